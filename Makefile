@@ -1,0 +1,83 @@
+# Two commands do everything on a fresh machine: `make demo` and `make test`.
+# Needs make, git, Java 17 or 21 and Python >= 3.11; says in one line what is missing.
+
+PYTHON_BIN := .venv/bin
+RUN := $(PYTHON_BIN)/python
+PIP := $(RUN) -m pip --disable-pip-version-check --quiet install --no-deps --no-compile --no-build-isolation
+STAMP := .venv/.made-in
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test test-fast check format lock clean distclean
+
+# Preflight runs before anything else, so that a missing tool is one line and exit code 2
+NEEDY := setup demo test test-fast check format lock
+ifneq ($(filter $(NEEDY),$(MAKECMDGOALS)),)
+PREFLIGHT := $(shell PYTHON='$(PYTHON)' sh .ci/preflight 2>&1)
+ifneq ($(firstword $(PREFLIGHT)),python:)
+$(error $(PREFLIGHT))
+endif
+HOST_PYTHON := $(word 2,$(PREFLIGHT))
+# A virtual environment holds absolute paths: a moved checkout makes a new one
+ifneq ($(shell cat $(STAMP) 2>/dev/null),$(CURDIR))
+$(shell rm -f $(STAMP) .venv/.locked .venv/.installed conf/spark-defaults.conf)
+endif
+endif
+
+help: ## this list
+	@grep -hE '^[a-z-]+:.*## ' Makefile | sed 's/:.*## /\t/' | expand -t 14
+
+setup: .venv/.installed conf/spark-defaults.conf ## the virtual environment, the jars and conf/spark-defaults.conf
+	@:
+
+$(STAMP):
+	@echo "making .venv ..."
+	@$(HOST_PYTHON) -m venv --clear .venv
+	@printf '%s' '$(CURDIR)' > $@
+
+# setuptools and wheel first, because they build pyspark, which is published as source only
+.venv/.locked: requirements.lock $(STAMP)
+	@echo "installing the packages of requirements.lock (pyspark alone is 450 MB) ..."
+	@sed -n '/^setuptools==/,/[^\\]$$/p; /^wheel==/,/[^\\]$$/p' requirements.lock > .venv/build.lock
+	@$(PIP) --require-hashes -r .venv/build.lock
+	@$(PIP) --require-hashes -r requirements.lock
+	@touch $@
+
+.venv/.installed: pyproject.toml .venv/.locked
+	@$(PIP) --editable .
+	@touch $@
+
+conf/spark-defaults.conf: conf/spark-defaults.template conf/ivy.xml conf/jars.sha256 .venv/.installed
+	@echo "fetching the jars of conf/ivy.xml ..."
+	@$(RUN) -m dpsql.jars $@
+
+demo: setup ## a small stream, a private histogram of it, and what it promises
+	@$(RUN) -m jobs.demo
+
+test: setup ## all tests
+	@$(RUN) -m pytest
+
+test-fast: setup ## the tests that need no JVM
+	@$(RUN) -m pytest -m "not jvm"
+
+check: setup ## lint, format, types, the lock file and who imports whom
+	@$(PYTHON_BIN)/ruff check
+	@$(PYTHON_BIN)/ruff format --check
+	@$(PYTHON_BIN)/mypy
+	@$(RUN) .ci/lock.py check
+	@$(RUN) -m pytest -q tests/unit/test_project.py -k "imports or lines"
+
+format: setup ## make the code look as `check` wants it
+	@$(PYTHON_BIN)/ruff check --fix-only --quiet
+	@$(PYTHON_BIN)/ruff format
+
+lock: $(STAMP) ## requirements.lock anew, after a change of dependencies in pyproject.toml
+	@$(HOST_PYTHON) -m venv .venv/lock
+	@.venv/lock/bin/python -m pip --disable-pip-version-check --quiet install uv
+	@.venv/lock/bin/python .ci/lock.py make .venv/lock/bin/uv
+
+clean: ## what tests, checks and the demo leave behind
+	@rm -rf demo-out build dist spark-warehouse metastore_db derby.log .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	@find . -path ./.venv -prune -o -name __pycache__ -type d -exec rm -rf {} +
+
+distclean: clean ## also what `setup` made
+	@rm -rf .venv .jars conf/spark-defaults.conf *.egg-info

@@ -1,0 +1,15 @@
+-- The demo: edits, editors and characters added per channel (a wiki) of one day, refreshed every hour. Nobody listed the channels
+-- beforehand: one appears at the first hour at which enough editors worked on it. Half of all editors made one edit and hardly anybody
+-- edits more than two channels, so small bounds cost little (robots lose most of their edits) and keep the noise small.
+SELECT WITH DIFFERENTIAL_PRIVACY
+  OPTIONS (
+    epsilon = 6, delta = 1e-9, privacy_unit_column = user_id,
+    max_rows_contributed = 8, max_rows_per_group = 8, max_groups_contributed = 2,
+    trigger_interval = INTERVAL 1 HOUR
+  )
+  key AS channel,
+  COUNT(*) AS edits,
+  COUNT(DISTINCT user_id) AS editors,
+  SUM(value, contribution_bounds_per_row => (0, 500)) AS characters_added
+FROM wiki
+GROUP BY window(ts, '1 day'), channel;

@@ -1,0 +1,47 @@
+"""dpsql: SQL-first differential privacy for Spark Structured Streaming.
+
+>>> import dpsql                                            # doctest: +SKIP
+>>> sources = dpsql.load_sources("conf/sources.yaml")       # doctest: +SKIP
+>>> query = dpsql.compile(open("conf/queries/demo.sql").read(), sources)   # doctest: +SKIP
+>>> print(query.explain())                                  # doctest: +SKIP
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from dpsql.compiled import Query
+from dpsql.compiled import compile_query as compile
+from dpsql.config import Source, Sources, load_sources
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from dpsql.secret import Secret
+
+__all__ = ["Query", "Source", "Sources", "compile", "latest", "load_sources", "run_local"]
+
+
+def run_local(query: Query, frame: pd.DataFrame, secret: Secret, run_id: str | None = None, **options: Any) -> pd.DataFrame:
+    """Run a query over a frame on the local engine, without Spark.
+
+    Args:
+        query: from `dpsql.compile`.
+        frame: the stream's records, columns as the source declares them.
+        secret: from `dpsql.secret.Secret.load`.
+        run_id: hexadecimal; a fresh one, and so fresh noise, unless given. One run id must never see two inputs.
+        options: see `dpsql.local.engine.run_local`.
+
+    Returns:
+        The private histogram: `window_start, window_end, trigger, trigger_time`, keys, aggregates and their stderr.
+    """
+    from dpsql.local.engine import run_local as run
+
+    return run(query, frame, secret, run_id, **options)
+
+
+def latest(lake: str, name: str) -> pd.DataFrame:
+    """The newest release of every window that a query has published, read without Spark."""
+    from dpsql.lake import Lake, newest
+
+    return newest(Lake(lake), name)

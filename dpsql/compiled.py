@@ -1,0 +1,64 @@
+"""A compiled query: text, sources, what was parsed, and the plan that the accountant has passed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from dpsql import accountant
+from dpsql.config import Source
+from dpsql.planner import make_plan
+from dpsql.privacy_plan import PrivacyPlan
+from dpsql.query import ParsedQuery
+
+
+@dataclass(frozen=True)
+class Query:
+    """One accepted query with its checked plan; frozen."""
+
+    text: str
+    sources: Mapping[str, Source]
+    parsed: ParsedQuery
+    plan: PrivacyPlan
+
+    @property
+    def source(self) -> Source:
+        """The stream that the query reads."""
+        return self.sources[self.parsed.stream]
+
+    def explain(self) -> str:
+        """What is promised, how noisy each column will be and when a key appears, in plain sentences."""
+        from dpsql.explainer import explain
+
+        return explain(self.plan, self.source)
+
+    def explain_json(self) -> dict[str, Any]:
+        """The same facts under stable names."""
+        from dpsql.explainer import facts
+
+        return facts(self.plan)
+
+
+def compile_query(sql: str, sources: Mapping[str, Source], name: str = "query") -> Query:
+    """Parse, plan and account for one query; no data and no Spark.
+
+    Args:
+        sql: the text of one statement.
+        sources: from `load_sources`.
+        name: what error messages call the text, such as the file's name.
+
+    Returns:
+        A Query whose plan spends at most what the SQL promises.
+
+    Raises:
+        QueryError: the SQL is refused; all its problems with line and column.
+        ConfigError: the source's declaration does not allow the query.
+    """
+    from dpsql.sql import parse_query  # here, so that `import dpsql` stays light
+
+    parsed = parse_query(sql, sources, name)
+    source = sources[parsed.stream]
+    plan = make_plan(parsed, source)
+    accountant.check(plan, source)
+    return Query(sql, sources, parsed, plan)

@@ -1,0 +1,266 @@
+"""Sources: what may be queried, who its people are and what may be spent on them (`sources.yaml`).
+
+The file is read strictly: an unknown key, a wrong type or a missing setting is a ConfigError that names the line and ends with the
+path inside the file, like `at sources.visits.max_users`. Relative paths are relative to the file.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+
+from dpsql.yaml_file import Block, YamlDocument, read_yaml
+
+DEFAULT_MAX_USERS = 10_000_000
+DEFAULT_MAX_KEYS = 10_000_000
+FORMATS_WITHOUT_SCHEMA_OF_THEIR_OWN = ("csv", "json", "kafka")
+VALUE_FORMATS = ("json",)
+SOURCE_KEYS = (
+    "format",
+    "path",
+    "options",
+    "schema",
+    "event_time",
+    "privacy_unit",
+    "static",
+    "max_users",
+    "max_keys",
+    "max_malformed",
+    "cap",
+    "ledger",
+    "value_format",
+    "start",
+)
+CAP_KEYS = ("epsilon", "delta", "period")
+UNITS_US = {
+    "microsecond": 1,
+    "millisecond": 1_000,
+    "second": 1_000_000,
+    "minute": 60_000_000,
+    "hour": 3_600_000_000,
+    "day": 86_400_000_000,
+    "week": 604_800_000_000,
+}
+MAX_DURATION_US = 1 << 61
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@dataclass(frozen=True)
+class Cap:
+    """The most that all runs on one ledger may spend on one privacy unit.
+
+    Args:
+        epsilon, delta: the bound on everything a privacy unit does within one period.
+        period_us: length of the period, in microseconds; periods are counted from 1970-01-01 UTC.
+    """
+
+    epsilon: float
+    delta: float
+    period_us: int
+
+
+@dataclass(frozen=True)
+class Source:
+    """One stream, or one public static table, that queries may read.
+
+    Args:
+        name: lower case, as in FROM.
+        format: a Spark data source (`parquet`, `delta`, `kafka`, ...).
+        path: where it is; absolute or a URI. None when `options` say it.
+        options: reader options, sorted by name.
+        schema: column names and types as Spark DDL, where the data does not carry them.
+        event_time: the column that windows are cut by (lower case); None for a static table.
+        privacy_unit: the columns that name a user (lower case); empty for a static table.
+        static: a public table, the same for everybody.
+        max_users, max_keys: public upper bounds, charged to delta for hash collisions.
+        max_malformed: records per micro-batch above which the operator is warned.
+        cap: what all runs may spend together; None is no cap.
+        ledger: sources with the same people share one ledger name.
+        value_format: how a Kafka value is written.
+        start_us: when the stream was declared to start, microseconds since 1970 UTC; public groups are released from there on.
+    """
+
+    name: str
+    format: str
+    path: str | None = None
+    options: tuple[tuple[str, str], ...] = ()
+    schema: str | None = None
+    event_time: str | None = None
+    privacy_unit: tuple[str, ...] = ()
+    static: bool = False
+    max_users: int = DEFAULT_MAX_USERS
+    max_keys: int = DEFAULT_MAX_KEYS
+    max_malformed: int = 0
+    cap: Cap | None = None
+    ledger: str = ""
+    value_format: str | None = None
+    start_us: int | None = None
+
+    def __post_init__(self) -> None:
+        if not self.ledger:
+            object.__setattr__(self, "ledger", self.name)
+
+
+@dataclass(frozen=True)
+class Sources(Mapping[str, Source]):
+    """The sources of one file by name; `path` is the file (None when made in code)."""
+
+    entries: tuple[Source, ...]
+    path: Path | None = field(default=None, compare=False)
+
+    def __getitem__(self, name: str) -> Source:
+        for source in self.entries:
+            if source.name == name:
+                return source
+        raise KeyError(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return (source.name for source in self.entries)
+
+    def __len__(self) -> int:
+        return len(self.entries)
+
+
+def load_sources(path: str | Path) -> Sources:
+    """Read `sources.yaml`.
+
+    Raises:
+        ConfigError: the file is missing, is not UTF-8 or not YAML, or something in it is not accepted.
+    """
+    document = read_yaml(Path(path))
+    if "sources" not in document.block((), ("sources",)).given:
+        raise document.error("no sources: write `sources:` and below it one block per source", ())
+    named = document.block(("sources",)).given
+    if not named:
+        raise document.error("no source is declared", ("sources",))
+    return Sources(tuple(_source(document, name) for name in named), Path(path))
+
+
+def parse_duration(text: str) -> int:
+    """Microseconds of `7 days`, `15 minutes` or `1 day 12 hours`.
+
+    >>> parse_duration("1 day 12 hours")
+    129600000000
+
+    Raises:
+        ValueError: not a positive duration of whole weeks, days, hours, minutes, seconds or fractions of a second.
+    """
+    parts = re.findall(r"(\d+)\s*([a-z]+)", text.strip().lower())
+    total = 0
+    for count, unit in parts:
+        total += int(count[:20]) * UNITS_US.get(unit.removesuffix("s"), 1 << 80)
+    written_wholly = re.fullmatch(r"(\d+\s*[a-z]+\s*)+", text.strip().lower())
+    if not written_wholly or not 0 < total <= MAX_DURATION_US:
+        raise ValueError(f"{text!r} is not a duration; write it like '7 days' or '12 hours' (months have no fixed length)")
+    return total
+
+
+def _source(document: YamlDocument, name: str) -> Source:
+    at = ("sources", name)
+    if not re.fullmatch(r"[a-z_][a-z0-9_]*", name):
+        raise document.error(f"source name {name!r} may have lower-case letters, digits and _ only", at)
+    read = document.block(at, SOURCE_KEYS)
+    static = read.boolean("static")
+    source = Source(
+        name=name,
+        format=read.text("format", required="like `format: parquet`").lower(),
+        path=_absolute(read.text("path"), document.path),
+        options=_options(document, (*at, "options")) if "options" in read.given else (),
+        schema=read.text("schema") or None,
+        event_time=read.text("event_time").lower() or None,
+        privacy_unit=_privacy_unit(read),
+        static=static,
+        max_users=read.whole("max_users", DEFAULT_MAX_USERS, least=1),
+        max_keys=read.whole("max_keys", DEFAULT_MAX_KEYS, least=1),
+        max_malformed=read.whole("max_malformed", 0, least=0),
+        cap=_cap(document, (*at, "cap")) if "cap" in read.given else None,
+        ledger=read.text("ledger") or name,
+        value_format=read.text("value_format").lower() or None,
+        start_us=_start(read),
+    )
+    _check_together(source, document, at)
+    return source
+
+
+def _check_together(source: Source, document: YamlDocument, at: tuple[str, ...]) -> None:
+    """Settings that depend on one another."""
+    wants_schema = source.format in FORMATS_WITHOUT_SCHEMA_OF_THEIR_OWN and not source.schema
+    kafka = source.format == "kafka"
+    rules: tuple[tuple[bool, str, str], ...] = (
+        (source.path is None and not source.options, "", "a source needs `path` or `options`"),
+        (wants_schema, "", f"format {source.format} needs `schema`, like `schema: user_id STRING, ts TIMESTAMP`"),
+        (kafka and source.path is not None, "path", "Kafka has no path: give `kafka.bootstrap.servers` and `subscribe` under `options`"),
+        (kafka and source.value_format is None, "", f"a Kafka source needs `value_format`: {' or '.join(VALUE_FORMATS)}"),
+        (not kafka and source.value_format is not None, "value_format", "`value_format` is for Kafka sources only"),
+        (kafka and source.value_format not in (*VALUE_FORMATS, None), "value_format", f"value_format must be {' or '.join(VALUE_FORMATS)}"),
+        (kafka and source.static, "static", "a Kafka topic cannot be a static table"),
+        (not source.static and source.event_time is None, "", "a stream needs `event_time`: the column that windows are cut by"),
+        (not source.static and not source.privacy_unit, "", "a stream needs `privacy_unit`: the column or columns that name a user"),
+        (source.static and source.privacy_unit != (), "privacy_unit", "a static source is public: it has no privacy unit"),
+        (source.static and source.cap is not None, "cap", "a static source is public: nothing is spent on it, so it has no cap"),
+        (not re.fullmatch(r"[A-Za-z0-9_-]+", source.ledger), "ledger", "a ledger name may have letters, digits, _ and - only"),
+    )
+    for broken, key, message in rules:
+        if broken:
+            raise document.error(message, (*at, key) if key else at)
+
+
+def _start(read: Block) -> int | None:
+    if "start" not in read.given:
+        return None
+    given = read.given["start"]
+    try:  # YAML reads an unquoted date or time as such
+        moment = datetime.fromisoformat(given.isoformat() if isinstance(given, date) else given)
+    except (TypeError, ValueError):
+        raise read.wrong("start", "a UTC time like '2026-01-01' or '2026-01-01T06:00:00'") from None
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    return (moment - EPOCH) // timedelta(microseconds=1)
+
+
+def _options(document: YamlDocument, at: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
+    texts = {}
+    for key, value in document.block(at).given.items():
+        if isinstance(value, bool):
+            texts[key] = str(value).lower()
+        elif isinstance(value, str | int | float):
+            texts[key] = str(value)
+        else:
+            raise document.error(f"`{key}` must be text, a number, true or false", (*at, key))
+    return tuple(sorted(texts.items()))
+
+
+def _privacy_unit(read: Block) -> tuple[str, ...]:
+    value = read.given.get("privacy_unit", [])
+    columns = [value] if isinstance(value, str) else value
+    named = isinstance(columns, list) and all(isinstance(column, str) and column.strip() for column in columns)
+    if not named or ("privacy_unit" in read.given and not columns):
+        raise read.wrong("privacy_unit", "a column name or a list of them")
+    names = tuple(column.strip().lower() for column in columns)
+    if len(set(names)) < len(names):
+        raise read.wrong("privacy_unit", "a list that names each column once")
+    return names
+
+
+def _cap(document: YamlDocument, at: tuple[str, ...]) -> Cap:
+    read = document.block(at, CAP_KEYS)
+    period = read.text("period", required="like `period: 30 days`")
+    try:
+        period_us = parse_duration(period)
+    except ValueError as problem:
+        raise document.error(str(problem), (*at, "period")) from None
+    cap = Cap(read.positive("epsilon"), read.positive("delta"), period_us)
+    if cap.delta >= 1:
+        raise document.error("`delta` must be below 1", (*at, "delta"))
+    return cap
+
+
+def _absolute(path: str, file: Path) -> str | None:
+    if not path:
+        return None
+    if re.match(r"[A-Za-z][A-Za-z0-9+.-]*:/", path):
+        return path
+    return str(file.resolve().parent / Path(path).expanduser())

@@ -1,0 +1,98 @@
+"""Every error that dpsql raises on purpose.
+
+    DpsqlError                     exit code 1
+    ├── InputError                 exit code 2: the user can mend it (also a ValueError)
+    │   ├── QueryError             the SQL text; holds one Problem per mistake, in text order
+    │   ├── ConfigError            sources.yaml, options, flags, environment
+    │   ├── DataError              the input files: missing, unreadable, wrong columns or types
+    │   ├── LakeError              the lake or the checkpoints: foreign, lost, belongs to another query
+    │   ├── SecretError            the secret file: readable by others, foreign, malformed
+    │   └── BudgetError            the ledger: a cap would be exceeded
+    ├── AccountingError            a finished plan that does not keep its promise: a bug, never released
+    └── ReleaseConflict            a trigger already published would be published with other rows
+
+No message ever quotes a value of a record: only names, types, positions and public numbers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+class DpsqlError(Exception):
+    """The root of all; its text is shown to the user without a traceback."""
+
+    exit_code = 1
+
+
+class InputError(DpsqlError, ValueError):
+    """Something the user gave is wrong: the message says what, where, and what would be accepted."""
+
+    exit_code = 2
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One mistake in a query.
+
+    Args:
+        message: what is wrong, in one sentence without a final period.
+        hint: the change that would be accepted.
+        start, end: character offsets of the offending text in the file (end exclusive).
+    """
+
+    message: str
+    hint: str
+    start: int
+    end: int
+
+
+class QueryError(InputError):
+    """The SQL is refused; `problems` are in text order and `str()` renders all of them with the text underlined."""
+
+    def __init__(self, text: str, problems: tuple[Problem, ...], name: str = "query") -> None:
+        self.text, self.problems, self.name = text, problems, name
+        super().__init__("\n\n".join(render(text, problem, name) for problem in problems))
+
+
+def position(text: str, offset: int) -> tuple[int, int]:
+    """Line and column, both from 1, of a character offset."""
+    before = text[:offset]
+    return before.count("\n") + 1, offset - (before.rfind("\n") + 1) + 1
+
+
+def render(text: str, problem: Problem, name: str) -> str:
+    """`name:line:column: message`, the line of SQL, carets under the offending text, and the hint."""
+    line, column = position(text, problem.start)
+    source = text.splitlines()[line - 1] if text.splitlines() else ""
+    width = max(1, min(problem.end, problem.start + len(source) - column + 1) - problem.start)
+    shown = source.replace("\t", " ")
+    return f"{name}:{line}:{column}: {problem.message}\n  {shown}\n  {' ' * (column - 1)}{'^' * width}\n  {problem.hint}"
+
+
+class ConfigError(InputError):
+    """Configuration: the message ends with the path inside the file, like `at sources.visits.max_users`."""
+
+
+class DataError(InputError):
+    """An input that cannot be read at all, or whose columns or types do not fit the query."""
+
+
+class LakeError(InputError):
+    """A lake or checkpoint that this run must not touch."""
+
+
+class SecretError(InputError):
+    """A secret that may not be used."""
+
+
+class BudgetError(InputError):
+    """A run that would spend more than a source's cap."""
+
+
+class AccountingError(DpsqlError):
+    """The accountant's own (epsilon, delta) of a finished plan exceeds what the query promises."""
+
+
+class ReleaseConflict(DpsqlError):
+    """A (window, trigger) was published before with other rows; nothing was written."""

@@ -1,0 +1,224 @@
+"""Explain a plan to somebody who knows no differential privacy: what is promised, how noisy, and who gets to appear.
+
+Everything here is computed from the plan alone: public numbers, no data. `facts` has stable names for programs.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from dpsql.calibration import epsilon_of
+from dpsql.config import Source
+from dpsql.operators import stderr
+from dpsql.privacy_plan import ColumnPlan, PrivacyPlan
+from dpsql.query import AggregateFunction, ContributionPeriod, ParsedQuery
+
+Z95 = 1.959963984540054
+UNITS = (
+    ("day", 86_400_000_000),
+    ("hour", 3_600_000_000),
+    ("minute", 60_000_000),
+    ("second", 1_000_000),
+    ("millisecond", 1_000),
+    ("microsecond", 1),
+)
+
+
+def facts(plan: PrivacyPlan) -> dict[str, Any]:
+    """The plan's public numbers under stable names (`dpsql explain --json`).
+
+    `sigma` is the standard deviation of the noise of one strategy step: noise multiplier times sensitivity. `stderr_*` are
+    standard deviations of released values. Users needed is ceil(tau / w_1): users that have the key as their first.
+    """
+    query = plan.query
+    return {
+        "epsilon": plan.epsilon,
+        "delta": plan.delta,
+        "delta_noise": plan.delta_noise,
+        "delta_threshold": plan.delta_threshold,
+        "delta_hash": plan.delta_hash,
+        "mu": plan.mu,
+        "horizon": plan.horizon,
+        "max_rows_contributed": query.max_rows_contributed,
+        "max_rows_per_group": query.max_rows_per_group,
+        "max_groups_contributed": query.max_groups_contributed,
+        "query_identity": plan.identity,
+        "selection": _selection_facts(plan),
+        "columns": [_column_facts(column) for column in plan.columns],
+    }
+
+
+def explain(plan: PrivacyPlan, source: Source) -> str:
+    """The whole explanation as plain text, at most 120 characters wide."""
+    parts = (_promise(plan), _time(plan), _bounds(plan, source), _keys(plan), _columns(plan), _budget(plan), _stages(plan))
+    return "\n\n".join([*parts, f"Query identity: {plan.identity}"]) + "\n"
+
+
+def duration(us: int) -> str:
+    """Microseconds in words: `90 minutes`, `1 day`.
+
+    >>> duration(5_400_000_000)
+    '90 minutes'
+    """
+    for name, size in UNITS:
+        if us and us % size == 0:
+            return f"{us // size} {name}{'' if us == size else 's'}"
+    return "0 seconds"
+
+
+def number(value: float) -> str:
+    """Three significant digits, with thousands separators where they help."""
+    if value == 0:
+        return "0"
+    digits = max(0, 2 - math.floor(math.log10(abs(value))))
+    return f"{value:,.{digits}f}" if abs(value) < 1e9 and digits < 7 else f"{value:.3g}"
+
+
+def _selection_facts(plan: PrivacyPlan) -> dict[str, Any] | None:
+    if plan.selection is None:
+        return None
+    return {
+        "weight_decay": plan.query.selection_weight_decay,
+        "sigma": plan.selection.sigma,
+        "counter": str(plan.selection.counter),
+        "users_needed_first_trigger": plan.selection.users_needed(1),
+        "users_needed_last_trigger": plan.selection.users_needed(plan.horizon),
+    }
+
+
+def _column_facts(column: ColumnPlan) -> dict[str, Any]:
+    errors = _errors(column)
+    return {
+        "alias": column.aggregate.alias,
+        "aggregate": str(column.aggregate.function),
+        "sigma": column.perturbations[0].sigma,
+        "stderr_first_trigger": errors[0],
+        "stderr_last_trigger": errors[-1],
+        "clamp": list(column.aggregate.bounds) if column.aggregate.bounds else None,
+    }
+
+
+def _errors(column: ColumnPlan) -> tuple[float, ...]:
+    """Standard error per trigger. An average's depends on its group's size: given for the sum it divides (see `_columns`)."""
+    return stderr(column.perturbations[0])
+
+
+def _unit(query: ParsedQuery) -> str:
+    return ", ".join(query.privacy_unit)
+
+
+def _promise(plan: PrivacyPlan) -> str:
+    query = plan.query
+    span = "in one window" if query.contribution_period is ContributionPeriod.WINDOW else "in the whole stream, for ever"
+    lines = [
+        "What is promised",
+        f"  Everything one privacy unit ({_unit(query)}) does {span} is protected: whoever sees all released tables, of all",
+        "  triggers together, learns almost the same whether that unit's records were there or not,",
+        f"  up to (epsilon, delta) = ({plan.epsilon:g}, {plan.delta:g}).",
+    ]
+    if query.contribution_period is ContributionPeriod.WINDOW:
+        many = " / ".join(number(epsilon_of(plan.mu * math.sqrt(n), n * plan.delta_noise)) for n in (7, 30, 365))
+        lines.append(f"  One unit's records in 7 / 30 / 365 windows taken together: epsilon {many} (delta times as many).")
+    lines.append(
+        "  Not hidden: when triggers happen, and what the operator's own metrics say (totals per micro-batch, never per key or unit)."
+    )
+    return "\n".join(lines)
+
+
+def _time(plan: PrivacyPlan) -> str:
+    query = plan.query
+    window = query.window
+    lateness = f", plus {duration(query.allowed_lateness_us)} for late records" if query.allowed_lateness_us else ""
+    lines = [
+        "When",
+        f"  Windows of {duration(window.size_us)} by {window.event_time} (UTC), released every {duration(query.trigger_interval_us)}{lateness}:",
+        f"  T = {plan.horizon} release{'' if plan.horizon == 1 else 's'} per window. A record counts from the first trigger after its event time.",
+        f"  Dropped: records of a closed window, and records more than {duration(query.max_ahead_us)} ahead of the clock.",
+    ]
+    return "\n".join(lines)
+
+
+def _bounds(plan: PrivacyPlan, source: Source) -> str:
+    query = plan.query
+    period = "per window" if query.contribution_period is ContributionPeriod.WINDOW else "for ever"
+    lines = [
+        "What each unit may contribute",
+        f"  C = {query.max_rows_contributed} records {period}, c = {query.max_rows_per_group} of them with one key, G = {query.max_groups_contributed} keys;",
+        "  the earliest count, the rest are dropped (and counted for the operator).",
+    ]
+    for column in plan.columns:
+        if column.aggregate.bounds:
+            lo, hi = column.aggregate.bounds
+            lines.append(f"  {column.aggregate.alias}: each value is clamped to [{lo:g}, {hi:g}]; NULL and NaN add nothing.")
+    lines.append(f"  Declared for {source.name}: at most {source.max_users:,} units and {source.max_keys:,} keys.")
+    return "\n".join(lines)
+
+
+def _keys(plan: PrivacyPlan) -> str:
+    if plan.selection is None:
+        return "Which keys appear\n  All that are public; none has to earn its place."
+    first, last = plan.selection.users_needed(1), plan.selection.users_needed(plan.horizon)
+    lines = [
+        "Which keys appear",
+        f"  No key is known beforehand. A key appears once about {first} units have it by the first trigger, {last} by the last",
+        "  (half of the keys with exactly that many appear); from then on it is refreshed at every trigger of its window.",
+    ]
+    if plan.query.selection_weight_decay > 0 and plan.max_groups > 1:
+        share = plan.selection.weights[-1] / plan.selection.weights[0]
+        lines.append(
+            f"  A unit's first key counts in full, later ones less and less; number {plan.max_groups} counts {share:.0%} of the first."
+        )
+    if plan.query.min_privacy_units_per_group > 1:
+        lines.append(f"  A key with fewer than {plan.query.min_privacy_units_per_group} units never appears.")
+    return "\n".join(lines)
+
+
+def _columns(plan: PrivacyPlan) -> str:
+    lines = ["How noisy each column is (95% of released values are this close to the bounded truth)"]
+    width = max(len(column.aggregate.alias) for column in plan.columns)
+    lines.append(f"  {'column':<{max(width, 6)}}  {'aggregate':<16} {'first trigger':>16} {'last trigger':>16}")
+    for column in plan.columns:
+        errors = _errors(column)
+        cells = [f"± {number(Z95 * errors[i])}" for i in (0, -1)]
+        tail = " / count" if len(column.perturbations) > 1 else ""
+        lines.append(f"  {column.aggregate.alias:<{max(width, 6)}}  {_written(column):<16} {cells[0]:>16} {cells[1]:>16}{tail}")
+    lines.append("  Not in these numbers: what the bounds above drop or clamp. Try `dpsql try --compare` on data you may look at.")
+    return "\n".join(lines)
+
+
+def _written(column: ColumnPlan) -> str:
+    function = column.aggregate.function
+    return {AggregateFunction.COUNT_DISTINCT_UNIT: "COUNT(DISTINCT)", AggregateFunction.COUNT_ROWS: "COUNT(*)"}.get(
+        function, f"{function}(x)"
+    )
+
+
+def _budget(plan: PrivacyPlan) -> str:
+    lines = [
+        "How the budget is spent",
+        f"  All noise is Gaussian and accounted for together: mu = {plan.mu:.4f}, the most noise-saving way to ({plan.epsilon:g}, {plan.delta_noise:.3g}).",
+    ]
+    share = plan.selection.share if plan.selection else 0.0
+    if plan.selection:
+        lines.append(
+            f"  {share:.0%} of mu^2 chooses keys, {(1 - share) / len(plan.columns):.1%} goes to each of {len(plan.columns)} columns."
+        )
+    lines.append(
+        f"  delta = {plan.delta_noise:.3g} for the noise + {plan.delta_threshold:.3g} for keys that only one unit has"
+        f" + {plan.delta_hash:.2g} for id collisions."
+    )
+    return "\n".join(lines)
+
+
+def _stages(plan: PrivacyPlan) -> str:
+    query = plan.query
+    lines = [
+        "Stages",
+        f"  1. read {query.stream}: {query.from_sql}",
+        f"  2. contribution bounding, by ({_unit(query)})",
+        f"  3. key selection, by (window{''.join(', ' + key.name for key in query.keys)}): counter {query.counter}, threshold from {plan.horizon} triggers",
+        f"  4. perturbation of {', '.join(column.aggregate.alias for column in plan.columns)}: counter {query.counter}",
+        "  5. histogram, appended once per trigger",
+    ]
+    return "\n".join(lines)

@@ -1,0 +1,125 @@
+"""The jars that Spark needs besides its own, resolved once by the Ivy that pyspark ships.
+
+    python -m dpsql.jars conf/spark-defaults.conf     fetch them and write the properties file for spark-submit
+
+`conf/ivy.xml` names them and `conf/jars.sha256` pins their bytes; they are kept in `.jars` of the checkout.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from dpsql.errors import ConfigError
+
+CHECKOUT = Path(__file__).resolve().parent.parent
+CONF = CHECKOUT / "conf"
+CONFIGURATION = "spark"
+
+
+def ensure(target: str | Path = CHECKOUT / ".jars") -> list[Path]:
+    """The jars for Spark's class path below `target`, fetched unless they are there; safe when two processes call it at once.
+
+    Raises:
+        ConfigError: no conf/ivy.xml (not a checkout), no java, no network, or a jar whose bytes are not the pinned ones.
+    """
+    target = Path(target).resolve()
+    stamp = target / "done"
+    wanted = _wanted()
+    if _done(stamp, wanted):
+        return _jars(target)
+    target.mkdir(parents=True, exist_ok=True)
+    with (target / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not _done(stamp, wanted):  # the process that had the lock may have fetched them
+            _retrieve(target)
+            _verify(_jars(target))
+            partial = stamp.with_suffix(".new")
+            partial.write_text(wanted)
+            partial.replace(stamp)
+    return _jars(target)
+
+
+def write_properties(path: Path, jars: list[Path]) -> None:
+    """Write the spark-submit properties file from its template."""
+    text = (CONF / "spark-defaults.template").read_text()
+    text = text.replace("@JARS@", ",".join(map(str, jars))).replace("@PYTHON@", sys.executable).replace("@CONF@", str(CONF))
+    partial = path.with_name(path.name + ".new")
+    partial.write_text(text)
+    partial.replace(path)
+
+
+def _wanted() -> str:
+    try:
+        return (CONF / "ivy.xml").read_text() + (CONF / "jars.sha256").read_text()
+    except OSError:
+        raise ConfigError(f"{CONF / 'ivy.xml'}: not found; jars are fetched in a checkout of dpsql, by `make setup`") from None
+
+
+def _done(stamp: Path, wanted: str) -> bool:
+    return stamp.is_file() and stamp.read_text() == wanted and all(jar.is_file() for jar in _jars(stamp.parent))
+
+
+def _jars(target: Path) -> list[Path]:
+    return sorted(target / CONFIGURATION / name for name in _pins())
+
+
+def _pins() -> dict[str, str]:
+    lines = (CONF / "jars.sha256").read_text().splitlines()
+    return {name: digest for digest, name in (line.split() for line in lines if line and not line.startswith("#"))}
+
+
+def _retrieve(target: Path) -> None:
+    command = [
+        *(_java(), "-jar", str(_ivy()), "-warn", "-settings", str(CONF / "ivysettings.xml"), "-cache", str(target / "cache")),
+        *("-ivy", str(CONF / "ivy.xml"), "-retrieve", str(target / "[conf]" / "[artifact]-[revision].[ext]"), "-types", "jar", "bundle"),
+    ]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    except OSError as problem:
+        raise ConfigError(f"{command[0]}: {problem.strerror}; install Java 17 or 21 or set JAVA_HOME") from None
+    if done.returncode:
+        tail = "\n".join((done.stdout + done.stderr).splitlines()[-15:])
+        raise ConfigError(f"the jars of {CONF / 'ivy.xml'} could not be fetched; is the network there? Ivy says:\n{tail}")
+
+
+def _java() -> str:
+    home = os.environ.get("JAVA_HOME")
+    return str(Path(home) / "bin" / "java") if home else "java"
+
+
+def _ivy() -> Path:
+    found = importlib.util.find_spec("pyspark")  # without importing it
+    jars = Path(found.origin).parent / "jars" if found and found.origin else Path()
+    ivy = next(iter(sorted(jars.glob("ivy-*.jar"))), None)
+    if ivy is None:
+        raise ConfigError("pyspark is not installed, or not from PyPI: run `make setup`")
+    return ivy
+
+
+def _verify(jars: list[Path]) -> None:
+    for jar in jars:
+        digest = hashlib.sha256(jar.read_bytes()).hexdigest() if jar.is_file() else "missing"
+        if digest != _pins()[jar.name]:
+            raise ConfigError(f"{jar}: its SHA-256 is {digest}, not the one in {CONF / 'jars.sha256'}; it was not used")
+
+
+def main(arguments: list[str]) -> int:
+    """Fetch the jars; with a file name, also write the properties file."""
+    try:
+        jars = ensure()
+        if arguments:
+            write_properties(Path(arguments[0]), jars)
+    except ConfigError as problem:
+        print(problem, file=sys.stderr)
+        return problem.exit_code
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

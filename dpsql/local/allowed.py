@@ -1,0 +1,130 @@
+"""The allow-list: every Spark expression that DuckDB evaluates identically, as data. Nothing else runs on the local engine.
+
+Each line says which argument kinds are accepted, the Spark type of the result, and how the same value is written in DuckDB. Every line is
+tested on both engines over a table of edge values (`tests/local/test_same_as_spark.py`); a line whose results differ is taken out.
+
+Argument kinds: a Spark type name; `integer` (TINYINT to BIGINT); `real` (FLOAT or DOUBLE, handed over as DOUBLE); `any`; `unit`, a part
+of a date; `filled`, text that is not empty. A trailing `!` wants a literal. A result `same` is the first argument's type. Names starting
+with `dpsql_` are macros and functions of `dpsql.local.connection`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Form:
+    """One accepted use of a function: argument kinds, result type, DuckDB text with {0}, {1}, ... for the arguments."""
+
+    arguments: tuple[str, ...]
+    result: str
+    duckdb: str
+
+
+def _form(arguments: str, result: str, duckdb: str) -> Form:
+    return Form(tuple(arguments.split()), result, duckdb)
+
+
+def _of_day(duckdb: str) -> list[Form]:
+    """A part of a date, of DATE and TIMESTAMP alike."""
+    return [_form(kind, "int", f"CAST({duckdb} AS INTEGER)") for kind in ("date", "timestamp")]
+
+
+def _of_time(duckdb: str) -> list[Form]:
+    return [_form("timestamp", "int", f"CAST({duckdb} AS INTEGER)")]
+
+
+FUNCTIONS: dict[str, list[Form]] = {
+    # strings
+    "lower": [_form("string", "string", "dpsql_lower({0})")],
+    "upper": [_form("string", "string", "dpsql_upper({0})")],
+    "length": [_form("string", "int", "CAST(length({0}) AS INTEGER)"), _form("binary", "int", "CAST(octet_length({0}) AS INTEGER)")],
+    "octet_length": [_form("string", "int", "CAST(strlen({0}) AS INTEGER)")],
+    "trim": [_form("string", "string", "trim({0}, ' ')")],
+    "ltrim": [_form("string", "string", "ltrim({0}, ' ')")],
+    "rtrim": [_form("string", "string", "rtrim({0}, ' ')")],
+    "substring": [
+        _form("string integer! integer!", "string", "dpsql_substring({0}, {1}, {2})"),
+        _form("string integer!", "string", "dpsql_substring({0}, {1}, 2147483647)"),
+    ],
+    "left": [_form("string integer!", "string", "dpsql_substring({0}, 1, {1})")],
+    "right": [_form("string integer!", "string", "dpsql_right({0}, {1})")],
+    "replace": [_form("string string! string!", "string", "replace({0}, {1}, {2})")],
+    "startswith": [_form("string string", "boolean", "starts_with({0}, {1})")],
+    "endswith": [_form("string string", "boolean", "ends_with({0}, {1})")],
+    "contains": [_form("string string", "boolean", "contains({0}, {1})")],
+    "instr": [_form("string string", "int", "CAST(instr({0}, {1}) AS INTEGER)")],
+    "lpad": [_form("string integer! filled!", "string", "lpad({0}, CAST(greatest({1}, 0) AS INTEGER), {2})")],
+    "rpad": [_form("string integer! filled!", "string", "rpad({0}, CAST(greatest({1}, 0) AS INTEGER), {2})")],
+    # numbers
+    "abs": [_form("integer", "same", "dpsql_wrap_{bits}(abs({0}::{wide}))"), _form("double", "double", "abs({0})")],
+    "sign": [_form("real", "double", "dpsql_sign({0})")],
+    "sqrt": [_form("real", "double", "CASE WHEN {0} < 0 THEN 'nan'::DOUBLE ELSE sqrt({0}) END")],
+    "floor": [_form("integer", "bigint", "{0}::BIGINT"), _form("real", "bigint", "dpsql_to_long(floor({0}))")],
+    "ceil": [_form("integer", "bigint", "{0}::BIGINT"), _form("real", "bigint", "dpsql_to_long(ceil({0}))")],
+    "round": [_form("integer", "same", "{0}"), _form("double", "double", "dpsql_round({0})")],
+    "isnan": [_form("real", "boolean", "coalesce(isnan({0}), FALSE)")],
+    # dates and times, all of UTC
+    "year": _of_day("year({0})"),
+    "quarter": _of_day("quarter({0})"),
+    "month": _of_day("month({0})"),
+    "day": _of_day("day({0})"),
+    "dayofweek": _of_day("dayofweek({0}) + 1"),
+    "weekday": _of_day("(dayofweek({0}) + 6) % 7"),
+    "dayofyear": _of_day("dayofyear({0})"),
+    "weekofyear": _of_day("weekofyear({0})"),
+    "hour": _of_time("hour({0})"),
+    "minute": _of_time("minute({0})"),
+    "second": _of_time("second({0})"),
+    "to_date": [
+        _form("date", "date", "{0}"),
+        _form("timestamp", "date", "CAST({0} AS DATE)"),
+        _form("string", "date", "dpsql_to_date({0})"),
+    ],
+    "datediff": [_form("date date", "int", "CAST({0} - {1} AS INTEGER)")],
+    "date_trunc": [_form("unit! timestamp", "timestamp", "TRY(date_trunc({0}, {1}))")],
+    "trunc": [_form("date unit!", "date", "TRY(CAST(date_trunc({1}, {0}) AS DATE))")],
+    # NULL
+    "isnull": [_form("any", "boolean", "({0} IS NULL)")],
+    "isnotnull": [_form("any", "boolean", "({0} IS NOT NULL)")],
+}
+
+SYNONYMS = {
+    "lcase": "lower", "ucase": "upper", "char_length": "length", "character_length": "length", "len": "length", "substr": "substring",
+    "ceiling": "ceil", "signum": "sign", "dayofmonth": "day", "date_diff": "datediff", "date": "to_date", "nvl": "coalesce",
+    "ifnull": "coalesce", "equal_null": "<=>",
+}  # fmt: skip
+
+TRUNCATION_UNITS = {
+    "year": "year", "yyyy": "year", "yy": "year", "quarter": "quarter", "month": "month", "mon": "month", "mm": "month",
+    "week": "week", "day": "day", "dd": "day", "hour": "hour", "minute": "minute", "second": "second",
+}  # fmt: skip
+DAYS_ONLY = ("year", "quarter", "month", "week")
+"""The units that Spark's `trunc` of a DATE takes."""
+
+COMPARISONS = {"EQ": "=", "NEQ": "<>", "LT": "<", "LTE": "<=", "GT": ">", "GTE": ">=", "NullSafeEQ": "IS NOT DISTINCT FROM"}
+
+# (from, to) -> DuckDB text; {type} is the DuckDB name of the target. Integer to integer and decimals are written in expressions.py.
+CASTS: dict[tuple[str, str], str] = {
+    ("integer", "double"): "CAST({0} AS DOUBLE)",
+    ("integer", "boolean"): "({0} <> 0)",
+    ("integer", "string"): "CAST({0} AS VARCHAR)",
+    ("float", "double"): "CAST({0} AS DOUBLE)",
+    ("double", "boolean"): "({0} <> 0)",
+    ("double", "int"): "dpsql_to_int(dpsql_to_long(trunc({0})))",
+    ("double", "bigint"): "dpsql_to_long(trunc({0}))",
+    ("boolean", "integer"): "CAST({0} AS {type})",
+    ("boolean", "double"): "CAST(CAST({0} AS INTEGER) AS DOUBLE)",
+    ("boolean", "string"): "CASE WHEN {0} THEN 'true' WHEN NOT {0} THEN 'false' END",
+    ("date", "timestamp"): "TRY(CAST({0} AS TIMESTAMP))",
+    ("date", "string"): "dpsql_date_text({0})",
+    ("timestamp", "date"): "CAST({0} AS DATE)",
+    ("timestamp", "bigint"): "dpsql_seconds({0})",
+    ("timestamp", "string"): "dpsql_timestamp_text({0})",
+    ("string", "integer"): "TRY_CAST(dpsql_whole_text({0}) AS {type})",
+    ("string", "double"): "dpsql_to_double({0})",
+    ("string", "boolean"): "dpsql_to_boolean({0})",
+    ("string", "date"): "dpsql_to_date({0})",
+    ("string", "timestamp"): "dpsql_to_timestamp({0})",
+}

@@ -1,0 +1,110 @@
+"""`dpsql try --compare`: the exact histogram without bounds, and how far the private one is from it. For data that one may look at."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+
+from dpsql.local.connection import connect
+from dpsql.local.histogram import typed_keys
+from dpsql.local.spark_types import SparkType
+from dpsql.operators import grid
+from dpsql.privacy_plan import ColumnPlan, PrivacyPlan
+from dpsql.query import AggregateFunction
+
+
+class Truth:
+    """Collects the records of a run as they pass, and compares at the end.
+
+    A window counts up to its last trigger that is closed at `until_us`; later records are left out on both sides.
+    """
+
+    def __init__(self, plan: PrivacyPlan, until_us: int) -> None:
+        self._plan, self._until_us, self._grid = plan, until_us, grid(plan)
+        self._connection = connect()
+        arguments = "".join(f", a{i} DOUBLE" for i in range(len(plan.arguments)))
+        self._connection.execute(f"CREATE TABLE seen (win BIGINT, key BIGINT, key_bytes BLOB, usr BIGINT{arguments})")
+
+    def watch(self, batches: Iterable[pa.Table]) -> Iterator[pa.Table]:
+        """Pass the batches on and keep their records."""
+        for rows in batches:
+            self._add(rows)
+            yield rows
+
+    def compare(self, released: pa.Table, drops: Mapping[str, int], key_types: Sequence[SparkType]) -> dict[str, Any]:
+        """The exact histogram and the errors.
+
+        Returns:
+            `true_histogram` (a DataFrame), `windows`, `keys` (groups with a record), `keys_kept` (released at their window's last
+            closed trigger), `dropped` (records by reason) and `columns`: alias -> `l_inf, l_1, l_2`, where a key that is not released
+            counts as 0, and so does a negative release of what cannot be negative.
+        """
+        truth = self._exact(key_types)
+        last = self._last_trigger(released).to_pandas()
+        names = ["window_start", *(key.name for key in self._plan.query.keys)]
+        both = truth.merge(last, on=names, how="outer", suffixes=("_true", "_private"))
+        errors = {column.aggregate.alias: _errors(both, column) for column in self._plan.columns}
+        windows = int(truth["window_start"].nunique())
+        return {
+            "true_histogram": truth,
+            "windows": windows,
+            "keys": len(truth),
+            "keys_kept": len(last),
+            "dropped": dict(drops),
+            "columns": errors,
+        }
+
+    def _add(self, rows: pa.Table) -> None:
+        rows = rows.filter(pa.array(rows.column("drop").to_numpy() == 0))
+        ts = rows.column("ts").to_numpy()
+        newest = self._grid.latest_window(ts)
+        for older in range(self._grid.windows_per_record):
+            start = newest - older * self._grid.slide_us
+            due = self._grid.own_trigger(ts, start) <= self._grid.closed_triggers(start, self._until_us)
+            inside = due & (ts - start < self._grid.window_us)
+            columns = {"win": pa.array(start), "key": rows.column("key"), "key_bytes": rows.column("key_bytes"), "usr": rows.column("user")}
+            columns |= {f"a{i}": rows.column(f"a{i}") for i in range(len(self._plan.arguments))}
+            self._connection.register("part", pa.table(columns).filter(pa.array(inside)))
+            self._connection.execute("INSERT INTO seen SELECT * FROM part")
+            self._connection.unregister("part")
+
+    def _exact(self, key_types: Sequence[SparkType]) -> pd.DataFrame:
+        values = [f"{self._aggregate(column)} AS c{i}" for i, column in enumerate(self._plan.columns)]
+        text = f"SELECT win, any_value(key_bytes) AS key_bytes, {', '.join(values)} FROM seen GROUP BY win, key ORDER BY win, key_bytes"
+        found = self._connection.sql(text).to_arrow_table()
+        columns: dict[str, Any] = {"window_start": found.column("win").cast(pa.timestamp("us", tz="UTC"))}
+        columns |= typed_keys(self._plan, found.column("key_bytes"), key_types)
+        columns |= {column.aggregate.alias: found.column(f"c{i}") for i, column in enumerate(self._plan.columns)}
+        return pa.table(columns).to_pandas()
+
+    def _aggregate(self, column: ColumnPlan) -> str:
+        aggregate = column.aggregate
+        if aggregate.function is AggregateFunction.COUNT_ROWS:
+            return "count(*)"
+        if aggregate.function is AggregateFunction.COUNT_DISTINCT_UNIT:
+            return "count(DISTINCT usr)"
+        a = f"a{self._plan.arguments.index(aggregate.argument or '')}"
+        if aggregate.function is AggregateFunction.COUNT:
+            return f"count(*) FILTER (NOT isnan({a}))"
+        low, high = aggregate.bounds or (0.0, 0.0)
+        finite = f"CASE WHEN isinf({a}) THEN CASE WHEN {a} > 0 THEN {high}::DOUBLE ELSE {low}::DOUBLE END ELSE {a} END"
+        mean = "avg" if aggregate.function is AggregateFunction.AVG else "sum"
+        return f"coalesce({mean}({finite}) FILTER (NOT isnan({a})), 0)"
+
+    def _last_trigger(self, released: pa.Table) -> pa.Table:
+        """Rows of each window's last closed trigger."""
+        starts = released.column("window_start").cast(pa.int64()).to_numpy()
+        return released.filter(pa.array(released.column("trigger").to_numpy() == self._grid.closed_triggers(starts, self._until_us)))
+
+
+def _errors(both: pd.DataFrame, column: ColumnPlan) -> dict[str, float]:
+    alias, low = column.aggregate.alias, (column.aggregate.bounds or (0.0, 0.0))[0]
+    private = both[f"{alias}_private"].to_numpy(dtype=float, na_value=0.0)
+    if low >= 0:
+        private = np.maximum(private, 0.0)
+    error = np.abs(private - both[f"{alias}_true"].to_numpy(dtype=float, na_value=0.0))
+    return {"l_inf": float(error.max(initial=0.0)), "l_1": float(error.sum()), "l_2": float(np.sqrt((error**2).sum()))}

@@ -1,0 +1,278 @@
+"""A row-local Spark expression as DuckDB text of the same value, with its Spark type; what is not on the allow-list is refused.
+
+Every expression is typed on the way, because what Spark computes depends on the types: `1 / 2` is 0.5, INT sums wrap around at 32
+bits, BIGINT and DOUBLE are compared as doubles. The SQL made here never raises an error, whatever the data.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+import sqlglot
+from sqlglot import exp
+
+from dpsql.local.allowed import COMPARISONS, DAYS_ONLY, FUNCTIONS, SYNONYMS, TRUNCATION_UNITS, Form
+from dpsql.local.arithmetic import arithmetic, divide, negative, number, remainder, whole_quotient, wide
+from dpsql.local.spark_types import INTEGER_BITS, SparkType, from_sqlglot
+from dpsql.local.typed import BOOLEAN, DOUBLE, STRING, VOID, Typed, cast, compare, quote, shown_types, spark_only, unify
+from dpsql.sql.dialect import DpSpark
+
+Resolve = Callable[[exp.Column], Typed]
+
+_OPERATORS: dict[str, Callable[[Typed, Typed], Typed]] = {
+    "Add": lambda left, right: arithmetic("+", left, right),
+    "Sub": lambda left, right: arithmetic("-", left, right),
+    "Mul": lambda left, right: arithmetic("*", left, right),
+    "Div": divide,
+    "Mod": remainder,
+    "IntDiv": whole_quotient,
+}
+_OPERANDS = ("this", "expression")
+_PARTS = {
+    "Column": ("this", "table", "db", "catalog"),
+    "Literal": ("this", "is_string"),
+    "Between": ("this", "low", "high"),
+    "In": ("this", "expressions", "query"),
+    "Like": ("this", "expression", "negate"),
+    "Case": ("this", "ifs", "default"),
+    "Cast": ("this", "to"),
+    "TryCast": ("this", "to"),
+    "Anonymous": ("this", "expressions"),
+    "DPipe": ("this", "expression", "safe"),
+    "Div": ("this", "expression", "typed", "safe"),
+}
+"""What the nodes of a tree may be made of, besides one or two operands."""
+
+_CALLED_CASTS = ("bigint", "boolean", "double", "int", "smallint", "string", "tinyint", "timestamp")
+
+
+def parse_expression(text: str) -> exp.Expression:
+    """The tree of a normalised Spark expression; calls keep their own names."""
+    tree = sqlglot.parse_one(text, dialect=DpSpark)
+    assert isinstance(tree, exp.Expression)
+    return tree
+
+
+def translate(node: exp.Expression, resolve: Resolve) -> Typed:
+    """DuckDB text of a Spark expression.
+
+    Args:
+        node: tree of the expression (`parse_expression`).
+        resolve: what a column reference means.
+
+    Raises:
+        InputError: something in it is not on the allow-list.
+    """
+    kind = type(node).__name__
+    if unknown := [part for part, value in node.args.items() if value and part not in _PARTS.get(kind, _OPERANDS)]:
+        return spark_only(f"{_shown(node)} ({unknown[0]})")  # a detail that we would otherwise lose in silence
+    if kind in _HANDLERS:
+        return _HANDLERS[kind](node, resolve)
+    if isinstance(node, exp.Column):
+        return resolve(node)
+    if kind in COMPARISONS:
+        return compare(COMPARISONS[kind], translate(node.this, resolve), translate(node.expression, resolve))
+    if kind in _OPERATORS:
+        return _OPERATORS[kind](translate(node.this, resolve), translate(node.expression, resolve))
+    return spark_only(_shown(node))
+
+
+def _shown(node: exp.Expression) -> str:
+    """What a message calls an expression: a function's name, else its own text."""
+    if isinstance(node, exp.Anonymous):
+        return str(node.name).lower()
+    text = node.sql(dialect=DpSpark)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def _all(nodes: list[exp.Expression], resolve: Resolve) -> list[Typed]:
+    return [translate(node, resolve) for node in nodes]
+
+
+def _literal(node: exp.Expression, _: Resolve) -> Typed:
+    if isinstance(node, exp.RawString) or node.is_string:
+        return Typed(quote(node.name), STRING, node.name)
+    return number(node.name)
+
+
+def _negative(node: exp.Neg, resolve: Resolve) -> Typed:
+    if isinstance(node.this, exp.Literal) and not node.this.is_string:
+        return number(node.this.name, "-")
+    return negative(translate(node.this, resolve))
+
+
+def _condition(node: exp.Expression, resolve: Resolve) -> str:
+    value = translate(node, resolve)
+    return f"({value.sql})" if value.type == BOOLEAN else spark_only(f"{_shown(node)} as a condition")
+
+
+def _truth(node: exp.Expression, resolve: Resolve) -> str:
+    """An operand of AND, OR, NOT: a condition or NULL."""
+    return "CAST(NULL AS BOOLEAN)" if isinstance(node, exp.Null) else _condition(node, resolve)
+
+
+def _logical(node: exp.Binary, resolve: Resolve) -> Typed:
+    word = "AND" if isinstance(node, exp.And) else "OR"
+    return Typed(f"({_truth(node.this, resolve)} {word} {_truth(node.expression, resolve)})", BOOLEAN)
+
+
+def _is(node: exp.Is, resolve: Resolve) -> Typed:
+    value = translate(node.this, resolve)
+    if isinstance(node.expression, exp.Null):
+        return Typed(f"({value.sql} IS NULL)", BOOLEAN)
+    if isinstance(node.expression, exp.Boolean) and value.type == BOOLEAN:
+        return Typed(f"({value.sql} IS NOT DISTINCT FROM {node.expression.this})", BOOLEAN)
+    return spark_only(_shown(node))
+
+
+def _in(node: exp.In, resolve: Resolve) -> Typed:
+    if node.args.get("query") or not node.expressions:
+        return spark_only("IN (SELECT ...)")
+    value, *choices = unify(_all([node.this, *node.expressions], resolve), "IN")
+    return Typed(f"({value.sql} IN ({', '.join(choice.sql for choice in choices)}))", BOOLEAN)
+
+
+def _between(node: exp.Between, resolve: Resolve) -> Typed:
+    value, low, high = _all([node.this, node.args["low"], node.args["high"]], resolve)
+    return Typed(f"({compare('>=', value, low).sql} AND {compare('<=', value, high).sql})", BOOLEAN)
+
+
+def _like(node: exp.Like, resolve: Resolve) -> Typed:
+    """Only a literal pattern whose backslashes stand before a backslash, % or _: Spark fails on others."""
+    value, pattern = _all([node.this, node.expression], resolve)
+    text = pattern.literal
+    if value.type != STRING or not isinstance(text, str) or "\\" in re.sub(r"\\[\\%_]", "", text):
+        return spark_only(_shown(node))
+    word = "NOT LIKE" if node.args.get("negate") else "LIKE"
+    return Typed(f"({value.sql} {word} {pattern.sql} ESCAPE '\\')", BOOLEAN)
+
+
+def _case(node: exp.Case, resolve: Resolve) -> Typed:
+    subject = translate(node.this, resolve) if node.this else None
+    branches = [branch.args["true"] for branch in node.args["ifs"]] + [node.args.get("default") or exp.Null()]
+    results = unify(_all(branches, resolve), "CASE")
+    text = "CASE"
+    for branch, result in zip(node.args["ifs"], results[:-1], strict=True):
+        test = compare("=", subject, translate(branch.this, resolve)).sql if subject else _condition(branch.this, resolve)
+        text += f" WHEN {test} THEN {result.sql}"
+    return Typed(f"{text} ELSE {results[-1].sql} END", results[0].type)
+
+
+def _cast(node: exp.Cast, resolve: Resolve) -> Typed:
+    return cast(translate(node.this, resolve), from_sqlglot(node.to))
+
+
+def _call(node: exp.Anonymous, resolve: Resolve) -> Typed:
+    name = SYNONYMS.get(str(node.name).lower(), str(node.name).lower())
+    if name in _SPECIAL:
+        return _SPECIAL[name](node, resolve)
+    if name in _CALLED_CASTS and len(node.expressions) == 1:
+        return cast(translate(node.expressions[0], resolve), SparkType(name))
+    if name not in FUNCTIONS:
+        return spark_only(name)
+    arguments = _all(node.expressions, resolve)
+    for form in FUNCTIONS[name]:
+        if (matched := _matched(form, arguments, name)) is not None:
+            return _filled(form, matched)
+    return spark_only(f"{name}({shown_types(arguments)})")
+
+
+def _matched(form: Form, arguments: list[Typed], name: str) -> list[Typed] | None:
+    """The arguments as the form takes them, or None."""
+    if len(arguments) != len(form.arguments):
+        return None
+    taken = [_taken(argument, wanted, name) for argument, wanted in zip(arguments, form.arguments, strict=True)]
+    return [argument for argument in taken if argument] if all(taken) else None
+
+
+def _taken(argument: Typed, wanted: str, name: str) -> Typed | None:
+    kind = wanted.removesuffix("!")
+    if kind == "unit":
+        unit = TRUNCATION_UNITS.get(str(argument.literal).lower())
+        return Typed(quote(unit), STRING, unit) if unit and (name != "trunc" or unit in DAYS_ONLY) else None
+    if wanted != kind and argument.literal is None:
+        return None
+    if kind == "filled":
+        return argument if isinstance(argument.literal, str) and argument.literal else None
+    if kind == "real":
+        return cast(argument, DOUBLE) if argument.type.is_real else None
+    fits = kind in (argument.type.name, "any") or (kind == "integer" and argument.type.is_integer)
+    return argument if fits else None
+
+
+def _filled(form: Form, arguments: list[Typed]) -> Typed:
+    first = arguments[0].type
+    result = first if form.result == "same" else SparkType(form.result)
+    sizes = {"bits": INTEGER_BITS.get(first.name, 0), "wide": wide(first)}
+    return Typed(f"({form.duckdb.format(*(f'({argument.sql})' for argument in arguments), **sizes)})", result)
+
+
+def _first_known(node: exp.Anonymous, resolve: Resolve) -> Typed:
+    values = unify(_all(node.expressions, resolve), "coalesce")
+    return Typed(f"coalesce({', '.join(value.sql for value in values)})", values[0].type)
+
+
+def _nullif(node: exp.Anonymous, resolve: Resolve) -> Typed:
+    left, right = _all(node.expressions, resolve)
+    return Typed(f"CASE WHEN {compare('=', left, right).sql} THEN NULL ELSE {left.sql} END", left.type)
+
+
+def _choice(node: exp.Anonymous, resolve: Resolve) -> Typed:
+    """if(test, yes, no); nvl2(tested for NULL, yes, no)."""
+    test, *branches = node.expressions
+    is_if = str(node.name).lower() == "if"
+    condition = _condition(test, resolve) if is_if else f"({translate(test, resolve).sql} IS NOT NULL)"
+    yes, no = unify(_all(branches, resolve), str(node.name).lower())
+    return Typed(f"CASE WHEN {condition} THEN {yes.sql} ELSE {no.sql} END", yes.type)
+
+
+def _extreme(node: exp.Anonymous, resolve: Resolve) -> Typed:
+    name = str(node.name).lower()
+    values = unify(_all(node.expressions, resolve), name)
+    return Typed(f"{name}({', '.join(value.sql for value in values)})", values[0].type)
+
+
+def _concat(node: exp.Expression, resolve: Resolve) -> Typed:
+    """NULL if any part is NULL (DuckDB's own concat skips it)."""
+    items = node.expressions if isinstance(node, exp.Anonymous) else [node.this, node.expression]
+    parts = [cast(part, STRING) for part in _all(items, resolve)]
+    return Typed("(" + " || ".join(f"({part.sql})" for part in parts) + ")", STRING) if parts else spark_only("concat()")
+
+
+def _null_safe(node: exp.Anonymous, resolve: Resolve) -> Typed:
+    left, right = _all(node.expressions, resolve)
+    return compare("IS NOT DISTINCT FROM", left, right)
+
+
+_SPECIAL: dict[str, Callable[[exp.Anonymous, Resolve], Typed]] = {
+    "coalesce": _first_known,
+    "nullif": _nullif,
+    "if": _choice,
+    "nvl2": _choice,
+    "greatest": _extreme,
+    "least": _extreme,
+    "concat": _concat,
+    "<=>": _null_safe,
+}
+
+_HANDLERS: dict[str, Callable[..., Typed]] = {
+    "Literal": _literal,
+    "RawString": _literal,
+    "Boolean": lambda node, _: Typed("TRUE" if node.this else "FALSE", BOOLEAN),
+    "Null": lambda node, _: Typed("NULL", VOID),
+    "Paren": lambda node, resolve: translate(node.this, resolve),
+    "Neg": _negative,
+    "And": _logical,
+    "Or": _logical,
+    "Not": lambda node, resolve: Typed(f"(NOT {_truth(node.this, resolve)})", BOOLEAN),
+    "Is": _is,
+    "In": _in,
+    "Between": _between,
+    "Like": _like,
+    "Case": _case,
+    "Cast": _cast,
+    "TryCast": _cast,
+    "Anonymous": _call,
+    "DPipe": _concat,
+}

@@ -1,0 +1,202 @@
+"""Input files and frames as DuckDB tables with Spark types.
+
+Raises DataError for what cannot be read at all; the message names files, columns and types, never a value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+import duckdb
+import pyarrow as pa
+
+from dpsql.config import Source
+from dpsql.errors import ConfigError, DataError
+from dpsql.local.from_clause import Table
+from dpsql.local.lines import csv_chunks, csv_select, json_lines, json_select
+from dpsql.local.spark_types import INTEGER_BITS, Columns, SparkType, from_duckdb, parse_ddl
+from dpsql.local.typed import quote
+
+SUFFIXES = {".parquet": "parquet", ".json": "json", ".jsonl": "json", ".ndjson": "json", ".csv": "csv"}
+FORMATS = ("parquet", "json", "csv")
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """A piece of input, now visible in DuckDB as `table`; `malformed` lines were left out of it."""
+
+    table: Table
+    malformed: int
+
+
+class InputReader:
+    """Loads the pieces of one source, one after the other, under one DuckDB name."""
+
+    def __init__(self, connection: duckdb.DuckDBPyConnection, source: Source) -> None:
+        self._connection, self._source = connection, source
+        self._view = f"dpsql_in_{source.name}"
+        self._declared = parse_ddl(source.schema, f"sources.{source.name}.schema") if source.schema else None
+
+    def files(self, paths: Sequence[Path]) -> Iterator[Chunk]:
+        """The files one by one, large text files in pieces; only the newest chunk is visible."""
+        for path in paths:
+            yield from self._file(path)
+
+    def frame(self, frame: Any) -> Chunk:
+        """A pandas DataFrame or an Arrow table."""
+        try:
+            table = frame if isinstance(frame, pa.Table) else pa.Table.from_pandas(frame, preserve_index=False)
+        except (pa.ArrowException, TypeError, ValueError, AttributeError):
+            raise DataError(f"the frame for `{self._source.name}` is no Arrow table and no DataFrame with one type per column") from None
+        self._connection.register("dpsql_frame", table)
+        return Chunk(self._fit("SELECT * FROM dpsql_frame", "the frame", lenient=True, keep=True), 0)
+
+    def whole(self, paths: Sequence[Path]) -> Chunk:
+        """All files at once (a static table): kept in memory."""
+        chunks = 0
+        malformed = 0
+        columns: Columns = ()
+        for chunk in self.files(paths):
+            target = f'"{self._view}_all"'
+            words = f"INSERT INTO {target}" if chunks else f"CREATE OR REPLACE TEMP TABLE {target} AS"
+            self._connection.execute(f'{words} SELECT * FROM "{self._view}"')
+            chunks, malformed, columns = chunks + 1, malformed + chunk.malformed, chunk.table.columns
+        if not chunks:
+            raise DataError(f"source `{self._source.name}`: there are no files")
+        return Chunk(Table(f"{self._view}_all", columns), malformed)
+
+    def _file(self, path: Path) -> Iterator[Chunk]:
+        if not path.is_file():
+            raise DataError(f"{path}: no such file")
+        kind = self._format(path)
+        if kind == "parquet":
+            yield Chunk(self._fit(f"SELECT * FROM read_parquet({quote(str(path))}, hive_partitioning = false)", str(path)), 0)
+            return
+        if self._declared is None:
+            raise ConfigError(f"format {kind} needs `schema`, like `schema: user_id STRING, ts TIMESTAMP` at sources.{self._source.name}")
+        if kind == "json":
+            for lines in json_lines(path):
+                yield self._lines(lines, json_select(self._declared), 0)
+        else:
+            for fields, wrong_width in csv_chunks(path, self._declared, {k.lower(): v for k, v in self._source.options}):
+                yield self._lines(fields, csv_select(self._declared), wrong_width)
+
+    def _format(self, path: Path) -> str:
+        """By the file's name, else what the source says."""
+        suffixes = [SUFFIXES[suffix] for suffix in path.suffixes if suffix in SUFFIXES]
+        declared = self._source.value_format or self._source.format
+        kind = suffixes[-1] if suffixes else declared
+        if kind not in FORMATS:
+            raise DataError(f"{path}: format {kind} is read on Spark only; the local engine reads {', '.join(FORMATS)}")
+        return kind
+
+    def _lines(self, raw: pa.Table, select: str, wrong_width: int) -> Chunk:
+        assert self._declared is not None
+        self._connection.register("dpsql_raw", raw)
+        self._connection.execute(f"CREATE OR REPLACE TEMP TABLE dpsql_lines AS {select}")
+        bad = self._connection.execute("SELECT count(*) FROM dpsql_lines WHERE dpsql_malformed").fetchall()[0][0]
+        self._connection.execute(
+            f'CREATE OR REPLACE TEMP VIEW "{self._view}" AS SELECT * EXCLUDE (dpsql_malformed) FROM dpsql_lines WHERE NOT dpsql_malformed'
+        )
+        return Chunk(Table(self._view, tuple((name.lower(), kind) for name, kind in self._declared)), int(bad) + wrong_width)
+
+    def _fit(self, select: str, where: str, lenient: bool = False, keep: bool = False) -> Table:
+        """Make the view, with the declared columns and types where there are any."""
+        try:
+            found = {name: kind for name, kind, *_ in self._connection.execute(f"DESCRIBE {select}").fetchall()}
+        except duckdb.Error:
+            raise DataError(f"{where}: not a readable Parquet file") from None
+        by_name = {name.lower(): name for name in found}
+        wanted = self._declared or tuple((name, from_duckdb(kind)) for name, kind in found.items())
+        missing = [name for name, _ in wanted if name.lower() not in by_name]
+        if missing:
+            raise DataError(
+                f"{where}: column `{missing[0]}` of source `{self._source.name}` is missing; it has {', '.join(sorted(by_name))}"
+            )
+        listed = []
+        for name, kind in wanted:
+            column = by_name[name.lower()]
+            text = _fitted(f'"{column}"', found[column], kind, lenient)
+            if text is None:
+                raise DataError(
+                    f"{where}: column `{column}` has type {from_duckdb(found[column])}, but source `{self._source.name}` declares {kind}"
+                )
+            listed.append(f'{text} AS "{name.lower()}"')
+        what = "TABLE" if keep else "VIEW"
+        self._connection.execute(f'CREATE OR REPLACE TEMP {what} "{self._view}" AS SELECT {", ".join(listed)} FROM ({select})')
+        return Table(self._view, tuple((name.lower(), kind) for name, kind in wanted))
+
+
+def _fitted(column: str, found: str, wanted: SparkType, lenient: bool) -> str | None:
+    """DuckDB text of a column in its declared type; None if it does not fit."""
+    have = from_duckdb(found)
+    if wanted.name == "other" or have == wanted:
+        same = wanted.name == "other" or found == wanted.duckdb
+        return column if same else f"CAST({column} AS {wanted.duckdb})"
+    if have.name == "void":
+        return f"CAST(NULL AS {wanted.duckdb})"
+    if have.is_integer and wanted.is_integer:
+        wider = INTEGER_BITS[wanted.name] > INTEGER_BITS[have.name]
+        return f"TRY_CAST({column} AS {wanted.duckdb})" if wider or lenient else None
+    if wanted.name == "double" and (have.name in ("float", "tinyint", "smallint", "int") or (lenient and have.name == "bigint")):
+        return f"CAST({column} AS DOUBLE)"
+    if have.name == "decimal" and wanted.name == "decimal":
+        holds = wanted.scale >= have.scale and wanted.precision - wanted.scale >= have.precision - have.scale
+        return f"CAST({column} AS {wanted.duckdb})" if holds else None
+    if (have.name, wanted.name) == ("date", "timestamp"):
+        return f"TRY(CAST({column} AS TIMESTAMP))"
+    if (have.name, wanted.name) == ("binary", "string"):
+        return f"TRY(decode({column}))"
+    if lenient and have.name == "double" and wanted.is_integer:  # pandas keeps whole numbers with gaps as floating point
+        return f"CASE WHEN isnan({column}) THEN NULL ELSE TRY_CAST({column} AS {wanted.duckdb}) END"
+    return None
+
+
+def source_files(source: Source, given: Mapping[str, Sequence[Path]], version: int | None = None) -> list[Path]:
+    """The files of a source: those given under its name, else those at its path; folders are searched.
+
+    Args:
+        source: the source.
+        given: files and folders by source name.
+        version: of a Delta table at its path (default: the newest).
+
+    Raises:
+        DataError: there is no such file or folder, or it is not on a local disk.
+    """
+    if source.name in given:
+        return [file for path in given[source.name] for file in _expanded(path, None)]
+    if not source.path:
+        raise DataError(f"no input is given for `{source.name}`: add --input {source.name}=FILE")
+    parts = urlsplit(source.path)
+    if parts.scheme not in ("", "file"):
+        raise DataError(f"source `{source.name}` is at {parts.scheme}://: copy it here and add --input {source.name}=FILE")
+    return _expanded(Path(unquote(parts.path) if parts.scheme else source.path), version)
+
+
+def _expanded(path: Path, version: int | None) -> list[Path]:
+    if (path / "_delta_log").is_dir():
+        return _delta_files(path, version)
+    if path.is_dir():
+        inside = (file for file in sorted(path.rglob("*")) if file.is_file())
+        return [file for file in inside if not any(part[0] in "._" for part in file.relative_to(path).parts)]
+    if not path.exists() and any(character in path.name for character in "*?["):
+        return sorted(path.parent.glob(path.name))
+    if not path.exists():
+        raise DataError(f"{path}: no such file or folder")
+    return [path]
+
+
+def _delta_files(path: Path, version: int | None) -> list[Path]:
+    """The data files of a Delta table's version; the folder holds those of older versions too."""
+    from deltalake import DeltaTable  # slow to import
+    from deltalake.exceptions import DeltaError
+
+    try:
+        uris = DeltaTable(str(path), version=version).file_uris()
+    except (DeltaError, OSError):
+        raise DataError(f"{path}: the Delta table cannot be read") from None
+    return [Path(unquote(urlsplit(uri).path) if uri.startswith("file:") else uri) for uri in sorted(uris)]

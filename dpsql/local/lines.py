@@ -1,0 +1,194 @@
+"""JSON lines and CSV read as Spark reads them in PERMISSIVE mode: a line that does not fit the schema is malformed, counted and left out.
+
+Lines come in bounded chunks. What a field may look like follows Spark's parsers: an INT in JSON is a number without a point, a BOOLEAN in
+CSV is true or false, a TIMESTAMP is what CAST accepts.
+"""
+
+from __future__ import annotations
+
+import codecs
+import json
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.csv as pc
+
+from dpsql.errors import DataError
+from dpsql.local.spark_types import Columns, SparkType
+from dpsql.local.typed import quote
+
+CHUNK_BYTES = 64 << 20
+CSV_OPTIONS = ("header", "sep", "delimiter", "quote", "escape")
+IGNORED_OPTIONS = (
+    "mode",
+    "maxfilespertrigger",
+    "maxbytespertrigger",
+    "columnnameofcorruptrecord",
+    "recursivefilelookup",
+    "latestfirst",
+    "encoding",
+)
+_INTEGER = "CASE WHEN regexp_full_match({0}, '-?[0-9]+') THEN TRY_CAST({0} AS {type}) END"
+_TEXT = "CASE WHEN {0}[1] = '\"' THEN CAST({0} AS JSON) ->> '$' END"
+_SPECIAL = (
+    "CASE WHEN {0} IN ('NaN', '\"NaN\"') THEN 'nan'::DOUBLE "
+    "WHEN {0} IN ('Infinity', '\"Infinity\"', '\"INF\"', '\"+INF\"', '\"+Infinity\"') THEN 'inf'::DOUBLE "
+    "WHEN {0} IN ('-Infinity', '\"-Infinity\"', '\"-INF\"') THEN '-inf'::DOUBLE "
+    "WHEN regexp_full_match({0}, '-?[0-9].*') THEN TRY_CAST({0} AS DOUBLE) END"
+)
+
+_DECODER = json.JSONDecoder()
+_BLANK = re.compile(r"\s*")
+_BLANK_OR_COMMA = re.compile(r"[\s,]*")
+
+# The raw JSON text {0} of a field as a value; NULL where it does not fit.
+JSON_VALUES: Mapping[str, str] = {
+    **{name: _INTEGER for name in ("tinyint", "smallint", "int", "bigint")},
+    "boolean": "CASE {0} WHEN 'true' THEN TRUE WHEN 'false' THEN FALSE END",
+    "float": f"CAST({_SPECIAL} AS FLOAT)",
+    "double": _SPECIAL,
+    "decimal": "CASE WHEN regexp_full_match({0}, '-?[0-9].*') THEN TRY_CAST({0} AS {type}) END",
+    "string": "CASE WHEN {0}[1] = '\"' THEN CAST({0} AS JSON) ->> '$' WHEN {0} IS NOT NULL THEN dpsql_py_raw_field(good, {name}) END",
+    "date": f"dpsql_to_date({_TEXT})",
+    "timestamp": "CASE WHEN regexp_full_match({0}, '-?[0-9]{{1,12}}') THEN make_timestamp(TRY_CAST({0} AS BIGINT) * 1000000) "
+    f"ELSE dpsql_to_timestamp({_TEXT}) END",
+}
+
+# The text {0} of a CSV field as a value.
+CSV_VALUES: Mapping[str, str] = {
+    **{name: _INTEGER.replace("-?", "[+-]?") for name in ("tinyint", "smallint", "int", "bigint")},
+    "boolean": "CASE lower({0}) WHEN 'true' THEN TRUE WHEN 'false' THEN FALSE END",
+    "float": "CAST(dpsql_csv_double({0}) AS FLOAT)",
+    "double": "dpsql_csv_double({0})",
+    "decimal": "TRY_CAST({0} AS {type})",
+    "string": "{0}",
+    "date": "dpsql_to_date({0})",
+    "timestamp": "dpsql_to_timestamp({0})",
+}
+
+
+def json_lines(path: Path) -> Iterator[pa.Table]:
+    """The lines of a file as tables with one column `line`; blank lines are no records.
+
+    Raises:
+        DataError: the file cannot be read.
+    """
+    rest = ""
+    for text, last in _chunks(path):
+        lines = (rest + text).replace("\r\n", "\n").replace("\r", "\n").split("\n")
+        rest = "" if last else lines.pop()
+        yield pa.table({"line": pa.array([part for line in lines if line.strip() for part in _elements(line)], pa.string())})
+
+
+def json_select(columns: Columns) -> str:
+    """DuckDB text that turns `dpsql_raw(line)` into the declared columns and `dpsql_malformed`."""
+    shape = json.dumps({name: "JSON" for name, _ in columns})
+    raw = ", ".join(f"CAST(o[{quote(name)}] AS VARCHAR) AS r{i}" for i, (name, _) in enumerate(columns))
+    objects = f"SELECT good, from_json(good, {quote(shape)}) AS o FROM (SELECT dpsql_mended(line) AS good FROM dpsql_raw)"
+    return _typed(f"SELECT good, good IS NULL AS broken, {raw} FROM ({objects})", columns, JSON_VALUES)
+
+
+def mend(line: str) -> str | None:
+    """The JSON object at the start of a line as Spark's parser takes it, None if there is none.
+
+    Asked only where DuckDB's parser may say something else: it refuses text after the object and accepts a comma before a bracket.
+    """
+    start = len(line) - len(line.lstrip())
+    try:
+        value, end = _DECODER.raw_decode(line, start)
+    except (ValueError, RecursionError):
+        return None
+    return line[start:end] if isinstance(value, dict) else None
+
+
+def raw_field(line: str, name: str) -> str | None:
+    """The text of a field as it was written: what a STRING column gets where the field holds a number or an object."""
+    at, found = _BLANK.match(line, line.index("{") + 1).end(), None  # type: ignore[union-attr]
+    while line[at] != "}":
+        key, at = _DECODER.parse_string(line, at + 1, True)  # type: ignore[attr-defined]
+        start = _BLANK.match(line, line.index(":", at) + 1).end()  # type: ignore[union-attr]
+        _, at = _DECODER.raw_decode(line, start)
+        found = line[start:at] if key == name else found
+        at = _BLANK_OR_COMMA.match(line, at).end()  # type: ignore[union-attr]
+    return found
+
+
+def _elements(line: str) -> list[str]:
+    """The objects of a line that is a JSON array; any other line as it is."""
+    if not line.lstrip().startswith("["):
+        return [line]
+    try:
+        values = json.loads(line)
+    except (ValueError, RecursionError):
+        return [line]
+    return [json.dumps(value) for value in values] if all(isinstance(value, dict) for value in values) else [line]
+
+
+def csv_chunks(path: Path, columns: Columns, options: Mapping[str, str]) -> Iterator[tuple[pa.Table, int]]:
+    """The lines of a CSV file as tables of text columns r0, r1, ..., and how many had another number of fields.
+
+    Raises:
+        DataError: the file cannot be read, or an option runs on Spark only.
+    """
+    wrong_width: list[int] = []
+    names = [f"r{i}" for i in range(len(columns))]
+    separator = options.get("sep", options.get("delimiter", ","))
+    if unknown := sorted(set(options) - {*CSV_OPTIONS, *IGNORED_OPTIONS}):
+        raise DataError(f"CSV option `{unknown[0]}` works on Spark only: use `dpsql run --until-caught-up`")
+
+    def skip(_: pc.InvalidRow) -> str:
+        wrong_width.append(1)
+        return "skip"
+
+    parse = pc.ParseOptions(
+        delimiter=separator.replace("\\t", "\t"),
+        quote_char=options.get("quote", '"') or False,
+        escape_char=options.get("escape", "\\") or False,
+        invalid_row_handler=skip,
+    )
+    read = pc.ReadOptions(column_names=names, skip_rows=int(options.get("header", "false").lower() == "true"), block_size=CHUNK_BYTES)
+    convert = pc.ConvertOptions(
+        column_types={name: pa.string() for name in names}, null_values=[""], strings_can_be_null=True, quoted_strings_can_be_null=True
+    )
+    try:
+        with pa.input_stream(str(path), compression="detect") as stream:
+            if not stream.read(1):
+                return
+        with pc.open_csv(str(path), read_options=read, parse_options=parse, convert_options=convert) as reader:
+            for batch in reader:
+                yield pa.Table.from_batches([batch]), len(wrong_width)
+                wrong_width.clear()
+    except (pa.ArrowException, OSError):
+        raise DataError(f"{path}: cannot be read as CSV") from None
+    if wrong_width:
+        yield pa.table({name: pa.array([], pa.string()) for name in names}), len(wrong_width)
+
+
+def csv_select(columns: Columns) -> str:
+    """DuckDB text that turns `dpsql_raw(r0, r1, ...)` into the declared columns and `dpsql_malformed`."""
+    return _typed("SELECT FALSE AS broken, * FROM dpsql_raw", columns, CSV_VALUES)
+
+
+def _typed(raw: str, columns: Columns, values: Mapping[str, str]) -> str:
+    converted = ", ".join(f"{_value(f'r{i}', name, kind, values)} AS v{i}" for i, (name, kind) in enumerate(columns))
+    bad = " OR ".join(f"(v{i} IS NULL AND r{i} IS NOT NULL)" for i, (_, kind) in enumerate(columns) if kind.name in values)
+    named = ", ".join(f'v{i} AS "{name.replace(chr(34), chr(34) * 2)}"' for i, (name, _) in enumerate(columns))
+    return f"SELECT broken OR {bad or 'FALSE'} AS dpsql_malformed, {named} FROM (SELECT *, {converted} FROM ({raw}))"
+
+
+def _value(raw: str, name: str, kind: SparkType, values: Mapping[str, str]) -> str:
+    return values[kind.name].format(raw, type=kind.duckdb, name=quote(name)) if kind.name in values else "NULL"
+
+
+def _chunks(path: Path) -> Iterator[tuple[str, bool]]:
+    """Pieces of the file's text, each with whether it is the last; bytes that are no UTF-8 become U+FFFD."""
+    decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+    try:
+        with pa.input_stream(str(path), compression="detect") as stream:
+            while block := stream.read(CHUNK_BYTES):
+                yield decoder.decode(block), False
+    except (pa.ArrowException, OSError):
+        raise DataError(f"{path}: cannot be read") from None
+    yield decoder.decode(b"", final=True), True

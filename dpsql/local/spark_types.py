@@ -1,0 +1,207 @@
+"""The Spark types that the local engine knows, their DuckDB and Arrow spelling, and schemas written as DDL."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import pyarrow as pa
+import sqlglot
+from sqlglot import exp
+
+from dpsql.errors import ConfigError
+
+INTEGER_BITS = {"tinyint": 8, "smallint": 16, "int": 32, "bigint": 64}
+INTEGER_DIGITS = {"tinyint": 3, "smallint": 5, "int": 10, "bigint": 20}
+MAX_PRECISION = 38
+MAX_KEY_SCALE = 6
+
+
+@dataclass(frozen=True)
+class SparkType:
+    """One Spark type by its SQL name.
+
+    `void` is the type of NULL; `other` is any type that expressions may not touch (arrays, maps, structs, intervals).
+    `precision` and `scale` are for `decimal` only.
+    """
+
+    name: str
+    precision: int = 0
+    scale: int = 0
+
+    @property
+    def is_integer(self) -> bool:
+        """TINYINT to BIGINT."""
+        return self.name in INTEGER_BITS
+
+    @property
+    def is_real(self) -> bool:
+        """Binary floating point."""
+        return self.name in ("float", "double")
+
+    @property
+    def is_number(self) -> bool:
+        """Integer, binary floating point or decimal."""
+        return self.is_integer or self.is_real or self.name == "decimal"
+
+    @property
+    def duckdb(self) -> str:
+        """The DuckDB type that holds the same values."""
+        if self.name == "decimal":
+            return f"DECIMAL({self.precision}, {self.scale})"
+        return _DUCKDB[self.name]
+
+    @property
+    def arrow(self) -> pa.DataType:
+        """The Arrow type of a histogram's key column."""
+        if self.name == "decimal":
+            return pa.decimal128(self.precision, self.scale)
+        return _ARROW[self.name]
+
+    def __str__(self) -> str:
+        if self.name == "decimal":
+            return f"DECIMAL({self.precision}, {self.scale})"
+        return "NESTED" if self.name == "other" else self.name.upper()
+
+
+_DUCKDB = {
+    "boolean": "BOOLEAN",
+    "tinyint": "TINYINT",
+    "smallint": "SMALLINT",
+    "int": "INTEGER",
+    "bigint": "BIGINT",
+    "float": "FLOAT",
+    "double": "DOUBLE",
+    "string": "VARCHAR",
+    "binary": "BLOB",
+    "date": "DATE",
+    "timestamp": "TIMESTAMP",
+    "void": '"NULL"',
+}
+
+_ARROW: dict[str, pa.DataType] = {
+    "boolean": pa.bool_(),
+    "tinyint": pa.int8(),
+    "smallint": pa.int16(),
+    "int": pa.int32(),
+    "bigint": pa.int64(),
+    "string": pa.string(),
+    "binary": pa.binary(),
+    "date": pa.date32(),
+    "timestamp": pa.timestamp("us", tz="UTC"),
+}
+
+_FROM_SQLGLOT = {
+    "BOOLEAN": "boolean",
+    "TINYINT": "tinyint",
+    "SMALLINT": "smallint",
+    "INT": "int",
+    "BIGINT": "bigint",
+    "FLOAT": "float",
+    "DOUBLE": "double",
+    "TEXT": "string",
+    "VARCHAR": "string",
+    "CHAR": "string",
+    "BINARY": "binary",
+    "VARBINARY": "binary",
+    "DATE": "date",
+    "TIMESTAMP": "timestamp",
+    "TIMESTAMPTZ": "timestamp",
+    "TIMESTAMPLTZ": "timestamp",
+    "TIMESTAMPNTZ": "timestamp",  # zone-less times are read as UTC
+    "DATETIME": "timestamp",
+}
+
+_FROM_DUCKDB = {
+    "BOOLEAN": "boolean",
+    "TINYINT": "tinyint",
+    "SMALLINT": "smallint",
+    "INTEGER": "int",
+    "BIGINT": "bigint",
+    "UTINYINT": "smallint",
+    "USMALLINT": "int",
+    "UINTEGER": "bigint",
+    "FLOAT": "float",
+    "DOUBLE": "double",
+    "VARCHAR": "string",
+    "BLOB": "binary",
+    "DATE": "date",
+    "TIMESTAMP": "timestamp",
+    "TIMESTAMP WITH TIME ZONE": "timestamp",
+    "TIMESTAMP_NS": "timestamp",
+    "TIMESTAMP_MS": "timestamp",
+    "TIMESTAMP_S": "timestamp",
+    '"NULL"': "void",
+}
+
+Columns = tuple[tuple[str, SparkType], ...]
+
+
+def from_sqlglot(node: exp.DataType) -> SparkType:
+    """The Spark type that a parsed type name means; `other` for the nested ones."""
+    kind = node.this.name if hasattr(node.this, "name") else str(node.this)
+    if kind == "DECIMAL":
+        sizes = [int(size.name) for size in node.expressions]
+        precision, scale = (sizes + [10, 0][len(sizes) :])[:2]
+        return SparkType("decimal", precision, scale)
+    return SparkType(_FROM_SQLGLOT.get(kind, "other"))
+
+
+def from_duckdb(name: str) -> SparkType:
+    """The Spark type that Spark would read the same column as."""
+    if name.startswith("DECIMAL("):
+        precision, scale = name.removeprefix("DECIMAL(").removesuffix(")").split(",")
+        return SparkType("decimal", int(precision), int(scale))
+    if name == "UBIGINT":
+        return SparkType("decimal", 20, 0)
+    return SparkType("string" if name.startswith("ENUM") else _FROM_DUCKDB.get(name, "other"))
+
+
+def parse_ddl(ddl: str, at: str) -> Columns:
+    """Column names and types of a schema like `user_id STRING, ts TIMESTAMP`.
+
+    Args:
+        ddl: Spark DDL.
+        at: where it was written, for the message.
+
+    Raises:
+        ConfigError: it cannot be read.
+    """
+    try:
+        table = sqlglot.parse_one(f"CREATE TABLE t ({ddl})", read="spark")
+    except sqlglot.errors.SqlglotError:
+        raise ConfigError(f"schema {ddl!r} is not readable: write it like `user_id STRING, ts TIMESTAMP` at {at}") from None
+    schema = table.find(exp.Schema)
+    definitions = list(schema.expressions) if schema else []
+    if not definitions or not all(isinstance(column, exp.ColumnDef) and column.kind for column in definitions):
+        raise ConfigError(f"schema {ddl!r} is not readable: write it like `user_id STRING, ts TIMESTAMP` at {at}")
+    return tuple((column.name, from_sqlglot(column.kind)) for column in definitions)
+
+
+def widest(types: Iterable[SparkType]) -> SparkType | None:
+    """The one type that Spark brings values of all these types to (IN, CASE, comparisons), or None where we do not follow it."""
+    known = sorted({kind for kind in types if kind.name != "void"}, key=lambda kind: (kind.name, kind.precision, kind.scale))
+    names = {kind.name for kind in known}
+    if "other" in names:
+        return None
+    if len(known) <= 1:
+        return known[0] if known else SparkType("void")
+    if all(kind.is_integer for kind in known):
+        return max(known, key=lambda kind: INTEGER_BITS[kind.name])
+    if "double" in names and all(kind.is_number for kind in known):
+        return SparkType("double")
+    if names <= {*INTEGER_BITS, "decimal"}:
+        return _widest_decimal(known)
+    return SparkType("timestamp") if names == {"date", "timestamp"} else None
+
+
+def as_decimal(kind: SparkType) -> SparkType:
+    """The decimal type that holds every value of an integer type."""
+    return SparkType("decimal", INTEGER_DIGITS[kind.name], 0) if kind.is_integer else kind
+
+
+def _widest_decimal(types: Iterable[SparkType]) -> SparkType | None:
+    decimals = [as_decimal(kind) for kind in types]
+    scale = max(kind.scale for kind in decimals)
+    whole = max(kind.precision - kind.scale for kind in decimals)
+    return SparkType("decimal", whole + scale, scale) if whole + scale <= MAX_PRECISION else None

@@ -1,0 +1,207 @@
+"""`dpsql verify`: recompute a published run from its stored source and compare every published row, bit for bit.
+
+What Spark read is in the run's private folder: the table `files` lists the source files of every micro-batch that changed state, and the
+table `contributions` holds the ticks. A micro-batch that changed nothing admitted nothing, so it needs no replay.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dpsql.compiled import Query
+from dpsql.errors import DataError, LakeError
+from dpsql.lake import Lake, Run, check_binding, read_histogram
+from dpsql.local.connection import connect
+from dpsql.local.engine import LATEST_US, Feeder, Progress
+from dpsql.local.histogram import histogram
+from dpsql.local.rows import RowReader, no_records
+from dpsql.secret import Secret
+from udfs.contribution_bounding import Clock
+from udfs.grid import NO_CLOCK
+
+TICK = 1
+OPERATOR = "admission"
+WHOLE_BATCH = -1
+
+
+@dataclass(frozen=True)
+class Verification:
+    """What `verify` found: row counts, and how many rows are only in one of the two."""
+
+    identical: bool
+    published: int
+    recomputed: int
+    differences: int
+
+
+@dataclass(frozen=True)
+class CatchUpRecord:
+    """One catch-up of the run: the source files of its micro-batches, and the tick that ended it."""
+
+    batches: tuple[tuple[Path, ...], ...]
+    closed_us: int
+
+
+def verify_run(lake: Lake, name: str, run: Run, query: Query, secret: Secret, progress: Progress | None = None) -> Verification:
+    """Recompute a run with its own noise key and compare; publishes nothing.
+
+    Args:
+        lake, name, run: what to verify.
+        query: the run's query, compiled.
+        secret: the run's secret.
+        progress: told how many records were read.
+
+    Raises:
+        LakeError: the query or the secret is not the run's; the run is unfinished or its tables are unreadable.
+        DataError: a source file that the run has read is gone or was changed.
+    """
+    check_binding(run, query, secret, lake)
+    folder = Path(lake.private(name))
+    published = read_histogram(lake, name)
+    catch_ups = read_catch_ups(folder)
+    reader = RowReader(query.plan, query.sources, secret.salt(run.run_id), {}, _static_versions(folder))
+    feeder = Feeder(query.plan, secret.noise_key(run.run_id, query.plan.identity))
+    closed_us, released = NO_CLOCK, []
+    for catch_up in catch_ups:
+        clock = Clock(closed_us, min(catch_up.closed_us + query.plan.query.max_ahead_us, LATEST_US))
+        for files in catch_up.batches:
+            _check_present(files)
+            feeder.micro_batch(pa.concat_tables([no_records(len(query.plan.arguments)), *reader.files(files)]), clock)
+            if progress:
+                progress(feeder.records)
+        released.extend(feeder.tick(catch_up.closed_us))
+        closed_us = catch_up.closed_us
+    recomputed = histogram(query.plan, released, reader.key_types)
+    differences = count_differences(published, recomputed)
+    if differences:
+        _refuse_changed(folder, [file for catch_up in catch_ups for files in catch_up.batches for file in files])
+    return Verification(differences == 0, published.num_rows, recomputed.num_rows, differences)
+
+
+def count_differences(published: pa.Table, recomputed: pa.Table) -> int:
+    """Rows that only one of two histograms has; floating point is compared by its bits."""
+    if sorted(published.column_names) != sorted(recomputed.column_names):
+        return published.num_rows + recomputed.num_rows
+    connection = connect()
+    connection.register("published", _by_bits(published.select(recomputed.column_names)))
+    connection.register("recomputed", _by_bits(recomputed))
+    sides = (("published", "recomputed"), ("recomputed", "published"))
+    counts = [connection.sql(f"SELECT count(*) FROM (FROM {a} EXCEPT ALL FROM {b})").fetchall()[0][0] for a, b in sides]
+    return sum(counts)
+
+
+def read_catch_ups(folder: Path) -> list[CatchUpRecord]:
+    """The ticked catch-ups of a run in order.
+
+    Raises:
+        LakeError: no tick yet, an unfinished catch-up, or unreadable tables.
+        DataError: the source was not made of files.
+    """
+    catch_up = _catch_up(folder)
+    if catch_up is not None and not catch_up.get("released", True):
+        raise LakeError(f"{folder.name}: its last catch-up was interrupted; finish it first with `dpsql run --until-caught-up`")
+    ticks = _ticks(folder / "contributions")
+    if not ticks:
+        raise LakeError(f"{folder.name}: no trigger has passed yet, so there is nothing to verify")
+    batches = _batches(folder / "files")
+    out, before = [], -1
+    for last, closed_us in ticks:
+        out.append(CatchUpRecord(tuple(files for number, files in batches if before < number <= last), closed_us))
+        before = last
+    return out
+
+
+def _ticks(table: Path) -> list[tuple[int, int]]:
+    """(last micro-batch, closed time) of every tick, in order."""
+    found = _delta(table, ["kind", "batch", "closed_us"], pc.field("kind") == TICK)
+    pairs = set(zip(found.column("batch").to_pylist(), found.column("closed_us").to_pylist(), strict=True))
+    return sorted(pairs, key=lambda pair: (pair[1], pair[0]))
+
+
+def _batches(table: Path) -> list[tuple[int, tuple[Path, ...]]]:
+    """Source files of every listed micro-batch, of the newest generation that lists it."""
+    listed = (pc.field("operator") == OPERATOR) & (pc.field("bucket") == WHOLE_BATCH)
+    found = _delta(table, ["operator", "bucket", "batch", "generation", "detail"], listed)
+    newest: dict[int, tuple[int, tuple[Path, ...]]] = {}
+    for row in found.to_pylist():
+        detail = json.loads(row["detail"])
+        if "files" not in detail:
+            raise DataError("only runs over a source of files can be verified: this one read another kind of stream")
+        if row["batch"] not in newest or newest[row["batch"]][0] < row["generation"]:
+            newest[row["batch"]] = (row["generation"], tuple(_local(uri) for uri in detail["files"]))
+    return [(batch, files) for batch, (_, files) in sorted(newest.items())]
+
+
+def _delta(table: Path, columns: Sequence[str], condition: pc.Expression) -> pa.Table:
+    from deltalake import DeltaTable  # slow to import
+    from deltalake.exceptions import DeltaError
+
+    try:
+        return DeltaTable(str(table)).to_pyarrow_dataset().to_table(list(columns), filter=condition)
+    except (DeltaError, OSError, pa.ArrowException) as problem:
+        raise LakeError(f"{table}: cannot be read ({type(problem).__name__})") from None
+
+
+def _catch_up(folder: Path) -> dict[str, Any] | None:
+    try:
+        return dict(json.loads((folder / "catch_up.json").read_bytes()))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, TypeError):
+        raise LakeError(f"{folder / 'catch_up.json'}: damaged; put back the original file") from None
+
+
+def _static_versions(folder: Path) -> dict[str, int]:
+    return dict((_catch_up(folder) or {}).get("static", {}))
+
+
+def _local(uri: str) -> Path:
+    """A path from Spark's log: `file:///a%20b/c` or a plain path."""
+    parts = urlsplit(uri)
+    if parts.scheme not in ("", "file"):
+        raise DataError(f"the run has read files at {parts.scheme}://, which the local engine does not read")
+    return Path(unquote(parts.path) if parts.scheme else uri)
+
+
+def _check_present(files: Sequence[Path]) -> None:
+    for file in files:
+        if not file.is_file():
+            raise DataError(f"{file}: the run has read this file, and it is gone: put it back, then verify again")
+
+
+def _refuse_changed(folder: Path, files: Sequence[Path]) -> None:
+    """The histograms differ: say so if a file is no longer the one that Spark saw."""
+    seen = {_local(entry["path"]): entry.get("timestamp") for entry in _source_log(folder / "checkpoints" / OPERATOR / "sources" / "0")}
+    for file in files:
+        if seen.get(file) is not None and file.stat().st_mtime_ns // 1_000_000 != seen[file]:
+            raise DataError(f"{file}: was changed after the run had read it: put the original back, then verify again")
+
+
+def _source_log(folder: Path) -> list[dict[str, Any]]:
+    """Entries of Spark's file source log; a compacted file repeats the ones before it."""
+    paths = sorted(folder.iterdir()) if folder.is_dir() else []
+    lines = [line for path in paths if path.name.removesuffix(".compact").isdigit() for line in path.read_text().splitlines()[1:]]
+    return [json.loads(line) for line in lines if line.startswith("{")]
+
+
+def _by_bits(table: pa.Table) -> pa.Table:
+    """Doubles as the integers of the same bits (NULL stays NULL), times as microseconds."""
+    columns = []
+    for column in table.columns:
+        column = column.combine_chunks()
+        if pa.types.is_float64(column.type):
+            bits = pa.Array.from_buffers(pa.int64(), len(column), column.buffers(), column.null_count, column.offset)
+            columns.append(bits)
+        elif pa.types.is_timestamp(column.type):
+            columns.append(column.cast(pa.timestamp("us", tz="UTC")).cast(pa.int64()))
+        else:
+            columns.append(column)
+    return pa.table(columns, names=table.column_names)

@@ -1,0 +1,169 @@
+"""The planner: ParsedQuery and the source's declaration -> PrivacyPlan, with every number concrete."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import math
+
+from dpsql.calibration import (
+    SELECTION_SHARE,
+    THRESHOLD_DELTA_SHARE,
+    failure_probabilities,
+    selection_weights,
+    thresholds,
+    total_mu,
+)
+from dpsql.config import Source
+from dpsql.errors import ConfigError
+from dpsql.privacy_plan import ColumnPlan, PerturbationPlan, PrivacyPlan, SelectionPlan
+from dpsql.query import Aggregate, AggregateFunction, GroupSelection, ParsedQuery, ReleaseRule
+from udfs.counters import column_norm, counter, path_sd
+
+PLAN_VERSION = 1
+"""Changes when the same query would get other noise; part of the query's identity."""
+
+MAX_EXACT = 2**62
+"""Sums stay below this many grid units, so int64 cannot overflow even with the noise added."""
+
+
+def make_plan(query: ParsedQuery, source: Source) -> PrivacyPlan:
+    """Plan one query.
+
+    Args:
+        query: an accepted query.
+        source: the declaration of the stream it reads.
+
+    Returns:
+        A plan that spends at most (query.epsilon, query.delta) per privacy unit and contribution period.
+
+    Raises:
+        ConfigError: the id hash would cost over 1% of delta, or clamps could overflow.
+    """
+    horizon = -(-(query.window.size_us + query.allowed_lateness_us) // query.trigger_interval_us)
+    windows = -(-query.window.size_us // query.window.slide_us)
+    groups = windows * min(query.max_rows_contributed, query.max_groups_contributed)
+    delta_hash = _hash_charge(query, source, groups)
+    rest = query.delta - delta_hash
+    selects = query.group_selection_strategy is GroupSelection.THRESHOLD and bool(query.keys)
+    delta_threshold = rest * THRESHOLD_DELTA_SHARE if selects else 0.0
+    delta_noise = (rest - delta_threshold) * (1 - 1e-12)
+    mu = total_mu(query.epsilon, delta_noise)
+    asked = query.group_selection_share if query.group_selection_share is not None else SELECTION_SHARE
+    share = asked if selects else 0.0
+    selection = _selection(query, windows, horizon, share, mu, delta_threshold * (1 - 1e-12)) if selects else None
+    arguments = _arguments(query)
+    columns = _columns(query, source, arguments, horizon, windows, groups, mu * math.sqrt(1 - share))
+    plan = PrivacyPlan(
+        query,
+        horizon,
+        windows,
+        groups,
+        query.epsilon,
+        query.delta,
+        delta_noise,
+        delta_threshold,
+        delta_hash,
+        mu,
+        selection,
+        columns,
+        arguments,
+        "",
+    )
+    return dataclasses.replace(plan, identity=identity(plan))
+
+
+def identity(plan: PrivacyPlan) -> str:
+    """The query's identity: SHA-256 over the whole plan, every default filled in; hexadecimal."""
+    document = {"version": PLAN_VERSION, "plan": dataclasses.asdict(dataclasses.replace(plan, identity=""))}
+    return hashlib.sha256(json.dumps(document, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+def _hash_charge(query: ParsedQuery, source: Source, groups: int) -> float:
+    """Colliding 64-bit ids could displace records or print a private name: (max_users + K * max_keys) / 2^64 goes to delta."""
+    charge = (source.max_users + groups * source.max_keys) / 2.0**64
+    if charge > 0.01 * query.delta:
+        raise ConfigError(
+            f"delta = {query.delta:g} is too small for {source.max_users} users and {source.max_keys} keys: collisions of 64-bit ids alone cost "
+            f"{charge:.2g}, over 1% of it. Raise delta to {charge * 100:.2g} or more, or declare fewer at sources.{source.name}.max_users "
+            f"and sources.{source.name}.max_keys"
+        )
+    return charge
+
+
+def participations(query: ParsedQuery, windows: int) -> int:
+    """How often one unit can count in key selection: once per group, or, in rounds, once per admitted copy of a record."""
+    if query.release is ReleaseRule.RESELECT:
+        return windows * min(query.max_rows_contributed, query.max_groups_contributed * query.max_rows_per_group)
+    return windows * min(query.max_rows_contributed, query.max_groups_contributed)
+
+
+def _selection(query: ParsedQuery, windows: int, horizon: int, share: float, mu: float, delta_threshold: float) -> SelectionPlan:
+    chosen = counter(query.counter, horizon)
+    times = participations(query, windows)
+    weights = selection_weights(times, query.selection_weight_decay)
+    sigma = column_norm(chosen) / (mu * math.sqrt(share)) * (1 + 1e-12)
+    sd = tuple(sigma * v for v in path_sd(chosen))
+    betas = failure_probabilities(delta_threshold / times, horizon)
+    taus = thresholds(weights, sd, betas, query.min_privacy_units_per_group)
+    return SelectionPlan(query.counter, share, weights, sigma, sd, betas, taus)
+
+
+def _arguments(query: ParsedQuery) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(a.argument for a in query.aggregates if a.argument is not None))
+
+
+def _columns(
+    query: ParsedQuery, source: Source, arguments: tuple[str, ...], horizon: int, windows: int, groups: int, mu: float
+) -> tuple[ColumnPlan, ...]:
+    chosen = counter(query.counter, horizon)
+    rows = min(query.max_rows_contributed, query.max_groups_contributed * query.max_rows_per_group)
+    by_rows = math.sqrt(windows * query.max_rows_per_group * rows)
+    increments = [_increments(aggregate, source, rows) for aggregate in query.aggregates]
+    part = mu / math.sqrt(sum(len(each) for each in increments))
+    columns, number = [], 0
+    for aggregate, each in zip(query.aggregates, increments, strict=True):
+        argument = arguments.index(aggregate.argument) if aggregate.argument is not None else -1
+        perturbations = []
+        for rule, grid, lower, upper, centre in each:
+            number += 1
+            largest = max(abs(lower), abs(upper)) * grid
+            sensitivity = (math.sqrt(groups) if rule == "users" else by_rows * largest) * column_norm(chosen)
+            sigma = sensitivity / part * (1 + 1e-12)
+            sd = tuple(sigma * v for v in path_sd(chosen))
+            perturbations.append(
+                PerturbationPlan(number, query.counter, rule, argument, grid, lower, upper, centre, sensitivity, sigma, sd)
+            )
+        columns.append(ColumnPlan(aggregate, tuple(perturbations)))
+    return tuple(columns)
+
+
+def _increments(aggregate: Aggregate, source: Source, rows: int) -> list[tuple[str, float, int, int, float]]:
+    """(rule, grid, lower, upper, centre) of one record's increment, per perturbation of the aggregate."""
+    count = {AggregateFunction.COUNT_ROWS: "rows", AggregateFunction.COUNT: "valid", AggregateFunction.COUNT_DISTINCT_UNIT: "users"}
+    if aggregate.function in count:
+        return [(count[aggregate.function], 1.0, 0, 1, 0.0)]
+    if aggregate.bounds is None:
+        raise ConfigError(f"{aggregate.function} needs contribution_bounds_per_row")
+    lo, hi = aggregate.bounds
+    if aggregate.function is AggregateFunction.SUM:
+        return [("sum", *_clamp(aggregate, lo, hi, source, rows), 0.0)]
+    # AVG: values centred on the middle of the bounds have half their width as sensitivity.
+    centre, half = lo + (hi - lo) / 2, (hi - lo) / 2
+    return [("sum", *_clamp(aggregate, -half, half, source, rows), centre), ("valid", 1.0, 0, 1, 0.0)]
+
+
+def _clamp(aggregate: Aggregate, lo: float, hi: float, source: Source, rows: int) -> tuple[float, int, int]:
+    """Grid of a power of two no coarser than (hi - lo) / 2^20, and the clamp in grid units, rounded inwards."""
+    grid = 2.0 ** (math.floor(math.log2(hi - lo)) - 20)
+    lower, upper = math.ceil(lo / grid), math.floor(hi / grid)
+    if max(abs(lower), abs(upper)) * source.max_users * rows >= MAX_EXACT:
+        raise ConfigError(
+            f"the bounds ({lo:g}, {hi:g}) of {aggregate.alias} could overflow a 64-bit sum over {source.max_users} users: bring them closer to zero, "
+            f"or declare fewer at sources.{source.name}.max_users"
+        )
+    return grid, lower, upper
+
+
+__all__ = ["identity", "make_plan", "participations"]

@@ -1,0 +1,166 @@
+"""Rules on the aggregates of the select list."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from sqlglot import exp
+
+from dpsql.errors import Problem
+from dpsql.query import AggregateFunction
+from dpsql.sql import constructs
+from dpsql.sql.aggregates import BOUNDS, FOREIGN_AGGREGATES, FOREIGN_ARGUMENTS, Call, argument_name, read_bounds
+from dpsql.sql.draft import Draft
+from dpsql.sql.items import OUR_AGGREGATES, Kind
+from dpsql.sql.relations import value_type
+from dpsql.sql.spans import problem
+from dpsql.sql.values import bare, nearest
+
+_NUMBERS = frozenset(
+    {exp.DType.TINYINT, exp.DType.SMALLINT, exp.DType.INT, exp.DType.BIGINT, exp.DType.FLOAT, exp.DType.DOUBLE, exp.DType.DECIMAL}
+)
+
+
+def aggregates_missing(draft: Draft) -> Iterator[Problem]:
+    """At least one aggregate."""
+    if not any(item.kind in (Kind.AGGREGATE, Kind.COMPUTED, Kind.STAR) for item in draft.items):
+        span = (draft.items[0].span[0], draft.items[-1].span[1]) if draft.items else draft.clause_span
+        yield problem(span, "The select list has no aggregate", "add one, for example COUNT(*) AS records")
+
+
+def computed_aggregates(draft: Draft) -> Iterator[Problem]:
+    """Arithmetic on aggregates."""
+    for item in draft.items:
+        if item.kind is Kind.COMPUTED:
+            yield problem(
+                item.span,
+                "An aggregate must stand alone in the select list",
+                "select the aggregates and compute with them when reading the histogram",
+            )
+
+
+def aggregate_wrappers(draft: Draft) -> Iterator[Problem]:
+    """OVER, FILTER, IGNORE NULLS around an aggregate."""
+    for item in draft.items:
+        refusal = constructs.REFUSED_NODES.get(type(item.root))
+        if item.kind is Kind.AGGREGATE and refusal:
+            yield problem(item.span, refusal.message, refusal.hint)
+
+
+def known_aggregates(draft: Draft) -> Iterator[Problem]:
+    """COUNT, SUM, AVG only."""
+    for call in draft.calls:
+        if call.name.upper() not in OUR_AGGREGATES:
+            nearest_one = FOREIGN_AGGREGATES.get(call.name)
+            hint = (
+                f"write {nearest_one}"
+                if nearest_one
+                else "the aggregates are COUNT(*), COUNT(x), COUNT(DISTINCT privacy unit), SUM and AVG"
+            )
+            yield problem(call.item.span, f"The aggregate {call.name.upper()} is not available", hint)
+
+
+def _ours(draft: Draft) -> list[Call]:
+    return [call for call in draft.calls if call.name.upper() in OUR_AGGREGATES]
+
+
+def aggregate_arguments(draft: Draft) -> Iterator[Problem]:
+    """One argument each."""
+    for call in _ours(draft):
+        name = call.name.upper()
+        if len(call.positional) != (0 if call.distinct else 1):
+            example = "COUNT(*) or COUNT(x)" if name == "COUNT" else f"{name}(x, {BOUNDS} => (lo, hi))"
+            yield problem(call.item.span, f"{name} takes one expression", f"write {example}")
+        elif name != "COUNT" and call.positional and isinstance(call.positional[0], exp.Star):
+            yield problem(call.item.span, f"{name}(*) has no meaning", f"write {name}(x, {BOUNDS} => (lo, hi))")
+
+
+def distinct_arguments(draft: Draft) -> Iterator[Problem]:
+    """DISTINCT is for COUNT(DISTINCT privacy unit)."""
+    unit = sorted(draft.stream.privacy_unit) if draft.stream else None
+    for call in _ours(draft):
+        if call.distinct is None:
+            continue
+        if call.name != "count":
+            yield problem(
+                call.item.span, f"{call.name.upper()}(DISTINCT ...) is not available", f"write {call.name.upper()}(x, {BOUNDS} => (lo, hi))"
+            )
+            continue
+        columns = [
+            bare(part) for node in call.distinct.expressions for part in (node.expressions if isinstance(node, exp.Tuple) else [node])
+        ]
+        names = sorted(column.name.lower() for column in columns if isinstance(column, exp.Column))
+        if unit is not None and (names != unit or len(names) < len(columns)):
+            yield problem(
+                call.item.span,
+                "Only the privacy unit can be counted distinctly",
+                f"write COUNT(DISTINCT {', '.join(draft.stream.privacy_unit if draft.stream else ())})",
+            )
+
+
+def named_arguments(draft: Draft) -> Iterator[Problem]:
+    """contribution_bounds_per_row, once, in SUM and AVG."""
+    for call in _ours(draft):
+        for argument in call.named:
+            name, span = argument_name(argument), draft.span(argument)
+            if hint := FOREIGN_ARGUMENTS.get(name):
+                yield problem(span, f"The argument {name} is not part of this dialect", hint)
+            elif name != BOUNDS:
+                guess = nearest(name, [BOUNDS])
+                yield problem(
+                    span,
+                    f"Unknown argument {name}",
+                    f"did you mean {guess}?" if guess else f"the one named argument is {BOUNDS} => (lo, hi)",
+                )
+            elif call.name == "count":
+                yield problem(span, "COUNT has no bounds: every record counts one", "leave the argument out")
+        for argument in call.bounds_arguments[1:]:
+            yield problem(draft.span(argument), f"{BOUNDS} is written twice", "keep one of them")
+
+
+def bounds_given(draft: Draft) -> Iterator[Problem]:
+    """SUM and AVG need bounds: two finite number literals in order."""
+    for call in _ours(draft):
+        if call.function not in (AggregateFunction.SUM, AggregateFunction.AVG) or call.distinct:
+            continue
+        written = call.bounds_arguments
+        if not written and call.named:
+            continue  # a named argument with another name: its own rule says so
+        if not written:
+            shown = call.item.root.expressions[0].sql(dialect="spark") if call.positional else "x"
+            yield problem(
+                call.item.span,
+                f"{call.name.upper()} needs bounds for one record's value",
+                f"write {call.name.upper()}({shown}, {BOUNDS} => (0, 100)); values outside are clamped",
+            )
+            continue
+        bounds = read_bounds(written[0])
+        if bounds is None:
+            yield problem(draft.span(written[0]), "The bounds must be two number literals", f"write {BOUNDS} => (0, 100)")
+
+
+def bounds_ordered(draft: Draft) -> Iterator[Problem]:
+    """lo below hi."""
+    for call in _ours(draft):
+        bounds = read_bounds(call.bounds_arguments[0]) if call.bounds_arguments else None
+        if bounds and bounds[0] >= bounds[1]:
+            yield problem(
+                draft.span(call.bounds_arguments[0]),
+                "The lower bound must be below the upper bound",
+                f"write {BOUNDS} => (lo, hi) with lo < hi",
+            )
+
+
+def numeric_arguments(draft: Draft) -> Iterator[Problem]:
+    """SUM and AVG of numbers."""
+    for call in _ours(draft):
+        if call.name == "count" or len(call.positional) != 1:
+            continue
+        kind = value_type(draft.scope, call.positional[0])
+        if kind is not None and kind.this not in _NUMBERS:
+            sql = call.positional[0].sql(dialect="spark")
+            yield problem(
+                draft.span(call.positional[0]),
+                f"{call.name.upper()} needs a number, and this is {kind.sql(dialect='spark')}",
+                f"cast it: CAST({sql} AS DOUBLE)",
+            )

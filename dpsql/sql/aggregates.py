@@ -1,0 +1,105 @@
+"""Aggregate calls: COUNT, SUM, AVG with their named arguments."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from sqlglot import exp
+
+from dpsql.query import AggregateFunction
+from dpsql.sql.items import Item, call_name
+from dpsql.sql.values import NUMBER, bare
+
+BOUNDS = "contribution_bounds_per_row"
+
+FOREIGN_AGGREGATES: Mapping[str, str] = {
+    "anon_count": "COUNT(*) or COUNT(x)",
+    "anon_sum": "SUM(x, contribution_bounds_per_row => (lo, hi))",
+    "anon_avg": "AVG(x, contribution_bounds_per_row => (lo, hi))",
+    "mean": "AVG(x, contribution_bounds_per_row => (lo, hi))",
+    "count_if": "SUM(CASE WHEN condition THEN 1 ELSE 0 END, contribution_bounds_per_row => (0, 1))",
+    "approx_count_distinct": "COUNT(DISTINCT privacy unit)",
+    "try_sum": "SUM(x, contribution_bounds_per_row => (lo, hi))",
+    "try_avg": "AVG(x, contribution_bounds_per_row => (lo, hi))",
+}
+
+FOREIGN_ARGUMENTS: Mapping[str, str] = {
+    "contribution_bounds_per_group": "write contribution_bounds_per_row => (lo, hi); max_rows_per_group bounds the rows of a user per key",
+    "report_format": "leave it out: every aggregate has a column <alias>_stderr",
+    "epsilon": "leave it out: the budget is shared by the whole query; group_selection_share sets the share of key selection",
+    "delta": "leave it out: the budget is shared by the whole query",
+    "contribution_bounding_strategy": "leave it out: a user's first records by event time are kept",
+}
+
+
+@dataclass(frozen=True)
+class Call:
+    """One aggregate call as written; `plain` are the canonical twins of the positional arguments."""
+
+    item: Item
+    name: str
+    positional: tuple[exp.Expr, ...]
+    plain: tuple[exp.Expr, ...]
+    named: tuple[exp.Kwarg, ...]
+    distinct: exp.Distinct | None
+
+    @property
+    def bounds_arguments(self) -> tuple[exp.Kwarg, ...]:
+        """The bounds as written; more than one is a mistake."""
+        return tuple(argument for argument in self.named if argument_name(argument) == BOUNDS)
+
+    @property
+    def function(self) -> AggregateFunction | None:
+        """The aggregate of the dialect, None when it is none."""
+        if self.name == "count" and self.distinct:
+            return AggregateFunction.COUNT_DISTINCT_UNIT
+        if self.name == "count" and len(self.positional) == 1 and isinstance(self.positional[0], exp.Star):
+            return AggregateFunction.COUNT_ROWS
+        return {"count": AggregateFunction.COUNT, "sum": AggregateFunction.SUM, "avg": AggregateFunction.AVG}.get(self.name)
+
+    @property
+    def has_argument(self) -> bool:
+        """Whether it aggregates the value of an expression."""
+        return self.function in (AggregateFunction.COUNT, AggregateFunction.SUM, AggregateFunction.AVG)
+
+
+def argument_name(argument: exp.Kwarg) -> str:
+    """The lower-case name of a named argument."""
+    return argument.this.name.lower()
+
+
+def read_call(item: Item) -> Call | None:
+    """The call of an aggregate item; None when something like OVER stands around it."""
+    if call_name(item.root) is None:
+        return None
+    arguments = [bare(argument) for argument in item.root.expressions]
+    plain = [bare(argument) for argument in item.canonical.expressions]
+    distinct = next((argument for argument in arguments if isinstance(argument, exp.Distinct)), None)
+    places = [i for i, argument in enumerate(arguments) if not isinstance(argument, (exp.Kwarg, exp.Distinct))]
+    return Call(
+        item=item,
+        name=call_name(item.root) or "",
+        positional=tuple(arguments[i] for i in places),
+        plain=tuple(plain[i] for i in places),
+        named=tuple(argument for argument in arguments if isinstance(argument, exp.Kwarg)),
+        distinct=distinct,
+    )
+
+
+def read_bounds(argument: exp.Kwarg) -> tuple[float, float] | None:
+    """(lo, hi) of two finite number literals, None for anything else."""
+    value = bare(argument.expression)
+    if not isinstance(value, exp.Tuple) or len(value.expressions) != 2:
+        return None
+    numbers = [number for part in value.expressions for number in _literal(bare(part))]
+    return (numbers[0], numbers[1]) if len(numbers) == 2 and all(map(math.isfinite, numbers)) else None
+
+
+def _literal(node: exp.Expr) -> Iterator[float]:
+    sign = 1.0
+    if isinstance(node, exp.Neg):
+        sign, node = -1.0, bare(node.this)
+    if isinstance(node, exp.Literal) and not node.is_string and NUMBER.fullmatch(node.name):
+        yield sign * float(node.name) + 0.0  # -0.0 becomes 0.0

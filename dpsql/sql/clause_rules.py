@@ -1,0 +1,151 @@
+"""Rules on the clause WITH DIFFERENTIAL_PRIVACY OPTIONS (...)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from sqlglot.tokens import TokenType
+
+from dpsql.errors import Problem
+from dpsql.query import GroupSelection
+from dpsql.sql import options
+from dpsql.sql.draft import Draft
+from dpsql.sql.spans import problem, token_span
+from dpsql.sql.values import nearest
+
+_SELECTION_OPTIONS = ("group_selection_share", "min_privacy_units_per_group", "selection_weight_decay")
+
+
+def options_missing(draft: Draft) -> Iterator[Problem]:
+    """The clause without OPTIONS."""
+    if not draft.clause.args.get("has_options"):
+        hint = f"write {options.EXAMPLE_CLAUSE}"
+        yield problem(draft.clause_span, "The differential-privacy clause has no OPTIONS", hint)
+
+
+def option_names_quoted(draft: Draft) -> Iterator[Problem]:
+    """Names in quotes: sqlglot reads them, the dialect does not have them."""
+    for given in draft.givens:
+        if given.name_token.token_type in (TokenType.STRING, TokenType.IDENTIFIER, TokenType.NUMBER):
+            yield problem(given.name_span, "Option names are written without quotes", f"write {given.name} = ...")
+
+
+def option_operators(draft: Draft) -> Iterator[Problem]:
+    """`==`, `=>`, `:=`."""
+    for given in draft.givens:
+        if given.operator.text != "=":
+            yield problem(
+                token_span(given.operator), f"Options are written with `=`, not with `{given.operator.text}`", f"write {given.name} = ..."
+            )
+
+
+def unknown_options(draft: Draft) -> Iterator[Problem]:
+    """Names that no system has."""
+    known = [option.name for option in options.OPTIONS]
+    for given in draft.givens:
+        if given.name not in known and given.name not in options.FOREIGN_OPTIONS:
+            guess = nearest(given.name, known)
+            hint = f"did you mean {guess}?" if guess else f"the options are {', '.join(known)}"
+            yield problem(given.name_span, f"Unknown differential privacy option: {given.name}", hint)
+
+
+def foreign_options(draft: Draft) -> Iterator[Problem]:
+    """Names of GoogleSQL and its relatives."""
+    for given in draft.givens:
+        if hint := options.FOREIGN_OPTIONS.get(given.name):
+            yield problem(given.name_span, f"The option {given.name} is not part of this dialect", hint)
+
+
+def duplicate_options(draft: Draft) -> Iterator[Problem]:
+    """The same option twice."""
+    seen: set[str] = set()
+    for given in draft.givens:
+        if given.name in seen:
+            yield problem(given.name_span, f"Duplicate differential privacy option specified for '{given.name}'", "keep one of them")
+        seen.add(given.name)
+
+
+def required_options(draft: Draft) -> Iterator[Problem]:
+    """Options without a default."""
+    if not draft.clause.args.get("has_options"):
+        return
+    known = [option.name for option in options.OPTIONS]
+    misspelt = {nearest(given.name, known) for given in draft.givens if given.name not in known}
+    for option in options.OPTIONS:
+        if option.required and not draft.given(option.name) and option.name not in misspelt:
+            yield problem(draft.clause_span, f"The option {option.name} is required", f"add {option.example}")
+
+
+def option_values(draft: Draft) -> Iterator[Problem]:
+    """Types, ranges and enum values."""
+    known = {option.name: option for option in options.OPTIONS}
+    for given in draft.givens:
+        if given.name in known and given is draft.given(given.name):
+            _, wrong = options.read_option(known[given.name], given)
+            if wrong is not None:
+                yield problem(given.value_span, *wrong)
+
+
+def _above_rows(draft: Draft, name: str) -> Iterator[Problem]:
+    given, value, rows = draft.given(name), draft.value(name), draft.value("max_rows_contributed")
+    if given and value and rows and value > rows:
+        message = f"{name} is {value}, but a user has at most max_rows_contributed = {rows} records"
+        yield problem(given.value_span, message, f"write {name} = {rows} or less, or leave it out (the default is {rows})")
+
+
+def rows_per_group_above_rows(draft: Draft) -> Iterator[Problem]:
+    """c above C."""
+    return _above_rows(draft, "max_rows_per_group")
+
+
+def groups_above_rows(draft: Draft) -> Iterator[Problem]:
+    """G above C."""
+    return _above_rows(draft, "max_groups_contributed")
+
+
+def public_groups_pairing(draft: Draft) -> Iterator[Problem]:
+    """PUBLIC_GROUPS and public_groups come together."""
+    strategy, given = draft.given("group_selection_strategy"), draft.given("public_groups")
+    public = draft.value("group_selection_strategy") == GroupSelection.PUBLIC_GROUPS
+    if public and strategy and not given:
+        yield problem(strategy.value_span, "PUBLIC_GROUPS needs the list of groups", "add public_groups = (SELECT page FROM pages)")
+    if given and not public:
+        yield problem(given.name_span, "public_groups needs the strategy PUBLIC_GROUPS", "add group_selection_strategy = PUBLIC_GROUPS")
+
+
+def selection_without_keys(draft: Draft) -> Iterator[Problem]:
+    """Options of key selection where no key is selected."""
+    public = draft.value("group_selection_strategy") == GroupSelection.PUBLIC_GROUPS
+    for name in _SELECTION_OPTIONS if public else ():
+        if given := draft.given(name):
+            yield problem(given.name_span, f"{name} has no meaning with PUBLIC_GROUPS: no key is selected", "leave it out")
+
+
+def unit_declared(draft: Draft) -> Iterator[Problem]:
+    """The privacy unit is the one that the source declares."""
+    given, columns = draft.given("privacy_unit_column"), draft.values.get("privacy_unit_column")
+    if not given or not columns or not draft.stream:
+        return
+    declared = draft.stream.privacy_unit
+    if not declared:
+        message = f"The source {draft.stream.name} declares no privacy unit"
+        yield problem(given.value_span, message, f"add privacy_unit under sources.{draft.stream.name} in sources.yaml")
+        return
+    names = [column.name.lower() for column in columns]
+    if sorted(names) != sorted(declared):
+        shown = declared[0] if len(declared) == 1 else f"({', '.join(declared)})"
+        message = f"The privacy unit of the source {draft.stream.name} is {shown}, not {', '.join(names)}"
+        yield problem(given.value_span, message, f"write privacy_unit_column = {shown}")
+
+
+def unit_untouched(draft: Draft) -> Iterator[Problem]:
+    """The privacy unit's columns come straight from the source."""
+    given, columns = draft.given("privacy_unit_column"), draft.values.get("privacy_unit_column")
+    if not given or not columns or not draft.stream:
+        return
+    for column in columns:
+        name, found = column.name.lower(), draft.scope.find(column)
+        judged = name in draft.stream.privacy_unit and not any(relation.unknown for relation in draft.scope.relations)
+        if judged and [field.origin for field in found] != [(draft.stream.name, name)]:
+            message = f"The privacy unit may not be computed or renamed: FROM does not pass `{name}` on as {draft.stream.name} has it"
+            yield problem(draft.span(column), message, f"select {name} itself in the sub-query, under its own name and once")

@@ -1,0 +1,202 @@
+"""Draft: everything that can be read off one statement without judging it. Rules judge; `build` makes the ParsedQuery."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from sqlglot import exp
+from sqlglot.tokens import Token
+
+from dpsql.config import Source
+from dpsql.query import ContributionPeriod, CounterName, GroupSelection, ReleaseRule
+from dpsql.sql import options
+from dpsql.sql.aggregates import Call, read_call
+from dpsql.sql.dialect import DpClause
+from dpsql.sql.durations import Misread, read_duration
+from dpsql.sql.items import Grouping, Item, Kind, call_name, read_groupings, read_items
+from dpsql.sql.normal import canonical
+from dpsql.sql.relations import Scope, read_scopes
+from dpsql.sql.spans import Span, node_span, token_span
+from dpsql.sql.values import Given, bare
+
+
+@dataclass(frozen=True)
+class Site:
+    """An expression that must be row-local, with what it can see."""
+
+    node: exp.Expr
+    scope: Scope
+
+
+@dataclass(frozen=True, eq=False)
+class Draft:
+    """One statement, cut into parts."""
+
+    text: str
+    tokens: tuple[Token, ...]
+    select: exp.Select
+    clause: DpClause
+    sources: Mapping[str, Source]
+
+    def span(self, node: exp.Expr) -> Span:
+        """Where a node stands; a node without any position stands for the clause."""
+        return node_span(node, self.tokens, self.clause_span)
+
+    @property
+    def clause_span(self) -> Span:
+        """The words WITH DIFFERENTIAL_PRIVACY [OPTIONS]."""
+        return token_span(*self.clause.meta["tokens"])
+
+    def words(self, node: exp.Expr) -> Sequence[Token]:
+        """The tokens of a node."""
+        start, end = self.span(node)
+        return [token for token in self.tokens if start <= token.start < end]
+
+    @cached_property
+    def canonical(self) -> exp.Select:
+        """The canonical tree; its lists run parallel to those of `select`."""
+        return canonical(self.select)
+
+    @cached_property
+    def givens(self) -> tuple[Given, ...]:
+        """The options as written."""
+        return tuple(
+            Given(node.name.lower(), node.meta["name"], node.meta["operator"], node.meta["value"], node.expression)
+            for node in self.clause.expressions
+        )
+
+    def given(self, name: str) -> Given | None:
+        """The first option of that name."""
+        return next((given for given in self.givens if given.name == name), None)
+
+    @cached_property
+    def values(self) -> Mapping[str, Any]:
+        """Values of the options that are right by themselves."""
+        known = {option.name: option for option in options.OPTIONS}
+        found: dict[str, Any] = {}
+        for given in self.givens:
+            if given.name in known and given.name not in found:
+                value, wrong = options.read_option(known[given.name], given)
+                if wrong is None:
+                    found[given.name] = value
+        return found
+
+    def value(self, name: str) -> Any:
+        """An option's value, or the default of the dialect; None when it is missing or wrong."""
+        if name in self.values:
+            return self.values[name]
+        return None if self.given(name) else self._default(name)
+
+    def _default(self, name: str) -> Any:
+        if name in ("max_rows_per_group", "max_groups_contributed"):
+            return self.value("max_rows_contributed")
+        if name == "max_ahead":
+            return self.value("trigger_interval")
+        if name == "trigger_interval":
+            return self.window_times[0] if self.window_times else None
+        return {
+            "contribution_period": ContributionPeriod.WINDOW,
+            "allowed_lateness": 0,
+            "min_privacy_units_per_group": 1,
+            "group_selection_strategy": GroupSelection.THRESHOLD,
+            "release": ReleaseRule.EVERY_TRIGGER,
+            "counter": CounterName.BLT,
+            "selection_weight_decay": 0.5,
+        }.get(name)
+
+    @cached_property
+    def scopes(self) -> tuple[Scope, ...]:
+        """The query's scope and those of the sub-queries in FROM."""
+        return read_scopes(self.select, self.sources)
+
+    @property
+    def scope(self) -> Scope:
+        """What the outer query can see."""
+        return self.scopes[0]
+
+    @cached_property
+    def streams(self) -> tuple[Source, ...]:
+        """The streaming sources in FROM, in order, once per mention."""
+        found = [relation.source for scope in self.scopes for relation in scope.relations if relation.source]
+        return tuple(source for source in found if not source.static)
+
+    @property
+    def stream(self) -> Source | None:
+        """The stream, when there is exactly one."""
+        return self.streams[0] if len(self.streams) == 1 else None
+
+    @cached_property
+    def items(self) -> tuple[Item, ...]:
+        """The select list."""
+        return read_items(self.select, self.canonical, self.tokens)
+
+    @cached_property
+    def keys(self) -> tuple[Item, ...]:
+        """The items that are keys."""
+        return tuple(item for item in self.items if item.kind is Kind.KEY)
+
+    @cached_property
+    def calls(self) -> tuple[Call, ...]:
+        """The aggregate calls of the select list."""
+        return tuple(call for item in self.items if item.kind is Kind.AGGREGATE and (call := read_call(item)))
+
+    @cached_property
+    def groupings(self) -> tuple[Grouping, ...]:
+        """The items of GROUP BY."""
+        return read_groupings(self.select, self.canonical, self.items, self.tokens)
+
+    @cached_property
+    def window_calls(self) -> tuple[exp.Anonymous, ...]:
+        """The calls of window() in GROUP BY."""
+        roots = [grouping.root for grouping in self.groupings]
+        return tuple(root for root in roots if isinstance(root, exp.Anonymous) and call_name(root) == "window")
+
+    @cached_property
+    def window_times(self) -> tuple[int, int, int] | None:
+        """(size, slide, offset) in microseconds, None when any of them cannot be read or is impossible."""
+        if len(self.window_calls) != 1:
+            return None
+        written = self.window_calls[0].expressions[1:4]
+        try:
+            times = [read_duration(self.words(bare(node))) for node in written]
+        except Misread:
+            return None
+        size = times[0] if times else 0
+        slide = times[1] if len(times) > 1 else size
+        offset = times[2] if len(times) > 2 else 0
+        return (size, slide, offset) if 0 < slide <= size else None
+
+    @cached_property
+    def horizon(self) -> int | None:
+        """Triggers per window, T."""
+        interval, lateness = self.value("trigger_interval"), self.value("allowed_lateness")
+        if not self.window_times or not interval or lateness is None:
+            return None
+        return -(-(self.window_times[0] + lateness) // interval)
+
+    @cached_property
+    def sites(self) -> tuple[Site, ...]:
+        """Every expression that must be row-local: FROM, WHERE, keys, arguments of aggregates."""
+        found = [Site(item.root, self.scope) for item in self.keys]
+        found += [Site(argument, self.scope) for call in self.calls if call.has_argument for argument in call.positional]
+        if self.stream is not None and self.stream.event_time is None:  # else a rule of its own looks at it
+            found += [Site(bare(call.expressions[0]), self.scope) for call in self.window_calls[:1] if call.expressions]
+        listed = self.values.get("public_groups")
+        if listed is not None and listed.args.get("where"):
+            found.append(Site(listed.args["where"].this, read_scopes(listed, self.sources)[0]))
+        return (*found, *(Site(node, scope) for scope in self.scopes for node in _row_local(scope)))
+
+
+def _row_local(scope: Scope) -> Iterator[exp.Expr]:
+    if not scope.outer:
+        yield from (bare(projection.unalias()) for projection in scope.select.expressions)
+    if where := scope.select.args.get("where"):
+        yield where.this
+    for join in scope.select.args.get("joins") or ():
+        if on := join.args.get("on"):
+            yield on
+    for lateral in scope.select.args.get("laterals") or ():
+        yield lateral.this

@@ -1,0 +1,84 @@
+"""Durations in SQL: `'15 minutes'`, `INTERVAL 15 MINUTES`, `INTERVAL '15' MINUTE`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from sqlglot.tokens import Token, TokenType
+
+UNITS_US = {
+    "microsecond": 1,
+    "millisecond": 1_000,
+    "second": 1_000_000,
+    "minute": 60_000_000,
+    "hour": 3_600_000_000,
+    "day": 86_400_000_000,
+    "week": 604_800_000_000,
+}
+CALENDAR_UNITS = frozenset({"month", "quarter", "year"})
+LONGEST_US = 36_525 * UNITS_US["day"]
+FORMS = "'15 minutes', INTERVAL 15 MINUTES or INTERVAL '15' MINUTE"
+
+_PAIR = re.compile(r"\s*([+-]?)\s*(\d{1,18})\s+([a-z]+)\s*")
+
+
+class Misread(ValueError):
+    """A written value that is not of the kind asked for; `message` and `hint` as in Problem."""
+
+    def __init__(self, message: str, hint: str) -> None:
+        super().__init__(message)
+        self.message, self.hint = message, hint
+
+
+def read_duration(words: Sequence[Token]) -> int:
+    """Microseconds of the written duration.
+
+    Raises:
+        Misread: it is no duration, has calendar units (their length varies), fractions or unknown units.
+    """
+    if not _looks_like_one(words):
+        raise Misread("A duration is expected here", f"write {FORMS}")
+    text = " ".join(word.text for word in words).lower()
+    text = re.sub(r"^(\s*-)?\s*interval\b", lambda match: match.group(1) or "", text)
+    total, end = 0, 0
+    if not text.strip():
+        raise Misread("This duration is empty", f"write {FORMS}")
+    while end < len(text):
+        match = _PAIR.match(text, end)
+        if not match:
+            raise Misread("This duration cannot be read: whole numbers and units are expected", f"write {FORMS}")
+        total += int(match.group(1) + match.group(2)) * _unit(match.group(3))
+        end = match.end()
+    return total
+
+
+def _looks_like_one(words: Sequence[Token]) -> bool:
+    kinds = [word.token_type for word in words]
+    return kinds == [TokenType.STRING] or TokenType.INTERVAL in kinds[:2]
+
+
+def _unit(word: str) -> int:
+    singular = word.removesuffix("s")
+    if singular in UNITS_US:
+        return UNITS_US[singular]
+    if singular in CALENDAR_UNITS:
+        raise Misread(f"Durations in {singular}s are not accepted: their length varies", "write it in days or weeks, for example '30 days'")
+    raise Misread(f"Unknown unit of time: {word}", "units are microseconds, milliseconds, seconds, minutes, hours, days, weeks")
+
+
+def show_duration(us: int) -> str:
+    """The shortest spelling in one unit: `15 minutes`, `1 day`."""
+    for unit in reversed(UNITS_US):
+        if us % UNITS_US[unit] == 0:
+            count = us // UNITS_US[unit]
+            return f"{count} {unit}" + ("" if count == 1 else "s")
+    raise AssertionError("microseconds divide everything")
+
+
+def divisor_near(whole: int, part: int) -> int:
+    """The largest divisor of `whole` that is not above `part` (or `whole` itself when `part` is larger)."""
+    for count in range(max(1, -(-whole // part)), 10_001):
+        if whole % count == 0:
+            return whole // count
+    return whole

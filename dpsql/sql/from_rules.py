@@ -1,0 +1,231 @@
+"""Rules on FROM: which sources and sub-queries it may have. What its expressions may be is in `rows`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from sqlglot import exp
+
+from dpsql.errors import Problem
+from dpsql.sql import constructs
+from dpsql.sql.draft import Draft
+from dpsql.sql.functions import FAMILIES
+from dpsql.sql.items import call_name
+from dpsql.sql.relations import Scope, from_items, renames_columns, star_of, sub_select
+from dpsql.sql.spans import Span, problem
+from dpsql.sql.values import nearest
+
+DECORATIONS = {
+    "sample": ("TABLESAMPLE is not accepted: it takes other records each time", "filter with pmod(xxhash64(column), 100) < 10"),
+    "pivots": ("PIVOT and UNPIVOT are not accepted", "group by the column instead"),
+    "version": ("A source cannot be read AS OF a version or time", "name the source alone"),
+}
+
+
+EXPLODES = frozenset({"explode"}).union(*(family.functions for family in FAMILIES if family.name == "generators"))
+"""explode itself, and its kin, which have a refusal of their own."""
+
+
+def from_missing(draft: Draft) -> Iterator[Problem]:
+    """A query without FROM."""
+    for scope in draft.scopes:
+        if scope.select.args.get("from_") is None:
+            span = draft.clause_span if scope.outer else draft.span(scope.select)
+            yield problem(span, "FROM is missing", f"add FROM {_some_stream(draft)}")
+
+
+def _some_stream(draft: Draft) -> str:
+    return next((name for name, source in draft.sources.items() if not source.static), "a source of sources.yaml")
+
+
+def _each_item(draft: Draft) -> Iterator[exp.Expr]:
+    return (node for scope in draft.scopes for node in from_items(scope.select))
+
+
+def from_kinds(draft: Draft) -> Iterator[Problem]:
+    """Sources and sub-queries only."""
+    for node in _each_item(draft):
+        if isinstance(node, exp.Table) and isinstance(node.this, exp.Identifier):
+            continue
+        if isinstance(node, exp.Subquery) and isinstance(node.this, exp.Table):
+            yield problem(draft.span(node), "Sources in parentheses are not accepted", "write them one after another, without parentheses")
+        elif sub_select(node) is None and not _set_operation(node):
+            yield problem(draft.span(node), "This cannot stand in FROM", "name a source, or write a sub-query (SELECT ... FROM source)")
+
+
+def _set_operation(node: exp.Expr) -> bool:
+    while isinstance(node, (exp.Subquery, exp.Paren)):
+        node = node.this
+    return isinstance(node, exp.SetOperation)
+
+
+def from_set_operations(draft: Draft) -> Iterator[Problem]:
+    """UNION, INTERSECT, EXCEPT."""
+    for node in _each_item(draft):
+        if _set_operation(node):
+            yield problem(
+                draft.span(node), "Set operations are not accepted in FROM", "read one source; filter and compute in its sub-query"
+            )
+
+
+def qualified_sources(draft: Draft) -> Iterator[Problem]:
+    """`db.table`, paths."""
+    for node in _each_item(draft):
+        if isinstance(node, exp.Table) and node.args.get("db") is not None:
+            yield problem(
+                draft.span(node), "A source is named by one word", f"declare it in sources.yaml and write FROM {_some_stream(draft)}"
+            )
+
+
+def known_sources(draft: Draft) -> Iterator[Problem]:
+    """Names that sources.yaml has."""
+    for node in _each_item(draft):
+        if not isinstance(node, exp.Table) or not isinstance(node.this, exp.Identifier) or node.args.get("db") is not None:
+            continue
+        if node.name.lower() not in draft.sources:
+            guess = nearest(node.name, draft.sources)
+            known = ", ".join(sorted(draft.sources)) or "none: sources.yaml is empty"
+            yield problem(
+                draft.span(node.this), f"Unknown source `{node.name}`", f"did you mean {guess}?" if guess else f"the sources are {known}"
+            )
+
+
+def decorations(draft: Draft) -> Iterator[Problem]:
+    """TABLESAMPLE, PIVOT, VERSION AS OF, ..."""
+    for node in (inner for item in _each_item(draft) for inner in _layers(item)):
+        for name, value in node.args.items():
+            if name in DECORATIONS and value:
+                yield problem(draft.span(node), *DECORATIONS[name])
+            elif value and name not in constructs.ACCEPTED_TABLE_PARTS:
+                yield problem(draft.span(node), "Only a name and an alias are accepted here", "name the source alone")
+
+
+def _layers(node: exp.Expr) -> Iterator[exp.Expr]:
+    """A source; or a sub-query and the sub-queries that are nothing but parentheses around it."""
+    while isinstance(node, exp.Subquery):
+        yield node
+        node = node.this
+    if isinstance(node, exp.Table):
+        yield node
+
+
+def alias_columns(draft: Draft) -> Iterator[Problem]:
+    """`AS t(a, b)` renames columns."""
+    for node in _each_item(draft):
+        if isinstance(node, (exp.Table, exp.Subquery)) and renames_columns(node):
+            yield problem(
+                draft.span(node.args["alias"]),
+                "Column names after a table alias are not accepted",
+                "rename columns in a sub-query: (SELECT a AS b FROM source)",
+            )
+
+
+def one_stream(draft: Draft) -> Iterator[Problem]:
+    """Exactly one stream."""
+    mentions = [(scope, relation.source) for scope in draft.scopes for relation in scope.relations if relation.source]
+    streams = [source for _, source in mentions if not source.static]
+    if mentions and not streams and not any(relation.unknown for scope in draft.scopes for relation in scope.relations):
+        yield problem(
+            _source_span(draft, mentions[0][1].name, 0),
+            f"{mentions[0][1].name} is a static table, and a query reads one stream",
+            f"write FROM {_some_stream(draft)}",
+        )
+    for place, source in enumerate(streams[1:], start=1):
+        earlier = sum(other.name == source.name for other in streams[:place])
+        yield problem(
+            _source_span(draft, source.name, earlier), "A query reads one stream, and this is a second one", "join static tables only"
+        )
+
+
+def _source_span(draft: Draft, name: str, which: int) -> Span:
+    tables = [node for node in _each_item(draft) if isinstance(node, exp.Table) and node.name.lower() == name]
+    return draft.span(sorted(tables, key=draft.span)[which].this)
+
+
+def joins_row_by_row(join: exp.Join) -> bool:
+    """Whether every row of the result comes from one row on the left."""
+    return join.side not in ("RIGHT", "FULL") and not join.method and join.kind in ("", "INNER", "OUTER", "CROSS", "SEMI", "ANTI")
+
+
+def join_kinds(draft: Draft) -> Iterator[Problem]:
+    """Joins with static tables: inner, left, cross, semi, anti; others make rows without a record."""
+    for scope in draft.scopes:
+        for join in scope.select.args.get("joins") or ():
+            if not joins_row_by_row(join):
+                words = " ".join(word for word in (join.method, join.side, join.kind) if word)
+                yield problem(draft.span(join), f"{words} JOIN is not accepted", "use JOIN or LEFT JOIN with a static table on the right")
+
+
+def joined_tables(draft: Draft) -> Iterator[Problem]:
+    """Only static sources are joined, by name; the stream stands first."""
+    for scope in draft.scopes:
+        for join in scope.select.args.get("joins") or ():
+            source = draft.sources.get(join.this.name.lower()) if isinstance(join.this, exp.Table) else None
+            if isinstance(join.this, exp.Table) and (source is None or source.static or len(draft.streams) > 1):
+                continue  # unknown sources and second streams have rules of their own
+            hint = "write FROM stream JOIN static_table ON ..., with the static table named alone"
+            yield problem(draft.span(join), "Only static sources can be joined to the stream", hint)
+
+
+def lateral_kinds(draft: Draft) -> Iterator[Problem]:
+    """LATERAL VIEW explode(...) only."""
+    for scope in draft.scopes:
+        for lateral in scope.select.args.get("laterals") or ():
+            name = call_name(lateral.this)
+            if name not in EXPLODES or not lateral.args.get("view"):
+                yield problem(
+                    draft.span(lateral), "Only LATERAL VIEW explode(...) is accepted here", "write LATERAL VIEW explode(column) t AS name"
+                )
+
+
+def refused_clauses(draft: Draft) -> Iterator[Problem]:
+    """DISTINCT, HAVING, ORDER BY, LIMIT, ..."""
+    for scope in draft.scopes:
+        place = constructs.OUTER if scope.outer else constructs.INNER
+        for name, value in scope.select.args.items():
+            if not value or (name in constructs.ACCEPTED_CLAUSES and (scope.outer or name not in ("group", "hint"))):
+                continue
+            clause = next((c for c in constructs.REFUSED_CLAUSES if c.argument == name and place in c.places), None)
+            span = _clause_span(draft, scope, value, clause.words if clause else ())
+            if clause:
+                yield problem(span, clause.message, clause.hint)
+            else:
+                yield problem(span, "This clause of SELECT is not accepted", "delete it")
+
+
+def _clause_span(draft: Draft, scope: Scope, value: object, words: tuple[str, ...]) -> Span:
+    """From the clause's word to the end of what belongs to it."""
+    nodes = [node for node in (value if isinstance(value, list) else [value]) if isinstance(node, exp.Expr)]
+    inside = [draft.span(node) for node in nodes if any("start" in part.meta for part in node.walk())]
+    limit = draft.span(scope.select) if not scope.outer else (0, len(draft.text))
+    starts = [
+        token for token in draft.tokens if limit[0] - 200 <= token.start < limit[1] + 200 and " ".join(token.text.upper().split()) in words
+    ]
+    before = [token for token in starts if not inside or token.start <= inside[0][0]]
+    if not before:
+        return inside[0] if inside else limit
+    word = before[-1] if inside else before[0]
+    return word.start, max([word.end + 1, *(end for _, end in inside)])
+
+
+def sub_query_columns(draft: Draft) -> Iterator[Problem]:
+    """Every column of a sub-query has one name, and no name is there twice."""
+    for scope in draft.scopes:
+        seen: set[str] = set()
+        for projection in () if scope.outer else scope.select.expressions:
+            name = "" if star_of(projection) else projection.alias_or_name.lower()
+            if name and name in seen:
+                yield problem(draft.span(projection), f"The sub-query has two columns `{name}`", "give one of them another name")
+            seen.add(name)
+
+
+def star_rewrites(draft: Draft) -> Iterator[Problem]:
+    """`* REPLACE`, `* RENAME`; `t.*` of an unknown table."""
+    for scope in draft.scopes:
+        for projection in () if scope.outer else scope.select.expressions:
+            star = star_of(projection)
+            if star and any(star.args.get(name) for name in ("replace", "rename", "ilike")):
+                yield problem(draft.span(projection), "Only `*` and `* EXCEPT (...)` are accepted", "name the columns one by one")
+            table = projection.text("table").lower() if star and projection is not star else ""
+            if table and table not in [relation.name for relation in scope.relations]:
+                yield problem(draft.span(projection), f"FROM has no table `{table}`", "write * alone")

@@ -1,0 +1,149 @@
+"""The select list and GROUP BY: which items are keys, aggregates, the window."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from sqlglot import exp
+from sqlglot.tokens import Token
+
+from dpsql.sql.functions import AGGREGATES
+from dpsql.sql.normal import needs_quotes, write
+from dpsql.sql.relations import star_of
+from dpsql.sql.spans import Span, node_span
+from dpsql.sql.values import bare
+
+OUR_AGGREGATES = ("COUNT", "SUM", "AVG")
+WINDOW_CALLS = frozenset({"window", "session_window", "window_time", "tumble", "hop", "cumulate"})
+
+
+class Kind(Enum):
+    """What an item of the select list is."""
+
+    KEY = "key"
+    AGGREGATE = "aggregate"
+    COMPUTED = "an expression over aggregates"
+    WINDOW = "the window's name"
+    WINDOW_CALL = "a call of window()"
+    STAR = "a star"
+
+
+@dataclass(frozen=True)
+class Item:
+    """One item of the select list.
+
+    Args:
+        root: the item without alias and parentheses; `canonical` is the same in the canonical tree.
+        alias: the alias as written, None without one.
+        name: the output name, lower case; None where there is none.
+    """
+
+    kind: Kind
+    root: exp.Expr
+    canonical: exp.Expr
+    alias: str | None
+    name: str | None
+    span: Span
+    alias_span: Span
+
+    @property
+    def sql(self) -> str:
+        """The expression in canonical Spark SQL."""
+        return write(self.canonical)
+
+    @property
+    def is_column(self) -> bool:
+        """Whether it is a bare column."""
+        return isinstance(self.root, exp.Column)
+
+
+@dataclass(frozen=True)
+class Grouping:
+    """One item of GROUP BY and the key it names (None when it names none)."""
+
+    root: exp.Expr
+    sql: str
+    span: Span
+    key: Item | None
+
+
+def call_name(node: exp.Expr) -> str | None:
+    """The lower-case name of a plain function call, None for anything else."""
+    return node.name.lower() if isinstance(node, exp.Anonymous) else None
+
+
+def read_items(select: exp.Select, canonical: exp.Select, tokens: Sequence[Token]) -> tuple[Item, ...]:
+    """The items of the select list, in order."""
+    return tuple(_item(*pair, tokens) for pair in zip(select.expressions, canonical.expressions, strict=True))
+
+
+def _item(node: exp.Expr, canonical: exp.Expr, tokens: Sequence[Token]) -> Item:
+    root = bare(node.unalias())
+    alias_node = node.args.get("alias") if isinstance(node, exp.Alias) else None
+    alias = alias_node.name if alias_node is not None else None
+    name = alias if alias is not None else (root.name if isinstance(root, (exp.Column, exp.Dot)) else None)
+    span = node_span(node, tokens)
+    alias_span = node_span(alias_node, tokens) if alias_node is not None else span
+    return Item(_kind(root), root, bare(canonical.unalias()), alias, name.lower() if name else None, span, alias_span)
+
+
+def _kind(root: exp.Expr) -> Kind:
+    if star_of(root):
+        return Kind.STAR
+    if names_window(root):
+        return Kind.WINDOW
+    if call_name(_inside(root)) in WINDOW_CALLS:
+        return Kind.WINDOW_CALL
+    if call_name(_inside(root)) in AGGREGATES:
+        return Kind.AGGREGATE
+    calls = [call for call in root.find_all(exp.Anonymous) if call.find_ancestor(exp.Select) is root.find_ancestor(exp.Select)]
+    return Kind.COMPUTED if any(call_name(call) in AGGREGATES for call in calls) else Kind.KEY
+
+
+def _inside(root: exp.Expr) -> exp.Expr:
+    """The call inside OVER, FILTER, IGNORE NULLS and field access."""
+    while isinstance(root, (exp.Window, exp.Filter, exp.IgnoreNulls, exp.RespectNulls, exp.Dot)):
+        root = root.this
+    return root
+
+
+def names_window(root: exp.Expr) -> bool:
+    """`window`, `window.start`, `window.end`."""
+    if not isinstance(root, exp.Column) or not isinstance(root.this, exp.Identifier):
+        return False
+    parts = [part.name.lower() for part in root.parts]
+    return parts == ["window"] or (len(parts) == 2 and parts[0] == "window" and parts[1] in ("start", "end"))
+
+
+def read_groupings(select: exp.Select, canonical: exp.Select, items: Sequence[Item], tokens: Sequence[Token]) -> tuple[Grouping, ...]:
+    """The items of GROUP BY, each with the key it names."""
+    group, plain = select.args.get("group"), canonical.args.get("group")
+    if group is None or plain is None:
+        return ()
+    pairs = zip(group.expressions, plain.expressions, strict=True)
+    return tuple(_grouping(bare(node), bare(twin), items, tokens) for node, twin in pairs)
+
+
+def _grouping(root: exp.Expr, twin: exp.Expr, items: Sequence[Item], tokens: Sequence[Token]) -> Grouping:
+    sql = write(twin)
+    keys = [item for item in items if item.kind is Kind.KEY]
+    named = [item for item in keys if isinstance(root, exp.Column) and len(root.parts) == 1 and item.name == root.name.lower()]
+    same = [item for item in keys if item.sql == sql]
+    key = next(iter(named + same), None)
+    return Grouping(root, sql, node_span(root, tokens), key)
+
+
+def proposed_alias(root: exp.Expr) -> str:
+    """A name for an expression without one: `count`, `sum_seconds`, `lower_url`."""
+    words = [word for node in root.walk() if (word := _word(node))]
+    name = "_".join(words[:2]) or "value"
+    return name if not needs_quotes(name) else f"{name}_value"
+
+
+def _word(node: exp.Expr) -> str | None:
+    if isinstance(node, exp.Anonymous) or (isinstance(node, exp.Column) and isinstance(node.this, exp.Identifier)):
+        word = node.name.lower()
+        return word if word.isidentifier() else None
+    return None

@@ -1,0 +1,98 @@
+"""parse_query: SQL text to ParsedQuery, or a QueryError with every problem of the text."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+
+from sqlglot import exp
+from sqlglot.tokens import TokenType
+
+from dpsql.config import Source
+from dpsql.errors import Problem, QueryError
+from dpsql.query import ParsedQuery
+from dpsql.sql import rules
+from dpsql.sql.build import build
+from dpsql.sql.dialect import DpClause
+from dpsql.sql.draft import Draft
+from dpsql.sql.options import EXAMPLE_CLAUSE
+from dpsql.sql.spans import problem, token_span
+from dpsql.sql.syntax import Refused, Script, read_script
+
+
+def parse_query(text: str, sources: Mapping[str, Source], name: str = "query") -> ParsedQuery:
+    """Read one query.
+
+    Args:
+        text: one SELECT WITH DIFFERENTIAL_PRIVACY statement; comments and a final `;` are fine.
+        sources: what FROM may name.
+        name: how messages call the text, usually the file's name.
+
+    Returns:
+        The query with all defaults of the dialect; equal for texts that differ only in comments, blanks, letter case and needless
+        parentheses.
+
+    Raises:
+        QueryError: with all problems in text order; a text that is not one SELECT by its grammar has that problem alone.
+    """
+    try:
+        draft = read_draft(text, sources)
+        problems = [problem for rule in rules.RULES for problem in rule(draft)]
+        if not problems:
+            return build(draft)
+    except Refused as refused:
+        raise QueryError(text, refused.problems, name) from None
+    except RecursionError:
+        raise QueryError(text, (_too_deep(text),), name) from None
+    raise QueryError(text, in_text_order(text, problems), name)
+
+
+def read_draft(text: str, sources: Mapping[str, Source]) -> Draft:
+    """The draft of a text that is one SELECT with the clause.
+
+    Raises:
+        Refused: it is not.
+    """
+    script = read_script(text)
+    for rule in SHAPE_RULES:
+        if problems := tuple(rule(script)):
+            raise Refused(*problems)
+    select = script.tree
+    assert isinstance(select, exp.Select)
+    return Draft(text, script.tokens, select, select.args["hint"], sources)
+
+
+_COMBINING = (TokenType.UNION, TokenType.INTERSECT, TokenType.EXCEPT)
+
+
+def set_operation(script: Script) -> Iterator[Problem]:
+    """UNION, INTERSECT, EXCEPT of whole queries."""
+    if not isinstance(script.tree, exp.Select):
+        words = [token for token in script.tokens if token.token_type in _COMBINING]
+        yield problem(
+            token_span((words or script.tokens)[0]),
+            "A file holds one SELECT, not a combination of several",
+            "write each query into a file of its own",
+        )
+
+
+def clause_missing(script: Script) -> Iterator[Problem]:
+    """A plain SELECT."""
+    if not isinstance(script.tree.args.get("hint"), DpClause):
+        hint = f"write SELECT {EXAMPLE_CLAUSE}"
+        yield problem(token_span(script.tokens[0]), "The query has no differential-privacy clause", hint)
+
+
+SHAPE_RULES: tuple[Callable[[Script], Iterator[Problem]], ...] = (set_operation, clause_missing)
+"""Checks on the tree without which no draft can be read; the first that finds something ends the reading."""
+
+
+def in_text_order(text: str, problems: list[Problem]) -> tuple[Problem, ...]:
+    """Sorted by place, each once, every place inside the text and not on a line end."""
+    last = max(len(text.rstrip()), 1)
+    placed = {Problem(p.message, p.hint, min(p.start, last - 1), min(p.end, last)): None for p in problems}
+    return tuple(sorted(placed, key=lambda p: (p.start, p.end)))
+
+
+def _too_deep(text: str) -> Problem:
+    start = len(text) - len(text.lstrip())
+    return problem((start, start + 1), "The query is nested too deeply", "write it with fewer parentheses and sub-queries")

@@ -1,0 +1,202 @@
+"""What FROM makes visible: which columns, of which types, and whether a column comes straight from a source."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+import sqlglot
+from sqlglot import exp
+from sqlglot.errors import SqlglotError
+
+from dpsql.config import Source
+from dpsql.sql.dialect import DpSpark
+
+
+@dataclass(frozen=True)
+class Field:
+    """One visible column.
+
+    Args:
+        name: lower case.
+        type: the declared or cast type, None where nothing declares one.
+        origin: (source, column) when the value is that source's column untouched.
+    """
+
+    name: str
+    type: exp.DataType | None = None
+    origin: tuple[str, str] | None = None
+
+
+@dataclass(frozen=True)
+class Relation:
+    """One item of FROM.
+
+    Args:
+        name: alias or table name, lower case; None for a sub-query without alias.
+        fields: its known columns.
+        passes: a source without a declared schema whose other columns pass through.
+        hidden: columns of `passes` that do not (`* EXCEPT (...)`).
+        unknown: nothing is known about it (its own problem is reported elsewhere): every name is taken as right.
+        source: the source, where it is a plain table.
+    """
+
+    name: str | None
+    fields: tuple[Field, ...] = ()
+    passes: str | None = None
+    hidden: frozenset[str] = frozenset()
+    unknown: bool = False
+    source: Source | None = None
+
+    def find(self, name: str) -> list[Field]:
+        """The columns of that name."""
+        if found := [field for field in self.fields if field.name == name]:
+            return found
+        if self.passes and name not in self.hidden:
+            return [Field(name, None, (self.passes, name))]
+        return [Field(name)] if self.unknown else []
+
+
+@dataclass(frozen=True)
+class Scope:
+    """One SELECT (the query itself, or a sub-query of its FROM) with what its expressions can see."""
+
+    select: exp.Select
+    relations: tuple[Relation, ...]
+    outer: bool
+
+    def find(self, column: exp.Column) -> list[Field]:
+        """The columns that a reference may mean: one is right, none is missing, several are ambiguous."""
+        parts = [part.name.lower() for part in column.parts]
+        if len(parts) > 1 and (named := [r for r in self.relations if r.name == parts[0]]):
+            return [_inside(field, parts[2:]) for relation in named for field in relation.find(parts[1])]
+        return [_inside(field, parts[1:]) for relation in self.relations for field in relation.find(parts[0])]
+
+    def names(self) -> list[str]:
+        """All known column names, for suggestions."""
+        return [field.name for relation in self.relations for field in relation.fields]
+
+
+def _inside(field: Field, path: list[str]) -> Field:
+    return Field(path[-1]) if path else field
+
+
+def read_scopes(select: exp.Select, sources: Mapping[str, Source]) -> tuple[Scope, ...]:
+    """The scopes of the query and of the sub-queries in its FROM, outermost first."""
+    inner: list[Scope] = []
+    relations = tuple(relation for node in from_items(select) for relation in [_relation(node, sources, inner)])
+    generated = tuple(_generated(lateral) for lateral in select.args.get("laterals") or ())
+    relations = relations or (Relation(None, unknown=True),)
+    return (Scope(select, relations + generated, outer=True), *inner)
+
+
+def from_items(select: exp.Select) -> Iterator[exp.Expr]:
+    """The items of FROM: the first one, then the joined ones."""
+    clause = select.args.get("from_")
+    if clause is not None and clause.this is not None:
+        yield clause.this
+    for join in select.args.get("joins") or ():
+        yield join.this
+
+
+def _relation(node: exp.Expr, sources: Mapping[str, Source], inner: list[Scope]) -> Relation:
+    name = node.alias_or_name.lower() or None
+    if renames_columns(node):
+        return Relation(name, unknown=True)
+    if isinstance(node, exp.Table) and isinstance(node.this, exp.Identifier) and not node.args.get("db"):
+        source = sources.get(node.name.lower())
+        return _of_source(source, name) if source else Relation(name, unknown=True)
+    query = sub_select(node)
+    if query is None:
+        return Relation(name, unknown=True)
+    found = read_scopes(query, sources)
+    scope = replace(found[0], outer=False)
+    inner.extend((scope, *found[1:]))
+    return _of_select(scope, node.alias.lower() or None)
+
+
+def renames_columns(node: exp.Expr) -> bool:
+    """Whether column names follow the alias: `AS t(a, b)`."""
+    alias = node.args.get("alias")
+    return isinstance(alias, exp.TableAlias) and bool(alias.columns)
+
+
+def sub_select(node: exp.Expr) -> exp.Select | None:
+    """The SELECT of a sub-query in FROM, however many parentheses are around it."""
+    while isinstance(node, (exp.Subquery, exp.Paren)):
+        node = node.this
+    return node if isinstance(node, exp.Select) else None
+
+
+def _of_source(source: Source, name: str | None) -> Relation:
+    declared = schema_fields(source.schema) if source.schema else None
+    if declared is None:
+        return Relation(name, passes=source.name, source=source)
+    fields = tuple(Field(column, kind, (source.name, column)) for column, kind in declared)
+    return Relation(name, fields, source=source)
+
+
+@lru_cache(maxsize=256)
+def schema_fields(ddl: str) -> tuple[tuple[str, exp.DataType], ...] | None:
+    """Names (lower case) and types of a Spark DDL string; None when it cannot be read (then Spark will say so)."""
+    try:
+        table = sqlglot.parse_one(f"CREATE TABLE t ({ddl})", dialect=DpSpark)
+    except SqlglotError:
+        return None
+    columns = [column for column in table.this.expressions if isinstance(column, exp.ColumnDef) and column.kind]
+    return tuple((column.name.lower(), column.args["kind"]) for column in columns)
+
+
+def _of_select(scope: Scope, name: str | None) -> Relation:
+    fields: list[Field] = []
+    passing = Relation(None)
+    for projection in scope.select.expressions:
+        if star := star_of(projection):
+            starred = _starred(scope, projection, star) or [Relation(None, unknown=True)]
+            passing = next((relation for relation in starred if relation.passes or relation.unknown), passing)
+            except_ = {column.name.lower() for column in star.args.get("except_") or ()}
+            fields.extend(field for relation in starred for field in relation.fields if field.name not in except_)
+            passing = replace(passing, hidden=passing.hidden | except_)
+        elif projection.alias_or_name:
+            fields.append(_projected(scope, projection))
+    return Relation(name, tuple(fields), passing.passes, passing.hidden, passing.unknown)
+
+
+def star_of(projection: exp.Expr) -> exp.Star | None:
+    """The star of `*` or `t.*`."""
+    if isinstance(projection, exp.Column):
+        projection = projection.this
+    return projection if isinstance(projection, exp.Star) else None
+
+
+def _starred(scope: Scope, projection: exp.Expr, star: exp.Star) -> list[Relation]:
+    table = "" if projection is star else projection.text("table").lower()
+    return [relation for relation in scope.relations if not table or relation.name == table]
+
+
+def _projected(scope: Scope, projection: exp.Expr) -> Field:
+    value = projection.unalias()
+    while isinstance(value, exp.Paren):
+        value = value.this
+    name = projection.alias_or_name.lower()
+    kind, origin = value_type(scope, value), None
+    if isinstance(value, exp.Column) and len(found := scope.find(value)) == 1:
+        origin = found[0].origin
+    return Field(name, kind, origin)
+
+
+def value_type(scope: Scope, value: exp.Expr) -> exp.DataType | None:
+    """The type where it is plain to see: a bare column, a cast."""
+    if isinstance(value, (exp.Cast, exp.TryCast)):
+        return value.to
+    if isinstance(value, exp.Column) and isinstance(value.this, exp.Identifier):
+        found = scope.find(value)
+        return found[0].type if len(found) == 1 else None
+    return None
+
+
+def _generated(lateral: exp.Expr) -> Relation:
+    alias = lateral.args.get("alias")
+    columns = tuple(Field(column.name.lower()) for column in alias.columns) if alias else ()
+    return Relation(lateral.alias.lower() or None, columns, unknown=not columns)

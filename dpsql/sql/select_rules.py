@@ -1,0 +1,239 @@
+"""Rules on the select list and GROUP BY."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from sqlglot import exp
+
+from dpsql.errors import Problem
+from dpsql.sql.draft import Draft
+from dpsql.sql.items import Item, Kind, call_name, names_window, proposed_alias
+from dpsql.sql.relations import value_type
+from dpsql.sql.spans import Span, problem
+
+_SPECIAL = (exp.Literal, exp.Tuple, exp.Cube, exp.Rollup, exp.GroupingSets)
+RESERVED_NAMES = frozenset({"window", "window_start", "window_end", "trigger", "trigger_time"})
+LONGEST_NAME = 128
+_KEY_TYPES = frozenset(
+    {
+        exp.DType.BOOLEAN,
+        exp.DType.TINYINT,
+        exp.DType.SMALLINT,
+        exp.DType.INT,
+        exp.DType.BIGINT,
+        exp.DType.TEXT,
+        exp.DType.CHAR,
+        exp.DType.VARCHAR,
+        exp.DType.BINARY,
+        exp.DType.DATE,
+        exp.DType.TIMESTAMP,
+        exp.DType.TIMESTAMPTZ,
+        exp.DType.TIMESTAMPLTZ,
+        exp.DType.TIMESTAMPNTZ,
+        exp.DType.DECIMAL,
+    }
+)
+
+
+def stars(draft: Draft) -> Iterator[Problem]:
+    """`*` in the select list."""
+    for item in draft.items:
+        if item.kind is Kind.STAR:
+            yield problem(item.span, "`*` is not accepted in the select list", "name every key and every aggregate")
+
+
+def aliases_missing(draft: Draft) -> Iterator[Problem]:
+    """Aggregates and computed keys have an alias."""
+    for item in draft.items:
+        if item.alias is None and item.kind is Kind.AGGREGATE:
+            yield problem(item.span, "An aggregate needs an alias", f"add AS {_free_alias(draft, item.root)}")
+        elif item.kind is Kind.KEY and item.name is None:
+            yield problem(item.span, "A computed key needs an alias", f"add AS {_free_alias(draft, item.root)}, and name it in GROUP BY")
+
+
+def _free_alias(draft: Draft, root: exp.Expr) -> str:
+    columns = {column.name.lower() for column in root.find_all(exp.Column)} | set(draft.scope.names())
+    taken = {other.name for other in draft.items if other.name} | RESERVED_NAMES | columns
+    alias = proposed_alias(root)
+    alias = f"{alias}_key" if alias in columns else alias
+    return next(name for n in range(1, len(draft.items) + 9) if (name := alias if n == 1 else f"{alias}_{n}") not in taken)
+
+
+def window_aliases(draft: Draft) -> Iterator[Problem]:
+    """`window.start AS day`: the output has its own names for the window."""
+    for item in draft.items:
+        if item.kind is Kind.WINDOW and item.alias is not None:
+            yield problem(
+                item.span,
+                "The window cannot have another name",
+                "write window, window.start or window.end without alias: the output columns are window_start and window_end",
+            )
+
+
+def legal_names(draft: Draft) -> Iterator[Problem]:
+    """Letters, digits, underscores."""
+    for item in _named(draft):
+        name = item.name or ""
+        if not name.isidentifier() or len(name) > LONGEST_NAME:
+            yield problem(
+                item.alias_span, f"The output name `{name[:LONGEST_NAME]}` must be letters, digits and underscores", "choose another alias"
+            )
+
+
+def _named(draft: Draft) -> list[Item]:
+    return [item for item in draft.items if item.name and item.kind in (Kind.KEY, Kind.AGGREGATE)]
+
+
+def reserved_names(draft: Draft) -> Iterator[Problem]:
+    """Names that the histogram's own columns have."""
+    errors = {f"{item.name}_stderr": item.name for item in _named(draft) if item.kind is Kind.AGGREGATE}
+    for item in _named(draft):
+        if item.name in RESERVED_NAMES:
+            yield problem(item.alias_span, f"The histogram has a column `{item.name}` of its own", "choose another alias")
+        elif item.name in errors:
+            yield problem(
+                item.alias_span, f"`{item.name}` is the column of the standard error of `{errors[item.name]}`", "choose another alias"
+            )
+
+
+def unique_names(draft: Draft) -> Iterator[Problem]:
+    """Output names differ."""
+    seen: set[str | None] = set()
+    for item in _named(draft):
+        if item.name in seen:
+            yield problem(item.alias_span, f"The output has two columns `{item.name}`", "choose another alias for one of them")
+        seen.add(item.name)
+
+
+def shadowing_aliases(draft: Draft) -> Iterator[Problem]:
+    """An alias that is also a column of FROM: GROUP BY would mean the column in Spark."""
+    for item in draft.keys:
+        columns = {node.name.lower() for node in item.root.find_all(exp.Column)} | set(draft.scope.names())
+        if item.alias is not None and item.name in columns and not (item.is_column and item.root.name.lower() == item.name):
+            yield problem(item.alias_span, f"`{item.name}` is a column of FROM and the alias of something else", "choose another alias")
+
+
+def names_no_key(draft: Draft) -> bool:
+    """GROUP BY ALL."""
+    group = draft.select.args.get("group")
+    return group is not None and group.args.get("all") is not None
+
+
+def keys_grouped(draft: Draft) -> Iterator[Problem]:
+    """Every key of the select list is in GROUP BY."""
+    grouped = [grouping.key for grouping in draft.groupings]
+    unclear = names_no_key(draft) or any(isinstance(grouping.root, _SPECIAL) for grouping in draft.groupings)
+    for item in draft.keys if draft.select.args.get("group") and not unclear else ():
+        if not any(item is key for key in grouped) and (item.name or "") not in RESERVED_NAMES:
+            yield problem(
+                item.span, "This is neither an aggregate nor in GROUP BY", f"add {item.name or item.sql} to GROUP BY, or leave it out"
+            )
+
+
+def groupings_selected(draft: Draft) -> Iterator[Problem]:
+    """Every key of GROUP BY is in the select list."""
+    starred = any(item.kind is Kind.STAR for item in draft.items)
+    for grouping in draft.groupings:
+        if grouping.key is None and not _has_own_rule(grouping.root) and not starred:
+            named = [item for item in draft.items if item.kind is Kind.AGGREGATE and item.name == grouping.root.name.lower()]
+            if named and isinstance(grouping.root, exp.Column):
+                yield problem(grouping.span, f"`{grouping.root.name}` is an aggregate and cannot be grouped by", "leave it out of GROUP BY")
+            else:
+                alias = "" if isinstance(grouping.root, exp.Column) else f" AS {_free_alias(draft, grouping.root)}"
+                yield problem(
+                    grouping.span, "This key of GROUP BY is not in the select list", f"add {grouping.sql}{alias} to the select list"
+                )
+
+
+def _has_own_rule(root: exp.Expr) -> bool:
+    special = (exp.Literal, exp.Tuple, exp.Cube, exp.Rollup, exp.GroupingSets)
+    return (
+        isinstance(root, special) or call_name(root) in ("window", "session_window", "tumble", "hop", "window_time") or names_window(root)
+    )
+
+
+def groupings_twice(draft: Draft) -> Iterator[Problem]:
+    """Every key once."""
+    seen = Counter[int]()
+    for grouping in draft.groupings:
+        if grouping.key is not None:
+            seen[id(grouping.key)] += 1
+            if seen[id(grouping.key)] > 1:
+                yield problem(grouping.span, "This key is in GROUP BY already", "leave it out")
+
+
+def keys_selected_twice(draft: Draft) -> Iterator[Problem]:
+    """The same column as two keys."""
+    seen: set[str] = set()
+    for item in draft.keys:
+        if item.sql in seen and item.name is not None:
+            yield problem(item.span, "This key is in the select list already", "leave it out")
+        seen.add(item.sql)
+
+
+def grouped_by_position(draft: Draft) -> Iterator[Problem]:
+    """GROUP BY 1."""
+    for grouping in draft.groupings:
+        if isinstance(grouping.root, exp.Literal):
+            yield problem(grouping.span, "GROUP BY a position is not accepted", "name the key")
+
+
+def grouped_by_window_name(draft: Draft) -> Iterator[Problem]:
+    """GROUP BY window without the call."""
+    for grouping in draft.groupings:
+        if names_window(grouping.root):
+            yield problem(grouping.span, "GROUP BY needs the window's definition", "write window(event_time, '1 day')")
+
+
+def grouping_sets(draft: Draft) -> Iterator[Problem]:
+    """ALL, ROLLUP, CUBE, GROUPING SETS, tuples."""
+    group = draft.select.args.get("group")
+    if group is None:
+        return
+    if group.args.get("all") is not None:
+        span = next(
+            (token.start, token.end + 1)
+            for token in draft.tokens
+            if token.text.upper() == ("ALL" if group.args["all"] else "DISTINCT") and token.start > _group_start(draft)
+        )
+        yield problem(span, "GROUP BY ALL and GROUP BY DISTINCT are not accepted", "name the window and every key")
+    for grouping in draft.groupings:
+        if isinstance(grouping.root, (exp.Cube, exp.Rollup, exp.GroupingSets)):
+            yield problem(grouping.span, "ROLLUP, CUBE and GROUPING SETS are not accepted", "name every key; write one query per set")
+        elif isinstance(grouping.root, exp.Tuple):
+            yield problem(grouping.span, "Keys in parentheses are not accepted", "name the keys one by one")
+    if any(group.args.get(name) for name in ("cube", "rollup", "grouping_sets", "totals")):
+        yield problem(_suffix_span(draft), "ROLLUP, CUBE and GROUPING SETS are not accepted", "name every key; write one query per set")
+
+
+def _group_start(draft: Draft) -> int:
+    return max(token.start for token in draft.tokens if " ".join(token.text.upper().split()) == "GROUP BY")
+
+
+def _suffix_span(draft: Draft) -> Span:
+    words = ("ROLLUP", "CUBE", "GROUPING SETS", "TOTALS")
+    start = _group_start(draft)
+    found = [token for token in draft.tokens if token.start > start and " ".join(token.text.upper().split()) in words]
+    return (found[-1].start, found[-1].end + 1) if found else draft.clause_span
+
+
+def key_types(draft: Draft) -> Iterator[Problem]:
+    """Types that a key can have."""
+    for item in draft.keys:
+        kind = value_type(draft.scope, item.root)
+        if kind is None:
+            continue
+        shown, scale = kind.sql(dialect="spark"), _scale(kind)
+        if kind.this not in _KEY_TYPES:
+            yield problem(item.span, f"A key cannot be {shown}", f"cast it, for example CAST({item.sql} AS STRING)")
+        elif scale > 6:
+            yield problem(
+                item.span, f"A key cannot be {shown}: at most 6 decimal places are accepted", f"cast it: CAST({item.sql} AS DECIMAL(18, 6))"
+            )
+
+
+def _scale(kind: exp.DataType) -> int:
+    sizes = [size.name for size in kind.expressions] if kind.this == exp.DType.DECIMAL else []
+    return int(sizes[1]) if len(sizes) == 2 and sizes[1].isdigit() else 0

@@ -1,0 +1,229 @@
+"""From text to tree: the checks that come before grammar, and the grammar."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from sqlglot import exp
+from sqlglot.errors import SqlglotError
+from sqlglot.tokens import Token, TokenType
+
+from dpsql.errors import Problem
+from dpsql.sql.comments import OpenComment, blank_comments
+from dpsql.sql.dialect import DpSpark, GrammarError, prepare
+from dpsql.sql.openings import place_openings
+from dpsql.sql.spans import problem, token_span
+
+EXAMPLE = "SELECT WITH DIFFERENTIAL_PRIVACY OPTIONS (...) ... FROM ... GROUP BY window(ts, '1 day'), ..."
+BYTE_ORDER_MARK = "\ufeff"
+
+
+class Refused(Exception):
+    """Problems that end the reading at once."""
+
+    def __init__(self, *problems: Problem) -> None:
+        super().__init__()
+        self.problems = problems
+
+
+@dataclass(frozen=True)
+class Script:
+    """A text that is one statement by its grammar: its tokens (without semicolons) and its tree."""
+
+    text: str
+    tokens: tuple[Token, ...]
+    tree: exp.Expr
+
+
+@dataclass(frozen=True)
+class Lexed:
+    """A text cut into tokens."""
+
+    text: str
+    tokens: tuple[Token, ...]
+
+
+def control_characters(lexed: Lexed) -> Iterator[Problem]:
+    """NUL and its kin, half characters of broken UTF-8, and line ends that editors do not agree on."""
+    for match in re.finditer("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\u2028\u2029]|\r(?!\n)", lexed.text):
+        code = f"U+{ord(match.group()):04X}"
+        message = f"The text has the character {code}, which SQL text may not have"
+        yield problem(match.span(), message, "save the file as plain UTF-8 text and delete the character")
+        return
+
+
+def blank_characters(lexed: Lexed) -> Iterator[Problem]:
+    """Blanks that are not a space: they look like one, and are read as part of a name."""
+    for token in lexed.tokens:
+        for at, char in enumerate(token.text if token.token_type == TokenType.VAR else ""):
+            if unicodedata.category(char) == "Cf":
+                place = (token.start + at, token.start + at + 1)
+                yield problem(place, f"The invisible character U+{ord(char):04X} stands in the text", "delete it")
+
+
+def parameters(lexed: Lexed) -> Iterator[Problem]:
+    """`@p`, `:p`, `?`, `{{ p }}`, `${p}`: a file holds one concrete query."""
+    hint = "write the value itself: a file holds one concrete query"
+    inside = 0
+    for i, token in enumerate(lexed.tokens):
+        written = lexed.text[token.start : token.end + 1]
+        quoted = token.token_type in (TokenType.STRING, TokenType.RAW_STRING, TokenType.IDENTIFIER)
+        if quoted and "${" in written:
+            yield problem(token_span(token), "Spark would replace `${...}` inside quotes", hint)
+        starts = token.token_type in (TokenType.PARAMETER, TokenType.COLON, TokenType.PLACEHOLDER, TokenType.L_BRACE)
+        if starts and token.start >= inside:
+            last = _parameter_end(lexed.tokens, i)
+            inside = last.end + 1
+            yield problem(token_span(token, last), "Parameters are not accepted", hint)
+
+
+def _parameter_end(tokens: Sequence[Token], i: int) -> Token:
+    if any(token.token_type == TokenType.L_BRACE for token in tokens[i : i + 2]):
+        closing = [token for token in tokens[i:] if token.token_type == TokenType.R_BRACE]
+        last = closing[0] if closing else tokens[i]
+        after = tokens.index(last) + 1
+        return tokens[after] if after < len(tokens) and tokens[after].token_type == TokenType.R_BRACE else last
+    named = tokens[i].token_type != TokenType.PLACEHOLDER and i + 1 < len(tokens)
+    return tokens[i + 1] if named else tokens[i]
+
+
+def empty_file(lexed: Lexed) -> Iterator[Problem]:
+    """Nothing but comments."""
+    if not _statements(lexed.tokens):
+        yield problem((0, 1), "The file holds no query", f"write one query: {EXAMPLE}")
+
+
+def several_statements(lexed: Lexed) -> Iterator[Problem]:
+    """One file is one query."""
+    statements = _statements(lexed.tokens)
+    if len(statements) > 1:
+        yield problem(
+            token_span(*statements[1]), "A file holds one statement, and a second one starts here", "put it into a file of its own"
+        )
+
+
+def other_statements(lexed: Lexed) -> Iterator[Problem]:
+    """INSERT, CREATE, SHOW, ...; common table expressions."""
+    first = next((token for token in lexed.tokens if token.token_type != TokenType.SEMICOLON), None)
+    if first is None or first.token_type == TokenType.SELECT:
+        return
+    if first.token_type == TokenType.WITH:
+        yield problem(token_span(first), "Common table expressions are not accepted", "put the query of the WITH into FROM as a sub-query")
+    else:
+        word = first.text.upper()
+        yield problem(token_span(first), f"A query starts with SELECT, not with `{word}`", f"write {EXAMPLE}")
+
+
+def pipes(lexed: Lexed) -> Iterator[Problem]:
+    """`|>`: sqlglot would rewrite it silently."""
+    for token in lexed.tokens:
+        if token.token_type == TokenType.PIPE_GT:
+            yield problem(token_span(token), "Pipe syntax is not accepted", "write a sub-query in FROM")
+
+
+TextRule = Callable[[Lexed], Iterator[Problem]]
+TEXT_RULES: tuple[TextRule, ...] = (blank_characters, empty_file, other_statements, several_statements, parameters, pipes)
+"""Checks on the tokens; the first that finds something ends the reading."""
+
+
+def read_script(text: str) -> Script:
+    """Cut into tokens and parse.
+
+    Raises:
+        Refused: the text is not one SELECT statement by its grammar.
+    """
+    text = " " + text[1:] if text.startswith(BYTE_ORDER_MARK) else text
+    if problems := tuple(control_characters(Lexed(text, ()))):
+        raise Refused(*problems)
+    try:
+        text = blank_comments(text)
+    except OpenComment as comment:
+        place = (comment.start, comment.start + 2)
+        raise Refused(problem(place, "The text ends inside a comment", "add the closing */")) from None
+    lexed = Lexed(text, _tokens(text))
+    for rule in TEXT_RULES:
+        if problems := tuple(rule(lexed)):
+            raise Refused(*problems)
+    tokens = tuple(prepare(_statements(lexed.tokens)[0]))
+    return Script(text, tokens, _tree(text, tokens))
+
+
+def _tokens(text: str) -> tuple[Token, ...]:
+    try:
+        return tuple(DpSpark().tokenize(text))
+    except SqlglotError as error:
+        raise Refused(_token_problem(text, str(error.__cause__))) from None
+
+
+def _token_problem(text: str, cause: str) -> Problem:
+    """sqlglot says `Missing ' from line:offset` or `Numeric string ... from line:offset`."""
+    found = re.search(r" from \d+:(\d+)$", cause)
+    start = min(int(found.group(1)), len(text.rstrip()) - 1) if found else 0
+    if missing := re.search(r"Missing (.+) from", cause):
+        closing = missing.group(1)
+        return problem((start, start + 1), f"The text ends before the closing {closing}", f"add the closing {closing}")
+    return problem((start, start + 1), "These hexadecimal digits cannot be read", "write digits 0-9 and A-F between the quotes")
+
+
+def _statements(tokens: Sequence[Token]) -> list[list[Token]]:
+    statements: list[list[Token]] = [[]]
+    for token in tokens:
+        if token.token_type == TokenType.SEMICOLON:
+            statements.append([])
+        else:
+            statements[-1].append(token)
+    return [statement for statement in statements if statement]
+
+
+def _tree(text: str, tokens: tuple[Token, ...]) -> exp.Expr:
+    dialect = DpSpark()
+    try:
+        trees = dialect.parser().parse(list(tokens), text)
+    except GrammarError as error:
+        raise Refused(_syntax_problem(error, tokens)) from None
+    except RecursionError:
+        raise
+    except Exception:  # sqlglot's lenient parser can trip over its own assumptions on text that is not SQL
+        raise Refused(problem(token_span(tokens[0]), "This statement cannot be read", f"write {EXAMPLE}")) from None
+    tree = trees[0] if len(trees) == 1 else None
+    if tree is None:
+        raise Refused(problem(token_span(tokens[0]), "This statement cannot be read", f"write {EXAMPLE}"))
+    _keep_spelling(tree, text)
+    place_openings(tree, tokens)
+    return tree
+
+
+def _syntax_problem(error: GrammarError, tokens: tuple[Token, ...]) -> Problem:
+    at_end = not error.token or not error.token.text
+    token = tokens[-1] if at_end or error.token is None else error.token
+    near = "at the end of the query" if at_end else f"at `{token.text}`"
+    message = error.message
+    if message.startswith("Invalid expression"):
+        message = "The query ends too early" if at_end else f"Unexpected `{token.text}`"
+    elif message.startswith("Required argument"):
+        message = f"Something is missing {near}"
+    elif message.startswith("Expecting"):
+        message = f"Expected `{message.removeprefix('Expecting').strip()}` {near}"
+    hint = {
+        "Hints like": "delete the hint",
+        "Expected `DIFFERENTIAL_PRIVACY`": "the clause is WITH DIFFERENTIAL_PRIVACY OPTIONS (epsilon = 6, ...)",
+        "Expected `(` after OPTIONS": "write OPTIONS (epsilon = 6, ...)",
+        "Expected an option": "write options as name = value, with a comma between them",
+        "Expected `=`": "write options as name = value, with a comma between them",
+        "Expected `,`": "write options as name = value, with a comma between them",
+    }
+    advice = next((text for start, text in hint.items() if message.startswith(start)), "check the commas, quotes and parentheses before it")
+    return problem(token_span(token), message, advice)
+
+
+def _keep_spelling(tree: exp.Expr, text: str) -> None:
+    """Stamp string literals that hold escapes with their spelling."""
+    for node in tree.find_all(exp.Literal, exp.RawString):
+        if "start" not in node.meta:
+            continue
+        written = text[node.meta["start"] : node.meta["end"] + 1]
+        if isinstance(node, exp.RawString) or (node.is_string and re.search(r"[\\'\"]", written[1:-1])):
+            node.meta["verbatim"] = written

@@ -1,0 +1,120 @@
+"""Readers of option values: from the written words to a Python value, or a Misread that says what would be accepted."""
+
+from __future__ import annotations
+
+import difflib
+import math
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from sqlglot import exp
+from sqlglot.tokens import Token, TokenType
+
+from dpsql.sql.durations import Misread, read_duration
+from dpsql.sql.spans import Span, token_span
+
+NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)(e[+-]?\d+)?", re.IGNORECASE)
+_SIGNED = (TokenType.NUMBER, TokenType.DASH, TokenType.PLUS)
+
+
+@dataclass(frozen=True)
+class Given:
+    """One option as written; `value` are the tokens after the operator."""
+
+    name: str
+    name_token: Token
+    operator: Token
+    value: tuple[Token, ...]
+    node: exp.Expr
+
+    @property
+    def name_span(self) -> Span:
+        """Where the name stands."""
+        return token_span(self.name_token)
+
+    @property
+    def value_span(self) -> Span:
+        """Where the value stands."""
+        return token_span(*self.value)
+
+    @property
+    def words(self) -> Sequence[Token]:
+        """The value's tokens without redundant parentheses around all of them."""
+        words = self.value
+        while len(words) > 2 and words[0].token_type == TokenType.L_PAREN and words[-1].token_type == TokenType.R_PAREN:
+            words = words[1:-1]
+        return words
+
+
+def bare(node: exp.Expr) -> exp.Expr:
+    """Without redundant parentheses."""
+    while isinstance(node, exp.Paren):
+        node = node.this
+    return node
+
+
+def read_number(given: Given, example: str) -> float:
+    """A number literal."""
+    text = "".join(word.text for word in given.words)
+    if any(word.token_type not in _SIGNED for word in given.words) or not NUMBER.fullmatch(text):
+        raise Misread(f"The value of {given.name} is not a number literal", f"write the number itself, for example {example}")
+    return float(text)
+
+
+def read_whole(given: Given, example: str) -> int:
+    """A whole number, written with digits only."""
+    value = read_number(given, example)
+    text = "".join(word.text for word in given.words)
+    if not re.fullmatch(r"[+-]?\d{1,30}", text):
+        if math.isfinite(value) and value == int(value):
+            raise Misread(f"The value of {given.name} is not written as a whole number", f"write {given.name} = {int(value)}")
+        raise Misread(f"The value of {given.name} is not a whole number", f"write a whole number, for example {example}")
+    return int(text)
+
+
+def read_duration_option(given: Given, example: str) -> int:
+    """A duration in microseconds."""
+    return read_duration(given.words)
+
+
+def read_word(given: Given, values: type[StrEnum], foreign: dict[str, str]) -> StrEnum:
+    """One of the values of an enum, as a bare word or a string, in any case."""
+    text = given.words[0].text.upper() if len(given.words) == 1 else ""
+    if text in {value.value for value in values}:
+        return values(text)
+    if text in foreign:
+        raise Misread(f"{text} is not a value of {given.name}", f"write {given.name} = {foreign[text]}")
+    known = [value.value for value in values]
+    listed = " or ".join(filter(None, (", ".join(known[:-1]), known[-1])))
+    guess = nearest(text, known)
+    hint = f"did you mean {guess}?" if guess else f"write {listed}"
+    raise Misread(f"The value of {given.name} must be {listed}", hint)
+
+
+def read_columns(given: Given, example: str) -> tuple[exp.Column, ...]:
+    """A column, or a tuple of columns."""
+    node = bare(given.node)
+    parts = [bare(part) for part in node.expressions] if isinstance(node, exp.Tuple) else [node]
+    columns = tuple(part for part in parts if isinstance(part, exp.Column) and isinstance(part.this, exp.Identifier))
+    if not columns or len(columns) < len(parts):
+        raise Misread(f"The value of {given.name} must be a column or a tuple of columns", f"write the column's name: {example}")
+    return columns
+
+
+def read_query(given: Given, example: str) -> exp.Select:
+    """A SELECT in parentheses."""
+    node = given.node
+    while isinstance(node, (exp.Paren, exp.Subquery)):
+        node = node.this
+    if not isinstance(node, exp.Select):
+        raise Misread(f"The value of {given.name} must be a query in parentheses", f"write {example}")
+    return node
+
+
+def nearest(word: str, known: Iterable[str]) -> str | None:
+    """The known word that is most like `word`, ignoring case."""
+    spelled = {name.lower(): name for name in known}
+    found = difflib.get_close_matches(word.lower(), list(spelled), n=1, cutoff=0.6)
+    return spelled[found[0]] if found else None

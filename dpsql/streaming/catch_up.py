@@ -1,0 +1,127 @@
+"""Catch-ups: each reads what is stored, ticks once, and releases. One that was interrupted is finished with the time it began with."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+from dpsql.errors import InputError, LakeError
+from udfs.grid import NO_CLOCK
+
+FILE = "catch_up.json"
+VERSION = 1
+LIMIT_US = 1 << 61
+
+
+@dataclass(frozen=True)
+class CatchUp:
+    """One catch-up of a run.
+
+    Args:
+        number: from 1; its tick is committed under this number.
+        until_us: the grid is closed up to here at its end; microseconds.
+        released: True when everything up to then is published.
+        static: Delta versions of the static tables, the same for every attempt.
+    """
+
+    number: int
+    until_us: int
+    released: bool
+    static: dict[str, int]
+
+
+def open_catch_up(folder: Path, until_us: int | None, closed_us: int, static: dict[str, int]) -> CatchUp:
+    """The catch-up to work on: the interrupted one, or else the next.
+
+    Args:
+        folder: the run's private folder.
+        until_us: what the user asked for; None is the wall clock (never before the last tick).
+        closed_us: the last tick's time, or NO_CLOCK.
+        static: current versions of the Delta static tables.
+
+    Raises:
+        InputError: `until_us` lies before the last tick, is out of range, or differs from that of the interrupted catch-up.
+        LakeError: catch_up.json is damaged.
+    """
+    last = read_catch_up(folder)
+    if until_us is not None and abs(until_us) > LIMIT_US:
+        raise InputError("--until is out of range")
+    if last is not None and not last.released:
+        if until_us not in (None, last.until_us):
+            raise InputError(
+                f"an interrupted catch-up until {timestamp(last.until_us)} has to be finished first: leave --until away, then start again"
+            )
+        return last
+    if until_us is not None and closed_us != NO_CLOCK and until_us < closed_us:
+        raise InputError(
+            f"--until {timestamp(until_us)} lies before {timestamp(closed_us)}, up to which triggers are closed already; give a later time"
+        )
+    opened = CatchUp(
+        number=1 if last is None else last.number + 1,
+        until_us=until_us if until_us is not None else max(time.time_ns() // 1000, closed_us),
+        released=False,
+        static=static,
+    )
+    write_json(folder / FILE, {"version": VERSION, **asdict(opened)})
+    return opened
+
+
+def finish(folder: Path, done: CatchUp) -> None:
+    """Remember that everything up to its time is published."""
+    write_json(folder / FILE, {"version": VERSION, **asdict(replace(done, released=True))})
+
+
+def read_catch_up(folder: Path) -> CatchUp | None:
+    """The newest catch-up; None before the first.
+
+    Raises:
+        LakeError: the file is damaged or from another release.
+    """
+    given = read_json(folder / FILE, VERSION)
+    if given is None:
+        return None
+    try:
+        return CatchUp(int(given["number"]), int(given["until_us"]), bool(given["released"]), dict(given["static"]))
+    except (KeyError, TypeError, ValueError):
+        raise LakeError(f"{folder / FILE}: damaged; put back the original file") from None
+
+
+def timestamp(us: int) -> str:
+    """A time in microseconds as people write it."""
+    try:
+        return (datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=us)).strftime("%Y-%m-%dT%H:%M:%SZ")
+    except OverflowError:
+        return f"{us} microseconds"
+
+
+def read_json(path: Path, version: int) -> dict[str, Any] | None:
+    """A small file of ours; None if it is not there.
+
+    Raises:
+        LakeError: it is damaged or from another release.
+    """
+    try:
+        given = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError):
+        raise LakeError(f"{path}: damaged or unreadable; put back the original file") from None
+    if not isinstance(given, dict) or given.pop("version", None) != version:
+        raise LakeError(f"{path}: written by another release of dpsql; this one reads version {version}")
+    return given
+
+
+def write_json(path: Path, content: dict[str, Any]) -> None:
+    """Replace a small file as a whole: after a crash it is the old one or the new one."""
+    partial = path.with_name(f".{path.name}.{uuid4().hex}")
+    with partial.open("w") as file:
+        json.dump(content, file)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(partial, path)

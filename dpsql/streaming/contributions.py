@@ -1,0 +1,116 @@
+"""The private table `contributions`: what query 1 admitted, and the ticks; the only way from users to keys.
+
+Rows come in one commit per micro-batch of query 1, ticks in a commit of their own after the rows they cover. It is partitioned by `era`,
+64 windows each: one partition per window would be thousands of small files when a year is replayed at once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import types as T
+
+from dpsql.privacy_plan import PrivacyPlan
+from dpsql.streaming import delta_log
+from dpsql.streaming.wire import ROW, TICK
+from udfs.grid import NO_CLOCK
+
+WINDOWS_PER_ERA = 64
+TICK_ERA = NO_CLOCK
+"""Era of all ticks: no window is there, so deleting old eras never deletes a tick."""
+
+
+@dataclass(frozen=True)
+class Contributions:
+    """The table of one run.
+
+    Args:
+        path: the Delta table.
+        run_id: of the run.
+        plan: its plan.
+        rows: columns of contributions as the admission step makes them.
+        generation: of query 1's state.
+        key_buckets: how many buckets query 2 has; every tick is written once for each.
+    """
+
+    path: str
+    run_id: str
+    plan: PrivacyPlan
+    rows: pa.Schema
+    generation: int
+    key_buckets: int
+
+    @property
+    def schema(self) -> pa.Schema:
+        """All columns, in order."""
+        before = [("era", pa.int64()), ("kind", pa.int32()), ("bucket", pa.int32()), ("batch", pa.int64())]
+        return pa.schema([*before, *self.rows, ("closed_us", pa.int64())])
+
+    def create(self) -> None:
+        """Make the table unless it is there."""
+        kinds = {pa.int32(): T.IntegerType(), pa.int64(): T.LongType(), pa.binary(): T.BinaryType()}
+        schema = T.StructType([T.StructField(field.name, kinds[field.type]) for field in self.schema])
+        delta_log.create(self.path, schema, ["era"])
+
+    @property
+    def newest_batch(self) -> int | None:
+        """The newest micro-batch of query 1 whose rows are here; None before the first."""
+        return delta_log.mark(self.path, self._rows)
+
+    @property
+    def closed_us(self) -> int:
+        """The time up to which ticks have closed the grid; NO_CLOCK before the first."""
+        closed = delta_log.mark(self.path, self._closed)
+        return NO_CLOCK if closed is None else closed
+
+    def append(self, rows: DataFrame, batch: int, count: int) -> None:
+        """Add the rows of a micro-batch (columns of query 1's output); adding them again changes nothing."""
+        grid = self.plan.query.window
+        # Euclidean division: eras of windows before 1970 are as long as the others.
+        shifted = f"(window - {grid.offset_us}L)"
+        era_us = WINDOWS_PER_ERA * grid.slide_us
+        era = f"({shifted} - pmod({shifted}, {era_us}L)) div {era_us}L AS era"
+        names = [era if name == "era" else f"{batch}L AS batch" if name == "batch" else name for name in self.schema.names[:-1]]
+        delta_log.append_frame(rows.selectExpr(*names, "0L AS closed_us"), count, self.path, self._rows, batch)
+
+    def tick(self, number: int, batch: int, closed_us: int) -> bool:
+        """Close the grid up to a time for all rows of micro-batches <= batch, once per catch-up.
+
+        Returns:
+            False if no grid point lies between the last tick and this one: then nothing is written and nothing becomes due.
+        """
+        grid = self.plan.query.window.offset_us, self.plan.query.trigger_interval_us
+        committed = delta_log.mark(self.path, self._tick)
+        if committed is None or committed < number:
+            if (closed_us - grid[0]) // grid[1] <= (self.closed_us - grid[0]) // grid[1]:
+                return False
+            neutral = {field.name: b"" if field.name == "key_bytes" else 0 for field in self.schema}
+            given = {"era": TICK_ERA, "kind": TICK, "batch": batch, "closed_us": closed_us}
+            rows = [neutral | given | {"bucket": bucket} for bucket in range(self.key_buckets)]
+            delta_log.append(self.path, pa.Table.from_pylist(rows, self.schema), {self._tick: number, self._closed: closed_us})
+        return True
+
+    def stream(self, session: SparkSession) -> DataFrame:
+        """All rows and ticks from the first commit on, in order of commits, without `era`.
+
+        Without `startingVersion` a fresh query would read the newest snapshot first, in order of files; old eras may be deleted.
+        """
+        reader = session.readStream.format("delta").option("startingVersion", "0").option("ignoreDeletes", "true")
+        return reader.load(self.path).drop("era")
+
+    @property
+    def _rows(self) -> str:
+        return f"{self.run_id}/admission/g{self.generation}/rows"
+
+    @property
+    def _tick(self) -> str:
+        return f"{self.run_id}/tick"
+
+    @property
+    def _closed(self) -> str:
+        return f"{self.run_id}/closed_us"
+
+
+__all__ = ["ROW", "TICK", "Contributions"]

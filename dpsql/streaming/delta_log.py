@@ -1,0 +1,78 @@
+"""Delta tables from the driver without a Spark job: transaction marks, and small appends that carry them.
+
+A mark (application, version) is written in the same commit as its rows, so asking for it tells whether those rows are there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pyarrow as pa
+from deltalake import CommitProperties, DeltaTable, Schema, Transaction, write_deltalake
+from pyspark.sql import DataFrame, DataFrameWriter
+from pyspark.sql.types import StructType
+
+DRIVER_ROWS = 100_000
+"""Up to so many rows are written by the driver itself: that takes milliseconds, an append by Spark takes a CPU-second however small."""
+
+ROWS_PER_FILE = 1_000_000
+
+
+def exists(path: str) -> bool:
+    """True if a Delta table is there."""
+    return (Path(path) / "_delta_log").is_dir() and DeltaTable.is_deltatable(path)
+
+
+def create(path: str, schema: StructType, partition_by: list[str] | None = None) -> None:
+    """Make an empty table unless it is there."""
+    if not exists(path):
+        # Old commits are what a restored or verifying reader starts from: they are not cleaned up behind our back.
+        settings: dict[str, str | None] = {"delta.enableExpiredLogCleanup": "false"}
+        DeltaTable.create(path, Schema.from_json(schema.json()), mode="ignore", partition_by=partition_by, configuration=settings)
+
+
+def mark(path: str, application: str) -> int | None:
+    """The newest version that an application has committed to a table; None if it never did or there is no table."""
+    return DeltaTable(path).transaction_version(application) if exists(path) else None
+
+
+def append(path: str, rows: pa.Table, marks: Mapping[str, int]) -> bool:
+    """Append a few rows under transaction marks, in one commit.
+
+    Returns:
+        False if the first mark is there already: then nothing was written.
+    """
+    table = DeltaTable(path)
+    application, version = next(iter(marks.items()))
+    committed = table.transaction_version(application)
+    if committed is not None and committed >= version:
+        return False
+    properties = CommitProperties(app_transactions=[Transaction(name, number) for name, number in marks.items()])
+    write_deltalake(table, rows, mode="append", commit_properties=properties)
+    return True
+
+
+def append_frame(frame: DataFrame, rows: int, path: str, application: str, version: int, order: Sequence[str] = ()) -> None:
+    """Append a frame under a transaction mark, in one commit; doing it again changes nothing.
+
+    Args:
+        frame: columns of the table, and perhaps others to sort by.
+        rows: how many there are.
+        path, application, version: the table and the mark.
+        order: columns to sort by.
+    """
+    names = [field.name for field in DeltaTable(path).schema().fields]
+    if rows <= DRIVER_ROWS:
+        table = frame.toArrow()
+        table = table.sort_by([(name, "ascending") for name in order]) if order else table
+        append(path, table.select(names), {application: version})
+        return
+    files = -(-rows // ROWS_PER_FILE)
+    if order and files > 1:
+        frame = frame.orderBy(*order)
+    else:
+        # In one file a sort within the partition is a sort of all, without Spark's sampling job.
+        frame = frame.coalesce(files).sortWithinPartitions(*order) if order else frame.coalesce(files)
+    writer: DataFrameWriter = frame.select(*names).write.format("delta").mode("append")
+    writer.option("txnAppId", application).option("txnVersion", version).save(path)

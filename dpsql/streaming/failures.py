@@ -1,0 +1,97 @@
+"""Spark's failures in our words: what happened and where, never a value of a record and never a traceback.
+
+Spark's own messages quote rows, plans and Python tracebacks, so no text of theirs is passed on: only the error condition, names of
+classes and columns, and the name of a file.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import PurePosixPath
+from typing import Any
+from urllib.parse import unquote
+
+from pyspark.errors import PySparkException
+
+from dpsql.errors import DataError, DpsqlError
+
+FILE_CONDITIONS = ("FAILED_READ_FILE", "CANNOT_READ_FILE", "MALFORMED_RECORD", "PARQUET_COLUMN_DATA_TYPE_MISMATCH")
+QUOTED_IN_REASONS = {
+    "UNRESOLVED_COLUMN": ("objectName", "proposal"),
+    "UNRESOLVED_ROUTINE": ("routineName",),
+    "AMBIGUOUS_REFERENCE": ("name",),
+    "TABLE_OR_VIEW_NOT_FOUND": ("relationName",),
+    "DATATYPE_MISMATCH": ("inputSql", "inputType", "requiredType"),
+}
+"""Error conditions of the analyser whose parameters are names and types only."""
+
+
+def reason_of(problem: PySparkException) -> str:
+    """A sentence for an error of Spark's analyser."""
+    condition = problem.getCondition() or ""
+    parameters: dict[str, str] = problem.getMessageParameters() or {}
+    name = condition.split(".")[0]
+    if name == "UNRESOLVED_COLUMN":
+        known = parameters.get("proposal")
+        return f"no column {parameters.get('objectName', '?')}" + (f"; there are {known}" if known else "")
+    shown = [f"{key} {parameters[key]}" for key in QUOTED_IN_REASONS.get(name, ()) if key in parameters]
+    return f"Spark refuses it ({', '.join([condition or type(problem).__name__, *shown])})"
+
+
+def translate(problem: BaseException, source: str, step: str) -> DpsqlError:
+    """The error to raise for a failed streaming query.
+
+    Args:
+        problem: what pyspark raised.
+        source: name of the stream, for the message.
+        step: what the query was doing.
+    """
+    if isinstance(problem, DpsqlError):
+        return problem
+    causes = list(_causes(problem))
+    for condition, parameters, name in causes:
+        if condition.startswith(FILE_CONDITIONS):
+            return _file_error(condition, parameters, source)
+        if name.endswith("FileNotFoundException"):
+            return DataError(f"a file of source {source!r} has vanished while it was read: put it back and start again")
+    worker = next((name for condition, _, name in causes if name.endswith("PythonException")), None)
+    if worker:
+        kind = _python_kind(str(problem))
+        return DpsqlError(f"{step} failed in a worker ({kind}); nothing was published from this micro-batch")
+    innermost = causes[-1] if causes else ("", {}, type(problem).__name__)
+    return DpsqlError(f"{step} failed in Spark ({innermost[0] or innermost[2].split('.')[-1]}); starting again goes on where it ended")
+
+
+def _file_error(condition: str, parameters: dict[str, str], source: str) -> DataError:
+    path = unquote(parameters.get("path") or parameters.get("filePath") or parameters.get("fileName") or "")
+    name = f" {PurePosixPath(path).name!r}" if path else ""
+    if "MISMATCH" in condition or "column" in parameters:
+        column = parameters.get("column") or parameters.get("columnName") or ""
+        return DataError(f"file{name} of source {source!r}: column {column} has another type than declared ({condition})")
+    return DataError(
+        f"file{name} of source {source!r} cannot be read ({condition}): it is damaged or in another format. "
+        "Nothing of its micro-batch was used; put a readable file in its place and start again"
+    )
+
+
+def _causes(problem: BaseException) -> Iterator[tuple[str, dict[str, str], str]]:
+    """(error condition, parameters, class name) of a Java exception and of everything that caused it, outermost first."""
+    java: Any = getattr(problem, "_origin", None) or getattr(problem, "java_exception", None)
+    seen = 0
+    while java is not None and seen < 20:
+        name = str(java.getClass().getName())
+        condition, parameters = "", {}
+        try:
+            condition = str(java.getCondition() or "")
+            parameters = {str(key): str(value) for key, value in dict(java.getMessageParameters()).items()}
+        except Exception:  # not every Java exception has a condition; py4j tells so by failing
+            pass
+        yield condition, parameters, name
+        java, seen = java.getCause(), seen + 1
+
+
+def _python_kind(text: str) -> str:
+    """The class of the innermost Python exception in Spark's text (its message may quote data and is left out)."""
+    kinds = re.findall(r"^(?:\s*)([A-Za-z_][\w.]*(?:Error|Exception|Conflict|Interrupt))\b", text, flags=re.MULTILINE)
+    return kinds[-1].split(".")[-1] if kinds else "unknown error"

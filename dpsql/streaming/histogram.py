@@ -1,0 +1,190 @@
+"""The public table: final columns, one sorted append per micro-batch, and every (window, trigger) written once."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake import DeltaTable
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+
+from dpsql.errors import DataError, ReleaseConflict
+from dpsql.privacy_plan import PrivacyPlan
+from dpsql.query import AggregateFunction
+from dpsql.streaming import delta_log
+
+REALS = (AggregateFunction.SUM, AggregateFunction.AVG)
+Pair = tuple[int, int]
+"""(window start in microseconds, trigger number)."""
+
+
+@dataclass(frozen=True)
+class Histogram:
+    """The public histogram of one run.
+
+    Args:
+        path: the Delta table.
+        application: marks the appends of this run and generation.
+        plan: the plan.
+        key_types: Spark types of the key columns, in the order of `plan.query.keys`.
+    """
+
+    path: str
+    application: str
+    plan: PrivacyPlan
+    key_types: tuple[T.DataType, ...]
+
+    @property
+    def schema(self) -> T.StructType:
+        """Columns as published.
+
+        Raises:
+            DataError: two columns would have one name.
+        """
+        kinds = {key.name: kind for key, kind in zip(self.plan.query.keys, self.key_types, strict=True)}
+        aggregates = {column.aggregate.alias: column.aggregate.function for column in self.plan.columns}
+        fields = [T.StructField(name, T.TimestampType()) for name in ("window_start", "window_end", "trigger_time")]
+        fields.insert(2, T.StructField("trigger", T.IntegerType()))
+        for name in self.plan.query.columns_in_order:
+            if name in kinds:
+                fields.append(T.StructField(name, kinds[name]))
+            else:
+                fields.append(T.StructField(name, T.DoubleType() if aggregates[name] in REALS else T.LongType()))
+                fields.append(T.StructField(f"{name}_stderr", T.DoubleType()))
+        names = [field.name.lower() for field in fields]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise DataError(f"two columns of the histogram would be called {twice[0]!r}: give the key or the aggregate another alias")
+        return T.StructType(fields)
+
+    def create(self) -> None:
+        """Make the empty table unless it is there."""
+        delta_log.create(self.path, self.schema)
+        self._open_to_readers()
+
+    def trigger_time(self, pair: Pair) -> int:
+        """When a trigger is due, in microseconds."""
+        return pair[0] + pair[1] * self.plan.query.trigger_interval_us
+
+    def check(self, released: DataFrame, pairs: Collection[Pair], closed_before_us: int) -> set[Pair]:
+        """Which of the triggers about to be published are published already, just so.
+
+        Args:
+            released: ROW rows of query 2's output.
+            pairs: every (window, trigger) in `released`.
+            closed_before_us: every trigger up to here was published by an earlier micro-batch, perhaps without rows.
+
+        Raises:
+            ReleaseConflict: one of them was published with other rows.
+        """
+        if all(self.trigger_time(pair) > max(self._newest_trigger_us(), closed_before_us) for pair in pairs):
+            return set()
+        known = self._published(pair[0] for pair in pairs) & set(pairs)
+        if any(self.trigger_time(pair) <= closed_before_us for pair in set(pairs) - known):
+            raise ReleaseConflict("a trigger that was published without rows would now get rows; nothing was written")
+        if known and not self._same(self._published_form(released), known):
+            raise ReleaseConflict(
+                f"{len(known)} published triggers would be published again with other rows: the stored input, the state or the secret is "
+                "not the one they were made from; nothing was written"
+            )
+        return known
+
+    def publish(self, released: DataFrame, batch: int, count: int, known: Collection[Pair]) -> None:
+        """Append the released rows of a micro-batch in one commit, sorted by window, trigger and key; doing it again changes nothing.
+
+        Args:
+            released: ROW rows of query 2's output.
+            batch: micro-batch of query 2.
+            count: how many rows will be written.
+            known: pairs to leave out.
+        """
+        rows = self._published_form(released)
+        if known:
+            rows = rows.join(_pair_frame(rows, known), ["window_start", "trigger"], "left_anti")
+        delta_log.append_frame(rows, count, self.path, self.application, batch, ["window_start", "trigger", "dpsql_key"])
+        self._open_to_readers()
+
+    def _published_form(self, released: DataFrame) -> DataFrame:
+        """Keys decoded to their types, times as TIMESTAMP, NaN as NULL; `dpsql_key` keeps the key's bytes for sorting."""
+        query = self.plan.query
+        decoded = {key.name: _decoded(f"k{i}", kind) for i, (key, kind) in enumerate(zip(query.keys, self.key_types, strict=True))}
+        values = {column.aggregate.alias: i for i, column in enumerate(self.plan.columns)}
+        columns = [
+            "timestamp_micros(window) AS window_start",
+            f"timestamp_micros(window + {query.window.size_us}L) AS window_end",
+            "cast(trigger AS INT) AS trigger",
+            f"timestamp_micros(window + trigger * {query.trigger_interval_us}L) AS trigger_time",
+        ]
+        for name in query.columns_in_order:
+            if name in decoded:
+                columns.append(f"{decoded[name]} AS `{name}`")
+            else:
+                i = values[name]
+                real = self.plan.columns[i].aggregate.function in REALS
+                columns.append(f"{_number(f'c{i}') if real else f'c{i}'} AS `{name}`")
+                columns.append(f"{_number(f's{i}')} AS `{name}_stderr`")
+        return released.selectExpr(*columns, "key_bytes AS dpsql_key")
+
+    def _same(self, rows: DataFrame, pairs: Collection[Pair]) -> bool:
+        """True if the published rows of these pairs are exactly those of `rows`."""
+        wanted, names = _pair_frame(rows, pairs), self.schema.names
+        published = rows.sparkSession.read.format("delta").load(self.path)
+        new = rows.join(wanted, ["window_start", "trigger"], "left_semi").select(*names)
+        old = published.join(wanted, ["window_start", "trigger"], "left_semi").select(*names)
+        return new.exceptAll(old).isEmpty() and old.exceptAll(new).isEmpty()
+
+    def _newest_trigger_us(self) -> int:
+        """An upper bound of all published trigger times, from file statistics."""
+        files = pa.table(DeltaTable(self.path).get_add_actions(flatten=True))
+        if not files.num_rows:
+            return -(1 << 62)
+        newest = files["max.trigger_time"] if "max.trigger_time" in files.column_names else None
+        if newest is None or newest.null_count:
+            return 1 << 62
+        # Statistics are cut to milliseconds.
+        return int(pc.max(newest.cast(pa.timestamp("us", "UTC")).cast(pa.int64())).as_py()) + 1000
+
+    def _published(self, windows: Iterable[int]) -> set[Pair]:
+        starts = pa.array(sorted(set(windows)), pa.timestamp("us", "UTC"))
+        dataset = DeltaTable(self.path).to_pyarrow_dataset()
+        found = dataset.to_table(["window_start", "trigger"], filter=pc.field("window_start").isin(starts))
+        found = found.group_by(["window_start", "trigger"]).aggregate([])
+        return set(zip(found["window_start"].cast(pa.int64()).to_pylist(), found["trigger"].to_pylist(), strict=True))
+
+    def _open_to_readers(self) -> None:
+        """Everybody may read the histogram, whatever the umask of this process and of the JVM."""
+        for folder, _, names in os.walk(self.path):
+            for path, wanted in [(folder, 0o755), *((os.path.join(folder, name), 0o644) for name in names)]:
+                mode = os.stat(path).st_mode & 0o777
+                if mode & wanted != wanted:
+                    os.chmod(path, mode | wanted)
+
+
+def _pair_frame(rows: DataFrame, pairs: Iterable[Pair]) -> DataFrame:
+    session = rows.sparkSession
+    frame = session.createDataFrame(sorted(pairs), "window BIGINT, trigger INT")
+    return F.broadcast(frame.selectExpr("timestamp_micros(window) AS window_start", "trigger"))
+
+
+def _number(column: str) -> str:
+    """Spark SQL for a DOUBLE that is NULL where the step says NaN (an average of too few)."""
+    return f"CASE WHEN NOT isnan({column}) THEN {column} END"
+
+
+def _decoded(column: str, kind: T.DataType) -> str:
+    """Spark SQL from the value bytes of a key column to its type."""
+    text = f"cast({column} AS STRING)"
+    if isinstance(kind, T.BinaryType):
+        return column
+    if isinstance(kind, T.StringType):
+        return text
+    if isinstance(kind, T.DateType):
+        return f"date_from_unix_date(cast({text} AS INT))"
+    if isinstance(kind, T.TimestampType):
+        return f"timestamp_micros(cast({text} AS BIGINT))"
+    return f"cast({text} AS {kind.simpleString()})"

@@ -1,0 +1,95 @@
+"""The private table `files`: which state files belong to which micro-batch, and what that micro-batch had read.
+
+It is committed before the rows of its micro-batch: a Delta transaction covers one table, and the other order could leave released rows
+whose user counts are not in any listed state.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake import DeltaTable
+from pyspark.sql import types as T
+
+from dpsql.streaming import delta_log
+from dpsql.streaming.wire import StateFile
+
+BATCH_ROW = -1
+"""Bucket of the row that describes the micro-batch as a whole."""
+
+SPARK_SCHEMA = T.StructType(
+    [
+        T.StructField("operator", T.StringType()),
+        T.StructField("generation", T.IntegerType()),
+        T.StructField("batch", T.LongType()),
+        T.StructField("bucket", T.IntegerType()),
+        T.StructField("sequence", T.LongType()),
+        T.StructField("bytes", T.LongType()),
+        T.StructField("detail", T.StringType()),
+    ]
+)
+SCHEMA = pa.schema(
+    [
+        ("operator", pa.string()),
+        ("generation", pa.int32()),
+        ("batch", pa.int64()),
+        ("bucket", pa.int32()),
+        ("sequence", pa.int64()),
+        ("bytes", pa.int64()),
+        ("detail", pa.string()),
+    ]
+)
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """The listed state files of one operator of one run.
+
+    Args:
+        path: the Delta table.
+        run_id: of the run.
+        operator: `admission` or `release`.
+        generation: as in the files' paths.
+    """
+
+    path: str
+    run_id: str
+    operator: str
+    generation: int
+
+    def create(self) -> None:
+        """Make the table unless it is there."""
+        delta_log.create(self.path, SPARK_SCHEMA)
+
+    @property
+    def newest_batch(self) -> int | None:
+        """The newest micro-batch that changed state; None before the first."""
+        return delta_log.mark(self.path, self._application)
+
+    def commit(self, batch: int, files: Sequence[StateFile], detail: Mapping[str, Any]) -> None:
+        """List the files of a micro-batch and its `detail`; listing it again changes nothing."""
+        written = [file for file in files if file.bytes]
+        rows = [self._row(batch, file.bucket, file.sequence, file.bytes, file.counted.get("drops", {})) for file in written]
+        rows.append(self._row(batch, BATCH_ROW, 0, sum(file.bytes for file in written), detail))
+        delta_log.append(self.path, pa.Table.from_pylist(rows, SCHEMA), {self._application: batch})
+
+    def batches(self) -> dict[int, dict[str, Any]]:
+        """Batch -> its `detail`, of every micro-batch listed."""
+        if self.newest_batch is None:
+            return {}
+        mine = (pc.field("operator") == self.operator) & (pc.field("generation") == self.generation) & (pc.field("bucket") == BATCH_ROW)
+        table = DeltaTable(self.path).to_pyarrow_dataset().to_table(["batch", "detail"], filter=mine)
+        return {row["batch"]: json.loads(row["detail"]) for row in table.to_pylist()}
+
+    @property
+    def _application(self) -> str:
+        return f"{self.run_id}/{self.operator}/g{self.generation}/files"
+
+    def _row(self, batch: int, bucket: int, sequence: int, size: int, detail: Mapping[str, Any]) -> dict[str, Any]:
+        text = json.dumps(detail, separators=(",", ":"), sort_keys=True)
+        return dict(zip(SCHEMA.names, (self.operator, self.generation, batch, bucket, sequence, size, text), strict=True))

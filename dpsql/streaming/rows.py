@@ -1,0 +1,174 @@
+"""FROM as records: ids, encoded keys, event times and arguments, made by Spark SQL in the JVM.
+
+The columns are those of the `rows` table of docs/architecture.md without `drop` (dropped records are counted and left behind before the
+shuffle) and with `bucket`. No column ever holds a NULL: one NULL in a BIGINT column would turn it into float64 in pandas, which rounds
+64-bit ids in silence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from pyspark.errors import AnalysisException, ParseException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+
+from dpsql.errors import DataError
+from dpsql.privacy_plan import PrivacyPlan
+from dpsql.streaming.failures import reason_of
+from udfs.contribution_bounding import DROP_REASONS
+from udfs.keys import HEADER, MAX_KEY_BYTES, NULL_HEADER
+
+DROPPED = "dpsql_dropped"
+REASONS = dict(enumerate(DROP_REASONS[1:4], start=2))
+"""Names of the metrics that count records dropped here, by drop code (1, malformed, is counted where lines are read)."""
+
+LIMIT_US = 1 << 61
+US_PER_DAY = 86_400_000_000
+MAX_DECIMAL_SCALE = 6
+TEMPORAL = (T.TimestampType, T.TimestampNTZType)
+NUMBERS = (T.ByteType, T.ShortType, T.IntegerType, T.LongType, T.FloatType, T.DoubleType, T.DecimalType, T.BooleanType, T.StringType)
+
+
+@dataclass(frozen=True)
+class Records:
+    """The projected stream and the Spark types of the key columns (the histogram shows keys under these)."""
+
+    frame: DataFrame
+    key_types: tuple[T.DataType, ...]
+
+
+def records(session: SparkSession, plan: PrivacyPlan, salt: bytes, buckets: int) -> Records:
+    """The records of a query; its sources must be registered as temporary views.
+
+    Args:
+        session: where the views are.
+        plan: the plan.
+        salt: 16 bytes of this run; makes the ids.
+        buckets: users are spread over so many buckets.
+
+    Raises:
+        DataError: a column is missing or has a type that cannot be used.
+    """
+    query = plan.query
+    given = _select(session, plan)
+    types = {field.name: field.dataType for field in given.schema.fields}
+    unit = [f"unit{i}" for i in range(len(query.privacy_unit))]
+    keys = [f"key{i}" for i in range(len(query.keys))]
+    names = [*query.privacy_unit, *(key.name for key in query.keys)]
+    texts = [_text(column, types[column], name) for column, name in zip([*unit, *keys], names, strict=True)]
+    arguments = [_number(f"arg{i}", types[f"arg{i}"], plan, i) for i in range(len(plan.arguments))]
+    a = [f"a{i}" for i in range(len(arguments))]
+    frame = given.selectExpr(
+        f"{_microseconds(types['event_time'], query.window.event_time)} AS ts",
+        *(f"cast({text} AS BINARY) AS {column}" for text, column in zip(texts, [*unit, *keys], strict=True)),
+        *(f"{value} AS {column}" for value, column in zip(arguments, a, strict=True)),
+    )
+    frame = frame.selectExpr("ts", f"{_encoded(unit, nullable=False)} AS unit", f"{_encoded(keys, nullable=True)} AS key_bytes", *a)
+    frame = frame.selectExpr("*", f"{_drop_code()} AS drop")
+    frame = frame.observe(DROPPED, *(F.expr(f"count_if(drop = {code})").alias(reason) for code, reason in REASONS.items()))
+    frame = frame.where("drop = 0").selectExpr(
+        f"{_id('75', 'unit', salt)} AS user", "ts", f"{_id('6B', 'key_bytes', salt)} AS key", "key_bytes", *a
+    )
+    frame = frame.selectExpr(f"cast(pmod(user, {buckets}L) AS INT) AS bucket", "*")
+    return Records(frame, tuple(key_type(types[key]) for key in keys))
+
+
+def key_type(kind: T.DataType) -> T.DataType:
+    """The type of a key column in the histogram: its own, but zone-less times become UTC."""
+    if isinstance(kind, TEMPORAL):
+        return T.TimestampType()
+    return T.StringType() if isinstance(kind, T.StringType) else kind
+
+
+def analysed(step: Callable[[], DataFrame], what: str) -> DataFrame:
+    """Run a step that makes Spark resolve names and types, with Spark's reasons told in our words.
+
+    Raises:
+        DataError: a column or function that is not there, types that do not fit.
+    """
+    try:
+        return step()
+    except ParseException as problem:
+        raise DataError(f"{what}: Spark cannot read it ({problem.getCondition()})") from None
+    except AnalysisException as problem:
+        raise DataError(f"{what}: {reason_of(problem)}") from None
+
+
+def _select(session: SparkSession, plan: PrivacyPlan) -> DataFrame:
+    query = plan.query
+    columns = [
+        f"{query.window.event_time} AS event_time",
+        *(f"{_quoted(column)} AS unit{i}" for i, column in enumerate(query.privacy_unit)),
+        *(f"{key.expression} AS key{i}" for i, key in enumerate(query.keys)),
+        *(f"{argument} AS arg{i}" for i, argument in enumerate(plan.arguments)),
+    ]
+    return analysed(lambda: session.sql(f"SELECT {', '.join(columns)} {query.from_sql}"), f"the query does not fit source {query.stream}")
+
+
+def _quoted(column: str) -> str:
+    return "`" + column.replace("`", "``") + "`"
+
+
+def _text(column: str, kind: T.DataType, name: str) -> str:
+    """Spark SQL for the value bytes of one column of a key or a privacy unit, as STRING or BINARY; NULL stays NULL."""
+    if isinstance(kind, T.StringType | T.BinaryType):
+        return column
+    if isinstance(kind, T.BooleanType | T.ByteType | T.ShortType | T.IntegerType | T.LongType):
+        return f"cast({column} AS STRING)"
+    if isinstance(kind, T.DateType):
+        return f"cast(unix_date({column}) AS STRING)"
+    if isinstance(kind, TEMPORAL):
+        return f"cast(unix_micros(cast({column} AS TIMESTAMP)) AS STRING)"
+    if isinstance(kind, T.DecimalType) and 0 <= kind.scale <= MAX_DECIMAL_SCALE:
+        return f"cast({column} AS STRING)"
+    raise DataError(
+        f"column {name!r} has type {kind.simpleString().upper()}, which cannot be a key or a privacy unit: "
+        f"cast it to STRING, BIGINT, BOOLEAN, BINARY, DATE, TIMESTAMP or DECIMAL with a scale of at most {MAX_DECIMAL_SCALE}"
+    )
+
+
+def _number(column: str, kind: T.DataType, plan: PrivacyPlan, position: int) -> str:
+    """Spark SQL for one argument as a DOUBLE that is never NULL: NaN says that there is no value."""
+    if plan.presence_only[position]:
+        missing = f"{column} IS NULL" + (f" OR isnan({column})" if isinstance(kind, T.FloatType | T.DoubleType) else "")
+        return f"CASE WHEN {missing} THEN double('NaN') ELSE 1.0D END"
+    if not isinstance(kind, NUMBERS):
+        raise DataError(f"{plan.arguments[position]!r} has type {kind.simpleString().upper()}, which cannot be added up: cast it to DOUBLE")
+    return f"coalesce(cast({column} AS DOUBLE), double('NaN'))"
+
+
+def _microseconds(kind: T.DataType, name: str) -> str:
+    """Spark SQL for the event time in microseconds since 1970 UTC; NULL where it is missing or out of range."""
+    if isinstance(kind, TEMPORAL):
+        micros = "unix_micros(cast(event_time AS TIMESTAMP))"
+        return f"CASE WHEN {micros} BETWEEN -{LIMIT_US}L AND {LIMIT_US}L THEN {micros} END"
+    if isinstance(kind, T.DateType):
+        # Not a cast to TIMESTAMP: that fails on days whose microseconds do not fit.
+        days, limit = "cast(unix_date(event_time) AS BIGINT)", LIMIT_US // US_PER_DAY
+        return f"CASE WHEN {days} BETWEEN -{limit}L AND {limit}L THEN {days} * {US_PER_DAY}L END"
+    raise DataError(
+        f"event time {name!r} has type {kind.simpleString().upper()}, not TIMESTAMP or DATE: "
+        f"convert it in FROM, like (SELECT *, timestamp_seconds({name}) AS event_ts FROM ...), or declare its type in the source's schema"
+    )
+
+
+def _encoded(columns: Sequence[str], nullable: bool) -> str:
+    """Spark SQL for the canonical encoding of binary columns; NULL columns get a header of their own, or make the whole NULL."""
+    parts = [f"cast(lpad(cast(octet_length({c}) AS STRING), {HEADER}, '0') AS BINARY), {c}" for c in columns]
+    if nullable:
+        parts = [f"coalesce(concat({part}), X'{NULL_HEADER.hex()}')" for part in parts]
+    return f"concat({', '.join(parts)})" if parts else "X''"
+
+
+def _drop_code() -> str:
+    # A unit above the limit has no unambiguous header either.
+    too_long = f"octet_length(key_bytes) > {MAX_KEY_BYTES} OR octet_length(unit) > {MAX_KEY_BYTES}"
+    return f"CASE WHEN ts IS NULL THEN 2 WHEN unit IS NULL THEN 3 WHEN {too_long} THEN 4 ELSE 0 END"
+
+
+def _id(tag: str, encoding: str, salt: bytes) -> str:
+    """Spark SQL for the first 8 bytes of SHA-256(salt || tag || encoding) as a signed BIGINT."""
+    return f"cast(conv(left(sha2(concat(X'{salt.hex()}{tag}', {encoding}), 256), 16), 16, -10) AS BIGINT)"

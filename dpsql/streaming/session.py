@@ -1,0 +1,111 @@
+"""The Spark session that dpsql runs in, and the settings of each run."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from dpsql import jars
+from dpsql.errors import ConfigError
+
+SESSION = {
+    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    # Stopping a query on a deep plan overflows the default stack.
+    "spark.driver.extraJavaOptions": "-Xss4m",
+}
+LOCAL = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+LOG_LEVEL = "spark.log.level"
+
+RUN = {
+    "spark.sql.session.timeZone": "UTC",
+    # A bad value becomes NULL, never an error that shows it.
+    "spark.sql.ansi.enabled": "false",
+    "spark.sql.timestampType": "TIMESTAMP_LTZ",
+    "spark.sql.caseSensitive": "false",
+    # A vanished or torn file stops the job; with these on its rows would be lost in silence.
+    "spark.sql.files.ignoreMissingFiles": "false",
+    "spark.sql.files.ignoreCorruptFiles": "false",
+    # Dates before 1582 are read and written as they are; the default stops the job at the first one.
+    "spark.sql.parquet.datetimeRebaseModeInRead": "CORRECTED",
+    "spark.sql.parquet.int96RebaseModeInRead": "CORRECTED",
+    "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
+    "spark.sql.avro.datetimeRebaseModeInRead": "CORRECTED",
+    "spark.sql.legacy.timeParserPolicy": "CORRECTED",
+    # Whether a CSV line is malformed must not depend on the columns that a query reads.
+    "spark.sql.csv.parser.columnPruning.enabled": "false",
+    "spark.sql.adaptive.enabled": "false",
+    "spark.databricks.delta.snapshotPartitions": "2",
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "50000",
+    "spark.sql.streaming.noDataMicroBatches.enabled": "false",
+    "spark.sql.streaming.numRecentProgressUpdates": "1000",
+    # 64-bit hashes are as good as random: a Parquet dictionary of them is wasted work.
+    "parquet.enable.dictionary#key": "false",
+    # The salt of the ids is a binary literal in the plan; plans are shown in event logs.
+    "spark.sql.redaction.string.regex": "(?i)0x[0-9a-f]{32,}|X'[0-9a-f]{32,}'",
+}
+
+
+def session(master: str | None, properties: Mapping[str, str]) -> SparkSession:
+    """Start (or find) the Spark session.
+
+    Args:
+        master: like `local[2]` or `spark://host:7077`; None leaves it to spark-submit.
+        properties: Spark settings of the user (`conf/spark-defaults.conf`, with `spark.jars`); they win over ours.
+
+    Raises:
+        ConfigError: the session has no Delta, because the jars are not on its class path.
+    """
+    # Workers would otherwise start whichever python3 is first on PATH.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    properties = dict(properties)
+    if master is not None and not any(key in properties for key in ("spark.jars", "spark.driver.extraClassPath", "spark.jars.packages")):
+        with contextlib.suppress(ConfigError):  # no checkout around us: then Delta has to be on the class path already, see below
+            properties["spark.jars"] = ",".join(map(str, jars.ensure()))
+    builder = SparkSession.builder.appName("dpsql")
+    local = master is not None and master.startswith("local")
+    if local:
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    if master is not None:
+        builder = builder.master(master)
+    for key, value in {**SESSION, **(LOCAL if local else {}), **properties}.items():
+        builder = builder.config(key, value)
+    spark = builder.getOrCreate()
+    # Log lines of failed tasks quote exception texts, and those may quote records.
+    spark.sparkContext.setLogLevel(properties.get(LOG_LEVEL, "OFF"))
+    logging.getLogger("py4j").setLevel(logging.CRITICAL)
+    check_delta(spark)
+    return spark
+
+
+def check_delta(spark: SparkSession) -> None:
+    """Refuse a session without Delta, in one line, before anything else is tried."""
+    extensions = spark.conf.get("spark.sql.extensions", "") or ""
+    try:
+        jvm: Any = spark._jvm
+        loader = jvm.java.lang.Thread.currentThread().getContextClassLoader()
+        loader.loadClass("io.delta.sql.DeltaSparkSessionExtension")
+    except Exception:
+        extensions = ""
+    if "DeltaSparkSessionExtension" not in extensions:
+        raise ConfigError(
+            "this Spark session has no Delta: run `make setup` and submit with --properties-file conf/spark-defaults.conf, "
+            "or use `dpsql run`, which does both"
+        )
+
+
+def run_session(spark: SparkSession, buckets: int) -> SparkSession:
+    """A session of its own (settings, temporary views) on the same context, for one streaming query of one run."""
+    own = spark.newSession()
+    for key, value in RUN.items():
+        own.conf.set(key, value)
+    own.conf.set("spark.sql.shuffle.partitions", str(buckets))
+    return own

@@ -1,0 +1,156 @@
+"""Sources as Spark reads them: the stream, and public static tables beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pyspark.errors import AnalysisException, PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from dpsql.config import Source
+from dpsql.errors import DataError
+from dpsql.query import ParsedQuery
+from dpsql.streaming.failures import reason_of, translate
+
+MALFORMED = "dpsql_malformed"
+CORRUPT = "dpsql_corrupt_line"
+SELF_DESCRIBING = ("parquet", "orc", "avro")
+LINES = ("json", "csv", "xml")
+FILES = (*SELF_DESCRIBING, *LINES, "text")
+BATCH_BYTES = 128 << 20
+"""Default bytes in a micro-batch of files: large enough that its fixed cost is small, small enough for a worker's memory."""
+
+CSV_COLUMNS = 1 << 20
+"""The CSV parser gives up on a line with more columns than this; its own default of 20480 lets one line stop the job."""
+
+FORCED = ("mode", "columnnameofcorruptrecord", "ignoremissingfiles", "ignorecorruptfiles")
+
+FileVersions = Mapping[str, int]
+
+
+def register(session: SparkSession, query: ParsedQuery, sources: Mapping[str, Source], versions: FileVersions) -> None:
+    """Make every source of the query a temporary view under its own name.
+
+    Args:
+        session: where the views go.
+        query: the parsed query.
+        sources: all declared sources.
+        versions: table versions of Delta static tables, as pinned when this catch-up was first started.
+
+    Raises:
+        DataError: a source is missing, empty or unreadable.
+    """
+    stream(session, sources[query.stream]).createOrReplaceTempView(query.stream)
+    for name in query.static_sources:
+        static(session, sources[name], versions.get(name)).createOrReplaceTempView(name)
+
+
+def stream(session: SparkSession, source: Source) -> DataFrame:
+    """The source as a stream of columns; malformed lines are counted (metric `dpsql_malformed`) and left out.
+
+    Raises:
+        DataError: the path does not exist, holds no files, or cannot be read.
+    """
+    if source.format in FILES:
+        return _files(session, source)
+    if source.format == "kafka":
+        return _kafka(session, source)
+    return _load(session.readStream.format(source.format).options(**dict(source.options)), source, source.path)
+
+
+def static(session: SparkSession, source: Source, version: int | None = None) -> DataFrame:
+    """A public table, read once and kept.
+
+    Raises:
+        DataError: it does not exist or cannot be read.
+    """
+    reader = session.read.format(source.format).options(**dict(source.options))
+    if source.schema:
+        reader = reader.schema(source.schema)
+    if version is not None:
+        reader = reader.option("versionAsOf", version)
+    return _load(reader, source, source.path).persist()
+
+
+def _files(session: SparkSession, source: Source) -> DataFrame:
+    path = _existing(session, source)
+    # Whatever the user gives: no record may stop the job, and none may vanish uncounted.
+    options = {name: value for name, value in source.options if name.lower() not in FORCED} | {"ignoreMissingFiles": "false"}
+    options["ignoreCorruptFiles"] = "false"
+    set_by_user = {name.lower() for name in options}
+    schema = source.schema
+    if source.format in LINES:
+        options |= {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": CORRUPT}
+        schema = f"{schema}, {CORRUPT} STRING"
+    if source.format == "csv" and "maxcolumns" not in set_by_user:
+        options["maxColumns"] = str(CSV_COLUMNS)
+    reader = session.read.format(source.format).options(**options)
+    known = _load(reader.schema(schema) if schema else reader, source, path)
+    if not known.inputFiles():
+        raise DataError(f"source {source.name!r}: no files in {source.path}")
+    if not set_by_user & {"maxfilespertrigger", "maxbytespertrigger"}:
+        options["maxBytesPerTrigger"] = str(BATCH_BYTES)
+    frame = _load(session.readStream.format(source.format).schema(known.schema).options(**options), source, path)
+    return _without_malformed(frame) if source.format in LINES else frame
+
+
+def _without_malformed(frame: DataFrame) -> DataFrame:
+    counted = frame.observe(MALFORMED, F.count(CORRUPT).alias("malformed"))
+    return counted.where(f"{CORRUPT} IS NULL").drop(CORRUPT)
+
+
+def _kafka(session: SparkSession, source: Source) -> DataFrame:
+    """JSON values with the declared schema; a value that is not JSON is malformed, not an error."""
+    frame = _load(session.readStream.format("kafka").options(**{"startingOffsets": "earliest", **dict(source.options)}), source, None)
+    return parse_values(frame, source)
+
+
+def parse_values(frame: DataFrame, source: Source) -> DataFrame:
+    """The declared columns out of a binary column `value`."""
+    options = F.expr(f"map('mode', 'PERMISSIVE', 'columnNameOfCorruptRecord', '{CORRUPT}')")
+    schema = F.lit(f"{source.schema}, {CORRUPT} STRING")
+    text = F.expr("coalesce(cast(value AS STRING), '')")  # a tombstone has no value and is no record
+    parsed = frame.select(F.from_json(text, schema, options).alias("v"))  # type: ignore[arg-type]
+    return _without_malformed(parsed.select("v.*"))
+
+
+def _existing(session: SparkSession, source: Source) -> str:
+    """The path, in the form that the streaming reader wants.
+
+    Raises:
+        DataError: nothing is there.
+    """
+    jvm: Any = session._jvm
+    try:
+        path = jvm.org.apache.hadoop.fs.Path(source.path)
+        system = path.getFileSystem(session._jsparkSession.sessionState().newHadoopConf())
+        if not jvm.org.apache.spark.deploy.SparkHadoopUtil.get().isGlobPath(path):
+            if not system.exists(path):
+                raise DataError(f"source {source.name!r}: {source.path} does not exist")
+            if system.getFileStatus(path).isFile():
+                # The streaming reader takes folders and patterns: a pattern that matches this one file.
+                return f"{path.getParent()}/{{{path.getName()}}}"
+    except DataError:
+        raise
+    except Exception as problem:
+        raise DataError(f"source {source.name!r}: {source.path} cannot be read ({type(problem).__name__})") from None
+    return str(source.path)
+
+
+def _load(reader: Any, source: Source, path: str | None) -> DataFrame:
+    try:
+        return reader.load(path) if path else reader.load()
+    except AnalysisException as problem:
+        condition = problem.getCondition() or ""
+        if condition.startswith("PATH_NOT_FOUND"):
+            raise DataError(f"source {source.name!r}: {source.path} does not exist") from None
+        if condition.startswith("UNABLE_TO_INFER_SCHEMA"):
+            raise DataError(f"source {source.name!r}: no {source.format} files in {source.path}") from None
+        raise DataError(f"source {source.name!r}: {reason_of(problem)}") from None
+    except PySparkException as problem:
+        raise translate(problem, source.name, f"reading source {source.name!r}") from None
+    except Exception as problem:
+        failure = translate(problem, source.name, "reading it")
+        raise DataError(f"source {source.name!r}: {failure}") from None

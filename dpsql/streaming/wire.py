@@ -1,0 +1,77 @@
+"""What crosses between Spark and the stateful functions: frames of pandas on the way in, and on the way out
+one table with several kinds of rows.
+
+A stateful function has one output schema. Rows of kind ROW carry results; one row of kind FILE per bucket and micro-batch tells
+the driver which state file was written, how large it is and what was counted, in the columns that ROW uses otherwise.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+from pyspark.sql import DataFrame
+
+ROW, TICK, FILE = 0, 1, 2
+STATE = "sequence BIGINT"
+"""Spark's own state of a bucket: which version of its files is current."""
+
+
+@dataclass(frozen=True)
+class StateFile:
+    """What a stateful function reports about one bucket in one micro-batch; `bytes` is 0 when nothing changed and nothing was written."""
+
+    bucket: int
+    sequence: int
+    bytes: int
+    counted: dict[str, Any]
+
+
+def to_arrow(frames: Iterable[pd.DataFrame], schema: pa.Schema) -> pa.Table:
+    """One Arrow table of all frames of a group, columns by name.
+
+    Raises:
+        TypeError: an integer column arrived as another type: a NULL got in and 64-bit ids were rounded.
+    """
+    parts = [pa.table([_column(frame[field.name], field) for field in schema], schema=schema) for frame in frames if len(frame)]
+    return pa.concat_tables(parts) if parts else schema.empty_table()
+
+
+def to_pandas(kind: int, table: pa.Table, names: Sequence[str], **constants: Any) -> pd.DataFrame:
+    """Result rows as a frame with the output columns `names`; columns the table does not have come from `constants`."""
+    columns = {"kind": np.full(table.num_rows, kind, np.int32)}
+    for name in names[1:]:
+        if name in table.column_names:
+            columns[name] = table.column(name).to_pandas()
+        else:
+            columns[name] = constants[name]
+    return pd.DataFrame(columns, columns=list(names))
+
+
+def file_row(file: StateFile, zero: Mapping[str, Any]) -> pd.DataFrame:
+    """The FILE row of a bucket; `zero` gives the neutral value of every output column."""
+    detail = json.dumps(file.counted, separators=(",", ":"), sort_keys=True).encode()
+    row = dict(zero) | {"kind": FILE, "bucket": file.bucket, "window": file.sequence, "trigger": file.bytes, "key_bytes": detail}
+    return pd.DataFrame({name: [value] for name, value in row.items()}).astype({"kind": np.int32, "bucket": np.int32})
+
+
+def read_file_rows(frame: DataFrame) -> list[StateFile]:
+    """The FILE rows of a micro-batch's output, by bucket (this is the action that makes Spark run the function)."""
+    rows = frame.where(f"kind = {FILE}").select("bucket", "window", "trigger", "key_bytes").collect()
+    files = [StateFile(row.bucket, row.window, row.trigger, json.loads(bytes(row.key_bytes))) for row in rows]
+    return sorted(files, key=lambda file: file.bucket)
+
+
+def _column(series: pd.Series, field: pa.Field) -> pa.Array:
+    if pa.types.is_integer(field.type) and series.dtype != field.type.to_pandas_dtype():
+        raise TypeError(f"column {field.name} arrived as {series.dtype}, not {field.type}")
+    # numpy, not pandas: there a NaN is a NaN and not a NULL
+    array = pa.array(series.to_numpy(), type=field.type)
+    if array.null_count:
+        raise TypeError(f"column {field.name} must not hold NULL")
+    return array

@@ -1,0 +1,165 @@
+"""A YAML file that knows the line of each of its values, and refuses a name that is written twice."""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from dpsql.errors import ConfigError
+
+MAX_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class YamlDocument:
+    """`value` is the file's content; `lines` maps the path of a value to its line."""
+
+    path: Path
+    value: Any
+    lines: dict[tuple[str, ...], int]
+
+    def error(self, message: str, at: tuple[str, ...]) -> ConfigError:
+        """A ConfigError that starts with file and line and ends with the path inside the file."""
+        line = self.lines.get(at, 1)
+        return ConfigError(f"{self.path}:{line}: {message}" + (f" at {'.'.join(at)}" if at else ""))
+
+    def block(self, at: tuple[str, ...], allowed: tuple[str, ...] | None = None) -> Block:
+        """The mapping at a path; with `allowed`, any other name in it is refused.
+
+        Raises:
+            ConfigError: not a mapping, a name that is not text, an unknown name.
+        """
+        value = self.value
+        for key in at:
+            value = value[key]
+        if not isinstance(value, dict):
+            raise self.error("must be a block of `name: value` lines", at)
+        for key in value:
+            if not isinstance(key, str):
+                raise self.error(f"the name {key!r} must be text: put it in quotes", at)
+            if allowed is not None and key not in allowed:
+                near = difflib.get_close_matches(key, allowed, 1)
+                hint = f"did you mean `{near[0]}`?" if near else f"known are {', '.join(allowed)}"
+                raise self.error(f"unknown setting `{key}`: {hint}", (*at, key))
+        return Block(self, at, value)
+
+
+@dataclass(frozen=True)
+class Block:
+    """Typed look-ups in one mapping of the file; each raises a ConfigError for a value of another type."""
+
+    document: YamlDocument
+    at: tuple[str, ...]
+    given: Mapping[str, Any]
+
+    def text(self, key: str, required: str = "") -> str:
+        """Text that is not blank; '' when absent, unless `required` says what to write."""
+        value = self.given.get(key, "")
+        if key not in self.given and required:
+            raise self.document.error(f"`{key}` is missing: add a line {required}", self.at)
+        if not isinstance(value, str) or (key in self.given and not value.strip()):
+            raise self.wrong(key, "text")
+        return value.strip()
+
+    def boolean(self, key: str) -> bool:
+        """True or false; false when absent."""
+        value = self.given.get(key, False)
+        if not isinstance(value, bool):
+            raise self.wrong(key, "true or false")
+        return value
+
+    def whole(self, key: str, default: int, least: int) -> int:
+        """A whole number from `least` on."""
+        value = self.given.get(key, default)
+        if isinstance(value, bool) or not isinstance(value, int) or not least <= value < 1 << 62:
+            raise self.wrong(key, f"a whole number from {least} on")
+        return value
+
+    def positive(self, key: str) -> float:
+        """A finite number above 0; it must be there."""
+        if key not in self.given:
+            raise self.document.error(f"`{key}` is missing", self.at)
+        value = self.given[key]
+        try:  # YAML 1.1 reads 1e-9 (without a dot) as text
+            number = math.nan if isinstance(value, bool) else float(value)
+        except (TypeError, ValueError, OverflowError):
+            number = math.nan
+        if not 0 < number < math.inf:
+            raise self.wrong(key, "a number above 0")
+        return number
+
+    def wrong(self, key: str, wanted: str) -> ConfigError:
+        """The error for a value of the wrong type."""
+        shown = repr(self.given.get(key))
+        return self.document.error(f"`{key}` must be {wanted}, not {shown[:60]}{'...' * (len(shown) > 60)}", (*self.at, key))
+
+
+def read_yaml(path: Path) -> YamlDocument:
+    """Parse one YAML document whose top is a mapping.
+
+    Raises:
+        ConfigError: missing, unreadable, over a megabyte, not UTF-8, not YAML, several documents, empty, a name written twice.
+    """
+    text = _text(path)
+    try:
+        loader = yaml.SafeLoader(text)
+        node = loader.get_single_node()
+        lines: dict[tuple[str, ...], int] = {}
+        if node is not None:
+            _walk(path, node, (), lines, set())
+        value = loader.construct_document(node) if node is not None else None
+    except yaml.MarkedYAMLError as problem:
+        mark = problem.problem_mark or problem.context_mark
+        where = f":{mark.line + 1}:{mark.column + 1}" if mark else ""
+        raise ConfigError(f"{path}{where}: not valid YAML: {problem.problem or problem.context}") from None
+    except ConfigError:
+        raise
+    except (yaml.YAMLError, ValueError, TypeError, RecursionError) as problem:
+        raise ConfigError(f"{path}: not valid YAML: {str(problem).splitlines()[0]}") from None
+    if value is None:
+        raise ConfigError(f"{path}: the file is empty")
+    if not isinstance(value, dict):
+        raise ConfigError(f"{path}:1: the top of the file must be a block of `name: value` lines")
+    return YamlDocument(path, value, lines)
+
+
+def _text(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            data = file.read(MAX_BYTES + 1)
+    except FileNotFoundError:
+        raise ConfigError(f"{path}: no such file") from None
+    except (OSError, ValueError) as problem:
+        reason = problem.strerror if isinstance(problem, OSError) else str(problem)
+        raise ConfigError(f"{path}: cannot be read: {reason}") from None
+    if len(data) > MAX_BYTES:
+        raise ConfigError(f"{path}: larger than a megabyte")
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as problem:
+        raise ConfigError(f"{path}: not UTF-8 (byte {problem.start + 1})") from None
+
+
+def _walk(path: Path, node: yaml.Node, at: tuple[str, ...], lines: dict[tuple[str, ...], int], above: set[int]) -> None:
+    """Note the line of every named value; aliases are followed, but never in a circle."""
+    lines.setdefault(at, node.start_mark.line + 1)
+    if not isinstance(node, yaml.MappingNode) or id(node) in above:
+        return
+    if len(at) > 8:
+        raise ConfigError(f"{path}: nested too deeply at {'.'.join(at)}")
+    seen: set[str] = set()
+    for key, value in node.value:
+        if not isinstance(key, yaml.ScalarNode):
+            raise ConfigError(f"{path}:{key.start_mark.line + 1}: a name must be text")
+        below = (*at, key.value)
+        if key.value in seen and key.value != "<<":
+            raise ConfigError(f"{path}:{key.start_mark.line + 1}: `{key.value}` is written twice at {'.'.join(below)}")
+        seen.add(key.value)
+        lines[below] = key.start_mark.line + 1
+        _walk(path, value, below, lines, above | {id(node)})

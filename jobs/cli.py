@@ -1,0 +1,255 @@
+"""The command line: `dpsql run | explain | try | verify | show | list`.
+
+Only this folder reads argv, the environment and signals. What a command needs is imported when it runs, so that `explain` starts without
+pyspark or duckdb.
+"""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from dpsql.errors import ConfigError
+from jobs.options import (
+    Commands,
+    UtcTime,
+    compiled,
+    json_option,
+    lake_option,
+    name_argument,
+    query_argument,
+    secret_and_ledger,
+    secret_option,
+    sources_option,
+)
+from jobs.run_query import RunFlags, run_options, start
+from jobs.terminal import ProgressBar, note, print_comparison, print_dropped, print_histogram, print_json, print_table, records
+
+if TYPE_CHECKING:
+    from dpsql import Query
+
+SHOWN_ROWS = 20
+INPUT = "Files or folders with the records of the stream, or of source NAME"
+
+
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
+@click.option("--debug", is_flag=True, help="Show the traceback of an error.")
+@click.version_option(package_name="dpsql")
+def main(debug: bool) -> None:
+    """Private histograms of a stream, from one SQL query.
+
+    \b
+    dpsql explain conf/queries/page_views.sql
+    dpsql try conf/queries/page_views.sql --input visits.parquet
+    dpsql run conf/queries/page_views.sql --lake lake --until-caught-up
+    dpsql show page_views --lake lake
+    """
+
+
+@main.command()
+@run_options
+@click.option("--master", default="local[*]", show_default=True, help="Where Spark runs, like spark://host:7077.")
+@click.option(
+    "--properties-file",
+    metavar="FILE",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Spark settings, as for spark-submit.  [default: conf/spark-defaults.conf of the checkout]",
+)
+def run(flags: RunFlags, master: str, properties_file: Path | None) -> None:
+    """Run a query on Spark and publish its histogram in the lake.
+
+    \b
+    dpsql run conf/queries/page_views.sql --lake lake --until-caught-up
+    dpsql run conf/queries/page_views.sql --lake lake --until-caught-up --until 2026-02-01 --name january
+    """
+    from jobs.run_query import spark_properties
+
+    start(flags, master, spark_properties(properties_file))
+
+
+@main.command()
+@query_argument
+@sources_option
+@json_option
+def explain(query_file: Path, sources_file: Path, as_json: bool) -> None:
+    """Say what a query promises and how noisy it will be: no Spark, no data, nothing spent.
+
+    \b
+    dpsql explain conf/queries/page_views.sql
+    dpsql explain conf/queries/page_views.sql --json
+    """
+    query = compiled(query_file, sources_file)
+    if as_json:
+        print_json(query.explain_json())
+    else:
+        click.echo(query.explain(), nl=False)
+
+
+@main.command(name="try")
+@query_argument
+@sources_option
+@secret_option
+@click.option("--input", "inputs", metavar="[NAME=]FILE", multiple=True, help=f"{INPUT}; repeatable.  [default: as in --sources]")
+@click.option("--output", metavar="FILE.parquet", type=click.Path(dir_okay=False, path_type=Path), help="Where to write the histogram.")
+@click.option("--compare", is_flag=True, help="Also the true histogram and the errors: only for data that you may look at.")
+@click.option("--until", "until_us", metavar="TIME", type=UtcTime(), help="Release triggers up to TIME (UTC).  [default: now]")
+@json_option
+def try_(
+    query_file: Path,
+    sources_file: Path,
+    secret_file: Path | None,
+    inputs: tuple[str, ...],
+    output: Path | None,
+    compare: bool,
+    until_us: int | None,
+    as_json: bool,
+) -> None:
+    """Run a query over files with the local engine: no JVM, fresh noise, a ledger line of its own.
+
+    \b
+    dpsql try conf/queries/page_views.sql --input visits.parquet
+    dpsql try conf/queries/page_views.sql --input visits=day1.csv --input visits=day2.csv --compare
+    """
+    from dpsql.ledger import line_of
+    from dpsql.local.engine import try_query
+
+    query = compiled(query_file, sources_file)
+    files = _inputs(inputs, query)
+    if output is not None and output.suffix != ".parquet":
+        raise ConfigError(f"--output {output}: the name must end in .parquet")
+    secret, ledger = secret_and_ledger(secret_file)
+    run_id = secrets.token_hex(16)
+    ledger.append(line_of(query.plan, query.source, run_id, "try"), query.source.cap)
+    with ProgressBar() as bar:
+        result = try_query(query, files, run_id=run_id, secret=secret, until_us=until_us, progress=bar.records, compare=compare)
+    if output is not None:
+        result.histogram.to_parquet(output, index=False)
+        note(f"wrote {len(result.histogram)} rows to {output}")
+    if as_json:
+        comparison = {"comparison": _comparison(result.comparison)} if result.comparison else {}
+        head = {"run_id": run_id, "query_identity": query.plan.identity, "drops": result.drops}
+        print_json({**head, **comparison, "rows": records(result.histogram)})
+        return
+    if output is None:
+        print_histogram(result.histogram, SHOWN_ROWS)
+    print_dropped(result.drops)
+    if result.comparison:
+        print_comparison(result.comparison)
+
+
+@main.command()
+@name_argument
+@lake_option
+@sources_option
+@secret_option
+@json_option
+def verify(name: str, lake_folder: str, sources_file: Path, secret_file: Path | None, as_json: bool) -> None:
+    """Recompute a run from its source with the local engine and compare every published row; publishes nothing.
+
+    Exit code 1 when a row differs.
+
+    \b
+    dpsql verify page_views --lake lake
+    """
+    import dpsql
+    from dpsql.lake import Lake, check_binding, read_run
+    from dpsql.local.verification import verify_run
+
+    lake = Lake(lake_folder)
+    found = read_run(lake, name)
+    query = dpsql.compile(found.query_text, dpsql.load_sources(sources_file), name=name)
+    secret, _ = secret_and_ledger(secret_file, create=False)
+    check_binding(found, query, secret, lake)
+    with ProgressBar() as bar:
+        verification = verify_run(lake, name, found, query, secret, bar.records)
+    if as_json:
+        print_json(asdict(verification))
+    elif verification.identical:
+        click.echo(f"identical: all {verification.published:,} published rows were recomputed")
+    else:
+        counted = f"{verification.published:,} rows published, {verification.recomputed:,} recomputed"
+        click.echo(f"NOT identical: {counted}, {verification.differences:,} differ")
+    if not verification.identical:
+        raise SystemExit(1)
+
+
+@main.command()
+@name_argument
+@lake_option
+@click.option("--window", "window_us", metavar="TIME", type=UtcTime(), help="The window that starts at TIME (UTC); default: the newest.")
+@click.option("--all", "every", is_flag=True, help="Every window and trigger.")
+@click.option("--limit", type=click.IntRange(1), default=SHOWN_ROWS, show_default=True, help="Rows to print; --json prints all.")
+@json_option
+def show(name: str, lake_folder: str, window_us: int | None, every: bool, limit: int, as_json: bool) -> None:
+    """Print the newest histogram: each value with its 95% error.
+
+    \b
+    dpsql show page_views --lake lake
+    dpsql show page_views --lake lake --window 2026-01-31
+    """
+    from dpsql.errors import LakeError
+    from dpsql.lake import Lake, newest, read_histogram
+
+    if every and window_us is not None:
+        raise click.UsageError("--all and --window exclude each other")
+    lake = Lake(lake_folder)
+    rows = read_histogram(lake, name).to_pandas() if every else newest(lake, name)
+    if window_us is not None:
+        rows = rows[rows["window_start"].astype("datetime64[us, UTC]").astype("int64") == window_us]
+        if rows.empty:
+            raise LakeError(
+                f"query {name!r} has published no window that starts at this time; see: dpsql show {name} --lake {lake_folder} --all"
+            )
+    elif not every:
+        rows = rows[rows["window_start"] == rows["window_start"].max()]
+    if as_json:
+        print_json({"name": name, "rows": records(rows)})
+    else:
+        print_histogram(rows, limit)
+
+
+@main.command(name="list")
+@lake_option
+@json_option
+def list_(lake_folder: str, as_json: bool) -> None:
+    """Print the queries of a lake.
+
+    \b
+    dpsql list --lake lake --json
+    """
+    from dpsql.lake import Lake, list_queries
+
+    found = list_queries(Lake(lake_folder))
+    if as_json:
+        print_json([asdict(listed) for listed in found])
+    else:
+        print_table(("name", "state", "run id", "query identity"), [(q.name, q.state, q.run_id, q.query_identity) for q in found])
+
+
+def _comparison(comparison: dict[str, Any]) -> dict[str, Any]:
+    return {**comparison, "true_histogram": records(comparison["true_histogram"])}
+
+
+def _inputs(given: tuple[str, ...], query: Query) -> dict[str, list[Path]]:
+    """`NAME=FILE` or `FILE` (the stream) to files by source; what is not there is refused before anything is spent."""
+    from dpsql.local.inputs import source_files
+
+    stream, sources = query.parsed.stream, (query.parsed.stream, *query.parsed.static_sources)
+    files: dict[str, list[Path]] = {}
+    for text in given:
+        head, equals, tail = text.partition("=")
+        named = bool(equals) and head.lower() in sources
+        if equals and not named and not Path(text).exists():
+            raise ConfigError(f"--input {text}: no such file, and no such source: the query reads {', '.join(sources)}")
+        files.setdefault(head.lower() if named else stream, []).append(Path(tail if named else text))
+    for name in {stream, *files}:
+        source_files(query.sources[name], files)
+    return files
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,138 @@
+"""The flags that commands share. Flag > environment (`DPSQL_LAKE`, `DPSQL_SOURCES`, `DPSQL_SECRET_FILE`) > default."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from dpsql.errors import ConfigError, DpsqlError
+from jobs.terminal import note
+
+if TYPE_CHECKING:
+    from dpsql import Query
+    from dpsql.ledger import Ledger
+    from dpsql.secret import Secret
+
+STOPPED = "stopped; the same command goes on from here"
+Command = Callable[..., Any]
+
+query_argument = click.argument("query_file", metavar="QUERY.sql", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+name_argument = click.argument("name", metavar="NAME")
+sources_option = click.option(
+    "--sources",
+    "sources_file",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    envvar="DPSQL_SOURCES",
+    default=Path("conf/sources.yaml"),
+    show_default=True,
+    help="What may be queried (sources.yaml).",
+)
+lake_option = click.option("--lake", "lake_folder", metavar="DIR", envvar="DPSQL_LAKE", required=True, help="The lake's folder.")
+secret_option = click.option(
+    "--secret-file",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    envvar="DPSQL_SECRET_FILE",
+    help="The secret; the ledger is beside it.  [default: ~/.config/dpsql/secret, made on first use]",
+)
+json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+
+
+class Commands(click.Group):
+    """A group whose commands end in a message and an exit code, never in a traceback."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command."""
+        with one_line_errors(debug=bool(ctx.params.get("debug"))):
+            return super().invoke(ctx)
+
+
+@contextmanager
+def one_line_errors(debug: bool) -> Iterator[None]:
+    """Every error as text on stderr and an exit code: 2 what the user can mend, 1 anything else."""
+    try:
+        yield
+    except DpsqlError as problem:
+        if debug:
+            raise
+        note(str(problem))
+        raise SystemExit(problem.exit_code) from None
+    except (click.ClickException, click.exceptions.Exit, click.Abort, BrokenPipeError):
+        raise
+    except KeyboardInterrupt:
+        note("interrupted")
+        raise SystemExit(1) from None
+    except Exception as problem:
+        if debug:
+            raise
+        # only the type: the text of a foreign exception may quote a record
+        note(f"internal error ({type(problem).__name__}); `dpsql --debug ...` shows where. Please report it")
+        raise SystemExit(1) from None
+
+
+@contextmanager
+def stop_politely() -> Iterator[None]:
+    """SIGTERM works like Ctrl-C, and that is a success. (While the engine works it catches both itself and ends after the micro-batch.)"""
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    except KeyboardInterrupt:
+        note(STOPPED)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def compiled(query_file: Path, sources_file: Path) -> Query:
+    """Compile a query file.
+
+    Raises:
+        DpsqlError: as `dpsql.compile` and `dpsql.load_sources`; ConfigError when the file is not UTF-8 text.
+    """
+    import dpsql
+
+    try:
+        text = query_file.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as problem:
+        raise ConfigError(f"{query_file}: not UTF-8 (byte {problem.start + 1})") from None
+    except OSError as problem:
+        raise ConfigError(f"{query_file}: {problem.strerror}") from None
+    return dpsql.compile(text, dpsql.load_sources(sources_file), name=str(query_file))
+
+
+def secret_and_ledger(secret_file: Path | None, create: bool = True) -> tuple[Secret, Ledger]:
+    """The secret, made on first use unless `create` is off, and the ledger beside it."""
+    from dpsql.ledger import Ledger
+    from dpsql.secret import Secret, default_secret_path
+
+    path = secret_file or default_secret_path(os.environ)
+    return Secret.load(path, create=create), Ledger.beside(path)
+
+
+class UtcTime(click.ParamType):
+    """A time like `2026-01-31` or `2026-01-31T12:00`; UTC unless it says otherwise. Becomes microseconds since 1970."""
+
+    name = "time"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Microseconds since 1970 UTC."""
+        if isinstance(value, int):
+            return value
+        try:
+            time = datetime.fromisoformat(value)
+        except ValueError:
+            self.fail(f"{value!r} is not a time; write it like 2026-01-31 or 2026-01-31T12:00 (UTC)", param, ctx)
+        time = time if time.tzinfo else time.replace(tzinfo=UTC)
+        past = time - datetime(1970, 1, 1, tzinfo=UTC)
+        return (past.days * 86_400 + past.seconds) * 1_000_000 + past.microseconds

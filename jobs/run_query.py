@@ -1,0 +1,165 @@
+"""The streaming job, for spark-submit.
+
+    spark-submit --properties-file conf/spark-defaults.conf jobs/run_query.py QUERY.sql --sources S.yaml --lake DIR --until-caught-up
+
+`make setup` writes the jar paths into the properties file: a script cannot add jars to a Spark that has started.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if __package__ in (None, ""):  # run as a script: its own folder is on the path, the checkout or --py-files zip may not be
+    sys.path.append(str(Path(__file__).resolve().parent.parent))
+
+from dpsql.errors import ConfigError
+from jobs.options import (
+    STOPPED,
+    Command,
+    UtcTime,
+    compiled,
+    lake_option,
+    one_line_errors,
+    query_argument,
+    secret_and_ledger,
+    secret_option,
+    sources_option,
+    stop_politely,
+)
+from jobs.terminal import ProgressBar, note, print_dropped
+
+if TYPE_CHECKING:
+    from dpsql import Query
+    from dpsql.lake import Lake, Run
+    from dpsql.secret import Secret
+    from dpsql.streaming.progress import Summary
+
+
+@dataclass(frozen=True)
+class RunFlags:
+    """The flags that `dpsql run` and the spark-submit script share."""
+
+    query_file: Path
+    sources_file: Path
+    lake_folder: str
+    secret_file: Path | None
+    name: str | None
+    until_caught_up: bool
+    until_us: int | None
+    buckets: int | None
+
+
+def run_options(command: Command) -> Command:
+    """The shared flags, handed over as one RunFlags."""
+
+    @functools.wraps(command)
+    def gathered(**given: Any) -> Any:
+        shared = {name: given.pop(name) for name in RunFlags.__dataclass_fields__}
+        return command(flags=RunFlags(**shared), **given)
+
+    buckets = "Parts that users, and keys, are hashed to; fixed once a run has begun.  [default: two per core]"
+    options = (
+        query_argument,
+        sources_option,
+        lake_option,
+        secret_option,
+        click.option("--name", help="The query's name in the lake.  [default: the file's]"),
+        click.option("--until-caught-up", is_flag=True, help="Release the stored input, then stop."),
+        click.option("--until", "until_us", metavar="TIME", type=UtcTime(), help="Close triggers up to TIME (UTC).  [default: now]"),
+        click.option("--buckets", type=click.IntRange(1, 4096), help=buckets),
+    )
+    for option in reversed(options):
+        gathered = option(gathered)
+    return gathered
+
+
+def start(flags: RunFlags, master: str | None, properties: Mapping[str, str]) -> None:
+    """Check everything that needs no Spark, start it, and run the query.
+
+    Raises:
+        DpsqlError: the query, configuration, secret, lake or budget does not allow it; nothing has been read.
+    """
+    if not flags.until_caught_up:
+        raise ConfigError("live mode is not available yet: add --until-caught-up")
+    from dpsql.lake import Lake, open_run
+
+    query = compiled(flags.query_file, flags.sources_file)
+    lake = Lake(flags.lake_folder)
+    secret, ledger = secret_and_ledger(flags.secret_file)
+    name = flags.name or flags.query_file.stem
+    with stop_politely():
+        if master is None:  # Spark is there already, perhaps without Delta: nothing may be bound or spent then
+            _session(None, properties)
+        run = open_run(lake, name, query, secret, ledger, query.source)
+        spark = _session(master, properties)
+        try:
+            summary = _run(flags, spark, query, run, lake, secret)
+        finally:
+            spark.stop()
+        _print_summary(summary, lake.histogram(name))
+
+
+def spark_properties(properties_file: Path | None) -> dict[str, str]:
+    """The settings of a properties file; by default the checkout's, with the jars that belong to it.
+
+    Raises:
+        ConfigError: the jars cannot be fetched, or a line is not `name value`.
+    """
+    from dpsql import jars
+
+    path = properties_file or jars.CONF / "spark-defaults.conf"
+    properties = {}
+    for number, line in enumerate(path.read_text().splitlines() if path.exists() else [], start=1):
+        if not line.strip() or line.lstrip().startswith("#"):
+            continue
+        setting = re.fullmatch(r"([^\s=:]+)(?:\s*[=:]\s*|\s+)(.+)", line.strip())  # as Java reads a properties file
+        if setting is None:
+            raise ConfigError(f"{path}:{number}: not a setting; write it as `name value`")
+        properties[setting[1]] = setting[2]
+    if properties_file is None:
+        properties["spark.jars"] = ",".join(map(str, jars.ensure()))
+    return properties
+
+
+def _session(master: str | None, properties: Mapping[str, str]) -> Any:
+    from dpsql.streaming.session import session
+
+    note("starting Spark ...")
+    return session(master, properties)
+
+
+def _run(flags: RunFlags, spark: Any, query: Query, run: Run, lake: Lake, secret: Secret) -> Summary:
+    from dpsql.streaming.job import run as run_job
+
+    buckets = (flags.buckets, flags.buckets) if flags.buckets else None
+    with ProgressBar() as bar:
+        return run_job(spark, query, run, lake, secret, until_caught_up=True, until_us=flags.until_us, buckets=buckets, progress=bar.stage)
+
+
+def _print_summary(summary: Summary, histogram: str) -> None:
+    if summary.stopped:
+        note(STOPPED)
+    click.echo(f"read {summary.records:,} records, published {summary.triggers:,} triggers with {summary.rows:,} rows")
+    print_dropped(summary.dropped)
+    click.echo(f"histogram: {histogram}")
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
+@click.option("--debug", is_flag=True, help="Show the traceback of an error.")
+@run_options
+def main(flags: RunFlags, debug: bool) -> None:
+    """Run a query in the Spark that spark-submit has started."""
+    with one_line_errors(debug):
+        start(flags, None, {})
+
+
+if __name__ == "__main__":
+    main()

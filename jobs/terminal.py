@@ -1,0 +1,152 @@
+"""What the commands print: results on stdout, everything else on stderr."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from datetime import UTC
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.table import Table
+from rich.text import Text
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from dpsql.streaming.progress import Progress as Report
+
+FIXED = ("window_start", "window_end", "trigger", "trigger_time")
+Z95 = 1.959963984540054
+PIPE_WIDTH = 200
+
+
+def note(message: str) -> None:
+    """One plain line or paragraph on stderr."""
+    print(message, file=sys.stderr, flush=True)
+
+
+def print_json(document: Any) -> None:
+    """One JSON document on stdout."""
+    print(json.dumps(document, ensure_ascii=False, allow_nan=False, default=str))
+
+
+def printable(value: Any) -> str:
+    """A key for a terminal: control characters are shown, not obeyed."""
+    if isinstance(value, bytes):
+        return "0x" + value.hex()
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in str(value))
+
+
+def records(frame: pd.DataFrame) -> list[dict[str, Any]]:
+    """The rows as JSON values: times in ISO 8601 UTC, binary keys in hex, NULL and NaN as null."""
+    return [{str(column): _json_value(value) for column, value in row.items()} for row in frame.to_dict("records")]
+
+
+def print_histogram(frame: pd.DataFrame, limit: int) -> None:
+    """A table with a 95% error on every cell; `?` marks a value that is smaller than its own error."""
+    aggregates = [column for column in frame.columns if f"{column}_stderr" in frame.columns]
+    keys = [column for column in frame.columns if column not in FIXED and column.removesuffix("_stderr") not in aggregates]
+    rows = frame.sort_values(["window_start", "trigger", *aggregates[:1]], ascending=False, kind="stable")
+    table = Table("window", "trigger", box=None, pad_edge=False)
+    for key in keys:
+        table.add_column(Text(printable(key)))
+    for column in aggregates:
+        table.add_column(Text(printable(column)), justify="right")
+    for row in rows.head(limit).to_dict("records"):
+        window = f"{row['window_start']:%Y-%m-%d %H:%M}"
+        cells = [_key(row[key]) for key in keys]
+        table.add_row(window, str(row["trigger"]), *cells, *[_cell(row[column], row[f"{column}_stderr"]) for column in aggregates])
+    console = _console()
+    console.print(table)
+    hidden = len(rows) - limit
+    console.print("? smaller than its own 95% error" + (f"; {hidden} more rows: --limit {len(rows)}" if hidden > 0 else ""), style="dim")
+
+
+def print_table(heads: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> None:
+    """A plain table."""
+    table = Table(*heads, box=None, pad_edge=False)
+    for row in rows:
+        table.add_row(*[Text(printable(cell)) for cell in row])
+    _console().print(table)
+
+
+def print_dropped(dropped: Mapping[str, int]) -> None:
+    """How many records were dropped, and why; on stdout."""
+    for reason, count in dropped.items():
+        if count:
+            print(f"dropped: {count:,} {reason.replace('_', ' ')}")
+
+
+def print_comparison(comparison: Mapping[str, Any]) -> None:
+    """How far the private histogram is from the true one; on stdout."""
+    print(f"groups: {comparison['keys']:,} in {comparison['windows']:,} windows, of which {comparison['keys_kept']:,} are released")
+    rows = [(alias, *(f"{error[norm]:,.1f}" for norm in ("l_inf", "l_1", "l_2"))) for alias, error in comparison["columns"].items()]
+    print_table(("error of", "l_inf", "l_1", "l_2"), rows)
+
+
+class ProgressBar:
+    """What is going on, on stderr: a moving line in a terminal, plain lines for the Spark job's log elsewhere."""
+
+    def __init__(self) -> None:
+        console = Console(stderr=True)
+        columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
+        self._live = console.is_terminal
+        self._progress = Progress(*columns, console=console, transient=True, disable=not self._live)
+        self._task = self._progress.add_task("reading", total=None)
+
+    def __enter__(self) -> ProgressBar:
+        self._progress.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._progress.stop()
+
+    def records(self, count: int) -> None:
+        """Records that the local engine has read so far."""
+        self._progress.update(self._task, description=f"{count:,} records")
+
+    def stage(self, report: Report) -> None:
+        """A report of the Spark job; its warnings always become a line."""
+        read = f"{report.records:,} records, {report.records_per_second:,.0f} a second"
+        text = f"{report.stage}: {read}; {report.triggers:,} triggers, {report.rows:,} rows published"
+        if self._live:
+            self._progress.update(self._task, description=text)
+        else:
+            note(text)
+        if report.warning:
+            self._progress.console.print(f"warning: {report.warning}", markup=False, highlight=False, soft_wrap=True)
+
+
+def _console() -> Console:
+    plain = Console(highlight=False)
+    return plain if plain.is_terminal else Console(highlight=False, width=PIPE_WIDTH)
+
+
+def _key(value: Any) -> Text:
+    if value is None or value != value:  # NaN and NaT differ from themselves
+        return Text("NULL", style="dim italic")
+    return Text(printable(value))
+
+
+def _cell(value: Any, stderr: float) -> Text:
+    if value is None or value != value:
+        return Text("NULL", style="dim")
+    error = Z95 * stderr
+    digits = 0 if isinstance(value, int) else max(0, min(6, 2 - len(str(int(max(error, 1.0))))))
+    small = abs(value) < error
+    return Text(f"{'? ' if small else ''}{value:,.{digits}f} ± {error:,.{digits}f}", style="dim" if small else "")
+
+
+def _json_value(value: Any) -> Any:
+    if value is None or value != value:
+        return None
+    if isinstance(value, bytes):
+        return value.hex()
+    if hasattr(value, "tz_convert"):
+        return (value.tz_convert(UTC) if value.tzinfo else value.tz_localize(UTC)).isoformat().replace("+00:00", "Z")
+    if hasattr(value, "item"):
+        return value.item()
+    return value if isinstance(value, bool | int | float | str) else str(value)

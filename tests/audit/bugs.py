@@ -1,0 +1,96 @@
+"""Planted bugs: a table of small frozen values. Each must push a bound beyond the promise."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Callable, Iterator
+from typing import Any
+from unittest import mock
+
+import numpy as np
+
+import udfs.contribution_bounding
+import udfs.key_selection
+import udfs.release
+from dpsql.calibration import thresholds
+from dpsql.privacy_plan import PrivacyPlan
+from tests.audit.scenarios import SCENARIOS, Scenario
+from tests.audit.trials import Bug, Parameters
+from udfs import randomness
+from udfs.columns import Int
+from udfs.counters import column_norm
+from udfs.group_state import Closing
+from udfs.key_selection import SelectionParameters
+from udfs.user_state import count_entries
+
+BY_NAME: dict[str, Scenario] = {scenario.name: scenario for scenario in SCENARIOS}
+
+
+def _bounds(**changes: Any) -> Callable[[PrivacyPlan, Parameters], Parameters]:
+    return lambda _plan, p: (dataclasses.replace(p[0], **changes), p[1])
+
+
+def _scaled(factor: Callable[[PrivacyPlan, Parameters], float]) -> Callable[[PrivacyPlan, Parameters], Parameters]:
+    """Every perturbation's sigma divided by a factor that was forgotten."""
+
+    def change(plan: PrivacyPlan, p: Parameters) -> Parameters:
+        each = tuple(dataclasses.replace(q, sigma=q.sigma / factor(plan, p)) for q in p[1].perturbations)
+        return p[0], dataclasses.replace(p[1], perturbations=each)
+
+    return change
+
+
+def _without_union(plan: PrivacyPlan, p: Parameters) -> Parameters:
+    """Every trigger's threshold as if it were the only one."""
+    assert plan.selection is not None and p[1].selection is not None
+    betas = (sum(plan.selection.betas),) * plan.horizon
+    taus = thresholds(plan.selection.weights, plan.selection.sd, betas, plan.query.min_privacy_units_per_group)
+    return p[0], dataclasses.replace(p[1], selection=dataclasses.replace(p[1].selection, thresholds=taus))
+
+
+@contextlib.contextmanager
+def _rank_forgotten() -> Iterator[None]:
+    """The groups that a user had before the micro-batch do not count towards the rank of new ones."""
+
+    def forgetful(*arguments: Any) -> Any:
+        counted = count_entries(*arguments)
+        return dataclasses.replace(counted, user_entries=np.zeros_like(counted.user_entries))
+
+    with mock.patch.object(udfs.contribution_bounding, "count_entries", forgetful):
+        yield
+
+
+@contextlib.contextmanager
+def _rounds_alike() -> Iterator[None]:
+    """A new round starts at the first draw again, and its draws are those of the first round. Prediction is off: it does the same right."""
+
+    def advance_to(c: Closing, groups: Int, trigger: int, p: SelectionParameters, noise_key: bytes) -> None:
+        step, target = c.groups["step"], trigger - c.groups["selected_at"]
+        for now in range(1, trigger + 1):
+            moving = groups[(step[groups] == now - 1) & (target[groups] >= now)]
+            draws = _first_round(noise_key, c.tag[moving], now)
+            c.groups["noise"][moving] = p.counter.advance(c.groups["noise"][moving], draws, now)
+            step[moving] = now
+
+    with mock.patch.object(udfs.key_selection, "advance_to", advance_to), mock.patch.object(udfs.release, "predict", lambda *_: None):
+        yield
+
+
+def _first_round(noise_key: bytes, tag: Any, step: int) -> Any:
+    return lambda number: randomness.normals(noise_key, tag, randomness.SELECTION, 0, step, number)
+
+
+BUGS: tuple[Bug, ...] = (
+    Bug("sensitivity without the column norm", BY_NAME["C records in one key"], _scaled(lambda _, p: column_norm(p[1].perturbations[0].counter))),
+    Bug("the same, tree", BY_NAME["the same, tree"], _scaled(lambda _, p: column_norm(p[1].perturbations[0].counter))),
+    Bug("threshold without the union over triggers", BY_NAME["C keys that nobody else has"], _without_union),
+    Bug("per-key bound not enforced", BY_NAME["many records in one key, c = 1"], _bounds(max_rows_per_group=4)),
+    Bug("weights not normalised", BY_NAME["C keys at their thresholds, decay 1/2"], _bounds(weights=(1 << 20,) * 4)),
+    Bug("rank restarted with each micro-batch", BY_NAME["a key in each of C micro-batches, decay 1"], patch=_rank_forgotten),
+    Bug("allowance and rank restarted in a STREAM period", BY_NAME["three windows of a STREAM period"], _bounds(renews=True)),
+    Bug("sliding copies not counted", BY_NAME["three sliding windows"], _scaled(lambda plan, _: plan.windows_per_record**0.5)),
+    Bug("noise reused across rounds", BY_NAME["rounds at their thresholds"], patch=_rounds_alike, same_rounds=True),
+    Bug("noise redrawn on retry, two answers averaged", BY_NAME["C records in one key"], answers=2),
+    Bug("clock from the data", BY_NAME["a record far in the future"], clock_from_data=True),
+)

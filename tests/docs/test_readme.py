@@ -1,0 +1,156 @@
+"""Everything that the README shows runs: its SQL compiles, its YAML loads, its Python and its commands work, in order."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import dpsql
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+README = CHECKOUT / "README.md"
+PAGES = (README, *sorted((CHECKOUT / "docs").glob("*.md")), CHECKOUT / "CONTRIBUTING.md", CHECKOUT / "CHANGELOG.md")
+NEEDS_SPARK = ("run", "show", "list", "verify")
+"""Commands that start Spark, or read what such a command has left."""
+
+
+def blocks(language: str) -> list[str]:
+    """The README's fenced blocks of one language."""
+    return re.findall(rf"^```{language}\n(.*?)^```$", README.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+
+
+def commands() -> list[list[str]]:
+    """The words of every line of the bash blocks; comments are left out."""
+    return [words for block in blocks("bash") for line in block.splitlines() if (words := shlex.split(line, comments=True))]
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    """A folder with what the README finds in a checkout."""
+    shutil.copytree(CHECKOUT / "conf", tmp_path / "conf")
+    return tmp_path
+
+
+def call(place: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    # a job this small is over before the optimising compiler has paid for itself
+    quick = {"SPARK_SUBMIT_OPTS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
+    environment = os.environ | quick | {"PYTHONPATH": str(CHECKOUT), "DPSQL_SECRET_FILE": str(place / "secrets" / "secret")}
+    return subprocess.run([sys.executable, *words], cwd=place, env=environment, capture_output=True, text=True, check=False, timeout=900)
+
+
+def dpsql_commands(spark: bool) -> list[list[str]]:
+    return [words[1:] for words in commands() if words[0] == "dpsql" and (words[1] in NEEDS_SPARK) == spark]
+
+
+@pytest.mark.parametrize("text", blocks("sql"))
+def test_sql_compiles(text: str) -> None:
+    assert dpsql.compile(text, dpsql.load_sources(CHECKOUT / "conf" / "sources.yaml"), "README.md").plan.identity
+
+
+def test_the_first_query_is_the_demo() -> None:
+    sources = dpsql.load_sources(CHECKOUT / "conf" / "sources.yaml")
+    demo = (CHECKOUT / "conf" / "queries" / "demo.sql").read_text()
+    assert dpsql.compile(blocks("sql")[0], sources).plan == dpsql.compile(demo, sources).plan
+
+
+@pytest.mark.parametrize("text", blocks("yaml"))
+def test_yaml_loads(text: str, tmp_path: Path) -> None:
+    file = tmp_path / "sources.yaml"
+    file.write_text(text)
+    assert dpsql.load_sources(file)
+
+
+@pytest.mark.parametrize("text", blocks("python"))
+def test_python_runs(text: str, place: Path) -> None:
+    done = call(place, "-W", "error", "-c", text)
+    assert done.returncode == 0, done.stderr
+    assert "What is promised" in done.stdout and "editors" in done.stdout
+
+
+@pytest.mark.parametrize("words", dpsql_commands(spark=False), ids=" ".join)
+def test_commands_without_spark(words: list[str], place: Path) -> None:
+    done = call(place, "-m", "jobs.cli", *words)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout
+
+
+@pytest.mark.jvm
+def test_commands_with_spark(place: Path) -> None:
+    """In the order of the page: run, then what reads the lake."""
+    listed = dpsql_commands(spark=True)
+    assert [words[0] for words in listed] == ["run", "show", "list", "verify"]
+    for words in listed:
+        done = call(place, "-m", "jobs.cli", *words)
+        assert done.returncode == 0, f"{' '.join(words)}\n{done.stderr}"
+    assert done.stdout.startswith("identical")
+
+
+def test_flags_of_spark_submit_are_those_of_the_script() -> None:
+    """Its flags are compared with the script's help; the block itself is run before a release (CONTRIBUTING.md)."""
+    from click.testing import CliRunner
+
+    from jobs.run_query import main
+
+    known = CliRunner().invoke(main, ["--help"]).output
+    for words in commands():
+        if words[0] == "spark-submit":
+            script = words.index("jobs/run_query.py")
+            assert (CHECKOUT / words[script + 1]).exists()
+            assert [flag for flag in words[script:] if flag.startswith("--") and f"{flag} " not in known] == []
+
+
+def test_make_targets_exist() -> None:
+    makefile = (CHECKOUT / "Makefile").read_text()
+    targets = {words[1] for words in commands() if words[0] == "make"} | set(
+        re.findall(r"`make ([a-z-]+)`", "".join(p.read_text() for p in PAGES))
+    )
+    assert {target for target in targets if f"\n{target}:" not in makefile} == set()
+
+
+def test_every_option_is_explained() -> None:
+    from dpsql.sql.options import OPTIONS
+
+    text = README.read_text()
+    assert [option.name for option in OPTIONS if f"`{option.name}`" not in text and option.name != "public_groups"] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    for target in re.findall(r"\]\(([^)\s]+)\)", text):
+        if re.match(r"https?://", target):
+            continue
+        name, _, anchor = target.partition("#")
+        file = (page.parent / name) if name else page
+        assert file.exists(), target
+        if anchor:
+            heads = re.findall(r"^#+ (.+)$", file.read_text(encoding="utf-8"), flags=re.MULTILINE)
+            assert anchor in {re.sub(r"[^\w\- ]", "", head.lower()).replace(" ", "-") for head in heads}, target
+
+
+def test_what_privacy_md_names_is_there() -> None:
+    """Modules, functions and tests that the proofs point to."""
+    text = (CHECKOUT / "docs" / "privacy.md").read_text(encoding="utf-8")
+    tests = "\n".join(path.read_text(encoding="utf-8") for path in (CHECKOUT / "tests").rglob("test_*.py"))
+    assert [name for name in set(re.findall(r"`(test_\w+)`", text)) if f"def {name}(" not in tests] == []
+    assert [name for name in set(re.findall(r"`(tests/[\w/]+\.py)`", text)) if not (CHECKOUT / name).exists()] == []
+    for name in set(re.findall(r"`((?:udfs|dpsql)(?:\.\w+)+)`", text)):
+        assert _found(name.split(".")), name
+
+
+def _found(parts: list[str]) -> bool:
+    """A package, a module, or a name (of a name) defined in one; nothing is imported."""
+    for cut in range(len(parts), 0, -1):
+        path = CHECKOUT.joinpath(*parts[:cut])
+        file = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+        if file.exists():
+            source = file.read_text(encoding="utf-8")
+            return all(re.search(rf"\b(def|class|import|as) {part}\b|^{part}\b", source, flags=re.MULTILINE) for part in parts[cut:])
+    return False

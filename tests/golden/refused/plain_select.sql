@@ -1,0 +1,1 @@
+SELECT url, COUNT(*) AS views FROM visits GROUP BY url

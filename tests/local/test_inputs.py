@@ -1,0 +1,205 @@
+"""Files and frames: what is read, what is malformed, and what is refused without showing a value."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from dpsql.config import Source
+from dpsql.errors import ConfigError, DataError
+from dpsql.local.connection import connect
+from dpsql.local.inputs import InputReader, source_files
+
+SCHEMA = "name STRING, n INT, x DOUBLE, ok BOOLEAN, day DATE, ts TIMESTAMP"
+
+
+def load(path: Path, schema: str | None = SCHEMA, **settings: object) -> tuple[list[tuple[object, ...]], int]:
+    connection = connect()
+    source = Source("visits", **{"format": "parquet", "schema": schema, **settings})  # type: ignore[arg-type]
+    rows: list[tuple[object, ...]] = []
+    malformed = 0
+    for chunk in InputReader(connection, source).files([path]):
+        columns = ", ".join(f'epoch_us("{name}")' if kind.name == "timestamp" else f'"{name}"' for name, kind in chunk.table.columns)
+        rows += connection.sql(f'SELECT {columns} FROM "{chunk.table.view}"').fetchall()
+        malformed += chunk.malformed
+    return rows, malformed
+
+
+def text(path: Path, content: str) -> Path:
+    path.write_text(content, encoding="utf-8", newline="")
+    return path
+
+
+def test_json_lines(tmp_path: Path) -> None:
+    lines = [
+        '{"name": "a", "n": 1, "x": 1.5, "ok": true, "day": "2024-02-29", "ts": "2024-02-29T12:00:00Z"}',
+        '{"name": null, "x": 2, "extra": [1]}',
+        '{"name": 12, "n": -0}',
+        '{"name": "é\\n\\u00e9", "x": "NaN", "ts": 1}',
+        "",
+        "   ",
+        "{}",
+    ]
+    rows, malformed = load(text(tmp_path / "a.json", "\r\n".join(lines)))
+    assert malformed == 0
+    assert [row[:3] for row in rows[:3]] == [("a", 1, 1.5), (None, None, 2.0), ("12", 0, None)]
+    assert rows[0][3] is True and str(rows[0][4]) == "2024-02-29" and rows[0][5] == 1_709_208_000_000_000
+    assert rows[3][0] == "é\né" and rows[3][5] == 1_000_000 and rows[4] == (None,) * 6
+
+
+MALFORMED_JSON = r"""
+{|no json|[1]|5|"text"|{"n": 1.5}|{"n": "1"}|{"n": 2147483648}|{"ok": 1}|{"ok": "true"}|{"x": "abc"}|{"day": "2023-02-29"}|{"ts": "soon"}|
+{"x": true}|{"n": {}}|{"name": "a"|�|{"n": 1e2}|{"day": 5}|{"x": ""}|{"ts": true}
+"""
+MALFORMED_CSV = "a,1|a,1,1,true,2024-01-01,2024-01-01,more|a,x,1,true,,|a,1.5,,,,|a,,abc,,,|a,,,maybe,,|a,,,,2023-02-29,|a,,,,,soon"
+
+
+@pytest.mark.parametrize("line", MALFORMED_JSON.replace("\n", "").split("|"))
+def test_malformed_json_lines_are_counted_and_left_out(tmp_path: Path, line: str) -> None:
+    rows, malformed = load(text(tmp_path / "a.jsonl", f'{{"n": 1}}\n{line}\n{{"n": 2}}\n'))
+    assert [row[1] for row in rows] == [1, 2] and malformed == 1
+
+
+def test_json_keeps_the_letter_case_of_its_names(tmp_path: Path) -> None:
+    rows, malformed = load(text(tmp_path / "a.json", '{"userId": "a", "userid": "b"}'), schema="userId STRING")
+    assert (rows, malformed) == ([("a",)], 0)
+
+
+def test_lines_are_whole_however_the_file_is_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dpsql.local.lines.CHUNK_BYTES", 7)
+    lines = [f'{{"name": "é{i}", "n": {i}}}' for i in range(40)]
+    rows, malformed = load(text(tmp_path / "a.json", "\n".join(lines)))
+    assert [row[:2] for row in rows] == [(f"é{i}", i) for i in range(40)] and malformed == 0
+
+
+def test_compressed_json(tmp_path: Path) -> None:
+    with gzip.open(tmp_path / "a.json.gz", "wt") as file:
+        file.write('{"n": 1}\n{"n": 2}')
+    assert [row[1] for row in load(tmp_path / "a.json.gz")[0]] == [1, 2]
+
+
+def test_csv(tmp_path: Path) -> None:
+    lines = ["a,1,1.5,true,2024-02-29,2024-02-29 12:00:00", '"b,c",-2,1e3,FALSE,,', ",,NaN,,,", '"a\\"b",+3,-Inf,,,', ""]
+    rows, malformed = load(text(tmp_path / "a.csv", "\n".join(lines)))
+    assert malformed == 0
+    assert [row[:4] for row in rows[:2]] == [("a", 1, 1.5, True), ("b,c", -2, 1000.0, False)]
+    assert rows[0][5] == 1_709_208_000_000_000 and rows[2][:2] == (None, None) and rows[3][:3] == ('a"b', 3, float("-inf"))
+
+
+def test_csv_with_a_header_and_other_separators(tmp_path: Path) -> None:
+    path = text(tmp_path / "data.txt", "name;n\n'x;y';1\n")
+    options = (("header", "true"), ("quote", "'"), ("sep", ";"))
+    assert load(path, schema="name STRING, n INT", format="csv", options=options) == ([("x;y", 1)], 0)
+
+
+@pytest.mark.parametrize("line", MALFORMED_CSV.split("|"))
+def test_malformed_csv_lines_are_counted_and_left_out(tmp_path: Path, line: str) -> None:
+    rows, malformed = load(text(tmp_path / "a.csv", f"x,1,,,,\n{line}\ny,2,,,,\n"))
+    assert [row[:2] for row in rows] == [("x", 1), ("y", 2)] and malformed == 1
+
+
+def test_an_option_that_we_do_not_know_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="`multiline` works on Spark only"):
+        load(text(tmp_path / "a.csv", "a"), schema="name STRING", options=(("multiLine", "true"),))
+
+
+@pytest.mark.parametrize("name", ["a.json", "a.csv", "empty.jsonl"])
+def test_an_empty_text_file_has_no_rows(tmp_path: Path, name: str) -> None:
+    assert load(text(tmp_path / name, "")) == ([], 0)
+
+
+def test_parquet_with_and_without_a_declared_schema(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"Name": ["a"], "n": pa.array([1], pa.int16()), "more": [[1]]}), tmp_path / "a.parquet")
+    assert load(tmp_path / "a.parquet", schema="n BIGINT, name STRING") == ([(1, "a")], 0)
+    assert load(tmp_path / "a.parquet", schema=None) == ([("a", 1, [1])], 0)
+
+
+@pytest.mark.parametrize(
+    ("schema", "words"),
+    [
+        ("name STRING, other STRING", "column `other` of source `visits` is missing; it has n, name"),
+        ("name INT", "column `name` has type STRING, but source `visits` declares INT"),
+        ("n SMALLINT", "column `n` has type BIGINT, but source `visits` declares SMALLINT"),
+    ],
+)
+def test_columns_that_do_not_fit_the_schema(tmp_path: Path, schema: str, words: str) -> None:
+    pq.write_table(pa.table({"name": ["secret value"], "n": [1]}), tmp_path / "a.parquet")
+    with pytest.raises(DataError, match=words) as caught:
+        load(tmp_path / "a.parquet", schema=schema)
+    assert "secret" not in str(caught.value)
+
+
+def test_files_that_cannot_be_read(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="no such file"):
+        load(tmp_path / "none.parquet")
+    with pytest.raises(DataError, match="not a readable Parquet file"):
+        load(text(tmp_path / "torn.parquet", "PAR1 secret"), schema=None)
+    with pytest.raises(DataError, match="format text is read on Spark only"):
+        load(text(tmp_path / "a.txt", "x"), format="text")
+    with pytest.raises(ConfigError, match=r"needs `schema`.* at sources\.visits"):
+        load(text(tmp_path / "a.json", "{}"), schema=None)
+
+
+def test_a_damaged_page_is_no_traceback(tmp_path: Path) -> None:
+    from dpsql.compiled import compile_query
+    from dpsql.config import Sources
+    from dpsql.local.rows import RowReader
+    from tests.local.conftest import SQL, visits
+
+    path = tmp_path / "visits.parquet"
+    pq.write_table(visits(), path)
+    content = bytearray(path.read_bytes())
+    content[100:4000] = bytes(3900)
+    path.write_bytes(content)
+    query = compile_query(
+        SQL, Sources((Source("visits", "parquet", str(path), event_time="ts", privacy_unit=("user_id",), max_users=1000, max_keys=1000),))
+    )
+    with pytest.raises(DataError, match="the input of `visits` cannot be read"):
+        list(RowReader(query.plan, query.sources, b"0" * 16, {}).files([path]))
+
+
+def test_frames_of_pandas(tmp_path: Path) -> None:
+    connection = connect()
+    frame = pd.DataFrame({"name": ["a", None], "n": [1, None], "ts": pd.to_datetime(["2024-02-29 12:00", None])})
+    chunk = InputReader(connection, Source("visits", "parquet", schema="name STRING, n INT, ts TIMESTAMP")).frame(frame)
+    rows = connection.sql(f'SELECT name, n, epoch_us(ts) FROM "{chunk.table.view}"').fetchall()
+    assert rows == [("a", 1, 1_709_208_000_000_000), (None, None, None)]
+    with pytest.raises(DataError, match="no Arrow table and no DataFrame"):
+        InputReader(connection, Source("visits", "parquet")).frame(pd.DataFrame({"mixed": [1, "secret"]}))
+    with pytest.raises(DataError, match="no Arrow table and no DataFrame"):
+        InputReader(connection, Source("visits", "parquet")).frame([1, 2])
+
+
+def test_which_files_a_source_has(tmp_path: Path) -> None:
+    for name in ("b.parquet", "a.parquet", "_tmp/c.parquet", ".hidden", "sub/d.parquet"):
+        (tmp_path / "data" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "data" / name).touch()
+    source = Source("visits", "parquet", str(tmp_path / "data"))
+    names = ["a.parquet", "b.parquet", "sub/d.parquet"]
+    assert source_files(source, {}) == [tmp_path / "data" / name for name in names]
+    assert source_files(source, {"visits": [tmp_path / "data" / "b.parquet"]}) == [tmp_path / "data" / "b.parquet"]
+    assert source_files(Source("visits", "parquet", str(tmp_path / "data" / "*.parquet")), {}) == [
+        tmp_path / "data" / name for name in names[:2]
+    ]
+    with pytest.raises(DataError, match="no such file or folder"):
+        source_files(Source("visits", "parquet", str(tmp_path / "none")), {})
+    with pytest.raises(DataError, match="add --input visits=FILE"):
+        source_files(Source("visits", "kafka"), {})
+    with pytest.raises(DataError, match="is at s3://"):
+        source_files(Source("visits", "parquet", "s3://bucket/x"), {})
+
+
+def test_a_delta_table_has_the_files_of_its_newest_version(tmp_path: Path) -> None:
+    from deltalake import write_deltalake
+
+    table = tmp_path / "delta"
+    write_deltalake(str(table), pa.table({"n": [1]}))
+    write_deltalake(str(table), pa.table({"n": [2]}), mode="overwrite")
+    source = Source("visits", "delta", str(table))
+    assert [pq.read_table(file).column("n").to_pylist() for file in source_files(source, {})] == [[2]]
+    assert [pq.read_table(file).column("n").to_pylist() for file in source_files(source, {}, version=0)] == [[1]]

@@ -1,0 +1,146 @@
+"""The same files on both engines: the same lines are malformed, the others have the same values, and the records are the same bytes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from dpsql.local.rows import RowReader
+from tests.local.conftest import Compile, visits
+from tests.local.test_inputs import MALFORMED_CSV, MALFORMED_JSON, SCHEMA, load
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+JSON_LINES = r"""
+{"name": "a", "n": 1, "x": 1.5, "ok": true, "day": "2024-02-29", "ts": "2024-02-29T12:00:00Z"}
+{"name": null, "n": null, "x": null, "ok": null, "day": null, "ts": null}
+{"x": 2, "extra": {"deep": [1, 2]}}
+{"name": 12}
+{"name": true}
+{"name": {"a": 1}}
+{"name": [1, "b"]}
+{"name": "é\n\u00e9 \"q\" \\"}
+{"name": ""}
+{"n": -0}
+{"n": 2147483647}
+{"n": -2147483648}
+{"x": "NaN"}
+{"x": "Infinity"}
+{"x": "-INF"}
+{"x": NaN}
+{"x": -Infinity}
+{"x": 1e400}
+{"x": -0.0}
+{"x": 12345678901234567890}
+{"ok": false}
+{"day": "2024-2-9"}
+{"day": "2024"}
+{"ts": "2024-02-29"}
+{"ts": "2024-02-29 12:00:00.123456+01:00"}
+{"ts": "2024-02-29 25:00:00"}
+{"ts": 1709208000}
+{"ts": -1}
+{"ts": 1.5}
+  {"n": 3}
+{"n": 4} trailing
+{"n": 5,}
+{n: 6}
+{"n": 7
+{"name": 1.50, "n": 1}
+{"name": {"a" : [1,  2]}, "n": 2}
+{"name": "x, }", "n": 3}
+{"name": ",]"}
+{"n": 1, "n": 2}
+{"name": 1, "name": 2.0}
+{"n": 01}
+{"x": +1}
+{"x": .5}
+{"x": 1.}
+{"name": "\q"}
+{"name": "\ud83d\ude00"}
+[{"n": 1}, {"n": 2}]
+[1]
+[{"n": 1}, 5]
+[{"n": 1}
+[{"n": "x"}, {"n": 2}]
+{"name": "a"} {"name": "b"}
+{"name" : "spaced" , "n" : 1 }
+{"N": 1}
+{"name": tru}
+{"n": 1.0}
+{"ok": "false"}
+{"ts": "2024-02-29T12:00:00.123456789Z"}
+"""
+CSV_LINES = """
+a,1,1.5,true,2024-02-29,2024-02-29 12:00:00
+,,,,,
+"",,,,,
+"b,c",-2,1e3,FALSE,2024-2-9,2024-02-29T12:00:00Z
+"a\\"b",+3,-Inf,,,
+x y , 4,,,,
+é,,NaN,,,
+a, ,,,,
+a,,Infinity,,,
+a,,1d,,,
+a,,.5,True,,
+a,2147483648,,,,
+a,,,,2024,2024-02
+a,-0,-0.0,,,
+a,,,,,1709208000
+a,,,yes,,
+a,,nan,,,
+"""
+
+
+def on_spark(spark: SparkSession, kind: str, path: Path) -> tuple[list[tuple[object, ...]], int]:
+    from dpsql.streaming.session import run_session
+
+    reader = run_session(spark, 1).read.format(kind).options(mode="PERMISSIVE", columnNameOfCorruptRecord="corrupt", maxPartitionBytes="1g")
+    table = reader.schema(f"{SCHEMA}, corrupt STRING").load(str(path)).coalesce(1).toArrow()
+    table = table.set_column(5, "ts", table.column("ts").cast(pa.timestamp("us", tz="UTC")).cast(pa.int64()))
+    rows = [tuple(row.values()) for row in table.to_pylist()]
+    return [row[:-1] for row in rows if row[-1] is None], sum(row[-1] is not None for row in rows)
+
+
+@pytest.mark.parametrize(("kind", "lines", "malformed"), [("json", JSON_LINES, MALFORMED_JSON), ("csv", CSV_LINES, MALFORMED_CSV)])
+def test_text_files(spark: SparkSession, tmp_path: Path, kind: str, lines: str, malformed: str) -> None:
+    every = [line for line in lines.strip("\n").split("\n") + malformed.replace("\n", "").split("|") if line]
+    differ = {}
+    # One file for each line, read at once on Spark and singly here
+    for number, line in enumerate(every):
+        (tmp_path / f"{number:03d}.{kind}").write_text(line + "\n", encoding="utf-8")
+        here = load(tmp_path / f"{number:03d}.{kind}")
+        there = on_spark(spark, kind, tmp_path / f"{number:03d}.{kind}")
+        if repr(here) != repr(there):
+            differ[line] = (there, here)
+    assert not differ
+
+
+def test_records_are_the_same_bytes(spark: SparkSession, compile_on: Compile, tmp_path: Path) -> None:
+    from dpsql.streaming.rows import records
+    from dpsql.streaming.session import run_session
+
+    table = visits(500)
+    columns = {
+        "user_id": pa.array([None, "", "é", "x" * 4092, "x" * 4093] + ["u"] * 495),
+        "page": pa.array([None, "", "/ä", "p" * 5000, "p"] * 100),
+        "seconds": pa.array([None, float("nan"), float("inf"), -0.0, 1e300] * 100),
+    }
+    for name, values in columns.items():
+        table = table.set_column(table.column_names.index(name), name, values)
+    pq.write_table(table, tmp_path / "visits.parquet")
+    text = compile_on().text.replace("page, COUNT(*)", "lower(concat(page, user_id)) AS a, CAST(hour(ts) AS STRING) AS h, COUNT(*)")
+    query = compile_on(text.replace("'1 day'), page", "'1 day'), a, h"))
+    session = run_session(spark, 1)
+    session.read.parquet(str(tmp_path / "visits.parquet")).createOrReplaceTempView("visits")
+    there = records(session, query.plan, b"s" * 16, 4).frame.drop("bucket").toArrow()
+    here = pa.concat_tables(RowReader(query.plan, query.sources, b"s" * 16, {}).files([tmp_path / "visits.parquet"]))
+    kept = here.filter(pa.compute.equal(here.column("drop"), 0)).drop_columns(["drop"])
+    order = [("ts", "ascending")]
+    assert sorted(map(repr, kept.sort_by(order).to_pylist())) == sorted(map(repr, there.sort_by(order).to_pylist()))
+    assert 0 < kept.num_rows < here.num_rows

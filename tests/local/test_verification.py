@@ -1,0 +1,176 @@
+"""`verify` on a lake as the Spark engine leaves it, made here without Spark; and once on a real run."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from dpsql.compiled import Query
+from dpsql.errors import DataError, LakeError
+from dpsql.lake import Lake, Run
+from dpsql.local.engine import Feeder
+from dpsql.local.histogram import histogram
+from dpsql.local.rows import RowReader
+from dpsql.local.verification import Verification, count_differences, verify_run
+from dpsql.secret import Secret
+from tests.local.conftest import DAY, HOUR, RUN, Compile, visits
+from udfs.contribution_bounding import Clock
+from udfs.grid import NO_CLOCK
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+CATCH_UPS = (((0, [0]), (1, [1, 2])), DAY + 13 * HOUR), (((3, [3]),), DAY + 24 * HOUR)
+"""Of two catch-ups: the micro-batches with their files, and until when."""
+
+
+@dataclass
+class Published:
+    """A run in a lake."""
+
+    lake: Lake
+    run: Run
+    query: Query
+    secret: Secret
+
+    @property
+    def private(self) -> Path:
+        return Path(self.lake.private("visits"))
+
+    def verify(self) -> Verification:
+        return verify_run(self.lake, "visits", self.run, self.query, self.secret)
+
+
+@pytest.fixture
+def published(compile_on: Compile, secret: Secret, tmp_path: Path) -> Published:
+    """Two catch-ups over four files, published the way Spark does it."""
+    query, table = compile_on(), visits()
+    folder = tmp_path / "with space" / "visits"
+    folder.mkdir(parents=True)
+    files = [folder / f"part-{i}.parquet" for i in range(4)]
+    for i, file in enumerate(files):
+        pq.write_table(table.slice(i * 1000, 1000), file)
+    lake = Lake(tmp_path / "lake")
+    run = Run("visits", RUN, query.plan.identity, secret.check(), query.text, {}, "2024-03-01T00:00:00+00:00")
+    case = Published(lake, run, query, secret)
+    reader, feeder = (
+        RowReader(query.plan, query.sources, secret.salt(RUN), {}),
+        Feeder(query.plan, secret.noise_key(RUN, query.plan.identity), (2, 3)),
+    )
+    closed, released, listed, ticks, log = NO_CLOCK, [], [], [], ["v1"]
+    for batches, until in CATCH_UPS:
+        for batch, numbers in batches:
+            feeder.micro_batch(pa.concat_tables(reader.files([files[n] for n in numbers])), Clock(closed, until + 6 * HOUR))
+            uris = [files[n].as_uri() for n in numbers]
+            log += [
+                json.dumps({"path": uri, "timestamp": files[n].stat().st_mtime_ns // 1_000_000, "batchId": batch})
+                for uri, n in zip(uris, numbers, strict=True)
+            ]
+            listed += [{"operator": "admission", "generation": 1, "batch": batch, "bucket": -1, "detail": json.dumps({"files": uris})}]
+            listed += [{"operator": "release", "generation": 1, "batch": batch, "bucket": -1, "detail": "{}"}]
+        released += feeder.tick(until)
+        ticks += [{"kind": 1, "batch": batches[-1][0], "closed_us": until, "bucket": bucket} for bucket in range(3)]
+        closed = until
+    write_deltalake(lake.histogram("visits"), histogram(query.plan, released, reader.key_types))
+    case.private.mkdir(parents=True)
+    write_deltalake(
+        str(case.private / "contributions"), pa.Table.from_pylist([*ticks, {"kind": 0, "batch": 0, "closed_us": 0, "bucket": 0}])
+    )
+    write_deltalake(str(case.private / "files"), pa.Table.from_pylist(listed))
+    (case.private / "checkpoints/admission/sources/0").mkdir(parents=True)
+    (case.private / "checkpoints/admission/sources/0/3").write_text("\n".join(log))
+    (case.private / "catch_up.json").write_text(json.dumps({"version": 1, "number": 2, "until_us": closed, "released": True, "static": {}}))
+    return case
+
+
+def test_a_run_is_recomputed_row_by_row(published: Published) -> None:
+    found = published.verify()
+    assert found.identical and found.published == found.recomputed > 20 and found.differences == 0
+
+
+def test_one_changed_bit_is_found(published: Published) -> None:
+    table = DeltaTable(published.lake.histogram("visits")).to_pyarrow_table()
+    values = table.column("time_spent").to_numpy().copy()
+    values[3] = values[3] + 2.0**-20
+    write_deltalake(published.lake.histogram("visits"), table.set_column(9, "time_spent", pa.array(values)), mode="overwrite")
+    found = published.verify()
+    assert not found.identical and found.differences == 2 and found.published == found.recomputed
+
+
+def test_rows_too_few_or_twice_are_found(published: Published) -> None:
+    table = DeltaTable(published.lake.histogram("visits")).to_pyarrow_table()
+    write_deltalake(published.lake.histogram("visits"), pa.concat_tables([table.slice(2), table.slice(5, 1)]), mode="overwrite")
+    assert published.verify().differences == 3
+
+
+def test_a_source_file_that_is_gone(published: Published) -> None:
+    file = Path(str(published.query.source.path)).parent / "with space" / "visits" / "part-1.parquet"
+    file.unlink()
+    with pytest.raises(DataError, match=r"part-1\.parquet: the run has read this file, and it is gone"):
+        published.verify()
+
+
+def test_a_source_file_that_was_changed(published: Published) -> None:
+    file = Path(str(published.query.source.path)).parent / "with space" / "visits" / "part-2.parquet"
+    pq.write_table(visits().slice(0, 1000), file)
+    with pytest.raises(DataError, match=r"part-2\.parquet: was changed after the run had read it"):
+        published.verify()
+
+
+def test_another_secret_or_query_is_refused(published: Published) -> None:
+    published.secret = Secret(b"t" * 32)
+    with pytest.raises(LakeError, match="another secret"):
+        published.verify()
+
+
+def test_an_interrupted_catch_up_is_to_be_finished_first(published: Published) -> None:
+    (published.private / "catch_up.json").write_text(json.dumps({"version": 1, "released": False, "static": {}}))
+    with pytest.raises(LakeError, match="interrupted"):
+        published.verify()
+
+
+def test_before_the_first_tick_there_is_nothing_to_verify(published: Published) -> None:
+    write_deltalake(
+        str(published.private / "contributions"),
+        pa.Table.from_pylist([{"kind": 0, "batch": 0, "closed_us": 0, "bucket": 0}]),
+        mode="overwrite",
+    )
+    with pytest.raises(LakeError, match="no trigger has passed yet"):
+        published.verify()
+
+
+def test_a_stream_that_is_not_made_of_files(published: Published) -> None:
+    row = {"operator": "admission", "generation": 1, "batch": 9, "bucket": -1, "detail": json.dumps({"offsets": ["{}"]})}
+    write_deltalake(str(published.private / "files"), pa.Table.from_pylist([row]), mode="append")
+    with pytest.raises(DataError, match="only runs over a source of files"):
+        published.verify()
+
+
+def test_differences_are_of_bits() -> None:
+    a = pa.table({"x": [0.0, 1.0, None], "k": ["a", None, "b"]})
+    assert count_differences(a, a.take(pa.array([2, 0, 1]))) == 0
+    assert count_differences(a, a.set_column(0, "x", pa.array([-0.0, 1.0, None]))) == 2
+    assert count_differences(a, a.select(["k"])) == 6
+
+
+def test_a_run_of_spark_is_identical(spark: SparkSession, compile_on: Compile, secret: Secret, tmp_path: Path) -> None:
+    from dpsql.lake import open_run
+    from dpsql.ledger import Ledger
+    from dpsql.streaming.job import run as run_on_spark
+
+    query, table, lake = compile_on(options=(("maxFilesPerTrigger", "1"),)), visits(), Lake(tmp_path / "lake")
+    run = open_run(lake, "visits", query, secret, Ledger(tmp_path / "ledger"), query.source)
+    (tmp_path / "visits").mkdir()
+    for i in range(2):
+        for j in range(2):
+            pq.write_table(table.slice((2 * i + j) * 1000, 1000), tmp_path / "visits" / f"part-{i}{j}.parquet")
+        run_on_spark(spark, query, run, lake, secret, until_caught_up=True, until_us=DAY + (13 + 11 * i) * HOUR, buckets=(2, 3))
+    found = verify_run(lake, "visits", run, query, secret)
+    assert found.identical and found.published > 20

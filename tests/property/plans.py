@@ -1,0 +1,63 @@
+"""ParsedQuery and Source values made without the parser: the tests of planning and release need no SQL."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dpsql.config import Source
+from dpsql.query import (
+    Aggregate,
+    AggregateFunction,
+    ContributionPeriod,
+    CounterName,
+    GroupSelection,
+    Key,
+    ParsedQuery,
+    ReleaseRule,
+    WindowSpec,
+)
+
+HOUR = 3_600_000_000
+DAY = 24 * HOUR
+
+COUNT = Aggregate("views", AggregateFunction.COUNT_ROWS)
+VALID = Aggregate("known", AggregateFunction.COUNT, "seconds")
+USERS = Aggregate("visitors", AggregateFunction.COUNT_DISTINCT_UNIT)
+SUM = Aggregate("time_spent", AggregateFunction.SUM, "seconds", (0.0, 60.0))
+
+
+def source(**changes: Any) -> Source:
+    """The stream `visits`; its users and keys cost next to nothing of delta = 1e-9."""
+    return Source(**({"name": "visits", "format": "parquet", "max_users": 1_000_000, "max_keys": 10_000} | changes))
+
+
+def query(**changes: Any) -> ParsedQuery:
+    """One day in hours, C = 4, COUNT(*), COUNT(DISTINCT unit) and SUM; any field can be changed."""
+    rows = changes.get("max_rows_contributed", 4)
+    fields: dict[str, Any] = {
+        "epsilon": 6.0,
+        "delta": 1e-9,
+        "privacy_unit": ("user_id",),
+        "max_rows_contributed": rows,
+        "max_rows_per_group": rows,
+        "max_groups_contributed": rows,
+        "contribution_period": ContributionPeriod.WINDOW,
+        "window": WindowSpec("ts", DAY, DAY, 0),
+        "trigger_interval_us": HOUR,
+        "allowed_lateness_us": 0,
+        "max_ahead_us": HOUR,
+        "min_privacy_units_per_group": 1,
+        "group_selection_strategy": GroupSelection.THRESHOLD,
+        "public_groups": None,
+        "group_selection_share": None,
+        "release": ReleaseRule.EVERY_TRIGGER,
+        "counter": CounterName.BLT,
+        "selection_weight_decay": 0.5,
+        "keys": (Key("page", "page"),),
+        "aggregates": (COUNT, USERS, SUM),
+        "from_sql": "FROM visits",
+        "stream": "visits",
+        "static_sources": (),
+        "columns_in_order": ("page", "views", "visitors", "time_spent"),
+    }
+    return ParsedQuery(**(fields | changes))

@@ -1,0 +1,271 @@
+"""The obvious meaning of the two steps, on plain lists and dicts, one record at a time: slow, and readable next to the design.
+
+It shares no code with `udfs` but the parameter values, so a bug there is not repeated here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+from tests.property.noise_paths import unit_path
+from udfs.contribution_bounding import DROP_REASONS, BoundingParameters, Increment
+from udfs.counters import Counter as NoiseCounter
+from udfs.grid import Grid
+from udfs.perturbation import OutputColumn
+from udfs.release import ReleaseParameters
+
+MASK = (1 << 64) - 1
+Group = tuple[int, int]
+"""(window start, key)."""
+
+
+@dataclass(frozen=True)
+class Record:
+    """One row of docs/interfaces.md; `values` are a0, a1, ..."""
+
+    user: int
+    ts: int
+    key: int
+    values: tuple[float, ...] = ()
+    drop: int = 0
+
+    @property
+    def key_bytes(self) -> bytes:
+        name = str(self.key).encode()
+        return b"%04d" % len(name) + name
+
+
+@dataclass(frozen=True)
+class Admitted:
+    """One copy of a record that survived bounding (one per window), and what it adds to its group."""
+
+    record: Record
+    window: int
+    trigger: int
+    weight: int
+    first: bool
+    increments: tuple[int, ...]
+
+    @property
+    def group(self) -> Group:
+        return self.window, self.record.key
+
+
+def windows_of(ts: int, grid: Grid) -> list[int]:
+    """Starts of the windows that hold an event time, newest first."""
+    start = grid.offset_us + (ts - grid.offset_us) // grid.slide_us * grid.slide_us
+    while start + grid.slide_us <= ts:
+        start += grid.slide_us
+    found = []
+    while start > ts - grid.window_us:
+        found.append(start)
+        start -= grid.slide_us
+    return found
+
+
+def period_of(ts: int, p: BoundingParameters) -> int:
+    """Start of the contribution period: as long as the window, or one for the whole stream."""
+    return p.grid.offset_us + (ts - p.grid.offset_us) // p.grid.window_us * p.grid.window_us if p.renews else 0
+
+
+def trigger_of(ts: int, window: int, grid: Grid, closed_us: int) -> int | None:
+    """The first grid point after the event time that is not closed yet; None if there is none."""
+    for i in range(1, grid.horizon + 1):
+        point = window + i * grid.trigger_us
+        if point > ts and point > closed_us:
+            return i
+    return None
+
+
+def increment(values: Sequence[float], rule: Increment, first: bool) -> int:
+    """What one record adds to one perturbation, in grid units."""
+    if rule.rule == "rows":
+        return 1
+    if rule.rule == "users":
+        return int(first)
+    x = values[rule.argument]
+    if math.isnan(x):
+        return 0
+    if rule.rule == "valid":
+        return 1
+    if math.isinf(x):
+        return rule.upper if x > 0 else rule.lower
+    steps = (x - rule.centre) / rule.grid
+    return rule.upper if steps >= rule.upper else rule.lower if steps <= rule.lower else round(steps)
+
+
+def digest(record: Record, increments: Sequence[int]) -> int:
+    """The order of a user's records with one event time, in Python integers: splitmix64's finaliser chained over the columns."""
+    mixed = record.user & MASK
+    for column in (record.key, *increments):
+        mixed ^= column & MASK
+        mixed = mixed * 0x9E3779B97F4A7C15 & MASK
+        mixed = (mixed ^ mixed >> 30) * 0xBF58476D1CE4E5B9 & MASK
+        mixed = (mixed ^ mixed >> 27) * 0x94D049BB133111EB & MASK
+        mixed ^= mixed >> 31
+    return mixed
+
+
+@dataclass
+class Allowance:
+    """What one user has used up of one period: records per key, groups in order of first use, records in all."""
+
+    keys: Counter[int] = field(default_factory=Counter)
+    groups: list[Group] = field(default_factory=list)
+    rows: int = 0
+
+
+@dataclass
+class Bounder:
+    """Contribution bounding that never forgets: what a user has used up in a period stays used up."""
+
+    p: BoundingParameters
+    used: dict[tuple[int, int], Allowance] = field(default_factory=lambda: defaultdict(Allowance))
+    drops: Counter[str] = field(default_factory=Counter)
+
+    def admit(self, records: Iterable[Record], closed_us: int, latest_us: int) -> list[Admitted]:
+        """One micro-batch: a user's records by (event time, digest), each against the three bounds, then a copy for each open window."""
+
+        def order(record: Record) -> tuple[int, int]:
+            return record.ts, digest(record, [increment(record.values, rule, True) for rule in self.p.increments])
+
+        timely = [r for r in records if self._timely(r, closed_us, latest_us)]
+        return [copy for r in sorted(timely, key=order) if self._within_bounds(r) for copy in self._copies(r, closed_us)]
+
+    def _open(self, record: Record, closed_us: int) -> list[tuple[int, int, int]]:
+        """(number of the copy, window, trigger) of the windows that exist and are open."""
+        grid, first = self.p.grid, self.p.first_window_us
+        found = [(i, w, trigger_of(record.ts, w, grid, closed_us)) for i, w in enumerate(windows_of(record.ts, grid))]
+        return [(i, w, t) for i, w, t in found if t is not None and (first is None or w >= first)]
+
+    def _timely(self, record: Record, closed_us: int, latest_us: int) -> bool:
+        if record.drop:
+            self.drops[DROP_REASONS[record.drop - 1]] += 1
+        elif self.p.public_keys is not None and record.key not in self.p.public_keys:
+            self.drops["not_a_public_group"] += 1
+        elif record.ts > latest_us:
+            self.drops["too_far_ahead"] += 1
+        elif not self._open(record, closed_us):
+            self.drops["window_closed"] += 1
+        else:
+            return True
+        return False
+
+    def _within_bounds(self, record: Record) -> bool:
+        mine = self.used[record.user, period_of(record.ts, self.p)]
+        new = record.key not in mine.keys
+        if (
+            mine.keys[record.key] >= self.p.max_rows_per_group
+            or (new and len(mine.keys) >= self.p.max_groups)
+            or mine.rows >= self.p.max_rows
+        ):
+            self.drops["bounds"] += 1
+            return False
+        mine.keys[record.key] += 1
+        mine.rows += 1
+        return True
+
+    def _copies(self, record: Record, closed_us: int) -> list[Admitted]:
+        mine = self.used[record.user, period_of(record.ts, self.p)]
+        windows = -(-self.p.grid.window_us // self.p.grid.slide_us)
+        out = []
+        for copy, window, trigger in self._open(record, closed_us):
+            group = (window, record.key)
+            first = group not in mine.groups
+            if first and len(mine.groups) >= windows * min(self.p.max_rows, self.p.max_groups):
+                continue
+            mine.groups += [group] * first
+            rank = (mine.rows - 1) * windows + copy if self.p.by_user else len(mine.groups) - 1
+            weight = self.p.weights[rank] if first or self.p.by_user else 0
+            increments = tuple(increment(record.values, rule, first) for rule in self.p.increments)
+            out.append(Admitted(record, window, trigger, weight, first, increments))
+        return out
+
+
+Cells = dict[tuple[int, ...], tuple[int, ...]]
+"""(window, trigger, key) -> (weight, users, increments...); with rounds the cell also names the user."""
+
+
+def sums(admitted: Iterable[Admitted], by_user: bool = False) -> Cells:
+    """What a whole run's contributions add up to. With rounds a user counts once per cell, with its largest weight."""
+    out: Cells = {}
+    for a in admitted:
+        cell = (a.window, a.trigger, a.record.key, *([a.record.user] if by_user else []))
+        weight, *others = out.get(cell, (0,) * (2 + len(a.increments)))
+        added = (int(a.first), *a.increments)
+        out[cell] = (max(weight, a.weight) if by_user else weight + a.weight, *(x + y for x, y in zip(others, added, strict=True)))
+    return out
+
+
+Noise = Callable[[int, int, int, int, int, int], float]
+"""(window, key, mechanism, round, step, number) -> standard normal."""
+Row = tuple[int, int, bytes, tuple[float | None, ...]]
+"""(window, trigger, key bytes, released values)."""
+
+
+def released(admitted: Sequence[Admitted], p: ReleaseParameters, closed_us: int, noise: Noise | None = None) -> list[Row]:
+    """All rows of triggers up to closed_us, in the order of the table; every key is tested at every trigger, nothing sleeps.
+
+    Without `noise` everything is exact: a group appears from the first trigger on at which its weight reaches tau.
+    """
+    groups = {a.group: a.record.key_bytes for a in admitted}
+    if p.public:
+        windows = {w for w in range(p.public.first_window_us, closed_us + 1, p.grid.slide_us)}
+        groups = {(w, k): name for w in windows for k, name in zip(p.public.keys, p.public.key_bytes, strict=True)}
+    rows = []
+    for (window, key), name in groups.items():
+        mine = [a for a in admitted if a.group == (window, key)]
+        shown = _shown(mine, window, key, p, noise)
+        for i in range(1, p.grid.horizon + 1):
+            if window + i * p.grid.trigger_us <= closed_us and i in shown:
+                totals = [sum(a.increments[j] for a in mine if a.trigger <= i) for j in range(len(p.perturbations))]
+                paths = [_path(q.counter, i, window, key, q.mechanism, 0, noise) * (q.sigma / q.grid) for q in p.perturbations]
+                values = [v + round(x) for v, x in zip(totals, paths, strict=True)]
+                rows.append((window, i, name, tuple(_output(column, values) for column in p.columns)))
+    return sorted(rows, key=lambda row: row[:3])
+
+
+def _shown(mine: Sequence[Admitted], window: int, key: int, p: ReleaseParameters, noise: Noise | None) -> set[int]:
+    """Triggers at which a group is released."""
+    every = range(1, p.grid.horizon + 1)
+    s = p.selection
+    if s is None:
+        return set(every)
+    shown: set[int] = set()
+    users: dict[object, int] = {}
+    round_ = 0
+    for i in every:
+        if shown and not s.rounds:
+            shown.add(i)
+            continue
+        now = [a for a in mine if a.trigger == i]
+        if s.rounds:
+            for user in {a.record.user for a in now} - set(users):
+                users[user] = max(a.weight for a in now if a.record.user == user)
+        else:
+            users |= {(i, n): a.weight for n, a in enumerate(now) if a.first}
+        path = s.sigma * _path(s.counter, i, window, key, 0, round_, noise)
+        if users and len(users) >= s.min_users and path >= (s.thresholds[i - 1] - sum(users.values())) / 2**20:
+            shown.add(i)
+            if s.rounds:
+                users, round_ = {}, round_ + 1
+    return shown
+
+
+def _output(column: OutputColumn, values: Sequence[int]) -> float | None:
+    first = values[column.perturbations[0]]
+    if column.kind == "count":
+        return first
+    if column.kind == "sum":
+        return first * column.grids[0]
+    count = values[column.perturbations[1]]
+    return None if count < 1 else min(max(column.centre + first * column.grids[0] / count, column.bounds[0]), column.bounds[1])
+
+
+def _path(counter: NoiseCounter, trigger: int, window: int, key: int, mechanism: int, round_: int, noise: Noise | None) -> float:
+    if noise is None:
+        return 0.0
+    return unit_path(counter, trigger, lambda step, number: noise(window, key, mechanism, round_, step, number))

@@ -1,0 +1,76 @@
+"""The golden queries: what `parse_query` says of each, and where it is written down."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from unittest import mock
+
+from dpsql.config import Source, load_sources
+from dpsql.errors import QueryError
+from dpsql.query import ParsedQuery
+from dpsql.sql import not_yet, parse_query
+
+FOLDER = Path(__file__).resolve().parents[1] / "golden"
+EXAMPLES = FOLDER.parents[1] / "conf" / "queries"
+
+
+@dataclass(frozen=True)
+class Golden:
+    """One query and the folder (kind) it is in."""
+
+    kind: str
+    path: Path
+
+    @property
+    def name(self) -> str:
+        return f"{self.kind}/{self.path.stem}"
+
+    @property
+    def text(self) -> str:
+        return self.path.read_bytes().decode("utf-8")
+
+
+@cache
+def sources() -> Mapping[str, Source]:
+    """The sources of all golden queries."""
+    return load_sources(FOLDER / "sources.yaml")
+
+
+def goldens(kind: str) -> list[Golden]:
+    """All queries of one folder, by name."""
+    return [Golden(kind, path) for path in sorted((FOLDER / kind).glob("*.sql"))]
+
+
+def outcome(golden: Golden) -> str:
+    """The message of a refused query, the dump of an accepted one."""
+    try:
+        return dump(parse_query(golden.text, sources(), golden.path.name))
+    except QueryError as error:
+        return f"{error}\n"
+
+
+def parsed_though_not_yet(golden: Golden) -> ParsedQuery:
+    """The query as a release that runs everything would accept it."""
+    with mock.patch.object(not_yet, "NOT_YET", ()):
+        return parse_query(golden.text, sources(), golden.path.name)
+
+
+def dump(parsed: ParsedQuery) -> str:
+    """A ParsedQuery as JSON."""
+    return json.dumps(dataclasses.asdict(parsed), indent=2, ensure_ascii=False) + "\n"
+
+
+def expectations() -> Iterator[tuple[Golden, Path, str]]:
+    """Every file of expectations and what it should hold: (query, file, text)."""
+    for golden in goldens("accepted"):
+        yield golden, golden.path.with_suffix(".json"), outcome(golden)
+    for golden in goldens("refused"):
+        yield golden, golden.path.with_suffix(".txt"), outcome(golden)
+    for golden in goldens("not_yet"):
+        yield golden, golden.path.with_suffix(".txt"), outcome(golden)
+        yield golden, golden.path.with_suffix(".json"), dump(parsed_though_not_yet(golden))

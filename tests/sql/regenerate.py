@@ -1,0 +1,17 @@
+"""Writes the expectations of the golden queries anew: `python -m tests.sql.regenerate`. Read the difference before you keep it."""
+
+from __future__ import annotations
+
+from tests.sql.golden import expectations
+
+
+def main() -> None:
+    """Write every file whose text changed and name it."""
+    for _, path, text in expectations():
+        if not path.exists() or path.read_bytes().decode("utf-8") != text:
+            path.write_text(text, encoding="utf-8", newline="")
+            print(f"{path.parent.name}/{path.name}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,203 @@
+"""Removing any validation rule must change what is said of a golden query.
+
+Rules are functions of the draft alone, so what a rule adds to a query is found by running it once. Rules kept as data (option checks,
+function families, refused constructs and clauses, signatures, not-yet entries) are removed one by one, and the rules that read them
+run again.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping
+from functools import cache
+from unittest import mock
+
+import pytest
+
+from dpsql.errors import Problem
+from dpsql.sql import (
+    aggregate_rules,
+    aggregates,
+    clause_rules,
+    constructs,
+    from_rules,
+    functions,
+    not_yet,
+    options,
+    parse,
+    rows,
+    rules,
+    select_rules,
+    syntax,
+)
+from dpsql.sql.draft import Draft
+from dpsql.sql.syntax import Refused
+from tests.sql.golden import Golden, goldens, sources
+
+ALL = [golden for kind in ("refused", "not_yet", "accepted") for golden in goldens(kind)]
+
+
+@cache
+def early(golden: Golden) -> tuple[Problem, ...] | None:
+    """The problems of a query that is refused before a draft can be read; None when it has a draft."""
+    try:
+        parse.read_draft(golden.text, sources())
+    except Refused as refused:
+        return refused.problems
+    except RecursionError:
+        return ()
+    return None
+
+
+@cache
+def drafts() -> tuple[Draft, ...]:
+    """Fresh drafts of all queries that have one."""
+    return tuple(parse.read_draft(golden.text, sources()) for golden in ALL if early(golden) is None)
+
+
+def fresh(draft: Draft) -> Draft:
+    """The same draft with nothing read off it yet."""
+    return Draft(draft.text, draft.tokens, draft.select, draft.clause, draft.sources)
+
+
+@cache
+def said() -> Mapping[rules.Rule, tuple[tuple[Problem, ...], ...]]:
+    """What each rule says of each draft."""
+    return {rule: tuple(tuple(rule(draft)) for draft in drafts()) for rule in rules.RULES}
+
+
+def changes(reading: Iterable[rules.Rule]) -> bool:
+    """Whether any of these rules says something else of any draft than it did before the mutation."""
+    for place, draft in enumerate(drafts()):
+        again = fresh(draft)
+        for rule in reading:
+            try:
+                if tuple(rule(again)) != said()[rule][place]:
+                    return True
+            except Exception:
+                return True
+    return False
+
+
+@pytest.mark.parametrize("rule", rules.RULES, ids=lambda rule: rule.__name__)
+def test_rule(rule):
+    for place, draft in enumerate(drafts()):
+        whole = [problem for other in rules.RULES for problem in said()[other][place]]
+        without = [problem for other in rules.RULES if other is not rule for problem in said()[other][place]]
+        if parse.in_text_order(draft.text, whole) != parse.in_text_order(draft.text, without):
+            return
+    pytest.fail("no golden query needs this rule")
+
+
+@pytest.mark.parametrize("rule", [*syntax.TEXT_RULES, *parse.SHAPE_RULES, syntax.control_characters], ids=lambda rule: rule.__name__)
+def test_early_rule(rule):
+    def silent(_: object) -> list[Problem]:
+        return []
+
+    with (
+        mock.patch.object(syntax, "TEXT_RULES", tuple(r for r in syntax.TEXT_RULES if r is not rule)),
+        mock.patch.object(parse, "SHAPE_RULES", tuple(r for r in parse.SHAPE_RULES if r is not rule)),
+        mock.patch.object(syntax, "control_characters", silent if rule is syntax.control_characters else syntax.control_characters),
+    ):
+        for golden in ALL:
+            if before := early(golden):
+                try:
+                    parse.read_draft(golden.text, sources())
+                    return
+                except Refused as refused:
+                    if refused.problems != before:
+                        return
+                except Exception:
+                    return
+    pytest.fail("no golden query needs this rule")
+
+
+CHECKS = [(option, check) for option in options.OPTIONS for check in option.checks]
+
+
+@pytest.mark.parametrize(("option", "check"), CHECKS, ids=lambda part: part.name)
+def test_option_check(option, check):
+    lenient = dataclasses.replace(option, checks=tuple(c for c in option.checks if c is not check))
+    with mock.patch.object(options, "OPTIONS", tuple(lenient if o is option else o for o in options.OPTIONS)):
+        assert changes([clause_rules.option_values])
+
+
+@pytest.mark.parametrize("option", [option for option in options.OPTIONS if option.required], ids=lambda option: option.name)
+def test_required_option(option):
+    lenient = dataclasses.replace(option, required=False)
+    with mock.patch.object(options, "OPTIONS", tuple(lenient if o is option else o for o in options.OPTIONS)):
+        assert changes([clause_rules.required_options])
+
+
+@pytest.mark.parametrize("option", options.OPTIONS, ids=lambda option: option.name)
+def test_option_is_known(option):
+    with mock.patch.object(options, "OPTIONS", tuple(o for o in options.OPTIONS if o is not option)):
+        assert changes([clause_rules.unknown_options])
+
+
+def without(entries: Mapping, name: object) -> dict:
+    return {key: value for key, value in entries.items() if key != name}
+
+
+@pytest.mark.parametrize("family", functions.FAMILIES, ids=lambda family: family.name)
+def test_function_family(family):
+    with mock.patch.object(functions, "FAMILIES", tuple(f for f in functions.FAMILIES if f is not family)):
+        assert changes([rows.refused_families])
+
+
+@pytest.mark.parametrize("kind", constructs.REFUSED_NODES, ids=lambda kind: kind.__name__)
+def test_refused_node(kind):
+    with mock.patch.object(constructs, "REFUSED_NODES", without(constructs.REFUSED_NODES, kind)):
+        assert changes([rows.refused_constructs, aggregate_rules.aggregate_wrappers])
+
+
+@pytest.mark.parametrize("kind", sorted(constructs.ALLOWED_NODES, key=lambda kind: kind.__name__), ids=lambda kind: kind.__name__)
+def test_allowed_node(kind):
+    with mock.patch.object(constructs, "ALLOWED_NODES", constructs.ALLOWED_NODES - {kind}):
+        assert changes([rows.refused_constructs])
+
+
+@pytest.mark.parametrize("clause", constructs.REFUSED_CLAUSES, ids=lambda clause: f"{clause.argument}-{'-'.join(clause.places)}")
+def test_refused_clause(clause):
+    with mock.patch.object(constructs, "REFUSED_CLAUSES", tuple(c for c in constructs.REFUSED_CLAUSES if c is not clause)):
+        assert changes([from_rules.refused_clauses])
+
+
+@pytest.mark.parametrize("name", from_rules.DECORATIONS)
+def test_decoration(name):
+    with mock.patch.object(from_rules, "DECORATIONS", without(from_rules.DECORATIONS, name)):
+        assert changes([from_rules.decorations])
+
+
+@pytest.mark.parametrize("name", sorted(select_rules.RESERVED_NAMES))
+def test_reserved_name(name):
+    with mock.patch.object(select_rules, "RESERVED_NAMES", select_rules.RESERVED_NAMES - {name}):
+        assert changes([select_rules.reserved_names])
+
+
+def _without_foreign(table: str, module: object, rule: Callable) -> None:
+    entries = getattr(module, table)
+    for name in entries:
+        with mock.patch.object(module, table, without(entries, name)):
+            assert changes([rule]), name
+
+
+def test_foreign_options():
+    _without_foreign("FOREIGN_OPTIONS", options, clause_rules.foreign_options)
+
+
+def test_foreign_arguments():
+    with mock.patch.object(aggregate_rules, "FOREIGN_ARGUMENTS", {}):
+        assert changes([aggregate_rules.named_arguments])
+    assert set(aggregates.FOREIGN_ARGUMENTS) == set(aggregate_rules.FOREIGN_ARGUMENTS)
+
+
+@pytest.mark.parametrize("entry", not_yet.NOT_YET, ids=lambda entry: entry.name)
+def test_not_yet_entry(entry):
+    with mock.patch.object(not_yet, "NOT_YET", tuple(e for e in not_yet.NOT_YET if e is not entry)):
+        assert changes([not_yet.not_available_yet])
+
+
+def test_the_mutations_are_not_vacuous():
+    """The tester itself: with nothing removed nothing changes."""
+    assert not changes([clause_rules.option_values, rows.refused_constructs, rows.refused_families, from_rules.refused_clauses])

@@ -1,0 +1,121 @@
+"""Small runs of the Spark engine: data in a folder, a query, a lake, and a fixed run id so that runs can be compared."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import dpsql
+from dpsql.config import Source, Sources
+from dpsql.lake import Lake, Run, read_histogram
+from dpsql.secret import Secret
+from dpsql.streaming.job import run
+from dpsql.streaming.progress import Summary
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+DAY = 86_400_000_000
+START = 19_700 * DAY
+SQL = """
+SELECT WITH DIFFERENTIAL_PRIVACY OPTIONS (
+    epsilon = 20, delta = 1e-6, privacy_unit_column = user_id, max_rows_contributed = 4, trigger_interval = INTERVAL 12 HOURS)
+  page, COUNT(*) AS views, SUM(seconds, contribution_bounds_per_row => (0, 60)) AS total
+FROM visits
+GROUP BY window(ts, '1 day'), page
+"""
+
+
+@dataclass
+class Case:
+    """One query on one folder of files, in a lake of its own."""
+
+    spark: SparkSession
+    folder: Path
+    query: dpsql.Query
+    lake: Lake
+    run_id: Run
+    secret: Secret
+
+    def go(self, until_us: int | None = START + 30 * DAY, **options: Any) -> Summary:
+        """Start the run once."""
+        if "told" in options:
+            options["progress"] = options.pop("told").append
+        return run(self.spark, self.query, self.run_id, self.lake, self.secret, until_caught_up=True, until_us=until_us, **options)
+
+    def histogram(self) -> list[dict[str, Any]]:
+        """All published rows in the order of the table."""
+        return read_histogram(self.lake, self.run_id.name).sort_by([("window_start", "ascending"), ("trigger", "ascending")]).to_pylist()
+
+    @property
+    def private(self) -> Path:
+        return Path(self.lake.private(self.run_id.name))
+
+
+Make = Callable[..., Case]
+Write = Callable[..., None]
+
+
+@pytest.fixture
+def case(spark: SparkSession, tmp_path: Path) -> Iterator[Make]:
+    """Make cases; all of one test share data, secret and run id but not the lake."""
+    secret = Secret(bytes(range(32)))
+    made = 0
+
+    def make(sql: str = SQL, folder: str = "visits", **declared: Any) -> Case:
+        nonlocal made
+        made += 1
+        source = Source(
+            name="visits",
+            format=declared.pop("format", "parquet"),
+            path=declared.pop("path", str(tmp_path / folder)),
+            event_time=declared.pop("event_time", "ts"),
+            privacy_unit=("user_id",),
+            **declared,
+        )
+        query = dpsql.compile(sql, Sources((source,)))
+        lake = Lake(tmp_path / f"lake{made}")
+        named = Run("demo", "5a" * 16, query.plan.identity, secret.check(), query.text, {}, "2026-01-01T00:00:00+00:00")
+        Path(lake.private("demo")).mkdir(parents=True, mode=0o700)
+        return Case(spark, tmp_path / folder, query, lake, named, secret)
+
+    yield make
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Write:
+    """Cut a table into Parquet files that a file source reads one after the other."""
+
+    def write_parts(table: pa.Table, parts: int = 1, first: int = 0, folder: str = "visits") -> None:
+        (tmp_path / folder).mkdir(exist_ok=True)
+        size = -(-table.num_rows // parts)
+        for i in range(parts):
+            path = tmp_path / folder / f"part-{first + i:03d}.parquet"
+            pq.write_table(table.slice(i * size, size), path)
+            os.utime(path, (1_700_000_000 + first + i, 1_700_000_000 + first + i))
+
+    return write_parts
+
+
+@pytest.fixture(scope="session")
+def visits() -> Callable[..., pa.Table]:
+    """Every user visits every page once a day; in order of time, no two at the same microsecond."""
+
+    def make(users: int = 120, pages: int = 3, days: int = 2, first_day: int = 0) -> pa.Table:
+        slots = [(day, user, page) for day in range(first_day, first_day + days) for user in range(users) for page in range(pages)]
+        times = [START + day * DAY + (user * pages + page) * 100_000_000 for day, user, page in slots]
+        rows = [
+            {"user_id": f"u{user}", "page": f"p{page}", "ts": ts, "seconds": float(page)}
+            for (_, user, page), ts in zip(slots, times, strict=True)
+        ]
+        table = pa.Table.from_pylist(rows)
+        return table.set_column(2, "ts", table["ts"].cast(pa.timestamp("us", "UTC")))
+
+    return make

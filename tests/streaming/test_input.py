@@ -1,0 +1,208 @@
+"""Inputs as they come: missing, empty, malformed, of the wrong type. Messages name files and columns, never values."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from dpsql.errors import DataError, LakeError
+
+DAY = 86_400_000_000
+START = 19_700 * DAY
+SCHEMA = "user_id STRING, page STRING, ts TIMESTAMP, seconds DOUBLE"
+
+
+def json_lines(table: pa.Table) -> list[str]:
+    return [json.dumps({**row, "ts": row["ts"].isoformat()}) for row in table.to_pylist()]
+
+
+def counts(case: Any) -> dict[tuple[Any, int, str], int]:
+    return {(row["window_start"], row["trigger"], row["page"]): row["views"] for row in case.histogram()}
+
+
+def test_a_missing_path(case: Any) -> None:
+    with pytest.raises(DataError, match=r"source 'visits': .*/visits does not exist"):
+        case().go()
+
+
+def test_an_empty_folder(case: Any, tmp_path: Path) -> None:
+    (tmp_path / "visits").mkdir()
+    with pytest.raises(DataError, match="source 'visits': no parquet files in"):
+        case().go()
+    with pytest.raises(DataError, match="source 'visits': no files in"):
+        case(schema=SCHEMA, format="json").go()
+
+
+def test_a_single_file_and_a_pattern_are_sources_too(case: Any, write: Any, visits: Any, tmp_path: Path) -> None:
+    write(visits(days=1), 2)
+    assert case(path=str(tmp_path / "visits" / "part-000.parquet")).go().records == 180
+    assert case(path=str(tmp_path / "visits" / "*1.parquet")).go().records == 180
+
+
+def test_a_missing_column_is_named_before_anything_runs(case: Any, write: Any, visits: Any) -> None:
+    write(visits(days=1).rename_columns(["user_id", "page", "ts", "duration"]))
+    one = case()
+    with pytest.raises(DataError, match="no column `seconds`; there are"):
+        one.go()
+    assert not (one.private / "checkpoints").exists()
+
+
+def test_a_wrong_event_time_is_told(case: Any, write: Any, visits: Any) -> None:
+    table = visits(days=1)
+    write(table.set_column(2, "ts", table["ts"].cast(pa.int64())))
+    with pytest.raises(DataError, match="event time 'ts' has type BIGINT, not TIMESTAMP or DATE: convert it in FROM"):
+        case().go()
+
+
+def test_zone_less_event_times_and_dates(case: Any, write: Any, visits: Any) -> None:
+    table = visits(days=1)
+    write(table)
+    write(table.set_column(2, "ts", table["ts"].cast(pa.timestamp("us"))), folder="naive")
+    write(table.set_column(2, "ts", table["ts"].cast(pa.timestamp("us")).cast(pa.date32())), folder="days")
+    cases = {name: case(folder=name) for name in ("visits", "naive", "days")}
+    summaries = {name: one.go() for name, one in cases.items()}
+    assert {summary.records for summary in summaries.values()} == {360}
+    assert cases["naive"].histogram() == cases["visits"].histogram()
+    assert {row["trigger"] for row in cases["days"].histogram()} == {1, 2}
+
+
+def test_a_damaged_parquet_file_loses_nothing(case: Any, write: Any, visits: Any, tmp_path: Path) -> None:
+    table = visits(days=1)
+    write(table, 3)
+    bad = tmp_path / "visits" / "part-001.parquet"
+    good = bad.read_bytes()
+    bad.write_bytes(b"PAR1 secret-value-4711 PAR1")
+    one = case(schema=SCHEMA)
+    with pytest.raises(DataError, match=r"file 'part-001.parquet' of source 'visits' cannot be read") as told:
+        one.go()
+    assert "4711" not in str(told.value) and "\n" not in str(told.value)
+    bad.write_bytes(good)
+    one.go()
+    whole = case()
+    whole.go()
+    assert one.histogram() == whole.histogram() != []
+
+
+def test_a_file_with_another_type_is_told(case: Any, write: Any, visits: Any) -> None:
+    table = visits(days=1)
+    write(table)
+    write(table.set_column(3, "seconds", pa.array([f"secret{i}" for i in range(360)])), first=1)
+    with pytest.raises(DataError, match=r"part-001.parquet.*another type") as told:
+        case(schema=SCHEMA).go()
+    assert "secret" not in str(told.value)
+
+
+@pytest.mark.parametrize("form", ["json", "csv"])
+def test_malformed_lines_are_counted_and_told(case: Any, write: Any, visits: Any, tmp_path: Path, form: str) -> None:
+    table = visits(days=1)
+    write(table)
+    (tmp_path / "lines").mkdir()
+    good = json_lines(table)
+    if form == "csv":
+        good = [",".join(map(str, json.loads(line).values())) for line in good]
+    bad = ["{not json", '{"user_id": "u1", "ts": "never"}', "17"]
+    if form == "csv":
+        bad = ["u1,p1", "u1,p1,never,1.0", "," * 30_000]
+    (tmp_path / "lines" / "a.txt").write_text("\n".join([bad[0], *good, *bad[1:]]) + "\n")
+    told: list[Any] = []
+    lines = case(folder="lines", format=form, schema=SCHEMA, max_malformed=2)
+    summary = lines.go(told=told)
+    assert summary.dropped == {"malformed": 3}
+    assert summary.records == 363
+    assert [report.warning for report in told if report.warning] == [
+        "3 malformed records in micro-batch 0 of source 'visits' (max_malformed 2)"
+    ]
+    parquet = case()
+    parquet.go()
+    assert lines.histogram() == parquet.histogram() != []
+
+
+def test_a_where_does_not_hide_malformed_lines(case: Any, visits: Any, tmp_path: Path) -> None:
+    sql = """
+    SELECT WITH DIFFERENTIAL_PRIVACY OPTIONS (epsilon = 20, delta = 1e-6, privacy_unit_column = user_id, max_rows_contributed = 1)
+      page, COUNT(*) AS views
+    FROM visits WHERE seconds >= 1
+    GROUP BY window(ts, '1 day'), page
+    """
+    (tmp_path / "visits").mkdir()
+    (tmp_path / "visits" / "a.json").write_text("\n".join([*json_lines(visits(days=1)), "{", "no"]))
+    summary = case(sql, format="json", schema=SCHEMA).go()
+    assert summary.dropped["malformed"] == 2
+
+
+def test_missing_values_are_dropped_and_counted(case: Any, write: Any, visits: Any, tmp_path: Path) -> None:
+    rows = visits(days=1).to_pylist()
+    rows[0]["user_id"] = None
+    rows[1]["ts"] = None
+    rows[2]["page"] = "x" * 5000
+    rows[3]["page"] = None
+    rows[4]["seconds"] = None
+    rows[5]["seconds"] = float("nan")
+    rows[6]["seconds"] = float("-inf")
+    write(pa.Table.from_pylist(rows, visits(days=1).schema))
+    summary = case().go()
+    assert summary.dropped == {"null_event_time": 1, "null_privacy_unit": 1, "key_too_long": 1}
+
+
+def test_event_times_anywhere(case: Any, write: Any, visits: Any) -> None:
+    table = visits(days=1)
+    micros = table["ts"].cast(pa.int64()).to_pylist()
+    before_1970 = [value - 30_000 * DAY for value in micros]
+    extreme = [(1 << 63) - 1, -(1 << 63), 1 << 61, -(1 << 61)]
+    write(table.set_column(2, "ts", pa.array([*extreme, *before_1970[4:]], pa.int64()).cast(pa.timestamp("us", "UTC"))))
+    one = case()
+    summary = one.go()
+    assert summary.dropped["null_event_time"] == 2
+    assert summary.dropped["too_far_ahead"] == 1
+    assert {row["window_start"].year for row in one.histogram()} == {1941}
+
+
+def test_a_source_that_lost_files_is_refused(case: Any, write: Any, visits: Any, tmp_path: Path) -> None:
+    write(visits(days=1), 2)
+    one = case()
+    one.go()
+    (tmp_path / "visits" / "part-000.parquet").unlink()
+    with pytest.raises(LakeError, match=r"no longer has 1 of the files that this run has read \(one is 'part-000.parquet'\)"):
+        one.go()
+
+
+def test_keys_of_every_type_come_back_as_they_were(case: Any, visits: Any, tmp_path: Path) -> None:
+    from datetime import UTC, date, datetime
+    from decimal import Decimal
+
+    sql = """
+    SELECT WITH DIFFERENTIAL_PRIVACY OPTIONS (
+        epsilon = 20, delta = 1e-6, privacy_unit_column = user_id, max_rows_contributed = 1)
+      t, COUNT(*) AS n, b, i, d, x, s, m, small
+    FROM visits
+    GROUP BY window(ts, '1 day'), b, i, d, t, m, x, s, small
+    """
+    value = {
+        "b": True,
+        "i": -(1 << 63),
+        "d": date(1500, 2, 28),
+        "t": datetime(1969, 12, 31, 23, 59, 59, 999999, UTC),
+        "m": Decimal("-0.05"),
+        "x": b"\x00\xff",
+        "s": "é, 'q' \x00",
+        "small": 7,
+    }
+    kinds = {"b": pa.bool_(), "i": pa.int64(), "d": pa.date32(), "t": pa.timestamp("us", "UTC"), "m": pa.decimal128(9, 2)}
+    kinds |= {"x": pa.binary(), "s": pa.string(), "small": pa.int16()}
+    when = datetime(2024, 1, 1, tzinfo=UTC)
+    columns = {"user_id": [f"u{i}" for i in range(300)], "ts": pa.array([when] * 300, pa.timestamp("us", "UTC"))}
+    columns |= {name: pa.array([value[name]] * 150 + [None] * 150, kind) for name, kind in kinds.items()}
+    (tmp_path / "visits").mkdir()
+    pq.write_table(pa.table(columns), tmp_path / "visits" / "a.parquet")
+    one = case(sql)
+    one.go()
+    found = [{name: row[name] for name in value} for row in one.histogram()]
+    assert len(found) == 2
+    assert value in found
+    assert dict.fromkeys(value) in found
+    assert [name for name in one.histogram()[0]][4:] == ["t", "n", "n_stderr", "b", "i", "d", "x", "s", "m", "small"]

@@ -1,0 +1,107 @@
+"""A run that breaks off at every point of its commits, and goes on, leaves exactly what an uninterrupted one leaves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deltalake import DeltaTable
+
+from dpsql.errors import DpsqlError
+from dpsql.streaming import job
+from dpsql.streaming.contributions import Contributions
+from dpsql.streaming.histogram import Histogram
+from dpsql.streaming.manifest import Manifest
+from udfs.bucket_state import BucketFiles
+
+DAY = 86_400_000_000
+START = 19_700 * DAY
+
+POINTS: list[tuple[Any, str]] = [
+    (Manifest, "commit"),
+    (Contributions, "append"),
+    (Contributions, "tick"),
+    (Histogram, "publish"),
+    (job, "finish"),
+]
+"""Everything that the driver commits; the run breaks off before and after each."""
+
+
+class BrokenOff(DpsqlError):
+    pass
+
+
+def breaking(function: Callable[..., Any], calls: int, after: bool) -> Callable[..., Any]:
+    """The same function, but its call number `calls` (from 1) breaks off."""
+    made = 0
+
+    def broken(*given: Any, **named: Any) -> Any:
+        nonlocal made
+        made += 1
+        if made == calls and not after:
+            raise BrokenOff
+        result = function(*given, **named)
+        if made == calls:
+            raise BrokenOff
+        return result
+
+    return broken
+
+
+def left(one: Any) -> dict[str, Any]:
+    """State files byte by byte, and the tables as sets of rows."""
+    state = one.private / "state"
+    found: dict[str, Any] = {path.relative_to(state).as_posix(): path.read_bytes() for path in state.rglob("*.parquet")}
+    for name, path in {"files": one.private / "files", "contributions": one.private / "contributions"}.items():
+        rows = DeltaTable(path).to_pyarrow_table().to_pylist()
+        # Checkpoints and sources are the same but for the folder's name
+        found[name] = sorted(str({key: value for key, value in row.items() if key != "detail"}) for row in rows)
+    return found | {"histogram": one.histogram()}
+
+
+def test_breaking_off_anywhere_changes_nothing(case: Any, write: Any, visits: Any) -> None:
+    options = (("maxFilesPerTrigger", "1"),)
+    days = [visits(users=100, pages=2, days=1, first_day=day) for day in range(3)]
+    whole, broken = case(options=options), case(options=options)
+    untils = [START + DAY, START + 5 * DAY]
+    for turn, until_us in enumerate(untils):
+        for i, table in enumerate([days[0]] if turn == 0 else days[1:]):
+            write(table, 2, first=10 * turn + 2 * i)
+        whole.go(until_us)
+        for owner, name in POINTS:
+            for after in (False, True):
+                with pytest.MonkeyPatch.context() as patch:
+                    patch.setattr(owner, name, breaking(getattr(owner, name), 1, after))
+                    with pytest.raises(BrokenOff):
+                        broken.go(until_us)
+        broken.go(until_us)
+        assert left(broken) == left(whole)
+    assert {row["window_start"].day for row in broken.histogram()} == {9, 10, 11}
+
+
+def test_a_worker_that_fails_after_storing_stores_the_same_again(case: Any, write: Any, visits: Any, tmp_path: Path) -> None:
+    write(visits(days=1))
+    whole, broken = case(), case()
+    whole.go()
+    flag = tmp_path / "failed"
+    original = BucketFiles.store
+
+    def failing(self: BucketFiles, bucket: int, sequence: int, tables: Any) -> int:
+        size = original(self, bucket, sequence, tables)
+        if bucket == 1 and not flag.exists():
+            flag.touch()
+            raise OSError
+        return size
+
+    class Failing(BucketFiles):
+        store = failing
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(job, "BucketFiles", Failing)
+        with pytest.raises(DpsqlError, match=r"the admission query failed in a worker \(OSError\)"):
+            broken.go()
+        broken.go()
+    assert flag.exists()
+    assert left(broken) == left(whole)

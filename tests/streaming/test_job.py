@@ -1,0 +1,197 @@
+"""Whole runs on Spark: what is published, and what changes nothing."""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+
+from dpsql.errors import InputError, ReleaseConflict
+from dpsql.operators import bounding_parameters, release_parameters
+from udfs.contribution_bounding import Clock, admit
+from udfs.keys import decode, encode
+from udfs.release import Tick, release
+
+DAY = 86_400_000_000
+START = 19_700 * DAY
+END = START + 30 * DAY
+
+
+def expected(case: Any, table: pa.Table, until_us: int = END) -> list[tuple[Any, ...]]:
+    """(window, trigger, page, values...) from the two steps alone: one bucket, one micro-batch, ids in plain Python."""
+    salt, plan = case.secret.salt(case.run_id.run_id), case.query.plan
+
+    def ids(tag: bytes, column: str) -> np.ndarray:
+        digests = [hashlib.sha256(salt + tag + encode([value.encode()])).digest()[:8] for value in table[column].to_pylist()]
+        return np.array([struct.unpack(">q", digest)[0] for digest in digests], np.int64)
+
+    rows = pa.table(
+        {
+            "drop": np.zeros(table.num_rows, np.int8),
+            "user": ids(b"u", "user_id"),
+            "ts": table["ts"].cast(pa.int64()),
+            "key": ids(b"k", "page"),
+            "key_bytes": pa.array([encode([page.encode()]) for page in table["page"].to_pylist()], pa.binary()),
+            "a0": table["seconds"],
+        }
+    )
+    admitted = admit(None, rows, Clock(latest_us=until_us), bounding_parameters(plan)).contributions
+    admitted = admitted.append_column("batch", pa.array(np.zeros(admitted.num_rows, np.int64)))
+    noise_key = case.secret.noise_key(case.run_id.run_id, plan.identity)
+    done = release(None, admitted, [Tick(0, until_us)], release_parameters(plan), noise_key).rows
+    columns = [done["window"], done["trigger"], decode(done["key_bytes"], 1)[0].cast(pa.string())]
+    columns += [done[name] for i in range(len(plan.columns)) for name in (f"c{i}", f"s{i}")]
+    return sorted(zip(*(column.to_pylist() for column in columns), strict=True))
+
+
+def published(case: Any) -> list[tuple[Any, ...]]:
+    names = ["page", "views", "views_stderr", "total", "total_stderr"]
+    return sorted((micros(row["window_start"]), row["trigger"], *(row[name] for name in names)) for row in case.histogram())
+
+
+def micros(time: Any) -> int:
+    return round(time.timestamp() * 1_000_000)
+
+
+def everything(case: Any) -> dict[str, bytes]:
+    """Every file of a run but Spark's own and the catch-up's number."""
+    roots = [Path(case.lake.root)]
+    skipped = ("checkpoints", "catch_up.json", "_delta_log", ".crc")
+    paths = [path for root in roots for path in root.rglob("*") if path.is_file() and not any(part in str(path) for part in skipped)]
+    return {str(path): path.read_bytes() for path in paths}
+
+
+def test_a_run_publishes_what_the_steps_release(case: Any, write: Any, visits: Any) -> None:
+    write(visits())
+    one = case()
+    told: list[Any] = []
+    summary = one.go(told=told)
+    rows = published(one)
+    assert rows == expected(one, visits())
+    assert {row[2] for row in rows} == {"p0", "p1", "p2"}
+    assert (summary.records, summary.rows, summary.dropped, summary.stopped) == (720, len(rows), {}, False)
+    assert summary.triggers == len({row[:2] for row in rows})
+    assert (told[-1].stage, told[-1].records, told[-1].rows) == ("done", 720, len(rows))
+    for row in one.histogram():
+        assert micros(row["window_end"]) == micros(row["window_start"]) + DAY
+        assert micros(row["trigger_time"]) == micros(row["window_start"]) + row["trigger"] * DAY // 2
+    assert list(one.histogram()[0]) == [
+        *("window_start", "window_end", "trigger", "trigger_time", "page", "views", "views_stderr", "total", "total_stderr")
+    ]
+
+
+def test_starting_again_changes_nothing(case: Any, write: Any, visits: Any) -> None:
+    write(visits())
+    one = case()
+    one.go()
+    before = everything(one)
+    for until_us in (END, None):
+        summary = one.go(until_us)
+        assert (summary.records, summary.rows) == (0, 0)
+        later = everything(one)
+        assert {path: later[path] for path in before if "/public/" in path} == {path: before[path] for path in before if "/public/" in path}
+        assert not [path for path in set(later) - set(before) if "/public/" in path or "admission" in path]
+    assert DeltaTable(one.lake.histogram("demo")).version() == 1
+
+
+@pytest.mark.parametrize(("parts", "buckets"), [(5, (2, 2)), (3, (5, 3))])
+def test_cuts_and_buckets_do_not_matter(case: Any, write: Any, visits: Any, parts: int, buckets: tuple[int, int]) -> None:
+    table = visits(users=130)
+    write(table, parts)
+    one = case(options=(("maxFilesPerTrigger", "1"),))
+    one.go(buckets=buckets)
+    assert published(one) == expected(one, table)
+    assert len(list(Path(one.private, "checkpoints/admission/commits").glob("[0-9]"))) == parts
+
+
+def test_later_data_is_released_by_a_later_catch_up(case: Any, write: Any, visits: Any) -> None:
+    """Cut by ticks between days: the same rows as all at once."""
+    first, second = visits(days=1), visits(days=1, first_day=1)
+    write(first)
+    one = case()
+    one.go(START + DAY)
+    assert {row[0] for row in published(one)} == {START}
+    write(second, first=1)
+    one.go(END)
+    assert published(one) == expected(one, pa.concat_tables([first, second]))
+
+
+def test_late_records_find_their_window_closed(case: Any, write: Any, visits: Any) -> None:
+    write(visits(days=1))
+    one = case()
+    one.go(START + DAY)
+    before = published(one)
+    write(visits(days=1), first=1)
+    summary = one.go(END)
+    assert summary.dropped == {"window_closed": 360}
+    assert published(one) == before
+
+
+def test_records_ahead_of_the_clock_are_dropped(case: Any, write: Any, visits: Any) -> None:
+    write(visits(days=3))
+    one = case()
+    summary = one.go(START + DAY)
+    # max_ahead is one trigger interval: the first half of the second day is taken
+    assert summary.dropped == {"too_far_ahead": 360 + 359 - micros_index(visits(days=1), DAY // 2)}
+    assert {row[0] for row in published(one)} == {START}
+
+
+def micros_index(table: pa.Table, limit: int) -> int:
+    return sum(value - START <= limit for value in table["ts"].cast(pa.int64()).to_pylist()) - 1
+
+
+def test_until_cannot_go_back(case: Any, write: Any, visits: Any) -> None:
+    write(visits(days=1))
+    one = case()
+    one.go(END)
+    with pytest.raises(InputError, match="lies before 20"):
+        one.go(END - 1)
+
+
+def test_an_empty_input_gives_an_empty_histogram(case: Any, write: Any, visits: Any) -> None:
+    write(visits().slice(0, 0))
+    one = case()
+    summary = one.go()
+    assert (summary.records, summary.rows) == (0, 0)
+    assert one.histogram() == []
+    assert [field.name for field in DeltaTable(one.lake.histogram("demo")).schema().fields][4:] == [
+        *("page", "views", "views_stderr", "total", "total_stderr")
+    ]
+
+
+def test_everybody_may_read_the_histogram_and_nobody_the_rest(case: Any, write: Any, visits: Any) -> None:
+    write(visits())
+    one = case()
+    one.go()
+    public = [path for path in Path(one.lake.histogram("demo")).rglob("*") if path.is_file()]
+    assert public
+    assert all(path.stat().st_mode & 0o044 == 0o044 for path in public)
+    assert one.private.stat().st_mode & 0o077 == 0
+
+
+def test_a_published_trigger_is_never_published_otherwise(case: Any, write: Any, visits: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other input under the same run: the noise would cancel out, so the run stops."""
+    monkeypatch.setattr("dpsql.streaming.preflight.check", lambda *given: None)
+    write(visits(days=1))
+    write(visits(days=1, users=200), folder="other")
+    one, other = case(), case(folder="other")
+    one.go()
+    again = case(folder="other")
+    Path(other.lake.histogram("demo")).parent.mkdir(parents=True)
+    Path(one.lake.histogram("demo")).rename(other.lake.histogram("demo"))
+    before = other.histogram()
+    with pytest.raises(ReleaseConflict, match="nothing was written"):
+        other.go()
+    assert other.histogram() == before
+    # the same input is published already, just so
+    Path(again.lake.histogram("demo")).parent.mkdir(parents=True)
+    Path(other.lake.histogram("demo")).rename(again.lake.histogram("demo"))
+    write(visits(days=1), folder="other")
+    assert again.go().rows == 0
+    assert again.histogram() == before

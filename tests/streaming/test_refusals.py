@@ -1,0 +1,134 @@
+"""Lakes, checkpoints and settings that do not belong together: refused before anything is touched."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import threading
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from dpsql.errors import DpsqlError, InputError, LakeError
+
+DAY = 86_400_000_000
+START = 19_700 * DAY
+
+
+def files(one: Any) -> dict[str, bytes]:
+    return {str(path): path.read_bytes() for path in Path(one.lake.root).rglob("*") if path.is_file()}
+
+
+@pytest.fixture
+def done(case: Any, write: Any, visits: Any) -> Any:
+    write(visits(days=1))
+    one = case()
+    one.go(START + DAY)
+    return one
+
+
+@pytest.mark.parametrize("operator", ["admission", "release"])
+def test_a_deleted_checkpoint_is_refused_before_anything_is_touched(done: Any, write: Any, visits: Any, operator: str) -> None:
+    shutil.rmtree(done.private / "checkpoints" / operator)
+    write(visits(days=1, first_day=1), first=1)
+    before = files(done)
+    with pytest.raises(LakeError, match=rf"checkpoint .*{operator} is lost; nothing was touched.*dpsql restore"):
+        done.go()
+    assert files(done) == before
+
+
+def test_a_foreign_checkpoint_is_refused(done: Any, case: Any) -> None:
+    other = case()
+    other.go(START + DAY)
+    shutil.rmtree(done.private / "checkpoints" / "admission")
+    shutil.copytree(other.private / "checkpoints" / "admission", done.private / "checkpoints" / "admission")
+    with pytest.raises(LakeError, match="belongs to another run"):
+        done.go()
+
+
+def test_an_older_checkpoint_is_refused(done: Any, write: Any, visits: Any) -> None:
+    old = done.private / "old"
+    shutil.copytree(done.private / "checkpoints", old)
+    write(visits(days=1, first_day=1), first=1)
+    done.go(START + 2 * DAY)
+    shutil.rmtree(done.private / "checkpoints")
+    old.rename(done.private / "checkpoints")
+    with pytest.raises(LakeError, match="ends at micro-batch 0, but the lake has rows of micro-batch 1"):
+        done.go()
+
+
+def test_lost_tables_and_files_are_refused(done: Any) -> None:
+    for name, path in {"contributions": done.private / "contributions", "histogram": Path(done.lake.histogram("demo"))}.items():
+        path.rename(done.private / "aside")
+        with pytest.raises(LakeError, match=f"the table {name} .* is lost"):
+            done.go()
+        (done.private / "aside").rename(path)
+    (done.private / "engine.json").unlink()
+    with pytest.raises(LakeError, match=r"engine.json is lost"):
+        done.go()
+
+
+def test_damaged_small_files_are_refused(done: Any) -> None:
+    for name in ("engine.json", "catch_up.json"):
+        path = done.private / name
+        good = path.read_text()
+        for bad in ("{", "[]", json.dumps({"version": 99}), json.dumps({"version": 1})):
+            path.write_text(bad)
+            with pytest.raises(LakeError, match=name):
+                done.go()
+        path.write_text(good)
+
+
+def test_other_bucket_counts_are_refused(done: Any) -> None:
+    with pytest.raises(LakeError, match=r"is cut into \(4, 4\) buckets"):
+        done.go(buckets=(2, 2))
+
+
+def test_a_lost_state_file_is_loud_and_shows_nothing(done: Any, write: Any, visits: Any, capfd: pytest.CaptureFixture[str]) -> None:
+    before = done.histogram()
+    shutil.rmtree(done.private / "state")
+    write(visits(days=1, first_day=1), first=1)
+    with pytest.raises(DpsqlError, match=r"the admission query failed in a worker \(FileNotFoundError\)") as told:
+        done.go()
+    assert "\n" not in str(told.value)
+    assert done.histogram() == before
+    out, err = capfd.readouterr()
+    assert "Traceback" not in out + err
+
+
+def test_a_stop_ends_after_the_micro_batch_and_the_next_start_goes_on(case: Any, write: Any, visits: Any) -> None:
+    table = visits(days=1)
+    write(table, 3)
+    whole, cut = case(options=(("maxFilesPerTrigger", "1"),)), case(options=(("maxFilesPerTrigger", "1"),))
+    whole.go()
+    stop = threading.Event()
+    first = cut.go(stop=stop, progress=lambda report: stop.set())
+    assert first.stopped
+    assert first.records < 360
+    with pytest.raises(InputError, match="an interrupted catch-up until 2024-01-08T00:00:00Z has to be finished first"):
+        cut.go(START + 31 * DAY)
+    rest = cut.go(None)
+    assert not rest.stopped
+    assert first.records + rest.records == 360
+    assert cut.histogram() == whole.histogram() != []
+
+
+def test_live_mode_is_not_there_yet(case: Any) -> None:
+    from dpsql.streaming.job import run
+
+    one = case()
+    with pytest.raises(InputError, match="add --until-caught-up"):
+        run(one.spark, one.query, one.run_id, one.lake, one.secret, until_caught_up=False)
+
+
+def test_columns_of_one_name_are_refused(case: Any, write: Any) -> None:
+    write(pa.table({"user_id": ["u"], "page": ["p"], "ts": pa.array([START], pa.timestamp("us", "UTC")), "seconds": [1.0]}))
+    sql = """
+    SELECT WITH DIFFERENTIAL_PRIVACY OPTIONS (epsilon = 1, delta = 1e-6, privacy_unit_column = user_id, max_rows_contributed = 1)
+      page AS n_stderr, COUNT(*) AS n
+    FROM visits GROUP BY window(ts, '1 day'), n_stderr
+    """
+    with pytest.raises(InputError, match="n_stderr"):
+        case(sql).go()

@@ -1,0 +1,234 @@
+"""The accountant against an outside library, against the planner, and against plans with a planted mistake."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import random
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+from dp_accounting import get_epsilon_gaussian, get_sigma_gaussian
+from scipy.stats import norm
+
+from dpsql.accountant import check, factorisation, gaussian_delta, spent
+from dpsql.calibration import failure_probabilities
+from dpsql.config import Source
+from dpsql.errors import AccountingError, ConfigError
+from dpsql.planner import make_plan
+from dpsql.privacy_plan import PrivacyPlan
+from dpsql.query import (
+    Aggregate,
+    AggregateFunction,
+    ContributionPeriod,
+    CounterName,
+    GroupSelection,
+    ParsedQuery,
+    ReleaseRule,
+    WindowSpec,
+)
+from tests.property.plans import COUNT, DAY, HOUR, SUM, USERS, VALID, query, source
+from udfs.counters import counter, noise_matrix
+
+AVG = Aggregate("mean", AggregateFunction.AVG, "seconds", (-5.0, 60.0))
+Change = Callable[[PrivacyPlan], PrivacyPlan]
+
+
+@pytest.mark.parametrize("mu", [0.01, 0.1, 0.5, 1.0, 3.0, 8.0])
+@pytest.mark.parametrize("epsilon", [0.0, 0.01, 1.0, 6.0, 20.0])
+def test_gaussian_delta_is_that_of_dp_accounting(mu: float, epsilon: float) -> None:
+    """Catches: a sign, a factor 2, digits lost where delta is tiny."""
+    delta = gaussian_delta(mu, epsilon)
+    assert 0 <= delta <= 1
+    if 1e-250 < delta < 0.5 and epsilon > 0:
+        assert float(get_epsilon_gaussian(1 / mu, delta)) == pytest.approx(epsilon, rel=1e-6, abs=1e-9)
+        assert float(get_sigma_gaussian(epsilon, delta)) == pytest.approx(1 / mu, rel=1e-6)
+    assert gaussian_delta(0.0, epsilon) == 0.0
+
+
+def random_query(pick: random.Random) -> ParsedQuery:
+    rows = pick.choice([1, 2, 5, 32, 100])
+    trigger = pick.choice([DAY, 6 * HOUR, HOUR, HOUR // 4])
+    slide = pick.choice([d for d in (DAY, DAY, 12 * HOUR, 10 * HOUR) if d % trigger == 0])
+    return query(
+        epsilon=10 ** pick.uniform(-2, 1.3),
+        delta=10 ** pick.uniform(-8, -5.1),
+        max_rows_contributed=rows,
+        max_rows_per_group=pick.randint(1, rows),
+        max_groups_contributed=pick.randint(1, rows),
+        contribution_period=pick.choice(list(ContributionPeriod)),
+        window=WindowSpec("ts", DAY, slide, 0),
+        trigger_interval_us=trigger,
+        allowed_lateness_us=pick.choice([0, HOUR]),
+        min_privacy_units_per_group=pick.choice([1, 1, 7]),
+        group_selection_strategy=pick.choice([GroupSelection.THRESHOLD] * 3 + [GroupSelection.PUBLIC_GROUPS]),
+        group_selection_share=pick.choice([None, 0.3]),
+        selection_weight_decay=pick.choice([0.0, 0.5, 1.0]),
+        release=pick.choice(list(ReleaseRule)),
+        counter=pick.choice([CounterName.BLT, CounterName.BLT, CounterName.SQRT, CounterName.HONAKER]),
+        aggregates=tuple(a for a in (COUNT, VALID, USERS, SUM, AVG) if pick.random() < 0.5) or (COUNT,),
+    )
+
+
+def test_200_random_plans_keep_their_promise_and_waste_nothing() -> None:
+    """Catches: any planner formula that is too small (refused) or too large by 0.1% (noise nobody asked for)."""
+    pick = random.Random(20)
+    stream = source(max_keys=1000)
+    for _ in range(200):
+        plan = make_plan(random_query(pick), stream)
+        cost = check(plan, stream)
+        assert cost.delta <= plan.query.delta
+        assert plan.mu * 0.999 <= cost.mu <= plan.mu * (1 + 1e-9)
+        assert gaussian_delta(cost.mu, plan.query.epsilon) + cost.delta_threshold + cost.delta_hash <= plan.query.delta
+
+
+@pytest.mark.parametrize("name", list(CounterName))
+@pytest.mark.parametrize("horizon", [1, 2, 5, 24, 100])
+def test_factorisation_is_that_of_dense_matrices(name: CounterName, horizon: int) -> None:
+    """Solving B C = A densely; for the tree every node that a leaf lies under is a row of C."""
+    b = noise_matrix(counter(name, horizon))
+    norm_of_column, sd = factorisation(name, horizon)
+    np.testing.assert_allclose(sd, np.linalg.norm(b, axis=1), rtol=1e-12)
+    if name is CounterName.HONAKER:
+        ends = [(s, k) for s in range(1, horizon + 1) for k in range((s & -s).bit_length())]
+        c = np.array([[float(s - 2**k < leaf <= s) for leaf in range(1, horizon + 1)] for s, k in ends])
+        np.testing.assert_allclose(b @ c, np.tril(np.ones((horizon, horizon))), rtol=0, atol=1e-12)
+    else:
+        c = np.linalg.solve(b, np.tril(np.ones((horizon, horizon))))
+    assert norm_of_column == pytest.approx(float(np.linalg.norm(c, axis=0).max()), rel=1e-12)
+
+
+def test_sensitivities_by_brute_force() -> None:
+    """The largest change one user can make to the strategy's steps, over every way to spend C = 3, c = 2, G = 2 (K = 2).
+
+    Catches: an L2 sensitivity that some distribution of records over groups and triggers exceeds, and one that none reaches.
+    """
+    q = query(
+        max_rows_contributed=3, max_rows_per_group=2, max_groups_contributed=2, trigger_interval_us=6 * HOUR, aggregates=(COUNT, USERS)
+    )
+    plan = make_plan(q, source())
+    c = np.linalg.solve(noise_matrix(counter("BLT", 4)), np.tril(np.ones((4, 4))))
+    triggers = range(4)
+    count = max(
+        sum(float(np.sum(sum(c[:, t] for t in group) ** 2)) for group in groups)
+        for groups in ([(s, t), (u,)] for s in triggers for t in triggers for u in triggers)
+    )
+    users = max(float(np.sum(c[:, s] ** 2 + c[:, t] ** 2)) for s in triggers for t in triggers)
+    by_name = {column.aggregate.alias: column.perturbations[0].sensitivity for column in plan.columns}
+    assert math.sqrt(count) <= by_name["views"] == pytest.approx(math.sqrt(2 * 3) * factorisation(CounterName.BLT, 4)[0])
+    assert by_name["visitors"] == pytest.approx(math.sqrt(users))
+
+
+@cache
+def good() -> PrivacyPlan:
+    return make_plan(query(max_rows_per_group=2), source())
+
+
+def selection(plan: PrivacyPlan, **changes: Any) -> PrivacyPlan:
+    assert plan.selection is not None
+    return dataclasses.replace(plan, selection=dataclasses.replace(plan.selection, **changes))
+
+
+def perturbation(plan: PrivacyPlan, column: int, **changes: Any) -> PrivacyPlan:
+    old = plan.columns[column]
+    new = dataclasses.replace(old, perturbations=(dataclasses.replace(old.perturbations[0], **changes), *old.perturbations[1:]))
+    return dataclasses.replace(plan, columns=(*plan.columns[:column], new, *plan.columns[column + 1 :]))
+
+
+def without_column_norm(plan: PrivacyPlan) -> PrivacyPlan:
+    return perturbation(plan, 0, sigma=plan.perturbations[0].sigma / factorisation(CounterName.BLT, plan.horizon)[0])
+
+
+def without_union(plan: PrivacyPlan) -> PrivacyPlan:
+    assert plan.selection is not None
+    beta = plan.delta_threshold / plan.max_groups
+    taus = [plan.selection.weights[0] + math.ceil(sd * float(norm.isf(beta)) * 2**20) for sd in plan.selection.sd]
+    return selection(plan, thresholds=tuple(taus))
+
+
+def users_forgotten(plan: PrivacyPlan) -> PrivacyPlan:
+    assert plan.selection is not None
+    betas = failure_probabilities(plan.delta_threshold / plan.max_groups, plan.horizon)
+    return selection(
+        plan, thresholds=tuple(math.ceil(sd * float(norm.isf(b)) * 2**20) for sd, b in zip(plan.selection.sd, betas, strict=True))
+    )
+
+
+WRONG: dict[str, Change] = {
+    "sensitivity without the column norm": without_column_norm,
+    "selection without the column norm": lambda p: selection(p, sigma=p.selection.sigma / factorisation(CounterName.BLT, p.horizon)[0]),
+    "threshold without the union over triggers": without_union,
+    "threshold without the union over groups": lambda p: selection(p, thresholds=tuple(t - 2**20 for t in p.selection.thresholds)),
+    "threshold without the user's own weight": users_forgotten,
+    "weights not normalised": lambda p: selection(p, weights=(2**20,) * len(p.selection.weights)),
+    "weights increase": lambda p: selection(p, weights=p.selection.weights[::-1]),
+    "a weight too many": lambda p: selection(p, weights=(*p.selection.weights, 1)),
+    "a negative weight": lambda p: selection(p, weights=(*p.selection.weights[:-1], -5)),
+    "sigma a part in ten thousand too small": lambda p: perturbation(p, 2, sigma=p.perturbations[2].sigma * (1 - 1e-4)),
+    "sigma is zero or NaN": lambda p: perturbation(p, 0, sigma=math.nan),
+    "selection sigma negative": lambda p: selection(p, sigma=-p.selection.sigma),
+    "a wider clamp": lambda p: perturbation(p, 2, upper=p.perturbations[2].upper * 2),
+    "a lower clamp": lambda p: perturbation(p, 2, lower=-10 * p.perturbations[2].upper),
+    "a coarser grid": lambda p: perturbation(p, 2, grid=p.perturbations[2].grid * 2),
+    "users' noise for rows": lambda p: perturbation(p, 1, rule="rows"),
+    "the noise of another counter": lambda p: perturbation(p, 0, counter=CounterName.HONAKER),
+    "no selection of unknown keys": lambda p: dataclasses.replace(p, selection=None),
+    "a column twice": lambda p: dataclasses.replace(p, columns=(*p.columns, p.columns[0])),
+    "another epsilon": lambda p: dataclasses.replace(p, epsilon=p.epsilon * 2),
+    "another delta": lambda p: dataclasses.replace(p, delta=p.delta * 2),
+    "hash charge left out": lambda p: dataclasses.replace(p, delta_hash=0.0),
+    "more windows than the query": lambda p: dataclasses.replace(p, windows_per_record=0),
+    "C raised behind the plan's back": lambda p: dataclasses.replace(p, query=dataclasses.replace(p.query, max_rows_contributed=8)),
+    "c raised": lambda p: dataclasses.replace(p, query=dataclasses.replace(p.query, max_rows_per_group=4)),
+    "mu larger than the noise": lambda p: dataclasses.replace(p, mu=p.mu / 2),
+}
+
+
+def test_the_untouched_plan_is_accepted() -> None:
+    check(good(), source())
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_wrong_plan_is_refused(name: str) -> None:
+    """One planted mistake each: a planner with this bug would never release anything."""
+    with pytest.raises(AccountingError):
+        check(WRONG[name](good()), source())
+
+
+def test_rounds_cost_more_selections_than_groups() -> None:
+    """RESELECT counts a unit once per round. Catches: weights and thresholds for K groups where C records can each start a round."""
+    rounds = make_plan(query(release=ReleaseRule.RESELECT, max_rows_contributed=8, max_groups_contributed=2), source())
+    assert rounds.selection is not None
+    assert len(rounds.selection.weights) == 8
+    for weights in (rounds.selection.weights[:2], (1 << 19,) * 2):
+        with pytest.raises(AccountingError):
+            check(selection(rounds, weights=weights), source())
+
+
+# The accountant must know every mechanism it adds up; what follows breaks a step's guarantee without changing its mu.
+UNKNOWN: dict[str, Change] = {
+    "two columns share their noise": lambda p: perturbation(p, 1, mechanism=p.perturbations[0].mechanism),
+    "a column has the noise of selection": lambda p: perturbation(p, 0, mechanism=0),
+    "a count clamped to nothing on paper": lambda p: perturbation(p, 0, upper=0),
+    "a rule that nobody knows": lambda p: perturbation(p, 0, rule="median"),
+}
+
+
+@pytest.mark.parametrize("name", UNKNOWN)
+def test_an_unknown_step_is_refused(name: str) -> None:
+    """Joint accounting holds for independent noise and for rules whose sensitivity is known, and for nothing else."""
+    with pytest.raises(AccountingError):
+        check(UNKNOWN[name](good()), source())
+
+
+def test_the_hash_charge_is_refused_above_one_percent() -> None:
+    """Catches: collisions of ids that are not in delta."""
+    with pytest.raises(ConfigError, match=r"max_users"):
+        make_plan(query(), source(max_users=10**9))
+    cost = spent(good(), source())
+    assert cost.delta_hash == (10**6 + 4 * 10**4) / 2**64
+    with pytest.raises(AccountingError, match="delta_hash"):
+        check(good(), Source("visits", "parquet", max_users=10**9))

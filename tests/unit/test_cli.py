@@ -1,0 +1,267 @@
+"""The command line: exit codes, what goes to stdout, and that no mistake ends in a traceback."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from types import SimpleNamespace
+
+import pandas as pd
+import pytest
+from click.testing import CliRunner, Result
+from deltalake import write_deltalake
+
+import dpsql
+from dpsql.lake import Lake, open_run
+from dpsql.ledger import Ledger
+from dpsql.secret import Secret, default_secret_path
+from dpsql.streaming.progress import Summary
+from jobs import run_query
+from jobs.cli import main
+
+SOURCES = """\
+sources:
+  visits:
+    format: parquet
+    path: visits
+    schema: user_id STRING, ts TIMESTAMP, page STRING
+    event_time: ts
+    privacy_unit: user_id
+  pages: {format: csv, path: pages.csv, schema: page STRING, static: true}
+"""
+SQL = """\
+SELECT WITH DIFFERENTIAL_PRIVACY OPTIONS (epsilon = 6, delta = 1e-7, privacy_unit_column = user_id, max_rows_contributed = 8)
+  page, COUNT(*) AS views FROM visits GROUP BY window(ts, '1 day'), page
+"""
+DAY = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+@pytest.fixture
+def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a query and sources.yaml where the defaults look for them."""
+    folder = tmp_path / "work"
+    (folder / "conf").mkdir(parents=True)
+    (folder / "conf" / "sources.yaml").write_text(SOURCES)
+    (folder / "views.sql").write_text(SQL)
+    monkeypatch.chdir(folder)
+    return folder
+
+
+def dp(*arguments: str) -> Result:
+    return CliRunner().invoke(main, list(arguments))
+
+
+def refused(*arguments: str, says: str, code: int = 2) -> None:
+    result = dp(*arguments)
+    assert result.exit_code == code, result.output
+    assert says in result.stderr
+    assert result.stdout == ""
+    assert "Traceback" not in result.stderr
+
+
+def histogram() -> pd.DataFrame:
+    end = datetime(2026, 1, 2, tzinfo=UTC)
+    rows = [(DAY, end, 1, end, "a", 1000, 3.5), (DAY, end, 1, end, "b\x1b[31m", 2, 3.5), (DAY, end, 1, end, None, -40, 3.5)]
+    columns = ["window_start", "window_end", "trigger", "trigger_time", "page", "views", "views_stderr"]
+    return pd.DataFrame(rows, columns=columns).astype({"trigger": "int32"})
+
+
+def published() -> str:
+    """A lake with one run and its table; returns the run id."""
+    path = default_secret_path(os.environ)
+    query = dpsql.compile(SQL, dpsql.load_sources("conf/sources.yaml"))
+    run = open_run(Lake("lake"), "views", query, Secret.load(path), Ledger.beside(path), query.source)
+    write_deltalake(Lake("lake").histogram("views"), histogram())
+    return run.run_id
+
+
+def test_every_command_explains_itself() -> None:
+    assert "dpsql explain" in dp("--help").stdout
+    for name, command in main.commands.items():
+        result = dp(name, "--help")
+        assert result.exit_code == 0
+        assert f"dpsql {name} " in result.stdout, f"{name}: no example"
+        assert command.help
+
+
+def test_explain(work: Path) -> None:
+    result = dp("explain", "views.sql")
+    assert result.exit_code == 0
+    assert "Everything one privacy unit" in result.stdout
+    assert result.stderr == ""
+    facts = json.loads(dp("explain", "views.sql", "--json").stdout)
+    assert facts["epsilon"] == 6.0
+    assert facts["query_identity"] in result.stdout
+    assert not default_secret_path(os.environ).exists()  # nothing is spent, nothing is made
+
+
+def test_explain_starts_without_spark_duckdb_and_pandas(work: Path) -> None:
+    code = "import sys; from jobs.cli import main; main(['explain', 'views.sql'], standalone_mode=False)"
+    code += "; print(list(sys.modules), file=sys.stderr)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "Query identity" in done.stdout
+    for heavy in ("'pyspark'", "'duckdb'", "'pandas'", "'deltalake'"):
+        assert heavy not in done.stderr
+
+
+def test_what_the_user_can_mend_is_exit_code_2(work: Path) -> None:
+    (work / "bad.sql").write_text(SQL.replace("epsilon = 6", "epsilon = 66"))
+    (work / "latin.sql").write_bytes(b"-- caf\xe9")
+    refused("explain", "bad.sql", says="bad.sql:1:")
+    refused("explain", "latin.sql", says="not UTF-8")
+    refused("explain", "none.sql", says="does not exist")
+    refused("explain", "views.sql", "--sources", "none.yaml", says="no such file")
+    refused("try", "views.sql", says="no such file or folder")
+    refused("try", "views.sql", "--input", "none.parquet", says="no such file or folder")
+    refused("try", "views.sql", "--input", "vists=views.sql", says="no such source: the query reads visits")
+    refused("try", "views.sql", "--input", "views.sql", "--output", "x.csv", says="must end in .parquet")
+    refused("run", "views.sql", "--lake", "lake", says="live mode is not available yet: add --until-caught-up")
+    refused("run", "views.sql", says="--lake")
+    refused("run", "views.sql", "--lake", "lake", "--until", "soon", says="write it like 2026-01-31")
+    refused("show", "views", "--lake", "lake", says="no query 'views' in lake")
+    refused("list", "--lake", "lake", says="no lake at")
+    refused("verify", "views", "--lake", "lake", says="dpsql list")
+    assert not default_secret_path(os.environ).exists()
+
+
+def test_a_bug_is_one_line_that_quotes_nothing(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> None:
+        raise RuntimeError("user 4711 was here")
+
+    monkeypatch.setattr("dpsql.lake.list_queries", broken)
+    refused("list", "--lake", "lake", says="internal error (RuntimeError)", code=1)
+    assert "4711" not in dp("list", "--lake", "lake").output
+    assert isinstance(dp("--debug", "list", "--lake", "lake").exception, RuntimeError)
+
+
+def test_show_and_list(work: Path) -> None:
+    run_id = published()
+    shown = dp("show", "views", "--lake", "lake").stdout
+    assert "1,000 ± 7" in shown
+    assert "? 2 ± 7" in shown  # smaller than its own error
+    assert "-40 ± 7" in shown
+    assert "NULL" in shown
+    assert "\x1b" not in shown  # a key cannot command the terminal
+    assert "2 more rows: --limit 3" in dp("show", "views", "--lake", "lake", "--limit", "1").stdout
+    document = json.loads(dp("show", "views", "--lake", "lake", "--json").stdout)
+    assert document["rows"][0] | {"page": "a", "views": 1000, "trigger": 1, "window_start": "2026-01-01T00:00:00Z"} == document["rows"][0]
+    assert [row["page"] for row in document["rows"]] == ["a", "b\x1b[31m", None]
+    assert len(json.loads(dp("show", "views", "--lake", "lake", "--window", "2026-01-01", "--json").stdout)["rows"]) == 3
+    refused("show", "views", "--lake", "lake", "--window", "2026-01-02", says="no window that starts at this time")
+    identity = json.loads(dp("explain", "views.sql", "--json").stdout)["query_identity"]
+    expected = [{"name": "views", "run_id": run_id, "query_identity": identity, "state": "published"}]
+    assert json.loads(dp("list", "--lake", "lake", "--json").stdout) == expected
+    assert "published" in dp("list", "--lake", "lake").stdout
+
+
+def test_try_writes_its_own_ledger_line_before_it_reads(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = {}
+    errors = {"views": {"l_inf": 3.5, "l_1": 4.5, "l_2": 3.6}}
+    compared = {
+        "true_histogram": histogram()[["window_start", "page", "views"]],
+        "windows": 1,
+        "keys": 5,
+        "keys_kept": 3,
+        "columns": errors,
+    }
+
+    def engine(query: dpsql.Query, inputs: dict[str, list[Path]], *, compare: bool, **given: object) -> SimpleNamespace:
+        seen["lines"] = Ledger.beside(default_secret_path(os.environ)).lines()
+        seen["inputs"] = inputs
+        return SimpleNamespace(histogram=histogram(), drops={"malformed": 2}, comparison=compared if compare else None)
+
+    monkeypatch.setitem(sys.modules, "dpsql.local.engine", SimpleNamespace(try_query=engine))
+    for name in ("a.parquet", "b=c.parquet", "pages.csv"):
+        (work / name).touch()
+    result = dp(
+        "try",
+        "views.sql",
+        "--input",
+        "a.parquet",
+        "--input",
+        "visits=b=c.parquet",
+        "--input",
+        "b=c.parquet",
+        "--json",
+        "--output",
+        "o.parquet",
+    )
+    assert result.exit_code == 0, result.output
+    assert seen["inputs"] == {"visits": [Path("a.parquet"), Path("b=c.parquet"), Path("b=c.parquet")]}
+    document = json.loads(result.stdout)
+    assert [(line.kind, line.run_id) for line in seen["lines"]] == [("try", document["run_id"])]
+    assert document["drops"] == {"malformed": 2}
+    assert "comparison" not in document
+    assert len(document["rows"]) == len(pd.read_parquet("o.parquet")) == 3
+    text = dp("try", "views.sql", "--input", "a.parquet", "--compare").stdout
+    for part in ("1,000 ± 7", "dropped: 2 malformed", "5 in 1 windows, of which 3 are released", "3.5"):
+        assert part in text
+    comparison = json.loads(dp("try", "views.sql", "--input", "a.parquet", "--compare", "--json").stdout)["comparison"]
+    assert comparison["columns"] == errors
+    assert comparison["true_histogram"][0] == {"window_start": "2026-01-01T00:00:00Z", "page": "a", "views": 1000}
+
+
+@pytest.mark.parametrize(
+    ("identical", "code", "says"), [(True, 0, "identical: all 3"), (False, 1, "NOT identical: 3 rows published, 4 recomputed, 1 ")]
+)
+def test_verify(work: Path, monkeypatch: pytest.MonkeyPatch, identical: bool, code: int, says: str) -> None:
+    published()
+    answer = SimpleNamespace(identical=identical, published=3, recomputed=3 + (not identical), differences=int(not identical))
+    monkeypatch.setitem(sys.modules, "dpsql.local.verification", SimpleNamespace(verify_run=lambda *_: answer))
+    result = dp("verify", "views", "--lake", "lake")
+    assert result.exit_code == code
+    assert result.stdout.startswith(says)
+    refused("verify", "views", "--lake", "lake", "--secret-file", "none", says="--secret-file")
+
+
+def test_run_binds_the_name_and_hands_everything_over(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[tuple[str, object]] = []
+    spark = SimpleNamespace(stop=lambda: calls.append(("stop", None)))
+
+    def start(master: str | None, properties: object) -> SimpleNamespace:
+        calls.append(("session", master))
+        return spark
+
+    def job(*given: object, **named: object) -> Summary:
+        calls.append(("run", {**named, "name": given[2].name}))  # type: ignore[attr-defined]
+        return Summary(records=1234, triggers=2, rows=3, dropped={"malformed": 1})
+
+    monkeypatch.setitem(sys.modules, "dpsql.streaming.session", SimpleNamespace(session=start))
+    monkeypatch.setitem(sys.modules, "dpsql.streaming.job", SimpleNamespace(run=job))
+    monkeypatch.setattr(run_query, "spark_properties", lambda _: {})
+    flags = ("views.sql", "--lake", "lake", "--until-caught-up", "--until", "1970-01-02", "--buckets", "4")
+    result = dp("run", *flags)
+    assert result.exit_code == 0, result.output
+    handed = {"name": "views", "until_caught_up": True, "until_us": 86_400_000_000, "buckets": (4, 4)}
+    assert "read 1,234 records, published 2 triggers with 3 rows\ndropped: 1 malformed\n" in result.stdout
+    assert [name for name, _ in calls] == ["session", "run", "stop"]
+    assert handed.items() <= calls[1][1].items()  # type: ignore[attr-defined]
+    (work / "views.sql").write_text(SQL.replace("epsilon = 6", "epsilon = 5"))
+    calls.clear()
+    refused("run", *flags, says="belongs to another query")
+    assert calls == []  # refused before Spark is started
+
+
+def test_ctrl_c_ends_a_run_with_success(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def job(*_: object, **__: object) -> None:
+        os.kill(os.getpid(), 15)  # SIGTERM works alike
+
+    monkeypatch.setitem(sys.modules, "dpsql.streaming.session", SimpleNamespace(session=lambda *_: SimpleNamespace(stop=lambda: None)))
+    monkeypatch.setitem(sys.modules, "dpsql.streaming.job", SimpleNamespace(run=job))
+    monkeypatch.setattr(run_query, "spark_properties", lambda _: {})
+    result = dp("run", "views.sql", "--lake", "lake", "--until-caught-up")
+    assert result.exit_code == 0
+    assert "the same command goes on from here" in result.stderr
+
+
+def test_properties_are_read_as_spark_submit_reads_them(tmp_path: Path) -> None:
+    path = tmp_path / "p.conf"
+    path.write_text("# note\n\nspark.a   b c\nspark.d=e=f\nspark.g : h\nspark.jars   x.jar\n")
+    assert run_query.spark_properties(path) == {"spark.a": "b c", "spark.d": "e=f", "spark.g": "h", "spark.jars": "x.jar"}
+    path.write_text("spark.a\n")
+    with pytest.raises(dpsql.errors.ConfigError, match=r"p\.conf:1: not a setting"):
+        run_query.spark_properties(path)

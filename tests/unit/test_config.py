@@ -1,0 +1,132 @@
+"""sources.yaml: what is accepted, and that everything else is a message with a line and a path."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dpsql.config import Cap, Source, load_sources, parse_duration
+from dpsql.errors import ConfigError
+
+GOOD = """\
+sources:
+  visits:
+    format: parquet
+    path: data/visits
+    event_time: TS
+    privacy_unit: [user_id, Device]
+    max_users: 5000
+    ledger: people
+    cap: {epsilon: 20, delta: 1e-6, period: 30 days}
+  pages:
+    format: csv
+    path: s3a://bucket/pages
+    options: {header: true, sep: ";"}
+    schema: page STRING
+    static: true
+  clicks:
+    format: kafka
+    options: {kafka.bootstrap.servers: "h:9092", subscribe: clicks}
+    schema: user_id STRING, ts TIMESTAMP
+    event_time: ts
+    privacy_unit: user_id
+    value_format: json
+"""
+
+
+def write(folder: Path, text: str | bytes) -> Path:
+    path = folder / "sources.yaml"
+    path.write_bytes(text.encode() if isinstance(text, str) else text)
+    return path
+
+
+def test_everything_that_can_be_said(tmp_path: Path) -> None:
+    sources = load_sources(write(tmp_path, GOOD))
+    assert list(sources) == ["visits", "pages", "clicks"]
+    assert sources["visits"] == Source(
+        name="visits",
+        format="parquet",
+        path=str(tmp_path.resolve() / "data/visits"),
+        event_time="ts",
+        privacy_unit=("user_id", "device"),
+        max_users=5000,
+        ledger="people",
+        cap=Cap(20.0, 1e-6, 30 * 86_400_000_000),
+    )
+    assert sources["pages"].path == "s3a://bucket/pages"
+    assert sources["pages"].options == (("header", "true"), ("sep", ";"))
+    assert sources["clicks"].ledger == "clicks"
+    assert sources["clicks"].path is None
+    assert {sources: 1}  # hashable, like every value between rooms
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "line", "says", "at"),
+    [
+        ("privacy_unit: [", "privacy_unt: [", 6, "did you mean `privacy_unit`?", "sources.visits.privacy_unt"),
+        ("max_users: 5000", "max_users: many", 7, "whole number from 1 on, not 'many'", "sources.visits.max_users"),
+        ("max_users: 5000", "max_users: true", 7, "not True", "sources.visits.max_users"),
+        ("max_users: 5000", "max_users: -1", 7, "not -1", "sources.visits.max_users"),
+        ("30 days", "1 month", 9, "months have no fixed length", "sources.visits.cap.period"),
+        ("delta: 1e-6", "delta: .inf", 9, "above 0", "sources.visits.cap.delta"),
+        ("epsilon: 20, ", "", 9, "`epsilon` is missing", "sources.visits.cap"),
+        ("static: true", "static: yes please", 15, "true or false", "sources.pages.static"),
+        ("static: true", "static: true\n    privacy_unit: page", 16, "static source is public", "sources.pages.privacy_unit"),
+        ("    event_time: TS\n", "", 2, "needs `event_time`", "sources.visits"),
+        ("    schema: page STRING\n", "", 10, "needs `schema`", "sources.pages"),
+        ("    value_format: json\n", "", 16, "needs `value_format`", "sources.clicks"),
+        ("[user_id, Device]", "[user_id, USER_ID]", 6, "once", "sources.visits.privacy_unit"),
+        ("  visits:", "  Visits:", 2, "lower-case", "sources.Visits"),
+        ("  clicks:\n", "  pages:\n", 16, "written twice", "sources.pages"),
+        ("    format: csv\n", "    format: csv\n    format: csv\n", 12, "written twice", "sources.pages.format"),
+        ("ledger: people", "ledger: ../people", 8, "ledger name", "sources.visits.ledger"),
+        ("header: true", "header: [1]", 13, "must be text, a number", "sources.pages.options.header"),
+    ],
+)
+def test_a_mistake_is_named_with_its_line_and_path(tmp_path: Path, old: str, new: str, line: int, says: str, at: str) -> None:
+    assert old in GOOD
+    path = write(tmp_path, GOOD.replace(old, new, 1))
+    with pytest.raises(ConfigError) as caught:
+        load_sources(path)
+    message = str(caught.value)
+    assert message.startswith(f"{path}:{line}: ")
+    assert says in message
+    assert message.endswith(f" at {at}")
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "", "# nothing\n", "- a list\n",
+        "sources:\n", "sources: {}\n", "sources: {a: 1}\n", "source: {}\n", "a: [", "\t", "a: 1\n---\nb: 2\n", "a: \x00\n",
+        "sources: &a\n  b: *a\n",
+        "&a [*a]\n", "a: 2020-13-45\n", "sources: {<<: 3}\n", "sources: {? [1]: 2}\n", "sources: {1: 2}\n", "%YAML 3\n", "[" * 4000,
+        "sources: !!python/object/apply:os.system [exit]\n", b"sources: \xff\xfe\n", b"#" * (2 << 20),
+    ],
+)  # fmt: skip
+def test_no_content_ever_ends_in_a_traceback(tmp_path: Path, content: str | bytes) -> None:
+    path = write(tmp_path, content)
+    with pytest.raises(ConfigError, match=r"sources\.yaml"):
+        load_sources(path)
+
+
+def test_missing_file_and_folder(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no such file"):
+        load_sources(tmp_path / "none.yaml")
+    with pytest.raises(ConfigError, match="cannot be read"):
+        load_sources(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("7 days", 604_800_000_000), ("1 Hour", 3_600_000_000), ("1 day 12 hours", 129_600_000_000), ("250milliseconds", 250_000)],
+)
+def test_durations(text: str, expected: int) -> None:
+    assert parse_duration(text) == expected
+
+
+@pytest.mark.parametrize("text", ["", "7", "days", "0 days", "-1 day", "1.5 days", "1 year", "1 day,", "9" * 99 + " days", "1 ss"])
+def test_what_is_not_a_duration(text: str) -> None:
+    with pytest.raises(ValueError, match="is not a duration"):
+        parse_duration(text)

@@ -1,0 +1,196 @@
+"""Contribution bounding on small streams whose answer can be read off. Every other stream: tests/property."""
+
+from __future__ import annotations
+
+import dataclasses
+import warnings
+
+import pyarrow as pa
+import pytest
+
+from dpsql.calibration import selection_weights
+from tests.property.streams import cells, replay_stream, run_admission, table
+from tests.reference import Bounder, Record, digest, increment
+from udfs.contribution_bounding import DROP_REASONS, BoundingParameters, Clock, Increment, admit
+from udfs.grid import Grid
+
+ANN, BOB = 11 << 40, 12 << 40
+A, B, C, D = (k << 40 for k in (1, 2, 3, 4))
+DAY = Grid(24, 24, 0, 6, 4)
+NAN = float("nan")
+
+
+def parameters(rows: int, per_key: int | None = None, keys: int | None = None, grid: Grid = DAY, **changes: object) -> BoundingParameters:
+    keys = keys or rows
+    weights = selection_weights(grid.windows_per_record * min(rows, keys), 0.5)
+    return dataclasses.replace(
+        BoundingParameters(grid, True, rows, per_key or rows, keys, weights, (Increment("rows"), Increment("users"))), **changes
+    )
+
+
+NO_TICK = Clock()
+
+
+def rows_of(records: list[Record], p: BoundingParameters, clock: Clock = NO_TICK) -> dict[tuple[int, ...], int]:
+    """(window, trigger, key) -> admitted records."""
+    return {cell: added[2] for cell, added in cells(admit(None, table(records), clock, p).contributions).items()}
+
+
+def test_the_earliest_records_count() -> None:
+    """C = 3. Catches: the latest kept, or whichever the engine delivered first."""
+    records = [Record(ANN, t, key) for t, key in ((9, D), (1, A), (7, C), (3, B))]
+    assert rows_of(records, parameters(3)) == {(0, 1, A): 1, (0, 1, B): 1, (0, 2, C): 1}
+
+
+def test_each_bound_alone() -> None:
+    """One user, three records of A, then one each of B, C, D; each bound bites where it should."""
+    records = [Record(ANN, t, key) for t, key in enumerate((A, A, A, B, C, D))]
+    assert rows_of(records, parameters(4)) == {(0, 1, A): 3, (0, 1, B): 1}
+    assert rows_of(records, parameters(6, per_key=2)) == {(0, 1, A): 2, (0, 1, B): 1, (0, 1, C): 1, (0, 1, D): 1}
+    assert rows_of(records, parameters(6, keys=2)) == {(0, 1, A): 3, (0, 1, B): 1}
+    assert rows_of(records, parameters(4, per_key=1, keys=3)) == {(0, 1, A): 1, (0, 1, B): 1, (0, 1, C): 1}
+
+
+def test_a_dropped_record_uses_up_nothing() -> None:
+    """c = 1, C = 2: two refused repetitions of A leave room for B. Catches: refused records that count towards C or G."""
+    records = [Record(ANN, t, key) for t, key in enumerate((A, A, A, B))]
+    assert rows_of(records, parameters(2, per_key=1)) == {(0, 1, A): 1, (0, 1, B): 1}
+
+
+def test_weights_fall_with_the_rank_of_the_users_key() -> None:
+    """a = 0.5. Catches: a weight per record instead of per key, and rank across users."""
+    p = parameters(4)
+    records = [Record(ANN, 0, A), Record(ANN, 1, B), Record(ANN, 2, A), Record(ANN, 3, C), Record(BOB, 4, A)]
+    found = {cell[2]: added[0] for cell, added in cells(admit(None, table(records), Clock(), p).contributions).items()}
+    assert found == {A: 2 * p.weights[0], B: p.weights[1], C: p.weights[2]}
+
+
+def test_the_clock_moves_triggers_and_closes_windows() -> None:
+    """A record counts at the first grid point after its event time that is still open. Catches: a record at a grid point counted at it."""
+    p = parameters(9)
+    record = [Record(ANN, 5, A), Record(ANN, 6, B)]
+    assert set(rows_of(record, p)) == {(0, 1, A), (0, 2, B)}
+    assert set(rows_of(record, p, Clock(5))) == {(0, 1, A), (0, 2, B)}
+    assert set(rows_of(record, p, Clock(6))) == {(0, 2, A), (0, 2, B)}
+    assert set(rows_of(record, p, Clock(23))) == {(0, 4, A), (0, 4, B)}
+    assert rows_of(record, p, Clock(24)) == {}
+    assert set(rows_of(record, p, Clock(0, 5))) == {(0, 1, A)}
+
+
+def test_an_allowance_per_window_or_for_ever() -> None:
+    records = [Record(ANN, t, A) for t in (1, 2, 25, 26, -1)]
+    assert rows_of(records, parameters(1)) == {(0, 1, A): 1, (24, 1, A): 1, (-24, 4, A): 1}
+    assert rows_of(records, parameters(1, renews=False)) == {(-24, 4, A): 1}
+
+
+def test_copies_in_sliding_windows_count_once_against_the_bounds() -> None:
+    """Two windows hold the record. Catches: C used up by copies, a second copy that is not the user's first in its group."""
+    p = parameters(2, grid=Grid(24, 12, 0, 12, 2))
+    records = [Record(ANN, 13, A), Record(ANN, 14, A), Record(ANN, 15, A)]
+    found = cells(admit(None, table(records), Clock(), p).contributions)
+    assert {cell: added[1:3] for cell, added in found.items()} == {(12, 1, A): (1, 2), (0, 2, A): (1, 2)}
+    assert {cell: added[0] for cell, added in found.items()} == {(12, 1, A): p.weights[0], (0, 2, A): p.weights[1]}
+
+
+def test_rounds_keep_the_user_and_weigh_by_record() -> None:
+    """Catches: one weight that a user could use in two rounds."""
+    p = dataclasses.replace(parameters(3), by_user=True)
+    records = [Record(ANN, 1, A), Record(ANN, 7, A), Record(BOB, 2, A), Record(ANN, 8, A)]
+    rows = admit(None, table(records), Clock(), p).contributions.select(["trigger", "user", "weight", "v0"]).to_pylist()
+    assert [tuple(row.values()) for row in rows] == [(1, ANN, p.weights[0], 1), (1, BOB, p.weights[0], 1), (2, ANN, p.weights[1], 2)]
+
+
+def test_public_groups_and_windows_before_the_first() -> None:
+    p = dataclasses.replace(parameters(5), public_keys=(A, C), first_window_us=24)
+    records = [Record(ANN, t, k) for t, k in ((1, A), (25, A), (26, B), (27, C))]
+    admission = admit(None, table(records), Clock(), p)
+    assert cells(admission.contributions).keys() == {(24, 1, A), (24, 1, C)}
+    assert (admission.drops["not_a_public_group"], admission.drops["window_closed"]) == (1, 1)
+
+
+@pytest.mark.parametrize(
+    ("x", "expected"),
+    [
+        (0.0, 0),
+        (NAN, 0),
+        (float("inf"), 8),
+        (float("-inf"), -4),
+        (0.124, 0),
+        (0.126, 1),
+        (0.375, 2),
+        (-0.125, 0),
+        (-9.0, -4),
+        (1e300, 8),
+        (5e-324, 0),
+    ],
+)
+def test_values_are_rounded_then_clamped(x: float, expected: int) -> None:
+    """Grid 0.25, clamp -1..2. Catches: NULL that adds the centre or the lower bound, an infinity that is skipped."""
+    p = parameters(1, increments=(Increment("sum", 0, 0.25, -4, 8), Increment("valid", 0)))
+    found = admit(None, table([Record(ANN, 0, A, (x,))]), Clock(), p).contributions
+    assert found.column("v0").to_pylist() == [expected]
+    assert found.column("v1").to_pylist() == [int(x == x)]
+
+
+def test_a_null_adds_nothing_to_a_centred_sum_but_still_counts_as_a_record() -> None:
+    p = parameters(1, increments=(Increment("sum", 0, 0.25, -4, 4, 1.0), Increment("rows")))
+    found = admit(None, table([Record(ANN, 0, A, (NAN,))]), Clock(), p).contributions
+    assert (found.column("v0").to_pylist(), found.column("v1").to_pylist()) == ([0], [1])
+
+
+@pytest.mark.parametrize("x", [1.7e308, -1.7e308])
+def test_no_value_makes_a_warning(x: float) -> None:
+    """A value over a fine grid leaves float64: numpy would write a line to the log that says so, and the log is not private."""
+    p = parameters(1, increments=(Increment("sum", 0, 2.0**-20, -4, 8),))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = admit(None, table([Record(ANN, 0, A, (x,))]), Clock(), p).contributions
+    assert found.column("v0").to_pylist() == [8 if x > 0 else -4]
+
+
+def test_every_drop_has_its_reason_and_none_is_lost() -> None:
+    p = dataclasses.replace(parameters(3, per_key=1, keys=2), public_keys=(A, B, C))
+    live = [Record(ANN, t, k) for t, k in ((0, A), (1, A), (2, B), (3, C), (4, D), (900, A), (-30, A))]
+    dropped = [Record(0, 0, 0, (), code) for code in (1, 2, 2, 3, 4)]
+    admission = admit(None, table(live + dropped), Clock(0, 100), p)
+    assert tuple(admission.drops) == DROP_REASONS
+    assert list(admission.drops.values()) == [1, 2, 1, 1, 1, 1, 1, 1, 1, 0]
+    assert sum(admission.drops.values()) + 2 == len(live) + len(dropped)
+
+
+def test_nulls_are_refused_loudly() -> None:
+    """A NULL id would be a float on its way through pandas. Catches: silent rounding of 64-bit hashes."""
+    rows = table([Record(ANN, 0, A)]).set_column(1, "user", pa.array([None], pa.int64()))
+    with pytest.raises(TypeError, match="user must not hold NULL"):
+        admit(None, rows, Clock(), parameters(1))
+
+
+def test_state_is_what_it_says_and_never_changed_in_place() -> None:
+    """A retried micro-batch reads the old state again. Catches: arrays shared between the old state and the new."""
+    p = parameters(4)
+    first = admit(None, table([Record(ANN, 0, A)]), Clock(), p).state
+    kept = first.to_pydict()
+    second = admit(first, table([Record(ANN, 1, A), Record(BOB, 1, B)]), Clock(), p).state
+    assert first.to_pydict() == kept
+    assert second.column("rows").to_pylist() == [2, 1]
+    assert [str(t) for t in second.schema.types] == ["int64", "int64", "uint8", "uint32", "int32"]
+    assert admit(first, table([]), Clock(), p).state.equals(first)
+
+
+def test_the_tie_break_is_the_references() -> None:
+    """Ties of event time go by a digest of what is used later; equal records are interchangeable. Catches: another mix on another day."""
+    p = parameters(1, increments=(Increment("sum", 0, 0.25, -400, 400), Increment("rows")))
+    records = [Record(ANN, 0, k, (x,)) for k in (A, B, C) for x in (0.25, 0.5)]
+    first = min(records, key=lambda r: digest(r, [increment(r.values, rule, True) for rule in p.increments]))
+    assert [c[2] for c in cells(run_admission(replay_stream([records[::-1]]), p).contributions)] == [first.key]
+    assert Bounder(p).admit(records, -(1 << 62), 1 << 62)[0].record == first
+
+
+def test_a_million_rows_of_one_user_fit_the_state() -> None:
+    """max_rows_contributed goes up to a million. Catches: counts that wrap in the state's int32."""
+    p = parameters(1_000_000, keys=1)
+    state = admit(None, table([Record(ANN, 0, A)]), Clock(), p).state
+    state = state.set_column(4, "rows", pa.array([999_999], pa.int32()))
+    admission = admit(state, table([Record(ANN, 1, A), Record(ANN, 2, A)]), Clock(), p)
+    assert admission.state.column("rows").to_pylist() == [1_000_000]
+    assert admission.drops["over_max_rows"] == 1

@@ -1,0 +1,194 @@
+"""The lake: a name is bound to one query, one run and one secret; nothing foreign is touched and nothing is shown too widely."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from deltalake import write_deltalake
+
+import dpsql
+from dpsql.config import Cap, Source, Sources
+from dpsql.errors import BudgetError, LakeError
+from dpsql.lake import Lake, list_queries, newest, open_run, read_histogram, read_run
+from dpsql.ledger import Ledger
+from dpsql.secret import Secret
+
+SOURCE = Source(
+    "visits", "parquet", "/nowhere", event_time="ts", privacy_unit=("user_id",), schema="user_id STRING, ts TIMESTAMP, page STRING"
+)
+SQL = """
+SELECT WITH DIFFERENTIAL_PRIVACY OPTIONS (epsilon = {}, delta = 1e-7, privacy_unit_column = user_id, max_rows_contributed = 8)
+  page, COUNT(*) AS views FROM visits GROUP BY window(ts, '1 day'), page
+"""
+SECRET = Secret(bytes(32))
+
+
+def compiled(epsilon: float = 6) -> dpsql.Query:
+    return dpsql.compile(SQL.format(epsilon), Sources((SOURCE,)))
+
+
+def opened(folder: Path, name: str = "views", epsilon: float = 6, secret: Secret = SECRET, source: Source = SOURCE) -> str:
+    return open_run(Lake(folder / "lake"), name, compiled(epsilon), secret, Ledger(folder / "ledger"), source).run_id
+
+
+def published(folder: Path, name: str = "views") -> None:
+    day = [datetime(2026, 1, d, tzinfo=UTC) for d in (1, 1, 1, 2)]
+    frame = {
+        "window_start": day,
+        "window_end": day,
+        "trigger": pd.array([1, 2, 2, 1], "int32"),
+        "trigger_time": day,
+        "page": ["a", "b", None, "a"],
+    }
+    write_deltalake(Lake(folder / "lake").histogram(name), pd.DataFrame({**frame, "views": [1, 2, 3, 4], "views_stderr": 1.5}))
+
+
+def test_a_run_is_made_once_and_found_again(tmp_path: Path) -> None:
+    first = opened(tmp_path)
+    assert len(first) == 32
+    assert opened(tmp_path) == first
+    assert [line.run_id for line in Ledger(tmp_path / "ledger").lines()] == [first]
+    run = read_run(Lake(tmp_path / "lake"), "views")
+    assert run.query_identity == compiled().plan.identity
+    assert run.plan["mu"] == compiled().plan.mu
+    assert opened(tmp_path, name="other") != first
+
+
+def test_only_the_histogram_is_for_everybody(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        opened(tmp_path)
+    finally:
+        os.umask(before)
+    modes = {
+        path: (tmp_path / "lake" / path).stat().st_mode & 0o777 for path in ("public", "private", "private/views", "private/views/run.json")
+    }
+    assert modes == {"public": 0o755, "private": 0o700, "private/views": 0o700, "private/views/run.json": 0o600}
+    text = (tmp_path / "lake/private/views/run.json").read_text()
+    assert bytes(32).hex() not in text
+
+
+def test_an_open_private_folder_is_closed_and_a_foreign_one_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened(tmp_path)
+    private = tmp_path / "lake" / "private" / "views"
+    private.chmod(0o755)
+    opened(tmp_path)
+    assert private.stat().st_mode & 0o777 == 0o700
+    owner = os.geteuid()
+    monkeypatch.setattr(os, "geteuid", lambda: owner + 1)
+    with pytest.raises(LakeError, match="belongs to another user"):
+        opened(tmp_path)
+
+
+def test_another_query_or_secret_is_refused_and_spends_nothing(tmp_path: Path) -> None:
+    opened(tmp_path)
+    with pytest.raises(LakeError) as caught:
+        opened(tmp_path, epsilon=5)
+    for part in (compiled(6).plan.identity, compiled(5).plan.identity, "another --name or --lake"):
+        assert part in str(caught.value)
+    with pytest.raises(LakeError, match=r"started with another secret.*--secret-file"):
+        opened(tmp_path, secret=Secret(b"x" * 32))
+    assert len(Ledger(tmp_path / "ledger").lines()) == 1
+
+
+def test_a_refused_budget_leaves_no_run(tmp_path: Path) -> None:
+    poor = replace(SOURCE, cap=Cap(0.1, 1e-9, 86_400_000_000))
+    with pytest.raises(BudgetError):
+        opened(tmp_path, source=poor)
+    with pytest.raises(LakeError, match="no query 'views'"):
+        read_run(Lake(tmp_path / "lake"), "views")
+
+
+def test_a_crash_between_ledger_and_run_file_costs_a_line_and_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def crash(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("dpsql.lake.create_file", crash)
+        with pytest.raises(KeyboardInterrupt):
+            opened(tmp_path)
+    run_id = opened(tmp_path)
+    lines = Ledger(tmp_path / "ledger").lines()
+    assert len(lines) == 2
+    assert lines[1].run_id == run_id != lines[0].run_id
+
+
+def test_starters_at_once_share_one_run(tmp_path: Path) -> None:
+    with ThreadPoolExecutor(6) as pool:
+        assert len(set(pool.map(lambda _: opened(tmp_path), range(12)))) == 1
+
+
+def _drop(path: Path) -> None:
+    path.unlink()
+    (path.parent / "contributions").mkdir()
+
+
+def _edit(**changes: object) -> Callable[[Path], None]:
+    return lambda path: path.write_text(json.dumps({**json.loads(path.read_text()), **changes})) and None  # type: ignore[func-returns-value]
+
+
+@pytest.mark.parametrize(
+    ("damage", "says"),
+    [
+        (_drop, "run.json is lost, but .*contributions is there"),
+        (lambda path: path.write_text("{"), "damaged; put back"),
+        (lambda path: path.write_bytes(b"\xff"), "damaged; put back"),
+        (lambda path: path.write_text("[]"), "damaged; put back"),
+        (_edit(version=2), "version 2 was written by another release"),
+        (_edit(run_id="zz"), "damaged; put back"),
+        (_edit(name="other"), "damaged; put back"),
+        (_edit(more=1), "damaged; put back"),
+        (lambda path: (path.unlink(), path.mkdir()), "Is a directory"),
+    ],
+)
+def test_a_lost_or_damaged_run_file_stops_everything(tmp_path: Path, damage: Callable[[Path], None], says: str) -> None:
+    opened(tmp_path)
+    damage(tmp_path / "lake" / "private" / "views" / "run.json")
+    with pytest.raises(LakeError, match=says):
+        opened(tmp_path)
+    assert len(Ledger(tmp_path / "ledger").lines()) == 1
+
+
+def test_a_histogram_without_a_run_is_never_continued(tmp_path: Path) -> None:
+    published(tmp_path)
+    with pytest.raises(LakeError, match=r"run\.json is lost"):
+        opened(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "a/b", "a b", "ä", "a.b", "x" * 101, "a\n"])
+def test_bad_names(tmp_path: Path, name: str) -> None:
+    with pytest.raises(LakeError, match="letters, digits, _ and - only"):
+        opened(tmp_path, name=name)
+
+
+def test_no_object_store() -> None:
+    with pytest.raises(LakeError, match="give a folder"):
+        Lake("s3a://bucket/lake")
+
+
+def test_reading_what_was_published(tmp_path: Path) -> None:
+    lake = Lake(tmp_path / "lake")
+    with pytest.raises(LakeError, match="no lake at"):
+        list_queries(lake)
+    with pytest.raises(LakeError, match=r"no query 'views'.*dpsql list"):
+        read_histogram(lake, "views")
+    run_id = opened(tmp_path)
+    assert [(q.name, q.run_id, q.state) for q in list_queries(lake)] == [("views", run_id, "started")]
+    with pytest.raises(LakeError, match="has published nothing yet"):
+        read_histogram(lake, "views")
+    published(tmp_path)
+    assert read_histogram(lake, "views").num_rows == 4
+    assert newest(lake, "views")["views"].tolist() == [2, 3, 4]  # the last trigger of each window
+    (tmp_path / "lake/private/views/run.json").write_text("{")
+    assert [q.state for q in list_queries(lake)] == ["unreadable"]
+    (tmp_path / "lake/public/views/_delta_log/00000000000000000000.json").write_text("{")
+    with pytest.raises(LakeError, match="cannot be read"):
+        read_histogram(lake, "views")

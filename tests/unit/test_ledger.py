@@ -1,0 +1,138 @@
+"""The ledger: what a cap allows, that two runs never share the last of it, and that a damaged ledger stops spending."""
+
+from __future__ import annotations
+
+import json
+import math
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from scipy.special import ndtr
+
+from dpsql.calibration import epsilon_of
+from dpsql.config import Cap
+from dpsql.errors import BudgetError
+from dpsql.ledger import Ledger, Line, spent
+
+DAY = 86_400_000_000
+LINE = Line(
+    ledger="visits",
+    source="visits",
+    unit=("user_id",),
+    period="WINDOW",
+    size_us=DAY,
+    offset_us=0,
+    mu2=1.0,
+    delta_threshold=1e-8,
+    delta_hash=1e-10,
+    epsilon=6.0,
+    delta=1e-7,
+    query_identity="identity",
+    run_id="00" * 16,
+    kind="run",
+    created="2026-01-01T00:00:00+00:00",
+)
+
+
+def curve(mu: float, epsilon: float) -> float:
+    """The Gaussian mechanism's exact delta, written down once more."""
+    return float(ndtr(mu / 2 - epsilon / mu) - math.exp(epsilon) * ndtr(-mu / 2 - epsilon / mu))
+
+
+def test_lines_come_back_as_written(tmp_path: Path) -> None:
+    ledger = Ledger.beside(tmp_path / "dpsql" / "secret")
+    assert ledger.lines() == ()
+    other = replace(LINE, kind="try", unit=("a", "b"))
+    assert [ledger.append(LINE, None), ledger.append(other, None)] == [1, 2]
+    assert ledger.lines() == (LINE, other)
+    assert (tmp_path / "dpsql" / "ledger").stat().st_mode & 0o777 == 0o700
+    assert (tmp_path / "dpsql" / "ledger" / "000002.json").stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize(
+    ("size", "offset", "cap_days", "expected"),
+    [(1, 0, 7, 7), (1, 0.5, 7, 8), (2, 0, 7, 5), (7, 0, 1, 1), (7, 1, 1, 2), (1, 1, 30, 30), (30, 0, 30, 1), (0.25, 0, 1, 4)],
+)
+def test_contribution_periods_that_a_cap_period_can_touch(size: float, offset: float, cap_days: int, expected: int) -> None:
+    line = replace(LINE, size_us=int(size * DAY), offset_us=int(offset * DAY))
+    assert line.charges(cap_days * DAY) == expected
+    assert replace(line, period="STREAM").charges(cap_days * DAY) == 1
+
+
+def test_spending_is_joint_and_gaussian() -> None:
+    """Seven days of epsilon 6 are not epsilon 42."""
+    mu, failures = spent([LINE, replace(LINE, period="STREAM", mu2=2.0)], Cap(1.0, 1e-6, 7 * DAY))
+    assert mu == pytest.approx(3.0)
+    assert failures == pytest.approx(8 * 1.01e-8)
+    one = next(mu / 1000 for mu in range(1, 9999) if curve(mu / 1000, 6.0) > 1e-9)
+    week, _ = spent([replace(LINE, mu2=one**2)], Cap(1.0, 1e-6, 7 * DAY))
+    assert epsilon_of(week, 1e-9) == pytest.approx(18.3, abs=0.1)
+
+
+def test_a_cap_holds_to_the_last_run(tmp_path: Path) -> None:
+    """Exactly as many runs fit as the joint curve allows; the refused one leaves nothing behind."""
+    cap = Cap(epsilon=6.0, delta=1e-3, period_us=DAY)
+    fits = max(n for n in range(100) if n == 0 or curve(math.sqrt(n), 6.0) + n * 1.01e-8 <= cap.delta)
+    assert fits >= 2
+    ledger = Ledger(tmp_path / "ledger")
+    for _ in range(fits):
+        ledger.append(LINE, cap)
+    with pytest.raises(BudgetError, match=rf"cap of epsilon 6.*{fits} runs before.*sources.visits.cap"):
+        ledger.append(LINE, cap)
+    assert len(ledger.lines()) == fits
+    ledger.append(replace(LINE, ledger="others"), cap)  # another ledger name, other people
+    with pytest.raises(BudgetError):
+        ledger.append(replace(LINE, source="elsewhere"), cap)  # another source, the same people
+    with pytest.raises(BudgetError):
+        Ledger(tmp_path / "new").append(replace(LINE, delta_threshold=2e-3), cap)
+
+
+def test_two_runs_never_both_take_the_last_of_a_budget(tmp_path: Path) -> None:
+    cap = Cap(epsilon=6.0, delta=1e-3, period_us=DAY)
+    fits = max(n for n in range(1, 100) if curve(math.sqrt(n), 6.0) + n * 1.01e-8 <= cap.delta)
+
+    def attempt(number: int) -> bool:
+        try:
+            Ledger(tmp_path / "ledger").append(replace(LINE, run_id=f"{number:032x}"), cap)
+        except BudgetError:
+            return False
+        return True
+
+    with ThreadPoolExecutor(8) as pool:
+        assert sum(pool.map(attempt, range(16))) == fits
+    lines = Ledger(tmp_path / "ledger").lines()
+    assert len({line.run_id for line in lines}) == len(lines) == fits
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"mu2": -1.0}, {"mu2": math.nan}, {"mu2": "0"}, {"size_us": 0}, {"size_us": 1.5}, {"period": "DAY"},
+        {"version": 2}, {"extra": 1}, {"mu2": None}, {"delta_hash": math.inf}, {"ledger": 3},
+    ],
+)  # fmt: skip
+def test_a_damaged_line_stops_all_spending(tmp_path: Path, damage: dict[str, object]) -> None:
+    ledger = Ledger(tmp_path)
+    ledger.append(LINE, None)
+    path = tmp_path / "000001.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **damage}))
+    with pytest.raises(BudgetError, match=r"000001\.json"):
+        ledger.append(LINE, None)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "null", "[" * 100_000, "\udc80"])
+def test_an_unreadable_line_is_a_message(tmp_path: Path, text: str) -> None:
+    (tmp_path / "000001.json").write_bytes(text.encode(errors="surrogateescape"))
+    with pytest.raises(BudgetError, match="put back the original file"):
+        Ledger(tmp_path).lines()
+
+
+def test_a_missing_line_and_a_foreign_file_are_noticed(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path)
+    for _ in range(3):
+        ledger.append(LINE, None)
+    (tmp_path / "000002.json").unlink()
+    with pytest.raises(BudgetError, match=r"expected 000002.json, found 000003.json"):
+        ledger.append(LINE, None)

@@ -1,0 +1,192 @@
+"""The planner: sensitivities of the design, bounds that cannot overflow, and an identity that covers every number."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import numpy as np
+import pytest
+
+from dpsql.accountant import check
+from dpsql.errors import ConfigError
+from dpsql.planner import MAX_EXACT, identity, make_plan
+from dpsql.query import (
+    Aggregate,
+    AggregateFunction,
+    ContributionPeriod,
+    CounterName,
+    GroupSelection,
+    Key,
+    ParsedQuery,
+    ReleaseRule,
+    WindowSpec,
+)
+from tests.property.plans import COUNT, DAY, HOUR, SUM, USERS, VALID, query, source
+from udfs.counters import column_norm, counter
+
+AVG = Aggregate("mean", AggregateFunction.AVG, "seconds", (10.0, 60.0))
+BIG = 9.0
+"""Above every normal that the noise function can make (|z| < 8.3)."""
+
+
+def sum_of(low: float, high: float, function: AggregateFunction = AggregateFunction.SUM) -> tuple[Aggregate, ...]:
+    return (Aggregate("total", function, "x", (low, high)),)
+
+
+def test_sensitivities_of_the_design() -> None:
+    """Section 7 with C = 6, c = 2, G = 2, r = 2. Catches: C where min(C, G c) is right (too much noise), G c where C is (too little)."""
+    q = query(
+        max_rows_contributed=6,
+        max_rows_per_group=2,
+        max_groups_contributed=2,
+        window=WindowSpec("ts", DAY, DAY // 2, 0),
+        aggregates=(COUNT, VALID, USERS, SUM, AVG),
+    )
+    plan = make_plan(q, source())
+    f = column_norm(counter("BLT", 24))
+    rows = math.sqrt(2 * 2 * 4)
+    expected = [rows, rows, math.sqrt(4), rows * 60, rows * 25, rows]
+    assert [p.sensitivity / f for p in plan.perturbations] == pytest.approx(expected, rel=1e-12)
+    assert [p.mechanism for p in plan.perturbations] == [1, 2, 3, 4, 5, 6]
+    assert plan.perturbations[4].centre == 35.0
+    assert (plan.windows_per_record, plan.max_groups, plan.horizon) == (2, 4, 24)
+    squared = sum((p.sensitivity / p.sigma) ** 2 for p in plan.perturbations) + (f / plan.selection.sigma) ** 2
+    assert squared == pytest.approx(plan.mu**2, rel=1e-9)
+    shares = {round((p.sensitivity / p.sigma) ** 2 / plan.mu**2, 9) for p in plan.perturbations}
+    assert shares == {round(0.3 / 6, 9)}
+
+
+def test_public_groups_and_no_keys_spend_everything_on_the_columns() -> None:
+    for q in (query(group_selection_strategy=GroupSelection.PUBLIC_GROUPS, public_groups="SELECT page FROM pages"), query(keys=())):
+        plan = make_plan(q, source())
+        assert plan.selection is None
+        assert plan.delta_threshold == 0.0
+        assert sum((p.sensitivity / p.sigma) ** 2 for p in plan.perturbations) == pytest.approx(plan.mu**2, rel=1e-9)
+        check(plan, source())
+
+
+@pytest.mark.parametrize(("low", "high"), [(0.0, 1.0), (-0.1, 0.7), (-5.0, -1.0), (0.0, 3e-7), (1e6, 1e6 + 1), (0.0, 1e300)])
+def test_the_clamp_is_inside_the_bounds_and_the_grid_fine(low: float, high: float) -> None:
+    """Catches: a clamp rounded outwards (sensitivity above the stated bound), a grid that is not a power of two."""
+    (p,) = make_plan(query(aggregates=sum_of(low, high)), source(max_users=10_000)).perturbations
+    assert math.frexp(p.grid)[0] == 0.5
+    assert p.grid <= (high - low) / 2**20 < 2 * p.grid
+    assert low <= p.lower * p.grid <= low + p.grid
+    assert high - p.grid <= p.upper * p.grid <= high
+
+
+@pytest.mark.parametrize(("low", "high"), [(1e9, 1e9 + 1), (0.0, 2.0**60)])
+def test_bounds_that_could_overflow_a_sum_are_refused(low: float, high: float) -> None:
+    """Data must never wrap a total. (0, 2^60) is fine: the grid grows with the bounds, and 2^21 units times the users fit."""
+    q = query(aggregates=sum_of(low, high))
+    if high - low == 1.0:
+        with pytest.raises(ConfigError, match="could overflow"):
+            make_plan(q, source())
+    else:
+        (p,) = make_plan(q, source()).perturbations
+        assert p.upper * source().max_users * 4 < MAX_EXACT
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "aggregates", "users"),
+    [(1e-4, sum_of(1e8, 1e8 + 1), 1000), (1e-7, sum_of(1e6, 1e6 + 1), 10**6), (6.0, sum_of(0.0, 1.0), 1), (1e-300, (COUNT, SUM), 1000)],
+)
+def test_the_noise_itself_cannot_overflow(epsilon: float, aggregates: tuple[Aggregate, ...], users: int) -> None:
+    """Refused, or exact sums and the largest noise fit int64 together: beyond it noise is one constant and shows the sum."""
+    stream = source(max_users=users, max_keys=1000)
+    try:
+        plan = make_plan(query(epsilon=epsilon, aggregates=aggregates), stream)
+    except ConfigError:
+        return
+    for p in plan.perturbations:
+        assert max(abs(p.lower), abs(p.upper)) * users * 4 + BIG * plan.horizon * p.sigma / p.grid < 2**63
+
+
+@pytest.mark.parametrize("function", [AggregateFunction.SUM, AggregateFunction.AVG])
+@pytest.mark.parametrize(("low", "high"), [(-1.7e308, 1.7e308), (0.0, 1.7e308), (0.0, 5e-324), (0.0, 1e-300)])
+def test_extreme_bounds_are_planned_or_refused_but_never_crash(low: float, high: float, function: AggregateFunction) -> None:
+    """They parse: finite, in order. Catches: a width that overflows to infinity or a grid that underflows to zero."""
+    q = query(aggregates=sum_of(low, high, function))
+    try:
+        plan = make_plan(q, source(max_users=1000))
+    except ConfigError:
+        return
+    assert all(p.grid > 0 and math.isfinite(p.sigma) and p.sigma > 0 for p in plan.perturbations)
+    check(plan, source(max_users=1000))
+
+
+CHANGES: dict[str, object] = {
+    "epsilon": 5.999,
+    "delta": 1.0001e-9,
+    "privacy_unit": ("other",),
+    "max_rows_contributed": 5,
+    "max_rows_per_group": 3,
+    "max_groups_contributed": 3,
+    "contribution_period": ContributionPeriod.STREAM,
+    "window": WindowSpec("ts", DAY, DAY, HOUR),
+    "trigger_interval_us": 2 * HOUR,
+    "allowed_lateness_us": HOUR,
+    "max_ahead_us": 2 * HOUR,
+    "min_privacy_units_per_group": 2,
+    "group_selection_strategy": GroupSelection.PUBLIC_GROUPS,
+    "public_groups": "SELECT page FROM pages",
+    "group_selection_share": 0.5,
+    "release": ReleaseRule.RESELECT,
+    "counter": CounterName.HONAKER,
+    "selection_weight_decay": 0.0,
+    "keys": (Key("page", "lower(page)"),),
+    "aggregates": (COUNT, USERS),
+    "from_sql": "FROM visits WHERE status = 200",
+    "stream": "other",
+    "static_sources": ("pages",),
+    "columns_in_order": ("views", "page", "visitors", "time_spent"),
+}
+
+
+def test_the_identity_covers_every_field_of_the_query() -> None:
+    """The noise key hangs on the identity. Catches: two different questions that share their noise, whose difference would be exact."""
+    assert set(CHANGES) == {f.name for f in dataclasses.fields(ParsedQuery)}
+    base = query()
+    plans = [make_plan(base, source())] + [
+        make_plan(dataclasses.replace(base, **{name: value}), source()) for name, value in CHANGES.items()
+    ]
+    assert len({p.identity for p in plans}) == len(plans)
+    assert make_plan(query(), source()).identity == plans[0].identity
+
+
+def test_the_identity_covers_every_number_of_the_plan() -> None:
+    """Catches: a planner default that changes the noise's size under an unchanged identity."""
+    plan = make_plan(query(), source())
+    changed = [
+        dataclasses.replace(plan, horizon=25),
+        dataclasses.replace(plan, mu=plan.mu * (1 + 1e-15)),
+        dataclasses.replace(plan, selection=dataclasses.replace(plan.selection, thresholds=(*plan.selection.thresholds[:-1], 1))),
+        dataclasses.replace(plan, columns=plan.columns[::-1]),
+        dataclasses.replace(plan, arguments=("other",)),
+    ]
+    first = plan.columns[0].perturbations[0]
+    for field in dataclasses.fields(first):
+        value = getattr(first, field.name)
+        other = (
+            CounterName.SQRT
+            if field.name == "counter"
+            else "valid"
+            if field.name == "rule"
+            else (2.0,)
+            if field.name == "sd"
+            else value + 1
+        )
+        column = dataclasses.replace(plan.columns[0], perturbations=(dataclasses.replace(first, **{field.name: other}),))
+        changed.append(dataclasses.replace(plan, columns=(column, *plan.columns[1:])))
+    assert len({identity(p) for p in changed} | {plan.identity}) == len(changed) + 1
+    assert identity(plan) == plan.identity == identity(dataclasses.replace(plan, identity="anything"))
+
+
+def test_a_source_that_says_less_changes_only_the_hash_charge() -> None:
+    """More users declared: a larger charge, so less is left for noise, and the whole still adds up to delta."""
+    for users in (1000, 10**6):
+        plan = make_plan(query(), source(max_users=users))
+        assert plan.delta_hash == (users + 4 * 10_000) / 2**64
+        assert plan.delta_noise + plan.delta_threshold + plan.delta_hash == pytest.approx(plan.delta, rel=1e-9)
+        assert np.isfinite(plan.mu)

@@ -1,0 +1,187 @@
+"""The release step on small histories whose answer can be read off. Every other history: tests/property."""
+
+from __future__ import annotations
+
+from unittest import mock
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from udfs.counters import Blt, Sqrt
+from udfs.grid import NO_CLOCK, Grid
+from udfs.key_selection import SelectionParameters
+from udfs.perturbation import OutputColumn, PerturbationParameters, finish, noisy
+from udfs.release import PublicGroups, Released, ReleaseParameters, ReleaseState, Tick, release
+
+UNIT = 1 << 20
+GRID = Grid(40, 40, 0, 10, 4)
+KEY = bytes(32)
+COUNT = OutputColumn("count", (0,), (1.0,), ((1.0, 2.0, 3.0, 4.0),))
+AVG = OutputColumn("avg", (0, 1), (0.25, 1.0), ((2.0,) * 4, (1.0,) * 4), (0.0, 10.0), 5.0)
+
+
+def parameters(thresholds: tuple[int, ...], min_users: int = 1, rounds: bool = False, sigma: float = 1.0) -> ReleaseParameters:
+    counter = Blt.of(4)
+    selection = SelectionParameters(counter, sigma, thresholds, min_users, rounds)
+    return ReleaseParameters(GRID, selection, (PerturbationParameters(1, counter, 1.0, 1.0),), (COUNT,))
+
+
+def rows(*history: tuple[int, int, int, int], by_user: bool = False) -> pa.Table:
+    """(arrival batch, trigger, key, weight in users); one record and one user each."""
+    columns = [np.array(c, dtype=np.int64) for c in zip(*history, strict=True)] or [np.zeros(0, np.int64)] * 4
+    batch, trigger, key, weight = columns
+    ones = np.ones(len(batch), np.int64)
+    user = {"user": np.arange(len(batch))} if by_user else {}
+    names = pa.array([b"%d" % k for k in key], pa.binary())
+    table = {
+        "window": 0 * ones,
+        "trigger": trigger,
+        "key": key,
+        "key_bytes": names,
+        "weight": weight * UNIT,
+        "users": ones,
+        "v0": ones,
+        "batch": batch,
+    }
+    return pa.table(table | user)
+
+
+def quiet(state: ReleaseState | None, table: pa.Table, ticks: list[Tick], p: ReleaseParameters) -> Released:
+    with mock.patch("udfs.randomness.normals", lambda _key, tag, *_: np.zeros(len(tag))):
+        return release(state, table, ticks, p, KEY)
+
+
+def shown(out: Released) -> list[tuple[int, bytes, int]]:
+    return list(zip(*(out.rows.column(n).to_pylist() for n in ("trigger", "key_bytes", "c0")), strict=True))
+
+
+def test_a_key_appears_at_its_threshold_and_is_refreshed_ever_after() -> None:
+    """Threshold 2, 2, 2, 2: the second user makes it. Catches: a count since selection only, and a row at the trigger before."""
+    p = parameters((2 * UNIT,) * 4)
+    out = quiet(None, rows((0, 1, 7, 1), (0, 2, 7, 1), (0, 4, 7, 1), (0, 1, 8, 1)), [Tick(0, 40)], p)
+    assert shown(out) == [(2, b"7", 2), (3, b"7", 2), (4, b"7", 3)]
+    assert out.rows.column("s0").to_pylist() == [2.0, 3.0, 4.0]
+
+
+def test_a_key_without_new_records_is_tested_at_every_trigger() -> None:
+    """Threshold 9, 9, 1, 9. Catches: only keys with new records are tested (the paper's leak), and a selection that a higher tau undoes."""
+    p = parameters((9 * UNIT, 9 * UNIT, UNIT, 9 * UNIT))
+    assert shown(quiet(None, rows((0, 1, 7, 1)), [Tick(0, 40)], p)) == [(3, b"7", 1), (4, b"7", 1)]
+    out = quiet(None, rows((0, 1, 7, 1)), [Tick(0, 10)], p)
+    assert shown(quiet(out.state, rows(), [Tick(1, 20), Tick(2, 30)], p)) == [(3, b"7", 1)]
+
+
+def test_exact_users_come_before_the_noisy_test() -> None:
+    """min_privacy_units_per_group = 2 under a threshold of nothing. Catches: noise that alone selects a key of one user."""
+    p = parameters((-(1 << 40),) * 4, min_users=2)
+    assert shown(quiet(None, rows((0, 1, 7, 9), (0, 3, 7, 0)), [Tick(0, 40)], p)) == [(3, b"7", 2), (4, b"7", 2)]
+
+
+def test_a_key_is_not_tested_before_its_first_record() -> None:
+    """Its selection at an earlier trigger would be a release of an empty key that nobody else could have had."""
+    p = parameters((-(1 << 40),) * 4)
+    assert [t for t, _, _ in shown(quiet(None, rows((0, 3, 7, 1)), [Tick(0, 40)], p))] == [3, 4]
+
+
+def test_a_tick_covers_its_own_batch_and_the_ones_before() -> None:
+    """Catches: rows that arrive after a tick and are released by it."""
+    p = parameters((UNIT,) * 4)
+    table = rows((0, 1, 7, 1), (1, 1, 8, 1), (2, 2, 9, 1))
+    out = quiet(None, table, [Tick(1, 10)], p)
+    assert shown(out) == [(1, b"7", 1), (1, b"8", 1)]
+    assert out.state.pending.num_rows == 1
+    assert out.state.closed_us == 10
+    assert shown(quiet(out.state, rows(), [Tick(2, 20)], p)) == [(2, b"7", 1), (2, b"8", 1), (2, b"9", 1)]
+
+
+def test_ticks_between_grid_points_and_backwards_do_nothing() -> None:
+    p = parameters((UNIT,) * 4)
+    out = quiet(None, rows((0, 1, 7, 1)), [Tick(0, 9), Tick(0, NO_CLOCK)], p)
+    assert shown(out) == []
+    out = quiet(out.state, rows(), [Tick(1, 19)], p)
+    assert shown(out) == [(1, b"7", 1)]
+    assert shown(quiet(out.state, rows(), [Tick(2, 12), Tick(3, 19)], p)) == []
+
+
+def test_rounds_start_anew_and_a_user_counts_once_in_each() -> None:
+    """RESELECT with threshold 2. Catches: users of the last round that count again, and mass that is lost between rounds."""
+    p = parameters((2 * UNIT,) * 4, rounds=True)
+    history = rows((0, 1, 7, 1), (0, 1, 7, 1), (0, 2, 7, 1), (0, 4, 7, 1), by_user=True)
+    assert shown(quiet(None, history, [Tick(0, 40)], p)) == [(1, b"7", 2), (4, b"7", 4)]
+    same = history.set_column(history.column_names.index("user"), "user", pa.array([1, 1, 1, 1]))
+    assert shown(quiet(None, same, [Tick(0, 40)], p)) == []
+
+
+def test_sleeping_groups_wake_for_their_noise() -> None:
+    """Algorithm 4 is an optimisation: with it or with every group awake the rows are the same. Catches: a group that sleeps through."""
+    p = parameters((3 * UNIT,) * 4, sigma=2.0)
+    history = rows(*[(0, 1 + i % 2, 100 + i, 1) for i in range(400)])
+    together = release(None, history, [Tick(0, 40)], p, KEY).rows
+    state, parts = None, []
+    for i, table in enumerate([history, rows(), rows(), rows()]):
+        step = release(state, table, [Tick(i, 10 * (i + 1))], p, KEY)
+        state = step.state
+        parts.append(step.rows)
+    assert together.num_rows > 50
+    assert pa.concat_tables(parts).sort_by([("trigger", "ascending"), ("key_bytes", "ascending")]).equals(together)
+    asleep = release(None, history, [Tick(0, 20)], p, KEY).state.groups.column("wake").to_pylist()
+    assert {w for w in asleep if w} == {3, 4, 5}
+
+
+def test_public_groups_need_no_record() -> None:
+    p = ReleaseParameters(GRID, None, parameters((0,) * 4).perturbations, (COUNT,), PublicGroups((7, 8), (b"7", b"8"), 0))
+    out = quiet(None, rows((0, 2, 8, 1)), [Tick(0, 20)], p)
+    assert shown(out) == [(1, b"7", 0), (1, b"8", 0), (2, b"7", 0), (2, b"8", 1)]
+    assert p.for_bucket(1, 2).public == PublicGroups((7,), (b"7",), 0)
+
+
+@pytest.mark.parametrize(
+    ("total", "count", "average", "error"),
+    [
+        (8, 4, 5.5, np.sqrt(4 + 0.25) / 4),
+        (0, 1, 5.0, 2.0),
+        (-400, 4, 0.0, None),
+        (400, 4, 10.0, None),
+        (9, 0, np.nan, np.nan),
+        (9, -3, np.nan, np.nan),
+    ],
+)
+def test_an_average_is_clipped_and_null_without_enough(total: int, count: int, average: float, error: float | None) -> None:
+    """Grid 0.25, centre 5, bounds 0..10. Catches: division by a noisy zero, a centre added twice."""
+    value, stderr = finish(AVG, [np.array([total]), np.array([count])], np.array([1]))
+    np.testing.assert_equal(value, [average])
+    if error is not None:
+        np.testing.assert_allclose(stderr, [error])
+
+
+def test_noise_is_rounded_before_it_is_added() -> None:
+    """To whole grid units, ties to even. Catches: a float added to the exact sum, whose low bits would show it."""
+    p = PerturbationParameters(1, Blt.of(4), 2.0, 0.5)
+    exact = np.array([10, 2**53 + 1, -3])
+    assert noisy(exact, np.array([0.3, 0.3, -0.125]), p).tolist() == [11, 2**53 + 2, -3]
+    assert noisy(exact, np.zeros(3), p).dtype == np.int64
+
+
+def test_rows_are_sorted_by_key_bytes_not_by_hash_or_arrival() -> None:
+    p = parameters((UNIT,) * 4)
+    out = quiet(None, rows((0, 1, 30, 1), (0, 1, 4, 1), (0, 1, 21, 1)), [Tick(0, 10)], p)
+    assert [name for _, name, _ in shown(out)] == [b"21", b"30", b"4"]
+
+
+def test_an_old_state_is_not_changed_in_place() -> None:
+    """A retried micro-batch reads it again. Catches: arrays of the old state that the new one writes to."""
+    p = parameters((UNIT,) * 4, sigma=2.0)
+    state = release(None, rows((0, 1, 7, 1), (0, 3, 8, 1)), [Tick(0, 10)], p, KEY).state
+    kept = {name: table.to_pydict() for name, table in state.tables().items()}
+    one, two = (release(state, rows((1, 2, 9, 1)), [Tick(1, 30)], p, KEY) for _ in range(2))
+    assert one.rows.equals(two.rows)
+    assert {name: table.to_pydict() for name, table in state.tables().items()} == kept
+
+
+def test_the_square_root_counter_releases_too() -> None:
+    counter = Sqrt(4)
+    p = ReleaseParameters(
+        GRID, SelectionParameters(counter, 1.0, (UNIT,) * 4, 1), (PerturbationParameters(1, counter, 1.0, 1.0),), (COUNT,)
+    )
+    assert shown(quiet(None, rows((0, 1, 7, 1)), [Tick(0, 20), Tick(1, 40)], p)) == [(t, b"7", 1) for t in (1, 2, 3, 4)]

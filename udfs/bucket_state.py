@@ -1,0 +1,107 @@
+"""State by reference: the engine keeps a sequence number per bucket, the lake keeps the bucket's tables as immutable Parquet files.
+
+    ROOT/admission-16/g1/bucket=0007/000041.users.parquet
+
+The number of buckets and the generation are in the path, so that state cut differently or restored is never mixed up. A file's
+bytes depend on the tables alone: a retried micro-batch overwrites a file with itself.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from urllib.parse import unquote, urlparse
+
+import pyarrow as pa
+import pyarrow.fs as pafs
+import pyarrow.parquet as pq
+
+SCHEMA_VERSION = b"1"
+VERSION_KEY = b"dpsql.state.version"
+S3_ALIASES = ("s3a", "s3n")
+
+
+@dataclass(frozen=True)
+class BucketFiles:
+    """The state files of one operator.
+
+    Args:
+        root: folder of all state, as a bare path, `file://` or another URI that pyarrow knows (`s3a://` is read as `s3://`).
+        operator: `admission` or `release`.
+        buckets: how many buckets the operator's state is cut into.
+        generation: 1 for a new run, one more after each restore.
+        names: the tables that make up one bucket's state.
+    """
+
+    root: str
+    operator: str
+    buckets: int
+    generation: int
+    names: tuple[str, ...]
+
+    def folder(self, bucket: int) -> str:
+        """Where all versions of one bucket are."""
+        return f"{self.root.rstrip('/')}/{self.operator}-{self.buckets}/g{self.generation}/bucket={bucket:04d}"
+
+    def load(self, bucket: int, sequence: int) -> dict[str, pa.Table]:
+        """The tables of one version.
+
+        Raises:
+            FileNotFoundError: the version is not there.
+            ValueError: a file was written by an unknown version of this format.
+        """
+        system, folder = filesystem(self.folder(bucket))
+        return {name: _read(system, f"{folder}/{sequence:06d}.{name}.parquet") for name in self.names}
+
+    def store(self, bucket: int, sequence: int, tables: Mapping[str, pa.Table]) -> int:
+        """Write one version; returns its bytes. Nobody ever sees half a file."""
+        if tuple(tables) != self.names:
+            raise ValueError(f"state of {self.operator} is made of {self.names}, not {tuple(tables)}")
+        system, folder = filesystem(self.folder(bucket))
+        system.create_dir(folder, recursive=True)
+        return sum(_write(system, folder, f"{sequence:06d}.{name}.parquet", table) for name, table in tables.items())
+
+
+def filesystem(location: str) -> tuple[pafs.FileSystem, str]:
+    """The pyarrow file system of a bare path or a URI, and the path inside it."""
+    parts = urlparse(location)
+    if len(parts.scheme) <= 1:  # a bare path (or a drive letter)
+        return pafs.LocalFileSystem(), location
+    if parts.scheme == "file":
+        return pafs.LocalFileSystem(), unquote(parts.path)
+    scheme = "s3" if parts.scheme in S3_ALIASES else parts.scheme
+    return pafs.FileSystem.from_uri(scheme + location[len(parts.scheme) :])
+
+
+def _read(system: pafs.FileSystem, path: str) -> pa.Table:
+    with system.open_input_file(path) as file:
+        table = pq.ParquetFile(file).read()
+    metadata = dict(table.schema.metadata or {})
+    found = metadata.pop(VERSION_KEY, None)
+    if found != SCHEMA_VERSION:
+        raise ValueError(f"state file {path}: version {found!r} is unknown; this release reads version {SCHEMA_VERSION!r}")
+    return table.replace_schema_metadata(metadata or None)
+
+
+def _write(system: pafs.FileSystem, folder: str, name: str, table: pa.Table) -> int:
+    # Built in memory first: an exception while streaming to an object store would still publish half a file.
+    sink = pa.BufferOutputStream()
+    metadata = {**(table.schema.metadata or {}), VERSION_KEY: SCHEMA_VERSION}
+    stamped = table.combine_chunks().replace_schema_metadata(metadata)
+    # Ids are random 64-bit numbers: dictionaries and statistics only cost time.
+    pq.write_table(stamped, sink, compression="zstd", use_dictionary=False, write_statistics=False)
+    data = sink.getvalue()
+    if isinstance(system, pafs.LocalFileSystem):
+        # A unique name: two writers on one temporary name would tear each other's file.
+        temporary = f"{folder}/.{name}.{uuid.uuid4().hex}"
+        _write_bytes(system, temporary, data)
+        system.move(temporary, f"{folder}/{name}")
+    else:
+        _write_bytes(system, f"{folder}/{name}", data)
+    return int(data.size)
+
+
+def _write_bytes(system: pafs.FileSystem, path: str, data: pa.Buffer) -> None:
+    with system.open_output_stream(path) as file:
+        file.write(data)

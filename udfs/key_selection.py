@@ -1,0 +1,131 @@
+"""Key selection: which groups may appear, and when, without knowing any key beforehand.
+
+A group's users' weights are summed continually under noise; the group is selected at the first trigger i at which the noisy
+sum reaches tau_i. Guarantee (docs/privacy.md): one user changes the sums of at most K groups by w_1..w_K with sum of squares
+at most 1, so the noisy sums are a Gaussian mechanism; and a group that only this user has crosses at any of the triggers with
+probability at most sum_i beta_i. Source: DP-SQLP Algorithms 2 and 4, with a union bound over triggers and decaying weights.
+
+Only groups with an admitted record at or before a trigger are tested there, and from then on at every trigger.
+With rounds (RESELECT) a selected group starts anew: fresh noise, no users, the same absolute trigger numbers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from udfs import randomness
+from udfs.columns import Bool, Float, Int, match
+from udfs.counters import Counter, Draw
+from udfs.group_state import Closing
+
+WEIGHT_UNIT = 2.0**-20
+"""Weights and thresholds are integers in this unit."""
+
+
+@dataclass(frozen=True)
+class SelectionParameters:
+    """sigma in users' weight; thresholds tau_1..tau_T in units of 2^-20; `min_users` exact users before the noisy test."""
+
+    counter: Counter
+    sigma: float
+    thresholds: tuple[int, ...]
+    min_users: int
+    rounds: bool = False
+
+
+def crosses(path: Float, weight: Int, trigger: int, p: SelectionParameters) -> Bool:
+    """Whether each tested group is selected at this trigger.
+
+    Args:
+        path: unit-noise path of every group at this trigger.
+        weight: exact sum of the users' weights, in units of 2^-20.
+        trigger: 1..horizon.
+        p: the plan's numbers.
+    """
+    return p.sigma * path >= (p.thresholds[trigger - 1] - weight) * WEIGHT_UNIT
+
+
+def select(c: Closing, p: SelectionParameters, noise_key: bytes) -> list[Int]:
+    """Run the newly closed triggers through selection; returns the groups to release at trigger 0 (none), 1, 2, ...
+
+    Changes c.groups (`weight, users, step, selected_at, round, wake, noise`) and, with rounds, c.seen.
+    """
+    g = c.groups
+    shown: list[Int] = [np.zeros(0, np.int64)]
+    for trigger in range(1, c.last + 1):
+        touched = _add_users(c, trigger, p)
+        live = (g["first"] <= trigger) & (c.before < trigger) & (c.now >= trigger)
+        waiting = live if p.rounds else live & (g["selected_at"] == 0)
+        g["wake"][touched] = 0
+        tested = np.flatnonzero(waiting & (g["users"] >= p.min_users) & (g["wake"] <= trigger))
+        advance_to(c, tested, trigger, p, noise_key)
+        hit = tested[crosses(g["noise"][tested, 0], g["weight"][tested], trigger, p)]
+        g["selected_at"][hit] = trigger
+        shown.append(hit if p.rounds else np.flatnonzero(live & (g["selected_at"] > 0)))
+        if p.rounds:
+            _new_round(g, hit)
+    return shown
+
+
+def predict(c: Closing, p: SelectionParameters, noise_key: bytes) -> None:
+    """Algorithm 4: put groups without records at the last closed trigger to sleep until noise alone would select them.
+
+    Sets `wake` to the first later trigger at which the group crosses if nobody joins (horizon + 1: never). A joining user
+    wakes it. Testing only the awake gives the same releases as testing all, because the noise is a function of the trigger.
+    """
+    g = c.groups
+    horizon = p.counter.horizon
+    silent = (g["wake"] == 0) & (c.now < horizon) & (c.now > 0) & (g["users"] >= p.min_users) & (g["step"] == c.now)
+    silent &= p.rounds | (g["selected_at"] == 0)
+    silent[c.due.group[c.due.trigger == c.now[c.due.group]]] = False
+    asleep = np.flatnonzero(silent)
+    if not len(asleep):
+        return
+    state, step, wake = g["noise"][asleep].copy(), g["step"][asleep].copy(), np.full(len(asleep), horizon + 1)
+    for trigger in range(int(step.min()) + 1, horizon + 1):
+        moving = np.flatnonzero((step == trigger - 1) & (wake > horizon))
+        of = asleep[moving]
+        state[moving] = p.counter.advance(state[moving], _draws(c, of, trigger, noise_key), trigger)
+        step[moving] = trigger
+        wake[moving[crosses(state[moving, 0], g["weight"][of], trigger, p)]] = trigger
+    g["wake"][asleep] = wake
+
+
+def advance_to(c: Closing, groups: Int, trigger: int, p: SelectionParameters, noise_key: bytes) -> None:
+    """Bring the selection paths of the given groups up to a trigger, from wherever each of them is."""
+    step = c.groups["step"]
+    for now in range(int(step[groups].min(initial=trigger)) + 1, trigger + 1):
+        moving = groups[step[groups] == now - 1]
+        c.groups["noise"][moving] = p.counter.advance(c.groups["noise"][moving], _draws(c, moving, now, noise_key), now)
+        step[moving] = now
+
+
+def _draws(c: Closing, groups: Int, trigger: int, noise_key: bytes) -> Draw:
+    tag, round_ = c.tag[groups], c.groups["round"][groups]
+    return lambda number: randomness.normals(noise_key, tag, randomness.SELECTION, round_, trigger, number)
+
+
+def _add_users(c: Closing, trigger: int, p: SelectionParameters) -> Int:
+    """Add the trigger's users; with rounds only those new to the group's round. Returns the groups that had records."""
+    g, part = c.groups, c.due.at(trigger)
+    group, weight, users = c.due.group[part], c.due.sums["weight"][part], c.due.sums["users"][part]
+    if p.rounds:
+        user, round_ = c.due.sums["user"][part], g["round"][group]
+        new = match([group, round_, user], [c.seen["group"], c.seen["round"], c.seen["user"]]) < 0
+        for name, column in (("group", group), ("round", round_), ("user", user)):
+            c.seen[name] = np.concatenate([c.seen[name], column[new]])
+        np.add.at(g["weight"], group[new], weight[new])
+        np.add.at(g["users"], group[new], 1)
+    else:
+        g["weight"][group] += weight
+        g["users"][group] += users
+    return group
+
+
+def _new_round(g: dict, hit: Int) -> None:
+    for name in ("weight", "users", "step", "wake"):
+        g[name][hit] = 0
+    g["noise"][hit] = 0.0
+    g["round"][hit] += 1
