@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import itertools
 import math
 import random
 import sys
@@ -201,8 +202,8 @@ def paper_plan(scale: float, triggers: int, rows: int = 32, epsilon: float = 6.0
         static_sources=(),
         columns_in_order=("page", "views"),
     )
-    sizes = {"max_users": round(PAPER_USERS * scale), "max_keys": round(PAPER_KEYS * scale)}
-    return make_plan(query, Source(**({"name": "visits", "format": "parquet"} | sizes)))
+    source = Source("visits", "parquet", max_users=round(PAPER_USERS * scale), max_keys=round(PAPER_KEYS * scale))
+    return make_plan(query, source)
 
 
 def numbers_of(plan: PrivacyPlan) -> Numbers:
@@ -221,7 +222,7 @@ def ours(records: Records, plan: PrivacyPlan, seed: int) -> dict[int, float]:
     last: dict[int, float] = {}
     people, groups = None, None
     cuts = np.searchsorted(records.ts, np.arange(plan.horizon + 1) * plan.query.trigger_interval_us)
-    for batch, (low, high) in enumerate(zip(cuts[:-1], cuts[1:], strict=True)):
+    for batch, (low, high) in enumerate(itertools.pairwise(cuts)):
         admission = admit(people, _rows(records, low, high), Clock(batch * plan.query.trigger_interval_us), b)
         people = admission.state
         contributions = admission.contributions.append_column("batch", pa.array(np.full(admission.contributions.num_rows, batch)))

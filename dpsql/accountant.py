@@ -99,7 +99,7 @@ def spent(plan: PrivacyPlan, source: Source) -> Spent:
         squared.append(_selection_ratio(plan.selection, plan, times) ** 2)
         delta_threshold = times * sum(_threshold_failures(plan.selection, plan, query.min_privacy_units_per_group))
     mu = math.sqrt(math.fsum(squared))
-    delta_hash = (source.max_users + groups * source.max_keys) / 2.0**64
+    delta_hash = (source.max_users + (groups + groups * source.max_keys / 2.0**32) * source.max_keys) / 2.0**64
     return Spent(mu, gaussian_delta(mu, plan.epsilon), delta_threshold, delta_hash)
 
 
@@ -110,6 +110,9 @@ def check(plan: PrivacyPlan, source: Source) -> Spent:
         AccountingError: the recomputed mu or delta is larger than what the plan or the query says.
     """
     cost = spent(plan, source)
+    mechanisms = [p.mechanism for p in plan.perturbations]
+    if mechanisms != list(range(1, len(mechanisms) + 1)):
+        raise AccountingError("perturbations must be mechanisms 1, 2, ...: equal numbers share their noise, and 0 is key selection")
     if plan.windows_per_record != -(-plan.query.window.size_us // plan.query.window.slide_us):
         raise AccountingError(f"the plan copies a record into {plan.windows_per_record} windows, the query into another number")
     if plan.selection is None and plan.query.keys and plan.query.group_selection_strategy is not GroupSelection.PUBLIC_GROUPS:
@@ -147,7 +150,9 @@ def _ratio(p: PerturbationPlan, plan: PrivacyPlan) -> float:
     query = plan.query
     c, rows = query.max_rows_per_group, min(query.max_rows_contributed, query.max_groups_contributed * query.max_rows_per_group)
     column = next(column for column in plan.columns if p in column.perturbations)
-    largest = max(abs(p.lower), abs(p.upper)) * p.grid
+    if p.rule not in ("rows", "valid", "users", "sum"):
+        raise AccountingError(f"rule {p.rule} is unknown to the accountant")
+    largest = max(abs(p.lower), abs(p.upper)) * p.grid if p.rule == "sum" else 1.0  # other rules add 0 or 1 whatever the clamp
     if p.rule == "users" and column.aggregate.function is AggregateFunction.COUNT_DISTINCT_UNIT:
         per_user = math.sqrt(_groups(plan))
     else:

@@ -12,7 +12,7 @@ from dpsql.calibration import epsilon_of
 from dpsql.config import Source
 from dpsql.operators import stderr
 from dpsql.privacy_plan import ColumnPlan, PrivacyPlan
-from dpsql.query import AggregateFunction, ContributionPeriod, ParsedQuery
+from dpsql.query import AggregateFunction, ContributionPeriod, ParsedQuery, ReleaseRule
 
 Z95 = 1.959963984540054
 UNITS = (
@@ -113,16 +113,15 @@ def _promise(plan: PrivacyPlan) -> str:
     span = "in one window" if query.contribution_period is ContributionPeriod.WINDOW else "in the whole stream, for ever"
     lines = [
         "What is promised",
-        f"  Everything one privacy unit ({_unit(query)}) does {span} is protected: whoever sees all released tables, of all",
-        "  triggers together, learns almost the same whether that unit's records were there or not,",
+        f"  Everything one privacy unit ({_unit(query)}) does {span} is protected:",
+        "  whoever sees all released tables, of all triggers together, learns almost the same whether that unit's records",
+        "  were there or not,",
         f"  up to (epsilon, delta) = ({plan.epsilon:g}, {plan.delta:g}).",
     ]
     if query.contribution_period is ContributionPeriod.WINDOW:
         many = " / ".join(number(epsilon_of(plan.mu * math.sqrt(n), n * plan.delta_noise)) for n in (7, 30, 365))
         lines.append(f"  One unit's records in 7 / 30 / 365 windows taken together: epsilon {many} (delta times as many).")
-    lines.append(
-        "  Not hidden: when triggers happen, and what the operator's own metrics say (totals per micro-batch, never per key or unit)."
-    )
+    lines.append("  Not hidden: when triggers happen, and the operator's own metrics (totals per micro-batch, never per key or unit).")
     return "\n".join(lines)
 
 
@@ -159,10 +158,13 @@ def _keys(plan: PrivacyPlan) -> str:
     if plan.selection is None:
         return "Which keys appear\n  All that are public; none has to earn its place."
     first, last = plan.selection.users_needed(1), plan.selection.users_needed(plan.horizon)
+    later = "from then on it is refreshed at every trigger of its window"
+    if plan.query.release is ReleaseRule.RESELECT:
+        later = "to be released again it has to gather as many units anew"
     lines = [
         "Which keys appear",
         f"  No key is known beforehand. A key appears once about {first} units have it by the first trigger, {last} by the last",
-        "  (half of the keys with exactly that many appear); from then on it is refreshed at every trigger of its window.",
+        f"  (half of the keys with exactly that many appear); {later}.",
     ]
     if plan.query.selection_weight_decay > 0 and plan.max_groups > 1:
         share = plan.selection.weights[-1] / plan.selection.weights[0]

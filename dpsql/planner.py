@@ -20,12 +20,16 @@ from dpsql.errors import ConfigError
 from dpsql.privacy_plan import ColumnPlan, PerturbationPlan, PrivacyPlan, SelectionPlan
 from dpsql.query import Aggregate, AggregateFunction, GroupSelection, ParsedQuery, ReleaseRule
 from udfs.counters import column_norm, counter, path_sd
+from udfs.randomness import MAX_NORMAL
 
 PLAN_VERSION = 1
 """Changes when the same query would get other noise; part of the query's identity."""
 
+MIN_WIDTH, MAX_WIDTH = 1e-100, 1e100
+"""Clamps narrower or wider than this have no meaning and would leave the range of float64 on the way."""
+
 MAX_EXACT = 2**62
-"""Sums stay below this many grid units, so int64 cannot overflow even with the noise added."""
+"""Sums, and the noise, each stay below half of this many grid units: int64 cannot overflow when they are added."""
 
 
 def make_plan(query: ParsedQuery, source: Source) -> PrivacyPlan:
@@ -81,8 +85,12 @@ def identity(plan: PrivacyPlan) -> str:
 
 
 def _hash_charge(query: ParsedQuery, source: Source, groups: int) -> float:
-    """Colliding 64-bit ids could displace records or print a private name: (max_users + K * max_keys) / 2^64 goes to delta."""
-    charge = (source.max_users + groups * source.max_keys) / 2.0**64
+    """Colliding 64-bit ids could displace records or print a private name: that probability goes to delta.
+
+    K ids of one user can become more through keys that share 32 bits with one of them: K * (1 + max_keys / 2^32) on average.
+    """
+    ids = groups * (1 + source.max_keys / 2.0**32)
+    charge = (source.max_users + ids * source.max_keys) / 2.0**64
     if charge > 0.01 * query.delta:
         raise ConfigError(
             f"delta = {query.delta:g} is too small for {source.max_users} users and {source.max_keys} keys: collisions of 64-bit ids alone cost "
@@ -132,9 +140,9 @@ def _columns(
             sensitivity = (math.sqrt(groups) if rule == "users" else by_rows * largest) * column_norm(chosen)
             sigma = sensitivity / part * (1 + 1e-12)
             sd = tuple(sigma * v for v in path_sd(chosen))
-            perturbations.append(
-                PerturbationPlan(number, query.counter, rule, argument, grid, lower, upper, centre, sensitivity, sigma, sd)
-            )
+            perturbation = PerturbationPlan(number, query.counter, rule, argument, grid, lower, upper, centre, sensitivity, sigma, sd)
+            _check_noise(perturbation, aggregate)
+            perturbations.append(perturbation)
         columns.append(ColumnPlan(aggregate, tuple(perturbations)))
     return tuple(columns)
 
@@ -156,14 +164,27 @@ def _increments(aggregate: Aggregate, source: Source, rows: int) -> list[tuple[s
 
 def _clamp(aggregate: Aggregate, lo: float, hi: float, source: Source, rows: int) -> tuple[float, int, int]:
     """Grid of a power of two no coarser than (hi - lo) / 2^20, and the clamp in grid units, rounded inwards."""
-    grid = 2.0 ** (math.floor(math.log2(hi - lo)) - 20)
+    width = hi - lo
+    if not MIN_WIDTH <= width <= MAX_WIDTH:
+        raise ConfigError(
+            f"the bounds of {aggregate.alias} are {width:g} apart: scale the values so that it is between {MIN_WIDTH:g} and {MAX_WIDTH:g}"
+        )
+    grid = 2.0 ** (math.floor(math.log2(width)) - 20)
     lower, upper = math.ceil(lo / grid), math.floor(hi / grid)
-    if max(abs(lower), abs(upper)) * source.max_users * rows >= MAX_EXACT:
+    if max(abs(lower), abs(upper)) * source.max_users * rows >= MAX_EXACT // 2:
         raise ConfigError(
             f"the bounds ({lo:g}, {hi:g}) of {aggregate.alias} could overflow a 64-bit sum over {source.max_users} users: bring them closer to zero, "
             f"or declare fewer at sources.{source.name}.max_users"
         )
     return grid, lower, upper
+
+
+def _check_noise(perturbation: PerturbationPlan, aggregate: Aggregate) -> None:
+    """The largest noise that can be drawn must fit beside the largest sum."""
+    # A path adds at most one draw per step, each with a factor of at most 1.
+    largest = MAX_NORMAL * perturbation.sigma / perturbation.grid * len(perturbation.sd)
+    if not largest < MAX_EXACT // 2:
+        raise ConfigError(f"the noise of {aggregate.alias} could overflow 64 bits: raise epsilon, or lower max_rows_contributed")
 
 
 __all__ = ["identity", "make_plan", "participations"]

@@ -245,7 +245,8 @@ def _increment(rows: pa.Table, rule: Increment) -> Int:
     null = np.isnan(x)
     if rule.rule == "valid":
         return (~null).astype(np.int64)
-    scaled = np.clip(np.rint((np.where(null, 0.0, x) - rule.centre) / rule.grid), rule.lower, rule.upper)
+    with np.errstate(over="ignore"):  # a warning would tell of a value; infinity is clamped like any other
+        scaled = np.clip(np.rint((np.where(null, 0.0, x) - rule.centre) / rule.grid), rule.lower, rule.upper)
     return np.where(null, 0, scaled.astype(np.int64))
 
 

@@ -17,7 +17,9 @@ from scipy.special import ndtri
 
 from udfs.columns import Float, Int
 
-UNIFORM_BITS = 52
+MAX_NORMAL = 13.2
+"""The quantile of 2^-129 is -13.11: no draw is larger."""
+
 SELECTION = 0
 """Mechanism number of key selection; perturbations count from 1."""
 
@@ -40,22 +42,31 @@ def tags(noise_key: bytes, window: Int, key: Int) -> Blocks:
     return _encrypt(noise_key, blocks)
 
 
-def words(noise_key: bytes, tag: Blocks, mechanism: int, round_: int | Int, step: int, number: int = 0) -> npt.NDArray[np.uint64]:
-    """52 random bits per group for one (mechanism, round, step) and number of the draw within the step; shape (n,).
+def words(noise_key: bytes, tag: Blocks, mechanism: int, round_: int | Int, step: int, number: int = 0) -> Blocks:
+    """128 random bits per group for one (mechanism, round, step) and number of the draw within the step; shape (n, 2).
 
     mechanism, number, round and step stay below 2^32 and have 32 bits each of the block, so different cells never share one.
     """
     blocks = np.array(tag, dtype="<u8", copy=True)
     blocks[:, 0] ^= np.uint64(number << 32 | mechanism)
     blocks[:, 1] ^= (np.asarray(round_, dtype=np.uint64) << np.uint64(32)) | np.uint64(step)
-    return _encrypt(noise_key, blocks)[:, 0] >> np.uint64(64 - UNIFORM_BITS)
+    return _encrypt(noise_key, blocks)
 
 
-def uniforms(random_words: npt.NDArray[np.uint64]) -> Float:
-    """(k + 1/2) / 2^52: strictly between 0 and 1, exact in float64, symmetric about 1/2."""
-    return (random_words.astype(np.float64) + 0.5) * 2.0**-UNIFORM_BITS
+def lower_tails(random_words: Blocks) -> Float:
+    """(k + 1/2) / 2^128 for the 127-bit number k of all bits but the sign: a probability in (0, 1/2], in float64.
+
+    Fewer bits would not do: with 52, neighbouring quantiles in the tails lie wider apart than one unit of a SUM's grid, so some
+    integers could never be noise, and an output there would rule out one of two neighbouring streams. With 127 bits and the
+    floating point of small numbers the quantiles are dense to beyond 12 standard deviations.
+    """
+    high = (random_words[:, 0] & np.uint64((1 << 63) - 1)).astype(np.float64)
+    low = (random_words[:, 1].astype(np.float64) + 0.5) * 2.0**-64
+    return (high + low) * 2.0**-64
 
 
 def normals(noise_key: bytes, tag: Blocks, mechanism: int, round_: int | Int, step: int, number: int = 0) -> Float:
-    """Standard normals by the inverse distribution function, one per group; always finite (|z| < 8.3)."""
-    return ndtri(uniforms(words(noise_key, tag, mechanism, round_, step, number)))
+    """Standard normals, one per group: the quantile of a lower tail with a random sign; always finite (|z| <= MAX_NORMAL)."""
+    found = words(noise_key, tag, mechanism, round_, step, number)
+    z = ndtri(lower_tails(found))
+    return np.where(found[:, 0] >> np.uint64(63), -z, z)

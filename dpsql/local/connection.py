@@ -54,7 +54,7 @@ MACROS = (
     "dpsql_to_date(s) AS CASE WHEN regexp_full_match(s, '[1-9][0-9]{3}-[0-9]{2}-[0-9]{2}') THEN TRY_CAST(s AS DATE) "
     "ELSE TRY(DATE '1970-01-01' + dpsql_py_date(s)) END",
     "dpsql_to_timestamp(s) AS CASE WHEN regexp_full_match(s, '[1-9][0-9]{3}-[0-9]{2}-[0-9]{2}[ T]([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9]"
-    "([.][0-9]{1,6})?') THEN TRY_CAST(s AS TIMESTAMP) ELSE TRY(make_timestamp(dpsql_py_timestamp(s))) END",
+    "([.][0-9]{1,6})?Z?') THEN TRY_CAST(rtrim(s, 'Z') AS TIMESTAMP) ELSE TRY(make_timestamp(dpsql_py_timestamp(s))) END",
     "dpsql_seconds(t) AS (epoch_us(t) - ((epoch_us(t) % 1000000) + 1000000) % 1000000) // 1000000",
     "dpsql_date_text(d) AS CASE WHEN d BETWEEN DATE '0001-01-01' AND DATE '9999-12-31' THEN CAST(d AS VARCHAR) "
     "ELSE dpsql_py_date_text(CAST(d - DATE '1970-01-01' AS BIGINT)) END",
@@ -102,5 +102,10 @@ def _columnar(function: Callable[..., object], arguments: int, result: pa.DataTy
         rows = zip(*(column.to_pylist() for column in columns), strict=True)
         return pa.array([None if None in row else function(*row) for row in rows], type=result)
 
-    # DuckDB looks at the signature
-    return (lambda a: apply(a)) if arguments == 1 else (lambda a, b: apply(a, b))
+    def apply_one(column: pa.Array) -> pa.Array:  # DuckDB looks at the signature
+        return apply(column)
+
+    def apply_two(first: pa.Array, second: pa.Array) -> pa.Array:
+        return apply(first, second)
+
+    return apply_one if arguments == 1 else apply_two

@@ -41,6 +41,7 @@ _SPECIAL = (
 
 _DECODER = json.JSONDecoder()
 _BLANK = re.compile(r"\s*")
+_ARRAY = re.compile(r"(?:^|[\r\n])\s*\[")
 _BLANK_OR_COMMA = re.compile(r"[\s,]*")
 
 # The raw JSON text {0} of a field as a value; NULL where it does not fit.
@@ -76,10 +77,14 @@ def json_lines(path: Path) -> Iterator[pa.Table]:
         DataError: the file cannot be read.
     """
     rest = ""
-    for text, last in _chunks(path):
-        lines = (rest + text).replace("\r\n", "\n").replace("\r", "\n").split("\n")
+    for block, last in _chunks(path):
+        text = rest + block
+        lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
         rest = "" if last else lines.pop()
-        yield pa.table({"line": pa.array([part for line in lines if line.strip() for part in _elements(line)], pa.string())})
+        records = [line for line in lines if line and not line.isspace()]
+        if _ARRAY.search(text):
+            records = [element for line in records for element in _elements(line)]
+        yield pa.table({"line": pa.array(records, pa.string())})
 
 
 def json_select(columns: Columns) -> str:

@@ -32,7 +32,7 @@ _VALUE_BYTES = {
     "boolean": "encode(CASE WHEN {0} THEN 'true' WHEN NOT {0} THEN 'false' END)",
     "string": "encode({0})",
     "binary": "{0}",
-    "date": "encode(CAST({0} - DATE '1970-01-01' AS VARCHAR))",
+    "date": "encode(CAST(TRY({0} - DATE '1970-01-01') AS VARCHAR))",
     "timestamp": "encode(CAST(epoch_us({0}) AS VARCHAR))",
     "decimal": "encode(CAST({0} AS VARCHAR))",
     **{name: "encode(CAST({0} AS VARCHAR))" for name in ("tinyint", "smallint", "int", "bigint")},

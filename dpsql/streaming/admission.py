@@ -127,12 +127,14 @@ class AdmissionSink:
         manifest: of this operator.
         contributions: the table.
         checkpoint: of this query; what it had read is listed beside the files.
+        clock: of this start; listed too.
         count: told the drop counters of every micro-batch.
     """
 
     manifest: Manifest
     contributions: Contributions
     checkpoint: Checkpoint
+    clock: Clock
     count: Callable[[Mapping[str, int]], None]
 
     def __call__(self, frame: DataFrame, batch: int) -> None:
@@ -141,7 +143,8 @@ class AdmissionSink:
         try:
             files = read_file_rows(frame)
             if any(file.bytes for file in files):
-                self.manifest.commit(batch, files, self.checkpoint.position(batch))
+                clock = {"closed_us": self.clock.closed_us, "latest_us": self.clock.latest_us}
+                self.manifest.commit(batch, files, {**self.checkpoint.position(batch), "clock": clock})
             rows = sum(file.counted["rows"] for file in files)
             if rows:
                 self.contributions.append(frame.where(f"kind = {ROW}"), batch, rows)

@@ -79,17 +79,22 @@ class Contributions:
         """Close the grid up to a time for all rows of micro-batches <= batch, once per catch-up.
 
         Returns:
-            False if no grid point lies between the last tick and this one: then nothing is written and nothing becomes due.
+            False if no row and no grid point lies between the last tick and this one: then nothing is written and nothing is due.
         """
-        grid = self.plan.query.window.offset_us, self.plan.query.trigger_interval_us
+        offset_us, interval_us = self.plan.query.window.offset_us, self.plan.query.trigger_interval_us
         committed = delta_log.mark(self.path, self._tick)
         if committed is None or committed < number:
-            if (closed_us - grid[0]) // grid[1] <= (self.closed_us - grid[0]) // grid[1]:
+            crossed = (closed_us - offset_us) // interval_us > (self.closed_us - offset_us) // interval_us
+            ticked = delta_log.mark(self.path, self._ticked)
+            rows = self.newest_batch is not None and (ticked is None or self.newest_batch >= ticked)
+            # Rows alone are reason enough: ticks also tell which micro-batches were read under which clock.
+            if not (crossed or rows):
                 return False
             neutral = {field.name: b"" if field.name == "key_bytes" else 0 for field in self.schema}
             given = {"era": TICK_ERA, "kind": TICK, "batch": batch, "closed_us": closed_us}
-            rows = [neutral | given | {"bucket": bucket} for bucket in range(self.key_buckets)]
-            delta_log.append(self.path, pa.Table.from_pylist(rows, self.schema), {self._tick: number, self._closed: closed_us})
+            ticks = [neutral | given | {"bucket": bucket} for bucket in range(self.key_buckets)]
+            marks = {self._tick: number, self._closed: closed_us, self._ticked: batch + 1}
+            delta_log.append(self.path, pa.Table.from_pylist(ticks, self.schema), marks)
         return True
 
     def stream(self, session: SparkSession) -> DataFrame:
@@ -107,6 +112,10 @@ class Contributions:
     @property
     def _tick(self) -> str:
         return f"{self.run_id}/tick"
+
+    @property
+    def _ticked(self) -> str:
+        return f"{self.run_id}/ticked_batches"
 
     @property
     def _closed(self) -> str:

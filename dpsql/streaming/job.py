@@ -157,7 +157,7 @@ class _Job:
         """Query 1."""
         users, keys = self.engine.buckets
         session = run_session(self.spark, users)
-        sources.register(session, self.query.parsed, self.query.sources, catch_up.static)
+        tables = sources.register(session, self.query.parsed, self.query.sources, catch_up.static)
         given = records(session, self.plan, self.secret.salt(self.run.run_id), users)
         histogram = Histogram(self.histogram_path, self.tables.histogram_application, self.plan, given.key_types)
         self._create(histogram)
@@ -171,9 +171,13 @@ class _Job:
             {},
         )
         checkpoint = self.engine.checkpoint(admission.OPERATOR)
-        sink = admission.AdmissionSink(self.tables.admission, self.tables.contributions, checkpoint, self.tally.add_dropped)
+        sink = admission.AdmissionSink(self.tables.admission, self.tables.contributions, checkpoint, step.clock, self.tally.add_dropped)
         self.histogram = histogram
-        return self._drain(admission.OPERATOR, admission.admitted(given.frame, step), sink, self._was_read)
+        try:
+            return self._drain(admission.OPERATOR, admission.admitted(given.frame, step), sink, self._was_read)
+        finally:
+            for table in tables:
+                table.unpersist()
 
     def _create(self, histogram: Histogram) -> None:
         self.tables.contributions.create()

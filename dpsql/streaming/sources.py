@@ -30,7 +30,7 @@ FORCED = ("mode", "columnnameofcorruptrecord", "ignoremissingfiles", "ignorecorr
 FileVersions = Mapping[str, int]
 
 
-def register(session: SparkSession, query: ParsedQuery, sources: Mapping[str, Source], versions: FileVersions) -> None:
+def register(session: SparkSession, query: ParsedQuery, sources: Mapping[str, Source], versions: FileVersions) -> list[DataFrame]:
     """Make every source of the query a temporary view under its own name.
 
     Args:
@@ -39,12 +39,17 @@ def register(session: SparkSession, query: ParsedQuery, sources: Mapping[str, So
         sources: all declared sources.
         versions: table versions of Delta static tables, as pinned when this catch-up was first started.
 
+    Returns:
+        The static tables, kept in memory or on disk until they are unpersisted.
+
     Raises:
         DataError: a source is missing, empty or unreadable.
     """
     stream(session, sources[query.stream]).createOrReplaceTempView(query.stream)
-    for name in query.static_sources:
-        static(session, sources[name], versions.get(name)).createOrReplaceTempView(name)
+    tables = [static(session, sources[name], versions.get(name)) for name in query.static_sources]
+    for name, table in zip(query.static_sources, tables, strict=True):
+        table.createOrReplaceTempView(name)
+    return tables
 
 
 def stream(session: SparkSession, source: Source) -> DataFrame:

@@ -81,9 +81,13 @@ def _first_round(noise_key: bytes, tag: Any, step: int) -> Any:
     return lambda number: randomness.normals(noise_key, tag, randomness.SELECTION, 0, step, number)
 
 
+def _without_column_norm(_plan: PrivacyPlan, p: Parameters) -> float:
+    return column_norm(p[1].perturbations[0].counter)
+
+
 BUGS: tuple[Bug, ...] = (
-    Bug("sensitivity without the column norm", BY_NAME["C records in one key"], _scaled(lambda _, p: column_norm(p[1].perturbations[0].counter))),
-    Bug("the same, tree", BY_NAME["the same, tree"], _scaled(lambda _, p: column_norm(p[1].perturbations[0].counter))),
+    Bug("sensitivity without the column norm", BY_NAME["C records in one key"], _scaled(_without_column_norm)),
+    Bug("the same, tree", BY_NAME["the same, tree"], _scaled(_without_column_norm)),
     Bug("threshold without the union over triggers", BY_NAME["C keys that nobody else has"], _without_union),
     Bug("per-key bound not enforced", BY_NAME["many records in one key, c = 1"], _bounds(max_rows_per_group=4)),
     Bug("weights not normalised", BY_NAME["C keys at their thresholds, decay 1/2"], _bounds(weights=(1 << 20,) * 4)),

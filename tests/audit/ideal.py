@@ -96,7 +96,11 @@ def count(patterns: Int) -> dict[int, int]:
 def mu_of_paths(e: Experiment) -> float:
     """mu of the released numbers alone if every cell is shown at every trigger; exact."""
     whole = (1 << e.releasing.grid.horizon) - 1
-    return math.sqrt(sum(direction(e, j, c, whole)[3] for c in range(len(e.cells)) for j in range(len(e.releasing.perturbations))))
+    return math.sqrt(sum(_squared(e, cell, whole) for cell in range(len(e.cells))))
+
+
+def _squared(e: Experiment, cell: int, pattern: int) -> float:
+    return sum(direction(e, j, cell, pattern)[3] for j in range(len(e.releasing.perturbations)))
 
 
 def truths(e: Experiment, trials: int, draws: int = 200_000, seed: int = 5) -> tuple[Truth, Truth]:
@@ -108,11 +112,11 @@ def truths(e: Experiment, trials: int, draws: int = 200_000, seed: int = 5) -> t
         counts = (count(patterns[0]), count(patterns[1]))
         for side in (0, 1):
             kinds, at = np.unique(patterns[side], return_inverse=True)
-            squared = np.array([sum(direction(e, j, cell, p)[3] for j in range(len(e.releasing.perturbations))) for p in kinds.tolist()])[at]
+            squared = np.array([_squared(e, cell, pattern) for pattern in kinds.tolist()])[at]
             ratios[side] += pattern_ratio(patterns[side], counts)
             ratios[side] += (side - 0.5) * squared + np.sqrt(squared) * generator.standard_normal(draws)
-    delta_threshold = e.plan.delta_threshold
-    return _best("delta", ratios, trials // 2, e.plan.epsilon, delta_threshold), _best("mu", ratios, trials // 2, e.plan.epsilon, delta_threshold)
+    delta, mu = (_best(name, ratios, trials // 2, e.plan.epsilon, e.plan.delta_threshold) for name in ("delta", "mu"))
+    return delta, mu
 
 
 def _best(name: str, ratios: list[Float], n: int, epsilon: float, delta_threshold: float) -> Truth:

@@ -7,7 +7,7 @@ intervals since the start of window 0, keys are numbered within the trial.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from dpsql.config import Source
@@ -129,7 +129,7 @@ def plan_of(scenario: Scenario) -> PrivacyPlan:
     return make_plan(ParsedQuery(**(fields | asked)), SOURCE)
 
 
-SOURCE = Source(**{"name": "visits", "format": "parquet", "max_users": 1_000_000, "max_keys": 100_000})
+SOURCE = Source("visits", "parquet", max_users=1_000_000, max_keys=100_000)
 
 RESELECT = {"release": ReleaseRule.RESELECT}
 STREAM = {"contribution_period": ContributionPeriod.STREAM}

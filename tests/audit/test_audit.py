@@ -12,7 +12,7 @@ import pytest
 from scipy.stats import binom, norm
 
 import udfs.randomness
-from tests.audit.audit import audit
+from tests.audit.auditing import audit
 from tests.audit.bounds import LEVEL, at_least, at_most, found
 from tests.audit.bugs import BUGS, BY_NAME
 from tests.audit.ideal import mu_of_paths
@@ -68,7 +68,12 @@ def test_noise_of_two_rounds_is_independent() -> None:
     Crowds at their thresholds at every trigger: selection at trigger 2 after selection at trigger 1 is a fair coin; if the second
     round continued the first round's path, about three of four would be selected again. 20,000 coins: a deviation of 0.5 +- 0.02.
     """
-    scenario = Scenario("two rounds", dict(BY_NAME["rounds at their thresholds"].query), (Visit(0, 0.5),), crowds=(Crowd(0, 1, 10, 1.0), Crowd(0, 2, 10, 1.0)))
+    scenario = Scenario(
+        "two rounds",
+        dict(BY_NAME["rounds at their thresholds"].query),
+        (Visit(0, 0.5),),
+        crowds=(Crowd(0, 1, 10, 1.0), Crowd(0, 2, 10, 1.0)),
+    )
     e = experiment(scenario)
 
     def again() -> float:
@@ -78,7 +83,9 @@ def test_noise_of_two_rounds_is_independent() -> None:
 
     assert again() == pytest.approx(0.5, abs=0.02)
     normals = udfs.randomness.normals
-    with mock.patch.object(udfs.randomness, "normals", lambda key, tag, mechanism, _round, step, number=0: normals(key, tag, mechanism, 0, step, number)):
+    with mock.patch.object(
+        udfs.randomness, "normals", lambda key, tag, mechanism, _round, step, number=0: normals(key, tag, mechanism, 0, step, number)
+    ):
         assert again() > 0.6
 
 

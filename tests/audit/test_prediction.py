@@ -74,7 +74,9 @@ def runs(draw: st.DrawFn) -> Run:
             open_ = range(int(p.grid.closed_triggers(np.array(window), before)) + 1, horizon + 1)
             if open_:
                 users = tuple(sorted(draw(st.sets(st.integers(0, 5), min_size=1, max_size=3))))
-                cells.append(Cell(window, draw(st.sampled_from(open_)), draw(st.integers(0, 6)), users, draw(st.sampled_from([1 << 20, 1 << 19]))))
+                cells.append(
+                    Cell(window, draw(st.sampled_from(open_)), draw(st.integers(0, 6)), users, draw(st.sampled_from([1 << 20, 1 << 19])))
+                )
         batches.append(tuple(cells))
         before = closed
     return Run(p, tuple(batches), (*times, 4 * horizon * STEP))

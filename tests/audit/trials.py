@@ -33,10 +33,9 @@ class Bug:
     """A planted bug: what it does to the parameters, which functions it replaces while the steps run, or how it feeds them.
 
     Args:
-        reason: the promise that must catch it: `mu` or `delta`.
+        scenario: where it shows. change: parameters that it alters. patch: functions that it replaces.
         clock_from_data: the clock is the largest event time seen.
         answers: how often a release is drawn anew; the observer averages.
-        forgets: admission starts every micro-batch without state.
         same_rounds: every round has the noise of the first.
     """
 
@@ -133,7 +132,7 @@ def run(e: Experiment, trials: int, with_user: bool, seed: int) -> Outcome:
     outcomes = [_observed(e, table, trials) for table in released]
     if any(not np.array_equal(o.pattern, outcomes[0].pattern) for o in outcomes):
         raise ValueError("only releases of the same groups can be averaged")
-    return Outcome(outcomes[0].pattern, sum(o.values for o in outcomes) / len(outcomes))
+    return Outcome(outcomes[0].pattern, np.mean([o.values for o in outcomes], axis=0))
 
 
 def identifiers(numbers: Int, tag: int) -> Int:

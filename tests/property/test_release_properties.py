@@ -38,7 +38,7 @@ from tests.property.streams import (
     selection,
 )
 from tests.reference import Admitted, Bounder, Record, Row, released
-from udfs.contribution_bounding import BoundingParameters
+from udfs.contribution_bounding import BoundingParameters, Clock
 from udfs.grid import Grid
 from udfs.release import PublicGroups, ReleaseParameters, Tick, release
 
@@ -183,6 +183,29 @@ def test_closed_windows_leave_no_state(stream: Stream, b: BoundingParameters, da
     end = release(state, rows.slice(0, 0), [Tick(len(stream.batches), EVERYTHING)], p, KEY).state
     assert end.groups.num_rows == end.pending.num_rows == end.seen.num_rows == 0
     assert end.closed_us == EVERYTHING
+
+
+@pytest.mark.parametrize("name", ["BLT", "SQRT", "HONAKER"])
+@pytest.mark.parametrize("rounds", [False, True])
+def test_busy_groups_under_much_noise_are_the_reference(rounds: bool, name: str) -> None:
+    """Two users are enough and the noise is as large as that: groups sleep, are woken by users or by noise, and go through many rounds.
+
+    Catches: a group asleep although somebody joined, a new round with the old noise (its users' weights could be subtracted), a path
+    that is not reset, users of an earlier round that count again.
+    """
+    generator = np.random.default_rng(3)
+    grid = Grid(WINDOW, WINDOW, 0, 2, 6)
+    b = BoundingParameters(grid, True, 4, 4, 4, selection_weights(4, 0.0), INCREMENTS, rounds)
+    drawn = zip(generator.integers(0, 60, 240), generator.integers(-12, 24, 240), generator.integers(0, 25, 240), strict=True)
+    batches = cut_by_time([Record(identifier(int(u)), int(t), identifier(int(k)), (0.25,)) for u, t, k in drawn], range(-10, 24, 2))
+    closed = [-10 + 2 * i for i in range(len(batches))]
+    stream = Stream(batches, [Clock(), *(Clock(c) for c in closed[:-1])], closed)
+    s = dataclasses.replace(selection(b, [1 << 20] * 6, name=name), sigma=0.5)
+    p = release_parameters(b, s, name)
+    rows = run_release(run_admission(stream, b).contributions, stream.ticks, p, KEY, 2, range(len(batches)))
+    expected = released(admitted(stream, b), p, closed[-1], one_normal)
+    assert len(expected) > 50
+    assert plain(joined(rows), p) == expected
 
 
 @pytest.mark.parametrize("seed", [1, 2])

@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from deltalake import write_deltalake
 
 from dpsql.errors import DataError, LakeError
 
@@ -86,6 +87,28 @@ def test_a_damaged_parquet_file_loses_nothing(case: Any, write: Any, visits: Any
     whole = case()
     whole.go()
     assert one.histogram() == whole.histogram() != []
+
+
+def test_a_parquet_file_with_damaged_pages(case: Any, write: Any, visits: Any, tmp_path: Path) -> None:
+    write(visits(days=1))
+    path = tmp_path / "visits" / "part-000.parquet"
+    content = bytearray(path.read_bytes())
+    content[10:1000] = b"\xff" * 990
+    path.write_bytes(content)
+    with pytest.raises(DataError, match=r"file 'part-000.parquet' of source 'visits' cannot be read") as told:
+        case().go()
+    assert "\n" not in str(told.value)
+
+
+def test_a_delta_table_is_a_source(case: Any, write: Any, visits: Any, tmp_path: Path) -> None:
+    write_deltalake(tmp_path / "table", visits(days=1))
+    write_deltalake(tmp_path / "table", visits(days=1, first_day=1), mode="append")
+    write(visits())
+    table, files = case(folder="table", format="delta"), case()
+    assert table.go().records == files.go().records == 720
+    assert table.histogram() == files.histogram() != []
+    with pytest.raises(DataError, match="source 'visits'"):
+        case(folder="nowhere", format="delta").go()
 
 
 def test_a_file_with_another_type_is_told(case: Any, write: Any, visits: Any) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
@@ -86,6 +87,26 @@ def test_a_run_publishes_what_the_steps_release(case: Any, write: Any, visits: A
     ]
 
 
+def test_many_rows_are_written_by_spark_and_are_the_same(case: Any, write: Any, visits: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(visits())
+    small, large = case(), case()
+    small.go()
+    monkeypatch.setattr("dpsql.streaming.delta_log.DRIVER_ROWS", 0)
+    monkeypatch.setattr("dpsql.streaming.delta_log.ROWS_PER_FILE", 5)
+    large.go()
+    assert published(large) == published(small) == expected(small, visits())
+    histogram = DeltaTable(large.lake.histogram("demo"))
+    assert len(histogram.file_uris()) > 1
+    for uri in histogram.file_uris():
+        rows = pq.read_table(uri, columns=["window_start", "trigger", "page"])
+        assert rows.equals(rows.sort_by([("window_start", "ascending"), ("trigger", "ascending"), ("page", "ascending")]))
+    files = [uri for uri in DeltaTable(large.private / "contributions").file_uris() if "era=-" not in uri]
+    for uri in files:
+        group = pq.ParquetFile(uri).metadata.row_group(0)
+        encodings = {group.column(i).path_in_schema: group.column(i).encodings for i in range(group.num_columns)}
+        assert not [name for name in encodings["key"] if "DICTIONARY" in name]
+
+
 def test_starting_again_changes_nothing(case: Any, write: Any, visits: Any) -> None:
     write(visits())
     one = case()
@@ -118,6 +139,9 @@ def test_later_data_is_released_by_a_later_catch_up(case: Any, write: Any, visit
     one.go(START + DAY)
     assert {row[0] for row in published(one)} == {START}
     write(second, first=1)
+    # no trigger lies between these two: the day is read, and released later
+    between = one.go(START + DAY + 1)
+    assert (between.records, between.rows, between.dropped) == (360, 0, {})
     one.go(END)
     assert published(one) == expected(one, pa.concat_tables([first, second]))
 

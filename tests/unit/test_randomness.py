@@ -9,9 +9,9 @@ import mpmath
 import numpy as np
 import pytest
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
-from scipy.special import ndtri
+from scipy.special import ndtr, ndtri
 
-from udfs.randomness import UNIFORM_BITS, normals, tags, uniforms, words
+from udfs.randomness import MAX_NORMAL, lower_tails, normals, tags, words
 
 KEY = bytes(range(32))
 WINDOWS = np.array([0, -1, 86_400_000_000, -(2**62), 2**62], dtype=np.int64)
@@ -29,17 +29,17 @@ def test_the_construction_one_block_at_a_time(mechanism: int, round_: int, step:
     for i, (window, key) in enumerate(zip(WINDOWS.tolist(), KEYS.tolist(), strict=True)):
         inner = block(struct.pack("<qq", window, key))
         outer = block(bytes(x ^ y for x, y in zip(inner, struct.pack("<IIII", mechanism, number, step, round_), strict=True)))
-        assert int(found[i]) == struct.unpack("<Q", outer[:8])[0] >> (64 - UNIFORM_BITS)
+        assert tuple(found[i].tolist()) == struct.unpack("<QQ", outer)
 
 
 def test_every_cell_is_another_word() -> None:
     """Catches: (mechanism, number, round, step) packed so that two cells share a block; rounds given per group are those given alone."""
     tag = tags(KEY, WINDOWS[:1], KEYS[:1])
     ends = [0, 1, 2, 2**31, 2**32 - 1]
-    cells = [int(words(KEY, tag, m, r, s, n)[0]) for m, r, s, n in itertools.product(ends, repeat=4)]
+    cells = [tuple(words(KEY, tag, m, r, s, n)[0].tolist()) for m, r, s, n in itertools.product(ends, repeat=4)]
     assert len(set(cells)) == len(cells)
     per_group = words(KEY, tags(KEY, WINDOWS, KEYS), 0, np.arange(5), 3)
-    assert per_group.tolist() == [int(words(KEY, tags(KEY, WINDOWS, KEYS), 0, i, 3)[i]) for i in range(5)]
+    assert per_group.tolist() == [words(KEY, tags(KEY, WINDOWS, KEYS), 0, i, 3)[i].tolist() for i in range(5)]
 
 
 def test_no_groups_give_no_noise() -> None:
@@ -56,13 +56,24 @@ def test_a_group_has_the_same_noise_whoever_is_beside_it() -> None:
         assert normals(KEY, tags(KEY, WINDOWS[i : i + 1], KEYS[i : i + 1]), 1, 0, 1)[0] == whole[i]
 
 
-def test_uniforms_are_exact_and_never_0_or_1() -> None:
-    """Catches: an infinite normal, and a grid that is not symmetric about one half."""
-    top = 2**UNIFORM_BITS - 1
-    ends = uniforms(np.array([0, 1, top - 1, top], dtype=np.uint64))
-    assert ends.tolist() == [2.0**-53, 3 * 2.0**-53, 1 - 3 * 2.0**-53, 1 - 2.0**-53]
-    assert np.all(np.isfinite(ndtri(ends)))
-    assert np.abs(ndtri(ends)).max() < 8.3
+def test_tails_are_never_0_and_reach_far_enough() -> None:
+    """Catches: an infinite normal, a sign bit that is counted twice, a tail cut off where a SUM's grid still sees it."""
+    full = 2**64 - 1
+    ends = lower_tails(np.array([[0, 0], [0, full], [1, 0], [2**63 - 1, full], [2**63, 0]], dtype=np.uint64))
+    assert ends.tolist() == [2.0**-129, pytest.approx(2.0**-64), pytest.approx(2.0**-64), 0.5, 2.0**-129]
+    assert np.abs(ndtri(ends)).max() < MAX_NORMAL
+
+
+def test_quantiles_are_denser_than_any_grid_to_ten_deviations() -> None:
+    """With 52-bit uniforms neighbouring quantiles at 6 sd are 4e-8 sd apart: wider than one unit of a SUM's grid, so some
+    outputs were impossible in one world. Here every unit of the grid of SUM(x, (0, 60)), C = 32, epsilon = 1, has many."""
+    unit_in_sd = 2.0**-15 / 17_000
+    for z in (-1.0, -4.0, -6.0, -8.0, -10.0):
+        p = float(ndtr(z))
+        step = max(p * 2.0**-52, 2.0**-128)
+        assert float(ndtri(p + step) - ndtri(p)) * 1000 < unit_in_sd
+    coarse = float(ndtri(float(ndtr(-6.0)) + 2.0**-52) + 6.0)
+    assert coarse > unit_in_sd  # the test would see the old defect
 
 
 def exact_quantile(u: float) -> mpmath.mpf:
