@@ -4,12 +4,12 @@
 SELECT WITH DIFFERENTIAL_PRIVACY
   OPTIONS (
     epsilon = 6, delta = 1e-9, privacy_unit_column = user_id,
-    max_rows_contributed = 8, max_rows_per_group = 8, max_groups_contributed = 2,
+    max_rows_contributed = 8, max_rows_per_group = 4, max_groups_contributed = 2,
     trigger_interval = INTERVAL 1 HOUR
   )
   key AS channel,
   COUNT(*) AS edits,
   COUNT(DISTINCT user_id) AS editors,
-  SUM(value, contribution_bounds_per_row => (0, 500)) AS characters_added
+  SUM(value, contribution_bounds_per_row => (0, 250)) AS characters_added
 FROM wiki
 GROUP BY window(ts, '1 day'), channel;

@@ -50,7 +50,8 @@ MACROS = (
     "dpsql_csv_double(s) AS CASE WHEN regexp_full_match(s, '[+-]?[0-9]{1,30}([.][0-9]{1,30})?') THEN CAST(s AS DOUBLE) "
     "WHEN s = 'Inf' THEN 'inf'::DOUBLE WHEN s = '-Inf' THEN '-inf'::DOUBLE ELSE dpsql_py_java_double(s) END",
     "dpsql_mended(line) AS CASE WHEN json_valid(line) AND json_type(line) = 'OBJECT' "
-    "AND NOT regexp_matches(line, ',[[:space:]]*[}\\]]') THEN line ELSE dpsql_py_mend(line) END",
+    "AND NOT regexp_matches(line, ',[[:space:]]*[}\\]]') "
+    "AND list_unique(json_keys(line)) = len(json_keys(line)) THEN line ELSE dpsql_py_mend(line) END",
     "dpsql_to_date(s) AS CASE WHEN regexp_full_match(s, '[1-9][0-9]{3}-[0-9]{2}-[0-9]{2}') THEN TRY_CAST(s AS DATE) "
     "ELSE TRY(DATE '1970-01-01' + dpsql_py_date(s)) END",
     "dpsql_to_timestamp(s) AS CASE WHEN regexp_full_match(s, '[1-9][0-9]{3}-[0-9]{2}-[0-9]{2}[ T]([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9]"

@@ -137,6 +137,7 @@ def run_batches(
     until_us: int,
     buckets: Buckets = (1, 1),
     progress: Progress | None = None,
+    public: PublicGroups | None = None,
 ) -> LocalResult:
     """Replay micro-batches without a clock, then tick once.
 
@@ -148,9 +149,10 @@ def run_batches(
         until_us: the time of the tick, microseconds since 1970 UTC.
         buckets: user and key buckets.
         progress: told how many records were read.
+        public: the groups of a plan without key selection.
     """
-    feeder = Feeder(plan, noise_key, buckets)
-    clock = Clock(NO_CLOCK, min(until_us + plan.query.max_ahead_us, LATEST_US))
+    feeder = Feeder(plan, noise_key, buckets, public)
+    clock = Clock(NO_CLOCK, min(max(until_us, now_us()) + plan.query.max_ahead_us, LATEST_US))
     for rows in batches:
         feeder.micro_batch(rows, clock)
         if progress:
@@ -195,6 +197,7 @@ def run_local(
         key_types=lambda: reader.key_types,
         until_us=now_us() if until_us is None else until_us,
         buckets=buckets,
+        public=reader.public_groups(query.source),
     )
     return result.histogram.to_pandas()
 
@@ -239,6 +242,7 @@ def try_query(
         until_us=until_us,
         buckets=buckets,
         progress=progress,
+        public=reader.public_groups(query.source),
     )
     comparison = truth.compare(result.histogram, result.drops, reader.key_types) if truth else None
     return TryResult(result.histogram.to_pandas(), result.drops, result.records, comparison)

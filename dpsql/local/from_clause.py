@@ -162,3 +162,13 @@ def _joined(scope: Scope, join: exp.Join, tables: Mapping[str, Table], numbers: 
 
 def _quoted(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
+
+
+def split_select(text: str) -> tuple[str, list[str]]:
+    """A plain SELECT as (everything from FROM on, the select list)."""
+    select = sqlglot.parse_one(text, read=DpSpark)
+    listed = [item.sql(DpSpark) for item in select.expressions]
+    star = select.copy()
+    star.set("expressions", [exp.Star()])
+    star.set("distinct", None)
+    return star.sql(DpSpark).removeprefix("SELECT * "), listed

@@ -40,6 +40,7 @@ _SPECIAL = (
 )
 
 _DECODER = json.JSONDecoder()
+_PAIRS_DECODER = json.JSONDecoder(object_pairs_hook=list)
 _BLANK = re.compile(r"\s*")
 _ARRAY = re.compile(r"(?:^|[\r\n])\s*\[")
 _BLANK_OR_COMMA = re.compile(r"[\s,]*")
@@ -98,14 +99,20 @@ def json_select(columns: Columns) -> str:
 def mend(line: str) -> str | None:
     """The JSON object at the start of a line as Spark's parser takes it, None if there is none.
 
-    Asked only where DuckDB's parser may say something else: it refuses text after the object and accepts a comma before a bracket.
+    Asked only where DuckDB's parser may say something else: it refuses text after the object, accepts a comma before a bracket, and
+    takes the first of two fields of one name, Spark the last.
     """
     start = len(line) - len(line.lstrip())
     try:
-        value, end = _DECODER.raw_decode(line, start)
+        pairs, end = _PAIRS_DECODER.raw_decode(line, start)
     except (ValueError, RecursionError):
         return None
-    return line[start:end] if isinstance(value, dict) else None
+    if line[start] != "{":
+        return None
+    names = dict.fromkeys(name for name, _ in pairs)
+    if len(names) == len(pairs):
+        return line[start:end]
+    return "{" + ", ".join(f"{json.dumps(name)}: {raw_field(line, name)}" for name in names) + "}"
 
 
 def raw_field(line: str, name: str) -> str | None:

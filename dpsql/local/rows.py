@@ -16,12 +16,14 @@ import pyarrow as pa
 from dpsql.config import Source
 from dpsql.errors import DataError
 from dpsql.local.connection import connect
-from dpsql.local.from_clause import Scope, Table, read_from
+from dpsql.local.from_clause import Scope, Table, read_from, split_select
 from dpsql.local.inputs import Chunk, InputReader, source_files
 from dpsql.local.spark_types import MAX_KEY_SCALE, SparkType
 from dpsql.local.typed import DOUBLE, Typed, cast
 from dpsql.privacy_plan import PrivacyPlan
+from dpsql.public_groups import public_groups
 from udfs.keys import HEADER, MAX_KEY_BYTES, NULL_HEADER
+from udfs.release import PublicGroups
 
 MALFORMED = 1
 LIMIT_US = 1 << 61
@@ -71,6 +73,22 @@ class RowReader:
             files = source_files(sources[name], inputs, (versions or {}).get(name))
             self.tables[name] = InputReader(self.connection, sources[name]).whole(files).table
         self.key_types: tuple[SparkType, ...] = ()
+
+    def public_groups(self, source: Source) -> PublicGroups | None:
+        """The groups that a plan without key selection releases; None where keys are selected."""
+        query = self._plan.query
+        if self._plan.selection is not None:
+            return None
+        encoded: list[bytes] = []
+        if query.public_groups is not None:
+            from_sql, listed = split_select(query.public_groups)
+            scope = read_from(from_sql, self.tables)
+            values = [_value_bytes(scope.value(text), key.name) for text, key in zip(listed, query.keys, strict=True)]
+            named = ", ".join(f"{value} AS b{i}" for i, value in enumerate(values))
+            text = f"SELECT {_encoding([f'b{i}' for i in range(len(values))])} AS bytes FROM (SELECT {named} {scope.sql})"
+            found = self.connection.sql(f"SELECT DISTINCT bytes FROM ({text}) WHERE octet_length(bytes) <= {MAX_KEY_BYTES}").fetchall()
+            encoded = [row[0] for row in found]
+        return public_groups(self._plan, source, self._salt, encoded)
 
     def files(self, paths: Sequence[Path]) -> Iterator[pa.Table]:
         """Rows of the files in order, in tables of bounded size.

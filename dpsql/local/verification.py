@@ -16,11 +16,12 @@ from urllib.parse import unquote, urlsplit
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dpsql import public_groups
 from dpsql.compiled import Query
 from dpsql.errors import DataError, LakeError
 from dpsql.lake import Lake, Run, check_binding, read_histogram
 from dpsql.local.connection import connect
-from dpsql.local.engine import LATEST_US, Feeder, Progress
+from dpsql.local.engine import Feeder, Progress
 from dpsql.local.histogram import histogram
 from dpsql.local.rows import RowReader, no_records
 from dpsql.secret import Secret
@@ -48,6 +49,7 @@ class CatchUpRecord:
 
     batches: tuple[tuple[Path, ...], ...]
     closed_us: int
+    latest_us: int
 
 
 def verify_run(lake: Lake, name: str, run: Run, query: Query, secret: Secret, progress: Progress | None = None) -> Verification:
@@ -68,10 +70,10 @@ def verify_run(lake: Lake, name: str, run: Run, query: Query, secret: Secret, pr
     published = read_histogram(lake, name)
     catch_ups = read_catch_ups(folder)
     reader = RowReader(query.plan, query.sources, secret.salt(run.run_id), {}, _static_versions(folder))
-    feeder = Feeder(query.plan, secret.noise_key(run.run_id, query.plan.identity))
+    feeder = Feeder(query.plan, secret.noise_key(run.run_id, query.plan.identity), public=public_groups.load(folder))
     closed_us, released = NO_CLOCK, []
     for catch_up in catch_ups:
-        clock = Clock(closed_us, min(catch_up.closed_us + query.plan.query.max_ahead_us, LATEST_US))
+        clock = Clock(closed_us, catch_up.latest_us)
         for files in catch_up.batches:
             _check_present(files)
             feeder.micro_batch(pa.concat_tables([no_records(len(query.plan.arguments)), *reader.files(files)]), clock)
@@ -113,17 +115,18 @@ def read_catch_ups(folder: Path) -> list[CatchUpRecord]:
         raise LakeError(f"{folder.name}: no trigger has passed yet, so there is nothing to verify")
     batches = _batches(folder / "files")
     out, before = [], -1
-    for last, closed_us in ticks:
-        out.append(CatchUpRecord(tuple(files for number, files in batches if before < number <= last), closed_us))
+    for last, closed_us, latest_us in ticks:
+        out.append(CatchUpRecord(tuple(files for number, files in batches if before < number <= last), closed_us, latest_us))
         before = last
     return out
 
 
-def _ticks(table: Path) -> list[tuple[int, int]]:
-    """(last micro-batch, closed time) of every tick, in order."""
-    found = _delta(table, ["kind", "batch", "closed_us"], pc.field("kind") == TICK)
-    pairs = set(zip(found.column("batch").to_pylist(), found.column("closed_us").to_pylist(), strict=True))
-    return sorted(pairs, key=lambda pair: (pair[1], pair[0]))
+def _ticks(table: Path) -> list[tuple[int, int, int]]:
+    """(last micro-batch, closed time, latest accepted event time) of every tick, in order."""
+    names = ("batch", "closed_us", "window")
+    found = _delta(table, ["kind", *names], pc.field("kind") == TICK)
+    ticks = set(zip(*(found.column(name).to_pylist() for name in names), strict=True))
+    return sorted(ticks, key=lambda tick: (tick[1], tick[0]))
 
 
 def _batches(table: Path) -> list[tuple[int, tuple[Path, ...]]]:

@@ -17,6 +17,9 @@ def build(draft: Draft) -> ParsedQuery:
         raise AssertionError("a rule let a query without stream or window pass")
     value = draft.value
     statics = {relation.source.name for scope in draft.scopes for relation in scope.relations if relation.source and relation.source.static}
+    listed = value("public_groups")
+    if listed is not None:
+        statics.add(listed.args["from_"].this.name.lower())
     return ParsedQuery(
         epsilon=value("epsilon"),
         delta=value("delta"),

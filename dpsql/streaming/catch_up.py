@@ -27,13 +27,20 @@ class CatchUp:
         number: from 1; its tick is committed under this number.
         until_us: the grid is closed up to here at its end; microseconds.
         released: True when everything up to then is published.
+        wall_us: the wall clock when it was first started; records far beyond it are dropped.
         static: Delta versions of the static tables, the same for every attempt.
     """
 
     number: int
     until_us: int
+    wall_us: int
     released: bool
     static: dict[str, int]
+
+
+def latest_us(opened: CatchUp, max_ahead_us: int) -> int:
+    """Event times beyond this are dropped: `max_ahead` after the wall clock, or after `--until` where that lies in the future."""
+    return min(max(opened.wall_us, opened.until_us) + max_ahead_us, 1 << 62)
 
 
 def open_catch_up(folder: Path, until_us: int | None, closed_us: int, static: dict[str, int]) -> CatchUp:
@@ -62,9 +69,11 @@ def open_catch_up(folder: Path, until_us: int | None, closed_us: int, static: di
         raise InputError(
             f"--until {timestamp(until_us)} lies before {timestamp(closed_us)}, up to which triggers are closed already; give a later time"
         )
+    now_us = time.time_ns() // 1000
     opened = CatchUp(
         number=1 if last is None else last.number + 1,
-        until_us=until_us if until_us is not None else max(time.time_ns() // 1000, closed_us),
+        until_us=until_us if until_us is not None else max(now_us, closed_us),
+        wall_us=now_us,
         released=False,
         static=static,
     )
@@ -87,7 +96,7 @@ def read_catch_up(folder: Path) -> CatchUp | None:
     if given is None:
         return None
     try:
-        return CatchUp(int(given["number"]), int(given["until_us"]), bool(given["released"]), dict(given["static"]))
+        return CatchUp(int(given["number"]), int(given["until_us"]), int(given["wall_us"]), bool(given["released"]), dict(given["static"]))
     except (KeyError, TypeError, ValueError):
         raise LakeError(f"{folder / FILE}: damaged; put back the original file") from None
 

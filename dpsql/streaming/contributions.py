@@ -75,7 +75,12 @@ class Contributions:
         names = [era if name == "era" else f"{batch}L AS batch" if name == "batch" else name for name in self.schema.names[:-1]]
         delta_log.append_frame(rows.selectExpr(*names, "0L AS closed_us"), count, self.path, self._rows, batch)
 
-    def tick(self, number: int, batch: int, closed_us: int) -> bool:
+    def ticked(self, number: int) -> bool:
+        """Whether the tick of a catch-up is here: then its reading is over, and what arrives later waits for the next one."""
+        committed = delta_log.mark(self.path, self._tick)
+        return committed is not None and committed >= number
+
+    def tick(self, number: int, batch: int, closed_us: int, latest_us: int) -> bool:
         """Close the grid up to a time for all rows of micro-batches <= batch, once per catch-up.
 
         Returns:
@@ -91,7 +96,8 @@ class Contributions:
             if not (crossed or rows):
                 return False
             neutral = {field.name: b"" if field.name == "key_bytes" else 0 for field in self.schema}
-            given = {"era": TICK_ERA, "kind": TICK, "batch": batch, "closed_us": closed_us}
+            # The latest accepted event time rides along in a column that ticks do not use: `dpsql verify` needs it.
+            given = {"era": TICK_ERA, "kind": TICK, "batch": batch, "closed_us": closed_us, "window": latest_us}
             ticks = [neutral | given | {"bucket": bucket} for bucket in range(self.key_buckets)]
             marks = {self._tick: number, self._closed: closed_us, self._ticked: batch + 1}
             delta_log.append(self.path, pa.Table.from_pylist(ticks, self.schema), marks)

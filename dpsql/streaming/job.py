@@ -11,13 +11,14 @@ from typing import Any
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
+from dpsql import public_groups
 from dpsql.compiled import Query
 from dpsql.errors import DpsqlError, InputError
 from dpsql.lake import Lake, Run
 from dpsql.operators import bounding_parameters, release_parameters
 from dpsql.secret import Secret
 from dpsql.streaming import admission, delta_log, preflight, release, sources
-from dpsql.streaming.catch_up import CatchUp, finish, open_catch_up
+from dpsql.streaming.catch_up import CatchUp, finish, latest_us, open_catch_up
 from dpsql.streaming.contributions import Contributions
 from dpsql.streaming.failures import translate
 from dpsql.streaming.histogram import Histogram
@@ -25,12 +26,12 @@ from dpsql.streaming.manifest import Manifest
 from dpsql.streaming.microbatches import Sink, drain, stop_on_signals
 from dpsql.streaming.preflight import Engine
 from dpsql.streaming.progress import Listener, Summary, Tally, observed
-from dpsql.streaming.rows import records
+from dpsql.streaming.rows import listed_keys, records
 from dpsql.streaming.session import run_session
 from udfs.bucket_state import BucketFiles
 from udfs.contribution_bounding import Clock
+from udfs.release import PublicGroups
 
-LIMIT_US = 1 << 62
 BUCKETS_PER_CORE = 2
 
 
@@ -82,8 +83,6 @@ def run(
     """
     if not until_caught_up:
         raise InputError("running for ever is not available yet: add --until-caught-up")
-    if query.plan.selection is None:
-        raise InputError("this engine releases only queries with key selection (group_selection_strategy = THRESHOLD)")
     stop = stop or threading.Event()
     with stop_on_signals(stop):
         return _Job(spark, query, run, lake, secret, buckets, progress, stop).catch_up(until_us)
@@ -119,7 +118,7 @@ class _Job:
         if not self._admit(catch_up):
             return self.tally.summary(stopped=True)
         newest = self.engine.checkpoint(admission.OPERATOR).newest_commit
-        due = contributions.tick(catch_up.number, -1 if newest is None else newest, catch_up.until_us)
+        due = contributions.tick(catch_up.number, -1 if newest is None else newest, catch_up.until_us, self._latest(catch_up))
         if due and (self.stop.is_set() or not self._release()):
             return self.tally.summary(stopped=True)
         finish(self.folder, catch_up)
@@ -159,13 +158,14 @@ class _Job:
         session = run_session(self.spark, users)
         tables = sources.register(session, self.query.parsed, self.query.sources, catch_up.static)
         given = records(session, self.plan, self.secret.salt(self.run.run_id), users)
+        self.public = self._public(session)
         histogram = Histogram(self.histogram_path, self.tables.histogram_application, self.plan, given.key_types)
         self._create(histogram)
         closed_us = self.tables.contributions.closed_us
         step = admission.AdmissionStep(
             BucketFiles(self.engine.state_root, admission.OPERATOR, users, self.engine.generation, admission.TABLES),
-            bounding_parameters(self.plan),
-            Clock(closed_us, min(catch_up.until_us + self.plan.query.max_ahead_us, LIMIT_US)),
+            bounding_parameters(self.plan, self.public),
+            Clock(closed_us, self._latest(catch_up)),
             keys,
             len(self.plan.arguments),
             {},
@@ -179,6 +179,20 @@ class _Job:
             for table in tables:
                 table.unpersist()
 
+    def _public(self, session: SparkSession) -> PublicGroups | None:
+        """The public groups, computed at the run's first start and kept with it."""
+        if self.plan.selection is not None:
+            return None
+        kept = public_groups.load(self.folder)
+        if kept is None:
+            salt = self.secret.salt(self.run.run_id)
+            kept = public_groups.public_groups(self.plan, self.query.source, salt, listed_keys(session, self.plan))
+            public_groups.save(kept, self.folder)
+        return kept
+
+    def _latest(self, catch_up: CatchUp) -> int:
+        return latest_us(catch_up, self.plan.query.max_ahead_us)
+
     def _create(self, histogram: Histogram) -> None:
         self.tables.contributions.create()
         self.tables.admission.create()
@@ -191,7 +205,7 @@ class _Job:
         session = run_session(self.spark, keys)
         step = release.ReleaseStep(
             BucketFiles(self.engine.state_root, release.OPERATOR, keys, self.engine.generation, release.TABLES),
-            release_parameters(self.plan),
+            release_parameters(self.plan, self.public),
             self.tables.contributions.rows,
             len(self.plan.query.keys),
             self.secret.noise_key(self.run.run_id, self.plan.identity),

@@ -76,6 +76,26 @@ def records(session: SparkSession, plan: PrivacyPlan, salt: bytes, buckets: int)
     return Records(frame, tuple(key_type(types[key]) for key in keys))
 
 
+def listed_keys(session: SparkSession, plan: PrivacyPlan) -> list[bytes]:
+    """The encoded keys that the query's public table lists; none for a query without keys.
+
+    Raises:
+        DataError: the table does not fit the query.
+    """
+    query = plan.query
+    if query.public_groups is None:
+        return []
+    given = analysed(lambda: session.sql(str(query.public_groups)), "the list of public groups does not fit its source")
+    names = [f"key{i}" for i in range(len(query.keys))]
+    given = given.toDF(*names)
+    texts = [_text(name, given.schema[name].dataType, key.name) for name, key in zip(names, query.keys, strict=True)]
+    encoded = given.selectExpr(*(f"cast({text} AS BINARY) AS {name}" for text, name in zip(texts, names, strict=True)))
+    rows = (
+        encoded.selectExpr(f"{_encoded(names, nullable=True)} AS key_bytes").where(f"octet_length(key_bytes) <= {MAX_KEY_BYTES}").distinct()
+    )
+    return [bytes(row.key_bytes) for row in rows.collect()]
+
+
 def key_type(kind: T.DataType) -> T.DataType:
     """The type of a key column in the histogram: its own, but zone-less times become UTC."""
     if isinstance(kind, TEMPORAL):

@@ -19,8 +19,8 @@ CORRUPT = "dpsql_corrupt_line"
 SELF_DESCRIBING = ("parquet", "orc", "avro")
 LINES = ("json", "csv", "xml")
 FILES = (*SELF_DESCRIBING, *LINES, "text")
-BATCH_BYTES = 128 << 20
-"""Default bytes in a micro-batch of files: large enough that its fixed cost is small, small enough for a worker's memory."""
+BATCH_FILES = 64
+"""Default files in a micro-batch. Not bytes: what one user adds must not move other users' records to other micro-batches."""
 
 CSV_COLUMNS = 1 << 20
 """The CSV parser gives up on a line with more columns than this; its own default of 20480 lets one line stop the job."""
@@ -96,7 +96,7 @@ def _files(session: SparkSession, source: Source) -> DataFrame:
     if not known.inputFiles():
         raise DataError(f"source {source.name!r}: no files in {source.path}")
     if not set_by_user & {"maxfilespertrigger", "maxbytespertrigger"}:
-        options["maxBytesPerTrigger"] = str(BATCH_BYTES)
+        options["maxFilesPerTrigger"] = str(BATCH_FILES)
     frame = _load(session.readStream.format(source.format).schema(known.schema).options(**options), source, path)
     return _without_malformed(frame) if source.format in LINES else frame
 

@@ -27,7 +27,7 @@ class Truth:
     """What is true of the best event that so many trials can measure, for delta and for mu.
 
     Args:
-        value: the truth, by simulation of the ideal mechanism (three digits).
+        value: the truth, by simulation of the ideal mechanism (mu to about 0.005, delta to about 0.001).
         expected: the bound that an audit finds where hits are as many as expected.
         spread: standard error of the estimate that the bound is made from.
     """

@@ -195,3 +195,12 @@ def test_split_keeps_every_row_in_its_bucket(buckets: int) -> None:
     parts = dict(split(pa.table({"key": ids, "n": np.arange(100)}), "key", buckets))
     assert sorted(n for part in parts.values() for n in part.column("n").to_pylist()) == list(range(100))
     assert all((part.column("key").to_numpy() % buckets == bucket).all() for bucket, part in parts.items())
+
+
+def test_the_demo_shows_channels_that_nobody_listed(secret: Secret) -> None:
+    conf = Path(__file__).resolve().parents[2] / "conf"
+    query = dpsql.compile((conf / "queries" / "demo.sql").read_text(), dpsql.load_sources(conf / "sources.yaml"))
+    result = try_query(query, {}, run_id=RUN, secret=secret, compare=True)
+    assert result.records == 39_232 and result.comparison is not None
+    assert result.comparison["keys"] == 51 and result.comparison["keys_kept"] >= 15
+    assert set(result.histogram["trigger"]) == set(range(1, 25))
