@@ -76,12 +76,13 @@ def published(compile_on: Compile, secret: Secret, tmp_path: Path) -> Published:
             listed += [{"operator": "admission", "generation": 1, "batch": batch, "bucket": -1, "detail": json.dumps({"files": uris})}]
             listed += [{"operator": "release", "generation": 1, "batch": batch, "bucket": -1, "detail": "{}"}]
         released += feeder.tick(until)
-        ticks += [{"kind": 1, "batch": batches[-1][0], "closed_us": until, "bucket": bucket} for bucket in range(3)]
+        ticks += [{"kind": 1, "batch": batches[-1][0], "closed_us": until, "window": 1 << 62, "bucket": bucket} for bucket in range(3)]
         closed = until
     write_deltalake(lake.histogram("visits"), histogram(query.plan, released, reader.key_types))
     case.private.mkdir(parents=True)
     write_deltalake(
-        str(case.private / "contributions"), pa.Table.from_pylist([*ticks, {"kind": 0, "batch": 0, "closed_us": 0, "bucket": 0}])
+        str(case.private / "contributions"),
+        pa.Table.from_pylist([*ticks, {"kind": 0, "batch": 0, "closed_us": 0, "window": 0, "bucket": 0}]),
     )
     write_deltalake(str(case.private / "files"), pa.Table.from_pylist(listed))
     (case.private / "checkpoints/admission/sources/0").mkdir(parents=True)
@@ -139,7 +140,7 @@ def test_an_interrupted_catch_up_is_to_be_finished_first(published: Published) -
 def test_before_the_first_tick_there_is_nothing_to_verify(published: Published) -> None:
     write_deltalake(
         str(published.private / "contributions"),
-        pa.Table.from_pylist([{"kind": 0, "batch": 0, "closed_us": 0, "bucket": 0}]),
+        pa.Table.from_pylist([{"kind": 0, "batch": 0, "closed_us": 0, "window": 0, "bucket": 0}]),
         mode="overwrite",
     )
     with pytest.raises(LakeError, match="no trigger has passed yet"):
