@@ -24,7 +24,7 @@ Group = tuple[int, int]
 
 @dataclass(frozen=True)
 class Record:
-    """One row of docs/interfaces.md; `values` are a0, a1, ..."""
+    """One row of docs/architecture.md; `values` are a0, a1, ..."""
 
     user: int
     ts: int

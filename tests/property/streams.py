@@ -116,7 +116,7 @@ def cut_by_time(stream: Sequence[Record], cuts: Iterable[int]) -> list[list[Reco
 
 
 def table(batch: Sequence[Record]) -> pa.Table:
-    """The Arrow table of docs/interfaces.md."""
+    """The Arrow table of docs/architecture.md."""
     columns: dict[str, Any] = {
         "drop": pa.array([r.drop for r in batch], pa.int8()),
         "user": pa.array([r.user for r in batch], pa.int64()),
