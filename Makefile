@@ -7,10 +7,10 @@ PIP := $(RUN) -m pip --disable-pip-version-check --quiet install --no-deps --no-
 STAMP := .venv/.made-in
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-fast check format lock clean distclean
+.PHONY: help setup demo test test-fast test-audit test-jvm audit check format lock clean distclean
 
 # Preflight runs before anything else, so that a missing tool is one line and exit code 2
-NEEDY := setup demo test test-fast check format lock
+NEEDY := setup demo test test-fast test-audit test-jvm audit check format lock
 ifneq ($(filter $(NEEDY),$(MAKECMDGOALS)),)
 PREFLIGHT := $(shell PYTHON='$(PYTHON)' sh .ci/preflight 2>&1)
 ifneq ($(firstword $(PREFLIGHT)),python:)
@@ -53,11 +53,19 @@ conf/spark-defaults.conf: conf/spark-defaults.template conf/ivy.xml conf/jars.sh
 demo: setup ## a small stream, a private histogram of it, and what it promises
 	@$(RUN) -m jobs.demo
 
-test: setup ## all tests
-	@$(RUN) -m pytest
+test: test-fast test-audit test-jvm ## all tests
 
-test-fast: setup ## the tests that need no JVM
-	@$(RUN) -m pytest -m "not jvm"
+test-fast: setup ## the tests that need no JVM, on two cores
+	@$(RUN) -m pytest -m "not jvm and not audit" -n 2
+
+test-audit: setup ## privacy audits and the paper's baseline, at the size their power needs
+	@$(RUN) -m pytest -m audit -n 2
+
+test-jvm: setup ## the tests that start Spark
+	@$(RUN) -m pytest -m jvm
+
+audit: setup ## the privacy audits at full size; writes the tables of docs/audits.md
+	@$(RUN) benchmarks/audit.py --full
 
 check: setup ## lint, format, types, the lock file and who imports whom
 	@$(PYTHON_BIN)/ruff check

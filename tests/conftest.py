@@ -69,3 +69,5 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if "spark" in getattr(item, "fixturenames", ()):
             item.add_marker("jvm")
+        if item.path.parent.name in ("audit", "paper"):
+            item.add_marker("audit")
