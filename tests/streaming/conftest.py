@@ -59,6 +59,12 @@ class Case:
         return Path(self.lake.private(self.run_id.name))
 
 
+@pytest.fixture(autouse=True)
+def _wall_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The wall clock stands still at START, so that runs of different moments can be compared bit for bit."""
+    monkeypatch.setattr("dpsql.streaming.catch_up.time.time_ns", lambda: START * 1000)
+
+
 Make = Callable[..., Case]
 Write = Callable[..., None]
 
