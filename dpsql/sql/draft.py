@@ -139,6 +139,12 @@ class Draft:
         return tuple(item for item in self.items if item.kind is Kind.KEY)
 
     @cached_property
+    def keyless(self) -> bool:
+        """Whether the query groups by its window alone."""
+        listed = any(item.kind in (Kind.KEY, Kind.STAR, Kind.COMPUTED) for item in self.items)
+        return not listed and len(self.window_calls) == 1 and len(self.groupings) == 1
+
+    @cached_property
     def calls(self) -> tuple[Call, ...]:
         """The aggregate calls of the select list."""
         return tuple(call for item in self.items if item.kind is Kind.AGGREGATE and (call := read_call(item)))
