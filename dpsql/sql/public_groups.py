@@ -65,7 +65,9 @@ def start_declared(draft: Draft) -> Iterator[Problem]:
         return
     hint = f"add a line like `start: 2026-01-01` to sources.{draft.stream.name}"
     if listed and given:
-        message = f"PUBLIC_GROUPS releases every window from the start of the stream on, and the source {draft.stream.name} declares no start"
+        message = (
+            f"PUBLIC_GROUPS releases every window from the start of the stream on, and the source {draft.stream.name} declares no start"
+        )
         yield problem(given.value_span, message, hint)
     else:
         message = (
