@@ -57,7 +57,9 @@ def one_normal(window: int, key: int, mechanism: int, round_: int, step: int, nu
     inner = aes.update(struct.pack("<qq", window, key))
     cell = struct.pack("<IIII", mechanism, number, step, round_)
     outer = aes.update(bytes(x ^ y for x, y in zip(inner, cell, strict=True)))
-    return float(ndtri((int.from_bytes(outer[:8], "little") // 2**12 + 0.5) / 2**52))
+    high, low = struct.unpack("<QQ", outer)
+    z = float(ndtri(((high % 2**63 << 64 | low) + 0.5) / 2**128))
+    return -z if high >> 63 else z
 
 
 def admitted(stream: Stream, b: BoundingParameters) -> list[Admitted]:
