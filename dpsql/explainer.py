@@ -110,7 +110,11 @@ def _unit(query: ParsedQuery) -> str:
 
 def _promise(plan: PrivacyPlan) -> str:
     query = plan.query
-    span = "in one window" if query.contribution_period is ContributionPeriod.WINDOW else "in the whole stream, for ever"
+    span = "in one window" if query.contribution_period is ContributionPeriod.WINDOW else "in the whole stream, for ever,"
+    what = "windows"
+    if query.contribution_period is ContributionPeriod.WINDOW and plan.windows_per_record > 1:
+        length = duration(query.window.size_us)
+        span, what = f"in one period of {length} (of every window that it is in)", f"periods of {length}"
     lines = [
         "What is promised",
         f"  Everything one privacy unit ({_unit(query)}) does {span} is protected:",
@@ -120,7 +124,7 @@ def _promise(plan: PrivacyPlan) -> str:
     ]
     if query.contribution_period is ContributionPeriod.WINDOW:
         many = " / ".join(number(epsilon_of(plan.mu * math.sqrt(n), n * plan.delta_noise)) for n in (7, 30, 365))
-        lines.append(f"  One unit's records in 7 / 30 / 365 windows taken together: epsilon {many} (delta times as many).")
+        lines.append(f"  One unit's records in 7 / 30 / 365 {what} taken together: epsilon {many} (delta times as many).")
     lines.append("  Not hidden: when triggers happen, and the operator's own metrics (totals per micro-batch, never per key or unit).")
     return "\n".join(lines)
 
@@ -129,10 +133,15 @@ def _time(plan: PrivacyPlan) -> str:
     query = plan.query
     window = query.window
     lateness = f", plus {duration(query.allowed_lateness_us)} for late records" if query.allowed_lateness_us else ""
+    slide = f", one every {duration(window.slide_us)}" if window.slide_us != window.size_us else ""
     lines = [
         "When",
-        f"  Windows of {duration(window.size_us)} by {window.event_time} (UTC), released every {duration(query.trigger_interval_us)}{lateness}:",
+        f"  Windows of {duration(window.size_us)}{slide} by {window.event_time} (UTC), released every {duration(query.trigger_interval_us)}{lateness}:",
         f"  T = {plan.horizon} release{'' if plan.horizon == 1 else 's'} per window. A record counts from the first trigger after its event time.",
+    ]
+    if plan.windows_per_record > 1:
+        lines.append(f"  The windows overlap: a record counts in {plan.windows_per_record} windows, and the noise covers all of them.")
+    lines += [
         f"  Dropped: records of a closed window, and records more than {duration(query.max_ahead_us)} ahead of the clock.",
     ]
     return "\n".join(lines)
@@ -140,12 +149,19 @@ def _time(plan: PrivacyPlan) -> str:
 
 def _bounds(plan: PrivacyPlan, source: Source) -> str:
     query = plan.query
-    period = "per window" if query.contribution_period is ContributionPeriod.WINDOW else "for ever"
+    renews = query.contribution_period is ContributionPeriod.WINDOW
+    period = ("per window" if plan.windows_per_record == 1 else f"per period of {duration(query.window.size_us)}") if renews else "for ever"
     lines = [
         "What each unit may contribute",
         f"  C = {query.max_rows_contributed} records {period}, c = {query.max_rows_per_group} of them with one key, G = {query.max_groups_contributed} keys;",
         "  the earliest count, the rest are dropped (and counted for the operator).",
     ]
+    if not query.keys:
+        lines.append("  All records have the same, empty key.")
+    if plan.windows_per_record > 1 or not renews:
+        lines.append(
+            f"  Of one unit at most {plan.max_groups:,} pairs of window and key count {period}; records in further pairs add nothing there."
+        )
     for column in plan.columns:
         if column.aggregate.bounds:
             lo, hi = column.aggregate.bounds
@@ -156,21 +172,25 @@ def _bounds(plan: PrivacyPlan, source: Source) -> str:
 
 def _keys(plan: PrivacyPlan) -> str:
     if plan.selection is None:
-        return "Which keys appear\n  All that are public; none has to earn its place."
+        windows = "in every window from the declared start of the stream on, at every trigger, with or without records"
+        if not plan.query.keys:
+            return f"Which keys appear\n  There is no key: one row per window,\n  {windows}."
+        return f"Which keys appear\n  Those that public_groups lists when the run first starts, each one\n  {windows}."
     first, last = plan.selection.users_needed(1), plan.selection.users_needed(plan.horizon)
     later = "from then on it is refreshed at every trigger of its window"
     if plan.query.release is ReleaseRule.RESELECT:
-        later = "to be released again it has to gather as many units anew"
+        later = "to be released again it has to\n  gather as many units anew, with records after that; a unit counts once per round of gathering"
     lines = [
         "Which keys appear",
         f"  No key is known beforehand. A key appears once about {first} units have it by the first trigger, {last} by the last",
         f"  (half of the keys with exactly that many appear); {later}.",
     ]
-    if plan.query.selection_weight_decay > 0 and plan.max_groups > 1:
+    times = len(plan.selection.weights)
+    if plan.query.selection_weight_decay > 0 and times > 1:
         share = plan.selection.weights[-1] / plan.selection.weights[0]
-        lines.append(
-            f"  A unit's first key counts in full, later ones less and less; number {plan.max_groups} counts {share:.0%} of the first."
-        )
+        what = "record" if plan.query.release is ReleaseRule.RESELECT else "key"
+        what += " (and window)" if plan.windows_per_record > 1 else ""
+        lines.append(f"  A unit's first {what} counts in full, later ones less and less; number {times} counts {share:.0%} of the first.")
     if plan.query.min_privacy_units_per_group > 1:
         lines.append(f"  A key with fewer than {plan.query.min_privacy_units_per_group} units never appears.")
     return "\n".join(lines)
@@ -182,9 +202,18 @@ def _columns(plan: PrivacyPlan) -> str:
     lines.append(f"  {'column':<{max(width, 6)}}  {'aggregate':<16} {'first trigger':>16} {'last trigger':>16}")
     for column in plan.columns:
         errors = _errors(column)
-        cells = [f"± {number(Z95 * errors[i])}" for i in (0, -1)]
-        tail = " / count" if len(column.perturbations) > 1 else ""
-        lines.append(f"  {column.aggregate.alias:<{max(width, 6)}}  {_written(column):<16} {cells[0]:>16} {cells[1]:>16}{tail}")
+        each = " / n" if len(column.perturbations) > 1 else ""
+        cells = [f"± {number(Z95 * errors[i])}{each}" for i in (0, -1)]
+        lines.append(f"  {column.aggregate.alias:<{max(width, 6)}}  {_written(column):<16} {cells[0]:>16} {cells[1]:>16}")
+    for column in plan.columns:
+        if len(column.perturbations) > 1:
+            first, last = (number(Z95 * stderr(column.perturbations[1])[i]) for i in (0, -1))
+            name = column.aggregate.alias
+            lines += [
+                f"  {name} is a noisy sum over a noisy count n of values; the table has the sum's error, to be divided by n.",
+                f"  The count's is ± {first} at the first and ± {last} at the last trigger. {name}_stderr has both;",
+                f"  where n is below 1, {name} is NaN.",
+            ]
     lines.append("  Not in these numbers: what the bounds above drop or clamp. Try `dpsql try --compare` on data you may look at.")
     return "\n".join(lines)
 
@@ -202,15 +231,26 @@ def _budget(plan: PrivacyPlan) -> str:
         f"  All noise is Gaussian and accounted for together: mu = {plan.mu:.4f}, the most noise-saving way to ({plan.epsilon:g}, {plan.delta_noise:.3g}).",
     ]
     share = plan.selection.share if plan.selection else 0.0
+    averages = f", of which there are {len(plan.perturbations)}: an average has two" if len(plan.perturbations) > len(plan.columns) else ""
     if plan.selection:
         lines.append(
-            f"  {share:.0%} of mu^2 chooses keys, {(1 - share) / len(plan.columns):.1%} goes to each of {len(plan.columns)} columns."
+            f"  {share:.0%} of mu^2 chooses keys, {(1 - share) / len(plan.perturbations):.1%} goes to each noisy number{averages}."
         )
-    lines.append(
-        f"  delta = {plan.delta_noise:.3g} for the noise + {plan.delta_threshold:.3g} for keys that only one unit has"
-        f" + {plan.delta_hash:.2g} for id collisions."
-    )
+    else:
+        lines.append(f"  No key is chosen: {1 / len(plan.perturbations):.1%} of mu^2 goes to each noisy number{averages}.")
+    threshold = f" + {plan.delta_threshold:.3g} for keys that only one unit has" if plan.selection else ""
+    lines.append(f"  delta = {plan.delta_noise:.3g} for the noise{threshold} + {plan.delta_hash:.2g} for id collisions.")
     return "\n".join(lines)
+
+
+def _choice(plan: PrivacyPlan) -> str:
+    query = plan.query
+    if plan.selection is None:
+        return f"public groups: {query.public_groups}" if query.public_groups else "one group per window"
+    by = "".join(", " + key.name for key in query.keys)
+    rounds = ", in rounds" if query.release is ReleaseRule.RESELECT else ""
+    triggers = f"{plan.horizon} trigger{'' if plan.horizon == 1 else 's'}"
+    return f"key selection{rounds}, by (window{by}): counter {query.counter}, thresholds for {triggers}"
 
 
 def _stages(plan: PrivacyPlan) -> str:
@@ -219,7 +259,7 @@ def _stages(plan: PrivacyPlan) -> str:
         "Stages",
         f"  1. read {query.stream}: {query.from_sql}",
         f"  2. contribution bounding, by ({_unit(query)})",
-        f"  3. key selection, by (window{''.join(', ' + key.name for key in query.keys)}): counter {query.counter}, threshold from {plan.horizon} triggers",
+        f"  3. {_choice(plan)}",
         f"  4. perturbation of {', '.join(column.aggregate.alias for column in plan.columns)}: counter {query.counter}",
         "  5. histogram, appended once per trigger",
     ]

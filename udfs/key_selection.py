@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from udfs import randomness
-from udfs.columns import Bool, Float, Int, match
+from udfs.columns import Bool, Float, Int, run_starts, sort_order
 from udfs.counters import Counter, Draw
 from udfs.group_state import Closing
 
@@ -54,8 +54,9 @@ def select(c: Closing, p: SelectionParameters, noise_key: bytes) -> list[Int]:
     """
     g = c.groups
     shown: list[Int] = [np.zeros(0, np.int64)]
+    rounds = _open_round(c) if p.rounds else None
     for trigger in range(1, c.last + 1):
-        touched = _add_users(c, trigger, p)
+        touched = _add_users(c, trigger, rounds)
         live = (g["first"] <= trigger) & (c.before < trigger) & (c.now >= trigger)
         waiting = live if p.rounds else live & (g["selected_at"] == 0)
         g["wake"][touched] = 0
@@ -64,8 +65,11 @@ def select(c: Closing, p: SelectionParameters, noise_key: bytes) -> list[Int]:
         hit = tested[crosses(g["noise"][tested, 0], g["weight"][tested], trigger, p)]
         g["selected_at"][hit] = trigger
         shown.append(hit if p.rounds else np.flatnonzero(live & (g["selected_at"] > 0)))
-        if p.rounds:
+        if rounds:
+            rounds.since[hit] = trigger
             _new_round(g, hit)
+    if rounds:
+        _close_round(c, rounds)
     return shown
 
 
@@ -107,15 +111,49 @@ def _draws(c: Closing, groups: Int, trigger: int, noise_key: bytes) -> Draw:
     return lambda number: randomness.normals(noise_key, tag, randomness.SELECTION, round_, trigger, number)
 
 
-def _add_users(c: Closing, trigger: int, p: SelectionParameters) -> Int:
+@dataclass(frozen=True)
+class _Round:
+    """Who is new to a group's current round, for one tick of selection with rounds.
+
+    previous: per due row, the trigger of this tick before it at which the user was in the group; 0: only in `seen`, -1: neither.
+    since: per group, the trigger of this tick at which its round began; -1: before this tick.
+    new: per due row, whether its user was new to the round (filled trigger by trigger).
+    """
+
+    previous: Int
+    since: Int
+    new: Bool
+
+
+def _open_round(c: Closing) -> _Round:
+    """One sort for the whole tick: looking every trigger's users up in all users before them would be a sort per trigger."""
+    current = c.groups["round"][c.seen["group"]] == c.seen["round"]
+    earlier = int(current.sum())
+    group = np.concatenate([c.seen["group"][current], c.due.group])
+    user = np.concatenate([c.seen["user"][current], c.due.sums["user"]])
+    trigger = np.concatenate([np.zeros(earlier, np.int64), c.due.trigger])
+    order = sort_order(group, user)  # stable: due rows are in order of their triggers
+    starts = run_starts(group[order], user[order])
+    previous = np.full(len(order), -1, np.int64)
+    previous[order[1:]] = np.where(starts[1:], -1, trigger[order[:-1]])
+    return _Round(previous[earlier:], np.full(len(c.before), -1, np.int64), np.zeros(len(c.due.trigger), bool))
+
+
+def _close_round(c: Closing, r: _Round) -> None:
+    """Add the users of the current rounds to c.seen; rows of ended rounds may stay, they are told by their number."""
+    new = r.new & (c.due.trigger > r.since[c.due.group])
+    group = c.due.group[new]
+    for name, column in (("group", group), ("round", c.groups["round"][group]), ("user", c.due.sums["user"][new])):
+        c.seen[name] = np.concatenate([c.seen[name], column])
+
+
+def _add_users(c: Closing, trigger: int, r: _Round | None) -> Int:
     """Add the trigger's users; with rounds only those new to the group's round. Returns the groups that had records."""
     g, part = c.groups, c.due.at(trigger)
     group, weight, users = c.due.group[part], c.due.sums["weight"][part], c.due.sums["users"][part]
-    if p.rounds:
-        user, round_ = c.due.sums["user"][part], g["round"][group]
-        new = match([group, round_, user], [c.seen["group"], c.seen["round"], c.seen["user"]]) < 0
-        for name, column in (("group", group), ("round", round_), ("user", user)):
-            c.seen[name] = np.concatenate([c.seen[name], column[new]])
+    if r is not None:
+        new = r.previous[part] <= r.since[group]
+        r.new[part] = new
         np.add.at(g["weight"], group[new], weight[new])
         np.add.at(g["users"], group[new], 1)
     else:

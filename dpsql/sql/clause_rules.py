@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 from sqlglot.tokens import TokenType
 
 from dpsql.errors import Problem
-from dpsql.query import GroupSelection
+from dpsql.query import GroupSelection, ReleaseRule
 from dpsql.sql import options
 from dpsql.sql.draft import Draft
 from dpsql.sql.spans import problem, token_span
 from dpsql.sql.values import nearest
 
-_SELECTION_OPTIONS = ("group_selection_share", "min_privacy_units_per_group", "selection_weight_decay")
+SELECTION_OPTIONS: Mapping[str, Callable[[Any], bool]] = {
+    "group_selection_share": lambda value: value is not None,
+    "min_privacy_units_per_group": lambda value: value is not None and value > 1,
+    "selection_weight_decay": lambda value: value is not None,
+    "release": lambda value: value == ReleaseRule.RESELECT,
+}
+"""Options of key selection, and which of their values ask for it."""
 
 
 def options_missing(draft: Draft) -> Iterator[Problem]:
@@ -116,9 +123,16 @@ def public_groups_pairing(draft: Draft) -> Iterator[Problem]:
 def selection_without_keys(draft: Draft) -> Iterator[Problem]:
     """Options of key selection where no key is selected."""
     public = draft.value("group_selection_strategy") == GroupSelection.PUBLIC_GROUPS
-    for name in _SELECTION_OPTIONS if public else ():
-        if given := draft.given(name):
-            yield problem(given.name_span, f"{name} has no meaning with PUBLIC_GROUPS: no key is selected", "leave it out")
+    if not public and not draft.keyless:
+        return
+    where, hint = "with PUBLIC_GROUPS", "leave it out: it belongs to group_selection_strategy = THRESHOLD"
+    if not public:
+        where, hint = "in a query without a key", f"{hint} and a query with keys"
+    for name, asks in SELECTION_OPTIONS.items():
+        given = draft.given(name)
+        if given and asks(draft.value(name)):
+            what = "release = RESELECT" if name == "release" else name
+            yield problem(given.name_span, f"{what} has no meaning {where}: no key is selected", hint)
 
 
 def unit_declared(draft: Draft) -> Iterator[Problem]:

@@ -91,6 +91,10 @@ class Draft:
         return None if self.given(name) else self._default(name)
 
     def _default(self, name: str) -> Any:
+        if name == "max_groups_contributed" and self.keyless and self.value("contribution_period") == ContributionPeriod.WINDOW:
+            # The one key needs one place; records of one period of a sliding window lie in up to 2r - 1 windows, so there two.
+            rows, sliding = self.value("max_rows_contributed"), bool(self.window_times and self.window_times[0] > self.window_times[1])
+            return min(rows, 2) if rows and sliding else 1
         if name in ("max_rows_per_group", "max_groups_contributed"):
             return self.value("max_rows_contributed")
         if name == "max_ahead":
@@ -137,6 +141,12 @@ class Draft:
     def keys(self) -> tuple[Item, ...]:
         """The items that are keys."""
         return tuple(item for item in self.items if item.kind is Kind.KEY)
+
+    @cached_property
+    def keyless(self) -> bool:
+        """Whether the query groups by its window alone."""
+        listed = any(item.kind in (Kind.KEY, Kind.STAR, Kind.COMPUTED) for item in self.items)
+        return not listed and len(self.window_calls) == 1 and len(self.groupings) == 1
 
     @cached_property
     def calls(self) -> tuple[Call, ...]:

@@ -12,6 +12,7 @@ from dpsql.sql.values import Given, read_columns, read_duration_option, read_num
 
 MOST_ROWS = 1_000_000
 HORIZON_LIMIT = 10_000
+SQRT_LIMIT = 2_000
 EXAMPLE_CLAUSE = "WITH DIFFERENTIAL_PRIVACY OPTIONS (epsilon = 6, delta = 1e-9, privacy_unit_column = user_id, max_rows_contributed = 32)"
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from sqlglot import exp
 
 from dpsql.errors import Problem
+from dpsql.query import GroupSelection
 from dpsql.sql.draft import Draft
 from dpsql.sql.normal import canonical, write
 from dpsql.sql.relations import read_scopes
@@ -54,6 +55,26 @@ def public_groups_query(draft: Draft) -> Iterator[Problem]:
                 yield problem(
                     draft.span(node), f"The source {source.name} has no column `{node.name}`", f"the columns are {', '.join(scope.names())}"
                 )
+
+
+def start_declared(draft: Draft) -> Iterator[Problem]:
+    """Without key selection every window from the stream's declared start on is released: the first record must not tell where to begin."""
+    given = draft.given("group_selection_strategy")
+    listed = draft.value("group_selection_strategy") == GroupSelection.PUBLIC_GROUPS
+    if not draft.stream or draft.stream.start_us is not None or not (listed or draft.keyless):
+        return
+    hint = f"add a line like `start: 2026-01-01` to sources.{draft.stream.name}"
+    if listed and given:
+        message = (
+            f"PUBLIC_GROUPS releases every window from the start of the stream on, and the source {draft.stream.name} declares no start"
+        )
+        yield problem(given.value_span, message, hint)
+    else:
+        message = (
+            f"A query without a key releases every window from the start of the stream on, "
+            f"and the source {draft.stream.name} declares no start"
+        )
+        yield problem(draft.span(draft.window_calls[0]), message, hint)
 
 
 def public_groups_sql(query: exp.Select | None) -> str | None:

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 from dpsql.errors import Problem
 from dpsql.sql import aggregate_rules, clause_rules, from_rules, literals, public_groups, rows, select_rules, window_rules
 from dpsql.sql.draft import Draft
-from dpsql.sql.not_yet import not_available_yet
 
 Rule = Callable[[Draft], Iterator[Problem]]
 
@@ -27,6 +26,7 @@ RULES: tuple[Rule, ...] = (
     clause_rules.unit_declared,
     clause_rules.unit_untouched,
     public_groups.public_groups_query,
+    public_groups.start_declared,
     select_rules.stars,
     aggregate_rules.aggregates_missing,
     aggregate_rules.computed_aggregates,
@@ -89,5 +89,5 @@ RULES: tuple[Rule, ...] = (
     window_rules.event_time_type,
     window_rules.trigger_fits_slide,
     window_rules.horizon_limit,
-    not_available_yet,
+    window_rules.horizon_of_square_root,
 )

@@ -7,10 +7,11 @@ from collections.abc import Iterator
 from sqlglot import exp
 
 from dpsql.errors import Problem
+from dpsql.query import CounterName
 from dpsql.sql.draft import Draft
 from dpsql.sql.durations import FORMS, LONGEST_US, Misread, divisor_near, read_duration, show_duration
 from dpsql.sql.items import WINDOW_CALLS, Kind, call_name, names_window
-from dpsql.sql.options import HORIZON_LIMIT
+from dpsql.sql.options import HORIZON_LIMIT, SQRT_LIMIT
 from dpsql.sql.select_rules import names_no_key
 from dpsql.sql.spans import problem
 from dpsql.sql.values import bare
@@ -159,3 +160,11 @@ def horizon_limit(draft: Draft) -> Iterator[Problem]:
     fitting = [interval for interval in fitting if interval % 1_000_000 == 0] or fitting
     hint = f"write trigger_interval = '{show_duration(min(fitting))}' or longer" if fitting else "write a shorter allowed_lateness"
     yield problem(given.value_span, message, hint)
+
+
+def horizon_of_square_root(draft: Draft) -> Iterator[Problem]:
+    """At most 2,000 triggers per window with the square-root counter, whose state has a number per step."""
+    given = draft.given("counter")
+    if given and draft.value("counter") == CounterName.SQRT and draft.horizon and draft.horizon > SQRT_LIMIT:
+        message = f"SQRT keeps every step of a window, here {draft.horizon:,}; at most {SQRT_LIMIT:,} are accepted"
+        yield problem(given.value_span, message, "use BLT, the default: it is about as accurate and keeps a few numbers")

@@ -8,12 +8,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from unittest import mock
 
+from dpsql.compiled import Query, compile_query
 from dpsql.config import Source, load_sources
 from dpsql.errors import QueryError
 from dpsql.query import ParsedQuery
-from dpsql.sql import not_yet, parse_query
+from dpsql.sql import parse_query
 
 FOLDER = Path(__file__).resolve().parents[1] / "golden"
 EXAMPLES = FOLDER.parents[1] / "conf" / "queries"
@@ -54,10 +54,9 @@ def outcome(golden: Golden) -> str:
         return f"{error}\n"
 
 
-def parsed_though_not_yet(golden: Golden) -> ParsedQuery:
-    """The query as a release that runs everything would accept it."""
-    with mock.patch.object(not_yet, "NOT_YET", ()):
-        return parse_query(golden.text, sources(), golden.path.name)
+def compiled(golden: Golden) -> Query:
+    """An accepted query with its plan, as a run would have it."""
+    return compile_query(golden.text, sources(), golden.path.name)
 
 
 def dump(parsed: ParsedQuery) -> str:
@@ -66,11 +65,14 @@ def dump(parsed: ParsedQuery) -> str:
 
 
 def expectations() -> Iterator[tuple[Golden, Path, str]]:
-    """Every file of expectations and what it should hold: (query, file, text)."""
+    """Every file of expectations and what it should hold: (query, file, text).
+
+    Of an accepted query: what was parsed (.json), the plan's public numbers (.plan.json) and its explanation (.explain.txt).
+    """
     for golden in goldens("accepted"):
-        yield golden, golden.path.with_suffix(".json"), outcome(golden)
+        query = compiled(golden)
+        yield golden, golden.path.with_suffix(".json"), dump(query.parsed)
+        yield golden, golden.path.with_suffix(".plan.json"), json.dumps(query.explain_json(), indent=2, ensure_ascii=False) + "\n"
+        yield golden, golden.path.with_suffix(".explain.txt"), query.explain()
     for golden in goldens("refused"):
         yield golden, golden.path.with_suffix(".txt"), outcome(golden)
-    for golden in goldens("not_yet"):
-        yield golden, golden.path.with_suffix(".txt"), outcome(golden)
-        yield golden, golden.path.with_suffix(".json"), dump(parsed_though_not_yet(golden))

@@ -5,21 +5,21 @@ from __future__ import annotations
 import pytest
 
 from dpsql.errors import QueryError
-from dpsql.sql import NOT_YET, parse_query
-from tests.sql.golden import EXAMPLES, FOLDER, Golden, dump, expectations, goldens, outcome, parsed_though_not_yet, sources
+from dpsql.sql import parse_query
+from tests.sql.golden import EXAMPLES, FOLDER, Golden, expectations, goldens, outcome, sources
 
 EXPECTATIONS = list(expectations())
 
 
 @pytest.mark.parametrize(
-    ("path", "text"), [pytest.param(path, text, id=f"{golden.name}{path.suffix}") for golden, path, text in EXPECTATIONS]
+    ("path", "text"), [pytest.param(path, text, id=f"{golden.kind}/{path.name}") for golden, path, text in EXPECTATIONS]
 )
 def test_expectation(path, text):
     assert path.read_bytes().decode("utf-8") == text
 
 
 def test_every_expectation_belongs_to_a_query():
-    written = {path for kind in ("accepted", "refused", "not_yet") for path in (FOLDER / kind).iterdir() if path.suffix != ".sql"}
+    written = {path for kind in ("accepted", "refused") for path in (FOLDER / kind).iterdir() if path.suffix != ".sql"}
     assert {path for path in written if path.suffix in (".json", ".txt")} == {path for _, path, _ in EXPECTATIONS}
 
 
@@ -28,7 +28,7 @@ def test_accepted(golden: Golden):
     assert outcome(golden).startswith("{")
 
 
-@pytest.mark.parametrize("golden", goldens("refused") + goldens("not_yet"), ids=lambda golden: golden.name)
+@pytest.mark.parametrize("golden", goldens("refused"), ids=lambda golden: golden.name)
 def test_problems_are_in_text_order_and_inside_the_text(golden: Golden):
     with pytest.raises(QueryError) as refused:
         parse_query(golden.text, sources())
@@ -40,17 +40,12 @@ def test_problems_are_in_text_order_and_inside_the_text(golden: Golden):
         assert problem.hint and (problem.hint.endswith("...") or not problem.hint.endswith("."))
 
 
-def test_every_not_yet_entry_has_a_query():
-    said = "".join(golden.path.with_suffix(".txt").read_text() for golden in goldens("not_yet"))
-    assert [entry.name for entry in NOT_YET if f"{entry.name} is not available yet" not in said] == []
-
-
-@pytest.mark.parametrize("golden", goldens("not_yet"), ids=lambda golden: golden.name)
-def test_not_yet_is_all_that_is_wrong(golden: Golden):
-    assert dump(parsed_though_not_yet(golden)).startswith("{")
-    with pytest.raises(QueryError) as refused:
-        parse_query(golden.text, sources())
-    assert all(problem.message.endswith("is not available yet") for problem in refused.value.problems)
+@pytest.mark.parametrize("golden", goldens("accepted"), ids=lambda golden: golden.name)
+def test_explanations_are_narrow_and_of_one_page(golden: Golden):
+    """Lines of at most 120 characters; stage 1 quotes FROM as it is written and may be longer."""
+    lines = golden.path.with_suffix(".explain.txt").read_text(encoding="utf-8").splitlines()
+    assert [line for line in lines if len(line) > 120 and not line.startswith("  1. read")] == []
+    assert len(lines) < 60
 
 
 @pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.sql")), ids=lambda path: path.stem)

@@ -1,7 +1,7 @@
 """Removing any validation rule must change what is said of a golden query.
 
 Rules are functions of the draft alone, so what a rule adds to a query is found by running it once. Rules kept as data (option checks,
-function families, refused constructs and clauses, signatures, not-yet entries) are removed one by one, and the rules that read them
+function families, refused constructs and clauses, signatures) are removed one by one, and the rules that read them
 run again.
 """
 
@@ -22,7 +22,6 @@ from dpsql.sql import (
     constructs,
     from_rules,
     functions,
-    not_yet,
     options,
     parse,
     rows,
@@ -34,7 +33,7 @@ from dpsql.sql.draft import Draft
 from dpsql.sql.syntax import Refused
 from tests.sql.golden import Golden, goldens, sources
 
-ALL = [golden for kind in ("refused", "not_yet", "accepted") for golden in goldens(kind)]
+ALL = [golden for kind in ("refused", "accepted") for golden in goldens(kind)]
 
 
 @cache
@@ -192,10 +191,10 @@ def test_foreign_arguments():
     assert set(aggregates.FOREIGN_ARGUMENTS) == set(aggregate_rules.FOREIGN_ARGUMENTS)
 
 
-@pytest.mark.parametrize("entry", not_yet.NOT_YET, ids=lambda entry: entry.name)
-def test_not_yet_entry(entry):
-    with mock.patch.object(not_yet, "NOT_YET", tuple(e for e in not_yet.NOT_YET if e is not entry)):
-        assert changes([not_yet.not_available_yet])
+@pytest.mark.parametrize("name", sorted(clause_rules.SELECTION_OPTIONS))
+def test_selection_option(name):
+    with mock.patch.object(clause_rules, "SELECTION_OPTIONS", without(clause_rules.SELECTION_OPTIONS, name)):
+        assert changes([clause_rules.selection_without_keys])
 
 
 def test_the_mutations_are_not_vacuous():

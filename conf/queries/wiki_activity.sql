@@ -1,0 +1,7 @@
+-- Edits and editors of the whole project in the last six hours, every hour: sliding windows, and no key.
+SELECT WITH DIFFERENTIAL_PRIVACY
+  OPTIONS (epsilon = 6, delta = 1e-9, privacy_unit_column = user_id, max_rows_contributed = 4)
+  COUNT(*) AS edits,
+  COUNT(DISTINCT user_id) AS editors
+FROM wiki
+GROUP BY window(ts, '6 hours', '1 hour');
