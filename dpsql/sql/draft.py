@@ -100,7 +100,7 @@ class Draft:
         if name == "max_ahead":
             return self.value("trigger_interval")
         if name == "trigger_interval":
-            return self.window_times[0] if self.window_times else None
+            return self.window_times[1] if self.window_times else None
         return {
             "contribution_period": ContributionPeriod.WINDOW,
             "allowed_lateness": 0,
