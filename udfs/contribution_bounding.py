@@ -204,7 +204,10 @@ def _bound(state: pa.Table, records: Entries, p: BoundingParameters, drops: dict
 
 
 def _rank_groups(state: pa.Table, copies: Entries, p: BoundingParameters) -> tuple[Bool, Int, Bool, pa.Table]:
-    """(first of its user in its group, rank of that group, kept: rank at most K, new state), for copies in order."""
+    """(first of its user in its group, rank of that group, kept: rank at most K, new state), for copies in order.
+
+    A copy beyond K is left out and not counted under `drops`: those count records, and its record is admitted.
+    """
     groups = count_entries(state, GROUPS, copies)
     first = ~groups.known & (groups.occurrence == 1)
     rank = groups.spread(groups.user_entries + running_count(first, run_starts(copies.period, copies.user)), first)

@@ -48,7 +48,7 @@ def histogram(plan: PrivacyPlan, released: Sequence[pa.Table], key_types: Sequen
         columns[name] = named[name]
         position = next((i for i, column in enumerate(plan.columns) if column.aggregate.alias == name), None)
         if position is not None:
-            columns[f"{name}_stderr"] = rows.column(f"s{position}")
+            columns[f"{name}_stderr"] = _value(rows.column(f"s{position}"), plan.columns[position].aggregate.function)
     return pa.table(columns)
 
 

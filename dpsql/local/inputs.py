@@ -98,9 +98,11 @@ class InputReader:
         assert self._declared is not None
         self._connection.register("dpsql_raw", raw)
         self._connection.execute(f"CREATE OR REPLACE TEMP TABLE dpsql_lines AS {select}")
+        quoted = [('"' + name.replace('"', '""') + '"', kind) for name, kind in self._declared]
         bad = self._connection.execute("SELECT count(*) FROM dpsql_lines WHERE dpsql_malformed").fetchall()[0][0]
+        listed = ", ".join(f"{_within_calendar(column, kind)} AS {column}" for column, kind in quoted)
         self._connection.execute(
-            f'CREATE OR REPLACE TEMP VIEW "{self._view}" AS SELECT * EXCLUDE (dpsql_malformed) FROM dpsql_lines WHERE NOT dpsql_malformed'
+            f'CREATE OR REPLACE TEMP VIEW "{self._view}" AS SELECT {listed} FROM dpsql_lines WHERE NOT dpsql_malformed'
         )
         return Chunk(Table(self._view, tuple((name.lower(), kind) for name, kind in self._declared)), int(bad) + wrong_width)
 
@@ -125,10 +127,19 @@ class InputReader:
                 raise DataError(
                     f"{where}: column `{column}` has type {from_duckdb(found[column])}, but source `{self._source.name}` declares {kind}"
                 )
-            listed.append(f'{text} AS "{name.lower()}"')
+            listed.append(f'{_within_calendar(text, kind)} AS "{name.lower()}"')
         what = "TABLE" if keep else "VIEW"
         self._connection.execute(f'CREATE OR REPLACE TEMP {what} "{self._view}" AS SELECT {", ".join(listed)} FROM ({select})')
         return Table(self._view, tuple((name.lower(), kind) for name, kind in wanted))
+
+
+def _within_calendar(value: str, kind: SparkType) -> str:
+    """DuckDB text of a value, NULL for a time outside the years 1 to 9999: as on Spark, where such a time could end the job."""
+    if kind.name == "date":
+        return f"CASE WHEN {value} BETWEEN DATE '0001-01-01' AND DATE '9999-12-31' THEN {value} END"
+    if kind.name == "timestamp":
+        return f"CASE WHEN {value} BETWEEN TIMESTAMP '0001-01-01' AND TIMESTAMP '9999-12-31 23:59:59.999999' THEN {value} END"
+    return value
 
 
 def _fitted(column: str, found: str, wanted: SparkType, lenient: bool) -> str | None:
@@ -136,7 +147,7 @@ def _fitted(column: str, found: str, wanted: SparkType, lenient: bool) -> str | 
     have = from_duckdb(found)
     if wanted.name == "other" or have == wanted:
         same = wanted.name == "other" or found == wanted.duckdb
-        return column if same else f"CAST({column} AS {wanted.duckdb})"
+        return column if same else f"{'TRY_CAST' if wanted.name == 'timestamp' else 'CAST'}({column} AS {wanted.duckdb})"
     if have.name == "void":
         return f"CAST(NULL AS {wanted.duckdb})"
     if have.is_integer and wanted.is_integer:

@@ -25,6 +25,13 @@ BATCH_FILES = 64
 CSV_COLUMNS = 1 << 20
 """The CSV parser gives up on a line with more columns than this; its own default of 20480 lets one line stop the job."""
 
+CALENDAR = {
+    "date": ("DATE '0001-01-01'", "DATE '9999-12-31'"),
+    "timestamp": ("TIMESTAMP_LTZ '0001-01-01 00:00:00Z'", "TIMESTAMP_LTZ '9999-12-31 23:59:59.999999Z'"),
+    "timestamp_ntz": ("TIMESTAMP_NTZ '0001-01-01 00:00:00'", "TIMESTAMP_NTZ '9999-12-31 23:59:59.999999'"),
+}
+"""First and last value that the columns of a source may hold, by type."""
+
 FORCED = ("mode", "columnnameofcorruptrecord", "ignoremissingfiles", "ignorecorruptfiles")
 
 FileVersions = Mapping[str, int]
@@ -45,7 +52,7 @@ def register(session: SparkSession, query: ParsedQuery, sources: Mapping[str, So
     Raises:
         DataError: a source is missing, empty or unreadable.
     """
-    stream(session, sources[query.stream]).createOrReplaceTempView(query.stream)
+    within_calendar(stream(session, sources[query.stream])).createOrReplaceTempView(query.stream)
     tables = [static(session, sources[name], versions.get(name)) for name in query.static_sources]
     for name, table in zip(query.static_sources, tables, strict=True):
         table.createOrReplaceTempView(name)
@@ -76,7 +83,19 @@ def static(session: SparkSession, source: Source, version: int | None = None) ->
         reader = reader.schema(source.schema)
     if version is not None:
         reader = reader.option("versionAsOf", version)
-    return _load(reader, source, source.path).persist()
+    return within_calendar(_load(reader, source, source.path)).persist()
+
+
+def within_calendar(frame: DataFrame) -> DataFrame:
+    """Times outside the years 1 to 9999 become NULL: one of them could end the job in a cast that overflows."""
+    listed = []
+    for field in frame.schema.fields:
+        name = "`" + field.name.replace("`", "``") + "`"
+        if bounds := CALENDAR.get(field.dataType.typeName()):
+            listed.append(f"CASE WHEN {name} BETWEEN {bounds[0]} AND {bounds[1]} THEN {name} END AS {name}")
+        else:
+            listed.append(name)
+    return frame.selectExpr(*listed)
 
 
 def _files(session: SparkSession, source: Source) -> DataFrame:
