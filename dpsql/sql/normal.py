@@ -13,7 +13,7 @@ from dpsql.sql.dialect import DpGenerator, DpSpark
 _PLAIN_WORDS = frozenset(
     ["DATE", "TIMESTAMP", "TIME", "COMMENT", "FORMAT", "FILE", "INDEX", "SESSION", "VIEW", "TEXT", "NUMBER", "PERCENT", "FIRST", "TRIGGER"]
 )
-_KEYWORDS = frozenset(DpSpark.Tokenizer.KEYWORDS) - _PLAIN_WORDS
+_KEYWORDS = (frozenset(DpSpark.Tokenizer.KEYWORDS) | {"STREAM"}) - _PLAIN_WORDS  # Spark 4 reads `FROM stream x` as a clause
 _LEVELS: tuple[tuple[type[exp.Expr], ...], ...] = (
     (exp.Or,),
     (exp.And,),
