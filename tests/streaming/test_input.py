@@ -176,11 +176,12 @@ def test_event_times_anywhere(case: Any, write: Any, visits: Any) -> None:
     table = visits(days=1)
     micros = table["ts"].cast(pa.int64()).to_pylist()
     before_1970 = [value - 30_000 * DAY for value in micros]
-    extreme = [(1 << 63) - 1, -(1 << 63), 1 << 61, -(1 << 61)]
-    write(table.set_column(2, "ts", pa.array([*extreme, *before_1970[4:]], pa.int64()).cast(pa.timestamp("us", "UTC"))))
+    year_9999 = 253_402_300_799_000_000
+    extreme = [(1 << 63) - 1, -(1 << 63), 1 << 61, -(1 << 61), year_9999]  # only the last is within the calendar
+    write(table.set_column(2, "ts", pa.array([*extreme, *before_1970[5:]], pa.int64()).cast(pa.timestamp("us", "UTC"))))
     one = case()
     summary = one.go()
-    assert summary.dropped["null_event_time"] == 2
+    assert summary.dropped["null_event_time"] == 4
     assert summary.dropped["too_far_ahead"] == 1
     assert {row["window_start"].year for row in one.histogram()} == {1941}
 
