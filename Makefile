@@ -6,6 +6,9 @@ RUN := $(PYTHON_BIN)/python
 PIP := $(RUN) -m pip --disable-pip-version-check --quiet install --no-deps --no-compile --no-build-isolation
 STAMP := .venv/.made-in
 
+# Without cached byte code every process of the tests would compile everything anew
+export PYTHONDONTWRITEBYTECODE :=
+
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test test-fast test-audit test-jvm audit check format lock clean distclean
 
@@ -56,10 +59,10 @@ demo: setup ## a small stream, a private histogram of it, and what it promises
 test: test-fast test-audit test-jvm ## all tests
 
 test-fast: setup ## the tests that need no JVM, on two cores
-	@$(RUN) -m pytest -m "not jvm and not audit" -n 2
+	@$(RUN) -m pytest -m "not jvm and not audit" -n 2 --dist worksteal
 
 test-audit: setup ## privacy audits and the paper's baseline, at the size their power needs
-	@$(RUN) -m pytest -m audit -n 2
+	@$(RUN) -m pytest -m audit -n 2 --dist worksteal
 
 test-jvm: setup ## the tests that start Spark
 	@$(RUN) -m pytest -m jvm

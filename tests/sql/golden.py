@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -54,6 +54,7 @@ def outcome(golden: Golden) -> str:
         return f"{error}\n"
 
 
+@cache
 def compiled(golden: Golden) -> Query:
     """An accepted query with its plan, as a run would have it."""
     return compile_query(golden.text, sources(), golden.path.name)
@@ -64,15 +65,23 @@ def dump(parsed: ParsedQuery) -> str:
     return json.dumps(dataclasses.asdict(parsed), indent=2, ensure_ascii=False) + "\n"
 
 
-def expectations() -> Iterator[tuple[Golden, Path, str]]:
-    """Every file of expectations and what it should hold: (query, file, text).
+def parts(golden: Golden) -> Mapping[Path, Callable[[], str]]:
+    """The files of expectations of one query, each with what makes its text.
 
     Of an accepted query: what was parsed (.json), the plan's public numbers (.plan.json) and its explanation (.explain.txt).
     """
-    for golden in goldens("accepted"):
-        query = compiled(golden)
-        yield golden, golden.path.with_suffix(".json"), dump(query.parsed)
-        yield golden, golden.path.with_suffix(".plan.json"), json.dumps(query.explain_json(), indent=2, ensure_ascii=False) + "\n"
-        yield golden, golden.path.with_suffix(".explain.txt"), query.explain()
-    for golden in goldens("refused"):
-        yield golden, golden.path.with_suffix(".txt"), outcome(golden)
+    if golden.kind == "refused":
+        return {golden.path.with_suffix(".txt"): lambda: outcome(golden)}
+    return {
+        golden.path.with_suffix(".json"): lambda: dump(compiled(golden).parsed),
+        golden.path.with_suffix(".plan.json"): lambda: json.dumps(compiled(golden).explain_json(), indent=2, ensure_ascii=False) + "\n",
+        golden.path.with_suffix(".explain.txt"): lambda: compiled(golden).explain(),
+    }
+
+
+def expectations() -> Iterator[tuple[Golden, Path, Callable[[], str]]]:
+    """Every file of expectations and what makes its text."""
+    for kind in ("accepted", "refused"):
+        for golden in goldens(kind):
+            for path, text in parts(golden).items():
+                yield golden, path, text

@@ -15,7 +15,7 @@ EXPECTATIONS = list(expectations())
     ("path", "text"), [pytest.param(path, text, id=f"{golden.kind}/{path.name}") for golden, path, text in EXPECTATIONS]
 )
 def test_expectation(path, text):
-    assert path.read_bytes().decode("utf-8") == text
+    assert path.read_bytes().decode("utf-8") == text()
 
 
 def test_every_expectation_belongs_to_a_query():
