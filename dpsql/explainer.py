@@ -80,7 +80,7 @@ def number(value: float) -> str:
 
 def percent(share: float) -> str:
     """Three significant digits and never 0% of something: `70%`, `99.9%`, `0.025%`."""
-    return f"{number(100 * share).rstrip('0').rstrip('.') if share < 1 else 100}%"
+    return f"{100 * share:.3g}%"
 
 
 def _selection_facts(plan: PrivacyPlan) -> dict[str, Any] | None:
