@@ -20,7 +20,7 @@ MOST_EPSILON = 20.0
 
 @dataclass(frozen=True)
 class Total:
-    """Everything a privacy unit does within one period of `days` days is (epsilon, delta)-protected in all runs together."""
+    """Taking part in a period of `days` days is (epsilon, delta)-protected in all runs together (privacy.md, theorem 4)."""
 
     days: int
     epsilon: float
@@ -104,7 +104,7 @@ def describe(budget: Budget, shown: int = 10) -> str:
     count = len(budget.lines)
     text = [f"Ledger {budget.ledger}: {count} run{'' if count == 1 else 's'}. Who is protected: {units}."]
     if count:
-        text.append("  Everything that one of them does within a period is protected in all these runs together, up to")
+        text.append("  Whether one of them took part in a period is hidden, in all these runs together, up to")
         for total in budget.totals:
             days = f"{total.days} day{'' if total.days == 1 else 's'}"
             text.append(

@@ -4,8 +4,8 @@ A line is checked against its source's cap and appended in one optimistic step: 
 somebody else created that number first, begin again. So two runs can never both take the last of a budget. A line is written before
 any data is read; a restarted run has its line already and spends nothing.
 
-Guarantee: with a cap (epsilon, delta, period), everything that one privacy unit does within one period (counted from 1970-01-01 UTC)
-is (epsilon, delta)-protected in all runs of the ledger together. Each run is mu-Gaussian-DP per contribution period plus a failure
+Guarantee: with a cap (epsilon, delta, period), one privacy unit's taking part in one period (counted from 1970-01-01 UTC) is
+(epsilon, delta)-protected in all runs of the ledger together (docs/privacy.md, theorem 4). Each run is mu-Gaussian-DP per contribution period plus a failure
 probability (threshold and hash); how many contribution periods a cap's period touches is counted exactly (`Line.charges`).
 
 `ledger/runs` is the register of run ids (`dpsql.run_register`).

@@ -33,7 +33,7 @@ def test_a_lake_that_lost_what_it_published_never_goes_on(case: Any, write: Any,
     one = opened(case(), ledger)
     root = Path(one.lake.root)
     shutil.copytree(root, tmp_path / "before")
-    one.go(START + DAY, ledger=ledger)
+    one.go(START + DAY, ledger=ledger, buckets=(1, 1))
     entry = ledger.register.find(one.run_id.run_id)
     assert entry is not None and entry.closed_us == START + DAY
     newest = one.histogram()
@@ -45,13 +45,13 @@ def test_a_lake_that_lost_what_it_published_never_goes_on(case: Any, write: Any,
     before = contents(root / "public")
     for _ in range(2):
         with pytest.raises(LakeError, match=r"has published triggers up to 2023-12-10T00:00:00Z.*knows nothing.*another --name"):
-            opened(one, ledger).go(START + DAY, ledger=ledger)
+            opened(one, ledger).go(START + DAY, ledger=ledger, buckets=(1, 1))
     assert contents(root / "public") == before
     assert len(ledger.lines()) == 1
 
     shutil.rmtree(root)  # a deleted lake: nothing is forgotten, and what comes is another run
     again = opened(one, ledger)
-    again.go(START + DAY, ledger=ledger)
+    again.go(START + DAY, ledger=ledger, buckets=(1, 1))
     assert len(ledger.lines()) == len({line.run_id for line in ledger.lines()}) == 2
     shown = {(row["trigger"], row["page"]): row["total"] for row in again.histogram()}
     both = [(row["total"], shown[row["trigger"], row["page"]]) for row in newest if (row["trigger"], row["page"]) in shown]
@@ -62,5 +62,5 @@ def test_a_lake_that_lost_what_it_published_never_goes_on(case: Any, write: Any,
         open_run(Lake(tmp_path / "elsewhere"), "demo", one.query, one.secret, ledger, one.query.source)
     root.rename(tmp_path / "moved")
     one.lake = Lake(tmp_path / "moved")
-    assert opened(one, ledger).go(START + DAY, ledger=ledger).triggers == 0  # a moved lake goes on, here with nothing to do
+    assert opened(one, ledger).go(START + DAY, ledger=ledger, buckets=(1, 1)).triggers == 0  # a moved lake goes on, here with nothing to do
     assert len(ledger.lines()) == 2
