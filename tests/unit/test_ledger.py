@@ -105,9 +105,9 @@ def test_a_cap_holds_to_the_last_run(tmp_path: Path) -> None:
         ledger.append(LINE, cap)
     assert len(ledger.lines()) == fits
     ledger.append(replace(LINE, ledger="others"), cap)  # another ledger name, other people
-    with pytest.raises(BudgetError):
-        ledger.append(replace(LINE, source="elsewhere"), cap)  # another source, the same people
-    with pytest.raises(BudgetError):
+    with pytest.raises(BudgetError, match="would exceed the cap"):
+        ledger.append(replace(LINE, source="elsewhere", run_id="e" * 32), cap)  # another source, the same people
+    with pytest.raises(BudgetError, match="would exceed the cap"):
         Ledger(tmp_path / "new").append(replace(LINE, delta_threshold=2e-3), cap)
 
 
