@@ -23,13 +23,13 @@ __all__ = ["Query", "Source", "Sources", "compile", "latest", "load_sources", "r
 
 
 def run_local(query: Query, frame: pd.DataFrame, secret: Secret, run_id: str | None = None, **options: Any) -> pd.DataFrame:
-    """Run a query over a frame on the local engine, without Spark.
+    """Run a query over a frame on the local engine, without Spark. Each run writes a ledger line.
 
     Args:
         query: from `dpsql.compile`.
         frame: the stream's records, columns as the source declares them.
         secret: from `dpsql.secret.Secret.load`.
-        run_id: hexadecimal; a fresh one, and so fresh noise, unless given. One run id must never see two inputs.
+        run_id: 32 hexadecimal digits; a fresh one, and so fresh noise, unless given. One run id sees one input: others are refused.
         options: see `dpsql.local.engine.run_local`.
 
     Returns:

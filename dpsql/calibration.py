@@ -19,11 +19,30 @@ SELECTION_SHARE = 0.7
 
 WEIGHT_BITS = 20
 
+MU_BITS, NOISE_BITS = 20, 24
+"""Significant binary digits of mu and of what shapes noise. Two machines can differ in the last of 53, so all of them would make
+every machine's plan another one, with other noise; these differ once in 10^5 plans at most (mu: its search stops at 10^-12)."""
+
 
 def total_mu(epsilon: float, delta: float) -> float:
     """Gaussian-DP parameter of the most accurate noise that is (epsilon, delta)-private: 1 / (sigma at sensitivity 1)."""
     # One part in 10^12 of room, so that the accountant's own evaluation of the same curve agrees in the last digits.
     return (1 - 1e-12) / float(get_sigma_gaussian(epsilon, delta))
+
+
+def round_up(value: float, bits: int = NOISE_BITS) -> float:
+    """The next number above that has so many significant binary digits; exact.
+
+    >>> round_up(1.0), round_up(5.01, 3)
+    (1.0, 6.0)
+    """
+    fraction, exponent = math.frexp(value)
+    return math.ldexp(math.ceil(math.ldexp(fraction, bits)), exponent - bits)
+
+
+def round_down(value: float, bits: int = MU_BITS) -> float:
+    """The next number below that has so many significant binary digits; exact."""
+    return -round_up(-value, bits)
 
 
 def selection_weights(groups: int, decay: float) -> tuple[int, ...]:
@@ -43,7 +62,9 @@ def failure_probabilities(total: float, horizon: int) -> tuple[float, ...]:
 
 def thresholds(weights: tuple[int, ...], sd: tuple[float, ...], betas: tuple[float, ...], min_users: int) -> tuple[int, ...]:
     """tau_i = min_users * w_1 + sd_i * Phi^-1(1 - beta_i), rounded up to multiples of 2^-20; in units of 2^-20."""
-    noise = np.array(sd) * norm.isf(np.array(betas)) * (1 + 1e-12)
+    distinct, which = np.unique(np.array(betas), return_inverse=True)
+    quantiles = np.array([round_up(float(q) * (1 + 1e-12)) for q in norm.isf(distinct)])
+    noise = np.array(sd) * quantiles[which] * (1 + 1e-12)
     return tuple(min_users * weights[0] + int(v) for v in np.ceil(noise * 2.0**WEIGHT_BITS))
 
 

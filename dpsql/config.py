@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 
@@ -136,7 +136,20 @@ def load_sources(path: str | Path) -> Sources:
     named = document.block(("sources",)).given
     if not named:
         raise document.error("no source is declared", ("sources",))
-    return Sources(tuple(_source(document, name) for name in named), Path(path))
+    return Sources(_with_shared_caps([_source(document, name) for name in named], document), Path(path))
+
+
+def _with_shared_caps(sources: list[Source], document: YamlDocument) -> tuple[Source, ...]:
+    """A cap is the ledger's: one source declares it for all that share the ledger."""
+    caps: dict[str, Source] = {}
+    for source in sources:
+        first = caps.setdefault(source.ledger, source) if source.cap else source
+        if first.cap != source.cap:
+            said = f"source {first.name!r} declares another cap for ledger {source.ledger!r}; sources that share a ledger share its cap"
+            raise document.error(said, ("sources", source.name, "cap"))
+    return tuple(
+        replace(source, cap=caps[source.ledger].cap) if source.ledger in caps and not source.static else source for source in sources
+    )
 
 
 def parse_duration(text: str) -> int:

@@ -11,7 +11,7 @@ from typing import Any
 from dpsql.calibration import epsilon_of
 from dpsql.config import Source
 from dpsql.operators import stderr
-from dpsql.privacy_plan import ColumnPlan, PrivacyPlan
+from dpsql.privacy_plan import ColumnPlan, PerturbationPlan, PrivacyPlan
 from dpsql.query import AggregateFunction, ContributionPeriod, ParsedQuery, ReleaseRule
 
 Z95 = 1.959963984540054
@@ -29,7 +29,10 @@ def facts(plan: PrivacyPlan) -> dict[str, Any]:
     """The plan's public numbers under stable names (`dpsql explain --json`).
 
     `sigma` is the standard deviation of the noise of one strategy step: noise multiplier times sensitivity. `stderr_*` are
-    standard deviations of released values. Users needed is ceil(tau / w_1): users that have the key as their first.
+    standard deviations of released values, where `stderr_of` is `value`. Where it is `sum` the column is an average: a noisy sum over a
+    noisy count n of values. Its error depends on n, so `sigma` and `stderr_*` are the sum's, and `parts` has those of both; an average
+    that lies q from the middle of its bounds has standard error sqrt(sum's^2 + (q * count's)^2) / n.
+    Users needed is ceil(tau / w_1): users that have the key as their first.
     """
     query = plan.query
     return {
@@ -75,6 +78,11 @@ def number(value: float) -> str:
     return f"{value:,.{digits}f}" if abs(value) < 1e9 and digits < 7 else f"{value:.3g}"
 
 
+def percent(share: float) -> str:
+    """Three significant digits and never 0% of something: `70%`, `99.9%`, `0.025%`."""
+    return f"{100 * share:.3g}%"
+
+
 def _selection_facts(plan: PrivacyPlan) -> dict[str, Any] | None:
     if plan.selection is None:
         return None
@@ -96,7 +104,15 @@ def _column_facts(column: ColumnPlan) -> dict[str, Any]:
         "stderr_first_trigger": errors[0],
         "stderr_last_trigger": errors[-1],
         "clamp": list(column.aggregate.bounds) if column.aggregate.bounds else None,
+        "stderr_of": "value" if len(column.perturbations) == 1 else "sum",
+        "parts": [_part_facts(part) for part in column.perturbations] if len(column.perturbations) > 1 else None,
     }
+
+
+def _part_facts(part: PerturbationPlan) -> dict[str, Any]:
+    errors = stderr(part)
+    of = "sum" if part.rule == "sum" else "count"
+    return {"of": of, "sigma": part.sigma, "stderr_first_trigger": errors[0], "stderr_last_trigger": errors[-1]}
 
 
 def _errors(column: ColumnPlan) -> tuple[float, ...]:
@@ -124,7 +140,7 @@ def _promise(plan: PrivacyPlan) -> str:
     ]
     if query.contribution_period is ContributionPeriod.WINDOW:
         many = " / ".join(number(epsilon_of(plan.mu * math.sqrt(n), n * plan.delta_noise)) for n in (7, 30, 365))
-        lines.append(f"  One unit's records in 7 / 30 / 365 {what} taken together: epsilon {many} (delta times as many).")
+        lines.append(f"  One unit's records in 7 / 30 / 365 {what} together: epsilon {many} (delta times as many).")
     lines.append("  Not hidden: when triggers happen, and the operator's own metrics (totals per micro-batch, never per key or unit).")
     return "\n".join(lines)
 
@@ -159,9 +175,7 @@ def _bounds(plan: PrivacyPlan, source: Source) -> str:
     if not query.keys:
         lines.append("  All records have the same, empty key.")
     if plan.windows_per_record > 1 or not renews:
-        lines.append(
-            f"  Of one unit at most {plan.max_groups:,} pairs of window and key count {period}; records in further pairs add nothing there."
-        )
+        lines.append(f"  Of one unit at most {plan.max_groups:,} pairs of window and key count {period}; further ones add nothing.")
     for column in plan.columns:
         if column.aggregate.bounds:
             lo, hi = column.aggregate.bounds
@@ -190,7 +204,9 @@ def _keys(plan: PrivacyPlan) -> str:
         share = plan.selection.weights[-1] / plan.selection.weights[0]
         what = "record" if plan.query.release is ReleaseRule.RESELECT else "key"
         what += " (and window)" if plan.windows_per_record > 1 else ""
-        lines.append(f"  A unit's first {what} counts in full, later ones less and less; number {times} counts {share:.0%} of the first.")
+        lines.append(
+            f"  A unit's first {what} counts in full, later ones less and less; number {times} counts {percent(share)} of the first."
+        )
     if plan.query.min_privacy_units_per_group > 1:
         lines.append(f"  A key with fewer than {plan.query.min_privacy_units_per_group} units never appears.")
     return "\n".join(lines)
@@ -234,10 +250,10 @@ def _budget(plan: PrivacyPlan) -> str:
     averages = f", of which there are {len(plan.perturbations)}: an average has two" if len(plan.perturbations) > len(plan.columns) else ""
     if plan.selection:
         lines.append(
-            f"  {share:.0%} of mu^2 chooses keys, {(1 - share) / len(plan.perturbations):.1%} goes to each noisy number{averages}."
+            f"  {percent(share)} of mu^2 chooses keys, {percent((1 - share) / len(plan.perturbations))} goes to each noisy number{averages}."
         )
     else:
-        lines.append(f"  No key is chosen: {1 / len(plan.perturbations):.1%} of mu^2 goes to each noisy number{averages}.")
+        lines.append(f"  No key is chosen: {percent(1 / len(plan.perturbations))} of mu^2 goes to each noisy number{averages}.")
     threshold = f" + {plan.delta_threshold:.3g} for keys that only one unit has" if plan.selection else ""
     lines.append(f"  delta = {plan.delta_noise:.3g} for the noise{threshold} + {plan.delta_hash:.2g} for id collisions.")
     return "\n".join(lines)

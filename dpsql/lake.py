@@ -5,7 +5,7 @@
 
 `run.json` binds a name to one plan, one run id and one secret for ever. A new run's ledger line is written first: a crash between
 the two leaves a line without a run, and the next start takes a new run id and a new line. So the ledger may say more than was spent,
-never less.
+never less. What a run id has published is noted beside the ledger (`dpsql.run_register`): a lake that lost it does not go on.
 """
 
 from __future__ import annotations
@@ -21,19 +21,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from dpsql.config import Source
 from dpsql.errors import LakeError
 from dpsql.ledger import Ledger, line_of
 from dpsql.new_file import create_file
 from dpsql.privacy_plan import PrivacyPlan
+from dpsql.run_register import RUN_FILE, Entry
 from dpsql.secret import Secret
 
 if TYPE_CHECKING:
     import pandas as pd
 
 SCHEMA_VERSION = 1
-RUN_FILE = "run.json"
 
 
 class CompiledQuery(Protocol):
@@ -105,22 +106,14 @@ def open_run(lake: Lake, name: str, query: CompiledQuery, secret: Secret, ledger
     """Start a new run under a name, or find the one that the name is bound to.
 
     Raises:
-        LakeError: the name belongs to another query or another secret; run.json is lost or damaged; the folders are not ours.
+        LakeError: the name belongs to another query or another secret; run.json is lost or damaged; the folders are not ours; the run
+            is in two lakes, or the ledger does not know it.
         BudgetError: a new run would exceed the source's cap.
     """
     folder = _prepare(lake, name)
     if not (folder / RUN_FILE).exists():
         _refuse_orphans(lake, name, folder)
-        run = Run(
-            name=name,
-            run_id=secrets.token_hex(16),
-            query_identity=query.plan.identity,
-            secret_check=secret.check(),
-            query_text=query.text,
-            plan=asdict(query.plan),
-            created=datetime.now(UTC).isoformat(timespec="seconds"),
-        )
-        ledger.append(line_of(query.plan, source, run.run_id, "run"), source.cap)
+        run = new_run(lake, name, query, secret, ledger, source)
         try:
             create_file(folder / RUN_FILE, json.dumps({"version": SCHEMA_VERSION, **asdict(run)}, indent=1).encode() + b"\n")
         except FileExistsError:
@@ -129,7 +122,61 @@ def open_run(lake: Lake, name: str, query: CompiledQuery, secret: Secret, ledger
             raise LakeError(f"lake {folder}: {problem.strerror}") from None
     run = read_run(lake, name)
     check_binding(run, query, secret, lake)
+    if not ledger.has(run.run_id):
+        raise LakeError(
+            f"run {name!r} in lake {lake.root} has no line in {ledger.folder}: the ledger was lost, is older than the lake, or belongs to "
+            f"another secret file. Put back the newest ledger; if there is none: dpsql budget --record {name} --lake {lake.root}"
+        )
+    ledger.register.enter(run.run_id, lake.private(name))
     return run
+
+
+def new_run(lake: Lake, name: str, query: CompiledQuery, secret: Secret, ledger: Ledger, source: Source) -> Run:
+    """A fresh run id with its ledger line and its entry in the register; run.json is left to the caller.
+
+    Raises:
+        BudgetError: it would exceed the source's cap.
+    """
+    run = Run(
+        name=name,
+        run_id=secrets.token_hex(16),
+        query_identity=query.plan.identity,
+        secret_check=secret.check(),
+        query_text=query.text,
+        plan=asdict(query.plan),
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+    )
+    ledger.append(line_of(query.plan, source, run.run_id, "run"), source.cap)
+    ledger.register.add(Entry(run.run_id, lake.private(name)))
+    return run
+
+
+def record_run(lake: Lake, run: Run, query: CompiledQuery, ledger: Ledger, source: Source) -> bool:
+    """Write down anew what a run spends, after the ledger was lost; no cap is asked, because it is spent already.
+
+    Returns:
+        False if the ledger knows it all.
+
+    Raises:
+        LakeError: of the run nothing is left but run.json, so what it has published cannot be known.
+    """
+    published = (Path(lake.histogram(run.name)) / "_delta_log").is_dir()
+    if not published and (Path(lake.private(run.name)) / "contributions").exists():
+        raise LakeError(
+            f"the histogram of {run.name!r} in lake {lake.root} is lost: put it back first, or start a new run under another --name"
+        )
+    if not published:
+        raise LakeError(
+            f"of run {run.name!r} in lake {lake.root} nothing is left but {RUN_FILE}, so nobody knows what it has published: "
+            "start a new run under another --name"
+        )
+    known = ledger.has(run.run_id), ledger.register.find(run.run_id) is not None
+    if not known[0]:
+        ledger.append(line_of(query.plan, source, run.run_id, "run"), None)
+    if not known[1]:
+        rows = read_histogram(lake, run.name)["trigger_time"].cast(pa.timestamp("us", "UTC")).cast(pa.int64())
+        ledger.register.add(Entry(run.run_id, lake.private(run.name), pc.max(rows).as_py()))
+    return known != (True, True)
 
 
 def read_run(lake: Lake, name: str) -> Run:

@@ -4,10 +4,11 @@ A line is checked against its source's cap and appended in one optimistic step: 
 somebody else created that number first, begin again. So two runs can never both take the last of a budget. A line is written before
 any data is read; a restarted run has its line already and spends nothing.
 
-Guarantee: with a cap (epsilon, delta, period), everything that one privacy unit does within one period (counted from 1970-01-01 UTC)
-is (epsilon, delta)-protected in all runs of the ledger together. Each run is mu-Gaussian-DP per contribution period plus a failure
-probability (threshold and hash); a period of length P touches at most ceil(P / w) + 1 contribution periods of length w, and exactly
-P / w, or one, when the grids are aligned.
+Guarantee: with a cap (epsilon, delta, period), one privacy unit's taking part in one period (counted from 1970-01-01 UTC) is
+(epsilon, delta)-protected in all runs of the ledger together (docs/privacy.md, theorem 4). Each run is mu-Gaussian-DP per contribution period plus a failure
+probability (threshold and hash); how many contribution periods a cap's period touches is counted exactly (`Line.charges`).
+
+`ledger/runs` is the register of run ids (`dpsql.run_register`).
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from datetime import UTC, datetime
@@ -26,9 +28,11 @@ from dpsql.errors import BudgetError
 from dpsql.new_file import create_file
 from dpsql.privacy_plan import PrivacyPlan
 from dpsql.query import ContributionPeriod
+from dpsql.run_register import RunRegister
 
 SCHEMA_VERSION = 1
 MAX_LINES = 999_999
+REGISTER = "runs"
 
 
 @dataclass(frozen=True)
@@ -43,7 +47,7 @@ class Line:
         delta_threshold, delta_hash: probability of a failure of key selection and of the hashes.
         epsilon, delta: as the query declares them.
         query_identity, run_id: which plan, which run.
-        kind: `run` or `try`.
+        kind: `run`, `try` or `local` (`dpsql.run_local`).
         created: UTC time, ISO 8601.
     """
 
@@ -68,12 +72,10 @@ class Line:
         """How many contribution periods of this run one period of `period_us` can touch, at most."""
         if self.period == ContributionPeriod.STREAM:
             return 1
-        aligned = self.offset_us % self.size_us == 0
-        if aligned and self.size_us % period_us == 0:
-            return 1
-        if aligned and period_us % self.size_us == 0:
-            return period_us // self.size_us
-        return -(-period_us // self.size_us) + 1
+        # A period starts at k * period_us, so its place in the contribution grid is -offset modulo gcd; the last such place touches most.
+        step = math.gcd(period_us, self.size_us)
+        start = self.size_us - step + -self.offset_us % step
+        return -(-(start + period_us) // self.size_us)
 
 
 def line_of(plan: PrivacyPlan, source: Source, run_id: str, kind: str) -> Line:
@@ -116,17 +118,30 @@ class Ledger:
             BudgetError: a line is missing, unreadable or of an unknown version; nothing may be spent until it is restored.
         """
         try:
-            names = sorted(name for name in os.listdir(self.folder) if not name.startswith("."))
+            names = [name for name in os.listdir(self.folder) if not name.startswith(".") and name != REGISTER]
         except FileNotFoundError:
             return ()
         except OSError as problem:
             raise BudgetError(f"ledger {self.folder}: {problem.strerror}") from None
-        for number, name in enumerate(names, start=1):
-            if name != _name(number):
-                raise BudgetError(
-                    f"ledger {self.folder}: expected {_name(number)}, found {name}; put back the line, or move the foreign file away"
-                )
-        return tuple(_read(self.folder / name) for name in names)
+        # Read by number: while others append, a listing may have a line and miss the one before it.
+        newest = max((int(name[:6]) for name in names if re.fullmatch(r"\d{6}\.json", name)), default=0)
+        foreign = sorted(set(names) - {_name(number) for number in range(1, newest + 1)})
+        if foreign:
+            raise BudgetError(f"ledger {self.folder}: {foreign[0]} is no line; move it away")
+        return tuple(_read(self.folder / _name(number)) for number in range(1, newest + 1))
+
+    @property
+    def register(self) -> RunRegister:
+        """What the runs of this ledger have published, and where."""
+        return RunRegister(self.folder / REGISTER)
+
+    def has(self, run_id: str) -> bool:
+        """Whether a run has its line.
+
+        Raises:
+            BudgetError: as `lines`.
+        """
+        return any(line.run_id == run_id for line in self.lines())
 
     def append(self, line: Line, cap: Cap | None) -> int:
         """Check the cap and write the line; returns its number.
@@ -138,6 +153,8 @@ class Ledger:
             self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             while True:
                 before = self.lines()
+                if any(other.run_id == line.run_id for other in before):
+                    raise BudgetError(f"ledger {self.folder}: run {line.run_id} has its line already; a run id is used once")
                 if cap is not None:
                     _check(before, line, cap)
                 number = len(before) + 1
@@ -190,6 +207,8 @@ def _read(path: Path) -> Line:
             )
         line = Line(**{**given, "unit": tuple(given["unit"])})
         _check_types(line, given)
+    except FileNotFoundError:
+        raise BudgetError(f"ledger line {path} is lost; put it back: nothing can be spent before it is known what was spent") from None
     except OSError as problem:
         raise BudgetError(f"ledger line {path}: {problem.strerror}") from None
     except BudgetError:

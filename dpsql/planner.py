@@ -11,6 +11,8 @@ from dpsql.calibration import (
     SELECTION_SHARE,
     THRESHOLD_DELTA_SHARE,
     failure_probabilities,
+    round_down,
+    round_up,
     selection_weights,
     thresholds,
     total_mu,
@@ -22,11 +24,14 @@ from dpsql.query import Aggregate, AggregateFunction, GroupSelection, ParsedQuer
 from udfs.counters import column_norm, counter, path_sd
 from udfs.randomness import MAX_NORMAL
 
-PLAN_VERSION = 1
+PLAN_VERSION = 2
 """Changes when the same query would get other noise; part of the query's identity."""
 
 MIN_WIDTH, MAX_WIDTH = 1e-100, 1e100
 """Clamps narrower or wider than this have no meaning and would leave the range of float64 on the way."""
+
+MAX_WEIGHTS = 4_000_000
+"""Numbers of a plan that key selection may need: one for every time a unit can count."""
 
 MAX_EXACT = 2**62
 """Sums, and the noise, each stay below half of this many grid units: int64 cannot overflow when they are added."""
@@ -53,7 +58,7 @@ def make_plan(query: ParsedQuery, source: Source) -> PrivacyPlan:
     selects = query.group_selection_strategy is GroupSelection.THRESHOLD and bool(query.keys)
     delta_threshold = rest * THRESHOLD_DELTA_SHARE if selects else 0.0
     delta_noise = (rest - delta_threshold) * (1 - 1e-12)
-    mu = total_mu(query.epsilon, delta_noise)
+    mu = round_down(total_mu(query.epsilon, delta_noise))
     asked = query.group_selection_share if query.group_selection_share is not None else SELECTION_SHARE
     share = asked if selects else 0.0
     selection = _selection(query, windows, horizon, share, mu, delta_threshold * (1 - 1e-12)) if selects else None
@@ -110,8 +115,13 @@ def participations(query: ParsedQuery, windows: int) -> int:
 def _selection(query: ParsedQuery, windows: int, horizon: int, share: float, mu: float, delta_threshold: float) -> SelectionPlan:
     chosen = counter(query.counter, horizon)
     times = participations(query, windows)
+    if times > MAX_WEIGHTS:
+        raise ConfigError(
+            f"one privacy unit could count {times:,} times in key selection ({windows:,} windows hold one record); at most {MAX_WEIGHTS:,} "
+            "are planned: lower max_groups_contributed or max_rows_contributed, or let windows slide further"
+        )
     weights = selection_weights(times, query.selection_weight_decay)
-    sigma = column_norm(chosen) / (mu * math.sqrt(share)) * (1 + 1e-12)
+    sigma = round_up(column_norm(chosen) / (mu * math.sqrt(share)) * (1 + 1e-12))
     sd = tuple(sigma * v for v in path_sd(chosen))
     betas = failure_probabilities(delta_threshold / times, horizon)
     taus = thresholds(weights, sd, betas, query.min_privacy_units_per_group)
@@ -137,8 +147,8 @@ def _columns(
         for rule, grid, lower, upper, centre in each:
             number += 1
             largest = max(abs(lower), abs(upper)) * grid
-            sensitivity = (math.sqrt(groups) if rule == "users" else by_rows * largest) * column_norm(chosen)
-            sigma = sensitivity / part * (1 + 1e-12)
+            sensitivity = round_up((math.sqrt(groups) if rule == "users" else by_rows * largest) * column_norm(chosen))
+            sigma = round_up(sensitivity / part * (1 + 1e-12))
             sd = tuple(sigma * v for v in path_sd(chosen))
             perturbation = PerturbationPlan(number, query.counter, rule, argument, grid, lower, upper, centre, sensitivity, sigma, sd)
             _check_noise(perturbation, aggregate)
@@ -169,7 +179,7 @@ def _clamp(aggregate: Aggregate, lo: float, hi: float, source: Source, rows: int
         raise ConfigError(
             f"the bounds of {aggregate.alias} are {width:g} apart: scale the values so that it is between {MIN_WIDTH:g} and {MAX_WIDTH:g}"
         )
-    grid = 2.0 ** (math.floor(math.log2(width)) - 20)
+    grid = math.ldexp(1.0, math.frexp(width)[1] - 21)
     lower, upper = math.ceil(lo / grid), math.floor(hi / grid)
     if max(abs(lower), abs(upper)) * source.max_users * rows >= MAX_EXACT // 2:
         raise ConfigError(

@@ -38,12 +38,13 @@ class Secret:
     Guarantee: what the methods return says nothing about the secret or about one another (HMAC-SHA256 with separate messages).
     """
 
-    __slots__ = ("_value",)
+    __slots__ = ("_value", "path")
 
-    def __init__(self, value: bytes) -> None:
+    def __init__(self, value: bytes, path: Path | None = None) -> None:
         if len(value) != SECRET_BYTES:
             raise SecretError(f"a secret has exactly {SECRET_BYTES} bytes, not {len(value)}")
         self._value = bytes(value)
+        self.path = path  # of the file; the ledger is beside it
 
     @classmethod
     def load(cls, path: str | Path, create: bool = True) -> Secret:
@@ -56,7 +57,7 @@ class Secret:
         try:
             if create and not os.path.lexists(path):
                 _create(path)
-            return cls(_read(path))
+            return cls(_read(path), path)
         except FileNotFoundError:
             hint = "it is a link to nothing" if path.is_symlink() else "no such file; name the right one with --secret-file"
             raise SecretError(f"secret {path}: {hint}") from None
@@ -76,6 +77,10 @@ class Secret:
     def salt(self, run_id: str) -> bytes:
         """The 16-byte salt of one run's user and key ids."""
         return self._derive(b"dpsql/1/salt|" + run_id.encode())[:16]
+
+    def fingerprint(self, digest: bytes) -> str:
+        """A value that tells two inputs apart and says nothing of them to anybody without the secret."""
+        return self._derive(b"dpsql/1/input|" + digest).hex()
 
     def _derive(self, message: bytes) -> bytes:
         return hmac.new(self._value, message, hashlib.sha256).digest()

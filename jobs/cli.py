@@ -1,4 +1,4 @@
-"""The command line: `dpsql run | explain | try | verify | show | list`.
+"""The command line: `dpsql run | explain | try | verify | show | list | budget`.
 
 Only this folder reads argv, the environment and signals. What a command needs is imported when it runs, so that `explain` starts without
 pyspark or duckdb.
@@ -31,8 +31,11 @@ from jobs.terminal import ProgressBar, note, print_comparison, print_dropped, pr
 
 if TYPE_CHECKING:
     from dpsql import Query
+    from dpsql.ledger import Ledger
+    from dpsql.secret import Secret
 
 SHOWN_ROWS = 20
+CAPS = "What declares the caps (sources.yaml).  [default: conf/sources.yaml, if it is there]"
 INPUT = "Files or folders with the records of the stream, or of source NAME"
 
 
@@ -228,6 +231,50 @@ def list_(lake_folder: str, as_json: bool) -> None:
         print_json([asdict(listed) for listed in found])
     else:
         print_table(("name", "state", "run id", "query identity"), [(q.name, q.state, q.run_id, q.query_identity) for q in found])
+
+
+@main.command()
+@click.option("--sources", "sources_file", metavar="FILE", type=click.Path(path_type=Path), envvar="DPSQL_SOURCES", help=CAPS)
+@secret_option
+@json_option
+@click.option("--record", "lost", metavar="NAME", help="Write down anew what query NAME of --lake spends, after the ledger was lost.")
+@click.option("--lake", "lake_folder", metavar="DIR", envvar="DPSQL_LAKE", help="The lake of --record.")
+def budget(sources_file: Path | None, secret_file: Path | None, as_json: bool, lost: str | None, lake_folder: str | None) -> None:
+    """Say what was promised to whom in all runs together, over 1, 7 and 30 days, and what the caps leave.
+
+    \b
+    dpsql budget
+    dpsql budget --sources conf/sources.yaml --json
+    """
+    import dpsql
+    from dpsql.budget import budgets, describe, facts
+
+    default = Path("conf/sources.yaml")
+    sources_file = sources_file or (default if default.exists() else None)
+    secret, ledger = secret_and_ledger(secret_file, create=False)
+    if lost is not None:
+        if lake_folder is None or sources_file is None:
+            raise click.UsageError("--record NAME needs --lake and --sources")
+        _record(lost, lake_folder, sources_file, secret, ledger)
+    found = budgets(ledger.lines(), dpsql.load_sources(sources_file).values() if sources_file else ())
+    if as_json:
+        print_json([facts(one) for one in found])
+        return
+    click.echo("\n\n".join(describe(one) for one in found) or f"nothing was spent: {ledger.folder} has no line")
+    if sources_file is None:
+        note("caps are not known: name the file that declares them with --sources")
+
+
+def _record(name: str, lake_folder: str, sources_file: Path, secret: Secret, ledger: Ledger) -> None:
+    import dpsql
+    from dpsql.lake import Lake, check_binding, read_run, record_run
+
+    lake = Lake(lake_folder)
+    run = read_run(lake, name)
+    query = dpsql.compile(run.query_text, dpsql.load_sources(sources_file), name=name)
+    check_binding(run, query, secret, lake)
+    done = record_run(lake, run, query, ledger, query.source)
+    note(f"run {run.run_id} " + ("is written down again" if done else "was there already"))
 
 
 def _comparison(comparison: dict[str, Any]) -> dict[str, Any]:

@@ -39,6 +39,7 @@ from jobs.terminal import ProgressBar, note, print_dropped
 if TYPE_CHECKING:
     from dpsql import Query
     from dpsql.lake import Lake, Run
+    from dpsql.ledger import Ledger
     from dpsql.secret import Secret
     from dpsql.streaming.progress import Summary
 
@@ -101,7 +102,7 @@ def start(flags: RunFlags, master: str | None, properties: Mapping[str, str]) ->
         run = open_run(lake, name, query, secret, ledger, query.source)
         spark = _session(master, properties)
         try:
-            summary = _run(flags, spark, query, run, lake, secret)
+            summary = _run(flags, spark, query, run, lake, secret, ledger)
         finally:
             spark.stop()
         _print_summary(summary, lake.histogram(name))
@@ -136,12 +137,23 @@ def _session(master: str | None, properties: Mapping[str, str]) -> Any:
     return session(master, properties)
 
 
-def _run(flags: RunFlags, spark: Any, query: Query, run: Run, lake: Lake, secret: Secret) -> Summary:
+def _run(flags: RunFlags, spark: Any, query: Query, run: Run, lake: Lake, secret: Secret, ledger: Ledger) -> Summary:
     from dpsql.streaming.job import run as run_job
 
     buckets = (flags.buckets, flags.buckets) if flags.buckets else None
     with ProgressBar() as bar:
-        return run_job(spark, query, run, lake, secret, until_caught_up=True, until_us=flags.until_us, buckets=buckets, progress=bar.stage)
+        return run_job(
+            spark,
+            query,
+            run,
+            lake,
+            secret,
+            until_caught_up=True,
+            until_us=flags.until_us,
+            buckets=buckets,
+            progress=bar.stage,
+            ledger=ledger,
+        )
 
 
 def _print_summary(summary: Summary, histogram: str) -> None:

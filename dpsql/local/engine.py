@@ -6,7 +6,6 @@ bounding, clock or release code of its own.
 
 from __future__ import annotations
 
-import secrets
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,9 +16,11 @@ import numpy as np
 import pyarrow as pa
 
 from dpsql.compiled import Query
+from dpsql.ledger import Ledger
 from dpsql.local.comparison import Truth
 from dpsql.local.histogram import histogram
 from dpsql.local.inputs import source_files
+from dpsql.local.local_run import open_local_run
 from dpsql.local.rows import RowReader, no_records
 from dpsql.local.spark_types import SparkType
 from dpsql.operators import bounding_parameters, release_parameters
@@ -170,16 +171,18 @@ def run_local(
     *,
     until_us: int | None = None,
     buckets: Buckets = (1, 1),
+    ledger: Ledger | None = None,
 ) -> pd.DataFrame:
-    """The private histogram of a frame, without Spark.
+    """The private histogram of a frame, without Spark. It is a run: it writes a ledger line before anything is computed.
 
     Args:
         query: from `dpsql.compile`.
         frame: the records: a pandas DataFrame or an Arrow table with the columns of the source.
         secret: your secret; with the run id it makes the noise.
-        run_id: 128 random bits in hex; a fresh one unless given. One run id must never see two different inputs.
+        run_id: 128 random bits in hex; a fresh one unless given. Given again it costs nothing, and has to have the same records.
         until_us: releases happen up to this time, microseconds since 1970 UTC (default: now).
         buckets: user and key buckets; they change nothing.
+        ledger: where the line goes (default: beside the file that the secret was loaded from).
 
     Returns:
         The histogram, one row per released (window, trigger, key).
@@ -187,12 +190,17 @@ def run_local(
     Raises:
         DataError: a column is missing or has a wrong type.
         InputError: the query uses something that only Spark computes.
+        BudgetError: the source's cap would be exceeded, or there is no ledger.
+        LakeError: the run id has seen other records, or is another run's.
     """
-    run_id = run_id or secrets.token_hex(16)
+    run = open_local_run(query, secret, run_id, ledger)
+    run_id = run.run_id
     reader = RowReader(query.plan, query.sources, secret.salt(run_id), {})
+    rows = reader.frame(frame)
+    run.check_input(rows)
     result = run_batches(
         query.plan,
-        [reader.frame(frame)],
+        [rows],
         noise_key=secret.noise_key(run_id, query.plan.identity),
         key_types=lambda: reader.key_types,
         until_us=now_us() if until_us is None else until_us,

@@ -15,6 +15,7 @@ from dpsql import public_groups
 from dpsql.compiled import Query
 from dpsql.errors import DpsqlError, InputError
 from dpsql.lake import Lake, Run
+from dpsql.ledger import Ledger
 from dpsql.operators import bounding_parameters, release_parameters
 from dpsql.secret import Secret
 from dpsql.streaming import admission, delta_log, preflight, release, sources
@@ -58,6 +59,7 @@ def run(
     buckets: tuple[int, int] | None = None,
     progress: Listener | None = None,
     stop: threading.Event | None = None,
+    ledger: Ledger | None = None,
 ) -> Summary:
     """Run a query on Spark until its stored input is released.
 
@@ -72,6 +74,7 @@ def run(
         buckets: of users and of keys; None takes two per core at the run's first start.
         progress: told after every micro-batch.
         stop: set it from another thread to stop after the running micro-batch, as Ctrl-C and SIGTERM do.
+        ledger: the run's, from `open_run`; in its register is noted what is published. None only where nobody else sees the lake.
 
     Returns:
         What this start did. `stopped` tells that it was asked to stop; starting again goes on where it ended.
@@ -85,7 +88,7 @@ def run(
         raise InputError("running for ever is not available yet: add --until-caught-up")
     stop = stop or threading.Event()
     with stop_on_signals(stop):
-        return _Job(spark, query, run, lake, secret, buckets, progress, stop).catch_up(until_us)
+        return _Job(spark, query, run, lake, secret, buckets, progress, stop, ledger).catch_up(until_us)
 
 
 class _Job:
@@ -101,8 +104,10 @@ class _Job:
         buckets: tuple[int, int] | None,
         progress: Listener | None,
         stop: threading.Event,
+        ledger: Ledger | None,
     ) -> None:
         self.spark, self.query, self.plan, self.run, self.secret, self.stop = spark, query, query.plan, run, secret, stop
+        self.register = ledger.register if ledger else None
         self.folder = Path(lake.private(run.name))
         self.histogram_path = lake.histogram(run.name)
         default = BUCKETS_PER_CORE * spark.sparkContext.defaultParallelism
@@ -147,6 +152,12 @@ class _Job:
         needed = {"contributions": self.folder / "contributions", "files": self.folder / "files", "histogram": Path(self.histogram_path)}
         preflight.check(self.engine, needed, marks)
         preflight.check_files(self.engine, self.query.source.name)
+        if self.register:
+            self.register.check(self.run.run_id, tables.contributions.closed_us)
+
+    def _publishing(self, closed_us: int) -> None:
+        if self.register:
+            self.register.publishing(self.run.run_id, str(self.folder), closed_us)
 
     def _static_versions(self) -> dict[str, int]:
         named = {name: self.query.sources[name] for name in self.query.parsed.static_sources}
@@ -212,7 +223,7 @@ class _Job:
             {},
         )
         checkpoint = self.engine.checkpoint(release.OPERATOR)
-        sink = release.ReleaseSink(self.tables.release, self.histogram, checkpoint, self.tally.add_published)
+        sink = release.ReleaseSink(self.tables.release, self.histogram, checkpoint, self.tally.add_published, self._publishing)
         stream = self.tables.contributions.stream(session)
         return self._drain(release.OPERATOR, release.released(stream, step), sink, lambda report: self.tally.tell())
 

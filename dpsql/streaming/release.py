@@ -130,12 +130,14 @@ class ReleaseSink:
         histogram: the public table.
         checkpoint: of this query.
         count: told the triggers and rows published in every micro-batch.
+        publishing: told, before rows are published, up to when the grid is closed.
     """
 
     manifest: Manifest
     histogram: Histogram
     checkpoint: Checkpoint
     count: Callable[[int, int], None]
+    publishing: Callable[[int], None]
 
     def __post_init__(self) -> None:
         self._closed = {batch: int(detail["closed_us"]) for batch, detail in self.manifest.batches().items()}
@@ -155,8 +157,10 @@ class ReleaseSink:
             before = max((closed for earlier, closed in self._closed.items() if earlier < batch), default=NO_CLOCK)
             released_rows = frame.where(f"kind = {ROW}")
             known = self.histogram.check(released_rows, pairs, before) if pairs else set()
+            closed = max((int(file.counted["closed_us"]) for file in files), default=NO_CLOCK)
+            if closed > before or pairs:  # a trigger without rows says something too
+                self.publishing(closed)
             if any(file.bytes for file in files):
-                closed = max(file.counted["closed_us"] for file in files)
                 self.manifest.commit(batch, files, {**self.checkpoint.position(batch), "closed_us": closed})
                 self._closed[batch] = closed
             new = {pair: rows for pair, rows in pairs.items() if pair not in known}

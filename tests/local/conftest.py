@@ -27,8 +27,9 @@ Compile = Callable[..., Query]
 
 
 @pytest.fixture
-def secret() -> Secret:
-    return Secret(b"s" * 32)
+def secret(tmp_path: Path) -> Secret:
+    """From a file, so that `run_local` has a ledger beside it."""
+    return Secret(b"s" * 32, tmp_path / "secrets" / "secret")
 
 
 @pytest.fixture

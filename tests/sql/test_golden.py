@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import math
+
 import pytest
 
 from dpsql.errors import QueryError
@@ -15,7 +18,29 @@ EXPECTATIONS = list(expectations())
     ("path", "text"), [pytest.param(path, text, id=f"{golden.kind}/{path.name}") for golden, path, text in EXPECTATIONS]
 )
 def test_expectation(path, text):
-    assert path.read_bytes().decode("utf-8") == text()
+    written, text = path.read_bytes().decode("utf-8"), text()
+    if path.name.endswith(".plan.json"):  # quantiles and square roots may end in another bit on another machine; the rest may not
+        assert _is_like(json.loads(text), json.loads(written))
+    else:
+        assert written == text
+
+
+def _is_like(found, written) -> bool:
+    """Equal, with floats to 12 digits; names in order, the identity to the last letter."""
+    if isinstance(found, float) and isinstance(written, float):
+        return math.isclose(found, written, rel_tol=1e-12)
+    if isinstance(found, dict) and isinstance(written, dict):
+        return list(found) == list(written) and all(_is_like(found[name], written[name]) for name in found)
+    if isinstance(found, list) and isinstance(written, list):
+        return len(found) == len(written) and all(map(_is_like, found, written))
+    return type(found) is type(written) and found == written
+
+
+def test_the_comparison_of_plans_is_tolerant_and_no_more():
+    plan = {"mu": 0.5, "columns": [{"sigma": 1.0}], "identity": "ab", "T": 1}
+    assert _is_like({**plan, "mu": 0.5 * (1 + 1e-15)}, plan)
+    for change in ({"mu": 0.5 * (1 + 1e-11)}, {"columns": [{"sigma": 1.1}]}, {"columns": []}, {"identity": "aB"}, {"T": 1.0}, {"more": 1}):
+        assert not _is_like({**plan, **change}, plan)
 
 
 def test_every_expectation_belongs_to_a_query():

@@ -11,7 +11,7 @@ from dp_accounting import get_epsilon_gaussian
 from scipy.stats import norm
 
 from dpsql.accountant import gaussian_delta
-from dpsql.calibration import epsilon_of, failure_probabilities, selection_weights, thresholds, total_mu
+from dpsql.calibration import epsilon_of, failure_probabilities, round_down, round_up, selection_weights, thresholds, total_mu
 
 
 @pytest.mark.parametrize("decay", [0.0, 0.5, 0.75, 1.0])
@@ -46,7 +46,7 @@ def test_thresholds_are_the_quantile_rounded_up() -> None:
     found = thresholds((700_000, 500_000), sd, betas, 3)
     for tau, s, beta in zip(found, sd, betas, strict=True):
         exact = 3 * 700_000 + s * float(norm.isf(beta)) * 2**20
-        assert exact <= tau <= exact + 1.01
+        assert exact <= tau <= exact * (1 + 2.0**-23) + 1.01
         assert float(norm.sf((tau - 3 * 700_000) / 2**20 / s)) <= beta
 
 
@@ -64,3 +64,14 @@ def test_seven_windows_cost_what_the_design_says() -> None:
     """epsilon 6 in one window: 17.4 over 7 windows taken together, not 42 (delta times as many)."""
     mu = total_mu(6, 1e-9)
     assert epsilon_of(mu * math.sqrt(7), 7e-9) == pytest.approx(17.4, abs=0.1)
+
+
+@pytest.mark.parametrize("value", [1.0, 1 + 2.0**-52, math.pi, 1e-300, 1e300, 2.0**24 + 1, 0.0, -math.pi])
+def test_rounding_goes_one_way_and_leaves_few_digits(value: float) -> None:
+    """Catches: a sigma rounded down, a mu rounded up, digits that another machine would have otherwise."""
+    up, down = round_up(value, 24), round_down(value, 20)
+    assert down <= value <= up
+    assert up - value <= abs(value) * 2.0**-23
+    assert value - down <= abs(value) * 2.0**-19
+    assert math.ldexp(math.frexp(up)[0], 24).is_integer()
+    assert math.ldexp(math.frexp(down)[0], 20).is_integer()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from datetime import UTC, datetime
@@ -265,3 +266,38 @@ def test_properties_are_read_as_spark_submit_reads_them(tmp_path: Path) -> None:
     path.write_text("spark.a\n")
     with pytest.raises(dpsql.errors.ConfigError, match=r"p\.conf:1: not a setting"):
         run_query.spark_properties(path)
+
+
+def test_budget_says_what_was_promised_and_what_a_cap_leaves(work: Path) -> None:
+    refused("budget", says="--secret-file")  # no secret is made by asking
+    run_id = published()
+    text = dp("budget").stdout
+    assert "Ledger visits: 1 run. Who is protected: user_id of visits." in text
+    assert run_id in text and "No cap is declared" in text
+    declared = SOURCES.replace(
+        "    privacy_unit: user_id\n", "    privacy_unit: user_id\n    cap: {epsilon: 8, delta: 1e-6, period: 1 day}\n"
+    )
+    (work / "capped.yaml").write_text(declared)
+    (document,) = json.loads(dp("budget", "--sources", "capped.yaml", "--json").stdout)
+    assert [total["days"] for total in document["totals"]] == [1, 7, 30]
+    assert document["totals"][0]["epsilon"] == pytest.approx(6.0, abs=1e-4)
+    assert 0 < document["cap"]["left_epsilon"] < 8
+    assert document["runs"][0]["run_id"] == run_id
+    assert "may ask for up to epsilon" in dp("budget", "--sources", "capped.yaml").stdout
+    (work / "conf" / "sources.yaml").unlink()
+    alone = dp("budget")
+    assert alone.exit_code == 0 and "caps are not known" in alone.stderr
+    refused("budget", "--sources", "none.yaml", says="no such file")
+    refused("budget", "--record", "views", says="needs --lake and --sources")
+
+
+def test_a_lost_ledger_is_recorded_again(work: Path) -> None:
+    run_id = published()
+    shutil.rmtree(default_secret_path(os.environ).parent / "ledger")
+    assert "nothing was spent" in dp("budget").stdout
+    for says in ("is written down again", "was there already"):
+        recorded = dp("budget", "--record", "views", "--lake", "lake", "--json")
+        assert recorded.exit_code == 0 and says in recorded.stderr
+        assert [run["run_id"] for run in json.loads(recorded.stdout)[0]["runs"]] == [run_id]
+    (work / "conf" / "sources.yaml").write_text(SOURCES.replace("format: parquet\n", "format: parquet\n    max_users: 5\n", 1))
+    refused("budget", "--record", "views", "--lake", "lake", says="belongs to another query")

@@ -130,3 +130,23 @@ def test_durations(text: str, expected: int) -> None:
 def test_what_is_not_a_duration(text: str) -> None:
     with pytest.raises(ValueError, match="is not a duration"):
         parse_duration(text)
+
+
+def test_sources_of_one_ledger_share_its_cap(tmp_path: Path) -> None:
+    """Catches: people of a capped source whose records are read through another source without a cap."""
+    text = """
+sources:
+  a: {format: parquet, path: a, event_time: ts, privacy_unit: u, ledger: people}
+  b: {format: parquet, path: b, event_time: ts, privacy_unit: u, ledger: people, cap: {epsilon: 8, delta: 1e-6, period: 7 days}}
+  c: {format: parquet, path: c, event_time: ts, privacy_unit: u, ledger: people, cap: {epsilon: 8, delta: 1e-6, period: 1 week}}
+  d: {format: parquet, path: d, event_time: ts, privacy_unit: u}
+  people: {format: parquet, path: p, static: true}
+"""
+    path = tmp_path / "sources.yaml"
+    path.write_text(text)
+    sources = load_sources(path)
+    cap = Cap(8.0, 1e-6, 7 * 86_400_000_000)
+    assert [sources[name].cap for name in ("a", "b", "c", "d", "people")] == [cap, cap, cap, None, None]
+    path.write_text(text.replace("1 week", "8 days"))
+    with pytest.raises(ConfigError, match=r"'b' declares another cap for ledger 'people'.*at sources\.c\.cap"):
+        load_sources(path)

@@ -4,16 +4,29 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import re
 
+import numpy as np
 import pytest
 
 from dpsql.calibration import total_mu
-from dpsql.explainer import Z95, duration, explain, facts, number
-from dpsql.operators import stderr
+from dpsql.errors import ConfigError
+from dpsql.explainer import Z95, duration, explain, facts, number, percent
+from dpsql.operators import release_parameters, stderr
 from dpsql.planner import make_plan
-from dpsql.query import Aggregate, AggregateFunction, ContributionPeriod, CounterName, GroupSelection, ParsedQuery, ReleaseRule
-from tests.property.plans import COUNT, HOUR, SUM, USERS, VALID, query, source
+from dpsql.query import (
+    Aggregate,
+    AggregateFunction,
+    ContributionPeriod,
+    CounterName,
+    GroupSelection,
+    ParsedQuery,
+    ReleaseRule,
+    WindowSpec,
+)
+from tests.property.plans import COUNT, DAY, HOUR, SUM, USERS, VALID, query, source
+from udfs.perturbation import finish
 
 AVG = Aggregate("mean_time", AggregateFunction.AVG, "seconds", (10.0, 60.0))
 QUERIES = {
@@ -56,6 +69,9 @@ def test_the_text_holds_every_number_of_the_facts(q: ParsedQuery) -> None:
         assert column["alias"] in text
         for name in ("stderr_first_trigger", "stderr_last_trigger"):
             assert f"± {number(Z95 * column[name])}" in text
+        for part in column["parts"] or ():
+            for name in ("stderr_first_trigger", "stderr_last_trigger"):
+                assert f"± {number(Z95 * part[name])}" in text
         if column["clamp"]:
             assert "[{:g}, {:g}]".format(*column["clamp"]) in text
 
@@ -66,7 +82,7 @@ def test_the_facts_are_the_plans(q: ParsedQuery) -> None:
     said = facts(plan)
     assert json.loads(json.dumps(said)) == said
     assert (said["epsilon"], said["delta"], said["mu"]) == (q.epsilon, q.delta, plan.mu)
-    assert said["mu"] == pytest.approx(total_mu(q.epsilon, said["delta_noise"]))
+    assert said["mu"] == pytest.approx(total_mu(q.epsilon, said["delta_noise"]), rel=2.0**-19)
     for column, planned in zip(said["columns"], plan.columns, strict=True):
         errors = stderr(planned.perturbations[0])
         assert (column["sigma"], column["stderr_first_trigger"], column["stderr_last_trigger"]) == (
@@ -74,6 +90,7 @@ def test_the_facts_are_the_plans(q: ParsedQuery) -> None:
             errors[0],
             errors[-1],
         )
+        assert (column["stderr_of"], column["parts"] is None) == (("sum", False) if len(planned.perturbations) > 1 else ("value", True))
     if plan.selection:
         taus, weight = plan.selection.thresholds, plan.selection.weights[0]
         needed = said["selection"]["users_needed_first_trigger"], said["selection"]["users_needed_last_trigger"]
@@ -81,6 +98,24 @@ def test_the_facts_are_the_plans(q: ParsedQuery) -> None:
         assert (needed[0] - 1) * weight < taus[0] <= needed[0] * weight
     else:
         assert said["selection"] is None
+
+
+def test_an_average_tells_both_of_its_errors() -> None:
+    """Its own error depends on the number of values. Catches: a program that takes the sum's error for the average's."""
+    plan = make_plan(query(aggregates=(COUNT, AVG)), source())
+    count, average = facts(plan)["columns"]
+    assert (count["stderr_of"], count["parts"]) == ("value", None)
+    assert average["stderr_of"] == "sum"
+    total, values = average["parts"]
+    assert (total["of"], values["of"]) == ("sum", "count")
+    assert {name: total[name] for name in ("sigma", "stderr_first_trigger", "stderr_last_trigger")}.items() <= average.items()
+    errors = [stderr(part) for part in plan.columns[1].perturbations]
+    assert [part["stderr_last_trigger"] for part in (total, values)] == [error[-1] for error in errors]
+    n, away = 1000, 5.0  # the released error is what the docstring says, at 5 from the middle of the bounds
+    column = release_parameters(plan).columns[1]
+    sums = np.array([0, round(n * away / column.grids[0]), n])
+    _, released = finish(column, list(sums.reshape(3, 1)), np.array([plan.horizon]))
+    assert released[0] == pytest.approx(math.hypot(total["stderr_last_trigger"], away * values["stderr_last_trigger"]) / n)
 
 
 def test_the_text_is_readable_and_shows_no_secret(q: ParsedQuery) -> None:
@@ -129,3 +164,20 @@ def test_durations(us: int, words: str) -> None:
 )
 def test_numbers(value: float, words: str) -> None:
     assert number(value) == words
+
+
+@pytest.mark.parametrize(
+    ("share", "words"), [(1.0, "100%"), (0.999, "99.9%"), (0.7, "70%"), (0.1, "10%"), (0.00025, "0.025%"), (0.9999999, "100%")]
+)
+def test_shares(share: float, words: str) -> None:
+    assert percent(share) == words
+
+
+def test_a_plan_at_its_limits_is_explained_and_one_beyond_is_refused() -> None:
+    """A million rows of a unit, for which the plan has a million weights; more than MAX_WEIGHTS of them would fill the memory."""
+    limit = query(delta=9e-6, max_rows_contributed=1_000_000, max_rows_per_group=1, selection_weight_decay=1.0)
+    text = explain(make_plan(limit, source(max_keys=1000)), source(max_keys=1000))
+    assert "number 1000000 counts 0% of the first" in text  # its weight is below 2^-20
+    sliding = dataclasses.replace(limit, window=WindowSpec("ts", DAY, HOUR, 0))
+    with pytest.raises(ConfigError, match=r"could count 24,000,000 times .*24 windows.*max_groups_contributed"):
+        make_plan(sliding, source(max_keys=1000))

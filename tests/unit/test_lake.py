@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -17,7 +18,7 @@ from deltalake import write_deltalake
 import dpsql
 from dpsql.config import Cap, Source, Sources
 from dpsql.errors import BudgetError, LakeError
-from dpsql.lake import Lake, list_queries, newest, open_run, read_histogram, read_run
+from dpsql.lake import Lake, list_queries, newest, open_run, read_histogram, read_run, record_run
 from dpsql.ledger import Ledger
 from dpsql.secret import Secret
 
@@ -192,3 +193,71 @@ def test_reading_what_was_published(tmp_path: Path) -> None:
     (tmp_path / "lake/public/views/_delta_log/00000000000000000000.json").write_text("{")
     with pytest.raises(LakeError, match="cannot be read"):
         read_histogram(lake, "views")
+
+
+def test_one_run_in_two_lakes_is_refused_and_a_moved_lake_goes_on(tmp_path: Path) -> None:
+    """A copied run.json, or a copied lake, would publish the same noise twice; a rename is no copy."""
+    run_id = opened(tmp_path)
+    other = Lake(tmp_path / "other")
+    shutil.copytree(tmp_path / "lake", tmp_path / "other")
+    with pytest.raises(LakeError, match="is in two lakes"):
+        open_run(other, "views", compiled(), SECRET, Ledger(tmp_path / "ledger"), SOURCE)
+    shutil.rmtree(tmp_path / "other")
+    (tmp_path / "lake").rename(tmp_path / "other")
+    assert open_run(other, "views", compiled(), SECRET, Ledger(tmp_path / "ledger"), SOURCE).run_id == run_id
+    assert opened(tmp_path) != run_id  # the old place is free: a new run, with its line
+    assert len(Ledger(tmp_path / "ledger").lines()) == 2
+
+
+def test_a_deleted_lake_and_a_second_lake_are_new_runs(tmp_path: Path) -> None:
+    first = opened(tmp_path)
+    shutil.rmtree(tmp_path / "lake")
+    second = opened(tmp_path)
+    third = open_run(Lake(tmp_path / "other"), "views", compiled(), SECRET, Ledger(tmp_path / "ledger"), SOURCE).run_id
+    assert [line.run_id for line in Ledger(tmp_path / "ledger").lines()] == [first, second, third]
+    assert len({first, second, third}) == 3
+
+
+def test_a_deleted_lake_does_not_give_its_budget_back(tmp_path: Path) -> None:
+    capped = replace(SOURCE, cap=Cap(7, 1e-6, 86_400_000_000))
+    opened(tmp_path, source=capped)
+    shutil.rmtree(tmp_path / "lake")
+    with pytest.raises(BudgetError, match="would exceed the cap"):
+        opened(tmp_path, source=capped)
+
+
+def _shorten(ledger: Path) -> None:
+    """As a backup from before the run: its line is not there yet."""
+    (ledger / "000001.json").unlink()
+
+
+@pytest.mark.parametrize("lose", [shutil.rmtree, _shorten, lambda ledger: shutil.rmtree(ledger / "runs")], ids=["all", "older", "register"])
+def test_a_ledger_that_does_not_know_the_run_stops_it_until_it_is_recorded(tmp_path: Path, lose: Callable[[Path], None]) -> None:
+    """A lost ledger, a backup older than the lake, a secret copied without its ledger: nothing goes on, and nothing is forgotten."""
+    run_id = opened(tmp_path)
+    published(tmp_path)
+    lake, ledger = Lake(tmp_path / "lake"), Ledger(tmp_path / "ledger")
+    before = ledger.lines()
+    lose(tmp_path / "ledger")
+    with pytest.raises(LakeError, match=r"older than the lake.*dpsql budget --record"):
+        opened(tmp_path)
+    run = read_run(lake, "views")
+    assert record_run(lake, run, compiled(), ledger, replace(SOURCE, cap=Cap(0.1, 1e-9, 86_400_000_000)))  # spent is spent
+    assert not record_run(lake, run, compiled(), ledger, SOURCE)
+    assert opened(tmp_path) == run_id
+    assert [replace(line, created="") for line in ledger.lines()] == [replace(line, created="") for line in before]
+    entry = ledger.register.find(run_id)
+    closed = int(datetime(2026, 1, 2, tzinfo=UTC).timestamp()) * 1_000_000
+    assert entry is not None and entry.closed_us == (None if lose is _shorten else closed)
+
+
+def test_a_run_of_which_nothing_is_left_is_not_recorded(tmp_path: Path) -> None:
+    """Catches: a lost ledger and a lost lake together would free a run id for other input."""
+    opened(tmp_path)
+    run = read_run(Lake(tmp_path / "lake"), "views")
+    shutil.rmtree(tmp_path / "ledger")
+    with pytest.raises(LakeError, match=r"nothing is left but run\.json.*another --name"):
+        record_run(Lake(tmp_path / "lake"), run, compiled(), Ledger(tmp_path / "ledger"), SOURCE)
+    (tmp_path / "lake/private/views/contributions").mkdir()
+    with pytest.raises(LakeError, match=r"the histogram of 'views' .* is lost"):
+        record_run(Lake(tmp_path / "lake"), run, compiled(), Ledger(tmp_path / "ledger"), SOURCE)

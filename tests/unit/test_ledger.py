@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -44,7 +46,7 @@ def curve(mu: float, epsilon: float) -> float:
 def test_lines_come_back_as_written(tmp_path: Path) -> None:
     ledger = Ledger.beside(tmp_path / "dpsql" / "secret")
     assert ledger.lines() == ()
-    other = replace(LINE, kind="try", unit=("a", "b"))
+    other = replace(LINE, kind="try", unit=("a", "b"), run_id="01" * 16)
     assert [ledger.append(LINE, None), ledger.append(other, None)] == [1, 2]
     assert ledger.lines() == (LINE, other)
     assert (tmp_path / "dpsql" / "ledger").stat().st_mode & 0o777 == 0o700
@@ -53,12 +55,32 @@ def test_lines_come_back_as_written(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("size", "offset", "cap_days", "expected"),
-    [(1, 0, 7, 7), (1, 0.5, 7, 8), (2, 0, 7, 5), (7, 0, 1, 1), (7, 1, 1, 2), (1, 1, 30, 30), (30, 0, 30, 1), (0.25, 0, 1, 4)],
+    [
+        (1, 0, 7, 7),
+        (1, 0.5, 7, 8),
+        (2, 0, 7, 4),
+        (7, 0, 1, 1),
+        (7, 1, 1, 1),
+        (7, 0.5, 1, 2),
+        (3, 1, 7, 3),
+        (30, 7, 7, 2),
+        (1, 1, 30, 30),
+        (30, 0, 30, 1),
+        (0.25, 0, 1, 4),
+        (0.25, 0.125, 1, 5),
+    ],
 )
 def test_contribution_periods_that_a_cap_period_can_touch(size: float, offset: float, cap_days: int, expected: int) -> None:
     line = replace(LINE, size_us=int(size * DAY), offset_us=int(offset * DAY))
     assert line.charges(cap_days * DAY) == expected
     assert replace(line, period="STREAM").charges(cap_days * DAY) == 1
+    # By counting: cut the days into eighths and look at which contribution periods each cap period has
+    eighth = DAY // 8
+    counted = max(
+        len({(first + i * eighth - line.offset_us) // line.size_us for i in range(cap_days * 8)})
+        for first in range(0, 8 * 31 * cap_days * DAY, cap_days * DAY)
+    )
+    assert counted == expected
 
 
 def test_spending_is_joint_and_gaussian() -> None:
@@ -77,15 +99,15 @@ def test_a_cap_holds_to_the_last_run(tmp_path: Path) -> None:
     fits = max(n for n in range(100) if n == 0 or curve(math.sqrt(n), 6.0) + n * 1.01e-8 <= cap.delta)
     assert fits >= 2
     ledger = Ledger(tmp_path / "ledger")
-    for _ in range(fits):
-        ledger.append(LINE, cap)
+    for number in range(fits):
+        ledger.append(replace(LINE, run_id=f"{number + 1:032x}"), cap)
     with pytest.raises(BudgetError, match=rf"cap of epsilon 6.*{fits} runs before.*sources.visits.cap"):
         ledger.append(LINE, cap)
     assert len(ledger.lines()) == fits
     ledger.append(replace(LINE, ledger="others"), cap)  # another ledger name, other people
-    with pytest.raises(BudgetError):
-        ledger.append(replace(LINE, source="elsewhere"), cap)  # another source, the same people
-    with pytest.raises(BudgetError):
+    with pytest.raises(BudgetError, match="would exceed the cap"):
+        ledger.append(replace(LINE, source="elsewhere", run_id="e" * 32), cap)  # another source, the same people
+    with pytest.raises(BudgetError, match="would exceed the cap"):
         Ledger(tmp_path / "new").append(replace(LINE, delta_threshold=2e-3), cap)
 
 
@@ -131,8 +153,35 @@ def test_an_unreadable_line_is_a_message(tmp_path: Path, text: str) -> None:
 
 def test_a_missing_line_and_a_foreign_file_are_noticed(tmp_path: Path) -> None:
     ledger = Ledger(tmp_path)
-    for _ in range(3):
-        ledger.append(LINE, None)
+    for number in range(3):
+        ledger.append(replace(LINE, run_id=f"{number + 1:032x}"), None)
+    line = (tmp_path / "000002.json").read_bytes()
     (tmp_path / "000002.json").unlink()
-    with pytest.raises(BudgetError, match=r"expected 000002.json, found 000003.json"):
+    with pytest.raises(BudgetError, match=r"000002.json is lost; put it back"):
         ledger.append(LINE, None)
+    (tmp_path / "000002.json").write_bytes(line)
+    for foreign in ("000000.json", "notes.txt", "000004.json.orig"):
+        (tmp_path / foreign).touch()
+        with pytest.raises(BudgetError, match="is no line; move it away"):
+            ledger.append(LINE, None)
+        (tmp_path / foreign).unlink()
+    with pytest.raises(BudgetError, match="has its line already"):
+        ledger.append(replace(LINE, run_id=f"{3:032x}"), None)
+    assert ledger.append(LINE, None) == 4
+
+
+def test_many_processes_and_kills_never_exceed_a_cap(tmp_path: Path) -> None:
+    """12 processes at once on the real storage, 6 of them killed: every line is whole, and together they spend the cap and no more."""
+    from tests.unit.ledger_crowd import CAP, POINTS
+
+    command = [sys.executable, "-m", "tests.unit.ledger_crowd", str(tmp_path / "ledger"), "1"]
+    done = subprocess.run(command, cwd=Path(__file__).parents[2], capture_output=True, text=True, check=True, timeout=120)
+    ended = dict(pair.split(":") for pair in done.stdout.split())
+    assert [ended[str(number)] for number in range(len(POINTS))] == ["9"] * len(POINTS), "the kills did not happen"
+    ledger = Ledger(tmp_path / "ledger")
+    lines = ledger.lines()
+    failures = len(lines) * 1.01e-8
+    assert curve(math.sqrt(0.4 * len(lines)), CAP.epsilon) + failures <= CAP.delta
+    with pytest.raises(BudgetError, match="would exceed the cap"):  # and nothing is lost through the kills
+        ledger.append(replace(LINE, mu2=0.4, run_id="f" * 32), CAP)
+    assert len({line.run_id for line in lines}) == len(lines) >= 10

@@ -1,0 +1,89 @@
+"""The register: a run id goes on only in one place, and only where everything it has published is known."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from dpsql.errors import LakeError
+from dpsql.run_register import Entry, RunRegister
+
+RUN = "ab" * 16
+DAY = 86_400_000_000
+
+
+@pytest.fixture
+def register(tmp_path: Path) -> RunRegister:
+    return RunRegister(tmp_path / "ledger" / "runs")
+
+
+def lake(folder: Path, run_id: str = RUN) -> str:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "run.json").write_text(json.dumps({"run_id": run_id}))
+    return str(folder)
+
+
+def test_an_entry_comes_back_and_is_made_once(register: RunRegister) -> None:
+    assert register.find(RUN) is None
+    register.add(Entry(RUN, "/lake", 5, "x"))
+    assert register.find(RUN) == Entry(RUN, "/lake", 5, "x")
+    assert (register.folder / f"{RUN}.json").stat().st_mode & 0o777 == 0o600
+    with pytest.raises(LakeError, match="a run id is used once"):
+        register.add(Entry(RUN))
+    for bad in ("", "..", "AB" * 16, "../" + RUN, RUN + "\n"):
+        with pytest.raises(LakeError, match="32 hexadecimal digits"):
+            register.find(bad)
+
+
+def test_a_run_that_nobody_registered_does_not_start(register: RunRegister, tmp_path: Path) -> None:
+    with pytest.raises(LakeError, match=r"older than the lake.*dpsql budget --record"):
+        register.enter(RUN, lake(tmp_path / "one"))
+
+
+def test_a_moved_lake_goes_on_and_a_copied_one_does_not(register: RunRegister, tmp_path: Path) -> None:
+    first, second = lake(tmp_path / "one"), str(tmp_path / "two")
+    register.add(Entry(RUN, first))
+    shutil.copytree(first, second)
+    with pytest.raises(LakeError, match=r"is in two lakes, .*one and .*two.*another --name"):
+        register.enter(RUN, second)
+    register.enter(RUN, first)
+    (tmp_path / "link").symlink_to(first)
+    register.enter(RUN, str(tmp_path / "link"))  # another path to the same folder
+    shutil.rmtree(first)
+    assert register.enter(RUN, second).place == second
+    lake(tmp_path / "one")
+    with pytest.raises(LakeError, match="is in two lakes"):
+        register.enter(RUN, first)  # the old place came back: the run lives in the new one
+    with pytest.raises(LakeError, match="started at another place"):
+        register.publishing(RUN, first, DAY)
+    lake(tmp_path / "two", "cd" * 16)  # another run took the place
+    register.enter(RUN, first)
+
+
+def test_a_lake_that_knows_less_than_was_published_is_refused(register: RunRegister, tmp_path: Path) -> None:
+    place = lake(tmp_path / "one")
+    register.add(Entry(RUN, place))
+    register.check(RUN, -(1 << 62))  # nothing published: nothing to lose
+    register.publishing(RUN, place, 19_700 * DAY)
+    register.publishing(RUN, place, 19_699 * DAY)  # a repeated micro-batch does not turn the time back
+    register.check(RUN, 19_700 * DAY)
+    register.check(RUN, 19_701 * DAY)
+    for less in (19_700 * DAY - 1, -(1 << 62)):
+        with pytest.raises(
+            LakeError, match=r"up to 2023-12-09T00:00:00Z.*deleted, or this is an older copy.*dpsql restore.*another --name"
+        ):
+            register.check(RUN, less)
+
+
+@pytest.mark.parametrize(
+    "damage", ["", "{", "[]", "null", {"version": 2}, {"closed_us": "1"}, {"closed_us": True}, {"run_id": "x"}, {"more": 1}]
+)
+def test_a_damaged_entry_stops_the_run(register: RunRegister, damage: str | dict[str, object]) -> None:
+    register.add(Entry(RUN, "/lake", 5))
+    path = register.folder / f"{RUN}.json"
+    path.write_text(damage if isinstance(damage, str) else json.dumps({**json.loads(path.read_text()), **damage}))
+    with pytest.raises(LakeError, match=rf"{RUN}\.json"):
+        register.check(RUN, 9)
