@@ -18,7 +18,9 @@ import numpy as np
 from udfs import randomness
 from udfs.columns import Bool, Float, Int, run_starts, sort_order
 from udfs.counters import Counter, Draw
+from udfs.exact_paths import Redraw
 from udfs.group_state import Closing
+from udfs.path_error import trust
 
 WEIGHT_UNIT = 2.0**-20
 """Weights and thresholds are integers in this unit."""
@@ -35,16 +37,24 @@ class SelectionParameters:
     rounds: bool = False
 
 
-def crosses(path: Float, weight: Int, trigger: int, p: SelectionParameters) -> Bool:
-    """Whether each tested group is selected at this trigger.
+def crosses(path: Float, weight: Int, trigger: int, p: SelectionParameters, again: Redraw) -> Bool:
+    """Whether each tested group is selected at this trigger: whether its exact real path reaches tau.
 
     Args:
         path: unit-noise path of every group at this trigger.
         weight: exact sum of the users' weights, in units of 2^-20.
         trigger: 1..horizon.
         p: the plan's numbers.
+        again: computes the path from its words where float64 cannot tell.
     """
-    return p.sigma * path >= (p.thresholds[trigger - 1] - weight) * WEIGHT_UNIT
+    margin = (p.thresholds[trigger - 1] - weight) * WEIGHT_UNIT  # exact: an integer below 2^53 times a power of two
+    above = p.sigma * path - margin
+    reached = above >= 0
+    doubt = ~(np.abs(above) > trust(p.counter).error[trigger - 1] * p.sigma)
+    if doubt.any():
+        rows = np.flatnonzero(doubt)
+        reached[rows] = again.reaches(rows, trigger, p.sigma, margin[rows])
+    return reached
 
 
 def select(c: Closing, p: SelectionParameters, noise_key: bytes) -> list[Int]:
@@ -62,7 +72,7 @@ def select(c: Closing, p: SelectionParameters, noise_key: bytes) -> list[Int]:
         g["wake"][touched] = 0
         tested = np.flatnonzero(waiting & (g["users"] >= p.min_users) & (g["wake"] <= trigger))
         advance_to(c, tested, trigger, p, noise_key)
-        hit = tested[crosses(g["noise"][tested, 0], g["weight"][tested], trigger, p)]
+        hit = tested[crosses(g["noise"][tested, 0], g["weight"][tested], trigger, p, _again(c, tested, p, noise_key))]
         g["selected_at"][hit] = trigger
         shown.append(hit if p.rounds else np.flatnonzero(live & (g["selected_at"] > 0)))
         if rounds:
@@ -88,27 +98,32 @@ def predict(c: Closing, p: SelectionParameters, noise_key: bytes) -> None:
     if not len(asleep):
         return
     state, step, wake = g["noise"][asleep].copy(), g["step"][asleep].copy(), np.full(len(asleep), horizon + 1)
+    trusted = trust(p.counter)
     for trigger in range(int(step.min()) + 1, horizon + 1):
         moving = np.flatnonzero((step == trigger - 1) & (wake > horizon))
         of = asleep[moving]
-        state[moving] = p.counter.advance(state[moving], _draws(c, of, trigger, noise_key), trigger)
+        state[moving] = trusted.advance(state[moving], _draws(c, of, trigger, noise_key), trigger)
         step[moving] = trigger
-        wake[moving[crosses(state[moving, 0], g["weight"][of], trigger, p)]] = trigger
+        wake[moving[crosses(state[moving, 0], g["weight"][of], trigger, p, _again(c, of, p, noise_key))]] = trigger
     g["wake"][asleep] = wake
 
 
 def advance_to(c: Closing, groups: Int, trigger: int, p: SelectionParameters, noise_key: bytes) -> None:
     """Bring the selection paths of the given groups up to a trigger, from wherever each of them is."""
-    step = c.groups["step"]
+    step, trusted = c.groups["step"], trust(p.counter)
     for now in range(int(step[groups].min(initial=trigger)) + 1, trigger + 1):
         moving = groups[step[groups] == now - 1]
-        c.groups["noise"][moving] = p.counter.advance(c.groups["noise"][moving], _draws(c, moving, now, noise_key), now)
+        c.groups["noise"][moving] = trusted.advance(c.groups["noise"][moving], _draws(c, moving, now, noise_key), now)
         step[moving] = now
 
 
 def _draws(c: Closing, groups: Int, trigger: int, noise_key: bytes) -> Draw:
     tag, round_ = c.tag[groups], c.groups["round"][groups]
     return lambda number: randomness.normals(noise_key, tag, randomness.SELECTION, round_, trigger, number)
+
+
+def _again(c: Closing, groups: Int, p: SelectionParameters, noise_key: bytes) -> Redraw:
+    return Redraw(noise_key, c.tag, groups, randomness.SELECTION, c.groups["round"], p.counter)
 
 
 @dataclass(frozen=True)

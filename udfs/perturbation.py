@@ -15,7 +15,9 @@ import numpy as np
 from udfs import randomness
 from udfs.columns import Float, Int
 from udfs.counters import Counter
+from udfs.exact_paths import Redraw
 from udfs.group_state import Closing
+from udfs.path_error import trust
 
 
 @dataclass(frozen=True)
@@ -48,9 +50,23 @@ class OutputColumn:
     centre: float = 0.0
 
 
-def noisy(exact: Int, path: Float, p: PerturbationParameters) -> Int:
-    """Exact sums (grid units) plus the unit-noise path scaled by sigma and rounded to the grid (half to even)."""
-    return exact + np.rint(path * (p.sigma / p.grid)).astype(np.int64)
+def noisy(exact: Int, path: Float, trigger: int, p: PerturbationParameters, again: Redraw) -> Int:
+    """Exact sums (grid units) plus the unit-noise path scaled by sigma and rounded to the grid.
+
+    The rounded noise is that of the exact real path: where the float64 path is too close to half-way between two grid points to tell,
+    or NaN, `again` computes it from its words.
+    """
+    scale = p.sigma / p.grid  # exact: the grid is a power of two
+    scaled = path * scale
+    noise = np.rint(scaled)
+    doubt = ~(np.abs(scaled - noise) < 0.5 - trust(p.counter).error[trigger - 1] * scale)
+    if doubt.any():
+        noise[doubt] = 0.0
+        whole = noise.astype(np.int64)
+        rows = np.flatnonzero(doubt)
+        whole[rows] = again.rounded(rows, trigger, scale)
+        return exact + whole
+    return exact + noise.astype(np.int64)
 
 
 def perturb(
@@ -69,7 +85,8 @@ def perturb(
         groups = shown[trigger]
         _advance_to(c, groups, trigger, perturbations, noise_key)
         if len(groups):
-            values = [noisy(g[f"v{j}"][groups], g[f"p{j}"][groups, 0], q) for j, q in enumerate(perturbations)]
+            again = [Redraw(noise_key, c.tag, groups, q.mechanism, 0, q.counter) for q in perturbations]
+            values = [noisy(g[f"v{j}"][groups], g[f"p{j}"][groups, 0], trigger, q, again[j]) for j, q in enumerate(perturbations)]
             out.append((groups, np.full(len(groups), trigger, np.int64), values))
     none = np.zeros(0, np.int64)
     groups, triggers = (np.concatenate([none, *(row[i] for row in out)]) for i in (0, 1))
@@ -77,7 +94,7 @@ def perturb(
 
 
 def _advance_to(c: Closing, groups: Int, trigger: int, perturbations: tuple[PerturbationParameters, ...], noise_key: bytes) -> None:
-    step = c.groups["paths_step"]
+    step, trusted = c.groups["paths_step"], [trust(q.counter) for q in perturbations]
     for now in range(int(step[groups].min(initial=trigger)) + 1, trigger + 1):
         moving = groups[step[groups] == now - 1]
         for j, q in enumerate(perturbations):
@@ -85,7 +102,7 @@ def _advance_to(c: Closing, groups: Int, trigger: int, perturbations: tuple[Pert
             def draw(number: int, tag: np.ndarray = c.tag[moving], q: PerturbationParameters = q, now: int = now) -> Float:
                 return randomness.normals(noise_key, tag, q.mechanism, 0, now, number)
 
-            c.groups[f"p{j}"][moving] = q.counter.advance(c.groups[f"p{j}"][moving], draw, now)
+            c.groups[f"p{j}"][moving] = trusted[j].advance(c.groups[f"p{j}"][moving], draw, now)
         step[moving] = now
 
 

@@ -42,14 +42,15 @@ def tags(noise_key: bytes, window: Int, key: Int) -> Blocks:
     return _encrypt(noise_key, blocks)
 
 
-def words(noise_key: bytes, tag: Blocks, mechanism: int, round_: int | Int, step: int, number: int = 0) -> Blocks:
+def words(noise_key: bytes, tag: Blocks, mechanism: int, round_: int | Int, step: int | Int, number: int | Int = 0) -> Blocks:
     """128 random bits per group for one (mechanism, round, step) and number of the draw within the step; shape (n, 2).
 
+    round_, step and number are one for all groups, or one per group.
     mechanism, number, round and step stay below 2^32 and have 32 bits each of the block, so different cells never share one.
     """
     blocks = np.array(tag, dtype="<u8", copy=True)
-    blocks[:, 0] ^= np.uint64(number << 32 | mechanism)
-    blocks[:, 1] ^= (np.asarray(round_, dtype=np.uint64) << np.uint64(32)) | np.uint64(step)
+    blocks[:, 0] ^= (np.asarray(number, dtype=np.uint64) << np.uint64(32)) | np.uint64(mechanism)
+    blocks[:, 1] ^= (np.asarray(round_, dtype=np.uint64) << np.uint64(32)) | np.asarray(step, dtype=np.uint64)
     return _encrypt(noise_key, blocks)
 
 
@@ -65,7 +66,7 @@ def lower_tails(random_words: Blocks) -> Float:
     return (high + low) * 2.0**-64
 
 
-def normals(noise_key: bytes, tag: Blocks, mechanism: int, round_: int | Int, step: int, number: int = 0) -> Float:
+def normals(noise_key: bytes, tag: Blocks, mechanism: int, round_: int | Int, step: int | Int, number: int | Int = 0) -> Float:
     """Standard normals, one per group: the quantile of a lower tail with a random sign; always finite (|z| <= MAX_NORMAL)."""
     found = words(noise_key, tag, mechanism, round_, step, number)
     z = ndtri(lower_tails(found))
