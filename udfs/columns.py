@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -10,11 +11,55 @@ import numpy.typing as npt
 Int = npt.NDArray[np.int64]
 Float = npt.NDArray[np.float64]
 Bool = npt.NDArray[np.bool_]
+Word = npt.NDArray[np.uint64]
 
 
 def sort_order(*columns: npt.NDArray[np.generic]) -> Int:
-    """Stable order that sorts rows by the first column, then the second, and so on."""
-    return np.lexsort(columns[::-1]).astype(np.int64, copy=False)
+    """Stable order that sorts rows by the first column, then the second, and so on; columns are integers.
+
+    The columns are packed side by side, over the row number, into one 64-bit word: sorting plain words is many times faster than
+    a stable sort of indices. A column too wide for that is replaced by the ranks of its values, unless nothing is left to order.
+    """
+    size = len(columns[0])
+    index_bits = max(size - 1, 1).bit_length()
+    row = np.arange(size, dtype=np.uint64)
+    packed, used = np.zeros(size, np.uint64), 0
+    for column in columns:
+        codes, bits = _codes(column)
+        if bits and used + bits + index_bits > 64:
+            if used and not _has_ties(packed, used, row, index_bits):
+                break
+            codes, bits = _ranks(column)
+        if used + bits + index_bits > 64:
+            packed, used = _ranks(packed)
+        if used + bits + index_bits > 64:
+            return np.lexsort(columns[::-1]).astype(np.int64, copy=False)
+        packed, used = packed << np.uint64(bits) | codes, used + bits
+    words = np.sort(packed << np.uint64(index_bits) | row)
+    return (words & np.uint64((1 << index_bits) - 1)).astype(np.int64)
+
+
+def _codes(column: npt.NDArray[np.generic]) -> tuple[Word, int]:
+    """Numbers from 0 in the order of the values, and how many bits they need."""
+    if not len(column):
+        return np.zeros(0, np.uint64), 0
+    low, high = column.min(), column.max()
+    bits = (int(high) - int(low)).bit_length()
+    # Differences of 64-bit integers are right modulo 2^64, and nothing wider is asked for.
+    return (column.astype(np.int64 if column.dtype.kind == "i" else np.uint64).view(np.uint64) - np.uint64(int(low) % (1 << 64))), bits
+
+
+def _ranks(column: npt.NDArray[np.generic]) -> tuple[Word, int]:
+    """Numbers 0, 1, ... of the distinct values in order, and how many bits they need."""
+    order = np.argsort(column)
+    rank = np.empty(len(column), np.uint64)
+    rank[order] = np.cumsum(run_starts(column[order])) - 1
+    return rank, int(rank[order[-1]]).bit_length()
+
+
+def _has_ties(packed: Word, used: int, row: Word, index_bits: int) -> bool:
+    words = np.sort(packed << np.uint64(index_bits) | row) >> np.uint64(index_bits)
+    return bool((words[1:] == words[:-1]).any())
 
 
 def run_starts(*columns: npt.NDArray[np.generic]) -> Bool:
@@ -43,23 +88,61 @@ def running_count(flags: Bool, starts: Bool) -> Int:
     return total - np.repeat(before, np.diff(np.append(first, len(flags))))
 
 
-def match(keys: Sequence[npt.NDArray[np.generic]], table: Sequence[npt.NDArray[np.generic]]) -> Int:
-    """Position in `table` of every row of `keys`, or -1.
+def find(keys: Sequence[npt.NDArray[np.generic]], table: Sequence[npt.NDArray[np.generic]]) -> tuple[Int, Int]:
+    """Where the rows of `keys` are in a *sorted* table: they equal its rows low..high - 1, and would be inserted at low.
 
     Args:
-        keys, table: column by column, same types; the rows of each are distinct.
-
-    Returns:
-        int64 array as long as `keys`.
+        keys, table: column by column, same types.
     """
-    n_keys, n_table = len(keys[0]), len(table[0])
-    found = np.full(n_keys, -1, dtype=np.int64)
-    if not n_keys or not n_table:
-        return found
-    merged = [np.concatenate([t, k]) for t, k in zip(table, keys, strict=True)]
-    order = sort_order(*merged)
-    starts = run_starts(*(column[order] for column in merged))
-    # Rows are distinct on both sides, so a run of two is a table row followed by its key row (the sort is stable).
-    second = np.flatnonzero(~starts)
-    found[order[second] - n_table] = order[second - 1]
-    return found
+    low, high = np.zeros(len(keys[0]), np.int64), np.full(len(keys[0]), len(table[0]), np.int64)
+    whole = True
+    for number, (wanted, column) in enumerate(zip(keys, table, strict=True)):
+        if not whole:
+            low, high = _bisect(column, wanted, low, high, False), _bisect(column, wanted, low, high, True)
+        elif len(column) and column[0] == column[-1]:  # one value, as where one window is open
+            same = wanted == column[0]
+            if not same.all():
+                low = np.where(wanted > column[0], len(column), 0)
+                high = low.copy()
+                if number + 1 < len(keys):
+                    low[same], high[same] = find([k[same] for k in keys[number + 1 :]], table[number + 1 :])
+                else:
+                    high[same] = len(column)
+                return low, high
+        else:
+            low, high = np.searchsorted(column, wanted), np.searchsorted(column, wanted, side="right")
+            whole = False
+    return low, high
+
+
+def _bisect(column: npt.NDArray[np.generic], wanted: npt.NDArray[np.generic], low: Int, high: Int, right: bool) -> Int:
+    """Binary search for every wanted value in its own part of the column."""
+    low, high = low.copy(), high.copy()
+    while len(open_ := np.flatnonzero(low < high)):
+        middle = (low[open_] + high[open_]) // 2
+        found, value = column[middle], wanted[open_]
+        after = found <= value if right else found < value
+        low[open_[after]] = middle[after] + 1
+        high[open_[~after]] = middle[~after]
+    return low
+
+
+def match(keys: Sequence[npt.NDArray[np.generic]], table: Sequence[npt.NDArray[np.generic]]) -> Int:
+    """Position in a sorted table of distinct rows of every row of `keys`, or -1."""
+    low, high = find(keys, table)
+    return np.where(low < high, low, -1)
+
+
+def places(at: Int) -> Int:
+    """Where new rows stand once each has been inserted before row `at` (ascending) of the old ones."""
+    return at + np.arange(len(at))
+
+
+def insert(column: npt.NDArray[Any], new: npt.NDArray[Any], where: Int) -> npt.NDArray[Any]:
+    """The column with new rows at the positions `where` of the result, as from `places`; also for rows of several numbers."""
+    out = np.empty((len(column) + len(new), *column.shape[1:]), column.dtype)
+    old = np.ones(len(out), bool)
+    old[where] = False
+    out[old] = column
+    out[where] = new
+    return out

@@ -118,7 +118,9 @@ def admit(state: pa.Table | None, rows: pa.Table, clock: Clock, p: BoundingParam
     """
     state = empty_state() if state is None else state
     drops = dict.fromkeys(DROP_REASONS, 0)
-    rows = rows.filter(pa.array(_timely(rows, clock, p, drops)))
+    timely = _timely(rows, clock, p, drops)
+    if not timely.all():
+        rows = rows.filter(pa.array(timely))
     ts, user, key = (_ints(rows, name) for name in ("ts", "user", "key"))
     period = p.grid.period(ts) if p.renews else np.zeros(len(ts), np.int64)
     values = [_increment(rows, rule) for rule in p.increments]
@@ -145,8 +147,8 @@ def admit(state: pa.Table | None, rows: pa.Table, clock: Clock, p: BoundingParam
     copy = (p.grid.latest_window(ts[record]) - window) // p.grid.slide_us
     weight = weights[(ordinal[record] - 1) * p.grid.windows_per_record + copy + 1] if p.by_user else np.where(first, weights[rank], 0)
     sums = [np.where(first, 1, 0) if rule.rule == "users" else v[order][record] for v, rule in zip(values, p.increments, strict=True)]
-    key_bytes = rows.column("key_bytes").take(pa.array(order[record]))
-    contributions = _sum_by_group(window, trigger, key[record], user[record], weight, first, sums, key_bytes, p)
+    row = order[record]
+    contributions = _sum_by_group(window, trigger, key[record], user[record], weight, first, sums, rows.column("key_bytes"), row, p)
     return Admission(forget(state, clock.closed_us, p.grid, p.renews), contributions, drops)
 
 
@@ -224,15 +226,19 @@ def _sum_by_group(
     first: Bool,
     sums: list[Int],
     key_bytes: pa.ChunkedArray,
+    row: Int,
     p: BoundingParameters,
 ) -> pa.Table:
-    """One row per (window, trigger, key), or per (window, trigger, key, user) for rounds; sorted; key bytes of any of its records."""
+    """One row per (window, trigger, key), or per (window, trigger, key, user) for rounds; sorted; key bytes of any of its records.
+
+    `row` says where the copy's record is in `key_bytes`; all other columns have one value per copy.
+    """
     names = ["window", "trigger", "key"] + ["user"] * p.by_user
     by = [window, trigger, key] + [user] * p.by_user
     order = sort_order(*by)
     starts = run_starts(*(column[order] for column in by))
     head = order[starts]
-    table = {name: column[head] for name, column in zip(names, by, strict=True)} | {"key_bytes": key_bytes.take(pa.array(head))}
+    table = {name: column[head] for name, column in zip(names, by, strict=True)} | {"key_bytes": key_bytes.take(pa.array(row[head]))}
     # In rounds a user counts once per group and trigger, with the weight of its earliest record: the largest.
     table["weight"] = (
         np.maximum.reduceat(weight[order], np.flatnonzero(starts)) if p.by_user and len(head) else run_sums(weight[order], starts)

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from udfs.columns import Int, match, run_starts, run_sums, sort_order
+from udfs.columns import Int, find, insert, match, places, run_starts, run_sums, sort_order
 from udfs.grid import NO_CLOCK, Grid
 
 CLOSED = b"closed_us"
@@ -39,12 +39,12 @@ class StateLayout:
 class ReleaseState:
     """Three tables of plain columns.
 
-    groups: one row per live group: `window, key, key_bytes`, `first` (first trigger with a record), `step` and `paths_step`
+    groups: one row per live group, sorted by (window, key): `window, key, key_bytes`, `first` (first trigger with a record), `step` and `paths_step`
         (noise steps done of the selection path and of the perturbation paths), `weight, users` (of the round, over closed
         triggers), `selected_at` (last selection; 0: never), `round`, `wake` (asleep until that trigger), `v0..` (exact sums over
         closed triggers), and the noise states `noise, p0..` (lists of fixed length). Schema metadata: the closed time.
     pending: `window, trigger, key, weight, users, v0..` (rounds: `user`): increments of triggers that have not closed.
-    seen: `window, key, round, user`: who counts in a group's current round (empty without rounds).
+    seen: `window, key, round, user`: who counts in a group's current round (empty without rounds); sorted by (window, key, user).
     """
 
     groups: pa.Table
@@ -80,6 +80,7 @@ class Closing:
     """One tick at work: the groups as arrays (changed in place), what falls due, and which triggers close.
 
     before, now: closed triggers of each group's window before and after the tick. last: the largest of `now`.
+    seen: as in the state, by (group, user), with the group's position for its window and key.
     due: by (trigger, group), with rounds also by user; sums: by (trigger, group). tag: the groups' noise blocks.
     """
 
@@ -123,20 +124,36 @@ def add_rows(state: ReleaseState, rows: pa.Table, layout: StateLayout) -> Releas
     head = order[run_starts(window[order], key[order])]
     groups = state.groups
     at = match([window[head], key[head]], [groups.column("window").to_numpy(), groups.column("key").to_numpy()])
-    first = groups.column("first").to_numpy().copy()
+    first = groups.column("first").to_numpy()
     old = at >= 0
-    first[at[old]] = np.where(first[at[old]] == 0, trigger[head[old]], np.minimum(first[at[old]], trigger[head[old]]))
-    groups = groups.set_column(groups.column_names.index("first"), "first", pa.array(first))
+    earlier = old.copy()
+    earlier[old] = (first[at[old]] == 0) | (first[at[old]] > trigger[head[old]])
+    if earlier.any():
+        first = first.copy()
+        first[at[earlier]] = trigger[head[earlier]]
+        groups = groups.set_column(groups.column_names.index("first"), "first", pa.array(first))
     fresh = head[~old]
-    added = new_groups(layout, window[fresh], key[fresh], rows.column("key_bytes").take(pa.array(fresh)), trigger[fresh])
-    return ReleaseState(append_groups(groups, added), pending, state.seen)
+    if len(fresh):
+        names = rows.column("key_bytes").take(pa.array(fresh))
+        groups = add_groups(groups, new_groups(layout, window[fresh], key[fresh], names, trigger[fresh]))
+    return ReleaseState(groups, pending, state.seen)
 
 
-def append_groups(groups: pa.Table, added: pa.Table) -> pa.Table:
-    """Groups and new groups in one table, with the metadata of the first."""
-    return pa.concat_tables(
-        [groups, added.cast(groups.schema.remove_metadata()).replace_schema_metadata(groups.schema.metadata)]
-    ).combine_chunks()
+def add_groups(groups: pa.Table, new: pa.Table) -> pa.Table:
+    """Groups and new groups, each sorted by (window, key), in one sorted table with the metadata of the first."""
+    by = ("window", "key")
+    where = places(find([new.column(n).to_numpy() for n in by], [groups.column(n).to_numpy() for n in by])[0])
+    columns: dict[str, Any] = {}
+    for name, kind in zip(groups.schema.names, groups.schema.types, strict=True):
+        old, added = groups.column(name), new.column(name)
+        if pa.types.is_fixed_size_list(kind):
+            columns[name] = to_lists(insert(_as_rows(old, kind.list_size), _as_rows(added, kind.list_size), where))
+        elif pa.types.is_binary(kind):
+            order = insert(np.arange(len(old)), len(old) + np.arange(len(added)), where)
+            columns[name] = pa.concat_arrays([*old.chunks, *added.cast(kind).chunks]).take(pa.array(order))
+        else:
+            columns[name] = insert(old.to_numpy(), added.to_numpy(), where)
+    return pa.table(columns).replace_schema_metadata(groups.schema.metadata)
 
 
 def open_closing(
@@ -145,14 +162,15 @@ def open_closing(
     """Arrays for a tick that closes the grid up to closed_us, and the increments that stay pending."""
     groups = {n: state.groups.column(n).to_numpy().copy() for n in ("window", "key", *INTS, *layout.values)}
     groups |= {n: from_lists(state.groups.column(n), width) for n, width in layout.paths.items()}
-    now = grid.closed_triggers(groups["window"], closed_us)
+    starts = run_starts(groups["window"])
+    windows, sizes = groups["window"][starts], np.diff(np.append(np.flatnonzero(starts), len(starts)))
+    now, before = (np.repeat(grid.closed_triggers(windows, time), sizes) for time in (closed_us, state.closed_us))
     due, pending = _due(state.pending, groups, now)
     user = ["user"] if layout.rounds else []
     by_user = _sum(due, ["trigger", "group", *user], ["weight", "users"], grid.horizon)
     sums = _sum(due, ["trigger", "group"], list(layout.values), grid.horizon)
     seen = {n: state.seen.column(n).to_numpy() for n in ("round", "user")}
-    seen["group"] = match_many(state.seen, groups)
-    before = grid.closed_triggers(groups["window"], state.closed_us)
+    seen["group"] = match([state.seen.column(n).to_numpy() for n in ("window", "key")], [groups["window"], groups["key"]])
     return Closing(groups, seen, by_user, sums, before, now, tag), pending
 
 
@@ -162,32 +180,26 @@ def close_state(c: Closing, key_bytes: pa.ChunkedArray, pending: pa.Table, close
     columns = {n: g[n] for n in ("window", "key")} | {"key_bytes": key_bytes} | {n: g[n] for n in (*INTS, *layout.values)}
     columns |= {n: to_lists(g[n]) for n in layout.paths}
     live = c.now < grid.horizon
-    groups = pa.table(columns).filter(pa.array(live)).combine_chunks().replace_schema_metadata({CLOSED: str(closed_us)})
+    groups = pa.table(columns)
+    if not live.all():
+        groups = groups.filter(pa.array(live)).combine_chunks()
+    groups = groups.replace_schema_metadata({CLOSED: str(closed_us)})
     at = c.seen["group"]
-    current = live[at] & (g["round"][at] == c.seen["round"]) if len(at) else np.zeros(0, bool)
-    seen = {"window": g["window"][at], "key": g["key"][at], "round": c.seen["round"], "user": c.seen["user"]}
-    return ReleaseState(groups, pending, pa.table(seen).filter(pa.array(current)).combine_chunks())
-
-
-def match_many(rows: pa.Table, groups: dict[str, npt.NDArray[Any]]) -> Int:
-    """Position of every row's (window, key) among the groups; rows may repeat."""
-    window, key = rows.column("window").to_numpy(), rows.column("key").to_numpy()
-    order = sort_order(window, key)
-    starts = run_starts(window[order], key[order])
-    head = order[starts]
-    position = np.empty(len(order), np.int64)
-    found = match([window[head], key[head]], [groups["window"], groups["key"]])
-    position[order] = found[np.cumsum(starts) - 1] if len(order) else found
-    return position
+    seen = pa.table({"window": g["window"][at], "key": g["key"][at], "round": c.seen["round"], "user": c.seen["user"]})
+    if not live.all():
+        seen = seen.filter(pa.array(live[at])).combine_chunks()
+    return ReleaseState(groups, pending, seen)
 
 
 def _due(pending: pa.Table, groups: dict[str, npt.NDArray[Any]], now: Int) -> tuple[dict[str, Int], pa.Table]:
-    group = match_many(pending, groups)
+    by = ("window", "key")
+    group = match([pending.column(n).to_numpy() for n in by], [groups[n] for n in by])
     trigger = pending.column("trigger").to_numpy()
     due = trigger <= now[group] if len(group) else np.zeros(0, bool)
     names = [n for n in pending.column_names if n not in ("window", "key", "trigger")]
     columns = {n: pending.column(n).to_numpy()[due] for n in names}
-    return {"trigger": trigger[due], "group": group[due]} | columns, pending.filter(pa.array(~due)).combine_chunks()
+    rest = pending.slice(0, 0) if due.all() else pending.filter(pa.array(~due)).combine_chunks()
+    return {"trigger": trigger[due], "group": group[due]} | columns, rest
 
 
 def _sum(due: dict[str, Int], by: list[str], names: list[str], horizon: int) -> Increments:
@@ -212,5 +224,9 @@ def to_lists(values: npt.NDArray[np.float64]) -> pa.FixedSizeListArray:
 
 def from_lists(column: pa.ChunkedArray, width: int) -> npt.NDArray[np.float64]:
     """The (rows, width) array of a column of fixed-size lists; a copy."""
-    chunk = column.combine_chunks()
-    return np.array(chunk.flatten().to_numpy(), dtype=np.float64).reshape(len(column), width)
+    return np.array(_as_rows(column, width))
+
+
+def _as_rows(column: pa.ChunkedArray, width: int) -> npt.NDArray[np.float64]:
+    flat: npt.NDArray[np.float64] = column.combine_chunks().flatten().to_numpy()
+    return flat.reshape(len(column), width)

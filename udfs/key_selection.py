@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from udfs import randomness
-from udfs.columns import Bool, Float, Int, run_starts, sort_order
+from udfs.columns import Bool, Float, Int, find, insert, match, places, run_starts, sort_order
 from udfs.counters import Counter, Draw
 from udfs.exact_paths import Redraw
 from udfs.group_state import Closing
@@ -88,11 +88,15 @@ def predict(c: Closing, p: SelectionParameters, noise_key: bytes) -> None:
 
     Sets `wake` to the first later trigger at which the group crosses if nobody joins (horizon + 1: never). A joining user
     wakes it. Testing only the awake gives the same releases as testing all, because the noise is a function of the trigger.
+
+    Looking ahead costs the rest of the window and is lost when somebody joins. So only groups sleep that expect less than one
+    more user, going by how many came so far; which ones they are changes the work and nothing else.
     """
     g = c.groups
     horizon = p.counter.horizon
     silent = (g["wake"] == 0) & (c.now < horizon) & (c.now > 0) & (g["users"] >= p.min_users) & (g["step"] == c.now)
     silent &= p.rounds | (g["selected_at"] == 0)
+    silent &= g["users"] * (horizon - c.now) <= c.now
     silent[c.due.group[c.due.trigger == c.now[c.due.group]]] = False
     asleep = np.flatnonzero(silent)
     if not len(asleep):
@@ -142,24 +146,27 @@ class _Round:
 
 def _open_round(c: Closing) -> _Round:
     """One sort for the whole tick: looking every trigger's users up in all users before them would be a sort per trigger."""
-    current = c.groups["round"][c.seen["group"]] == c.seen["round"]
-    earlier = int(current.sum())
-    group = np.concatenate([c.seen["group"][current], c.due.group])
-    user = np.concatenate([c.seen["user"][current], c.due.sums["user"]])
-    trigger = np.concatenate([np.zeros(earlier, np.int64), c.due.trigger])
+    group, user, trigger = c.due.group, c.due.sums["user"], c.due.trigger
     order = sort_order(group, user)  # stable: due rows are in order of their triggers
     starts = run_starts(group[order], user[order])
     previous = np.full(len(order), -1, np.int64)
     previous[order[1:]] = np.where(starts[1:], -1, trigger[order[:-1]])
-    return _Round(previous[earlier:], np.full(len(c.before), -1, np.int64), np.zeros(len(c.due.trigger), bool))
+    head = order[starts]
+    previous[head[match([group[head], user[head]], [c.seen["group"], c.seen["user"]]) >= 0]] = 0
+    return _Round(previous, np.full(len(c.before), -1, np.int64), np.zeros(len(order), bool))
 
 
 def _close_round(c: Closing, r: _Round) -> None:
-    """Add the users of the current rounds to c.seen; rows of ended rounds may stay, they are told by their number."""
-    new = r.new & (c.due.trigger > r.since[c.due.group])
-    group = c.due.group[new]
-    for name, column in (("group", group), ("round", c.groups["round"][group]), ("user", c.due.sums["user"][new])):
-        c.seen[name] = np.concatenate([c.seen[name], column])
+    """In c.seen: the users of ended rounds out, the new users of the current rounds in."""
+    current = c.seen["round"] == c.groups["round"][c.seen["group"]]
+    if not current.all():
+        c.seen.update({name: column[current] for name, column in c.seen.items()})
+    new = np.flatnonzero(r.new & (c.due.trigger > r.since[c.due.group]))
+    new = new[sort_order(c.due.group[new], c.due.sums["user"][new])]
+    group, user = c.due.group[new], c.due.sums["user"][new]
+    where = places(find([group, user], [c.seen["group"], c.seen["user"]])[0])
+    for name, column in (("group", group), ("round", c.groups["round"][group]), ("user", user)):
+        c.seen[name] = insert(c.seen[name], column, where)
 
 
 def _add_users(c: Closing, trigger: int, r: _Round | None) -> Int:

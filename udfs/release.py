@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from udfs.columns import Int, match, sort_order
 from udfs.grid import Grid
-from udfs.group_state import ReleaseState, StateLayout, add_rows, append_groups, close_state, empty_state, new_groups, open_closing
+from udfs.group_state import ReleaseState, StateLayout, add_groups, add_rows, close_state, empty_state, new_groups, open_closing
 from udfs.key_selection import SelectionParameters, predict, select
 from udfs.perturbation import OutputColumn, PerturbationParameters, finish, perturb
 from udfs.randomness import tags
@@ -125,13 +125,17 @@ def _add_public(state: ReleaseState, closed_us: int, p: ReleaseParameters, publi
     # Windows whose first trigger had closed before this tick have their groups already.
     opened = (state.closed_us - grid.trigger_us - grid.offset_us) // grid.slide_us * grid.slide_us + grid.offset_us + grid.slide_us
     windows = np.arange(max(public.first_window_us, opened), last + 1, grid.slide_us, dtype=np.int64)
-    window = np.repeat(windows, len(public.keys))
-    key = np.tile(np.array(public.keys, np.int64), len(windows))
+    order = np.argsort(np.array(public.keys, np.int64))
+    window = np.repeat(windows, len(order))
+    listed = np.tile(order, len(windows))
+    key = np.array(public.keys, np.int64)[listed]
     groups = state.groups
     missing = match([window, key], [groups.column("window").to_numpy(), groups.column("key").to_numpy()]) < 0
-    names = pa.array(public.key_bytes, pa.binary()).take(pa.array(np.tile(np.arange(len(public.keys)), len(windows))[missing]))
+    if not missing.any():
+        return state
+    names = pa.array(public.key_bytes, pa.binary()).take(pa.array(listed[missing]))
     added = new_groups(p.layout, window[missing], key[missing], names, np.ones(int(missing.sum()), np.int64))
-    return dataclasses.replace(state, groups=append_groups(groups, added))
+    return dataclasses.replace(state, groups=add_groups(groups, added))
 
 
 def _release_table(rows: tuple[Int, Int, list[Int]], window: Int, key_bytes: pa.ChunkedArray, p: ReleaseParameters) -> pa.Table:

@@ -9,12 +9,13 @@ allowance: less is admitted, never more.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from udfs.columns import Bool, Int, match, run_starts, run_sums, running_count, sort_order
+from udfs.columns import Bool, Int, find, insert, places, run_starts, running_count, sort_order
 from udfs.grid import Grid
 
 KEYS, GROUPS = 0, 1
@@ -36,7 +37,8 @@ class Counted:
 
     `pair` numbers the record's entry among the micro-batch's distinct ones; `occurrence` counts its records so far (from 1);
     `known` and `prior_rows` say what the state had of the entry; `user_rows`, `user_entries` what it had of the user.
-    `heads` (one per pair): position of a record of it; `known_at` (one per pair): row of the state, or -1.
+    One per pair, in the order of the state: `heads`, the position of a record of it; `at`, the row of the state that is its
+    entry or that it would stand before; `known_pair`, which of the two.
     """
 
     entries: Entries
@@ -47,7 +49,8 @@ class Counted:
     user_rows: Int
     user_entries: Int
     heads: Int
-    known_at: Int
+    at: Int
+    known_pair: Bool
 
     def spread(self, values: Int, at: Bool) -> Int:
         """Give every record the value that the one flagged record of its pair has (0 where none is flagged)."""
@@ -64,51 +67,64 @@ def empty_state() -> pa.Table:
 
 def count_entries(state: pa.Table, part: int, entries: Entries) -> Counted:
     """Count records against one part of the state."""
-    here = np.flatnonzero(state.column("part").to_numpy() == part)
-    period, user, fingerprint, rows = (state.column(n).to_numpy()[here] for n in ("period", "user", "fingerprint", "rows"))
-    order = sort_order(entries.period, entries.user, entries.fingerprint)
-    starts = run_starts(entries.period[order], entries.user[order], entries.fingerprint[order])
+    new_user = run_starts(entries.period, entries.user)
+    who = np.cumsum(new_user) - 1
+    order = sort_order(who, entries.fingerprint)
+    starts = run_starts(who[order], entries.fingerprint[order])
     pair = np.empty(len(order), np.int64)
     pair[order] = np.cumsum(starts) - 1
     occurrence = np.empty(len(order), np.int64)
     occurrence[order] = running_count(np.ones(len(order), bool), starts)
     heads = order[starts]
-    found = match([entries.period[heads], entries.user[heads], entries.fingerprint[heads]], [period, user, fingerprint])
-    prior = _pick(rows.astype(np.int64), found)
 
-    new_user = run_starts(entries.period, entries.user)
-    who = np.cumsum(new_user) - 1
-    known_users = run_starts(period, user)
-    at = match([entries.period[new_user], entries.user[new_user]], [period[known_users], user[known_users]])
-    user_rows = _pick(run_sums(rows.astype(np.int64), known_users), at)
-    user_entries = _pick(run_sums(np.ones(len(rows), np.int64), known_users), at)
-    known_at = np.where(found >= 0, _pick(here, found), -1)
-    return Counted(entries, pair, occurrence, (found >= 0)[pair], prior[pair], user_rows[who], user_entries[who], heads, known_at)
+    period, user, parts, fingerprint, rows = (state.column(n).to_numpy() for n in COLUMNS)
+    asked = (entries.period[new_user], entries.user[new_user], np.full(int(new_user.sum()), part, np.uint8))
+    low, high = find(asked, (period, user, parts))
+    # Only the entries of the micro-batch's own users are looked at from here on: `theirs` are their rows, user by user.
+    user_entries = high - low
+    ends = np.cumsum(user_entries)
+    begins = ends - user_entries
+    theirs = np.repeat(low - begins, user_entries) + np.arange(ends[-1] if len(ends) else 0)
+    total = np.concatenate([[0], np.cumsum(rows[theirs], dtype=np.int64)])
+    user_rows = total[ends] - total[begins]
+    mine = who[heads]
+    known_words = _words(np.repeat(np.arange(len(low)), user_entries), fingerprint[theirs])
+    found = np.searchsorted(known_words, words := _words(mine, entries.fingerprint[heads]))
+    at = low[mine] + found - begins[mine]
+    known_pair = np.zeros(len(heads), bool)
+    inside = found < len(known_words)
+    known_pair[inside] = known_words[found[inside]] == words[inside]
+    prior = np.zeros(len(heads), np.int64)
+    prior[known_pair] = rows[at[known_pair]]
+    return Counted(entries, pair, occurrence, known_pair[pair], prior[pair], user_rows[who], user_entries[who], heads, at, known_pair)
 
 
 def merge(state: pa.Table, part: int, counted: Counted, admitted: Bool) -> pa.Table:
     """Add the admitted records to the state; entries without an admitted record are not made."""
     added = np.bincount(counted.pair[admitted], minlength=len(counted.heads)).astype(np.int32)
-    known = counted.known_at >= 0
-    rows = state.column("rows").to_numpy().copy()
-    rows[counted.known_at[known]] += added[known]
-    fresh = counted.heads[~known & (added > 0)]
-    entries = counted.entries
-    new = (entries.period[fresh], entries.user[fresh], np.full(len(fresh), part, np.uint8), entries.fingerprint[fresh])
-    columns = [np.concatenate([state.column(n).to_numpy(), column]) for n, column in zip(COLUMNS, new, strict=False)]
-    columns.append(np.concatenate([rows, added[~known & (added > 0)]]))
-    order = sort_order(*columns[:4])
-    return pa.table({name: column[order] for name, column in zip(COLUMNS, columns, strict=True)})
+    known = counted.known_pair
+    columns: list[npt.NDArray[Any]] = [state.column(n).to_numpy() for n in COLUMNS]
+    columns[4] = columns[4].copy()
+    columns[4][counted.at[known]] += added[known]
+    fresh = ~known & (added > 0)
+    if fresh.any():
+        where, heads, entries = places(counted.at[fresh]), counted.heads[fresh], counted.entries
+        new: list[npt.NDArray[Any]] = [entries.period[heads], entries.user[heads], np.full(len(heads), part, np.uint8)]
+        new += [entries.fingerprint[heads], added[fresh]]
+        columns = [insert(column, values, where) for column, values in zip(columns, new, strict=True)]
+    return pa.table(dict(zip(COLUMNS, columns, strict=True)))
 
 
 def forget(state: pa.Table, closed_us: int, grid: Grid, renews: bool) -> pa.Table:
     """Drop the periods whose every window has had its last trigger; never earlier, which would renew an allowance."""
     if not renews:
         return state
-    over = grid.period_is_over(state.column("period").to_numpy(), closed_us)
-    return state.filter(pa.array(~over)) if over.any() else state
+    period = state.column("period").to_numpy()
+    if not grid.period_is_over(period[:1], closed_us).any():  # sorted: the first period is the first to be over
+        return state
+    return state.filter(pa.array(~grid.period_is_over(period, closed_us)))
 
 
-def _pick(values: Int, at: Int) -> Int:
-    """values[at], 0 where at is -1."""
-    return np.where(at >= 0, values[at], 0) if len(values) else np.zeros(len(at), np.int64)
+def _words(number: Int, fingerprint: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint64]:
+    """(number of the user, fingerprint) as one word."""
+    return number.astype(np.uint64) << np.uint64(32) | fingerprint

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import bisect
 import itertools
 from collections import defaultdict
 
 import numpy as np
 import pytest
 
-from udfs.columns import match, run_starts, run_sums, running_count, sort_order
+from udfs.columns import find, insert, match, places, run_starts, run_sums, running_count, sort_order
 
 
 def random_columns(seed: int, size: int) -> list[np.ndarray]:
@@ -44,11 +45,49 @@ def test_runs(size: int) -> None:
     assert running_count(flags, starts).tolist() == counts
 
 
+@pytest.mark.parametrize("kind", [np.int64, np.uint64, np.uint32, np.uint8])
+@pytest.mark.parametrize("size", [3, 200])
+def test_sort_order_of_wide_and_narrow_columns(kind: type, size: int) -> None:
+    """Catches: columns that do not fit into one word beside each other, differences of far numbers, ties that lose their order."""
+    generator = np.random.default_rng(size)
+    ends = np.iinfo(kind)
+    few = generator.integers(ends.min, ends.max, 4, dtype=kind, endpoint=True)
+    many = generator.integers(ends.min, ends.max, size, dtype=kind, endpoint=True)
+    picked = few[generator.integers(0, 4, size)]
+    for columns in ((picked, many), (many, picked), (picked, picked, picked[::-1]), (few[:1].repeat(size), picked, many[::-1])):
+        assert sort_order(*columns).tolist() == np.lexsort(columns[::-1]).tolist()
+
+
+def rows_of(*rows: tuple[int, ...]) -> list[np.ndarray]:
+    return [np.array(column, np.int64) for column in zip(*rows, strict=True)]
+
+
+@pytest.mark.parametrize("spread", [1, 2, 6])
+def test_find_is_a_search_among_sorted_rows(spread: int) -> None:
+    """Against bisection of tuples; with one, two or many values in the first column. Catches: a range that runs into the next row's."""
+    generator = np.random.default_rng(spread)
+    table = sorted(zip(generator.integers(0, spread, 80).tolist(), generator.integers(0, 9, 80).tolist(), strict=True))
+    keys = [(a, b) for a in range(-1, spread + 1) for b in range(-1, 10)]
+    for size in (0, 1, 7, 80):
+        part = table[:size] if size else []
+        columns = rows_of(*part) if part else [np.zeros(0, np.int64)] * 2
+        low, high = find(rows_of(*keys), columns)
+        assert low.tolist() == [bisect.bisect_left(part, key) for key in keys]
+        assert high.tolist() == [bisect.bisect_right(part, key) for key in keys]
+
+
+def test_rows_are_inserted_before_the_row_they_name() -> None:
+    old, new = np.array([10, 20, 30]), np.array([5, 15, 16, 40])
+    assert insert(old, new, places(np.array([0, 1, 1, 3]))).tolist() == [5, 10, 15, 16, 20, 30, 40]
+    pairs = insert(np.ones((2, 2)), np.zeros((1, 2)), places(np.array([1])))
+    assert pairs.tolist() == [[1, 1], [0, 0], [1, 1]]
+
+
 def test_match_finds_rows_or_says_so() -> None:
-    """Catches: a look-up on the first column only, and a key found in itself."""
-    table = [np.array([5, 5, -1]), np.array([1, 2, 9])]
+    """Catches: a look-up on the first column only."""
+    table = [np.array([-1, 5, 5]), np.array([9, 1, 2])]
     keys = [np.array([-1, 5, 5, 7]), np.array([9, 2, 3, 9])]
-    assert match(keys, table).tolist() == [2, 1, -1, -1]
+    assert match(keys, table).tolist() == [0, 2, -1, -1]
     empty = [np.zeros(0, np.int64)] * 2
     assert match(keys, empty).tolist() == [-1] * 4
     assert match(empty, table).tolist() == []
