@@ -107,15 +107,19 @@ def test_a_broken_quantile_function_is_noticed() -> None:
         quantile(1 << 60, 0, -0.5, 64)
 
 
+def shares_of_the_stated_error(chosen: np.ndarray) -> np.ndarray:
+    """|float64 normal - exact quantile| over what `path_error` allows, per word."""
+    found, bits = ndtri(lower_tails(chosen)), 160
+    exact = [-abs(quantile(high, low, start, bits)) for (high, low), start in zip(chosen.tolist(), found.tolist(), strict=True)]
+    ratios = [f.as_integer_ratio() for f in found.tolist()]
+    off = [abs((n << bits) // d - e) / 2.0**bits for (n, d), e in zip(ratios, exact, strict=True)]
+    return np.array(off) / (UNIT * (RELATIVE * np.abs(found) + ABSOLUTE))
+
+
 def test_float64_normals_are_within_the_stated_error() -> None:
     """A machine or a scipy on which this fails would release other bits. Catches: a bound below what the library does."""
-    chosen = np.concatenate([ENDS, some_words(4000, 1)])
-    found = ndtri(lower_tails(chosen))
-    bits = 160
-    exact = [-abs(quantile(high, low, start, bits)) for (high, low), start in zip(chosen.tolist(), found.tolist(), strict=True)]
-    off = [abs(int(mpmath.ldexp(mpmath.mpf(f), bits)) - e) / 2.0**bits for f, e in zip(found.tolist(), exact, strict=True)]
-    share = np.array(off) / (UNIT * (RELATIVE * np.abs(found) + ABSOLUTE))
-    assert 0.2 < share.max() < 0.6  # about half of what is allowed; well above a tenth, so the test can fail
+    shares = shares_of_the_stated_error(np.concatenate([ENDS, some_words(4000, 1)]))
+    assert 0.2 < shares.max() < 0.75  # about half of what is allowed; above a fifth, so a bound five times smaller would fail
 
 
 @pytest.mark.parametrize("chosen", COUNTERS, ids=str)

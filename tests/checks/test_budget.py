@@ -1,0 +1,179 @@
+"""Second opinions on what a plan spends: privacy loss integrated numerically, dense matrices, mpmath, exact fractions, and simulation.
+
+Nothing here calls the planner's formulas or the accountant's; both are compared with the results.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import random
+from fractions import Fraction
+
+import mpmath
+import numpy as np
+import pyarrow as pa
+import pytest
+from dp_accounting.pld import privacy_loss_distribution
+
+from dpsql.accountant import gaussian_delta, spent
+from dpsql.calibration import thresholds
+from dpsql.planner import make_plan
+from dpsql.privacy_plan import PrivacyPlan
+from dpsql.query import AggregateFunction, CounterName, ReleaseRule
+from tests.checks.test_sensitivity import strategy
+from tests.property.plans import source
+from tests.unit.test_accountant import random_query
+from tests.unit.test_release import COUNT
+from udfs.counters import Honaker, counter, noise_matrix, path_sd
+from udfs.grid import Grid
+from udfs.key_selection import SelectionParameters
+from udfs.perturbation import PerturbationParameters
+from udfs.release import ReleaseParameters, Tick, release
+
+PLANS = 200
+DENSE = 100
+"""Largest horizon whose matrices are made dense here."""
+
+
+def ratios(plan: PrivacyPlan) -> list[float]:
+    """Sensitivity over sigma of every mechanism: the worst integer split of a user's records over groups, times C's largest dense column."""
+    q, r = plan.query, plan.windows_per_record
+    f = float(np.linalg.norm(strategy(q.counter, plan.horizon), axis=0).max())
+    # The largest sum of n_g^2: fill one key after another with c records, as long as C and G allow; every record has r copies.
+    left, squares = q.max_rows_contributed, 0
+    for _ in range(q.max_groups_contributed):
+        n = min(left, q.max_rows_per_group)
+        squares, left = squares + r * n * n, left - n
+    out = []
+    for column in plan.columns:
+        for p in column.perturbations:
+            largest = max(abs(p.lower), abs(p.upper)) * p.grid if p.rule == "sum" else 1.0
+            units = column.aggregate.function is AggregateFunction.COUNT_DISTINCT_UNIT
+            moved = math.sqrt(r * min(q.max_rows_contributed, q.max_groups_contributed) if units else squares) * largest
+            out.append(f * moved / p.sigma)
+    if plan.selection:
+        out.append(f * math.sqrt(sum(Fraction(w, 2**20) ** 2 for w in plan.selection.weights)) / plan.selection.sigma)
+    return out
+
+
+def integrated_delta(mu: float, epsilon: float) -> float:
+    """E max(0, 1 - exp(epsilon - loss)) for the privacy loss of N(mu, 1) against N(0, 1), by quadrature over the output."""
+    with mpmath.workdps(25):
+        m, e = mpmath.mpf(mu), mpmath.mpf(epsilon)
+        start = e / m + m / 2  # where the loss m y - m^2 / 2 passes epsilon
+        f = lambda y: mpmath.npdf(y, m, 1) - mpmath.exp(e) * mpmath.npdf(y)  # noqa: E731
+        return float(mpmath.quad(f, [start, start + 1, start + 3, start + 8, start + 20]))
+
+
+def plans() -> list[PrivacyPlan]:
+    pick, out = random.Random(11), []
+    while len(out) < PLANS:
+        plan = make_plan(random_query(pick), source())
+        if plan.horizon <= DENSE:
+            out.append(plan)
+    return out
+
+
+def test_200_random_plans_by_integration() -> None:
+    """Never more than promised, and, where bounds divide evenly, all of it. Catches: a formula wrong in planner and accountant alike."""
+    used = []
+    for plan in plans():
+        mu = math.sqrt(sum(v * v for v in ratios(plan)))
+        delta = integrated_delta(mu, plan.epsilon)
+        assert delta == pytest.approx(gaussian_delta(mu, plan.epsilon), rel=1e-6)
+        assert delta <= plan.delta_noise * (1 + 1e-6)
+        cost = spent(plan, source())
+        assert mu <= cost.mu * (1 + 1e-9)
+        failures = threshold_failures(plan)
+        assert failures <= plan.delta_threshold * (1 + 1e-9)
+        assert failures == pytest.approx(cost.delta_threshold, rel=1e-6)
+        assert hash_charge(plan) == pytest.approx(plan.delta_hash, rel=1e-12)
+        used.append(delta / plan.delta_noise)
+    assert sum(v > 0.999 for v in used) > PLANS // 4
+
+
+def test_plans_by_privacy_loss_distributions() -> None:
+    """Google's numerical accountant composes the mechanisms one by one; it rounds losses up, so it may find a little more."""
+    for plan in [p for p in plans() if 0.5 < p.epsilon < 8][:6]:
+        parts = [privacy_loss_distribution.from_gaussian_mechanism(1 / v, value_discretization_interval=1e-4) for v in ratios(plan)]
+        whole = parts[0]
+        for part in parts[1:]:
+            whole = whole.compose(part)
+        assert float(whole.get_delta_for_epsilon(plan.epsilon)) <= plan.delta_noise * 1.02
+
+
+def threshold_failures(plan: PrivacyPlan) -> float:
+    """K' times the sum over triggers of P(noise >= tau_i - m w_1), by mpmath, deviations from the dense noise matrix."""
+    s, q = plan.selection, plan.query
+    if s is None:
+        return 0.0
+    groups = min(q.max_rows_contributed, q.max_groups_contributed * (q.max_rows_per_group if q.release is ReleaseRule.RESELECT else 1))
+    deviations = s.sigma * np.linalg.norm(noise_matrix(counter(s.counter, plan.horizon)), axis=1)
+    margins = [(tau - q.min_privacy_units_per_group * s.weights[0]) / 2**20 for tau in s.thresholds]
+    crossing = [mpmath.erfc(m / (float(sd) * mpmath.sqrt(2))) / 2 for m, sd in zip(margins, deviations, strict=True)]
+    return float(plan.windows_per_record * groups * mpmath.fsum(crossing))
+
+
+def hash_charge(plan: PrivacyPlan) -> float:
+    """(other users + groups, and ids that share a fingerprint with them, times keys) / 2^64, in fractions."""
+    declared, q = source(), plan.query
+    groups = plan.windows_per_record * min(q.max_rows_contributed, q.max_groups_contributed)
+    ids = groups + Fraction(groups * declared.max_keys, 2**32)
+    return float((declared.max_users + ids * declared.max_keys) / 2**64)
+
+
+def test_colliding_ids_are_as_rare_as_the_charge() -> None:
+    """Theorem 6 with ids of 14 bits and no fingerprints: K ids of one user, other users and keys drawn anew each time."""
+    bits, users, keys, groups, trials = 14, 300, 200, 3, 20_000
+    pick = np.random.default_rng(5)
+    user = pick.integers(0, 1 << bits, (trials, users))
+    key = pick.integers(0, 1 << bits, (trials, keys))
+    hit = (user[:, 1:] == user[:, :1]).any(axis=1)
+    for g in range(groups):
+        hit |= (key[:, g + 1 :] == key[:, g : g + 1]).any(axis=1)
+    charge = (users + groups * keys) / 2**bits
+    assert 0.85 * charge < hit.mean() < charge + 4 * math.sqrt(charge / trials)
+
+
+@pytest.mark.parametrize("name", ["BLT", "SQRT", "HONAKER"])
+def test_the_threshold_fails_as_often_as_beta_says(name: str) -> None:
+    """Keys of one user, beta large, through the real release. Each trigger's share is beta_i; all together at most their sum."""
+    horizon, groups, betas = 6, 40_000, (0.02, 0.02, 0.02, 0.02, 0.02, 0.1)
+    chosen, sigma = counter(name, horizon), 3.0
+    sd = tuple(sigma * v for v in path_sd(chosen))
+    taus = thresholds((1 << 20,), sd, betas, 1)
+    column = dataclasses.replace(COUNT, stderr=((1.0,) * horizon,))
+    selection = SelectionParameters(chosen, sigma, taus, 1)
+    p = ReleaseParameters(Grid(60, 60, 0, 10, horizon), selection, (PerturbationParameters(1, chosen, 1.0, 1.0),), (column,))
+    count = np.ones(groups, np.int64)
+    names = pa.array([b"%d" % i for i in range(groups)], pa.binary())
+    table = {"window": 0 * count, "trigger": count, "key": np.arange(groups), "key_bytes": names, "weight": count << 20, "users": count}
+    rows = release(None, pa.table(table | {"v0": count, "batch": 0 * count}), [Tick(0, 60)], p, bytes(32)).rows
+    first = np.bincount(rows.column("trigger").to_numpy(), minlength=horizon + 1)[1:] / groups
+    alone = np.diff(first, prepend=0.0)  # shown groups stay, so the differences are those that appear at each trigger
+    room = 4.5 * np.sqrt(np.array(betas) / groups)
+    assert abs(alone[0] - betas[0]) < room[0]
+    assert (alone <= np.array(betas) + room).all()
+    assert 0.5 * sum(betas) < first[-1] <= sum(betas)
+
+
+@pytest.mark.parametrize("name", list(CounterName))
+def test_counters_against_dense_matrices(name: CounterName) -> None:
+    """B of the steps is A times a left inverse of the dense C: B C = A; the tree's variance is its closed form."""
+    for horizon in (*range(1, 18), 33, 64):
+        chosen = counter(name, horizon)
+        b = noise_matrix(chosen)
+        if isinstance(chosen, Honaker):
+            digits = [[k for k in range(horizon.bit_length()) if step >> k & 1] for step in range(1, horizon + 1)]
+            closed = [math.fsum(1 / (2 * (1 - 2.0 ** -(k + 1))) for k in ks) for ks in digits]
+            np.testing.assert_allclose(np.sum(b**2, axis=1), closed, rtol=1e-12)
+            # In the order of the draws: node (end, level) covers its leaves.
+            nodes = [(end, k) for end in range(1, horizon + 1) for k in range((end & -end).bit_length())]
+            c = np.array([[float(end - 2**k < t <= end) for t in range(1, horizon + 1)] for end, k in nodes])
+            best = np.linalg.pinv(c)  # with all nodes seen no unbiased estimate beats least squares
+            assert np.sum(b[-1] ** 2) >= np.sum((np.ones(horizon) @ best) ** 2) * (1 - 1e-12)
+        else:
+            c = strategy(name, horizon)
+        np.testing.assert_allclose(b @ c, np.tril(np.ones((horizon, horizon))), atol=1e-11)
+        assert float(np.linalg.norm(c, axis=0).max()) == pytest.approx(math.sqrt(chosen.squared_norm()), rel=1e-12)
