@@ -29,13 +29,13 @@ from typing import Any
 CHECKOUT = Path(__file__).resolve().parent.parent
 TRIGGER = 10
 WINDOW = 20
-HORIZON = 4
-SQL = f"""
+HORIZON = 8
+SQL = """
 SELECT WITH DIFFERENTIAL_PRIVACY OPTIONS (
-    epsilon = 6, delta = 1e-9, privacy_unit_column = user_id, max_rows_contributed = 4, trigger_interval = INTERVAL {TRIGGER} SECONDS,
-    allowed_lateness = INTERVAL {HORIZON * TRIGGER - WINDOW} SECONDS)
+    epsilon = 6, delta = 1e-9, privacy_unit_column = user_id, max_rows_contributed = 4, trigger_interval = '{trigger} seconds',
+    allowed_lateness = '{lateness} seconds')
   page, COUNT(*) AS views, COUNT(DISTINCT user_id) AS visitors, SUM(seconds, contribution_bounds_per_row => (0, 60)) AS time_spent
-FROM visits GROUP BY window(ts, '{WINDOW} seconds'), page
+FROM visits GROUP BY window(ts, '{window} seconds'), page
 """
 SOURCES = """
 sources:
@@ -87,16 +87,27 @@ class Generator(threading.Thread):
 
 
 class Job:
-    """`dpsql run` in a process group of its own."""
+    """`dpsql run` in a process group of its own; its query, sources, secret and lake are below `out`."""
 
-    def __init__(self, out: Path) -> None:
-        self.out, self.log = out, out / "job.log"
+    def __init__(self, out: Path, trigger: int = TRIGGER, window: int = WINDOW, horizon: int = HORIZON, interval: int = 5) -> None:
+        self.out, self.log, self.interval = out, out / "job.log", interval
         self.flags = ["--sources", str(out / "sources.yaml"), "--secret-file", str(out / "secret")]
         self.started: float = 0.0
+        (out / "soak.sql").write_text(SQL.format(trigger=trigger, window=window, lateness=horizon * trigger - window))
+        (out / "sources.yaml").write_text(SOURCES)
+        (out / "spark.conf").write_text("spark.driver.memory 1g\n")
 
     def start(self) -> None:
         command = ["run", str(self.out / "soak.sql"), "--lake", str(self.out / "lake"), "--master", "local[2]", "--buckets", "4"]
-        command += ["--interval", "5 seconds", "--retention", "1 minute", *self.flags]
+        command += [
+            "--properties-file",
+            str(self.out / "spark.conf"),
+            "--interval",
+            f"{self.interval} seconds",
+            "--retention",
+            "1 minute",
+            *self.flags,
+        ]
         with self.log.open("a") as log:
             self.process = subprocess.Popen(self._python(command), stdout=log, stderr=log, env=self._environment(), start_new_session=True)
         self.started = time.time()
@@ -106,8 +117,12 @@ class Job:
         return self.process.wait(120)
 
     def verify(self) -> str:
-        command = self._python(["verify", "soak", "--lake", str(self.out / "lake"), *self.flags])
-        done = subprocess.run(command, capture_output=True, text=True, env=self._environment(), check=False)
+        return self.command("verify", "soak", *self.flags)
+
+    def command(self, *command: str) -> str:
+        """What another command says of the lake."""
+        given = self._python([*command, "--lake", str(self.out / "lake")])
+        done = subprocess.run(given, capture_output=True, text=True, env=self._environment(), check=False)
         return (done.stdout or done.stderr).strip()
 
     def _python(self, command: list[str]) -> list[str]:
@@ -158,17 +173,20 @@ def published(out: Path) -> dict[int, float]:
     return found
 
 
-def report(out: Path, samples: list[dict[str, Any]], generator: Generator, starts: list[tuple[float, float]], codes: list[int]) -> str:
+def report(job: Job, samples: list[dict[str, Any]], generator: Generator, starts: list[tuple[float, float]], codes: list[int]) -> str:
     from deltalake import DeltaTable
 
-    times = published(out)
+    out, times = job.out, published(job.out)
     if not times:
         return f"nothing was published; exit codes {codes}"
     first, last = min(times), max(times)
     steady = [t for t in times if any(begin + 60 < t < end for begin, end in starts)]
     delays = sorted(times[t] - t for t in steady)
     period, silent = generator.silence
-    quiet = [t for t in steady if t % period >= period - silent + TRIGGER]
+    # The last window before the silence has triggers in it, and its keys are to be refreshed there.
+    quiet = [t for t in steady if t % period >= period - silent + TRIGGER or t % period == 0]
+    due = [t for t in range(first, last + 1, TRIGGER) if any(begin + 60 < t < end for begin, end in starts)]
+    due = [t for t in due if t % period >= period - silent + TRIGGER or t % period == 0]
     table = DeltaTable(str(out / "lake/public/soak"))
     pairs = table.to_pyarrow_table(columns=["window_start", "trigger", "page"])
     doubled = pairs.num_rows - pairs.group_by(["window_start", "trigger", "page"]).aggregate([]).num_rows
@@ -182,7 +200,8 @@ def report(out: Path, samples: list[dict[str, Any]], generator: Generator, start
             f"median {statistics.median(delays):.1f} s, 99% {delays[int(0.99 * len(delays))]:.1f} s, "
             f"largest {delays[-1]:.1f} s (without the first minute after a start)",
         ),
-        ("silent grid points", f"{len(quiet)} with rows"),
+        ("silent grid points", f"{len(quiet)} of {len(due)} released"),
+        ("load of the machine", f"median {statistics.median(s['load'] for s in samples):.1f} on {os.cpu_count()} cores"),
         ("exit codes of SIGTERM", ", ".join(map(str, codes))),
     ]
     thirds = [samples[len(samples) // 8], samples[len(samples) // 2], samples[-1]]
@@ -195,7 +214,7 @@ def report(out: Path, samples: list[dict[str, Any]], generator: Generator, start
     if seconds:
         cpu = sum(b[kind][1] - a[kind][1] for a, b in idle for kind in ("jvm", "driver", "workers") if kind in a and kind in b)
         lines.append(("CPU in silence", f"{cpu / seconds:.2f} cores; {cpu / seconds * TRIGGER:.2f} CPU-seconds per silent trigger"))
-    lines.append(("verify", Job(out).verify()))
+    lines.append(("verify", job.verify()))
     return "\n".join(f"| {name} | {value} |" for name, value in lines)
 
 
@@ -209,8 +228,6 @@ def main() -> int:
     out = given.out.absolute()
     shutil.rmtree(out, ignore_errors=True)
     out.mkdir(parents=True)
-    (out / "soak.sql").write_text(SQL)
-    (out / "sources.yaml").write_text(SOURCES)
     generator = Generator(out / "visits", given.rows, (180, 60) if given.minutes > 5 else (40, 15))
     job, samples, starts, codes = Job(out), [], [], []
     generator.start()
@@ -224,7 +241,9 @@ def main() -> int:
                 return 1
             period, silent = generator.silence
             quiet = time.time() % period >= period - silent + TRIGGER
-            samples.append({"time": time.time(), "silent": quiet, **processes(job.process.pid), **lake_sizes(out)})
+            samples.append(
+                {"time": time.time(), "load": os.getloadavg()[0], "silent": quiet, **processes(job.process.pid), **lake_sizes(out)}
+            )
             time.sleep(min(5, max(0.1, end - time.time())))
         if turn == given.restarts:
             generator.stop.set()
@@ -232,7 +251,7 @@ def main() -> int:
         codes.append(job.terminate())
         starts.append((job.started, time.time()))
     (out / "samples.json").write_text(json.dumps(samples))
-    text = report(out, samples, generator, starts, codes)
+    text = report(job, samples, generator, starts, codes)
     (out / "summary.md").write_text(text + "\n")
     print(text)
     return 0 if codes == [0] * len(codes) and "identical: all" in text and "twice: 0" in text else 1

@@ -229,11 +229,13 @@ class Job:
 
     def release(self) -> bool:
         """Run query 2 until everything in `contributions` is released; False if stopped before."""
-        self.tally.stage = "releasing"
+        stage, self.tally.stage = self.tally.stage, "releasing"
         if self._release_query is None:
             self._release_query = self._make_release_query()
         frame, sink = self._release_query
-        return self.drain(release.OPERATOR, frame, sink, lambda report: self.tally.tell())
+        done = self.drain(release.OPERATOR, frame, sink, lambda report: self.tally.tell())
+        self.tally.stage = stage
+        return done
 
     def _make_release_query(self) -> tuple[Any, Sink]:
         keys = self.engine.buckets[1]

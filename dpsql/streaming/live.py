@@ -78,6 +78,7 @@ def live(job: Job, options: LiveOptions) -> Summary:
         sink = job.remembering(admission.OPERATOR, ticker.alone(sink))
         if not (_read_backlog(job, frame, sink, ticker) and job.release()):
             return job.tally.summary(stopped=True)
+        job.tally.stage = "running"
         with job.failing(admission.OPERATOR):
             following = Following(frame, sink, ticker.checkpoint, job.stop, job.was_read, interval_us)
             try:

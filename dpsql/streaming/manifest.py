@@ -87,14 +87,6 @@ class Manifest:
         table = DeltaTable(self.path).to_pyarrow_dataset().to_table(["batch", "detail"], filter=wanted)
         return {row["batch"]: json.loads(row["detail"]) for row in table.to_pylist()}
 
-    def versions(self) -> list[tuple[int, int, int]]:
-        """(batch, bucket, sequence) of every state file listed."""
-        if self.newest_batch is None:
-            return []
-        names = ["batch", "bucket", "sequence"]
-        table = DeltaTable(self.path).to_pyarrow_dataset().to_table(names, filter=self._mine & (pc.field("bucket") != BATCH_ROW))
-        return list(zip(*(table[name].to_pylist() for name in names), strict=True))
-
     @property
     def _mine(self) -> pc.Expression:
         return (pc.field("operator") == self.operator) & (pc.field("generation") == self.generation)

@@ -73,7 +73,7 @@ class Retention:
         root, folder = filesystem(f"{self.engine.state_root}/{operator}-{buckets}/g{self.engine.generation}")
         for bucket in root.get_file_info(pafs.FileSelector(folder, allow_not_found=True)):
             number = int(bucket.base_name.removeprefix("bucket="))
-            _sweep_bucket(root, bucket.path, newest - oldest, saved.get(number, set()))
+            sweep_bucket(root, bucket.path, newest - oldest, saved.get(number, set()))
 
 
 def kept_by_savepoints(folder: Path, operator: str, generation: int) -> dict[int, set[int]]:
@@ -101,7 +101,7 @@ def compact(path: str) -> None:
         table.vacuum(retention_hours=VACUUM_HOURS, dry_run=False, enforce_retention_duration=False)
 
 
-def _sweep_bucket(system: pafs.FileSystem, folder: str, batches: int, saved: set[int]) -> None:
+def sweep_bucket(system: pafs.FileSystem, folder: str, batches: int, saved: set[int]) -> None:
     """Keep the newest versions, one per micro-batch that Spark remembers and two more, and those of savepoints.
 
     A micro-batch makes one version of a bucket at most. So the version that was current at the oldest remembered micro-batch is among them.
