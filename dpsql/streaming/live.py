@@ -65,7 +65,7 @@ def live(job: Job, options: LiveOptions) -> Summary:
     job.check()
     query = job.plan.query
     interval_us = options.interval(query.trigger_interval_us)
-    ticker = Ticker(job.tables.contributions, job.engine.checkpoint(admission.OPERATOR), query.max_ahead_us)
+    ticker = Ticker(job.tables.contributions, job.engine.checkpoint(admission.OPERATOR), query.max_ahead_us, interval_us)
     if ticker.closed_us - wall_us() > query.trigger_interval_us:
         raise LakeError(
             f"triggers are closed up to {timestamp(ticker.closed_us)}, which is still to come: a live run would drop every record until "
@@ -99,18 +99,32 @@ class Ticker:
     `lock` is held by every micro-batch of query 1 and by whatever else writes to its tables.
     """
 
-    def __init__(self, contributions: Contributions, checkpoint: Checkpoint, max_ahead_us: int) -> None:
+    def __init__(self, contributions: Contributions, checkpoint: Checkpoint, max_ahead_us: int, interval_us: int) -> None:
         self.checkpoint, self.lock = checkpoint, threading.Lock()
         self.closed_us = contributions.closed_us
         self.version = -1
-        self.reading_backlog = True
-        self._contributions, self._max_ahead_us = contributions, max_ahead_us
+        self._contributions, self._max_ahead_us, self._interval_us = contributions, max_ahead_us, interval_us
+        self._idle_from_us: int | None = None
         newest = checkpoint.newest_commit
         self._newest = -1 if newest is None else newest
 
+    def begin(self, now_us: int) -> None:
+        """The backlog is read: from now on time passes."""
+        with self.lock:
+            self._idle_from_us = wall_us()
+            self.tick(now_us)
+
     def clock(self, batch: int) -> Clock:
-        """The clock of a micro-batch that is about to run: closed is what ticks before it have closed."""
-        return Clock(self.closed_us, self._latest(self.checkpoint.time_us(batch)))
+        """The clock of a micro-batch that is about to run: closed is what ticks before it have closed.
+
+        A poll that has found nothing closes the grid before the micro-batches after it, also when nobody has got round to its tick: else
+        it would depend on the records of that poll whether others' are late.
+        """
+        planned_us = self.checkpoint.time_us(batch)
+        polled_us = (planned_us // self._interval_us - 1) * self._interval_us
+        if self._idle_from_us is not None and polled_us > self._idle_from_us:
+            self.tick(polled_us)
+        return Clock(self.closed_us, self._latest(planned_us))
 
     def alone(self, sink: Sink) -> Sink:
         """A sink that holds the lock while it works."""
@@ -124,8 +138,9 @@ class Ticker:
     def rows_are_there(self, batch: int, clock: Clock) -> None:
         """The rows of a micro-batch are committed: tick if the time it was planned at lies beyond a grid point."""
         self._newest = batch
-        if not self.reading_backlog:
+        if self._idle_from_us is not None:
             self.tick(self.checkpoint.time_us(batch))
+            self._idle_from_us = wall_us()
 
     def nothing_came(self, polled_us: int) -> None:
         """A poll that began then has found nothing new: tick if it began beyond a grid point (a running micro-batch sees to that itself)."""
@@ -159,9 +174,7 @@ def _read_backlog(job: Job, frame: DataFrame, sink: Sink, ticker: Ticker) -> boo
         if took_us <= job.plan.query.trigger_interval_us or took_us > before_us // 2:
             break
         before_us = took_us
-    with ticker.lock:
-        ticker.reading_backlog = False
-        ticker.tick(started_us)
+    ticker.begin(started_us)
     return True
 
 

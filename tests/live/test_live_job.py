@@ -38,6 +38,8 @@ SELECT WITH DIFFERENTIAL_PRIVACY OPTIONS (
     allowed_lateness = '{HORIZON * TRIGGER - WINDOW} seconds')
   page, COUNT(*) AS views FROM visits GROUP BY window(ts, '{WINDOW} seconds'), page
 """
+PATIENCE = 400
+"""Seconds; a busy machine is slow, and only a test that fails waits for so long."""
 POINTS: list[tuple[Any, str]] = [(Manifest, "commit"), (Contributions, "append"), (Contributions, "tick_by_clock"), (Histogram, "publish")]
 
 
@@ -108,7 +110,7 @@ def case(spark: SparkSession, tmp_path: Path) -> Iterator[Case]:
     writer.join()
 
 
-def until(reached: Callable[[], Any], seconds: float = 90) -> None:
+def until(reached: Callable[[], Any], seconds: float = PATIENCE) -> None:
     limit = time.monotonic() + seconds
     while not reached():
         assert time.monotonic() < limit, "waited in vain"
@@ -142,7 +144,7 @@ def test_broken_off_anywhere_and_started_again(case: Case) -> None:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(owner, name, broken)
             with pytest.raises(BrokenOff):
-                case.start().wait(90)
+                case.start().wait(PATIENCE)
     handle = case.start()
     count = len(case.rows())
     until(lambda: len(case.rows()) > count + 8)
@@ -160,18 +162,18 @@ def test_broken_off_anywhere_and_started_again(case: Case) -> None:
     assert version > 0
     # A catch-up in between, then live again, then a time to come
     case.writing.set()
-    assert not case.start(until_caught_up=True).wait(90).stopped
+    assert not case.start(until_caught_up=True).wait(PATIENCE).stopped
     handle = case.start()
     count = len(case.rows())
     until(lambda: len(case.rows()) > count + 4)
     handle.stop()
     found = verify_run(case.lake, "visits", read_run(case.lake, "visits"), case.query, case.secret)
     assert found.identical and found.published > 20
-    case.start(until_caught_up=True, until_us=(time.time_ns() // 1000) + 3_600_000_000).wait(90)
+    case.start(until_caught_up=True, until_us=(time.time_ns() // 1000) + 3_600_000_000).wait(PATIENCE)
     with pytest.raises(LakeError, match="which is still to come: a live run would drop every record"):
-        case.start().wait(90)
+        case.start().wait(PATIENCE)
     with exclusive(Path(case.lake.private("visits"))), pytest.raises(LakeError, match="is running already"):
-        case.start().wait(90)
+        case.start().wait(PATIENCE)
 
 
 @pytest.mark.jvm

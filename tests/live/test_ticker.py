@@ -36,6 +36,12 @@ SELECT WITH DIFFERENTIAL_PRIVACY OPTIONS (
 BUCKETS = 3
 
 
+@pytest.fixture(autouse=True)
+def _always_busy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every micro-batch takes until the next, so that no poll lies between them."""
+    monkeypatch.setattr("dpsql.streaming.live.wall_us", lambda: 1 << 62)
+
+
 @pytest.fixture
 def contributions(tmp_path: Path) -> Contributions:
     source = Source(
@@ -69,8 +75,9 @@ def ticks(contributions: Contributions) -> list[tuple[int, int]]:
 
 
 def follow(contributions: Contributions, checkpoint: Checkpoint) -> Ticker:
-    ticker = Ticker(contributions, checkpoint, 10 * SECOND)
-    ticker.reading_backlog = False
+    """A ticker that has read its backlog; no grid point had passed."""
+    ticker = Ticker(contributions, checkpoint, 10 * SECOND, 2 * SECOND)
+    ticker.begin(NO_CLOCK)
     return ticker
 
 
@@ -117,6 +124,19 @@ def test_a_poll_does_not_tick_past_a_micro_batch_at_work(contributions: Contribu
     assert ticks(contributions) == [(0, 12), (0, 30)]
 
 
+def test_a_poll_that_found_nothing_closes_the_grid_before_the_next_micro_batch(
+    contributions: Contributions, checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether its tick has been seen to or not; but not a poll that could not be made, because a micro-batch was at work."""
+    ticker = follow(contributions, checkpoint)
+    for batch, (second, finished, closed) in enumerate([(5, 6, None), (13, 14, 10), (31, 32, 28), (41, 53, 31), (53, 54, 41)]):
+        monkeypatch.setattr("dpsql.streaming.live.wall_us", lambda at=finished: T0 + at * SECOND)
+        clock = ticker.clock(planned(checkpoint, batch, T0 + second * SECOND))
+        ticker.rows_are_there(batch, clock)
+        assert clock.closed_us == (NO_CLOCK if closed is None else T0 + closed * SECOND)
+    assert ticks(contributions) == [(0, 5), (0, 10), (1, 28), (2, 31), (3, 41), (4, 53)]
+
+
 def test_the_clock_never_goes_back(contributions: Contributions, checkpoint: Checkpoint) -> None:
     ticker = follow(contributions, checkpoint)
     for batch, second in enumerate([25, 4]):
@@ -130,7 +150,7 @@ def test_the_clock_never_goes_back(contributions: Contributions, checkpoint: Che
 
 
 def test_while_a_backlog_is_read_nothing_ticks(contributions: Contributions, checkpoint: Checkpoint) -> None:
-    ticker = Ticker(contributions, checkpoint, 10 * SECOND)
+    ticker = Ticker(contributions, checkpoint, 10 * SECOND, 2 * SECOND)
     for batch in range(3):
         clock = ticker.clock(planned(checkpoint, batch, T0 + batch * 60 * SECOND))
         assert clock == Clock(NO_CLOCK, T0 + (batch * 60 + 10) * SECOND)
