@@ -16,10 +16,13 @@ from dpsql.config import Source, Sources, load_sources
 
 if TYPE_CHECKING:
     import pandas as pd
+    from pyspark.sql import SparkSession
 
+    from dpsql.ledger import Ledger
     from dpsql.secret import Secret
+    from dpsql.streaming.handle import Handle
 
-__all__ = ["Query", "Source", "Sources", "compile", "latest", "load_sources", "run_local"]
+__all__ = ["Query", "Source", "Sources", "compile", "latest", "load_sources", "run_local", "start"]
 
 
 def run_local(query: Query, frame: pd.DataFrame, secret: Secret, run_id: str | None = None, **options: Any) -> pd.DataFrame:
@@ -38,6 +41,27 @@ def run_local(query: Query, frame: pd.DataFrame, secret: Secret, run_id: str | N
     from dpsql.local.engine import run_local as run
 
     return run(query, frame, secret, run_id, **options)
+
+
+def start(spark: SparkSession, query: Query, lake: str, name: str, secret: Secret, ledger: Ledger, **options: Any) -> Handle:
+    """Start a query on Spark in a thread of this process: live, unless `until_caught_up=True`.
+
+    Args:
+        spark: from `dpsql.streaming.session.session`.
+        query: from `dpsql.compile`.
+        lake: the lake's folder.
+        name: the query's name in the lake.
+        secret: from `dpsql.secret.Secret.load`.
+        ledger: from `dpsql.ledger.Ledger.beside`; a new run writes its line there.
+        options: see `dpsql.streaming.job.run`.
+
+    Returns:
+        A handle: `wait`, `stop`, `progress`, `running`.
+    """
+    from dpsql.lake import Lake
+    from dpsql.streaming.handle import Handle
+
+    return Handle(spark, query, Lake(lake), name, secret, ledger, {"until_caught_up": False, **options})
 
 
 def latest(lake: str, name: str) -> pd.DataFrame:

@@ -29,12 +29,15 @@ from dpsql.ledger import Ledger, line_of
 from dpsql.new_file import create_file
 from dpsql.privacy_plan import PrivacyPlan
 from dpsql.run_register import RUN_FILE, Entry
+from dpsql.running import is_running
 from dpsql.secret import Secret
 
 if TYPE_CHECKING:
     import pandas as pd
 
 SCHEMA_VERSION = 1
+LIVE_FILE = "live.json"
+"""There once a run has been started live."""
 
 
 class CompiledQuery(Protocol):
@@ -94,7 +97,11 @@ class Lake:
 
 @dataclass(frozen=True)
 class Listed:
-    """One line of `dpsql list`; `state` is `started` (nothing published yet), `published` or `unreadable`."""
+    """One line of `dpsql list`.
+
+    `state` is `running` (a process on this machine works on it), `stopped` (a live run that nobody works on), `published` (stored input
+    was released), `started` (nothing is published yet) or `unreadable`.
+    """
 
     name: str
     run_id: str
@@ -263,6 +270,23 @@ def read_histogram(lake: Lake, name: str) -> pa.Table:
         raise LakeError(f"histogram {table}: cannot be read ({type(problem).__name__})") from None
 
 
+def histogram_version(lake: Lake, name: str) -> int:
+    """How many commits a query's histogram has had; 0 when nothing is published.
+
+    Raises:
+        LakeError: no such query, or the table cannot be read.
+    """
+    from deltalake import DeltaTable
+    from deltalake.exceptions import DeltaError
+
+    read_run(lake, name)
+    table = lake.histogram(name)
+    try:
+        return DeltaTable(table).version() if (Path(table) / "_delta_log").is_dir() else 0
+    except (DeltaError, OSError) as problem:
+        raise LakeError(f"histogram {table}: cannot be read ({type(problem).__name__})") from None
+
+
 def newest(lake: Lake, name: str) -> pd.DataFrame:
     """The rows of the newest published trigger of every window, by window and keys.
 
@@ -322,5 +346,11 @@ def _listed(lake: Lake, name: str) -> Listed:
         run = read_run(lake, name)
     except LakeError:
         return Listed(name, "", "", "unreadable")
-    published = (Path(lake.histogram(name)) / "_delta_log").is_dir()
-    return Listed(name, run.run_id, run.query_identity, "published" if published else "started")
+    private = Path(lake.private(name))
+    if is_running(private):
+        state = "running"
+    elif (private / LIVE_FILE).exists():
+        state = "stopped"
+    else:
+        state = "published" if (Path(lake.histogram(name)) / "_delta_log").is_dir() else "started"
+    return Listed(name, run.run_id, run.query_identity, state)

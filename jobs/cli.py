@@ -1,4 +1,4 @@
-"""The command line: `dpsql run | explain | try | verify | show | list | budget`.
+"""The command line: `dpsql run | explain | try | verify | show | list | stop | budget`.
 
 Only this folder reads argv, the environment and signals. What a command needs is imported when it runs, so that `explain` starts without
 pyspark or duckdb.
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from dpsql.errors import ConfigError
+from dpsql.errors import ConfigError, DpsqlError
 from jobs.options import (
     Commands,
     UtcTime,
@@ -28,8 +28,11 @@ from jobs.options import (
 )
 from jobs.run_query import RunFlags, run_options, start
 from jobs.terminal import ProgressBar, note, print_comparison, print_dropped, print_histogram, print_json, print_table, records
+from jobs.watching import watched
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from dpsql import Query
     from dpsql.ledger import Ledger
     from dpsql.secret import Secret
@@ -63,9 +66,12 @@ def main(debug: bool) -> None:
     help="Spark settings, as for spark-submit.  [default: conf/spark-defaults.conf of the checkout]",
 )
 def run(flags: RunFlags, master: str, properties_file: Path | None) -> None:
-    """Run a query on Spark and publish its histogram in the lake.
+    """Run a query on Spark and publish its histogram in the lake: live, or of stored input with --until-caught-up.
+
+    A live job ends after its micro-batch on Ctrl-C, SIGTERM or `dpsql stop`; the same command goes on.
 
     \b
+    dpsql run conf/queries/page_views.sql --lake lake
     dpsql run conf/queries/page_views.sql --lake lake --until-caught-up
     dpsql run conf/queries/page_views.sql --lake lake --until-caught-up --until 2026-02-01 --name january
     """
@@ -186,33 +192,48 @@ def verify(name: str, lake_folder: str, sources_file: Path, secret_file: Path | 
 @click.option("--window", "window_us", metavar="TIME", type=UtcTime(), help="The window that starts at TIME (UTC); default: the newest.")
 @click.option("--all", "every", is_flag=True, help="Every window and trigger.")
 @click.option("--limit", type=click.IntRange(1), default=SHOWN_ROWS, show_default=True, help="Rows to print; --json prints all.")
+@click.option("--watch", is_flag=True, help="Print it again whenever a trigger is published, until Ctrl-C.")
 @json_option
-def show(name: str, lake_folder: str, window_us: int | None, every: bool, limit: int, as_json: bool) -> None:
+def show(name: str, lake_folder: str, window_us: int | None, every: bool, limit: int, watch: bool, as_json: bool) -> None:
     """Print the newest histogram: each value with its 95% error.
 
     \b
     dpsql show page_views --lake lake
     dpsql show page_views --lake lake --window 2026-01-31
+    dpsql show page_views --lake lake --watch
     """
-    from dpsql.errors import LakeError
-    from dpsql.lake import Lake, newest, read_histogram
-
     if every and window_us is not None:
         raise click.UsageError("--all and --window exclude each other")
-    lake = Lake(lake_folder)
-    rows = read_histogram(lake, name).to_pandas() if every else newest(lake, name)
-    if window_us is not None:
-        rows = rows[rows["window_start"].astype("datetime64[us, UTC]").astype("int64") == window_us]
-        if rows.empty:
-            raise LakeError(
-                f"query {name!r} has published no window that starts at this time; see: dpsql show {name} --lake {lake_folder} --all"
-            )
-    elif not every:
-        rows = rows[rows["window_start"] == rows["window_start"].max()]
+    if watch and as_json:
+        raise click.UsageError("--watch and --json exclude each other")
+    if watch:
+        watched(lake_folder, name, lambda: print_histogram(_rows(name, lake_folder, window_us, every), limit))
+        return
+    rows = _rows(name, lake_folder, window_us, every)
     if as_json:
         print_json({"name": name, "rows": records(rows)})
     else:
         print_histogram(rows, limit)
+
+
+@main.command()
+@name_argument
+@lake_option
+@click.option("--wait", "wait_seconds", type=click.FloatRange(0), default=600, show_default=True, help="Seconds to wait for its end.")
+def stop(name: str, lake_folder: str, wait_seconds: float) -> None:
+    """End a running job after its micro-batch; starting it again goes on from there.
+
+    \b
+    dpsql stop page_views --lake lake
+    """
+    from dpsql.lake import Lake, read_run
+    from dpsql.running import ask_to_stop
+
+    lake = Lake(lake_folder)
+    read_run(lake, name)
+    if not ask_to_stop(Path(lake.private(name)), wait_seconds):
+        raise DpsqlError(f"{name} is asked to stop and has not ended within {wait_seconds:g} seconds; it will after its micro-batch")
+    click.echo(f"{name} has stopped")
 
 
 @main.command(name="list")
@@ -275,6 +296,24 @@ def _record(name: str, lake_folder: str, sources_file: Path, secret: Secret, led
     check_binding(run, query, secret, lake)
     done = record_run(lake, run, query, ledger, query.source)
     note(f"run {run.run_id} " + ("is written down again" if done else "was there already"))
+
+
+def _rows(name: str, lake_folder: str, window_us: int | None, every: bool) -> pd.DataFrame:
+    """What `show` prints."""
+    from dpsql.errors import LakeError
+    from dpsql.lake import Lake, newest, read_histogram
+
+    lake = Lake(lake_folder)
+    rows = read_histogram(lake, name).to_pandas() if every else newest(lake, name)
+    if window_us is not None:
+        rows = rows[rows["window_start"].astype("datetime64[us, UTC]").astype("int64") == window_us]
+        if rows.empty:
+            raise LakeError(
+                f"query {name!r} has published no window that starts at this time; see: dpsql show {name} --lake {lake_folder} --all"
+            )
+    elif not every:
+        rows = rows[rows["window_start"] == rows["window_start"].max()]
+    return rows
 
 
 def _comparison(comparison: dict[str, Any]) -> dict[str, Any]:

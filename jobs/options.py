@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -118,6 +119,23 @@ def secret_and_ledger(secret_file: Path | None, create: bool = True) -> tuple[Se
 
     path = secret_file or default_secret_path(os.environ)
     return Secret.load(path, create=create), Ledger.beside(path)
+
+
+class Duration(click.ParamType):
+    """A length of time like `30 seconds`, `10 minutes` or `7 days`. Becomes microseconds."""
+
+    name = "duration"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Microseconds, more than 0."""
+        if isinstance(value, int):
+            return value
+        units = {"second": 1, "minute": 60, "hour": 3_600, "day": 86_400, "week": 604_800}
+        match = re.fullmatch(r"\s*(\d{1,9})\s*([a-z]+?)s?\s*", value.lower())
+        unit = units.get(match[2]) if match else None
+        if match is None or unit is None or int(match[1]) == 0:
+            self.fail(f"{value!r} is not a length of time; write it like '30 seconds', '10 minutes' or '7 days'", param, ctx)
+        return int(match[1]) * unit * 1_000_000
 
 
 class UtcTime(click.ParamType):

@@ -1,6 +1,6 @@
 """The streaming job, for spark-submit.
 
-    spark-submit --properties-file conf/spark-defaults.conf jobs/run_query.py QUERY.sql --sources S.yaml --lake DIR --until-caught-up
+    spark-submit --properties-file conf/spark-defaults.conf jobs/run_query.py QUERY.sql --sources S.yaml --lake DIR [--until-caught-up]
 
 `make setup` writes the jar paths into the properties file: a script cannot add jars to a Spark that has started.
 """
@@ -24,6 +24,7 @@ from dpsql.errors import ConfigError
 from jobs.options import (
     STOPPED,
     Command,
+    Duration,
     UtcTime,
     compiled,
     lake_option,
@@ -55,6 +56,8 @@ class RunFlags:
     name: str | None
     until_caught_up: bool
     until_us: int | None
+    interval_us: int | None
+    retention_us: int
     buckets: int | None
 
 
@@ -67,14 +70,27 @@ def run_options(command: Command) -> Command:
         return command(flags=RunFlags(**shared), **given)
 
     buckets = "Parts that users, and keys, are hashed to; fixed once a run has begun.  [default: two per core]"
+    interval = "[default: a tenth of the trigger interval, 1 second to 1 minute]"
     options = (
         query_argument,
         sources_option,
         lake_option,
         secret_option,
         click.option("--name", help="The query's name in the lake.  [default: the file's]"),
-        click.option("--until-caught-up", is_flag=True, help="Release the stored input, then stop."),
-        click.option("--until", "until_us", metavar="TIME", type=UtcTime(), help="Close triggers up to TIME (UTC).  [default: now]"),
+        click.option("--until-caught-up", is_flag=True, help="Release the stored input, then stop; without it the job runs live."),
+        click.option(
+            "--until", "until_us", metavar="TIME", type=UtcTime(), help="Of stored input: close triggers up to TIME (UTC).  [default: now]"
+        ),
+        click.option("--interval", "interval_us", metavar="TIME", type=Duration(), help=f"Live: how often to look for input.  {interval}"),
+        click.option(
+            "--retention",
+            "retention_us",
+            metavar="TIME",
+            type=Duration(),
+            default="7 days",
+            show_default=True,
+            help="Live: how long the contributions of closed windows are kept.",
+        ),
         click.option("--buckets", type=click.IntRange(1, 4096), help=buckets),
     )
     for option in reversed(options):
@@ -88,8 +104,8 @@ def start(flags: RunFlags, master: str | None, properties: Mapping[str, str]) ->
     Raises:
         DpsqlError: the query, configuration, secret, lake or budget does not allow it; nothing has been read.
     """
-    if not flags.until_caught_up:
-        raise ConfigError("live mode is not available yet: add --until-caught-up")
+    if flags.until_us is not None and not flags.until_caught_up:
+        raise ConfigError("--until needs --until-caught-up: a live run releases every trigger when its time has come")
     from dpsql.lake import Lake, open_run
 
     query = compiled(flags.query_file, flags.sources_file)
@@ -138,22 +154,16 @@ def _session(master: str | None, properties: Mapping[str, str]) -> Any:
 
 
 def _run(flags: RunFlags, spark: Any, query: Query, run: Run, lake: Lake, secret: Secret, ledger: Ledger) -> Summary:
+    from dpsql.streaming.job import LiveOptions
     from dpsql.streaming.job import run as run_job
 
-    buckets = (flags.buckets, flags.buckets) if flags.buckets else None
+    options: dict[str, Any] = {"buckets": (flags.buckets, flags.buckets)} if flags.buckets else {}
+    if flags.until_caught_up:
+        options |= {"until_caught_up": True, "until_us": flags.until_us}
+    else:
+        options |= {"until_caught_up": False, "live": LiveOptions(flags.interval_us, flags.retention_us)}
     with ProgressBar() as bar:
-        return run_job(
-            spark,
-            query,
-            run,
-            lake,
-            secret,
-            until_caught_up=True,
-            until_us=flags.until_us,
-            buckets=buckets,
-            progress=bar.stage,
-            ledger=ledger,
-        )
+        return run_job(spark, query, run, lake, secret, ledger=ledger, progress=bar.stage, **options)
 
 
 def _print_summary(summary: Summary, histogram: str) -> None:

@@ -44,12 +44,19 @@ class Verification:
 
 
 @dataclass(frozen=True)
-class CatchUpRecord:
-    """One catch-up of the run: the source files of its micro-batches, and the tick that ended it."""
+class ReadBatch:
+    """A micro-batch of query 1: the source files that came with it, and its clock."""
 
-    batches: tuple[tuple[Path, ...], ...]
+    files: tuple[Path, ...]
+    clock: Clock
+
+
+@dataclass(frozen=True)
+class Ticked:
+    """A tick, and the micro-batches between the one before and it."""
+
+    batches: tuple[ReadBatch, ...]
     closed_us: int
-    latest_us: int
 
 
 def verify_run(lake: Lake, name: str, run: Run, query: Query, secret: Secret, progress: Progress | None = None) -> Verification:
@@ -67,24 +74,26 @@ def verify_run(lake: Lake, name: str, run: Run, query: Query, secret: Secret, pr
     """
     check_binding(run, query, secret, lake)
     folder = Path(lake.private(name))
+    # Before the histogram is read: a live job may publish more in the meantime.
+    ticked, released_us = read_ticks(folder), released_until_us(folder)
     published = read_histogram(lake, name)
-    catch_ups = read_catch_ups(folder)
     reader = RowReader(query.plan, query.sources, secret.salt(run.run_id), {}, _static_versions(folder))
     feeder = Feeder(query.plan, secret.noise_key(run.run_id, query.plan.identity), public=public_groups.load(folder))
-    closed_us, released = NO_CLOCK, []
-    for catch_up in catch_ups:
-        clock = Clock(closed_us, catch_up.latest_us)
-        for files in catch_up.batches:
-            _check_present(files)
-            feeder.micro_batch(pa.concat_tables([no_records(len(query.plan.arguments)), *reader.files(files)]), clock)
+    released = []
+    for tick in ticked:
+        if tick.closed_us > released_us:
+            break
+        for batch in tick.batches:
+            _check_present(batch.files)
+            feeder.micro_batch(pa.concat_tables([no_records(len(query.plan.arguments)), *reader.files(batch.files)]), batch.clock)
             if progress:
                 progress(feeder.records)
-        released.extend(feeder.tick(catch_up.closed_us))
-        closed_us = catch_up.closed_us
+        released.extend(feeder.tick(tick.closed_us))
     recomputed = histogram(query.plan, released, reader.key_types)
+    published = _without_newer(published, released_us, max(tick.closed_us for tick in ticked))
     differences = count_differences(published, recomputed)
     if differences:
-        _refuse_changed(folder, [file for catch_up in catch_ups for files in catch_up.batches for file in files])
+        _refuse_changed(folder, [file for tick in ticked for batch in tick.batches for file in batch.files])
     return Verification(differences == 0, published.num_rows, recomputed.num_rows, differences)
 
 
@@ -100,47 +109,63 @@ def count_differences(published: pa.Table, recomputed: pa.Table) -> int:
     return sum(counts)
 
 
-def read_catch_ups(folder: Path) -> list[CatchUpRecord]:
-    """The ticked catch-ups of a run in order.
+def read_ticks(folder: Path) -> list[Ticked]:
+    """The ticks of a run in order, with what was read before each.
 
     Raises:
         LakeError: no tick yet, an unfinished catch-up, or unreadable tables.
         DataError: the source was not made of files.
     """
-    catch_up = _catch_up(folder)
-    if catch_up is not None and not catch_up.get("released", True):
+    catch_up = _small_file(folder / "catch_up.json")
+    if not catch_up.get("released", True):
         raise LakeError(f"{folder.name}: its last catch-up was interrupted; finish it first with `dpsql run --until-caught-up`")
     ticks = _ticks(folder / "contributions")
     if not ticks:
         raise LakeError(f"{folder.name}: no trigger has passed yet, so there is nothing to verify")
     batches = _batches(folder / "files")
     out, before = [], -1
-    for last, closed_us, latest_us in ticks:
-        out.append(CatchUpRecord(tuple(files for number, files in batches if before < number <= last), closed_us, latest_us))
-        before = last
+    for last, closed_us in ticks:
+        out.append(Ticked(tuple(batch for number, batch in batches if before < number <= last), closed_us))
+        before = max(before, last)
     return out
 
 
-def _ticks(table: Path) -> list[tuple[int, int, int]]:
-    """(last micro-batch, closed time, latest accepted event time) of every tick, in order."""
-    names = ("batch", "closed_us", "window")
+def released_until_us(folder: Path) -> int:
+    """Every tick up to this time has been released, and Spark has noted that: a live job may be at work on the next."""
+    commits = [int(path.name) for path in (folder / "checkpoints/release/commits").glob("[0-9]*") if path.name.isdigit()]
+    whole = (pc.field("operator") == "release") & (pc.field("bucket") == WHOLE_BATCH)
+    listed = _delta(folder / "files", ["operator", "bucket", "batch", "detail"], whole).to_pylist()
+    closed = [int(json.loads(row["detail"])["closed_us"]) for row in listed if row["batch"] <= max(commits, default=-1)]
+    return max(closed, default=NO_CLOCK)
+
+
+def _without_newer(published: pa.Table, released_us: int, ticked_us: int) -> pa.Table:
+    """Leave out what was published since; rows of triggers that no tick has closed stay, and are found out."""
+    due_us = pc.cast(pc.cast(published["trigger_time"], pa.timestamp("us", "UTC")), pa.int64())
+    return published.filter(pc.or_(pc.less_equal(due_us, released_us), pc.greater(due_us, ticked_us)))
+
+
+def _ticks(table: Path) -> list[tuple[int, int]]:
+    """(last micro-batch, closed time) of every tick, in order."""
+    names = ("batch", "closed_us")
     found = _delta(table, ["kind", *names], pc.field("kind") == TICK)
     ticks = set(zip(*(found.column(name).to_pylist() for name in names), strict=True))
     return sorted(ticks, key=lambda tick: (tick[1], tick[0]))
 
 
-def _batches(table: Path) -> list[tuple[int, tuple[Path, ...]]]:
-    """Source files of every listed micro-batch, of the newest generation that lists it."""
+def _batches(table: Path) -> list[tuple[int, ReadBatch]]:
+    """Every listed micro-batch, of the newest generation that lists it."""
     listed = (pc.field("operator") == OPERATOR) & (pc.field("bucket") == WHOLE_BATCH)
     found = _delta(table, ["operator", "bucket", "batch", "generation", "detail"], listed)
-    newest: dict[int, tuple[int, tuple[Path, ...]]] = {}
+    newest: dict[int, tuple[int, ReadBatch]] = {}
     for row in found.to_pylist():
         detail = json.loads(row["detail"])
         if "files" not in detail:
             raise DataError("only runs over a source of files can be verified: this one read another kind of stream")
         if row["batch"] not in newest or newest[row["batch"]][0] < row["generation"]:
-            newest[row["batch"]] = (row["generation"], tuple(_local(uri) for uri in detail["files"]))
-    return [(batch, files) for batch, (_, files) in sorted(newest.items())]
+            read = ReadBatch(tuple(_local(uri) for uri in detail["files"]), Clock(**detail["clock"]))
+            newest[row["batch"]] = (row["generation"], read)
+    return [(batch, read) for batch, (_, read) in sorted(newest.items(), key=lambda entry: entry[0])]
 
 
 def _delta(table: Path, columns: Sequence[str], condition: pc.Expression) -> pa.Table:
@@ -153,17 +178,19 @@ def _delta(table: Path, columns: Sequence[str], condition: pc.Expression) -> pa.
         raise LakeError(f"{table}: cannot be read ({type(problem).__name__})") from None
 
 
-def _catch_up(folder: Path) -> dict[str, Any] | None:
+def _small_file(path: Path) -> dict[str, Any]:
     try:
-        return dict(json.loads((folder / "catch_up.json").read_bytes()))
+        return dict(json.loads(path.read_bytes()))
     except FileNotFoundError:
-        return None
+        return {}
     except (OSError, ValueError, TypeError):
-        raise LakeError(f"{folder / 'catch_up.json'}: damaged; put back the original file") from None
+        raise LakeError(f"{path}: damaged; put back the original file") from None
 
 
 def _static_versions(folder: Path) -> dict[str, int]:
-    return dict((_catch_up(folder) or {}).get("static", {}))
+    """Those of the live run, if it ever was one, else of the newest catch-up."""
+    live = _small_file(folder / "live.json")
+    return dict((live or _small_file(folder / "catch_up.json")).get("static", {}))
 
 
 def _local(uri: str) -> Path:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
 
 from dpsql.streaming.checkpoints import Checkpoint
+from dpsql.streaming.clocks import Clocks, hand_over, handed_over
 from dpsql.streaming.contributions import Contributions
 from dpsql.streaming.manifest import Manifest
 from dpsql.streaming.wire import ROW, STATE, StateFile, file_row, read_file_rows, to_arrow, to_pandas
@@ -31,7 +32,6 @@ class AdmissionStep:
     Args:
         files: where its state is.
         parameters: the plan's numbers.
-        clock: fixed for the whole start, so that a replayed micro-batch sees the same.
         key_buckets: contributions are labelled with the bucket of their key.
         arguments: how many argument columns a record has.
         pointers: sequence numbers of restored buckets that Spark does not know yet.
@@ -39,7 +39,6 @@ class AdmissionStep:
 
     files: BucketFiles
     parameters: BoundingParameters
-    clock: Clock
     key_buckets: int
     arguments: int
     pointers: Mapping[int, int]
@@ -60,12 +59,12 @@ class AdmissionStep:
         """A value for every output column that says nothing; never NULL."""
         return {name: b"" if kind == "BINARY" else 0 for name, kind in self.output.items()}
 
-    def run(self, bucket: int, frames: Iterable[pd.DataFrame], sequence: int | None) -> tuple[StateFile, pa.Table]:
+    def run(self, bucket: int, frames: Iterable[pd.DataFrame], sequence: int | None, clock: Clock) -> tuple[StateFile, pa.Table]:
         """Load, admit, store: the bucket's report and its contributions (with their key's `bucket`)."""
         records = _with_drop(to_arrow(frames, record_columns(self.arguments)))
         sequence = self.pointers.get(bucket, 0) if sequence is None else sequence
         before = self.files.load(bucket, sequence)["users"] if sequence else None
-        done = admit(before, records, self.clock, self.parameters)
+        done = admit(before, records, clock, self.parameters)
         size = 0
         if done.state.num_rows if before is None else not done.state.equals(before):
             sequence += 1
@@ -109,7 +108,7 @@ def admitted(records: DataFrame, step: AdmissionStep) -> DataFrame:
 def _spark_function(step: AdmissionStep) -> Callable[..., Iterator[pd.DataFrame]]:
     def bucket_of_users(key: tuple[int], frames: Iterable[pd.DataFrame], state: GroupState) -> Iterator[pd.DataFrame]:
         warnings.filterwarnings("ignore", category=FutureWarning)  # pandas 2 warns of Spark's own concatenations
-        file, rows = step.run(int(key[0]), frames, int(state.get[0]) if state.exists else None)
+        file, rows = step.run(int(key[0]), frames, int(state.get[0]) if state.exists else None, handed_over())
         if file.bytes:
             state.update((file.sequence,))
         if rows.num_rows:
@@ -127,28 +126,32 @@ class AdmissionSink:
         manifest: of this operator.
         contributions: the table.
         checkpoint: of this query; what it had read is listed beside the files.
-        clock: of this start; listed too.
+        clocks: of the micro-batches; listed too.
         count: told the drop counters of every micro-batch.
+        done: called with each micro-batch and its clock when its rows are there.
     """
 
     manifest: Manifest
     contributions: Contributions
     checkpoint: Checkpoint
-    clock: Clock
+    clocks: Clocks
     count: Callable[[Mapping[str, int]], None]
+    done: Callable[[int, Clock], None] = lambda batch, clock: None
 
     def __call__(self, frame: DataFrame, batch: int) -> None:
         """Commit one micro-batch; doing it again changes nothing."""
+        clock = self.clocks.of(batch)
+        hand_over(frame, clock)
         frame.persist()
         try:
             files = read_file_rows(frame)
             if any(file.bytes for file in files):
-                clock = {"closed_us": self.clock.closed_us, "latest_us": self.clock.latest_us}
-                self.manifest.commit(batch, files, {**self.checkpoint.position(batch), "clock": clock})
+                self.manifest.commit(batch, files, {**self.checkpoint.position(batch), "clock": asdict(clock)})
             rows = sum(file.counted["rows"] for file in files)
             if rows:
                 self.contributions.append(frame.where(f"kind = {ROW}"), batch, rows)
         finally:
             frame.unpersist()
+        self.done(batch, clock)
         for file in files:
             self.count(file.counted["drops"])

@@ -32,6 +32,15 @@ class Checkpoint:
         """The newest micro-batch that Spark has finished."""
         return max(_numbers(self.path / "commits"), default=None)
 
+    @property
+    def oldest_commit(self) -> int | None:
+        """The oldest finished micro-batch that Spark still remembers."""
+        return min(_numbers(self.path / "commits"), default=None)
+
+    def time_us(self, batch: int) -> int:
+        """The wall clock when a micro-batch was planned, as Spark recorded it: a repeated micro-batch has the same."""
+        return int(json.loads((self.path / "offsets" / str(batch)).read_text().splitlines()[1])["batchTimestampMs"]) * 1000
+
     def position(self, batch: int) -> dict[str, Any]:
         """What a micro-batch reads: the sources' end offsets, and for files the names of those that came in with it."""
         offsets = self._offsets(batch)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import pyarrow as pa
+from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as T
 
@@ -86,22 +87,54 @@ class Contributions:
         Returns:
             False if no row and no grid point lies between the last tick and this one: then nothing is written and nothing is due.
         """
-        offset_us, interval_us = self.plan.query.window.offset_us, self.plan.query.trigger_interval_us
         committed = delta_log.mark(self.path, self._tick)
         if committed is None or committed < number:
-            crossed = (closed_us - offset_us) // interval_us > (self.closed_us - offset_us) // interval_us
             ticked = delta_log.mark(self.path, self._ticked)
             rows = self.newest_batch is not None and (ticked is None or self.newest_batch >= ticked)
             # Rows alone are reason enough: ticks also tell which micro-batches were read under which clock.
-            if not (crossed or rows):
+            if not (self.crossed(self.closed_us, closed_us) or rows):
                 return False
-            neutral = {field.name: b"" if field.name == "key_bytes" else 0 for field in self.schema}
-            # The latest accepted event time rides along in a column that ticks do not use: `dpsql verify` needs it.
-            given = {"era": TICK_ERA, "kind": TICK, "batch": batch, "closed_us": closed_us, "window": latest_us}
-            ticks = [neutral | given | {"bucket": bucket} for bucket in range(self.key_buckets)]
-            marks = {self._tick: number, self._closed: closed_us, self._ticked: batch + 1}
-            delta_log.append(self.path, pa.Table.from_pylist(ticks, self.schema), marks)
+            self._write_ticks(batch, closed_us, latest_us, {self._tick: number, self._closed: closed_us})
         return True
+
+    def tick_by_clock(self, batch: int, closed_us: int, latest_us: int) -> int:
+        """The same in a live run, where time is what keeps ticks apart: one that is not later than the last changes nothing.
+
+        Returns:
+            The table's version.
+        """
+        self._write_ticks(batch, closed_us, latest_us, {self._closed: closed_us})
+        return DeltaTable(self.path).version()
+
+    def forget(self, before_us: int) -> int:
+        """Delete the rows of all eras whose windows had their last trigger before a time; the table is left without their files.
+
+        Returns:
+            How many eras went.
+        """
+        table = DeltaTable(self.path)
+        grid, horizon_us = self.plan.query.window, self.plan.horizon * self.plan.query.trigger_interval_us
+        # The newest window of era e starts at offset + (e + 1) * 64 * slide - slide.
+        last = (before_us - grid.offset_us - horizon_us + grid.slide_us) // (WINDOWS_PER_ERA * grid.slide_us) - 1
+        old = {int(entry["era"]) for entry in table.partitions()} - {TICK_ERA}
+        old = {era for era in old if era <= last}
+        if old:
+            # A condition on the partition alone: whole files are removed and none is written anew, which query 2 could not bear.
+            table.delete(f"era > {TICK_ERA} AND era <= {last}")
+            table.vacuum(retention_hours=0, dry_run=False, enforce_retention_duration=False)
+        return len(old)
+
+    def crossed(self, before_us: int, closed_us: int) -> bool:
+        """Whether a grid point lies after `before_us` and at or before `closed_us`."""
+        offset_us, interval_us = self.plan.query.window.offset_us, self.plan.query.trigger_interval_us
+        return (closed_us - offset_us) // interval_us > (before_us - offset_us) // interval_us
+
+    def _write_ticks(self, batch: int, closed_us: int, latest_us: int, marks: dict[str, int]) -> None:
+        neutral = {field.name: b"" if field.name == "key_bytes" else 0 for field in self.schema}
+        # The latest accepted event time rides along in a column that ticks do not use.
+        given = {"era": TICK_ERA, "kind": TICK, "batch": batch, "closed_us": closed_us, "window": latest_us}
+        ticks = [neutral | given | {"bucket": bucket} for bucket in range(self.key_buckets)]
+        delta_log.append(self.path, pa.Table.from_pylist(ticks, self.schema), {**marks, self._ticked: batch + 1})
 
     def stream(self, session: SparkSession) -> DataFrame:
         """All rows and ticks from the first commit on, in order of commits, without `era`.

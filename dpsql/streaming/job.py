@@ -1,9 +1,10 @@
-"""One start of a run: read what is stored, tick once, release; then everything stored is published up to the given time."""
+"""One start of a run. A catch-up reads what is stored, ticks once and releases; `dpsql.streaming.live` goes on for ever."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,15 +15,20 @@ from pyspark.sql import SparkSession
 from dpsql import public_groups
 from dpsql.compiled import Query
 from dpsql.errors import DpsqlError, InputError
-from dpsql.lake import Lake, Run
+from dpsql.lake import LIVE_FILE, Lake, Run
 from dpsql.ledger import Ledger
 from dpsql.operators import bounding_parameters, release_parameters
+from dpsql.running import exclusive, stop_requests
 from dpsql.secret import Secret
 from dpsql.streaming import admission, delta_log, preflight, release, sources
-from dpsql.streaming.catch_up import CatchUp, finish, latest_us, open_catch_up
+from dpsql.streaming.catch_up import CatchUp, finish, latest_us, open_catch_up, read_json
+from dpsql.streaming.clocks import Clocks, listed_clocks
 from dpsql.streaming.contributions import Contributions
 from dpsql.streaming.failures import translate
 from dpsql.streaming.histogram import Histogram
+from dpsql.streaming.live import VERSION as LIVE_VERSION
+from dpsql.streaming.live import LiveOptions
+from dpsql.streaming.live import live as follow_for_ever
 from dpsql.streaming.manifest import Manifest
 from dpsql.streaming.microbatches import Sink, drain, stop_on_signals
 from dpsql.streaming.preflight import Engine
@@ -57,11 +63,12 @@ def run(
     until_caught_up: bool,
     until_us: int | None = None,
     buckets: tuple[int, int] | None = None,
+    live: LiveOptions | None = None,
     progress: Listener | None = None,
     stop: threading.Event | None = None,
     ledger: Ledger | None = None,
 ) -> Summary:
-    """Run a query on Spark until its stored input is released.
+    """Run a query on Spark: until its stored input is released, or live until somebody asks to stop.
 
     Args:
         spark: from `dpsql.streaming.session.session`.
@@ -69,11 +76,12 @@ def run(
         run: from `dpsql.lake.open_run`: the run id and the name in the lake.
         lake: the lake.
         secret: the run's secret.
-        until_caught_up: read what is stored, tick once, release, return.
+        until_caught_up: read what is stored, tick once, release, return; else run live.
         until_us: close the grid up to here (microseconds since 1970 UTC); None is the wall clock at the first start of this catch-up.
         buckets: of users and of keys; None takes two per core at the run's first start.
+        live: of a live run.
         progress: told after every micro-batch.
-        stop: set it from another thread to stop after the running micro-batch, as Ctrl-C and SIGTERM do.
+        stop: set it from another thread to stop after the running micro-batch, as Ctrl-C, SIGTERM and `dpsql stop` do.
         ledger: the run's, from `open_run`; in its register is noted what is published. None only where nobody else sees the lake.
 
     Returns:
@@ -84,14 +92,16 @@ def run(
         ReleaseConflict: a published trigger would be published again with other rows.
         DpsqlError: Spark failed.
     """
-    if not until_caught_up:
-        raise InputError("running for ever is not available yet: add --until-caught-up")
+    if until_us is not None and not until_caught_up:
+        raise InputError("--until is for stored input: a live run releases every trigger when its time has come; add --until-caught-up")
     stop = stop or threading.Event()
-    with stop_on_signals(stop):
-        return _Job(spark, query, run, lake, secret, buckets, progress, stop, ledger).catch_up(until_us)
+    folder = Path(lake.private(run.name))
+    with exclusive(folder), stop_requests(folder, stop), stop_on_signals(stop):
+        job = Job(spark, query, run, lake, secret, buckets, progress, stop, ledger)
+        return job.catch_up(until_us) if until_caught_up else follow_for_ever(job, live or LiveOptions())
 
 
-class _Job:
+class Job:
     """The parts of one start, put together after the checks."""
 
     def __init__(
@@ -114,17 +124,18 @@ class _Job:
         self.engine = preflight.open_engine(self.folder, buckets, default)
         self.tables = self._tables()
         self.tally = Tally(progress)
+        self._release_query: tuple[Any, Sink] | None = None
 
     def catch_up(self, until_us: int | None) -> Summary:
         """Check, read, tick, release."""
-        self._check()
+        self.check()
         contributions = self.tables.contributions
-        catch_up = open_catch_up(self.folder, until_us, contributions.closed_us, self._static_versions())
+        catch_up = open_catch_up(self.folder, until_us, contributions.closed_us, self.static_versions())
         if not self._admit(catch_up):
             return self.tally.summary(stopped=True)
         newest = self.engine.checkpoint(admission.OPERATOR).newest_commit
         due = contributions.tick(catch_up.number, -1 if newest is None else newest, catch_up.until_us, self._latest(catch_up))
-        if due and (self.stop.is_set() or not self._release()):
+        if due and (self.stop.is_set() or not self.release()):
             return self.tally.summary(stopped=True)
         finish(self.folder, catch_up)
         self.tally.stage = "done"
@@ -143,7 +154,8 @@ class _Job:
             f"{run_id}/release/g{generation}/rows",
         )
 
-    def _check(self) -> None:
+    def check(self) -> None:
+        """Refuse a lake, checkpoints or a source that do not belong together."""
         tables = self.tables
         marks = {
             admission.OPERATOR: [tables.admission.newest_batch, tables.contributions.newest_batch],
@@ -159,36 +171,53 @@ class _Job:
         if self.register:
             self.register.publishing(self.run.run_id, str(self.folder), closed_us)
 
-    def _static_versions(self) -> dict[str, int]:
+    def static_versions(self) -> dict[str, int]:
+        """The versions of the Delta static tables to read: those that a live run began with, else the newest."""
+        begun = read_json(self.folder / LIVE_FILE, LIVE_VERSION)
+        if begun is not None:
+            return {str(name): int(version) for name, version in begun["static"].items()}
         named = {name: self.query.sources[name] for name in self.query.parsed.static_sources}
         return {name: DeltaTable(source.path).version() for name, source in named.items() if source.format == "delta" and source.path}
 
     def _admit(self, catch_up: CatchUp) -> bool:
         """Query 1."""
+        clock = Clock(self.tables.contributions.closed_us, self._latest(catch_up))
+        with self.admission_query(catch_up.static) as frame:
+            sink = self.admission_sink(Clocks(listed_clocks(self.tables.admission), lambda batch: clock))
+            return self.drain(admission.OPERATOR, frame, self.remembering(admission.OPERATOR, sink), self.was_read)
+
+    @contextmanager
+    def admission_query(self, static: Mapping[str, int], live: bool = False) -> Iterator[Any]:
+        """Query 1 as a frame, to be started inside; every table of the run is there.
+
+        Args:
+            static: versions of the Delta static tables.
+            live: the source may still be empty, and few reports are kept.
+        """
         users, keys = self.engine.buckets
         session = run_session(self.spark, users)
-        tables = sources.register(session, self.query.parsed, self.query.sources, catch_up.static)
+        tables = sources.register(session, self.query.parsed, self.query.sources, static, may_be_empty=live)
         given = records(session, self.plan, self.secret.salt(self.run.run_id), users)
         self.public = self._public(session)
-        histogram = Histogram(self.histogram_path, self.tables.histogram_application, self.plan, given.key_types)
-        self._create(histogram)
-        closed_us = self.tables.contributions.closed_us
+        self.histogram = Histogram(self.histogram_path, self.tables.histogram_application, self.plan, given.key_types)
+        self._create(self.histogram)
         step = admission.AdmissionStep(
             BucketFiles(self.engine.state_root, admission.OPERATOR, users, self.engine.generation, admission.TABLES),
             bounding_parameters(self.plan, self.public),
-            Clock(closed_us, self._latest(catch_up)),
             keys,
             len(self.plan.arguments),
             {},
         )
-        checkpoint = self.engine.checkpoint(admission.OPERATOR)
-        sink = admission.AdmissionSink(self.tables.admission, self.tables.contributions, checkpoint, step.clock, self.tally.add_dropped)
-        self.histogram = histogram
         try:
-            return self._drain(admission.OPERATOR, admission.admitted(given.frame, step), sink, self._was_read)
+            yield admission.admitted(given.frame, step)
         finally:
             for table in tables:
                 table.unpersist()
+
+    def admission_sink(self, clocks: Clocks, done: Callable[[int, Clock], None] = lambda batch, clock: None) -> Sink:
+        """The sink of query 1."""
+        tables, checkpoint = self.tables, self.engine.checkpoint(admission.OPERATOR)
+        return admission.AdmissionSink(tables.admission, tables.contributions, checkpoint, clocks, self.tally.add_dropped, done)
 
     def _public(self, session: SparkSession) -> PublicGroups | None:
         """The public groups, computed at the run's first start and kept with it."""
@@ -209,9 +238,17 @@ class _Job:
         self.tables.admission.create()
         histogram.create()
 
-    def _release(self) -> bool:
-        """Query 2."""
-        self.tally.stage = "releasing"
+    def release(self) -> bool:
+        """Run query 2 until everything in `contributions` is released; False if stopped before."""
+        stage, self.tally.stage = self.tally.stage, "releasing"
+        if self._release_query is None:
+            self._release_query = self._make_release_query()
+        frame, sink = self._release_query
+        done = self.drain(release.OPERATOR, frame, sink, lambda report: self.tally.tell())
+        self.tally.stage = stage
+        return done
+
+    def _make_release_query(self) -> tuple[Any, Sink]:
         keys = self.engine.buckets[1]
         session = run_session(self.spark, keys)
         step = release.ReleaseStep(
@@ -224,24 +261,39 @@ class _Job:
         )
         checkpoint = self.engine.checkpoint(release.OPERATOR)
         sink = release.ReleaseSink(self.tables.release, self.histogram, checkpoint, self.tally.add_published, self._publishing)
-        stream = self.tables.contributions.stream(session)
-        return self._drain(release.OPERATOR, release.released(stream, step), sink, lambda report: self.tally.tell())
+        frame = release.released(self.tables.contributions.stream(session), step)
+        return frame, self.remembering(release.OPERATOR, sink)
 
-    def _drain(self, operator: str, frame: Any, sink: Sink, told: Callable[[Any], None]) -> bool:
-        def remembering(batch_frame: Any, batch: int) -> None:
-            # Before the first commit: from then on another checkpoint must not pass for this one.
-            self.engine.remember_query(operator)
-            sink(batch_frame, batch)
+    def remembering(self, operator: str, sink: Sink) -> Sink:
+        """A sink that first records whose checkpoint this is: from the first commit on, another must not pass for it."""
+        recorded = False
 
-        path = self.engine.checkpoint(operator).path
+        def remember(frame: Any, batch: int) -> None:
+            nonlocal recorded
+            if not recorded:
+                self.engine.remember_query(operator)
+                recorded = True
+            sink(frame, batch)
+
+        return remember
+
+    def drain(self, operator: str, frame: Any, sink: Sink, told: Callable[[Any], None]) -> bool:
+        """Hand every stored micro-batch of a query to its sink; False if stopped before."""
+        with self.failing(operator):
+            return drain(frame, sink, self.engine.checkpoint(operator), self.stop, told)
+
+    @contextmanager
+    def failing(self, operator: str) -> Iterator[None]:
+        """Inside, what Spark raises is told in our words."""
         try:
-            return drain(frame, remembering, path, self.stop, told)
+            yield
         except DpsqlError:
             raise
         except Exception as problem:
             raise translate(problem, self.query.source.name, f"the {operator} query") from None
 
-    def _was_read(self, report: Any) -> None:
+    def was_read(self, report: Any) -> None:
+        """A micro-batch of query 1 is finished."""
         counted = observed(report)
         self.tally.records += int(report.numInputRows)
         self.tally.rate = float(report.processedRowsPerSecond or 0.0)
@@ -252,4 +304,4 @@ class _Job:
         self.tally.tell(warning if malformed > source.max_malformed else None)
 
 
-__all__ = ["Engine", "run"]
+__all__ = ["Engine", "LiveOptions", "run"]

@@ -78,13 +78,18 @@ class Manifest:
         rows.append(self._row(batch, BATCH_ROW, 0, sum(file.bytes for file in written), detail))
         delta_log.append(self.path, pa.Table.from_pylist(rows, SCHEMA), {self._application: batch})
 
-    def batches(self) -> dict[int, dict[str, Any]]:
-        """Batch -> its `detail`, of every micro-batch listed."""
+    def batches(self, batch: int | None = None) -> dict[int, dict[str, Any]]:
+        """Batch -> its `detail`, of every micro-batch listed or of one of them."""
         if self.newest_batch is None:
             return {}
-        mine = (pc.field("operator") == self.operator) & (pc.field("generation") == self.generation) & (pc.field("bucket") == BATCH_ROW)
-        table = DeltaTable(self.path).to_pyarrow_dataset().to_table(["batch", "detail"], filter=mine)
+        wanted = self._mine & (pc.field("bucket") == BATCH_ROW)
+        wanted = wanted if batch is None else wanted & (pc.field("batch") == batch)
+        table = DeltaTable(self.path).to_pyarrow_dataset().to_table(["batch", "detail"], filter=wanted)
         return {row["batch"]: json.loads(row["detail"]) for row in table.to_pylist()}
+
+    @property
+    def _mine(self) -> pc.Expression:
+        return (pc.field("operator") == self.operator) & (pc.field("generation") == self.generation)
 
     @property
     def _application(self) -> str:

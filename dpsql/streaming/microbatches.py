@@ -1,27 +1,34 @@
-"""Run one streaming query until its stored input is drained, or until somebody asks to stop."""
+"""Run one streaming query until its stored input is drained, or for ever; and stop it between two micro-batches."""
 
 from __future__ import annotations
 
+import contextlib
+import queue
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
+from datetime import datetime
 from types import FrameType
 from typing import Any
 
 from pyspark.sql import DataFrame
-from pyspark.sql.streaming import StreamingQuery
+from pyspark.sql.streaming import StreamingQuery, StreamingQueryListener
+
+from dpsql.streaming.checkpoints import Checkpoint
 
 Sink = Callable[[DataFrame, int], None]
 POLL_SECONDS = 0.1
+COMMIT_SECONDS = 30
+"""How long Spark may take to note that a micro-batch is finished; one that is not noted is repeated at the next start."""
 
 
 class _Stopped(Exception):
     """Raised between micro-batches to end a query that was asked to stop."""
 
 
-def drain(frame: DataFrame, sink: Sink, checkpoint: Path, stop: threading.Event, told: Callable[[Any], None]) -> bool:
+def drain(frame: DataFrame, sink: Sink, checkpoint: Checkpoint, stop: threading.Event, told: Callable[[Any], None]) -> bool:
     """Hand every micro-batch of the stored input to a sink.
 
     Args:
@@ -37,31 +44,133 @@ def drain(frame: DataFrame, sink: Sink, checkpoint: Path, stop: threading.Event,
     Raises:
         Exception: whatever the sink raised, itself; else what Spark raised.
     """
-    failures: list[BaseException] = []
-
-    def guarded(batch_frame: DataFrame, batch: int) -> None:
-        try:
-            if stop.is_set():
-                raise _Stopped
-            sink(batch_frame, batch)
-        except BaseException as problem:
-            failures.append(problem)
-            raise
-
-    query = frame.writeStream.foreachBatch(guarded).option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start()
+    guard = _Guard(sink, stop)
+    query = _writer(frame, guard, checkpoint).trigger(availableNow=True).start()
     reports = _Reports(query, told)
     try:
-        while not query.awaitTermination(POLL_SECONDS):  # type: ignore[arg-type]
+        while not query.awaitTermination(POLL_SECONDS):
             reports.pass_on()
     except BaseException as problem:
         reports.pass_on()
-        if any(isinstance(failure, _Stopped) for failure in failures):
+        if guard.stopped:
             return False
         if query.isActive:
             query.stop()
-        raise (failures[0] if failures else problem) from None
+        raise (guard.failure or problem) from None
     reports.pass_on()
     return True
+
+
+class Following:
+    """A query that runs for ever: polls its source at every multiple of an interval, and has a micro-batch when there is something new.
+
+    Args:
+        frame, sink, checkpoint, stop, told: as in `drain`.
+        interval_us: of the polls, in microseconds, at multiples of it since 1970.
+    """
+
+    def __init__(
+        self,
+        frame: DataFrame,
+        sink: Sink,
+        checkpoint: Checkpoint,
+        stop: threading.Event,
+        told: Callable[[Any], None],
+        interval_us: int,
+    ) -> None:
+        self._guard, self._checkpoint, self._told = _Guard(sink, stop), checkpoint, told
+        self._listener = _Listener()
+        self._streams = frame.sparkSession.streams
+        self._streams.addListener(self._listener)
+        trigger = f"{interval_us} microseconds"
+        self._query = _writer(frame, self._guard, checkpoint).trigger(processingTime=trigger).start()
+
+    @property
+    def idle_since_us(self) -> int:
+        """When the newest poll that found nothing new began; microseconds."""
+        return self._listener.idle_us
+
+    def check(self) -> None:
+        """Pass on Spark's reports.
+
+        Raises:
+            Exception: whatever the sink raised, itself; else what Spark raised.
+        """
+        while True:
+            try:
+                self._told(self._listener.reports.get_nowait())
+            except queue.Empty:
+                break
+        if not self._query.isActive and not self._guard.stopped:
+            raise self._guard.failure or self._query.exception() or RuntimeError("the query has ended")
+
+    def finish(self) -> None:
+        """Let the running micro-batch finish and end the query; `stop` is set, so that no other begins."""
+        self._guard.stop.set()
+        limit = time.monotonic() + COMMIT_SECONDS
+        while self._query.isActive and (self._guard.working or not self._noted()):
+            time.sleep(POLL_SECONDS)
+            if not self._guard.working and time.monotonic() > limit:
+                break
+        with contextlib.suppress(Exception):  # it has stopped by itself, or failed after the last check: nothing is half done
+            self._query.stop()
+        self._streams.removeListener(self._listener)
+
+    def _noted(self) -> bool:
+        newest = self._checkpoint.newest_commit
+        return self._guard.newest is None or (newest is not None and newest >= self._guard.newest)
+
+
+class _Guard:
+    """Around a sink: begins no micro-batch once a stop is asked for, and keeps what the sink raised."""
+
+    def __init__(self, sink: Sink, stop: threading.Event) -> None:
+        self._sink, self.stop = sink, stop
+        self.failure: BaseException | None = None
+        self.stopped, self.working = False, False
+        self.newest: int | None = None
+
+    def __call__(self, frame: DataFrame, batch: int) -> None:
+        self.working = True
+        try:
+            if self.stop.is_set():
+                self.stopped = True
+                raise _Stopped
+            self._sink(frame, batch)
+            self.newest = batch
+        except BaseException as problem:
+            self.failure = self.failure or problem
+            raise
+        finally:
+            self.working = False
+
+
+class _Listener(StreamingQueryListener):
+    """Collects Spark's reports of one session's query."""
+
+    def __init__(self) -> None:
+        self.reports: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self.idle_us = -(1 << 62)
+
+    def onQueryStarted(self, event: Any) -> None:
+        """Nothing to do."""
+
+    def onQueryProgress(self, event: Any) -> None:
+        """A micro-batch is finished."""
+        if "addBatch" in event.progress.durationMs:
+            self.reports.put(event.progress)
+
+    def onQueryIdle(self, event: Any) -> None:
+        """A poll has found nothing new."""
+        began = datetime.fromisoformat(event.timestamp.replace("Z", "+00:00"))
+        self.idle_us = max(self.idle_us, round(began.timestamp() * 1_000_000))
+
+    def onQueryTerminated(self, event: Any) -> None:
+        """Nothing to do."""
+
+
+def _writer(frame: DataFrame, guard: _Guard, checkpoint: Checkpoint) -> Any:
+    return frame.writeStream.foreachBatch(guard).option("checkpointLocation", str(checkpoint.path))
 
 
 class _Reports:

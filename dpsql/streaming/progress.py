@@ -12,7 +12,7 @@ class Progress:
     """One report.
 
     Args:
-        stage: `reading`, `releasing` or `done`.
+        stage: `reading` (stored input), `running` (live), `releasing` or `done`.
         records: records read so far by this start.
         records_per_second: of the newest micro-batch.
         triggers: triggers published so far by this start.

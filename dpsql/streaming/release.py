@@ -162,7 +162,8 @@ class ReleaseSink:
                 self.publishing(closed)
             if any(file.bytes for file in files):
                 self.manifest.commit(batch, files, {**self.checkpoint.position(batch), "closed_us": closed})
-                self._closed[batch] = closed
+                # Micro-batches come in order and never close less: the newest two are enough, also when one is repeated.
+                self._closed = dict(sorted({**self._closed, batch: closed}.items())[-2:])
             new = {pair: rows for pair, rows in pairs.items() if pair not in known}
             if new:
                 self.histogram.publish(released_rows, batch, sum(new.values()), known)

@@ -37,7 +37,9 @@ FORCED = ("mode", "columnnameofcorruptrecord", "ignoremissingfiles", "ignorecorr
 FileVersions = Mapping[str, int]
 
 
-def register(session: SparkSession, query: ParsedQuery, sources: Mapping[str, Source], versions: FileVersions) -> list[DataFrame]:
+def register(
+    session: SparkSession, query: ParsedQuery, sources: Mapping[str, Source], versions: FileVersions, may_be_empty: bool = False
+) -> list[DataFrame]:
     """Make every source of the query a temporary view under its own name.
 
     Args:
@@ -45,6 +47,7 @@ def register(session: SparkSession, query: ParsedQuery, sources: Mapping[str, So
         query: the parsed query.
         sources: all declared sources.
         versions: table versions of Delta static tables, as pinned when this catch-up was first started.
+        may_be_empty: a folder of the stream that declares its schema may be empty still.
 
     Returns:
         The static tables, kept in memory or on disk until they are unpersisted.
@@ -52,21 +55,21 @@ def register(session: SparkSession, query: ParsedQuery, sources: Mapping[str, So
     Raises:
         DataError: a source is missing, empty or unreadable.
     """
-    within_calendar(stream(session, sources[query.stream])).createOrReplaceTempView(query.stream)
+    within_calendar(stream(session, sources[query.stream], may_be_empty)).createOrReplaceTempView(query.stream)
     tables = [static(session, sources[name], versions.get(name)) for name in query.static_sources]
     for name, table in zip(query.static_sources, tables, strict=True):
         table.createOrReplaceTempView(name)
     return tables
 
 
-def stream(session: SparkSession, source: Source) -> DataFrame:
+def stream(session: SparkSession, source: Source, may_be_empty: bool = False) -> DataFrame:
     """The source as a stream of columns; malformed lines are counted (metric `dpsql_malformed`) and left out.
 
     Raises:
         DataError: the path does not exist, holds no files, or cannot be read.
     """
     if source.format in FILES:
-        return _files(session, source)
+        return _files(session, source, may_be_empty)
     if source.format == "kafka":
         return _kafka(session, source)
     return _load(session.readStream.format(source.format).options(**dict(source.options)), source, source.path)
@@ -98,7 +101,7 @@ def within_calendar(frame: DataFrame) -> DataFrame:
     return frame.selectExpr(*listed)
 
 
-def _files(session: SparkSession, source: Source) -> DataFrame:
+def _files(session: SparkSession, source: Source, may_be_empty: bool) -> DataFrame:
     path = _existing(session, source)
     # Whatever the user gives: no record may stop the job, and none may vanish uncounted.
     options = {name: value for name, value in source.options if name.lower() not in FORCED} | {"ignoreMissingFiles": "false"}
@@ -112,7 +115,7 @@ def _files(session: SparkSession, source: Source) -> DataFrame:
         options["maxColumns"] = str(CSV_COLUMNS)
     reader = session.read.format(source.format).options(**options)
     known = _load(reader.schema(schema) if schema else reader, source, path)
-    if not known.inputFiles():
+    if not (may_be_empty and schema) and not known.inputFiles():
         raise DataError(f"source {source.name!r}: no files in {source.path}")
     if not set_by_user & {"maxfilespertrigger", "maxbytespertrigger"}:
         options["maxFilesPerTrigger"] = str(BATCH_FILES)

@@ -120,7 +120,9 @@ def test_what_the_user_can_mend_is_exit_code_2(work: Path) -> None:
     refused("try", "views.sql", "--input", "none.parquet", says="no such file or folder")
     refused("try", "views.sql", "--input", "vists=views.sql", says="no such source: the query reads visits")
     refused("try", "views.sql", "--input", "views.sql", "--output", "x.csv", says="must end in .parquet")
-    refused("run", "views.sql", "--lake", "lake", says="live mode is not available yet: add --until-caught-up")
+    refused("run", "views.sql", "--lake", "lake", "--until", "2026-01-31", says="--until needs --until-caught-up")
+    refused("run", "views.sql", "--lake", "lake", "--interval", "soon", says="write it like '30 seconds'")
+    refused("run", "views.sql", "--lake", "lake", "--retention", "0 days", says="write it like '30 seconds'")
     refused("run", "views.sql", says="--lake")
     refused("run", "views.sql", "--lake", "lake", "--until", "soon", says="write it like 2026-01-31")
     refused("show", "views", "--lake", "lake", says="no query 'views' in lake")
@@ -232,7 +234,7 @@ def test_run_binds_the_name_and_hands_everything_over(work: Path, monkeypatch: p
         return Summary(records=1234, triggers=2, rows=3, dropped={"malformed": 1})
 
     monkeypatch.setitem(sys.modules, "dpsql.streaming.session", SimpleNamespace(session=start))
-    monkeypatch.setitem(sys.modules, "dpsql.streaming.job", SimpleNamespace(run=job))
+    monkeypatch.setitem(sys.modules, "dpsql.streaming.job", SimpleNamespace(run=job, LiveOptions=lambda *_: None))
     monkeypatch.setattr(run_query, "spark_properties", lambda _: {})
     flags = ("views.sql", "--lake", "lake", "--until-caught-up", "--until", "1970-01-02", "--buckets", "4")
     result = dp("run", *flags)
@@ -252,7 +254,7 @@ def test_ctrl_c_ends_a_run_with_success(work: Path, monkeypatch: pytest.MonkeyPa
         os.kill(os.getpid(), 15)  # SIGTERM works alike
 
     monkeypatch.setitem(sys.modules, "dpsql.streaming.session", SimpleNamespace(session=lambda *_: SimpleNamespace(stop=lambda: None)))
-    monkeypatch.setitem(sys.modules, "dpsql.streaming.job", SimpleNamespace(run=job))
+    monkeypatch.setitem(sys.modules, "dpsql.streaming.job", SimpleNamespace(run=job, LiveOptions=lambda *_: None))
     monkeypatch.setattr(run_query, "spark_properties", lambda _: {})
     result = dp("run", "views.sql", "--lake", "lake", "--until-caught-up")
     assert result.exit_code == 0

@@ -20,7 +20,7 @@ MAX_LINES = 400
 
 # A package that is named here may be imported in these places only.
 PLACES = {
-    "pyspark": ("dpsql/streaming",),
+    "pyspark": ("dpsql/streaming", "dpsql/__init__.py"),
     "delta": ("dpsql/streaming",),
     "py4j": ("dpsql/streaming",),
     "duckdb": ("dpsql/local",),

@@ -1,0 +1,112 @@
+"""Who works on a run: one process at a time, and any other may ask it to stop."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from dpsql.errors import LakeError
+
+LOCK_FILE = "running.json"
+STOP_FILE = "stop"
+POLL_SECONDS = 0.3
+
+
+@contextmanager
+def exclusive(folder: Path) -> Iterator[None]:
+    """While inside, no other process on this machine may work on the run. The lock ends with the process, however it ends.
+
+    Args:
+        folder: the run's private folder.
+
+    Raises:
+        LakeError: somebody else is at work.
+    """
+    descriptor = os.open(folder / LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise LakeError(f"query {folder.name!r} is running already ({_who(folder)}); end that with `dpsql stop`, or wait") from None
+        os.truncate(descriptor, 0)
+        os.write(descriptor, json.dumps({"process": os.getpid(), "host": socket.gethostname()}).encode())
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def is_running(folder: Path) -> bool:
+    """Whether a process on this machine works on the run."""
+    try:
+        descriptor = os.open(folder / LOCK_FILE, os.O_RDONLY)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
+
+
+def ask_to_stop(folder: Path, wait_seconds: float) -> bool:
+    """Ask the process that works on a run to end after its micro-batch.
+
+    Args:
+        folder: the run's private folder.
+        wait_seconds: how long to wait until it has ended.
+
+    Returns:
+        Whether it has ended.
+
+    Raises:
+        LakeError: nobody works on the run.
+    """
+    if not is_running(folder):
+        raise LakeError(f"query {folder.name!r} is not running")
+    (folder / STOP_FILE).touch(mode=0o600)
+    limit = time.monotonic() + wait_seconds
+    while is_running(folder):
+        if time.monotonic() > limit:
+            return False
+        time.sleep(POLL_SECONDS)
+    return True
+
+
+@contextmanager
+def stop_requests(folder: Path, stop: threading.Event) -> Iterator[None]:
+    """While inside, a request to stop sets `stop`; requests from before are forgotten."""
+    request = folder / STOP_FILE
+    request.unlink(missing_ok=True)
+    left = threading.Event()
+
+    def watch() -> None:
+        while not left.wait(POLL_SECONDS):
+            if request.exists():
+                stop.set()
+                return
+
+    watcher = threading.Thread(target=watch, name="dpsql-stop", daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        left.set()
+        watcher.join()
+        request.unlink(missing_ok=True)
+
+
+def _who(folder: Path) -> str:
+    try:
+        given = json.loads((folder / LOCK_FILE).read_bytes())
+        return f"process {int(given['process'])} on {given['host']}"
+    except (OSError, ValueError, KeyError, TypeError):
+        return "another process"

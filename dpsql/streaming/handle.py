@@ -1,0 +1,82 @@
+"""A run at work in a thread of this process: what `dpsql.start` gives back."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from dpsql.compiled import Query
+from dpsql.lake import Lake, open_run
+from dpsql.ledger import Ledger
+from dpsql.secret import Secret
+from dpsql.streaming.job import run
+from dpsql.streaming.progress import Progress, Summary
+
+
+class Handle:
+    """A started run. It ends by itself when its stored input is released, or when `stop` is called; its errors are raised by `wait`."""
+
+    def __init__(
+        self, spark: SparkSession, query: Query, lake: Lake, name: str, secret: Secret, ledger: Ledger, options: dict[str, Any]
+    ) -> None:
+        opened = open_run(lake, name, query, secret, ledger, query.source)
+        self.name, self.run_id = name, opened.run_id
+        self._stop = threading.Event()
+        self._progress: Progress | None = None
+        self._summary: Summary | None = None
+        self._failure: BaseException | None = None
+
+        def work() -> None:
+            try:
+                self._summary = run(spark, query, opened, lake, secret, progress=self._told, stop=self._stop, **options)
+            except BaseException as problem:
+                self._failure = problem
+
+        self._thread = threading.Thread(target=work, name=f"dpsql-{name}", daemon=True)
+        self._thread.start()
+
+    @property
+    def running(self) -> bool:
+        """Whether it is still at work."""
+        return self._thread.is_alive()
+
+    @property
+    def progress(self) -> Progress | None:
+        """The newest report; None before the first."""
+        return self._progress
+
+    def wait(self, seconds: float | None = None) -> Summary | None:
+        """Wait for its end.
+
+        Args:
+            seconds: at most so long; None: for ever.
+
+        Returns:
+            What it did, or None if it is still at work.
+
+        Raises:
+            DpsqlError: what has ended it.
+        """
+        self._thread.join(seconds)
+        if self._failure is not None:
+            raise self._failure
+        return self._summary
+
+    def stop(self) -> Summary:
+        """End it after its micro-batch and wait for that.
+
+        Raises:
+            DpsqlError: what has ended it before.
+        """
+        self._stop.set()
+        summary = self.wait()
+        assert summary is not None
+        return summary
+
+    def _told(self, report: Progress) -> None:
+        self._progress = report
+
+
+__all__ = ["Handle"]

@@ -1,0 +1,212 @@
+"""Live runs on Spark: broken off and started again, ended by SIGTERM and `dpsql stop`, and what they publish."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import dpsql
+from benchmarks.soak import Generator, Job
+from dpsql.config import Source, Sources
+from dpsql.errors import DpsqlError, LakeError
+from dpsql.lake import Lake, list_queries, read_histogram, read_run
+from dpsql.ledger import Ledger
+from dpsql.local.verification import verify_run
+from dpsql.running import exclusive
+from dpsql.secret import Secret
+from dpsql.streaming.contributions import Contributions
+from dpsql.streaming.histogram import Histogram
+from dpsql.streaming.live import LiveOptions
+from dpsql.streaming.manifest import Manifest
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+TRIGGER, WINDOW, HORIZON = 2, 4, 4
+SQL = f"""
+SELECT WITH DIFFERENTIAL_PRIVACY OPTIONS (
+    epsilon = 20, delta = 1e-6, privacy_unit_column = user_id, max_rows_contributed = 4, trigger_interval = '{TRIGGER} seconds',
+    allowed_lateness = '{HORIZON * TRIGGER - WINDOW} seconds')
+  page, COUNT(*) AS views FROM visits GROUP BY window(ts, '{WINDOW} seconds'), page
+"""
+PATIENCE = 400
+"""Seconds; a busy machine is slow, and only a test that fails waits for so long."""
+POINTS: list[tuple[Any, str]] = [(Manifest, "commit"), (Contributions, "append"), (Contributions, "tick_by_clock"), (Histogram, "publish")]
+
+
+class BrokenOff(DpsqlError):
+    pass
+
+
+@dataclass
+class Case:
+    """One live query over a folder that a thread fills while `writing` is set."""
+
+    spark: SparkSession
+    folder: Path
+    lake: Lake
+    query: dpsql.Query
+    secret: Secret
+    ledger: Ledger
+    writing: threading.Event
+    over: threading.Event
+
+    def start(self, **options: Any) -> Any:
+        if not options:
+            options = {"live": LiveOptions(interval_us=500_000)}
+        options |= {"buckets": (2, 2)}
+        return dpsql.start(self.spark, self.query, str(self.lake.root), "visits", self.secret, self.ledger, **options)
+
+    def fill(self) -> None:
+        number = 0
+        while not self.over.wait(0.4):
+            if self.writing.is_set():
+                number += 1
+                now = datetime.fromtimestamp(time.time(), UTC).isoformat()
+                lines = [json.dumps({"user_id": f"u{number % 3}-{i}", "ts": now, "page": f"p{i % 2}"}) for i in range(150)]
+                (self.folder / f".{number:05d}").write_text("\n".join(lines))
+                (self.folder / f".{number:05d}").rename(self.folder / f"{number:05d}.json")
+
+    def rows(self) -> list[tuple[int, int, str]]:
+        """(window second, trigger, page) of every published row."""
+        try:
+            table = read_histogram(self.lake, "visits")
+        except LakeError:
+            return []
+        seconds = [round(start.timestamp()) for start in table["window_start"].to_pylist()]
+        return sorted(zip(seconds, table["trigger"].to_pylist(), table["page"].to_pylist(), strict=True))
+
+
+@pytest.fixture
+def case(spark: SparkSession, tmp_path: Path) -> Iterator[Case]:
+    folder = tmp_path / "visits"
+    folder.mkdir()
+    source = Source(
+        name="visits",
+        format="json",
+        path=str(folder),
+        schema="user_id STRING, ts TIMESTAMP, page STRING",
+        event_time="ts",
+        privacy_unit=("user_id",),
+        max_users=1000,
+        max_keys=1000,
+    )
+    query, secret = dpsql.compile(SQL, Sources((source,))), Secret(bytes(range(32)))
+    made = Case(spark, folder, Lake(tmp_path / "lake"), query, secret, Ledger(tmp_path / "ledger"), threading.Event(), threading.Event())
+    made.writing.set()
+    writer = threading.Thread(target=made.fill, daemon=True)
+    writer.start()
+    yield made
+    made.over.set()
+    writer.join()
+
+
+def until(reached: Callable[[], Any], seconds: float = PATIENCE) -> None:
+    limit = time.monotonic() + seconds
+    while not reached():
+        assert time.monotonic() < limit, "waited in vain"
+        time.sleep(0.2)
+
+
+def no_trigger_is_lost_or_doubled(rows: list[tuple[int, int, str]]) -> None:
+    """A key that has appeared in a window is there at every later trigger of it, up to the newest grid point."""
+    assert rows and len(set(rows)) == len(rows)
+    newest = max(window + trigger * TRIGGER for window, trigger, _ in rows)
+    for window, page in {(window, page) for window, _, page in rows}:
+        triggers = sorted(trigger for w, trigger, p in rows if (w, p) == (window, page))
+        last = min(HORIZON, (newest - window) // TRIGGER)
+        assert triggers == list(range(triggers[0], last + 1)), (window, page)
+
+
+def test_broken_off_anywhere_and_started_again(case: Case) -> None:
+    for turn, (owner, name) in enumerate(POINTS):
+        original, calls = getattr(owner, name), 0
+
+        def broken(*given: Any, _original: Any = original, _after: bool = turn % 2 == 0, **named: Any) -> Any:
+            nonlocal calls
+            calls += 1
+            if calls == 3 and not _after:
+                raise BrokenOff
+            done = _original(*given, **named)
+            if calls == 3:
+                raise BrokenOff
+            return done
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(owner, name, broken)
+            with pytest.raises(BrokenOff):
+                case.start().wait(PATIENCE)
+    handle = case.start()
+    count = len(case.rows())
+    until(lambda: len(case.rows()) > count + 8)
+    case.writing.clear()
+    quiet = time.time()
+    # Silence: the windows of the last records are released to their last trigger
+    until(lambda: max(window + trigger * TRIGGER for window, trigger, _ in case.rows()) > quiet + TRIGGER)
+    assert handle.running and handle.progress.rows > 0
+    assert [listed.state for listed in list_queries(case.lake)] == ["running"]
+    version = handle.progress.triggers
+    time.sleep(HORIZON * TRIGGER)
+    assert handle.stop().stopped
+    assert [listed.state for listed in list_queries(case.lake)] == ["stopped"]
+    no_trigger_is_lost_or_doubled(case.rows())
+    assert version > 0
+    # A catch-up in between, then live again, then a time to come
+    case.writing.set()
+    assert not case.start(until_caught_up=True).wait(PATIENCE).stopped
+    handle = case.start()
+    count = len(case.rows())
+    until(lambda: len(case.rows()) > count + 4)
+    handle.stop()
+    found = verify_run(case.lake, "visits", read_run(case.lake, "visits"), case.query, case.secret)
+    assert found.identical and found.published > 20
+    case.start(until_caught_up=True, until_us=(time.time_ns() // 1000) + 3_600_000_000).wait(PATIENCE)
+    with pytest.raises(LakeError, match="which is still to come: a live run would drop every record"):
+        case.start().wait(PATIENCE)
+    with exclusive(Path(case.lake.private("visits"))), pytest.raises(LakeError, match="is running already"):
+        case.start().wait(PATIENCE)
+
+
+@pytest.mark.jvm
+def test_sigterm_start_again_and_stop(tmp_path: Path) -> None:
+    """The command itself, in its own process, on the stream of the soak."""
+    job = Job(tmp_path, TRIGGER, WINDOW, HORIZON, interval=1)
+    generator = Generator(tmp_path / "visits", 400, (10_000, 0))
+    lake = Lake(tmp_path / "lake")
+
+    def newest() -> float:
+        try:
+            return max(time.timestamp() for time in read_histogram(lake, "soak")["trigger_time"].to_pylist())
+        except (LakeError, ValueError):
+            return 0.0
+
+    generator.start()
+    job.start()
+    try:
+        until(lambda: newest() > 0 or job.process.poll() is not None)
+        assert job.terminate() == 0, job.log.read_text()
+        before = newest()
+        job.start()
+        until(lambda: newest() > before + 3 * TRIGGER or job.process.poll() is not None)
+        generator.stop.set()
+        assert job.command("stop", "soak") == "soak has stopped"
+        assert job.process.wait(60) == 0, job.log.read_text()
+    finally:
+        generator.stop.set()
+        if job.process.poll() is None:
+            subprocess.Popen.kill(job.process)
+            job.process.wait()
+    table = read_histogram(lake, "soak")
+    seconds = [round(start.timestamp()) for start in table["window_start"].to_pylist()]
+    no_trigger_is_lost_or_doubled(sorted(zip(seconds, table["trigger"].to_pylist(), table["page"].to_pylist(), strict=True)))
+    assert job.verify().startswith("identical: all")
+    assert job.command("stop", "soak") == "query 'soak' is not running"

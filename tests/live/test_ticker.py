@@ -1,0 +1,230 @@
+"""When a live run closes the grid: by the clock of its micro-batches and of polls that find nothing, and only across grid points."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+import dpsql
+from dpsql.config import Source, Sources
+from dpsql.operators import bounding_parameters
+from dpsql.streaming.admission import contribution_columns
+from dpsql.streaming.checkpoints import Checkpoint
+from dpsql.streaming.clocks import Clocks, listed_clocks
+from dpsql.streaming.contributions import TICK_ERA, Contributions
+from dpsql.streaming.live import Ticker
+from dpsql.streaming.manifest import Manifest
+from dpsql.streaming.retention import compact, kept_by_savepoints, sweep_bucket
+from dpsql.streaming.wire import StateFile
+from udfs.bucket_state import filesystem
+from udfs.contribution_bounding import Clock
+from udfs.grid import NO_CLOCK
+
+SECOND = 1_000_000
+T0 = 1_800_000_000 * SECOND
+SQL = """
+SELECT WITH DIFFERENTIAL_PRIVACY OPTIONS (
+    epsilon = 6, delta = 1e-6, privacy_unit_column = user_id, max_rows_contributed = 4, trigger_interval = INTERVAL 10 SECONDS)
+  page, COUNT(*) AS views FROM visits GROUP BY window(ts, '30 seconds'), page
+"""
+BUCKETS = 3
+
+
+@pytest.fixture(autouse=True)
+def _always_busy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every micro-batch takes until the next, so that no poll lies between them."""
+    monkeypatch.setattr("dpsql.streaming.live.wall_us", lambda: 1 << 62)
+
+
+@pytest.fixture
+def contributions(tmp_path: Path) -> Contributions:
+    source = Source(
+        name="visits", format="parquet", path="visits", event_time="ts", privacy_unit=("user_id",), max_users=1000, max_keys=1000
+    )
+    plan = dpsql.compile(SQL, Sources((source,))).plan
+    table = Contributions(str(tmp_path / "contributions"), "5a" * 16, plan, contribution_columns(bounding_parameters(plan), 0), 1, BUCKETS)
+    table.create()
+    return table
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> Checkpoint:
+    (tmp_path / "checkpoint/offsets").mkdir(parents=True)
+    (tmp_path / "checkpoint/commits").mkdir()
+    return Checkpoint(tmp_path / "checkpoint")
+
+
+def planned(checkpoint: Checkpoint, batch: int, time_us: int) -> int:
+    """What Spark writes before it runs a micro-batch."""
+    (checkpoint.path / f"offsets/{batch}").write_text("v1\n" + json.dumps({"batchTimestampMs": time_us // 1000}) + '\n{"logOffset":0}')
+    return batch
+
+
+def ticks(contributions: Contributions) -> list[tuple[int, int]]:
+    """(micro-batch, closed second) of every tick; each must be there once per bucket."""
+    table = DeltaTable(contributions.path).to_pyarrow_table(columns=["kind", "batch", "closed_us", "bucket"])
+    rows = sorted(zip(*(table[name].to_pylist() for name in ("closed_us", "batch", "bucket")), strict=True))
+    assert [bucket for _, _, bucket in rows] == list(range(BUCKETS)) * (len(rows) // BUCKETS)
+    return [(batch, (closed - T0) // SECOND) for closed, batch, bucket in rows if bucket == 0]
+
+
+def follow(contributions: Contributions, checkpoint: Checkpoint) -> Ticker:
+    """A ticker that has read its backlog; no grid point had passed."""
+    ticker = Ticker(contributions, checkpoint, 10 * SECOND, 2 * SECOND)
+    ticker.begin(NO_CLOCK)
+    return ticker
+
+
+def test_ticks_are_lazy_and_follow_the_rows_they_cover(contributions: Contributions, checkpoint: Checkpoint) -> None:
+    ticker = follow(contributions, checkpoint)
+    for batch, second in enumerate([3, 8, 12, 14, 19, 20, 41]):
+        clock = ticker.clock(planned(checkpoint, batch, T0 + second * SECOND))
+        assert clock.latest_us == T0 + (second + 10) * SECOND
+        # The micro-batch that is planned after a grid point still counts towards it: the tick comes after its rows.
+        assert clock.closed_us == ticker.closed_us
+        ticker.rows_are_there(batch, clock)
+    assert ticks(contributions) == [(0, 3), (2, 12), (5, 20), (6, 41)]
+    assert DeltaTable(contributions.path).version() == 4
+
+
+def test_silence_ticks_too_and_an_idle_query_writes_nothing(contributions: Contributions, checkpoint: Checkpoint) -> None:
+    ticker = follow(contributions, checkpoint)
+    ticker.rows_are_there(0, ticker.clock(planned(checkpoint, 0, T0 + 5 * SECOND)))
+    for second in (6, 7, 8, 9, 10, 11, 19, 25):
+        ticker.nothing_came(T0 + second * SECOND)
+    assert ticks(contributions) == [(0, 5), (0, 10), (0, 25)]
+    assert DeltaTable(contributions.path).version() == 3
+
+
+def test_a_poll_does_not_tick_past_a_micro_batch_at_work(contributions: Contributions, checkpoint: Checkpoint) -> None:
+    """Its rows belong before the tick; it ticks itself."""
+    ticker = follow(contributions, checkpoint)
+    planned(checkpoint, 0, T0 + 12 * SECOND)
+    inside, go_on = threading.Event(), threading.Event()
+
+    def sink(frame: object, batch: int) -> None:
+        inside.set()
+        go_on.wait(10)
+        ticker.rows_are_there(batch, ticker.clock(batch))
+
+    worker = threading.Thread(target=ticker.alone(sink), args=(None, 0))
+    worker.start()
+    assert inside.wait(10)
+    ticker.nothing_came(T0 + 30 * SECOND)
+    assert ticks(contributions) == []
+    go_on.set()
+    worker.join()
+    ticker.nothing_came(T0 + 30 * SECOND)
+    assert ticks(contributions) == [(0, 12), (0, 30)]
+
+
+def test_a_poll_that_found_nothing_closes_the_grid_before_the_next_micro_batch(
+    contributions: Contributions, checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether its tick has been seen to or not; but not a poll that could not be made, because a micro-batch was at work."""
+    ticker = follow(contributions, checkpoint)
+    for batch, (second, finished, closed) in enumerate([(5, 6, None), (13, 14, 10), (31, 32, 28), (41, 53, 31), (53, 54, 41)]):
+        monkeypatch.setattr("dpsql.streaming.live.wall_us", lambda at=finished: T0 + at * SECOND)
+        clock = ticker.clock(planned(checkpoint, batch, T0 + second * SECOND))
+        ticker.rows_are_there(batch, clock)
+        assert clock.closed_us == (NO_CLOCK if closed is None else T0 + closed * SECOND)
+    assert ticks(contributions) == [(0, 5), (0, 10), (1, 28), (2, 31), (3, 41), (4, 53)]
+
+
+def test_the_clock_never_goes_back(contributions: Contributions, checkpoint: Checkpoint) -> None:
+    ticker = follow(contributions, checkpoint)
+    for batch, second in enumerate([25, 4]):
+        clock = ticker.clock(planned(checkpoint, batch, T0 + second * SECOND))
+        ticker.rows_are_there(batch, clock)
+    assert clock == Clock(T0 + 25 * SECOND, T0 + 35 * SECOND)
+    again = follow(contributions, checkpoint)
+    assert again.closed_us == T0 + 25 * SECOND
+    again.nothing_came(T0 + 9 * SECOND)
+    assert ticks(contributions) == [(0, 25)]
+
+
+def test_while_a_backlog_is_read_nothing_ticks(contributions: Contributions, checkpoint: Checkpoint) -> None:
+    ticker = Ticker(contributions, checkpoint, 10 * SECOND, 2 * SECOND)
+    for batch in range(3):
+        clock = ticker.clock(planned(checkpoint, batch, T0 + batch * 60 * SECOND))
+        assert clock == Clock(NO_CLOCK, T0 + (batch * 60 + 10) * SECOND)
+        ticker.rows_are_there(batch, clock)
+    assert ticks(contributions) == []
+
+
+def test_a_repeated_micro_batch_has_the_clock_that_is_listed(tmp_path: Path) -> None:
+    manifest = Manifest(str(tmp_path / "files"), "5a" * 16, "admission", 1)
+    manifest.create()
+    assert listed_clocks(manifest) == {}
+    for batch in (3, 4):
+        detail = {"offsets": ["{}"], "clock": {"closed_us": batch, "latest_us": 10 + batch}}
+        manifest.commit(batch, [StateFile(0, batch, 100, {})], detail)
+    clocks = Clocks(listed_clocks(manifest), lambda batch: Clock(-1, -1))
+    assert (clocks.of(4), clocks.of(5)) == (Clock(4, 14), Clock(-1, -1))
+
+
+def rows(contributions: Contributions, window_us: int) -> None:
+    """One commit with one row of a window."""
+    era = (window_us - contributions.plan.query.window.offset_us) // (64 * 30 * SECOND)
+    neutral = {field.name: b"" if field.name == "key_bytes" else 0 for field in contributions.schema}
+    table = pa.Table.from_pylist([neutral | {"era": era, "window": window_us}], contributions.schema)
+    write_deltalake(contributions.path, table, mode="append")
+
+
+def test_contributions_go_when_all_windows_of_their_era_are_closed(contributions: Contributions) -> None:
+    era_us = 64 * 30 * SECOND
+    first = T0 // era_us * era_us
+    for window in (first, first + era_us - 30 * SECOND, first + era_us):
+        rows(contributions, window)
+    contributions.tick_by_clock(0, T0, T0)
+    # The last window of the era starts 30 s before its end and has its third trigger 30 s after its start.
+    assert contributions.forget(first + era_us - 1) == 0
+    before = DeltaTable(contributions.path).version()
+    assert contributions.forget(first + era_us) == 1
+    table = DeltaTable(contributions.path)
+    left = table.to_pyarrow_table(columns=["era", "window"]).to_pylist()
+    assert sorted({row["era"] for row in left}) == [TICK_ERA, first // era_us + 1]
+    assert not list(Path(contributions.path).glob(f"era={first // era_us}/*.parquet"))
+    for version in range(before + 1, table.version() + 1):
+        log = (Path(contributions.path) / f"_delta_log/{version:020d}.json").read_text()
+        assert '"add"' not in log, "query 2 could not go on"
+
+
+def test_old_state_goes_unless_spark_or_a_savepoint_may_name_it(tmp_path: Path) -> None:
+    folder = tmp_path / "bucket=0000"
+    folder.mkdir()
+    for number in range(1, 31):
+        (folder / f"{number:06d}.users.parquet").touch()
+    (folder / ".000009.users.parquet.0a").touch()
+    old = folder / ".000007.users.parquet.0b"
+    old.touch()
+    os.utime(old, (1, 1))
+    (tmp_path / "savepoints").mkdir()
+    (tmp_path / "savepoints/before.json").write_text(
+        json.dumps({"state": [["admission", 1, 0, 5], ["release", 1, 0, 6], ["admission", 2, 0, 7]]})
+    )
+    system, path = filesystem(str(folder))
+    sweep_bucket(system, path, 10, kept_by_savepoints(tmp_path, "admission", 1)[0])
+    kept = sorted(int(file.name[:6]) for file in folder.glob("[0-9]*"))
+    assert kept == [5, *range(18, 31)]
+    assert [file.name for file in folder.glob(".*")] == [".000009.users.parquet.0a"]
+
+
+def test_the_list_of_files_is_compacted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dpsql.streaming.retention.MANY_FILES", 5)
+    manifest = Manifest(str(tmp_path / "files"), "5a" * 16, "admission", 1)
+    manifest.create()
+    for batch in range(7):
+        manifest.commit(batch, [StateFile(0, batch, 100, {})], {"clock": {"closed_us": 0, "latest_us": batch}})
+    before, newest = manifest.batches(), manifest.newest_batch
+    compact(manifest.path)
+    assert len(DeltaTable(manifest.path).file_uris()) == 1
+    assert (manifest.batches(), manifest.newest_batch) == (before, newest)
+    manifest.commit(6, [StateFile(0, 9, 100, {})], {})
+    assert manifest.batches() == before
