@@ -30,7 +30,7 @@ class Handle:
 
         def work() -> None:
             try:
-                self._summary = run(spark, query, opened, lake, secret, progress=self._told, stop=self._stop, **options)
+                self._summary = run(spark, query, opened, lake, secret, ledger=ledger, progress=self._told, stop=self._stop, **options)
             except BaseException as problem:
                 self._failure = problem
 
