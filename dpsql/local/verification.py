@@ -24,6 +24,7 @@ from dpsql.local.connection import connect
 from dpsql.local.engine import Feeder, Progress
 from dpsql.local.histogram import histogram
 from dpsql.local.rows import RowReader, no_records
+from dpsql.places import Place, place
 from dpsql.secret import Secret
 from udfs.contribution_bounding import Clock
 from udfs.grid import NO_CLOCK
@@ -66,7 +67,7 @@ def verify_run(lake: Lake, name: str, run: Run, query: Query, secret: Secret, pr
         DataError: a source file that the run has read is gone or was changed.
     """
     check_binding(run, query, secret, lake)
-    folder = Path(lake.private(name))
+    folder = place(lake.private(name))
     published = read_histogram(lake, name)
     catch_ups = read_catch_ups(folder)
     reader = RowReader(query.plan, query.sources, secret.salt(run.run_id), {}, _static_versions(folder))
@@ -100,7 +101,7 @@ def count_differences(published: pa.Table, recomputed: pa.Table) -> int:
     return sum(counts)
 
 
-def read_catch_ups(folder: Path) -> list[CatchUpRecord]:
+def read_catch_ups(folder: Place) -> list[CatchUpRecord]:
     """The ticked catch-ups of a run in order.
 
     Raises:
@@ -121,7 +122,7 @@ def read_catch_ups(folder: Path) -> list[CatchUpRecord]:
     return out
 
 
-def _ticks(table: Path) -> list[tuple[int, int, int]]:
+def _ticks(table: Place) -> list[tuple[int, int, int]]:
     """(last micro-batch, closed time, latest accepted event time) of every tick, in order."""
     names = ("batch", "closed_us", "window")
     found = _delta(table, ["kind", *names], pc.field("kind") == TICK)
@@ -129,7 +130,7 @@ def _ticks(table: Path) -> list[tuple[int, int, int]]:
     return sorted(ticks, key=lambda tick: (tick[1], tick[0]))
 
 
-def _batches(table: Path) -> list[tuple[int, tuple[Path, ...]]]:
+def _batches(table: Place) -> list[tuple[int, tuple[Path, ...]]]:
     """Source files of every listed micro-batch, of the newest generation that lists it."""
     listed = (pc.field("operator") == OPERATOR) & (pc.field("bucket") == WHOLE_BATCH)
     found = _delta(table, ["operator", "bucket", "batch", "generation", "detail"], listed)
@@ -143,7 +144,7 @@ def _batches(table: Path) -> list[tuple[int, tuple[Path, ...]]]:
     return [(batch, files) for batch, (_, files) in sorted(newest.items())]
 
 
-def _delta(table: Path, columns: Sequence[str], condition: pc.Expression) -> pa.Table:
+def _delta(table: Place, columns: Sequence[str], condition: pc.Expression) -> pa.Table:
     from deltalake import DeltaTable  # slow to import
     from deltalake.exceptions import DeltaError
 
@@ -153,7 +154,7 @@ def _delta(table: Path, columns: Sequence[str], condition: pc.Expression) -> pa.
         raise LakeError(f"{table}: cannot be read ({type(problem).__name__})") from None
 
 
-def _catch_up(folder: Path) -> dict[str, Any] | None:
+def _catch_up(folder: Place) -> dict[str, Any] | None:
     try:
         return dict(json.loads((folder / "catch_up.json").read_bytes()))
     except FileNotFoundError:
@@ -162,7 +163,7 @@ def _catch_up(folder: Path) -> dict[str, Any] | None:
         raise LakeError(f"{folder / 'catch_up.json'}: damaged; put back the original file") from None
 
 
-def _static_versions(folder: Path) -> dict[str, int]:
+def _static_versions(folder: Place) -> dict[str, int]:
     return dict((_catch_up(folder) or {}).get("static", {}))
 
 
@@ -180,7 +181,7 @@ def _check_present(files: Sequence[Path]) -> None:
             raise DataError(f"{file}: the run has read this file, and it is gone: put it back, then verify again")
 
 
-def _refuse_changed(folder: Path, files: Sequence[Path]) -> None:
+def _refuse_changed(folder: Place, files: Sequence[Path]) -> None:
     """The histograms differ: say so if a file is no longer the one that Spark saw."""
     seen = {_local(entry["path"]): entry.get("timestamp") for entry in _source_log(folder / "checkpoints" / OPERATOR / "sources" / "0")}
     for file in files:
@@ -188,9 +189,9 @@ def _refuse_changed(folder: Path, files: Sequence[Path]) -> None:
             raise DataError(f"{file}: was changed after the run had read it: put the original back, then verify again")
 
 
-def _source_log(folder: Path) -> list[dict[str, Any]]:
+def _source_log(folder: Place) -> list[dict[str, Any]]:
     """Entries of Spark's file source log; a compacted file repeats the ones before it."""
-    paths = sorted(folder.iterdir()) if folder.is_dir() else []
+    paths: list[Place] = sorted(folder.iterdir(), key=str) if folder.is_dir() else []
     lines = [line for path in paths if path.name.removesuffix(".compact").isdigit() for line in path.read_text().splitlines()[1:]]
     return [json.loads(line) for line in lines if line.startswith("{")]
 

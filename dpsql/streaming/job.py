@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from deltalake import DeltaTable
@@ -16,6 +15,7 @@ from dpsql.compiled import Query
 from dpsql.errors import DpsqlError, InputError
 from dpsql.lake import Lake, Run
 from dpsql.operators import bounding_parameters, release_parameters
+from dpsql.places import ObjectPath, place
 from dpsql.secret import Secret
 from dpsql.streaming import admission, delta_log, preflight, release, sources
 from dpsql.streaming.catch_up import CatchUp, finish, latest_us, open_catch_up
@@ -27,7 +27,7 @@ from dpsql.streaming.microbatches import Sink, drain, stop_on_signals
 from dpsql.streaming.preflight import Engine
 from dpsql.streaming.progress import Listener, Summary, Tally, observed
 from dpsql.streaming.rows import listed_keys, records
-from dpsql.streaming.session import run_session
+from dpsql.streaming.session import check_s3, run_session
 from udfs.bucket_state import BucketFiles
 from udfs.contribution_bounding import Clock
 from udfs.release import PublicGroups
@@ -103,7 +103,9 @@ class _Job:
         stop: threading.Event,
     ) -> None:
         self.spark, self.query, self.plan, self.run, self.secret, self.stop = spark, query, query.plan, run, secret, stop
-        self.folder = Path(lake.private(run.name))
+        self.folder = place(lake.private(run.name))
+        if isinstance(self.folder, ObjectPath):
+            check_s3(spark)
         self.histogram_path = lake.histogram(run.name)
         default = BUCKETS_PER_CORE * spark.sparkContext.defaultParallelism
         self.engine = preflight.open_engine(self.folder, buckets, default)
@@ -144,7 +146,7 @@ class _Job:
             admission.OPERATOR: [tables.admission.newest_batch, tables.contributions.newest_batch],
             release.OPERATOR: [tables.release.newest_batch, delta_log.mark(tables.histogram_path, tables.histogram_application)],
         }
-        needed = {"contributions": self.folder / "contributions", "files": self.folder / "files", "histogram": Path(self.histogram_path)}
+        needed = {"contributions": self.folder / "contributions", "files": self.folder / "files", "histogram": place(self.histogram_path)}
         preflight.check(self.engine, needed, marks)
         preflight.check_files(self.engine, self.query.source.name)
 

@@ -6,12 +6,13 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from types import FrameType
 from typing import Any
 
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming import StreamingQuery
+
+from dpsql.places import Place
 
 Sink = Callable[[DataFrame, int], None]
 POLL_SECONDS = 0.1
@@ -21,7 +22,7 @@ class _Stopped(Exception):
     """Raised between micro-batches to end a query that was asked to stop."""
 
 
-def drain(frame: DataFrame, sink: Sink, checkpoint: Path, stop: threading.Event, told: Callable[[Any], None]) -> bool:
+def drain(frame: DataFrame, sink: Sink, checkpoint: Place, stop: threading.Event, told: Callable[[Any], None]) -> bool:
     """Hand every micro-batch of the stored input to a sink.
 
     Args:

@@ -21,6 +21,8 @@ SESSION = {
     "spark.ui.showConsoleProgress": "false",
     # Stopping a query on a deep plan overflows the default stack.
     "spark.driver.extraJavaOptions": "-Xss4m",
+    # Buckets as folders, which every S3 server understands; endpoint and credentials come from the environment (AWS_...).
+    "spark.hadoop.fs.s3a.path.style.access": "true",
 }
 LOCAL = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
 LOG_LEVEL = "spark.log.level"
@@ -100,6 +102,18 @@ def check_delta(spark: SparkSession) -> None:
             "this Spark session has no Delta: run `make setup` and submit with --properties-file conf/spark-defaults.conf, "
             "or use `dpsql run`, which does both"
         )
+
+
+def check_s3(spark: SparkSession) -> None:
+    """Refuse a session that cannot reach `s3a://`, in one line."""
+    try:
+        jvm: Any = spark._jvm
+        jvm.java.lang.Thread.currentThread().getContextClassLoader().loadClass("org.apache.hadoop.fs.s3a.S3AFileSystem")
+    except Exception:
+        raise ConfigError(
+            "this Spark session has no jars for s3a://: write the properties file with "
+            "`python -m dpsql.jars conf/spark-defaults.conf s3`, or use `dpsql run`, which fetches them"
+        ) from None
 
 
 def run_session(spark: SparkSession, buckets: int) -> SparkSession:
