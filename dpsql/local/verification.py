@@ -138,7 +138,7 @@ def _batches(table: Place) -> list[tuple[int, tuple[Path, ...]]]:
     for row in found.to_pylist():
         detail = json.loads(row["detail"])
         if "files" not in detail:
-            raise DataError("only runs over a source of files can be verified: this one read another kind of stream")
+            raise DataError("only runs over files can be verified: this one read a stream whose messages are not kept with it")
         if row["batch"] not in newest or newest[row["batch"]][0] < row["generation"]:
             newest[row["batch"]] = (row["generation"], tuple(_local(uri) for uri in detail["files"]))
     return [(batch, files) for batch, (_, files) in sorted(newest.items())]
