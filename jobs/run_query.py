@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import functools
+import os
 import re
 import sys
 from collections.abc import Mapping
@@ -99,6 +100,7 @@ def start(flags: RunFlags, master: str | None, properties: Mapping[str, str]) ->
         if master is None:  # Spark is there already, perhaps without Delta: nothing may be bound or spent then
             _session(None, properties)
         run = open_run(lake, name, query, secret, ledger, query.source)
+        os.umask(0o077)  # for all that Spark and its workers write from here on; the histogram is opened to readers by name
         spark = _session(master, properties)
         try:
             summary = _run(flags, spark, query, run, lake, secret)
