@@ -80,7 +80,7 @@ def test_everything_that_can_be_said(tmp_path: Path) -> None:
         (
             "value_format: json",
             "value_format: json\n    value_schema: sources.yaml",
-            22,
+            23,
             "not an Avro schema",
             "sources.clicks.value_schema",
         ),
