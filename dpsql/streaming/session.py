@@ -25,6 +25,8 @@ SESSION = {
     "spark.ui.showConsoleProgress": "false",
     # Stopping a query on a deep plan overflows the default stack.
     "spark.driver.extraJavaOptions": "-Xss4m",
+    # Hadoop sets modes itself, whatever the umask; the histogram is opened to readers by name.
+    "spark.hadoop.fs.permissions.umask-mode": "077",
     # Buckets as folders, which every S3 server understands; endpoint and credentials come from the environment (AWS_...).
     "spark.hadoop.fs.s3a.path.style.access": "true",
 }

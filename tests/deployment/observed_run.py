@@ -29,7 +29,7 @@ class Watcher(threading.Thread):
         self.queries: list[Any] = []
 
     def run(self) -> None:
-        while not self.over.wait(1):
+        while not self.over.wait(2):
             for query in list(self.queries):
                 try:
                     self.note(query._jsq.explainInternal(True))
@@ -44,11 +44,11 @@ class Watcher(threading.Thread):
         for path in REST:
             self.read(f"/api/v1/applications/{found[1]}/{path}")
         seen, waiting = {"/"}, ["/jobs/", "/stages/", "/storage/", "/environment/", "/executors/", "/SQL/", "/StreamingQuery/"]
-        while waiting and len(seen) < 60 and not self.over.is_set():
+        while waiting and len(seen) < 30 and not self.over.is_set():
             path = waiting.pop(0)
             seen.add(path)
             links = re.findall(r'href="(/(?:jobs|stages|SQL|StreamingQuery|storage)/[^"#]*)', self.read(path))
-            waiting += [link for link in dict.fromkeys(links) if link not in seen and "kill" not in link]
+            waiting += [link for link in dict.fromkeys(links) if link not in seen and not re.search("kill|[.]sort=", link)]
 
     def read(self, path: str) -> str:
         try:
