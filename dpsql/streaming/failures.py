@@ -103,5 +103,7 @@ def _causes(problem: BaseException) -> Iterator[tuple[str, dict[str, str], str]]
 
 def _python_kind(text: str) -> str:
     """The class of the innermost Python exception in Spark's text (its message may quote data and is left out)."""
+    if told := re.findall(r"\bStepError: (\w+)", text):
+        return str(told[-1])
     kinds = re.findall(r"^(?:\s*)([A-Za-z_][\w.]*(?:Error|Exception|Conflict|Interrupt))\b", text, flags=re.MULTILINE)
     return kinds[-1].split(".")[-1] if kinds else "unknown error"

@@ -18,7 +18,7 @@ from tests.deployment.processes import wait_until
 from tests.deployment.spark_cluster import Cluster
 from tests.deployment.workload import UNTIL, json_lines, visits, write_files, write_query
 
-PARTS = 4
+PARTS = 3
 pytestmark = pytest.mark.jvm
 
 
@@ -42,6 +42,7 @@ def test_rows_are_recomputed_after_kills(tmp_path: Path) -> None:
     with Cluster(tmp_path / "cluster", env) as cluster:
         properties = tmp_path / "spark.conf"
         local = "spark.driver.host 127.0.0.1\nspark.driver.bindAddress 127.0.0.1\nspark.executor.memory 700m\n"
+        local += "spark.executor.extraJavaOptions -XX:TieredStopAtLevel=1 -XX:+UseSerialGC\n"
         properties.write_text(f"{SMALL_SPARK}{local}spark.jars {','.join(map(str, jars.ensure()))}\n")
         submit = [str(Path(sys.executable).parent / "spark-submit"), "--master", cluster.url, "--properties-file", str(properties)]
         flags = ["--sources", str(sources), "--lake", str(lake), "--until-caught-up", "--until", UNTIL, "--buckets", "2"]
@@ -51,10 +52,10 @@ def test_rows_are_recomputed_after_kills(tmp_path: Path) -> None:
             cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
         )  # fmt: skip
         try:
-            wait_until(lambda: committed(lake) >= 1 or job.poll() is not None, "the first micro-batch", 200)
+            wait_until(lambda: committed(lake) >= 1 or job.poll() is not None, "the first micro-batch", 400)
             assert job.poll() is None, job.communicate()
             os.kill(cluster.executors()[0], signal.SIGKILL)
-            wait_until(lambda: committed(lake) >= 2 or job.poll() is not None, "the second micro-batch", 200)
+            wait_until(lambda: committed(lake) >= 2 or job.poll() is not None, "the second micro-batch", 400)
             assert job.poll() is None, job.communicate()
             cluster.workers[1].kill()
             out, err = job.communicate(timeout=300)
