@@ -88,6 +88,7 @@ def main(folder: Path, port: str, query: Path, sources: Path, jars: str) -> None
             "spark.ui.port": port,
             "spark.eventLog.enabled": "true",
             "spark.eventLog.dir": str(folder / "events"),
+            "spark.eventLog.compress": "false",  # in a compressed one a search finds nothing, whatever is there
         },
         **{"spark.local.dir": str(folder / "local"), "spark.jars": jars, "spark.driver.memory": "1g", "spark.ui.liveUpdate.period": "0"},
         "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xss4m",
