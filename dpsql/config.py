@@ -6,6 +6,7 @@ path inside the file, like `at sources.visits.max_users`. Relative paths are rel
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -17,7 +18,7 @@ from dpsql.yaml_file import Block, YamlDocument, read_yaml
 DEFAULT_MAX_USERS = 10_000_000
 DEFAULT_MAX_KEYS = 10_000_000
 FORMATS_WITHOUT_SCHEMA_OF_THEIR_OWN = ("csv", "json", "kafka")
-VALUE_FORMATS = ("json",)
+VALUE_FORMATS = ("json", "avro")
 SOURCE_KEYS = (
     "format",
     "path",
@@ -32,6 +33,7 @@ SOURCE_KEYS = (
     "cap",
     "ledger",
     "value_format",
+    "value_schema",
     "start",
 )
 CAP_KEYS = ("epsilon", "delta", "period")
@@ -80,6 +82,7 @@ class Source:
         cap: what all runs may spend together; None is no cap.
         ledger: sources with the same people share one ledger name.
         value_format: how a Kafka value is written.
+        value_schema: the Avro schema that values were written with, as JSON.
         start_us: when the stream was declared to start, microseconds since 1970 UTC; public groups are released from there on.
     """
 
@@ -97,6 +100,7 @@ class Source:
     cap: Cap | None = None
     ledger: str = ""
     value_format: str | None = None
+    value_schema: str | None = None
     start_us: int | None = None
 
     def __post_init__(self) -> None:
@@ -192,6 +196,7 @@ def _source(document: YamlDocument, name: str) -> Source:
         cap=_cap(document, (*at, "cap")) if "cap" in read.given else None,
         ledger=read.text("ledger") or name,
         value_format=read.text("value_format").lower() or None,
+        value_schema=_value_schema(read, document, at),
         start_us=_start(read),
     )
     _check_together(source, document, at)
@@ -202,6 +207,8 @@ def _check_together(source: Source, document: YamlDocument, at: tuple[str, ...])
     """Settings that depend on one another."""
     wants_schema = source.format in FORMATS_WITHOUT_SCHEMA_OF_THEIR_OWN and not source.schema
     kafka = source.format == "kafka"
+    avro = source.value_format == "avro"
+    loses = dict((name.lower(), value) for name, value in source.options).get("failondataloss", "true") != "true"
     rules: tuple[tuple[bool, str, str], ...] = (
         (source.path is None and not source.options, "", "a source needs `path` or `options`"),
         (wants_schema, "", f"format {source.format} needs `schema`, like `schema: user_id STRING, ts TIMESTAMP`"),
@@ -209,6 +216,9 @@ def _check_together(source: Source, document: YamlDocument, at: tuple[str, ...])
         (kafka and source.value_format is None, "", f"a Kafka source needs `value_format`: {' or '.join(VALUE_FORMATS)}"),
         (not kafka and source.value_format is not None, "value_format", "`value_format` is for Kafka sources only"),
         (kafka and source.value_format not in (*VALUE_FORMATS, None), "value_format", f"value_format must be {' or '.join(VALUE_FORMATS)}"),
+        (avro and source.value_schema is None, "", "`value_format: avro` needs `value_schema`, like `value_schema: visits.avsc`"),
+        (not avro and source.value_schema is not None, "value_schema", "`value_schema` is for `value_format: avro` only"),
+        (kafka and loses, "options", "failOnDataLoss stays true: records that were lost would be missing from a histogram in silence"),
         (kafka and source.static, "static", "a Kafka topic cannot be a static table"),
         (not source.static and source.event_time is None, "", "a stream needs `event_time`: the column that windows are cut by"),
         (not source.static and not source.privacy_unit, "", "a stream needs `privacy_unit`: the column or columns that name a user"),
@@ -219,6 +229,21 @@ def _check_together(source: Source, document: YamlDocument, at: tuple[str, ...])
     for broken, key, message in rules:
         if broken:
             raise document.error(message, (*at, key) if key else at)
+
+
+def _value_schema(read: Block, document: YamlDocument, at: tuple[str, ...]) -> str | None:
+    path = _absolute(read.text("value_schema"), document.path)
+    if path is None:
+        return None
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+        if json.loads(text)["type"] != "record":
+            raise ValueError
+    except OSError as problem:
+        raise document.error(f"{path}: {problem.strerror}", (*at, "value_schema")) from None
+    except (ValueError, TypeError, KeyError):
+        raise document.error(f"{path}: not an Avro schema of a record", (*at, "value_schema")) from None
+    return text
 
 
 def _start(read: Block) -> int | None:

@@ -1,8 +1,9 @@
 """The jars that Spark needs besides its own, resolved once by the Ivy that pyspark ships.
 
-    python -m dpsql.jars conf/spark-defaults.conf     fetch them and write the properties file for spark-submit
+    python -m dpsql.jars conf/spark-defaults.conf        fetch them and write the properties file for spark-submit
+    python -m dpsql.jars conf/spark-defaults.conf s3     the same with those for s3a://
 
-`conf/ivy.xml` names them and `conf/jars.sha256` pins their bytes; they are kept in `.jars` of the checkout.
+`conf/ivy.xml` names them by configuration and `conf/jars.sha256` pins their bytes; they are kept in `.jars` of the checkout.
 """
 
 from __future__ import annotations
@@ -19,30 +20,35 @@ from dpsql.errors import ConfigError
 
 CHECKOUT = Path(__file__).resolve().parent.parent
 CONF = CHECKOUT / "conf"
-CONFIGURATION = "spark"
+SPARK, S3, BROKER = "spark", "s3", "broker"
+"""Configurations: what every run needs (with Kafka and Avro), what s3a:// needs besides, and a Kafka broker for tests."""
 
 
-def ensure(target: str | Path = CHECKOUT / ".jars") -> list[Path]:
-    """The jars for Spark's class path below `target`, fetched unless they are there; safe when two processes call it at once.
+def ensure(*configurations: str, target: str | Path = CHECKOUT / ".jars") -> list[Path]:
+    """The jars of some configurations (default: `spark`), fetched unless they are there; safe when two processes call it at once.
 
     Raises:
         ConfigError: no conf/ivy.xml (not a checkout), no java, no network, or a jar whose bytes are not the pinned ones.
     """
     target = Path(target).resolve()
-    stamp = target / "done"
-    wanted = _wanted()
-    if _done(stamp, wanted):
-        return _jars(target)
+    return [jar for configuration in configurations or (SPARK,) for jar in _ensure(configuration, target)]
+
+
+def _ensure(configuration: str, target: Path) -> list[Path]:
+    stamp = target / f"done-{configuration}"
+    wanted, jars = _wanted(), _jars(target, configuration)
+    if _done(stamp, wanted, jars):
+        return jars
     target.mkdir(parents=True, exist_ok=True)
     with (target / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if not _done(stamp, wanted):  # the process that had the lock may have fetched them
-            _retrieve(target)
-            _verify(_jars(target))
+        if not _done(stamp, wanted, jars):  # the process that had the lock may have fetched them
+            _retrieve(target, configuration)
+            _verify(jars)
             partial = stamp.with_suffix(".new")
             partial.write_text(wanted)
             partial.replace(stamp)
-    return _jars(target)
+    return jars
 
 
 def write_properties(path: Path, jars: list[Path]) -> None:
@@ -61,23 +67,25 @@ def _wanted() -> str:
         raise ConfigError(f"{CONF / 'ivy.xml'}: not found; jars are fetched in a checkout of dpsql, by `make setup`") from None
 
 
-def _done(stamp: Path, wanted: str) -> bool:
-    return stamp.is_file() and stamp.read_text() == wanted and all(jar.is_file() for jar in _jars(stamp.parent))
+def _done(stamp: Path, wanted: str, jars: list[Path]) -> bool:
+    return stamp.is_file() and stamp.read_text() == wanted and all(jar.is_file() for jar in jars)
 
 
-def _jars(target: Path) -> list[Path]:
-    return sorted(target / CONFIGURATION / name for name in _pins())
+def _jars(target: Path, configuration: str) -> list[Path]:
+    return sorted(target / name for name in _pins() if name.startswith(f"{configuration}/"))
 
 
 def _pins() -> dict[str, str]:
+    """Digests by configuration and file name, in the form of `sha256sum`."""
     lines = (CONF / "jars.sha256").read_text().splitlines()
     return {name: digest for digest, name in (line.split() for line in lines if line and not line.startswith("#"))}
 
 
-def _retrieve(target: Path) -> None:
+def _retrieve(target: Path, configuration: str) -> None:
     command = [
         *(_java(), "-jar", str(_ivy()), "-warn", "-settings", str(CONF / "ivysettings.xml"), "-cache", str(target / "cache")),
-        *("-ivy", str(CONF / "ivy.xml"), "-retrieve", str(target / "[conf]" / "[artifact]-[revision].[ext]"), "-types", "jar", "bundle"),
+        *("-ivy", str(CONF / "ivy.xml"), "-confs", configuration, "-types", "jar", "bundle"),
+        *("-retrieve", str(target / "[conf]" / "[artifact]-[revision].[ext]")),
     ]
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -105,14 +113,14 @@ def _ivy() -> Path:
 def _verify(jars: list[Path]) -> None:
     for jar in jars:
         digest = hashlib.sha256(jar.read_bytes()).hexdigest() if jar.is_file() else "missing"
-        if digest != _pins()[jar.name]:
+        if digest != _pins()[f"{jar.parent.name}/{jar.name}"]:
             raise ConfigError(f"{jar}: its SHA-256 is {digest}, not the one in {CONF / 'jars.sha256'}; it was not used")
 
 
 def main(arguments: list[str]) -> int:
-    """Fetch the jars; with a file name, also write the properties file."""
+    """Fetch the jars; with a file name, also write the properties file. Further arguments are configurations to add."""
     try:
-        jars = ensure()
+        jars = ensure(SPARK, *arguments[1:])
         if arguments:
             write_properties(Path(arguments[0]), jars)
     except ConfigError as problem:

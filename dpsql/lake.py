@@ -27,6 +27,7 @@ from dpsql.config import Source
 from dpsql.errors import LakeError
 from dpsql.ledger import Ledger, line_of
 from dpsql.new_file import create_file
+from dpsql.places import ObjectPath, Place, place, reason
 from dpsql.privacy_plan import PrivacyPlan
 from dpsql.run_register import RUN_FILE, Entry
 from dpsql.running import is_running
@@ -77,14 +78,18 @@ class Run:
 
 @dataclass(frozen=True)
 class Lake:
-    """A folder on a local or mounted disk; `root` becomes absolute."""
+    """A folder on a local or mounted disk (`root` becomes absolute), or a prefix of a bucket like `s3a://bucket/lake`."""
 
-    root: Path
+    root: Place
 
     def __init__(self, root: str | Path) -> None:
-        if re.match(r"[A-Za-z][A-Za-z0-9+.-]*:/", str(root)):
-            raise LakeError(f"lake {root}: give a folder; object stores are not supported")
-        object.__setattr__(self, "root", Path(root).expanduser().absolute())
+        given = str(root)
+        if re.match(r"[A-Za-z][A-Za-z0-9+.-]*:", given):
+            if not re.fullmatch(r"s3a://[a-z0-9][a-z0-9.-]+(/[^?#]+)?/?", given):
+                raise LakeError(f"lake {root}: give a folder, or a bucket and a prefix like s3a://bucket/lake")
+            object.__setattr__(self, "root", ObjectPath(given.rstrip("/")))
+        else:
+            object.__setattr__(self, "root", Path(root).expanduser().absolute())
 
     def histogram(self, name: str) -> str:
         """The public Delta table of a query."""
@@ -126,7 +131,7 @@ def open_run(lake: Lake, name: str, query: CompiledQuery, secret: Secret, ledger
         except FileExistsError:
             pass  # somebody started the same name at the same moment: theirs is the run, ours was only a ledger line
         except OSError as problem:
-            raise LakeError(f"lake {folder}: {problem.strerror}") from None
+            raise LakeError(f"lake {folder}: {reason(problem)}") from None
     run = read_run(lake, name)
     check_binding(run, query, secret, lake)
     if not ledger.has(run.run_id):
@@ -167,8 +172,8 @@ def record_run(lake: Lake, run: Run, query: CompiledQuery, ledger: Ledger, sourc
     Raises:
         LakeError: of the run nothing is left but run.json, so what it has published cannot be known.
     """
-    published = (Path(lake.histogram(run.name)) / "_delta_log").is_dir()
-    if not published and (Path(lake.private(run.name)) / "contributions").exists():
+    published = (place(lake.histogram(run.name)) / "_delta_log").is_dir()
+    if not published and (place(lake.private(run.name)) / "contributions").exists():
         raise LakeError(
             f"the histogram of {run.name!r} in lake {lake.root} is lost: put it back first, or start a new run under another --name"
         )
@@ -192,7 +197,7 @@ def read_run(lake: Lake, name: str) -> Run:
     Raises:
         LakeError: no such name; run.json is unreadable, damaged or of an unknown version.
     """
-    path = Path(lake.private(name)) / RUN_FILE
+    path = place(lake.private(name)) / RUN_FILE
     try:
         given = json.loads(path.read_bytes())
         version = given.pop("version")
@@ -205,7 +210,7 @@ def read_run(lake: Lake, name: str) -> Run:
     except (FileNotFoundError, NotADirectoryError):
         raise LakeError(f"no query {name!r} in lake {lake.root}; see: dpsql list --lake {lake.root}") from None
     except OSError as problem:
-        raise LakeError(f"{path}: {problem.strerror}") from None
+        raise LakeError(f"{path}: {reason(problem)}") from None
     except LakeError:
         raise
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
@@ -245,7 +250,7 @@ def list_queries(lake: Lake) -> tuple[Listed, ...]:
     except FileNotFoundError:
         raise LakeError(f"no lake at {lake.root}; `dpsql run` makes one") from None
     except OSError as problem:
-        raise LakeError(f"lake {lake.root}: {problem.strerror}") from None
+        raise LakeError(f"lake {lake.root}: {reason(problem)}") from None
     return tuple(_listed(lake, name) for name in names)
 
 
@@ -260,7 +265,7 @@ def read_histogram(lake: Lake, name: str) -> pa.Table:
 
     table = lake.histogram(name)
     try:
-        if not (Path(table) / "_delta_log").is_dir():
+        if not (place(table) / "_delta_log").is_dir():
             raise TableNotFoundError
         return DeltaTable(table).to_pyarrow_table()
     except TableNotFoundError:
@@ -282,7 +287,7 @@ def histogram_version(lake: Lake, name: str) -> int:
     read_run(lake, name)
     table = lake.histogram(name)
     try:
-        return DeltaTable(table).version() if (Path(table) / "_delta_log").is_dir() else 0
+        return DeltaTable(table).version() if (place(table) / "_delta_log").is_dir() else 0
     except (DeltaError, OSError) as problem:
         raise LakeError(f"histogram {table}: cannot be read ({type(problem).__name__})") from None
 
@@ -305,9 +310,11 @@ def _checked(name: str) -> str:
     return name
 
 
-def _prepare(lake: Lake, name: str) -> Path:
-    """Make the folders; close private ones that we own, refuse those of others."""
-    folder = Path(lake.private(name))
+def _prepare(lake: Lake, name: str) -> Place:
+    """Make the folders; close private ones that we own, refuse those of others. (Who may read a bucket, its policy says.)"""
+    folder = place(lake.private(name))
+    if isinstance(folder, ObjectPath) or isinstance(lake.root, ObjectPath):
+        return folder
     try:
         for public in (lake.root, lake.root / "public"):
             if not public.exists():
@@ -321,18 +328,20 @@ def _prepare(lake: Lake, name: str) -> Path:
             if status.st_mode & 0o077:
                 private.chmod(0o700)
     except OSError as problem:
-        raise LakeError(f"lake {lake.root}: {problem.strerror}") from None
+        raise LakeError(f"lake {lake.root}: {reason(problem)}") from None
     return folder
 
 
-def _tables(lake: Lake, name: str) -> Iterator[Path]:
+def _tables(lake: Lake, name: str) -> Iterator[Place]:
     """Whatever a run leaves behind besides run.json (a crash may leave a hidden temporary file)."""
-    if os.path.lexists(lake.histogram(name)):
-        yield Path(lake.histogram(name))
-    yield from (entry for entry in Path(lake.private(name)).iterdir() if entry.name != RUN_FILE and not entry.name.startswith("."))
+    histogram, private = place(lake.histogram(name)), place(lake.private(name))
+    if histogram.exists() or os.path.islink(str(histogram)):
+        yield histogram
+    if private.exists():
+        yield from (entry for entry in private.iterdir() if entry.name != RUN_FILE and not entry.name.startswith("."))
 
 
-def _refuse_orphans(lake: Lake, name: str, folder: Path) -> None:
+def _refuse_orphans(lake: Lake, name: str, folder: Place) -> None:
     found = next(_tables(lake, name), None)
     if found is not None and not (folder / RUN_FILE).exists():  # another starter may have made both meanwhile
         raise LakeError(
@@ -346,11 +355,11 @@ def _listed(lake: Lake, name: str) -> Listed:
         run = read_run(lake, name)
     except LakeError:
         return Listed(name, "", "", "unreadable")
-    private = Path(lake.private(name))
+    private = place(lake.private(name))
     if is_running(private):
         state = "running"
     elif (private / LIVE_FILE).exists():
         state = "stopped"
     else:
-        state = "published" if (Path(lake.histogram(name)) / "_delta_log").is_dir() else "started"
+        state = "published" if (place(lake.histogram(name)) / "_delta_log").is_dir() else "started"
     return Listed(name, run.run_id, run.query_identity, state)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable
-from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -15,6 +14,7 @@ import pyarrow.parquet as pq
 from dpsql.config import Source
 from dpsql.errors import ConfigError, LakeError
 from dpsql.operators import grid
+from dpsql.places import Place, replace_file
 from dpsql.privacy_plan import PrivacyPlan
 from udfs.release import PublicGroups
 
@@ -50,18 +50,18 @@ def public_groups(plan: PrivacyPlan, source: Source, salt: bytes, encoded: Itera
     return PublicGroups(ids, tuple(names), first_window_us(plan, source))
 
 
-def save(groups: PublicGroups, folder: Path) -> None:
+def save(groups: PublicGroups, folder: Place) -> None:
     """Keep the groups with their run."""
     table = pa.table({"key": pa.array(groups.keys, pa.int64()), "key_bytes": pa.array(groups.key_bytes, pa.binary())})
-    temporary = folder / f".{FILE}"
-    pq.write_table(table.replace_schema_metadata({"first_window_us": str(groups.first_window_us)}), temporary)
-    temporary.replace(folder / FILE)
+    sink = pa.BufferOutputStream()
+    pq.write_table(table.replace_schema_metadata({"first_window_us": str(groups.first_window_us)}), sink)
+    replace_file(folder / FILE, sink.getvalue().to_pybytes())
 
 
-def load(folder: Path) -> PublicGroups | None:
+def load(folder: Place) -> PublicGroups | None:
     """The groups of a run, or None before its first start."""
     try:
-        table = pq.read_table(folder / FILE)
+        table = pq.read_table(pa.BufferReader((folder / FILE).read_bytes()))
     except FileNotFoundError:
         return None
     except (OSError, pa.ArrowException):

@@ -19,7 +19,9 @@ from pathlib import Path
 from typing import Any
 
 from dpsql.errors import LakeError
-from dpsql.new_file import create_file, replace_file
+from dpsql.new_file import create_file
+from dpsql.places import place as located
+from dpsql.places import replace_file
 
 SCHEMA_VERSION = 1
 RUN_FILE = "run.json"
@@ -181,7 +183,7 @@ def _same_place(known: str, here: str) -> bool:
 def _run_id_at(place: str) -> str | None:
     """The run that lives in a private folder; None where it is gone or cannot be read."""
     try:
-        found = json.loads((Path(place) / RUN_FILE).read_bytes())["run_id"]
+        found = json.loads((located(place) / RUN_FILE).read_bytes())["run_id"]
     except (OSError, ValueError, KeyError, TypeError):
         return None
     return str(found)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import json
 import os
 import socket
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -13,6 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from dpsql.errors import LakeError
+from dpsql.places import Place
 
 LOCK_FILE = "running.json"
 STOP_FILE = "stop"
@@ -20,7 +23,7 @@ POLL_SECONDS = 0.3
 
 
 @contextmanager
-def exclusive(folder: Path) -> Iterator[None]:
+def exclusive(folder: Place) -> Iterator[None]:
     """While inside, no other process on this machine may work on the run. The lock ends with the process, however it ends.
 
     Args:
@@ -29,7 +32,7 @@ def exclusive(folder: Path) -> Iterator[None]:
     Raises:
         LakeError: somebody else is at work.
     """
-    descriptor = os.open(folder / LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o600)
+    descriptor = os.open(_local(folder) / LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o600)
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -42,10 +45,10 @@ def exclusive(folder: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
-def is_running(folder: Path) -> bool:
+def is_running(folder: Place) -> bool:
     """Whether a process on this machine works on the run."""
     try:
-        descriptor = os.open(folder / LOCK_FILE, os.O_RDONLY)
+        descriptor = os.open(_local(folder) / LOCK_FILE, os.O_RDONLY)
     except OSError:
         return False
     try:
@@ -57,7 +60,7 @@ def is_running(folder: Path) -> bool:
     return False
 
 
-def ask_to_stop(folder: Path, wait_seconds: float) -> bool:
+def ask_to_stop(folder: Place, wait_seconds: float) -> bool:
     """Ask the process that works on a run to end after its micro-batch.
 
     Args:
@@ -72,7 +75,7 @@ def ask_to_stop(folder: Path, wait_seconds: float) -> bool:
     """
     if not is_running(folder):
         raise LakeError(f"query {folder.name!r} is not running")
-    (folder / STOP_FILE).touch(mode=0o600)
+    (_local(folder) / STOP_FILE).touch(mode=0o600)
     limit = time.monotonic() + wait_seconds
     while is_running(folder):
         if time.monotonic() > limit:
@@ -82,9 +85,9 @@ def ask_to_stop(folder: Path, wait_seconds: float) -> bool:
 
 
 @contextmanager
-def stop_requests(folder: Path, stop: threading.Event) -> Iterator[None]:
+def stop_requests(folder: Place, stop: threading.Event) -> Iterator[None]:
     """While inside, a request to stop sets `stop`; requests from before are forgotten."""
-    request = folder / STOP_FILE
+    request = _local(folder) / STOP_FILE
     request.unlink(missing_ok=True)
     left = threading.Event()
 
@@ -104,9 +107,19 @@ def stop_requests(folder: Path, stop: threading.Event) -> Iterator[None]:
         request.unlink(missing_ok=True)
 
 
-def _who(folder: Path) -> str:
+def _local(folder: Place) -> Path:
+    """Where the lock and requests to stop are. A bucket has no locks: for a lake in one, a folder of this user and machine."""
+    if isinstance(folder, Path):
+        return folder
+    digest = hashlib.sha256(str(folder).encode()).hexdigest()[:16]
+    here = Path(tempfile.gettempdir()) / f"dpsql-{os.getuid()}" / digest
+    here.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return here
+
+
+def _who(folder: Place) -> str:
     try:
-        given = json.loads((folder / LOCK_FILE).read_bytes())
+        given = json.loads((_local(folder) / LOCK_FILE).read_bytes())
         return f"process {int(given['process'])} on {given['host']}"
     except (OSError, ValueError, KeyError, TypeError):
         return "another process"

@@ -75,9 +75,9 @@ def run(flags: RunFlags, master: str, properties_file: Path | None) -> None:
     dpsql run conf/queries/page_views.sql --lake lake --until-caught-up
     dpsql run conf/queries/page_views.sql --lake lake --until-caught-up --until 2026-02-01 --name january
     """
-    from jobs.run_query import spark_properties
+    from jobs.run_query import needs_s3, spark_properties
 
-    start(flags, master, spark_properties(properties_file))
+    start(flags, master, spark_properties(properties_file, needs_s3(flags)))
 
 
 @main.command()

@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import functools
+import os
 import re
 import sys
 from collections.abc import Mapping
@@ -116,6 +117,7 @@ def start(flags: RunFlags, master: str | None, properties: Mapping[str, str]) ->
         if master is None:  # Spark is there already, perhaps without Delta: nothing may be bound or spent then
             _session(None, properties)
         run = open_run(lake, name, query, secret, ledger, query.source)
+        os.umask(0o077)  # for all that Spark and its workers write from here on; the histogram is opened to readers by name
         spark = _session(master, properties)
         try:
             summary = _run(flags, spark, query, run, lake, secret, ledger)
@@ -124,8 +126,14 @@ def start(flags: RunFlags, master: str | None, properties: Mapping[str, str]) ->
         _print_summary(summary, lake.histogram(name))
 
 
-def spark_properties(properties_file: Path | None) -> dict[str, str]:
-    """The settings of a properties file; by default the checkout's, with the jars that belong to it.
+def needs_s3(flags: RunFlags) -> bool:
+    """Whether the lake or a declared source is in a bucket."""
+    sources = flags.sources_file.read_text() if flags.sources_file.is_file() else ""
+    return flags.lake_folder.startswith("s3a:") or "s3a://" in sources
+
+
+def spark_properties(properties_file: Path | None, s3: bool = False) -> dict[str, str]:
+    """The settings of a properties file; by default the checkout's, with the jars that the run needs.
 
     Raises:
         ConfigError: the jars cannot be fetched, or a line is not `name value`.
@@ -142,7 +150,7 @@ def spark_properties(properties_file: Path | None) -> dict[str, str]:
             raise ConfigError(f"{path}:{number}: not a setting; write it as `name value`")
         properties[setting[1]] = setting[2]
     if properties_file is None:
-        properties["spark.jars"] = ",".join(map(str, jars.ensure()))
+        properties["spark.jars"] = ",".join(map(str, jars.ensure(jars.SPARK, *([jars.S3] if s3 else []))))
     return properties
 
 

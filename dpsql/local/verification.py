@@ -24,6 +24,7 @@ from dpsql.local.connection import connect
 from dpsql.local.engine import Feeder, Progress
 from dpsql.local.histogram import histogram
 from dpsql.local.rows import RowReader, no_records
+from dpsql.places import Place, place
 from dpsql.secret import Secret
 from udfs.contribution_bounding import Clock
 from udfs.grid import NO_CLOCK
@@ -73,7 +74,7 @@ def verify_run(lake: Lake, name: str, run: Run, query: Query, secret: Secret, pr
         DataError: a source file that the run has read is gone or was changed.
     """
     check_binding(run, query, secret, lake)
-    folder = Path(lake.private(name))
+    folder = place(lake.private(name))
     # Before the histogram is read: a live job may publish more in the meantime.
     ticked, released_us = read_ticks(folder), released_until_us(folder)
     published = read_histogram(lake, name)
@@ -109,7 +110,7 @@ def count_differences(published: pa.Table, recomputed: pa.Table) -> int:
     return sum(counts)
 
 
-def read_ticks(folder: Path) -> list[Ticked]:
+def read_ticks(folder: Place) -> list[Ticked]:
     """The ticks of a run in order, with what was read before each.
 
     Raises:
@@ -130,9 +131,10 @@ def read_ticks(folder: Path) -> list[Ticked]:
     return out
 
 
-def released_until_us(folder: Path) -> int:
+def released_until_us(folder: Place) -> int:
     """Every tick up to this time has been released, and Spark has noted that: a live job may be at work on the next."""
-    commits = [int(path.name) for path in (folder / "checkpoints/release/commits").glob("[0-9]*") if path.name.isdigit()]
+    noted = folder / "checkpoints/release/commits"
+    commits = [int(path.name) for path in noted.iterdir() if path.name.isdigit()] if noted.is_dir() else []
     whole = (pc.field("operator") == "release") & (pc.field("bucket") == WHOLE_BATCH)
     listed = _delta(folder / "files", ["operator", "bucket", "batch", "detail"], whole).to_pylist()
     closed = [int(json.loads(row["detail"])["closed_us"]) for row in listed if row["batch"] <= max(commits, default=-1)]
@@ -145,7 +147,7 @@ def _without_newer(published: pa.Table, released_us: int, ticked_us: int) -> pa.
     return published.filter(pc.or_(pc.less_equal(due_us, released_us), pc.greater(due_us, ticked_us)))
 
 
-def _ticks(table: Path) -> list[tuple[int, int]]:
+def _ticks(table: Place) -> list[tuple[int, int]]:
     """(last micro-batch, closed time) of every tick, in order."""
     names = ("batch", "closed_us")
     found = _delta(table, ["kind", *names], pc.field("kind") == TICK)
@@ -153,7 +155,7 @@ def _ticks(table: Path) -> list[tuple[int, int]]:
     return sorted(ticks, key=lambda tick: (tick[1], tick[0]))
 
 
-def _batches(table: Path) -> list[tuple[int, ReadBatch]]:
+def _batches(table: Place) -> list[tuple[int, ReadBatch]]:
     """Every listed micro-batch, of the newest generation that lists it."""
     listed = (pc.field("operator") == OPERATOR) & (pc.field("bucket") == WHOLE_BATCH)
     found = _delta(table, ["operator", "bucket", "batch", "generation", "detail"], listed)
@@ -161,14 +163,14 @@ def _batches(table: Path) -> list[tuple[int, ReadBatch]]:
     for row in found.to_pylist():
         detail = json.loads(row["detail"])
         if "files" not in detail:
-            raise DataError("only runs over a source of files can be verified: this one read another kind of stream")
+            raise DataError("only runs over files can be verified: this one read a stream whose messages are not kept with it")
         if row["batch"] not in newest or newest[row["batch"]][0] < row["generation"]:
             read = ReadBatch(tuple(_local(uri) for uri in detail["files"]), Clock(**detail["clock"]))
             newest[row["batch"]] = (row["generation"], read)
     return [(batch, read) for batch, (_, read) in sorted(newest.items(), key=lambda entry: entry[0])]
 
 
-def _delta(table: Path, columns: Sequence[str], condition: pc.Expression) -> pa.Table:
+def _delta(table: Place, columns: Sequence[str], condition: pc.Expression) -> pa.Table:
     from deltalake import DeltaTable  # slow to import
     from deltalake.exceptions import DeltaError
 
@@ -178,7 +180,7 @@ def _delta(table: Path, columns: Sequence[str], condition: pc.Expression) -> pa.
         raise LakeError(f"{table}: cannot be read ({type(problem).__name__})") from None
 
 
-def _small_file(path: Path) -> dict[str, Any]:
+def _small_file(path: Place) -> dict[str, Any]:
     try:
         return dict(json.loads(path.read_bytes()))
     except FileNotFoundError:
@@ -187,7 +189,7 @@ def _small_file(path: Path) -> dict[str, Any]:
         raise LakeError(f"{path}: damaged; put back the original file") from None
 
 
-def _static_versions(folder: Path) -> dict[str, int]:
+def _static_versions(folder: Place) -> dict[str, int]:
     """Those of the live run, if it ever was one, else of the newest catch-up."""
     live = _small_file(folder / "live.json")
     return dict((live or _small_file(folder / "catch_up.json")).get("static", {}))
@@ -207,7 +209,7 @@ def _check_present(files: Sequence[Path]) -> None:
             raise DataError(f"{file}: the run has read this file, and it is gone: put it back, then verify again")
 
 
-def _refuse_changed(folder: Path, files: Sequence[Path]) -> None:
+def _refuse_changed(folder: Place, files: Sequence[Path]) -> None:
     """The histograms differ: say so if a file is no longer the one that Spark saw."""
     seen = {_local(entry["path"]): entry.get("timestamp") for entry in _source_log(folder / "checkpoints" / OPERATOR / "sources" / "0")}
     for file in files:
@@ -215,9 +217,9 @@ def _refuse_changed(folder: Path, files: Sequence[Path]) -> None:
             raise DataError(f"{file}: was changed after the run had read it: put the original back, then verify again")
 
 
-def _source_log(folder: Path) -> list[dict[str, Any]]:
+def _source_log(folder: Place) -> list[dict[str, Any]]:
     """Entries of Spark's file source log; a compacted file repeats the ones before it."""
-    paths = sorted(folder.iterdir()) if folder.is_dir() else []
+    paths: list[Place] = sorted(folder.iterdir(), key=str) if folder.is_dir() else []
     lines = [line for path in paths if path.name.removesuffix(".compact").isdigit() for line in path.read_text().splitlines()[1:]]
     return [json.loads(line) for line in lines if line.startswith("{")]
 

@@ -17,7 +17,7 @@ from dpsql.streaming.checkpoints import Checkpoint
 from dpsql.streaming.clocks import Clocks, hand_over, handed_over
 from dpsql.streaming.contributions import Contributions
 from dpsql.streaming.manifest import Manifest
-from dpsql.streaming.wire import ROW, STATE, StateFile, file_row, read_file_rows, to_arrow, to_pandas
+from dpsql.streaming.wire import ROW, STATE, StateFile, file_row, read_file_rows, to_arrow, to_pandas, without_values
 from udfs.bucket_state import BucketFiles
 from udfs.contribution_bounding import BoundingParameters, Clock, admit
 
@@ -115,7 +115,7 @@ def _spark_function(step: AdmissionStep) -> Callable[..., Iterator[pd.DataFrame]
             yield to_pandas(ROW, rows, list(step.output))
         yield file_row(file, step.neutral)
 
-    return bucket_of_users
+    return without_values(bucket_of_users)
 
 
 @dataclass(frozen=True)

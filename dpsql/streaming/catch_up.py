@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 import time
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 from dpsql.errors import InputError, LakeError
+from dpsql.places import Place, replace_file
 from udfs.grid import NO_CLOCK
 
 FILE = "catch_up.json"
@@ -43,7 +41,7 @@ def latest_us(opened: CatchUp, max_ahead_us: int) -> int:
     return min(max(opened.wall_us, opened.until_us) + max_ahead_us, 1 << 62)
 
 
-def open_catch_up(folder: Path, until_us: int | None, closed_us: int, static: dict[str, int]) -> CatchUp:
+def open_catch_up(folder: Place, until_us: int | None, closed_us: int, static: dict[str, int]) -> CatchUp:
     """The catch-up to work on: the interrupted one, or else the next.
 
     Args:
@@ -81,12 +79,12 @@ def open_catch_up(folder: Path, until_us: int | None, closed_us: int, static: di
     return opened
 
 
-def finish(folder: Path, done: CatchUp) -> None:
+def finish(folder: Place, done: CatchUp) -> None:
     """Remember that everything up to its time is published."""
     write_json(folder / FILE, {"version": VERSION, **asdict(replace(done, released=True))})
 
 
-def read_catch_up(folder: Path) -> CatchUp | None:
+def read_catch_up(folder: Place) -> CatchUp | None:
     """The newest catch-up; None before the first.
 
     Raises:
@@ -109,7 +107,7 @@ def timestamp(us: int) -> str:
         return f"{us} microseconds"
 
 
-def read_json(path: Path, version: int) -> dict[str, Any] | None:
+def read_json(path: Place, version: int) -> dict[str, Any] | None:
     """A small file of ours; None if it is not there.
 
     Raises:
@@ -126,11 +124,6 @@ def read_json(path: Path, version: int) -> dict[str, Any] | None:
     return given
 
 
-def write_json(path: Path, content: dict[str, Any]) -> None:
+def write_json(path: Place, content: dict[str, Any]) -> None:
     """Replace a small file as a whole: after a crash it is the old one or the new one."""
-    partial = path.with_name(f".{path.name}.{uuid4().hex}")
-    with partial.open("w") as file:
-        json.dump(content, file)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(partial, path)
+    replace_file(path, json.dumps(content).encode())

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
+
+from dpsql.places import Place
 
 
 @dataclass(frozen=True)
 class Checkpoint:
     """The folder that Spark keeps for one streaming query."""
 
-    path: Path
+    path: Place
 
     @property
     def query_id(self) -> str | None:
@@ -67,7 +68,7 @@ class Checkpoint:
         return {str(entry["path"]) for entry in entries if first <= int(entry["batchId"]) <= last}
 
 
-def _log_entries(folder: Path) -> list[dict[str, Any]]:
+def _log_entries(folder: Place) -> list[dict[str, Any]]:
     """The entries of a file source's log: the newest compaction and every file after it."""
     names = [path.name for path in folder.iterdir()] if folder.is_dir() else []
     compact = max((int(n.removesuffix(".compact")) for n in names if n.endswith(".compact")), default=-1)
@@ -76,5 +77,5 @@ def _log_entries(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for path in paths for line in path.read_text().splitlines()[1:] if line]
 
 
-def _numbers(folder: Path) -> list[int]:
+def _numbers(folder: Place) -> list[int]:
     return [int(path.name) for path in folder.iterdir() if path.name.isdigit()] if folder.is_dir() else []

@@ -6,12 +6,13 @@ A mark (application, version) is written in the same commit as its rows, so aski
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Schema, Transaction, write_deltalake
 from pyspark.sql import DataFrame, DataFrameWriter
 from pyspark.sql.types import StructType
+
+from dpsql.places import place
 
 DRIVER_ROWS = 100_000
 """Up to so many rows are written by the driver itself: that takes milliseconds, an append by Spark takes a CPU-second however small."""
@@ -21,7 +22,7 @@ ROWS_PER_FILE = 1_000_000
 
 def exists(path: str) -> bool:
     """True if a Delta table is there."""
-    return (Path(path) / "_delta_log").is_dir() and DeltaTable.is_deltatable(path)
+    return (place(path) / "_delta_log").is_dir() and DeltaTable.is_deltatable(path)
 
 
 def create(path: str, schema: StructType, partition_by: list[str] | None = None) -> None:

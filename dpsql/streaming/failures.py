@@ -53,6 +53,16 @@ def translate(problem: BaseException, source: str, step: str) -> DpsqlError:
     for condition, parameters, name in causes:
         if condition.startswith(FILE_CONDITIONS):
             return _file_error(condition, parameters, source)
+        if condition.startswith("KAFKA_DATA_LOSS") or name.endswith("OffsetOutOfRangeException"):
+            return DataError(
+                f"source {source!r}: the broker no longer has messages that this run has not read: they have expired, or the topic was made "
+                "anew. A run belongs to its input, and a gap would be missing in silence: start a new run with another --name, and let the "
+                "topic keep messages for longer than a run may stand still"
+            )
+        if name.startswith("org.apache.kafka.common.errors") and name.endswith("TimeoutException"):
+            return DataError(
+                f"source {source!r}: no Kafka broker answers; is `kafka.bootstrap.servers` right, and may this machine reach it?"
+            )
         if name.endswith("FileNotFoundException"):
             return DataError(f"a file of source {source!r} has vanished while it was read: put it back and start again")
     worker = next((name for condition, _, name in causes if name.endswith("PythonException")), None)
@@ -93,5 +103,7 @@ def _causes(problem: BaseException) -> Iterator[tuple[str, dict[str, str], str]]
 
 def _python_kind(text: str) -> str:
     """The class of the innermost Python exception in Spark's text (its message may quote data and is left out)."""
+    if told := re.findall(r"\bStepError: (\w+)", text):
+        return str(told[-1])
     kinds = re.findall(r"^(?:\s*)([A-Za-z_][\w.]*(?:Error|Exception|Conflict|Interrupt))\b", text, flags=re.MULTILINE)
     return kinds[-1].split(".")[-1] if kinds else "unknown error"

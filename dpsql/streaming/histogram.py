@@ -14,6 +14,7 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from dpsql.errors import DataError, ReleaseConflict
+from dpsql.places import ObjectPath, place
 from dpsql.privacy_plan import PrivacyPlan
 from dpsql.query import AggregateFunction
 from dpsql.streaming import delta_log
@@ -157,7 +158,9 @@ class Histogram:
         return set(zip(found["window_start"].cast(pa.int64()).to_pylist(), found["trigger"].to_pylist(), strict=True))
 
     def _open_to_readers(self) -> None:
-        """Everybody may read the histogram, whatever the umask of this process and of the JVM."""
+        """Everybody may read the histogram, whatever the umask of this process and of the JVM. (Who may read a bucket, its policy says.)"""
+        if isinstance(place(self.path), ObjectPath):
+            return
         for folder, _, names in os.walk(self.path):
             for path, wanted in [(folder, 0o755), *((os.path.join(folder, name), 0o644) for name in names)]:
                 mode = os.stat(path).st_mode & 0o777

@@ -6,7 +6,6 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from deltalake import DeltaTable
@@ -18,6 +17,7 @@ from dpsql.errors import DpsqlError, InputError
 from dpsql.lake import LIVE_FILE, Lake, Run
 from dpsql.ledger import Ledger
 from dpsql.operators import bounding_parameters, release_parameters
+from dpsql.places import ObjectPath, place
 from dpsql.running import exclusive, stop_requests
 from dpsql.secret import Secret
 from dpsql.streaming import admission, delta_log, preflight, release, sources
@@ -34,7 +34,7 @@ from dpsql.streaming.microbatches import Sink, drain, stop_on_signals
 from dpsql.streaming.preflight import Engine
 from dpsql.streaming.progress import Listener, Summary, Tally, observed
 from dpsql.streaming.rows import listed_keys, records
-from dpsql.streaming.session import run_session
+from dpsql.streaming.session import check_s3, run_session
 from udfs.bucket_state import BucketFiles
 from udfs.contribution_bounding import Clock
 from udfs.release import PublicGroups
@@ -95,7 +95,7 @@ def run(
     if until_us is not None and not until_caught_up:
         raise InputError("--until is for stored input: a live run releases every trigger when its time has come; add --until-caught-up")
     stop = stop or threading.Event()
-    folder = Path(lake.private(run.name))
+    folder = place(lake.private(run.name))
     with exclusive(folder), stop_requests(folder, stop), stop_on_signals(stop):
         job = Job(spark, query, run, lake, secret, buckets, progress, stop, ledger)
         return job.catch_up(until_us) if until_caught_up else follow_for_ever(job, live or LiveOptions())
@@ -118,7 +118,9 @@ class Job:
     ) -> None:
         self.spark, self.query, self.plan, self.run, self.secret, self.stop = spark, query, query.plan, run, secret, stop
         self.register = ledger.register if ledger else None
-        self.folder = Path(lake.private(run.name))
+        self.folder = place(lake.private(run.name))
+        if isinstance(self.folder, ObjectPath):
+            check_s3(spark)
         self.histogram_path = lake.histogram(run.name)
         default = BUCKETS_PER_CORE * spark.sparkContext.defaultParallelism
         self.engine = preflight.open_engine(self.folder, buckets, default)
@@ -161,7 +163,7 @@ class Job:
             admission.OPERATOR: [tables.admission.newest_batch, tables.contributions.newest_batch],
             release.OPERATOR: [tables.release.newest_batch, delta_log.mark(tables.histogram_path, tables.histogram_application)],
         }
-        needed = {"contributions": self.folder / "contributions", "files": self.folder / "files", "histogram": Path(self.histogram_path)}
+        needed = {"contributions": self.folder / "contributions", "files": self.folder / "files", "histogram": place(self.histogram_path)}
         preflight.check(self.engine, needed, marks)
         preflight.check_files(self.engine, self.query.source.name)
         if self.register:

@@ -12,6 +12,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlparse
 
 from dpsql.errors import LakeError
+from dpsql.places import Place
 from dpsql.streaming import delta_log
 from dpsql.streaming.catch_up import read_json, write_json
 from dpsql.streaming.checkpoints import Checkpoint
@@ -31,7 +32,7 @@ class Engine:
         buckets: of users and of keys.
     """
 
-    folder: Path
+    folder: Place
     generation: int
     buckets: tuple[int, int]
 
@@ -52,7 +53,7 @@ class Engine:
             write_json(self.folder / FILE, {"version": VERSION, **given, "queries": {**given["queries"], operator: found}})
 
 
-def open_engine(folder: Path, buckets: tuple[int, int] | None, default: int) -> Engine:
+def open_engine(folder: Place, buckets: tuple[int, int] | None, default: int) -> Engine:
     """The engine settings of a run, fixed at its first start.
 
     Args:
@@ -79,7 +80,7 @@ def open_engine(folder: Path, buckets: tuple[int, int] | None, default: int) -> 
     return engine
 
 
-def check(engine: Engine, tables: Mapping[str, Path], marks: Mapping[str, Iterable[int | None]]) -> None:
+def check(engine: Engine, tables: Mapping[str, Place], marks: Mapping[str, Iterable[int | None]]) -> None:
     """Refuse a lake whose parts do not belong together.
 
     Args:

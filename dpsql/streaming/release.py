@@ -17,7 +17,7 @@ from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
 from dpsql.streaming.checkpoints import Checkpoint
 from dpsql.streaming.histogram import Histogram, Pair
 from dpsql.streaming.manifest import Manifest
-from dpsql.streaming.wire import ROW, STATE, TICK, StateFile, file_row, read_file_rows, to_arrow, to_pandas
+from dpsql.streaming.wire import ROW, STATE, TICK, StateFile, file_row, read_file_rows, to_arrow, to_pandas, without_values
 from udfs.bucket_state import BucketFiles
 from udfs.grid import NO_CLOCK
 from udfs.keys import decode
@@ -107,7 +107,7 @@ def _spark_function(step: ReleaseStep) -> Callable[..., Iterator[pd.DataFrame]]:
             yield to_pandas(ROW, rows, list(step.output), bucket=np.int32(file.bucket))
         yield file_row(file, step.neutral)
 
-    return bucket_of_keys
+    return without_values(bucket_of_keys)
 
 
 def _same(a: ReleaseState, b: ReleaseState) -> bool:

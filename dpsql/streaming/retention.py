@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import time
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import pyarrow.fs as pafs
 from deltalake import DeltaTable
 
+from dpsql.places import Place
 from dpsql.streaming.contributions import Contributions
 from dpsql.streaming.preflight import OPERATORS, Engine
 from udfs.bucket_state import filesystem
@@ -76,7 +76,7 @@ class Retention:
             sweep_bucket(root, bucket.path, newest - oldest, saved.get(number, set()))
 
 
-def kept_by_savepoints(folder: Path, operator: str, generation: int) -> dict[int, set[int]]:
+def kept_by_savepoints(folder: Place, operator: str, generation: int) -> dict[int, set[int]]:
     """Bucket -> versions of its state that a named savepoint needs; they are never swept.
 
     Every file `savepoints/*.json` of the run's private folder names some: `{"state": [[operator, generation, bucket, sequence], ...]}`.
@@ -86,7 +86,8 @@ def kept_by_savepoints(folder: Path, operator: str, generation: int) -> dict[int
         operator, generation: whose state.
     """
     kept: dict[int, set[int]] = {}
-    for path in sorted((folder / SAVEPOINTS).glob("*.json")):
+    saved = folder / SAVEPOINTS
+    for path in [found for found in saved.iterdir() if found.name.endswith(".json")] if saved.is_dir() else []:
         for of, made, bucket, sequence in json.loads(path.read_bytes()).get("state", []):
             if (of, made) == (operator, generation):
                 kept.setdefault(int(bucket), set()).add(int(sequence))

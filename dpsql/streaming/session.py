@@ -6,13 +6,17 @@ import contextlib
 import logging
 import os
 import sys
+import zipfile
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
+from pyspark import SparkFiles
 from pyspark.sql import SparkSession
 
 from dpsql import jars
 from dpsql.errors import ConfigError
+from dpsql.streaming import messages
 
 SESSION = {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
@@ -21,9 +25,15 @@ SESSION = {
     "spark.ui.showConsoleProgress": "false",
     # Stopping a query on a deep plan overflows the default stack.
     "spark.driver.extraJavaOptions": "-Xss4m",
+    # Hadoop sets modes itself, whatever the umask; the histogram is opened to readers by name.
+    "spark.hadoop.fs.permissions.umask-mode": "077",
+    # Buckets as folders, which every S3 server understands; endpoint and credentials come from the environment (AWS_...).
+    "spark.hadoop.fs.s3a.path.style.access": "true",
 }
+CLUSTER = {"spark.executor.extraJavaOptions": messages.java_options(), "spark.executor.syncLogLevel.enabled": "true"}
 LOCAL = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
 LOG_LEVEL = "spark.log.level"
+SHIPPED = ("dpsql", "udfs")
 
 RUN = {
     "spark.sql.session.timeZone": "UTC",
@@ -80,14 +90,31 @@ def session(master: str | None, properties: Mapping[str, str]) -> SparkSession:
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     if master is not None:
         builder = builder.master(master)
-    for key, value in {**SESSION, **(LOCAL if local else {}), **properties}.items():
+    for key, value in {**SESSION, **(LOCAL if local else CLUSTER if master is not None else {}), **properties}.items():
         builder = builder.config(key, value)
     spark = builder.getOrCreate()
     # Log lines of failed tasks quote exception texts, and those may quote records.
     spark.sparkContext.setLogLevel(properties.get(LOG_LEVEL, "OFF"))
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
     check_delta(spark)
+    if not str(spark.sparkContext.master).startswith("local"):
+        ship(spark)
     return spark
+
+
+def ship(spark: SparkSession) -> None:
+    """Send the two packages that workers need, as they are here: a worker may have none, or others."""
+    checkout = Path(__file__).resolve().parent.parent.parent
+    if not (checkout / "udfs").is_dir():
+        return  # we are in a zip that spark-submit --py-files has brought here, and brings to the workers
+    # Workers fetch the file from here as long as Spark runs; Spark removes the folder when it stops.
+    folder = Path(SparkFiles.getRootDirectory()) / "shipped"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    with zipfile.ZipFile(folder / "dpsql-shipped.zip", "w", zipfile.ZIP_DEFLATED) as archive:
+        for package in SHIPPED:
+            for path in sorted((checkout / package).rglob("*.py")):
+                archive.write(path, str(path.relative_to(checkout)))
+    spark.sparkContext.addPyFile(str(folder / "dpsql-shipped.zip"))
 
 
 def check_delta(spark: SparkSession) -> None:
@@ -104,6 +131,18 @@ def check_delta(spark: SparkSession) -> None:
             "this Spark session has no Delta: run `make setup` and submit with --properties-file conf/spark-defaults.conf, "
             "or use `dpsql run`, which does both"
         )
+
+
+def check_s3(spark: SparkSession) -> None:
+    """Refuse a session that cannot reach `s3a://`, in one line."""
+    try:
+        jvm: Any = spark._jvm
+        jvm.java.lang.Thread.currentThread().getContextClassLoader().loadClass("org.apache.hadoop.fs.s3a.S3AFileSystem")
+    except Exception:
+        raise ConfigError(
+            "this Spark session has no jars for s3a://: write the properties file with "
+            "`python -m dpsql.jars conf/spark-defaults.conf s3`, or use `dpsql run`, which fetches them"
+        ) from None
 
 
 def run_session(spark: SparkSession, buckets: int) -> SparkSession:

@@ -12,10 +12,11 @@ from pyspark.sql import functions as F
 from dpsql.config import Source
 from dpsql.errors import DataError
 from dpsql.query import ParsedQuery
+from dpsql.streaming import messages
 from dpsql.streaming.failures import reason_of, translate
+from dpsql.streaming.messages import CORRUPT
 
 MALFORMED = "dpsql_malformed"
-CORRUPT = "dpsql_corrupt_line"
 SELF_DESCRIBING = ("parquet", "orc", "avro")
 LINES = ("json", "csv", "xml")
 FILES = (*SELF_DESCRIBING, *LINES, "text")
@@ -71,7 +72,8 @@ def stream(session: SparkSession, source: Source, may_be_empty: bool = False) ->
     if source.format in FILES:
         return _files(session, source, may_be_empty)
     if source.format == "kafka":
-        return _kafka(session, source)
+        reader = session.readStream.format("kafka").options(**messages.reader_options(source))
+        return without_malformed(messages.parsed(_load(reader, source, None), source))
     return _load(session.readStream.format(source.format).options(**dict(source.options)), source, source.path)
 
 
@@ -120,27 +122,13 @@ def _files(session: SparkSession, source: Source, may_be_empty: bool) -> DataFra
     if not set_by_user & {"maxfilespertrigger", "maxbytespertrigger"}:
         options["maxFilesPerTrigger"] = str(BATCH_FILES)
     frame = _load(session.readStream.format(source.format).schema(known.schema).options(**options), source, path)
-    return _without_malformed(frame) if source.format in LINES else frame
+    return without_malformed(frame) if source.format in LINES else frame
 
 
-def _without_malformed(frame: DataFrame) -> DataFrame:
+def without_malformed(frame: DataFrame) -> DataFrame:
+    """Count the rows with something in the column CORRUPT, and leave them and the column out."""
     counted = frame.observe(MALFORMED, F.count(CORRUPT).alias("malformed"))
     return counted.where(f"{CORRUPT} IS NULL").drop(CORRUPT)
-
-
-def _kafka(session: SparkSession, source: Source) -> DataFrame:
-    """JSON values with the declared schema; a value that is not JSON is malformed, not an error."""
-    frame = _load(session.readStream.format("kafka").options(**{"startingOffsets": "earliest", **dict(source.options)}), source, None)
-    return parse_values(frame, source)
-
-
-def parse_values(frame: DataFrame, source: Source) -> DataFrame:
-    """The declared columns out of a binary column `value`."""
-    options = F.expr(f"map('mode', 'PERMISSIVE', 'columnNameOfCorruptRecord', '{CORRUPT}')")
-    schema = F.lit(f"{source.schema}, {CORRUPT} STRING")
-    text = F.expr("coalesce(cast(value AS STRING), '')")  # a tombstone has no value and is no record
-    parsed = frame.select(F.from_json(text, schema, options).alias("v"))  # type: ignore[arg-type]
-    return _without_malformed(parsed.select("v.*"))
 
 
 def _existing(session: SparkSession, source: Source) -> str:

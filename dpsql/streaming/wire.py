@@ -7,8 +7,9 @@ the driver which state file was written, how large it is and what was counted, i
 
 from __future__ import annotations
 
+import functools
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +19,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 
 ROW, TICK, FILE = 0, 1, 2
+Step = Callable[..., Iterator[pd.DataFrame]]
 STATE = "sequence BIGINT"
 """Spark's own state of a bucket: which version of its files is current."""
 
@@ -58,6 +60,23 @@ def file_row(file: StateFile, zero: Mapping[str, Any]) -> pd.DataFrame:
     detail = json.dumps(file.counted, separators=(",", ":"), sort_keys=True).encode()
     row = dict(zero) | {"kind": FILE, "bucket": file.bucket, "window": file.sequence, "trigger": file.bytes, "key_bytes": detail}
     return pd.DataFrame({name: [value] for name, value in row.items()}).astype({"kind": np.int32, "bucket": np.int32})
+
+
+class StepError(Exception):
+    """A step failed in a worker; says only with what kind of error."""
+
+
+def without_values(function: Step) -> Step:
+    """The same stateful function, whose errors quote no record: Spark keeps their texts in event logs, UI and executors' logs."""
+
+    @functools.wraps(function)
+    def quiet(*given: Any) -> Iterator[pd.DataFrame]:
+        try:
+            yield from function(*given)
+        except Exception as problem:
+            raise StepError(type(problem).__name__) from None
+
+    return quiet
 
 
 def read_file_rows(frame: DataFrame) -> list[StateFile]:

@@ -76,6 +76,16 @@ def test_everything_that_can_be_said(tmp_path: Path) -> None:
         ("    event_time: TS\n", "", 2, "needs `event_time`", "sources.visits"),
         ("    schema: page STRING\n", "", 10, "needs `schema`", "sources.pages"),
         ("    value_format: json\n", "", 16, "needs `value_format`", "sources.clicks"),
+        ("value_format: json", "value_format: avro", 16, "needs `value_schema`", "sources.clicks"),
+        (
+            "value_format: json",
+            "value_format: json\n    value_schema: sources.yaml",
+            23,
+            "not an Avro schema",
+            "sources.clicks.value_schema",
+        ),
+        ("value_format: json", "value_format: avro\n    value_schema: none.avsc", 23, "No such file", "sources.clicks.value_schema"),
+        ("subscribe: clicks", "subscribe: clicks, failOnDataLoss: false", 18, "stays true", "sources.clicks.options"),
         ("[user_id, Device]", "[user_id, USER_ID]", 6, "once", "sources.visits.privacy_unit"),
         ("  visits:", "  Visits:", 2, "lower-case", "sources.Visits"),
         ("  clicks:\n", "  pages:\n", 16, "written twice", "sources.pages"),
@@ -150,3 +160,12 @@ sources:
     path.write_text(text.replace("1 week", "8 days"))
     with pytest.raises(ConfigError, match=r"'b' declares another cap for ledger 'people'.*at sources\.c\.cap"):
         load_sources(path)
+
+
+def test_an_avro_schema_is_read_from_beside_the_file(tmp_path: Path) -> None:
+    (tmp_path / "clicks.avsc").write_text('{"type": "record", "name": "c", "fields": []}')
+    given = GOOD.replace("value_format: json", "value_format: avro\n    value_schema: clicks.avsc")
+    assert '"record"' in str(load_sources(write(tmp_path, given))["clicks"].value_schema)
+    given = GOOD.replace("value_format: json", "value_format: json\n    value_schema: clicks.avsc")
+    with pytest.raises(ConfigError, match="is for `value_format: avro` only"):
+        load_sources(write(tmp_path, given))

@@ -170,9 +170,18 @@ def test_bad_names(tmp_path: Path, name: str) -> None:
         opened(tmp_path, name=name)
 
 
-def test_no_object_store() -> None:
-    with pytest.raises(LakeError, match="give a folder"):
-        Lake("s3a://bucket/lake")
+@pytest.mark.parametrize(
+    "given", ["s3://bucket/lake", "gs://bucket/lake", "s3a:/lake", "s3a://", "s3a://bucket/lake?region=x", "hdfs://h/lake", "file:///lake"]
+)
+def test_other_places_are_refused(given: str) -> None:
+    with pytest.raises(LakeError, match="give a folder, or a bucket and a prefix like s3a://bucket/lake"):
+        Lake(given)
+
+
+def test_a_lake_in_a_bucket_is_named_by_uri() -> None:
+    lake = Lake("s3a://bucket/some/lake/")
+    assert lake.histogram("demo") == "s3a://bucket/some/lake/public/demo"
+    assert lake.private("demo") == "s3a://bucket/some/lake/private/demo"
 
 
 def test_reading_what_was_published(tmp_path: Path) -> None:

@@ -1,0 +1,75 @@
+"""A standalone cluster on loopback: what is shipped is enough, and a killed worker or executor changes no row."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from dpsql import jars
+from dpsql.lake import Lake, read_histogram
+from tests.deployment.commands import CHECKOUT, SMALL_SPARK, dpsql, environment
+from tests.deployment.processes import wait_until
+from tests.deployment.spark_cluster import Cluster
+from tests.deployment.workload import UNTIL, json_lines, visits, write_files, write_query
+
+PARTS = 3
+pytestmark = pytest.mark.jvm
+
+
+def committed(lake: Path) -> int:
+    """Micro-batches of the first query that Spark has finished."""
+    return len([path for path in (lake / "private/visits/checkpoints/admission/commits").glob("*") if path.name.isdigit()])
+
+
+def rows(lake: Path) -> pa.Table:
+    order = [("window_start", "ascending"), ("trigger", "ascending"), ("page", "ascending")]
+    return read_histogram(Lake(lake), "visits").sort_by(order)
+
+
+def test_rows_are_recomputed_after_kills(tmp_path: Path) -> None:
+    """spark-submit to a master; an executor is killed after the first micro-batch, a worker after the second.
+
+    `dpsql verify` recomputes every published row on one core, without Spark.
+    """
+    query, sources = write_query(tmp_path, write_files(tmp_path / "visits", json_lines(visits()), PARTS))
+    lake, env = tmp_path / "lake", environment(tmp_path)
+    with Cluster(tmp_path / "cluster", env) as cluster:
+        properties = tmp_path / "spark.conf"
+        local = "spark.driver.host 127.0.0.1\nspark.driver.bindAddress 127.0.0.1\nspark.executor.memory 700m\n"
+        local += "spark.executor.extraJavaOptions -XX:TieredStopAtLevel=1 -XX:+UseSerialGC\n"
+        properties.write_text(f"{SMALL_SPARK}{local}spark.jars {','.join(map(str, jars.ensure()))}\n")
+        submit = [str(Path(sys.executable).parent / "spark-submit"), "--master", cluster.url, "--properties-file", str(properties)]
+        flags = ["--sources", str(sources), "--lake", str(lake), "--until-caught-up", "--until", UNTIL, "--buckets", "2"]
+        job = subprocess.Popen(
+            [*submit, str(CHECKOUT / "jobs" / "run_query.py"), str(query), *flags],
+            env=env | {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable},
+            cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
+        )  # fmt: skip
+        try:
+            wait_until(lambda: committed(lake) >= 1 or job.poll() is not None, "the first micro-batch", 400)
+            assert job.poll() is None, job.communicate()
+            os.kill(cluster.executors()[0], signal.SIGKILL)
+            wait_until(lambda: committed(lake) >= 2 or job.poll() is not None, "the second micro-batch", 400)
+            assert job.poll() is None, job.communicate()
+            cluster.workers[1].kill()
+            out, err = job.communicate(timeout=300)
+        finally:
+            if job.poll() is None:
+                os.killpg(job.pid, signal.SIGKILL)
+                job.wait()
+        logs = cluster.executor_logs()
+    assert job.returncode == 0, err
+    assert "read 360 records" in out
+    assert committed(lake) == PARTS
+    # what the executors say of failed tasks shows no record
+    assert "Traceback" not in logs
+    assert not [user for user in ("u17", "u99") if user in logs.split()]
+    verified = dpsql("verify", "visits", "--lake", str(lake), "--sources", str(sources), env=env)
+    assert verified.stdout.startswith("identical: all "), verified.stdout + verified.stderr
+    assert set(rows(lake)["page"].to_pylist()) == {"p0", "p1", "p2"}

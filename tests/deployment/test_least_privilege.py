@@ -1,0 +1,102 @@
+"""Nobody but the run's user sees more than the histogram: planted ids, keys and secrets are searched for in all that Spark and dpsql show."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from dpsql import jars
+from dpsql.lake import Lake, read_histogram, read_run
+from dpsql.secret import Secret
+from tests.deployment.commands import CHECKOUT, environment
+from tests.deployment.processes import free_ports, listens
+from tests.deployment.workload import json_lines, visits, write_files, write_query
+
+USER, RARE_KEY = "planted-user-5e1f", "planted-rare-page-0c77"
+SECRET = bytes(range(190, 222))
+pytestmark = pytest.mark.jvm
+
+
+def forms(value: bytes) -> list[bytes]:
+    """How bytes may turn up in a file: as they are, in hexadecimal, in base64."""
+    plain = value.hex().encode()
+    return [value, plain, plain.upper(), base64.b64encode(value).rstrip(b"="), base64.urlsafe_b64encode(value).rstrip(b"=")]
+
+
+def observed(folder: Path, query: Path, sources: Path) -> subprocess.CompletedProcess[bytes]:
+    port = free_ports(1)[0]
+    command = [sys.executable, "-m", "tests.deployment.observed_run", str(folder), str(port), str(query), str(sources)]
+    done = subprocess.run(
+        [*command, ",".join(map(str, jars.ensure()))], env=environment(folder), cwd=CHECKOUT, capture_output=True, timeout=600, check=False
+    )
+    assert not listens(port)
+    return done
+
+
+def found_in(folder: Path, needles: dict[str, list[bytes]]) -> list[str]:
+    """Where the needles are; every regular file below the folder is read whole, and its name too."""
+    hits = []
+    for path in (path for path in folder.rglob("*") if path.is_file()):
+        content = str(path.relative_to(folder)).encode() + b"\n" + path.read_bytes()
+        hits += [f"{name} in {path.relative_to(folder)}" for name, given in needles.items() if any(one in content for one in given)]
+    return hits
+
+
+def test_nothing_planted_is_shown_outside_the_private_folder(tmp_path: Path) -> None:
+    """A run, and then one that fails in a worker; umask 022 and every display of Spark switched on."""
+    folder = tmp_path / "observed"
+    (folder / "secret").mkdir(parents=True)
+    (folder / "secret" / "secret").write_bytes(SECRET)
+    (folder / "secret" / "secret").chmod(0o600)
+    planted = {"user_id": USER, "page": RARE_KEY, "ts": "2023-12-09T23:00:00Z", "seconds": 59.0}
+    # the planted user also visits a page that is released, and breaks lines off in the middle
+    lines = [*json_lines(visits()), *json_lines([planted, {**planted, "page": "p0"}]), json.dumps(planted).encode()[:-9]]
+    query, sources = write_query(tmp_path, write_files(tmp_path / "visits", lines, 2))
+    done = observed(folder, query, sources)
+    assert done.returncode == 0, done.stderr
+    lake = Lake(folder / "lake")
+    private = Path(lake.private("observed"))
+    assert set(read_histogram(lake, "observed")["page"].to_pylist()) == {"p0", "p1", "p2"}
+
+    open_to_others = [str(path) for path in (private.parent, private, *private.rglob("*")) if path.stat().st_mode & 0o077]
+    assert open_to_others == []
+    readable = [path for path in Path(lake.histogram("observed")).rglob("*") if path.is_file()]
+    assert readable
+    assert all(path.stat().st_mode & 0o044 == 0o044 for path in readable)
+
+    # a worker fails: what is said of it is in the event log and in the UI
+    shutil.rmtree(private / "state")
+    write_files(tmp_path / "visits" / "more", json_lines([planted]))
+    os.rename(tmp_path / "visits" / "more" / "part-0.json", tmp_path / "visits" / "later.json")
+    failed = observed(folder, query, sources)
+    assert failed.returncode == 1
+    assert failed.stderr.decode().splitlines()[-1].startswith("the admission query failed in a worker (FileNotFoundError)")
+
+    for name, stream in {"1.out": done.stdout, "1.err": done.stderr, "2.out": failed.stdout, "2.err": failed.stderr}.items():
+        (folder / name).write_bytes(stream)
+    secret, run = Secret(SECRET), read_run(lake, "observed")
+    needles = {
+        "the user": [USER.encode(), USER.encode().hex().encode()],
+        "the rare key": [RARE_KEY.encode(), RARE_KEY.encode().hex().encode(), base64.b64encode(RARE_KEY.encode())[:-4]],
+        "the secret": forms(SECRET),
+        "the noise key": forms(secret.noise_key(run.run_id, run.query_identity)),
+        "the salt": forms(secret.salt(run.run_id)),
+    }
+    # the search itself: the needles that private files must hold are found there, and the displays were really read
+    assert {hit.split(" in ")[0] for hit in found_in(private / "contributions", needles)} == {"the rare key"}
+    shown = (folder / "shown.txt").read_text()
+    events = "".join(path.read_text(errors="replace") for path in (folder / "events").rglob("*") if path.is_file())
+    for text in (shown, events):
+        assert "FlatMapGroupsInPandasWithState" in text or "bucket_of_users" in text
+        assert "FileNotFoundError" in text or text is shown
+    assert "=== /SQL/" in shown and "=== /environment/" in shown and "== Physical Plan ==" in shown
+    shutil.rmtree(private)
+    (folder / "secret" / "secret").unlink()
+    assert found_in(folder, needles) == []

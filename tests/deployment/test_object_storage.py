@@ -1,0 +1,91 @@
+"""A lake in a bucket: the run, its small files and its tables over the S3 protocol, and nothing of the credentials in what is written."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from dpsql import jars
+from dpsql.errors import LakeError
+from dpsql.lake import Lake, list_queries, newest, read_run
+from dpsql.new_file import create_file
+from dpsql.places import ObjectPath, place, replace_file
+from tests.deployment.commands import SMALL_SPARK, dpsql, environment
+from tests.deployment.object_store import ACCESS_KEY, SECRET_KEY, ObjectStore
+from tests.deployment.workload import UNTIL, json_lines, visits, write_files, write_query
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ObjectStore]:
+    with ObjectStore(tmp_path_factory.mktemp("s3")) as started:
+        yield started
+
+
+@pytest.fixture(autouse=True)
+def _credentials(store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in store.environment.items():
+        monkeypatch.setenv(name, value)
+
+
+def test_an_object_is_a_place_like_a_path(tmp_path: Path) -> None:
+    for root in (place(tmp_path), place("s3a://lake/places")):
+        folder, file = root / "a", root / "a" / "b.json"
+        if isinstance(folder, Path):
+            folder.mkdir()
+        assert not file.exists()
+        with pytest.raises(FileNotFoundError):
+            file.read_bytes()
+        replace_file(file, b"1")
+        replace_file(file, b"22")
+        assert (file.read_text(), file.exists(), file.is_file(), file.is_dir(), folder.is_dir()) == ("22", True, True, False, True)
+        assert [entry.name for entry in folder.iterdir()] == ["b.json"]
+        assert (str(file.parent), file.name) == (str(folder), "b.json")
+        file.unlink()
+        assert not file.exists()
+    with pytest.raises(FileNotFoundError):
+        list((place("s3a://lake") / "nothing").iterdir())
+
+
+def test_a_file_is_made_once_in_a_bucket_too() -> None:
+    path = ObjectPath("s3a://lake/once/run.json")
+    create_file(path, b"first")
+    with pytest.raises(FileExistsError):
+        create_file(path, b"second")
+    assert path.read_bytes() == b"first"
+    # a crash between the claim and the file: the next one finishes what the first has begun
+    path.unlink()
+    with pytest.raises(FileExistsError):
+        create_file(path, b"second")
+    assert path.read_bytes() == b"first"
+
+
+def test_a_lake_that_is_not_there_is_one_line() -> None:
+    with pytest.raises(LakeError, match=r"no lake at s3a://lake/none"):
+        list_queries(Lake("s3a://lake/none"))
+    with pytest.raises(LakeError, match=r"the object store says NO_SUCH_BUCKET$"):
+        list_queries(Lake("s3a://missing/none"))
+
+
+@pytest.mark.jvm
+def test_a_run_in_a_bucket_is_verified_and_goes_on(store: ObjectStore, tmp_path: Path) -> None:
+    query, sources = write_query(tmp_path, write_files(tmp_path / "visits", json_lines(visits())))
+    properties = tmp_path / "spark.conf"
+    properties.write_text(SMALL_SPARK + "spark.jars " + ",".join(map(str, jars.ensure(jars.SPARK, jars.S3))))
+    env = environment(tmp_path, **store.environment)
+    lake = ("--lake", "s3a://lake/one")
+    flags = (*lake, "--sources", str(sources), "--properties-file", str(properties), "--buckets", "1", "--until-caught-up")
+    done = dpsql("run", str(query), *flags, "--until", UNTIL, "--master", "local[1]", env=env)
+    assert done.returncode == 0, done.stderr
+    verified = dpsql("verify", "visits", *lake, "--sources", str(sources), env=env)
+    assert verified.stdout.startswith("identical: all "), verified.stderr
+    one = Lake("s3a://lake/one")
+    assert set(newest(one, "visits")["page"]) == {"p0", "p1", "p2"}
+    assert [(listed.name, listed.state) for listed in list_queries(one)] == [("visits", "published")]
+    assert read_run(one, "visits").name == "visits"
+    # everything of the run is in the bucket, and the credentials are nowhere
+    private = sorted(entry.name for entry in place(one.private("visits")).iterdir())
+    assert [*private] == [".run.json", "catch_up.json", "checkpoints", "contributions", "engine.json", "files", "run.json", "state"]
+    assert ACCESS_KEY not in done.stdout + done.stderr
+    assert SECRET_KEY not in done.stdout + done.stderr

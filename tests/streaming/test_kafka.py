@@ -1,0 +1,163 @@
+"""Kafka as a source: the same rows as from files, whatever else is in the topic, and never past a gap."""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from dpsql.errors import DataError
+from tests.deployment.kafka_broker import Broker
+
+DAY = 86_400_000_000
+START = 19_700 * DAY
+SCHEMA = "user_id STRING, page STRING, ts TIMESTAMP, seconds DOUBLE"
+SQL = """
+SELECT WITH DIFFERENTIAL_PRIVACY OPTIONS (
+    epsilon = 20, delta = 1e-6, privacy_unit_column = user_id, max_rows_contributed = 2, trigger_interval = INTERVAL 12 HOURS)
+  page, COUNT(*) AS views, SUM(seconds, contribution_bounds_per_row => (0, 60)) AS total
+FROM visits
+GROUP BY window(ts, '1 day'), page
+"""
+AVRO = json.dumps(
+    {
+        "type": "record",
+        "name": "visit",
+        "fields": [
+            {"name": "user_id", "type": "string"},
+            {"name": "page", "type": ["null", "string"]},
+            {"name": "ts", "type": {"type": "long", "logicalType": "timestamp-micros"}},
+            {"name": "seconds", "type": "double"},
+            {"name": "tags", "type": {"type": "array", "items": "string"}, "default": []},
+        ],
+    }
+)
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    with Broker(tmp_path_factory.mktemp("kafka")) as started:
+        yield started
+
+
+def rows_of(table: pa.Table) -> list[dict[str, Any]]:
+    return table.set_column(2, "ts", table["ts"].cast(pa.int64())).to_pylist()
+
+
+def as_json(row: dict[str, Any]) -> bytes:
+    seconds, micros = divmod(row["ts"], 1_000_000)
+    day, second = divmod(seconds, 86_400)
+    time = f"2023-12-{9 + day - 19_700:02d}T{second // 3600:02d}:{second // 60 % 60:02d}:{second % 60:02d}.{micros:06d}Z"
+    return json.dumps({**row, "ts": time}).encode()
+
+
+def number(value: int) -> bytes:
+    """An Avro long."""
+    value, out = (value << 1) ^ (value >> 63), bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    return bytes([*out, value])
+
+
+def text(value: bytes) -> bytes:
+    return number(len(value)) + value
+
+
+def as_avro(row: dict[str, Any]) -> bytes:
+    page = b"\x00" if row["page"] is None else b"\x02" + text(row["page"].encode())
+    return text(row["user_id"].encode()) + page + number(row["ts"]) + struct.pack("<d", row["seconds"]) + b"\x00"
+
+
+HUGE = number((1 << 31) - 20)
+BAD_JSON = [
+    b"{",
+    b'{"user_id": 1, "page"',
+    b"\xff\xfe",
+    b'"text"',
+    b"17",
+    b'{"user_id": "u", "page": "p", "ts": "no time", "seconds": "x"}',
+]
+BAD_AVRO = [
+    b"\x01",
+    text(b"u") + b"\x08",
+    HUGE + b"u",
+    text(b"u") + b"\x00" + number(START),
+    as_avro({"user_id": "u", "page": "p", "ts": START, "seconds": 0.0})[:-1] + HUGE,
+]
+
+
+def declared(broker: Broker, topic: str, value_format: str = "json", **more: str) -> dict[str, Any]:
+    options = {"kafka.bootstrap.servers": broker.bootstrap, "subscribe": topic, **more}
+    schema = AVRO if value_format == "avro" else None
+    return {
+        **{"format": "kafka", "path": None, "schema": SCHEMA, "options": tuple(sorted(options.items()))},
+        **{"value_format": value_format, "value_schema": schema, "max_malformed": 1},
+    }
+
+
+@pytest.mark.parametrize(("value_format", "write_value", "bad"), [("json", as_json, BAD_JSON), ("avro", as_avro, BAD_AVRO)])
+def test_rows_are_those_of_files_and_bad_messages_are_counted(
+    case: Any, write: Any, visits: Any, broker: Broker, value_format: str, write_value: Any, bad: list[bytes]
+) -> None:
+    """Three partitions, of which one stays empty; a tombstone is no record."""
+    table = visits(days=1)
+    write(table)
+    files = case(SQL)
+    files.go(START + DAY)
+    broker.make_topic(f"of_{value_format}", 3)
+    good = [(i % 2, write_value(row)) for i, row in enumerate(rows_of(table))]
+    broker.send(f"of_{value_format}", [*good[:100], *((0, value) for value in bad), (1, None), *good[100:]])
+    kafka = case(SQL, **declared(broker, f"of_{value_format}", value_format))
+    told: list[Any] = []
+    summary = kafka.go(START + DAY, told=told)
+    dropped = files.go(START + DAY).dropped
+    assert kafka.histogram() == files.histogram() != []
+    assert summary.records == len(good) + len(bad) + 1
+    assert summary.dropped["malformed"] == len(bad), (summary, dropped)
+    warnings = [report.warning for report in told if report.warning]
+    assert warnings == [f"{len(bad)} malformed records in micro-batch 0 of source 'visits' (max_malformed 1)"]
+
+
+def test_a_later_start_goes_on_from_the_offsets_and_never_past_a_gap(case: Any, write: Any, visits: Any, broker: Broker) -> None:
+    first, second = visits(days=1), visits(days=1, first_day=1)
+    write(first)
+    files = case(SQL)
+    files.go(START + DAY)
+    write(second, first=1)
+    files.go(START + 2 * DAY)
+    broker.make_topic("goes_on", 2)
+    broker.send("goes_on", [(i % 2, as_json(row)) for i, row in enumerate(rows_of(first))])
+    kafka = case(SQL, **declared(broker, "goes_on"))
+    kafka.go(START + DAY)
+    broker.expire("goes_on", 0, 100)  # read already: no loss
+    broker.send("goes_on", [(i % 2, as_json(row)) for i, row in enumerate(rows_of(second))])
+    assert kafka.go(START + 2 * DAY).records == 360
+    assert kafka.histogram() == files.histogram()
+    before = kafka.histogram()
+    broker.send("goes_on", [(0, as_json(row)) for row in rows_of(visits(days=1, first_day=2))])
+    broker.expire("goes_on", 0, 400)
+    for _ in range(2):
+        with pytest.raises(DataError, match=r"source 'visits': the broker no longer has messages that this run has not read") as told:
+            kafka.go(START + 3 * DAY)
+        assert "\n" not in str(told.value)
+    assert kafka.histogram() == before
+
+
+def test_a_topic_made_anew_or_a_broker_that_is_away_is_told(case: Any, visits: Any, broker: Broker) -> None:
+    broker.make_topic("anew", 1)
+    broker.send("anew", [(0, as_json(row)) for row in rows_of(visits(days=1))])
+    kafka = case(SQL, **declared(broker, "anew"))
+    kafka.go(START + DAY)
+    broker.drop_topic("anew")
+    broker.make_topic("anew", 1)
+    broker.send("anew", [(0, as_json(row)) for row in rows_of(visits(days=1))[:10]])
+    with pytest.raises(DataError, match="the broker no longer has messages that this run has not read"):
+        kafka.go(START + 2 * DAY)
+    away = {"kafka.bootstrap.servers": "127.0.0.1:1", "kafka.default.api.timeout.ms": "2000", "kafka.request.timeout.ms": "1000"}
+    with pytest.raises(DataError, match=r"source 'visits': no Kafka broker answers"):
+        case(SQL, **declared(broker, "x", **away, **{"fetchOffset.numRetries": "1"})).go(START + DAY)

@@ -1,0 +1,53 @@
+"""docker-compose.yml, read strictly by the Compose specification; no container is started here."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from compose_spec import PyCompose
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+TEXT = (CHECKOUT / "docker-compose.yml").read_text()
+
+
+def resolved() -> dict[str, Any]:
+    """The file with YAML's merges done."""
+    return dict(yaml.safe_load(TEXT))
+
+
+def parse(document: dict[str, Any]) -> PyCompose:
+    return PyCompose.from_yaml(yaml.safe_dump(document, sort_keys=False))
+
+
+def test_it_is_a_compose_file() -> None:
+    services = {"kafka", "master", "worker", "job", "notebook"}
+    assert set(parse(resolved()).service_names()) == services
+    assert set(resolved()["services"]) == services
+
+
+@pytest.mark.parametrize(("service", "key", "value"), [("job", "comand", ["x"]), ("kafka", "ports", {"a": 1}), ("worker", "depends_on", 7)])
+def test_a_mistake_in_it_is_found(service: str, key: str, value: Any) -> None:
+    wrong = resolved()
+    wrong["services"][service][key] = value
+    with pytest.raises(Exception, match=r"."):
+        parse(wrong)
+
+
+def test_services_share_the_configuration_files_and_only_the_job_has_the_secret() -> None:
+    services = resolved()["services"]
+    mounts = {
+        name: [v if isinstance(v, str) else f"{v['source']}:{v['target']}" for v in s.get("volumes", [])] for name, s in services.items()
+    }
+    assert {name for name, found in mounts.items() if any(one.startswith("./conf:") for one in found)} == {"worker", "job"}
+    assert {name for name, found in mounts.items() if any(one.startswith("secret:") for one in found)} == {"job"}
+    assert mounts["notebook"] == ["lake:/lake/public"]
+    named = {one.split(":")[0] for found in mounts.values() for one in found if not one.startswith(".")}
+    assert named == set(resolved()["volumes"])
+    command = services["job"]["command"]
+    for path in (one.replace("conf-mounted", "conf") for one in command if re.search(r"\.(sql|py)$", one)):
+        assert (CHECKOUT / path).is_file()
+    assert f"apache/kafka:{re.search(r'kafka_2.13. rev=.([0-9.]+)', (CHECKOUT / 'conf/ivy.xml').read_text())[1]}" in TEXT  # type: ignore[index]
