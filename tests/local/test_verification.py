@@ -177,7 +177,7 @@ def test_before_the_first_tick_there_is_nothing_to_verify(published: Published) 
 def test_a_stream_that_is_not_made_of_files(published: Published) -> None:
     row = {"operator": "admission", "generation": 1, "batch": 9, "bucket": -1, "detail": json.dumps({"offsets": ["{}"], "clock": {}})}
     write_deltalake(str(published.private / "files"), pa.Table.from_pylist([row]), mode="append")
-    with pytest.raises(DataError, match="only runs over a source of files"):
+    with pytest.raises(DataError, match="only runs over files can be verified"):
         published.verify()
 
 
