@@ -180,7 +180,7 @@ def test_broken_off_anywhere_and_started_again(case: Case) -> None:
 def test_sigterm_start_again_and_stop(tmp_path: Path) -> None:
     """The command itself, in its own process, on the stream of the soak."""
     job = Job(tmp_path, TRIGGER, WINDOW, HORIZON, interval=1)
-    generator = Generator(tmp_path / "visits", 400, (10_000, 0))
+    generator = Generator(tmp_path / "visits", 100, (10_000, 0))
     lake = Lake(tmp_path / "lake")
 
     def newest() -> float:
