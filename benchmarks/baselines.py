@@ -41,7 +41,9 @@ class OneShot:
     sigma: float
 
     @classmethod
-    def of(cls, baseline: int, tight: bool, triggers: int, rows: int, per_group: int, share: float, epsilon: float, delta: float) -> OneShot:
+    def of(
+        cls, baseline: int, tight: bool, triggers: int, rows: int, per_group: int, share: float, epsilon: float, delta: float
+    ) -> OneShot:
         """Calibrate for one of the two baselines under one of the two accountings."""
         parts = triggers if baseline == 1 else min(triggers, rows)
         noise, failure = delta * (1 - THRESHOLD_DELTA_SHARE), delta * THRESHOLD_DELTA_SHARE / rows

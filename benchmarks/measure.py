@@ -77,6 +77,6 @@ def together(paths: list[list[dict[str, float]]]) -> list[Figures]:
     for parts in zip(*paths, strict=True):
         whole = Figures(0, 0.0, 0.0, 0.0)
         for part in parts:
-            whole += Figures(**part)
+            whole += Figures(*(part[name] for name in ("keys", "l_inf", "l_1", "l_2")))
         out.append(whole)
     return out

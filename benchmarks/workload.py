@@ -80,9 +80,7 @@ def records(user: npt.NDArray[np.integer], key: Int, ts: Int) -> pa.Table:
     """The records table of docs/architecture.md; a key's bytes are its rank, eight bytes, big-endian."""
     ends = pa.py_buffer(np.arange(0, 8 * len(key) + 1, 8, dtype=np.int32))
     names = pa.Array.from_buffers(pa.binary(), len(key), [None, ends, pa.py_buffer(key.astype(">u8").tobytes())])
-    return pa.table(
-        {"drop": np.zeros(len(key), np.int8), "user": identifiers(user), "ts": ts, "key": identifiers(key), "key_bytes": names}
-    )
+    return pa.table({"drop": np.zeros(len(key), np.int8), "user": identifiers(user), "ts": ts, "key": identifiers(key), "key_bytes": names})
 
 
 def ranks(key_bytes: pa.ChunkedArray) -> Int:
