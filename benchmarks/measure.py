@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from benchmarks.sharded import BUCKETS, Job, by_bucket
+from benchmarks.sharded import Job, by_bucket
 from benchmarks.workload import ranks
 from dpsql.operators import release_parameters
 from udfs.columns import Bool, Int
@@ -45,13 +45,13 @@ class Releasing:
         self._parameters, self._mine = release_parameters(job.plan), np.flatnonzero(mine)
         self._noise_key = hashlib.sha256(b"table 1, seed %d" % job.seed).digest()
         self._states: dict[int, ReleaseState] = {}
-        self._owned = range(number, BUCKETS, processes)
+        self._owned = range(number, job.buckets, processes)
         self._shown = np.full(len(mine), np.nan)
+        self._buckets = job.buckets
         self._path: list[dict[str, float]] = []
-        self._appeared = np.zeros(len(mine), np.int64)
 
     def take(self, batch: int, contributions: pa.Table, closed_us: int, truth: Int) -> None:
-        parts = dict(by_bucket(contributions, batch))
+        parts = dict(by_bucket(contributions, batch, self._buckets))
         nothing = contributions.slice(0, 0).append_column("batch", pa.array([], pa.int64()))
         for bucket in self._owned:
             step = release(

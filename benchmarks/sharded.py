@@ -30,9 +30,6 @@ from dpsql.privacy_plan import PrivacyPlan
 from udfs.columns import Bool, Int
 from udfs.contribution_bounding import Clock, admit
 
-BUCKETS = 16
-"""Buckets of users, and of keys."""
-
 
 @dataclass(frozen=True)
 class Job:
@@ -42,6 +39,11 @@ class Job:
     scale: float
     seed: int
     batches: int
+
+    @property
+    def buckets(self) -> int:
+        """Buckets of users, and of keys: small enough for the processor's caches, and few where there is little to do."""
+        return max(2, round(16 * self.scale))
 
 
 @dataclass(frozen=True)
@@ -68,8 +70,13 @@ Make = Callable[[Job, int, int, Bool], Consumer]
 
 
 def run(job: Job, make: Make, processes: int, progress: Callable[[int], None]) -> tuple[list[Any], Usage]:
-    """The results of all processes in order; `progress` is told how many records have been read."""
+    """The results of all processes in order; `progress` is told how many records have been read. One process: this one."""
     start = time.perf_counter()
+    if processes == 1:
+        before = _cpu_seconds()
+        result = _share(job, make, 0, 1, lambda contributions, _: contributions, progress)
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return [result], Usage(time.perf_counter() - start, _cpu_seconds() - before, peak * 1024)
     context = multiprocessing.get_context("spawn")
     barrier = context.Barrier(processes)
     results: dict[int, Any] = {}
@@ -98,61 +105,74 @@ def run(job: Job, make: Make, processes: int, progress: Callable[[int], None]) -
 
 def _work(job: Job, make: Make, number: int, processes: int, folder: Path, barrier: Barrier, parent: Connection) -> None:
     try:
-        result = _share(job, make, number, processes, folder, barrier, parent)
-        usage = resource.getrusage(resource.RUSAGE_SELF)
-        parent.send(("done", result, usage.ru_utime + usage.ru_stime, usage.ru_maxrss))
+        pa.set_cpu_count(1)
+        exchange = Exchange(number, processes, job.buckets, folder, barrier)
+        result = _share(job, make, number, processes, exchange, lambda read: parent.send(("read", read)) if number == 0 else None)
+        parent.send(("done", result, _cpu_seconds(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss))
     except BaseException:
         barrier.abort()
         parent.send(("failed", traceback.format_exc()))
 
 
-def _share(job: Job, make: Make, number: int, processes: int, folder: Path, barrier: Barrier, parent: Connection) -> Any:
-    pa.set_cpu_count(1)
+def _cpu_seconds() -> float:
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return usage.ru_utime + usage.ru_stime
+
+
+def _share(
+    job: Job, make: Make, number: int, processes: int, exchange: Callable[[pa.Table, int], pa.Table], progress: Callable[[int], None]
+) -> Any:
     workload, bounding = Workload.of(job.scale, job.seed), bounding_parameters(job.plan)
     ids = identifiers(np.arange(workload.keys))
-    consumer = make(job, number, processes, _owner(ids, processes) == number)
-    states: list[pa.Table | None] = [None] * BUCKETS
+    consumer = make(job, number, processes, _owner(ids, job.buckets, processes) == number)
+    states: list[pa.Table | None] = [None] * job.buckets
     truth = np.zeros(workload.keys, np.int64)
     for batch in range(job.batches):
         first, last = (SLICES * b // job.batches for b in (batch, batch + 1))
         user, key, ts = workload.slices(first, last)
         truth += np.bincount(key, minlength=len(truth))
-        mine = _owner(identifiers(user), processes) == number
+        mine = _owner(identifiers(user), job.buckets, processes) == number
         parts = []
         # Nothing that still comes has a closed trigger, so the bounds see the clock of the tick before.
         clock = Clock(DAY * first // SLICES)
-        for bucket, rows in split(records(user[mine], key[mine], ts[mine]), "user", BUCKETS):
+        for bucket, rows in split(records(user[mine], key[mine], ts[mine]), "user", job.buckets):
             admission = admit(states[bucket], rows, clock, bounding)
             states[bucket] = admission.state
             parts.append(admission.contributions)
-        contributions = _exchange(pa.concat_tables(parts), batch, number, processes, folder, barrier)
+        contributions = exchange(pa.concat_tables(parts), batch)
         consumer.take(batch, contributions, DAY * last // SLICES, truth)
-        if number == 0:
-            parent.send(("read", int(workload.edges[last])))
+        progress(int(workload.edges[last]))
     return consumer.result()
 
 
-def _owner(ids: Int, processes: int) -> Int:
-    return ids % BUCKETS % processes
+def _owner(ids: Int, buckets: int, processes: int) -> Int:
+    return ids % buckets % processes
 
 
-def _exchange(admitted: pa.Table, batch: int, number: int, processes: int, folder: Path, barrier: Barrier) -> pa.Table:
-    """Hand over what belongs to other processes' keys; returns what belongs to one's own."""
-    if processes == 1:
-        return admitted
-    owner = _owner(admitted.column("key").to_numpy(), processes)
-    for other in range(processes):
-        if other != number:
-            _write(admitted.filter(pa.array(owner == other)), folder / f"{batch}-{number}-{other}")
-    parts = [admitted.filter(pa.array(owner == number))]
-    barrier.wait(timeout=1800)
-    for other in range(processes):
-        if other != number:
-            path = folder / f"{batch}-{other}-{number}"
+@dataclass(frozen=True)
+class Exchange:
+    """Hands over what belongs to other processes' keys; returns what belongs to one's own."""
+
+    number: int
+    processes: int
+    buckets: int
+    folder: Path
+    barrier: Barrier
+
+    def __call__(self, admitted: pa.Table, batch: int) -> pa.Table:
+        """One micro-batch; waits for all processes."""
+        owner = _owner(admitted.column("key").to_numpy(), self.buckets, self.processes)
+        others = [other for other in range(self.processes) if other != self.number]
+        for other in others:
+            _write(admitted.filter(pa.array(owner == other)), self.folder / f"{batch}-{self.number}-{other}")
+        parts = [admitted.filter(pa.array(owner == self.number))]
+        self.barrier.wait(timeout=1800)
+        for other in others:
+            path = self.folder / f"{batch}-{other}-{self.number}"
             with pa.OSFile(str(path)) as file:
                 parts.append(pa.ipc.open_file(file).read_all())
             path.unlink()
-    return pa.concat_tables(parts)
+        return pa.concat_tables(parts)
 
 
 def _write(table: pa.Table, path: Path) -> None:
@@ -160,7 +180,7 @@ def _write(table: pa.Table, path: Path) -> None:
         writer.write_table(table)
 
 
-def by_bucket(contributions: pa.Table, batch: int) -> Iterator[tuple[int, pa.Table]]:
+def by_bucket(contributions: pa.Table, batch: int, buckets: int) -> Iterator[tuple[int, pa.Table]]:
     """The contributions of every key bucket that has any, with their arrival batch."""
     rows = contributions.append_column("batch", pa.array(np.full(contributions.num_rows, batch, np.int64)))
-    return split(rows, "key", BUCKETS)
+    return split(rows, "key", buckets)

@@ -124,7 +124,8 @@ def measure(configuration: Configuration, scale: float = 1.0, processes: int = 2
         found = {"baselines": [name | figures for name, figures in zip(names, path, strict=True)]}
     else:
         found = {"figures": path[-1], "path": path}
-    return shown | asked | {"usage": asdict(usage), "made": time.strftime("%Y-%m-%d")} | found
+    # The load says whether the wall time is of an idle machine: at a load beyond the processors' number it is not.
+    return shown | asked | {"usage": asdict(usage) | {"load": os.getloadavg()[2]}, "made": time.strftime("%Y-%m-%d")} | found
 
 
 def store(result: dict[str, Any]) -> None:
@@ -148,10 +149,10 @@ def table(results: dict[str, dict[str, Any]]) -> list[str]:
             "| | keys | l_inf | l_1 | l_2 | wall s | CPU s | peak GiB |",
             "|---|---|---|---|---|---|---|---|",
         ]
-        out += [f"| {label} | {cells} | | | |" for label, cells in PAPER.get(triggers, ())]
+        out += [f"| {label} | {cells} | | | | |" for label, cells in PAPER.get(triggers, ())]
         for result in results.values():
             used = result["usage"]
-            cost = f"{used['wall']:,.0f} | {used['cpu']:,.0f} | {used['memory'] / 2**30:.1f}"
+            cost = f"{used['wall']:,.0f} | {used['load']:.0f} | {used['cpu']:,.0f} | {used['memory'] / 2**30:.1f}"
             if result["triggers"] == triggers and "figures" in result:
                 out.append(f"| {result['label']}: `{result['options']}` | {_cells(result['figures'])} | {cost} |")
             for each in result.get("baselines", ()):

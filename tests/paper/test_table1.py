@@ -19,12 +19,14 @@ SCALE, TRIGGERS = 0.004, 20
 
 
 def small(configuration: Configuration) -> dict[str, Any]:
-    return measure(dataclasses.replace(configuration, batches=TRIGGERS), SCALE, processes=1)
+    """With 4 rows a user and key: the few keys of this small workload are so popular that users do come back to them."""
+    options = configuration.options.replace("max_rows_per_group = 1,", "max_rows_per_group = 4,")
+    return measure(dataclasses.replace(configuration, options=options, batches=TRIGGERS), SCALE, processes=1)
 
 
 @pytest.fixture(scope="module")
 def results() -> dict[str, dict[str, Any]]:
-    asked = (ours(32, 100, 0.7, 0.75), ours(32, 1, 0.7, 1.0), paper(100), baselines(1, 0.7))
+    asked = (ours(32, 100, 0.7, 0.75), ours(32, 1, 0.7, 1.0), paper(100), baselines(4, 0.7))
     return {configuration.name: small(configuration) for configuration in asked}
 
 
@@ -39,7 +41,7 @@ def test_ratios_between_configurations(results: dict[str, dict[str, Any]]) -> No
     assert one.l_2 < 0.75 * theirs.l_2
     assert shot.keys > 1.4 * one.keys
     assert shot.l_1 < 0.85 * one.l_1
-    by = {(b["baseline"], b["tight"], b["triggers"]): b for b in results["baselines-1"]["baselines"]}
+    by = {(b["baseline"], b["tight"], b["triggers"]): b for b in results["baselines-4"]["baselines"]}
     assert by[1, True, TRIGGERS]["l_1"] > 1.1 * one.l_1
     assert by[1, True, 1000]["l_1"] > by[1, True, TRIGGERS]["l_1"]
     for baseline in (1, 2):
@@ -51,7 +53,7 @@ def test_ratios_between_configurations(results: dict[str, dict[str, Any]]) -> No
 
 def test_processes_do_not_matter() -> None:
     """Catches: contributions that are lost or doubled on their way to another process."""
-    job = Job(ours(32, 100, 0.7, 0.75).query(0.001).plan, 0.001, 1, 4)
+    job = Job(ours(32, 100, 0.7, 0.75).query(0.002).plan, 0.002, 1, 4)
     one, two = (together(run(job, releasing, processes, lambda _: None)[0]) for processes in (1, 2))
     assert one[-1].keys > 10
     for a, b in zip(one, two, strict=True):
@@ -66,7 +68,8 @@ def test_the_stream_is_the_same_in_any_cut() -> None:
         assert np.array_equal(column, np.concatenate(cut))
     user, key, ts = whole
     assert np.all(np.diff(ts) >= 0)
-    assert 0 <= ts[0] and ts[-1] < DAY
+    assert ts[0] >= 0
+    assert ts[-1] < DAY
     assert len(user) == pytest.approx(61_150, rel=0.03)
     table_ = records(user, key, ts)
     assert np.array_equal(ranks(table_.column("key_bytes")), key)
