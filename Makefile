@@ -10,10 +10,10 @@ STAMP := .venv/.made-in
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-fast test-audit test-jvm audit check format lock clean distclean
+.PHONY: help setup demo test test-fast test-audit test-jvm audit table1 check format lock clean distclean
 
 # Preflight runs before anything else, so that a missing tool is one line and exit code 2
-NEEDY := setup demo test test-fast test-audit test-jvm audit check format lock
+NEEDY := setup demo test test-fast test-audit test-jvm audit table1 check format lock
 ifneq ($(filter $(NEEDY),$(MAKECMDGOALS)),)
 PREFLIGHT := $(shell PYTHON='$(PYTHON)' sh .ci/preflight 2>&1)
 ifneq ($(firstword $(PREFLIGHT)),python:)
@@ -69,6 +69,9 @@ test-jvm: setup ## the tests that start Spark
 
 audit: setup ## the privacy audits at full size; writes the tables of docs/audits.md
 	@$(RUN) benchmarks/audit.py --full
+
+table1: setup ## the paper's Table 1 at full size (an hour, 8 GiB); writes docs/accuracy.md
+	@$(RUN) benchmarks/table1.py
 
 check: setup ## lint, format, types, the lock file and who imports whom
 	@$(PYTHON_BIN)/ruff check

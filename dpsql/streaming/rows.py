@@ -7,8 +7,10 @@ shuffle) and with `bucket`. No column ever holds a NULL: one NULL in a BIGINT co
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from uuid import uuid4
 
 from pyspark.errors import AnalysisException, ParseException
 from pyspark.sql import DataFrame, SparkSession
@@ -69,9 +71,10 @@ def records(session: SparkSession, plan: PrivacyPlan, salt: bytes, buckets: int)
     frame = frame.selectExpr("ts", f"{_encoded(unit, nullable=False)} AS unit", f"{_encoded(keys, nullable=True)} AS key_bytes", *a)
     frame = frame.selectExpr("*", f"{_drop_code()} AS drop")
     frame = frame.observe(DROPPED, *(F.expr(f"count_if(drop = {code})").alias(reason) for code, reason in REASONS.items()))
-    frame = frame.where("drop = 0").selectExpr(
-        f"{_id('75', 'unit', salt)} AS user", "ts", f"{_id('6B', 'key_bytes', salt)} AS key", "key_bytes", *a
-    )
+    with _salt_view(session, salt) as salts:
+        frame = frame.where("drop = 0").selectExpr(
+            f"{_id('75', 'unit', salts)} AS user", "ts", f"{_id('6B', 'key_bytes', salts)} AS key", "key_bytes", *a
+        )
     frame = frame.selectExpr(f"cast(pmod(user, {buckets}L) AS INT) AS bucket", "*")
     return Records(frame, tuple(key_type(types[key]) for key in keys))
 
@@ -189,6 +192,18 @@ def _drop_code() -> str:
     return f"CASE WHEN ts IS NULL THEN 2 WHEN unit IS NULL THEN 3 WHEN {too_long} THEN 4 ELSE 0 END"
 
 
-def _id(tag: str, encoding: str, salt: bytes) -> str:
+@contextmanager
+def _salt_view(session: SparkSession, salt: bytes) -> Iterator[str]:
+    """The salt as the one row of a view. A literal would stand in plans, and so in the UI and the event log; a subquery does not."""
+    name = f"salt_{uuid4().hex}"
+    session.sql(f"SELECT * FROM VALUES (X'{salt.hex()}') AS salts(salt)").createTempView(name)
+    try:
+        yield name
+    finally:
+        session.catalog.dropTempView(name)
+
+
+def _id(tag: str, encoding: str, salts: str) -> str:
     """Spark SQL for the first 8 bytes of SHA-256(salt || tag || encoding) as a signed BIGINT."""
-    return f"cast(conv(left(sha2(concat(X'{salt.hex()}{tag}', {encoding}), 256), 16), 16, -10) AS BIGINT)"
+    salted = f"concat((SELECT salt FROM {salts}), X'{tag}', {encoding})"
+    return f"cast(conv(left(sha2({salted}, 256), 16), 16, -10) AS BIGINT)"

@@ -99,8 +99,4 @@ def test_nothing_planted_is_shown_outside_the_private_folder(tmp_path: Path) -> 
     assert "=== /SQL/" in shown and "=== /environment/" in shown and "== Physical Plan ==" in shown
     shutil.rmtree(private)
     (folder / "secret" / "secret").unlink()
-    # Known gap, and the only one (docs/deployment.md): Spark does not redact `sparkPlanInfo` in event logs, and the salt is a literal there.
-    # When it is closed this fails: then expect nothing at all.
-    hits = found_in(folder, needles)
-    assert hits
-    assert [hit for hit in hits if not hit.startswith("the salt in events/")] == []
+    assert found_in(folder, needles) == []

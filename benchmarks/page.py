@@ -1,0 +1,18 @@
+"""docs/accuracy.md: what commands write into it, between markers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "accuracy.md"
+FIGURES = PAGE.parent / "figures"
+
+
+def write(name: str, lines: Sequence[str]) -> None:
+    """Print the lines and put them between the markers of that name."""
+    print("\n".join(lines))
+    begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
+    before, rest = PAGE.read_text(encoding="utf-8").split(begin)
+    _, after = rest.split(end)
+    PAGE.write_text(before + begin + "\n" + "\n".join(lines) + "\n" + end + after, encoding="utf-8")
