@@ -68,9 +68,12 @@ def verify_run(lake: Lake, name: str, run: Run, query: Query, secret: Secret, pr
     check_binding(run, query, secret, lake)
     folder = Path(lake.private(name))
     published = read_histogram(lake, name)
+    if run.first_window_us is not None:  # earlier windows are another run's
+        published = published.filter(pc.greater_equal(published["window_start"].cast(pa.int64()), run.first_window_us))
     catch_ups = read_catch_ups(folder)
     reader = RowReader(query.plan, query.sources, secret.salt(run.run_id), {}, _static_versions(folder))
-    feeder = Feeder(query.plan, secret.noise_key(run.run_id, query.plan.identity), public=public_groups.load(folder))
+    noise_key, public = secret.noise_key(run.run_id, query.plan.identity), public_groups.load(folder)
+    feeder = Feeder(query.plan, noise_key, public=public, first_window_us=run.first_window_us)
     closed_us, released = NO_CLOCK, []
     for catch_up in catch_ups:
         clock = Clock(closed_us, catch_up.latest_us)
@@ -131,16 +134,29 @@ def _ticks(table: Path) -> list[tuple[int, int, int]]:
 
 def _batches(table: Path) -> list[tuple[int, tuple[Path, ...]]]:
     """Source files of every listed micro-batch, of the newest generation that lists it."""
+    void = _void_batches(table.parent)
     listed = (pc.field("operator") == OPERATOR) & (pc.field("bucket") == WHOLE_BATCH)
     found = _delta(table, ["operator", "bucket", "batch", "generation", "detail"], listed)
     newest: dict[int, tuple[int, tuple[Path, ...]]] = {}
     for row in found.to_pylist():
+        if any(first <= row["batch"] <= last for first, last in void):
+            continue
         detail = json.loads(row["detail"])
         if "files" not in detail:
             raise DataError("only runs over a source of files can be verified: this one read another kind of stream")
         if row["batch"] not in newest or newest[row["batch"]][0] < row["generation"]:
             newest[row["batch"]] = (row["generation"], tuple(_local(uri) for uri in detail["files"]))
     return [(batch, files) for batch, (_, files) in sorted(newest.items())]
+
+
+def _void_batches(folder: Path) -> list[tuple[int, int]]:
+    """Micro-batches that a restored run has read again under other numbers."""
+    try:
+        return [(int(first), int(last)) for first, last in json.loads((folder / "engine.json").read_bytes()).get("void", ())]
+    except FileNotFoundError:
+        return []
+    except (OSError, ValueError, TypeError, AttributeError):
+        raise LakeError(f"{folder / 'engine.json'}: damaged; put back the original file") from None
 
 
 def _delta(table: Path, columns: Sequence[str], condition: pc.Expression) -> pa.Table:
@@ -182,7 +198,10 @@ def _check_present(files: Sequence[Path]) -> None:
 
 def _refuse_changed(folder: Path, files: Sequence[Path]) -> None:
     """The histograms differ: say so if a file is no longer the one that Spark saw."""
-    seen = {_local(entry["path"]): entry.get("timestamp") for entry in _source_log(folder / "checkpoints" / OPERATOR / "sources" / "0")}
+    logs = [
+        log for checkpoint in sorted((folder / "checkpoints").glob(f"{OPERATOR}*")) for log in _source_log(checkpoint / "sources" / "0")
+    ]
+    seen = {_local(entry["path"]): entry.get("timestamp") for entry in logs}
     for file in files:
         if seen.get(file) is not None and file.stat().st_mtime_ns // 1_000_000 != seen[file]:
             raise DataError(f"{file}: was changed after the run had read it: put the original back, then verify again")

@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+READ_BEFORE = -1
+"""Micro-batch of files that an earlier generation has read."""
+
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """The folder that Spark keeps for one streaming query."""
+    """The folder that Spark keeps for one streaming query.
+
+    Micro-batches are numbered as in the lake: a restored query goes on from `first`, while Spark begins again at 0.
+    """
 
     path: Path
+    first: int = 0
 
     @property
     def query_id(self) -> str | None:
@@ -25,37 +33,64 @@ class Checkpoint:
     @property
     def newest_batch(self) -> int | None:
         """The newest micro-batch that was planned (its offsets are recorded)."""
-        return max(_numbers(self.path / "offsets"), default=None)
+        return self._newest("offsets")
 
     @property
     def newest_commit(self) -> int | None:
         """The newest micro-batch that Spark has finished."""
-        return max(_numbers(self.path / "commits"), default=None)
+        return self._newest("commits")
 
-    def position(self, batch: int) -> dict[str, Any]:
-        """What a micro-batch reads: the sources' end offsets, and for files the names of those that came in with it."""
+    def position(self, batch: int, before: int | None = None) -> dict[str, Any]:
+        """What a micro-batch reads: the sources' end offsets, and for files their names and times of change (ms).
+
+        Args:
+            batch: the micro-batch.
+            before: files that came in after this one are named; None is the one before it.
+        """
         offsets = self._offsets(batch)
-        files = sorted(self._files(offsets, self._offsets(batch - 1)))
-        return {"offsets": offsets, "files": files} if files else {"offsets": offsets}
+        files = self._files(offsets, self._offsets(batch - 1 if before is None else before))
+        names = sorted(files)
+        return {"offsets": offsets, "files": names, "times": [files[name] for name in names]} if files else {"offsets": offsets}
 
     def files(self) -> set[str]:
-        """Every file that a file source has handed out so far."""
-        newest = self.newest_batch
-        return self._files(self._offsets(newest), []) if newest is not None else set()
+        """Every file that a file source has handed out so far, and those that a restored one must not hand out again."""
+        folder = self.path / "sources"
+        logs = [_log_entries(source) for source in sorted(folder.iterdir())] if folder.is_dir() else []
+        planned = self._offsets(-1 if self.newest_batch is None else self.newest_batch)
+        last = _log_offset(planned)[1] if planned else READ_BEFORE
+        return {str(entry["path"]) for log in logs for entry in log if int(entry["batchId"]) <= last}
+
+    def skip_files(self, times: Mapping[str, int], source: int = 0) -> None:
+        """Make a query that has not started yet pass over these files (path -> time of change in ms), as if it had read them.
+
+        Spark takes every file in the source's own log for seen, and hands out those whose entry names the micro-batch of its log file.
+        """
+        folder = self.path / "sources" / str(source)
+        folder.mkdir(parents=True, exist_ok=True)
+        entries = [json.dumps({"path": path, "timestamp": time, "batchId": READ_BEFORE}) for path, time in sorted(times.items())]
+        (folder / "0").write_text("\n".join(["v1", *entries]))
+
+    def _newest(self, log: str) -> int | None:
+        newest = max(_numbers(self.path / log), default=-1) + self.first
+        return newest if newest >= 0 else None
 
     def _offsets(self, batch: int) -> list[str]:
         """The lines after version and metadata in Spark's offset log, one per source."""
-        path = self.path / "offsets" / str(batch)
-        return path.read_text().splitlines()[2:] if batch >= 0 and path.exists() else []
+        path = self.path / "offsets" / str(batch - self.first)
+        return path.read_text().splitlines()[2:] if batch >= self.first and path.exists() else []
 
-    def _files(self, offsets: list[str], before: list[str]) -> set[str]:
-        """Paths in the file source's own log between two offsets."""
-        if len(offsets) != 1 or "logOffset" not in offsets[0]:
-            return set()
-        last = int(json.loads(offsets[0])["logOffset"])
-        first = int(json.loads(before[0])["logOffset"]) + 1 if before else 0
-        entries = _log_entries(self.path / "sources" / "0")
-        return {str(entry["path"]) for entry in entries if first <= int(entry["batchId"]) <= last}
+    def _files(self, offsets: list[str], before: list[str]) -> dict[str, int]:
+        """Paths and times of change in the file source's own log between two offsets."""
+        source, last = _log_offset(offsets)
+        first = _log_offset(before)[1] + 1
+        entries = _log_entries(self.path / "sources" / str(source))
+        return {str(entry["path"]): int(entry["timestamp"]) for entry in entries if first <= int(entry["batchId"]) <= last}
+
+
+def _log_offset(offsets: list[str]) -> tuple[int, int]:
+    """(number of the source, position in its log) of the file source among the sources of a query; position -1 if there is none."""
+    found = [(i, json.loads(line)) for i, line in enumerate(offsets) if "logOffset" in line]
+    return (found[0][0], int(found[0][1]["logOffset"])) if found else (0, READ_BEFORE)
 
 
 def _log_entries(folder: Path) -> list[dict[str, Any]]:

@@ -13,6 +13,7 @@ from pyspark.sql import SparkSession
 
 from dpsql import public_groups
 from dpsql.compiled import Query
+from dpsql.config import Source
 from dpsql.errors import DpsqlError, InputError
 from dpsql.lake import Lake, Run
 from dpsql.operators import bounding_parameters, release_parameters
@@ -20,15 +21,14 @@ from dpsql.secret import Secret
 from dpsql.streaming import admission, delta_log, preflight, release, sources
 from dpsql.streaming.catch_up import CatchUp, finish, latest_us, open_catch_up
 from dpsql.streaming.contributions import Contributions
+from dpsql.streaming.engine import Engine
 from dpsql.streaming.failures import translate
 from dpsql.streaming.histogram import Histogram
-from dpsql.streaming.manifest import Manifest
+from dpsql.streaming.manifest import Manifest, rows_mark
 from dpsql.streaming.microbatches import Sink, drain, stop_on_signals
-from dpsql.streaming.preflight import Engine
 from dpsql.streaming.progress import Listener, Summary, Tally, observed
 from dpsql.streaming.rows import listed_keys, records
 from dpsql.streaming.session import run_session
-from udfs.bucket_state import BucketFiles
 from udfs.contribution_bounding import Clock
 from udfs.release import PublicGroups
 
@@ -127,15 +127,25 @@ class _Job:
         return self.tally.summary(stopped=self.stop.is_set())
 
     def _tables(self) -> _Tables:
-        generation, run_id = self.engine.generation, self.run.run_id
+        engine, run_id = self.engine, self.run.run_id
+        generation = {operator: engine.generation(operator) for operator in (admission.OPERATOR, release.OPERATOR)}
         files = str(self.folder / "files")
         columns = admission.contribution_columns(bounding_parameters(self.plan), len(self.plan.arguments))
         return _Tables(
-            Contributions(str(self.folder / "contributions"), run_id, self.plan, columns, generation, self.engine.buckets[1]),
-            Manifest(files, run_id, admission.OPERATOR, generation),
-            Manifest(files, run_id, release.OPERATOR, generation),
+            Contributions(
+                str(self.folder / "contributions"),
+                run_id,
+                self.plan,
+                columns,
+                generation[admission.OPERATOR],
+                engine.buckets[1],
+                engine.void,
+                engine.relabelled,
+            ),
+            Manifest(files, run_id, admission.OPERATOR, generation[admission.OPERATOR]),
+            Manifest(files, run_id, release.OPERATOR, generation[release.OPERATOR]),
             self.histogram_path,
-            f"{run_id}/release/g{generation}/rows",
+            rows_mark(run_id, release.OPERATOR, generation[release.OPERATOR]),
         )
 
     def _check(self) -> None:
@@ -145,7 +155,7 @@ class _Job:
             release.OPERATOR: [tables.release.newest_batch, delta_log.mark(tables.histogram_path, tables.histogram_application)],
         }
         needed = {"contributions": self.folder / "contributions", "files": self.folder / "files", "histogram": Path(self.histogram_path)}
-        preflight.check(self.engine, needed, marks)
+        preflight.check(self.engine, needed, marks, {admission.OPERATOR: tables.admission, release.OPERATOR: tables.release})
         preflight.check_files(self.engine, self.query.source.name)
 
     def _static_versions(self) -> dict[str, int]:
@@ -156,19 +166,20 @@ class _Job:
         """Query 1."""
         users, keys = self.engine.buckets
         session = run_session(self.spark, users)
-        tables = sources.register(session, self.query.parsed, self.query.sources, catch_up.static)
+        part = self.engine.parts[admission.OPERATOR]
+        tables = sources.register(session, self.query.parsed, self._resumed_sources(part.position), catch_up.static)
         given = records(session, self.plan, self.secret.salt(self.run.run_id), users)
         self.public = self._public(session)
         histogram = Histogram(self.histogram_path, self.tables.histogram_application, self.plan, given.key_types)
         self._create(histogram)
         closed_us = self.tables.contributions.closed_us
         step = admission.AdmissionStep(
-            BucketFiles(self.engine.state_root, admission.OPERATOR, users, self.engine.generation, admission.TABLES),
-            bounding_parameters(self.plan, self.public),
+            preflight.state_files(self.engine, admission.OPERATOR),
+            bounding_parameters(self.plan, self.public, self.run.first_window_us),
             Clock(closed_us, self._latest(catch_up)),
             keys,
             len(self.plan.arguments),
-            {},
+            part.pointers,
         )
         checkpoint = self.engine.checkpoint(admission.OPERATOR)
         sink = admission.AdmissionSink(self.tables.admission, self.tables.contributions, checkpoint, step.clock, self.tally.add_dropped)
@@ -186,9 +197,15 @@ class _Job:
         kept = public_groups.load(self.folder)
         if kept is None:
             salt = self.secret.salt(self.run.run_id)
-            kept = public_groups.public_groups(self.plan, self.query.source, salt, listed_keys(session, self.plan))
+            listed = listed_keys(session, self.plan)
+            kept = public_groups.public_groups(self.plan, self.query.source, salt, listed, self.run.first_window_us)
             public_groups.save(kept, self.folder)
         return kept
+
+    def _resumed_sources(self, position: str | None) -> dict[str, Source]:
+        """All sources; the stream begins where a restored query goes on."""
+        stream = self.query.source
+        return {**self.query.sources, stream.name: sources.resumed(stream, position)}
 
     def _latest(self, catch_up: CatchUp) -> int:
         return latest_us(catch_up, self.plan.query.max_ahead_us)
@@ -201,26 +218,28 @@ class _Job:
     def _release(self) -> bool:
         """Query 2."""
         self.tally.stage = "releasing"
-        keys = self.engine.buckets[1]
+        part, keys = self.engine.parts[release.OPERATOR], self.engine.buckets[1]
         session = run_session(self.spark, keys)
         step = release.ReleaseStep(
-            BucketFiles(self.engine.state_root, release.OPERATOR, keys, self.engine.generation, release.TABLES),
+            preflight.state_files(self.engine, release.OPERATOR),
             release_parameters(self.plan, self.public),
             self.tables.contributions.rows,
             len(self.plan.query.keys),
             self.secret.noise_key(self.run.run_id, self.plan.identity),
-            {},
+            part.pointers,
         )
         checkpoint = self.engine.checkpoint(release.OPERATOR)
-        sink = release.ReleaseSink(self.tables.release, self.histogram, checkpoint, self.tally.add_published)
-        stream = self.tables.contributions.stream(session)
+        sink = release.ReleaseSink(self.tables.release, self.histogram, checkpoint, self.tally.add_published, part.closed_us)
+        stream = self.tables.contributions.stream(session, part.position)
         return self._drain(release.OPERATOR, release.released(stream, step), sink, lambda report: self.tally.tell())
 
     def _drain(self, operator: str, frame: Any, sink: Sink, told: Callable[[Any], None]) -> bool:
+        first = self.engine.parts[operator].first
+
         def remembering(batch_frame: Any, batch: int) -> None:
             # Before the first commit: from then on another checkpoint must not pass for this one.
             self.engine.remember_query(operator)
-            sink(batch_frame, batch)
+            sink(batch_frame, first + batch)
 
         path = self.engine.checkpoint(operator).path
         try:

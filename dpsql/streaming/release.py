@@ -130,15 +130,19 @@ class ReleaseSink:
         histogram: the public table.
         checkpoint: of this query.
         count: told the triggers and rows published in every micro-batch.
+        closed_us: the time up to which triggers were published before the query was restored.
     """
 
     manifest: Manifest
     histogram: Histogram
     checkpoint: Checkpoint
     count: Callable[[int, int], None]
+    closed_us: int | None = None
 
     def __post_init__(self) -> None:
         self._closed = {batch: int(detail["closed_us"]) for batch, detail in self.manifest.batches().items()}
+        if self.closed_us is not None:
+            self._closed[self.checkpoint.first - 1] = self.closed_us
 
     def __call__(self, frame: DataFrame, batch: int) -> None:
         """Publish one micro-batch; doing it again changes nothing.
@@ -155,11 +159,12 @@ class ReleaseSink:
             before = max((closed for earlier, closed in self._closed.items() if earlier < batch), default=NO_CLOCK)
             released_rows = frame.where(f"kind = {ROW}")
             known = self.histogram.check(released_rows, pairs, before) if pairs else set()
+            new = {pair: rows for pair, rows in pairs.items() if pair not in known}
             if any(file.bytes for file in files):
                 closed = max(file.counted["closed_us"] for file in files)
-                self.manifest.commit(batch, files, {**self.checkpoint.position(batch), "closed_us": closed})
+                detail = {"closed_us": closed, "rows": sum(new.values())}
+                self.manifest.commit(batch, files, {**self.checkpoint.position(batch), **detail})
                 self._closed[batch] = closed
-            new = {pair: rows for pair, rows in pairs.items() if pair not in known}
             if new:
                 self.histogram.publish(released_rows, batch, sum(new.values()), known)
         finally:
