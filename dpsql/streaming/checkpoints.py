@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-READ_BEFORE = -1
-"""Micro-batch of files that an earlier generation has read."""
+LOG_HEADER = "v1"
+NO_LOG = -1
+"""Position of a file source that has handed out nothing."""
 
 
 @dataclass(frozen=True)
@@ -57,18 +58,25 @@ class Checkpoint:
         folder = self.path / "sources"
         logs = [_log_entries(source) for source in sorted(folder.iterdir())] if folder.is_dir() else []
         planned = self._offsets(-1 if self.newest_batch is None else self.newest_batch)
-        last = _log_offset(planned)[1] if planned else READ_BEFORE
-        return {str(entry["path"]) for log in logs for entry in log if int(entry["batchId"]) <= last}
+        last = max(0, _log_offset(planned)[1]) if planned else 0
+        return {str(entry["path"]) for log in logs for entry in log if int(entry["batchId"]) <= last} if planned or self._skips() else set()
 
     def skip_files(self, times: Mapping[str, int], source: int = 0) -> None:
         """Make a query that has not started yet pass over these files (path -> time of change in ms), as if it had read them.
 
-        Spark takes every file in the source's own log for seen, and hands out those whose entry names the micro-batch of its log file.
+        Spark takes every file in the source's own log for seen, but hands out only those whose entry names the number of its log file.
+        So they go into log 1 with the number 0, and log 0 is empty.
         """
         folder = self.path / "sources" / str(source)
         folder.mkdir(parents=True, exist_ok=True)
-        entries = [json.dumps({"path": path, "timestamp": time, "batchId": READ_BEFORE}) for path, time in sorted(times.items())]
-        (folder / "0").write_text("\n".join(["v1", *entries]))
+        entries = [json.dumps({"path": path, "timestamp": time, "batchId": 0}) for path, time in sorted(times.items())]
+        (folder / "0").write_text(LOG_HEADER)
+        (folder / "1").write_text("\n".join([LOG_HEADER, *entries]))
+
+    def _skips(self, source: int = 0) -> bool:
+        """Whether `skip_files` has written to a source's log; Spark never writes an empty one."""
+        log = self.path / "sources" / str(source) / "0"
+        return log.is_file() and log.read_text().strip() == LOG_HEADER
 
     def _newest(self, log: str) -> int | None:
         newest = max(_numbers(self.path / log), default=-1) + self.first
@@ -82,7 +90,7 @@ class Checkpoint:
     def _files(self, offsets: list[str], before: list[str]) -> dict[str, int]:
         """Paths and times of change in the file source's own log between two offsets."""
         source, last = _log_offset(offsets)
-        first = _log_offset(before)[1] + 1
+        first = _log_offset(before)[1] + 1 if before else 2 if self._skips(source) else 0
         entries = _log_entries(self.path / "sources" / str(source))
         return {str(entry["path"]): int(entry["timestamp"]) for entry in entries if first <= int(entry["batchId"]) <= last}
 
@@ -90,7 +98,7 @@ class Checkpoint:
 def _log_offset(offsets: list[str]) -> tuple[int, int]:
     """(number of the source, position in its log) of the file source among the sources of a query; position -1 if there is none."""
     found = [(i, json.loads(line)) for i, line in enumerate(offsets) if "logOffset" in line]
-    return (found[0][0], int(found[0][1]["logOffset"])) if found else (0, READ_BEFORE)
+    return (found[0][0], int(found[0][1]["logOffset"])) if found else (0, NO_LOG)
 
 
 def _log_entries(folder: Path) -> list[dict[str, Any]]:
