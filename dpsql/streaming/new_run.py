@@ -25,9 +25,10 @@ from dpsql.ledger import Ledger, line_of
 from dpsql.new_file import create_file
 from dpsql.operators import grid
 from dpsql.secret import Secret
-from dpsql.streaming import delta_log
-from dpsql.streaming.catch_up import CatchUp, read_catch_up
+from dpsql.streaming import delta_log, release
+from dpsql.streaming.catch_up import read_catch_up
 from dpsql.streaming.contributions import closed_mark
+from dpsql.streaming.manifest import BATCH_ROW
 from udfs.grid import NO_CLOCK
 
 
@@ -85,25 +86,21 @@ def finish_new_run(lake: Lake, name: str) -> Run | None:
 def closed_us(lake: Lake, run: Run) -> int:
     """No trigger after this time can have been published by the run; NO_CLOCK if it has published nothing.
 
-    Whatever is left of the run is asked. Where the ticks are lost, the wall clock stands in: it may close more, never less.
+    A trigger is listed, and its tick committed, before it is published. Where both tables are lost, the wall clock and the time of the
+    last catch-up stand in: they may close more, never less.
     """
-    folder = Path(lake.private(run.name))
-    found = [NO_CLOCK, *_published(lake.histogram(run.name))]
-    try:
-        begun: CatchUp | None = read_catch_up(folder)
-    except LakeError:
-        begun = None
-    found += [] if begun is None else [begun.until_us]
-    contributions = str(folder / "contributions")
-    try:
-        tick = delta_log.mark(contributions, closed_mark(run.run_id))
-        readable = delta_log.exists(contributions)
-    except (DeltaError, OSError):
-        tick, readable = None, False
-    found += [] if tick is None else [tick]
-    if not readable and (len(found) > 1 or any(folder.glob("checkpoints/*"))):
+    folder, found, known = Path(lake.private(run.name)), [NO_CLOCK], False
+    for path, times in ((folder / "contributions", _ticks), (folder / "files", _listed)):
+        try:
+            if delta_log.exists(str(path)):
+                found += times(str(path), run.run_id)
+                known = True
+        except (DeltaError, OSError, ValueError, pa.ArrowException):
+            continue
+    if not known and any((folder / name).exists() for name in ("checkpoints", "catch_up.json", "state")):
         found.append(int(datetime.now(UTC).timestamp() * 1_000_000))
-    return max(found)
+        found += _asked_for(folder)
+    return max([*found, *_published(lake.histogram(run.name))])
 
 
 def first_free_window_us(query: Query, closed: int) -> int:
@@ -126,3 +123,24 @@ def _published(histogram: str) -> list[int]:
     except (DeltaError, OSError, pa.ArrowException):
         raise LakeError(f"histogram {histogram}: cannot be read, so it is unknown which windows are published") from None
     return [] if times is None or not len(times) else [int(pc.max(times.cast(pa.timestamp("us", "UTC")).cast(pa.int64())).as_py())]
+
+
+def _ticks(contributions: str, run_id: str) -> list[int]:
+    tick = delta_log.mark(contributions, closed_mark(run_id))
+    return [] if tick is None else [tick]
+
+
+def _listed(files: str, run_id: str) -> list[int]:
+    """Closed times in the listings of query 2, of all generations."""
+    table = DeltaTable(files).to_pyarrow_table(columns=["operator", "bucket", "detail"]).to_pylist()
+    return [
+        int(json.loads(row["detail"])["closed_us"]) for row in table if row["operator"] == release.OPERATOR and row["bucket"] == BATCH_ROW
+    ]
+
+
+def _asked_for(folder: Path) -> list[int]:
+    try:
+        begun = read_catch_up(folder)
+    except LakeError:
+        return []
+    return [] if begun is None else [begun.until_us]

@@ -100,16 +100,20 @@ def _restore(tables: Tables, wanted: set[str], buckets: tuple[int, int], saved: 
 
 
 def _damaged(tables: Tables, operator: str) -> bool:
-    marks = [tables.manifest(operator).newest_batch, tables.rows_mark(operator)]
     engine, manifest = tables.engine, tables.manifest(operator)
+    marks = [manifest.newest_batch, _or_none(tables.rows_mark(operator))]
     lost = preflight.lost_checkpoint(engine, operator, marks) or preflight.lost_listing(engine, operator, marks, manifest)
     return bool(lost or preflight.lost_state(engine, operator, manifest))
+
+
+def _or_none(batch: int) -> int | None:
+    return None if batch == NOTHING else batch
 
 
 def _list_again(tables: Tables, operator: str) -> bool:
     """The manifest lost its newest version, but checkpoint and state files are there: then list what they have."""
     engine, manifest = tables.engine, tables.manifest(operator)
-    marks = [manifest.newest_batch, tables.rows_mark(operator)]
+    marks = [manifest.newest_batch, _or_none(tables.rows_mark(operator))]
     checkpoint = engine.checkpoint(operator)
     done = checkpoint.newest_commit
     if preflight.lost_checkpoint(engine, operator, marks) or not preflight.lost_listing(engine, operator, marks, manifest):
@@ -152,7 +156,8 @@ def _rows_after(tables: Tables, point: Point) -> int:
     """A version of contributions before the first rows that are void now."""
     details = tables.manifest(admission.OPERATOR).batches()
     later = [batch for batch in details if batch > point.batch]
-    return int(details[min(later)]["contributions"]) if later else int(point.detail.get("contributions", 0))
+    # Where it was listed again nobody knows it any more: then from the first on.
+    return int((details[min(later)] if later else point.detail).get("contributions", 0))
 
 
 def _release_point(tables: Tables, before: int | None) -> Point:

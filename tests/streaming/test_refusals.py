@@ -101,7 +101,9 @@ def test_lost_damaged_and_foreign_state_files_are_refused(done: Any) -> None:
         done.go()
     path.write_bytes(good)
     pq.write_table(pq.read_table(path).replace_schema_metadata({VERSION_KEY: b"99"}), path)
-    with pytest.raises(LakeError, match=r"version 99 is unknown; this release reads version 1; nothing was touched\. Go on with the release"):
+    with pytest.raises(
+        LakeError, match=r"version 99 is unknown; this release reads version 1; nothing was touched\. Go on with the release"
+    ):
         done.go()
 
 
