@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from deltalake import DeltaTable
 
 from dpsql.lake import Lake, read_run
@@ -16,6 +17,7 @@ from dpsql.streaming.contributions import closed_mark, ticked_mark
 from dpsql.streaming.engine import Engine, read_engine
 from dpsql.streaming.manifest import BATCH_ROW, Manifest, rows_mark
 from dpsql.streaming.preflight import state_files
+from dpsql.streaming.wire import TICK
 from udfs.bucket_state import UnknownVersion
 
 NOTHING = -1
@@ -113,6 +115,12 @@ class Tables:
         """Versions of contributions that deleted rows of windows long closed."""
         history = DeltaTable(self.contributions).history()
         return [int(commit["version"]) for commit in history if str(commit.get("operation", "")).upper().startswith("DELETE")]
+
+    def ticks(self) -> set[tuple[int, int, int]]:
+        """(newest micro-batch covered, closed time, latest accepted event time) of every tick."""
+        names = ["batch", "closed_us", "window"]
+        table = DeltaTable(self.contributions).to_pyarrow_dataset().to_table(names, filter=pc.field("kind") == TICK)
+        return set(zip(*(table[name].to_pylist() for name in names), strict=True))
 
     def files_read(self, until: int) -> dict[str, int]:
         """Path -> time of change (ms) of every file that query 1 had read after a micro-batch."""

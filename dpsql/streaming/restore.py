@@ -26,6 +26,8 @@ from dpsql.streaming.recut import recut
 from dpsql.streaming.savepoints import Savepoint, read_savepoint
 from dpsql.streaming.wire import StateFile
 from udfs.bucket_state import BucketFiles
+from udfs.contribution_bounding import Clock
+from udfs.grid import NO_CLOCK
 
 
 @dataclass(frozen=True)
@@ -127,9 +129,19 @@ def _list_again(tables: Tables, operator: str) -> bool:
     if operator == release.OPERATOR:
         closed = (release.ReleaseState(**files.load(bucket, sequence)).closed_us for bucket, sequence in newest.items() if sequence)
         detail["closed_us"] = max(closed)
+    else:
+        detail["clock"] = _clock(tables, done)
     # `bytes` says that a file was written; its size is not worth a look.
     manifest.commit(done, [StateFile(bucket, sequence, 1, {}) for bucket, sequence in changed.items()], {**detail, "rows": 0})
     return True
+
+
+def _clock(tables: Tables, batch: int) -> dict[str, int]:
+    """The clock of a finished micro-batch: the tick before it, and the latest event time that the tick after it accepts."""
+    ticks = tables.ticks()
+    closed = [closed_us for last, closed_us, _ in ticks if last < batch]
+    latest = [latest_us for last, _, latest_us in ticks if last >= batch]
+    return {"closed_us": max(closed, default=NO_CLOCK), "latest_us": min(latest, default=Clock().latest_us)}
 
 
 def _admission_point(tables: Tables) -> Point:

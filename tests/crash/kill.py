@@ -204,7 +204,7 @@ def main() -> int:
     stage.prepare()
     # The killed run first gets the files of a catch-up when it comes to it, as the whole one did.
     kills: Counter[str] = Counter()
-    lake, whole = stage.lake("killed"), None
+    lake = stage.lake("killed")
     for number in range(stage.catch_ups):
         stage.bring(number)
         for turn, name in enumerate(POINTS):
