@@ -94,16 +94,29 @@ DAMAGES: dict[str, tuple[Callable[[Any], None], tuple[str, ...], str]] = {
 }
 
 
-def test_lost_pieces_are_refused_and_restored_to_the_same_bits(
-    case: Any, write: Any, visits: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for day in range(2):
-        write(visits(users=100, pages=2, days=1, first_day=day), 2, first=2 * day)
-    whole = case(options=OPTIONS)
-    whole.go(MIDDLE)
-    run_file(whole)
+@pytest.fixture
+def bring(write: Any, visits: Any) -> Callable[[int, int], None]:
+    """Write the visits of some days, two files each."""
+
+    def days(first: int, last: int) -> None:
+        for day in range(first, last):
+            write(visits(users=100, pages=2, days=1, first_day=day), 2, first=2 * day)
+
+    return days
+
+
+@pytest.fixture
+def whole(case: Any, bring: Any) -> Any:
+    """A run that has released one and a half of two days."""
+    bring(0, 2)
+    one = case(options=OPTIONS)
+    one.go(MIDDLE)
+    run_file(one)
+    return one
+
+
+def test_lost_pieces_are_refused_and_restored_to_the_same_bits(whole: Any, bring: Any) -> None:
     damaged = {what: copy(whole, f"damaged{i}") for i, what in enumerate(DAMAGES)}
-    fresh, twice, ended = (copy(whole, name) for name in ("fresh", "twice", "ended"))
     saved = take_savepoint(whole.lake, "demo", "middle")
     users = pd.read_parquet(saved.folder / "users")
     assert list(users.columns) == ["period", "user", "part", "fingerprint", "rows"]
@@ -112,8 +125,7 @@ def test_lost_pieces_are_refused_and_restored_to_the_same_bits(
     with pytest.raises(LakeError, match="is there already"):
         take_savepoint(whole.lake, "demo", "middle")
 
-    for day in range(2, 4):
-        write(visits(users=100, pages=2, days=1, first_day=day), 2, first=2 * day)
+    bring(2, 4)
     whole.go(END)
     for what, (damage, options, says) in DAMAGES.items():
         one = damaged[what]
@@ -131,21 +143,32 @@ def test_lost_pieces_are_refused_and_restored_to_the_same_bits(
     with pytest.raises(LakeError, match=r"savepoint 'middle' is older than the last published trigger: .* --new-run"):
         restore.restore(whole.lake, "demo", savepoint="middle")
 
-    # Without the refusal of a fresh checkpoint, and without the check of what is published, the same losses do harm.
-    lose(fresh, "admission")
+
+def test_without_the_protections_the_same_losses_do_harm(whole: Any, bring: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    twice = copy(whole, "twice")
+    bring(2, 3)
+    # Without the refusal of a fresh checkpoint, state that the manifest lists is overwritten.
+    state = {path: path.read_bytes() for path in (whole.private / "state").rglob("*.users.parquet")}
+    lose(whole, "admission")
     with monkeypatch.context() as patch:
         patch.setattr(preflight, "check", lambda *given: None)
-        fresh.go(END)
-    assert admitted(fresh) != admitted(whole)
+        whole.go(END)
+    assert [path for path, content in state.items() if path.read_bytes() != content]
+    # Without the check of what is published, a replay publishes it again.
     lose(twice, "release")
     shutil.rmtree(next((twice.private / "state").glob("release-*")))
+    before = len(twice.histogram())
     restore.restore(twice.lake, "demo")
     with monkeypatch.context() as patch:
         patch.setattr(Histogram, "check", lambda *given: set())
         twice.go(END)
-    assert len(twice.histogram()) > len(whole.histogram())
+    cells = Counter((row["window_start"], row["trigger"], row["page"]) for row in twice.histogram())
+    assert sum(count == 2 for count in cells.values()) == before > 0
 
-    # What cannot be restored goes on as a new run, which leaves published windows alone.
+
+def test_a_new_run_leaves_published_windows_alone(whole: Any, bring: Any, tmp_path: Path) -> None:
+    ended = whole
+    bring(2, 4)
     shutil.rmtree(ended.private / "contributions")
     with pytest.raises(LakeError, match=r"contributions .* is lost.* begin a new run: dpsql restore demo --lake .* --new-run$"):
         ended.go(END)
