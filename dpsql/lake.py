@@ -65,6 +65,7 @@ class Run:
         query_text: the SQL as first started.
         plan: the plan, for people to read.
         created: UTC time, ISO 8601.
+        first_window_us: windows that start earlier were published by an earlier run under this name and stay closed; None: there was none.
     """
 
     name: str
@@ -74,6 +75,7 @@ class Run:
     query_text: str
     plan: dict[str, Any]
     created: str
+    first_window_us: int | None = None
 
 
 @dataclass(frozen=True)

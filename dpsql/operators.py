@@ -22,8 +22,11 @@ def grid(plan: PrivacyPlan) -> Grid:
     return Grid(window.size_us, window.slide_us, window.offset_us, plan.query.trigger_interval_us, plan.horizon)
 
 
-def bounding_parameters(plan: PrivacyPlan, public: PublicGroups | None = None) -> BoundingParameters:
-    """Parameters of `udfs.contribution_bounding.admit`; `public` where the plan has no key selection."""
+def bounding_parameters(plan: PrivacyPlan, public: PublicGroups | None = None, first_window_us: int | None = None) -> BoundingParameters:
+    """Parameters of `udfs.contribution_bounding.admit`; `public` where the plan has no key selection.
+
+    `first_window_us`: windows that start earlier belong to an earlier run (public groups know their first window themselves).
+    """
     query = plan.query
     return BoundingParameters(
         grid=grid(plan),
@@ -35,7 +38,7 @@ def bounding_parameters(plan: PrivacyPlan, public: PublicGroups | None = None) -
         increments=tuple(Increment(p.rule, p.argument, p.grid, p.lower, p.upper, p.centre) for p in plan.perturbations),
         by_user=query.release is ReleaseRule.RESELECT and plan.selection is not None,
         public_keys=tuple(sorted(public.keys)) if public else None,
-        first_window_us=public.first_window_us if public else None,
+        first_window_us=public.first_window_us if public else first_window_us,
     )
 
 

@@ -36,7 +36,9 @@ def first_window_us(plan: PrivacyPlan, source: Source) -> int:
     return (source.start_us - width.offset_us) // width.slide_us * width.slide_us + width.offset_us
 
 
-def public_groups(plan: PrivacyPlan, source: Source, salt: bytes, encoded: Iterable[bytes]) -> PublicGroups:
+def public_groups(
+    plan: PrivacyPlan, source: Source, salt: bytes, encoded: Iterable[bytes], first_window: int | None = None
+) -> PublicGroups:
     """The groups of encoded keys (see `udfs.keys`); without keys the one group of the empty encoding.
 
     Args:
@@ -44,10 +46,12 @@ def public_groups(plan: PrivacyPlan, source: Source, salt: bytes, encoded: Itera
         source: the stream's declaration.
         salt: of the run; makes the ids as for records.
         encoded: the listed keys, in any order, repeated or not.
+        first_window: no window that starts earlier belongs to this run.
     """
     names = sorted(set(encoded)) if plan.query.keys else [b""]
     ids = tuple(int.from_bytes(hashlib.sha256(salt + b"k" + name).digest()[:8], "big", signed=True) for name in names)
-    return PublicGroups(ids, tuple(names), first_window_us(plan, source))
+    first = first_window_us(plan, source)
+    return PublicGroups(ids, tuple(names), first if first_window is None else max(first, first_window))
 
 
 def save(groups: PublicGroups, folder: Place) -> None:

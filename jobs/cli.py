@@ -1,4 +1,4 @@
-"""The command line: `dpsql run | explain | try | verify | show | list | stop | budget`.
+"""The command line: `dpsql run | explain | try | verify | show | list | stop | budget | restore | savepoint`.
 
 Only this folder reads argv, the environment and signals. What a command needs is imported when it runs, so that `explain` starts without
 pyspark or duckdb.
@@ -26,6 +26,7 @@ from jobs.options import (
     secret_option,
     sources_option,
 )
+from jobs.recovery import restore, savepoint
 from jobs.run_query import RunFlags, run_options, start
 from jobs.terminal import ProgressBar, note, print_comparison, print_dropped, print_histogram, print_json, print_table, records
 from jobs.watching import watched
@@ -335,6 +336,10 @@ def _inputs(given: tuple[str, ...], query: Query) -> dict[str, list[Path]]:
     for name in {stream, *files}:
         source_files(query.sources[name], files)
     return files
+
+
+main.add_command(restore)
+main.add_command(savepoint)
 
 
 if __name__ == "__main__":

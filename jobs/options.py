@@ -112,6 +112,13 @@ def compiled(query_file: Path, sources_file: Path) -> Query:
     return dpsql.compile(text, dpsql.load_sources(sources_file), name=str(query_file))
 
 
+def compiled_text(text: str, sources_file: Path, name: str) -> Query:
+    """Compile the query of a run; raises as `compiled`."""
+    import dpsql
+
+    return dpsql.compile(text, dpsql.load_sources(sources_file), name=name)
+
+
 def secret_and_ledger(secret_file: Path | None, create: bool = True) -> tuple[Secret, Ledger]:
     """The secret, made on first use unless `create` is off, and the ledger beside it."""
     from dpsql.ledger import Ledger

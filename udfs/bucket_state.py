@@ -22,6 +22,10 @@ VERSION_KEY = b"dpsql.state.version"
 S3_ALIASES = ("s3a", "s3n")
 
 
+class UnknownVersion(ValueError):
+    """A state file in another version of this format: another release of dpsql wrote it."""
+
+
 @dataclass(frozen=True)
 class BucketFiles:
     """The state files of one operator.
@@ -49,10 +53,32 @@ class BucketFiles:
 
         Raises:
             FileNotFoundError: the version is not there.
-            ValueError: a file was written by an unknown version of this format.
+            UnknownVersion: a file was written in another version of this format.
         """
         system, folder = filesystem(self.folder(bucket))
         return {name: _read(system, f"{folder}/{sequence:06d}.{name}.parquet") for name in self.names}
+
+    def check(self, bucket: int, sequence: int) -> None:
+        """Look at the footers of one version only.
+
+        Raises:
+            FileNotFoundError, UnknownVersion: as `load`; pyarrow.ArrowInvalid: a file is damaged.
+        """
+        system, folder = filesystem(self.folder(bucket))
+        for name in self.names:
+            with system.open_input_file(f"{folder}/{sequence:06d}.{name}.parquet") as file:
+                _metadata(pq.ParquetFile(file).schema_arrow, name)
+
+    def newest(self, bucket: int) -> int:
+        """The newest version that is stored whole; 0 if there is none."""
+        system, folder = filesystem(self.folder(bucket))
+        found = system.get_file_info(pafs.FileSelector(folder, allow_not_found=True))
+        stored = {
+            name: {int(file.base_name[: -len(end)]) for file in found if file.base_name[0] != "." and file.base_name.endswith(end)}
+            for name in self.names
+            for end in (f".{name}.parquet",)
+        }
+        return max(set.intersection(*stored.values()), default=0)
 
     def store(self, bucket: int, sequence: int, tables: Mapping[str, pa.Table]) -> int:
         """Write one version; returns its bytes. Nobody ever sees half a file."""
@@ -74,14 +100,27 @@ def filesystem(location: str) -> tuple[pafs.FileSystem, str]:
     return pafs.FileSystem.from_uri(scheme + location[len(parts.scheme) :])
 
 
+def read_table(location: str) -> pa.Table:
+    """One state file, wherever it is kept; raises as `BucketFiles.load`."""
+    return _read(*filesystem(location))
+
+
 def _read(system: pafs.FileSystem, path: str) -> pa.Table:
     with system.open_input_file(path) as file:
         table = pq.ParquetFile(file).read()
-    metadata = dict(table.schema.metadata or {})
+    return table.replace_schema_metadata(_metadata(table.schema, path) or None)
+
+
+def _metadata(schema: pa.Schema, path: str) -> dict[bytes, bytes]:
+    """What the writer said of the table, besides the version of this format."""
+    metadata = dict(schema.metadata or {})
     found = metadata.pop(VERSION_KEY, None)
     if found != SCHEMA_VERSION:
-        raise ValueError(f"state file {path}: version {found!r} is unknown; this release reads version {SCHEMA_VERSION!r}")
-    return table.replace_schema_metadata(metadata or None)
+        raise UnknownVersion(
+            f"state file {path}: version {found.decode(errors='replace') if found else 'none'} is unknown; "
+            f"this release reads version {SCHEMA_VERSION.decode()}"
+        )
+    return metadata
 
 
 def _write(system: pafs.FileSystem, folder: str, name: str, table: pa.Table) -> int:

@@ -68,10 +68,18 @@ class Feeder:
         noise_key: 32 bytes of the run.
         buckets: user buckets and key buckets; the result does not depend on them.
         public: the listed groups of a plan without key selection.
+        first_window_us: windows that start earlier belong to an earlier run.
     """
 
-    def __init__(self, plan: PrivacyPlan, noise_key: bytes, buckets: Buckets = (1, 1), public: PublicGroups | None = None) -> None:
-        self._bounding, self._noise_key = bounding_parameters(plan, public), noise_key
+    def __init__(
+        self,
+        plan: PrivacyPlan,
+        noise_key: bytes,
+        buckets: Buckets = (1, 1),
+        public: PublicGroups | None = None,
+        first_window_us: int | None = None,
+    ) -> None:
+        self._bounding, self._noise_key = bounding_parameters(plan, public, first_window_us), noise_key
         parameters = release_parameters(plan, public)
         self._release = [parameters.for_bucket(bucket, buckets[1]) for bucket in range(buckets[1])]
         nothing = admit(None, no_records(len(plan.arguments)), Clock(), self._bounding).contributions

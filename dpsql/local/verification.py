@@ -78,8 +78,11 @@ def verify_run(lake: Lake, name: str, run: Run, query: Query, secret: Secret, pr
     # Before the histogram is read: a live job may publish more in the meantime.
     ticked, released_us = read_ticks(folder), released_until_us(folder)
     published = read_histogram(lake, name)
+    if run.first_window_us is not None:  # earlier windows are another run's
+        published = published.filter(pc.greater_equal(published["window_start"].cast(pa.int64()), run.first_window_us))
     reader = RowReader(query.plan, query.sources, secret.salt(run.run_id), {}, _static_versions(folder))
-    feeder = Feeder(query.plan, secret.noise_key(run.run_id, query.plan.identity), public=public_groups.load(folder))
+    noise_key, public = secret.noise_key(run.run_id, query.plan.identity), public_groups.load(folder)
+    feeder = Feeder(query.plan, noise_key, public=public, first_window_us=run.first_window_us)
     released = []
     for tick in ticked:
         if tick.closed_us > released_us:
@@ -157,10 +160,13 @@ def _ticks(table: Place) -> list[tuple[int, int]]:
 
 def _batches(table: Place) -> list[tuple[int, ReadBatch]]:
     """Every listed micro-batch, of the newest generation that lists it."""
+    void = _void_batches(table.parent)
     listed = (pc.field("operator") == OPERATOR) & (pc.field("bucket") == WHOLE_BATCH)
     found = _delta(table, ["operator", "bucket", "batch", "generation", "detail"], listed)
     newest: dict[int, tuple[int, ReadBatch]] = {}
     for row in found.to_pylist():
+        if any(first <= row["batch"] <= last for first, last in void):
+            continue
         detail = json.loads(row["detail"])
         if "files" not in detail:
             raise DataError("only runs over files can be verified: this one read a stream whose messages are not kept with it")
@@ -168,6 +174,16 @@ def _batches(table: Place) -> list[tuple[int, ReadBatch]]:
             read = ReadBatch(tuple(_local(uri) for uri in detail["files"]), Clock(**detail["clock"]))
             newest[row["batch"]] = (row["generation"], read)
     return [(batch, read) for batch, (_, read) in sorted(newest.items(), key=lambda entry: entry[0])]
+
+
+def _void_batches(folder: Place) -> list[tuple[int, int]]:
+    """Micro-batches that a restored run has read again under other numbers."""
+    try:
+        return [(int(first), int(last)) for first, last in json.loads((folder / "engine.json").read_bytes()).get("void", ())]
+    except FileNotFoundError:
+        return []
+    except (OSError, ValueError, TypeError, AttributeError):
+        raise LakeError(f"{folder / 'engine.json'}: damaged; put back the original file") from None
 
 
 def _delta(table: Place, columns: Sequence[str], condition: pc.Expression) -> pa.Table:
@@ -211,7 +227,9 @@ def _check_present(files: Sequence[Path]) -> None:
 
 def _refuse_changed(folder: Place, files: Sequence[Path]) -> None:
     """The histograms differ: say so if a file is no longer the one that Spark saw."""
-    seen = {_local(entry["path"]): entry.get("timestamp") for entry in _source_log(folder / "checkpoints" / OPERATOR / "sources" / "0")}
+    checkpoints: list[Place] = sorted((folder / "checkpoints").iterdir(), key=str)
+    logs = [log for path in checkpoints if path.name.startswith(OPERATOR) for log in _source_log(path / "sources" / "0")]
+    seen = {_local(entry["path"]): entry.get("timestamp") for entry in logs}
     for file in files:
         if seen.get(file) is not None and file.stat().st_mtime_ns // 1_000_000 != seen[file]:
             raise DataError(f"{file}: was changed after the run had read it: put the original back, then verify again")

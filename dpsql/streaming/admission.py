@@ -145,9 +145,11 @@ class AdmissionSink:
         frame.persist()
         try:
             files = read_file_rows(frame)
-            if any(file.bytes for file in files):
-                self.manifest.commit(batch, files, {**self.checkpoint.position(batch), "clock": asdict(clock)})
             rows = sum(file.counted["rows"] for file in files)
+            # One that only dropped records counts too: read again under a later clock, they might be admitted.
+            if any(file.bytes or file.counted["drops"] for file in files):
+                detail = {"clock": asdict(clock), "rows": rows, "contributions": self.contributions.version}
+                self.manifest.commit(batch, files, {**self.checkpoint.position(batch), **detail})
             if rows:
                 self.contributions.append(frame.where(f"kind = {ROW}"), batch, rows)
         finally:

@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from dpsql.places import Place
+from dpsql.places import Place, replace_file
+
+LOG_HEADER = "v1"
+NO_LOG = -1
+"""Position of a file source that has handed out nothing."""
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """The folder that Spark keeps for one streaming query."""
+    """The folder that Spark keeps for one streaming query.
+
+    Micro-batches are numbered as in the lake: a restored query goes on from `first`, while Spark begins again at 0.
+    """
 
     path: Place
+    first: int = 0
 
     @property
     def query_id(self) -> str | None:
@@ -26,46 +36,82 @@ class Checkpoint:
     @property
     def newest_batch(self) -> int | None:
         """The newest micro-batch that was planned (its offsets are recorded)."""
-        return max(_numbers(self.path / "offsets"), default=None)
+        return self._newest("offsets")
 
     @property
     def newest_commit(self) -> int | None:
         """The newest micro-batch that Spark has finished."""
-        return max(_numbers(self.path / "commits"), default=None)
+        return self._newest("commits")
 
     @property
     def oldest_commit(self) -> int | None:
         """The oldest finished micro-batch that Spark still remembers."""
-        return min(_numbers(self.path / "commits"), default=None)
+        found = _numbers(self.path / "commits")
+        return min(found) + self.first if found else None
 
     def time_us(self, batch: int) -> int:
         """The wall clock when a micro-batch was planned, as Spark recorded it: a repeated micro-batch has the same."""
-        return int(json.loads((self.path / "offsets" / str(batch)).read_text().splitlines()[1])["batchTimestampMs"]) * 1000
+        return int(json.loads((self.path / "offsets" / str(batch - self.first)).read_text().splitlines()[1])["batchTimestampMs"]) * 1000
 
-    def position(self, batch: int) -> dict[str, Any]:
-        """What a micro-batch reads: the sources' end offsets, and for files the names of those that came in with it."""
+    def position(self, batch: int, before: int | None = None) -> dict[str, Any]:
+        """What a micro-batch reads: the sources' end offsets, and for files their names and times of change (ms).
+
+        Args:
+            batch: the micro-batch.
+            before: files that came in after this one are named; None is the one before it.
+        """
         offsets = self._offsets(batch)
-        files = sorted(self._files(offsets, self._offsets(batch - 1)))
-        return {"offsets": offsets, "files": files} if files else {"offsets": offsets}
+        files = self._files(offsets, self._offsets(batch - 1 if before is None else before))
+        names = sorted(files)
+        return {"offsets": offsets, "files": names, "times": [files[name] for name in names]} if files else {"offsets": offsets}
 
     def files(self) -> set[str]:
-        """Every file that a file source has handed out so far."""
-        newest = self.newest_batch
-        return self._files(self._offsets(newest), []) if newest is not None else set()
+        """Every file that a file source has handed out so far, and those that a restored one must not hand out again."""
+        folder = self.path / "sources"
+        logs = [_log_entries(source) for source in _children(folder)]
+        planned = self._offsets(-1 if self.newest_batch is None else self.newest_batch)
+        last = max(0, _log_offset(planned)[1]) if planned else 0
+        return {str(entry["path"]) for log in logs for entry in log if int(entry["batchId"]) <= last} if planned or self._skips() else set()
+
+    def skip_files(self, times: Mapping[str, int], source: int = 0) -> None:
+        """Make a query that has not started yet pass over these files (path -> time of change in ms), as if it had read them.
+
+        Spark takes every file in the source's own log for seen, but hands out only those whose entry names the number of its log file.
+        So they go into log 1 with the number 0, and log 0 is empty.
+        """
+        folder = self.path / "sources" / str(source)
+        if isinstance(folder, Path):
+            folder.mkdir(parents=True, exist_ok=True)
+        entries = [json.dumps({"path": path, "timestamp": time, "batchId": 0}) for path, time in sorted(times.items())]
+        replace_file(folder / "0", LOG_HEADER.encode())
+        replace_file(folder / "1", "\n".join([LOG_HEADER, *entries]).encode())
+
+    def _skips(self, source: int = 0) -> bool:
+        """Whether `skip_files` has written to a source's log; Spark never writes an empty one."""
+        log = self.path / "sources" / str(source) / "0"
+        return log.is_file() and log.read_text().strip() == LOG_HEADER
+
+    def _newest(self, log: str) -> int | None:
+        newest = max(_numbers(self.path / log), default=-1) + self.first
+        return newest if newest >= 0 else None
 
     def _offsets(self, batch: int) -> list[str]:
         """The lines after version and metadata in Spark's offset log, one per source."""
-        path = self.path / "offsets" / str(batch)
-        return path.read_text().splitlines()[2:] if batch >= 0 and path.exists() else []
+        path = self.path / "offsets" / str(batch - self.first)
+        return path.read_text().splitlines()[2:] if batch >= self.first and path.exists() else []
 
-    def _files(self, offsets: list[str], before: list[str]) -> set[str]:
-        """Paths in the file source's own log between two offsets."""
-        if len(offsets) != 1 or "logOffset" not in offsets[0]:
-            return set()
-        last = int(json.loads(offsets[0])["logOffset"])
-        first = int(json.loads(before[0])["logOffset"]) + 1 if before else 0
-        entries = _log_entries(self.path / "sources" / "0")
-        return {str(entry["path"]) for entry in entries if first <= int(entry["batchId"]) <= last}
+    def _files(self, offsets: list[str], before: list[str]) -> dict[str, int]:
+        """Paths and times of change in the file source's own log between two offsets."""
+        source, last = _log_offset(offsets)
+        first = _log_offset(before)[1] + 1 if before else 2 if self._skips(source) else 0
+        entries = _log_entries(self.path / "sources" / str(source))
+        return {str(entry["path"]): int(entry["timestamp"]) for entry in entries if first <= int(entry["batchId"]) <= last}
+
+
+def _log_offset(offsets: list[str]) -> tuple[int, int]:
+    """(number of the source, position in its log) of the file source among the sources of a query; position -1 if there is none."""
+    found = [(i, json.loads(line)) for i, line in enumerate(offsets) if "logOffset" in line]
+    return (found[0][0], int(found[0][1]["logOffset"])) if found else (0, NO_LOG)
 
 
 def _log_entries(folder: Place) -> list[dict[str, Any]]:
@@ -75,6 +121,11 @@ def _log_entries(folder: Place) -> list[dict[str, Any]]:
     newer = sorted(int(n) for n in names if n.isdigit() and int(n) > compact)
     paths = ([folder / f"{compact}.compact"] if compact >= 0 else []) + [folder / str(n) for n in newer]
     return [json.loads(line) for path in paths for line in path.read_text().splitlines()[1:] if line]
+
+
+def _children(folder: Place) -> list[Place]:
+    found: list[Place] = list(folder.iterdir()) if folder.is_dir() else []
+    return sorted(found, key=str)
 
 
 def _numbers(folder: Place) -> list[int]:

@@ -6,6 +6,7 @@ Rows come in one commit per micro-batch of query 1, ticks in a commit of their o
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -15,6 +16,7 @@ from pyspark.sql import types as T
 
 from dpsql.privacy_plan import PrivacyPlan
 from dpsql.streaming import delta_log
+from dpsql.streaming.manifest import rows_mark
 from dpsql.streaming.wire import ROW, TICK
 from udfs.grid import NO_CLOCK
 
@@ -34,6 +36,8 @@ class Contributions:
         rows: columns of contributions as the admission step makes them.
         generation: of query 1's state.
         key_buckets: how many buckets query 2 has; every tick is written once for each.
+        void: micro-batches (first, last) whose rows do not count: a restored query 1 has read them again.
+        relabelled: some rows and ticks carry buckets of another number of buckets.
     """
 
     path: str
@@ -42,6 +46,8 @@ class Contributions:
     rows: pa.Schema
     generation: int
     key_buckets: int
+    void: tuple[tuple[int, int], ...] = ()
+    relabelled: bool = False
 
     @property
     def schema(self) -> pa.Schema:
@@ -57,8 +63,13 @@ class Contributions:
 
     @property
     def newest_batch(self) -> int | None:
-        """The newest micro-batch of query 1 whose rows are here; None before the first."""
+        """The newest micro-batch of this generation of query 1 whose rows are here; None before the first."""
         return delta_log.mark(self.path, self._rows)
+
+    @property
+    def version(self) -> int:
+        """Of the table."""
+        return DeltaTable(self.path).version()
 
     @property
     def closed_us(self) -> int:
@@ -90,7 +101,8 @@ class Contributions:
         committed = delta_log.mark(self.path, self._tick)
         if committed is None or committed < number:
             ticked = delta_log.mark(self.path, self._ticked)
-            rows = self.newest_batch is not None and (ticked is None or self.newest_batch >= ticked)
+            newest = newest_rows(self.path, self.run_id, self.generation)
+            rows = newest is not None and (ticked is None or newest >= ticked)
             # Rows alone are reason enough: ticks also tell which micro-batches were read under which clock.
             if not (self.crossed(self.closed_us, closed_us) or rows):
                 return False
@@ -136,17 +148,26 @@ class Contributions:
         ticks = [neutral | given | {"bucket": bucket} for bucket in range(self.key_buckets)]
         delta_log.append(self.path, pa.Table.from_pylist(ticks, self.schema), {**marks, self._ticked: batch + 1})
 
-    def stream(self, session: SparkSession) -> DataFrame:
-        """All rows and ticks from the first commit on, in order of commits, without `era`.
+    def stream(self, session: SparkSession, position: str | None = None) -> DataFrame:
+        """All rows and ticks from the first commit on, or from where a restored query 2 goes on, in order of commits, without `era`.
 
         Without `startingVersion` a fresh query would read the newest snapshot first, in order of files; old eras may be deleted.
         """
-        reader = session.readStream.format("delta").option("startingVersion", "0").option("ignoreDeletes", "true")
-        return reader.load(self.path).drop("era")
+        start = "0" if position is None else str(json.loads(position)["reservoirVersion"])
+        reader = session.readStream.format("delta").option("startingVersion", start).option("ignoreDeletes", "true")
+        stream = reader.load(self.path).drop("era")
+        for first, last in self.void:
+            stream = stream.where(f"kind <> {ROW} OR batch < {first} OR batch > {last}")
+        if self.relabelled:
+            # A tick is there once for each of the buckets of its time, and is due in each of today's.
+            buckets = f"CASE WHEN kind = {TICK} THEN sequence(0, {self.key_buckets - 1}) ELSE array(cast(pmod(key, {self.key_buckets}L) AS INT)) END"
+            names = [f"explode({buckets}) AS bucket" if name == "bucket" else name for name in stream.columns]
+            stream = stream.where(f"kind <> {TICK} OR bucket = 0").selectExpr(*names)
+        return stream
 
     @property
     def _rows(self) -> str:
-        return f"{self.run_id}/admission/g{self.generation}/rows"
+        return rows_mark(self.run_id, "admission", self.generation)
 
     @property
     def _tick(self) -> str:
@@ -154,11 +175,27 @@ class Contributions:
 
     @property
     def _ticked(self) -> str:
-        return f"{self.run_id}/ticked_batches"
+        return ticked_mark(self.run_id)
 
     @property
     def _closed(self) -> str:
-        return f"{self.run_id}/closed_us"
+        return closed_mark(self.run_id)
+
+
+def ticked_mark(run_id: str) -> str:
+    """Its version is one more than the newest micro-batch that a tick covers."""
+    return f"{run_id}/ticked_batches"
+
+
+def closed_mark(run_id: str) -> str:
+    """Its version is the time of the newest tick."""
+    return f"{run_id}/closed_us"
+
+
+def newest_rows(path: str, run_id: str, generation: int) -> int | None:
+    """The newest micro-batch of query 1, of any generation up to this one, whose rows are in the table."""
+    marks = (delta_log.mark(path, rows_mark(run_id, "admission", number)) for number in range(1, generation + 1))
+    return max((mark for mark in marks if mark is not None), default=None)
 
 
 __all__ = ["ROW", "TICK", "Contributions"]

@@ -13,6 +13,7 @@ from pyspark.sql import SparkSession
 
 from dpsql import public_groups
 from dpsql.compiled import Query
+from dpsql.config import Source
 from dpsql.errors import DpsqlError, InputError
 from dpsql.lake import LIVE_FILE, Lake, Run
 from dpsql.ledger import Ledger
@@ -24,18 +25,17 @@ from dpsql.streaming import admission, delta_log, preflight, release, sources
 from dpsql.streaming.catch_up import CatchUp, finish, latest_us, open_catch_up, read_json
 from dpsql.streaming.clocks import Clocks, listed_clocks
 from dpsql.streaming.contributions import Contributions
+from dpsql.streaming.engine import Engine
 from dpsql.streaming.failures import translate
 from dpsql.streaming.histogram import Histogram
 from dpsql.streaming.live import VERSION as LIVE_VERSION
 from dpsql.streaming.live import LiveOptions
 from dpsql.streaming.live import live as follow_for_ever
-from dpsql.streaming.manifest import Manifest
+from dpsql.streaming.manifest import Manifest, rows_mark
 from dpsql.streaming.microbatches import Sink, drain, stop_on_signals
-from dpsql.streaming.preflight import Engine
 from dpsql.streaming.progress import Listener, Summary, Tally, observed
 from dpsql.streaming.rows import listed_keys, records
 from dpsql.streaming.session import check_s3, run_session
-from udfs.bucket_state import BucketFiles
 from udfs.contribution_bounding import Clock
 from udfs.release import PublicGroups
 
@@ -145,15 +145,25 @@ class Job:
         return self.tally.summary(stopped=self.stop.is_set())
 
     def _tables(self) -> _Tables:
-        generation, run_id = self.engine.generation, self.run.run_id
+        engine, run_id = self.engine, self.run.run_id
+        generation = {operator: engine.generation(operator) for operator in (admission.OPERATOR, release.OPERATOR)}
         files = str(self.folder / "files")
         columns = admission.contribution_columns(bounding_parameters(self.plan), len(self.plan.arguments))
         return _Tables(
-            Contributions(str(self.folder / "contributions"), run_id, self.plan, columns, generation, self.engine.buckets[1]),
-            Manifest(files, run_id, admission.OPERATOR, generation),
-            Manifest(files, run_id, release.OPERATOR, generation),
+            Contributions(
+                str(self.folder / "contributions"),
+                run_id,
+                self.plan,
+                columns,
+                generation[admission.OPERATOR],
+                engine.buckets[1],
+                engine.void,
+                engine.relabelled,
+            ),
+            Manifest(files, run_id, admission.OPERATOR, generation[admission.OPERATOR]),
+            Manifest(files, run_id, release.OPERATOR, generation[release.OPERATOR]),
             self.histogram_path,
-            f"{run_id}/release/g{generation}/rows",
+            rows_mark(run_id, release.OPERATOR, generation[release.OPERATOR]),
         )
 
     def check(self) -> None:
@@ -164,7 +174,7 @@ class Job:
             release.OPERATOR: [tables.release.newest_batch, delta_log.mark(tables.histogram_path, tables.histogram_application)],
         }
         needed = {"contributions": self.folder / "contributions", "files": self.folder / "files", "histogram": place(self.histogram_path)}
-        preflight.check(self.engine, needed, marks)
+        preflight.check(self.engine, needed, marks, {admission.OPERATOR: tables.admission, release.OPERATOR: tables.release})
         preflight.check_files(self.engine, self.query.source.name)
         if self.register:
             self.register.check(self.run.run_id, tables.contributions.closed_us)
@@ -198,17 +208,18 @@ class Job:
         """
         users, keys = self.engine.buckets
         session = run_session(self.spark, users)
-        tables = sources.register(session, self.query.parsed, self.query.sources, static, may_be_empty=live)
+        part = self.engine.parts[admission.OPERATOR]
+        tables = sources.register(session, self.query.parsed, self._resumed_sources(part.position), static, may_be_empty=live)
         given = records(session, self.plan, self.secret.salt(self.run.run_id), users)
         self.public = self._public(session)
         self.histogram = Histogram(self.histogram_path, self.tables.histogram_application, self.plan, given.key_types)
         self._create(self.histogram)
         step = admission.AdmissionStep(
-            BucketFiles(self.engine.state_root, admission.OPERATOR, users, self.engine.generation, admission.TABLES),
-            bounding_parameters(self.plan, self.public),
+            preflight.state_files(self.engine, admission.OPERATOR),
+            bounding_parameters(self.plan, self.public, self.run.first_window_us),
             keys,
             len(self.plan.arguments),
-            {},
+            part.pointers,
         )
         try:
             yield admission.admitted(given.frame, step)
@@ -228,9 +239,15 @@ class Job:
         kept = public_groups.load(self.folder)
         if kept is None:
             salt = self.secret.salt(self.run.run_id)
-            kept = public_groups.public_groups(self.plan, self.query.source, salt, listed_keys(session, self.plan))
+            listed = listed_keys(session, self.plan)
+            kept = public_groups.public_groups(self.plan, self.query.source, salt, listed, self.run.first_window_us)
             public_groups.save(kept, self.folder)
         return kept
+
+    def _resumed_sources(self, position: str | None) -> dict[str, Source]:
+        """All sources; the stream begins where a restored query goes on."""
+        stream = self.query.source
+        return {**self.query.sources, stream.name: sources.resumed(stream, position)}
 
     def _latest(self, catch_up: CatchUp) -> int:
         return latest_us(catch_up, self.plan.query.max_ahead_us)
@@ -251,31 +268,34 @@ class Job:
         return done
 
     def _make_release_query(self) -> tuple[Any, Sink]:
-        keys = self.engine.buckets[1]
+        part, keys = self.engine.parts[release.OPERATOR], self.engine.buckets[1]
         session = run_session(self.spark, keys)
         step = release.ReleaseStep(
-            BucketFiles(self.engine.state_root, release.OPERATOR, keys, self.engine.generation, release.TABLES),
+            preflight.state_files(self.engine, release.OPERATOR),
             release_parameters(self.plan, self.public),
             self.tables.contributions.rows,
             len(self.plan.query.keys),
             self.secret.noise_key(self.run.run_id, self.plan.identity),
-            {},
+            part.pointers,
         )
         checkpoint = self.engine.checkpoint(release.OPERATOR)
-        sink = release.ReleaseSink(self.tables.release, self.histogram, checkpoint, self.tally.add_published, self._publishing)
-        frame = release.released(self.tables.contributions.stream(session), step)
+        sink = release.ReleaseSink(
+            self.tables.release, self.histogram, checkpoint, self.tally.add_published, self._publishing, part.closed_us
+        )
+        frame = release.released(self.tables.contributions.stream(session, part.position), step)
         return frame, self.remembering(release.OPERATOR, sink)
 
     def remembering(self, operator: str, sink: Sink) -> Sink:
-        """A sink that first records whose checkpoint this is: from the first commit on, another must not pass for it."""
-        recorded = False
+        """A sink for Spark's own numbers of micro-batches. It first records whose checkpoint this is: from the first commit on, another must
+        not pass for it."""
+        recorded, first = False, self.engine.parts[operator].first
 
         def remember(frame: Any, batch: int) -> None:
             nonlocal recorded
             if not recorded:
                 self.engine.remember_query(operator)
                 recorded = True
-            sink(frame, batch)
+            sink(frame, first + batch)
 
         return remember
 

@@ -78,6 +78,17 @@ class Manifest:
         rows.append(self._row(batch, BATCH_ROW, 0, sum(file.bytes for file in written), detail))
         delta_log.append(self.path, pa.Table.from_pylist(rows, SCHEMA), {self._application: batch})
 
+    def pointers(self, until: int | None = None) -> dict[int, int]:
+        """Bucket -> version of its state after the newest micro-batch listed, or after `until`."""
+        newest: dict[int, int] = {}
+        if self.newest_batch is not None:
+            wanted = self._mine & (pc.field("bucket") != BATCH_ROW)
+            wanted = wanted if until is None else wanted & (pc.field("batch") <= until)
+            table = DeltaTable(self.path).to_pyarrow_dataset().to_table(["bucket", "sequence"], filter=wanted)
+            for bucket, sequence in zip(table["bucket"].to_pylist(), table["sequence"].to_pylist(), strict=True):
+                newest[bucket] = max(sequence, newest.get(bucket, 0))
+        return newest
+
     def batches(self, batch: int | None = None) -> dict[int, dict[str, Any]]:
         """Batch -> its `detail`, of every micro-batch listed or of one of them."""
         if self.newest_batch is None:
@@ -93,8 +104,18 @@ class Manifest:
 
     @property
     def _application(self) -> str:
-        return f"{self.run_id}/{self.operator}/g{self.generation}/files"
+        return files_mark(self.run_id, self.operator, self.generation)
 
     def _row(self, batch: int, bucket: int, sequence: int, size: int, detail: Mapping[str, Any]) -> dict[str, Any]:
         text = json.dumps(detail, separators=(",", ":"), sort_keys=True)
         return dict(zip(SCHEMA.names, (self.operator, self.generation, batch, bucket, sequence, size, text), strict=True))
+
+
+def files_mark(run_id: str, operator: str, generation: int) -> str:
+    """Its version is the newest micro-batch that is listed."""
+    return f"{run_id}/{operator}/g{generation}/files"
+
+
+def rows_mark(run_id: str, operator: str, generation: int) -> str:
+    """Its version is the newest micro-batch of an operator whose rows are in its table: contributions, or the histogram."""
+    return f"{run_id}/{operator}/g{generation}/rows"

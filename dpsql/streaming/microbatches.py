@@ -118,7 +118,8 @@ class Following:
 
     def _noted(self) -> bool:
         newest = self._checkpoint.newest_commit
-        return self._guard.newest is None or (newest is not None and newest >= self._guard.newest)
+        # The checkpoint numbers micro-batches as the lake does, the guard as Spark.
+        return self._guard.newest is None or (newest is not None and newest >= self._guard.newest + self._checkpoint.first)
 
 
 class _Guard:

@@ -6,51 +6,20 @@ and the state files of the real run are overwritten in the meantime. So everythi
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from urllib.parse import unquote, urlparse
 
+import pyarrow as pa
+
 from dpsql.errors import LakeError
 from dpsql.places import Place
-from dpsql.streaming import delta_log
-from dpsql.streaming.catch_up import read_json, write_json
-from dpsql.streaming.checkpoints import Checkpoint
+from dpsql.streaming import admission, delta_log, release
+from dpsql.streaming.engine import FILE, OPERATORS, Engine, Part, read_engine, started_queries, write_engine
+from dpsql.streaming.manifest import Manifest
+from udfs.bucket_state import BucketFiles, UnknownVersion
 
-FILE = "engine.json"
-VERSION = 1
-OPERATORS = ("admission", "release")
-
-
-@dataclass(frozen=True)
-class Engine:
-    """What the first start of a run fixed.
-
-    Args:
-        folder: the run's private folder.
-        generation: of all state.
-        buckets: of users and of keys.
-    """
-
-    folder: Place
-    generation: int
-    buckets: tuple[int, int]
-
-    def checkpoint(self, operator: str) -> Checkpoint:
-        """Spark's folder of one operator's query."""
-        return Checkpoint(self.folder / "checkpoints" / operator)
-
-    @property
-    def state_root(self) -> str:
-        """Folder of all state files."""
-        return str(self.folder / "state")
-
-    def remember_query(self, operator: str) -> None:
-        """Record the id that Spark gave to an operator's query, once."""
-        given = read_json(self.folder / FILE, VERSION) or {}
-        found = self.checkpoint(operator).query_id
-        if given["queries"].get(operator) != found:
-            write_json(self.folder / FILE, {"version": VERSION, **given, "queries": {**given["queries"], operator: found}})
+TABLES = {admission.OPERATOR: admission.TABLES, release.OPERATOR: release.TABLES}
 
 
 def open_engine(folder: Place, buckets: tuple[int, int] | None, default: int) -> Engine:
@@ -64,52 +33,99 @@ def open_engine(folder: Place, buckets: tuple[int, int] | None, default: int) ->
     Raises:
         LakeError: the run has other bucket counts, or the file is lost or damaged.
     """
-    given = read_json(folder / FILE, VERSION)
-    if given is None:
+    engine = read_engine(folder)
+    if engine is None:
         if any((folder / name).exists() for name in ("checkpoints", "state", "files", "contributions")):
-            raise LakeError(f"{folder / FILE} is lost, but the run has been started before; {_remedy()}")
-        engine = Engine(folder, 1, buckets or (default, default))
-        write_json(folder / FILE, {"version": VERSION, "generation": 1, "buckets": list(engine.buckets), "queries": {}})
-        return engine
-    try:
-        engine = Engine(folder, int(given["generation"]), (int(given["buckets"][0]), int(given["buckets"][1])))
-    except (KeyError, IndexError, TypeError, ValueError):
-        raise LakeError(f"{folder / FILE}: damaged; put back the original file") from None
+            raise LakeError(f"{folder / FILE} is lost, but the run has been started before; {unrepairable(folder)}")
+        engine = Engine(folder, buckets or (default, default), {operator: Part() for operator in OPERATORS})
+        write_engine(engine, {})
     if buckets is not None and buckets != engine.buckets:
-        raise LakeError(f"the state of this run is cut into {engine.buckets} buckets (users, keys), not {buckets}; leave the numbers away")
+        users, keys = buckets
+        change = f"`{command(folder)} --buckets {users}`" if users == keys else f"`{command(folder)} --buckets N`"
+        raise LakeError(
+            f"the state of this run is cut into {engine.buckets} buckets (users, keys), not {buckets}; "
+            f"leave the numbers away, or cut it anew with {change}"
+        )
     return engine
 
 
-def check(engine: Engine, tables: Mapping[str, Place], marks: Mapping[str, Iterable[int | None]]) -> None:
+def check(
+    engine: Engine, tables: Mapping[str, Place], marks: Mapping[str, Sequence[int | None]], manifests: Mapping[str, Manifest]
+) -> None:
     """Refuse a lake whose parts do not belong together.
 
     Args:
         engine: of the run.
         tables: the Delta tables of the run that must be there once it has begun, by name.
-        marks: operator -> newest micro-batches that the tables have of it.
+        marks: operator -> newest micro-batches that the tables have of it, the manifest's first.
+        manifests: operator -> its listed state files.
 
     Raises:
-        LakeError: a checkpoint is lost, foreign or older than the lake; a table is lost.
+        LakeError: a checkpoint is lost, foreign or older than the lake; a table is lost or has lost its newest version; a state file is
+            lost, damaged or of another release. The message names the command that repairs it.
     """
-    given = read_json(engine.folder / FILE, VERSION) or {}
-    started = dict(given.get("queries", {}))
-    for operator in OPERATORS:
-        checkpoint = engine.checkpoint(operator)
-        known, found = started.get(operator), checkpoint.query_id
-        if known is not None and found is None:
-            raise LakeError(f"the checkpoint {checkpoint.path} is lost; {_remedy()}")
-        if known is not None and found != known:
-            raise LakeError(f"the checkpoint {checkpoint.path} belongs to another run; {_remedy()}")
-        listed = max((mark for mark in marks[operator] if mark is not None), default=None)
-        planned = checkpoint.newest_batch
-        if listed is not None and (planned is None or planned < listed):
-            raise LakeError(
-                f"the checkpoint {checkpoint.path} ends at micro-batch {planned}, but the lake has rows of micro-batch {listed}: "
-                f"it is lost, older or foreign; {_remedy()}"
-            )
     for name, path in tables.items():
-        if started and not delta_log.exists(str(path)):
-            raise LakeError(f"the table {name} at {path} is lost, but the run has been started before; {_remedy()}")
+        if started_queries(engine.folder) and not delta_log.exists(str(path)):
+            raise LakeError(f"the table {name} at {path} is lost, but the run has been started before; {unrepairable(engine.folder)}")
+    for operator in OPERATORS:
+        problem = lost_checkpoint(engine, operator, marks[operator]) or lost_listing(engine, operator, marks[operator], manifests[operator])
+        problem = problem or lost_state(engine, operator, manifests[operator])
+        if problem:
+            raise LakeError(f"{problem}; {repairable(engine.folder)}")
+
+
+def lost_checkpoint(engine: Engine, operator: str, marks: Sequence[int | None]) -> str | None:
+    """What is wrong with the checkpoint of an operator's query."""
+    checkpoint = engine.checkpoint(operator)
+    known, found = started_queries(engine.folder).get(operator), checkpoint.query_id
+    if known is not None and found is None:
+        return f"the checkpoint {checkpoint.path} is lost"
+    if known is not None and found != known:
+        return f"the checkpoint {checkpoint.path} belongs to another run"
+    listed = max((mark for mark in marks if mark is not None), default=None)
+    planned = checkpoint.newest_batch
+    if listed is not None and (planned is None or planned < listed):
+        return (
+            f"the checkpoint {checkpoint.path} ends at micro-batch {planned}, but the lake has rows of micro-batch {listed}: "
+            "it is lost, older or foreign"
+        )
+    return None
+
+
+def lost_listing(engine: Engine, operator: str, marks: Sequence[int | None], manifest: Manifest) -> str | None:
+    """What the manifest lacks: it is written before the rows, and knows every state file of a finished micro-batch."""
+    listed, *others = (-1 if mark is None else mark for mark in marks)
+    done, planned = (-1 if batch is None else batch for batch in _progress(engine, operator))
+    # A micro-batch that Spark has not finished is done again, and then listed again.
+    if listed < max(others) <= done:
+        return f"the manifest {manifest.path} has lost micro-batch {max(others)} of the {operator} query"
+    if done == planned:
+        files, pointers = state_files(engine, operator), manifest.pointers()
+        newer = [bucket for bucket in range(files.buckets) if files.newest(bucket) > pointers.get(bucket, 0)]
+        if newer:
+            return f"the manifest {manifest.path} has lost the newest state of {len(newer)} buckets of the {operator} query"
+    return None
+
+
+def lost_state(engine: Engine, operator: str, manifest: Manifest) -> str | None:
+    """The first newest state file that cannot be read, and why."""
+    files = state_files(engine, operator)
+    for bucket, sequence in manifest.pointers().items():
+        try:
+            files.check(bucket, sequence)
+        except FileNotFoundError:
+            return f"version {sequence} of the state in {files.folder(bucket)} is lost"
+        except UnknownVersion as problem:
+            # Not repairable: nothing is lost, but only another release can read it.
+            raise LakeError(f"{problem}; nothing was touched. Go on with the release that wrote it, or a newer one") from None
+        except (pa.ArrowException, OSError):
+            return f"version {sequence} of the state in {files.folder(bucket)} is damaged"
+    return None
+
+
+def state_files(engine: Engine, operator: str) -> BucketFiles:
+    """The state files of an operator's current generation."""
+    return BucketFiles(engine.state_root, operator, engine.buckets_of(operator), engine.generation(operator), TABLES[operator])
 
 
 def check_files(engine: Engine, source: str) -> None:
@@ -127,5 +143,21 @@ def check_files(engine: Engine, source: str) -> None:
         )
 
 
-def _remedy() -> str:
-    return "nothing was touched. Put it back as it was, or see `dpsql restore`"
+def command(folder: Place) -> str:
+    """The command that restores the run in a private folder."""
+    return f"dpsql restore {folder.name} --lake {folder.parent.parent}"
+
+
+def repairable(folder: Place) -> str:
+    """What to do about pieces that can be made anew."""
+    return f"nothing was touched. Put it back as it was, or run: {command(folder)}"
+
+
+def unrepairable(folder: Place) -> str:
+    """What to do about pieces that only a backup has."""
+    return f"nothing was touched. Put it back as it was, or begin a new run: {command(folder)} --new-run"
+
+
+def _progress(engine: Engine, operator: str) -> tuple[int | None, int | None]:
+    checkpoint = engine.checkpoint(operator)
+    return checkpoint.newest_commit, checkpoint.newest_batch

@@ -131,6 +131,7 @@ class ReleaseSink:
         checkpoint: of this query.
         count: told the triggers and rows published in every micro-batch.
         publishing: told, before rows are published, up to when the grid is closed.
+        closed_us: the time up to which triggers were published before the query was restored.
     """
 
     manifest: Manifest
@@ -138,9 +139,12 @@ class ReleaseSink:
     checkpoint: Checkpoint
     count: Callable[[int, int], None]
     publishing: Callable[[int], None]
+    closed_us: int | None = None
 
     def __post_init__(self) -> None:
         self._closed = {batch: int(detail["closed_us"]) for batch, detail in self.manifest.batches().items()}
+        if self.closed_us is not None:
+            self._closed[self.checkpoint.first - 1] = self.closed_us
 
     def __call__(self, frame: DataFrame, batch: int) -> None:
         """Publish one micro-batch; doing it again changes nothing.
@@ -157,14 +161,14 @@ class ReleaseSink:
             before = max((closed for earlier, closed in self._closed.items() if earlier < batch), default=NO_CLOCK)
             released_rows = frame.where(f"kind = {ROW}")
             known = self.histogram.check(released_rows, pairs, before) if pairs else set()
+            new = {pair: rows for pair, rows in pairs.items() if pair not in known}
             closed = max((int(file.counted["closed_us"]) for file in files), default=NO_CLOCK)
             if closed > before or pairs:  # a trigger without rows says something too
                 self.publishing(closed)
             if any(file.bytes for file in files):
-                self.manifest.commit(batch, files, {**self.checkpoint.position(batch), "closed_us": closed})
+                self.manifest.commit(batch, files, {**self.checkpoint.position(batch), "closed_us": closed, "rows": sum(new.values())})
                 # Micro-batches come in order and never close less: the newest two are enough, also when one is repeated.
                 self._closed = dict(sorted({**self._closed, batch: closed}.items())[-2:])
-            new = {pair: rows for pair, rows in pairs.items() if pair not in known}
             if new:
                 self.histogram.publish(released_rows, batch, sum(new.values()), known)
         finally:

@@ -11,7 +11,7 @@ from deltalake import DeltaTable
 
 from dpsql.places import Place
 from dpsql.streaming.contributions import Contributions
-from dpsql.streaming.preflight import OPERATORS, Engine
+from dpsql.streaming.engine import OPERATORS, Engine
 from udfs.bucket_state import filesystem
 
 SWEEP_SECONDS = 60
@@ -69,8 +69,9 @@ class Retention:
         oldest, newest = checkpoint.oldest_commit, checkpoint.newest_batch
         if oldest is None or newest is None:
             return
-        saved = kept_by_savepoints(self.engine.folder, operator, self.engine.generation)
-        root, folder = filesystem(f"{self.engine.state_root}/{operator}-{buckets}/g{self.engine.generation}")
+        generation = self.engine.generation(operator)
+        saved = kept_by_savepoints(self.engine.folder, operator, generation)
+        root, folder = filesystem(f"{self.engine.state_root}/{operator}-{buckets}/g{generation}")
         for bucket in root.get_file_info(pafs.FileSelector(folder, allow_not_found=True)):
             number = int(bucket.base_name.removeprefix("bucket="))
             sweep_bucket(root, bucket.path, newest - oldest, saved.get(number, set()))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from pyspark.errors import AnalysisException, PySparkException
@@ -61,6 +63,17 @@ def register(
     for name, table in zip(query.static_sources, tables, strict=True):
         table.createOrReplaceTempView(name)
     return tables
+
+
+def resumed(source: Source, position: str | None) -> Source:
+    """The stream as a restored query reads it: from Spark's offset (JSON) on; sources of files remember what was read themselves."""
+    starts = {"kafka": "startingOffsets", "delta": "startingVersion"}
+    if position is None or source.format not in starts:
+        return source
+    name = starts[source.format]
+    value = position if source.format == "kafka" else str(json.loads(position)["reservoirVersion"])
+    kept = tuple((key, given) for key, given in source.options if not key.lower().startswith("starting"))
+    return replace(source, options=(*kept, (name, value)))
 
 
 def stream(session: SparkSession, source: Source, may_be_empty: bool = False) -> DataFrame:

@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
-from dpsql.errors import DpsqlError, InputError, LakeError
+from dpsql.errors import InputError, LakeError
+from udfs.bucket_state import VERSION_KEY
 
 DAY = 86_400_000_000
 START = 19_700 * DAY
@@ -86,16 +88,23 @@ def test_other_bucket_counts_are_refused(done: Any) -> None:
         done.go(buckets=(2, 2))
 
 
-def test_a_lost_state_file_is_loud_and_shows_nothing(done: Any, write: Any, visits: Any, capfd: pytest.CaptureFixture[str]) -> None:
-    before = done.histogram()
-    shutil.rmtree(done.private / "state")
-    write(visits(days=1, first_day=1), first=1)
-    with pytest.raises(DpsqlError, match=r"the admission query failed in a worker \(FileNotFoundError\)") as told:
+def test_lost_damaged_and_foreign_state_files_are_refused(done: Any) -> None:
+    path = next((done.private / "state").rglob("000001.users.parquet"))
+    good = path.read_bytes()
+    path.unlink()
+    with pytest.raises(
+        LakeError, match=r"version 1 of the state in .*bucket=0000 is lost; nothing was touched.*dpsql restore demo --lake "
+    ):
         done.go()
-    assert "\n" not in str(told.value)
-    assert done.histogram() == before
-    out, err = capfd.readouterr()
-    assert "Traceback" not in out + err
+    path.write_bytes(good[: len(good) // 2])
+    with pytest.raises(LakeError, match="is damaged; nothing was touched"):
+        done.go()
+    path.write_bytes(good)
+    pq.write_table(pq.read_table(path).replace_schema_metadata({VERSION_KEY: b"99"}), path)
+    with pytest.raises(
+        LakeError, match=r"version 99 is unknown; this release reads version 1; nothing was touched\. Go on with the release"
+    ):
+        done.go()
 
 
 def test_a_stop_ends_after_the_micro_batch_and_the_next_start_goes_on(case: Any, write: Any, visits: Any) -> None:

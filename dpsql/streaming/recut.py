@@ -1,0 +1,51 @@
+"""The state of one operator cut into another number of buckets: the same rows, each in the bucket that its id falls into."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import pyarrow as pa
+
+from udfs.group_state import CLOSED
+from udfs.user_state import COLUMNS
+
+Tables = dict[str, pa.Table]
+"""The tables of one bucket, by name."""
+
+BUCKET_OF = {"users": "user", "groups": "key", "pending": "key", "seen": "key"}
+"""The id that decides in which bucket a row is."""
+
+
+def recut(state: Mapping[int, Tables], buckets: int) -> dict[int, Tables]:
+    """Cut state into `buckets` buckets.
+
+    Args:
+        state: bucket -> tables, of every bucket that has any.
+        buckets: how many there shall be.
+    """
+    if not state:
+        return {}
+    whole = {name: _one([tables[name] for tables in state.values()]) for name in next(iter(state.values()))}
+    if "users" in whole:
+        whole["users"] = whole["users"].sort_by([(name, "ascending") for name in COLUMNS[:4]])
+    out: dict[int, Tables] = {}
+    for bucket in range(buckets):
+        mine = {name: _rows(table, BUCKET_OF[name], bucket, buckets) for name, table in whole.items()}
+        # A bucket of keys remembers the closed time, also without any group.
+        if "groups" in mine or mine["users"].num_rows:
+            out[bucket] = mine
+    return out
+
+
+def _one(parts: list[pa.Table]) -> pa.Table:
+    """All rows; of the closed times the newest."""
+    closed = [int((part.schema.metadata or {}).get(CLOSED, b"0")) for part in parts]
+    metadata = parts[0].schema.metadata
+    if metadata and CLOSED in metadata:
+        metadata = {**metadata, CLOSED: str(max(closed)).encode()}
+    return pa.concat_tables([part.replace_schema_metadata(None) for part in parts]).combine_chunks().replace_schema_metadata(metadata)
+
+
+def _rows(table: pa.Table, column: str, bucket: int, buckets: int) -> pa.Table:
+    return table.filter(pa.array(table.column(column).to_numpy() % np.int64(buckets) == bucket)).combine_chunks()

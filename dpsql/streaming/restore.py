@@ -1,0 +1,240 @@
+"""`dpsql restore`: make lost checkpoints, listings and state anew, without changing what was or will be published.
+
+Query 1 goes on from the newest micro-batch whose rows are stored, or from an earlier one as long as no tick covers what would be read
+again: over released triggers it is never run twice. Query 2 is a pure function of `contributions`: it may go back to any point and comes
+to the same rows again, which are then left out. A restored query has a new generation, in the paths of its files and in the names of its
+transaction marks; nothing of the old one is touched. Writing `engine.json` is the last step and the only one that counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from deltalake import DeltaTable
+
+from dpsql.errors import LakeError
+from dpsql.lake import Lake
+from dpsql.places import place
+from dpsql.running import exclusive
+from dpsql.streaming import admission, delta_log, preflight, release
+from dpsql.streaming.checkpoints import Checkpoint
+from dpsql.streaming.engine import OPERATORS, Engine, Part, started_queries, write_engine
+from dpsql.streaming.manifest import Manifest
+from dpsql.streaming.points import NOTHING, Point, Tables, open_tables
+from dpsql.streaming.recut import recut
+from dpsql.streaming.savepoints import Savepoint, read_savepoint
+from dpsql.streaming.wire import StateFile
+from udfs.bucket_state import BucketFiles
+from udfs.contribution_bounding import Clock
+from udfs.grid import NO_CLOCK
+
+
+@dataclass(frozen=True)
+class Restored:
+    """What a restore did.
+
+    Args:
+        listed: operators whose newest state was listed again.
+        batches: operator -> micro-batch that it goes on from (-1: from the beginning).
+        buckets: of users and of keys.
+    """
+
+    listed: tuple[str, ...]
+    batches: dict[str, int]
+    buckets: tuple[int, int]
+
+
+def restore(lake: Lake, name: str, buckets: tuple[int, int] | None = None, savepoint: str | None = None) -> Restored:
+    """Make what is lost of a run anew, so that it can go on under its run id.
+
+    Args:
+        lake, name: of the run; it must not be running.
+        buckets: cut users and keys into so many buckets; None keeps the numbers.
+        savepoint: go back to this one; None takes the newest point that is whole.
+
+    Raises:
+        LakeError: the run has never been started, or going on would run query 1 again over released triggers: then nothing was changed.
+    """
+    tables = open_tables(lake, name)
+    if tables is None:
+        raise LakeError(f"query {name!r} has not been started yet: there is nothing to restore")
+    with exclusive(tables.folder):
+        return _restore_stopped(tables, buckets, savepoint)
+
+
+def _restore_stopped(tables: Tables, buckets: tuple[int, int] | None, savepoint: str | None) -> Restored:
+    for part, path in {"contributions": tables.contributions, "files": str(tables.folder / "files"), "histogram": tables.histogram}.items():
+        if not delta_log.exists(path):
+            raise LakeError(f"the table {part} at {path} is lost: no restore can make it anew; {preflight.unrepairable(tables.folder)}")
+    saved = None if savepoint is None else read_savepoint(tables.folder, savepoint)
+    listed = tuple(operator for operator in OPERATORS if _list_again(tables, operator))
+    wanted = set(OPERATORS) if saved or (buckets and buckets != tables.engine.buckets) else {o for o in OPERATORS if _damaged(tables, o)}
+    if not wanted:
+        return Restored(listed, {}, tables.engine.buckets)
+    return _restore(tables, wanted, buckets or tables.engine.buckets, saved, listed)
+
+
+def _restore(tables: Tables, wanted: set[str], buckets: tuple[int, int], saved: Savepoint | None, listed: tuple[str, ...]) -> Restored:
+    engine, points, void, replay_from = tables.engine, {}, tables.engine.void, None
+    if admission.OPERATOR in wanted:
+        point = saved.points[admission.OPERATOR] if saved else _admission_point(tables)
+        if saved and (saved.ticked, saved.closed_us) != (tables.ticked, tables.closed_us):
+            raise LakeError(
+                f"savepoint {saved.label!r} is older than the last published trigger: going back would publish triggers twice. "
+                f"Leave --to away to go on from the newest state, or begin a new run: {preflight.command(tables.folder)} --new-run"
+            )
+        newest = tables.newest_number(admission.OPERATOR)
+        if newest > point.batch:
+            void = (*void, (point.batch + 1, newest))
+        if tables.rows_mark(admission.OPERATOR) > point.batch:
+            # Contributions that are void now: query 2 must not have seen them.
+            replay_from = _rows_after(tables, point)
+            wanted = wanted | {release.OPERATOR}
+        points[admission.OPERATOR] = point
+    if release.OPERATOR in wanted:
+        points[release.OPERATOR] = saved.points[release.OPERATOR] if saved else _release_point(tables, replay_from)
+    parts = {operator: _rebuild(tables, operator, point, buckets, saved) for operator, point in points.items()}
+    if admission.OPERATOR in parts:
+        point = points[admission.OPERATOR]
+        _skip_files(engine, parts[admission.OPERATOR], tables.files_read(point.batch), point)
+    if release.OPERATOR in parts:
+        _make_room(tables, parts[release.OPERATOR], points[release.OPERATOR])
+    queries = {operator: query for operator, query in started_queries(engine.folder).items() if operator not in parts}
+    relabelled = engine.relabelled or buckets[1] != engine.buckets[1]
+    write_engine(replace(engine, buckets=buckets, parts={**engine.parts, **parts}, void=void, relabelled=relabelled), queries)
+    return Restored(listed, {operator: point.batch for operator, point in points.items()}, buckets)
+
+
+def _damaged(tables: Tables, operator: str) -> bool:
+    engine, manifest = tables.engine, tables.manifest(operator)
+    marks = [manifest.newest_batch, _or_none(tables.rows_mark(operator))]
+    lost = preflight.lost_checkpoint(engine, operator, marks) or preflight.lost_listing(engine, operator, marks, manifest)
+    return bool(lost or preflight.lost_state(engine, operator, manifest))
+
+
+def _or_none(batch: int) -> int | None:
+    return None if batch == NOTHING else batch
+
+
+def _list_again(tables: Tables, operator: str) -> bool:
+    """The manifest lost its newest version, but checkpoint and state files are there: then list what they have."""
+    engine, manifest = tables.engine, tables.manifest(operator)
+    marks = [manifest.newest_batch, _or_none(tables.rows_mark(operator))]
+    checkpoint = engine.checkpoint(operator)
+    done = checkpoint.newest_commit
+    if preflight.lost_checkpoint(engine, operator, marks) or not preflight.lost_listing(engine, operator, marks, manifest):
+        return False
+    if done is None or done != checkpoint.newest_batch:
+        return False
+    files, before = preflight.state_files(engine, operator), manifest.pointers()
+    newest = {bucket: files.newest(bucket) for bucket in range(files.buckets)}
+    changed = {bucket: sequence for bucket, sequence in newest.items() if sequence > before.get(bucket, 0)}
+    detail: dict[str, Any] = checkpoint.position(done, -1 if manifest.newest_batch is None else manifest.newest_batch)
+    if operator == release.OPERATOR:
+        closed = (release.ReleaseState(**files.load(bucket, sequence)).closed_us for bucket, sequence in newest.items() if sequence)
+        detail["closed_us"] = max(closed)
+    else:
+        detail["clock"] = _clock(tables, done)
+    # `bytes` says that a file was written; its size is not worth a look.
+    manifest.commit(done, [StateFile(bucket, sequence, 1, {}) for bucket, sequence in changed.items()], {**detail, "rows": 0})
+    return True
+
+
+def _clock(tables: Tables, batch: int) -> dict[str, int]:
+    """The clock of a finished micro-batch: the tick before it, and the latest event time that the tick after it accepts."""
+    ticks = tables.ticks()
+    closed = [closed_us for last, closed_us, _ in ticks if last < batch]
+    latest = [latest_us for last, _, latest_us in ticks if last >= batch]
+    return {"closed_us": max(closed, default=NO_CLOCK), "latest_us": min(latest, default=Clock().latest_us)}
+
+
+def _admission_point(tables: Tables) -> Point:
+    """The newest point of query 1 after which no tick covers anything that would be read again."""
+    listed, rows = tables.manifest(admission.OPERATOR).batches(), tables.rows_mark(admission.OPERATOR)
+    for point in tables.points(admission.OPERATOR):
+        again = [batch for batch in (*listed, rows) if batch > point.batch]
+        if all(batch > tables.ticked for batch in again) and _can_go_on(point):
+            return point
+    if tables.ticked == NOTHING and tables.engine.generation(admission.OPERATOR) == 1:
+        return Point(NOTHING, {}, {})
+    raise LakeError(
+        "the state of query 1 is lost beyond repair: going back further would read records of published triggers again. "
+        f"{preflight.unrepairable(tables.folder)}"
+    )
+
+
+def _can_go_on(point: Point) -> bool:
+    """A Delta source cannot be entered in the middle of a commit."""
+    return point.position is None or "reservoirVersion" not in point.position or point.version is not None
+
+
+def _rows_after(tables: Tables, point: Point) -> int:
+    """A version of contributions before the first rows that are void now."""
+    details = tables.manifest(admission.OPERATOR).batches()
+    later = [batch for batch in details if batch > point.batch]
+    # Where it was listed again nobody knows it any more: then from the first on.
+    return int((details[min(later)] if later else point.detail).get("contributions", 0))
+
+
+def _release_point(tables: Tables, before: int | None) -> Point:
+    """The newest point of query 2 that its table can be read on from, at or before a version of it."""
+    deleted = tables.deletions()
+    points = tables.points(release.OPERATOR)
+    for number, point in enumerate([*points, Point(NOTHING, {}, {})]):
+        if point.version is None or (before is not None and point.version > before + 1):
+            continue
+        newest = number == 0 and point.batch != NOTHING
+        if newest or not [version for version in deleted if version >= point.version]:
+            return point
+    raise LakeError(
+        "the state of query 2 is lost beyond repair: contributions that it needs were deleted after their retention. "
+        f"{preflight.unrepairable(tables.folder)}"
+    )
+
+
+def _rebuild(tables: Tables, operator: str, point: Point, buckets: tuple[int, int], saved: Savepoint | None) -> Part:
+    """Write and list the state of a point as the first versions of a new generation."""
+    engine = tables.engine
+    old, count = preflight.state_files(engine, operator), buckets[OPERATORS.index(operator)]
+    if saved:
+        state = saved.load(operator)
+        cut = saved.buckets[OPERATORS.index(operator)]
+    else:
+        state = {bucket: old.load(bucket, sequence) for bucket, sequence in point.pointers.items()}
+        cut = old.buckets
+    state = state if cut == count else recut(state, count)
+    generation = max(_generations(tables, operator)) + 1
+    files = BucketFiles(engine.state_root, operator, count, generation, preflight.TABLES[operator])
+    written = [StateFile(bucket, 1, files.store(bucket, 1, content), {}) for bucket, content in sorted(state.items())]
+    if written:
+        Manifest(str(tables.folder / "files"), tables.run_id, operator, generation).commit(point.batch, written, point.detail)
+    position = point.position if point.position is None or "logOffset" not in point.position else None
+    closed_us = point.detail.get("closed_us")
+    return Part(generation, tables.newest_number(operator) + 1, {file.bucket: 1 for file in written}, position, closed_us)
+
+
+def _generations(tables: Tables, operator: str) -> set[int]:
+    """Every generation that left a trace, be it of a restore that was broken off."""
+    listed = DeltaTable(str(tables.folder / "files")).to_pyarrow_table(columns=["operator", "generation"]).to_pylist()
+    root = place(tables.engine.state_root)
+    folders = [path for path in root.iterdir() if path.name.startswith(f"{operator}-")] if root.is_dir() else []
+    stored = (int(path.name[1:]) for folder in folders for path in folder.iterdir() if path.name[1:].isdigit())
+    return {tables.engine.generation(operator), *stored, *(row["generation"] for row in listed if row["operator"] == operator)}
+
+
+def _skip_files(engine: Engine, part: Part, files: Mapping[str, int], point: Point) -> None:
+    lines = point.detail.get("offsets", [])
+    source = next((i for i, line in enumerate(lines) if "logOffset" in line), None)
+    if source is not None and files:
+        checkpoint: Checkpoint = replace(engine, parts={**engine.parts, admission.OPERATOR: part}).checkpoint(admission.OPERATOR)
+        checkpoint.skip_files(files, source)
+
+
+def _make_room(tables: Tables, part: Part, point: Point) -> None:
+    """Spark does not begin at a version that is not there yet: then an empty commit is added."""
+    table = DeltaTable(tables.contributions)
+    if point.version is not None and point.version > table.version():
+        empty = table.to_pyarrow_dataset().schema.empty_table()
+        delta_log.append(tables.contributions, empty, {f"{tables.run_id}/release/g{part.generation}/restored": 1})

@@ -1,0 +1,271 @@
+"""Kill the real job with SIGKILL again and again, and compare what it leaves with an uninterrupted run.
+
+    python -m tests.crash.kill                 every named point at every catch-up, then at random: about 100 starts
+    python -m tests.crash.kill --random 40     more at random
+
+Each start is `dpsql run` in a session of its own. It is killed at the next point, and the start after it has to go on from there; both
+lakes have one run id and one secret, so they must end with equal bits. (Two lakes with one run id are for this comparison only.)
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from deltalake import DeltaTable
+
+from tests.conftest import SMALL
+from tests.crash.points import POINTS, kill_session, members
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+NAME = "demo"
+# In the future: then the clock of a catch-up is its --until, whenever it is started.
+START = datetime(2100, 1, 1, tzinfo=UTC)
+BUCKETS = 2
+FILES = 2
+"""Files, and micro-batches, of every catch-up."""
+
+SQL = """
+SELECT WITH DIFFERENTIAL_PRIVACY OPTIONS (
+    epsilon = 20, delta = 1e-6, privacy_unit_column = user_id, max_rows_contributed = 3, trigger_interval = INTERVAL 12 HOURS)
+  page, COUNT(*) AS views, SUM(seconds, contribution_bounds_per_row => (0, 60)) AS total
+FROM visits
+GROUP BY window(ts, '1 day'), page
+"""
+SOURCES = """
+sources:
+  visits:
+    format: parquet
+    path: visits
+    event_time: ts
+    privacy_unit: user_id
+    options: {maxFilesPerTrigger: 1}
+"""
+
+
+@dataclass
+class Stage:
+    """A folder with a query, its input and its lakes.
+
+    Catch-up number n (from 0) brings two more files and closes day n, one day after the newest record of the catch-up before: so
+    windows, users and keys live on from one catch-up to the next.
+    """
+
+    folder: Path
+    catch_ups: int
+    environment: dict[str, str] = field(default_factory=dict)
+
+    def prepare(self) -> None:
+        """Write the query, the sources and the secret, and begin the run that all lakes share."""
+        import dpsql
+        from dpsql.lake import Lake, open_run
+        from dpsql.ledger import Ledger
+        from dpsql.secret import Secret
+
+        (self.folder / "visits").mkdir(parents=True)
+        (self.folder / "query.sql").write_text(SQL)
+        (self.folder / "sources.yaml").write_text(SOURCES)
+        jars = dict(
+            line.split() for line in (CHECKOUT / "conf" / "spark-defaults.conf").read_text().splitlines() if line.startswith("spark.jars")
+        )
+        settings = SMALL | jars | {"spark.sql.warehouse.dir": str(self.folder / "warehouse")}
+        (self.folder / "spark.conf").write_text("".join(f"{name} {value}\n" for name, value in settings.items()))
+        secret = Secret.load(self.folder / "secret" / "secret")
+        query = dpsql.compile(SQL, dpsql.load_sources(self.folder / "sources.yaml"))
+        open_run(Lake(self.folder / "seed"), NAME, query, secret, Ledger.beside(self.folder / "secret" / "secret"), query.source)
+
+    def lake(self, name: str) -> Path:
+        """A lake in which the run has begun and nothing else has happened, with its own copy of secret and ledger: both think they are alone."""
+        from dpsql.ledger import Ledger
+        from dpsql.run_register import Entry
+
+        lake = self.folder / name
+        shutil.copytree(self.folder / "seed", lake)
+        shutil.copytree(self.folder / "secret", self.secret(lake).parent)
+        register = Ledger.beside(self.secret(lake)).register
+        (entry,) = register.folder.glob("*.json")
+        entry.unlink()
+        register.add(Entry(entry.stem, str(lake / "private" / NAME)))
+        return lake
+
+    def secret(self, lake: Path) -> Path:
+        """The secret of a lake."""
+        return lake.with_name(f"{lake.name}-secret") / "secret"
+
+    def bring(self, number: int) -> None:
+        """The files of a catch-up, in order of event time."""
+        day = START + timedelta(days=number)
+        rows = [
+            {"user_id": f"u{user}", "page": f"p{page}", "ts": day + timedelta(seconds=60 * (user * 4 + page)), "seconds": float(page)}
+            for user in range(120)
+            for page in range(4)
+        ]
+        table = pa.Table.from_pylist(rows)
+        table = table.set_column(2, "ts", table["ts"].cast(pa.timestamp("us", "UTC")))
+        size = -(-table.num_rows // FILES)
+        for part in range(FILES):
+            path = self.folder / "visits" / f"part-{number * FILES + part:03d}.parquet"
+            pq.write_table(table.slice(part * size, size), path)
+            os.utime(path, (1_700_000_000 + number * FILES + part,) * 2)
+
+    def command(self, lake: Path, number: int) -> list[str]:
+        """The real job, from the command line."""
+        until = (START + timedelta(days=number, hours=12)).strftime("%Y-%m-%dT%H:%M")
+        options = ["--sources", "sources.yaml", "--lake", str(lake), "--secret-file", str(self.secret(lake)), "--name", NAME, "--until-caught-up"]
+        small = ["--buckets", str(BUCKETS), "--master", "local[2]", "--properties-file", "spark.conf"]
+        return [sys.executable, "-m", "jobs.cli", "run", "query.sql", *options, "--until", until, *small]
+
+    def start(self, command: list[str], point: str = "", bucket: int = 0, after_seconds: float | None = None) -> int:
+        """Run a command in a session of its own, to its end or to its death; returns its exit code (-9: killed)."""
+        python_path = os.pathsep.join([str(CHECKOUT / "tests" / "crash" / "site"), str(CHECKOUT)])
+        own = {"PYTHONPATH": python_path, "PYSPARK_PYTHON": sys.executable, "TZ": "UTC", "SPARK_LOCAL_IP": "127.0.0.1"}
+        environment = {**os.environ, **own, **self.environment, "CRASH_POINT": point, "CRASH_BUCKET": str(bucket)}
+        with (self.folder / "log").open("ab") as log:
+            log.write(f"\n--- {point} {bucket} {after_seconds}\n".encode())
+            log.flush()
+            child = subprocess.Popen(command, cwd=self.folder, env=environment, stdout=log, stderr=log, start_new_session=True)
+            try:
+                code = child.wait(after_seconds if after_seconds is not None else 600)
+            except subprocess.TimeoutExpired:
+                kill_session(child.pid)
+                code = child.wait()
+        deadline = time.monotonic() + 30
+        while left := members(child.pid):
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"{len(left)} processes outlived their job")
+            kill_session(child.pid)
+            time.sleep(0.02)
+        return code
+
+
+def left(lake: Path) -> dict[str, Any]:
+    """State files byte by byte, tables as sorted rows: what must not depend on any kill."""
+    private = lake / "private" / NAME
+    state = private / "state"
+    found: dict[str, Any] = {f"state {path.relative_to(state)}": path.read_bytes() for path in sorted(state.rglob("[0-9]*.parquet"))}
+    for name, path in {
+        "manifest": private / "files",
+        "contributions": private / "contributions",
+        "histogram": lake / "public" / NAME,
+    }.items():
+        rows = DeltaTable(path).to_pyarrow_table().to_pylist() if (path / "_delta_log").is_dir() else []
+        # The id of the Delta table is drawn anew for every lake.
+        found[name] = sorted(re.sub(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", "<id>", repr(row)) for row in rows)
+    return found
+
+
+def broken(lake: Path) -> list[str]:
+    """What is wrong with a lake at any moment, also right after a kill."""
+    private, wrong = lake / "private" / NAME, []
+    if (private / "files" / "_delta_log").is_dir():
+        for row in DeltaTable(private / "files").to_pyarrow_table().to_pylist():
+            if row["bucket"] < 0:
+                continue
+            names = ("users",) if row["operator"] == "admission" else ("groups", "pending", "seen")
+            folder = private / "state" / f"{row['operator']}-{BUCKETS}" / f"g{row['generation']}" / f"bucket={row['bucket']:04d}"
+            for path in [folder / f"{row['sequence']:06d}.{name}.parquet" for name in names]:
+                try:
+                    pq.read_table(path)
+                except FileNotFoundError:
+                    wrong.append(f"{path.relative_to(private)} is listed and missing")
+                except pa.ArrowException:
+                    wrong.append(f"{path.relative_to(private)} is listed and torn")
+    if (lake / "public" / NAME / "_delta_log").is_dir():
+        rows = DeltaTable(lake / "public" / NAME).to_pyarrow_table(columns=["window_start", "trigger", "page"]).to_pylist()
+        twice = [cell for cell, count in Counter(tuple(row.values()) for row in rows).items() if count > 1]
+        wrong += [f"{len(twice)} cells are published twice"] if twice else []
+    return wrong
+
+
+def differences(one: dict[str, Any], other: dict[str, Any]) -> list[str]:
+    """Names of what two lakes have not in common."""
+    return sorted(name for name in one.keys() | other.keys() if one.get(name) != other.get(name))
+
+
+def whole_run(stage: Stage) -> Path:
+    """A lake whose run was never interrupted; brings all input."""
+    lake = stage.lake("whole")
+    for number in range(stage.catch_ups):
+        stage.bring(number)
+        if (code := stage.start(stage.command(lake, number))) != 0:
+            raise RuntimeError(f"the uninterrupted run ended with {code}; see {stage.folder / 'log'}")
+    return lake
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--folder", type=Path, default=Path("crash-out"), help="made anew; everything is below it")
+    parser.add_argument("--catch-ups", type=int, default=3)
+    parser.add_argument("--random", type=int, default=12, help="kills at random times, in a fourth lake run")
+    parser.add_argument("--seed", type=int, default=1)
+    given = parser.parse_args()
+    shutil.rmtree(given.folder, ignore_errors=True)
+    stage = Stage(given.folder.resolve(), given.catch_ups)
+    stage.prepare()
+    # The killed run first gets the files of a catch-up when it comes to it, as the whole one did.
+    kills: Counter[str] = Counter()
+    lake = stage.lake("killed")
+    for number in range(stage.catch_ups):
+        stage.bring(number)
+        for turn, name in enumerate(POINTS):
+            code = stage.start(stage.command(lake, number), name, bucket=(number + turn) % BUCKETS)
+            wrong = broken(lake) + ([] if code == -9 else [f"ended with {code}, not killed"])
+            print(f"catch-up {number + 1}, {name}: {'; '.join(wrong) or 'killed, lake in order'}", flush=True)
+            if wrong:
+                return 1
+            kills[name] += 1
+        if (code := stage.start(stage.command(lake, number))) != 0:
+            print(f"the last start of catch-up {number + 1} ended with {code}; see {stage.folder / 'log'}")
+            return 1
+    shuffled = stage.lake("random")
+    _at_random(stage, shuffled, given.random, random.Random(given.seed), kills)
+    shutil.rmtree(stage.folder / "visits")
+    (stage.folder / "visits").mkdir()
+    whole = whole_run(stage)
+    wrong = differences(left(whole), left(lake)) + differences(left(whole), left(shuffled))
+    print("\n| point | kills |\n|---|---|")
+    for name, count in kills.items():
+        print(f"| {name} | {count} |")
+    cells = len(left(whole)["histogram"])
+    print(f"\n{sum(kills.values())} kills at {len(kills)} points; {cells} published rows; differences: {', '.join(wrong) or 'none'}")
+    return 1 if wrong else 0
+
+
+def _at_random(stage: Stage, lake: Path, kills: int, chance: random.Random, counted: Counter[str]) -> None:
+    """The same run killed at random moments, of a whole start's length; what is stored is read file by file as before."""
+    saved = sorted((stage.folder / "visits").iterdir())
+    aside = stage.folder / "aside"
+    aside.mkdir()
+    for path in saved:
+        path.rename(aside / path.name)
+    seconds = 20.0
+    for number in range(stage.catch_ups):
+        for path in sorted(aside.iterdir())[:FILES]:
+            path.rename(stage.folder / "visits" / path.name)
+        for _ in range(-(-kills // stage.catch_ups)):
+            code = stage.start(stage.command(lake, number), after_seconds=chance.uniform(0.2, 1.0) * seconds)
+            counted["at random"] += code == -9
+            if wrong := broken(lake):
+                raise RuntimeError("; ".join(wrong))
+            print(f"catch-up {number + 1}, at random: {'killed' if code == -9 else 'was done before'}, lake in order", flush=True)
+        began = time.monotonic()
+        if (code := stage.start(stage.command(lake, number))) != 0:
+            raise RuntimeError(f"ended with {code}; see {stage.folder / 'log'}")
+        seconds = time.monotonic() - began
+
+
+if __name__ == "__main__":
+    sys.exit(main())

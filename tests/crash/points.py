@@ -1,0 +1,187 @@
+"""Where a job can be made to die, and which of its protections can be taken away. All of it is patched in from here:
+the product has no switch for it.
+
+A point is a function of the product and a side of it; reaching it kills the whole session with SIGKILL: driver, JVM, workers.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import os
+import signal
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+STREAMING = "dpsql.streaming"
+
+
+@dataclass(frozen=True)
+class Point:
+    """Die before or after a call of `owner` (module, or module:Class) `.name` that `when` accepts.
+
+    `buckets`: the point is in a worker, and there is one for each bucket.
+    """
+
+    owner: str
+    name: str
+    after: bool
+    when: Callable[..., bool] = lambda *given, **named: True
+    buckets: bool = False
+
+
+def _operator(name: str) -> Callable[..., bool]:
+    return lambda self, *given, **named: self.operator == name
+
+
+def _of_bucket(operator: str | None = None) -> Callable[..., bool]:
+    """A step's `run(self, bucket, ...)` or a store's `store(self, bucket, ...)` of the bucket that was asked for."""
+
+    def accepts(self: Any, bucket: int, *given: Any, **named: Any) -> bool:
+        return bucket == _bucket() and (operator is None or self.operator == operator)
+
+    return accepts
+
+
+def _file_of_bucket(operator: str) -> Callable[..., bool]:
+    return lambda system, path, data: f"/{operator}-" in path and f"bucket={_bucket():04d}" in path
+
+
+def _second_micro_batch(self: Any, frame: Any, batch: int) -> bool:
+    # Every catch-up reads two files, one per micro-batch.
+    return batch % 2 == 1
+
+
+def _named(name: str) -> Callable[..., bool]:
+    return lambda path, content: path.name == name
+
+
+def _bucket() -> int:
+    return int(os.environ.get("CRASH_BUCKET", "0"))
+
+
+def _steps(operator: str, step: str, pure: str) -> dict[str, Point]:
+    module, files = f"{STREAMING}.{operator}", "udfs.bucket_state"
+    return {
+        f"{operator}: before the step": Point(f"{module}:{step}", "run", False, _of_bucket(), True),
+        f"{operator}: inside the step": Point(module, pure, False),
+        f"{operator}: temporary state file written": Point(files, "_write_bytes", True, _file_of_bucket(operator), True),
+        f"{operator}: state file renamed": Point(f"{files}:BucketFiles", "store", True, _of_bucket(operator), True),
+        f"{operator}: after the step": Point(f"{module}:{step}", "run", True, _of_bucket(), True),
+        f"{operator}: before the manifest": Point(f"{STREAMING}.manifest:Manifest", "commit", False, _operator(operator)),
+        f"{operator}: after the manifest": Point(f"{STREAMING}.manifest:Manifest", "commit", True, _operator(operator)),
+    }
+
+
+POINTS = {
+    "catch-up: before its time is written": Point("os", "replace", False, lambda source, target: str(target).endswith("catch_up.json")),
+    "catch-up: its time is written": Point(f"{STREAMING}.catch_up", "write_json", True, _named("catch_up.json")),
+    "admission: before Spark's query id is kept": Point(f"{STREAMING}.preflight:Engine", "remember_query", False),
+    **_steps("admission", "AdmissionStep", "admit"),
+    "admission: rows appended": Point(f"{STREAMING}.contributions:Contributions", "append", True),
+    "admission: before Spark's commit": Point(f"{STREAMING}.admission:AdmissionSink", "__call__", True),
+    "admission: after Spark's commit": Point(f"{STREAMING}.admission:AdmissionSink", "__call__", False, _second_micro_batch),
+    "tick: before": Point(f"{STREAMING}.contributions:Contributions", "tick", False),
+    "tick: between the tick and its release": Point(f"{STREAMING}.contributions:Contributions", "tick", True),
+    **_steps("release", "ReleaseStep", "release"),
+    "release: histogram appended": Point(f"{STREAMING}.histogram:Histogram", "publish", True),
+    "release: before Spark's commit": Point(f"{STREAMING}.release:ReleaseSink", "__call__", True),
+    "catch-up: before its end is written": Point(f"{STREAMING}.job", "finish", False),
+    "catch-up: its end is written": Point(f"{STREAMING}.job", "finish", True),
+}
+"""By name, in the order in which one catch-up meets them."""
+
+
+def install(environment: Mapping[str, str]) -> None:
+    """Patch this process: die at CRASH_POINT, live without the protection CRASH_WITHOUT."""
+    if protection := environment.get("CRASH_WITHOUT"):
+        WITHOUT[protection]()
+    if name := environment.get("CRASH_POINT"):
+        point = (POINTS | POINTS_WITHOUT_RENAME)[name]
+        owner = _owner(point.owner)
+        setattr(owner, point.name, _deadly(getattr(owner, point.name), point))
+
+
+def _owner(path: str) -> Any:
+    module, _, name = path.partition(":")
+    loaded = importlib.import_module(module)
+    return getattr(loaded, name) if name else loaded
+
+
+def _deadly(function: Callable[..., Any], point: Point) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def dying(*given: Any, **named: Any) -> Any:
+        due = point.when(*given, **named)
+        if due and not point.after:
+            kill_session(os.getsid(0))
+        done = function(*given, **named)
+        if due:
+            kill_session(os.getsid(0))
+        return done
+
+    return dying
+
+
+def kill_session(session: int) -> None:
+    """SIGKILL to every process group of a session (Spark's Python daemon has one of its own), the caller's last."""
+    groups = set()
+    for pid in members(session):
+        try:
+            groups.add(os.getpgid(pid))
+        except ProcessLookupError:
+            continue
+    for group in sorted(groups, key=lambda group: group == os.getpgrp()):
+        try:
+            os.killpg(group, signal.SIGKILL)
+        except ProcessLookupError:
+            continue
+
+
+def members(session: int) -> list[int]:
+    """The processes of a session."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                if os.getsid(int(entry.name)) == session:
+                    found.append(int(entry.name))
+            except (ProcessLookupError, PermissionError):
+                continue
+    return found
+
+
+def _no_marks() -> None:
+    """Every commit is made again by a repeated micro-batch."""
+    delta_log = importlib.import_module(f"{STREAMING}.delta_log")
+
+    def append(path: str, rows: Any, marks: Mapping[str, int]) -> bool:
+        properties = delta_log.CommitProperties(app_transactions=[delta_log.Transaction(*mark) for mark in marks.items()])
+        delta_log.write_deltalake(delta_log.DeltaTable(path), rows, mode="append", commit_properties=properties)
+        return True
+
+    delta_log.append = append
+
+
+def _no_rename() -> None:
+    """State files are written in place, in two halves."""
+    state = importlib.import_module("udfs.bucket_state")
+    whole = state._write_bytes
+
+    def write(system: Any, path: str, data: Any) -> None:
+        folder, _, name = path.rpartition("/")
+        final = f"{folder}/{name[1:].rpartition('.')[0]}"
+        half = data.slice(0, data.size // 2)
+        state._write_half(system, final, half)
+        whole(system, final, data)
+        whole(system, path, data)  # what the rename will take
+
+    state._write_half, state._write_bytes = whole, write
+
+
+HALF = "half of a state file written in place"
+POINTS_WITHOUT_RENAME = {HALF: Point("udfs.bucket_state", "_write_half", True, _file_of_bucket("admission"), True)}
+
+WITHOUT = {"transaction marks": _no_marks, "the atomic rename": _no_rename}
+"""Protections that can be taken away, by name."""

@@ -1,0 +1,48 @@
+"""A few of the kills of `python -m tests.crash.kill`, at the most telling points, and what they do where a protection is taken away."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.crash.kill import Stage, broken, differences, left
+from tests.crash.points import HALF, POINTS
+
+KILLED = -9
+
+
+@pytest.mark.jvm
+def test_kills_leave_what_an_uninterrupted_run_leaves(tmp_path: Path) -> None:
+    stage = Stage(tmp_path / "stage", 1)
+    stage.prepare()
+    stage.bring(0)
+    whole, lake = stage.lake("whole"), stage.lake("killed")
+    assert stage.start(stage.command(whole, 0)) == 0
+    assert len(left(whole)["histogram"]) >= 3
+    for name in ("admission: rows appended", "release: after the manifest"):
+        assert stage.start(stage.command(lake, 0), name) == KILLED
+        assert broken(lake) == []
+        if name == "admission: rows appended":
+            doubled, torn = (shutil.copytree(lake, tmp_path / name) for name in ("doubled", "torn"))
+    assert stage.start(stage.command(lake, 0)) == 0
+    assert differences(left(whole), left(lake)) == []
+
+    # The same kill without a protection: the comparison tells.
+    stage.environment = {"CRASH_WITHOUT": "transaction marks"}
+    stage.start(stage.command(doubled, 0))
+    assert "contributions" in differences(left(whole), left(doubled))
+    stage.environment = {"CRASH_WITHOUT": "the atomic rename"}
+    assert stage.start(stage.command(torn, 0), HALF) == KILLED
+    assert [wrong for wrong in broken(torn) if wrong.endswith("is listed and torn")]
+
+
+def test_points_are_many_and_in_the_product() -> None:
+    import importlib
+
+    assert len(POINTS) >= 24
+    for point in POINTS.values():
+        module, _, owner = point.owner.partition(":")
+        found = importlib.import_module(module)
+        assert callable(getattr(getattr(found, owner) if owner else found, point.name))

@@ -1,0 +1,238 @@
+"""Lost pieces: refused with the command that repairs them, and after it the run goes on to the same bits."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from click.testing import CliRunner
+from deltalake import DeltaTable
+
+from dpsql.errors import LakeError
+from dpsql.lake import Lake, read_run
+from dpsql.ledger import Ledger
+from dpsql.secret import Secret
+from dpsql.streaming import preflight, restore
+from dpsql.streaming.contributions import Contributions
+from dpsql.streaming.histogram import Histogram
+from dpsql.streaming.manifest import Manifest
+from dpsql.streaming.new_run import begin_new_run
+from dpsql.streaming.savepoints import take_savepoint
+from jobs.cli import main
+from udfs.bucket_state import BucketFiles
+
+DAY = 86_400_000_000
+START = 19_700 * DAY
+MIDDLE, END = START + DAY + DAY // 2, START + 30 * DAY
+OPTIONS = (("maxFilesPerTrigger", "1"),)
+
+
+class BrokenOff(Exception):
+    pass
+
+
+def run_file(one: Any) -> None:
+    """What `dpsql run` writes first; the runs of these tests have a fixed run id."""
+    (one.private / "run.json").write_text(json.dumps({"version": 1, **vars(one.run_id)}))
+
+
+def copy(one: Any, name: str) -> Any:
+    """The same run in another lake (never do that outside a test)."""
+    lake = Lake(one.lake.root.with_name(name))
+    shutil.copytree(one.lake.root, lake.root)
+    return replace(one, lake=lake)
+
+
+def admitted(one: Any) -> Counter[tuple[int, int, int, str]]:
+    """Sums of all contributions that count, by window, trigger, key and column: whatever micro-batches and buckets they came in."""
+    engine = json.loads((one.private / "engine.json").read_text())
+    rows = DeltaTable(one.private / "contributions").to_pyarrow_table().to_pylist()
+    rows = [row for row in rows if row["kind"] == 0 and not any(a <= row["batch"] <= b for a, b in engine["void"])]
+    sums: Counter[tuple[int, int, int, str]] = Counter()
+    for row in rows:
+        for name in ("weight", "users", "v0", "v1"):
+            sums[row["window"], row["trigger"], row["key"], name] += row[name]
+    return sums
+
+
+def dpsql(*words: str) -> str:
+    done = CliRunner().invoke(main, [*words])
+    assert done.exit_code == 0, done.output
+    return done.output
+
+
+def lose(one: Any, *operators: str) -> None:
+    for operator in operators:
+        shutil.rmtree(one.private / "checkpoints" / operator)
+
+
+def lose_newest_listing(one: Any) -> None:
+    log = one.private / "files" / "_delta_log"
+    max(log.glob("*.json")).unlink()
+
+
+DAMAGES: dict[str, tuple[Callable[[Any], None], tuple[str, ...], str]] = {
+    "admission": (lambda one: lose(one, "admission"), (), "admission: goes on after micro-batch 3\n"),
+    "both, and other buckets": (
+        lambda one: lose(one, "admission", "release"),
+        ("--buckets", "3"),
+        "release: goes on after micro-batch 0\n",
+    ),
+    "release, with its state": (
+        lambda one: [lose(one, "release"), [shutil.rmtree(path) for path in (one.private / "state").glob("release-*")]],
+        (),
+        "release: goes on from the beginning\n",
+    ),
+    "newest version of the manifest": (lose_newest_listing, (), "release: its newest state is listed again\n"),
+}
+
+
+@pytest.fixture
+def bring(write: Any, visits: Any) -> Callable[[int, int], None]:
+    """Write the visits of some days, two files each."""
+
+    def days(first: int, last: int) -> None:
+        for day in range(first, last):
+            write(visits(users=100, pages=2, days=1, first_day=day), 2, first=2 * day)
+
+    return days
+
+
+@pytest.fixture
+def whole(case: Any, bring: Any) -> Any:
+    """A run that has released one and a half of two days."""
+    bring(0, 2)
+    one = case(options=OPTIONS)
+    one.go(MIDDLE)
+    run_file(one)
+    return one
+
+
+def test_lost_pieces_are_refused_and_restored_to_the_same_bits(whole: Any, bring: Any) -> None:
+    damaged = {what: copy(whole, f"damaged{i}") for i, what in enumerate(DAMAGES)}
+    saved = take_savepoint(whole.lake, "demo", "middle")
+    users = pd.read_parquet(saved.folder / "users")
+    assert list(users.columns) == ["period", "user", "part", "fingerprint", "rows"]
+    assert users["rows"].sum() == 400
+    assert set(pd.read_parquet(saved.folder / "groups")["selected_at"]) == {1}
+    with pytest.raises(LakeError, match="is there already"):
+        take_savepoint(whole.lake, "demo", "middle")
+
+    bring(2, 4)
+    whole.go(END)
+    for what, (damage, options, says) in DAMAGES.items():
+        one = damaged[what]
+        damage(one)
+        before = {str(path): path.read_bytes() for path in one.lake.root.rglob("*") if path.is_file()}
+        with pytest.raises(LakeError, match=rf"nothing was touched\. .*: dpsql restore demo --lake {one.lake.root}$"):
+            one.go(END)
+        assert {str(path): path.read_bytes() for path in one.lake.root.rglob("*") if path.is_file()} == before
+        assert says in dpsql("restore", "demo", "--lake", str(one.lake.root), *options)
+        one.go(END)
+        assert one.histogram() == whole.histogram(), what
+        assert admitted(one) == admitted(whole), what
+        assert dpsql("restore", "demo", "--lake", str(one.lake.root)) == "nothing is lost: the run can go on as it is\n"
+
+    with pytest.raises(LakeError, match=r"savepoint 'middle' is older than the last published trigger: .* --new-run"):
+        restore.restore(whole.lake, "demo", savepoint="middle")
+
+
+def test_without_the_protections_the_same_losses_do_harm(whole: Any, bring: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    twice = copy(whole, "twice")
+    bring(2, 3)
+    # Without the refusal of a fresh checkpoint, state that the manifest lists is overwritten.
+    state = {path: path.read_bytes() for path in (whole.private / "state").rglob("*.users.parquet")}
+    lose(whole, "admission")
+    with monkeypatch.context() as patch:
+        patch.setattr(preflight, "check", lambda *given: None)
+        whole.go(END)
+    assert [path for path, content in state.items() if path.read_bytes() != content]
+    # Without the check of what is published, a replay publishes it again.
+    lose(twice, "release")
+    shutil.rmtree(next((twice.private / "state").glob("release-*")))
+    before = len(twice.histogram())
+    restore.restore(twice.lake, "demo")
+    with monkeypatch.context() as patch:
+        patch.setattr(Histogram, "check", lambda *given: set())
+        twice.go(END)
+    cells = Counter((row["window_start"], row["trigger"], row["page"]) for row in twice.histogram())
+    assert sum(count == 2 for count in cells.values()) == before > 0
+
+
+def test_a_new_run_leaves_published_windows_alone(whole: Any, bring: Any, tmp_path: Path) -> None:
+    ended = whole
+    bring(2, 4)
+    shutil.rmtree(ended.private / "contributions")
+    with pytest.raises(LakeError, match=r"contributions .* is lost.* begin a new run: dpsql restore demo --lake .* --new-run$"):
+        ended.go(END)
+    ledger = Ledger(tmp_path / "ledger")
+    begin_new_run(ended.lake, "demo", ended.query, Secret(bytes(range(32))), ledger)
+    new = read_run(ended.lake, "demo")
+    assert new.run_id != ended.run_id.run_id
+    assert [line.run_id for line in ledger.lines()] == [new.run_id]
+    old = ended.histogram()
+    later = replace(ended, run_id=new)
+    later.go(END)
+    assert [row for row in later.histogram() if row["window_start"] in {row["window_start"] for row in old}] == old
+    assert {row["window_start"].day for row in later.histogram()} == {9, 10, 11, 12}
+
+
+def test_what_is_read_again_counts_once(case: Any, write: Any, visits: Any) -> None:
+    table = visits(users=100, pages=2, days=2)
+    write(table, 4)
+    whole, broken = case(options=OPTIONS), case(options=OPTIONS)
+    whole.go(END)
+    # Three micro-batches are read, the third is not listed any more; nothing has ticked, so it is read again.
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Contributions, "tick", _break_off)
+        with pytest.raises(BrokenOff):
+            broken.go(END)
+    run_file(broken)
+    take_savepoint(broken.lake, "demo", "read")
+    lose(broken, "admission")
+    lose_newest_listing(broken)
+    doubled, saved = copy(broken, "doubled"), copy(broken, "saved")
+    assert restore.restore(saved.lake, "demo", savepoint="read").batches == {"admission": 3, "release": -1}
+    saved.go(END)
+    assert (saved.histogram(), admitted(saved)) == (whole.histogram(), admitted(whole))
+    for one in (broken, doubled):
+        assert restore.restore(one.lake, "demo").batches == {"admission": 2, "release": -1}
+    broken.go(END)
+    assert (broken.histogram(), admitted(broken)) == (whole.histogram(), admitted(whole))
+    # Without leaving out what was read before, it counts twice.
+    path = doubled.private / "engine.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "void": []}))
+    doubled.go(END)
+    assert doubled.histogram() != whole.histogram()
+
+
+def test_a_restore_that_breaks_off_changes_nothing_and_is_done_again(case: Any, write: Any, visits: Any) -> None:
+    write(visits(users=60, pages=2, days=1))
+    whole = case()
+    whole.go(END)
+    run_file(whole)
+    lose(whole, "admission", "release")
+    kept = (whole.private / "engine.json").read_bytes()
+    for owner, name in ((BucketFiles, "store"), (Manifest, "commit"), (restore, "_skip_files"), (restore, "write_engine")):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(owner, name, _break_off)
+            with pytest.raises(BrokenOff):
+                restore.restore(whole.lake, "demo")
+        assert (whole.private / "engine.json").read_bytes() == kept
+    before = whole.histogram()
+    assert restore.restore(whole.lake, "demo").batches == {"admission": 0, "release": 0}
+    write(visits(users=60, pages=2, days=1, first_day=40), first=1)
+    summary = whole.go(START + 60 * DAY)
+    assert summary.records == 120
+    assert whole.histogram()[: len(before)] == before
+
+
+def _break_off(*given: Any, **named: Any) -> None:
+    raise BrokenOff
