@@ -93,7 +93,9 @@ def main(folder: Path, port: str, query: Path, sources: Path, jars: str) -> None
         **{"spark.local.dir": str(folder / "local"), "spark.jars": jars, "spark.driver.memory": "1g", "spark.ui.liveUpdate.period": "0"},
         "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xss4m",
     }
-    flags = RunFlags(query, sources, str(folder / "lake"), folder / "secret" / "secret", "observed", True, 1_702_339_200_000_000, None, 0, 1)
+    flags = RunFlags(
+        query, sources, str(folder / "lake"), folder / "secret" / "secret", "observed", True, 1_702_339_200_000_000, None, 0, 1
+    )
     try:
         with one_line_errors(debug=False):
             start(flags, "local[1]", properties)
