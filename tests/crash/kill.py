@@ -83,23 +83,30 @@ class Stage:
         )
         settings = SMALL | jars | {"spark.sql.warehouse.dir": str(self.folder / "warehouse")}
         (self.folder / "spark.conf").write_text("".join(f"{name} {value}\n" for name, value in settings.items()))
-        secret = Secret.load(self.folder / "secret" / "secret")
+        secret_file = self.secret(self.folder / "seed")
+        secret = Secret.load(secret_file)
         query = dpsql.compile(SQL, dpsql.load_sources(self.folder / "sources.yaml"))
-        open_run(Lake(self.folder / "seed"), NAME, query, secret, Ledger.beside(self.folder / "secret" / "secret"), query.source)
+        open_run(Lake(self.folder / "seed"), NAME, query, secret, Ledger.beside(secret_file), query.source)
 
     def lake(self, name: str) -> Path:
-        """A lake in which the run has begun and nothing else has happened, with its own copy of secret and ledger: both think they are alone."""
+        """A lake in which the run has begun and nothing else has happened."""
+        return self.copy(self.folder / "seed", name)
+
+    def copy(self, lake: Path, name: str) -> Path:
+        """The same run in another lake, with its own copy of secret and ledger: each believes that it is the only one."""
         from dpsql.ledger import Ledger
         from dpsql.run_register import Entry
 
-        lake = self.folder / name
-        shutil.copytree(self.folder / "seed", lake)
-        shutil.copytree(self.folder / "secret", self.secret(lake).parent)
-        register = Ledger.beside(self.secret(lake)).register
+        twin = self.folder / name
+        shutil.copytree(lake, twin)
+        shutil.copytree(self.secret(lake).parent, self.secret(twin).parent)
+        register = Ledger.beside(self.secret(twin)).register
         (entry,) = register.folder.glob("*.json")
+        published = register.find(entry.stem)
+        assert published is not None
         entry.unlink()
-        register.add(Entry(entry.stem, str(lake / "private" / NAME)))
-        return lake
+        register.add(Entry(entry.stem, str(twin / "private" / NAME), published.closed_us))
+        return twin
 
     def secret(self, lake: Path) -> Path:
         """The secret of a lake."""
@@ -124,7 +131,17 @@ class Stage:
     def command(self, lake: Path, number: int) -> list[str]:
         """The real job, from the command line."""
         until = (START + timedelta(days=number, hours=12)).strftime("%Y-%m-%dT%H:%M")
-        options = ["--sources", "sources.yaml", "--lake", str(lake), "--secret-file", str(self.secret(lake)), "--name", NAME, "--until-caught-up"]
+        options = [
+            "--sources",
+            "sources.yaml",
+            "--lake",
+            str(lake),
+            "--secret-file",
+            str(self.secret(lake)),
+            "--name",
+            NAME,
+            "--until-caught-up",
+        ]
         small = ["--buckets", str(BUCKETS), "--master", "local[2]", "--properties-file", "spark.conf"]
         return [sys.executable, "-m", "jobs.cli", "run", "query.sql", *options, "--until", until, *small]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 import pytest
@@ -25,7 +24,7 @@ def test_kills_leave_what_an_uninterrupted_run_leaves(tmp_path: Path) -> None:
         assert stage.start(stage.command(lake, 0), name) == KILLED
         assert broken(lake) == []
         if name == "admission: rows appended":
-            doubled, torn = (shutil.copytree(lake, tmp_path / name) for name in ("doubled", "torn"))
+            doubled, torn = (stage.copy(lake, name) for name in ("doubled", "torn"))
     assert stage.start(stage.command(lake, 0)) == 0
     assert differences(left(whole), left(lake)) == []
 

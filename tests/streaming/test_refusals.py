@@ -92,9 +92,7 @@ def test_lost_damaged_and_foreign_state_files_are_refused(done: Any) -> None:
     path = next((done.private / "state").rglob("000001.users.parquet"))
     good = path.read_bytes()
     path.unlink()
-    with pytest.raises(
-        LakeError, match=r"version 1 of the state in .*bucket=\d+ is lost; nothing was touched.*dpsql restore demo --lake "
-    ):
+    with pytest.raises(LakeError, match=r"version 1 of the state in .*bucket=\d+ is lost; nothing was touched.*dpsql restore demo --lake "):
         done.go()
     path.write_bytes(good[: len(good) // 2])
     with pytest.raises(LakeError, match="is damaged; nothing was touched"):
@@ -122,14 +120,6 @@ def test_a_stop_ends_after_the_micro_batch_and_the_next_start_goes_on(case: Any,
     assert not rest.stopped
     assert first.records + rest.records == 360
     assert cut.histogram() == whole.histogram() != []
-
-
-def test_live_mode_is_not_there_yet(case: Any) -> None:
-    from dpsql.streaming.job import run
-
-    one = case()
-    with pytest.raises(InputError, match="add --until-caught-up"):
-        run(one.spark, one.query, one.run_id, one.lake, one.secret, until_caught_up=False)
 
 
 def test_columns_of_one_name_are_refused(case: Any, write: Any) -> None:
