@@ -135,12 +135,20 @@ def read_ticks(folder: Place) -> list[Ticked]:
 
 
 def released_until_us(folder: Place) -> int:
-    """Every tick up to this time has been released, and Spark has noted that: a live job may be at work on the next."""
-    noted = folder / "checkpoints/release/commits"
+    """Every tick up to this time has been released, and Spark has noted that: a live job may be at work on the next.
+
+    Raises:
+        LakeError: the run was restored and not started since.
+    """
+    part = _engine(folder).get("parts", {}).get("release", {})
+    generation, first = int(part.get("generation", 1)), int(part.get("first", 0))
+    noted = folder / "checkpoints" / ("release" if generation == 1 else f"release-g{generation}") / "commits"
     commits = [int(path.name) for path in noted.iterdir() if path.name.isdigit()] if noted.is_dir() else []
+    if generation > 1 and not commits:
+        raise LakeError(f"{folder.name}: was restored and not started since; start it first, then verify")
     whole = (pc.field("operator") == "release") & (pc.field("bucket") == WHOLE_BATCH)
     listed = _delta(folder / "files", ["operator", "bucket", "batch", "detail"], whole).to_pylist()
-    closed = [int(json.loads(row["detail"])["closed_us"]) for row in listed if row["batch"] <= max(commits, default=-1)]
+    closed = [int(json.loads(row["detail"])["closed_us"]) for row in listed if row["batch"] <= first + max(commits, default=-1)]
     return max(closed, default=NO_CLOCK)
 
 
@@ -178,12 +186,11 @@ def _batches(table: Place) -> list[tuple[int, ReadBatch]]:
 
 def _void_batches(folder: Place) -> list[tuple[int, int]]:
     """Micro-batches that a restored run has read again under other numbers."""
-    try:
-        return [(int(first), int(last)) for first, last in json.loads((folder / "engine.json").read_bytes()).get("void", ())]
-    except FileNotFoundError:
-        return []
-    except (OSError, ValueError, TypeError, AttributeError):
-        raise LakeError(f"{folder / 'engine.json'}: damaged; put back the original file") from None
+    return [(int(first), int(last)) for first, last in _engine(folder).get("void", ())]
+
+
+def _engine(folder: Place) -> dict[str, Any]:
+    return _small_file(folder / "engine.json")
 
 
 def _delta(table: Place, columns: Sequence[str], condition: pc.Expression) -> pa.Table:

@@ -21,7 +21,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -67,6 +67,8 @@ class Stage:
     folder: Path
     catch_ups: int
     environment: dict[str, str] = field(default_factory=dict)
+    sql: ClassVar[str] = SQL
+    sources: ClassVar[str] = SOURCES
 
     def prepare(self) -> None:
         """Write the query, the sources and the secret, and begin the run that all lakes share."""
@@ -76,8 +78,8 @@ class Stage:
         from dpsql.secret import Secret
 
         (self.folder / "visits").mkdir(parents=True)
-        (self.folder / "query.sql").write_text(SQL)
-        (self.folder / "sources.yaml").write_text(SOURCES)
+        (self.folder / "query.sql").write_text(self.sql)
+        (self.folder / "sources.yaml").write_text(self.sources)
         jars = dict(
             line.split() for line in (CHECKOUT / "conf" / "spark-defaults.conf").read_text().splitlines() if line.startswith("spark.jars")
         )
@@ -85,7 +87,7 @@ class Stage:
         (self.folder / "spark.conf").write_text("".join(f"{name} {value}\n" for name, value in settings.items()))
         secret_file = self.secret(self.folder / "seed")
         secret = Secret.load(secret_file)
-        query = dpsql.compile(SQL, dpsql.load_sources(self.folder / "sources.yaml"))
+        query = dpsql.compile(self.sql, dpsql.load_sources(self.folder / "sources.yaml"))
         open_run(Lake(self.folder / "seed"), NAME, query, secret, Ledger.beside(secret_file), query.source)
 
     def lake(self, name: str) -> Path:
@@ -129,27 +131,25 @@ class Stage:
             os.utime(path, (1_700_000_000 + number * FILES + part,) * 2)
 
     def command(self, lake: Path, number: int) -> list[str]:
-        """The real job, from the command line."""
+        """One catch-up."""
         until = (START + timedelta(days=number, hours=12)).strftime("%Y-%m-%dT%H:%M")
-        options = [
-            "--sources",
-            "sources.yaml",
-            "--lake",
-            str(lake),
-            "--secret-file",
-            str(self.secret(lake)),
-            "--name",
-            NAME,
-            "--until-caught-up",
-        ]
+        return self.job(lake, ["--until-caught-up", "--until", until])
+
+    def job(self, lake: Path, how: list[str]) -> list[str]:
+        """The real job, from the command line."""
+        options = ["--sources", "sources.yaml", "--lake", str(lake), "--secret-file", str(self.secret(lake)), "--name", NAME]
         small = ["--buckets", str(BUCKETS), "--master", "local[2]", "--properties-file", "spark.conf"]
-        return [sys.executable, "-m", "jobs.cli", "run", "query.sql", *options, "--until", until, *small]
+        return [sys.executable, "-m", "jobs.cli", "run", "query.sql", *options, *how, *small]
+
+    def own_environment(self) -> dict[str, str]:
+        """What every process of the job gets."""
+        python_path = os.pathsep.join([str(CHECKOUT / "tests" / "crash" / "site"), str(CHECKOUT)])
+        own = {"PYTHONPATH": python_path, "PYSPARK_PYTHON": sys.executable, "TZ": "UTC", "SPARK_LOCAL_IP": "127.0.0.1"}
+        return {**os.environ, **own, **self.environment}
 
     def start(self, command: list[str], point: str = "", bucket: int = 0, after_seconds: float | None = None) -> int:
         """Run a command in a session of its own, to its end or to its death; returns its exit code (-9: killed)."""
-        python_path = os.pathsep.join([str(CHECKOUT / "tests" / "crash" / "site"), str(CHECKOUT)])
-        own = {"PYTHONPATH": python_path, "PYSPARK_PYTHON": sys.executable, "TZ": "UTC", "SPARK_LOCAL_IP": "127.0.0.1"}
-        environment = {**os.environ, **own, **self.environment, "CRASH_POINT": point, "CRASH_BUCKET": str(bucket)}
+        environment = {**self.own_environment(), "CRASH_POINT": point, "CRASH_BUCKET": str(bucket)}
         with (self.folder / "log").open("ab") as log:
             log.write(f"\n--- {point} {bucket} {after_seconds}\n".encode())
             log.flush()
@@ -184,12 +184,15 @@ def left(lake: Path) -> dict[str, Any]:
     return found
 
 
-def broken(lake: Path) -> list[str]:
+def broken(lake: Path, only_newest: bool = False) -> list[str]:
     """What is wrong with a lake at any moment, also right after a kill."""
     private, wrong = lake / "private" / NAME, []
     if (private / "files" / "_delta_log").is_dir():
-        for row in DeltaTable(private / "files").to_pyarrow_table().to_pylist():
-            if row["bucket"] < 0:
+        rows = [row for row in DeltaTable(private / "files").to_pyarrow_table().to_pylist() if row["bucket"] >= 0]
+        # A live run throws old versions away; the newest is what it goes on from.
+        newest = {(row["operator"], row["bucket"]): row["sequence"] for row in sorted(rows, key=lambda row: row["sequence"])}
+        for row in rows:
+            if only_newest and row["sequence"] < newest[row["operator"], row["bucket"]]:
                 continue
             names = ("users",) if row["operator"] == "admission" else ("groups", "pending", "seen")
             folder = private / "state" / f"{row['operator']}-{BUCKETS}" / f"g{row['generation']}" / f"bucket={row['bucket']:04d}"

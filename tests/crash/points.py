@@ -93,13 +93,39 @@ POINTS = {
 }
 """By name, in the order in which one catch-up meets them."""
 
+RETENTION = f"{STREAMING}.retention"
+LIVE_POINTS = {
+    "live: before its start is written": Point(f"{STREAMING}.live", "write_json", False),
+    "live: backlog read, no tick yet": Point(f"{STREAMING}.live:Ticker", "begin", False),
+    "live tick: before": Point(f"{STREAMING}.contributions:Contributions", "tick_by_clock", False),
+    "live tick: between the tick and its release": Point(f"{STREAMING}.contributions:Contributions", "tick_by_clock", True),
+    "live admission: after the step": Point(f"{STREAMING}.admission:AdmissionStep", "run", True, _of_bucket(), True),
+    "live admission: after the manifest": Point(f"{STREAMING}.manifest:Manifest", "commit", True, _operator("admission")),
+    "live admission: rows appended": Point(f"{STREAMING}.contributions:Contributions", "append", True),
+    "live release: after the step": Point(f"{STREAMING}.release:ReleaseStep", "run", True, _of_bucket(), True),
+    "live release: before it is noted beside the ledger": Point("dpsql.run_register:RunRegister", "publishing", False),
+    "live release: noted beside the ledger": Point("dpsql.run_register:RunRegister", "publishing", True),
+    "live release: histogram appended": Point(f"{STREAMING}.histogram:Histogram", "publish", True),
+    "clean-up: before": Point(f"{RETENTION}:Retention", "sweep", False),
+    "clean-up: era deleted, its files not": Point("deltalake:DeltaTable", "delete", True),
+    "clean-up: files of an era deleted": Point("deltalake:DeltaTable", "vacuum", True, lambda self, **named: named["retention_hours"] == 0),
+    "clean-up: between two buckets of state": Point(RETENTION, "sweep_bucket", True),
+    "clean-up: before the list of files is compacted": Point(RETENTION, "compact", False),
+    "clean-up: list of files compacted, old ones there": Point("deltalake.table:TableOptimizer", "compact", True),
+    "clean-up: after": Point(f"{RETENTION}:Retention", "sweep", True),
+}
+"""The same for a live run."""
+
 
 def install(environment: Mapping[str, str]) -> None:
-    """Patch this process: die at CRASH_POINT, live without the protection CRASH_WITHOUT."""
+    """Patch this process: die at CRASH_POINT, live without the protection CRASH_WITHOUT, clean up all the time with CRASH_OFTEN."""
+    if environment.get("CRASH_OFTEN"):
+        retention = importlib.import_module(RETENTION)
+        retention.SWEEP_SECONDS, retention.MANY_FILES = 0, 5
     if protection := environment.get("CRASH_WITHOUT"):
         WITHOUT[protection]()
     if name := environment.get("CRASH_POINT"):
-        point = (POINTS | POINTS_WITHOUT_RENAME)[name]
+        point = (POINTS | LIVE_POINTS | POINTS_WITHOUT_RENAME)[name]
         owner = _owner(point.owner)
         setattr(owner, point.name, _deadly(getattr(owner, point.name), point))
 

@@ -18,6 +18,7 @@ from deltalake import DeltaTable
 from dpsql.errors import LakeError
 from dpsql.lake import Lake, read_run
 from dpsql.ledger import Ledger
+from dpsql.local.verification import verify_run
 from dpsql.secret import Secret
 from dpsql.streaming import preflight, restore
 from dpsql.streaming.contributions import Contributions
@@ -60,6 +61,11 @@ def admitted(one: Any) -> Counter[tuple[int, int, int, str]]:
         for name in ("weight", "users", "v0", "v1"):
             sums[row["window"], row["trigger"], row["key"], name] += row[name]
     return sums
+
+
+def verified(one: Any) -> bool:
+    """Whether the local engine recomputes every published row from the files."""
+    return verify_run(one.lake, "demo", read_run(one.lake, "demo"), one.query, one.secret).identical
 
 
 def dpsql(*words: str) -> str:
@@ -135,7 +141,11 @@ def test_lost_pieces_are_refused_and_restored_to_the_same_bits(whole: Any, bring
             one.go(END)
         assert {str(path): path.read_bytes() for path in one.lake.root.rglob("*") if path.is_file()} == before
         assert says in dpsql("restore", "demo", "--lake", str(one.lake.root), *options)
+        if "release" in says and "listed" not in says:
+            with pytest.raises(LakeError, match="was restored and not started since"):
+                verified(one)
         one.go(END)
+        assert verified(one), what
         assert one.histogram() == whole.histogram(), what
         assert admitted(one) == admitted(whole), what
         assert dpsql("restore", "demo", "--lake", str(one.lake.root)) == "nothing is lost: the run can go on as it is\n"
@@ -182,6 +192,7 @@ def test_a_new_run_leaves_published_windows_alone(whole: Any, bring: Any, tmp_pa
     later.go(END)
     assert [row for row in later.histogram() if row["window_start"] in {row["window_start"] for row in old}] == old
     assert {row["window_start"].day for row in later.histogram()} == {9, 10, 11, 12}
+    assert verified(later)
 
 
 def test_what_is_read_again_counts_once(case: Any, write: Any, visits: Any) -> None:
@@ -206,6 +217,7 @@ def test_what_is_read_again_counts_once(case: Any, write: Any, visits: Any) -> N
         assert restore.restore(one.lake, "demo").batches == {"admission": 2, "release": -1}
     broken.go(END)
     assert (broken.histogram(), admitted(broken)) == (whole.histogram(), admitted(whole))
+    assert verified(broken)
     # Without leaving out what was read before, it counts twice.
     path = doubled.private / "engine.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "void": []}))
