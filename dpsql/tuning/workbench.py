@@ -12,7 +12,7 @@ import numpy as np
 from dpsql.compiled import Query
 from dpsql.errors import ConfigError
 from dpsql.operators import stderr
-from dpsql.planner import make_plan
+from dpsql.planner import unnamed_plan
 from dpsql.privacy_plan import ColumnPlan, PerturbationPlan, PrivacyPlan
 from dpsql.query import Aggregate, AggregateFunction, ParsedQuery, ReleaseRule
 from dpsql.tuning.bounding import Admitted, Arrangement, Bounds
@@ -120,7 +120,7 @@ class Workbench:
         Raises:
             ConfigError: the planner refuses it, because delta is too small or the noise too large.
         """
-        return make_plan(self.parsed(setting), self.query.source)
+        return unnamed_plan(self.parsed(setting), self.query.source)
 
     def measure(self, setting: Setting) -> Measurement:
         """Expected errors of one setting, l_inf included."""
