@@ -1,4 +1,4 @@
-"""The command line: `dpsql run | explain | try | verify | show | list | stop | budget | restore | savepoint`.
+"""The command line: `dpsql run | explain | tune | try | verify | show | list | stop | budget | restore | savepoint`.
 
 Only this folder reads argv, the environment and signals. What a command needs is imported when it runs, so that `explain` starts without
 pyspark or duckdb.
@@ -29,6 +29,7 @@ from jobs.options import (
 from jobs.recovery import restore, savepoint
 from jobs.run_query import RunFlags, run_options, start
 from jobs.terminal import ProgressBar, note, print_comparison, print_dropped, print_histogram, print_json, print_table, records
+from jobs.tune import tune
 from jobs.watching import watched
 
 if TYPE_CHECKING:
@@ -128,7 +129,7 @@ def try_(
     from dpsql.local.engine import try_query
 
     query = compiled(query_file, sources_file)
-    files = _inputs(inputs, query)
+    files = files_by_source(inputs, query)
     if output is not None and output.suffix != ".parquet":
         raise ConfigError(f"--output {output}: the name must end in .parquet")
     secret, ledger = secret_and_ledger(secret_file)
@@ -255,6 +256,9 @@ def list_(lake_folder: str, as_json: bool) -> None:
         print_table(("name", "state", "run id", "query identity"), [(q.name, q.state, q.run_id, q.query_identity) for q in found])
 
 
+main.add_command(tune)
+
+
 @main.command()
 @click.option("--sources", "sources_file", metavar="FILE", type=click.Path(path_type=Path), envvar="DPSQL_SOURCES", help=CAPS)
 @secret_option
@@ -321,7 +325,7 @@ def _comparison(comparison: dict[str, Any]) -> dict[str, Any]:
     return {**comparison, "true_histogram": records(comparison["true_histogram"])}
 
 
-def _inputs(given: tuple[str, ...], query: Query) -> dict[str, list[Path]]:
+def files_by_source(given: tuple[str, ...], query: Query, flag: str = "--input") -> dict[str, list[Path]]:
     """`NAME=FILE` or `FILE` (the stream) to files by source; what is not there is refused before anything is spent."""
     from dpsql.local.inputs import source_files
 
@@ -331,7 +335,7 @@ def _inputs(given: tuple[str, ...], query: Query) -> dict[str, list[Path]]:
         head, equals, tail = text.partition("=")
         named = bool(equals) and head.lower() in sources
         if equals and not named and not Path(text).exists():
-            raise ConfigError(f"--input {text}: no such file, and no such source: the query reads {', '.join(sources)}")
+            raise ConfigError(f"{flag} {text}: no such file, and no such source: the query reads {', '.join(sources)}")
         files.setdefault(head.lower() if named else stream, []).append(Path(tail if named else text))
     for name in {stream, *files}:
         source_files(query.sources[name], files)

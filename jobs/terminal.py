@@ -65,9 +65,11 @@ def print_histogram(frame: pd.DataFrame, limit: int) -> None:
     console.print("? smaller than its own 95% error" + (f"; {hidden} more rows: --limit {len(rows)}" if hidden > 0 else ""), style="dim")
 
 
-def print_table(heads: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> None:
-    """A plain table."""
-    table = Table(*heads, box=None, pad_edge=False)
+def print_table(heads: tuple[str, ...], rows: Sequence[tuple[str, ...]], right_from: int | None = None) -> None:
+    """A plain table; columns from `right_from` on are numbers."""
+    table = Table(box=None, pad_edge=False)
+    for i, head in enumerate(heads):
+        table.add_column(Text(printable(head)), justify="right" if right_from is not None and i >= right_from else "left")
     for row in rows:
         table.add_row(*[Text(printable(cell)) for cell in row])
     _console().print(table)
@@ -107,6 +109,10 @@ class ProgressBar:
     def records(self, count: int) -> None:
         """Records that the local engine has read so far."""
         self._progress.update(self._task, description=f"{count:,} records")
+
+    def settings(self, count: int, least: float) -> None:
+        """Settings that `tune` has measured so far, and the least error of them."""
+        self._progress.update(self._task, description=f"{count:,} settings, best {least:.1%}")
 
     def stage(self, report: Report) -> None:
         """A report of the Spark job; its warnings always become a line."""

@@ -52,7 +52,7 @@ class InputReader:
             table = frame if isinstance(frame, pa.Table) else pa.Table.from_pandas(frame, preserve_index=False)
         except (pa.ArrowException, TypeError, ValueError, AttributeError):
             raise DataError(f"the frame for `{self._source.name}` is no Arrow table and no DataFrame with one type per column") from None
-        self._connection.register("dpsql_frame", table)
+        self._connection.register("dpsql_frame", _in_microseconds(table))
         return Chunk(self._fit("SELECT * FROM dpsql_frame", "the frame", lenient=True, keep=True), 0)
 
     def whole(self, paths: Sequence[Path]) -> Chunk:
@@ -131,6 +131,15 @@ class InputReader:
         what = "TABLE" if keep else "VIEW"
         self._connection.execute(f'CREATE OR REPLACE TEMP {what} "{self._view}" AS SELECT {", ".join(listed)} FROM ({select})')
         return Table(self._view, tuple((name.lower(), kind) for name, kind in wanted))
+
+
+def _in_microseconds(table: pa.Table) -> pa.Table:
+    """Times as Spark has them: pandas makes nanoseconds unless told otherwise."""
+    for i, field in enumerate(table.schema):
+        if pa.types.is_timestamp(field.type) and field.type.unit == "ns":
+            micro = table.column(i).cast(pa.timestamp("us", tz=field.type.tz), safe=False)
+            table = table.set_column(i, field.name, micro)
+    return table
 
 
 def _within_calendar(value: str, kind: SparkType) -> str:

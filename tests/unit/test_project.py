@@ -29,6 +29,7 @@ PLACES = {
     "deltalake": ("dpsql/lake.py", "dpsql/new_file.py", "dpsql/local", "dpsql/streaming"),
     "click": ("jobs",),
     "rich": ("jobs",),
+    "matplotlib": ("dpsql/charts.py",),
 }
 # `udfs` runs on executors: it knows numbers, columns and one cipher.
 UDFS_MAY = {"cryptography", "mpmath", "numpy", "pyarrow", "scipy", "udfs"}
