@@ -13,19 +13,18 @@ from typing import TYPE_CHECKING, Any
 from matplotlib.axes import Axes
 from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
 from matplotlib.figure import Figure
-from matplotlib.ticker import StrMethodFormatter
+from matplotlib.ticker import MaxNLocator, StrMethodFormatter
 
 from dpsql.errors import DataError
+from dpsql.shown import Z95, absent, aggregates_of, keys_of, printable
 
 if TYPE_CHECKING:
     import pandas as pd
 
-Z95 = 1.959963984540054
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 """Okabe and Ito's colours, which the colour-blind can tell apart."""
 
 MARKS = ("o", "s", "^", "D", "v", "P", "X")
-TIMES = ("window_start", "window_end", "trigger", "trigger_time")
 WIDTH, CAPTION = 7.2, 118
 LABEL = 40
 NUMBERS = StrMethodFormatter("{x:,.10g}")
@@ -50,7 +49,7 @@ def growth(histogram: pd.DataFrame, column: str, keys: int = 5, unit: str | None
         unit: what the values count; the column's name unless given.
         title: above the chart.
     """
-    rows, names = _newest(histogram, column), _keys(histogram)
+    rows, names = _newest(histogram, column), keys_of(histogram)
     last = rows[rows["trigger"] == rows["trigger"].max()].nlargest(keys, column)
     figure, axes = _figure(title or f"{column} per {', '.join(names) or 'window'}", 4.2)
     for i, chosen in enumerate(last.to_dict("records")):
@@ -65,6 +64,8 @@ def growth(histogram: pd.DataFrame, column: str, keys: int = 5, unit: str | None
     axes.set_xlabel("trigger time (UTC)")
     axes.set_ylabel(unit or column)
     axes.yaxis.set_major_formatter(NUMBERS)
+    begin, end = rows["window_start"].min(), max(rows["window_end"].max(), rows["trigger_time"].max())
+    axes.set_xlim(begin, end + (end - begin) / 50)
     locator = AutoDateLocator(maxticks=8)
     axes.xaxis.set_major_locator(locator)
     axes.xaxis.set_major_formatter(ConciseDateFormatter(locator))
@@ -79,7 +80,7 @@ def growth(histogram: pd.DataFrame, column: str, keys: int = 5, unit: str | None
 
 def bars(histogram: pd.DataFrame, column: str, keys: int = 12, unit: str | None = None, title: str | None = None) -> Chart:
     """The largest keys of the newest window at its last trigger, with 95% errors; hollow where the value is below its own error."""
-    rows, names = _newest(histogram, column), _keys(histogram)
+    rows, names = _newest(histogram, column), keys_of(histogram)
     last = rows[rows["trigger"] == rows["trigger"].max()]
     shown = last.nlargest(keys, column).iloc[::-1]
     value, error = shown[column].astype(float), Z95 * shown[f"{column}_stderr"].astype(float)
@@ -92,6 +93,7 @@ def bars(histogram: pd.DataFrame, column: str, keys: int = 12, unit: str | None 
     axes.set_yticks(places, [_label(row, names) for row in shown.to_dict("records")])
     axes.set_xlabel(unit or column)
     axes.xaxis.set_major_formatter(NUMBERS)
+    axes.xaxis.set_major_locator(MaxNLocator(nbins=5))
     axes.axvline(0, color="#333333", linewidth=0.8)
     hidden = len(last) - len(shown)
     more = f" {hidden} smaller keys are not drawn." if hidden else ""
@@ -156,22 +158,15 @@ def _newest(histogram: pd.DataFrame, column: str) -> pd.DataFrame:
         DataError: no rows, or no such aggregate.
     """
     if f"{column}_stderr" not in histogram.columns:
-        known = [name for name in histogram.columns if f"{name}_stderr" in histogram.columns]
+        known = aggregates_of(histogram)
         raise DataError(f"no aggregate {column!r} in this histogram; it has {', '.join(known) or 'none'}")
     if not len(histogram):
         raise DataError("this histogram has no rows: no key has been selected yet (docs/howto.md says why a key is missing)")
     return histogram[histogram["window_start"] == histogram["window_start"].max()]
 
 
-def _keys(histogram: pd.DataFrame) -> list[str]:
-    aggregates = [name for name in histogram.columns if f"{name}_stderr" in histogram.columns]
-    taken = {*TIMES, *aggregates, *(f"{name}_stderr" for name in aggregates)}
-    return [name for name in histogram.columns if name not in taken]
-
-
 def _label(row: Mapping[Any, Any], names: Sequence[str]) -> str:
     """A key as text of a chart: short, and without what matplotlib would obey ($ begins mathematics, a first _ hides a line)."""
-    text = ", ".join("NULL" if row[name] is None else str(row[name]) for name in names) or "all records"
-    plain = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+    plain = ", ".join("NULL" if absent(row[name]) else printable(row[name]) for name in names) or "all records"
     short = plain if len(plain) <= LABEL else plain[: LABEL - 1] + "…"
     return ("\u200b" if short.startswith("_") else "") + short.replace("$", r"\$")

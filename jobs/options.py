@@ -44,6 +44,7 @@ secret_option = click.option(
     envvar="DPSQL_SECRET_FILE",
     help="The secret; the ledger is beside it.  [default: ~/.config/dpsql/secret, made on first use]",
 )
+CAPS = "What declares the caps (sources.yaml).  [default: conf/sources.yaml, if it is there]"
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 
 
@@ -117,6 +118,12 @@ def compiled_text(text: str, sources_file: Path, name: str) -> Query:
     import dpsql
 
     return dpsql.compile(text, dpsql.load_sources(sources_file), name=name)
+
+
+def default_sources(given: Path | None) -> Path | None:
+    """The file that declares caps: the one given, else conf/sources.yaml, if it is there."""
+    default = Path("conf/sources.yaml")
+    return given or (default if default.exists() else None)
 
 
 def secret_and_ledger(secret_file: Path | None, create: bool = True) -> tuple[Secret, Ledger]:

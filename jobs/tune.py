@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dpsql.errors import ConfigError
+from dpsql.shown import Z95
 from jobs.options import compiled, json_option, query_argument, sources_option
-from jobs.terminal import Z95, ProgressBar, note, print_json, print_table
+from jobs.terminal import ProgressBar, note, print_json, print_table
 
 if TYPE_CHECKING:
     from dpsql import Query
