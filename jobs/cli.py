@@ -25,6 +25,7 @@ from jobs.options import (
     secret_and_ledger,
     secret_option,
     sources_option,
+    writable,
 )
 from jobs.recovery import restore, savepoint
 from jobs.run_query import RunFlags, run_options, start
@@ -127,11 +128,15 @@ def try_(
     """
     from dpsql.ledger import line_of
     from dpsql.local.engine import try_query
+    from dpsql.local.input_check import check_input
 
     query = compiled(query_file, sources_file)
     files = files_by_source(inputs, query)
     if output is not None and output.suffix != ".parquet":
         raise ConfigError(f"--output {output}: the name must end in .parquet")
+    if output is not None:
+        writable(output, "--output")  # before anything is spent
+    check_input(query, files)
     secret, ledger = secret_and_ledger(secret_file)
     run_id = secrets.token_hex(16)
     ledger.append(line_of(query.plan, query.source, run_id, "try"), query.source.cap)

@@ -67,6 +67,14 @@ def one_line_errors(debug: bool) -> Iterator[None]:
             raise
         note(str(problem))
         raise SystemExit(problem.exit_code) from None
+    except click.exceptions.NoArgsIsHelpError:
+        raise
+    except click.UsageError as problem:
+        if debug:
+            raise
+        command = f"{problem.ctx.command_path} --help" if problem.ctx else "--help"
+        note(f"{problem.format_message().rstrip('.')} (see: {command})")
+        raise SystemExit(problem.exit_code) from None
     except (click.ClickException, click.exceptions.Exit, click.Abort, BrokenPipeError):
         raise
     except KeyboardInterrupt:
@@ -118,6 +126,18 @@ def compiled_text(text: str, sources_file: Path, name: str) -> Query:
     import dpsql
 
     return dpsql.compile(text, dpsql.load_sources(sources_file), name=name)
+
+
+def writable(target: Path, flag: str) -> None:
+    """Refuse a file that could not be written, while nothing is spent yet.
+
+    Raises:
+        ConfigError: its folder is not there, or may not be written to.
+    """
+    if not target.parent.is_dir():
+        raise ConfigError(f"{flag} {target}: there is no folder {target.parent}")
+    if target.is_dir() or not os.access(target if target.exists() else target.parent, os.W_OK):
+        raise ConfigError(f"{flag} {target}: this cannot be written")
 
 
 def default_sources(given: Path | None) -> Path | None:

@@ -108,9 +108,12 @@ def start(flags: RunFlags, master: str | None, properties: Mapping[str, str]) ->
     if flags.until_us is not None and not flags.until_caught_up:
         raise ConfigError("--until needs --until-caught-up: a live run releases every trigger when its time has come")
     from dpsql.lake import Lake, open_run
+    from dpsql.spark_home import check_spark
 
     query = compiled(flags.query_file, flags.sources_file)
     lake = Lake(flags.lake_folder)
+    if master is not None:
+        check_spark(master, os.environ)
     secret, ledger = secret_and_ledger(flags.secret_file)
     name = flags.name or flags.query_file.stem
     with stop_politely():

@@ -32,10 +32,10 @@ def budget(sources_file: Path | None, secret_file: Path | None, as_json: bool, l
     from dpsql.budget import budgets, describe, facts
 
     sources_file = default_sources(sources_file)
+    if lost is not None and (lake_folder is None or sources_file is None):
+        raise click.UsageError("--record NAME needs --lake and --sources")
     secret, ledger = secret_and_ledger(secret_file, create=False)
-    if lost is not None:
-        if lake_folder is None or sources_file is None:
-            raise click.UsageError("--record NAME needs --lake and --sources")
+    if lost is not None and lake_folder is not None and sources_file is not None:
         _record(lost, lake_folder, sources_file, secret, ledger)
     found = budgets(ledger.lines(), dpsql.load_sources(sources_file).values() if sources_file else ())
     if as_json:

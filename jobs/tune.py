@@ -10,7 +10,7 @@ import click
 
 from dpsql.errors import ConfigError
 from dpsql.shown import Z95
-from jobs.options import compiled, json_option, query_argument, sources_option
+from jobs.options import compiled, json_option, query_argument, sources_option, writable
 from jobs.terminal import ProgressBar, note, print_json, print_table
 
 if TYPE_CHECKING:
@@ -75,6 +75,8 @@ def tune(
     from dpsql.tuning import Workbench, around, edited, read_sample, search
     from jobs.cli import files_by_source
 
+    if output is not None:
+        writable(output, "--output")
     query = compiled(query_file, sources_file)
     files = files_by_source(samples, query, "--sample")
     if not public:
@@ -86,10 +88,7 @@ def tune(
         lines = {name: [bench.measure(setting) for setting in line] for name, line in around(bench, best)}
     text = edited(bench, best)
     if output is not None:
-        try:
-            output.write_text(text, encoding="utf-8")
-        except OSError as problem:
-            raise ConfigError(f"--output {output}: {problem.strerror}") from None
+        output.write_text(text, encoding="utf-8")
     if as_json:
         print_json(_document(bench, written, recommended, lines, text))
         return

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from dpsql.errors import ConfigError, LakeError
-from jobs.options import CAPS, UtcTime, default_sources, lake_option, name_argument, secret_option, stop_politely
+from jobs.options import CAPS, UtcTime, default_sources, lake_option, name_argument, secret_option, stop_politely, writable
 from jobs.terminal import note
 
 if TYPE_CHECKING:
@@ -64,6 +64,7 @@ def view(
         raise ConfigError("dpsql view draws with matplotlib, which is not installed: pip install 'dpsql[notebooks]'") from None
     lake = Lake(lake_folder)
     target = out or Path(f"{name}.html")
+    writable(target, "--out")
     histogram_version(lake, name)  # a name that is not there is refused before anything is waited for
     ledger = _ledger(secret_file)
     sources_file = default_sources(sources_file)

@@ -46,6 +46,12 @@ class InputReader:
         for path in paths:
             yield from self._file(path)
 
+    def check(self, paths: Sequence[Path]) -> None:
+        """Do the files have the declared columns? (Text files have none of their own.) No record is read."""
+        for path in paths:
+            if path.is_file() and self._format(path) == "parquet":
+                self._fit(_parquet(path), str(path))
+
     def frame(self, frame: Any) -> Chunk:
         """A pandas DataFrame or an Arrow table."""
         try:
@@ -74,7 +80,7 @@ class InputReader:
             raise DataError(f"{path}: no such file")
         kind = self._format(path)
         if kind == "parquet":
-            yield Chunk(self._fit(f"SELECT * FROM read_parquet({quote(str(path))}, hive_partitioning = false)", str(path)), 0)
+            yield Chunk(self._fit(_parquet(path), str(path)), 0)
             return
         if self._declared is None:
             raise ConfigError(f"format {kind} needs `schema`, like `schema: user_id STRING, ts TIMESTAMP` at sources.{self._source.name}")
@@ -124,13 +130,18 @@ class InputReader:
             column = by_name[name.lower()]
             text = _fitted(f'"{column}"', found[column], kind, lenient)
             if text is None:
-                raise DataError(
-                    f"{where}: column `{column}` has type {from_duckdb(found[column])}, but source `{self._source.name}` declares {kind}"
-                )
+                nanoseconds = "_NS" in found[column]
+                have = "a time in nanoseconds" if nanoseconds else f"type {from_duckdb(found[column])}"
+                hint = f"; Spark reads microseconds only, like frame[{column!r}].dt.as_unit('us')" if nanoseconds else ""
+                raise DataError(f"{where}: column `{column}` has {have}, but source `{self._source.name}` declares {kind}{hint}")
             listed.append(f'{_within_calendar(text, kind)} AS "{name.lower()}"')
         what = "TABLE" if keep else "VIEW"
         self._connection.execute(f'CREATE OR REPLACE TEMP {what} "{self._view}" AS SELECT {", ".join(listed)} FROM ({select})')
         return Table(self._view, tuple((name.lower(), kind) for name, kind in wanted))
+
+
+def _parquet(path: Path) -> str:
+    return f"SELECT * FROM read_parquet({quote(str(path))}, hive_partitioning = false)"
 
 
 def _in_microseconds(table: pa.Table) -> pa.Table:

@@ -170,7 +170,7 @@ def test_a_trend_is_the_band_and_the_line() -> None:
 def test_what_is_not_there_is_said(published: Published, tmp_path: Path) -> None:
     for words, says in (
         (("--window", "2014-01-01"), "published no window that starts at this time"),
-        (("--out", str(tmp_path / "none" / "x.html")), "No such file or directory"),
+        (("--out", str(tmp_path / "none" / "x.html")), "there is no folder"),
     ):
         refused = view(published, *words)
         assert refused.exit_code == 2 and says in refused.stderr and refused.stdout == ""

@@ -172,7 +172,7 @@ def test_the_input_of_the_stream_itself_is_refused(monkeypatch: pytest.MonkeyPat
         (("--sample", "none.parquet"), "no such file or folder"),
         (("--sample", "vivi=none.parquet"), "--sample vivi=none.parquet: no such file, and no such source"),
         (("--sample", "conf/demo/wiki", "--public", "--column", "edit"), "the query's aggregates are edits, editors"),
-        (("--sample", "conf/demo/wiki", "--public", "--output", "/none/x.sql"), "No such file or directory"),
+        (("--sample", "conf/demo/wiki", "--public", "--output", "/none/x.sql"), "there is no folder /none"),
     ):
         done = tune(*arguments)
         assert done.exit_code == 2, done.output
