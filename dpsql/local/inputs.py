@@ -200,6 +200,10 @@ def source_files(source: Source, given: Mapping[str, Sequence[Path]], version: i
     """
     if source.name in given:
         return [file for path in given[source.name] for file in _expanded(path, None)]
+    if source.table:
+        raise DataError(
+            f"source `{source.name}` is table {source.table} of Spark's catalog: to read it without Spark, declare its format and path"
+        )
     if not source.path:
         raise DataError(f"no input is given for `{source.name}`: add --input {source.name}=FILE")
     parts = urlsplit(source.path)

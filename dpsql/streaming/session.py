@@ -97,10 +97,19 @@ def session(master: str | None, properties: Mapping[str, str]) -> SparkSession:
     # Log lines of failed tasks quote exception texts, and those may quote records.
     spark.sparkContext.setLogLevel(properties.get(LOG_LEVEL, "OFF"))
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
+    adopt(spark)
+    return spark
+
+
+def adopt(spark: SparkSession) -> None:
+    """Make a session that is there fit: it has Delta, and its workers get the two packages. Its settings stay as they are.
+
+    Raises:
+        ConfigError: it has no Delta.
+    """
     check_delta(spark)
     if not str(spark.sparkContext.master).startswith("local"):
         ship(spark)
-    return spark
 
 
 def _started(builder: Any) -> SparkSession:
@@ -148,8 +157,8 @@ def check_delta(spark: SparkSession) -> None:
         extensions = ""
     if "DeltaSparkSessionExtension" not in extensions:
         raise ConfigError(
-            "this Spark session has no Delta: run `make setup` and submit with --properties-file conf/spark-defaults.conf, "
-            "or use `dpsql run`, which does both"
+            "this Spark session has no Delta: start it with the settings that `python -m dpsql.jars spark-defaults.conf` writes "
+            "(spark-submit --properties-file spark-defaults.conf), or use `dpsql run`, which does both"
         )
 
 
