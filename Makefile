@@ -10,10 +10,10 @@ STAMP := .venv/.made-in
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-fast test-audit test-jvm audit table1 check format lock clean distclean
+.PHONY: help setup demo test test-fast test-pages test-browser test-audit test-jvm audit table1 check format lock clean distclean
 
 # Preflight runs before anything else, so that a missing tool is one line and exit code 2
-NEEDY := setup demo test test-fast test-audit test-jvm audit table1 check format lock
+NEEDY := setup demo test test-fast test-pages test-browser test-audit test-jvm audit table1 check format lock
 ifneq ($(filter $(NEEDY),$(MAKECMDGOALS)),)
 PREFLIGHT := $(shell PYTHON='$(PYTHON)' sh .ci/preflight 2>&1)
 ifneq ($(firstword $(PREFLIGHT)),python:)
@@ -56,10 +56,16 @@ conf/spark-defaults.conf: conf/spark-defaults.template conf/ivy.xml conf/jars.sh
 demo: setup ## a small stream, a private histogram of it, and what it promises
 	@$(RUN) -m jobs.demo
 
-test: test-fast test-audit test-jvm ## all tests
+test: test-fast test-pages test-audit test-jvm ## all tests
 
 test-fast: setup ## the tests that need no JVM, on two cores
-	@$(RUN) -m pytest -m "not jvm and not audit" -n 2 --dist worksteal
+	@$(RUN) -m pytest -m "not jvm and not audit and not pages and not browser" -n 2 --dist worksteal
+
+test-pages: setup ## the tests of documentation, notebooks, tuning and the live view that need no JVM
+	@$(RUN) -m pytest -m "pages and not jvm" -n 2 --dist worksteal
+
+test-browser: setup ## the live view in a real Chromium, which has to be there (CHROMIUM names it)
+	@$(RUN) -m pytest -m browser
 
 test-audit: setup ## privacy audits and the paper's baseline, at the size their power needs
 	@$(RUN) -m pytest -m audit -n 2 --dist worksteal

@@ -19,9 +19,12 @@ DEFAULT_MAX_USERS = 10_000_000
 DEFAULT_MAX_KEYS = 10_000_000
 FORMATS_WITHOUT_SCHEMA_OF_THEIR_OWN = ("csv", "json", "kafka")
 VALUE_FORMATS = ("json", "avro")
+CATALOG = "table"
+"""The format of a source that is a table of Spark's catalog."""
 SOURCE_KEYS = (
     "format",
     "path",
+    "table",
     "options",
     "schema",
     "event_time",
@@ -72,6 +75,7 @@ class Source:
         name: lower case, as in FROM.
         format: a Spark data source (`parquet`, `delta`, `kafka`, ...).
         path: where it is; absolute or a URI. None when `options` say it.
+        table: name in Spark's catalog, like `shop.visits`, where `format` is `table`.
         options: reader options, sorted by name.
         schema: column names and types as Spark DDL, where the data does not carry them.
         event_time: the column that windows are cut by (lower case); None for a static table.
@@ -102,6 +106,7 @@ class Source:
     value_format: str | None = None
     value_schema: str | None = None
     start_us: int | None = None
+    table: str | None = None
 
     def __post_init__(self) -> None:
         if not self.ledger:
@@ -198,6 +203,7 @@ def _source(document: YamlDocument, name: str) -> Source:
         value_format=read.text("value_format").lower() or None,
         value_schema=_value_schema(read, document, at),
         start_us=_start(read),
+        table=read.text("table") or None,
     )
     _check_together(source, document, at)
     return source
@@ -207,10 +213,19 @@ def _check_together(source: Source, document: YamlDocument, at: tuple[str, ...])
     """Settings that depend on one another."""
     wants_schema = source.format in FORMATS_WITHOUT_SCHEMA_OF_THEIR_OWN and not source.schema
     kafka = source.format == "kafka"
+    named, part = source.format == CATALOG, r"[A-Za-z_][A-Za-z0-9_]*"
     avro = source.value_format == "avro"
     loses = dict((name.lower(), value) for name, value in source.options).get("failondataloss", "true") != "true"
     rules: tuple[tuple[bool, str, str], ...] = (
-        (source.path is None and not source.options, "", "a source needs `path` or `options`"),
+        (named and source.table is None, "", "format table needs `table`: its name in the catalog, like `table: shop.visits`"),
+        (not named and source.table is not None, "table", "`table` is for `format: table` only"),
+        (named and source.path is not None, "path", "a table of the catalog has no `path`: the catalog knows where it is"),
+        (
+            named and not re.fullmatch(rf"{part}(\.{part}){{0,2}}", source.table or "t"),
+            "table",
+            "write the table's name like `visits`, `shop.visits` or `catalog.shop.visits`",
+        ),
+        (source.path is None and not source.options and not named, "", "a source needs `path` or `options`"),
         (wants_schema, "", f"format {source.format} needs `schema`, like `schema: user_id STRING, ts TIMESTAMP`"),
         (kafka and source.path is not None, "path", "Kafka has no path: give `kafka.bootstrap.servers` and `subscribe` under `options`"),
         (kafka and source.value_format is None, "", f"a Kafka source needs `value_format`: {' or '.join(VALUE_FORMATS)}"),

@@ -3,7 +3,8 @@
     python -m dpsql.jars conf/spark-defaults.conf        fetch them and write the properties file for spark-submit
     python -m dpsql.jars conf/spark-defaults.conf s3     the same with those for s3a://
 
-`conf/ivy.xml` names them by configuration and `conf/jars.sha256` pins their bytes; they are kept in `.jars` of the checkout.
+`conf/ivy.xml` names them by configuration and `conf/jars.sha256` pins their bytes. They are kept in `.jars` of the checkout; where dpsql was
+installed as a wheel, in `~/.cache/dpsql/jars` (`XDG_CACHE_HOME`).
 """
 
 from __future__ import annotations
@@ -19,18 +20,23 @@ from pathlib import Path
 from dpsql.errors import ConfigError
 
 CHECKOUT = Path(__file__).resolve().parent.parent
-CONF = CHECKOUT / "conf"
+IN_CHECKOUT = (CHECKOUT / "conf" / "ivy.xml").is_file()
+CONF = CHECKOUT / "conf" if IN_CHECKOUT else Path(__file__).resolve().parent / "spark_conf"
 SPARK, S3, BROKER = "spark", "s3", "broker"
 """Configurations: what every run needs (with Kafka and Avro), what s3a:// needs besides, and a Kafka broker for tests."""
 
 
-def ensure(*configurations: str, target: str | Path = CHECKOUT / ".jars") -> list[Path]:
+def ensure(*configurations: str, target: str | Path | None = None) -> list[Path]:
     """The jars of some configurations (default: `spark`), fetched unless they are there; safe when two processes call it at once.
 
+    Args:
+        configurations: `SPARK`, `S3`, `BROKER`.
+        target: the folder to keep them in; see above.
+
     Raises:
-        ConfigError: no conf/ivy.xml (not a checkout), no java, no network, or a jar whose bytes are not the pinned ones.
+        ConfigError: no ivy.xml, no java, no network, or a jar whose bytes are not the pinned ones.
     """
-    target = Path(target).resolve()
+    target = Path(target or _kept_in()).resolve()
     return [jar for configuration in configurations or (SPARK,) for jar in _ensure(configuration, target)]
 
 
@@ -51,20 +57,29 @@ def _ensure(configuration: str, target: Path) -> list[Path]:
     return jars
 
 
+def properties_text(jars: list[Path]) -> str:
+    """The Spark settings of conf/spark-defaults.template, with the jars, this Python and this place."""
+    text = (CONF / "spark-defaults.template").read_text()
+    return text.replace("@JARS@", ",".join(map(str, jars))).replace("@PYTHON@", sys.executable).replace("@CONF@", str(CONF))
+
+
 def write_properties(path: Path, jars: list[Path]) -> None:
     """Write the spark-submit properties file from its template."""
-    text = (CONF / "spark-defaults.template").read_text()
-    text = text.replace("@JARS@", ",".join(map(str, jars))).replace("@PYTHON@", sys.executable).replace("@CONF@", str(CONF))
     partial = path.with_name(path.name + ".new")
-    partial.write_text(text)
+    partial.write_text(properties_text(jars))
     partial.replace(path)
+
+
+def _kept_in() -> Path:
+    cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return CHECKOUT / ".jars" if IN_CHECKOUT else Path(cache).expanduser() / "dpsql" / "jars"
 
 
 def _wanted() -> str:
     try:
         return (CONF / "ivy.xml").read_text() + (CONF / "jars.sha256").read_text()
     except OSError:
-        raise ConfigError(f"{CONF / 'ivy.xml'}: not found; jars are fetched in a checkout of dpsql, by `make setup`") from None
+        raise ConfigError(f"{CONF / 'ivy.xml'}: not found: it belongs to dpsql; install dpsql again") from None
 
 
 def _done(stamp: Path, wanted: str, jars: list[Path]) -> bool:

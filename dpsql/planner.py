@@ -50,6 +50,12 @@ def make_plan(query: ParsedQuery, source: Source) -> PrivacyPlan:
     Raises:
         ConfigError: the id hash would cost over 1% of delta, or clamps could overflow.
     """
+    plan = unnamed_plan(query, source)
+    return dataclasses.replace(plan, identity=identity(plan))
+
+
+def unnamed_plan(query: ParsedQuery, source: Source) -> PrivacyPlan:
+    """As `make_plan`, without an identity: enough for who compares many plans and runs none."""
     horizon = -(-(query.window.size_us + query.allowed_lateness_us) // query.trigger_interval_us)
     windows = -(-query.window.size_us // query.window.slide_us)
     groups = windows * min(query.max_rows_contributed, query.max_groups_contributed)
@@ -64,7 +70,7 @@ def make_plan(query: ParsedQuery, source: Source) -> PrivacyPlan:
     selection = _selection(query, windows, horizon, share, mu, delta_threshold * (1 - 1e-12)) if selects else None
     arguments = _arguments(query)
     columns = _columns(query, source, arguments, horizon, windows, groups, mu * math.sqrt(1 - share))
-    plan = PrivacyPlan(
+    return PrivacyPlan(
         query,
         horizon,
         windows,
@@ -80,7 +86,6 @@ def make_plan(query: ParsedQuery, source: Source) -> PrivacyPlan:
         arguments,
         "",
     )
-    return dataclasses.replace(plan, identity=identity(plan))
 
 
 def identity(plan: PrivacyPlan) -> str:
@@ -197,4 +202,4 @@ def _check_noise(perturbation: PerturbationPlan, aggregate: Aggregate) -> None:
         raise ConfigError(f"the noise of {aggregate.alias} could overflow 64 bits: raise epsilon, or lower max_rows_contributed")
 
 
-__all__ = ["identity", "make_plan", "participations"]
+__all__ = ["identity", "make_plan", "participations", "unnamed_plan"]

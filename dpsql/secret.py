@@ -64,7 +64,8 @@ class Secret:
         except (OSError, ValueError) as problem:
             if isinstance(problem, SecretError):
                 raise
-            raise SecretError(f"secret {path}: {getattr(problem, 'strerror', None) or problem}") from None
+            what = "a part of its path is a file, not a folder" if isinstance(problem, FileExistsError | NotADirectoryError) else None
+            raise SecretError(f"secret {path}: {what or getattr(problem, 'strerror', None) or problem}") from None
 
     def check(self) -> str:
         """A value that tells two secrets apart and says nothing else."""

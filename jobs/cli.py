@@ -1,4 +1,4 @@
-"""The command line: `dpsql run | explain | try | verify | show | list | stop | budget | restore | savepoint`.
+"""The command line: `dpsql run | explain | tune | try | verify | show | view | list | stop | budget | restore | savepoint`.
 
 Only this folder reads argv, the environment and signals. What a command needs is imported when it runs, so that `explain` starts without
 pyspark or duckdb.
@@ -25,21 +25,19 @@ from jobs.options import (
     secret_and_ledger,
     secret_option,
     sources_option,
+    writable,
 )
 from jobs.recovery import restore, savepoint
 from jobs.run_query import RunFlags, run_options, start
-from jobs.terminal import ProgressBar, note, print_comparison, print_dropped, print_histogram, print_json, print_table, records
-from jobs.watching import watched
+from jobs.showing import SHOWN_ROWS, list_, show
+from jobs.spending import budget
+from jobs.terminal import ProgressBar, note, print_comparison, print_dropped, print_histogram, print_json, records
+from jobs.tune import tune
+from jobs.view import view
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from dpsql import Query
-    from dpsql.ledger import Ledger
-    from dpsql.secret import Secret
 
-SHOWN_ROWS = 20
-CAPS = "What declares the caps (sources.yaml).  [default: conf/sources.yaml, if it is there]"
 INPUT = "Files or folders with the records of the stream, or of source NAME"
 
 
@@ -84,19 +82,23 @@ def run(flags: RunFlags, master: str, properties_file: Path | None) -> None:
 @main.command()
 @query_argument
 @sources_option
+@click.option("--missing", is_flag=True, help="Instead: why a key may be missing, and how many units it takes at each trigger.")
 @json_option
-def explain(query_file: Path, sources_file: Path, as_json: bool) -> None:
+def explain(query_file: Path, sources_file: Path, missing: bool, as_json: bool) -> None:
     """Say what a query promises and how noisy it will be: no Spark, no data, nothing spent.
 
     \b
     dpsql explain conf/queries/page_views.sql
+    dpsql explain conf/queries/page_views.sql --missing
     dpsql explain conf/queries/page_views.sql --json
     """
+    from dpsql import missing_keys
+
     query = compiled(query_file, sources_file)
     if as_json:
-        print_json(query.explain_json())
+        print_json(missing_keys.facts(query.plan) if missing else query.explain_json())
     else:
-        click.echo(query.explain(), nl=False)
+        click.echo(missing_keys.why_missing(query.plan) if missing else query.explain(), nl=False)
 
 
 @main.command(name="try")
@@ -126,11 +128,15 @@ def try_(
     """
     from dpsql.ledger import line_of
     from dpsql.local.engine import try_query
+    from dpsql.local.input_check import check_input
 
     query = compiled(query_file, sources_file)
-    files = _inputs(inputs, query)
+    files = files_by_source(inputs, query)
     if output is not None and output.suffix != ".parquet":
         raise ConfigError(f"--output {output}: the name must end in .parquet")
+    if output is not None:
+        writable(output, "--output")  # before anything is spent
+    check_input(query, files)
     secret, ledger = secret_and_ledger(secret_file)
     run_id = secrets.token_hex(16)
     ledger.append(line_of(query.plan, query.source, run_id, "try"), query.source.cap)
@@ -190,36 +196,6 @@ def verify(name: str, lake_folder: str, sources_file: Path, secret_file: Path | 
 @main.command()
 @name_argument
 @lake_option
-@click.option("--window", "window_us", metavar="TIME", type=UtcTime(), help="The window that starts at TIME (UTC); default: the newest.")
-@click.option("--all", "every", is_flag=True, help="Every window and trigger.")
-@click.option("--limit", type=click.IntRange(1), default=SHOWN_ROWS, show_default=True, help="Rows to print; --json prints all.")
-@click.option("--watch", is_flag=True, help="Print it again whenever a trigger is published, until Ctrl-C.")
-@json_option
-def show(name: str, lake_folder: str, window_us: int | None, every: bool, limit: int, watch: bool, as_json: bool) -> None:
-    """Print the newest histogram: each value with its 95% error.
-
-    \b
-    dpsql show page_views --lake lake
-    dpsql show page_views --lake lake --window 2026-01-31
-    dpsql show page_views --lake lake --watch
-    """
-    if every and window_us is not None:
-        raise click.UsageError("--all and --window exclude each other")
-    if watch and as_json:
-        raise click.UsageError("--watch and --json exclude each other")
-    if watch:
-        watched(lake_folder, name, lambda: print_histogram(_rows(name, lake_folder, window_us, every), limit))
-        return
-    rows = _rows(name, lake_folder, window_us, every)
-    if as_json:
-        print_json({"name": name, "rows": records(rows)})
-    else:
-        print_histogram(rows, limit)
-
-
-@main.command()
-@name_argument
-@lake_option
 @click.option("--wait", "wait_seconds", type=click.FloatRange(0), default=600, show_default=True, help="Seconds to wait for its end.")
 def stop(name: str, lake_folder: str, wait_seconds: float) -> None:
     """End a running job after its micro-batch; starting it again goes on from there.
@@ -237,91 +213,11 @@ def stop(name: str, lake_folder: str, wait_seconds: float) -> None:
     click.echo(f"{name} has stopped")
 
 
-@main.command(name="list")
-@lake_option
-@json_option
-def list_(lake_folder: str, as_json: bool) -> None:
-    """Print the queries of a lake.
-
-    \b
-    dpsql list --lake lake --json
-    """
-    from dpsql.lake import Lake, list_queries
-
-    found = list_queries(Lake(lake_folder))
-    if as_json:
-        print_json([asdict(listed) for listed in found])
-    else:
-        print_table(("name", "state", "run id", "query identity"), [(q.name, q.state, q.run_id, q.query_identity) for q in found])
-
-
-@main.command()
-@click.option("--sources", "sources_file", metavar="FILE", type=click.Path(path_type=Path), envvar="DPSQL_SOURCES", help=CAPS)
-@secret_option
-@json_option
-@click.option("--record", "lost", metavar="NAME", help="Write down anew what query NAME of --lake spends, after the ledger was lost.")
-@click.option("--lake", "lake_folder", metavar="DIR", envvar="DPSQL_LAKE", help="The lake of --record.")
-def budget(sources_file: Path | None, secret_file: Path | None, as_json: bool, lost: str | None, lake_folder: str | None) -> None:
-    """Say what was promised to whom in all runs together, over 1, 7 and 30 days, and what the caps leave.
-
-    \b
-    dpsql budget
-    dpsql budget --sources conf/sources.yaml --json
-    """
-    import dpsql
-    from dpsql.budget import budgets, describe, facts
-
-    default = Path("conf/sources.yaml")
-    sources_file = sources_file or (default if default.exists() else None)
-    secret, ledger = secret_and_ledger(secret_file, create=False)
-    if lost is not None:
-        if lake_folder is None or sources_file is None:
-            raise click.UsageError("--record NAME needs --lake and --sources")
-        _record(lost, lake_folder, sources_file, secret, ledger)
-    found = budgets(ledger.lines(), dpsql.load_sources(sources_file).values() if sources_file else ())
-    if as_json:
-        print_json([facts(one) for one in found])
-        return
-    click.echo("\n\n".join(describe(one) for one in found) or f"nothing was spent: {ledger.folder} has no line")
-    if sources_file is None:
-        note("caps are not known: name the file that declares them with --sources")
-
-
-def _record(name: str, lake_folder: str, sources_file: Path, secret: Secret, ledger: Ledger) -> None:
-    import dpsql
-    from dpsql.lake import Lake, check_binding, read_run, record_run
-
-    lake = Lake(lake_folder)
-    run = read_run(lake, name)
-    query = dpsql.compile(run.query_text, dpsql.load_sources(sources_file), name=name)
-    check_binding(run, query, secret, lake)
-    done = record_run(lake, run, query, ledger, query.source)
-    note(f"run {run.run_id} " + ("is written down again" if done else "was there already"))
-
-
-def _rows(name: str, lake_folder: str, window_us: int | None, every: bool) -> pd.DataFrame:
-    """What `show` prints."""
-    from dpsql.errors import LakeError
-    from dpsql.lake import Lake, newest, read_histogram
-
-    lake = Lake(lake_folder)
-    rows = read_histogram(lake, name).to_pandas() if every else newest(lake, name)
-    if window_us is not None:
-        rows = rows[rows["window_start"].astype("datetime64[us, UTC]").astype("int64") == window_us]
-        if rows.empty:
-            raise LakeError(
-                f"query {name!r} has published no window that starts at this time; see: dpsql show {name} --lake {lake_folder} --all"
-            )
-    elif not every:
-        rows = rows[rows["window_start"] == rows["window_start"].max()]
-    return rows
-
-
 def _comparison(comparison: dict[str, Any]) -> dict[str, Any]:
     return {**comparison, "true_histogram": records(comparison["true_histogram"])}
 
 
-def _inputs(given: tuple[str, ...], query: Query) -> dict[str, list[Path]]:
+def files_by_source(given: tuple[str, ...], query: Query, flag: str = "--input") -> dict[str, list[Path]]:
     """`NAME=FILE` or `FILE` (the stream) to files by source; what is not there is refused before anything is spent."""
     from dpsql.local.inputs import source_files
 
@@ -331,15 +227,15 @@ def _inputs(given: tuple[str, ...], query: Query) -> dict[str, list[Path]]:
         head, equals, tail = text.partition("=")
         named = bool(equals) and head.lower() in sources
         if equals and not named and not Path(text).exists():
-            raise ConfigError(f"--input {text}: no such file, and no such source: the query reads {', '.join(sources)}")
+            raise ConfigError(f"{flag} {text}: no such file, and no such source: the query reads {', '.join(sources)}")
         files.setdefault(head.lower() if named else stream, []).append(Path(tail if named else text))
     for name in {stream, *files}:
         source_files(query.sources[name], files)
     return files
 
 
-main.add_command(restore)
-main.add_command(savepoint)
+for command in (tune, show, list_, view, budget, restore, savepoint):
+    main.add_command(command)
 
 
 if __name__ == "__main__":

@@ -44,6 +44,7 @@ secret_option = click.option(
     envvar="DPSQL_SECRET_FILE",
     help="The secret; the ledger is beside it.  [default: ~/.config/dpsql/secret, made on first use]",
 )
+CAPS = "What declares the caps (sources.yaml).  [default: conf/sources.yaml, if it is there]"
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 
 
@@ -65,6 +66,14 @@ def one_line_errors(debug: bool) -> Iterator[None]:
         if debug:
             raise
         note(str(problem))
+        raise SystemExit(problem.exit_code) from None
+    except click.exceptions.NoArgsIsHelpError:
+        raise
+    except click.UsageError as problem:
+        if debug:
+            raise
+        command = f"{problem.ctx.command_path} --help" if problem.ctx else "--help"
+        note(f"{problem.format_message().rstrip('.')} (see: {command})")
         raise SystemExit(problem.exit_code) from None
     except (click.ClickException, click.exceptions.Exit, click.Abort, BrokenPipeError):
         raise
@@ -117,6 +126,24 @@ def compiled_text(text: str, sources_file: Path, name: str) -> Query:
     import dpsql
 
     return dpsql.compile(text, dpsql.load_sources(sources_file), name=name)
+
+
+def writable(target: Path, flag: str) -> None:
+    """Refuse a file that could not be written, while nothing is spent yet.
+
+    Raises:
+        ConfigError: its folder is not there, or may not be written to.
+    """
+    if not target.parent.is_dir():
+        raise ConfigError(f"{flag} {target}: there is no folder {target.parent}")
+    if target.is_dir() or not os.access(target if target.exists() else target.parent, os.W_OK):
+        raise ConfigError(f"{flag} {target}: this cannot be written")
+
+
+def default_sources(given: Path | None) -> Path | None:
+    """The file that declares caps: the one given, else conf/sources.yaml, if it is there."""
+    default = Path("conf/sources.yaml")
+    return given or (default if default.exists() else None)
 
 
 def secret_and_ledger(secret_file: Path | None, create: bool = True) -> tuple[Secret, Ledger]:

@@ -108,9 +108,12 @@ def start(flags: RunFlags, master: str | None, properties: Mapping[str, str]) ->
     if flags.until_us is not None and not flags.until_caught_up:
         raise ConfigError("--until needs --until-caught-up: a live run releases every trigger when its time has come")
     from dpsql.lake import Lake, open_run
+    from dpsql.spark_home import check_spark
 
     query = compiled(flags.query_file, flags.sources_file)
     lake = Lake(flags.lake_folder)
+    if master is not None:
+        check_spark(master, os.environ)
     secret, ledger = secret_and_ledger(flags.secret_file)
     name = flags.name or flags.query_file.stem
     with stop_politely():
@@ -133,7 +136,7 @@ def needs_s3(flags: RunFlags) -> bool:
 
 
 def spark_properties(properties_file: Path | None, s3: bool = False) -> dict[str, str]:
-    """The settings of a properties file; by default the checkout's, with the jars that the run needs.
+    """The settings of a properties file; by default the checkout's (or its template), with the jars that the run needs.
 
     Raises:
         ConfigError: the jars cannot be fetched, or a line is not `name value`.
@@ -141,8 +144,10 @@ def spark_properties(properties_file: Path | None, s3: bool = False) -> dict[str
     from dpsql import jars
 
     path = properties_file or jars.CONF / "spark-defaults.conf"
+    fetched = jars.ensure(jars.SPARK, *([jars.S3] if s3 else [])) if properties_file is None else []
+    text = path.read_text() if path.exists() else jars.properties_text(fetched)
     properties = {}
-    for number, line in enumerate(path.read_text().splitlines() if path.exists() else [], start=1):
+    for number, line in enumerate(text.splitlines(), start=1):
         if not line.strip() or line.lstrip().startswith("#"):
             continue
         setting = re.fullmatch(r"([^\s=:]+)(?:\s*[=:]\s*|\s+)(.+)", line.strip())  # as Java reads a properties file
@@ -150,7 +155,7 @@ def spark_properties(properties_file: Path | None, s3: bool = False) -> dict[str
             raise ConfigError(f"{path}:{number}: not a setting; write it as `name value`")
         properties[setting[1]] = setting[2]
     if properties_file is None:
-        properties["spark.jars"] = ",".join(map(str, jars.ensure(jars.SPARK, *([jars.S3] if s3 else []))))
+        properties["spark.jars"] = ",".join(map(str, fetched))
     return properties
 
 

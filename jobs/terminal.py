@@ -13,13 +13,13 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
+from dpsql.shown import absent, aggregates_of, keys_of, measured, printable
+
 if TYPE_CHECKING:
     import pandas as pd
 
     from dpsql.streaming.progress import Progress as Report
 
-FIXED = ("window_start", "window_end", "trigger", "trigger_time")
-Z95 = 1.959963984540054
 PIPE_WIDTH = 200
 
 
@@ -33,13 +33,6 @@ def print_json(document: Any) -> None:
     print(json.dumps(document, ensure_ascii=False, allow_nan=False, default=str))
 
 
-def printable(value: Any) -> str:
-    """A key for a terminal: control characters are shown, not obeyed."""
-    if isinstance(value, bytes):
-        return "0x" + value.hex()
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in str(value))
-
-
 def records(frame: pd.DataFrame) -> list[dict[str, Any]]:
     """The rows as JSON values: times in ISO 8601 UTC, binary keys in hex, NULL and NaN as null."""
     return [{str(column): _json_value(value) for column, value in row.items()} for row in frame.to_dict("records")]
@@ -47,8 +40,7 @@ def records(frame: pd.DataFrame) -> list[dict[str, Any]]:
 
 def print_histogram(frame: pd.DataFrame, limit: int) -> None:
     """A table with a 95% error on every cell; `?` marks a value that is smaller than its own error."""
-    aggregates = [column for column in frame.columns if f"{column}_stderr" in frame.columns]
-    keys = [column for column in frame.columns if column not in FIXED and column.removesuffix("_stderr") not in aggregates]
+    aggregates, keys = aggregates_of(frame), keys_of(frame)
     rows = frame.sort_values(["window_start", "trigger", *aggregates[:1]], ascending=False, kind="stable")
     table = Table("window", "trigger", box=None, pad_edge=False)
     for key in keys:
@@ -63,11 +55,15 @@ def print_histogram(frame: pd.DataFrame, limit: int) -> None:
     console.print(table)
     hidden = len(rows) - limit
     console.print("? smaller than its own 95% error" + (f"; {hidden} more rows: --limit {len(rows)}" if hidden > 0 else ""), style="dim")
+    if keys:
+        console.print("a key that is missing is not zero: dpsql explain QUERY.sql --missing", style="dim")
 
 
-def print_table(heads: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> None:
-    """A plain table."""
-    table = Table(*heads, box=None, pad_edge=False)
+def print_table(heads: tuple[str, ...], rows: Sequence[tuple[str, ...]], right_from: int | None = None) -> None:
+    """A plain table; columns from `right_from` on are numbers."""
+    table = Table(box=None, pad_edge=False)
+    for i, head in enumerate(heads):
+        table.add_column(Text(printable(head)), justify="right" if right_from is not None and i >= right_from else "left")
     for row in rows:
         table.add_row(*[Text(printable(cell)) for cell in row])
     _console().print(table)
@@ -108,6 +104,10 @@ class ProgressBar:
         """Records that the local engine has read so far."""
         self._progress.update(self._task, description=f"{count:,} records")
 
+    def settings(self, count: int, least: float) -> None:
+        """Settings that `tune` has measured so far, and the least error of them."""
+        self._progress.update(self._task, description=f"{count:,} settings, best {least:.1%}")
+
     def stage(self, report: Report) -> None:
         """A report of the Spark job; its warnings always become a line."""
         read = f"{report.records:,} records, {report.records_per_second:,.0f} a second"
@@ -126,18 +126,12 @@ def _console() -> Console:
 
 
 def _key(value: Any) -> Text:
-    if value is None or value != value:  # NaN and NaT differ from themselves
-        return Text("NULL", style="dim italic")
-    return Text(printable(value))
+    return Text("NULL", style="dim italic") if absent(value) else Text(printable(value))
 
 
 def _cell(value: Any, stderr: float) -> Text:
-    if value is None or value != value:
-        return Text("NULL", style="dim")
-    error = Z95 * stderr
-    digits = 0 if isinstance(value, int) else max(0, min(6, 2 - len(str(int(max(error, 1.0))))))
-    small = abs(value) < error
-    return Text(f"{'? ' if small else ''}{value:,.{digits}f} ± {error:,.{digits}f}", style="dim" if small else "")
+    text, small = measured(value, stderr)
+    return Text(f"? {text}" if small and text != "NULL" else text, style="dim" if small else "")
 
 
 def _json_value(value: Any) -> Any:

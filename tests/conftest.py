@@ -71,3 +71,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("jvm")
         if item.path.parent.name in ("audit", "paper"):
             item.add_marker("audit")
+        if item.path.parent.name == "browser":
+            item.add_marker("browser")
+        if item.path.parent.name in ("docs", "notebooks", "tuning", "page"):
+            item.add_marker("pages")

@@ -169,11 +169,13 @@ def counter(name: str, horizon: int) -> Counter:
     return made[name](horizon)
 
 
+@lru_cache(maxsize=64)
 def column_norm(chosen: Counter) -> float:
     """f: largest L2 column norm of C, the factor from one user's change to the mechanism's sensitivity."""
     return math.sqrt(chosen.squared_norm())
 
 
+@lru_cache(maxsize=64)
 def path_sd(chosen: Counter) -> tuple[float, ...]:
     """Standard deviation of the path at steps 1..horizon for unit noise."""
     return tuple(float(v) for v in np.sqrt(chosen.path_variance()))

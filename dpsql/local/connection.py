@@ -6,6 +6,7 @@ Texts of a common shape stay inside DuckDB; the rest goes value by value to `dps
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 
 import duckdb
 import pyarrow as pa
@@ -67,7 +68,6 @@ SETTINGS = (
     "TimeZone = 'UTC'",
     "python_enable_replacements = false",  # a table name must never mean a Python variable
     "autoinstall_known_extensions = false",
-    "enable_progress_bar = false",
 )
 
 PYTHON_FUNCTIONS: tuple[tuple[str, Callable[..., object], str, str], ...] = (
@@ -90,6 +90,8 @@ def connect() -> duckdb.DuckDBPyConnection:
     connection = duckdb.connect()
     for setting in SETTINGS:
         connection.execute(f"SET {setting}")
+    with suppress(duckdb.InvalidInputException):  # in a notebook without ipywidgets there is no bar, and DuckDB refuses to turn it off
+        connection.execute("SET enable_progress_bar = false")
     for name, function, arguments, result in PYTHON_FUNCTIONS:
         columnar = _columnar(function, arguments.count(" ") + 1, _ARROW[result])
         connection.create_function(name, columnar, list(arguments.split()), result, type=ARROW, null_handling=SPECIAL)

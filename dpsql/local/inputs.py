@@ -46,13 +46,19 @@ class InputReader:
         for path in paths:
             yield from self._file(path)
 
+    def check(self, paths: Sequence[Path]) -> None:
+        """Do the files have the declared columns? (Text files have none of their own.) No record is read."""
+        for path in paths:
+            if path.is_file() and self._format(path) == "parquet":
+                self._fit(_parquet(path), str(path))
+
     def frame(self, frame: Any) -> Chunk:
         """A pandas DataFrame or an Arrow table."""
         try:
             table = frame if isinstance(frame, pa.Table) else pa.Table.from_pandas(frame, preserve_index=False)
         except (pa.ArrowException, TypeError, ValueError, AttributeError):
             raise DataError(f"the frame for `{self._source.name}` is no Arrow table and no DataFrame with one type per column") from None
-        self._connection.register("dpsql_frame", table)
+        self._connection.register("dpsql_frame", _in_microseconds(table))
         return Chunk(self._fit("SELECT * FROM dpsql_frame", "the frame", lenient=True, keep=True), 0)
 
     def whole(self, paths: Sequence[Path]) -> Chunk:
@@ -74,7 +80,7 @@ class InputReader:
             raise DataError(f"{path}: no such file")
         kind = self._format(path)
         if kind == "parquet":
-            yield Chunk(self._fit(f"SELECT * FROM read_parquet({quote(str(path))}, hive_partitioning = false)", str(path)), 0)
+            yield Chunk(self._fit(_parquet(path), str(path)), 0)
             return
         if self._declared is None:
             raise ConfigError(f"format {kind} needs `schema`, like `schema: user_id STRING, ts TIMESTAMP` at sources.{self._source.name}")
@@ -124,13 +130,27 @@ class InputReader:
             column = by_name[name.lower()]
             text = _fitted(f'"{column}"', found[column], kind, lenient)
             if text is None:
-                raise DataError(
-                    f"{where}: column `{column}` has type {from_duckdb(found[column])}, but source `{self._source.name}` declares {kind}"
-                )
+                nanoseconds = "_NS" in found[column]
+                have = "a time in nanoseconds" if nanoseconds else f"type {from_duckdb(found[column])}"
+                hint = f"; Spark reads microseconds only, like frame[{column!r}].dt.as_unit('us')" if nanoseconds else ""
+                raise DataError(f"{where}: column `{column}` has {have}, but source `{self._source.name}` declares {kind}{hint}")
             listed.append(f'{_within_calendar(text, kind)} AS "{name.lower()}"')
         what = "TABLE" if keep else "VIEW"
         self._connection.execute(f'CREATE OR REPLACE TEMP {what} "{self._view}" AS SELECT {", ".join(listed)} FROM ({select})')
         return Table(self._view, tuple((name.lower(), kind) for name, kind in wanted))
+
+
+def _parquet(path: Path) -> str:
+    return f"SELECT * FROM read_parquet({quote(str(path))}, hive_partitioning = false)"
+
+
+def _in_microseconds(table: pa.Table) -> pa.Table:
+    """Times as Spark has them: pandas makes nanoseconds unless told otherwise."""
+    for i, field in enumerate(table.schema):
+        if pa.types.is_timestamp(field.type) and field.type.unit == "ns":
+            micro = table.column(i).cast(pa.timestamp("us", tz=field.type.tz), safe=False)
+            table = table.set_column(i, field.name, micro)
+    return table
 
 
 def _within_calendar(value: str, kind: SparkType) -> str:
@@ -180,6 +200,10 @@ def source_files(source: Source, given: Mapping[str, Sequence[Path]], version: i
     """
     if source.name in given:
         return [file for path in given[source.name] for file in _expanded(path, None)]
+    if source.table:
+        raise DataError(
+            f"source `{source.name}` is table {source.table} of Spark's catalog: to read it without Spark, declare its format and path"
+        )
     if not source.path:
         raise DataError(f"no input is given for `{source.name}`: add --input {source.name}=FILE")
     parts = urlsplit(source.path)

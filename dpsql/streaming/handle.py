@@ -13,6 +13,7 @@ from dpsql.ledger import Ledger
 from dpsql.secret import Secret
 from dpsql.streaming.job import run
 from dpsql.streaming.progress import Progress, Summary
+from dpsql.streaming.session import adopt
 
 
 class Handle:
@@ -21,6 +22,7 @@ class Handle:
     def __init__(
         self, spark: SparkSession, query: Query, lake: Lake, name: str, secret: Secret, ledger: Ledger, options: dict[str, Any]
     ) -> None:
+        adopt(spark)  # before anything is bound or spent
         opened = open_run(lake, name, query, secret, ledger, query.source)
         self.name, self.run_id = name, opened.run_id
         self._stop = threading.Event()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from deltalake import DeltaTable
@@ -22,6 +22,7 @@ from dpsql.places import ObjectPath, place
 from dpsql.running import exclusive, stop_requests
 from dpsql.secret import Secret
 from dpsql.streaming import admission, delta_log, preflight, release, sources
+from dpsql.streaming.catalog import located
 from dpsql.streaming.catch_up import CatchUp, finish, latest_us, open_catch_up, read_json
 from dpsql.streaming.clocks import Clocks, listed_clocks
 from dpsql.streaming.contributions import Contributions
@@ -95,6 +96,7 @@ def run(
     if until_us is not None and not until_caught_up:
         raise InputError("--until is for stored input: a live run releases every trigger when its time has come; add --until-caught-up")
     stop = stop or threading.Event()
+    query = replace(query, sources=located(spark, query.sources, (query.parsed.stream, *query.parsed.static_sources)))
     folder = place(lake.private(run.name))
     with exclusive(folder), stop_requests(folder, stop), stop_on_signals(stop):
         if (folder / RUN_FILE).exists() and read_run(lake, run.name).run_id != run.run_id:

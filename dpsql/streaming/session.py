@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import re
 import sys
 import zipfile
 from collections.abc import Mapping
@@ -92,14 +93,42 @@ def session(master: str | None, properties: Mapping[str, str]) -> SparkSession:
         builder = builder.master(master)
     for key, value in {**SESSION, **(LOCAL if local else CLUSTER if master is not None else {}), **properties}.items():
         builder = builder.config(key, value)
-    spark = builder.getOrCreate()
+    spark = _started(builder)
     # Log lines of failed tasks quote exception texts, and those may quote records.
     spark.sparkContext.setLogLevel(properties.get(LOG_LEVEL, "OFF"))
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
+    adopt(spark)
+    return spark
+
+
+def adopt(spark: SparkSession) -> None:
+    """Make a session that is there fit: it has Delta, and its workers get the two packages. Its settings stay as they are.
+
+    Raises:
+        ConfigError: it has no Delta.
+    """
     check_delta(spark)
     if not str(spark.sparkContext.master).startswith("local"):
         ship(spark)
-    return spark
+
+
+def _started(builder: Any) -> SparkSession:
+    """Start Spark; nothing has been read by then, but a foreign text may still be long, so its kind is named and its known causes."""
+    try:
+        return builder.getOrCreate()
+    except Exception as problem:
+        text = str(problem)
+        if "BindException" in text:
+            found = re.search(r"Service '(\w+)' failed after", text)
+            what = f" ({found[1]})" if found else ""
+            raise ConfigError(
+                f"Spark cannot listen on the port or address that its settings name{what}: another process has it, or it is not this machine's; "
+                "change or leave out spark.driver.port, spark.driver.host, spark.driver.bindAddress, spark.ui.port, SPARK_LOCAL_IP"
+            ) from None
+        raise ConfigError(
+            f"Spark did not start ({type(problem).__name__}): its own lines above say more; look at JAVA_HOME, the memory that is free, --master "
+            "and the properties file"
+        ) from None
 
 
 def ship(spark: SparkSession) -> None:
@@ -128,8 +157,8 @@ def check_delta(spark: SparkSession) -> None:
         extensions = ""
     if "DeltaSparkSessionExtension" not in extensions:
         raise ConfigError(
-            "this Spark session has no Delta: run `make setup` and submit with --properties-file conf/spark-defaults.conf, "
-            "or use `dpsql run`, which does both"
+            "this Spark session has no Delta: start it with the settings that `python -m dpsql.jars spark-defaults.conf` writes "
+            "(spark-submit --properties-file spark-defaults.conf), or use `dpsql run`, which does both"
         )
 
 

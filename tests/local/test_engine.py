@@ -113,6 +113,18 @@ def test_run_local_takes_pandas_and_arrow(compile_on: Compile, secret: Secret) -
     assert len(fresh) > 20 and not fresh["time_spent"].isin(of_arrow["time_spent"]).any()
 
 
+def test_times_of_any_precision_are_the_same_times(compile_on: Compile, secret: Secret) -> None:
+    """pandas makes nanoseconds by itself. Catches: a frame that is refused, or read in another unit."""
+    frame = visits().to_pandas()
+    frame["ts"] = frame["ts"].dt.floor("s")
+    expected = run_local(compile_on(), frame, secret, RUN, until_us=UNTIL)
+    assert len(expected)
+    for unit, zone in itertools.product(("s", "ms", "us", "ns"), ("UTC", None)):
+        times = frame["ts"].dt.as_unit(unit)
+        other = frame.assign(ts=times if zone else times.dt.tz_localize(None))
+        pd.testing.assert_frame_equal(run_local(compile_on(), other, secret, RUN, until_us=UNTIL), expected)
+
+
 def test_files_and_frames_give_the_same(compile_on: Compile, secret: Secret, tmp_path: Path) -> None:
     query, table = compile_on(), visits()
     for i in range(4):

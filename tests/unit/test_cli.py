@@ -178,8 +178,9 @@ def test_try_writes_its_own_ledger_line_before_it_reads(work: Path, monkeypatch:
         return SimpleNamespace(histogram=histogram(), drops={"malformed": 2}, comparison=compared if compare else None)
 
     monkeypatch.setitem(sys.modules, "dpsql.local.engine", SimpleNamespace(try_query=engine))
-    for name in ("a.parquet", "b=c.parquet", "pages.csv"):
-        (work / name).touch()
+    columns = {"user_id": ["u"], "ts": pd.to_datetime([DAY]).as_unit("us"), "page": ["p"]}
+    for name in ("a.parquet", "b=c.parquet"):
+        pd.DataFrame(columns).to_parquet(work / name)
     result = dp(
         "try",
         "views.sql",

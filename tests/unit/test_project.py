@@ -26,9 +26,10 @@ PLACES = {
     "duckdb": ("dpsql/local",),
     "sqlglot": ("dpsql/sql", "dpsql/local"),
     "dp_accounting": ("dpsql/calibration.py", "dpsql/accountant.py"),
-    "deltalake": ("dpsql/lake.py", "dpsql/new_file.py", "dpsql/local", "dpsql/streaming"),
+    "deltalake": ("dpsql/lake.py", "dpsql/published.py", "dpsql/new_file.py", "dpsql/local", "dpsql/streaming"),
     "click": ("jobs",),
     "rich": ("jobs",),
+    "matplotlib": ("dpsql/charts.py",),
 }
 # `udfs` runs on executors: it knows numbers, columns and one cipher.
 UDFS_MAY = {"cryptography", "mpmath", "numpy", "pyarrow", "scipy", "udfs"}

@@ -1,0 +1,79 @@
+"""What Spark needs of this machine, checked before a run is bound and a ledger line is written: Java, one Spark, a master that answers."""
+
+from __future__ import annotations
+
+import re
+import socket
+import subprocess
+from collections.abc import Mapping
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from dpsql.errors import ConfigError
+
+JAVA_VERSIONS = (17, 21)
+ANSWER_SECONDS = 5.0
+
+
+def check_spark(master: str, environment: Mapping[str, str]) -> None:
+    """Refuse a machine on which Spark would not start, in one line.
+
+    Args:
+        master: as of `--master`.
+        environment: the process's.
+
+    Raises:
+        ConfigError: Java is missing or of another version; SPARK_HOME is another Spark; nobody answers at the master.
+    """
+    _check_spark_home(environment.get("SPARK_HOME"))
+    _check_java(environment.get("JAVA_HOME"))
+    _check_master(master)
+
+
+def _check_java(home: str | None) -> None:
+    java = str(Path(home) / "bin" / "java") if home else "java"
+    wanted = "install a JRE 17 or 21 (Debian, Ubuntu: apt install openjdk-17-jre-headless), or set JAVA_HOME to one"
+    try:
+        said = subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr
+    except OSError:
+        where = f"JAVA_HOME is {home}, which has no bin/java" if home else "Java is missing"
+        raise ConfigError(f"{where}: {wanted}") from None
+    found = re.search(r' version "(\d+)', said)  # like: openjdk version "17.0.15" 2025-04-15
+    if found is None or int(found[1]) not in JAVA_VERSIONS:
+        raise ConfigError(f"{java} is Java {found[1] if found else 'of an unknown version'}, and Spark needs 17 or 21: {wanted}")
+
+
+def _check_spark_home(home: str | None) -> None:
+    """PySpark obeys SPARK_HOME, and an older Spark there fails late and strangely."""
+    try:
+        wanted = version("pyspark")
+    except PackageNotFoundError:
+        raise ConfigError("pyspark is not installed: pip install dpsql, or run `make setup` in a checkout") from None
+    if home is None:
+        return
+    found = next((Path(home) / "jars").glob("spark-core_*.jar"), None) if Path(home).is_dir() else None
+    if found is None:
+        raise ConfigError(f"SPARK_HOME is {home}, where there is no Spark: unset it, and the Spark that came with pyspark is taken")
+    there = found.stem.rpartition("-")[2]
+    if there != wanted:
+        raise ConfigError(
+            f"SPARK_HOME is {home}, which is Spark {there}; dpsql runs on {wanted}: unset SPARK_HOME, or name a Spark {wanted}"
+        )
+
+
+def _check_master(master: str) -> None:
+    """A standalone master that does not answer would be tried for a minute or two."""
+    if re.fullmatch(r"local(\[.*\])?|local-cluster\[.*\]|yarn|k8s://.+", master):
+        return
+    given = re.fullmatch(r"spark://([^,/]+:\d+(?:,[^,/]+:\d+)*)", master)
+    if given is None:
+        raise ConfigError(f"--master {master}: write it like local[2], spark://host:7077, yarn or k8s://https://host:6443")
+    reasons = []
+    for one in given[1].split(","):
+        host, _, port = one.rpartition(":")
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), ANSWER_SECONDS).close()
+            return
+        except (OSError, OverflowError, UnicodeError) as problem:
+            reasons.append(getattr(problem, "strerror", None) or str(problem))
+    raise ConfigError(f"--master {master}: nobody answers there ({'; '.join(reasons)}); start the master, or leave --master away")

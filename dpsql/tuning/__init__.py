@@ -1,0 +1,15 @@
+"""Choosing the bounds of a query on data that one may look at: what each setting keeps, drops and costs, and which one is best.
+
+Nothing here is private, and nothing is released: what is chosen on private records tells about them, and no epsilon covers that.
+
+    read_sample(query, inputs) -> Sample             the records that FROM makes of the sample
+    Workbench(query, sample).measure(setting)        -> Measurement: expected errors of one setting
+    search(bench)                                    -> the setting with the least error
+    edit_options(text, changes)  (dpsql.sql.editing) -> the query with other options and everything else as written
+"""
+
+from dpsql.tuning.sample import Sample, read_sample
+from dpsql.tuning.search import around, edited, search
+from dpsql.tuning.workbench import Measurement, Setting, Workbench
+
+__all__ = ["Measurement", "Sample", "Setting", "Workbench", "around", "edited", "read_sample", "search"]

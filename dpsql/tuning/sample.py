@@ -1,0 +1,84 @@
+"""The sample as columns: the records that the query's FROM makes of files, read by the local engine's own reader."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from dpsql.compiled import Query
+from dpsql.errors import DataError
+from dpsql.local.inputs import source_files
+from dpsql.local.rows import RowReader
+from udfs.columns import Float, Int
+from udfs.contribution_bounding import DROP_REASONS
+from udfs.release import PublicGroups
+
+NO_SALT = bytes(16)
+"""Ids need no secret here: nothing leaves the process."""
+
+MOST_RECORDS = 20_000_000
+"""Above it a sample takes more memory and time than it is worth: fewer users say the same."""
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Records in the order of the files.
+
+    Args:
+        ts: event times, microseconds since 1970 UTC.
+        user, key: ids.
+        arguments: one column per argument of the plan; NaN where NULL.
+        drops: records that are no records, by reason (malformed, without a time, ...).
+        public: the listed groups of a query without key selection.
+    """
+
+    ts: Int
+    user: Int
+    key: Int
+    arguments: tuple[Float, ...]
+    drops: dict[str, int]
+    public: PublicGroups | None
+
+    @property
+    def users(self) -> int:
+        """Different privacy units."""
+        return len(np.unique(self.user))
+
+
+def read_sample(query: Query, inputs: Mapping[str, Sequence[Path]], progress: Callable[[int], None] | None = None) -> Sample:
+    """Read the sample.
+
+    Args:
+        query: from `dpsql.compile`.
+        inputs: files or folders by source name.
+        progress: told how many records were read.
+
+    Raises:
+        DataError: a file is missing, unreadable or does not fit the query; or there is no record in it.
+    """
+    reader = RowReader(query.plan, query.sources, NO_SALT, inputs)
+    tables, read = [], 0
+    for rows in reader.files(source_files(query.source, inputs)):
+        tables.append(rows)
+        read += rows.num_rows
+        if read > MOST_RECORDS:
+            raise DataError(f"the sample has over {MOST_RECORDS:,} records: take the records of fewer users, and say --scale")
+        if progress:
+            progress(read)
+    rows = pa.concat_tables(tables) if tables else None
+    code = rows.column("drop").to_numpy() if rows is not None else np.zeros(0, np.int8)
+    drops = {reason: int((code == number).sum()) for number, reason in enumerate(DROP_REASONS[:4], start=1)}
+    if rows is None or not (code == 0).any():
+        raise DataError(f"the sample has no record of `{query.parsed.stream}` that the query reads ({read:,} rows in all)")
+    rows = rows.filter(pa.array(code == 0)).combine_chunks()
+    public = reader.public_groups(query.source)
+    if public is not None:
+        listed = np.isin(rows.column("key").to_numpy(), np.array(public.keys, np.int64))
+        drops["not_a_public_group"] = int((~listed).sum())
+        rows = rows.filter(pa.array(listed)).combine_chunks()
+    ts, user, key = (rows.column(name).to_numpy() for name in ("ts", "user", "key"))
+    return Sample(ts, user, key, tuple(rows.column(f"a{i}").to_numpy() for i in range(len(query.plan.arguments))), drops, public)

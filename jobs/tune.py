@@ -1,0 +1,214 @@
+"""`dpsql tune`: which bounds suit a query, measured on data that one may look at."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from dpsql.errors import ConfigError
+from dpsql.shown import Z95
+from jobs.options import compiled, json_option, query_argument, sources_option, writable
+from jobs.terminal import ProgressBar, note, print_json, print_table
+
+if TYPE_CHECKING:
+    from dpsql import Query
+    from dpsql.tuning import Measurement, Workbench
+
+WARNING = """\
+Choose on data that you may look at: synthetic, public or last year's, or of people who agreed. A setting chosen on the private records
+themselves tells about them, and no epsilon covers that."""
+REASONS = {"over_max_groups": "over G", "over_max_rows_per_group": "over c", "over_max_rows": "over C"}
+SYMBOLS = {"max_rows_contributed": "C", "max_rows_per_group": "c", "max_groups_contributed": "G", "selection_weight_decay": "a"}
+FIXED = {
+    "epsilon": "more is always more accurate, and less private: your choice",
+    "trigger_interval_us": "fewer releases are always more accurate: your choice",
+}
+
+
+@click.command()
+@query_argument
+@sources_option
+@click.option(
+    "--sample", "samples", metavar="[NAME=]FILE", multiple=True, required=True, help="Records like those of the stream; repeatable."
+)
+@click.option(
+    "--scale",
+    type=click.FloatRange(0, min_open=True),
+    default=1.0,
+    show_default=True,
+    help="The stream's users for each user of the sample: 20 when the sample has a twentieth of the users.",
+)
+@click.option("--column", metavar="ALIAS", help="The aggregate whose error counts.  [default: all, equally]")
+@click.option(
+    "--goal",
+    type=click.Choice(["l_1", "l_2", "keys"]),
+    default="l_1",
+    show_default=True,
+    help="What to make best: the sum of all errors, the root of the sum of their squares, or how many keys appear.",
+)
+@click.option("--public", is_flag=True, help="The stream's own input is public, so it may be the sample.")
+@click.option("--output", metavar="FILE.sql", type=click.Path(dir_okay=False, path_type=Path), help="Where to write the edited query.")
+@json_option
+def tune(
+    query_file: Path,
+    sources_file: Path,
+    samples: tuple[str, ...],
+    scale: float,
+    column: str | None,
+    goal: str,
+    public: bool,
+    output: Path | None,
+    as_json: bool,
+) -> None:
+    """Recommend bounds on data that you may look at: no JVM, nothing released, nothing spent.
+
+    Shows what C (max_rows_contributed), c (max_rows_per_group), G (max_groups_contributed), a (selection_weight_decay),
+    group_selection_share, epsilon and the trigger interval keep, drop and cost, and prints the query with the best options.
+
+    \b
+    dpsql tune conf/queries/page_views.sql --sample last_year.parquet
+    dpsql tune conf/queries/page_views.sql --sample visits=a_twentieth.csv --scale 20 --column views --output tuned.sql
+    """
+    from dpsql.tuning import Workbench, around, edited, read_sample, search
+    from jobs.cli import files_by_source
+
+    if output is not None:
+        writable(output, "--output")
+    query = compiled(query_file, sources_file)
+    files = files_by_source(samples, query, "--sample")
+    if not public:
+        _refuse_own_input(query, files.get(query.parsed.stream, []))
+    with ProgressBar() as bar:
+        bench = Workbench(query, read_sample(query, files, bar.records), scale, column, goal)
+        best = search(bench, bar.settings)
+        written, recommended = bench.measure(bench.written), bench.measure(best)
+        lines = {name: [bench.measure(setting) for setting in line] for name, line in around(bench, best)}
+    text = edited(bench, best)
+    if output is not None:
+        output.write_text(text, encoding="utf-8")
+    if as_json:
+        print_json(_document(bench, written, recommended, lines, text))
+        return
+    _print(bench, written, recommended, lines)
+    if output is not None:
+        note(f"wrote the recommended query to {output}")
+    else:
+        click.echo("\nThe query with the recommended options:\n")
+        click.echo(text.rstrip("\n"))
+
+
+def _refuse_own_input(query: Query, given: list[Path]) -> None:
+    """The stream's own files are what is to be protected.
+
+    Raises:
+        ConfigError: a sample is, or lies in, the path of the source.
+    """
+    own = Path(query.source.path or "/nowhere").resolve()
+    for path in given:
+        if own in (path.resolve(), *path.resolve().parents):
+            raise ConfigError(
+                f"--sample {path}: this is the input of `{query.parsed.stream}` itself. {WARNING} Give a sample of other data; "
+                "or say --public, if this input is no secret"
+            )
+
+
+def _document(
+    bench: Workbench, written: Measurement, recommended: Measurement, lines: dict[str, list[Measurement]], text: str
+) -> dict[str, Any]:
+    sample = bench.sample
+    return {
+        "warning": " ".join(WARNING.split()),
+        "sample": {"users": sample.users, "records": len(sample.ts), "dropped": sample.drops},
+        "scale": bench.scale,
+        "goal": bench.goal,
+        "clamped": bench.clamped(),
+        "written": asdict(written),
+        "recommended": asdict(recommended),
+        "around": {name: [asdict(each) for each in line] for name, line in lines.items()},
+        "query": text,
+    }
+
+
+def _print(bench: Workbench, written: Measurement, recommended: Measurement, lines: dict[str, list[Measurement]]) -> None:
+    sample, scale = bench.sample, bench.scale
+    click.echo(WARNING)
+    counted = "counted as the whole stream (--scale 1)" if scale == 1 else f"counted {scale:g} times (--scale {scale:g})"
+    click.echo(f"\nSample: {sample.users:,} users, {len(sample.ts):,} records, {written.keys:,} keys in all windows; {counted}.")
+    click.echo(
+        f"So the stream would have {sample.users * scale:,.0f} users. Noise does not grow with them: a wrong scale gives wrong bounds."
+    )
+    if scale > 1:
+        click.echo("Keys that nobody in the sample has cannot be seen here; in the stream they add to what is missing.")
+    for reason, count in sample.drops.items():
+        if count:
+            click.echo(f"Dropped before any bound: {count:,} {reason.replace('_', ' ')}.")
+    click.echo("\nExpected at each window's last trigger; a missing key counts as 0\n")
+    both = [("as written", written), ("recommended", recommended)]
+    _table("", both, bench, with_errors=False)
+    click.echo("")
+    _errors(both)
+    click.echo("\nOne option at a time, the rest as recommended (*). Errors are l_1 as shares of the true total")
+    for name, line in lines.items():
+        label = name.removesuffix("_us")
+        click.echo(f"\n{label}{f' ({SYMBOLS[name]})' if name in SYMBOLS else ''}{f': {FIXED[name]}' if name in FIXED else ''}")
+        marked = [(("* " if each.setting == recommended.setting else "  ") + _value(name, each), each) for each in line]
+        _table("", marked, bench, with_errors=True)
+    for alias, what in bench.clamped().items():
+        if what["clamped"] > 0.0005:
+            click.echo(
+                f"\n{alias}: contribution_bounds_per_row clamps {what['clamped']:.1%} of the values, which takes {what['lost']:.0%} "
+                "of their sum away: no option above changes that"
+            )
+
+
+def _table(label: str, rows: list[tuple[str, Measurement]], bench: Workbench, with_errors: bool) -> None:
+    """What each setting keeps."""
+    aliases = list(rows[0][1].columns) if with_errors else []
+    heads = (label, "C", "c", "G", "a", "share", "kept", *REASONS.values(), "keys", *aliases)
+    print_table(heads, [(head, *_kept(each, bench), *(_share(each, alias) for alias in aliases)) for head, each in rows], right_from=1)
+
+
+def _errors(rows: list[tuple[str, Measurement]]) -> None:
+    """How wrong each setting is."""
+    out = []
+    for alias in rows[0][1].columns:
+        for head, each in rows:
+            column = each.columns[alias]
+            cells = (
+                f"{column['l_1']:,.0f}",
+                _share(each, alias),
+                _short(column["l_2"]),
+                _short(column["l_inf"]),
+                _short(Z95 * column["stderr"]),
+            )
+            out.append((alias, head, *cells))
+    print_table(("error of", "", "l_1", "of true", "l_2", "l_inf", "noise ±"), out, right_from=2)
+
+
+def _kept(each: Measurement, bench: Workbench) -> list[str]:
+    setting, selection = each.setting, bench.plan(each.setting).selection
+    cells = [f"{setting.max_rows_contributed:,}", f"{setting.max_rows_per_group:,}", f"{setting.max_groups_contributed:,}"]
+    cells += [f"{setting.selection_weight_decay:g}", f"{selection.share:.2g}"] if selection else ["-", "-"]
+    cells += [f"{each.kept:.0%}", *(f"{each.dropped[reason] / len(bench.sample.ts):.1%}" for reason in REASONS)]
+    return [*cells, f"{each.keys_kept:,.0f} of {each.keys:,}"]
+
+
+def _share(each: Measurement, alias: str) -> str:
+    column = each.columns[alias]
+    return f"{column['l_1'] / max(column['true'], 1e-300):.1%}"
+
+
+def _short(value: float) -> str:
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+
+
+def _value(name: str, each: Measurement) -> str:
+    from dpsql.sql.durations import show_duration
+
+    value = getattr(each.setting, name)
+    if name == "trigger_interval_us":
+        return f"{show_duration(value)} (T = {each.horizon:,})"
+    return "planner's" if value is None else f"{value:g}" if isinstance(value, float) else f"{value:,}"

@@ -1,0 +1,141 @@
+"""`dpsql view`: the newest histogram as a page in a browser."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from dpsql.errors import ConfigError, LakeError
+from jobs.options import CAPS, UtcTime, default_sources, lake_option, name_argument, secret_option, stop_politely, writable
+from jobs.terminal import note
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from dpsql.budget import Budget
+    from dpsql.lake import Lake
+
+POLL_SECONDS = 1.0
+REFRESH_SECONDS = 5
+"""How often a browser loads a watched page anew."""
+
+REWRITE_SECONDS = 15.0
+"""A watched page is made anew at least so often: its lag grows while nothing is published."""
+
+
+@click.command()
+@name_argument
+@lake_option
+@click.option(
+    "--out", metavar="FILE.html", type=click.Path(dir_okay=False, path_type=Path), help="Where to write the page.  [default: NAME.html]"
+)
+@click.option("--window", "window_us", metavar="TIME", type=UtcTime(), help="The window that starts at TIME (UTC); default: the newest.")
+@click.option("--limit", type=click.IntRange(1), default=200, show_default=True, help="Keys in the table, the largest first.")
+@click.option("--watch", is_flag=True, help="Make the page anew whenever a trigger is published, until Ctrl-C; browsers follow.")
+@click.option("--sources", "sources_file", metavar="FILE", type=click.Path(path_type=Path), envvar="DPSQL_SOURCES", help=CAPS)
+@secret_option
+def view(
+    name: str,
+    lake_folder: str,
+    out: Path | None,
+    window_us: int | None,
+    limit: int,
+    watch: bool,
+    sources_file: Path | None,
+    secret_file: Path | None,
+) -> None:
+    """Write a page with charts, error bars, every key's trend, lag and budget. One file; it needs no server and no network.
+
+    Open it in a browser, or put it where others can see it: all of it is public.
+
+    \b
+    dpsql view page_views --lake lake
+    dpsql view page_views --lake lake --out /srv/www/page_views.html --watch
+    """
+    from dpsql.lake import Lake, histogram_version
+
+    if find_spec("matplotlib") is None:
+        raise ConfigError("dpsql view draws with matplotlib, which is not installed: pip install 'dpsql[notebooks]'") from None
+    lake = Lake(lake_folder)
+    target = out or Path(f"{name}.html")
+    writable(target, "--out")
+    histogram_version(lake, name)  # a name that is not there is refused before anything is waited for
+    ledger = _ledger(secret_file)
+    sources_file = default_sources(sources_file)
+
+    def write(refresh: int | None) -> None:
+        _write(target, _made(lake, name, window_us, limit, _budget(lake, name, ledger, sources_file), refresh))
+
+    if not watch:
+        write(None)
+        click.echo(f"wrote {target}")
+        return
+    with stop_politely():
+        _follow(lake, name, target, write)
+    write(None)
+
+
+def _follow(lake: Lake, name: str, target: Path, write: Callable[[int], None]) -> None:
+    """Until Ctrl-C or SIGTERM."""
+    from dpsql.lake import histogram_version
+
+    shown, written = 0, 0.0
+    while True:
+        version = histogram_version(lake, name)
+        if version != shown or (shown and time.monotonic() - written > REWRITE_SECONDS):
+            write(REFRESH_SECONDS)
+            if not shown:
+                click.echo(f"wrote {target}; it follows the run until Ctrl-C")
+            shown, written = version, time.monotonic()
+        elif not shown and not written:
+            note(f"{name} has published nothing yet; waiting for its first trigger")
+            written = time.monotonic()
+        time.sleep(POLL_SECONDS)
+
+
+def _made(lake: Lake, name: str, window_us: int | None, limit: int, budget: Budget | None, refresh: int | None) -> str:
+    from dpsql.lake import read_histogram
+    from dpsql.page import page, standing
+    from dpsql.published import one_window
+
+    rows: pd.DataFrame = one_window(read_histogram(lake, name).to_pandas(), name, window_us)
+    return page(standing(lake, name, rows, budget), rows, refresh, limit)
+
+
+def _write(target: Path, text: str) -> None:
+    """Whole or not at all: a browser may load it at any moment."""
+    temporary = target.with_name(f".{target.name}.{os.getpid()}")
+    try:
+        temporary.write_text(text, encoding="utf-8")
+        temporary.replace(target)
+    except OSError as problem:
+        raise ConfigError(f"--out {target}: {problem.strerror}") from None
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _ledger(secret_file: Path | None) -> Path:
+    from dpsql.secret import default_secret_path
+
+    return secret_file or default_secret_path(os.environ)
+
+
+def _budget(lake: Lake, name: str, secret_path: Path, sources_file: Path | None) -> Budget | None:
+    """What the ledger knows of the run's people; None for whoever has neither the private folder nor the ledger."""
+    import dpsql
+    from dpsql.budget import budgets
+    from dpsql.lake import read_run
+    from dpsql.ledger import Ledger
+
+    try:
+        run_id = read_run(lake, name).run_id
+    except LakeError:
+        return None
+    found = budgets(Ledger.beside(secret_path).lines(), dpsql.load_sources(sources_file).values() if sources_file else ())
+    return next((budget for budget in found if any(line.run_id == run_id for line in budget.lines)), None)

@@ -1,0 +1,80 @@
+"""The page of `dpsql view` in a real Chromium: `make test-browser`. Not part of CI, whose machines have no browser (tests/page is)."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from matplotlib.image import imread
+
+from jobs.cli import main
+from tests.page.conftest import CHECKOUT, Published, half_a_day, published
+
+__all__ = ["half_a_day", "published"]
+NAMES = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
+BLUE = np.array([0x00, 0x72, 0xB2]) / 255
+
+
+@pytest.fixture
+def browser() -> str:
+    """A missing browser is a failure: whoever runs this wants to know."""
+    found = os.environ.get("CHROMIUM") or next(filter(None, map(shutil.which, NAMES)), None)
+    if found is None:
+        pytest.fail("no Chromium: install one (Debian: apt install chromium-headless-shell), or set CHROMIUM to its path")
+    return found
+
+
+@pytest.fixture
+def address(published: Published, tmp_path: Path) -> str:
+    out = tmp_path / "demo.html"
+    words = ["--lake", published.lake, "--secret-file", str(published.secret), "--sources", str(CHECKOUT / "conf/sources.yaml")]
+    made = CliRunner().invoke(main, ["view", "demo", "--out", str(out), *words])
+    assert made.exit_code == 0, made.output
+    return out.as_uri()
+
+
+def shown(browser: str, address: str, *words: str) -> tuple[str, str]:
+    """What the browser made of the page, and what it said of it (console messages)."""
+    flags = [
+        "--headless",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--enable-logging=stderr",
+        "--window-size=1280,3000",
+        "--virtual-time-budget=2000",
+    ]
+    done = subprocess.run([browser, *flags, *words, address], capture_output=True, text=True, timeout=120, check=True)
+    return done.stdout, "\n".join(line for line in done.stderr.splitlines() if "CONSOLE" in line)
+
+
+def test_it_loads_without_a_complaint_and_no_key_runs(browser: str, address: str) -> None:
+    document, said = shown(browser, address, "--dump-dom")
+    assert said == "", "the page's own policy or script was refused, or something failed"
+    assert "<title>demo</title>" in document, "a key has run its script"
+    assert document.count("<tr ") > 20 and 'hidden=""' not in document
+
+
+def test_the_filter_finds_keys(browser: str, address: str) -> None:
+    document, said = shown(browser, address + "#EN.wiki", "--dump-dom")
+    assert said == ""
+    rows = re.findall(r"<tr data-key=\"([^\"]*)\"( hidden=\"\")?>", document)
+    assert [key for key, hidden in rows if not hidden] == ["#en.wikipedia"]
+    document, _ = shown(browser, address + "#nowhere", "--dump-dom")
+    assert "a key that is missing is not zero</span>" in document
+
+
+def test_the_charts_are_seen(browser: str, address: str, tmp_path: Path) -> None:
+    picture = tmp_path / "shot.png"
+    shown(browser, address, f"--screenshot={picture}")
+    pixels = imread(picture)[:, :, :3]
+    blue = np.abs(pixels - BLUE).max(axis=2) < 0.02
+    left, right = blue[:, :640], blue[:, 640:]
+    assert left.sum() > 5_000, "no bars"
+    assert right[200:1500].sum() > 300, "no lines"
+    assert (pixels.mean(axis=2) > 0.99).mean() > 0.7, "the ground is white"

@@ -1,0 +1,81 @@
+"""Charts say what they show: axes, units, a caption, errors of 95%, and no key can command them."""
+
+from __future__ import annotations
+
+import io
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from matplotlib.collections import PolyCollection
+from matplotlib.image import imread
+
+from dpsql import charts
+from dpsql.errors import DataError
+
+DAY = datetime(2026, 1, 1, tzinfo=UTC)
+KEYS = ["a", "_hidden", "$x^2$", None, "x" * 100, "tab\there"]
+
+
+def histogram() -> pd.DataFrame:
+    rows = []
+    for trigger in range(1, 5):
+        for i, key in enumerate(KEYS):
+            when = DAY + timedelta(hours=6 * trigger)
+            rows.append((DAY, DAY + timedelta(days=1), trigger, when, key, 1000 * trigger // (i + 1) - 600 * (i == 5), 10.0 * trigger))
+    return pd.DataFrame(rows, columns=["window_start", "window_end", "trigger", "trigger_time", "page", "views", "views_stderr"])
+
+
+def texts(chart: charts.Chart) -> str:
+    axes = chart.axes[0]
+    legend = axes.get_legend()
+    found = [axes.get_title(loc="left"), axes.get_xlabel(), axes.get_ylabel(), chart.get_supxlabel()]
+    found += [label.get_text() for label in (*axes.get_xticklabels(), *axes.get_yticklabels(), *(legend.get_texts() if legend else ()))]
+    return "\n".join(found)
+
+
+def test_growth_has_bands_of_95_percent() -> None:
+    chart = charts.growth(histogram(), "views", keys=6, unit="page views")
+    axes = chart.axes[0]
+    band = next(each for each in axes.collections if isinstance(each, PolyCollection))
+    heights = band.get_paths()[0].vertices[:, 1]
+    assert heights.max() == pytest.approx(4000 + 1.96 * 40, abs=0.1)
+    assert len(axes.lines) == len(KEYS)
+    assert ("trigger time (UTC)", "page views") == (axes.get_xlabel(), axes.get_ylabel())
+    said = texts(chart)
+    for part in ("95% of the noise", "2026-01-01 00:00", "NULL", r"\$x^2\$", "tab\\there", "_hidden"):
+        assert part in said
+    assert "x" * 41 not in said
+
+
+def test_bars_name_every_key_and_mark_what_is_below_its_error() -> None:
+    data = histogram()
+    data.loc[(data["trigger"] == 4) & (data["page"] == "tab\there"), "views"] = 3
+    chart = charts.bars(data, "views")
+    bars = chart.axes[0].patches
+    assert [bar.get_width() for bar in bars][-1] == 4000
+    assert bars[0].get_facecolor() == (1.0, 1.0, 1.0, 1.0)
+    said = texts(chart)
+    assert "Hollow: smaller than its own error" in said and "missing, not zero" in said
+    for key in ("a", "NULL", r"\$x^2\$"):
+        assert key in said.splitlines()
+
+
+def test_an_exported_chart_is_what_is_shown(tmp_path: Path) -> None:
+    chart = charts.curves({"edits": [(1, 5.0), (2, 3.0)], "editors": [(1, 2.0), (2, 1.0)]}, "epsilon", "error (%)", "One day.")
+    chart.savefig(tmp_path / "chart.png")
+    exported = imread(tmp_path / "chart.png")
+    assert exported.shape[:2] == (540, 1080)
+    assert (exported == imread(io.BytesIO(chart._repr_png_()))).all()
+    dark = (exported[:, :, :3].mean(axis=2) < 0.5).mean()
+    assert 0.005 < dark < 0.2, "an empty picture, or a black one"
+    assert np.allclose(exported[0, 0, :3], 1)
+
+
+def test_what_cannot_be_drawn_is_said() -> None:
+    with pytest.raises(DataError, match="no aggregate 'visits' in this histogram; it has views"):
+        charts.bars(histogram(), "visits")
+    with pytest.raises(DataError, match="no key has been selected yet"):
+        charts.growth(histogram().iloc[:0], "views")

@@ -1,0 +1,103 @@
+"""What a program meets: a session of its own, tables of the catalog, and a histogram that any reader of Delta can read."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import duckdb
+import pytest
+from deltalake import DeltaTable
+
+import dpsql
+from dpsql.errors import DataError
+from dpsql.ledger import Ledger
+from dpsql.secret import Secret
+from tests.streaming.conftest import DAY, START
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def test_a_table_of_the_catalog_is_a_source(spark: SparkSession, case: Any, write: Any, visits: Any) -> None:
+    """The same rows as from the folder it lies in, bit for bit; and what has no files is refused before anything is made."""
+    write(visits())
+    spark.sql("CREATE DATABASE IF NOT EXISTS shop")
+    try:
+        spark.createDataFrame(visits().to_pandas()).repartition(1).sortWithinPartitions("ts").write.format("delta").saveAsTable(
+            "shop.visits"
+        )
+        spark.sql("CREATE OR REPLACE TEMP VIEW seen AS SELECT * FROM shop.visits")
+        table, files = case(format="table", path=None, table="shop.visits"), case()
+        assert table.go().records == files.go().records == 720
+        assert table.histogram() == files.histogram() != []
+        for name, says in (("shop.visit", "the catalog of this Spark session has no table shop.visit"), ("seen", "no files of its own")):
+            with pytest.raises(DataError, match=says):
+                case(format="table", path=None, table=name).go()
+    finally:
+        spark.sql("DROP DATABASE shop CASCADE")
+
+
+def test_a_program_starts_it_in_its_own_session_and_others_read_it(
+    spark: SparkSession, case: Any, write: Any, visits: Any, tmp_path: Path
+) -> None:
+    write(visits())
+    query, path = case().query, tmp_path / "keys" / "secret"
+    spark.conf.set("spark.sql.shuffle.partitions", "3")
+    try:
+        handle = dpsql.start(
+            spark,
+            query,
+            str(tmp_path / "mine"),
+            "views",
+            Secret.load(path),
+            Ledger.beside(path),
+            until_caught_up=True,
+            until_us=START + 30 * DAY,
+        )
+        summary = handle.wait()
+    finally:
+        assert spark.conf.get("spark.sql.shuffle.partitions") == "3", "the caller's settings are the caller's"
+        spark.conf.set("spark.sql.shuffle.partitions", "2")
+    assert summary is not None and summary.records == 720 and not handle.running
+    folder = tmp_path / "mine" / "public" / "views"
+    latest = dpsql.latest(str(tmp_path / "mine"), "views")
+    whole = DeltaTable(folder).to_pandas()
+    assert len(whole) == spark.read.format("delta").load(str(folder)).count() == summary.rows > 0
+    sums = {round(float(frame["total"].sum()), 6) for frame in (whole, spark.read.format("delta").load(str(folder)).toPandas())}
+    data = DeltaTable(folder).to_pyarrow_dataset()
+    sums |= {round(duckdb.sql("SELECT sum(total) FROM data").fetchall()[0][0], 6)}
+    assert len(sums) == 1
+    assert set(latest.columns) == set(whole.columns) and len(latest) < len(whole)
+    assert data.schema.names == whole.columns.tolist()
+
+
+PLAIN = """
+import sys
+from pyspark.sql import SparkSession
+import dpsql
+from dpsql.errors import ConfigError
+from dpsql.ledger import Ledger
+from dpsql.secret import Secret
+
+spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
+query = dpsql.compile(open(sys.argv[1] + "/queries/demo.sql").read(), dpsql.load_sources(sys.argv[1] + "/sources.yaml"))
+try:
+    dpsql.start(spark, query, "lake", "demo", Secret.load("keys/secret"), Ledger.beside("keys/secret"))
+except ConfigError as problem:
+    print(problem, len(Ledger.beside("keys/secret").lines()))
+"""
+
+
+@pytest.mark.jvm
+def test_a_session_without_delta_is_refused_before_anything_is_spent(tmp_path: Path) -> None:
+    environment = os.environ | {"PYTHONPATH": str(CHECKOUT), "SPARK_SUBMIT_OPTS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
+    words = [sys.executable, "-c", PLAIN, str(CHECKOUT / "conf")]
+    done = subprocess.run(words, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert done.stdout.startswith("this Spark session has no Delta: start it with"), done.stderr
+    assert done.stdout.endswith(" 0\n") and not (tmp_path / "lake").exists()

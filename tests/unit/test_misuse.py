@@ -1,0 +1,288 @@
+"""Ways of holding it wrong: each ends in one helpful message, exit code 2, nothing spent, nothing made."""
+
+from __future__ import annotations
+
+import os
+import socket
+import stat
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from click.testing import CliRunner
+
+from dpsql.ledger import Ledger
+from dpsql.secret import default_secret_path
+from jobs.cli import main
+
+SOURCES = """\
+sources:
+  visits:
+    format: parquet
+    path: visits
+    schema: user_id STRING, ts TIMESTAMP, page STRING, seconds DOUBLE
+    event_time: ts
+    privacy_unit: user_id
+"""
+SQL = """\
+SELECT WITH DIFFERENTIAL_PRIVACY
+  OPTIONS (epsilon = 6, delta = 1e-7, privacy_unit_column = user_id, max_rows_contributed = 8)
+  page, COUNT(*) AS views, SUM(seconds, contribution_bounds_per_row => (0, 60)) AS total
+FROM visits
+GROUP BY window(ts, '1 day'), page
+"""
+Change = Callable[[Path], object]
+OLD_JAVA = "#!/bin/sh\necho 'openjdk version \"11.0.2\" 2019-01-15' >&2\n"
+
+
+@dataclass(frozen=True)
+class Case:
+    """One mistake.
+
+    Args:
+        words: the command, as typed in a folder with views.sql and conf/sources.yaml.
+        says: what the message has to say.
+        lines: of the message: one, or four where SQL is shown with the place underlined.
+        make: what is wrong in the folder.
+        environment: what is wrong around it.
+    """
+
+    name: str
+    words: str
+    says: str
+    lines: int = 1
+    make: Change = field(default=lambda folder: None)
+    environment: dict[str, str] = field(default_factory=dict)
+
+
+def sql(old: str, new: str) -> Change:
+    return lambda folder: (folder / "views.sql").write_text(SQL.replace(old, new))
+
+
+def sources(old: str, new: str) -> Change:
+    return lambda folder: (folder / "conf" / "sources.yaml").write_text(SOURCES.replace(old, new))
+
+
+def file(name: str, content: str | bytes = "", mode: int = 0o600) -> Change:
+    def make(folder: Path) -> None:
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+        path.chmod(mode)
+
+    return make
+
+
+def records(**columns: object) -> Change:
+    given = {"user_id": ["u"], "ts": pd.to_datetime(["2026-01-01"], utc=True).as_unit("us"), "page": ["p"], "seconds": [1.0]} | columns
+    kept = {name: values for name, values in given.items() if values is not None}
+    return lambda folder: pd.DataFrame(kept).to_parquet(folder / "visits.parquet")
+
+
+RUN = "run views.sql --lake lake"
+CASES = [
+    # words
+    Case("typo in a command", "explan views.sql", "Did you mean 'explain'?"),
+    Case("typo in a flag", "explain views.sql --jason", "Did you mean '--json'?"),
+    Case("no query", "explain", "Missing argument 'QUERY.sql' (see: "),
+    Case("no lake", "show views", "Missing option '--lake'"),
+    Case("no sample", "tune views.sql", "Missing option '--sample'"),
+    Case("no number", f"{RUN} --buckets many", "'many' is not a valid integer range"),
+    Case("no time", f"{RUN} --until-caught-up --until soon", "write it like 2026-01-31"),
+    Case("no duration", f"{RUN} --interval 10s", "write it like '30 seconds'"),
+    Case("until in a live run", f"{RUN} --until 2026-01-31", "--until needs --until-caught-up"),
+    Case("flags that exclude each other", "show views --lake lake --watch --json", "--watch and --json exclude each other"),
+    Case("a lost ledger of no lake", "budget --record views", "--record NAME needs --lake"),
+    # paths
+    Case("wrong path of a query", "explain view.sql", "'view.sql' does not exist"),
+    Case("a folder as a query", "explain conf", "'conf' is a directory"),
+    Case("wrong path of sources", "explain views.sql --sources source.yaml", "source.yaml: no such file"),
+    Case("wrong path of input", "try views.sql --input visit.parquet", "visit.parquet: no such file or folder"),
+    Case("no input where sources.yaml says", "try views.sql", "no such file or folder"),
+    Case("input of no source", "try views.sql --input vists=views.sql", "no such source: the query reads visits"),
+    Case("output of another kind", "try views.sql --input views.sql --output x.csv", "must end in .parquet"),
+    Case("output nowhere", "try views.sql --input visits.parquet --output x/y.parquet", "there is no folder x", make=records()),
+    Case("a lake that is a file", f"{RUN} --until-caught-up", "lake: Not a directory", make=file("lake")),
+    Case("a lake that cannot be made", "run views.sql --lake taken/lake", "Not a directory", make=file("taken")),
+    Case("a lake elsewhere", "run views.sql --lake ftp://host/lake", "like s3a://bucket/lake"),
+    Case("no lake there", "list --lake lake", "no lake at"),
+    Case("no such query in a lake", "show views --lake lake", "see: dpsql list --lake"),
+    Case("nothing to stop", "stop views --lake lake", "see: dpsql list --lake"),
+    Case("nothing to view", "view views --lake lake", "see: dpsql list --lake"),
+    Case("nothing to verify", "verify views --lake lake", "see: dpsql list --lake"),
+    Case("nothing to restore", "restore views --lake lake", "see: dpsql list --lake"),
+    Case("a name with a blank", f"{RUN} --name a/b", "letters, digits, _ and - only"),
+    # sources.yaml
+    Case(
+        "YAML that is not closed",
+        "explain views.sql",
+        "conf/sources.yaml:3:2: not valid YAML",
+        make=file("conf/sources.yaml", "sources:\n  a: [1, 2\nb: {"),
+    ),
+    Case("YAML with a tab", "explain views.sql", "sources.yaml:2:1: not valid YAML", make=file("conf/sources.yaml", "sources:\n\ta: 1\n")),
+    Case("typo in a setting", "explain views.sql", "did you mean `privacy_unit`?", make=sources("privacy_unit", "privacy_units")),
+    Case("no privacy unit", "explain views.sql", "a stream needs `privacy_unit`", make=sources("    privacy_unit: user_id\n", "")),
+    Case(
+        "csv without schema",
+        "explain views.sql",
+        "format csv needs `schema`",
+        make=file("conf/sources.yaml", "\n".join(line for line in SOURCES.replace("parquet", "csv").splitlines() if "schema" not in line)),
+    ),
+    # SQL
+    Case("an empty query", "explain views.sql", "The file holds no query", 4, make=file("views.sql")),
+    Case("typo in an option", "explain views.sql", "did you mean max_rows_contributed?", 4, make=sql("max_rows_c", "max_row_c")),
+    Case("an option that is missing", "explain views.sql", "epsilon", 4, make=sql("epsilon = 6, ", "")),
+    Case("an epsilon that promises nothing", "explain views.sql", "views.sql:2:", 4, make=sql("epsilon = 6", "epsilon = 600")),
+    Case("no such source", "explain views.sql", "did you mean visits?", 4, make=sql("FROM visits", "FROM visit")),
+    Case("no such column", "explain views.sql", "did you mean seconds?", 4, make=sql("SUM(seconds", "SUM(second")),
+    Case(
+        "a sum without bounds",
+        "explain views.sql",
+        "contribution_bounds_per_row",
+        4,
+        make=sql(", contribution_bounds_per_row => (0, 60)", ""),
+    ),
+    Case("no window", "explain views.sql", "window(", 4, make=sql("window(ts, '1 day'), ", "")),
+    Case("a query that is not UTF-8", "explain views.sql", "not UTF-8 (byte 4)", make=file("views.sql", b"-- \xe9")),
+    # records
+    Case(
+        "a missing column",
+        "try views.sql --input visits.parquet",
+        "column `seconds` of source `visits` is missing",
+        make=records(seconds=None),
+    ),
+    Case("a column of another type", "try views.sql --input visits.parquet", "`ts` has type STRING", make=records(ts=["x"])),
+    Case("a damaged file", "try views.sql --input visits.parquet", "not a readable Parquet file", make=file("visits.parquet", "PAR1")),
+    Case(
+        "times as pandas makes them",
+        "try views.sql --input visits.parquet",
+        "`ts` has a time in nanoseconds",
+        make=records(ts=pd.to_datetime(["2026-01-01"], utc=True)),
+    ),
+    # secret and ledger
+    Case(
+        "a secret that others can read",
+        "try views.sql --input visits.parquet --secret-file key",
+        "chmod 600 key",
+        make=lambda f: (records()(f), file("key", b"k" * 32, 0o644)(f)),
+    ),
+    Case(
+        "a secret of another kind",
+        "try views.sql --input visits.parquet --secret-file key",
+        "has 3 bytes, not 32",
+        make=lambda f: (records()(f), file("key", "abc")(f)),
+    ),
+    Case(
+        "a secret below a file",
+        "try views.sql --input visits.parquet --secret-file key/k",
+        "a file, not a folder",
+        make=lambda f: (records()(f), file("key")(f)),
+    ),
+    Case(
+        "a damaged ledger",
+        "try views.sql --input visits.parquet --secret-file k/key",
+        "put back the original file",
+        make=lambda f: (records()(f), file("k/key", b"k" * 32)(f), file("k/ledger/000001.json", "{")(f)),
+    ),
+    Case(
+        "a cap that is too small",
+        "try views.sql --input visits.parquet",
+        "would exceed the cap",
+        make=lambda f: (records()(f), file("conf/sources.yaml", SOURCES + "    cap: {epsilon: 1, delta: 1e-7, period: 1 day}\n")(f)),
+    ),
+    # tuning
+    Case(
+        "tuned on the stream itself",
+        "tune views.sql --sample conf/visits",
+        "this is the input of `visits` itself",
+        2,
+        make=file("conf/visits/a.parquet"),
+    ),
+    Case(
+        "no such aggregate",
+        "tune views.sql --sample visits.parquet --column view",
+        "the query's aggregates are views, total",
+        make=records(),
+    ),
+    # Spark
+    Case("no Java", f"{RUN}", "JAVA_HOME is /nowhere, which has no bin/java", environment={"JAVA_HOME": "/nowhere"}),
+    Case("no Java on the path", f"{RUN}", "Java is missing: install a JRE 17 or 21", environment={"PATH": "/nowhere", "JAVA_HOME": ""}),
+    Case(
+        "an old Java",
+        f"{RUN}",
+        "is Java 11, and Spark needs 17 or 21",
+        make=file("jre/bin/java", OLD_JAVA, 0o755),
+        environment={"JAVA_HOME": "jre"},
+    ),
+    Case("no Spark in SPARK_HOME", f"{RUN}", "where there is no Spark: unset it", environment={"SPARK_HOME": "/nowhere"}),
+    Case(
+        "an old Spark",
+        f"{RUN}",
+        "which is Spark 3.5.1; dpsql runs on",
+        make=file("old/jars/spark-core_2.12-3.5.1.jar"),
+        environment={"SPARK_HOME": "old"},
+    ),
+    Case("a master that is not there", f"{RUN} --master spark://127.0.0.1:1", "nobody answers there"),
+    Case("a master that is none", f"{RUN} --master loacl", "write it like local[2], spark://host:7077"),
+    Case("a properties file that is not there", f"{RUN} --properties-file spark.conf", "'spark.conf' does not exist"),
+    Case(
+        "a properties file of another kind",
+        f"{RUN} --properties-file spark.conf",
+        "spark.conf:1: not a setting",
+        make=file("spark.conf", "spark"),
+    ),
+]
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_a_mistake_is_one_message(case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "work"
+    (folder / "conf").mkdir(parents=True)
+    (folder / "conf" / "sources.yaml").write_text(SOURCES)
+    (folder / "views.sql").write_text(SQL)
+    case.make(folder)
+    monkeypatch.chdir(folder)
+    monkeypatch.delenv("SPARK_HOME", raising=False)
+    for name, value in case.environment.items():
+        monkeypatch.setenv(name, value)
+    before = files_of(folder)
+    result = CliRunner().invoke(main, case.words.split())
+    assert result.exit_code == 2, result.output
+    assert result.stdout == ""
+    assert case.says in result.stderr, result.stderr
+    assert "Traceback" not in result.stderr
+    assert len(result.stderr.rstrip().splitlines()) == case.lines, result.stderr
+    assert Ledger.beside(default_secret_path(os.environ)).lines() == (), "something was spent"
+    assert files_of(folder) == before, "something was made"
+
+
+def files_of(folder: Path) -> set[Path]:
+    return {path for path in folder.rglob("*") if stat.S_ISREG(path.lstat().st_mode)}
+
+
+def test_there_are_enough_and_each_says_something_else() -> None:
+    assert len(CASES) >= 30
+    assert len({(case.words, case.says) for case in CASES}) == len(CASES)
+
+
+@pytest.mark.jvm
+def test_a_port_in_use(tmp_path: Path) -> None:
+    """Spark says much of its own; the last line is ours."""
+    import subprocess
+    import sys
+
+    (tmp_path / "conf").mkdir()
+    (tmp_path / "conf" / "sources.yaml").write_text(SOURCES)
+    (tmp_path / "views.sql").write_text(SQL)
+    (tmp_path / "conf" / "visits").mkdir()
+    checkout = Path(__file__).resolve().parents[2]
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        (tmp_path / "spark.conf").write_text(f"spark.driver.port {taken.getsockname()[1]}\nspark.port.maxRetries 0\n")
+        words = ["-m", "jobs.cli", "run", "views.sql", "--lake", "lake", "--properties-file", "spark.conf"]
+        environment = os.environ | {"PYTHONPATH": str(checkout)}
+        done = subprocess.run([sys.executable, *words], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 2, done.stderr
+    assert done.stderr.splitlines()[-1].startswith("Spark cannot listen on the port or address that its settings name (sparkDriver)")
+    assert "Traceback" not in done.stderr and done.stdout == ""

@@ -1,0 +1,99 @@
+"""The wheel: everything that needs no jar works from it, in any folder; and the shell completes commands."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+ROOMS = ("dpsql", "udfs", "jobs")
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The unpacked wheel; built from a copy, because setuptools leaves its traces where it builds."""
+    source, out = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("wheel")
+    for room in ROOMS:
+        shutil.copytree(CHECKOUT / room, source / room, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(CHECKOUT / "conf", source / "conf")
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(CHECKOUT / name, source)
+    words = [
+        "-m",
+        "pip",
+        "--disable-pip-version-check",
+        "wheel",
+        "--quiet",
+        "--no-deps",
+        "--no-build-isolation",
+        "--wheel-dir",
+        str(out),
+        ".",
+    ]
+    subprocess.run([sys.executable, *words], cwd=source, check=True, capture_output=True)
+    with zipfile.ZipFile(next(out.glob("*.whl"))) as wheel:
+        wheel.extractall(out / "site")
+    return out / "site"
+
+
+def dp(installed: Path, folder: Path, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    where = os.environ | {"PYTHONPATH": str(installed)} | environment
+    code = "import sys; sys.argv[0] = 'dpsql'; from jobs.cli import main; main(prog_name='dpsql')"
+    return subprocess.run([sys.executable, "-P", "-c", code, *words], cwd=folder, env=where, capture_output=True, text=True, check=False)
+
+
+def test_every_module_and_the_types_are_in_it(installed: Path) -> None:
+    """Catches: a new package that pyproject.toml does not list."""
+    expected = {path.relative_to(CHECKOUT).as_posix() for room in ROOMS for path in (CHECKOUT / room).rglob("*.py")}
+    assert {path.relative_to(installed).as_posix() for path in installed.rglob("*.py")} == expected
+    assert all((installed / room / "py.typed").exists() for room in ROOMS)
+    assert {path.name for path in (installed / "dpsql" / "spark_conf").iterdir()} == {
+        "ivy.xml",
+        "ivysettings.xml",
+        "jars.sha256",
+        "log4j2.properties",
+        "spark-defaults.template",
+    }
+    assert {path.name for path in (installed / "dpsql" / "page").iterdir() if path.suffix != ".py"} == {"page.css", "page.js"}
+
+
+def test_commands_run_from_any_folder(installed: Path, tmp_path: Path) -> None:
+    for name in ("demo", "queries", "sources.yaml"):
+        source = CHECKOUT / "conf" / name
+        (shutil.copytree if source.is_dir() else shutil.copy)(source, tmp_path / name)
+    flags = ("queries/demo.sql", "--sources", "sources.yaml")
+    assert "What is promised" in dp(installed, tmp_path, "explain", *flags).stdout
+    tried = dp(installed, tmp_path, "try", *flags, "--until", "2015-09-13", DPSQL_SECRET_FILE=str(tmp_path / "keys" / "secret"))
+    assert "#en.wikipedia" in tried.stdout, tried.stderr
+    where = dp(installed, tmp_path, "explain", "none.sql").stderr
+    assert "none.sql" in where and "Traceback" not in where
+
+
+@pytest.mark.jvm
+def test_a_wheel_runs_spark(installed: Path, tmp_path: Path) -> None:
+    """Its own settings and pinned jars, from the cache of the user: here a link to the checkout's, so that nothing is fetched again."""
+    for name in ("demo", "queries", "sources.yaml"):
+        source = CHECKOUT / "conf" / name
+        (shutil.copytree if source.is_dir() else shutil.copy)(source, tmp_path / name)
+    (tmp_path / "cache" / "dpsql").mkdir(parents=True)
+    (tmp_path / "cache" / "dpsql" / "jars").symlink_to(CHECKOUT / ".jars")
+    own = {"XDG_CACHE_HOME": str(tmp_path / "cache"), "DPSQL_SECRET_FILE": str(tmp_path / "keys" / "secret"), "DPSQL_LAKE": "lake"}
+    quick = {"SPARK_SUBMIT_OPTS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
+    words = ("queries/demo.sql", "--sources", "sources.yaml", "--until-caught-up", "--until", "2015-09-13", "--master", "local[2]")
+    done = dp(installed, tmp_path, "run", *words, **own, **quick)
+    assert done.returncode == 0, done.stderr
+    assert "#en.wikipedia" in dp(installed, tmp_path, "show", "demo", **own).stdout
+    assert dp(installed, tmp_path, "view", "demo", **own).stdout == "wrote demo.html\n"
+    assert (tmp_path / "demo.html").stat().st_size > 100_000
+
+
+def test_the_shell_completes_commands(installed: Path, tmp_path: Path) -> None:
+    asked = {"_DPSQL_COMPLETE": "bash_complete", "COMP_WORDS": "dpsql tu", "COMP_CWORD": "1"}
+    assert dp(installed, tmp_path, **asked).stdout.split() == ["plain,tune"]
+    assert "complete" in dp(installed, tmp_path, _DPSQL_COMPLETE="zsh_source").stdout
