@@ -197,7 +197,8 @@ def verify(name: str, lake_folder: str, sources_file: Path, secret_file: Path | 
 @name_argument
 @lake_option
 @click.option("--wait", "wait_seconds", type=click.FloatRange(0), default=600, show_default=True, help="Seconds to wait for its end.")
-def stop(name: str, lake_folder: str, wait_seconds: float) -> None:
+@json_option
+def stop(name: str, lake_folder: str, wait_seconds: float, as_json: bool) -> None:
     """End a running job after its micro-batch; starting it again goes on from there.
 
     \b
@@ -210,7 +211,10 @@ def stop(name: str, lake_folder: str, wait_seconds: float) -> None:
     read_run(lake, name)
     if not ask_to_stop(Path(lake.private(name)), wait_seconds):
         raise DpsqlError(f"{name} is asked to stop and has not ended within {wait_seconds:g} seconds; it will after its micro-batch")
-    click.echo(f"{name} has stopped")
+    if as_json:
+        print_json({"name": name, "state": "stopped"})
+    else:
+        click.echo(f"{name} has stopped")
 
 
 def _comparison(comparison: dict[str, Any]) -> dict[str, Any]:
