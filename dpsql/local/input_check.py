@@ -1,4 +1,4 @@
-"""Do files fit their declaration? Asked before anything is spent: only columns and types are read, no record."""
+"""Can the local engine read what a query wants? Asked before anything is spent."""
 
 from __future__ import annotations
 
@@ -6,12 +6,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from dpsql.compiled import Query
-from dpsql.local.connection import connect
-from dpsql.local.inputs import InputReader, source_files
+from dpsql.local.inputs import source_files
+from dpsql.local.rows import RowReader
+
+NO_SALT = bytes(16)
+"""Nothing is hashed here."""
 
 
 def check_input(query: Query, inputs: Mapping[str, Sequence[Path]]) -> None:
-    """Look at the columns of every file that the query would read.
+    """Look at the columns of the stream's files, and at the expressions of the query; of the records none is read.
 
     Args:
         query: from `dpsql.compile`.
@@ -19,7 +22,6 @@ def check_input(query: Query, inputs: Mapping[str, Sequence[Path]]) -> None:
 
     Raises:
         DataError: a file is missing, is no Parquet file, or lacks a declared column or its type.
+        InputError: the query uses something that only Spark computes.
     """
-    connection = connect()
-    for name in (query.parsed.stream, *query.parsed.static_sources):
-        InputReader(connection, query.sources[name]).check(source_files(query.sources[name], inputs))
+    RowReader(query.plan, query.sources, NO_SALT, inputs).check(source_files(query.source, inputs))

@@ -46,11 +46,13 @@ class InputReader:
         for path in paths:
             yield from self._file(path)
 
-    def check(self, paths: Sequence[Path]) -> None:
-        """Do the files have the declared columns? (Text files have none of their own.) No record is read."""
+    def check(self, paths: Sequence[Path]) -> Table:
+        """The columns that the files will have, or what is wrong with them; no record is read (text files have no columns of their own)."""
+        table = Table(self._view, tuple((name.lower(), kind) for name, kind in self._declared or ()))
         for path in paths:
-            if path.is_file() and self._format(path) == "parquet":
-                self._fit(_parquet(path), str(path))
+            if self._format(path) == "parquet":
+                table = self._fit(_parquet(path), str(path))
+        return table
 
     def frame(self, frame: Any) -> Chunk:
         """A pandas DataFrame or an Arrow table."""

@@ -99,6 +99,16 @@ class RowReader:
         for chunk in self._reader.files(paths):
             yield from self.chunk(chunk)
 
+    def check(self, paths: Sequence[Path]) -> None:
+        """Can the files and the query be read here? No record of the stream is.
+
+        Raises:
+            DataError: a file is no Parquet file, or lacks a declared column or its type.
+            InputError: the query uses something that only Spark computes.
+        """
+        table = self._reader.check(paths)
+        self._select(read_from(self._plan.query.from_sql, {**self.tables, self._plan.query.stream: table}))
+
     def frame(self, frame: Any) -> pa.Table:
         """All rows of a pandas DataFrame or an Arrow table."""
         return pa.concat_tables([no_records(len(self._plan.arguments)), *self.chunk(self._reader.frame(frame))])

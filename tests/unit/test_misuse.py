@@ -58,7 +58,9 @@ class Case:
 
 
 def sql(old: str, new: str) -> Change:
-    return lambda folder: (folder / "views.sql").write_text(SQL.replace(old, new))
+    return lambda folder: (folder / "views.sql").write_text(
+        SQL.replace(old, new).replace(", page\n", ", path\n" if "path" in new else ", page\n")
+    )
 
 
 def sources(old: str, new: str) -> Change:
@@ -160,6 +162,12 @@ CASES = [
         "try views.sql --input visits.parquet",
         "`ts` has a time in nanoseconds",
         make=records(ts=pd.to_datetime(["2026-01-01"], utc=True)),
+    ),
+    Case(
+        "a function that only Spark has",
+        "try views.sql --input visits.parquet",
+        "`substring_index` runs on Spark only: use `dpsql run",
+        make=lambda f: (records()(f), sql("\n  page,", "\n  substring_index(page, '?', 1) AS path,")(f)),
     ),
     # secret and ledger
     Case(
