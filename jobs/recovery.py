@@ -11,7 +11,7 @@ from jobs.options import compiled_text, json_option, lake_option, name_argument,
 from jobs.terminal import print_json
 
 
-@click.command()
+@click.command(short_help="mend a stopped run that lost a piece")
 @name_argument
 @lake_option
 @click.option("--buckets", type=click.IntRange(1, 4096), help="Cut the state of users, and of keys, into so many parts.")
@@ -69,7 +69,7 @@ def restore(
         click.echo("nothing is lost: the run can go on as it is")
 
 
-@click.command()
+@click.command(short_help="name and keep the newest state of a run")
 @name_argument
 @click.argument("label", required=False)
 @lake_option

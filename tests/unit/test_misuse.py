@@ -100,7 +100,9 @@ CASES = [
     # paths
     Case("wrong path of a query", "explain view.sql", "'view.sql' does not exist"),
     Case("a folder as a query", "explain conf", "'conf' is a directory"),
-    Case("wrong path of sources", "explain views.sql --sources source.yaml", "source.yaml: no such file"),
+    Case(
+        "wrong path of sources", "explain views.sql --sources source.yaml", "source.yaml: no such file; name the right one with --sources"
+    ),
     Case("wrong path of input", "try views.sql --input visit.parquet", "visit.parquet: no such file or folder"),
     Case("no input where sources.yaml says", "try views.sql", "no such file or folder"),
     Case("input of no source", "try views.sql --input vists=views.sql", "no such source: the query reads visits"),
