@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
 
 from dpsql.compiled import Query
 from dpsql.local.inputs import source_files
@@ -11,6 +14,9 @@ from dpsql.local.rows import RowReader
 
 NO_SALT = bytes(16)
 """Nothing is hashed here."""
+
+FEW = 100
+"""Rows of a frame that tell its types."""
 
 
 def check_input(query: Query, inputs: Mapping[str, Sequence[Path]]) -> None:
@@ -25,3 +31,14 @@ def check_input(query: Query, inputs: Mapping[str, Sequence[Path]]) -> None:
         InputError: the query uses something that only Spark computes.
     """
     RowReader(query.plan, query.sources, NO_SALT, inputs).check(source_files(query.source, inputs))
+
+
+def check_frame(query: Query, frame: Any) -> None:
+    """The same for a frame: the types of its columns, told by its first rows.
+
+    Raises:
+        DataError: it is no frame, or lacks a declared column or its type.
+        InputError: the query uses something that only Spark computes.
+    """
+    few = frame.slice(0, FEW) if isinstance(frame, pa.Table) else frame.head(FEW) if hasattr(frame, "head") else frame
+    RowReader(query.plan, query.sources, NO_SALT, {}).check_frame(few)

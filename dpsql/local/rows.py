@@ -106,7 +106,13 @@ class RowReader:
             DataError: a file is no Parquet file, or lacks a declared column or its type.
             InputError: the query uses something that only Spark computes.
         """
-        table = self._reader.check(paths)
+        self._understand(self._reader.check(paths))
+
+    def check_frame(self, frame: Any) -> None:
+        """The same for the first rows of a frame; raises as `check`."""
+        self._understand(self._reader.frame(frame).table)
+
+    def _understand(self, table: Table) -> None:
         self._select(read_from(self._plan.query.from_sql, {**self.tables, self._plan.query.stream: table}))
 
     def frame(self, frame: Any) -> pa.Table:
