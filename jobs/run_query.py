@@ -165,7 +165,8 @@ def spark_properties(properties_file: Path | None, s3: bool = False) -> dict[str
 def _session(master: str | None, properties: Mapping[str, str]) -> Any:
     from dpsql.streaming.session import session
 
-    note("starting Spark ...")
+    if master is not None:  # else spark-submit has started it
+        note("starting Spark ...")
     return session(master, properties)
 
 
