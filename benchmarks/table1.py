@@ -192,8 +192,8 @@ def table(results: dict[str, dict[str, Any]]) -> list[str]:
         out += [
             f"**T = {triggers}**",
             "",
-            "| | keys | l_inf | l_1 | l_2 | wall s | CPU s | peak GiB |",
-            "|---|---|---|---|---|---|---|---|",
+            "| | keys | l_inf | l_1 | l_2 | wall s | load | CPU s | peak GiB |",
+            "|---|---|---|---|---|---|---|---|---|",
         ]
         out += [f"| {label} | {cells} | | | | |" for label, cells in PAPER.get(triggers, ())]
         for result in results.values():

@@ -37,6 +37,9 @@ if TYPE_CHECKING:
     import pandas as pd
 
 SCHEMA_VERSION = 1
+NEXT = ".{name}.next"
+"""Beside the private folder of a run: that of the new run which is about to take its place."""
+
 LIVE_FILE = "live.json"
 """There once a run has been started live."""
 
@@ -126,6 +129,8 @@ def open_run(lake: Lake, name: str, query: CompiledQuery, secret: Secret, ledger
     """
     folder = _prepare(lake, name)
     if not (folder / RUN_FILE).exists():
+        if (folder.parent / NEXT.format(name=name) / RUN_FILE).exists():
+            raise LakeError(f"a new run of {name!r} was begun and broken off; finish it: dpsql restore {name} --lake {lake.root} --new-run")
         _refuse_orphans(lake, name, folder)
         run = new_run(lake, name, query, secret, ledger, source)
         try:
@@ -188,9 +193,21 @@ def record_run(lake: Lake, run: Run, query: CompiledQuery, ledger: Ledger, sourc
     if not known[0]:
         ledger.append(line_of(query.plan, source, run.run_id, "run"), None)
     if not known[1]:
-        rows = read_histogram(lake, run.name)["trigger_time"].cast(pa.timestamp("us", "UTC")).cast(pa.int64())
-        ledger.register.add(Entry(run.run_id, lake.private(run.name), pc.max(rows).as_py()))
+        ledger.register.add(Entry(run.run_id, lake.private(run.name), _published_until(lake, run)))
     return known != (True, True)
+
+
+def _published_until(lake: Lake, run: Run) -> int | None:
+    """Up to when a run may have published: its newest row, and its newest tick, of which there may be no row."""
+    from deltalake import DeltaTable
+
+    rows = read_histogram(lake, run.name)
+    if run.first_window_us is not None:  # earlier windows are another run's
+        rows = rows.filter(pc.greater_equal(rows["window_start"].cast(pa.timestamp("us", "UTC")).cast(pa.int64()), run.first_window_us))
+    newest = pc.max(rows["trigger_time"].cast(pa.timestamp("us", "UTC")).cast(pa.int64())).as_py()
+    contributions = str(place(lake.private(run.name)) / "contributions")
+    ticked = DeltaTable(contributions).transaction_version(f"{run.run_id}/closed_us") if DeltaTable.is_deltatable(contributions) else None
+    return max((time for time in (newest, ticked) if time is not None), default=None)
 
 
 def read_run(lake: Lake, name: str) -> Run:

@@ -62,6 +62,16 @@ def _has_ties(packed: Word, used: int, row: Word, index_bits: int) -> bool:
     return bool((words[1:] == words[:-1]).any())
 
 
+def is_sorted(columns: Sequence[npt.NDArray[Any]], distinct: bool = False) -> bool:
+    """True if the rows ascend, compared column by column; distinct: if no row is there twice, too."""
+    equal = np.ones(max(len(columns[0]) - 1, 0), bool)
+    smaller = ~equal
+    for column in columns:
+        smaller |= equal & (column[:-1] < column[1:])
+        equal &= column[:-1] == column[1:]
+    return bool((smaller if distinct else smaller | equal).all())
+
+
 def run_starts(*columns: npt.NDArray[np.generic]) -> Bool:
     """True where a row of *sorted* columns differs from the row before (the first row is always True)."""
     size = len(columns[0])

@@ -9,10 +9,13 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from udfs.columns import Int, find, insert, match, places, run_starts, run_sums, sort_order
+from udfs.columns import Int, find, insert, is_sorted, match, places, run_starts, run_sums, sort_order
 from udfs.grid import NO_CLOCK, Grid
 
 CLOSED = b"closed_us"
+ORDER = {"groups": ("window", "key"), "pending": ("window", "trigger", "key"), "seen": ("window", "key", "user")}
+"""Groups and seen users are searched, so they must be sorted so; pending increments may come in any order."""
+
 INTS = ("first", "step", "paths_step", "weight", "users", "selected_at", "round", "wake")
 
 
@@ -55,6 +58,17 @@ class ReleaseState:
     def closed_us(self) -> int:
         """The time up to which the grid is closed."""
         return int((self.groups.schema.metadata or {}).get(CLOSED, NO_CLOCK))
+
+    def check(self) -> None:
+        """Refuse state that is not sorted, or has a group twice: the steps would not find a group and make it anew, with the same noise.
+
+        Raises:
+            ValueError: says which table.
+        """
+        if not is_sorted([self.groups.column(name).to_numpy() for name in ORDER["groups"]], distinct=True):
+            raise ValueError("the groups of the state are not sorted")
+        if not is_sorted([self.seen.column(name).to_numpy() for name in ORDER["seen"]]):
+            raise ValueError("the users of the state's rounds are not sorted")
 
     def tables(self) -> dict[str, pa.Table]:
         """By name, as they are stored."""

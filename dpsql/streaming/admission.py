@@ -18,6 +18,7 @@ from dpsql.streaming.clocks import Clocks, hand_over, handed_over
 from dpsql.streaming.contributions import Contributions
 from dpsql.streaming.manifest import Manifest
 from dpsql.streaming.wire import ROW, STATE, StateFile, file_row, read_file_rows, to_arrow, to_pandas, without_values
+from udfs import user_state
 from udfs.bucket_state import BucketFiles
 from udfs.contribution_bounding import BoundingParameters, Clock, admit
 
@@ -64,6 +65,8 @@ class AdmissionStep:
         records = _with_drop(to_arrow(frames, record_columns(self.arguments)))
         sequence = self.pointers.get(bucket, 0) if sequence is None else sequence
         before = self.files.load(bucket, sequence)["users"] if sequence else None
+        if before is not None:
+            user_state.check(before)
         done = admit(before, records, clock, self.parameters)
         size = 0
         if done.state.num_rows if before is None else not done.state.equals(before):

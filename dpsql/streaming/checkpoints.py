@@ -120,7 +120,9 @@ def _log_entries(folder: Place) -> list[dict[str, Any]]:
     compact = max((int(n.removesuffix(".compact")) for n in names if n.endswith(".compact")), default=-1)
     newer = sorted(int(n) for n in names if n.isdigit() and int(n) > compact)
     paths = ([folder / f"{compact}.compact"] if compact >= 0 else []) + [folder / str(n) for n in newer]
-    return [json.loads(line) for path in paths for line in path.read_text().splitlines()[1:] if line]
+    entries = (json.loads(line) for path in paths for line in path.read_text().splitlines()[1:] if line)
+    # A Kafka source keeps its first offsets there.
+    return [entry for entry in entries if "batchId" in entry]
 
 
 def _children(folder: Place) -> list[Place]:

@@ -14,8 +14,8 @@ from pyspark.sql import SparkSession
 from dpsql import public_groups
 from dpsql.compiled import Query
 from dpsql.config import Source
-from dpsql.errors import DpsqlError, InputError
-from dpsql.lake import LIVE_FILE, Lake, Run
+from dpsql.errors import DpsqlError, InputError, LakeError
+from dpsql.lake import LIVE_FILE, RUN_FILE, Lake, Run, read_run
 from dpsql.ledger import Ledger
 from dpsql.operators import bounding_parameters, release_parameters
 from dpsql.places import ObjectPath, place
@@ -99,6 +99,8 @@ def run(
     query = replace(query, sources=located(spark, query.sources, (query.parsed.stream, *query.parsed.static_sources)))
     folder = place(lake.private(run.name))
     with exclusive(folder), stop_requests(folder, stop), stop_on_signals(stop):
+        if (folder / RUN_FILE).exists() and read_run(lake, run.name).run_id != run.run_id:
+            raise LakeError(f"{run.name!r} became a new run while this one was starting; start again")
         job = Job(spark, query, run, lake, secret, buckets, progress, stop, ledger)
         return job.catch_up(until_us) if until_caught_up else follow_for_ever(job, live or LiveOptions())
 

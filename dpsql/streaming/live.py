@@ -101,12 +101,17 @@ class Ticker:
 
     def __init__(self, contributions: Contributions, checkpoint: Checkpoint, max_ahead_us: int, interval_us: int) -> None:
         self.checkpoint, self.lock = checkpoint, threading.Lock()
-        self.closed_us = contributions.closed_us
-        self.version = -1
+        self.newest = (contributions.closed_us, -1)
+        """The time of the newest tick, and the version of `contributions` with it; both at once, for whoever does not hold the lock."""
         self._contributions, self._max_ahead_us, self._interval_us = contributions, max_ahead_us, interval_us
         self._idle_from_us: int | None = None
         newest = checkpoint.newest_commit
         self._newest = -1 if newest is None else newest
+
+    @property
+    def closed_us(self) -> int:
+        """The time of the newest tick."""
+        return self.newest[0]
 
     def begin(self, now_us: int) -> None:
         """The backlog is read: from now on time passes."""
@@ -153,8 +158,7 @@ class Ticker:
     def tick(self, now_us: int) -> None:
         """Close the grid up to a time, if that closes a grid point; the lock is held."""
         if self._contributions.crossed(self.closed_us, now_us):
-            self.version = self._contributions.tick_by_clock(self._newest, now_us, self._latest(now_us))
-            self.closed_us = now_us
+            self.newest = (now_us, self._contributions.tick_by_clock(self._newest, now_us, self._latest(now_us)))
 
     def _latest(self, now_us: int) -> int:
         return min(max(now_us, self.closed_us) + self._max_ahead_us, LATEST_US)
@@ -184,9 +188,11 @@ def _follow(job: Job, following: Following, ticker: Ticker, retention: Retention
     while not job.stop.wait(POLL_SECONDS):
         following.check()
         ticker.nothing_came(following.idle_since_us)
-        if (closed_us := ticker.closed_us) > released_us:
+        closed_us, version = ticker.newest
+        if closed_us > released_us:
             if not job.release():
                 return
             released_us = closed_us
             with ticker.lock:
-                retention.sweep(closed_us, ticker.version)
+                # Not the version of now: where every micro-batch ticks, query 2 would never have read so far.
+                retention.sweep(closed_us, version)

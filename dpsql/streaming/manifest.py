@@ -7,10 +7,11 @@ whose user counts are not in any listed state.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable
@@ -97,6 +98,21 @@ class Manifest:
         wanted = wanted if batch is None else wanted & (pc.field("batch") == batch)
         table = DeltaTable(self.path).to_pyarrow_dataset().to_table(["batch", "detail"], filter=wanted)
         return {row["batch"]: json.loads(row["detail"]) for row in table.to_pylist()}
+
+    def history(self) -> Iterator[tuple[int, dict[str, Any], dict[int, int]]]:
+        """(batch, its `detail`, bucket -> version of its state after it) of every micro-batch listed, newest first; the table is read once."""
+        if self.newest_batch is None:
+            return
+        table = DeltaTable(self.path).to_pyarrow_dataset().to_table(["batch", "bucket", "sequence", "detail"], filter=self._mine)
+        batch, bucket, sequence = (table[name].to_numpy() for name in ("batch", "bucket", "sequence"))
+        whole = np.flatnonzero(bucket == BATCH_ROW)
+        order = np.lexsort((sequence, bucket))
+        order = order[bucket[order] != BATCH_ROW]
+        for row in whole[np.argsort(batch[whole])][::-1]:
+            upto = order[batch[order] <= batch[row]]
+            last = upto[np.append(bucket[upto[1:]] != bucket[upto[:-1]], True)] if len(upto) else upto
+            pointers = dict(zip(bucket[last].tolist(), sequence[last].tolist(), strict=True))
+            yield int(batch[row]), json.loads(table["detail"][int(row)].as_py()), pointers
 
     @property
     def _mine(self) -> pc.Expression:

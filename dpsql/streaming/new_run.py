@@ -19,7 +19,7 @@ from deltalake.exceptions import DeltaError
 
 from dpsql.compiled import Query
 from dpsql.errors import LakeError
-from dpsql.lake import RUN_FILE, SCHEMA_VERSION, Lake, Run, new_run, read_run
+from dpsql.lake import NEXT, RUN_FILE, SCHEMA_VERSION, Lake, Run, new_run, read_run
 from dpsql.ledger import Ledger
 from dpsql.new_file import create_file
 from dpsql.operators import grid
@@ -76,9 +76,12 @@ def _exchange(folder: Path, prepared: Path, old: Run, run: Run) -> None:
 def finish_new_run(lake: Lake, name: str) -> Run | None:
     """Finish what was broken off after the old run's folder had been moved away; None if nothing was."""
     folder = _on_disk(lake, name)
-    if folder.exists() or not (_prepared(folder) / RUN_FILE).exists():
+    if (folder / RUN_FILE).exists() or not (_prepared(folder) / RUN_FILE).exists():
         return None
-    _prepared(folder).rename(folder)
+    try:
+        _prepared(folder).rename(folder)
+    except OSError as problem:
+        raise LakeError(f"{folder}: {problem.strerror}") from None
     return read_run(lake, name)
 
 
@@ -121,7 +124,7 @@ def _on_disk(lake: Lake, name: str) -> Path:
 
 def _prepared(folder: Path) -> Path:
     """Where the private folder of the new run is made."""
-    return folder.with_name(f".{folder.name}.next")
+    return folder.with_name(NEXT.format(name=folder.name))
 
 
 def _published(histogram: str) -> list[int]:

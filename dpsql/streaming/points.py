@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,7 +36,21 @@ class Point:
     @property
     def position(self) -> str | None:
         """Where the source stands, as Spark's offset (JSON); None at the very beginning."""
-        return next((line for line in self.detail.get("offsets", []) if _is_position(line)), None)
+        return next(iter(self.detail.get("offsets", [])), None)
+
+    @property
+    def resumable(self) -> bool:
+        """Whether a new query can go on from here: after files, at Kafka offsets, or between two commits of a Delta table."""
+        if self.position is None:
+            return True
+        try:
+            offset = json.loads(self.position)
+        except ValueError:
+            return False
+        if not isinstance(offset, dict):
+            return False
+        kafka = bool(offset) and all(isinstance(partitions, dict) for partitions in offset.values())
+        return "logOffset" in offset or kafka or ("reservoirVersion" in offset and self.version is not None)
 
     @property
     def version(self) -> int | None:
@@ -89,27 +104,32 @@ class Tables:
         """The time of the newest tick."""
         return delta_log.mark(self.contributions, closed_mark(self.run_id))
 
-    def points(self, operator: str) -> list[Point]:
+    def standing(self) -> tuple[int, ...]:
+        """Versions of the three tables: unequal if a job has written to one of them in between."""
+        return tuple(DeltaTable(path).version() for path in (str(self.folder / "files"), self.contributions, self.histogram))
+
+    def points(self, operator: str) -> Iterator[Point]:
         """Every listed micro-batch whose rows are there and whose files can be read, newest first."""
-        manifest, mark = self.manifest(operator), self.rows_mark(operator)
-        details = manifest.batches()
-        found = []
-        for batch in sorted(details, reverse=True):
-            arrived = not details[batch].get("rows") or batch <= mark or batch < self.engine.parts[operator].first
-            point = Point(batch, manifest.pointers(batch), details[batch])
+        mark = self.rows_mark(operator)
+        for batch, detail, pointers in self.manifest(operator).history():
+            arrived = not detail.get("rows") or batch <= mark or batch < self.engine.parts[operator].first
+            point = Point(batch, pointers, detail)
             if arrived and self._readable(operator, point):
-                found.append(point)
-        return found
+                yield point
 
     def newest_number(self, operator: str) -> int:
         """The largest number that any micro-batch of an operator may have had, in any generation."""
-        numbers = [NOTHING, self.ticked if operator == admission.OPERATOR else NOTHING]
+        return max(NOTHING, self.ticked if operator == admission.OPERATOR else NOTHING, *self.numbers(operator))
+
+    def numbers(self, operator: str) -> set[int]:
+        """The micro-batches of an operator that left a trace, in any generation."""
+        numbers: list[int] = []
         for generation in range(1, self.engine.generation(operator) + 1):
             numbers += self.manifest(operator, generation).batches()
             path = self.contributions if operator == admission.OPERATOR else self.histogram
             mark = delta_log.mark(path, rows_mark(self.run_id, operator, generation))
             numbers += [] if mark is None else [mark]
-        return max(numbers)
+        return {NOTHING, *numbers}
 
     def deletions(self) -> list[int]:
         """Versions of contributions that deleted rows of windows long closed."""
@@ -156,12 +176,3 @@ def open_tables(lake: Lake, name: str) -> Tables | None:
     run, folder = read_run(lake, name), place(lake.private(name))
     engine = read_engine(folder)
     return None if engine is None else Tables(folder, lake.histogram(name), run.run_id, engine)
-
-
-def _is_position(line: str) -> bool:
-    """Not the offset of the clock that a live run reads beside its source."""
-    try:
-        offset = json.loads(line)
-    except ValueError:
-        return False
-    return isinstance(offset, dict) and set(offset) != {"offset", "timestamp"}

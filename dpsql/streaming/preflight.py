@@ -6,11 +6,13 @@ and the state files of the real run are overwritten in the meantime. So everythi
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from urllib.parse import unquote, urlparse
 
 import pyarrow as pa
+from deltalake import DeltaTable
 
 from dpsql.errors import LakeError
 from dpsql.places import Place
@@ -67,9 +69,15 @@ def check(
     for name, path in tables.items():
         if started_queries(engine.folder) and not delta_log.exists(str(path)):
             raise LakeError(f"the table {name} at {path} is lost, but the run has been started before; {unrepairable(engine.folder)}")
+    if "contributions" in tables and (problem := lost_contributions(engine, str(tables["contributions"]))):
+        raise LakeError(f"{problem}; {unrepairable(engine.folder)}")
     for operator in OPERATORS:
         problem = lost_checkpoint(engine, operator, marks[operator]) or lost_listing(engine, operator, marks[operator], manifests[operator])
-        problem = problem or lost_state(engine, operator, manifests[operator])
+        problem = (
+            problem
+            or lost_rows(engine, operator, marks[operator], manifests[operator])
+            or lost_state(engine, operator, manifests[operator])
+        )
         if problem:
             raise LakeError(f"{problem}; {repairable(engine.folder)}")
 
@@ -104,6 +112,31 @@ def lost_listing(engine: Engine, operator: str, marks: Sequence[int | None], man
         newer = [bucket for bucket in range(files.buckets) if files.newest(bucket) > pointers.get(bucket, 0)]
         if newer:
             return f"the manifest {manifest.path} has lost the newest state of {len(newer)} buckets of the {operator} query"
+    return None
+
+
+def lost_rows(engine: Engine, operator: str, marks: Sequence[int | None], manifest: Manifest) -> str | None:
+    """The table of an operator's rows lacks those of a micro-batch that Spark has finished."""
+    done, first = engine.checkpoint(operator).newest_commit, engine.parts[operator].first
+    stored = max((mark for mark in marks[1:] if mark is not None), default=-1)
+    for batch, detail, _ in manifest.history():
+        if batch <= max(stored, first - 1):
+            return None
+        if done is not None and batch <= done and detail.get("rows"):
+            return f"the table of the {operator} query's rows has lost those of micro-batch {batch}"
+    return None
+
+
+def lost_contributions(engine: Engine, path: str) -> str | None:
+    """Query 2 has read further than `contributions` goes."""
+    checkpoint = engine.checkpoint("release")
+    planned = checkpoint.newest_batch
+    if planned is None or not delta_log.exists(path):
+        return None
+    offsets = checkpoint.position(planned)["offsets"]
+    newest = DeltaTable(path).version()
+    if offsets and int(json.loads(offsets[0])["reservoirVersion"]) > newest + 1:
+        return f"the table contributions at {path} has lost versions after {newest} that were read already"
     return None
 
 

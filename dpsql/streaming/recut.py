@@ -8,10 +8,14 @@ import numpy as np
 import pyarrow as pa
 
 from udfs.group_state import CLOSED
+from udfs.group_state import ORDER as ORDER_OF_GROUPS
 from udfs.user_state import COLUMNS
 
 Tables = dict[str, pa.Table]
 """The tables of one bucket, by name."""
+
+ORDER = {"users": tuple(COLUMNS[:4]), **ORDER_OF_GROUPS}
+"""What the tables are sorted by: the steps search them."""
 
 BUCKET_OF = {"users": "user", "groups": "key", "pending": "key", "seen": "key"}
 """The id that decides in which bucket a row is."""
@@ -27,8 +31,7 @@ def recut(state: Mapping[int, Tables], buckets: int) -> dict[int, Tables]:
     if not state:
         return {}
     whole = {name: _one([tables[name] for tables in state.values()]) for name in next(iter(state.values()))}
-    if "users" in whole:
-        whole["users"] = whole["users"].sort_by([(name, "ascending") for name in COLUMNS[:4]])
+    whole = {name: table.sort_by([(column, "ascending") for column in ORDER[name]]) for name, table in whole.items()}
     out: dict[int, Tables] = {}
     for bucket in range(buckets):
         mine = {name: _rows(table, BUCKET_OF[name], bucket, buckets) for name, table in whole.items()}

@@ -70,6 +70,8 @@ class ReleaseStep:
         ticks = [Tick(*pair) for pair in zip(told["batch"].to_pylist(), told["closed_us"].to_pylist(), strict=True)]
         sequence = self.pointers.get(bucket, 0) if sequence is None else sequence
         before = ReleaseState(**self.files.load(bucket, sequence)) if sequence else None
+        if before is not None:
+            before.check()
         done = release(before, rows.combine_chunks(), ticks, self.parameters.for_bucket(bucket, self.files.buckets), self.noise_key)
         size = 0
         if before is None or not _same(before, done.state):

@@ -15,7 +15,7 @@ from typing import Any
 from deltalake import DeltaTable
 
 from dpsql.errors import LakeError
-from dpsql.lake import Lake
+from dpsql.lake import Lake, read_run
 from dpsql.places import place
 from dpsql.running import exclusive
 from dpsql.streaming import admission, delta_log, preflight, release
@@ -57,10 +57,11 @@ def restore(lake: Lake, name: str, buckets: tuple[int, int] | None = None, savep
     Raises:
         LakeError: the run has never been started, or going on would run query 1 again over released triggers: then nothing was changed.
     """
-    tables = open_tables(lake, name)
-    if tables is None:
-        raise LakeError(f"query {name!r} has not been started yet: there is nothing to restore")
-    with exclusive(tables.folder):
+    read_run(lake, name)
+    with exclusive(place(lake.private(name))):
+        tables = open_tables(lake, name)
+        if tables is None:
+            raise LakeError(f"query {name!r} has not been started yet: there is nothing to restore")
         return _restore_stopped(tables, buckets, savepoint)
 
 
@@ -68,6 +69,8 @@ def _restore_stopped(tables: Tables, buckets: tuple[int, int] | None, savepoint:
     for part, path in {"contributions": tables.contributions, "files": str(tables.folder / "files"), "histogram": tables.histogram}.items():
         if not delta_log.exists(path):
             raise LakeError(f"the table {part} at {path} is lost: no restore can make it anew; {preflight.unrepairable(tables.folder)}")
+    if problem := preflight.lost_contributions(tables.engine, tables.contributions):
+        raise LakeError(f"{problem}: no restore can make it anew; {preflight.unrepairable(tables.folder)}")
     saved = None if savepoint is None else read_savepoint(tables.folder, savepoint)
     listed = tuple(operator for operator in OPERATORS if _list_again(tables, operator))
     wanted = set(OPERATORS) if saved or (buckets and buckets != tables.engine.buckets) else {o for o in OPERATORS if _damaged(tables, o)}
@@ -80,11 +83,8 @@ def _restore(tables: Tables, wanted: set[str], buckets: tuple[int, int], saved: 
     engine, points, void, replay_from = tables.engine, {}, tables.engine.void, None
     if admission.OPERATOR in wanted:
         point = saved.points[admission.OPERATOR] if saved else _admission_point(tables)
-        if saved and (saved.ticked, saved.closed_us) != (tables.ticked, tables.closed_us):
-            raise LakeError(
-                f"savepoint {saved.label!r} is older than the last published trigger: going back would publish triggers twice. "
-                f"Leave --to away to go on from the newest state, or begin a new run: {preflight.command(tables.folder)} --new-run"
-            )
+        if saved:
+            _check_savepoint(tables, saved)
         newest = tables.newest_number(admission.OPERATOR)
         if newest > point.batch:
             void = (*void, (point.batch + 1, newest))
@@ -94,7 +94,13 @@ def _restore(tables: Tables, wanted: set[str], buckets: tuple[int, int], saved: 
             wanted = wanted | {release.OPERATOR}
         points[admission.OPERATOR] = point
     if release.OPERATOR in wanted:
-        points[release.OPERATOR] = saved.points[release.OPERATOR] if saved else _release_point(tables, replay_from)
+        points[release.OPERATOR] = _saved_release_point(tables, saved, replay_from) if saved else _release_point(tables, replay_from)
+    for operator, point in points.items():
+        if not point.resumable:
+            raise LakeError(
+                f"the {operator} query cannot go on after micro-batch {point.batch}: its source cannot be entered there. "
+                f"{preflight.unrepairable(tables.folder)}"
+            )
     parts = {operator: _rebuild(tables, operator, point, buckets, saved) for operator, point in points.items()}
     if admission.OPERATOR in parts:
         point = points[admission.OPERATOR]
@@ -107,11 +113,31 @@ def _restore(tables: Tables, wanted: set[str], buckets: tuple[int, int], saved: 
     return Restored(listed, {operator: point.batch for operator, point in points.items()}, buckets)
 
 
+def _check_savepoint(tables: Tables, saved: Savepoint) -> None:
+    """Refuse a savepoint after which a trigger was released, or whose micro-batches were read again under other numbers."""
+    again = [batch for batch in tables.numbers(admission.OPERATOR) if batch > saved.points[admission.OPERATOR].batch]
+    if (saved.ticked, saved.closed_us) != (tables.ticked, tables.closed_us) or any(batch <= tables.ticked for batch in again):
+        raise LakeError(
+            f"savepoint {saved.label!r} is older than the last published trigger: going back would publish triggers twice. "
+            f"Leave --to away to go on from the newest state, or begin a new run: {preflight.command(tables.folder)} --new-run"
+        )
+    if saved.void != tables.engine.void:
+        raise LakeError(f"savepoint {saved.label!r} was taken before the run was restored to an earlier state: leave --to away")
+
+
+def _saved_release_point(tables: Tables, saved: Savepoint, before: int | None) -> Point:
+    point = saved.points[release.OPERATOR]
+    deleted = point.version is not None and any(version >= point.version for version in tables.deletions())
+    if deleted or (before is not None and (point.version is None or point.version > before + 1)):
+        raise LakeError(f"savepoint {saved.label!r}: query 2 cannot go on from there any more; leave --to away")
+    return point
+
+
 def _damaged(tables: Tables, operator: str) -> bool:
     engine, manifest = tables.engine, tables.manifest(operator)
     marks = [manifest.newest_batch, _or_none(tables.rows_mark(operator))]
     lost = preflight.lost_checkpoint(engine, operator, marks) or preflight.lost_listing(engine, operator, marks, manifest)
-    return bool(lost or preflight.lost_state(engine, operator, manifest))
+    return bool(lost or preflight.lost_rows(engine, operator, marks, manifest) or preflight.lost_state(engine, operator, manifest))
 
 
 def _or_none(batch: int) -> int | None:
@@ -155,7 +181,7 @@ def _admission_point(tables: Tables) -> Point:
     listed, rows = tables.manifest(admission.OPERATOR).batches(), tables.rows_mark(admission.OPERATOR)
     for point in tables.points(admission.OPERATOR):
         again = [batch for batch in (*listed, rows) if batch > point.batch]
-        if all(batch > tables.ticked for batch in again) and _can_go_on(point):
+        if all(batch > tables.ticked for batch in again) and point.resumable:
             return point
     if tables.ticked == NOTHING and tables.engine.generation(admission.OPERATOR) == 1:
         return Point(NOTHING, {}, {})
@@ -163,11 +189,6 @@ def _admission_point(tables: Tables) -> Point:
         "the state of query 1 is lost beyond repair: going back further would read records of published triggers again. "
         f"{preflight.unrepairable(tables.folder)}"
     )
-
-
-def _can_go_on(point: Point) -> bool:
-    """A Delta source cannot be entered in the middle of a commit."""
-    return point.position is None or "reservoirVersion" not in point.position or point.version is not None
 
 
 def _rows_after(tables: Tables, point: Point) -> int:

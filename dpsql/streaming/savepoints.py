@@ -25,12 +25,13 @@ from dpsql.new_file import create_file
 from dpsql.places import Place
 from dpsql.streaming.catch_up import read_json
 from dpsql.streaming.engine import OPERATORS
-from dpsql.streaming.points import NOTHING, Point, open_tables
+from dpsql.streaming.points import NOTHING, Point, Tables, open_tables
 from dpsql.streaming.preflight import TABLES, state_files
 from udfs.bucket_state import read_table
 
 FOLDER = "savepoints"
 VERSION = 1
+ATTEMPTS = 20
 
 
 @dataclass(frozen=True)
@@ -53,6 +54,7 @@ class Savepoint:
     points: dict[str, Point]
     ticked: int
     closed_us: int | None
+    void: tuple[tuple[int, int], ...]
 
     def load(self, operator: str) -> dict[int, dict[str, pa.Table]]:
         """Bucket -> its tables.
@@ -84,8 +86,7 @@ def take_savepoint(lake: Lake, name: str, label: str | None = None) -> Savepoint
         raise LakeError(f"savepoint {label!r}: use 1 to 100 letters, digits, _ and - only, like before_upgrade")
     if tables is None:
         raise LakeError(f"query {name!r} has not been started yet: there is nothing to save")
-    found = {operator: tables.points(operator) for operator in OPERATORS}
-    points = {operator: listed[0] if listed else Point(NOTHING, {}, {}) for operator, listed in found.items()}
+    points = _settled_points(tables)
     if not any(point.pointers for point in points.values()):
         raise LakeError(f"query {name!r} has no state yet: there is nothing to save")
     folder = _on_disk(tables.folder) / FOLDER / label
@@ -98,6 +99,7 @@ def take_savepoint(lake: Lake, name: str, label: str | None = None) -> Savepoint
         "points": {o: {"batch": point.batch, "pointers": point.pointers, "detail": point.detail} for o, point in points.items()},
         "ticked": tables.ticked,
         "closed_us": tables.closed_us,
+        "void": [list(span) for span in engine.void],
         "state": state,
     }
     try:
@@ -112,6 +114,20 @@ def take_savepoint(lake: Lake, name: str, label: str | None = None) -> Savepoint
         shutil.rmtree(folder, ignore_errors=True)
         raise LakeError(f"savepoint {folder}: {problem.strerror}") from None
     return read_savepoint(tables.folder, label)
+
+
+def _settled_points(tables: Tables) -> dict[str, Point]:
+    """The newest points of both operators; of a running job those between which it has not moved on.
+
+    Raises:
+        LakeError: it does not stand still for long enough.
+    """
+    for _ in range(ATTEMPTS):
+        before = tables.standing()
+        points = {operator: next(tables.points(operator), Point(NOTHING, {}, {})) for operator in OPERATORS}
+        if tables.standing() == before:
+            return points
+    raise LakeError(f"{tables.folder.name!r} is running, and writes all the time: stop it first with `dpsql stop`")
 
 
 def read_savepoint(private: Place, label: str) -> Savepoint:
@@ -129,7 +145,10 @@ def read_savepoint(private: Place, label: str) -> Savepoint:
     try:
         points = {operator: _point(given["points"][operator]) for operator in OPERATORS}
         users, keys = given["buckets"]
-        return Savepoint(private / FOLDER / label, label, given["created"], (users, keys), points, given["ticked"], given["closed_us"])
+        void = tuple((int(first), int(last)) for first, last in given["void"])
+        return Savepoint(
+            private / FOLDER / label, label, given["created"], (users, keys), points, given["ticked"], given["closed_us"], void
+        )
     except (KeyError, TypeError, ValueError, AttributeError):
         raise LakeError(f"{path}: damaged; put back the original file") from None
 

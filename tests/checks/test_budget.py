@@ -31,6 +31,8 @@ from udfs.key_selection import SelectionParameters
 from udfs.perturbation import PerturbationParameters
 from udfs.release import ReleaseParameters, Tick, release
 
+pytestmark = pytest.mark.audit
+
 PLANS = 200
 DENSE = 100
 """Largest horizon whose matrices are made dense here."""

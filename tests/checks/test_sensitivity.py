@@ -21,6 +21,8 @@ from tests.property.plans import COUNT, USERS, query, source
 from udfs.counters import Blt
 from udfs.grid import NO_CLOCK
 
+pytestmark = pytest.mark.audit
+
 SUM = Aggregate("total", AggregateFunction.SUM, "x", (-3.0, 2.0))
 AVG = Aggregate("mean", AggregateFunction.AVG, "x", (-3.0, 2.0))
 SIZE = 12

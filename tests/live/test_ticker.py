@@ -6,6 +6,8 @@ import json
 import os
 import threading
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -18,7 +20,7 @@ from dpsql.streaming.admission import contribution_columns
 from dpsql.streaming.checkpoints import Checkpoint
 from dpsql.streaming.clocks import Clocks, listed_clocks
 from dpsql.streaming.contributions import TICK_ERA, Contributions
-from dpsql.streaming.live import Ticker
+from dpsql.streaming.live import Ticker, _follow
 from dpsql.streaming.manifest import Manifest
 from dpsql.streaming.retention import compact, kept_by_savepoints, sweep_bucket
 from dpsql.streaming.wire import StateFile
@@ -228,3 +230,21 @@ def test_the_list_of_files_is_compacted(tmp_path: Path, monkeypatch: pytest.Monk
     assert (manifest.batches(), manifest.newest_batch) == (before, newest)
     manifest.commit(6, [StateFile(0, 9, 100, {})], {})
     assert manifest.batches() == before
+
+
+def test_what_is_swept_is_what_the_release_before_has_read() -> None:
+    """Where every micro-batch ticks, there is a newer tick whenever a release ends. Catches: its version, up to which nobody has read yet."""
+    swept: list[tuple[int, int]] = []
+    stop = threading.Event()
+    ticker: Any = SimpleNamespace(closed_us=0, newest=(10, 4), lock=threading.Lock(), nothing_came=lambda polled_us: None)
+
+    def release() -> bool:
+        ticker.newest = (20, 9)
+        stop.set()
+        return True
+
+    job: Any = SimpleNamespace(stop=stop, release=release)
+    following: Any = SimpleNamespace(check=lambda: None, idle_since_us=0)
+    retention: Any = SimpleNamespace(sweep=lambda closed_us, version: swept.append((closed_us, version)))
+    _follow(job, following, ticker, retention)
+    assert swept == [(10, 4)]

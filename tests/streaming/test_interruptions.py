@@ -10,7 +10,7 @@ import pytest
 from deltalake import DeltaTable
 
 from dpsql.errors import DpsqlError
-from dpsql.streaming import job
+from dpsql.streaming import job, preflight
 from dpsql.streaming.contributions import Contributions
 from dpsql.streaming.histogram import Histogram
 from dpsql.streaming.manifest import Manifest
@@ -92,7 +92,7 @@ def test_a_worker_that_fails_after_storing_stores_the_same_again(case: Any, writ
         store = failing
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(job, "BucketFiles", Failing)
+        patch.setattr(preflight, "BucketFiles", Failing)
         with pytest.raises(DpsqlError, match=r"the admission query failed in a worker \(OSError\)"):
             broken.go()
         broken.go()

@@ -16,7 +16,7 @@ from click.testing import CliRunner
 from deltalake import DeltaTable
 
 from dpsql.errors import LakeError
-from dpsql.lake import Lake, read_run
+from dpsql.lake import Lake, open_run, read_run
 from dpsql.ledger import Ledger
 from dpsql.local.verification import verify_run
 from dpsql.secret import Secret
@@ -24,7 +24,8 @@ from dpsql.streaming import preflight, restore
 from dpsql.streaming.contributions import Contributions
 from dpsql.streaming.histogram import Histogram
 from dpsql.streaming.manifest import Manifest
-from dpsql.streaming.new_run import begin_new_run
+from dpsql.streaming.new_run import begin_new_run, finish_new_run
+from dpsql.streaming.points import Tables
 from dpsql.streaming.savepoints import take_savepoint
 from jobs.cli import main
 from udfs.bucket_state import BucketFiles
@@ -79,9 +80,12 @@ def lose(one: Any, *operators: str) -> None:
         shutil.rmtree(one.private / "checkpoints" / operator)
 
 
+def lose_newest_version(table: Path) -> None:
+    max((table / "_delta_log").glob("*.json")).unlink()
+
+
 def lose_newest_listing(one: Any) -> None:
-    log = one.private / "files" / "_delta_log"
-    max(log.glob("*.json")).unlink()
+    lose_newest_version(one.private / "files")
 
 
 DAMAGES: dict[str, tuple[Callable[[Any], None], tuple[str, ...], str]] = {
@@ -93,6 +97,11 @@ DAMAGES: dict[str, tuple[Callable[[Any], None], tuple[str, ...], str]] = {
     ),
     "release, with its state": (
         lambda one: [lose(one, "release"), [shutil.rmtree(path) for path in (one.private / "state").glob("release-*")]],
+        (),
+        "release: goes on from the beginning\n",
+    ),
+    "newest version of the histogram": (
+        lambda one: lose_newest_version(Path(one.lake.histogram("demo"))),
         (),
         "release: goes on from the beginning\n",
     ),
@@ -130,6 +139,13 @@ def test_lost_pieces_are_refused_and_restored_to_the_same_bits(whole: Any, bring
     assert set(pd.read_parquet(saved.folder / "groups")["selected_at"]) == {1}
     with pytest.raises(LakeError, match="is there already"):
         take_savepoint(whole.lake, "demo", "middle")
+    refused_savepoints(whole, saved.folder.with_suffix(".json"))
+    # What query 2 has read of contributions is gone: no restore can be sure of what it was.
+    unread = copy(whole, "unread")
+    lose_newest_version(unread.private / "contributions")
+    for start in (lambda: unread.go(END), lambda: restore.restore(unread.lake, "demo")):
+        with pytest.raises(LakeError, match=r"contributions at .* has lost versions after \d+ that were read already.* --new-run$"):
+            start()
 
     bring(2, 4)
     whole.go(END)
@@ -152,6 +168,26 @@ def test_lost_pieces_are_refused_and_restored_to_the_same_bits(whole: Any, bring
 
     with pytest.raises(LakeError, match=r"savepoint 'middle' is older than the last published trigger: .* --new-run"):
         restore.restore(whole.lake, "demo", savepoint="middle")
+
+
+def refused_savepoints(one: Any, file: Path) -> None:
+    """Savepoints of a job that went on in between, or was restored since: they would renew allowances, or lose rows."""
+    good = file.read_text()
+    for change, message in (
+        (lambda content: content["points"]["admission"].update(batch=1), "older than the last published trigger"),
+        (lambda content: content.update(void=[[7, 9]]), "before the run was restored to an earlier state"),
+    ):
+        content = json.loads(good)
+        change(content)
+        file.write_text(json.dumps(content))
+        with pytest.raises(LakeError, match=message):
+            restore.restore(one.lake, "demo", savepoint=file.stem)
+    file.write_text(good)
+    versions = iter(range(100))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Tables, "standing", lambda self: (next(versions),))
+        with pytest.raises(LakeError, match="is running, and writes all the time"):
+            take_savepoint(one.lake, "demo", "unsettled")
 
 
 def test_without_the_protections_the_same_losses_do_harm(whole: Any, bring: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -187,6 +223,11 @@ def test_a_new_run_leaves_published_windows_alone(whole: Any, bring: Any, tmp_pa
     new = read_run(ended.lake, "demo")
     assert new.run_id != ended.run_id.run_id
     assert [line.run_id for line in ledger.lines()] == [new.run_id]
+    # Broken off between its two renames, it is finished by the same command, and no other run begins meanwhile.
+    ended.private.rename(ended.private.with_name(".demo.next"))
+    with pytest.raises(LakeError, match=r"was begun and broken off; finish it: dpsql restore demo --lake .* --new-run$"):
+        open_run(ended.lake, "demo", ended.query, Secret(bytes(range(32))), ledger, ended.query.source)
+    assert finish_new_run(ended.lake, "demo") == new
     old = ended.histogram()
     later = replace(ended, run_id=new)
     later.go(END)
