@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -21,6 +22,14 @@ class Query:
     sources: Mapping[str, Source]
     parsed: ParsedQuery
     plan: PrivacyPlan
+
+    def __repr__(self) -> str:
+        plan = self.plan
+        return f"<Query on {self.parsed.stream}: epsilon {plan.epsilon:g}, delta {plan.delta:g}, {plan.horizon} triggers per window; print(query.explain())>"
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        return f"<pre>{html.escape(self.explain())}</pre>"
 
     @property
     def source(self) -> Source:

@@ -21,7 +21,7 @@ from dpsql.errors import ConfigError
 
 CHECKOUT = Path(__file__).resolve().parent.parent
 IN_CHECKOUT = (CHECKOUT / "conf" / "ivy.xml").is_file()
-CONF = CHECKOUT / "conf" if IN_CHECKOUT else Path(__file__).resolve().parent / "spark_conf"
+CONF = CHECKOUT / "conf" if IN_CHECKOUT else Path(__file__).resolve().parent / "conf"
 SPARK, S3, BROKER = "spark", "s3", "broker"
 """Configurations: what every run needs (with Kafka and Avro), what s3a:// needs besides, and a Kafka broker for tests."""
 

@@ -1,4 +1,4 @@
-"""The command line: `dpsql run | explain | tune | try | verify | show | view | list | stop | budget | restore | savepoint`.
+"""The command line: `dpsql init | explain | tune | try | run | verify | show | view | list | stop | budget | restore | savepoint`.
 
 Only this folder reads argv, the environment and signals. What a command needs is imported when it runs, so that `explain` starts without
 pyspark or duckdb.
@@ -31,6 +31,7 @@ from jobs.recovery import restore, savepoint
 from jobs.run_query import RunFlags, run_options, start
 from jobs.showing import SHOWN_ROWS, list_, show
 from jobs.spending import budget
+from jobs.starting import init
 from jobs.terminal import ProgressBar, note, print_comparison, print_dropped, print_histogram, print_json, records
 from jobs.tune import tune
 from jobs.view import view
@@ -55,7 +56,7 @@ def main(debug: bool) -> None:
     """
 
 
-@main.command()
+@main.command(short_help="on Spark: live, or the stored input")
 @run_options
 @click.option("--master", default="local[*]", show_default=True, help="Where Spark runs, like spark://host:7077.")
 @click.option(
@@ -79,7 +80,7 @@ def run(flags: RunFlags, master: str, properties_file: Path | None) -> None:
     start(flags, master, spark_properties(properties_file, needs_s3(flags)))
 
 
-@main.command()
+@main.command(short_help="what a query promises and how noisy it is; no data")
 @query_argument
 @sources_option
 @click.option("--missing", is_flag=True, help="Instead: why a key may be missing, and how many units it takes at each trigger.")
@@ -101,7 +102,7 @@ def explain(query_file: Path, sources_file: Path, missing: bool, as_json: bool) 
         click.echo(missing_keys.why_missing(query.plan) if missing else query.explain(), nl=False)
 
 
-@main.command(name="try")
+@main.command(name="try", short_help="on local files, without a JVM")
 @query_argument
 @sources_option
 @secret_option
@@ -157,7 +158,7 @@ def try_(
         print_comparison(result.comparison)
 
 
-@main.command()
+@main.command(short_help="recompute a run and compare every published row")
 @name_argument
 @lake_option
 @sources_option
@@ -193,11 +194,12 @@ def verify(name: str, lake_folder: str, sources_file: Path, secret_file: Path | 
         raise SystemExit(1)
 
 
-@main.command()
+@main.command(short_help="end a running job after its micro-batch")
 @name_argument
 @lake_option
 @click.option("--wait", "wait_seconds", type=click.FloatRange(0), default=600, show_default=True, help="Seconds to wait for its end.")
-def stop(name: str, lake_folder: str, wait_seconds: float) -> None:
+@json_option
+def stop(name: str, lake_folder: str, wait_seconds: float, as_json: bool) -> None:
     """End a running job after its micro-batch; starting it again goes on from there.
 
     \b
@@ -210,7 +212,10 @@ def stop(name: str, lake_folder: str, wait_seconds: float) -> None:
     read_run(lake, name)
     if not ask_to_stop(Path(lake.private(name)), wait_seconds):
         raise DpsqlError(f"{name} is asked to stop and has not ended within {wait_seconds:g} seconds; it will after its micro-batch")
-    click.echo(f"{name} has stopped")
+    if as_json:
+        print_json({"name": name, "state": "stopped"})
+    else:
+        click.echo(f"{name} has stopped")
 
 
 def _comparison(comparison: dict[str, Any]) -> dict[str, Any]:
@@ -234,7 +239,7 @@ def files_by_source(given: tuple[str, ...], query: Query, flag: str = "--input")
     return files
 
 
-for command in (tune, show, list_, view, budget, restore, savepoint):
+for command in (init, tune, show, list_, view, budget, restore, savepoint):
     main.add_command(command)
 
 

@@ -7,10 +7,11 @@ from pathlib import Path
 import click
 
 from dpsql.errors import ConfigError
-from jobs.options import compiled_text, lake_option, name_argument, secret_and_ledger, secret_option, sources_option
+from jobs.options import compiled_text, json_option, lake_option, name_argument, secret_and_ledger, secret_option, sources_option
+from jobs.terminal import print_json
 
 
-@click.command()
+@click.command(short_help="mend a stopped run that lost a piece")
 @name_argument
 @lake_option
 @click.option("--buckets", type=click.IntRange(1, 4096), help="Cut the state of users, and of keys, into so many parts.")
@@ -18,8 +19,16 @@ from jobs.options import compiled_text, lake_option, name_argument, secret_and_l
 @click.option("--new-run", is_flag=True, help="End the run and begin a new one under its name; costs a ledger line.")
 @sources_option
 @secret_option
+@json_option
 def restore(
-    name: str, lake_folder: str, buckets: int | None, label: str | None, new_run: bool, sources_file: Path, secret_file: Path | None
+    name: str,
+    lake_folder: str,
+    buckets: int | None,
+    label: str | None,
+    new_run: bool,
+    sources_file: Path,
+    secret_file: Path | None,
+    as_json: bool,
 ) -> None:
     """Make lost checkpoints, listings or state of a stopped run anew; nothing is published.
 
@@ -41,11 +50,17 @@ def restore(
         if run is None:
             query = compiled_text(read_run(lake, name).query_text, sources_file, name)
             run = begin_new_run(lake, name, query, secret, ledger)
+        if as_json:
+            print_json({"name": name, "run_id": run.run_id, "new_run": True})
+            return
         click.echo(f"{name} is a new run now, {run.run_id}, with a ledger line of its own; windows with a published trigger stay closed")
         return
     from dpsql.streaming.restore import restore as restore_run
 
     done = restore_run(lake, name, (buckets, buckets) if buckets else None, label)
+    if as_json:
+        print_json({"name": name, "new_run": False, "listed": list(done.listed), "batches": dict(done.batches)})
+        return
     for operator in done.listed:
         click.echo(f"{operator}: its newest state is listed again")
     for operator, batch in done.batches.items():
@@ -54,11 +69,12 @@ def restore(
         click.echo("nothing is lost: the run can go on as it is")
 
 
-@click.command()
+@click.command(short_help="name and keep the newest state of a run")
 @name_argument
 @click.argument("label", required=False)
 @lake_option
-def savepoint(name: str, label: str | None, lake_folder: str) -> None:
+@json_option
+def savepoint(name: str, label: str | None, lake_folder: str, as_json: bool) -> None:
     """Keep the newest state of a run under a name; it is plain Parquet.
 
     \b
@@ -69,4 +85,7 @@ def savepoint(name: str, label: str | None, lake_folder: str) -> None:
     from dpsql.streaming.savepoints import take_savepoint
 
     taken = take_savepoint(Lake(lake_folder), name, label)
+    if as_json:
+        print_json({"name": name, "label": taken.label, "folder": str(taken.folder)})
+        return
     click.echo(f"savepoint {taken.label}: {taken.folder}")

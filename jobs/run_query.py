@@ -12,7 +12,7 @@ import os
 import re
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +28,7 @@ from jobs.options import (
     Duration,
     UtcTime,
     compiled,
+    json_option,
     lake_option,
     one_line_errors,
     query_argument,
@@ -36,7 +37,7 @@ from jobs.options import (
     sources_option,
     stop_politely,
 )
-from jobs.terminal import ProgressBar, note, print_dropped
+from jobs.terminal import ProgressBar, note, print_dropped, print_json
 
 if TYPE_CHECKING:
     from dpsql import Query
@@ -60,6 +61,7 @@ class RunFlags:
     interval_us: int | None
     retention_us: int
     buckets: int | None
+    as_json: bool
 
 
 def run_options(command: Command) -> Command:
@@ -93,6 +95,7 @@ def run_options(command: Command) -> Command:
             help="Live: how long the contributions of closed windows are kept.",
         ),
         click.option("--buckets", type=click.IntRange(1, 4096), help=buckets),
+        json_option,
     )
     for option in reversed(options):
         gathered = option(gathered)
@@ -126,7 +129,7 @@ def start(flags: RunFlags, master: str | None, properties: Mapping[str, str]) ->
             summary = _run(flags, spark, query, run, lake, secret, ledger)
         finally:
             spark.stop()
-        _print_summary(summary, lake.histogram(name))
+        _print_summary(summary, lake.histogram(name), flags.as_json)
 
 
 def needs_s3(flags: RunFlags) -> bool:
@@ -162,7 +165,8 @@ def spark_properties(properties_file: Path | None, s3: bool = False) -> dict[str
 def _session(master: str | None, properties: Mapping[str, str]) -> Any:
     from dpsql.streaming.session import session
 
-    note("starting Spark ...")
+    if master is not None:  # else spark-submit has started it
+        note("starting Spark ...")
     return session(master, properties)
 
 
@@ -179,9 +183,12 @@ def _run(flags: RunFlags, spark: Any, query: Query, run: Run, lake: Lake, secret
         return run_job(spark, query, run, lake, secret, ledger=ledger, progress=bar.stage, **options)
 
 
-def _print_summary(summary: Summary, histogram: str) -> None:
+def _print_summary(summary: Summary, histogram: str, as_json: bool) -> None:
     if summary.stopped:
         note(STOPPED)
+    if as_json:
+        print_json({**asdict(summary), "histogram": histogram})
+        return
     click.echo(f"read {summary.records:,} records, published {summary.triggers:,} triggers with {summary.rows:,} rows")
     print_dropped(summary.dropped)
     click.echo(f"histogram: {histogram}")

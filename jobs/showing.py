@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 SHOWN_ROWS = 20
 
 
-@click.command()
+@click.command(short_help="the newest histogram as a table")
 @name_argument
 @lake_option
 @click.option("--window", "window_us", metavar="TIME", type=UtcTime(), help="The window that starts at TIME (UTC); default: the newest.")
@@ -47,7 +47,7 @@ def show(name: str, lake_folder: str, window_us: int | None, every: bool, limit:
         print_histogram(rows, limit)
 
 
-@click.command(name="list")
+@click.command(name="list", short_help="the queries of a lake")
 @lake_option
 @json_option
 def list_(lake_folder: str, as_json: bool) -> None:

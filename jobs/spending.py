@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from dpsql.secret import Secret
 
 
-@click.command()
+@click.command(short_help="what was promised to whom, and what is left")
 @click.option("--sources", "sources_file", metavar="FILE", type=click.Path(path_type=Path), envvar="DPSQL_SOURCES", help=CAPS)
 @secret_option
 @json_option

@@ -28,7 +28,7 @@ FIXED = {
 }
 
 
-@click.command()
+@click.command(short_help="which bounds suit, on data that you may look at")
 @query_argument
 @sources_option
 @click.option(

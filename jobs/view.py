@@ -29,7 +29,7 @@ REWRITE_SECONDS = 15.0
 """A watched page is made anew at least so often: its lag grows while nothing is published."""
 
 
-@click.command()
+@click.command(short_help="the newest histogram as a page with charts")
 @name_argument
 @lake_option
 @click.option(

@@ -19,6 +19,7 @@ from dpsql.compiled import Query
 from dpsql.ledger import Ledger
 from dpsql.local.comparison import Truth
 from dpsql.local.histogram import histogram
+from dpsql.local.input_check import check_frame
 from dpsql.local.inputs import source_files
 from dpsql.local.local_run import open_local_run
 from dpsql.local.rows import RowReader, no_records
@@ -201,6 +202,7 @@ def run_local(
         BudgetError: the source's cap would be exceeded, or there is no ledger.
         LakeError: the run id has seen other records, or is another run's.
     """
+    check_frame(query, frame)
     run = open_local_run(query, secret, run_id, ledger)
     run_id = run.run_id
     reader = RowReader(query.plan, query.sources, secret.salt(run_id), {})

@@ -1,17 +1,26 @@
-"""Do files fit their declaration? Asked before anything is spent: only columns and types are read, no record."""
+"""Can the local engine read what a query wants? Asked before anything is spent."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
 
 from dpsql.compiled import Query
-from dpsql.local.connection import connect
-from dpsql.local.inputs import InputReader, source_files
+from dpsql.local.inputs import source_files
+from dpsql.local.rows import RowReader
+
+NO_SALT = bytes(16)
+"""Nothing is hashed here."""
+
+FEW = 100
+"""Rows of a frame that tell its types."""
 
 
 def check_input(query: Query, inputs: Mapping[str, Sequence[Path]]) -> None:
-    """Look at the columns of every file that the query would read.
+    """Look at the columns of the stream's files, and at the expressions of the query; of the records none is read.
 
     Args:
         query: from `dpsql.compile`.
@@ -19,7 +28,17 @@ def check_input(query: Query, inputs: Mapping[str, Sequence[Path]]) -> None:
 
     Raises:
         DataError: a file is missing, is no Parquet file, or lacks a declared column or its type.
+        InputError: the query uses something that only Spark computes.
     """
-    connection = connect()
-    for name in (query.parsed.stream, *query.parsed.static_sources):
-        InputReader(connection, query.sources[name]).check(source_files(query.sources[name], inputs))
+    RowReader(query.plan, query.sources, NO_SALT, inputs).check(source_files(query.source, inputs))
+
+
+def check_frame(query: Query, frame: Any) -> None:
+    """The same for a frame: the types of its columns, told by its first rows.
+
+    Raises:
+        DataError: it is no frame, or lacks a declared column or its type.
+        InputError: the query uses something that only Spark computes.
+    """
+    few = frame.slice(0, FEW) if isinstance(frame, pa.Table) else frame.head(FEW) if hasattr(frame, "head") else frame
+    RowReader(query.plan, query.sources, NO_SALT, {}).check_frame(few)

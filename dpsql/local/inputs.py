@@ -46,11 +46,13 @@ class InputReader:
         for path in paths:
             yield from self._file(path)
 
-    def check(self, paths: Sequence[Path]) -> None:
-        """Do the files have the declared columns? (Text files have none of their own.) No record is read."""
+    def check(self, paths: Sequence[Path]) -> Table:
+        """The columns that the files will have, or what is wrong with them; no record is read (text files have no columns of their own)."""
+        table = Table(self._view, tuple((name.lower(), kind) for name, kind in self._declared or ()))
         for path in paths:
-            if path.is_file() and self._format(path) == "parquet":
-                self._fit(_parquet(path), str(path))
+            if self._format(path) == "parquet":
+                table = self._fit(_parquet(path), str(path))
+        return table
 
     def frame(self, frame: Any) -> Chunk:
         """A pandas DataFrame or an Arrow table."""
@@ -130,14 +132,21 @@ class InputReader:
             column = by_name[name.lower()]
             text = _fitted(f'"{column}"', found[column], kind, lenient)
             if text is None:
-                nanoseconds = "_NS" in found[column]
-                have = "a time in nanoseconds" if nanoseconds else f"type {from_duckdb(found[column])}"
-                hint = f"; Spark reads microseconds only, like frame[{column!r}].dt.as_unit('us')" if nanoseconds else ""
+                have, hint = _misfit(column, found[column], kind, lenient)
                 raise DataError(f"{where}: column `{column}` has {have}, but source `{self._source.name}` declares {kind}{hint}")
             listed.append(f'{_within_calendar(text, kind)} AS "{name.lower()}"')
         what = "TABLE" if keep else "VIEW"
         self._connection.execute(f'CREATE OR REPLACE TEMP {what} "{self._view}" AS SELECT {", ".join(listed)} FROM ({select})')
         return Table(self._view, tuple((name.lower(), kind) for name, kind in wanted))
+
+
+def _misfit(column: str, found: str, wanted: SparkType, in_frame: bool) -> tuple[str, str]:
+    """What a column has instead of its type, and how to mend what newcomers meet most: times."""
+    if "_NS" in found:
+        return "a time in nanoseconds", f"; Spark reads microseconds only, like frame[{column!r}].dt.as_unit('us')"
+    have = from_duckdb(found)
+    parse = in_frame and (have.name, wanted.name) == ("string", "timestamp")
+    return f"type {have}", f"; make it one, like pd.to_datetime(frame[{column!r}], utc=True)" if parse else ""
 
 
 def _parquet(path: Path) -> str:

@@ -99,6 +99,22 @@ class RowReader:
         for chunk in self._reader.files(paths):
             yield from self.chunk(chunk)
 
+    def check(self, paths: Sequence[Path]) -> None:
+        """Can the files and the query be read here? No record of the stream is.
+
+        Raises:
+            DataError: a file is no Parquet file, or lacks a declared column or its type.
+            InputError: the query uses something that only Spark computes.
+        """
+        self._understand(self._reader.check(paths))
+
+    def check_frame(self, frame: Any) -> None:
+        """The same for the first rows of a frame; raises as `check`."""
+        self._understand(self._reader.frame(frame).table)
+
+    def _understand(self, table: Table) -> None:
+        self._select(read_from(self._plan.query.from_sql, {**self.tables, self._plan.query.stream: table}))
+
     def frame(self, frame: Any) -> pa.Table:
         """All rows of a pandas DataFrame or an Arrow table."""
         return pa.concat_tables([no_records(len(self._plan.arguments)), *self.chunk(self._reader.frame(frame))])

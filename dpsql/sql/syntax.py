@@ -216,6 +216,8 @@ def _syntax_problem(error: GrammarError, tokens: tuple[Token, ...]) -> Problem:
         "Expected `,`": "write options as name = value, with a comma between them",
     }
     advice = next((text for start, text in hint.items() if message.startswith(start)), "check the commas, quotes and parentheses before it")
+    if advice.startswith("check") and not at_end and token.token_type != TokenType.VAR and re.fullmatch(r"[A-Za-z_]+", token.text):
+        advice = f"`{token.text}` is a word of SQL: to name a column write it in backquotes; or {advice}"
     return problem(token_span(token), message, advice)
 
 

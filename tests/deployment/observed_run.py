@@ -94,7 +94,7 @@ def main(folder: Path, port: str, query: Path, sources: Path, jars: str) -> None
         "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xss4m",
     }
     flags = RunFlags(
-        query, sources, str(folder / "lake"), folder / "secret" / "secret", "observed", True, 1_702_339_200_000_000, None, 0, 1
+        query, sources, str(folder / "lake"), folder / "secret" / "secret", "observed", True, 1_702_339_200_000_000, None, 0, 1, False
     )
     try:
         with one_line_errors(debug=False):

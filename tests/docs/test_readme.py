@@ -8,7 +8,6 @@ import shlex
 import shutil
 import subprocess
 import sys
-import textwrap
 from pathlib import Path
 
 import pytest
@@ -80,22 +79,6 @@ def test_commands_without_spark(words: list[str], place: Path) -> None:
     done = call(place, "-m", "jobs.cli", *words)
     assert done.returncode == 0, done.stderr
     assert done.stdout
-
-
-def test_the_howto_runs(place: Path) -> None:
-    """Its commands need no Spark; what it quotes of `explain` is what explain says."""
-    text = (CHECKOUT / "docs" / "howto.md").read_text(encoding="utf-8")
-    shown = re.findall(r"^ *```bash\n *dpsql (.*)$", text, flags=re.MULTILINE)
-    assert [line.split()[0] for line in shown] == ["explain", "tune"]
-    for line in shown:
-        done = call(place, "-m", "jobs.cli", *shlex.split(line))
-        assert done.returncode == 0, done.stderr
-        if line.startswith("explain"):
-            quoted = " ".join(re.search(r"> (A key appears.*)", text)[1].split())  # type: ignore[index]
-            assert quoted in " ".join(done.stdout.split())
-    (code,) = re.findall(r"^ *```python\n(.*?)^ *```$", text, flags=re.MULTILINE | re.DOTALL)
-    done = call(place, "-W", "error", "-c", textwrap.dedent(code))
-    assert done.returncode == 0 and "22]" in done.stdout, done.stderr
 
 
 @pytest.mark.jvm

@@ -11,7 +11,7 @@ import pytest
 
 import dpsql
 from dpsql.config import Cap, Sources
-from dpsql.errors import BudgetError, LakeError
+from dpsql.errors import BudgetError, DataError, LakeError
 from dpsql.ledger import Ledger
 from dpsql.secret import Secret
 from tests.local.conftest import DAY, HOUR, RUN, SQL, Compile, visits
@@ -34,6 +34,25 @@ def test_every_run_has_its_line_and_a_repeated_one_spends_nothing(compile_on: Co
     for _ in range(2):
         dpsql.run_local(query, visits(), secret, until_us=UNTIL)
     assert len({line.run_id for line in ledger.lines()}) == 3
+
+
+def test_a_frame_that_does_not_fit_spends_nothing(compile_on: Compile, tmp_path: Path) -> None:
+    secret, query = Secret.load(tmp_path / "home" / "secret"), compile_on()
+    frame = visits().to_pandas()
+    for wrong, says in (
+        (frame.drop(columns="page"), "column `page` of source `visits` is missing"),
+        (frame.assign(ts="2026-01-01"), r"declares TIMESTAMP; make it one, like pd.to_datetime\(frame\['ts'\], utc=True\)"),
+        ("visits.csv", "no Arrow table and no DataFrame"),
+    ):
+        with pytest.raises(DataError, match=says):
+            dpsql.run_local(query, wrong, secret, until_us=UNTIL)
+    assert Ledger.beside(tmp_path / "home" / "secret").lines() == ()
+
+
+def test_a_query_says_what_it_is(compile_on: Compile) -> None:
+    query = compile_on()
+    assert repr(query).startswith("<Query on visits: epsilon 6, delta ") and len(repr(query)) < 160
+    assert query._repr_html_().startswith("<pre>What is promised")
 
 
 def test_one_run_id_never_sees_two_inputs(compile_on: Compile, secret: Secret, tmp_path: Path) -> None:

@@ -70,11 +70,11 @@ def test_a_program_starts_it_in_its_own_session_and_others_read_it(
     whole = DeltaTable(folder).to_pandas()
     assert len(whole) == spark.read.format("delta").load(str(folder)).count() == summary.rows > 0
     sums = {round(float(frame["total"].sum()), 6) for frame in (whole, spark.read.format("delta").load(str(folder)).toPandas())}
-    data = DeltaTable(folder).to_pyarrow_dataset()
+    data = DeltaTable(folder).to_pyarrow_table()
     sums |= {round(duckdb.sql("SELECT sum(total) FROM data").fetchall()[0][0], 6)}
     assert len(sums) == 1
     assert set(latest.columns) == set(whole.columns) and len(latest) < len(whole)
-    assert data.schema.names == whole.columns.tolist()
+    assert data.column_names == whole.columns.tolist()
 
 
 PLAIN = """

@@ -132,6 +132,8 @@ def whole(case: Any, bring: Any) -> Any:
 
 def test_lost_pieces_are_refused_and_restored_to_the_same_bits(whole: Any, bring: Any) -> None:
     damaged = {what: copy(whole, f"damaged{i}") for i, what in enumerate(DAMAGES)}
+    told = json.loads(dpsql("savepoint", "demo", "also", "--lake", str(whole.lake.root), "--json"))
+    assert (told["name"], told["label"], Path(told["folder"]).is_dir()) == ("demo", "also", True)
     saved = take_savepoint(whole.lake, "demo", "middle")
     users = pd.read_parquet(saved.folder / "users")
     assert list(users.columns) == ["period", "user", "part", "fingerprint", "rows"]
@@ -165,6 +167,8 @@ def test_lost_pieces_are_refused_and_restored_to_the_same_bits(whole: Any, bring
         assert one.histogram() == whole.histogram(), what
         assert admitted(one) == admitted(whole), what
         assert dpsql("restore", "demo", "--lake", str(one.lake.root)) == "nothing is lost: the run can go on as it is\n"
+    told = json.loads(dpsql("restore", "demo", "--lake", str(whole.lake.root), "--json"))
+    assert told == {"name": "demo", "new_run": False, "listed": [], "batches": {}}
 
     with pytest.raises(LakeError, match=r"savepoint 'middle' is older than the last published trigger: .* --new-run"):
         restore.restore(whole.lake, "demo", savepoint="middle")

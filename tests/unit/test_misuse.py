@@ -58,7 +58,9 @@ class Case:
 
 
 def sql(old: str, new: str) -> Change:
-    return lambda folder: (folder / "views.sql").write_text(SQL.replace(old, new))
+    return lambda folder: (folder / "views.sql").write_text(
+        SQL.replace(old, new).replace(", page\n", ", path\n" if "path" in new else ", page\n")
+    )
 
 
 def sources(old: str, new: str) -> Change:
@@ -98,7 +100,9 @@ CASES = [
     # paths
     Case("wrong path of a query", "explain view.sql", "'view.sql' does not exist"),
     Case("a folder as a query", "explain conf", "'conf' is a directory"),
-    Case("wrong path of sources", "explain views.sql --sources source.yaml", "source.yaml: no such file"),
+    Case(
+        "wrong path of sources", "explain views.sql --sources source.yaml", "source.yaml: no such file; name the right one with --sources"
+    ),
     Case("wrong path of input", "try views.sql --input visit.parquet", "visit.parquet: no such file or folder"),
     Case("no input where sources.yaml says", "try views.sql", "no such file or folder"),
     Case("input of no source", "try views.sql --input vists=views.sql", "no such source: the query reads visits"),
@@ -160,6 +164,12 @@ CASES = [
         "try views.sql --input visits.parquet",
         "`ts` has a time in nanoseconds",
         make=records(ts=pd.to_datetime(["2026-01-01"], utc=True)),
+    ),
+    Case(
+        "a function that only Spark has",
+        "try views.sql --input visits.parquet",
+        "`substring_index` runs on Spark only: use `dpsql run",
+        make=lambda f: (records()(f), sql("\n  page,", "\n  substring_index(page, '?', 1) AS path,")(f)),
     ),
     # secret and ledger
     Case(

@@ -53,21 +53,20 @@ def test_every_module_and_the_types_are_in_it(installed: Path) -> None:
     expected = {path.relative_to(CHECKOUT).as_posix() for room in ROOMS for path in (CHECKOUT / room).rglob("*.py")}
     assert {path.relative_to(installed).as_posix() for path in installed.rglob("*.py")} == expected
     assert all((installed / room / "py.typed").exists() for room in ROOMS)
-    assert {path.name for path in (installed / "dpsql" / "spark_conf").iterdir()} == {
-        "ivy.xml",
-        "ivysettings.xml",
-        "jars.sha256",
-        "log4j2.properties",
-        "spark-defaults.template",
+    conf = {path.relative_to(CHECKOUT).as_posix() for path in (CHECKOUT / "conf").rglob("*") if path.is_file()} - {
+        "conf/spark-defaults.conf"
     }
+    assert {
+        path.relative_to(installed / "dpsql").as_posix() for path in (installed / "dpsql" / "conf").rglob("*") if path.is_file()
+    } == conf
     assert {path.name for path in (installed / "dpsql" / "page").iterdir() if path.suffix != ".py"} == {"page.css", "page.js"}
 
 
 def test_commands_run_from_any_folder(installed: Path, tmp_path: Path) -> None:
-    for name in ("demo", "queries", "sources.yaml"):
-        source = CHECKOUT / "conf" / name
-        (shutil.copytree if source.is_dir() else shutil.copy)(source, tmp_path / name)
-    flags = ("queries/demo.sql", "--sources", "sources.yaml")
+    assert "dpsql explain conf/queries/demo.sql" in dp(installed, tmp_path, "init").stdout
+    again = dp(installed, tmp_path, "init")
+    assert (again.returncode, again.stderr) == (2, "conf is there already: give another folder, like `dpsql init private`\n")
+    flags = ("conf/queries/demo.sql",)
     assert "What is promised" in dp(installed, tmp_path, "explain", *flags).stdout
     tried = dp(installed, tmp_path, "try", *flags, "--until", "2015-09-13", DPSQL_SECRET_FILE=str(tmp_path / "keys" / "secret"))
     assert "#en.wikipedia" in tried.stdout, tried.stderr
@@ -78,14 +77,21 @@ def test_commands_run_from_any_folder(installed: Path, tmp_path: Path) -> None:
 @pytest.mark.jvm
 def test_a_wheel_runs_spark(installed: Path, tmp_path: Path) -> None:
     """Its own settings and pinned jars, from the cache of the user: here a link to the checkout's, so that nothing is fetched again."""
-    for name in ("demo", "queries", "sources.yaml"):
-        source = CHECKOUT / "conf" / name
-        (shutil.copytree if source.is_dir() else shutil.copy)(source, tmp_path / name)
+    dp(installed, tmp_path, "init", "here")
     (tmp_path / "cache" / "dpsql").mkdir(parents=True)
     (tmp_path / "cache" / "dpsql" / "jars").symlink_to(CHECKOUT / ".jars")
     own = {"XDG_CACHE_HOME": str(tmp_path / "cache"), "DPSQL_SECRET_FILE": str(tmp_path / "keys" / "secret"), "DPSQL_LAKE": "lake"}
     quick = {"SPARK_SUBMIT_OPTS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
-    words = ("queries/demo.sql", "--sources", "sources.yaml", "--until-caught-up", "--until", "2015-09-13", "--master", "local[2]")
+    words = (
+        "here/conf/queries/demo.sql",
+        "--sources",
+        "here/conf/sources.yaml",
+        "--until-caught-up",
+        "--until",
+        "2015-09-13",
+        "--master",
+        "local[2]",
+    )
     done = dp(installed, tmp_path, "run", *words, **own, **quick)
     assert done.returncode == 0, done.stderr
     assert "#en.wikipedia" in dp(installed, tmp_path, "show", "demo", **own).stdout

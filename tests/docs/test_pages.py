@@ -1,0 +1,122 @@
+"""Every block of the documentation that names its language runs: SQL compiles, YAML loads, Python and commands work, in the order of the page."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+import dpsql
+from jobs.cli import main
+from tests.docs.test_readme import CHECKOUT, call, place
+
+__all__ = ["place"]
+FOLDER = CHECKOUT / "docs"
+LANGUAGES = {"bash", "python", "sql", "yaml"}
+DECLARED = {"format": "parquet", "path": "x", "schema": "user_id STRING, ts TIMESTAMP", "event_time": "ts", "privacy_unit": "user_id"}
+"""What a fragment of sources.yaml leaves out."""
+
+NEEDS_SPARK = ("tutorial.md", "howto.md")
+
+
+def blocks(page: Path) -> list[tuple[str, str]]:
+    """Language and text of every fenced block, indented ones too, in order."""
+    found = re.findall(r"^( *)```(\w*)\n(.*?)^\1```$", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+    return [(language, textwrap.dedent(text)) for _, language, text in found]
+
+
+PAGES = sorted(FOLDER.glob("*.md"))
+WITH_PROGRAMS = [page for page in PAGES if {language for language, _ in blocks(page)} & {"bash", "python"}]
+
+
+def test_every_block_is_of_a_kind_that_is_run() -> None:
+    assert {language for page in PAGES for language, _ in blocks(page)} <= {*LANGUAGES, ""}
+    assert {page.name for page in WITH_PROGRAMS} >= {"tutorial.md", "howto.md", "reference.md"}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_sql_compiles_and_yaml_loads(page: Path, tmp_path: Path) -> None:
+    sources = dpsql.load_sources(CHECKOUT / "conf" / "sources.yaml")
+    for language, text in blocks(page):
+        if language == "sql":
+            assert dpsql.compile(text, sources, page.name).plan.identity
+        if language == "yaml":
+            assert loaded(text, tmp_path)
+
+
+def loaded(text: str, folder: Path) -> dpsql.Sources:
+    given: dict[str, Any] = yaml.safe_load(text)
+    named = given.get("sources", given)
+    for name, source in named.items():
+        if "format" not in source:
+            named[name] = {**DECLARED, **source}
+    file = folder / "sources.yaml"
+    file.write_text(yaml.safe_dump({"sources": named}))
+    return dpsql.load_sources(file)
+
+
+def run(page: Path, place: Path) -> str:
+    """Every command and program of a page, in order, in one folder. Returns what they printed."""
+    said = []
+    for language, text in blocks(page):
+        if language == "bash":
+            for line in text.splitlines():
+                words = shlex.split(line, comments=True)
+                assert words[0] == "dpsql", f"{page.name}: only dpsql is run here, not {words[0]}"
+                said.append(call(place, "-m", "jobs.cli", *words[1:]))
+        elif language == "python":
+            said.append(call(place, "-W", "error::DeprecationWarning:__main__", "-c", text))
+        else:
+            continue
+        assert said[-1].returncode == 0, f"{page.name}\n{text}\n{said[-1].stderr}"
+    return "\n".join(each.stdout for each in said)
+
+
+@pytest.mark.parametrize("page", [page for page in WITH_PROGRAMS if page.name not in NEEDS_SPARK], ids=lambda page: page.name)
+def test_programs_run(page: Path, place: Path) -> None:
+    assert run(page, place)
+
+
+@pytest.mark.jvm
+def test_the_tutorial_runs(place: Path) -> None:
+    said = run(FOLDER / "tutorial.md", place)
+    assert "identical: all" in said and "channels have surely more than no edit" in said
+    assert (place / "demo.html").exists()
+
+
+@pytest.mark.jvm
+def test_the_howto_runs(place: Path) -> None:
+    """What it quotes of `explain` is what explain says, too."""
+    page = FOLDER / "howto.md"
+    said = " ".join(run(page, place).split())
+    quoted = re.search(r"> (A key appears.*)", page.read_text(encoding="utf-8"))
+    assert quoted is not None and " ".join(quoted[1].split()) in said
+    assert "22]" in said and "#en.wikipedia" in said and "Summary(records=39232" in said
+
+
+def test_the_reference_has_every_command_and_flag() -> None:
+    lines = re.findall(r"^\| `(\w+)[^`]*` \| (.*) \|$", (FOLDER / "reference.md").read_text(encoding="utf-8"), flags=re.MULTILINE)
+    written = {name: set(re.findall(r"--[\w-]+", flags)) for name, flags in lines if name in main.commands}
+    known = {
+        name: {flag for parameter in command.params for flag in parameter.opts if flag.startswith("--")}
+        for name, command in main.commands.items()
+    }
+    assert written == known
+
+
+def test_the_reference_has_every_key_of_sources_and_every_name_of_python() -> None:
+    from dpsql.config import SOURCE_KEYS
+
+    text = (FOLDER / "reference.md").read_text(encoding="utf-8")
+    assert [key for key in SOURCE_KEYS if f"`{key}`" not in text] == []
+    assert [name for name in ("compile", "latest", "load_sources", "run_local", "start") if f"`dpsql.{name}(" not in text] == []
+
+
+def test_every_page_is_in_the_index() -> None:
+    index = (FOLDER / "README.md").read_text(encoding="utf-8")
+    assert [page.name for page in PAGES if page.name != "README.md" and f"({page.name})" not in index] == []
