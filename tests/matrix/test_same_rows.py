@@ -27,6 +27,7 @@ def wiki() -> Stream:
     return Stream("wiki", pq.read_table(Path(__file__).parents[2] / "conf" / "demo" / "wiki"), "1 day", "1 hour")
 
 
+@pytest.mark.audit
 @pytest.mark.parametrize("name", [name for name in QUERIES if name not in SPARK_ONLY])
 def test_cuts_and_buckets_change_nothing(wiki: Stream, tmp_path: Path, name: str) -> None:
     query = wiki.query(name, tmp_path / "data")

@@ -26,6 +26,8 @@ from tests.statistical.noise import noise_key
 from udfs.contribution_bounding import Clock, admit
 from udfs.release import Tick, release
 
+pytestmark = pytest.mark.audit
+
 T = 4
 RUNS = 1_000
 INTERVAL = DAY // T
