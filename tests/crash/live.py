@@ -19,7 +19,7 @@ from pathlib import Path
 
 from deltalake import DeltaTable
 
-from benchmarks.soak import Generator
+from benchmarks.soak import SOURCES, Generator
 from tests.crash.kill import NAME, Stage, broken
 from tests.crash.points import LIVE_POINTS
 
@@ -31,17 +31,6 @@ SELECT WITH DIFFERENTIAL_PRIVACY OPTIONS (
     allowed_lateness = '{(HORIZON - 1) * WINDOW} seconds')
   page, COUNT(*) AS views, SUM(seconds, contribution_bounds_per_row => (0, 60)) AS total
 FROM visits GROUP BY window(ts, '{WINDOW} second'), page
-"""
-SOURCES = """
-sources:
-  visits:
-    format: json
-    path: visits
-    schema: user_id STRING, ts TIMESTAMP, page STRING, seconds DOUBLE
-    event_time: ts
-    privacy_unit: user_id
-    max_users: 10000
-    max_keys: 10000
 """
 OFTEN = {"CRASH_OFTEN": "1"}
 """Clean up after every release instead of once a minute, and compact short lists."""
