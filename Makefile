@@ -10,10 +10,10 @@ STAMP := .venv/.made-in
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-fast test-pages test-browser test-audit test-jvm audit table1 check format lock clean distclean
+.PHONY: help setup demo test test-fast test-pages test-browser test-audit test-jvm audit table1 throughput check format lock clean distclean
 
 # Preflight runs before anything else, so that a missing tool is one line and exit code 2
-NEEDY := setup demo test test-fast test-pages test-browser test-audit test-jvm audit table1 check format lock
+NEEDY := setup demo test test-fast test-pages test-browser test-audit test-jvm audit table1 throughput check format lock
 ifneq ($(filter $(NEEDY),$(MAKECMDGOALS)),)
 PREFLIGHT := $(shell PYTHON='$(PYTHON)' sh .ci/preflight 2>&1)
 ifneq ($(firstword $(PREFLIGHT)),python:)
@@ -79,6 +79,9 @@ audit: setup ## audits and independent checks at full size; writes the tables of
 
 table1: setup ## the paper's Table 1 at full size (an hour, 8 GiB); writes docs/accuracy.md
 	@$(RUN) benchmarks/table1.py
+
+throughput: setup ## speed beside plain Spark (an hour, 12 GiB); writes docs/performance.md
+	@$(RUN) benchmarks/throughput.py
 
 check: setup ## lint, format, types, the lock file and who imports whom
 	@$(PYTHON_BIN)/ruff check

@@ -38,11 +38,11 @@ class Workload:
         """Draw who comes when."""
         generator = np.random.default_rng(seed)
         population, keys = round(PAPER_USERS * scale), round(PAPER_KEYS * scale)
-        each = 1 + np.searchsorted(_zipf_mandelbrot(100_000, 26, 6.738), generator.random(population))
+        each = 1 + np.searchsorted(zipf_mandelbrot(100_000, 26, 6.738), generator.random(population))
         users = np.repeat(np.arange(population, dtype=np.int32), each)
         generator.shuffle(users)  # times are independent and uniform: every order of the records is as likely
         sizes = generator.multinomial(len(users), np.full(SLICES, 1 / SLICES))
-        popularity = _zipf_mandelbrot(keys, (PAPER_FLAT + 0.5) * scale - 0.5, 1.4)
+        popularity = zipf_mandelbrot(keys, (PAPER_FLAT + 0.5) * scale - 0.5, 1.4)
         return cls(users, np.concatenate([[0], np.cumsum(sizes)]), popularity, seed)
 
     @property
@@ -63,7 +63,7 @@ class Workload:
         return np.searchsorted(self.popularity, generator.random(size)), ts
 
 
-def _zipf_mandelbrot(n: int, q: float, s: float) -> npt.NDArray[np.float64]:
+def zipf_mandelbrot(n: int, q: float, s: float) -> npt.NDArray[np.float64]:
     """Cumulative probabilities of ranks 0..n-1 with p ~ (rank + 1 + q)^-s."""
     cumulative = np.cumsum((np.arange(1, n + 1) + q) ** -s)
     return cumulative / cumulative[-1]

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from udfs.columns import Bool, Float, Int, run_starts, run_sums, running_count, sort_order
 from udfs.grid import NO_CLOCK, Grid
-from udfs.user_state import GROUPS, KEYS, Entries, count_entries, empty_state, forget, merge
+from udfs.user_state import GROUPS, KEYS, Entries, count_entries, empty_state, forget, merge, used_up
 
 DROP_REASONS = (
     "malformed",
@@ -31,7 +31,8 @@ DROP_REASONS = (
     "over_max_rows_per_group",
     "over_max_rows",
 )
-"""The first four are the codes 1..4 that the record's `drop` column carries; the rest are decided here, in this order."""
+"""The first four are the codes 1..4 that the record's `drop` column carries; the rest are decided here, in this order
+(but records of a user whose rows were used up before the micro-batch are all `over_max_rows`: nothing else is known of that user any more)."""
 
 
 @dataclass(frozen=True)
@@ -126,7 +127,11 @@ def admit(state: pa.Table | None, rows: pa.Table, clock: Clock, p: BoundingParam
     values = [_increment(rows, rule) for rule in p.increments]
 
     order = sort_order(period, user, ts, _mix(user, key, *values))
-    ts, period, user, key = (column[order] for column in (ts, period, user, key))
+    period, user = period[order], user[order]
+    left = _drop(used_up(state, period, user, p.max_rows), "over_max_rows", drops)
+    if not left.all():
+        order, period, user = order[left], period[left], user[left]
+    ts, key = ts[order], key[order]
     records = Entries(period, user, _fingerprint(key))
     admitted, first, rank, ordinal, state = _bound(state, records, p, drops)
 
@@ -202,7 +207,7 @@ def _bound(state: pa.Table, records: Entries, p: BoundingParameters, drops: dict
     drops["over_max_groups"] += int((~within_groups).sum())
     drops["over_max_rows_per_group"] += int((within_groups & ~within_group).sum())
     drops["over_max_rows"] += int((within_group & ~admitted).sum())
-    return admitted, first & admitted, rank, ordinal, merge(state, KEYS, pairs, admitted)
+    return admitted, first & admitted, rank, ordinal, merge(state, KEYS, pairs, admitted, p.max_rows)
 
 
 def _rank_groups(state: pa.Table, copies: Entries, p: BoundingParameters) -> tuple[Bool, Int, Bool, pa.Table]:

@@ -111,6 +111,14 @@ class Closing:
         """The newest trigger number that any group has closed."""
         return int(self.now.max(initial=0))
 
+    @property
+    def triggers(self) -> list[int]:
+        """The trigger numbers that close for some group, ascending: of all others nothing can change."""
+        starts = run_starts(self.groups["window"])
+        spans = {*zip(self.before[starts].tolist(), self.now[starts].tolist(), strict=True)}
+        due = np.unique(np.concatenate([self.due.trigger, self.sums.trigger]))
+        return sorted({*due.tolist(), *(trigger for before, now in spans for trigger in range(before + 1, now + 1))})
+
 
 def empty_state(layout: StateLayout) -> ReleaseState:
     """The state of a bucket that has seen nothing."""

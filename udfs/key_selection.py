@@ -63,9 +63,9 @@ def select(c: Closing, p: SelectionParameters, noise_key: bytes) -> list[Int]:
     Changes c.groups (`weight, users, step, selected_at, round, wake, noise`) and, with rounds, c.seen.
     """
     g = c.groups
-    shown: list[Int] = [np.zeros(0, np.int64)]
+    shown: list[Int] = [np.zeros(0, np.int64)] * (c.last + 1)
     rounds = _open_round(c) if p.rounds else None
-    for trigger in range(1, c.last + 1):
+    for trigger in c.triggers:
         touched = _add_users(c, trigger, rounds)
         live = (g["first"] <= trigger) & (c.before < trigger) & (c.now >= trigger)
         waiting = live if p.rounds else live & (g["selected_at"] == 0)
@@ -74,7 +74,7 @@ def select(c: Closing, p: SelectionParameters, noise_key: bytes) -> list[Int]:
         advance_to(c, tested, trigger, p, noise_key)
         hit = tested[crosses(g["noise"][tested, 0], g["weight"][tested], trigger, p, _again(c, tested, p, noise_key))]
         g["selected_at"][hit] = trigger
-        shown.append(hit if p.rounds else np.flatnonzero(live & (g["selected_at"] > 0)))
+        shown[trigger] = hit if p.rounds else np.flatnonzero(live & (g["selected_at"] > 0))
         if rounds:
             rounds.since[hit] = trigger
             _new_round(g, hit)

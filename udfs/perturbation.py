@@ -78,7 +78,7 @@ def perturb(
     """
     g = c.groups
     out: list[tuple[Int, Int, list[Int]]] = []
-    for trigger in range(1, c.last + 1):
+    for trigger in c.triggers:
         part = c.sums.at(trigger)
         for j in range(len(perturbations)):
             g[f"v{j}"][c.sums.group[part]] += c.sums.sums[f"v{j}"][part]

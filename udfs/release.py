@@ -113,7 +113,9 @@ def _close(state: ReleaseState, closed_us: int, p: ReleaseParameters, noise_key:
         shown = select(closing, p.selection, noise_key)
         predict(closing, p.selection, noise_key)
     else:
-        shown = [np.flatnonzero((closing.before < t) & (closing.now >= t)) for t in range(closing.last + 1)]
+        shown = [np.zeros(0, np.int64)] * (closing.last + 1)
+        for trigger in closing.triggers:
+            shown[trigger] = np.flatnonzero((closing.before < trigger) & (closing.now >= trigger))
     released = _release_table(perturb(closing, shown, p.perturbations, noise_key), closing.groups["window"], key_bytes, p)
     return close_state(closing, key_bytes, pending, closed_us, p.grid, p.layout), released
 

@@ -3,7 +3,8 @@
 One row per (period, user, part, fingerprint): `period, user` int64, `part` uint8, `fingerprint` uint32, `rows` int32. In the
 part KEYS a row is one of the user's keys and `rows` its admitted records; in the part GROUPS (kept only where groups are not
 keys) a row is one of the user's (window, key) groups. Two keys of one user with the same 32-bit fingerprint share their
-allowance: less is admitted, never more.
+allowance: less is admitted, never more. A user whose rows are used up keeps a single key's row that counts them all: nothing else is asked
+about that user until the period is over, and the state of a busy stream stops growing.
 """
 
 from __future__ import annotations
@@ -38,7 +39,8 @@ class Counted:
     `pair` numbers the record's entry among the micro-batch's distinct ones; `occurrence` counts its records so far (from 1);
     `known` and `prior_rows` say what the state had of the entry; `user_rows`, `user_entries` what it had of the user.
     One per pair, in the order of the state: `heads`, the position of a record of it; `at`, the row of the state that is its
-    entry or that it would stand before; `known_pair`, which of the two.
+    entry or that it would stand before; `known_pair`, which of the two; `who`, the number of its user.
+    One per user: `low`, `high`, where its part is in the state; `had`, the rows there.
     """
 
     entries: Entries
@@ -51,6 +53,10 @@ class Counted:
     heads: Int
     at: Int
     known_pair: Bool
+    who: Int
+    low: Int
+    high: Int
+    had: Int
 
     def spread(self, values: Int, at: Bool) -> Int:
         """Give every record the value that the one flagged record of its pair has (0 where none is flagged)."""
@@ -106,22 +112,51 @@ def count_entries(state: pa.Table, part: int, entries: Entries) -> Counted:
     known_pair[inside] = known_words[found[inside]] == words[inside]
     prior = np.zeros(len(heads), np.int64)
     prior[known_pair] = rows[at[known_pair]]
-    return Counted(entries, pair, occurrence, known_pair[pair], prior[pair], user_rows[who], user_entries[who], heads, at, known_pair)
+    known, prior = known_pair[pair], prior[pair]
+    return Counted(
+        entries, pair, occurrence, known, prior, user_rows[who], user_entries[who], heads, at, known_pair, mine, low, high, user_rows
+    )
 
 
-def merge(state: pa.Table, part: int, counted: Counted, admitted: Bool) -> pa.Table:
-    """Add the admitted records to the state; entries without an admitted record are not made."""
+def used_up(state: pa.Table, period: Int, user: Int, max_rows: int) -> Bool:
+    """Whether the user of each record, sorted by (period, user), had no row left before this micro-batch."""
+    if not state.num_rows:
+        return np.zeros(len(user), bool)
+    new_user = run_starts(period, user)
+    asked = (period[new_user], user[new_user], np.full(int(new_user.sum()), KEYS, np.uint8))
+    low, high = find(asked, [state.column(n).to_numpy() for n in COLUMNS[:3]])
+    rows = state.column("rows").to_numpy()
+    full = (high > low) & (rows[np.minimum(low, len(rows) - 1)] >= max_rows)
+    return full[np.cumsum(new_user) - 1]
+
+
+def merge(state: pa.Table, part: int, counted: Counted, admitted: Bool, max_rows: int | None = None) -> pa.Table:
+    """Add the admitted records to the state; entries without an admitted record are not made.
+
+    With `max_rows`, users that have now used so many keep one entry.
+    """
     added = np.bincount(counted.pair[admitted], minlength=len(counted.heads)).astype(np.int32)
     known = counted.known_pair
     columns: list[npt.NDArray[Any]] = [state.column(n).to_numpy() for n in COLUMNS]
     columns[4] = columns[4].copy()
     columns[4][counted.at[known]] += added[known]
-    fresh = ~known & (added > 0)
+    fresh, gone = ~known & (added > 0), np.zeros(state.num_rows, bool)
+    if max_rows is not None:
+        full = counted.had + np.bincount(counted.who, added, len(counted.had)).astype(np.int64) >= max_rows
+        stored = full & (counted.high > counted.low)
+        columns[4][counted.low[stored]] = max_rows
+        gone = _inside(counted.low[stored] + 1, counted.high[stored], state.num_rows)
+        alone = (full & ~stored)[counted.who] & run_starts(counted.who)
+        fresh = fresh & ~full[counted.who] | alone
+        added[alone] = max_rows
     if fresh.any():
         where, heads, entries = places(counted.at[fresh]), counted.heads[fresh], counted.entries
         new: list[npt.NDArray[Any]] = [entries.period[heads], entries.user[heads], np.full(len(heads), part, np.uint8)]
         new += [entries.fingerprint[heads], added[fresh]]
         columns = [insert(column, values, where) for column, values in zip(columns, new, strict=True)]
+        gone = insert(gone, np.zeros(len(where), bool), where)
+    if gone.any():
+        columns = [column[~gone] for column in columns]
     return pa.table(dict(zip(COLUMNS, columns, strict=True)))
 
 
@@ -133,6 +168,16 @@ def forget(state: pa.Table, closed_us: int, grid: Grid, renews: bool) -> pa.Tabl
     if not grid.period_is_over(period[:1], closed_us).any():  # sorted: the first period is the first to be over
         return state
     return state.filter(pa.array(~grid.period_is_over(period, closed_us)))
+
+
+def _inside(low: Int, high: Int, size: int) -> Bool:
+    """True at the positions of any of the disjoint spans low..high - 1."""
+    steps = np.zeros(size + 1, np.int8)
+    # Spans may touch, and then a step up falls on a step down; empty ones fall on themselves.
+    np.add.at(steps, low, 1)
+    np.subtract.at(steps, high, 1)
+    inside: Bool = np.cumsum(steps[:-1], dtype=np.int8) > 0
+    return inside
 
 
 def _words(number: Int, fingerprint: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint64]:

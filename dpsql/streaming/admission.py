@@ -5,7 +5,6 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -14,10 +13,12 @@ from pyspark.sql import DataFrame
 from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
 
 from dpsql.streaming.checkpoints import Checkpoint
-from dpsql.streaming.clocks import Clocks, hand_over, handed_over
+from dpsql.streaming.clocks import Clocks, MicroBatch, hand_over, handed_over
+from dpsql.streaming.contribution_files import ContributionFiles
 from dpsql.streaming.contributions import Contributions
 from dpsql.streaming.manifest import Manifest
-from dpsql.streaming.wire import ROW, STATE, StateFile, file_row, read_file_rows, to_arrow, to_pandas, without_values
+from dpsql.streaming.spreading import bucket_of, spread
+from dpsql.streaming.wire import FILE_COLUMNS, STATE, StateFile, file_row, read_file_rows, to_arrow, without_values
 from udfs import user_state
 from udfs.bucket_state import BucketFiles
 from udfs.contribution_bounding import BoundingParameters, Clock, admit
@@ -32,6 +33,7 @@ class AdmissionStep:
 
     Args:
         files: where its state is.
+        admitted: where its contributions go.
         parameters: the plan's numbers.
         key_buckets: contributions are labelled with the bucket of their key.
         arguments: how many argument columns a record has.
@@ -39,44 +41,29 @@ class AdmissionStep:
     """
 
     files: BucketFiles
+    admitted: ContributionFiles
     parameters: BoundingParameters
     key_buckets: int
     arguments: int
     pointers: Mapping[int, int]
 
-    @property
-    def output(self) -> dict[str, str]:
-        """Output columns and their Spark types."""
-        sql = {pa.int64(): "BIGINT", pa.binary(): "BINARY"}
-        return {"kind": "INT", "bucket": "INT"} | {column.name: sql[column.type] for column in self.rows}
-
-    @property
-    def rows(self) -> pa.Schema:
-        """Columns of contributions, as the step makes them."""
-        return contribution_columns(self.parameters, self.arguments)
-
-    @property
-    def neutral(self) -> dict[str, Any]:
-        """A value for every output column that says nothing; never NULL."""
-        return {name: b"" if kind == "BINARY" else 0 for name, kind in self.output.items()}
-
-    def run(self, bucket: int, frames: Iterable[pd.DataFrame], sequence: int | None, clock: Clock) -> tuple[StateFile, pa.Table]:
-        """Load, admit, store: the bucket's report and its contributions (with their key's `bucket`)."""
+    def run(self, bucket: int, frames: Iterable[pd.DataFrame], sequence: int | None, now: MicroBatch) -> StateFile:
+        """Load, admit, store: the bucket's report, which names the new files of contributions."""
         records = _with_drop(to_arrow(frames, record_columns(self.arguments)))
         sequence = self.pointers.get(bucket, 0) if sequence is None else sequence
         before = self.files.load(bucket, sequence)["users"] if sequence else None
         if before is not None:
             user_state.check(before)
-        done = admit(before, records, clock, self.parameters)
+        done = admit(before, records, now.clock, self.parameters)
         size = 0
         if done.state.num_rows if before is None else not done.state.equals(before):
             sequence += 1
             size = self.files.store(bucket, sequence, {"users": done.state})
         rows = done.contributions
         key_bucket = rows.column("key").to_numpy() % self.key_buckets
-        rows = rows.append_column("bucket", pa.array(key_bucket.astype(np.int32)))
+        written = self.admitted.write(rows.append_column("bucket", pa.array(key_bucket.astype(np.int32))), bucket, now.number)
         drops = {reason: count for reason, count in done.drops.items() if count}
-        return StateFile(bucket, sequence, size, {"drops": drops, "rows": rows.num_rows}), rows
+        return StateFile(bucket, sequence, size, {"drops": drops, "rows": rows.num_rows, "files": written})
 
 
 def record_columns(arguments: int) -> pa.Schema:
@@ -97,26 +84,24 @@ def _with_drop(records: pa.Table) -> pa.Table:
 
 
 def admitted(records: DataFrame, step: AdmissionStep) -> DataFrame:
-    """The stateful part of query 1: contributions and one report per bucket.
+    """The stateful part of query 1: one report per bucket.
 
     Args:
         records: from `rows.records`.
         step: what each bucket does.
     """
     function = _spark_function(step)
-    schema = ", ".join(f"{name} {kind}" for name, kind in step.output.items())
-    return records.groupBy("bucket").applyInPandasWithState(function, schema, STATE, "append", GroupStateTimeout.NoTimeout)
+    schema = ", ".join(f"{name} {kind}" for name, kind in FILE_COLUMNS.items())
+    return spread(records, step.files.buckets).applyInPandasWithState(function, schema, STATE, "append", GroupStateTimeout.NoTimeout)
 
 
 def _spark_function(step: AdmissionStep) -> Callable[..., Iterator[pd.DataFrame]]:
     def bucket_of_users(key: tuple[int], frames: Iterable[pd.DataFrame], state: GroupState) -> Iterator[pd.DataFrame]:
         warnings.filterwarnings("ignore", category=FutureWarning)  # pandas 2 warns of Spark's own concatenations
-        file, rows = step.run(int(key[0]), frames, int(state.get[0]) if state.exists else None, handed_over())
+        file = step.run(bucket_of(key[0], step.files.buckets), frames, int(state.get[0]) if state.exists else None, handed_over())
         if file.bytes:
             state.update((file.sequence,))
-        if rows.num_rows:
-            yield to_pandas(ROW, rows, list(step.output))
-        yield file_row(file, step.neutral)
+        yield file_row(file, FILE_COLUMNS)
 
     return without_values(bucket_of_users)
 
@@ -144,19 +129,15 @@ class AdmissionSink:
     def __call__(self, frame: DataFrame, batch: int) -> None:
         """Commit one micro-batch; doing it again changes nothing."""
         clock = self.clocks.of(batch)
-        hand_over(frame, clock)
-        frame.persist()
-        try:
-            files = read_file_rows(frame)
-            rows = sum(file.counted["rows"] for file in files)
-            # One that only dropped records counts too: read again under a later clock, they might be admitted.
-            if any(file.bytes or file.counted["drops"] for file in files):
-                detail = {"clock": asdict(clock), "rows": rows, "contributions": self.contributions.version}
-                self.manifest.commit(batch, files, {**self.checkpoint.position(batch), **detail})
-            if rows:
-                self.contributions.append(frame.where(f"kind = {ROW}"), batch, rows)
-        finally:
-            frame.unpersist()
+        hand_over(frame, MicroBatch(batch, clock))
+        files = read_file_rows(frame)
+        rows = sum(file.counted["rows"] for file in files)
+        # One that only dropped records counts too: read again under a later clock, they might be admitted.
+        if any(file.bytes or file.counted["drops"] for file in files):
+            detail = {"clock": asdict(clock), "rows": rows, "contributions": self.contributions.version}
+            self.manifest.commit(batch, files, {**self.checkpoint.position(batch), **detail})
+        if rows:
+            self.contributions.append([entry for file in files for entry in file.counted["files"]], batch)
         self.done(batch, clock)
         for file in files:
             self.count(file.counted["drops"])

@@ -1,4 +1,4 @@
-"""The clock of a micro-batch: the driver decides it, the tasks are told, and the table `files` lists it.
+"""The clock of a micro-batch: the driver decides it, the tasks are told it with the micro-batch's number, and the table `files` lists it.
 
 Everything that a micro-batch computes depends on its clock, so a repeated micro-batch must see the same one. The clock of a micro-batch
 that is listed is the listed one. One that is not listed has left nothing behind, so it may get another.
@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame
 from dpsql.streaming.manifest import Manifest
 from udfs.contribution_bounding import Clock
 
-PROPERTY = "dpsql.clock"
+PROPERTY = "dpsql.micro-batch"
 """Spark carries this local property of the thread that starts a job to every task of the job, also when a task is tried again."""
 
 
@@ -45,13 +45,22 @@ def listed_clocks(manifest: Manifest) -> dict[int, Clock]:
     return {newest: Clock(int(clock["closed_us"]), int(clock["latest_us"]))}
 
 
-def hand_over(frame: DataFrame, clock: Clock) -> None:
-    """Tell the clock to all tasks of the jobs that this thread starts from here on."""
-    frame.sparkSession.sparkContext.setLocalProperty(PROPERTY, f"{clock.closed_us},{clock.latest_us}")
+@dataclass(frozen=True)
+class MicroBatch:
+    """One micro-batch: its number in the lake, and its clock."""
+
+    number: int
+    clock: Clock
 
 
-def handed_over() -> Clock:
-    """The clock of the running task.
+def hand_over(frame: DataFrame, micro_batch: MicroBatch) -> None:
+    """Tell all tasks of the jobs that this thread starts from here on."""
+    clock = micro_batch.clock
+    frame.sparkSession.sparkContext.setLocalProperty(PROPERTY, f"{micro_batch.number},{clock.closed_us},{clock.latest_us}")
+
+
+def handed_over() -> MicroBatch:
+    """The micro-batch of the running task.
 
     Raises:
         RuntimeError: nobody told it.
@@ -59,6 +68,6 @@ def handed_over() -> Clock:
     context = TaskContext.get()
     told = context.getLocalProperty(PROPERTY) if context else None
     if told is None:
-        raise RuntimeError("a task of the admission query was not told the clock")
-    closed_us, latest_us = told.split(",")
-    return Clock(int(closed_us), int(latest_us))
+        raise RuntimeError("a task of the admission query was not told its micro-batch")
+    number, closed_us, latest_us = map(int, told.split(","))
+    return MicroBatch(number, Clock(closed_us, latest_us))

@@ -7,7 +7,9 @@ Rows come in one commit per micro-batch of query 1, ticks in a commit of their o
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import pyarrow as pa
 from deltalake import DeltaTable
@@ -16,6 +18,7 @@ from pyspark.sql import types as T
 
 from dpsql.privacy_plan import PrivacyPlan
 from dpsql.streaming import delta_log
+from dpsql.streaming.contribution_files import ContributionFiles
 from dpsql.streaming.manifest import rows_mark
 from dpsql.streaming.wire import ROW, TICK
 from udfs.grid import NO_CLOCK
@@ -77,15 +80,15 @@ class Contributions:
         closed = delta_log.mark(self.path, self._closed)
         return NO_CLOCK if closed is None else closed
 
-    def append(self, rows: DataFrame, batch: int, count: int) -> None:
-        """Add the rows of a micro-batch (columns of query 1's output); adding them again changes nothing."""
+    @property
+    def files(self) -> ContributionFiles:
+        """What the workers of query 1 need to know to write rows."""
         grid = self.plan.query.window
-        # Euclidean division: eras of windows before 1970 are as long as the others.
-        shifted = f"(window - {grid.offset_us}L)"
-        era_us = WINDOWS_PER_ERA * grid.slide_us
-        era = f"({shifted} - pmod({shifted}, {era_us}L)) div {era_us}L AS era"
-        names = [era if name == "era" else f"{batch}L AS batch" if name == "batch" else name for name in self.schema.names[:-1]]
-        delta_log.append_frame(rows.selectExpr(*names, "0L AS closed_us"), count, self.path, self._rows, batch)
+        return ContributionFiles(self.path, self.schema.remove(0), grid.offset_us, WINDOWS_PER_ERA * grid.slide_us)
+
+    def append(self, files: Sequence[Mapping[str, Any]], batch: int) -> None:
+        """Add the rows of a micro-batch, in files that workers have written; adding them again changes nothing."""
+        delta_log.append_files(self.path, files, self._rows, batch)
 
     def ticked(self, number: int) -> bool:
         """Whether the tick of a catch-up is here: then its reading is over, and what arrives later waits for the next one."""
@@ -133,7 +136,8 @@ class Contributions:
         if old:
             # A condition on the partition alone: whole files are removed and none is written anew, which query 2 could not bear.
             table.delete(f"era > {TICK_ERA} AND era <= {last}")
-            table.vacuum(retention_hours=0, dry_run=False, enforce_retention_duration=False)
+            # In full: files that a failed task left behind hold records as well. No micro-batch is at work here.
+            table.vacuum(retention_hours=0, dry_run=False, enforce_retention_duration=False, full=True)
         return len(old)
 
     def crossed(self, before_us: int, closed_us: int) -> bool:

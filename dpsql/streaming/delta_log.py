@@ -5,10 +5,14 @@ A mark (application, version) is written in the same commit as its rows, so aski
 
 from __future__ import annotations
 
+import json
+import time
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Schema, Transaction, write_deltalake
+from deltalake.transaction import AddAction, RemoveAction
 from pyspark.sql import DataFrame, DataFrameWriter
 from pyspark.sql.types import StructType
 
@@ -52,6 +56,26 @@ def append(path: str, rows: pa.Table, marks: Mapping[str, int]) -> bool:
     properties = CommitProperties(app_transactions=[Transaction(name, number) for name, number in marks.items()])
     write_deltalake(table, rows, mode="append", commit_properties=properties)
     return True
+
+
+def append_files(path: str, files: Sequence[Mapping[str, Any]], application: str, version: int) -> None:
+    """Append files that are in the table's folder already, under a transaction mark, in one commit; doing it again changes nothing.
+
+    Args:
+        path, application, version: the table and the mark.
+        files: of each its `path` below the table, `bytes`, `rows`, and `partition`: name -> value as text.
+    """
+    table = DeltaTable(path)
+    committed = table.transaction_version(application)
+    if committed is not None and committed >= version:
+        return
+    now = time.time_ns() // 1_000_000
+    actions: list[AddAction | RemoveAction] = [
+        AddAction(file["path"], file["bytes"], file["partition"], now, True, json.dumps({"numRecords": file["rows"]})) for file in files
+    ]
+    properties = CommitProperties(app_transactions=[Transaction(application, version)])
+    partition_by = list(files[0]["partition"]) if files else []
+    table.create_write_transaction(actions, "append", table.schema(), partition_by, commit_properties=properties)
 
 
 def append_frame(frame: DataFrame, rows: int, path: str, application: str, version: int, order: Sequence[str] = ()) -> None:

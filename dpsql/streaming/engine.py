@@ -12,7 +12,8 @@ from dpsql.streaming.catch_up import read_json, write_json
 from dpsql.streaming.checkpoints import Checkpoint
 
 FILE = "engine.json"
-VERSION = 2
+VERSION = 3
+"""Spark's own state is keyed by the labels of `spreading` since 3: with other keys a bucket would not find its version."""
 OPERATORS = ("admission", "release")
 
 

@@ -220,6 +220,7 @@ class Job:
         self._create(self.histogram)
         step = admission.AdmissionStep(
             preflight.state_files(self.engine, admission.OPERATOR),
+            self.tables.contributions.files,
             bounding_parameters(self.plan, self.public, self.run.first_window_us),
             keys,
             len(self.plan.arguments),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -17,7 +16,8 @@ from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
 from dpsql.streaming.checkpoints import Checkpoint
 from dpsql.streaming.histogram import Histogram, Pair
 from dpsql.streaming.manifest import Manifest
-from dpsql.streaming.wire import ROW, STATE, TICK, StateFile, file_row, read_file_rows, to_arrow, to_pandas, without_values
+from dpsql.streaming.spreading import bucket_of, spread
+from dpsql.streaming.wire import FILE_COLUMNS, ROW, STATE, TICK, StateFile, file_row, read_file_rows, to_arrow, to_pandas, without_values
 from udfs.bucket_state import BucketFiles
 from udfs.grid import NO_CLOCK
 from udfs.keys import decode
@@ -50,17 +50,10 @@ class ReleaseStep:
     @property
     def output(self) -> dict[str, str]:
         """Output columns and their Spark types."""
-        fixed = {"kind": "INT", "bucket": "INT", "window": "BIGINT", "trigger": "BIGINT", "key_bytes": "BINARY"}
         values: dict[str, str] = {}
         for i, column in enumerate(self.parameters.columns):
             values |= {f"c{i}": "BIGINT" if column.kind == "count" else "DOUBLE", f"s{i}": "DOUBLE"}
-        return fixed | {f"k{i}": "BINARY" for i in range(self.keys)} | values
-
-    @property
-    def neutral(self) -> dict[str, Any]:
-        """A value for every output column that says nothing; never NULL."""
-        zero: dict[str, Any] = {"BINARY": b"", "DOUBLE": 0.0}
-        return {name: zero.get(kind, 0) for name, kind in self.output.items()}
+        return FILE_COLUMNS | {f"k{i}": "BINARY" for i in range(self.keys)} | values
 
     def run(self, bucket: int, frames: Iterable[pd.DataFrame], sequence: int | None) -> tuple[StateFile, pa.Table]:
         """Load, release, store: the bucket's report and its released rows with their keys decoded."""
@@ -96,18 +89,18 @@ def released(contributions: DataFrame, step: ReleaseStep) -> DataFrame:
     """
     function = _spark_function(step)
     schema = ", ".join(f"{name} {kind}" for name, kind in step.output.items())
-    return contributions.groupBy("bucket").applyInPandasWithState(function, schema, STATE, "append", GroupStateTimeout.NoTimeout)
+    return spread(contributions, step.files.buckets).applyInPandasWithState(function, schema, STATE, "append", GroupStateTimeout.NoTimeout)
 
 
 def _spark_function(step: ReleaseStep) -> Callable[..., Iterator[pd.DataFrame]]:
     def bucket_of_keys(key: tuple[int], frames: Iterable[pd.DataFrame], state: GroupState) -> Iterator[pd.DataFrame]:
         warnings.filterwarnings("ignore", category=FutureWarning)  # pandas 2 warns of Spark's own concatenations
-        file, rows = step.run(int(key[0]), frames, int(state.get[0]) if state.exists else None)
+        file, rows = step.run(bucket_of(key[0], step.files.buckets), frames, int(state.get[0]) if state.exists else None)
         if file.bytes:
             state.update((file.sequence,))
         if rows.num_rows:
             yield to_pandas(ROW, rows, list(step.output), bucket=np.int32(file.bucket))
-        yield file_row(file, step.neutral)
+        yield file_row(file, step.output)
 
     return without_values(bucket_of_keys)
 

@@ -13,13 +13,14 @@ from dataclasses import dataclass
 from uuid import uuid4
 
 from pyspark.errors import AnalysisException, ParseException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from dpsql.errors import DataError
 from dpsql.privacy_plan import PrivacyPlan
 from dpsql.streaming.failures import reason_of
+from dpsql.streaming.native import digest_prefix
 from udfs.contribution_bounding import DROP_REASONS
 from udfs.keys import HEADER, MAX_KEY_BYTES, NULL_HEADER
 
@@ -68,13 +69,13 @@ def records(session: SparkSession, plan: PrivacyPlan, salt: bytes, buckets: int)
         *(f"cast({text} AS BINARY) AS {column}" for text, column in zip(texts, [*unit, *keys], strict=True)),
         *(f"{value} AS {column}" for value, column in zip(arguments, a, strict=True)),
     )
-    frame = frame.selectExpr("ts", f"{_encoded(unit, nullable=False)} AS unit", f"{_encoded(keys, nullable=True)} AS key_bytes", *a)
-    frame = frame.selectExpr("*", f"{_drop_code()} AS drop")
+    frame = frame.selectExpr("ts", *unit, f"{_encoded(keys)} AS key_bytes", *a)
+    frame = frame.selectExpr("*", f"{_drop_code(unit)} AS drop")
     frame = frame.observe(DROPPED, *(F.expr(f"count_if(drop = {code})").alias(reason) for code, reason in REASONS.items()))
     with _salt_view(session, salt) as salts:
-        frame = frame.where("drop = 0").selectExpr(
-            f"{_id('75', 'unit', salts)} AS user", "ts", f"{_id('6B', 'key_bytes', salts)} AS key", "key_bytes", *a
-        )
+        user = _id(session, "75", _columns(unit), salts).alias("user")
+        key = _id(session, "6B", "key_bytes", salts).alias("key")
+        frame = frame.where("drop = 0").select(user, "ts", key, "key_bytes", *a)
     frame = frame.selectExpr(f"cast(pmod(user, {buckets}L) AS INT) AS bucket", "*")
     return Records(frame, tuple(key_type(types[key]) for key in keys))
 
@@ -93,9 +94,7 @@ def listed_keys(session: SparkSession, plan: PrivacyPlan) -> list[bytes]:
     given = given.toDF(*names)
     texts = [_text(name, given.schema[name].dataType, key.name) for name, key in zip(names, query.keys, strict=True)]
     encoded = given.selectExpr(*(f"cast({text} AS BINARY) AS {name}" for text, name in zip(texts, names, strict=True)))
-    rows = (
-        encoded.selectExpr(f"{_encoded(names, nullable=True)} AS key_bytes").where(f"octet_length(key_bytes) <= {MAX_KEY_BYTES}").distinct()
-    )
+    rows = encoded.selectExpr(f"{_encoded(names)} AS key_bytes").where(f"octet_length(key_bytes) <= {MAX_KEY_BYTES}").distinct()
     return [bytes(row.key_bytes) for row in rows.collect()]
 
 
@@ -178,18 +177,26 @@ def _microseconds(kind: T.DataType, name: str) -> str:
     )
 
 
-def _encoded(columns: Sequence[str], nullable: bool) -> str:
-    """Spark SQL for the canonical encoding of binary columns; NULL columns get a header of their own, or make the whole NULL."""
-    parts = [f"cast(lpad(cast(octet_length({c}) AS STRING), {HEADER}, '0') AS BINARY), {c}" for c in columns]
-    if nullable:
-        parts = [f"coalesce(concat({part}), X'{NULL_HEADER.hex()}')" for part in parts]
-    return f"concat({', '.join(parts)})" if parts else "X''"
+def _encoded(columns: Sequence[str]) -> str:
+    """Spark SQL for the canonical encoding of binary columns; NULL columns get a header of their own."""
+    parts = [f"coalesce(concat({_columns([c])}), X'{NULL_HEADER.hex()}')" for c in columns]
+    return parts[0] if len(parts) == 1 else f"concat({', '.join(parts)})" if parts else "X''"
 
 
-def _drop_code() -> str:
+def _columns(columns: Sequence[str]) -> str:
+    """Spark SQL for what to concatenate: headers and values of binary columns that are not NULL."""
+    # Leading zeros by case are several times cheaper than lpad.
+    zeros = " ".join(f"WHEN {{length}} < {10**digits} THEN X'{'30' * (HEADER - digits)}'" for digits in range(1, HEADER))
+    header = f"CASE {zeros} ELSE X'' END, cast(cast({{length}} AS STRING) AS BINARY)"
+    return ", ".join(f"{header.format(length=f'octet_length({c})')}, {c}" for c in columns)
+
+
+def _drop_code(unit: Sequence[str]) -> str:
+    nulls = " OR ".join(f"{column} IS NULL" for column in unit)
+    length = " + ".join([f"{HEADER * len(unit)}", *(f"octet_length({column})" for column in unit)])
     # A unit above the limit has no unambiguous header either.
-    too_long = f"octet_length(key_bytes) > {MAX_KEY_BYTES} OR octet_length(unit) > {MAX_KEY_BYTES}"
-    return f"CASE WHEN ts IS NULL THEN 2 WHEN unit IS NULL THEN 3 WHEN {too_long} THEN 4 ELSE 0 END"
+    too_long = f"octet_length(key_bytes) > {MAX_KEY_BYTES} OR {length} > {MAX_KEY_BYTES}"
+    return f"CASE WHEN ts IS NULL THEN 2 WHEN {nulls} THEN 3 WHEN {too_long} THEN 4 ELSE 0 END"
 
 
 @contextmanager
@@ -203,7 +210,6 @@ def _salt_view(session: SparkSession, salt: bytes) -> Iterator[str]:
         session.catalog.dropTempView(name)
 
 
-def _id(tag: str, encoding: str, salts: str) -> str:
-    """Spark SQL for the first 8 bytes of SHA-256(salt || tag || encoding) as a signed BIGINT."""
-    salted = f"concat((SELECT salt FROM {salts}), X'{tag}', {encoding})"
-    return f"cast(conv(left(sha2({salted}, 256), 16), 16, -10) AS BIGINT)"
+def _id(session: SparkSession, tag: str, encoding: str, salts: str) -> Column:
+    """The first 8 bytes of SHA-256(salt || tag || encoding) as a signed BIGINT."""
+    return digest_prefix(session, F.expr(f"concat((SELECT salt FROM {salts}), X'{tag}', {encoding})"))

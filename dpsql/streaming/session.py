@@ -56,14 +56,14 @@ RUN = {
     "spark.sql.adaptive.enabled": "false",
     "spark.databricks.delta.snapshotPartitions": "2",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "50000",
+    # Spark would compute the size of a batch anew after each of its rows; keys of more than 4 KiB never come this far.
+    "spark.sql.execution.arrow.maxBytesPerBatch": "2147483647",
     "spark.sql.streaming.noDataMicroBatches.enabled": "false",
     "spark.sql.streaming.numRecentProgressUpdates": "1000",
     # Tell of every poll that finds nothing: in a live run they stand for the micro-batches that did not come.
     "spark.sql.streaming.noDataProgressEventInterval": "0",
     # One state version per micro-batch is kept for as long as Spark could go back; it only ever goes back by one.
     "spark.sql.streaming.minBatchesToRetain": "10",
-    # 64-bit hashes are as good as random: a Parquet dictionary of them is wasted work.
-    "parquet.enable.dictionary#key": "false",
     # The salt of the ids is a binary literal in the plan; plans are shown in event logs.
     "spark.sql.redaction.string.regex": "(?i)0x[0-9a-f]{32,}|X'[0-9a-f]{32,}'",
 }

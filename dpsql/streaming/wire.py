@@ -8,6 +8,7 @@ the driver which state file was written, how large it is and what was counted, i
 from __future__ import annotations
 
 import functools
+import gc
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,6 +21,9 @@ from pyspark.sql import DataFrame
 
 ROW, TICK, FILE = 0, 1, 2
 Step = Callable[..., Iterator[pd.DataFrame]]
+FILE_COLUMNS = {"kind": "INT", "bucket": "INT", "window": "BIGINT", "trigger": "BIGINT", "key_bytes": "BINARY"}
+"""The columns that every output has, with their Spark types; a FILE row uses no others."""
+
 STATE = "sequence BIGINT"
 """Spark's own state of a bucket: which version of its files is current."""
 
@@ -55,11 +59,13 @@ def to_pandas(kind: int, table: pa.Table, names: Sequence[str], **constants: Any
     return pd.DataFrame(columns, columns=list(names))
 
 
-def file_row(file: StateFile, zero: Mapping[str, Any]) -> pd.DataFrame:
-    """The FILE row of a bucket; `zero` gives the neutral value of every output column."""
+def file_row(file: StateFile, output: Mapping[str, str]) -> pd.DataFrame:
+    """The FILE row of a bucket; output columns (name -> Spark type) that it does not use are neutral, never NULL."""
     detail = json.dumps(file.counted, separators=(",", ":"), sort_keys=True).encode()
-    row = dict(zero) | {"kind": FILE, "bucket": file.bucket, "window": file.sequence, "trigger": file.bytes, "key_bytes": detail}
-    return pd.DataFrame({name: [value] for name, value in row.items()}).astype({"kind": np.int32, "bucket": np.int32})
+    row = {"kind": FILE, "bucket": file.bucket, "window": file.sequence, "trigger": file.bytes, "key_bytes": detail}
+    neutral: dict[str, Any] = {"BINARY": b"", "DOUBLE": 0.0}
+    filled = {name: [row.get(name, neutral.get(kind, 0))] for name, kind in output.items()}
+    return pd.DataFrame(filled).astype({"kind": np.int32, "bucket": np.int32})
 
 
 class StepError(Exception):
@@ -71,6 +77,9 @@ def without_values(function: Step) -> Step:
 
     @functools.wraps(function)
     def quiet(*given: Any) -> Iterator[pd.DataFrame]:
+        if not gc.get_freeze_count():
+            # Spark collects garbage after every task, a tenth of a CPU-second for all the modules that are loaded for good.
+            gc.freeze()
         try:
             yield from function(*given)
         except Exception as problem:

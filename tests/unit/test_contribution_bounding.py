@@ -194,3 +194,20 @@ def test_a_million_rows_of_one_user_fit_the_state() -> None:
     admission = admit(state, table([Record(ANN, 1, A), Record(ANN, 2, A)]), Clock(), p)
     assert admission.state.column("rows").to_pylist() == [1_000_000]
     assert admission.drops["over_max_rows"] == 1
+
+
+def test_a_user_whose_rows_are_used_up_keeps_one_row_of_state() -> None:
+    """Catches: state that grows with users who may add nothing more, an allowance that comes back when entries are merged."""
+    p = parameters(3)
+    state = admit(None, table([Record(ANN, 0, A), Record(ANN, 1, B), Record(BOB, 1, A)]), Clock(), p).state
+    assert state.num_rows == 3
+    used = admit(state, table([Record(ANN, 2, C), Record(BOB, 2, B)]), Clock(), p).state
+    rows = {user: [r["rows"] for r in used.to_pylist() if r["user"] == user] for user in (ANN, BOB)}
+    assert rows == {ANN: [3], BOB: [1, 1]}
+    at_once = admit(None, table([Record(ANN, n, key) for n, key in enumerate((A, B, C, A))]), Clock(), p).state
+    assert at_once.column("rows").to_pylist() == [3]
+    for before in (used, at_once):
+        after = admit(before, table([Record(ANN, 9, key) for key in (A, B, C)]), Clock(), p)
+        assert after.contributions.num_rows == 0
+        assert after.drops["over_max_rows"] == 3
+        assert after.state.equals(before)

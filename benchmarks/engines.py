@@ -1,0 +1,193 @@
+"""One measured run of the throughput benchmark, in a process group of its own: plain Spark or dpsql over the files of a stream.
+
+    python benchmarks/engines.py count --stream FOLDER --batches 10 --out SAMPLES.json
+
+Every file is a micro-batch. After each, wall clock, CPU seconds and resident memory of the JVM and of Python are noted. dpsql runs its real
+job as in live mode, query 1 followed by a tick and query 2 at every micro-batch; only the clock is scripted: the end of each file's interval.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import shutil
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+CHECKOUT = Path(__file__).resolve().parents[1]
+if str(CHECKOUT) not in sys.path:  # `python benchmarks/...` puts this folder first, not the checkout
+    sys.path.insert(0, str(CHECKOUT))
+
+import dpsql  # noqa: E402
+from benchmarks.processes import processes  # noqa: E402
+from benchmarks.stream_files import INTERVAL_US, START_US  # noqa: E402
+from dpsql.config import Source  # noqa: E402
+
+SCHEMA = "user_id STRING, ts TIMESTAMP, page STRING"
+MEMORY = "6g"
+
+
+def sql(rows: int, triggers: int) -> str:
+    """The private query: a count per page, one window, T triggers."""
+    return f"""
+        SELECT WITH DIFFERENTIAL_PRIVACY
+          OPTIONS (epsilon = 6, delta = 1e-9, privacy_unit_column = user_id, max_rows_contributed = {rows},
+                   trigger_interval = '{INTERVAL_US} microseconds')
+          page, COUNT(*) AS views
+        FROM visits
+        GROUP BY window(ts, '{triggers * INTERVAL_US} microseconds'), page
+    """
+
+
+def stored(folder: Path) -> int:
+    """Bytes of all files below a folder; versions of state are never deleted during a run."""
+    size = 0
+    for path in folder.rglob("*"):
+        with contextlib.suppress(FileNotFoundError):  # Spark deletes old versions of its own state
+            size += path.stat().st_size if path.is_file() else 0
+    return size
+
+
+class Samples:
+    """What was noted, in order; `state` is called for the bytes of state so far read and written."""
+
+    def __init__(self, out: Path, state: Callable[[], dict[str, int]] = dict) -> None:
+        self._out, self._state, self._noted = out, state, []  # type: ignore[var-annotated]
+        self.note("started", -1)
+
+    def note(self, what: str, batch: int) -> None:
+        """Note the resources used so far."""
+        used = processes(os.getsid(0))
+        self._noted.append({"what": what, "batch": batch, "time": time.time(), "used": used, **self._state()})
+        self._out.write_text(json.dumps(self._noted))
+
+
+def session(cores: int) -> Any:
+    """The session that dpsql makes, for all engines alike."""
+    from dpsql.streaming import session as made
+
+    properties = {"spark.driver.memory": MEMORY, "spark.driver.extraJavaOptions": "-Xss4m " + os.environ.get("JAVA_FLAGS", "")}
+    return made.session(f"local[{cores}]", properties)
+
+
+def plain(spark: Any, stream: Path, batches: int, distinct: bool, out: Path, cores: int) -> None:
+    """Plain Spark: rows per page, or distinct users per page; results go nowhere."""
+    spark.conf.set("spark.sql.shuffle.partitions", str(cores))
+    spark.conf.set("spark.sql.adaptive.enabled", "false")
+    given = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).parquet(str(stream))
+    given = given.dropDuplicates(["user_id", "page"]) if distinct else given
+    with tempfile.TemporaryDirectory() as checkpoint:
+        state = Path(checkpoint, "state")
+        samples = Samples(out, lambda: {"state": stored(state)})
+        counted = given.groupBy("page").count().writeStream.outputMode("update").format("noop")
+        query = counted.option("checkpointLocation", checkpoint).trigger(availableNow=True).start()
+        done = -1
+        while done < batches - 1:
+            if query.awaitTermination(0.02) and query.lastProgress is None:
+                break
+            last = query.lastProgress
+            if last is not None and last.batchId > done:
+                done = last.batchId
+                samples.note("batch", done)
+        query.stop()
+
+
+def private(
+    spark: Any, stream: Path, batches: int, rows: int, lake: Path, samples_of: Callable[..., Samples], silent: int, triggers: int
+) -> None:
+    """dpsql: as `dpsql.streaming.live`, with a scripted clock; at most one micro-batch ahead of its release."""
+    from dpsql.lake import Lake, open_run
+    from dpsql.ledger import Ledger
+    from dpsql.secret import Secret
+    from dpsql.streaming.clocks import Clocks
+    from dpsql.streaming.job import Job
+    from udfs.contribution_bounding import Clock
+
+    shutil.rmtree(lake, ignore_errors=True)
+    options = (("maxFilesPerTrigger", "1"),)
+    bounds = {"max_users": 5_000_000, "max_keys": 1_000_000}
+    source = Source("visits", "parquet", str(stream), options, SCHEMA, event_time="ts", privacy_unit=("user_id",), **bounds)
+    query = dpsql.compile(sql(rows, triggers), {"visits": source})
+    secret, ledger = Secret.load(lake.parent / "secret"), Ledger.beside(lake.parent / "secret")
+    opened = Lake(lake)
+    run = open_run(opened, "q", query, secret, ledger, source)
+    stop = threading.Event()
+    job = Job(spark, query, run, opened, secret, None, None, stop, ledger)
+    job.check()
+    state = lake / "private/q/state"
+    samples = samples_of(lambda: {"state": stored(state)})
+    ready, room = threading.Semaphore(0), threading.Semaphore(2)
+    contributions = job.tables.contributions
+    clock = Clock(closed_us=contributions.closed_us, latest_us=1 << 60)
+
+    def done(batch: int, _: Clock) -> None:
+        contributions.tick_by_clock(batch, closed(batch), 1 << 60)
+        if batch == batches - 1:
+            stop.set()
+        ready.release()
+
+    def closed(batch: int) -> int:
+        return START_US + (batch + 1) * INTERVAL_US
+
+    def clock_of(batch: int) -> Clock:
+        room.acquire()
+        return Clock(closed(batch - 1), 1 << 60) if batch else clock
+
+    with job.admission_query({}) as frame:
+        sink = job.remembering("admission", job.admission_sink(Clocks({}, clock_of), done))
+        reading = threading.Thread(target=job.drain, args=("admission", frame, sink, job.was_read))
+        reading.start()
+        for batch in range(batches):
+            ready.acquire()
+            stopped, job.stop = job.stop, threading.Event()
+            job.release()
+            job.stop = stopped
+            room.release()
+            samples.note("batch", batch)
+        reading.join()
+        job.stop = threading.Event()
+        for batch in range(batches, batches + silent):
+            contributions.tick_by_clock(batches - 1, closed(batch), 1 << 60)
+            job.release()
+            samples.note("silent", batch)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("engine", choices=["count", "distinct", "dpsql"])
+    parser.add_argument("--stream", type=Path, required=True)
+    parser.add_argument("--batches", type=int, required=True)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--lake", type=Path, default=Path("lake"))
+    parser.add_argument("--rows-contributed", type=int, default=32)
+    parser.add_argument("--triggers", type=int, default=100)
+    parser.add_argument("--silent", type=int, default=0, help="ticks without records at the end")
+    parser.add_argument("--cores", type=int, default=2)
+    given = parser.parse_args()
+    spark = session(given.cores)
+    if given.engine == "dpsql":
+        private(
+            spark,
+            given.stream,
+            given.batches,
+            given.rows_contributed,
+            given.lake,
+            lambda state: Samples(given.out, state),
+            given.silent,
+            given.triggers,
+        )
+    else:
+        plain(spark, given.stream, given.batches, given.engine == "distinct", given.out, given.cores)
+    spark.stop()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,200 @@
+"""How the cost of a trigger grows: the two steps with their state files, on one core, without Spark.
+
+    python benchmarks/growth.py                # every sweep (a few minutes), then the table and the figure in docs/performance.md
+    python benchmarks/growth.py --only rows    # one of them; nothing is written
+
+One parameter is varied around 100,000 keys, 500,000 users, 500,000 rows, T = 100 and one open window. A trigger is everything that a worker does
+for it: load the state, admit, store; load, release, store. What it costs per trigger is fitted as a + b x.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+CHECKOUT = Path(__file__).resolve().parents[1]
+if str(CHECKOUT) not in sys.path:  # `python benchmarks/...` puts this folder first, not the checkout
+    sys.path.insert(0, str(CHECKOUT))
+
+import numpy as np  # noqa: E402
+import pyarrow as pa  # noqa: E402
+
+import dpsql  # noqa: E402
+from benchmarks.charts import Line, Panel, draw  # noqa: E402
+from benchmarks.page import FIGURES, PERFORMANCE, write  # noqa: E402
+from benchmarks.throughput import machine  # noqa: E402
+from benchmarks.workload import PAPER_FLAT, PAPER_KEYS, records, zipf_mandelbrot  # noqa: E402
+from dpsql.config import Source  # noqa: E402
+from dpsql.local.engine import split  # noqa: E402
+from dpsql.operators import bounding_parameters, release_parameters  # noqa: E402
+from udfs.bucket_state import BucketFiles  # noqa: E402
+from udfs.contribution_bounding import Clock, admit  # noqa: E402
+from udfs.release import ReleaseState, Tick, release  # noqa: E402
+
+SECOND = 1_000_000
+BUCKETS = 4
+WARM, MEASURED = 3, 3
+
+
+@dataclass(frozen=True)
+class Load:
+    """One point of a sweep; windows: how many are open at once."""
+
+    keys: int = 100_000
+    users: int = 500_000
+    rows: int = 500_000
+    triggers: int = 100
+    windows: int = 1
+
+    def query(self) -> dpsql.Query:
+        """A count per page; every trigger is a second long. Several windows are open because records may be late."""
+        window = self.triggers // self.windows
+        sql = f"""
+            SELECT WITH DIFFERENTIAL_PRIVACY OPTIONS (epsilon = 6, delta = 1e-9, privacy_unit_column = user_id, max_rows_contributed = 32,
+              trigger_interval = '1 second', allowed_lateness = '{self.triggers - window} seconds') page, COUNT(*) AS views
+            FROM visits GROUP BY window(ts, '{window} seconds'), page"""
+        bounds = {"max_users": self.users, "max_keys": self.keys}
+        return dpsql.compile(sql, {"visits": Source("visits", "parquet", event_time="ts", privacy_unit=("user_id",), **bounds)})
+
+    def batch(self, number: int) -> pa.Table:
+        """The records of one trigger, spread over the open windows."""
+        generator = np.random.default_rng([7, number])
+        popularity = zipf_mandelbrot(self.keys, (PAPER_FLAT + 0.5) * self.keys / PAPER_KEYS - 0.5, 1.4)
+        window = self.triggers // self.windows
+        ts = (self.triggers + number) * SECOND + generator.integers(0, SECOND, self.rows)
+        ts -= generator.integers(0, self.windows, self.rows) * window * SECOND
+        key = np.searchsorted(popularity, generator.random(self.rows))
+        return records(generator.integers(0, self.users, self.rows), key, ts)
+
+
+SWEEPS: dict[str, list[Load]] = {
+    "keys": [Load(keys=n) for n in (10_000, 100_000, 1_000_000)],
+    "users": [Load(users=n) for n in (50_000, 500_000, 5_000_000)],
+    "rows": [Load(rows=n) for n in (200_000, 500_000, 1_000_000, 2_000_000)],
+    "triggers": [Load(triggers=n) for n in (10, 100, 1000)],
+    "windows": [Load(windows=n) for n in (1, 4, 20)],
+}
+LABELS = {
+    "keys": "keys",
+    "users": "users",
+    "rows": "rows per micro-batch",
+    "triggers": "triggers per window (T)",
+    "windows": "open windows",
+}
+
+
+@dataclass
+class Steps:
+    """Both steps of one load with their state in files."""
+
+    load: Load
+    folder: Path
+
+    def __post_init__(self) -> None:
+        plan = self.load.query().plan
+        self.bounding, self.parameters = bounding_parameters(plan), release_parameters(plan)
+        self.users = BucketFiles(str(self.folder), "admission", BUCKETS, 1, ("users",))
+        self.keys = BucketFiles(str(self.folder), "release", BUCKETS, 1, ("groups", "pending", "seen"))
+        self.versions: dict[tuple[str, int], int] = {}
+        self.bytes = 0
+
+    def trigger(self, number: int, rows: pa.Table) -> None:
+        """One micro-batch and the tick after it."""
+        self.bytes = 0
+        start = self.load.triggers + number
+        parts = []
+        for bucket, mine in split(rows, "user", BUCKETS):
+            before = self._load(self.users, bucket)
+            done = admit(before["users"] if before else None, mine, Clock(start * SECOND), self.bounding)
+            self._store(self.users, bucket, {"users": done.state})
+            parts.append(done.contributions)
+        given = pa.concat_tables(parts).append_column("batch", pa.array(np.full(sum(p.num_rows for p in parts), number)))
+        for bucket, mine in split(given, "key", BUCKETS):
+            before = self._load(self.keys, bucket)
+            tick = [Tick(number, (start + 1) * SECOND)]
+            step = release(ReleaseState(**before) if before else None, mine, tick, self.parameters, b"growth" * 5 + b"!!")
+            self._store(self.keys, bucket, step.state.tables())
+
+    def _load(self, files: BucketFiles, bucket: int) -> dict[str, pa.Table] | None:
+        version = self.versions.get((files.operator, bucket), 0)
+        return files.load(bucket, version) if version else None
+
+    def _store(self, files: BucketFiles, bucket: int, tables: dict[str, pa.Table]) -> None:
+        version = self.versions[files.operator, bucket] = self.versions.get((files.operator, bucket), 0) + 1
+        self.bytes += files.store(bucket, version, tables)
+
+
+def cost(load: Load) -> tuple[float, float]:
+    """(CPU seconds, megabytes of state written) per trigger: medians."""
+    with tempfile.TemporaryDirectory() as folder:
+        steps, spent, written = Steps(load, Path(folder)), [], []
+        for number in range(WARM + MEASURED):
+            rows = load.batch(number)
+            begun = time.process_time()
+            steps.trigger(number, rows)
+            spent.append(time.process_time() - begun)
+            written.append(steps.bytes / 1e6)
+    return statistics.median(spent[WARM:]), statistics.median(written[WARM:])
+
+
+def steady(load: Load) -> tuple[list[str], Panel]:
+    """Every trigger of a whole window: does its cost decay or grow?"""
+    spent, written = [], []
+    with tempfile.TemporaryDirectory() as folder:
+        steps = Steps(load, Path(folder))
+        for number in range(load.triggers):
+            rows = load.batch(number)
+            begun = time.process_time()
+            steps.trigger(number, rows)
+            spent.append(time.process_time() - begun)
+            written.append(steps.bytes / 1e6)
+    at = {n: (statistics.median(spent[n - 6 : n + 5]), written[n - 1]) for n in (10, 30, 50, 95)}
+    lines = ["| around trigger | CPU-s per trigger | state written |", "|---|---|---|"]
+    lines += [f"| {n} | {seconds:.2f} | {size:.1f} MB |" for n, (seconds, size) in at.items()]
+    return lines, Panel("over a window", "trigger", [Line("measured, CPU seconds per trigger", range(1, len(spent) + 1), spent)])
+
+
+def sweep(name: str) -> Iterator[tuple[int, float, float]]:
+    """(value, CPU seconds, MB) of every point."""
+    for load in SWEEPS[name]:
+        value = getattr(load, name)
+        found = cost(replace(load, users=max(load.users, 1)))
+        print(f"{name} = {value:,}: {found[0]:.2f} CPU-s, {found[1]:.1f} MB", file=sys.stderr, flush=True)
+        yield value, *found
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", choices=SWEEPS)
+    given = parser.parse_args()
+    pa.set_cpu_count(1)
+    lines = [f"{machine()}; one core.", "", "| what grows | CPU-s per trigger | fit | state written per trigger |", "|---|---|---|---|"]
+    panels = []
+    for name in [given.only] if given.only else SWEEPS:
+        points = list(sweep(name))
+        x, y = np.array([p[0] for p in points], float), np.array([p[1] for p in points])
+        slope, constant = np.polyfit(x, y, 1)
+        unit = 10 ** int(np.floor(np.log10(x[-1])))
+        seconds = ", ".join(f"{value:,}: {spent:.2f}" for value, spent, _ in points)
+        written = ", ".join(f"{size:.1f}" for _, _, size in points)
+        lines.append(f"| {LABELS[name]} | {seconds} | {constant:.2f} + {slope * unit:.2f} per {unit:,} | {written} MB |")
+        panels.append(
+            Panel(LABELS[name], LABELS[name], [Line("measured, CPU seconds per trigger", x, y), Line("fit", x, constant + slope * x)])
+        )
+    lasting, panel = ([], None) if given.only else steady(Load())
+    if panel is None:
+        print("\n".join(lines))
+    else:
+        draw(FIGURES / "growth.svg", [*panels, panel])
+        write("growth", [*lines, "", *lasting], PERFORMANCE)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
