@@ -98,7 +98,7 @@ def admitted(records: DataFrame, step: AdmissionStep) -> DataFrame:
 def _spark_function(step: AdmissionStep) -> Callable[..., Iterator[pd.DataFrame]]:
     def bucket_of_users(key: tuple[int], frames: Iterable[pd.DataFrame], state: GroupState) -> Iterator[pd.DataFrame]:
         warnings.filterwarnings("ignore", category=FutureWarning)  # pandas 2 warns of Spark's own concatenations
-        file = step.run(bucket_of(key[0], step.files.buckets), frames, int(state.get[0]) if state.exists else None, handed_over())
+        file = step.run(bucket_of(int(key[0]), step.files.buckets), frames, int(state.get[0]) if state.exists else None, handed_over())
         if file.bytes:
             state.update((file.sequence,))
         yield file_row(file, FILE_COLUMNS)

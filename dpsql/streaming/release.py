@@ -95,7 +95,7 @@ def released(contributions: DataFrame, step: ReleaseStep) -> DataFrame:
 def _spark_function(step: ReleaseStep) -> Callable[..., Iterator[pd.DataFrame]]:
     def bucket_of_keys(key: tuple[int], frames: Iterable[pd.DataFrame], state: GroupState) -> Iterator[pd.DataFrame]:
         warnings.filterwarnings("ignore", category=FutureWarning)  # pandas 2 warns of Spark's own concatenations
-        file, rows = step.run(bucket_of(key[0], step.files.buckets), frames, int(state.get[0]) if state.exists else None)
+        file, rows = step.run(bucket_of(int(key[0]), step.files.buckets), frames, int(state.get[0]) if state.exists else None)
         if file.bytes:
             state.update((file.sequence,))
         if rows.num_rows:
