@@ -20,7 +20,7 @@ from pyspark.sql import types as T
 from dpsql.errors import DataError
 from dpsql.privacy_plan import PrivacyPlan
 from dpsql.streaming.failures import reason_of
-from dpsql.streaming.native import digest_prefix
+from dpsql.streaming.native import digest_prefix, joined
 from udfs.contribution_bounding import DROP_REASONS
 from udfs.keys import HEADER, MAX_KEY_BYTES, NULL_HEADER
 
@@ -70,13 +70,13 @@ def records(session: SparkSession, plan: PrivacyPlan, salt: bytes, buckets: int)
         *(f"cast({text} AS STRING) AS {column}" for text, column in zip(texts, [*unit, *keys], strict=True)),
         *(f"{value} AS {column}" for value, column in zip(arguments, a, strict=True)),
     )
-    frame = frame.selectExpr("ts", *unit, f"{_encoded(keys)} AS key_bytes", *a)
-    frame = frame.selectExpr("*", f"{_drop_code(unit)} AS drop")
+    frame = frame.selectExpr("*", f"{_drop_code(unit, keys)} AS drop")
     frame = frame.observe(DROPPED, *(F.expr(f"count_if(drop = {code})").alias(reason) for code, reason in REASONS.items()))
+    frame = frame.where("drop = 0").select("ts", *unit, _encoded(session, keys).alias("key_bytes"), *a)
     with _salt_view(session, salt) as salts:
-        user = _id(session, "u", _columns(unit), salts).alias("user")
-        key = _id(session, "k", "key_bytes", salts).alias("key")
-        frame = frame.where("drop = 0").select(user, "ts", key, F.expr("cast(key_bytes AS BINARY) AS key_bytes"), *a)
+        user = digest_prefix(session, joined(session, [F.expr(f"(SELECT u FROM {salts})"), *_columns(unit)]))
+        key = digest_prefix(session, joined(session, [F.expr(f"(SELECT k FROM {salts})"), F.col("key_bytes")]))
+        frame = frame.select(user.alias("user"), "ts", key.alias("key"), "key_bytes", *a)
     frame = frame.selectExpr(f"cast(pmod(user, {buckets}L) AS INT) AS bucket", "*")
     return Records(frame, tuple(key_type(types[key]) for key in keys))
 
@@ -182,25 +182,37 @@ def _microseconds(kind: T.DataType, name: str) -> str:
     )
 
 
-def _encoded(columns: Sequence[str]) -> str:
-    """Spark SQL for the canonical encoding of columns of bytes; NULL columns get a header of their own."""
-    parts = [f"coalesce(concat({_columns([c])}), '{NULL_HEADER.decode()}')" for c in columns]
-    return parts[0] if len(parts) == 1 else f"concat({', '.join(parts)})" if parts else "''"
+def _encoded(session: SparkSession, columns: Sequence[str]) -> Column:
+    """The canonical encoding of columns of bytes; NULL columns get a header of their own."""
+    null = F.expr(f"X'{NULL_HEADER.hex()}'")
+    parts = [F.coalesce(joined(session, _columns([column])), null) for column in columns]
+    return joined(session, parts) if parts else F.expr("X''")
 
 
-def _columns(columns: Sequence[str]) -> str:
-    """Spark SQL for what to concatenate: headers and values of columns of bytes that are not NULL."""
-    # Looked up, not written: every part of a concatenation costs a tenth of a microsecond per record, and lpad several.
-    listed = f"array({', '.join(repr(str(length).zfill(HEADER)) for length in range(LISTED_HEADERS))})"
-    header = f"CASE WHEN {{length}} < {LISTED_HEADERS} THEN element_at({listed}, {{length}} + 1) ELSE lpad(cast({{length}} AS STRING), {HEADER}, '0') END"
-    return ", ".join(f"{header.format(length=f'octet_length({c})')}, {c}" for c in columns)
+def _columns(columns: Sequence[str]) -> list[Column]:
+    """What to join: headers and values of columns of bytes that are not NULL."""
+    # Looked up, not written: that costs a tenth.
+    listed = f"array({', '.join(_header(length) for length in range(LISTED_HEADERS))})"
+    parts = []
+    for column in columns:
+        length = f"octet_length({column})"
+        longer = f"cast(lpad(cast({length} AS STRING), {HEADER}, '0') AS BINARY)"
+        parts += [
+            f"CASE WHEN {length} < {LISTED_HEADERS} THEN element_at({listed}, {length} + 1) ELSE {longer} END",
+            f"cast({column} AS BINARY)",
+        ]
+    return [F.expr(part) for part in parts]
 
 
-def _drop_code(unit: Sequence[str]) -> str:
+def _header(length: int) -> str:
+    return f"X'{str(length).zfill(HEADER).encode().hex()}'"
+
+
+def _drop_code(unit: Sequence[str], keys: Sequence[str]) -> str:
     nulls = " OR ".join(f"{column} IS NULL" for column in unit)
-    length = " + ".join([f"{HEADER * len(unit)}", *(f"octet_length({column})" for column in unit)])
+    lengths = [" + ".join([f"{HEADER * len(part)}", *(f"coalesce(octet_length({c}), 0)" for c in part)]) for part in (keys, unit)]
     # A unit above the limit has no unambiguous header either.
-    too_long = f"octet_length(key_bytes) > {MAX_KEY_BYTES} OR {length} > {MAX_KEY_BYTES}"
+    too_long = " OR ".join(f"{length} > {MAX_KEY_BYTES}" for length in lengths)
     return f"CASE WHEN ts IS NULL THEN 2 WHEN {nulls} THEN 3 WHEN {too_long} THEN 4 ELSE 0 END"
 
 
@@ -214,8 +226,3 @@ def _salt_view(session: SparkSession, salt: bytes) -> Iterator[str]:
         yield name
     finally:
         session.catalog.dropTempView(name)
-
-
-def _id(session: SparkSession, tag: str, encoding: str, salts: str) -> Column:
-    """The first 8 bytes of SHA-256(salt || tag || encoding) as a signed BIGINT."""
-    return digest_prefix(session, F.expr(f"cast(concat(cast((SELECT {tag} FROM {salts}) AS STRING), {encoding}) AS BINARY)"))
