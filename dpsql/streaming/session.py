@@ -36,6 +36,7 @@ LOCAL = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.
 LOG_LEVEL = "spark.log.level"
 SHIPPED = ("dpsql", "udfs")
 
+CHECKPOINTS = "org.apache.spark.sql.execution.streaming.checkpointing."
 RUN = {
     "spark.sql.session.timeZone": "UTC",
     # A bad value becomes NULL, never an error that shows it.
@@ -62,6 +63,10 @@ RUN = {
     "spark.sql.streaming.numRecentProgressUpdates": "1000",
     # Tell of every poll that finds nothing: in a live run they stand for the micro-batches that did not come.
     "spark.sql.streaming.noDataProgressEventInterval": "0",
+    # Plain files and renames: by way of `FileContext` and without Hadoop's native library every look at a file starts a process (`readlink`).
+    "spark.sql.streaming.checkpointFileManagerClass": CHECKPOINTS + "FileSystemBasedCheckpointFileManager",
+    # Spark's state of a bucket is one number, which our own list of state files confirms.
+    "spark.sql.streaming.checkpoint.fileChecksum.enabled": "false",
     # One state version per micro-batch is kept for as long as Spark could go back; it only ever goes back by one.
     "spark.sql.streaming.minBatchesToRetain": "10",
     # The salt of the ids is a binary literal in the plan; plans are shown in event logs.
