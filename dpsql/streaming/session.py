@@ -31,6 +31,11 @@ SESSION = {
     # Buckets as folders, which every S3 server understands; endpoint and credentials come from the environment (AWS_...).
     "spark.hadoop.fs.s3a.path.style.access": "true",
 }
+WORKERS = {
+    # Workers keep their memory: given back after every array, it would be taken again, and cleared by the kernel, for the next one.
+    "spark.executorEnv.MALLOC_MMAP_THRESHOLD_": "1073741824",
+    "spark.executorEnv.MALLOC_TRIM_THRESHOLD_": "1073741824",
+}
 CLUSTER = {"spark.executor.extraJavaOptions": messages.java_options(), "spark.executor.syncLogLevel.enabled": "true"}
 LOCAL = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
 LOG_LEVEL = "spark.log.level"
@@ -96,7 +101,7 @@ def session(master: str | None, properties: Mapping[str, str]) -> SparkSession:
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     if master is not None:
         builder = builder.master(master)
-    for key, value in {**SESSION, **(LOCAL if local else CLUSTER if master is not None else {}), **properties}.items():
+    for key, value in {**SESSION, **WORKERS, **(LOCAL if local else CLUSTER if master is not None else {}), **properties}.items():
         builder = builder.config(key, value)
     spark = _started(builder)
     # Log lines of failed tasks quote exception texts, and those may quote records.

@@ -77,15 +77,19 @@ def without_values(function: Step) -> Step:
 
     @functools.wraps(function)
     def quiet(*given: Any) -> Iterator[pd.DataFrame]:
-        if not gc.get_freeze_count():
-            # Spark collects garbage after every task, a tenth of a CPU-second for all the modules that are loaded for good.
-            gc.freeze()
+        _freeze_modules()
         try:
             yield from function(*given)
         except Exception as problem:
             raise StepError(type(problem).__name__) from None
 
     return quiet
+
+
+@functools.cache
+def _freeze_modules() -> None:
+    """Spark collects garbage after every task: a tenth of a CPU-second for all the modules that are loaded for good. Once per worker."""
+    gc.freeze()
 
 
 def read_file_rows(frame: DataFrame) -> list[StateFile]:
