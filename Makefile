@@ -70,8 +70,8 @@ test-browser: setup ## the live view in a real Chromium, which has to be there (
 test-audit: setup ## privacy audits and the paper's baseline, at the size their power needs
 	@$(RUN) -m pytest -m audit -n 2 --dist worksteal
 
-test-jvm: setup ## the tests that start Spark
-	@$(RUN) -m pytest -m jvm
+test-jvm: setup ## the tests that start Spark, two files at a time
+	@$(RUN) -m pytest -m jvm -n 2 --dist loadfile
 
 audit: setup ## audits and independent checks at full size; writes the tables of docs/audits.md
 	@$(RUN) benchmarks/audit.py --full

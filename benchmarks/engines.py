@@ -142,10 +142,21 @@ def private(
 
     with job.admission_query({}) as frame:
         sink = job.remembering("admission", job.admission_sink(Clocks({}, clock_of), done))
-        reading = threading.Thread(target=job.drain, args=("admission", frame, sink, job.was_read))
+        failed: list[BaseException] = []
+
+        def read() -> None:
+            try:
+                job.drain("admission", frame, sink, job.was_read)
+            except BaseException as problem:
+                failed.append(problem)
+                ready.release()
+
+        reading = threading.Thread(target=read)
         reading.start()
         for batch in range(batches):
             ready.acquire()
+            if failed:
+                raise failed[0]
             stopped, job.stop = job.stop, threading.Event()
             job.release()
             job.stop = stopped

@@ -1,6 +1,6 @@
 """What privacy costs in speed: plain Spark's count, its exact distinct users, and dpsql, in turn on one machine over the same files.
 
-    python benchmarks/throughput.py                                    # both streams, three rounds, then the table in docs/performance.md
+    python benchmarks/throughput.py                                    # both streams, then the table in docs/performance.md
     python benchmarks/throughput.py --streams small --batches 6 --rounds 1 --no-page     # a quick look
     python benchmarks/throughput.py --table                            # from the stored samples alone
 
@@ -37,6 +37,13 @@ STREAMS = {"small": (500_000, 100_000), "large": (5_000_000, 1_000_000)}
 """Name -> users and keys."""
 
 
+BATCHES = {"count": 60, "distinct": 16, "dpsql": 96}
+"""Micro-batches of a run: exact distinct users keep every pair in memory; a window of 100 triggers stays open for a few silent ones."""
+
+SPANS = ((10, 20), (25, 45), (86, 96))
+"""Triggers of a window of 100 that the table shows beside the second half: before, at and after the peak of the users' state."""
+
+
 @dataclass(frozen=True)
 class Cost:
     """One micro-batch with its trigger, or a silent trigger: seconds of wall clock and of CPU, bytes of memory and of state."""
@@ -53,8 +60,8 @@ class Cost:
         return self.jvm + self.python
 
 
-def costs(path: Path, what: str) -> list[Cost]:
-    """The costs between the samples of one run: of micro-batches the second half, of silent triggers all."""
+def costs(path: Path, what: str, first: int | None = None, last: int | None = None) -> list[Cost]:
+    """The costs between the samples of one run: of micro-batches the second half, or from `first` to `last`; of silent triggers all."""
     noted = json.loads(path.read_text())
     found = []
     for before, after in pairwise(noted):
@@ -65,6 +72,8 @@ def costs(path: Path, what: str) -> list[Cost]:
             found.append(
                 Cost(after["time"] - before["time"], cpu.get("jvm", 0.0), python, memory, after.get("state", 0) - before.get("state", 0))
             )
+    if first is not None:
+        return found[first:last]
     return found[len(found) // 2 :] if what == "batch" else found
 
 
@@ -72,14 +81,24 @@ def measure(given: argparse.Namespace) -> None:
     """Run every engine over every stream, in turn."""
     given.out.mkdir(parents=True, exist_ok=True)
     streams = {name: Stream(*STREAMS[name], given.rows) for name in given.streams}
-    folders = {name: stream.write(given.out / "data", given.batches) for name, stream in streams.items()}
+    folders = {
+        name: stream.write(given.out / "data", given.batches or max(BATCHES[engine] for engine in given.engines))
+        for name, stream in streams.items()
+    }
     for turn in range(given.rounds):
         for name, folder in folders.items():
             for engine in given.engines:
                 out = given.out / f"{name}-{engine}-{turn}.json"
                 print(f"{name}, {engine}, round {turn + 1}", file=sys.stderr, flush=True)
                 command = [sys.executable, str(CHECKOUT / "benchmarks" / "engines.py"), engine, "--stream", str(folder), "--out", str(out)]
-                command += ["--batches", str(given.batches), "--silent", str(given.silent), "--lake", str(given.out / "lake")]
+                command += [
+                    "--batches",
+                    str(given.batches or BATCHES[engine]),
+                    "--silent",
+                    str(given.silent),
+                    "--lake",
+                    str(given.out / "lake"),
+                ]
                 command += ["--cores", str(given.cores)]
                 environment = {**os.environ, "PYTHONPATH": str(CHECKOUT)}
                 with (given.out / "log").open("a") as log:
@@ -112,6 +131,16 @@ def table(given: argparse.Namespace) -> list[str]:
                 f"| {keys:,} keys, {users:,} users | {label} | {len(found)} | {spread(rates, ',.0f')} | {spread(cpu, '.1f')} | {split} | "
                 f"{statistics.median(cpu) / base:.1f} | {max(c.memory for c in found) / 2**30:.1f} GiB | {median(c.state for c in found) / 1e6:.0f} MB |"
             )
+        for first, last in SPANS:
+            found = [cost for path in sorted(given.out.glob(f"{name}-dpsql-*.json")) for cost in costs(path, "batch", first, last)]
+            if found:
+                cpu = [cost.cpu / (given.rows / 1e6) for cost in found]
+                rates = [given.rows / cost.wall for cost in found]
+                split = f"{median(c.jvm for c in found):.1f} / {median(c.python for c in found):.1f}"
+                lines.append(
+                    f"| | dpsql, triggers {first} - {last} | {len(found)} | {spread(rates, ',.0f')} | {spread(cpu, '.1f')} | {split} | "
+                    f"{statistics.median(cpu) / base:.1f} | | {median(c.state for c in found) / 1e6:.0f} MB |"
+                )
         silent = [cost for path in sorted(given.out.glob(f"{name}-dpsql-*.json")) for cost in costs(path, "silent")]
         if silent:
             text = f"{median(c.wall for c in silent):.1f} s, {median(c.cpu for c in silent):.1f} CPU-s"
@@ -154,9 +183,9 @@ def main() -> int:
     parser.add_argument("--streams", nargs="+", choices=STREAMS, default=list(STREAMS))
     parser.add_argument("--engines", nargs="+", choices=ENGINES, default=list(ENGINES))
     parser.add_argument("--rows", type=int, default=1_000_000, help="per micro-batch")
-    parser.add_argument("--batches", type=int, default=40)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--silent", type=int, default=5)
+    parser.add_argument("--batches", type=int, help="micro-batches of each run; default: as many as each engine needs to be steady")
+    parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("--silent", type=int, default=3)
     parser.add_argument("--cores", type=int, default=2)
     parser.add_argument("--out", type=Path, default=Path("throughput-out"))
     parser.add_argument("--table", action="store_true", help="only make the table again")

@@ -42,6 +42,12 @@ def mark(path: str, application: str) -> int | None:
     return DeltaTable(path).transaction_version(application) if exists(path) else None
 
 
+def committed(table: DeltaTable, application: str, version: int) -> bool:
+    """Whether the rows that go with a mark are there."""
+    newest = table.transaction_version(application)
+    return newest is not None and newest >= version
+
+
 def append(path: str, rows: pa.Table, marks: Mapping[str, int]) -> bool:
     """Append a few rows under transaction marks, in one commit.
 
@@ -49,9 +55,7 @@ def append(path: str, rows: pa.Table, marks: Mapping[str, int]) -> bool:
         False if the first mark is there already: then nothing was written.
     """
     table = DeltaTable(path)
-    application, version = next(iter(marks.items()))
-    committed = table.transaction_version(application)
-    if committed is not None and committed >= version:
+    if committed(table, *next(iter(marks.items()))):
         return False
     properties = CommitProperties(app_transactions=[Transaction(name, number) for name, number in marks.items()])
     write_deltalake(table, rows, mode="append", commit_properties=properties)
@@ -66,8 +70,7 @@ def append_files(path: str, files: Sequence[Mapping[str, Any]], application: str
         files: of each its `path` below the table, `bytes`, `rows`, and `partition`: name -> value as text.
     """
     table = DeltaTable(path)
-    committed = table.transaction_version(application)
-    if committed is not None and committed >= version:
+    if committed(table, application, version):
         return
     now = time.time_ns() // 1_000_000
     actions: list[AddAction | RemoveAction] = [

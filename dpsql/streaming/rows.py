@@ -95,11 +95,7 @@ def listed_keys(session: SparkSession, plan: PrivacyPlan) -> list[bytes]:
     given = given.toDF(*names)
     texts = [_text(name, given.schema[name].dataType, key.name) for name, key in zip(names, query.keys, strict=True)]
     encoded = given.selectExpr(*(f"cast({text} AS STRING) AS {name}" for text, name in zip(texts, names, strict=True)))
-    rows = (
-        encoded.selectExpr(f"cast({_encoded(names)} AS BINARY) AS key_bytes")
-        .where(f"octet_length(key_bytes) <= {MAX_KEY_BYTES}")
-        .distinct()
-    )
+    rows = encoded.select(_encoded(session, names).alias("key_bytes")).where(f"octet_length(key_bytes) <= {MAX_KEY_BYTES}").distinct()
     return [bytes(row.key_bytes) for row in rows.collect()]
 
 

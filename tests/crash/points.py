@@ -49,6 +49,10 @@ def _file_of_bucket(operator: str) -> Callable[..., bool]:
     return lambda system, path, data: f"/{operator}-" in path and f"bucket={_bucket():04d}" in path
 
 
+def _written(self: Any, rows: Any, bucket: int, batch: int) -> bool:
+    return bucket == _bucket()
+
+
 def _second_micro_batch(self: Any, frame: Any, batch: int) -> bool:
     # Every catch-up reads two files, one per micro-batch.
     return batch % 2 == 1
@@ -80,6 +84,7 @@ POINTS = {
     "catch-up: its time is written": Point(f"{STREAMING}.catch_up", "write_json", True, _named("catch_up.json")),
     "admission: before Spark's query id is kept": Point(f"{STREAMING}.preflight:Engine", "remember_query", False),
     **_steps("admission", "AdmissionStep", "admit"),
+    "admission: files of contributions written": Point(f"{STREAMING}.contribution_files:ContributionFiles", "write", True, _written, True),
     "admission: rows appended": Point(f"{STREAMING}.contributions:Contributions", "append", True),
     "admission: before Spark's commit": Point(f"{STREAMING}.admission:AdmissionSink", "__call__", True),
     "admission: after Spark's commit": Point(f"{STREAMING}.admission:AdmissionSink", "__call__", False, _second_micro_batch),
@@ -180,14 +185,7 @@ def members(session: int) -> list[int]:
 
 def _no_marks() -> None:
     """Every commit is made again by a repeated micro-batch."""
-    delta_log = importlib.import_module(f"{STREAMING}.delta_log")
-
-    def append(path: str, rows: Any, marks: Mapping[str, int]) -> bool:
-        properties = delta_log.CommitProperties(app_transactions=[delta_log.Transaction(*mark) for mark in marks.items()])
-        delta_log.write_deltalake(delta_log.DeltaTable(path), rows, mode="append", commit_properties=properties)
-        return True
-
-    delta_log.append = append
+    importlib.import_module(f"{STREAMING}.delta_log").committed = lambda *mark: False
 
 
 def _no_rename() -> None:

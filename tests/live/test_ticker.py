@@ -185,6 +185,8 @@ def test_contributions_go_when_all_windows_of_their_era_are_closed(contributions
     for window in (first, first + era_us - 30 * SECOND, first + era_us):
         rows(contributions, window)
     contributions.tick_by_clock(0, T0, T0)
+    # What a failed task of query 1 left behind holds records as well.
+    (Path(contributions.path) / f"era={first // era_us}/part-00000-of-a-failed-task.parquet").write_bytes(b"records")
     # The last window of the era starts 30 s before its end and has its third trigger 30 s after its start.
     assert contributions.forget(first + era_us - 1) == 0
     before = DeltaTable(contributions.path).version()

@@ -128,6 +128,15 @@ def test_count_of_a_column_only_asks_whether_it_is_there(read: Read) -> None:
     assert sorted(map(str, values)) == ["1.0", "nan"]
 
 
+def test_headers_count_bytes_of_every_length(read: Read) -> None:
+    lengths = [0, 9, 10, 99, 100, 255, 256, 999, 1000, 4092]
+    given = ", ".join(f"(repeat('u', {length}), repeat('x', {length}), TIMESTAMP'2024-01-01')" for length in lengths)
+    table = read(given + " AS s(u, k, ts)")
+    assert sorted(table["key_bytes"].to_pylist()) == sorted(encode([b"x" * length]) for length in lengths)
+    assert sorted(table["key"].to_pylist()) == sorted(hashed(b"k", [b"x" * length]) for length in lengths)
+    assert sorted(table["user"].to_pylist()) == sorted(hashed(b"u", [b"u" * length]) for length in lengths)
+
+
 def test_long_keys_and_long_units_are_dropped(read: Read) -> None:
     rows = [("u", 4092), ("v", 4093), ("w", 100_000)]
     given = ", ".join(f"('{user}', repeat('x', {length}), TIMESTAMP'2024-01-01')" for user, length in rows)
