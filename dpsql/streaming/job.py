@@ -40,8 +40,7 @@ from dpsql.streaming.session import check_s3, run_session
 from udfs.contribution_bounding import Clock
 from udfs.release import PublicGroups
 
-BUCKETS_PER_CORE = (2, 1)
-"""Of users and of keys: every bucket of keys has a task at every trigger, also in silence."""
+BUCKETS_PER_CORE = 2
 
 
 @dataclass(frozen=True)
@@ -80,7 +79,7 @@ def run(
         secret: the run's secret.
         until_caught_up: read what is stored, tick once, release, return; else run live.
         until_us: close the grid up to here (microseconds since 1970 UTC); None is the wall clock at the first start of this catch-up.
-        buckets: of users and of keys; None takes two and one per core at the run's first start.
+        buckets: of users and of keys; None takes two per core at the run's first start.
         live: of a live run.
         progress: told after every micro-batch.
         stop: set it from another thread to stop after the running micro-batch, as Ctrl-C, SIGTERM and `dpsql stop` do.
@@ -127,8 +126,8 @@ class Job:
         if isinstance(self.folder, ObjectPath):
             check_s3(spark)
         self.histogram_path = lake.histogram(run.name)
-        users, keys = (count * spark.sparkContext.defaultParallelism for count in BUCKETS_PER_CORE)
-        self.engine = preflight.open_engine(self.folder, buckets, (users, keys))
+        default = BUCKETS_PER_CORE * spark.sparkContext.defaultParallelism
+        self.engine = preflight.open_engine(self.folder, buckets, default)
         self.tables = self._tables()
         self.tally = Tally(progress)
         self._release_query: tuple[Any, Sink] | None = None

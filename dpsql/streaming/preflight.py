@@ -24,13 +24,13 @@ from udfs.bucket_state import BucketFiles, UnknownVersion
 TABLES = {admission.OPERATOR: admission.TABLES, release.OPERATOR: release.TABLES}
 
 
-def open_engine(folder: Place, buckets: tuple[int, int] | None, default: tuple[int, int]) -> Engine:
+def open_engine(folder: Place, buckets: tuple[int, int] | None, default: int) -> Engine:
     """The engine settings of a run, fixed at its first start.
 
     Args:
         folder: the run's private folder.
         buckets: asked for by the user; None takes what the run has, or `default` for a new one.
-        default: numbers of buckets of a new run.
+        default: number of buckets of a new run.
 
     Raises:
         LakeError: the run has other bucket counts, or the file is lost or damaged.
@@ -39,7 +39,7 @@ def open_engine(folder: Place, buckets: tuple[int, int] | None, default: tuple[i
     if engine is None:
         if any((folder / name).exists() for name in ("checkpoints", "state", "files", "contributions")):
             raise LakeError(f"{folder / FILE} is lost, but the run has been started before; {unrepairable(folder)}")
-        engine = Engine(folder, buckets or default, {operator: Part() for operator in OPERATORS})
+        engine = Engine(folder, buckets or (default, default), {operator: Part() for operator in OPERATORS})
         write_engine(engine, {})
     if buckets is not None and buckets != engine.buckets:
         users, keys = buckets
