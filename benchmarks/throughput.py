@@ -109,8 +109,7 @@ def measure(given: argparse.Namespace) -> None:
 def table(given: argparse.Namespace) -> list[str]:
     """The lines of the table."""
     lines = [
-        f"{machine()}. Micro-batches of {given.rows:,} rows, one trigger each; median (quartiles) of the second half of each run. Load average at the end: "
-        f"{os.getloadavg()[2]:.0f}.",
+        f"{machine()}. Micro-batches of {given.rows:,} rows, one trigger each; median (quartiles) of the second half of each run.",
         "",
         "| stream | engine | micro-batches | rows/s | CPU-s per million rows | of it JVM / Python | times plain count | peak memory | new state per trigger |",
         "|---|---|---|---|---|---|---|---|---|",
