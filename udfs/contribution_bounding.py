@@ -32,7 +32,7 @@ DROP_REASONS = (
     "over_max_rows",
 )
 """The first four are the codes 1..4 that the record's `drop` column carries; the rest are decided here, in this order
-(but records of a user whose rows were used up before the micro-batch are all `over_max_rows`: nothing else is known of that user any more)."""
+(but once a user's rows are used up, all further records are `over_max_rows`: nothing else is kept of that user)."""
 
 
 @dataclass(frozen=True)
@@ -203,10 +203,11 @@ def _bound(state: pa.Table, records: Entries, p: BoundingParameters, drops: dict
     within_groups = pairs.known | (rank <= p.max_groups) | (p.max_groups >= p.max_rows)
     within_group = within_groups & ((pairs.prior_rows + pairs.occurrence <= p.max_rows_per_group) | (p.max_rows_per_group >= p.max_rows))
     ordinal = pairs.user_rows + running_count(within_group, new_user)
-    admitted = within_group & (ordinal <= p.max_rows)
-    drops["over_max_groups"] += int((~within_groups).sum())
-    drops["over_max_rows_per_group"] += int((within_groups & ~within_group).sum())
-    drops["over_max_rows"] += int((within_group & ~admitted).sum())
+    spent = ordinal - within_group >= p.max_rows
+    admitted = within_group & ~spent
+    drops["over_max_groups"] += int((~within_groups & ~spent).sum())
+    drops["over_max_rows_per_group"] += int((within_groups & ~within_group & ~spent).sum())
+    drops["over_max_rows"] += int(spent.sum())
     return admitted, first & admitted, rank, ordinal, merge(state, KEYS, pairs, admitted, p.max_rows)
 
 

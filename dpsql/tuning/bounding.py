@@ -81,11 +81,12 @@ class Arrangement:
         """What the bounds let through; `max_groups` is the plan's K."""
         within_groups = (self._key_rank <= bounds.groups) | (bounds.groups >= bounds.rows)
         within_group = within_groups & ((self._occurrence <= bounds.per_group) | (bounds.per_group >= bounds.rows))
-        admitted = within_group & (self._ordinal(within_group) <= bounds.rows)
+        used_up = self._ordinal(within_group) - within_group >= bounds.rows
+        admitted = within_group & ~used_up
         dropped = {
-            "over_max_groups": int((~within_groups).sum()),
-            "over_max_rows_per_group": int((within_groups & ~within_group).sum()),
-            "over_max_rows": int((within_group & ~admitted).sum()),
+            "over_max_groups": int((~within_groups & ~used_up).sum()),
+            "over_max_rows_per_group": int((within_groups & ~within_group & ~used_up).sum()),
+            "over_max_rows": int(used_up.sum()),
         }
         copies = np.flatnonzero(admitted[self.record])
         record = self.record[copies]
