@@ -211,3 +211,20 @@ def test_a_user_whose_rows_are_used_up_keeps_one_row_of_state() -> None:
         assert after.contributions.num_rows == 0
         assert after.drops["over_max_rows"] == 3
         assert after.state.equals(before)
+
+
+def test_why_a_record_is_dropped_does_not_depend_on_the_cut() -> None:
+    """Catches: a reason that asks for keys which state has forgotten, as those of a user whose rows are used up."""
+    records = [Record(user, t, (A, B, C)[(t * 7 + user) % 3]) for t in range(22) for user in (ANN, BOB, ANN + 2)]
+    met = set()
+    for bounds in (parameters(5, per_key=2, keys=2), parameters(3, per_key=2, keys=2), parameters(4, per_key=2)):
+        whole = admit(None, table(records), Clock(), bounds).drops
+        met |= {reason for reason, count in whole.items() if count}
+        for size in (1, 4, 30):
+            state, cut = None, dict.fromkeys(whole, 0)
+            for start in range(0, len(records), size):
+                done = admit(state, table(records[start : start + size]), Clock(), bounds)
+                state = done.state
+                cut = {reason: count + done.drops[reason] for reason, count in cut.items()}
+            assert cut == whole
+    assert met == {"over_max_rows", "over_max_rows_per_group", "over_max_groups"}
