@@ -27,6 +27,11 @@ from pathlib import Path
 from typing import Any
 
 CHECKOUT = Path(__file__).resolve().parent.parent
+if str(CHECKOUT) not in sys.path:  # `python benchmarks/...` puts this folder first, not the checkout
+    sys.path.insert(0, str(CHECKOUT))
+
+from benchmarks.processes import processes  # noqa: E402
+
 TRIGGER = 10
 WINDOW = 20
 HORIZON = 8
@@ -130,24 +135,6 @@ class Job:
 
     def _environment(self) -> dict[str, str]:
         return {**os.environ, "PYTHONPATH": str(CHECKOUT)}
-
-
-def processes(session: int) -> dict[str, tuple[int, float]]:
-    """Kind -> (resident kB, CPU seconds) of a session's processes: the Python driver, the JVM, Spark's Python workers."""
-    found: dict[str, tuple[int, float]] = {}
-    for status in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            text = status.read_text()
-            head, rest = text[text.index("(") + 1 : text.rindex(")")], text[text.rindex(")") + 2 :].split()
-            if int(rest[3]) != session:
-                continue
-            kind = "jvm" if head == "java" else "driver" if status.parent.name == str(session) else "workers"
-            pages = int((status.parent / "statm").read_text().split()[1])
-        except (OSError, ValueError):
-            continue
-        before = found.get(kind, (0, 0.0))
-        found[kind] = (before[0] + pages * os.sysconf("SC_PAGE_SIZE") // 1024, before[1] + (int(rest[11]) + int(rest[12])) / 100)
-    return found
 
 
 def lake_sizes(out: Path) -> dict[str, int]:
