@@ -108,6 +108,7 @@ def private(
     from dpsql.secret import Secret
     from dpsql.streaming.clocks import Clocks
     from dpsql.streaming.job import Job
+    from dpsql.streaming.microbatches import drain
     from udfs.contribution_bounding import Clock
 
     shutil.rmtree(lake, ignore_errors=True)
@@ -119,7 +120,7 @@ def private(
     opened = Lake(lake)
     run = open_run(opened, "q", query, secret, ledger, source)
     stop = threading.Event()
-    job = Job(spark, query, run, opened, secret, None, None, stop, ledger)
+    job = Job(spark, query, run, opened, secret, None, None, threading.Event(), ledger)
     job.check()
     state = lake / "private/q/state"
     samples = samples_of(lambda: {"state": stored(state)})
@@ -146,28 +147,26 @@ def private(
 
         def read() -> None:
             try:
-                job.drain("admission", frame, sink, job.was_read)
+                drain(frame, sink, job.engine.checkpoint("admission"), stop, job.was_read)
             except BaseException as problem:
                 failed.append(problem)
                 ready.release()
 
         reading = threading.Thread(target=read)
         reading.start()
-        for batch in range(batches):
-            ready.acquire()
-            if failed:
-                raise failed[0]
-            stopped, job.stop = job.stop, threading.Event()
-            job.release()
-            job.stop = stopped
-            room.release()
-            samples.note("batch", batch)
-        reading.join()
-        job.stop = threading.Event()
-        for batch in range(batches, batches + silent):
-            contributions.tick_by_clock(batches - 1, closed(batch), 1 << 60)
-            job.release()
-            samples.note("silent", batch)
+        with job.releasing() as release_up_to:
+            for batch in range(batches):
+                ready.acquire()
+                if failed:
+                    raise failed[0]
+                release_up_to(closed(batch))
+                room.release()
+                samples.note("batch", batch)
+            reading.join()
+            for batch in range(batches, batches + silent):
+                contributions.tick_by_clock(batches - 1, closed(batch), 1 << 60)
+                release_up_to(closed(batch))
+                samples.note("silent", batch)
 
 
 def main() -> int:

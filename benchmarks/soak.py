@@ -163,6 +163,8 @@ def published(out: Path) -> dict[int, float]:
 def report(job: Job, samples: list[dict[str, Any]], generator: Generator, starts: list[tuple[float, float]], codes: list[int]) -> str:
     from deltalake import DeltaTable
 
+    from dpsql.delta_rows import read_rows
+
     out, times = job.out, published(job.out)
     if not times:
         return f"nothing was published; exit codes {codes}"
@@ -174,13 +176,13 @@ def report(job: Job, samples: list[dict[str, Any]], generator: Generator, starts
     quiet = [t for t in steady if t % period >= period - silent + TRIGGER or t % period == 0]
     due = [t for t in range(first, last + 1, TRIGGER) if any(begin + 60 < t < end for begin, end in starts)]
     due = [t for t in due if t % period >= period - silent + TRIGGER or t % period == 0]
-    table = DeltaTable(str(out / "lake/public/soak"))
-    pairs = table.to_pyarrow_table(columns=["window_start", "trigger", "page"])
+    table = str(out / "lake/public/soak")
+    pairs = read_rows(table, ["window_start", "trigger", "page"])
     doubled = pairs.num_rows - pairs.group_by(["window_start", "trigger", "page"]).aggregate([]).num_rows
     lines = [
         ("duration", f"{(samples[-1]['time'] - samples[0]['time']) / 60:.1f} minutes"),
         ("records written", f"{generator.rows:,}"),
-        ("triggers published", f"{len(times):,} grid points of {(last - first) // TRIGGER + 1:,}; {table.version():,} commits"),
+        ("triggers published", f"{len(times):,} grid points of {(last - first) // TRIGGER + 1:,}; {DeltaTable(table).version():,} commits"),
         ("rows published", f"{pairs.num_rows:,}, of these twice: {doubled}"),
         (
             "delay of a trigger",

@@ -24,6 +24,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dpsql.config import Source
+from dpsql.delta_rows import read_rows
 from dpsql.errors import LakeError
 from dpsql.ledger import Ledger, line_of
 from dpsql.new_file import create_file
@@ -279,14 +280,13 @@ def read_histogram(lake: Lake, name: str) -> pa.Table:
     Raises:
         LakeError: no such query, nothing published yet, or the table cannot be read.
     """
-    from deltalake import DeltaTable  # slow to import; only readers of tables need it
-    from deltalake.exceptions import DeltaError, TableNotFoundError
+    from deltalake.exceptions import DeltaError, TableNotFoundError  # slow to import; only readers of tables need it
 
     table = lake.histogram(name)
     try:
         if not (place(table) / "_delta_log").is_dir():
             raise TableNotFoundError
-        return DeltaTable(table).to_pyarrow_table()
+        return read_rows(table)
     except TableNotFoundError:
         read_run(lake, name)
         raise LakeError(f"query {name!r} has published nothing yet: no trigger has passed") from None

@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 
 from dpsql import public_groups
 from dpsql.compiled import Query
+from dpsql.delta_rows import read_rows
 from dpsql.errors import DataError, LakeError
 from dpsql.lake import Lake, Run, check_binding, read_histogram
 from dpsql.local.connection import connect
@@ -194,11 +195,10 @@ def _engine(folder: Place) -> dict[str, Any]:
 
 
 def _delta(table: Place, columns: Sequence[str], condition: pc.Expression) -> pa.Table:
-    from deltalake import DeltaTable  # slow to import
-    from deltalake.exceptions import DeltaError
+    from deltalake.exceptions import DeltaError  # slow to import
 
     try:
-        return DeltaTable(str(table)).to_pyarrow_dataset().to_table(list(columns), filter=condition)
+        return read_rows(str(table), columns, condition)
     except (DeltaError, OSError, pa.ArrowException) as problem:
         raise LakeError(f"{table}: cannot be read ({type(problem).__name__})") from None
 

@@ -13,6 +13,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
+from dpsql.delta_rows import read_rows
 from dpsql.errors import DataError, ReleaseConflict
 from dpsql.places import ObjectPath, place
 from dpsql.privacy_plan import PrivacyPlan
@@ -152,8 +153,7 @@ class Histogram:
 
     def _published(self, windows: Iterable[int]) -> set[Pair]:
         starts = pa.array(sorted(set(windows)), pa.timestamp("us", "UTC"))
-        dataset = DeltaTable(self.path).to_pyarrow_dataset()
-        found = dataset.to_table(["window_start", "trigger"], filter=pc.field("window_start").isin(starts))
+        found = read_rows(self.path, ["window_start", "trigger"], pc.field("window_start").isin(starts))
         found = found.group_by(["window_start", "trigger"]).aggregate([])
         return set(zip(found["window_start"].cast(pa.int64()).to_pylist(), found["trigger"].to_pylist(), strict=True))
 

@@ -33,8 +33,9 @@ from dpsql.streaming.live import VERSION as LIVE_VERSION
 from dpsql.streaming.live import LiveOptions
 from dpsql.streaming.live import live as follow_for_ever
 from dpsql.streaming.manifest import Manifest, rows_mark
-from dpsql.streaming.microbatches import Sink, drain, stop_on_signals
+from dpsql.streaming.microbatches import Sink, Stepping, drain, stop_on_signals
 from dpsql.streaming.progress import Listener, Summary, Tally, observed
+from dpsql.streaming.release import ReleaseSink
 from dpsql.streaming.rows import listed_keys, records
 from dpsql.streaming.session import check_s3, run_session
 from udfs.contribution_bounding import Clock
@@ -130,7 +131,7 @@ class Job:
         self.engine = preflight.open_engine(self.folder, buckets, default)
         self.tables = self._tables()
         self.tally = Tally(progress)
-        self._release_query: tuple[Any, Sink] | None = None
+        self._release_query: tuple[Any, ReleaseSink] | None = None
 
     def catch_up(self, until_us: int | None) -> Summary:
         """Check, read, tick, release."""
@@ -265,14 +266,38 @@ class Job:
     def release(self) -> bool:
         """Run query 2 until everything in `contributions` is released; False if stopped before."""
         stage, self.tally.stage = self.tally.stage, "releasing"
-        if self._release_query is None:
-            self._release_query = self._make_release_query()
-        frame, sink = self._release_query
-        done = self.drain(release.OPERATOR, frame, sink, lambda report: self.tally.tell())
+        frame, sink = self._release_query = self._release_query or self._make_release_query()
+        done = self.drain(release.OPERATOR, frame, self.remembering(release.OPERATOR, sink), lambda report: self.tally.tell())
         self.tally.stage = stage
         return done
 
-    def _make_release_query(self) -> tuple[Any, Sink]:
+    @contextmanager
+    def releasing(self) -> Iterator[Callable[[int], bool]]:
+        """Query 2 kept running: inside, a call with the time of a newer tick releases up to it; it returns False if stopped before."""
+        running: list[Stepping] = []
+
+        def release_up_to(closed_us: int) -> bool:
+            stage, self.tally.stage = self.tally.stage, "releasing"
+            with self.failing(release.OPERATOR):
+                if not running:
+                    running.append(self._start_releasing(closed_us))
+                done = running[0].step(closed_us)
+            self.tally.stage = stage
+            self.tally.tell()
+            return done
+
+        try:
+            yield release_up_to
+        finally:
+            for query in running:
+                query.finish()
+
+    def _start_releasing(self, closed_us: int) -> Stepping:
+        frame, sink = self._release_query = self._release_query or self._make_release_query()
+        checkpoint, remembering = self.engine.checkpoint(release.OPERATOR), self.remembering(release.OPERATOR, sink)
+        return Stepping(frame, remembering, checkpoint, self.stop, lambda: sink.released_us, closed_us)
+
+    def _make_release_query(self) -> tuple[Any, ReleaseSink]:
         part, keys = self.engine.parts[release.OPERATOR], self.engine.buckets[1]
         session = run_session(self.spark, keys)
         step = release.ReleaseStep(
@@ -284,11 +309,9 @@ class Job:
             part.pointers,
         )
         checkpoint = self.engine.checkpoint(release.OPERATOR)
-        sink = release.ReleaseSink(
-            self.tables.release, self.histogram, checkpoint, self.tally.add_published, self._publishing, part.closed_us
-        )
+        sink = ReleaseSink(self.tables.release, self.histogram, checkpoint, self.tally.add_published, self._publishing, part.closed_us)
         frame = release.released(self.tables.contributions.stream(session, part.position), step)
-        return frame, self.remembering(release.OPERATOR, sink)
+        return frame, sink
 
     def remembering(self, operator: str, sink: Sink) -> Sink:
         """A sink for Spark's own numbers of micro-batches. It first records whose checkpoint this is: from the first commit on, another must

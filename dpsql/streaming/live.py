@@ -2,7 +2,7 @@
 
 The clock of a micro-batch is the time at which Spark planned it, from Spark's own record. When that lies beyond a grid point, the
 micro-batch's rows are followed by a tick. When no micro-batch comes, a poll of the source that found nothing does the same: so silence is
-released too, and an idle query costs no more than its polls. Query 2 runs when there is a tick, and rests otherwise.
+released too, and an idle query costs no more than its polls. Query 2 has a micro-batch when there is a tick, and rests otherwise.
 """
 
 from __future__ import annotations
@@ -184,15 +184,16 @@ def _read_backlog(job: Job, frame: DataFrame, sink: Sink, ticker: Ticker) -> boo
 
 def _follow(job: Job, following: Following, ticker: Ticker, retention: Retention) -> None:
     """Tick in silence, release every tick, and sweep, until `job.stop` is set."""
-    released_us = ticker.closed_us
-    while not job.stop.wait(POLL_SECONDS):
-        following.check()
-        ticker.nothing_came(following.idle_since_us)
-        closed_us, version = ticker.newest
-        if closed_us > released_us:
-            if not job.release():
-                return
-            released_us = closed_us
-            with ticker.lock:
-                # Not the version of now: where every micro-batch ticks, query 2 would never have read so far.
-                retention.sweep(closed_us, version)
+    released = ticker.newest
+    with job.releasing() as release_up_to:
+        while not job.stop.wait(POLL_SECONDS):
+            following.check()
+            ticker.nothing_came(following.idle_since_us)
+            tick = ticker.newest
+            if tick[0] > released[0]:
+                if not release_up_to(tick[0]):
+                    return
+                before, released = released, tick
+                with ticker.lock:
+                    # What the last tick but one closed: Spark has not noted the newest release yet and would read its rows again.
+                    retention.sweep(*before)

@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from deltalake import DeltaTable
 from pyspark.sql import types as T
 
+from dpsql.delta_rows import read_rows
 from dpsql.streaming import delta_log
 from dpsql.streaming.wire import StateFile
 
@@ -85,7 +85,7 @@ class Manifest:
         if self.newest_batch is not None:
             wanted = self._mine & (pc.field("bucket") != BATCH_ROW)
             wanted = wanted if until is None else wanted & (pc.field("batch") <= until)
-            table = DeltaTable(self.path).to_pyarrow_dataset().to_table(["bucket", "sequence"], filter=wanted)
+            table = read_rows(self.path, ["bucket", "sequence"], wanted)
             for bucket, sequence in zip(table["bucket"].to_pylist(), table["sequence"].to_pylist(), strict=True):
                 newest[bucket] = max(sequence, newest.get(bucket, 0))
         return newest
@@ -96,14 +96,14 @@ class Manifest:
             return {}
         wanted = self._mine & (pc.field("bucket") == BATCH_ROW)
         wanted = wanted if batch is None else wanted & (pc.field("batch") == batch)
-        table = DeltaTable(self.path).to_pyarrow_dataset().to_table(["batch", "detail"], filter=wanted)
+        table = read_rows(self.path, ["batch", "detail"], wanted)
         return {row["batch"]: json.loads(row["detail"]) for row in table.to_pylist()}
 
     def history(self) -> Iterator[tuple[int, dict[str, Any], dict[int, int]]]:
         """(batch, its `detail`, bucket -> version of its state after it) of every micro-batch listed, newest first; the table is read once."""
         if self.newest_batch is None:
             return
-        table = DeltaTable(self.path).to_pyarrow_dataset().to_table(["batch", "bucket", "sequence", "detail"], filter=self._mine)
+        table = read_rows(self.path, ["batch", "bucket", "sequence", "detail"], self._mine)
         batch, bucket, sequence = (table[name].to_numpy() for name in ("batch", "bucket", "sequence"))
         whole = np.flatnonzero(bucket == BATCH_ROW)
         order = np.lexsort((sequence, bucket))

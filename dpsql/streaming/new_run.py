@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
 from dpsql.compiled import Query
+from dpsql.delta_rows import read_rows
 from dpsql.errors import LakeError
 from dpsql.lake import NEXT, RUN_FILE, SCHEMA_VERSION, Lake, Run, new_run, read_run
 from dpsql.ledger import Ledger
@@ -130,7 +130,7 @@ def _prepared(folder: Path) -> Path:
 def _published(histogram: str) -> list[int]:
     """The newest trigger time of a histogram, if it can be read."""
     try:
-        times = DeltaTable(histogram).to_pyarrow_table(columns=["trigger_time"])["trigger_time"] if delta_log.exists(histogram) else None
+        times = read_rows(histogram, ["trigger_time"])["trigger_time"] if delta_log.exists(histogram) else None
     except (DeltaError, OSError, pa.ArrowException):
         raise LakeError(f"histogram {histogram}: cannot be read, so it is unknown which windows are published") from None
     return [] if times is None or not len(times) else [int(pc.max(times.cast(pa.timestamp("us", "UTC")).cast(pa.int64())).as_py())]
@@ -143,7 +143,7 @@ def _ticks(contributions: str, run_id: str) -> list[int]:
 
 def _listed(files: str, run_id: str) -> list[int]:
     """Closed times in the listings of query 2, of all generations."""
-    table = DeltaTable(files).to_pyarrow_table(columns=["operator", "bucket", "detail"]).to_pylist()
+    table = read_rows(files, ["operator", "bucket", "detail"]).to_pylist()
     return [
         int(json.loads(row["detail"])["closed_us"]) for row in table if row["operator"] == release.OPERATOR and row["bucket"] == BATCH_ROW
     ]

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable
 
+from dpsql.delta_rows import read_rows
 from dpsql.lake import Lake, read_run
 from dpsql.places import Place, place
 from dpsql.streaming import admission, delta_log
@@ -139,12 +140,12 @@ class Tables:
     def ticks(self) -> set[tuple[int, int, int]]:
         """(newest micro-batch covered, closed time, latest accepted event time) of every tick."""
         names = ["batch", "closed_us", "window"]
-        table = DeltaTable(self.contributions).to_pyarrow_dataset().to_table(names, filter=pc.field("kind") == TICK)
+        table = read_rows(self.contributions, names, pc.field("kind") == TICK)
         return set(zip(*(table[name].to_pylist() for name in names), strict=True))
 
     def files_read(self, until: int) -> dict[str, int]:
         """Path -> time of change (ms) of every file that query 1 had read after a micro-batch."""
-        table = DeltaTable(str(self.folder / "files")).to_pyarrow_table(columns=["operator", "generation", "batch", "bucket", "detail"])
+        table = read_rows(str(self.folder / "files"), ["operator", "generation", "batch", "bucket", "detail"])
         newest: dict[int, tuple[int, dict[str, Any]]] = {}
         for row in table.to_pylist():
             void = any(first <= row["batch"] <= last for first, last in self.engine.void)

@@ -141,6 +141,11 @@ class ReleaseSink:
         if self.closed_us is not None:
             self._closed[self.checkpoint.first - 1] = self.closed_us
 
+    @property
+    def released_us(self) -> int:
+        """The time up to which triggers are published."""
+        return max(self._closed.values(), default=NO_CLOCK)
+
     def __call__(self, frame: DataFrame, batch: int) -> None:
         """Publish one micro-batch; doing it again changes nothing.
 

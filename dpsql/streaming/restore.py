@@ -12,8 +12,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+import pyarrow as pa
 from deltalake import DeltaTable
 
+from dpsql.delta_rows import read_rows
 from dpsql.errors import LakeError
 from dpsql.lake import Lake, read_run
 from dpsql.places import place
@@ -238,7 +240,7 @@ def _rebuild(tables: Tables, operator: str, point: Point, buckets: tuple[int, in
 
 def _generations(tables: Tables, operator: str) -> set[int]:
     """Every generation that left a trace, be it of a restore that was broken off."""
-    listed = DeltaTable(str(tables.folder / "files")).to_pyarrow_table(columns=["operator", "generation"]).to_pylist()
+    listed = read_rows(str(tables.folder / "files"), ["operator", "generation"]).to_pylist()
     root = place(tables.engine.state_root)
     folders = [path for path in root.iterdir() if path.name.startswith(f"{operator}-")] if root.is_dir() else []
     stored = (int(path.name[1:]) for folder in folders for path in folder.iterdir() if path.name[1:].isdigit())
@@ -257,5 +259,5 @@ def _make_room(tables: Tables, part: Part, point: Point) -> None:
     """Spark does not begin at a version that is not there yet: then an empty commit is added."""
     table = DeltaTable(tables.contributions)
     if point.version is not None and point.version > table.version():
-        empty = table.to_pyarrow_dataset().schema.empty_table()
+        empty = pa.schema(table.schema().to_arrow()).empty_table()
         delta_log.append(tables.contributions, empty, {f"{tables.run_id}/release/g{part.generation}/restored": 1})

@@ -111,6 +111,8 @@ LIVE_POINTS = {
     "live release: before it is noted beside the ledger": Point("dpsql.run_register:RunRegister", "publishing", False),
     "live release: noted beside the ledger": Point("dpsql.run_register:RunRegister", "publishing", True),
     "live release: histogram appended": Point(f"{STREAMING}.histogram:Histogram", "publish", True),
+    "live release: told to rest": Point(f"{STREAMING}.microbatches:Stepping", "_rest", False),
+    "live release: woken from its rest": Point(f"{STREAMING}.microbatches:Stepping", "_rest", True),
     "clean-up: before": Point(f"{RETENTION}:Retention", "sweep", False),
     "clean-up: era deleted, its files not": Point("deltalake:DeltaTable", "delete", True),
     "clean-up: files of an era deleted": Point("deltalake:DeltaTable", "vacuum", True, lambda self, **named: named["retention_hours"] == 0),

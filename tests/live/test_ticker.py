@@ -15,6 +15,7 @@ from deltalake import DeltaTable, write_deltalake
 
 import dpsql
 from dpsql.config import Source, Sources
+from dpsql.delta_rows import read_rows
 from dpsql.operators import bounding_parameters
 from dpsql.streaming.admission import contribution_columns
 from dpsql.streaming.checkpoints import Checkpoint
@@ -70,7 +71,7 @@ def planned(checkpoint: Checkpoint, batch: int, time_us: int) -> int:
 
 def ticks(contributions: Contributions) -> list[tuple[int, int]]:
     """(micro-batch, closed second) of every tick; each must be there once per bucket."""
-    table = DeltaTable(contributions.path).to_pyarrow_table(columns=["kind", "batch", "closed_us", "bucket"])
+    table = read_rows(contributions.path, ["kind", "batch", "closed_us", "bucket"])
     rows = sorted(zip(*(table[name].to_pylist() for name in ("closed_us", "batch", "bucket")), strict=True))
     assert [bucket for _, _, bucket in rows] == list(range(BUCKETS)) * (len(rows) // BUCKETS)
     return [(batch, (closed - T0) // SECOND) for closed, batch, bucket in rows if bucket == 0]
@@ -192,7 +193,7 @@ def test_contributions_go_when_all_windows_of_their_era_are_closed(contributions
     before = DeltaTable(contributions.path).version()
     assert contributions.forget(first + era_us) == 1
     table = DeltaTable(contributions.path)
-    left = table.to_pyarrow_table(columns=["era", "window"]).to_pylist()
+    left = read_rows(contributions.path, ["era", "window"]).to_pylist()
     assert sorted({row["era"] for row in left}) == [TICK_ERA, first // era_us + 1]
     assert not list(Path(contributions.path).glob(f"era={first // era_us}/*.parquet"))
     for version in range(before + 1, table.version() + 1):

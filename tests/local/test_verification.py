@@ -11,9 +11,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
-from deltalake import DeltaTable, write_deltalake
+from deltalake import write_deltalake
 
 from dpsql.compiled import Query
+from dpsql.delta_rows import read_rows
 from dpsql.errors import DataError, LakeError
 from dpsql.lake import Lake, Run
 from dpsql.local.engine import Feeder
@@ -104,7 +105,7 @@ def test_a_run_is_recomputed_row_by_row(published: Published) -> None:
 
 
 def test_one_changed_bit_is_found(published: Published) -> None:
-    table = DeltaTable(published.lake.histogram("visits")).to_pyarrow_table()
+    table = read_rows(published.lake.histogram("visits"))
     values = table.column("time_spent").to_numpy().copy()
     values[3] = values[3] + 2.0**-20
     write_deltalake(published.lake.histogram("visits"), table.set_column(9, "time_spent", pa.array(values)), mode="overwrite")
@@ -113,7 +114,7 @@ def test_one_changed_bit_is_found(published: Published) -> None:
 
 
 def test_rows_too_few_or_twice_are_found(published: Published) -> None:
-    table = DeltaTable(published.lake.histogram("visits")).to_pyarrow_table()
+    table = read_rows(published.lake.histogram("visits"))
     write_deltalake(published.lake.histogram("visits"), pa.concat_tables([table.slice(2), table.slice(5, 1)]), mode="overwrite")
     assert published.verify().differences == 3
 
@@ -124,14 +125,14 @@ def test_what_a_live_job_is_publishing_waits_for_the_next_time(published: Publis
     (published.private / "checkpoints/release/commits/1").unlink()
     found = published.verify()
     assert found.identical and 0 < found.published < whole.published
-    table = DeltaTable(published.lake.histogram("visits")).to_pyarrow_table()
+    table = read_rows(published.lake.histogram("visits"))
     older = table.filter(pc.less_equal(table["trigger_time"].cast(pa.timestamp("us", "UTC")).cast(pa.int64()), CATCH_UPS[0][1]))
     write_deltalake(published.lake.histogram("visits"), older, mode="overwrite")
     assert published.verify() == found
 
 
 def test_rows_of_a_trigger_that_no_tick_has_closed_are_found(published: Published) -> None:
-    table = DeltaTable(published.lake.histogram("visits")).to_pyarrow_table()
+    table = read_rows(published.lake.histogram("visits"))
     later = pc.add(table["trigger_time"], pa.scalar(10 * DAY, pa.duration("us")))
     later = table.set_column(table.column_names.index("trigger_time"), "trigger_time", later.cast(table["trigger_time"].type)).slice(0, 1)
     write_deltalake(published.lake.histogram("visits"), later, mode="append")

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import duckdb
 import pytest
-from deltalake import DeltaTable
 
 import dpsql
+from dpsql.delta_rows import read_rows
 from dpsql.errors import DataError
 from dpsql.ledger import Ledger
 from dpsql.secret import Secret
@@ -67,10 +67,10 @@ def test_a_program_starts_it_in_its_own_session_and_others_read_it(
     assert summary is not None and summary.records == 720 and not handle.running
     folder = tmp_path / "mine" / "public" / "views"
     latest = dpsql.latest(str(tmp_path / "mine"), "views")
-    whole = DeltaTable(folder).to_pandas()
+    whole = read_rows(str(folder)).to_pandas()
     assert len(whole) == spark.read.format("delta").load(str(folder)).count() == summary.rows > 0
     sums = {round(float(frame["total"].sum()), 6) for frame in (whole, spark.read.format("delta").load(str(folder)).toPandas())}
-    data = DeltaTable(folder).to_pyarrow_table()
+    data = read_rows(str(folder))
     sums |= {round(duckdb.sql("SELECT sum(total) FROM data").fetchall()[0][0], 6)}
     assert len(sums) == 1
     assert set(latest.columns) == set(whole.columns) and len(latest) < len(whole)

@@ -26,7 +26,7 @@ PLACES = {
     "duckdb": ("dpsql/local",),
     "sqlglot": ("dpsql/sql", "dpsql/local"),
     "dp_accounting": ("dpsql/calibration.py", "dpsql/accountant.py"),
-    "deltalake": ("dpsql/lake.py", "dpsql/published.py", "dpsql/new_file.py", "dpsql/local", "dpsql/streaming"),
+    "deltalake": ("dpsql/delta_rows.py", "dpsql/lake.py", "dpsql/published.py", "dpsql/new_file.py", "dpsql/local", "dpsql/streaming"),
     "click": ("jobs",),
     "rich": ("jobs",),
     "matplotlib": ("dpsql/charts.py",),
