@@ -69,12 +69,12 @@ class Samples:
         self._out.write_text(json.dumps(self._noted))
 
 
-def session(cores: int) -> Any:
+def session(master: str) -> Any:
     """The session that dpsql makes, for all engines alike."""
     from dpsql.streaming import session as made
 
     properties = {"spark.driver.memory": MEMORY, "spark.driver.extraJavaOptions": "-Xss4m " + os.environ.get("JAVA_FLAGS", "")}
-    return made.session(f"local[{cores}]", properties)
+    return made.session(master, properties)
 
 
 def plain(spark: Any, stream: Path, batches: int, distinct: bool, out: Path, cores: int) -> None:
@@ -180,8 +180,9 @@ def main() -> int:
     parser.add_argument("--triggers", type=int, default=100)
     parser.add_argument("--silent", type=int, default=0, help="ticks without records at the end")
     parser.add_argument("--cores", type=int, default=2)
+    parser.add_argument("--master", help="instead of local[cores]; with executors of their own: local-cluster[executors,cores,MiB]")
     given = parser.parse_args()
-    spark = session(given.cores)
+    spark = session(given.master or f"local[{given.cores}]")
     if given.engine == "dpsql":
         private(
             spark,

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -235,19 +237,28 @@ def test_the_list_of_files_is_compacted(tmp_path: Path, monkeypatch: pytest.Monk
     assert manifest.batches() == before
 
 
-def test_what_is_swept_is_what_the_release_before_has_read() -> None:
-    """Where every micro-batch ticks, there is a newer tick whenever a release ends. Catches: its version, up to which nobody has read yet."""
-    swept: list[tuple[int, int]] = []
+def test_what_is_swept_is_what_spark_has_noted() -> None:
+    """The newest release is noted when query 2 wakes from its rest. Catches: sweeping what it has read, so that a crash could not repeat it;
+    and the version of now, up to which nobody has read yet where every micro-batch ticks."""
+    ticks, released, swept = [(20, 9), (20, 9), (30, 12), (40, 17)], list[int](), list[tuple[int, int]]()
     stop = threading.Event()
-    ticker: Any = SimpleNamespace(closed_us=0, newest=(10, 4), lock=threading.Lock(), nothing_came=lambda polled_us: None)
+    ticker: Any = SimpleNamespace(
+        newest=(10, 4), lock=threading.Lock(), nothing_came=lambda polled_us: setattr(ticker, "newest", ticks.pop(0))
+    )
 
-    def release() -> bool:
-        ticker.newest = (20, 9)
-        stop.set()
-        return True
+    @contextmanager
+    def releasing() -> Iterator[Callable[[int], bool]]:
+        def release_up_to(closed_us: int) -> bool:
+            released.append(closed_us)
+            if not ticks:
+                stop.set()
+            return True
 
-    job: Any = SimpleNamespace(stop=stop, release=release)
+        yield release_up_to
+
+    job: Any = SimpleNamespace(stop=stop, releasing=releasing)
     following: Any = SimpleNamespace(check=lambda: None, idle_since_us=0)
     retention: Any = SimpleNamespace(sweep=lambda closed_us, version: swept.append((closed_us, version)))
     _follow(job, following, ticker, retention)
-    assert swept == [(10, 4)]
+    assert released == [20, 30, 40]
+    assert swept == [(10, 4), (20, 9), (30, 12)]
