@@ -77,7 +77,7 @@ def verify_run(lake: Lake, name: str, run: Run, query: Query, secret: Secret, pr
     check_binding(run, query, secret, lake)
     folder = place(lake.private(name))
     # Before the histogram is read: a live job may publish more in the meantime.
-    ticked, released_us = read_ticks(folder), released_until_us(folder)
+    ticked, released_us = read_ticks(folder), released_until_us(folder, lake.histogram(name), run.run_id)
     published = read_histogram(lake, name)
     if run.first_window_us is not None:  # earlier windows are another run's
         published = published.filter(pc.greater_equal(published["window_start"].cast(pa.int64()), run.first_window_us))
@@ -135,8 +135,10 @@ def read_ticks(folder: Place) -> list[Ticked]:
     return out
 
 
-def released_until_us(folder: Place) -> int:
-    """Every tick up to this time has been released, and Spark has noted that: a live job may be at work on the next.
+def released_until_us(folder: Place, histogram: str, run_id: str) -> int:
+    """Every tick up to this time has been released: a live job may be at work on the next.
+
+    Spark notes a micro-batch of a live run only when the next one begins. Before, the listing and the histogram tell that it is done.
 
     Raises:
         LakeError: the run was restored and not started since.
@@ -145,12 +147,19 @@ def released_until_us(folder: Place) -> int:
     generation, first = int(part.get("generation", 1)), int(part.get("first", 0))
     noted = folder / "checkpoints" / ("release" if generation == 1 else f"release-g{generation}") / "commits"
     commits = [int(path.name) for path in noted.iterdir() if path.name.isdigit()] if noted.is_dir() else []
-    if generation > 1 and not commits:
-        raise LakeError(f"{folder.name}: was restored and not started since; start it first, then verify")
+    done = first + max(commits, default=-1)
     whole = (pc.field("operator") == "release") & (pc.field("bucket") == WHOLE_BATCH)
-    listed = _delta(folder / "files", ["operator", "bucket", "batch", "detail"], whole).to_pylist()
-    closed = [int(json.loads(row["detail"])["closed_us"]) for row in listed if row["batch"] <= first + max(commits, default=-1)]
-    return max(closed, default=NO_CLOCK)
+    listed = _delta(folder / "files", ["operator", "bucket", "batch", "generation", "detail"], whole).to_pylist()
+    published = _mark(histogram, f"{run_id}/release/g{generation}/rows")
+    newest, closed_us = -1, NO_CLOCK
+    for row in listed:
+        detail = json.loads(row["detail"])
+        rows_are_there = row["generation"] == generation and (not detail["rows"] or row["batch"] <= published)
+        if row["batch"] <= done or rows_are_there:
+            newest, closed_us = max(newest, row["batch"]), max(closed_us, int(detail["closed_us"]))
+    if generation > 1 and not commits and newest < first:
+        raise LakeError(f"{folder.name}: was restored and not started since; start it first, then verify")
+    return closed_us
 
 
 def _without_newer(published: pa.Table, released_us: int, ticked_us: int) -> pa.Table:
@@ -192,6 +201,14 @@ def _void_batches(folder: Place) -> list[tuple[int, int]]:
 
 def _engine(folder: Place) -> dict[str, Any]:
     return _small_file(folder / "engine.json")
+
+
+def _mark(table: str, application: str) -> int:
+    """The newest micro-batch that an application has committed to a table; -1 before the first."""
+    from deltalake import DeltaTable  # slow to import
+
+    found = DeltaTable(table).transaction_version(application) if DeltaTable.is_deltatable(table) else None
+    return -1 if found is None else found
 
 
 def _delta(table: Place, columns: Sequence[str], condition: pc.Expression) -> pa.Table:

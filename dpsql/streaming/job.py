@@ -142,7 +142,7 @@ class Job:
             return self.tally.summary(stopped=True)
         newest = self.engine.checkpoint(admission.OPERATOR).newest_commit
         due = contributions.tick(catch_up.number, -1 if newest is None else newest, catch_up.until_us, self._latest(catch_up))
-        if due and (self.stop.is_set() or not self.release()):
+        if (due or self._unreleased()) and (self.stop.is_set() or not self.release()):
             return self.tally.summary(stopped=True)
         finish(self.folder, catch_up)
         self.tally.stage = "done"
@@ -263,10 +263,15 @@ class Job:
         self.tables.admission.create()
         histogram.create()
 
+    def _unreleased(self) -> bool:
+        """Whether a live run died between a tick and its release."""
+        checkpoint, (_, sink) = self.engine.checkpoint(release.OPERATOR), self._query_2()
+        return checkpoint.newest_batch != checkpoint.newest_commit or self.tables.contributions.closed_us > sink.released_us
+
     def release(self) -> bool:
         """Run query 2 until everything in `contributions` is released; False if stopped before."""
         stage, self.tally.stage = self.tally.stage, "releasing"
-        frame, sink = self._release_query = self._release_query or self._make_release_query()
+        frame, sink = self._query_2()
         done = self.drain(release.OPERATOR, frame, self.remembering(release.OPERATOR, sink), lambda report: self.tally.tell())
         self.tally.stage = stage
         return done
@@ -278,6 +283,7 @@ class Job:
 
         def release_up_to(closed_us: int) -> bool:
             stage, self.tally.stage = self.tally.stage, "releasing"
+            self.tally.tell()
             with self.failing(release.OPERATOR):
                 if not running:
                     running.append(self._start_releasing(closed_us))
@@ -293,9 +299,13 @@ class Job:
                 query.finish()
 
     def _start_releasing(self, closed_us: int) -> Stepping:
-        frame, sink = self._release_query = self._release_query or self._make_release_query()
+        frame, sink = self._query_2()
         checkpoint, remembering = self.engine.checkpoint(release.OPERATOR), self.remembering(release.OPERATOR, sink)
         return Stepping(frame, remembering, checkpoint, self.stop, lambda: sink.released_us, closed_us)
+
+    def _query_2(self) -> tuple[Any, ReleaseSink]:
+        self._release_query = self._release_query or self._make_release_query()
+        return self._release_query
 
     def _make_release_query(self) -> tuple[Any, ReleaseSink]:
         part, keys = self.engine.parts[release.OPERATOR], self.engine.buckets[1]

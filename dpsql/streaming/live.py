@@ -78,11 +78,11 @@ def live(job: Job, options: LiveOptions) -> Summary:
         sink = job.remembering(admission.OPERATOR, ticker.alone(sink))
         if not (_read_backlog(job, frame, sink, ticker) and job.release()):
             return job.tally.summary(stopped=True)
-        job.tally.stage = "running"
+        job.tally.stage, released = "running", ticker.newest
         with job.failing(admission.OPERATOR):
             following = Following(frame, sink, ticker.checkpoint, job.stop, job.was_read, interval_us)
             try:
-                _follow(job, following, ticker, retention)
+                _follow(job, following, ticker, retention, released)
             finally:
                 following.finish()
     return job.tally.summary(stopped=True)
@@ -182,9 +182,8 @@ def _read_backlog(job: Job, frame: DataFrame, sink: Sink, ticker: Ticker) -> boo
     return True
 
 
-def _follow(job: Job, following: Following, ticker: Ticker, retention: Retention) -> None:
-    """Tick in silence, release every tick, and sweep, until `job.stop` is set."""
-    released = ticker.newest
+def _follow(job: Job, following: Following, ticker: Ticker, retention: Retention, released: tuple[int, int]) -> None:
+    """Tick in silence, release every tick after `released`, and sweep, until `job.stop` is set."""
     with job.releasing() as release_up_to:
         while not job.stop.wait(POLL_SECONDS):
             following.check()

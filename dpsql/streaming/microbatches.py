@@ -80,12 +80,13 @@ class _Query:
     def finish(self) -> None:
         """Let the running micro-batch finish and end the query; `stop` is set, so that no other begins."""
         self._guard.stop.set()
-        limit = time.monotonic() + COMMIT_SECONDS
-        while self._query.isActive and (self._guard.working or not self._noted()):
-            time.sleep(POLL_SECONDS)
-            if not self._guard.working and time.monotonic() > limit:
-                break
-        with contextlib.suppress(Exception):  # it has stopped by itself, or failed after the last check: nothing is half done
+        # Whatever Spark raises here: it has stopped by itself, or failed after the last check. Nothing is half done.
+        with contextlib.suppress(Exception):
+            limit = time.monotonic() + COMMIT_SECONDS
+            while self._query.isActive and time.monotonic() < limit and (self._guard.working or not self._noted()):
+                time.sleep(POLL_SECONDS)
+                limit = time.monotonic() + COMMIT_SECONDS if self._guard.working else limit
+        with contextlib.suppress(Exception):
             self._query.stop()
 
     def _noted(self) -> bool:
@@ -151,7 +152,7 @@ class Stepping(_Query):
     def __init__(
         self, frame: DataFrame, sink: Sink, checkpoint: Checkpoint, stop: threading.Event, reached: Callable[[], int], wanted: int
     ) -> None:
-        self._turn, self._now_at, self._wanted, self._done = threading.Condition(), reached, wanted, -(1 << 63)
+        self._turn, self._now_at, self._wanted, self._done = threading.Condition(), reached, wanted, reached()
         super().__init__(frame, _Guard(sink, stop, self._rest), checkpoint)
 
     def step(self, wanted: int) -> bool:
@@ -169,7 +170,7 @@ class Stepping(_Query):
                 if self._done >= wanted:
                     return True
             self.check()
-            if self._guard.stopped:
+            if self._guard.stop.is_set() and not self._guard.working:
                 return False
 
     def _rest(self) -> None:

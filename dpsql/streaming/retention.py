@@ -62,7 +62,8 @@ class Retention:
         if newest is None:
             return None
         offsets = checkpoint.position(newest)["offsets"]
-        return int(json.loads(offsets[0])["reservoirVersion"])
+        # A restored query has none before its first commit.
+        return int(json.loads(offsets[0])["reservoirVersion"]) if offsets else None
 
     def _sweep_state(self, operator: str) -> None:
         checkpoint, buckets = self.engine.checkpoint(operator), self.engine.buckets[OPERATORS.index(operator)]

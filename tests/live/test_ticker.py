@@ -23,9 +23,10 @@ from dpsql.streaming.admission import contribution_columns
 from dpsql.streaming.checkpoints import Checkpoint
 from dpsql.streaming.clocks import Clocks, listed_clocks
 from dpsql.streaming.contributions import TICK_ERA, Contributions
+from dpsql.streaming.engine import OPERATORS, Engine, Part
 from dpsql.streaming.live import Ticker, _follow
 from dpsql.streaming.manifest import Manifest
-from dpsql.streaming.retention import compact, kept_by_savepoints, sweep_bucket
+from dpsql.streaming.retention import Retention, compact, kept_by_savepoints, sweep_bucket
 from dpsql.streaming.wire import StateFile
 from udfs.bucket_state import filesystem
 from udfs.contribution_bounding import Clock
@@ -223,6 +224,19 @@ def test_old_state_goes_unless_spark_or_a_savepoint_may_name_it(tmp_path: Path) 
     assert [file.name for file in folder.glob(".*")] == [".000009.users.parquet.0a"]
 
 
+def test_a_restored_query_sweeps_before_its_first_commit(contributions: Contributions, tmp_path: Path) -> None:
+    """Its first release rests, so Spark has noted none. Catches: looking into offsets that are not there."""
+    engine = Engine(tmp_path / "lake", (1, 1), {operator: Part(2, 7) for operator in OPERATORS})
+    Manifest(str(engine.folder / "files"), "run", "release", 2).create()
+    checkpoint = engine.checkpoint("release")
+    (checkpoint.path / "offsets").mkdir(parents=True)
+    (checkpoint.path / "offsets/0").write_text("v1\n{}\n" + json.dumps({"reservoirVersion": 5}))
+    assert (checkpoint.newest_batch, checkpoint.newest_commit) == (7, 6)
+    rows(contributions, T0)
+    Retention(engine, contributions, 0).sweep(T0 + 10**12, -1)
+    assert len(DeltaTable(contributions.path).file_uris()) == 1
+
+
 def test_the_list_of_files_is_compacted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dpsql.streaming.retention.MANY_FILES", 5)
     manifest = Manifest(str(tmp_path / "files"), "5a" * 16, "admission", 1)
@@ -259,6 +273,6 @@ def test_what_is_swept_is_what_spark_has_noted() -> None:
     job: Any = SimpleNamespace(stop=stop, releasing=releasing)
     following: Any = SimpleNamespace(check=lambda: None, idle_since_us=0)
     retention: Any = SimpleNamespace(sweep=lambda closed_us, version: swept.append((closed_us, version)))
-    _follow(job, following, ticker, retention)
+    _follow(job, following, ticker, retention, ticker.newest)
     assert released == [20, 30, 40]
     assert swept == [(10, 4), (20, 9), (30, 12)]

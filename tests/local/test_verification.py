@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
-from deltalake import write_deltalake
+from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
 from dpsql.compiled import Query
 from dpsql.delta_rows import read_rows
@@ -78,9 +78,10 @@ def published(compile_on: Compile, secret: Secret, tmp_path: Path) -> Published:
             ]
             detail = json.dumps({"files": uris, "clock": asdict(clock)})
             listed += [{"operator": "admission", "generation": 1, "batch": batch, "bucket": -1, "detail": detail}]
-        released += feeder.tick(until)
+        due = feeder.tick(until)
+        released += due
         ticks += [{"kind": 1, "batch": batches[-1][0], "closed_us": until, "window": 1 << 62, "bucket": bucket} for bucket in range(3)]
-        detail = json.dumps({"closed_us": until})
+        detail = json.dumps({"closed_us": until, "rows": sum(rows.num_rows for rows in due)})
         listed += [{"operator": "release", "generation": 1, "batch": len(ticks) // 3 - 1, "bucket": -1, "detail": detail}]
         closed = until
     write_deltalake(lake.histogram("visits"), histogram(query.plan, released, reader.key_types))
@@ -129,6 +130,16 @@ def test_what_a_live_job_is_publishing_waits_for_the_next_time(published: Publis
     older = table.filter(pc.less_equal(table["trigger_time"].cast(pa.timestamp("us", "UTC")).cast(pa.int64()), CATCH_UPS[0][1]))
     write_deltalake(published.lake.histogram("visits"), older, mode="overwrite")
     assert published.verify() == found
+
+
+def test_what_is_published_is_verified_before_spark_notes_it(published: Published) -> None:
+    """A live job notes a release when the next one begins, perhaps a day later. Catches: leaving out its rows, and saying that all are right."""
+    whole, table = published.verify(), DeltaTable(published.lake.histogram("visits"))
+    (published.private / "checkpoints/release/commits/1").unlink()
+    assert published.verify().published < whole.published
+    properties = CommitProperties(app_transactions=[Transaction(f"{RUN}/release/g1/rows", 1)])
+    write_deltalake(table, read_rows(published.lake.histogram("visits")).slice(0, 0), mode="append", commit_properties=properties)
+    assert published.verify() == whole
 
 
 def test_rows_of_a_trigger_that_no_tick_has_closed_are_found(published: Published) -> None:
