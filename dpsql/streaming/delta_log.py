@@ -81,7 +81,7 @@ def append_files(path: str, files: Sequence[Mapping[str, Any]], application: str
     table.create_write_transaction(actions, "append", table.schema(), partition_by, commit_properties=properties)
 
 
-def append_frame(frame: DataFrame, rows: int, path: str, application: str, version: int, order: Sequence[str] = ()) -> None:
+def append_frame(frame: DataFrame, rows: int, path: str, application: str, version: int, order: Sequence[str]) -> None:
     """Append a frame under a transaction mark, in one commit; doing it again changes nothing.
 
     Args:
@@ -92,15 +92,11 @@ def append_frame(frame: DataFrame, rows: int, path: str, application: str, versi
     """
     names = [field.name for field in DeltaTable(path).schema().fields]
     if rows <= DRIVER_ROWS:
-        table = frame.toArrow()
-        table = table.sort_by([(name, "ascending") for name in order]) if order else table
+        table = frame.toArrow().sort_by([(name, "ascending") for name in order])
         append(path, table.select(names), {application: version})
         return
     files = -(-rows // ROWS_PER_FILE)
-    if order and files > 1:
-        frame = frame.orderBy(*order)
-    else:
-        # In one file a sort within the partition is a sort of all, without Spark's sampling job.
-        frame = frame.coalesce(files).sortWithinPartitions(*order) if order else frame.coalesce(files)
+    # In one file a sort within the partition is a sort of all, without Spark's sampling job.
+    frame = frame.orderBy(*order) if files > 1 else frame.coalesce(1).sortWithinPartitions(*order)
     writer: DataFrameWriter = frame.select(*names).write.format("delta").mode("append")
     writer.option("txnAppId", application).option("txnVersion", version).save(path)

@@ -143,7 +143,7 @@ class ReleaseSink:
 
     @property
     def released_us(self) -> int:
-        """The time up to which triggers are published."""
+        """The time up to which triggers are listed as released; when no micro-batch is at work, they are published too."""
         return max(self._closed.values(), default=NO_CLOCK)
 
     def __call__(self, frame: DataFrame, batch: int) -> None:
