@@ -1,7 +1,8 @@
-"""The independent checks at full size: error of float64 normals, and every one-user stream against the planned sensitivity.
+"""The independent checks at full size: error of float64 normals, every one-user stream against the planned sensitivity, and the worst unit
+of several contribution periods against what is stated.
 
-    python benchmarks/checks.py                    # 1.5 million words, all streams of 36 cases
-    python benchmarks/checks.py --words 100000
+    python benchmarks/checks.py                    # 1.5 million words, all streams of 36 cases, 300 random plans
+    python benchmarks/checks.py --words 100000 --plans 50
 
 Prints one line per result; exit code 1 if one is beyond its bound.
 """
@@ -9,6 +10,7 @@ Prints one line per result; exit code 1 if one is beyond its bound.
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 from pathlib import Path
 
@@ -18,9 +20,12 @@ if str(CHECKOUT) not in sys.path:  # `python benchmarks/...` puts this folder fi
 
 import numpy as np  # noqa: E402
 
+from tests.checks.several_periods import search  # noqa: E402
 from tests.checks.test_sensitivity import CASES, compare  # noqa: E402
+from tests.checks.test_several_periods import plans, stated  # noqa: E402
 from tests.unit.test_exact_paths import shares_of_the_stated_error, some_words  # noqa: E402
 
+PERIODS = (1, 2, 7)
 ALLOWED = 0.75
 """The stated error of a normal has room: the largest one measured is 0.56 of it."""
 
@@ -28,6 +33,7 @@ ALLOWED = 0.75
 def main() -> int:
     parser = argparse.ArgumentParser(description="Independent checks at full size.")
     parser.add_argument("--words", type=int, default=1_500_000, help="random words whose normals are compared with the exact quantile")
+    parser.add_argument("--plans", type=int, default=300, help="random plans of which the worst unit of 1, 2 and 7 periods is searched for")
     asked = parser.parse_args()
     wrong, worst = 0, 0.0
     for seed in range(-(-asked.words // 10_000)):
@@ -42,7 +48,26 @@ def main() -> int:
         except AssertionError as error:
             print(f"sensitivity: {name} EXCEEDED: {error}", file=sys.stderr)
             wrong += 1
-    return 1 if wrong else 0
+    return 1 if wrong + several_periods(asked.plans) else 0
+
+
+def several_periods(count: int) -> int:
+    """How many random plans cost some unit more than they state; prints how near the search came."""
+    wrong, nearest = 0, dict.fromkeys(PERIODS, 0.0)
+    for seed, plan in enumerate(plans(count)):
+        for n in PERIODS:
+            found, (mu, failure) = search(plan, n, seed), stated(plan, n)
+            shares = math.sqrt(found.mu2) / mu, found.failure / failure
+            nearest[n] = max(nearest[n], *shares)
+            if max(shares) > 1 + 1e-9:
+                print(
+                    f"periods: plan {seed}, {n} periods EXCEEDED: mu {shares[0]:.4f}, failure {shares[1]:.4f} of the stated",
+                    file=sys.stderr,
+                )
+                wrong += 1
+    for n, share in nearest.items():
+        print(f"periods: {count} plans, {n} periods, largest share of what is stated: {share:.4f}", flush=True)
+    return wrong
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ import argparse
 import contextlib
 import json
 import os
+import secrets
 import shutil
 import sys
 import tempfile
@@ -74,6 +75,8 @@ def session(master: str) -> Any:
     from dpsql.streaming import session as made
 
     properties = {"spark.driver.memory": MEMORY, "spark.driver.extraJavaOptions": "-Xss4m " + os.environ.get("JAVA_FLAGS", "")}
+    if master.startswith("local-cluster"):
+        properties["spark.authenticate.secret"] = secrets.token_hex(32)
     return made.session(master, properties)
 
 
@@ -103,12 +106,14 @@ def private(
     spark: Any, stream: Path, batches: int, rows: int, lake: Path, samples_of: Callable[..., Samples], silent: int, triggers: int
 ) -> None:
     """dpsql: as `dpsql.streaming.live`, with a scripted clock; at most one micro-batch ahead of its release."""
+    from dpsql.event_log import EventLog
     from dpsql.lake import Lake, open_run
     from dpsql.ledger import Ledger
     from dpsql.secret import Secret
     from dpsql.streaming.clocks import Clocks
     from dpsql.streaming.job import Job
     from dpsql.streaming.microbatches import drain
+    from dpsql.streaming.progress import Tally
     from udfs.contribution_bounding import Clock
 
     shutil.rmtree(lake, ignore_errors=True)
@@ -120,7 +125,8 @@ def private(
     opened = Lake(lake)
     run = open_run(opened, "q", query, secret, ledger, source)
     stop = threading.Event()
-    job = Job(spark, query, run, opened, secret, None, None, threading.Event(), ledger)
+    tally = Tally(None, EventLog(lake / "private/q", run.run_id, run.name))
+    job = Job(spark, query, run, opened, secret, None, tally, threading.Event(), ledger)
     job.check()
     state = lake / "private/q/state"
     samples = samples_of(lambda: {"state": stored(state)})

@@ -127,7 +127,7 @@ class Steps:
 
     def _store(self, files: BucketFiles, bucket: int, tables: dict[str, pa.Table]) -> None:
         version = self.versions[files.operator, bucket] = self.versions.get((files.operator, bucket), 0) + 1
-        self.bytes += files.store(bucket, version, tables)
+        self.bytes += files.store(bucket, version, tables)[0]
 
 
 def cost(load: Load) -> tuple[float, float]:

@@ -47,7 +47,7 @@ def start(spark: SparkSession, query: Query, lake: str, name: str, secret: Secre
     """Start a query on Spark in a thread of this process: live, unless `until_caught_up=True`.
 
     Args:
-        spark: any session with Delta: yours, or one from `dpsql.streaming.session.session`.
+        spark: any session with Delta and `spark.authenticate` (docs/deployment.md): yours, or one from `dpsql.streaming.session.session`.
         query: from `dpsql.compile`.
         lake: the lake's folder.
         name: the query's name in the lake.

@@ -12,14 +12,12 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
-from scipy.signal import lfilter
-from scipy.special import log_ndtr
-from scipy.stats import norm
 
 from dpsql.config import Source
+from dpsql.cost import Cost, Overlap, PrivacyLevel, gaussian_delta
 from dpsql.errors import AccountingError
 from dpsql.privacy_plan import PerturbationPlan, PrivacyPlan, SelectionPlan
-from dpsql.query import AggregateFunction, CounterName, GroupSelection, ReleaseRule
+from dpsql.query import AggregateFunction, ContributionPeriod, CounterName, GroupSelection, ReleaseRule
 from udfs.counters import counter, impulse_response
 
 TOLERANCE = 1e-9
@@ -41,19 +39,6 @@ class Spent:
         return self.delta_noise + self.delta_threshold + self.delta_hash
 
 
-def gaussian_delta(mu: float, epsilon: float) -> float:
-    """delta(epsilon) of a mu-Gaussian-DP mechanism: Phi(mu/2 - epsilon/mu) - e^epsilon Phi(-mu/2 - epsilon/mu).
-
-    Source: Balle and Wang 2018 (arXiv 1805.06530), theorem 8; Dong, Roth and Su 2019 (arXiv 1905.02383), corollary 1.
-    Edge cases: mu = 0 gives 0. Computed through logarithms, so tiny deltas keep their digits.
-    """
-    if mu <= 0:
-        return 0.0
-    first = log_ndtr(mu / 2 - epsilon / mu)
-    second = epsilon + log_ndtr(-mu / 2 - epsilon / mu)
-    return float(math.exp(first) * -math.expm1(min(0.0, second - first)))
-
-
 @lru_cache(maxsize=64)
 def factorisation(name: CounterName, horizon: int) -> tuple[float, tuple[float, ...]]:
     """(largest column norm of C, standard deviation of the path at triggers 1..horizon for unit noise), recomputed.
@@ -67,6 +52,8 @@ def factorisation(name: CounterName, horizon: int) -> tuple[float, tuple[float, 
     reciprocal = np.diff(np.concatenate([[0.0], b]))
     one = np.zeros(horizon)
     one[0] = 1.0
+    from scipy.signal import lfilter  # here, because it is slow to import, and `dpsql status` asks for no plan
+
     column = lfilter([1.0], reciprocal, one)
     return float(np.linalg.norm(column)), tuple(float(v) for v in np.sqrt(np.cumsum(b**2)))
 
@@ -90,17 +77,27 @@ def spent(plan: PrivacyPlan, source: Source) -> Spent:
     Returns:
         The cost at plan.epsilon.
     """
-    query = plan.query
-    squared = [_ratio(p, plan) ** 2 for p in plan.perturbations]
-    delta_threshold = 0.0
-    groups = _groups(plan)
-    if plan.selection is not None:
-        times = _times_counted(plan)
-        squared.append(_selection_ratio(plan.selection, plan, times) ** 2)
-        delta_threshold = times * sum(_threshold_failures(plan.selection, plan, query.min_privacy_units_per_group))
-    mu = math.sqrt(math.fsum(squared))
-    delta_hash = (source.max_users + (groups + groups * source.max_keys / 2.0**32) * source.max_keys) / 2.0**64
-    return Spent(mu, gaussian_delta(mu, plan.epsilon), delta_threshold, delta_hash)
+    mu = math.sqrt(math.fsum(ratio**2 for ratio in _ratios(plan)))
+    return Spent(mu, gaussian_delta(mu, plan.epsilon), _threshold_failure(plan, 0), _hash_failure(plan, source))
+
+
+def cost(plan: PrivacyPlan, source: Source) -> Cost:
+    """What a plan costs one privacy unit in one contribution period, and in several (docs/privacy.md, theorem 4)."""
+    found = spent(plan, source)
+    mu2, failure = found.mu**2, found.delta_threshold + found.delta_hash
+    if plan.query.contribution_period is ContributionPeriod.STREAM:
+        return Cost(PrivacyLevel.USER, mu2, 0.0, failure, Overlap.STREAM, mu2, failure)
+    if not _periods_meet(plan):
+        return Cost(PrivacyLevel.USER, mu2, 0.0, failure, Overlap.NONE, mu2, failure)
+    # What two periods add meets in a group: |a + b|^2 <= 2 |a|^2 + 2 |b|^2. Users count once there whatever the periods.
+    shared = math.fsum(ratio**2 for ratio in _ratios(plan)) + math.fsum(
+        _ratio(p, plan) ** 2 for p in plan.perturbations if p.rule != "users"
+    )
+    if plan.selection:
+        shared += _selection_ratio(plan.selection, plan, _times_counted(plan)) ** 2
+    # And a group that only this unit has takes up two of the times that it counts.
+    met = max(found.delta_threshold, _threshold_failure(plan, 1) / 2)
+    return Cost(PrivacyLevel.USER, mu2, 0.0, failure, Overlap.WINDOWS, max(mu2, shared), met + found.delta_hash)
 
 
 def check(plan: PrivacyPlan, source: Source) -> Spent:
@@ -131,6 +128,35 @@ def check(plan: PrivacyPlan, source: Source) -> Spent:
     return cost
 
 
+def _ratios(plan: PrivacyPlan) -> list[float]:
+    """Sensitivity over sigma of every mechanism, for one contribution period."""
+    ratios = [_ratio(p, plan) for p in plan.perturbations]
+    return ratios + ([_selection_ratio(plan.selection, plan, _times_counted(plan))] if plan.selection else [])
+
+
+def _threshold_failure(plan: PrivacyPlan, more: int) -> float:
+    """Probability that a group is selected where `more` periods of a unit count beside those that the exact test wants at least."""
+    if plan.selection is None:
+        return 0.0
+    units = plan.query.min_privacy_units_per_group
+    # The exact test counts units' periods. Where a window meets two of them, m - 1 units can count 2 (m - 1) times: it wants one more.
+    least = (2 * (units - 1) + 1 if _periods_meet(plan) else units) + more
+    return _times_counted(plan) * math.fsum(_threshold_failures(plan.selection, plan, least))
+
+
+def _hash_failure(plan: PrivacyPlan, source: Source) -> float:
+    groups = _groups(plan)
+    # In rounds where periods meet, another unit's id must be neither that of this unit's period nor that of the one beside it.
+    ids = source.max_users * (2 if _periods_meet(plan) and plan.query.release is ReleaseRule.RESELECT else 1)
+    return (ids + (groups + groups * source.max_keys / 2.0**32) * source.max_keys) / 2.0**64
+
+
+def _periods_meet(plan: PrivacyPlan) -> bool:
+    """Whether a window can hold records of two contribution periods: windows that are as long and begin more often."""
+    query = plan.query
+    return query.contribution_period is ContributionPeriod.WINDOW and query.window.slide_us < query.window.size_us
+
+
 def _groups(plan: PrivacyPlan) -> int:
     """K: groups one privacy unit can be in, from the bounds."""
     query = plan.query
@@ -154,7 +180,8 @@ def _ratio(p: PerturbationPlan, plan: PrivacyPlan) -> float:
         raise AccountingError(f"rule {p.rule} is unknown to the accountant")
     largest = max(abs(p.lower), abs(p.upper)) * p.grid if p.rule == "sum" else 1.0  # other rules add 0 or 1 whatever the clamp
     if p.rule == "users" and column.aggregate.function is AggregateFunction.COUNT_DISTINCT_UNIT:
-        per_user = math.sqrt(_groups(plan))
+        # One 1 in each of K groups; where periods meet it may come back elsewhere when this period is gone, for the other one.
+        per_user = math.sqrt(_groups(plan) * (1 + _periods_meet(plan)))
     else:
         # c records of every group, in as many groups as the rows allow: sum of n_g^2 <= c * sum of n_g.
         per_user = math.sqrt(plan.windows_per_record * c * rows) * largest
@@ -170,8 +197,10 @@ def _selection_ratio(selection: SelectionPlan, plan: PrivacyPlan, times: int) ->
     return norm_of_weights * factorisation(selection.counter, plan.horizon)[0] / selection.sigma
 
 
-def _threshold_failures(selection: SelectionPlan, plan: PrivacyPlan, min_users: int) -> list[float]:
-    """Per trigger: probability that a group of `min_users` users of the largest weight reaches tau."""
+def _threshold_failures(selection: SelectionPlan, plan: PrivacyPlan, weights: int) -> list[float]:
+    """Per trigger: probability that a group with so many times the largest weight reaches tau."""
     sd = selection.sigma * np.array(factorisation(selection.counter, plan.horizon)[1])
-    margin = np.array(selection.thresholds) / 2.0**20 - min_users * selection.weights[0] / 2.0**20
+    margin = np.array(selection.thresholds) / 2.0**20 - weights * selection.weights[0] / 2.0**20
+    from scipy.stats import norm  # slow to import
+
     return [float(v) for v in norm.sf(margin / sd)]

@@ -9,11 +9,15 @@ from typing import Any
 
 from dpsql.calibration import epsilon_of, total_mu
 from dpsql.config import Cap, Source
+from dpsql.cost import Cost, total
 from dpsql.explainer import duration, number
 from dpsql.ledger import Line, spent
+from dpsql.ledger_rules import remarks
 
 DAY_US = 86_400_000_000
 PERIODS = (1, 7, 30)
+COMPARE = "compare"
+"""Kind of a try that showed exact values."""
 MOST_EPSILON = 20.0
 """No query may ask for more."""
 
@@ -56,6 +60,7 @@ class Budget:
         lines: its runs, oldest first.
         totals: over 1, 7 and 30 days, counted from 1970-01-01 UTC.
         cap: None where none is declared.
+        remarks: what was declared on purpose, or changed (`dpsql.ledger_rules.remarks`).
     """
 
     ledger: str
@@ -63,6 +68,7 @@ class Budget:
     lines: tuple[Line, ...]
     totals: tuple[Total, ...]
     cap: CapState | None
+    remarks: tuple[str, ...] = ()
 
 
 def budgets(lines: Sequence[Line], sources: Iterable[Source] = ()) -> tuple[Budget, ...]:
@@ -82,16 +88,19 @@ def facts(budget: Budget) -> dict[str, Any]:
         "privacy_units": [{"source": source, "columns": list(columns)} for source, columns in budget.units],
         "totals": [{"days": t.days, "epsilon": _finite(t.epsilon), "delta": t.delta} for t in budget.totals],
         "cap": {name: _finite(getattr(cap, name)) for name in CapState.__dataclass_fields__} if cap else None,
+        "remarks": list(budget.remarks),
         "runs": [
             {
                 "run_id": line.run_id,
                 "kind": line.kind,
                 "source": line.source,
                 "created": line.created,
-                "epsilon": line.epsilon,
-                "delta": line.delta,
+                "epsilon": line.declared_epsilon,
+                "delta": line.declared_delta,
                 "per": _per(line),
                 "query_identity": line.query_identity,
+                "exact_values_shown": line.kind == COMPARE,
+                "reads": list(line.origin.reads),
             }
             for line in budget.lines
         ],
@@ -105,12 +114,13 @@ def describe(budget: Budget, shown: int = 10) -> str:
     text = [f"Ledger {budget.ledger}: {count} run{'' if count == 1 else 's'}. Who is protected: {units}."]
     if count:
         text.append("  Whether one of them took part in a period is hidden, in all these runs together, up to")
-        for total in budget.totals:
-            days = f"{total.days} day{'' if total.days == 1 else 's'}"
-            text.append(
-                f"    {days:<8} epsilon {number(total.epsilon) if total.epsilon < math.inf else 'unlimited'}, delta {total.delta:.2g}"
-            )
+        for t in budget.totals:
+            days = f"{t.days} day{'' if t.days == 1 else 's'}"
+            text.append(f"    {days:<8} epsilon {number(t.epsilon) if t.epsilon < math.inf else 'unlimited'}, delta {t.delta:.2g}")
     text += _cap_lines(budget)
+    text += [f"  Note: {remark}." for remark in budget.remarks]
+    if shown_exactly := sum(line.kind == COMPARE for line in budget.lines):
+        text.append(f"  {shown_exactly} of these runs showed exact values beside the private ones (kind compare): no epsilon covers those.")
     text += [f"  {line.created[:10]}  {line.kind:<5}  {line.run_id}  {_promise(line)}" for line in budget.lines[-shown:]]
     if count > shown:
         text.append(f"  and {count - shown} older ones: --json has all")
@@ -120,33 +130,35 @@ def describe(budget: Budget, shown: int = 10) -> str:
 def _budget(name: str, lines: tuple[Line, ...], cap: Cap | None, declared: list[tuple[str, tuple[str, ...]]]) -> Budget:
     units = dict.fromkeys([*((line.source, line.unit) for line in lines), *declared])
     totals = tuple(_total(lines, days) for days in PERIODS) if lines else ()
-    return Budget(name, tuple(units), lines, totals, _cap_state(lines, cap) if cap else None)
+    return Budget(name, tuple(units), lines, totals, _cap_state(lines, cap) if cap else None, remarks(lines))
 
 
 def _total(lines: Sequence[Line], days: int) -> Total:
-    """Joint Gaussian accounting; delta is the sum of what the runs declare, each as often as its periods are touched."""
-    charges = [line.charges(days * DAY_US) for line in lines]
-    mu, failures = spent(lines, Cap(0.0, 0.0, days * DAY_US))
-    delta = math.fsum(line.delta * n for line, n in zip(lines, charges, strict=True))
-    return Total(days, _epsilon(mu, delta - failures), delta)
+    """What all runs cost together; delta is what they declare for their noise, as often as their periods are touched, and their failures."""
+    period_us = days * DAY_US
+    together = total(line.cost_within(period_us) for line in lines)
+    noise = math.fsum((line.declared_delta - line.cost.failure) * line.charges(period_us) for line in lines)
+    return Total(days, _epsilon(together.mu, noise), noise + together.failure)
 
 
 def _cap_state(lines: Sequence[Line], cap: Cap) -> CapState:
-    mu, failures = spent(lines, cap)
-    rest = cap.delta - failures
+    now = spent(lines, cap)
+    rest = cap.delta - now.failure
     whole = total_mu(cap.epsilon, rest) ** 2 if rest > 0 else 0.0
-    share = min(1.0, mu**2 / whole) if whole else 1.0
-    return CapState(cap.epsilon, cap.delta, cap.period_us / DAY_US, _epsilon(mu, rest), share, _left(lines, cap, mu, failures))
+    share = min(1.0, now.mu2 / whole) if whole else 1.0
+    return CapState(cap.epsilon, cap.delta, cap.period_us / DAY_US, _epsilon(now.mu, rest), share, _left(lines, cap, now))
 
 
-def _left(lines: Sequence[Line], cap: Cap, mu: float, failures: float) -> float:
+def _left(lines: Sequence[Line], cap: Cap, now: Cost) -> float:
     if lines:
         newest = lines[-1]
-        times, fails, delta = newest.charges(cap.period_us), newest.delta_threshold + newest.delta_hash, newest.delta
+        within, fails, delta = newest.cost_within(cap.period_us), newest.cost.failure, newest.declared_delta
+        # How much one more run of its kind costs of the cap for what it costs one period.
+        times = within.mu2 / newest.cost.mu2 if newest.cost.mu2 else 1.0
+        rest = cap.delta - now.failure - within.failure
     else:
-        times, fails, delta = 1, 0.0, cap.delta
-    rest = cap.delta - failures - times * fails
-    mu2 = total_mu(cap.epsilon, rest) ** 2 - mu**2 if rest > 0 else 0.0
+        times, fails, delta, rest = 1.0, 0.0, cap.delta, cap.delta
+    mu2 = total_mu(cap.epsilon, rest) ** 2 - now.mu2 if rest > 0 else 0.0
     if mu2 <= 0:
         return 0.0
     # a little less, so that the ledger really accepts it
@@ -167,7 +179,7 @@ def _cap_lines(budget: Budget) -> list[str]:
     lines = [f"  Cap: epsilon {cap.epsilon:g}, delta {cap.delta:g} per {days}."]
     if budget.lines:
         used = f"epsilon {number(cap.spent_epsilon)}" if cap.spent_epsilon < math.inf else "more than its delta"
-        like = f"with the newest one's window and delta ({_per(budget.lines[-1])}, {budget.lines[-1].delta:g})"
+        like = f"with the newest one's window and delta ({_per(budget.lines[-1])}, {budget.lines[-1].declared_delta:g})"
         lines.append(f"  Spent of it: {used}, which is {cap.spent_share:.0%} of what noise may cost.")
         left = f"up to epsilon {number(cap.left_epsilon)}" if cap.left_epsilon else "no more"
         lines.append(f"  Left: one more run {like} may ask for {left}.")
@@ -179,7 +191,8 @@ def _per(line: Line) -> str:
 
 
 def _promise(line: Line) -> str:
-    return f"{line.source}: epsilon {line.epsilon:g}, delta {line.delta:g} {_per(line)}"
+    exact = "; exact values were shown" if line.kind == COMPARE else ""
+    return f"{line.source}: epsilon {line.declared_epsilon:g}, delta {line.declared_delta:g} {_per(line)}{exact}"
 
 
 def _finite(value: float) -> float | None:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from dp_accounting import get_epsilon_gaussian, get_sigma_gaussian
-from scipy.stats import norm
 
 THRESHOLD_DELTA_SHARE = 0.5
 """Part of delta (after the hash charge) kept for the thresholds; thresholds and noise both depend on it only through logarithms."""
@@ -27,6 +25,8 @@ every machine's plan another one, with other noise; these differ once in 10^5 pl
 def total_mu(epsilon: float, delta: float) -> float:
     """Gaussian-DP parameter of the most accurate noise that is (epsilon, delta)-private: 1 / (sigma at sensitivity 1)."""
     # One part in 10^12 of room, so that the accountant's own evaluation of the same curve agrees in the last digits.
+    from dp_accounting import get_sigma_gaussian  # here, because it is slow to import, and `dpsql status` makes no plan
+
     return (1 - 1e-12) / float(get_sigma_gaussian(epsilon, delta))
 
 
@@ -63,6 +63,8 @@ def failure_probabilities(total: float, horizon: int) -> tuple[float, ...]:
 def thresholds(weights: tuple[int, ...], sd: tuple[float, ...], betas: tuple[float, ...], min_users: int) -> tuple[int, ...]:
     """tau_i = min_users * w_1 + sd_i * Phi^-1(1 - beta_i), rounded up to multiples of 2^-20; in units of 2^-20."""
     distinct, which = np.unique(np.array(betas), return_inverse=True)
+    from scipy.stats import norm  # slow to import
+
     quantiles = np.array([round_up(float(q) * (1 + 1e-12)) for q in norm.isf(distinct)])
     noise = np.array(sd) * quantiles[which] * (1 + 1e-12)
     return tuple(min_users * weights[0] + int(v) for v in np.ceil(noise * 2.0**WEIGHT_BITS))
@@ -70,4 +72,6 @@ def thresholds(weights: tuple[int, ...], sd: tuple[float, ...], betas: tuple[flo
 
 def epsilon_of(mu: float, delta: float) -> float:
     """epsilon of a mu-Gaussian-DP mechanism at delta."""
+    from dp_accounting import get_epsilon_gaussian  # slow to import
+
     return float(get_epsilon_gaussian(1 / mu, delta))

@@ -55,7 +55,7 @@ def growth(histogram: pd.DataFrame, column: str, keys: int = 5, unit: str | None
     for i, chosen in enumerate(last.to_dict("records")):
         mine = rows
         for name in names:
-            mine = mine[mine[name].isna() if chosen[name] is None else mine[name] == chosen[name]]
+            mine = mine[mine[name].isna() if absent(chosen[name]) else mine[name] == chosen[name]]
         mine = mine.sort_values("trigger")
         when, value, error = mine["trigger_time"], mine[column].astype(float), Z95 * mine[f"{column}_stderr"].astype(float)
         colour = COLOURS[i % len(COLOURS)]

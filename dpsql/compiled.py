@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from dpsql import accountant
-from dpsql.config import Source
+from dpsql.config import Source, cut_by_records
+from dpsql.errors import ConfigError
 from dpsql.planner import make_plan
 from dpsql.privacy_plan import PrivacyPlan
 from dpsql.query import ParsedQuery
@@ -46,7 +47,7 @@ class Query:
         """The same facts under stable names."""
         from dpsql.explainer import facts
 
-        return facts(self.plan)
+        return facts(self.plan, self.source)
 
 
 def compile_query(sql: str, sources: Mapping[str, Source], name: str = "query") -> Query:
@@ -68,6 +69,8 @@ def compile_query(sql: str, sources: Mapping[str, Source], name: str = "query") 
 
     parsed = parse_query(sql, sources, name)
     source = sources[parsed.stream]
+    if problem := cut_by_records(source):  # sources that were made in code; sources.yaml is refused with the line
+        raise ConfigError(f"source {source.name!r}: {problem}")
     plan = make_plan(parsed, source)
     accountant.check(plan, source)
     return Query(sql, sources, parsed, plan)

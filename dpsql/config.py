@@ -17,6 +17,16 @@ from dpsql.yaml_file import Block, YamlDocument, read_yaml
 
 DEFAULT_MAX_USERS = 10_000_000
 DEFAULT_MAX_KEYS = 10_000_000
+FILE_FORMATS = ("parquet", "orc", "avro", "json", "csv", "xml", "text")
+FILE_OPTIONS = {
+    "maxfileage": "",
+    "filenameonly": "false",
+    "cleansource": "off",
+    "modifiedafter": "",
+    "modifiedbefore": "",
+}
+"""Options of Spark's file source that would leave files out, or take away what was read; and the value that does nothing."""
+
 FORMATS_WITHOUT_SCHEMA_OF_THEIR_OWN = ("csv", "json", "kafka")
 VALUE_FORMATS = ("json", "avro")
 CATALOG = "table"
@@ -35,11 +45,18 @@ SOURCE_KEYS = (
     "max_malformed",
     "cap",
     "ledger",
+    "apart_from",
+    "public",
     "value_format",
     "value_schema",
     "start",
 )
+NO_CAP = "none"
+"""`cap: none` says that a cap is left away on purpose."""
 CAP_KEYS = ("epsilon", "delta", "period")
+CUTS_BY_RECORDS = r"(max|min)(bytes|offsets|records|rows|messages|events)per(trigger|(micro)?batch)"
+"""Names of such options of any source, in lower case and letters only."""
+
 UNITS_US = {
     "microsecond": 1,
     "millisecond": 1_000,
@@ -84,7 +101,10 @@ class Source:
         max_users, max_keys: public upper bounds, charged to delta for hash collisions.
         max_malformed: records per micro-batch above which the operator is warned.
         cap: what all runs may spend together; None is no cap.
+        uncapped: `cap: none` says on purpose that there is no cap.
         ledger: sources with the same people share one ledger name.
+        apart_from: ledgers that have budgets of their own on purpose, though their sources read the same data.
+        public: the records are no secret, so exact values may be shown.
         value_format: how a Kafka value is written.
         value_schema: the Avro schema that values were written with, as JSON.
         start_us: when the stream was declared to start, microseconds since 1970 UTC; public groups are released from there on.
@@ -107,6 +127,9 @@ class Source:
     value_schema: str | None = None
     start_us: int | None = None
     table: str | None = None
+    uncapped: bool = False
+    apart_from: tuple[str, ...] = ()
+    public: bool = False
 
     def __post_init__(self) -> None:
         if not self.ledger:
@@ -152,13 +175,32 @@ def _with_shared_caps(sources: list[Source], document: YamlDocument) -> tuple[So
     """A cap is the ledger's: one source declares it for all that share the ledger."""
     caps: dict[str, Source] = {}
     for source in sources:
-        first = caps.setdefault(source.ledger, source) if source.cap else source
+        first = caps.setdefault(source.ledger, source) if source.cap or source.uncapped else source
         if first.cap != source.cap:
             said = f"source {first.name!r} declares another cap for ledger {source.ledger!r}; sources that share a ledger share its cap"
             raise document.error(said, ("sources", source.name, "cap"))
     return tuple(
-        replace(source, cap=caps[source.ledger].cap) if source.ledger in caps and not source.static else source for source in sources
+        replace(source, cap=caps[source.ledger].cap, uncapped=caps[source.ledger].uncapped)
+        if source.ledger in caps and not source.static
+        else source
+        for source in sources
     )
+
+
+def cut_by_records(source: Source) -> str | None:
+    """What is wrong with an option that ends micro-batches by a count to which one user's records add; None: there is none.
+
+    Such a cut moves others' records to other micro-batches, so that whose records count would depend on that user (assumption A2).
+    """
+    for name, _ in () if source.static else source.options:
+        if re.search(CUTS_BY_RECORDS, re.sub("[^a-z]", "", name.lower())):
+            instead = "leave it away; cut files by `maxFilesPerTrigger`"
+            if source.format == "kafka":
+                instead = (
+                    "leave it away; a large backlog is read in one micro-batch: start the run with more --buckets (docs/deployment.md)"
+                )
+            return f"`{name}` is refused: one user's records would decide in which micro-batch others' are; {instead}"
+    return None
 
 
 def parse_duration(text: str) -> int:
@@ -198,12 +240,15 @@ def _source(document: YamlDocument, name: str) -> Source:
         max_users=read.whole("max_users", DEFAULT_MAX_USERS, least=1),
         max_keys=read.whole("max_keys", DEFAULT_MAX_KEYS, least=1),
         max_malformed=read.whole("max_malformed", 0, least=0),
-        cap=_cap(document, (*at, "cap")) if "cap" in read.given else None,
+        cap=_cap(document, (*at, "cap")) if "cap" in read.given and read.given["cap"] != NO_CAP else None,
         ledger=read.text("ledger") or name,
         value_format=read.text("value_format").lower() or None,
         value_schema=_value_schema(read, document, at),
         start_us=_start(read),
         table=read.text("table") or None,
+        uncapped=read.given.get("cap") == NO_CAP,
+        apart_from=_apart_from(read),
+        public=read.boolean("public"),
     )
     _check_together(source, document, at)
     return source
@@ -216,7 +261,9 @@ def _check_together(source: Source, document: YamlDocument, at: tuple[str, ...])
     named, part = source.format == CATALOG, r"[A-Za-z_][A-Za-z0-9_]*"
     avro = source.value_format == "avro"
     loses = dict((name.lower(), value) for name, value in source.options).get("failondataloss", "true") != "true"
+    cut = cut_by_records(source)
     rules: tuple[tuple[bool, str, str], ...] = (
+        (cut is not None, "options", str(cut)),
         (named and source.table is None, "", "format table needs `table`: its name in the catalog, like `table: shop.visits`"),
         (not named and source.table is not None, "table", "`table` is for `format: table` only"),
         (named and source.path is not None, "path", "a table of the catalog has no `path`: the catalog knows where it is"),
@@ -234,16 +281,40 @@ def _check_together(source: Source, document: YamlDocument, at: tuple[str, ...])
         (avro and source.value_schema is None, "", "`value_format: avro` needs `value_schema`, like `value_schema: visits.avsc`"),
         (not avro and source.value_schema is not None, "value_schema", "`value_schema` is for `value_format: avro` only"),
         (kafka and loses, "options", "failOnDataLoss stays true: records that were lost would be missing from a histogram in silence"),
+        (refused_option(source) is not None, "options", refused_option(source) or ""),
+        (refused_schema(source) is not None, "schema", refused_schema(source) or ""),
         (kafka and source.static, "static", "a Kafka topic cannot be a static table"),
         (not source.static and source.event_time is None, "", "a stream needs `event_time`: the column that windows are cut by"),
         (not source.static and not source.privacy_unit, "", "a stream needs `privacy_unit`: the column or columns that name a user"),
         (source.static and source.privacy_unit != (), "privacy_unit", "a static source is public: it has no privacy unit"),
+        (source.static and source.public, "public", "a static source is public: `static: true` says so already"),
+        (source.ledger in source.apart_from, "apart_from", f"this names the source's own ledger: name another than {source.ledger!r}"),
         (source.static and source.cap is not None, "cap", "a static source is public: nothing is spent on it, so it has no cap"),
         (not re.fullmatch(r"[A-Za-z0-9_-]+", source.ledger), "ledger", "a ledger name may have letters, digits, _ and - only"),
     )
     for broken, key, message in rules:
         if broken:
             raise document.error(message, (*at, key) if key else at)
+
+
+def refused_schema(source: Source) -> str | None:
+    """What is wrong with DECIMALs in the schema of texts: `1e300000000` in one record takes Spark for ever, before any guard."""
+    texts = source.format in ("json", "csv", "xml") or source.value_format == "json"
+    plain = re.sub(r"`[^`]*`|'[^']*'|\"[^\"]*\"", "x", source.schema or "")
+    # A word that another one or a colon follows is the name of a column.
+    found = re.search(r"(?i)\b(decimal|dec|numeric)\b(?!\s*:|\s+(?!not\b|comment\b|default\b)\w)", plain)
+    if source.static or not texts or not found:
+        return None
+    return "DECIMAL cannot be read safely from text: declare the column as STRING and cast it in FROM, like CAST(price AS DECIMAL(10, 2))"
+
+
+def refused_option(source: Source) -> str | None:
+    """What is wrong with an option of a stream of files: each of its files counts, and counts once."""
+    if source.static or source.format not in FILE_FORMATS:
+        return None
+    given = {name.lower(): (name, value.lower()) for name, value in source.options}
+    found = next((known for known, harmless in FILE_OPTIONS.items() if given.get(known, ("", harmless))[1] != harmless), None)
+    return None if found is None else f"leave `{given[found][0]}` away: every file is read, once, however old it is, and stays where it is"
 
 
 def _value_schema(read: Block, document: YamlDocument, at: tuple[str, ...]) -> str | None:
@@ -296,6 +367,14 @@ def _privacy_unit(read: Block) -> tuple[str, ...]:
     if len(set(names)) < len(names):
         raise read.wrong("privacy_unit", "a list that names each column once")
     return names
+
+
+def _apart_from(read: Block) -> tuple[str, ...]:
+    value = read.given.get("apart_from", [])
+    named = [value] if isinstance(value, str) else value
+    if not isinstance(named, list) or not all(isinstance(name, str) and re.fullmatch(r"[A-Za-z0-9_-]+", name) for name in named):
+        raise read.wrong("apart_from", "the name of a ledger or a list of them")
+    return tuple(sorted(set(named)))
 
 
 def _cap(document: YamlDocument, at: tuple[str, ...]) -> Cap:

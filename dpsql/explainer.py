@@ -6,14 +6,20 @@ Everything here is computed from the plan alone: public numbers, no data. `facts
 from __future__ import annotations
 
 import math
+from dataclasses import asdict
 from typing import Any
 
+from dpsql.accountant import cost
 from dpsql.calibration import epsilon_of
 from dpsql.config import Source
+from dpsql.cost import Cost
+from dpsql.errors import InputError
 from dpsql.operators import stderr
+from dpsql.polling import ASSUMPTION, polling_interval
 from dpsql.privacy_plan import ColumnPlan, PerturbationPlan, PrivacyPlan
 from dpsql.query import AggregateFunction, ContributionPeriod, ParsedQuery, ReleaseRule
 
+PERIODS = (7, 30, 365)
 Z95 = 1.959963984540054
 UNITS = (
     ("day", 86_400_000_000),
@@ -25,16 +31,18 @@ UNITS = (
 )
 
 
-def facts(plan: PrivacyPlan) -> dict[str, Any]:
+def facts(plan: PrivacyPlan, source: Source) -> dict[str, Any]:
     """The plan's public numbers under stable names (`dpsql explain --json`).
 
     `sigma` is the standard deviation of the noise of one strategy step: noise multiplier times sensitivity. `stderr_*` are
     standard deviations of released values, where `stderr_of` is `value`. Where it is `sum` the column is an average: a noisy sum over a
     noisy count n of values. Its error depends on n, so `sigma` and `stderr_*` are the sum's, and `parts` has those of both; an average
     that lies q from the middle of its bounds has standard error sqrt(sum's^2 + (q * count's)^2) / n.
-    Users needed is ceil(tau / w_1): users that have the key as their first.
+    Users needed is ceil(tau / w_1): users that have the key as their first. `cost` is what one unit pays in one contribution period, and
+    `periods` in several (none for STREAM): `failure` is part of that delta, at which `epsilon` is what `mu` gives.
     """
     query = plan.query
+    one = cost(plan, source)
     return {
         "epsilon": plan.epsilon,
         "delta": plan.delta,
@@ -42,6 +50,8 @@ def facts(plan: PrivacyPlan) -> dict[str, Any]:
         "delta_threshold": plan.delta_threshold,
         "delta_hash": plan.delta_hash,
         "mu": plan.mu,
+        "cost": asdict(one),
+        "periods": [_period_facts(plan, one, n) for n in (1, 2, *PERIODS)] if _renews(plan) else [],
         "horizon": plan.horizon,
         "max_rows_contributed": query.max_rows_contributed,
         "max_rows_per_group": query.max_rows_per_group,
@@ -54,7 +64,8 @@ def facts(plan: PrivacyPlan) -> dict[str, Any]:
 
 def explain(plan: PrivacyPlan, source: Source) -> str:
     """The whole explanation as plain text, at most 120 characters wide."""
-    parts = (_promise(plan), _time(plan), _bounds(plan, source), _keys(plan), _columns(plan), _budget(plan), _stages(plan))
+    promised = (_promise(plan, source), _live(plan), _time(plan))
+    parts = (*promised, _bounds(plan, source), _keys(plan), _columns(plan), _budget(plan), _stages(plan))
     return "\n\n".join([*parts, f"Query identity: {plan.identity}"]) + "\n"
 
 
@@ -120,28 +131,70 @@ def _errors(column: ColumnPlan) -> tuple[float, ...]:
     return stderr(column.perturbations[0])
 
 
+def _renews(plan: PrivacyPlan) -> bool:
+    return plan.query.contribution_period is ContributionPeriod.WINDOW
+
+
+def _period_facts(plan: PrivacyPlan, one: Cost, n: int) -> dict[str, Any]:
+    """What n contribution periods of one unit cost; what delta leaves to the noise is n times that of one."""
+    together, noise = one.periods(n), n * plan.delta_noise
+    return {
+        "periods": n,
+        "mu": together.mu,
+        "failure": together.failure,
+        "epsilon": epsilon_of(together.mu, noise),
+        "delta": noise + together.failure,
+    }
+
+
 def _unit(query: ParsedQuery) -> str:
     return ", ".join(query.privacy_unit)
 
 
-def _promise(plan: PrivacyPlan) -> str:
+def _promise(plan: PrivacyPlan, source: Source) -> str:
     query = plan.query
-    span = "in one window" if query.contribution_period is ContributionPeriod.WINDOW else "in the whole stream, for ever,"
-    what = "windows"
-    if query.contribution_period is ContributionPeriod.WINDOW and plan.windows_per_record > 1:
-        length = duration(query.window.size_us)
-        span, what = f"in one period of {length} (of every window that it is in)", f"periods of {length}"
+    sliding = plan.windows_per_record > 1
+    length = duration(query.window.size_us)
+    span = "in one window" if _renews(plan) else "in the whole stream, for ever,"
+    if _renews(plan) and sliding:
+        span = f"in one period of {length} (of every window that it is in)"
     lines = [
         "What is promised",
         f"  Everything one privacy unit ({_unit(query)}) does {span} is protected:",
         "  whoever sees all released tables, of all triggers together, learns almost the same whether that unit's records",
         "  were there or not,",
-        f"  up to (epsilon, delta) = ({plan.epsilon:g}, {plan.delta:g}).",
+        f"  up to (epsilon, delta) = ({plan.epsilon:g}, {plan.delta:g}), on this run alone: what all runs cost together, dpsql budget says.",
     ]
-    if query.contribution_period is ContributionPeriod.WINDOW:
-        many = " / ".join(number(epsilon_of(plan.mu * math.sqrt(n), n * plan.delta_noise)) for n in (7, 30, 365))
-        lines.append(f"  One unit's records in 7 / 30 / 365 {what} together: epsilon {many} (delta times as many).")
+    if _renews(plan):
+        what = f"periods of {length}" if sliding else "windows"
+        one = cost(plan, source)
+        several = [_period_facts(plan, one, n) for n in PERIODS]
+        many = " / ".join(number(each["epsilon"]) for each in several)
+        if sliding:
+            deltas, window = " / ".join(f"{each['delta']:.2g}" for each in several), _period_facts(plan, one, 2)
+            lines += [
+                f"  One unit's records in {' / '.join(map(str, PERIODS))} {what} together: epsilon {many},",
+                f"  delta {deltas}. A window can hold records of two periods, and there what they add meets:",
+                f"  one whole window, like any stretch of {length}, has epsilon {number(window['epsilon'])}, delta {window['delta']:.2g}.",
+            ]
+        else:
+            lines.append(f"  One unit's records in {' / '.join(map(str, PERIODS))} {what} together: epsilon {many} (delta times as many).")
     lines.append("  Not hidden: when triggers happen, and the operator's own metrics (totals per micro-batch, never per key or unit).")
+    return "\n".join(lines)
+
+
+def _live(plan: PrivacyPlan) -> str:
+    """What a live run's promise assumes (docs/privacy.md, A2)."""
+    try:
+        interval = duration(polling_interval(plan.query))
+    except InputError:
+        return "Live runs\n  This query cannot run live: its triggers are not at whole milliseconds. Stored input: --until-caught-up."
+    lines = (
+        "Live runs",
+        f"  {ASSUMPTION.capitalize()}",
+        f"  (--interval, by default {interval}). One that takes longer delays the clock, and so may change which late records of",
+        "  others count; a run in which one did says so. Stored input (--until-caught-up) assumes nothing of the kind.",
+    )
     return "\n".join(lines)
 
 
@@ -207,6 +260,11 @@ def _keys(plan: PrivacyPlan) -> str:
         lines.append(
             f"  A unit's first {what} counts in full, later ones less and less; number {times} counts {percent(share)} of the first."
         )
+    if plan.periods_meet:
+        who = "In each round a unit" if plan.query.release is ReleaseRule.RESELECT else "A unit"
+        lines.append(
+            f"  {who} counts once per period of {duration(plan.query.window.size_us)}, so up to twice where a window holds records of two periods."
+        )
     if plan.query.min_privacy_units_per_group > 1:
         lines.append(f"  A key with fewer than {plan.query.min_privacy_units_per_group} units never appears.")
     return "\n".join(lines)
@@ -228,7 +286,7 @@ def _columns(plan: PrivacyPlan) -> str:
             lines += [
                 f"  {name} is a noisy sum over a noisy count n of values; the table has the sum's error, to be divided by n.",
                 f"  The count's is ± {first} at the first and ± {last} at the last trigger. {name}_stderr has both;",
-                f"  where n is below 1, {name} is NaN.",
+                f"  where n is below 1, {name} is NULL.",
             ]
     lines.append("  Not in these numbers: what the bounds above drop or clamp. Try `dpsql try --compare` on data you may look at.")
     return "\n".join(lines)

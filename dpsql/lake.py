@@ -21,14 +21,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from dpsql.config import Source
+from dpsql.declaration import declaration
 from dpsql.delta_rows import read_rows
 from dpsql.errors import LakeError
+from dpsql.frames import frame_of
 from dpsql.ledger import Ledger, line_of
 from dpsql.new_file import create_file
+from dpsql.origin import origin_of
 from dpsql.places import ObjectPath, Place, place, reason
+from dpsql.polling import read_overruns
 from dpsql.privacy_plan import PrivacyPlan
 from dpsql.run_register import RUN_FILE, Entry
 from dpsql.running import is_running
@@ -70,6 +73,7 @@ class Run:
         plan: the plan, for people to read.
         created: UTC time, ISO 8601.
         first_window_us: windows that start earlier were published by an earlier run under this name and stay closed; None: there was none.
+        ledger_id: of the ledger that the run began with; it is in its noise and salt. Empty for runs of earlier releases.
     """
 
     name: str
@@ -80,6 +84,7 @@ class Run:
     plan: dict[str, Any]
     created: str
     first_window_us: int | None = None
+    ledger_id: str = ""
 
 
 @dataclass(frozen=True)
@@ -111,13 +116,15 @@ class Listed:
     """One line of `dpsql list`.
 
     `state` is `running` (a process on this machine works on it), `stopped` (a live run that nobody works on), `published` (stored input
-    was released), `started` (nothing is published yet) or `unreadable`.
+    was released), `started` (nothing is published yet) or `unreadable`. `overruns` counts the micro-batches of a live run that took longer than
+    the polling interval, which its promise assumes none does.
     """
 
     name: str
     run_id: str
     query_identity: str
     state: str
+    overruns: int = 0
 
 
 def open_run(lake: Lake, name: str, query: CompiledQuery, secret: Secret, ledger: Ledger, source: Source) -> Run:
@@ -128,7 +135,7 @@ def open_run(lake: Lake, name: str, query: CompiledQuery, secret: Secret, ledger
             is in two lakes, or the ledger does not know it.
         BudgetError: a new run would exceed the source's cap.
     """
-    folder = _prepare(lake, name)
+    folder, ledger = _prepare(lake, name), ledger.sealed_by(secret)
     if not (folder / RUN_FILE).exists():
         if (folder.parent / NEXT.format(name=name) / RUN_FILE).exists():
             raise LakeError(f"a new run of {name!r} was begun and broken off; finish it: dpsql restore {name} --lake {lake.root} --new-run")
@@ -142,12 +149,17 @@ def open_run(lake: Lake, name: str, query: CompiledQuery, secret: Secret, ledger
             raise LakeError(f"lake {folder}: {reason(problem)}") from None
     run = read_run(lake, name)
     check_binding(run, query, secret, lake)
-    if not ledger.has(run.run_id):
+    line = ledger.find(run.run_id)
+    if line is None:
         raise LakeError(
             f"run {name!r} in lake {lake.root} has no line in {ledger.folder}: the ledger was lost, is older than the lake, or belongs to "
             f"another secret file. Put back the newest ledger; if there is none: dpsql budget --record {name} --lake {lake.root}"
         )
-    ledger.register.enter(run.run_id, lake.private(name))
+    if line.origin.ledger_id != run.ledger_id:
+        raise LakeError(f"{folder / RUN_FILE} names another ledger than the run's line in {ledger.folder}; put back the original file")
+    ledger.check_is_home()
+    ledger.check_cap_is_kept(source)
+    ledger.register.enter(run.run_id, lake.private(name), source)
     return run
 
 
@@ -155,8 +167,9 @@ def new_run(lake: Lake, name: str, query: CompiledQuery, secret: Secret, ledger:
     """A fresh run id with its ledger line and its entry in the register; run.json is left to the caller.
 
     Raises:
-        BudgetError: it would exceed the source's cap.
+        BudgetError: it would exceed the source's cap, or the source spends on another ledger than before.
     """
+    ledger = ledger.sealed_by(secret)
     run = Run(
         name=name,
         run_id=secrets.token_hex(16),
@@ -165,50 +178,11 @@ def new_run(lake: Lake, name: str, query: CompiledQuery, secret: Secret, ledger:
         query_text=query.text,
         plan=asdict(query.plan),
         created=datetime.now(UTC).isoformat(timespec="seconds"),
+        ledger_id=ledger.own_id(),
     )
-    ledger.append(line_of(query.plan, source, run.run_id, "run"), source.cap)
-    ledger.register.add(Entry(run.run_id, lake.private(name)))
+    ledger.append(line_of(query.plan, source, run.run_id, "run", origin_of(source, run.ledger_id)), source.cap)
+    ledger.register.add(Entry(run.run_id, lake.private(name), declared=declaration(source)))
     return run
-
-
-def record_run(lake: Lake, run: Run, query: CompiledQuery, ledger: Ledger, source: Source) -> bool:
-    """Write down anew what a run spends, after the ledger was lost; no cap is asked, because it is spent already.
-
-    Returns:
-        False if the ledger knows it all.
-
-    Raises:
-        LakeError: of the run nothing is left but run.json, so what it has published cannot be known.
-    """
-    published = (place(lake.histogram(run.name)) / "_delta_log").is_dir()
-    if not published and (place(lake.private(run.name)) / "contributions").exists():
-        raise LakeError(
-            f"the histogram of {run.name!r} in lake {lake.root} is lost: put it back first, or start a new run under another --name"
-        )
-    if not published:
-        raise LakeError(
-            f"of run {run.name!r} in lake {lake.root} nothing is left but {RUN_FILE}, so nobody knows what it has published: "
-            "start a new run under another --name"
-        )
-    known = ledger.has(run.run_id), ledger.register.find(run.run_id) is not None
-    if not known[0]:
-        ledger.append(line_of(query.plan, source, run.run_id, "run"), None)
-    if not known[1]:
-        ledger.register.add(Entry(run.run_id, lake.private(run.name), _published_until(lake, run)))
-    return known != (True, True)
-
-
-def _published_until(lake: Lake, run: Run) -> int | None:
-    """Up to when a run may have published: its newest row, and its newest tick, of which there may be no row."""
-    from deltalake import DeltaTable
-
-    rows = read_histogram(lake, run.name)
-    if run.first_window_us is not None:  # earlier windows are another run's
-        rows = rows.filter(pc.greater_equal(rows["window_start"].cast(pa.timestamp("us", "UTC")).cast(pa.int64()), run.first_window_us))
-    newest = pc.max(rows["trigger_time"].cast(pa.timestamp("us", "UTC")).cast(pa.int64())).as_py()
-    contributions = str(place(lake.private(run.name)) / "contributions")
-    ticked = DeltaTable(contributions).transaction_version(f"{run.run_id}/closed_us") if DeltaTable.is_deltatable(contributions) else None
-    return max((time for time in (newest, ticked) if time is not None), default=None)
 
 
 def read_run(lake: Lake, name: str) -> Run:
@@ -224,7 +198,7 @@ def read_run(lake: Lake, name: str) -> Run:
         if version != SCHEMA_VERSION:
             raise LakeError(f"{path}: version {version!r} was written by another release of dpsql; this one reads version {SCHEMA_VERSION}")
         run = Run(**given)
-        texts = (run.name, run.run_id, run.query_identity, run.secret_check, run.query_text, run.created)
+        texts = (run.name, run.run_id, run.query_identity, run.secret_check, run.query_text, run.created, run.ledger_id)
         if not all(isinstance(text, str) for text in texts) or not re.fullmatch(r"[0-9a-f]{32}", run.run_id) or run.name != name:
             raise ValueError
     except (FileNotFoundError, NotADirectoryError):
@@ -247,6 +221,13 @@ def check_binding(run: Run, query: CompiledQuery, secret: Secret, lake: Lake) ->
         LakeError: says which of them differs and how to proceed.
     """
     if run.query_identity != query.plan.identity:
+        if run.plan.get("query") == json.loads(json.dumps(asdict(query.plan.query))):
+            raise LakeError(
+                f"run {run.name!r} in lake {lake.root} was started by another version of dpsql, or under other declarations, which make "
+                "another plan of the same query. (Up to commit 27b5d01, sliding windows counted a privacy unit once per period instead of "
+                "once per window, and RESELECT with them did not keep its promise: see CHANGELOG.md.) "
+                "It cannot go on with other noise: start a new run with another --name"
+            )
         raise LakeError(
             f"name {run.name!r} in lake {lake.root} belongs to another query (identity {run.query_identity}); "
             f"this one is {query.plan.identity}. "
@@ -317,7 +298,7 @@ def newest(lake: Lake, name: str) -> pd.DataFrame:
     Raises:
         LakeError: as `read_histogram`.
     """
-    rows = read_histogram(lake, name).to_pandas()
+    rows = frame_of(read_histogram(lake, name))
     last = rows.groupby("window_start")["trigger"].transform("max")
     kept = rows[rows["trigger"] == last]
     return kept.sort_values(list(kept.columns), kind="stable", ignore_index=True)
@@ -370,15 +351,15 @@ def _refuse_orphans(lake: Lake, name: str, folder: Place) -> None:
 
 
 def _listed(lake: Lake, name: str) -> Listed:
+    private = place(lake.private(name))
     try:
-        run = read_run(lake, name)
+        run, overruns = read_run(lake, name), read_overruns(private).micro_batches
     except LakeError:
         return Listed(name, "", "", "unreadable")
-    private = place(lake.private(name))
     if is_running(private):
         state = "running"
     elif (private / LIVE_FILE).exists():
         state = "stopped"
     else:
         state = "published" if (place(lake.histogram(name)) / "_delta_log").is_dir() else "started"
-    return Listed(name, run.run_id, run.query_identity, state)
+    return Listed(name, run.run_id, run.query_identity, state, overruns)

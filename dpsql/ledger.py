@@ -5,226 +5,266 @@ somebody else created that number first, begin again. So two runs can never both
 any data is read; a restarted run has its line already and spends nothing.
 
 Guarantee: with a cap (epsilon, delta, period), one privacy unit's taking part in one period (counted from 1970-01-01 UTC) is
-(epsilon, delta)-protected in all runs of the ledger together (docs/privacy.md, theorem 4). Each run is mu-Gaussian-DP per contribution period plus a failure
-probability (threshold and hash); how many contribution periods a cap's period touches is counted exactly (`Line.charges`).
+(epsilon, delta)-protected in all runs of the ledger together (docs/privacy.md, theorem 4). What a line says is in `dpsql.ledger_line`.
 
-`ledger/runs` is the register of run ids (`dpsql.run_register`).
+    ledger/000001.json, ...     the lines
+    ledger/seals                the ledger's own id, and what shows that a line was edited or lost (`dpsql.seals`)
+    ledger/home                 where the ledger is: a copy beside it is noticed
+    ledger/runs                 the register of run ids (`dpsql.run_register`)
 """
 
 from __future__ import annotations
 
 import json
-import math
 import os
 import re
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields
-from datetime import UTC, datetime
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 from dpsql.config import Cap, Source
 from dpsql.errors import BudgetError
+from dpsql.ledger_line import Line, UnknownVersion, document, line_from, line_of, spent
+from dpsql.ledger_rules import check_cap, check_line
 from dpsql.new_file import create_file
-from dpsql.privacy_plan import PrivacyPlan
-from dpsql.query import ContributionPeriod
+from dpsql.origin import declared_cap
+from dpsql.places import replace_file
 from dpsql.run_register import RunRegister
+from dpsql.seals import FILE as SEALS
+from dpsql.seals import Seals, make_seals, read_seals, seal_lines
+from dpsql.secret import Secret
 
-SCHEMA_VERSION = 1
+__all__ = ["Ledger", "Line", "line_of", "spent"]
+
 MAX_LINES = 999_999
 REGISTER = "runs"
-
-
-@dataclass(frozen=True)
-class Line:
-    """What one run may spend on one privacy unit in one contribution period.
-
-    Args:
-        ledger, source, unit: whose budget: the ledger's name, the source's name, the privacy unit's columns.
-        period: `WINDOW` or `STREAM`; when the allowance renews.
-        size_us, offset_us: the contribution period's grid, in microseconds (of no meaning for `STREAM`).
-        mu2: square of the Gaussian-DP parameter mu.
-        delta_threshold, delta_hash: probability of a failure of key selection and of the hashes.
-        epsilon, delta: as the query declares them.
-        query_identity, run_id: which plan, which run.
-        kind: `run`, `try` or `local` (`dpsql.run_local`).
-        created: UTC time, ISO 8601.
-    """
-
-    ledger: str
-    source: str
-    unit: tuple[str, ...]
-    period: str
-    size_us: int
-    offset_us: int
-    mu2: float
-    delta_threshold: float
-    delta_hash: float
-    epsilon: float
-    delta: float
-    query_identity: str
-    run_id: str
-    kind: str
-    created: str
-    version: int = SCHEMA_VERSION
-
-    def charges(self, period_us: int) -> int:
-        """How many contribution periods of this run one period of `period_us` can touch, at most."""
-        if self.period == ContributionPeriod.STREAM:
-            return 1
-        # A period starts at k * period_us, so its place in the contribution grid is -offset modulo gcd; the last such place touches most.
-        step = math.gcd(period_us, self.size_us)
-        start = self.size_us - step + -self.offset_us % step
-        return -(-(start + period_us) // self.size_us)
-
-
-def line_of(plan: PrivacyPlan, source: Source, run_id: str, kind: str) -> Line:
-    """The ledger line of a new run, dated now."""
-    window = plan.query.window
-    return Line(
-        ledger=source.ledger,
-        source=source.name,
-        unit=source.privacy_unit,
-        period=plan.query.contribution_period.value,
-        size_us=window.size_us,
-        offset_us=window.offset_us,
-        mu2=plan.mu**2,
-        delta_threshold=plan.delta_threshold,
-        delta_hash=plan.delta_hash,
-        epsilon=plan.epsilon,
-        delta=plan.delta,
-        query_identity=plan.identity,
-        run_id=run_id,
-        kind=kind,
-        created=datetime.now(UTC).isoformat(timespec="seconds"),
-    )
+HOME = "home"
+PUT_BACK = "nothing can be spent before it is known what was spent"
+NO_ORIGINAL = (
+    "If there is none, begin a new ledger: move this folder away, and write down the runs of each lake with `dpsql budget --record NAME "
+    "--lake DIR`; what only the old ledger knew is then counted no more"
+)
 
 
 @dataclass(frozen=True)
 class Ledger:
-    """The lines below one folder (`ledger/000001.json`, ...)."""
+    """The lines below one folder (`ledger/000001.json`, ...).
+
+    Args:
+        folder: where they are.
+        secret: seals lines and checks seals; without it, lines are only read and counted.
+    """
 
     folder: Path
+    secret: Secret | None = field(default=None, compare=False, repr=False)
 
     @classmethod
-    def beside(cls, secret_path: str | Path) -> Ledger:
-        """The ledger that belongs to a secret file."""
-        return cls(Path(secret_path).parent / "ledger")
+    def beside(cls, secret_path: str | Path, secret: Secret | None = None) -> Ledger:
+        """The ledger that belongs to a secret file: beside the file itself, whatever links lead to it.
+
+        Raises:
+            BudgetError: there is another one beside a link to the file, as earlier releases made it.
+        """
+        linked, own = Path(secret_path).parent / "ledger", Path(secret_path).resolve().parent / "ledger"
+        if linked.is_dir() and any(linked.iterdir()) and not (own.is_dir() and linked.samefile(own)):
+            instead = f"move it there: mv {linked} {own}"
+            if own.is_dir():
+                instead = (
+                    f"{own} is there already, and one secret has one budget. Move {linked} away, and write down the runs of each lake with "
+                    "`dpsql budget --record NAME --lake DIR`"
+                )
+            raise BudgetError(f"ledger {linked} is beside a link, but a ledger belongs beside the secret itself ({own.parent}): {instead}")
+        return cls(own, secret)
+
+    def sealed_by(self, secret: Secret) -> Ledger:
+        """The same ledger for those who have the secret."""
+        return replace(self, secret=secret)
 
     def lines(self) -> tuple[Line, ...]:
         """All lines, oldest first.
 
         Raises:
-            BudgetError: a line is missing, unreadable or of an unknown version; nothing may be spent until it is restored.
+            BudgetError: a line is missing, edited, unreadable or of an unknown version; nothing may be spent until it is restored.
         """
-        try:
-            names = [name for name in os.listdir(self.folder) if not name.startswith(".") and name != REGISTER]
-        except FileNotFoundError:
-            return ()
-        except OSError as problem:
-            raise BudgetError(f"ledger {self.folder}: {problem.strerror}") from None
-        # Read by number: while others append, a listing may have a line and miss the one before it.
-        newest = max((int(name[:6]) for name in names if re.fullmatch(r"\d{6}\.json", name)), default=0)
-        foreign = sorted(set(names) - {_name(number) for number in range(1, newest + 1)})
-        if foreign:
-            raise BudgetError(f"ledger {self.folder}: {foreign[0]} is no line; move it away")
-        return tuple(_read(self.folder / _name(number)) for number in range(1, newest + 1))
+        seals = read_seals(self.folder)  # before the lines: others add a line first, then its seal
+        contents = self._contents()
+        lines = tuple(_line(self._path(number), content) for number, content in enumerate(contents, start=1))
+        self._check_whole(seals, contents, lines)
+        return lines
 
     @property
     def register(self) -> RunRegister:
         """What the runs of this ledger have published, and where."""
         return RunRegister(self.folder / REGISTER)
 
-    def has(self, run_id: str) -> bool:
-        """Whether a run has its line.
+    def find(self, run_id: str) -> Line | None:
+        """The line of a run; None if it has none.
 
         Raises:
             BudgetError: as `lines`.
         """
-        return any(line.run_id == run_id for line in self.lines())
+        return next((line for line in self.lines() if line.run_id == run_id), None)
 
-    def append(self, line: Line, cap: Cap | None) -> int:
-        """Check the cap and write the line; returns its number.
+    def has(self, run_id: str) -> bool:
+        """Whether a run has its line; raises as `lines`."""
+        return self.find(run_id) is not None
+
+    def unchecked(self) -> int:
+        """How many lines nobody here can check for edits: they were sealed with another secret."""
+        seals = read_seals(self.folder)
+        return seals.of_others(self.secret) if seals and self.secret else 0
+
+    def own_id(self) -> str:
+        """The ledger's id, made when it is first asked for; with it go the seals of the lines that are there.
 
         Raises:
-            BudgetError: with this run the ledger's runs would spend more than the cap; nothing was written.
+            BudgetError: a line is missing or edited, or this is a copy.
+        """
+        if self.secret is None:
+            raise BudgetError(f"ledger {self.folder}: a new run needs the secret to seal its line: Ledger.beside(path, secret)")
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            seals = read_seals(self.folder)
+            if seals is None:
+                self.lines()  # nothing damaged is sealed
+                seals = make_seals(self.folder, self._contents(), self.secret)
+            self.check_is_home()
+            return seals.ledger_id
+        except OSError as problem:
+            raise BudgetError(f"ledger {self.folder}: {problem.strerror}") from None
+
+    def append(self, line: Line, cap: Cap | None, spent_already: bool = False) -> int:
+        """Check the cap and write the line; returns its number.
+
+        Args:
+            line: of the run.
+            cap: what all lines of its ledger name may spend together; None is no cap.
+            spent_already: the run is on its way, so nothing is left to refuse.
+
+        Raises:
+            BudgetError: with this run the ledger's runs would spend more than the cap, or it would be spent where the cap does not see
+                it; nothing was written.
         """
         try:
+            if self.secret is not None or line.origin.ledger_id:
+                self.own_id()
             self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             while True:
                 before = self.lines()
                 if any(other.run_id == line.run_id for other in before):
                     raise BudgetError(f"ledger {self.folder}: run {line.run_id} has its line already; a run id is used once")
-                if cap is not None:
-                    _check(before, line, cap)
+                if not spent_already:
+                    check_line(before, line)
+                    if cap is not None:
+                        _check(before, line, cap)
                 number = len(before) + 1
                 if number > MAX_LINES:
                     raise BudgetError(f"ledger {self.folder}: full ({MAX_LINES} lines)")
                 try:
-                    create_file(self.folder / _name(number), json.dumps(asdict(line), indent=1).encode() + b"\n")
+                    create_file(self._path(number), json.dumps(document(line), indent=1).encode() + b"\n")
                 except FileExistsError:
                     continue  # another run took this number: its line counts too
+                if self.secret is not None:
+                    seal_lines(self.folder, self._read, self.secret)
                 return number
         except OSError as problem:
             raise BudgetError(f"ledger {self.folder}: {problem.strerror}") from None
 
+    def check_cap_is_kept(self, source: Source) -> None:
+        """Refuse a source that has lost the cap of its ledger; raises BudgetError."""
+        check_cap(self.lines(), source.ledger, source.name, declared_cap(source))
 
-def spent(lines: Sequence[Line], cap: Cap) -> tuple[float, float]:
-    """(mu, delta) of one privacy unit in one period of the cap: `mu` of the Gaussian part, `delta` of the failures."""
-    mu2 = math.fsum(line.mu2 * line.charges(cap.period_us) for line in lines)
-    failures = math.fsum((line.delta_threshold + line.delta_hash) * line.charges(cap.period_us) for line in lines)
-    return math.sqrt(mu2), failures
+    def check_is_home(self) -> None:
+        """Refuse a copy of a ledger that is still at its place; follow one that has moved.
+
+        Raises:
+            BudgetError: says which one to go on with.
+        """
+        here, home = self.folder.resolve(), self.folder / HOME
+        try:
+            known = Path(home.read_text()) if home.exists() else None
+            if known is not None and known != here and os.path.isdir(known) and not known.samefile(here):
+                theirs, ours = read_seals(known), read_seals(here)
+                if theirs and ours and theirs.ledger_id == ours.ledger_id:
+                    raise BudgetError(
+                        f"ledger {here} is a copy of {known}, which is still there: each would spend without the other, and their runs could "
+                        f"publish the same noise on other data. Go on with the secret beside {known}; or move {here} away for a ledger of its "
+                        "own, in which nothing is known to be spent"
+                    )
+            if known != here and here.is_dir():
+                replace_file(home, str(here).encode())
+        except OSError as problem:
+            raise BudgetError(f"ledger {self.folder}: {problem.strerror}") from None
+
+    def _contents(self) -> list[bytes]:
+        """The bytes of every line, oldest first."""
+        try:
+            names = [name for name in os.listdir(self.folder) if not name.startswith(".") and name not in (REGISTER, SEALS, HOME)]
+        except FileNotFoundError:
+            return []
+        except OSError as problem:
+            raise BudgetError(f"ledger {self.folder}: {problem.strerror}") from None
+        # Read by number: while others append, a listing may have a line and miss the one before it.
+        newest = max((int(name[:6]) for name in names if re.fullmatch(r"\d{6}\.json", name)), default=0)
+        foreign = sorted(set(names) - {self._path(number).name for number in range(1, newest + 1)})
+        if foreign:
+            raise BudgetError(f"ledger {self.folder}: {foreign[0]} is no line; move it away")
+        return [self._must_read(number) for number in range(1, newest + 1)]
+
+    def _must_read(self, number: int) -> bytes:
+        content = self._read(number)
+        if content is None:
+            raise BudgetError(f"ledger line {self._path(number)} is lost; put it back: {PUT_BACK}")
+        return content
+
+    def _read(self, number: int) -> bytes | None:
+        try:
+            return self._path(number).read_bytes()
+        except FileNotFoundError:
+            return None
+        except OSError as problem:
+            raise BudgetError(f"ledger line {self._path(number)}: {problem.strerror}") from None
+
+    def _path(self, number: int) -> Path:
+        return self.folder / f"{number:06d}.json"
+
+    def _check_whole(self, seals: Seals | None, contents: Sequence[bytes], lines: Sequence[Line]) -> None:
+        """Hold the lines against their seals."""
+        if seals is None:
+            if any(line.origin.ledger_id for line in lines):
+                raise BudgetError(f"{self.folder / SEALS} is lost; put it back: it says which lines the ledger has had. {NO_ORIGINAL}")
+            return
+        lost = seals.lost(len(contents))
+        if lost:
+            names = self._path(lost[0]).name + (f" to {self._path(lost[-1]).name}" if len(lost) > 1 else "")
+            raise BudgetError(f"ledger {self.folder}: {names} {'are' if len(lost) > 1 else 'is'} lost; put back: {PUT_BACK}. {NO_ORIGINAL}")
+        edited = seals.edited(contents, self.secret) if self.secret else ()
+        if edited:
+            names = ", ".join(self._path(number).name for number in edited[:5]) + (" and more" if len(edited) > 5 else "")
+            raise BudgetError(
+                f"ledger {self.folder}: edited after it was written: {names}; put back the original: {PUT_BACK}. {NO_ORIGINAL}"
+            )
 
 
 def _check(before: Sequence[Line], line: Line, cap: Cap) -> None:
-    from dpsql.accountant import gaussian_delta  # here, because it is slow to import and most runs have no cap
-
     shared = [other for other in before if other.ledger == line.ledger]
-    mu, failures = spent([*shared, line], cap)
-    total = gaussian_delta(mu, cap.epsilon) + failures
-    if not total <= cap.delta:  # so that NaN is refused too
-        mu_before, failures_before = spent(shared, cap)
+    after = spent([*shared, line], cap)
+    delta = after.delta(cap.epsilon)
+    if not delta <= cap.delta:  # so that NaN is refused too
+        now = spent(shared, cap)
         raise BudgetError(
-            f"ledger {line.ledger!r}: this run (epsilon {line.epsilon:g}, delta {line.delta:g}) would exceed the cap of "
+            f"ledger {line.ledger!r}: this run (epsilon {line.declared_epsilon:g}, delta {line.declared_delta:g}) would exceed the cap of "
             f"epsilon {cap.epsilon:g}, delta {cap.delta:g} per {cap.period_us / 86_400_000_000:g} days: "
-            f"with the {len(shared)} runs before, delta at epsilon {cap.epsilon:g} would be {total:.3g} "
-            f"(mu {mu_before:.4g} -> {mu:.4g}, threshold and hash {failures_before:.3g} -> {failures:.3g}); "
+            f"with the {len(shared)} runs before, delta at epsilon {cap.epsilon:g} would be {delta:.3g} "
+            f"(mu {now.mu:.4g} -> {after.mu:.4g}, threshold and hash {now.failure:.3g} -> {after.failure:.3g}); "
             f"ask for a smaller epsilon, or raise the cap at sources.{line.source}.cap"
         )
 
 
-def _name(number: int) -> str:
-    return f"{number:06d}.json"
-
-
-def _read(path: Path) -> Line:
+def _line(path: Path, content: bytes) -> Line:
     try:
-        given = json.loads(path.read_bytes())
-        version = given["version"]
-        if version != SCHEMA_VERSION:
-            raise BudgetError(
-                f"ledger line {path}: version {version!r} was written by another release of dpsql; this one reads version {SCHEMA_VERSION}"
-            )
-        line = Line(**{**given, "unit": tuple(given["unit"])})
-        _check_types(line, given)
-    except FileNotFoundError:
-        raise BudgetError(f"ledger line {path} is lost; put it back: nothing can be spent before it is known what was spent") from None
-    except OSError as problem:
-        raise BudgetError(f"ledger line {path}: {problem.strerror}") from None
-    except BudgetError:
-        raise
+        return line_from(json.loads(content))
+    except UnknownVersion as problem:
+        raise BudgetError(f"ledger line {path}: {problem}") from None
     except (ValueError, TypeError, KeyError, RecursionError):
         raise BudgetError(f"ledger line {path}: not readable; put back the original file (a line says what was spent)") from None
-    return line
-
-
-def _check_types(line: Line, given: dict[str, Any]) -> None:
-    """A damaged number must not make a budget look larger."""
-    if set(given) != {field.name for field in fields(Line)}:
-        raise ValueError
-    amounts = (line.mu2, line.delta_threshold, line.delta_hash, line.size_us)
-    whole = all(isinstance(amount, int) and not isinstance(amount, bool) for amount in (line.size_us, line.offset_us))
-    positive = all(isinstance(amount, int | float) and 0 <= amount < math.inf for amount in amounts) and line.size_us > 0
-    texts = (line.ledger, line.source, line.query_identity, line.run_id, line.kind, line.created, *line.unit)
-    if not all(isinstance(text, str) for text in texts) or not whole or not positive or line.period not in tuple(ContributionPeriod):
-        raise ValueError

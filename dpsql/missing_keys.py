@@ -26,7 +26,7 @@ class Needed:
 
     Args:
         trigger: number in the window, from 1.
-        half: with so many, half of the keys pass at this trigger; never below `min_privacy_units_per_group`.
+        half: with so many, half of the keys pass at this trigger; never below what the exact test wants.
         most: with so many, 95% pass.
     """
 
@@ -41,7 +41,7 @@ def needed(plan: PrivacyPlan, shown: int = SHOWN) -> tuple[Needed, ...]:
         return ()
     steps = min(shown, plan.horizon)
     triggers = {round(1 + i * (plan.horizon - 1) / max(1, steps - 1)) for i in range(steps)}
-    return tuple(_needed(plan.selection, trigger, plan.query.min_privacy_units_per_group) for trigger in sorted(triggers))
+    return tuple(_needed(plan.selection, trigger, plan.min_counted) for trigger in sorted(triggers))
 
 
 def facts(plan: PrivacyPlan) -> dict[str, Any]:
@@ -92,6 +92,11 @@ def _takes(plan: PrivacyPlan, selection: SelectionPlan) -> str:
         "",
         "     Each trigger tests anew, with what the window has so far: a key may come later. A new window begins with nothing.",
     ]
+    if plan.periods_meet:
+        lines += [
+            f"     A window holds records of up to two periods of {duration(plan.query.window.size_us)}. A unit counts once in each: one with",
+            "     records in both counts twice here.",
+        ]
     if plan.query.min_privacy_units_per_group > 1:
         lines.append(
             f"     With fewer than {plan.query.min_privacy_units_per_group:,} units it never passes (min_privacy_units_per_group)."

@@ -50,8 +50,7 @@ def release_parameters(plan: PrivacyPlan, public: PublicGroups | None = None) ->
     if plan.selection:
         chosen = counter(plan.selection.counter, plan.horizon)
         rounds = plan.query.release is ReleaseRule.RESELECT
-        least = plan.query.min_privacy_units_per_group
-        selection = SelectionParameters(chosen, plan.selection.sigma, plan.selection.thresholds, least, rounds)
+        selection = SelectionParameters(chosen, plan.selection.sigma, plan.selection.thresholds, plan.min_counted, rounds)
     perturbations = tuple(
         PerturbationParameters(p.mechanism, counter(p.counter, plan.horizon), p.sigma, p.grid) for p in plan.perturbations
     )

@@ -16,7 +16,7 @@ from uuid import uuid4
 
 import pyarrow.fs as pafs
 
-from udfs.bucket_state import filesystem
+from udfs.bucket_state import filesystem, sync
 
 
 @dataclass(frozen=True)
@@ -118,8 +118,13 @@ def replace_file(path: Place, content: bytes) -> None:
         return
     partial = path.with_name(f".{path.name}.{uuid4().hex}")
     descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(partial, path)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(partial, path)
+        sync(str(path.parent))
+    except OSError:  # on a full disk, a file written at every micro-batch would leave as many behind
+        partial.unlink(missing_ok=True)
+        raise

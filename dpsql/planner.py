@@ -20,7 +20,7 @@ from dpsql.calibration import (
 from dpsql.config import Source
 from dpsql.errors import ConfigError
 from dpsql.privacy_plan import ColumnPlan, PerturbationPlan, PrivacyPlan, SelectionPlan
-from dpsql.query import Aggregate, AggregateFunction, GroupSelection, ParsedQuery, ReleaseRule
+from dpsql.query import Aggregate, AggregateFunction, ContributionPeriod, GroupSelection, ParsedQuery, ReleaseRule
 from udfs.counters import column_norm, counter, path_sd
 from udfs.randomness import MAX_NORMAL
 
@@ -59,7 +59,8 @@ def unnamed_plan(query: ParsedQuery, source: Source) -> PrivacyPlan:
     horizon = -(-(query.window.size_us + query.allowed_lateness_us) // query.trigger_interval_us)
     windows = -(-query.window.size_us // query.window.slide_us)
     groups = windows * min(query.max_rows_contributed, query.max_groups_contributed)
-    delta_hash = _hash_charge(query, source, groups)
+    meet = windows > 1 and query.contribution_period is ContributionPeriod.WINDOW
+    delta_hash = _hash_charge(query, source, groups, meet)
     rest = query.delta - delta_hash
     selects = query.group_selection_strategy is GroupSelection.THRESHOLD and bool(query.keys)
     delta_threshold = rest * THRESHOLD_DELTA_SHARE if selects else 0.0
@@ -67,9 +68,9 @@ def unnamed_plan(query: ParsedQuery, source: Source) -> PrivacyPlan:
     mu = round_down(total_mu(query.epsilon, delta_noise))
     asked = query.group_selection_share if query.group_selection_share is not None else SELECTION_SHARE
     share = asked if selects else 0.0
-    selection = _selection(query, windows, horizon, share, mu, delta_threshold * (1 - 1e-12)) if selects else None
+    selection = _selection(query, windows, horizon, share, mu, delta_threshold * (1 - 1e-12), meet) if selects else None
     arguments = _arguments(query)
-    columns = _columns(query, source, arguments, horizon, windows, groups, mu * math.sqrt(1 - share))
+    columns = _columns(query, source, arguments, horizon, windows, groups, meet, mu * math.sqrt(1 - share))
     return PrivacyPlan(
         query,
         horizon,
@@ -94,13 +95,15 @@ def identity(plan: PrivacyPlan) -> str:
     return hashlib.sha256(json.dumps(document, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
-def _hash_charge(query: ParsedQuery, source: Source, groups: int) -> float:
+def _hash_charge(query: ParsedQuery, source: Source, groups: int, meet: bool) -> float:
     """Colliding 64-bit ids could displace records or print a private name: that probability goes to delta.
 
-    K ids of one user can become more through keys that share 32 bits with one of them: K * (1 + max_keys / 2^32) on average.
+    K ids of one user can become more through keys that share 32 bits with one of them: K * (1 + max_keys / 2^32) on average. Where periods
+    meet, rounds count users' periods by ids of their own, and a group has those of two periods.
     """
     ids = groups * (1 + source.max_keys / 2.0**32)
-    charge = (source.max_users + ids * source.max_keys) / 2.0**64
+    users = source.max_users * (2 if meet and query.release is ReleaseRule.RESELECT else 1)
+    charge = (users + ids * source.max_keys) / 2.0**64
     if charge > 0.01 * query.delta:
         raise ConfigError(
             f"delta = {query.delta:g} is too small for {source.max_users} users and {source.max_keys} keys: collisions of 64-bit ids alone cost "
@@ -117,7 +120,9 @@ def participations(query: ParsedQuery, windows: int) -> int:
     return windows * min(query.max_rows_contributed, query.max_groups_contributed)
 
 
-def _selection(query: ParsedQuery, windows: int, horizon: int, share: float, mu: float, delta_threshold: float) -> SelectionPlan:
+def _selection(
+    query: ParsedQuery, windows: int, horizon: int, share: float, mu: float, delta_threshold: float, meet: bool
+) -> SelectionPlan:
     chosen = counter(query.counter, horizon)
     times = participations(query, windows)
     if times > MAX_WEIGHTS:
@@ -129,7 +134,8 @@ def _selection(query: ParsedQuery, windows: int, horizon: int, share: float, mu:
     sigma = round_up(column_norm(chosen) / (mu * math.sqrt(share)) * (1 + 1e-12))
     sd = tuple(sigma * v for v in path_sd(chosen))
     betas = failure_probabilities(delta_threshold / times, horizon)
-    taus = thresholds(weights, sd, betas, query.min_privacy_units_per_group)
+    least = query.min_privacy_units_per_group
+    taus = thresholds(weights, sd, betas, 2 * least - 1 if meet else least)
     return SelectionPlan(query.counter, share, weights, sigma, sd, betas, taus)
 
 
@@ -138,10 +144,11 @@ def _arguments(query: ParsedQuery) -> tuple[str, ...]:
 
 
 def _columns(
-    query: ParsedQuery, source: Source, arguments: tuple[str, ...], horizon: int, windows: int, groups: int, mu: float
+    query: ParsedQuery, source: Source, arguments: tuple[str, ...], horizon: int, windows: int, groups: int, meet: bool, mu: float
 ) -> tuple[ColumnPlan, ...]:
     chosen = counter(query.counter, horizon)
     rows = min(query.max_rows_contributed, query.max_groups_contributed * query.max_rows_per_group)
+    by_users = math.sqrt(2 * groups if meet else groups)  # where periods meet, a unit that counts no more here may count there
     by_rows = math.sqrt(windows * query.max_rows_per_group * rows)
     increments = [_increments(aggregate, source, rows) for aggregate in query.aggregates]
     part = mu / math.sqrt(sum(len(each) for each in increments))
@@ -152,7 +159,7 @@ def _columns(
         for rule, grid, lower, upper, centre in each:
             number += 1
             largest = max(abs(lower), abs(upper)) * grid
-            sensitivity = round_up((math.sqrt(groups) if rule == "users" else by_rows * largest) * column_norm(chosen))
+            sensitivity = round_up((by_users if rule == "users" else by_rows * largest) * column_norm(chosen))
             sigma = round_up(sensitivity / part * (1 + 1e-12))
             sd = tuple(sigma * v for v in path_sd(chosen))
             perturbation = PerturbationPlan(number, query.counter, rule, argument, grid, lower, upper, centre, sensitivity, sigma, sd)

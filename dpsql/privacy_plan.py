@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dpsql.query import Aggregate, CounterName, ParsedQuery
+from dpsql.query import Aggregate, ContributionPeriod, CounterName, ParsedQuery
 
 
 @dataclass(frozen=True)
@@ -97,6 +97,17 @@ class PrivacyPlan:
     columns: tuple[ColumnPlan, ...]
     arguments: tuple[str, ...]
     identity: str
+
+    @property
+    def periods_meet(self) -> bool:
+        """Two contribution periods of a unit can meet in one group: periods are as long as a window, and windows slide."""
+        return self.query.contribution_period is ContributionPeriod.WINDOW and self.windows_per_record > 1
+
+    @property
+    def min_counted(self) -> int:
+        """How often units must have counted in a group before the noisy test, so that at least m of them did: one counts once per period."""
+        least = self.query.min_privacy_units_per_group
+        return 2 * least - 1 if self.periods_meet else least
 
     @property
     def presence_only(self) -> tuple[bool, ...]:

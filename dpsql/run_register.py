@@ -13,11 +13,14 @@ from __future__ import annotations
 import json
 import os
 import re
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+from dpsql.config import Source
+from dpsql.declaration import check_declaration, declaration
 from dpsql.errors import LakeError
 from dpsql.new_file import create_file
 from dpsql.places import place as located
@@ -35,13 +38,15 @@ class Entry:
         run_id: of the run.
         place: the run's private folder at its last start; empty for runs without a lake.
         closed_us: everything up to here may have been published, microseconds since 1970 UTC; None before the first release.
-        given: fingerprint of the records of a run without a lake; empty for others.
+        given: fingerprint of the input of a run without a lake (`dpsql.local.local_run`); empty for others.
+        declared: what `sources.yaml` said of its input at its first start (`dpsql.declaration`); empty where nobody has kept it.
     """
 
     run_id: str
     place: str = ""
     closed_us: int | None = None
     given: str = ""
+    declared: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -89,15 +94,16 @@ class RunRegister:
             raise LakeError(f"{path}: damaged; put back the original file (it says what the run has published)") from None
         return entry
 
-    def enter(self, run_id: str, place: str) -> Entry:
-        """A start of a run in a lake: refuse a second lake, follow one that has moved.
+    def enter(self, run_id: str, place: str, source: Source | None = None) -> Entry:
+        """A start of a run in a lake: refuse a second lake and another input, follow a lake that has moved.
 
         Args:
             run_id: of the run.
             place: its private folder.
+            source: as declared now; a run of an earlier release is held to it from here on.
 
         Raises:
-            LakeError: the run is not registered here, or it is also at another place.
+            LakeError: the run is not registered here, is also at another place, or was started on another input.
         """
         entry = self.find(run_id)
         if entry is None:
@@ -113,6 +119,11 @@ class RunRegister:
                 )
             entry = replace(entry, place=place)
             self._write(entry)
+        if source is not None:
+            check_declaration(entry.declared, source, os.path.basename(place))
+            if not entry.declared:
+                entry = replace(entry, declared=declaration(source))
+                self._write(entry)
         return entry
 
     def check(self, run_id: str, closed_us: int) -> None:
@@ -165,7 +176,9 @@ def _content(entry: Entry) -> bytes:
 
 
 def _well_typed(entry: Entry) -> bool:
-    texts: tuple[Any, ...] = (entry.place, entry.given)
+    if not isinstance(entry.declared, dict):
+        return False
+    texts: tuple[Any, ...] = (entry.place, entry.given, *entry.declared, *entry.declared.values())
     closed: Any = entry.closed_us
     return all(isinstance(text, str) for text in texts) and (closed is None or (isinstance(closed, int) and not isinstance(closed, bool)))
 

@@ -38,13 +38,14 @@ class Secret:
     Guarantee: what the methods return says nothing about the secret or about one another (HMAC-SHA256 with separate messages).
     """
 
-    __slots__ = ("_value", "path")
+    __slots__ = ("_ledger_id", "_value", "path")
 
-    def __init__(self, value: bytes, path: Path | None = None) -> None:
+    def __init__(self, value: bytes, path: Path | None = None, ledger_id: str = "") -> None:
         if len(value) != SECRET_BYTES:
             raise SecretError(f"a secret has exactly {SECRET_BYTES} bytes, not {len(value)}")
         self._value = bytes(value)
         self.path = path  # of the file; the ledger is beside it
+        self._ledger_id = ledger_id
 
     @classmethod
     def load(cls, path: str | Path, create: bool = True) -> Secret:
@@ -71,13 +72,30 @@ class Secret:
         """A value that tells two secrets apart and says nothing else."""
         return self._derive(b"dpsql/1/check")[:16].hex()
 
+    def of_ledger(self, ledger_id: str) -> Secret:
+        """The same secret for the runs of one ledger: under another ledger the same run id has another noise and another salt.
+
+        Args:
+            ledger_id: as in the run's `run.json` or ledger line; empty for runs that are older than ledger ids.
+        """
+        return Secret(self._value, self.path, ledger_id)
+
     def noise_key(self, run_id: str, plan_identity: str) -> bytes:
         """The 32-byte key of all noise of one run of one plan."""
-        return self._derive(b"dpsql/1/noise|" + run_id.encode() + b"|" + plan_identity.encode())
+        return self._derive(self._of_run(b"noise", run_id) + b"|" + plan_identity.encode())
 
     def salt(self, run_id: str) -> bytes:
         """The 16-byte salt of one run's user and key ids."""
-        return self._derive(b"dpsql/1/salt|" + run_id.encode())[:16]
+        return self._derive(self._of_run(b"salt", run_id))[:16]
+
+    def seal(self, content: bytes) -> str:
+        """A value that only the secret's owner can make for a content (`dpsql.seals`)."""
+        return self._derive(b"dpsql/1/seal|" + content).hex()
+
+    def _of_run(self, label: bytes, run_id: str) -> bytes:
+        if not self._ledger_id:
+            return b"dpsql/1/" + label + b"|" + run_id.encode()
+        return b"dpsql/2/" + label + b"|" + self._ledger_id.encode() + b"|" + run_id.encode()
 
     def fingerprint(self, digest: bytes) -> str:
         """A value that tells two inputs apart and says nothing of them to anybody without the secret."""

@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    import pandas as pd
+from collections.abc import Hashable, Iterable
+from typing import Any
 
 Z95 = 1.959963984540054
 TIMES = ("window_start", "window_end", "trigger", "trigger_time")
 """Columns of every histogram before its keys."""
 
 
-def aggregates_of(histogram: pd.DataFrame) -> list[str]:
-    """The columns that have a stderr."""
-    return [str(column) for column in histogram.columns if f"{column}_stderr" in histogram.columns]
+def aggregates_of(columns: Iterable[Hashable]) -> list[str]:
+    """The columns of a histogram that have a stderr; a frame is its columns' names."""
+    names = [str(column) for column in columns]
+    return [name for name in names if f"{name}_stderr" in names]
 
 
-def keys_of(histogram: pd.DataFrame) -> list[str]:
+def keys_of(columns: Iterable[Hashable]) -> list[str]:
     """The columns that name a row besides its window and trigger."""
-    aggregates = aggregates_of(histogram)
+    names = [str(column) for column in columns]
+    aggregates = aggregates_of(names)
     taken = {*TIMES, *aggregates, *(f"{name}_stderr" for name in aggregates)}
-    return [str(column) for column in histogram.columns if column not in taken]
+    return [name for name in names if name not in taken]
 
 
 def printable(value: Any) -> str:

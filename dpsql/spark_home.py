@@ -13,6 +13,9 @@ from dpsql.errors import ConfigError
 
 JAVA_VERSIONS = (17, 21)
 ANSWER_SECONDS = 5.0
+TESTED_SPARK = "4.2"
+UNTESTED = "spark.dpsql.untestedSpark"
+"""Set to true, another Spark is tried."""
 
 
 def check_spark(master: str, environment: Mapping[str, str]) -> None:
@@ -28,6 +31,15 @@ def check_spark(master: str, environment: Mapping[str, str]) -> None:
     _check_spark_home(environment.get("SPARK_HOME"))
     _check_java(environment.get("JAVA_HOME"))
     _check_master(master)
+
+
+def check_version(found: str, accepted: bool) -> None:
+    """Refuse a Spark that nothing here was tested with: this release uses parts of it that change without notice (state, checkpoints)."""
+    if not accepted and ".".join(found.split(".")[:2]) != TESTED_SPARK:
+        raise ConfigError(
+            f"this is Spark {found}, and dpsql was tested with {TESTED_SPARK} alone: use that, or try this one with --untested-spark "
+            f"({UNTESTED}=true), first on a run that may be lost"
+        )
 
 
 def _check_java(home: str | None) -> None:

@@ -1,4 +1,4 @@
-"""The command line: `dpsql init | explain | tune | try | run | verify | show | view | list | stop | budget | restore | savepoint`.
+"""The command line: `dpsql init | explain | tune | try | run | verify | show | status | view | list | stop | budget | restore | savepoint`.
 
 Only this folder reads argv, the environment and signals. What a command needs is imported when it runs, so that `explain` starts without
 pyspark or duckdb.
@@ -22,6 +22,7 @@ from jobs.options import (
     lake_option,
     name_argument,
     query_argument,
+    refuse_own_input,
     secret_and_ledger,
     secret_option,
     sources_option,
@@ -32,13 +33,25 @@ from jobs.run_query import RunFlags, run_options, start
 from jobs.showing import SHOWN_ROWS, list_, show
 from jobs.spending import budget
 from jobs.starting import init
-from jobs.terminal import ProgressBar, note, print_comparison, print_dropped, print_histogram, print_json, records
+from jobs.status import status
+from jobs.terminal import (
+    ProgressBar,
+    note,
+    print_comparison,
+    print_dropped,
+    print_gone,
+    print_histogram,
+    print_json,
+    print_not_read,
+    records,
+)
 from jobs.tune import tune
 from jobs.view import view
 
 if TYPE_CHECKING:
     from dpsql import Query
 
+EXACT = "It would show what single people have done, and no epsilon covers that."
 INPUT = "Files or folders with the records of the stream, or of source NAME"
 
 
@@ -108,7 +121,7 @@ def explain(query_file: Path, sources_file: Path, missing: bool, as_json: bool) 
 @secret_option
 @click.option("--input", "inputs", metavar="[NAME=]FILE", multiple=True, help=f"{INPUT}; repeatable.  [default: as in --sources]")
 @click.option("--output", metavar="FILE.parquet", type=click.Path(dir_okay=False, path_type=Path), help="Where to write the histogram.")
-@click.option("--compare", is_flag=True, help="Also the true histogram and the errors: only for data that you may look at.")
+@click.option("--compare", is_flag=True, help="Also the true histogram and the errors: only of data that you may look at.")
 @click.option("--until", "until_us", metavar="TIME", type=UtcTime(), help="Release triggers up to TIME (UTC).  [default: now]")
 @json_option
 def try_(
@@ -130,6 +143,7 @@ def try_(
     from dpsql.ledger import line_of
     from dpsql.local.engine import try_query
     from dpsql.local.input_check import check_input
+    from dpsql.origin import origin_of
 
     query = compiled(query_file, sources_file)
     files = files_by_source(inputs, query)
@@ -137,12 +151,16 @@ def try_(
         raise ConfigError(f"--output {output}: the name must end in .parquet")
     if output is not None:
         writable(output, "--output")  # before anything is spent
+    if compare:
+        refuse_own_input(query, files.get(query.parsed.stream), "--compare", EXACT)
     check_input(query, files)
     secret, ledger = secret_and_ledger(secret_file)
-    run_id = secrets.token_hex(16)
-    ledger.append(line_of(query.plan, query.source, run_id, "try"), query.source.cap)
+    run_id, ledger_id, source = secrets.token_hex(16), ledger.own_id(), query.source
+    origin = origin_of(source, ledger_id, files.get(source.name, ()))
+    ledger.append(line_of(query.plan, source, run_id, "compare" if compare else "try", origin), source.cap)
+    bound = secret.of_ledger(ledger_id)
     with ProgressBar() as bar:
-        result = try_query(query, files, run_id=run_id, secret=secret, until_us=until_us, progress=bar.records, compare=compare)
+        result = try_query(query, files, run_id=run_id, secret=bound, until_us=until_us, progress=bar.records, compare=compare)
     if output is not None:
         result.histogram.to_parquet(output, index=False)
         note(f"wrote {len(result.histogram)} rows to {output}")
@@ -190,6 +208,9 @@ def verify(name: str, lake_folder: str, sources_file: Path, secret_file: Path | 
     else:
         counted = f"{verification.published:,} rows published, {verification.recomputed:,} recomputed"
         click.echo(f"NOT identical: {counted}, {verification.differences:,} differ")
+    if not as_json:
+        print_gone(verification.gone, verification.gone_names, verification.from_us)
+        print_not_read(verification.not_read, verification.not_read_names)
     if not verification.identical:
         raise SystemExit(1)
 
@@ -239,7 +260,7 @@ def files_by_source(given: tuple[str, ...], query: Query, flag: str = "--input")
     return files
 
 
-for command in (init, tune, show, list_, view, budget, restore, savepoint):
+for command in (init, tune, show, status, list_, view, budget, restore, savepoint):
     main.add_command(command)
 
 

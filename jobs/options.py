@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 STOPPED = "stopped; the same command goes on from here"
 Command = Callable[..., Any]
-ORDER = ("init", "explain", "tune", "try", "run", "stop", "show", "view", "list", "verify", "budget", "savepoint", "restore")
+ORDER = ("init", "explain", "tune", "try", "run", "stop", "status", "show", "view", "list", "verify", "budget", "savepoint", "restore")
 
 query_argument = click.argument("query_file", metavar="QUERY.sql", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 name_argument = click.argument("name", metavar="NAME")
@@ -152,12 +152,41 @@ def default_sources(given: Path | None) -> Path | None:
 
 
 def secret_and_ledger(secret_file: Path | None, create: bool = True) -> tuple[Secret, Ledger]:
-    """The secret, made on first use unless `create` is off, and the ledger beside it."""
+    """The secret, made on first use unless `create` is off, and the ledger beside it. A new one is told: nothing is known then."""
     from dpsql.ledger import Ledger
     from dpsql.secret import Secret, default_secret_path
 
     path = secret_file or default_secret_path(os.environ)
-    return Secret.load(path, create=create), Ledger.beside(path)
+    is_new = create and not os.path.lexists(path)
+    secret = Secret.load(path, create=create)
+    ledger = Ledger.beside(path, secret)
+    if is_new:
+        known = "the ledger beside it was another secret's" if ledger.folder.is_dir() else "new ledger: nothing is known to be spent"
+        note(f"new secret {path}, {known}")
+    return secret, ledger
+
+
+def refuse_own_input(query: Query, given: Sequence[Path] | None, flag: str, why: str) -> None:
+    """The stream's own records are what is to be protected: nothing exact is shown of them, unless its source says that they are public.
+
+    Args:
+        query: on the stream.
+        given: what is read instead of its path; None reads its path.
+        flag: that asks for it.
+        why: it is refused.
+
+    Raises:
+        ConfigError: it is, holds or lies in the path of the source, under this name or another.
+    """
+    from dpsql.protected import is_own_input
+
+    source = query.source
+    own = None if source.public else source.path if given is None else is_own_input(source, given)
+    if own is not None:
+        raise ConfigError(
+            f"{flag} {own}: this is the input of `{source.name}` itself. {why} Give other data, which you may look at; or, if these records "
+            f"are no secret, say `public: true` at sources.{source.name}.public"
+        )
 
 
 class Duration(click.ParamType):
@@ -169,12 +198,12 @@ class Duration(click.ParamType):
         """Microseconds, more than 0."""
         if isinstance(value, int):
             return value
-        units = {"second": 1, "minute": 60, "hour": 3_600, "day": 86_400, "week": 604_800}
+        units = {"millisecond": 1, "second": 1_000, "minute": 60_000, "hour": 3_600_000, "day": 86_400_000, "week": 604_800_000}
         match = re.fullmatch(r"\s*(\d{1,9})\s*([a-z]+?)s?\s*", value.lower())
         unit = units.get(match[2]) if match else None
         if match is None or unit is None or int(match[1]) == 0:
             self.fail(f"{value!r} is not a length of time; write it like '30 seconds', '10 minutes' or '7 days'", param, ctx)
-        return int(match[1]) * unit * 1_000_000
+        return int(match[1]) * unit * 1_000
 
 
 class UtcTime(click.ParamType):

@@ -16,6 +16,7 @@ from jobs.terminal import print_json
 @lake_option
 @click.option("--buckets", type=click.IntRange(1, 4096), help="Cut the state of users, and of keys, into so many parts.")
 @click.option("--to", "label", metavar="LABEL", help="Go back to a savepoint.  [default: the newest state that is whole]")
+@click.option("--checkpoints", is_flag=True, help="Make Spark's checkpoints anew, even where they look whole.")
 @click.option("--new-run", is_flag=True, help="End the run and begin a new one under its name; costs a ledger line.")
 @sources_option
 @secret_option
@@ -25,6 +26,7 @@ def restore(
     lake_folder: str,
     buckets: int | None,
     label: str | None,
+    checkpoints: bool,
     new_run: bool,
     sources_file: Path,
     secret_file: Path | None,
@@ -41,8 +43,8 @@ def restore(
 
     lake = Lake(lake_folder)
     if new_run:
-        if buckets or label:
-            raise ConfigError("--new-run begins with no state: leave --buckets and --to away")
+        if buckets or label or checkpoints:
+            raise ConfigError("--new-run begins with no state: leave --buckets, --to and --checkpoints away")
         from dpsql.streaming.new_run import begin_new_run, finish_new_run
 
         secret, ledger = secret_and_ledger(secret_file, create=False)
@@ -57,15 +59,18 @@ def restore(
         return
     from dpsql.streaming.restore import restore as restore_run
 
-    done = restore_run(lake, name, (buckets, buckets) if buckets else None, label)
+    done = restore_run(lake, name, (buckets, buckets) if buckets else None, label, checkpoints)
     if as_json:
-        print_json({"name": name, "new_run": False, "listed": list(done.listed), "batches": dict(done.batches)})
+        told = {"listed": list(done.listed), "batches": dict(done.batches), "mended": list(done.mended)}
+        print_json({"name": name, "new_run": False, **told})
         return
+    for sentence in done.mended:
+        click.echo(sentence)
     for operator in done.listed:
         click.echo(f"{operator}: its newest state is listed again")
     for operator, batch in done.batches.items():
         click.echo(f"{operator}: goes on " + (f"after micro-batch {batch}" if batch >= 0 else "from the beginning"))
-    if not (done.listed or done.batches):
+    if not (done.listed or done.batches or done.mended):
         click.echo("nothing is lost: the run can go on as it is")
 
 

@@ -36,8 +36,9 @@ from jobs.options import (
     secret_option,
     sources_option,
     stop_politely,
+    writable,
 )
-from jobs.terminal import ProgressBar, note, print_dropped, print_json
+from jobs.terminal import ProgressBar, note, print_dropped, print_json, print_not_read
 
 if TYPE_CHECKING:
     from dpsql import Query
@@ -45,6 +46,11 @@ if TYPE_CHECKING:
     from dpsql.ledger import Ledger
     from dpsql.secret import Secret
     from dpsql.streaming.progress import Summary
+
+
+CREDENTIAL = re.compile(r"secret(?!\.file)|password|token|access\.?key", re.IGNORECASE)
+"""In names of settings; what Spark itself redacts."""
+FILE = click.Path(dir_okay=False, path_type=Path)
 
 
 @dataclass(frozen=True)
@@ -61,6 +67,10 @@ class RunFlags:
     interval_us: int | None
     retention_us: int
     buckets: int | None
+    accept_clock: bool
+    untested_spark: bool
+    log: Path | None
+    metrics: Path | None
     as_json: bool
 
 
@@ -73,7 +83,7 @@ def run_options(command: Command) -> Command:
         return command(flags=RunFlags(**shared), **given)
 
     buckets = "Parts that users, and keys, are hashed to; fixed once a run has begun.  [default: two per core]"
-    interval = "[default: a tenth of the trigger interval, 1 second to 1 minute]"
+    interval = "It divides the trigger interval.  [default: about a tenth of it, 1 second to 1 minute]"
     options = (
         query_argument,
         sources_option,
@@ -92,9 +102,15 @@ def run_options(command: Command) -> Command:
             type=Duration(),
             default="7 days",
             show_default=True,
-            help="Live: how long the contributions of closed windows are kept.",
+            help="How long the contributions of closed windows are kept.",
         ),
+        click.option("--accept-clock", is_flag=True, help="Live: the clock is right, though the newest trigger closed days ago."),
+        click.option("--untested-spark", is_flag=True, help="Go on with a Spark of a version that was not tested."),
         click.option("--buckets", type=click.IntRange(1, 4096), help=buckets),
+        click.option(
+            "--log", metavar="FILE", type=FILE, help="Append a JSON line to FILE for every event: exact totals, for the operator."
+        ),
+        click.option("--metrics", metavar="FILE", type=FILE, help="Keep the totals in FILE as Prometheus reads them."),
         json_option,
     )
     for option in reversed(options):
@@ -111,19 +127,28 @@ def start(flags: RunFlags, master: str | None, properties: Mapping[str, str]) ->
     if flags.until_us is not None and not flags.until_caught_up:
         raise ConfigError("--until needs --until-caught-up: a live run releases every trigger when its time has come")
     from dpsql.lake import Lake, open_run
-    from dpsql.spark_home import check_spark
+    from dpsql.polling import polling_interval
+    from dpsql.spark_home import UNTESTED, check_spark
+    from dpsql.streaming.protection import check_settings
 
+    properties = {**properties, UNTESTED: "true"} if flags.untested_spark else properties
     query = compiled(flags.query_file, flags.sources_file)
+    if not flags.until_caught_up:
+        polling_interval(query.plan.query, flags.interval_us)
+    for flag, path in (("--log", flags.log), ("--metrics", flags.metrics)):
+        if path is not None:
+            writable(path, flag)  # before anything is spent
     lake = Lake(flags.lake_folder)
     if master is not None:
         check_spark(master, os.environ)
+        check_settings(properties)
     secret, ledger = secret_and_ledger(flags.secret_file)
     name = flags.name or flags.query_file.stem
     with stop_politely():
-        if master is None:  # Spark is there already, perhaps without Delta: nothing may be bound or spent then
-            _session(None, properties)
+        if master is None or not master.startswith("local"):  # perhaps without Delta or a secret: nothing may be bound or spent then
+            _session(master, properties)
         run = open_run(lake, name, query, secret, ledger, query.source)
-        os.umask(0o077)  # for all that Spark and its workers write from here on; the histogram is opened to readers by name
+        os.umask(0o077)  # for all that is written from here on; the histogram is opened to readers by name
         spark = _session(master, properties)
         try:
             summary = _run(flags, spark, query, run, lake, secret, ledger)
@@ -142,13 +167,14 @@ def spark_properties(properties_file: Path | None, s3: bool = False) -> dict[str
     """The settings of a properties file; by default the checkout's (or its template), with the jars that the run needs.
 
     Raises:
-        ConfigError: the jars cannot be fetched, or a line is not `name value`.
+        ConfigError: the jars cannot be fetched, a line is not `name value`, or others may read a credential.
     """
     from dpsql import jars
 
     path = properties_file or jars.CONF / "spark-defaults.conf"
     fetched = jars.ensure(jars.SPARK, *([jars.S3] if s3 else [])) if properties_file is None else []
     text = path.read_text() if path.exists() else jars.properties_text(fetched)
+    open_to_others = path.exists() and path.stat().st_mode & 0o077
     properties = {}
     for number, line in enumerate(text.splitlines(), start=1):
         if not line.strip() or line.lstrip().startswith("#"):
@@ -157,6 +183,8 @@ def spark_properties(properties_file: Path | None, s3: bool = False) -> dict[str
         if setting is None:
             raise ConfigError(f"{path}:{number}: not a setting; write it as `name value`")
         properties[setting[1]] = setting[2]
+        if open_to_others and CREDENTIAL.search(setting[1]):
+            raise ConfigError(f"{path}: others may read it, and it has {setting[1]}: chmod 600 {path}")
     if properties_file is None:
         properties["spark.jars"] = ",".join(map(str, fetched))
     return properties
@@ -167,7 +195,11 @@ def _session(master: str | None, properties: Mapping[str, str]) -> Any:
 
     if master is not None:  # else spark-submit has started it
         note("starting Spark ...")
-    return session(master, properties)
+    before = os.umask(0o077)  # Spark and its workers keep it
+    try:
+        return session(master, properties)
+    finally:
+        os.umask(before)
 
 
 def _run(flags: RunFlags, spark: Any, query: Query, run: Run, lake: Lake, secret: Secret, ledger: Ledger) -> Summary:
@@ -175,12 +207,11 @@ def _run(flags: RunFlags, spark: Any, query: Query, run: Run, lake: Lake, secret
     from dpsql.streaming.job import run as run_job
 
     options: dict[str, Any] = {"buckets": (flags.buckets, flags.buckets)} if flags.buckets else {}
-    if flags.until_caught_up:
-        options |= {"until_caught_up": True, "until_us": flags.until_us}
-    else:
-        options |= {"until_caught_up": False, "live": LiveOptions(flags.interval_us, flags.retention_us)}
+    options |= {"until_caught_up": flags.until_caught_up, "until_us": flags.until_us}
+    options |= {"live": LiveOptions(flags.interval_us, flags.retention_us, flags.accept_clock)}
     with ProgressBar() as bar:
-        return run_job(spark, query, run, lake, secret, ledger=ledger, progress=bar.stage, **options)
+        options |= {"progress": bar.stage, "log": flags.log, "metrics": flags.metrics}
+        return run_job(spark, query, run, lake, secret, ledger=ledger, **options)
 
 
 def _print_summary(summary: Summary, histogram: str, as_json: bool) -> None:
@@ -191,6 +222,11 @@ def _print_summary(summary: Summary, histogram: str, as_json: bool) -> None:
         return
     click.echo(f"read {summary.records:,} records, published {summary.triggers:,} triggers with {summary.rows:,} rows")
     print_dropped(summary.dropped)
+    if summary.overruns:
+        click.echo(
+            f"{summary.overruns:,} micro-batches took longer than the polling interval: choose a longer --interval (dpsql show says more)"
+        )
+    print_not_read(summary.not_read, summary.not_read_names)
     click.echo(f"histogram: {histogram}")
 
 

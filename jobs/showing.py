@@ -38,13 +38,13 @@ def show(name: str, lake_folder: str, window_us: int | None, every: bool, limit:
     if watch and as_json:
         raise click.UsageError("--watch and --json exclude each other")
     if watch:
-        watched(lake_folder, name, lambda: print_histogram(_rows(name, lake_folder, window_us, every), limit))
+        watched(lake_folder, name, lambda: _print(name, lake_folder, _rows(name, lake_folder, window_us, every), limit))
         return
     rows = _rows(name, lake_folder, window_us, every)
     if as_json:
-        print_json({"name": name, "rows": records(rows)})
+        print_json({"name": name, "live": list(_notes(name, lake_folder)), "rows": records(rows)})
     else:
-        print_histogram(rows, limit)
+        _print(name, lake_folder, rows, limit)
 
 
 @click.command(name="list", short_help="the queries of a lake")
@@ -65,12 +65,26 @@ def list_(lake_folder: str, as_json: bool) -> None:
         print_table(("name", "state", "run id", "query identity"), [(q.name, q.state, q.run_id, q.query_identity) for q in found])
 
 
+def _print(name: str, lake_folder: str, rows: pd.DataFrame, limit: int) -> None:
+    print_histogram(rows, limit)
+    if notes := _notes(name, lake_folder):
+        click.echo("; ".join(notes))
+
+
+def _notes(name: str, lake_folder: str) -> tuple[str, ...]:
+    from dpsql.lake import Lake
+    from dpsql.published import live_notes
+
+    return live_notes(Lake(lake_folder), name)
+
+
 def _rows(name: str, lake_folder: str, window_us: int | None, every: bool) -> pd.DataFrame:
     """What `show` prints."""
+    from dpsql.frames import frame_of
     from dpsql.lake import Lake, newest, read_histogram
     from dpsql.published import one_window
 
     lake = Lake(lake_folder)
     if every:
-        return read_histogram(lake, name).to_pandas()
+        return frame_of(read_histogram(lake, name))
     return one_window(newest(lake, name), name, window_us)

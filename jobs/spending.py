@@ -38,6 +38,8 @@ def budget(sources_file: Path | None, secret_file: Path | None, as_json: bool, l
     if lost is not None and lake_folder is not None and sources_file is not None:
         _record(lost, lake_folder, sources_file, secret, ledger)
     found = budgets(ledger.lines(), dpsql.load_sources(sources_file).values() if sources_file else ())
+    if unchecked := ledger.unchecked():
+        note(f"{unchecked} lines were sealed with another secret than this one: whether they were edited cannot be told")
     if as_json:
         print_json([facts(one) for one in found])
         return
@@ -48,7 +50,8 @@ def budget(sources_file: Path | None, secret_file: Path | None, as_json: bool, l
 
 def _record(name: str, lake_folder: str, sources_file: Path, secret: Secret, ledger: Ledger) -> None:
     import dpsql
-    from dpsql.lake import Lake, check_binding, read_run, record_run
+    from dpsql.lake import Lake, check_binding, read_run
+    from dpsql.lost_ledger import record_run
 
     lake = Lake(lake_folder)
     run = read_run(lake, name)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Mapping, Sequence
-from datetime import UTC
+from datetime import UTC, datetime
+from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
@@ -67,6 +68,23 @@ def print_table(heads: tuple[str, ...], rows: Sequence[tuple[str, ...]], right_f
     for row in rows:
         table.add_row(*[Text(printable(cell)) for cell in row])
     _console().print(table)
+
+
+def print_not_read(count: int, names: Sequence[str]) -> None:
+    """Files of the source that a run has not read; on stdout."""
+    if count:
+        some = ", ".join(PurePath(name).name for name in names[:3]) + (", ..." if count > 3 else "")
+        print(f"not read: {count:,} files of the source ({some}); the next start of the run reads them")
+
+
+def print_gone(count: int, names: Sequence[str], from_us: int | None) -> None:
+    """Files that a run has read and its source no longer has; on stdout."""
+    if count and from_us is not None:
+        some = ", ".join(PurePath(name).name for name in names[:3]) + (", ..." if count > 3 else "")
+        since = f"{datetime.fromtimestamp(from_us // 1_000_000, UTC):%Y-%m-%d %H:%M:%S} UTC"
+        print(
+            f"gone: {count:,} files that the run has read ({some}); rows of windows before {since} cannot be recomputed, and were left out"
+        )
 
 
 def print_dropped(dropped: Mapping[str, int]) -> None:

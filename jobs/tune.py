@@ -8,13 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from dpsql.errors import ConfigError
 from dpsql.shown import Z95
-from jobs.options import compiled, json_option, query_argument, sources_option, writable
+from jobs.options import compiled, json_option, query_argument, refuse_own_input, sources_option, writable
 from jobs.terminal import ProgressBar, note, print_json, print_table
 
 if TYPE_CHECKING:
-    from dpsql import Query
     from dpsql.tuning import Measurement, Workbench
 
 WARNING = """\
@@ -49,7 +47,6 @@ FIXED = {
     show_default=True,
     help="What to make best: the sum of all errors, the root of the sum of their squares, or how many keys appear.",
 )
-@click.option("--public", is_flag=True, help="The stream's own input is public, so it may be the sample.")
 @click.option("--output", metavar="FILE.sql", type=click.Path(dir_okay=False, path_type=Path), help="Where to write the edited query.")
 @json_option
 def tune(
@@ -59,7 +56,6 @@ def tune(
     scale: float,
     column: str | None,
     goal: str,
-    public: bool,
     output: Path | None,
     as_json: bool,
 ) -> None:
@@ -79,8 +75,7 @@ def tune(
         writable(output, "--output")
     query = compiled(query_file, sources_file)
     files = files_by_source(samples, query, "--sample")
-    if not public:
-        _refuse_own_input(query, files.get(query.parsed.stream, []))
+    refuse_own_input(query, files.get(query.parsed.stream), "--sample", WARNING)
     with ProgressBar() as bar:
         bench = Workbench(query, read_sample(query, files, bar.records), scale, column, goal)
         best = search(bench, bar.settings)
@@ -98,21 +93,6 @@ def tune(
     else:
         click.echo("\nThe query with the recommended options:\n")
         click.echo(text.rstrip("\n"))
-
-
-def _refuse_own_input(query: Query, given: list[Path]) -> None:
-    """The stream's own files are what is to be protected.
-
-    Raises:
-        ConfigError: a sample is, or lies in, the path of the source.
-    """
-    own = Path(query.source.path or "/nowhere").resolve()
-    for path in given:
-        if own in (path.resolve(), *path.resolve().parents):
-            raise ConfigError(
-                f"--sample {path}: this is the input of `{query.parsed.stream}` itself. {WARNING} Give a sample of other data; "
-                "or say --public, if this input is no secret"
-            )
 
 
 def _document(

@@ -48,6 +48,8 @@ class Admitted:
     weight: int
     first: bool
     increments: tuple[int, ...]
+    counted: int
+    """Who counts in rounds: the user; where a user's periods can meet in a window, the user in this period."""
 
     @property
     def group(self) -> Group:
@@ -99,8 +101,12 @@ def increment(values: Sequence[float], rule: Increment, first: bool) -> int:
 
 def digest(record: Record, increments: Sequence[int]) -> int:
     """The order of a user's records with one event time, in Python integers: splitmix64's finaliser chained over the columns."""
-    mixed = record.user & MASK
-    for column in (record.key, *increments):
+    return mix(record.user, record.key, *increments)
+
+
+def mix(start: int, *columns: int) -> int:
+    mixed = start & MASK
+    for column in columns:
         mixed ^= column & MASK
         mixed = mixed * 0x9E3779B97F4A7C15 & MASK
         mixed = (mixed ^ mixed >> 30) * 0xBF58476D1CE4E5B9 & MASK
@@ -125,6 +131,7 @@ class Bounder:
     p: BoundingParameters
     used: dict[tuple[int, int], Allowance] = field(default_factory=lambda: defaultdict(Allowance))
     drops: Counter[str] = field(default_factory=Counter)
+    seen: set[tuple[int, Group]] = field(default_factory=set)
 
     def admit(self, records: Iterable[Record], closed_us: int, latest_us: int) -> list[Admitted]:
         """One micro-batch: a user's records by (event time, digest), each against the three bounds, then a copy for each open window."""
@@ -180,9 +187,17 @@ class Bounder:
             mine.groups += [group] * first
             rank = (mine.rows - 1) * windows + copy if self.p.by_user else len(mine.groups) - 1
             weight = self.p.weights[rank] if first or self.p.by_user else 0
-            increments = tuple(increment(record.values, rule, first) for rule in self.p.increments)
-            out.append(Admitted(record, window, trigger, weight, first, increments))
+            new = (record.user, group) not in self.seen  # in any period: as a user, it counts once
+            self.seen.add((record.user, group))
+            increments = tuple(increment(record.values, rule, new) for rule in self.p.increments)
+            out.append(Admitted(record, window, trigger, weight, first, increments, self._counted(record)))
         return out
+
+    def _counted(self, record: Record) -> int:
+        if not self.p.renews or self.p.grid.slide_us == self.p.grid.window_us:
+            return record.user
+        mixed = mix(record.user, period_of(record.ts, self.p))
+        return mixed - (1 << 64) * (mixed >> 63)
 
 
 Cells = dict[tuple[int, ...], tuple[int, ...]]
@@ -193,7 +208,7 @@ def sums(admitted: Iterable[Admitted], by_user: bool = False) -> Cells:
     """What a whole run's contributions add up to. With rounds a user counts once per cell, with its largest weight."""
     out: Cells = {}
     for a in admitted:
-        cell = (a.window, a.trigger, a.record.key, *([a.record.user] if by_user else []))
+        cell = (a.window, a.trigger, a.record.key, *([a.counted] if by_user else []))
         weight, *others = out.get(cell, (0,) * (2 + len(a.increments)))
         added = (int(a.first), *a.increments)
         out[cell] = (max(weight, a.weight) if by_user else weight + a.weight, *(x + y for x, y in zip(others, added, strict=True)))
@@ -243,8 +258,8 @@ def _shown(mine: Sequence[Admitted], window: int, key: int, p: ReleaseParameters
             continue
         now = [a for a in mine if a.trigger == i]
         if s.rounds:
-            for user in {a.record.user for a in now} - set(users):
-                users[user] = max(a.weight for a in now if a.record.user == user)
+            for user in {a.counted for a in now} - set(users):
+                users[user] = max(a.weight for a in now if a.counted == user)
         else:
             users |= {(i, n): a.weight for n, a in enumerate(now) if a.first}
         path = s.sigma * _path(s.counter, i, window, key, 0, round_, noise)

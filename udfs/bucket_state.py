@@ -4,10 +4,16 @@
 
 The number of buckets and the generation are in the path, so that state cut differently or restored is never mixed up. A file's
 bytes depend on the tables alone: a retried micro-batch overwrites a file with itself.
+
+Every file carries a seal, the SHA-256 of its other bytes, which is compared whenever the file is read: a damaged file would otherwise load
+as another state, in which a unit has used less than it has. The seal lies between the last column and the footer, where readers of Parquet
+never look. Checksums of pages would leave page headers and the footer alone.
 """
 
 from __future__ import annotations
 
+import hashlib
+import os
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,13 +23,24 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
-SCHEMA_VERSION = b"1"
+SCHEMA_VERSION = b"2"
+UNSEALED_VERSION = b"1"
+"""Files of commit 27b5d01 and before: read as they are, until they are written anew."""
+
 VERSION_KEY = b"dpsql.state.version"
 S3_ALIASES = ("s3a", "s3n")
+
+MAGIC = b"PAR1"
+SEAL = b"dpsql sha256 seal"
+SEAL_BYTES = len(SEAL) + hashlib.sha256().digest_size
 
 
 class UnknownVersion(ValueError):
     """A state file in another version of this format: another release of dpsql wrote it."""
+
+
+class DamagedFile(OSError):
+    """A file whose bytes are not those that were written."""
 
 
 @dataclass(frozen=True)
@@ -53,21 +70,33 @@ class BucketFiles:
 
         Raises:
             FileNotFoundError: the version is not there.
+            DamagedFile: the bytes of a file are not those that were written.
             UnknownVersion: a file was written in another version of this format.
         """
         system, folder = filesystem(self.folder(bucket))
-        return {name: _read(system, f"{folder}/{sequence:06d}.{name}.parquet") for name in self.names}
+        return {name: _read(system, f"{folder}/{sequence:06d}.{name}.parquet")[0] for name in self.names}
 
-    def check(self, bucket: int, sequence: int) -> None:
-        """Look at the footers of one version only.
+    def check(self, bucket: int, sequence: int, whole: bool = False, digests: Mapping[str, str] = {}) -> None:
+        """Look at one version: at the footers only, or at all bytes.
+
+        Args:
+            bucket, sequence: which version.
+            whole: look at all bytes.
+            digests: table -> digest that the file must have, as `store` gave it; it tells a file that is whole and not the right one.
 
         Raises:
-            FileNotFoundError, UnknownVersion: as `load`; pyarrow.ArrowInvalid: a file is damaged.
+            FileNotFoundError, UnknownVersion: as `load`; DamagedFile: a file is damaged, or another one.
         """
         system, folder = filesystem(self.folder(bucket))
         for name in self.names:
-            with system.open_input_file(f"{folder}/{sequence:06d}.{name}.parquet") as file:
-                _metadata(pq.ParquetFile(file).schema_arrow, name)
+            path = f"{folder}/{sequence:06d}.{name}.parquet"
+            if whole:
+                _, digest = _read(system, path)
+                if digests.get(name, digest) != digest:
+                    raise DamagedFile(f"{path} is another file than the one that was listed")
+                continue
+            with system.open_input_file(path) as file:
+                _metadata(_opened(file, path).schema_arrow, path)
 
     def newest(self, bucket: int) -> int:
         """The newest version that is stored whole; 0 if there is none."""
@@ -80,13 +109,14 @@ class BucketFiles:
         }
         return max(set.intersection(*stored.values()), default=0)
 
-    def store(self, bucket: int, sequence: int, tables: Mapping[str, pa.Table]) -> int:
-        """Write one version; returns its bytes. Nobody ever sees half a file."""
+    def store(self, bucket: int, sequence: int, tables: Mapping[str, pa.Table]) -> tuple[int, dict[str, str]]:
+        """Write one version; returns its bytes, and of each table the digest in the seal of its file. Nobody ever sees half a file."""
         if tuple(tables) != self.names:
             raise ValueError(f"state of {self.operator} is made of {self.names}, not {tuple(tables)}")
         system, folder = filesystem(self.folder(bucket))
-        system.create_dir(folder, recursive=True)
-        return sum(_write(system, folder, f"{sequence:06d}.{name}.parquet", table) for name, table in tables.items())
+        make_folder(system, folder)
+        written = {name: _write(system, folder, f"{sequence:06d}.{name}.parquet", table) for name, table in tables.items()}
+        return sum(size for size, _ in written.values()), {name: digest for name, (_, digest) in written.items()}
 
 
 def filesystem(location: str) -> tuple[pafs.FileSystem, str]:
@@ -102,47 +132,116 @@ def filesystem(location: str) -> tuple[pafs.FileSystem, str]:
 
 def read_table(location: str) -> pa.Table:
     """One state file, wherever it is kept; raises as `BucketFiles.load`."""
-    return _read(*filesystem(location))
+    return _read(*filesystem(location))[0]
 
 
-def _read(system: pafs.FileSystem, path: str) -> pa.Table:
+def _read(system: pafs.FileSystem, path: str) -> tuple[pa.Table, str | None]:
+    """The table, and the digest in the seal of its file; files of an older release have none."""
     with system.open_input_file(path) as file:
-        table = pq.ParquetFile(file).read()
-    return table.replace_schema_metadata(_metadata(table.schema, path) or None)
+        data = file.read_buffer()
+    digest = _seal(data, path)
+    try:
+        table = _opened(pa.BufferReader(data), path).read()
+    except (pa.ArrowException, OSError) as problem:
+        raise DamagedFile(f"{path} is damaged ({type(problem).__name__})") from None
+    metadata, version = _metadata(table.schema, path)
+    if digest is None and version != UNSEALED_VERSION:
+        raise DamagedFile(f"{path} is damaged: its seal is gone")
+    return table.replace_schema_metadata(metadata or None), digest
 
 
-def _metadata(schema: pa.Schema, path: str) -> dict[bytes, bytes]:
-    """What the writer said of the table, besides the version of this format."""
+def _opened(file: pa.NativeFile, path: str) -> pq.ParquetFile:
+    try:
+        return pq.ParquetFile(file)
+    except (pa.ArrowException, OSError) as problem:
+        raise DamagedFile(f"{path} is damaged ({type(problem).__name__})") from None
+
+
+def _metadata(schema: pa.Schema, path: str) -> tuple[dict[bytes, bytes], bytes]:
+    """What the writer said of the table, and the version of this format."""
     metadata = dict(schema.metadata or {})
-    found = metadata.pop(VERSION_KEY, None)
-    if found != SCHEMA_VERSION:
+    found = metadata.pop(VERSION_KEY, b"none")
+    if found not in (SCHEMA_VERSION, UNSEALED_VERSION):
         raise UnknownVersion(
-            f"state file {path}: version {found.decode(errors='replace') if found else 'none'} is unknown; "
-            f"this release reads version {SCHEMA_VERSION.decode()}"
+            f"state file {path}: version {found.decode(errors='replace')} is unknown; "
+            f"this release reads versions {UNSEALED_VERSION.decode()} and {SCHEMA_VERSION.decode()}"
         )
-    return metadata
+    return metadata, found
 
 
-def _write(system: pafs.FileSystem, folder: str, name: str, table: pa.Table) -> int:
+def _sealed(content: pa.Buffer) -> tuple[pa.Buffer, str]:
+    """A Parquet file with the SHA-256 of its bytes put before the footer, and that digest; columns stay where the footer says."""
+    at, digest = _footer_at(content), hashlib.sha256(content)
+    return pa.py_buffer(b"".join((content[:at], SEAL, digest.digest(), content[at:]))), digest.hexdigest()
+
+
+def _seal(data: pa.Buffer, path: str) -> str | None:
+    """The digest in the seal of a file; None if it has no seal.
+
+    Raises:
+        DamagedFile: it has one, of other bytes.
+    """
+    end = _footer_at(data)
+    at = end - SEAL_BYTES
+    if at < 0 or bytes(data[at : at + len(SEAL)]) != SEAL:
+        return None
+    digest = hashlib.sha256(data[:at])
+    digest.update(data[end:])
+    if digest.digest() != bytes(data[at + len(SEAL) : end]):
+        raise DamagedFile(f"{path} is damaged: its bytes are not those that were written")
+    return digest.hexdigest()
+
+
+def _footer_at(data: pa.Buffer) -> int:
+    """Where the footer begins, as the end of the file says; below zero if that cannot be."""
+    tail = bytes(data[max(0, data.size - 8) :])
+    return data.size - 8 - int.from_bytes(tail[:4], "little") if tail[4:] == MAGIC else -1
+
+
+def _write(system: pafs.FileSystem, folder: str, name: str, table: pa.Table) -> tuple[int, str]:
     # Built in memory first: an exception while streaming to an object store would still publish half a file.
     sink = pa.BufferOutputStream()
     metadata = {**(table.schema.metadata or {}), VERSION_KEY: SCHEMA_VERSION}
     stamped = table.combine_chunks().replace_schema_metadata(metadata)
     # Ids are random 64-bit numbers: dictionaries and statistics only cost time. LZ4 takes half of zstd's, for a twentieth more bytes.
     pq.write_table(stamped, sink, compression="lz4", use_dictionary=False, write_statistics=False)
-    return write_whole(system, folder, name, sink.getvalue())
+    content, digest = _sealed(sink.getvalue())
+    return write_whole(system, folder, name, content), digest
 
 
 def write_whole(system: pafs.FileSystem, folder: str, name: str, data: pa.Buffer) -> int:
-    """Write a file that nobody ever sees half of; returns its bytes."""
+    """Write a file that nobody ever sees half of, and that is on the disk when this returns; returns its bytes."""
     if isinstance(system, pafs.LocalFileSystem):
         # A unique name: two writers on one temporary name would tear each other's file.
         temporary = f"{folder}/.{name}.{uuid.uuid4().hex}"
         _write_bytes(system, temporary, data)
+        # Before the rename: after a power cut the new name could be there, and nothing in the file.
+        sync(temporary)
         system.move(temporary, f"{folder}/{name}")
+        sync(folder)
     else:
         _write_bytes(system, f"{folder}/{name}", data)
     return int(data.size)
+
+
+def make_folder(system: pafs.FileSystem, folder: str) -> None:
+    """Make a folder and those above it; on a local disk they are there after a power cut, too."""
+    missing = [folder]
+    if isinstance(system, pafs.LocalFileSystem):
+        while missing[-1] and not os.path.isdir(missing[-1]):
+            missing.append(os.path.dirname(missing[-1]))
+    system.create_dir(folder, recursive=True)
+    for parent in missing[1:]:
+        sync(parent or ".")
+
+
+def sync(path: str) -> None:
+    """Wait until a local file, or the names in a folder, are on the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _write_bytes(system: pafs.FileSystem, path: str, data: pa.Buffer) -> None:

@@ -3,7 +3,8 @@
 Guarantee: per user and contribution period at most `max_rows` records are admitted, at most `max_rows_per_group` of them
 with one key, with at most `max_groups` different keys; an admitted record is copied into each of its windows that is still
 open, and all copies together fall into at most K groups, the i-th of them carrying the weight w_i. No record of one user
-changes what is admitted of another, nor any trigger. Source: DP-SQLP section 4.1 (arXiv 2303.18086), with the per-key bound
+changes what is admitted of another, nor any trigger. With sliding windows two periods of a user can meet in a group; there the
+user counts once as a user. Source: DP-SQLP section 4.1 (arXiv 2303.18086), with the per-key bound
 and the decaying weights of docs/privacy.md.
 """
 
@@ -17,7 +18,7 @@ import pyarrow as pa
 
 from udfs.columns import Bool, Float, Int, run_starts, run_sums, running_count, sort_order
 from udfs.grid import NO_CLOCK, Grid
-from udfs.user_state import GROUPS, KEYS, Entries, count_entries, empty_state, forget, merge, used_up
+from udfs.user_state import GROUPS, KEYS, Entries, count_entries, empty_state, forget, has, merge, used_up
 
 DROP_REASONS = (
     "malformed",
@@ -47,8 +48,8 @@ class Clock:
 class Increment:
     """How one record becomes the integer increment of one perturbation.
 
-    rule: `rows` (1), `valid` (1 where the argument is not NULL), `users` (1 at the user's first record in the group) or `sum`
-    (argument minus centre, rounded to the grid, clamped to lower..upper; NULL adds 0).
+    rule: `rows` (1), `valid` (1 where the argument is not NULL), `users` (1 at the user's first record in the group, of all periods) or
+    `sum` (argument minus centre, rounded to the grid, clamped to lower..upper; NULL adds 0).
     """
 
     rule: str
@@ -68,7 +69,8 @@ class BoundingParameters:
         renews: the allowance renews with every window-long period (else it is for the whole stream).
         max_rows, max_rows_per_group, max_groups: C, c, G.
         weights: w_1, w_2, ... in units of 2^-20.
-        by_user: contributions keep the user, and weights follow records, not groups (rounds of selection).
+        by_user: contributions name who counts (a user; where periods meet, a user's period), and weights follow records, not groups
+            (rounds of selection).
         public_keys: sorted key hashes that may appear; None: any key.
         first_window_us: windows that start earlier do not exist; None: all do.
         increments: one per perturbation.
@@ -94,6 +96,16 @@ class BoundingParameters:
     def groups_are_keys(self) -> bool:
         """One window per record and period: a user's groups are its keys, and need no entries of their own."""
         return self.renews and self.grid.windows_per_record == 1
+
+    @property
+    def periods_meet(self) -> bool:
+        """A window as long as a period that does not start with one holds records of two, so a user's periods can meet in a group."""
+        return self.renews and self.grid.windows_per_record > 1
+
+    @property
+    def tells_users_apart(self) -> bool:
+        """Users are counted, and their periods can meet."""
+        return self.periods_meet and any(rule.rule == "users" for rule in self.increments)
 
 
 @dataclass(frozen=True)
@@ -142,18 +154,22 @@ def admit(state: pa.Table | None, rows: pa.Table, clock: Clock, p: BoundingParam
     record, window, trigger = record[open_], window[open_], trigger[open_]
     if not p.groups_are_keys:
         # Copies in order of their records, then newest window first: groups are ranked in that order.
-        copies = Entries(period[record], user[record], _fingerprint(_mix(window, key[record]).view(np.int64)))
-        first, rank, kept, state = _rank_groups(state, copies, p)
-        record, window, trigger, first, rank = record[kept], window[kept], trigger[kept], first[kept], rank[kept]
+        copies = Entries(period[record], user[record], _group_fingerprint(period[record], window, key[record], p))
+        before, (first, rank, kept, state) = state, _rank_groups(state, copies, p)
+        new = first & ~_counted_before(before, state, copies, first, p) if p.tells_users_apart else first
+        record, window, trigger, first, rank, new = record[kept], window[kept], trigger[kept], first[kept], rank[kept], new[kept]
     else:
         first, rank = first[record], rank[record]
+        new = first
 
     weights = np.array((0, *p.weights), np.int64)
     copy = (p.grid.latest_window(ts[record]) - window) // p.grid.slide_us
     weight = weights[(ordinal[record] - 1) * p.grid.windows_per_record + copy + 1] if p.by_user else np.where(first, weights[rank], 0)
-    sums = [np.where(first, 1, 0) if rule.rule == "users" else v[order][record] for v, rule in zip(values, p.increments, strict=True)]
+    sums = [np.where(new, 1, 0) if rule.rule == "users" else v[order][record] for v, rule in zip(values, p.increments, strict=True)]
     row = order[record]
-    contributions = _sum_by_group(window, trigger, key[record], user[record], weight, first, sums, rows.column("key_bytes"), row, p)
+    # Rounds count whoever the bounds are for: one user in two periods would else be counted in one of them only if not in the other.
+    counted = _mix(user[record], period[record]).view(np.int64) if p.periods_meet else user[record]
+    contributions = _sum_by_group(window, trigger, key[record], counted, weight, first, sums, rows.column("key_bytes"), row, p)
     return Admission(forget(state, clock.closed_us, p.grid, p.renews), contributions, drops)
 
 
@@ -223,6 +239,29 @@ def _rank_groups(state: pa.Table, copies: Entries, p: BoundingParameters) -> tup
     return first & kept, rank * kept, kept, merge(state, GROUPS, groups, kept)
 
 
+def _group_fingerprint(period: Int, window: Int, key: Int, p: BoundingParameters) -> npt.NDArray[np.uint32]:
+    """32 bits of a (window, key); where users are told apart the last one says whether the window starts in the copy's own period."""
+    fingerprint = _fingerprint(_mix(window, key).view(np.int64))
+    if not p.tells_users_apart:
+        return fingerprint
+    return fingerprint & ~np.uint32(1) | (p.grid.period(window) == period).astype(np.uint32)
+
+
+def _counted_before(before: pa.Table, after: pa.Table, copies: Entries, first: Bool, p: BoundingParameters) -> Bool:
+    """Whether the user of each copy that is the first of its period in its group has been counted there, for the other period that the
+    window meets: in earlier micro-batches, or in this one, where the earlier period counts.
+
+    A window that starts in the copy's period meets the next one, another window the one before. So an entry has one counterpart, whose
+    fingerprint differs in the last bit, and each of the two looks for the other.
+    """
+    starts_here = (copies.fingerprint & np.uint32(1)).astype(bool)
+    found = np.zeros(len(first), bool)
+    for which, state, step in ((first & starts_here, before, p.grid.window_us), (first & ~starts_here, after, -p.grid.window_us)):
+        others = Entries(copies.period[which] + step, copies.user[which], copies.fingerprint[which] ^ np.uint32(1))
+        found[which] = has(state, GROUPS, others)
+    return found
+
+
 def _sum_by_group(
     window: Int,
     trigger: Int,
@@ -235,7 +274,7 @@ def _sum_by_group(
     row: Int,
     p: BoundingParameters,
 ) -> pa.Table:
-    """One row per (window, trigger, key), or per (window, trigger, key, user) for rounds; sorted; key bytes of any of its records.
+    """One row per (window, trigger, key), or per (window, trigger, key, who counts) for rounds; sorted; key bytes of any of its records.
 
     `row` says where the copy's record is in `key_bytes`; all other columns have one value per copy.
     """

@@ -28,7 +28,8 @@ WEIGHT_UNIT = 2.0**-20
 
 @dataclass(frozen=True)
 class SelectionParameters:
-    """sigma in users' weight; thresholds tau_1..tau_T in units of 2^-20; `min_users` exact users before the noisy test."""
+    """sigma in users' weight; thresholds tau_1..tau_T in units of 2^-20; `min_users` exact users (with sliding windows: users' periods)
+    before the noisy test."""
 
     counter: Counter
     sigma: float

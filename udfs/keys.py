@@ -8,6 +8,7 @@ import pyarrow as pa
 HEADER = 4
 NULL_HEADER = b"----"
 MAX_KEY_BYTES = 4096
+"""Of the values of all columns of a key together; headers do not count."""
 
 
 def encode(values: list[bytes | None]) -> bytes:
@@ -17,6 +18,11 @@ def encode(values: list[bytes | None]) -> bytes:
     b'0002en----'
     """
     return b"".join(NULL_HEADER if value is None else b"%04d" % len(value) + value for value in values)
+
+
+def max_encoded_bytes(columns: int) -> int:
+    """How long the encoding of so many columns may be: each has a header, NULL too."""
+    return MAX_KEY_BYTES + HEADER * columns
 
 
 def decode(key_bytes: pa.Array, columns: int) -> list[pa.Array]:

@@ -3,8 +3,9 @@
 One row per (period, user, part, fingerprint): `period, user` int64, `part` uint8, `fingerprint` uint32, `rows` int32. In the
 part KEYS a row is one of the user's keys and `rows` its admitted records; in the part GROUPS (kept only where groups are not
 keys) a row is one of the user's (window, key) groups. Two keys of one user with the same 32-bit fingerprint share their
-allowance: less is admitted, never more. A user whose rows are used up keeps a single key's row that counts them all: nothing else is asked
-about that user until the period is over, and the state of a busy stream stops growing.
+allowance: less is admitted, never more. A user whose rows are used up keeps a single key's row that counts them all (and its groups: a
+neighbouring period may ask for them); nothing else is asked about that user until the period is over, and the state of a busy stream
+stops growing.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from udfs.columns import Bool, Int, find, insert, is_sorted, places, run_starts, running_count, sort_order
+from udfs.columns import Bool, Int, find, insert, is_sorted, match, places, run_starts, running_count, sort_order
 from udfs.grid import Grid
 
 KEYS, GROUPS = 0, 1
@@ -116,6 +117,12 @@ def count_entries(state: pa.Table, part: int, entries: Entries) -> Counted:
     return Counted(
         entries, pair, occurrence, known, prior, user_rows[who], user_entries[who], heads, at, known_pair, mine, low, high, user_rows
     )
+
+
+def has(state: pa.Table, part: int, entries: Entries) -> Bool:
+    """Whether one part of the state has each entry; in any order."""
+    asked = (entries.period, entries.user, np.full(len(entries.user), part, np.uint8), entries.fingerprint)
+    return match(asked, [state.column(n).to_numpy() for n in COLUMNS[:4]]) >= 0
 
 
 def used_up(state: pa.Table, period: Int, user: Int, max_rows: int) -> Bool:

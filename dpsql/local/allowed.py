@@ -12,6 +12,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from dpsql.sql.patterns import MAX_CHANGED
+
 
 @dataclass(frozen=True)
 class Form:
@@ -50,7 +52,7 @@ FUNCTIONS: dict[str, list[Form]] = {
     ],
     "left": [_form("string integer!", "string", "dpsql_substring({0}, 1, {1})")],
     "right": [_form("string integer!", "string", "dpsql_right({0}, {1})")],
-    "replace": [_form("string string! string!", "string", "replace({0}, {1}, {2})")],
+    "replace": [_form("string string! string!", "string", f"replace(dpsql_substring({{0}}, 1, {MAX_CHANGED}), {{1}}, {{2}})")],
     "startswith": [_form("string string", "boolean", "starts_with({0}, {1})")],
     "endswith": [_form("string string", "boolean", "ends_with({0}, {1})")],
     "contains": [_form("string string", "boolean", "contains({0}, {1})")],

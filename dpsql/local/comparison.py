@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
+from dpsql.frames import frame_of
 from dpsql.local.connection import connect
 from dpsql.local.histogram import typed_keys
 from dpsql.local.spark_types import SparkType
@@ -44,7 +45,7 @@ class Truth:
             counts as 0, and so does a negative release of what cannot be negative.
         """
         truth = self._exact(key_types)
-        last = self._last_trigger(released).to_pandas()
+        last = frame_of(self._last_trigger(released))
         names = ["window_start", *(key.name for key in self._plan.query.keys)]
         both = truth.merge(last, on=names, how="outer", suffixes=("_true", "_private"))
         errors = {column.aggregate.alias: _errors(both, column) for column in self._plan.columns}
@@ -79,7 +80,7 @@ class Truth:
         columns: dict[str, Any] = {"window_start": found.column("win").cast(pa.timestamp("us", tz="UTC"))}
         columns |= typed_keys(self._plan, found.column("key_bytes"), key_types)
         columns |= {column.aggregate.alias: found.column(f"c{i}") for i, column in enumerate(self._plan.columns)}
-        return pa.table(columns).to_pandas()
+        return frame_of(pa.table(columns), [key.name for key in self._plan.query.keys])
 
     def _aggregate(self, column: ColumnPlan) -> str:
         aggregate = column.aggregate

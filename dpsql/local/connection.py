@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
+from uuid import uuid4
 
 import duckdb
 import pyarrow as pa
@@ -14,6 +15,7 @@ from duckdb.func import ARROW, SPECIAL
 
 from dpsql.local import spark_text
 from dpsql.local.lines import mend, raw_field
+from dpsql.scratch import scratch
 
 _BLANK = "(chr(0) || " + " || ".join(f"chr({code})" for code in (*range(1, 33), 127)) + ")"
 
@@ -88,6 +90,8 @@ _ARROW = {"VARCHAR": pa.string(), "DOUBLE": pa.float64(), "INTEGER": pa.int32(),
 def connect() -> duckdb.DuckDBPyConnection:
     """A fresh in-memory database with everything that the allow-list needs."""
     connection = duckdb.connect()
+    # What does not fit into memory are records. Left alone, DuckDB puts them into the current directory, open to everybody.
+    connection.execute("SET temp_directory = ?", [str(scratch() / f"duckdb-{uuid4().hex}")])
     for setting in SETTINGS:
         connection.execute(f"SET {setting}")
     with suppress(duckdb.InvalidInputException):  # in a notebook without ipywidgets there is no bar, and DuckDB refuses to turn it off

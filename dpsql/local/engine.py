@@ -16,11 +16,12 @@ import numpy as np
 import pyarrow as pa
 
 from dpsql.compiled import Query
+from dpsql.frames import frame_of
 from dpsql.ledger import Ledger
 from dpsql.local.comparison import Truth
 from dpsql.local.histogram import histogram
 from dpsql.local.input_check import check_frame
-from dpsql.local.inputs import source_files
+from dpsql.local.inputs import micro_batches, source_files
 from dpsql.local.local_run import open_local_run
 from dpsql.local.rows import RowReader, no_records
 from dpsql.local.spark_types import SparkType
@@ -188,7 +189,8 @@ def run_local(
         query: from `dpsql.compile`.
         frame: the records: a pandas DataFrame or an Arrow table with the columns of the source.
         secret: your secret; with the run id it makes the noise.
-        run_id: 128 random bits in hex; a fresh one unless given. Given again it costs nothing, and has to have the same records.
+        run_id: 128 random bits in hex; a fresh one unless given. Given again it costs nothing, and has to have the same input:
+            records, types, list of public groups, start of the stream, static tables. Only `until_us` may differ.
         until_us: releases happen up to this time, microseconds since 1970 UTC (default: now).
         buckets: user and key buckets; they change nothing.
         ledger: where the line goes (default: beside the file that the secret was loaded from).
@@ -200,24 +202,24 @@ def run_local(
         DataError: a column is missing or has a wrong type.
         InputError: the query uses something that only Spark computes.
         BudgetError: the source's cap would be exceeded, or there is no ledger.
-        LakeError: the run id has seen other records, or is another run's.
+        LakeError: the run id has seen another input, or is another run's.
     """
     check_frame(query, frame)
     run = open_local_run(query, secret, run_id, ledger)
     run_id = run.run_id
-    reader = RowReader(query.plan, query.sources, secret.salt(run_id), {})
-    rows = reader.frame(frame)
-    run.check_input(rows)
+    reader = RowReader(query.plan, query.sources, run.secret.salt(run_id), {})
+    rows, public = reader.frame(frame), reader.public_groups(query.source)
+    run.check_input(rows, reader.key_types, public)
     result = run_batches(
         query.plan,
         [rows],
-        noise_key=secret.noise_key(run_id, query.plan.identity),
-        key_types=lambda: reader.key_types,
+        noise_key=run.secret.noise_key(run_id, query.plan.identity),
+        key_types=reader.key_types,
         until_us=now_us() if until_us is None else until_us,
         buckets=buckets,
-        public=reader.public_groups(query.source),
+        public=public,
     )
-    return result.histogram.to_pandas()
+    return frame_of(result.histogram)
 
 
 def try_query(
@@ -231,7 +233,7 @@ def try_query(
     compare: bool = False,
     buckets: Buckets = (1, 1),
 ) -> TryResult:
-    """Run a query over files with the local engine; publishes nothing.
+    """Run a query over files with the local engine; publishes nothing. The files are cut into micro-batches as a run cuts them.
 
     Args:
         query: from `dpsql.compile`.
@@ -251,7 +253,7 @@ def try_query(
     files = source_files(query.source, inputs)
     reader = RowReader(plan, query.sources, secret.salt(run_id), inputs)
     truth = Truth(plan, until_us) if compare else None
-    rows = reader.files(files)
+    rows = (reader.together(batch) for batch in micro_batches(query.source, files))
     result = run_batches(
         plan,
         truth.watch(rows) if truth else rows,
@@ -263,7 +265,7 @@ def try_query(
         public=reader.public_groups(query.source),
     )
     comparison = truth.compare(result.histogram, result.drops, reader.key_types) if truth else None
-    return TryResult(result.histogram.to_pandas(), result.drops, result.records, comparison)
+    return TryResult(frame_of(result.histogram), result.drops, result.records, comparison)
 
 
 def now_us() -> int:

@@ -12,11 +12,13 @@ from collections.abc import Callable
 import sqlglot
 from sqlglot import exp
 
+from dpsql.errors import InputError
 from dpsql.local.allowed import COMPARISONS, DAYS_ONLY, FUNCTIONS, SYNONYMS, TRUNCATION_UNITS, Form
 from dpsql.local.arithmetic import arithmetic, divide, negative, number, remainder, whole_quotient, wide
 from dpsql.local.spark_types import INTEGER_BITS, SparkType, from_sqlglot
 from dpsql.local.typed import BOOLEAN, DOUBLE, STRING, VOID, Typed, cast, compare, quote, shown_types, spark_only, unify
 from dpsql.sql.dialect import DpSpark
+from dpsql.sql.patterns import refusal, searched
 
 Resolve = Callable[[exp.Column], Typed]
 
@@ -145,7 +147,11 @@ def _like(node: exp.Like, resolve: Resolve) -> Typed:
     if value.type != STRING or not isinstance(text, str) or "\\" in re.sub(r"\\[\\%_]", "", text):
         return spark_only(_shown(node))
     word = "NOT LIKE" if node.args.get("negate") else "LIKE"
-    return Typed(f"({value.sql} {word} {pattern.sql} ESCAPE '\\')", BOOLEAN)
+    if problem := refusal(text, like=True):
+        raise InputError(problem)
+    characters = searched(text, like=True)
+    looked_at = f"dpsql_substring({value.sql}, 1, {characters})" if characters else value.sql
+    return Typed(f"({looked_at} {word} {pattern.sql} ESCAPE '\\')", BOOLEAN)
 
 
 def _case(node: exp.Case, resolve: Resolve) -> Typed:

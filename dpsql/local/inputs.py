@@ -5,8 +5,11 @@ Raises DataError for what cannot be read at all; the message names files, column
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -14,7 +17,7 @@ from urllib.parse import unquote, urlsplit
 import duckdb
 import pyarrow as pa
 
-from dpsql.config import Source
+from dpsql.config import Source, refused_schema
 from dpsql.errors import ConfigError, DataError
 from dpsql.local.from_clause import Table
 from dpsql.local.lines import csv_chunks, csv_select, json_lines, json_select
@@ -23,6 +26,9 @@ from dpsql.local.typed import quote
 
 SUFFIXES = {".parquet": "parquet", ".json": "json", ".jsonl": "json", ".ndjson": "json", ".csv": "csv"}
 FORMATS = ("parquet", "json", "csv")
+BATCH_FILES = {"delta": 1000}
+OTHER_BATCH_FILES = 64
+"""Files in a micro-batch of `dpsql run` (`streaming.sources.BATCH_FILES`; a Delta source has Delta's own default)."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +43,8 @@ class InputReader:
     """Loads the pieces of one source, one after the other, under one DuckDB name."""
 
     def __init__(self, connection: duckdb.DuckDBPyConnection, source: Source) -> None:
+        if problem := refused_schema(source):
+            raise ConfigError(f"source {source.name!r}: {problem}")
         self._connection, self._source = connection, source
         self._view = f"dpsql_in_{source.name}"
         self._declared = parse_ddl(source.schema, f"sources.{source.name}.schema") if source.schema else None
@@ -208,7 +216,7 @@ def source_files(source: Source, given: Mapping[str, Sequence[Path]], version: i
         DataError: there is no such file or folder, or it is not on a local disk.
     """
     if source.name in given:
-        return [file for path in given[source.name] for file in _expanded(path, None)]
+        return [file for path in given[source.name] for file in _expanded(path, source, None)]
     if source.table:
         raise DataError(
             f"source `{source.name}` is table {source.table} of Spark's catalog: to read it without Spark, declare its format and path"
@@ -218,15 +226,28 @@ def source_files(source: Source, given: Mapping[str, Sequence[Path]], version: i
     parts = urlsplit(source.path)
     if parts.scheme not in ("", "file"):
         raise DataError(f"source `{source.name}` is at {parts.scheme}://: copy it here and add --input {source.name}=FILE")
-    return _expanded(Path(unquote(parts.path) if parts.scheme else source.path), version)
+    return _expanded(Path(unquote(parts.path) if parts.scheme else source.path), source, version)
 
 
-def _expanded(path: Path, version: int | None) -> list[Path]:
+def micro_batches(source: Source, files: Sequence[Path]) -> list[Sequence[Path]]:
+    """The files of the stream as `dpsql run --until-caught-up` cuts them: so many at a time, in order of modification (milliseconds).
+
+    Files of one millisecond stay in the order given, which is that of the file system (`source_files`), as on Spark.
+    """
+    options = {name.lower(): value for name, value in source.options}
+    if source.format != "delta":  # the files of a Delta table are in order
+        newest_first = options.get("latestfirst", "").lower() == "true"
+        files = sorted(files, key=lambda file: file.stat().st_mtime_ns // 1_000_000 * (-1 if newest_first else 1))
+    given = options.get("maxfilespertrigger", "")
+    size = int(given) if given.isdigit() and int(given) else BATCH_FILES.get(source.format, OTHER_BATCH_FILES)
+    return [files[i : i + size] for i in range(0, len(files), size)]
+
+
+def _expanded(path: Path, source: Source, version: int | None) -> list[Path]:
     if (path / "_delta_log").is_dir():
         return _delta_files(path, version)
     if path.is_dir():
-        inside = (file for file in sorted(path.rglob("*")) if file.is_file())
-        return [file for file in inside if not any(part[0] in "._" for part in file.relative_to(path).parts)]
+        return _inside(path, source)
     if not path.exists() and any(character in path.name for character in "*?["):
         return sorted(path.parent.glob(path.name))
     if not path.exists():
@@ -234,13 +255,52 @@ def _expanded(path: Path, version: int | None) -> list[Path]:
     return [path]
 
 
+def _inside(folder: Path, source: Source) -> list[Path]:
+    """The files of a folder in the order of the file system, files before sub-folders, as Spark lists them.
+
+    Of sub-folders, those of a partition (`day=2024-02-29`) are read, or all with `recursiveFileLookup`; of files, those that
+    `pathGlobFilter` names.
+
+    Raises:
+        DataError: all files are in sub-folders that are not read.
+    """
+    everywhere = any(name.lower() == "recursivefilelookup" and value.lower() == "true" for name, value in source.options)
+    patterns = [value for name, value in source.options if name.lower() == "pathglobfilter"]
+    found: list[Path] = []
+    left_out = False
+    for parent, folders, names in os.walk(folder):
+        folders[:] = [name for name in folders if name[0] not in "._"]
+        kept = [Path(parent, name) for name in names if name[0] not in "._" and all(_matches(name, pattern) for pattern in patterns)]
+        if everywhere or all("=" in part for part in Path(parent).relative_to(folder).parts):
+            found += kept
+        else:
+            left_out |= bool(kept)
+    if left_out and not found:
+        raise DataError(
+            f"{folder}: all files are in sub-folders, which are read if they are named like day=2024-02-29, or with "
+            "`options: {recursiveFileLookup: true}`"
+        )
+    return found
+
+
+def _matches(name: str, pattern: str) -> bool:
+    """A file's name and a pattern like `*.{json,csv}`."""
+    alternatives = re.search(r"\{([^{}]*)\}", pattern)
+    if alternatives is None:
+        return fnmatchcase(name, pattern)
+    before, after = pattern[: alternatives.start()], pattern[alternatives.end() :]
+    return any(_matches(name, f"{before}{one}{after}") for one in alternatives[1].split(","))
+
+
 def _delta_files(path: Path, version: int | None) -> list[Path]:
-    """The data files of a Delta table's version; the folder holds those of older versions too."""
+    """The data files of a Delta table's version, by modification time and name; the folder holds those of older versions too."""
     from deltalake import DeltaTable  # slow to import
     from deltalake.exceptions import DeltaError
 
     try:
-        uris = DeltaTable(str(path), version=version).file_uris()
+        table = DeltaTable(str(path), version=version)
+        uris, times = table.file_uris(), pa.table(table.get_add_actions()).column("modification_time").to_pylist()
     except (DeltaError, OSError):
         raise DataError(f"{path}: the Delta table cannot be read") from None
-    return [Path(unquote(urlsplit(uri).path) if uri.startswith("file:") else uri) for uri in sorted(uris)]
+    in_order = [uri for _, uri in sorted(zip(times, uris, strict=True))]
+    return [Path(unquote(urlsplit(uri).path) if uri.startswith("file:") else uri) for uri in in_order]

@@ -7,11 +7,13 @@ CSV is true or false, a TIMESTAMP is what CAST accepts.
 from __future__ import annotations
 
 import codecs
+import io
 import json
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.csv as pc
 
@@ -20,11 +22,13 @@ from dpsql.local.spark_types import Columns, SparkType
 from dpsql.local.typed import quote
 
 CHUNK_BYTES = 64 << 20
+LONGEST_LINE = (1 << 20) - 2
+"""Lines of CSV with so many bytes are left out, as on Spark (`streaming.sources.LONGEST_LINE`)."""
+
 CSV_OPTIONS = ("header", "sep", "delimiter", "quote", "escape")
 IGNORED_OPTIONS = (
     "mode",
     "maxfilespertrigger",
-    "maxbytespertrigger",
     "columnnameofcorruptrecord",
     "recursivefilelookup",
     "latestfirst",
@@ -168,7 +172,10 @@ def csv_chunks(path: Path, columns: Columns, options: Mapping[str, str]) -> Iter
         with pa.input_stream(str(path), compression="detect") as stream:
             if not stream.read(1):
                 return
-        with pc.open_csv(str(path), read_options=read, parse_options=parse, convert_options=convert) as reader:
+        with (
+            pa.input_stream(str(path), compression="detect") as stream,
+            pc.open_csv(_ShortLines(stream), read_options=read, parse_options=parse, convert_options=convert) as reader,
+        ):
             for batch in reader:
                 yield pa.Table.from_batches([batch]), len(wrong_width)
                 wrong_width.clear()
@@ -176,6 +183,45 @@ def csv_chunks(path: Path, columns: Columns, options: Mapping[str, str]) -> Iter
         raise DataError(f"{path}: cannot be read as CSV") from None
     if wrong_width:
         yield pa.table({name: pa.array([], pa.string()) for name in names}), len(wrong_width)
+
+
+class _ShortLines(io.RawIOBase):
+    """A file without the lines that are too long."""
+
+    def __init__(self, stream: pa.NativeFile) -> None:
+        self._stream, self._rest, self._ready, self._at = stream, b"", b"", 0
+
+    def readable(self) -> bool:
+        return True
+
+    def read(self, size: int = -1) -> bytes:
+        """As many bytes as are ready, at most `size`; none at the end."""
+        while self._at == len(self._ready) and self._fill():
+            pass
+        found = self._ready[self._at :] if size < 0 else self._ready[self._at : self._at + size]
+        self._at += len(found)
+        return found
+
+    def _fill(self) -> bool:
+        block = self._stream.read(CHUNK_BYTES)
+        text = self._rest + block
+        end = max(text.rfind(b"\n"), text.rfind(b"\r")) + 1 if block else len(text)
+        self._ready, self._at = _without_long_lines(text[:end]), 0
+        self._rest = text[end : end + LONGEST_LINE]  # of a line that is too long no more is needed to tell so
+        return bool(block)
+
+
+def _without_long_lines(text: bytes) -> bytes:
+    """Whole lines but those that are too long, their ends included."""
+    bytes_ = np.frombuffer(text, np.uint8)
+    of_pair = np.append(bytes_[1:] == 10, False) if len(text) else np.array([], bool)
+    ends = np.flatnonzero((bytes_ == 10) | ((bytes_ == 13) & ~of_pair)) + 1
+    if len(text) and (not len(ends) or ends[-1] != len(text)):
+        ends = np.append(ends, len(text))
+    starts = np.append(0, ends[:-1])
+    for start, end in reversed([(starts[i], ends[i]) for i in np.flatnonzero(ends - starts >= LONGEST_LINE)]):
+        text = text[:start] + text[end:]
+    return text
 
 
 def csv_select(columns: Columns) -> str:

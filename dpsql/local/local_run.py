@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 import secrets
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -12,10 +13,15 @@ import pyarrow as pa
 from dpsql.compiled import Query
 from dpsql.errors import BudgetError, LakeError
 from dpsql.ledger import Ledger, line_of
+from dpsql.local.spark_types import SparkType
+from dpsql.origin import origin_of
 from dpsql.run_register import Entry
 from dpsql.secret import Secret
+from udfs.release import PublicGroups
 
 KIND = "local"
+WHOLE_INPUT = "2:"
+"""Begins the fingerprint of all that the output depends on. One without it is of the records alone (up to commit 27b5d01)."""
 
 
 @dataclass(frozen=True)
@@ -25,7 +31,7 @@ class LocalRun:
     Args:
         run_id: 32 hexadecimal digits.
         named: the caller gave the run id and may give it again.
-        secret, ledger: of the run.
+        secret, ledger: of the run; the secret is bound to the ledger's id.
     """
 
     run_id: str
@@ -33,30 +39,52 @@ class LocalRun:
     secret: Secret
     ledger: Ledger
 
-    def check_input(self, rows: pa.Table) -> None:
-        """Refuse other records under the same run id: equal noise would show their exact difference.
+    def check_input(self, rows: pa.Table, key_types: Sequence[SparkType], public: PublicGroups | None) -> None:
+        """Refuse another input under the same run id: equal noise would show the exact difference.
 
         Args:
             rows: what FROM makes of the records, static tables included.
+            key_types: of the keys.
+            public: the groups that are released without selection, and from which window on; None where keys are selected.
 
         Raises:
-            LakeError: the run id has seen other records.
+            LakeError: the run id has seen another input.
         """
         if not self.named:
             return  # nobody else knows the run id, and nobody can give it: it has a line and no entry
-        digest = hashlib.sha256()
-        for name in rows.column_names:
-            if not pa.types.is_binary(rows.schema.field(name).type):  # the key's bytes: its id says the same
-                digest.update(name.encode() + rows.column(name).to_numpy().tobytes())
-        given = self.secret.fingerprint(digest.digest())
+        records = _records(rows)
+        whole = [records, repr(tuple(key_types)).encode()]
+        if public is not None:
+            whole += [str(public.first_window_us).encode(), *sorted(public.key_bytes)]
+        given = WHOLE_INPUT + self.secret.fingerprint(_digest(whole))
         entry = self.ledger.register.find(self.run_id)
         if entry is None:
             self.ledger.register.add(Entry(self.run_id, given=given))
-        elif entry.given != given:
+        elif not entry.given.startswith(WHOLE_INPUT) and public is not None:
             raise LakeError(
-                f"run {self.run_id} has seen other records (or another order of them): the same noise on two inputs shows their exact "
-                "difference. Leave run_id away for a new run"
+                f"run {self.run_id} was made by an earlier release, which did not keep the list of public groups and the start of the stream "
+                "that it saw: the same noise might be on another input. Leave run_id away for a new run"
             )
+        elif entry.given not in (given, self.secret.fingerprint(records)):
+            raise LakeError(
+                f"run {self.run_id} has seen other records (or another order of them, other types, another list of public groups or another "
+                "start of the stream): the same noise on two inputs shows their exact difference. Leave run_id away for a new run"
+            )
+
+
+def _records(rows: pa.Table) -> bytes:
+    digest = hashlib.sha256()
+    for name in rows.column_names:
+        if not pa.types.is_binary(rows.schema.field(name).type):  # the key's bytes: its id says the same
+            digest.update(name.encode() + rows.column(name).to_numpy().tobytes())
+    return digest.digest()
+
+
+def _digest(parts: Iterable[bytes]) -> bytes:
+    digest = hashlib.sha256()
+    for part in parts:
+        digest.update(len(part).to_bytes(8, "big") + part)
+    return digest.digest()
 
 
 def open_local_run(query: Query, secret: Secret, run_id: str | None, ledger: Ledger | None) -> LocalRun:
@@ -72,14 +100,18 @@ def open_local_run(query: Query, secret: Secret, run_id: str | None, ledger: Led
                 "this secret has no file, so no ledger beside it: use Secret.load(path), or name one with ledger=Ledger(folder)"
             )
         ledger = Ledger.beside(secret.path)
-    run = LocalRun(secrets.token_hex(16) if run_id is None else run_id, run_id is not None, secret, ledger)
-    if not re.fullmatch(r"[0-9a-f]{32}", run.run_id):
+    ledger, named = ledger.sealed_by(secret), run_id is not None
+    run_id = secrets.token_hex(16) if run_id is None else run_id
+    if not re.fullmatch(r"[0-9a-f]{32}", run_id):
         raise LakeError("run_id: a run id has 32 hexadecimal digits, like secrets.token_hex(16)")
-    known = next((line for line in ledger.lines() if line.run_id == run.run_id), None)
+    known = ledger.find(run_id)
     if known is None:
-        ledger.append(line_of(query.plan, query.source, run.run_id, KIND), query.source.cap)
-    elif (known.kind, known.query_identity) != (KIND, query.plan.identity):
-        raise LakeError(f"run {run.run_id} belongs to another query or another kind of run; leave run_id away for a new run")
-    elif ledger.register.find(run.run_id) is None:
-        raise LakeError(f"run {run.run_id} ended before it had its records, or was not given a run_id; leave run_id away for a new run")
-    return run
+        ledger_id = ledger.own_id()
+        ledger.append(line_of(query.plan, query.source, run_id, KIND, origin_of(query.source, ledger_id)), query.source.cap)
+        return LocalRun(run_id, named, secret.of_ledger(ledger_id), ledger)
+    if (known.kind, known.query_identity) != (KIND, query.plan.identity):
+        raise LakeError(f"run {run_id} belongs to another query or another kind of run; leave run_id away for a new run")
+    if ledger.register.find(run_id) is None:
+        raise LakeError(f"run {run_id} ended before it had its records, or was not given a run_id; leave run_id away for a new run")
+    ledger.check_is_home()
+    return LocalRun(run_id, named, secret.of_ledger(known.origin.ledger_id), ledger)

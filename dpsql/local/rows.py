@@ -22,7 +22,7 @@ from dpsql.local.spark_types import MAX_KEY_SCALE, SparkType
 from dpsql.local.typed import DOUBLE, Typed, cast
 from dpsql.privacy_plan import PrivacyPlan
 from dpsql.public_groups import public_groups
-from udfs.keys import HEADER, MAX_KEY_BYTES, NULL_HEADER
+from udfs.keys import HEADER, NULL_HEADER, max_encoded_bytes
 from udfs.release import PublicGroups
 
 MALFORMED = 1
@@ -86,7 +86,8 @@ class RowReader:
             values = [_value_bytes(scope.value(text), key.name) for text, key in zip(listed, query.keys, strict=True)]
             named = ", ".join(f"{value} AS b{i}" for i, value in enumerate(values))
             text = f"SELECT {_encoding([f'b{i}' for i in range(len(values))])} AS bytes FROM (SELECT {named} {scope.sql})"
-            found = self.connection.sql(f"SELECT DISTINCT bytes FROM ({text}) WHERE octet_length(bytes) <= {MAX_KEY_BYTES}").fetchall()
+            within = f"octet_length(bytes) <= {max_encoded_bytes(len(values))}"
+            found = self.connection.sql(f"SELECT DISTINCT bytes FROM ({text}) WHERE {within}").fetchall()
             encoded = [row[0] for row in found]
         return public_groups(self._plan, source, self._salt, encoded)
 
@@ -98,6 +99,10 @@ class RowReader:
         """
         for chunk in self._reader.files(paths):
             yield from self.chunk(chunk)
+
+    def together(self, paths: Sequence[Path]) -> pa.Table:
+        """All rows of the files of one micro-batch; raises as `files`."""
+        return pa.concat_tables([no_records(len(self._plan.arguments)), *self.files(paths)])
 
     def check(self, paths: Sequence[Path]) -> None:
         """Can the files and the query be read here? No record of the stream is.
@@ -155,7 +160,7 @@ class RowReader:
         encoded = (
             f"SELECT *, {_encoding(u)} AS unit, {_encoding(k)} AS bytes, {' OR '.join(f'{c} IS NULL' for c in u)} AS nobody FROM ({plain})"
         )
-        too_long = f"octet_length(bytes) > {MAX_KEY_BYTES} OR octet_length(unit) > {MAX_KEY_BYTES}"
+        too_long = f"octet_length(bytes) > {max_encoded_bytes(len(k))} OR octet_length(unit) > {max_encoded_bytes(len(u))}"
         code = (
             f"CASE WHEN us IS NULL OR us NOT BETWEEN -{LIMIT_US} AND {LIMIT_US} THEN 2 WHEN nobody THEN 3 WHEN {too_long} THEN 4 ELSE 0 END"
         )

@@ -24,6 +24,8 @@ _DECIMAL = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?", re.ASCII)
 _HEXADECIMAL = re.compile(r"[+-]?0[xX](?:[0-9a-fA-F]+\.?[0-9a-fA-F]*|\.[0-9a-fA-F]+)[pP][+-]?\d+", re.ASCII)
 _SPECIAL = {"inf": "inf", "+inf": "inf", "infinity": "inf", "+infinity": "inf", "-inf": "-inf", "-infinity": "-inf", "nan": "nan"}
 _DAY_US = 86_400_000_000
+FIRST_DAY, LAST_DAY = -719_162, 2_932_896
+"""The first and last day of the years 1 to 9999."""
 
 # Letters with case that Spark's Unicode tables (17) know and Python's may not: (upper, lower, how many in a row)
 _NEW_LETTERS = (
@@ -74,12 +76,12 @@ def to_double(text: str) -> float | None:
 
 
 def to_date(text: str) -> int | None:
-    """Days since 1970."""
+    """Days since 1970; None beyond the years 1 to 9999, which guards on Spark make NULL as well."""
     found = _DATE.fullmatch(text.strip(BLANK))
     if not found:
         return None
     days = _days(*(int(part) if part else 1 for part in found.groups()))
-    return days if days is not None and -(1 << 31) < days < (1 << 31) - 1 else None
+    return days if days is not None and FIRST_DAY <= days <= LAST_DAY else None
 
 
 def to_timestamp(text: str) -> int | None:
@@ -95,7 +97,7 @@ def to_timestamp(text: str) -> int | None:
     local = days * _DAY_US + (clock[0] * 3600 + clock[1] * 60 + clock[2]) * 1_000_000 + int((fraction or "").ljust(6, "0")[:6])
     offset = _offset_us(local, zone.strip(BLANK)) if zone else 0
     us = None if offset is None else local - offset
-    return us if us is not None and -(1 << 63) < us < (1 << 63) - 1 else None
+    return us if us is not None and FIRST_DAY * _DAY_US <= us < (LAST_DAY + 1) * _DAY_US else None
 
 
 def date_text(days: int) -> str:

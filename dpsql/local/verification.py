@@ -6,9 +6,12 @@ table `contributions` holds the ticks. A micro-batch that changed nothing admitt
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Sequence
+import os
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -18,14 +21,18 @@ import pyarrow.compute as pc
 
 from dpsql import public_groups
 from dpsql.compiled import Query
-from dpsql.delta_rows import read_rows
+from dpsql.config import Source
+from dpsql.delta_rows import check_files, read_rows
 from dpsql.errors import DataError, LakeError
 from dpsql.lake import Lake, Run, check_binding, read_histogram
 from dpsql.local.connection import connect
 from dpsql.local.engine import Feeder, Progress
 from dpsql.local.histogram import histogram
+from dpsql.local.inputs import source_files
 from dpsql.local.rows import RowReader, no_records
 from dpsql.places import Place, place
+from dpsql.published import published_marks
+from dpsql.query import ContributionPeriod
 from dpsql.secret import Secret
 from udfs.contribution_bounding import Clock
 from udfs.grid import NO_CLOCK
@@ -33,16 +40,34 @@ from udfs.grid import NO_CLOCK
 TICK = 1
 OPERATOR = "admission"
 WHOLE_BATCH = -1
+LIMIT_US = 253_402_300_800_000_000
+"""The year 10000."""
+NAMED = 10
+"""So many names of files are told."""
+LOOKS = 5
 
 
 @dataclass(frozen=True)
 class Verification:
-    """What `verify` found: row counts, and how many rows are only in one of the two."""
+    """What `verify` found.
+
+    Args:
+        identical, differences: whether both histograms have the same rows, and how many are only in one of the two.
+        published, recomputed: rows of each.
+        not_read: files of the source that the run has not read, and the first of their names.
+        gone: files that the run has read and the source no longer has, and the first of their names.
+        from_us: only windows that start at or after it could be recomputed and are compared, because files are gone; else None.
+    """
 
     identical: bool
     published: int
     recomputed: int
     differences: int
+    not_read: int = 0
+    not_read_names: tuple[str, ...] = ()
+    gone: int = 0
+    gone_names: tuple[str, ...] = ()
+    from_us: int | None = None
 
 
 @dataclass(frozen=True)
@@ -72,12 +97,16 @@ def verify_run(lake: Lake, name: str, run: Run, query: Query, secret: Secret, pr
 
     Raises:
         LakeError: the query or the secret is not the run's; the run is unfinished or its tables are unreadable.
-        DataError: a source file that the run has read is gone or was changed.
+        DataError: a source file that the run has read was changed, or was read twice; or so many are gone that nothing can be recomputed.
     """
     check_binding(run, query, secret, lake)
+    secret = secret.of_ledger(run.ledger_id)
     folder = place(lake.private(name))
     # Before the histogram is read: a live job may publish more in the meantime.
     ticked, released_us = read_ticks(folder), released_until_us(folder, lake.histogram(name), run.run_id)
+    if ticked[0].closed_us > released_us:
+        raise LakeError(f"{folder.name}: nothing is released yet, so there is nothing to verify; start the run again, or wait")
+    gone, from_us = _gone([batch for tick in ticked if tick.closed_us <= released_us for batch in tick.batches], query)
     published = read_histogram(lake, name)
     if run.first_window_us is not None:  # earlier windows are another run's
         published = published.filter(pc.greater_equal(published["window_start"].cast(pa.int64()), run.first_window_us))
@@ -89,17 +118,43 @@ def verify_run(lake: Lake, name: str, run: Run, query: Query, secret: Secret, pr
         if tick.closed_us > released_us:
             break
         for batch in tick.batches:
-            _check_present(batch.files)
-            feeder.micro_batch(pa.concat_tables([no_records(len(query.plan.arguments)), *reader.files(batch.files)]), batch.clock)
+            there = [file for file in batch.files if file not in gone]
+            feeder.micro_batch(pa.concat_tables([no_records(len(query.plan.arguments)), *reader.files(there)]), batch.clock)
             if progress:
                 progress(feeder.records)
         released.extend(feeder.tick(tick.closed_us))
     recomputed = histogram(query.plan, released, reader.key_types)
     published = _without_newer(published, released_us, max(tick.closed_us for tick in ticked))
+    if from_us is not None:
+        published, recomputed = _from(published, from_us), _from(recomputed, from_us)
+        if not published.num_rows:
+            raise DataError(_needed(gone, f"no row of a window that starts at {_time(from_us)} or later is published"))
     differences = count_differences(published, recomputed)
     if differences:
-        _refuse_changed(folder, [file for tick in ticked for batch in tick.batches for file in batch.files])
-    return Verification(differences == 0, published.num_rows, recomputed.num_rows, differences)
+        _refuse_changed(folder, [file for tick in ticked for batch in tick.batches for file in batch.files if file not in gone])
+    unread, lost = files_not_read(folder, query.source), sorted(map(str, gone))
+    return Verification(
+        differences == 0,
+        published.num_rows,
+        recomputed.num_rows,
+        differences,
+        len(unread),
+        tuple(unread[:NAMED]),
+        len(lost),
+        tuple(lost[:NAMED]),
+        from_us,
+    )
+
+
+def files_not_read(folder: Place, source: Source) -> list[str]:
+    """The files of a source that a run has not read: they came later, or an earlier release of dpsql passed over them."""
+    read = {file for _, batch in _batches(folder / "files") for file in batch.files}
+    read |= {_local(entry["path"]) for entry in _source_logs(folder)}
+    try:
+        there = source_files(source, {})
+    except DataError:  # moved, or not on this disk
+        return []
+    return sorted(str(file) for file in there if Path(os.path.abspath(file)) not in read)
 
 
 def count_differences(published: pa.Table, recomputed: pa.Table) -> int:
@@ -119,8 +174,9 @@ def read_ticks(folder: Place) -> list[Ticked]:
 
     Raises:
         LakeError: no tick yet, an unfinished catch-up, or unreadable tables.
-        DataError: the source was not made of files.
+        DataError: the source was not made of files, or one of them was read twice.
     """
+    _refuse_damaged_ticks(folder / "contributions")
     catch_up = _small_file(folder / "catch_up.json")
     if not catch_up.get("released", True):
         raise LakeError(f"{folder.name}: its last catch-up was interrupted; finish it first with `dpsql run --until-caught-up`")
@@ -128,6 +184,7 @@ def read_ticks(folder: Place) -> list[Ticked]:
     if not ticks:
         raise LakeError(f"{folder.name}: no trigger has passed yet, so there is nothing to verify")
     batches = _batches(folder / "files")
+    _refuse_twice(batches)
     out, before = [], -1
     for last, closed_us in ticks:
         out.append(Ticked(tuple(batch for number, batch in batches if before < number <= last), closed_us))
@@ -150,11 +207,11 @@ def released_until_us(folder: Place, histogram: str, run_id: str) -> int:
     done = first + max(commits, default=-1)
     whole = (pc.field("operator") == "release") & (pc.field("bucket") == WHOLE_BATCH)
     listed = _delta(folder / "files", ["operator", "bucket", "batch", "generation", "detail"], whole).to_pylist()
-    published = _mark(histogram, f"{run_id}/release/g{generation}/rows")
+    published = published_marks(histogram, run_id, generation)
     newest, closed_us = -1, NO_CLOCK
     for row in listed:
         detail = json.loads(row["detail"])
-        rows_are_there = row["generation"] == generation and (not detail["rows"] or row["batch"] <= published)
+        rows_are_there = row["generation"] == generation and published.have(row["batch"], detail)
         if row["batch"] <= done or rows_are_there:
             newest, closed_us = max(newest, row["batch"]), max(closed_us, int(detail["closed_us"]))
     if generation > 1 and not commits and newest < first:
@@ -194,6 +251,30 @@ def _batches(table: Place) -> list[tuple[int, ReadBatch]]:
     return [(batch, read) for batch, (_, read) in sorted(newest.items(), key=lambda entry: entry[0])]
 
 
+def _refuse_twice(batches: Sequence[tuple[int, ReadBatch]]) -> None:
+    """No file may be in two micro-batches: recomputing them would count its records twice, as the run has."""
+    first: dict[Path, int] = {}
+    for number, batch in batches:
+        for file in batch.files:
+            if first.setdefault(file, number) != number:
+                raise DataError(
+                    f"{file} was read twice: micro-batches {first[file]} and {number}. Its records count twice in what is published, within "
+                    "every unit's bounds; what is published stays. For right figures begin a new run: `dpsql restore NAME --new-run`, or "
+                    "another --name"
+                )
+
+
+def _refuse_damaged_ticks(table: Place) -> None:
+    from deltalake import DeltaTable  # slow to import
+
+    if DeltaTable.is_deltatable(str(table)):
+        names = [name for name in DeltaTable(str(table)).file_uris() if f"/era={NO_CLOCK}/" in name]
+        try:
+            check_files(str(table), [f"era={NO_CLOCK}/{name.rpartition('/')[2]}" for name in names])
+        except OSError as problem:
+            raise LakeError(f"{problem}; put back the original file") from None
+
+
 def _void_batches(folder: Place) -> list[tuple[int, int]]:
     """Micro-batches that a restored run has read again under other numbers."""
     return [(int(first), int(last)) for first, last in _engine(folder).get("void", ())]
@@ -201,14 +282,6 @@ def _void_batches(folder: Place) -> list[tuple[int, int]]:
 
 def _engine(folder: Place) -> dict[str, Any]:
     return _small_file(folder / "engine.json")
-
-
-def _mark(table: str, application: str) -> int:
-    """The newest micro-batch that an application has committed to a table; -1 before the first."""
-    from deltalake import DeltaTable  # slow to import
-
-    found = DeltaTable(table).transaction_version(application) if DeltaTable.is_deltatable(table) else None
-    return -1 if found is None else found
 
 
 def _delta(table: Place, columns: Sequence[str], condition: pc.Expression) -> pa.Table:
@@ -230,9 +303,9 @@ def _small_file(path: Place) -> dict[str, Any]:
 
 
 def _static_versions(folder: Place) -> dict[str, int]:
-    """Those of the live run, if it ever was one, else of the newest catch-up."""
-    live = _small_file(folder / "live.json")
-    return dict((live or _small_file(folder / "catch_up.json")).get("static", {}))
+    """Of Delta tables: those of the live run, if it ever was one, else of the newest catch-up."""
+    pins = (_small_file(folder / "live.json") or _small_file(folder / "catch_up.json")).get("static", {})
+    return {name: pin for name, pin in pins.items() if isinstance(pin, int)}
 
 
 def _local(uri: str) -> Path:
@@ -243,27 +316,65 @@ def _local(uri: str) -> Path:
     return Path(unquote(parts.path) if parts.scheme else uri)
 
 
-def _check_present(files: Sequence[Path]) -> None:
-    for file in files:
-        if not file.is_file():
-            raise DataError(f"{file}: the run has read this file, and it is gone: put it back, then verify again")
+def _gone(batches: Sequence[ReadBatch], query: Query) -> tuple[set[Path], int | None]:
+    """Files that are no longer there, and the first window that nothing in them can have changed (None: all are there).
+
+    A record in them was admitted only if it lay at or before the latest time of its micro-batch's clock. Its unit may have used up the
+    allowance of that period, which is one window long: so windows are the same from there on.
+
+    Raises:
+        DataError: an allowance is for the whole stream.
+    """
+    reading = [(file, batch.clock.latest_us) for batch in batches for file in batch.files]
+    gone = {file: latest_us for file, latest_us in reading if not file.is_file()}
+    if not gone:
+        return set(), None
+    if query.parsed.contribution_period is ContributionPeriod.STREAM:
+        raise DataError(_needed(gone, "with contribution_period = STREAM every later row depends on them"))
+    return set(gone), max(gone.values()) + query.parsed.window.size_us + 1
+
+
+def _needed(gone: Collection[Path], why: str) -> str:
+    some = ", ".join(file.name for file in sorted(gone)[:3]) + (", ..." if len(gone) > 3 else "")
+    return f"{len(gone):,} files that the run has read are gone ({some}), and {why}: put them back, then verify again"
+
+
+def _from(rows: pa.Table, from_us: int) -> pa.Table:
+    start_us = pc.cast(pc.cast(rows["window_start"], pa.timestamp("us", "UTC")), pa.int64())
+    return rows.filter(pc.greater_equal(start_us, from_us))
+
+
+def _time(us: int) -> str:
+    return f"{datetime.fromtimestamp(us // 1_000_000, UTC):%Y-%m-%d %H:%M:%S} UTC" if us < LIMIT_US else "the end of time"
 
 
 def _refuse_changed(folder: Place, files: Sequence[Path]) -> None:
     """The histograms differ: say so if a file is no longer the one that Spark saw."""
-    checkpoints: list[Place] = sorted((folder / "checkpoints").iterdir(), key=str)
-    logs = [log for path in checkpoints if path.name.startswith(OPERATOR) for log in _source_log(path / "sources" / "0")]
-    seen = {_local(entry["path"]): entry.get("timestamp") for entry in logs}
+    seen = {_local(entry["path"]): entry.get("timestamp") for entry in _source_logs(folder)}
     for file in files:
         if seen.get(file) is not None and file.stat().st_mtime_ns // 1_000_000 != seen[file]:
             raise DataError(f"{file}: was changed after the run had read it: put the original back, then verify again")
 
 
+def _source_logs(folder: Place) -> Iterator[dict[str, Any]]:
+    """What Spark has noted of its files, in every generation of query 1."""
+    root = folder / "checkpoints"
+    checkpoints: list[Place] = sorted(root.iterdir(), key=str) if root.is_dir() else []
+    return (log for path in checkpoints if path.name.startswith(OPERATOR) for log in _source_log(path / "sources" / "0"))
+
+
 def _source_log(folder: Place) -> list[dict[str, Any]]:
-    """Entries of Spark's file source log; a compacted file repeats the ones before it."""
-    paths: list[Place] = sorted(folder.iterdir(), key=str) if folder.is_dir() else []
-    lines = [line for path in paths if path.name.removesuffix(".compact").isdigit() for line in path.read_text().splitlines()[1:]]
-    return [json.loads(line) for line in lines if line.startswith("{")]
+    """Entries of Spark's file source log: the newest compacted file, which repeats all before it, and those that came later."""
+    for _ in range(LOOKS):
+        found: list[Place] = list(folder.iterdir()) if folder.is_dir() else []
+        numbers = {int(path.name.removesuffix(".compact")): path for path in found if path.name.removesuffix(".compact").isdigit()}
+        newest = max((number for number, path in numbers.items() if path.name.endswith(".compact")), default=0)
+        paths = [path for number, path in sorted(numbers.items()) if number >= newest]
+        # A live run removes what is compacted: then there is a newer compacted file by now.
+        with contextlib.suppress(FileNotFoundError):
+            lines = [line for path in paths for line in path.read_text().splitlines()[1:]]
+            return [json.loads(line) for line in lines if line.startswith("{")]
+    raise LakeError(f"{folder}: cannot be read; verify again")
 
 
 def _by_bits(table: pa.Table) -> pa.Table:

@@ -143,10 +143,14 @@ def _table(standing: Standing, rows: pd.DataFrame, most_rows: int) -> str:
     names, aliases = keys_of(rows), aggregates_of(rows)
     last = rows[rows["trigger"] == standing.triggers].sort_values([*aliases[:1]], ascending=False, kind="stable")
     horizon = int(standing.plan["horizon"]) if standing.plan else standing.triggers
-    paths = {key: path for key, path in rows.sort_values("trigger").groupby(names, dropna=False, sort=False)} if names else {(): rows}
+    key = rows.groupby(names, dropna=False, sort=False).ngroup() if names else rows["trigger"] * 0
+    paths = {number: path for number, path in rows.sort_values("trigger").groupby(key)}
     heads = "".join(f"<th>{html.escape(printable(name))}</th>" for name in names)
     heads += "".join(f'<th class="number">{html.escape(printable(alias))}</th><th>since the window began</th>' for alias in aliases)
-    lines = [_row(row, paths, names, aliases, horizon) for row in last.head(most_rows).to_dict("records")]
+    shown = last.head(most_rows)
+    lines = [
+        _row(row, paths[number], names, aliases, horizon) for row, number in zip(shown.to_dict("records"), key[shown.index], strict=True)
+    ]
     more = f" The {len(lines):,} largest of {len(last):,}." if len(last) > len(lines) else ""
     field = (
         '<p><input id="filter" type="search" placeholder="find a key" aria-label="find a key"> <span id="found" class="soft"></span></p>'
@@ -157,24 +161,15 @@ def _table(standing: Standing, rows: pd.DataFrame, most_rows: int) -> str:
     )
 
 
-def _row(row: dict[Any, Any], paths: dict[Any, Any], names: list[str], aliases: list[str], horizon: int) -> str:
+def _row(row: dict[Any, Any], path: pd.DataFrame, names: list[str], aliases: list[str], horizon: int) -> str:
     texts = ["NULL" if absent(row[name]) else printable(row[name]) for name in names]
     cells = "".join(f'<td class="key">{html.escape(text)}</td>' for text in texts)
-    path = paths[tuple(row[name] for name in names)] if not any(absent(row[name]) for name in names) else _with_nulls(paths, row, names)
     triggers = path["trigger"].to_numpy(np.int64)
     for alias in aliases:
         text, small = measured(row[alias], row[f"{alias}_stderr"])
         values, errors = (path[column].to_numpy(np.float64, na_value=np.nan) for column in (alias, f"{alias}_stderr"))
         cells += f'<td class="number{" small" if small else ""}">{text}</td><td>{trend(triggers, values, errors, horizon)}</td>'
     return f'<tr data-key="{html.escape(" ".join(texts).lower(), quote=True)}">{cells}</tr>'
-
-
-def _with_nulls(paths: dict[Any, Any], row: dict[Any, Any], names: list[str]) -> Any:
-    """NULL is no key of a dictionary that equals itself: found by looking."""
-    for key, path in paths.items():
-        if all((absent(part) and absent(row[name])) or part == row[name] for part, name in zip(key, names, strict=True)):
-            return path
-    raise KeyError(tuple(names))
 
 
 def _foot(standing: Standing, refresh_seconds: int | None) -> str:

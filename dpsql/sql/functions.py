@@ -1,8 +1,10 @@
 """Functions of Spark that row-local expressions may call, and families that are refused by name, as data.
 
-A function is on the list when its result is a function of its arguments alone, and when no argument value can make it fail with
-ANSI mode off (a failure would show that such a record exists). Arguments that could do so (patterns, formats, lengths) must be
-literals. Signatures: `x` any expression, `c` a literal, `?` after an optional argument, `*` after one that repeats (also zero times).
+A function is on the list when its result is a function of its arguments alone. That no value of an argument makes it fail (a failure would
+show that such a record exists) does not hold by choosing functions: many fail on dates that Spark's own casts make. It holds because of the
+guards that `dpsql.streaming.totality` puts around all of them: what fails is NULL, what leaves the years 1 to 9999 is NULL. What a guard
+cannot catch, too much time or memory, is kept in bounds here: patterns, formats and lengths must be literals, and `literals` looks at them.
+Signatures: `x` any expression, `c` a literal, `?` after an optional argument, `*` after one that repeats (also zero times).
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ class Family:
 _STRINGS = """
 ascii x; bit_length x; btrim xx?; char x; char_length x; character_length x; chr x; concat x*; concat_ws cx*; contains xx;
 endswith xx; initcap x; instr xx; lcase x; left xc; len x; length x; levenshtein xx; locate xxx?; lower x; lpad xcc?;
-ltrim xx?; octet_length x; position xxx?; regexp_extract xcc?; regexp_like xc; regexp_replace xcc; repeat xc; replace xxx?;
+ltrim xx?; octet_length x; position xxx?; regexp_extract xcc?; regexp_like xc; regexp_replace xcc; repeat xc; replace xxc?;
 reverse x; right xc; rpad xcc?; rtrim xx?; soundex x; space c; split xcc?; startswith xx; substr xxx?; substring xxx?;
 substring_index xcc; translate xxx; trim x; ucase x; upper x; url_encode x; try_url_decode x; parse_url xcc?;
 get_json_object xc; hex x; unhex x; base64 x; bin x; conv xcc; md5 x; sha x; sha1 x; sha2 xc; crc32 x; hash xx*; xxhash64 xx*

@@ -1,4 +1,4 @@
-"""Literals that Spark would stumble over at the first record: group numbers, time formats, time zones."""
+"""Literals that Spark would stumble over at some record: group numbers, time formats, time zones, patterns without end, huge lengths."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from sqlglot import exp
 from dpsql.errors import Problem
 from dpsql.sql.draft import Draft
 from dpsql.sql.items import call_name
-from dpsql.sql.rows import calls, is_literal
+from dpsql.sql.patterns import ENDLESS, TOO_SLOW, refusal
+from dpsql.sql.rows import calls, is_literal, nodes
 from dpsql.sql.spans import problem
 from dpsql.sql.values import bare
 
@@ -23,6 +24,55 @@ _FORMATS = {"date_format": _PRINTS, "from_unixtime": _PRINTS} | dict.fromkeys(
 
 _ZONED = frozenset({"from_utc_timestamp", "to_utc_timestamp"})
 _OFFSET = re.compile(r"[+-](0\d|1[0-7]):[0-5]\d")
+
+_SEARCHES = frozenset({"regexp_extract", "regexp_like", "regexp_replace", "split"})
+"""Functions whose second argument is a regular expression."""
+
+_SIMPLER = {
+    ENDLESS: "write [ab]* instead of (a|b)*, a+ instead of (a+)+, or use contains, startswith, endswith or LIKE",
+    TOO_SLOW: "write [^,]*, instead of .*, or begin with ^, or write several conditions with AND",
+}
+
+_LENGTHS = {"repeat": (1, 1_000), "space": (0, 10_000), "lpad": (1, 10_000), "rpad": (1, 10_000)}
+"""Functions that make a text as long as an argument says: which one (from 0), and how much it may be."""
+
+_DIGITS = dict.fromkeys(("round", "bround", "ceil", "ceiling", "floor"), (1, 400))
+"""Functions that write out as many digits as an argument says, before or after the point."""
+
+
+def endless_patterns(draft: Draft) -> Iterator[Problem]:
+    """Patterns for which the text of one record could take for ever."""
+    for site in draft.sites:
+        for node in nodes(site):
+            pattern = node.expression if isinstance(node, exp.RegexpLike) else None
+            if isinstance(node, exp.Anonymous) and call_name(node) in _SEARCHES and len(node.expressions) > 1:
+                pattern = node.expressions[1]
+            like = isinstance(node, (exp.Like, exp.ILike))
+            pattern = node.expression if like else pattern
+            found = refusal(bare(pattern).name, like) if pattern is not None else None
+            if pattern is not None and found is not None:
+                yield problem(draft.span(pattern), found, _SIMPLER[found])
+
+
+def huge_lengths(draft: Draft) -> Iterator[Problem]:
+    """Texts made long enough to use up the memory: a job that ends would tell of the record."""
+    for site in draft.sites:
+        for call in calls(site):
+            name = call_name(call) or ""
+            place, most = (_LENGTHS | _DIGITS).get(name, (len(call.expressions), 0))
+            if place < len(call.expressions) and _number(call.expressions[place]) > most:
+                message = f"`{name}` makes texts that are too long: a key has at most 4096 bytes"
+                if name in _DIGITS:
+                    message = f"`{name}` would write out more digits than any number has"
+                yield problem(draft.span(call.expressions[place]), message, f"write a number up to {most}")
+
+
+def _number(node: exp.Expr) -> float:
+    """The value of a literal; 0 for what is no number."""
+    try:
+        return float(bare(node).name)
+    except ValueError:
+        return 0.0
 
 
 def time_formats(draft: Draft) -> Iterator[Problem]:

@@ -76,6 +76,8 @@ RULES: tuple[Rule, ...] = (
     rows.constant_arguments,
     rows.constant_patterns,
     literals.pattern_groups,
+    literals.endless_patterns,
+    literals.huge_lengths,
     literals.time_formats,
     literals.time_zones,
     rows.known_columns,

@@ -17,6 +17,7 @@ from dpsql.streaming.clocks import Clocks, MicroBatch, hand_over, handed_over
 from dpsql.streaming.contribution_files import ContributionFiles
 from dpsql.streaming.contributions import Contributions
 from dpsql.streaming.manifest import Manifest
+from dpsql.streaming.read_files import ReadFiles
 from dpsql.streaming.spreading import bucket_of, spread
 from dpsql.streaming.wire import FILE_COLUMNS, STATE, StateFile, file_row, read_file_rows, to_arrow, without_values
 from udfs import user_state
@@ -55,15 +56,15 @@ class AdmissionStep:
         if before is not None:
             user_state.check(before)
         done = admit(before, records, now.clock, self.parameters)
-        size = 0
+        size, digests = 0, dict[str, str]()
         if done.state.num_rows if before is None else not done.state.equals(before):
             sequence += 1
-            size = self.files.store(bucket, sequence, {"users": done.state})
+            size, digests = self.files.store(bucket, sequence, {"users": done.state})
         rows = done.contributions
         key_bucket = rows.column("key").to_numpy() % self.key_buckets
         written = self.admitted.write(rows.append_column("bucket", pa.array(key_bucket.astype(np.int32))), bucket, now.number)
         drops = {reason: count for reason, count in done.drops.items() if count}
-        return StateFile(bucket, sequence, size, {"drops": drops, "rows": rows.num_rows, "files": written})
+        return StateFile(bucket, sequence, size, {"drops": drops, "rows": rows.num_rows, "files": written, "sha256": digests})
 
 
 def record_columns(arguments: int) -> pa.Schema:
@@ -115,6 +116,7 @@ class AdmissionSink:
         contributions: the table.
         checkpoint: of this query; what it had read is listed beside the files.
         clocks: of the micro-batches; listed too.
+        read: the files of the micro-batches before.
         count: told the drop counters of every micro-batch.
         done: called with each micro-batch and its clock when its rows are there.
     """
@@ -123,11 +125,19 @@ class AdmissionSink:
     contributions: Contributions
     checkpoint: Checkpoint
     clocks: Clocks
+    read: ReadFiles
     count: Callable[[Mapping[str, int]], None]
     done: Callable[[int, Clock], None] = lambda batch, clock: None
 
     def __call__(self, frame: DataFrame, batch: int) -> None:
-        """Commit one micro-batch; doing it again changes nothing."""
+        """Commit one micro-batch; doing it again changes nothing.
+
+        Raises:
+            LakeError: it has a file that another one had; nothing was read.
+        """
+        position = self.checkpoint.position(batch)
+        files_read = position.get("files", [])
+        self.read.refuse_again(files_read, batch)
         clock = self.clocks.of(batch)
         hand_over(frame, MicroBatch(batch, clock))
         files = read_file_rows(frame)
@@ -135,7 +145,8 @@ class AdmissionSink:
         # One that only dropped records counts too: read again under a later clock, they might be admitted.
         if any(file.bytes or file.counted["drops"] for file in files):
             detail = {"clock": asdict(clock), "rows": rows, "contributions": self.contributions.version}
-            self.manifest.commit(batch, files, {**self.checkpoint.position(batch), **detail})
+            self.manifest.commit(batch, files, {**position, **detail})
+            self.read.add(files_read)
         if rows:
             self.contributions.append([entry for file in files for entry in file.counted["files"]], batch)
         self.done(batch, clock)

@@ -10,11 +10,16 @@ from typing import Any
 
 from dpsql.errors import InputError, LakeError
 from dpsql.places import Place, replace_file
+from dpsql.streaming.remedies import repairable
 from udfs.grid import NO_CLOCK
 
 FILE = "catch_up.json"
 VERSION = 1
 LIMIT_US = 1 << 61
+
+
+class DamagedFile(LakeError):
+    """A small file of a run cannot be read."""
 
 
 @dataclass(frozen=True)
@@ -26,14 +31,14 @@ class CatchUp:
         until_us: the grid is closed up to here at its end; microseconds.
         released: True when everything up to then is published.
         wall_us: the wall clock when it was first started; records far beyond it are dropped.
-        static: Delta versions of the static tables, the same for every attempt.
+        static: what pins the static tables (`dpsql.streaming.static_tables`), the same for every attempt.
     """
 
     number: int
     until_us: int
     wall_us: int
     released: bool
-    static: dict[str, int]
+    static: dict[str, int | str]
 
 
 def latest_us(opened: CatchUp, max_ahead_us: int) -> int:
@@ -41,14 +46,14 @@ def latest_us(opened: CatchUp, max_ahead_us: int) -> int:
     return min(max(opened.wall_us, opened.until_us) + max_ahead_us, 1 << 62)
 
 
-def open_catch_up(folder: Place, until_us: int | None, closed_us: int, static: dict[str, int]) -> CatchUp:
+def open_catch_up(folder: Place, until_us: int | None, closed_us: int, static: dict[str, int | str]) -> CatchUp:
     """The catch-up to work on: the interrupted one, or else the next.
 
     Args:
         folder: the run's private folder.
         until_us: what the user asked for; None is the wall clock (never before the last tick).
         closed_us: the last tick's time, or NO_CLOCK.
-        static: current versions of the Delta static tables.
+        static: what the static tables are now.
 
     Raises:
         InputError: `until_us` lies before the last tick, is out of range, or differs from that of the interrupted catch-up.
@@ -88,15 +93,37 @@ def read_catch_up(folder: Place) -> CatchUp | None:
     """The newest catch-up; None before the first.
 
     Raises:
-        LakeError: the file is damaged or from another release.
+        DamagedFile: the file is damaged.
+        LakeError: it is from another release.
     """
-    given = read_json(folder / FILE, VERSION)
+    try:
+        given = read_json(folder / FILE, VERSION)
+    except DamagedFile:
+        raise _damaged(folder) from None
     if given is None:
         return None
     try:
         return CatchUp(int(given["number"]), int(given["until_us"]), int(given["wall_us"]), bool(given["released"]), dict(given["static"]))
     except (KeyError, TypeError, ValueError):
-        raise LakeError(f"{folder / FILE}: damaged; put back the original file") from None
+        raise _damaged(folder) from None
+
+
+def forget_interrupted(folder: Place, number: int, closed_us: int) -> None:
+    """Make a damaged file anew, as after a catch-up that is over.
+
+    Whatever was interrupted is finished by the next catch-up: it releases every tick that is not released yet. What the interrupted one had
+    not ticked has not been published, so it may be ticked at another time.
+
+    Args:
+        folder: the run's private folder.
+        number: of the newest catch-up that has ticked; 0 if none has.
+        closed_us: the last tick's time, or NO_CLOCK.
+    """
+    write_json(folder / FILE, {"version": VERSION, **asdict(CatchUp(number, closed_us, closed_us, True, {}))})
+
+
+def _damaged(folder: Place) -> DamagedFile:
+    return DamagedFile(f"{folder / FILE} is damaged; {repairable(folder)}")
 
 
 def timestamp(us: int) -> str:
@@ -111,14 +138,15 @@ def read_json(path: Place, version: int) -> dict[str, Any] | None:
     """A small file of ours; None if it is not there.
 
     Raises:
-        LakeError: it is damaged or from another release.
+        DamagedFile: it is damaged.
+        LakeError: it is from another release.
     """
     try:
         given = json.loads(path.read_bytes())
     except FileNotFoundError:
         return None
     except (OSError, ValueError):
-        raise LakeError(f"{path}: damaged or unreadable; put back the original file") from None
+        raise DamagedFile(f"{path}: damaged or unreadable; put back the original file") from None
     if not isinstance(given, dict) or given.pop("version", None) != version:
         raise LakeError(f"{path}: written by another release of dpsql; this one reads version {version}")
     return given

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from dpsql.places import Place, replace_file
+from dpsql.streaming.hadoop_checksums import differs
+from udfs.bucket_state import filesystem
 
 LOG_HEADER = "v1"
 NO_LOG = -1
 """Position of a file source that has handed out nothing."""
+
+END_BYTES = 65_536
 
 
 @dataclass(frozen=True)
@@ -48,6 +52,35 @@ class Checkpoint:
         """The oldest finished micro-batch that Spark still remembers."""
         found = _numbers(self.path / "commits")
         return min(found) + self.first if found else None
+
+    def damaged(self) -> Place | None:
+        """The first file of what Spark needs to go on that it could not read; None if there is none.
+
+        Looked at are the newest two micro-batches planned and finished, the source's own log from its newest compaction on, and Spark's
+        state. That is not more than Spark reads itself when it goes on.
+        """
+        for folder, check in (("offsets", _is_offsets), ("commits", _is_commit)):
+            for number in sorted(_numbers(self.path / folder))[-2:]:
+                if not _intact(file := self.path / folder / str(number), check):
+                    return file
+        metadata = self.path / "metadata"
+        if metadata.exists() and not _intact(metadata, lambda lines: "id" in json.loads("\n".join(lines))):
+            return metadata
+        for source in _children(self.path / "sources"):
+            for file in _log_files(source):
+                # Of a compacted log, which may be long, the checksum must do.
+                if differs(file) or (file.name.isdigit() and not _intact(file, _is_log)):
+                    return file
+        return next((file for file in self._state_files() if differs(file)), None)
+
+    def _state_files(self) -> Iterator[Path]:
+        """What Spark loads of its own state. What a micro-batch that is not finished has written is written again."""
+        state, done = self.path / "state", self.newest_commit
+        version = 0 if done is None else done - self.first + 1
+        for file in sorted(state.rglob("*")) if isinstance(state, Path) else ():
+            number = file.name.partition(".")[0]
+            if file.is_file() and number and not (number.isdigit() and int(number) > version):
+                yield file
 
     def time_us(self, batch: int) -> int:
         """The wall clock when a micro-batch was planned, as Spark recorded it: a repeated micro-batch has the same."""
@@ -103,9 +136,10 @@ class Checkpoint:
     def _files(self, offsets: list[str], before: list[str]) -> dict[str, int]:
         """Paths and times of change in the file source's own log between two offsets."""
         source, last = _log_offset(offsets)
+        if last == NO_LOG:
+            return {}
         first = _log_offset(before)[1] + 1 if before else 2 if self._skips(source) else 0
-        entries = _log_entries(self.path / "sources" / str(source))
-        return {str(entry["path"]): int(entry["timestamp"]) for entry in entries if first <= int(entry["batchId"]) <= last}
+        return {str(entry["path"]): int(entry["timestamp"]) for entry in _log_between(self.path / "sources" / str(source), first, last)}
 
 
 def _log_offset(offsets: list[str]) -> tuple[int, int]:
@@ -116,11 +150,75 @@ def _log_offset(offsets: list[str]) -> tuple[int, int]:
 
 def _log_entries(folder: Place) -> list[dict[str, Any]]:
     """The entries of a file source's log: the newest compaction and every file after it."""
+    return _entries([line for path in _log_files(folder) for line in path.read_text().splitlines()[1:]])
+
+
+def _log_files(folder: Place) -> list[Place]:
+    """The newest compaction of a source's log and every file after it."""
     names = [path.name for path in folder.iterdir()] if folder.is_dir() else []
-    compact = max((int(n.removesuffix(".compact")) for n in names if n.endswith(".compact")), default=-1)
+    compact = max((int(n.removesuffix(".compact")) for n in names if _is_compaction(n)), default=-1)
     newer = sorted(int(n) for n in names if n.isdigit() and int(n) > compact)
-    paths = ([folder / f"{compact}.compact"] if compact >= 0 else []) + [folder / str(n) for n in newer]
-    entries = (json.loads(line) for path in paths for line in path.read_text().splitlines()[1:] if line)
+    return ([folder / f"{compact}.compact"] if compact >= 0 else []) + [folder / str(n) for n in newer]
+
+
+def _is_compaction(name: str) -> bool:
+    return name.removesuffix(".compact").isdigit() and name.endswith(".compact")
+
+
+def _intact(path: Place, is_right: Callable[[list[str]], bool]) -> bool:
+    """Whether a small file of Spark's can be read: by its checksum if it has one, and by its lines."""
+    try:
+        return not differs(path) and is_right(path.read_text().splitlines())
+    except (OSError, ValueError, TypeError):
+        return False
+
+
+def _is_offsets(lines: list[str]) -> bool:
+    return len(lines) > 2 and "batchTimestampMs" in json.loads(lines[1]) and all(_is_json(line) for line in lines[2:])
+
+
+def _is_commit(lines: list[str]) -> bool:
+    return len(lines) > 1 and isinstance(json.loads(lines[1]), dict)
+
+
+def _is_log(lines: list[str]) -> bool:
+    return bool(lines) and all(_is_json(line) for line in lines[1:] if line)
+
+
+def _is_json(line: str) -> bool:
+    # A source that has nothing yet is a dash; a number is an offset of Spark's own rate source.
+    return line == "-" or json.loads(line) is not None
+
+
+def _log_between(folder: Place, first: int, last: int) -> list[dict[str, Any]]:
+    """The entries of a file source's log from one number to another. Of long logs only the end is read: every tenth file repeats them all."""
+    found: list[dict[str, Any]] = []
+    for number in range(first, last + 1):
+        if (folder / str(number)).is_file():
+            found += _entries((folder / str(number)).read_text().splitlines()[1:])
+        elif (folder / f"{number}.compact").is_file():
+            found += [entry for entry in _end_of_log(folder / f"{number}.compact", number) if entry["batchId"] == number]
+        else:  # compacted since
+            return [entry for entry in _log_entries(folder) if first <= int(entry["batchId"]) <= last]
+    return found
+
+
+def _end_of_log(path: Place, number: int) -> list[dict[str, Any]]:
+    """The last entries of a compacted log, at least those with its own number: they come last."""
+    system, name = filesystem(str(path))
+    with system.open_input_file(name) as file:
+        size, end = int(file.size()), END_BYTES
+        while True:
+            file.seek(max(0, size - end))
+            # The first line may be cut, or be the header.
+            entries = _entries(file.read().decode(errors="replace").splitlines()[1:])
+            if end >= size or (entries and int(entries[0]["batchId"]) < number):
+                return entries
+            end *= 4
+
+
+def _entries(lines: list[str]) -> list[dict[str, Any]]:
+    entries = (json.loads(line) for line in lines if line)
     # A Kafka source keeps its first offsets there.
     return [entry for entry in entries if "batchId" in entry]
 

@@ -1,11 +1,14 @@
 """Data files of the table `contributions`, written by the workers of query 1; the driver commits them to the table.
 
 Rows that are already in columns in a worker would otherwise become rows of the JVM, be cached there, and become columns again.
+
+A file's name holds the SHA-256 of its bytes, so the table's own log lists the digest of every file; whoever is about to use a file
+compares it (`dpsql.delta_rows.check_files`).
 """
 
 from __future__ import annotations
 
-import uuid
+import hashlib
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -15,7 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dpsql.streaming.wire import ROW
-from udfs.bucket_state import filesystem, write_whole
+from udfs.bucket_state import filesystem, make_folder, write_whole
 from udfs.columns import run_starts
 
 RANDOM_COLUMNS = ("key", "key_bytes")
@@ -38,7 +41,7 @@ class ContributionFiles:
     era_us: int
 
     def write(self, rows: pa.Table, bucket: int, batch: int) -> list[dict[str, Any]]:
-        """One file per era, under names that nobody has used; they are in the table when the driver has committed them.
+        """One file per era, named by its bytes; they are in the table when the driver has committed them.
 
         Args:
             rows: contributions with their key's `bucket`, sorted by window.
@@ -57,14 +60,16 @@ class ContributionFiles:
         ]
         table = pa.table(columns, schema=self.schema)
         edges = [*np.flatnonzero(run_starts(era)), len(era)]
-        return [self._write(table.slice(a, b - a), int(era[a]), bucket) for a, b in pairwise(edges)]
+        return [self.write_era(table.slice(a, b - a), int(era[a]), bucket) for a, b in pairwise(edges)]
 
-    def _write(self, table: pa.Table, era: int, bucket: int) -> dict[str, Any]:
+    def write_era(self, table: pa.Table, era: int, bucket: int) -> dict[str, Any]:
+        """One file of rows or ticks in all columns; returns its path below the table, bytes, rows and partition."""
         system, root = filesystem(self.path)
-        name = f"part-{bucket:05d}-{uuid.uuid4()}.parquet"
-        system.create_dir(f"{root}/era={era}", recursive=True)
+        make_folder(system, f"{root}/era={era}")
         sink = pa.BufferOutputStream()
         coded = [column for column in table.column_names if column not in RANDOM_COLUMNS]
         pq.write_table(table, sink, compression="lz4", use_dictionary=coded, write_statistics=False)
-        size = write_whole(system, f"{root}/era={era}", name, sink.getvalue())
+        content = sink.getvalue()
+        name = f"part-{bucket:05d}-{hashlib.sha256(content).hexdigest()}.parquet"
+        size = write_whole(system, f"{root}/era={era}", name, content)
         return {"path": f"era={era}/{name}", "bytes": size, "rows": table.num_rows, "partition": {"era": str(era)}}

@@ -16,6 +16,7 @@ from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as T
 
+from dpsql.delta_rows import check_files
 from dpsql.privacy_plan import PrivacyPlan
 from dpsql.streaming import delta_log
 from dpsql.streaming.contribution_files import ContributionFiles
@@ -88,7 +89,16 @@ class Contributions:
 
     def append(self, files: Sequence[Mapping[str, Any]], batch: int) -> None:
         """Add the rows of a micro-batch, in files that workers have written; adding them again changes nothing."""
-        delta_log.append_files(self.path, files, self._rows, batch)
+        delta_log.append_files(self.path, files, {self._rows: batch})
+
+    def check(self, before: str | None, position: str) -> None:
+        """Refuse a damaged file among those that query 2 reads between two of its positions (Spark's offsets as JSON; None: the first).
+
+        Raises:
+            FileNotFoundError, DamagedFile: a file is gone or damaged.
+        """
+        first = 0 if before is None else int(json.loads(before)["reservoirVersion"])
+        check_files(self.path, delta_log.added_files(self.path, first, int(json.loads(position)["reservoirVersion"])))
 
     def ticked(self, number: int) -> bool:
         """Whether the tick of a catch-up is here: then its reading is over, and what arrives later waits for the next one."""
@@ -140,6 +150,19 @@ class Contributions:
             table.vacuum(retention_hours=0, dry_run=False, enforce_retention_duration=False, full=True)
         return len(old)
 
+    def clear_away(self) -> int:
+        """Remove files that no commit has named: a failed task left them, and they hold records. Nobody may be at work, query 2 has read all.
+
+        Returns:
+            How many there were.
+        """
+        table = DeltaTable(self.path)
+        # Asked first: a vacuum makes commits, whether it finds anything or not.
+        found = table.vacuum(retention_hours=0, dry_run=True, enforce_retention_duration=False, full=True)
+        if found:
+            table.vacuum(retention_hours=0, dry_run=False, enforce_retention_duration=False, full=True)
+        return len(found)
+
     def crossed(self, before_us: int, closed_us: int) -> bool:
         """Whether a grid point lies after `before_us` and at or before `closed_us`."""
         offset_us, interval_us = self.plan.query.window.offset_us, self.plan.query.trigger_interval_us
@@ -150,7 +173,8 @@ class Contributions:
         # The latest accepted event time rides along in a column that ticks do not use.
         given = {"era": TICK_ERA, "kind": TICK, "batch": batch, "closed_us": closed_us, "window": latest_us}
         ticks = [neutral | given | {"bucket": bucket} for bucket in range(self.key_buckets)]
-        delta_log.append(self.path, pa.Table.from_pylist(ticks, self.schema), {**marks, self._ticked: batch + 1})
+        file = self.files.write_era(pa.Table.from_pylist(ticks, self.schema).drop_columns(["era"]), TICK_ERA, 0)
+        delta_log.append_files(self.path, [file], {**marks, self._ticked: batch + 1})
 
     def stream(self, session: SparkSession, position: str | None = None) -> DataFrame:
         """All rows and ticks from the first commit on, or from where a restored query 2 goes on, in order of commits, without `era`.
@@ -175,7 +199,7 @@ class Contributions:
 
     @property
     def _tick(self) -> str:
-        return f"{self.run_id}/tick"
+        return tick_mark(self.run_id)
 
     @property
     def _ticked(self) -> str:
@@ -184,6 +208,11 @@ class Contributions:
     @property
     def _closed(self) -> str:
         return closed_mark(self.run_id)
+
+
+def tick_mark(run_id: str) -> str:
+    """Its version is the number of the newest catch-up that has ticked."""
+    return f"{run_id}/tick"
 
 
 def ticked_mark(run_id: str) -> str:

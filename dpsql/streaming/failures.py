@@ -27,6 +27,18 @@ QUOTED_IN_REASONS = {
 """Error conditions of the analyser whose parameters are names and types only."""
 
 
+DAMAGED_CONDITIONS = ("CANNOT_LOAD_STATE_STORE", "STATE_STORE", "INVALID_CHECKPOINT")
+DAMAGED_CLASSES = (
+    "ChecksumException",
+    "EOFException",
+    "IllegalStateException",
+    "JsonParseException",
+    "JsonEOFException",
+    "ParserUtil$ParseException",
+)
+"""What Spark says of a checkpoint that it cannot read."""
+
+
 def reason_of(problem: PySparkException) -> str:
     """A sentence for an error of Spark's analyser."""
     condition = problem.getCondition() or ""
@@ -39,17 +51,24 @@ def reason_of(problem: PySparkException) -> str:
     return f"Spark refuses it ({', '.join([condition or type(problem).__name__, *shown])})"
 
 
-def translate(problem: BaseException, source: str, step: str) -> DpsqlError:
+def translate(problem: BaseException, source: str, step: str, remedy: str = "") -> DpsqlError:
     """The error to raise for a failed streaming query.
 
     Args:
         problem: what pyspark raised.
         source: name of the stream, for the message.
         step: what the query was doing.
+        remedy: the command that makes Spark's checkpoints anew; empty where no query was at work.
     """
     if isinstance(problem, DpsqlError):
         return problem
     causes = list(_causes(problem))
+    innermost = causes[-1] if causes else ("", {}, type(problem).__name__)
+    told = f"{step} failed in Spark ({innermost[0] or innermost[2].split('.')[-1]})"
+    damaged = DpsqlError(f"{told}: its checkpoint may be damaged. Nothing was published from this micro-batch. Run: {remedy}")
+    # First: the file that is not found, or ends too early, may be one of Spark's state.
+    if remedy and any(condition.startswith(DAMAGED_CONDITIONS) for condition, _, _ in causes):
+        return damaged
     for condition, parameters, name in causes:
         if condition.startswith(FILE_CONDITIONS):
             return _file_error(condition, parameters, source)
@@ -65,12 +84,20 @@ def translate(problem: BaseException, source: str, step: str) -> DpsqlError:
             )
         if name.endswith("FileNotFoundException"):
             return DataError(f"a file of source {source!r} has vanished while it was read: put it back and start again")
-    worker = next((name for condition, _, name in causes if name.endswith("PythonException")), None)
-    if worker:
-        kind = _python_kind(str(problem))
+    if kind := worker_error(problem):
         return DpsqlError(f"{step} failed in a worker ({kind}); nothing was published from this micro-batch")
-    innermost = causes[-1] if causes else ("", {}, type(problem).__name__)
-    return DpsqlError(f"{step} failed in Spark ({innermost[0] or innermost[2].split('.')[-1]}); starting again goes on where it ended")
+    if not remedy:
+        return DpsqlError(f"{told}; nothing was read")
+    if any(name.endswith(DAMAGED_CLASSES) for _, _, name in causes):
+        return damaged
+    return DpsqlError(f"{told}; nothing was published from this micro-batch. Start again; if that fails alike, run: {remedy}")
+
+
+def worker_error(problem: BaseException) -> str | None:
+    """The class of what a stateful function raised in a worker; None if it was something else."""
+    if not any(name.endswith("PythonException") for _, _, name in _causes(problem)):
+        return None
+    return _python_kind(str(problem))
 
 
 def _file_error(condition: str, parameters: dict[str, str], source: str) -> DataError:
@@ -103,7 +130,7 @@ def _causes(problem: BaseException) -> Iterator[tuple[str, dict[str, str], str]]
 
 def _python_kind(text: str) -> str:
     """The class of the innermost Python exception in Spark's text (its message may quote data and is left out)."""
-    if told := re.findall(r"\bStepError: (\w+)", text):
+    if told := re.findall(r"\bStepError: (\w+(?: E[A-Z0-9]+)?)", text):
         return str(told[-1])
     kinds = re.findall(r"^(?:\s*)([A-Za-z_][\w.]*(?:Error|Exception|Conflict|Interrupt))\b", text, flags=re.MULTILINE)
     return kinds[-1].split(".")[-1] if kinds else "unknown error"

@@ -11,7 +11,7 @@ from dpsql.compiled import Query
 from dpsql.lake import Lake, open_run
 from dpsql.ledger import Ledger
 from dpsql.secret import Secret
-from dpsql.streaming.job import run
+from dpsql.streaming.job import LiveOptions, run
 from dpsql.streaming.progress import Progress, Summary
 from dpsql.streaming.session import adopt
 
@@ -23,6 +23,8 @@ class Handle:
         self, spark: SparkSession, query: Query, lake: Lake, name: str, secret: Secret, ledger: Ledger, options: dict[str, Any]
     ) -> None:
         adopt(spark)  # before anything is bound or spent
+        if not options.get("until_caught_up"):
+            (options.get("live") or LiveOptions()).interval(query.plan.query)
         opened = open_run(lake, name, query, secret, ledger, query.source)
         self.name, self.run_id = name, opened.run_id
         self._stop = threading.Event()

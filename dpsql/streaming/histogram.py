@@ -1,9 +1,12 @@
-"""The public table: final columns, one sorted append per micro-batch, and every (window, trigger) written once."""
+"""The public table: final columns, one sorted append per tick that releases rows, and every (window, trigger) written once.
+
+Anybody may read it, its log and its files' names and numbers included: all of that is a function of released rows and ticks.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -31,7 +34,7 @@ class Histogram:
 
     Args:
         path: the Delta table.
-        application: marks the appends of this run and generation.
+        application: marks the appends of this run and generation (`dpsql.published.triggers_mark`).
         plan: the plan.
         key_types: Spark types of the key columns, in the order of `plan.query.keys`.
     """
@@ -73,18 +76,23 @@ class Histogram:
         """When a trigger is due, in microseconds."""
         return pair[0] + pair[1] * self.plan.query.trigger_interval_us
 
-    def check(self, released: DataFrame, pairs: Collection[Pair], closed_before_us: int) -> set[Pair]:
+    def triggers(self, closed_us: int) -> int:
+        """The transaction number of a tick: grid points of triggers from 1970 up to its time."""
+        return (closed_us - self.plan.query.window.offset_us) // self.plan.query.trigger_interval_us
+
+    def check(self, released: DataFrame, pairs: Collection[Pair], closed_before_us: int, newest_us: int) -> set[Pair]:
         """Which of the triggers about to be published are published already, just so.
 
         Args:
             released: ROW rows of query 2's output.
             pairs: every (window, trigger) in `released`.
             closed_before_us: every trigger up to here was published by an earlier micro-batch, perhaps without rows.
+            newest_us: no published trigger is later than this.
 
         Raises:
             ReleaseConflict: one of them was published with other rows.
         """
-        if all(self.trigger_time(pair) > max(self._newest_trigger_us(), closed_before_us) for pair in pairs):
+        if all(self.trigger_time(pair) > max(newest_us, closed_before_us) for pair in pairs):
             return set()
         known = self._published(pair[0] for pair in pairs) & set(pairs)
         if any(self.trigger_time(pair) <= closed_before_us for pair in set(pairs) - known):
@@ -96,20 +104,21 @@ class Histogram:
             )
         return known
 
-    def publish(self, released: DataFrame, batch: int, count: int, known: Collection[Pair]) -> None:
-        """Append the released rows of a micro-batch in one commit, sorted by window, trigger and key; doing it again changes nothing.
+    def publish(self, released: DataFrame, closed_us: int, due: Mapping[Pair, int], every: bool) -> None:
+        """Append the rows that a tick releases in one commit, sorted by window, trigger and key; doing it again changes nothing.
 
         Args:
             released: ROW rows of query 2's output.
-            batch: micro-batch of query 2.
-            count: how many rows will be written.
-            known: pairs to leave out.
+            closed_us: time of the tick.
+            due: the triggers to write, with their number of rows.
+            every: `released` has no others.
         """
         rows = self._published_form(released)
-        if known:
-            rows = rows.join(_pair_frame(rows, known), ["window_start", "trigger"], "left_anti")
-        delta_log.append_frame(rows, count, self.path, self.application, batch, ["window_start", "trigger", "dpsql_key"])
-        self._open_to_readers()
+        if not every:
+            rows = rows.join(_pair_frame(rows, due), ["window_start", "trigger"], "left_semi")
+        order = ["window_start", "trigger", "dpsql_key"]
+        written = delta_log.append_frame(rows, sum(due.values()), self.path, self.application, self.triggers(closed_us), order)
+        self._open_to_readers(written)
 
     def _published_form(self, released: DataFrame) -> DataFrame:
         """Keys decoded to their types, times as TIMESTAMP, NaN as NULL; `dpsql_key` keeps the key's bytes for sorting."""
@@ -143,8 +152,8 @@ class Histogram:
         old = published.join(wanted, ["window_start", "trigger"], "left_semi").select(*names)
         return new.exceptAll(old).isEmpty() and old.exceptAll(new).isEmpty()
 
-    def _newest_trigger_us(self) -> int:
-        """An upper bound of all published trigger times, from file statistics."""
+    def newest_trigger_us(self) -> int:
+        """An upper bound of all published trigger times, from file statistics: of all files, so it is for a start."""
         files = pa.table(DeltaTable(self.path).get_add_actions(flatten=True))
         if not files.num_rows:
             return -(1 << 62)
@@ -160,15 +169,21 @@ class Histogram:
         found = found.group_by(["window_start", "trigger"]).aggregate([])
         return set(zip(found["window_start"].cast(pa.int64()).to_pylist(), found["trigger"].to_pylist(), strict=True))
 
-    def _open_to_readers(self) -> None:
-        """Everybody may read the histogram, whatever the umask of this process and of the JVM. (Who may read a bucket, its policy says.)"""
+    def _open_to_readers(self, written: Iterable[str] | None = None) -> None:
+        """Everybody may read these files of the table, or all, whatever the umask of this process and of the JVM. (Who may read a bucket, its
+        policy says.)"""
         if isinstance(place(self.path), ObjectPath):
             return
+        for path, wanted in self._everything() if written is None else ((path, 0o644) for path in written):
+            mode = os.stat(path).st_mode & 0o777
+            if mode & wanted != wanted:
+                os.chmod(path, mode | wanted)
+
+    def _everything(self) -> Iterator[tuple[str, int]]:
+        """All folders and files of the table, with what everybody may do: a look at each, and there is one per trigger."""
         for folder, _, names in os.walk(self.path):
-            for path, wanted in [(folder, 0o755), *((os.path.join(folder, name), 0o644) for name in names)]:
-                mode = os.stat(path).st_mode & 0o777
-                if mode & wanted != wanted:
-                    os.chmod(path, mode | wanted)
+            yield folder, 0o755
+            yield from ((os.path.join(folder, name), 0o644) for name in names)
 
 
 def _pair_frame(rows: DataFrame, pairs: Iterable[Pair]) -> DataFrame:

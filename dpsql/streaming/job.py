@@ -3,39 +3,42 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
-from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from dpsql import public_groups
 from dpsql.compiled import Query
 from dpsql.config import Source
 from dpsql.errors import DpsqlError, InputError, LakeError
+from dpsql.event_log import EventLog
 from dpsql.lake import LIVE_FILE, RUN_FILE, Lake, Run, read_run
 from dpsql.ledger import Ledger
 from dpsql.operators import bounding_parameters, release_parameters
 from dpsql.places import ObjectPath, place
+from dpsql.published import published_marks, triggers_mark
 from dpsql.running import exclusive, stop_requests
 from dpsql.secret import Secret
-from dpsql.streaming import admission, delta_log, preflight, release, sources
+from dpsql.streaming import admission, intact, preflight, release, remedies, sources, static_tables
 from dpsql.streaming.catalog import located
 from dpsql.streaming.catch_up import CatchUp, finish, latest_us, open_catch_up, read_json
 from dpsql.streaming.clocks import Clocks, listed_clocks
 from dpsql.streaming.contributions import Contributions
 from dpsql.streaming.engine import Engine
-from dpsql.streaming.failures import translate
 from dpsql.streaming.histogram import Histogram
 from dpsql.streaming.live import VERSION as LIVE_VERSION
 from dpsql.streaming.live import LiveOptions
 from dpsql.streaming.live import live as follow_for_ever
-from dpsql.streaming.manifest import Manifest, rows_mark
+from dpsql.streaming.manifest import Manifest
 from dpsql.streaming.microbatches import Sink, Stepping, drain, stop_on_signals
 from dpsql.streaming.progress import Listener, Summary, Tally, observed
+from dpsql.streaming.read_files import ReadFiles, readable
 from dpsql.streaming.release import ReleaseSink
+from dpsql.streaming.retention import Retention
 from dpsql.streaming.rows import listed_keys, records
 from dpsql.streaming.session import check_s3, run_session
 from udfs.contribution_bounding import Clock
@@ -69,6 +72,8 @@ def run(
     progress: Listener | None = None,
     stop: threading.Event | None = None,
     ledger: Ledger | None = None,
+    log: Path | None = None,
+    metrics: Path | None = None,
 ) -> Summary:
     """Run a query on Spark: until its stored input is released, or live until somebody asks to stop.
 
@@ -81,10 +86,12 @@ def run(
         until_caught_up: read what is stored, tick once, release, return; else run live.
         until_us: close the grid up to here (microseconds since 1970 UTC); None is the wall clock at the first start of this catch-up.
         buckets: of users and of keys; None takes two per core at the run's first start.
-        live: of a live run.
+        live: of a live run; a catch-up has its retention, too.
         progress: told after every micro-batch.
         stop: set it from another thread to stop after the running micro-batch, as Ctrl-C, SIGTERM and `dpsql stop` do.
         ledger: the run's, from `open_run`; in its register is noted what is published. None only where nobody else sees the lake.
+        log: a file to which a JSON line is appended for every event (`dpsql.event_log`).
+        metrics: a file that holds the totals for Prometheus, replaced at every event.
 
     Returns:
         What this start did. `stopped` tells that it was asked to stop; starting again goes on where it ended.
@@ -96,14 +103,18 @@ def run(
     """
     if until_us is not None and not until_caught_up:
         raise InputError("--until is for stored input: a live run releases every trigger when its time has come; add --until-caught-up")
-    stop = stop or threading.Event()
+    stop, options = stop or threading.Event(), live or LiveOptions()
+    if not until_caught_up:
+        options.interval(query.plan.query)
     query = replace(query, sources=located(spark, query.sources, (query.parsed.stream, *query.parsed.static_sources)))
     folder = place(lake.private(run.name))
     with exclusive(folder), stop_requests(folder, stop), stop_on_signals(stop):
         if (folder / RUN_FILE).exists() and read_run(lake, run.name).run_id != run.run_id:
             raise LakeError(f"{run.name!r} became a new run while this one was starting; start again")
-        job = Job(spark, query, run, lake, secret, buckets, progress, stop, ledger)
-        return job.catch_up(until_us) if until_caught_up else follow_for_ever(job, live or LiveOptions())
+        events = EventLog(folder, run.run_id, run.name, log, metrics)
+        with events.of_start("catch_up" if until_caught_up else "live", stop):
+            job = Job(spark, query, run, lake, secret, buckets, Tally(progress, events), stop, ledger)
+            return job.catch_up(until_us, options.retention_us) if until_caught_up else follow_for_ever(job, options)
 
 
 class Job:
@@ -117,11 +128,12 @@ class Job:
         lake: Lake,
         secret: Secret,
         buckets: tuple[int, int] | None,
-        progress: Listener | None,
+        tally: Tally,
         stop: threading.Event,
         ledger: Ledger | None,
     ) -> None:
-        self.spark, self.query, self.plan, self.run, self.secret, self.stop = spark, query, query.plan, run, secret, stop
+        self.spark, self.query, self.plan, self.run, self.stop = spark, query, query.plan, run, stop
+        self.secret = secret.of_ledger(run.ledger_id)
         self.register = ledger.register if ledger else None
         self.folder = place(lake.private(run.name))
         if isinstance(self.folder, ObjectPath):
@@ -130,24 +142,31 @@ class Job:
         default = BUCKETS_PER_CORE * spark.sparkContext.defaultParallelism
         self.engine = preflight.open_engine(self.folder, buckets, default)
         self.tables = self._tables()
-        self.tally = Tally(progress)
+        self.tally = tally
         self._release_query: tuple[Any, ReleaseSink] | None = None
 
-    def catch_up(self, until_us: int | None) -> Summary:
-        """Check, read, tick, release."""
+    def catch_up(self, until_us: int | None, retention_us: int) -> Summary:
+        """Check, read, tick, release, sweep."""
         self.check()
         contributions = self.tables.contributions
-        catch_up = open_catch_up(self.folder, until_us, contributions.closed_us, self.static_versions())
-        if not self._admit(catch_up):
+        retention = Retention(self.engine, contributions, retention_us)
+        static = self.static_pins()
+        catch_up = open_catch_up(self.folder, until_us, contributions.closed_us, static)
+        static_tables.check_unchanged(catch_up.static, static)
+        if not self._admit(catch_up, retention):
             return self.tally.summary(stopped=True)
         newest = self.engine.checkpoint(admission.OPERATOR).newest_commit
         due = contributions.tick(catch_up.number, -1 if newest is None else newest, catch_up.until_us, self._latest(catch_up))
         if (due or self._unreleased()) and (self.stop.is_set() or not self.release()):
             return self.tally.summary(stopped=True)
         finish(self.folder, catch_up)
+        retention.after_catch_up()
         self.tally.stage = "done"
         self.tally.tell()
-        return self.tally.summary(stopped=self.stop.is_set())
+        # What came while it was at work.
+        read = map(readable, self.engine.checkpoint(admission.OPERATOR).files())
+        not_read = sorted(set(sources.files_there(self.spark, self.query.source)).difference(read))
+        return self.tally.summary(stopped=self.stop.is_set(), not_read=not_read)
 
     def _tables(self) -> _Tables:
         engine, run_id = self.engine, self.run.run_id
@@ -168,53 +187,58 @@ class Job:
             Manifest(files, run_id, admission.OPERATOR, generation[admission.OPERATOR]),
             Manifest(files, run_id, release.OPERATOR, generation[release.OPERATOR]),
             self.histogram_path,
-            rows_mark(run_id, release.OPERATOR, generation[release.OPERATOR]),
+            triggers_mark(run_id, generation[release.OPERATOR]),
         )
 
     def check(self) -> None:
         """Refuse a lake, checkpoints or a source that do not belong together."""
         tables = self.tables
+        needed = {"contributions": self.folder / "contributions", "files": self.folder / "files", "histogram": place(self.histogram_path)}
+        preflight.check_logs(self.engine, needed)
+        published = published_marks(tables.histogram_path, self.run.run_id, self.engine.generation(release.OPERATOR))
         marks = {
             admission.OPERATOR: [tables.admission.newest_batch, tables.contributions.newest_batch],
-            release.OPERATOR: [tables.release.newest_batch, delta_log.mark(tables.histogram_path, tables.histogram_application)],
+            release.OPERATOR: [tables.release.newest_batch, published.newest_batch(tables.release.batches())],
         }
-        needed = {"contributions": self.folder / "contributions", "files": self.folder / "files", "histogram": place(self.histogram_path)}
         preflight.check(self.engine, needed, marks, {admission.OPERATOR: tables.admission, release.OPERATOR: tables.release})
         preflight.check_files(self.engine, self.query.source.name)
         if self.register:
             self.register.check(self.run.run_id, tables.contributions.closed_us)
 
     def _publishing(self, closed_us: int) -> None:
+        self.tally.publishing(closed_us)
         if self.register:
             self.register.publishing(self.run.run_id, str(self.folder), closed_us)
 
-    def static_versions(self) -> dict[str, int]:
-        """The versions of the Delta static tables to read: those that a live run began with, else the newest."""
-        begun = read_json(self.folder / LIVE_FILE, LIVE_VERSION)
-        if begun is not None:
-            return {str(name): int(version) for name, version in begun["static"].items()}
-        named = {name: self.query.sources[name] for name in self.query.parsed.static_sources}
-        return {name: DeltaTable(source.path).version() for name, source in named.items() if source.format == "delta" and source.path}
+    def static_pins(self) -> dict[str, int | str]:
+        """The static tables to read: those that a live run began with, else as they are."""
+        now = static_tables.pins(self.spark, [self.query.sources[name] for name in self.query.parsed.static_sources])
+        begun = (read_json(self.folder / LIVE_FILE, LIVE_VERSION) or {}).get("static", {})
+        static_tables.check_unchanged(begun, now)
+        return {**now, **begun}
 
-    def _admit(self, catch_up: CatchUp) -> bool:
+    def _admit(self, catch_up: CatchUp, retention: Retention) -> bool:
         """Query 1."""
         clock = Clock(self.tables.contributions.closed_us, self._latest(catch_up))
         with self.admission_query(catch_up.static) as frame:
-            sink = self.admission_sink(Clocks(listed_clocks(self.tables.admission), lambda batch: clock))
+            clocks = Clocks(listed_clocks(self.tables.admission), lambda batch: clock)
+            sink = self.admission_sink(clocks, retention.after(lambda batch, clock: None))
             return self.drain(admission.OPERATOR, frame, self.remembering(admission.OPERATOR, sink), self.was_read)
 
     @contextmanager
-    def admission_query(self, static: Mapping[str, int], live: bool = False) -> Iterator[Any]:
+    def admission_query(self, static: static_tables.Pins, live: bool = False) -> Iterator[Any]:
         """Query 1 as a frame, to be started inside; every table of the run is there.
 
         Args:
-            static: versions of the Delta static tables.
+            static: what pins the static tables.
             live: the source may still be empty, and few reports are kept.
         """
         users, keys = self.engine.buckets
         session = run_session(self.spark, users)
         part = self.engine.parts[admission.OPERATOR]
-        tables = sources.register(session, self.query.parsed, self._resumed_sources(part.position), static, may_be_empty=live)
+        tables = sources.register(
+            session, self.query.parsed, self._resumed_sources(part.position), static_tables.versions(static), may_be_empty=live
+        )
         given = records(session, self.plan, self.secret.salt(self.run.run_id), users)
         self.public = self._public(session)
         self.histogram = Histogram(self.histogram_path, self.tables.histogram_application, self.plan, given.key_types)
@@ -236,7 +260,10 @@ class Job:
     def admission_sink(self, clocks: Clocks, done: Callable[[int, Clock], None] = lambda batch, clock: None) -> Sink:
         """The sink of query 1."""
         tables, checkpoint = self.tables, self.engine.checkpoint(admission.OPERATOR)
-        return admission.AdmissionSink(tables.admission, tables.contributions, checkpoint, clocks, self.tally.add_dropped, done)
+        read = ReadFiles(tables.admission.path, self.engine.void, remedies.repairable(self.folder))
+        if read.twice:
+            self.tally.tell(f"{read.twice}; `dpsql verify` says what to do")
+        return admission.AdmissionSink(tables.admission, tables.contributions, checkpoint, clocks, read, self.tally.add_dropped, done)
 
     def _public(self, session: SparkSession) -> PublicGroups | None:
         """The public groups, computed at the run's first start and kept with it."""
@@ -272,7 +299,7 @@ class Job:
         """Run query 2 until everything in `contributions` is released; False if stopped before."""
         stage, self.tally.stage = self.tally.stage, "releasing"
         frame, sink = self._query_2()
-        done = self.drain(release.OPERATOR, frame, self.remembering(release.OPERATOR, sink), lambda report: self.tally.tell())
+        done = self.drain(release.OPERATOR, frame, self._release_sink(sink), lambda report: self.tally.tell())
         self.tally.stage = stage
         return done
 
@@ -300,8 +327,8 @@ class Job:
 
     def _start_releasing(self, closed_us: int) -> Stepping:
         frame, sink = self._query_2()
-        checkpoint, remembering = self.engine.checkpoint(release.OPERATOR), self.remembering(release.OPERATOR, sink)
-        return Stepping(frame, remembering, checkpoint, self.stop, lambda: sink.released_us, closed_us)
+        checkpoint = self.engine.checkpoint(release.OPERATOR)
+        return Stepping(frame, self._release_sink(sink), checkpoint, self.stop, lambda: sink.released_us, closed_us)
 
     def _query_2(self) -> tuple[Any, ReleaseSink]:
         self._release_query = self._release_query or self._make_release_query()
@@ -323,6 +350,10 @@ class Job:
         frame = release.released(self.tables.contributions.stream(session, part.position), step)
         return frame, sink
 
+    def _release_sink(self, sink: ReleaseSink) -> Sink:
+        checkpoint, start = self.engine.checkpoint(release.OPERATOR), self.engine.parts[release.OPERATOR].position
+        return self.remembering(release.OPERATOR, intact.checking(sink, self.tables.contributions, checkpoint, start))
+
     def remembering(self, operator: str, sink: Sink) -> Sink:
         """A sink for Spark's own numbers of micro-batches. It first records whose checkpoint this is: from the first commit on, another must
         not pass for it."""
@@ -333,6 +364,8 @@ class Job:
             if not recorded:
                 self.engine.remember_query(operator)
                 recorded = True
+            if operator == admission.OPERATOR:
+                self.tally.begin(batch)
             sink(frame, first + batch)
 
         return remember
@@ -350,18 +383,16 @@ class Job:
         except DpsqlError:
             raise
         except Exception as problem:
-            raise translate(problem, self.query.source.name, f"the {operator} query") from None
+            manifest = self.tables.admission if operator == admission.OPERATOR else self.tables.release
+            raise intact.failure(problem, self.query.source.name, self.engine, operator, manifest) from None
 
     def was_read(self, report: Any) -> None:
         """A micro-batch of query 1 is finished."""
-        counted = observed(report)
-        self.tally.records += int(report.numInputRows)
-        self.tally.rate = float(report.processedRowsPerSecond or 0.0)
-        self.tally.add_dropped(counted)
-        source, malformed = self.query.source, counted.get("malformed", 0)
+        alarm = self.tally.was_read(report)
+        source, malformed = self.query.source, observed(report).get("malformed", 0)
         where = f"in micro-batch {report.batchId} of source {source.name!r}"
         warning = f"{malformed} malformed records {where} (max_malformed {source.max_malformed})"
-        self.tally.tell(warning if malformed > source.max_malformed else None)
+        self.tally.tell(warning if malformed > source.max_malformed else alarm)
 
 
 __all__ = ["Engine", "LiveOptions", "run"]

@@ -1,28 +1,34 @@
 """Live runs: query 1 follows its source for ever, and the wall clock closes the grid between its micro-batches.
 
-The clock of a micro-batch is the time at which Spark planned it, from Spark's own record. When that lies beyond a grid point, the
-micro-batch's rows are followed by a tick. When no micro-batch comes, a poll of the source that found nothing does the same: so silence is
-released too, and an idle query costs no more than its polls. Query 2 has a micro-batch when there is a tick, and rests otherwise.
+The clock of a micro-batch is the time of its poll: the last multiple of the polling interval at or before the time at which Spark planned
+it, from Spark's own record. When that has reached a grid point, the micro-batch's rows are followed by a tick. When no micro-batch comes, a
+poll of the source that found nothing does the same, at the same time: so silence is released too, and an idle query costs no more than its
+polls. Every grid point is such a multiple. Query 2 has a micro-batch when there is a tick, and rests otherwise.
 """
 
 from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import DataFrame
 
 from dpsql.errors import LakeError
 from dpsql.lake import LIVE_FILE
+from dpsql.places import Place
+from dpsql.polling import polling_interval, read_overruns, write_overruns
+from dpsql.query import ParsedQuery
 from dpsql.streaming import admission
 from dpsql.streaming.catch_up import read_catch_up, timestamp, write_json
 from dpsql.streaming.checkpoints import Checkpoint
+from dpsql.streaming.clock_guard import ClockGuard, check_absence
 from dpsql.streaming.clocks import Clocks, listed_clocks
 from dpsql.streaming.contributions import Contributions
-from dpsql.streaming.microbatches import POLL_SECONDS, Following, Sink
-from dpsql.streaming.progress import Summary
+from dpsql.streaming.microbatches import POLL_SECONDS, Following, Sink, began_us
+from dpsql.streaming.progress import Summary, Tally
 from dpsql.streaming.retention import Retention
 from udfs.contribution_bounding import Clock
 
@@ -30,9 +36,8 @@ if TYPE_CHECKING:
     from dpsql.streaming.job import Job
 
 VERSION = 1
-LONGEST_INTERVAL_US = 60_000_000
-SHORTEST_INTERVAL_US = 1_000_000
 LATEST_US = 1 << 62
+NOTE_SECONDS = 60
 
 
 @dataclass(frozen=True)
@@ -40,51 +45,68 @@ class LiveOptions:
     """What an operator may choose; it changes no released number's distribution, only how soon and at what cost it comes.
 
     Args:
-        interval_us: the source is polled at every multiple of it; None: a tenth of the trigger interval, 1 second to 1 minute.
+        interval_us: the source is polled at every multiple of it; it divides the trigger interval. None: see `polling_interval`.
         retention_us: contributions are kept so long after their windows have closed.
+        accept_clock: the clock is right, though the newest trigger closed days ago.
     """
 
     interval_us: int | None = None
     retention_us: int = 7 * 86_400_000_000
+    accept_clock: bool = False
 
-    def interval(self, trigger_interval_us: int) -> int:
-        """The interval of a query."""
-        return self.interval_us or min(max(trigger_interval_us // 10, SHORTEST_INTERVAL_US), LONGEST_INTERVAL_US)
+    def interval(self, query: ParsedQuery) -> int:
+        """The interval of a query.
+
+        Raises:
+            InputError: it does not fit the query's triggers.
+        """
+        return polling_interval(query, self.interval_us)
 
 
 def live(job: Job, options: LiveOptions) -> Summary:
     """Run until somebody asks to stop.
 
     Raises:
-        LakeError: the grid is closed up to a time in the future, as after `--until` with a time to come.
+        InputError: the polling interval does not fit the query's triggers.
+        LakeError: the grid is closed up to a time in the future, as after `--until` with a time to come; or its newest tick is days ago.
         DpsqlError: as in `Job.catch_up`.
     """
+    query = job.plan.query
+    interval_us = options.interval(query)
     begun = read_catch_up(job.folder)
-    if begun is not None and not begun.released and job.catch_up(None).stopped:
+    if begun is not None and not begun.released and job.catch_up(None, options.retention_us).stopped:
         return job.tally.summary(stopped=True)
     job.check()
-    query = job.plan.query
-    interval_us = options.interval(query.trigger_interval_us)
-    ticker = Ticker(job.tables.contributions, job.engine.checkpoint(admission.OPERATOR), query.max_ahead_us, interval_us)
+    clock = ClockGuard(interval_us, lambda wrong, text: _tell_clock(job.tally, wrong, text), wall_us)
+    ticker = Ticker(job.tables.contributions, job.engine.checkpoint(admission.OPERATOR), query.max_ahead_us, interval_us, clock.time)
+    check_absence(job.folder, ticker.closed_us, wall_us(), query.trigger_interval_us, options.accept_clock)
     if ticker.closed_us - wall_us() > query.trigger_interval_us:
         raise LakeError(
             f"triggers are closed up to {timestamp(ticker.closed_us)}, which is still to come: a live run would drop every record until "
             "then. Wait, or start a new run with another --name"
         )
-    write_json(job.folder / LIVE_FILE, {"version": VERSION, "static": job.static_versions(), "interval_us": interval_us})
+    static = job.static_pins()
+    write_json(job.folder / LIVE_FILE, {"version": VERSION, "static": static, "interval_us": interval_us})
     retention = Retention(job.engine, job.tables.contributions, options.retention_us)
-    with job.admission_query(job.static_versions(), live=True) as frame:
-        sink = job.admission_sink(Clocks(listed_clocks(job.tables.admission), ticker.clock), ticker.rows_are_there)
+    with job.admission_query(static, live=True) as frame:
+        sink = job.admission_sink(Clocks(listed_clocks(job.tables.admission), ticker.clock), retention.after(ticker.rows_are_there))
         sink = job.remembering(admission.OPERATOR, ticker.alone(sink))
         if not (_read_backlog(job, frame, sink, ticker) and job.release()):
             return job.tally.summary(stopped=True)
         job.tally.stage, released = "running", ticker.newest
+        pace = Pace(job.folder, interval_us, job.tally)
         with job.failing(admission.OPERATOR):
-            following = Following(frame, sink, ticker.checkpoint, job.stop, job.was_read, interval_us)
+
+            def told(report: Any) -> None:
+                job.was_read(report)
+                pace.note(report)
+
+            following = Following(frame, sink, ticker.checkpoint, job.stop, told, interval_us)
             try:
-                _follow(job, following, ticker, retention, released)
+                _follow(job, following, ticker, retention, released, clock)
             finally:
                 following.finish()
+                pace.write()
     return job.tally.summary(stopped=True)
 
 
@@ -93,18 +115,57 @@ def wall_us() -> int:
     return time.time_ns() // 1000
 
 
-class Ticker:
-    """The wall clock of one live start, never behind the last tick; closes the grid when it has passed a grid point.
+class Pace:
+    """Notes micro-batches that outlast the polling interval, in the run's private folder: the promise assumes that none does."""
 
-    `lock` is held by every micro-batch of query 1 and by whatever else writes to its tables.
+    def __init__(self, folder: Place, interval_us: int, tally: Tally) -> None:
+        self._folder, self._interval_us, self._tally = folder, interval_us, tally
+        self._found = self._written = read_overruns(folder)
+        self._next = 0.0
+
+    def note(self, report: Any) -> None:
+        """Look at Spark's report of a finished micro-batch; the first one that took too long is told to the operator."""
+        found = self._found.after(began_us(report.timestamp), int(report.durationMs["triggerExecution"]) * 1000, self._interval_us)
+        if found == self._found:
+            return
+        self._found = found
+        self._tally.overruns += 1
+        if self._tally.overruns == 1:
+            self._tally.tell(found.said())
+        if time.monotonic() >= self._next:
+            self.write()
+
+    def write(self) -> None:
+        """Keep what was found."""
+        if self._found != self._written:
+            write_overruns(self._folder, self._found)
+            self._written, self._next = self._found, time.monotonic() + NOTE_SECONDS
+
+
+class Ticker:
+    """The clock of one live start: polls of the source, never behind the last tick; closes the grid when it has reached a grid point.
+
+    Its times are multiples of the polling interval. So a poll that finds one record, in a micro-batch that Spark plans a little later, and the
+    same poll without it close the same grid points.
+
+    `lock` is held by every micro-batch of query 1 and by whatever else writes to its tables. `time` says when it was that the wall clock showed
+    a time (`ClockGuard.time`).
     """
 
-    def __init__(self, contributions: Contributions, checkpoint: Checkpoint, max_ahead_us: int, interval_us: int) -> None:
-        self.checkpoint, self.lock = checkpoint, threading.Lock()
+    def __init__(
+        self,
+        contributions: Contributions,
+        checkpoint: Checkpoint,
+        max_ahead_us: int,
+        interval_us: int,
+        time: Callable[[int], int] = lambda shown_us: shown_us,
+    ) -> None:
+        self.checkpoint, self.lock, self._time = checkpoint, threading.Lock(), time
         self.newest = (contributions.closed_us, -1)
         """The time of the newest tick, and the version of `contributions` with it; both at once, for whoever does not hold the lock."""
         self._contributions, self._max_ahead_us, self._interval_us = contributions, max_ahead_us, interval_us
         self._idle_from_us: int | None = None
+        self._planned = (-1, 0)
         newest = checkpoint.newest_commit
         self._newest = -1 if newest is None else newest
 
@@ -116,8 +177,8 @@ class Ticker:
     def begin(self, now_us: int) -> None:
         """The backlog is read: from now on time passes."""
         with self.lock:
-            self._idle_from_us = wall_us()
-            self.tick(now_us)
+            self._idle_from_us = self._time(wall_us())
+            self.tick(self._poll(self._time(now_us)))
 
     def clock(self, batch: int) -> Clock:
         """The clock of a micro-batch that is about to run: closed is what ticks before it have closed.
@@ -125,11 +186,11 @@ class Ticker:
         A poll that has found nothing closes the grid before the micro-batches after it, also when nobody has got round to its tick: else
         it would depend on the records of that poll whether others' are late.
         """
-        planned_us = self.checkpoint.time_us(batch)
-        polled_us = (planned_us // self._interval_us - 1) * self._interval_us
-        if self._idle_from_us is not None and polled_us > self._idle_from_us:
-            self.tick(polled_us)
-        return Clock(self.closed_us, self._latest(planned_us))
+        now_us = self._poll_of(batch)
+        before_us = now_us - self._interval_us
+        if self._idle_from_us is not None and before_us > self._idle_from_us:
+            self.tick(before_us)
+        return Clock(self.closed_us, self._latest(now_us))
 
     def alone(self, sink: Sink) -> Sink:
         """A sink that holds the lock while it works."""
@@ -141,14 +202,15 @@ class Ticker:
         return locked
 
     def rows_are_there(self, batch: int, clock: Clock) -> None:
-        """The rows of a micro-batch are committed: tick if the time it was planned at lies beyond a grid point."""
+        """The rows of a micro-batch are committed: tick if its poll has reached a grid point."""
         self._newest = batch
         if self._idle_from_us is not None:
-            self.tick(self.checkpoint.time_us(batch))
-            self._idle_from_us = wall_us()
+            self.tick(self._poll_of(batch))
+            self._idle_from_us = self._time(wall_us())
 
-    def nothing_came(self, polled_us: int) -> None:
-        """A poll that began then has found nothing new: tick if it began beyond a grid point (a running micro-batch sees to that itself)."""
+    def nothing_came(self, began_us: int) -> None:
+        """A poll that began then has found nothing new: tick if it has reached a grid point (a running micro-batch sees to that itself)."""
+        polled_us = self._poll(self._time(began_us))
         if self._contributions.crossed(self.closed_us, polled_us) and self.lock.acquire(blocking=False):
             try:
                 self.tick(polled_us)
@@ -159,6 +221,16 @@ class Ticker:
         """Close the grid up to a time, if that closes a grid point; the lock is held."""
         if self._contributions.crossed(self.closed_us, now_us):
             self.newest = (now_us, self._contributions.tick_by_clock(self._newest, now_us, self._latest(now_us)))
+
+    def _poll_of(self, batch: int) -> int:
+        """The poll that found a micro-batch: asked twice, the clock might have been set in between."""
+        if self._planned[0] != batch:
+            self._planned = (batch, self._poll(self._time(self.checkpoint.time_us(batch))))
+        return self._planned[1]
+
+    def _poll(self, time_us: int) -> int:
+        """The time at which the poll was due that a moment belongs to."""
+        return time_us // self._interval_us * self._interval_us
 
     def _latest(self, now_us: int) -> int:
         return min(max(now_us, self.closed_us) + self._max_ahead_us, LATEST_US)
@@ -182,12 +254,20 @@ def _read_backlog(job: Job, frame: DataFrame, sink: Sink, ticker: Ticker) -> boo
     return True
 
 
-def _follow(job: Job, following: Following, ticker: Ticker, retention: Retention, released: tuple[int, int]) -> None:
+def _tell_clock(tally: Tally, wrong: bool, text: str) -> None:
+    if wrong:
+        tally.events.alarm("clock", text)
+    tally.tell(text)
+
+
+def _follow(job: Job, following: Following, ticker: Ticker, retention: Retention, released: tuple[int, int], clock: ClockGuard) -> None:
     """Tick in silence, release every tick after `released`, and sweep, until `job.stop` is set."""
     with job.releasing() as release_up_to:
         while not job.stop.wait(POLL_SECONDS):
             following.check()
             ticker.nothing_came(following.idle_since_us)
+            if clock.set_back and following.poll_anew():
+                clock.forgive()
             tick = ticker.newest
             if tick[0] > released[0]:
                 if not release_up_to(tick[0]):

@@ -75,7 +75,7 @@ class Manifest:
     def commit(self, batch: int, files: Sequence[StateFile], detail: Mapping[str, Any]) -> None:
         """List the files of a micro-batch and its `detail`; listing it again changes nothing."""
         written = [file for file in files if file.bytes]
-        rows = [self._row(batch, file.bucket, file.sequence, file.bytes, file.counted.get("drops", {})) for file in written]
+        rows = [self._row(batch, file.bucket, file.sequence, file.bytes, _kept(file.counted)) for file in written]
         rows.append(self._row(batch, BATCH_ROW, 0, sum(file.bytes for file in written), detail))
         delta_log.append(self.path, pa.Table.from_pylist(rows, SCHEMA), {self._application: batch})
 
@@ -90,6 +90,17 @@ class Manifest:
                 newest[bucket] = max(sequence, newest.get(bucket, 0))
         return newest
 
+    def digests(self, versions: Mapping[int, int]) -> dict[int, dict[str, str]]:
+        """Bucket -> table -> digest of its file, as listed for these versions (bucket -> version)."""
+        if self.newest_batch is None:
+            return {}
+        # Not all rows: there is one of every bucket and micro-batch, and digests take most of their room.
+        wanted_rows = (pc.field("bucket") != BATCH_ROW) & pc.field("sequence").isin(sorted(set(versions.values())))
+        table = read_rows(self.path, ["bucket", "sequence", "detail"], self._mine & wanted_rows)
+        rows = zip(*(table[name].to_pylist() for name in ("bucket", "sequence", "detail")), strict=True)
+        wanted = ((bucket, detail) for bucket, sequence, detail in rows if versions.get(bucket) == sequence)
+        return {bucket: json.loads(detail).get("sha256", {}) for bucket, detail in wanted}
+
     def batches(self, batch: int | None = None) -> dict[int, dict[str, Any]]:
         """Batch -> its `detail`, of every micro-batch listed or of one of them."""
         if self.newest_batch is None:
@@ -100,10 +111,12 @@ class Manifest:
         return {row["batch"]: json.loads(row["detail"]) for row in table.to_pylist()}
 
     def history(self) -> Iterator[tuple[int, dict[str, Any], dict[int, int]]]:
-        """(batch, its `detail`, bucket -> version of its state after it) of every micro-batch listed, newest first; the table is read once."""
+        """(batch, its `detail`, bucket -> version of its state after it) of every micro-batch listed, newest first."""
         if self.newest_batch is None:
             return
-        table = read_rows(self.path, ["batch", "bucket", "sequence", "detail"], self._mine)
+        table = read_rows(self.path, ["batch", "bucket", "sequence"], self._mine)
+        details = read_rows(self.path, ["batch", "detail"], self._mine & (pc.field("bucket") == BATCH_ROW))
+        detail_of = dict(zip(details["batch"].to_pylist(), details["detail"].to_pylist(), strict=True))
         batch, bucket, sequence = (table[name].to_numpy() for name in ("batch", "bucket", "sequence"))
         whole = np.flatnonzero(bucket == BATCH_ROW)
         order = np.lexsort((sequence, bucket))
@@ -112,7 +125,7 @@ class Manifest:
             upto = order[batch[order] <= batch[row]]
             last = upto[np.append(bucket[upto[1:]] != bucket[upto[:-1]], True)] if len(upto) else upto
             pointers = dict(zip(bucket[last].tolist(), sequence[last].tolist(), strict=True))
-            yield int(batch[row]), json.loads(table["detail"][int(row)].as_py()), pointers
+            yield int(batch[row]), json.loads(detail_of[int(batch[row])]), pointers
 
     @property
     def _mine(self) -> pc.Expression:
@@ -125,6 +138,11 @@ class Manifest:
     def _row(self, batch: int, bucket: int, sequence: int, size: int, detail: Mapping[str, Any]) -> dict[str, Any]:
         text = json.dumps(detail, separators=(",", ":"), sort_keys=True)
         return dict(zip(SCHEMA.names, (self.operator, self.generation, batch, bucket, sequence, size, text), strict=True))
+
+
+def _kept(counted: Mapping[str, Any]) -> dict[str, Any]:
+    """What is kept of the report of a bucket."""
+    return {name: counted[name] for name in ("drops", "sha256") if counted.get(name)}
 
 
 def files_mark(run_id: str, operator: str, generation: int) -> str:

@@ -20,6 +20,7 @@ from dpsql.streaming.checkpoints import Checkpoint
 
 Sink = Callable[[DataFrame, int], None]
 POLL_SECONDS = 0.1
+NEVER_US = -(1 << 62)
 COMMIT_SECONDS = 30
 """How long Spark may take to note that a micro-batch is finished; one that is not noted is repeated at the next start."""
 
@@ -66,7 +67,8 @@ class _Query:
 
     def __init__(self, frame: DataFrame, guard: _Guard, checkpoint: Checkpoint, interval_us: int = 0) -> None:
         self._guard, self._checkpoint = guard, checkpoint
-        self._query = _writer(frame, guard, checkpoint).trigger(processingTime=f"{interval_us} microseconds").start()
+        self._start = lambda: _writer(frame, guard, checkpoint).trigger(processingTime=f"{interval_us} microseconds").start()
+        self._query = self._start()
 
     def check(self) -> None:
         """Look whether it still runs.
@@ -121,19 +123,34 @@ class Following(_Query):
         """When the newest poll that found nothing new began; microseconds."""
         return self._listener.idle_us
 
+    def poll_anew(self) -> bool:
+        """Begin to poll anew: Spark waits for the next poll by the wall clock, and waits too long once that has been ahead.
+
+        Returns:
+            False if a micro-batch is at work: then nothing was done.
+        """
+        if self._guard.working or not self._noted():
+            return False
+        self._query.stop()
+        self._listener.idle_us = NEVER_US
+        self._query = self._start()
+        return True
+
     def check(self) -> None:
         """The same, and pass on Spark's reports."""
-        while True:
-            try:
-                self._told(self._listener.reports.get_nowait())
-            except queue.Empty:
-                break
+        self._pass_on()
         super().check()
 
     def finish(self) -> None:
         """The same, and listen no more."""
         super().finish()
+        self._pass_on()
         self._streams.removeListener(self._listener)
+
+    def _pass_on(self) -> None:
+        with contextlib.suppress(queue.Empty):
+            while True:
+                self._told(self._listener.reports.get_nowait())
 
 
 class Stepping(_Query):
@@ -211,7 +228,7 @@ class _Listener(StreamingQueryListener):
 
     def __init__(self) -> None:
         self.reports: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        self.idle_us = -(1 << 62)
+        self.idle_us = NEVER_US
 
     def onQueryStarted(self, event: Any) -> None:
         """Nothing to do."""
@@ -223,11 +240,15 @@ class _Listener(StreamingQueryListener):
 
     def onQueryIdle(self, event: Any) -> None:
         """A poll has found nothing new."""
-        began = datetime.fromisoformat(event.timestamp.replace("Z", "+00:00"))
-        self.idle_us = max(self.idle_us, round(began.timestamp() * 1_000_000))
+        self.idle_us = began_us(event.timestamp)
 
     def onQueryTerminated(self, event: Any) -> None:
         """Nothing to do."""
+
+
+def began_us(timestamp: str) -> int:
+    """When a poll began, from the text in Spark's report; microseconds since 1970 UTC."""
+    return round(datetime.fromisoformat(timestamp.replace("Z", "+00:00")).timestamp() * 1_000_000)
 
 
 def _writer(frame: DataFrame, guard: _Guard, checkpoint: Checkpoint) -> Any:

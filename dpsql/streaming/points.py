@@ -7,18 +7,19 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable
 
 from dpsql.delta_rows import read_rows
 from dpsql.lake import Lake, read_run
 from dpsql.places import Place, place
-from dpsql.streaming import admission, delta_log
+from dpsql.published import PublishedMarks, published_marks
+from dpsql.streaming import admission, delta_log, release
 from dpsql.streaming.contributions import closed_mark, ticked_mark
 from dpsql.streaming.engine import Engine, read_engine
-from dpsql.streaming.manifest import BATCH_ROW, Manifest, rows_mark
+from dpsql.streaming.manifest import Manifest, rows_mark
 from dpsql.streaming.preflight import state_files
+from dpsql.streaming.read_files import listed_details
 from dpsql.streaming.wire import TICK
 from udfs.bucket_state import UnknownVersion
 
@@ -90,9 +91,18 @@ class Tables:
 
     def rows_mark(self, operator: str) -> int:
         """The newest micro-batch of the current generation whose rows are in their table."""
-        path = self.contributions if operator == admission.OPERATOR else self.histogram
-        mark = delta_log.mark(path, rows_mark(self.run_id, operator, self.engine.generation(operator)))
+        mark = self._rows_mark(operator, self.engine.generation(operator))
         return NOTHING if mark is None else mark
+
+    def published(self, generation: int | None = None) -> PublishedMarks:
+        """How far the histogram is, by default by the commits of the current generation."""
+        of = self.engine.generation(release.OPERATOR) if generation is None else generation
+        return published_marks(self.histogram, self.run_id, of)
+
+    def _rows_mark(self, operator: str, generation: int) -> int | None:
+        if operator == release.OPERATOR:
+            return self.published(generation).newest_batch(self.manifest(operator, generation).batches())
+        return delta_log.mark(self.contributions, rows_mark(self.run_id, operator, generation))
 
     @property
     def ticked(self) -> int:
@@ -127,8 +137,7 @@ class Tables:
         numbers: list[int] = []
         for generation in range(1, self.engine.generation(operator) + 1):
             numbers += self.manifest(operator, generation).batches()
-            path = self.contributions if operator == admission.OPERATOR else self.histogram
-            mark = delta_log.mark(path, rows_mark(self.run_id, operator, generation))
+            mark = self._rows_mark(operator, generation)
             numbers += [] if mark is None else [mark]
         return {NOTHING, *numbers}
 
@@ -145,25 +154,18 @@ class Tables:
 
     def files_read(self, until: int) -> dict[str, int]:
         """Path -> time of change (ms) of every file that query 1 had read after a micro-batch."""
-        table = read_rows(str(self.folder / "files"), ["operator", "generation", "batch", "bucket", "detail"])
-        newest: dict[int, tuple[int, dict[str, Any]]] = {}
-        for row in table.to_pylist():
-            void = any(first <= row["batch"] <= last for first, last in self.engine.void)
-            wanted = row["operator"] == admission.OPERATOR and row["bucket"] == BATCH_ROW and row["batch"] <= until and not void
-            if wanted and row["generation"] >= newest.get(row["batch"], (0, {}))[0]:
-                newest[row["batch"]] = (row["generation"], json.loads(row["detail"]))
-        return {
-            path: time for _, detail in newest.values() for path, time in zip(detail.get("files", []), detail.get("times", []), strict=True)
-        }
+        details = listed_details(str(self.folder / "files"), self.engine.void)
+        read = [detail for batch, detail in details.items() if batch <= until]
+        return {path: time for detail in read for path, time in zip(detail.get("files", []), detail.get("times", []), strict=True)}
 
     def _readable(self, operator: str, point: Point) -> bool:
         files = state_files(self.engine, operator)
         try:
             for bucket, sequence in point.pointers.items():
-                files.check(bucket, sequence)
+                files.check(bucket, sequence, whole=True)
         except UnknownVersion:
             raise
-        except (OSError, pa.ArrowException):
+        except OSError:
             return False
         return True
 

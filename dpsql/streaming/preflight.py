@@ -7,18 +7,17 @@ and the state files of the real run are overwritten in the meantime. So everythi
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from urllib.parse import unquote, urlparse
 
-import pyarrow as pa
 from deltalake import DeltaTable
 
 from dpsql.errors import LakeError
 from dpsql.places import Place
-from dpsql.streaming import admission, delta_log, release
+from dpsql.streaming import admission, clock_guard, delta_log, release, remedies, torn_commits
 from dpsql.streaming.engine import FILE, OPERATORS, Engine, Part, read_engine, started_queries, write_engine
 from dpsql.streaming.manifest import Manifest
+from dpsql.streaming.read_files import ReadFiles, readable
 from udfs.bucket_state import BucketFiles, UnknownVersion
 
 TABLES = {admission.OPERATOR: admission.TABLES, release.OPERATOR: release.TABLES}
@@ -38,12 +37,12 @@ def open_engine(folder: Place, buckets: tuple[int, int] | None, default: int) ->
     engine = read_engine(folder)
     if engine is None:
         if any((folder / name).exists() for name in ("checkpoints", "state", "files", "contributions")):
-            raise LakeError(f"{folder / FILE} is lost, but the run has been started before; {unrepairable(folder)}")
+            raise LakeError(f"{folder / FILE} is lost, but the run has been started before; {remedies.unrepairable(folder)}")
         engine = Engine(folder, buckets or (default, default), {operator: Part() for operator in OPERATORS})
         write_engine(engine, {})
     if buckets is not None and buckets != engine.buckets:
         users, keys = buckets
-        change = f"`{command(folder)} --buckets {users}`" if users == keys else f"`{command(folder)} --buckets N`"
+        change = f"`{remedies.command(folder)} --buckets {users}`" if users == keys else f"`{remedies.command(folder)} --buckets N`"
         raise LakeError(
             f"the state of this run is cut into {engine.buckets} buckets (users, keys), not {buckets}; "
             f"leave the numbers away, or cut it anew with {change}"
@@ -64,22 +63,50 @@ def check(
 
     Raises:
         LakeError: a checkpoint is lost, foreign or older than the lake; a table is lost or has lost its newest version; a state file is
-            lost, damaged or of another release. The message names the command that repairs it.
+            lost, damaged or of another release; the micro-batch at hand would read a file again. The message names the command that repairs it.
+            Or the clock of this machine is not that of the lake.
     """
+    clock_guard.check_store(engine.folder)
     for name, path in tables.items():
         if started_queries(engine.folder) and not delta_log.exists(str(path)):
-            raise LakeError(f"the table {name} at {path} is lost, but the run has been started before; {unrepairable(engine.folder)}")
-    if "contributions" in tables and (problem := lost_contributions(engine, str(tables["contributions"]))):
-        raise LakeError(f"{problem}; {unrepairable(engine.folder)}")
+            raise LakeError(
+                f"the table {name} at {path} is lost, but the run has been started before; {remedies.unrepairable(engine.folder)}"
+            )
+    if "contributions" in tables and (problem := lost_contributions(engine, str(tables["contributions"]), manifests[release.OPERATOR])):
+        raise LakeError(f"{problem}; {remedies.unrepairable(engine.folder)}")
     for operator in OPERATORS:
         problem = lost_checkpoint(engine, operator, marks[operator]) or lost_listing(engine, operator, marks[operator], manifests[operator])
         problem = (
             problem
             or lost_rows(engine, operator, marks[operator], manifests[operator])
-            or lost_state(engine, operator, manifests[operator])
+            or lost_state(engine, operator, manifests[operator], whole=isinstance(engine.folder, Path))
+            or read_twice(engine, operator, manifests[operator])
         )
         if problem:
-            raise LakeError(f"{problem}; {repairable(engine.folder)}")
+            raise LakeError(f"{problem}; {remedies.repairable(engine.folder)}")
+
+
+def check_logs(engine: Engine, tables: Mapping[str, Place]) -> None:
+    """Refuse a run with a table whose log cannot be read.
+
+    Raises:
+        LakeError: names the file, and the command that repairs the run.
+    """
+    for name, path in tables.items():
+        if delta_log.exists(str(path)) and (problem := damaged_log(engine.folder, name, str(path))):
+            raise LakeError(problem)
+
+
+def damaged_log(folder: Place, name: str, path: str, mending: bool = False) -> str | None:
+    """What is wrong with the log of a table, and what to do about it; `mending` leaves out what a restore makes anew."""
+    if lost := torn_commits.torn(path):
+        return None if mending else f"{lost.path}, the newest commit of the table {name}, is damaged; {remedies.repairable(folder)}"
+    if not torn_commits.unreadable(path):
+        return None
+    what = f"an earlier commit or a checkpoint of the table {name} in {path}/_delta_log is damaged"
+    if name == "histogram":  # no run can publish there
+        return f"{what}; nothing was touched. Put it back as it was, or start a new run under another --name"
+    return f"{what}: no restore can make it anew; {remedies.unrepairable(folder)}"
 
 
 def lost_checkpoint(engine: Engine, operator: str, marks: Sequence[int | None]) -> str | None:
@@ -90,6 +117,8 @@ def lost_checkpoint(engine: Engine, operator: str, marks: Sequence[int | None]) 
         return f"the checkpoint {checkpoint.path} is lost"
     if known is not None and found != known:
         return f"the checkpoint {checkpoint.path} belongs to another run"
+    if damaged := checkpoint.damaged():
+        return f"{damaged}, which Spark needs to go on, is damaged"
     listed = max((mark for mark in marks if mark is not None), default=None)
     planned = checkpoint.newest_batch
     if listed is not None and (planned is None or planned < listed):
@@ -127,33 +156,66 @@ def lost_rows(engine: Engine, operator: str, marks: Sequence[int | None], manife
     return None
 
 
-def lost_contributions(engine: Engine, path: str) -> str | None:
+def lost_contributions(engine: Engine, path: str, listed: Manifest) -> str | None:
     """Query 2 has read further than `contributions` goes."""
-    checkpoint = engine.checkpoint("release")
-    planned = checkpoint.newest_batch
-    if planned is None or not delta_log.exists(path):
+    read = release_position(engine, listed) if delta_log.exists(path) else None
+    if read is None:
         return None
-    offsets = checkpoint.position(planned)["offsets"]
     newest = DeltaTable(path).version()
-    if offsets and int(json.loads(offsets[0])["reservoirVersion"]) > newest + 1:
+    if read[0] > newest + 1:
         return f"the table contributions at {path} has lost versions after {newest} that were read already"
     return None
 
 
-def lost_state(engine: Engine, operator: str, manifest: Manifest) -> str | None:
-    """The first newest state file that cannot be read, and why."""
-    files = state_files(engine, operator)
-    for bucket, sequence in manifest.pointers().items():
+def release_position(engine: Engine, listed: Manifest) -> tuple[int, int] | None:
+    """Version of `contributions` that query 2 reads next, and how much of it it has read (-1: nothing); None if it has read nothing.
+
+    Where Spark's own note is damaged, what is listed must do: only what is listed can be published.
+    """
+    checkpoint = engine.checkpoint(release.OPERATOR)
+    planned = checkpoint.newest_batch
+    try:
+        offsets = [] if planned is None else checkpoint.position(planned)["offsets"]
+        return _next_version(offsets[0]) if offsets or planned is None else _listed_position(listed)
+    except (ValueError, KeyError, IndexError, TypeError):
+        return None if planned is None else _listed_position(listed)
+
+
+def _listed_position(listed: Manifest) -> tuple[int, int] | None:
+    newest = listed.newest_batch
+    offsets = [] if newest is None else listed.batches(newest)[newest].get("offsets", [])
+    return _next_version(offsets[0]) if offsets else None
+
+
+def _next_version(offset: str) -> tuple[int, int]:
+    given = json.loads(offset)
+    return int(given["reservoirVersion"]), int(given.get("index", -1))
+
+
+def lost_state(engine: Engine, operator: str, manifest: Manifest, whole: bool = True) -> str | None:
+    """The first newest state file that is not as it was listed, and why; `whole` looks at all bytes, else the footers must do."""
+    files, pointers = state_files(engine, operator), manifest.pointers()
+    digests = manifest.digests(pointers) if whole else {}
+    for bucket, sequence in pointers.items():
         try:
-            files.check(bucket, sequence)
+            files.check(bucket, sequence, whole, digests.get(bucket, {}))
         except FileNotFoundError:
             return f"version {sequence} of the state in {files.folder(bucket)} is lost"
         except UnknownVersion as problem:
             # Not repairable: nothing is lost, but only another release can read it.
             raise LakeError(f"{problem}; nothing was touched. Go on with the release that wrote it, or a newer one") from None
-        except (pa.ArrowException, OSError):
+        except OSError:
             return f"version {sequence} of the state in {files.folder(bucket)} is damaged"
     return None
+
+
+def read_twice(engine: Engine, operator: str, manifest: Manifest) -> str | None:
+    """A file in the micro-batch that query 1 would do next, which an earlier one has read: Spark planned it when it had forgotten the path."""
+    checkpoint = engine.checkpoint(operator)
+    planned, done = checkpoint.newest_batch, checkpoint.newest_commit
+    if operator != admission.OPERATOR or planned is None or planned == done:
+        return None
+    return ReadFiles(manifest.path, engine.void, "").again(checkpoint.position(planned).get("files", []), planned)
 
 
 def state_files(engine: Engine, operator: str) -> BucketFiles:
@@ -162,33 +224,27 @@ def state_files(engine: Engine, operator: str) -> BucketFiles:
 
 
 def check_files(engine: Engine, source: str) -> None:
-    """Refuse a source that no longer has the files which the run has read.
+    """Refuse to repeat a micro-batch of query 1 of which files are gone; those of micro-batches that are finished are not asked for again.
 
     Raises:
         LakeError: some local files are gone.
     """
-    paths = [urlparse(path) for path in engine.checkpoint("admission").files()]
-    gone = sorted(unquote(path.path) for path in paths if path.scheme in ("", "file") and not Path(unquote(path.path)).exists())
-    if gone:
+    checkpoint = engine.checkpoint(admission.OPERATOR)
+    planned = checkpoint.newest_batch
+    if planned is None or planned == checkpoint.newest_commit:
+        return
+    if problem := gone(f"source {source!r}", checkpoint.position(planned).get("files", [])):
         raise LakeError(
-            f"source {source!r} no longer has {len(gone)} of the files that this run has read (one is {Path(gone[0]).name!r}): "
-            "a run belongs to its input. Put them back, or start a new run with another --name"
+            f"{problem}: micro-batch {planned} was broken off, and reads them again. Put them back, or start a new run with another --name"
         )
 
 
-def command(folder: Place) -> str:
-    """The command that restores the run in a private folder."""
-    return f"dpsql restore {folder.name} --lake {folder.parent.parent}"
-
-
-def repairable(folder: Place) -> str:
-    """What to do about pieces that can be made anew."""
-    return f"nothing was touched. Put it back as it was, or run: {command(folder)}"
-
-
-def unrepairable(folder: Place) -> str:
-    """What to do about pieces that only a backup has."""
-    return f"nothing was touched. Put it back as it was, or begin a new run: {command(folder)} --new-run"
+def gone(source: str, uris: Iterable[str]) -> str | None:
+    """Which of these files a source no longer has, in words; those that are not on this machine are not looked for."""
+    names = [path for path in map(readable, uris) if path.startswith("/") and not Path(path).exists()]
+    if not names:
+        return None
+    return f"{source} no longer has {len(names)} of the files that this run needs (one is {Path(min(names)).name!r})"
 
 
 def _progress(engine: Engine, operator: str) -> tuple[int | None, int | None]:

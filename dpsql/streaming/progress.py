@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+
+from dpsql.event_log import EventLog, dropped_much
+
+NAMED = 10
+"""So many names of files are told."""
 
 
 @dataclass(frozen=True)
@@ -35,37 +40,79 @@ Listener = Callable[[Progress], None]
 
 @dataclass(frozen=True)
 class Summary:
-    """What one start did. `dropped` holds the reasons that occurred; a micro-batch repeated after a crash counts again."""
+    """What one start did. `dropped` holds the reasons that occurred; a micro-batch repeated after a crash counts again.
+
+    `overruns` counts the micro-batches of a live start that took longer than the polling interval. `not_read` counts the files of the source
+    that the run has not read when a catch-up ends, `not_read_names` has the first of them.
+    """
 
     records: int
     triggers: int
     rows: int
     dropped: dict[str, int]
     stopped: bool = False
+    overruns: int = 0
+    not_read: int = 0
+    not_read_names: tuple[str, ...] = ()
 
 
 @dataclass
 class Tally:
-    """Running counts of one start, told to a listener after every micro-batch."""
+    """Running counts of one start, told to a listener after every micro-batch and written to the log of events."""
 
     listener: Listener | None
+    events: EventLog
     stage: str = "reading"
     records: int = 0
     rate: float = 0.0
     triggers: int = 0
     rows: int = 0
     dropped: dict[str, int] = field(default_factory=dict)
+    overruns: int = 0
+    _of_batch: dict[int, dict[str, int]] = field(default_factory=dict)
+    _batch: int = -1
+    _closed_us: int | None = None
+
+    def begin(self, batch: int) -> None:
+        """The drops that are counted from here on belong to this micro-batch of query 1, in Spark's numbers."""
+        self._batch, self._of_batch[batch] = batch, {}
 
     def add_dropped(self, drops: Mapping[str, int]) -> None:
-        """Count dropped records by reason."""
-        for reason, count in drops.items():
-            if count:
-                self.dropped[reason] = self.dropped.get(reason, 0) + count
+        """Count records that the workers dropped, by reason."""
+        _add(self.dropped, drops)
+        _add(self._of_batch.setdefault(self._batch, {}), drops)
+
+    def was_read(self, report: Any) -> str | None:
+        """Count what Spark reports of a finished micro-batch of query 1; a line of warning if too much of it was dropped."""
+        counted, records = observed(report), int(report.numInputRows)
+        dropped = self._of_batch.pop(int(report.batchId), {})
+        _add(self.dropped, counted)
+        _add(dropped, counted)
+        self.records += records
+        self.rate = float(report.processedRowsPerSecond or 0.0)
+        seconds = {str(phase): int(ms) / 1000 for phase, ms in sorted((report.durationMs or {}).items())}
+        self.events.tell(
+            "micro_batch",
+            batch=int(report.batchId),
+            records=records,
+            dropped=dropped,
+            malformed=counted.get("malformed", 0),
+            seconds=seconds,
+        )
+        text = dropped_much(records, dropped)
+        return text if text and self.events.alarm("dropped", text) else None
+
+    def publishing(self, closed_us: int) -> None:
+        """The grid is closed up to here, and what that releases is about to be published."""
+        self._closed_us = closed_us
 
     def add_published(self, triggers: int, rows: int) -> None:
-        """Count what a micro-batch published."""
+        """Count what a micro-batch of query 2 published."""
         self.triggers += triggers
         self.rows += rows
+        if self._closed_us is not None:
+            self.events.tell("release", triggers=triggers, rows=rows, closed_us=self._closed_us)
+            self._closed_us = None
 
     def tell(self, warning: str | None = None) -> None:
         """Report to the listener, if there is one."""
@@ -73,12 +120,22 @@ class Tally:
             report = Progress(self.stage, self.records, self.rate, self.triggers, self.rows, dict(self.dropped), warning)
             self.listener(report)
 
-    def summary(self, stopped: bool) -> Summary:
+    def summary(self, stopped: bool, not_read: Sequence[str] = ()) -> Summary:
         """The counts as a value."""
-        return Summary(self.records, self.triggers, self.rows, dict(self.dropped), stopped)
+        names = tuple(not_read[:NAMED])
+        return Summary(self.records, self.triggers, self.rows, dict(self.dropped), stopped, self.overruns, len(not_read), names)
 
 
 def observed(progress: Any) -> dict[str, int]:
-    """The counters that Spark observed in one micro-batch, by name."""
-    metrics = progress.observedMetrics or {}
-    return {str(name): int(count or 0) for row in metrics.values() for name, count in row.asDict().items()}
+    """The counters that Spark observed in one micro-batch, by name; those of one name are added up."""
+    found: dict[str, int] = {}
+    for row in (progress.observedMetrics or {}).values():
+        for name, count in row.asDict().items():
+            found[str(name)] = found.get(str(name), 0) + int(count or 0)
+    return found
+
+
+def _add(totals: dict[str, int], counts: Mapping[str, int]) -> None:
+    for reason, count in counts.items():
+        if count:
+            totals[reason] = totals.get(reason, 0) + count

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from bisect import bisect_left
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -66,14 +67,17 @@ class ReleaseStep:
         if before is not None:
             before.check()
         done = release(before, rows.combine_chunks(), ticks, self.parameters.for_bucket(bucket, self.files.buckets), self.noise_key)
-        size = 0
+        size, digests = 0, dict[str, str]()
         if before is None or not _same(before, done.state):
             sequence += 1
-            size = self.files.store(bucket, sequence, done.state.tables())
+            size, digests = self.files.store(bucket, sequence, done.state.tables())
         released = done.rows
         for i, column in enumerate(decode(released["key_bytes"], self.keys)):
             released = released.append_column(f"k{i}", column)
-        return StateFile(bucket, sequence, size, {"closed_us": done.state.closed_us, "pairs": _pairs(released)}), released
+        pairs = _pairs(released)
+        closed = sorted({tick.closed_us for tick in ticks}) if pairs else []
+        counted = {"closed_us": done.state.closed_us, "pairs": pairs, "ticks": closed, "sha256": digests}
+        return StateFile(bucket, sequence, size, counted), released
 
     @property
     def _contributions(self) -> pa.Schema:
@@ -140,6 +144,7 @@ class ReleaseSink:
         self._closed = {batch: int(detail["closed_us"]) for batch, detail in self.manifest.batches().items()}
         if self.closed_us is not None:
             self._closed[self.checkpoint.first - 1] = self.closed_us
+        self._newest_us: int | None = None
 
     @property
     def released_us(self) -> int:
@@ -160,17 +165,36 @@ class ReleaseSink:
                 pairs[window, trigger] = pairs.get((window, trigger), 0) + rows
             before = max((closed for earlier, closed in self._closed.items() if earlier < batch), default=NO_CLOCK)
             released_rows = frame.where(f"kind = {ROW}")
-            known = self.histogram.check(released_rows, pairs, before) if pairs else set()
+            known = self._published(released_rows, pairs, before) if pairs else set()
             new = {pair: rows for pair, rows in pairs.items() if pair not in known}
             closed = max((int(file.counted["closed_us"]) for file in files), default=NO_CLOCK)
             if closed > before or pairs:  # a trigger without rows says something too
                 self.publishing(closed)
+            due = self._by_tick(new, {tick for file in files for tick in file.counted["ticks"]})
             if any(file.bytes for file in files):
-                self.manifest.commit(batch, files, {**self.checkpoint.position(batch), "closed_us": closed, "rows": sum(new.values())})
+                detail = {"closed_us": closed, "rows": sum(new.values())}
+                detail |= {"mark": self.histogram.triggers(max(due))} if due else {}
+                self.manifest.commit(batch, files, {**self.checkpoint.position(batch), **detail})
                 # Micro-batches come in order and never close less: the newest two are enough, also when one is repeated.
                 self._closed = dict(sorted({**self._closed, batch: closed}.items())[-2:])
-            if new:
-                self.histogram.publish(released_rows, batch, sum(new.values()), known)
+            # One commit per tick, however the ticks were cut into micro-batches: that depends on how many private files there are.
+            for tick, of_tick in sorted(due.items()):
+                self.histogram.publish(released_rows, tick, of_tick, every=len(of_tick) == len(pairs))
         finally:
             frame.unpersist()
         self.count(len(new), sum(new.values()))
+
+    def _published(self, rows: DataFrame, pairs: Collection[Pair], before: int) -> set[Pair]:
+        """Which triggers are published already. Nobody else publishes, so only the first micro-batch looks how far the histogram goes."""
+        if self._newest_us is None:
+            self._newest_us = self.histogram.newest_trigger_us()
+        known = self.histogram.check(rows, pairs, before, self._newest_us)
+        self._newest_us = max(self._newest_us, *map(self.histogram.trigger_time, pairs))
+        return known
+
+    def _by_tick(self, pairs: Mapping[Pair, int], ticks: Iterable[int]) -> dict[int, dict[Pair, int]]:
+        """Closed time of a tick -> the triggers it releases, with their rows: those that are due by then, and were not by the tick before."""
+        times, due = sorted(ticks), dict[int, dict[Pair, int]]()
+        for pair, rows in pairs.items():
+            due.setdefault(times[bisect_left(times, self.histogram.trigger_time(pair))], {})[pair] = rows
+        return due

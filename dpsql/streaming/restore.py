@@ -20,8 +20,11 @@ from dpsql.errors import LakeError
 from dpsql.lake import Lake, read_run
 from dpsql.places import place
 from dpsql.running import exclusive
-from dpsql.streaming import admission, delta_log, preflight, release
+from dpsql.streaming import admission, delta_log, preflight, release, remedies, torn_commits
+from dpsql.streaming.catch_up import FILE as CATCH_UP_FILE
+from dpsql.streaming.catch_up import DamagedFile, forget_interrupted, read_catch_up
 from dpsql.streaming.checkpoints import Checkpoint
+from dpsql.streaming.contributions import tick_mark
 from dpsql.streaming.engine import OPERATORS, Engine, Part, started_queries, write_engine
 from dpsql.streaming.manifest import Manifest
 from dpsql.streaming.points import NOTHING, Point, Tables, open_tables
@@ -41,20 +44,25 @@ class Restored:
         listed: operators whose newest state was listed again.
         batches: operator -> micro-batch that it goes on from (-1: from the beginning).
         buckets: of users and of keys.
+        mended: what else was made anew, a sentence each.
     """
 
     listed: tuple[str, ...]
     batches: dict[str, int]
     buckets: tuple[int, int]
+    mended: tuple[str, ...] = ()
 
 
-def restore(lake: Lake, name: str, buckets: tuple[int, int] | None = None, savepoint: str | None = None) -> Restored:
+def restore(
+    lake: Lake, name: str, buckets: tuple[int, int] | None = None, savepoint: str | None = None, checkpoints: bool = False
+) -> Restored:
     """Make what is lost of a run anew, so that it can go on under its run id.
 
     Args:
         lake, name: of the run; it must not be running.
         buckets: cut users and keys into so many buckets; None keeps the numbers.
         savepoint: go back to this one; None takes the newest point that is whole.
+        checkpoints: take Spark's checkpoints for lost, even where they look whole.
 
     Raises:
         LakeError: the run has never been started, or going on would run query 1 again over released triggers: then nothing was changed.
@@ -64,21 +72,86 @@ def restore(lake: Lake, name: str, buckets: tuple[int, int] | None = None, savep
         tables = open_tables(lake, name)
         if tables is None:
             raise LakeError(f"query {name!r} has not been started yet: there is nothing to restore")
-        return _restore_stopped(tables, buckets, savepoint)
+        return _restore_stopped(tables, buckets, savepoint, checkpoints)
 
 
-def _restore_stopped(tables: Tables, buckets: tuple[int, int] | None, savepoint: str | None) -> Restored:
+def _restore_stopped(tables: Tables, buckets: tuple[int, int] | None, savepoint: str | None, checkpoints: bool) -> Restored:
     for part, path in {"contributions": tables.contributions, "files": str(tables.folder / "files"), "histogram": tables.histogram}.items():
         if not delta_log.exists(path):
-            raise LakeError(f"the table {part} at {path} is lost: no restore can make it anew; {preflight.unrepairable(tables.folder)}")
-    if problem := preflight.lost_contributions(tables.engine, tables.contributions):
-        raise LakeError(f"{problem}: no restore can make it anew; {preflight.unrepairable(tables.folder)}")
+            raise LakeError(f"the table {part} at {path} is lost: no restore can make it anew; {remedies.unrepairable(tables.folder)}")
+    mended = _mend_logs(tables)
+    if problem := preflight.lost_contributions(tables.engine, tables.contributions, tables.manifest(release.OPERATOR)):
+        raise LakeError(f"{problem}: no restore can make it anew; {remedies.unrepairable(tables.folder)}")
     saved = None if savepoint is None else read_savepoint(tables.folder, savepoint)
     listed = tuple(operator for operator in OPERATORS if _list_again(tables, operator))
-    wanted = set(OPERATORS) if saved or (buckets and buckets != tables.engine.buckets) else {o for o in OPERATORS if _damaged(tables, o)}
-    if not wanted:
-        return Restored(listed, {}, tables.engine.buckets)
-    return _restore(tables, wanted, buckets or tables.engine.buckets, saved, listed)
+    anew = saved or checkpoints or (buckets and buckets != tables.engine.buckets)
+    wanted = set(OPERATORS) if anew else {operator for operator in OPERATORS if _damaged(tables, operator)}
+    forgotten = _catch_up_is_damaged(tables)
+    admitted = tables.engine.checkpoint(admission.OPERATOR)
+    if forgotten and admitted.newest_batch != admitted.newest_commit:
+        # It would be repeated with another time, and perhaps with other static tables, over files that are listed.
+        wanted.add(admission.OPERATOR)
+    done = Restored(listed, {}, tables.engine.buckets)
+    if wanted:
+        done = _restore(tables, wanted, buckets or tables.engine.buckets, saved, listed)
+    if forgotten:
+        mended = (*mended, _forget_catch_up(tables))
+    return replace(done, mended=mended)
+
+
+def _mend_logs(tables: Tables) -> tuple[str, ...]:
+    """Put aside, or write again, the newest commits that cannot be read."""
+    told = []
+    for part, path in {"files": str(tables.folder / "files"), "histogram": tables.histogram, "contributions": tables.contributions}.items():
+        if problem := preflight.damaged_log(tables.folder, part, path, mending=True):
+            raise LakeError(problem)
+        if lost := torn_commits.torn(path):
+            if torn_commits.unreadable(path, lost.version - 1):
+                raise LakeError(f"{lost.path} is damaged, and what was before it is gone: {remedies.unrepairable(tables.folder)}")
+            told.append(_mend_contributions(tables, lost) if part == "contributions" else _put_aside(tables, part, lost))
+    return tuple(told)
+
+
+def _put_aside(tables: Tables, part: str, lost: torn_commits.Torn) -> str:
+    lost.put_aside(tables.folder, part)
+    return f"{part}: its newest commit was damaged; it is kept in {tables.folder / torn_commits.FOLDER}"
+
+
+def _mend_contributions(tables: Tables, lost: torn_commits.Torn) -> str:
+    """Query 2 may have read the commit: then it must be there, and be the same."""
+    release_listing = tables.manifest(release.OPERATOR)
+    closed = [int(detail["closed_us"]) for detail in release_listing.batches().values()]
+    try:
+        catch_up = read_catch_up(tables.folder)
+    except DamagedFile:
+        catch_up = None
+    ticks = {} if catch_up is None else {catch_up.until_us: catch_up.number}
+    manifest = tables.manifest(admission.OPERATOR)
+    actions = torn_commits.rewritten(lost, tables.run_id, manifest, ticks, max(closed, default=None))
+    if actions is not None:
+        lost.replace(tables.folder, "contributions", actions)
+        return "contributions: its newest commit was damaged, and is written again from the files that it had added"
+    read = preflight.release_position(tables.engine, release_listing)
+    if lost.has_checkpoint or (read is not None and read > (lost.version, -1)):
+        raise LakeError(
+            f"{lost.path} is damaged, query 2 has read it, and it cannot be told which files it had added: "
+            f"{remedies.unrepairable(tables.folder)}"
+        )
+    return _put_aside(tables, "contributions", lost)
+
+
+def _catch_up_is_damaged(tables: Tables) -> bool:
+    try:
+        read_catch_up(tables.folder)
+    except DamagedFile:
+        return True
+    return False
+
+
+def _forget_catch_up(tables: Tables) -> str:
+    number, closed_us = delta_log.mark(tables.contributions, tick_mark(tables.run_id)), tables.closed_us
+    forget_interrupted(tables.folder, 0 if number is None else number, NO_CLOCK if closed_us is None else closed_us)
+    return f"{CATCH_UP_FILE}: made anew from the ticks; if a catch-up was interrupted, start it again with its --until"
 
 
 def _restore(tables: Tables, wanted: set[str], buckets: tuple[int, int], saved: Savepoint | None, listed: tuple[str, ...]) -> Restored:
@@ -88,6 +161,9 @@ def _restore(tables: Tables, wanted: set[str], buckets: tuple[int, int], saved: 
         if saved:
             _check_savepoint(tables, saved)
         newest = tables.newest_number(admission.OPERATOR)
+        again = tables.files_read(newest).keys() - tables.files_read(point.batch).keys()
+        if problem := preflight.gone("the source", again):
+            raise LakeError(f"{problem}: micro-batches after {point.batch} are read again. Put them back, then restore again")
         if newest > point.batch:
             void = (*void, (point.batch + 1, newest))
         if tables.rows_mark(admission.OPERATOR) > point.batch:
@@ -101,7 +177,7 @@ def _restore(tables: Tables, wanted: set[str], buckets: tuple[int, int], saved: 
         if not point.resumable:
             raise LakeError(
                 f"the {operator} query cannot go on after micro-batch {point.batch}: its source cannot be entered there. "
-                f"{preflight.unrepairable(tables.folder)}"
+                f"{remedies.unrepairable(tables.folder)}"
             )
     parts = {operator: _rebuild(tables, operator, point, buckets, saved) for operator, point in points.items()}
     if admission.OPERATOR in parts:
@@ -121,7 +197,7 @@ def _check_savepoint(tables: Tables, saved: Savepoint) -> None:
     if (saved.ticked, saved.closed_us) != (tables.ticked, tables.closed_us) or any(batch <= tables.ticked for batch in again):
         raise LakeError(
             f"savepoint {saved.label!r} is older than the last published trigger: going back would publish triggers twice. "
-            f"Leave --to away to go on from the newest state, or begin a new run: {preflight.command(tables.folder)} --new-run"
+            f"Leave --to away to go on from the newest state, or begin a new run: {remedies.command(tables.folder)} --new-run"
         )
     if saved.void != tables.engine.void:
         raise LakeError(f"savepoint {saved.label!r} was taken before the run was restored to an earlier state: leave --to away")
@@ -139,7 +215,8 @@ def _damaged(tables: Tables, operator: str) -> bool:
     engine, manifest = tables.engine, tables.manifest(operator)
     marks = [manifest.newest_batch, _or_none(tables.rows_mark(operator))]
     lost = preflight.lost_checkpoint(engine, operator, marks) or preflight.lost_listing(engine, operator, marks, manifest)
-    return bool(lost or preflight.lost_rows(engine, operator, marks, manifest) or preflight.lost_state(engine, operator, manifest))
+    lost = lost or preflight.lost_rows(engine, operator, marks, manifest) or preflight.lost_state(engine, operator, manifest)
+    return bool(lost or preflight.read_twice(engine, operator, manifest))
 
 
 def _or_none(batch: int) -> int | None:
@@ -163,6 +240,8 @@ def _list_again(tables: Tables, operator: str) -> bool:
     if operator == release.OPERATOR:
         closed = (release.ReleaseState(**files.load(bucket, sequence)).closed_us for bucket, sequence in newest.items() if sequence)
         detail["closed_us"] = max(closed)
+        if (mark := tables.published().triggers) is not None:
+            detail["mark"] = mark
     else:
         detail["clock"] = _clock(tables, done)
     # `bytes` says that a file was written; its size is not worth a look.
@@ -189,7 +268,7 @@ def _admission_point(tables: Tables) -> Point:
         return Point(NOTHING, {}, {})
     raise LakeError(
         "the state of query 1 is lost beyond repair: going back further would read records of published triggers again. "
-        f"{preflight.unrepairable(tables.folder)}"
+        f"{remedies.unrepairable(tables.folder)}"
     )
 
 
@@ -213,7 +292,7 @@ def _release_point(tables: Tables, before: int | None) -> Point:
             return point
     raise LakeError(
         "the state of query 2 is lost beyond repair: contributions that it needs were deleted after their retention. "
-        f"{preflight.unrepairable(tables.folder)}"
+        f"{remedies.unrepairable(tables.folder)}"
     )
 
 
@@ -230,7 +309,10 @@ def _rebuild(tables: Tables, operator: str, point: Point, buckets: tuple[int, in
     state = state if cut == count else recut(state, count)
     generation = max(_generations(tables, operator)) + 1
     files = BucketFiles(engine.state_root, operator, count, generation, preflight.TABLES[operator])
-    written = [StateFile(bucket, 1, files.store(bucket, 1, content), {}) for bucket, content in sorted(state.items())]
+    written = []
+    for bucket, content in sorted(state.items()):
+        size, digests = files.store(bucket, 1, content)
+        written.append(StateFile(bucket, 1, size, {"sha256": digests}))
     if written:
         Manifest(str(tables.folder / "files"), tables.run_id, operator, generation).commit(point.batch, written, point.detail)
     position = point.position if point.position is None or "logOffset" not in point.position else None

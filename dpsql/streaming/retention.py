@@ -1,9 +1,10 @@
-"""What a live run may throw away: contributions of windows long closed, and state files that nobody can name any more."""
+"""What a run may throw away: contributions of windows long closed, and state files that nobody can name any more."""
 
 from __future__ import annotations
 
 import json
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import pyarrow.fs as pafs
@@ -13,19 +14,21 @@ from dpsql.places import Place
 from dpsql.streaming.contributions import Contributions
 from dpsql.streaming.engine import OPERATORS, Engine
 from udfs.bucket_state import filesystem
+from udfs.contribution_bounding import Clock
 
-SWEEP_SECONDS = 60
+SWEEP_SECONDS, SWEEP_BATCHES = 60, 10
 TEMPORARY_SECONDS = 86_400
 """A writer that died left its temporary file; no writer works on one for a day."""
 
-MANY_FILES = 200
-VACUUM_HOURS = 24
+MANY_FILES = 40
+VACUUM_HOURS = 1
+"""Whoever reads the list of files opens it anew, and is done in seconds."""
 SAVEPOINTS = "savepoints"
 
 
 @dataclass
 class Retention:
-    """The sweeper of one live start.
+    """The sweeper of one start.
 
     Args:
         engine: of the run.
@@ -37,6 +40,7 @@ class Retention:
     contributions: Contributions
     retention_us: int
     _next: float = field(default=0.0, init=False)
+    _batches: int = field(default=0, init=False)
 
     def sweep(self, closed_us: int, version: int) -> None:
         """Throw away what is due, once a minute at most. Nobody else may write to the run's tables meanwhile.
@@ -51,6 +55,27 @@ class Retention:
         # Deleting is for rows that query 2 has read: it reads the files of a commit even when they were removed later.
         if (position := self._release_position()) is not None and position > version:
             self.contributions.forget(closed_us - self.retention_us)
+        for operator in OPERATORS:
+            self._sweep_state(operator)
+        compact(str(self.engine.folder / "files"))
+
+    def after(self, done: Callable[[int, Clock], None]) -> Callable[[int, Clock], None]:
+        """What is called after each micro-batch of query 1, and every SWEEP_BATCHES of them a sweep of its state: a backlog may be long."""
+
+        def swept(batch: int, clock: Clock) -> None:
+            done(batch, clock)
+            self._batches += 1
+            if self._batches % SWEEP_BATCHES == 0:
+                self._sweep_state(OPERATORS[0])
+
+        return swept
+
+    def after_catch_up(self) -> None:
+        """Throw away what is due when a catch-up has released everything. No query is at work, and Spark has noted all that they did."""
+        position = self._release_position()
+        if position is not None and position > self.contributions.version:
+            self.contributions.forget(self.contributions.closed_us - self.retention_us)
+            self.contributions.clear_away()
         for operator in OPERATORS:
             self._sweep_state(operator)
         compact(str(self.engine.folder / "files"))
@@ -97,7 +122,7 @@ def kept_by_savepoints(folder: Place, operator: str, generation: int) -> dict[in
 
 
 def compact(path: str) -> None:
-    """Many small files of a table that nobody streams become one; the old ones go a day later."""
+    """Many small files of a table that nobody streams become one; the old ones go with the next time, an hour later at least."""
     table = DeltaTable(path)
     if len(table.file_uris()) > MANY_FILES:
         table.optimize.compact()

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from uuid import uuid4
 
+import pyarrow as pa
 from pyspark.errors import AnalysisException, ParseException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -21,8 +22,9 @@ from dpsql.errors import DataError
 from dpsql.privacy_plan import PrivacyPlan
 from dpsql.streaming.failures import reason_of
 from dpsql.streaming.native import digest_prefix, joined
+from dpsql.streaming.totality import guarded
 from udfs.contribution_bounding import DROP_REASONS
-from udfs.keys import HEADER, MAX_KEY_BYTES, NULL_HEADER
+from udfs.keys import HEADER, MAX_KEY_BYTES, NULL_HEADER, max_encoded_bytes
 
 DROPPED = "dpsql_dropped"
 REASONS = dict(enumerate(DROP_REASONS[1:4], start=2))
@@ -95,7 +97,8 @@ def listed_keys(session: SparkSession, plan: PrivacyPlan) -> list[bytes]:
     given = given.toDF(*names)
     texts = [_text(name, given.schema[name].dataType, key.name) for name, key in zip(names, query.keys, strict=True)]
     encoded = given.selectExpr(*(f"cast({text} AS STRING) AS {name}" for text, name in zip(texts, names, strict=True)))
-    rows = encoded.select(_encoded(session, names).alias("key_bytes")).where(f"octet_length(key_bytes) <= {MAX_KEY_BYTES}").distinct()
+    within = f"octet_length(key_bytes) <= {max_encoded_bytes(len(names))}"
+    rows = encoded.select(_encoded(session, names).alias("key_bytes")).where(within).distinct()
     return [bytes(row.key_bytes) for row in rows.collect()]
 
 
@@ -128,7 +131,8 @@ def _select(session: SparkSession, plan: PrivacyPlan) -> DataFrame:
         *(f"{key.expression} AS key{i}" for i, key in enumerate(query.keys)),
         *(f"{argument} AS arg{i}" for i, argument in enumerate(plan.arguments)),
     ]
-    return analysed(lambda: session.sql(f"SELECT {', '.join(columns)} {query.from_sql}"), f"the query does not fit source {query.stream}")
+    text = f"SELECT {', '.join(columns)} {query.from_sql}"
+    return analysed(lambda: guarded(session, session.sql(text)), f"the query does not fit source {query.stream}")
 
 
 def _quoted(column: str) -> str:
@@ -206,7 +210,7 @@ def _header(length: int) -> str:
 
 def _drop_code(unit: Sequence[str], keys: Sequence[str]) -> str:
     nulls = " OR ".join(f"{column} IS NULL" for column in unit)
-    lengths = [" + ".join([f"{HEADER * len(part)}", *(f"coalesce(octet_length({c}), 0)" for c in part)]) for part in (keys, unit)]
+    lengths = [" + ".join(f"coalesce(octet_length({c}), 0)" for c in part) or "0" for part in (keys, unit)]
     # A unit above the limit has no unambiguous header either.
     too_long = " OR ".join(f"{length} > {MAX_KEY_BYTES}" for length in lengths)
     return f"CASE WHEN ts IS NULL THEN 2 WHEN {nulls} THEN 3 WHEN {too_long} THEN 4 ELSE 0 END"
@@ -214,10 +218,14 @@ def _drop_code(unit: Sequence[str], keys: Sequence[str]) -> str:
 
 @contextmanager
 def _salt_view(session: SparkSession, salt: bytes) -> Iterator[str]:
-    """The salt with each tag, as the one row of a view. A literal would stand in plans, and so in the UI and the event log; a subquery does not."""
+    """The salt with each tag, as the one row of a view.
+
+    A literal would stand in plans, and so in the UI and the event log; a subquery does not. SQL text would stand in Spark's log, and an
+    argument of a call in that of py4j; rows of an Arrow table go to the JVM by a socket of their own.
+    """
     name = f"salt_{uuid4().hex}"
-    tagged = ", ".join(f"X'{(salt + tag.encode()).hex()}'" for tag in "uk")
-    session.sql(f"SELECT * FROM VALUES ({tagged}) AS salts(u, k)").createTempView(name)
+    tagged = {tag: pa.array([salt + tag.encode()], pa.binary()) for tag in "uk"}
+    session.createDataFrame(pa.table(tagged)).createTempView(name)
     try:
         yield name
     finally:

@@ -103,7 +103,8 @@ def take_savepoint(lake: Lake, name: str, label: str | None = None) -> Savepoint
         "state": state,
     }
     try:
-        folder.mkdir(parents=True, mode=0o700)
+        folder.parent.mkdir(mode=0o700, exist_ok=True)
+        folder.mkdir(mode=0o700)
         for operator in OPERATORS:
             _link(state_files(engine, operator).folder, points[operator].pointers, TABLES[operator], folder)
         # Last: a savepoint without this file is none.

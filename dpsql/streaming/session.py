@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 import re
+import shlex
 import sys
+import tempfile
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from pyspark import SparkFiles
+from pyspark import SparkConf, SparkContext, SparkFiles
 from pyspark.sql import SparkSession
 
 from dpsql import jars
 from dpsql.errors import ConfigError
-from dpsql.streaming import messages
+from dpsql.scratch import scratch
+from dpsql.spark_home import UNTESTED, check_version
+from dpsql.streaming import messages, protection
 
 SESSION = {
+    **protection.SETTINGS,
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
     "spark.ui.enabled": "false",
@@ -39,6 +43,10 @@ WORKERS = {
 CLUSTER = {"spark.executor.extraJavaOptions": messages.java_options(), "spark.executor.syncLogLevel.enabled": "true"}
 LOCAL = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
 LOG_LEVEL = "spark.log.level"
+LOCAL_DIRS, LOCAL_DIRS_VARIABLE = "spark.local.dir", "SPARK_LOCAL_DIRS"
+GATEWAY = "PYSPARK_GATEWAY_PORT"
+"""Set where spark-submit has started the JVM."""
+SUBMIT_ARGUMENTS = "PYSPARK_SUBMIT_ARGS"
 SHIPPED = ("dpsql", "udfs")
 
 CHECKPOINTS = "org.apache.spark.sql.execution.streaming.checkpointing."
@@ -87,58 +95,111 @@ def session(master: str | None, properties: Mapping[str, str]) -> SparkSession:
         properties: Spark settings of the user (`conf/spark-defaults.conf`, with `spark.jars`); they win over ours.
 
     Raises:
-        ConfigError: the session has no Delta, because the jars are not on its class path.
+        ConfigError: Spark does not start, or would not keep a secret; the session has no Delta, because the jars are not on its class path.
     """
     # Workers would otherwise start whichever python3 is first on PATH.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    protection.check_settings(properties)
     properties = dict(properties)
     if master is not None and not any(key in properties for key in ("spark.jars", "spark.driver.extraClassPath", "spark.jars.packages")):
         with contextlib.suppress(ConfigError):  # no checkout around us: then Delta has to be on the class path already, see below
             properties["spark.jars"] = ",".join(map(str, jars.ensure()))
-    builder = SparkSession.builder.appName("dpsql")
     local = master is not None and master.startswith("local")
     if local:
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    if master is not None:
-        builder = builder.master(master)
-    for key, value in {**SESSION, **WORKERS, **(LOCAL if local else CLUSTER if master is not None else {}), **properties}.items():
-        builder = builder.config(key, value)
-    spark = _started(builder)
+    settings = {**SESSION, **WORKERS, **(LOCAL if local else CLUSTER if master is not None else {}), **properties}
+    settings |= {} if master is None else {"spark.master": master, "spark.app.name": "dpsql"}
+    spark = _started(settings)
     # Log lines of failed tasks quote exception texts, and those may quote records.
     spark.sparkContext.setLogLevel(properties.get(LOG_LEVEL, "OFF"))
-    logging.getLogger("py4j").setLevel(logging.CRITICAL)
     adopt(spark)
     return spark
 
 
 def adopt(spark: SparkSession) -> None:
-    """Make a session that is there fit: it has Delta, and its workers get the two packages. Its settings stay as they are.
+    """Make a session that is there fit: it has Delta and keeps secrets, and its workers get the two packages. Its settings stay as they are.
 
     Raises:
-        ConfigError: it has no Delta.
+        ConfigError: it has no Delta, is of another version than was tested, or was started without a protection.
     """
+    check_version(spark.version, (spark.conf.get(UNTESTED, "false") or "").lower() == "true")
     check_delta(spark)
+    protection.protect(spark)
     if not str(spark.sparkContext.master).startswith("local"):
         ship(spark)
 
 
-def _started(builder: Any) -> SparkSession:
+def _started(settings: Mapping[str, str]) -> SparkSession:
     """Start Spark; nothing has been read by then, but a foreign text may still be long, so its kind is named and its known causes."""
     try:
-        return builder.getOrCreate()
+        if GATEWAY in os.environ:
+            SparkContext._ensure_initialized()
+            settings = {**settings, **_local_folders({**dict(SparkConf().getAll()), **settings})}
+        else:
+            settings = {**settings, **_local_folders(settings)}
+            with _by_file(settings):
+                SparkContext._ensure_initialized()
+    except ConfigError:
+        raise
     except Exception as problem:
-        text = str(problem)
-        if "BindException" in text:
-            found = re.search(r"Service '(\w+)' failed after", text)
-            what = f" ({found[1]})" if found else ""
-            raise ConfigError(
-                f"Spark cannot listen on the port or address that its settings name{what}: another process has it, or it is not this machine's; "
-                "change or leave out spark.driver.port, spark.driver.host, spark.driver.bindAddress, spark.ui.port, SPARK_LOCAL_IP"
-            ) from None
+        raise _not_started(problem) from None
+    configured = SparkConf()
+    master = settings.get("spark.master") or configured.get("spark.master") or ""
+    if not (protection.makes_secret(master) or protection.SECRET in settings or configured.contains(protection.SECRET)):
         raise ConfigError(
-            f"Spark did not start ({type(problem).__name__}): its own lines above say more; look at JAVA_HOME, the memory that is free, --master "
-            "and the properties file"
-        ) from None
+            f"{master} needs {protection.SECRET}, the same as its master and workers have: put it into Spark's own "
+            "conf/spark-defaults.conf or another properties file, of mode 0600 (docs/deployment.md, Cluster)"
+        )
+    # Not by the builder of the session: Spark logs its options.
+    for name, value in settings.items():
+        configured.set(name, value)
+    try:
+        SparkContext.getOrCreate(configured)
+        return SparkSession.builder.getOrCreate()
+    except Exception as problem:
+        raise _not_started(problem) from None
+
+
+def _not_started(problem: Exception) -> ConfigError:
+    text = str(problem)
+    if "BindException" in text:
+        found = re.search(r"Service '(\w+)' failed after", text)
+        what = f" ({found[1]})" if found else ""
+        return ConfigError(
+            f"Spark cannot listen on the port or address that its settings name{what}: another process has it, or it is not this machine's; "
+            "change or leave out spark.driver.port, spark.driver.host, spark.driver.bindAddress, spark.ui.port, SPARK_LOCAL_IP"
+        )
+    return ConfigError(
+        f"Spark did not start ({type(problem).__name__}): its own lines above say more; look at JAVA_HOME, the memory that is free, --master "
+        "and the properties file"
+    )
+
+
+def _local_folders(settings: Mapping[str, str]) -> dict[str, str]:
+    """Spark's local folders inside folders of this process: closed whatever the umask, and removed at the next start after a hard kill."""
+    given = os.environ.get(LOCAL_DIRS_VARIABLE) or settings.get(LOCAL_DIRS) or tempfile.gettempdir()
+    return {LOCAL_DIRS: ",".join(str(scratch(place.strip())) for place in given.split(","))}
+
+
+@contextlib.contextmanager
+def _by_file(settings: Mapping[str, str]) -> Iterator[None]:
+    """While inside, a JVM that is launched finds the settings in a file for us alone. By itself pyspark would write them on its command line."""
+    with tempfile.NamedTemporaryFile("w", dir=scratch(), suffix=".conf", encoding="utf-8") as file:  # mode 0600
+        file.writelines(f"{_escaped(name)}={_escaped(value)}\n" for name, value in settings.items())
+        file.flush()
+        before = {name: os.environ.pop(name, None) for name in (SUBMIT_ARGUMENTS, LOCAL_DIRS_VARIABLE)}
+        arguments = before[SUBMIT_ARGUMENTS] or "pyspark-shell"
+        os.environ[SUBMIT_ARGUMENTS] = f"--load-spark-defaults --properties-file {shlex.quote(file.name)} {arguments}"
+        try:
+            yield
+        finally:
+            del os.environ[SUBMIT_ARGUMENTS]
+            os.environ.update({name: value for name, value in before.items() if value is not None})
+
+
+def _escaped(text: str) -> str:
+    """As Java reads a properties file."""
+    return re.sub(r"[\\=:#! ]", lambda found: "\\" + found[0], text).replace("\n", "\\n").replace("\r", "\\r")
 
 
 def ship(spark: SparkSession) -> None:

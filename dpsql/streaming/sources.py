@@ -11,12 +11,13 @@ from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from dpsql.config import Source
-from dpsql.errors import DataError
+from dpsql.config import Source, refused_option, refused_schema
+from dpsql.errors import ConfigError, DataError
 from dpsql.query import ParsedQuery
 from dpsql.streaming import messages
 from dpsql.streaming.failures import reason_of, translate
 from dpsql.streaming.messages import CORRUPT
+from dpsql.streaming.read_files import readable
 
 MALFORMED = "dpsql_malformed"
 SELF_DESCRIBING = ("parquet", "orc", "avro")
@@ -28,6 +29,9 @@ BATCH_FILES = 64
 CSV_COLUMNS = 1 << 20
 """The CSV parser gives up on a line with more columns than this; its own default of 20480 lets one line stop the job."""
 
+LONGEST_LINE = "mapreduce.input.linerecordreader.line.maxlength"
+"""Hadoop leaves out lines of so many bytes; a shorter one cannot have too many columns."""
+
 CALENDAR = {
     "date": ("DATE '0001-01-01'", "DATE '9999-12-31'"),
     "timestamp": ("TIMESTAMP_LTZ '0001-01-01 00:00:00Z'", "TIMESTAMP_LTZ '9999-12-31 23:59:59.999999Z'"),
@@ -35,7 +39,12 @@ CALENDAR = {
 }
 """First and last value that the columns of a source may hold, by type."""
 
-FORCED = ("mode", "columnnameofcorruptrecord", "ignoremissingfiles", "ignorecorruptfiles")
+FORCED = ("mode", "columnnameofcorruptrecord", "ignoremissingfiles", "ignorecorruptfiles", "maxcolumns", LONGEST_LINE)
+
+CHOOSING_FILES = ("pathglobfilter", "recursivefilelookup")
+
+ENDLESS = "100000000d"
+"""Age of files, some 270,000 years: beyond any time that a disk can note."""
 
 FileVersions = Mapping[str, int]
 
@@ -82,6 +91,8 @@ def stream(session: SparkSession, source: Source, may_be_empty: bool = False) ->
     Raises:
         DataError: the path does not exist, holds no files, or cannot be read.
     """
+    if problem := refused_schema(source):
+        raise ConfigError(f"source {source.name!r}: {problem}")
     if source.format in FILES:
         return _files(session, source, may_be_empty)
     if source.format == "kafka":
@@ -96,12 +107,21 @@ def static(session: SparkSession, source: Source, version: int | None = None) ->
     Raises:
         DataError: it does not exist or cannot be read.
     """
+    return within_calendar(_static(session, source, version)).persist()
+
+
+def static_files(session: SparkSession, source: Source) -> list[str]:
+    """The files of a public table; raises as `static`."""
+    return _static(session, source, None).inputFiles()
+
+
+def _static(session: SparkSession, source: Source, version: int | None) -> DataFrame:
     reader = session.read.format(source.format).options(**dict(source.options))
     if source.schema:
         reader = reader.schema(source.schema)
     if version is not None:
         reader = reader.option("versionAsOf", version)
-    return within_calendar(_load(reader, source, source.path)).persist()
+    return _load(reader, source, source.path)
 
 
 def within_calendar(frame: DataFrame) -> DataFrame:
@@ -117,6 +137,8 @@ def within_calendar(frame: DataFrame) -> DataFrame:
 
 
 def _files(session: SparkSession, source: Source, may_be_empty: bool) -> DataFrame:
+    if problem := refused_option(source):
+        raise ConfigError(f"source {source.name!r}: {problem}")
     path = _existing(session, source)
     # Whatever the user gives: no record may stop the job, and none may vanish uncounted.
     options = {name: value for name, value in source.options if name.lower() not in FORCED} | {"ignoreMissingFiles": "false"}
@@ -126,16 +148,30 @@ def _files(session: SparkSession, source: Source, may_be_empty: bool) -> DataFra
     if source.format in LINES:
         options |= {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": CORRUPT}
         schema = f"{schema}, {CORRUPT} STRING"
-    if source.format == "csv" and "maxcolumns" not in set_by_user:
-        options["maxColumns"] = str(CSV_COLUMNS)
+    if source.format == "csv":
+        options |= {"maxColumns": str(CSV_COLUMNS), LONGEST_LINE: str(CSV_COLUMNS - 2)}
     reader = session.read.format(source.format).options(**options)
     known = _load(reader.schema(schema) if schema else reader, source, path)
     if not (may_be_empty and schema) and not known.inputFiles():
         raise DataError(f"source {source.name!r}: no files in {source.path}")
-    if not set_by_user & {"maxfilespertrigger", "maxbytespertrigger"}:
+    if "maxfilespertrigger" not in set_by_user:
         options["maxFilesPerTrigger"] = str(BATCH_FILES)
+    # Spark's default of 7 days hides files that come with an older time, and forgets the names of those that it has read.
+    options["maxFileAge"] = ENDLESS
     frame = _load(session.readStream.format(source.format).schema(known.schema).options(**options), source, path)
     return without_malformed(frame) if source.format in LINES else frame
+
+
+def files_there(session: SparkSession, source: Source) -> list[str]:
+    """The files that a source of files has now, as paths; none if it cannot be listed, or is no source of files."""
+    if source.format not in FILES or source.path is None:
+        return []
+    options = {name: value for name, value in source.options if name.lower() in CHOOSING_FILES}
+    try:
+        found = session.read.format("binaryFile").options(**options).load(_existing(session, source)).inputFiles()
+    except (DataError, PySparkException):
+        return []
+    return [readable(uri) for uri in found]
 
 
 def without_malformed(frame: DataFrame) -> DataFrame:

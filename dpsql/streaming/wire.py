@@ -7,6 +7,7 @@ the driver which state file was written, how large it is and what was counted, i
 
 from __future__ import annotations
 
+import errno
 import functools
 import gc
 import json
@@ -80,6 +81,8 @@ def without_values(function: Step) -> Step:
         _freeze_modules()
         try:
             yield from function(*given)
+        except OSError as problem:  # its number says "disk full", and nothing of a record
+            raise StepError(f"{type(problem).__name__} {errno.errorcode.get(problem.errno or 0, '')}".strip()) from None
         except Exception as problem:
             raise StepError(type(problem).__name__) from None
 

@@ -33,7 +33,8 @@ class Admitted:
 
     Args:
         copies: positions of the admitted copies of records (one per window) in `Arrangement.cell`.
-        first: per admitted copy, whether it is its user's first in its cell.
+        first: per admitted copy, whether it is its user's first of its period in its cell.
+        new: per admitted copy, whether it is its user's first in its cell, of all periods.
         rank: per admitted copy, which of the user's cells this is (from 1), where `first`.
         records: admitted records.
         dropped: records over G, c and C.
@@ -41,6 +42,7 @@ class Admitted:
 
     copies: Int
     first: Bool
+    new: Bool
     rank: Int
     records: int
     dropped: dict[str, int]
@@ -91,7 +93,8 @@ class Arrangement:
         copies = np.flatnonzero(admitted[self.record])
         record = self.record[copies]
         if self._one_window_each:
-            return Admitted(copies, self._occurrence[record] == 1, self._key_rank[record], int(admitted.sum()), dropped)
+            first = self._occurrence[record] == 1
+            return Admitted(copies, first, first, self._key_rank[record], int(admitted.sum()), dropped)
         inside = admitted[self.record]
         nth = _unsort(self._group_order, running_count(inside[self._group_order], self._group))
         first = inside & (nth == 1)
@@ -99,7 +102,10 @@ class Arrangement:
         rank = total - np.repeat((total - first)[self._copy_new_user], np.diff(np.append(np.flatnonzero(self._copy_new_user), len(total))))
         rank = self._group_rank(rank, first)
         copies = np.flatnonzero(inside & (rank <= max_groups))
-        return Admitted(copies, first[copies], rank[copies], int(admitted.sum()), dropped)
+        runs, order = _runs(self.user[self.record[copies]], self.cell[copies])
+        new = np.zeros(len(copies), bool)
+        new[order] = runs
+        return Admitted(copies, first[copies], new, rank[copies], int(admitted.sum()), dropped)
 
     def _ordinal(self, counted: Bool) -> Int:
         return running_count(counted, self._new_user)

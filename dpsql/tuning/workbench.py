@@ -182,7 +182,7 @@ class Workbench:
         copies, record = admitted.copies, a.record[admitted.copies]
         cell = a.cell[copies]
         values = tuple(
-            _per_cell(cell, admitted.first if p.rule == "users" else self._values[p.mechanism][record], a.cells)
+            _per_cell(cell, admitted.new if p.rule == "users" else self._values[p.mechanism][record], a.cells)
             for p in self.query.plan.perturbations
         )
         firsts = copies[admitted.first]
@@ -199,7 +199,7 @@ class Workbench:
         weights = np.array((0, *selection.weights)) * WEIGHT_UNIT * self.scale
         weight = np.bincount(place, weights[sums.rank], a.cells * len(triggers)).reshape(shape).cumsum(axis=1)
         users = np.bincount(place, minlength=a.cells * len(triggers)).reshape(shape).cumsum(axis=1)
-        tested = users * self.scale >= plan.query.min_privacy_units_per_group
+        tested = users * self.scale >= plan.min_counted
         tau, sd = np.array(selection.thresholds)[triggers - 1] * WEIGHT_UNIT, np.array(selection.sd)[triggers - 1]
         paths = _paths(selection.counter, plan.horizon) * selection.sigma
         return selected(weight, tau, sd, paths, tested & (users > 0))

@@ -30,9 +30,11 @@ class Result:
 
     @property
     def promised(self) -> Found:
-        """delta of the plan (noise and threshold) and its mu."""
-        plan = self.experiment.plan
-        return Found(plan.delta_noise + plan.delta_threshold, plan.mu)
+        """delta (noise and threshold) and mu, of as many periods as the user is in."""
+        plan, promised = self.experiment.plan, self.experiment.promised
+        if self.experiment.scenario.periods == 1:
+            return Found(plan.delta_noise + plan.delta_threshold, plan.mu)
+        return Found(promised.delta(plan.epsilon), promised.mu)
 
     @property
     def kept(self) -> bool:
@@ -69,5 +71,5 @@ def audit(scenario: Scenario, trials: int, bug: Bug | None = None, seed: int = 1
         runs = [run(e, min(CHUNK, trials - at), with_user, seed + at) for at in range(0, trials, CHUNK)]
         sides.append(Outcome.joined(runs))
     statistic = statistics(e, (sides[0], sides[1]))
-    bounds = found(statistic[1], statistic[0], e.plan.epsilon, e.plan.delta_threshold)
+    bounds = found(statistic[1], statistic[0], e.plan.epsilon, e.promised.failure)
     return Result(e, trials, time.perf_counter() - start, bounds, delta, mu)

@@ -14,6 +14,7 @@ import udfs.contribution_bounding
 import udfs.key_selection
 import udfs.release
 from dpsql.calibration import thresholds
+from dpsql.cost import Cost, Overlap
 from dpsql.privacy_plan import PrivacyPlan
 from tests.audit.scenarios import SCENARIOS, Scenario
 from tests.audit.trials import Bug, Parameters
@@ -85,6 +86,11 @@ def _without_column_norm(_plan: PrivacyPlan, p: Parameters) -> float:
     return column_norm(p[1].perturbations[0].counter)
 
 
+def _apart(one: Cost, periods: int) -> Cost:
+    """n times as much as one period, which is right where windows do not slide; the formula up to commit 27b5d01."""
+    return dataclasses.replace(one, overlap=Overlap.NONE, mu2_shared=one.mu2, failure_shared=one.failure).periods(periods)
+
+
 BUGS: tuple[Bug, ...] = (
     Bug("sensitivity without the column norm", BY_NAME["C records in one key"], _scaled(_without_column_norm)),
     Bug("the same, tree", BY_NAME["the same, tree"], _scaled(_without_column_norm)),
@@ -96,5 +102,6 @@ BUGS: tuple[Bug, ...] = (
     Bug("sliding copies not counted", BY_NAME["three sliding windows"], _scaled(lambda plan, _: plan.windows_per_record**0.5)),
     Bug("noise reused across rounds", BY_NAME["rounds at their thresholds"], patch=_rounds_alike, same_rounds=True),
     Bug("noise redrawn on retry, two answers averaged", BY_NAME["C records in one key"], answers=2),
+    Bug("two periods charged as if they never met", BY_NAME["two periods that meet in sliding windows"], charge=_apart),
     Bug("clock from the data", BY_NAME["a record far in the future"], clock_from_data=True),
 )

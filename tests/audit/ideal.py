@@ -115,7 +115,7 @@ def truths(e: Experiment, trials: int, draws: int = 200_000, seed: int = 5) -> t
             squared = np.array([_squared(e, cell, pattern) for pattern in kinds.tolist()])[at]
             ratios[side] += pattern_ratio(patterns[side], counts)
             ratios[side] += (side - 0.5) * squared + np.sqrt(squared) * generator.standard_normal(draws)
-    delta, mu = (_best(name, ratios, trials // 2, e.plan.epsilon, e.plan.delta_threshold) for name in ("delta", "mu"))
+    delta, mu = (_best(name, ratios, trials // 2, e.plan.epsilon, e.promised.failure) for name in ("delta", "mu"))
     return delta, mu
 
 

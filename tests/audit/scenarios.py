@@ -74,6 +74,7 @@ class Scenario:
         crowds: other users of the trial, added after admission.
         public: keys 0..public-1 are public groups.
         closed: closed times after each micro-batch but the last; empty: replay, nothing closes before everything has been read.
+        periods: contribution periods that the records of the user in question are in.
     """
 
     name: str
@@ -83,6 +84,7 @@ class Scenario:
     crowds: tuple[Crowd, ...] = ()
     public: int = 0
     closed: tuple[float, ...] = ()
+    periods: int = 1
 
 
 def visits(keys: int, each: int = 1, start: float = 0.0) -> tuple[Visit, ...]:
@@ -189,5 +191,14 @@ SCENARIOS: tuple[Scenario, ...] = (
         strangers=(*(Visit(0, 0.5, 1),) * 3,),
         crowds=certain(1),
         closed=(0,),
+    ),
+    Scenario(
+        "two periods that meet in sliding windows",
+        {"C": 1, "size": 4, "slide": 1, "late": 4, "triggers": 4},
+        tuple(Visit(0, at, 1) for at in (3.9, 3.95, 4.0, 4.1)),
+        crowds=certain(1, (0, 1, 2, 3, 4)),
+        public=1,
+        closed=(4,),
+        periods=2,
     ),
 )

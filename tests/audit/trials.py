@@ -9,14 +9,16 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
 
+from dpsql.accountant import cost
+from dpsql.cost import Cost, Overlap, PrivacyLevel
 from dpsql.operators import bounding_parameters, release_parameters
 from dpsql.privacy_plan import PrivacyPlan
-from tests.audit.scenarios import INTERVAL, Crowd, Scenario, Visit, plan_of
+from tests.audit.scenarios import INTERVAL, SOURCE, Crowd, Scenario, Visit, plan_of
 from udfs.columns import Float, Int
 from udfs.contribution_bounding import BoundingParameters, Clock, admit
 from udfs.grid import NO_CLOCK
@@ -37,6 +39,7 @@ class Bug:
         clock_from_data: the clock is the largest event time seen.
         answers: how often a release is drawn anew; the observer averages.
         same_rounds: every round has the noise of the first.
+        charge: what several periods are said to cost, from the cost of one.
     """
 
     name: str
@@ -46,6 +49,7 @@ class Bug:
     clock_from_data: bool = False
     answers: int = 1
     same_rounds: bool = False
+    charge: Callable[[Cost, int], Cost] = Cost.periods
 
 
 @dataclass(frozen=True)
@@ -75,6 +79,18 @@ class Experiment:
     bug: Bug
     cells: tuple[tuple[int, int], ...]
     contributions: tuple[pa.Table, pa.Table]
+
+    @property
+    def promised(self) -> Cost:
+        """What the plan says that the user in question costs, the hashes left out."""
+        plan, periods = self.plan, self.scenario.periods
+        if periods == 1:
+            return Cost(PrivacyLevel.USER, plan.mu**2, 0.0, plan.delta_threshold, Overlap.SUM, plan.mu**2, plan.delta_threshold)
+        one = cost(plan, SOURCE)
+        hashes = plan.delta_hash
+        return self.bug.charge(
+            replace(one, failure=max(0.0, one.failure - hashes), failure_shared=max(0.0, one.failure_shared - hashes)), periods
+        )
 
     @property
     def increments(self) -> tuple[Float, Float]:

@@ -20,7 +20,7 @@ from dpsql.accountant import gaussian_delta, spent
 from dpsql.calibration import thresholds
 from dpsql.planner import make_plan
 from dpsql.privacy_plan import PrivacyPlan
-from dpsql.query import AggregateFunction, CounterName, ReleaseRule
+from dpsql.query import AggregateFunction, ContributionPeriod, CounterName, ReleaseRule
 from tests.checks.test_sensitivity import strategy
 from tests.property.plans import source
 from tests.unit.test_accountant import random_query
@@ -52,11 +52,18 @@ def ratios(plan: PrivacyPlan) -> list[float]:
         for p in column.perturbations:
             largest = max(abs(p.lower), abs(p.upper)) * p.grid if p.rule == "sum" else 1.0
             units = column.aggregate.function is AggregateFunction.COUNT_DISTINCT_UNIT
-            moved = math.sqrt(r * min(q.max_rows_contributed, q.max_groups_contributed) if units else squares) * largest
+            moved = math.sqrt(r * min(q.max_rows_contributed, q.max_groups_contributed) * places(plan) if units else squares) * largest
             out.append(f * moved / p.sigma)
     if plan.selection:
         out.append(f * math.sqrt(sum(Fraction(w, 2**20) ** 2 for w in plan.selection.weights)) / plan.selection.sigma)
     return out
+
+
+def places(plan: PrivacyPlan) -> int:
+    """Periods that a window can hold records of. A unit counts in one of them, so leaving out that one moves its 1 to the other."""
+    size, slide = plan.query.window.size_us, plan.query.window.slide_us
+    found = max(len({start // size, (start + size - 1) // size}) for start in range(0, 2 * size, slide))
+    return found if plan.query.contribution_period is ContributionPeriod.WINDOW else 1
 
 
 def integrated_delta(mu: float, epsilon: float) -> float:
@@ -106,13 +113,17 @@ def test_plans_by_privacy_loss_distributions() -> None:
 
 
 def threshold_failures(plan: PrivacyPlan) -> float:
-    """K' times the sum over triggers of P(noise >= tau_i - m w_1), by mpmath, deviations from the dense noise matrix."""
+    """K' times the sum over triggers of P(noise >= tau_i - m w_1), by mpmath, deviations from the dense noise matrix.
+
+    Where m - 1 other units can count twice each, and this one once, it is the most that they weigh together.
+    """
     s, q = plan.selection, plan.query
     if s is None:
         return 0.0
     groups = min(q.max_rows_contributed, q.max_groups_contributed * (q.max_rows_per_group if q.release is ReleaseRule.RESELECT else 1))
     deviations = s.sigma * np.linalg.norm(noise_matrix(counter(s.counter, plan.horizon)), axis=1)
-    margins = [(tau - q.min_privacy_units_per_group * s.weights[0]) / 2**20 for tau in s.thresholds]
+    most = (q.min_privacy_units_per_group - 1) * places(plan) + 1
+    margins = [(tau - most * s.weights[0]) / 2**20 for tau in s.thresholds]
     crossing = [mpmath.erfc(m / (float(sd) * mpmath.sqrt(2))) / 2 for m, sd in zip(margins, deviations, strict=True)]
     return float(plan.windows_per_record * groups * mpmath.fsum(crossing))
 
@@ -122,7 +133,8 @@ def hash_charge(plan: PrivacyPlan) -> float:
     declared, q = source(), plan.query
     groups = plan.windows_per_record * min(q.max_rows_contributed, q.max_groups_contributed)
     ids = groups + Fraction(groups * declared.max_keys, 2**32)
-    return float((declared.max_users + ids * declared.max_keys) / 2**64)
+    others = declared.max_users * (places(plan) if q.release is ReleaseRule.RESELECT else 1)  # in rounds each of their periods has an id
+    return float((others + ids * declared.max_keys) / 2**64)
 
 
 def test_colliding_ids_are_as_rare_as_the_charge() -> None:

@@ -102,7 +102,9 @@ class Stage:
         twin = self.folder / name
         shutil.copytree(lake, twin)
         shutil.copytree(self.secret(lake).parent, self.secret(twin).parent)
-        register = Ledger.beside(self.secret(twin)).register
+        ledger = Ledger.beside(self.secret(twin))
+        (ledger.folder / "home").unlink()  # else it would be known for a copy
+        register = ledger.register
         (entry,) = register.folder.glob("*.json")
         published = register.find(entry.stem)
         assert published is not None

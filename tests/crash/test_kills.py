@@ -31,7 +31,7 @@ def test_kills_leave_what_an_uninterrupted_run_leaves(tmp_path: Path) -> None:
     # The same kill without a protection: the comparison tells.
     stage.environment = {"CRASH_WITHOUT": "transaction marks"}
     stage.start(stage.command(doubled, 0))
-    assert "contributions" in differences(left(whole), left(doubled))
+    assert "histogram" in differences(left(whole), left(doubled))
     stage.environment = {"CRASH_WITHOUT": "the atomic rename"}
     assert stage.start(stage.command(torn, 0), HALF) == KILLED
     assert [wrong for wrong in broken(torn) if wrong.endswith("is listed and torn")]

@@ -1,6 +1,6 @@
 """One run as an operator starts it, with everything on that Spark can show: UI, event log, plans. What it shows goes to files.
 
-python -m tests.deployment.observed_run FOLDER PORT QUERY SOURCES JARS
+python -m tests.deployment.observed_run FOLDER PORT QUERY SOURCES JARS LEVEL
 """
 
 from __future__ import annotations
@@ -64,7 +64,10 @@ class Watcher(threading.Thread):
             file.write(text + "\n")
 
 
-def main(folder: Path, port: str, query: Path, sources: Path, jars: str) -> None:
+PLANTED_SETTING = "planted-setting-9d04"
+
+
+def main(folder: Path, port: str, query: Path, sources: Path, jars: str, level: str) -> None:
     from pyspark.sql.streaming import DataStreamWriter
 
     from jobs.options import one_line_errors
@@ -81,7 +84,7 @@ def main(folder: Path, port: str, query: Path, sources: Path, jars: str) -> None
 
     DataStreamWriter.start = started  # type: ignore[method-assign]
     watcher.start()
-    (folder / "events").mkdir(exist_ok=True)
+    (folder / "events").mkdir(mode=0o700, exist_ok=True)
     properties = {
         **{
             "spark.ui.enabled": "true",
@@ -89,12 +92,29 @@ def main(folder: Path, port: str, query: Path, sources: Path, jars: str) -> None
             "spark.eventLog.enabled": "true",
             "spark.eventLog.dir": str(folder / "events"),
             "spark.eventLog.compress": "false",  # in a compressed one a search finds nothing, whatever is there
+            "spark.log.level": level,
+            "spark.cleaner.referenceTracking": "false",  # blocks stay, so that a stranger who asks later is served, too
+            "spark.hadoop.fs.s3a.secret.key": PLANTED_SETTING,
         },
         **{"spark.local.dir": str(folder / "local"), "spark.jars": jars, "spark.driver.memory": "1g", "spark.ui.liveUpdate.period": "0"},
         "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xss4m",
     }
     flags = RunFlags(
-        query, sources, str(folder / "lake"), folder / "secret" / "secret", "observed", True, 1_702_339_200_000_000, None, 0, 1, False
+        query_file=query,
+        sources_file=sources,
+        lake_folder=str(folder / "lake"),
+        secret_file=folder / "secret" / "secret",
+        name="observed",
+        until_caught_up=True,
+        until_us=1_702_339_200_000_000,
+        interval_us=None,
+        retention_us=0,
+        accept_clock=False,
+        untested_spark=False,
+        buckets=1,
+        log=None,
+        metrics=None,
+        as_json=False,
     )
     try:
         with one_line_errors(debug=False):
@@ -105,4 +125,4 @@ def main(folder: Path, port: str, query: Path, sources: Path, jars: str) -> None
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2], Path(sys.argv[3]), Path(sys.argv[4]), sys.argv[5])
+    main(Path(sys.argv[1]), sys.argv[2], Path(sys.argv[3]), Path(sys.argv[4]), sys.argv[5], sys.argv[6])

@@ -9,6 +9,7 @@ from types import TracebackType
 
 from tests.deployment.processes import Daemon, children, free_ports, listens, running, wait_until
 
+SECRET = "planted-cluster-secret-77b1"
 DAEMON = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Dspark.worker.timeout=10"
 
 
@@ -25,20 +26,29 @@ class Cluster:
         self.root = root
         self.port = free_ports(1)[0]
         self.url = f"spark://127.0.0.1:{self.port}"
-        self.environment = environment | {
-            "SPARK_HOME": str(spark_home()),
-            "SPARK_LOCAL_IP": "127.0.0.1",
-            "SPARK_DAEMON_MEMORY": "256m",
-            "SPARK_DAEMON_JAVA_OPTS": DAEMON,
-            "SPARK_WORKER_DIR": str(root / "work"),
-            "SPARK_LOCAL_DIRS": str(root / "local"),
-            "PYSPARK_PYTHON": sys.executable,
-        }
+        self.settings = {"SPARK_CONF_DIR": str(root / "conf")}
+        """Where the secret is: master, workers and whoever submits have the same."""
+        self.environment = (
+            environment
+            | self.settings
+            | {
+                "SPARK_HOME": str(spark_home()),
+                "SPARK_LOCAL_IP": "127.0.0.1",
+                "SPARK_DAEMON_MEMORY": "256m",
+                "SPARK_DAEMON_JAVA_OPTS": DAEMON,
+                "SPARK_WORKER_DIR": str(root / "work"),
+                "SPARK_LOCAL_DIRS": str(root / "local"),
+                "PYSPARK_PYTHON": sys.executable,
+            }
+        )
         # What the workers run comes from the driver: they know no checkout.
         self.environment.pop("PYTHONPATH", None)
 
     def __enter__(self) -> Cluster:
-        self.root.mkdir(parents=True, exist_ok=True)
+        (self.root / "conf").mkdir(parents=True)
+        settings = self.root / "conf" / "spark-defaults.conf"
+        settings.touch(mode=0o600)
+        settings.write_text(f"spark.authenticate true\nspark.network.crypto.enabled true\nspark.authenticate.secret {SECRET}\n")
         self.master = self._daemon("master", "--port", str(self.port))
         self.master.wait_for(lambda: "New state: ALIVE" in self.master.log.read_text())
         self.workers = [self._daemon(f"worker{i}", "--cores", "1", "--memory", "1500m", self.url) for i in range(2)]

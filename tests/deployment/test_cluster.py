@@ -14,8 +14,9 @@ import pytest
 from dpsql import jars
 from dpsql.lake import Lake, read_histogram
 from tests.deployment.commands import CHECKOUT, SMALL_SPARK, dpsql, environment
-from tests.deployment.processes import wait_until
-from tests.deployment.spark_cluster import Cluster
+from tests.deployment.other_user import blocks_of, listening, readable, shown_of
+from tests.deployment.processes import children, wait_until
+from tests.deployment.spark_cluster import SECRET, Cluster
 from tests.deployment.workload import UNTIL, json_lines, visits, write_files, write_query
 
 PARTS = 3
@@ -32,6 +33,20 @@ def rows(lake: Path) -> pa.Table:
     return read_histogram(Lake(lake), "visits").sort_by(order)
 
 
+def strangers_get_nothing(folder: Path, jobs: list[int]) -> None:
+    """No port of driver, master, workers and executors serves a block; no file is open to others; the secret stands in no command line.
+
+    That the client would find blocks is shown in tests/deployment/test_other_users.py.
+    """
+    assert all(listening(children(pid)) for pid in jobs)
+    for pid in jobs:
+        assert blocks_of(pid) == {}
+        assert SECRET.encode() not in shown_of(pid)
+    for place in ("driver", "cluster/local"):
+        assert list((folder / place).rglob("shuffle_*")) or place == "driver"
+        assert readable(folder / place) == []
+
+
 def test_rows_are_recomputed_after_kills(tmp_path: Path) -> None:
     """spark-submit to a master; an executor is killed after the first micro-batch, a worker after the second.
 
@@ -43,17 +58,20 @@ def test_rows_are_recomputed_after_kills(tmp_path: Path) -> None:
         properties = tmp_path / "spark.conf"
         local = "spark.driver.host 127.0.0.1\nspark.driver.bindAddress 127.0.0.1\nspark.executor.memory 700m\n"
         local += "spark.executor.extraJavaOptions -XX:TieredStopAtLevel=1 -XX:+UseSerialGC\n"
+        local += f"spark.local.dir {tmp_path / 'driver'}\nspark.cleaner.referenceTracking false\n"
         properties.write_text(f"{SMALL_SPARK}{local}spark.jars {','.join(map(str, jars.ensure()))}\n")
-        submit = [str(Path(sys.executable).parent / "spark-submit"), "--master", cluster.url, "--properties-file", str(properties)]
+        submit = [str(Path(sys.executable).parent / "spark-submit"), "--master", cluster.url, "--load-spark-defaults"]
+        submit += ["--properties-file", str(properties)]
         flags = ["--sources", str(sources), "--lake", str(lake), "--until-caught-up", "--until", UNTIL, "--buckets", "2"]
         job = subprocess.Popen(
             [*submit, str(CHECKOUT / "jobs" / "run_query.py"), str(query), *flags],
-            env=env | {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable},
+            env=env | {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable} | cluster.settings,
             cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
         )  # fmt: skip
         try:
             wait_until(lambda: committed(lake) >= 1 or job.poll() is not None, "the first micro-batch", 400)
             assert job.poll() is None, job.communicate()
+            strangers_get_nothing(tmp_path, [job.pid, *(daemon.process.pid for daemon in (cluster.master, *cluster.workers))])
             os.kill(cluster.executors()[0], signal.SIGKILL)
             wait_until(lambda: committed(lake) >= 2 or job.poll() is not None, "the second micro-batch", 400)
             assert job.poll() is None, job.communicate()
@@ -67,6 +85,9 @@ def test_rows_are_recomputed_after_kills(tmp_path: Path) -> None:
     assert job.returncode == 0, err
     assert "read 360 records" in out
     assert committed(lake) == PARTS
+    daemons = "".join(path.read_text(errors="replace") for path in (tmp_path / "cluster").glob("*.log"))
+    assert "Successfully registered with master" in daemons
+    assert SECRET not in daemons + logs + out + err
     # what the executors say of failed tasks shows no record
     assert "Traceback" not in logs
     assert not [user for user in ("u17", "u99") if user in logs.split()]

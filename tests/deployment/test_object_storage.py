@@ -86,6 +86,16 @@ def test_a_run_in_a_bucket_is_verified_and_goes_on(store: ObjectStore, tmp_path:
     assert read_run(one, "visits").name == "visits"
     # everything of the run is in the bucket, and the credentials are nowhere
     private = sorted(entry.name for entry in place(one.private("visits")).iterdir())
-    assert [*private] == [".run.json", "catch_up.json", "checkpoints", "contributions", "engine.json", "files", "run.json", "state"]
+    assert [*private] == [
+        ".run.json",
+        "catch_up.json",
+        "checkpoints",
+        "contributions",
+        "engine.json",
+        "files",
+        "run.json",
+        "state",
+        "status.json",
+    ]
     assert ACCESS_KEY not in done.stdout + done.stderr
     assert SECRET_KEY not in done.stdout + done.stderr

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pkgutil
 import subprocess
 import threading
 import time
@@ -18,6 +19,7 @@ import dpsql
 from benchmarks.soak import Generator, Job
 from dpsql.config import Source, Sources
 from dpsql.errors import DpsqlError, LakeError
+from dpsql.event_log import newest_events
 from dpsql.lake import Lake, list_queries, read_histogram, read_run
 from dpsql.ledger import Ledger
 from dpsql.local.verification import verify_run
@@ -27,6 +29,7 @@ from dpsql.streaming.contributions import Contributions
 from dpsql.streaming.histogram import Histogram
 from dpsql.streaming.live import LiveOptions
 from dpsql.streaming.manifest import Manifest
+from dpsql.streaming.microbatches import Following
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -176,6 +179,40 @@ def test_broken_off_anywhere_and_started_again(case: Case) -> None:
         case.start().wait(PATIENCE)
     with exclusive(Path(case.lake.private("visits"))), pytest.raises(LakeError, match="is running already"):
         case.start().wait(PATIENCE)
+
+
+def test_a_clock_that_steps_a_day_ahead_closes_nothing_early(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As this process sees it; and Spark's own polling begins anew when the clock is right again."""
+    step, anew = [0], list[bool]()
+    for name in ("live.wall_us", "microbatches.began_us", "checkpoints.Checkpoint.time_us"):
+        owner, _, function = f"dpsql.streaming.{name}".rpartition(".")
+        original = pkgutil.resolve_name(f"{owner}.{function}")
+        monkeypatch.setattr(f"{owner}.{function}", lambda *given, _original=original: _original(*given) + step[0])
+    polled = Following.poll_anew
+    monkeypatch.setattr(Following, "poll_anew", lambda self: anew.append(polled(self)) or anew[-1])
+
+    def more(count: int) -> Callable[[], bool]:
+        wanted = len(case.rows()) + count
+
+        def reached() -> bool:
+            rows = case.rows()
+            assert max((window + trigger * TRIGGER for window, trigger, _ in rows), default=0) <= time.time()
+            return len(rows) >= wanted
+
+        return reached
+
+    handle = case.start()
+    until(more(4))
+    step[0] = 86_400_000_000
+    until(more(6))
+    assert "stepped ahead by 1 day" in newest_events(Path(case.lake.private("visits")))["alarm"]["text"] and True not in anew
+    step[0] = 0
+    until(more(6))
+    assert True in anew
+    assert handle.stop().stopped
+    no_trigger_is_lost_or_doubled(case.rows())
+    found = verify_run(case.lake, "visits", read_run(case.lake, "visits"), case.query, case.secret)
+    assert found.identical and found.published > 12
 
 
 @pytest.mark.jvm

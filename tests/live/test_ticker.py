@@ -6,7 +6,8 @@ import json
 import os
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,6 +22,7 @@ from dpsql.delta_rows import read_rows
 from dpsql.operators import bounding_parameters
 from dpsql.streaming.admission import contribution_columns
 from dpsql.streaming.checkpoints import Checkpoint
+from dpsql.streaming.clock_guard import ClockGuard
 from dpsql.streaming.clocks import Clocks, listed_clocks
 from dpsql.streaming.contributions import TICK_ERA, Contributions
 from dpsql.streaming.engine import OPERATORS, Engine, Part
@@ -91,11 +93,11 @@ def test_ticks_are_lazy_and_follow_the_rows_they_cover(contributions: Contributi
     ticker = follow(contributions, checkpoint)
     for batch, second in enumerate([3, 8, 12, 14, 19, 20, 41]):
         clock = ticker.clock(planned(checkpoint, batch, T0 + second * SECOND))
-        assert clock.latest_us == T0 + (second + 10) * SECOND
+        assert clock.latest_us == T0 + (second // 2 * 2 + 10) * SECOND
         # The micro-batch that is planned after a grid point still counts towards it: the tick comes after its rows.
         assert clock.closed_us == ticker.closed_us
         ticker.rows_are_there(batch, clock)
-    assert ticks(contributions) == [(0, 3), (2, 12), (5, 20), (6, 41)]
+    assert ticks(contributions) == [(0, 2), (2, 12), (5, 20), (6, 40)]
     assert DeltaTable(contributions.path).version() == 4
 
 
@@ -104,7 +106,7 @@ def test_silence_ticks_too_and_an_idle_query_writes_nothing(contributions: Contr
     ticker.rows_are_there(0, ticker.clock(planned(checkpoint, 0, T0 + 5 * SECOND)))
     for second in (6, 7, 8, 9, 10, 11, 19, 25):
         ticker.nothing_came(T0 + second * SECOND)
-    assert ticks(contributions) == [(0, 5), (0, 10), (0, 25)]
+    assert ticks(contributions) == [(0, 4), (0, 10), (0, 24)]
     assert DeltaTable(contributions.path).version() == 3
 
 
@@ -135,12 +137,12 @@ def test_a_poll_that_found_nothing_closes_the_grid_before_the_next_micro_batch(
 ) -> None:
     """Whether its tick has been seen to or not; but not a poll that could not be made, because a micro-batch was at work."""
     ticker = follow(contributions, checkpoint)
-    for batch, (second, finished, closed) in enumerate([(5, 6, None), (13, 14, 10), (31, 32, 28), (41, 53, 31), (53, 54, 41)]):
+    for batch, (second, finished, closed) in enumerate([(5, 6, None), (13, 14, 10), (31, 32, 28), (41, 53, 30), (53, 54, 40)]):
         monkeypatch.setattr("dpsql.streaming.live.wall_us", lambda at=finished: T0 + at * SECOND)
         clock = ticker.clock(planned(checkpoint, batch, T0 + second * SECOND))
         ticker.rows_are_there(batch, clock)
         assert clock.closed_us == (NO_CLOCK if closed is None else T0 + closed * SECOND)
-    assert ticks(contributions) == [(0, 5), (0, 10), (1, 28), (2, 31), (3, 41), (4, 53)]
+    assert ticks(contributions) == [(0, 4), (0, 10), (1, 28), (2, 30), (3, 40), (4, 52)]
 
 
 def test_the_clock_never_goes_back(contributions: Contributions, checkpoint: Checkpoint) -> None:
@@ -148,11 +150,11 @@ def test_the_clock_never_goes_back(contributions: Contributions, checkpoint: Che
     for batch, second in enumerate([25, 4]):
         clock = ticker.clock(planned(checkpoint, batch, T0 + second * SECOND))
         ticker.rows_are_there(batch, clock)
-    assert clock == Clock(T0 + 25 * SECOND, T0 + 35 * SECOND)
+    assert clock == Clock(T0 + 24 * SECOND, T0 + 34 * SECOND)
     again = follow(contributions, checkpoint)
-    assert again.closed_us == T0 + 25 * SECOND
+    assert again.closed_us == T0 + 24 * SECOND
     again.nothing_came(T0 + 9 * SECOND)
-    assert ticks(contributions) == [(0, 25)]
+    assert ticks(contributions) == [(0, 24)]
 
 
 def test_while_a_backlog_is_read_nothing_ticks(contributions: Contributions, checkpoint: Checkpoint) -> None:
@@ -272,7 +274,92 @@ def test_what_is_swept_is_what_spark_has_noted() -> None:
 
     job: Any = SimpleNamespace(stop=stop, releasing=releasing)
     following: Any = SimpleNamespace(check=lambda: None, idle_since_us=0)
+    clock: Any = SimpleNamespace(set_back=False)
     retention: Any = SimpleNamespace(sweep=lambda closed_us, version: swept.append((closed_us, version)))
-    _follow(job, following, ticker, retention, ticker.newest)
+    _follow(job, following, ticker, retention, ticker.newest, clock)
     assert released == [20, 30, 40]
     assert swept == [(10, 4), (20, 9), (30, 12)]
+
+
+@dataclass
+class Machine:
+    """A clock that can be set, and one that cannot; both count from T0."""
+
+    wall: float = 0
+    passed: float = 0
+    alarms: list[str] = field(default_factory=list)
+
+    def guard(self) -> ClockGuard:
+        def told(wrong: bool, text: str) -> None:
+            self.alarms += [text] if wrong else []
+
+        return ClockGuard(2 * SECOND, told, self.wall_us, lambda: round(self.passed * SECOND))
+
+    def wall_us(self) -> int:
+        return T0 + round(self.wall * SECOND)
+
+    def sleep(self, seconds: float) -> None:
+        self.wall += seconds
+        self.passed += seconds
+
+
+@pytest.mark.parametrize("step", [86_400, 366 * 86_400, -3600])
+def test_a_step_of_the_clock_closes_no_window_early(
+    contributions: Contributions, checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch, step: int
+) -> None:
+    """Polls every 2 seconds, every fifth finds something; the clock is wrong from 15 to 45 seconds."""
+    machine = Machine()
+    monkeypatch.setattr("dpsql.streaming.live.wall_us", machine.wall_us)
+    guard = machine.guard()
+    ticker = Ticker(contributions, checkpoint, 10 * SECOND, 2 * SECOND, guard.time)
+    ticker.begin(machine.wall_us())
+    wrong, batch = False, 0
+    while machine.passed < 70:
+        if wrong is not (15 <= machine.passed < 45):
+            wrong = not wrong
+            machine.wall += step if wrong else -step
+        if machine.passed % 5:
+            ticker.nothing_came(machine.wall_us())
+        else:
+            clock = ticker.clock(planned(checkpoint, batch, machine.wall_us()))
+            # Nobody's records are too far ahead, nor taken from a time to come.
+            assert clock.latest_us <= T0 + round((machine.passed + 10) * SECOND)
+            assert clock.latest_us >= T0 + round((machine.passed + 8 - 45) * SECOND)
+            machine.sleep(1)
+            ticker.rows_are_there(batch, clock)
+            batch += 1
+        assert ticker.closed_us <= T0 + round(machine.passed * SECOND)
+        machine.sleep(1)
+    seconds = [second for _, second in ticks(contributions)]
+    # Ahead: the time that has passed goes on ticking. Back: nothing does, and then all that is due.
+    assert seconds == ([0, 10, 20, 30, 40, 50, 60] if step > 0 else [0, 10, 42, 50, 60])
+    assert guard.set_back
+    assert len(machine.alarms) == 1
+    again = Ticker(contributions, checkpoint, 10 * SECOND, 2 * SECOND)
+    assert again.closed_us == ticker.closed_us
+
+
+def test_while_the_clock_is_set_back_polling_begins_anew() -> None:
+    """Spark waits by the wall clock for the poll after the last one: after a day ahead that is a day. But not while a micro-batch is at work."""
+    stop, asked, forgiven = threading.Event(), list[bool](), list[bool]()
+
+    def poll_anew() -> bool:
+        asked.append(True)
+        return len(asked) == 2
+
+    def forgive() -> None:
+        forgiven.append(True)
+        clock.set_back = False
+
+    def nothing_came(polled_us: int) -> None:
+        turns.append(polled_us)
+        if len(turns) == 4:
+            stop.set()
+
+    turns = list[int]()
+    clock: Any = SimpleNamespace(set_back=True, forgive=forgive)
+    job: Any = SimpleNamespace(stop=stop, releasing=lambda: nullcontext(lambda closed_us: True))
+    ticker: Any = SimpleNamespace(newest=(10, 4), nothing_came=nothing_came)
+    following: Any = SimpleNamespace(check=lambda: None, idle_since_us=0, poll_anew=poll_anew)
+    _follow(job, following, ticker, SimpleNamespace(), (10, 4), clock)  # type: ignore[arg-type]
+    assert (len(asked), len(forgiven)) == (2, 1)

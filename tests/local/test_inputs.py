@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import os
 from pathlib import Path
 
 import pandas as pd
@@ -13,7 +14,7 @@ import pytest
 from dpsql.config import Source
 from dpsql.errors import ConfigError, DataError
 from dpsql.local.connection import connect
-from dpsql.local.inputs import InputReader, source_files
+from dpsql.local.inputs import InputReader, micro_batches, source_files
 
 SCHEMA = "name STRING, n INT, x DOUBLE, ok BOOLEAN, day DATE, ts TIMESTAMP"
 
@@ -176,12 +177,16 @@ def test_frames_of_pandas(tmp_path: Path) -> None:
 
 
 def test_which_files_a_source_has(tmp_path: Path) -> None:
-    for name in ("b.parquet", "a.parquet", "_tmp/c.parquet", ".hidden", "sub/d.parquet"):
+    for name in ("b.parquet", "a.parquet", "_tmp/c.parquet", ".hidden", "sub/d.parquet", "day=1/e.parquet"):
         (tmp_path / "data" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "data" / name).touch()
     source = Source("visits", "parquet", str(tmp_path / "data"))
-    names = ["a.parquet", "b.parquet", "sub/d.parquet"]
-    assert source_files(source, {}) == [tmp_path / "data" / name for name in names]
+    names = ["a.parquet", "b.parquet", "day=1/e.parquet"]  # plain sub-folders are not read, as on Spark
+    assert sorted(source_files(source, {})) == [tmp_path / "data" / name for name in names]
+    everything = Source("visits", "parquet", str(tmp_path / "data"), options=(("recursiveFileLookup", "true"),))
+    assert sorted(source_files(everything, {})) == [tmp_path / "data" / name for name in (*names, "sub/d.parquet")]
+    with pytest.raises(DataError, match="all files are in sub-folders"):
+        source_files(Source("visits", "parquet", str(tmp_path)), {})
     assert source_files(source, {"visits": [tmp_path / "data" / "b.parquet"]}) == [tmp_path / "data" / "b.parquet"]
     assert source_files(Source("visits", "parquet", str(tmp_path / "data" / "*.parquet")), {}) == [
         tmp_path / "data" / name for name in names[:2]
@@ -194,6 +199,25 @@ def test_which_files_a_source_has(tmp_path: Path) -> None:
         source_files(Source("visits", "parquet", "s3://bucket/x"), {})
 
 
+def test_files_come_in_order_of_modification_so_many_at_a_time(tmp_path: Path) -> None:
+    """As on Spark: milliseconds count; within one, the order given. Catches: by name, one file at a time, and finer times."""
+    ages = {"c": 0, "b": 1, "e": 1, "a": 2, "d": 1}
+    files = [tmp_path / name for name in "abcde"]
+    for file in files:
+        file.touch()
+        when = 1_700_000_000_000_000_000 + ages[file.name] * 1_000_000 + 100_000 * (5 - ord(file.name) % 5)
+        os.utime(file, ns=(when, when))
+
+    def cut(**options: str) -> list[str]:
+        source = Source("visits", "parquet", str(tmp_path), options=tuple(options.items()))
+        return ["".join(file.name for file in batch) for batch in micro_batches(source, files)]
+
+    assert cut() == ["cbdea"]
+    assert cut(maxFilesPerTrigger="2") == ["cb", "de", "a"]
+    assert cut(MAXFILESPERTRIGGER="1", latestFirst="true") == ["a", "b", "d", "e", "c"]
+    assert [len(batch) for batch in micro_batches(Source("visits", "parquet"), files * 20)] == [64, 36]
+
+
 def test_a_delta_table_has_the_files_of_its_newest_version(tmp_path: Path) -> None:
     from deltalake import write_deltalake
 
@@ -203,3 +227,10 @@ def test_a_delta_table_has_the_files_of_its_newest_version(tmp_path: Path) -> No
     source = Source("visits", "delta", str(table))
     assert [pq.read_table(file).column("n").to_pylist() for file in source_files(source, {})] == [[2]]
     assert [pq.read_table(file).column("n").to_pylist() for file in source_files(source, {}, version=0)] == [[1]]
+
+
+def test_a_pattern_chooses_the_files_of_a_folder(tmp_path: Path) -> None:
+    for name in ("a.json", "b.csv", "c.parquet"):
+        (tmp_path / name).touch()
+    chosen = Source("visits", "json", str(tmp_path), (("pathGlobFilter", "*.{json,csv}"),))
+    assert sorted(path.name for path in source_files(chosen, {})) == ["a.json", "b.csv"]

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
+import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
@@ -91,3 +96,133 @@ def test_a_cap_holds_for_local_runs_and_without_a_ledger_there_is_no_run(compile
     dpsql.run_local(query, visits(), secret, RUN, until_us=UNTIL)
     with pytest.raises(BudgetError, match=r"no file, so no ledger beside it.*ledger=Ledger"):
         dpsql.run_local(query, visits(), Secret(bytes(32)), until_us=UNTIL)
+
+
+NO_KEY = SQL.replace("page, COUNT(*)", "COUNT(*)").replace("'1 day'), page", "'1 day')")
+LISTED = SQL.replace(
+    "max_rows_contributed", "group_selection_strategy = PUBLIC_GROUPS, public_groups = (SELECT page FROM pages), max_rows_contributed"
+)
+
+
+def listing(folder: Path, pages: list[str]) -> None:
+    """The public table."""
+    pq.write_table(
+        pa.table({"page": pages, "topic": ["a"] * len(pages), "rank": pa.array(range(len(pages)), pa.int32())}), folder / "pages"
+    )
+
+
+def test_one_run_id_never_sees_two_lists_of_public_groups(compile_on: Compile, secret: Secret, tmp_path: Path) -> None:
+    """With a shorter list a unit's other records are bounded: the difference of two histograms would be exact."""
+    query = compile_on(LISTED, start_us=DAY)
+    listing(tmp_path, ["/p1", "/p2"])
+    first = dpsql.run_local(query, visits(), secret, RUN, until_us=UNTIL)
+    for pages in (["/p1"], ["/p1", "/p2", "/p3"]):
+        listing(tmp_path, pages)
+        with pytest.raises(LakeError, match=r"another list of public groups.*exact difference"):
+            dpsql.run_local(query, visits(), secret, RUN, until_us=UNTIL)
+    listing(tmp_path, ["/p2", "/p1", "/p2"])  # the same list in another order
+    assert dpsql.run_local(query, visits(), secret, RUN, until_us=UNTIL).equals(first)
+    with pytest.raises(LakeError, match="another start of the stream"):
+        dpsql.run_local(compile_on(LISTED, start_us=DAY - 24 * HOUR), visits(), secret, RUN, until_us=UNTIL)
+
+
+def test_one_run_id_never_sees_two_starts_of_the_stream(compile_on: Compile, secret: Secret) -> None:
+    sql = NO_KEY.replace("epsilon", "contribution_period = STREAM, epsilon")
+    first = dpsql.run_local(compile_on(sql, start_us=DAY - 24 * HOUR), visits(), secret, RUN, until_us=UNTIL)
+    with pytest.raises(LakeError, match="another start of the stream"):
+        dpsql.run_local(compile_on(sql, start_us=DAY), visits(), secret, RUN, until_us=UNTIL)
+    same_window = dpsql.run_local(compile_on(sql, start_us=DAY - 20 * HOUR), visits(), secret, RUN, until_us=UNTIL)
+    assert same_window.equals(first)
+
+
+def test_one_run_id_never_sees_two_schemas(compile_on: Compile, secret: Secret) -> None:
+    frame = visits().append_column("n", pa.array([7] * 4000, pa.int32()))
+    sql, schema = (
+        SQL.replace("page, COUNT", "n, COUNT").replace("'1 day'), page", "'1 day'), n"),
+        "user_id STRING, ts TIMESTAMP, seconds DOUBLE",
+    )
+    dpsql.run_local(compile_on(sql, f"{schema}, n INT"), frame, secret, RUN, until_us=UNTIL)
+    for other in ("BIGINT", "STRING", "DECIMAL(10, 0)"):
+        with pytest.raises((LakeError, DataError)):
+            dpsql.run_local(compile_on(sql, f"{schema}, n {other}"), frame, secret, RUN, until_us=UNTIL)
+    with pytest.raises(LakeError, match="other types"):
+        dpsql.run_local(compile_on(sql, f"{schema}, n BIGINT"), frame, secret, RUN, until_us=UNTIL)
+
+
+def test_a_later_until_adds_triggers_and_changes_none(compile_on: Compile, secret: Secret) -> None:
+    """Records of a time to come are dropped or not, depending on `until_us`; they cannot reach a trigger before it."""
+    frame = visits()
+    for until, later in ((DAY + 6 * HOUR, DAY + 12 * HOUR), (DAY + 12 * HOUR, UNTIL), (UNTIL, UNTIL + 999 * HOUR)):
+        before = dpsql.run_local(compile_on(), frame, secret, RUN, until_us=until)
+        after = dpsql.run_local(compile_on(), frame, secret, RUN, until_us=later)
+        due = after["trigger_time"].astype("datetime64[us, UTC]").astype("int64") <= until
+        assert len(before) and after[due].reset_index(drop=True).equals(before)
+    far = pa.Table.from_pandas(frame.to_pandas().assign(ts=lambda rows: rows["ts"] + pd.Timedelta(days=70_000)), preserve_index=False)
+    mixed, run_id = pa.concat_tables([frame, far.cast(frame.schema)]), RUN[:-1] + "2"
+    before = dpsql.run_local(compile_on(), mixed, secret, run_id, until_us=UNTIL)
+    after = dpsql.run_local(compile_on(), mixed, secret, run_id, until_us=DAY + 75_000 * 24 * HOUR)
+    assert len(after) > len(before) and after[: len(before)].equals(before)
+
+
+@pytest.mark.parametrize("way", ["link", "copied secret", "ledger", "copied folder"])
+def test_a_run_id_in_another_ledger_has_other_noise_or_is_refused(compile_on: Compile, tmp_path: Path, way: str) -> None:
+    """Two inputs under one run id differ exactly by what the second one lacks, if the noise is the same: links, copies, `ledger=`."""
+    query, frame = compile_on(), visits()
+    less = frame.filter(pc.not_equal(frame["user_id"], "u0"))
+    first = Secret.load(tmp_path / "a" / "secret")
+    mine = dpsql.run_local(query, frame, first, RUN, until_us=UNTIL)
+    if way == "link":
+        (tmp_path / "b").mkdir()
+        (tmp_path / "b" / "secret").symlink_to(tmp_path / "a" / "secret")
+    elif way == "copied folder":
+        shutil.copytree(tmp_path / "a", tmp_path / "b")
+    elif way == "copied secret":
+        (tmp_path / "b").mkdir()
+        shutil.copy(tmp_path / "a" / "secret", tmp_path / "b" / "secret")
+    if way in ("link", "copied folder"):
+        with pytest.raises((LakeError, BudgetError), match=r"has seen other records|is a copy of"):
+            dpsql.run_local(query, less, Secret.load(tmp_path / "b" / "secret"), RUN, until_us=UNTIL)
+        return
+    ledger = Ledger(tmp_path / "c" / "ledger") if way == "ledger" else None
+    second = first if way == "ledger" else Secret.load(tmp_path / "b" / "secret")
+    theirs = dpsql.run_local(query, less, second, RUN, until_us=UNTIL, ledger=ledger)
+    both = mine.merge(theirs, on=["window_start", "trigger", "page"])
+    shared = (both["views_x"] - both["views_y"]).abs()
+    assert len(both) > 20 and shared.gt(2).mean() > 0.5  # noise, where the exact difference is u0's: 13 records of 4000
+    spread = float((both["time_spent_x"] - both["time_spent_y"]).std() / both["time_spent_stderr_x"].mean())
+    assert 0.5 < spread < 3, "two independent noises"
+
+
+OLD_LINE = {
+    "ledger": "visits", "source": "visits", "unit": ["user_id"], "period": "WINDOW", "size_us": 86400000000, "offset_us": 0,
+    "mu2": 0.9181097317423337, "delta_threshold": 4.999756049462481e-10, "delta_hash": 4.879010750380638e-14, "epsilon": 6.0, "delta": 1e-09,
+    "run_id": RUN, "kind": "local", "created": "2026-11-22T10:54:00+00:00", "version": 1,
+}  # fmt: skip
+OLD = {
+    SQL: (
+        "fe55476cc976cb45a5e25d9baf5647746c9f0bc49882a23d46580f44fe50d4a9",
+        "83fa47318228b80b0cee799a15eec5a1e5cc860be9a6bfa0d3f0b57dd70b1573",
+    ),
+    NO_KEY: ("0d01d44a92ada10a9718d164abb4504dd925e2631d842a5257114f5d8e0b7d61", ""),
+}
+"""Made by commit 27b5d01: the fingerprint in the register, and the digest of the histogram as CSV."""
+
+
+def test_a_run_of_an_earlier_release_goes_on_where_its_records_are_all_it_depends_on(
+    compile_on: Compile, secret: Secret, tmp_path: Path
+) -> None:
+    """The same noise, bit for bit; but where a list or a start shaped the output, nobody has kept which, so it is refused."""
+    for sql, (given, digest) in OLD.items():
+        query, folder = compile_on(sql, start_us=DAY), tmp_path / "secrets" / "ledger"
+        (folder / "runs").mkdir(parents=True, exist_ok=True)
+        (folder / "000001.json").write_text(json.dumps({**OLD_LINE, "query_identity": query.plan.identity}))
+        entry = {"version": 1, "run_id": RUN, "place": "", "closed_us": None, "given": given}
+        (folder / "runs" / f"{RUN}.json").write_text(json.dumps(entry))
+        if not digest:
+            with pytest.raises(LakeError, match=r"an earlier release.*Leave run_id away"):
+                dpsql.run_local(query, visits(), secret, RUN, until_us=UNTIL)
+            continue
+        histogram = dpsql.run_local(query, visits(), secret, RUN, until_us=UNTIL)
+        assert hashlib.sha256(histogram.to_csv().encode()).hexdigest() == digest
+        with pytest.raises(LakeError, match="has seen other records"):
+            dpsql.run_local(query, visits().slice(1), secret, RUN, until_us=UNTIL)

@@ -65,14 +65,14 @@ def test_why_records_are_dropped(compile_on: Compile) -> None:
         [
             visit(ts=[None]),
             visit(user_id=[None]),
-            visit(page=["x" * 4093, "x" * 4092]),
-            visit(user_id=["x" * 4093, "x" * 20_000]),
+            visit(page=["x" * 4097, "x" * 4096, "x" * 4095]),
+            visit(user_id=["x" * 4097, "x" * 4096, "x" * 20_000]),
             visit(ts=[None], user_id=[None]),
             visit(page=["x"] * 3).set_column(2, "ts", far),
         ]
     )
     rows, _ = read(compile_on(), table)
-    assert rows.column("drop").to_pylist() == [2, 3, 4, 0, 4, 4, 2, 0, 2, 2]
+    assert rows.column("drop").to_pylist() == [2, 3, 4, 0, 0, 4, 0, 4, 2, 0, 2, 2]
     dropped = rows.filter(pa.compute.not_equal(rows.column("drop"), 0))
     assert set(dropped.column("user").to_pylist()) | set(dropped.column("ts").to_pylist()) | set(dropped.column("key").to_pylist()) == {0}
     assert set(dropped.column("key_bytes").to_pylist()) == {b""}
@@ -136,6 +136,8 @@ def test_several_unit_and_key_columns_do_not_run_together(compile_on: Compile) -
     rows, _ = read(query, visit(user_id=["a", "", "ab", None, "a"], page=["b", "ab", "", "a", None]))
     assert rows.column("drop").to_pylist() == [0, 0, 0, 3, 3]
     pairs = [[b"a", b"b"], [b"", b"ab"], [b"ab", b""]]
+    long, _ = read(query, visit(user_id=["u" * 2000, "u" * 2000, "u"], page=["p" * 2096, "p" * 2097, "p" * 4095]))
+    assert long.column("drop").to_pylist() == [0, 4, 0]  # of all columns together, without headers
     assert rows.column("user").to_pylist()[:3] == [reference_id(b"u", list(pair)) for pair in pairs]
     assert rows.column("key_bytes").to_pylist()[:3] == [encode(list(pair)) for pair in pairs]
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -9,9 +11,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from dpsql.config import Source
+from dpsql.local.inputs import OTHER_BATCH_FILES, micro_batches, source_files
 from dpsql.local.rows import RowReader
+from dpsql.streaming.rows import listed_keys
+from dpsql.streaming.session import run_session
+from dpsql.streaming.sources import BATCH_FILES, stream
 from tests.local.conftest import Compile, visits
 from tests.local.test_inputs import MALFORMED_CSV, MALFORMED_JSON, SCHEMA, load
+from udfs.keys import encode
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -143,3 +151,44 @@ def test_records_are_the_same_bytes(spark: SparkSession, compile_on: Compile, tm
     order = [("ts", "ascending")]
     assert sorted(map(repr, kept.sort_by(order).to_pylist())) == sorted(map(repr, there.sort_by(order).to_pylist()))
     assert 0 < kept.num_rows < here.num_rows
+
+
+@pytest.mark.parametrize("pattern", ["", "*.parquet"])
+def test_files_come_in_the_same_order_and_cuts(spark: SparkSession, tmp_path: Path, pattern: str) -> None:
+    """Spark's log of what it has read against what `try` reads: ages, ties, times that differ by less than a millisecond, sub-folders.
+
+    Catches: another order or another listing in a later release of Spark.
+    """
+    ages = {"q": 0, "w": 0, "e": 0, "r": 0, "a_newest": 9, "z_oldest": -9, "b": 0.7, "k": 0.3, "plain/sub": 5}
+    folder = tmp_path / "data"
+    for name, age in ages.items():
+        path = folder / f"{name}.parquet"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        pq.write_table(pa.table({"n": [1]}), path)
+        os.utime(path, ns=(1_700_000_000_000_000_000 + int(age * 10**6),) * 2)
+    source = Source("visits", "parquet", str(folder / pattern), options=(("maxFilesPerTrigger", "3"),))
+    frame = stream(spark, source)
+    query = frame.writeStream.format("noop").option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True).start()
+    query.awaitTermination()
+    logs = sorted((tmp_path / "checkpoint" / "sources" / "0").glob("[0-9]"), key=lambda path: int(path.name))
+    there = [[json.loads(line)["path"].rsplit("/", 1)[1] for line in log.read_text().splitlines()[1:]] for log in logs]
+    assert there == [[file.name for file in batch] for batch in micro_batches(source, source_files(source, {}))]
+    assert sum(map(len, there)) == 8
+    assert OTHER_BATCH_FILES == BATCH_FILES
+
+
+def test_a_key_of_every_length_that_is_allowed(spark: SparkSession, compile_on: Compile, tmp_path: Path) -> None:
+    """Listed keys of 4,095 and 4,096 bytes are public groups on both engines, one of 4,097 is none."""
+    keys = ["x" * length for length in (4095, 4096, 4097)]
+    pq.write_table(pa.table({"page": keys, "topic": keys, "rank": pa.array([1, 2, 3], pa.int32())}), tmp_path / "pages")
+    options = "epsilon = 6, delta = 1e-9, privacy_unit_column = user_id, max_rows_contributed = 8, group_selection_strategy = PUBLIC_GROUPS"
+    query = compile_on(
+        f"SELECT WITH DIFFERENTIAL_PRIVACY OPTIONS ({options}, public_groups = (SELECT page FROM pages)) page, COUNT(*) AS n "
+        "FROM visits GROUP BY window(ts, '1 day'), page",
+        start_us=0,
+    )
+    here = RowReader(query.plan, query.sources, b"s" * 16, {}).public_groups(query.source)
+    session = run_session(spark, 1)
+    session.read.parquet(str(tmp_path / "pages")).createOrReplaceTempView("pages")
+    assert here is not None
+    assert sorted(listed_keys(session, query.plan)) == sorted(here.key_bytes) == sorted(encode([key.encode()]) for key in keys[:2])

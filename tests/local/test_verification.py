@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+import shutil
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
+from deltalake.transaction import AddAction
 
 from dpsql.compiled import Query
 from dpsql.delta_rows import read_rows
@@ -20,7 +22,8 @@ from dpsql.lake import Lake, Run
 from dpsql.local.engine import Feeder
 from dpsql.local.histogram import histogram
 from dpsql.local.rows import RowReader
-from dpsql.local.verification import Verification, count_differences, verify_run
+from dpsql.local.verification import Verification, count_differences, files_not_read, verify_run
+from dpsql.query import ContributionPeriod
 from dpsql.secret import Secret
 from tests.local.conftest import DAY, HOUR, RUN, Compile, visits
 from udfs.contribution_bounding import Clock
@@ -132,12 +135,13 @@ def test_what_a_live_job_is_publishing_waits_for_the_next_time(published: Publis
     assert published.verify() == found
 
 
-def test_what_is_published_is_verified_before_spark_notes_it(published: Published) -> None:
+@pytest.mark.parametrize(("mark", "number"), [("rows", 1), ("triggers", 700)])
+def test_what_is_published_is_verified_before_spark_notes_it(published: Published, mark: str, number: int) -> None:
     """A live job notes a release when the next one begins, perhaps a day later. Catches: leaving out its rows, and saying that all are right."""
     whole, table = published.verify(), DeltaTable(published.lake.histogram("visits"))
     (published.private / "checkpoints/release/commits/1").unlink()
     assert published.verify().published < whole.published
-    properties = CommitProperties(app_transactions=[Transaction(f"{RUN}/release/g1/rows", 1)])
+    properties = CommitProperties(app_transactions=[Transaction(f"{RUN}/release/g1/{mark}", number)])
     write_deltalake(table, read_rows(published.lake.histogram("visits")).slice(0, 0), mode="append", commit_properties=properties)
     assert published.verify() == whole
 
@@ -150,17 +154,96 @@ def test_rows_of_a_trigger_that_no_tick_has_closed_are_found(published: Publishe
     assert published.verify().differences == 1
 
 
-def test_a_source_file_that_is_gone(published: Published) -> None:
-    file = Path(str(published.query.source.path)).parent / "with space" / "visits" / "part-1.parquet"
-    file.unlink()
-    with pytest.raises(DataError, match=r"part-1\.parquet: the run has read this file, and it is gone"):
+def test_a_source_file_that_is_gone(published: Published, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = Path(str(published.query.source.path)).parent / "with space" / "visits"
+    (folder / "part-1.parquet").unlink()
+    told = r"1 files that the run has read are gone \(part-1\.parquet\), and no row of a window that starts at 2024-.* UTC or later is published"
+    with pytest.raises(DataError, match=told):
         published.verify()
+    # With an allowance for the whole stream no row is independent of it.
+    stream = replace(published.query, parsed=replace(published.query.parsed, contribution_period=ContributionPeriod.STREAM))
+    with pytest.raises(DataError, match=r"\(part-1\.parquet\), and with contribution_period = STREAM every later row depends on them"):
+        replace(published, query=stream).verify()
 
 
 def test_a_source_file_that_was_changed(published: Published) -> None:
     file = Path(str(published.query.source.path)).parent / "with space" / "visits" / "part-2.parquet"
     pq.write_table(visits().slice(0, 1000), file)
     with pytest.raises(DataError, match=r"part-2\.parquet: was changed after the run had read it"):
+        published.verify()
+
+
+def test_a_file_that_was_read_twice(published: Published) -> None:
+    """As a run of an earlier release may have done, where the file's modification time was renewed."""
+    file = Path(str(published.query.source.path)).parent / "with space" / "visits" / "part-1.parquet"
+    detail = json.dumps({"files": [file.as_uri()], "clock": asdict(Clock(0, 0))})
+    row = {"operator": "admission", "generation": 1, "batch": 3, "bucket": -1, "detail": detail}
+    rows = read_rows(str(published.private / "files")).to_pylist()
+    write_deltalake(str(published.private / "files"), pa.Table.from_pylist([*rows, {**row, "batch": 7}]), mode="overwrite")
+    with pytest.raises(DataError, match=r"with space/visits/part-1\.parquet was read twice: micro-batches 1 and 7\. .*--new-run"):
+        published.verify()
+    # Not where a restored run has read it again under another number: then the first time does not count.
+    (published.private / "engine.json").write_text(json.dumps({"void": [[7, 9]]}))
+    assert published.verify().identical
+
+
+def test_files_that_were_not_read_are_counted_and_named(published: Published) -> None:
+    folder = Path(str(published.query.source.path))
+    folder.mkdir()
+    for i in range(12):
+        (folder / f"late-{i:02d}.parquet").touch()
+    (folder / "_SUCCESS").touch()
+    found = published.verify()
+    assert found.identical and found.not_read == 12
+    assert found.not_read_names == tuple(str(folder / f"late-{i:02d}.parquet") for i in range(10))
+    source = replace(published.query.source, options=(("pathGlobFilter", "{late-1*,none}"),))
+    assert [Path(name).name for name in files_not_read(published.private, source)] == ["late-10.parquet", "late-11.parquet"]
+
+
+def test_a_run_that_has_lost_sparks_checkpoint_of_its_source(published: Published) -> None:
+    """The list of files is in the lake, too. Catches: an internal error."""
+    whole = published.verify()
+    shutil.rmtree(published.private / "checkpoints/admission")
+    assert published.verify() == whole
+    log = published.private / "checkpoints"
+    log.rename(published.private / "elsewhere")
+    assert files_not_read(published.private, published.query.source) == []
+
+
+def test_sparks_log_of_files_is_read_once_and_may_be_compacted_meanwhile(published: Published, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every tenth file of it repeats all before. Catches: reading them all, and a live run that removes them."""
+    log = published.private / "checkpoints/admission/sources/0"
+    (log / "3").rename(log / "9.compact")
+    later = Path(str(published.query.source.path)) / "later.parquet"
+    later.parent.mkdir()
+    later.touch()
+    (log / "8.compact").write_text("v1\nno entry")
+    (log / "10").write_text("v1\n" + json.dumps({"path": later.as_uri(), "timestamp": 1, "batchId": 10}))
+    read, original = list[str](), Path.read_text
+
+    def read_text(path: Path, *given: Any, **named: Any) -> str:
+        if path.parent == log:
+            read.append(path.name)
+            if len(read) == 1:
+                path.rename(path.with_name("11.compact"))
+                path.with_name("11.compact").write_text(
+                    original(path.with_name("10")).replace("v1", original(path.with_name("11.compact")), 1)
+                )
+        return original(path, *given, **named)
+
+    monkeypatch.setattr(Path, "read_text", read_text)
+    assert files_not_read(published.private, published.query.source) == []
+    assert read == ["9.compact", "11.compact"]
+
+
+def test_damaged_ticks_are_refused(published: Published) -> None:
+    ticks = published.private / "contributions" / f"era={NO_CLOCK}" / f"part-00000-{'5a' * 32}.parquet"
+    ticks.parent.mkdir()
+    ticks.write_bytes(b"not what was written")
+    action = AddAction(f"{ticks.parent.name}/{ticks.name}", 20, {}, 0, True, json.dumps({"numRecords": 1}))
+    table = DeltaTable(published.private / "contributions")
+    table.create_write_transaction([action], "append", table.schema(), [])
+    with pytest.raises(LakeError, match=rf"{ticks.name} is damaged: its bytes are not those that were written; put back the original file"):
         published.verify()
 
 

@@ -12,6 +12,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -168,6 +169,12 @@ class Stream:
         ts = np.asarray(self.records["ts"].cast(pa.int64()))
         edges = [0, *(int(np.searchsorted(ts, ts[len(ts) * i // parts])) for i in range(1, parts)), len(ts)]
         return [self.records.slice(a, b - a) for a, b in pairwise(edges) if b > a]
+
+
+@cache
+def wiki() -> Stream:
+    """The demo data."""
+    return Stream("wiki", pq.read_table(Path(__file__).parents[2] / "conf" / "demo" / "wiki"), "1 day", "1 hour")
 
 
 def local_rows(query: dpsql.Query, stream: Stream, parts: int, buckets: tuple[int, int], run_id: str = RUN_ID) -> pa.Table:

@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from pyarrow import csv
 
 from dpsql.lake import Lake, read_histogram
 from dpsql.local.verification import verify_run
+from tests.frozen import frozen, line
 from tests.matrix import same_rows
 from tests.matrix.same_rows import FEW_ROWS, OTHER_RUN_ID, QUERIES, SECRET, SPARK_ONLY, Stream
 
@@ -24,7 +24,7 @@ MANY_CUTS, MANY_CUTS_OF = (50, (16, 2)), ("three columns", "rounds", "sliding")
 
 @pytest.fixture(scope="module")
 def wiki() -> Stream:
-    return Stream("wiki", pq.read_table(Path(__file__).parents[2] / "conf" / "demo" / "wiki"), "1 day", "1 hour")
+    return same_rows.wiki()
 
 
 @pytest.mark.audit
@@ -33,6 +33,7 @@ def test_cuts_and_buckets_change_nothing(wiki: Stream, tmp_path: Path, name: str
     query = wiki.query(name, tmp_path / "data")
     rows = same_rows.local_rows(query, wiki, 1, (1, 1))
     assert rows.num_rows >= FEW_ROWS
+    assert line(query, rows) == frozen()[f"matrix/{name}"], "frozen: see tests/frozen.py"
     assert len(set(rows["trigger"].to_pylist())) >= 5
     # The many cuts take longest; every query has them in `python -m tests.matrix.same_rows`, random queries in tests/property
     for parts, buckets in ((7, (2, 16)), *([MANY_CUTS] if name in MANY_CUTS_OF else [])):
@@ -48,6 +49,7 @@ def test_spark_publishes_the_same_rows(spark: SparkSession, wiki: Stream, tmp_pa
     if name in SPARK_ONLY:
         assert same_rows.refused_locally(query, wiki, SPARK_ONLY[name])
         assert there.num_rows >= FEW_ROWS
+        assert line(query, there) == frozen()[f"matrix/{name}"], "frozen: see tests/frozen.py"
         if name == "explode":
             assert same_rows.same(there, same_rows.spark_rows(spark, query, wiki, 2, (3, 2), tmp_path / "lake of two"))
     else:

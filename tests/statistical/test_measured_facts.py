@@ -58,7 +58,7 @@ class Measured:
 @cache
 def measured() -> Measured:
     """Every user has one record. Keys for the last trigger get theirs in the last interval, so that only there they are tested."""
-    wanted = facts(plan())["selection"]
+    wanted = facts(plan(), source())["selection"]
     groups = [(n, 0, "first") for n in candidates(wanted["users_needed_first_trigger"])]
     groups += [(n, T - 1, "last") for n in candidates(wanted["users_needed_last_trigger"])]
     groups += [(3 * wanted["users_needed_last_trigger"], 0, "sure")] * SURE
@@ -99,7 +99,7 @@ def bisect(share: dict[int, float]) -> int:
 @pytest.mark.parametrize(("column", "name"), [(0, "views"), (1, "visitors")])
 def test_sigma_is_what_explain_says(column: int, name: str) -> None:
     """At the first trigger the path is one strategy step. Catches: sigma without the column norm, per-column shares mixed up."""
-    stated = facts(plan())["columns"][column]
+    stated = facts(plan(), source())["columns"][column]
     assert stated["alias"] == name
     noise = measured().noise[column]
     assert len(noise) == RUNS * SURE
@@ -110,7 +110,7 @@ def test_sigma_is_what_explain_says(column: int, name: str) -> None:
 @pytest.mark.parametrize("which", ["first", "last"])
 def test_a_key_appears_in_half_of_the_runs_with_the_users_explain_says(which: str) -> None:
     """Catches: thresholds of another trigger, weights not those of a first key, selection noise of another size or never applied."""
-    stated = facts(plan())["selection"][f"users_needed_{which}_trigger"]
+    stated = facts(plan(), source())["selection"][f"users_needed_{which}_trigger"]
     assert bisect(getattr(measured(), which)) == pytest.approx(stated, rel=0.05)
 
 

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import write_deltalake
 
-from dpsql.errors import DataError, LakeError
+from dpsql.errors import DataError
 
 DAY = 86_400_000_000
 START = 19_700 * DAY
@@ -184,15 +184,6 @@ def test_event_times_anywhere(case: Any, write: Any, visits: Any) -> None:
     assert summary.dropped["null_event_time"] == 4
     assert summary.dropped["too_far_ahead"] == 1
     assert {row["window_start"].year for row in one.histogram()} == {1941}
-
-
-def test_a_source_that_lost_files_is_refused(case: Any, write: Any, visits: Any, tmp_path: Path) -> None:
-    write(visits(days=1), 2)
-    one = case()
-    one.go()
-    (tmp_path / "visits" / "part-000.parquet").unlink()
-    with pytest.raises(LakeError, match=r"no longer has 1 of the files that this run has read \(one is 'part-000.parquet'\)"):
-        one.go()
 
 
 def test_keys_of_every_type_come_back_as_they_were(case: Any, visits: Any, tmp_path: Path) -> None:

@@ -75,6 +75,11 @@ def dpsql(*words: str) -> str:
     return done.output
 
 
+def content(one: Any) -> dict[str, bytes]:
+    """Every file of a lake but the one for `dpsql status`, which says how a start ended."""
+    return {str(path): path.read_bytes() for path in one.lake.root.rglob("*") if path.is_file() and path.name != "status.json"}
+
+
 def lose(one: Any, *operators: str) -> None:
     for operator in operators:
         shutil.rmtree(one.private / "checkpoints" / operator)
@@ -139,6 +144,7 @@ def test_lost_pieces_are_refused_and_restored_to_the_same_bits(whole: Any, bring
     assert list(users.columns) == ["period", "user", "part", "fingerprint", "rows"]
     assert users["rows"].sum() == 400
     assert set(pd.read_parquet(saved.folder / "groups")["selected_at"]) == {1}
+    assert {folder.stat().st_mode & 0o777 for folder in (saved.folder, saved.folder.parent)} == {0o700}
     with pytest.raises(LakeError, match="is there already"):
         take_savepoint(whole.lake, "demo", "middle")
     refused_savepoints(whole, saved.folder.with_suffix(".json"))
@@ -154,10 +160,10 @@ def test_lost_pieces_are_refused_and_restored_to_the_same_bits(whole: Any, bring
     for what, (damage, options, says) in DAMAGES.items():
         one = damaged[what]
         damage(one)
-        before = {str(path): path.read_bytes() for path in one.lake.root.rglob("*") if path.is_file()}
+        before = content(one)
         with pytest.raises(LakeError, match=rf"nothing was touched\. .*: dpsql restore demo --lake {one.lake.root}$"):
             one.go(END)
-        assert {str(path): path.read_bytes() for path in one.lake.root.rglob("*") if path.is_file()} == before
+        assert content(one) == before
         assert says in dpsql("restore", "demo", "--lake", str(one.lake.root), *options)
         if "release" in says and "listed" not in says:
             with pytest.raises(LakeError, match="was restored and not started since"):
@@ -168,7 +174,7 @@ def test_lost_pieces_are_refused_and_restored_to_the_same_bits(whole: Any, bring
         assert admitted(one) == admitted(whole), what
         assert dpsql("restore", "demo", "--lake", str(one.lake.root)) == "nothing is lost: the run can go on as it is\n"
     told = json.loads(dpsql("restore", "demo", "--lake", str(whole.lake.root), "--json"))
-    assert told == {"name": "demo", "new_run": False, "listed": [], "batches": {}}
+    assert told == {"name": "demo", "new_run": False, "listed": [], "batches": {}, "mended": []}
 
     with pytest.raises(LakeError, match=r"savepoint 'middle' is older than the last published trigger: .* --new-run"):
         restore.restore(whole.lake, "demo", savepoint="middle")

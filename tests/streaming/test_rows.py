@@ -129,7 +129,7 @@ def test_count_of_a_column_only_asks_whether_it_is_there(read: Read) -> None:
 
 
 def test_headers_count_bytes_of_every_length(read: Read) -> None:
-    lengths = [0, 9, 10, 99, 100, 255, 256, 999, 1000, 4092]
+    lengths = [0, 9, 10, 99, 100, 255, 256, 999, 1000, 4096]
     given = ", ".join(f"(repeat('u', {length}), repeat('x', {length}), TIMESTAMP'2024-01-01')" for length in lengths)
     table = read(given + " AS s(u, k, ts)")
     assert sorted(table["key_bytes"].to_pylist()) == sorted(encode([b"x" * length]) for length in lengths)
@@ -138,10 +138,19 @@ def test_headers_count_bytes_of_every_length(read: Read) -> None:
 
 
 def test_long_keys_and_long_units_are_dropped(read: Read) -> None:
-    rows = [("u", 4092), ("v", 4093), ("w", 100_000)]
-    given = ", ".join(f"('{user}', repeat('x', {length}), TIMESTAMP'2024-01-01')" for user, length in rows)
+    """The bytes of the values count, not those of the headers."""
+    rows = [("'t'", 4095), ("'u'", 4096), ("'v'", 4097), ("'w'", 100_000), ("repeat('y', 4096)", 1), ("repeat('y', 4097)", 1)]
+    given = ", ".join(f"({user}, repeat('x', {length}), TIMESTAMP'2024-01-01')" for user, length in rows)
     table = read(given + ", (repeat('y', 10000), 'k', TIMESTAMP'2024-01-01') AS s(u, k, ts)")
-    assert table["user"].to_pylist() == [hashed(b"u", [b"u"])]
+    assert sorted(table["user"].to_pylist()) == sorted(hashed(b"u", [unit]) for unit in (b"t", b"u", b"y" * 4096))
+    assert sorted(map(len, table["key_bytes"].to_pylist())) == [5, 4099, 4100]
+
+
+def test_a_limit_counts_the_bytes_of_all_columns_together(read: Read) -> None:
+    pairs = [(2000, 2096), (2000, 2097), (0, 4096), (0, 4097)]
+    given = ", ".join(f"(repeat('u', {a}), repeat('w', {b}), 'k', TIMESTAMP'2024-01-01')" for a, b in pairs)
+    table = read(given + " AS s(u, w, k, ts)", unit=("u", "w"))
+    assert set(table["user"].to_pylist()) == {hashed(b"u", [b"u" * a, b"w" * b]) for a, b in (pairs[0], pairs[2])}
 
 
 def test_no_column_ever_holds_null(read: Read) -> None:

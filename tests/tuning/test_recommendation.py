@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
+import shutil
 from functools import lru_cache
 from pathlib import Path
 
@@ -139,7 +141,7 @@ def tune(*arguments: str) -> Result:
 
 def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(CHECKOUT)
-    done = tune("--sample", "conf/demo/wiki", "--public", "--output", str(tmp_path / "tuned.sql"))
+    done = tune("--sample", "conf/demo/wiki", "--output", str(tmp_path / "tuned.sql"))
     assert done.exit_code == 0, done.output
     assert done.stdout.startswith("Choose on data that you may look at")
     assert "10,530 users" in done.stdout and "--scale 1" in done.stdout
@@ -154,25 +156,35 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ):
         assert name in done.stdout
     assert "clamps 12.3% of the values" in done.stdout
-    document = json.loads(tune("--sample", "wiki=conf/demo/wiki", "--public", "--json").stdout)
+    document = json.loads(tune("--sample", "wiki=conf/demo/wiki", "--json").stdout)
     assert document["recommended"]["cost"] < document["written"]["cost"]
     assert document["query"] == (tmp_path / "tuned.sql").read_text()
     assert set(document["around"]) >= {"max_rows_contributed", "epsilon", "trigger_interval_us", "group_selection_share"}
 
 
 def test_the_input_of_the_stream_itself_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """By whatever name: links of both kinds; and nothing of it is shown."""
     monkeypatch.chdir(CHECKOUT)
-    for path in ("conf/demo/wiki", "conf/demo/../demo/wiki/part-003.parquet"):
-        done = tune("--sample", path)
-        assert (done.exit_code, done.stdout) == (2, "")
-        assert "no epsilon covers that" in done.stderr
+    private = tmp_path / "data" / "wiki"
+    shutil.copytree(CHECKOUT / "conf" / "demo" / "wiki", private)
+    (tmp_path / "sources.yaml").write_text(
+        (CHECKOUT / "conf" / "sources.yaml").read_text().replace("    public: true\n", "").replace("path: demo/wiki", f"path: {private}")
+    )
+    (tmp_path / "link").symlink_to(private)
+    (tmp_path / "links").mkdir()
+    os.link(private / "part-003.parquet", tmp_path / "links" / "sample.parquet")
+    for path in (private, f"{private}/../wiki/part-003.parquet", tmp_path / "link", tmp_path / "links"):
+        done = tune("--sample", str(path), "--sources", str(tmp_path / "sources.yaml"))
+        assert (done.exit_code, done.stdout) == (2, ""), path
+        assert "no epsilon covers that" in done.stderr and "say `public: true` at sources.wiki.public" in done.stderr
     (tmp_path / "empty.json").write_text("")
     for arguments, says in (
+        (("--sample", str(tmp_path / "data")), "all files are in sub-folders"),  # which are not read
         (("--sample", str(tmp_path / "empty.json")), "the sample has no record of `wiki`"),
         (("--sample", "none.parquet"), "no such file or folder"),
         (("--sample", "vivi=none.parquet"), "--sample vivi=none.parquet: no such file, and no such source"),
-        (("--sample", "conf/demo/wiki", "--public", "--column", "edit"), "the query's aggregates are edits, editors"),
-        (("--sample", "conf/demo/wiki", "--public", "--output", "/none/x.sql"), "there is no folder /none"),
+        (("--sample", "conf/demo/wiki", "--column", "edit"), "the query's aggregates are edits, editors"),
+        (("--sample", "conf/demo/wiki", "--output", "/none/x.sql"), "there is no folder /none"),
     ):
         done = tune(*arguments)
         assert done.exit_code == 2, done.output

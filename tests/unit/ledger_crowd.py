@@ -1,7 +1,7 @@
 """Many processes that take from one ledger at once, some of them killed on the way: `python -m tests.unit.ledger_crowd FOLDER SEED`.
 
 Every process appends lines until it is refused. A part of them ends by SIGKILL at a random moment, or at a point between the check of
-the cap and the line: nothing written yet, written under another name, or linked and not yet told. Prints how many lines each was granted.
+the cap and the line: nothing written yet, written under another name, or linked and not yet sealed or told. Prints how many lines each was granted.
 """
 
 from __future__ import annotations
@@ -11,18 +11,19 @@ import random
 import signal
 import sys
 import time
-from dataclasses import replace
 from pathlib import Path
 
 from dpsql.config import Cap
 from dpsql.errors import BudgetError
 from dpsql.ledger import Ledger
-from tests.unit.test_ledger import DAY, LINE
+from dpsql.secret import Secret
+from tests.unit.test_ledger import DAY, LINE, costing
 
 CAP = Cap(epsilon=20.0, delta=1e-3, period_us=DAY)
-PROCESSES = 12
-POINTS = ("os.link before", "os.link after", "json.dumps before")
-"""Where a process kills itself: the temporary file is written, the line is there, the cap is checked."""
+PROCESSES = 14
+SECRET = Secret(bytes(range(32)))
+POINTS = ("os.link before", "os.link after", "json.dumps before", "os.write before", "os.write after")
+"""Where a process kills itself: the temporary file is written, the line is there, the cap is checked, the seal is not written, or it is."""
 
 
 def die() -> None:
@@ -49,8 +50,8 @@ def kill_at(point: str, after: int) -> None:
         return called
 
     name, when = point.split()
-    if name == "os.link":
-        os.link = watched(os.link, when == "before")
+    if name.startswith("os."):
+        setattr(os, name[3:], watched(getattr(os, name[3:]), when == "before"))
     else:
         module.json.dumps = watched(module.json.dumps, True)
 
@@ -59,7 +60,7 @@ def append_until_refused(folder: Path, number: int, start: float) -> None:
     time.sleep(max(0.0, start - time.time()))
     for i in range(10_000):
         try:
-            Ledger(folder).append(replace(LINE, mu2=0.4, run_id=f"{number:016x}{i:016x}"), CAP)
+            Ledger(folder, SECRET).append(costing(LINE, mu2=0.1, run_id=f"{number:016x}{i:016x}"), CAP)
         except BudgetError:
             return
 
@@ -76,7 +77,7 @@ def main(folder: Path, seed: int) -> None:
             append_until_refused(folder, number, start)
             os._exit(0)
         children[child] = number
-    for child in [child for child, number in children.items() if number % 4 == 3]:
+    for child in [child for child, number in children.items() if number % 4 == 3 and number >= len(POINTS)]:
         time.sleep(max(0.0, start - time.time()) + pick.uniform(0, 0.05))
         os.kill(child, signal.SIGKILL)
     ended = {children[child]: os.waitpid(child, 0)[1] for child in children}

@@ -14,9 +14,10 @@ import pytest
 from dp_accounting import get_epsilon_gaussian, get_sigma_gaussian
 from scipy.stats import norm
 
-from dpsql.accountant import check, factorisation, gaussian_delta, spent
+from dpsql.accountant import check, cost, factorisation, gaussian_delta, spent
 from dpsql.calibration import failure_probabilities
 from dpsql.config import Source
+from dpsql.cost import Overlap
 from dpsql.errors import AccountingError, ConfigError
 from dpsql.planner import make_plan
 from dpsql.privacy_plan import PrivacyPlan
@@ -83,6 +84,33 @@ def test_200_random_plans_keep_their_promise_and_waste_nothing() -> None:
         assert cost.delta <= plan.query.delta
         assert plan.mu * 0.999 <= cost.mu <= plan.mu * (1 + 1e-9)
         assert gaussian_delta(cost.mu, plan.query.epsilon) + cost.delta_threshold + cost.delta_hash <= plan.query.delta
+
+
+def test_the_cost_of_several_periods_is_that_of_theorem_4() -> None:
+    """By the plan's own numbers: users once, all else twice where periods meet; thresholds with one weight more, for half of the times."""
+    pick = random.Random(4)
+    stream = source(max_keys=1000)
+    seen = set()
+    for _ in range(100):
+        plan = make_plan(random_query(pick), stream)
+        one = cost(plan, stream)
+        seen.add(one.overlap)
+        assert one.mu2 == pytest.approx(plan.mu**2, rel=1e-5) and one.mu2 <= plan.mu**2 * (1 + 1e-9)
+        assert one.failure <= (plan.delta_threshold + plan.delta_hash) * (1 + 1e-9)
+        if not plan.periods_meet:
+            renews = plan.query.contribution_period is ContributionPeriod.WINDOW
+            assert one.overlap is (Overlap.NONE if renews else Overlap.STREAM)
+            continue
+        users = sum((p.sensitivity / p.sigma) ** 2 for p in plan.perturbations if p.rule == "users")
+        assert one.mu2_shared == pytest.approx(2 * plan.mu**2 - users, rel=1e-5)
+        met = 0.0
+        if plan.selection is not None:
+            most = (plan.min_counted + 1) * plan.selection.weights[0]
+            margins = (np.array(plan.selection.thresholds) - most) / 2**20 / np.array(plan.selection.sd)
+            met = len(plan.selection.weights) * float(norm.sf(margins).sum()) / 2
+        assert one.failure_shared == pytest.approx(max(met, one.failure - plan.delta_hash) + plan.delta_hash, rel=1e-6)
+        assert plan.min_counted == 2 * plan.query.min_privacy_units_per_group - 1
+    assert seen == {Overlap.NONE, Overlap.WINDOWS, Overlap.STREAM}
 
 
 @pytest.mark.parametrize("name", list(CounterName))

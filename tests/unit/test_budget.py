@@ -15,9 +15,9 @@ from dpsql.calibration import total_mu
 from dpsql.config import Cap, Source
 from dpsql.errors import BudgetError
 from dpsql.ledger import Ledger
-from tests.unit.test_ledger import DAY, LINE
+from tests.unit.test_ledger import DAY, LINE, costing
 
-ONE = replace(LINE, epsilon=6.0, delta=1e-9, mu2=total_mu(6, 1e-9) ** 2, delta_threshold=0.0, delta_hash=0.0)
+ONE = costing(LINE, declared_epsilon=6.0, declared_delta=1e-9, mu2=total_mu(6, 1e-9) ** 2, failure=0.0)
 CLICKS = Source("clicks", "parquet", "/clicks", event_time="ts", privacy_unit=("customer",), ledger="visits")
 
 
@@ -35,11 +35,11 @@ def test_seven_windows_of_epsilon_6_are_17() -> None:
 
 def test_unlike_runs_are_added_with_unlike_weights() -> None:
     """A daily, an hourly (half an hour off) and a STREAM run: 7 + 7 * 24 + 1 + 1 times in a week, each with its own mu and failures."""
-    hourly = replace(ONE, run_id="1" * 32, size_us=DAY // 24, offset_us=DAY // 48, mu2=0.01, delta_threshold=1e-12)
-    forever = replace(ONE, run_id="2" * 32, period="STREAM", mu2=0.5, kind="try")
+    hourly = costing(ONE, run_id="1" * 32, size_us=DAY // 24, offset_us=DAY // 48, mu2=0.01, failure=1e-12)
+    forever = costing(ONE, run_id="2" * 32, period="STREAM", mu2=0.5, kind="try")
     other = replace(ONE, run_id="3" * 32, ledger="elsewhere", source="elsewhere")
     found = {budget.ledger: budget for budget in budgets([ONE, hourly, forever, other])}
-    mu = math.sqrt(7 * ONE.mu2 + (7 * 24 + 1) * 0.01 + 0.5)
+    mu = math.sqrt(7 * ONE.cost.mu2 + (7 * 24 + 1) * 0.01 + 0.5)
     noise = 7e-9 + (7 * 24 + 1) * (1e-9 - 1e-12) + 1e-9
     week = found["visits"].totals[1]
     assert week.epsilon == pytest.approx(float(get_epsilon_gaussian(1 / mu, noise)))
@@ -52,16 +52,16 @@ def test_what_is_left_is_granted_and_more_is_refused(tmp_path: Path, runs: int) 
     """The rest that is told is a promise: a run that asks for it fits, one that asks for a thousandth more does not."""
     ledger, source = Ledger(tmp_path), capped(epsilon=40.0)
     for number in range(runs):
-        ledger.append(replace(ONE, run_id=f"{number:032x}", delta_threshold=1e-10), source.cap)
+        ledger.append(costing(ONE, run_id=f"{number:032x}", failure=1e-10), source.cap)
     cap = budgets(ledger.lines(), [source])[0].cap
     assert cap is not None and source.cap is not None
     assert 0 < cap.left_epsilon <= 20
     if not runs:
         assert (cap.spent_epsilon, cap.spent_share, cap.left_epsilon) == (0.0, 0.0, 20.0)
         return
-    more = replace(ONE, run_id="f" * 32, epsilon=cap.left_epsilon, delta_threshold=1e-10, mu2=total_mu(cap.left_epsilon, 9e-10) ** 2)
+    more = costing(ONE, run_id="f" * 32, declared_epsilon=cap.left_epsilon, failure=1e-10, mu2=total_mu(cap.left_epsilon, 9e-10) ** 2)
     with pytest.raises(BudgetError):
-        ledger.append(replace(more, mu2=total_mu(cap.left_epsilon * 1.001, 9e-10) ** 2), source.cap)
+        ledger.append(costing(more, mu2=total_mu(cap.left_epsilon * 1.001, 9e-10) ** 2), source.cap)
     ledger.append(more, source.cap)
     after = budgets(ledger.lines(), [source])[0].cap
     assert after is not None and after.left_epsilon < 0.1
@@ -90,7 +90,7 @@ def test_the_text_says_who_what_and_what_is_left() -> None:
 def test_a_cap_without_runs_and_failures_beyond_a_cap() -> None:
     (unused,) = budgets([], [capped(), CLICKS])
     assert "0 runs" in describe(unused) and unused.totals == ()
-    (over,) = budgets([replace(ONE, delta_threshold=1e-6, delta=2e-6)], [capped()])
+    (over,) = budgets([costing(ONE, failure=1e-6, declared_delta=2e-6)], [capped()])
     assert over.cap is not None and over.cap.spent_epsilon == math.inf and over.cap.left_epsilon == 0.0
     assert facts(over)["cap"]["spent_epsilon"] is None
     assert "more than its delta" in describe(over)

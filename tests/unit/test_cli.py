@@ -19,6 +19,8 @@ from deltalake import write_deltalake
 import dpsql
 from dpsql.lake import Lake, open_run
 from dpsql.ledger import Ledger
+from dpsql.local.verification import Verification
+from dpsql.polling import Overruns, write_overruns
 from dpsql.secret import Secret, default_secret_path
 from dpsql.streaming.progress import Summary
 from jobs import run_query
@@ -122,6 +124,8 @@ def test_what_the_user_can_mend_is_exit_code_2(work: Path) -> None:
     refused("try", "views.sql", "--input", "views.sql", "--output", "x.csv", says="must end in .parquet")
     refused("run", "views.sql", "--lake", "lake", "--until", "2026-01-31", says="--until needs --until-caught-up")
     refused("run", "views.sql", "--lake", "lake", "--interval", "soon", says="write it like '30 seconds'")
+    refused("run", "views.sql", "--lake", "lake", "--interval", "7 seconds", says="does not divide trigger_interval")
+    assert not Path("lake").exists()  # refused before a name is bound
     refused("run", "views.sql", "--lake", "lake", "--retention", "0 days", says="write it like '30 seconds'")
     refused("run", "views.sql", says="--lake")
     refused("run", "views.sql", "--lake", "lake", "--until", "soon", says="write it like 2026-01-31")
@@ -156,7 +160,7 @@ def test_show_and_list(work: Path) -> None:
     assert len(json.loads(dp("show", "views", "--lake", "lake", "--window", "2026-01-01", "--json").stdout)["rows"]) == 3
     refused("show", "views", "--lake", "lake", "--window", "2026-01-02", says="no window that starts at this time")
     identity = json.loads(dp("explain", "views.sql", "--json").stdout)["query_identity"]
-    expected = [{"name": "views", "run_id": run_id, "query_identity": identity, "state": "published"}]
+    expected = [{"name": "views", "run_id": run_id, "query_identity": identity, "state": "published", "overruns": 0}]
     assert json.loads(dp("list", "--lake", "lake", "--json").stdout) == expected
     assert "published" in dp("list", "--lake", "lake").stdout
 
@@ -214,12 +218,23 @@ def test_try_writes_its_own_ledger_line_before_it_reads(work: Path, monkeypatch:
 )
 def test_verify(work: Path, monkeypatch: pytest.MonkeyPatch, identical: bool, code: int, says: str) -> None:
     published()
-    answer = SimpleNamespace(identical=identical, published=3, recomputed=3 + (not identical), differences=int(not identical))
+    answer = Verification(identical, 3, 3 + (not identical), int(not identical))
     monkeypatch.setitem(sys.modules, "dpsql.local.verification", SimpleNamespace(verify_run=lambda *_: answer))
     result = dp("verify", "views", "--lake", "lake")
     assert result.exit_code == code
     assert result.stdout.startswith(says)
     refused("verify", "views", "--lake", "lake", "--secret-file", "none", says="--secret-file")
+
+
+def test_what_a_live_run_assumes_is_shown(work: Path) -> None:
+    published()
+    assert json.loads(dp("show", "views", "--lake", "lake", "--json").stdout)["live"] == []
+    Path("lake/private/views/live.json").write_text("{}")
+    assert "takes less time than the polling interval; every micro-batch did" in dp("show", "views", "--lake", "lake").stdout
+    write_overruns(Path("lake/private/views"), Overruns(3, 7_300_000, 0, 5_000_000))
+    found = json.loads(dp("show", "views", "--lake", "lake", "--json").stdout)["live"]
+    assert len(found) == 2 and found[1].startswith("3 micro-batches were still at work when the next poll was due")
+    assert [(query["state"], query["overruns"]) for query in json.loads(dp("list", "--lake", "lake", "--json").stdout)] == [("stopped", 3)]
 
 
 def test_run_binds_the_name_and_hands_everything_over(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -305,4 +320,72 @@ def test_a_lost_ledger_is_recorded_again(work: Path) -> None:
         assert recorded.exit_code == 0 and says in recorded.stderr
         assert [run["run_id"] for run in json.loads(recorded.stdout)[0]["runs"]] == [run_id]
     (work / "conf" / "sources.yaml").write_text(SOURCES.replace("format: parquet\n", "format: parquet\n    max_users: 5\n", 1))
-    refused("budget", "--record", "views", "--lake", "lake", says="belongs to another query")
+    refused("budget", "--record", "views", "--lake", "lake", says="another plan of the same query")
+
+
+def private_input(work: Path) -> Path:
+    """The source's own input, readable by the local engine."""
+    folder = work / "conf" / "visits"
+    folder.mkdir()
+    rows = {"user_id": ["u", "v"], "ts": pd.to_datetime([DAY, DAY]).as_unit("us"), "page": ["p", "planted"]}
+    pd.DataFrame(rows).to_parquet(folder / "a.parquet")
+    return folder
+
+
+def test_exact_values_of_the_private_input_are_not_shown(work: Path) -> None:
+    """Not as the default input, not by a name, a link of either kind, or a folder around it; nothing is spent or made."""
+    folder = private_input(work)
+    (work / "link").symlink_to(folder)
+    (work / "links").mkdir()
+    os.link(folder / "a.parquet", work / "links" / "b.parquet")
+    for given in ([], ["--input", str(folder)], ["--input", "link"], ["--input", "links"], ["--input", "visits=conf/visits/a.parquet"]):
+        refused(
+            "try", "views.sql", "--compare", *given, says="this is the input of `visits` itself. It would show what single people have done"
+        )
+        assert "planted" not in dp("try", "views.sql", "--compare", *given).output
+    assert not default_secret_path(os.environ).exists()
+    assert dp("try", "views.sql").exit_code == 0  # without exact values
+
+
+def test_shown_exact_values_are_kept_in_the_ledger(work: Path) -> None:
+    folder = private_input(work)
+    file = work / "conf" / "sources.yaml"
+    file.write_text(file.read_text().replace("    privacy_unit: user_id\n", "    privacy_unit: user_id\n    public: true\n"))
+    assert dp("try", "views.sql").exit_code == dp("try", "views.sql", "--compare").exit_code == 0
+    assert [line.kind for line in Ledger.beside(default_secret_path(os.environ)).lines()] == ["try", "compare"]
+    text = dp("budget").stdout
+    assert "1 of these runs showed exact values beside the private ones (kind compare): no epsilon covers those." in text
+    assert text.count("; exact values were shown") == 1
+    runs = json.loads(dp("budget", "--json").stdout)[0]["runs"]
+    assert [run["exact_values_shown"] for run in runs] == [False, True]
+    assert f"path {folder.resolve()}" in runs[0]["reads"]
+
+
+def test_a_new_secret_is_told(work: Path) -> None:
+    """A `--secret-file` that was not there is an empty budget: one line says so, once."""
+    private_input(work)
+    for times in range(2):
+        done = dp("try", "views.sql", "--secret-file", "new/secret")
+        assert done.exit_code == 0
+        assert done.stderr.count("new secret new/secret, new ledger: nothing is known to be spent\n") == (times == 0)
+    Path("new/secret").unlink()
+    assert (
+        "new secret new/secret, the ledger beside it was another secret's" in dp("try", "views.sql", "--secret-file", "new/secret").stderr
+    )
+    assert "2 lines were sealed with another secret" in dp("budget", "--secret-file", "new/secret").stderr
+
+
+def test_budget_tells_of_edited_and_lost_lines(work: Path) -> None:
+    private_input(work)
+    for _ in range(3):
+        assert dp("try", "views.sql").exit_code == 0
+    folder = default_secret_path(os.environ).parent / "ledger"
+    newest = folder / "000003.json"
+    kept = newest.read_text()
+    newest.write_text(kept.replace('"kind": "try"', '"kind": "run"'))
+    for command in (["budget"], ["budget", "--json"], ["try", "views.sql"]):
+        refused(*command, says="edited after it was written: 000003.json; put back the original: nothing can be spent before it is known")
+    newest.unlink()
+    refused("budget", says="000003.json is lost; put back")
+    newest.write_text(kept)
+    assert "3 runs" in dp("budget").stdout

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ def parse(document: dict[str, Any]) -> PyCompose:
 
 
 def test_it_is_a_compose_file() -> None:
-    services = {"kafka", "master", "worker", "job", "notebook"}
+    services = {"kafka", "keys", "master", "worker", "job", "notebook"}
     assert set(parse(resolved()).service_names()) == services
     assert set(resolved()["services"]) == services
 
@@ -44,6 +45,13 @@ def test_services_share_the_configuration_files_and_only_the_job_has_the_secret(
     }
     assert {name for name, found in mounts.items() if any(one.startswith("./conf:") for one in found)} == {"worker", "job"}
     assert {name for name, found in mounts.items() if any(one.startswith("secret:") for one in found)} == {"job"}
+    assert {name for name, found in mounts.items() if any(one.startswith("spark-conf:") for one in found)} == {
+        "keys",
+        "master",
+        "worker",
+        "job",
+    }
+    assert "--load-spark-defaults" in services["job"]["command"]
     assert mounts["notebook"] == ["lake:/lake/public"]
     named = {one.split(":")[0] for found in mounts.values() for one in found if not one.startswith(".")}
     assert named == set(resolved()["volumes"])
@@ -51,3 +59,15 @@ def test_services_share_the_configuration_files_and_only_the_job_has_the_secret(
     for path in (one.replace("conf-mounted", "conf") for one in command if re.search(r"\.(sql|py)$", one)):
         assert (CHECKOUT / path).is_file()
     assert f"apache/kafka:{re.search(r'kafka_2.13. rev=.([0-9.]+)', (CHECKOUT / 'conf/ivy.xml').read_text())[1]}" in TEXT  # type: ignore[index]
+
+
+def test_the_secret_of_the_cluster_is_made_once_and_for_its_owner_alone(tmp_path: Path) -> None:
+    words = [word.replace("/spark-conf", str(tmp_path)).replace("$$", "$") for word in resolved()["services"]["keys"]["command"]]
+    made = []
+    for _ in range(2):
+        subprocess.run(words, check=True)
+        made.append((tmp_path / "spark-defaults.conf").read_text())
+    assert made[0] == made[1] and [path.name for path in tmp_path.iterdir()] == ["spark-defaults.conf"]
+    assert (tmp_path / "spark-defaults.conf").stat().st_mode & 0o777 == 0o600
+    pattern = r"spark.authenticate true\nspark.network.crypto.enabled true\nspark.authenticate.secret [0-9a-f]{64}\n"
+    assert re.fullmatch(pattern, made[0])

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from dpsql.config import Cap, Source, load_sources, parse_duration
+import dpsql
+from dpsql.config import Cap, Source, Sources, cut_by_records, load_sources, parse_duration
 from dpsql.errors import ConfigError
 
 GOOD = """\
@@ -61,6 +62,12 @@ def test_everything_that_can_be_said(tmp_path: Path) -> None:
     assert {sources: 1}  # hashable, like every value between rooms
 
 
+def test_options_of_files_that_change_nothing_are_accepted(tmp_path: Path) -> None:
+    options = "options: {fileNameOnly: false, cleanSource: 'OFF', pathGlobFilter: '*.parquet'}"
+    path = write(tmp_path, GOOD.replace("    max_users: 5000", f"    {options}\n    max_users: 5000", 1))
+    assert load_sources(path)["visits"].options
+
+
 @pytest.mark.parametrize(
     ("old", "new", "line", "says", "at"),
     [
@@ -76,6 +83,22 @@ def test_everything_that_can_be_said(tmp_path: Path) -> None:
         ("    event_time: TS\n", "", 2, "needs `event_time`", "sources.visits"),
         ("    schema: page STRING\n", "", 10, "needs `schema`", "sources.pages"),
         ("    value_format: json\n", "", 16, "needs `value_format`", "sources.clicks"),
+        ("subscribe: clicks", "subscribe: clicks, maxOffsetsPerTrigger: 9", 18, "more --buckets", "sources.clicks.options"),
+        (
+            "subscribe: clicks",
+            "subscribe: clicks, MINOFFSETSPERTRIGGER: 9",
+            18,
+            "`MINOFFSETSPERTRIGGER` is refused",
+            "sources.clicks.options",
+        ),
+        (
+            "path: data/visits",
+            "path: v\n    options: {maxbytesPerTrigger: 1g}",
+            5,
+            "cut files by `maxFilesPerTrigger`",
+            "sources.visits.options",
+        ),
+        ("path: data/visits", "path: v\n    options: {stream-max-rows-per-micro-batch: 9}", 5, "others' are", "sources.visits.options"),
         ("value_format: json", "value_format: avro", 16, "needs `value_schema`", "sources.clicks"),
         (
             "value_format: json",
@@ -86,6 +109,16 @@ def test_everything_that_can_be_said(tmp_path: Path) -> None:
         ),
         ("value_format: json", "value_format: avro\n    value_schema: none.avsc", 23, "No such file", "sources.clicks.value_schema"),
         ("subscribe: clicks", "subscribe: clicks, failOnDataLoss: false", 18, "stays true", "sources.clicks.options"),
+        *(
+            (
+                "    max_users: 5000",
+                f"    options: {{{option}}}\n    max_users: 5000",
+                7,
+                "every file is read, once",
+                "sources.visits.options",
+            )
+            for option in ("maxFileAge: 30d", "FileNameOnly: true", "cleanSource: delete", "modifiedBefore: '2026-01-01'")
+        ),
         ("[user_id, Device]", "[user_id, USER_ID]", 6, "once", "sources.visits.privacy_unit"),
         ("  visits:", "  Visits:", 2, "lower-case", "sources.Visits"),
         ("  clicks:\n", "  pages:\n", 16, "written twice", "sources.pages"),
@@ -169,3 +202,22 @@ def test_an_avro_schema_is_read_from_beside_the_file(tmp_path: Path) -> None:
     given = GOOD.replace("value_format: json", "value_format: json\n    value_schema: clicks.avsc")
     with pytest.raises(ConfigError, match="is for `value_format: avro` only"):
         load_sources(write(tmp_path, given))
+
+
+def test_cuts_that_count_no_records_stay(tmp_path: Path) -> None:
+    harmless = GOOD.replace("subscribe: clicks", "subscribe: clicks, minPartitions: 3, maxRecordsPerPartition: 9")
+    harmless = harmless.replace("path: data/visits", "path: data/visits\n    options: {maxFilesPerTrigger: 1}")
+    sources = load_sources(write(tmp_path, harmless.replace('sep: ";"', "maxBytesPerTrigger: 1g")))
+    assert [cut_by_records(source) for source in sources.values()] == [None] * 3
+
+
+def test_a_source_that_was_made_in_code_is_refused_by_compile() -> None:
+    source = Source(
+        name="visits", format="delta", path="v", options=(("maxBytesPerTrigger", "1g"),), event_time="ts", privacy_unit=("user_id",)
+    )
+    with pytest.raises(ConfigError, match="source 'visits': `maxBytesPerTrigger` is refused"):
+        dpsql.compile(
+            "SELECT WITH DIFFERENTIAL_PRIVACY OPTIONS (epsilon = 1, delta = 1e-6, privacy_unit_column = user_id, max_rows_contributed = 1, "
+            "trigger_interval = '1 hour') page, COUNT(*) AS n FROM visits GROUP BY window(ts, '1 hour'), page",
+            Sources((source,)),
+        )

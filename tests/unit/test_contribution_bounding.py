@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 import warnings
+from unittest import mock
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
 from dpsql.calibration import selection_weights
 from tests.property.streams import cells, replay_stream, run_admission, table
 from tests.reference import Bounder, Record, digest, increment
-from udfs.contribution_bounding import DROP_REASONS, BoundingParameters, Clock, Increment, admit
+from udfs import contribution_bounding
+from udfs.contribution_bounding import DROP_REASONS, BoundingParameters, Clock, Increment, _mix, admit
 from udfs.grid import Grid
+from udfs.user_state import GROUPS
 
 ANN, BOB = 11 << 40, 12 << 40
 A, B, C, D = (k << 40 for k in (1, 2, 3, 4))
@@ -90,6 +94,56 @@ def test_copies_in_sliding_windows_count_once_against_the_bounds() -> None:
     found = cells(admit(None, table(records), Clock(), p).contributions)
     assert {cell: added[1:3] for cell, added in found.items()} == {(12, 1, A): (1, 2), (0, 2, A): (1, 2)}
     assert {cell: added[0] for cell, added in found.items()} == {(12, 1, A): p.weights[0], (0, 2, A): p.weights[1]}
+
+
+SLIDING = Grid(4, 2, 0, 2, 2)
+
+
+@pytest.mark.parametrize("cut", [[(3, 5)], [(3,), (5,)], [(5,), (3,)]])
+@pytest.mark.parametrize("rows", [1, 2])
+def test_a_unit_counts_once_in_a_window_that_meets_two_of_its_periods(cut: list[tuple[int, ...]], rows: int) -> None:
+    """90 users with a record on each side of a period's edge are 90, not 180 (also where their rows are used up), in any order; key
+    selection counts their periods."""
+    p = parameters(rows, grid=SLIDING)
+    users = [n << 33 for n in range(1, 91)]
+    batches = [[Record(user, t, A) for user in users for t in times] for times in cut]
+    found = cells(run_admission(replay_stream(batches), p).contributions)
+    totals = {window: tuple(sum(v[i] for (w, *_), v in found.items() if w == window) for i in (1, 2, 3)) for window in (0, 2, 4)}
+    # (users' periods for selection, COUNT(*), COUNT(DISTINCT)); times 3 and 5 are in windows 0, 2 and 2, 4
+    assert totals == {0: (90, 90, 90), 2: (180, 180, 90), 4: (90, 90, 90)}
+
+
+def test_other_users_and_keys_of_the_window_are_no_reason_not_to_count() -> None:
+    p = parameters(2, grid=SLIDING)
+    records = [Record(ANN, 3, A), Record(ANN, 5, B), Record(BOB, 5, A), Record(ANN, 9, A)]
+    found = cells(run_admission(replay_stream([[r] for r in records]), p).contributions)
+    assert all(v[3] == v[1] == 1 for v in found.values())
+
+
+def test_an_entry_of_the_state_stands_for_one_neighbour_only() -> None:
+    """Windows 2, 4 and 6 share their fingerprint. Without period 4 (which comes first) at most one user comes back for each entry that it
+    had: the period before looks for the entry of window 2, the one after for that of window 4."""
+    right, same = contribution_bounding._fingerprint, _mix(np.array([2, 4, 6]), np.array([A] * 3)).view(np.int64)
+
+    def clash(hashes: np.ndarray) -> np.ndarray:
+        return np.where(np.isin(hashes, same), np.uint32(0), right(hashes))
+
+    p = parameters(1, grid=SLIDING)
+    records = [[Record(ANN, 5, A)], [Record(ANN, 3, A)], [Record(ANN, 9, A)]]
+    with mock.patch.object(contribution_bounding, "_fingerprint", clash):
+        whole, alone, rest = (run_admission(replay_stream(batches), p) for batches in (records, records[:1], [[], *records[1:]]))
+    entries = sum(row["part"] == GROUPS for row in alone.states[0].to_pylist())
+    users = [{cell: v[3] for cell, v in cells(each.contributions).items() if v[3]} for each in (whole, rest)]
+    assert len(set(users[1]) - set(users[0])) <= entries
+
+
+def test_rounds_count_a_user_once_per_period_where_periods_meet() -> None:
+    """Else the later period's row would stand in for the one that is left out."""
+    p = dataclasses.replace(parameters(1, grid=SLIDING), by_user=True)
+    rows = run_admission(replay_stream([[Record(ANN, 3, A), Record(ANN, 5, A)]]), p).contributions.to_pylist()
+    who = {row["window"]: {r["user"] for r in rows if r["window"] == row["window"]} for row in rows}
+    assert {window: len(ids) for window, ids in who.items()} == {0: 1, 2: 2, 4: 1}
+    assert who[2] == who[0] | who[4]
 
 
 def test_rounds_keep_the_user_and_weigh_by_record() -> None:

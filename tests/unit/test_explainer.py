@@ -51,7 +51,7 @@ def test_the_text_holds_every_number_of_the_facts(q: ParsedQuery) -> None:
     A strategy step's sigma is told as errors of what is released, which is what a reader can use.
     """
     plan = make_plan(q, source())
-    text, said = explain(plan, source()), facts(plan)
+    text, said = explain(plan, source()), facts(plan, source())
     assert f"({said['epsilon']:g}, {said['delta']:g})" in text
     assert f"mu = {said['mu']:.4f}" in text
     for name in ("delta_noise", "delta_threshold"):
@@ -79,7 +79,7 @@ def test_the_text_holds_every_number_of_the_facts(q: ParsedQuery) -> None:
 def test_the_facts_are_the_plans(q: ParsedQuery) -> None:
     """Catches: facts of another column or trigger; a name that changes under programs that read them."""
     plan = make_plan(q, source())
-    said = facts(plan)
+    said = facts(plan, source())
     assert json.loads(json.dumps(said)) == said
     assert (said["epsilon"], said["delta"], said["mu"]) == (q.epsilon, q.delta, plan.mu)
     assert said["mu"] == pytest.approx(total_mu(q.epsilon, said["delta_noise"]), rel=2.0**-19)
@@ -103,7 +103,7 @@ def test_the_facts_are_the_plans(q: ParsedQuery) -> None:
 def test_an_average_tells_both_of_its_errors() -> None:
     """Its own error depends on the number of values. Catches: a program that takes the sum's error for the average's."""
     plan = make_plan(query(aggregates=(COUNT, AVG)), source())
-    count, average = facts(plan)["columns"]
+    count, average = facts(plan, source())["columns"]
     assert (count["stderr_of"], count["parts"]) == ("value", None)
     assert average["stderr_of"] == "sum"
     total, values = average["parts"]

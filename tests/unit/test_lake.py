@@ -18,9 +18,11 @@ from deltalake import write_deltalake
 import dpsql
 from dpsql.config import Cap, Source, Sources
 from dpsql.errors import BudgetError, LakeError
-from dpsql.lake import Lake, list_queries, newest, open_run, read_histogram, read_run, record_run
+from dpsql.lake import Lake, list_queries, newest, open_run, read_histogram, read_run
 from dpsql.ledger import Ledger
+from dpsql.lost_ledger import record_run
 from dpsql.secret import Secret
+from tests.unit.test_ledger import LINE
 
 SOURCE = Source(
     "visits", "parquet", "/nowhere", event_time="ts", privacy_unit=("user_id",), schema="user_id STRING, ts TIMESTAMP, page STRING"
@@ -97,6 +99,16 @@ def test_another_query_or_secret_is_refused_and_spends_nothing(tmp_path: Path) -
         assert part in str(caught.value)
     with pytest.raises(LakeError, match=r"started with another secret.*--secret-file"):
         opened(tmp_path, secret=Secret(b"x" * 32))
+    assert len(Ledger(tmp_path / "ledger").lines()) == 1
+
+
+def test_a_run_that_another_version_planned_is_refused_by_name(tmp_path: Path) -> None:
+    """The same query with other numbers: what 27b5d01 did with COUNT(DISTINCT unit), m > 1 and RESELECT in sliding windows."""
+    opened(tmp_path)
+    path = tmp_path / "lake" / "private" / "views" / "run.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"query_identity": "0" * 64}))
+    with pytest.raises(LakeError, match=r"another version of dpsql.*once per window.*CHANGELOG.*another --name"):
+        opened(tmp_path)
     assert len(Ledger(tmp_path / "ledger").lines()) == 1
 
 
@@ -236,8 +248,9 @@ def test_a_deleted_lake_does_not_give_its_budget_back(tmp_path: Path) -> None:
 
 
 def _shorten(ledger: Path) -> None:
-    """As a backup from before the run: its line is not there yet."""
+    """As a backup from before the run: neither its line nor its seal is there yet."""
     (ledger / "000001.json").unlink()
+    (ledger / "seals").unlink()
 
 
 @pytest.mark.parametrize("lose", [shutil.rmtree, _shorten, lambda ledger: shutil.rmtree(ledger / "runs")], ids=["all", "older", "register"])
@@ -245,16 +258,20 @@ def test_a_ledger_that_does_not_know_the_run_stops_it_until_it_is_recorded(tmp_p
     """A lost ledger, a backup older than the lake, a secret copied without its ledger: nothing goes on, and nothing is forgotten."""
     run_id = opened(tmp_path)
     published(tmp_path)
-    lake, ledger = Lake(tmp_path / "lake"), Ledger(tmp_path / "ledger")
+    lake, ledger = Lake(tmp_path / "lake"), Ledger(tmp_path / "ledger", SECRET)
     before = ledger.lines()
     lose(tmp_path / "ledger")
     with pytest.raises(LakeError, match=r"older than the lake.*dpsql budget --record"):
         opened(tmp_path)
     run = read_run(lake, "views")
-    assert record_run(lake, run, compiled(), ledger, replace(SOURCE, cap=Cap(0.1, 1e-9, 86_400_000_000)))  # spent is spent
-    assert not record_run(lake, run, compiled(), ledger, SOURCE)
-    assert opened(tmp_path) == run_id
-    assert [replace(line, created="") for line in ledger.lines()] == [replace(line, created="") for line in before]
+    capped = replace(SOURCE, cap=Cap(0.1, 1e-9, 86_400_000_000))
+    assert record_run(lake, run, compiled(), ledger, capped)  # spent is spent
+    assert not record_run(lake, run, compiled(), ledger, capped)
+    assert opened(tmp_path, source=capped) == run_id
+    assert read_run(lake, "views").ledger_id == before[0].origin.ledger_id == ledger.lines()[0].origin.ledger_id != ""  # its noise is kept
+    assert [replace(line, created="", origin=LINE.origin) for line in ledger.lines()] == [
+        replace(line, created="", origin=LINE.origin) for line in before
+    ]
     entry = ledger.register.find(run_id)
     closed = int(datetime(2026, 1, 2, tzinfo=UTC).timestamp()) * 1_000_000
     assert entry is not None and entry.closed_us == (None if lose is _shorten else closed)
@@ -266,7 +283,7 @@ def test_a_run_of_which_nothing_is_left_is_not_recorded(tmp_path: Path) -> None:
     run = read_run(Lake(tmp_path / "lake"), "views")
     shutil.rmtree(tmp_path / "ledger")
     with pytest.raises(LakeError, match=r"nothing is left but run\.json.*another --name"):
-        record_run(Lake(tmp_path / "lake"), run, compiled(), Ledger(tmp_path / "ledger"), SOURCE)
+        record_run(Lake(tmp_path / "lake"), run, compiled(), Ledger(tmp_path / "ledger", SECRET), SOURCE)
     (tmp_path / "lake/private/views/contributions").mkdir()
     with pytest.raises(LakeError, match=r"the histogram of 'views' .* is lost"):
-        record_run(Lake(tmp_path / "lake"), run, compiled(), Ledger(tmp_path / "ledger"), SOURCE)
+        record_run(Lake(tmp_path / "lake"), run, compiled(), Ledger(tmp_path / "ledger", SECRET), SOURCE)

@@ -7,35 +7,46 @@ import math
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
-from scipy.special import ndtr
+from scipy.special import ndtr, ndtri
 
 from dpsql.calibration import epsilon_of
 from dpsql.config import Cap
+from dpsql.cost import Cost, Overlap, PrivacyLevel
 from dpsql.errors import BudgetError
 from dpsql.ledger import Ledger, Line, spent
+from dpsql.ledger_line import line_from
 
 DAY = 86_400_000_000
 LINE = Line(
     ledger="visits",
     source="visits",
     unit=("user_id",),
+    cost=Cost(PrivacyLevel.USER, 1.0, 0.0, 1.01e-8, Overlap.NONE, 1.0, 1.01e-8),
     period="WINDOW",
     size_us=DAY,
     offset_us=0,
-    mu2=1.0,
-    delta_threshold=1e-8,
-    delta_hash=1e-10,
-    epsilon=6.0,
-    delta=1e-7,
+    declared_epsilon=6.0,
+    declared_delta=1e-7,
     query_identity="identity",
     run_id="00" * 16,
     kind="run",
     created="2026-01-01T00:00:00+00:00",
 )
+
+
+COST = asdict(LINE.cost)
+
+
+def costing(line: Line, mu2: float | None = None, failure: float | None = None, **changes: Any) -> Line:
+    """The line with another cost of one period, of which n cost n times as much."""
+    mu2, failure = line.cost.mu2 if mu2 is None else mu2, line.cost.failure if failure is None else failure
+    overlap = Overlap.STREAM if changes.get("period", line.period) == "STREAM" else Overlap.NONE
+    return replace(line, cost=Cost(PrivacyLevel.USER, mu2, 0.0, failure, overlap, mu2, failure), **changes)
 
 
 def curve(mu: float, epsilon: float) -> float:
@@ -85,12 +96,12 @@ def test_contribution_periods_that_a_cap_period_can_touch(size: float, offset: f
 
 def test_spending_is_joint_and_gaussian() -> None:
     """Seven days of epsilon 6 are not epsilon 42."""
-    mu, failures = spent([LINE, replace(LINE, period="STREAM", mu2=2.0)], Cap(1.0, 1e-6, 7 * DAY))
-    assert mu == pytest.approx(3.0)
-    assert failures == pytest.approx(8 * 1.01e-8)
+    together = spent([LINE, costing(LINE, period="STREAM", mu2=2.0)], Cap(1.0, 1e-6, 7 * DAY))
+    assert together.mu == pytest.approx(3.0)
+    assert together.failure == pytest.approx(8 * 1.01e-8)
     one = next(mu / 1000 for mu in range(1, 9999) if curve(mu / 1000, 6.0) > 1e-9)
-    week, _ = spent([replace(LINE, mu2=one**2)], Cap(1.0, 1e-6, 7 * DAY))
-    assert epsilon_of(week, 1e-9) == pytest.approx(18.3, abs=0.1)
+    week = spent([costing(LINE, mu2=one**2)], Cap(1.0, 1e-6, 7 * DAY))
+    assert epsilon_of(week.mu, 1e-9) == pytest.approx(18.3, abs=0.1)
 
 
 def test_a_cap_holds_to_the_last_run(tmp_path: Path) -> None:
@@ -108,7 +119,7 @@ def test_a_cap_holds_to_the_last_run(tmp_path: Path) -> None:
     with pytest.raises(BudgetError, match="would exceed the cap"):
         ledger.append(replace(LINE, source="elsewhere", run_id="e" * 32), cap)  # another source, the same people
     with pytest.raises(BudgetError, match="would exceed the cap"):
-        Ledger(tmp_path / "new").append(replace(LINE, delta_threshold=2e-3), cap)
+        Ledger(tmp_path / "new").append(costing(LINE, failure=2e-3), cap)
 
 
 def test_two_runs_never_both_take_the_last_of_a_budget(tmp_path: Path) -> None:
@@ -131,8 +142,12 @@ def test_two_runs_never_both_take_the_last_of_a_budget(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "damage",
     [
-        {"mu2": -1.0}, {"mu2": math.nan}, {"mu2": "0"}, {"size_us": 0}, {"size_us": 1.5}, {"period": "DAY"},
-        {"version": 2}, {"extra": 1}, {"mu2": None}, {"delta_hash": math.inf}, {"ledger": 3},
+        {"size_us": 0}, {"size_us": 1.5}, {"period": "DAY"}, {"period": "STREAM"}, {"version": 3}, {"version": 1}, {"extra": 1}, {"ledger": 3},
+        {"cost": None}, {"cost": {"mu2": 1.0}}, {"declared_delta": -1.0}, {"declared_epsilon": math.nan},
+        *({"cost": COST | wrong} for wrong in (
+            {"mu2": -1.0}, {"mu2": math.nan}, {"mu2": "0"}, {"mu2": None}, {"mu2": 0.5}, {"failure": math.inf}, {"failure_shared": 0.0},
+            {"protects": "user"}, {"overlap": "STREAM"}, {"overlap": "SUM"}, {"overlap": "WINDOWS", "mu2_shared": 0.9}, {"epsilon": True}, {"extra": 1},
+        )),
     ],
 )  # fmt: skip
 def test_a_damaged_line_stops_all_spending(tmp_path: Path, damage: dict[str, object]) -> None:
@@ -142,6 +157,48 @@ def test_a_damaged_line_stops_all_spending(tmp_path: Path, damage: dict[str, obj
     path.write_text(json.dumps({**json.loads(path.read_text()), **damage}))
     with pytest.raises(BudgetError, match=r"000001\.json"):
         ledger.append(LINE, None)
+
+
+FIRST_VERSION = {
+    "ledger": "visits", "source": "visits", "unit": ["user_id"], "period": "WINDOW", "size_us": DAY, "offset_us": 0, "mu2": 0.25,
+    "delta_threshold": 1e-8, "delta_hash": 1e-10, "epsilon": 6.0, "delta": 1e-7, "query_identity": "identity", "run_id": "00" * 16,
+    "kind": "run", "created": "2026-01-01T00:00:00+00:00", "version": 1,
+}  # fmt: skip
+
+
+def test_lines_of_version_1_are_charged_as_sliding_ones(tmp_path: Path) -> None:
+    """They do not say whether windows slide: one period costs what it did, two and more twice as much, and thresholds what they may."""
+    for number, period in enumerate(("WINDOW", "STREAM")):
+        line = FIRST_VERSION | {"period": period, "run_id": f"{number:032x}"}
+        (tmp_path / f"{number + 1:06d}.json").write_text(json.dumps(line))
+    ledger = Ledger(tmp_path)
+    window, stream = ledger.lines()
+    assert (window.declared_epsilon, window.declared_delta, window.run_id) == (6.0, 1e-7, "00" * 16)
+    assert (window.cost.periods(1).mu2, window.cost.periods(1).failure) == (0.25, pytest.approx(1.01e-8))
+    assert window.cost.periods(7).mu2 == 7 * 2 * 0.25
+    assert stream.cost_within(30 * DAY) == stream.cost.periods(1)
+    assert ledger.append(replace(LINE, run_id="f" * 32), None) == 3
+
+
+@pytest.mark.parametrize("mu", [0.2, 1.0, 3.0])
+@pytest.mark.parametrize(("weights", "horizon"), [(1, 1), (64, 24), (4_000_000, 10_000)])
+def test_the_failures_of_a_line_of_version_1_cover_every_plan(mu: float, weights: int, horizon: int) -> None:
+    """A line knows the sum of the failures at tau only; with a second weight beside the first, no spread over tests exceeds the bound."""
+    threshold = 5e-10
+    line = line_from(FIRST_VERSION | {"mu2": mu**2, "delta_threshold": threshold, "delta_hash": 0.0})
+    each = threshold / (weights * horizon)
+    assert line.cost.failure_shared >= max(threshold, weights * horizon * ndtr(ndtri(each) + mu) / 2) * (1 - 1e-9)
+    last = threshold / weights / 2  # half of it at the last trigger
+    assert line.cost.failure_shared >= weights * ndtr(ndtri(last) + mu) / 2
+
+
+@pytest.mark.parametrize(
+    "damage", [{"mu2": -1.0}, {"mu2": math.nan}, {"delta_hash": math.inf}, {"delta": "0"}, {"period": "DAY"}, {"extra": 1}]
+)
+def test_a_damaged_line_of_version_1_stops_all_spending(tmp_path: Path, damage: dict[str, object]) -> None:
+    (tmp_path / "000001.json").write_text(json.dumps(FIRST_VERSION | damage))
+    with pytest.raises(BudgetError, match="put back the original file"):
+        Ledger(tmp_path).lines()
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "null", "[" * 100_000, "\udc80"])
@@ -171,17 +228,17 @@ def test_a_missing_line_and_a_foreign_file_are_noticed(tmp_path: Path) -> None:
 
 
 def test_many_processes_and_kills_never_exceed_a_cap(tmp_path: Path) -> None:
-    """12 processes at once on the real storage, 6 of them killed: every line is whole, and together they spend the cap and no more."""
-    from tests.unit.ledger_crowd import CAP, POINTS
+    """14 processes at once on the real storage, 7 of them killed: every line is whole and sealed, and together they spend the cap and no more."""
+    from tests.unit.ledger_crowd import CAP, POINTS, SECRET
 
     command = [sys.executable, "-m", "tests.unit.ledger_crowd", str(tmp_path / "ledger"), "1"]
     done = subprocess.run(command, cwd=Path(__file__).parents[2], capture_output=True, text=True, check=True, timeout=120)
     ended = dict(pair.split(":") for pair in done.stdout.split())
     assert [ended[str(number)] for number in range(len(POINTS))] == ["9"] * len(POINTS), "the kills did not happen"
-    ledger = Ledger(tmp_path / "ledger")
+    ledger = Ledger(tmp_path / "ledger", SECRET)
     lines = ledger.lines()
     failures = len(lines) * 1.01e-8
-    assert curve(math.sqrt(0.4 * len(lines)), CAP.epsilon) + failures <= CAP.delta
+    assert curve(math.sqrt(0.1 * len(lines)), CAP.epsilon) + failures <= CAP.delta
     with pytest.raises(BudgetError, match="would exceed the cap"):  # and nothing is lost through the kills
-        ledger.append(replace(LINE, mu2=0.4, run_id="f" * 32), CAP)
+        ledger.append(costing(LINE, mu2=0.1, run_id="f" * 32), CAP)
     assert len({line.run_id for line in lines}) == len(lines) >= 10

@@ -79,11 +79,31 @@ def test_a_lake_that_knows_less_than_was_published_is_refused(register: RunRegis
 
 
 @pytest.mark.parametrize(
-    "damage", ["", "{", "[]", "null", {"version": 2}, {"closed_us": "1"}, {"closed_us": True}, {"run_id": "x"}, {"more": 1}]
+    "damage",
+    [
+        "",
+        "{",
+        '{"version": 1, "run_id": "5a5a',
+        "[]",
+        "null",
+        {"version": 2},
+        {"closed_us": "1"},
+        {"closed_us": True},
+        {"run_id": "x"},
+        {"more": 1},
+    ],
 )
 def test_a_damaged_entry_stops_the_run(register: RunRegister, damage: str | dict[str, object]) -> None:
     register.add(Entry(RUN, "/lake", 5))
     path = register.folder / f"{RUN}.json"
     path.write_text(damage if isinstance(damage, str) else json.dumps({**json.loads(path.read_text()), **damage}))
-    with pytest.raises(LakeError, match=rf"{RUN}\.json"):
-        register.check(RUN, 9)
+    was = path.read_bytes()
+    for start in (
+        lambda: register.check(RUN, 9),
+        lambda: register.enter(RUN, "/lake"),
+        lambda: register.publishing(RUN, "/lake", 9),
+    ):
+        with pytest.raises(LakeError, match=rf"{RUN}\.json: (damaged; put back the original file|version 2 was written by another)"):
+            start()
+    # It is never repaired by a guess.
+    assert path.read_bytes() == was

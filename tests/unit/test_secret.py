@@ -47,6 +47,10 @@ def test_keys_are_those_of_the_specification(tmp_path: Path) -> None:
     assert secret.noise_key("r", "i") == hmac.new(VALUE, b"dpsql/1/noise|r|i", hashlib.sha256).digest()
     assert secret.salt("r") == hmac.new(VALUE, b"dpsql/1/salt|r", hashlib.sha256).digest()[:16]
     assert secret.check() != Secret(VALUE[::-1]).check()
+    bound = secret.of_ledger("l")
+    assert bound.noise_key("r", "i") == hmac.new(VALUE, b"dpsql/2/noise|l|r|i", hashlib.sha256).digest()
+    assert bound.salt("r") == hmac.new(VALUE, b"dpsql/2/salt|l|r", hashlib.sha256).digest()[:16]
+    assert (bound.check(), bound.path, repr(bound)) == (secret.check(), secret.path, "Secret(...)")
 
 
 @pytest.mark.parametrize("mode", [0o640, 0o604, 0o620, 0o666])

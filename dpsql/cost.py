@@ -1,0 +1,120 @@
+"""What a run costs one protected unit: Gaussian, pure and failure parts, in one contribution period and in several.
+
+`Cost.periods` is the only place that knows how several periods add up. Sentences, ledger lines, caps and totals ask it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class PrivacyLevel(StrEnum):
+    """What neighbouring streams differ in: all that one unit does in one contribution period, or one row."""
+
+    USER = "USER"
+    EVENT = "EVENT"
+
+
+class Overlap(StrEnum):
+    """How contribution periods of one unit meet.
+
+    NONE: two periods share no group, so their shifts are in different places.
+    WINDOWS: periods are as long as sliding windows, so a window meets up to two of them and their shifts meet in its groups.
+    STREAM: there is one period, for ever.
+    SUM: a sum over periods that have been counted already; it knows nothing of further ones.
+    """
+
+    NONE = "NONE"
+    WINDOWS = "WINDOWS"
+    STREAM = "STREAM"
+    SUM = "SUM"
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What ONE protected unit pays in ONE contribution period.
+
+    Args:
+        protects: who or what is protected.
+        mu2: square of the Gaussian-DP parameter mu.
+        epsilon: pure part, added to epsilon.
+        failure: probability that thresholds or hashes fail, added to delta.
+        overlap: how periods meet.
+        mu2_shared, failure_shared: what each of two or more periods costs; more than one alone where they meet in a group.
+    """
+
+    protects: PrivacyLevel
+    mu2: float
+    epsilon: float
+    failure: float
+    overlap: Overlap
+    mu2_shared: float
+    failure_shared: float
+
+    def __post_init__(self) -> None:
+        alone, shared = (self.mu2, self.failure), (self.mu2_shared, self.failure_shared)
+        if not all(0 <= value < math.inf for value in (*alone, *shared, self.epsilon)):
+            raise ValueError("a cost must be finite and not negative")
+        if self.overlap is Overlap.WINDOWS:
+            if self.mu2_shared < self.mu2 or self.failure_shared < self.failure:
+                raise ValueError("a period beside others cannot cost less than alone")
+        elif shared != alone:
+            raise ValueError(f"periods that overlap as {self.overlap} cost as much beside others as alone")
+
+    @property
+    def mu(self) -> float:
+        """Gaussian-DP parameter of one period."""
+        return math.sqrt(self.mu2)
+
+    def periods(self, n: int) -> Cost:
+        """What n periods of one unit cost together, whichever they are (docs/privacy.md, theorem 4)."""
+        if n < 1:
+            raise ValueError(f"{n} periods")
+        if self.overlap is Overlap.SUM and n > 1:
+            raise ValueError("a sum over periods does not know what further ones cost")
+        if n == 1 or self.overlap is Overlap.STREAM:
+            return total([self], self.protects)
+        mu2, failure = n * self.mu2_shared, n * self.failure_shared
+        return Cost(self.protects, mu2, n * self.epsilon, failure, Overlap.SUM, mu2, failure)
+
+    def delta(self, epsilon: float) -> float:
+        """Smallest delta at which one period is (epsilon, delta)-protected; below the pure part that is 1."""
+        if epsilon < self.epsilon:
+            return 1.0
+        return gaussian_delta(self.mu, epsilon - self.epsilon) + self.failure
+
+
+def total(costs: Iterable[Cost], protects: PrivacyLevel = PrivacyLevel.USER) -> Cost:
+    """What mechanisms with independent noise cost together, each for the periods that its cost speaks of.
+
+    Args:
+        costs: for the same unit; of none the sum is nothing.
+        protects: the level of all of them.
+
+    Raises:
+        ValueError: they protect unlike things.
+    """
+    given = list(costs)
+    if any(cost.protects is not protects for cost in given):
+        raise ValueError(f"only costs of level {protects} add up here: a row and all that a unit does are not the same thing")
+    mu2, epsilon = math.fsum(cost.mu2 for cost in given), math.fsum(cost.epsilon for cost in given)
+    failure = math.fsum(cost.failure for cost in given)
+    return Cost(protects, mu2, epsilon, failure, Overlap.SUM, mu2, failure)
+
+
+def gaussian_delta(mu: float, epsilon: float) -> float:
+    """delta(epsilon) of a mu-Gaussian-DP mechanism: Phi(mu/2 - epsilon/mu) - e^epsilon Phi(-mu/2 - epsilon/mu).
+
+    Source: Balle and Wang 2018 (arXiv 1805.06530), theorem 8; Dong, Roth and Su 2019 (arXiv 1905.02383), corollary 1.
+    Edge cases: mu = 0 gives 0. Computed through logarithms, so tiny deltas keep their digits.
+    """
+    from scipy.special import log_ndtr  # here, because it is slow to import and most who read ledgers ask for no delta
+
+    if mu <= 0:
+        return 0.0
+    first = log_ndtr(mu / 2 - epsilon / mu)
+    second = epsilon + log_ndtr(-mu / 2 - epsilon / mu)
+    return float(math.exp(first) * -math.expm1(min(0.0, second - first)))

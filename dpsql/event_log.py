@@ -1,0 +1,163 @@
+"""What an operator's tools read of a run: one JSON line per event, the newest of each in a small file, and metrics as Prometheus text.
+
+Totals per micro-batch as in `dpsql.streaming.progress`, never anything of one key or one unit. They are not noised, so all three files are for
+the operator alone (mode 0600). None of them grows but the log, which is appended to by name, so that it can be rotated.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from dpsql.places import Place, replace_file
+
+VERSION = 1
+FILE = "status.json"
+"""In the run's private folder: the newest event of each kind."""
+
+COMMON: Mapping[str, type] = {"version": int, "time": str, "run": str, "name": str, "kind": str}
+SCHEMA: Mapping[str, Mapping[str, type]] = {
+    "start": {"mode": str, "process": int, "host": str},
+    "micro_batch": {"batch": int, "records": int, "dropped": dict, "malformed": int, "seconds": dict},
+    "release": {"triggers": int, "rows": int, "closed_us": int},
+    "alarm": {"alarm": str, "text": str},
+    "end": {"stopped": bool, "failed": str},
+}
+"""Fields of each kind of event besides COMMON. `seconds` is Spark's time by phase; `failed` the class of what ended the run, or empty."""
+
+DROP_SHARE, DROP_RECORDS = 0.2, 1_000
+"""Alarm where more than this share of a micro-batch of at least so many records is dropped: a column renamed upstream looks like that."""
+
+
+@dataclass
+class EventLog:
+    """The events of one start.
+
+    Args:
+        folder: the run's private folder.
+        run_id, name: of the run.
+        log: a file for the lines, or None.
+        metrics: a file for Prometheus, or None; replaced as a whole.
+    """
+
+    folder: Place
+    run_id: str
+    name: str
+    log: Path | None = None
+    metrics: Path | None = None
+    newest: dict[str, dict[str, Any]] = field(default_factory=dict)
+    totals: dict[str, float] = field(default_factory=dict)
+    _told: set[str] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.newest = newest_events(self.folder)
+
+    def tell(self, kind: str, **given: Any) -> None:
+        """Write one event everywhere. A full disk must not end a run by way of its log: what cannot be written is left out."""
+        event = {"version": VERSION, "time": _now(), "run": self.run_id, "name": self.name, "kind": kind, **given}
+        if set(event) != {*COMMON, *SCHEMA[kind]}:
+            raise ValueError(f"an event of kind {kind} has the fields {sorted(SCHEMA[kind])}")
+        self.newest[kind] = event
+        self._count(kind, event)
+        newest = json.dumps({"version": VERSION, "newest": self.newest, "totals": self.totals}).encode()
+        with suppress(OSError):
+            replace_file(self.folder / FILE, newest)
+        with suppress(OSError):
+            if self.log is not None:
+                _append(self.log, json.dumps(event, separators=(",", ":")) + "\n")
+        with suppress(OSError):
+            if self.metrics is not None:
+                replace_file(self.metrics, self.exposition().encode())
+
+    @contextmanager
+    def of_start(self, mode: str, stop: threading.Event) -> Iterator[None]:
+        """Inside, a start is at work; its end is told, however it ends."""
+        self.tell("start", mode=mode, process=os.getpid(), host=socket.gethostname())
+        failed = ""
+        try:
+            yield
+        except BaseException as problem:
+            failed = type(problem).__name__
+            raise
+        finally:
+            self.tell("end", stopped=stop.is_set(), failed=failed)
+
+    def alarm(self, alarm: str, text: str) -> bool:
+        """Tell an alarm, once per start and kind of alarm; whether it was new."""
+        if alarm in self._told:
+            return False
+        self._told.add(alarm)
+        self.tell("alarm", alarm=alarm, text=text)
+        return True
+
+    def exposition(self) -> str:
+        """The totals in Prometheus' text format."""
+        labels = f'{{name="{self.name}",run="{self.run_id}"}}'
+        lines: list[str] = []
+        for metric, value in sorted(self.totals.items()):
+            bare, _, reason = metric.partition("/")
+            head = f"# TYPE dpsql_{bare} {'counter' if bare.endswith('_total') else 'gauge'}"
+            lines += [] if head in lines else [head]
+            given = f'{{name="{self.name}",reason="{reason}",run="{self.run_id}"}}' if reason else labels
+            lines.append(f"dpsql_{bare}{given} {value:.17g}")
+        return "\n".join(lines) + "\n"
+
+    def _count(self, kind: str, event: Mapping[str, Any]) -> None:
+        totals = self.totals
+        if kind == "micro_batch":
+            _add(totals, "micro_batches_total", 1)
+            _add(totals, "records_total", event["records"])
+            for reason, count in event["dropped"].items():
+                _add(totals, f"dropped_total/{reason}", count)
+            totals["micro_batch_time_seconds"] = time.time()
+        elif kind == "release":
+            _add(totals, "triggers_total", event["triggers"])
+            _add(totals, "rows_total", event["rows"])
+            totals["closed_time_seconds"] = event["closed_us"] / 1e6
+        elif kind == "alarm":
+            _add(totals, "alarms_total", 1)
+
+
+def newest_events(folder: Place) -> dict[str, dict[str, Any]]:
+    """Kind -> the newest event of that kind that a run has told; empty where there is none, or the file is not ours or damaged: it holds no truth."""
+    try:
+        given = json.loads((folder / FILE).read_bytes())
+        return {str(kind): dict(event) for kind, event in given["newest"].items()} if given["version"] == VERSION else {}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return {}
+
+
+def dropped_much(records: int, dropped: Mapping[str, int]) -> str | None:
+    """The sentence for a micro-batch of which too much was dropped, or None. Names no record: reasons and totals."""
+    count = sum(dropped.values())
+    if records < DROP_RECORDS or count <= DROP_SHARE * records:
+        return None
+    reason = max(dropped, key=lambda name: dropped[name])
+    return (
+        f"{count:,} of {records:,} records of a micro-batch were dropped, most of them as {reason.replace('_', ' ')}: "
+        "did a column or a format change upstream, or are the bounds too small?"
+    )
+
+
+def _add(totals: dict[str, float], name: str, count: float) -> None:
+    totals[name] = totals.get(name, 0) + count
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _append(path: Path, text: str) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    with os.fdopen(descriptor, "w") as file:
+        os.fchmod(descriptor, 0o600)  # also of a file that was there
+        file.write(text)

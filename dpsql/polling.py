@@ -1,0 +1,122 @@
+"""How often a live run looks at its source, what its promise assumes, and what it notes where that was not so."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import asdict, dataclass
+
+from dpsql.errors import InputError, LakeError
+from dpsql.places import Place, replace_file
+from dpsql.query import ParsedQuery
+
+MILLISECOND, SECOND = 1_000, 1_000_000
+SHORTEST_US, LONGEST_US = SECOND, 60 * SECOND
+"""Of the default interval, where the grid of triggers allows it."""
+
+LARGEST_DIVISOR = 60_000
+FILE = "polling.json"
+VERSION = 1
+ASSUMPTION = "live, the promise assumes that every micro-batch takes less time than the polling interval"
+
+
+def polling_interval(query: ParsedQuery, asked_us: int | None = None) -> int:
+    """At every multiple of it a live run looks at its source; triggers are due at such multiples only. Microseconds.
+
+    Args:
+        query: the parsed query.
+        asked_us: what the operator asks for. None: about a tenth of the trigger interval, 1 second to 1 minute.
+
+    Raises:
+        InputError: it does not divide the trigger interval and the windows' offset, or is not in whole milliseconds, as Spark polls.
+    """
+    common = math.gcd(query.trigger_interval_us, query.window.offset_us)
+    divisors = _divisors(common)
+    if not divisors:
+        raise InputError(
+            "a live run looks at its source at whole milliseconds, and the triggers of this query are due between them: "
+            "write a trigger_interval and a window offset of whole milliseconds, or run it with --until-caught-up"
+        )
+    if asked_us is None:
+        wanted = min(max(query.trigger_interval_us // 10, SHORTEST_US), LONGEST_US)
+        long_enough = [divisor for divisor in divisors if divisor >= SHORTEST_US]
+        fitting = [divisor for divisor in long_enough if divisor <= wanted]
+        return max(fitting) if fitting else min(long_enough, default=divisors[-1])
+    if asked_us not in divisors:
+        raise InputError(_refusal(query, asked_us, divisors))
+    return asked_us
+
+
+def _divisors(common_us: int) -> list[int]:
+    """Ascending: whole milliseconds that divide a time, all that are short and all that are long."""
+    if common_us % MILLISECOND:
+        return []
+    common = common_us // MILLISECOND
+    short = [number for number in range(1, min(LARGEST_DIVISOR, common) + 1) if common % number == 0]
+    return sorted({number * MILLISECOND for divisor in short for number in (divisor, common // divisor)})
+
+
+def _refusal(query: ParsedQuery, asked_us: int, divisors: list[int]) -> str:
+    from dpsql.sql.durations import show_duration  # slow to import
+
+    near = [max((d for d in divisors if d < asked_us), default=None), min((d for d in divisors if d > asked_us), default=None)]
+    accepted = " or ".join(show_duration(divisor) for divisor in near if divisor is not None)
+    offset = f" and the windows' offset {show_duration(query.window.offset_us)}" if query.window.offset_us else ""
+    return (
+        f"--interval {show_duration(asked_us)} does not divide trigger_interval {show_duration(query.trigger_interval_us)}{offset}: triggers would be "
+        f"due between two polls. Write {accepted}, or leave it away ({show_duration(polling_interval(query))})"
+    )
+
+
+@dataclass(frozen=True)
+class Overruns:
+    """Micro-batches of a live run, of all its starts, that were not over when the next poll was due.
+
+    Args:
+        micro_batches: how many.
+        longest_us: the longest one took so long.
+        newest_us: when the newest ended; microseconds since 1970 UTC.
+        interval_us: the polling interval at that time.
+    """
+
+    micro_batches: int = 0
+    longest_us: int = 0
+    newest_us: int = 0
+    interval_us: int = 0
+
+    def after(self, began_us: int, took_us: int, interval_us: int) -> Overruns:
+        """With one more micro-batch, if it was still at work at the next multiple of the interval."""
+        ended_us = began_us + took_us
+        if ended_us <= (began_us // interval_us + 1) * interval_us:
+            return self
+        return Overruns(self.micro_batches + 1, max(self.longest_us, took_us), ended_us, interval_us)
+
+    def said(self) -> str | None:
+        """A line for people; None if there were none."""
+        if not self.micro_batches:
+            return None
+        count = f"{self.micro_batches:,} micro-batch" + (" was" if self.micro_batches == 1 else "es were")
+        return (
+            f"{count} still at work when the next poll was due (the polling interval is {self.interval_us / SECOND:g} s, the longest took "
+            f"{self.longest_us / SECOND:.1f} s): choose a longer --interval; what it means: docs/privacy.md, known gaps"
+        )
+
+
+def read_overruns(folder: Place) -> Overruns:
+    """What is noted in a run's private folder.
+
+    Raises:
+        LakeError: the file is damaged.
+    """
+    try:
+        given = json.loads((folder / FILE).read_bytes())
+        return Overruns(*(int(given[name]) for name in Overruns.__dataclass_fields__))
+    except FileNotFoundError:
+        return Overruns()
+    except (OSError, ValueError, KeyError, TypeError):
+        raise LakeError(f"{folder / FILE}: damaged or unreadable; put back the original file") from None
+
+
+def write_overruns(folder: Place, overruns: Overruns) -> None:
+    """Note them; the file is of one size for ever."""
+    replace_file(folder / FILE, json.dumps({"version": VERSION, **asdict(overruns)}).encode())

@@ -1,0 +1,129 @@
+"""What a source reads, told by where it is and not by its name in `sources.yaml`: caps and comparisons go by that.
+
+A place is a text: `path /data/visits` (links resolved), `file 2049:131` (device and inode: it finds hard links and renamed folders),
+`uri s3://bucket/visits`, `topic visits`, `topics REGEX`, `table shop.visits`, `options DIGEST`. A copy of the data is another place:
+nothing can tell that it is of the same people but its owner.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from dpsql.config import CATALOG, Source
+
+WILD = re.compile(r"[*?\[{]")
+
+
+def places(source: Source, files: Iterable[Path] = ()) -> tuple[str, ...]:
+    """Where a source reads.
+
+    Args:
+        source: as declared.
+        files: files or folders that are read in its name (`dpsql try --input`).
+    """
+    return tuple(dict.fromkeys((*_declared(source), *(place for file in files for place in _on_disk(file)))))
+
+
+def overlap(some: Iterable[str], others: Iterable[str]) -> bool:
+    """Whether anything is read by both: one and the same place, or one inside the other."""
+    known = [place.split(" ", 1) for place in others]
+    return any(_meet(kind, text, *other) for kind, text in (place.split(" ", 1) for place in some) for other in known)
+
+
+def is_own_input(source: Source, given: Sequence[Path]) -> Path | None:
+    """The first of the given files or folders that is, holds or lies in what the source reads, under whatever name; None: none is."""
+    declared = [place for place in _declared(source) if place.startswith("path ")]
+    if not declared:
+        return None
+    own: set[tuple[int, int]] | None = None
+    for path in given:
+        if overlap((f"path {os.path.realpath(path)}",), declared):
+            return path
+        own = own if own is not None else {_inode(file) for place in declared for file in _files(Path(place.removeprefix("path ")))}
+        if any(_inode(file) in own for file in _files(path)):
+            return path
+    return None
+
+
+def _declared(source: Source) -> Iterator[str]:
+    options = {name.lower(): value for name, value in source.options}
+    if source.format == CATALOG:
+        yield f"table {str(source.table).lower()}"
+    elif source.path is not None:
+        parts = urlsplit(source.path)
+        if parts.scheme in ("", "file"):
+            yield from _on_disk(Path(unquote(parts.path) if parts.scheme else source.path))
+        else:
+            yield "uri " + _uri(source.path)
+    elif "subscribe" in options:
+        yield from (f"topic {topic.strip()}" for topic in options["subscribe"].split(","))
+    elif "assign" in options:
+        yield from (f"topic {topic}" for topic in _assigned(options["assign"]))
+    elif "subscribepattern" in options:
+        yield f"topics {options['subscribepattern']}"
+    else:  # a digest, because options may hold a password
+        yield "options " + hashlib.sha256(json.dumps([source.format, source.options]).encode()).hexdigest()
+
+
+def _uri(path: str) -> str:
+    """One text for all spellings of one place; as on a disk, a pattern stands for the folder that it searches."""
+    scheme, rest = path.split(":", 1)
+    scheme = re.sub(r"^s3[an]$", "s3", scheme.lower())
+    parts = [part for part in rest.split("/") if part]
+    plain = parts[: next((i for i, part in enumerate(parts) if WILD.search(part)), len(parts))]
+    return f"{scheme}:{'//' if rest.startswith('//') else '/'}" + "/".join(plain)
+
+
+def _assigned(text: str) -> Iterator[str]:
+    try:
+        yield from json.loads(text)
+    except (ValueError, TypeError):
+        yield text
+
+
+def _on_disk(path: Path) -> Iterator[str]:
+    """A pattern stands for the folder that it searches."""
+    searched = Path(*path.parts[: next((i for i, part in enumerate(path.parts) if WILD.search(part)), len(path.parts))])
+    path = path if os.path.exists(path) else searched
+    yield f"path {os.path.realpath(path)}"
+    if os.path.exists(path):
+        yield "file {}:{}".format(*_inode(path))
+
+
+def _inode(path: Path) -> tuple[int, int]:
+    status = path.stat()
+    return status.st_dev, status.st_ino
+
+
+def _files(path: Path) -> Iterator[Path]:
+    """All files of a file, or below a folder."""
+    if path.is_file():
+        yield path
+    for folder, _, names in os.walk(path):
+        yield from (file for name in names if (file := Path(folder, name)).is_file())
+
+
+def _meet(kind: str, text: str, other_kind: str, other: str) -> bool:
+    if {kind, other_kind} == {"topic", "topics"}:
+        topic, pattern = (text, other) if kind == "topic" else (other, text)
+        return _matches(pattern, topic)
+    if kind != other_kind:
+        return False
+    if kind in ("path", "uri"):
+        return text == other or text.startswith(other.rstrip("/") + "/") or other.startswith(text.rstrip("/") + "/")
+    if kind == "table":  # a name with and without its catalog or schema
+        return text == other or text.endswith(f".{other}") or other.endswith(f".{text}")
+    return text == other
+
+
+def _matches(pattern: str, topic: str) -> bool:
+    try:
+        return re.fullmatch(pattern, topic) is not None
+    except re.error:  # Java's expressions are not all Python's: then it may be
+        return True

@@ -1,0 +1,116 @@
+"""What keeps a run's salt, noise key and rows from other users of the machine and of the network, while Spark has them.
+
+Without `spark.authenticate` Spark hands every block (broadcasts with salt and noise key, shuffled rows) to whoever connects to a port of it.
+Its local folders have the modes of the umask, and py4j logs every command that it sends.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote, urlsplit
+
+from dpsql.errors import ConfigError
+from dpsql.scratch import closed
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+AUTHENTICATE, NETWORK, DISK = "spark.authenticate", "spark.network.crypto.enabled", "spark.io.encryption.enabled"
+SETTINGS = {AUTHENTICATE: "true", NETWORK: "true", DISK: "true"}
+SECRET = "spark.authenticate.secret"
+TLS = "spark.ssl.rpc.enabled"
+"""In place of `NETWORK`, for those who have certificates."""
+
+OTHERS, OTHERS_AND_GROUP = 0o001, 0o011
+LOGGERS = ("py4j.clientserver", "py4j.java_gateway")
+
+
+def makes_secret(master: str) -> bool:
+    """Whether Spark makes the secret of such a master itself; a standalone cluster has one that its operator made."""
+    return re.fullmatch(r"local(\[.*\])?|yarn|k8s://.*", master) is not None
+
+
+def check_settings(settings: Mapping[str, str]) -> None:
+    """Refuse settings that take a protection away, before anything is bound or spent.
+
+    Raises:
+        ConfigError: one of `SETTINGS` is off, or other users may enter the folder of the event log.
+    """
+    for name in SETTINGS:
+        if settings.get(name, "true").lower() != "true" and not (name == NETWORK and settings.get(TLS, "").lower() == "true"):
+            raise ConfigError(f"{name} is {settings[name]}: Spark would serve salt, noise key and rows to others; {_wanted(name)}")
+    if settings.get("spark.eventLog.enabled", "").lower() == "true":
+        check_event_log(settings.get("spark.eventLog.dir", "file:///tmp/spark-events"))
+
+
+def check_event_log(place: str) -> None:
+    """Refuse a local folder of event logs that everybody may enter: they have exact totals, and Spark opens its files to the group.
+
+    Raises:
+        ConfigError: somebody else may enter.
+    """
+    parts = urlsplit(place)
+    if parts.scheme in ("", "file") and not closed(path := Path(unquote(parts.path)), to=OTHERS):
+        raise ConfigError(f"spark.eventLog.dir is {path}, which everybody may enter, and event logs have exact totals: chmod 700 {path}")
+
+
+def protect(spark: SparkSession) -> None:
+    """Check what cannot be changed in a session that is there, and close what can: its local folders, the log of py4j.
+
+    Raises:
+        ConfigError: it was started without a protection; the message names the setting.
+    """
+    context: Any = spark.sparkContext._jsc.sc()
+    security, configured = context.env().securityManager(), context.getConf()
+    local = str(context.master()).startswith("local")
+    there = {
+        AUTHENTICATE: security.isAuthenticationEnabled(),
+        NETWORK: local or security.isEncryptionEnabled() or security.isSslRpcEnabled(),
+        DISK: security.getIOEncryptionKey().isDefined(),
+    }
+    for name, given in there.items():
+        if not given:
+            raise ConfigError(f"this Spark session was started without {name}: others could read salt, noise key or rows; {_wanted(name)}")
+    if configured.getBoolean("spark.eventLog.enabled", False):
+        check_event_log(configured.get("spark.eventLog.dir", "file:///tmp/spark-events"))
+    for folder in context.env().blockManager().diskBlockManager().localDirs():
+        close(Path(str(folder)))
+    hush(spark)
+
+
+def close(folder: Path) -> None:
+    """Take a folder of this process and all folders in it away from group and others.
+
+    Those within, too: whoever has opened one of them before needs no way through the upper one.
+
+    Raises:
+        ConfigError: it stays open.
+    """
+    try:
+        folder.chmod(0o700)
+        for place, _, _ in os.walk(folder):
+            Path(place).chmod(0o700)
+    except OSError as problem:
+        raise ConfigError(f"Spark's local folder {folder} cannot be closed to other users: {problem.strerror}") from None
+
+
+def hush(spark: SparkSession) -> None:
+    """Keep py4j from logging: its commands carry pickled functions with the noise key."""
+    for name in LOGGERS:
+        logging.getLogger(name).addFilter(_nothing)
+    jvm: Any = spark._jvm
+    jvm.py4j.GatewayServer.turnLoggingOff()
+
+
+def _nothing(record: logging.LogRecord) -> bool:
+    return False
+
+
+def _wanted(name: str) -> str:
+    with_secret = f" (a standalone cluster also needs {SECRET}; docs/deployment.md)" if name == AUTHENTICATE else ""
+    return f"start it with `{name} true`{with_secret}"

@@ -1,0 +1,20 @@
+"""The commands that messages about a damaged run end with."""
+
+from __future__ import annotations
+
+from dpsql.places import Place
+
+
+def command(folder: Place) -> str:
+    """The command that restores the run in a private folder."""
+    return f"dpsql restore {folder.name} --lake {folder.parent.parent}"
+
+
+def repairable(folder: Place) -> str:
+    """What to do about pieces that can be made anew."""
+    return f"nothing was touched. Put it back as it was, or run: {command(folder)}"
+
+
+def unrepairable(folder: Place) -> str:
+    """What to do about pieces that only a backup has."""
+    return f"nothing was touched. Put it back as it was, or begin a new run: {command(folder)} --new-run"

@@ -1,0 +1,264 @@
+"""Expressions that have a value for every record: guards put into the plan that Spark has made of a query.
+
+A failing job would tell that a record exists, so no value may make an expression fail. The guards go into the *resolved* plan, where every
+cast that Spark adds by itself is a node like others. They are put around kinds of nodes, not around functions that somebody listed:
+
+* whatever may fail is tried: where it raises, its value is NULL;
+* every DATE and TIMESTAMP, whatever made it, lies in the years 1 to 9999 or is NULL, as in the columns of sources;
+* what takes more than linear time or memory gets the beginning of a long text;
+* a record of which one LATERAL VIEW makes too many rows is left out and counted.
+
+Every guarded expression is computed once: a guard that repeats it (CASE WHEN x BETWEEN ... THEN x) would double the work at each level.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from dpsql.errors import DataError
+from dpsql.sql.patterns import MAX_CHANGED, MAX_SEARCHED, refusal, searched
+
+TOO_MANY_ROWS = "too_many_rows"
+"""The reason under which records with too many rows are counted."""
+
+MOST_ROWS = 10_000
+"""Rows that one explode may make of one row."""
+
+MOST_ROWS_OF_ALL = 1_000_000
+"""Rows that several of them together may make of one record."""
+
+FIRST_DAY, LAST_DAY = -719_162, 2_932_896
+DAY_US = 86_400_000_000
+YEARS = {
+    "date": (FIRST_DAY, LAST_DAY),
+    "timestamp": (FIRST_DAY * DAY_US, (LAST_DAY + 1) * DAY_US - 1),
+    "timestamp_ntz": (FIRST_DAY * DAY_US, (LAST_DAY + 1) * DAY_US - 1),
+}
+"""Spark's own numbers for the first and last value of the years 1 to 9999, by type."""
+
+PASSED_ON = frozenset({"Alias", "Coalesce", "If", "CaseWhen", "With", "CommonExpressionDef", "CommonExpressionRef"})
+"""Nodes whose value is one that they were given; where these are within the years, so is it."""
+
+COMPARED = frozenset(
+    {"IsNull", "IsNotNull", "EqualTo", "EqualNullSafe", "LessThan", "LessThanOrEqual", "GreaterThan", "GreaterThanOrEqual", "In"}
+)
+NEVER_FAIL = PASSED_ON | COMPARED | {"AttributeReference", "Literal", "And", "Or", "Not", "TryEval"}
+"""Nodes that only pass values on or compare them; all others are tried."""
+
+SEARCHES = frozenset(["RLike", "RegExpExtract", "RegExpReplace", "StringSplit"])
+"""Nodes with a text and a regular expression."""
+
+LIKES = frozenset(["Like", "ILike"])
+BEGINNINGS = {
+    "Levenshtein": {0: MAX_SEARCHED, 1: MAX_SEARCHED},
+    "StringRepeat": {0: MAX_SEARCHED},
+    "StringReplace": {0: MAX_CHANGED},
+    "RegExpReplace": {0: MAX_CHANGED},
+    "StringSplit": {0: MAX_CHANGED},
+}
+"""How many characters of which arguments (from 0) are looked at, for nodes that take or make much more than they are given."""
+
+HUGE_EXPONENT = "[eE][+-]?0*[1-9][0-9]{3,}"
+"""Java writes out all digits of such a number before it rounds it to a DECIMAL: `1e-300000000` takes minutes, or all memory."""
+
+
+class _Guards:
+    """Puts the guards into one plan."""
+
+    def __init__(self, session: SparkSession) -> None:
+        self._session = session
+        jvm: Any = session._jvm
+        self._jvm = jvm
+        self._spark = jvm.org.apache.spark
+        self._expressions = self._spark.sql.catalyst.expressions
+        self._types = self._spark.sql.types.DataType
+        self._utilities = self._spark.sql.classic.ExpressionUtils
+        self._most_elements, self._made = MOST_ROWS, set[int]()
+        self._explodes = 0
+
+    def whole(self, plan: Any) -> Any:
+        """The plan of a query with guards."""
+        explodes = _count(plan, "Generate")
+        if explodes > 1:
+            self._most_elements = min(MOST_ROWS, round(MOST_ROWS_OF_ALL ** (1 / explodes)))
+        return self.plan(plan)
+
+    def plan(self, node: Any) -> Any:
+        """A plan with guards; the sources (temporary views) stay as they are."""
+        kind = _kind(node)
+        if kind == "View" or not _list(node.children()):
+            return node
+        children = [self.plan(child) for child in _list(node.children())]
+        node = node.withNewChildren(self._seq(children))
+        logical = self._spark.sql.catalyst.plans.logical
+        if kind == "SubqueryAlias":
+            return node
+        if kind == "Project":
+            return logical.Project(self._seq([self.expression(item) for item in _list(node.projectList())]), children[0])
+        if kind == "Filter":
+            return logical.Filter(self.expression(node.condition()), children[0])
+        if kind == "Join":
+            condition = node.condition()
+            if condition.isDefined():
+                condition = self._jvm.scala.Option.apply(self.expression(condition.get()))
+            return logical.Join(children[0], children[1], node.joinType(), condition, node.hint())
+        if kind == "Generate":
+            return self._generate(node, children[0])
+        raise DataError(f"Spark reads FROM in a way ({kind}) that dpsql does not know: write it with sub-queries and joins only")
+
+    def expression(self, node: Any) -> Any:
+        """An expression with guards around each of its nodes that needs one."""
+        kind = _kind(node)
+        if kind == "LambdaFunction":
+            return node  # what calls it is tried as a whole
+        before = _list(node.children())
+        children = [self.expression(child) for child in before]
+        short = self._short(node, kind, before)
+        children = [self._beginning(child, short[place]) if place in short else child for place, child in enumerate(children)]
+        if kind in ("Cast", "JsonToStructs") and "decimal(" in str(node.dataType().catalogString()):
+            children = self._plain_numbers(node, kind, children)
+        if before:
+            node = node.withNewChildren(self._seq(children))
+        guarded = node if kind in NEVER_FAIL else self._tried(node)
+        name = str(node.dataType().typeName())
+        return self._within_years(guarded, name) if name in YEARS and not self._inside(node, kind, name) else guarded
+
+    def _inside(self, node: Any, kind: str, name: str) -> bool:
+        """Whether a DATE or TIMESTAMP needs no guard of its own: columns of sources have one already."""
+        if kind == "AttributeReference":
+            return int(node.exprId().id()) not in self._made
+        if kind == "Literal":
+            value = node.value()
+            return value is None or YEARS[name][0] <= int(value) <= YEARS[name][1]
+        return kind in PASSED_ON
+
+    def _short(self, node: Any, kind: str, children: Sequence[Any]) -> dict[int, int]:
+        """Which arguments of a node are cut to how many characters."""
+        if kind in SEARCHES | LIKES:
+            pattern = str(children[1].eval(None)) if children[1].foldable() else "(?:|)*"
+            if kind in LIKES and str(node.escapeChar()) != "\\":
+                pattern = pattern.replace("\\", "x")  # escapes nothing here: every % counts
+            if problem := refusal(pattern, kind in LIKES):
+                raise DataError(problem)
+            if kind in SEARCHES:
+                self._check(pattern)
+            if characters := searched(pattern, kind in LIKES):
+                return {0: characters}
+        return BEGINNINGS.get(kind, {})
+
+    def _plain_numbers(self, node: Any, kind: str, children: Sequence[Any]) -> list[Any]:
+        """The argument of what makes DECIMALs of texts, without exponents that take for ever: such a text is no number, so NULL.
+
+        Raises:
+            DataError: the texts are inside of something.
+        """
+        given, made = list(children), str(node.dataType().catalogString())
+        made_of = str(given[0].dataType().catalogString())
+        if kind == "Cast" and "string" not in made_of:
+            return given
+        if kind != "Cast" or not made_of.startswith("string") or not made.startswith("decimal("):
+            raise DataError(
+                "a DECIMAL made of text inside of JSON or of an array, map or struct can take for ever on one record: read it as STRING "
+                "there, and cast that"
+            )
+        return [self._call_replace(self._beginning(given[0], MAX_SEARCHED), HUGE_EXPONENT, "x"), *given[1:]]
+
+    def _call_replace(self, node: Any, pattern: str, replacement: str) -> Any:
+        texts = [self._expressions.Literal.create(text, self._types.fromJson('"string"')) for text in (pattern, replacement)]
+        return self._expressions.RegExpReplace(node, *texts)
+
+    def _check(self, pattern: str) -> None:
+        """Refuse a pattern at the start, whatever the first record is on which Spark would come across it."""
+        try:
+            self._jvm.java.util.regex.Pattern.compile(pattern)
+        except (Py4JJavaError, PySparkException):
+            raise DataError(f"the pattern {pattern!r} is not a regular expression of Java: correct it in the query") from None
+
+    def _tried(self, node: Any) -> Any:
+        return self._expressions.TryEval(node)
+
+    def _within_years(self, node: Any, name: str) -> Any:
+        """first + checkIndex(node - first, values), where checkIndex raises and is tried: the node stands in it once.
+
+        Dates are Spark's ints, times its longs, so methods of the JVM compute with them as they are.
+        """
+        first, last = YEARS[name]
+        number = "integer" if name == "date" else "long"
+        at = self._call("java.lang.Math", "subtractExact", number, [node, self._number(first, number)])
+        within = self._call("java.util.Objects", "checkIndex", number, [at, self._number(last - first + 1, number)])
+        return self._call("java.lang.Math", "addExact", name, [self._tried(within), self._number(first, number)])
+
+    def _alias(self, node: Any, name: str) -> Any:
+        nothing, own = self._seq([]), self._expressions.NamedExpression.newExprId()
+        return self._expressions.Alias(node, name, own, nothing, self._jvm.scala.Option.empty(), nothing)
+
+    def _call(self, owner: str, method: str, kind: str, arguments: Sequence[Any]) -> Any:
+        return self._expressions.objects.StaticInvoke(
+            self._jvm.java.lang.Class.forName(owner),
+            self._types.fromJson(f'"{kind}"'),
+            method,
+            self._seq(arguments),
+            self._seq([]),
+            True,
+            False,
+            True,
+            self._jvm.scala.Option.empty(),
+        )
+
+    def _number(self, value: int, kind: str) -> Any:
+        java = self._jvm.java.lang
+        boxed = java.Integer.valueOf(value) if kind == "integer" else java.Long.valueOf(value)
+        return self._expressions.Literal(boxed, self._types.fromJson(f'"{kind}"'))
+
+    def _beginning(self, node: Any, characters: int) -> Any:
+        return self._expressions.Substring(node, self._number(1, "integer"), self._number(characters, "integer"))
+
+    def _generate(self, node: Any, child: Any) -> Any:
+        """explode of what is computed below it, once, where records with too many elements are counted and left out."""
+        logical = self._spark.sql.catalyst.plans.logical
+        self._explodes += 1
+        (given,) = _list(node.generator().children())
+        elements = self._alias(self.expression(given), "elements")
+        below = logical.Project(self._seq([*_list(child.output()), elements]), child)
+        too_many = F.size(Column(self._utilities.column(elements.toAttribute()))) > self._most_elements
+        frame = _frame(self._session, below).observe(f"dpsql_exploded_{self._explodes}", F.count_if(too_many).alias(TOO_MANY_ROWS))
+        below = frame.where(~too_many)._jdf.queryExecution().analyzed()
+        self._made |= {int(made.exprId().id()) for made in _list(node.generatorOutput())}
+        generator = node.generator().withNewChildren(self._seq([elements.toAttribute()]))
+        return logical.Generate(generator, node.unrequiredChildIndex(), node.outer(), node.qualifier(), node.generatorOutput(), below)
+
+    def _seq(self, items: Sequence[Any]) -> Any:
+        return self._spark.api.python.PythonUtils.toSeq(list(items))
+
+
+def guarded(session: SparkSession, frame: DataFrame) -> DataFrame:
+    """The same rows, made by expressions that do not fail on any value.
+
+    Raises:
+        DataError: the plan has a node that is not known here.
+    """
+    guards = _Guards(session)
+    return _frame(session, guards.whole(frame._jdf.queryExecution().analyzed()))
+
+
+def _frame(session: SparkSession, plan: Any) -> DataFrame:
+    jvm: Any = session._jvm
+    return DataFrame(jvm.org.apache.spark.sql.classic.Dataset.ofRows(session._jsparkSession, plan), session)
+
+
+def _count(plan: Any, kind: str) -> int:
+    return (_kind(plan) == kind) + sum(_count(child, kind) for child in _list(plan.children()))
+
+
+def _kind(node: Any) -> str:
+    return str(node.nodeName())
+
+
+def _list(items: Any) -> list[Any]:
+    return [items.apply(i) for i in range(items.size())]

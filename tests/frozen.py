@@ -1,0 +1,165 @@
+"""What must not change by accident, one line per query: its plan's identity, and its released rows as a digest.
+
+    python -m tests.frozen [NAME ...]     writes tests/golden/frozen.txt anew, or these lines of it, and names every line that changed
+
+A line that changes means: runs of this query that are under way do not go on (identity), or would publish other numbers (rows). Where that
+is meant, the changelog says so and `planner.PLAN_VERSION` has been raised, or the query's kind is refused for old runs.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from dpsql.compiled import Query
+from dpsql.local.engine import Feeder
+from dpsql.public_groups import public_groups
+from dpsql.secret import Secret
+from udfs.contribution_bounding import Clock
+from udfs.grid import NO_CLOCK
+from udfs.keys import encode
+
+FILE = Path(__file__).parent / "golden" / "frozen.txt"
+SECRET, RUN_ID = Secret(bytes(range(32))), "5a" * 16
+DIGITS = 16
+RECORDS, USERS = 2000, 1500
+WINDOWS = 2.5
+TRIGGERS = 12
+"""Records are of two and a half windows, but of no more triggers: some windows have thousands."""
+HEAD = """\
+# Of every accepted golden query and every query of tests/matrix: the beginning of its plan's identity, a digest of the rows that it
+# releases, how many these are. See tests/frozen.py, which writes this file. First frozen at commit 27b5d01.
+"""
+FIRST_US = 1_767_225_600_000_000
+"""2026-01-01: where no start is declared."""
+
+
+def digest(table: pa.Table) -> str:
+    """Names, types and values of a table in its order: a double by its bits, NULL and NaN apart, however it is cut into chunks."""
+    found = hashlib.sha256()
+    for name, column in zip(table.column_names, table.columns, strict=True):
+        found.update(f"{name} {column.type} {len(column)}\n".encode())
+        values = column.cast(pa.int64()) if pa.types.is_timestamp(column.type) else column
+        for value in values.to_pylist():
+            found.update(f"{value.hex() if isinstance(value, float) else repr(value)}\n".encode())
+    return found.hexdigest()[:DIGITS]
+
+
+def line(query: Query, rows: pa.Table) -> str:
+    """What is frozen of a query."""
+    return f"{query.plan.identity[:DIGITS]} {digest(rows)} {rows.num_rows}"
+
+
+def frozen() -> dict[str, str]:
+    """The lines of the file by name."""
+    lines = [line for line in FILE.read_text(encoding="utf-8").splitlines() if line and not line.startswith("#")]
+    return {name: value.strip() for name, _, value in (line.partition(": ") for line in lines)}
+
+
+def released(query: Query) -> pa.Table:
+    """What the two steps release of made-up records: three keys of which two are common, and numbers of every kind.
+
+    Args:
+        query: any; its FROM part takes no part, so that it need not be readable here.
+    """
+    plan, salt = query.plan, SECRET.salt(RUN_ID)
+    names = [encode([f"key {i}".encode()] * len(plan.query.keys)) for i in range(3)]
+    public = (
+        public_groups(plan, query.source, salt, [*names[1:], encode([b"nobody"] * len(plan.query.keys))])
+        if plan.selection is None
+        else None
+    )
+    feeder = Feeder(plan, SECRET.noise_key(RUN_ID, plan.identity), (1, 1), public)
+    first = public.first_window_us if public else FIRST_US
+    for rows in _records(query, first, [b""] * 3 if not plan.query.keys else names):
+        feeder.micro_batch(rows, Clock(NO_CLOCK, 1 << 62))
+    after = plan.query.window.size_us + plan.query.allowed_lateness_us
+    closed = first + _span_us(query) + min(after, TRIGGERS * plan.query.trigger_interval_us)
+    return pa.concat_tables(feeder.tick(closed)).combine_chunks()
+
+
+def _span_us(query: Query) -> int:
+    parsed = query.plan.query
+    return min(int(WINDOWS * parsed.window.size_us), TRIGGERS * parsed.trigger_interval_us)
+
+
+def _records(query: Query, first_us: int, names: list[bytes]) -> Iterator[pa.Table]:
+    salt, number = SECRET.salt(RUN_ID), np.arange(RECORDS)
+    keys = [int.from_bytes(hashlib.sha256(salt + b"k" + name).digest()[:8], "big", signed=True) for name in names]
+    key = np.where(number % 97 == 0, 2, number % 2)
+    users = [int.from_bytes(hashlib.sha256(salt + b"u%d" % user).digest()[:8], "big", signed=True) for user in range(USERS)]
+    columns = {
+        "drop": pa.array(np.zeros(RECORDS, np.int8)),
+        "user": pa.array(np.array(users, np.int64)[number * 7 % USERS]),
+        "ts": pa.array(first_us + number * _span_us(query) // RECORDS),
+        "key": pa.array(np.array(keys, np.int64)[key]),
+        "key_bytes": pa.array([names[i] for i in key], pa.binary()),
+    }
+    for i, presence in enumerate(query.plan.presence_only):
+        values = np.where(number % 11 == i, np.nan, 1.0 if presence else number % 83 / 4 - 3)
+        columns[f"a{i}"] = pa.array(values if presence else np.where(number % 101 == 0, np.inf, values))
+    table = pa.table(columns)
+    yield from (table.slice(0, RECORDS // 3), table.slice(RECORDS // 3))
+
+
+def current(folder: Path) -> Mapping[str, Callable[[], str]]:
+    """Every name with what makes its line today: the golden queries, and those of tests/matrix on the demo data.
+
+    Args:
+        folder: an empty one, for the streams of the matrix.
+    """
+    from tests.matrix.same_rows import QUERIES, SPARK_ONLY, local_rows, wiki
+    from tests.sql.golden import compiled, goldens
+
+    def golden_line(name: str) -> str:
+        query = compiled(accepted[name])
+        return line(query, released(query))
+
+    def matrix_line(name: str) -> str:
+        query = wiki().query(name, folder / name / "data")
+        return line(query, _spark_rows(query, folder / name) if name in SPARK_ONLY else local_rows(query, wiki(), 1, (1, 1)))
+
+    accepted = {golden.name: golden for golden in goldens("accepted")}
+    return {name: partial(golden_line, name) for name in accepted} | {f"matrix/{name}": partial(matrix_line, name) for name in QUERIES}
+
+
+def _spark_rows(query: Query, folder: Path) -> pa.Table:
+    """The local engine refuses two queries of the matrix."""
+    from dpsql import jars
+    from dpsql.streaming.session import session
+    from tests.matrix.same_rows import spark_rows, wiki
+
+    spark = session("local[2]", {"spark.jars": ",".join(map(str, jars.ensure())), "spark.ui.enabled": "false"})
+    return spark_rows(spark, query, wiki(), 2, (2, 2), folder / "lake")
+
+
+def main(wanted: list[str]) -> int:
+    """Write the file anew, or some lines of it, and say what changed."""
+    before = frozen() if FILE.exists() else {}
+    with tempfile.TemporaryDirectory() as folder:
+        lines = current(Path(folder))
+        if unknown := set(wanted) - set(lines):
+            sys.exit(f"no such query: {', '.join(sorted(unknown))}")
+        after = {
+            name: make() if name in (wanted or lines) else before[name]
+            for name, make in lines.items()
+            if name in (wanted or lines) or name in before
+        }
+    width = max(map(len, after)) + 1
+    text = "".join(f"{name + ':':<{width}} {after[name]}\n" for name in sorted(after))
+    FILE.write_text(HEAD + text, encoding="utf-8")
+    for name in sorted(before.keys() | after.keys()):
+        if before.get(name) != after.get(name):
+            print(f"{name}: {before.get(name)} -> {after.get(name)}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

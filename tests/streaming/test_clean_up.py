@@ -1,0 +1,150 @@
+"""Catch-ups throw away what nobody can need any more; input that was read may go, and what that costs is said."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deltalake import DeltaTable
+
+from dpsql.errors import DataError, DpsqlError, LakeError
+from dpsql.lake import read_run
+from dpsql.local.verification import verify_run
+from dpsql.streaming import retention, session
+from dpsql.streaming.histogram import Histogram
+from dpsql.streaming.live import LiveOptions
+from dpsql.streaming.manifest import Manifest
+from dpsql.streaming.restore import restore
+
+HOUR, DAY = 3_600_000_000, 86_400_000_000
+START = 19_700 * DAY
+HOURLY = """
+SELECT WITH DIFFERENTIAL_PRIVACY OPTIONS (
+    epsilon = 20, delta = 1e-6, privacy_unit_column = user_id, max_rows_contributed = 4, max_ahead = INTERVAL 1 HOUR)
+  page, COUNT(*) AS views FROM visits GROUP BY window(ts, '1 hour'), page
+"""
+
+
+class BrokenOff(DpsqlError):
+    pass
+
+
+def run_file(one: Any) -> None:
+    (one.private / "run.json").write_text(json.dumps({"version": 1, **vars(one.run_id)}))
+
+
+def files_of(one: Any) -> Counter[str]:
+    """How many files a run has: of state, and what its two private tables still name."""
+    kinds = Counter({"state": len([path for path in (one.private / "state").rglob("*") if path.is_file()])})
+    for table in ("contributions", "files"):
+        for uri in DeltaTable(str(one.private / table)).file_uris():
+            kinds["ticks" if "era=-" in uri else table] += 1
+    return kinds
+
+
+def test_catch_ups_keep_as_many_files_however_many_there_were(case: Any, write: Any, visits: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A day each, windows of an hour, retention of a day; `benchmarks/catch_ups.py` does 200."""
+    monkeypatch.setattr(retention, "MANY_FILES", 4)
+    monkeypatch.setitem(session.RUN, "spark.sql.streaming.minBatchesToRetain", "2")  # for a short test: 10 take as many catch-ups
+    one, kept = case(HOURLY), list[Counter[str]]()
+    left = LiveOptions(retention_us=DAY)
+    for day in range(11):
+        write(visits(users=40, days=1, first_day=day), first=day)
+        monkeypatch.setattr("dpsql.streaming.catch_up.time.time_ns", lambda day=day: (START + day * DAY + DAY) * 1000)
+        assert one.go(START + (day + 1) * DAY, live=left, buckets=(2, 2)).records == 120
+        kept.append(files_of(one))
+        if day == 7:
+            # What a failed task left behind holds records.
+            torn = next(iter((one.private / "contributions").glob("era=[0-9]*"))) / "part-00000-of-a-failed-task.parquet"
+            torn.write_bytes(b"records")
+    assert not torn.exists()
+    early, late = max(sum(found.values()) - found["ticks"] for found in kept[:6]), sum(kept[-1].values()) - kept[-1]["ticks"]
+    assert late <= 1.2 * early, (kept[5], kept[-1])
+    assert kept[-1]["state"] <= 6 * 8
+    run_file(one)
+    assert verify_run(one.lake, "demo", read_run(one.lake, "demo"), one.query, one.secret).identical
+
+
+def test_input_that_was_read_may_go(case: Any, write: Any, visits: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three days, a catch-up each; then the first two files go."""
+    one, looked = case(HOURLY), Counter[str]()
+    for name in ("newest_trigger_us", "_everything"):
+        original = getattr(Histogram, name)
+
+        def counted(self: Histogram, _name: str = name, _real: Any = original) -> Any:
+            looked[_name] += 1
+            return _real(self)
+
+        monkeypatch.setattr(Histogram, name, counted)
+    before = os.umask(0o077)
+    try:
+        for day in range(3):
+            write(visits(users=40, days=1, first_day=day), first=day)
+            one.go(START + (day + 1) * DAY)
+    finally:
+        os.umask(before)
+    # All files of the histogram are looked at once per start, however many triggers are published; everybody may read them.
+    assert looked == {"newest_trigger_us": 3, "_everything": 3}
+    assert all(path.stat().st_mode & 0o044 == 0o044 for path in Path(one.lake.histogram("demo")).rglob("*") if path.is_file())
+    run_file(one)
+    run = read_run(one.lake, "demo")
+    whole = verify_run(one.lake, "demo", run, one.query, one.secret)
+    for day in (0, 1):
+        (tmp_path / f"visits/part-{day:03d}.parquet").unlink()
+    found = verify_run(one.lake, "demo", run, one.query, one.secret)
+    # Two days and `max_ahead` of an hour, and a window: what started before may have depended on the files.
+    assert found.identical and (found.gone, [Path(name).name for name in found.gone_names]) == (2, ["part-000.parquet", "part-001.parquet"])
+    assert found.from_us == START + 2 * DAY + 2 * HOUR + 1 and 0 < found.published < whole.published
+    write(visits(users=40, days=1, first_day=3), first=3)
+    assert one.go(START + 4 * DAY).records == 120
+    # Nothing is left of the newest file either.
+    (tmp_path / "visits/part-003.parquet").unlink()
+    with pytest.raises(
+        DataError, match=r"3 files that the run has read are gone \(part-000.parquet, .*, and no row of a window that starts at "
+    ):
+        verify_run(one.lake, "demo", run, one.query, one.secret)
+
+
+def test_input_of_a_micro_batch_that_was_broken_off_is_needed(
+    case: Any, write: Any, visits: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = case(options=(("maxFilesPerTrigger", "1"),))
+    write(visits(days=1), 3)
+    real, calls = Manifest.commit, list[int]()
+
+    def broken(self: Manifest, batch: int, *given: Any) -> None:
+        calls.append(batch)
+        if batch == 2:
+            raise BrokenOff
+        real(self, batch, *given)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Manifest, "commit", broken)
+        with pytest.raises(BrokenOff):
+            one.go()
+    last = tmp_path / "visits/part-002.parquet"
+    content = last.read_bytes()
+    last.unlink()
+    with pytest.raises(
+        LakeError, match=r"no longer has 1 of the files that this run needs \(one is 'part-002.parquet'\): micro-batch 2 was broken"
+    ):
+        one.go()
+    last.write_bytes(content)
+    # Restore goes back to before micro-batch 1: its file has to be there, or its records would be lost in silence.
+    run_file(one)
+    listed = next((one.private / "state").glob("admission-*/g1/bucket=0000/000002.users.parquet"))  # the third is not listed
+    listed.write_bytes(b"")
+    first = tmp_path / "visits/part-001.parquet"
+    first.rename(tmp_path / "kept")
+    with pytest.raises(
+        LakeError, match=r"no longer has 1 of the files .*'part-001.parquet'\): micro-batches after 0 are read again. Put them back"
+    ):
+        restore(one.lake, "demo")
+    (tmp_path / "kept").rename(first)
+    assert restore(one.lake, "demo").batches["admission"] == 0
+    one.go()
+    assert verify_run(one.lake, "demo", read_run(one.lake, "demo"), one.query, one.secret).identical

@@ -1,0 +1,291 @@
+"""Every file of the source counts once, whatever its modification time says; damaged contributions and state are refused by name."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from dpsql.errors import ConfigError, DataError, LakeError
+from dpsql.event_log import FILE
+from dpsql.lake import read_run
+from dpsql.local.verification import Verification, verify_run
+from dpsql.streaming import preflight, sources
+from dpsql.streaming.checkpoints import Checkpoint
+from dpsql.streaming.contributions import Contributions
+from dpsql.streaming.job import Job
+from dpsql.streaming.read_files import ReadFiles, listed_details
+from dpsql.streaming.restore import restore
+from jobs.run_query import _print_summary
+
+DAY = 86_400_000_000
+START = 19_700 * DAY
+DAYS = 86_400
+ONE_CELL = """
+SELECT WITH DIFFERENTIAL_PRIVACY OPTIONS (epsilon = 20, delta = 1e-6, privacy_unit_column = user_id, max_rows_contributed = 4)
+  page, COUNT(*) AS views
+FROM visits
+GROUP BY window(ts, '30 days', '30 days'), page
+"""
+
+
+class BrokenOff(Exception):
+    pass
+
+
+def break_off(*given: Any, **named: Any) -> None:
+    raise BrokenOff
+
+
+@pytest.fixture
+def put(tmp_path: Path) -> Callable[[str, int, float], Path]:
+    """Write a file with one record of each of some new users, with a modification time some days ago."""
+    users = iter(range(1 << 30))
+
+    def write(name: str, count: int, days_ago: float = 0) -> Path:
+        (tmp_path / "visits").mkdir(exist_ok=True)
+        rows = {"user_id": [f"u{next(users)}" for _ in range(count)], "page": ["p"] * count, "seconds": [1.0] * count}
+        path = tmp_path / "visits" / name
+        pq.write_table(pa.table({**rows, "ts": pa.array([START + DAY] * count, pa.timestamp("us", "UTC"))}), path)
+        age(path, days_ago)
+        return path
+
+    return write
+
+
+def age(path: Path, days_ago: float) -> None:
+    os.utime(path, (time.time() - days_ago * DAYS,) * 2)
+
+
+def listed(one: Any) -> list[list[str]]:
+    """The names of the files of every listed micro-batch."""
+    details = listed_details(str(one.private / "files"), ())
+    return [sorted(Path(uri).name for uri in detail["files"]) for detail in details.values()]
+
+
+def views(one: Any) -> int:
+    return sum(row["views"] for row in one.histogram())
+
+
+def run_file(one: Any) -> None:
+    """What `dpsql run` writes first; the runs of these tests have a fixed run id."""
+    (one.private / "run.json").write_text(json.dumps({"version": 1, **vars(one.run_id)}))
+
+
+def verified(one: Any) -> Verification:
+    run_file(one)
+    return verify_run(one.lake, "demo", read_run(one.lake, "demo"), one.query, one.secret)
+
+
+@pytest.fixture
+def forgetful(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
+    """Spark's own default, as in commit 27b5d01: files more than 7 days older than the newest are hidden, and their names forgotten."""
+    with monkeypatch.context() as patch:
+        patch.setattr(sources, "ENDLESS", "7d")
+        yield patch
+
+
+def test_files_with_old_and_renewed_times_count_once(case: Any, put: Any) -> None:
+    one = case(ONE_CELL)
+    put("a.parquet", 300)
+    old = put("old.parquet", 300, days_ago=400)
+    assert one.go(START).records == 600
+    put("late.parquet", 300, days_ago=8)
+    put("c.parquet", 10, days_ago=40_000)
+    age(old, 0)  # put back with `cp`, from a backup, or touched
+    assert one.go(START + 40 * DAY).records == 310
+    assert listed(one) == [["a.parquet", "old.parquet"], ["c.parquet", "late.parquet"]]
+    assert abs(views(one) - 910) < 15
+    found = verified(one)
+    assert found.identical and found.not_read == 0
+
+
+def test_a_hidden_file_is_named_and_read_by_the_next_start(case: Any, put: Any, forgetful: Any) -> None:
+    """A run of commit 27b5d01: its catch-up passes over a file in silence."""
+    one = case(ONE_CELL)
+    put("a.parquet", 300)
+    one.go(START)
+    put("late.parquet", 300, days_ago=8)
+    put("b.parquet", 300)
+    assert one.go(START + 2 * DAY).records == 300  # of 600: with Spark's default the file is not seen
+    forgetful.undo()
+    assert one.go(START + 40 * DAY).records == 300
+    assert abs(views(one) - 900) < 15
+    put("more.parquet", 5)
+    found = verified(one)
+    assert found.identical and (found.not_read, [Path(name).name for name in found.not_read_names]) == (1, ["more.parquet"])
+
+
+def test_a_file_that_spark_has_forgotten_is_refused_and_left_out_by_restore(case: Any, put: Any, forgetful: Any) -> None:
+    one = case(ONE_CELL)
+    old = put("old.parquet", 300, days_ago=8)
+    put("new.parquet", 300)
+    one.go(START)
+    age(old, 0)
+    put("c.parquet", 10)
+    with pytest.raises(LakeError, match=r"/visits/old.parquet would be read twice: in micro-batch 0, and again in 1; .*dpsql restore demo"):
+        one.go(START + 40 * DAY)
+    assert listed(one) == [["new.parquet", "old.parquet"]]
+    forgetful.undo()
+    # The micro-batch is planned: before anything starts it is known to be wrong, and restore leaves the file out.
+    before = {path: path.read_bytes() for path in one.lake.root.rglob("*") if path.is_file() and path.name != FILE}
+    with pytest.raises(LakeError, match=r"old.parquet would be read twice: .*run: dpsql restore demo --lake"):
+        one.go(START + 40 * DAY)
+    assert {path: path.read_bytes() for path in one.lake.root.rglob("*") if path.is_file() and path.name != FILE} == before
+    run_file(one)
+    assert restore(one.lake, "demo").batches == {"admission": 0}
+    assert one.go(START + 40 * DAY).records == 10
+    assert abs(views(one) - 610) < 15
+    assert verified(one).identical
+
+
+def test_a_run_that_has_read_a_file_twice_is_told_by_verify(case: Any, put: Any, forgetful: Any) -> None:
+    one = case(ONE_CELL)
+    old = put("old.parquet", 300, days_ago=8)
+    put("new.parquet", 300)
+    one.go(START)
+    age(old, 0)
+    put("c.parquet", 10)
+    forgetful.setattr(ReadFiles, "again", lambda *given: None)
+    assert one.go(START + 40 * DAY).records == 310
+    assert abs(views(one) - 910) < 15  # 610 users
+    with pytest.raises(DataError, match=r"/visits/old.parquet was read twice: micro-batches 0 and 1\. .*--new-run"):
+        verified(one)
+    put("d.parquet", 10)
+    reports: list[Any] = []
+    one.go(START + 80 * DAY, told=reports)
+    said = [report.warning for report in reports if report.warning]
+    assert len(said) == 1 and said[0].endswith("visits/old.parquet was read twice: micro-batches 0 and 1; `dpsql verify` says what to do")
+
+
+def test_what_comes_during_a_catch_up_is_told(case: Any, put: Any, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    one = case(ONE_CELL, options=(("pathGlobFilter", "*.parquet"),))
+    put("with space.parquet", 30)
+    tick = Contributions.tick
+
+    def meanwhile(*given: Any) -> bool:
+        put("more %.parquet", 5)
+        put("left out.json", 5)
+        return tick(*given)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Contributions, "tick", meanwhile)
+        told = one.go(START + 40 * DAY)
+    assert (told.not_read, [Path(name).name for name in told.not_read_names]) == (1, ["more %.parquet"])
+    _print_summary(told, "lake", as_json=False)
+    assert "not read: 1 files of the source (more %.parquet); the next start of the run reads them\n" in capsys.readouterr().out
+    found = verified(one)
+    assert found.identical and found.not_read_names == told.not_read_names
+    assert one.go(START + 40 * DAY).not_read == 0
+
+
+def test_a_folder_by_another_name_is_the_same_folder(case: Any, put: Any, tmp_path: Path) -> None:
+    put("a.parquet", 30)
+    one = case(ONE_CELL, path=str(tmp_path / "visits" / "*.parquet"))
+    one.go(START)
+    (tmp_path / "link").symlink_to(tmp_path / "visits")
+    other = case(ONE_CELL, path=str(tmp_path / "link" / "*.parquet"))
+    other.lake, other.run_id = one.lake, one.run_id
+    with pytest.raises(LakeError, match=r"/visits/a.parquet would be read twice: in micro-batch 0, and again in 1"):
+        other.go(START + 40 * DAY)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("maxFileAge", "30d"), ("fileNameOnly", "true"), ("cleanSource", "archive"), ("modifiedAfter", "2026-01-01")]
+)
+def test_options_that_leave_files_out_are_refused(case: Any, put: Any, name: str, value: str) -> None:
+    put("a.parquet", 30)
+    one = case(ONE_CELL, options=((name, value),))
+    with pytest.raises(ConfigError, match=f"source 'visits': leave `{name}` away: every file is read, once"):
+        one.go(START)
+    assert not (one.private / "checkpoints").exists()
+
+
+def flip(path: Path) -> bytes:
+    """Change one bit; returns what was there."""
+    content = path.read_bytes()
+    bit = random.Random(5).randrange(8 * len(content))
+    path.write_bytes(content[: bit // 8] + bytes([content[bit // 8] ^ 1 << bit % 8]) + content[bit // 8 + 1 :])
+    return content
+
+
+def test_damaged_contributions_are_refused_before_they_are_used(case: Any, write: Any, visits: Any) -> None:
+    write(visits(days=1))
+    whole, one = case(), case()
+    whole.go()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Job, "release", break_off)
+        with pytest.raises(BrokenOff):
+            one.go()
+    files = [path for path in (one.private / "contributions").rglob("part-*.parquet")]
+    ticks = [path for path in files if min(int(path.parent.name.removeprefix("era=")) for path in files) == int(path.parent.name[4:])]
+    rows = [path for path in files if path not in ticks]
+    assert rows and len(ticks) == 1
+    for path in (rows[0], ticks[0]):
+        content = flip(path)
+        for _again in range(2):  # Spark has planned the micro-batch after the first time
+            with pytest.raises(LakeError, match=rf"{path.name} is damaged: its bytes are not .*Put it back.* --new-run"):
+                one.go()
+        assert one.histogram() == []
+        path.write_bytes(content)
+    rows[0].rename(rows[0].with_suffix(".away"))
+    with pytest.raises(LakeError, match=r"a file of .*contributions is lost"):
+        one.go()
+    rows[0].with_suffix(".away").rename(rows[0])
+    one.go()
+    assert one.histogram() == whole.histogram() != []
+
+
+@pytest.mark.parametrize(("operator", "name"), [("admission", "users"), ("release", "groups")])
+def test_damaged_state_is_refused_at_the_start_and_by_the_workers(case: Any, write: Any, visits: Any, operator: str, name: str) -> None:
+    write(visits(days=1))
+    one = case()
+    one.go(START + DAY // 2)
+    write(visits(days=1, first_day=1), first=1)
+    path = sorted((one.private / "state").glob(f"{operator}-*/g1/bucket=0000/*.{name}.parquet"))[-1]
+    content = flip(path)
+    says = rf"version {int(path.name[:6])} of the state in .*{operator}-.*bucket=0000 is damaged; .*run: dpsql restore demo --lake"
+    with pytest.raises(LakeError, match=says):
+        one.go()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(preflight, "check", lambda *given: None)
+        with pytest.raises(LakeError, match=says):
+            one.go()
+    before = len(one.histogram())
+    path.write_bytes(content)
+    one.go()
+    assert len(one.histogram()) > before
+
+
+def test_a_position_costs_the_same_however_many_files_were_read(tmp_path: Path) -> None:
+    """Spark writes every tenth log of its files as a list of all; of that, only the end is read."""
+    checkpoint = Checkpoint(tmp_path)
+    for folder in ("offsets", "sources/0"):
+        (tmp_path / folder).mkdir(parents=True)
+
+    def entries(batch: int, count: int) -> list[str]:
+        return [json.dumps({"path": f"file:///in/{batch}-{i}", "timestamp": 5, "batchId": batch}) for i in range(count)]
+
+    old = [line for batch in range(9) for line in entries(batch, 40_000)]
+    for newest, size in ((9, 3), (9, 2_000), (10, 3)):
+        (tmp_path / "sources/0/9.compact").write_text("\n".join(["v1", *old, *entries(9, size)]))
+        (tmp_path / "sources/0/10").write_text("\n".join(["v1", *entries(10, 3)]))
+        for batch in (newest - 1, newest):
+            (tmp_path / f"offsets/{batch}").write_text(f'v1\n{{}}\n{{"logOffset":{batch}}}')
+        began = time.process_time()
+        files = checkpoint.position(newest)["files"]
+        assert time.process_time() - began < 0.1
+        assert files == sorted(f"file:///in/{newest}-{i}" for i in range(size))
+    assert len(checkpoint.files()) == 9 * 40_000 + 6
+    # A micro-batch of which only the list of all is left.
+    (tmp_path / "offsets/4").write_text('v1\n{}\n{"logOffset":4}')
+    (tmp_path / "offsets/3").write_text('v1\n{}\n{"logOffset":3}')
+    assert len(checkpoint.position(4)["files"]) == 40_000

@@ -1,0 +1,117 @@
+"""Commits of Delta tables are on the disk before anything relies on them, whoever has written them."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
+from pyspark.sql import types as T
+
+from dpsql.places import replace_file
+from dpsql.streaming import delta_log, manifest
+from dpsql.streaming.manifest import Manifest
+from dpsql.streaming.sorted_file import sorted_file
+from dpsql.streaming.wire import StateFile
+
+SCHEMA = T.StructType([T.StructField("x", T.LongType())])
+
+
+@pytest.fixture
+def synced(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    found: list[str] = []
+    monkeypatch.setattr(delta_log, "sync", lambda path: found.append(os.path.basename(path)) if os.path.exists(path) else _missing(path))
+    return found
+
+
+def _missing(path: str) -> None:
+    raise FileNotFoundError(errno.ENOENT, path)
+
+
+def commit(version: int) -> str:
+    return f"{version:020d}.json"
+
+
+def test_a_new_table_and_the_checkpoints_of_its_log_are_on_the_disk(tmp_path: Path, synced: list[str]) -> None:
+    """A table without its first commit, or with half a checkpoint, cannot be read, whatever comes after."""
+    path = str(tmp_path / "table")
+    delta_log.create(path, SCHEMA)
+    assert {commit(0), "_delta_log", "table", tmp_path.name} <= set(synced)
+    DeltaTable(path).alter.set_table_properties({"delta.checkpointInterval": "2"})
+    before = set(os.listdir(f"{path}/_delta_log"))
+    for number in range(4):
+        delta_log.append_files(path, [sorted_file(path, pa.table({"x": [number]}))], {"a": number})
+    made = {name for name in os.listdir(f"{path}/_delta_log") if "checkpoint" in name} - before
+    assert made and {*made, "_last_checkpoint"} <= set(synced)
+
+
+class Written:
+    """What `append_frame` asks of a frame that is too long for the driver."""
+
+    def __init__(self) -> None:
+        self.options: dict[str, Any] = {}
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *given: self
+
+    @property
+    def write(self) -> Written:
+        return self
+
+    def option(self, name: str, value: Any) -> Written:
+        self.options[name] = value
+        return self
+
+    def save(self, path: str) -> None:
+        mark = Transaction(self.options["txnAppId"], self.options["txnVersion"])
+        write_deltalake(path, pa.table({"x": [1]}), mode="append", commit_properties=CommitProperties(app_transactions=[mark]))
+
+
+def test_what_spark_has_committed_is_on_the_disk(tmp_path: Path, synced: list[str]) -> None:
+    path = str(tmp_path / "table")
+    delta_log.create(path, SCHEMA)
+    synced.clear()
+    frame: Any = Written()
+    delta_log.append_frame(frame, delta_log.DRIVER_ROWS + 1, path, "a", 7, ["x"])
+    assert delta_log.mark(path, "a") == 7
+    assert {commit(1), *(Path(name).name for name in DeltaTable(path).file_uris())} <= set(synced)
+
+
+def test_a_full_disk_leaves_no_file_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`status.json` is written at every micro-batch. Catches: one more file each time."""
+    replace_file(tmp_path / "status.json", b"old")
+
+    def full(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", full)
+    with pytest.raises(OSError, match="No space"):
+        replace_file(tmp_path / "status.json", b"new")
+    assert [file.name for file in tmp_path.iterdir()] == ["status.json"]
+    assert (tmp_path / "status.json").read_bytes() == b"old"
+
+
+def test_a_start_does_not_read_the_digests_of_all_times(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They take most of the room of the table `files`, which has rows of every micro-batch. Catches: memory that grows with a run's age."""
+    listed = Manifest(str(tmp_path / "files"), "run", "release", 1)
+    listed.create()
+    for batch in range(12):
+        files = [StateFile(bucket, batch + 1, 1, {"sha256": {"groups": f"{bucket}-{batch}"}}) for bucket in range(3)]
+        listed.commit(batch, files, {"rows": batch})
+    read, original = list[tuple[int, list[str]]](), manifest.read_rows
+
+    def read_rows(path: str, columns: list[str], condition: Any) -> pa.Table:
+        table = original(path, columns, condition)
+        read.append((table.num_rows, columns))
+        return table
+
+    monkeypatch.setattr(manifest, "read_rows", read_rows)
+    pointers = listed.pointers()
+    assert listed.digests(pointers) == {bucket: {"groups": f"{bucket}-11"} for bucket in range(3)}
+    points = list(listed.history())
+    assert [(batch, detail, pointers[2]) for batch, detail, pointers in points] == [(b, {"rows": b}, b + 1) for b in range(11, -1, -1)]
+    assert max(rows for rows, columns in read if "detail" in columns) == 12

@@ -1,0 +1,76 @@
+"""Which message a failure of Spark gets: only one that is true, and that ends with a command where there is one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from dpsql.streaming.failures import translate
+
+COMMAND = "dpsql restore demo --lake lake --checkpoints"
+
+
+class Java:
+    """A Java exception as py4j shows it."""
+
+    def __init__(self, name: str, condition: str = "", cause: Java | None = None) -> None:
+        self._name, self._condition, self._cause = name, condition, cause
+
+    def getClass(self) -> Any:
+        return self
+
+    def getName(self) -> str:
+        return self._name
+
+    def getCondition(self) -> str:
+        return self._condition
+
+    def getMessageParameters(self) -> dict[str, str]:
+        return {"path": "/data/part-7.parquet"}
+
+    def getCause(self) -> Java | None:
+        return self._cause
+
+
+class Failed(Exception):
+    """What pyspark raises."""
+
+    def __init__(self, origin: Java) -> None:
+        super().__init__("a value of a record")
+        self._origin = origin
+
+
+DAMAGED = rf"^the admission query failed in Spark \(\w+\): its checkpoint may be damaged\. Nothing was published .*\. Run: {COMMAND}$"
+
+
+@pytest.mark.parametrize(
+    ("origin", "says"),
+    [
+        (Java("x.StreamingQueryException", "", Java("org.apache.hadoop.fs.ChecksumException")), DAMAGED),
+        (Java("java.lang.IllegalStateException"), DAMAGED),
+        (Java("x.SparkException", "CANNOT_LOAD_STATE_STORE.X", Java("java.io.FileNotFoundException")), DAMAGED),
+        # A file of the source is no checkpoint.
+        (
+            Java("x.SparkException", "FAILED_READ_FILE.X", Java("java.io.EOFException")),
+            r"^file 'part-7.parquet' of source 'visits' cannot be",
+        ),
+        (Java("java.io.FileNotFoundException"), r"^a file of source 'visits' has vanished"),
+        (
+            Java("x.SparkException", "SOMETHING"),
+            rf"\(SOMETHING\); nothing was published .*\. Start again; if that fails alike, run: {COMMAND}$",
+        ),
+    ],
+)
+def test_every_message_is_true_of_its_failure(origin: Java, says: str) -> None:
+    problem = translate(Failed(origin), "visits", "the admission query", COMMAND)
+    with pytest.raises(type(problem), match=says):
+        raise problem
+    assert "starting again goes on" not in str(problem)
+    assert "a value of a record" not in str(problem)
+
+
+def test_without_a_query_there_is_no_checkpoint_to_mend() -> None:
+    assert str(translate(Failed(Java("java.lang.IllegalStateException")), "visits", "reading it")) == (
+        "reading it failed in Spark (IllegalStateException); nothing was read"
+    )

@@ -1,0 +1,96 @@
+"""A data file of the histogram: the same rows give the same bytes, and its statistics leave out no row that is there."""
+
+from __future__ import annotations
+
+import json
+from datetime import date
+from decimal import Decimal
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+from deltalake import DeltaTable, Schema
+
+from dpsql.delta_rows import read_rows
+from dpsql.streaming import delta_log
+from dpsql.streaming.sorted_file import sorted_file, statistics
+
+SCHEMA = pa.schema(
+    [
+        *(("window_start", pa.timestamp("us", "UTC")), ("trigger", pa.int32()), ("page", pa.string()), ("day", pa.date32())),
+        *(
+            ("views", pa.int64()),
+            ("views_stderr", pa.float64()),
+            ("price", pa.decimal128(20, 2)),
+            ("new", pa.bool_()),
+            ("raw", pa.binary()),
+        ),
+    ]
+)
+YEAR_10000_US = 253_402_300_800_000_000
+YEAR_0_US = -62_135_856_000_000_000
+"""Where the week of 0001-01-01 begins, the time that some systems write for none."""
+
+
+def rows(first_us: int, count: int = 3) -> pa.Table:
+    columns = {"window_start": [first_us + 400 * i for i in range(count)], "trigger": [1] * count, "page": [None, "b", "c" * 40][:count]}
+    columns |= {"price": [Decimal("123456789012345678.10"), None, Decimal("-0.01")][:count], "new": [True, None, False][:count]}
+    columns |= {"raw": [b"\xff", None, b""][:count]}
+    columns |= {"day": [1] * count, "views": [-5, 0, 7][:count], "views_stderr": [None, 1.5, 2.5][:count]}
+    return pa.table([pa.array(columns[field.name], field.type) for field in SCHEMA], schema=SCHEMA)
+
+
+def table(path: Path) -> str:
+    DeltaTable.create(str(path), Schema.from_arrow(SCHEMA))
+    return str(path)
+
+
+def test_equal_rows_in_any_chunks_are_equal_bytes(tmp_path: Path) -> None:
+    whole = rows(1_000)
+    written = [sorted_file(str(tmp_path), given) for given in (whole, pa.concat_tables([whole.slice(0, 1), whole.slice(1)]))]
+    assert len({(tmp_path / file["path"]).read_bytes() for file in written}) == 1
+    assert pq.read_table(tmp_path / written[0]["path"]).equals(whole)
+    assert pq.read_metadata(tmp_path / written[0]["path"]).num_row_groups == 1
+
+
+def test_the_commit_says_nothing_but_the_rows(tmp_path: Path) -> None:
+    path = table(tmp_path)
+    delta_log.append_files(path, [sorted_file(path, rows(1_000))], {"run/triggers": 7})
+    info, add, mark = map(json.loads, (tmp_path / "_delta_log/00000000000000000001.json").read_text().splitlines())
+    assert set(info["commitInfo"]) == {"timestamp", "operation", "operationParameters", "engineInfo", "clientVersion"}
+    assert (add["add"]["size"], add["add"]["tags"]) == ((tmp_path / add["add"]["path"]).stat().st_size, None)
+    assert mark == {"txn": {"appId": "run/triggers", "version": 7}}
+
+
+@pytest.mark.parametrize("first_us", [1_000, 1_500, -1_500, YEAR_0_US, YEAR_10000_US - 2_000])
+def test_readers_find_every_row_by_its_time(tmp_path: Path, first_us: int) -> None:
+    """Statistics have milliseconds. Catches: bounds that are too narrow, and columns without any."""
+    path = table(tmp_path)
+    delta_log.append_files(path, [sorted_file(path, rows(first_us))], {"a": 1})
+    for i in range(3):
+        at = pa.scalar(first_us + 400 * i, pa.timestamp("us", "UTC"))
+        assert read_rows(path, None, pc.field("window_start") == at).num_rows == 1
+    conditions = [pc.field("page") == "b", pc.field("page") == "c" * 40, pc.field("page").is_null(), pc.field("views") == 7]
+    conditions += [pc.field("views_stderr") == 1.5, pc.field("price") == Decimal("123456789012345678.10"), pc.field("raw") == b"\xff"]
+    conditions += [pc.field("new"), pc.field("day") == pa.scalar(date(1970, 1, 2))]
+    assert [read_rows(path, None, condition).num_rows for condition in conditions] == [1] * 8 + [3]
+    if first_us == 1_500:
+        actions = pa.table(DeltaTable(path).get_add_actions(flatten=True)).to_pylist()[0]
+        assert (actions["num_records"], actions["min.views"], actions["max.views"], actions["null_count.views"]) == (3, -5, 7, 0)
+        assert [actions[f"{end}.window_start"].microsecond for end in ("min", "max")] == [1_000, 3_000]
+
+
+def test_bounds_are_never_too_narrow(tmp_path: Path) -> None:
+    """Texts that are none, infinite numbers, and times after the year 9999."""
+    odd = {
+        "t": pa.StringArray.from_buffers(2, *pa.array([b"\x80", b"\xff"]).buffers()[1:]),
+        "x": pa.array([float("-inf"), float("inf")]),
+        "at": pa.array([0, YEAR_10000_US], pa.timestamp("us", "UTC")),
+        "none": pa.array([None, None], pa.string()),
+    }
+    found = statistics(pa.table(odd))
+    assert found["minValues"] == {"t": "", "x": -1.7976931348623157e308, "at": "1970-01-01T00:00:00.000Z"}
+    assert found["maxValues"] == {"t": "\U0010ffff", "x": 1.7976931348623157e308, "at": "9999-12-31T23:59:59.999Z"}
+    assert found["nullCount"] == {"t": 0, "x": 0, "at": 0, "none": 2}

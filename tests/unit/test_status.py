@@ -1,0 +1,183 @@
+"""`dpsql status` and the log of events, without Spark: a run as its files tell of it."""
+
+from __future__ import annotations
+
+import json
+import re
+import socket
+import subprocess
+import sys
+import threading
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from click.testing import CliRunner
+from deltalake import CommitProperties, Transaction, write_deltalake
+
+from dpsql.errors import LakeError
+from dpsql.event_log import COMMON, FILE, SCHEMA, EventLog, dropped_much, newest_events
+from dpsql.lake import Lake, Run
+from dpsql.running import exclusive
+from dpsql.status import status
+from jobs.cli import main
+
+HOUR = 3_600_000_000
+RUN = "5a" * 16
+METRIC = re.compile(r'[a-zA-Z_:][a-zA-Z0-9_:]*\{([a-z]+="[^"\\\n]*",?)+\} [-+0-9.e]+')
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Lake:
+    """A live run with one tick at 10 hours and 7 seconds; its tables are as small as tables can be."""
+    made = Lake(tmp_path / "lake")
+    folder = Path(made.private("views"))
+    folder.mkdir(parents=True)
+    plan = {"query": {"window": {"offset_us": 0}, "trigger_interval_us": HOUR}}
+    run = Run("views", RUN, "identity", "check", "SELECT", plan, "2026-01-01T00:00:00+00:00")
+    (folder / "run.json").write_text(json.dumps({"version": 1, **asdict(run)}))
+    (folder / "engine.json").write_text(json.dumps({"version": 3, "queries": {"admission": "x"}}))
+    (folder / "live.json").write_text(json.dumps({"version": 1}))
+    mark = CommitProperties(app_transactions=[Transaction(f"{RUN}/closed_us", 10 * HOUR + 7_000_000)])
+    for table in (str(folder / "contributions"), str(folder / "files"), made.histogram("views")):
+        write_deltalake(table, pa.table({"x": [1]}), commit_properties=mark)
+    return made
+
+
+def log_of(lake: Lake, **files: Path) -> EventLog:
+    return EventLog(Path(lake.private("views")), RUN, "views", **files)
+
+
+def finished(lake: Lake, closed_us: int = 10 * HOUR) -> None:
+    log = log_of(lake)
+    with log.of_start("live", threading.Event()):
+        log.tell("micro_batch", batch=3, records=1000, dropped={"over_max_rows": 300}, malformed=0, seconds={"addBatch": 0.5})
+        log.tell("release", triggers=1, rows=5, closed_us=closed_us)
+
+
+def test_a_stopped_run_and_how_far_behind_it_is(lake: Lake) -> None:
+    finished(lake)
+    found = status(lake, "views", now_us=12 * HOUR)
+    assert (found.state, found.released_us, found.lag_seconds, found.dropped_share, found.alarms) == ("stopped", 10 * HOUR, 7200, 0.3, ())
+    assert status(lake, "views", max_lag_us=2 * HOUR, now_us=12 * HOUR).alarms == ()
+    assert "7,201 seconds behind" in status(lake, "views", max_lag_us=2 * HOUR, now_us=12 * HOUR + 1_000_000).alarms[0]
+    assert "30%" in status(lake, "views", max_drop_share=0.29, now_us=12 * HOUR).alarms[0]
+
+
+def test_a_tick_that_is_not_released_yet_counts_as_lag(lake: Lake) -> None:
+    finished(lake, closed_us=9 * HOUR)
+    assert status(lake, "views", now_us=12 * HOUR).lag_seconds == 3 * 3600
+
+
+def test_a_run_from_before_there_was_a_log(lake: Lake) -> None:
+    found = status(lake, "views", now_us=12 * HOUR)
+    assert (found.state, found.released_us, found.newest) == ("stopped", 10 * HOUR, {})
+
+
+def test_running_killed_and_failed(lake: Lake) -> None:
+    log = log_of(lake)
+    log.tell("start", mode="live", process=1, host="elsewhere")
+    assert status(lake, "views").state == "stopped"  # nobody here can tell
+    log.tell("start", mode="live", process=1, host=socket.gethostname())
+    assert "it was killed" in status(lake, "views").alarms[0]
+    with exclusive(Path(lake.private("views"))):
+        assert status(lake, "views").state == "running"
+    with pytest.raises(LakeError), log.of_start("live", threading.Event()):
+        raise LakeError("a message that quotes nothing")
+    found = status(lake, "views")
+    assert found.state == "failed" and "LakeError" in found.alarms[0]
+
+
+@pytest.mark.parametrize("damaged", ["run.json", "engine.json", "live.json", "contributions", "files", "histogram"])
+def test_each_damage_is_named(lake: Lake, damaged: str) -> None:
+    finished(lake)
+    path = Path(lake.histogram("views")) if damaged == "histogram" else Path(lake.private("views")) / damaged
+    if path.is_dir():
+        next((path / "_delta_log").glob("*.json")).write_text("{")
+    else:
+        path.write_text("{")
+    found = status(lake, "views")
+    assert found.state == "damaged" and str(path) in found.alarms[0]
+
+
+def test_a_lost_table_and_no_such_query(lake: Lake, tmp_path: Path) -> None:
+    Path(lake.private("views")).joinpath("files").rename(tmp_path / "gone")
+    assert "is lost" in status(lake, "views").alarms[0]
+    with pytest.raises(LakeError, match="no query 'other'"):
+        status(lake, "other")
+
+
+def test_a_damaged_status_file_says_nothing_and_stops_nothing(lake: Lake) -> None:
+    finished(lake)
+    (Path(lake.private("views")) / FILE).write_text("[")
+    assert status(lake, "views").state == "stopped"
+    assert newest_events(Path(lake.private("views"))) == {}
+
+
+def test_exit_codes(lake: Lake) -> None:
+    def code(*flags: str) -> int:
+        return CliRunner().invoke(main, ["status", "views", "--lake", str(lake.root), *flags]).exit_code
+
+    finished(lake)
+    assert (code(), code("--json"), code("--max-lag", "1 hour")) == (0, 0, 4)
+    (Path(lake.private("views")) / "engine.json").write_text("{")
+    assert code() == 5
+    assert CliRunner().invoke(main, ["status", "other", "--lake", str(lake.root)]).exit_code == 2
+
+
+def test_every_line_is_valid_and_metrics_parse(lake: Lake, tmp_path: Path) -> None:
+    (tmp_path / "log").touch(mode=0o644)
+    log = log_of(lake, log=tmp_path / "log", metrics=tmp_path / "metrics")
+    with log.of_start("live", threading.Event()):
+        for batch in range(3):
+            dropped = {"over_max_rows": 1, "window_closed": 2}
+            log.tell("micro_batch", batch=batch, records=10, dropped=dropped, malformed=0, seconds={"addBatch": 0.5})
+        log.tell("release", triggers=2, rows=5, closed_us=HOUR)
+        assert log.alarm("dropped", "text") and not log.alarm("dropped", "text")
+    for line in (tmp_path / "log").read_text().splitlines():
+        check_line(json.loads(line))
+    exposed = (tmp_path / "metrics").read_text()
+    samples = [line for line in exposed.splitlines() if not line.startswith("# TYPE ")]
+    assert samples and all(METRIC.fullmatch(line) for line in samples)
+    heads = [line for line in exposed.splitlines() if line.startswith("# TYPE ")]
+    assert len(heads) == len(set(heads))
+    assert f'dpsql_dropped_total{{name="views",reason="window_closed",run="{RUN}"}} 6' in samples
+    assert f'dpsql_records_total{{name="views",run="{RUN}"}} 30' in samples
+    for path in (tmp_path / "log", tmp_path / "metrics", Path(lake.private("views")) / FILE):
+        assert path.stat().st_mode & 0o077 == 0, path
+    with pytest.raises(ValueError, match="has the fields"):
+        log.tell("release", triggers=2)
+
+
+def check_line(event: dict[str, Any]) -> None:
+    """An event has the fields of its kind, each of its type, and no others."""
+    fields = {**COMMON, **SCHEMA[event["kind"]]}
+    assert set(event) == set(fields)
+    assert all(type(event[name]) is kind for name, kind in fields.items()), event
+
+
+def test_much_that_is_dropped_is_an_alarm() -> None:
+    assert dropped_much(999, {"null_privacy_unit": 999}) is None
+    assert dropped_much(1000, {"null_privacy_unit": 200}) is None
+    assert "201 of 1,000" in str(dropped_much(1000, {"null_privacy_unit": 200, "window_closed": 1}))
+    assert "null privacy unit" in str(dropped_much(1000, {"null_privacy_unit": 200, "window_closed": 1}))
+
+
+def test_a_full_disk_does_not_end_a_run_by_way_of_its_log(lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("dpsql.event_log.replace_file", full)
+    finished(lake)
+
+
+def test_status_starts_without_what_makes_plans(tmp_path: Path) -> None:
+    """A watchdog asks every few seconds. Catches: a CPU-second of imports."""
+    code = "import sys; from jobs.cli import main; main(['status', 'none', '--lake', 'none'], standalone_mode=False)"
+    code = f"try:\n {code}\nfinally: print(list(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=tmp_path)  # there is no lake
+    assert "'dpsql.status'" in done.stdout
+    for heavy in ("'pyspark'", "'duckdb'", "'pandas'", "'dp_accounting'", "'scipy.signal'", "'scipy.stats'"):
+        assert heavy not in done.stdout
