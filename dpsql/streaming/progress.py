@@ -40,7 +40,9 @@ Listener = Callable[[Progress], None]
 
 @dataclass(frozen=True)
 class Summary:
-    """What one start did. `dropped` holds the reasons that occurred; a micro-batch repeated after a crash counts again.
+    """What one start did. `dropped` holds the reasons that occurred.
+
+    A micro-batch repeated after a crash counts again, and so do records that Spark reads again because it has lost an executor.
 
     `overruns` counts the micro-batches of a live start that took longer than the polling interval. `not_read` counts the files of the source
     that the run has not read when a catch-up ends, `not_read_names` has the first of them.

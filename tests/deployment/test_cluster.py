@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -83,7 +84,9 @@ def test_rows_are_recomputed_after_kills(tmp_path: Path) -> None:
                 job.wait()
         logs = cluster.executor_logs()
     assert job.returncode == 0, err
-    assert "read 360 records" in out
+    # Spark counts the input of a map task again that it repeats for a lost executor; the rows below are exact.
+    told = re.search(r"^read ([\d,]+) records, published 2 triggers with 6 rows$", out, re.MULTILINE)
+    assert told and int(told[1].replace(",", "")) >= 360, out
     assert committed(lake) == PARTS
     daemons = "".join(path.read_text(errors="replace") for path in (tmp_path / "cluster").glob("*.log"))
     assert "Successfully registered with master" in daemons
