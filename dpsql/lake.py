@@ -26,11 +26,10 @@ from dpsql.config import Source
 from dpsql.declaration import declaration
 from dpsql.delta_rows import read_rows
 from dpsql.errors import LakeError
+from dpsql.files import ObjectPath, Place, create_file, place, reason
 from dpsql.frames import frame_of
 from dpsql.ledger import Ledger, line_of
-from dpsql.new_file import create_file
 from dpsql.origin import origin_of
-from dpsql.places import ObjectPath, Place, place, reason
 from dpsql.polling import read_overruns
 from dpsql.privacy_plan import PrivacyPlan
 from dpsql.run_register import RUN_FILE, Entry

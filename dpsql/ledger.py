@@ -24,11 +24,10 @@ from pathlib import Path
 
 from dpsql.config import Cap, Source
 from dpsql.errors import BudgetError
+from dpsql.files import create_file, replace_file
 from dpsql.ledger_line import Line, UnknownVersion, document, line_from, line_of, spent
 from dpsql.ledger_rules import check_cap, check_line
-from dpsql.new_file import create_file
 from dpsql.origin import declared_cap
-from dpsql.places import replace_file
 from dpsql.run_register import RunRegister
 from dpsql.seals import FILE as SEALS
 from dpsql.seals import Seals, make_seals, read_seals, seal_lines

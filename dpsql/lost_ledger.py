@@ -7,10 +7,10 @@ import pyarrow.compute as pc
 
 from dpsql.config import Source
 from dpsql.errors import LakeError
+from dpsql.files import place
 from dpsql.lake import CompiledQuery, Lake, Run, read_histogram
 from dpsql.ledger import Ledger, line_of
 from dpsql.origin import origin_of
-from dpsql.places import place
 from dpsql.run_register import RUN_FILE, Entry
 
 

@@ -7,7 +7,7 @@ import math
 from dataclasses import asdict, dataclass
 
 from dpsql.errors import InputError, LakeError
-from dpsql.places import Place, replace_file
+from dpsql.files import Place, replace_file
 from dpsql.query import ParsedQuery
 
 MILLISECOND, SECOND = 1_000, 1_000_000

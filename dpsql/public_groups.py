@@ -13,8 +13,8 @@ import pyarrow.parquet as pq
 
 from dpsql.config import Source
 from dpsql.errors import ConfigError, LakeError
+from dpsql.files import Place, replace_file
 from dpsql.operators import grid
-from dpsql.places import Place, replace_file
 from dpsql.privacy_plan import PrivacyPlan
 from udfs.release import PublicGroups
 

@@ -22,9 +22,8 @@ from typing import Any
 from dpsql.config import Source
 from dpsql.declaration import check_declaration, declaration
 from dpsql.errors import LakeError
-from dpsql.new_file import create_file
-from dpsql.places import place as located
-from dpsql.places import replace_file
+from dpsql.files import create_file, replace_file
+from dpsql.files import place as located
 
 SCHEMA_VERSION = 1
 RUN_FILE = "run.json"

@@ -16,10 +16,10 @@ from dpsql.compiled import Query
 from dpsql.config import Source
 from dpsql.errors import DpsqlError, InputError, LakeError
 from dpsql.event_log import EventLog
+from dpsql.files import ObjectPath, place
 from dpsql.lake import LIVE_FILE, RUN_FILE, Lake, Run, read_run
 from dpsql.ledger import Ledger
 from dpsql.operators import bounding_parameters, release_parameters
-from dpsql.places import ObjectPath, place
 from dpsql.published import published_marks, triggers_mark
 from dpsql.running import exclusive, stop_requests
 from dpsql.secret import Secret

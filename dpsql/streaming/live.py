@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import DataFrame
 
 from dpsql.errors import LakeError
+from dpsql.files import Place
 from dpsql.lake import LIVE_FILE
-from dpsql.places import Place
 from dpsql.polling import polling_interval, read_overruns, write_overruns
 from dpsql.query import ParsedQuery
 from dpsql.streaming import admission
