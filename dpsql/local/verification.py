@@ -27,10 +27,10 @@ from dpsql.errors import DataError, LakeError
 from dpsql.files import Place, place
 from dpsql.lake import Lake, Run, check_binding, read_histogram
 from dpsql.local.connection import connect
-from dpsql.local.engine import Feeder, Progress
+from dpsql.local.feeder import Feeder, Progress
 from dpsql.local.histogram import histogram
 from dpsql.local.inputs import source_files
-from dpsql.local.rows import RowReader, no_records
+from dpsql.local.record_reader import RowReader, no_records
 from dpsql.published import published_marks
 from dpsql.query import ContributionPeriod
 from dpsql.secret import Secret
