@@ -28,7 +28,7 @@ from benchmarks.sharded import Job
 from benchmarks.workload import identifiers, ranks
 from dpsql.calibration import THRESHOLD_DELTA_SHARE, total_mu
 from udfs.columns import Bool, Float, Int, run_starts, run_sums, sort_order
-from udfs.randomness import normals, tags
+from udfs.noise.randomness import normals, tags
 
 
 @dataclass(frozen=True)

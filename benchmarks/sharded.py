@@ -28,7 +28,7 @@ from dpsql.local.feeder import split
 from dpsql.operators import bounding_parameters
 from dpsql.privacy_plan import PrivacyPlan
 from udfs.columns import Bool, Int
-from udfs.contribution_bounding import Clock, admit
+from udfs.histogram.contribution_bounding import Clock, admit
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from dpsql.cost import Cost, Overlap, PrivacyLevel, gaussian_delta
 from dpsql.errors import AccountingError
 from dpsql.privacy_plan import PerturbationPlan, PrivacyPlan, SelectionPlan
 from dpsql.query import AggregateFunction, ContributionPeriod, CounterName, GroupSelection, ReleaseRule
-from udfs.counters import counter, impulse_response
+from udfs.noise.counters import counter, impulse_response
 
 TOLERANCE = 1e-9
 """Relative slack for rounding in float64; far below anything that matters."""

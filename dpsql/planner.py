@@ -21,8 +21,8 @@ from dpsql.config import Source
 from dpsql.errors import ConfigError
 from dpsql.privacy_plan import ColumnPlan, PerturbationPlan, PrivacyPlan, SelectionPlan
 from dpsql.query import Aggregate, AggregateFunction, ContributionPeriod, GroupSelection, ParsedQuery, ReleaseRule
-from udfs.counters import column_norm, counter, path_sd
-from udfs.randomness import MAX_NORMAL
+from udfs.noise.counters import column_norm, counter, path_sd
+from udfs.noise.randomness import MAX_NORMAL
 
 PLAN_VERSION = 2
 """Changes when the same query would get other noise; part of the query's identity."""

@@ -17,7 +17,7 @@ from dpsql.local.spark_types import SparkType
 from dpsql.origin import origin_of
 from dpsql.run_register import Entry
 from dpsql.secret import Secret
-from udfs.release import PublicGroups
+from udfs.histogram.release import PublicGroups
 
 KIND = "local"
 WHOLE_INPUT = "2:"

@@ -18,8 +18,8 @@ from dpsql.streaming import clock_guard, delta_log, remedies, torn_commits
 from dpsql.streaming.engine import FILE, Engine, Part, read_engine, started_queries, write_engine
 from dpsql.streaming.manifest import Manifest
 from dpsql.streaming.read_files import ReadFiles, readable
-from udfs import group_state, user_state
 from udfs.bucket_state import BucketFiles, UnknownVersion
+from udfs.histogram import group_state, user_state
 from udfs.stage import ADMISSION, OPERATORS, RELEASE
 
 TABLES = {ADMISSION: user_state.TABLES, RELEASE: group_state.TABLES}

@@ -26,7 +26,7 @@ from dpsql.privacy_plan import PrivacyPlan
 from dpsql.query import Aggregate, AggregateFunction, ContributionPeriod, CounterName, GroupSelection, ReleaseRule, WindowSpec
 from tests.checks.several_periods import search
 from tests.property.plans import COUNT, USERS, query, source
-from udfs.contribution_bounding import BoundingParameters
+from udfs.histogram.contribution_bounding import BoundingParameters
 
 pytestmark = pytest.mark.audit
 

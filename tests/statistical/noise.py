@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from dpsql.operators import release_parameters
 from dpsql.privacy_plan import PrivacyPlan
-from udfs.release import Tick, release
+from udfs.histogram.release import Tick, release
 
 CERTAIN = 1 << 50
 """A weight above every threshold by more than any noise."""

@@ -15,9 +15,9 @@ from deltalake import DeltaTable
 
 from dpsql.errors import InputError, ReleaseConflict
 from dpsql.operators import bounding_parameters, release_parameters
-from udfs.contribution_bounding import Clock, admit
+from udfs.histogram.contribution_bounding import Clock, admit
+from udfs.histogram.release import Tick, release
 from udfs.keys import decode, encode
-from udfs.release import Tick, release
 
 DAY = 86_400_000_000
 START = 19_700 * DAY

@@ -26,7 +26,7 @@ from dpsql.query import (
     WindowSpec,
 )
 from tests.property.plans import COUNT, DAY, HOUR, SUM, USERS, VALID, query, source
-from udfs.perturbation import finish
+from udfs.histogram.perturbation import finish
 
 AVG = Aggregate("mean_time", AggregateFunction.AVG, "seconds", (10.0, 60.0))
 QUERIES = {
