@@ -12,8 +12,8 @@ import pyarrow as pa
 
 from benchmarks.real_streams import DAY, STREAMS, Exact, Stream, path_of, plan_of, read, released
 from benchmarks.workload import SLICES, Workload, records
-from dpsql.calibration import thresholds
-from dpsql.privacy_plan import PrivacyPlan
+from dpsql.mechanisms.histogram.calibration import thresholds
+from dpsql.mechanisms.histogram.plan import PrivacyPlan
 
 TRIGGERS, SEEDS, SCALE = 100, 3, 0.05
 

@@ -8,10 +8,10 @@ import pyarrow.compute as pc
 from dpsql.config import Source
 from dpsql.errors import LakeError
 from dpsql.lake import CompiledQuery, Lake, Run, read_histogram
-from dpsql.ledger import Ledger, line_of
-from dpsql.origin import origin_of
 from dpsql.places import place
-from dpsql.run_register import RUN_FILE, Entry
+from dpsql.privacy.ledger import Ledger, line_of
+from dpsql.privacy.origin import origin_of
+from dpsql.privacy.register import RUN_FILE, Entry
 
 
 def record_run(lake: Lake, run: Run, query: CompiledQuery, ledger: Ledger, source: Source) -> bool:

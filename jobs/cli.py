@@ -106,7 +106,7 @@ def explain(query_file: Path, sources_file: Path, missing: bool, as_json: bool) 
     dpsql explain conf/queries/page_views.sql --missing
     dpsql explain conf/queries/page_views.sql --json
     """
-    from dpsql import missing_keys
+    from dpsql.mechanisms.histogram import missing_keys
 
     query = compiled(query_file, sources_file)
     if as_json:
@@ -140,10 +140,10 @@ def try_(
     dpsql try conf/queries/page_views.sql --input visits.parquet
     dpsql try conf/queries/page_views.sql --input visits=day1.csv --input visits=day2.csv --compare
     """
-    from dpsql.ledger import line_of
     from dpsql.local.engine import try_query
     from dpsql.local.input_check import check_input
-    from dpsql.origin import origin_of
+    from dpsql.privacy.ledger import line_of
+    from dpsql.privacy.origin import origin_of
 
     query = compiled(query_file, sources_file)
     files = files_by_source(inputs, query)

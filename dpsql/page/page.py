@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dpsql import charts
-from dpsql.explainer import duration, number
+from dpsql.mechanisms.histogram.explain import duration, number
 from dpsql.page.standing import Standing
 from dpsql.page.trend import trend
 from dpsql.shown import TIMES, absent, aggregates_of, keys_of, measured, printable

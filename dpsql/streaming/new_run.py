@@ -20,12 +20,12 @@ from dpsql.compiled import Query
 from dpsql.delta_rows import read_rows
 from dpsql.errors import LakeError
 from dpsql.lake import NEXT, RUN_FILE, SCHEMA_VERSION, Lake, Run, new_run, read_run
-from dpsql.ledger import Ledger
+from dpsql.mechanisms.histogram.stages import grid
 from dpsql.new_file import create_file
-from dpsql.operators import grid
 from dpsql.places import Place, place
+from dpsql.privacy.ledger import Ledger
+from dpsql.privacy.secret import Secret
 from dpsql.running import exclusive
-from dpsql.secret import Secret
 from dpsql.streaming import delta_log, release
 from dpsql.streaming.catch_up import read_catch_up
 from dpsql.streaming.contributions import closed_mark

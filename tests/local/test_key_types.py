@@ -17,7 +17,7 @@ from dpsql import charts
 from dpsql.compiled import Query
 from dpsql.frames import frame_of
 from dpsql.lake import Lake, newest
-from dpsql.secret import Secret
+from dpsql.privacy.secret import Secret
 from jobs.cli import main
 from tests.local.conftest import DAY
 

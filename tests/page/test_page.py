@@ -20,12 +20,12 @@ import pandas as pd
 import pytest
 from click.testing import CliRunner, Result
 
-from dpsql.budget import budgets
 from dpsql.config import load_sources
 from dpsql.lake import Lake, read_run
-from dpsql.ledger import Ledger
 from dpsql.page import Standing, page
 from dpsql.page.trend import trend
+from dpsql.privacy.budget import budgets
+from dpsql.privacy.ledger import Ledger
 from jobs.cli import main
 from tests.page.conftest import CHECKOUT, EVIL, Published
 

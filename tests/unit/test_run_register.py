@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from dpsql.errors import LakeError
-from dpsql.run_register import Entry, RunRegister
+from dpsql.privacy.register import Entry, RunRegister
 
 RUN = "ab" * 16
 DAY = 86_400_000_000

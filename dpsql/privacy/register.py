@@ -20,11 +20,11 @@ from pathlib import Path
 from typing import Any
 
 from dpsql.config import Source
-from dpsql.declaration import check_declaration, declaration
 from dpsql.errors import LakeError
 from dpsql.new_file import create_file
 from dpsql.places import place as located
 from dpsql.places import replace_file
+from dpsql.privacy.declaration import check_declaration, declaration
 
 SCHEMA_VERSION = 1
 RUN_FILE = "run.json"
@@ -39,7 +39,7 @@ class Entry:
         place: the run's private folder at its last start; empty for runs without a lake.
         closed_us: everything up to here may have been published, microseconds since 1970 UTC; None before the first release.
         given: fingerprint of the input of a run without a lake (`dpsql.local.local_run`); empty for others.
-        declared: what `sources.yaml` said of its input at its first start (`dpsql.declaration`); empty where nobody has kept it.
+        declared: what `sources.yaml` said of its input at its first start (`dpsql.privacy.declaration`); empty where nobody has kept it.
     """
 
     run_id: str
