@@ -25,10 +25,9 @@ import pyarrow as pa
 from dpsql.config import Source
 from dpsql.delta_rows import read_rows
 from dpsql.errors import LakeError
+from dpsql.files import ObjectPath, Place, create_file, place, reason
 from dpsql.frames import frame_of
 from dpsql.mechanisms.histogram.plan import PrivacyPlan
-from dpsql.new_file import create_file
-from dpsql.places import ObjectPath, Place, place, reason
 from dpsql.polling import read_overruns
 from dpsql.privacy.declaration import declaration
 from dpsql.privacy.ledger import Ledger, line_of

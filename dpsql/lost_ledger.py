@@ -7,8 +7,8 @@ import pyarrow.compute as pc
 
 from dpsql.config import Source
 from dpsql.errors import LakeError
+from dpsql.files import place
 from dpsql.lake import CompiledQuery, Lake, Run, read_histogram
-from dpsql.places import place
 from dpsql.privacy.ledger import Ledger, line_of
 from dpsql.privacy.origin import origin_of
 from dpsql.privacy.register import RUN_FILE, Entry

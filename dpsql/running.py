@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from dpsql.errors import LakeError
-from dpsql.places import Place
+from dpsql.files import Place
 
 LOCK_FILE = "running.json"
 STOP_FILE = "stop"

@@ -23,6 +23,7 @@ from dpsql.compiled import Query
 from dpsql.config import Source
 from dpsql.delta_rows import check_files, read_rows
 from dpsql.errors import DataError, LakeError
+from dpsql.files import Place, place
 from dpsql.lake import Lake, Run, check_binding, read_histogram
 from dpsql.local.connection import connect
 from dpsql.local.engine import Feeder, Progress
@@ -31,7 +32,6 @@ from dpsql.local.inputs import source_files
 from dpsql.local.rows import RowReader, no_records
 from dpsql.mechanisms.histogram import public_groups
 from dpsql.parsed_query import ContributionPeriod
-from dpsql.places import Place, place
 from dpsql.privacy.secret import Secret
 from dpsql.published import published_marks
 from udfs.contribution_bounding import Clock

@@ -24,8 +24,7 @@ from pathlib import Path
 
 from dpsql.config import Cap, Source
 from dpsql.errors import BudgetError
-from dpsql.new_file import create_file
-from dpsql.places import replace_file
+from dpsql.files import create_file, replace_file
 from dpsql.privacy.ledger_line import Line, UnknownVersion, document, line_from, line_of, spent
 from dpsql.privacy.ledger_rules import check_cap, check_line
 from dpsql.privacy.origin import declared_cap

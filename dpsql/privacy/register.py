@@ -21,9 +21,8 @@ from typing import Any
 
 from dpsql.config import Source
 from dpsql.errors import LakeError
-from dpsql.new_file import create_file
-from dpsql.places import place as located
-from dpsql.places import replace_file
+from dpsql.files import create_file, replace_file
+from dpsql.files import place as located
 from dpsql.privacy.declaration import check_declaration, declaration
 
 SCHEMA_VERSION = 1

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dpsql.errors import BudgetError
-from dpsql.new_file import create_file
+from dpsql.files import create_file
 from dpsql.privacy.secret import Secret
 
 FILE = "seals"

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from dpsql.errors import SecretError
-from dpsql.new_file import create_file
+from dpsql.files import create_file
 
 SECRET_BYTES = 32
 

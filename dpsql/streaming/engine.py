@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from dpsql.errors import LakeError
-from dpsql.places import Place
+from dpsql.files import Place
 from dpsql.streaming.catch_up import read_json, write_json
 from dpsql.streaming.checkpoints import Checkpoint
 

@@ -15,10 +15,10 @@ from dpsql.compiled import Query
 from dpsql.config import Source
 from dpsql.errors import DpsqlError, InputError, LakeError
 from dpsql.event_log import EventLog
+from dpsql.files import ObjectPath, place
 from dpsql.lake import LIVE_FILE, RUN_FILE, Lake, Run, read_run
 from dpsql.mechanisms.histogram import public_groups
 from dpsql.mechanisms.histogram.stages import bounding_parameters, release_parameters
-from dpsql.places import ObjectPath, place
 from dpsql.privacy.ledger import Ledger
 from dpsql.privacy.secret import Secret
 from dpsql.published import published_marks, triggers_mark

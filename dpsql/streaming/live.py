@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import DataFrame
 
 from dpsql.errors import LakeError
+from dpsql.files import Place
 from dpsql.lake import LIVE_FILE
 from dpsql.parsed_query import ParsedQuery
-from dpsql.places import Place
 from dpsql.polling import polling_interval, read_overruns, write_overruns
 from dpsql.streaming import admission
 from dpsql.streaming.catch_up import read_catch_up, timestamp, write_json

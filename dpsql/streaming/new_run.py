@@ -19,10 +19,9 @@ from deltalake.exceptions import DeltaError
 from dpsql.compiled import Query
 from dpsql.delta_rows import read_rows
 from dpsql.errors import LakeError
+from dpsql.files import Place, create_file, place
 from dpsql.lake import NEXT, RUN_FILE, SCHEMA_VERSION, Lake, Run, new_run, read_run
 from dpsql.mechanisms.histogram.stages import grid
-from dpsql.new_file import create_file
-from dpsql.places import Place, place
 from dpsql.privacy.ledger import Ledger
 from dpsql.privacy.secret import Secret
 from dpsql.running import exclusive

@@ -11,8 +11,8 @@ import pyarrow.compute as pc
 from deltalake import DeltaTable
 
 from dpsql.delta_rows import read_rows
+from dpsql.files import Place, place
 from dpsql.lake import Lake, read_run
-from dpsql.places import Place, place
 from dpsql.published import PublishedMarks, published_marks
 from dpsql.streaming import admission, delta_log, release
 from dpsql.streaming.contributions import closed_mark, ticked_mark

@@ -13,7 +13,7 @@ from pathlib import Path
 from deltalake import DeltaTable
 
 from dpsql.errors import LakeError
-from dpsql.places import Place
+from dpsql.files import Place
 from dpsql.streaming import admission, clock_guard, delta_log, release, remedies, torn_commits
 from dpsql.streaming.engine import FILE, OPERATORS, Engine, Part, read_engine, started_queries, write_engine
 from dpsql.streaming.manifest import Manifest

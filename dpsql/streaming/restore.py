@@ -17,8 +17,8 @@ from deltalake import DeltaTable
 
 from dpsql.delta_rows import read_rows
 from dpsql.errors import LakeError
+from dpsql.files import place
 from dpsql.lake import Lake, read_run
-from dpsql.places import place
 from dpsql.running import exclusive
 from dpsql.streaming import admission, delta_log, preflight, release, remedies, torn_commits
 from dpsql.streaming.catch_up import FILE as CATCH_UP_FILE

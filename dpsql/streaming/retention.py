@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import pyarrow.fs as pafs
 from deltalake import DeltaTable
 
-from dpsql.places import Place
+from dpsql.files import Place
 from dpsql.streaming.contributions import Contributions
 from dpsql.streaming.engine import OPERATORS, Engine
 from udfs.bucket_state import filesystem

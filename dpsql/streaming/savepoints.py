@@ -20,9 +20,8 @@ from typing import Any
 import pyarrow as pa
 
 from dpsql.errors import LakeError
+from dpsql.files import Place, create_file
 from dpsql.lake import Lake
-from dpsql.new_file import create_file
-from dpsql.places import Place
 from dpsql.streaming.catch_up import read_json
 from dpsql.streaming.engine import OPERATORS
 from dpsql.streaming.points import NOTHING, Point, Tables, open_tables

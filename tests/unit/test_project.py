@@ -35,7 +35,7 @@ PLACES = {
         "dpsql/lost_ledger.py",
         "dpsql/published.py",
         "dpsql/status.py",
-        "dpsql/new_file.py",
+        "dpsql/files.py",
         "dpsql/local",
         "dpsql/streaming",
     ),

@@ -44,7 +44,7 @@ OF_THE_PACKAGE = "`import dpsql` imports the compiler, for people who write `dps
 TOO_MUCH = {
     SHIPPED_FROM: """dpsql dpsql.streaming dpsql.streaming.admission dpsql.streaming.release dpsql.streaming.clocks
         dpsql.streaming.contribution_files dpsql.streaming.spreading dpsql.streaming.wire""",
-    OF_THE_SINK: """arro3 deltalake typing_extensions dpsql.delta_rows dpsql.places dpsql.streaming.checkpoints dpsql.streaming.contributions
+    OF_THE_SINK: """arro3 deltalake typing_extensions dpsql.delta_rows dpsql.files dpsql.streaming.checkpoints dpsql.streaming.contributions
         dpsql.streaming.delta_log dpsql.streaming.hadoop_checksums dpsql.streaming.histogram dpsql.streaming.manifest
         dpsql.streaming.read_files dpsql.streaming.sorted_file""",
     OF_THE_PACKAGE: """yaml dpsql.compiled dpsql.config dpsql.errors dpsql.mechanisms dpsql.mechanisms.histogram

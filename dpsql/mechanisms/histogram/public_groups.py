@@ -13,9 +13,9 @@ import pyarrow.parquet as pq
 
 from dpsql.config import Source
 from dpsql.errors import ConfigError, LakeError
+from dpsql.files import Place, replace_file
 from dpsql.mechanisms.histogram.plan import PrivacyPlan
 from dpsql.mechanisms.histogram.stages import grid
-from dpsql.places import Place, replace_file
 from udfs.release import PublicGroups
 
 FILE = "public_groups.parquet"

@@ -1,4 +1,4 @@
-"""Where the files of a lake are: in a folder, or under a prefix of a bucket.
+"""Where files are, in a folder or under a prefix of a bucket, and how small ones are made: whole or not at all.
 
 A local place is a `pathlib.Path`. An `ObjectPath` has the part of its interface that lakes need, so that the code reads the same. Endpoint,
 region and credentials come from the environment (`AWS_ENDPOINT_URL`, `AWS_REGION`, `AWS_ACCESS_KEY_ID`, ...), which pyarrow, deltalake and
@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import os
 import re
+import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from uuid import uuid4
 
+import pyarrow as pa
 import pyarrow.fs as pafs
 
 from udfs.bucket_state import filesystem, sync
@@ -128,3 +130,51 @@ def replace_file(path: Place, content: bytes) -> None:
     except OSError:  # on a full disk, a file written at every micro-batch would leave as many behind
         partial.unlink(missing_ok=True)
         raise
+
+
+def create_file(path: Place, content: bytes) -> None:
+    """Make a file (mode 0600) that is on disk, whole, when this returns.
+
+    It is written under another name and linked: of two callers at once exactly one succeeds. For an object see `_create_object`.
+
+    Raises:
+        FileExistsError: the file is there already; it was not touched.
+        OSError: the folder cannot be written.
+    """
+    if isinstance(path, ObjectPath):
+        _create_object(path, content)
+        return
+    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.link(temporary, path)
+    finally:
+        os.unlink(temporary)
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def _create_object(path: ObjectPath, content: bytes) -> None:
+    """Make an object once, with what Delta has for that: the first commit of a table is put only if there is none.
+
+    The content is in that commit. Whoever comes second, or after a crash between the two requests, puts what the first one said.
+    """
+    from deltalake import DeltaTable, Schema  # slow to import
+    from deltalake.exceptions import DeltaError
+
+    claim = str(path.parent / f".{path.name}")
+    try:
+        DeltaTable.create(claim, Schema.from_arrow(pa.schema([("claimed", pa.bool_())])), mode="error", description=content.decode())
+    except DeltaError:
+        # Not only "it is there": of two at once the second one's commit fails.
+        first = DeltaTable(claim).metadata().description
+        if not path.exists():
+            path.write_bytes(first.encode())
+        raise FileExistsError(f"{path} is there already") from None
+    path.write_bytes(content)
