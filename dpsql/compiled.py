@@ -65,7 +65,7 @@ def compile_query(sql: str, sources: Mapping[str, Source], name: str = "query") 
         QueryError: the SQL is refused; all its problems with line and column.
         ConfigError: the source's declaration does not allow the query.
     """
-    from dpsql.sql import parse_query  # here, so that `import dpsql` stays light
+    from dpsql.sql.parse import parse_query  # here, so that `import dpsql` stays light
 
     parsed = parse_query(sql, sources, name)
     source = sources[parsed.stream]

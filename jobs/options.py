@@ -133,6 +133,23 @@ def compiled_text(text: str, sources_file: Path, name: str) -> Query:
     return dpsql.compile(text, dpsql.load_sources(sources_file), name=name)
 
 
+def files_by_source(given: tuple[str, ...], query: Query, flag: str = "--input") -> dict[str, list[Path]]:
+    """`NAME=FILE` or `FILE` (the stream) to files by source; what is not there is refused before anything is spent."""
+    from dpsql.local.inputs import source_files
+
+    stream, sources = query.parsed.stream, (query.parsed.stream, *query.parsed.static_sources)
+    files: dict[str, list[Path]] = {}
+    for text in given:
+        head, equals, tail = text.partition("=")
+        named = bool(equals) and head.lower() in sources
+        if equals and not named and not Path(text).exists():
+            raise ConfigError(f"{flag} {text}: no such file, and no such source: the query reads {', '.join(sources)}")
+        files.setdefault(head.lower() if named else stream, []).append(Path(tail if named else text))
+    for name in {stream, *files}:
+        source_files(query.sources[name], files)
+    return files
+
+
 def writable(target: Path, flag: str) -> None:
     """Refuse a file that could not be written, while nothing is spent yet.
 

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from dpsql.mechanisms.histogram.planner import SELECTION_SHARE
-from dpsql.sql import parse_query
 from dpsql.sql.editing import edit_options
+from dpsql.sql.parse import parse_query
 from dpsql.tuning.bounding import steps_up_to
 from dpsql.tuning.workbench import Setting, Workbench
 

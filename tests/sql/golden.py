@@ -13,7 +13,7 @@ from dpsql.compiled import Query, compile_query
 from dpsql.config import Source, load_sources
 from dpsql.errors import QueryError
 from dpsql.parsed_query import ParsedQuery
-from dpsql.sql import parse_query
+from dpsql.sql.parse import parse_query
 
 FOLDER = Path(__file__).resolve().parents[1] / "golden"
 EXAMPLES = FOLDER.parents[1] / "conf" / "queries"

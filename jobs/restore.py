@@ -1,4 +1,4 @@
-"""`dpsql restore` and `dpsql savepoint`: for runs that lost a piece, and for those that should be able to."""
+"""`dpsql restore`: for runs that lost a piece."""
 
 from __future__ import annotations
 
@@ -72,25 +72,3 @@ def restore(
         click.echo(f"{operator}: goes on " + (f"after micro-batch {batch}" if batch >= 0 else "from the beginning"))
     if not (done.listed or done.batches or done.mended):
         click.echo("nothing is lost: the run can go on as it is")
-
-
-@click.command(short_help="name and keep the newest state of a run")
-@name_argument
-@click.argument("label", required=False)
-@lake_option
-@json_option
-def savepoint(name: str, label: str | None, lake_folder: str, as_json: bool) -> None:
-    """Keep the newest state of a run under a name; it is plain Parquet.
-
-    \b
-    dpsql savepoint page_views --lake lake
-    dpsql savepoint page_views before_upgrade --lake lake
-    """
-    from dpsql.lake import Lake
-    from dpsql.streaming.savepoints import take_savepoint
-
-    taken = take_savepoint(Lake(lake_folder), name, label)
-    if as_json:
-        print_json({"name": name, "label": taken.label, "folder": str(taken.folder)})
-        return
-    click.echo(f"savepoint {taken.label}: {taken.folder}")

@@ -1,20 +1,21 @@
-"""`dpsql show` and `dpsql list`: what a lake has published."""
+"""`dpsql show`: what a query has published, as a table."""
 
 from __future__ import annotations
 
-from dataclasses import asdict
+import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import click
 
 from jobs.options import UtcTime, json_option, lake_option, name_argument
-from jobs.terminal import print_histogram, print_json, print_table, records
-from jobs.watching import watched
+from jobs.terminal import note, print_histogram, print_json, records
 
 if TYPE_CHECKING:
     import pandas as pd
 
 SHOWN_ROWS = 20
+POLL_SECONDS = 1.0
 
 
 @click.command(short_help="the newest histogram as a table")
@@ -38,31 +39,13 @@ def show(name: str, lake_folder: str, window_us: int | None, every: bool, limit:
     if watch and as_json:
         raise click.UsageError("--watch and --json exclude each other")
     if watch:
-        watched(lake_folder, name, lambda: _print(name, lake_folder, _rows(name, lake_folder, window_us, every), limit))
+        _watched(lake_folder, name, lambda: _print(name, lake_folder, _rows(name, lake_folder, window_us, every), limit))
         return
     rows = _rows(name, lake_folder, window_us, every)
     if as_json:
         print_json({"name": name, "live": list(_notes(name, lake_folder)), "rows": records(rows)})
     else:
         _print(name, lake_folder, rows, limit)
-
-
-@click.command(name="list", short_help="the queries of a lake")
-@lake_option
-@json_option
-def list_(lake_folder: str, as_json: bool) -> None:
-    """Print the queries of a lake.
-
-    \b
-    dpsql list --lake lake --json
-    """
-    from dpsql.lake import Lake, list_queries
-
-    found = list_queries(Lake(lake_folder))
-    if as_json:
-        print_json([asdict(listed) for listed in found])
-    else:
-        print_table(("name", "state", "run id", "query identity"), [(q.name, q.state, q.run_id, q.query_identity) for q in found])
 
 
 def _print(name: str, lake_folder: str, rows: pd.DataFrame, limit: int) -> None:
@@ -88,3 +71,31 @@ def _rows(name: str, lake_folder: str, window_us: int | None, every: bool) -> pd
     if every:
         return frame_of(read_histogram(lake, name))
     return one_window(newest(lake, name), name, window_us)
+
+
+def _watched(lake_folder: str, name: str, show: Callable[[], None]) -> None:
+    """Show now, and after every commit to the histogram; Ctrl-C ends it, and that is a success.
+
+    Args:
+        lake_folder, name: the query.
+        show: prints what there is.
+
+    Raises:
+        LakeError: no such query, or its tables cannot be read.
+    """
+    from dpsql.lake import Lake, histogram_version
+
+    lake, shown = Lake(lake_folder), None
+    try:
+        while True:
+            version = histogram_version(lake, name)
+            if version != shown:
+                if version:
+                    click.clear()
+                    show()
+                elif shown is None:
+                    note(f"{name} has published nothing yet; waiting for its first trigger")
+                shown = version
+            time.sleep(POLL_SECONDS)
+    except KeyboardInterrupt:
+        return
