@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 
 import dpsql
 from dpsql.errors import DataError, InputError
-from dpsql.local.engine import run_batches, run_local, split, try_query
-from dpsql.local.rows import RowReader
+from dpsql.local.feeder import run_batches, run_local, split, try_query
+from dpsql.local.record_reader import RowReader
 from dpsql.parsed_query import Key
 from dpsql.privacy.ledger import Ledger
 from dpsql.privacy.secret import Secret
