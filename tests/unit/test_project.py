@@ -55,8 +55,8 @@ APART = {
 UDFS_MAY = {"cryptography", "numpy", "pyarrow", "scipy.special", "udfs"}
 UDFS_MAY |= {"__future__", "abc", "bisect", "collections", "dataclasses", "enum", "fractions", "functools", "hashlib", "itertools", "math"}
 UDFS_MAY |= {"operator", "re", "struct", "typing", "zlib"}
-# Files are read and written, and named at random, by this one.
-UDFS_FILES = ("udfs/bucket_state.py",)
+# Files are read and written, and named at random, by these.
+UDFS_FILES = ("udfs/bucket_state.py", "udfs/contribution_files.py")
 ONLY_FILES = {"pyarrow.csv", "pyarrow.dataset", "pyarrow.feather", "pyarrow.fs", "pyarrow.json", "pyarrow.orc", "pyarrow.parquet"}
 FILES_MAY = {"os", "urllib.parse", "uuid"}
 # Only these may look at the environment besides jobs/.
