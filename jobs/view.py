@@ -102,8 +102,9 @@ def _follow(lake: Lake, name: str, target: Path, write: Callable[[int], None]) -
 def _made(lake: Lake, name: str, window_us: int | None, limit: int, budget: Budget | None, refresh: int | None) -> str:
     from dpsql.frames import frame_of
     from dpsql.lake import read_histogram
-    from dpsql.page import page, standing
     from dpsql.published import one_window
+    from dpsql.view.page import page
+    from dpsql.view.standing import standing
 
     rows: pd.DataFrame = one_window(frame_of(read_histogram(lake, name)), name, window_us)
     return page(standing(lake, name, rows, budget), rows, refresh, limit)

@@ -41,7 +41,7 @@ PLACES = {
     ),
     "click": ("jobs",),
     "rich": ("jobs",),
-    "matplotlib": ("dpsql/charts.py",),
+    "matplotlib": ("dpsql/view",),
 }
 # Who may import which room.
 BELOW = {"jobs": {"jobs", "dpsql", "udfs"}, "dpsql": {"dpsql", "udfs"}, "udfs": {"udfs"}}
