@@ -10,9 +10,9 @@ from dpsql.declaration import declaration
 from dpsql.errors import LakeError
 from dpsql.files import place
 from dpsql.lake import CompiledQuery, Lake, Run, read_histogram
-from dpsql.ledger import Ledger, line_of
-from dpsql.origin import origin_of
-from dpsql.run_register import RUN_FILE, Entry
+from dpsql.privacy.ledger import Ledger, line_of
+from dpsql.privacy.origin import origin_of
+from dpsql.privacy.register import RUN_FILE, Entry
 
 
 def record_run(lake: Lake, run: Run, query: CompiledQuery, ledger: Ledger, source: Source) -> bool:

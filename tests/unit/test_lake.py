@@ -20,9 +20,9 @@ from dpsql.config import Cap, Source, Sources
 from dpsql.declaration import declaration
 from dpsql.errors import BudgetError, LakeError
 from dpsql.lake import Lake, list_queries, newest, open_run, read_histogram, read_run
-from dpsql.ledger import Ledger
 from dpsql.lost_ledger import record_run
-from dpsql.secret import Secret
+from dpsql.privacy.ledger import Ledger
+from dpsql.privacy.secret import Secret
 from tests.unit.test_ledger import LINE
 
 SOURCE = Source(

@@ -12,7 +12,7 @@ import pytest
 from dpsql.config import Source
 from dpsql.declaration import declaration
 from dpsql.errors import LakeError
-from dpsql.run_register import Entry, RunRegister
+from dpsql.privacy.register import Entry, RunRegister
 
 RUN = "ab" * 16
 DAY = 86_400_000_000
