@@ -42,6 +42,8 @@ PLACES = {
     "click": ("jobs",),
     "rich": ("jobs",),
     "matplotlib": ("dpsql/view",),
+    "jinja2": ("dpsql/view",),
+    "markupsafe": ("dpsql/view",),
 }
 # Who may import which room.
 BELOW = {"jobs": {"jobs", "dpsql", "udfs"}, "dpsql": {"dpsql", "udfs"}, "udfs": {"udfs"}}
