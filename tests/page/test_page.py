@@ -20,10 +20,10 @@ import pandas as pd
 import pytest
 from click.testing import CliRunner, Result
 
-from dpsql.budget import budgets
 from dpsql.config import load_sources
 from dpsql.lake import Lake, read_run
-from dpsql.ledger import Ledger
+from dpsql.privacy.budget import budgets
+from dpsql.privacy.ledger import Ledger
 from dpsql.view.page import page
 from dpsql.view.standing import Standing, standing
 from dpsql.view.trend import trend
