@@ -18,7 +18,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from dpsql.places import Place, replace_file
+from dpsql.files import Place, replace_file
 
 VERSION = 1
 FILE = "status.json"

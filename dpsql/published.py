@@ -8,8 +8,8 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from dpsql.errors import LakeError
+from dpsql.files import place
 from dpsql.lake import LIVE_FILE, Lake
-from dpsql.places import place
 from dpsql.polling import ASSUMPTION, read_overruns
 
 if TYPE_CHECKING:

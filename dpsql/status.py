@@ -13,8 +13,8 @@ from typing import Any
 
 from dpsql.errors import LakeError
 from dpsql.event_log import newest_events
+from dpsql.files import Place, place
 from dpsql.lake import LIVE_FILE, Lake, Run, read_run
-from dpsql.places import Place, place
 from dpsql.running import is_running
 
 SMALL_FILES = ("engine.json", "catch_up.json", LIVE_FILE)

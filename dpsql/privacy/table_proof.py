@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from fractions import Fraction
 from functools import lru_cache
+from itertools import pairwise
 
 from dpsql.errors import AccountingError
 from udfs.noise.discrete_laplace import WORDS, DiscreteLaplace
@@ -30,9 +31,11 @@ def prove(table: DiscreteLaplace) -> None:
     largest = _exp_below(Fraction(table.epsilon))
     # The last entry of each part against the first one beyond, which is a product of two tables.
     seams = [(middle[-1] * WORDS, table.tail * onward[0]), (onward[-1] * WORDS, table.onward_tail * onward[0])]
-    for a, b in (*zip(middle, middle[1:], strict=False), *zip(onward, onward[1:], strict=False), *seams):
+    for a, b in (*pairwise(middle), *pairwise(onward), *seams):
         if a << _BITS > b * largest or b << _BITS > a * largest:
-            raise AccountingError(f"a noise table does not keep its epsilon of {table.epsilon:g} per step: neighbouring entries differ by more")
+            raise AccountingError(
+                f"a noise table does not keep its epsilon of {table.epsilon:g} per step: neighbouring entries differ by more"
+            )
 
 
 def _exp_below(x: Fraction) -> int:

@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from dpsql.errors import InputError, LakeError
-from dpsql.places import Place, replace_file
+from dpsql.files import Place, replace_file
 from dpsql.streaming.remedies import repairable
 from udfs.grid import NO_CLOCK
 

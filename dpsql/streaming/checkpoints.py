@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dpsql.places import Place, replace_file
+from dpsql.files import Place, replace_file
 from dpsql.streaming.hadoop_checksums import differs
 from udfs.bucket_state import filesystem
 

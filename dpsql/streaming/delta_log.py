@@ -19,7 +19,7 @@ from deltalake.transaction import AddAction, RemoveAction
 from pyspark.sql import DataFrame, DataFrameWriter
 from pyspark.sql.types import StructType
 
-from dpsql.places import ObjectPath, place
+from dpsql.files import ObjectPath, place
 from dpsql.streaming.sorted_file import sorted_file
 from udfs.bucket_state import sync
 

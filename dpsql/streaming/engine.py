@@ -7,14 +7,14 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from dpsql.errors import LakeError
-from dpsql.places import Place
+from dpsql.files import Place
 from dpsql.streaming.catch_up import read_json, write_json
 from dpsql.streaming.checkpoints import Checkpoint
+from udfs.stage import OPERATORS
 
 FILE = "engine.json"
 VERSION = 3
 """Spark's own state is keyed by the labels of `spreading` since 3: with other keys a bucket would not find its version."""
-OPERATORS = ("admission", "release")
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import struct
 import zlib
 from pathlib import Path
 
-from dpsql.places import Place
+from dpsql.files import Place
 
 MAGIC = b"crc\x00"
 HEADER = struct.Struct(">4sI")

@@ -18,9 +18,9 @@ from pyspark.sql import types as T
 
 from dpsql.delta_rows import read_rows
 from dpsql.errors import DataError, ReleaseConflict
-from dpsql.places import ObjectPath, place
-from dpsql.privacy_plan import PrivacyPlan
-from dpsql.query import AggregateFunction
+from dpsql.files import ObjectPath, place
+from dpsql.mechanisms.histogram.plan import PrivacyPlan
+from dpsql.parsed_query import AggregateFunction
 from dpsql.streaming import delta_log
 
 REALS = (AggregateFunction.SUM, AggregateFunction.AVG)

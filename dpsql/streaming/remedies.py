@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dpsql.places import Place
+from dpsql.files import Place
 
 
 def command(folder: Place) -> str:

@@ -9,9 +9,8 @@ import pytest
 
 from dpsql import jars
 from dpsql.errors import LakeError
+from dpsql.files import ObjectPath, create_file, place, replace_file
 from dpsql.lake import Lake, list_queries, newest, read_run
-from dpsql.new_file import create_file
-from dpsql.places import ObjectPath, place, replace_file
 from tests.deployment.commands import SMALL_SPARK, dpsql, environment
 from tests.deployment.object_store import ACCESS_KEY, SECRET_KEY, ObjectStore
 from tests.deployment.workload import UNTIL, json_lines, visits, write_files, write_query

@@ -46,7 +46,9 @@ def test_tables_keep_their_epsilon(epsilon: float) -> None:
 
 
 @pytest.mark.parametrize("epsilon", (1.0, 0.1, 0.01))
-@pytest.mark.parametrize(("entry", "sign"), (("middle", 1), ("middle", -1), ("onward", 1), ("onward", -1), ("tail", -1), ("onward_tail", -1)))
+@pytest.mark.parametrize(
+    ("entry", "sign"), (("middle", 1), ("middle", -1), ("onward", 1), ("onward", -1), ("tail", -1), ("onward_tail", -1))
+)
 def test_an_entry_at_a_seam_that_is_off_by_a_billionth_is_refused(epsilon: float, entry: str, sign: int) -> None:
     table = discrete_laplace(epsilon)
     size = {"middle": table.middle[-1], "tail": table.tail, "onward": table.onward[-1], "onward_tail": table.onward_tail}[entry]
@@ -87,7 +89,7 @@ def test_a_truncated_tail_and_lost_words_are_refused() -> None:
 
 @pytest.mark.parametrize("epsilon", (SMALLEST * 0.99, LARGEST * 1.01, 0.0, -1.0, float("nan"), float("inf")))
 def test_no_table_for_an_epsilon_that_it_could_not_keep(epsilon: float) -> None:
-    with pytest.raises(ValueError, match="needs .* <= epsilon <="):
+    with pytest.raises(ValueError, match="a table of discrete Laplace noise needs"):
         discrete_laplace(epsilon)
 
 

@@ -1,0 +1,180 @@
+"""Where files are, in a folder or under a prefix of a bucket, and how small ones are made: whole or not at all.
+
+A local place is a `pathlib.Path`. An `ObjectPath` has the part of its interface that lakes need, so that the code reads the same. Endpoint,
+region and credentials come from the environment (`AWS_ENDPOINT_URL`, `AWS_REGION`, `AWS_ACCESS_KEY_ID`, ...), which pyarrow, deltalake and
+Spark's s3a all read: they are in no setting, no message and no file of ours.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from uuid import uuid4
+
+import pyarrow as pa
+import pyarrow.fs as pafs
+
+from udfs.bucket_state import filesystem, sync
+
+
+@dataclass(frozen=True)
+class ObjectPath:
+    """An object, or a prefix that stands for a folder, as a URI like `s3a://bucket/lake`. A write is one request: whole or not at all."""
+
+    uri: str
+
+    def __truediv__(self, name: str) -> ObjectPath:
+        return ObjectPath(f"{self.uri.rstrip('/')}/{name}")
+
+    def __str__(self) -> str:
+        return self.uri
+
+    @property
+    def name(self) -> str:
+        """The last part."""
+        return self.uri.rstrip("/").rpartition("/")[2]
+
+    @property
+    def parent(self) -> ObjectPath:
+        """All but the last part."""
+        return ObjectPath(self.uri.rstrip("/").rpartition("/")[0])
+
+    def exists(self) -> bool:
+        """True for an object, and for a prefix of one."""
+        return self._info().type != pafs.FileType.NotFound
+
+    def is_file(self) -> bool:
+        """True for an object."""
+        return self._info().type == pafs.FileType.File
+
+    def is_dir(self) -> bool:
+        """True for a prefix of an object."""
+        return self._info().type == pafs.FileType.Directory
+
+    def iterdir(self) -> Iterator[ObjectPath]:
+        """What is directly below.
+
+        Raises:
+            FileNotFoundError: nothing is there.
+        """
+        system, path = filesystem(self.uri)
+        for found in system.get_file_info(pafs.FileSelector(path)):
+            yield self / str(found.base_name)
+
+    def read_bytes(self) -> bytes:
+        """The object.
+
+        Raises:
+            FileNotFoundError: it is not there.
+        """
+        system, path = filesystem(self.uri)
+        with system.open_input_file(path) as file:
+            return bytes(file.read())
+
+    def read_text(self) -> str:
+        """The object as UTF-8."""
+        return self.read_bytes().decode()
+
+    def write_bytes(self, content: bytes) -> int:
+        """Put the object in place of what was there."""
+        system, path = filesystem(self.uri)
+        with system.open_output_stream(path) as file:
+            file.write(content)
+        return len(content)
+
+    def unlink(self) -> None:
+        """Remove the object."""
+        system, path = filesystem(self.uri)
+        system.delete_file(path)
+
+    def _info(self) -> pafs.FileInfo:
+        system, path = filesystem(self.uri)
+        return system.get_file_info(path)
+
+
+Place = Path | ObjectPath
+
+
+def reason(problem: OSError) -> str:
+    """What went wrong, in a few words: the system's, or the object store's error code (its text may name an account)."""
+    code = re.search(r"AWS Error ([A-Z_]+)", str(problem))
+    return problem.strerror or (f"the object store says {code[1]}" if code else type(problem).__name__)
+
+
+def place(location: str | Path) -> Place:
+    """A bare path or `file:` URI as a Path, any other URI as an ObjectPath."""
+    if re.match(r"[A-Za-z][A-Za-z0-9+.-]+:/", str(location)):
+        system, path = filesystem(str(location))
+        return Path(path) if isinstance(system, pafs.LocalFileSystem) else ObjectPath(str(location))
+    return Path(location)
+
+
+def replace_file(path: Place, content: bytes) -> None:
+    """Replace a small file as a whole: after a crash it is the old one or the new one."""
+    if isinstance(path, ObjectPath):
+        path.write_bytes(content)
+        return
+    partial = path.with_name(f".{path.name}.{uuid4().hex}")
+    descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(partial, path)
+        sync(str(path.parent))
+    except OSError:  # on a full disk, a file written at every micro-batch would leave as many behind
+        partial.unlink(missing_ok=True)
+        raise
+
+
+def create_file(path: Place, content: bytes) -> None:
+    """Make a file (mode 0600) that is on disk, whole, when this returns.
+
+    It is written under another name and linked: of two callers at once exactly one succeeds. For an object see `_create_object`.
+
+    Raises:
+        FileExistsError: the file is there already; it was not touched.
+        OSError: the folder cannot be written.
+    """
+    if isinstance(path, ObjectPath):
+        _create_object(path, content)
+        return
+    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.link(temporary, path)
+    finally:
+        os.unlink(temporary)
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def _create_object(path: ObjectPath, content: bytes) -> None:
+    """Make an object once, with what Delta has for that: the first commit of a table is put only if there is none.
+
+    The content is in that commit. Whoever comes second, or after a crash between the two requests, puts what the first one said.
+    """
+    from deltalake import DeltaTable, Schema  # slow to import
+    from deltalake.exceptions import DeltaError
+
+    claim = str(path.parent / f".{path.name}")
+    try:
+        DeltaTable.create(claim, Schema.from_arrow(pa.schema([("claimed", pa.bool_())])), mode="error", description=content.decode())
+    except DeltaError:
+        # Not only "it is there": of two at once the second one's commit fails.
+        first = DeltaTable(claim).metadata().description
+        if not path.exists():
+            path.write_bytes(first.encode())
+        raise FileExistsError(f"{path} is there already") from None
+    path.write_bytes(content)
