@@ -7,6 +7,7 @@ import pyarrow.compute as pc
 
 from dpsql.compiled import Query
 from dpsql.config import Source
+from dpsql.declaration import declaration
 from dpsql.errors import LakeError
 from dpsql.files import place
 from dpsql.lake import Lake, Run, read_histogram
@@ -17,6 +18,8 @@ from dpsql.privacy.register import RUN_FILE, Entry
 
 def record_run(lake: Lake, run: Run, query: Query, ledger: Ledger, source: Source) -> bool:
     """Write down anew what a run spends, after the ledger was lost; no cap is asked, because it is spent already. The run keeps its noise.
+
+    From here on it is held to the input that the source declares now.
 
     Returns:
         False if the ledger knows it all.
@@ -38,7 +41,8 @@ def record_run(lake: Lake, run: Run, query: Query, ledger: Ledger, source: Sourc
     if not known[0]:
         ledger.append(query.line(run.run_id, "run", origin_of(source, run.ledger_id)), None, spent_already=True)
     if not known[1]:
-        ledger.register.add(Entry(run.run_id, lake.private(run.name), _published_until(lake, run)))
+        until = _published_until(lake, run)
+        ledger.register.add(Entry(run.run_id, lake.private(run.name), until, declared=declaration(source)))
     return known != (True, True)
 
 

@@ -120,8 +120,9 @@ class RunRegister:
             self._write(entry)
         if source is not None:
             check_declaration(entry.declared, source, os.path.basename(place))
-            if not entry.declared:
-                entry = replace(entry, declared=declaration(source))
+            kept = {**declaration(source), **entry.declared}  # an earlier release kept nothing, or less
+            if kept != entry.declared:
+                entry = replace(entry, declared=kept)
                 self._write(entry)
         return entry
 
