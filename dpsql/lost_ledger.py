@@ -7,10 +7,10 @@ import pyarrow.compute as pc
 
 from dpsql.compiled import Query
 from dpsql.config import Source
-from dpsql.declaration import declaration
 from dpsql.errors import LakeError
 from dpsql.files import place
 from dpsql.lake import Lake, Run, read_histogram
+from dpsql.privacy.declaration import declaration
 from dpsql.privacy.ledger import Ledger
 from dpsql.privacy.origin import origin_of
 from dpsql.privacy.register import RUN_FILE, Entry
