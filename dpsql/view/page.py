@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dpsql.frames import aggregates_of, keys_of
-from dpsql.mechanisms.histogram.explain import duration, number
+from dpsql.text import duration, number
 from dpsql.view import charts
 from dpsql.view.formatting import absent, measured, printable
 from dpsql.view.standing import Standing
