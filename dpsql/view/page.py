@@ -20,7 +20,7 @@ from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
 from dpsql.frames import aggregates_of, keys_of
-from dpsql.mechanisms.histogram.explain import duration, number
+from dpsql.text import duration, number
 from dpsql.view import charts
 from dpsql.view.formatting import absent, measured, printable
 from dpsql.view.standing import Standing

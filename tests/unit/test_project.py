@@ -28,7 +28,7 @@ PLACES = {
     "py4j": ("dpsql/streaming",),
     "duckdb": ("dpsql/local",),
     "sqlglot": ("dpsql/sql", "dpsql/local"),
-    "dp_accounting": ("dpsql/mechanisms/histogram/calibration.py",),
+    "dp_accounting": ("dpsql/privacy/curve.py",),
     "deltalake": (
         "dpsql/delta_rows.py",
         "dpsql/lake.py",
