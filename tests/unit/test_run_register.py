@@ -20,10 +20,10 @@ def register(tmp_path: Path) -> RunRegister:
     return RunRegister(tmp_path / "ledger" / "runs")
 
 
-def lake(folder: Path, run_id: str = RUN) -> str:
+def lake(folder: Path, run_id: str = RUN) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "run.json").write_text(json.dumps({"run_id": run_id}))
-    return str(folder)
+    return folder
 
 
 def test_an_entry_comes_back_and_is_made_once(register: RunRegister) -> None:
@@ -44,16 +44,16 @@ def test_a_run_that_nobody_registered_does_not_start(register: RunRegister, tmp_
 
 
 def test_a_moved_lake_goes_on_and_a_copied_one_does_not(register: RunRegister, tmp_path: Path) -> None:
-    first, second = lake(tmp_path / "one"), str(tmp_path / "two")
-    register.add(Entry(RUN, first))
+    first, second = lake(tmp_path / "one"), tmp_path / "two"
+    register.add(Entry(RUN, str(first)))
     shutil.copytree(first, second)
     with pytest.raises(LakeError, match=r"is in two lakes, .*one and .*two.*another --name"):
         register.enter(RUN, second)
     register.enter(RUN, first)
     (tmp_path / "link").symlink_to(first)
-    register.enter(RUN, str(tmp_path / "link"))  # another path to the same folder
+    register.enter(RUN, tmp_path / "link")  # another path to the same folder
     shutil.rmtree(first)
-    assert register.enter(RUN, second).place == second
+    assert register.enter(RUN, second).place == str(second)
     lake(tmp_path / "one")
     with pytest.raises(LakeError, match="is in two lakes"):
         register.enter(RUN, first)  # the old place came back: the run lives in the new one
@@ -65,7 +65,7 @@ def test_a_moved_lake_goes_on_and_a_copied_one_does_not(register: RunRegister, t
 
 def test_a_lake_that_knows_less_than_was_published_is_refused(register: RunRegister, tmp_path: Path) -> None:
     place = lake(tmp_path / "one")
-    register.add(Entry(RUN, place))
+    register.add(Entry(RUN, str(place)))
     register.check(RUN, -(1 << 62))  # nothing published: nothing to lose
     register.publishing(RUN, place, 19_700 * DAY)
     register.publishing(RUN, place, 19_699 * DAY)  # a repeated micro-batch does not turn the time back
@@ -100,8 +100,8 @@ def test_a_damaged_entry_stops_the_run(register: RunRegister, damage: str | dict
     was = path.read_bytes()
     for start in (
         lambda: register.check(RUN, 9),
-        lambda: register.enter(RUN, "/lake"),
-        lambda: register.publishing(RUN, "/lake", 9),
+        lambda: register.enter(RUN, Path("/lake")),
+        lambda: register.publishing(RUN, Path("/lake"), 9),
     ):
         with pytest.raises(LakeError, match=rf"{RUN}\.json: (damaged; put back the original file|version 2 was written by another)"):
             start()
