@@ -21,7 +21,7 @@ from deltalake import DeltaTable
 import dpsql
 from dpsql.config import Source, Sources
 from dpsql.lake import Lake, Run
-from dpsql.secret import Secret
+from dpsql.privacy.secret import Secret
 from dpsql.streaming.job import run
 from dpsql.streaming.live import LiveOptions
 from dpsql.streaming.session import session

@@ -1,7 +1,6 @@
 """Three public streams through the local engine: the figures of Table 1 beside other libraries', and errors over time.
 
-    python benchmarks/real_streams.py DATA            # DATA/wikiticker/events.parquet, DATA/nasa-http-day/..., DATA/online-retail/...
-    python benchmarks/real_streams.py DATA --sweep    # instead: what each setting does on each stream
+    python benchmarks/real_streams.py DATA    # DATA/wikiticker/events.parquet, DATA/nasa-http-day/..., DATA/online-retail/...
 
 Every file has `user_id, key, ts`. epsilon = 6, delta = 1e-9, COUNT(*) by key; truth is the exact, unbounded histogram; an unreleased key
 counts as 0, a negative release as 0. Means over noise seeds. Tables and figures go to docs/accuracy.md.
@@ -28,9 +27,9 @@ from benchmarks.charts import Line, Panel, draw  # noqa: E402
 from benchmarks.measure import Figures  # noqa: E402
 from benchmarks.page import FIGURES, write  # noqa: E402
 from dpsql.config import Source  # noqa: E402
-from dpsql.local.rows import RowReader  # noqa: E402
-from dpsql.operators import bounding_parameters, grid, release_parameters  # noqa: E402
-from dpsql.privacy_plan import PrivacyPlan  # noqa: E402
+from dpsql.local.record_reader import RowReader  # noqa: E402
+from dpsql.mechanisms.histogram.plan import PrivacyPlan  # noqa: E402
+from dpsql.mechanisms.histogram.stages import bounding_parameters, grid, release_parameters  # noqa: E402
 from udfs.columns import Float, Int  # noqa: E402
 from udfs.contribution_bounding import Clock, admit  # noqa: E402
 from udfs.release import Tick, release  # noqa: E402
@@ -231,14 +230,7 @@ def _figure(stream: Stream, lines: dict[str, list[Figures]]) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(description="Three public streams through the local engine.")
     parser.add_argument("data", type=Path, help="folder with one folder per stream")
-    parser.add_argument("--sweep", action="store_true", help="what each setting does, instead")
-    asked = parser.parse_args()
-    if asked.sweep:
-        from benchmarks.sweeps import sweep
-
-        write("sweeps", sweep(asked.data))
-    else:
-        write("streams", tables(asked.data))
+    write("streams", tables(parser.parse_args().data))
     return 0
 
 

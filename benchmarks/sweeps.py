@@ -1,19 +1,31 @@
-"""What each setting does to keys, l_1 and l_2, one at a time around the defaults, on every stream: why the defaults are what they are."""
+"""What each setting does to keys, l_1 and l_2, one at a time around the defaults, on every stream: why the defaults are what they are.
+
+    python benchmarks/sweeps.py DATA    # the folders of real_streams.py
+
+The table goes to docs/accuracy.md.
+"""
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-import pyarrow as pa
+CHECKOUT = Path(__file__).resolve().parents[1]
+if str(CHECKOUT) not in sys.path:  # `python benchmarks/...` puts this folder first, not the checkout
+    sys.path.insert(0, str(CHECKOUT))
 
-from benchmarks.real_streams import DAY, STREAMS, Exact, Stream, path_of, plan_of, read, released
-from benchmarks.workload import SLICES, Workload, records
-from dpsql.calibration import thresholds
-from dpsql.privacy_plan import PrivacyPlan
+import numpy as np  # noqa: E402
+import pyarrow as pa  # noqa: E402
+
+from benchmarks.page import write  # noqa: E402
+from benchmarks.real_streams import DAY, STREAMS, Exact, Stream, path_of, plan_of, read, released  # noqa: E402
+from benchmarks.workload import SLICES, Workload, records  # noqa: E402
+from dpsql.mechanisms.histogram.calibration import thresholds  # noqa: E402
+from dpsql.mechanisms.histogram.plan import PrivacyPlan  # noqa: E402
 
 TRIGGERS, SEEDS, SCALE = 100, 3, 0.05
 
@@ -103,3 +115,14 @@ def _kept(shown: np.ndarray) -> np.ndarray:
     """The newest release of each key so far: with rounds a key has none at some triggers."""
     at = np.maximum.accumulate(np.where(np.isnan(shown), -1, np.arange(len(shown))[:, None]), axis=0)
     return np.where(at >= 0, np.take_along_axis(shown, np.maximum(at, 0), axis=0), np.nan)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="What each setting does on each stream.")
+    parser.add_argument("data", type=Path, help="folder with one folder per stream")
+    write("sweeps", sweep(parser.parse_args().data))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     import pandas as pd
     from pyspark.sql import SparkSession
 
-    from dpsql.ledger import Ledger
-    from dpsql.secret import Secret
+    from dpsql.privacy.ledger import Ledger
+    from dpsql.privacy.secret import Secret
     from dpsql.streaming.handle import Handle
 
 __all__ = ["Query", "Source", "Sources", "compile", "latest", "load_sources", "run_local", "start"]
@@ -31,14 +31,14 @@ def run_local(query: Query, frame: pd.DataFrame, secret: Secret, run_id: str | N
     Args:
         query: from `dpsql.compile`.
         frame: the stream's records, columns as the source declares them.
-        secret: from `dpsql.secret.Secret.load`.
+        secret: from `dpsql.privacy.secret.Secret.load`.
         run_id: 32 hexadecimal digits; a fresh one, and so fresh noise, unless given. One run id sees one input: others are refused.
-        options: see `dpsql.local.engine.run_local`.
+        options: see `dpsql.local.feeder.run_local`.
 
     Returns:
         The private histogram: `window_start, window_end, trigger, trigger_time`, keys, aggregates and their stderr.
     """
-    from dpsql.local.engine import run_local as run
+    from dpsql.local.feeder import run_local as run
 
     return run(query, frame, secret, run_id, **options)
 
@@ -51,8 +51,8 @@ def start(spark: SparkSession, query: Query, lake: str, name: str, secret: Secre
         query: from `dpsql.compile`.
         lake: the lake's folder.
         name: the query's name in the lake.
-        secret: from `dpsql.secret.Secret.load`.
-        ledger: from `dpsql.ledger.Ledger.beside`; a new run writes its line there.
+        secret: from `dpsql.privacy.secret.Secret.load`.
+        ledger: from `dpsql.privacy.ledger.Ledger.beside`; a new run writes its line there.
         options: see `dpsql.streaming.job.run`.
 
     Returns:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from dpsql.shown import Z95
-from jobs.options import compiled, json_option, query_argument, refuse_own_input, sources_option, writable
+from dpsql.view.formatting import Z95
+from jobs.options import compiled, files_by_source, json_option, query_argument, refuse_own_input, sources_option, writable
 from jobs.terminal import ProgressBar, note, print_json, print_table
 
 if TYPE_CHECKING:
@@ -69,7 +69,6 @@ def tune(
     dpsql tune conf/queries/page_views.sql --sample visits=a_twentieth.csv --scale 20 --column views --output tuned.sql
     """
     from dpsql.tuning import Workbench, around, edited, read_sample, search
-    from jobs.cli import files_by_source
 
     if output is not None:
         writable(output, "--output")

@@ -1,5 +1,1 @@
-"""The SQL front end: text in, ParsedQuery or a QueryError out."""
-
-from dpsql.sql.parse import parse_query
-
-__all__ = ["parse_query"]
+"""The SQL front end: text in, ParsedQuery or a QueryError out (`dpsql.sql.parse.parse_query`)."""

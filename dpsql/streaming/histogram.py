@@ -20,8 +20,8 @@ from pyspark.sql import types as T
 from dpsql.delta_rows import read_rows
 from dpsql.errors import DataError, ReleaseConflict
 from dpsql.files import ObjectPath, Place
-from dpsql.privacy_plan import PrivacyPlan
-from dpsql.query import AggregateFunction
+from dpsql.mechanisms.histogram.plan import PrivacyPlan
+from dpsql.parsed_query import AggregateFunction
 from dpsql.streaming import delta_log
 
 REALS = (AggregateFunction.SUM, AggregateFunction.AVG)

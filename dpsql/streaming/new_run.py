@@ -21,15 +21,16 @@ from dpsql.delta_rows import read_rows
 from dpsql.errors import LakeError
 from dpsql.files import Place, create_file
 from dpsql.lake import NEXT, RUN_FILE, SCHEMA_VERSION, Lake, Run, new_run, read_run
-from dpsql.ledger import Ledger
-from dpsql.operators import grid
+from dpsql.mechanisms.histogram.stages import grid
+from dpsql.privacy.ledger import Ledger
+from dpsql.privacy.secret import Secret
 from dpsql.running import exclusive
-from dpsql.secret import Secret
-from dpsql.streaming import delta_log, release
+from dpsql.streaming import delta_log
 from dpsql.streaming.catch_up import read_catch_up
 from dpsql.streaming.contributions import closed_mark
 from dpsql.streaming.manifest import BATCH_ROW
 from udfs.grid import NO_CLOCK
+from udfs.stage import RELEASE
 
 
 def begin_new_run(lake: Lake, name: str, query: Query, secret: Secret, ledger: Ledger) -> Run:
@@ -143,9 +144,7 @@ def _ticks(contributions: Place, run_id: str) -> list[int]:
 def _listed(files: Place, run_id: str) -> list[int]:
     """Closed times in the listings of query 2, of all generations."""
     table = read_rows(files, ["operator", "bucket", "detail"]).to_pylist()
-    return [
-        int(json.loads(row["detail"])["closed_us"]) for row in table if row["operator"] == release.OPERATOR and row["bucket"] == BATCH_ROW
-    ]
+    return [int(json.loads(row["detail"])["closed_us"]) for row in table if row["operator"] == RELEASE and row["bucket"] == BATCH_ROW]
 
 
 def _asked_for(folder: Place) -> list[int]:

@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
+from pyspark.logger import PySparkLogger
+
 from dpsql.errors import ConfigError
 from dpsql.scratch import closed
 
@@ -27,7 +29,8 @@ TLS = "spark.ssl.rpc.enabled"
 """In place of `NETWORK`, for those who have certificates."""
 
 OTHERS, OTHERS_AND_GROUP = 0o001, 0o011
-LOGGERS = ("py4j.clientserver", "py4j.java_gateway")
+LOGGERS = ("py4j.clientserver", "py4j.java_gateway", "SQLQueryContextLogger", "DataFrameQueryContextLogger")
+"""Of Python: py4j's commands carry pickled functions with the noise key, and pyspark's own log of errors the text of queries."""
 
 
 def makes_secret(master: str) -> bool:
@@ -100,9 +103,9 @@ def close(folder: Path) -> None:
 
 
 def hush(spark: SparkSession) -> None:
-    """Keep py4j from logging: its commands carry pickled functions with the noise key."""
+    """Keep py4j and pyspark from logging what passes between Python and the JVM."""
     for name in LOGGERS:
-        logging.getLogger(name).addFilter(_nothing)
+        PySparkLogger.getLogger(name).addFilter(_nothing)  # pyspark needs loggers of its own class
     jvm: Any = spark._jvm
     jvm.py4j.GatewayServer.turnLoggingOff()
 

@@ -19,20 +19,20 @@ from deltalake import DeltaTable, write_deltalake
 import dpsql
 from dpsql.config import Source, Sources
 from dpsql.delta_rows import read_rows
-from dpsql.operators import bounding_parameters
+from dpsql.mechanisms.histogram.stages import bounding_parameters
 from dpsql.streaming.admission import contribution_columns
 from dpsql.streaming.checkpoints import Checkpoint
 from dpsql.streaming.clock_guard import ClockGuard
 from dpsql.streaming.clocks import Clocks, listed_clocks
 from dpsql.streaming.contributions import TICK_ERA, Contributions
-from dpsql.streaming.engine import OPERATORS, Engine, Part
+from dpsql.streaming.engine import Engine, Part
 from dpsql.streaming.live import Ticker, _follow
 from dpsql.streaming.manifest import Manifest
 from dpsql.streaming.retention import Retention, compact, kept_by_savepoints, sweep_bucket
-from dpsql.streaming.wire import StateFile
 from udfs.bucket_state import filesystem
 from udfs.contribution_bounding import Clock
 from udfs.grid import NO_CLOCK
+from udfs.stage import OPERATORS, StateFile
 
 SECOND = 1_000_000
 T0 = 1_800_000_000 * SECOND

@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 from sqlglot import exp
 
 from dpsql.errors import QueryError
-from dpsql.query import ParsedQuery
-from dpsql.sql import functions, options, parse_query
+from dpsql.parsed_query import ParsedQuery
+from dpsql.sql import functions, options
 from dpsql.sql.dialect import DpSpark
 from dpsql.sql.normal import canonical, write, write_from
+from dpsql.sql.parse import parse_query
 from dpsql.sql.syntax import read_script
 from tests.sql.golden import Golden, goldens, sources
 

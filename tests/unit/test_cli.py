@@ -18,10 +18,10 @@ from deltalake import write_deltalake
 
 import dpsql
 from dpsql.lake import Lake, open_run
-from dpsql.ledger import Ledger
 from dpsql.local.verification import Verification
 from dpsql.polling import Overruns, write_overruns
-from dpsql.secret import Secret, default_secret_path
+from dpsql.privacy.ledger import Ledger
+from dpsql.privacy.secret import Secret, default_secret_path
 from dpsql.streaming.progress import Summary
 from jobs import run_query
 from jobs.cli import main
@@ -181,7 +181,7 @@ def test_try_writes_its_own_ledger_line_before_it_reads(work: Path, monkeypatch:
         seen["inputs"] = inputs
         return SimpleNamespace(histogram=histogram(), drops={"malformed": 2}, comparison=compared if compare else None)
 
-    monkeypatch.setitem(sys.modules, "dpsql.local.engine", SimpleNamespace(try_query=engine))
+    monkeypatch.setitem(sys.modules, "dpsql.local.feeder", SimpleNamespace(try_query=engine))
     columns = {"user_id": ["u"], "ts": pd.to_datetime([DAY]).as_unit("us"), "page": ["p"]}
     for name in ("a.parquet", "b=c.parquet"):
         pd.DataFrame(columns).to_parquet(work / name)

@@ -42,9 +42,9 @@ def rows(first_us: int, count: int = 3) -> pa.Table:
     return pa.table([pa.array(columns[field.name], field.type) for field in SCHEMA], schema=SCHEMA)
 
 
-def table(path: Path) -> str:
+def table(path: Path) -> Path:
     DeltaTable.create(str(path), Schema.from_arrow(SCHEMA))
-    return str(path)
+    return path
 
 
 def test_equal_rows_in_any_chunks_are_equal_bytes(tmp_path: Path) -> None:

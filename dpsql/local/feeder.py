@@ -1,0 +1,273 @@
+"""The local feeder: a loop over micro-batches that calls the same two steps as the Spark engine.
+
+It splits rows by user bucket, hands them to `admit`, splits what was admitted by key bucket and hands it to `release`. It has no
+bounding, clock or release code of its own.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from dpsql.compiled import Query
+from dpsql.frames import frame_of
+from dpsql.local.comparison import Truth
+from dpsql.local.histogram import histogram
+from dpsql.local.input_check import check_frame
+from dpsql.local.inputs import micro_batches, source_files
+from dpsql.local.local_run import open_local_run
+from dpsql.local.record_reader import RowReader, no_records
+from dpsql.local.spark_types import SparkType
+from dpsql.mechanisms.histogram.plan import PrivacyPlan
+from dpsql.mechanisms.histogram.stages import bounding_parameters, release_parameters
+from dpsql.privacy.ledger import Ledger
+from dpsql.privacy.secret import Secret
+from udfs.contribution_bounding import DROP_REASONS, Clock, admit
+from udfs.grid import NO_CLOCK
+from udfs.release import PublicGroups, ReleaseState, Tick, release
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Buckets = tuple[int, int]
+LATEST_US = 1 << 62
+"""No event time lies beyond."""
+
+Progress = Callable[[int], None]
+"""Called with the number of records read so far."""
+
+
+@dataclass(frozen=True)
+class LocalResult:
+    """The histogram (Arrow), how many records were dropped and why, and how many were read."""
+
+    histogram: pa.Table
+    drops: dict[str, int]
+    records: int
+
+
+@dataclass(frozen=True)
+class TryResult:
+    """As LocalResult, for pandas; `comparison` with the exact histogram where it was asked for."""
+
+    histogram: pd.DataFrame
+    drops: dict[str, int]
+    records: int
+    comparison: dict[str, Any] | None
+
+
+class Feeder:
+    """The two steps with their states, one per bucket.
+
+    Args:
+        plan: the plan.
+        noise_key: 32 bytes of the run.
+        buckets: user buckets and key buckets; the result does not depend on them.
+        public: the listed groups of a plan without key selection.
+        first_window_us: windows that start earlier belong to an earlier run.
+    """
+
+    def __init__(
+        self,
+        plan: PrivacyPlan,
+        noise_key: bytes,
+        buckets: Buckets = (1, 1),
+        public: PublicGroups | None = None,
+        first_window_us: int | None = None,
+    ) -> None:
+        self._bounding, self._noise_key = bounding_parameters(plan, public, first_window_us), noise_key
+        parameters = release_parameters(plan, public)
+        self._release = [parameters.for_bucket(bucket, buckets[1]) for bucket in range(buckets[1])]
+        nothing = admit(None, no_records(len(plan.arguments)), Clock(), self._bounding).contributions
+        self._nothing = _from_batch(nothing, 0)
+        self._users: list[pa.Table | None] = [None] * buckets[0]
+        self._keys: list[ReleaseState | None] = [None] * buckets[1]
+        self._batch = -1
+        self.drops = dict.fromkeys(DROP_REASONS, 0)
+        self.records = 0
+
+    def micro_batch(self, rows: pa.Table, clock: Clock) -> None:
+        """Admit one micro-batch of records and add what was admitted to the groups."""
+        self._batch += 1
+        self.records += rows.num_rows
+        admitted = []
+        for bucket, part in split(rows, "user", len(self._users)):
+            admission = admit(self._users[bucket], part, clock, self._bounding)
+            self._users[bucket] = admission.state
+            admitted.append(admission.contributions)
+            for reason, count in admission.drops.items():
+                self.drops[reason] += count
+        if not admitted:
+            return
+        contributions = _from_batch(pa.concat_tables(admitted), self._batch)
+        for bucket, part in split(contributions, "key", len(self._keys)):
+            self._keys[bucket] = release(self._keys[bucket], part, [], self._release[bucket], self._noise_key).state
+
+    def tick(self, closed_us: int) -> list[pa.Table]:
+        """Close the grid up to a time in every key bucket and return what is released."""
+        out = []
+        for bucket, state in enumerate(self._keys):
+            released = release(state, self._nothing, [Tick(self._batch, closed_us)], self._release[bucket], self._noise_key)
+            self._keys[bucket] = released.state
+            out.append(released.rows)
+        return out
+
+
+def _from_batch(contributions: pa.Table, batch: int) -> pa.Table:
+    return contributions.append_column("batch", pa.array(np.full(contributions.num_rows, batch, np.int64)))
+
+
+def split(rows: pa.Table, column: str, buckets: int) -> Iterator[tuple[int, pa.Table]]:
+    """The rows of every bucket that has any: id mod buckets, never negative."""
+    if not rows.num_rows:
+        return
+    if buckets == 1:
+        yield 0, rows.combine_chunks()
+        return
+    bucket = rows.column(column).to_numpy() % buckets
+    order = np.argsort(bucket, kind="stable")
+    edges = np.searchsorted(bucket[order], np.arange(buckets + 1))
+    ordered = rows.take(pa.array(order)).combine_chunks()
+    for number in range(buckets):
+        if edges[number + 1] > edges[number]:
+            yield number, ordered.slice(edges[number], edges[number + 1] - edges[number])
+
+
+def run_batches(
+    plan: PrivacyPlan,
+    batches: Iterable[pa.Table],
+    *,
+    noise_key: bytes,
+    key_types: Sequence[SparkType] | Callable[[], Sequence[SparkType]],
+    until_us: int,
+    buckets: Buckets = (1, 1),
+    progress: Progress | None = None,
+    public: PublicGroups | None = None,
+) -> LocalResult:
+    """Replay micro-batches without a clock, then tick once.
+
+    Args:
+        plan: the plan.
+        batches: `rows` tables, in event-time order or not.
+        noise_key: 32 bytes of the run.
+        key_types: Spark types of the keys, or how to learn them once all batches are read.
+        until_us: the time of the tick, microseconds since 1970 UTC.
+        buckets: user and key buckets.
+        progress: told how many records were read.
+        public: the groups of a plan without key selection.
+    """
+    feeder = Feeder(plan, noise_key, buckets, public)
+    clock = Clock(NO_CLOCK, min(max(until_us, now_us()) + plan.query.max_ahead_us, LATEST_US))
+    for rows in batches:
+        feeder.micro_batch(rows, clock)
+        if progress:
+            progress(feeder.records)
+    released = feeder.tick(until_us)
+    kinds = key_types() if callable(key_types) else key_types
+    return LocalResult(histogram(plan, released, kinds), feeder.drops, feeder.records)
+
+
+def run_local(
+    query: Query,
+    frame: Any,
+    secret: Secret,
+    run_id: str | None = None,
+    *,
+    until_us: int | None = None,
+    buckets: Buckets = (1, 1),
+    ledger: Ledger | None = None,
+) -> pd.DataFrame:
+    """The private histogram of a frame, without Spark. It is a run: it writes a ledger line before anything is computed.
+
+    Args:
+        query: from `dpsql.compile`.
+        frame: the records: a pandas DataFrame or an Arrow table with the columns of the source.
+        secret: your secret; with the run id it makes the noise.
+        run_id: 128 random bits in hex; a fresh one unless given. Given again it costs nothing, and has to have the same input:
+            records, types, list of public groups, start of the stream, static tables. Only `until_us` may differ.
+        until_us: releases happen up to this time, microseconds since 1970 UTC (default: now).
+        buckets: user and key buckets; they change nothing.
+        ledger: where the line goes (default: beside the file that the secret was loaded from).
+
+    Returns:
+        The histogram, one row per released (window, trigger, key).
+
+    Raises:
+        DataError: a column is missing or has a wrong type.
+        InputError: the query uses something that only Spark computes.
+        BudgetError: the source's cap would be exceeded, or there is no ledger.
+        LakeError: the run id has seen another input, or is another run's.
+    """
+    check_frame(query, frame)
+    run = open_local_run(query, secret, run_id, ledger)
+    run_id = run.run_id
+    reader = RowReader(query.plan, query.sources, run.secret.salt(run_id), {})
+    rows, public = reader.frame(frame), reader.public_groups(query.source)
+    run.check_input(rows, reader.key_types, public)
+    result = run_batches(
+        query.plan,
+        [rows],
+        noise_key=run.secret.noise_key(run_id, query.plan.identity),
+        key_types=reader.key_types,
+        until_us=now_us() if until_us is None else until_us,
+        buckets=buckets,
+        public=public,
+    )
+    return frame_of(result.histogram)
+
+
+def try_query(
+    query: Query,
+    inputs: Mapping[str, Sequence[Path]],
+    *,
+    run_id: str,
+    secret: Secret,
+    until_us: int | None = None,
+    progress: Progress | None = None,
+    compare: bool = False,
+    buckets: Buckets = (1, 1),
+) -> TryResult:
+    """Run a query over files with the local engine; publishes nothing. The files are cut into micro-batches as a run cuts them.
+
+    Args:
+        query: from `dpsql.compile`.
+        inputs: files or folders by source name; sources not named here are read where sources.yaml says.
+        run_id: 128 random bits in hex, fresh for every try.
+        secret: your secret.
+        until_us: releases happen up to this time, microseconds since 1970 UTC (default: now).
+        progress: told how many records were read.
+        compare: also compute the exact histogram and the errors. Not private: only for data that one may look at.
+        buckets: user and key buckets; they change nothing.
+
+    Raises:
+        DataError: a file is missing or unreadable, or does not fit the query.
+        InputError: the query uses something that only Spark computes.
+    """
+    plan, until_us = query.plan, now_us() if until_us is None else until_us
+    files = source_files(query.source, inputs)
+    reader = RowReader(plan, query.sources, secret.salt(run_id), inputs)
+    truth = Truth(plan, until_us) if compare else None
+    rows = (reader.together(batch) for batch in micro_batches(query.source, files))
+    result = run_batches(
+        plan,
+        truth.watch(rows) if truth else rows,
+        noise_key=secret.noise_key(run_id, plan.identity),
+        key_types=lambda: reader.key_types,
+        until_us=until_us,
+        buckets=buckets,
+        progress=progress,
+        public=reader.public_groups(query.source),
+    )
+    comparison = truth.compare(result.histogram, result.drops, reader.key_types) if truth else None
+    return TryResult(frame_of(result.histogram), result.drops, result.records, comparison)
+
+
+def now_us() -> int:
+    """The wall clock, microseconds since 1970 UTC."""
+    return time.time_ns() // 1000

@@ -1,0 +1,247 @@
+"""Input as the `rows` table of docs/architecture.md, made by DuckDB exactly as Spark makes it.
+
+Ids are the first 8 bytes of SHA-256(salt || tag || encoding); the encoding is that of `udfs.keys`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import numpy as np
+import pyarrow as pa
+
+from dpsql.config import Source
+from dpsql.errors import DataError
+from dpsql.local.connection import connect
+from dpsql.local.from_clause import Scope, Table, read_from, split_select
+from dpsql.local.inputs import Chunk, InputReader, source_files
+from dpsql.local.spark_types import MAX_KEY_SCALE, SparkType
+from dpsql.local.typed import DOUBLE, Typed, cast
+from dpsql.mechanisms.histogram.plan import PrivacyPlan
+from dpsql.mechanisms.histogram.public_groups import public_groups
+from udfs.keys import HEADER, NULL_HEADER, max_encoded_bytes
+from udfs.release import PublicGroups
+
+MALFORMED = 1
+LIMIT_US = 1 << 61
+MAX_ROWS = 1_000_000
+"""Rows of one table: what bounds the memory of reading."""
+
+_VALUE_BYTES = {
+    "boolean": "encode(CASE WHEN {0} THEN 'true' WHEN NOT {0} THEN 'false' END)",
+    "string": "encode({0})",
+    "binary": "{0}",
+    "date": "encode(CAST(TRY({0} - DATE '1970-01-01') AS VARCHAR))",
+    "timestamp": "encode(CAST(epoch_us({0}) AS VARCHAR))",
+    "decimal": "encode(CAST({0} AS VARCHAR))",
+    **{name: "encode(CAST({0} AS VARCHAR))" for name in ("tinyint", "smallint", "int", "bigint")},
+}
+_EVENT_TIME = {
+    "timestamp": "epoch_us({0})",
+    "date": "TRY(CAST({0} - DATE '1970-01-01' AS BIGINT) * 86400000000)",
+}
+
+
+class RowReader:
+    """Turns the input of one run into `rows` tables.
+
+    Args:
+        plan: the plan; its query says what FROM is.
+        sources: all declared sources.
+        salt: 16 bytes of the run.
+        inputs: files by source name, instead of the declared paths.
+        versions: of Delta static tables (default: the newest).
+    """
+
+    def __init__(
+        self,
+        plan: PrivacyPlan,
+        sources: Mapping[str, Source],
+        salt: bytes,
+        inputs: Mapping[str, Sequence[Path]],
+        versions: Mapping[str, int] | None = None,
+    ) -> None:
+        self._plan, self._salt = plan, salt
+        self.connection = connect()
+        query = plan.query
+        self._reader = InputReader(self.connection, sources[query.stream])
+        self.tables: dict[str, Table] = {}
+        for name in query.static_sources:
+            files = source_files(sources[name], inputs, (versions or {}).get(name))
+            self.tables[name] = InputReader(self.connection, sources[name]).whole(files).table
+        self.key_types: tuple[SparkType, ...] = ()
+
+    def public_groups(self, source: Source) -> PublicGroups | None:
+        """The groups that a plan without key selection releases; None where keys are selected."""
+        query = self._plan.query
+        if self._plan.selection is not None:
+            return None
+        encoded: list[bytes] = []
+        if query.public_groups is not None:
+            from_sql, listed = split_select(query.public_groups)
+            scope = read_from(from_sql, self.tables)
+            values = [_value_bytes(scope.value(text), key.name) for text, key in zip(listed, query.keys, strict=True)]
+            named = ", ".join(f"{value} AS b{i}" for i, value in enumerate(values))
+            text = f"SELECT {_encoding([f'b{i}' for i in range(len(values))])} AS bytes FROM (SELECT {named} {scope.sql})"
+            within = f"octet_length(bytes) <= {max_encoded_bytes(len(values))}"
+            found = self.connection.sql(f"SELECT DISTINCT bytes FROM ({text}) WHERE {within}").fetchall()
+            encoded = [row[0] for row in found]
+        return public_groups(self._plan, source, self._salt, encoded)
+
+    def files(self, paths: Sequence[Path]) -> Iterator[pa.Table]:
+        """Rows of the files in order, in tables of bounded size.
+
+        Raises:
+            DataError: a file is missing or unreadable, or lacks a column.
+        """
+        for chunk in self._reader.files(paths):
+            yield from self.chunk(chunk)
+
+    def together(self, paths: Sequence[Path]) -> pa.Table:
+        """All rows of the files of one micro-batch; raises as `files`."""
+        return pa.concat_tables([no_records(len(self._plan.arguments)), *self.files(paths)])
+
+    def check(self, paths: Sequence[Path]) -> None:
+        """Can the files and the query be read here? No record of the stream is.
+
+        Raises:
+            DataError: a file is no Parquet file, or lacks a declared column or its type.
+            InputError: the query uses something that only Spark computes.
+        """
+        self._understand(self._reader.check(paths))
+
+    def check_frame(self, frame: Any) -> None:
+        """The same for the first rows of a frame; raises as `check`."""
+        self._understand(self._reader.frame(frame).table)
+
+    def _understand(self, table: Table) -> None:
+        self._select(read_from(self._plan.query.from_sql, {**self.tables, self._plan.query.stream: table}))
+
+    def frame(self, frame: Any) -> pa.Table:
+        """All rows of a pandas DataFrame or an Arrow table."""
+        return pa.concat_tables([no_records(len(self._plan.arguments)), *self.chunk(self._reader.frame(frame))])
+
+    def chunk(self, chunk: Chunk) -> Iterator[pa.Table]:
+        """Rows of what is now visible; malformed lines first."""
+        if chunk.malformed:
+            yield _malformed(chunk.malformed, len(self._plan.arguments))
+        scope = read_from(self._plan.query.from_sql, {**self.tables, self._plan.query.stream: chunk.table})
+        try:
+            waiting: list[pa.Table] = []
+            for batch in self.connection.sql(self._select(scope)).to_arrow_reader(MAX_ROWS):
+                waiting.append(_with_ids(batch))
+                if sum(table.num_rows for table in waiting) >= MAX_ROWS:
+                    yield pa.concat_tables(waiting)
+                    waiting = []
+            if waiting:
+                yield pa.concat_tables(waiting)
+        except (duckdb.Error, pa.ArrowException) as problem:
+            raise DataError(f"the input of `{self._plan.query.stream}` cannot be read ({type(problem).__name__})") from None
+
+    def _select(self, scope: Scope) -> str:
+        query = self._plan.query
+        unit = [scope.value(f"`{column}`") for column in query.privacy_unit]
+        keys = [scope.value(key.expression) for key in query.keys]
+        self.key_types = tuple(key.type for key in keys)
+        unit_bytes = [_value_bytes(value, name) for value, name in zip(unit, query.privacy_unit, strict=True)]
+        key_bytes = [_value_bytes(value, key.name) for value, key in zip(keys, query.keys, strict=True)]
+        arguments = [
+            _argument(scope.value(text), text, only) for text, only in zip(self._plan.arguments, self._plan.presence_only, strict=True)
+        ]
+        a = "".join(f", coalesce({text}, 'nan'::DOUBLE) AS a{i}" for i, text in enumerate(arguments))
+        named = "".join(f", {text} AS b{i}" for i, text in enumerate((*unit_bytes, *key_bytes)))
+        columns = [f"b{i}" for i in range(len(unit) + len(keys))]
+        u, k = columns[: len(unit)], columns[len(unit) :]
+        plain = f"SELECT {_event_time(scope.value(query.window.event_time), query.window.event_time)} AS us{named}{a} {scope.sql}"
+        names = [f"a{i}" for i in range(len(arguments))]
+        encoded = (
+            f"SELECT *, {_encoding(u)} AS unit, {_encoding(k)} AS bytes, {' OR '.join(f'{c} IS NULL' for c in u)} AS nobody FROM ({plain})"
+        )
+        too_long = f"octet_length(bytes) > {max_encoded_bytes(len(k))} OR octet_length(unit) > {max_encoded_bytes(len(u))}"
+        code = (
+            f"CASE WHEN us IS NULL OR us NOT BETWEEN -{LIMIT_US} AND {LIMIT_US} THEN 2 WHEN nobody THEN 3 WHEN {too_long} THEN 4 ELSE 0 END"
+        )
+        coded = f"SELECT *, {code} AS code FROM ({encoded})"
+        kept = "".join(f", CASE WHEN code = 0 THEN {name} ELSE 'nan'::DOUBLE END AS {name}" for name in names)
+        return (
+            f"SELECT CAST(code AS TINYINT) AS drop, {self._id('u', 'unit')} AS user, CASE WHEN code = 0 THEN us ELSE 0 END AS ts, "
+            f"{self._id('k', 'bytes')} AS key, CASE WHEN code = 0 THEN bytes ELSE ''::BLOB END AS key_bytes{kept} FROM ({coded})"
+        )
+
+    def _id(self, tag: str, encoding: str) -> str:
+        """16 hexadecimal digits; zeros for a dropped record."""
+        prefix = (self._salt + tag.encode()).hex()
+        return f"CASE WHEN code = 0 THEN substr(sha256(from_hex('{prefix}') || {encoding}), 1, 16) ELSE '0000000000000000' END"
+
+
+def _value_bytes(value: Typed, name: str) -> str:
+    """DuckDB text for the value bytes of one column of a key or a privacy unit."""
+    kind = value.type
+    if kind.name not in _VALUE_BYTES or kind.scale > MAX_KEY_SCALE:
+        raise DataError(
+            f"column `{name}` has type {kind}, which cannot be a key or a privacy unit: cast it to STRING, BIGINT, BOOLEAN, BINARY, DATE, "
+            f"TIMESTAMP or DECIMAL with a scale of at most {MAX_KEY_SCALE}"
+        )
+    return _VALUE_BYTES[kind.name].format(f"({value.sql})")
+
+
+def _event_time(value: Typed, name: str) -> str:
+    if value.type.name not in _EVENT_TIME:
+        raise DataError(
+            f"event time `{name}` has type {value.type}, not TIMESTAMP or DATE: cast it in FROM, or declare its type in the source's schema"
+        )
+    return _EVENT_TIME[value.type.name].format(f"({value.sql})")
+
+
+def _argument(value: Typed, text: str, presence_only: bool) -> str:
+    """DuckDB text for one argument as DOUBLE; NULL and NaN alike mean that there is no value."""
+    if presence_only:
+        missing = f"{value.sql} IS NULL" + (f" OR isnan({value.sql})" if value.type.is_real else "")
+        return f"CASE WHEN {missing} THEN NULL ELSE 1::DOUBLE END"
+    if value.type.name in ("date", "timestamp", "binary", "other"):
+        raise DataError(f"`{text}` has type {value.type}, which cannot be added up: cast it to DOUBLE")
+    return cast(value, DOUBLE).sql
+
+
+def _encoding(columns: Sequence[str]) -> str:
+    """DuckDB text for the canonical encoding; a header of a value over 9999 bytes is wrong, but then the record is dropped."""
+    parts = [
+        f"CASE WHEN {c} IS NULL THEN from_hex('{NULL_HEADER.hex()}') "
+        f"ELSE encode(lpad(CAST(octet_length({c}) AS VARCHAR), {HEADER}, '0')) || {c} END"
+        for c in columns
+    ]
+    return " || ".join(parts) if parts else "''::BLOB"
+
+
+def _with_ids(batch: pa.RecordBatch) -> pa.Table:
+    """Hexadecimal digits become signed big-endian integers."""
+    columns = {name: batch.column(name) for name in batch.schema.names}
+    for name in ("user", "key"):
+        columns[name] = _signed(columns[name])
+    columns["key_bytes"] = columns["key_bytes"].cast(pa.binary())
+    return pa.table(columns)
+
+
+def _signed(digits: pa.Array) -> pa.Array:
+    text = digits.cast(pa.string())
+    _, _, data = text.buffers()
+    first = text.offset * 16
+    raw = bytes.fromhex(data.to_pybytes()[first : first + len(text) * 16].decode("ascii")) if len(text) else b""
+    return pa.array(np.frombuffer(raw, dtype=">i8").astype(np.int64))
+
+
+def no_records(arguments: int) -> pa.Table:
+    """A `rows` table without rows."""
+    return _malformed(0, arguments)
+
+
+def _malformed(count: int, arguments: int) -> pa.Table:
+    """Records that stand for malformed lines."""
+    zeros = np.zeros(count, np.int64)
+    columns: dict[str, Any] = {"drop": np.full(count, MALFORMED, np.int8), "user": zeros, "ts": zeros, "key": zeros}
+    columns["key_bytes"] = pa.array([b""] * count, pa.binary())
+    columns |= {f"a{i}": np.full(count, np.nan) for i in range(arguments)}
+    return pa.table(columns)

@@ -1,0 +1,206 @@
+"""The accountant: recomputes (epsilon, delta) from a finished plan and refuses one that does not keep its promise.
+
+It shares no formula with the planner: sensitivities come from the bounds and from the counter's measured response, path
+deviations from the counter's measured response, threshold failures from the thresholds themselves, and the Gaussian curve is written
+out here (the planner's calibration asks dp-accounting).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from dpsql.config import Source
+from dpsql.errors import AccountingError
+from dpsql.mechanisms.histogram.plan import PerturbationPlan, PrivacyPlan, SelectionPlan
+from dpsql.parsed_query import AggregateFunction, ContributionPeriod, CounterName, GroupSelection, ReleaseRule
+from dpsql.privacy.cost import Cost, Overlap, PrivacyLevel, gaussian_delta
+from udfs.counters import counter, impulse_response
+
+TOLERANCE = 1e-9
+"""Relative slack for rounding in float64; far below anything that matters."""
+
+
+@dataclass(frozen=True)
+class Spent:
+    """What a finished plan really costs one privacy unit: the total Gaussian-DP mu, and delta at the plan's epsilon, by part."""
+
+    mu: float
+    delta_noise: float
+    delta_threshold: float
+    delta_hash: float
+
+    @property
+    def delta(self) -> float:
+        """All parts together."""
+        return self.delta_noise + self.delta_threshold + self.delta_hash
+
+
+@lru_cache(maxsize=64)
+def factorisation(name: CounterName, horizon: int) -> tuple[float, tuple[float, ...]]:
+    """(largest column norm of C, standard deviation of the path at triggers 1..horizon for unit noise), recomputed.
+
+    A Toeplitz counter is measured: b is its response to one draw, C's first column is the power series 1 / ((1 - x) b(x)),
+    found by long division, so that B C = A holds by construction. For the tree both are counted node by node.
+    """
+    if name is CounterName.HONAKER:
+        return _tree(horizon)
+    b = impulse_response(counter(name, horizon))
+    reciprocal = np.diff(np.concatenate([[0.0], b]))
+    one = np.zeros(horizon)
+    one[0] = 1.0
+    from scipy.signal import lfilter  # here, because it is slow to import, and `dpsql status` asks for no plan
+
+    column = lfilter([1.0], reciprocal, one)
+    return float(np.linalg.norm(column)), tuple(float(v) for v in np.sqrt(np.cumsum(b**2)))
+
+
+def _tree(horizon: int) -> tuple[float, tuple[float, ...]]:
+    """Nodes over one leaf that some prefix up to the horizon uses, and v = 1 / (2 (1 - 2^-levels)) per node of the decomposition."""
+    nodes = sum(1 for k in range(64) if 1 << k <= horizon)  # the first leaf has the most: one complete node per level
+    sd = []
+    for step in range(1, horizon + 1):
+        sd.append(math.sqrt(math.fsum(1 / (2 * (1 - 2.0 ** -(k + 1))) for k in range(64) if step >> k & 1)))
+    return math.sqrt(nodes), tuple(sd)
+
+
+def spent(plan: PrivacyPlan, source: Source) -> Spent:
+    """Recompute the cost of a plan.
+
+    Args:
+        plan: a finished plan.
+        source: the stream's declaration (max_users, max_keys).
+
+    Returns:
+        The cost at plan.epsilon.
+    """
+    mu = math.sqrt(math.fsum(ratio**2 for ratio in _ratios(plan)))
+    return Spent(mu, gaussian_delta(mu, plan.epsilon), _threshold_failure(plan, 0), _hash_failure(plan, source))
+
+
+def cost(plan: PrivacyPlan, source: Source) -> Cost:
+    """What a plan costs one privacy unit in one contribution period, and in several (docs/privacy.md, theorem 4)."""
+    found = spent(plan, source)
+    mu2, failure = found.mu**2, found.delta_threshold + found.delta_hash
+    if plan.query.contribution_period is ContributionPeriod.STREAM:
+        return Cost(PrivacyLevel.USER, mu2, 0.0, failure, Overlap.STREAM, mu2, failure)
+    if not _periods_meet(plan):
+        return Cost(PrivacyLevel.USER, mu2, 0.0, failure, Overlap.NONE, mu2, failure)
+    # What two periods add meets in a group: |a + b|^2 <= 2 |a|^2 + 2 |b|^2. Users count once there whatever the periods.
+    shared = math.fsum(ratio**2 for ratio in _ratios(plan)) + math.fsum(
+        _ratio(p, plan) ** 2 for p in plan.perturbations if p.rule != "users"
+    )
+    if plan.selection:
+        shared += _selection_ratio(plan.selection, plan, _times_counted(plan)) ** 2
+    # And a group that only this unit has takes up two of the times that it counts.
+    met = max(found.delta_threshold, _threshold_failure(plan, 1) / 2)
+    return Cost(PrivacyLevel.USER, mu2, 0.0, failure, Overlap.WINDOWS, max(mu2, shared), met + found.delta_hash)
+
+
+def check(plan: PrivacyPlan, source: Source) -> Spent:
+    """Refuse a plan that exceeds its query's promise.
+
+    Raises:
+        AccountingError: the recomputed mu or delta is larger than what the plan or the query says.
+    """
+    cost = spent(plan, source)
+    mechanisms = [p.mechanism for p in plan.perturbations]
+    if mechanisms != list(range(1, len(mechanisms) + 1)):
+        raise AccountingError("perturbations must be mechanisms 1, 2, ...: equal numbers share their noise, and 0 is key selection")
+    if plan.windows_per_record != -(-plan.query.window.size_us // plan.query.window.slide_us):
+        raise AccountingError(f"the plan copies a record into {plan.windows_per_record} windows, the query into another number")
+    if plan.selection is None and plan.query.keys and plan.query.group_selection_strategy is not GroupSelection.PUBLIC_GROUPS:
+        raise AccountingError("the plan releases unknown keys without selecting them")
+    if plan.epsilon > plan.query.epsilon or plan.delta > plan.query.delta:
+        raise AccountingError(f"the plan promises ({plan.epsilon}, {plan.delta}), the query ({plan.query.epsilon}, {plan.query.delta})")
+    for name, found, promised in (
+        ("mu", cost.mu, plan.mu),
+        ("delta_noise", cost.delta_noise, plan.delta_noise),
+        ("delta_threshold", cost.delta_threshold, plan.delta_threshold),
+        ("delta_hash", cost.delta_hash, plan.delta_hash),
+        ("delta", cost.delta, plan.delta),
+    ):
+        if not found <= promised * (1 + TOLERANCE):
+            raise AccountingError(f"the plan's {name} is {found:.12g}, more than the {promised:.12g} it promises")
+    return cost
+
+
+def _ratios(plan: PrivacyPlan) -> list[float]:
+    """Sensitivity over sigma of every mechanism, for one contribution period."""
+    ratios = [_ratio(p, plan) for p in plan.perturbations]
+    return ratios + ([_selection_ratio(plan.selection, plan, _times_counted(plan))] if plan.selection else [])
+
+
+def _threshold_failure(plan: PrivacyPlan, more: int) -> float:
+    """Probability that a group is selected where `more` periods of a unit count beside those that the exact test wants at least."""
+    if plan.selection is None:
+        return 0.0
+    units = plan.query.min_privacy_units_per_group
+    # The exact test counts units' periods. Where a window meets two of them, m - 1 units can count 2 (m - 1) times: it wants one more.
+    least = (2 * (units - 1) + 1 if _periods_meet(plan) else units) + more
+    return _times_counted(plan) * math.fsum(_threshold_failures(plan.selection, plan, least))
+
+
+def _hash_failure(plan: PrivacyPlan, source: Source) -> float:
+    groups = _groups(plan)
+    # In rounds where periods meet, another unit's id must be neither that of this unit's period nor that of the one beside it.
+    ids = source.max_users * (2 if _periods_meet(plan) and plan.query.release is ReleaseRule.RESELECT else 1)
+    return (ids + (groups + groups * source.max_keys / 2.0**32) * source.max_keys) / 2.0**64
+
+
+def _periods_meet(plan: PrivacyPlan) -> bool:
+    """Whether a window can hold records of two contribution periods: windows that are as long and begin more often."""
+    query = plan.query
+    return query.contribution_period is ContributionPeriod.WINDOW and query.window.slide_us < query.window.size_us
+
+
+def _groups(plan: PrivacyPlan) -> int:
+    """K: groups one privacy unit can be in, from the bounds."""
+    query = plan.query
+    return plan.windows_per_record * min(query.max_rows_contributed, query.max_groups_contributed)
+
+
+def _times_counted(plan: PrivacyPlan) -> int:
+    """How often one unit counts in key selection: per group, or in rounds per copy of an admitted record."""
+    query = plan.query
+    if query.release is ReleaseRule.RESELECT:
+        return plan.windows_per_record * min(query.max_rows_contributed, query.max_groups_contributed * query.max_rows_per_group)
+    return _groups(plan)
+
+
+def _ratio(p: PerturbationPlan, plan: PrivacyPlan) -> float:
+    """Sensitivity over sigma of one perturbation, from the query's bounds."""
+    query = plan.query
+    c, rows = query.max_rows_per_group, min(query.max_rows_contributed, query.max_groups_contributed * query.max_rows_per_group)
+    column = next(column for column in plan.columns if p in column.perturbations)
+    if p.rule not in ("rows", "valid", "users", "sum"):
+        raise AccountingError(f"rule {p.rule} is unknown to the accountant")
+    largest = max(abs(p.lower), abs(p.upper)) * p.grid if p.rule == "sum" else 1.0  # other rules add 0 or 1 whatever the clamp
+    if p.rule == "users" and column.aggregate.function is AggregateFunction.COUNT_DISTINCT_UNIT:
+        # One 1 in each of K groups; where periods meet it may come back elsewhere when this period is gone, for the other one.
+        per_user = math.sqrt(_groups(plan) * (1 + _periods_meet(plan)))
+    else:
+        # c records of every group, in as many groups as the rows allow: sum of n_g^2 <= c * sum of n_g.
+        per_user = math.sqrt(plan.windows_per_record * c * rows) * largest
+    return per_user * factorisation(p.counter, plan.horizon)[0] / p.sigma
+
+
+def _selection_ratio(selection: SelectionPlan, plan: PrivacyPlan, times: int) -> float:
+    if len(selection.weights) != times:
+        raise AccountingError(f"{len(selection.weights)} selection weights for a unit that counts {times} times")
+    if any(b > a for a, b in zip(selection.weights, selection.weights[1:], strict=False)) or min(selection.weights) < 0:
+        raise AccountingError("selection weights must not increase and not be negative")
+    norm_of_weights = math.sqrt(sum(w * w for w in selection.weights)) / 2.0**20
+    return norm_of_weights * factorisation(selection.counter, plan.horizon)[0] / selection.sigma
+
+
+def _threshold_failures(selection: SelectionPlan, plan: PrivacyPlan, weights: int) -> list[float]:
+    """Per trigger: probability that a group with so many times the largest weight reaches tau."""
+    sd = selection.sigma * np.array(factorisation(selection.counter, plan.horizon)[1])
+    margin = np.array(selection.thresholds) / 2.0**20 - weights * selection.weights[0] / 2.0**20
+    from scipy.stats import norm  # slow to import
+
+    return [float(v) for v in norm.sf(margin / sd)]

@@ -1,0 +1,340 @@
+"""Explain a plan to somebody who knows no differential privacy: what is promised, how noisy, and who gets to appear.
+
+Everything here is computed from the plan alone: public numbers, no data. `facts` has stable names for programs.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict
+from typing import Any
+
+from dpsql.config import Source
+from dpsql.errors import InputError
+from dpsql.mechanisms.histogram.accounting import cost
+from dpsql.mechanisms.histogram.calibration import epsilon_of
+from dpsql.mechanisms.histogram.plan import ColumnPlan, PerturbationPlan, PrivacyPlan
+from dpsql.mechanisms.histogram.stages import stderr
+from dpsql.parsed_query import AggregateFunction, ContributionPeriod, ParsedQuery, ReleaseRule
+from dpsql.polling import ASSUMPTION, polling_interval
+from dpsql.privacy.cost import Cost
+
+PERIODS = (7, 30, 365)
+Z95 = 1.959963984540054
+UNITS = (
+    ("day", 86_400_000_000),
+    ("hour", 3_600_000_000),
+    ("minute", 60_000_000),
+    ("second", 1_000_000),
+    ("millisecond", 1_000),
+    ("microsecond", 1),
+)
+
+
+def facts(plan: PrivacyPlan, source: Source) -> dict[str, Any]:
+    """The plan's public numbers under stable names (`dpsql explain --json`).
+
+    `sigma` is the standard deviation of the noise of one strategy step: noise multiplier times sensitivity. `stderr_*` are
+    standard deviations of released values, where `stderr_of` is `value`. Where it is `sum` the column is an average: a noisy sum over a
+    noisy count n of values. Its error depends on n, so `sigma` and `stderr_*` are the sum's, and `parts` has those of both; an average
+    that lies q from the middle of its bounds has standard error sqrt(sum's^2 + (q * count's)^2) / n.
+    Users needed is ceil(tau / w_1): users that have the key as their first. `cost` is what one unit pays in one contribution period, and
+    `periods` in several (none for STREAM): `failure` is part of that delta, at which `epsilon` is what `mu` gives.
+    """
+    query = plan.query
+    one = cost(plan, source)
+    return {
+        "epsilon": plan.epsilon,
+        "delta": plan.delta,
+        "delta_noise": plan.delta_noise,
+        "delta_threshold": plan.delta_threshold,
+        "delta_hash": plan.delta_hash,
+        "mu": plan.mu,
+        "cost": asdict(one),
+        "periods": [_period_facts(plan, one, n) for n in (1, 2, *PERIODS)] if _renews(plan) else [],
+        "horizon": plan.horizon,
+        "max_rows_contributed": query.max_rows_contributed,
+        "max_rows_per_group": query.max_rows_per_group,
+        "max_groups_contributed": query.max_groups_contributed,
+        "query_identity": plan.identity,
+        "selection": _selection_facts(plan),
+        "columns": [_column_facts(column) for column in plan.columns],
+    }
+
+
+def explain(plan: PrivacyPlan, source: Source) -> str:
+    """The whole explanation as plain text, at most 120 characters wide."""
+    promised = (_promise(plan, source), _live(plan), _time(plan))
+    parts = (*promised, _bounds(plan, source), _keys(plan), _columns(plan), _budget(plan), _stages(plan))
+    return "\n\n".join([*parts, f"Query identity: {plan.identity}"]) + "\n"
+
+
+def duration(us: int) -> str:
+    """Microseconds in words: `90 minutes`, `1 day`.
+
+    >>> duration(5_400_000_000)
+    '90 minutes'
+    """
+    for name, size in UNITS:
+        if us and us % size == 0:
+            return f"{us // size} {name}{'' if us == size else 's'}"
+    return "0 seconds"
+
+
+def number(value: float) -> str:
+    """Three significant digits, with thousands separators where they help."""
+    if value == 0:
+        return "0"
+    digits = max(0, 2 - math.floor(math.log10(abs(value))))
+    return f"{value:,.{digits}f}" if abs(value) < 1e9 and digits < 7 else f"{value:.3g}"
+
+
+def percent(share: float) -> str:
+    """Three significant digits and never 0% of something: `70%`, `99.9%`, `0.025%`."""
+    return f"{100 * share:.3g}%"
+
+
+def _selection_facts(plan: PrivacyPlan) -> dict[str, Any] | None:
+    if plan.selection is None:
+        return None
+    return {
+        "weight_decay": plan.query.selection_weight_decay,
+        "sigma": plan.selection.sigma,
+        "counter": str(plan.selection.counter),
+        "users_needed_first_trigger": plan.selection.users_needed(1),
+        "users_needed_last_trigger": plan.selection.users_needed(plan.horizon),
+    }
+
+
+def _column_facts(column: ColumnPlan) -> dict[str, Any]:
+    errors = _errors(column)
+    return {
+        "alias": column.aggregate.alias,
+        "aggregate": str(column.aggregate.function),
+        "sigma": column.perturbations[0].sigma,
+        "stderr_first_trigger": errors[0],
+        "stderr_last_trigger": errors[-1],
+        "clamp": list(column.aggregate.bounds) if column.aggregate.bounds else None,
+        "stderr_of": "value" if len(column.perturbations) == 1 else "sum",
+        "parts": [_part_facts(part) for part in column.perturbations] if len(column.perturbations) > 1 else None,
+    }
+
+
+def _part_facts(part: PerturbationPlan) -> dict[str, Any]:
+    errors = stderr(part)
+    of = "sum" if part.rule == "sum" else "count"
+    return {"of": of, "sigma": part.sigma, "stderr_first_trigger": errors[0], "stderr_last_trigger": errors[-1]}
+
+
+def _errors(column: ColumnPlan) -> tuple[float, ...]:
+    """Standard error per trigger. An average's depends on its group's size: given for the sum it divides (see `_columns`)."""
+    return stderr(column.perturbations[0])
+
+
+def _renews(plan: PrivacyPlan) -> bool:
+    return plan.query.contribution_period is ContributionPeriod.WINDOW
+
+
+def _period_facts(plan: PrivacyPlan, one: Cost, n: int) -> dict[str, Any]:
+    """What n contribution periods of one unit cost; what delta leaves to the noise is n times that of one."""
+    together, noise = one.periods(n), n * plan.delta_noise
+    return {
+        "periods": n,
+        "mu": together.mu,
+        "failure": together.failure,
+        "epsilon": epsilon_of(together.mu, noise),
+        "delta": noise + together.failure,
+    }
+
+
+def _unit(query: ParsedQuery) -> str:
+    return ", ".join(query.privacy_unit)
+
+
+def _promise(plan: PrivacyPlan, source: Source) -> str:
+    query = plan.query
+    sliding = plan.windows_per_record > 1
+    length = duration(query.window.size_us)
+    span = "in one window" if _renews(plan) else "in the whole stream, for ever,"
+    if _renews(plan) and sliding:
+        span = f"in one period of {length} (of every window that it is in)"
+    lines = [
+        "What is promised",
+        f"  Everything one privacy unit ({_unit(query)}) does {span} is protected:",
+        "  whoever sees all released tables, of all triggers together, learns almost the same whether that unit's records",
+        "  were there or not,",
+        f"  up to (epsilon, delta) = ({plan.epsilon:g}, {plan.delta:g}), on this run alone: what all runs cost together, dpsql budget says.",
+    ]
+    if _renews(plan):
+        what = f"periods of {length}" if sliding else "windows"
+        one = cost(plan, source)
+        several = [_period_facts(plan, one, n) for n in PERIODS]
+        many = " / ".join(number(each["epsilon"]) for each in several)
+        if sliding:
+            deltas, window = " / ".join(f"{each['delta']:.2g}" for each in several), _period_facts(plan, one, 2)
+            lines += [
+                f"  One unit's records in {' / '.join(map(str, PERIODS))} {what} together: epsilon {many},",
+                f"  delta {deltas}. A window can hold records of two periods, and there what they add meets:",
+                f"  one whole window, like any stretch of {length}, has epsilon {number(window['epsilon'])}, delta {window['delta']:.2g}.",
+            ]
+        else:
+            lines.append(f"  One unit's records in {' / '.join(map(str, PERIODS))} {what} together: epsilon {many} (delta times as many).")
+    lines.append("  Not hidden: when triggers happen, and the operator's own metrics (totals per micro-batch, never per key or unit).")
+    return "\n".join(lines)
+
+
+def _live(plan: PrivacyPlan) -> str:
+    """What a live run's promise assumes (docs/privacy.md, A2)."""
+    try:
+        interval = duration(polling_interval(plan.query))
+    except InputError:
+        return "Live runs\n  This query cannot run live: its triggers are not at whole milliseconds. Stored input: --until-caught-up."
+    lines = (
+        "Live runs",
+        f"  {ASSUMPTION.capitalize()}",
+        f"  (--interval, by default {interval}). One that takes longer delays the clock, and so may change which late records of",
+        "  others count; a run in which one did says so. Stored input (--until-caught-up) assumes nothing of the kind.",
+    )
+    return "\n".join(lines)
+
+
+def _time(plan: PrivacyPlan) -> str:
+    query = plan.query
+    window = query.window
+    lateness = f", plus {duration(query.allowed_lateness_us)} for late records" if query.allowed_lateness_us else ""
+    slide = f", one every {duration(window.slide_us)}" if window.slide_us != window.size_us else ""
+    lines = [
+        "When",
+        f"  Windows of {duration(window.size_us)}{slide} by {window.event_time} (UTC), released every {duration(query.trigger_interval_us)}{lateness}:",
+        f"  T = {plan.horizon} release{'' if plan.horizon == 1 else 's'} per window. A record counts from the first trigger after its event time.",
+    ]
+    if plan.windows_per_record > 1:
+        lines.append(f"  The windows overlap: a record counts in {plan.windows_per_record} windows, and the noise covers all of them.")
+    lines += [
+        f"  Dropped: records of a closed window, and records more than {duration(query.max_ahead_us)} ahead of the clock.",
+    ]
+    return "\n".join(lines)
+
+
+def _bounds(plan: PrivacyPlan, source: Source) -> str:
+    query = plan.query
+    renews = query.contribution_period is ContributionPeriod.WINDOW
+    period = ("per window" if plan.windows_per_record == 1 else f"per period of {duration(query.window.size_us)}") if renews else "for ever"
+    lines = [
+        "What each unit may contribute",
+        f"  C = {query.max_rows_contributed} records {period}, c = {query.max_rows_per_group} of them with one key, G = {query.max_groups_contributed} keys;",
+        "  the earliest count, the rest are dropped (and counted for the operator).",
+    ]
+    if not query.keys:
+        lines.append("  All records have the same, empty key.")
+    if plan.windows_per_record > 1 or not renews:
+        lines.append(f"  Of one unit at most {plan.max_groups:,} pairs of window and key count {period}; further ones add nothing.")
+    for column in plan.columns:
+        if column.aggregate.bounds:
+            lo, hi = column.aggregate.bounds
+            lines.append(f"  {column.aggregate.alias}: each value is clamped to [{lo:g}, {hi:g}]; NULL and NaN add nothing.")
+    lines.append(f"  Declared for {source.name}: at most {source.max_users:,} units and {source.max_keys:,} keys.")
+    return "\n".join(lines)
+
+
+def _keys(plan: PrivacyPlan) -> str:
+    if plan.selection is None:
+        windows = "in every window from the declared start of the stream on, at every trigger, with or without records"
+        if not plan.query.keys:
+            return f"Which keys appear\n  There is no key: one row per window,\n  {windows}."
+        return f"Which keys appear\n  Those that public_groups lists when the run first starts, each one\n  {windows}."
+    first, last = plan.selection.users_needed(1), plan.selection.users_needed(plan.horizon)
+    later = "from then on it is refreshed at every trigger of its window"
+    if plan.query.release is ReleaseRule.RESELECT:
+        later = "to be released again it has to\n  gather as many units anew, with records after that; a unit counts once per round of gathering"
+    lines = [
+        "Which keys appear",
+        f"  No key is known beforehand. A key appears once about {first} units have it by the first trigger, {last} by the last",
+        f"  (half of the keys with exactly that many appear); {later}.",
+    ]
+    times = len(plan.selection.weights)
+    if plan.query.selection_weight_decay > 0 and times > 1:
+        share = plan.selection.weights[-1] / plan.selection.weights[0]
+        what = "record" if plan.query.release is ReleaseRule.RESELECT else "key"
+        what += " (and window)" if plan.windows_per_record > 1 else ""
+        lines.append(
+            f"  A unit's first {what} counts in full, later ones less and less; number {times} counts {percent(share)} of the first."
+        )
+    if plan.periods_meet:
+        who = "In each round a unit" if plan.query.release is ReleaseRule.RESELECT else "A unit"
+        lines.append(
+            f"  {who} counts once per period of {duration(plan.query.window.size_us)}, so up to twice where a window holds records of two periods."
+        )
+    if plan.query.min_privacy_units_per_group > 1:
+        lines.append(f"  A key with fewer than {plan.query.min_privacy_units_per_group} units never appears.")
+    return "\n".join(lines)
+
+
+def _columns(plan: PrivacyPlan) -> str:
+    lines = ["How noisy each column is (95% of released values are this close to the bounded truth)"]
+    width = max(len(column.aggregate.alias) for column in plan.columns)
+    lines.append(f"  {'column':<{max(width, 6)}}  {'aggregate':<16} {'first trigger':>16} {'last trigger':>16}")
+    for column in plan.columns:
+        errors = _errors(column)
+        each = " / n" if len(column.perturbations) > 1 else ""
+        cells = [f"± {number(Z95 * errors[i])}{each}" for i in (0, -1)]
+        lines.append(f"  {column.aggregate.alias:<{max(width, 6)}}  {_written(column):<16} {cells[0]:>16} {cells[1]:>16}")
+    for column in plan.columns:
+        if len(column.perturbations) > 1:
+            first, last = (number(Z95 * stderr(column.perturbations[1])[i]) for i in (0, -1))
+            name = column.aggregate.alias
+            lines += [
+                f"  {name} is a noisy sum over a noisy count n of values; the table has the sum's error, to be divided by n.",
+                f"  The count's is ± {first} at the first and ± {last} at the last trigger. {name}_stderr has both;",
+                f"  where n is below 1, {name} is NULL.",
+            ]
+    lines.append("  Not in these numbers: what the bounds above drop or clamp. Try `dpsql try --compare` on data you may look at.")
+    return "\n".join(lines)
+
+
+def _written(column: ColumnPlan) -> str:
+    function = column.aggregate.function
+    return {AggregateFunction.COUNT_DISTINCT_UNIT: "COUNT(DISTINCT)", AggregateFunction.COUNT_ROWS: "COUNT(*)"}.get(
+        function, f"{function}(x)"
+    )
+
+
+def _budget(plan: PrivacyPlan) -> str:
+    lines = [
+        "How the budget is spent",
+        f"  All noise is Gaussian and accounted for together: mu = {plan.mu:.4f}, the most noise-saving way to ({plan.epsilon:g}, {plan.delta_noise:.3g}).",
+    ]
+    share = plan.selection.share if plan.selection else 0.0
+    averages = f", of which there are {len(plan.perturbations)}: an average has two" if len(plan.perturbations) > len(plan.columns) else ""
+    if plan.selection:
+        lines.append(
+            f"  {percent(share)} of mu^2 chooses keys, {percent((1 - share) / len(plan.perturbations))} goes to each noisy number{averages}."
+        )
+    else:
+        lines.append(f"  No key is chosen: {percent(1 / len(plan.perturbations))} of mu^2 goes to each noisy number{averages}.")
+    threshold = f" + {plan.delta_threshold:.3g} for keys that only one unit has" if plan.selection else ""
+    lines.append(f"  delta = {plan.delta_noise:.3g} for the noise{threshold} + {plan.delta_hash:.2g} for id collisions.")
+    return "\n".join(lines)
+
+
+def _choice(plan: PrivacyPlan) -> str:
+    query = plan.query
+    if plan.selection is None:
+        return f"public groups: {query.public_groups}" if query.public_groups else "one group per window"
+    by = "".join(", " + key.name for key in query.keys)
+    rounds = ", in rounds" if query.release is ReleaseRule.RESELECT else ""
+    triggers = f"{plan.horizon} trigger{'' if plan.horizon == 1 else 's'}"
+    return f"key selection{rounds}, by (window{by}): counter {query.counter}, thresholds for {triggers}"
+
+
+def _stages(plan: PrivacyPlan) -> str:
+    query = plan.query
+    lines = [
+        "Stages",
+        f"  1. read {query.stream}: {query.from_sql}",
+        f"  2. contribution bounding, by ({_unit(query)})",
+        f"  3. {_choice(plan)}",
+        f"  4. perturbation of {', '.join(column.aggregate.alias for column in plan.columns)}: counter {query.counter}",
+        "  5. histogram, appended once per trigger",
+    ]
+    return "\n".join(lines)

@@ -1,0 +1,135 @@
+"""Why a key is missing, from the plan alone: how many units it takes, trigger by trigger (`dpsql explain --missing`).
+
+Nothing here, and nothing anywhere else, says how close a key came: that is a fact about few units.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from dpsql.mechanisms.histogram.explain import duration, percent
+from dpsql.mechanisms.histogram.plan import PrivacyPlan, SelectionPlan
+from dpsql.parsed_query import ContributionPeriod, ReleaseRule
+
+Z_MOST = 1.6448536269514722
+"""Standard normal quantile of 95%."""
+
+SHOWN = 12
+RANKS = 4
+
+
+@dataclass(frozen=True)
+class Needed:
+    """Units that a key needs at one trigger, each with this key as its first.
+
+    Args:
+        trigger: number in the window, from 1.
+        half: with so many, half of the keys pass at this trigger; never below what the exact test wants.
+        most: with so many, 95% pass.
+    """
+
+    trigger: int
+    half: int
+    most: int
+
+
+def needed(plan: PrivacyPlan, shown: int = SHOWN) -> tuple[Needed, ...]:
+    """What it takes at up to `shown` triggers, the first and the last among them; nothing where keys are public."""
+    if plan.selection is None:
+        return ()
+    steps = min(shown, plan.horizon)
+    triggers = {round(1 + i * (plan.horizon - 1) / max(1, steps - 1)) for i in range(steps)}
+    return tuple(_needed(plan.selection, trigger, plan.min_counted) for trigger in sorted(triggers))
+
+
+def facts(plan: PrivacyPlan) -> dict[str, Any]:
+    """The same under stable names (`dpsql explain --missing --json`)."""
+    weights = plan.selection.weights if plan.selection else ()
+    return {
+        "keys": "selected" if plan.selection else "public" if plan.query.keys else "none",
+        "users_needed": [{"trigger": each.trigger, "half_pass": each.half, "95_percent_pass": each.most} for each in needed(plan)],
+        "weight_of_a_users_nth_key": [weight / weights[0] for weight in weights[:RANKS]],
+        "min_privacy_units_per_group": plan.query.min_privacy_units_per_group,
+    }
+
+
+def why_missing(plan: PrivacyPlan) -> str:
+    """All public reasons as plain text."""
+    query, selection = plan.query, plan.selection
+    if selection is None:
+        what = "Every key of public_groups is" if query.keys else "There is no key: one row per window is"
+        return (
+            f"Why is my key missing?\n  {what} released at every trigger of every window from the source's `start` on: none is missing.\n"
+        )
+    parts = [_takes(plan, selection), _counts(plan, selection), _dropped(plan)]
+    return (
+        "\n\n".join(
+            ["Why is my key missing?\n  A key that is missing is not zero. All that can be said is said from the query alone:", *parts]
+        )
+        + "\n"
+    )
+
+
+def _needed(selection: SelectionPlan, trigger: int, least: int) -> Needed:
+    first = selection.weights[0]
+    half = max(least, selection.users_needed(trigger))
+    most = math.ceil((selection.thresholds[trigger - 1] + Z_MOST * selection.sd[trigger - 1] * (1 << 20)) / first)
+    return Needed(trigger, half, max(half, most))
+
+
+def _takes(plan: PrivacyPlan, selection: SelectionPlan) -> str:
+    rows = needed(plan)
+    lines = [
+        "  1. Too few units. A key is shown once a noisy number of its units passes a threshold:",
+        "",
+        f"     {'trigger':>7}  {'after':<14} {'half of keys pass with':>22} {'95% pass with':>14}",
+        *(
+            f"     {row.trigger:>7,}  {duration(row.trigger * plan.query.trigger_interval_us):<14} {row.half:>16,} units {row.most:>8,} units"
+            for row in rows
+        ),
+        "",
+        "     Each trigger tests anew, with what the window has so far: a key may come later. A new window begins with nothing.",
+    ]
+    if plan.periods_meet:
+        lines += [
+            f"     A window holds records of up to two periods of {duration(plan.query.window.size_us)}. A unit counts once in each: one with",
+            "     records in both counts twice here.",
+        ]
+    if plan.query.min_privacy_units_per_group > 1:
+        lines.append(
+            f"     With fewer than {plan.query.min_privacy_units_per_group:,} units it never passes (min_privacy_units_per_group)."
+        )
+    return "\n".join(lines)
+
+
+def _counts(plan: PrivacyPlan, selection: SelectionPlan) -> str:
+    query, weights = plan.query, selection.weights
+    lines = ["  2. Units that count less, or not at all."]
+    if query.selection_weight_decay > 0 and len(weights) > 1:
+        shares = [f"number {i} counts {percent(weight / weights[0])}" for i, weight in enumerate(weights[1:RANKS], start=2)]
+        what = "record" if query.release is ReleaseRule.RESELECT else "key"
+        lines += [
+            f"     Of a unit's {what}s the first counts in full, {', '.join(shares)}:",
+            f"     {what}s that people come to later need more of them.",
+        ]
+    renews = query.contribution_period is ContributionPeriod.WINDOW
+    lines += [
+        f"     A unit's records after its first {query.max_rows_contributed:,} (C), after its first {query.max_rows_per_group:,} with one key (c), "
+        f"and keys after its first {query.max_groups_contributed:,} (G)",
+        f"     {'in a window' if renews else 'ever'} are dropped before anybody is counted.",
+    ]
+    return "\n".join(lines)
+
+
+def _dropped(plan: PrivacyPlan) -> str:
+    return "\n".join(
+        [
+            "  3. Records that never got there: WHERE, a join without a match, no privacy unit or event time, a closed window, an event time",
+            f"     more than {duration(plan.query.max_ahead_us)} ahead. `dpsql try` and a run's log say how many, never whose or which key's.",
+            "",
+            "  What helps: a longer window, fewer triggers, more epsilon, fewer columns, a larger group_selection_share; or PUBLIC_GROUPS, where",
+            "  the keys are no secret. Nothing says how close a key came: that would tell about few units.",
+        ]
+    )

@@ -1,0 +1,124 @@
+"""PrivacyPlan: the finished, concrete plan. Every number that shapes bounding or noise is here; nothing is DEFAULT any more.
+
+The planner makes it, the accountant checks it, the explainer prints it, the engines run it. `identity` is the query's identity.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dpsql.parsed_query import Aggregate, ContributionPeriod, CounterName, ParsedQuery
+
+
+@dataclass(frozen=True)
+class SelectionPlan:
+    """Key selection.
+
+    Args:
+        counter: the continual counter of the selection path.
+        share: share of mu^2 spent here.
+        weights: w_1..w_K in units of 2^-20 (integers, non-increasing, sum of squares <= 2^40).
+        sigma: standard deviation of the noise of one strategy step (noise multiplier times sensitivity), in users' weight.
+        sd: standard deviation of the noisy path at triggers 1..T, in users' weight.
+        betas: beta_i, failure probability of the threshold at trigger i.
+        thresholds: tau_i in units of 2^-20 (integers).
+    """
+
+    counter: CounterName
+    share: float
+    weights: tuple[int, ...]
+    sigma: float
+    sd: tuple[float, ...]
+    betas: tuple[float, ...]
+    thresholds: tuple[int, ...]
+
+    def users_needed(self, trigger: int) -> int:
+        """Users (each with this key as first key) that bring the noiseless sum to the threshold: ceil(tau / w_1)."""
+        return -(-self.thresholds[trigger - 1] // self.weights[0])
+
+
+@dataclass(frozen=True)
+class PerturbationPlan:
+    """One perturbed integer path per group.
+
+    Args:
+        mechanism: number of the mechanism in the noise function (selection is 0, perturbations from 1).
+        counter: the continual counter.
+        rule: how a record becomes an increment: `rows`, `valid`, `users` or `sum` (see `udfs.contribution_bounding`).
+        argument: position of the record's argument column a0, a1, ..., or -1.
+        grid: size of one integer unit (a power of two; 1.0 for counts).
+        lower, upper: clamp of one record's increment, in grid units.
+        centre: what is subtracted before clamping (AVG), in value units.
+        sensitivity: L2 sensitivity of one strategy step, the counter's first column norm included, in value units.
+        sigma: standard deviation of the noise of one strategy step, in value units.
+        sd: standard deviation of the released path at triggers 1..T, in value units.
+    """
+
+    mechanism: int
+    counter: CounterName
+    rule: str
+    argument: int
+    grid: float
+    lower: int
+    upper: int
+    centre: float
+    sensitivity: float
+    sigma: float
+    sd: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class ColumnPlan:
+    """One output column: the aggregate and the perturbations it is made of (AVG: sum, then count)."""
+
+    aggregate: Aggregate
+    perturbations: tuple[PerturbationPlan, ...]
+
+
+@dataclass(frozen=True)
+class PrivacyPlan:
+    """The whole promise and how it is kept.
+
+    `arguments` are the distinct argument expressions of the aggregates (Spark SQL), in order: record columns a0, a1, ...
+    `delta = delta_noise + delta_threshold + delta_hash` at most; `mu` is the total Gaussian-DP parameter.
+    """
+
+    query: ParsedQuery
+    horizon: int
+    windows_per_record: int
+    max_groups: int
+    epsilon: float
+    delta: float
+    delta_noise: float
+    delta_threshold: float
+    delta_hash: float
+    mu: float
+    selection: SelectionPlan | None
+    columns: tuple[ColumnPlan, ...]
+    arguments: tuple[str, ...]
+    identity: str
+
+    @property
+    def periods_meet(self) -> bool:
+        """Two contribution periods of a unit can meet in one group: periods are as long as a window, and windows slide."""
+        return self.query.contribution_period is ContributionPeriod.WINDOW and self.windows_per_record > 1
+
+    @property
+    def min_counted(self) -> int:
+        """How often units must have counted in a group before the noisy test, so that at least m of them did: one counts once per period."""
+        least = self.query.min_privacy_units_per_group
+        return 2 * least - 1 if self.periods_meet else least
+
+    @property
+    def presence_only(self) -> tuple[bool, ...]:
+        """Per argument: True if only COUNT(x) reads it, so its record column says NULL or not (NaN or 1.0) and no value."""
+        used = [{p.rule for p in self.perturbations if p.argument == i} for i in range(len(self.arguments))]
+        return tuple(rules == {"valid"} for rules in used)
+
+    @property
+    def perturbations(self) -> tuple[PerturbationPlan, ...]:
+        """All perturbations in mechanism order."""
+        return tuple(p for column in self.columns for p in column.perturbations)
+
+
+__all__ = ["Aggregate", "ColumnPlan", "PerturbationPlan", "PrivacyPlan", "SelectionPlan"]

@@ -1,0 +1,212 @@
+"""The planner: ParsedQuery and the source's declaration -> PrivacyPlan, with every number concrete."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import math
+
+from dpsql.config import Source
+from dpsql.errors import ConfigError
+from dpsql.mechanisms.histogram.calibration import (
+    SELECTION_SHARE,
+    THRESHOLD_DELTA_SHARE,
+    failure_probabilities,
+    round_down,
+    round_up,
+    selection_weights,
+    thresholds,
+    total_mu,
+)
+from dpsql.mechanisms.histogram.plan import ColumnPlan, PerturbationPlan, PrivacyPlan, SelectionPlan
+from dpsql.parsed_query import Aggregate, AggregateFunction, ContributionPeriod, GroupSelection, ParsedQuery, ReleaseRule
+from udfs.counters import column_norm, counter, path_sd
+from udfs.randomness import MAX_NORMAL
+
+PLAN_VERSION = 2
+"""Changes when the same query would get other noise; part of the query's identity."""
+
+MIN_WIDTH, MAX_WIDTH = 1e-100, 1e100
+"""Clamps narrower or wider than this have no meaning and would leave the range of float64 on the way."""
+
+MAX_WEIGHTS = 4_000_000
+"""Numbers of a plan that key selection may need: one for every time a unit can count."""
+
+MAX_EXACT = 2**62
+"""Sums, and the noise, each stay below half of this many grid units: int64 cannot overflow when they are added."""
+
+
+def make_plan(query: ParsedQuery, source: Source) -> PrivacyPlan:
+    """Plan one query.
+
+    Args:
+        query: an accepted query.
+        source: the declaration of the stream it reads.
+
+    Returns:
+        A plan that spends at most (query.epsilon, query.delta) per privacy unit and contribution period.
+
+    Raises:
+        ConfigError: the id hash would cost over 1% of delta, or clamps could overflow.
+    """
+    plan = unnamed_plan(query, source)
+    return dataclasses.replace(plan, identity=identity(plan))
+
+
+def unnamed_plan(query: ParsedQuery, source: Source) -> PrivacyPlan:
+    """As `make_plan`, without an identity: enough for who compares many plans and runs none."""
+    horizon = -(-(query.window.size_us + query.allowed_lateness_us) // query.trigger_interval_us)
+    windows = -(-query.window.size_us // query.window.slide_us)
+    groups = windows * min(query.max_rows_contributed, query.max_groups_contributed)
+    meet = windows > 1 and query.contribution_period is ContributionPeriod.WINDOW
+    delta_hash = _hash_charge(query, source, groups, meet)
+    rest = query.delta - delta_hash
+    selects = query.group_selection_strategy is GroupSelection.THRESHOLD and bool(query.keys)
+    delta_threshold = rest * THRESHOLD_DELTA_SHARE if selects else 0.0
+    delta_noise = (rest - delta_threshold) * (1 - 1e-12)
+    mu = round_down(total_mu(query.epsilon, delta_noise))
+    asked = query.group_selection_share if query.group_selection_share is not None else SELECTION_SHARE
+    share = asked if selects else 0.0
+    selection = _selection(query, windows, horizon, share, mu, delta_threshold * (1 - 1e-12), meet) if selects else None
+    arguments = _arguments(query)
+    columns = _columns(query, source, arguments, horizon, windows, groups, meet, mu * math.sqrt(1 - share))
+    return PrivacyPlan(
+        query,
+        horizon,
+        windows,
+        groups,
+        query.epsilon,
+        query.delta,
+        delta_noise,
+        delta_threshold,
+        delta_hash,
+        mu,
+        selection,
+        columns,
+        arguments,
+        "",
+    )
+
+
+def identity(plan: PrivacyPlan) -> str:
+    """The query's identity: SHA-256 over the whole plan, every default filled in; hexadecimal."""
+    document = {"version": PLAN_VERSION, "plan": dataclasses.asdict(dataclasses.replace(plan, identity=""))}
+    return hashlib.sha256(json.dumps(document, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+def _hash_charge(query: ParsedQuery, source: Source, groups: int, meet: bool) -> float:
+    """Colliding 64-bit ids could displace records or print a private name: that probability goes to delta.
+
+    K ids of one user can become more through keys that share 32 bits with one of them: K * (1 + max_keys / 2^32) on average. Where periods
+    meet, rounds count users' periods by ids of their own, and a group has those of two periods.
+    """
+    ids = groups * (1 + source.max_keys / 2.0**32)
+    users = source.max_users * (2 if meet and query.release is ReleaseRule.RESELECT else 1)
+    charge = (users + ids * source.max_keys) / 2.0**64
+    if charge > 0.01 * query.delta:
+        raise ConfigError(
+            f"delta = {query.delta:g} is too small for {source.max_users} users and {source.max_keys} keys: collisions of 64-bit ids alone cost "
+            f"{charge:.2g}, over 1% of it. Raise delta to {charge * 100:.2g} or more, or declare fewer at sources.{source.name}.max_users "
+            f"and sources.{source.name}.max_keys"
+        )
+    return charge
+
+
+def participations(query: ParsedQuery, windows: int) -> int:
+    """How often one unit can count in key selection: once per group, or, in rounds, once per admitted copy of a record."""
+    if query.release is ReleaseRule.RESELECT:
+        return windows * min(query.max_rows_contributed, query.max_groups_contributed * query.max_rows_per_group)
+    return windows * min(query.max_rows_contributed, query.max_groups_contributed)
+
+
+def _selection(
+    query: ParsedQuery, windows: int, horizon: int, share: float, mu: float, delta_threshold: float, meet: bool
+) -> SelectionPlan:
+    chosen = counter(query.counter, horizon)
+    times = participations(query, windows)
+    if times > MAX_WEIGHTS:
+        raise ConfigError(
+            f"one privacy unit could count {times:,} times in key selection ({windows:,} windows hold one record); at most {MAX_WEIGHTS:,} "
+            "are planned: lower max_groups_contributed or max_rows_contributed, or let windows slide further"
+        )
+    weights = selection_weights(times, query.selection_weight_decay)
+    sigma = round_up(column_norm(chosen) / (mu * math.sqrt(share)) * (1 + 1e-12))
+    sd = tuple(sigma * v for v in path_sd(chosen))
+    betas = failure_probabilities(delta_threshold / times, horizon)
+    least = query.min_privacy_units_per_group
+    taus = thresholds(weights, sd, betas, 2 * least - 1 if meet else least)
+    return SelectionPlan(query.counter, share, weights, sigma, sd, betas, taus)
+
+
+def _arguments(query: ParsedQuery) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(a.argument for a in query.aggregates if a.argument is not None))
+
+
+def _columns(
+    query: ParsedQuery, source: Source, arguments: tuple[str, ...], horizon: int, windows: int, groups: int, meet: bool, mu: float
+) -> tuple[ColumnPlan, ...]:
+    chosen = counter(query.counter, horizon)
+    rows = min(query.max_rows_contributed, query.max_groups_contributed * query.max_rows_per_group)
+    by_users = math.sqrt(2 * groups if meet else groups)  # where periods meet, a unit that counts no more here may count there
+    by_rows = math.sqrt(windows * query.max_rows_per_group * rows)
+    increments = [_increments(aggregate, source, rows) for aggregate in query.aggregates]
+    part = mu / math.sqrt(sum(len(each) for each in increments))
+    columns, number = [], 0
+    for aggregate, each in zip(query.aggregates, increments, strict=True):
+        argument = arguments.index(aggregate.argument) if aggregate.argument is not None else -1
+        perturbations = []
+        for rule, grid, lower, upper, centre in each:
+            number += 1
+            largest = max(abs(lower), abs(upper)) * grid
+            sensitivity = round_up((by_users if rule == "users" else by_rows * largest) * column_norm(chosen))
+            sigma = round_up(sensitivity / part * (1 + 1e-12))
+            sd = tuple(sigma * v for v in path_sd(chosen))
+            perturbation = PerturbationPlan(number, query.counter, rule, argument, grid, lower, upper, centre, sensitivity, sigma, sd)
+            _check_noise(perturbation, aggregate)
+            perturbations.append(perturbation)
+        columns.append(ColumnPlan(aggregate, tuple(perturbations)))
+    return tuple(columns)
+
+
+def _increments(aggregate: Aggregate, source: Source, rows: int) -> list[tuple[str, float, int, int, float]]:
+    """(rule, grid, lower, upper, centre) of one record's increment, per perturbation of the aggregate."""
+    count = {AggregateFunction.COUNT_ROWS: "rows", AggregateFunction.COUNT: "valid", AggregateFunction.COUNT_DISTINCT_UNIT: "users"}
+    if aggregate.function in count:
+        return [(count[aggregate.function], 1.0, 0, 1, 0.0)]
+    if aggregate.bounds is None:
+        raise ConfigError(f"{aggregate.function} needs contribution_bounds_per_row")
+    lo, hi = aggregate.bounds
+    if aggregate.function is AggregateFunction.SUM:
+        return [("sum", *_clamp(aggregate, lo, hi, source, rows), 0.0)]
+    # AVG: values centred on the middle of the bounds have half their width as sensitivity.
+    centre, half = lo + (hi - lo) / 2, (hi - lo) / 2
+    return [("sum", *_clamp(aggregate, -half, half, source, rows), centre), ("valid", 1.0, 0, 1, 0.0)]
+
+
+def _clamp(aggregate: Aggregate, lo: float, hi: float, source: Source, rows: int) -> tuple[float, int, int]:
+    """Grid of a power of two no coarser than (hi - lo) / 2^20, and the clamp in grid units, rounded inwards."""
+    width = hi - lo
+    if not MIN_WIDTH <= width <= MAX_WIDTH:
+        raise ConfigError(
+            f"the bounds of {aggregate.alias} are {width:g} apart: scale the values so that it is between {MIN_WIDTH:g} and {MAX_WIDTH:g}"
+        )
+    grid = math.ldexp(1.0, math.frexp(width)[1] - 21)
+    lower, upper = math.ceil(lo / grid), math.floor(hi / grid)
+    if max(abs(lower), abs(upper)) * source.max_users * rows >= MAX_EXACT // 2:
+        raise ConfigError(
+            f"the bounds ({lo:g}, {hi:g}) of {aggregate.alias} could overflow a 64-bit sum over {source.max_users} users: bring them closer to zero, "
+            f"or declare fewer at sources.{source.name}.max_users"
+        )
+    return grid, lower, upper
+
+
+def _check_noise(perturbation: PerturbationPlan, aggregate: Aggregate) -> None:
+    """The largest noise that can be drawn must fit beside the largest sum."""
+    # A path adds at most one draw per step, each with a factor of at most 1.
+    largest = MAX_NORMAL * perturbation.sigma / perturbation.grid * len(perturbation.sd)
+    if not largest < MAX_EXACT // 2:
+        raise ConfigError(f"the noise of {aggregate.alias} could overflow 64 bits: raise epsilon, or lower max_rows_contributed")
+
+
+__all__ = ["identity", "make_plan", "participations", "unnamed_plan"]

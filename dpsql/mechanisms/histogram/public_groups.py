@@ -1,0 +1,74 @@
+"""Public groups: keys that need no selection, because a public table lists them, or because the query has no key at all.
+
+They are computed once, when a run first starts, and kept with it: a list that changed later would change what is released.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from dpsql.config import Source
+from dpsql.errors import ConfigError, LakeError
+from dpsql.files import Place, replace_file
+from dpsql.mechanisms.histogram.plan import PrivacyPlan
+from dpsql.mechanisms.histogram.stages import grid
+from udfs.release import PublicGroups
+
+FILE = "public_groups.parquet"
+
+
+def first_window_us(plan: PrivacyPlan, source: Source) -> int:
+    """Start of the window that holds the declared start of the stream; public groups are released from it on.
+
+    Raises:
+        ConfigError: the source declares no start. The first record's time cannot stand in: it belongs to one user.
+    """
+    if source.start_us is None:
+        what = "public groups are" if plan.query.keys else "a query without a key is"
+        raise ConfigError(
+            f"{what} released in every window from the stream's declared start: add a line like `start: 2026-01-01` at sources.{source.name}"
+        )
+    width = grid(plan)
+    return (source.start_us - width.offset_us) // width.slide_us * width.slide_us + width.offset_us
+
+
+def public_groups(
+    plan: PrivacyPlan, source: Source, salt: bytes, encoded: Iterable[bytes], first_window: int | None = None
+) -> PublicGroups:
+    """The groups of encoded keys (see `udfs.keys`); without keys the one group of the empty encoding.
+
+    Args:
+        plan: a plan without key selection.
+        source: the stream's declaration.
+        salt: of the run; makes the ids as for records.
+        encoded: the listed keys, in any order, repeated or not.
+        first_window: no window that starts earlier belongs to this run.
+    """
+    names = sorted(set(encoded)) if plan.query.keys else [b""]
+    ids = tuple(int.from_bytes(hashlib.sha256(salt + b"k" + name).digest()[:8], "big", signed=True) for name in names)
+    first = first_window_us(plan, source)
+    return PublicGroups(ids, tuple(names), first if first_window is None else max(first, first_window))
+
+
+def save(groups: PublicGroups, folder: Place) -> None:
+    """Keep the groups with their run."""
+    table = pa.table({"key": pa.array(groups.keys, pa.int64()), "key_bytes": pa.array(groups.key_bytes, pa.binary())})
+    sink = pa.BufferOutputStream()
+    pq.write_table(table.replace_schema_metadata({"first_window_us": str(groups.first_window_us)}), sink)
+    replace_file(folder / FILE, sink.getvalue().to_pybytes())
+
+
+def load(folder: Place) -> PublicGroups | None:
+    """The groups of a run, or None before its first start."""
+    try:
+        table = pq.read_table(pa.BufferReader((folder / FILE).read_bytes()))
+    except FileNotFoundError:
+        return None
+    except (OSError, pa.ArrowException):
+        raise LakeError(f"{folder / FILE} cannot be read") from None
+    first = int((table.schema.metadata or {})[b"first_window_us"])
+    return PublicGroups(tuple(table["key"].to_pylist()), tuple(table["key_bytes"].to_pylist()), first)

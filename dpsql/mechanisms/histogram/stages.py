@@ -1,0 +1,74 @@
+"""From a plan to the parameters of the two steps: plain numbers, no budget and no secret."""
+
+from __future__ import annotations
+
+import math
+
+from dpsql.mechanisms.histogram.plan import ColumnPlan, PerturbationPlan, PrivacyPlan
+from dpsql.parsed_query import AggregateFunction, ContributionPeriod, ReleaseRule
+from udfs.contribution_bounding import BoundingParameters, Increment
+from udfs.counters import counter
+from udfs.grid import Grid
+from udfs.key_selection import SelectionParameters
+from udfs.perturbation import OutputColumn, PerturbationParameters
+from udfs.release import PublicGroups, ReleaseParameters
+
+KINDS = {AggregateFunction.SUM: "sum", AggregateFunction.AVG: "avg"}
+
+
+def grid(plan: PrivacyPlan) -> Grid:
+    """The trigger grid of a plan."""
+    window = plan.query.window
+    return Grid(window.size_us, window.slide_us, window.offset_us, plan.query.trigger_interval_us, plan.horizon)
+
+
+def bounding_parameters(plan: PrivacyPlan, public: PublicGroups | None = None, first_window_us: int | None = None) -> BoundingParameters:
+    """Parameters of `udfs.contribution_bounding.admit`; `public` where the plan has no key selection.
+
+    `first_window_us`: windows that start earlier belong to an earlier run (public groups know their first window themselves).
+    """
+    query = plan.query
+    return BoundingParameters(
+        grid=grid(plan),
+        renews=query.contribution_period is ContributionPeriod.WINDOW,
+        max_rows=query.max_rows_contributed,
+        max_rows_per_group=query.max_rows_per_group,
+        max_groups=query.max_groups_contributed,
+        weights=plan.selection.weights if plan.selection else (0,) * plan.max_groups,
+        increments=tuple(Increment(p.rule, p.argument, p.grid, p.lower, p.upper, p.centre) for p in plan.perturbations),
+        by_user=query.release is ReleaseRule.RESELECT and plan.selection is not None,
+        public_keys=tuple(sorted(public.keys)) if public else None,
+        first_window_us=public.first_window_us if public else first_window_us,
+    )
+
+
+def release_parameters(plan: PrivacyPlan, public: PublicGroups | None = None) -> ReleaseParameters:
+    """Parameters of `udfs.release.release`; `public` where the plan has no key selection."""
+    if (plan.selection is None) != (public is not None):
+        raise ValueError("a plan has either key selection or public groups")
+    selection = None
+    if plan.selection:
+        chosen = counter(plan.selection.counter, plan.horizon)
+        rounds = plan.query.release is ReleaseRule.RESELECT
+        selection = SelectionParameters(chosen, plan.selection.sigma, plan.selection.thresholds, plan.min_counted, rounds)
+    perturbations = tuple(
+        PerturbationParameters(p.mechanism, counter(p.counter, plan.horizon), p.sigma, p.grid) for p in plan.perturbations
+    )
+    return ReleaseParameters(grid(plan), selection, perturbations, tuple(_output(column) for column in plan.columns), public)
+
+
+def stderr(perturbation: PerturbationPlan) -> tuple[float, ...]:
+    """Standard deviation of a perturbation's noise at triggers 1..T, the rounding to the grid included."""
+    return tuple(math.sqrt(v * v + perturbation.grid**2 / 12) for v in perturbation.sd)
+
+
+def _output(column: ColumnPlan) -> OutputColumn:
+    parts = column.perturbations
+    return OutputColumn(
+        kind=KINDS.get(column.aggregate.function, "count"),
+        perturbations=tuple(p.mechanism - 1 for p in parts),
+        grids=tuple(p.grid for p in parts),
+        stderr=tuple(stderr(p) for p in parts),
+        bounds=column.aggregate.bounds or (0.0, 0.0),
+        centre=parts[0].centre,
+    )

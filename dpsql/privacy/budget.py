@@ -1,0 +1,199 @@
+"""What was promised to the people of a ledger in all its runs together, and what a cap leaves (`dpsql budget`)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from dpsql.config import Cap, Source
+from dpsql.mechanisms.histogram.calibration import epsilon_of, total_mu
+from dpsql.mechanisms.histogram.explain import duration, number
+from dpsql.privacy.cost import Cost, total
+from dpsql.privacy.ledger import Line, spent
+from dpsql.privacy.ledger_rules import remarks
+
+DAY_US = 86_400_000_000
+PERIODS = (1, 7, 30)
+COMPARE = "compare"
+"""Kind of a try that showed exact values."""
+MOST_EPSILON = 20.0
+"""No query may ask for more."""
+
+
+@dataclass(frozen=True)
+class Total:
+    """Taking part in a period of `days` days is (epsilon, delta)-protected in all runs together (privacy.md, theorem 4)."""
+
+    days: int
+    epsilon: float
+    delta: float
+
+
+@dataclass(frozen=True)
+class CapState:
+    """A cap, what is spent of it, and what one more run may ask for.
+
+    Args:
+        epsilon, delta, days: the cap.
+        spent_epsilon: what all runs cost at the cap's delta; infinite where the failures alone exceed it.
+        spent_share: part of the Gaussian budget mu^2 that is spent.
+        left_epsilon: the largest epsilon of one more run with the newest run's window and delta.
+    """
+
+    epsilon: float
+    delta: float
+    days: float
+    spent_epsilon: float
+    spent_share: float
+    left_epsilon: float
+
+
+@dataclass(frozen=True)
+class Budget:
+    """All that one ledger name has spent.
+
+    Args:
+        ledger: its name.
+        units: the columns that name its people, per source.
+        lines: its runs, oldest first.
+        totals: over 1, 7 and 30 days, counted from 1970-01-01 UTC.
+        cap: None where none is declared.
+        remarks: what was declared on purpose, or changed (`dpsql.privacy.ledger_rules.remarks`).
+    """
+
+    ledger: str
+    units: tuple[tuple[str, tuple[str, ...]], ...]
+    lines: tuple[Line, ...]
+    totals: tuple[Total, ...]
+    cap: CapState | None
+    remarks: tuple[str, ...] = ()
+
+
+def budgets(lines: Sequence[Line], sources: Iterable[Source] = ()) -> tuple[Budget, ...]:
+    """One Budget per ledger name, by name: those with runs, and those that the sources declare a cap for."""
+    streams = [source for source in sources if not source.static]
+    caps = {source.ledger: source.cap for source in streams if source.cap}
+    names = sorted({line.ledger for line in lines} | set(caps))
+    declared = {name: [(source.name, source.privacy_unit) for source in streams if source.ledger == name] for name in names}
+    return tuple(_budget(name, tuple(line for line in lines if line.ledger == name), caps.get(name), declared[name]) for name in names)
+
+
+def facts(budget: Budget) -> dict[str, Any]:
+    """A budget under stable names (`dpsql budget --json`); null is unlimited."""
+    cap = budget.cap
+    return {
+        "ledger": budget.ledger,
+        "privacy_units": [{"source": source, "columns": list(columns)} for source, columns in budget.units],
+        "totals": [{"days": t.days, "epsilon": _finite(t.epsilon), "delta": t.delta} for t in budget.totals],
+        "cap": {name: _finite(getattr(cap, name)) for name in CapState.__dataclass_fields__} if cap else None,
+        "remarks": list(budget.remarks),
+        "runs": [
+            {
+                "run_id": line.run_id,
+                "kind": line.kind,
+                "source": line.source,
+                "created": line.created,
+                "epsilon": line.declared_epsilon,
+                "delta": line.declared_delta,
+                "per": _per(line),
+                "query_identity": line.query_identity,
+                "exact_values_shown": line.kind == COMPARE,
+                "reads": list(line.origin.reads),
+            }
+            for line in budget.lines
+        ],
+    }
+
+
+def describe(budget: Budget, shown: int = 10) -> str:
+    """The same in sentences; of the runs the newest `shown`."""
+    units = "; ".join(f"{', '.join(columns)} of {source}" for source, columns in budget.units)
+    count = len(budget.lines)
+    text = [f"Ledger {budget.ledger}: {count} run{'' if count == 1 else 's'}. Who is protected: {units}."]
+    if count:
+        text.append("  Whether one of them took part in a period is hidden, in all these runs together, up to")
+        for t in budget.totals:
+            days = f"{t.days} day{'' if t.days == 1 else 's'}"
+            text.append(f"    {days:<8} epsilon {number(t.epsilon) if t.epsilon < math.inf else 'unlimited'}, delta {t.delta:.2g}")
+    text += _cap_lines(budget)
+    text += [f"  Note: {remark}." for remark in budget.remarks]
+    if shown_exactly := sum(line.kind == COMPARE for line in budget.lines):
+        text.append(f"  {shown_exactly} of these runs showed exact values beside the private ones (kind compare): no epsilon covers those.")
+    text += [f"  {line.created[:10]}  {line.kind:<5}  {line.run_id}  {_promise(line)}" for line in budget.lines[-shown:]]
+    if count > shown:
+        text.append(f"  and {count - shown} older ones: --json has all")
+    return "\n".join(text)
+
+
+def _budget(name: str, lines: tuple[Line, ...], cap: Cap | None, declared: list[tuple[str, tuple[str, ...]]]) -> Budget:
+    units = dict.fromkeys([*((line.source, line.unit) for line in lines), *declared])
+    totals = tuple(_total(lines, days) for days in PERIODS) if lines else ()
+    return Budget(name, tuple(units), lines, totals, _cap_state(lines, cap) if cap else None, remarks(lines))
+
+
+def _total(lines: Sequence[Line], days: int) -> Total:
+    """What all runs cost together; delta is what they declare for their noise, as often as their periods are touched, and their failures."""
+    period_us = days * DAY_US
+    together = total(line.cost_within(period_us) for line in lines)
+    noise = math.fsum((line.declared_delta - line.cost.failure) * line.charges(period_us) for line in lines)
+    return Total(days, _epsilon(together.mu, noise), noise + together.failure)
+
+
+def _cap_state(lines: Sequence[Line], cap: Cap) -> CapState:
+    now = spent(lines, cap)
+    rest = cap.delta - now.failure
+    whole = total_mu(cap.epsilon, rest) ** 2 if rest > 0 else 0.0
+    share = min(1.0, now.mu2 / whole) if whole else 1.0
+    return CapState(cap.epsilon, cap.delta, cap.period_us / DAY_US, _epsilon(now.mu, rest), share, _left(lines, cap, now))
+
+
+def _left(lines: Sequence[Line], cap: Cap, now: Cost) -> float:
+    if lines:
+        newest = lines[-1]
+        within, fails, delta = newest.cost_within(cap.period_us), newest.cost.failure, newest.declared_delta
+        # How much one more run of its kind costs of the cap for what it costs one period.
+        times = within.mu2 / newest.cost.mu2 if newest.cost.mu2 else 1.0
+        rest = cap.delta - now.failure - within.failure
+    else:
+        times, fails, delta, rest = 1.0, 0.0, cap.delta, cap.delta
+    mu2 = total_mu(cap.epsilon, rest) ** 2 - now.mu2 if rest > 0 else 0.0
+    if mu2 <= 0:
+        return 0.0
+    # a little less, so that the ledger really accepts it
+    return min(MOST_EPSILON, _epsilon(math.sqrt(mu2 / times), delta - fails) * (1 - 1e-6))
+
+
+def _epsilon(mu: float, delta: float) -> float:
+    if mu == 0:
+        return 0.0
+    return epsilon_of(mu, delta) if 0 < delta < 1 else math.inf
+
+
+def _cap_lines(budget: Budget) -> list[str]:
+    cap = budget.cap
+    if cap is None:
+        return ["  No cap is declared: nothing limits further runs."]
+    days = f"{cap.days:g} day{'' if cap.days == 1 else 's'}"
+    lines = [f"  Cap: epsilon {cap.epsilon:g}, delta {cap.delta:g} per {days}."]
+    if budget.lines:
+        used = f"epsilon {number(cap.spent_epsilon)}" if cap.spent_epsilon < math.inf else "more than its delta"
+        like = f"with the newest one's window and delta ({_per(budget.lines[-1])}, {budget.lines[-1].declared_delta:g})"
+        lines.append(f"  Spent of it: {used}, which is {cap.spent_share:.0%} of what noise may cost.")
+        left = f"up to epsilon {number(cap.left_epsilon)}" if cap.left_epsilon else "no more"
+        lines.append(f"  Left: one more run {like} may ask for {left}.")
+    return lines
+
+
+def _per(line: Line) -> str:
+    return "for ever" if line.period == "STREAM" else f"per {duration(line.size_us)}"
+
+
+def _promise(line: Line) -> str:
+    exact = "; exact values were shown" if line.kind == COMPARE else ""
+    return f"{line.source}: epsilon {line.declared_epsilon:g}, delta {line.declared_delta:g} {_per(line)}{exact}"
+
+
+def _finite(value: float) -> float | None:
+    return value if value < math.inf else None

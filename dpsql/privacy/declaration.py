@@ -1,0 +1,90 @@
+"""What a started run has read so far, in the words of `sources.yaml`: it goes on with the same, or not at all.
+
+One run id sees one input (docs/privacy.md, A7). Where a source is declared to be elsewhere, or to have other types, the same noise would go
+on over other records, and files would be read again under other names.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping
+
+from dpsql.config import FILE_FORMATS, Source
+from dpsql.errors import LakeError
+
+SCHEMA = "schema"
+INPUT_OPTIONS = ("subscribe", "subscribepattern", "assign")
+READER = "options of the reader"
+"""Of files: `header`, `sep`, `timestampFormat`, `pathGlobFilter` and so on. A micro-batch that is read again must give the same records."""
+
+FREE_OPTIONS = frozenset({"maxfilespertrigger", "latestfirst", "mode", "columnnameofcorruptrecord", *INPUT_OPTIONS})
+"""Of files, too: these say when a file is read, or are set by dpsql whatever the user gives."""
+
+CREDENTIAL = re.compile(r"secret|password|token|access.?key|credential", re.IGNORECASE)
+"""In names of options that are not kept, and may change."""
+
+
+def declaration(source: Source) -> dict[str, str]:
+    """The settings of a source that make a run's input, by their names in `sources.yaml`; those that are not there are left out."""
+    options = {name.lower(): value for name, value in source.options}
+    given = {
+        "ledger": source.ledger,
+        "format": source.format,
+        "path": source.path,
+        "table": source.table,
+        SCHEMA: ", ".join(_columns(source.schema or "")),
+        "value_format": source.value_format,
+        "value_schema": source.value_schema and hashlib.sha256(source.value_schema.encode()).hexdigest()[:16],
+        "start": None if source.start_us is None else f"{source.start_us} us",
+        **{f"options.{name}": options.get(name) for name in INPUT_OPTIONS},
+        READER: _reader(options) if source.format in FILE_FORMATS else None,
+    }
+    return {name: value for name, value in given.items() if value}
+
+
+def check_declaration(known: Mapping[str, str], source: Source, run: str) -> None:
+    """Refuse a source whose input is declared otherwise than when the run was started; columns may be added at the end of its schema.
+
+    Args:
+        known: its declaration then; empty if nobody has kept it.
+        source: as declared now.
+        run: the run's name, for the message.
+
+    Raises:
+        LakeError: names what differs, and what stood there.
+    """
+    if not known:
+        return
+    now = declaration(source)
+    for name in sorted(known.keys() | now.keys()):
+        was, stands = known.get(name), now.get(name)
+        if was == stands or (name == SCHEMA and was and f"{stands}, ".startswith(f"{was}, ")):
+            continue
+        if name == READER and was is None:
+            continue  # kept by an earlier release, which kept no options
+        raise LakeError(
+            f"run {run!r} was started with {_said(name, was)} at sources.{source.name}, and it says {_said(name, stands)} now: one run sees "
+            "one input. Put the old setting back, or start a new run under another --name"
+        )
+
+
+def _reader(options: Mapping[str, str]) -> str:
+    held = sorted(name for name in options if name not in FREE_OPTIONS and not CREDENTIAL.search(name))
+    return ", ".join(f"{name}: {options[name]}" for name in held) or "none"
+
+
+def _said(name: str, value: str | None) -> str:
+    return f"no {name}" if value is None else f"{name} {value!r}"
+
+
+def _columns(ddl: str) -> list[str]:
+    """The columns of a schema, each in lower case with single spaces; commas inside of types do not separate."""
+    depth, columns = 0, [""]
+    for character in ddl:
+        depth += (character in "<(") - (character in ">)")
+        if character == "," and depth == 0:
+            columns.append("")
+        else:
+            columns[-1] += character
+    return [" ".join(column.split()).lower() for column in columns if column.strip()]

@@ -1,0 +1,269 @@
+"""The budget ledger: one line (a small JSON file) per run, in the secret's folder, never changed and never removed.
+
+A line is checked against its source's cap and appended in one optimistic step: read all lines, add up, create the next number; if
+somebody else created that number first, begin again. So two runs can never both take the last of a budget. A line is written before
+any data is read; a restarted run has its line already and spends nothing.
+
+Guarantee: with a cap (epsilon, delta, period), one privacy unit's taking part in one period (counted from 1970-01-01 UTC) is
+(epsilon, delta)-protected in all runs of the ledger together (docs/privacy.md, theorem 4). What a line says is in `dpsql.privacy.ledger_line`.
+
+    ledger/000001.json, ...     the lines
+    ledger/seals                the ledger's own id, and what shows that a line was edited or lost (`dpsql.privacy.seals`)
+    ledger/home                 where the ledger is: a copy beside it is noticed
+    ledger/runs                 the register of run ids (`dpsql.privacy.register`)
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from dpsql.config import Cap, Source
+from dpsql.errors import BudgetError
+from dpsql.files import create_file, replace_file
+from dpsql.privacy.ledger_line import Line, UnknownVersion, document, line_from, line_of, spent
+from dpsql.privacy.ledger_rules import check_cap, check_line
+from dpsql.privacy.origin import declared_cap
+from dpsql.privacy.register import RunRegister
+from dpsql.privacy.seals import FILE as SEALS
+from dpsql.privacy.seals import Seals, make_seals, read_seals, seal_lines
+from dpsql.privacy.secret import Secret
+
+__all__ = ["Ledger", "Line", "line_of", "spent"]
+
+MAX_LINES = 999_999
+REGISTER = "runs"
+HOME = "home"
+PUT_BACK = "nothing can be spent before it is known what was spent"
+NO_ORIGINAL = (
+    "If there is none, begin a new ledger: move this folder away, and write down the runs of each lake with `dpsql budget --record NAME "
+    "--lake DIR`; what only the old ledger knew is then counted no more"
+)
+
+
+@dataclass(frozen=True)
+class Ledger:
+    """The lines below one folder (`ledger/000001.json`, ...).
+
+    Args:
+        folder: where they are.
+        secret: seals lines and checks seals; without it, lines are only read and counted.
+    """
+
+    folder: Path
+    secret: Secret | None = field(default=None, compare=False, repr=False)
+
+    @classmethod
+    def beside(cls, secret_path: str | Path, secret: Secret | None = None) -> Ledger:
+        """The ledger that belongs to a secret file: beside the file itself, whatever links lead to it.
+
+        Raises:
+            BudgetError: there is another one beside a link to the file, as earlier releases made it.
+        """
+        linked, own = Path(secret_path).parent / "ledger", Path(secret_path).resolve().parent / "ledger"
+        if linked.is_dir() and any(linked.iterdir()) and not (own.is_dir() and linked.samefile(own)):
+            instead = f"move it there: mv {linked} {own}"
+            if own.is_dir():
+                instead = (
+                    f"{own} is there already, and one secret has one budget. Move {linked} away, and write down the runs of each lake with "
+                    "`dpsql budget --record NAME --lake DIR`"
+                )
+            raise BudgetError(f"ledger {linked} is beside a link, but a ledger belongs beside the secret itself ({own.parent}): {instead}")
+        return cls(own, secret)
+
+    def sealed_by(self, secret: Secret) -> Ledger:
+        """The same ledger for those who have the secret."""
+        return replace(self, secret=secret)
+
+    def lines(self) -> tuple[Line, ...]:
+        """All lines, oldest first.
+
+        Raises:
+            BudgetError: a line is missing, edited, unreadable or of an unknown version; nothing may be spent until it is restored.
+        """
+        seals = read_seals(self.folder)  # before the lines: others add a line first, then its seal
+        contents = self._contents()
+        lines = tuple(_line(self._path(number), content) for number, content in enumerate(contents, start=1))
+        self._check_whole(seals, contents, lines)
+        return lines
+
+    @property
+    def register(self) -> RunRegister:
+        """What the runs of this ledger have published, and where."""
+        return RunRegister(self.folder / REGISTER)
+
+    def find(self, run_id: str) -> Line | None:
+        """The line of a run; None if it has none.
+
+        Raises:
+            BudgetError: as `lines`.
+        """
+        return next((line for line in self.lines() if line.run_id == run_id), None)
+
+    def has(self, run_id: str) -> bool:
+        """Whether a run has its line; raises as `lines`."""
+        return self.find(run_id) is not None
+
+    def unchecked(self) -> int:
+        """How many lines nobody here can check for edits: they were sealed with another secret."""
+        seals = read_seals(self.folder)
+        return seals.of_others(self.secret) if seals and self.secret else 0
+
+    def own_id(self) -> str:
+        """The ledger's id, made when it is first asked for; with it go the seals of the lines that are there.
+
+        Raises:
+            BudgetError: a line is missing or edited, or this is a copy.
+        """
+        if self.secret is None:
+            raise BudgetError(f"ledger {self.folder}: a new run needs the secret to seal its line: Ledger.beside(path, secret)")
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            seals = read_seals(self.folder)
+            if seals is None:
+                self.lines()  # nothing damaged is sealed
+                seals = make_seals(self.folder, self._contents(), self.secret)
+            self.check_is_home()
+            return seals.ledger_id
+        except OSError as problem:
+            raise BudgetError(f"ledger {self.folder}: {problem.strerror}") from None
+
+    def append(self, line: Line, cap: Cap | None, spent_already: bool = False) -> int:
+        """Check the cap and write the line; returns its number.
+
+        Args:
+            line: of the run.
+            cap: what all lines of its ledger name may spend together; None is no cap.
+            spent_already: the run is on its way, so nothing is left to refuse.
+
+        Raises:
+            BudgetError: with this run the ledger's runs would spend more than the cap, or it would be spent where the cap does not see
+                it; nothing was written.
+        """
+        try:
+            if self.secret is not None or line.origin.ledger_id:
+                self.own_id()
+            self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            while True:
+                before = self.lines()
+                if any(other.run_id == line.run_id for other in before):
+                    raise BudgetError(f"ledger {self.folder}: run {line.run_id} has its line already; a run id is used once")
+                if not spent_already:
+                    check_line(before, line)
+                    if cap is not None:
+                        _check(before, line, cap)
+                number = len(before) + 1
+                if number > MAX_LINES:
+                    raise BudgetError(f"ledger {self.folder}: full ({MAX_LINES} lines)")
+                try:
+                    create_file(self._path(number), json.dumps(document(line), indent=1).encode() + b"\n")
+                except FileExistsError:
+                    continue  # another run took this number: its line counts too
+                if self.secret is not None:
+                    seal_lines(self.folder, self._read, self.secret)
+                return number
+        except OSError as problem:
+            raise BudgetError(f"ledger {self.folder}: {problem.strerror}") from None
+
+    def check_cap_is_kept(self, source: Source) -> None:
+        """Refuse a source that has lost the cap of its ledger; raises BudgetError."""
+        check_cap(self.lines(), source.ledger, source.name, declared_cap(source))
+
+    def check_is_home(self) -> None:
+        """Refuse a copy of a ledger that is still at its place; follow one that has moved.
+
+        Raises:
+            BudgetError: says which one to go on with.
+        """
+        here, home = self.folder.resolve(), self.folder / HOME
+        try:
+            known = Path(home.read_text()) if home.exists() else None
+            if known is not None and known != here and os.path.isdir(known) and not known.samefile(here):
+                theirs, ours = read_seals(known), read_seals(here)
+                if theirs and ours and theirs.ledger_id == ours.ledger_id:
+                    raise BudgetError(
+                        f"ledger {here} is a copy of {known}, which is still there: each would spend without the other, and their runs could "
+                        f"publish the same noise on other data. Go on with the secret beside {known}; or move {here} away for a ledger of its "
+                        "own, in which nothing is known to be spent"
+                    )
+            if known != here and here.is_dir():
+                replace_file(home, str(here).encode())
+        except OSError as problem:
+            raise BudgetError(f"ledger {self.folder}: {problem.strerror}") from None
+
+    def _contents(self) -> list[bytes]:
+        """The bytes of every line, oldest first."""
+        try:
+            names = [name for name in os.listdir(self.folder) if not name.startswith(".") and name not in (REGISTER, SEALS, HOME)]
+        except FileNotFoundError:
+            return []
+        except OSError as problem:
+            raise BudgetError(f"ledger {self.folder}: {problem.strerror}") from None
+        # Read by number: while others append, a listing may have a line and miss the one before it.
+        newest = max((int(name[:6]) for name in names if re.fullmatch(r"\d{6}\.json", name)), default=0)
+        foreign = sorted(set(names) - {self._path(number).name for number in range(1, newest + 1)})
+        if foreign:
+            raise BudgetError(f"ledger {self.folder}: {foreign[0]} is no line; move it away")
+        return [self._must_read(number) for number in range(1, newest + 1)]
+
+    def _must_read(self, number: int) -> bytes:
+        content = self._read(number)
+        if content is None:
+            raise BudgetError(f"ledger line {self._path(number)} is lost; put it back: {PUT_BACK}")
+        return content
+
+    def _read(self, number: int) -> bytes | None:
+        try:
+            return self._path(number).read_bytes()
+        except FileNotFoundError:
+            return None
+        except OSError as problem:
+            raise BudgetError(f"ledger line {self._path(number)}: {problem.strerror}") from None
+
+    def _path(self, number: int) -> Path:
+        return self.folder / f"{number:06d}.json"
+
+    def _check_whole(self, seals: Seals | None, contents: Sequence[bytes], lines: Sequence[Line]) -> None:
+        """Hold the lines against their seals."""
+        if seals is None:
+            if any(line.origin.ledger_id for line in lines):
+                raise BudgetError(f"{self.folder / SEALS} is lost; put it back: it says which lines the ledger has had. {NO_ORIGINAL}")
+            return
+        lost = seals.lost(len(contents))
+        if lost:
+            names = self._path(lost[0]).name + (f" to {self._path(lost[-1]).name}" if len(lost) > 1 else "")
+            raise BudgetError(f"ledger {self.folder}: {names} {'are' if len(lost) > 1 else 'is'} lost; put back: {PUT_BACK}. {NO_ORIGINAL}")
+        edited = seals.edited(contents, self.secret) if self.secret else ()
+        if edited:
+            names = ", ".join(self._path(number).name for number in edited[:5]) + (" and more" if len(edited) > 5 else "")
+            raise BudgetError(
+                f"ledger {self.folder}: edited after it was written: {names}; put back the original: {PUT_BACK}. {NO_ORIGINAL}"
+            )
+
+
+def _check(before: Sequence[Line], line: Line, cap: Cap) -> None:
+    shared = [other for other in before if other.ledger == line.ledger]
+    after = spent([*shared, line], cap)
+    delta = after.delta(cap.epsilon)
+    if not delta <= cap.delta:  # so that NaN is refused too
+        now = spent(shared, cap)
+        raise BudgetError(
+            f"ledger {line.ledger!r}: this run (epsilon {line.declared_epsilon:g}, delta {line.declared_delta:g}) would exceed the cap of "
+            f"epsilon {cap.epsilon:g}, delta {cap.delta:g} per {cap.period_us / 86_400_000_000:g} days: "
+            f"with the {len(shared)} runs before, delta at epsilon {cap.epsilon:g} would be {delta:.3g} "
+            f"(mu {now.mu:.4g} -> {after.mu:.4g}, threshold and hash {now.failure:.3g} -> {after.failure:.3g}); "
+            f"ask for a smaller epsilon, or raise the cap at sources.{line.source}.cap"
+        )
+
+
+def _line(path: Path, content: bytes) -> Line:
+    try:
+        return line_from(json.loads(content))
+    except UnknownVersion as problem:
+        raise BudgetError(f"ledger line {path}: {problem}") from None
+    except (ValueError, TypeError, KeyError, RecursionError):
+        raise BudgetError(f"ledger line {path}: not readable; put back the original file (a line says what was spent)") from None

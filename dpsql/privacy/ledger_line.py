@@ -1,0 +1,177 @@
+"""A line of the budget ledger: what one run may spend on one privacy unit, as a value and as JSON.
+
+Lines of version 2 say what several contribution periods cost (`dpsql.privacy.cost`). Those of version 1, written up to commit 27b5d01, do not, and
+not even whether windows slide; they are charged as if they did (`_first_version`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, fields
+from datetime import UTC, datetime
+from typing import Any
+
+from dpsql.config import Cap, Source
+from dpsql.mechanisms.histogram.plan import PrivacyPlan
+from dpsql.parsed_query import ContributionPeriod
+from dpsql.privacy.cost import Cost, Overlap, PrivacyLevel, total
+from dpsql.privacy.origin import UNKNOWN, Origin, origin_from
+
+SCHEMA_VERSION = 2
+MOST_CELLS = 4_000_000 * 10_000
+"""Tests of one unit's groups that a plan of version 1 can have had: times that it can count (`planner.MAX_WEIGHTS`), triggers of a window."""
+
+
+class UnknownVersion(ValueError):
+    """A line of another release of dpsql."""
+
+
+@dataclass(frozen=True)
+class Line:
+    """What one run may spend on one privacy unit in one contribution period.
+
+    Args:
+        ledger, source, unit: whose budget: the ledger's name, the source's name, the privacy unit's columns.
+        cost: of one contribution period, and of several.
+        period: `WINDOW` or `STREAM`; when the allowance renews.
+        size_us, offset_us: the contribution period's grid, in microseconds (of no meaning for `STREAM`).
+        declared_epsilon, declared_delta: what the query asks for, for one contribution period.
+        query_identity, run_id: which plan, which run.
+        kind: `run`, `try`, `compare` (a try that showed exact values) or `local` (`dpsql.run_local`).
+        created: UTC time, ISO 8601.
+        origin: whose data, under which cap.
+    """
+
+    ledger: str
+    source: str
+    unit: tuple[str, ...]
+    cost: Cost
+    period: str
+    size_us: int
+    offset_us: int
+    declared_epsilon: float
+    declared_delta: float
+    query_identity: str
+    run_id: str
+    kind: str
+    created: str
+    origin: Origin = UNKNOWN
+
+    def charges(self, period_us: int) -> int:
+        """How many contribution periods of this run one period of `period_us` can touch, at most."""
+        if self.period == ContributionPeriod.STREAM:
+            return 1
+        # A period starts at k * period_us, so its place in the contribution grid is -offset modulo gcd; the last such place touches most.
+        step = math.gcd(period_us, self.size_us)
+        start = self.size_us - step + -self.offset_us % step
+        return -(-(start + period_us) // self.size_us)
+
+    def cost_within(self, period_us: int) -> Cost:
+        """What the run costs a unit that takes part during one period of `period_us`."""
+        return self.cost.periods(self.charges(period_us))
+
+
+def line_of(plan: PrivacyPlan, source: Source, run_id: str, kind: str, origin: Origin) -> Line:
+    """The ledger line of a new run, dated now."""
+    from dpsql.mechanisms.histogram.accounting import cost  # here, because it is slow to import, and who reads a ledger needs none
+
+    window = plan.query.window
+    return Line(
+        ledger=source.ledger,
+        source=source.name,
+        unit=source.privacy_unit,
+        cost=cost(plan, source),
+        period=plan.query.contribution_period.value,
+        size_us=window.size_us,
+        offset_us=window.offset_us,
+        declared_epsilon=plan.epsilon,
+        declared_delta=plan.delta,
+        query_identity=plan.identity,
+        run_id=run_id,
+        kind=kind,
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        origin=origin,
+    )
+
+
+def spent(lines: Iterable[Line], cap: Cap) -> Cost:
+    """What one privacy unit pays in one period of the cap."""
+    return total(line.cost_within(cap.period_us) for line in lines)
+
+
+def document(line: Line) -> dict[str, Any]:
+    """A line as JSON."""
+    return {**asdict(line), "version": SCHEMA_VERSION}
+
+
+def line_from(given: Mapping[str, Any]) -> Line:
+    """A line that `document` wrote, or version 1.
+
+    Raises:
+        UnknownVersion: another release wrote it.
+        ValueError, TypeError, KeyError: it is damaged: a wrong number must not make a budget look larger.
+    """
+    version, rest = given["version"], {name: value for name, value in given.items() if name != "version"}
+    if version == 1:
+        rest = _first_version(rest)
+    elif version == SCHEMA_VERSION:
+        rest = rest | {"cost": _cost(rest["cost"]), "origin": origin_from(rest["origin"])}
+    else:
+        raise UnknownVersion(f"version {version!r} was written by another release of dpsql; this one reads versions 1 and {SCHEMA_VERSION}")
+    if set(rest) != {field.name for field in fields(Line)}:
+        raise ValueError
+    line = Line(**(rest | {"unit": tuple(rest["unit"])}))
+    texts = (line.ledger, line.source, line.query_identity, line.run_id, line.kind, line.created, *line.unit)
+    whole = all(isinstance(amount, int) and not isinstance(amount, bool) for amount in (line.size_us, line.offset_us))
+    if not all(isinstance(text, str) for text in texts) or not whole or line.size_us <= 0:
+        raise ValueError
+    if not all(_is_amount(amount) for amount in (line.declared_epsilon, line.declared_delta)):
+        raise ValueError
+    overlaps = {ContributionPeriod.STREAM: (Overlap.STREAM,), ContributionPeriod.WINDOW: (Overlap.NONE, Overlap.WINDOWS)}
+    if line.cost.overlap not in overlaps[ContributionPeriod(line.period)]:
+        raise ValueError
+    return line
+
+
+def _cost(given: Mapping[str, Any]) -> Cost:
+    names = {field.name for field in fields(Cost)}
+    if set(given) != names or not all(_is_amount(given[name]) for name in names - {"protects", "overlap"}):
+        raise ValueError
+    return Cost(**{**given, "protects": PrivacyLevel(given["protects"]), "overlap": Overlap(given["overlap"])})
+
+
+def _is_amount(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < math.inf
+
+
+def _first_version(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Version 1 in the words of version 2.
+
+    It says nothing of the slide, so a line per window is taken for one of sliding windows: of two periods or more, each costs twice mu^2,
+    and thresholds fail as often as where a unit's two periods meet in one key. How often that is the line does not say: docs/privacy.md,
+    theorem 4, bounds it.
+    """
+    amounts = {name: given[name] for name in ("mu2", "delta_threshold", "delta_hash", "epsilon", "delta")}
+    if not all(_is_amount(amount) for amount in amounts.values()):
+        raise ValueError
+    rest = {name: value for name, value in given.items() if name not in amounts}
+    mu2, threshold, hashes = amounts["mu2"], amounts["delta_threshold"], amounts["delta_hash"]
+    alone = mu2, threshold + hashes
+    if ContributionPeriod(given["period"]) is ContributionPeriod.STREAM:
+        overlap, shared = Overlap.STREAM, alone
+    else:
+        overlap, shared = Overlap.WINDOWS, (2 * mu2, _met(threshold, mu2) + hashes)
+    cost = Cost(PrivacyLevel.USER, alone[0], 0.0, alone[1], overlap, *shared)
+    return {**rest, "cost": cost, "declared_epsilon": amounts["epsilon"], "declared_delta": amounts["delta"], "origin": UNKNOWN}
+
+
+def _met(threshold: float, mu2: float) -> float:
+    """At most this much of delta per period, if a key's threshold failed with `threshold` for one period of a unit and now two meet in it."""
+    if threshold == 0:
+        return 0.0
+    from scipy.special import ndtr, ndtri  # here, because they are slow to import
+
+    # One weight more moves a threshold by at most mu deviations, and equal parts over as many tests as there can be are the worst.
+    met = MOST_CELLS * float(ndtr(ndtri(threshold / MOST_CELLS) + math.sqrt(mu2)))
+    return max(threshold, met / 2)

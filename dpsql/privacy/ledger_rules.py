@@ -1,0 +1,67 @@
+"""What `sources.yaml` may not change behind a ledger's back: its name, and its cap. Each refusal says what to write."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from dpsql.errors import BudgetError
+from dpsql.privacy.ledger_line import Line
+from dpsql.privacy.origin import cap_in_words
+from dpsql.privacy.protected import overlap
+
+
+def check_line(before: Sequence[Line], line: Line) -> None:
+    """Refuse a line that reads what another ledger has paid for (two budgets that do not know of each other), or whose cap is gone.
+
+    Raises:
+        BudgetError: says what to write, and how to say that it is meant.
+    """
+    if not line.origin.reads:
+        return
+    apart = {frozenset((each.ledger, name)) for each in (*before, line) for name in each.origin.apart_from}
+    for other in before:
+        if other.ledger == line.ledger or frozenset((other.ledger, line.ledger)) in apart:
+            continue
+        # Lines of earlier releases say nothing of places: the source's name is all that they have.
+        if overlap(line.origin.reads, other.origin.reads) or (not other.origin.reads and other.source == line.source):
+            raise BudgetError(
+                f"source {line.source!r} would spend on ledger {line.ledger!r}, but reads what {other.source!r} has spent on ledger "
+                f"{other.ledger!r}: two budgets for the same people. Write `ledger: {other.ledger}` at sources.{line.source}.ledger to share "
+                f"it; or, if they are to be apart on purpose, `apart_from: {other.ledger}` at sources.{line.source}.apart_from, which the "
+                "ledger keeps"
+            )
+    check_cap(before, line.ledger, line.source, line.origin.cap)
+
+
+def check_cap(before: Sequence[Line], ledger: str, source: str, cap: tuple[float, ...] | None) -> None:
+    """Refuse a cap that is gone without a word.
+
+    Args:
+        before: the ledger's lines.
+        ledger, source: names.
+        cap: as declared now (`dpsql.privacy.origin.declared_cap`).
+
+    Raises:
+        BudgetError: says how to put it back, and how to say that it is meant.
+    """
+    known = next((line.origin.cap for line in reversed(before) if line.ledger == ledger and line.origin.reads), None)
+    if known and cap is None:
+        raise BudgetError(
+            f"ledger {ledger!r} has had a cap, and source {source!r} declares none any more: write "
+            f"`cap: {cap_in_words(known)}` at sources.{source}.cap; or `cap: none`, if it is to have none, which the ledger keeps"
+        )
+
+
+def remarks(lines: Sequence[Line]) -> tuple[str, ...]:
+    """What was declared on purpose, or changed, in the lines of one ledger name."""
+    said: list[str] = []
+    cap: tuple[float, ...] | None = None
+    for line in lines:
+        if not line.origin.reads:
+            continue
+        if cap and line.origin.cap != cap:
+            said.append(f"the cap was {cap_in_words(cap)} until {line.created[:10]}, then {cap_in_words(line.origin.cap)}")
+        cap = line.origin.cap
+    for other in dict.fromkeys(name for line in lines for name in line.origin.apart_from):
+        said.append(f"by declaration apart from ledger {other}, which has a budget of its own for the same records")
+    return tuple(said)

@@ -1,0 +1,206 @@
+"""The register: what each run has published and where, beside the ledger and so outside the lake.
+
+    ledger/runs/RUN_ID.json
+
+The noise of a run is a function of its run id. A run id that went on over other input would publish the same noise on other data, and
+the difference of the two would be exact. A lake alone cannot notice: it may have lost its tables, it may be an older copy, there may be
+two of it. So before anything is published, the register is told up to when; and a run goes on only where the lake has at least that,
+and only in one place. Moving a lake is allowed: at the old place the run is gone.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from dpsql.config import Source
+from dpsql.errors import LakeError
+from dpsql.files import Place, create_file, place, replace_file
+from dpsql.privacy.declaration import check_declaration, declaration
+
+SCHEMA_VERSION = 1
+RUN_FILE = "run.json"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What is known of one run id.
+
+    Args:
+        run_id: of the run.
+        place: the run's private folder at its last start; empty for runs without a lake.
+        closed_us: everything up to here may have been published, microseconds since 1970 UTC; None before the first release.
+        given: fingerprint of the input of a run without a lake (`dpsql.local.local_run`); empty for others.
+        declared: what `sources.yaml` said of its input at its first start (`dpsql.privacy.declaration`); empty where nobody has kept it.
+    """
+
+    run_id: str
+    place: str = ""
+    closed_us: int | None = None
+    given: str = ""
+    declared: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class RunRegister:
+    """All entries of one ledger; `folder` is `ledger/runs`."""
+
+    folder: Path
+
+    def add(self, entry: Entry) -> None:
+        """Make an entry.
+
+        Raises:
+            LakeError: the run id is there already, or the folder cannot be written.
+        """
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            create_file(self._path(entry.run_id), _content(entry))
+        except FileExistsError:
+            raise LakeError(f"run {entry.run_id} is registered already in {self.folder}; a run id is used once") from None
+        except OSError as problem:
+            raise LakeError(f"{self.folder}: {problem.strerror}") from None
+
+    def find(self, run_id: str) -> Entry | None:
+        """The entry of a run; None if there is none.
+
+        Raises:
+            LakeError: it is damaged or from another release.
+        """
+        path = self._path(run_id)
+        try:
+            given = json.loads(path.read_bytes())
+            version = given.pop("version")
+            if version != SCHEMA_VERSION:
+                raise LakeError(f"{path}: version {version!r} was written by another release of dpsql; this one reads {SCHEMA_VERSION}")
+            entry = Entry(**given)
+            if entry.run_id != run_id or not _well_typed(entry):
+                raise ValueError
+        except FileNotFoundError:
+            return None
+        except OSError as problem:
+            raise LakeError(f"{path}: {problem.strerror}") from None
+        except LakeError:
+            raise
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+            raise LakeError(f"{path}: damaged; put back the original file (it says what the run has published)") from None
+        return entry
+
+    def enter(self, run_id: str, folder: Place, source: Source | None = None) -> Entry:
+        """A start of a run in a lake: refuse a second lake and another input, follow a lake that has moved.
+
+        Args:
+            run_id: of the run.
+            folder: its private folder.
+            source: as declared now; a run of an earlier release is held to it from here on.
+
+        Raises:
+            LakeError: the run is not registered here, is also at another place, or was started on another input.
+        """
+        entry = self.find(run_id)
+        if entry is None:
+            raise LakeError(
+                f"run {run_id} of {folder} is not in {self.folder}: the ledger was lost, is older than the lake, or belongs to another secret. "
+                "Put back the newest ledger; if there is none, `dpsql budget --record NAME --lake DIR` writes down anew what this run spends"
+            )
+        if not _same_place(entry.place, folder):
+            if _run_id_at(entry.place) == run_id:
+                raise LakeError(
+                    f"run {run_id} is in two lakes, {entry.place} and {folder}: both would publish the same noise, on other data in the end. "
+                    "Go on with the first, and start this one under another --name, as a new run with a ledger line of its own"
+                )
+            entry = replace(entry, place=str(folder))
+            self._write(entry)
+        if source is not None:
+            check_declaration(entry.declared, source, folder.name)
+            kept = {**declaration(source), **entry.declared}  # an earlier release kept nothing, or less
+            if kept != entry.declared:
+                entry = replace(entry, declared=kept)
+                self._write(entry)
+        return entry
+
+    def check(self, run_id: str, closed_us: int) -> None:
+        """Refuse a lake that has less than was published: it lost its tables, or is an older copy.
+
+        Args:
+            run_id: of the run.
+            closed_us: up to when the lake has closed the trigger grid.
+
+        Raises:
+            LakeError: says what to do.
+        """
+        entry = self.find(run_id)
+        if entry is None or entry.closed_us is None or closed_us >= entry.closed_us:
+            return
+        raise LakeError(
+            f"run {run_id} has published triggers up to {_time(entry.closed_us)}, of which {entry.place} knows nothing: tables were deleted, "
+            "or this is an older copy of the lake. Going on would publish the same noise on other data. "
+            "Put back the newest lake (see `dpsql restore`), or start a new run under another --name"
+        )
+
+    def publishing(self, run_id: str, folder: Place, closed_us: int) -> None:
+        """Note, before the rows are written, that everything up to `closed_us` may be published.
+
+        Raises:
+            LakeError: the run has been started at another place meanwhile.
+        """
+        entry = self.find(run_id)
+        if entry is None or not _same_place(entry.place, folder):
+            raise LakeError(
+                f"run {run_id} is no longer that of {folder}: it was started at another place, or its entry in {self.folder} is gone"
+            )
+        if entry.closed_us is None or closed_us > entry.closed_us:
+            self._write(replace(entry, closed_us=closed_us))
+
+    def _write(self, entry: Entry) -> None:
+        try:
+            replace_file(self._path(entry.run_id), _content(entry))
+        except OSError as problem:
+            raise LakeError(f"{self.folder}: {problem.strerror}") from None
+
+    def _path(self, run_id: str) -> Path:
+        if not re.fullmatch(r"[0-9a-f]{32}", run_id):
+            raise LakeError(f"run id {run_id!r}: a run id has 32 hexadecimal digits, like secrets.token_hex(16)")
+        return self.folder / f"{run_id}.json"
+
+
+def _content(entry: Entry) -> bytes:
+    return json.dumps({"version": SCHEMA_VERSION, **asdict(entry)}).encode() + b"\n"
+
+
+def _well_typed(entry: Entry) -> bool:
+    if not isinstance(entry.declared, dict):
+        return False
+    texts: tuple[Any, ...] = (entry.place, entry.given, *entry.declared, *entry.declared.values())
+    closed: Any = entry.closed_us
+    return all(isinstance(text, str) for text in texts) and (closed is None or (isinstance(closed, int) and not isinstance(closed, bool)))
+
+
+def _same_place(known: str, here: Place) -> bool:
+    """Two paths of one folder, perhaps through a link or another mount."""
+    if known == str(here):
+        return True
+    try:
+        return isinstance(here, Path) and here.samefile(known)
+    except OSError:
+        return False
+
+
+def _run_id_at(folder: str) -> str | None:
+    """The run that lives in a private folder; None where it is gone or cannot be read."""
+    try:
+        found = json.loads((place(folder) / RUN_FILE).read_bytes())["run_id"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return str(found)
+
+
+def _time(us: int) -> str:
+    return (
+        (datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=us)).strftime("%Y-%m-%dT%H:%M:%SZ") if abs(us) < 1 << 57 else f"{us} us"
+    )

@@ -1,0 +1,148 @@
+"""Seals: how a ledger notices that a line was edited or that its end is gone, and the id that tells it from every other ledger.
+
+    ledger/seals        dpsql-ledger 1 ID
+                        000001 CHECK SEAL
+                        000002 CHECK SEAL
+
+One row per line, in order, only ever added to. CHECK tells which secret has sealed; SEAL is its keyed digest of the ledger's id, the row
+before, the line's number and its bytes. So a changed line or row does not fit, nor does a line of another ledger or another number, and a
+row without its line says that the line is gone. Whoever adds a line seals it before anything is read under it; a process that dies between
+the two has spent nothing, and the next one seals what it finds. A ledger of an earlier release is sealed as found when its next line is
+added.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import os
+import re
+import secrets
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from dpsql.errors import BudgetError
+from dpsql.files import create_file
+from dpsql.privacy.secret import Secret
+
+FILE = "seals"
+HEAD = re.compile(rb"dpsql-ledger 1 ([0-9a-f]{32})")
+ROW = re.compile(rb"(\d{6}) ([0-9a-f]{32}) ([0-9a-f]{64})")
+
+
+@dataclass(frozen=True)
+class Seals:
+    """What `ledger/seals` says: the ledger's id, and the row of every sealed line from the first on."""
+
+    ledger_id: str
+    rows: tuple[bytes, ...] = ()
+
+    def edited(self, lines: Sequence[bytes], secret: Secret) -> tuple[int, ...]:
+        """Numbers of lines that are not as this secret has sealed them."""
+        mine, before, found = secret.check().encode(), _head(self), []
+        for number, (row, line) in enumerate(zip(self.rows, lines, strict=False), start=1):
+            if row[7:39] == mine and row != _row(self.ledger_id, before, number, line, secret):
+                found.append(number)
+            before = row
+        return tuple(found)
+
+    def lost(self, lines: int) -> range:
+        """Numbers of sealed lines beyond the newest of `lines` lines."""
+        return range(lines + 1, len(self.rows) + 1)
+
+    def of_others(self, secret: Secret) -> int:
+        """How many lines another secret has sealed, so that nobody here can tell whether they are as written."""
+        return sum(row[7:39] != secret.check().encode() for row in self.rows)
+
+
+def read_seals(folder: Path) -> Seals | None:
+    """The seals of a ledger; None where it has none yet.
+
+    Raises:
+        BudgetError: the file is damaged.
+    """
+    try:
+        content = (folder / FILE).read_bytes()
+    except FileNotFoundError:
+        return None
+    except OSError as problem:
+        raise BudgetError(f"{folder / FILE}: {problem.strerror}") from None
+    return _parsed(content, folder / FILE)
+
+
+def make_seals(folder: Path, found: Sequence[bytes], secret: Secret) -> Seals:
+    """Give a ledger its id, and seal the lines that it has as they are; where another process was faster, its id is the one.
+
+    Raises:
+        BudgetError: the file is damaged.
+        OSError: the folder cannot be written.
+    """
+    made = _with_rows(Seals(secrets.token_hex(16)), found, secret)
+    with contextlib.suppress(FileExistsError):
+        create_file(folder / FILE, b"".join(row + b"\n" for row in (_head(made), *made.rows)))
+    seals = read_seals(folder)
+    assert seals is not None
+    return seals
+
+
+def seal_lines(folder: Path, read: Callable[[int], bytes | None], secret: Secret) -> None:
+    """Seal every line that has no seal yet. One process at a time; the row is on disk when this returns.
+
+    Args:
+        folder: the ledger's.
+        read: the bytes of a line by its number; None after the newest.
+        secret: seals.
+
+    Raises:
+        BudgetError: the file is damaged.
+        OSError: it cannot be written.
+    """
+    descriptor = os.open(folder / FILE, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        content = _whole(descriptor)
+        whole = content.rfind(b"\n") + 1
+        os.truncate(descriptor, whole)  # what a process has left that died while it wrote
+        before = _parsed(content[:whole], folder / FILE)
+        new: list[bytes] = []
+        while (line := read(len(before.rows) + len(new) + 1)) is not None:
+            new.append(line)
+        rows = _with_rows(before, new, secret).rows[len(before.rows) :]
+        os.write(descriptor, b"".join(row + b"\n" for row in rows))
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _parsed(content: bytes, path: Path) -> Seals:
+    head, *rows = content.split(b"\n")[:-1] or [b""]  # the last piece is empty, or was never finished
+    said = HEAD.fullmatch(head)
+    numbered = [ROW.fullmatch(row) for row in rows]
+    if said is None or any(row is None or int(row[1]) != i for i, row in enumerate(numbered, start=1)):
+        raise BudgetError(f"{path}: damaged; put back the original file (it says which lines the ledger has had)")
+    return Seals(said[1].decode(), tuple(rows))
+
+
+def _with_rows(seals: Seals, lines: Sequence[bytes], secret: Secret) -> Seals:
+    rows = [*seals.rows]
+    for line in lines:
+        rows.append(_row(seals.ledger_id, rows[-1] if rows else _head(seals), len(rows) + 1, line, secret))
+    return Seals(seals.ledger_id, tuple(rows))
+
+
+def _row(ledger_id: str, before: bytes, number: int, line: bytes, secret: Secret) -> bytes:
+    sealed = b"|".join((ledger_id.encode(), before, b"%06d" % number, hashlib.sha256(line).hexdigest().encode()))
+    return b"%06d %s %s" % (number, secret.check().encode(), secret.seal(sealed).encode())
+
+
+def _head(seals: Seals) -> bytes:
+    return b"dpsql-ledger 1 " + seals.ledger_id.encode()
+
+
+def _whole(descriptor: int) -> bytes:
+    content = b""
+    while piece := os.pread(descriptor, 1 << 20, len(content)):
+        content += piece
+    return content

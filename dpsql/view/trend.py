@@ -1,0 +1,50 @@
+"""A key's way through the window as a line of a few pixels, with the band of its error."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from dpsql.view.formatting import Z95
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+WIDTH, HEIGHT, MARGIN = 132, 28, 3
+MOST_POINTS = 60
+
+
+def trend(triggers: NDArray[np.int64], values: NDArray[np.float64], stderrs: NDArray[np.float64], horizon: int) -> str:
+    """An SVG with no text in it.
+
+    Args:
+        triggers: numbers of the triggers at which the key was released, ascending.
+        values, stderrs: what was released; NaN is left out.
+        horizon: triggers of the whole window: the right edge.
+
+    Returns:
+        `<svg>`: the band of 95% and the line; a single release is a dot. Empty where nothing is finite.
+    """
+    known = np.isfinite(values) & np.isfinite(stderrs)
+    triggers, values, errors = triggers[known], values[known], Z95 * stderrs[known]
+    if not len(values):
+        return ""
+    if len(values) > MOST_POINTS:
+        kept = np.unique(np.linspace(0, len(values) - 1, MOST_POINTS).round().astype(int))
+        triggers, values, errors = triggers[kept], values[kept], errors[kept]
+    low, high = min(0.0, float((values - errors).min())), max(0.0, float((values + errors).max()))
+    across = MARGIN + (WIDTH - 2 * MARGIN) * (triggers - 1) / max(1, horizon - 1)
+
+    def up(level: NDArray[np.float64]) -> NDArray[np.float64]:
+        return HEIGHT - MARGIN - (HEIGHT - 2 * MARGIN) * (level - low) / max(high - low, 1e-300)
+
+    band = [*zip(across, up(values + errors), strict=True), *zip(across[::-1], up(values - errors)[::-1], strict=True)]
+    line = _points(zip(across, up(values), strict=True))
+    dot = f'<circle cx="{across[-1]:.1f}" cy="{up(values)[-1]:.1f}" r="2"/>'
+    shape = f'<polygon class="band" points="{_points(band)}"/><polyline class="line" points="{line}"/>' if len(values) > 1 else ""
+    return f'<svg class="trend" viewBox="0 0 {WIDTH} {HEIGHT}" aria-hidden="true">{shape}{dot}</svg>'
+
+
+def _points(pairs: object) -> str:
+    return " ".join(f"{x:.1f},{y:.1f}" for x, y in pairs)  # type: ignore[attr-defined]

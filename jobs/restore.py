@@ -1,0 +1,74 @@
+"""`dpsql restore`: for runs that lost a piece."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from dpsql.errors import ConfigError
+from jobs.options import compiled_text, json_option, lake_option, name_argument, secret_and_ledger, secret_option, sources_option
+from jobs.terminal import print_json
+
+
+@click.command(short_help="mend a stopped run that lost a piece")
+@name_argument
+@lake_option
+@click.option("--buckets", type=click.IntRange(1, 4096), help="Cut the state of users, and of keys, into so many parts.")
+@click.option("--to", "label", metavar="LABEL", help="Go back to a savepoint.  [default: the newest state that is whole]")
+@click.option("--checkpoints", is_flag=True, help="Make Spark's checkpoints anew, even where they look whole.")
+@click.option("--new-run", is_flag=True, help="End the run and begin a new one under its name; costs a ledger line.")
+@sources_option
+@secret_option
+@json_option
+def restore(
+    name: str,
+    lake_folder: str,
+    buckets: int | None,
+    label: str | None,
+    checkpoints: bool,
+    new_run: bool,
+    sources_file: Path,
+    secret_file: Path | None,
+    as_json: bool,
+) -> None:
+    """Make lost checkpoints, listings or state of a stopped run anew; nothing is published.
+
+    \b
+    dpsql restore page_views --lake lake
+    dpsql restore page_views --lake lake --buckets 16
+    dpsql restore page_views --lake lake --new-run
+    """
+    from dpsql.lake import Lake, read_run
+
+    lake = Lake(lake_folder)
+    if new_run:
+        if buckets or label or checkpoints:
+            raise ConfigError("--new-run begins with no state: leave --buckets, --to and --checkpoints away")
+        from dpsql.streaming.new_run import begin_new_run, finish_new_run
+
+        secret, ledger = secret_and_ledger(secret_file, create=False)
+        run = finish_new_run(lake, name)
+        if run is None:
+            query = compiled_text(read_run(lake, name).query_text, sources_file, name)
+            run = begin_new_run(lake, name, query, secret, ledger)
+        if as_json:
+            print_json({"name": name, "run_id": run.run_id, "new_run": True})
+            return
+        click.echo(f"{name} is a new run now, {run.run_id}, with a ledger line of its own; windows with a published trigger stay closed")
+        return
+    from dpsql.streaming.restore import restore as restore_run
+
+    done = restore_run(lake, name, (buckets, buckets) if buckets else None, label, checkpoints)
+    if as_json:
+        told = {"listed": list(done.listed), "batches": dict(done.batches), "mended": list(done.mended)}
+        print_json({"name": name, "new_run": False, **told})
+        return
+    for sentence in done.mended:
+        click.echo(sentence)
+    for operator in done.listed:
+        click.echo(f"{operator}: its newest state is listed again")
+    for operator, batch in done.batches.items():
+        click.echo(f"{operator}: goes on " + (f"after micro-batch {batch}" if batch >= 0 else "from the beginning"))
+    if not (done.listed or done.batches or done.mended):
+        click.echo("nothing is lost: the run can go on as it is")

@@ -1,0 +1,30 @@
+"""`dpsql savepoint`: for runs that should be able to lose a piece."""
+
+from __future__ import annotations
+
+import click
+
+from jobs.options import json_option, lake_option, name_argument
+from jobs.terminal import print_json
+
+
+@click.command(short_help="name and keep the newest state of a run")
+@name_argument
+@click.argument("label", required=False)
+@lake_option
+@json_option
+def savepoint(name: str, label: str | None, lake_folder: str, as_json: bool) -> None:
+    """Keep the newest state of a run under a name; it is plain Parquet.
+
+    \b
+    dpsql savepoint page_views --lake lake
+    dpsql savepoint page_views before_upgrade --lake lake
+    """
+    from dpsql.lake import Lake
+    from dpsql.streaming.savepoints import take_savepoint
+
+    taken = take_savepoint(Lake(lake_folder), name, label)
+    if as_json:
+        print_json({"name": name, "label": taken.label, "folder": str(taken.folder)})
+        return
+    click.echo(f"savepoint {taken.label}: {taken.folder}")

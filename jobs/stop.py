@@ -1,0 +1,33 @@
+"""`dpsql stop`: the end of a running job."""
+
+from __future__ import annotations
+
+import click
+
+from dpsql.errors import DpsqlError
+from jobs.options import json_option, lake_option, name_argument
+from jobs.terminal import print_json
+
+
+@click.command(short_help="end a running job after its micro-batch")
+@name_argument
+@lake_option
+@click.option("--wait", "wait_seconds", type=click.FloatRange(0), default=600, show_default=True, help="Seconds to wait for its end.")
+@json_option
+def stop(name: str, lake_folder: str, wait_seconds: float, as_json: bool) -> None:
+    """End a running job after its micro-batch; starting it again goes on from there.
+
+    \b
+    dpsql stop page_views --lake lake
+    """
+    from dpsql.lake import Lake, read_run
+    from dpsql.running import ask_to_stop
+
+    lake = Lake(lake_folder)
+    read_run(lake, name)
+    if not ask_to_stop(lake.private(name), wait_seconds):
+        raise DpsqlError(f"{name} is asked to stop and has not ended within {wait_seconds:g} seconds; it will after its micro-batch")
+    if as_json:
+        print_json({"name": name, "state": "stopped"})
+    else:
+        click.echo(f"{name} has stopped")

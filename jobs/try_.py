@@ -1,0 +1,93 @@
+"""`dpsql try`: a query on files, without a JVM."""
+
+from __future__ import annotations
+
+import secrets
+from pathlib import Path
+from typing import Any
+
+import click
+
+from dpsql.errors import ConfigError
+from jobs.options import (
+    UtcTime,
+    compiled,
+    files_by_source,
+    json_option,
+    query_argument,
+    refuse_own_input,
+    secret_and_ledger,
+    secret_option,
+    sources_option,
+    writable,
+)
+from jobs.show import SHOWN_ROWS
+from jobs.terminal import ProgressBar, note, print_comparison, print_dropped, print_histogram, print_json, records
+
+EXACT = "It would show what single people have done, and no epsilon covers that."
+INPUT = "Files or folders with the records of the stream, or of source NAME"
+
+
+@click.command(name="try", short_help="on local files, without a JVM")
+@query_argument
+@sources_option
+@secret_option
+@click.option("--input", "inputs", metavar="[NAME=]FILE", multiple=True, help=f"{INPUT}; repeatable.  [default: as in --sources]")
+@click.option("--output", metavar="FILE.parquet", type=click.Path(dir_okay=False, path_type=Path), help="Where to write the histogram.")
+@click.option("--compare", is_flag=True, help="Also the true histogram and the errors: only of data that you may look at.")
+@click.option("--until", "until_us", metavar="TIME", type=UtcTime(), help="Release triggers up to TIME (UTC).  [default: now]")
+@json_option
+def try_(
+    query_file: Path,
+    sources_file: Path,
+    secret_file: Path | None,
+    inputs: tuple[str, ...],
+    output: Path | None,
+    compare: bool,
+    until_us: int | None,
+    as_json: bool,
+) -> None:
+    """Run a query over files with the local engine: no JVM, fresh noise, a ledger line of its own.
+
+    \b
+    dpsql try conf/queries/page_views.sql --input visits.parquet
+    dpsql try conf/queries/page_views.sql --input visits=day1.csv --input visits=day2.csv --compare
+    """
+    from dpsql.local.feeder import try_query
+    from dpsql.local.input_check import check_input
+    from dpsql.privacy.ledger import line_of
+    from dpsql.privacy.origin import origin_of
+
+    query = compiled(query_file, sources_file)
+    files = files_by_source(inputs, query)
+    if output is not None and output.suffix != ".parquet":
+        raise ConfigError(f"--output {output}: the name must end in .parquet")
+    if output is not None:
+        writable(output, "--output")  # before anything is spent
+    if compare:
+        refuse_own_input(query, files.get(query.parsed.stream), "--compare", EXACT)
+    check_input(query, files)
+    secret, ledger = secret_and_ledger(secret_file)
+    run_id, ledger_id, source = secrets.token_hex(16), ledger.own_id(), query.source
+    origin = origin_of(source, ledger_id, files.get(source.name, ()))
+    ledger.append(line_of(query.plan, source, run_id, "compare" if compare else "try", origin), source.cap)
+    bound = secret.of_ledger(ledger_id)
+    with ProgressBar() as bar:
+        result = try_query(query, files, run_id=run_id, secret=bound, until_us=until_us, progress=bar.records, compare=compare)
+    if output is not None:
+        result.histogram.to_parquet(output, index=False)
+        note(f"wrote {len(result.histogram)} rows to {output}")
+    if as_json:
+        comparison = {"comparison": _comparison(result.comparison)} if result.comparison else {}
+        head = {"run_id": run_id, "query_identity": query.plan.identity, "drops": result.drops}
+        print_json({**head, **comparison, "rows": records(result.histogram)})
+        return
+    if output is None:
+        print_histogram(result.histogram, SHOWN_ROWS)
+    print_dropped(result.drops)
+    if result.comparison:
+        print_comparison(result.comparison)
+
+
+def _comparison(comparison: dict[str, Any]) -> dict[str, Any]:
+    return {**comparison, "true_histogram": records(comparison["true_histogram"])}

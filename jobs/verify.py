@@ -1,0 +1,50 @@
+"""`dpsql verify`: a run computed once more."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+
+from jobs.options import json_option, lake_option, name_argument, secret_and_ledger, secret_option, sources_option
+from jobs.terminal import ProgressBar, print_gone, print_json, print_not_read
+
+
+@click.command(short_help="recompute a run and compare every published row")
+@name_argument
+@lake_option
+@sources_option
+@secret_option
+@json_option
+def verify(name: str, lake_folder: str, sources_file: Path, secret_file: Path | None, as_json: bool) -> None:
+    """Recompute a run from its source with the local engine and compare every published row; publishes nothing.
+
+    Exit code 1 when a row differs.
+
+    \b
+    dpsql verify page_views --lake lake
+    """
+    import dpsql
+    from dpsql.lake import Lake, check_binding, read_run
+    from dpsql.local.verification import verify_run
+
+    lake = Lake(lake_folder)
+    found = read_run(lake, name)
+    query = dpsql.compile(found.query_text, dpsql.load_sources(sources_file), name=name)
+    secret, _ = secret_and_ledger(secret_file, create=False)
+    check_binding(found, query, secret, lake)
+    with ProgressBar() as bar:
+        verification = verify_run(lake, name, found, query, secret, bar.records)
+    if as_json:
+        print_json(asdict(verification))
+    elif verification.identical:
+        click.echo(f"identical: all {verification.published:,} published rows were recomputed")
+    else:
+        counted = f"{verification.published:,} rows published, {verification.recomputed:,} recomputed"
+        click.echo(f"NOT identical: {counted}, {verification.differences:,} differ")
+    if not as_json:
+        print_gone(verification.gone, verification.gone_names, verification.from_us)
+        print_not_read(verification.not_read, verification.not_read_names)
+    if not verification.identical:
+        raise SystemExit(1)

@@ -1,0 +1,226 @@
+"""The feeder: nothing but event time decides, a run id decides the noise, and the public functions hold together."""
+
+from __future__ import annotations
+
+import itertools
+import secrets
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import dpsql
+from dpsql.errors import DataError, InputError
+from dpsql.local.feeder import run_batches, run_local, split, try_query
+from dpsql.local.record_reader import RowReader
+from dpsql.parsed_query import Key
+from dpsql.privacy.ledger import Ledger
+from dpsql.privacy.secret import Secret
+from tests.local.conftest import DAY, HOUR, RUN, SQL, Compile, visits
+
+UNTIL = DAY + 24 * HOUR
+
+
+@pytest.fixture
+def stream(compile_on: Compile, secret: Secret):
+    """The records of one day, and a function that releases them in some cut and some buckets."""
+    query = compile_on()
+    reader = RowReader(query.plan, query.sources, secret.salt(RUN), {})
+    rows = reader.frame(visits())
+
+    def released(cuts: list[int], buckets: tuple[int, int] = (1, 1), run_id: str = RUN) -> pa.Table:
+        edges = [0, *sorted(cuts), rows.num_rows]
+        batches = [rows.slice(start, end - start) for start, end in itertools.pairwise(edges)]
+        key = secret.noise_key(run_id, query.plan.identity)
+        return run_batches(query.plan, batches, noise_key=key, key_types=reader.key_types, until_us=UNTIL, buckets=buckets).histogram
+
+    return released
+
+
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(st.integers(0, 4000), max_size=9), st.integers(1, 7), st.integers(1, 7))
+def test_any_cut_and_any_buckets_give_the_same_histogram(stream, cuts: list[int], users: int, keys: int) -> None:
+    expected = stream([])
+    assert expected.num_rows > 20
+    assert stream(cuts, (users, keys)).equals(expected)
+
+
+def test_another_run_id_changes_every_row(stream) -> None:
+    names = ["window_start", "trigger", "page"]
+    first, second = stream([]).to_pandas(), stream([], run_id="f" * 32).to_pandas()
+    both = first.merge(second, on=names)
+    assert len(both) > 20
+    assert not (both["time_spent_x"] == both["time_spent_y"]).any()
+    assert (both["views_x"] != both["views_y"]).mean() > 0.9 and (both["visitors_stderr_x"] == both["visitors_stderr_y"]).all()
+
+
+def test_the_histogram_has_the_promised_columns_in_order(stream) -> None:
+    histogram = stream([])
+    assert histogram.column_names == [
+        "window_start", "window_end", "trigger", "trigger_time", "page",
+        "views", "views_stderr", "visitors", "visitors_stderr", "time_spent", "time_spent_stderr",
+    ]  # fmt: skip
+    time = pa.timestamp("us", tz="UTC")
+    assert [histogram.schema.field(i).type for i in range(6)] == [time, time, pa.int32(), time, pa.string(), pa.int64()]
+    frame = histogram.to_pandas()
+    encoded = frame.assign(key=[f"{len(page):04d}{page}" for page in frame["page"]])
+    assert list(frame.index) == list(encoded.sort_values(["window_start", "trigger", "key"], kind="stable").index)
+    assert (frame["trigger_time"] == frame["window_start"] + frame["trigger"] * pd.Timedelta(hours=6)).all()
+    assert set(frame["trigger"]) == {1, 2, 3, 4}
+
+
+def test_releases_are_near_the_truth(compile_on: Compile, secret: Secret, tmp_path: Path) -> None:
+    pq.write_table(visits(), tmp_path / "visits.parquet")
+    query = compile_on(SQL.replace("max_rows_contributed = 8", "max_rows_contributed = 64"))
+    result = try_query(query, {"visits": [tmp_path / "visits.parquet"]}, run_id=RUN, secret=secret, until_us=UNTIL, compare=True)
+    comparison = result.comparison
+    assert comparison is not None and result.records == 4000
+    truth = comparison["true_histogram"]
+    frame = visits().to_pandas()
+    assert truth["views"].sum() == 4000 and truth["time_spent"].sum() == pytest.approx(frame["seconds"].sum())
+    assert truth.set_index("page")["visitors"].to_dict() == frame.groupby("page")["user_id"].nunique().to_dict()
+    last = result.histogram[result.histogram["trigger"] == 4]
+    assert comparison["keys"] == len(truth) == 12 and comparison["keys_kept"] == len(last) and comparison["windows"] == 1
+    # l_inf by hand: released values against true ones, a page that is not released counts as 0
+    both = truth.merge(last, on="page", how="left", suffixes=("_true", ""))
+    error = (both["views"].clip(lower=0).fillna(0) - both["views_true"]).abs()
+    assert comparison["columns"]["views"]["l_inf"] == error.max() and comparison["columns"]["views"]["l_1"] == error.sum()
+    assert error.max() < 6 * last["views_stderr"].max() + 60
+
+
+def test_until_in_the_middle_of_a_window_compares_what_is_due(compile_on: Compile, secret: Secret, tmp_path: Path) -> None:
+    pq.write_table(visits(), tmp_path / "visits.parquet")
+    until = DAY + 13 * HOUR
+    result = try_query(compile_on(), {"visits": [tmp_path / "visits.parquet"]}, run_id=RUN, secret=secret, until_us=until, compare=True)
+    assert set(result.histogram["trigger"]) <= {1, 2}
+    assert result.drops["too_far_ahead"] == 0  # ahead of --until, but not of the wall clock: they wait for a later one
+    assert result.comparison is not None
+    expected = int((visits().column("ts").cast(pa.int64()).to_numpy() < DAY + 12 * HOUR).sum())
+    assert result.comparison["true_histogram"]["views"].sum() == expected
+
+
+def test_run_local_takes_pandas_and_arrow(compile_on: Compile, secret: Secret) -> None:
+    query = compile_on()
+    of_arrow = run_local(query, visits(), secret, RUN, until_us=UNTIL)
+    of_pandas = dpsql.run_local(query, visits().to_pandas(), secret, RUN, until_us=UNTIL, buckets=(3, 2))
+    pd.testing.assert_frame_equal(of_arrow, of_pandas)
+    fresh = run_local(query, visits(), secret)  # until now: the same triggers, another run id
+    assert len(fresh) > 20 and not fresh["time_spent"].isin(of_arrow["time_spent"]).any()
+
+
+def test_times_of_any_precision_are_the_same_times(compile_on: Compile, secret: Secret) -> None:
+    """pandas makes nanoseconds by itself. Catches: a frame that is refused, or read in another unit."""
+    frame = visits().to_pandas()
+    frame["ts"] = frame["ts"].dt.floor("s")
+    expected = run_local(compile_on(), frame, secret, RUN, until_us=UNTIL)
+    assert len(expected)
+    for unit, zone in itertools.product(("s", "ms", "us", "ns"), ("UTC", None)):
+        times = frame["ts"].dt.as_unit(unit)
+        other = frame.assign(ts=times if zone else times.dt.tz_localize(None))
+        pd.testing.assert_frame_equal(run_local(compile_on(), other, secret, RUN, until_us=UNTIL), expected)
+
+
+def of_its_ledger(secret: Secret) -> Secret:
+    """As `run_local` binds it to the ledger beside it, so that both have one noise."""
+    assert secret.path is not None
+    return secret.of_ledger(Ledger.beside(secret.path, secret).own_id())
+
+
+def test_files_and_frames_give_the_same(compile_on: Compile, secret: Secret, tmp_path: Path) -> None:
+    query, table = compile_on(), visits()
+    for i in range(4):
+        pq.write_table(table.slice(i * 1000, 1000), tmp_path / f"part-{i}.parquet")
+    seen: list[int] = []
+    bound = of_its_ledger(secret)
+    result = try_query(query, {"visits": sorted(tmp_path.glob("part-*"))}, run_id=RUN, secret=bound, until_us=UNTIL, progress=seen.append)
+    pd.testing.assert_frame_equal(result.histogram, run_local(query, table, secret, RUN, until_us=UNTIL))
+    assert seen == [4000] and result.drops["over_max_rows"] > 0
+
+
+def test_json_and_parquet_give_the_same_and_malformed_lines_are_counted(compile_on: Compile, secret: Secret, tmp_path: Path) -> None:
+    query, table = compile_on(), visits()
+    lines = table.to_pandas()
+    lines["ts"] = lines["ts"].dt.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    text = lines.to_json(orient="records", lines=True, double_precision=15)
+    assert text is not None
+    (tmp_path / "visits.json").write_text(text + "broken\n{\n")
+    result = try_query(query, {"visits": [tmp_path / "visits.json"]}, run_id=RUN, secret=of_its_ledger(secret), until_us=UNTIL)
+    expected = run_local(query, table, secret, RUN, until_us=UNTIL)
+    pd.testing.assert_frame_equal(result.histogram.drop(columns="time_spent"), expected.drop(columns="time_spent"))
+    assert np.allclose(result.histogram["time_spent"], expected["time_spent"], atol=0.01)
+    assert result.drops["malformed"] == 2 and result.records == 4002
+
+
+def test_no_rows_at_all(compile_on: Compile, secret: Secret, tmp_path: Path) -> None:
+    query = compile_on()
+    pq.write_table(visits().slice(0, 0), tmp_path / "empty.parquet")
+    (tmp_path / "empty.json").touch()
+    for name in ("empty.parquet", "empty.json"):
+        result = try_query(query, {"visits": [tmp_path / name]}, run_id=RUN, secret=secret, until_us=UNTIL, compare=True)
+        assert len(result.histogram) == 0 and list(result.histogram.columns)[4:6] == ["page", "views"]
+        assert result.comparison is not None and result.comparison["keys"] == 0
+
+
+def test_hostile_records_neither_stop_it_nor_show(compile_on: Compile, secret: Secret) -> None:
+    times = [None, -(1 << 62), (1 << 62), DAY, DAY, DAY + 1, DAY + 2]
+    table = pa.table(
+        {
+            "user_id": pa.array(["a", "b", "c", None, "e" * 9999, "f", "g"]),
+            "page": pa.array(["x", "x", "x", "x", "x", "\0" * 5000, None]),
+            "ts": pa.array(times, pa.int64()).cast(pa.timestamp("us", tz="UTC")),
+            "seconds": pa.array([1.0, 1.0, 1.0, 1.0, 1.0, 1.0, float("inf")]),
+        }
+    )
+    histogram = run_local(compile_on(), pa.concat_tables([table, visits()]), secret, RUN, until_us=UNTIL)
+    assert len(histogram) > 20
+
+
+def test_the_wrong_columns_are_an_input_error(compile_on: Compile, secret: Secret) -> None:
+    with pytest.raises(DataError, match="column `seconds` of source `visits` is missing; it has page, ts, user_id"):
+        run_local(compile_on(), visits().drop_columns(["seconds"]), secret)
+    with pytest.raises(DataError, match="no column `nowhere`"):
+        run_local(compile_on(SQL.replace("page, COUNT", "nowhere AS page, COUNT"), schema=None), visits(), secret)
+    sql = SQL.replace("page, COUNT(*)", "parse_url(page, 'HOST') AS host, COUNT(*)").replace("'1 day'), page", "'1 day'), host")
+    with pytest.raises(InputError, match="`parse_url` runs on Spark only: use `dpsql run --until-caught-up`"):
+        run_local(compile_on(sql), visits(), secret)
+
+
+def test_static_tables_are_joined(compile_on: Compile, tmp_path: Path) -> None:
+    pages = pa.table({"page": [f"/p{i}" for i in range(6)], "topic": ["news"] * 3 + ["sport"] * 3, "rank": pa.array(range(6), pa.int32())})
+    (tmp_path / "pages").mkdir()
+    pq.write_table(pages, tmp_path / "pages" / "a.parquet")
+    query = compile_on()
+
+    def topics(from_sql: str) -> set[bytes]:
+        parsed = replace(query.parsed, from_sql=from_sql, static_sources=("pages",), keys=(Key("topic", "topic"),))
+        rows = RowReader(replace(query.plan, query=parsed), query.sources, b"0" * 16, {}).frame(visits())
+        return set(rows.column("key_bytes").to_pylist())
+
+    assert topics("FROM visits JOIN pages USING (page)") == {b"0004news", b"0005sport"}
+    assert topics("FROM (SELECT v.*, p.topic FROM visits AS v LEFT JOIN pages AS p ON v.page = p.page AND p.rank < 3)") == {
+        b"0004news",
+        b"----",
+    }
+
+
+@pytest.mark.parametrize("buckets", [1, 2, 5])
+def test_split_keeps_every_row_in_its_bucket(buckets: int) -> None:
+    ids = np.array([secrets.randbits(64) - 2**63 for _ in range(100)], np.int64)
+    parts = dict(split(pa.table({"key": ids, "n": np.arange(100)}), "key", buckets))
+    assert sorted(n for part in parts.values() for n in part.column("n").to_pylist()) == list(range(100))
+    assert all((part.column("key").to_numpy() % buckets == bucket).all() for bucket, part in parts.items())
+
+
+def test_the_demo_shows_channels_that_nobody_listed(secret: Secret) -> None:
+    conf = Path(__file__).resolve().parents[2] / "conf"
+    query = dpsql.compile((conf / "queries" / "demo.sql").read_text(), dpsql.load_sources(conf / "sources.yaml"))
+    result = try_query(query, {}, run_id=RUN, secret=secret, compare=True)
+    assert result.records == 39_232 and result.comparison is not None
+    assert result.comparison["keys"] == 51 and result.comparison["keys_kept"] >= 15
+    assert set(result.histogram["trigger"]) == set(range(1, 25))
