@@ -9,11 +9,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
-from datetime import UTC, datetime
 from typing import Any
 
-from dpsql.config import Cap, Source
-from dpsql.mechanisms.histogram.plan import PrivacyPlan
+from dpsql.config import Cap
 from dpsql.parsed_query import ContributionPeriod
 from dpsql.privacy.cost import Cost, Overlap, PrivacyLevel, total
 from dpsql.privacy.origin import UNKNOWN, Origin, origin_from
@@ -70,29 +68,6 @@ class Line:
     def cost_within(self, period_us: int) -> Cost:
         """What the run costs a unit that takes part during one period of `period_us`."""
         return self.cost.periods(self.charges(period_us))
-
-
-def line_of(plan: PrivacyPlan, source: Source, run_id: str, kind: str, origin: Origin) -> Line:
-    """The ledger line of a new run, dated now."""
-    from dpsql.mechanisms.histogram.accounting import cost  # here, because it is slow to import, and who reads a ledger needs none
-
-    window = plan.query.window
-    return Line(
-        ledger=source.ledger,
-        source=source.name,
-        unit=source.privacy_unit,
-        cost=cost(plan, source),
-        period=plan.query.contribution_period.value,
-        size_us=window.size_us,
-        offset_us=window.offset_us,
-        declared_epsilon=plan.epsilon,
-        declared_delta=plan.delta,
-        query_identity=plan.identity,
-        run_id=run_id,
-        kind=kind,
-        created=datetime.now(UTC).isoformat(timespec="seconds"),
-        origin=origin,
-    )
 
 
 def spent(lines: Iterable[Line], cap: Cap) -> Cost:
