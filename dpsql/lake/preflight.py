@@ -18,8 +18,8 @@ from dpsql.lake import clock_guard, delta_tables, remedies, torn_commits
 from dpsql.lake.engine_file import FILE, Engine, Part, read_engine, started_queries, write_engine
 from dpsql.lake.manifest import Manifest
 from dpsql.lake.read_files import ReadFiles, readable
-from udfs import group_state, user_state
 from udfs.bucket_state import BucketFiles, UnknownVersion
+from udfs.histogram import group_state, user_state
 from udfs.stage import ADMISSION, OPERATORS, RELEASE
 
 TABLES = {ADMISSION: user_state.TABLES, RELEASE: group_state.TABLES}

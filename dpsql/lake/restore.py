@@ -31,9 +31,9 @@ from dpsql.lake.running import exclusive
 from dpsql.lake.runs import Lake, read_run
 from dpsql.lake.savepoints import Savepoint, read_savepoint
 from udfs.bucket_state import BucketFiles
-from udfs.contribution_bounding import Clock
 from udfs.grid import NO_CLOCK
-from udfs.group_state import ReleaseState
+from udfs.histogram.contribution_bounding import Clock
+from udfs.histogram.group_state import ReleaseState
 from udfs.stage import ADMISSION, OPERATORS, RELEASE, StateFile
 
 

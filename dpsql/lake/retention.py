@@ -14,7 +14,7 @@ from dpsql.files import Place
 from dpsql.lake.contributions import Contributions
 from dpsql.lake.engine_file import Engine
 from udfs.bucket_state import filesystem
-from udfs.contribution_bounding import Clock
+from udfs.histogram.contribution_bounding import Clock
 from udfs.stage import OPERATORS
 
 SWEEP_SECONDS, SWEEP_BATCHES = 60, 10

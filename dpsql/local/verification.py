@@ -34,8 +34,8 @@ from dpsql.local.record_reader import RowReader, no_records
 from dpsql.mechanisms.histogram import public_groups
 from dpsql.parsed_query import ContributionPeriod
 from dpsql.privacy.secret import Secret
-from udfs.contribution_bounding import Clock
 from udfs.grid import NO_CLOCK
+from udfs.histogram.contribution_bounding import Clock
 from udfs.stage import ADMISSION, TICK
 
 WHOLE_BATCH = -1

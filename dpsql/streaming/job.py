@@ -42,8 +42,8 @@ from dpsql.streaming.progress import Listener, Summary, Tally, observed
 from dpsql.streaming.release import ReleaseSink
 from dpsql.streaming.rows import listed_keys, records
 from dpsql.streaming.session import check_s3, run_session
-from udfs.contribution_bounding import Clock
-from udfs.release import PublicGroups
+from udfs.histogram.contribution_bounding import Clock
+from udfs.histogram.release import PublicGroups
 from udfs.stage import ADMISSION, OPERATORS, RELEASE
 
 BUCKETS_PER_CORE = 2

@@ -29,7 +29,7 @@ from dpsql.polling import polling_interval, read_overruns, write_overruns
 from dpsql.streaming.clocks import Clocks, listed_clocks
 from dpsql.streaming.microbatches import POLL_SECONDS, Following, Sink, began_us
 from dpsql.streaming.progress import Summary, Tally
-from udfs.contribution_bounding import Clock
+from udfs.histogram.contribution_bounding import Clock
 from udfs.stage import ADMISSION
 
 if TYPE_CHECKING:

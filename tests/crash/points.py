@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-STREAMING, LAKE = "dpsql.streaming", "dpsql.lake"
+STREAMING, LAKE = "dpsql.streaming", "dpsql.lake.runs"
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ POINTS = {
     "admission: before Spark's query id is kept": Point(f"{LAKE}.preflight:Engine", "remember_query", False),
     **_steps("admission", "AdmissionStep", "admit"),
     "admission: files of contributions written": Point("udfs.contribution_files:ContributionFiles", "write", True, _written, True),
-    "admission: rows appended": Point(f"{LAKE}.contributions:Contributions", "append", True),
+    "admission: rows appended": Point(f"{STREAMING}.contributions:Contributions", "append", True),
     "admission: before Spark's commit": Point(f"{STREAMING}.admission:AdmissionSink", "__call__", True),
     "admission: after Spark's commit": Point(f"{STREAMING}.admission:AdmissionSink", "__call__", False, _second_micro_batch),
     "tick: before": Point(f"{LAKE}.contributions:Contributions", "tick", False),

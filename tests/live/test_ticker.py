@@ -30,8 +30,8 @@ from dpsql.streaming.admission import contribution_columns
 from dpsql.streaming.clocks import Clocks, listed_clocks
 from dpsql.streaming.live import Ticker, _follow
 from udfs.bucket_state import filesystem
-from udfs.contribution_bounding import Clock
 from udfs.grid import NO_CLOCK
+from udfs.histogram.contribution_bounding import Clock
 from udfs.stage import OPERATORS, StateFile
 
 SECOND = 1_000_000

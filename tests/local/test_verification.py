@@ -26,8 +26,8 @@ from dpsql.local.verification import Verification, count_differences, files_not_
 from dpsql.parsed_query import ContributionPeriod
 from dpsql.privacy.secret import Secret
 from tests.local.conftest import DAY, HOUR, RUN, Compile, visits
-from udfs.contribution_bounding import Clock
 from udfs.grid import NO_CLOCK
+from udfs.histogram.contribution_bounding import Clock
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
