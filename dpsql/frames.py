@@ -1,4 +1,7 @@
-"""The columns of a histogram, and it as a pandas frame that loses nothing: pandas' own types have no room for a NULL among integers, and forget decimals."""
+"""The columns of a histogram, and the histogram as a pandas frame that loses nothing.
+
+Pandas' own types have no room for a NULL among integers, and forget decimals.
+"""
 
 from __future__ import annotations
 

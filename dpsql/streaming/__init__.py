@@ -1,1 +1,1 @@
-"""The Spark engine: two streaming queries joined by a Delta table. The only rooms that import pyspark."""
+"""The Spark engine: two streaming queries joined by a Delta table. The only room that imports pyspark."""

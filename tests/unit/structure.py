@@ -1,0 +1,133 @@
+"""The structure of the product, drawn from its imports: `python -m tests.unit.structure` writes it into docs/architecture.md.
+
+A room is a folder. Of the modules at the root of `dpsql`, `compiled` and `dpsql` itself are rooms of their own, because they stand on other
+rooms; all others are one, the ground. A room of `FLOORS` may import those of lower floors and no other, so arrows go one way.
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+GROUND = "dpsql (ground)"
+MECHANISM = "udfs/NAME"
+FLOORS = (
+    ("jobs",),
+    ("dpsql",),
+    ("dpsql/tuning", "dpsql/view"),
+    ("dpsql/local", "dpsql/streaming"),
+    ("dpsql/lake",),
+    ("dpsql/compiled",),
+    ("dpsql/sql",),
+    ("dpsql/mechanisms",),
+    ("dpsql/privacy",),
+    (GROUND,),
+    (MECHANISM,),
+    ("udfs/noise",),
+    ("udfs",),
+)
+MOST_ROOMS = 20
+BEGIN, END = "<!-- rooms: begin -->", "<!-- rooms: end -->"
+
+
+def room(path: str) -> str:
+    """Of a module, given as its path below the checkout. The folders of a mechanism `NAME` are one room in `dpsql` and one in `udfs`."""
+    folders = path.split("/")[:-1]
+    if folders == ["dpsql"]:
+        name = path.removesuffix(".py")
+        return {"dpsql/__init__": "dpsql", "dpsql/compiled": "dpsql/compiled"}.get(name, GROUND)
+    return MECHANISM if folders[0] == "udfs" and folders[1:] not in ([], ["noise"]) else "/".join(folders[:2])
+
+
+def modules(checkout: Path) -> dict[str, str]:
+    """Name of each module of the product, and its path."""
+    paths = [path.relative_to(checkout).as_posix() for top in ("jobs", "dpsql", "udfs") for path in sorted((checkout / top).rglob("*.py"))]
+    return {path.removesuffix(".py").removesuffix("/__init__").replace("/", "."): path for path in paths}
+
+
+def arrows(checkout: Path) -> dict[str, set[str]]:
+    """Which modules each module imports, wherever the import stands and whatever it is for."""
+    known = modules(checkout)
+    return {name: {*_imported(ast.parse((checkout / path).read_text()), known)} - {name} for name, path in known.items()}
+
+
+def _imported(tree: ast.Module, known: Mapping[str, str]) -> Iterator[str]:
+    """Of `from package import name`: the module of that name, or else the package."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names if alias.name in known)
+        elif isinstance(node, ast.ImportFrom):
+            names = [name if (name := f"{node.module}.{alias.name}") in known else f"{node.module}" for alias in node.names]
+            yield from (name for name in names if name in known)
+
+
+def between_rooms(checkout: Path) -> dict[str, set[str]]:
+    """Which rooms each room imports."""
+    known, found = modules(checkout), {room(path): set[str]() for path in modules(checkout).values()}
+    for name, others in arrows(checkout).items():
+        found[room(known[name])] |= {room(known[other]) for other in others} - {room(known[name])}
+    return found
+
+
+def packages(checkout: Path) -> dict[str, set[str]]:
+    """What each room imports that is neither the product nor Python's own."""
+    found: dict[str, set[str]] = {}
+    for path in modules(checkout).values():
+        tree = ast.parse((checkout / path).read_text())
+        imports = [node for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom)]
+        names = {
+            name.split(".")[0]
+            for node in imports
+            for name in ([node.module or ""] if isinstance(node, ast.ImportFrom) else [a.name for a in node.names])
+        }
+        found.setdefault(room(path), set()).update(names - {"jobs", "dpsql", "udfs"} - sys.stdlib_module_names)
+    return found
+
+
+def circles(drawn: Mapping[str, set[str]]) -> list[str]:
+    """What is in a circle, or between two: what is left when again and again all is taken away that imports nothing, or that nothing imports."""
+    left = {name: set(others) for name, others in drawn.items()}
+    while left:
+        wanted = set().union(*left.values())
+        inner = {name: others & left.keys() for name, others in left.items() if others & left.keys() and name in wanted}
+        if inner == left:
+            break
+        left = inner
+    return sorted(left)
+
+
+def table(checkout: Path) -> str:
+    """The rooms from top to bottom, for docs/architecture.md: what each is for is the first sentence of its package."""
+    drawn, known = between_rooms(checkout), modules(checkout)
+    foreign = packages(checkout)
+    lines = ["| room | is | imports | packages |", "|---|---|---|---|"]
+    for name in (name for floor in FLOORS for name in floor if name in drawn):
+        below = [other for floor in FLOORS for other in floor if other in drawn[name]]
+        lines.append(f"| `{name}` | {_purpose(checkout, known, name)} | {_listed(below)} | {_listed(sorted(foreign[name]))} |")
+    return "\n".join(lines)
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names)
+
+
+def _purpose(checkout: Path, known: Mapping[str, str], name: str) -> str:
+    own = [one for one, path in known.items() if room(path) == name]
+    if name == GROUND:
+        return f"What all others stand on: {_listed(own)}."
+    packages = [known[one] for one in own if known[one].endswith(("/__init__.py", "/compiled.py"))]
+    return " ".join((ast.get_docstring(ast.parse((checkout / path).read_text())) or "").split("\n")[0] for path in packages)
+
+
+def main() -> None:
+    """Write the table into docs/architecture.md."""
+    page = CHECKOUT / "docs" / "architecture.md"
+    before, rest = page.read_text(encoding="utf-8").split(BEGIN)
+    page.write_text(f"{before}{BEGIN}\n{table(CHECKOUT)}\n{END}{rest.split(END)[1]}", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

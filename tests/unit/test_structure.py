@@ -1,0 +1,139 @@
+"""The structure of the product: few rooms, arrows that go down, no circle; each rule finds what is planted against it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.unit.structure import BEGIN, CHECKOUT, END, FLOORS, MOST_ROOMS, arrows, between_rooms, circles, modules, room, table
+
+FLOOR = {name: number for number, floor in enumerate(FLOORS) for name in floor}
+Violations = list[str]
+
+
+def arrows_go_down(checkout: Path) -> Violations:
+    """From a room to rooms of lower floors; a room that no floor has is not known."""
+    known = modules(checkout)
+    unknown = sorted({f"{name} has no floor" for name in between_rooms(checkout) if name not in FLOOR})
+    return unknown + [
+        f"{name} imports {other}"
+        for name, others in arrows(checkout).items()
+        for other in sorted(others)
+        if (one := room(known[name])) != (two := room(known[other])) and FLOOR.get(one, -1) >= FLOOR.get(two, -1)
+    ]
+
+
+def nothing_goes_in_a_circle(checkout: Path) -> Violations:
+    """Neither modules nor rooms, be it inside functions or for types alone."""
+    return circles(arrows(checkout)) + circles(between_rooms(checkout))
+
+
+def rooms_are_few(checkout: Path) -> Violations:
+    found = sorted(between_rooms(checkout))
+    return [f"{len(found)} rooms: {', '.join(found)}"] if len(found) > MOST_ROOMS else []
+
+
+def the_page_shows_it(checkout: Path) -> Violations:
+    """docs/architecture.md has this table, so every room is in it, and nothing else."""
+    shown = (checkout / "docs" / "architecture.md").read_text(encoding="utf-8").partition(BEGIN)[2].partition(END)[0]
+    return [] if shown.strip() == table(checkout) else ["docs/architecture.md is out of date: python -m tests.unit.structure"]
+
+
+RULES = (arrows_go_down, nothing_goes_in_a_circle, rooms_are_few, the_page_shows_it)
+LATER = "def f():\n    {}\n"
+FOR_TYPES = "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    {}\n"
+# Rule, files that break it, what it says.
+PLANTED: list[tuple[Callable[[Path], Violations], dict[str, str], str]] = [
+    (
+        arrows_go_down,
+        {"dpsql/lake/runs.py": "from dpsql.local import feeder", "dpsql/local/feeder.py": ""},
+        "dpsql.lake.runs imports dpsql.local.feeder",
+    ),
+    (
+        arrows_go_down,
+        {"dpsql/lake/runs.py": LATER.format("import dpsql.view.page"), "dpsql/view/page.py": ""},
+        "dpsql.lake.runs imports dpsql.view.page",
+    ),
+    (
+        arrows_go_down,
+        {"dpsql/privacy/cost.py": FOR_TYPES.format("from dpsql.lake.runs import Lake"), "dpsql/lake/runs.py": ""},
+        "dpsql.privacy.cost imports dpsql.lake.runs",
+    ),
+    (
+        arrows_go_down,
+        {"dpsql/privacy/ledger.py": "from dpsql.mechanisms import registry", "dpsql/mechanisms/registry.py": ""},
+        "dpsql.privacy.ledger imports dpsql.mechanisms.registry",
+    ),
+    (arrows_go_down, {"udfs/keys.py": "from dpsql.errors import DpsqlError", "dpsql/errors.py": ""}, "udfs.keys imports dpsql.errors"),
+    (arrows_go_down, {"udfs/stage.py": "from udfs.sketch import step", "udfs/sketch/step.py": ""}, "udfs.stage imports udfs.sketch.step"),
+    (
+        arrows_go_down,
+        {"dpsql/files.py": LATER.format("import dpsql.sql.parse"), "dpsql/sql/parse.py": ""},
+        "dpsql.files imports dpsql.sql.parse",
+    ),
+    (arrows_go_down, {"dpsql/errors.py": "import dpsql", "dpsql/__init__.py": ""}, "dpsql.errors imports dpsql"),
+    (
+        arrows_go_down,
+        {"dpsql/streaming/job.py": "import dpsql.local.feeder", "dpsql/local/feeder.py": ""},
+        "dpsql.streaming.job imports dpsql.local.feeder",
+    ),
+    (arrows_go_down, {"dpsql/helpers/text.py": ""}, "dpsql/helpers has no floor"),
+    (
+        nothing_goes_in_a_circle,
+        {"dpsql/sql/a.py": "from dpsql.sql.b import x", "dpsql/sql/b.py": LATER.format("from dpsql.sql import a")},
+        "dpsql.sql.a",
+    ),
+    (
+        nothing_goes_in_a_circle,
+        {"jobs/a.py": "import jobs.b", "jobs/b.py": "import jobs.c", "jobs/c.py": FOR_TYPES.format("from jobs.a import X")},
+        "jobs.c",
+    ),
+    (
+        nothing_goes_in_a_circle,
+        {"dpsql/sql/__init__.py": "from dpsql.sql.a import x", "dpsql/sql/a.py": "from dpsql.sql import y"},
+        "dpsql.sql",
+    ),
+    (
+        nothing_goes_in_a_circle,
+        {"dpsql/view/a.py": "import dpsql.lake.a", "dpsql/lake/a.py": "", "dpsql/lake/b.py": "import dpsql.view.b", "dpsql/view/b.py": ""},
+        "dpsql/lake",
+    ),
+    (rooms_are_few, {f"dpsql/room_{number}/a.py": "" for number in range(MOST_ROOMS + 1)}, f"{MOST_ROOMS + 1} rooms: dpsql/room_0"),
+    (the_page_shows_it, {"dpsql/lake/__init__.py": '"""Another purpose."""'}, "docs/architecture.md is out of date"),
+]
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
+def test_the_product_keeps_its_structure(rule: Callable[[Path], Violations]) -> None:
+    assert rule(CHECKOUT) == []
+
+
+@pytest.mark.parametrize(("rule", "texts", "says"), PLANTED, ids=[f"{one[0].__name__}-{one[2]}" for one in PLANTED])
+def test_a_planted_violation_is_found(tmp_path: Path, rule: Callable[[Path], Violations], texts: dict[str, str], says: str) -> None:
+    for path, text in {"docs/architecture.md": f"{BEGIN}\n{END}\n", **texts}.items():
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_text(text)
+    assert [found for found in rule(tmp_path) if found.startswith(says)]
+
+
+def test_what_goes_down_is_not_reported(tmp_path: Path) -> None:
+    texts = {
+        "jobs/cli.py": "import dpsql\nfrom dpsql.lake.runs import Lake\n",
+        "dpsql/__init__.py": LATER.format("from dpsql.compiled import compile_query"),
+        "dpsql/compiled.py": "from dpsql.sql.parse import parse_query\n",
+        "dpsql/sql/__init__.py": "",
+        "dpsql/sql/parse.py": "from dpsql.sql import rules\nfrom dpsql.errors import QueryError\n",
+        "dpsql/sql/rules.py": "import sqlglot\n",
+        "dpsql/lake/runs.py": "from dpsql import errors\nfrom dpsql.compiled import Query\nfrom udfs.stage import Stage\n",
+        "dpsql/errors.py": "",
+        "dpsql/mechanisms/sketch/plan.py": "from udfs.sketch.step import STEP\n",
+        "udfs/sketch/step.py": "from udfs.noise import counters\n",
+        "udfs/noise/counters.py": "from udfs.stage import Stage\n",
+        "udfs/stage.py": "",
+    }
+    for path, text in texts.items():
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_text(text)
+    assert [*arrows_go_down(tmp_path), *nothing_goes_in_a_circle(tmp_path), *rooms_are_few(tmp_path)] == []
