@@ -7,8 +7,8 @@ import math
 
 import pytest
 
+from dpsql.compiled import parse_query
 from dpsql.errors import QueryError
-from dpsql.sql.parse import parse_query
 from tests.sql.golden import EXAMPLES, FOLDER, Golden, expectations, goldens, outcome, sources
 
 EXPECTATIONS = list(expectations())
