@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from dpsql.sql.draft import Draft
     from dpsql.sql.options import Option
     from dpsql.sql.rules import Rule
-    from udfs.release import PublicGroups
+    from udfs.histogram.release import PublicGroups
 
 
 class Plan(Protocol):

@@ -24,7 +24,7 @@ from dpsql.mechanisms.histogram.planner import make_plan
 from dpsql.parsed_query import Aggregate, AggregateFunction, ContributionPeriod, CounterName, GroupSelection, ParsedQuery, WindowSpec
 from dpsql.privacy.cost import Overlap
 from tests.property.plans import COUNT, DAY, HOUR, SUM, USERS, VALID, query, source
-from udfs.counters import counter, noise_matrix
+from udfs.noise.counters import counter, noise_matrix
 
 AVG = Aggregate("mean", AggregateFunction.AVG, "seconds", (-5.0, 60.0))
 Change = Callable[[PrivacyPlan], PrivacyPlan]

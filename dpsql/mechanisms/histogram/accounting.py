@@ -19,7 +19,7 @@ from dpsql.mechanisms.histogram.asked import ReleaseRule
 from dpsql.mechanisms.histogram.plan import PerturbationPlan, PrivacyPlan, SelectionPlan
 from dpsql.parsed_query import AggregateFunction, ContributionPeriod, CounterName, GroupSelection
 from dpsql.privacy.cost import Cost, Overlap, PrivacyLevel, gaussian_delta
-from udfs.counters import counter, impulse_response
+from udfs.noise.counters import counter, impulse_response
 
 TOLERANCE = 1e-9
 """Relative slack for rounding in float64; far below anything that matters."""
@@ -93,7 +93,7 @@ def account(plan: PrivacyPlan, source: Source) -> Cost:
 
 
 def cost(plan: PrivacyPlan, source: Source) -> Cost:
-    """What a plan costs one privacy unit in one contribution period, and in several (docs/privacy.md, theorem 4)."""
+    """What a plan costs one privacy unit in one contribution period, and in several (docs/privacy/index.md, theorem 4)."""
     found = spent(plan, source)
     mu2, failure = found.mu**2, found.delta_threshold + found.delta_hash
     if plan.query.contribution_period is ContributionPeriod.STREAM:

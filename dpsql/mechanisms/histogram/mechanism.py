@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from dpsql.sql.draft import Draft
     from dpsql.sql.options import Option
     from dpsql.sql.rules import Rule
-    from udfs.contribution_bounding import BoundingParameters
-    from udfs.release import ReleaseParameters
+    from udfs.histogram.contribution_bounding import BoundingParameters
+    from udfs.histogram.release import ReleaseParameters
 
 REALS = (AggregateFunction.SUM, AggregateFunction.AVG)
 

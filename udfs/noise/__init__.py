@@ -1,0 +1,1 @@
+"""Keyed noise: random words of named cells, counters, and their exact paths."""
