@@ -46,7 +46,8 @@ TOO_MUCH = {
     SHIPPED_FROM: """dpsql dpsql.streaming dpsql.streaming.admission dpsql.streaming.release dpsql.streaming.clocks
         dpsql.streaming.spreading dpsql.streaming.wire""",
     OF_THE_SINK: """arro3 deltalake typing_extensions dpsql.errors dpsql.mechanisms dpsql.mechanisms.histogram
-        dpsql.mechanisms.histogram.plan dpsql.parsed_query dpsql.delta_rows dpsql.files dpsql.streaming.checkpoints dpsql.streaming.contributions
+        dpsql.mechanisms.histogram.asked dpsql.mechanisms.histogram.plan dpsql.parsed_query dpsql.delta_rows dpsql.files
+        dpsql.streaming.checkpoints dpsql.streaming.contributions
         dpsql.streaming.delta_log dpsql.streaming.hadoop_checksums dpsql.streaming.histogram dpsql.streaming.manifest
         dpsql.streaming.read_files dpsql.streaming.sorted_file""",
 }
