@@ -39,7 +39,8 @@ class Setting:
     @classmethod
     def of(cls, query: ParsedQuery) -> Setting:
         """The setting that a query has."""
-        return cls(**{field.name: getattr(query, field.name) for field in dataclasses.fields(cls)})
+        given = vars(query) | vars(query.asked)
+        return cls(**{field.name: given[field.name] for field in dataclasses.fields(cls)})
 
 
 @dataclass(frozen=True)
@@ -90,10 +91,12 @@ class Workbench:
         goal: `l_1` or `l_2`, the norm of the error that counts; `keys`: how many appear.
 
     Raises:
-        ConfigError: `release = RESELECT`, or no such column.
+        ConfigError: another mechanism's query, `release = RESELECT`, or no such column.
     """
 
     def __init__(self, query: Query, sample: Sample, scale: float = 1.0, column: str | None = None, goal: str = "l_1") -> None:
+        if query.parsed.mechanism != PrivacyPlan.mechanism:
+            raise ConfigError(f"tuning measures the histogram, and this query is for {query.parsed.mechanism}")
         if query.parsed.asked.release is ReleaseRule.RESELECT:
             raise ConfigError("tuning measures release = EVERY_TRIGGER, which is more accurate than RESELECT: leave the option out")
         aliases = [each.aggregate.alias for each in query.plan.columns]
