@@ -47,6 +47,8 @@ NEXT = ".{name}.next"
 LIVE_FILE = "live.json"
 """There once a run has been started live."""
 
+LIVE_VERSION = 1
+
 
 @dataclass(frozen=True)
 class Run:

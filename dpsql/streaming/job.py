@@ -1,44 +1,36 @@
-"""One start of a run. A catch-up reads what is stored, ticks once and releases; `dpsql.streaming.live` goes on for ever."""
+"""The parts of one start of a run, and a catch-up: it reads what is stored, ticks once and releases."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any
 
 from pyspark.sql import SparkSession
 
 from dpsql.compiled import Query
 from dpsql.config import Source
-from dpsql.errors import DpsqlError, InputError, LakeError
+from dpsql.errors import DpsqlError
 from dpsql.files import ObjectPath, Place
 from dpsql.lake import preflight, remedies
 from dpsql.lake.catch_up import CatchUp, finish, latest_us, open_catch_up, read_json
 from dpsql.lake.contributions import Contributions
-from dpsql.lake.engine_file import Engine
-from dpsql.lake.event_log import EventLog
 from dpsql.lake.manifest import Manifest
 from dpsql.lake.published import published_marks, triggers_mark
 from dpsql.lake.read_files import ReadFiles, readable
 from dpsql.lake.retention import Retention
-from dpsql.lake.running import exclusive, stop_requests
-from dpsql.lake.runs import LIVE_FILE, RUN_FILE, Lake, Run, read_run
+from dpsql.lake.runs import LIVE_FILE, LIVE_VERSION, Lake, Run
 from dpsql.mechanisms.histogram import public_groups
 from dpsql.mechanisms.histogram.stages import bounding_parameters, release_parameters
 from dpsql.privacy.ledger import Ledger
 from dpsql.privacy.secret import Secret
 from dpsql.streaming import admission, intact, release, sources, static_tables
-from dpsql.streaming.catalog import located
 from dpsql.streaming.clocks import Clocks, listed_clocks
 from dpsql.streaming.histogram import Histogram
-from dpsql.streaming.live import VERSION as LIVE_VERSION
-from dpsql.streaming.live import LiveOptions
-from dpsql.streaming.live import live as follow_for_ever
-from dpsql.streaming.microbatches import Sink, Stepping, drain, stop_on_signals
-from dpsql.streaming.progress import Listener, Summary, Tally, observed
+from dpsql.streaming.microbatches import Sink, Stepping, drain
+from dpsql.streaming.progress import Summary, Tally, observed
 from dpsql.streaming.release import ReleaseSink
 from dpsql.streaming.rows import listed_keys, records
 from dpsql.streaming.session import check_s3, run_session
@@ -58,65 +50,6 @@ class _Tables:
     release: Manifest
     histogram_path: Place
     histogram_application: str
-
-
-def run(
-    spark: SparkSession,
-    query: Query,
-    run: Run,
-    lake: Lake,
-    secret: Secret,
-    *,
-    until_caught_up: bool,
-    until_us: int | None = None,
-    buckets: tuple[int, int] | None = None,
-    live: LiveOptions | None = None,
-    progress: Listener | None = None,
-    stop: threading.Event | None = None,
-    ledger: Ledger | None = None,
-    log: Path | None = None,
-    metrics: Path | None = None,
-) -> Summary:
-    """Run a query on Spark: until its stored input is released, or live until somebody asks to stop.
-
-    Args:
-        spark: from `dpsql.streaming.session.session`.
-        query: from `dpsql.compile`.
-        run: from `dpsql.lake.runs.open_run`: the run id and the name in the lake.
-        lake: the lake.
-        secret: the run's secret.
-        until_caught_up: read what is stored, tick once, release, return; else run live.
-        until_us: close the grid up to here (microseconds since 1970 UTC); None is the wall clock at the first start of this catch-up.
-        buckets: of users and of keys; None takes two per core at the run's first start.
-        live: of a live run; a catch-up has its retention, too.
-        progress: told after every micro-batch.
-        stop: set it from another thread to stop after the running micro-batch, as Ctrl-C, SIGTERM and `dpsql stop` do.
-        ledger: the run's, from `open_run`; in its register is noted what is published. None only where nobody else sees the lake.
-        log: a file to which a JSON line is appended for every event (`dpsql.lake.event_log`).
-        metrics: a file that holds the totals for Prometheus, replaced at every event.
-
-    Returns:
-        What this start did. `stopped` tells that it was asked to stop; starting again goes on where it ended.
-
-    Raises:
-        InputError: the input, the lake or `until_us` does not fit (exit code 2).
-        ReleaseConflict: a published trigger would be published again with other rows.
-        DpsqlError: Spark failed.
-    """
-    if until_us is not None and not until_caught_up:
-        raise InputError("--until is for stored input: a live run releases every trigger when its time has come; add --until-caught-up")
-    stop, options = stop or threading.Event(), live or LiveOptions()
-    if not until_caught_up:
-        options.interval(query.plan.query)
-    query = replace(query, sources=located(spark, query.sources, (query.parsed.stream, *query.parsed.static_sources)))
-    folder = lake.private(run.name)
-    with exclusive(folder), stop_requests(folder, stop), stop_on_signals(stop):
-        if (folder / RUN_FILE).exists() and read_run(lake, run.name).run_id != run.run_id:
-            raise LakeError(f"{run.name!r} became a new run while this one was starting; start again")
-        events = EventLog(folder, run.run_id, run.name, log, metrics)
-        with events.of_start("catch_up" if until_caught_up else "live", stop):
-            job = Job(spark, query, run, lake, secret, buckets, Tally(progress, events), stop, ledger)
-            return job.catch_up(until_us, options.retention_us) if until_caught_up else follow_for_ever(job, options)
 
 
 class Job:
@@ -395,6 +328,3 @@ class Job:
         where = f"in micro-batch {report.batchId} of source {source.name!r}"
         warning = f"{malformed} malformed records {where} (max_malformed {source.max_malformed})"
         self.tally.tell(warning if malformed > source.max_malformed else alarm)
-
-
-__all__ = ["Engine", "LiveOptions", "run"]

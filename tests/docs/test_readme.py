@@ -116,10 +116,15 @@ def test_make_targets_exist() -> None:
 
 
 def test_every_option_is_explained() -> None:
-    from dpsql.sql.options import OPTIONS
+    from dpsql.mechanisms.registry import MECHANISMS
 
     text = README.read_text()
-    assert [option.name for option in OPTIONS if f"`{option.name}`" not in text and option.name != "public_groups"] == []
+    assert [
+        option.name
+        for mechanism in MECHANISMS
+        for option in mechanism.options
+        if f"`{option.name}`" not in text and option.name != "public_groups"
+    ] == []
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -136,10 +141,12 @@ def test_links_lead_somewhere(page: Path) -> None:
             assert anchor in {re.sub(r"[^\w\- ]", "", head.lower()).replace(" ", "-") for head in heads}, target
 
 
-@pytest.mark.parametrize("page", PROOFS, ids=lambda page: page.name)
-def test_what_the_proofs_name_is_there(page: Path) -> None:
-    """Modules, functions and tests that the proofs point to."""
+@pytest.mark.parametrize("page", [*PROOFS, CHECKOUT / "docs" / "architecture.md"], ids=lambda page: page.name)
+def test_what_the_pages_name_is_there(page: Path) -> None:
+    """Modules, files, functions and tests that proofs and architecture point to."""
     text = page.read_text(encoding="utf-8")
+    files = set(re.findall(r"`((?:[\w-]+/)+\w+\.(?:py|html|css|js))`", text))
+    assert sorted(name for name in files if not (CHECKOUT / name).exists() and not (CHECKOUT / "dpsql" / name).exists()) == []
     tests = "\n".join(path.read_text(encoding="utf-8") for path in (CHECKOUT / "tests").rglob("test_*.py"))
     assert [name for name in set(re.findall(r"`(test_\w+)`", text)) if f"def {name}(" not in tests] == []
     assert [name for name in set(re.findall(r"`(tests/[\w/]+\.py)`", text)) if not (CHECKOUT / name).exists()] == []

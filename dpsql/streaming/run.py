@@ -1,0 +1,85 @@
+"""One start of a run: a catch-up (`dpsql.streaming.job`), or for ever (`dpsql.streaming.live`)."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from dpsql.compiled import Query
+from dpsql.errors import InputError, LakeError
+from dpsql.lake.event_log import EventLog
+from dpsql.lake.running import exclusive, stop_requests
+from dpsql.lake.runs import RUN_FILE, Lake, Run, read_run
+from dpsql.privacy.ledger import Ledger
+from dpsql.privacy.secret import Secret
+from dpsql.streaming.catalog import located
+from dpsql.streaming.job import Job
+from dpsql.streaming.live import LiveOptions
+from dpsql.streaming.live import live as follow_for_ever
+from dpsql.streaming.microbatches import stop_on_signals
+from dpsql.streaming.progress import Listener, Summary, Tally
+
+
+def run(
+    spark: SparkSession,
+    query: Query,
+    run: Run,
+    lake: Lake,
+    secret: Secret,
+    *,
+    until_caught_up: bool,
+    until_us: int | None = None,
+    buckets: tuple[int, int] | None = None,
+    live: LiveOptions | None = None,
+    progress: Listener | None = None,
+    stop: threading.Event | None = None,
+    ledger: Ledger | None = None,
+    log: Path | None = None,
+    metrics: Path | None = None,
+) -> Summary:
+    """Run a query on Spark: until its stored input is released, or live until somebody asks to stop.
+
+    Args:
+        spark: from `dpsql.streaming.session.session`.
+        query: from `dpsql.compile`.
+        run: from `dpsql.lake.runs.open_run`: the run id and the name in the lake.
+        lake: the lake.
+        secret: the run's secret.
+        until_caught_up: read what is stored, tick once, release, return; else run live.
+        until_us: close the grid up to here (microseconds since 1970 UTC); None is the wall clock at the first start of this catch-up.
+        buckets: of users and of keys; None takes two per core at the run's first start.
+        live: of a live run; a catch-up has its retention, too.
+        progress: told after every micro-batch.
+        stop: set it from another thread to stop after the running micro-batch, as Ctrl-C, SIGTERM and `dpsql stop` do.
+        ledger: the run's, from `open_run`; in its register is noted what is published. None only where nobody else sees the lake.
+        log: a file to which a JSON line is appended for every event (`dpsql.lake.event_log`).
+        metrics: a file that holds the totals for Prometheus, replaced at every event.
+
+    Returns:
+        What this start did. `stopped` tells that it was asked to stop; starting again goes on where it ended.
+
+    Raises:
+        InputError: the input, the lake or `until_us` does not fit (exit code 2).
+        ReleaseConflict: a published trigger would be published again with other rows.
+        DpsqlError: Spark failed.
+    """
+    if until_us is not None and not until_caught_up:
+        raise InputError("--until is for stored input: a live run releases every trigger when its time has come; add --until-caught-up")
+    stop, options = stop or threading.Event(), live or LiveOptions()
+    if not until_caught_up:
+        options.interval(query.plan.query)
+    query = replace(query, sources=located(spark, query.sources, (query.parsed.stream, *query.parsed.static_sources)))
+    folder = lake.private(run.name)
+    with exclusive(folder), stop_requests(folder, stop), stop_on_signals(stop):
+        if (folder / RUN_FILE).exists() and read_run(lake, run.name).run_id != run.run_id:
+            raise LakeError(f"{run.name!r} became a new run while this one was starting; start again")
+        events = EventLog(folder, run.run_id, run.name, log, metrics)
+        with events.of_start("catch_up" if until_caught_up else "live", stop):
+            job = Job(spark, query, run, lake, secret, buckets, Tally(progress, events), stop, ledger)
+            return job.catch_up(until_us, options.retention_us) if until_caught_up else follow_for_ever(job, options)
+
+
+__all__ = ["LiveOptions", "run"]
