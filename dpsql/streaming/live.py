@@ -29,8 +29,7 @@ from dpsql.streaming.contributions import Contributions
 from dpsql.streaming.microbatches import POLL_SECONDS, Following, Sink, began_us
 from dpsql.streaming.progress import Summary, Tally
 from dpsql.streaming.retention import Retention
-from udfs.histogram.contribution_bounding import Clock
-from udfs.stage import ADMISSION
+from udfs.stage import ADMISSION, Clock
 
 if TYPE_CHECKING:
     from dpsql.streaming.job import Job

@@ -27,7 +27,7 @@ from dpsql.streaming.job import Job
 from dpsql.streaming.live import LiveOptions
 from dpsql.streaming.progress import Tally
 from dpsql.streaming.restore import restore
-from udfs.histogram.contribution_bounding import Clock
+from udfs.stage import Clock
 
 MINUTE = 60_000_000
 DAY = 1440 * MINUTE

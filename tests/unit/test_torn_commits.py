@@ -18,9 +18,8 @@ from deltalake import DeltaTable
 import dpsql
 from dpsql.config import Source, Sources
 from dpsql.errors import LakeError
-from dpsql.mechanisms.histogram.stages import bounding_parameters
+from dpsql.mechanisms.histogram.stages import admission_stage
 from dpsql.streaming import restore, torn_commits
-from dpsql.streaming.admission import contribution_columns
 from dpsql.streaming.checkpoints import Checkpoint
 from dpsql.streaming.contributions import Contributions
 from dpsql.streaming.engine import Engine, Part
@@ -44,7 +43,7 @@ class Private:
     def __init__(self, folder: Path) -> None:
         source = Source(name="visits", format="parquet", path="v", event_time="ts", privacy_unit=("user_id",), max_users=9, max_keys=9)
         plan = dpsql.compile(SQL, Sources((source,))).plan
-        self.columns = contribution_columns(bounding_parameters(plan), 0)
+        self.columns = admission_stage(plan).gives
         self.contributions = Contributions(folder / "contributions", RUN, plan, self.columns, 1, 2)
         self.manifest = Manifest(folder / "files", RUN, "admission", 1)
         self.folder = folder
