@@ -7,11 +7,11 @@ from dataclasses import asdict, dataclass
 
 from pyspark.sql import DataFrame
 
-from dpsql.streaming.checkpoints import Checkpoint
+from dpsql.lake.checkpoints import Checkpoint
+from dpsql.lake.contributions import Contributions
+from dpsql.lake.manifest import Manifest
+from dpsql.lake.read_files import ReadFiles
 from dpsql.streaming.clocks import Clocks
-from dpsql.streaming.contributions import Contributions
-from dpsql.streaming.manifest import Manifest
-from dpsql.streaming.read_files import ReadFiles
 from dpsql.streaming.workers import hand_over, reports
 from udfs.stage import Clock
 from udfs.worker import MicroBatch

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from dpsql.streaming.manifest import Manifest
+from dpsql.lake.manifest import Manifest
 from udfs.stage import Clock
 
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 from pyspark.sql import DataFrame
 
-from dpsql.streaming.checkpoints import Checkpoint
+from dpsql.lake.checkpoints import Checkpoint
+from dpsql.lake.manifest import Manifest
 from dpsql.streaming.histogram import Histogram, Pair
-from dpsql.streaming.manifest import Manifest
 from dpsql.streaming.workers import reports
 from udfs.grid import NO_CLOCK
 from udfs.stage import ROW
