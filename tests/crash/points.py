@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-STREAMING, LAKE = "dpsql.streaming", "dpsql.lake.runs"
+STREAMING, LAKE = "dpsql.streaming", "dpsql.lake"
 
 
 @dataclass(frozen=True)
