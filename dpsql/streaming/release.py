@@ -86,7 +86,7 @@ def released(contributions: DataFrame, step: ReleaseStep) -> DataFrame:
     """The stateful part of query 2: released rows and one report per bucket.
 
     Args:
-        contributions: rows and ticks, from `Contributions.stream`.
+        contributions: rows and ticks, from `contribution_stream.stream`.
         step: what each bucket does.
     """
     function = _spark_function(step)
