@@ -188,6 +188,16 @@ class Contributions:
         return closed_mark(self.run_id)
 
 
+def check_ticks(path: Place) -> None:
+    """Refuse a damaged file of ticks; every tick, of all times, is in one partition.
+
+    Raises:
+        FileNotFoundError, DamagedFile: a file is gone or damaged.
+    """
+    names = [name for name in DeltaTable(str(path)).file_uris() if f"/era={TICK_ERA}/" in name]
+    check_files(path, [f"era={TICK_ERA}/{name.rpartition('/')[2]}" for name in names])
+
+
 def tick_mark(run_id: str) -> str:
     """Its version is the number of the newest catch-up that has ticked."""
     return f"{run_id}/tick"

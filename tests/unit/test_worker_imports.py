@@ -46,7 +46,7 @@ TOO_MUCH = {
     SHIPPED_FROM: """dpsql dpsql.streaming dpsql.streaming.admission dpsql.streaming.release dpsql.streaming.clocks
         dpsql.streaming.spreading dpsql.streaming.wire""",
     OF_THE_SINK: """arro3 deltalake typing_extensions dpsql.errors dpsql.mechanisms dpsql.mechanisms.histogram
-        dpsql.mechanisms.histogram.plan dpsql.parsed_query dpsql.lake.runs dpsql.lake.delta_rows dpsql.files dpsql.lake.checkpoints dpsql.lake.contributions
+        dpsql.mechanisms.histogram.plan dpsql.parsed_query dpsql.lake dpsql.lake.delta_rows dpsql.files dpsql.lake.checkpoints dpsql.lake.contributions
         dpsql.lake.delta_tables dpsql.lake.hadoop_checksums dpsql.streaming.histogram dpsql.lake.manifest
         dpsql.lake.read_files dpsql.lake.sorted_file""",
 }
