@@ -10,13 +10,39 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from dpsql.compiled import Query, compile_query
+from dpsql.compiled import Query, compile_query, parse_query
 from dpsql.config import Source, load_sources
 from dpsql.errors import QueryError
 from dpsql.parsed_query import ParsedQuery
-from dpsql.sql.parse import parse_query
 
 FOLDER = Path(__file__).resolve().parents[1] / "golden"
+ORDER = [
+    "epsilon",
+    "delta",
+    "privacy_unit",
+    "max_rows_contributed",
+    "max_rows_per_group",
+    "max_groups_contributed",
+    "contribution_period",
+    "window",
+    "trigger_interval_us",
+    "allowed_lateness_us",
+    "max_ahead_us",
+    "min_privacy_units_per_group",
+    "group_selection_strategy",
+    "public_groups",
+    "group_selection_share",
+    "release",
+    "counter",
+    "selection_weight_decay",
+    "keys",
+    "aggregates",
+    "from_sql",
+    "stream",
+    "static_sources",
+    "columns_in_order",
+]
+"""Of the fields in a dump."""
 EXAMPLES = FOLDER.parents[1] / "conf" / "queries"
 EXPLAINED = FOLDER / "explained.txt"
 """The numbers of every explanation, a line for each accepted query."""
@@ -70,8 +96,10 @@ def compiled(golden: Golden) -> Query:
 
 
 def dump(parsed: ParsedQuery) -> str:
-    """A ParsedQuery as JSON."""
-    return json.dumps(dataclasses.asdict(parsed), indent=2, ensure_ascii=False) + "\n"
+    """A ParsedQuery as JSON: what is asked of the mechanism among what every query says, in the order of old."""
+    given = dataclasses.asdict(parsed)
+    flat = given | given.pop("asked")
+    return json.dumps({name: flat[name] for name in ORDER}, indent=2, ensure_ascii=False) + "\n"
 
 
 def parts(golden: Golden) -> Mapping[Path, Callable[[], str]]:

@@ -8,8 +8,8 @@ import re
 
 import pytest
 
+from dpsql.compiled import parse_query
 from dpsql.errors import QueryError
-from dpsql.sql.parse import parse_query
 from tests.sql.golden import EXAMPLES, EXPLAINED, FOLDER, NUMBER, WHOLE, Golden, compiled, expectations, goldens, numbers, outcome, sources
 
 EXPECTATIONS = list(expectations())
