@@ -25,7 +25,7 @@ import pyarrow as pa
 from dpsql.config import Source
 from dpsql.delta_rows import read_rows
 from dpsql.errors import LakeError
-from dpsql.files import ObjectPath, Place, create_file, place, reason
+from dpsql.files import ObjectPath, Place, create_file, reason
 from dpsql.frames import frame_of
 from dpsql.polling import read_overruns
 from dpsql.privacy.declaration import declaration
@@ -90,13 +90,13 @@ class Lake:
         else:
             object.__setattr__(self, "root", Path(root).expanduser().absolute())
 
-    def histogram(self, name: str) -> str:
+    def histogram(self, name: str) -> Place:
         """The public Delta table of a query."""
-        return str(self.root / "public" / _checked(name))
+        return self.root / "public" / _checked(name)
 
-    def private(self, name: str) -> str:
+    def private(self, name: str) -> Place:
         """The private folder of a query."""
-        return str(self.root / "private" / _checked(name))
+        return self.root / "private" / _checked(name)
 
 
 @dataclass(frozen=True)
@@ -169,7 +169,7 @@ def new_run(lake: Lake, name: str, query: Query, secret: Secret, ledger: Ledger,
         ledger_id=ledger.own_id(),
     )
     ledger.append(query.line(run.run_id, "run", origin_of(source, run.ledger_id)), source.cap)
-    ledger.register.add(Entry(run.run_id, lake.private(name), declared=declaration(source)))
+    ledger.register.add(Entry(run.run_id, str(lake.private(name)), declared=declaration(source)))
     return run
 
 
@@ -179,7 +179,7 @@ def read_run(lake: Lake, name: str) -> Run:
     Raises:
         LakeError: no such name; run.json is unreadable, damaged or of an unknown version.
     """
-    path = place(lake.private(name)) / RUN_FILE
+    path = lake.private(name) / RUN_FILE
     try:
         given = json.loads(path.read_bytes())
         version = given.pop("version")
@@ -253,7 +253,7 @@ def read_histogram(lake: Lake, name: str) -> pa.Table:
 
     table = lake.histogram(name)
     try:
-        if not (place(table) / "_delta_log").is_dir():
+        if not (table / "_delta_log").is_dir():
             raise TableNotFoundError
         return read_rows(table)
     except TableNotFoundError:
@@ -275,7 +275,7 @@ def histogram_version(lake: Lake, name: str) -> int:
     read_run(lake, name)
     table = lake.histogram(name)
     try:
-        return DeltaTable(table).version() if (place(table) / "_delta_log").is_dir() else 0
+        return DeltaTable(str(table)).version() if (table / "_delta_log").is_dir() else 0
     except (DeltaError, OSError) as problem:
         raise LakeError(f"histogram {table}: cannot be read ({type(problem).__name__})") from None
 
@@ -300,7 +300,7 @@ def _checked(name: str) -> str:
 
 def _prepare(lake: Lake, name: str) -> Place:
     """Make the folders; close private ones that we own, refuse those of others. (Who may read a bucket, its policy says.)"""
-    folder = place(lake.private(name))
+    folder = lake.private(name)
     if isinstance(folder, ObjectPath) or isinstance(lake.root, ObjectPath):
         return folder
     try:
@@ -322,7 +322,7 @@ def _prepare(lake: Lake, name: str) -> Place:
 
 def _tables(lake: Lake, name: str) -> Iterator[Place]:
     """Whatever a run leaves behind besides run.json (a crash may leave a hidden temporary file)."""
-    histogram, private = place(lake.histogram(name)), place(lake.private(name))
+    histogram, private = lake.histogram(name), lake.private(name)
     if histogram.exists() or os.path.islink(str(histogram)):
         yield histogram
     if private.exists():
@@ -339,7 +339,7 @@ def _refuse_orphans(lake: Lake, name: str, folder: Place) -> None:
 
 
 def _listed(lake: Lake, name: str) -> Listed:
-    private = place(lake.private(name))
+    private = lake.private(name)
     try:
         run, overruns = read_run(lake, name), read_overruns(private).micro_batches
     except LakeError:
@@ -349,5 +349,5 @@ def _listed(lake: Lake, name: str) -> Listed:
     elif (private / LIVE_FILE).exists():
         state = "stopped"
     else:
-        state = "published" if (place(lake.histogram(name)) / "_delta_log").is_dir() else "started"
+        state = "published" if (lake.histogram(name) / "_delta_log").is_dir() else "started"
     return Listed(name, run.run_id, run.query_identity, state, overruns)

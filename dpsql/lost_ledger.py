@@ -8,7 +8,6 @@ import pyarrow.compute as pc
 from dpsql.compiled import Query
 from dpsql.config import Source
 from dpsql.errors import LakeError
-from dpsql.files import place
 from dpsql.lake import Lake, Run, read_histogram
 from dpsql.privacy.declaration import declaration
 from dpsql.privacy.ledger import Ledger
@@ -27,8 +26,8 @@ def record_run(lake: Lake, run: Run, query: Query, ledger: Ledger, source: Sourc
     Raises:
         LakeError: of the run nothing is left but run.json, so what it has published cannot be known.
     """
-    published = (place(lake.histogram(run.name)) / "_delta_log").is_dir()
-    if not published and (place(lake.private(run.name)) / "contributions").exists():
+    published = (lake.histogram(run.name) / "_delta_log").is_dir()
+    if not published and (lake.private(run.name) / "contributions").exists():
         raise LakeError(
             f"the histogram of {run.name!r} in lake {lake.root} is lost: put it back first, or start a new run under another --name"
         )
@@ -42,7 +41,7 @@ def record_run(lake: Lake, run: Run, query: Query, ledger: Ledger, source: Sourc
         ledger.append(query.line(run.run_id, "run", origin_of(source, run.ledger_id)), None, spent_already=True)
     if not known[1]:
         until = _published_until(lake, run)
-        ledger.register.add(Entry(run.run_id, lake.private(run.name), until, declared=declaration(source)))
+        ledger.register.add(Entry(run.run_id, str(lake.private(run.name)), until, declared=declaration(source)))
     return known != (True, True)
 
 
@@ -54,6 +53,6 @@ def _published_until(lake: Lake, run: Run) -> int | None:
     if run.first_window_us is not None:  # earlier windows are another run's
         rows = rows.filter(pc.greater_equal(rows["window_start"].cast(pa.timestamp("us", "UTC")).cast(pa.int64()), run.first_window_us))
     newest = pc.max(rows["trigger_time"].cast(pa.timestamp("us", "UTC")).cast(pa.int64())).as_py()
-    contributions = str(place(lake.private(run.name)) / "contributions")
+    contributions = str(lake.private(run.name) / "contributions")
     ticked = DeltaTable(contributions).transaction_version(f"{run.run_id}/closed_us") if DeltaTable.is_deltatable(contributions) else None
     return max((time for time in (newest, ticked) if time is not None), default=None)

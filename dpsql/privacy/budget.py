@@ -24,7 +24,7 @@ MOST_EPSILON = 20.0
 
 @dataclass(frozen=True)
 class Total:
-    """Taking part in a period of `days` days is (epsilon, delta)-protected in all runs together (privacy.md, theorem 4)."""
+    """Taking part in a period of `days` days is (epsilon, delta)-protected in all runs together (privacy/index.md, theorem 4)."""
 
     days: int
     epsilon: float

@@ -70,7 +70,7 @@ class Cost:
         return math.sqrt(self.mu2)
 
     def periods(self, n: int) -> Cost:
-        """What n periods of one unit cost together, whichever they are (docs/privacy.md, theorem 4)."""
+        """What n periods of one unit cost together, whichever they are (docs/privacy/index.md, theorem 4)."""
         if n < 1:
             raise ValueError(f"{n} periods")
         if self.overlap is Overlap.SUM and n > 1:

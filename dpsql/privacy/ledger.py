@@ -5,7 +5,7 @@ somebody else created that number first, begin again. So two runs can never both
 any data is read; a restarted run has its line already and spends nothing.
 
 Guarantee: with a cap (epsilon, delta, period), one privacy unit's taking part in one period (counted from 1970-01-01 UTC) is
-(epsilon, delta)-protected in all runs of the ledger together (docs/privacy.md, theorem 4). What a line says is in `dpsql.privacy.ledger_line`.
+(epsilon, delta)-protected in all runs of the ledger together (docs/privacy/index.md, theorem 4). What a line says is in `dpsql.privacy.ledger_line`.
 
     ledger/000001.json, ...     the lines
     ledger/seals                the ledger's own id, and what shows that a line was edited or lost (`dpsql.privacy.seals`)

@@ -124,7 +124,7 @@ def _first_version(given: Mapping[str, Any]) -> dict[str, Any]:
     """Version 1 in the words of version 2.
 
     It says nothing of the slide, so a line per window is taken for one of sliding windows: of two periods or more, each costs twice mu^2,
-    and thresholds fail as often as where a unit's two periods meet in one key. How often that is the line does not say: docs/privacy.md,
+    and thresholds fail as often as where a unit's two periods meet in one key. How often that is the line does not say: docs/privacy/index.md,
     theorem 4, bounds it.
     """
     amounts = {name: given[name] for name in ("mu2", "delta_threshold", "delta_hash", "epsilon", "delta")}

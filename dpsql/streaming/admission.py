@@ -19,10 +19,10 @@ from dpsql.streaming.manifest import Manifest
 from dpsql.streaming.read_files import ReadFiles
 from dpsql.streaming.spreading import bucket_of, spread
 from dpsql.streaming.wire import FILE_COLUMNS, STATE, file_row, read_file_rows, to_arrow, without_values
-from udfs import user_state
 from udfs.bucket_state import BucketFiles
-from udfs.contribution_bounding import BoundingParameters, Clock, admit
 from udfs.contribution_files import ContributionFiles
+from udfs.histogram import user_state
+from udfs.histogram.contribution_bounding import BoundingParameters, Clock, admit
 from udfs.stage import StateFile
 
 

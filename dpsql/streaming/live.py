@@ -29,7 +29,7 @@ from dpsql.streaming.contributions import Contributions
 from dpsql.streaming.microbatches import POLL_SECONDS, Following, Sink, began_us
 from dpsql.streaming.progress import Summary, Tally
 from dpsql.streaming.retention import Retention
-from udfs.contribution_bounding import Clock
+from udfs.histogram.contribution_bounding import Clock
 from udfs.stage import ADMISSION
 
 if TYPE_CHECKING:

@@ -21,8 +21,8 @@ from dpsql.streaming.spreading import bucket_of, spread
 from dpsql.streaming.wire import FILE_COLUMNS, STATE, file_row, read_file_rows, to_arrow, to_pandas, without_values
 from udfs.bucket_state import BucketFiles
 from udfs.grid import NO_CLOCK
+from udfs.histogram.release import ReleaseParameters, ReleaseState, Tick, release
 from udfs.keys import decode
-from udfs.release import ReleaseParameters, ReleaseState, Tick, release
 from udfs.stage import ROW, TICK, StateFile
 
 

@@ -84,7 +84,7 @@ POINTS = {
     "catch-up: its time is written": Point(f"{STREAMING}.catch_up", "write_json", True, _named("catch_up.json")),
     "admission: before Spark's query id is kept": Point(f"{STREAMING}.preflight:Engine", "remember_query", False),
     **_steps("admission", "AdmissionStep", "admit"),
-    "admission: files of contributions written": Point(f"{STREAMING}.contribution_files:ContributionFiles", "write", True, _written, True),
+    "admission: files of contributions written": Point("udfs.contribution_files:ContributionFiles", "write", True, _written, True),
     "admission: rows appended": Point(f"{STREAMING}.contributions:Contributions", "append", True),
     "admission: before Spark's commit": Point(f"{STREAMING}.admission:AdmissionSink", "__call__", True),
     "admission: after Spark's commit": Point(f"{STREAMING}.admission:AdmissionSink", "__call__", False, _second_micro_batch),

@@ -193,8 +193,8 @@ def test_other_places_are_refused(given: str) -> None:
 
 def test_a_lake_in_a_bucket_is_named_by_uri() -> None:
     lake = Lake("s3a://bucket/some/lake/")
-    assert lake.histogram("demo") == "s3a://bucket/some/lake/public/demo"
-    assert lake.private("demo") == "s3a://bucket/some/lake/private/demo"
+    assert str(lake.histogram("demo")) == "s3a://bucket/some/lake/public/demo"
+    assert str(lake.private("demo")) == "s3a://bucket/some/lake/private/demo"
 
 
 def test_reading_what_was_published(tmp_path: Path) -> None:

@@ -28,10 +28,10 @@ from dpsql.mechanisms.histogram.planner import make_plan
 from dpsql.mechanisms.histogram.stages import bounding_parameters, release_parameters
 from dpsql.streaming import admission, release
 from tests.property.plans import COUNT, DAY, SUM, query, source
-from udfs import group_state, user_state
 from udfs.bucket_state import BucketFiles
-from udfs.contribution_bounding import Clock, admit
 from udfs.contribution_files import ContributionFiles
+from udfs.histogram import group_state, user_state
+from udfs.histogram.contribution_bounding import Clock, admit
 from udfs.keys import encode
 from udfs.stage import ADMISSION, RELEASE
 
@@ -62,7 +62,7 @@ before, memory, cpu = set(sys.modules), rss(), time.process_time()
 what, given = sys.argv[1:3]
 rows = None
 if what == 'udfs':
-    import udfs.bucket_state, udfs.contribution_bounding, udfs.release
+    import udfs.bucket_state, udfs.histogram.contribution_bounding, udfs.histogram.release
 else:
     from pyspark.taskcontext import TaskContext
     with open(given, 'rb') as file:
@@ -180,7 +180,7 @@ def test_the_list_only_shrinks(found: dict[str, dict[str, Any]]) -> None:
 
 
 def test_udfs_alone_import_nothing_foreign(found: dict[str, dict[str, Any]]) -> None:
-    assert "udfs.release" in found["udfs"]["modules"]
+    assert "udfs.histogram.release" in found["udfs"]["modules"]
     assert foreign(found["udfs"]["modules"]) == set()
 
 

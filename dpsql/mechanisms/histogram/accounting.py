@@ -18,7 +18,7 @@ from dpsql.errors import AccountingError
 from dpsql.mechanisms.histogram.plan import PerturbationPlan, PrivacyPlan, SelectionPlan
 from dpsql.parsed_query import AggregateFunction, ContributionPeriod, CounterName, GroupSelection, ReleaseRule
 from dpsql.privacy.cost import Cost, Overlap, PrivacyLevel, gaussian_delta
-from udfs.counters import counter, impulse_response
+from udfs.noise.counters import counter, impulse_response
 
 TOLERANCE = 1e-9
 """Relative slack for rounding in float64; far below anything that matters."""
@@ -82,7 +82,7 @@ def spent(plan: PrivacyPlan, source: Source) -> Spent:
 
 
 def cost(plan: PrivacyPlan, source: Source) -> Cost:
-    """What a plan costs one privacy unit in one contribution period, and in several (docs/privacy.md, theorem 4)."""
+    """What a plan costs one privacy unit in one contribution period, and in several (docs/privacy/index.md, theorem 4)."""
     found = spent(plan, source)
     mu2, failure = found.mu**2, found.delta_threshold + found.delta_hash
     if plan.query.contribution_period is ContributionPeriod.STREAM:

@@ -151,7 +151,7 @@ def _promise(plan: PrivacyPlan, source: Source) -> str:
 
 
 def _live(plan: PrivacyPlan) -> str:
-    """What a live run's promise assumes (docs/privacy.md, A2)."""
+    """What a live run's promise assumes (docs/privacy/index.md, A2)."""
     try:
         interval = duration(polling_interval(plan.query))
     except InputError:

@@ -1,7 +1,7 @@
 """Key selection: which groups may appear, and when, without knowing any key beforehand.
 
 A group's users' weights are summed continually under noise; the group is selected at the first trigger i at which the noisy
-sum reaches tau_i. Guarantee (docs/privacy.md): one user changes the sums of at most K groups by w_1..w_K with sum of squares
+sum reaches tau_i. Guarantee (docs/privacy/histogram.md): one user changes the sums of at most K groups by w_1..w_K with sum of squares
 at most 1, so the noisy sums are a Gaussian mechanism; and a group that only this user has crosses at any of the triggers with
 probability at most sum_i beta_i. Source: DP-SQLP Algorithms 2 and 4, with a union bound over triggers and decaying weights.
 
@@ -15,12 +15,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from udfs import randomness
 from udfs.columns import Bool, Float, Int, find, insert, match, places, run_starts, sort_order
-from udfs.counters import Counter, Draw
-from udfs.exact_paths import Redraw
-from udfs.group_state import Closing
-from udfs.path_error import trust
+from udfs.histogram.group_state import Closing
+from udfs.noise import randomness
+from udfs.noise.counters import Counter, Draw
+from udfs.noise.exact_paths import Redraw
+from udfs.noise.path_error import trust
 
 WEIGHT_UNIT = 2.0**-20
 """Weights and thresholds are integers in this unit."""
