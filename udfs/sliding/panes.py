@@ -9,7 +9,7 @@ import numpy as np
 from udfs.columns import Bool, Float, Int
 from udfs.grid import NO_CLOCK
 from udfs.noise.discrete_laplace import DiscreteLaplace
-from udfs.randomness import Blocks, normals, tags
+from udfs.noise.randomness import Blocks, normals, tags
 
 PANE, SUM, MONITOR = 0, 1, 2
 """Round numbers of noise cells: a pane's own measurement, the sum of several panes, a question whether a pane differs."""

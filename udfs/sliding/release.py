@@ -8,17 +8,46 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from udfs.columns import Int, match, run_starts, run_sums, sort_order
-from udfs.perturbation import OutputColumn, finish
-from udfs.release import Tick
+from udfs.columns import Float, Int, match, run_starts, run_sums, sort_order
 from udfs.sliding.measurement import Bins, Measurement, Window, new_bins
 from udfs.sliding.panes import Cells, Panes
 from udfs.sliding.state import SlidingState, first_state, numbers_of, with_numbers
+
+
+class Tick(Protocol):
+    """After the rows of arrival batches <= batch, every pane closes that the clock closed_us closes."""
+
+    @property
+    def batch(self) -> int:
+        """Arrival batch."""
+
+    @property
+    def closed_us(self) -> int:
+        """The clock."""
+
+
+@dataclass(frozen=True)
+class Shown:
+    """One released column.
+
+    Args:
+        kind: `count` (int64), `sum` (float64, an exact multiple of the grid) or `avg` (float64, NaN where there are too few).
+        parts: positions of its measurements (avg: centred sum, then count).
+        grids: their grids.
+        bounds: clip of an average. centre: what its values were centred on.
+    """
+
+    kind: str
+    parts: tuple[int, ...]
+    grids: tuple[float, ...]
+    bounds: tuple[float, float] = (0.0, 0.0)
+    centre: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -28,13 +57,13 @@ class SlidingParameters:
     Args:
         panes: when panes begin and close.
         measurements: one per noisy sum; number j is mechanism j + 1 of the noise.
-        columns: what is shown; `stderr` of an output column is not read here, a window has its own.
+        columns: what is shown.
         keys, key_bytes: the listed keys, hashes and encodings.
     """
 
     panes: Panes
     measurements: tuple[Measurement, ...]
-    columns: tuple[OutputColumn, ...]
+    columns: tuple[Shown, ...]
     keys: tuple[int, ...]
     key_bytes: tuple[bytes, ...]
 
@@ -132,9 +161,9 @@ def _shown(found: list[Window], number: int, names: pa.Array, p: SlidingParamete
     size = len(names)
     table = {"window": np.full(size, window), "trigger": np.ones(size, np.int64), "key_bytes": names.take(pa.array(order))}
     for i, column in enumerate(p.columns):
-        one = found[column.perturbations[0]]
+        one = found[column.parts[0]]
         if column.kind == "avg":
-            table[f"c{i}"], table[f"s{i}"] = _quotient(column, [found[j] for j in column.perturbations], order)
+            table[f"c{i}"], table[f"s{i}"] = _quotient(column, *(found[j] for j in column.parts), order)
             continue
         grid = column.grids[0]
         table[f"c{i}"] = one.value[order] if column.kind == "count" else one.value[order] * grid
@@ -146,13 +175,19 @@ def _shown(found: list[Window], number: int, names: pa.Array, p: SlidingParamete
     return pa.table(table)
 
 
-def _quotient(column: OutputColumn, parts: list[Window], order: Int) -> tuple[np.ndarray, np.ndarray]:
-    """An average, by the rule of all averages (`udfs.perturbation.finish`): errors are one per window here."""
-    size = len(order)
-    errors = tuple((float(part.stderr[0]) * grid,) if size else (0.0,) for part, grid in zip(parts, column.grids, strict=True))
-    shown = OutputColumn("avg", (0, 1), column.grids, errors, column.bounds, column.centre)
-    value, stderr = finish(shown, [part.value[order] for part in parts], np.ones(size, np.int64))
-    return np.asarray(value, np.float64), stderr
+def _quotient(column: Shown, total: Window, count: Window, order: Int) -> tuple[Float, Float]:
+    """An average and its standard error: the quotient of two noisy sums plus the centre, clipped, from released numbers only.
+
+    NaN where the noisy count is below 1; the error is the first-order propagation of the two noises.
+    """
+    many = count.value[order] * column.grids[1]
+    enough = many >= 1
+    safe = np.where(enough, many, 1.0)
+    quotient = total.value[order] * column.grids[0] / safe
+    of_total, of_count = (part.stderr[order] * grid for part, grid in zip((total, count), column.grids, strict=True))
+    stderr = np.sqrt(of_total * of_total + quotient * quotient * of_count * of_count) / safe
+    average = np.clip(column.centre + quotient, *column.bounds)
+    return np.where(enough, average, np.nan), np.where(enough, stderr, np.nan)
 
 
 def _no_rows(p: SlidingParameters) -> pa.Table:

@@ -18,11 +18,11 @@ from functools import cached_property, lru_cache
 
 import numpy as np
 
-from udfs import randomness
 from udfs.columns import Float, Int
-from udfs.exact_normal import quantile
-from udfs.path_error import ABSOLUTE, RELATIVE, ROOM, UNIT
-from udfs.randomness import MAX_NORMAL
+from udfs.noise import randomness
+from udfs.noise.exact_normal import quantile
+from udfs.noise.path_error import ABSOLUTE, RELATIVE, ROOM, UNIT
+from udfs.noise.randomness import MAX_NORMAL
 from udfs.sliding.measurement import Bins, Window
 from udfs.sliding.panes import PANE, Cells
 

@@ -46,15 +46,3 @@ def planned(w: int, epsilon: float, share: float = 0.1) -> Planned:
     fine = discrete_laplace(epsilon)
     smoother = LimitedTranslation(w, fine.variance, True)
     return Planned(w, fine, discrete_laplace(share * epsilon), discrete_laplace((1 - share) * epsilon), smoother)
-
-
-def errors(m: Measurement, exact: np.ndarray, w: int, seed: int, weights: np.ndarray | None = None) -> tuple[float, float, float]:
-    """Mean over panes of the sum over bins of squared errors: of the sums, of the smoothed sums (NaN: none), of the sums clipped at 0."""
-    true, found = np.zeros(exact.shape[1]), np.zeros(3)
-    weights = np.ones(exact.shape[1]) if weights is None else weights
-    for pane, window in enumerate(windows(m, exact, seed)):
-        true += exact[pane] - (exact[pane - w] if pane >= w else 0)
-        shown = window.smoothed if window.smoothed is not None else np.full(len(true), np.nan)
-        found += [float(np.sum(weights * (value - true) ** 2)) for value in (window.value, shown, np.maximum(window.value, 0))]
-    one, two, three = (found / len(exact)).tolist()
-    return one, two, three
