@@ -106,8 +106,8 @@ def private(
     spark: Any, stream: Path, batches: int, rows: int, lake: Path, samples_of: Callable[..., Samples], silent: int, triggers: int
 ) -> None:
     """dpsql: as `dpsql.streaming.live`, with a scripted clock; at most one micro-batch ahead of its release."""
-    from dpsql.event_log import EventLog
-    from dpsql.lake import Lake, open_run
+    from dpsql.lake.event_log import EventLog
+    from dpsql.lake.runs import Lake, open_run
     from dpsql.privacy.ledger import Ledger
     from dpsql.privacy.secret import Secret
     from dpsql.streaming.clocks import Clocks

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pyspark import TaskContext
 from pyspark.sql import DataFrame
 
-from dpsql.streaming.manifest import Manifest
+from dpsql.lake.manifest import Manifest
 from udfs.histogram.contribution_bounding import Clock
 
 PROPERTY = "dpsql.micro-batch"

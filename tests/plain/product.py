@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 import dpsql
-from dpsql.lake import Lake, Run, read_histogram
+from dpsql.lake.runs import Lake, Run, read_histogram
 from dpsql.local.feeder import LATEST_US, Feeder, try_query
 from dpsql.local.histogram import histogram
 from dpsql.local.inputs import micro_batches
