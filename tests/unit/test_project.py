@@ -44,6 +44,7 @@ APART = {
     "dpsql/streaming": ("dpsql.local",),
     "dpsql/mechanisms/dynamic/accounting.py": ("dpsql.mechanisms.dynamic.calibration", "dpsql.mechanisms.histogram"),
     "dpsql/mechanisms/histogram/accounting.py": ("dpsql.mechanisms.histogram.planner", "dpsql.mechanisms.histogram.calibration"),
+    "dpsql/mechanisms/sliding/accounting.py": ("dpsql.mechanisms.sliding.planner", "dpsql.privacy.curve"),
 }
 # `udfs` runs on executors: it knows numbers, columns and one cipher, and what it returns depends on its arguments alone.
 UDFS_MAY = {"cryptography", "numpy", "pyarrow", "scipy.special", "udfs"}

@@ -163,7 +163,8 @@ def _shown(found: list[Window], number: int, names: pa.Array, p: SlidingParamete
     for i, column in enumerate(p.columns):
         one = found[column.parts[0]]
         if column.kind == "avg":
-            table[f"c{i}"], table[f"s{i}"] = _quotient(column, *(found[j] for j in column.parts), order)
+            total, count = (found[j] for j in column.parts)
+            table[f"c{i}"], table[f"s{i}"] = _quotient(column, total, count, order)
             continue
         grid = column.grids[0]
         table[f"c{i}"] = one.value[order] if column.kind == "count" else one.value[order] * grid

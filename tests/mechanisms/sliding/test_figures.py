@@ -10,10 +10,11 @@ from benchmarks.sliding import W, errors, stream, ways
 EPSILON = 0.1
 
 
-def shares(name: str) -> dict[str, np.ndarray]:
+def shares(name: str, keys: int) -> dict[str, np.ndarray]:
     """Squared error of (sums, clipped, smoothed) as a share of plain PANES, by plan; and of PANES as a share of what its noise should give."""
     x, weights = stream(name)
-    found = {label: errors(m, x, weights, 1) for label, m in ways(EPSILON).items()}
+    seeds = {label: range(1, keys + 1) if label == "PANES" else [1] for label in ways(EPSILON)}
+    found = {label: np.mean([errors(m, x, weights, seed) for seed in seeds[label]], axis=0) for label, m in ways(EPSILON).items()}
     base = found["PANES"][0]
     panes = np.minimum(np.arange(1, len(x) + 1), W).mean()
     expected = panes * weights.sum() / (2 * np.sinh(EPSILON / 2) ** 2)
@@ -21,7 +22,7 @@ def shares(name: str) -> dict[str, np.ndarray]:
 
 
 def test_montreal() -> None:
-    found = shares("montreal")
+    found = shares("montreal", 5)
     assert found["expected"][0] == pytest.approx(1.0, abs=0.02)
     assert found["RETROACTIVE, the paper's"][0] == pytest.approx(1.57, rel=0.05)
     assert found["RETROACTIVE"][0] == pytest.approx(1.25, rel=0.05)
@@ -31,7 +32,7 @@ def test_montreal() -> None:
 
 @pytest.mark.audit
 def test_order_on_the_world_cup_model() -> None:
-    found = shares("worldcup")
+    found = shares("worldcup", 1)
     order = [found["PLANNED"][2], found["PANES"][2], found["PANES"][1], found["PANES"][0], found["RETROACTIVE"][0]]
     assert sorted([*order, found["RETROACTIVE, the paper's"][0]]) == [*order, found["RETROACTIVE, the paper's"][0]]
     assert found["PANES"][2] <= 1.1 * 0.246
