@@ -31,12 +31,16 @@ USER = dataclasses.replace(EVENT, level=PrivacyLevel.USER, bounds=Bounds(20, 4, 
 SQRT = dataclasses.replace(EVENT, delta=1e-6, counter=SlidingCounter.WINDOW_SQRT, smoothing=Smoothing.NONE)
 ASKED = {
     "event": EVENT,
-    "event, three aggregates": dataclasses.replace(EVENT, aggregates=(COUNT, SUM, AVG)),
+    "event, three aggregates": dataclasses.replace(EVENT, epsilon=2.0, aggregates=(COUNT, SUM, AVG)),
     "user": USER,
-    "user, STREAM": dataclasses.replace(USER, bounds=Bounds(20, 4, 3, 10**6, ContributionPeriod.STREAM), aggregates=(COUNT, SUM)),
+    "user, STREAM": dataclasses.replace(
+        USER, epsilon=4.0, bounds=Bounds(3, 1, 2, 10**6, ContributionPeriod.STREAM), aggregates=(COUNT, SUM)
+    ),
     "retroactive": dataclasses.replace(EVENT, grouping=PaneGrouping.RETROACTIVE),
     "planned": dataclasses.replace(EVENT, grouping=PaneGrouping.PLANNED, monitor_share=0.3),
-    "planned, user": dataclasses.replace(USER, grouping=PaneGrouping.PLANNED, aggregates=(SUM,)),
+    "planned, user": dataclasses.replace(
+        USER, epsilon=4.0, grouping=PaneGrouping.PLANNED, bounds=Bounds(2, 1, 2, 10**6, ContributionPeriod.WINDOW)
+    ),
     "sqrt": SQRT,
     "sqrt, three aggregates": dataclasses.replace(SQRT, aggregates=(COUNT, SUM, AVG)),
     "sqrt, user": dataclasses.replace(USER, delta=1e-6, counter=SlidingCounter.WINDOW_SQRT, smoothing=Smoothing.NONE),
@@ -87,7 +91,9 @@ def test_a_scale_that_is_a_thousandth_too_small_is_refused(name: str) -> None:
 def test_what_the_accountant_refuses() -> None:
     plan, three, sqrt = make_plan(EVENT), make_plan(ASKED["event, three aggregates"]), make_plan(SQRT)
     shared = dataclasses.replace(three, measurements=tuple(dataclasses.replace(m, mechanism=1) for m in three.measurements))
-    whole = dataclasses.replace(three, measurements=(plan.measurements[0], *three.measurements[1:]))
+    whole = dataclasses.replace(
+        three, measurements=(make_plan(dataclasses.replace(EVENT, epsilon=2.0)).measurements[0], *three.measurements[1:])
+    )
     table = plan.measurements[0].fine
     assert table is not None
     off = dataclasses.replace(table, middle=(*table.middle[:-1], table.middle[-1] + (table.middle[-1] >> 30)))
