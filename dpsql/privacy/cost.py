@@ -10,12 +10,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
+from dpsql.parsed_query import PrivacyLevel
 
-class PrivacyLevel(StrEnum):
-    """What neighbouring streams differ in: all that one unit does in one contribution period, or one row."""
-
-    USER = "USER"
-    EVENT = "EVENT"
+__all__ = ["Cost", "Overlap", "PrivacyLevel", "gaussian_delta", "total"]
 
 
 class Overlap(StrEnum):
