@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 import numpy as np
@@ -116,6 +116,7 @@ class AdmissionSink:
         clocks: of the micro-batches; listed too.
         read: the files of the micro-batches before.
         count: told the drop counters of every micro-batch.
+        unseen: how many lines of the files of a micro-batch its reader leaves out.
         done: called with each micro-batch and its clock when its rows are there.
     """
 
@@ -125,6 +126,7 @@ class AdmissionSink:
     clocks: Clocks
     read: ReadFiles
     count: Callable[[Mapping[str, int]], None]
+    unseen: Callable[[Sequence[str]], int] = lambda files: 0
     done: Callable[[int, Clock], None] = lambda batch, clock: None
 
     def __call__(self, frame: DataFrame, batch: int) -> None:
@@ -150,3 +152,4 @@ class AdmissionSink:
         self.done(batch, clock)
         for file in files:
             self.count(file.counted["drops"])
+        self.count({"malformed": self.unseen(files_read)})

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from dpsql.privacy.ledger import Ledger
 from dpsql.privacy.secret import Secret
 from dpsql.published import published_marks, triggers_mark
 from dpsql.running import exclusive, stop_requests
-from dpsql.streaming import admission, intact, preflight, release, remedies, sources, static_tables
+from dpsql.streaming import admission, intact, long_lines, preflight, release, remedies, sources, static_tables
 from dpsql.streaming.catalog import located
 from dpsql.streaming.catch_up import CatchUp, finish, latest_us, open_catch_up, read_json
 from dpsql.streaming.clocks import Clocks, listed_clocks
@@ -35,7 +36,7 @@ from dpsql.streaming.live import LiveOptions
 from dpsql.streaming.live import live as follow_for_ever
 from dpsql.streaming.manifest import Manifest
 from dpsql.streaming.microbatches import Sink, Stepping, drain, stop_on_signals
-from dpsql.streaming.progress import Listener, Summary, Tally, observed
+from dpsql.streaming.progress import Listener, Summary, Tally
 from dpsql.streaming.read_files import ReadFiles, readable
 from dpsql.streaming.release import ReleaseSink
 from dpsql.streaming.retention import Retention
@@ -264,7 +265,8 @@ class Job:
         read = ReadFiles(tables.admission.path, self.engine.void, remedies.repairable(self.folder))
         if read.twice:
             self.tally.tell(f"{read.twice}; `dpsql verify` says what to do")
-        return admission.AdmissionSink(tables.admission, tables.contributions, checkpoint, clocks, read, self.tally.add_dropped, done)
+        count, unseen = self.tally.add_dropped, partial(long_lines.count, self.spark, self.query.source)
+        return admission.AdmissionSink(tables.admission, tables.contributions, checkpoint, clocks, read, count, unseen, done)
 
     def _public(self, session: SparkSession) -> PublicGroups | None:
         """The public groups, computed at the run's first start and kept with it."""
@@ -389,8 +391,7 @@ class Job:
 
     def was_read(self, report: Any) -> None:
         """A micro-batch of query 1 is finished."""
-        alarm = self.tally.was_read(report)
-        source, malformed = self.query.source, observed(report).get("malformed", 0)
+        source, malformed, alarm = self.query.source, self.tally.malformed(report), self.tally.was_read(report)
         where = f"in micro-batch {report.batchId} of source {source.name!r}"
         warning = f"{malformed} malformed records {where} (max_malformed {source.max_malformed})"
         self.tally.tell(warning if malformed > source.max_malformed else alarm)
