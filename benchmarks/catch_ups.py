@@ -51,7 +51,7 @@ def main() -> None:
     )
     query, secret, lake = dpsql.compile(SQL, Sources((source,))), Secret(bytes(range(32))), Lake(folder / "lake")
     named = Run("demo", "5a" * 16, query.plan.identity, secret.check(), query.text, {}, "2026-01-01T00:00:00+00:00")
-    private = Path(lake.private("demo"))
+    private = lake.private("demo")
     private.mkdir(parents=True)
     spark = session("local[2]", {})
     print("| catch-ups | state | contributions | ticks | list of files | on disk in all | Delta logs | seconds each |")

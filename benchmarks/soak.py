@@ -176,7 +176,7 @@ def report(job: Job, samples: list[dict[str, Any]], generator: Generator, starts
     quiet = [t for t in steady if t % period >= period - silent + TRIGGER or t % period == 0]
     due = [t for t in range(first, last + 1, TRIGGER) if any(begin + 60 < t < end for begin, end in starts)]
     due = [t for t in due if t % period >= period - silent + TRIGGER or t % period == 0]
-    table = str(out / "lake/public/soak")
+    table = out / "lake/public/soak"
     pairs = read_rows(table, ["window_start", "trigger", "page"])
     doubled = pairs.num_rows - pairs.group_by(["window_start", "trigger", "page"]).aggregate([]).num_rows
     lines = [

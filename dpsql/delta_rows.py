@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.fs as pafs
 
+from dpsql.files import Place
 from udfs.bucket_state import DamagedFile, filesystem
 
 NAMED_BY_BYTES = re.compile(r"-([0-9a-f]{64})\.parquet$")
@@ -24,11 +25,11 @@ NAMED_BY_BYTES = re.compile(r"-([0-9a-f]{64})\.parquet$")
 READERS = 8
 
 
-def read_rows(location: str, columns: Sequence[str] | None = None, condition: pc.Expression | None = None) -> pa.Table:
+def read_rows(location: Place, columns: Sequence[str] | None = None, condition: pc.Expression | None = None) -> pa.Table:
     """Rows of the newest version of a table.
 
     Args:
-        location: a bare path or a URI.
+        location: of the table.
         columns: which ones; None for all.
         condition: what rows must satisfy; None for all rows.
 
@@ -38,12 +39,12 @@ def read_rows(location: str, columns: Sequence[str] | None = None, condition: pc
     """
     from deltalake import DeltaTable  # slow to import, and not every command reads tables
 
-    files = pafs.SubTreeFileSystem(*reversed(filesystem(location)))
-    dataset = DeltaTable(location).to_pyarrow_dataset(filesystem=files)
+    files = pafs.SubTreeFileSystem(*reversed(filesystem(str(location))))
+    dataset = DeltaTable(str(location)).to_pyarrow_dataset(filesystem=files)
     return dataset.to_table(None if columns is None else list(columns), filter=condition)
 
 
-def check_files(location: str, names: Iterable[str]) -> None:
+def check_files(location: Place, names: Iterable[str]) -> None:
     """Refuse files of a table that are named by the SHA-256 of their bytes and have other bytes.
 
     Args:
@@ -60,8 +61,8 @@ def check_files(location: str, names: Iterable[str]) -> None:
             list(readers.map(lambda entry: _check_file(location, *entry), named))
 
 
-def _check_file(location: str, name: str, digest: str) -> None:
-    system, folder = filesystem(location)
+def _check_file(location: Place, name: str, digest: str) -> None:
+    system, folder = filesystem(str(location))
     with system.open_input_file(f"{folder}/{name}") as file:
         if hashlib.sha256(file.read_buffer()).hexdigest() != digest:
             raise DamagedFile(f"{location}/{name} is damaged: its bytes are not those that were written")

@@ -18,19 +18,18 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from dpsql.config import Source
 from dpsql.delta_rows import read_rows
 from dpsql.errors import LakeError
-from dpsql.files import ObjectPath, Place, create_file, place, reason
+from dpsql.files import ObjectPath, Place, create_file, reason
 from dpsql.frames import frame_of
-from dpsql.mechanisms.histogram.plan import PrivacyPlan
 from dpsql.polling import read_overruns
 from dpsql.privacy.declaration import declaration
-from dpsql.privacy.ledger import Ledger, line_of
+from dpsql.privacy.ledger import Ledger
 from dpsql.privacy.origin import origin_of
 from dpsql.privacy.register import RUN_FILE, Entry
 from dpsql.privacy.secret import Secret
@@ -39,24 +38,14 @@ from dpsql.running import is_running
 if TYPE_CHECKING:
     import pandas as pd
 
+    from dpsql.compiled import Query
+
 SCHEMA_VERSION = 1
 NEXT = ".{name}.next"
 """Beside the private folder of a run: that of the new run which is about to take its place."""
 
 LIVE_FILE = "live.json"
 """There once a run has been started live."""
-
-
-class CompiledQuery(Protocol):
-    """What a run needs to know of a query: its text and its plan."""
-
-    @property
-    def text(self) -> str:
-        """The SQL."""
-
-    @property
-    def plan(self) -> PrivacyPlan:
-        """What the accountant has passed."""
 
 
 @dataclass(frozen=True)
@@ -101,13 +90,13 @@ class Lake:
         else:
             object.__setattr__(self, "root", Path(root).expanduser().absolute())
 
-    def histogram(self, name: str) -> str:
+    def histogram(self, name: str) -> Place:
         """The public Delta table of a query."""
-        return str(self.root / "public" / _checked(name))
+        return self.root / "public" / _checked(name)
 
-    def private(self, name: str) -> str:
+    def private(self, name: str) -> Place:
         """The private folder of a query."""
-        return str(self.root / "private" / _checked(name))
+        return self.root / "private" / _checked(name)
 
 
 @dataclass(frozen=True)
@@ -126,7 +115,7 @@ class Listed:
     overruns: int = 0
 
 
-def open_run(lake: Lake, name: str, query: CompiledQuery, secret: Secret, ledger: Ledger, source: Source) -> Run:
+def open_run(lake: Lake, name: str, query: Query, secret: Secret, ledger: Ledger, source: Source) -> Run:
     """Start a new run under a name, or find the one that the name is bound to.
 
     Raises:
@@ -162,7 +151,7 @@ def open_run(lake: Lake, name: str, query: CompiledQuery, secret: Secret, ledger
     return run
 
 
-def new_run(lake: Lake, name: str, query: CompiledQuery, secret: Secret, ledger: Ledger, source: Source) -> Run:
+def new_run(lake: Lake, name: str, query: Query, secret: Secret, ledger: Ledger, source: Source) -> Run:
     """A fresh run id with its ledger line and its entry in the register; run.json is left to the caller.
 
     Raises:
@@ -175,12 +164,12 @@ def new_run(lake: Lake, name: str, query: CompiledQuery, secret: Secret, ledger:
         query_identity=query.plan.identity,
         secret_check=secret.check(),
         query_text=query.text,
-        plan=asdict(query.plan),
+        plan=query.document(),
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         ledger_id=ledger.own_id(),
     )
-    ledger.append(line_of(query.plan, source, run.run_id, "run", origin_of(source, run.ledger_id)), source.cap)
-    ledger.register.add(Entry(run.run_id, lake.private(name), declared=declaration(source)))
+    ledger.append(query.line(run.run_id, "run", origin_of(source, run.ledger_id)), source.cap)
+    ledger.register.add(Entry(run.run_id, str(lake.private(name)), declared=declaration(source)))
     return run
 
 
@@ -190,7 +179,7 @@ def read_run(lake: Lake, name: str) -> Run:
     Raises:
         LakeError: no such name; run.json is unreadable, damaged or of an unknown version.
     """
-    path = place(lake.private(name)) / RUN_FILE
+    path = lake.private(name) / RUN_FILE
     try:
         given = json.loads(path.read_bytes())
         version = given.pop("version")
@@ -213,14 +202,14 @@ def read_run(lake: Lake, name: str) -> Run:
     return run
 
 
-def check_binding(run: Run, query: CompiledQuery, secret: Secret, lake: Lake) -> None:
+def check_binding(run: Run, query: Query, secret: Secret, lake: Lake) -> None:
     """Refuse a query or a secret that is not the one of the run.
 
     Raises:
         LakeError: says which of them differs and how to proceed.
     """
     if run.query_identity != query.plan.identity:
-        if run.plan.get("query") == json.loads(json.dumps(asdict(query.plan.query))):
+        if run.plan.get("query") == json.loads(json.dumps(query.document()["query"])):
             raise LakeError(
                 f"run {run.name!r} in lake {lake.root} was started by another version of dpsql, or under other declarations, which make "
                 "another plan of the same query. (Up to commit 27b5d01, sliding windows counted a privacy unit once per period instead of "
@@ -264,7 +253,7 @@ def read_histogram(lake: Lake, name: str) -> pa.Table:
 
     table = lake.histogram(name)
     try:
-        if not (place(table) / "_delta_log").is_dir():
+        if not (table / "_delta_log").is_dir():
             raise TableNotFoundError
         return read_rows(table)
     except TableNotFoundError:
@@ -286,7 +275,7 @@ def histogram_version(lake: Lake, name: str) -> int:
     read_run(lake, name)
     table = lake.histogram(name)
     try:
-        return DeltaTable(table).version() if (place(table) / "_delta_log").is_dir() else 0
+        return DeltaTable(str(table)).version() if (table / "_delta_log").is_dir() else 0
     except (DeltaError, OSError) as problem:
         raise LakeError(f"histogram {table}: cannot be read ({type(problem).__name__})") from None
 
@@ -311,7 +300,7 @@ def _checked(name: str) -> str:
 
 def _prepare(lake: Lake, name: str) -> Place:
     """Make the folders; close private ones that we own, refuse those of others. (Who may read a bucket, its policy says.)"""
-    folder = place(lake.private(name))
+    folder = lake.private(name)
     if isinstance(folder, ObjectPath) or isinstance(lake.root, ObjectPath):
         return folder
     try:
@@ -333,7 +322,7 @@ def _prepare(lake: Lake, name: str) -> Place:
 
 def _tables(lake: Lake, name: str) -> Iterator[Place]:
     """Whatever a run leaves behind besides run.json (a crash may leave a hidden temporary file)."""
-    histogram, private = place(lake.histogram(name)), place(lake.private(name))
+    histogram, private = lake.histogram(name), lake.private(name)
     if histogram.exists() or os.path.islink(str(histogram)):
         yield histogram
     if private.exists():
@@ -350,7 +339,7 @@ def _refuse_orphans(lake: Lake, name: str, folder: Place) -> None:
 
 
 def _listed(lake: Lake, name: str) -> Listed:
-    private = place(lake.private(name))
+    private = lake.private(name)
     try:
         run, overruns = read_run(lake, name), read_overruns(private).micro_batches
     except LakeError:
@@ -360,5 +349,5 @@ def _listed(lake: Lake, name: str) -> Listed:
     elif (private / LIVE_FILE).exists():
         state = "stopped"
     else:
-        state = "published" if (place(lake.histogram(name)) / "_delta_log").is_dir() else "started"
+        state = "published" if (lake.histogram(name) / "_delta_log").is_dir() else "started"
     return Listed(name, run.run_id, run.query_identity, state, overruns)

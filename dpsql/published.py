@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from dpsql.errors import LakeError
-from dpsql.files import place
+from dpsql.files import Place
 from dpsql.lake import LIVE_FILE, Lake
 from dpsql.polling import ASSUMPTION, read_overruns
 
@@ -27,7 +27,7 @@ def histogram_written(lake: Lake, name: str) -> datetime:
 
     table = lake.histogram(name)
     try:
-        return datetime.fromtimestamp(DeltaTable(table).history(1)[0]["timestamp"] / 1000, UTC)
+        return datetime.fromtimestamp(DeltaTable(str(table)).history(1)[0]["timestamp"] / 1000, UTC)
     except (DeltaError, OSError) as problem:
         raise LakeError(f"histogram {table}: cannot be read ({type(problem).__name__})") from None
 
@@ -63,13 +63,13 @@ class PublishedMarks:
         return max([*there, *([] if self.batch is None else [self.batch])], default=None)
 
 
-def published_marks(histogram: str, run_id: str, generation: int) -> PublishedMarks:
-    """The marks of a run in a histogram (a path or URI), of one generation of the release query."""
+def published_marks(histogram: Place, run_id: str, generation: int) -> PublishedMarks:
+    """The marks of a run in a histogram, of one generation of the release query."""
     from deltalake import DeltaTable
 
-    if not DeltaTable.is_deltatable(histogram):
+    if not DeltaTable.is_deltatable(str(histogram)):
         return PublishedMarks(None, None)
-    table = DeltaTable(histogram)
+    table = DeltaTable(str(histogram))
     names = (triggers_mark(run_id, generation), f"{run_id}/release/g{generation}/rows")
     return PublishedMarks(*(table.transaction_version(name) for name in names))
 
@@ -81,7 +81,7 @@ def triggers_mark(run_id: str, generation: int) -> str:
 
 def live_notes(lake: Lake, name: str) -> tuple[str, ...]:
     """What a live run's promise assumes, and whether that was so; nothing for other runs, and for readers of the histogram alone."""
-    folder = place(lake.private(name))
+    folder = lake.private(name)
     try:
         if not (folder / LIVE_FILE).exists():
             return ()

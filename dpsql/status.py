@@ -13,7 +13,7 @@ from typing import Any
 
 from dpsql.errors import LakeError
 from dpsql.event_log import newest_events
-from dpsql.files import Place, place
+from dpsql.files import Place
 from dpsql.lake import LIVE_FILE, Lake, Run, read_run
 from dpsql.running import is_running
 
@@ -57,7 +57,7 @@ def status(lake: Lake, name: str, max_lag_us: int | None = None, max_drop_share:
     Raises:
         LakeError: no such query.
     """
-    folder = place(lake.private(name))
+    folder = lake.private(name)
     if not folder.is_dir():
         read_run(lake, name)  # says that there is none
     try:
@@ -101,7 +101,7 @@ def _state(folder: Place, lake: Lake, name: str, failure: str) -> str:
         return "failed"
     if (folder / LIVE_FILE).exists():
         return "stopped"
-    return "published" if (place(lake.histogram(name)) / "_delta_log").is_dir() else "started"
+    return "published" if (lake.histogram(name) / "_delta_log").is_dir() else "started"
 
 
 def _closed_us(folder: Place, lake: Lake, run: Run) -> int | None:
@@ -116,22 +116,22 @@ def _closed_us(folder: Place, lake: Lake, run: Run) -> int | None:
                 raise ValueError
         except (OSError, ValueError):
             raise LakeError(f"{path}: damaged; put back the original file") from None
-    tables = {"contributions": str(folder / "contributions"), "files": str(folder / "files"), "histogram": lake.histogram(run.name)}
+    tables = {"contributions": folder / "contributions", "files": folder / "files", "histogram": lake.histogram(run.name)}
     begun = bool(_engine(folder).get("queries"))
     closed = [_mark(what, path, f"{run.run_id}/closed_us", begun) for what, path in tables.items()]
     return closed[0]
 
 
-def _mark(what: str, path: str, application: str, expected: bool) -> int | None:
+def _mark(what: str, path: Place, application: str, expected: bool) -> int | None:
     from deltalake import DeltaTable  # slow to import
     from deltalake.exceptions import DeltaError
 
     try:
-        if not DeltaTable.is_deltatable(path):
+        if not DeltaTable.is_deltatable(str(path)):
             if expected:
                 raise LakeError(f"the table {what} at {path} is lost; start the run again: its message names the command that repairs it")
             return None
-        found = DeltaTable(path).transaction_version(application)
+        found = DeltaTable(str(path)).transaction_version(application)
         return None if found is None else int(found)
     except (DeltaError, OSError) as problem:
         raise LakeError(

@@ -154,7 +154,7 @@ def start(flags: RunFlags, master: str | None, properties: Mapping[str, str]) ->
             summary = _run(flags, spark, query, run, lake, secret, ledger)
         finally:
             spark.stop()
-        _print_summary(summary, lake.histogram(name), flags.as_json)
+        _print_summary(summary, str(lake.histogram(name)), flags.as_json)
 
 
 def needs_s3(flags: RunFlags) -> bool:

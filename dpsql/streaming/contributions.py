@@ -17,6 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as T
 
 from dpsql.delta_rows import check_files
+from dpsql.files import Place
 from dpsql.mechanisms.histogram.plan import PrivacyPlan
 from dpsql.streaming import delta_log
 from dpsql.streaming.manifest import rows_mark
@@ -44,7 +45,7 @@ class Contributions:
         relabelled: some rows and ticks carry buckets of another number of buckets.
     """
 
-    path: str
+    path: Place
     run_id: str
     plan: PrivacyPlan
     rows: pa.Schema
@@ -73,7 +74,7 @@ class Contributions:
     @property
     def version(self) -> int:
         """Of the table."""
-        return DeltaTable(self.path).version()
+        return DeltaTable(str(self.path)).version()
 
     @property
     def closed_us(self) -> int:
@@ -85,7 +86,7 @@ class Contributions:
     def files(self) -> ContributionFiles:
         """What the workers of query 1 need to know to write rows."""
         grid = self.plan.query.window
-        return ContributionFiles(self.path, self.schema.remove(0), grid.offset_us, WINDOWS_PER_ERA * grid.slide_us)
+        return ContributionFiles(str(self.path), self.schema.remove(0), grid.offset_us, WINDOWS_PER_ERA * grid.slide_us)
 
     def append(self, files: Sequence[Mapping[str, Any]], batch: int) -> None:
         """Add the rows of a micro-batch, in files that workers have written; adding them again changes nothing."""
@@ -129,7 +130,7 @@ class Contributions:
             The table's version.
         """
         self._write_ticks(batch, closed_us, latest_us, {self._closed: closed_us})
-        return DeltaTable(self.path).version()
+        return DeltaTable(str(self.path)).version()
 
     def forget(self, before_us: int) -> int:
         """Delete the rows of all eras whose windows had their last trigger before a time; the table is left without their files.
@@ -137,7 +138,7 @@ class Contributions:
         Returns:
             How many eras went.
         """
-        table = DeltaTable(self.path)
+        table = DeltaTable(str(self.path))
         grid, horizon_us = self.plan.query.window, self.plan.horizon * self.plan.query.trigger_interval_us
         # The newest window of era e starts at offset + (e + 1) * 64 * slide - slide.
         last = (before_us - grid.offset_us - horizon_us + grid.slide_us) // (WINDOWS_PER_ERA * grid.slide_us) - 1
@@ -156,7 +157,7 @@ class Contributions:
         Returns:
             How many there were.
         """
-        table = DeltaTable(self.path)
+        table = DeltaTable(str(self.path))
         # Asked first: a vacuum makes commits, whether it finds anything or not.
         found = table.vacuum(retention_hours=0, dry_run=True, enforce_retention_duration=False, full=True)
         if found:
@@ -183,7 +184,7 @@ class Contributions:
         """
         start = "0" if position is None else str(json.loads(position)["reservoirVersion"])
         reader = session.readStream.format("delta").option("startingVersion", start).option("ignoreDeletes", "true")
-        stream = reader.load(self.path).drop("era")
+        stream = reader.load(str(self.path)).drop("era")
         for first, last in self.void:
             stream = stream.where(f"kind <> {ROW} OR batch < {first} OR batch > {last}")
         if self.relabelled:
@@ -225,7 +226,7 @@ def closed_mark(run_id: str) -> str:
     return f"{run_id}/closed_us"
 
 
-def newest_rows(path: str, run_id: str, generation: int) -> int | None:
+def newest_rows(path: Place, run_id: str, generation: int) -> int | None:
     """The newest micro-batch of query 1, of any generation up to this one, whose rows are in the table."""
     marks = (delta_log.mark(path, rows_mark(run_id, ADMISSION, number)) for number in range(1, generation + 1))
     return max((mark for mark in marks if mark is not None), default=None)

@@ -19,7 +19,7 @@ from deltalake.transaction import AddAction, RemoveAction
 from pyspark.sql import DataFrame, DataFrameWriter
 from pyspark.sql.types import StructType
 
-from dpsql.files import ObjectPath, place
+from dpsql.files import ObjectPath, Place
 from dpsql.streaming.sorted_file import sorted_file
 from udfs.bucket_state import sync
 
@@ -29,23 +29,23 @@ DRIVER_ROWS = 100_000
 ROWS_PER_FILE = 1_000_000
 
 
-def exists(path: str) -> bool:
+def exists(path: Place) -> bool:
     """True if a Delta table is there."""
-    return (place(path) / "_delta_log").is_dir() and DeltaTable.is_deltatable(path)
+    return (path / "_delta_log").is_dir() and DeltaTable.is_deltatable(str(path))
 
 
-def create(path: str, schema: StructType, partition_by: list[str] | None = None) -> None:
+def create(path: Place, schema: StructType, partition_by: list[str] | None = None) -> None:
     """Make an empty table unless it is there."""
     if not exists(path):
         # Old commits are what a restored or verifying reader starts from: they are not cleaned up behind our back.
         settings: dict[str, str | None] = {"delta.enableExpiredLogCleanup": "false"}
-        DeltaTable.create(path, Schema.from_json(schema.json()), mode="ignore", partition_by=partition_by, configuration=settings)
+        DeltaTable.create(str(path), Schema.from_json(schema.json()), mode="ignore", partition_by=partition_by, configuration=settings)
         _settle(path, -1)
 
 
-def mark(path: str, application: str) -> int | None:
+def mark(path: Place, application: str) -> int | None:
     """The newest version that an application has committed to a table; None if it never did or there is no table."""
-    return DeltaTable(path).transaction_version(application) if exists(path) else None
+    return DeltaTable(str(path)).transaction_version(application) if exists(path) else None
 
 
 def committed(table: DeltaTable, application: str, version: int) -> bool:
@@ -54,13 +54,13 @@ def committed(table: DeltaTable, application: str, version: int) -> bool:
     return newest is not None and newest >= version
 
 
-def append(path: str, rows: pa.Table, marks: Mapping[str, int]) -> bool:
+def append(path: Place, rows: pa.Table, marks: Mapping[str, int]) -> bool:
     """Append a few rows under transaction marks, in one commit.
 
     Returns:
         False if the first mark is there already: then nothing was written.
     """
-    table = DeltaTable(path)
+    table = DeltaTable(str(path))
     if committed(table, *next(iter(marks.items()))):
         return False
     properties = CommitProperties(app_transactions=[Transaction(name, number) for name, number in marks.items()])
@@ -70,7 +70,7 @@ def append(path: str, rows: pa.Table, marks: Mapping[str, int]) -> bool:
     return True
 
 
-def append_files(path: str, files: Sequence[Mapping[str, Any]], marks: Mapping[str, int]) -> list[str]:
+def append_files(path: Place, files: Sequence[Mapping[str, Any]], marks: Mapping[str, int]) -> list[str]:
     """Append files that are in the table's folder already, under transaction marks, in one commit.
 
     Args:
@@ -81,7 +81,7 @@ def append_files(path: str, files: Sequence[Mapping[str, Any]], marks: Mapping[s
     Returns:
         The files of the commit, and those of the log that came with it, on a local disk.
     """
-    table = DeltaTable(path)
+    table = DeltaTable(str(path))
     if committed(table, *next(iter(marks.items()))):
         return []
     now = time.time_ns() // 1_000_000
@@ -98,9 +98,9 @@ def append_files(path: str, files: Sequence[Mapping[str, Any]], marks: Mapping[s
     return _settle(path, before)
 
 
-def added_files(path: str, first: int, last: int) -> list[str]:
+def added_files(path: Place, first: int, last: int) -> list[str]:
     """Paths below a table of the files that its versions `first` to `last` have added, of those versions that are there."""
-    log, names = place(path) / "_delta_log", []
+    log, names = path / "_delta_log", []
     for version in range(first, last + 1):
         with contextlib.suppress(FileNotFoundError):
             for line in (log / f"{version:020d}.json").read_text().splitlines():
@@ -109,15 +109,15 @@ def added_files(path: str, first: int, last: int) -> list[str]:
     return names
 
 
-def _settle(path: str, before: int) -> list[str]:
+def _settle(root: Place, before: int) -> list[str]:
     """Wait until the commits after a version (-1: and the table itself) are on the local disk: what comes next relies on them, also after a
     power cut. Returns their files."""
-    root, version, written = place(path), before + 1, list[Path]()
+    version, written = before + 1, list[Path]()
     if isinstance(root, ObjectPath):  # a request that has succeeded is durable
         return []
     log = root / "_delta_log"
     while (commit := log / f"{version:020d}.json").exists():
-        files = [root / name for name in added_files(path, version, version)]
+        files = [root / name for name in added_files(root, version, version)]
         # A checkpoint of the log that is not whole would hide the table, though every commit is there.
         new = [*files, commit, log / f"{version:020d}.checkpoint.parquet", log / "_last_checkpoint"]
         written += new
@@ -131,7 +131,7 @@ def _settle(path: str, before: int) -> list[str]:
     return [str(file) for file in written if file.exists()]
 
 
-def append_frame(frame: DataFrame, rows: int, path: str, application: str, version: int, order: Sequence[str]) -> list[str] | None:
+def append_frame(frame: DataFrame, rows: int, path: Place, application: str, version: int, order: Sequence[str]) -> list[str] | None:
     """Append a frame under a transaction mark, in one commit; doing it again changes nothing.
 
     Who sees the table learns nothing but the rows: files are in their order and as many as their number says, and so is the rest of the
@@ -146,14 +146,14 @@ def append_frame(frame: DataFrame, rows: int, path: str, application: str, versi
     Returns:
         The files that came with it; None: Spark has written them, and does not say.
     """
-    names = [field.name for field in DeltaTable(path).schema().fields]
+    names = [field.name for field in DeltaTable(str(path)).schema().fields]
     if rows <= DRIVER_ROWS:
         table = frame.toArrow().sort_by([(name, "ascending") for name in order]).select(names)
-        if committed(DeltaTable(path), application, version):
+        if committed(DeltaTable(str(path)), application, version):
             return []
         return append_files(path, [sorted_file(path, table)], {application: version})
     writer: DataFrameWriter = frame.coalesce(1).sortWithinPartitions(*order).select(*names).write.format("delta").mode("append")
-    before = DeltaTable(path).version()
-    writer.option("maxRecordsPerFile", ROWS_PER_FILE).option("txnAppId", application).option("txnVersion", version).save(path)
+    before = DeltaTable(str(path)).version()
+    writer.option("maxRecordsPerFile", ROWS_PER_FILE).option("txnAppId", application).option("txnVersion", version).save(str(path))
     _settle(path, before)
     return None

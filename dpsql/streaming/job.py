@@ -16,7 +16,7 @@ from dpsql.compiled import Query
 from dpsql.config import Source
 from dpsql.errors import DpsqlError, InputError, LakeError
 from dpsql.event_log import EventLog
-from dpsql.files import ObjectPath, place
+from dpsql.files import ObjectPath, Place
 from dpsql.lake import LIVE_FILE, RUN_FILE, Lake, Run, read_run
 from dpsql.mechanisms.histogram import public_groups
 from dpsql.mechanisms.histogram.stages import bounding_parameters, release_parameters
@@ -56,7 +56,7 @@ class _Tables:
     contributions: Contributions
     admission: Manifest
     release: Manifest
-    histogram_path: str
+    histogram_path: Place
     histogram_application: str
 
 
@@ -109,7 +109,7 @@ def run(
     if not until_caught_up:
         options.interval(query.plan.query)
     query = replace(query, sources=located(spark, query.sources, (query.parsed.stream, *query.parsed.static_sources)))
-    folder = place(lake.private(run.name))
+    folder = lake.private(run.name)
     with exclusive(folder), stop_requests(folder, stop), stop_on_signals(stop):
         if (folder / RUN_FILE).exists() and read_run(lake, run.name).run_id != run.run_id:
             raise LakeError(f"{run.name!r} became a new run while this one was starting; start again")
@@ -137,7 +137,7 @@ class Job:
         self.spark, self.query, self.plan, self.run, self.stop = spark, query, query.plan, run, stop
         self.secret = secret.of_ledger(run.ledger_id)
         self.register = ledger.register if ledger else None
-        self.folder = place(lake.private(run.name))
+        self.folder = lake.private(run.name)
         if isinstance(self.folder, ObjectPath):
             check_s3(spark)
         self.histogram_path = lake.histogram(run.name)
@@ -173,11 +173,11 @@ class Job:
     def _tables(self) -> _Tables:
         engine, run_id = self.engine, self.run.run_id
         generation = {operator: engine.generation(operator) for operator in OPERATORS}
-        files = str(self.folder / "files")
+        files = self.folder / "files"
         columns = admission.contribution_columns(bounding_parameters(self.plan), len(self.plan.arguments))
         return _Tables(
             Contributions(
-                str(self.folder / "contributions"),
+                self.folder / "contributions",
                 run_id,
                 self.plan,
                 columns,
@@ -195,7 +195,7 @@ class Job:
     def check(self) -> None:
         """Refuse a lake, checkpoints or a source that do not belong together."""
         tables = self.tables
-        needed = {"contributions": self.folder / "contributions", "files": self.folder / "files", "histogram": place(self.histogram_path)}
+        needed = {"contributions": self.folder / "contributions", "files": self.folder / "files", "histogram": self.histogram_path}
         preflight.check_logs(self.engine, needed)
         published = published_marks(tables.histogram_path, self.run.run_id, self.engine.generation(RELEASE))
         marks = {
@@ -210,7 +210,7 @@ class Job:
     def _publishing(self, closed_us: int) -> None:
         self.tally.publishing(closed_us)
         if self.register:
-            self.register.publishing(self.run.run_id, str(self.folder), closed_us)
+            self.register.publishing(self.run.run_id, self.folder, closed_us)
 
     def static_pins(self) -> dict[str, int | str]:
         """The static tables to read: those that a live run began with, else as they are."""

@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 from pyspark.sql import types as T
 
 from dpsql.delta_rows import read_rows
+from dpsql.files import Place
 from dpsql.streaming import delta_log
 from udfs.stage import StateFile
 
@@ -58,7 +59,7 @@ class Manifest:
         generation: as in the files' paths.
     """
 
-    path: str
+    path: Place
     run_id: str
     operator: str
     generation: int

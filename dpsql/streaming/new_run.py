@@ -19,7 +19,7 @@ from deltalake.exceptions import DeltaError
 from dpsql.compiled import Query
 from dpsql.delta_rows import read_rows
 from dpsql.errors import LakeError
-from dpsql.files import Place, create_file, place
+from dpsql.files import Place, create_file
 from dpsql.lake import NEXT, RUN_FILE, SCHEMA_VERSION, Lake, Run, new_run, read_run
 from dpsql.mechanisms.histogram.stages import grid
 from dpsql.privacy.ledger import Ledger
@@ -91,11 +91,11 @@ def closed_us(lake: Lake, run: Run, ledger: Ledger) -> int:
     A trigger is listed, its tick committed, and noted beside the ledger before it is published. Where both tables are lost, the wall clock and the time of the
     last catch-up stand in: they may close more, never less.
     """
-    folder, found, known = Path(lake.private(run.name)), [NO_CLOCK], False
+    folder, found, known = lake.private(run.name), [NO_CLOCK], False
     for path, times in ((folder / "contributions", _ticks), (folder / "files", _listed)):
         try:
-            if delta_log.exists(str(path)):
-                found += times(str(path), run.run_id)
+            if delta_log.exists(path):
+                found += times(path, run.run_id)
                 known = True
         except (DeltaError, OSError, ValueError, pa.ArrowException):
             continue
@@ -116,7 +116,7 @@ def first_free_window_us(query: Query, closed: int) -> int:
 
 
 def _on_disk(lake: Lake, name: str) -> Path:
-    folder: Place = place(lake.private(name))
+    folder = lake.private(name)
     if isinstance(folder, Path):
         return folder
     raise LakeError(f"{folder}: in a bucket no folder can be put in another's place; begin a new run under another --name")
@@ -127,7 +127,7 @@ def _prepared(folder: Path) -> Path:
     return folder.with_name(NEXT.format(name=folder.name))
 
 
-def _published(histogram: str) -> list[int]:
+def _published(histogram: Place) -> list[int]:
     """The newest trigger time of a histogram, if it can be read."""
     try:
         times = read_rows(histogram, ["trigger_time"])["trigger_time"] if delta_log.exists(histogram) else None
@@ -136,18 +136,18 @@ def _published(histogram: str) -> list[int]:
     return [] if times is None or not len(times) else [int(pc.max(times.cast(pa.timestamp("us", "UTC")).cast(pa.int64())).as_py())]
 
 
-def _ticks(contributions: str, run_id: str) -> list[int]:
+def _ticks(contributions: Place, run_id: str) -> list[int]:
     tick = delta_log.mark(contributions, closed_mark(run_id))
     return [] if tick is None else [tick]
 
 
-def _listed(files: str, run_id: str) -> list[int]:
+def _listed(files: Place, run_id: str) -> list[int]:
     """Closed times in the listings of query 2, of all generations."""
     table = read_rows(files, ["operator", "bucket", "detail"]).to_pylist()
     return [int(json.loads(row["detail"])["closed_us"]) for row in table if row["operator"] == RELEASE and row["bucket"] == BATCH_ROW]
 
 
-def _asked_for(folder: Path) -> list[int]:
+def _asked_for(folder: Place) -> list[int]:
     try:
         begun = read_catch_up(folder)
     except LakeError:

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from deltalake import DeltaTable
 
 from dpsql.delta_rows import read_rows
-from dpsql.files import Place, place
+from dpsql.files import Place
 from dpsql.lake import Lake, read_run
 from dpsql.published import PublishedMarks, published_marks
 from dpsql.streaming import delta_log
@@ -75,19 +75,19 @@ class Tables:
     """
 
     folder: Place
-    histogram: str
+    histogram: Place
     run_id: str
     engine: Engine
 
     @property
-    def contributions(self) -> str:
+    def contributions(self) -> Place:
         """The table between the two queries."""
-        return str(self.folder / "contributions")
+        return self.folder / "contributions"
 
     def manifest(self, operator: str, generation: int | None = None) -> Manifest:
         """The listed files of an operator, by default of its current generation."""
         of = self.engine.generation(operator) if generation is None else generation
-        return Manifest(str(self.folder / "files"), self.run_id, operator, of)
+        return Manifest(self.folder / "files", self.run_id, operator, of)
 
     def rows_mark(self, operator: str) -> int:
         """The newest micro-batch of the current generation whose rows are in their table."""
@@ -117,7 +117,7 @@ class Tables:
 
     def standing(self) -> tuple[int, ...]:
         """Versions of the three tables: unequal if a job has written to one of them in between."""
-        return tuple(DeltaTable(path).version() for path in (str(self.folder / "files"), self.contributions, self.histogram))
+        return tuple(DeltaTable(str(path)).version() for path in (self.folder / "files", self.contributions, self.histogram))
 
     def points(self, operator: str) -> Iterator[Point]:
         """Every listed micro-batch whose rows are there and whose files can be read, newest first."""
@@ -143,7 +143,7 @@ class Tables:
 
     def deletions(self) -> list[int]:
         """Versions of contributions that deleted rows of windows long closed."""
-        history = DeltaTable(self.contributions).history()
+        history = DeltaTable(str(self.contributions)).history()
         return [int(commit["version"]) for commit in history if str(commit.get("operation", "")).upper().startswith("DELETE")]
 
     def ticks(self) -> set[tuple[int, int, int]]:
@@ -154,7 +154,7 @@ class Tables:
 
     def files_read(self, until: int) -> dict[str, int]:
         """Path -> time of change (ms) of every file that query 1 had read after a micro-batch."""
-        details = listed_details(str(self.folder / "files"), self.engine.void)
+        details = listed_details(self.folder / "files", self.engine.void)
         read = [detail for batch, detail in details.items() if batch <= until]
         return {path: time for detail in read for path, time in zip(detail.get("files", []), detail.get("times", []), strict=True)}
 
@@ -176,6 +176,6 @@ def open_tables(lake: Lake, name: str) -> Tables | None:
     Raises:
         LakeError: no such run, or a small file of it is damaged.
     """
-    run, folder = read_run(lake, name), place(lake.private(name))
+    run, folder = read_run(lake, name), lake.private(name)
     engine = read_engine(folder)
     return None if engine is None else Tables(folder, lake.histogram(name), run.run_id, engine)

@@ -70,11 +70,11 @@ def check(
     """
     clock_guard.check_store(engine.folder)
     for name, path in tables.items():
-        if started_queries(engine.folder) and not delta_log.exists(str(path)):
+        if started_queries(engine.folder) and not delta_log.exists(path):
             raise LakeError(
                 f"the table {name} at {path} is lost, but the run has been started before; {remedies.unrepairable(engine.folder)}"
             )
-    if "contributions" in tables and (problem := lost_contributions(engine, str(tables["contributions"]), manifests[RELEASE])):
+    if "contributions" in tables and (problem := lost_contributions(engine, tables["contributions"], manifests[RELEASE])):
         raise LakeError(f"{problem}; {remedies.unrepairable(engine.folder)}")
     for operator in OPERATORS:
         problem = lost_checkpoint(engine, operator, marks[operator]) or lost_listing(engine, operator, marks[operator], manifests[operator])
@@ -95,11 +95,11 @@ def check_logs(engine: Engine, tables: Mapping[str, Place]) -> None:
         LakeError: names the file, and the command that repairs the run.
     """
     for name, path in tables.items():
-        if delta_log.exists(str(path)) and (problem := damaged_log(engine.folder, name, str(path))):
+        if delta_log.exists(path) and (problem := damaged_log(engine.folder, name, path)):
             raise LakeError(problem)
 
 
-def damaged_log(folder: Place, name: str, path: str, mending: bool = False) -> str | None:
+def damaged_log(folder: Place, name: str, path: Place, mending: bool = False) -> str | None:
     """What is wrong with the log of a table, and what to do about it; `mending` leaves out what a restore makes anew."""
     if lost := torn_commits.torn(path):
         return None if mending else f"{lost.path}, the newest commit of the table {name}, is damaged; {remedies.repairable(folder)}"
@@ -158,12 +158,12 @@ def lost_rows(engine: Engine, operator: str, marks: Sequence[int | None], manife
     return None
 
 
-def lost_contributions(engine: Engine, path: str, listed: Manifest) -> str | None:
+def lost_contributions(engine: Engine, path: Place, listed: Manifest) -> str | None:
     """Query 2 has read further than `contributions` goes."""
     read = release_position(engine, listed) if delta_log.exists(path) else None
     if read is None:
         return None
-    newest = DeltaTable(path).version()
+    newest = DeltaTable(str(path)).version()
     if read[0] > newest + 1:
         return f"the table contributions at {path} has lost versions after {newest} that were read already"
     return None

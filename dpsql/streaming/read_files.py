@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 
 from dpsql.delta_rows import read_rows
 from dpsql.errors import LakeError
+from dpsql.files import Place
 from dpsql.streaming import delta_log
 from dpsql.streaming.manifest import BATCH_ROW
 from udfs.stage import ADMISSION
@@ -26,7 +27,7 @@ MANY = 10_000
 Void = Sequence[tuple[int, int]]
 
 
-def listed_details(table: str, void: Void) -> dict[int, dict[str, Any]]:
+def listed_details(table: Place, void: Void) -> dict[int, dict[str, Any]]:
     """Micro-batch of query 1 -> its `detail`, of every generation; those that a restored run has read again are left out.
 
     Args:
@@ -63,7 +64,7 @@ class ReadFiles:
         repair: what to do about a file that would be read twice, for the message.
     """
 
-    def __init__(self, table: str, void: Void, repair: str) -> None:
+    def __init__(self, table: Place, void: Void, repair: str) -> None:
         self._table, self._void, self._repair = table, void, repair
         self._folders: dict[str, str] = {}
         details = listed_details(table, void)

@@ -69,7 +69,7 @@ def restore(
         LakeError: the run has never been started, or going on would run query 1 again over released triggers: then nothing was changed.
     """
     read_run(lake, name)
-    with exclusive(place(lake.private(name))):
+    with exclusive(lake.private(name)):
         tables = open_tables(lake, name)
         if tables is None:
             raise LakeError(f"query {name!r} has not been started yet: there is nothing to restore")
@@ -77,7 +77,7 @@ def restore(
 
 
 def _restore_stopped(tables: Tables, buckets: tuple[int, int] | None, savepoint: str | None, checkpoints: bool) -> Restored:
-    for part, path in {"contributions": tables.contributions, "files": str(tables.folder / "files"), "histogram": tables.histogram}.items():
+    for part, path in {"contributions": tables.contributions, "files": tables.folder / "files", "histogram": tables.histogram}.items():
         if not delta_log.exists(path):
             raise LakeError(f"the table {part} at {path} is lost: no restore can make it anew; {remedies.unrepairable(tables.folder)}")
     mended = _mend_logs(tables)
@@ -103,7 +103,7 @@ def _restore_stopped(tables: Tables, buckets: tuple[int, int] | None, savepoint:
 def _mend_logs(tables: Tables) -> tuple[str, ...]:
     """Put aside, or write again, the newest commits that cannot be read."""
     told = []
-    for part, path in {"files": str(tables.folder / "files"), "histogram": tables.histogram, "contributions": tables.contributions}.items():
+    for part, path in {"files": tables.folder / "files", "histogram": tables.histogram, "contributions": tables.contributions}.items():
         if problem := preflight.damaged_log(tables.folder, part, path, mending=True):
             raise LakeError(problem)
         if lost := torn_commits.torn(path):
@@ -315,7 +315,7 @@ def _rebuild(tables: Tables, operator: str, point: Point, buckets: tuple[int, in
         size, digests = files.store(bucket, 1, content)
         written.append(StateFile(bucket, 1, size, {"sha256": digests}))
     if written:
-        Manifest(str(tables.folder / "files"), tables.run_id, operator, generation).commit(point.batch, written, point.detail)
+        Manifest(tables.folder / "files", tables.run_id, operator, generation).commit(point.batch, written, point.detail)
     position = point.position if point.position is None or "logOffset" not in point.position else None
     closed_us = point.detail.get("closed_us")
     return Part(generation, tables.newest_number(operator) + 1, {file.bucket: 1 for file in written}, position, closed_us)
@@ -323,7 +323,7 @@ def _rebuild(tables: Tables, operator: str, point: Point, buckets: tuple[int, in
 
 def _generations(tables: Tables, operator: str) -> set[int]:
     """Every generation that left a trace, be it of a restore that was broken off."""
-    listed = read_rows(str(tables.folder / "files"), ["operator", "generation"]).to_pylist()
+    listed = read_rows(tables.folder / "files", ["operator", "generation"]).to_pylist()
     root = place(tables.engine.state_root)
     folders = [path for path in root.iterdir() if path.name.startswith(f"{operator}-")] if root.is_dir() else []
     stored = (int(path.name[1:]) for folder in folders for path in folder.iterdir() if path.name[1:].isdigit())
@@ -340,7 +340,7 @@ def _skip_files(engine: Engine, part: Part, files: Mapping[str, int], point: Poi
 
 def _make_room(tables: Tables, part: Part, point: Point) -> None:
     """Spark does not begin at a version that is not there yet: then an empty commit is added."""
-    table = DeltaTable(tables.contributions)
+    table = DeltaTable(str(tables.contributions))
     if point.version is not None and point.version > table.version():
         empty = pa.schema(table.schema().to_arrow()).empty_table()
         delta_log.append(tables.contributions, empty, {f"{tables.run_id}/release/g{part.generation}/restored": 1})

@@ -58,7 +58,7 @@ class Retention:
             self.contributions.forget(closed_us - self.retention_us)
         for operator in OPERATORS:
             self._sweep_state(operator)
-        compact(str(self.engine.folder / "files"))
+        compact(self.engine.folder / "files")
 
     def after(self, done: Callable[[int, Clock], None]) -> Callable[[int, Clock], None]:
         """What is called after each micro-batch of query 1, and every SWEEP_BATCHES of them a sweep of its state: a backlog may be long."""
@@ -79,7 +79,7 @@ class Retention:
             self.contributions.clear_away()
         for operator in OPERATORS:
             self._sweep_state(operator)
-        compact(str(self.engine.folder / "files"))
+        compact(self.engine.folder / "files")
 
     def _release_position(self) -> int | None:
         """Versions of `contributions` below this one have been read by query 2, and Spark has noted it."""
@@ -122,9 +122,9 @@ def kept_by_savepoints(folder: Place, operator: str, generation: int) -> dict[in
     return kept
 
 
-def compact(path: str) -> None:
+def compact(path: Place) -> None:
     """Many small files of a table that nobody streams become one; the old ones go with the next time, an hour later at least."""
-    table = DeltaTable(path)
+    table = DeltaTable(str(path))
     if len(table.file_uris()) > MANY_FILES:
         table.optimize.compact()
         table.vacuum(retention_hours=VACUUM_HOURS, dry_run=False, enforce_retention_duration=False)

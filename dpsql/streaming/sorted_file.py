@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from dpsql.files import Place
 from udfs.bucket_state import filesystem, write_whole
 
 FIRST_MS, LAST_MS = -62_167_219_200_000, 253_402_300_799_999
@@ -21,7 +22,7 @@ LAST = "\U0010ffff"
 """No text comes after it."""
 
 
-def sorted_file(path: str, rows: pa.Table) -> dict[str, Any]:
+def sorted_file(path: Place, rows: pa.Table) -> dict[str, Any]:
     """Write rows, in their order, as one file of a table; it is in the table once it is committed.
 
     Args:
@@ -34,7 +35,7 @@ def sorted_file(path: str, rows: pa.Table) -> dict[str, Any]:
     rows = rows.combine_chunks()
     sink = pa.BufferOutputStream()
     pq.write_table(rows, sink, compression="snappy", row_group_size=rows.num_rows)
-    system, root = filesystem(path)
+    system, root = filesystem(str(path))
     name = f"part-00000-{uuid.uuid4()}-c000.snappy.parquet"
     size = write_whole(system, root, name, sink.getvalue())
     return {"path": name, "bytes": size, "rows": rows.num_rows, "partition": {}, "stats": statistics(rows)}

@@ -21,7 +21,7 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
 from dpsql.delta_rows import check_files
-from dpsql.files import Place, place, replace_file
+from dpsql.files import Place, replace_file
 from dpsql.streaming.contributions import closed_mark, tick_mark, ticked_mark
 from dpsql.streaming.hadoop_checksums import checksum_path, differs
 from dpsql.streaming.manifest import Manifest, rows_mark
@@ -46,7 +46,7 @@ class Torn:
         version: of that commit.
     """
 
-    table: str
+    table: Place
     version: int
 
     @property
@@ -84,7 +84,7 @@ class Torn:
             checksum_path(self.path).unlink()
 
 
-def torn(table: str) -> Torn | None:
+def torn(table: Place) -> Torn | None:
     """The newest commit of a table, if it cannot be read."""
     versions = [int(file.name[:20]) for file in _log(table).iterdir() if re.fullmatch(r"\d{20}\.json", file.name)]
     newest = Torn(table, max(versions)) if versions else None
@@ -92,14 +92,13 @@ def torn(table: str) -> Torn | None:
     return newest if newest and newest.version and not _is_whole(newest.path) else None
 
 
-def unreadable(table: str, version: int | None = None) -> bool:
+def unreadable(table: Place, version: int | None = None) -> bool:
     """Whether a table, or an earlier version of it, cannot be opened or lacks a file."""
     try:
-        opened = DeltaTable(table, version=version)
+        opened = DeltaTable(str(table), version=version)
         if version is None:
             return False
-        root = place(table)
-        return not all((root / name).exists() for name in _names(opened))
+        return not all((table / name).exists() for name in _names(opened))
     except (DeltaError, OSError):
         return True
 
@@ -114,7 +113,7 @@ def rewritten(lost: Torn, run_id: str, manifest: Manifest, ticks: dict[int, int]
         ticks: time -> number of the catch-up that ticked, as far as known; live ticks have none.
         released_us: the time up to which query 2 is listed; None if it is not.
     """
-    before = DeltaTable(lost.table, version=lost.version - 1)
+    before = DeltaTable(str(lost.table), version=lost.version - 1)
     added = list(_added(lost.table, set(_names(before))))
     candidates = [*_ticks(added, before, run_id, ticks, released_us), *_rows(added, before, run_id, manifest)]
     named = set(DATA_FILE.findall(lost.readable_part()))
@@ -167,10 +166,10 @@ def _rows(added: Files, before: DeltaTable, run_id: str, manifest: Manifest) -> 
             yield files, {rows_mark(run_id, manifest.operator, manifest.generation): batch}
 
 
-def _added(table: str, known: set[str]) -> Iterator[tuple[str, pa.Table]]:
+def _added(table: Place, known: set[str]) -> Iterator[tuple[str, pa.Table]]:
     """Files below the table that no commit has, and their columns that say whose they are."""
-    system, root = filesystem(table)
-    for era in place(table).iterdir():
+    system, root = filesystem(str(table))
+    for era in table.iterdir():
         for file in era.iterdir() if era.name.startswith("era=") else ():
             name = f"{era.name}/{file.name}"
             if name not in known and DATA_FILE.fullmatch(file.name):
@@ -181,8 +180,8 @@ def _added(table: str, known: set[str]) -> Iterator[tuple[str, pa.Table]]:
                     continue
 
 
-def _add(table: str, name: str, rows: pa.Table) -> dict[str, Any]:
-    system, root = filesystem(table)
+def _add(table: Place, name: str, rows: pa.Table) -> dict[str, Any]:
+    system, root = filesystem(str(table))
     era = name.partition("/")[0].removeprefix("era=")
     return {
         "add": {
@@ -216,5 +215,5 @@ def _names(table: DeltaTable) -> list[str]:
     return [str(name) for name in pa.table(table.get_add_actions())["path"].to_pylist()]
 
 
-def _log(table: str) -> Place:
-    return place(table) / "_delta_log"
+def _log(table: Place) -> Place:
+    return table / "_delta_log"

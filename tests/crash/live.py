@@ -68,7 +68,7 @@ def triggers(lake: Path) -> Counter[tuple[int, int, str]]:
     """(window second, trigger, page) -> how often it is published."""
     if not (lake / "public" / NAME / "_delta_log").is_dir():
         return Counter()
-    rows = read_rows(str(lake / "public" / NAME), ["window_start", "trigger", "page"]).to_pylist()
+    rows = read_rows(lake / "public" / NAME, ["window_start", "trigger", "page"]).to_pylist()
     return Counter((round(row["window_start"].timestamp()), row["trigger"], row["page"]) for row in rows)
 
 

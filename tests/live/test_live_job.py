@@ -177,7 +177,7 @@ def test_broken_off_anywhere_and_started_again(case: Case) -> None:
     case.start(until_caught_up=True, until_us=(time.time_ns() // 1000) + 3_600_000_000).wait(PATIENCE)
     with pytest.raises(LakeError, match="which is still to come: a live run would drop every record"):
         case.start().wait(PATIENCE)
-    with exclusive(Path(case.lake.private("visits"))), pytest.raises(LakeError, match="is running already"):
+    with exclusive(case.lake.private("visits")), pytest.raises(LakeError, match="is running already"):
         case.start().wait(PATIENCE)
 
 
@@ -205,7 +205,7 @@ def test_a_clock_that_steps_a_day_ahead_closes_nothing_early(case: Case, monkeyp
     until(more(4))
     step[0] = 86_400_000_000
     until(more(6))
-    assert "stepped ahead by 1 day" in newest_events(Path(case.lake.private("visits")))["alarm"]["text"] and True not in anew
+    assert "stepped ahead by 1 day" in newest_events(case.lake.private("visits"))["alarm"]["text"] and True not in anew
     step[0] = 0
     until(more(6))
     assert True in anew

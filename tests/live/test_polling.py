@@ -187,7 +187,7 @@ def test_micro_batches_that_take_too_long_are_noted_and_the_note_does_not_grow(t
 
 def test_what_a_live_run_assumes_is_shown_with_what_was_found(tmp_path: Path) -> None:
     lake = Lake(tmp_path)
-    folder = Path(lake.private("views"))
+    folder = lake.private("views")
     folder.mkdir(parents=True)
     assert live_notes(lake, "views") == ()
     (folder / "live.json").write_text(json.dumps({"version": 1}))

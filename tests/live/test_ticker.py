@@ -56,7 +56,7 @@ def contributions(tmp_path: Path) -> Contributions:
         name="visits", format="parquet", path="visits", event_time="ts", privacy_unit=("user_id",), max_users=1000, max_keys=1000
     )
     plan = dpsql.compile(SQL, Sources((source,))).plan
-    table = Contributions(str(tmp_path / "contributions"), "5a" * 16, plan, contribution_columns(bounding_parameters(plan), 0), 1, BUCKETS)
+    table = Contributions(tmp_path / "contributions", "5a" * 16, plan, contribution_columns(bounding_parameters(plan), 0), 1, BUCKETS)
     table.create()
     return table
 
@@ -167,7 +167,7 @@ def test_while_a_backlog_is_read_nothing_ticks(contributions: Contributions, che
 
 
 def test_a_repeated_micro_batch_has_the_clock_that_is_listed(tmp_path: Path) -> None:
-    manifest = Manifest(str(tmp_path / "files"), "5a" * 16, "admission", 1)
+    manifest = Manifest(tmp_path / "files", "5a" * 16, "admission", 1)
     manifest.create()
     assert listed_clocks(manifest) == {}
     for batch in (3, 4):
@@ -229,7 +229,7 @@ def test_old_state_goes_unless_spark_or_a_savepoint_may_name_it(tmp_path: Path) 
 def test_a_restored_query_sweeps_before_its_first_commit(contributions: Contributions, tmp_path: Path) -> None:
     """Its first release rests, so Spark has noted none. Catches: looking into offsets that are not there."""
     engine = Engine(tmp_path / "lake", (1, 1), {operator: Part(2, 7) for operator in OPERATORS})
-    Manifest(str(engine.folder / "files"), "run", "release", 2).create()
+    Manifest(engine.folder / "files", "run", "release", 2).create()
     checkpoint = engine.checkpoint("release")
     (checkpoint.path / "offsets").mkdir(parents=True)
     (checkpoint.path / "offsets/0").write_text("v1\n{}\n" + json.dumps({"reservoirVersion": 5}))
@@ -241,7 +241,7 @@ def test_a_restored_query_sweeps_before_its_first_commit(contributions: Contribu
 
 def test_the_list_of_files_is_compacted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dpsql.streaming.retention.MANY_FILES", 5)
-    manifest = Manifest(str(tmp_path / "files"), "5a" * 16, "admission", 1)
+    manifest = Manifest(tmp_path / "files", "5a" * 16, "admission", 1)
     manifest.create()
     for batch in range(7):
         manifest.commit(batch, [StateFile(0, batch, 100, {})], {"clock": {"closed_us": 0, "latest_us": batch}})

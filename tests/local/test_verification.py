@@ -47,7 +47,7 @@ class Published:
 
     @property
     def private(self) -> Path:
-        return Path(self.lake.private("visits"))
+        return self.lake.private("visits")
 
     def verify(self) -> Verification:
         return verify_run(self.lake, "visits", self.run, self.query, self.secret)
@@ -178,7 +178,7 @@ def test_a_file_that_was_read_twice(published: Published) -> None:
     file = Path(str(published.query.source.path)).parent / "with space" / "visits" / "part-1.parquet"
     detail = json.dumps({"files": [file.as_uri()], "clock": asdict(Clock(0, 0))})
     row = {"operator": "admission", "generation": 1, "batch": 3, "bucket": -1, "detail": detail}
-    rows = read_rows(str(published.private / "files")).to_pylist()
+    rows = read_rows(published.private / "files").to_pylist()
     write_deltalake(str(published.private / "files"), pa.Table.from_pylist([*rows, {**row, "batch": 7}]), mode="overwrite")
     with pytest.raises(DataError, match=r"with space/visits/part-1\.parquet was read twice: micro-batches 1 and 7\. .*--new-run"):
         published.verify()

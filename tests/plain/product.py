@@ -62,7 +62,7 @@ def ran(pair: Pair, query: dpsql.Query, folder: Path, spark: SparkSession) -> Pu
 
     lake = Lake(folder / "lake")
     named = Run("q", RUN_ID, query.plan.identity, SECRET.check(), query.text, {}, "2026-01-01T00:00:00+00:00")
-    Path(lake.private("q")).mkdir(parents=True, mode=0o700)
+    lake.private("q").mkdir(parents=True, mode=0o700)
     drops: dict[str, int] = {}
     for step, until in enumerate(pair.until):
         pair.write(folder, step)

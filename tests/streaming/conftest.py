@@ -56,7 +56,7 @@ class Case:
 
     @property
     def private(self) -> Path:
-        return Path(self.lake.private(self.run_id.name))
+        return self.lake.private(self.run_id.name)
 
 
 @pytest.fixture(autouse=True)
@@ -89,7 +89,7 @@ def case(spark: SparkSession, tmp_path: Path) -> Iterator[Make]:
         query = dpsql.compile(sql, Sources((source,)))
         lake = Lake(tmp_path / f"lake{made}")
         named = Run("demo", "5a" * 16, query.plan.identity, secret.check(), query.text, {}, "2026-01-01T00:00:00+00:00")
-        Path(lake.private("demo")).mkdir(parents=True, mode=0o700)
+        lake.private("demo").mkdir(parents=True, mode=0o700)
         return Case(spark, tmp_path / folder, query, lake, named, secret)
 
     yield make

@@ -89,7 +89,7 @@ def test_input_that_was_read_may_go(case: Any, write: Any, visits: Any, tmp_path
         os.umask(before)
     # All files of the histogram are looked at once per start, however many triggers are published; everybody may read them.
     assert looked == {"newest_trigger_us": 3, "_everything": 3}
-    assert all(path.stat().st_mode & 0o044 == 0o044 for path in Path(one.lake.histogram("demo")).rglob("*") if path.is_file())
+    assert all(path.stat().st_mode & 0o044 == 0o044 for path in one.lake.histogram("demo").rglob("*") if path.is_file())
     run_file(one)
     run = read_run(one.lake, "demo")
     whole = verify_run(one.lake, "demo", run, one.query, one.secret)

@@ -67,7 +67,7 @@ def age(path: Path, days_ago: float) -> None:
 
 def listed(one: Any) -> list[list[str]]:
     """The names of the files of every listed micro-batch."""
-    details = listed_details(str(one.private / "files"), ())
+    details = listed_details(one.private / "files", ())
     return [sorted(Path(uri).name for uri in detail["files"]) for detail in details.values()]
 
 

@@ -49,7 +49,7 @@ def left(one: Any) -> dict[str, Any]:
     state = one.private / "state"
     found: dict[str, Any] = {path.relative_to(state).as_posix(): path.read_bytes() for path in state.rglob("*.parquet")}
     for name, path in {"files": one.private / "files", "contributions": one.private / "contributions"}.items():
-        rows = read_rows(str(path)).to_pylist()
+        rows = read_rows(path).to_pylist()
         # Checkpoints and sources are the same but for the folder's name
         found[name] = sorted(str({key: value for key, value in row.items() if key != "detail"}) for row in rows)
     return found | {"histogram": one.histogram()}

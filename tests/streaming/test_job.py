@@ -193,7 +193,7 @@ def test_everybody_may_read_the_histogram_and_nobody_the_rest(case: Any, write: 
     write(visits())
     one = case()
     one.go()
-    public = [path for path in Path(one.lake.histogram("demo")).rglob("*") if path.is_file()]
+    public = [path for path in one.lake.histogram("demo").rglob("*") if path.is_file()]
     assert public
     assert all(path.stat().st_mode & 0o044 == 0o044 for path in public)
     assert one.private.stat().st_mode & 0o077 == 0
@@ -207,15 +207,15 @@ def test_a_published_trigger_is_never_published_otherwise(case: Any, write: Any,
     one, other = case(), case(folder="other")
     one.go()
     again = case(folder="other")
-    Path(other.lake.histogram("demo")).parent.mkdir(parents=True)
-    Path(one.lake.histogram("demo")).rename(other.lake.histogram("demo"))
+    other.lake.histogram("demo").parent.mkdir(parents=True)
+    one.lake.histogram("demo").rename(other.lake.histogram("demo"))
     before = other.histogram()
     with pytest.raises(ReleaseConflict, match="nothing was written"):
         other.go()
     assert other.histogram() == before
     # the same input is published already, just so
-    Path(again.lake.histogram("demo")).parent.mkdir(parents=True)
-    Path(other.lake.histogram("demo")).rename(again.lake.histogram("demo"))
+    again.lake.histogram("demo").parent.mkdir(parents=True)
+    other.lake.histogram("demo").rename(again.lake.histogram("demo"))
     write(visits(days=1), folder="other")
     assert again.go().rows == 0
     assert again.histogram() == before

@@ -198,5 +198,5 @@ def test_neighbouring_catch_ups_that_spark_writes(case: Any, write: Any, monkeyp
     monkeypatch.setattr(delta_log, "DRIVER_ROWS", 0)
     monkeypatch.setattr(delta_log, "ROWS_PER_FILE", 5)
     without, with_u = (catch_up(case, write, world) for world in ("without", "1000"))
-    assert len(list(Path(without.lake.histogram("demo")).glob("*.parquet"))) == -(-len(without.histogram()) // 5)
+    assert len(list(without.lake.histogram("demo").glob("*.parquet"))) == -(-len(without.histogram()) // 5)
     assert public(with_u) == public(without)

@@ -64,7 +64,7 @@ def test_an_older_checkpoint_is_refused(done: Any, write: Any, visits: Any) -> N
 
 
 def test_lost_tables_and_files_are_refused(done: Any) -> None:
-    for name, path in {"contributions": done.private / "contributions", "histogram": Path(done.lake.histogram("demo"))}.items():
+    for name, path in {"contributions": done.private / "contributions", "histogram": done.lake.histogram("demo")}.items():
         path.rename(done.private / "aside")
         with pytest.raises(LakeError, match=f"the table {name} .* is lost"):
             done.go()

@@ -55,7 +55,7 @@ def copy(one: Any, name: str) -> Any:
 def admitted(one: Any) -> Counter[tuple[int, int, int, str]]:
     """Sums of all contributions that count, by window, trigger, key and column: whatever micro-batches and buckets they came in."""
     engine = json.loads((one.private / "engine.json").read_text())
-    rows = read_rows(str(one.private / "contributions")).to_pylist()
+    rows = read_rows(one.private / "contributions").to_pylist()
     rows = [row for row in rows if row["kind"] == 0 and not any(a <= row["batch"] <= b for a, b in engine["void"])]
     sums: Counter[tuple[int, int, int, str]] = Counter()
     for row in rows:
@@ -106,7 +106,7 @@ DAMAGES: dict[str, tuple[Callable[[Any], None], tuple[str, ...], str]] = {
         "release: goes on from the beginning\n",
     ),
     "newest version of the histogram": (
-        lambda one: lose_newest_version(Path(one.lake.histogram("demo"))),
+        lambda one: lose_newest_version(one.lake.histogram("demo")),
         (),
         "release: goes on from the beginning\n",
     ),

@@ -38,14 +38,14 @@ def commit(version: int) -> str:
 
 def test_a_new_table_and_the_checkpoints_of_its_log_are_on_the_disk(tmp_path: Path, synced: list[str]) -> None:
     """A table without its first commit, or with half a checkpoint, cannot be read, whatever comes after."""
-    path = str(tmp_path / "table")
+    path = tmp_path / "table"
     delta_log.create(path, SCHEMA)
     assert {commit(0), "_delta_log", "table", tmp_path.name} <= set(synced)
     DeltaTable(path).alter.set_table_properties({"delta.checkpointInterval": "2"})
-    before = set(os.listdir(f"{path}/_delta_log"))
+    before = set(os.listdir(path / "_delta_log"))
     for number in range(4):
         delta_log.append_files(path, [sorted_file(path, pa.table({"x": [number]}))], {"a": number})
-    made = {name for name in os.listdir(f"{path}/_delta_log") if "checkpoint" in name} - before
+    made = {name for name in os.listdir(path / "_delta_log") if "checkpoint" in name} - before
     assert made and {*made, "_last_checkpoint"} <= set(synced)
 
 
@@ -72,7 +72,7 @@ class Written:
 
 
 def test_what_spark_has_committed_is_on_the_disk(tmp_path: Path, synced: list[str]) -> None:
-    path = str(tmp_path / "table")
+    path = tmp_path / "table"
     delta_log.create(path, SCHEMA)
     synced.clear()
     frame: Any = Written()
@@ -97,14 +97,14 @@ def test_a_full_disk_leaves_no_file_behind(tmp_path: Path, monkeypatch: pytest.M
 
 def test_a_start_does_not_read_the_digests_of_all_times(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """They take most of the room of the table `files`, which has rows of every micro-batch. Catches: memory that grows with a run's age."""
-    listed = Manifest(str(tmp_path / "files"), "run", "release", 1)
+    listed = Manifest(tmp_path / "files", "run", "release", 1)
     listed.create()
     for batch in range(12):
         files = [StateFile(bucket, batch + 1, 1, {"sha256": {"groups": f"{bucket}-{batch}"}}) for bucket in range(3)]
         listed.commit(batch, files, {"rows": batch})
     read, original = list[tuple[int, list[str]]](), manifest.read_rows
 
-    def read_rows(path: str, columns: list[str], condition: Any) -> pa.Table:
+    def read_rows(path: Path, columns: list[str], condition: Any) -> pa.Table:
         table = original(path, columns, condition)
         read.append((table.num_rows, columns))
         return table

@@ -42,14 +42,14 @@ def rows(first_us: int, count: int = 3) -> pa.Table:
     return pa.table([pa.array(columns[field.name], field.type) for field in SCHEMA], schema=SCHEMA)
 
 
-def table(path: Path) -> str:
+def table(path: Path) -> Path:
     DeltaTable.create(str(path), Schema.from_arrow(SCHEMA))
-    return str(path)
+    return path
 
 
 def test_equal_rows_in_any_chunks_are_equal_bytes(tmp_path: Path) -> None:
     whole = rows(1_000)
-    written = [sorted_file(str(tmp_path), given) for given in (whole, pa.concat_tables([whole.slice(0, 1), whole.slice(1)]))]
+    written = [sorted_file(tmp_path, given) for given in (whole, pa.concat_tables([whole.slice(0, 1), whole.slice(1)]))]
     assert len({(tmp_path / file["path"]).read_bytes() for file in written}) == 1
     assert pq.read_table(tmp_path / written[0]["path"]).equals(whole)
     assert pq.read_metadata(tmp_path / written[0]["path"]).num_row_groups == 1
