@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import gzip
 import random
 import re
 from collections.abc import Callable
@@ -16,6 +17,7 @@ import dpsql
 from dpsql.config import Source, Sources
 from dpsql.errors import ConfigError, DataError
 from dpsql.sql.functions import FUNCTIONS
+from dpsql.streaming import long_lines
 from dpsql.streaming import totality as guards
 from dpsql.streaming.rows import analysed
 from dpsql.streaming.session import run_session
@@ -157,12 +159,21 @@ def test_long_texts_are_searched_at_their_beginning(compiled: SparkSession) -> N
     assert sorted(tuple(row) for row in rows) == [(False, False, True, True), (True, True, True, True)]
 
 
-def test_a_line_of_too_many_columns_does_not_end_a_read(compiled: SparkSession, tmp_path: Path) -> None:
-    (tmp_path / "a.csv").write_text("a,1\n" + "," * 1_048_581 + "\n" + "b," + "2" * 1_000_000 + "\nc,3\n")
+def test_lines_of_too_many_columns_end_no_read_and_are_counted(compiled: SparkSession, tmp_path: Path) -> None:
+    """As on the local engine: at most 1,048,573 bytes, their end included."""
+    longest = (1 << 20) - 3
+    lines = ["a,1\n", "," * 1_048_581 + "\n", "b," + "2" * (longest - 3) + "\n", "x," + "2" * (longest - 2) + "\r\n", "c,3"]
+    (tmp_path / "a b%.csv").write_text("".join(lines))
+    (tmp_path / "small.csv").write_text("d,4\n")
+    (tmp_path / "packed.csv.gz").write_bytes(gzip.compress(b"e,5\n" + b"," * longest + b"\n"))
     source = Source("v", "csv", str(tmp_path), schema="k STRING, s STRING", event_time="s", privacy_unit=("k",))
     query = stream(compiled, source).writeStream.format("memory").queryName("lines").trigger(availableNow=True).start()
     query.awaitTermination()
-    assert sorted(row.k for row in compiled.table("lines").collect()) == ["a", "b", "c"]
+    assert sorted(row.k for row in compiled.table("lines").collect()) == ["a", "b", "c", "d", "e"]
+    uris = [path.as_uri() for path in sorted(tmp_path.iterdir())]
+    assert long_lines.count(compiled, source, uris) == 3
+    assert long_lines.count(compiled, source, [uri for uri in uris if "small" in uri]) == 0
+    assert long_lines.count(compiled, dataclasses.replace(source, format="json"), uris) == 0
 
 
 def test_decimals_in_text_are_refused(compiled: SparkSession, tmp_path: Path) -> None:
