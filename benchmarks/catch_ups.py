@@ -20,7 +20,7 @@ from deltalake import DeltaTable
 
 import dpsql
 from dpsql.config import Source, Sources
-from dpsql.lake import Lake, Run
+from dpsql.lake.runs import Lake, Run
 from dpsql.privacy.secret import Secret
 from dpsql.streaming.job import run
 from dpsql.streaming.live import LiveOptions

@@ -163,7 +163,7 @@ def published(out: Path) -> dict[int, float]:
 def report(job: Job, samples: list[dict[str, Any]], generator: Generator, starts: list[tuple[float, float]], codes: list[int]) -> str:
     from deltalake import DeltaTable
 
-    from dpsql.delta_rows import read_rows
+    from dpsql.lake.delta_rows import read_rows
 
     out, times = job.out, published(job.out)
     if not times:

@@ -20,8 +20,8 @@ def stop(name: str, lake_folder: str, wait_seconds: float, as_json: bool) -> Non
     \b
     dpsql stop page_views --lake lake
     """
-    from dpsql.lake import Lake, read_run
-    from dpsql.running import ask_to_stop
+    from dpsql.lake.running import ask_to_stop
+    from dpsql.lake.runs import Lake, read_run
 
     lake = Lake(lake_folder)
     read_run(lake, name)

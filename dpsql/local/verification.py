@@ -21,10 +21,11 @@ import pyarrow.compute as pc
 
 from dpsql.compiled import Query
 from dpsql.config import Source
-from dpsql.delta_rows import check_files, read_rows
 from dpsql.errors import DataError, LakeError
 from dpsql.files import Place
-from dpsql.lake import Lake, Run, check_binding, read_histogram
+from dpsql.lake.delta_rows import check_files, read_rows
+from dpsql.lake.published import published_marks
+from dpsql.lake.runs import Lake, Run, check_binding, read_histogram
 from dpsql.local.connection import connect
 from dpsql.local.feeder import Feeder, Progress
 from dpsql.local.histogram import histogram
@@ -33,9 +34,8 @@ from dpsql.local.record_reader import RowReader, no_records
 from dpsql.mechanisms.histogram import public_groups
 from dpsql.parsed_query import ContributionPeriod
 from dpsql.privacy.secret import Secret
-from dpsql.published import published_marks
-from udfs.contribution_bounding import Clock
 from udfs.grid import NO_CLOCK
+from udfs.histogram.contribution_bounding import Clock
 from udfs.stage import ADMISSION, TICK
 
 WHOLE_BATCH = -1

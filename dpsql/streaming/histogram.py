@@ -17,12 +17,12 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from dpsql.delta_rows import read_rows
 from dpsql.errors import DataError, ReleaseConflict
 from dpsql.files import ObjectPath, Place
+from dpsql.lake import delta_tables
+from dpsql.lake.delta_rows import read_rows
 from dpsql.mechanisms.histogram.plan import PrivacyPlan
 from dpsql.parsed_query import AggregateFunction
-from dpsql.streaming import delta_log
 
 REALS = (AggregateFunction.SUM, AggregateFunction.AVG)
 Pair = tuple[int, int]
@@ -35,7 +35,7 @@ class Histogram:
 
     Args:
         path: the Delta table.
-        application: marks the appends of this run and generation (`dpsql.published.triggers_mark`).
+        application: marks the appends of this run and generation (`dpsql.lake.published.triggers_mark`).
         plan: the plan.
         key_types: Spark types of the key columns, in the order of `plan.query.keys`.
     """
@@ -70,7 +70,7 @@ class Histogram:
 
     def create(self) -> None:
         """Make the empty table unless it is there."""
-        delta_log.create(self.path, self.schema)
+        delta_tables.create(self.path, self.schema)
         self._open_to_readers()
 
     def trigger_time(self, pair: Pair) -> int:
@@ -118,7 +118,7 @@ class Histogram:
         if not every:
             rows = rows.join(_pair_frame(rows, due), ["window_start", "trigger"], "left_semi")
         order = ["window_start", "trigger", "dpsql_key"]
-        written = delta_log.append_frame(rows, sum(due.values()), self.path, self.application, self.triggers(closed_us), order)
+        written = delta_tables.append_frame(rows, sum(due.values()), self.path, self.application, self.triggers(closed_us), order)
         self._open_to_readers(written)
 
     def _published_form(self, released: DataFrame) -> DataFrame:

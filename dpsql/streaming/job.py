@@ -15,35 +15,36 @@ from pyspark.sql import SparkSession
 from dpsql.compiled import Query
 from dpsql.config import Source
 from dpsql.errors import DpsqlError, InputError, LakeError
-from dpsql.event_log import EventLog
 from dpsql.files import ObjectPath, Place
-from dpsql.lake import LIVE_FILE, RUN_FILE, Lake, Run, read_run
+from dpsql.lake import preflight, remedies
+from dpsql.lake.catch_up import CatchUp, finish, latest_us, open_catch_up, read_json
+from dpsql.lake.contributions import Contributions
+from dpsql.lake.engine_file import Engine
+from dpsql.lake.event_log import EventLog
+from dpsql.lake.manifest import Manifest
+from dpsql.lake.published import published_marks, triggers_mark
+from dpsql.lake.read_files import ReadFiles, readable
+from dpsql.lake.retention import Retention
+from dpsql.lake.running import exclusive, stop_requests
+from dpsql.lake.runs import LIVE_FILE, RUN_FILE, Lake, Run, read_run
 from dpsql.mechanisms.histogram import public_groups
 from dpsql.mechanisms.histogram.stages import bounding_parameters, release_parameters
 from dpsql.privacy.ledger import Ledger
 from dpsql.privacy.secret import Secret
-from dpsql.published import published_marks, triggers_mark
-from dpsql.running import exclusive, stop_requests
-from dpsql.streaming import admission, intact, long_lines, preflight, release, remedies, sources, static_tables
+from dpsql.streaming import admission, intact, long_lines, release, sources, static_tables
 from dpsql.streaming.catalog import located
-from dpsql.streaming.catch_up import CatchUp, finish, latest_us, open_catch_up, read_json
 from dpsql.streaming.clocks import Clocks, listed_clocks
-from dpsql.streaming.contributions import Contributions
-from dpsql.streaming.engine import Engine
 from dpsql.streaming.histogram import Histogram
 from dpsql.streaming.live import VERSION as LIVE_VERSION
 from dpsql.streaming.live import LiveOptions
 from dpsql.streaming.live import live as follow_for_ever
-from dpsql.streaming.manifest import Manifest
 from dpsql.streaming.microbatches import Sink, Stepping, drain, stop_on_signals
 from dpsql.streaming.progress import Listener, Summary, Tally
-from dpsql.streaming.read_files import ReadFiles, readable
 from dpsql.streaming.release import ReleaseSink
-from dpsql.streaming.retention import Retention
 from dpsql.streaming.rows import listed_keys, records
 from dpsql.streaming.session import check_s3, run_session
-from udfs.contribution_bounding import Clock
-from udfs.release import PublicGroups
+from udfs.histogram.contribution_bounding import Clock
+from udfs.histogram.release import PublicGroups
 from udfs.stage import ADMISSION, OPERATORS, RELEASE
 
 BUCKETS_PER_CORE = 2
@@ -82,7 +83,7 @@ def run(
     Args:
         spark: from `dpsql.streaming.session.session`.
         query: from `dpsql.compile`.
-        run: from `dpsql.lake.open_run`: the run id and the name in the lake.
+        run: from `dpsql.lake.runs.open_run`: the run id and the name in the lake.
         lake: the lake.
         secret: the run's secret.
         until_caught_up: read what is stored, tick once, release, return; else run live.
@@ -92,7 +93,7 @@ def run(
         progress: told after every micro-batch.
         stop: set it from another thread to stop after the running micro-batch, as Ctrl-C, SIGTERM and `dpsql stop` do.
         ledger: the run's, from `open_run`; in its register is noted what is published. None only where nobody else sees the lake.
-        log: a file to which a JSON line is appended for every event (`dpsql.event_log`).
+        log: a file to which a JSON line is appended for every event (`dpsql.lake.event_log`).
         metrics: a file that holds the totals for Prometheus, replaced at every event.
 
     Returns:
@@ -392,9 +393,8 @@ class Job:
     def was_read(self, report: Any) -> None:
         """A micro-batch of query 1 is finished."""
         source, malformed, alarm = self.query.source, self.tally.malformed(report), self.tally.was_read(report)
-        where = f"in micro-batch {report.batchId} of source {source.name!r}"
-        warning = f"{malformed} malformed records {where} (max_malformed {source.max_malformed})"
-        self.tally.tell(warning if malformed > source.max_malformed else alarm)
+        where = f"in micro-batch {report.batchId} of source {source.name!r} (max_malformed {source.max_malformed})"
+        self.tally.tell(f"{malformed} malformed records {where}" if malformed > source.max_malformed else alarm)
 
 
 __all__ = ["Engine", "LiveOptions", "run"]

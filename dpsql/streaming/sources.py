@@ -14,10 +14,10 @@ from pyspark.sql import types as T
 
 from dpsql.config import Source, refused_option, refused_schema
 from dpsql.errors import ConfigError, DataError
+from dpsql.lake.read_files import readable
 from dpsql.parsed_query import ParsedQuery
 from dpsql.streaming import long_lines, messages, text_times
 from dpsql.streaming.failures import reason_of, translate
-from dpsql.streaming.read_files import readable
 from dpsql.streaming.text_times import CORRUPT
 
 MALFORMED = "dpsql_malformed"

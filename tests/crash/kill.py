@@ -26,7 +26,7 @@ from typing import Any, ClassVar
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from dpsql.delta_rows import read_rows
+from dpsql.lake.delta_rows import read_rows
 from tests.conftest import SMALL
 from tests.crash.points import POINTS, kill_session, members
 
@@ -73,7 +73,7 @@ class Stage:
     def prepare(self) -> None:
         """Write the query, the sources and the secret, and begin the run that all lakes share."""
         import dpsql
-        from dpsql.lake import Lake, open_run
+        from dpsql.lake.runs import Lake, open_run
         from dpsql.privacy.ledger import Ledger
         from dpsql.privacy.secret import Secret
 

@@ -18,7 +18,7 @@ from datetime import timedelta
 from pathlib import Path
 
 from benchmarks.soak import SOURCES, Generator
-from dpsql.delta_rows import read_rows
+from dpsql.lake.delta_rows import read_rows
 from tests.crash.kill import NAME, Stage, broken
 from tests.crash.points import LIVE_POINTS
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-STREAMING = "dpsql.streaming"
+STREAMING, LAKE = "dpsql.streaming", "dpsql.lake.runs"
 
 
 @dataclass(frozen=True)
@@ -74,22 +74,22 @@ def _steps(operator: str, step: str, pure: str) -> dict[str, Point]:
         f"{operator}: temporary state file written": Point(files, "_write_bytes", True, _file_of_bucket(operator), True),
         f"{operator}: state file renamed": Point(f"{files}:BucketFiles", "store", True, _of_bucket(operator), True),
         f"{operator}: after the step": Point(f"{module}:{step}", "run", True, _of_bucket(), True),
-        f"{operator}: before the manifest": Point(f"{STREAMING}.manifest:Manifest", "commit", False, _operator(operator)),
-        f"{operator}: after the manifest": Point(f"{STREAMING}.manifest:Manifest", "commit", True, _operator(operator)),
+        f"{operator}: before the manifest": Point(f"{LAKE}.manifest:Manifest", "commit", False, _operator(operator)),
+        f"{operator}: after the manifest": Point(f"{LAKE}.manifest:Manifest", "commit", True, _operator(operator)),
     }
 
 
 POINTS = {
     "catch-up: before its time is written": Point("os", "replace", False, lambda source, target: str(target).endswith("catch_up.json")),
-    "catch-up: its time is written": Point(f"{STREAMING}.catch_up", "write_json", True, _named("catch_up.json")),
-    "admission: before Spark's query id is kept": Point(f"{STREAMING}.preflight:Engine", "remember_query", False),
+    "catch-up: its time is written": Point(f"{LAKE}.catch_up", "write_json", True, _named("catch_up.json")),
+    "admission: before Spark's query id is kept": Point(f"{LAKE}.preflight:Engine", "remember_query", False),
     **_steps("admission", "AdmissionStep", "admit"),
-    "admission: files of contributions written": Point(f"{STREAMING}.contribution_files:ContributionFiles", "write", True, _written, True),
+    "admission: files of contributions written": Point("udfs.contribution_files:ContributionFiles", "write", True, _written, True),
     "admission: rows appended": Point(f"{STREAMING}.contributions:Contributions", "append", True),
     "admission: before Spark's commit": Point(f"{STREAMING}.admission:AdmissionSink", "__call__", True),
     "admission: after Spark's commit": Point(f"{STREAMING}.admission:AdmissionSink", "__call__", False, _second_micro_batch),
-    "tick: before": Point(f"{STREAMING}.contributions:Contributions", "tick", False),
-    "tick: between the tick and its release": Point(f"{STREAMING}.contributions:Contributions", "tick", True),
+    "tick: before": Point(f"{LAKE}.contributions:Contributions", "tick", False),
+    "tick: between the tick and its release": Point(f"{LAKE}.contributions:Contributions", "tick", True),
     **_steps("release", "ReleaseStep", "release"),
     "release: histogram appended": Point(f"{STREAMING}.histogram:Histogram", "publish", True),
     "release: before Spark's commit": Point(f"{STREAMING}.release:ReleaseSink", "__call__", True),
@@ -98,15 +98,15 @@ POINTS = {
 }
 """By name, in the order in which one catch-up meets them."""
 
-RETENTION = f"{STREAMING}.retention"
+RETENTION = f"{LAKE}.retention"
 LIVE_POINTS = {
     "live: before its start is written": Point(f"{STREAMING}.live", "write_json", False),
     "live: backlog read, no tick yet": Point(f"{STREAMING}.live:Ticker", "begin", False),
-    "live tick: before": Point(f"{STREAMING}.contributions:Contributions", "tick_by_clock", False),
-    "live tick: between the tick and its release": Point(f"{STREAMING}.contributions:Contributions", "tick_by_clock", True),
+    "live tick: before": Point(f"{LAKE}.contributions:Contributions", "tick_by_clock", False),
+    "live tick: between the tick and its release": Point(f"{LAKE}.contributions:Contributions", "tick_by_clock", True),
     "live admission: after the step": Point(f"{STREAMING}.admission:AdmissionStep", "run", True, _of_bucket(), True),
-    "live admission: after the manifest": Point(f"{STREAMING}.manifest:Manifest", "commit", True, _operator("admission")),
-    "live admission: rows appended": Point(f"{STREAMING}.contributions:Contributions", "append", True),
+    "live admission: after the manifest": Point(f"{LAKE}.manifest:Manifest", "commit", True, _operator("admission")),
+    "live admission: rows appended": Point(f"{LAKE}.contributions:Contributions", "append", True),
     "live release: after the step": Point(f"{STREAMING}.release:ReleaseStep", "run", True, _of_bucket(), True),
     "live release: before it is noted beside the ledger": Point("dpsql.privacy.register:RunRegister", "publishing", False),
     "live release: noted beside the ledger": Point("dpsql.privacy.register:RunRegister", "publishing", True),
@@ -187,7 +187,7 @@ def members(session: int) -> list[int]:
 
 def _no_marks() -> None:
     """Every commit is made again by a repeated micro-batch."""
-    importlib.import_module(f"{STREAMING}.delta_log").committed = lambda *mark: False
+    importlib.import_module(f"{LAKE}.delta_tables").committed = lambda *mark: False
 
 
 def _no_rename() -> None:

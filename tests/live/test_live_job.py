@@ -19,16 +19,16 @@ import dpsql
 from benchmarks.soak import Generator, Job
 from dpsql.config import Source, Sources
 from dpsql.errors import DpsqlError, LakeError
-from dpsql.event_log import newest_events
-from dpsql.lake import Lake, list_queries, read_histogram, read_run
+from dpsql.lake.contributions import Contributions
+from dpsql.lake.event_log import newest_events
+from dpsql.lake.manifest import Manifest
+from dpsql.lake.running import exclusive
+from dpsql.lake.runs import Lake, list_queries, read_histogram, read_run
 from dpsql.local.verification import verify_run
 from dpsql.privacy.ledger import Ledger
 from dpsql.privacy.secret import Secret
-from dpsql.running import exclusive
-from dpsql.streaming.contributions import Contributions
 from dpsql.streaming.histogram import Histogram
 from dpsql.streaming.live import LiveOptions
-from dpsql.streaming.manifest import Manifest
 from dpsql.streaming.microbatches import Following
 
 if TYPE_CHECKING:

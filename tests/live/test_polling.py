@@ -14,11 +14,11 @@ import pytest
 import dpsql
 from dpsql.config import Source, Sources
 from dpsql.errors import InputError, LakeError
-from dpsql.event_log import EventLog
-from dpsql.lake import Lake
+from dpsql.lake.contributions import Contributions
+from dpsql.lake.event_log import EventLog
+from dpsql.lake.published import live_notes
+from dpsql.lake.runs import Lake
 from dpsql.polling import FILE, Overruns, polling_interval, read_overruns, write_overruns
-from dpsql.published import live_notes
-from dpsql.streaming.contributions import Contributions
 from dpsql.streaming.live import Pace, Ticker
 from dpsql.streaming.progress import Tally
 from udfs.grid import NO_CLOCK

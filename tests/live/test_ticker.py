@@ -18,20 +18,20 @@ from deltalake import DeltaTable, write_deltalake
 
 import dpsql
 from dpsql.config import Source, Sources
-from dpsql.delta_rows import read_rows
+from dpsql.lake.checkpoints import Checkpoint
+from dpsql.lake.clock_guard import ClockGuard
+from dpsql.lake.contributions import TICK_ERA, Contributions
+from dpsql.lake.delta_rows import read_rows
+from dpsql.lake.engine_file import Engine, Part
+from dpsql.lake.manifest import Manifest
+from dpsql.lake.retention import Retention, compact, kept_by_savepoints, sweep_bucket
 from dpsql.mechanisms.histogram.stages import bounding_parameters
 from dpsql.streaming.admission import contribution_columns
-from dpsql.streaming.checkpoints import Checkpoint
-from dpsql.streaming.clock_guard import ClockGuard
 from dpsql.streaming.clocks import Clocks, listed_clocks
-from dpsql.streaming.contributions import TICK_ERA, Contributions
-from dpsql.streaming.engine import Engine, Part
 from dpsql.streaming.live import Ticker, _follow
-from dpsql.streaming.manifest import Manifest
-from dpsql.streaming.retention import Retention, compact, kept_by_savepoints, sweep_bucket
 from udfs.bucket_state import filesystem
-from udfs.contribution_bounding import Clock
 from udfs.grid import NO_CLOCK
+from udfs.histogram.contribution_bounding import Clock
 from udfs.stage import OPERATORS, StateFile
 
 SECOND = 1_000_000
@@ -240,7 +240,7 @@ def test_a_restored_query_sweeps_before_its_first_commit(contributions: Contribu
 
 
 def test_the_list_of_files_is_compacted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dpsql.streaming.retention.MANY_FILES", 5)
+    monkeypatch.setattr("dpsql.lake.retention.MANY_FILES", 5)
     manifest = Manifest(tmp_path / "files", "5a" * 16, "admission", 1)
     manifest.create()
     for batch in range(7):

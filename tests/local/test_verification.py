@@ -16,9 +16,9 @@ from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake.transaction import AddAction
 
 from dpsql.compiled import Query
-from dpsql.delta_rows import read_rows
 from dpsql.errors import DataError, LakeError
-from dpsql.lake import Lake, Run
+from dpsql.lake.delta_rows import read_rows
+from dpsql.lake.runs import Lake, Run
 from dpsql.local.feeder import Feeder
 from dpsql.local.histogram import histogram
 from dpsql.local.record_reader import RowReader
@@ -26,8 +26,8 @@ from dpsql.local.verification import Verification, count_differences, files_not_
 from dpsql.parsed_query import ContributionPeriod
 from dpsql.privacy.secret import Secret
 from tests.local.conftest import DAY, HOUR, RUN, Compile, visits
-from udfs.contribution_bounding import Clock
 from udfs.grid import NO_CLOCK
+from udfs.histogram.contribution_bounding import Clock
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -284,7 +284,7 @@ def test_differences_are_of_bits() -> None:
 
 
 def test_a_run_of_spark_is_identical(spark: SparkSession, compile_on: Compile, secret: Secret, tmp_path: Path) -> None:
-    from dpsql.lake import open_run
+    from dpsql.lake.runs import open_run
     from dpsql.privacy.ledger import Ledger
     from dpsql.streaming.job import run as run_on_spark
 

@@ -25,7 +25,7 @@ from pyarrow import csv
 import dpsql
 from dpsql.config import Source, Sources, parse_duration
 from dpsql.errors import InputError
-from dpsql.lake import Lake, Run, read_histogram
+from dpsql.lake.runs import Lake, Run, read_histogram
 from dpsql.local.feeder import run_batches
 from dpsql.local.record_reader import RowReader
 from dpsql.local.verification import count_differences

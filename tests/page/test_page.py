@@ -21,7 +21,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from dpsql.config import load_sources
-from dpsql.lake import Lake, read_run
+from dpsql.lake.runs import Lake, read_run
 from dpsql.privacy.budget import budgets
 from dpsql.privacy.ledger import Ledger
 from dpsql.view.page import page

@@ -14,7 +14,7 @@ import pytest
 
 import dpsql
 from dpsql.config import Source, Sources
-from dpsql.lake import Lake, Run, read_histogram
+from dpsql.lake.runs import Lake, Run, read_histogram
 from dpsql.privacy.secret import Secret
 from dpsql.streaming.job import run
 from dpsql.streaming.progress import Summary
@@ -62,7 +62,7 @@ class Case:
 @pytest.fixture(autouse=True)
 def _wall_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     """The wall clock stands still at START, so that runs of different moments can be compared bit for bit."""
-    monkeypatch.setattr("dpsql.streaming.catch_up.time.time_ns", lambda: START * 1000)
+    monkeypatch.setattr("dpsql.lake.catch_up.time.time_ns", lambda: START * 1000)
 
 
 Make = Callable[..., Case]

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from dpsql.errors import DpsqlError, LakeError
-from dpsql.streaming.catch_up import read_catch_up
+from dpsql.lake.catch_up import read_catch_up
 from tests.streaming.test_restore import BrokenOff, content, copy, dpsql, run_file, verified
 
 DAY = 86_400_000_000

@@ -12,8 +12,8 @@ import duckdb
 import pytest
 
 import dpsql
-from dpsql.delta_rows import read_rows
 from dpsql.errors import DataError
+from dpsql.lake.delta_rows import read_rows
 from dpsql.privacy.ledger import Ledger
 from dpsql.privacy.secret import Secret
 from tests.streaming.conftest import DAY, START

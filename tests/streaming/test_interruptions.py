@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 
-from dpsql.delta_rows import read_rows
 from dpsql.errors import DpsqlError
-from dpsql.streaming import job, preflight
-from dpsql.streaming.contributions import Contributions
+from dpsql.lake import preflight
+from dpsql.lake.contributions import Contributions
+from dpsql.lake.delta_rows import read_rows
+from dpsql.lake.manifest import Manifest
+from dpsql.streaming import job
 from dpsql.streaming.histogram import Histogram
-from dpsql.streaming.manifest import Manifest
 from udfs.bucket_state import BucketFiles
 
 DAY = 86_400_000_000

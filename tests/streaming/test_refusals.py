@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from dpsql.errors import InputError, LakeError
-from dpsql.event_log import FILE
+from dpsql.lake.event_log import FILE
 from udfs.bucket_state import VERSION_KEY
 
 DAY = 86_400_000_000
@@ -21,7 +21,7 @@ START = 19_700 * DAY
 
 
 def files(one: Any) -> dict[str, bytes]:
-    """All but what the operator is told of starts (`dpsql.event_log`)."""
+    """All but what the operator is told of starts (`dpsql.lake.event_log`)."""
     return {str(path): path.read_bytes() for path in Path(one.lake.root).rglob("*") if path.is_file() and path.name != FILE}
 
 

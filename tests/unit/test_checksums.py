@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dpsql.delta_rows import check_files
+from dpsql.lake.delta_rows import check_files
 from udfs import bucket_state
 from udfs.bucket_state import (
     SCHEMA_VERSION,

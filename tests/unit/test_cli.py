@@ -17,7 +17,7 @@ from click.testing import CliRunner, Result
 from deltalake import write_deltalake
 
 import dpsql
-from dpsql.lake import Lake, open_run
+from dpsql.lake.runs import Lake, open_run
 from dpsql.local.verification import Verification
 from dpsql.polling import Overruns, write_overruns
 from dpsql.privacy.ledger import Ledger
@@ -139,7 +139,7 @@ def test_a_bug_is_one_line_that_quotes_nothing(work: Path, monkeypatch: pytest.M
     def broken(*_: object) -> None:
         raise RuntimeError("user 4711 was here")
 
-    monkeypatch.setattr("dpsql.lake.list_queries", broken)
+    monkeypatch.setattr("dpsql.lake.runs.list_queries", broken)
     refused("list", "--lake", "lake", says="internal error (RuntimeError)", code=1)
     assert "4711" not in dp("list", "--lake", "lake").output
     assert isinstance(dp("--debug", "list", "--lake", "lake").exception, RuntimeError)

@@ -11,8 +11,8 @@ from deltalake import write_deltalake
 from deltalake.exceptions import TableNotFoundError
 from deltalake.fs import DeltaStorageHandler
 
-from dpsql.delta_rows import read_rows
 from dpsql.files import place
+from dpsql.lake.delta_rows import read_rows
 
 
 @pytest.fixture

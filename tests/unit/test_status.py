@@ -18,10 +18,10 @@ from click.testing import CliRunner
 from deltalake import CommitProperties, Transaction, write_deltalake
 
 from dpsql.errors import LakeError
-from dpsql.event_log import COMMON, FILE, SCHEMA, EventLog, dropped_much, newest_events
-from dpsql.lake import Lake, Run
-from dpsql.running import exclusive
-from dpsql.status import status
+from dpsql.lake.event_log import COMMON, FILE, SCHEMA, EventLog, dropped_much, newest_events
+from dpsql.lake.running import exclusive
+from dpsql.lake.runs import Lake, Run
+from dpsql.lake.status import status
 from jobs.cli import main
 
 HOUR = 3_600_000_000
@@ -169,7 +169,7 @@ def test_a_full_disk_does_not_end_a_run_by_way_of_its_log(lake: Lake, tmp_path: 
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("dpsql.event_log.replace_file", full)
+    monkeypatch.setattr("dpsql.lake.event_log.replace_file", full)
     finished(lake)
 
 
@@ -178,6 +178,6 @@ def test_status_starts_without_what_makes_plans(tmp_path: Path) -> None:
     code = "import sys; from jobs.cli import main; main(['status', 'none', '--lake', 'none'], standalone_mode=False)"
     code = f"try:\n {code}\nfinally: print(list(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=tmp_path)  # there is no lake
-    assert "'dpsql.status'" in done.stdout
+    assert "'dpsql.lake.status'" in done.stdout
     for heavy in ("'pyspark'", "'duckdb'", "'pandas'", "'dp_accounting'", "'scipy.signal'", "'scipy.stats'"):
         assert heavy not in done.stdout

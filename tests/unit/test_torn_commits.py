@@ -18,15 +18,15 @@ from deltalake import DeltaTable
 import dpsql
 from dpsql.config import Source, Sources
 from dpsql.errors import LakeError
+from dpsql.lake import restore, torn_commits
+from dpsql.lake.checkpoints import Checkpoint
+from dpsql.lake.contributions import Contributions
+from dpsql.lake.engine_file import Engine, Part
+from dpsql.lake.hadoop_checksums import differs
+from dpsql.lake.manifest import Manifest
+from dpsql.lake.points import Tables
 from dpsql.mechanisms.histogram.stages import bounding_parameters
-from dpsql.streaming import restore, torn_commits
 from dpsql.streaming.admission import contribution_columns
-from dpsql.streaming.checkpoints import Checkpoint
-from dpsql.streaming.contributions import Contributions
-from dpsql.streaming.engine import Engine, Part
-from dpsql.streaming.hadoop_checksums import differs
-from dpsql.streaming.manifest import Manifest
-from dpsql.streaming.points import Tables
 from udfs.stage import OPERATORS, StateFile
 
 RUN = "5a" * 16

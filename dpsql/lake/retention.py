@@ -11,10 +11,10 @@ import pyarrow.fs as pafs
 from deltalake import DeltaTable
 
 from dpsql.files import Place
-from dpsql.streaming.contributions import Contributions
-from dpsql.streaming.engine import Engine
+from dpsql.lake.contributions import Contributions
+from dpsql.lake.engine_file import Engine
 from udfs.bucket_state import filesystem
-from udfs.contribution_bounding import Clock
+from udfs.histogram.contribution_bounding import Clock
 from udfs.stage import OPERATORS
 
 SWEEP_SECONDS, SWEEP_BATCHES = 60, 10

@@ -15,12 +15,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from udfs import randomness
 from udfs.columns import Bool, Float, Int, find, insert, match, places, run_starts, sort_order
-from udfs.counters import Counter, Draw
-from udfs.exact_paths import Redraw
-from udfs.group_state import Closing
-from udfs.path_error import trust
+from udfs.histogram.group_state import Closing
+from udfs.noise import randomness
+from udfs.noise.counters import Counter, Draw
+from udfs.noise.exact_paths import Redraw
+from udfs.noise.path_error import trust
 
 WEIGHT_UNIT = 2.0**-20
 """Weights and thresholds are integers in this unit."""

@@ -17,18 +17,18 @@ import pyarrow.compute as pc
 from deltalake.exceptions import DeltaError
 
 from dpsql.compiled import Query
-from dpsql.delta_rows import read_rows
 from dpsql.errors import LakeError
 from dpsql.files import Place, create_file
-from dpsql.lake import NEXT, RUN_FILE, SCHEMA_VERSION, Lake, Run, new_run, read_run
+from dpsql.lake import delta_tables
+from dpsql.lake.catch_up import read_catch_up
+from dpsql.lake.contributions import closed_mark
+from dpsql.lake.delta_rows import read_rows
+from dpsql.lake.manifest import BATCH_ROW
+from dpsql.lake.running import exclusive
+from dpsql.lake.runs import NEXT, RUN_FILE, SCHEMA_VERSION, Lake, Run, new_run, read_run
 from dpsql.mechanisms.histogram.stages import grid
 from dpsql.privacy.ledger import Ledger
 from dpsql.privacy.secret import Secret
-from dpsql.running import exclusive
-from dpsql.streaming import delta_log
-from dpsql.streaming.catch_up import read_catch_up
-from dpsql.streaming.contributions import closed_mark
-from dpsql.streaming.manifest import BATCH_ROW
 from udfs.grid import NO_CLOCK
 from udfs.stage import RELEASE
 
@@ -94,7 +94,7 @@ def closed_us(lake: Lake, run: Run, ledger: Ledger) -> int:
     folder, found, known = lake.private(run.name), [NO_CLOCK], False
     for path, times in ((folder / "contributions", _ticks), (folder / "files", _listed)):
         try:
-            if delta_log.exists(path):
+            if delta_tables.exists(path):
                 found += times(path, run.run_id)
                 known = True
         except (DeltaError, OSError, ValueError, pa.ArrowException):
@@ -130,14 +130,14 @@ def _prepared(folder: Path) -> Path:
 def _published(histogram: Place) -> list[int]:
     """The newest trigger time of a histogram, if it can be read."""
     try:
-        times = read_rows(histogram, ["trigger_time"])["trigger_time"] if delta_log.exists(histogram) else None
+        times = read_rows(histogram, ["trigger_time"])["trigger_time"] if delta_tables.exists(histogram) else None
     except (DeltaError, OSError, pa.ArrowException):
         raise LakeError(f"histogram {histogram}: cannot be read, so it is unknown which windows are published") from None
     return [] if times is None or not len(times) else [int(pc.max(times.cast(pa.timestamp("us", "UTC")).cast(pa.int64())).as_py())]
 
 
 def _ticks(contributions: Place, run_id: str) -> list[int]:
-    tick = delta_log.mark(contributions, closed_mark(run_id))
+    tick = delta_tables.mark(contributions, closed_mark(run_id))
     return [] if tick is None else [tick]
 
 

@@ -20,11 +20,11 @@ import pyarrow.parquet as pq
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
-from dpsql.delta_rows import check_files
 from dpsql.files import Place, replace_file
-from dpsql.streaming.contributions import closed_mark, tick_mark, ticked_mark
-from dpsql.streaming.hadoop_checksums import checksum_path, differs
-from dpsql.streaming.manifest import Manifest, rows_mark
+from dpsql.lake.contributions import closed_mark, tick_mark, ticked_mark
+from dpsql.lake.delta_rows import check_files
+from dpsql.lake.hadoop_checksums import checksum_path, differs
+from dpsql.lake.manifest import Manifest, rows_mark
 from udfs.bucket_state import filesystem, sync
 from udfs.grid import NO_CLOCK
 from udfs.stage import ROW, TICK
@@ -125,7 +125,7 @@ def rewritten(lost: Torn, run_id: str, manifest: Manifest, ticks: dict[int, int]
         check_files(lost.table, [name for name, _ in files])
     except OSError:
         return None
-    # As `delta_log.append_files` writes it; its time and its engine are nobody's business.
+    # As `delta_tables.append_files` writes it; its time and its engine are nobody's business.
     head = {"commitInfo": {"timestamp": 0, "operation": "WRITE", "operationParameters": {"mode": "Append", "partitionBy": '["era"]'}}}
     return [
         head,

@@ -12,12 +12,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from udfs import randomness
 from udfs.columns import Float, Int
-from udfs.counters import Counter
-from udfs.exact_paths import Redraw
-from udfs.group_state import Closing
-from udfs.path_error import trust
+from udfs.histogram.group_state import Closing
+from udfs.noise import randomness
+from udfs.noise.counters import Counter
+from udfs.noise.exact_paths import Redraw
+from udfs.noise.path_error import trust
 
 
 @dataclass(frozen=True)

@@ -16,9 +16,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import types as T
 
-from dpsql.delta_rows import read_rows
 from dpsql.files import Place
-from dpsql.streaming import delta_log
+from dpsql.lake import delta_tables
+from dpsql.lake.delta_rows import read_rows
 from udfs.stage import StateFile
 
 BATCH_ROW = -1
@@ -66,19 +66,19 @@ class Manifest:
 
     def create(self) -> None:
         """Make the table unless it is there."""
-        delta_log.create(self.path, SPARK_SCHEMA)
+        delta_tables.create(self.path, SPARK_SCHEMA)
 
     @property
     def newest_batch(self) -> int | None:
         """The newest micro-batch that changed state; None before the first."""
-        return delta_log.mark(self.path, self._application)
+        return delta_tables.mark(self.path, self._application)
 
     def commit(self, batch: int, files: Sequence[StateFile], detail: Mapping[str, Any]) -> None:
         """List the files of a micro-batch and its `detail`; listing it again changes nothing."""
         written = [file for file in files if file.bytes]
         rows = [self._row(batch, file.bucket, file.sequence, file.bytes, _kept(file.counted)) for file in written]
         rows.append(self._row(batch, BATCH_ROW, 0, sum(file.bytes for file in written), detail))
-        delta_log.append(self.path, pa.Table.from_pylist(rows, SCHEMA), {self._application: batch})
+        delta_tables.append(self.path, pa.Table.from_pylist(rows, SCHEMA), {self._application: batch})
 
     def pointers(self, until: int | None = None) -> dict[int, int]:
         """Bucket -> version of its state after the newest micro-batch listed, or after `until`."""

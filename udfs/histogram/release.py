@@ -16,10 +16,10 @@ import pyarrow.compute as pc
 
 from udfs.columns import Int, match, sort_order
 from udfs.grid import Grid
-from udfs.group_state import ReleaseState, StateLayout, add_groups, add_rows, close_state, empty_state, new_groups, open_closing
-from udfs.key_selection import SelectionParameters, predict, select
-from udfs.perturbation import OutputColumn, PerturbationParameters, finish, perturb
-from udfs.randomness import tags
+from udfs.histogram.group_state import ReleaseState, StateLayout, add_groups, add_rows, close_state, empty_state, new_groups, open_closing
+from udfs.histogram.key_selection import SelectionParameters, predict, select
+from udfs.histogram.perturbation import OutputColumn, PerturbationParameters, finish, perturb
+from udfs.noise.randomness import tags
 
 __all__ = ["PublicGroups", "ReleaseParameters", "ReleaseState", "Released", "Tick", "release"]
 

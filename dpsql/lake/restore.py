@@ -15,25 +15,25 @@ from typing import Any
 import pyarrow as pa
 from deltalake import DeltaTable
 
-from dpsql.delta_rows import read_rows
 from dpsql.errors import LakeError
 from dpsql.files import place
-from dpsql.lake import Lake, read_run
-from dpsql.running import exclusive
-from dpsql.streaming import delta_log, preflight, remedies, torn_commits
-from dpsql.streaming.catch_up import FILE as CATCH_UP_FILE
-from dpsql.streaming.catch_up import DamagedFile, forget_interrupted, read_catch_up
-from dpsql.streaming.checkpoints import Checkpoint
-from dpsql.streaming.contributions import tick_mark
-from dpsql.streaming.engine import Engine, Part, started_queries, write_engine
-from dpsql.streaming.manifest import Manifest
-from dpsql.streaming.points import NOTHING, Point, Tables, open_tables
-from dpsql.streaming.recut import recut
-from dpsql.streaming.savepoints import Savepoint, read_savepoint
+from dpsql.lake import delta_tables, preflight, remedies, torn_commits
+from dpsql.lake.catch_up import FILE as CATCH_UP_FILE
+from dpsql.lake.catch_up import DamagedFile, forget_interrupted, read_catch_up
+from dpsql.lake.checkpoints import Checkpoint
+from dpsql.lake.contributions import tick_mark
+from dpsql.lake.delta_rows import read_rows
+from dpsql.lake.engine_file import Engine, Part, started_queries, write_engine
+from dpsql.lake.manifest import Manifest
+from dpsql.lake.points import NOTHING, Point, Tables, open_tables
+from dpsql.lake.rescale import recut
+from dpsql.lake.running import exclusive
+from dpsql.lake.runs import Lake, read_run
+from dpsql.lake.savepoints import Savepoint, read_savepoint
 from udfs.bucket_state import BucketFiles
-from udfs.contribution_bounding import Clock
 from udfs.grid import NO_CLOCK
-from udfs.group_state import ReleaseState
+from udfs.histogram.contribution_bounding import Clock
+from udfs.histogram.group_state import ReleaseState
 from udfs.stage import ADMISSION, OPERATORS, RELEASE, StateFile
 
 
@@ -78,7 +78,7 @@ def restore(
 
 def _restore_stopped(tables: Tables, buckets: tuple[int, int] | None, savepoint: str | None, checkpoints: bool) -> Restored:
     for part, path in {"contributions": tables.contributions, "files": tables.folder / "files", "histogram": tables.histogram}.items():
-        if not delta_log.exists(path):
+        if not delta_tables.exists(path):
             raise LakeError(f"the table {part} at {path} is lost: no restore can make it anew; {remedies.unrepairable(tables.folder)}")
     mended = _mend_logs(tables)
     if problem := preflight.lost_contributions(tables.engine, tables.contributions, tables.manifest(RELEASE)):
@@ -150,7 +150,7 @@ def _catch_up_is_damaged(tables: Tables) -> bool:
 
 
 def _forget_catch_up(tables: Tables) -> str:
-    number, closed_us = delta_log.mark(tables.contributions, tick_mark(tables.run_id)), tables.closed_us
+    number, closed_us = delta_tables.mark(tables.contributions, tick_mark(tables.run_id)), tables.closed_us
     forget_interrupted(tables.folder, 0 if number is None else number, NO_CLOCK if closed_us is None else closed_us)
     return f"{CATCH_UP_FILE}: made anew from the ticks; if a catch-up was interrupted, start it again with its --until"
 
@@ -343,4 +343,4 @@ def _make_room(tables: Tables, part: Part, point: Point) -> None:
     table = DeltaTable(str(tables.contributions))
     if point.version is not None and point.version > table.version():
         empty = pa.schema(table.schema().to_arrow()).empty_table()
-        delta_log.append(tables.contributions, empty, {f"{tables.run_id}/release/g{part.generation}/restored": 1})
+        delta_tables.append(tables.contributions, empty, {f"{tables.run_id}/release/g{part.generation}/restored": 1})

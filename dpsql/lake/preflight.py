@@ -14,12 +14,12 @@ from deltalake import DeltaTable
 
 from dpsql.errors import LakeError
 from dpsql.files import Place
-from dpsql.streaming import clock_guard, delta_log, remedies, torn_commits
-from dpsql.streaming.engine import FILE, Engine, Part, read_engine, started_queries, write_engine
-from dpsql.streaming.manifest import Manifest
-from dpsql.streaming.read_files import ReadFiles, readable
-from udfs import group_state, user_state
+from dpsql.lake import clock_guard, delta_tables, remedies, torn_commits
+from dpsql.lake.engine_file import FILE, Engine, Part, read_engine, started_queries, write_engine
+from dpsql.lake.manifest import Manifest
+from dpsql.lake.read_files import ReadFiles, readable
 from udfs.bucket_state import BucketFiles, UnknownVersion
+from udfs.histogram import group_state, user_state
 from udfs.stage import ADMISSION, OPERATORS, RELEASE
 
 TABLES = {ADMISSION: user_state.TABLES, RELEASE: group_state.TABLES}
@@ -70,7 +70,7 @@ def check(
     """
     clock_guard.check_store(engine.folder)
     for name, path in tables.items():
-        if started_queries(engine.folder) and not delta_log.exists(path):
+        if started_queries(engine.folder) and not delta_tables.exists(path):
             raise LakeError(
                 f"the table {name} at {path} is lost, but the run has been started before; {remedies.unrepairable(engine.folder)}"
             )
@@ -95,7 +95,7 @@ def check_logs(engine: Engine, tables: Mapping[str, Place]) -> None:
         LakeError: names the file, and the command that repairs the run.
     """
     for name, path in tables.items():
-        if delta_log.exists(path) and (problem := damaged_log(engine.folder, name, path)):
+        if delta_tables.exists(path) and (problem := damaged_log(engine.folder, name, path)):
             raise LakeError(problem)
 
 
@@ -160,7 +160,7 @@ def lost_rows(engine: Engine, operator: str, marks: Sequence[int | None], manife
 
 def lost_contributions(engine: Engine, path: Place, listed: Manifest) -> str | None:
     """Query 2 has read further than `contributions` goes."""
-    read = release_position(engine, listed) if delta_log.exists(path) else None
+    read = release_position(engine, listed) if delta_tables.exists(path) else None
     if read is None:
         return None
     newest = DeltaTable(str(path)).version()

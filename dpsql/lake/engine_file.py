@@ -8,8 +8,8 @@ from typing import Any
 
 from dpsql.errors import LakeError
 from dpsql.files import Place
-from dpsql.streaming.catch_up import read_json, write_json
-from dpsql.streaming.checkpoints import Checkpoint
+from dpsql.lake.catch_up import read_json, write_json
+from dpsql.lake.checkpoints import Checkpoint
 from udfs.stage import OPERATORS
 
 FILE = "engine.json"

@@ -23,17 +23,17 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from dpsql.config import Source
-from dpsql.delta_rows import read_rows
 from dpsql.errors import LakeError
 from dpsql.files import ObjectPath, Place, create_file, reason
 from dpsql.frames import frame_of
+from dpsql.lake.delta_rows import read_rows
+from dpsql.lake.running import is_running
 from dpsql.polling import read_overruns
 from dpsql.privacy.declaration import declaration
 from dpsql.privacy.ledger import Ledger
 from dpsql.privacy.origin import origin_of
 from dpsql.privacy.register import RUN_FILE, Entry
 from dpsql.privacy.secret import Secret
-from dpsql.running import is_running
 
 if TYPE_CHECKING:
     import pandas as pd

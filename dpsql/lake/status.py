@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from dpsql.errors import LakeError
-from dpsql.event_log import newest_events
 from dpsql.files import Place
-from dpsql.lake import LIVE_FILE, Lake, Run, read_run
-from dpsql.running import is_running
+from dpsql.lake.event_log import newest_events
+from dpsql.lake.running import is_running
+from dpsql.lake.runs import LIVE_FILE, Lake, Run, read_run
 
 SMALL_FILES = ("engine.json", "catch_up.json", LIVE_FILE)
 
@@ -31,7 +31,7 @@ class Status:
         released_us: the newest grid point that is released; None before the first. Microseconds since 1970 UTC.
         lag_seconds: the present time less that; None likewise.
         dropped_share: of the newest micro-batch; None before the first.
-        newest: kind of event -> the newest (`dpsql.event_log`). Totals in it are exact: for the operator.
+        newest: kind of event -> the newest (`dpsql.lake.event_log`). Totals in it are exact: for the operator.
         alarms: what is wrong, one sentence each.
     """
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from dpsql.errors import LakeError
 from dpsql.files import Place
-from dpsql.lake import LIVE_FILE, Lake
+from dpsql.lake.runs import LIVE_FILE, Lake
 from dpsql.polling import ASSUMPTION, read_overruns
 
 if TYPE_CHECKING:

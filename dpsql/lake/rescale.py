@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 import pyarrow as pa
 
-from udfs.group_state import CLOSED
+from udfs.histogram.group_state import CLOSED
 from udfs.stage import Table
 
 Tables = dict[str, pa.Table]

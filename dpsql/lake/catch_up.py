@@ -10,7 +10,7 @@ from typing import Any
 
 from dpsql.errors import InputError, LakeError
 from dpsql.files import Place, replace_file
-from dpsql.streaming.remedies import repairable
+from dpsql.lake.remedies import repairable
 from udfs.grid import NO_CLOCK
 
 FILE = "catch_up.json"

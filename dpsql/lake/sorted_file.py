@@ -30,7 +30,7 @@ def sorted_file(path: Place, rows: pa.Table) -> dict[str, Any]:
         rows: at least one.
 
     Returns:
-        What `delta_log.append_files` wants to know of it.
+        What `delta_tables.append_files` wants to know of it.
     """
     rows = rows.combine_chunks()
     sink = pa.BufferOutputStream()

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from dpsql.files import Place, replace_file
-from dpsql.streaming.hadoop_checksums import differs
+from dpsql.lake.hadoop_checksums import differs
 from udfs.bucket_state import filesystem
 
 LOG_HEADER = "v1"

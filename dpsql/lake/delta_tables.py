@@ -20,7 +20,7 @@ from pyspark.sql import DataFrame, DataFrameWriter
 from pyspark.sql.types import StructType
 
 from dpsql.files import ObjectPath, Place
-from dpsql.streaming.sorted_file import sorted_file
+from dpsql.lake.sorted_file import sorted_file
 from udfs.bucket_state import sync
 
 DRIVER_ROWS = 100_000

@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from udfs.columns import Bool, Float, Int, run_starts, run_sums, running_count, sort_order
 from udfs.grid import NO_CLOCK, Grid
-from udfs.user_state import GROUPS, KEYS, Entries, count_entries, empty_state, forget, has, merge, used_up
+from udfs.histogram.user_state import GROUPS, KEYS, Entries, count_entries, empty_state, forget, has, merge, used_up
 
 DROP_REASONS = (
     "malformed",

@@ -16,11 +16,11 @@ from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as T
 
-from dpsql.delta_rows import check_files
 from dpsql.files import Place
+from dpsql.lake import delta_tables
+from dpsql.lake.delta_rows import check_files
+from dpsql.lake.manifest import rows_mark
 from dpsql.mechanisms.histogram.plan import PrivacyPlan
-from dpsql.streaming import delta_log
-from dpsql.streaming.manifest import rows_mark
 from udfs.contribution_files import ContributionFiles
 from udfs.grid import NO_CLOCK
 from udfs.stage import ADMISSION, ROW, TICK
@@ -64,12 +64,12 @@ class Contributions:
         """Make the table unless it is there."""
         kinds = {pa.int32(): T.IntegerType(), pa.int64(): T.LongType(), pa.binary(): T.BinaryType()}
         schema = T.StructType([T.StructField(field.name, kinds[field.type]) for field in self.schema])
-        delta_log.create(self.path, schema, ["era"])
+        delta_tables.create(self.path, schema, ["era"])
 
     @property
     def newest_batch(self) -> int | None:
         """The newest micro-batch of this generation of query 1 whose rows are here; None before the first."""
-        return delta_log.mark(self.path, self._rows)
+        return delta_tables.mark(self.path, self._rows)
 
     @property
     def version(self) -> int:
@@ -79,7 +79,7 @@ class Contributions:
     @property
     def closed_us(self) -> int:
         """The time up to which ticks have closed the grid; NO_CLOCK before the first."""
-        closed = delta_log.mark(self.path, self._closed)
+        closed = delta_tables.mark(self.path, self._closed)
         return NO_CLOCK if closed is None else closed
 
     @property
@@ -90,7 +90,7 @@ class Contributions:
 
     def append(self, files: Sequence[Mapping[str, Any]], batch: int) -> None:
         """Add the rows of a micro-batch, in files that workers have written; adding them again changes nothing."""
-        delta_log.append_files(self.path, files, {self._rows: batch})
+        delta_tables.append_files(self.path, files, {self._rows: batch})
 
     def check(self, before: str | None, position: str) -> None:
         """Refuse a damaged file among those that query 2 reads between two of its positions (Spark's offsets as JSON; None: the first).
@@ -99,11 +99,11 @@ class Contributions:
             FileNotFoundError, DamagedFile: a file is gone or damaged.
         """
         first = 0 if before is None else int(json.loads(before)["reservoirVersion"])
-        check_files(self.path, delta_log.added_files(self.path, first, int(json.loads(position)["reservoirVersion"])))
+        check_files(self.path, delta_tables.added_files(self.path, first, int(json.loads(position)["reservoirVersion"])))
 
     def ticked(self, number: int) -> bool:
         """Whether the tick of a catch-up is here: then its reading is over, and what arrives later waits for the next one."""
-        committed = delta_log.mark(self.path, self._tick)
+        committed = delta_tables.mark(self.path, self._tick)
         return committed is not None and committed >= number
 
     def tick(self, number: int, batch: int, closed_us: int, latest_us: int) -> bool:
@@ -112,9 +112,9 @@ class Contributions:
         Returns:
             False if no row and no grid point lies between the last tick and this one: then nothing is written and nothing is due.
         """
-        committed = delta_log.mark(self.path, self._tick)
+        committed = delta_tables.mark(self.path, self._tick)
         if committed is None or committed < number:
-            ticked = delta_log.mark(self.path, self._ticked)
+            ticked = delta_tables.mark(self.path, self._ticked)
             newest = newest_rows(self.path, self.run_id, self.generation)
             rows = newest is not None and (ticked is None or newest >= ticked)
             # Rows alone are reason enough: ticks also tell which micro-batches were read under which clock.
@@ -175,7 +175,7 @@ class Contributions:
         given = {"era": TICK_ERA, "kind": TICK, "batch": batch, "closed_us": closed_us, "window": latest_us}
         ticks = [neutral | given | {"bucket": bucket} for bucket in range(self.key_buckets)]
         file = self.files.write_era(pa.Table.from_pylist(ticks, self.schema).drop_columns(["era"]), TICK_ERA, 0)
-        delta_log.append_files(self.path, [file], {**marks, self._ticked: batch + 1})
+        delta_tables.append_files(self.path, [file], {**marks, self._ticked: batch + 1})
 
     def stream(self, session: SparkSession, position: str | None = None) -> DataFrame:
         """All rows and ticks from the first commit on, or from where a restored query 2 goes on, in order of commits, without `era`.
@@ -228,5 +228,5 @@ def closed_mark(run_id: str) -> str:
 
 def newest_rows(path: Place, run_id: str, generation: int) -> int | None:
     """The newest micro-batch of query 1, of any generation up to this one, whose rows are in the table."""
-    marks = (delta_log.mark(path, rows_mark(run_id, ADMISSION, number)) for number in range(1, generation + 1))
+    marks = (delta_tables.mark(path, rows_mark(run_id, ADMISSION, number)) for number in range(1, generation + 1))
     return max((mark for mark in marks if mark is not None), default=None)

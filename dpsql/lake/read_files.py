@@ -16,11 +16,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow.compute as pc
 
-from dpsql.delta_rows import read_rows
 from dpsql.errors import LakeError
 from dpsql.files import Place
-from dpsql.streaming import delta_log
-from dpsql.streaming.manifest import BATCH_ROW
+from dpsql.lake import delta_tables
+from dpsql.lake.delta_rows import read_rows
+from dpsql.lake.manifest import BATCH_ROW
 from udfs.stage import ADMISSION
 
 MANY = 10_000
@@ -34,7 +34,7 @@ def listed_details(table: Place, void: Void) -> dict[int, dict[str, Any]]:
         table: the private table `files`.
         void: micro-batches (first, last) that do not count.
     """
-    if not delta_log.exists(table):
+    if not delta_tables.exists(table):
         return {}
     mine = (pc.field("operator") == ADMISSION) & (pc.field("bucket") == BATCH_ROW)
     newest: dict[int, tuple[int, str]] = {}

@@ -10,16 +10,16 @@ from typing import Any
 import pyarrow.compute as pc
 from deltalake import DeltaTable
 
-from dpsql.delta_rows import read_rows
 from dpsql.files import Place
-from dpsql.lake import Lake, read_run
-from dpsql.published import PublishedMarks, published_marks
-from dpsql.streaming import delta_log
-from dpsql.streaming.contributions import closed_mark, ticked_mark
-from dpsql.streaming.engine import Engine, read_engine
-from dpsql.streaming.manifest import Manifest, rows_mark
-from dpsql.streaming.preflight import state_files
-from dpsql.streaming.read_files import listed_details
+from dpsql.lake import delta_tables
+from dpsql.lake.contributions import closed_mark, ticked_mark
+from dpsql.lake.delta_rows import read_rows
+from dpsql.lake.engine_file import Engine, read_engine
+from dpsql.lake.manifest import Manifest, rows_mark
+from dpsql.lake.preflight import state_files
+from dpsql.lake.published import PublishedMarks, published_marks
+from dpsql.lake.read_files import listed_details
+from dpsql.lake.runs import Lake, read_run
 from udfs.bucket_state import UnknownVersion
 from udfs.stage import ADMISSION, RELEASE, TICK
 
@@ -102,18 +102,18 @@ class Tables:
     def _rows_mark(self, operator: str, generation: int) -> int | None:
         if operator == RELEASE:
             return self.published(generation).newest_batch(self.manifest(operator, generation).batches())
-        return delta_log.mark(self.contributions, rows_mark(self.run_id, operator, generation))
+        return delta_tables.mark(self.contributions, rows_mark(self.run_id, operator, generation))
 
     @property
     def ticked(self) -> int:
         """The newest micro-batch that a tick covers."""
-        mark = delta_log.mark(self.contributions, ticked_mark(self.run_id))
+        mark = delta_tables.mark(self.contributions, ticked_mark(self.run_id))
         return NOTHING if mark is None else mark - 1
 
     @property
     def closed_us(self) -> int | None:
         """The time of the newest tick."""
-        return delta_log.mark(self.contributions, closed_mark(self.run_id))
+        return delta_tables.mark(self.contributions, closed_mark(self.run_id))
 
     def standing(self) -> tuple[int, ...]:
         """Versions of the three tables: unequal if a job has written to one of them in between."""

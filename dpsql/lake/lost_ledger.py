@@ -8,7 +8,7 @@ import pyarrow.compute as pc
 from dpsql.compiled import Query
 from dpsql.config import Source
 from dpsql.errors import LakeError
-from dpsql.lake import Lake, Run, read_histogram
+from dpsql.lake.runs import Lake, Run, read_histogram
 from dpsql.privacy.declaration import declaration
 from dpsql.privacy.ledger import Ledger
 from dpsql.privacy.origin import origin_of

@@ -21,10 +21,10 @@ import pyarrow as pa
 
 from dpsql.errors import LakeError
 from dpsql.files import Place, create_file
-from dpsql.lake import Lake
-from dpsql.streaming.catch_up import read_json
-from dpsql.streaming.points import NOTHING, Point, Tables, open_tables
-from dpsql.streaming.preflight import TABLES, state_files
+from dpsql.lake.catch_up import read_json
+from dpsql.lake.points import NOTHING, Point, Tables, open_tables
+from dpsql.lake.preflight import TABLES, state_files
+from dpsql.lake.runs import Lake
 from udfs.bucket_state import read_table
 from udfs.stage import OPERATORS
 
