@@ -42,6 +42,7 @@ BELOW = {"jobs": {"jobs", "dpsql", "udfs"}, "dpsql": {"dpsql", "udfs"}, "udfs": 
 APART = {
     "dpsql/local": ("dpsql.streaming",),
     "dpsql/streaming": ("dpsql.local",),
+    "dpsql/mechanisms/dynamic/accounting.py": ("dpsql.mechanisms.dynamic.calibration", "dpsql.mechanisms.histogram"),
     "dpsql/mechanisms/histogram/accounting.py": ("dpsql.mechanisms.histogram.planner", "dpsql.mechanisms.histogram.calibration"),
 }
 # `udfs` runs on executors: it knows numbers, columns and one cipher, and what it returns depends on its arguments alone.

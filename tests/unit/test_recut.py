@@ -10,9 +10,9 @@ import pyarrow as pa
 import pytest
 
 from dpsql.lake.rescale import recut
+from dpsql.mechanisms.histogram.asked import ReleaseRule
 from dpsql.mechanisms.histogram.planner import make_plan
 from dpsql.mechanisms.histogram.stages import bounding_parameters, release_parameters
-from dpsql.parsed_query import ReleaseRule
 from tests.property.plans import COUNT, HOUR, query, source
 from udfs.histogram import group_state, user_state
 from udfs.histogram.contribution_bounding import Clock, admit
