@@ -53,8 +53,8 @@ COMPARED = frozenset(
 NEVER_FAIL = PASSED_ON | COMPARED | {"AttributeReference", "Literal", "And", "Or", "Not", "TryEval"}
 """Nodes that only pass values on or compare them; all others are tried."""
 
-STAND_FOR_CASTS = frozenset({"ParseToDate", "ParseToTimestamp"})
-"""Functions in whose place Spark puts a cast only after this."""
+STAND_FOR_CASTS = frozenset({"to_date", "to_timestamp", "try_to_timestamp"})
+"""Functions in whose place Spark puts a cast, but only after this; such nodes have the function's name."""
 
 SEARCHES = frozenset(["RLike", "RegExpExtract", "RegExpReplace", "StringSplit"])
 """Nodes with a text and a regular expression."""
