@@ -14,8 +14,7 @@ from dpsql.files import Place
 from dpsql.lake.contributions import Contributions
 from dpsql.lake.engine_file import Engine
 from udfs.bucket_state import filesystem
-from udfs.histogram.contribution_bounding import Clock
-from udfs.stage import OPERATORS
+from udfs.stage import OPERATORS, Clock
 
 SWEEP_SECONDS, SWEEP_BATCHES = 60, 10
 TEMPORARY_SECONDS = 86_400

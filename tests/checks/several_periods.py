@@ -20,7 +20,8 @@ from dpsql.mechanisms.histogram.stages import bounding_parameters, release_param
 from dpsql.parsed_query import ContributionPeriod
 from tests.checks.test_sensitivity import strategy
 from udfs.grid import NO_CLOCK
-from udfs.histogram.contribution_bounding import BoundingParameters, Clock, admit
+from udfs.histogram.contribution_bounding import BoundingParameters, admit
+from udfs.stage import Clock
 
 KEYS = 64
 """Key numbers that one stream may use."""

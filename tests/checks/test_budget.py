@@ -29,8 +29,9 @@ from tests.unit.test_release import COUNT
 from udfs.grid import Grid
 from udfs.histogram.key_selection import SelectionParameters
 from udfs.histogram.perturbation import PerturbationParameters
-from udfs.histogram.release import ReleaseParameters, Tick, release
+from udfs.histogram.release import ReleaseParameters, release
 from udfs.noise.counters import Honaker, counter, noise_matrix, path_sd
+from udfs.stage import Tick
 
 pytestmark = pytest.mark.audit
 

@@ -15,7 +15,7 @@ BITS = 128
 def beyond_the_proof(plan: PrivacyPlan) -> float:
     """At most this much is to be added to the plan's delta for draws of 128 bits instead of real ones."""
     query = plan.query
-    groups = plan.windows_per_record * min(query.max_rows_contributed, query.max_groups_contributed)
+    groups = plan.windows_per_record * min(query.asked.max_rows_contributed, query.asked.max_groups_contributed)
     met = 2 if query.contribution_period is ContributionPeriod.WINDOW else 1  # groups that another period of the unit comes back in
     draws = 2 * plan.horizon  # the tree has the most
     scales = [p.sigma * factorisation(p.counter, plan.horizon)[1][-1] / p.grid for p in plan.perturbations]

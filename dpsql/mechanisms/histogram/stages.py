@@ -1,4 +1,4 @@
-"""From a plan to the parameters of the two steps: plain numbers, no budget and no secret."""
+"""From a plan to its two stages: plain numbers, no budget and no secret."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from udfs.histogram.contribution_bounding import BoundingParameters, Increment
 from udfs.histogram.key_selection import SelectionParameters
 from udfs.histogram.perturbation import OutputColumn, PerturbationParameters
 from udfs.histogram.release import PublicGroups, ReleaseParameters
+from udfs.histogram.stages import AdmissionStage, ReleaseStage
 from udfs.noise.counters import counter
 
 KINDS = {AggregateFunction.SUM: "sum", AggregateFunction.AVG: "avg"}
@@ -21,6 +22,18 @@ def grid(plan: PrivacyPlan) -> Grid:
     """The trigger grid of a plan."""
     window = plan.query.window
     return Grid(window.size_us, window.slide_us, window.offset_us, plan.query.trigger_interval_us, plan.horizon)
+
+
+def admission_stage(plan: PrivacyPlan, public: PublicGroups | None = None, first_window_us: int | None = None) -> AdmissionStage:
+    """The intake; arguments as `bounding_parameters`."""
+    return AdmissionStage(bounding_parameters(plan, public, first_window_us), len(plan.arguments))
+
+
+def stages(
+    plan: PrivacyPlan, public: PublicGroups | None = None, first_window_us: int | None = None
+) -> tuple[AdmissionStage, ReleaseStage]:
+    """Both; arguments as `bounding_parameters`."""
+    return admission_stage(plan, public, first_window_us), ReleaseStage(release_parameters(plan, public))
 
 
 def bounding_parameters(plan: PrivacyPlan, public: PublicGroups | None = None, first_window_us: int | None = None) -> BoundingParameters:
