@@ -26,11 +26,13 @@ from dpsql.config import Source
 from dpsql.errors import LakeError
 from dpsql.files import ObjectPath, Place, create_file, reason
 from dpsql.frames import frame_of
+from dpsql.lake.catch_up import LIVE_FILE
 from dpsql.lake.delta_rows import read_rows
 from dpsql.lake.running import is_running
 from dpsql.polling import read_overruns
 from dpsql.privacy.declaration import declaration
 from dpsql.privacy.ledger import Ledger
+from dpsql.privacy.ledger_rules import cap_for
 from dpsql.privacy.origin import origin_of
 from dpsql.privacy.register import RUN_FILE, Entry
 from dpsql.privacy.secret import Secret
@@ -43,9 +45,6 @@ if TYPE_CHECKING:
 SCHEMA_VERSION = 1
 NEXT = ".{name}.next"
 """Beside the private folder of a run: that of the new run which is about to take its place."""
-
-LIVE_FILE = "live.json"
-"""There once a run has been started live."""
 
 
 @dataclass(frozen=True)
@@ -168,7 +167,8 @@ def new_run(lake: Lake, name: str, query: Query, secret: Secret, ledger: Ledger,
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         ledger_id=ledger.own_id(),
     )
-    ledger.append(query.line(run.run_id, "run", origin_of(source, run.ledger_id)), source.cap)
+    origin = origin_of(source, run.ledger_id, level=query.protects)
+    ledger.append(query.line(run.run_id, "run", origin), cap_for(source, query.protects))
     ledger.register.add(Entry(run.run_id, str(lake.private(name)), declared=declaration(source)))
     return run
 

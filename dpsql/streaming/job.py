@@ -17,7 +17,7 @@ from dpsql.config import Source
 from dpsql.errors import DpsqlError, InputError, LakeError
 from dpsql.files import ObjectPath, Place
 from dpsql.lake import preflight, remedies
-from dpsql.lake.catch_up import CatchUp, finish, latest_us, open_catch_up, read_json
+from dpsql.lake.catch_up import CatchUp, finish, latest_us, live_pins, open_catch_up
 from dpsql.lake.contributions import Contributions
 from dpsql.lake.engine_file import Engine
 from dpsql.lake.event_log import EventLog
@@ -26,17 +26,17 @@ from dpsql.lake.published import published_marks, triggers_mark
 from dpsql.lake.read_files import ReadFiles, readable
 from dpsql.lake.retention import Retention
 from dpsql.lake.running import exclusive, stop_requests
-from dpsql.lake.runs import LIVE_FILE, RUN_FILE, Lake, Run, read_run
+from dpsql.lake.runs import RUN_FILE, Lake, Run, read_run
 from dpsql.mechanisms.histogram import public_groups
-from dpsql.mechanisms.histogram.stages import admission_stage, release_parameters
+from dpsql.mechanisms.histogram.stages import admission_stage, grid, release_parameters
 from dpsql.privacy.ledger import Ledger
 from dpsql.privacy.secret import Secret
 from dpsql.streaming import intact, long_lines, sources, static_tables
 from dpsql.streaming.admission import AdmissionSink
 from dpsql.streaming.catalog import located
 from dpsql.streaming.clocks import Clocks, listed_clocks
+from dpsql.streaming.contribution_stream import stream
 from dpsql.streaming.histogram import Histogram
-from dpsql.streaming.live import VERSION as LIVE_VERSION
 from dpsql.streaming.live import LiveOptions
 from dpsql.streaming.live import live as follow_for_ever
 from dpsql.streaming.microbatches import Sink, Stepping, drain, stop_on_signals
@@ -182,7 +182,7 @@ class Job:
             Contributions(
                 self.folder / "contributions",
                 run_id,
-                self.plan,
+                grid(self.plan),
                 admission_stage(self.plan).gives,
                 generation[ADMISSION],
                 engine.buckets[1],
@@ -218,7 +218,7 @@ class Job:
     def static_pins(self) -> dict[str, int | str]:
         """The static tables to read: those that a live run began with, else as they are."""
         now = static_tables.pins(self.spark, [self.query.sources[name] for name in self.query.parsed.static_sources])
-        begun = (read_json(self.folder / LIVE_FILE, LIVE_VERSION) or {}).get("static", {})
+        begun = live_pins(self.folder)
         static_tables.check_unchanged(begun, now)
         return {**now, **begun}
 
@@ -351,7 +351,7 @@ class Job:
         )
         checkpoint = self.engine.checkpoint(RELEASE)
         sink = ReleaseSink(self.tables.release, self.histogram, checkpoint, self.tally.add_published, self._publishing, part.closed_us)
-        return stateful(self.tables.contributions.stream(session, part.position), work), sink
+        return stateful(stream(session, self.tables.contributions, part.position), work), sink
 
     def _release_sink(self, sink: ReleaseSink) -> Sink:
         checkpoint, start = self.engine.checkpoint(RELEASE), self.engine.parts[RELEASE].position

@@ -23,7 +23,7 @@ MAX_LINES = 400
 
 # A package that is named here may be imported in these places only.
 PLACES = {
-    "pyspark": ("dpsql/streaming", "dpsql/lake", "dpsql/__init__.py"),
+    "pyspark": ("dpsql/streaming", "dpsql/__init__.py"),
     "delta": ("dpsql/streaming",),
     "py4j": ("dpsql/streaming",),
     "duckdb": ("dpsql/local",),
@@ -38,12 +38,10 @@ PLACES = {
 }
 # Who may import which room.
 BELOW = {"jobs": {"jobs", "dpsql", "udfs"}, "dpsql": {"dpsql", "udfs"}, "udfs": {"udfs"}}
-# Who may know nothing of whom: two engines of one result; the accountant, who checks the planner's numbers.
+# Who may know nothing of whom: two engines of one result. What lies above what: test_rooms.py.
 APART = {
     "dpsql/local": ("dpsql.streaming",),
     "dpsql/streaming": ("dpsql.local",),
-    "dpsql/mechanisms/dynamic/accounting.py": ("dpsql.mechanisms.dynamic.calibration", "dpsql.mechanisms.histogram"),
-    "dpsql/mechanisms/histogram/accounting.py": ("dpsql.mechanisms.histogram.planner", "dpsql.mechanisms.histogram.calibration"),
 }
 # `udfs` runs on executors: it knows numbers, columns and one cipher, and what it returns depends on its arguments alone.
 UDFS_MAY = {"cryptography", "numpy", "pyarrow", "scipy.special", "udfs"}
@@ -231,7 +229,7 @@ PLANTED: list[tuple[Callable[[Path], Violations], str, str, str]] = [
     (imports_go_one_way, "udfs/keys.py", FOR_TYPES.format("from dpsql.parsed_query import ParsedQuery"), "imports dpsql.parsed_query"),
     (imports_go_one_way, "dpsql/streaming/workers.py", LATER.format("from jobs import options"), "imports jobs"),
     (imports_go_one_way, "udfs/deep/er.py", "from ...dpsql import errors", "imports dpsql.errors"),
-    (imports_of_engines_stay_in_their_places, "dpsql/files.py", LATER.format("from pyspark.sql import types"), "imports pyspark.sql"),
+    (imports_of_engines_stay_in_their_places, "dpsql/lake/runs.py", LATER.format("from pyspark.sql import types"), "imports pyspark.sql"),
     (imports_of_engines_stay_in_their_places, "dpsql/streaming_extra.py", "import pyspark", "imports pyspark"),
     (
         imports_of_engines_stay_in_their_places,
@@ -253,18 +251,6 @@ PLANTED: list[tuple[Callable[[Path], Violations], str, str, str]] = [
         "dpsql/streaming/workers.py",
         LATER.format("import dpsql.local.feeder as e"),
         "imports dpsql.local.feeder",
-    ),
-    (
-        imports_of_those_who_stand_apart,
-        "dpsql/mechanisms/histogram/accounting.py",
-        "from dpsql.mechanisms.histogram.planner import participations",
-        "imports dpsql.mechanisms.histogram.planner",
-    ),
-    (
-        imports_of_those_who_stand_apart,
-        "dpsql/mechanisms/histogram/accounting.py",
-        "from dpsql.mechanisms.histogram import calibration",
-        "imports dpsql.mechanisms.histogram.calibration",
     ),
     (imports_of_udfs_are_pure, "udfs/keys.py", "import pandas", "imports pandas"),
     (imports_of_udfs_are_pure, "udfs/keys.py", "from scipy import stats", "imports scipy.stats"),
