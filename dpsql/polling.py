@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from dpsql.errors import InputError, LakeError
 from dpsql.files import Place, replace_file
 from dpsql.parsed_query import ParsedQuery
-from dpsql.text import duration
+from dpsql.times import show_duration
 
 MILLISECOND, SECOND = 1_000, 1_000_000
 SHORTEST_US, LONGEST_US = SECOND, 60 * SECOND
@@ -59,11 +59,11 @@ def _divisors(common_us: int) -> list[int]:
 
 def _refusal(query: ParsedQuery, asked_us: int, divisors: list[int]) -> str:
     near = [max((d for d in divisors if d < asked_us), default=None), min((d for d in divisors if d > asked_us), default=None)]
-    accepted = " or ".join(duration(divisor) for divisor in near if divisor is not None)
-    offset = f" and the windows' offset {duration(query.window.offset_us)}" if query.window.offset_us else ""
+    accepted = " or ".join(show_duration(divisor) for divisor in near if divisor is not None)
+    offset = f" and the windows' offset {show_duration(query.window.offset_us)}" if query.window.offset_us else ""
     return (
-        f"--interval {duration(asked_us)} does not divide trigger_interval {duration(query.trigger_interval_us)}{offset}: triggers would be "
-        f"due between two polls. Write {accepted}, or leave it away ({duration(polling_interval(query))})"
+        f"--interval {show_duration(asked_us)} does not divide trigger_interval {show_duration(query.trigger_interval_us)}{offset}: triggers would be "
+        f"due between two polls. Write {accepted}, or leave it away ({show_duration(polling_interval(query))})"
     )
 
 
