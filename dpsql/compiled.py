@@ -12,7 +12,7 @@ from dpsql.config import Source, cut_by_records
 from dpsql.errors import AccountingError, ConfigError
 from dpsql.mechanisms import registry
 from dpsql.mechanisms.protocol import Mechanism
-from dpsql.parsed_query import ParsedQuery
+from dpsql.parsed_query import ParsedQuery, PrivacyLevel
 from dpsql.privacy.ledger_line import Line
 from dpsql.privacy.origin import Origin
 
@@ -38,6 +38,11 @@ class Query:
     def mechanism(self) -> Mechanism[Any, Any]:
         """Whose query it is."""
         return registry.named(self.parsed.mechanism)
+
+    @property
+    def protects(self) -> PrivacyLevel:
+        """Who or what is protected."""
+        return self.mechanism.account(self.plan, self.source).protects
 
     @property
     def source(self) -> Source:

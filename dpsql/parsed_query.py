@@ -23,6 +23,13 @@ class AggregateFunction(StrEnum):
     AVG = "AVG"
 
 
+class PrivacyLevel(StrEnum):
+    """What neighbouring streams differ in: all that one unit does in one contribution period, or one row."""
+
+    USER = "USER"
+    EVENT = "EVENT"
+
+
 class ContributionPeriod(StrEnum):
     """When a user's allowance (C, c, G) renews."""
 

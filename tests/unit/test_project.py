@@ -38,12 +38,10 @@ PLACES = {
 }
 # Who may import which room.
 BELOW = {"jobs": {"jobs", "dpsql", "udfs"}, "dpsql": {"dpsql", "udfs"}, "udfs": {"udfs"}}
-# Who may know nothing of whom: two engines of one result; the accountant, who checks the planner's numbers.
+# Who may know nothing of whom: two engines of one result. What lies above what: test_rooms.py.
 APART = {
     "dpsql/local": ("dpsql.streaming",),
     "dpsql/streaming": ("dpsql.local",),
-    "dpsql/mechanisms/dynamic/accounting.py": ("dpsql.mechanisms.dynamic.calibration", "dpsql.mechanisms.histogram"),
-    "dpsql/mechanisms/histogram/accounting.py": ("dpsql.mechanisms.histogram.planner", "dpsql.mechanisms.histogram.calibration"),
 }
 # `udfs` runs on executors: it knows numbers, columns and one cipher, and what it returns depends on its arguments alone.
 UDFS_MAY = {"cryptography", "numpy", "pyarrow", "scipy.special", "udfs"}
@@ -253,18 +251,6 @@ PLANTED: list[tuple[Callable[[Path], Violations], str, str, str]] = [
         "dpsql/streaming/workers.py",
         LATER.format("import dpsql.local.feeder as e"),
         "imports dpsql.local.feeder",
-    ),
-    (
-        imports_of_those_who_stand_apart,
-        "dpsql/mechanisms/histogram/accounting.py",
-        "from dpsql.mechanisms.histogram.planner import participations",
-        "imports dpsql.mechanisms.histogram.planner",
-    ),
-    (
-        imports_of_those_who_stand_apart,
-        "dpsql/mechanisms/histogram/accounting.py",
-        "from dpsql.mechanisms.histogram import calibration",
-        "imports dpsql.mechanisms.histogram.calibration",
     ),
     (imports_of_udfs_are_pure, "udfs/keys.py", "import pandas", "imports pandas"),
     (imports_of_udfs_are_pure, "udfs/keys.py", "from scipy import stats", "imports scipy.stats"),
