@@ -6,7 +6,6 @@ bounding, clock or release code of its own.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +27,7 @@ from dpsql.mechanisms.histogram.plan import PrivacyPlan
 from dpsql.mechanisms.histogram.stages import stages
 from dpsql.privacy.ledger import Ledger
 from dpsql.privacy.secret import Secret
+from dpsql.times import now_us
 from udfs.grid import NO_CLOCK
 from udfs.histogram.contribution_bounding import DROP_REASONS
 from udfs.histogram.release import PublicGroups
@@ -274,8 +274,3 @@ def try_query(
     )
     comparison = truth.compare(result.histogram, result.drops, reader.key_types) if truth else None
     return TryResult(frame_of(result.histogram), result.drops, result.records, comparison)
-
-
-def now_us() -> int:
-    """The wall clock, microseconds since 1970 UTC."""
-    return time.time_ns() // 1000

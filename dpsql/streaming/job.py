@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,7 @@ from dpsql.mechanisms.histogram import public_groups
 from dpsql.mechanisms.histogram.stages import admission_stage, grid, release_parameters
 from dpsql.privacy.ledger import Ledger
 from dpsql.privacy.secret import Secret
-from dpsql.streaming import intact, sources, static_tables
+from dpsql.streaming import intact, long_lines, sources, static_tables
 from dpsql.streaming.admission import AdmissionSink
 from dpsql.streaming.catalog import located
 from dpsql.streaming.clocks import Clocks, listed_clocks
@@ -39,7 +40,7 @@ from dpsql.streaming.histogram import Histogram
 from dpsql.streaming.live import LiveOptions
 from dpsql.streaming.live import live as follow_for_ever
 from dpsql.streaming.microbatches import Sink, Stepping, drain, stop_on_signals
-from dpsql.streaming.progress import Listener, Summary, Tally, observed
+from dpsql.streaming.progress import Listener, Summary, Tally
 from dpsql.streaming.release import ReleaseSink
 from dpsql.streaming.rows import listed_keys, records
 from dpsql.streaming.session import check_s3, run_session
@@ -266,7 +267,8 @@ class Job:
         read = ReadFiles(tables.admission.path, self.engine.void, remedies.repairable(self.folder))
         if read.twice:
             self.tally.tell(f"{read.twice}; `dpsql verify` says what to do")
-        return AdmissionSink(tables.admission, tables.contributions, checkpoint, clocks, read, self.tally.add_dropped, done)
+        count, unseen = self.tally.add_dropped, partial(long_lines.count, self.spark, self.query.source)
+        return AdmissionSink(tables.admission, tables.contributions, checkpoint, clocks, read, count, unseen, done)
 
     def _public(self, session: SparkSession) -> PublicGroups | None:
         """The public groups, computed at the run's first start and kept with it."""
@@ -389,11 +391,9 @@ class Job:
 
     def was_read(self, report: Any) -> None:
         """A micro-batch of query 1 is finished."""
-        alarm = self.tally.was_read(report)
-        source, malformed = self.query.source, observed(report).get("malformed", 0)
-        where = f"in micro-batch {report.batchId} of source {source.name!r}"
-        warning = f"{malformed} malformed records {where} (max_malformed {source.max_malformed})"
-        self.tally.tell(warning if malformed > source.max_malformed else alarm)
+        source, malformed, alarm = self.query.source, self.tally.malformed(report), self.tally.was_read(report)
+        where = f"in micro-batch {report.batchId} of source {source.name!r} (max_malformed {source.max_malformed})"
+        self.tally.tell(f"{malformed} malformed records {where}" if malformed > source.max_malformed else alarm)
 
 
 __all__ = ["Engine", "LiveOptions", "run"]
