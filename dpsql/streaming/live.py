@@ -18,7 +18,7 @@ from pyspark.sql import DataFrame
 
 from dpsql.errors import LakeError
 from dpsql.files import Place
-from dpsql.lake.catch_up import begin_live, read_catch_up, timestamp
+from dpsql.lake.catch_up import begin_live, read_catch_up
 from dpsql.lake.checkpoints import Checkpoint
 from dpsql.lake.clock_guard import ClockGuard, check_absence
 from dpsql.lake.contributions import Contributions
@@ -29,6 +29,8 @@ from dpsql.streaming.clocks import Clocks, listed_clocks
 from dpsql.streaming.context import RunContext
 from dpsql.streaming.microbatches import POLL_SECONDS, Following, Sink, began_us
 from dpsql.streaming.progress import Summary, Tally
+from dpsql.times import now_us as wall_us
+from dpsql.times import timestamp
 from udfs.stage import ADMISSION, Clock
 
 LATEST_US = 1 << 62
@@ -104,11 +106,6 @@ def live(context: RunContext, options: LiveOptions) -> Summary:
                 following.finish()
                 pace.write()
     return context.tally.summary(stopped=True)
-
-
-def wall_us() -> int:
-    """The wall clock, microseconds since 1970 UTC."""
-    return time.time_ns() // 1000
 
 
 class Pace:
