@@ -22,8 +22,8 @@ import dpsql
 from dpsql.config import Source, Sources
 from dpsql.lake.runs import Lake, Run
 from dpsql.privacy.secret import Secret
+from dpsql.streaming.job import run
 from dpsql.streaming.live import LiveOptions
-from dpsql.streaming.run import run
 from dpsql.streaming.session import session
 
 DAY = 86_400_000_000

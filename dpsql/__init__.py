@@ -76,7 +76,7 @@ def start(spark: SparkSession, query: Query, lake: str, name: str, secret: Secre
         name: the query's name in the lake.
         secret: from `dpsql.Secret.load`.
         ledger: from `dpsql.Ledger.beside`; a new run writes its line there.
-        options: see `dpsql.streaming.run.run`.
+        options: see `dpsql.streaming.job.run`.
 
     Returns:
         A handle: `wait`, `stop`, `progress`, `running`.

@@ -203,8 +203,8 @@ def _session(master: str | None, properties: Mapping[str, str]) -> Any:
 
 
 def _run(flags: RunFlags, spark: Any, query: Query, run: Run, lake: Lake, secret: Secret, ledger: Ledger) -> Summary:
-    from dpsql.streaming.run import LiveOptions
-    from dpsql.streaming.run import run as run_job
+    from dpsql.streaming.job import LiveOptions
+    from dpsql.streaming.job import run as run_job
 
     options: dict[str, Any] = {"buckets": (flags.buckets, flags.buckets)} if flags.buckets else {}
     options |= {"until_caught_up": flags.until_caught_up, "until_us": flags.until_us}

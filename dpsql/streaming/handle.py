@@ -11,8 +11,8 @@ from dpsql.compiled import Query
 from dpsql.lake.runs import Lake, open_run
 from dpsql.privacy.ledger import Ledger
 from dpsql.privacy.secret import Secret
+from dpsql.streaming.job import LiveOptions, run
 from dpsql.streaming.progress import Progress, Summary
-from dpsql.streaming.run import LiveOptions, run
 from dpsql.streaming.session import adopt
 
 

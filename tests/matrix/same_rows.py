@@ -214,7 +214,7 @@ def write(parts: Sequence[pa.Table], folder: Path) -> None:
 
 def start(spark: SparkSession, query: dpsql.Query, lake: Lake, until_us: int, buckets: tuple[int, int]) -> Run:
     """Start the run `q` of a lake, or start it again."""
-    from dpsql.streaming.run import run
+    from dpsql.streaming.job import run
 
     named = Run("q", RUN_ID, query.plan.identity, SECRET.check(), query.text, {}, "2026-01-01T00:00:00+00:00")
     lake.private("q").mkdir(parents=True, mode=0o700, exist_ok=True)

@@ -59,7 +59,7 @@ def tried(pair: Pair, query: dpsql.Query, folder: Path) -> Published:
 
 def ran(pair: Pair, query: dpsql.Query, folder: Path, spark: SparkSession) -> Published:
     """By `dpsql run --until-caught-up` on Spark, once per catch-up."""
-    from dpsql.streaming.run import run
+    from dpsql.streaming.job import run
 
     lake = Lake(folder / "lake")
     named = Run("q", RUN_ID, query.plan.identity, SECRET.check(), query.text, {}, "2026-01-01T00:00:00+00:00")

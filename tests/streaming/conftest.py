@@ -16,8 +16,8 @@ import dpsql
 from dpsql.config import Source, Sources
 from dpsql.lake.runs import Lake, Run, read_histogram
 from dpsql.privacy.secret import Secret
+from dpsql.streaming.job import run
 from dpsql.streaming.progress import Summary
-from dpsql.streaming.run import run
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -250,7 +250,7 @@ def test_run_binds_the_name_and_hands_everything_over(work: Path, monkeypatch: p
         return Summary(records=1234, triggers=2, rows=3, dropped={"malformed": 1})
 
     monkeypatch.setitem(sys.modules, "dpsql.streaming.session", SimpleNamespace(session=start))
-    monkeypatch.setitem(sys.modules, "dpsql.streaming.run", SimpleNamespace(run=job, LiveOptions=lambda *_: None))
+    monkeypatch.setitem(sys.modules, "dpsql.streaming.job", SimpleNamespace(run=job, LiveOptions=lambda *_: None))
     monkeypatch.setattr(run_query, "spark_properties", lambda *_: {})
     flags = ("views.sql", "--lake", "lake", "--until-caught-up", "--until", "1970-01-02", "--buckets", "4")
     result = dp("run", *flags)
@@ -272,7 +272,7 @@ def test_ctrl_c_ends_a_run_with_success(work: Path, monkeypatch: pytest.MonkeyPa
         os.kill(os.getpid(), 15)  # SIGTERM works alike
 
     monkeypatch.setitem(sys.modules, "dpsql.streaming.session", SimpleNamespace(session=lambda *_: SimpleNamespace(stop=lambda: None)))
-    monkeypatch.setitem(sys.modules, "dpsql.streaming.run", SimpleNamespace(run=job, LiveOptions=lambda *_: None))
+    monkeypatch.setitem(sys.modules, "dpsql.streaming.job", SimpleNamespace(run=job, LiveOptions=lambda *_: None))
     monkeypatch.setattr(run_query, "spark_properties", lambda *_: {})
     result = dp("run", "views.sql", "--lake", "lake", "--until-caught-up")
     assert result.exit_code == 0
