@@ -111,7 +111,7 @@ def private(
     from dpsql.privacy.ledger import Ledger
     from dpsql.privacy.secret import Secret
     from dpsql.streaming.clocks import Clocks
-    from dpsql.streaming.job import Job
+    from dpsql.streaming.context import run_context
     from dpsql.streaming.microbatches import drain
     from dpsql.streaming.progress import Tally
     from udfs.stage import Clock
@@ -126,7 +126,7 @@ def private(
     run = open_run(opened, "q", query, secret, ledger, source)
     stop = threading.Event()
     tally = Tally(None, EventLog(lake / "private/q", run.run_id, run.name))
-    job = Job(spark, query, run, opened, secret, None, tally, threading.Event(), ledger)
+    job = run_context(spark, query, run, opened, secret, None, tally, threading.Event(), ledger)
     job.check()
     state = lake / "private/q/state"
     samples = samples_of(lambda: {"state": stored(state)})
@@ -147,20 +147,20 @@ def private(
         room.acquire()
         return Clock(closed(batch - 1), 1 << 60) if batch else clock
 
-    with job.admission_query({}) as frame:
+    with job.queries({}) as queries:
         sink = job.remembering("admission", job.admission_sink(Clocks({}, clock_of), done))
         failed: list[BaseException] = []
 
         def read() -> None:
             try:
-                drain(frame, sink, job.engine.checkpoint("admission"), stop, job.was_read)
+                drain(queries.admission, sink, job.engine.checkpoint("admission"), stop, job.was_read)
             except BaseException as problem:
                 failed.append(problem)
                 ready.release()
 
         reading = threading.Thread(target=read)
         reading.start()
-        with job.releasing() as release_up_to:
+        with job.releasing(queries) as release_up_to:
             for batch in range(batches):
                 ready.acquire()
                 if failed:

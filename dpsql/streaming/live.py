@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pyspark.sql import DataFrame
 
@@ -26,14 +26,12 @@ from dpsql.lake.retention import Retention
 from dpsql.parsed_query import ParsedQuery
 from dpsql.polling import polling_interval, read_overruns, write_overruns
 from dpsql.streaming.clocks import Clocks, listed_clocks
+from dpsql.streaming.context import RunContext
 from dpsql.streaming.microbatches import POLL_SECONDS, Following, Sink, began_us
 from dpsql.streaming.progress import Summary, Tally
 from dpsql.times import now_us as wall_us
 from dpsql.times import timestamp
 from udfs.stage import ADMISSION, Clock
-
-if TYPE_CHECKING:
-    from dpsql.streaming.job import Job
 
 LATEST_US = 1 << 62
 NOTE_SECONDS = 60
@@ -62,51 +60,52 @@ class LiveOptions:
         return polling_interval(query, self.interval_us)
 
 
-def live(job: Job, options: LiveOptions) -> Summary:
+def live(context: RunContext, options: LiveOptions) -> Summary:
     """Run until somebody asks to stop.
 
     Raises:
         InputError: the polling interval does not fit the query's triggers.
         LakeError: the grid is closed up to a time in the future, as after `--until` with a time to come; or its newest tick is days ago.
-        DpsqlError: as in `Job.catch_up`.
+        DpsqlError: as in `RunContext.catch_up`.
     """
-    query = job.plan.query
+    query = context.plan.query
     interval_us = options.interval(query)
-    begun = read_catch_up(job.folder)
-    if begun is not None and not begun.released and job.catch_up(None, options.retention_us).stopped:
-        return job.tally.summary(stopped=True)
-    job.check()
-    clock = ClockGuard(interval_us, lambda wrong, text: _tell_clock(job.tally, wrong, text), wall_us)
-    ticker = Ticker(job.tables.contributions, job.engine.checkpoint(ADMISSION), query.max_ahead_us, interval_us, clock.time)
-    check_absence(job.folder, ticker.closed_us, wall_us(), query.trigger_interval_us, options.accept_clock)
+    begun = read_catch_up(context.folder)
+    if begun is not None and not begun.released and context.catch_up(None, options.retention_us).stopped:
+        return context.tally.summary(stopped=True)
+    context.check()
+    clock = ClockGuard(interval_us, lambda wrong, text: _tell_clock(context.tally, wrong, text), wall_us)
+    ticker = Ticker(context.tables.contributions, context.engine.checkpoint(ADMISSION), query.max_ahead_us, interval_us, clock.time)
+    check_absence(context.folder, ticker.closed_us, wall_us(), query.trigger_interval_us, options.accept_clock)
     if ticker.closed_us - wall_us() > query.trigger_interval_us:
         raise LakeError(
             f"triggers are closed up to {timestamp(ticker.closed_us)}, which is still to come: a live run would drop every record until "
             "then. Wait, or start a new run with another --name"
         )
-    static = job.static_pins()
-    begin_live(job.folder, static, interval_us)
-    retention = Retention(job.engine, job.tables.contributions, options.retention_us)
-    with job.admission_query(static, live=True) as frame:
-        sink = job.admission_sink(Clocks(listed_clocks(job.tables.admission), ticker.clock), retention.after(ticker.rows_are_there))
-        sink = job.remembering(ADMISSION, ticker.alone(sink))
-        if not (_read_backlog(job, frame, sink, ticker) and job.release()):
-            return job.tally.summary(stopped=True)
-        job.tally.stage, released = "running", ticker.newest
-        pace = Pace(job.folder, interval_us, job.tally)
-        with job.failing(ADMISSION):
+    static = context.static_pins()
+    begin_live(context.folder, static, interval_us)
+    retention = Retention(context.engine, context.tables.contributions, options.retention_us)
+    with context.queries(static, live=True) as queries:
+        sink = context.admission_sink(Clocks(listed_clocks(context.tables.admission), ticker.clock), retention.after(ticker.rows_are_there))
+        sink = context.remembering(ADMISSION, ticker.alone(sink))
+        if not (_read_backlog(context, queries.admission, sink, ticker) and context.release(queries)):
+            return context.tally.summary(stopped=True)
+        context.tally.stage, released = "running", ticker.newest
+        pace = Pace(context.folder, interval_us, context.tally)
+        with context.failing(ADMISSION):
 
             def told(report: Any) -> None:
-                job.was_read(report)
+                context.was_read(report)
                 pace.note(report)
 
-            following = Following(frame, sink, ticker.checkpoint, job.stop, told, interval_us)
+            following = Following(queries.admission, sink, ticker.checkpoint, context.stop, told, interval_us)
             try:
-                _follow(job, following, ticker, retention, released, clock)
+                with context.releasing(queries) as release_up_to:
+                    _follow(context.stop, release_up_to, following, ticker, retention, released, clock)
             finally:
                 following.finish()
                 pace.write()
-    return job.tally.summary(stopped=True)
+    return context.tally.summary(stopped=True)
 
 
 class Pace:
@@ -230,7 +229,7 @@ class Ticker:
         return min(max(now_us, self.closed_us) + self._max_ahead_us, LATEST_US)
 
 
-def _read_backlog(job: Job, frame: DataFrame, sink: Sink, ticker: Ticker) -> bool:
+def _read_backlog(context: RunContext, frame: DataFrame, sink: Sink, ticker: Ticker) -> bool:
     """Read what is stored, again while that takes long, and only then tick; False if stopped.
 
     What came in during the last reading is read live. A source that is filled faster than it is read ends the repetition too.
@@ -238,10 +237,10 @@ def _read_backlog(job: Job, frame: DataFrame, sink: Sink, ticker: Ticker) -> boo
     before_us = 1 << 62
     while True:
         started_us = wall_us()
-        if not job.drain(ADMISSION, frame, sink, job.was_read):
+        if not context.drain(ADMISSION, frame, sink, context.was_read):
             return False
         took_us = wall_us() - started_us
-        if took_us <= job.plan.query.trigger_interval_us or took_us > before_us // 2:
+        if took_us <= context.plan.query.trigger_interval_us or took_us > before_us // 2:
             break
         before_us = took_us
     ticker.begin(started_us)
@@ -254,19 +253,26 @@ def _tell_clock(tally: Tally, wrong: bool, text: str) -> None:
     tally.tell(text)
 
 
-def _follow(job: Job, following: Following, ticker: Ticker, retention: Retention, released: tuple[int, int], clock: ClockGuard) -> None:
-    """Tick in silence, release every tick after `released`, and sweep, until `job.stop` is set."""
-    with job.releasing() as release_up_to:
-        while not job.stop.wait(POLL_SECONDS):
-            following.check()
-            ticker.nothing_came(following.idle_since_us)
-            if clock.set_back and following.poll_anew():
-                clock.forgive()
-            tick = ticker.newest
-            if tick[0] > released[0]:
-                if not release_up_to(tick[0]):
-                    return
-                before, released = released, tick
-                with ticker.lock:
-                    # What the last tick but one closed: Spark has not noted the newest release yet and would read its rows again.
-                    retention.sweep(*before)
+def _follow(
+    stop: threading.Event,
+    release_up_to: Callable[[int], bool],
+    following: Following,
+    ticker: Ticker,
+    retention: Retention,
+    released: tuple[int, int],
+    clock: ClockGuard,
+) -> None:
+    """Tick in silence, release every tick after `released`, and sweep, until `stop` is set."""
+    while not stop.wait(POLL_SECONDS):
+        following.check()
+        ticker.nothing_came(following.idle_since_us)
+        if clock.set_back and following.poll_anew():
+            clock.forgive()
+        tick = ticker.newest
+        if tick[0] > released[0]:
+            if not release_up_to(tick[0]):
+                return
+            before, released = released, tick
+            with ticker.lock:
+                # What the last tick but one closed: Spark has not noted the newest release yet and would read its rows again.
+                retention.sweep(*before)

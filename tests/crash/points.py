@@ -93,8 +93,8 @@ POINTS = {
     **_steps("release", "Release", "release"),
     "release: histogram appended": Point(f"{STREAMING}.histogram:Histogram", "publish", True),
     "release: before Spark's commit": Point(f"{STREAMING}.release:ReleaseSink", "__call__", True),
-    "catch-up: before its end is written": Point(f"{STREAMING}.job", "finish", False),
-    "catch-up: its end is written": Point(f"{STREAMING}.job", "finish", True),
+    "catch-up: before its end is written": Point(f"{STREAMING}.context", "finish", False),
+    "catch-up: its end is written": Point(f"{STREAMING}.context", "finish", True),
 }
 """By name, in the order in which one catch-up meets them."""
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
@@ -260,21 +258,16 @@ def test_what_is_swept_is_what_spark_has_noted() -> None:
         newest=(10, 4), lock=threading.Lock(), nothing_came=lambda polled_us: setattr(ticker, "newest", ticks.pop(0))
     )
 
-    @contextmanager
-    def releasing() -> Iterator[Callable[[int], bool]]:
-        def release_up_to(closed_us: int) -> bool:
-            released.append(closed_us)
-            if not ticks:
-                stop.set()
-            return True
+    def release_up_to(closed_us: int) -> bool:
+        released.append(closed_us)
+        if not ticks:
+            stop.set()
+        return True
 
-        yield release_up_to
-
-    job: Any = SimpleNamespace(stop=stop, releasing=releasing)
     following: Any = SimpleNamespace(check=lambda: None, idle_since_us=0)
     clock: Any = SimpleNamespace(set_back=False)
     retention: Any = SimpleNamespace(sweep=lambda closed_us, version: swept.append((closed_us, version)))
-    _follow(job, following, ticker, retention, ticker.newest, clock)
+    _follow(stop, release_up_to, following, ticker, retention, ticker.newest, clock)
     assert released == [20, 30, 40]
     assert swept == [(10, 4), (20, 9), (30, 12)]
 
@@ -356,8 +349,7 @@ def test_while_the_clock_is_set_back_polling_begins_anew() -> None:
 
     turns = list[int]()
     clock: Any = SimpleNamespace(set_back=True, forgive=forgive)
-    job: Any = SimpleNamespace(stop=stop, releasing=lambda: nullcontext(lambda closed_us: True))
     ticker: Any = SimpleNamespace(newest=(10, 4), nothing_came=nothing_came)
     following: Any = SimpleNamespace(check=lambda: None, idle_since_us=0, poll_anew=poll_anew)
-    _follow(job, following, ticker, SimpleNamespace(), (10, 4), clock)  # type: ignore[arg-type]
+    _follow(stop, lambda closed_us: True, following, ticker, SimpleNamespace(), (10, 4), clock)  # type: ignore[arg-type]
     assert (len(asked), len(forgiven)) == (2, 1)

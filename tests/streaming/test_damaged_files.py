@@ -128,7 +128,7 @@ def test_a_lost_note_of_an_interrupted_catch_up(case: Any, write: Any, visits: A
     reference, one = case(), case()
     reference.go(END, buckets=(1, 1))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("dpsql.streaming.job.Job.release", _break_off)
+        patch.setattr("dpsql.streaming.context.RunContext.release", _break_off)
         with pytest.raises(BrokenOff):
             one.go(END, buckets=(1, 1))
     run_file(one)

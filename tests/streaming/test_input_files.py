@@ -24,7 +24,7 @@ from dpsql.lake.restore import restore
 from dpsql.lake.runs import read_run
 from dpsql.local.verification import Verification, verify_run
 from dpsql.streaming import sources
-from dpsql.streaming.job import Job
+from dpsql.streaming.context import RunContext
 from jobs.run_query import _print_summary
 
 DAY = 86_400_000_000
@@ -223,7 +223,7 @@ def test_damaged_contributions_are_refused_before_they_are_used(case: Any, write
     whole, one = case(), case()
     whole.go()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Job, "release", break_off)
+        patch.setattr(RunContext, "release", break_off)
         with pytest.raises(BrokenOff):
             one.go()
     files = [path for path in (one.private / "contributions").rglob("part-*.parquet")]

@@ -40,7 +40,7 @@ def as_it_was(publishes: bool = True) -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Manifest, "commit", commit_without_mark)
-        patch.setattr("dpsql.streaming.job.triggers_mark", lambda run_id, generation: rows_mark(run_id, "release", generation))
+        patch.setattr("dpsql.streaming.context.triggers_mark", lambda run_id, generation: rows_mark(run_id, "release", generation))
         patch.setattr(Histogram, "triggers", lambda self, closed_us: newest["batch"])
         if not publishes:
             patch.setattr(Histogram, "publish", broken)

@@ -22,8 +22,8 @@ from dpsql.lake.event_log import EventLog
 from dpsql.lake.restore import restore
 from dpsql.local.verification import verify_run
 from dpsql.streaming.clocks import Clocks
+from dpsql.streaming.context import run_context
 from dpsql.streaming.histogram import Histogram
-from dpsql.streaming.job import Job
 from dpsql.streaming.live import LiveOptions
 from dpsql.streaming.progress import Tally
 from udfs.stage import Clock
@@ -124,12 +124,12 @@ def live(case: Any, write: Any, world: str, behind: bool = False) -> Any:
 def work(one: Any, behind: bool) -> None:
     """Admitted, and then ticked and released by the parts of a live run, without its waiting; `behind`: all ticks are there before the release."""
     tally = Tally(None, EventLog(one.private, one.run_id.run_id, "demo"))
-    job = Job(one.spark, one.query, one.run_id, one.lake, one.secret, (1, 1), tally, threading.Event(), None)
+    job = run_context(one.spark, one.query, one.run_id, one.lake, one.secret, (1, 1), tally, threading.Event(), None)
     job.check()
-    with job.admission_query({}) as frame:
+    with job.queries({}) as queries:
         sink = job.admission_sink(Clocks({}, lambda batch: Clock()))
-        assert job.drain("admission", frame, job.remembering("admission", sink), job.was_read)
-    with job.releasing() as release_up_to:
+        assert job.drain("admission", queries.admission, job.remembering("admission", sink), job.was_read)
+    with job.releasing(queries) as release_up_to:
         for closed_us in TICKS:
             job.tables.contributions.tick_by_clock(0, closed_us, closed_us)
             assert behind or release_up_to(closed_us)

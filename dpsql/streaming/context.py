@@ -1,0 +1,366 @@
+"""What one start of a run works with, and the two queries made of it. A catch-up reads what is stored, ticks once and releases;
+`dpsql.streaming.live` goes on for ever with the same parts.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+
+from dpsql.compiled import Query
+from dpsql.config import Source
+from dpsql.errors import DpsqlError
+from dpsql.files import ObjectPath, Place
+from dpsql.lake import preflight, remedies
+from dpsql.lake.catch_up import CatchUp, finish, latest_us, live_pins, open_catch_up
+from dpsql.lake.contributions import Contributions
+from dpsql.lake.engine_file import Engine
+from dpsql.lake.manifest import Manifest
+from dpsql.lake.published import published_marks, triggers_mark
+from dpsql.lake.read_files import ReadFiles, readable
+from dpsql.lake.retention import Retention
+from dpsql.lake.runs import Lake, Run
+from dpsql.mechanisms.histogram import public_groups
+from dpsql.mechanisms.histogram.plan import PrivacyPlan
+from dpsql.mechanisms.histogram.stages import admission_stage, grid, release_parameters
+from dpsql.privacy.ledger import Ledger
+from dpsql.privacy.register import RunRegister
+from dpsql.privacy.secret import Secret
+from dpsql.streaming import intact, long_lines, sources, static_tables
+from dpsql.streaming.admission import AdmissionSink
+from dpsql.streaming.clocks import Clocks, listed_clocks
+from dpsql.streaming.contribution_stream import stream
+from dpsql.streaming.histogram import Histogram
+from dpsql.streaming.microbatches import Sink, Stepping, drain
+from dpsql.streaming.progress import Summary, Tally
+from dpsql.streaming.release import ReleaseSink
+from dpsql.streaming.rows import listed_keys, records
+from dpsql.streaming.session import check_s3, run_session
+from dpsql.streaming.workers import stateful
+from udfs.histogram.release import PublicGroups
+from udfs.histogram.stages import ReleaseStage
+from udfs.stage import ADMISSION, OPERATORS, RELEASE, Clock
+from udfs.worker import Intake, Release
+
+BUCKETS_PER_CORE = 2
+
+
+@dataclass(frozen=True)
+class RunTables:
+    """The private tables of a run."""
+
+    contributions: Contributions
+    admission: Manifest
+    release: Manifest
+    histogram_path: Place
+    histogram_application: str
+
+
+@dataclass(frozen=True)
+class Queries:
+    """The two queries of a start, made when the schema of the source is known; every table of the run is there.
+
+    Args:
+        admission: query 1 as a frame.
+        release: query 2 as a frame.
+        sink: of query 2.
+    """
+
+    admission: DataFrame
+    release: DataFrame
+    sink: ReleaseSink
+
+
+@dataclass(frozen=True)
+class RunContext:
+    """One start of a run, made whole by `run_context`.
+
+    Args:
+        spark: the session.
+        query: its sources are located.
+        run: the name's binding.
+        folder, histogram_path: where its tables are, private and public.
+        secret: of the ledger in which the run began.
+        register: what has been published is noted there; None where nobody else sees the lake.
+        engine: buckets, generations, restored state.
+        tables: of the run.
+        tally: what this start did, and whoever is told.
+        stop: set to stop after the running micro-batch.
+    """
+
+    spark: SparkSession
+    query: Query
+    run: Run
+    folder: Place
+    histogram_path: Place
+    secret: Secret
+    register: RunRegister | None
+    engine: Engine
+    tables: RunTables
+    tally: Tally
+    stop: threading.Event
+
+    @property
+    def plan(self) -> PrivacyPlan:
+        """Of the query."""
+        return self.query.plan
+
+    def catch_up(self, until_us: int | None, retention_us: int) -> Summary:
+        """Check, read, tick, release, sweep."""
+        self.check()
+        contributions = self.tables.contributions
+        retention = Retention(self.engine, contributions, retention_us)
+        static = self.static_pins()
+        catch_up = open_catch_up(self.folder, until_us, contributions.closed_us, static)
+        static_tables.check_unchanged(catch_up.static, static)
+        with self.queries(catch_up.static) as queries:
+            read_all = self._admit(queries.admission, catch_up, retention)
+        if not read_all:
+            return self.tally.summary(stopped=True)
+        newest = self.engine.checkpoint(ADMISSION).newest_commit
+        due = contributions.tick(catch_up.number, -1 if newest is None else newest, catch_up.until_us, self._latest(catch_up))
+        if (due or self._unreleased(queries.sink)) and (self.stop.is_set() or not self.release(queries)):
+            return self.tally.summary(stopped=True)
+        finish(self.folder, catch_up)
+        retention.after_catch_up()
+        self.tally.stage = "done"
+        self.tally.tell()
+        # What came while it was at work.
+        read = map(readable, self.engine.checkpoint(ADMISSION).files())
+        not_read = sorted(set(sources.files_there(self.spark, self.query.source)).difference(read))
+        return self.tally.summary(stopped=self.stop.is_set(), not_read=not_read)
+
+    def check(self) -> None:
+        """Refuse a lake, checkpoints or a source that do not belong together."""
+        tables = self.tables
+        needed = {"contributions": self.folder / "contributions", "files": self.folder / "files", "histogram": self.histogram_path}
+        preflight.check_logs(self.engine, needed)
+        published = published_marks(tables.histogram_path, self.run.run_id, self.engine.generation(RELEASE))
+        marks = {
+            ADMISSION: [tables.admission.newest_batch, tables.contributions.newest_batch],
+            RELEASE: [tables.release.newest_batch, published.newest_batch(tables.release.batches())],
+        }
+        preflight.check(self.engine, needed, marks, {ADMISSION: tables.admission, RELEASE: tables.release})
+        preflight.check_files(self.engine, self.query.source.name)
+        if self.register:
+            self.register.check(self.run.run_id, tables.contributions.closed_us)
+
+    def _publishing(self, closed_us: int) -> None:
+        self.tally.publishing(closed_us)
+        if self.register:
+            self.register.publishing(self.run.run_id, self.folder, closed_us)
+
+    def static_pins(self) -> dict[str, int | str]:
+        """The static tables to read: those that a live run began with, else as they are."""
+        now = static_tables.pins(self.spark, [self.query.sources[name] for name in self.query.parsed.static_sources])
+        begun = live_pins(self.folder)
+        static_tables.check_unchanged(begun, now)
+        return {**now, **begun}
+
+    def _admit(self, frame: DataFrame, catch_up: CatchUp, retention: Retention) -> bool:
+        """Query 1."""
+        clock = Clock(self.tables.contributions.closed_us, self._latest(catch_up))
+        clocks = Clocks(listed_clocks(self.tables.admission), lambda batch: clock)
+        sink = self.admission_sink(clocks, retention.after(lambda batch, clock: None))
+        return self.drain(ADMISSION, frame, self.remembering(ADMISSION, sink), self.was_read)
+
+    @contextmanager
+    def queries(self, static: static_tables.Pins, live: bool = False) -> Iterator[Queries]:
+        """Both queries; query 1 is to be started inside, where its static tables are cached.
+
+        Args:
+            static: what pins the static tables.
+            live: the source may still be empty, and few reports are kept.
+        """
+        users, keys = self.engine.buckets
+        session = run_session(self.spark, users)
+        part = self.engine.parts[ADMISSION]
+        tables = sources.register(
+            session, self.query.parsed, self._resumed_sources(part.position), static_tables.versions(static), may_be_empty=live
+        )
+        given = records(session, self.plan, self.secret.salt(self.run.run_id), users)
+        public = self._public(session)
+        histogram = Histogram(self.histogram_path, self.tables.histogram_application, self.plan, given.key_types)
+        self._create(histogram)
+        work = Intake(
+            admission_stage(self.plan, public, self.run.first_window_us),
+            preflight.state_files(self.engine, ADMISSION),
+            part.pointers,
+            self.tables.contributions.files,
+            keys,
+        )
+        try:
+            yield Queries(stateful(given.frame, work), *self._release_query(public, histogram))
+        finally:
+            for table in tables:
+                table.unpersist()
+
+    def _release_query(self, public: PublicGroups | None, histogram: Histogram) -> tuple[DataFrame, ReleaseSink]:
+        part, session = self.engine.parts[RELEASE], run_session(self.spark, self.engine.buckets[1])
+        work = Release(
+            ReleaseStage(release_parameters(self.plan, public)),
+            preflight.state_files(self.engine, RELEASE),
+            part.pointers,
+            len(self.plan.query.keys),
+            self.secret.noise_key(self.run.run_id, self.plan.identity),
+        )
+        checkpoint = self.engine.checkpoint(RELEASE)
+        sink = ReleaseSink(self.tables.release, histogram, checkpoint, self.tally.add_published, self._publishing, part.closed_us)
+        return stateful(stream(session, self.tables.contributions, part.position), work), sink
+
+    def admission_sink(self, clocks: Clocks, done: Callable[[int, Clock], None] = lambda batch, clock: None) -> Sink:
+        """The sink of query 1."""
+        tables, checkpoint = self.tables, self.engine.checkpoint(ADMISSION)
+        read = ReadFiles(tables.admission.path, self.engine.void, remedies.repairable(self.folder))
+        if read.twice:
+            self.tally.tell(f"{read.twice}; `dpsql verify` says what to do")
+        count, unseen = self.tally.add_dropped, partial(long_lines.count, self.spark, self.query.source)
+        return AdmissionSink(tables.admission, tables.contributions, checkpoint, clocks, read, count, unseen, done)
+
+    def _public(self, session: SparkSession) -> PublicGroups | None:
+        """The public groups, computed at the run's first start and kept with it."""
+        if self.plan.selection is not None:
+            return None
+        kept = public_groups.load(self.folder)
+        if kept is None:
+            salt = self.secret.salt(self.run.run_id)
+            listed = listed_keys(session, self.plan)
+            kept = public_groups.public_groups(self.plan, self.query.source, salt, listed, self.run.first_window_us)
+            public_groups.save(kept, self.folder)
+        return kept
+
+    def _resumed_sources(self, position: str | None) -> dict[str, Source]:
+        """All sources; the stream begins where a restored query goes on."""
+        stream = self.query.source
+        return {**self.query.sources, stream.name: sources.resumed(stream, position)}
+
+    def _latest(self, catch_up: CatchUp) -> int:
+        return latest_us(catch_up, self.plan.query.max_ahead_us)
+
+    def _create(self, histogram: Histogram) -> None:
+        self.tables.contributions.create()
+        self.tables.admission.create()
+        histogram.create()
+
+    def _unreleased(self, sink: ReleaseSink) -> bool:
+        """Whether a live run died between a tick and its release."""
+        checkpoint = self.engine.checkpoint(RELEASE)
+        return checkpoint.newest_batch != checkpoint.newest_commit or self.tables.contributions.closed_us > sink.released_us
+
+    def release(self, queries: Queries) -> bool:
+        """Run query 2 until everything in `contributions` is released; False if stopped before."""
+        stage, self.tally.stage = self.tally.stage, "releasing"
+        done = self.drain(RELEASE, queries.release, self._release_sink(queries.sink), lambda report: self.tally.tell())
+        self.tally.stage = stage
+        return done
+
+    @contextmanager
+    def releasing(self, queries: Queries) -> Iterator[Callable[[int], bool]]:
+        """Query 2 kept running: inside, a call with the time of a newer tick releases up to it; it returns False if stopped before."""
+        running: list[Stepping] = []
+
+        def release_up_to(closed_us: int) -> bool:
+            stage, self.tally.stage = self.tally.stage, "releasing"
+            self.tally.tell()
+            with self.failing(RELEASE):
+                if not running:
+                    running.append(self._start_releasing(queries, closed_us))
+                done = running[0].step(closed_us)
+            self.tally.stage = stage
+            self.tally.tell()
+            return done
+
+        try:
+            yield release_up_to
+        finally:
+            for query in running:
+                query.finish()
+
+    def _start_releasing(self, queries: Queries, closed_us: int) -> Stepping:
+        checkpoint, sink = self.engine.checkpoint(RELEASE), queries.sink
+        return Stepping(queries.release, self._release_sink(sink), checkpoint, self.stop, lambda: sink.released_us, closed_us)
+
+    def _release_sink(self, sink: ReleaseSink) -> Sink:
+        checkpoint, start = self.engine.checkpoint(RELEASE), self.engine.parts[RELEASE].position
+        return self.remembering(RELEASE, intact.checking(sink, self.tables.contributions, checkpoint, start))
+
+    def remembering(self, operator: str, sink: Sink) -> Sink:
+        """A sink for Spark's own numbers of micro-batches. It first records whose checkpoint this is: from the first commit on, another must
+        not pass for it."""
+        recorded, first = False, self.engine.parts[operator].first
+
+        def remember(frame: Any, batch: int) -> None:
+            nonlocal recorded
+            if not recorded:
+                self.engine.remember_query(operator)
+                recorded = True
+            if operator == ADMISSION:
+                self.tally.begin(batch)
+            sink(frame, first + batch)
+
+        return remember
+
+    def drain(self, operator: str, frame: Any, sink: Sink, told: Callable[[Any], None]) -> bool:
+        """Hand every stored micro-batch of a query to its sink; False if stopped before."""
+        with self.failing(operator):
+            return drain(frame, sink, self.engine.checkpoint(operator), self.stop, told)
+
+    @contextmanager
+    def failing(self, operator: str) -> Iterator[None]:
+        """Inside, what Spark raises is told in our words."""
+        try:
+            yield
+        except DpsqlError:
+            raise
+        except Exception as problem:
+            manifest = self.tables.admission if operator == ADMISSION else self.tables.release
+            raise intact.failure(problem, self.query.source.name, self.engine, operator, manifest) from None
+
+    def was_read(self, report: Any) -> None:
+        """A micro-batch of query 1 is finished."""
+        source, malformed, alarm = self.query.source, self.tally.malformed(report), self.tally.was_read(report)
+        where = f"in micro-batch {report.batchId} of source {source.name!r} (max_malformed {source.max_malformed})"
+        self.tally.tell(f"{malformed} malformed records {where}" if malformed > source.max_malformed else alarm)
+
+
+def run_context(
+    spark: SparkSession,
+    query: Query,
+    run: Run,
+    lake: Lake,
+    secret: Secret,
+    buckets: tuple[int, int] | None,
+    tally: Tally,
+    stop: threading.Event,
+    ledger: Ledger | None,
+) -> RunContext:
+    """All that a start works with; a new run gets its number of buckets.
+
+    Raises:
+        LakeError: the run has other numbers of buckets, or its settings are lost or damaged.
+    """
+    folder, histogram_path = lake.private(run.name), lake.histogram(run.name)
+    if isinstance(folder, ObjectPath):
+        check_s3(spark)
+    engine = preflight.open_engine(folder, buckets, BUCKETS_PER_CORE * spark.sparkContext.defaultParallelism)
+    generation = {operator: engine.generation(operator) for operator in OPERATORS}
+    contributions = Contributions(
+        folder / "contributions",
+        run.run_id,
+        grid(query.plan),
+        admission_stage(query.plan).gives,
+        generation[ADMISSION],
+        engine.buckets[1],
+        engine.void,
+        engine.relabelled,
+    )
+    admission, release = (Manifest(folder / "files", run.run_id, operator, generation[operator]) for operator in OPERATORS)
+    tables = RunTables(contributions, admission, release, histogram_path, triggers_mark(run.run_id, generation[RELEASE]))
+    register = ledger.register if ledger else None
+    return RunContext(spark, query, run, folder, histogram_path, secret.of_ledger(run.ledger_id), register, engine, tables, tally, stop)
