@@ -88,12 +88,7 @@ class BltInf:
 
     def path_variance(self, step: int) -> float:
         """Variance of the path at a step for unit noise: b_0^2 + ... + b_(step-1)^2."""
-        roots, residues = self._poles
-        total = 0
-        for i, (x, r) in enumerate(zip(roots, residues, strict=True)):
-            for k in range(i + 1):
-                total += (1 if k == i else 2) * (r * residues[k] >> BITS) * _geometric(x * roots[k] >> BITS, step) >> BITS
-        return total / (1 << BITS)
+        return _path_variance(self, step)
 
     def response_sum(self, step: int) -> float:
         """b_0 + ... + b_(step-1)."""
@@ -165,6 +160,17 @@ class BltInf:
         one = 1 << BITS
         roots, residues = self._poles
         return [math.log1p(-((one - x) / one)) for x in roots], [r / one for r in residues]
+
+
+@lru_cache(maxsize=4096)
+def _path_variance(chosen: BltInf, step: int) -> float:
+    """Cached: a plan asks for all blocks of thresholds, a release for each of its columns."""
+    roots, residues = chosen._poles
+    total = 0
+    for i, (x, r) in enumerate(zip(roots, residues, strict=True)):
+        for k in range(i + 1):
+            total += (1 if k == i else 2) * (r * residues[k] >> BITS) * _geometric(x * roots[k] >> BITS, step) >> BITS
+    return total / (1 << BITS)
 
 
 @lru_cache(maxsize=128)

@@ -14,16 +14,81 @@ from itertools import pairwise
 
 import numpy as np
 
+from dpsql.config import Source
 from dpsql.errors import AccountingError
+from dpsql.mechanisms.dynamic.plan import PerturbationPlan, TablePlan
+from dpsql.parsed_query import AggregateFunction, ContributionPeriod, GroupSelection
+from dpsql.privacy.cost import Cost, Overlap, PrivacyLevel, gaussian_delta
+from dpsql.privacy.factorisation import factorisation
 from udfs.dynamic.grid import LAST_STEP
 from udfs.noise.blt_inf import BltInf
 
+TOLERANCE = 1e-9
+"""Relative slack for rounding in float64."""
 LAGS = 1 << 10
 """Of C and B, found by measuring; the rest of C is a sum of powers, closed."""
 PLACES = 192
 """Binary places of covariances."""
 
 Matrix = list[list[int]]
+
+
+def account(plan: TablePlan, source: Source) -> Cost:
+    """What a plan costs one privacy unit, for ever: there is one contribution period.
+
+    Raises:
+        AccountingError: the recomputed mu or delta is larger than what the plan or the query says.
+    """
+    query, asked = plan.query, plan.query.asked
+    if query.contribution_period is not ContributionPeriod.STREAM:
+        raise AccountingError("a table without windows has one contribution period, STREAM")
+    if [p.mechanism for p in plan.perturbations] != list(range(1, len(plan.perturbations) + 1)):
+        raise AccountingError("perturbations must be mechanisms 1, 2, ...: equal numbers share their noise, and 0 is key selection")
+    if plan.selection is None and query.keys and asked.group_selection_strategy is not GroupSelection.PUBLIC_GROUPS:
+        raise AccountingError("the plan releases unknown keys without selecting them")
+    if plan.epsilon > query.epsilon or plan.delta > query.delta:
+        raise AccountingError(f"the plan promises ({plan.epsilon}, {plan.delta}), the query ({query.epsilon}, {query.delta})")
+    finite = None if asked.max_triggers is None else factorisation(asked.counter, asked.max_triggers)
+    norm = column_norm(BltInf()) if finite is None else finite[0]
+    groups = min(asked.max_rows_contributed, asked.max_groups_contributed)
+    ratios = [_ratio(p, plan, norm, groups) for p in plan.perturbations]
+    threshold = 0.0
+    if (chosen := plan.selection) is not None:
+        if len(chosen.weights) != groups:
+            raise AccountingError(f"{len(chosen.weights)} selection weights for a unit that counts in {groups} groups")
+        ratios.append(presence_ratio([w / 2.0**20 for w in chosen.weights], False, norm, chosen.sigma))
+        least, last = asked.min_privacy_units_per_group * chosen.weights[0], asked.max_triggers or LAST_STEP
+        end = _ends(chosen.first, chosen.thresholds, last)
+        deviations = path_deviations(BltInf(), end) if finite is None else [finite[1][trigger - 1] for trigger in end]
+        threshold = groups * _failures(chosen.sigma, chosen.first, end, deviations, chosen.thresholds, least)
+    mu = math.sqrt(math.fsum(ratio**2 for ratio in ratios))
+    noise = gaussian_delta(mu, plan.epsilon)
+    ids = (source.max_users + (groups + groups * source.max_keys / 2.0**32) * source.max_keys) / 2.0**64
+    for name, found, promised in (
+        ("mu", mu, plan.mu),
+        ("delta_noise", noise, plan.delta_noise),
+        ("delta_threshold", threshold, plan.delta_threshold),
+        ("delta_hash", ids, plan.delta_hash),
+        ("delta", noise + threshold + ids, plan.delta),
+    ):
+        if not found <= promised * (1 + TOLERANCE):
+            raise AccountingError(f"the plan's {name} is {found:.12g}, more than the {promised:.12g} it promises")
+    return Cost(PrivacyLevel.USER, mu**2, 0.0, threshold + ids, Overlap.STREAM, mu**2, threshold + ids)
+
+
+def _ratio(p: PerturbationPlan, plan: TablePlan, norm: float, groups: int) -> float:
+    """Sensitivity over sigma of one perturbation, from the query's bounds."""
+    asked = plan.query.asked
+    if p.rule not in ("rows", "valid", "users", "sum"):
+        raise AccountingError(f"rule {p.rule} is unknown to the accountant")
+    if (
+        p.rule == "users"
+        and next(c for c in plan.columns if p in c.perturbations).aggregate.function is AggregateFunction.COUNT_DISTINCT_UNIT
+    ):
+        return presence_ratio((1.0,) * groups, False, norm, p.sigma)
+    values = (p.lower * p.grid, p.upper * p.grid) if p.rule == "sum" else (0.0, 1.0)  # other rules add 0 or 1 whatever the clamp
+    bounds = asked.max_rows_contributed, asked.max_rows_per_group, asked.max_groups_contributed
+    return row_ratio(*bounds, False, values, norm, p.sigma)
 
 
 @lru_cache(maxsize=4)
@@ -118,14 +183,25 @@ def threshold_failure(
     Args:
         first: first trigger of every block; thresholds: its tau. Weights and thresholds are in units of 2^-20.
     """
-    if first[0] != 1 or any(b <= a for a, b in pairwise(first)) or len(first) != len(thresholds):
+    end = _ends(first, thresholds, LAST_STEP)
+    return _failures(sigma, first, end, path_deviations(chosen, end), thresholds, min_units * largest_weight)
+
+
+def _ends(first: tuple[int, ...], thresholds: Sequence[int], last: int) -> tuple[int, ...]:
+    """The last trigger of every block."""
+    if first[0] != 1 or any(b <= a for a, b in pairwise(first)) or len(first) != len(thresholds) or first[-1] > last:
         raise AccountingError("blocks of thresholds do not cover every trigger")
+    return (*(begin - 1 for begin in first[1:]), last)
+
+
+def _failures(
+    sigma: float, first: tuple[int, ...], end: tuple[int, ...], deviations: Sequence[float], thresholds: Sequence[int], others: int
+) -> float:
+    """Summed over triggers. Within a block tau is one number and the deviation grows: the last trigger, whose `deviations` are, is the worst."""
     from scipy.stats import norm  # slow to import
 
-    end = (*(begin - 1 for begin in first[1:]), LAST_STEP)
-    # Within a block tau is one number and the deviation grows: the last trigger is the worst.
-    margin = (np.array(thresholds, dtype=np.float64) - min_units * largest_weight) / 2.0**20
-    failures = norm.sf(margin / (sigma * np.array(path_deviations(chosen, end))))
+    margin = (np.array(thresholds, dtype=np.float64) - others) / 2.0**20
+    failures = norm.sf(margin / (sigma * np.array(deviations)))
     return math.fsum((last - begin + 1) * float(q) for begin, last, q in zip(first, end, failures, strict=True))
 
 

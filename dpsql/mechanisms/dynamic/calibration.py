@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
-from dpsql.mechanisms.histogram.calibration import WEIGHT_BITS, round_up
+from dpsql.mechanisms.histogram.calibration import WEIGHT_BITS
+from dpsql.privacy.curve import round_up
 from udfs.dynamic.grid import LAST_STEP
 from udfs.noise.blt_inf import BltInf
 

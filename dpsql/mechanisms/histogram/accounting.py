@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import lru_cache
 
 import numpy as np
 
@@ -17,9 +16,9 @@ from dpsql.config import Source
 from dpsql.errors import AccountingError
 from dpsql.mechanisms.histogram.asked import ReleaseRule
 from dpsql.mechanisms.histogram.plan import PerturbationPlan, PrivacyPlan, SelectionPlan
-from dpsql.parsed_query import AggregateFunction, ContributionPeriod, CounterName, GroupSelection
+from dpsql.parsed_query import AggregateFunction, ContributionPeriod, GroupSelection
 from dpsql.privacy.cost import Cost, Overlap, PrivacyLevel, gaussian_delta
-from udfs.noise.counters import counter, impulse_response
+from dpsql.privacy.factorisation import factorisation
 
 TOLERANCE = 1e-9
 """Relative slack for rounding in float64; far below anything that matters."""
@@ -38,34 +37,6 @@ class Spent:
     def delta(self) -> float:
         """All parts together."""
         return self.delta_noise + self.delta_threshold + self.delta_hash
-
-
-@lru_cache(maxsize=64)
-def factorisation(name: CounterName, horizon: int) -> tuple[float, tuple[float, ...]]:
-    """(largest column norm of C, standard deviation of the path at triggers 1..horizon for unit noise), recomputed.
-
-    A Toeplitz counter is measured: b is its response to one draw, C's first column is the power series 1 / ((1 - x) b(x)),
-    found by long division, so that B C = A holds by construction. For the tree both are counted node by node.
-    """
-    if name is CounterName.HONAKER:
-        return _tree(horizon)
-    b = impulse_response(counter(name, horizon))
-    reciprocal = np.diff(np.concatenate([[0.0], b]))
-    one = np.zeros(horizon)
-    one[0] = 1.0
-    from scipy.signal import lfilter  # here, because it is slow to import, and `dpsql status` asks for no plan
-
-    column = lfilter([1.0], reciprocal, one)
-    return float(np.linalg.norm(column)), tuple(float(v) for v in np.sqrt(np.cumsum(b**2)))
-
-
-def _tree(horizon: int) -> tuple[float, tuple[float, ...]]:
-    """Nodes over one leaf that some prefix up to the horizon uses, and v = 1 / (2 (1 - 2^-levels)) per node of the decomposition."""
-    nodes = sum(1 for k in range(64) if 1 << k <= horizon)  # the first leaf has the most: one complete node per level
-    sd = []
-    for step in range(1, horizon + 1):
-        sd.append(math.sqrt(math.fsum(1 / (2 * (1 - 2.0 ** -(k + 1))) for k in range(64) if step >> k & 1)))
-    return math.sqrt(nodes), tuple(sd)
 
 
 def spent(plan: PrivacyPlan, source: Source) -> Spent:

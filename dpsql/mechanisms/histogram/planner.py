@@ -100,12 +100,21 @@ def _hash_charge(query: ParsedQuery[Asked], source: Source, groups: int, meet: b
     K ids of one user can become more through keys that share 32 bits with one of them: K * (1 + max_keys / 2^32) on average. Where periods
     meet, rounds count users' periods by ids of their own, and a group has those of two periods.
     """
-    ids = groups * (1 + source.max_keys / 2.0**32)
     users = source.max_users * (2 if meet and query.asked.release is ReleaseRule.RESELECT else 1)
+    return hash_charge(query.delta, source, users, groups)
+
+
+def hash_charge(delta: float, source: Source, users: int, groups: int) -> float:
+    """What colliding ids cost, of so many users and K groups of one user.
+
+    Raises:
+        ConfigError: over 1% of delta.
+    """
+    ids = groups * (1 + source.max_keys / 2.0**32)
     charge = (users + ids * source.max_keys) / 2.0**64
-    if charge > 0.01 * query.delta:
+    if charge > 0.01 * delta:
         raise ConfigError(
-            f"delta = {query.delta:g} is too small for {source.max_users} users and {source.max_keys} keys: collisions of 64-bit ids alone cost "
+            f"delta = {delta:g} is too small for {source.max_users} users and {source.max_keys} keys: collisions of 64-bit ids alone cost "
             f"{charge:.2g}, over 1% of it. Raise delta to {charge * 100:.2g} or more, or declare fewer at sources.{source.name}.max_users "
             f"and sources.{source.name}.max_keys"
         )
@@ -149,7 +158,7 @@ def _columns(
     rows = min(query.asked.max_rows_contributed, query.asked.max_groups_contributed * query.asked.max_rows_per_group)
     by_users = math.sqrt(2 * groups if meet else groups)  # where periods meet, a unit that counts no more here may count there
     by_rows = math.sqrt(windows * query.asked.max_rows_per_group * rows)
-    increments = [_increments(aggregate, source, rows) for aggregate in query.aggregates]
+    increments = [increments_of(aggregate, source, rows) for aggregate in query.aggregates]
     part = mu / math.sqrt(sum(len(each) for each in increments))
     columns, number = [], 0
     for aggregate, each in zip(query.aggregates, increments, strict=True):
@@ -180,7 +189,7 @@ def _columns(
     return tuple(columns)
 
 
-def _increments(aggregate: Aggregate, source: Source, rows: int) -> list[tuple[str, float, int, int, float]]:
+def increments_of(aggregate: Aggregate, source: Source, rows: int) -> list[tuple[str, float, int, int, float]]:
     """(rule, grid, lower, upper, centre) of one record's increment, per perturbation of the aggregate."""
     count = {AggregateFunction.COUNT_ROWS: "rows", AggregateFunction.COUNT: "valid", AggregateFunction.COUNT_DISTINCT_UNIT: "users"}
     if aggregate.function in count:

@@ -1,0 +1,27 @@
+"""What a query asks of a table without windows besides what every query says."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dpsql.parsed_query import CounterName, GroupSelection
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """Bounds and key selection; the options of the same names, every default filled in.
+
+    `max_triggers`: number of the last trigger; None: there is none. `hide_below`: a key that has appeared is not shown while its noisy weight
+    is below that share of its threshold.
+    """
+
+    max_rows_contributed: int
+    max_rows_per_group: int
+    max_groups_contributed: int
+    min_privacy_units_per_group: int
+    group_selection_strategy: GroupSelection
+    group_selection_share: float | None
+    counter: CounterName
+    selection_weight_decay: float
+    max_triggers: int | None
+    hide_below: float

@@ -1,0 +1,96 @@
+"""TablePlan: every number of a table without windows. No tuple in it is as long as the run: thresholds are listed by blocks of triggers."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any, ClassVar
+
+from dpsql.mechanisms.dynamic.asked import Asked
+from dpsql.parsed_query import Aggregate, ParsedQuery
+from udfs.noise.blt_inf import BltInf
+from udfs.noise.counters import Counter, counter
+
+
+@dataclass(frozen=True, kw_only=True)
+class SelectionPlan:
+    """Key selection.
+
+    Args:
+        share: share of mu^2 spent here.
+        weights: w_1..w_K in units of 2^-20 (integers, non-increasing, sum of squares <= 2^40).
+        sigma: standard deviation of the noise of one strategy step, in units' weight.
+        first: first trigger of every block of triggers that share a threshold.
+        thresholds: tau of every block, in units of 2^-20 (integers).
+        shown_from: likewise, the noisy weight from which a key that has appeared is shown.
+    """
+
+    share: float
+    weights: tuple[int, ...]
+    sigma: float
+    first: tuple[int, ...]
+    thresholds: tuple[int, ...]
+    shown_from: tuple[int, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PerturbationPlan:
+    """One perturbed integer path per key; as the histogram's, without a list over triggers."""
+
+    mechanism: int
+    rule: str
+    argument: int
+    grid: float
+    lower: int
+    upper: int
+    centre: float
+    sensitivity: float
+    sigma: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class ColumnPlan:
+    """One output column: the aggregate and the perturbations it is made of (AVG: sum, then count)."""
+
+    aggregate: Aggregate
+    perturbations: tuple[PerturbationPlan, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TablePlan:
+    """The whole promise and how it is kept; `delta = delta_noise + delta_threshold + delta_hash` at most, `mu` is all of it."""
+
+    mechanism: ClassVar[str] = "dynamic"
+
+    query: ParsedQuery[Asked]
+    max_groups: int
+    epsilon: float
+    delta: float
+    delta_noise: float
+    delta_threshold: float
+    delta_hash: float
+    mu: float
+    selection: SelectionPlan | None
+    columns: tuple[ColumnPlan, ...]
+    arguments: tuple[str, ...]
+    identity: str
+
+    @property
+    def selects(self) -> bool:
+        """Whether keys are selected; else every listed key is released."""
+        return self.selection is not None
+
+    @property
+    def counter(self) -> Counter | BltInf:
+        """Of every path: without a last trigger BLT_INF."""
+        last = self.query.asked.max_triggers
+        return BltInf() if last is None else counter(self.query.asked.counter, last)
+
+    @property
+    def perturbations(self) -> tuple[PerturbationPlan, ...]:
+        """All perturbations in mechanism order."""
+        return tuple(p for column in self.columns for p in column.perturbations)
+
+
+def document(plan: TablePlan) -> dict[str, Any]:
+    """The plan as JSON values: what its identity digests, and what run.json keeps."""
+    return {"mechanism": plan.mechanism} | asdict(plan)

@@ -1,0 +1,142 @@
+"""The planner of tables without windows: ParsedQuery and the source's declaration -> TablePlan, with every number concrete."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import math
+
+from dpsql.config import Source
+from dpsql.errors import ConfigError
+from dpsql.mechanisms.dynamic.asked import Asked
+from dpsql.mechanisms.dynamic.calibration import TableBounds, blocks, endless_thresholds, presence_sensitivity, row_sensitivity, shown_from
+from dpsql.mechanisms.dynamic.plan import ColumnPlan, PerturbationPlan, SelectionPlan, TablePlan, document
+from dpsql.mechanisms.histogram.calibration import (
+    SELECTION_SHARE,
+    THRESHOLD_DELTA_SHARE,
+    failure_probabilities,
+    selection_weights,
+    thresholds,
+)
+from dpsql.mechanisms.histogram.planner import MAX_EXACT, hash_charge, increments_of
+from dpsql.parsed_query import GroupSelection, ParsedQuery
+from dpsql.privacy.curve import round_down, round_up, total_mu
+from udfs.dynamic.grid import LAST_STEP
+from udfs.noise.blt_inf import BltInf
+from udfs.noise.counters import Counter, column_norm, path_sd
+from udfs.noise.randomness import MAX_NORMAL
+
+PLAN_VERSION = 1
+"""Changes when the same query would get other noise; part of the query's identity."""
+
+
+def make_plan(query: ParsedQuery[Asked], source: Source) -> TablePlan:
+    """Plan one query over a table that only grows.
+
+    Args:
+        query: an accepted query.
+        source: the declaration of the stream it reads.
+
+    Returns:
+        A plan that spends at most (query.epsilon, query.delta) on all that one privacy unit ever does.
+
+    Raises:
+        ConfigError: the id hash would cost over 1% of delta, or clamps or noise could overflow.
+    """
+    asked = query.asked
+    bounds = TableBounds(asked.max_rows_contributed, asked.max_rows_per_group, asked.max_groups_contributed)
+    delta_hash = hash_charge(query.delta, source, source.max_users, bounds.counts)
+    rest = query.delta - delta_hash
+    selects = asked.group_selection_strategy is GroupSelection.THRESHOLD and bool(query.keys)
+    delta_threshold = rest * THRESHOLD_DELTA_SHARE if selects else 0.0
+    delta_noise = (rest - delta_threshold) * (1 - 1e-12)
+    mu = round_down(total_mu(query.epsilon, delta_noise))
+    given = asked.group_selection_share if asked.group_selection_share is not None else SELECTION_SHARE
+    share = given if selects else 0.0
+    arguments = tuple(dict.fromkeys(a.argument for a in query.aggregates if a.argument is not None))
+    plan = TablePlan(
+        query=query,
+        max_groups=bounds.counts,
+        epsilon=query.epsilon,
+        delta=query.delta,
+        delta_noise=delta_noise,
+        delta_threshold=delta_threshold,
+        delta_hash=delta_hash,
+        mu=mu,
+        selection=None,
+        columns=(),
+        arguments=arguments,
+        identity="",
+    )
+    norm = _norm(plan.counter)
+    selection = _selection(plan, bounds, share, norm, delta_threshold * (1 - 1e-12)) if selects else None
+    columns = _columns(plan, source, bounds, norm, mu * math.sqrt(1 - share))
+    plan = dataclasses.replace(plan, selection=selection, columns=columns)
+    return dataclasses.replace(plan, identity=identity(plan))
+
+
+def identity(plan: TablePlan) -> str:
+    """The query's identity: SHA-256 over the whole plan, every default filled in; hexadecimal."""
+    digested = {"version": PLAN_VERSION, "plan": document(dataclasses.replace(plan, identity=""))}
+    return hashlib.sha256(json.dumps(digested, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+def _norm(chosen: Counter | BltInf) -> float:
+    return math.sqrt(chosen.squared_norm()) if isinstance(chosen, BltInf) else column_norm(chosen)
+
+
+def _selection(plan: TablePlan, bounds: TableBounds, share: float, norm: float, failure: float) -> SelectionPlan:
+    asked, chosen = plan.query.asked, plan.counter
+    weights = selection_weights(bounds.counts, asked.selection_weight_decay)
+    sensitivity = norm * presence_sensitivity(bounds, (1.0,))  # the squares of the weights add up to at most 1
+    sigma = round_up(sensitivity / (plan.mu * math.sqrt(share)) * (1 + 1e-12))
+    least, each = asked.min_privacy_units_per_group, failure / bounds.counts
+    if isinstance(chosen, BltInf):
+        first, taus = blocks(), endless_thresholds(chosen, sigma, weights[0], least, each)
+    else:
+        first = tuple(range(1, chosen.horizon + 1))
+        sd = tuple(sigma * v for v in path_sd(chosen))
+        taus = thresholds(weights, sd, failure_probabilities(each, chosen.horizon), least)
+    return SelectionPlan(
+        share=share, weights=weights, sigma=sigma, first=first, thresholds=taus, shown_from=shown_from(taus, asked.hide_below)
+    )
+
+
+def _columns(plan: TablePlan, source: Source, bounds: TableBounds, norm: float, mu: float) -> tuple[ColumnPlan, ...]:
+    query = plan.query
+    increments = [increments_of(aggregate, source, bounds.rows) for aggregate in query.aggregates]
+    part = mu / math.sqrt(sum(len(each) for each in increments))
+    columns, number = [], 0
+    for aggregate, each in zip(query.aggregates, increments, strict=True):
+        argument = plan.arguments.index(aggregate.argument) if aggregate.argument is not None else -1
+        perturbations = []
+        for rule, grid, lower, upper, centre in each:
+            number += 1
+            per_row = row_sensitivity(bounds, lower * grid, upper * grid)
+            by_unit = presence_sensitivity(bounds, (1.0,) * bounds.counts)
+            sensitivity = round_up((by_unit if rule == "users" else per_row) * norm)
+            perturbation = PerturbationPlan(
+                mechanism=number,
+                rule=rule,
+                argument=argument,
+                grid=grid,
+                lower=lower,
+                upper=upper,
+                centre=centre,
+                sensitivity=sensitivity,
+                sigma=round_up(sensitivity / part * (1 + 1e-12)),
+            )
+            if not MAX_NORMAL * perturbation.sigma / grid * _reach(plan.counter) < MAX_EXACT // 2:
+                raise ConfigError(f"the noise of {aggregate.alias} could overflow 64 bits: raise epsilon, or lower max_rows_contributed")
+            perturbations.append(perturbation)
+        columns.append(ColumnPlan(aggregate=aggregate, perturbations=tuple(perturbations)))
+    return tuple(columns)
+
+
+def _reach(chosen: Counter | BltInf) -> float:
+    """How many times the largest draw a path can be."""
+    return chosen.response_sum(LAST_STEP) if isinstance(chosen, BltInf) else float(chosen.horizon)
+
+
+__all__ = ["identity", "make_plan"]
