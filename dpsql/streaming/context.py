@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
@@ -17,26 +18,27 @@ from dpsql.config import Source
 from dpsql.errors import DpsqlError
 from dpsql.files import ObjectPath, Place
 from dpsql.lake import preflight, remedies
-from dpsql.lake.catch_up import CatchUp, finish, latest_us, open_catch_up, read_json
+from dpsql.lake.catch_up import CatchUp, finish, latest_us, live_pins, open_catch_up
 from dpsql.lake.contributions import Contributions
 from dpsql.lake.engine_file import Engine
 from dpsql.lake.manifest import Manifest
 from dpsql.lake.published import published_marks, triggers_mark
 from dpsql.lake.read_files import ReadFiles, readable
 from dpsql.lake.retention import Retention
-from dpsql.lake.runs import LIVE_FILE, Lake, Run
+from dpsql.lake.runs import Lake, Run
 from dpsql.mechanisms.histogram import public_groups
 from dpsql.mechanisms.histogram.plan import PrivacyPlan
-from dpsql.mechanisms.histogram.stages import admission_stage, release_parameters
+from dpsql.mechanisms.histogram.stages import admission_stage, grid, release_parameters
 from dpsql.privacy.ledger import Ledger
 from dpsql.privacy.register import RunRegister
 from dpsql.privacy.secret import Secret
-from dpsql.streaming import intact, sources, static_tables
+from dpsql.streaming import intact, long_lines, sources, static_tables
 from dpsql.streaming.admission import AdmissionSink
 from dpsql.streaming.clocks import Clocks, listed_clocks
+from dpsql.streaming.contribution_stream import stream
 from dpsql.streaming.histogram import Histogram
 from dpsql.streaming.microbatches import Sink, Stepping, drain
-from dpsql.streaming.progress import Summary, Tally, observed
+from dpsql.streaming.progress import Summary, Tally
 from dpsql.streaming.release import ReleaseSink
 from dpsql.streaming.rows import listed_keys, records
 from dpsql.streaming.session import check_s3, run_session
@@ -47,8 +49,6 @@ from udfs.stage import ADMISSION, OPERATORS, RELEASE, Clock
 from udfs.worker import Intake, Release
 
 BUCKETS_PER_CORE = 2
-LIVE_VERSION = 1
-"""Of the file live.json."""
 
 
 @dataclass(frozen=True)
@@ -159,7 +159,7 @@ class RunContext:
     def static_pins(self) -> dict[str, int | str]:
         """The static tables to read: those that a live run began with, else as they are."""
         now = static_tables.pins(self.spark, [self.query.sources[name] for name in self.query.parsed.static_sources])
-        begun = (read_json(self.folder / LIVE_FILE, LIVE_VERSION) or {}).get("static", {})
+        begun = live_pins(self.folder)
         static_tables.check_unchanged(begun, now)
         return {**now, **begun}
 
@@ -212,7 +212,7 @@ class RunContext:
         )
         checkpoint = self.engine.checkpoint(RELEASE)
         sink = ReleaseSink(self.tables.release, histogram, checkpoint, self.tally.add_published, self._publishing, part.closed_us)
-        return stateful(self.tables.contributions.stream(session, part.position), work), sink
+        return stateful(stream(session, self.tables.contributions, part.position), work), sink
 
     def admission_sink(self, clocks: Clocks, done: Callable[[int, Clock], None] = lambda batch, clock: None) -> Sink:
         """The sink of query 1."""
@@ -220,7 +220,8 @@ class RunContext:
         read = ReadFiles(tables.admission.path, self.engine.void, remedies.repairable(self.folder))
         if read.twice:
             self.tally.tell(f"{read.twice}; `dpsql verify` says what to do")
-        return AdmissionSink(tables.admission, tables.contributions, checkpoint, clocks, read, self.tally.add_dropped, done)
+        count, unseen = self.tally.add_dropped, partial(long_lines.count, self.spark, self.query.source)
+        return AdmissionSink(tables.admission, tables.contributions, checkpoint, clocks, read, count, unseen, done)
 
     def _public(self, session: SparkSession) -> PublicGroups | None:
         """The public groups, computed at the run's first start and kept with it."""
@@ -323,11 +324,9 @@ class RunContext:
 
     def was_read(self, report: Any) -> None:
         """A micro-batch of query 1 is finished."""
-        alarm = self.tally.was_read(report)
-        source, malformed = self.query.source, observed(report).get("malformed", 0)
-        where = f"in micro-batch {report.batchId} of source {source.name!r}"
-        warning = f"{malformed} malformed records {where} (max_malformed {source.max_malformed})"
-        self.tally.tell(warning if malformed > source.max_malformed else alarm)
+        source, malformed, alarm = self.query.source, self.tally.malformed(report), self.tally.was_read(report)
+        where = f"in micro-batch {report.batchId} of source {source.name!r} (max_malformed {source.max_malformed})"
+        self.tally.tell(f"{malformed} malformed records {where}" if malformed > source.max_malformed else alarm)
 
 
 def run_context(
@@ -354,7 +353,7 @@ def run_context(
     contributions = Contributions(
         folder / "contributions",
         run.run_id,
-        query.plan,
+        grid(query.plan),
         admission_stage(query.plan).gives,
         generation[ADMISSION],
         engine.buckets[1],

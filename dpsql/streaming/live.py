@@ -18,18 +18,19 @@ from pyspark.sql import DataFrame
 
 from dpsql.errors import LakeError
 from dpsql.files import Place
-from dpsql.lake.catch_up import read_catch_up, timestamp, write_json
+from dpsql.lake.catch_up import begin_live, read_catch_up
 from dpsql.lake.checkpoints import Checkpoint
 from dpsql.lake.clock_guard import ClockGuard, check_absence
 from dpsql.lake.contributions import Contributions
 from dpsql.lake.retention import Retention
-from dpsql.lake.runs import LIVE_FILE
 from dpsql.parsed_query import ParsedQuery
 from dpsql.polling import polling_interval, read_overruns, write_overruns
 from dpsql.streaming.clocks import Clocks, listed_clocks
-from dpsql.streaming.context import LIVE_VERSION, RunContext
+from dpsql.streaming.context import RunContext
 from dpsql.streaming.microbatches import POLL_SECONDS, Following, Sink, began_us
 from dpsql.streaming.progress import Summary, Tally
+from dpsql.times import now_us as wall_us
+from dpsql.times import timestamp
 from udfs.stage import ADMISSION, Clock
 
 LATEST_US = 1 << 62
@@ -82,7 +83,7 @@ def live(context: RunContext, options: LiveOptions) -> Summary:
             "then. Wait, or start a new run with another --name"
         )
     static = context.static_pins()
-    write_json(context.folder / LIVE_FILE, {"version": LIVE_VERSION, "static": static, "interval_us": interval_us})
+    begin_live(context.folder, static, interval_us)
     retention = Retention(context.engine, context.tables.contributions, options.retention_us)
     with context.queries(static, live=True) as queries:
         sink = context.admission_sink(Clocks(listed_clocks(context.tables.admission), ticker.clock), retention.after(ticker.rows_are_there))
@@ -105,11 +106,6 @@ def live(context: RunContext, options: LiveOptions) -> Summary:
                 following.finish()
                 pace.write()
     return context.tally.summary(stopped=True)
-
-
-def wall_us() -> int:
-    """The wall clock, microseconds since 1970 UTC."""
-    return time.time_ns() // 1000
 
 
 class Pace:
