@@ -128,7 +128,7 @@ class Mechanism(Protocol[Asked, Planned]):
         """Why a key may be missing, in sentences and under stable names."""
 
     def stages(self, plan: Planned, run: RunFacts) -> tuple[Stage[Clock], Stage[Sequence[Tick]]]:
-        """Intake by unit and release by key; no budget and no secret."""
+        """The two pure steps with their numbers, intake by unit and release by cell; no budget and no secret."""
 
     def finish(self, plan: Planned, released: Sequence[pa.Table]) -> Mapping[str, pa.Table]:
         """The public tables by suffix ("" is the histogram) from what all buckets release: pure, after all noise; `verify` repeats it."""

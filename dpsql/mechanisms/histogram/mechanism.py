@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from dpsql.sql.draft import Draft
     from dpsql.sql.options import Option
     from dpsql.sql.rules import Rule
-    from udfs.histogram.stages import AdmissionStage, ReleaseStage
+    from udfs.stage import Clock, Stage, Tick
 
 REALS = (AggregateFunction.SUM, AggregateFunction.AVG)
 
@@ -89,7 +89,7 @@ class Histogram:
             )
         )
 
-    def stages(self, plan: PrivacyPlan, run: RunFacts) -> tuple[AdmissionStage, ReleaseStage]:
+    def stages(self, plan: PrivacyPlan, run: RunFacts) -> tuple[Stage[Clock], Stage[Sequence[Tick]]]:
         """Contribution bounding; key selection and perturbation."""
         from dpsql.mechanisms.histogram.stages import stages
 
