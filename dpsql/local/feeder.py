@@ -32,12 +32,14 @@ from dpsql.times import now_us
 from udfs.grid import NO_CLOCK
 from udfs.histogram.contribution_bounding import DROP_REASONS
 from udfs.histogram.release import PublicGroups
-from udfs.stage import ADMISSION, OPERATORS, RELEASE, Clock, Stage, Tables, Tick, run_bucket
+from udfs.stage import ADMISSION, OPERATORS, RELEASE, Clock, Stage, StateStore, Tables, Tick, run_bucket
 
 if TYPE_CHECKING:
     import pandas as pd
 
 Buckets = tuple[int, int]
+Stages = tuple[Stage[Clock], Stage[Sequence[Tick]]]
+Stores = tuple[StateStore, StateStore]
 LATEST_US = 1 << 62
 """No event time lies beyond."""
 
@@ -92,43 +94,47 @@ class Feeder:
         stages: intake and release.
         noise_key: 32 bytes of the run.
         buckets: user buckets and key buckets; the result does not depend on them.
+        stores: where the states are; None: in memory.
+
+    `sequence` (operator -> bucket -> version of its state) and `batch` (number of the newest micro-batch) are what an engine has to remember.
     """
 
-    def __init__(self, stages: tuple[Stage[Clock], Stage[Sequence[Tick]]], noise_key: bytes, buckets: Buckets = (1, 1)) -> None:
+    def __init__(self, stages: Stages, noise_key: bytes, buckets: Buckets = (1, 1), stores: Stores | None = None) -> None:
         self._intake, self._release = stages
         self._noise_key = noise_key
-        self._users, self._keys = Kept(buckets[0]), Kept(buckets[1])
-        self._sequence = {operator: dict.fromkeys(range(count), 0) for operator, count in zip(OPERATORS, buckets, strict=True)}
-        self._batch = -1
+        self._users, self._keys = stores or (Kept(buckets[0]), Kept(buckets[1]))
+        counts = zip(OPERATORS, (self._users.buckets, self._keys.buckets), strict=True)
+        self.sequence = {operator: dict.fromkeys(range(count), 0) for operator, count in counts}
+        self.batch = -1
         self.drops = dict.fromkeys(DROP_REASONS, 0)
         self.records = 0
 
     def micro_batch(self, rows: pa.Table, clock: Clock) -> None:
         """Admit one micro-batch of records and add what was admitted to the groups."""
-        self._batch += 1
+        self.batch += 1
         self.records += rows.num_rows
         admitted = []
         for bucket, part in split(rows, "user", self._users.buckets):
-            report, contributions = run_bucket(self._intake, self._users, bucket, self._sequence[ADMISSION][bucket], part, clock)
-            self._sequence[ADMISSION][bucket] = report.sequence
+            report, contributions = run_bucket(self._intake, self._users, bucket, self.sequence[ADMISSION][bucket], part, clock)
+            self.sequence[ADMISSION][bucket] = report.sequence
             admitted.append(contributions)
             for reason, count in report.counted["drops"].items():
                 self.drops[reason] += count
         if admitted:
             together = pa.concat_tables(admitted)
-            arrived = together.append_column("batch", pa.array(np.full(together.num_rows, self._batch, np.int64)))
+            arrived = together.append_column("batch", pa.array(np.full(together.num_rows, self.batch, np.int64)))
             for bucket, part in split(arrived, "key", self._keys.buckets):
                 self._released(bucket, part, [])
 
     def tick(self, closed_us: int) -> list[pa.Table]:
         """Close the grid up to a time in every key bucket and return what is released."""
-        nothing, ticks = self._release.takes.empty_table(), [Tick(self._batch, closed_us)]
+        nothing, ticks = self._release.takes.empty_table(), [Tick(self.batch, closed_us)]
         return [self._released(bucket, nothing, ticks) for bucket in range(self._keys.buckets)]
 
     def _released(self, bucket: int, rows: pa.Table, ticks: Sequence[Tick]) -> pa.Table:
-        sequence = self._sequence[RELEASE][bucket]
+        sequence = self.sequence[RELEASE][bucket]
         report, released = run_bucket(self._release, self._keys, bucket, sequence, rows, ticks, self._noise_key)
-        self._sequence[RELEASE][bucket] = report.sequence
+        self.sequence[RELEASE][bucket] = report.sequence
         return released
 
 
