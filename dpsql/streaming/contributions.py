@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
-from deltalake import DeltaTable
+from deltalake import CommitProperties, DeltaTable, Transaction
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as T
 
 from dpsql.delta_rows import check_files
 from dpsql.privacy_plan import PrivacyPlan
-from dpsql.streaming import delta_log
+from dpsql.streaming import compaction, delta_log
 from dpsql.streaming.contribution_files import ContributionFiles
 from dpsql.streaming.manifest import rows_mark
 from dpsql.streaming.wire import ROW, TICK
@@ -145,23 +145,30 @@ class Contributions:
         old = {era for era in old if era <= last}
         if old:
             # A condition on the partition alone: whole files are removed and none is written anew, which query 2 could not bear.
-            table.delete(f"era > {TICK_ERA} AND era <= {last}")
+            forgotten = CommitProperties(app_transactions=[Transaction(forgotten_mark(self.run_id), last)])
+            table.delete(f"era > {TICK_ERA} AND era <= {last}", commit_properties=forgotten)
             # In full: files that a failed task left behind hold records as well. No micro-batch is at work here.
             table.vacuum(retention_hours=0, dry_run=False, enforce_retention_duration=False, full=True)
         return len(old)
 
-    def clear_away(self) -> int:
-        """Remove files that no commit has named: a failed task left them, and they hold records. Nobody may be at work, query 2 has read all.
+    def tidy(self, needed: int) -> None:
+        """Few files and a short log, however many ticks there were. Nobody else may write.
 
-        Returns:
-            How many there were.
+        Args:
+            needed: query 2 and a restore of it begin at this version of the table, or later.
         """
-        table = DeltaTable(self.path)
-        # Asked first: a vacuum makes commits, whether it finds anything or not.
-        found = table.vacuum(retention_hours=0, dry_run=True, enforce_retention_duration=False, full=True)
-        if found:
-            table.vacuum(retention_hours=0, dry_run=False, enforce_retention_duration=False, full=True)
-        return len(found)
+        # Until rows have been deleted a restore may begin with the first commit.
+        needed = 0 if delta_log.mark(self.path, forgotten_mark(self.run_id)) is None else needed
+        if needed:
+            ticks = [name for name in compaction.small_files(self.path) if name.startswith(f"era={TICK_ERA}/")]
+            read_later = set(delta_log.added_files(self.path, needed, self.version)) if len(ticks) > compaction.MANY_FILES else set(ticks)
+            old = [name for name in ticks if name not in read_later]
+            compaction.merge(self.path, old, lambda rows: self.files.write_era(rows, TICK_ERA, 0), f"{self.run_id}/merged")
+        compaction.shorten(self.path, needed)
+
+    def clear_away(self) -> None:
+        """Remove files that no commit has named: a failed task left them, and they hold records. Nobody may be at work, query 2 has read all."""
+        delta_log.vacuum(self.path, 0)
 
     def crossed(self, before_us: int, closed_us: int) -> bool:
         """Whether a grid point lies after `before_us` and at or before `closed_us`."""
@@ -223,6 +230,11 @@ def ticked_mark(run_id: str) -> str:
 def closed_mark(run_id: str) -> str:
     """Its version is the time of the newest tick."""
     return f"{run_id}/closed_us"
+
+
+def forgotten_mark(run_id: str) -> str:
+    """Its version is the newest era whose rows were deleted."""
+    return f"{run_id}/forgotten"
 
 
 def newest_rows(path: str, run_id: str, generation: int) -> int | None:

@@ -98,6 +98,61 @@ def append_files(path: str, files: Sequence[Mapping[str, Any]], marks: Mapping[s
     return _settle(path, before)
 
 
+def replace_files(table: DeltaTable, path: str, names: Sequence[str], new: Mapping[str, Any], marks: Mapping[str, int]) -> list[str]:
+    """Put a file with the same rows in the place of others, in one commit. Spark's streams pass over it: it says that no row is new.
+
+    Args:
+        table: opened before the files were read.
+        path: of it.
+        names: the files that go.
+        new: the file that comes, as for `append_files`.
+        marks: of the commit.
+
+    Returns:
+        As `append_files`.
+
+    Raises:
+        deltalake.exceptions.CommitFailedError: somebody has written to the table since it was opened; it is as it was.
+    """
+    now = time.time_ns() // 1_000_000
+    sizes = pa.table(table.get_add_actions())
+    size_of = dict(zip(sizes["path"].to_pylist(), sizes["size_bytes"].to_pylist(), strict=True))
+    stats = json.dumps({"numRecords": new["rows"], **new.get("stats", {})})
+    actions: list[AddAction | RemoveAction] = [RemoveAction(name, False, now, size_of[name], new["partition"]) for name in names]
+    actions.append(AddAction(new["path"], new["bytes"], new["partition"], now, False, stats))
+    transactions = [Transaction(name, number) for name, number in marks.items()]
+    # No retry: by itself the commit would be taken for an append, which fits every other.
+    properties = CommitProperties(app_transactions=transactions, max_commit_retries=0)
+    before = table.version()
+    table.create_write_transaction(actions, "append", table.schema(), list(new["partition"]), commit_properties=properties)
+    return _settle(path, before)
+
+
+def checkpoint(path: str) -> list[str]:
+    """Make a checkpoint of a table's log at its newest version; returns its files, on a local disk."""
+    table = DeltaTable(path)
+    table.create_checkpoint()
+    return _settle(path, table.version() - 1)
+
+
+def vacuum(path: str, hours: int) -> list[str]:
+    """Remove files that no commit names any more, or never has, for so many hours; returns the files of the log that came with it.
+
+    A vacuum makes commits whether it finds something or not, so it is asked first.
+    """
+    table = DeltaTable(path)
+    before = table.version()
+    if table.vacuum(hours, dry_run=True, enforce_retention_duration=False, full=True):
+        table.vacuum(hours, dry_run=False, enforce_retention_duration=False, full=True)
+    return _settle(path, before)
+
+
+def first_version(path: str) -> int:
+    """The oldest commit that the log of a table still has."""
+    names = (file.name for file in (place(path) / "_delta_log").iterdir())
+    return min((int(name[:20]) for name in names if name[:20].isdigit() and name.endswith(".json")), default=0)
+
+
 def added_files(path: str, first: int, last: int) -> list[str]:
     """Paths below a table of the files that its versions `first` to `last` have added, of those versions that are there."""
     log, names = place(path) / "_delta_log", []

@@ -21,9 +21,11 @@ from dpsql.errors import DataError, ReleaseConflict
 from dpsql.files import ObjectPath, place
 from dpsql.privacy_plan import PrivacyPlan
 from dpsql.query import AggregateFunction
-from dpsql.streaming import delta_log
+from dpsql.streaming import compaction, delta_log
+from dpsql.streaming.sorted_file import sorted_file
 
 REALS = (AggregateFunction.SUM, AggregateFunction.AVG)
+KEPT_HOURS = 7 * 24
 Pair = tuple[int, int]
 """(window start in microseconds, trigger number)."""
 
@@ -118,6 +120,18 @@ class Histogram:
             rows = rows.join(_pair_frame(rows, due), ["window_start", "trigger"], "left_semi")
         order = ["window_start", "trigger", "dpsql_key"]
         written = delta_log.append_frame(rows, sum(due.values()), self.path, self.application, self.triggers(closed_us), order)
+        self._open_to_readers(written)
+
+    def tidy(self) -> None:
+        """Few files and a short log, however many ticks have released rows. When, and what comes of it, depends on these and on time alone.
+
+        Who reads the table has the replaced files and the log for a week.
+        """
+        small = compaction.small_files(self.path)
+        written = compaction.merge(self.path, small, lambda rows: sorted_file(self.path, rows), f"{self.application}/merged")
+        if written:
+            written += delta_log.vacuum(self.path, KEPT_HOURS)
+        written += compaction.shorten(self.path, kept_seconds=KEPT_HOURS * 3600)
         self._open_to_readers(written)
 
     def _published_form(self, released: DataFrame) -> DataFrame:

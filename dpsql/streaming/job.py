@@ -40,7 +40,7 @@ from dpsql.streaming.read_files import ReadFiles, readable
 from dpsql.streaming.release import ReleaseSink
 from dpsql.streaming.retention import Retention
 from dpsql.streaming.rows import listed_keys, records
-from dpsql.streaming.session import check_s3, run_session
+from dpsql.streaming.session import CATCH_UP, check_s3, run_session
 from udfs.contribution_bounding import Clock
 from udfs.release import PublicGroups
 
@@ -148,15 +148,16 @@ class Job:
     def catch_up(self, until_us: int | None, retention_us: int) -> Summary:
         """Check, read, tick, release, sweep."""
         self.check()
-        contributions = self.tables.contributions
-        retention = Retention(self.engine, contributions, retention_us)
+        retention = self.retention(retention_us)
         static = self.static_pins()
-        catch_up = open_catch_up(self.folder, until_us, contributions.closed_us, static)
+        catch_up = open_catch_up(self.folder, until_us, self.tables.contributions.closed_us, static)
         static_tables.check_unchanged(catch_up.static, static)
         if not self._admit(catch_up, retention):
             return self.tally.summary(stopped=True)
         newest = self.engine.checkpoint(admission.OPERATOR).newest_commit
-        due = contributions.tick(catch_up.number, -1 if newest is None else newest, catch_up.until_us, self._latest(catch_up))
+        due = self.tables.contributions.tick(
+            catch_up.number, -1 if newest is None else newest, catch_up.until_us, latest_us(catch_up, self.plan.query.max_ahead_us)
+        )
         if (due or self._unreleased()) and (self.stop.is_set() or not self.release()):
             return self.tally.summary(stopped=True)
         finish(self.folder, catch_up)
@@ -205,6 +206,10 @@ class Job:
         if self.register:
             self.register.check(self.run.run_id, tables.contributions.closed_us)
 
+    def retention(self, kept_us: int) -> Retention:
+        """The sweeper of this start."""
+        return Retention(self.engine, self.tables.contributions, kept_us, self.tables.release, lambda: self.histogram)
+
     def _publishing(self, closed_us: int) -> None:
         self.tally.publishing(closed_us)
         if self.register:
@@ -219,7 +224,7 @@ class Job:
 
     def _admit(self, catch_up: CatchUp, retention: Retention) -> bool:
         """Query 1."""
-        clock = Clock(self.tables.contributions.closed_us, self._latest(catch_up))
+        clock = Clock(self.tables.contributions.closed_us, latest_us(catch_up, self.plan.query.max_ahead_us))
         with self.admission_query(catch_up.static) as frame:
             clocks = Clocks(listed_clocks(self.tables.admission), lambda batch: clock)
             sink = self.admission_sink(clocks, retention.after(lambda batch, clock: None))
@@ -234,7 +239,7 @@ class Job:
             live: the source may still be empty, and few reports are kept.
         """
         users, keys = self.engine.buckets
-        session = run_session(self.spark, users)
+        session = run_session(self.spark, users, {} if live else CATCH_UP)
         part = self.engine.parts[admission.OPERATOR]
         tables = sources.register(
             session, self.query.parsed, self._resumed_sources(part.position), static_tables.versions(static), may_be_empty=live
@@ -281,9 +286,6 @@ class Job:
         """All sources; the stream begins where a restored query goes on."""
         stream = self.query.source
         return {**self.query.sources, stream.name: sources.resumed(stream, position)}
-
-    def _latest(self, catch_up: CatchUp) -> int:
-        return latest_us(catch_up, self.plan.query.max_ahead_us)
 
     def _create(self, histogram: Histogram) -> None:
         self.tables.contributions.create()

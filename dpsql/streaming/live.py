@@ -87,7 +87,7 @@ def live(job: Job, options: LiveOptions) -> Summary:
         )
     static = job.static_pins()
     write_json(job.folder / LIVE_FILE, {"version": VERSION, "static": static, "interval_us": interval_us})
-    retention = Retention(job.engine, job.tables.contributions, options.retention_us)
+    retention = job.retention(options.retention_us)
     with job.admission_query(static, live=True) as frame:
         sink = job.admission_sink(Clocks(listed_clocks(job.tables.admission), ticker.clock), retention.after(ticker.rows_are_there))
         sink = job.remembering(admission.OPERATOR, ticker.alone(sink))

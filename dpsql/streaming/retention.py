@@ -11,8 +11,11 @@ import pyarrow.fs as pafs
 from deltalake import DeltaTable
 
 from dpsql.files import Place
+from dpsql.streaming import compaction
 from dpsql.streaming.contributions import Contributions
 from dpsql.streaming.engine import OPERATORS, Engine
+from dpsql.streaming.histogram import Histogram
+from dpsql.streaming.manifest import Manifest
 from udfs.bucket_state import filesystem
 from udfs.contribution_bounding import Clock
 
@@ -34,11 +37,15 @@ class Retention:
         engine: of the run.
         contributions: the table.
         retention_us: its rows are kept so long after the last trigger of their windows.
+        listed: the state files of query 2.
+        histogram: the public table, once it is known.
     """
 
     engine: Engine
     contributions: Contributions
     retention_us: int
+    listed: Manifest
+    histogram: Callable[[], Histogram]
     _next: float = field(default=0.0, init=False)
     _batches: int = field(default=0, init=False)
 
@@ -55,9 +62,7 @@ class Retention:
         # Deleting is for rows that query 2 has read: it reads the files of a commit even when they were removed later.
         if (position := self._release_position()) is not None and position > version:
             self.contributions.forget(closed_us - self.retention_us)
-        for operator in OPERATORS:
-            self._sweep_state(operator)
-        compact(str(self.engine.folder / "files"))
+        self._tidy()
 
     def after(self, done: Callable[[int, Clock], None]) -> Callable[[int, Clock], None]:
         """What is called after each micro-batch of query 1, and every SWEEP_BATCHES of them a sweep of its state: a backlog may be long."""
@@ -76,9 +81,26 @@ class Retention:
         if position is not None and position > self.contributions.version:
             self.contributions.forget(self.contributions.closed_us - self.retention_us)
             self.contributions.clear_away()
+        self._tidy()
+
+    def _tidy(self) -> None:
         for operator in OPERATORS:
             self._sweep_state(operator)
-        compact(str(self.engine.folder / "files"))
+        files = str(self.engine.folder / "files")
+        compact(files)
+        compaction.shorten(files)
+        self.contributions.tidy(self._needed())
+        self.histogram().tidy()
+
+    def _needed(self) -> int:
+        """Query 2 begins at this version of `contributions` or later: as far back as Spark remembers, and not after what is listed."""
+        checkpoint, newest = self.engine.checkpoint("release"), self.listed.newest_batch
+        oldest = checkpoint.oldest_commit
+        # Of its first micro-batch Spark does not know where it had begun, and may read it again.
+        if oldest is None or oldest == checkpoint.newest_commit or newest is None:
+            return 0
+        offsets = (checkpoint.position(oldest)["offsets"], self.listed.batches(newest)[newest].get("offsets"))
+        return min(int(json.loads(of[0])["reservoirVersion"]) if of else 0 for of in offsets)
 
     def _release_position(self) -> int | None:
         """Versions of `contributions` below this one have been read by query 2, and Spark has noted it."""

@@ -86,6 +86,12 @@ RUN = {
     "spark.sql.redaction.string.regex": "(?i)0x[0-9a-f]{32,}|X'[0-9a-f]{32,}'",
 }
 
+CATCH_UP = {
+    # Spark tidies its own state in the background, once a minute: a catch-up is over before, and would leave all it has written for ever.
+    "spark.sql.streaming.stateStore.maintenanceInterval": "2s",
+}
+"""As well, where a query ends by itself. Spark takes the first value that it meets in an executor."""
+
 
 def session(master: str | None, properties: Mapping[str, str]) -> SparkSession:
     """Start (or find) the Spark session.
@@ -245,10 +251,10 @@ def check_s3(spark: SparkSession) -> None:
         ) from None
 
 
-def run_session(spark: SparkSession, buckets: int) -> SparkSession:
+def run_session(spark: SparkSession, buckets: int, more: Mapping[str, str] | None = None) -> SparkSession:
     """A session of its own (settings, temporary views) on the same context, for one streaming query of one run."""
     own = spark.newSession()
-    for key, value in RUN.items():
+    for key, value in {**RUN, **(more or {})}.items():
         own.conf.set(key, value)
     own.conf.set("spark.sql.shuffle.partitions", str(buckets))
     return own

@@ -15,6 +15,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
+from pyspark.sql.types import StringType
 
 import dpsql
 from dpsql.config import Source, Sources
@@ -26,6 +27,7 @@ from dpsql.streaming.clock_guard import ClockGuard
 from dpsql.streaming.clocks import Clocks, listed_clocks
 from dpsql.streaming.contributions import TICK_ERA, Contributions
 from dpsql.streaming.engine import OPERATORS, Engine, Part
+from dpsql.streaming.histogram import Histogram
 from dpsql.streaming.live import Ticker, _follow
 from dpsql.streaming.manifest import Manifest
 from dpsql.streaming.retention import Retention, compact, kept_by_savepoints, sweep_bucket
@@ -229,13 +231,16 @@ def test_old_state_goes_unless_spark_or_a_savepoint_may_name_it(tmp_path: Path) 
 def test_a_restored_query_sweeps_before_its_first_commit(contributions: Contributions, tmp_path: Path) -> None:
     """Its first release rests, so Spark has noted none. Catches: looking into offsets that are not there."""
     engine = Engine(tmp_path / "lake", (1, 1), {operator: Part(2, 7) for operator in OPERATORS})
-    Manifest(str(engine.folder / "files"), "run", "release", 2).create()
+    listed = Manifest(str(engine.folder / "files"), "run", "release", 2)
+    listed.create()
     checkpoint = engine.checkpoint("release")
     (checkpoint.path / "offsets").mkdir(parents=True)
     (checkpoint.path / "offsets/0").write_text("v1\n{}\n" + json.dumps({"reservoirVersion": 5}))
     assert (checkpoint.newest_batch, checkpoint.newest_commit) == (7, 6)
+    histogram = Histogram(str(tmp_path / "public"), "run", contributions.plan, (StringType(),))
+    histogram.create()
     rows(contributions, T0)
-    Retention(engine, contributions, 0).sweep(T0 + 10**12, -1)
+    Retention(engine, contributions, 0, listed, lambda: histogram).sweep(T0 + 10**12, -1)
     assert len(DeltaTable(contributions.path).file_uris()) == 1
 
 
