@@ -24,7 +24,7 @@ import numpy as np
 import pyarrow as pa
 
 from benchmarks.workload import DAY, SLICES, Workload, identifiers, records
-from dpsql.local.engine import split
+from dpsql.local.feeder import split
 from dpsql.operators import bounding_parameters
 from dpsql.privacy_plan import PrivacyPlan
 from udfs.columns import Bool, Int

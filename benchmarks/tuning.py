@@ -22,7 +22,7 @@ import duckdb
 import numpy as np
 
 import dpsql
-from dpsql.local.engine import try_query
+from dpsql.local.feeder import try_query
 from dpsql.secret import Secret
 from dpsql.tuning import Setting, Workbench, edited, read_sample, search
 from dpsql.tuning.bounding import steps_up_to

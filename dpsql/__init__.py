@@ -33,12 +33,12 @@ def run_local(query: Query, frame: pd.DataFrame, secret: Secret, run_id: str | N
         frame: the stream's records, columns as the source declares them.
         secret: from `dpsql.secret.Secret.load`.
         run_id: 32 hexadecimal digits; a fresh one, and so fresh noise, unless given. One run id sees one input: others are refused.
-        options: see `dpsql.local.engine.run_local`.
+        options: see `dpsql.local.feeder.run_local`.
 
     Returns:
         The private histogram: `window_start, window_end, trigger, trigger_time`, keys, aggregates and their stderr.
     """
-    from dpsql.local.engine import run_local as run
+    from dpsql.local.feeder import run_local as run
 
     return run(query, frame, secret, run_id, **options)
 

@@ -54,7 +54,7 @@ def try_(
     dpsql try conf/queries/page_views.sql --input visits=day1.csv --input visits=day2.csv --compare
     """
     from dpsql.ledger import line_of
-    from dpsql.local.engine import try_query
+    from dpsql.local.feeder import try_query
     from dpsql.local.input_check import check_input
     from dpsql.origin import origin_of
 

@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 
 from dpsql.compiled import Query
-from dpsql.local.engine import Feeder
+from dpsql.local.feeder import Feeder
 from dpsql.public_groups import public_groups
 from dpsql.secret import Secret
 from udfs.contribution_bounding import Clock

@@ -11,9 +11,14 @@ import pyarrow as pa
 
 from udfs.columns import Int, find, insert, is_sorted, match, places, run_starts, run_sums, sort_order
 from udfs.grid import NO_CLOCK, Grid
+from udfs.stage import Table
 
 CLOSED = b"closed_us"
-ORDER = {"groups": ("window", "key"), "pending": ("window", "trigger", "key"), "seen": ("window", "key", "user")}
+TABLES = {
+    "groups": Table(("window", "key"), "key"),
+    "pending": Table(("window", "trigger", "key"), "key"),
+    "seen": Table(("window", "key", "user"), "key"),
+}
 """Groups and seen users are searched, so they must be sorted so; pending increments may come in any order."""
 
 INTS = ("first", "step", "paths_step", "weight", "users", "selected_at", "round", "wake")
@@ -65,9 +70,9 @@ class ReleaseState:
         Raises:
             ValueError: says which table.
         """
-        if not is_sorted([self.groups.column(name).to_numpy() for name in ORDER["groups"]], distinct=True):
+        if not is_sorted([self.groups.column(name).to_numpy() for name in TABLES["groups"].sorted_by], distinct=True):
             raise ValueError("the groups of the state are not sorted")
-        if not is_sorted([self.seen.column(name).to_numpy() for name in ORDER["seen"]]):
+        if not is_sorted([self.seen.column(name).to_numpy() for name in TABLES["seen"].sorted_by]):
             raise ValueError("the users of the state's rounds are not sorted")
 
     def tables(self) -> dict[str, pa.Table]:

@@ -19,9 +19,11 @@ import pyarrow as pa
 
 from udfs.columns import Bool, Int, find, insert, is_sorted, match, places, run_starts, running_count, sort_order
 from udfs.grid import Grid
+from udfs.stage import Table
 
 KEYS, GROUPS = 0, 1
 COLUMNS = ("period", "user", "part", "fingerprint", "rows")
+TABLES = {"users": Table(COLUMNS[:4], "user")}
 
 
 @dataclass(frozen=True)

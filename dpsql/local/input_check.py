@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from dpsql.compiled import Query
 from dpsql.local.inputs import source_files
-from dpsql.local.rows import RowReader
+from dpsql.local.record_reader import RowReader
 
 NO_SALT = bytes(16)
 """Nothing is hashed here."""

@@ -27,18 +27,17 @@ from dpsql.errors import DataError, LakeError
 from dpsql.files import Place, place
 from dpsql.lake import Lake, Run, check_binding, read_histogram
 from dpsql.local.connection import connect
-from dpsql.local.engine import Feeder, Progress
+from dpsql.local.feeder import Feeder, Progress
 from dpsql.local.histogram import histogram
 from dpsql.local.inputs import source_files
-from dpsql.local.rows import RowReader, no_records
+from dpsql.local.record_reader import RowReader, no_records
 from dpsql.published import published_marks
 from dpsql.query import ContributionPeriod
 from dpsql.secret import Secret
 from udfs.contribution_bounding import Clock
 from udfs.grid import NO_CLOCK
+from udfs.stage import ADMISSION, TICK
 
-TICK = 1
-OPERATOR = "admission"
 WHOLE_BATCH = -1
 LIMIT_US = 253_402_300_800_000_000
 """The year 10000."""
@@ -236,7 +235,7 @@ def _ticks(table: Place) -> list[tuple[int, int]]:
 def _batches(table: Place) -> list[tuple[int, ReadBatch]]:
     """Every listed micro-batch, of the newest generation that lists it."""
     void = _void_batches(table.parent)
-    listed = (pc.field("operator") == OPERATOR) & (pc.field("bucket") == WHOLE_BATCH)
+    listed = (pc.field("operator") == ADMISSION) & (pc.field("bucket") == WHOLE_BATCH)
     found = _delta(table, ["operator", "bucket", "batch", "generation", "detail"], listed)
     newest: dict[int, tuple[int, ReadBatch]] = {}
     for row in found.to_pylist():
@@ -360,7 +359,7 @@ def _source_logs(folder: Place) -> Iterator[dict[str, Any]]:
     """What Spark has noted of its files, in every generation of query 1."""
     root = folder / "checkpoints"
     checkpoints: list[Place] = sorted(root.iterdir(), key=str) if root.is_dir() else []
-    return (log for path in checkpoints if path.name.startswith(OPERATOR) for log in _source_log(path / "sources" / "0"))
+    return (log for path in checkpoints if path.name.startswith(ADMISSION) for log in _source_log(path / "sources" / "0"))
 
 
 def _source_log(folder: Place) -> list[dict[str, Any]]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dpsql.query import Aggregate, Key, ParsedQuery, WindowSpec
 from dpsql.sql.aggregates import Call, read_bounds
 from dpsql.sql.draft import Draft
+from dpsql.sql.group_rules import public_groups_sql
 from dpsql.sql.items import Kind
 from dpsql.sql.normal import quoted, write, write_from
-from dpsql.sql.public_groups import public_groups_sql
 from dpsql.sql.values import bare
 
 

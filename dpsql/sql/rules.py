@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from dpsql.errors import Problem
-from dpsql.sql import aggregate_rules, clause_rules, from_rules, literals, public_groups, rows, select_rules, window_rules
+from dpsql.sql import aggregate_rules, clause_rules, from_rules, group_rules, literal_rules, row_local_rules, select_rules, window_rules
 from dpsql.sql.draft import Draft
 
 Rule = Callable[[Draft], Iterator[Problem]]
@@ -25,8 +25,8 @@ RULES: tuple[Rule, ...] = (
     clause_rules.selection_without_keys,
     clause_rules.unit_declared,
     clause_rules.unit_untouched,
-    public_groups.public_groups_query,
-    public_groups.start_declared,
+    group_rules.public_groups_query,
+    group_rules.start_declared,
     select_rules.stars,
     aggregate_rules.aggregates_missing,
     aggregate_rules.computed_aggregates,
@@ -66,21 +66,21 @@ RULES: tuple[Rule, ...] = (
     from_rules.refused_clauses,
     from_rules.sub_query_columns,
     from_rules.star_rewrites,
-    rows.refused_constructs,
-    rows.sub_query_lists,
-    rows.unusual_forms,
-    rows.refused_families,
-    rows.unknown_functions,
-    rows.explode_places,
-    rows.argument_counts,
-    rows.constant_arguments,
-    rows.constant_patterns,
-    literals.pattern_groups,
-    literals.endless_patterns,
-    literals.huge_lengths,
-    literals.time_formats,
-    literals.time_zones,
-    rows.known_columns,
+    row_local_rules.refused_constructs,
+    row_local_rules.sub_query_lists,
+    row_local_rules.unusual_forms,
+    row_local_rules.refused_families,
+    row_local_rules.unknown_functions,
+    row_local_rules.explode_places,
+    row_local_rules.argument_counts,
+    row_local_rules.constant_arguments,
+    row_local_rules.constant_patterns,
+    literal_rules.pattern_groups,
+    literal_rules.endless_patterns,
+    literal_rules.huge_lengths,
+    literal_rules.time_formats,
+    literal_rules.time_zones,
+    row_local_rules.known_columns,
     window_rules.one_window,
     window_rules.other_windows,
     window_rules.window_in_list,

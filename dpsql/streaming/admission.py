@@ -14,18 +14,16 @@ from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
 
 from dpsql.streaming.checkpoints import Checkpoint
 from dpsql.streaming.clocks import Clocks, MicroBatch, hand_over, handed_over
-from dpsql.streaming.contribution_files import ContributionFiles
 from dpsql.streaming.contributions import Contributions
 from dpsql.streaming.manifest import Manifest
 from dpsql.streaming.read_files import ReadFiles
 from dpsql.streaming.spreading import bucket_of, spread
-from dpsql.streaming.wire import FILE_COLUMNS, STATE, StateFile, file_row, read_file_rows, to_arrow, without_values
+from dpsql.streaming.wire import FILE_COLUMNS, STATE, file_row, read_file_rows, to_arrow, without_values
 from udfs import user_state
 from udfs.bucket_state import BucketFiles
 from udfs.contribution_bounding import BoundingParameters, Clock, admit
-
-OPERATOR = "admission"
-TABLES = ("users",)
+from udfs.contribution_files import ContributionFiles
+from udfs.stage import StateFile
 
 
 @dataclass(frozen=True)

@@ -19,10 +19,10 @@ from pyspark.sql import types as T
 from dpsql.delta_rows import check_files
 from dpsql.privacy_plan import PrivacyPlan
 from dpsql.streaming import compaction, delta_log
-from dpsql.streaming.contribution_files import ContributionFiles
 from dpsql.streaming.manifest import rows_mark
-from dpsql.streaming.wire import ROW, TICK
+from udfs.contribution_files import ContributionFiles
 from udfs.grid import NO_CLOCK
+from udfs.stage import ADMISSION, ROW, TICK
 
 WINDOWS_PER_ERA = 64
 TICK_ERA = NO_CLOCK
@@ -202,7 +202,7 @@ class Contributions:
 
     @property
     def _rows(self) -> str:
-        return rows_mark(self.run_id, "admission", self.generation)
+        return rows_mark(self.run_id, ADMISSION, self.generation)
 
     @property
     def _tick(self) -> str:
@@ -239,8 +239,5 @@ def forgotten_mark(run_id: str) -> str:
 
 def newest_rows(path: str, run_id: str, generation: int) -> int | None:
     """The newest micro-batch of query 1, of any generation up to this one, whose rows are in the table."""
-    marks = (delta_log.mark(path, rows_mark(run_id, "admission", number)) for number in range(1, generation + 1))
+    marks = (delta_log.mark(path, rows_mark(run_id, ADMISSION, number)) for number in range(1, generation + 1))
     return max((mark for mark in marks if mark is not None), default=None)
-
-
-__all__ = ["ROW", "TICK", "Contributions"]

@@ -10,11 +10,11 @@ from dpsql.errors import LakeError
 from dpsql.files import Place
 from dpsql.streaming.catch_up import read_json, write_json
 from dpsql.streaming.checkpoints import Checkpoint
+from udfs.stage import OPERATORS
 
 FILE = "engine.json"
 VERSION = 3
 """Spark's own state is keyed by the labels of `spreading` since 3: with other keys a bucket would not find its version."""
-OPERATORS = ("admission", "release")
 
 
 @dataclass(frozen=True)

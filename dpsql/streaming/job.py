@@ -43,6 +43,7 @@ from dpsql.streaming.rows import listed_keys, records
 from dpsql.streaming.session import CATCH_UP, check_s3, run_session
 from udfs.contribution_bounding import Clock
 from udfs.release import PublicGroups
+from udfs.stage import ADMISSION, OPERATORS, RELEASE
 
 BUCKETS_PER_CORE = 2
 
@@ -152,12 +153,11 @@ class Job:
         static = self.static_pins()
         catch_up = open_catch_up(self.folder, until_us, self.tables.contributions.closed_us, static)
         static_tables.check_unchanged(catch_up.static, static)
-        if not self._admit(catch_up, retention):
+        latest = latest_us(catch_up, self.plan.query.max_ahead_us)
+        if not self._admit(catch_up, latest, retention):
             return self.tally.summary(stopped=True)
-        newest = self.engine.checkpoint(admission.OPERATOR).newest_commit
-        due = self.tables.contributions.tick(
-            catch_up.number, -1 if newest is None else newest, catch_up.until_us, latest_us(catch_up, self.plan.query.max_ahead_us)
-        )
+        newest = self.engine.checkpoint(ADMISSION).newest_commit
+        due = self.tables.contributions.tick(catch_up.number, -1 if newest is None else newest, catch_up.until_us, latest)
         if (due or self._unreleased()) and (self.stop.is_set() or not self.release()):
             return self.tally.summary(stopped=True)
         finish(self.folder, catch_up)
@@ -165,13 +165,13 @@ class Job:
         self.tally.stage = "done"
         self.tally.tell()
         # What came while it was at work.
-        read = map(readable, self.engine.checkpoint(admission.OPERATOR).files())
+        read = map(readable, self.engine.checkpoint(ADMISSION).files())
         not_read = sorted(set(sources.files_there(self.spark, self.query.source)).difference(read))
         return self.tally.summary(stopped=self.stop.is_set(), not_read=not_read)
 
     def _tables(self) -> _Tables:
         engine, run_id = self.engine, self.run.run_id
-        generation = {operator: engine.generation(operator) for operator in (admission.OPERATOR, release.OPERATOR)}
+        generation = {operator: engine.generation(operator) for operator in OPERATORS}
         files = str(self.folder / "files")
         columns = admission.contribution_columns(bounding_parameters(self.plan), len(self.plan.arguments))
         return _Tables(
@@ -180,15 +180,15 @@ class Job:
                 run_id,
                 self.plan,
                 columns,
-                generation[admission.OPERATOR],
+                generation[ADMISSION],
                 engine.buckets[1],
                 engine.void,
                 engine.relabelled,
             ),
-            Manifest(files, run_id, admission.OPERATOR, generation[admission.OPERATOR]),
-            Manifest(files, run_id, release.OPERATOR, generation[release.OPERATOR]),
+            Manifest(files, run_id, ADMISSION, generation[ADMISSION]),
+            Manifest(files, run_id, RELEASE, generation[RELEASE]),
             self.histogram_path,
-            triggers_mark(run_id, generation[release.OPERATOR]),
+            triggers_mark(run_id, generation[RELEASE]),
         )
 
     def check(self) -> None:
@@ -196,12 +196,12 @@ class Job:
         tables = self.tables
         needed = {"contributions": self.folder / "contributions", "files": self.folder / "files", "histogram": place(self.histogram_path)}
         preflight.check_logs(self.engine, needed)
-        published = published_marks(tables.histogram_path, self.run.run_id, self.engine.generation(release.OPERATOR))
+        published = published_marks(tables.histogram_path, self.run.run_id, self.engine.generation(RELEASE))
         marks = {
-            admission.OPERATOR: [tables.admission.newest_batch, tables.contributions.newest_batch],
-            release.OPERATOR: [tables.release.newest_batch, published.newest_batch(tables.release.batches())],
+            ADMISSION: [tables.admission.newest_batch, tables.contributions.newest_batch],
+            RELEASE: [tables.release.newest_batch, published.newest_batch(tables.release.batches())],
         }
-        preflight.check(self.engine, needed, marks, {admission.OPERATOR: tables.admission, release.OPERATOR: tables.release})
+        preflight.check(self.engine, needed, marks, {ADMISSION: tables.admission, RELEASE: tables.release})
         preflight.check_files(self.engine, self.query.source.name)
         if self.register:
             self.register.check(self.run.run_id, tables.contributions.closed_us)
@@ -222,13 +222,13 @@ class Job:
         static_tables.check_unchanged(begun, now)
         return {**now, **begun}
 
-    def _admit(self, catch_up: CatchUp, retention: Retention) -> bool:
+    def _admit(self, catch_up: CatchUp, latest: int, retention: Retention) -> bool:
         """Query 1."""
-        clock = Clock(self.tables.contributions.closed_us, latest_us(catch_up, self.plan.query.max_ahead_us))
+        clock = Clock(self.tables.contributions.closed_us, latest)
         with self.admission_query(catch_up.static) as frame:
             clocks = Clocks(listed_clocks(self.tables.admission), lambda batch: clock)
             sink = self.admission_sink(clocks, retention.after(lambda batch, clock: None))
-            return self.drain(admission.OPERATOR, frame, self.remembering(admission.OPERATOR, sink), self.was_read)
+            return self.drain(ADMISSION, frame, self.remembering(ADMISSION, sink), self.was_read)
 
     @contextmanager
     def admission_query(self, static: static_tables.Pins, live: bool = False) -> Iterator[Any]:
@@ -240,7 +240,7 @@ class Job:
         """
         users, keys = self.engine.buckets
         session = run_session(self.spark, users, {} if live else CATCH_UP)
-        part = self.engine.parts[admission.OPERATOR]
+        part = self.engine.parts[ADMISSION]
         tables = sources.register(
             session, self.query.parsed, self._resumed_sources(part.position), static_tables.versions(static), may_be_empty=live
         )
@@ -249,7 +249,7 @@ class Job:
         self.histogram = Histogram(self.histogram_path, self.tables.histogram_application, self.plan, given.key_types)
         self._create(self.histogram)
         step = admission.AdmissionStep(
-            preflight.state_files(self.engine, admission.OPERATOR),
+            preflight.state_files(self.engine, ADMISSION),
             self.tables.contributions.files,
             bounding_parameters(self.plan, self.public, self.run.first_window_us),
             keys,
@@ -264,7 +264,7 @@ class Job:
 
     def admission_sink(self, clocks: Clocks, done: Callable[[int, Clock], None] = lambda batch, clock: None) -> Sink:
         """The sink of query 1."""
-        tables, checkpoint = self.tables, self.engine.checkpoint(admission.OPERATOR)
+        tables, checkpoint = self.tables, self.engine.checkpoint(ADMISSION)
         read = ReadFiles(tables.admission.path, self.engine.void, remedies.repairable(self.folder))
         if read.twice:
             self.tally.tell(f"{read.twice}; `dpsql verify` says what to do")
@@ -294,14 +294,14 @@ class Job:
 
     def _unreleased(self) -> bool:
         """Whether a live run died between a tick and its release."""
-        checkpoint, (_, sink) = self.engine.checkpoint(release.OPERATOR), self._query_2()
+        checkpoint, (_, sink) = self.engine.checkpoint(RELEASE), self._query_2()
         return checkpoint.newest_batch != checkpoint.newest_commit or self.tables.contributions.closed_us > sink.released_us
 
     def release(self) -> bool:
         """Run query 2 until everything in `contributions` is released; False if stopped before."""
         stage, self.tally.stage = self.tally.stage, "releasing"
         frame, sink = self._query_2()
-        done = self.drain(release.OPERATOR, frame, self._release_sink(sink), lambda report: self.tally.tell())
+        done = self.drain(RELEASE, frame, self._release_sink(sink), lambda report: self.tally.tell())
         self.tally.stage = stage
         return done
 
@@ -313,7 +313,7 @@ class Job:
         def release_up_to(closed_us: int) -> bool:
             stage, self.tally.stage = self.tally.stage, "releasing"
             self.tally.tell()
-            with self.failing(release.OPERATOR):
+            with self.failing(RELEASE):
                 if not running:
                     running.append(self._start_releasing(closed_us))
                 done = running[0].step(closed_us)
@@ -329,7 +329,7 @@ class Job:
 
     def _start_releasing(self, closed_us: int) -> Stepping:
         frame, sink = self._query_2()
-        checkpoint = self.engine.checkpoint(release.OPERATOR)
+        checkpoint = self.engine.checkpoint(RELEASE)
         return Stepping(frame, self._release_sink(sink), checkpoint, self.stop, lambda: sink.released_us, closed_us)
 
     def _query_2(self) -> tuple[Any, ReleaseSink]:
@@ -337,24 +337,24 @@ class Job:
         return self._release_query
 
     def _make_release_query(self) -> tuple[Any, ReleaseSink]:
-        part, keys = self.engine.parts[release.OPERATOR], self.engine.buckets[1]
+        part, keys = self.engine.parts[RELEASE], self.engine.buckets[1]
         session = run_session(self.spark, keys)
         step = release.ReleaseStep(
-            preflight.state_files(self.engine, release.OPERATOR),
+            preflight.state_files(self.engine, RELEASE),
             release_parameters(self.plan, self.public),
             self.tables.contributions.rows,
             len(self.plan.query.keys),
             self.secret.noise_key(self.run.run_id, self.plan.identity),
             part.pointers,
         )
-        checkpoint = self.engine.checkpoint(release.OPERATOR)
+        checkpoint = self.engine.checkpoint(RELEASE)
         sink = ReleaseSink(self.tables.release, self.histogram, checkpoint, self.tally.add_published, self._publishing, part.closed_us)
         frame = release.released(self.tables.contributions.stream(session, part.position), step)
         return frame, sink
 
     def _release_sink(self, sink: ReleaseSink) -> Sink:
-        checkpoint, start = self.engine.checkpoint(release.OPERATOR), self.engine.parts[release.OPERATOR].position
-        return self.remembering(release.OPERATOR, intact.checking(sink, self.tables.contributions, checkpoint, start))
+        checkpoint, start = self.engine.checkpoint(RELEASE), self.engine.parts[RELEASE].position
+        return self.remembering(RELEASE, intact.checking(sink, self.tables.contributions, checkpoint, start))
 
     def remembering(self, operator: str, sink: Sink) -> Sink:
         """A sink for Spark's own numbers of micro-batches. It first records whose checkpoint this is: from the first commit on, another must
@@ -366,7 +366,7 @@ class Job:
             if not recorded:
                 self.engine.remember_query(operator)
                 recorded = True
-            if operator == admission.OPERATOR:
+            if operator == ADMISSION:
                 self.tally.begin(batch)
             sink(frame, first + batch)
 
@@ -385,7 +385,7 @@ class Job:
         except DpsqlError:
             raise
         except Exception as problem:
-            manifest = self.tables.admission if operator == admission.OPERATOR else self.tables.release
+            manifest = self.tables.admission if operator == ADMISSION else self.tables.release
             raise intact.failure(problem, self.query.source.name, self.engine, operator, manifest) from None
 
     def was_read(self, report: Any) -> None:

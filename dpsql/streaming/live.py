@@ -21,7 +21,6 @@ from dpsql.files import Place
 from dpsql.lake import LIVE_FILE
 from dpsql.polling import polling_interval, read_overruns, write_overruns
 from dpsql.query import ParsedQuery
-from dpsql.streaming import admission
 from dpsql.streaming.catch_up import read_catch_up, timestamp, write_json
 from dpsql.streaming.checkpoints import Checkpoint
 from dpsql.streaming.clock_guard import ClockGuard, check_absence
@@ -31,6 +30,7 @@ from dpsql.streaming.microbatches import POLL_SECONDS, Following, Sink, began_us
 from dpsql.streaming.progress import Summary, Tally
 from dpsql.streaming.retention import Retention
 from udfs.contribution_bounding import Clock
+from udfs.stage import ADMISSION
 
 if TYPE_CHECKING:
     from dpsql.streaming.job import Job
@@ -78,7 +78,7 @@ def live(job: Job, options: LiveOptions) -> Summary:
         return job.tally.summary(stopped=True)
     job.check()
     clock = ClockGuard(interval_us, lambda wrong, text: _tell_clock(job.tally, wrong, text), wall_us)
-    ticker = Ticker(job.tables.contributions, job.engine.checkpoint(admission.OPERATOR), query.max_ahead_us, interval_us, clock.time)
+    ticker = Ticker(job.tables.contributions, job.engine.checkpoint(ADMISSION), query.max_ahead_us, interval_us, clock.time)
     check_absence(job.folder, ticker.closed_us, wall_us(), query.trigger_interval_us, options.accept_clock)
     if ticker.closed_us - wall_us() > query.trigger_interval_us:
         raise LakeError(
@@ -90,12 +90,12 @@ def live(job: Job, options: LiveOptions) -> Summary:
     retention = job.retention(options.retention_us)
     with job.admission_query(static, live=True) as frame:
         sink = job.admission_sink(Clocks(listed_clocks(job.tables.admission), ticker.clock), retention.after(ticker.rows_are_there))
-        sink = job.remembering(admission.OPERATOR, ticker.alone(sink))
+        sink = job.remembering(ADMISSION, ticker.alone(sink))
         if not (_read_backlog(job, frame, sink, ticker) and job.release()):
             return job.tally.summary(stopped=True)
         job.tally.stage, released = "running", ticker.newest
         pace = Pace(job.folder, interval_us, job.tally)
-        with job.failing(admission.OPERATOR):
+        with job.failing(ADMISSION):
 
             def told(report: Any) -> None:
                 job.was_read(report)
@@ -244,7 +244,7 @@ def _read_backlog(job: Job, frame: DataFrame, sink: Sink, ticker: Ticker) -> boo
     before_us = 1 << 62
     while True:
         started_us = wall_us()
-        if not job.drain(admission.OPERATOR, frame, sink, job.was_read):
+        if not job.drain(ADMISSION, frame, sink, job.was_read):
             return False
         took_us = wall_us() - started_us
         if took_us <= job.plan.query.trigger_interval_us or took_us > before_us // 2:

@@ -18,7 +18,7 @@ from pyspark.sql import types as T
 
 from dpsql.delta_rows import read_rows
 from dpsql.streaming import delta_log
-from dpsql.streaming.wire import StateFile
+from udfs.stage import StateFile
 
 BATCH_ROW = -1
 """Bucket of the row that describes the micro-batch as a whole."""

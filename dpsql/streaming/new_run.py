@@ -25,11 +25,12 @@ from dpsql.ledger import Ledger
 from dpsql.operators import grid
 from dpsql.running import exclusive
 from dpsql.secret import Secret
-from dpsql.streaming import delta_log, release
+from dpsql.streaming import delta_log
 from dpsql.streaming.catch_up import read_catch_up
 from dpsql.streaming.contributions import closed_mark
 from dpsql.streaming.manifest import BATCH_ROW
 from udfs.grid import NO_CLOCK
+from udfs.stage import RELEASE
 
 
 def begin_new_run(lake: Lake, name: str, query: Query, secret: Secret, ledger: Ledger) -> Run:
@@ -143,9 +144,7 @@ def _ticks(contributions: str, run_id: str) -> list[int]:
 def _listed(files: str, run_id: str) -> list[int]:
     """Closed times in the listings of query 2, of all generations."""
     table = read_rows(files, ["operator", "bucket", "detail"]).to_pylist()
-    return [
-        int(json.loads(row["detail"])["closed_us"]) for row in table if row["operator"] == release.OPERATOR and row["bucket"] == BATCH_ROW
-    ]
+    return [int(json.loads(row["detail"])["closed_us"]) for row in table if row["operator"] == RELEASE and row["bucket"] == BATCH_ROW]
 
 
 def _asked_for(folder: Path) -> list[int]:

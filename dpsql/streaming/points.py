@@ -14,14 +14,14 @@ from dpsql.delta_rows import read_rows
 from dpsql.files import Place, place
 from dpsql.lake import Lake, read_run
 from dpsql.published import PublishedMarks, published_marks
-from dpsql.streaming import admission, delta_log, release
+from dpsql.streaming import delta_log
 from dpsql.streaming.contributions import closed_mark, ticked_mark
 from dpsql.streaming.engine import Engine, read_engine
 from dpsql.streaming.manifest import Manifest, rows_mark
 from dpsql.streaming.preflight import state_files
 from dpsql.streaming.read_files import listed_details
-from dpsql.streaming.wire import TICK
 from udfs.bucket_state import UnknownVersion
+from udfs.stage import ADMISSION, RELEASE, TICK
 
 NOTHING = -1
 """Number of the micro-batch before the first."""
@@ -96,11 +96,11 @@ class Tables:
 
     def published(self, generation: int | None = None) -> PublishedMarks:
         """How far the histogram is, by default by the commits of the current generation."""
-        of = self.engine.generation(release.OPERATOR) if generation is None else generation
+        of = self.engine.generation(RELEASE) if generation is None else generation
         return published_marks(self.histogram, self.run_id, of)
 
     def _rows_mark(self, operator: str, generation: int) -> int | None:
-        if operator == release.OPERATOR:
+        if operator == RELEASE:
             return self.published(generation).newest_batch(self.manifest(operator, generation).batches())
         return delta_log.mark(self.contributions, rows_mark(self.run_id, operator, generation))
 
@@ -130,7 +130,7 @@ class Tables:
 
     def newest_number(self, operator: str) -> int:
         """The largest number that any micro-batch of an operator may have had, in any generation."""
-        return max(NOTHING, self.ticked if operator == admission.OPERATOR else NOTHING, *self.numbers(operator))
+        return max(NOTHING, self.ticked if operator == ADMISSION else NOTHING, *self.numbers(operator))
 
     def numbers(self, operator: str) -> set[int]:
         """The micro-batches of an operator that left a trace, in any generation."""

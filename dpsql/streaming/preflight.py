@@ -14,13 +14,15 @@ from deltalake import DeltaTable
 
 from dpsql.errors import LakeError
 from dpsql.files import Place
-from dpsql.streaming import admission, clock_guard, delta_log, release, remedies, torn_commits
-from dpsql.streaming.engine import FILE, OPERATORS, Engine, Part, read_engine, started_queries, write_engine
+from dpsql.streaming import clock_guard, delta_log, remedies, torn_commits
+from dpsql.streaming.engine import FILE, Engine, Part, read_engine, started_queries, write_engine
 from dpsql.streaming.manifest import Manifest
 from dpsql.streaming.read_files import ReadFiles, readable
+from udfs import group_state, user_state
 from udfs.bucket_state import BucketFiles, UnknownVersion
+from udfs.stage import ADMISSION, OPERATORS, RELEASE
 
-TABLES = {admission.OPERATOR: admission.TABLES, release.OPERATOR: release.TABLES}
+TABLES = {ADMISSION: user_state.TABLES, RELEASE: group_state.TABLES}
 
 
 def open_engine(folder: Place, buckets: tuple[int, int] | None, default: int) -> Engine:
@@ -72,7 +74,7 @@ def check(
             raise LakeError(
                 f"the table {name} at {path} is lost, but the run has been started before; {remedies.unrepairable(engine.folder)}"
             )
-    if "contributions" in tables and (problem := lost_contributions(engine, str(tables["contributions"]), manifests[release.OPERATOR])):
+    if "contributions" in tables and (problem := lost_contributions(engine, str(tables["contributions"]), manifests[RELEASE])):
         raise LakeError(f"{problem}; {remedies.unrepairable(engine.folder)}")
     for operator in OPERATORS:
         problem = lost_checkpoint(engine, operator, marks[operator]) or lost_listing(engine, operator, marks[operator], manifests[operator])
@@ -172,7 +174,7 @@ def release_position(engine: Engine, listed: Manifest) -> tuple[int, int] | None
 
     Where Spark's own note is damaged, what is listed must do: only what is listed can be published.
     """
-    checkpoint = engine.checkpoint(release.OPERATOR)
+    checkpoint = engine.checkpoint(RELEASE)
     planned = checkpoint.newest_batch
     try:
         offsets = [] if planned is None else checkpoint.position(planned)["offsets"]
@@ -213,14 +215,14 @@ def read_twice(engine: Engine, operator: str, manifest: Manifest) -> str | None:
     """A file in the micro-batch that query 1 would do next, which an earlier one has read: Spark planned it when it had forgotten the path."""
     checkpoint = engine.checkpoint(operator)
     planned, done = checkpoint.newest_batch, checkpoint.newest_commit
-    if operator != admission.OPERATOR or planned is None or planned == done:
+    if operator != ADMISSION or planned is None or planned == done:
         return None
     return ReadFiles(manifest.path, engine.void, "").again(checkpoint.position(planned).get("files", []), planned)
 
 
 def state_files(engine: Engine, operator: str) -> BucketFiles:
     """The state files of an operator's current generation."""
-    return BucketFiles(engine.state_root, operator, engine.buckets_of(operator), engine.generation(operator), TABLES[operator])
+    return BucketFiles(engine.state_root, operator, engine.buckets_of(operator), engine.generation(operator), tuple(TABLES[operator]))
 
 
 def check_files(engine: Engine, source: str) -> None:
@@ -229,7 +231,7 @@ def check_files(engine: Engine, source: str) -> None:
     Raises:
         LakeError: some local files are gone.
     """
-    checkpoint = engine.checkpoint(admission.OPERATOR)
+    checkpoint = engine.checkpoint(ADMISSION)
     planned = checkpoint.newest_batch
     if planned is None or planned == checkpoint.newest_commit:
         return

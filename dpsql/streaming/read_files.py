@@ -20,8 +20,8 @@ from dpsql.delta_rows import read_rows
 from dpsql.errors import LakeError
 from dpsql.streaming import delta_log
 from dpsql.streaming.manifest import BATCH_ROW
+from udfs.stage import ADMISSION
 
-OPERATOR = "admission"
 MANY = 10_000
 Void = Sequence[tuple[int, int]]
 
@@ -35,7 +35,7 @@ def listed_details(table: str, void: Void) -> dict[int, dict[str, Any]]:
     """
     if not delta_log.exists(table):
         return {}
-    mine = (pc.field("operator") == OPERATOR) & (pc.field("bucket") == BATCH_ROW)
+    mine = (pc.field("operator") == ADMISSION) & (pc.field("bucket") == BATCH_ROW)
     newest: dict[int, tuple[int, str]] = {}
     for row in read_rows(table, ["generation", "batch", "detail"], mine).to_pylist():
         counts = not any(first <= row["batch"] <= last for first, last in void)

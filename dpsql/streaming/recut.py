@@ -8,33 +8,27 @@ import numpy as np
 import pyarrow as pa
 
 from udfs.group_state import CLOSED
-from udfs.group_state import ORDER as ORDER_OF_GROUPS
-from udfs.user_state import COLUMNS
+from udfs.stage import Table
 
 Tables = dict[str, pa.Table]
 """The tables of one bucket, by name."""
 
-ORDER = {"users": tuple(COLUMNS[:4]), **ORDER_OF_GROUPS}
-"""What the tables are sorted by: the steps search them."""
 
-BUCKET_OF = {"users": "user", "groups": "key", "pending": "key", "seen": "key"}
-"""The id that decides in which bucket a row is."""
-
-
-def recut(state: Mapping[int, Tables], buckets: int) -> dict[int, Tables]:
+def recut(state: Mapping[int, Tables], buckets: int, layout: Mapping[str, Table]) -> dict[int, Tables]:
     """Cut state into `buckets` buckets.
 
     Args:
         state: bucket -> tables, of every bucket that has any.
         buckets: how many there shall be.
+        layout: of the operator's tables.
     """
     if not state:
         return {}
-    whole = {name: _one([tables[name] for tables in state.values()]) for name in next(iter(state.values()))}
-    whole = {name: table.sort_by([(column, "ascending") for column in ORDER[name]]) for name, table in whole.items()}
+    whole = {name: _one([tables[name] for tables in state.values()]) for name in layout}
+    whole = {name: table.sort_by([(column, "ascending") for column in layout[name].sorted_by]) for name, table in whole.items()}
     out: dict[int, Tables] = {}
     for bucket in range(buckets):
-        mine = {name: _rows(table, BUCKET_OF[name], bucket, buckets) for name, table in whole.items()}
+        mine = {name: _rows(table, layout[name].bucket_by, bucket, buckets) for name, table in whole.items()}
         # A bucket of keys remembers the closed time, also without any group.
         if "groups" in mine or mine["users"].num_rows:
             out[bucket] = mine

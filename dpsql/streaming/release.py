@@ -18,14 +18,12 @@ from dpsql.streaming.checkpoints import Checkpoint
 from dpsql.streaming.histogram import Histogram, Pair
 from dpsql.streaming.manifest import Manifest
 from dpsql.streaming.spreading import bucket_of, spread
-from dpsql.streaming.wire import FILE_COLUMNS, ROW, STATE, TICK, StateFile, file_row, read_file_rows, to_arrow, to_pandas, without_values
+from dpsql.streaming.wire import FILE_COLUMNS, STATE, file_row, read_file_rows, to_arrow, to_pandas, without_values
 from udfs.bucket_state import BucketFiles
 from udfs.grid import NO_CLOCK
 from udfs.keys import decode
 from udfs.release import ReleaseParameters, ReleaseState, Tick, release
-
-OPERATOR = "release"
-TABLES = ("groups", "pending", "seen")
+from udfs.stage import ROW, TICK, StateFile
 
 
 @dataclass(frozen=True)

@@ -20,20 +20,21 @@ from dpsql.errors import LakeError
 from dpsql.files import place
 from dpsql.lake import Lake, read_run
 from dpsql.running import exclusive
-from dpsql.streaming import admission, delta_log, preflight, release, remedies, torn_commits
+from dpsql.streaming import delta_log, preflight, remedies, torn_commits
 from dpsql.streaming.catch_up import FILE as CATCH_UP_FILE
 from dpsql.streaming.catch_up import DamagedFile, forget_interrupted, read_catch_up
 from dpsql.streaming.checkpoints import Checkpoint
 from dpsql.streaming.contributions import tick_mark
-from dpsql.streaming.engine import OPERATORS, Engine, Part, started_queries, write_engine
+from dpsql.streaming.engine import Engine, Part, started_queries, write_engine
 from dpsql.streaming.manifest import Manifest
 from dpsql.streaming.points import NOTHING, Point, Tables, open_tables
 from dpsql.streaming.recut import recut
 from dpsql.streaming.savepoints import Savepoint, read_savepoint
-from dpsql.streaming.wire import StateFile
 from udfs.bucket_state import BucketFiles
 from udfs.contribution_bounding import Clock
 from udfs.grid import NO_CLOCK
+from udfs.group_state import ReleaseState
+from udfs.stage import ADMISSION, OPERATORS, RELEASE, StateFile
 
 
 @dataclass(frozen=True)
@@ -80,17 +81,17 @@ def _restore_stopped(tables: Tables, buckets: tuple[int, int] | None, savepoint:
         if not delta_log.exists(path):
             raise LakeError(f"the table {part} at {path} is lost: no restore can make it anew; {remedies.unrepairable(tables.folder)}")
     mended = _mend_logs(tables)
-    if problem := preflight.lost_contributions(tables.engine, tables.contributions, tables.manifest(release.OPERATOR)):
+    if problem := preflight.lost_contributions(tables.engine, tables.contributions, tables.manifest(RELEASE)):
         raise LakeError(f"{problem}: no restore can make it anew; {remedies.unrepairable(tables.folder)}")
     saved = None if savepoint is None else read_savepoint(tables.folder, savepoint)
     listed = tuple(operator for operator in OPERATORS if _list_again(tables, operator))
     anew = saved or checkpoints or (buckets and buckets != tables.engine.buckets)
     wanted = set(OPERATORS) if anew else {operator for operator in OPERATORS if _damaged(tables, operator)}
     forgotten = _catch_up_is_damaged(tables)
-    admitted = tables.engine.checkpoint(admission.OPERATOR)
+    admitted = tables.engine.checkpoint(ADMISSION)
     if forgotten and admitted.newest_batch != admitted.newest_commit:
         # It would be repeated with another time, and perhaps with other static tables, over files that are listed.
-        wanted.add(admission.OPERATOR)
+        wanted.add(ADMISSION)
     done = Restored(listed, {}, tables.engine.buckets)
     if wanted:
         done = _restore(tables, wanted, buckets or tables.engine.buckets, saved, listed)
@@ -119,14 +120,14 @@ def _put_aside(tables: Tables, part: str, lost: torn_commits.Torn) -> str:
 
 def _mend_contributions(tables: Tables, lost: torn_commits.Torn) -> str:
     """Query 2 may have read the commit: then it must be there, and be the same."""
-    release_listing = tables.manifest(release.OPERATOR)
+    release_listing = tables.manifest(RELEASE)
     closed = [int(detail["closed_us"]) for detail in release_listing.batches().values()]
     try:
         catch_up = read_catch_up(tables.folder)
     except DamagedFile:
         catch_up = None
     ticks = {} if catch_up is None else {catch_up.until_us: catch_up.number}
-    manifest = tables.manifest(admission.OPERATOR)
+    manifest = tables.manifest(ADMISSION)
     actions = torn_commits.rewritten(lost, tables.run_id, manifest, ticks, max(closed, default=None))
     if actions is not None:
         lost.replace(tables.folder, "contributions", actions)
@@ -156,23 +157,23 @@ def _forget_catch_up(tables: Tables) -> str:
 
 def _restore(tables: Tables, wanted: set[str], buckets: tuple[int, int], saved: Savepoint | None, listed: tuple[str, ...]) -> Restored:
     engine, points, void, replay_from = tables.engine, {}, tables.engine.void, None
-    if admission.OPERATOR in wanted:
-        point = saved.points[admission.OPERATOR] if saved else _admission_point(tables)
+    if ADMISSION in wanted:
+        point = saved.points[ADMISSION] if saved else _admission_point(tables)
         if saved:
             _check_savepoint(tables, saved)
-        newest = tables.newest_number(admission.OPERATOR)
+        newest = tables.newest_number(ADMISSION)
         again = tables.files_read(newest).keys() - tables.files_read(point.batch).keys()
         if problem := preflight.gone("the source", again):
             raise LakeError(f"{problem}: micro-batches after {point.batch} are read again. Put them back, then restore again")
         if newest > point.batch:
             void = (*void, (point.batch + 1, newest))
-        if tables.rows_mark(admission.OPERATOR) > point.batch:
+        if tables.rows_mark(ADMISSION) > point.batch:
             # Contributions that are void now: query 2 must not have seen them.
             replay_from = _rows_after(tables, point)
-            wanted = wanted | {release.OPERATOR}
-        points[admission.OPERATOR] = point
-    if release.OPERATOR in wanted:
-        points[release.OPERATOR] = _saved_release_point(tables, saved, replay_from) if saved else _release_point(tables, replay_from)
+            wanted = wanted | {RELEASE}
+        points[ADMISSION] = point
+    if RELEASE in wanted:
+        points[RELEASE] = _saved_release_point(tables, saved, replay_from) if saved else _release_point(tables, replay_from)
     for operator, point in points.items():
         if not point.resumable:
             raise LakeError(
@@ -180,11 +181,11 @@ def _restore(tables: Tables, wanted: set[str], buckets: tuple[int, int], saved: 
                 f"{remedies.unrepairable(tables.folder)}"
             )
     parts = {operator: _rebuild(tables, operator, point, buckets, saved) for operator, point in points.items()}
-    if admission.OPERATOR in parts:
-        point = points[admission.OPERATOR]
-        _skip_files(engine, parts[admission.OPERATOR], tables.files_read(point.batch), point)
-    if release.OPERATOR in parts:
-        _make_room(tables, parts[release.OPERATOR], points[release.OPERATOR])
+    if ADMISSION in parts:
+        point = points[ADMISSION]
+        _skip_files(engine, parts[ADMISSION], tables.files_read(point.batch), point)
+    if RELEASE in parts:
+        _make_room(tables, parts[RELEASE], points[RELEASE])
     queries = {operator: query for operator, query in started_queries(engine.folder).items() if operator not in parts}
     relabelled = engine.relabelled or buckets[1] != engine.buckets[1]
     write_engine(replace(engine, buckets=buckets, parts={**engine.parts, **parts}, void=void, relabelled=relabelled), queries)
@@ -193,7 +194,7 @@ def _restore(tables: Tables, wanted: set[str], buckets: tuple[int, int], saved: 
 
 def _check_savepoint(tables: Tables, saved: Savepoint) -> None:
     """Refuse a savepoint after which a trigger was released, or whose micro-batches were read again under other numbers."""
-    again = [batch for batch in tables.numbers(admission.OPERATOR) if batch > saved.points[admission.OPERATOR].batch]
+    again = [batch for batch in tables.numbers(ADMISSION) if batch > saved.points[ADMISSION].batch]
     if (saved.ticked, saved.closed_us) != (tables.ticked, tables.closed_us) or any(batch <= tables.ticked for batch in again):
         raise LakeError(
             f"savepoint {saved.label!r} is older than the last published trigger: going back would publish triggers twice. "
@@ -204,7 +205,7 @@ def _check_savepoint(tables: Tables, saved: Savepoint) -> None:
 
 
 def _saved_release_point(tables: Tables, saved: Savepoint, before: int | None) -> Point:
-    point = saved.points[release.OPERATOR]
+    point = saved.points[RELEASE]
     deleted = point.version is not None and any(version >= point.version for version in tables.deletions())
     if deleted or (before is not None and (point.version is None or point.version > before + 1)):
         raise LakeError(f"savepoint {saved.label!r}: query 2 cannot go on from there any more; leave --to away")
@@ -237,8 +238,8 @@ def _list_again(tables: Tables, operator: str) -> bool:
     newest = {bucket: files.newest(bucket) for bucket in range(files.buckets)}
     changed = {bucket: sequence for bucket, sequence in newest.items() if sequence > before.get(bucket, 0)}
     detail: dict[str, Any] = checkpoint.position(done, -1 if manifest.newest_batch is None else manifest.newest_batch)
-    if operator == release.OPERATOR:
-        closed = (release.ReleaseState(**files.load(bucket, sequence)).closed_us for bucket, sequence in newest.items() if sequence)
+    if operator == RELEASE:
+        closed = (ReleaseState(**files.load(bucket, sequence)).closed_us for bucket, sequence in newest.items() if sequence)
         detail["closed_us"] = max(closed)
         if (mark := tables.published().triggers) is not None:
             detail["mark"] = mark
@@ -259,12 +260,12 @@ def _clock(tables: Tables, batch: int) -> dict[str, int]:
 
 def _admission_point(tables: Tables) -> Point:
     """The newest point of query 1 after which no tick covers anything that would be read again."""
-    listed, rows = tables.manifest(admission.OPERATOR).batches(), tables.rows_mark(admission.OPERATOR)
-    for point in tables.points(admission.OPERATOR):
+    listed, rows = tables.manifest(ADMISSION).batches(), tables.rows_mark(ADMISSION)
+    for point in tables.points(ADMISSION):
         again = [batch for batch in (*listed, rows) if batch > point.batch]
         if all(batch > tables.ticked for batch in again) and point.resumable:
             return point
-    if tables.ticked == NOTHING and tables.engine.generation(admission.OPERATOR) == 1:
+    if tables.ticked == NOTHING and tables.engine.generation(ADMISSION) == 1:
         return Point(NOTHING, {}, {})
     raise LakeError(
         "the state of query 1 is lost beyond repair: going back further would read records of published triggers again. "
@@ -274,7 +275,7 @@ def _admission_point(tables: Tables) -> Point:
 
 def _rows_after(tables: Tables, point: Point) -> int:
     """A version of contributions before the first rows that are void now."""
-    details = tables.manifest(admission.OPERATOR).batches()
+    details = tables.manifest(ADMISSION).batches()
     later = [batch for batch in details if batch > point.batch]
     # Where it was listed again nobody knows it any more: then from the first on.
     return int((details[min(later)] if later else point.detail).get("contributions", 0))
@@ -283,7 +284,7 @@ def _rows_after(tables: Tables, point: Point) -> int:
 def _release_point(tables: Tables, before: int | None) -> Point:
     """The newest point of query 2 that its table can be read on from, at or before a version of it."""
     deleted = tables.deletions()
-    points = tables.points(release.OPERATOR)
+    points = tables.points(RELEASE)
     for number, point in enumerate([*points, Point(NOTHING, {}, {})]):
         if point.version is None or (before is not None and point.version > before + 1):
             continue
@@ -299,16 +300,16 @@ def _release_point(tables: Tables, before: int | None) -> Point:
 def _rebuild(tables: Tables, operator: str, point: Point, buckets: tuple[int, int], saved: Savepoint | None) -> Part:
     """Write and list the state of a point as the first versions of a new generation."""
     engine = tables.engine
-    old, count = preflight.state_files(engine, operator), buckets[OPERATORS.index(operator)]
+    tables_of, old, count = preflight.TABLES[operator], preflight.state_files(engine, operator), buckets[OPERATORS.index(operator)]
     if saved:
         state = saved.load(operator)
         cut = saved.buckets[OPERATORS.index(operator)]
     else:
         state = {bucket: old.load(bucket, sequence) for bucket, sequence in point.pointers.items()}
         cut = old.buckets
-    state = state if cut == count else recut(state, count)
+    state = state if cut == count else recut(state, count, tables_of)
     generation = max(_generations(tables, operator)) + 1
-    files = BucketFiles(engine.state_root, operator, count, generation, preflight.TABLES[operator])
+    files = BucketFiles(engine.state_root, operator, count, generation, tuple(tables_of))
     written = []
     for bucket, content in sorted(state.items()):
         size, digests = files.store(bucket, 1, content)
@@ -333,7 +334,7 @@ def _skip_files(engine: Engine, part: Part, files: Mapping[str, int], point: Poi
     lines = point.detail.get("offsets", [])
     source = next((i for i, line in enumerate(lines) if "logOffset" in line), None)
     if source is not None and files:
-        checkpoint: Checkpoint = replace(engine, parts={**engine.parts, admission.OPERATOR: part}).checkpoint(admission.OPERATOR)
+        checkpoint: Checkpoint = replace(engine, parts={**engine.parts, ADMISSION: part}).checkpoint(ADMISSION)
         checkpoint.skip_files(files, source)
 
 

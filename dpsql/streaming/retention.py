@@ -13,11 +13,12 @@ from deltalake import DeltaTable
 from dpsql.files import Place
 from dpsql.streaming import compaction
 from dpsql.streaming.contributions import Contributions
-from dpsql.streaming.engine import OPERATORS, Engine
+from dpsql.streaming.engine import Engine
 from dpsql.streaming.histogram import Histogram
 from dpsql.streaming.manifest import Manifest
 from udfs.bucket_state import filesystem
 from udfs.contribution_bounding import Clock
+from udfs.stage import OPERATORS
 
 SWEEP_SECONDS, SWEEP_BATCHES = 60, 10
 TEMPORARY_SECONDS = 86_400

@@ -23,10 +23,10 @@ from dpsql.errors import LakeError
 from dpsql.files import Place, create_file
 from dpsql.lake import Lake
 from dpsql.streaming.catch_up import read_json
-from dpsql.streaming.engine import OPERATORS
 from dpsql.streaming.points import NOTHING, Point, Tables, open_tables
 from dpsql.streaming.preflight import TABLES, state_files
 from udfs.bucket_state import read_table
+from udfs.stage import OPERATORS
 
 FOLDER = "savepoints"
 VERSION = 1
@@ -105,7 +105,7 @@ def take_savepoint(lake: Lake, name: str, label: str | None = None) -> Savepoint
         folder.parent.mkdir(mode=0o700, exist_ok=True)
         folder.mkdir(mode=0o700)
         for operator in OPERATORS:
-            _link(state_files(engine, operator).folder, points[operator].pointers, TABLES[operator], folder)
+            _link(state_files(engine, operator).folder, points[operator].pointers, tuple(TABLES[operator]), folder)
         # Last: a savepoint without this file is none.
         create_file(folder.with_suffix(".json"), json.dumps(content).encode())
     except FileExistsError:

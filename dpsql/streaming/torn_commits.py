@@ -25,9 +25,9 @@ from dpsql.files import Place, place, replace_file
 from dpsql.streaming.contributions import closed_mark, tick_mark, ticked_mark
 from dpsql.streaming.hadoop_checksums import checksum_path, differs
 from dpsql.streaming.manifest import Manifest, rows_mark
-from dpsql.streaming.wire import ROW, TICK
 from udfs.bucket_state import filesystem, sync
 from udfs.grid import NO_CLOCK
+from udfs.stage import ROW, TICK
 
 FOLDER = "damaged"
 """In the private folder: what was put aside."""

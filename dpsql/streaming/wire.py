@@ -12,7 +12,6 @@ import functools
 import gc
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -20,23 +19,14 @@ import pandas as pd
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
-ROW, TICK, FILE = 0, 1, 2
+from udfs.stage import FILE, StateFile
+
 Step = Callable[..., Iterator[pd.DataFrame]]
 FILE_COLUMNS = {"kind": "INT", "bucket": "INT", "window": "BIGINT", "trigger": "BIGINT", "key_bytes": "BINARY"}
 """The columns that every output has, with their Spark types; a FILE row uses no others."""
 
 STATE = "sequence BIGINT"
 """Spark's own state of a bucket: which version of its files is current."""
-
-
-@dataclass(frozen=True)
-class StateFile:
-    """What a stateful function reports about one bucket in one micro-batch; `bytes` is 0 when nothing changed and nothing was written."""
-
-    bucket: int
-    sequence: int
-    bytes: int
-    counted: dict[str, Any]
 
 
 def to_arrow(frames: Iterable[pd.DataFrame], schema: pa.Schema) -> pa.Table:

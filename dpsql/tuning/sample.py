@@ -12,7 +12,7 @@ import pyarrow as pa
 from dpsql.compiled import Query
 from dpsql.errors import DataError
 from dpsql.local.inputs import source_files
-from dpsql.local.rows import RowReader
+from dpsql.local.record_reader import RowReader
 from udfs.columns import Float, Int
 from udfs.contribution_bounding import DROP_REASONS
 from udfs.release import PublicGroups

@@ -26,15 +26,15 @@ from dpsql.streaming.checkpoints import Checkpoint
 from dpsql.streaming.clock_guard import ClockGuard
 from dpsql.streaming.clocks import Clocks, listed_clocks
 from dpsql.streaming.contributions import TICK_ERA, Contributions
-from dpsql.streaming.engine import OPERATORS, Engine, Part
+from dpsql.streaming.engine import Engine, Part
 from dpsql.streaming.histogram import Histogram
 from dpsql.streaming.live import Ticker, _follow
 from dpsql.streaming.manifest import Manifest
 from dpsql.streaming.retention import Retention, compact, kept_by_savepoints, sweep_bucket
-from dpsql.streaming.wire import StateFile
 from udfs.bucket_state import filesystem
 from udfs.contribution_bounding import Clock
 from udfs.grid import NO_CLOCK
+from udfs.stage import OPERATORS, StateFile
 
 SECOND = 1_000_000
 T0 = 1_800_000_000 * SECOND

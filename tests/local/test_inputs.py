@@ -149,7 +149,7 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
 def test_a_damaged_page_is_no_traceback(tmp_path: Path) -> None:
     from dpsql.compiled import compile_query
     from dpsql.config import Sources
-    from dpsql.local.rows import RowReader
+    from dpsql.local.record_reader import RowReader
     from tests.local.conftest import SQL, visits
 
     path = tmp_path / "visits.parquet"

@@ -13,7 +13,7 @@ import pytest
 
 from dpsql.config import Source
 from dpsql.local.inputs import OTHER_BATCH_FILES, micro_batches, source_files
-from dpsql.local.rows import RowReader
+from dpsql.local.record_reader import RowReader
 from dpsql.streaming.rows import listed_keys
 from dpsql.streaming.session import run_session
 from dpsql.streaming.sources import BATCH_FILES, stream

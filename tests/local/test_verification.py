@@ -19,9 +19,9 @@ from dpsql.compiled import Query
 from dpsql.delta_rows import read_rows
 from dpsql.errors import DataError, LakeError
 from dpsql.lake import Lake, Run
-from dpsql.local.engine import Feeder
+from dpsql.local.feeder import Feeder
 from dpsql.local.histogram import histogram
-from dpsql.local.rows import RowReader
+from dpsql.local.record_reader import RowReader
 from dpsql.local.verification import Verification, count_differences, files_not_read, verify_run
 from dpsql.query import ContributionPeriod
 from dpsql.secret import Secret

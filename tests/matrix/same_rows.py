@@ -26,8 +26,8 @@ import dpsql
 from dpsql.config import Source, Sources, parse_duration
 from dpsql.errors import InputError
 from dpsql.lake import Lake, Run, read_histogram
-from dpsql.local.engine import run_batches
-from dpsql.local.rows import RowReader
+from dpsql.local.feeder import run_batches
+from dpsql.local.record_reader import RowReader
 from dpsql.local.verification import count_differences
 from dpsql.secret import Secret
 

@@ -15,10 +15,10 @@ import pyarrow as pa
 
 import dpsql
 from dpsql.lake import Lake, Run, read_histogram
-from dpsql.local.engine import LATEST_US, Feeder, try_query
+from dpsql.local.feeder import LATEST_US, Feeder, try_query
 from dpsql.local.histogram import histogram
 from dpsql.local.inputs import micro_batches
-from dpsql.local.rows import RowReader
+from dpsql.local.record_reader import RowReader
 from dpsql.secret import Secret
 from tests.plain.pairs import Pair
 from udfs.contribution_bounding import Clock

@@ -24,7 +24,7 @@ from dpsql.sql import (
     functions,
     options,
     parse,
-    rows,
+    row_local_rules,
     rules,
     select_rules,
     syntax,
@@ -147,19 +147,19 @@ def without(entries: Mapping, name: object) -> dict:
 @pytest.mark.parametrize("family", functions.FAMILIES, ids=lambda family: family.name)
 def test_function_family(family):
     with mock.patch.object(functions, "FAMILIES", tuple(f for f in functions.FAMILIES if f is not family)):
-        assert changes([rows.refused_families])
+        assert changes([row_local_rules.refused_families])
 
 
 @pytest.mark.parametrize("kind", constructs.REFUSED_NODES, ids=lambda kind: kind.__name__)
 def test_refused_node(kind):
     with mock.patch.object(constructs, "REFUSED_NODES", without(constructs.REFUSED_NODES, kind)):
-        assert changes([rows.refused_constructs, aggregate_rules.aggregate_wrappers])
+        assert changes([row_local_rules.refused_constructs, aggregate_rules.aggregate_wrappers])
 
 
 @pytest.mark.parametrize("kind", sorted(constructs.ALLOWED_NODES, key=lambda kind: kind.__name__), ids=lambda kind: kind.__name__)
 def test_allowed_node(kind):
     with mock.patch.object(constructs, "ALLOWED_NODES", constructs.ALLOWED_NODES - {kind}):
-        assert changes([rows.refused_constructs])
+        assert changes([row_local_rules.refused_constructs])
 
 
 @pytest.mark.parametrize("clause", constructs.REFUSED_CLAUSES, ids=lambda clause: f"{clause.argument}-{'-'.join(clause.places)}")
@@ -205,4 +205,6 @@ def test_selection_option(name):
 
 def test_the_mutations_are_not_vacuous():
     """The tester itself: with nothing removed nothing changes."""
-    assert not changes([clause_rules.option_values, rows.refused_constructs, rows.refused_families, from_rules.refused_clauses])
+    assert not changes(
+        [clause_rules.option_values, row_local_rules.refused_constructs, row_local_rules.refused_families, from_rules.refused_clauses]
+    )

@@ -12,7 +12,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from dpsql.delta_rows import check_files
-from dpsql.streaming.contribution_files import ContributionFiles
 from udfs import bucket_state
 from udfs.bucket_state import (
     SCHEMA_VERSION,
@@ -24,6 +23,7 @@ from udfs.bucket_state import (
     UnknownVersion,
     read_table,
 )
+from udfs.contribution_files import ContributionFiles
 
 FLIPS = 300
 ROWS = 2_000

@@ -181,7 +181,7 @@ def test_try_writes_its_own_ledger_line_before_it_reads(work: Path, monkeypatch:
         seen["inputs"] = inputs
         return SimpleNamespace(histogram=histogram(), drops={"malformed": 2}, comparison=compared if compare else None)
 
-    monkeypatch.setitem(sys.modules, "dpsql.local.engine", SimpleNamespace(try_query=engine))
+    monkeypatch.setitem(sys.modules, "dpsql.local.feeder", SimpleNamespace(try_query=engine))
     columns = {"user_id": ["u"], "ts": pd.to_datetime([DAY]).as_unit("us"), "page": ["p"]}
     for name in ("a.parquet", "b=c.parquet"):
         pd.DataFrame(columns).to_parquet(work / name)

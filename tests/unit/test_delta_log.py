@@ -16,7 +16,7 @@ from dpsql.files import replace_file
 from dpsql.streaming import delta_log, manifest
 from dpsql.streaming.manifest import Manifest
 from dpsql.streaming.sorted_file import sorted_file
-from dpsql.streaming.wire import StateFile
+from udfs.stage import StateFile
 
 SCHEMA = T.StructType([T.StructField("x", T.LongType())])
 

@@ -55,8 +55,8 @@ APART = {
 UDFS_MAY = {"cryptography", "numpy", "pyarrow", "scipy.special", "udfs"}
 UDFS_MAY |= {"__future__", "abc", "bisect", "collections", "dataclasses", "enum", "fractions", "functools", "hashlib", "itertools", "math"}
 UDFS_MAY |= {"operator", "re", "struct", "typing", "zlib"}
-# Files are read and written, and named at random, by this one.
-UDFS_FILES = ("udfs/bucket_state.py",)
+# Files are read and written, and named at random, by these.
+UDFS_FILES = ("udfs/bucket_state.py", "udfs/contribution_files.py")
 ONLY_FILES = {"pyarrow.csv", "pyarrow.dataset", "pyarrow.feather", "pyarrow.fs", "pyarrow.json", "pyarrow.orc", "pyarrow.parquet"}
 FILES_MAY = {"os", "urllib.parse", "uuid"}
 # Only these may look at the environment besides jobs/.
@@ -244,8 +244,8 @@ PLANTED: list[tuple[Callable[[Path], Violations], str, str, str]] = [
     (
         imports_of_those_who_stand_apart,
         "dpsql/streaming/wire.py",
-        LATER.format("import dpsql.local.engine as e"),
-        "imports dpsql.local.engine",
+        LATER.format("import dpsql.local.feeder as e"),
+        "imports dpsql.local.feeder",
     ),
     (imports_of_those_who_stand_apart, "dpsql/accountant.py", "from dpsql.planner import participations", "imports dpsql.planner"),
     (imports_of_those_who_stand_apart, "dpsql/accountant.py", "from dpsql import calibration", "imports dpsql.calibration"),
@@ -278,7 +278,7 @@ ALLOWED = {
     "udfs/keys.py": "from __future__ import annotations\nimport numpy as np\nfrom scipy.special import ndtri\nfrom udfs import randomness\n",
     "udfs/bucket_state.py": "import uuid\nimport pyarrow.fs as pafs\nfrom urllib.parse import unquote\n",
     "dpsql/streaming/wire.py": "import pyspark\nfrom dpsql.local_settings import x\nfrom importlib.util import find_spec\n",
-    "dpsql/local/rows.py": "import duckdb\nfrom dpsql.streaming_names import x\n",
+    "dpsql/local/record_reader.py": "import duckdb\nfrom dpsql.streaming_names import x\n",
     "dpsql/jars.py": "import os\nos.environ\n",
     "dpsql/lake.py": "from dpsql.errors import LakeError\n\ndef f(environ):\n    return environ\n",
     "jobs/cli.py": "import os, sys, click\nos.environ, sys.argv\n",

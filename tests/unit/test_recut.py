@@ -14,7 +14,7 @@ from dpsql.planner import make_plan
 from dpsql.query import ReleaseRule
 from dpsql.streaming.recut import recut
 from tests.property.plans import COUNT, HOUR, query, source
-from udfs import user_state
+from udfs import group_state, user_state
 from udfs.contribution_bounding import Clock, admit
 from udfs.group_state import ReleaseState
 from udfs.release import ReleaseParameters, Tick, release
@@ -78,7 +78,7 @@ def test_the_rows_do_not_depend_on_a_cut(before: int, after: int, rule: ReleaseR
         rows = []
         for number, (given, count) in enumerate(zip((first, second), buckets, strict=True)):
             if number and buckets[0] != buckets[1]:
-                users, groups = recut(users, count), recut(groups, count)
+                users, groups = recut(users, count, user_state.TABLES), recut(groups, count, group_state.TABLES)
             users, parts = bounded(users, given, bounding, count)
             contributions = pa.concat_tables(parts)
             contributions = contributions.append_column("batch", pa.array(np.full(len(contributions), number)))

@@ -23,11 +23,11 @@ from dpsql.streaming import restore, torn_commits
 from dpsql.streaming.admission import contribution_columns
 from dpsql.streaming.checkpoints import Checkpoint
 from dpsql.streaming.contributions import Contributions
-from dpsql.streaming.engine import OPERATORS, Engine, Part
+from dpsql.streaming.engine import Engine, Part
 from dpsql.streaming.hadoop_checksums import differs
 from dpsql.streaming.manifest import Manifest
 from dpsql.streaming.points import Tables
-from dpsql.streaming.wire import StateFile
+from udfs.stage import OPERATORS, StateFile
 
 RUN = "5a" * 16
 HOUR = 3_600_000_000

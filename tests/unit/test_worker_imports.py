@@ -27,11 +27,13 @@ from pyspark import cloudpickle
 from dpsql.operators import bounding_parameters, release_parameters
 from dpsql.planner import make_plan
 from dpsql.streaming import admission, release
-from dpsql.streaming.contribution_files import ContributionFiles
 from tests.property.plans import COUNT, DAY, SUM, query, source
+from udfs import group_state, user_state
 from udfs.bucket_state import BucketFiles
 from udfs.contribution_bounding import Clock, admit
+from udfs.contribution_files import ContributionFiles
 from udfs.keys import encode
+from udfs.stage import ADMISSION, RELEASE
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 
@@ -43,7 +45,7 @@ OF_THE_SINK = "the driver's sink stands in the module of the shipped function"
 OF_THE_PACKAGE = "`import dpsql` imports the compiler, for people who write `dpsql.compile`"
 TOO_MUCH = {
     SHIPPED_FROM: """dpsql dpsql.streaming dpsql.streaming.admission dpsql.streaming.release dpsql.streaming.clocks
-        dpsql.streaming.contribution_files dpsql.streaming.spreading dpsql.streaming.wire""",
+        dpsql.streaming.spreading dpsql.streaming.wire""",
     OF_THE_SINK: """arro3 deltalake typing_extensions dpsql.delta_rows dpsql.files dpsql.streaming.checkpoints dpsql.streaming.contributions
         dpsql.streaming.delta_log dpsql.streaming.hadoop_checksums dpsql.streaming.histogram dpsql.streaming.manifest
         dpsql.streaming.read_files dpsql.streaming.sorted_file""",
@@ -129,7 +131,7 @@ def _admission(folder: Path) -> tuple[Any, pd.DataFrame]:
     columns = admission.contribution_columns(parameters, len(plan.arguments))
     fields = [("kind", pa.int32()), *columns, ("bucket", pa.int32()), ("batch", pa.int64()), ("closed_us", pa.int64())]
     step = admission.AdmissionStep(
-        BucketFiles(str(folder / "state"), admission.OPERATOR, 1, 1, admission.TABLES),
+        BucketFiles(str(folder / "state"), ADMISSION, 1, 1, tuple(user_state.TABLES)),
         ContributionFiles(str(folder / "contributions"), pa.schema(fields), 0, 64 * DAY),
         parameters,
         1,
@@ -146,7 +148,7 @@ def _release(folder: Path) -> tuple[Any, pd.DataFrame]:
     ).contributions
     columns = admitted.schema.remove_metadata()
     step = release.ReleaseStep(
-        BucketFiles(str(folder / "state"), release.OPERATOR, 1, 1, release.TABLES),
+        BucketFiles(str(folder / "state"), RELEASE, 1, 1, tuple(group_state.TABLES)),
         release_parameters(plan),
         columns,
         1,

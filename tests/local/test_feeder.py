@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 import dpsql
 from dpsql.errors import DataError, InputError
 from dpsql.ledger import Ledger
-from dpsql.local.engine import run_batches, run_local, split, try_query
-from dpsql.local.rows import RowReader
+from dpsql.local.feeder import run_batches, run_local, split, try_query
+from dpsql.local.record_reader import RowReader
 from dpsql.query import Key
 from dpsql.secret import Secret
 from tests.local.conftest import DAY, HOUR, RUN, SQL, Compile, visits

@@ -12,7 +12,7 @@ from dpsql.errors import Problem
 from dpsql.sql.draft import Draft
 from dpsql.sql.items import call_name
 from dpsql.sql.patterns import ENDLESS, TOO_SLOW, refusal
-from dpsql.sql.rows import calls, is_literal, nodes
+from dpsql.sql.row_local_rules import calls, is_literal, nodes
 from dpsql.sql.spans import problem
 from dpsql.sql.values import bare
 

@@ -23,7 +23,7 @@ from dpsql.local.histogram import histogram
 from dpsql.local.input_check import check_frame
 from dpsql.local.inputs import micro_batches, source_files
 from dpsql.local.local_run import open_local_run
-from dpsql.local.rows import RowReader, no_records
+from dpsql.local.record_reader import RowReader, no_records
 from dpsql.local.spark_types import SparkType
 from dpsql.operators import bounding_parameters, release_parameters
 from dpsql.privacy_plan import PrivacyPlan

@@ -14,7 +14,7 @@ import pytest
 
 from dpsql.errors import DataError
 from dpsql.local.histogram import typed_keys
-from dpsql.local.rows import RowReader
+from dpsql.local.record_reader import RowReader
 from tests.local.conftest import DAY, Compile
 from udfs.keys import encode
 
@@ -176,7 +176,7 @@ def test_times_of_every_resolution_become_microseconds_of_utc(compile_on: Compil
 def test_files_are_read_in_tables_of_bounded_size(compile_on: Compile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import pyarrow.parquet as pq
 
-    monkeypatch.setattr("dpsql.local.rows.MAX_ROWS", 5000)
+    monkeypatch.setattr("dpsql.local.record_reader.MAX_ROWS", 5000)
     query = compile_on()
     pq.write_table(visit(page=[f"/p{i}" for i in range(20_000)]), tmp_path / "a.parquet", row_group_size=4096)
     sizes = [rows.num_rows for rows in RowReader(query.plan, query.sources, SALT, {}).files([tmp_path / "a.parquet"])]

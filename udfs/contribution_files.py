@@ -17,9 +17,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from dpsql.streaming.wire import ROW
 from udfs.bucket_state import filesystem, make_folder, write_whole
 from udfs.columns import run_starts
+from udfs.stage import ROW
 
 RANDOM_COLUMNS = ("key", "key_bytes")
 """Hashes are as good as random: a Parquet dictionary of them is wasted work."""
