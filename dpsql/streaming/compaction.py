@@ -98,8 +98,12 @@ def shorten(path: str, needed: int | None = None, kept_seconds: float = 0) -> li
     if base is not None and _opens(path, base):
         for version, file in sorted(found, key=lambda entry: (entry[0], entry[1].base_name)):
             if version < base:
-                system.delete_file(file.path)
+                _remove(system, file.path)
     return written
+
+
+def _remove(system: pafs.FileSystem, path: str) -> None:
+    system.delete_file(path)
 
 
 def _opens(path: str, version: int) -> bool:

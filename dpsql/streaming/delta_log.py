@@ -142,8 +142,8 @@ def vacuum(path: str, hours: int) -> list[str]:
     """
     table = DeltaTable(path)
     before = table.version()
-    if table.vacuum(hours, dry_run=True, enforce_retention_duration=False, full=True):
-        table.vacuum(hours, dry_run=False, enforce_retention_duration=False, full=True)
+    if table.vacuum(retention_hours=hours, dry_run=True, enforce_retention_duration=False, full=True):
+        table.vacuum(retention_hours=hours, dry_run=False, enforce_retention_duration=False, full=True)
     return _settle(path, before)
 
 

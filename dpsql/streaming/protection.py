@@ -11,7 +11,7 @@ import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
 from dpsql.errors import ConfigError
@@ -65,7 +65,9 @@ def protect(spark: SparkSession) -> None:
     Raises:
         ConfigError: it was started without a protection; the message names the setting.
     """
-    context: Any = spark.sparkContext._jsc.sc()
+    from dpsql.streaming import internals  # brings Spark
+
+    context = internals.java_context(spark)
     security, configured = context.env().securityManager(), context.getConf()
     local = str(context.master()).startswith("local")
     there = {
@@ -103,8 +105,9 @@ def hush(spark: SparkSession) -> None:
     """Keep py4j from logging: its commands carry pickled functions with the noise key."""
     for name in LOGGERS:
         logging.getLogger(name).addFilter(_nothing)
-    jvm: Any = spark._jvm
-    jvm.py4j.GatewayServer.turnLoggingOff()
+    from dpsql.streaming import internals
+
+    internals.jvm_of(spark).py4j.GatewayServer.turnLoggingOff()
 
 
 def _nothing(record: logging.LogRecord) -> bool:

@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 from dpsql.config import Source, refused_option, refused_schema
 from dpsql.errors import ConfigError, DataError
 from dpsql.query import ParsedQuery
-from dpsql.streaming import messages
+from dpsql.streaming import internals, messages
 from dpsql.streaming.failures import reason_of, translate
 from dpsql.streaming.messages import CORRUPT
 from dpsql.streaming.read_files import readable
@@ -186,11 +186,9 @@ def _existing(session: SparkSession, source: Source) -> str:
     Raises:
         DataError: nothing is there.
     """
-    jvm: Any = session._jvm
     try:
-        path = jvm.org.apache.hadoop.fs.Path(source.path)
-        system = path.getFileSystem(session._jsparkSession.sessionState().newHadoopConf())
-        if not jvm.org.apache.spark.deploy.SparkHadoopUtil.get().isGlobPath(path):
+        path, system = internals.hadoop_path(session, str(source.path))
+        if not internals.is_pattern(session, path):
             if not system.exists(path):
                 raise DataError(f"source {source.name!r}: {source.path} does not exist")
             if system.getFileStatus(path).isFile():

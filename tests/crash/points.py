@@ -124,15 +124,35 @@ LIVE_POINTS = {
 """The same for a live run."""
 
 
+SWEEP = "catch-up sweep"
+SWEEP_POINTS = {
+    f"{SWEEP}: before": Point(f"{RETENTION}:Retention", "after_catch_up", False),
+    f"{SWEEP}: era deleted, its files not": Point("deltalake:DeltaTable", "delete", True),
+    f"{SWEEP}: files of an era deleted": Point("deltalake:DeltaTable", "vacuum", True, lambda self, **named: not named["dry_run"]),
+    f"{SWEEP}: between two buckets of state": Point(RETENTION, "sweep_bucket", True),
+    f"{SWEEP}: list of files compacted, old ones there": Point("deltalake.table:TableOptimizer", "compact", True),
+    f"{SWEEP}: checkpoint of a log made": Point(f"{STREAMING}.delta_log", "checkpoint", True),
+    f"{SWEEP}: between two commits that are removed": Point(f"{STREAMING}.compaction", "_remove", True),
+    f"{SWEEP}: one file of many written": Point(f"{STREAMING}.delta_log", "replace_files", False),
+    f"{SWEEP}: one file of many committed, the old ones there": Point(f"{STREAMING}.delta_log", "replace_files", True),
+    f"{SWEEP}: after": Point(f"{RETENTION}:Retention", "after_catch_up", True),
+}
+"""The same for the sweep at the end of catch-ups."""
+
+
 def install(environment: Mapping[str, str]) -> None:
     """Patch this process: die at CRASH_POINT, live without the protection CRASH_WITHOUT, clean up all the time with CRASH_OFTEN."""
     if environment.get("CRASH_OFTEN"):
-        retention = importlib.import_module(RETENTION)
-        retention.SWEEP_SECONDS, retention.MANY_FILES = 0, 5
+        retention, compaction, histogram, session = (
+            importlib.import_module(f"{STREAMING}.{name}") for name in ("retention", "compaction", "histogram", "session")
+        )
+        retention.SWEEP_SECONDS, retention.MANY_FILES, retention.VACUUM_HOURS = 0, 5, 0
+        compaction.MANY_FILES, compaction.LOG_COMMITS, histogram.KEPT_HOURS = 2, 3, 0
+        session.RUN["spark.sql.streaming.minBatchesToRetain"] = "2"
     if protection := environment.get("CRASH_WITHOUT"):
         WITHOUT[protection]()
     if name := environment.get("CRASH_POINT"):
-        point = (POINTS | LIVE_POINTS | POINTS_WITHOUT_RENAME)[name]
+        point = (POINTS | LIVE_POINTS | SWEEP_POINTS | POINTS_WITHOUT_RENAME)[name]
         owner = _owner(point.owner)
         setattr(owner, point.name, _deadly(getattr(owner, point.name), point))
 
