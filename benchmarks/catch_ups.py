@@ -24,7 +24,7 @@ import pyarrow.parquet as pq
 import dpsql
 from dpsql.config import Source, Sources
 from dpsql.lake import Lake, Run
-from dpsql.secret import Secret
+from dpsql.privacy.secret import Secret
 from dpsql.streaming import histogram, retention
 from dpsql.streaming.job import run
 from dpsql.streaming.live import LiveOptions

@@ -108,8 +108,8 @@ def private(
     """dpsql: as `dpsql.streaming.live`, with a scripted clock; at most one micro-batch ahead of its release."""
     from dpsql.event_log import EventLog
     from dpsql.lake import Lake, open_run
-    from dpsql.ledger import Ledger
-    from dpsql.secret import Secret
+    from dpsql.privacy.ledger import Ledger
+    from dpsql.privacy.secret import Secret
     from dpsql.streaming.clocks import Clocks
     from dpsql.streaming.job import Job
     from dpsql.streaming.microbatches import drain

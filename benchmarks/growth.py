@@ -32,7 +32,7 @@ from benchmarks.throughput import machine  # noqa: E402
 from benchmarks.workload import PAPER_FLAT, PAPER_KEYS, records, zipf_mandelbrot  # noqa: E402
 from dpsql.config import Source  # noqa: E402
 from dpsql.local.feeder import split  # noqa: E402
-from dpsql.operators import bounding_parameters, release_parameters  # noqa: E402
+from dpsql.mechanisms.histogram.stages import bounding_parameters, release_parameters  # noqa: E402
 from udfs.bucket_state import BucketFiles  # noqa: E402
 from udfs.contribution_bounding import Clock, admit  # noqa: E402
 from udfs.release import ReleaseState, Tick, release  # noqa: E402

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from benchmarks.sharded import Job, by_bucket
 from benchmarks.workload import ranks
-from dpsql.operators import release_parameters
+from dpsql.mechanisms.histogram.stages import release_parameters
 from udfs.columns import Bool, Int
 from udfs.release import ReleaseState, Tick, release
 

@@ -36,10 +36,10 @@ if str(CHECKOUT) not in sys.path:  # `python benchmarks/...` puts this folder fi
     sys.path.insert(0, str(CHECKOUT))
 
 from dpsql.config import Source  # noqa: E402
-from dpsql.operators import bounding_parameters, release_parameters  # noqa: E402
-from dpsql.planner import make_plan  # noqa: E402
-from dpsql.privacy_plan import PrivacyPlan  # noqa: E402
-from dpsql.query import (  # noqa: E402
+from dpsql.mechanisms.histogram.plan import PrivacyPlan  # noqa: E402
+from dpsql.mechanisms.histogram.planner import make_plan  # noqa: E402
+from dpsql.mechanisms.histogram.stages import bounding_parameters, release_parameters  # noqa: E402
+from dpsql.parsed_query import (  # noqa: E402
     Aggregate,
     AggregateFunction,
     ContributionPeriod,

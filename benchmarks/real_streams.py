@@ -28,8 +28,8 @@ from benchmarks.measure import Figures  # noqa: E402
 from benchmarks.page import FIGURES, write  # noqa: E402
 from dpsql.config import Source  # noqa: E402
 from dpsql.local.record_reader import RowReader  # noqa: E402
-from dpsql.operators import bounding_parameters, grid, release_parameters  # noqa: E402
-from dpsql.privacy_plan import PrivacyPlan  # noqa: E402
+from dpsql.mechanisms.histogram.plan import PrivacyPlan  # noqa: E402
+from dpsql.mechanisms.histogram.stages import bounding_parameters, grid, release_parameters  # noqa: E402
 from udfs.columns import Float, Int  # noqa: E402
 from udfs.contribution_bounding import Clock, admit  # noqa: E402
 from udfs.release import Tick, release  # noqa: E402

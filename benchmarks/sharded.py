@@ -25,8 +25,8 @@ import pyarrow as pa
 
 from benchmarks.workload import DAY, SLICES, Workload, identifiers, records
 from dpsql.local.feeder import split
-from dpsql.operators import bounding_parameters
-from dpsql.privacy_plan import PrivacyPlan
+from dpsql.mechanisms.histogram.plan import PrivacyPlan
+from dpsql.mechanisms.histogram.stages import bounding_parameters
 from udfs.columns import Bool, Int
 from udfs.contribution_bounding import Clock, admit
 

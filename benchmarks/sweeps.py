@@ -24,8 +24,8 @@ import pyarrow as pa  # noqa: E402
 from benchmarks.page import write  # noqa: E402
 from benchmarks.real_streams import DAY, STREAMS, Exact, Stream, path_of, plan_of, read, released  # noqa: E402
 from benchmarks.workload import SLICES, Workload, records  # noqa: E402
-from dpsql.calibration import thresholds  # noqa: E402
-from dpsql.privacy_plan import PrivacyPlan  # noqa: E402
+from dpsql.mechanisms.histogram.calibration import thresholds  # noqa: E402
+from dpsql.mechanisms.histogram.plan import PrivacyPlan  # noqa: E402
 
 TRIGGERS, SEEDS, SCALE = 100, 3, 0.05
 

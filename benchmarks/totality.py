@@ -12,7 +12,6 @@ end; exit code 1 if there is one.
 from __future__ import annotations
 
 import argparse
-import logging
 import os
 import sys
 import tempfile
@@ -68,7 +67,6 @@ def spark(path: Path, steps: Sequence[tuple[str, list[str]]]) -> int:
 
     os.environ["TZ"] = "UTC"
     time.tzset()
-    logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)  # tells of every type that does not fit
     settings = {"spark.jars": ",".join(map(str, jars.ensure())), "spark.driver.memory": "3g", "spark.sql.shuffle.partitions": "2"}
     started, wrong = session("local[2]", settings), 0
     quick = run_session(started, 1)

@@ -23,7 +23,7 @@ import numpy as np
 
 import dpsql
 from dpsql.local.feeder import try_query
-from dpsql.secret import Secret
+from dpsql.privacy.secret import Secret
 from dpsql.tuning import Setting, Workbench, edited, read_sample, search
 from dpsql.tuning.bounding import steps_up_to
 

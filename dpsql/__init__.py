@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from dpsql.compiled import Query
     from dpsql.compiled import compile_query as compile
     from dpsql.config import Source, Sources, load_sources
-    from dpsql.ledger import Ledger
-    from dpsql.secret import Secret
+    from dpsql.privacy.ledger import Ledger
+    from dpsql.privacy.secret import Secret
     from dpsql.streaming.handle import Handle
 
 __all__ = ["Query", "Source", "Sources", "compile", "latest", "load_sources", "run_local", "start"]
@@ -43,7 +43,7 @@ def run_local(query: Query, frame: pd.DataFrame, secret: Secret, run_id: str | N
     Args:
         query: from `dpsql.compile`.
         frame: the stream's records, columns as the source declares them.
-        secret: from `dpsql.secret.Secret.load`.
+        secret: from `dpsql.privacy.secret.Secret.load`.
         run_id: 32 hexadecimal digits; a fresh one, and so fresh noise, unless given. One run id sees one input: others are refused.
         options: see `dpsql.local.feeder.run_local`.
 
@@ -63,8 +63,8 @@ def start(spark: SparkSession, query: Query, lake: str, name: str, secret: Secre
         query: from `dpsql.compile`.
         lake: the lake's folder.
         name: the query's name in the lake.
-        secret: from `dpsql.secret.Secret.load`.
-        ledger: from `dpsql.ledger.Ledger.beside`; a new run writes its line there.
+        secret: from `dpsql.privacy.secret.Secret.load`.
+        ledger: from `dpsql.privacy.ledger.Ledger.beside`; a new run writes its line there.
         options: see `dpsql.streaming.job.run`.
 
     Returns:

@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from dpsql import accountant
 from dpsql.config import Source, cut_by_records
 from dpsql.errors import ConfigError
-from dpsql.planner import make_plan
-from dpsql.privacy_plan import PrivacyPlan
-from dpsql.query import ParsedQuery
+from dpsql.mechanisms.histogram import accounting
+from dpsql.mechanisms.histogram.plan import PrivacyPlan
+from dpsql.mechanisms.histogram.planner import make_plan
+from dpsql.parsed_query import ParsedQuery
 
 
 @dataclass(frozen=True)
@@ -39,13 +39,13 @@ class Query:
 
     def explain(self) -> str:
         """What is promised, how noisy each column will be and when a key appears, in plain sentences."""
-        from dpsql.explainer import explain
+        from dpsql.mechanisms.histogram.explain import explain
 
         return explain(self.plan, self.source)
 
     def explain_json(self) -> dict[str, Any]:
         """The same facts under stable names."""
-        from dpsql.explainer import facts
+        from dpsql.mechanisms.histogram.explain import facts
 
         return facts(self.plan, self.source)
 
@@ -72,5 +72,5 @@ def compile_query(sql: str, sources: Mapping[str, Source], name: str = "query") 
     if problem := cut_by_records(source):  # sources that were made in code; sources.yaml is refused with the line
         raise ConfigError(f"source {source.name!r}: {problem}")
     plan = make_plan(parsed, source)
-    accountant.check(plan, source)
+    accounting.check(plan, source)
     return Query(sql, sources, parsed, plan)

@@ -1,16 +1,32 @@
-"""A histogram as a pandas frame that loses nothing: pandas' own types have no room for a NULL among integers, and forget decimals."""
+"""The columns of a histogram, and it as a pandas frame that loses nothing: pandas' own types have no room for a NULL among integers, and forget decimals."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Hashable, Iterable
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from dpsql.shown import keys_of
-
 if TYPE_CHECKING:
     import pandas as pd
+
+
+TIMES = ("window_start", "window_end", "trigger", "trigger_time")
+"""Columns of every histogram before its keys."""
+
+
+def aggregates_of(columns: Iterable[Hashable]) -> list[str]:
+    """The columns of a histogram that have a stderr; a frame is its columns' names."""
+    names = [str(column) for column in columns]
+    return [name for name in names if f"{name}_stderr" in names]
+
+
+def keys_of(columns: Iterable[Hashable]) -> list[str]:
+    """The columns that name a row besides its window and trigger."""
+    names = [str(column) for column in columns]
+    aggregates = aggregates_of(names)
+    taken = {*TIMES, *aggregates, *(f"{name}_stderr" for name in aggregates)}
+    return [name for name in names if name not in taken]
 
 
 def frame_of(histogram: pa.Table, keys: Collection[str] | None = None) -> pd.DataFrame:

@@ -5,7 +5,7 @@
 
 `run.json` binds a name to one plan, one run id and one secret for ever. A new run's ledger line is written first: a crash between
 the two leaves a line without a run, and the next start takes a new run id and a new line. So the ledger may say more than was spent,
-never less. What a run id has published is noted beside the ledger (`dpsql.run_register`): a lake that lost it does not go on.
+never less. What a run id has published is noted beside the ledger (`dpsql.privacy.register`): a lake that lost it does not go on.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from typing import TYPE_CHECKING, Any, Protocol
 import pyarrow as pa
 
 from dpsql.config import Source
-from dpsql.declaration import declaration
 from dpsql.delta_rows import read_rows
 from dpsql.errors import LakeError
 from dpsql.files import ObjectPath, Place, create_file, place, reason
 from dpsql.frames import frame_of
-from dpsql.ledger import Ledger, line_of
-from dpsql.origin import origin_of
+from dpsql.mechanisms.histogram.plan import PrivacyPlan
 from dpsql.polling import read_overruns
-from dpsql.privacy_plan import PrivacyPlan
-from dpsql.run_register import RUN_FILE, Entry
+from dpsql.privacy.declaration import declaration
+from dpsql.privacy.ledger import Ledger, line_of
+from dpsql.privacy.origin import origin_of
+from dpsql.privacy.register import RUN_FILE, Entry
+from dpsql.privacy.secret import Secret
 from dpsql.running import is_running
-from dpsql.secret import Secret
 
 if TYPE_CHECKING:
     import pandas as pd

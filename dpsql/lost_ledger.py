@@ -6,16 +6,19 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dpsql.config import Source
+from dpsql.declaration import declaration
 from dpsql.errors import LakeError
 from dpsql.files import place
 from dpsql.lake import CompiledQuery, Lake, Run, read_histogram
-from dpsql.ledger import Ledger, line_of
-from dpsql.origin import origin_of
-from dpsql.run_register import RUN_FILE, Entry
+from dpsql.privacy.ledger import Ledger, line_of
+from dpsql.privacy.origin import origin_of
+from dpsql.privacy.register import RUN_FILE, Entry
 
 
 def record_run(lake: Lake, run: Run, query: CompiledQuery, ledger: Ledger, source: Source) -> bool:
     """Write down anew what a run spends, after the ledger was lost; no cap is asked, because it is spent already. The run keeps its noise.
+
+    From here on it is held to the input that the source declares now.
 
     Returns:
         False if the ledger knows it all.
@@ -37,7 +40,8 @@ def record_run(lake: Lake, run: Run, query: CompiledQuery, ledger: Ledger, sourc
     if not known[0]:
         ledger.append(line_of(query.plan, source, run.run_id, "run", origin_of(source, run.ledger_id)), None, spent_already=True)
     if not known[1]:
-        ledger.register.add(Entry(run.run_id, lake.private(run.name), _published_until(lake, run)))
+        until = _published_until(lake, run)
+        ledger.register.add(Entry(run.run_id, lake.private(run.name), until, declared=declaration(source)))
     return known != (True, True)
 
 

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 
 from dpsql.errors import InputError, LakeError
 from dpsql.files import Place, replace_file
-from dpsql.query import ParsedQuery
+from dpsql.parsed_query import ParsedQuery
 
 MILLISECOND, SECOND = 1_000, 1_000_000
 SHORTEST_US, LONGEST_US = SECOND, 60 * SECOND

@@ -14,8 +14,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from dpsql.errors import LakeError
+from dpsql.errors import ConfigError, LakeError
 from dpsql.files import Place
+from dpsql.scratch import home
 
 LOCK_FILE = "running.json"
 STOP_FILE = "stop"
@@ -108,12 +109,19 @@ def stop_requests(folder: Place, stop: threading.Event) -> Iterator[None]:
 
 
 def _local(folder: Place) -> Path:
-    """Where the lock and requests to stop are. A bucket has no locks: for a lake in one, a folder of this user and machine."""
+    """Where the lock and requests to stop are. A bucket has no locks: for a lake in one, a folder of this user and machine.
+
+    Raises:
+        ConfigError: somebody else has taken its name, and could lock or stop the run.
+    """
     if isinstance(folder, Path):
         return folder
     digest = hashlib.sha256(str(folder).encode()).hexdigest()[:16]
-    here = Path(tempfile.gettempdir()) / f"dpsql-{os.getuid()}" / digest
-    here.mkdir(mode=0o700, parents=True, exist_ok=True)
+    try:
+        here = home() / digest
+        here.mkdir(mode=0o700, exist_ok=True)
+    except OSError as problem:
+        raise ConfigError(f"the lock of {folder} cannot be kept in {tempfile.gettempdir()}: {problem.strerror}; set TMPDIR") from None
     return here
 
 

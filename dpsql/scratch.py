@@ -41,6 +41,31 @@ def scratch(base: str | Path | None = None) -> Path:
     return ours[0]
 
 
+def home(base: str | Path | None = None) -> Path:
+    """The folder of this user, mode 0700. Nobody else may have made it: its owner could open it again.
+
+    Args:
+        base: where; default: the system's temporary folder.
+
+    Raises:
+        ConfigError: somebody else has taken the name.
+        OSError: BASE cannot be written.
+    """
+    base = Path(base or tempfile.gettempdir()).absolute()
+    own = base / f"dpsql-{os.getuid()}"
+    base.mkdir(parents=True, exist_ok=True)
+    try:
+        own.mkdir(mode=0o700)
+    except FileExistsError:
+        found = own.lstat()
+        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
+            raise ConfigError(
+                f"{own}: not a folder of yours, and temporary files may not be there; name another folder with TMPDIR"
+            ) from None
+    own.chmod(0o700)  # whatever the umask, and whatever it was
+    return own
+
+
 def closed(folder: str | Path, to: int = 0o011) -> bool:
     """Whether a folder, or one on the way to it, lets nobody pass but its owner.
 
@@ -54,13 +79,13 @@ def closed(folder: str | Path, to: int = 0o011) -> bool:
 
 def _take(base: Path) -> tuple[Path, int]:
     try:
-        home = _home(base)
-        gate = os.open(home, os.O_RDONLY)
+        own = home(base)
+        gate = os.open(own, os.O_RDONLY)
         try:
             fcntl.flock(gate, fcntl.LOCK_EX)  # between the making of a folder and its lock nobody may sweep
-            for left in home.glob(PREFIX + "*"):
+            for left in own.glob(PREFIX + "*"):
                 _sweep(left)
-            folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=home))
+            folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=own))
             held = os.open(folder, os.O_RDONLY)
             fcntl.flock(held, fcntl.LOCK_EX)
         finally:
@@ -68,22 +93,6 @@ def _take(base: Path) -> tuple[Path, int]:
     except OSError as problem:
         raise ConfigError(f"temporary files cannot be kept in {base}: {problem.strerror}; name another folder with TMPDIR") from None
     return folder, held
-
-
-def _home(base: Path) -> Path:
-    """The folder of this user. Nobody else may have made it: its owner could open it again."""
-    home = base / f"dpsql-{os.getuid()}"
-    base.mkdir(parents=True, exist_ok=True)
-    try:
-        home.mkdir(mode=0o700)
-    except FileExistsError:
-        found = home.lstat()
-        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
-            raise ConfigError(
-                f"{home}: not a folder of yours, and temporary files may not be there; name another folder with TMPDIR"
-            ) from None
-    home.chmod(0o700)  # whatever the umask, and whatever it was
-    return home
 
 
 def _sweep(folder: Path) -> None:

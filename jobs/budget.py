@@ -11,8 +11,8 @@ from jobs.options import CAPS, default_sources, json_option, secret_and_ledger, 
 from jobs.terminal import note, print_json
 
 if TYPE_CHECKING:
-    from dpsql.ledger import Ledger
-    from dpsql.secret import Secret
+    from dpsql.privacy.ledger import Ledger
+    from dpsql.privacy.secret import Secret
 
 
 @click.command(short_help="what was promised to whom, and what is left")
@@ -29,7 +29,7 @@ def budget(sources_file: Path | None, secret_file: Path | None, as_json: bool, l
     dpsql budget --sources conf/sources.yaml --json
     """
     import dpsql
-    from dpsql.budget import budgets, describe, facts
+    from dpsql.privacy.budget import budgets, describe, facts
 
     sources_file = default_sources(sources_file)
     if lost is not None and (lake_folder is None or sources_file is None):

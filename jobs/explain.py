@@ -23,7 +23,7 @@ def explain(query_file: Path, sources_file: Path, missing: bool, as_json: bool) 
     dpsql explain conf/queries/page_views.sql --missing
     dpsql explain conf/queries/page_views.sql --json
     """
-    from dpsql import missing_keys
+    from dpsql.mechanisms.histogram import missing_keys
 
     query = compiled(query_file, sources_file)
     if as_json:

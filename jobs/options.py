@@ -18,8 +18,8 @@ from jobs.terminal import note
 
 if TYPE_CHECKING:
     from dpsql import Query
-    from dpsql.ledger import Ledger
-    from dpsql.secret import Secret
+    from dpsql.privacy.ledger import Ledger
+    from dpsql.privacy.secret import Secret
 
 STOPPED = "stopped; the same command goes on from here"
 Command = Callable[..., Any]
@@ -170,8 +170,8 @@ def default_sources(given: Path | None) -> Path | None:
 
 def secret_and_ledger(secret_file: Path | None, create: bool = True) -> tuple[Secret, Ledger]:
     """The secret, made on first use unless `create` is off, and the ledger beside it. A new one is told: nothing is known then."""
-    from dpsql.ledger import Ledger
-    from dpsql.secret import Secret, default_secret_path
+    from dpsql.privacy.ledger import Ledger
+    from dpsql.privacy.secret import Secret, default_secret_path
 
     path = secret_file or default_secret_path(os.environ)
     is_new = create and not os.path.lexists(path)
@@ -195,7 +195,7 @@ def refuse_own_input(query: Query, given: Sequence[Path] | None, flag: str, why:
     Raises:
         ConfigError: it is, holds or lies in the path of the source, under this name or another.
     """
-    from dpsql.protected import is_own_input
+    from dpsql.privacy.protected import is_own_input
 
     source = query.source
     own = None if source.public else source.path if given is None else is_own_input(source, given)

@@ -43,8 +43,8 @@ from jobs.terminal import ProgressBar, note, print_dropped, print_json, print_no
 if TYPE_CHECKING:
     from dpsql import Query
     from dpsql.lake import Lake, Run
-    from dpsql.ledger import Ledger
-    from dpsql.secret import Secret
+    from dpsql.privacy.ledger import Ledger
+    from dpsql.privacy.secret import Secret
     from dpsql.streaming.progress import Summary
 
 

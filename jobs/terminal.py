@@ -13,7 +13,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from dpsql.shown import absent, aggregates_of, keys_of, measured, printable
+from dpsql.frames import aggregates_of, keys_of
+from dpsql.view.formatting import absent, measured, printable
 
 if TYPE_CHECKING:
     import pandas as pd

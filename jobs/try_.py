@@ -53,10 +53,10 @@ def try_(
     dpsql try conf/queries/page_views.sql --input visits.parquet
     dpsql try conf/queries/page_views.sql --input visits=day1.csv --input visits=day2.csv --compare
     """
-    from dpsql.ledger import line_of
     from dpsql.local.feeder import try_query
     from dpsql.local.input_check import check_input
-    from dpsql.origin import origin_of
+    from dpsql.privacy.ledger import line_of
+    from dpsql.privacy.origin import origin_of
 
     query = compiled(query_file, sources_file)
     files = files_by_source(inputs, query)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from dpsql.shown import Z95
+from dpsql.view.formatting import Z95
 from jobs.options import compiled, files_by_source, json_option, query_argument, refuse_own_input, sources_option, writable
 from jobs.terminal import ProgressBar, note, print_json, print_table
 

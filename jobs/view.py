@@ -18,8 +18,8 @@ from jobs.terminal import note
 if TYPE_CHECKING:
     import pandas as pd
 
-    from dpsql.budget import Budget
     from dpsql.lake import Lake
+    from dpsql.privacy.budget import Budget
 
 POLL_SECONDS = 1.0
 REFRESH_SECONDS = 5
@@ -102,8 +102,9 @@ def _follow(lake: Lake, name: str, target: Path, write: Callable[[int], None]) -
 def _made(lake: Lake, name: str, window_us: int | None, limit: int, budget: Budget | None, refresh: int | None) -> str:
     from dpsql.frames import frame_of
     from dpsql.lake import read_histogram
-    from dpsql.page import page, standing
     from dpsql.published import one_window
+    from dpsql.view.page import page
+    from dpsql.view.standing import standing
 
     rows: pd.DataFrame = one_window(frame_of(read_histogram(lake, name)), name, window_us)
     return page(standing(lake, name, rows, budget), rows, refresh, limit)
@@ -122,7 +123,7 @@ def _write(target: Path, text: str) -> None:
 
 
 def _ledger(secret_file: Path | None) -> Path:
-    from dpsql.secret import default_secret_path
+    from dpsql.privacy.secret import default_secret_path
 
     return secret_file or default_secret_path(os.environ)
 
@@ -130,9 +131,9 @@ def _ledger(secret_file: Path | None) -> Path:
 def _budget(lake: Lake, name: str, secret_path: Path, sources_file: Path | None) -> Budget | None:
     """What the ledger knows of the run's people; None for whoever has neither the private folder nor the ledger."""
     import dpsql
-    from dpsql.budget import budgets
     from dpsql.lake import read_run
-    from dpsql.ledger import Ledger
+    from dpsql.privacy.budget import budgets
+    from dpsql.privacy.ledger import Ledger
 
     try:
         run_id = read_run(lake, name).run_id

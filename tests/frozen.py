@@ -20,8 +20,8 @@ import pyarrow as pa
 
 from dpsql.compiled import Query
 from dpsql.local.feeder import Feeder
-from dpsql.public_groups import public_groups
-from dpsql.secret import Secret
+from dpsql.mechanisms.histogram.public_groups import public_groups
+from dpsql.privacy.secret import Secret
 from udfs.contribution_bounding import Clock
 from udfs.grid import NO_CLOCK
 from udfs.keys import encode

@@ -13,9 +13,9 @@ from dpsql.frames import frame_of
 from dpsql.local.connection import connect
 from dpsql.local.histogram import typed_keys
 from dpsql.local.spark_types import SparkType
-from dpsql.operators import grid
-from dpsql.privacy_plan import ColumnPlan, PrivacyPlan
-from dpsql.query import AggregateFunction
+from dpsql.mechanisms.histogram.plan import ColumnPlan, PrivacyPlan
+from dpsql.mechanisms.histogram.stages import grid
+from dpsql.parsed_query import AggregateFunction
 
 
 class Truth:

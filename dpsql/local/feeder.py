@@ -17,7 +17,6 @@ import pyarrow as pa
 
 from dpsql.compiled import Query
 from dpsql.frames import frame_of
-from dpsql.ledger import Ledger
 from dpsql.local.comparison import Truth
 from dpsql.local.histogram import histogram
 from dpsql.local.input_check import check_frame
@@ -25,9 +24,10 @@ from dpsql.local.inputs import micro_batches, source_files
 from dpsql.local.local_run import open_local_run
 from dpsql.local.record_reader import RowReader, no_records
 from dpsql.local.spark_types import SparkType
-from dpsql.operators import bounding_parameters, release_parameters
-from dpsql.privacy_plan import PrivacyPlan
-from dpsql.secret import Secret
+from dpsql.mechanisms.histogram.plan import PrivacyPlan
+from dpsql.mechanisms.histogram.stages import bounding_parameters, release_parameters
+from dpsql.privacy.ledger import Ledger
+from dpsql.privacy.secret import Secret
 from udfs.contribution_bounding import DROP_REASONS, Clock, admit
 from udfs.grid import NO_CLOCK
 from udfs.release import PublicGroups, ReleaseState, Tick, release

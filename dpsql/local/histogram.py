@@ -10,8 +10,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dpsql.local.spark_types import SparkType
-from dpsql.privacy_plan import PrivacyPlan
-from dpsql.query import AggregateFunction
+from dpsql.mechanisms.histogram.plan import PrivacyPlan
+from dpsql.parsed_query import AggregateFunction
 from udfs.keys import decode
 
 TIME = pa.timestamp("us", tz="UTC")

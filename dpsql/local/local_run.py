@@ -12,11 +12,11 @@ import pyarrow as pa
 
 from dpsql.compiled import Query
 from dpsql.errors import BudgetError, LakeError
-from dpsql.ledger import Ledger, line_of
 from dpsql.local.spark_types import SparkType
-from dpsql.origin import origin_of
-from dpsql.run_register import Entry
-from dpsql.secret import Secret
+from dpsql.privacy.ledger import Ledger, line_of
+from dpsql.privacy.origin import origin_of
+from dpsql.privacy.register import Entry
+from dpsql.privacy.secret import Secret
 from udfs.release import PublicGroups
 
 KIND = "local"

@@ -20,8 +20,8 @@ from dpsql.local.from_clause import Scope, Table, read_from, split_select
 from dpsql.local.inputs import Chunk, InputReader, source_files
 from dpsql.local.spark_types import MAX_KEY_SCALE, SparkType
 from dpsql.local.typed import DOUBLE, Typed, cast
-from dpsql.privacy_plan import PrivacyPlan
-from dpsql.public_groups import public_groups
+from dpsql.mechanisms.histogram.plan import PrivacyPlan
+from dpsql.mechanisms.histogram.public_groups import public_groups
 from udfs.keys import HEADER, NULL_HEADER, max_encoded_bytes
 from udfs.release import PublicGroups
 

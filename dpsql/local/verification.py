@@ -19,7 +19,6 @@ from urllib.parse import unquote, urlsplit
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dpsql import public_groups
 from dpsql.compiled import Query
 from dpsql.config import Source
 from dpsql.delta_rows import check_files, read_rows
@@ -31,9 +30,10 @@ from dpsql.local.feeder import Feeder, Progress
 from dpsql.local.histogram import histogram
 from dpsql.local.inputs import source_files
 from dpsql.local.record_reader import RowReader, no_records
+from dpsql.mechanisms.histogram import public_groups
+from dpsql.parsed_query import ContributionPeriod
+from dpsql.privacy.secret import Secret
 from dpsql.published import published_marks
-from dpsql.query import ContributionPeriod
-from dpsql.secret import Secret
 from udfs.contribution_bounding import Clock
 from udfs.grid import NO_CLOCK
 from udfs.stage import ADMISSION, TICK

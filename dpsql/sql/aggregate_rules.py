@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from sqlglot import exp
 
 from dpsql.errors import Problem
-from dpsql.query import AggregateFunction
+from dpsql.parsed_query import AggregateFunction
 from dpsql.sql import constructs
 from dpsql.sql.aggregates import BOUNDS, FOREIGN_AGGREGATES, FOREIGN_ARGUMENTS, Call, argument_name, read_bounds
 from dpsql.sql.draft import Draft

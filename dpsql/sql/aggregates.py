@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from sqlglot import exp
 
-from dpsql.query import AggregateFunction
+from dpsql.parsed_query import AggregateFunction
 from dpsql.sql.items import Item, call_name
 from dpsql.sql.values import NUMBER, bare
 

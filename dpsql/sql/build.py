@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dpsql.query import Aggregate, Key, ParsedQuery, WindowSpec
+from dpsql.parsed_query import Aggregate, Key, ParsedQuery, WindowSpec
 from dpsql.sql.aggregates import Call, read_bounds
 from dpsql.sql.draft import Draft
 from dpsql.sql.group_rules import public_groups_sql

@@ -8,7 +8,7 @@ from typing import Any
 from sqlglot.tokens import TokenType
 
 from dpsql.errors import Problem
-from dpsql.query import GroupSelection, ReleaseRule
+from dpsql.parsed_query import GroupSelection, ReleaseRule
 from dpsql.sql import options
 from dpsql.sql.draft import Draft
 from dpsql.sql.spans import problem, token_span

@@ -11,7 +11,7 @@ from sqlglot import exp
 from sqlglot.tokens import Token
 
 from dpsql.config import Source
-from dpsql.query import ContributionPeriod, CounterName, GroupSelection, ReleaseRule
+from dpsql.parsed_query import ContributionPeriod, CounterName, GroupSelection, ReleaseRule
 from dpsql.sql import options
 from dpsql.sql.aggregates import Call, read_call
 from dpsql.sql.dialect import DpClause

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from sqlglot import exp
 
 from dpsql.errors import Problem
-from dpsql.query import GroupSelection
+from dpsql.parsed_query import GroupSelection
 from dpsql.sql.draft import Draft
 from dpsql.sql.normal import canonical, write
 from dpsql.sql.relations import read_scopes

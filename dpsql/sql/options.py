@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from dpsql.query import ContributionPeriod, CounterName, GroupSelection, ReleaseRule
+from dpsql.parsed_query import ContributionPeriod, CounterName, GroupSelection, ReleaseRule
 from dpsql.sql.durations import LONGEST_US, Misread
 from dpsql.sql.values import Given, read_columns, read_duration_option, read_number, read_query, read_whole, read_word
 

@@ -9,7 +9,7 @@ from sqlglot.tokens import TokenType
 
 from dpsql.config import Source
 from dpsql.errors import Problem, QueryError
-from dpsql.query import ParsedQuery
+from dpsql.parsed_query import ParsedQuery
 from dpsql.sql import rules
 from dpsql.sql.build import build
 from dpsql.sql.dialect import DpClause

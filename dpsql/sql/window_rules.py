@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from sqlglot import exp
 
 from dpsql.errors import Problem
-from dpsql.query import CounterName
+from dpsql.parsed_query import CounterName
 from dpsql.sql.draft import Draft
 from dpsql.sql.durations import FORMS, LONGEST_US, Misread, divisor_near, read_duration, show_duration
 from dpsql.sql.items import WINDOW_CALLS, Kind, call_name, names_window

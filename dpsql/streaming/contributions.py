@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as T
 
 from dpsql.delta_rows import check_files
-from dpsql.privacy_plan import PrivacyPlan
+from dpsql.mechanisms.histogram.plan import PrivacyPlan
 from dpsql.streaming import compaction, delta_log
 from dpsql.streaming.manifest import rows_mark
 from udfs.contribution_files import ContributionFiles

@@ -9,8 +9,8 @@ from pyspark.sql import SparkSession
 
 from dpsql.compiled import Query
 from dpsql.lake import Lake, open_run
-from dpsql.ledger import Ledger
-from dpsql.secret import Secret
+from dpsql.privacy.ledger import Ledger
+from dpsql.privacy.secret import Secret
 from dpsql.streaming.job import LiveOptions, run
 from dpsql.streaming.progress import Progress, Summary
 from dpsql.streaming.session import adopt

@@ -19,8 +19,8 @@ from pyspark.sql import types as T
 from dpsql.delta_rows import read_rows
 from dpsql.errors import DataError, ReleaseConflict
 from dpsql.files import ObjectPath, place
-from dpsql.privacy_plan import PrivacyPlan
-from dpsql.query import AggregateFunction
+from dpsql.mechanisms.histogram.plan import PrivacyPlan
+from dpsql.parsed_query import AggregateFunction
 from dpsql.streaming import compaction, delta_log
 from dpsql.streaming.sorted_file import sorted_file
 

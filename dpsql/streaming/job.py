@@ -11,18 +11,18 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from dpsql import public_groups
 from dpsql.compiled import Query
 from dpsql.config import Source
 from dpsql.errors import DpsqlError, InputError, LakeError
 from dpsql.event_log import EventLog
 from dpsql.files import ObjectPath, place
 from dpsql.lake import LIVE_FILE, RUN_FILE, Lake, Run, read_run
-from dpsql.ledger import Ledger
-from dpsql.operators import bounding_parameters, release_parameters
+from dpsql.mechanisms.histogram import public_groups
+from dpsql.mechanisms.histogram.stages import bounding_parameters, release_parameters
+from dpsql.privacy.ledger import Ledger
+from dpsql.privacy.secret import Secret
 from dpsql.published import published_marks, triggers_mark
 from dpsql.running import exclusive, stop_requests
-from dpsql.secret import Secret
 from dpsql.streaming import admission, intact, preflight, release, remedies, sources, static_tables
 from dpsql.streaming.catalog import located
 from dpsql.streaming.catch_up import CatchUp, finish, latest_us, open_catch_up, read_json

@@ -19,8 +19,8 @@ from pyspark.sql import DataFrame
 from dpsql.errors import LakeError
 from dpsql.files import Place
 from dpsql.lake import LIVE_FILE
+from dpsql.parsed_query import ParsedQuery
 from dpsql.polling import polling_interval, read_overruns, write_overruns
-from dpsql.query import ParsedQuery
 from dpsql.streaming.catch_up import read_catch_up, timestamp, write_json
 from dpsql.streaming.checkpoints import Checkpoint
 from dpsql.streaming.clock_guard import ClockGuard, check_absence

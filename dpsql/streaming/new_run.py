@@ -21,10 +21,10 @@ from dpsql.delta_rows import read_rows
 from dpsql.errors import LakeError
 from dpsql.files import Place, create_file, place
 from dpsql.lake import NEXT, RUN_FILE, SCHEMA_VERSION, Lake, Run, new_run, read_run
-from dpsql.ledger import Ledger
-from dpsql.operators import grid
+from dpsql.mechanisms.histogram.stages import grid
+from dpsql.privacy.ledger import Ledger
+from dpsql.privacy.secret import Secret
 from dpsql.running import exclusive
-from dpsql.secret import Secret
 from dpsql.streaming import delta_log
 from dpsql.streaming.catch_up import read_catch_up
 from dpsql.streaming.contributions import closed_mark

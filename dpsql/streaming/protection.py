@@ -14,8 +14,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
+from pyspark.logger import PySparkLogger
+
 from dpsql.errors import ConfigError
 from dpsql.scratch import closed
+from dpsql.streaming import internals
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -27,7 +30,8 @@ TLS = "spark.ssl.rpc.enabled"
 """In place of `NETWORK`, for those who have certificates."""
 
 OTHERS, OTHERS_AND_GROUP = 0o001, 0o011
-LOGGERS = ("py4j.clientserver", "py4j.java_gateway")
+LOGGERS = ("py4j.clientserver", "py4j.java_gateway", "SQLQueryContextLogger", "DataFrameQueryContextLogger")
+"""Of Python: py4j's commands carry pickled functions with the noise key, and pyspark's own log of errors the text of queries."""
 
 
 def makes_secret(master: str) -> bool:
@@ -65,8 +69,6 @@ def protect(spark: SparkSession) -> None:
     Raises:
         ConfigError: it was started without a protection; the message names the setting.
     """
-    from dpsql.streaming import internals  # brings Spark
-
     context = internals.java_context(spark)
     security, configured = context.env().securityManager(), context.getConf()
     local = str(context.master()).startswith("local")
@@ -102,11 +104,9 @@ def close(folder: Path) -> None:
 
 
 def hush(spark: SparkSession) -> None:
-    """Keep py4j from logging: its commands carry pickled functions with the noise key."""
+    """Keep py4j and pyspark from logging what passes between Python and the JVM."""
     for name in LOGGERS:
-        logging.getLogger(name).addFilter(_nothing)
-    from dpsql.streaming import internals
-
+        PySparkLogger.getLogger(name).addFilter(_nothing)  # pyspark needs loggers of its own class
     internals.jvm_of(spark).py4j.GatewayServer.turnLoggingOff()
 
 

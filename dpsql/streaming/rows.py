@@ -19,7 +19,7 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from dpsql.errors import DataError
-from dpsql.privacy_plan import PrivacyPlan
+from dpsql.mechanisms.histogram.plan import PrivacyPlan
 from dpsql.streaming.failures import reason_of
 from dpsql.streaming.native import digest_prefix, joined
 from dpsql.streaming.totality import guarded

@@ -187,7 +187,17 @@ def _local_folders(settings: Mapping[str, str]) -> dict[str, str]:
 
 @contextlib.contextmanager
 def _by_file(settings: Mapping[str, str]) -> Iterator[None]:
-    """While inside, a JVM that is launched finds the settings in a file for us alone. By itself pyspark would write them on its command line."""
+    """While inside, a JVM that is launched finds the settings in a file for us alone. By itself pyspark would write them on its command line.
+
+    Raises:
+        ConfigError: the environment names a properties file of its own, which Spark would read instead of ours.
+    """
+    given = next((word for word in shlex.split(os.environ.get(SUBMIT_ARGUMENTS, "")) if re.match("--properties-file(=|$)", word)), None)
+    if given is not None:
+        raise ConfigError(
+            f"{SUBMIT_ARGUMENTS} has --properties-file, and Spark would read that file instead of dpsql's settings: take it away there, and "
+            "give the file to dpsql (`dpsql run --properties-file FILE`)"
+        )
     with tempfile.NamedTemporaryFile("w", dir=scratch(), suffix=".conf", encoding="utf-8") as file:  # mode 0600
         file.writelines(f"{_escaped(name)}={_escaped(value)}\n" for name, value in settings.items())
         file.flush()

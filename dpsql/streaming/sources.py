@@ -13,7 +13,7 @@ from pyspark.sql import functions as F
 
 from dpsql.config import Source, refused_option, refused_schema
 from dpsql.errors import ConfigError, DataError
-from dpsql.query import ParsedQuery
+from dpsql.parsed_query import ParsedQuery
 from dpsql.streaming import internals, messages
 from dpsql.streaming.failures import reason_of, translate
 from dpsql.streaming.messages import CORRUPT

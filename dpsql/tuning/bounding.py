@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dpsql.operators import grid
-from dpsql.privacy_plan import PrivacyPlan
-from dpsql.query import ContributionPeriod
+from dpsql.mechanisms.histogram.plan import PrivacyPlan
+from dpsql.mechanisms.histogram.stages import grid
+from dpsql.parsed_query import ContributionPeriod
 from dpsql.tuning.sample import Sample
 from udfs.columns import Bool, Int, run_starts, running_count, sort_order
 

@@ -10,7 +10,7 @@ import dataclasses
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from dpsql.planner import SELECTION_SHARE
+from dpsql.mechanisms.histogram.planner import SELECTION_SHARE
 from dpsql.sql.editing import edit_options
 from dpsql.sql.parse import parse_query
 from dpsql.tuning.bounding import steps_up_to

@@ -11,10 +11,10 @@ import numpy as np
 
 from dpsql.compiled import Query
 from dpsql.errors import ConfigError
-from dpsql.operators import stderr
-from dpsql.planner import unnamed_plan
-from dpsql.privacy_plan import ColumnPlan, PerturbationPlan, PrivacyPlan
-from dpsql.query import Aggregate, AggregateFunction, ParsedQuery, ReleaseRule
+from dpsql.mechanisms.histogram.plan import ColumnPlan, PerturbationPlan, PrivacyPlan
+from dpsql.mechanisms.histogram.planner import unnamed_plan
+from dpsql.mechanisms.histogram.stages import stderr
+from dpsql.parsed_query import Aggregate, AggregateFunction, ParsedQuery, ReleaseRule
 from dpsql.tuning.bounding import Admitted, Arrangement, Bounds
 from dpsql.tuning.expected import Outcome, selected, thinned, unit_paths
 from dpsql.tuning.sample import Sample

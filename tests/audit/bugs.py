@@ -13,9 +13,9 @@ import numpy as np
 import udfs.contribution_bounding
 import udfs.key_selection
 import udfs.release
-from dpsql.calibration import thresholds
-from dpsql.cost import Cost, Overlap
-from dpsql.privacy_plan import PrivacyPlan
+from dpsql.mechanisms.histogram.calibration import thresholds
+from dpsql.mechanisms.histogram.plan import PrivacyPlan
+from dpsql.privacy.cost import Cost, Overlap
 from tests.audit.scenarios import SCENARIOS, Scenario
 from tests.audit.trials import Bug, Parameters
 from udfs import randomness

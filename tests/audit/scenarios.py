@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from dpsql.config import Source
-from dpsql.planner import make_plan
-from dpsql.privacy_plan import PrivacyPlan
-from dpsql.query import (
+from dpsql.mechanisms.histogram.plan import PrivacyPlan
+from dpsql.mechanisms.histogram.planner import make_plan
+from dpsql.parsed_query import (
     Aggregate,
     AggregateFunction,
     ContributionPeriod,

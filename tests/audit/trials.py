@@ -14,10 +14,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pyarrow as pa
 
-from dpsql.accountant import cost
-from dpsql.cost import Cost, Overlap, PrivacyLevel
-from dpsql.operators import bounding_parameters, release_parameters
-from dpsql.privacy_plan import PrivacyPlan
+from dpsql.mechanisms.histogram.accounting import cost
+from dpsql.mechanisms.histogram.plan import PrivacyPlan
+from dpsql.mechanisms.histogram.stages import bounding_parameters, release_parameters
+from dpsql.privacy.cost import Cost, Overlap, PrivacyLevel
 from tests.audit.scenarios import INTERVAL, SOURCE, Crowd, Scenario, Visit, plan_of
 from udfs.columns import Float, Int
 from udfs.contribution_bounding import BoundingParameters, Clock, admit

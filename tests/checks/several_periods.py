@@ -15,9 +15,9 @@ import numpy as np
 import pyarrow as pa
 from scipy.special import ndtr
 
-from dpsql.operators import bounding_parameters, release_parameters
-from dpsql.privacy_plan import PrivacyPlan
-from dpsql.query import ContributionPeriod
+from dpsql.mechanisms.histogram.plan import PrivacyPlan
+from dpsql.mechanisms.histogram.stages import bounding_parameters, release_parameters
+from dpsql.parsed_query import ContributionPeriod
 from tests.checks.test_sensitivity import strategy
 from udfs.contribution_bounding import BoundingParameters, Clock, admit
 from udfs.grid import NO_CLOCK

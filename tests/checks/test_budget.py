@@ -16,11 +16,11 @@ import pyarrow as pa
 import pytest
 from dp_accounting.pld import privacy_loss_distribution
 
-from dpsql.accountant import gaussian_delta, spent
-from dpsql.calibration import thresholds
-from dpsql.planner import make_plan
-from dpsql.privacy_plan import PrivacyPlan
-from dpsql.query import AggregateFunction, ContributionPeriod, CounterName, ReleaseRule
+from dpsql.mechanisms.histogram.accounting import gaussian_delta, spent
+from dpsql.mechanisms.histogram.calibration import thresholds
+from dpsql.mechanisms.histogram.plan import PrivacyPlan
+from dpsql.mechanisms.histogram.planner import make_plan
+from dpsql.parsed_query import AggregateFunction, ContributionPeriod, CounterName, ReleaseRule
 from tests.checks.test_sensitivity import strategy
 from tests.property.plans import source
 from tests.unit.test_accountant import random_query

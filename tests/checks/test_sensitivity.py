@@ -12,10 +12,10 @@ from functools import cache
 import numpy as np
 import pytest
 
-from dpsql.operators import bounding_parameters
-from dpsql.planner import make_plan
-from dpsql.privacy_plan import PrivacyPlan
-from dpsql.query import Aggregate, AggregateFunction, ContributionPeriod, CounterName, ReleaseRule, WindowSpec
+from dpsql.mechanisms.histogram.plan import PrivacyPlan
+from dpsql.mechanisms.histogram.planner import make_plan
+from dpsql.mechanisms.histogram.stages import bounding_parameters
+from dpsql.parsed_query import Aggregate, AggregateFunction, ContributionPeriod, CounterName, ReleaseRule, WindowSpec
 from tests.checks.one_user import shifts, squared, squared_in_rounds, streams
 from tests.property.plans import COUNT, USERS, query, source
 from udfs.counters import Blt

@@ -15,15 +15,15 @@ from unittest import mock
 
 import pytest
 
-from dpsql.accountant import check, cost
 from dpsql.errors import AccountingError
-from dpsql.explainer import facts
-from dpsql.ledger import line_of
-from dpsql.operators import release_parameters
-from dpsql.origin import UNKNOWN
-from dpsql.planner import make_plan
-from dpsql.privacy_plan import PrivacyPlan
-from dpsql.query import Aggregate, AggregateFunction, ContributionPeriod, CounterName, GroupSelection, ReleaseRule, WindowSpec
+from dpsql.mechanisms.histogram.accounting import check, cost
+from dpsql.mechanisms.histogram.explain import facts
+from dpsql.mechanisms.histogram.plan import PrivacyPlan
+from dpsql.mechanisms.histogram.planner import make_plan
+from dpsql.mechanisms.histogram.stages import release_parameters
+from dpsql.parsed_query import Aggregate, AggregateFunction, ContributionPeriod, CounterName, GroupSelection, ReleaseRule, WindowSpec
+from dpsql.privacy.ledger import line_of
+from dpsql.privacy.origin import UNKNOWN
 from tests.checks.several_periods import search
 from tests.property.plans import COUNT, USERS, query, source
 from udfs.contribution_bounding import BoundingParameters

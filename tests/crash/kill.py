@@ -74,8 +74,8 @@ class Stage:
         """Write the query, the sources and the secret, and begin the run that all lakes share."""
         import dpsql
         from dpsql.lake import Lake, open_run
-        from dpsql.ledger import Ledger
-        from dpsql.secret import Secret
+        from dpsql.privacy.ledger import Ledger
+        from dpsql.privacy.secret import Secret
 
         (self.folder / "visits").mkdir(parents=True)
         (self.folder / "query.sql").write_text(self.sql)
@@ -96,8 +96,8 @@ class Stage:
 
     def copy(self, lake: Path, name: str) -> Path:
         """The same run in another lake, with its own copy of secret and ledger: each believes that it is the only one."""
-        from dpsql.ledger import Ledger
-        from dpsql.run_register import Entry
+        from dpsql.privacy.ledger import Ledger
+        from dpsql.privacy.register import Entry
 
         twin = self.folder / name
         shutil.copytree(lake, twin)

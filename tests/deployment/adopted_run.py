@@ -17,8 +17,8 @@ from pyspark.sql import SparkSession
 
 def main(folder: Path, query: str, sources: str, jars: str, exposed: bool) -> None:
     import dpsql
-    from dpsql.ledger import Ledger
-    from dpsql.secret import Secret
+    from dpsql.privacy.ledger import Ledger
+    from dpsql.privacy.secret import Secret
     from dpsql.streaming import protection, session
 
     os.umask(0o022)

@@ -15,7 +15,7 @@ import pytest
 
 from dpsql import jars
 from dpsql.lake import Lake, read_histogram, read_run
-from dpsql.secret import Secret
+from dpsql.privacy.secret import Secret
 from tests.deployment.commands import CHECKOUT, environment
 from tests.deployment.observed_run import PLANTED_SETTING
 from tests.deployment.other_user import blocks_of, listening, readable, shown_of

@@ -10,7 +10,7 @@ import pytest
 
 from dpsql import jars
 from dpsql.lake import Lake, read_run
-from dpsql.secret import Secret
+from dpsql.privacy.secret import Secret
 from tests.deployment.commands import CHECKOUT, environment
 from tests.deployment.other_user import blocks_of, named, readable
 from tests.deployment.workload import json_lines, visits, write_files, write_query

@@ -21,10 +21,10 @@ from dpsql.config import Source, Sources
 from dpsql.errors import DpsqlError, LakeError
 from dpsql.event_log import newest_events
 from dpsql.lake import Lake, list_queries, read_histogram, read_run
-from dpsql.ledger import Ledger
 from dpsql.local.verification import verify_run
+from dpsql.privacy.ledger import Ledger
+from dpsql.privacy.secret import Secret
 from dpsql.running import exclusive
-from dpsql.secret import Secret
 from dpsql.streaming.contributions import Contributions
 from dpsql.streaming.histogram import Histogram
 from dpsql.streaming.live import LiveOptions

@@ -20,7 +20,7 @@ from pyspark.sql.types import StringType
 import dpsql
 from dpsql.config import Source, Sources
 from dpsql.delta_rows import read_rows
-from dpsql.operators import bounding_parameters
+from dpsql.mechanisms.histogram.stages import bounding_parameters
 from dpsql.streaming.admission import contribution_columns
 from dpsql.streaming.checkpoints import Checkpoint
 from dpsql.streaming.clock_guard import ClockGuard

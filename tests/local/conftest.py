@@ -12,7 +12,7 @@ import pytest
 
 from dpsql.compiled import Query, compile_query
 from dpsql.config import Source, Sources
-from dpsql.secret import Secret
+from dpsql.privacy.secret import Secret
 
 DAY = int(datetime(2024, 2, 29, tzinfo=UTC).timestamp()) * 1_000_000
 HOUR = 3_600_000_000

@@ -17,11 +17,11 @@ from hypothesis import strategies as st
 
 import dpsql
 from dpsql.errors import DataError, InputError
-from dpsql.ledger import Ledger
 from dpsql.local.feeder import run_batches, run_local, split, try_query
 from dpsql.local.record_reader import RowReader
-from dpsql.query import Key
-from dpsql.secret import Secret
+from dpsql.parsed_query import Key
+from dpsql.privacy.ledger import Ledger
+from dpsql.privacy.secret import Secret
 from tests.local.conftest import DAY, HOUR, RUN, SQL, Compile, visits
 
 UNTIL = DAY + 24 * HOUR

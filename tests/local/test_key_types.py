@@ -13,11 +13,11 @@ import pytest
 from click.testing import CliRunner
 
 import dpsql
-from dpsql import charts
 from dpsql.compiled import Query
 from dpsql.frames import frame_of
 from dpsql.lake import Lake, newest
-from dpsql.secret import Secret
+from dpsql.privacy.secret import Secret
+from dpsql.view import charts
 from jobs.cli import main
 from tests.local.conftest import DAY
 

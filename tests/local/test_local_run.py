@@ -17,8 +17,8 @@ import pytest
 import dpsql
 from dpsql.config import Cap, Sources
 from dpsql.errors import BudgetError, DataError, LakeError
-from dpsql.ledger import Ledger
-from dpsql.secret import Secret
+from dpsql.privacy.ledger import Ledger
+from dpsql.privacy.secret import Secret
 from tests.local.conftest import DAY, HOUR, RUN, SQL, Compile, visits
 
 UNTIL = DAY + 24 * HOUR

@@ -23,8 +23,8 @@ from dpsql.local.feeder import Feeder
 from dpsql.local.histogram import histogram
 from dpsql.local.record_reader import RowReader
 from dpsql.local.verification import Verification, count_differences, files_not_read, verify_run
-from dpsql.query import ContributionPeriod
-from dpsql.secret import Secret
+from dpsql.parsed_query import ContributionPeriod
+from dpsql.privacy.secret import Secret
 from tests.local.conftest import DAY, HOUR, RUN, Compile, visits
 from udfs.contribution_bounding import Clock
 from udfs.grid import NO_CLOCK
@@ -285,7 +285,7 @@ def test_differences_are_of_bits() -> None:
 
 def test_a_run_of_spark_is_identical(spark: SparkSession, compile_on: Compile, secret: Secret, tmp_path: Path) -> None:
     from dpsql.lake import open_run
-    from dpsql.ledger import Ledger
+    from dpsql.privacy.ledger import Ledger
     from dpsql.streaming.job import run as run_on_spark
 
     query, table, lake = compile_on(options=(("maxFilesPerTrigger", "1"),)), visits(), Lake(tmp_path / "lake")

@@ -29,7 +29,7 @@ from dpsql.lake import Lake, Run, read_histogram
 from dpsql.local.feeder import run_batches
 from dpsql.local.record_reader import RowReader
 from dpsql.local.verification import count_differences
-from dpsql.secret import Secret
+from dpsql.privacy.secret import Secret
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

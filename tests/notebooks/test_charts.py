@@ -12,8 +12,8 @@ import pytest
 from matplotlib.collections import PolyCollection
 from matplotlib.image import imread
 
-from dpsql import charts
 from dpsql.errors import DataError
+from dpsql.view import charts
 
 DAY = datetime(2026, 1, 1, tzinfo=UTC)
 KEYS = ["a", "_hidden", "$x^2$", None, "x" * 100, "tab\there"]

@@ -28,8 +28,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 import dpsql
-from dpsql.ledger import Ledger
-from dpsql.secret import Secret
+from dpsql.privacy.ledger import Ledger
+from dpsql.privacy.secret import Secret
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 
-from dpsql.ledger import Ledger
+from dpsql.privacy.ledger import Ledger
 from jobs.cli import main
 from tests.frozen import digest
 from tests.old_runs.archive import ARCHIVE, MADE_AT, NOT_KEPT, unpack

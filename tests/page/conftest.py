@@ -12,8 +12,8 @@ from deltalake import write_deltalake
 
 import dpsql
 from dpsql.lake import Lake, open_run
-from dpsql.ledger import Ledger
-from dpsql.secret import Secret
+from dpsql.privacy.ledger import Ledger
+from dpsql.privacy.secret import Secret
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 EVIL = "<script>document.title='owned'</script>\x1b[31m$x^2$ \"'&"

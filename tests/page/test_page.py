@@ -20,12 +20,13 @@ import pandas as pd
 import pytest
 from click.testing import CliRunner, Result
 
-from dpsql.budget import budgets
 from dpsql.config import load_sources
 from dpsql.lake import Lake, read_run
-from dpsql.ledger import Ledger
-from dpsql.page import Standing, page
-from dpsql.page.trend import trend
+from dpsql.privacy.budget import budgets
+from dpsql.privacy.ledger import Ledger
+from dpsql.view.page import page
+from dpsql.view.standing import Standing, standing
+from dpsql.view.trend import trend
 from jobs.cli import main
 from tests.page.conftest import CHECKOUT, EVIL, Published
 
@@ -106,8 +107,6 @@ def test_a_page_of_no_run_that_can_be_read(published: Published, tmp_path: Path)
     private = Path(Lake(published.lake).private("demo"))
     private.rename(tmp_path / "elsewhere")
     private.write_text("a file in the way")
-    from dpsql.page import standing
-
     found = standing(Lake(published.lake), "demo", published.rows)
     assert (found.plan, found.state, found.overdue) == (None, None, None)
     text = Seen(page(found, published.rows)).text

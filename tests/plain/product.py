@@ -19,7 +19,7 @@ from dpsql.local.feeder import LATEST_US, Feeder, try_query
 from dpsql.local.histogram import histogram
 from dpsql.local.inputs import micro_batches
 from dpsql.local.record_reader import RowReader
-from dpsql.secret import Secret
+from dpsql.privacy.secret import Secret
 from tests.plain.pairs import Pair
 from udfs.contribution_bounding import Clock
 from udfs.grid import NO_CLOCK

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from dpsql.config import Source
-from dpsql.query import (
+from dpsql.parsed_query import (
     Aggregate,
     AggregateFunction,
     ContributionPeriod,

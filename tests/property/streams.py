@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 from hypothesis import strategies as st
 
-from dpsql.calibration import selection_weights
+from dpsql.mechanisms.histogram.calibration import selection_weights
 from tests.reference import Cells, Record
 from udfs.contribution_bounding import BoundingParameters, Clock, Increment, admit
 from udfs.counters import counter

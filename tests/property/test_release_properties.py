@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.special import ndtri
 
-from dpsql.calibration import selection_weights
+from dpsql.mechanisms.histogram.calibration import selection_weights
 from tests.property.streams import (
     EVERYTHING,
     INCREMENTS,

@@ -12,7 +12,7 @@ from pathlib import Path
 from dpsql.compiled import Query, compile_query
 from dpsql.config import Source, load_sources
 from dpsql.errors import QueryError
-from dpsql.query import ParsedQuery
+from dpsql.parsed_query import ParsedQuery
 from dpsql.sql.parse import parse_query
 
 FOLDER = Path(__file__).resolve().parents[1] / "golden"

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from sqlglot import exp
 
 from dpsql.errors import QueryError
-from dpsql.query import ParsedQuery
+from dpsql.parsed_query import ParsedQuery
 from dpsql.sql import functions, options
 from dpsql.sql.dialect import DpSpark
 from dpsql.sql.normal import canonical, write, write_from

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from dpsql.operators import release_parameters
-from dpsql.privacy_plan import PrivacyPlan
+from dpsql.mechanisms.histogram.plan import PrivacyPlan
+from dpsql.mechanisms.histogram.stages import release_parameters
 from udfs.release import Tick, release
 
 CERTAIN = 1 << 50

@@ -15,10 +15,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from dpsql.explainer import facts
-from dpsql.operators import bounding_parameters, release_parameters
-from dpsql.planner import make_plan
-from dpsql.privacy_plan import PrivacyPlan
+from dpsql.mechanisms.histogram.explain import facts
+from dpsql.mechanisms.histogram.plan import PrivacyPlan
+from dpsql.mechanisms.histogram.planner import make_plan
+from dpsql.mechanisms.histogram.stages import bounding_parameters, release_parameters
 from tests.property.plans import COUNT, DAY, USERS, query, source
 from tests.property.streams import identifier, table
 from tests.reference import Record

@@ -12,8 +12,8 @@ from unittest import mock
 import numpy as np
 import pytest
 
-from dpsql.planner import make_plan
-from dpsql.privacy_plan import PrivacyPlan
+from dpsql.mechanisms.histogram.plan import PrivacyPlan
+from dpsql.mechanisms.histogram.planner import make_plan
 from tests.property.plans import DAY, query, source
 from tests.statistical.noise import Noise, group_keys, measure, noise_key
 from tests.statistical.sampling import NORMALS, PAIRS, covers, has_covariance, has_sd, independent, standard_normal

@@ -15,7 +15,7 @@ import pytest
 import dpsql
 from dpsql.config import Source, Sources
 from dpsql.lake import Lake, Run, read_histogram
-from dpsql.secret import Secret
+from dpsql.privacy.secret import Secret
 from dpsql.streaming.job import run
 from dpsql.streaming.progress import Summary
 

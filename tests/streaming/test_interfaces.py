@@ -14,8 +14,8 @@ import pytest
 import dpsql
 from dpsql.delta_rows import read_rows
 from dpsql.errors import DataError
-from dpsql.ledger import Ledger
-from dpsql.secret import Secret
+from dpsql.privacy.ledger import Ledger
+from dpsql.privacy.secret import Secret
 from tests.streaming.conftest import DAY, START
 
 CHECKOUT = Path(__file__).resolve().parents[2]
@@ -82,8 +82,8 @@ import sys
 from pyspark.sql import SparkSession
 import dpsql
 from dpsql.errors import ConfigError
-from dpsql.ledger import Ledger
-from dpsql.secret import Secret
+from dpsql.privacy.ledger import Ledger
+from dpsql.privacy.secret import Secret
 
 spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
 query = dpsql.compile(open(sys.argv[1] + "/queries/demo.sql").read(), dpsql.load_sources(sys.argv[1] + "/sources.yaml"))

@@ -14,7 +14,7 @@ import pytest
 from deltalake import DeltaTable
 
 from dpsql.errors import InputError, ReleaseConflict
-from dpsql.operators import bounding_parameters, release_parameters
+from dpsql.mechanisms.histogram.stages import bounding_parameters, release_parameters
 from udfs.contribution_bounding import Clock, admit
 from udfs.keys import decode, encode
 from udfs.release import Tick, release

@@ -17,9 +17,9 @@ from click.testing import CliRunner
 from dpsql.delta_rows import read_rows
 from dpsql.errors import LakeError
 from dpsql.lake import Lake, open_run, read_run
-from dpsql.ledger import Ledger
 from dpsql.local.verification import verify_run
-from dpsql.secret import Secret
+from dpsql.privacy.ledger import Ledger
+from dpsql.privacy.secret import Secret
 from dpsql.streaming import preflight, restore
 from dpsql.streaming.contributions import Contributions
 from dpsql.streaming.histogram import Histogram

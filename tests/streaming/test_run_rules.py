@@ -10,7 +10,7 @@ import pytest
 
 from dpsql.errors import LakeError
 from dpsql.lake import Lake, open_run
-from dpsql.ledger import Ledger
+from dpsql.privacy.ledger import Ledger
 
 DAY = 86_400_000_000
 START = 19_700 * DAY

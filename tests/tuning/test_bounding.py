@@ -10,9 +10,9 @@ import pyarrow as pa
 import pytest
 
 import dpsql
-from dpsql.operators import bounding_parameters
-from dpsql.planner import make_plan
-from dpsql.query import ParsedQuery
+from dpsql.mechanisms.histogram.planner import make_plan
+from dpsql.mechanisms.histogram.stages import bounding_parameters
+from dpsql.parsed_query import ParsedQuery
 from dpsql.tuning import Sample, Setting, Workbench
 from dpsql.tuning.bounding import Bounds
 from dpsql.tuning.expected import thinned

@@ -16,7 +16,7 @@ from click.testing import CliRunner, Result
 import dpsql
 from benchmarks.tuning import judge
 from dpsql.local.feeder import try_query
-from dpsql.secret import Secret
+from dpsql.privacy.secret import Secret
 from dpsql.sql.editing import edit_options
 from dpsql.tuning import Sample, Workbench, edited, read_sample, search
 from dpsql.tuning.expected import Outcome, selected, unit_paths

@@ -15,8 +15,8 @@ from pathlib import Path
 
 from dpsql.config import Cap
 from dpsql.errors import BudgetError
-from dpsql.ledger import Ledger
-from dpsql.secret import Secret
+from dpsql.privacy.ledger import Ledger
+from dpsql.privacy.secret import Secret
 from tests.unit.test_ledger import DAY, LINE, costing
 
 CAP = Cap(epsilon=20.0, delta=1e-3, period_us=DAY)
@@ -32,7 +32,7 @@ def die() -> None:
 
 def kill_at(point: str, after: int) -> None:
     """The next process image is real; only the moment of its death is chosen."""
-    import dpsql.ledger as module
+    import dpsql.privacy.ledger as module
 
     passed = 0
 

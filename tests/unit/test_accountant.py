@@ -14,14 +14,13 @@ import pytest
 from dp_accounting import get_epsilon_gaussian, get_sigma_gaussian
 from scipy.stats import norm
 
-from dpsql.accountant import check, cost, factorisation, gaussian_delta, spent
-from dpsql.calibration import failure_probabilities
 from dpsql.config import Source
-from dpsql.cost import Overlap
 from dpsql.errors import AccountingError, ConfigError
-from dpsql.planner import make_plan
-from dpsql.privacy_plan import PrivacyPlan
-from dpsql.query import (
+from dpsql.mechanisms.histogram.accounting import check, cost, factorisation, gaussian_delta, spent
+from dpsql.mechanisms.histogram.calibration import failure_probabilities
+from dpsql.mechanisms.histogram.plan import PrivacyPlan
+from dpsql.mechanisms.histogram.planner import make_plan
+from dpsql.parsed_query import (
     Aggregate,
     AggregateFunction,
     ContributionPeriod,
@@ -31,6 +30,7 @@ from dpsql.query import (
     ReleaseRule,
     WindowSpec,
 )
+from dpsql.privacy.cost import Overlap
 from tests.property.plans import COUNT, DAY, HOUR, SUM, USERS, VALID, query, source
 from udfs.counters import counter, noise_matrix
 

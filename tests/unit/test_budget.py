@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 from dp_accounting import get_epsilon_gaussian
 
-from dpsql.budget import budgets, describe, facts
-from dpsql.calibration import total_mu
 from dpsql.config import Cap, Source
 from dpsql.errors import BudgetError
-from dpsql.ledger import Ledger
+from dpsql.mechanisms.histogram.calibration import total_mu
+from dpsql.privacy.budget import budgets, describe, facts
+from dpsql.privacy.ledger import Ledger
 from tests.unit.test_ledger import DAY, LINE, costing
 
 ONE = costing(LINE, declared_epsilon=6.0, declared_delta=1e-9, mu2=total_mu(6, 1e-9) ** 2, failure=0.0)

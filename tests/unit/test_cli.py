@@ -18,10 +18,10 @@ from deltalake import write_deltalake
 
 import dpsql
 from dpsql.lake import Lake, open_run
-from dpsql.ledger import Ledger
 from dpsql.local.verification import Verification
 from dpsql.polling import Overruns, write_overruns
-from dpsql.secret import Secret, default_secret_path
+from dpsql.privacy.ledger import Ledger
+from dpsql.privacy.secret import Secret, default_secret_path
 from dpsql.streaming.progress import Summary
 from jobs import run_query
 from jobs.cli import main

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from dpsql.calibration import selection_weights
+from dpsql.mechanisms.histogram.calibration import selection_weights
 from tests.property.streams import cells, replay_stream, run_admission, table
 from tests.reference import Bounder, Record, digest, increment
 from udfs import contribution_bounding

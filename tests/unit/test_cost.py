@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from dpsql.cost import Cost, Overlap, PrivacyLevel, gaussian_delta, total
+from dpsql.privacy.cost import Cost, Overlap, PrivacyLevel, gaussian_delta, total
 
 ALONE = Cost(PrivacyLevel.USER, 0.25, 0.0, 1e-9, Overlap.NONE, 0.25, 1e-9)
 SLIDING = Cost(PrivacyLevel.USER, 0.25, 0.0, 1e-9, Overlap.WINDOWS, 0.5, 7e-9)

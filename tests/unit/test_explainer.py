@@ -10,12 +10,12 @@ import re
 import numpy as np
 import pytest
 
-from dpsql.calibration import total_mu
 from dpsql.errors import ConfigError
-from dpsql.explainer import Z95, duration, explain, facts, number, percent
-from dpsql.operators import release_parameters, stderr
-from dpsql.planner import make_plan
-from dpsql.query import (
+from dpsql.mechanisms.histogram.calibration import total_mu
+from dpsql.mechanisms.histogram.explain import Z95, duration, explain, facts, number, percent
+from dpsql.mechanisms.histogram.planner import make_plan
+from dpsql.mechanisms.histogram.stages import release_parameters, stderr
+from dpsql.parsed_query import (
     Aggregate,
     AggregateFunction,
     ContributionPeriod,

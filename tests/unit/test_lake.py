@@ -17,11 +17,12 @@ from deltalake import write_deltalake
 
 import dpsql
 from dpsql.config import Cap, Source, Sources
+from dpsql.declaration import declaration
 from dpsql.errors import BudgetError, LakeError
 from dpsql.lake import Lake, list_queries, newest, open_run, read_histogram, read_run
-from dpsql.ledger import Ledger
 from dpsql.lost_ledger import record_run
-from dpsql.secret import Secret
+from dpsql.privacy.ledger import Ledger
+from dpsql.privacy.secret import Secret
 from tests.unit.test_ledger import LINE
 
 SOURCE = Source(
@@ -266,6 +267,8 @@ def test_a_ledger_that_does_not_know_the_run_stops_it_until_it_is_recorded(tmp_p
     run = read_run(lake, "views")
     capped = replace(SOURCE, cap=Cap(0.1, 1e-9, 86_400_000_000))
     assert record_run(lake, run, compiled(), ledger, capped)  # spent is spent
+    recorded = ledger.register.find(run_id)
+    assert recorded is not None and recorded.declared == declaration(capped)  # before its next start, too, it has one input
     assert not record_run(lake, run, compiled(), ledger, capped)
     assert opened(tmp_path, source=capped) == run_id
     assert read_run(lake, "views").ledger_id == before[0].origin.ledger_id == ledger.lines()[0].origin.ledger_id != ""  # its noise is kept

@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 from scipy.special import ndtr, ndtri
 
-from dpsql.calibration import epsilon_of
 from dpsql.config import Cap
-from dpsql.cost import Cost, Overlap, PrivacyLevel
 from dpsql.errors import BudgetError
-from dpsql.ledger import Ledger, Line, spent
-from dpsql.ledger_line import line_from
+from dpsql.mechanisms.histogram.calibration import epsilon_of
+from dpsql.privacy.cost import Cost, Overlap, PrivacyLevel
+from dpsql.privacy.ledger import Ledger, Line, spent
+from dpsql.privacy.ledger_line import line_from
 
 DAY = 86_400_000_000
 LINE = Line(

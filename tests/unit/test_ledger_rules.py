@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 import dpsql
-from dpsql.budget import budgets, describe
 from dpsql.errors import BudgetError, ConfigError, LakeError
 from dpsql.lake import Lake, open_run
-from dpsql.ledger import Ledger, line_of
-from dpsql.origin import Origin, origin_of
-from dpsql.secret import Secret
+from dpsql.privacy.budget import budgets, describe
+from dpsql.privacy.ledger import Ledger, line_of
+from dpsql.privacy.origin import Origin, origin_of
+from dpsql.privacy.secret import Secret
 from tests.unit.test_ledger import LINE
 
 YAML = """sources:

@@ -6,8 +6,8 @@ import numpy as np
 from scipy.stats import norm
 
 import dpsql
-from dpsql.missing_keys import facts, needed, why_missing
-from dpsql.privacy_plan import PrivacyPlan
+from dpsql.mechanisms.histogram.missing_keys import facts, needed, why_missing
+from dpsql.mechanisms.histogram.plan import PrivacyPlan
 
 SOURCES = dpsql.config.Sources(
     (

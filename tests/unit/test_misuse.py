@@ -13,8 +13,8 @@ import pandas as pd
 import pytest
 from click.testing import CliRunner
 
-from dpsql.ledger import Ledger
-from dpsql.secret import default_secret_path
+from dpsql.privacy.ledger import Ledger
+from dpsql.privacy.secret import default_secret_path
 from jobs.cli import main
 
 SOURCES = """\

@@ -8,9 +8,9 @@ import pickle
 
 import pytest
 
-from dpsql.operators import bounding_parameters, grid, release_parameters, stderr
-from dpsql.planner import make_plan
-from dpsql.query import Aggregate, AggregateFunction, ContributionPeriod, CounterName, GroupSelection, ReleaseRule, WindowSpec
+from dpsql.mechanisms.histogram.planner import make_plan
+from dpsql.mechanisms.histogram.stages import bounding_parameters, grid, release_parameters, stderr
+from dpsql.parsed_query import Aggregate, AggregateFunction, ContributionPeriod, CounterName, GroupSelection, ReleaseRule, WindowSpec
 from tests.property.plans import COUNT, DAY, HOUR, SUM, USERS, VALID, query, source
 from udfs.contribution_bounding import Increment
 from udfs.counters import Honaker

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 from scipy.stats import norm
 
-from dpsql import planner
-from dpsql.accountant import check
-from dpsql.calibration import total_mu
 from dpsql.errors import ConfigError
-from dpsql.planner import MAX_EXACT, identity, make_plan
-from dpsql.query import (
+from dpsql.mechanisms.histogram import planner
+from dpsql.mechanisms.histogram.accounting import check
+from dpsql.mechanisms.histogram.calibration import total_mu
+from dpsql.mechanisms.histogram.planner import MAX_EXACT, identity, make_plan
+from dpsql.parsed_query import (
     Aggregate,
     AggregateFunction,
     ContributionPeriod,

@@ -28,7 +28,7 @@ PLACES = {
     "py4j": ("dpsql/streaming",),
     "duckdb": ("dpsql/local",),
     "sqlglot": ("dpsql/sql", "dpsql/local"),
-    "dp_accounting": ("dpsql/calibration.py",),
+    "dp_accounting": ("dpsql/mechanisms/histogram/calibration.py",),
     "deltalake": (
         "dpsql/delta_rows.py",
         "dpsql/lake.py",
@@ -41,7 +41,7 @@ PLACES = {
     ),
     "click": ("jobs",),
     "rich": ("jobs",),
-    "matplotlib": ("dpsql/charts.py",),
+    "matplotlib": ("dpsql/view",),
 }
 # Who may import which room.
 BELOW = {"jobs": {"jobs", "dpsql", "udfs"}, "dpsql": {"dpsql", "udfs"}, "udfs": {"udfs"}}
@@ -49,7 +49,7 @@ BELOW = {"jobs": {"jobs", "dpsql", "udfs"}, "dpsql": {"dpsql", "udfs"}, "udfs": 
 APART = {
     "dpsql/local": ("dpsql.streaming",),
     "dpsql/streaming": ("dpsql.local",),
-    "dpsql/accountant.py": ("dpsql.planner", "dpsql.calibration"),
+    "dpsql/mechanisms/histogram/accounting.py": ("dpsql.mechanisms.histogram.planner", "dpsql.mechanisms.histogram.calibration"),
 }
 # `udfs` runs on executors: it knows numbers, columns and one cipher, and what it returns depends on its arguments alone.
 UDFS_MAY = {"cryptography", "numpy", "pyarrow", "scipy.special", "udfs"}
@@ -244,13 +244,18 @@ PLANTED: list[tuple[Callable[[Path], Violations], str, str, str]] = [
     (imports_are_written_in_full, "dpsql/lake.py", "import builtins\ngetattr(builtins, '__import__')('pyspark')", "uses __import__"),
     (imports_are_written_in_full, "dpsql/lake.py", "exec('import pyspark')", "uses exec"),
     (imports_go_one_way, "udfs/keys.py", "import dpsql.errors", "imports dpsql.errors"),
-    (imports_go_one_way, "udfs/keys.py", FOR_TYPES.format("from dpsql.query import ParsedQuery"), "imports dpsql.query"),
+    (imports_go_one_way, "udfs/keys.py", FOR_TYPES.format("from dpsql.parsed_query import ParsedQuery"), "imports dpsql.parsed_query"),
     (imports_go_one_way, "dpsql/streaming/wire.py", LATER.format("from jobs import options"), "imports jobs"),
     (imports_go_one_way, "udfs/deep/er.py", "from ...dpsql import errors", "imports dpsql.errors"),
     (imports_of_engines_stay_in_their_places, "dpsql/lake.py", LATER.format("from pyspark.sql import types"), "imports pyspark.sql"),
     (imports_of_engines_stay_in_their_places, "dpsql/streaming_extra.py", "import pyspark", "imports pyspark"),
-    (imports_of_engines_stay_in_their_places, "dpsql/accountant.py", "import dp_accounting as dp", "imports dp_accounting"),
-    (imports_of_engines_stay_in_their_places, "dpsql/budget.py", FOR_TYPES.format("import click"), "imports click"),
+    (
+        imports_of_engines_stay_in_their_places,
+        "dpsql/mechanisms/histogram/accounting.py",
+        "import dp_accounting as dp",
+        "imports dp_accounting",
+    ),
+    (imports_of_engines_stay_in_their_places, "dpsql/privacy/budget.py", FOR_TYPES.format("import click"), "imports click"),
     (imports_of_those_who_stand_apart, "dpsql/local/typed.py", "from dpsql import streaming", "imports dpsql.streaming"),
     (imports_of_those_who_stand_apart, "dpsql/local/typed.py", "from dpsql.streaming.wire import TICK", "imports dpsql.streaming.wire"),
     (imports_of_those_who_stand_apart, "dpsql/local/typed.py", "from ..streaming.wire import TICK", "imports dpsql.streaming.wire"),
@@ -260,8 +265,18 @@ PLANTED: list[tuple[Callable[[Path], Violations], str, str, str]] = [
         LATER.format("import dpsql.local.feeder as e"),
         "imports dpsql.local.feeder",
     ),
-    (imports_of_those_who_stand_apart, "dpsql/accountant.py", "from dpsql.planner import participations", "imports dpsql.planner"),
-    (imports_of_those_who_stand_apart, "dpsql/accountant.py", "from dpsql import calibration", "imports dpsql.calibration"),
+    (
+        imports_of_those_who_stand_apart,
+        "dpsql/mechanisms/histogram/accounting.py",
+        "from dpsql.mechanisms.histogram.planner import participations",
+        "imports dpsql.mechanisms.histogram.planner",
+    ),
+    (
+        imports_of_those_who_stand_apart,
+        "dpsql/mechanisms/histogram/accounting.py",
+        "from dpsql.mechanisms.histogram import calibration",
+        "imports dpsql.mechanisms.histogram.calibration",
+    ),
     (imports_of_udfs_are_pure, "udfs/keys.py", "import pandas", "imports pandas"),
     (imports_of_udfs_are_pure, "udfs/keys.py", "from scipy import stats", "imports scipy.stats"),
     (imports_of_udfs_are_pure, "udfs/keys.py", LATER.format("import time"), "imports time"),

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from dpsql.config import Source
-from dpsql.declaration import check_declaration, declaration
 from dpsql.errors import LakeError
-from dpsql.protected import is_own_input, overlap, places
+from dpsql.privacy.declaration import check_declaration, declaration
+from dpsql.privacy.protected import is_own_input, overlap, places
 
 KAFKA = Source("k", "kafka", options=(("kafka.bootstrap.servers", "a:1"), ("subscribe", "visits, other")))
 
@@ -103,6 +103,7 @@ def test_the_own_input_is_known_under_any_name(tmp_path: Path) -> None:
         ({"schema": None}, "no schema"),
         ({"value_format": "json"}, "value_format"),
         ({"options": (("subscribe", "other"),)}, "options.subscribe"),
+        ({"options": (("header", "true"),)}, "options of the reader 'none' at sources.s, and it says options of the reader 'header: true'"),
     ],
 )
 def test_a_started_run_is_held_to_its_declaration(change: dict[str, object], says: str) -> None:
@@ -121,6 +122,18 @@ def test_what_may_change_while_a_run_goes_on() -> None:
         check_declaration(known, on("/data", schema=schema, max_malformed=7, options=(("maxFilesPerTrigger", "3"),)), "views")
     with pytest.raises(LakeError):
         check_declaration(known, on("/data", schema="u STRING, d DECIMAL(5, 23)"), "views")
+
+
+def test_options_of_the_reader_are_kept_without_passwords_and_need_not_be_known() -> None:
+    given = on("/data", format="csv", options=(("sep", ";"), ("HEADER", "true"), ("fs.s3a.secret.key", "x"), ("maxFilesPerTrigger", "2")))
+    known = declaration(given)
+    assert known["options of the reader"] == "header: true, sep: ;"
+    check_declaration(known, replace(given, options=(("Sep", ";"), ("header", "true"), ("fs.s3a.secret.key", "y"))), "views")
+    with pytest.raises(LakeError, match=r"'header: true, sep: ;' at .* 'header: true'"):
+        check_declaration(known, replace(given, options=(("header", "true"),)), "views")
+    older = {name: value for name, value in known.items() if not name.startswith("options")}
+    check_declaration(older, replace(given, options=()), "views")
+    assert not any(name.startswith("options") for name in declaration(KAFKA) if name not in ("options.subscribe",))
 
 
 @pytest.mark.parametrize(

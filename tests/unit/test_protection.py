@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -106,6 +108,28 @@ def test_py4j_logs_no_command(tmp_path: Path, caplog: pytest.LogCaptureFixture) 
     assert caplog.text == ""
 
 
+def test_pyspark_logs_no_text_of_a_query() -> None:
+    """In a process of its own: pyspark's logger writes to the error stream of the moment when it is made."""
+    code = """
+from types import SimpleNamespace
+from pyspark.errors import AnalysisException
+from pyspark.errors.exceptions.base import QueryContextType
+from dpsql.streaming import protection
+server = SimpleNamespace(turnLoggingOff=lambda: None)
+if {hushed}:
+    protection.hush(SimpleNamespace(_jvm=SimpleNamespace(py4j=SimpleNamespace(GatewayServer=server))))
+for kind in QueryContextType:
+    context = SimpleNamespace(contextType=lambda: kind, callSite=lambda: "a.py:1", fragment=lambda: "SELECT secret")
+    AnalysisException("SELECT secret", contexts=[context])._log_exception()
+"""
+    said = [
+        subprocess.run([sys.executable, "-c", code.format(hushed=hushed)], capture_output=True, text=True, check=True).stderr
+        for hushed in (False, True)
+    ]
+    assert said[0].count("SELECT secret") >= 2
+    assert said[1] == ""
+
+
 def test_settings_reach_a_new_jvm_by_a_file_of_ours_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYSPARK_SUBMIT_ARGS", "--verbose pyspark-shell")
     monkeypatch.setenv("SPARK_LOCAL_DIRS", str(tmp_path))
@@ -120,6 +144,18 @@ def test_settings_reach_a_new_jvm_by_a_file_of_ours_alone(tmp_path: Path, monkey
         assert "SPARK_LOCAL_DIRS" not in os.environ
     assert not file.exists()
     assert (os.environ["PYSPARK_SUBMIT_ARGS"], os.environ["SPARK_LOCAL_DIRS"]) == ("--verbose pyspark-shell", str(tmp_path))
+
+
+@pytest.mark.parametrize("form", ["--properties-file mine.conf pyspark-shell", "--verbose --properties-file=mine.conf pyspark-shell"])
+def test_another_properties_file_is_refused_by_its_cause(monkeypatch: pytest.MonkeyPatch, form: str) -> None:
+    """Spark takes one file: ours would not be read, and what it protects be missed later without a word of why."""
+    monkeypatch.setenv("PYSPARK_SUBMIT_ARGS", form)
+    with (
+        pytest.raises(ConfigError, match=r"^PYSPARK_SUBMIT_ARGS has --properties-file, .*`dpsql run --properties-file"),
+        session._by_file({}),
+    ):
+        pass
+    assert os.environ["PYSPARK_SUBMIT_ARGS"] == form
 
 
 def test_a_standalone_cluster_without_a_secret_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

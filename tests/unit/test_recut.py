@@ -9,9 +9,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from dpsql.operators import bounding_parameters, release_parameters
-from dpsql.planner import make_plan
-from dpsql.query import ReleaseRule
+from dpsql.mechanisms.histogram.planner import make_plan
+from dpsql.mechanisms.histogram.stages import bounding_parameters, release_parameters
+from dpsql.parsed_query import ReleaseRule
 from dpsql.streaming.recut import recut
 from tests.property.plans import COUNT, HOUR, query, source
 from udfs import group_state, user_state

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from dpsql.config import Source
+from dpsql.declaration import declaration
 from dpsql.errors import LakeError
-from dpsql.run_register import Entry, RunRegister
+from dpsql.privacy.register import Entry, RunRegister
 
 RUN = "ab" * 16
 DAY = 86_400_000_000
@@ -107,3 +110,12 @@ def test_a_damaged_entry_stops_the_run(register: RunRegister, damage: str | dict
             start()
     # It is never repaired by a guess.
     assert path.read_bytes() == was
+
+
+def test_a_run_of_an_earlier_release_is_held_to_what_it_kept_and_from_now_on_to_the_rest(register: RunRegister, tmp_path: Path) -> None:
+    source = Source("s", "csv", "/data", schema="u STRING", options=(("sep", ";"),))
+    place = lake(tmp_path / "one")
+    register.add(Entry(RUN, place, declared={name: text for name, text in declaration(source).items() if "reader" not in name}))
+    register.enter(RUN, place, source)
+    with pytest.raises(LakeError, match="options of the reader 'sep: ;'"):
+        register.enter(RUN, place, replace(source, options=()))

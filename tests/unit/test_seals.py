@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from dpsql.errors import BudgetError
-from dpsql.ledger import Ledger, Line
-from dpsql.secret import Secret
+from dpsql.privacy.ledger import Ledger, Line
+from dpsql.privacy.secret import Secret
 from tests.unit.test_ledger import LINE
 
 SECRET = Secret(bytes(range(32)))

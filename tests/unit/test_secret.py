@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from dpsql.errors import SecretError
-from dpsql.secret import Secret, default_secret_path
+from dpsql.privacy.secret import Secret, default_secret_path
 
 VALUE = bytes(range(32))
 

@@ -18,7 +18,7 @@ from deltalake import DeltaTable
 import dpsql
 from dpsql.config import Source, Sources
 from dpsql.errors import LakeError
-from dpsql.operators import bounding_parameters
+from dpsql.mechanisms.histogram.stages import bounding_parameters
 from dpsql.streaming import restore, torn_commits
 from dpsql.streaming.admission import contribution_columns
 from dpsql.streaming.checkpoints import Checkpoint

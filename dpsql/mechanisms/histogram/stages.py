@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 
-from dpsql.privacy_plan import ColumnPlan, PerturbationPlan, PrivacyPlan
-from dpsql.query import AggregateFunction, ContributionPeriod, ReleaseRule
+from dpsql.mechanisms.histogram.plan import ColumnPlan, PerturbationPlan, PrivacyPlan
+from dpsql.parsed_query import AggregateFunction, ContributionPeriod, ReleaseRule
 from udfs.contribution_bounding import BoundingParameters, Increment
 from udfs.counters import counter
 from udfs.grid import Grid

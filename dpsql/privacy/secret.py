@@ -89,7 +89,7 @@ class Secret:
         return self._derive(self._of_run(b"salt", run_id))[:16]
 
     def seal(self, content: bytes) -> str:
-        """A value that only the secret's owner can make for a content (`dpsql.seals`)."""
+        """A value that only the secret's owner can make for a content (`dpsql.privacy.seals`)."""
         return self._derive(b"dpsql/1/seal|" + content).hex()
 
     def _of_run(self, label: bytes, run_id: str) -> bytes:

@@ -17,11 +17,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dpsql import charts
-from dpsql.explainer import duration, number
-from dpsql.page.standing import Standing
-from dpsql.page.trend import trend
-from dpsql.shown import TIMES, absent, aggregates_of, keys_of, measured, printable
+from dpsql.frames import aggregates_of, keys_of
+from dpsql.mechanisms.histogram.explain import duration, number
+from dpsql.view import charts
+from dpsql.view.formatting import absent, measured, printable
+from dpsql.view.standing import Standing
+from dpsql.view.trend import trend
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -190,7 +191,4 @@ def _length(span: timedelta) -> str:
 
 
 def _asset(name: str) -> str:
-    return files("dpsql.page").joinpath(name).read_text(encoding="utf-8")
-
-
-__all__ = ["TIMES", "page"]
+    return files("dpsql.view").joinpath(name).read_text(encoding="utf-8")

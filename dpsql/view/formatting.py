@@ -2,26 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
 from typing import Any
 
 Z95 = 1.959963984540054
-TIMES = ("window_start", "window_end", "trigger", "trigger_time")
-"""Columns of every histogram before its keys."""
-
-
-def aggregates_of(columns: Iterable[Hashable]) -> list[str]:
-    """The columns of a histogram that have a stderr; a frame is its columns' names."""
-    names = [str(column) for column in columns]
-    return [name for name in names if f"{name}_stderr" in names]
-
-
-def keys_of(columns: Iterable[Hashable]) -> list[str]:
-    """The columns that name a row besides its window and trigger."""
-    names = [str(column) for column in columns]
-    aggregates = aggregates_of(names)
-    taken = {*TIMES, *aggregates, *(f"{name}_stderr" for name in aggregates)}
-    return [name for name in names if name not in taken]
 
 
 def printable(value: Any) -> str:

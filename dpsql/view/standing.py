@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from dpsql.budget import Budget
 from dpsql.errors import LakeError
 from dpsql.lake import Lake, list_queries, read_run
+from dpsql.privacy.budget import Budget
 from dpsql.published import histogram_written
 
 if TYPE_CHECKING:

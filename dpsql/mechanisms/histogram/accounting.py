@@ -14,10 +14,10 @@ from functools import lru_cache
 import numpy as np
 
 from dpsql.config import Source
-from dpsql.cost import Cost, Overlap, PrivacyLevel, gaussian_delta
 from dpsql.errors import AccountingError
-from dpsql.privacy_plan import PerturbationPlan, PrivacyPlan, SelectionPlan
-from dpsql.query import AggregateFunction, ContributionPeriod, CounterName, GroupSelection, ReleaseRule
+from dpsql.mechanisms.histogram.plan import PerturbationPlan, PrivacyPlan, SelectionPlan
+from dpsql.parsed_query import AggregateFunction, ContributionPeriod, CounterName, GroupSelection, ReleaseRule
+from dpsql.privacy.cost import Cost, Overlap, PrivacyLevel, gaussian_delta
 from udfs.counters import counter, impulse_response
 
 TOLERANCE = 1e-9

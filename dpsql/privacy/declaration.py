@@ -7,13 +7,22 @@ on over other records, and files would be read again under other names.
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Mapping
 
-from dpsql.config import Source
+from dpsql.config import FILE_FORMATS, Source
 from dpsql.errors import LakeError
 
 SCHEMA = "schema"
 INPUT_OPTIONS = ("subscribe", "subscribepattern", "assign")
+READER = "options of the reader"
+"""Of files: `header`, `sep`, `timestampFormat`, `pathGlobFilter` and so on. A micro-batch that is read again must give the same records."""
+
+FREE_OPTIONS = frozenset({"maxfilespertrigger", "latestfirst", "mode", "columnnameofcorruptrecord", *INPUT_OPTIONS})
+"""Of files, too: these say when a file is read, or are set by dpsql whatever the user gives."""
+
+CREDENTIAL = re.compile(r"secret|password|token|access.?key|credential", re.IGNORECASE)
+"""In names of options that are not kept, and may change."""
 
 
 def declaration(source: Source) -> dict[str, str]:
@@ -29,6 +38,7 @@ def declaration(source: Source) -> dict[str, str]:
         "value_schema": source.value_schema and hashlib.sha256(source.value_schema.encode()).hexdigest()[:16],
         "start": None if source.start_us is None else f"{source.start_us} us",
         **{f"options.{name}": options.get(name) for name in INPUT_OPTIONS},
+        READER: _reader(options) if source.format in FILE_FORMATS else None,
     }
     return {name: value for name, value in given.items() if value}
 
@@ -51,10 +61,17 @@ def check_declaration(known: Mapping[str, str], source: Source, run: str) -> Non
         was, stands = known.get(name), now.get(name)
         if was == stands or (name == SCHEMA and was and f"{stands}, ".startswith(f"{was}, ")):
             continue
+        if name == READER and was is None:
+            continue  # kept by an earlier release, which kept no options
         raise LakeError(
             f"run {run!r} was started with {_said(name, was)} at sources.{source.name}, and it says {_said(name, stands)} now: one run sees "
             "one input. Put the old setting back, or start a new run under another --name"
         )
+
+
+def _reader(options: Mapping[str, str]) -> str:
+    held = sorted(name for name in options if name not in FREE_OPTIONS and not CREDENTIAL.search(name))
+    return ", ".join(f"{name}: {options[name]}" for name in held) or "none"
 
 
 def _said(name: str, value: str | None) -> str:

@@ -16,7 +16,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, StrMethodFormatter
 
 from dpsql.errors import DataError
-from dpsql.shown import Z95, absent, aggregates_of, keys_of, printable
+from dpsql.frames import aggregates_of, keys_of
+from dpsql.view.formatting import Z95, absent, printable
 
 if TYPE_CHECKING:
     import pandas as pd

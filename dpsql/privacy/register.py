@@ -20,10 +20,10 @@ from pathlib import Path
 from typing import Any
 
 from dpsql.config import Source
-from dpsql.declaration import check_declaration, declaration
 from dpsql.errors import LakeError
 from dpsql.files import create_file, replace_file
 from dpsql.files import place as located
+from dpsql.privacy.declaration import check_declaration, declaration
 
 SCHEMA_VERSION = 1
 RUN_FILE = "run.json"
@@ -38,7 +38,7 @@ class Entry:
         place: the run's private folder at its last start; empty for runs without a lake.
         closed_us: everything up to here may have been published, microseconds since 1970 UTC; None before the first release.
         given: fingerprint of the input of a run without a lake (`dpsql.local.local_run`); empty for others.
-        declared: what `sources.yaml` said of its input at its first start (`dpsql.declaration`); empty where nobody has kept it.
+        declared: what `sources.yaml` said of its input at its first start (`dpsql.privacy.declaration`); empty where nobody has kept it.
     """
 
     run_id: str
@@ -120,8 +120,9 @@ class RunRegister:
             self._write(entry)
         if source is not None:
             check_declaration(entry.declared, source, os.path.basename(place))
-            if not entry.declared:
-                entry = replace(entry, declared=declaration(source))
+            kept = {**declaration(source), **entry.declared}  # an earlier release kept nothing, or less
+            if kept != entry.declared:
+                entry = replace(entry, declared=kept)
                 self._write(entry)
         return entry
 

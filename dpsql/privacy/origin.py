@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from dpsql.config import Cap, Source
-from dpsql.protected import places
+from dpsql.privacy.protected import places
 
 DAY_US = 86_400_000_000
 
@@ -23,7 +23,7 @@ class Origin:
 
     Args:
         ledger_id: of the ledger that the run began with; it is in its noise. Empty for runs of earlier releases.
-        reads: places of its records (`dpsql.protected`); empty in lines of earlier releases.
+        reads: places of its records (`dpsql.privacy.protected`); empty in lines of earlier releases.
         cap: the declared cap, as epsilon, delta and microseconds; empty where `cap: none` said that there is none; None where nothing did.
         apart_from: ledgers that were declared to have budgets of their own, though their sources read the same.
     """

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dpsql.shown import Z95
+from dpsql.view.formatting import Z95
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -7,12 +7,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dpsql.calibration import epsilon_of, total_mu
 from dpsql.config import Cap, Source
-from dpsql.cost import Cost, total
-from dpsql.explainer import duration, number
-from dpsql.ledger import Line, spent
-from dpsql.ledger_rules import remarks
+from dpsql.mechanisms.histogram.calibration import epsilon_of, total_mu
+from dpsql.mechanisms.histogram.explain import duration, number
+from dpsql.privacy.cost import Cost, total
+from dpsql.privacy.ledger import Line, spent
+from dpsql.privacy.ledger_rules import remarks
 
 DAY_US = 86_400_000_000
 PERIODS = (1, 7, 30)
@@ -60,7 +60,7 @@ class Budget:
         lines: its runs, oldest first.
         totals: over 1, 7 and 30 days, counted from 1970-01-01 UTC.
         cap: None where none is declared.
-        remarks: what was declared on purpose, or changed (`dpsql.ledger_rules.remarks`).
+        remarks: what was declared on purpose, or changed (`dpsql.privacy.ledger_rules.remarks`).
     """
 
     ledger: str

@@ -25,7 +25,7 @@ from pathlib import Path
 
 from dpsql.errors import BudgetError
 from dpsql.files import create_file
-from dpsql.secret import Secret
+from dpsql.privacy.secret import Secret
 
 FILE = "seals"
 HEAD = re.compile(rb"dpsql-ledger 1 ([0-9a-f]{32})")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dpsql.query import Aggregate, ContributionPeriod, CounterName, ParsedQuery
+from dpsql.parsed_query import Aggregate, ContributionPeriod, CounterName, ParsedQuery
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,9 @@ import hashlib
 import json
 import math
 
-from dpsql.calibration import (
+from dpsql.config import Source
+from dpsql.errors import ConfigError
+from dpsql.mechanisms.histogram.calibration import (
     SELECTION_SHARE,
     THRESHOLD_DELTA_SHARE,
     failure_probabilities,
@@ -17,10 +19,8 @@ from dpsql.calibration import (
     thresholds,
     total_mu,
 )
-from dpsql.config import Source
-from dpsql.errors import ConfigError
-from dpsql.privacy_plan import ColumnPlan, PerturbationPlan, PrivacyPlan, SelectionPlan
-from dpsql.query import Aggregate, AggregateFunction, ContributionPeriod, GroupSelection, ParsedQuery, ReleaseRule
+from dpsql.mechanisms.histogram.plan import ColumnPlan, PerturbationPlan, PrivacyPlan, SelectionPlan
+from dpsql.parsed_query import Aggregate, AggregateFunction, ContributionPeriod, GroupSelection, ParsedQuery, ReleaseRule
 from udfs.counters import column_norm, counter, path_sd
 from udfs.randomness import MAX_NORMAL
 

@@ -14,8 +14,8 @@ import pyarrow.parquet as pq
 from dpsql.config import Source
 from dpsql.errors import ConfigError, LakeError
 from dpsql.files import Place, replace_file
-from dpsql.operators import grid
-from dpsql.privacy_plan import PrivacyPlan
+from dpsql.mechanisms.histogram.plan import PrivacyPlan
+from dpsql.mechanisms.histogram.stages import grid
 from udfs.release import PublicGroups
 
 FILE = "public_groups.parquet"

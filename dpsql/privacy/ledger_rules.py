@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dpsql.errors import BudgetError
-from dpsql.ledger_line import Line
-from dpsql.origin import cap_in_words
-from dpsql.protected import overlap
+from dpsql.privacy.ledger_line import Line
+from dpsql.privacy.origin import cap_in_words
+from dpsql.privacy.protected import overlap
 
 
 def check_line(before: Sequence[Line], line: Line) -> None:
@@ -39,7 +39,7 @@ def check_cap(before: Sequence[Line], ledger: str, source: str, cap: tuple[float
     Args:
         before: the ledger's lines.
         ledger, source: names.
-        cap: as declared now (`dpsql.origin.declared_cap`).
+        cap: as declared now (`dpsql.privacy.origin.declared_cap`).
 
     Raises:
         BudgetError: says how to put it back, and how to say that it is meant.

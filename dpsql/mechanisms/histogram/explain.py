@@ -9,15 +9,15 @@ import math
 from dataclasses import asdict
 from typing import Any
 
-from dpsql.accountant import cost
-from dpsql.calibration import epsilon_of
 from dpsql.config import Source
-from dpsql.cost import Cost
 from dpsql.errors import InputError
-from dpsql.operators import stderr
+from dpsql.mechanisms.histogram.accounting import cost
+from dpsql.mechanisms.histogram.calibration import epsilon_of
+from dpsql.mechanisms.histogram.plan import ColumnPlan, PerturbationPlan, PrivacyPlan
+from dpsql.mechanisms.histogram.stages import stderr
+from dpsql.parsed_query import AggregateFunction, ContributionPeriod, ParsedQuery, ReleaseRule
 from dpsql.polling import ASSUMPTION, polling_interval
-from dpsql.privacy_plan import ColumnPlan, PerturbationPlan, PrivacyPlan
-from dpsql.query import AggregateFunction, ContributionPeriod, ParsedQuery, ReleaseRule
+from dpsql.privacy.cost import Cost
 
 PERIODS = (7, 30, 365)
 Z95 = 1.959963984540054

@@ -1,6 +1,6 @@
 """A line of the budget ledger: what one run may spend on one privacy unit, as a value and as JSON.
 
-Lines of version 2 say what several contribution periods cost (`dpsql.cost`). Those of version 1, written up to commit 27b5d01, do not, and
+Lines of version 2 say what several contribution periods cost (`dpsql.privacy.cost`). Those of version 1, written up to commit 27b5d01, do not, and
 not even whether windows slide; they are charged as if they did (`_first_version`).
 """
 
@@ -13,10 +13,10 @@ from datetime import UTC, datetime
 from typing import Any
 
 from dpsql.config import Cap, Source
-from dpsql.cost import Cost, Overlap, PrivacyLevel, total
-from dpsql.origin import UNKNOWN, Origin, origin_from
-from dpsql.privacy_plan import PrivacyPlan
-from dpsql.query import ContributionPeriod
+from dpsql.mechanisms.histogram.plan import PrivacyPlan
+from dpsql.parsed_query import ContributionPeriod
+from dpsql.privacy.cost import Cost, Overlap, PrivacyLevel, total
+from dpsql.privacy.origin import UNKNOWN, Origin, origin_from
 
 SCHEMA_VERSION = 2
 MOST_CELLS = 4_000_000 * 10_000
@@ -74,7 +74,7 @@ class Line:
 
 def line_of(plan: PrivacyPlan, source: Source, run_id: str, kind: str, origin: Origin) -> Line:
     """The ledger line of a new run, dated now."""
-    from dpsql.accountant import cost  # here, because it is slow to import, and who reads a ledger needs none
+    from dpsql.mechanisms.histogram.accounting import cost  # here, because it is slow to import, and who reads a ledger needs none
 
     window = plan.query.window
     return Line(

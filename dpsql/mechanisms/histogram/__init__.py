@@ -1,0 +1,1 @@
+"""The histogram: one noisy row per key and window at every trigger (docs/privacy.md)."""
