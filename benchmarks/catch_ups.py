@@ -25,7 +25,7 @@ import dpsql
 from dpsql.config import Source, Sources
 from dpsql.lake import Lake, Run
 from dpsql.privacy.secret import Secret
-from dpsql.streaming import histogram, retention
+from dpsql.streaming import compaction, retention
 from dpsql.streaming.job import run
 from dpsql.streaming.live import LiveOptions
 from dpsql.streaming.session import RUN, session
@@ -84,7 +84,7 @@ def catch_up(folder: Path, day: int, rows: int) -> None:
     named = Run("demo", "5a" * 16, query.plan.identity, secret.check(), query.text, {}, "2026-01-01T00:00:00+00:00")
     Path(lake.private("demo")).mkdir(parents=True, exist_ok=True)
     # A week and an hour are kept of some things. Here a day takes seconds.
-    retention.VACUUM_HOURS, histogram.KEPT_HOURS = 0, 0
+    retention.VACUUM_HOURS, compaction.KEPT_HOURS = 0, 0
     RUN["spark.sql.streaming.fileSource.log.cleanupDelay"] = "1s"
     run(
         session("local[2]", {}), query, named, lake, secret, until_caught_up=True, until_us=START + (day + 1) * DAY, buckets=(4, 4),

@@ -19,6 +19,9 @@ from deltalake.exceptions import CommitFailedError, DeltaError
 
 from dpsql.delta_rows import check_files
 from dpsql.streaming import delta_log
+from dpsql.streaming.contributions import TICK_ERA, Contributions, forgotten_mark
+from dpsql.streaming.histogram import Histogram
+from dpsql.streaming.sorted_file import sorted_file
 from udfs.bucket_state import filesystem
 
 MANY_FILES = 40
@@ -28,8 +31,39 @@ SMALL_ROWS = 100_000
 MOST_ROWS = 1_000_000
 LOG_COMMITS = 20
 """So many commits after a checkpoint of the log comes the next."""
+KEPT_HOURS = 7 * 24
+"""Of the public table: as long as Delta's own VACUUM by default."""
 
 OF_VERSION = re.compile(r"\.?(\d{20})\.")
+
+
+def tidy_contributions(table: Contributions, needed: int) -> None:
+    """Few files and a short log, however many ticks there were. Nobody else may write.
+
+    Args:
+        table: the contributions of a run.
+        needed: query 2 and a restore of it begin at this version of the table, or later.
+    """
+    # Until rows have been deleted a restore may begin with the first commit.
+    needed = 0 if delta_log.mark(table.path, forgotten_mark(table.run_id)) is None else needed
+    if needed:
+        ticks = [name for name in small_files(table.path) if name.startswith(f"era={TICK_ERA}/")]
+        read_later = set(delta_log.added_files(table.path, needed, table.version)) if len(ticks) > MANY_FILES else set(ticks)
+        old = [name for name in ticks if name not in read_later]
+        merge(table.path, old, lambda rows: table.files.write_era(rows, TICK_ERA, 0), f"{table.run_id}/merged")
+    shorten(table.path, needed)
+
+
+def tidy_histogram(table: Histogram) -> None:
+    """Few files and a short log, however many ticks have released rows. When, and what comes of it, depends on these and on time alone.
+
+    Who reads the table has the replaced files and the log for a week.
+    """
+    written = merge(table.path, small_files(table.path), lambda rows: sorted_file(table.path, rows), f"{table.application}/merged")
+    if written:
+        written += delta_log.vacuum(table.path, KEPT_HOURS)
+    written += shorten(table.path, kept_seconds=KEPT_HOURS * 3600)
+    table.open_to_readers(written)
 
 
 def merge(path: str, names: Sequence[str], write: Callable[[pa.Table], Mapping[str, Any]], application: str) -> list[str]:

@@ -18,7 +18,7 @@ from pyspark.sql import types as T
 
 from dpsql.delta_rows import check_files
 from dpsql.mechanisms.histogram.plan import PrivacyPlan
-from dpsql.streaming import compaction, delta_log
+from dpsql.streaming import delta_log
 from dpsql.streaming.manifest import rows_mark
 from udfs.contribution_files import ContributionFiles
 from udfs.grid import NO_CLOCK
@@ -150,21 +150,6 @@ class Contributions:
             # In full: files that a failed task left behind hold records as well. No micro-batch is at work here.
             table.vacuum(retention_hours=0, dry_run=False, enforce_retention_duration=False, full=True)
         return len(old)
-
-    def tidy(self, needed: int) -> None:
-        """Few files and a short log, however many ticks there were. Nobody else may write.
-
-        Args:
-            needed: query 2 and a restore of it begin at this version of the table, or later.
-        """
-        # Until rows have been deleted a restore may begin with the first commit.
-        needed = 0 if delta_log.mark(self.path, forgotten_mark(self.run_id)) is None else needed
-        if needed:
-            ticks = [name for name in compaction.small_files(self.path) if name.startswith(f"era={TICK_ERA}/")]
-            read_later = set(delta_log.added_files(self.path, needed, self.version)) if len(ticks) > compaction.MANY_FILES else set(ticks)
-            old = [name for name in ticks if name not in read_later]
-            compaction.merge(self.path, old, lambda rows: self.files.write_era(rows, TICK_ERA, 0), f"{self.run_id}/merged")
-        compaction.shorten(self.path, needed)
 
     def clear_away(self) -> None:
         """Remove files that no commit has named: a failed task left them, and they hold records. Nobody may be at work, query 2 has read all."""

@@ -21,11 +21,9 @@ from dpsql.errors import DataError, ReleaseConflict
 from dpsql.files import ObjectPath, place
 from dpsql.mechanisms.histogram.plan import PrivacyPlan
 from dpsql.parsed_query import AggregateFunction
-from dpsql.streaming import compaction, delta_log
-from dpsql.streaming.sorted_file import sorted_file
+from dpsql.streaming import delta_log
 
 REALS = (AggregateFunction.SUM, AggregateFunction.AVG)
-KEPT_HOURS = 7 * 24
 Pair = tuple[int, int]
 """(window start in microseconds, trigger number)."""
 
@@ -72,7 +70,7 @@ class Histogram:
     def create(self) -> None:
         """Make the empty table unless it is there."""
         delta_log.create(self.path, self.schema)
-        self._open_to_readers()
+        self.open_to_readers()
 
     def trigger_time(self, pair: Pair) -> int:
         """When a trigger is due, in microseconds."""
@@ -120,19 +118,7 @@ class Histogram:
             rows = rows.join(_pair_frame(rows, due), ["window_start", "trigger"], "left_semi")
         order = ["window_start", "trigger", "dpsql_key"]
         written = delta_log.append_frame(rows, sum(due.values()), self.path, self.application, self.triggers(closed_us), order)
-        self._open_to_readers(written)
-
-    def tidy(self) -> None:
-        """Few files and a short log, however many ticks have released rows. When, and what comes of it, depends on these and on time alone.
-
-        Who reads the table has the replaced files and the log for a week.
-        """
-        small = compaction.small_files(self.path)
-        written = compaction.merge(self.path, small, lambda rows: sorted_file(self.path, rows), f"{self.application}/merged")
-        if written:
-            written += delta_log.vacuum(self.path, KEPT_HOURS)
-        written += compaction.shorten(self.path, kept_seconds=KEPT_HOURS * 3600)
-        self._open_to_readers(written)
+        self.open_to_readers(written)
 
     def _published_form(self, released: DataFrame) -> DataFrame:
         """Keys decoded to their types, times as TIMESTAMP, NaN as NULL; `dpsql_key` keeps the key's bytes for sorting."""
@@ -183,7 +169,7 @@ class Histogram:
         found = found.group_by(["window_start", "trigger"]).aggregate([])
         return set(zip(found["window_start"].cast(pa.int64()).to_pylist(), found["trigger"].to_pylist(), strict=True))
 
-    def _open_to_readers(self, written: Iterable[str] | None = None) -> None:
+    def open_to_readers(self, written: Iterable[str] | None = None) -> None:
         """Everybody may read these files of the table, or all, whatever the umask of this process and of the JVM. (Who may read a bucket, its
         policy says.)"""
         if isinstance(place(self.path), ObjectPath):

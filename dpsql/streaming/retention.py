@@ -90,8 +90,8 @@ class Retention:
         files = str(self.engine.folder / "files")
         compact(files)
         compaction.shorten(files)
-        self.contributions.tidy(self._needed())
-        self.histogram().tidy()
+        compaction.tidy_contributions(self.contributions, self._needed())
+        compaction.tidy_histogram(self.histogram())
 
     def _needed(self) -> int:
         """Query 2 begins at this version of `contributions` or later: as far back as Spark remembers, and not after what is listed."""

@@ -143,11 +143,9 @@ SWEEP_POINTS = {
 def install(environment: Mapping[str, str]) -> None:
     """Patch this process: die at CRASH_POINT, live without the protection CRASH_WITHOUT, clean up all the time with CRASH_OFTEN."""
     if environment.get("CRASH_OFTEN"):
-        retention, compaction, histogram, session = (
-            importlib.import_module(f"{STREAMING}.{name}") for name in ("retention", "compaction", "histogram", "session")
-        )
+        retention, compaction, session = (importlib.import_module(f"{STREAMING}.{name}") for name in ("retention", "compaction", "session"))
         retention.SWEEP_SECONDS, retention.MANY_FILES, retention.VACUUM_HOURS = 0, 5, 0
-        compaction.MANY_FILES, compaction.LOG_COMMITS, histogram.KEPT_HOURS = 2, 3, 0
+        compaction.MANY_FILES, compaction.LOG_COMMITS, compaction.KEPT_HOURS = 2, 3, 0
         session.RUN["spark.sql.streaming.minBatchesToRetain"] = "2"
     if protection := environment.get("CRASH_WITHOUT"):
         WITHOUT[protection]()

@@ -14,7 +14,7 @@ from benchmarks.catch_ups import files
 from dpsql.errors import DataError, DpsqlError, LakeError
 from dpsql.lake import read_run
 from dpsql.local.verification import verify_run
-from dpsql.streaming import compaction, histogram, retention, session
+from dpsql.streaming import compaction, retention, session
 from dpsql.streaming.histogram import Histogram
 from dpsql.streaming.live import LiveOptions
 from dpsql.streaming.manifest import Manifest
@@ -49,7 +49,7 @@ def test_catch_ups_keep_as_many_files_however_many_there_were(case: Any, write: 
         (retention, "VACUUM_HOURS", 0),
         (compaction, "MANY_FILES", 3),
         (compaction, "LOG_COMMITS", 4),
-        (histogram, "KEPT_HOURS", 0),
+        (compaction, "KEPT_HOURS", 0),
     ):
         monkeypatch.setattr(module, name, small)
     for name, value in (("minBatchesToRetain", "2"), ("fileSource.log.cleanupDelay", "1"), ("fileSource.log.compactInterval", "2")):
