@@ -1,6 +1,6 @@
 """Catch-ups one after the other, as a nightly cron makes them: what each costs, and how many files they leave.
 
-    python benchmarks/catch_ups.py [--count 200] [--rows 1000] [--fresh] [--folder DIR]
+    python benchmarks/catch_ups.py [--count 200] [--rows 1000] [--buckets 4] [--fresh] [--folder DIR]
 
 Each has a file of a day more and closes that day. Prints a table after 20, 50, 100, 200: all files of the run on the disk, by what they are for,
 and seconds per catch-up since the line before. What is kept for a week or an hour by the clock (replaced files, the public log) is not kept
@@ -50,21 +50,36 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=200)
     parser.add_argument("--rows", type=int, default=1000)
     parser.add_argument("--folder", type=Path)
+    parser.add_argument("--buckets", type=int, default=4)
     parser.add_argument("--fresh", action="store_true", help="each in a process of its own, as cron starts them")
     parser.add_argument("--day", type=int, help=argparse.SUPPRESS)
     given = parser.parse_args()
     folder = given.folder or Path(tempfile.mkdtemp())
     if given.day is not None:
-        catch_up(folder, given.day, given.rows)
+        catch_up(folder, given.day, given.rows, given.buckets)
         return
     print(f"| catch-ups | {' | '.join(KINDS)} | in all | seconds each |")
     print("|---" * (len(KINDS) + 3) + "|")
     since, before = time.monotonic(), 0
     for day in range(given.count):
         if given.fresh:
-            subprocess.run([sys.executable, __file__, "--folder", folder, "--rows", str(given.rows), "--day", str(day)], check=True)
+            subprocess.run(
+                [
+                    sys.executable,
+                    __file__,
+                    "--folder",
+                    folder,
+                    "--rows",
+                    str(given.rows),
+                    "--buckets",
+                    str(given.buckets),
+                    "--day",
+                    str(day),
+                ],
+                check=True,
+            )
         else:
-            catch_up(folder, day, given.rows)
+            catch_up(folder, day, given.rows, given.buckets)
         if day + 1 in SHOWN or day + 1 == given.count:
             each = (time.monotonic() - since) / (day + 1 - before)
             since, before = time.monotonic(), day + 1
@@ -73,7 +88,7 @@ def main() -> None:
             print(f"| {day + 1} | {' | '.join(map(str, counts))} | {sum(counts)} | {each:.1f} |", flush=True)
 
 
-def catch_up(folder: Path, day: int, rows: int) -> None:
+def catch_up(folder: Path, day: int, rows: int, buckets: int) -> None:
     """One night: a file more, and its day closed."""
     (folder / "visits").mkdir(parents=True, exist_ok=True)
     write(folder / f"visits/{day:05d}.parquet", rows, day)
@@ -87,7 +102,7 @@ def catch_up(folder: Path, day: int, rows: int) -> None:
     retention.VACUUM_HOURS, compaction.KEPT_HOURS = 0, 0
     RUN["spark.sql.streaming.fileSource.log.cleanupDelay"] = "1s"
     run(
-        session("local[2]", {}), query, named, lake, secret, until_caught_up=True, until_us=START + (day + 1) * DAY, buckets=(4, 4),
+        session("local[2]", {}), query, named, lake, secret, until_caught_up=True, until_us=START + (day + 1) * DAY, buckets=(buckets, buckets),
         live=LiveOptions(retention_us=2 * DAY),
     )  # fmt: skip
 

@@ -42,18 +42,15 @@ MAY = {"charset_normalizer", "cryptography", "numpy", "pandas", "pyarrow", "pysp
 
 SHIPPED_FROM = "the shipped function and what it calls are defined here"
 OF_THE_SINK = "the driver's sink stands in the module of the shipped function"
-OF_THE_PACKAGE = "`import dpsql` imports the compiler, for people who write `dpsql.compile`"
 TOO_MUCH = {
     SHIPPED_FROM: """dpsql dpsql.streaming dpsql.streaming.admission dpsql.streaming.release dpsql.streaming.clocks
         dpsql.streaming.spreading dpsql.streaming.wire""",
     OF_THE_SINK: """arro3 deltalake typing_extensions dpsql.delta_rows dpsql.files dpsql.streaming.checkpoints dpsql.streaming.contributions
         dpsql.streaming.delta_log dpsql.streaming.hadoop_checksums dpsql.streaming.histogram dpsql.streaming.manifest
-        dpsql.streaming.read_files dpsql.streaming.sorted_file""",
-    OF_THE_PACKAGE: """yaml dpsql.compiled dpsql.config dpsql.errors dpsql.mechanisms dpsql.mechanisms.histogram
-        dpsql.mechanisms.histogram.accounting dpsql.mechanisms.histogram.calibration dpsql.mechanisms.histogram.plan
-        dpsql.mechanisms.histogram.planner dpsql.parsed_query dpsql.privacy dpsql.privacy.cost dpsql.yaml_file""",
+        dpsql.streaming.read_files dpsql.streaming.sorted_file dpsql.errors dpsql.mechanisms dpsql.mechanisms.histogram
+        dpsql.mechanisms.histogram.plan dpsql.parsed_query""",
 }
-"""Why a worker imports what it should not: budgets, planner and accountant among it. This list only shrinks."""
+"""Why a worker imports what it should not: the plan among it. This list only shrinks."""
 LISTED = {name for names in TOO_MUCH.values() for name in names.split()}
 
 CHILD = """
