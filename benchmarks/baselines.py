@@ -26,7 +26,8 @@ from scipy.stats import norm
 from benchmarks.measure import Figures
 from benchmarks.sharded import Job
 from benchmarks.workload import identifiers, ranks
-from dpsql.mechanisms.histogram.calibration import THRESHOLD_DELTA_SHARE, total_mu
+from dpsql.mechanisms.histogram.calibration import THRESHOLD_DELTA_SHARE
+from dpsql.privacy.curve import total_mu
 from udfs.columns import Bool, Float, Int, run_starts, run_sums, sort_order
 from udfs.randomness import normals, tags
 

@@ -21,20 +21,31 @@ if TYPE_CHECKING:
     from dpsql.privacy.secret import Secret
     from dpsql.streaming.handle import Handle
 
-__all__ = ["Query", "Source", "Sources", "compile", "latest", "load_sources", "run_local", "start"]
+__all__ = ["Ledger", "Query", "Secret", "Source", "Sources", "compile", "latest", "load_sources", "run_local", "start"]
 
 
 def __getattr__(name: str) -> Any:
-    """What planning needs is imported when it is asked for: a command that plans nothing starts in half the time."""
+    """What is in modules of its own is imported when it is first asked for, so that `import dpsql` costs nothing."""
     if name in ("Query", "compile"):
         from dpsql import compiled
 
-        return compiled.Query if name == "Query" else compiled.compile_query
-    if name in ("Source", "Sources", "load_sources"):
+        found = {"Query": compiled.Query, "compile": compiled.compile_query}
+    elif name in ("Source", "Sources", "load_sources"):
         from dpsql import config
 
-        return vars(config)[name]
-    raise AttributeError(f"module 'dpsql' has no attribute {name!r}")
+        found = {"Source": config.Source, "Sources": config.Sources, "load_sources": config.load_sources}
+    elif name == "Ledger":
+        from dpsql.privacy import ledger
+
+        found = {name: ledger.Ledger}
+    elif name == "Secret":
+        from dpsql.privacy import secret
+
+        found = {name: secret.Secret}
+    else:
+        raise AttributeError(f"module 'dpsql' has no attribute {name!r}")
+    globals().update(found)
+    return found[name]
 
 
 def run_local(query: Query, frame: pd.DataFrame, secret: Secret, run_id: str | None = None, **options: Any) -> pd.DataFrame:
@@ -43,7 +54,7 @@ def run_local(query: Query, frame: pd.DataFrame, secret: Secret, run_id: str | N
     Args:
         query: from `dpsql.compile`.
         frame: the stream's records, columns as the source declares them.
-        secret: from `dpsql.privacy.secret.Secret.load`.
+        secret: from `dpsql.Secret.load`.
         run_id: 32 hexadecimal digits; a fresh one, and so fresh noise, unless given. One run id sees one input: others are refused.
         options: see `dpsql.local.feeder.run_local`.
 
@@ -63,8 +74,8 @@ def start(spark: SparkSession, query: Query, lake: str, name: str, secret: Secre
         query: from `dpsql.compile`.
         lake: the lake's folder.
         name: the query's name in the lake.
-        secret: from `dpsql.privacy.secret.Secret.load`.
-        ledger: from `dpsql.privacy.ledger.Ledger.beside`; a new run writes its line there.
+        secret: from `dpsql.Secret.load`.
+        ledger: from `dpsql.Ledger.beside`; a new run writes its line there.
         options: see `dpsql.streaming.job.run`.
 
     Returns:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import html
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
 from typing import Any
 
 from dpsql.config import Source, cut_by_records
@@ -13,6 +14,8 @@ from dpsql.mechanisms.histogram import accounting
 from dpsql.mechanisms.histogram.plan import PrivacyPlan
 from dpsql.mechanisms.histogram.planner import make_plan
 from dpsql.parsed_query import ParsedQuery
+from dpsql.privacy.ledger_line import Line
+from dpsql.privacy.origin import Origin
 
 
 @dataclass(frozen=True)
@@ -36,6 +39,36 @@ class Query:
     def source(self) -> Source:
         """The stream that the query reads."""
         return self.sources[self.parsed.stream]
+
+    def document(self) -> dict[str, Any]:
+        """The plan as JSON values, for people to read."""
+        return asdict(self.plan)
+
+    def line(self, run_id: str, kind: str, origin: Origin) -> Line:
+        """The ledger line of a new run, dated now.
+
+        Args:
+            run_id: of the run.
+            kind: `run`, `try`, `compare` or `local`.
+            origin: whose data, under which cap.
+        """
+        plan, window = self.plan, self.parsed.window
+        return Line(
+            ledger=self.source.ledger,
+            source=self.source.name,
+            unit=self.source.privacy_unit,
+            cost=accounting.cost(plan, self.source),
+            period=self.parsed.contribution_period.value,
+            size_us=window.size_us,
+            offset_us=window.offset_us,
+            declared_epsilon=plan.epsilon,
+            declared_delta=plan.delta,
+            query_identity=plan.identity,
+            run_id=run_id,
+            kind=kind,
+            created=datetime.now(UTC).isoformat(timespec="seconds"),
+            origin=origin,
+        )
 
     def explain(self) -> str:
         """What is promised, how noisy each column will be and when a key appears, in plain sentences."""

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
@@ -27,10 +27,9 @@ from dpsql.delta_rows import read_rows
 from dpsql.errors import LakeError
 from dpsql.files import ObjectPath, Place, create_file, place, reason
 from dpsql.frames import frame_of
-from dpsql.mechanisms.histogram.plan import PrivacyPlan
 from dpsql.polling import read_overruns
 from dpsql.privacy.declaration import declaration
-from dpsql.privacy.ledger import Ledger, line_of
+from dpsql.privacy.ledger import Ledger
 from dpsql.privacy.origin import origin_of
 from dpsql.privacy.register import RUN_FILE, Entry
 from dpsql.privacy.secret import Secret
@@ -39,24 +38,14 @@ from dpsql.running import is_running
 if TYPE_CHECKING:
     import pandas as pd
 
+    from dpsql.compiled import Query
+
 SCHEMA_VERSION = 1
 NEXT = ".{name}.next"
 """Beside the private folder of a run: that of the new run which is about to take its place."""
 
 LIVE_FILE = "live.json"
 """There once a run has been started live."""
-
-
-class CompiledQuery(Protocol):
-    """What a run needs to know of a query: its text and its plan."""
-
-    @property
-    def text(self) -> str:
-        """The SQL."""
-
-    @property
-    def plan(self) -> PrivacyPlan:
-        """What the accountant has passed."""
 
 
 @dataclass(frozen=True)
@@ -126,7 +115,7 @@ class Listed:
     overruns: int = 0
 
 
-def open_run(lake: Lake, name: str, query: CompiledQuery, secret: Secret, ledger: Ledger, source: Source) -> Run:
+def open_run(lake: Lake, name: str, query: Query, secret: Secret, ledger: Ledger, source: Source) -> Run:
     """Start a new run under a name, or find the one that the name is bound to.
 
     Raises:
@@ -162,7 +151,7 @@ def open_run(lake: Lake, name: str, query: CompiledQuery, secret: Secret, ledger
     return run
 
 
-def new_run(lake: Lake, name: str, query: CompiledQuery, secret: Secret, ledger: Ledger, source: Source) -> Run:
+def new_run(lake: Lake, name: str, query: Query, secret: Secret, ledger: Ledger, source: Source) -> Run:
     """A fresh run id with its ledger line and its entry in the register; run.json is left to the caller.
 
     Raises:
@@ -175,11 +164,11 @@ def new_run(lake: Lake, name: str, query: CompiledQuery, secret: Secret, ledger:
         query_identity=query.plan.identity,
         secret_check=secret.check(),
         query_text=query.text,
-        plan=asdict(query.plan),
+        plan=query.document(),
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         ledger_id=ledger.own_id(),
     )
-    ledger.append(line_of(query.plan, source, run.run_id, "run", origin_of(source, run.ledger_id)), source.cap)
+    ledger.append(query.line(run.run_id, "run", origin_of(source, run.ledger_id)), source.cap)
     ledger.register.add(Entry(run.run_id, lake.private(name), declared=declaration(source)))
     return run
 
@@ -213,14 +202,14 @@ def read_run(lake: Lake, name: str) -> Run:
     return run
 
 
-def check_binding(run: Run, query: CompiledQuery, secret: Secret, lake: Lake) -> None:
+def check_binding(run: Run, query: Query, secret: Secret, lake: Lake) -> None:
     """Refuse a query or a secret that is not the one of the run.
 
     Raises:
         LakeError: says which of them differs and how to proceed.
     """
     if run.query_identity != query.plan.identity:
-        if run.plan.get("query") == json.loads(json.dumps(asdict(query.plan.query))):
+        if run.plan.get("query") == json.loads(json.dumps(query.document()["query"])):
             raise LakeError(
                 f"run {run.name!r} in lake {lake.root} was started by another version of dpsql, or under other declarations, which make "
                 "another plan of the same query. (Up to commit 27b5d01, sliding windows counted a privacy unit once per period instead of "

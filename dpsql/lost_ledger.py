@@ -5,17 +5,18 @@ from __future__ import annotations
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dpsql.compiled import Query
 from dpsql.config import Source
-from dpsql.declaration import declaration
 from dpsql.errors import LakeError
 from dpsql.files import place
-from dpsql.lake import CompiledQuery, Lake, Run, read_histogram
-from dpsql.privacy.ledger import Ledger, line_of
+from dpsql.lake import Lake, Run, read_histogram
+from dpsql.privacy.declaration import declaration
+from dpsql.privacy.ledger import Ledger
 from dpsql.privacy.origin import origin_of
 from dpsql.privacy.register import RUN_FILE, Entry
 
 
-def record_run(lake: Lake, run: Run, query: CompiledQuery, ledger: Ledger, source: Source) -> bool:
+def record_run(lake: Lake, run: Run, query: Query, ledger: Ledger, source: Source) -> bool:
     """Write down anew what a run spends, after the ledger was lost; no cap is asked, because it is spent already. The run keeps its noise.
 
     From here on it is held to the input that the source declares now.
@@ -38,7 +39,7 @@ def record_run(lake: Lake, run: Run, query: CompiledQuery, ledger: Ledger, sourc
         )
     known = ledger.has(run.run_id), ledger.register.find(run.run_id) is not None
     if not known[0]:
-        ledger.append(line_of(query.plan, source, run.run_id, "run", origin_of(source, run.ledger_id)), None, spent_already=True)
+        ledger.append(query.line(run.run_id, "run", origin_of(source, run.ledger_id)), None, spent_already=True)
     if not known[1]:
         until = _published_until(lake, run)
         ledger.register.add(Entry(run.run_id, lake.private(run.name), until, declared=declaration(source)))

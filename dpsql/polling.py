@@ -98,7 +98,7 @@ class Overruns:
         count = f"{self.micro_batches:,} micro-batch" + (" was" if self.micro_batches == 1 else "es were")
         return (
             f"{count} still at work when the next poll was due (the polling interval is {self.interval_us / SECOND:g} s, the longest took "
-            f"{self.longest_us / SECOND:.1f} s): choose a longer --interval; what it means: docs/privacy.md, known gaps"
+            f"{self.longest_us / SECOND:.1f} s): choose a longer --interval; what it means: docs/privacy/index.md, known gaps"
         )
 
 

@@ -60,8 +60,8 @@ def view(
     """
     from dpsql.lake import Lake, histogram_version
 
-    if find_spec("matplotlib") is None:
-        raise ConfigError("dpsql view draws with matplotlib, which is not installed: pip install 'dpsql[notebooks]'") from None
+    if missing := [package for package in ("matplotlib", "jinja2") if find_spec(package) is None]:
+        raise ConfigError(f"dpsql view draws with {missing[0]}, which is not installed: pip install 'dpsql[notebooks]'")
     lake = Lake(lake_folder)
     target = out or Path(f"{name}.html")
     writable(target, "--out")

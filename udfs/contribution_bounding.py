@@ -5,7 +5,7 @@ with one key, with at most `max_groups` different keys; an admitted record is co
 open, and all copies together fall into at most K groups, the i-th of them carrying the weight w_i. No record of one user
 changes what is admitted of another, nor any trigger. With sliding windows two periods of a user can meet in a group; there the
 user counts once as a user. Source: DP-SQLP section 4.1 (arXiv 2303.18086), with the per-key bound
-and the decaying weights of docs/privacy.md.
+and the decaying weights of docs/privacy/histogram.md.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Key selection: which groups may appear, and when, without knowing any key beforehand.
 
 A group's users' weights are summed continually under noise; the group is selected at the first trigger i at which the noisy
-sum reaches tau_i. Guarantee (docs/privacy.md): one user changes the sums of at most K groups by w_1..w_K with sum of squares
+sum reaches tau_i. Guarantee (docs/privacy/histogram.md): one user changes the sums of at most K groups by w_1..w_K with sum of squares
 at most 1, so the noisy sums are a Gaussian mechanism; and a group that only this user has crosses at any of the triggers with
 probability at most sum_i beta_i. Source: DP-SQLP Algorithms 2 and 4, with a union bound over triggers and decaying weights.
 

@@ -1,6 +1,6 @@
 """Perturbation: the released numbers of a selected group, exact integer sums plus rounded correlated Gaussian noise.
 
-Guarantee (docs/privacy.md): noise of standard deviation sigma per strategy step, where sigma is calibrated to the L2
+Guarantee (docs/privacy/histogram.md): noise of standard deviation sigma per strategy step, where sigma is calibrated to the L2
 sensitivity of one user's change over all groups and triggers. The noise path depends on no data; it is rounded to the
 column's grid first and then added to an integer, which is the same as rounding the real-valued noisy sum.
 Source: DP-SQLP Algorithm 3 with a continual counter in the place of the tree.

@@ -13,7 +13,7 @@ import pyarrow as pa
 from dpsql.compiled import Query
 from dpsql.errors import BudgetError, LakeError
 from dpsql.local.spark_types import SparkType
-from dpsql.privacy.ledger import Ledger, line_of
+from dpsql.privacy.ledger import Ledger
 from dpsql.privacy.origin import origin_of
 from dpsql.privacy.register import Entry
 from dpsql.privacy.secret import Secret
@@ -107,7 +107,7 @@ def open_local_run(query: Query, secret: Secret, run_id: str | None, ledger: Led
     known = ledger.find(run_id)
     if known is None:
         ledger_id = ledger.own_id()
-        ledger.append(line_of(query.plan, query.source, run_id, KIND, origin_of(query.source, ledger_id)), query.source.cap)
+        ledger.append(query.line(run_id, KIND, origin_of(query.source, ledger_id)), query.source.cap)
         return LocalRun(run_id, named, secret.of_ledger(ledger_id), ledger)
     if (known.kind, known.query_identity) != (KIND, query.plan.identity):
         raise LakeError(f"run {run_id} belongs to another query or another kind of run; leave run_id away for a new run")

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from dpsql.config import Cap, Source
-from dpsql.mechanisms.histogram.calibration import epsilon_of, total_mu
-from dpsql.mechanisms.histogram.explain import duration, number
 from dpsql.privacy.cost import Cost, total
+from dpsql.privacy.curve import epsilon_of, total_mu
 from dpsql.privacy.ledger import Line, spent
 from dpsql.privacy.ledger_rules import remarks
+from dpsql.text import duration, number
 
 DAY_US = 86_400_000_000
 PERIODS = (1, 7, 30)
@@ -24,7 +24,7 @@ MOST_EPSILON = 20.0
 
 @dataclass(frozen=True)
 class Total:
-    """Taking part in a period of `days` days is (epsilon, delta)-protected in all runs together (privacy.md, theorem 4)."""
+    """Taking part in a period of `days` days is (epsilon, delta)-protected in all runs together (privacy/index.md, theorem 4)."""
 
     days: int
     epsilon: float

@@ -70,7 +70,7 @@ class Cost:
         return math.sqrt(self.mu2)
 
     def periods(self, n: int) -> Cost:
-        """What n periods of one unit cost together, whichever they are (docs/privacy.md, theorem 4)."""
+        """What n periods of one unit cost together, whichever they are (docs/privacy/index.md, theorem 4)."""
         if n < 1:
             raise ValueError(f"{n} periods")
         if self.overlap is Overlap.SUM and n > 1:
@@ -109,12 +109,12 @@ def gaussian_delta(mu: float, epsilon: float) -> float:
     """delta(epsilon) of a mu-Gaussian-DP mechanism: Phi(mu/2 - epsilon/mu) - e^epsilon Phi(-mu/2 - epsilon/mu).
 
     Source: Balle and Wang 2018 (arXiv 1805.06530), theorem 8; Dong, Roth and Su 2019 (arXiv 1905.02383), corollary 1.
-    Edge cases: mu = 0 gives 0. Computed through logarithms, so tiny deltas keep their digits.
+    Edge cases: mu = 0 gives 0, or what a pure loss above epsilon leaves. Computed through logarithms, so tiny deltas keep their digits.
     """
     from scipy.special import log_ndtr  # here, because it is slow to import and most who read ledgers ask for no delta
 
     if mu <= 0:
-        return 0.0
+        return max(0.0, -math.expm1(epsilon))
     first = log_ndtr(mu / 2 - epsilon / mu)
     second = epsilon + log_ndtr(-mu / 2 - epsilon / mu)
     return float(math.exp(first) * -math.expm1(min(0.0, second - first)))

@@ -1,6 +1,6 @@
 """What a started run has read so far, in the words of `sources.yaml`: it goes on with the same, or not at all.
 
-One run id sees one input (docs/privacy.md, A7). Where a source is declared to be elsewhere, or to have other types, the same noise would go
+One run id sees one input (docs/privacy/index.md, A7). Where a source is declared to be elsewhere, or to have other types, the same noise would go
 on over other records, and files would be read again under other names.
 """
 

@@ -5,7 +5,7 @@ somebody else created that number first, begin again. So two runs can never both
 any data is read; a restarted run has its line already and spends nothing.
 
 Guarantee: with a cap (epsilon, delta, period), one privacy unit's taking part in one period (counted from 1970-01-01 UTC) is
-(epsilon, delta)-protected in all runs of the ledger together (docs/privacy.md, theorem 4). What a line says is in `dpsql.privacy.ledger_line`.
+(epsilon, delta)-protected in all runs of the ledger together (docs/privacy/index.md, theorem 4). What a line says is in `dpsql.privacy.ledger_line`.
 
     ledger/000001.json, ...     the lines
     ledger/seals                the ledger's own id, and what shows that a line was edited or lost (`dpsql.privacy.seals`)
@@ -25,7 +25,7 @@ from pathlib import Path
 from dpsql.config import Cap, Source
 from dpsql.errors import BudgetError
 from dpsql.files import create_file, replace_file
-from dpsql.privacy.ledger_line import Line, UnknownVersion, document, line_from, line_of, spent
+from dpsql.privacy.ledger_line import Line, UnknownVersion, document, line_from, spent
 from dpsql.privacy.ledger_rules import check_cap, check_line
 from dpsql.privacy.origin import declared_cap
 from dpsql.privacy.register import RunRegister
@@ -33,7 +33,7 @@ from dpsql.privacy.seals import FILE as SEALS
 from dpsql.privacy.seals import Seals, make_seals, read_seals, seal_lines
 from dpsql.privacy.secret import Secret
 
-__all__ = ["Ledger", "Line", "line_of", "spent"]
+__all__ = ["Ledger", "Line", "spent"]
 
 MAX_LINES = 999_999
 REGISTER = "runs"

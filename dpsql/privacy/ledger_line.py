@@ -9,11 +9,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
-from datetime import UTC, datetime
 from typing import Any
 
-from dpsql.config import Cap, Source
-from dpsql.mechanisms.histogram.plan import PrivacyPlan
+from dpsql.config import Cap
 from dpsql.parsed_query import ContributionPeriod
 from dpsql.privacy.cost import Cost, Overlap, PrivacyLevel, total
 from dpsql.privacy.origin import UNKNOWN, Origin, origin_from
@@ -72,29 +70,6 @@ class Line:
         return self.cost.periods(self.charges(period_us))
 
 
-def line_of(plan: PrivacyPlan, source: Source, run_id: str, kind: str, origin: Origin) -> Line:
-    """The ledger line of a new run, dated now."""
-    from dpsql.mechanisms.histogram.accounting import cost  # here, because it is slow to import, and who reads a ledger needs none
-
-    window = plan.query.window
-    return Line(
-        ledger=source.ledger,
-        source=source.name,
-        unit=source.privacy_unit,
-        cost=cost(plan, source),
-        period=plan.query.contribution_period.value,
-        size_us=window.size_us,
-        offset_us=window.offset_us,
-        declared_epsilon=plan.epsilon,
-        declared_delta=plan.delta,
-        query_identity=plan.identity,
-        run_id=run_id,
-        kind=kind,
-        created=datetime.now(UTC).isoformat(timespec="seconds"),
-        origin=origin,
-    )
-
-
 def spent(lines: Iterable[Line], cap: Cap) -> Cost:
     """What one privacy unit pays in one period of the cap."""
     return total(line.cost_within(cap.period_us) for line in lines)
@@ -149,7 +124,7 @@ def _first_version(given: Mapping[str, Any]) -> dict[str, Any]:
     """Version 1 in the words of version 2.
 
     It says nothing of the slide, so a line per window is taken for one of sliding windows: of two periods or more, each costs twice mu^2,
-    and thresholds fail as often as where a unit's two periods meet in one key. How often that is the line does not say: docs/privacy.md,
+    and thresholds fail as often as where a unit's two periods meet in one key. How often that is the line does not say: docs/privacy/index.md,
     theorem 4, bounds it.
     """
     amounts = {name: given[name] for name in ("mu2", "delta_threshold", "delta_hash", "epsilon", "delta")}

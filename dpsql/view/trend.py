@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
+from markupsafe import Markup
 
 from dpsql.view.formatting import Z95
 
@@ -15,8 +16,8 @@ WIDTH, HEIGHT, MARGIN = 132, 28, 3
 MOST_POINTS = 60
 
 
-def trend(triggers: NDArray[np.int64], values: NDArray[np.float64], stderrs: NDArray[np.float64], horizon: int) -> str:
-    """An SVG with no text in it.
+def trend(triggers: NDArray[np.int64], values: NDArray[np.float64], stderrs: NDArray[np.float64], horizon: int) -> Markup:
+    """An SVG made of numbers alone.
 
     Args:
         triggers: numbers of the triggers at which the key was released, ascending.
@@ -29,7 +30,7 @@ def trend(triggers: NDArray[np.int64], values: NDArray[np.float64], stderrs: NDA
     known = np.isfinite(values) & np.isfinite(stderrs)
     triggers, values, errors = triggers[known], values[known], Z95 * stderrs[known]
     if not len(values):
-        return ""
+        return Markup()
     if len(values) > MOST_POINTS:
         kept = np.unique(np.linspace(0, len(values) - 1, MOST_POINTS).round().astype(int))
         triggers, values, errors = triggers[kept], values[kept], errors[kept]
@@ -43,7 +44,7 @@ def trend(triggers: NDArray[np.int64], values: NDArray[np.float64], stderrs: NDA
     line = _points(zip(across, up(values), strict=True))
     dot = f'<circle cx="{across[-1]:.1f}" cy="{up(values)[-1]:.1f}" r="2"/>'
     shape = f'<polygon class="band" points="{_points(band)}"/><polyline class="line" points="{line}"/>' if len(values) > 1 else ""
-    return f'<svg class="trend" viewBox="0 0 {WIDTH} {HEIGHT}" aria-hidden="true">{shape}{dot}</svg>'
+    return Markup(f'<svg class="trend" viewBox="0 0 {WIDTH} {HEIGHT}" aria-hidden="true">{shape}{dot}</svg>')
 
 
 def _points(pairs: object) -> str:

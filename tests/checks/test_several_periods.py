@@ -22,8 +22,6 @@ from dpsql.mechanisms.histogram.plan import PrivacyPlan
 from dpsql.mechanisms.histogram.planner import make_plan
 from dpsql.mechanisms.histogram.stages import release_parameters
 from dpsql.parsed_query import Aggregate, AggregateFunction, ContributionPeriod, CounterName, GroupSelection, ReleaseRule, WindowSpec
-from dpsql.privacy.ledger import line_of
-from dpsql.privacy.origin import UNKNOWN
 from tests.checks.several_periods import search
 from tests.property.plans import COUNT, USERS, query, source
 from udfs.contribution_bounding import BoundingParameters
@@ -81,7 +79,7 @@ def plans(count: int = PLANS) -> tuple[PrivacyPlan, ...]:
 
 def stated(plan: PrivacyPlan, n: int) -> tuple[float, float]:
     """(mu, failure) of n periods, as `explain --json` says and, the same, a ledger line."""
-    said, line = facts(plan, source()), line_of(plan, source(), "00" * 16, "run", UNKNOWN).cost.periods(n)
+    said, line = facts(plan, source()), cost(plan, source()).periods(n)
     one = {"mu": math.sqrt(said["cost"]["mu2"]), "failure": said["cost"]["failure"]}
     told = {each["periods"]: each for each in said["periods"]}.get(n, one)  # STREAM has one period
     assert bool(said["periods"]) is (plan.query.contribution_period is ContributionPeriod.WINDOW)

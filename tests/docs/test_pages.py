@@ -30,7 +30,7 @@ def blocks(page: Path) -> list[tuple[str, str]]:
     return [(language, textwrap.dedent(text)) for _, language, text in found]
 
 
-PAGES = sorted(FOLDER.glob("*.md"))
+PAGES = sorted(FOLDER.rglob("*.md"))
 WITH_PROGRAMS = [page for page in PAGES if {language for language, _ in blocks(page)} & {"bash", "python"}]
 
 
@@ -119,4 +119,4 @@ def test_the_reference_has_every_key_of_sources_and_every_name_of_python() -> No
 
 def test_every_page_is_in_the_index() -> None:
     index = (FOLDER / "README.md").read_text(encoding="utf-8")
-    assert [page.name for page in PAGES if page.name != "README.md" and f"({page.name})" not in index] == []
+    assert [page.name for page in PAGES if page.name != "README.md" and f"({page.relative_to(FOLDER)})" not in index] == []

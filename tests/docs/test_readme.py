@@ -16,7 +16,8 @@ import dpsql
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 README = CHECKOUT / "README.md"
-PAGES = (README, *sorted((CHECKOUT / "docs").glob("*.md")), CHECKOUT / "CONTRIBUTING.md", CHECKOUT / "CHANGELOG.md")
+PROOFS = sorted((CHECKOUT / "docs" / "privacy").glob("*.md"))
+PAGES = (README, *sorted((CHECKOUT / "docs").glob("*.md")), *PROOFS, CHECKOUT / "CONTRIBUTING.md", CHECKOUT / "CHANGELOG.md")
 NEEDS_SPARK = ("run", "show", "list", "verify")
 """Commands that start Spark, or read what such a command has left."""
 
@@ -135,14 +136,32 @@ def test_links_lead_somewhere(page: Path) -> None:
             assert anchor in {re.sub(r"[^\w\- ]", "", head.lower()).replace(" ", "-") for head in heads}, target
 
 
-def test_what_privacy_md_names_is_there() -> None:
+@pytest.mark.parametrize("page", PROOFS, ids=lambda page: page.name)
+def test_what_the_proofs_name_is_there(page: Path) -> None:
     """Modules, functions and tests that the proofs point to."""
-    text = (CHECKOUT / "docs" / "privacy.md").read_text(encoding="utf-8")
+    text = page.read_text(encoding="utf-8")
     tests = "\n".join(path.read_text(encoding="utf-8") for path in (CHECKOUT / "tests").rglob("test_*.py"))
     assert [name for name in set(re.findall(r"`(test_\w+)`", text)) if f"def {name}(" not in tests] == []
     assert [name for name in set(re.findall(r"`(tests/[\w/]+\.py)`", text)) if not (CHECKOUT / name).exists()] == []
     for name in set(re.findall(r"`((?:udfs|dpsql)(?:\.\w+)+)`", text)):
         assert _found(name.split(".")), name
+
+
+def test_every_theorem_is_on_one_page_and_what_points_to_it_finds_it() -> None:
+    """A number is given once in all pages; a theorem names code and tests; "privacy/PAGE.md, theorem N" in code and docs is on PAGE."""
+    heads = [(page.stem, *head) for page in PROOFS for head in _theorems(page)]
+    assert sorted(int(number) for _, number, _ in heads) == list(range(1, len(heads) + 1))
+    assert [number for _, number, text in heads if "*Implemented in*" not in text or "`test_" not in text] == []
+    places = {(page, number) for page, number, _ in heads}
+    pointers = set()
+    for file in (*PAGES, *(path for room in ("dpsql", "udfs", "jobs") for path in sorted((CHECKOUT / room).rglob("*.py")))):
+        pointers |= {*re.findall(r"privacy/(\w+)\.md,?\s+theorem\s+(\d+)", file.read_text(encoding="utf-8"))}
+    assert pointers and pointers <= places, pointers - places
+
+
+def _theorems(page: Path) -> list[tuple[str, str]]:
+    """Number and text of each."""
+    return re.findall(r"^## Theorem (\d+):(.*?)(?=^## |\Z)", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
 
 
 def _found(parts: list[str]) -> bool:

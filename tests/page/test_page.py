@@ -102,6 +102,26 @@ def test_the_page_needs_nothing_and_no_key_commands_it(published: Published, tmp
     assert "\x1b" not in text
 
 
+def test_no_name_commands_it(published: Published) -> None:
+    """Catches: a place of the template whose text is not escaped: name of the query, columns, unit, ledger, attributes of a tag."""
+    strange = {"edits": EVIL, "edits_stderr": f"{EVIL}_stderr", "channel": f"key {EVIL}"}
+    found = at(published, NOON, "running")
+    plan = {**read_run(Lake(published.lake), "demo").plan}
+    plan["query"] = {**plan["query"], "privacy_unit": [f"unit {EVIL}"]}
+    (budget,) = [each for each in budgets(Ledger.beside(published.secret).lines(), ()) if each.ledger == "wiki"]
+    budget = dataclasses.replace(budget, ledger=f"ledger {EVIL}")
+    strange_one = dataclasses.replace(found, name=f"name {EVIL}", plan=plan, budget=budget)
+    plain, seen = (
+        Seen(page(at(published, NOON, "running"), published.rows)),
+        Seen(page(strange_one, published.rows.rename(columns=strange))),
+    )
+    assert {tag for tag, _ in seen.tags} == {tag for tag, _ in plain.tags}
+    assert len(seen.all("script")) == 1
+    assert {name for _, attributes in seen.tags for name in attributes} == {name for _, attributes in plain.tags for name in attributes}
+    for what in ("name", "key", "unit", "ledger"):
+        assert f"{what} <script>document.title='owned'</script>" in seen.text
+
+
 def test_a_page_of_no_run_that_can_be_read(published: Published, tmp_path: Path) -> None:
     """An analyst who may read the histogram alone sees it without promise and budget."""
     private = Path(Lake(published.lake).private("demo"))

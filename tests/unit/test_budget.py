@@ -12,8 +12,8 @@ from dp_accounting import get_epsilon_gaussian
 
 from dpsql.config import Cap, Source
 from dpsql.errors import BudgetError
-from dpsql.mechanisms.histogram.calibration import total_mu
 from dpsql.privacy.budget import budgets, describe, facts
+from dpsql.privacy.curve import total_mu
 from dpsql.privacy.ledger import Ledger
 from tests.unit.test_ledger import DAY, LINE, costing
 

@@ -11,15 +11,8 @@ from dp_accounting import get_epsilon_gaussian
 from scipy.stats import norm
 
 from dpsql.mechanisms.histogram.accounting import gaussian_delta
-from dpsql.mechanisms.histogram.calibration import (
-    epsilon_of,
-    failure_probabilities,
-    round_down,
-    round_up,
-    selection_weights,
-    thresholds,
-    total_mu,
-)
+from dpsql.mechanisms.histogram.calibration import failure_probabilities, selection_weights, thresholds
+from dpsql.privacy.curve import epsilon_of, round_down, round_up, total_mu
 
 
 @pytest.mark.parametrize("decay", [0.0, 0.5, 0.75, 1.0])

@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 
 from dpsql.errors import ConfigError
-from dpsql.mechanisms.histogram.calibration import total_mu
-from dpsql.mechanisms.histogram.explain import Z95, duration, explain, facts, number, percent
+from dpsql.mechanisms.histogram.explain import Z95, explain, facts
 from dpsql.mechanisms.histogram.planner import make_plan
 from dpsql.mechanisms.histogram.stages import release_parameters, stderr
 from dpsql.parsed_query import (
@@ -25,6 +24,8 @@ from dpsql.parsed_query import (
     ReleaseRule,
     WindowSpec,
 )
+from dpsql.privacy.curve import total_mu
+from dpsql.text import duration, number, percent
 from tests.property.plans import COUNT, DAY, HOUR, SUM, USERS, VALID, query, source
 from udfs.perturbation import finish
 

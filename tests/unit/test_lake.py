@@ -17,10 +17,10 @@ from deltalake import write_deltalake
 
 import dpsql
 from dpsql.config import Cap, Source, Sources
-from dpsql.declaration import declaration
 from dpsql.errors import BudgetError, LakeError
 from dpsql.lake import Lake, list_queries, newest, open_run, read_histogram, read_run
 from dpsql.lost_ledger import record_run
+from dpsql.privacy.declaration import declaration
 from dpsql.privacy.ledger import Ledger
 from dpsql.privacy.secret import Secret
 from tests.unit.test_ledger import LINE

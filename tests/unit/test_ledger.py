@@ -16,8 +16,8 @@ from scipy.special import ndtr, ndtri
 
 from dpsql.config import Cap
 from dpsql.errors import BudgetError
-from dpsql.mechanisms.histogram.calibration import epsilon_of
 from dpsql.privacy.cost import Cost, Overlap, PrivacyLevel
+from dpsql.privacy.curve import epsilon_of
 from dpsql.privacy.ledger import Ledger, Line, spent
 from dpsql.privacy.ledger_line import line_from
 

@@ -12,7 +12,7 @@ import dpsql
 from dpsql.errors import BudgetError, ConfigError, LakeError
 from dpsql.lake import Lake, open_run
 from dpsql.privacy.budget import budgets, describe
-from dpsql.privacy.ledger import Ledger, line_of
+from dpsql.privacy.ledger import Ledger
 from dpsql.privacy.origin import Origin, origin_of
 from dpsql.privacy.secret import Secret
 from tests.unit.test_ledger import LINE
@@ -47,7 +47,7 @@ class Operator:
     def spends(self, more: str, name: str = "s", path: str = "data") -> None:
         query, self.count = self.query(more, name, path), self.count + 1
         origin = origin_of(query.source, self.ledger.own_id())
-        self.ledger.append(line_of(query.plan, query.source, f"{self.count:032x}", "try", origin), query.source.cap)
+        self.ledger.append(query.line(f"{self.count:032x}", "try", origin), query.source.cap)
 
     def starts(self, more: str, run: str = "a", path: str = "data") -> str:
         query = self.query(more, path=path)

@@ -12,7 +12,6 @@ from scipy.stats import norm
 from dpsql.errors import ConfigError
 from dpsql.mechanisms.histogram import planner
 from dpsql.mechanisms.histogram.accounting import check
-from dpsql.mechanisms.histogram.calibration import total_mu
 from dpsql.mechanisms.histogram.planner import MAX_EXACT, identity, make_plan
 from dpsql.parsed_query import (
     Aggregate,
@@ -25,6 +24,7 @@ from dpsql.parsed_query import (
     ReleaseRule,
     WindowSpec,
 )
+from dpsql.privacy.curve import total_mu
 from tests.property.plans import COUNT, DAY, HOUR, SUM, USERS, VALID, query, source
 from udfs.counters import column_norm, counter
 

@@ -28,7 +28,7 @@ PLACES = {
     "py4j": ("dpsql/streaming",),
     "duckdb": ("dpsql/local",),
     "sqlglot": ("dpsql/sql", "dpsql/local"),
-    "dp_accounting": ("dpsql/mechanisms/histogram/calibration.py",),
+    "dp_accounting": ("dpsql/privacy/curve.py",),
     "deltalake": (
         "dpsql/delta_rows.py",
         "dpsql/lake.py",
@@ -42,6 +42,8 @@ PLACES = {
     "click": ("jobs",),
     "rich": ("jobs",),
     "matplotlib": ("dpsql/view",),
+    "jinja2": ("dpsql/view",),
+    "markupsafe": ("dpsql/view",),
 }
 # Who may import which room.
 BELOW = {"jobs": {"jobs", "dpsql", "udfs"}, "dpsql": {"dpsql", "udfs"}, "udfs": {"udfs"}}

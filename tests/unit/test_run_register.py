@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from dpsql.config import Source
-from dpsql.declaration import declaration
 from dpsql.errors import LakeError
+from dpsql.privacy.declaration import declaration
 from dpsql.privacy.register import Entry, RunRegister
 
 RUN = "ab" * 16

@@ -59,7 +59,7 @@ def test_every_module_and_the_types_are_in_it(installed: Path) -> None:
     assert {
         path.relative_to(installed / "dpsql").as_posix() for path in (installed / "dpsql" / "conf").rglob("*") if path.is_file()
     } == conf
-    assert {path.name for path in (installed / "dpsql" / "view").iterdir() if path.suffix != ".py"} == {"page.css", "page.js"}
+    assert {path.name for path in (installed / "dpsql" / "view").iterdir() if path.suffix != ".py"} == {"page.css", "page.html", "page.js"}
 
 
 def test_commands_run_from_any_folder(installed: Path, tmp_path: Path) -> None:

@@ -1,1 +1,1 @@
-"""The histogram: one noisy row per key and window at every trigger (docs/privacy.md)."""
+"""The histogram: one noisy row per key and window at every trigger (docs/privacy/histogram.md)."""

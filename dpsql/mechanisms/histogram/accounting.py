@@ -82,7 +82,7 @@ def spent(plan: PrivacyPlan, source: Source) -> Spent:
 
 
 def cost(plan: PrivacyPlan, source: Source) -> Cost:
-    """What a plan costs one privacy unit in one contribution period, and in several (docs/privacy.md, theorem 4)."""
+    """What a plan costs one privacy unit in one contribution period, and in several (docs/privacy/index.md, theorem 4)."""
     found = spent(plan, source)
     mu2, failure = found.mu**2, found.delta_threshold + found.delta_hash
     if plan.query.contribution_period is ContributionPeriod.STREAM:

@@ -5,30 +5,22 @@ Everything here is computed from the plan alone: public numbers, no data. `facts
 
 from __future__ import annotations
 
-import math
 from dataclasses import asdict
 from typing import Any
 
 from dpsql.config import Source
 from dpsql.errors import InputError
 from dpsql.mechanisms.histogram.accounting import cost
-from dpsql.mechanisms.histogram.calibration import epsilon_of
 from dpsql.mechanisms.histogram.plan import ColumnPlan, PerturbationPlan, PrivacyPlan
 from dpsql.mechanisms.histogram.stages import stderr
 from dpsql.parsed_query import AggregateFunction, ContributionPeriod, ParsedQuery, ReleaseRule
 from dpsql.polling import ASSUMPTION, polling_interval
 from dpsql.privacy.cost import Cost
+from dpsql.privacy.curve import epsilon_of
+from dpsql.text import duration, number, percent
 
 PERIODS = (7, 30, 365)
 Z95 = 1.959963984540054
-UNITS = (
-    ("day", 86_400_000_000),
-    ("hour", 3_600_000_000),
-    ("minute", 60_000_000),
-    ("second", 1_000_000),
-    ("millisecond", 1_000),
-    ("microsecond", 1),
-)
 
 
 def facts(plan: PrivacyPlan, source: Source) -> dict[str, Any]:
@@ -67,31 +59,6 @@ def explain(plan: PrivacyPlan, source: Source) -> str:
     promised = (_promise(plan, source), _live(plan), _time(plan))
     parts = (*promised, _bounds(plan, source), _keys(plan), _columns(plan), _budget(plan), _stages(plan))
     return "\n\n".join([*parts, f"Query identity: {plan.identity}"]) + "\n"
-
-
-def duration(us: int) -> str:
-    """Microseconds in words: `90 minutes`, `1 day`.
-
-    >>> duration(5_400_000_000)
-    '90 minutes'
-    """
-    for name, size in UNITS:
-        if us and us % size == 0:
-            return f"{us // size} {name}{'' if us == size else 's'}"
-    return "0 seconds"
-
-
-def number(value: float) -> str:
-    """Three significant digits, with thousands separators where they help."""
-    if value == 0:
-        return "0"
-    digits = max(0, 2 - math.floor(math.log10(abs(value))))
-    return f"{value:,.{digits}f}" if abs(value) < 1e9 and digits < 7 else f"{value:.3g}"
-
-
-def percent(share: float) -> str:
-    """Three significant digits and never 0% of something: `70%`, `99.9%`, `0.025%`."""
-    return f"{100 * share:.3g}%"
 
 
 def _selection_facts(plan: PrivacyPlan) -> dict[str, Any] | None:
@@ -184,7 +151,7 @@ def _promise(plan: PrivacyPlan, source: Source) -> str:
 
 
 def _live(plan: PrivacyPlan) -> str:
-    """What a live run's promise assumes (docs/privacy.md, A2)."""
+    """What a live run's promise assumes (docs/privacy/index.md, A2)."""
     try:
         interval = duration(polling_interval(plan.query))
     except InputError:

@@ -9,9 +9,9 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from dpsql.mechanisms.histogram.explain import duration, percent
 from dpsql.mechanisms.histogram.plan import PrivacyPlan, SelectionPlan
 from dpsql.parsed_query import ContributionPeriod, ReleaseRule
+from dpsql.text import duration, percent
 
 Z_MOST = 1.6448536269514722
 """Standard normal quantile of 95%."""

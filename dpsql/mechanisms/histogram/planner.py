@@ -13,14 +13,12 @@ from dpsql.mechanisms.histogram.calibration import (
     SELECTION_SHARE,
     THRESHOLD_DELTA_SHARE,
     failure_probabilities,
-    round_down,
-    round_up,
     selection_weights,
     thresholds,
-    total_mu,
 )
 from dpsql.mechanisms.histogram.plan import ColumnPlan, PerturbationPlan, PrivacyPlan, SelectionPlan
 from dpsql.parsed_query import Aggregate, AggregateFunction, ContributionPeriod, GroupSelection, ParsedQuery, ReleaseRule
+from dpsql.privacy.curve import round_down, round_up, total_mu
 from udfs.counters import column_norm, counter, path_sd
 from udfs.randomness import MAX_NORMAL
 

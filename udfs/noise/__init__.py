@@ -1,0 +1,1 @@
+"""Randomness, and what noise is made of it."""
