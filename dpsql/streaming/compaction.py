@@ -61,7 +61,7 @@ def tidy_histogram(table: Histogram) -> None:
     """
     written = merge(table.path, small_files(table.path), lambda rows: sorted_file(table.path, rows), f"{table.application}/merged")
     if written:
-        written += delta_log.vacuum(table.path, KEPT_HOURS)
+        delta_log.vacuum(table.path, KEPT_HOURS)
     written += shorten(table.path, kept_seconds=KEPT_HOURS * 3600)
     table.open_to_readers(written)
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
-from deltalake import CommitProperties, DeltaTable, Transaction
+from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as T
 
@@ -145,10 +145,9 @@ class Contributions:
         old = {era for era in old if era <= last}
         if old:
             # A condition on the partition alone: whole files are removed and none is written anew, which query 2 could not bear.
-            forgotten = CommitProperties(app_transactions=[Transaction(forgotten_mark(self.run_id), last)])
-            table.delete(f"era > {TICK_ERA} AND era <= {last}", commit_properties=forgotten)
+            delta_log.delete(self.path, f"era > {TICK_ERA} AND era <= {last}", {forgotten_mark(self.run_id): last})
             # In full: files that a failed task left behind hold records as well. No micro-batch is at work here.
-            table.vacuum(retention_hours=0, dry_run=False, enforce_retention_duration=False, full=True)
+            delta_log.vacuum(self.path, 0)
         return len(old)
 
     def clear_away(self) -> None:

@@ -14,14 +14,14 @@ from typing import Any
 from urllib.parse import unquote
 
 import pyarrow as pa
-from deltalake import CommitProperties, DeltaTable, Schema, Transaction, write_deltalake
+from deltalake import CommitProperties, DeltaTable, Schema, Transaction
 from deltalake.transaction import AddAction, RemoveAction
 from pyspark.sql import DataFrame, DataFrameWriter
 from pyspark.sql.types import StructType
 
 from dpsql.files import ObjectPath, place
 from dpsql.streaming.sorted_file import sorted_file
-from udfs.bucket_state import sync
+from udfs.bucket_state import filesystem, sync
 
 DRIVER_ROWS = 100_000
 """Up to so many rows are written by the driver itself: that takes milliseconds, an append by Spark takes a CPU-second however small."""
@@ -60,13 +60,10 @@ def append(path: str, rows: pa.Table, marks: Mapping[str, int]) -> bool:
     Returns:
         False if the first mark is there already: then nothing was written.
     """
-    table = DeltaTable(path)
-    if committed(table, *next(iter(marks.items()))):
+    if committed(DeltaTable(path), *next(iter(marks.items()))):
         return False
-    properties = CommitProperties(app_transactions=[Transaction(name, number) for name, number in marks.items()])
-    before = table.version()
-    write_deltalake(table, rows, mode="append", commit_properties=properties)
-    _settle(path, before)
+    # Not `write_deltalake`: its commit may be on the disk before its file.
+    append_files(path, [sorted_file(path, rows)] if rows.num_rows else [], marks)
     return True
 
 
@@ -135,16 +132,29 @@ def checkpoint(path: str) -> list[str]:
     return _settle(path, table.version() - 1)
 
 
-def vacuum(path: str, hours: int) -> list[str]:
-    """Remove files that no commit names any more, or never has, for so many hours; returns the files of the log that came with it.
+def delete(path: str, condition: str, marks: Mapping[str, int]) -> None:
+    """Delete rows in a commit that is on the disk when this returns: only then may their files go.
 
-    A vacuum makes commits whether it finds something or not, so it is asked first.
+    Args:
+        path: of the table.
+        condition: in SQL.
+        marks: of the commit.
     """
     table = DeltaTable(path)
     before = table.version()
-    if table.vacuum(retention_hours=hours, dry_run=True, enforce_retention_duration=False, full=True):
-        table.vacuum(retention_hours=hours, dry_run=False, enforce_retention_duration=False, full=True)
-    return _settle(path, before)
+    transactions = [Transaction(name, number) for name, number in marks.items()]
+    table.delete(condition, commit_properties=CommitProperties(app_transactions=transactions))
+    _settle(path, before)
+
+
+def vacuum(path: str, hours: int) -> None:
+    """Remove files that no commit names any more, or never has, for so many hours.
+
+    Not by `DeltaTable.vacuum`, which makes two commits of it, and the second may be on the disk before the first.
+    """
+    system, root = filesystem(path)
+    for name in DeltaTable(path).vacuum(retention_hours=hours, dry_run=True, enforce_retention_duration=False, full=True):
+        system.delete_file(f"{root}/{name}")
 
 
 def first_version(path: str) -> int:

@@ -8,14 +8,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import pyarrow.fs as pafs
-from deltalake import DeltaTable
 
 from dpsql.files import Place
-from dpsql.streaming import compaction
+from dpsql.streaming import compaction, delta_log
 from dpsql.streaming.contributions import Contributions
 from dpsql.streaming.engine import Engine
 from dpsql.streaming.histogram import Histogram
 from dpsql.streaming.manifest import Manifest
+from dpsql.streaming.sorted_file import sorted_file
 from udfs.bucket_state import filesystem
 from udfs.contribution_bounding import Clock
 from udfs.stage import OPERATORS
@@ -24,7 +24,6 @@ SWEEP_SECONDS, SWEEP_BATCHES = 60, 10
 TEMPORARY_SECONDS = 86_400
 """A writer that died left its temporary file; no writer works on one for a day."""
 
-MANY_FILES = 40
 VACUUM_HOURS = 1
 """Whoever reads the list of files opens it anew, and is done in seconds."""
 SAVEPOINTS = "savepoints"
@@ -146,10 +145,8 @@ def kept_by_savepoints(folder: Place, operator: str, generation: int) -> dict[in
 
 def compact(path: str) -> None:
     """Many small files of a table that nobody streams become one; the old ones go with the next time, an hour later at least."""
-    table = DeltaTable(path)
-    if len(table.file_uris()) > MANY_FILES:
-        table.optimize.compact()
-        table.vacuum(retention_hours=VACUUM_HOURS, dry_run=False, enforce_retention_duration=False)
+    if compaction.merge(path, compaction.small_files(path), lambda rows: sorted_file(path, rows), "merged"):
+        delta_log.vacuum(path, VACUUM_HOURS)
 
 
 def sweep_bucket(system: pafs.FileSystem, folder: str, batches: int, saved: set[int]) -> None:

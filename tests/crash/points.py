@@ -62,6 +62,14 @@ def _named(name: str) -> Callable[..., bool]:
     return lambda path, content: path.name == name
 
 
+def _listing(table: Any, path: str, *given: Any) -> bool:
+    return path.endswith("files")
+
+
+def _public(table: Any, path: str, *given: Any) -> bool:
+    return "/public/" in path
+
+
 def _bucket() -> int:
     return int(os.environ.get("CRASH_BUCKET", "0"))
 
@@ -114,11 +122,13 @@ LIVE_POINTS = {
     "live release: told to rest": Point(f"{STREAMING}.microbatches:Stepping", "_rest", False),
     "live release: woken from its rest": Point(f"{STREAMING}.microbatches:Stepping", "_rest", True),
     "clean-up: before": Point(f"{RETENTION}:Retention", "sweep", False),
-    "clean-up: era deleted, its files not": Point("deltalake:DeltaTable", "delete", True),
-    "clean-up: files of an era deleted": Point("deltalake:DeltaTable", "vacuum", True, lambda self, **named: named["retention_hours"] == 0),
+    "clean-up: era deleted, its files not": Point(f"{STREAMING}.delta_log", "delete", True),
+    "clean-up: files of an era deleted": Point(
+        f"{STREAMING}.delta_log", "vacuum", True, lambda path, hours: path.endswith("contributions")
+    ),
     "clean-up: between two buckets of state": Point(RETENTION, "sweep_bucket", True),
     "clean-up: before the list of files is compacted": Point(RETENTION, "compact", False),
-    "clean-up: list of files compacted, old ones there": Point("deltalake.table:TableOptimizer", "compact", True),
+    "clean-up: list of files compacted, old ones there": Point(f"{STREAMING}.delta_log", "replace_files", True, _listing),
     "clean-up: after": Point(f"{RETENTION}:Retention", "sweep", True),
 }
 """The same for a live run."""
@@ -127,14 +137,14 @@ LIVE_POINTS = {
 SWEEP = "catch-up sweep"
 SWEEP_POINTS = {
     f"{SWEEP}: before": Point(f"{RETENTION}:Retention", "after_catch_up", False),
-    f"{SWEEP}: era deleted, its files not": Point("deltalake:DeltaTable", "delete", True),
-    f"{SWEEP}: files of an era deleted": Point("deltalake:DeltaTable", "vacuum", True, lambda self, **named: not named["dry_run"]),
+    f"{SWEEP}: era deleted, its files not": Point(f"{STREAMING}.delta_log", "delete", True),
+    f"{SWEEP}: files of an era deleted": Point(f"{STREAMING}.delta_log", "vacuum", True),
     f"{SWEEP}: between two buckets of state": Point(RETENTION, "sweep_bucket", True),
-    f"{SWEEP}: list of files compacted, old ones there": Point("deltalake.table:TableOptimizer", "compact", True),
+    f"{SWEEP}: list of files compacted, old ones there": Point(f"{STREAMING}.delta_log", "replace_files", True, _listing),
     f"{SWEEP}: checkpoint of a log made": Point(f"{STREAMING}.delta_log", "checkpoint", True),
     f"{SWEEP}: between two commits that are removed": Point(f"{STREAMING}.compaction", "_remove", True),
-    f"{SWEEP}: one file of many written": Point(f"{STREAMING}.delta_log", "replace_files", False),
-    f"{SWEEP}: one file of many committed, the old ones there": Point(f"{STREAMING}.delta_log", "replace_files", True),
+    f"{SWEEP}: one file of many written": Point(f"{STREAMING}.delta_log", "replace_files", False, _public),
+    f"{SWEEP}: one file of many committed, the old ones there": Point(f"{STREAMING}.delta_log", "replace_files", True, _public),
     f"{SWEEP}: after": Point(f"{RETENTION}:Retention", "after_catch_up", True),
 }
 """The same for the sweep at the end of catch-ups."""
@@ -144,7 +154,7 @@ def install(environment: Mapping[str, str]) -> None:
     """Patch this process: die at CRASH_POINT, live without the protection CRASH_WITHOUT, clean up all the time with CRASH_OFTEN."""
     if environment.get("CRASH_OFTEN"):
         retention, compaction, session = (importlib.import_module(f"{STREAMING}.{name}") for name in ("retention", "compaction", "session"))
-        retention.SWEEP_SECONDS, retention.MANY_FILES, retention.VACUUM_HOURS = 0, 5, 0
+        retention.SWEEP_SECONDS, retention.VACUUM_HOURS = 0, 0
         compaction.MANY_FILES, compaction.LOG_COMMITS, compaction.KEPT_HOURS = 2, 3, 0
         session.RUN["spark.sql.streaming.minBatchesToRetain"] = "2"
     if protection := environment.get("CRASH_WITHOUT"):

@@ -245,7 +245,7 @@ def test_a_restored_query_sweeps_before_its_first_commit(contributions: Contribu
 
 
 def test_the_list_of_files_is_compacted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dpsql.streaming.retention.MANY_FILES", 5)
+    monkeypatch.setattr("dpsql.streaming.compaction.MANY_FILES", 5)
     manifest = Manifest(str(tmp_path / "files"), "5a" * 16, "admission", 1)
     manifest.create()
     for batch in range(7):

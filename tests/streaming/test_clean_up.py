@@ -45,7 +45,6 @@ def files_of(one: Any) -> Counter[str]:
 def test_catch_ups_keep_as_many_files_however_many_there_were(case: Any, write: Any, visits: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """A day each, windows of an hour, retention of a day; `benchmarks/catch_ups.py` does 200. Bounds are small, for a short test."""
     for module, name, small in (
-        (retention, "MANY_FILES", 4),
         (retention, "VACUUM_HOURS", 0),
         (compaction, "MANY_FILES", 3),
         (compaction, "LOG_COMMITS", 4),
