@@ -29,7 +29,7 @@ from benchmarks.workload import identifiers, ranks
 from dpsql.mechanisms.histogram.calibration import THRESHOLD_DELTA_SHARE
 from dpsql.privacy.curve import total_mu
 from udfs.columns import Bool, Float, Int, run_starts, run_sums, sort_order
-from udfs.randomness import normals, tags
+from udfs.noise.randomness import normals, tags
 
 
 @dataclass(frozen=True)

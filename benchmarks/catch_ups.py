@@ -23,9 +23,9 @@ import pyarrow.parquet as pq
 
 import dpsql
 from dpsql.config import Source, Sources
-from dpsql.lake import Lake, Run
+from dpsql.lake import compaction, retention
+from dpsql.lake.runs import Lake, Run
 from dpsql.privacy.secret import Secret
-from dpsql.streaming import compaction, retention
 from dpsql.streaming.job import run
 from dpsql.streaming.live import LiveOptions
 from dpsql.streaming.session import RUN, session

@@ -33,13 +33,13 @@ from pyspark.sql import types as T  # noqa: E402
 import dpsql  # noqa: E402
 from benchmarks.throughput import machine  # noqa: E402
 from dpsql.config import Source, Sources  # noqa: E402
+from dpsql.lake import compaction, delta_tables, retention  # noqa: E402
+from dpsql.lake.contributions import Contributions  # noqa: E402
+from dpsql.lake.manifest import Manifest  # noqa: E402
+from dpsql.lake.sorted_file import sorted_file  # noqa: E402
 from dpsql.mechanisms.histogram.stages import bounding_parameters  # noqa: E402
-from dpsql.streaming import compaction, delta_log, retention  # noqa: E402
 from dpsql.streaming.admission import contribution_columns  # noqa: E402
-from dpsql.streaming.contributions import Contributions  # noqa: E402
 from dpsql.streaming.histogram import Histogram  # noqa: E402
-from dpsql.streaming.manifest import Manifest  # noqa: E402
-from dpsql.streaming.sorted_file import sorted_file  # noqa: E402
 from udfs.bucket_state import BucketFiles  # noqa: E402
 from udfs.stage import ADMISSION, StateFile  # noqa: E402
 
@@ -90,11 +90,9 @@ def work(folder: Path, count: int) -> list[float]:
     plan = dpsql.compile(SQL, Sources((source,))).plan
     # Small bounds, so that there is something to merge and to remove.
     compaction.MANY_FILES, compaction.LOG_COMMITS, compaction.KEPT_HOURS, retention.VACUUM_HOURS = 2, 3, 0, 0
-    contributions = Contributions(
-        str(folder / "contributions"), "5a" * 16, plan, contribution_columns(bounding_parameters(plan), 0), 1, BUCKETS
-    )
-    histogram = Histogram(str(folder / "histogram"), "5a" * 16, plan, (T.StringType(),))
-    manifest = Manifest(str(folder / "files"), "5a" * 16, ADMISSION, 1)
+    contributions = Contributions(folder / "contributions", "5a" * 16, plan, contribution_columns(bounding_parameters(plan), 0), 1, BUCKETS)
+    histogram = Histogram(folder / "histogram", "5a" * 16, plan, (T.StringType(),))
+    manifest = Manifest(folder / "files", "5a" * 16, ADMISSION, 1)
     state = BucketFiles(str(folder / "state"), ADMISSION, BUCKETS, 1, ("users",))
     for table in (contributions, histogram, manifest):
         table.create()
@@ -119,19 +117,19 @@ def work(folder: Path, count: int) -> list[float]:
         _publish(histogram, batch)
         contributions.forget(batch * ERA_US)
         compaction.tidy_contributions(contributions, contributions.version)
-        compaction.tidy_histogram(histogram)
+        compaction.tidy_public(histogram.path, histogram.application)
         retention.compact(manifest.path)
         compaction.shorten(manifest.path)
     return seconds
 
 
 def _publish(histogram: Histogram, batch: int) -> None:
-    """What `delta_log.append_frame` does with the rows of a tick."""
+    """What `delta_tables.append_frame` does with the rows of a tick."""
     columns = {one.name: one.dataType.typeName() for one in histogram.schema}
     filled = {"timestamp": pa.array([batch * HOUR], pa.timestamp("us", "UTC")), "string": pa.array(["k"]), "double": pa.array([1.0])}
     integers = {"integer": pa.array([batch], pa.int32()), "long": pa.array([batch], pa.int64())}
     row = pa.table({name: (filled | integers)[kind] for name, kind in columns.items()})
-    delta_log.append_files(histogram.path, [sorted_file(histogram.path, row)], {histogram.application: batch})
+    delta_tables.append_files(histogram.path, [sorted_file(histogram.path, row)], {histogram.application: batch})
 
 
 @dataclass

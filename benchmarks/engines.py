@@ -106,15 +106,15 @@ def private(
     spark: Any, stream: Path, batches: int, rows: int, lake: Path, samples_of: Callable[..., Samples], silent: int, triggers: int
 ) -> None:
     """dpsql: as `dpsql.streaming.live`, with a scripted clock; at most one micro-batch ahead of its release."""
-    from dpsql.event_log import EventLog
-    from dpsql.lake import Lake, open_run
+    from dpsql.lake.event_log import EventLog
+    from dpsql.lake.runs import Lake, open_run
     from dpsql.privacy.ledger import Ledger
     from dpsql.privacy.secret import Secret
     from dpsql.streaming.clocks import Clocks
     from dpsql.streaming.job import Job
     from dpsql.streaming.microbatches import drain
     from dpsql.streaming.progress import Tally
-    from udfs.contribution_bounding import Clock
+    from udfs.histogram.contribution_bounding import Clock
 
     shutil.rmtree(lake, ignore_errors=True)
     options = (("maxFilesPerTrigger", "1"),)

@@ -1,4 +1,4 @@
-"""Fit the constants of `udfs/blt_constants.py` and print that file:  python benchmarks/fit_blt.py > udfs/blt_constants.py
+"""Fit the constants of `udfs/noise/blt_constants.py` and print that file:  python benchmarks/fit_blt.py > udfs/noise/blt_constants.py
 
 A buffered linear Toeplitz counter (McMahan, Xu, Zhang 2024, arXiv 2404.16706) has strategy coefficients C_0 = 1,
 C_i = sum_j omega_j theta_j^(i-1). We minimise log(first column norm of C * standard deviation of the last prefix sum),

@@ -50,8 +50,8 @@ from dpsql.parsed_query import (  # noqa: E402
     ReleaseRule,
     WindowSpec,
 )
-from udfs.contribution_bounding import Clock, admit  # noqa: E402
-from udfs.release import Tick, release  # noqa: E402
+from udfs.histogram.contribution_bounding import Clock, admit  # noqa: E402
+from udfs.histogram.release import Tick, release  # noqa: E402
 
 DAY = 86_400_000_000
 PAPER_USERS, PAPER_KEYS, PAPER_FLAT = 10_000_000, 1_000_000, 1000

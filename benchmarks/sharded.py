@@ -28,7 +28,7 @@ from dpsql.local.feeder import split
 from dpsql.mechanisms.histogram.plan import PrivacyPlan
 from dpsql.mechanisms.histogram.stages import bounding_parameters
 from udfs.columns import Bool, Int
-from udfs.contribution_bounding import Clock, admit
+from udfs.histogram.contribution_bounding import Clock, admit
 
 
 @dataclass(frozen=True)

@@ -163,7 +163,7 @@ def published(out: Path) -> dict[int, float]:
 def report(job: Job, samples: list[dict[str, Any]], generator: Generator, starts: list[tuple[float, float]], codes: list[int]) -> str:
     from deltalake import DeltaTable
 
-    from dpsql.delta_rows import read_rows
+    from dpsql.lake.delta_rows import read_rows
 
     out, times = job.out, published(job.out)
     if not times:
@@ -176,7 +176,7 @@ def report(job: Job, samples: list[dict[str, Any]], generator: Generator, starts
     quiet = [t for t in steady if t % period >= period - silent + TRIGGER or t % period == 0]
     due = [t for t in range(first, last + 1, TRIGGER) if any(begin + 60 < t < end for begin, end in starts)]
     due = [t for t in due if t % period >= period - silent + TRIGGER or t % period == 0]
-    table = str(out / "lake/public/soak")
+    table = out / "lake/public/soak"
     pairs = read_rows(table, ["window_start", "trigger", "page"])
     doubled = pairs.num_rows - pairs.group_by(["window_start", "trigger", "page"]).aggregate([]).num_rows
     lines = [

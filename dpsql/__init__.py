@@ -81,7 +81,7 @@ def start(spark: SparkSession, query: Query, lake: str, name: str, secret: Secre
     Returns:
         A handle: `wait`, `stop`, `progress`, `running`.
     """
-    from dpsql.lake import Lake
+    from dpsql.lake.runs import Lake
     from dpsql.streaming.handle import Handle
 
     return Handle(spark, query, Lake(lake), name, secret, ledger, {"until_caught_up": False, **options})
@@ -89,6 +89,6 @@ def start(spark: SparkSession, query: Query, lake: str, name: str, secret: Secre
 
 def latest(lake: str, name: str) -> pd.DataFrame:
     """The newest release of every window that a query has published, read without Spark."""
-    from dpsql.lake import Lake, newest
+    from dpsql.lake.runs import Lake, newest
 
     return newest(Lake(lake), name)

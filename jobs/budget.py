@@ -50,8 +50,8 @@ def budget(sources_file: Path | None, secret_file: Path | None, as_json: bool, l
 
 def _record(name: str, lake_folder: str, sources_file: Path, secret: Secret, ledger: Ledger) -> None:
     import dpsql
-    from dpsql.lake import Lake, check_binding, read_run
-    from dpsql.lost_ledger import record_run
+    from dpsql.lake.lost_ledger import record_run
+    from dpsql.lake.runs import Lake, check_binding, read_run
 
     lake = Lake(lake_folder)
     run = read_run(lake, name)

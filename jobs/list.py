@@ -19,7 +19,7 @@ def list_(lake_folder: str, as_json: bool) -> None:
     \b
     dpsql list --lake lake --json
     """
-    from dpsql.lake import Lake, list_queries
+    from dpsql.lake.runs import Lake, list_queries
 
     found = list_queries(Lake(lake_folder))
     if as_json:

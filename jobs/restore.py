@@ -39,13 +39,13 @@ def restore(
     dpsql restore page_views --lake lake --buckets 16
     dpsql restore page_views --lake lake --new-run
     """
-    from dpsql.lake import Lake, read_run
+    from dpsql.lake.runs import Lake, read_run
 
     lake = Lake(lake_folder)
     if new_run:
         if buckets or label or checkpoints:
             raise ConfigError("--new-run begins with no state: leave --buckets, --to and --checkpoints away")
-        from dpsql.streaming.new_run import begin_new_run, finish_new_run
+        from dpsql.lake.new_run import begin_new_run, finish_new_run
 
         secret, ledger = secret_and_ledger(secret_file, create=False)
         run = finish_new_run(lake, name)
@@ -57,7 +57,7 @@ def restore(
             return
         click.echo(f"{name} is a new run now, {run.run_id}, with a ledger line of its own; windows with a published trigger stay closed")
         return
-    from dpsql.streaming.restore import restore as restore_run
+    from dpsql.lake.restore import restore as restore_run
 
     done = restore_run(lake, name, (buckets, buckets) if buckets else None, label, checkpoints)
     if as_json:

@@ -42,7 +42,7 @@ from jobs.terminal import ProgressBar, note, print_dropped, print_json, print_no
 
 if TYPE_CHECKING:
     from dpsql import Query
-    from dpsql.lake import Lake, Run
+    from dpsql.lake.runs import Lake, Run
     from dpsql.privacy.ledger import Ledger
     from dpsql.privacy.secret import Secret
     from dpsql.streaming.progress import Summary
@@ -126,7 +126,7 @@ def start(flags: RunFlags, master: str | None, properties: Mapping[str, str]) ->
     """
     if flags.until_us is not None and not flags.until_caught_up:
         raise ConfigError("--until needs --until-caught-up: a live run releases every trigger when its time has come")
-    from dpsql.lake import Lake, open_run
+    from dpsql.lake.runs import Lake, open_run
     from dpsql.polling import polling_interval
     from dpsql.spark_home import UNTESTED, check_spark
     from dpsql.streaming.protection import check_settings
@@ -154,7 +154,7 @@ def start(flags: RunFlags, master: str | None, properties: Mapping[str, str]) ->
             summary = _run(flags, spark, query, run, lake, secret, ledger)
         finally:
             spark.stop()
-        _print_summary(summary, lake.histogram(name), flags.as_json)
+        _print_summary(summary, str(lake.histogram(name)), flags.as_json)
 
 
 def needs_s3(flags: RunFlags) -> bool:

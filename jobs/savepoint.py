@@ -20,8 +20,8 @@ def savepoint(name: str, label: str | None, lake_folder: str, as_json: bool) -> 
     dpsql savepoint page_views --lake lake
     dpsql savepoint page_views before_upgrade --lake lake
     """
-    from dpsql.lake import Lake
-    from dpsql.streaming.savepoints import take_savepoint
+    from dpsql.lake.runs import Lake
+    from dpsql.lake.savepoints import take_savepoint
 
     taken = take_savepoint(Lake(lake_folder), name, label)
     if as_json:

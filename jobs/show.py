@@ -55,8 +55,8 @@ def _print(name: str, lake_folder: str, rows: pd.DataFrame, limit: int) -> None:
 
 
 def _notes(name: str, lake_folder: str) -> tuple[str, ...]:
-    from dpsql.lake import Lake
-    from dpsql.published import live_notes
+    from dpsql.lake.published import live_notes
+    from dpsql.lake.runs import Lake
 
     return live_notes(Lake(lake_folder), name)
 
@@ -64,8 +64,8 @@ def _notes(name: str, lake_folder: str) -> tuple[str, ...]:
 def _rows(name: str, lake_folder: str, window_us: int | None, every: bool) -> pd.DataFrame:
     """What `show` prints."""
     from dpsql.frames import frame_of
-    from dpsql.lake import Lake, newest, read_histogram
-    from dpsql.published import one_window
+    from dpsql.lake.published import one_window
+    from dpsql.lake.runs import Lake, newest, read_histogram
 
     lake = Lake(lake_folder)
     if every:
@@ -83,7 +83,7 @@ def _watched(lake_folder: str, name: str, show: Callable[[], None]) -> None:
     Raises:
         LakeError: no such query, or its tables cannot be read.
     """
-    from dpsql.lake import Lake, histogram_version
+    from dpsql.lake.runs import Lake, histogram_version
 
     lake, shown = Lake(lake_folder), None
     try:

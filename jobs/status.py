@@ -28,8 +28,8 @@ def status(name: str, lake_folder: str, max_lag_us: int | None, max_drop_share: 
     dpsql status page_views --lake lake
     dpsql status page_views --lake lake --max-lag '30 minutes'
     """
-    from dpsql.lake import Lake
-    from dpsql.status import status as found_status
+    from dpsql.lake.runs import Lake
+    from dpsql.lake.status import status as found_status
 
     found = found_status(Lake(lake_folder), name, max_lag_us, max_drop_share)
     if as_json:

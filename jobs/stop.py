@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import click
 
 from dpsql.errors import DpsqlError
@@ -22,12 +20,12 @@ def stop(name: str, lake_folder: str, wait_seconds: float, as_json: bool) -> Non
     \b
     dpsql stop page_views --lake lake
     """
-    from dpsql.lake import Lake, read_run
-    from dpsql.running import ask_to_stop
+    from dpsql.lake.running import ask_to_stop
+    from dpsql.lake.runs import Lake, read_run
 
     lake = Lake(lake_folder)
     read_run(lake, name)
-    if not ask_to_stop(Path(lake.private(name)), wait_seconds):
+    if not ask_to_stop(lake.private(name), wait_seconds):
         raise DpsqlError(f"{name} is asked to stop and has not ended within {wait_seconds:g} seconds; it will after its micro-batch")
     if as_json:
         print_json({"name": name, "state": "stopped"})

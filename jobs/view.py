@@ -18,7 +18,7 @@ from jobs.terminal import note
 if TYPE_CHECKING:
     import pandas as pd
 
-    from dpsql.lake import Lake
+    from dpsql.lake.runs import Lake
     from dpsql.privacy.budget import Budget
 
 POLL_SECONDS = 1.0
@@ -58,7 +58,7 @@ def view(
     dpsql view page_views --lake lake
     dpsql view page_views --lake lake --out /srv/www/page_views.html --watch
     """
-    from dpsql.lake import Lake, histogram_version
+    from dpsql.lake.runs import Lake, histogram_version
 
     if missing := [package for package in ("matplotlib", "jinja2") if find_spec(package) is None]:
         raise ConfigError(f"dpsql view draws with {missing[0]}, which is not installed: pip install 'dpsql[notebooks]'")
@@ -83,7 +83,7 @@ def view(
 
 def _follow(lake: Lake, name: str, target: Path, write: Callable[[int], None]) -> None:
     """Until Ctrl-C or SIGTERM."""
-    from dpsql.lake import histogram_version
+    from dpsql.lake.runs import histogram_version
 
     shown, written = 0, 0.0
     while True:
@@ -101,8 +101,8 @@ def _follow(lake: Lake, name: str, target: Path, write: Callable[[int], None]) -
 
 def _made(lake: Lake, name: str, window_us: int | None, limit: int, budget: Budget | None, refresh: int | None) -> str:
     from dpsql.frames import frame_of
-    from dpsql.lake import read_histogram
-    from dpsql.published import one_window
+    from dpsql.lake.published import one_window
+    from dpsql.lake.runs import read_histogram
     from dpsql.view.page import page
     from dpsql.view.standing import standing
 
@@ -131,7 +131,7 @@ def _ledger(secret_file: Path | None) -> Path:
 def _budget(lake: Lake, name: str, secret_path: Path, sources_file: Path | None) -> Budget | None:
     """What the ledger knows of the run's people; None for whoever has neither the private folder nor the ledger."""
     import dpsql
-    from dpsql.lake import read_run
+    from dpsql.lake.runs import read_run
     from dpsql.privacy.budget import budgets
     from dpsql.privacy.ledger import Ledger
 

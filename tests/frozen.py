@@ -22,8 +22,8 @@ from dpsql.compiled import Query
 from dpsql.local.feeder import Feeder
 from dpsql.mechanisms.histogram.public_groups import public_groups
 from dpsql.privacy.secret import Secret
-from udfs.contribution_bounding import Clock
 from udfs.grid import NO_CLOCK
+from udfs.histogram.contribution_bounding import Clock
 from udfs.keys import encode
 
 FILE = Path(__file__).parent / "golden" / "frozen.txt"

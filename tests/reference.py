@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from tests.property.noise_paths import unit_path
-from udfs.contribution_bounding import DROP_REASONS, BoundingParameters, Increment
-from udfs.counters import Counter as NoiseCounter
 from udfs.grid import Grid
-from udfs.perturbation import OutputColumn
-from udfs.release import ReleaseParameters
+from udfs.histogram.contribution_bounding import DROP_REASONS, BoundingParameters, Increment
+from udfs.histogram.perturbation import OutputColumn
+from udfs.histogram.release import ReleaseParameters
+from udfs.noise.counters import Counter as NoiseCounter
 
 MASK = (1 << 64) - 1
 Group = tuple[int, int]

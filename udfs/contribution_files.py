@@ -3,7 +3,7 @@
 Rows that are already in columns in a worker would otherwise become rows of the JVM, be cached there, and become columns again.
 
 A file's name holds the SHA-256 of its bytes, so the table's own log lists the digest of every file; whoever is about to use a file
-compares it (`dpsql.delta_rows.check_files`).
+compares it (`dpsql.lake.delta_rows.check_files`).
 """
 
 from __future__ import annotations

@@ -28,9 +28,9 @@ from dpsql.mechanisms.histogram.plan import PrivacyPlan
 from dpsql.mechanisms.histogram.stages import bounding_parameters, release_parameters
 from dpsql.privacy.ledger import Ledger
 from dpsql.privacy.secret import Secret
-from udfs.contribution_bounding import DROP_REASONS, Clock, admit
 from udfs.grid import NO_CLOCK
-from udfs.release import PublicGroups, ReleaseState, Tick, release
+from udfs.histogram.contribution_bounding import DROP_REASONS, Clock, admit
+from udfs.histogram.release import PublicGroups, ReleaseState, Tick, release
 
 if TYPE_CHECKING:
     import pandas as pd

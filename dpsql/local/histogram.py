@@ -23,7 +23,7 @@ def histogram(plan: PrivacyPlan, released: Sequence[pa.Table], key_types: Sequen
 
     Args:
         plan: the plan.
-        released: tables of `udfs.release.release`, of any buckets and ticks.
+        released: tables of `udfs.histogram.release.release`, of any buckets and ticks.
         key_types: the Spark type of each key.
 
     Returns:

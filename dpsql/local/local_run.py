@@ -17,7 +17,7 @@ from dpsql.privacy.ledger import Ledger
 from dpsql.privacy.origin import origin_of
 from dpsql.privacy.register import Entry
 from dpsql.privacy.secret import Secret
-from udfs.release import PublicGroups
+from udfs.histogram.release import PublicGroups
 
 KIND = "local"
 WHOLE_INPUT = "2:"

@@ -22,8 +22,8 @@ from dpsql.local.spark_types import MAX_KEY_SCALE, SparkType
 from dpsql.local.typed import DOUBLE, Typed, cast
 from dpsql.mechanisms.histogram.plan import PrivacyPlan
 from dpsql.mechanisms.histogram.public_groups import public_groups
+from udfs.histogram.release import PublicGroups
 from udfs.keys import HEADER, NULL_HEADER, max_encoded_bytes
-from udfs.release import PublicGroups
 
 MALFORMED = 1
 LIMIT_US = 1 << 61

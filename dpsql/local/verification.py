@@ -21,10 +21,11 @@ import pyarrow.compute as pc
 
 from dpsql.compiled import Query
 from dpsql.config import Source
-from dpsql.delta_rows import check_files, read_rows
 from dpsql.errors import DataError, LakeError
-from dpsql.files import Place, place
-from dpsql.lake import Lake, Run, check_binding, read_histogram
+from dpsql.files import Place
+from dpsql.lake.delta_rows import check_files, read_rows
+from dpsql.lake.published import published_marks
+from dpsql.lake.runs import Lake, Run, check_binding, read_histogram
 from dpsql.local.connection import connect
 from dpsql.local.feeder import Feeder, Progress
 from dpsql.local.histogram import histogram
@@ -33,9 +34,8 @@ from dpsql.local.record_reader import RowReader, no_records
 from dpsql.mechanisms.histogram import public_groups
 from dpsql.parsed_query import ContributionPeriod
 from dpsql.privacy.secret import Secret
-from dpsql.published import published_marks
-from udfs.contribution_bounding import Clock
 from udfs.grid import NO_CLOCK
+from udfs.histogram.contribution_bounding import Clock
 from udfs.stage import ADMISSION, TICK
 
 WHOLE_BATCH = -1
@@ -100,7 +100,7 @@ def verify_run(lake: Lake, name: str, run: Run, query: Query, secret: Secret, pr
     """
     check_binding(run, query, secret, lake)
     secret = secret.of_ledger(run.ledger_id)
-    folder = place(lake.private(name))
+    folder = lake.private(name)
     # Before the histogram is read: a live job may publish more in the meantime.
     ticked, released_us = read_ticks(folder), released_until_us(folder, lake.histogram(name), run.run_id)
     if ticked[0].closed_us > released_us:
@@ -191,7 +191,7 @@ def read_ticks(folder: Place) -> list[Ticked]:
     return out
 
 
-def released_until_us(folder: Place, histogram: str, run_id: str) -> int:
+def released_until_us(folder: Place, histogram: Place, run_id: str) -> int:
     """Every tick up to this time has been released: a live job may be at work on the next.
 
     Spark notes a micro-batch of a live run only when the next one begins. Before, the listing and the histogram tell that it is done.
@@ -269,7 +269,7 @@ def _refuse_damaged_ticks(table: Place) -> None:
     if DeltaTable.is_deltatable(str(table)):
         names = [name for name in DeltaTable(str(table)).file_uris() if f"/era={NO_CLOCK}/" in name]
         try:
-            check_files(str(table), [f"era={NO_CLOCK}/{name.rpartition('/')[2]}" for name in names])
+            check_files(table, [f"era={NO_CLOCK}/{name.rpartition('/')[2]}" for name in names])
         except OSError as problem:
             raise LakeError(f"{problem}; put back the original file") from None
 
@@ -287,7 +287,7 @@ def _delta(table: Place, columns: Sequence[str], condition: pc.Expression) -> pa
     from deltalake.exceptions import DeltaError  # slow to import
 
     try:
-        return read_rows(str(table), columns, condition)
+        return read_rows(table, columns, condition)
     except (DeltaError, OSError, pa.ArrowException) as problem:
         raise LakeError(f"{table}: cannot be read ({type(problem).__name__})") from None
 

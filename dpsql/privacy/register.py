@@ -11,7 +11,6 @@ and only in one place. Moving a lake is allowed: at the old place the run is gon
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
@@ -21,8 +20,7 @@ from typing import Any
 
 from dpsql.config import Source
 from dpsql.errors import LakeError
-from dpsql.files import create_file, replace_file
-from dpsql.files import place as located
+from dpsql.files import Place, create_file, place, replace_file
 from dpsql.privacy.declaration import check_declaration, declaration
 
 SCHEMA_VERSION = 1
@@ -93,12 +91,12 @@ class RunRegister:
             raise LakeError(f"{path}: damaged; put back the original file (it says what the run has published)") from None
         return entry
 
-    def enter(self, run_id: str, place: str, source: Source | None = None) -> Entry:
+    def enter(self, run_id: str, folder: Place, source: Source | None = None) -> Entry:
         """A start of a run in a lake: refuse a second lake and another input, follow a lake that has moved.
 
         Args:
             run_id: of the run.
-            place: its private folder.
+            folder: its private folder.
             source: as declared now; a run of an earlier release is held to it from here on.
 
         Raises:
@@ -107,19 +105,19 @@ class RunRegister:
         entry = self.find(run_id)
         if entry is None:
             raise LakeError(
-                f"run {run_id} of {place} is not in {self.folder}: the ledger was lost, is older than the lake, or belongs to another secret. "
+                f"run {run_id} of {folder} is not in {self.folder}: the ledger was lost, is older than the lake, or belongs to another secret. "
                 "Put back the newest ledger; if there is none, `dpsql budget --record NAME --lake DIR` writes down anew what this run spends"
             )
-        if not _same_place(entry.place, place):
+        if not _same_place(entry.place, folder):
             if _run_id_at(entry.place) == run_id:
                 raise LakeError(
-                    f"run {run_id} is in two lakes, {entry.place} and {place}: both would publish the same noise, on other data in the end. "
+                    f"run {run_id} is in two lakes, {entry.place} and {folder}: both would publish the same noise, on other data in the end. "
                     "Go on with the first, and start this one under another --name, as a new run with a ledger line of its own"
                 )
-            entry = replace(entry, place=place)
+            entry = replace(entry, place=str(folder))
             self._write(entry)
         if source is not None:
-            check_declaration(entry.declared, source, os.path.basename(place))
+            check_declaration(entry.declared, source, folder.name)
             kept = {**declaration(source), **entry.declared}  # an earlier release kept nothing, or less
             if kept != entry.declared:
                 entry = replace(entry, declared=kept)
@@ -145,16 +143,16 @@ class RunRegister:
             "Put back the newest lake (see `dpsql restore`), or start a new run under another --name"
         )
 
-    def publishing(self, run_id: str, place: str, closed_us: int) -> None:
+    def publishing(self, run_id: str, folder: Place, closed_us: int) -> None:
         """Note, before the rows are written, that everything up to `closed_us` may be published.
 
         Raises:
             LakeError: the run has been started at another place meanwhile.
         """
         entry = self.find(run_id)
-        if entry is None or not _same_place(entry.place, place):
+        if entry is None or not _same_place(entry.place, folder):
             raise LakeError(
-                f"run {run_id} is no longer that of {place}: it was started at another place, or its entry in {self.folder} is gone"
+                f"run {run_id} is no longer that of {folder}: it was started at another place, or its entry in {self.folder} is gone"
             )
         if entry.closed_us is None or closed_us > entry.closed_us:
             self._write(replace(entry, closed_us=closed_us))
@@ -183,20 +181,20 @@ def _well_typed(entry: Entry) -> bool:
     return all(isinstance(text, str) for text in texts) and (closed is None or (isinstance(closed, int) and not isinstance(closed, bool)))
 
 
-def _same_place(known: str, here: str) -> bool:
+def _same_place(known: str, here: Place) -> bool:
     """Two paths of one folder, perhaps through a link or another mount."""
-    if known == here:
+    if known == str(here):
         return True
     try:
-        return os.path.samefile(known, here)
+        return isinstance(here, Path) and here.samefile(known)
     except OSError:
         return False
 
 
-def _run_id_at(place: str) -> str | None:
+def _run_id_at(folder: str) -> str | None:
     """The run that lives in a private folder; None where it is gone or cannot be read."""
     try:
-        found = json.loads((located(place) / RUN_FILE).read_bytes())["run_id"]
+        found = json.loads((place(folder) / RUN_FILE).read_bytes())["run_id"]
     except (OSError, ValueError, KeyError, TypeError):
         return None
     return str(found)

@@ -12,17 +12,17 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
 
-from dpsql.streaming.checkpoints import Checkpoint
+from dpsql.lake.checkpoints import Checkpoint
+from dpsql.lake.contributions import Contributions
+from dpsql.lake.manifest import Manifest
+from dpsql.lake.read_files import ReadFiles
 from dpsql.streaming.clocks import Clocks, MicroBatch, hand_over, handed_over
-from dpsql.streaming.contributions import Contributions
-from dpsql.streaming.manifest import Manifest
-from dpsql.streaming.read_files import ReadFiles
 from dpsql.streaming.spreading import bucket_of, spread
 from dpsql.streaming.wire import FILE_COLUMNS, STATE, file_row, read_file_rows, to_arrow, without_values
-from udfs import user_state
 from udfs.bucket_state import BucketFiles
-from udfs.contribution_bounding import BoundingParameters, Clock, admit
 from udfs.contribution_files import ContributionFiles
+from udfs.histogram import user_state
+from udfs.histogram.contribution_bounding import BoundingParameters, Clock, admit
 from udfs.stage import StateFile
 
 

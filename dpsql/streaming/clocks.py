@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pyspark import TaskContext
 from pyspark.sql import DataFrame
 
-from dpsql.streaming.manifest import Manifest
-from udfs.contribution_bounding import Clock
+from dpsql.lake.manifest import Manifest
+from udfs.histogram.contribution_bounding import Clock
 
 PROPERTY = "dpsql.micro-batch"
 """Spark carries this local property of the thread that starts a job to every task of the job, also when a task is tried again."""

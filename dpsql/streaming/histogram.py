@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -16,12 +17,12 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from dpsql.delta_rows import read_rows
 from dpsql.errors import DataError, ReleaseConflict
-from dpsql.files import ObjectPath, place
+from dpsql.files import ObjectPath, Place
+from dpsql.lake import delta_tables
+from dpsql.lake.delta_rows import read_rows
 from dpsql.mechanisms.histogram.plan import PrivacyPlan
 from dpsql.parsed_query import AggregateFunction
-from dpsql.streaming import delta_log
 
 REALS = (AggregateFunction.SUM, AggregateFunction.AVG)
 Pair = tuple[int, int]
@@ -34,12 +35,12 @@ class Histogram:
 
     Args:
         path: the Delta table.
-        application: marks the appends of this run and generation (`dpsql.published.triggers_mark`).
+        application: marks the appends of this run and generation (`dpsql.lake.published.triggers_mark`).
         plan: the plan.
         key_types: Spark types of the key columns, in the order of `plan.query.keys`.
     """
 
-    path: str
+    path: Place
     application: str
     plan: PrivacyPlan
     key_types: tuple[T.DataType, ...]
@@ -69,7 +70,7 @@ class Histogram:
 
     def create(self) -> None:
         """Make the empty table unless it is there."""
-        delta_log.create(self.path, self.schema)
+        delta_tables.create(self.path, self.schema)
         self.open_to_readers()
 
     def trigger_time(self, pair: Pair) -> int:
@@ -117,7 +118,7 @@ class Histogram:
         if not every:
             rows = rows.join(_pair_frame(rows, due), ["window_start", "trigger"], "left_semi")
         order = ["window_start", "trigger", "dpsql_key"]
-        written = delta_log.append_frame(rows, sum(due.values()), self.path, self.application, self.triggers(closed_us), order)
+        written = delta_tables.append_frame(rows, sum(due.values()), self.path, self.application, self.triggers(closed_us), order)
         self.open_to_readers(written)
 
     def _published_form(self, released: DataFrame) -> DataFrame:
@@ -144,7 +145,7 @@ class Histogram:
     def _same(self, rows: DataFrame, pairs: Collection[Pair]) -> bool:
         """True if the published rows of these pairs are exactly those of `rows`."""
         wanted, names = _pair_frame(rows, pairs), self.schema.names
-        published = rows.sparkSession.read.format("delta").load(self.path)
+        published = rows.sparkSession.read.format("delta").load(str(self.path))
         # Bounds as literals: by file statistics Delta reads a few windows instead of years.
         first, last = (f"timestamp_micros({limit(start for start, _ in pairs)}L)" for limit in (min, max))
         published = published.where(f"window_start BETWEEN {first} AND {last}")
@@ -154,7 +155,7 @@ class Histogram:
 
     def newest_trigger_us(self) -> int:
         """An upper bound of all published trigger times, from file statistics: of all files, so it is for a start."""
-        files = pa.table(DeltaTable(self.path).get_add_actions(flatten=True))
+        files = pa.table(DeltaTable(str(self.path)).get_add_actions(flatten=True))
         if not files.num_rows:
             return -(1 << 62)
         newest = files["max.trigger_time"] if "max.trigger_time" in files.column_names else None
@@ -172,18 +173,19 @@ class Histogram:
     def open_to_readers(self, written: Iterable[str] | None = None) -> None:
         """Everybody may read these files of the table, or all, whatever the umask of this process and of the JVM. (Who may read a bucket, its
         policy says.)"""
-        if isinstance(place(self.path), ObjectPath):
+        if isinstance(self.path, ObjectPath):
             return
-        for path, wanted in self._everything() if written is None else ((path, 0o644) for path in written):
+        for path, wanted in _everything(self.path) if written is None else ((path, 0o644) for path in written):
             mode = os.stat(path).st_mode & 0o777
             if mode & wanted != wanted:
                 os.chmod(path, mode | wanted)
 
-    def _everything(self) -> Iterator[tuple[str, int]]:
-        """All folders and files of the table, with what everybody may do: a look at each, and there is one per trigger."""
-        for folder, _, names in os.walk(self.path):
-            yield folder, 0o755
-            yield from ((os.path.join(folder, name), 0o644) for name in names)
+
+def _everything(table: Path) -> Iterator[tuple[str, int]]:
+    """All folders and files of a table, with what everybody may do: a look at each, and there is one per trigger."""
+    for folder, _, names in os.walk(table):
+        yield folder, 0o755
+        yield from ((os.path.join(folder, name), 0o644) for name in names)
 
 
 def _pair_frame(rows: DataFrame, pairs: Iterable[Pair]) -> DataFrame:

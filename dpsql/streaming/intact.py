@@ -5,12 +5,12 @@ from __future__ import annotations
 from pyspark.sql import DataFrame
 
 from dpsql.errors import DpsqlError, LakeError
-from dpsql.streaming import preflight, remedies
-from dpsql.streaming.checkpoints import Checkpoint
-from dpsql.streaming.contributions import Contributions
-from dpsql.streaming.engine import Engine
+from dpsql.lake import preflight, remedies
+from dpsql.lake.checkpoints import Checkpoint
+from dpsql.lake.contributions import Contributions
+from dpsql.lake.engine_file import Engine
+from dpsql.lake.manifest import Manifest
 from dpsql.streaming.failures import translate, worker_error
-from dpsql.streaming.manifest import Manifest
 from dpsql.streaming.microbatches import Sink
 from udfs.bucket_state import DamagedFile
 

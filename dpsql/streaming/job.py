@@ -14,35 +14,36 @@ from pyspark.sql import SparkSession
 from dpsql.compiled import Query
 from dpsql.config import Source
 from dpsql.errors import DpsqlError, InputError, LakeError
-from dpsql.event_log import EventLog
-from dpsql.files import ObjectPath, place
-from dpsql.lake import LIVE_FILE, RUN_FILE, Lake, Run, read_run
+from dpsql.files import ObjectPath, Place
+from dpsql.lake import preflight, remedies
+from dpsql.lake.catch_up import CatchUp, finish, latest_us, open_catch_up, read_json
+from dpsql.lake.contributions import Contributions
+from dpsql.lake.engine_file import Engine
+from dpsql.lake.event_log import EventLog
+from dpsql.lake.manifest import Manifest
+from dpsql.lake.published import published_marks, triggers_mark
+from dpsql.lake.read_files import ReadFiles, readable
+from dpsql.lake.retention import Retention
+from dpsql.lake.running import exclusive, stop_requests
+from dpsql.lake.runs import LIVE_FILE, RUN_FILE, Lake, Run, read_run
 from dpsql.mechanisms.histogram import public_groups
 from dpsql.mechanisms.histogram.stages import bounding_parameters, release_parameters
 from dpsql.privacy.ledger import Ledger
 from dpsql.privacy.secret import Secret
-from dpsql.published import published_marks, triggers_mark
-from dpsql.running import exclusive, stop_requests
-from dpsql.streaming import admission, intact, preflight, release, remedies, sources, static_tables
+from dpsql.streaming import admission, intact, release, sources, static_tables
 from dpsql.streaming.catalog import located
-from dpsql.streaming.catch_up import CatchUp, finish, latest_us, open_catch_up, read_json
 from dpsql.streaming.clocks import Clocks, listed_clocks
-from dpsql.streaming.contributions import Contributions
-from dpsql.streaming.engine import Engine
 from dpsql.streaming.histogram import Histogram
 from dpsql.streaming.live import VERSION as LIVE_VERSION
 from dpsql.streaming.live import LiveOptions
 from dpsql.streaming.live import live as follow_for_ever
-from dpsql.streaming.manifest import Manifest
 from dpsql.streaming.microbatches import Sink, Stepping, drain, stop_on_signals
 from dpsql.streaming.progress import Listener, Summary, Tally, observed
-from dpsql.streaming.read_files import ReadFiles, readable
 from dpsql.streaming.release import ReleaseSink
-from dpsql.streaming.retention import Retention
 from dpsql.streaming.rows import listed_keys, records
 from dpsql.streaming.session import CATCH_UP, check_s3, run_session
-from udfs.contribution_bounding import Clock
-from udfs.release import PublicGroups
+from udfs.histogram.contribution_bounding import Clock
+from udfs.histogram.release import PublicGroups
 from udfs.stage import ADMISSION, OPERATORS, RELEASE
 
 BUCKETS_PER_CORE = 2
@@ -55,7 +56,7 @@ class _Tables:
     contributions: Contributions
     admission: Manifest
     release: Manifest
-    histogram_path: str
+    histogram_path: Place
     histogram_application: str
 
 
@@ -81,7 +82,7 @@ def run(
     Args:
         spark: from `dpsql.streaming.session.session`.
         query: from `dpsql.compile`.
-        run: from `dpsql.lake.open_run`: the run id and the name in the lake.
+        run: from `dpsql.lake.runs.open_run`: the run id and the name in the lake.
         lake: the lake.
         secret: the run's secret.
         until_caught_up: read what is stored, tick once, release, return; else run live.
@@ -91,7 +92,7 @@ def run(
         progress: told after every micro-batch.
         stop: set it from another thread to stop after the running micro-batch, as Ctrl-C, SIGTERM and `dpsql stop` do.
         ledger: the run's, from `open_run`; in its register is noted what is published. None only where nobody else sees the lake.
-        log: a file to which a JSON line is appended for every event (`dpsql.event_log`).
+        log: a file to which a JSON line is appended for every event (`dpsql.lake.event_log`).
         metrics: a file that holds the totals for Prometheus, replaced at every event.
 
     Returns:
@@ -108,7 +109,7 @@ def run(
     if not until_caught_up:
         options.interval(query.plan.query)
     query = replace(query, sources=located(spark, query.sources, (query.parsed.stream, *query.parsed.static_sources)))
-    folder = place(lake.private(run.name))
+    folder = lake.private(run.name)
     with exclusive(folder), stop_requests(folder, stop), stop_on_signals(stop):
         if (folder / RUN_FILE).exists() and read_run(lake, run.name).run_id != run.run_id:
             raise LakeError(f"{run.name!r} became a new run while this one was starting; start again")
@@ -136,7 +137,7 @@ class Job:
         self.spark, self.query, self.plan, self.run, self.stop = spark, query, query.plan, run, stop
         self.secret = secret.of_ledger(run.ledger_id)
         self.register = ledger.register if ledger else None
-        self.folder = place(lake.private(run.name))
+        self.folder = lake.private(run.name)
         if isinstance(self.folder, ObjectPath):
             check_s3(spark)
         self.histogram_path = lake.histogram(run.name)
@@ -164,19 +165,18 @@ class Job:
         retention.after_catch_up()
         self.tally.stage = "done"
         self.tally.tell()
-        # What came while it was at work.
-        read = map(readable, self.engine.checkpoint(ADMISSION).files())
+        read = map(readable, self.engine.checkpoint(ADMISSION).files())  # and not what came while it was at work
         not_read = sorted(set(sources.files_there(self.spark, self.query.source)).difference(read))
         return self.tally.summary(stopped=self.stop.is_set(), not_read=not_read)
 
     def _tables(self) -> _Tables:
         engine, run_id = self.engine, self.run.run_id
         generation = {operator: engine.generation(operator) for operator in OPERATORS}
-        files = str(self.folder / "files")
+        files = self.folder / "files"
         columns = admission.contribution_columns(bounding_parameters(self.plan), len(self.plan.arguments))
         return _Tables(
             Contributions(
-                str(self.folder / "contributions"),
+                self.folder / "contributions",
                 run_id,
                 self.plan,
                 columns,
@@ -194,7 +194,7 @@ class Job:
     def check(self) -> None:
         """Refuse a lake, checkpoints or a source that do not belong together."""
         tables = self.tables
-        needed = {"contributions": self.folder / "contributions", "files": self.folder / "files", "histogram": place(self.histogram_path)}
+        needed = {"contributions": self.folder / "contributions", "files": self.folder / "files", "histogram": self.histogram_path}
         preflight.check_logs(self.engine, needed)
         published = published_marks(tables.histogram_path, self.run.run_id, self.engine.generation(RELEASE))
         marks = {
@@ -213,7 +213,7 @@ class Job:
     def _publishing(self, closed_us: int) -> None:
         self.tally.publishing(closed_us)
         if self.register:
-            self.register.publishing(self.run.run_id, str(self.folder), closed_us)
+            self.register.publishing(self.run.run_id, self.folder, closed_us)
 
     def static_pins(self) -> dict[str, int | str]:
         """The static tables to read: those that a live run began with, else as they are."""

@@ -18,18 +18,18 @@ from pyspark.sql import DataFrame
 
 from dpsql.errors import LakeError
 from dpsql.files import Place
-from dpsql.lake import LIVE_FILE
+from dpsql.lake.catch_up import read_catch_up, timestamp, write_json
+from dpsql.lake.checkpoints import Checkpoint
+from dpsql.lake.clock_guard import ClockGuard, check_absence
+from dpsql.lake.contributions import Contributions
+from dpsql.lake.retention import Retention
+from dpsql.lake.runs import LIVE_FILE
 from dpsql.parsed_query import ParsedQuery
 from dpsql.polling import polling_interval, read_overruns, write_overruns
-from dpsql.streaming.catch_up import read_catch_up, timestamp, write_json
-from dpsql.streaming.checkpoints import Checkpoint
-from dpsql.streaming.clock_guard import ClockGuard, check_absence
 from dpsql.streaming.clocks import Clocks, listed_clocks
-from dpsql.streaming.contributions import Contributions
 from dpsql.streaming.microbatches import POLL_SECONDS, Following, Sink, began_us
 from dpsql.streaming.progress import Summary, Tally
-from dpsql.streaming.retention import Retention
-from udfs.contribution_bounding import Clock
+from udfs.histogram.contribution_bounding import Clock
 from udfs.stage import ADMISSION
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from dpsql.event_log import EventLog, dropped_much
+from dpsql.lake.event_log import EventLog, dropped_much
 
 NAMED = 10
 """So many names of files are told."""

@@ -14,15 +14,15 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
 
-from dpsql.streaming.checkpoints import Checkpoint
+from dpsql.lake.checkpoints import Checkpoint
+from dpsql.lake.manifest import Manifest
 from dpsql.streaming.histogram import Histogram, Pair
-from dpsql.streaming.manifest import Manifest
 from dpsql.streaming.spreading import bucket_of, spread
 from dpsql.streaming.wire import FILE_COLUMNS, STATE, file_row, read_file_rows, to_arrow, to_pandas, without_values
 from udfs.bucket_state import BucketFiles
 from udfs.grid import NO_CLOCK
+from udfs.histogram.release import ReleaseParameters, ReleaseState, Tick, release
 from udfs.keys import decode
-from udfs.release import ReleaseParameters, ReleaseState, Tick, release
 from udfs.stage import ROW, TICK, StateFile
 
 

@@ -23,7 +23,7 @@ from dpsql.mechanisms.histogram.plan import PrivacyPlan
 from dpsql.streaming.failures import reason_of
 from dpsql.streaming.native import digest_prefix, joined
 from dpsql.streaming.totality import guarded
-from udfs.contribution_bounding import DROP_REASONS
+from udfs.histogram.contribution_bounding import DROP_REASONS
 from udfs.keys import HEADER, MAX_KEY_BYTES, NULL_HEADER, max_encoded_bytes
 
 DROPPED = "dpsql_dropped"

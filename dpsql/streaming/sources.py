@@ -13,11 +13,11 @@ from pyspark.sql import functions as F
 
 from dpsql.config import Source, refused_option, refused_schema
 from dpsql.errors import ConfigError, DataError
+from dpsql.lake.read_files import readable
 from dpsql.parsed_query import ParsedQuery
 from dpsql.streaming import internals, messages
 from dpsql.streaming.failures import reason_of, translate
 from dpsql.streaming.messages import CORRUPT
-from dpsql.streaming.read_files import readable
 
 MALFORMED = "dpsql_malformed"
 SELF_DESCRIBING = ("parquet", "orc", "avro")

@@ -14,8 +14,8 @@ from dpsql.errors import DataError
 from dpsql.local.inputs import source_files
 from dpsql.local.record_reader import RowReader
 from udfs.columns import Float, Int
-from udfs.contribution_bounding import DROP_REASONS
-from udfs.release import PublicGroups
+from udfs.histogram.contribution_bounding import DROP_REASONS
+from udfs.histogram.release import PublicGroups
 
 NO_SALT = bytes(16)
 """Ids need no secret here: nothing leaves the process."""

@@ -19,8 +19,8 @@ from dpsql.tuning.bounding import Admitted, Arrangement, Bounds
 from dpsql.tuning.expected import Outcome, selected, thinned, unit_paths
 from dpsql.tuning.sample import Sample
 from udfs.columns import Float, Int
-from udfs.counters import counter
-from udfs.key_selection import WEIGHT_UNIT
+from udfs.histogram.key_selection import WEIGHT_UNIT
+from udfs.noise.counters import counter
 
 
 @dataclass(frozen=True)

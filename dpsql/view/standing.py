@@ -7,9 +7,9 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from dpsql.errors import LakeError
-from dpsql.lake import Lake, list_queries, read_run
+from dpsql.lake.published import histogram_written
+from dpsql.lake.runs import Lake, list_queries, read_run
 from dpsql.privacy.budget import Budget
-from dpsql.published import histogram_written
 
 if TYPE_CHECKING:
     import pandas as pd

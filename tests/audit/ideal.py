@@ -17,7 +17,7 @@ from scipy.stats import norm
 from tests.audit.bounds import CHOOSING, LEVEL, bound_of, cuts, delta_of, directed, hits, mu_of
 from tests.audit.trials import Experiment, Outcome
 from udfs.columns import Float, Int
-from udfs.counters import Counter, noise_matrix
+from udfs.noise.counters import Counter, noise_matrix
 
 UNIT = 2.0**-20
 

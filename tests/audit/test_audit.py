@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 from scipy.stats import binom, norm
 
-import udfs.randomness
+import udfs.noise.randomness
 from tests.audit.auditing import audit
 from tests.audit.bounds import LEVEL, at_least, at_most, found
 from tests.audit.bugs import BUGS, BY_NAME
 from tests.audit.ideal import mu_of_paths
 from tests.audit.scenarios import SCENARIOS, Crowd, Scenario, Visit, plan_of
 from tests.audit.trials import Bug, crowd_rows, experiment, parameters, records, run
-from udfs.contribution_bounding import Clock, admit
+from udfs.histogram.contribution_bounding import Clock, admit
 
 TRIALS = 20_000
 """A side. Bounds on mu are then expected 0.05 below the truth; every planted bug is caught with the power that is tested below."""
@@ -82,9 +82,9 @@ def test_noise_of_two_rounds_is_independent() -> None:
         return float(np.mean(pattern[first] >> 1 & 1))
 
     assert again() == pytest.approx(0.5, abs=0.02)
-    normals = udfs.randomness.normals
+    normals = udfs.noise.randomness.normals
     with mock.patch.object(
-        udfs.randomness, "normals", lambda key, tag, mechanism, _round, step, number=0: normals(key, tag, mechanism, 0, step, number)
+        udfs.noise.randomness, "normals", lambda key, tag, mechanism, _round, step, number=0: normals(key, tag, mechanism, 0, step, number)
     ):
         assert again() > 0.6
 

@@ -13,14 +13,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-import udfs.key_selection
-import udfs.release
-from udfs.counters import counter
+import udfs.histogram.key_selection
+import udfs.histogram.release
 from udfs.grid import NO_CLOCK, Grid
-from udfs.group_state import Closing
-from udfs.key_selection import SelectionParameters, predict
-from udfs.perturbation import OutputColumn, PerturbationParameters
-from udfs.release import ReleaseParameters, ReleaseState, Tick, release
+from udfs.histogram.group_state import Closing
+from udfs.histogram.key_selection import SelectionParameters, predict
+from udfs.histogram.perturbation import OutputColumn, PerturbationParameters
+from udfs.histogram.release import ReleaseParameters, ReleaseState, Tick, release
+from udfs.noise.counters import counter
 
 KEY = bytes(range(32))
 STEP = 10
@@ -111,7 +111,7 @@ def steps(run: Run) -> list[tuple[ReleaseState, pa.Table]]:
 
 def awake() -> Any:
     """Nobody is ever put to sleep: every group with users is tested at every trigger."""
-    return mock.patch.object(udfs.release, "predict", lambda *_: None)
+    return mock.patch.object(udfs.histogram.release, "predict", lambda *_: None)
 
 
 @settings(derandomize=True, max_examples=200, deadline=None, database=None, suppress_health_check=list(HealthCheck))
@@ -166,5 +166,5 @@ def test_a_wrong_prediction_is_seen(rounds: bool) -> None:
 
     run = quiet(rounds)
     right = [rows.to_pylist() for _, rows in steps(run)]
-    with mock.patch.object(udfs.release, "predict", late):
+    with mock.patch.object(udfs.histogram.release, "predict", late):
         assert [rows.to_pylist() for _, rows in steps(run)] != right

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from udfs.contribution_bounding import BoundingParameters, Clock, admit
+from udfs.histogram.contribution_bounding import BoundingParameters, Clock, admit
 
 Option = tuple[int, int, float]
 """(event time, key, value) of one record."""

@@ -19,8 +19,8 @@ from dpsql.mechanisms.histogram.plan import PrivacyPlan
 from dpsql.mechanisms.histogram.stages import bounding_parameters, release_parameters
 from dpsql.parsed_query import ContributionPeriod
 from tests.checks.test_sensitivity import strategy
-from udfs.contribution_bounding import BoundingParameters, Clock, admit
 from udfs.grid import NO_CLOCK
+from udfs.histogram.contribution_bounding import BoundingParameters, Clock, admit
 
 KEYS = 64
 """Key numbers that one stream may use."""

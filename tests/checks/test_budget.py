@@ -25,11 +25,11 @@ from tests.checks.test_sensitivity import strategy
 from tests.property.plans import source
 from tests.unit.test_accountant import random_query
 from tests.unit.test_release import COUNT
-from udfs.counters import Honaker, counter, noise_matrix, path_sd
 from udfs.grid import Grid
-from udfs.key_selection import SelectionParameters
-from udfs.perturbation import PerturbationParameters
-from udfs.release import ReleaseParameters, Tick, release
+from udfs.histogram.key_selection import SelectionParameters
+from udfs.histogram.perturbation import PerturbationParameters
+from udfs.histogram.release import ReleaseParameters, Tick, release
+from udfs.noise.counters import Honaker, counter, noise_matrix, path_sd
 
 pytestmark = pytest.mark.audit
 

@@ -18,8 +18,8 @@ from dpsql.mechanisms.histogram.stages import bounding_parameters
 from dpsql.parsed_query import Aggregate, AggregateFunction, ContributionPeriod, CounterName, ReleaseRule, WindowSpec
 from tests.checks.one_user import shifts, squared, squared_in_rounds, streams
 from tests.property.plans import COUNT, USERS, query, source
-from udfs.counters import Blt
 from udfs.grid import NO_CLOCK
+from udfs.noise.counters import Blt
 
 pytestmark = pytest.mark.audit
 

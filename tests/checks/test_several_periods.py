@@ -24,7 +24,7 @@ from dpsql.mechanisms.histogram.stages import release_parameters
 from dpsql.parsed_query import Aggregate, AggregateFunction, ContributionPeriod, CounterName, GroupSelection, ReleaseRule, WindowSpec
 from tests.checks.several_periods import search
 from tests.property.plans import COUNT, USERS, query, source
-from udfs.contribution_bounding import BoundingParameters
+from udfs.histogram.contribution_bounding import BoundingParameters
 
 pytestmark = pytest.mark.audit
 

@@ -26,7 +26,7 @@ from typing import Any, ClassVar
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from dpsql.delta_rows import read_rows
+from dpsql.lake.delta_rows import read_rows
 from tests.conftest import SMALL
 from tests.crash.points import POINTS, kill_session, members
 
@@ -73,7 +73,7 @@ class Stage:
     def prepare(self) -> None:
         """Write the query, the sources and the secret, and begin the run that all lakes share."""
         import dpsql
-        from dpsql.lake import Lake, open_run
+        from dpsql.lake.runs import Lake, open_run
         from dpsql.privacy.ledger import Ledger
         from dpsql.privacy.secret import Secret
 
@@ -180,7 +180,7 @@ def left(lake: Path) -> dict[str, Any]:
         "contributions": private / "contributions",
         "histogram": lake / "public" / NAME,
     }.items():
-        rows = read_rows(str(path)).to_pylist() if (path / "_delta_log").is_dir() else []
+        rows = read_rows(path).to_pylist() if (path / "_delta_log").is_dir() else []
         # The id of the Delta table is drawn anew for every lake.
         found[name] = sorted(re.sub(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", "<id>", repr(row)) for row in rows)
     return found
@@ -190,7 +190,7 @@ def broken(lake: Path, only_newest: bool = False) -> list[str]:
     """What is wrong with a lake at any moment, also right after a kill."""
     private, wrong = lake / "private" / NAME, []
     if (private / "files" / "_delta_log").is_dir():
-        rows = [row for row in read_rows(str(private / "files")).to_pylist() if row["bucket"] >= 0]
+        rows = [row for row in read_rows(private / "files").to_pylist() if row["bucket"] >= 0]
         # A live run throws old versions away; the newest is what it goes on from.
         newest = {(row["operator"], row["bucket"]): row["sequence"] for row in sorted(rows, key=lambda row: row["sequence"])}
         for row in rows:
@@ -206,7 +206,7 @@ def broken(lake: Path, only_newest: bool = False) -> list[str]:
                 except pa.ArrowException:
                     wrong.append(f"{path.relative_to(private)} is listed and torn")
     if (lake / "public" / NAME / "_delta_log").is_dir():
-        rows = read_rows(str(lake / "public" / NAME), ["window_start", "trigger", "page"]).to_pylist()
+        rows = read_rows(lake / "public" / NAME, ["window_start", "trigger", "page"]).to_pylist()
         twice = [cell for cell, count in Counter(tuple(row.values()) for row in rows).items() if count > 1]
         wrong += [f"{len(twice)} cells are published twice"] if twice else []
     return wrong

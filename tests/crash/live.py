@@ -18,7 +18,7 @@ from datetime import timedelta
 from pathlib import Path
 
 from benchmarks.soak import SOURCES, Generator
-from dpsql.delta_rows import read_rows
+from dpsql.lake.delta_rows import read_rows
 from tests.crash.kill import NAME, Stage, broken
 from tests.crash.points import LIVE_POINTS
 
@@ -68,7 +68,7 @@ def triggers(lake: Path) -> Counter[tuple[int, int, str]]:
     """(window second, trigger, page) -> how often it is published."""
     if not (lake / "public" / NAME / "_delta_log").is_dir():
         return Counter()
-    rows = read_rows(str(lake / "public" / NAME), ["window_start", "trigger", "page"]).to_pylist()
+    rows = read_rows(lake / "public" / NAME, ["window_start", "trigger", "page"]).to_pylist()
     return Counter((round(row["window_start"].timestamp()), row["trigger"], row["page"]) for row in rows)
 
 

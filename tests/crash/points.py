@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-STREAMING = "dpsql.streaming"
+STREAMING, LAKE = "dpsql.streaming", "dpsql.lake"
 
 
 @dataclass(frozen=True)
@@ -63,11 +63,11 @@ def _named(name: str) -> Callable[..., bool]:
 
 
 def _listing(table: Any, path: str, *given: Any) -> bool:
-    return path.endswith("files")
+    return str(path).endswith("files")
 
 
 def _public(table: Any, path: str, *given: Any) -> bool:
-    return "/public/" in path
+    return "/public/" in str(path)
 
 
 def _bucket() -> int:
@@ -82,22 +82,22 @@ def _steps(operator: str, step: str, pure: str) -> dict[str, Point]:
         f"{operator}: temporary state file written": Point(files, "_write_bytes", True, _file_of_bucket(operator), True),
         f"{operator}: state file renamed": Point(f"{files}:BucketFiles", "store", True, _of_bucket(operator), True),
         f"{operator}: after the step": Point(f"{module}:{step}", "run", True, _of_bucket(), True),
-        f"{operator}: before the manifest": Point(f"{STREAMING}.manifest:Manifest", "commit", False, _operator(operator)),
-        f"{operator}: after the manifest": Point(f"{STREAMING}.manifest:Manifest", "commit", True, _operator(operator)),
+        f"{operator}: before the manifest": Point(f"{LAKE}.manifest:Manifest", "commit", False, _operator(operator)),
+        f"{operator}: after the manifest": Point(f"{LAKE}.manifest:Manifest", "commit", True, _operator(operator)),
     }
 
 
 POINTS = {
     "catch-up: before its time is written": Point("os", "replace", False, lambda source, target: str(target).endswith("catch_up.json")),
-    "catch-up: its time is written": Point(f"{STREAMING}.catch_up", "write_json", True, _named("catch_up.json")),
-    "admission: before Spark's query id is kept": Point(f"{STREAMING}.preflight:Engine", "remember_query", False),
+    "catch-up: its time is written": Point(f"{LAKE}.catch_up", "write_json", True, _named("catch_up.json")),
+    "admission: before Spark's query id is kept": Point(f"{LAKE}.preflight:Engine", "remember_query", False),
     **_steps("admission", "AdmissionStep", "admit"),
-    "admission: files of contributions written": Point(f"{STREAMING}.contribution_files:ContributionFiles", "write", True, _written, True),
-    "admission: rows appended": Point(f"{STREAMING}.contributions:Contributions", "append", True),
+    "admission: files of contributions written": Point("udfs.contribution_files:ContributionFiles", "write", True, _written, True),
+    "admission: rows appended": Point(f"{LAKE}.contributions:Contributions", "append", True),
     "admission: before Spark's commit": Point(f"{STREAMING}.admission:AdmissionSink", "__call__", True),
     "admission: after Spark's commit": Point(f"{STREAMING}.admission:AdmissionSink", "__call__", False, _second_micro_batch),
-    "tick: before": Point(f"{STREAMING}.contributions:Contributions", "tick", False),
-    "tick: between the tick and its release": Point(f"{STREAMING}.contributions:Contributions", "tick", True),
+    "tick: before": Point(f"{LAKE}.contributions:Contributions", "tick", False),
+    "tick: between the tick and its release": Point(f"{LAKE}.contributions:Contributions", "tick", True),
     **_steps("release", "ReleaseStep", "release"),
     "release: histogram appended": Point(f"{STREAMING}.histogram:Histogram", "publish", True),
     "release: before Spark's commit": Point(f"{STREAMING}.release:ReleaseSink", "__call__", True),
@@ -106,15 +106,15 @@ POINTS = {
 }
 """By name, in the order in which one catch-up meets them."""
 
-RETENTION = f"{STREAMING}.retention"
+RETENTION = f"{LAKE}.retention"
 LIVE_POINTS = {
     "live: before its start is written": Point(f"{STREAMING}.live", "write_json", False),
     "live: backlog read, no tick yet": Point(f"{STREAMING}.live:Ticker", "begin", False),
-    "live tick: before": Point(f"{STREAMING}.contributions:Contributions", "tick_by_clock", False),
-    "live tick: between the tick and its release": Point(f"{STREAMING}.contributions:Contributions", "tick_by_clock", True),
+    "live tick: before": Point(f"{LAKE}.contributions:Contributions", "tick_by_clock", False),
+    "live tick: between the tick and its release": Point(f"{LAKE}.contributions:Contributions", "tick_by_clock", True),
     "live admission: after the step": Point(f"{STREAMING}.admission:AdmissionStep", "run", True, _of_bucket(), True),
-    "live admission: after the manifest": Point(f"{STREAMING}.manifest:Manifest", "commit", True, _operator("admission")),
-    "live admission: rows appended": Point(f"{STREAMING}.contributions:Contributions", "append", True),
+    "live admission: after the manifest": Point(f"{LAKE}.manifest:Manifest", "commit", True, _operator("admission")),
+    "live admission: rows appended": Point(f"{LAKE}.contributions:Contributions", "append", True),
     "live release: after the step": Point(f"{STREAMING}.release:ReleaseStep", "run", True, _of_bucket(), True),
     "live release: before it is noted beside the ledger": Point("dpsql.privacy.register:RunRegister", "publishing", False),
     "live release: noted beside the ledger": Point("dpsql.privacy.register:RunRegister", "publishing", True),
@@ -122,13 +122,11 @@ LIVE_POINTS = {
     "live release: told to rest": Point(f"{STREAMING}.microbatches:Stepping", "_rest", False),
     "live release: woken from its rest": Point(f"{STREAMING}.microbatches:Stepping", "_rest", True),
     "clean-up: before": Point(f"{RETENTION}:Retention", "sweep", False),
-    "clean-up: era deleted, its files not": Point(f"{STREAMING}.delta_log", "delete", True),
-    "clean-up: files of an era deleted": Point(
-        f"{STREAMING}.delta_log", "vacuum", True, lambda path, hours: path.endswith("contributions")
-    ),
+    "clean-up: era deleted, its files not": Point(f"{LAKE}.delta_tables", "delete", True),
+    "clean-up: files of an era deleted": Point(f"{LAKE}.delta_tables", "vacuum", True, lambda path, hours: path.name == "contributions"),
     "clean-up: between two buckets of state": Point(RETENTION, "sweep_bucket", True),
     "clean-up: before the list of files is compacted": Point(RETENTION, "compact", False),
-    "clean-up: list of files compacted, old ones there": Point(f"{STREAMING}.delta_log", "replace_files", True, _listing),
+    "clean-up: list of files compacted, old ones there": Point(f"{LAKE}.delta_tables", "replace_files", True, _listing),
     "clean-up: after": Point(f"{RETENTION}:Retention", "sweep", True),
 }
 """The same for a live run."""
@@ -137,14 +135,14 @@ LIVE_POINTS = {
 SWEEP = "catch-up sweep"
 SWEEP_POINTS = {
     f"{SWEEP}: before": Point(f"{RETENTION}:Retention", "after_catch_up", False),
-    f"{SWEEP}: era deleted, its files not": Point(f"{STREAMING}.delta_log", "delete", True),
-    f"{SWEEP}: files of an era deleted": Point(f"{STREAMING}.delta_log", "vacuum", True),
+    f"{SWEEP}: era deleted, its files not": Point(f"{LAKE}.delta_tables", "delete", True),
+    f"{SWEEP}: files of an era deleted": Point(f"{LAKE}.delta_tables", "vacuum", True),
     f"{SWEEP}: between two buckets of state": Point(RETENTION, "sweep_bucket", True),
-    f"{SWEEP}: list of files compacted, old ones there": Point(f"{STREAMING}.delta_log", "replace_files", True, _listing),
-    f"{SWEEP}: checkpoint of a log made": Point(f"{STREAMING}.delta_log", "checkpoint", True),
-    f"{SWEEP}: between two commits that are removed": Point(f"{STREAMING}.compaction", "_remove", True),
-    f"{SWEEP}: one file of many written": Point(f"{STREAMING}.delta_log", "replace_files", False, _public),
-    f"{SWEEP}: one file of many committed, the old ones there": Point(f"{STREAMING}.delta_log", "replace_files", True, _public),
+    f"{SWEEP}: list of files compacted, old ones there": Point(f"{LAKE}.delta_tables", "replace_files", True, _listing),
+    f"{SWEEP}: checkpoint of a log made": Point(f"{LAKE}.delta_tables", "checkpoint", True),
+    f"{SWEEP}: between two commits that are removed": Point(f"{LAKE}.compaction", "_remove", True),
+    f"{SWEEP}: one file of many written": Point(f"{LAKE}.delta_tables", "replace_files", False, _public),
+    f"{SWEEP}: one file of many committed, the old ones there": Point(f"{LAKE}.delta_tables", "replace_files", True, _public),
     f"{SWEEP}: after": Point(f"{RETENTION}:Retention", "after_catch_up", True),
 }
 """The same for the sweep at the end of catch-ups."""
@@ -153,10 +151,10 @@ SWEEP_POINTS = {
 def install(environment: Mapping[str, str]) -> None:
     """Patch this process: die at CRASH_POINT, live without the protection CRASH_WITHOUT, clean up all the time with CRASH_OFTEN."""
     if environment.get("CRASH_OFTEN"):
-        retention, compaction, session = (importlib.import_module(f"{STREAMING}.{name}") for name in ("retention", "compaction", "session"))
+        retention, compaction = (importlib.import_module(f"{LAKE}.{name}") for name in ("retention", "compaction"))
         retention.SWEEP_SECONDS, retention.VACUUM_HOURS = 0, 0
         compaction.MANY_FILES, compaction.LOG_COMMITS, compaction.KEPT_HOURS = 2, 3, 0
-        session.RUN["spark.sql.streaming.minBatchesToRetain"] = "2"
+        importlib.import_module(f"{STREAMING}.session").RUN["spark.sql.streaming.minBatchesToRetain"] = "2"
     if protection := environment.get("CRASH_WITHOUT"):
         WITHOUT[protection]()
     if name := environment.get("CRASH_POINT"):
@@ -215,7 +213,7 @@ def members(session: int) -> list[int]:
 
 def _no_marks() -> None:
     """Every commit is made again by a repeated micro-batch."""
-    importlib.import_module(f"{STREAMING}.delta_log").committed = lambda *mark: False
+    importlib.import_module(f"{LAKE}.delta_tables").committed = lambda *mark: False
 
 
 def _no_rename() -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from dpsql import jars
-from dpsql.lake import Lake, read_histogram, read_run
+from dpsql.lake.runs import Lake, read_histogram, read_run
 from dpsql.privacy.secret import Secret
 from tests.deployment.commands import CHECKOUT, environment
 from tests.deployment.observed_run import PLANTED_SETTING
@@ -87,12 +87,12 @@ def test_nothing_planted_is_shown_outside_the_private_folder(tmp_path: Path) -> 
     done, seen = observed(folder, query, sources, "DEBUG")
     assert done.returncode == 0, done.stderr[-2000:]
     lake = Lake(folder / "lake")
-    private = Path(lake.private("observed"))
+    private = lake.private("observed")
     assert set(read_histogram(lake, "observed")["page"].to_pylist()) == {"p0", "p1", "p2"}
 
     open_to_others = [str(path) for path in (private.parent, private, *private.rglob("*")) if path.stat().st_mode & 0o077]
     assert open_to_others == []
-    readable = [path for path in Path(lake.histogram("observed")).rglob("*") if path.is_file()]
+    readable = [path for path in lake.histogram("observed").rglob("*") if path.is_file()]
     assert readable
     assert all(path.stat().st_mode & 0o044 == 0o044 for path in readable)
 

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
 from pathlib import Path
+from threading import Event
 
 import pytest
+from click.testing import CliRunner
 
 from dpsql import jars
 from dpsql.errors import LakeError
 from dpsql.files import ObjectPath, create_file, place, replace_file
-from dpsql.lake import Lake, list_queries, newest, read_run
+from dpsql.lake.running import exclusive, stop_requests
+from dpsql.lake.runs import Lake, Run, list_queries, newest, read_run
+from jobs.cli import main
 from tests.deployment.commands import SMALL_SPARK, dpsql, environment
 from tests.deployment.object_store import ACCESS_KEY, SECRET_KEY, ObjectStore
 from tests.deployment.workload import UNTIL, json_lines, visits, write_files, write_query
@@ -67,6 +74,29 @@ def test_a_lake_that_is_not_there_is_one_line() -> None:
         list_queries(Lake("s3a://missing/none"))
 
 
+def test_a_run_in_a_bucket_is_asked_to_stop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Catches: a URI taken for a path, below which nobody is at work."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))  # where the lock of a run in a bucket is
+    lake, stop, begun = Lake("s3a://lake/stopped"), Event(), Event()
+    run = Run("visits", "5a" * 16, "identity", "check", "SELECT", {}, "2026-01-01")
+    create_file(lake.private("visits") / "run.json", json.dumps({"version": 1, **asdict(run)}).encode())
+
+    def work() -> None:
+        with exclusive(lake.private("visits")), stop_requests(lake.private("visits"), stop):
+            begun.set()
+            assert stop.wait(30)
+
+    command = ["stop", "visits", "--lake", "s3a://lake/stopped"]
+    idle = CliRunner().invoke(main, command)
+    assert (idle.exit_code, "'visits' is not running" in idle.output) == (2, True)
+    with ThreadPoolExecutor(1) as pool:
+        worker = pool.submit(work)
+        assert begun.wait(30)
+        done = CliRunner().invoke(main, command)
+        worker.result()
+    assert (done.exit_code, done.output) == (0, "visits has stopped\n")
+
+
 @pytest.mark.jvm
 def test_a_run_in_a_bucket_is_verified_and_goes_on(store: ObjectStore, tmp_path: Path) -> None:
     query, sources = write_query(tmp_path, write_files(tmp_path / "visits", json_lines(visits())))
@@ -84,7 +114,7 @@ def test_a_run_in_a_bucket_is_verified_and_goes_on(store: ObjectStore, tmp_path:
     assert [(listed.name, listed.state) for listed in list_queries(one)] == [("visits", "published")]
     assert read_run(one, "visits").name == "visits"
     # everything of the run is in the bucket, and the credentials are nowhere
-    private = sorted(entry.name for entry in place(one.private("visits")).iterdir())
+    private = sorted(entry.name for entry in one.private("visits").iterdir())
     assert [*private] == [
         ".run.json",
         "catch_up.json",

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from dpsql import jars
-from dpsql.lake import Lake, read_run
+from dpsql.lake.runs import Lake, read_run
 from dpsql.privacy.secret import Secret
 from tests.deployment.commands import CHECKOUT, environment
 from tests.deployment.other_user import blocks_of, named, readable

@@ -19,16 +19,16 @@ import dpsql
 from benchmarks.soak import Generator, Job
 from dpsql.config import Source, Sources
 from dpsql.errors import DpsqlError, LakeError
-from dpsql.event_log import newest_events
-from dpsql.lake import Lake, list_queries, read_histogram, read_run
+from dpsql.lake.contributions import Contributions
+from dpsql.lake.event_log import newest_events
+from dpsql.lake.manifest import Manifest
+from dpsql.lake.running import exclusive
+from dpsql.lake.runs import Lake, list_queries, read_histogram, read_run
 from dpsql.local.verification import verify_run
 from dpsql.privacy.ledger import Ledger
 from dpsql.privacy.secret import Secret
-from dpsql.running import exclusive
-from dpsql.streaming.contributions import Contributions
 from dpsql.streaming.histogram import Histogram
 from dpsql.streaming.live import LiveOptions
-from dpsql.streaming.manifest import Manifest
 from dpsql.streaming.microbatches import Following
 
 if TYPE_CHECKING:
@@ -177,7 +177,7 @@ def test_broken_off_anywhere_and_started_again(case: Case) -> None:
     case.start(until_caught_up=True, until_us=(time.time_ns() // 1000) + 3_600_000_000).wait(PATIENCE)
     with pytest.raises(LakeError, match="which is still to come: a live run would drop every record"):
         case.start().wait(PATIENCE)
-    with exclusive(Path(case.lake.private("visits"))), pytest.raises(LakeError, match="is running already"):
+    with exclusive(case.lake.private("visits")), pytest.raises(LakeError, match="is running already"):
         case.start().wait(PATIENCE)
 
 
@@ -205,7 +205,7 @@ def test_a_clock_that_steps_a_day_ahead_closes_nothing_early(case: Case, monkeyp
     until(more(4))
     step[0] = 86_400_000_000
     until(more(6))
-    assert "stepped ahead by 1 day" in newest_events(Path(case.lake.private("visits")))["alarm"]["text"] and True not in anew
+    assert "stepped ahead by 1 day" in newest_events(case.lake.private("visits"))["alarm"]["text"] and True not in anew
     step[0] = 0
     until(more(6))
     assert True in anew

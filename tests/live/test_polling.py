@@ -14,11 +14,11 @@ import pytest
 import dpsql
 from dpsql.config import Source, Sources
 from dpsql.errors import InputError, LakeError
-from dpsql.event_log import EventLog
-from dpsql.lake import Lake
+from dpsql.lake.contributions import Contributions
+from dpsql.lake.event_log import EventLog
+from dpsql.lake.published import live_notes
+from dpsql.lake.runs import Lake
 from dpsql.polling import FILE, Overruns, polling_interval, read_overruns, write_overruns
-from dpsql.published import live_notes
-from dpsql.streaming.contributions import Contributions
 from dpsql.streaming.live import Pace, Ticker
 from dpsql.streaming.progress import Tally
 from udfs.grid import NO_CLOCK
@@ -187,7 +187,7 @@ def test_micro_batches_that_take_too_long_are_noted_and_the_note_does_not_grow(t
 
 def test_what_a_live_run_assumes_is_shown_with_what_was_found(tmp_path: Path) -> None:
     lake = Lake(tmp_path)
-    folder = Path(lake.private("views"))
+    folder = lake.private("views")
     folder.mkdir(parents=True)
     assert live_notes(lake, "views") == ()
     (folder / "live.json").write_text(json.dumps({"version": 1}))

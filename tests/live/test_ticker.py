@@ -19,21 +19,21 @@ from pyspark.sql.types import StringType
 
 import dpsql
 from dpsql.config import Source, Sources
-from dpsql.delta_rows import read_rows
+from dpsql.lake.checkpoints import Checkpoint
+from dpsql.lake.clock_guard import ClockGuard
+from dpsql.lake.contributions import TICK_ERA, Contributions
+from dpsql.lake.delta_rows import read_rows
+from dpsql.lake.engine_file import Engine, Part
+from dpsql.lake.manifest import Manifest
+from dpsql.lake.retention import Retention, compact, kept_by_savepoints, sweep_bucket
 from dpsql.mechanisms.histogram.stages import bounding_parameters
 from dpsql.streaming.admission import contribution_columns
-from dpsql.streaming.checkpoints import Checkpoint
-from dpsql.streaming.clock_guard import ClockGuard
 from dpsql.streaming.clocks import Clocks, listed_clocks
-from dpsql.streaming.contributions import TICK_ERA, Contributions
-from dpsql.streaming.engine import Engine, Part
 from dpsql.streaming.histogram import Histogram
 from dpsql.streaming.live import Ticker, _follow
-from dpsql.streaming.manifest import Manifest
-from dpsql.streaming.retention import Retention, compact, kept_by_savepoints, sweep_bucket
 from udfs.bucket_state import filesystem
-from udfs.contribution_bounding import Clock
 from udfs.grid import NO_CLOCK
+from udfs.histogram.contribution_bounding import Clock
 from udfs.stage import OPERATORS, StateFile
 
 SECOND = 1_000_000
@@ -58,7 +58,7 @@ def contributions(tmp_path: Path) -> Contributions:
         name="visits", format="parquet", path="visits", event_time="ts", privacy_unit=("user_id",), max_users=1000, max_keys=1000
     )
     plan = dpsql.compile(SQL, Sources((source,))).plan
-    table = Contributions(str(tmp_path / "contributions"), "5a" * 16, plan, contribution_columns(bounding_parameters(plan), 0), 1, BUCKETS)
+    table = Contributions(tmp_path / "contributions", "5a" * 16, plan, contribution_columns(bounding_parameters(plan), 0), 1, BUCKETS)
     table.create()
     return table
 
@@ -169,7 +169,7 @@ def test_while_a_backlog_is_read_nothing_ticks(contributions: Contributions, che
 
 
 def test_a_repeated_micro_batch_has_the_clock_that_is_listed(tmp_path: Path) -> None:
-    manifest = Manifest(str(tmp_path / "files"), "5a" * 16, "admission", 1)
+    manifest = Manifest(tmp_path / "files", "5a" * 16, "admission", 1)
     manifest.create()
     assert listed_clocks(manifest) == {}
     for batch in (3, 4):
@@ -231,7 +231,7 @@ def test_old_state_goes_unless_spark_or_a_savepoint_may_name_it(tmp_path: Path) 
 def test_a_restored_query_sweeps_before_its_first_commit(contributions: Contributions, tmp_path: Path) -> None:
     """Its first release rests, so Spark has noted none. Catches: looking into offsets that are not there."""
     engine = Engine(tmp_path / "lake", (1, 1), {operator: Part(2, 7) for operator in OPERATORS})
-    listed = Manifest(str(engine.folder / "files"), "run", "release", 2)
+    listed = Manifest(engine.folder / "files", "run", "release", 2)
     listed.create()
     checkpoint = engine.checkpoint("release")
     (checkpoint.path / "offsets").mkdir(parents=True)
@@ -245,8 +245,8 @@ def test_a_restored_query_sweeps_before_its_first_commit(contributions: Contribu
 
 
 def test_the_list_of_files_is_compacted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dpsql.streaming.compaction.MANY_FILES", 5)
-    manifest = Manifest(str(tmp_path / "files"), "5a" * 16, "admission", 1)
+    monkeypatch.setattr("dpsql.lake.compaction.MANY_FILES", 5)
+    manifest = Manifest(tmp_path / "files", "5a" * 16, "admission", 1)
     manifest.create()
     for batch in range(7):
         manifest.commit(batch, [StateFile(0, batch, 100, {})], {"clock": {"closed_us": 0, "latest_us": batch}})

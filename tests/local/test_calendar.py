@@ -72,7 +72,7 @@ def test_spark(spark: SparkSession, tmp_path: Path) -> None:
 
 def test_one_extreme_value_does_not_end_a_run(spark: SparkSession, compile_on: Compile, tmp_path: Path) -> None:
     """Both engines count the records as having no event time, and publish what they publish without them."""
-    from dpsql.lake import Lake
+    from dpsql.lake.runs import Lake
     from tests.matrix import same_rows
 
     table = visits()

@@ -16,9 +16,9 @@ from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake.transaction import AddAction
 
 from dpsql.compiled import Query
-from dpsql.delta_rows import read_rows
 from dpsql.errors import DataError, LakeError
-from dpsql.lake import Lake, Run
+from dpsql.lake.delta_rows import read_rows
+from dpsql.lake.runs import Lake, Run
 from dpsql.local.feeder import Feeder
 from dpsql.local.histogram import histogram
 from dpsql.local.record_reader import RowReader
@@ -26,8 +26,8 @@ from dpsql.local.verification import Verification, count_differences, files_not_
 from dpsql.parsed_query import ContributionPeriod
 from dpsql.privacy.secret import Secret
 from tests.local.conftest import DAY, HOUR, RUN, Compile, visits
-from udfs.contribution_bounding import Clock
 from udfs.grid import NO_CLOCK
+from udfs.histogram.contribution_bounding import Clock
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -47,7 +47,7 @@ class Published:
 
     @property
     def private(self) -> Path:
-        return Path(self.lake.private("visits"))
+        return self.lake.private("visits")
 
     def verify(self) -> Verification:
         return verify_run(self.lake, "visits", self.run, self.query, self.secret)
@@ -178,7 +178,7 @@ def test_a_file_that_was_read_twice(published: Published) -> None:
     file = Path(str(published.query.source.path)).parent / "with space" / "visits" / "part-1.parquet"
     detail = json.dumps({"files": [file.as_uri()], "clock": asdict(Clock(0, 0))})
     row = {"operator": "admission", "generation": 1, "batch": 3, "bucket": -1, "detail": detail}
-    rows = read_rows(str(published.private / "files")).to_pylist()
+    rows = read_rows(published.private / "files").to_pylist()
     write_deltalake(str(published.private / "files"), pa.Table.from_pylist([*rows, {**row, "batch": 7}]), mode="overwrite")
     with pytest.raises(DataError, match=r"with space/visits/part-1\.parquet was read twice: micro-batches 1 and 7\. .*--new-run"):
         published.verify()
@@ -284,7 +284,7 @@ def test_differences_are_of_bits() -> None:
 
 
 def test_a_run_of_spark_is_identical(spark: SparkSession, compile_on: Compile, secret: Secret, tmp_path: Path) -> None:
-    from dpsql.lake import open_run
+    from dpsql.lake.runs import open_run
     from dpsql.privacy.ledger import Ledger
     from dpsql.streaming.job import run as run_on_spark
 

@@ -25,7 +25,7 @@ from pyarrow import csv
 import dpsql
 from dpsql.config import Source, Sources, parse_duration
 from dpsql.errors import InputError
-from dpsql.lake import Lake, Run, read_histogram
+from dpsql.lake.runs import Lake, Run, read_histogram
 from dpsql.local.feeder import run_batches
 from dpsql.local.record_reader import RowReader
 from dpsql.local.verification import count_differences
@@ -216,7 +216,7 @@ def start(spark: SparkSession, query: dpsql.Query, lake: Lake, until_us: int, bu
     from dpsql.streaming.job import run
 
     named = Run("q", RUN_ID, query.plan.identity, SECRET.check(), query.text, {}, "2026-01-01T00:00:00+00:00")
-    Path(lake.private("q")).mkdir(parents=True, mode=0o700, exist_ok=True)
+    lake.private("q").mkdir(parents=True, mode=0o700, exist_ok=True)
     run(spark, query, named, lake, SECRET, until_caught_up=True, until_us=until_us, buckets=buckets)
     return named
 

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import csv
 
-from dpsql.lake import Lake, read_histogram
+from dpsql.lake.runs import Lake, read_histogram
 from dpsql.local.verification import verify_run
 from tests.frozen import frozen, line
 from tests.matrix import same_rows

@@ -11,7 +11,7 @@ import pytest
 from deltalake import write_deltalake
 
 import dpsql
-from dpsql.lake import Lake, open_run
+from dpsql.lake.runs import Lake, open_run
 from dpsql.privacy.ledger import Ledger
 from dpsql.privacy.secret import Secret
 

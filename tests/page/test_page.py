@@ -21,7 +21,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from dpsql.config import load_sources
-from dpsql.lake import Lake, read_run
+from dpsql.lake.runs import Lake, read_run
 from dpsql.privacy.budget import budgets
 from dpsql.privacy.ledger import Ledger
 from dpsql.view.page import page
@@ -124,7 +124,7 @@ def test_no_name_commands_it(published: Published) -> None:
 
 def test_a_page_of_no_run_that_can_be_read(published: Published, tmp_path: Path) -> None:
     """An analyst who may read the histogram alone sees it without promise and budget."""
-    private = Path(Lake(published.lake).private("demo"))
+    private = Lake(published.lake).private("demo")
     private.rename(tmp_path / "elsewhere")
     private.write_text("a file in the way")
     found = standing(Lake(published.lake), "demo", published.rows)

@@ -14,15 +14,15 @@ import numpy as np
 import pyarrow as pa
 
 import dpsql
-from dpsql.lake import Lake, Run, read_histogram
+from dpsql.lake.runs import Lake, Run, read_histogram
 from dpsql.local.feeder import LATEST_US, Feeder, try_query
 from dpsql.local.histogram import histogram
 from dpsql.local.inputs import micro_batches
 from dpsql.local.record_reader import RowReader
 from dpsql.privacy.secret import Secret
 from tests.plain.pairs import Pair
-from udfs.contribution_bounding import Clock
 from udfs.grid import NO_CLOCK
+from udfs.histogram.contribution_bounding import Clock
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -62,7 +62,7 @@ def ran(pair: Pair, query: dpsql.Query, folder: Path, spark: SparkSession) -> Pu
 
     lake = Lake(folder / "lake")
     named = Run("q", RUN_ID, query.plan.identity, SECRET.check(), query.text, {}, "2026-01-01T00:00:00+00:00")
-    Path(lake.private("q")).mkdir(parents=True, mode=0o700)
+    lake.private("q").mkdir(parents=True, mode=0o700)
     drops: dict[str, int] = {}
     for step, until in enumerate(pair.until):
         pair.write(folder, step)
@@ -95,4 +95,4 @@ def _words(word: int) -> Any:
     def words(_key: bytes, tag: np.ndarray, *_cell: object) -> np.ndarray:
         return np.full((len(tag), 2), word, np.uint64)
 
-    return mock.patch("udfs.randomness.words", words)
+    return mock.patch("udfs.noise.randomness.words", words)

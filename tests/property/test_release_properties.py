@@ -38,9 +38,9 @@ from tests.property.streams import (
     selection,
 )
 from tests.reference import Admitted, Bounder, Record, Row, released
-from udfs.contribution_bounding import BoundingParameters, Clock
 from udfs.grid import Grid
-from udfs.release import PublicGroups, ReleaseParameters, Tick, release
+from udfs.histogram.contribution_bounding import BoundingParameters, Clock
+from udfs.histogram.release import PublicGroups, ReleaseParameters, Tick, release
 
 KEY = bytes(range(32))
 OTHER_KEY = bytes(range(1, 33))
@@ -82,7 +82,7 @@ def test_without_noise_the_released_rows_are_the_reference(
 ) -> None:
     """Catches: a key that is not tested again, a total that misses a late record, a row before its selection or after the last trigger."""
     p = data.draw(releasing(b))
-    with mock.patch("udfs.randomness.words", no_noise):
+    with mock.patch("udfs.noise.randomness.words", no_noise):
         rows = joined(run_release(run_admission(stream, b).contributions, stream.ticks, p, KEY, buckets))
     assert plain(rows, p) == released(admitted(stream, b), p, EVERYTHING)
 

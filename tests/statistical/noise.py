@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from dpsql.mechanisms.histogram.plan import PrivacyPlan
 from dpsql.mechanisms.histogram.stages import release_parameters
-from udfs.release import Tick, release
+from udfs.histogram.release import Tick, release
 
 CERTAIN = 1 << 50
 """A weight above every threshold by more than any noise."""

@@ -16,7 +16,7 @@ from scipy import stats
 
 from tests.statistical.sampling import FLAKE
 from udfs.noise.discrete_laplace import discrete_laplace
-from udfs.randomness import tags
+from udfs.noise.randomness import tags
 
 DRAWS = 1_000_000
 

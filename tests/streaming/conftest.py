@@ -14,7 +14,7 @@ import pytest
 
 import dpsql
 from dpsql.config import Source, Sources
-from dpsql.lake import Lake, Run, read_histogram
+from dpsql.lake.runs import Lake, Run, read_histogram
 from dpsql.privacy.secret import Secret
 from dpsql.streaming.job import run
 from dpsql.streaming.progress import Summary
@@ -56,13 +56,13 @@ class Case:
 
     @property
     def private(self) -> Path:
-        return Path(self.lake.private(self.run_id.name))
+        return self.lake.private(self.run_id.name)
 
 
 @pytest.fixture(autouse=True)
 def _wall_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     """The wall clock stands still at START, so that runs of different moments can be compared bit for bit."""
-    monkeypatch.setattr("dpsql.streaming.catch_up.time.time_ns", lambda: START * 1000)
+    monkeypatch.setattr("dpsql.lake.catch_up.time.time_ns", lambda: START * 1000)
 
 
 Make = Callable[..., Case]
@@ -89,7 +89,7 @@ def case(spark: SparkSession, tmp_path: Path) -> Iterator[Make]:
         query = dpsql.compile(sql, Sources((source,)))
         lake = Lake(tmp_path / f"lake{made}")
         named = Run("demo", "5a" * 16, query.plan.identity, secret.check(), query.text, {}, "2026-01-01T00:00:00+00:00")
-        Path(lake.private("demo")).mkdir(parents=True, mode=0o700)
+        lake.private("demo").mkdir(parents=True, mode=0o700)
         return Case(spark, tmp_path / folder, query, lake, named, secret)
 
     yield make

@@ -12,13 +12,14 @@ import pytest
 
 from benchmarks.catch_ups import files
 from dpsql.errors import DataError, DpsqlError, LakeError
-from dpsql.lake import read_run
+from dpsql.lake import compaction, retention
+from dpsql.lake.manifest import Manifest
+from dpsql.lake.restore import restore
+from dpsql.lake.runs import read_run
 from dpsql.local.verification import verify_run
-from dpsql.streaming import compaction, retention, session
+from dpsql.streaming import session
 from dpsql.streaming.histogram import Histogram
 from dpsql.streaming.live import LiveOptions
-from dpsql.streaming.manifest import Manifest
-from dpsql.streaming.restore import restore
 
 HOUR, DAY = 3_600_000_000, 86_400_000_000
 START = 19_700 * DAY
@@ -58,7 +59,7 @@ def test_catch_ups_keep_as_many_files_however_many_there_were(case: Any, write: 
     left = LiveOptions(retention_us=DAY)
     for day in range(16):
         write(visits(users=40, days=1, first_day=day), first=day)
-        monkeypatch.setattr("dpsql.streaming.catch_up.time.time_ns", lambda day=day: (START + day * DAY + DAY) * 1000)
+        monkeypatch.setattr("dpsql.lake.catch_up.time.time_ns", lambda day=day: (START + day * DAY + DAY) * 1000)
         assert one.go(START + (day + 1) * DAY, live=left, buckets=(2, 2)).records == 120
         kept.append(files_of(one))
         if day == 7:
@@ -94,7 +95,7 @@ def test_input_that_was_read_may_go(case: Any, write: Any, visits: Any, tmp_path
         os.umask(before)
     # All files of the histogram are looked at once per start, however many triggers are published; everybody may read them.
     assert looked == {"newest_trigger_us": 3, "_everything": 3}
-    assert all(path.stat().st_mode & 0o044 == 0o044 for path in Path(one.lake.histogram("demo")).rglob("*") if path.is_file())
+    assert all(path.stat().st_mode & 0o044 == 0o044 for path in one.lake.histogram("demo").rglob("*") if path.is_file())
     run_file(one)
     run = read_run(one.lake, "demo")
     whole = verify_run(one.lake, "demo", run, one.query, one.secret)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from dpsql.errors import DpsqlError, LakeError
-from dpsql.streaming.catch_up import read_catch_up
+from dpsql.lake.catch_up import read_catch_up
 from tests.streaming.test_restore import BrokenOff, content, copy, dpsql, run_file, verified
 
 DAY = 86_400_000_000
@@ -54,7 +54,7 @@ ROWS: dict[str, tuple[Callable[[Any], Path], Callable[[Path], None]]] = {
     "metadata": (lambda one: checkpoint(one, "admission") / "metadata", empty),
     "commit of contributions": (lambda one: newest_commit(one.private / "contributions"), cut),
     "commit of files": (lambda one: newest_commit(one.private / "files"), cut),
-    "commit of the histogram": (lambda one: newest_commit(Path(one.lake.histogram("demo"))), cut),
+    "commit of the histogram": (lambda one: newest_commit(one.lake.histogram("demo")), cut),
     "catch_up.json": (lambda one: one.private / "catch_up.json", cut),
 }
 """What -> which file, and what is done to it."""

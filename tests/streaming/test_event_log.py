@@ -12,9 +12,9 @@ import pyarrow as pa
 import pytest
 
 from dpsql.errors import DpsqlError
-from dpsql.event_log import COMMON, SCHEMA, newest_events
-from dpsql.status import status
-from dpsql.streaming.contributions import Contributions
+from dpsql.lake.contributions import Contributions
+from dpsql.lake.event_log import COMMON, SCHEMA, newest_events
+from dpsql.lake.status import status
 
 DAY = 86_400_000_000
 START = 19_700 * DAY

@@ -15,15 +15,16 @@ import pyarrow.parquet as pq
 import pytest
 
 from dpsql.errors import ConfigError, DataError, LakeError
-from dpsql.event_log import FILE
-from dpsql.lake import read_run
+from dpsql.lake import preflight
+from dpsql.lake.checkpoints import Checkpoint
+from dpsql.lake.contributions import Contributions
+from dpsql.lake.event_log import FILE
+from dpsql.lake.read_files import ReadFiles, listed_details
+from dpsql.lake.restore import restore
+from dpsql.lake.runs import read_run
 from dpsql.local.verification import Verification, verify_run
-from dpsql.streaming import preflight, sources
-from dpsql.streaming.checkpoints import Checkpoint
-from dpsql.streaming.contributions import Contributions
+from dpsql.streaming import sources
 from dpsql.streaming.job import Job
-from dpsql.streaming.read_files import ReadFiles, listed_details
-from dpsql.streaming.restore import restore
 from jobs.run_query import _print_summary
 
 DAY = 86_400_000_000
@@ -67,7 +68,7 @@ def age(path: Path, days_ago: float) -> None:
 
 def listed(one: Any) -> list[list[str]]:
     """The names of the files of every listed micro-batch."""
-    details = listed_details(str(one.private / "files"), ())
+    details = listed_details(one.private / "files", ())
     return [sorted(Path(uri).name for uri in detail["files"]) for detail in details.values()]
 
 

@@ -12,8 +12,8 @@ import duckdb
 import pytest
 
 import dpsql
-from dpsql.delta_rows import read_rows
 from dpsql.errors import DataError
+from dpsql.lake.delta_rows import read_rows
 from dpsql.privacy.ledger import Ledger
 from dpsql.privacy.secret import Secret
 from tests.streaming.conftest import DAY, START
@@ -67,10 +67,10 @@ def test_a_program_starts_it_in_its_own_session_and_others_read_it(
     assert summary is not None and summary.records == 720 and not handle.running
     folder = tmp_path / "mine" / "public" / "views"
     latest = dpsql.latest(str(tmp_path / "mine"), "views")
-    whole = read_rows(str(folder)).to_pandas()
+    whole = read_rows(folder).to_pandas()
     assert len(whole) == spark.read.format("delta").load(str(folder)).count() == summary.rows > 0
     sums = {round(float(frame["total"].sum()), 6) for frame in (whole, spark.read.format("delta").load(str(folder)).toPandas())}
-    data = read_rows(str(folder))
+    data = read_rows(folder)
     sums |= {round(duckdb.sql("SELECT sum(total) FROM data").fetchall()[0][0], 6)}
     assert len(sums) == 1
     assert set(latest.columns) == set(whole.columns) and len(latest) < len(whole)

@@ -19,11 +19,12 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 from pyspark.sql.streaming import StreamingQueryListener
 
-from dpsql.streaming import delta_log, internals, native, spreading
-from dpsql.streaming.checkpoints import LOG_HEADER, Checkpoint
-from dpsql.streaming.hadoop_checksums import differs
+from dpsql.lake import delta_tables
+from dpsql.lake.checkpoints import LOG_HEADER, Checkpoint
+from dpsql.lake.hadoop_checksums import differs
+from dpsql.lake.sorted_file import sorted_file
+from dpsql.streaming import internals, native, spreading
 from dpsql.streaming.session import CATCH_UP, RUN, run_session
-from dpsql.streaming.sorted_file import sorted_file
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -165,17 +166,17 @@ def test_the_files_of_a_checkpoint(spark: SparkSession, tmp_path: Path) -> None:
 
 
 def test_the_source_of_delta(spark: SparkSession, tmp_path: Path) -> None:
-    path, session = str(tmp_path / "table"), run_session(spark, 1)
-    delta_log.create(path, T.StructType([T.StructField("x", T.LongType())]))
+    path, session = tmp_path / "table", run_session(spark, 1)
+    delta_tables.create(path, T.StructType([T.StructField("x", T.LongType())]))
     import pyarrow as pa
 
     for number in range(3):
-        delta_log.append_files(path, [sorted_file(path, pa.table({"x": [number]}))], {"rows": number})
+        delta_tables.append_files(path, [sorted_file(path, pa.table({"x": [number]}))], {"rows": number})
     seen, idle = list[int](), Idle()
 
     def go() -> list[int]:
         seen.clear()
-        stream = session.readStream.format("delta").option("startingVersion", "0").option("ignoreDeletes", "true").load(path)
+        stream = session.readStream.format("delta").option("startingVersion", "0").option("ignoreDeletes", "true").load(str(path))
         writer = stream.writeStream.foreachBatch(lambda frame, batch: seen.extend(row.x for row in frame.collect()))
         writer.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True).start().awaitTermination()
         return seen
@@ -185,19 +186,19 @@ def test_the_source_of_delta(spark: SparkSession, tmp_path: Path) -> None:
         offset = json.loads(Checkpoint(tmp_path / "checkpoint").position(0)["offsets"][0])
         assert (offset["reservoirVersion"], offset["index"], offset["isStartingVersion"]) == (4, -1, False)
     with canary("transaction marks of deltalake as Delta for Spark sees them,"):
-        log = (Path(path) / "_delta_log" / f"{3:020d}.json").read_text()
+        log = (path / "_delta_log" / f"{3:020d}.json").read_text()
         assert '{"txn":{"appId":"rows","version":2}}' in log
-        assert SparkTable.forPath(session, path).toDF().count() == 3
+        assert SparkTable.forPath(session, str(path)).toDF().count() == 3
     with canary("that Delta's source passes over commits without new rows, for `compaction`,"):
         from deltalake import DeltaTable
 
-        table = DeltaTable(path)
+        table = DeltaTable(str(path))
         names = pa.table(table.get_add_actions())["path"].to_pylist()
-        delta_log.replace_files(table, path, names, sorted_file(path, pa.table({"x": [0, 1, 2]})), {"merged": 4})
+        delta_tables.replace_files(table, path, names, sorted_file(path, pa.table({"x": [0, 1, 2]})), {"merged": 4})
         assert go() == []
     with canary("onQueryIdle, for the ticks of live runs (`microbatches`),"):
         session.streams.addListener(idle)
-        stream = session.readStream.format("delta").load(path)
+        stream = session.readStream.format("delta").load(str(path))
         query = stream.writeStream.foreachBatch(lambda frame, batch: None).option("checkpointLocation", str(tmp_path / "idle")).start()
         try:
             query.processAllAvailable()

@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 
-from dpsql.delta_rows import read_rows
 from dpsql.errors import DpsqlError
-from dpsql.streaming import job, preflight
-from dpsql.streaming.contributions import Contributions
+from dpsql.lake import preflight
+from dpsql.lake.contributions import Contributions
+from dpsql.lake.delta_rows import read_rows
+from dpsql.lake.manifest import Manifest
+from dpsql.streaming import job
 from dpsql.streaming.histogram import Histogram
-from dpsql.streaming.manifest import Manifest
 from udfs.bucket_state import BucketFiles
 
 DAY = 86_400_000_000
@@ -49,7 +50,7 @@ def left(one: Any) -> dict[str, Any]:
     state = one.private / "state"
     found: dict[str, Any] = {path.relative_to(state).as_posix(): path.read_bytes() for path in state.rglob("*.parquet")}
     for name, path in {"files": one.private / "files", "contributions": one.private / "contributions"}.items():
-        rows = read_rows(str(path)).to_pylist()
+        rows = read_rows(path).to_pylist()
         # Checkpoints and sources are the same but for the folder's name
         found[name] = sorted(str({key: value for key, value in row.items() if key != "detail"}) for row in rows)
     return found | {"histogram": one.histogram()}

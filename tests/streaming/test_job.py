@@ -15,9 +15,9 @@ from deltalake import DeltaTable
 
 from dpsql.errors import InputError, ReleaseConflict
 from dpsql.mechanisms.histogram.stages import bounding_parameters, release_parameters
-from udfs.contribution_bounding import Clock, admit
+from udfs.histogram.contribution_bounding import Clock, admit
+from udfs.histogram.release import Tick, release
 from udfs.keys import decode, encode
-from udfs.release import Tick, release
 
 DAY = 86_400_000_000
 START = 19_700 * DAY
@@ -91,8 +91,8 @@ def test_many_rows_are_written_by_spark_and_are_the_same(case: Any, write: Any, 
     write(visits())
     small, large = case(), case()
     small.go()
-    monkeypatch.setattr("dpsql.streaming.delta_log.DRIVER_ROWS", 0)
-    monkeypatch.setattr("dpsql.streaming.delta_log.ROWS_PER_FILE", 5)
+    monkeypatch.setattr("dpsql.lake.runs.delta_tables.DRIVER_ROWS", 0)
+    monkeypatch.setattr("dpsql.lake.runs.delta_tables.ROWS_PER_FILE", 5)
     large.go()
     assert published(large) == published(small) == expected(small, visits())
     histogram = DeltaTable(large.lake.histogram("demo"))
@@ -193,7 +193,7 @@ def test_everybody_may_read_the_histogram_and_nobody_the_rest(case: Any, write: 
     write(visits())
     one = case()
     one.go()
-    public = [path for path in Path(one.lake.histogram("demo")).rglob("*") if path.is_file()]
+    public = [path for path in one.lake.histogram("demo").rglob("*") if path.is_file()]
     assert public
     assert all(path.stat().st_mode & 0o044 == 0o044 for path in public)
     assert one.private.stat().st_mode & 0o077 == 0
@@ -201,21 +201,21 @@ def test_everybody_may_read_the_histogram_and_nobody_the_rest(case: Any, write: 
 
 def test_a_published_trigger_is_never_published_otherwise(case: Any, write: Any, visits: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Other input under the same run: the noise would cancel out, so the run stops."""
-    monkeypatch.setattr("dpsql.streaming.preflight.check", lambda *given: None)
+    monkeypatch.setattr("dpsql.lake.preflight.check", lambda *given: None)
     write(visits(days=1))
     write(visits(days=1, users=200), folder="other")
     one, other = case(), case(folder="other")
     one.go()
     again = case(folder="other")
-    Path(other.lake.histogram("demo")).parent.mkdir(parents=True)
-    Path(one.lake.histogram("demo")).rename(other.lake.histogram("demo"))
+    other.lake.histogram("demo").parent.mkdir(parents=True)
+    one.lake.histogram("demo").rename(other.lake.histogram("demo"))
     before = other.histogram()
     with pytest.raises(ReleaseConflict, match="nothing was written"):
         other.go()
     assert other.histogram() == before
     # the same input is published already, just so
-    Path(again.lake.histogram("demo")).parent.mkdir(parents=True)
-    Path(other.lake.histogram("demo")).rename(again.lake.histogram("demo"))
+    again.lake.histogram("demo").parent.mkdir(parents=True)
+    other.lake.histogram("demo").rename(again.lake.histogram("demo"))
     write(visits(days=1), folder="other")
     assert again.go().rows == 0
     assert again.histogram() == before

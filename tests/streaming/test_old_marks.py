@@ -13,10 +13,10 @@ import pytest
 from deltalake import DeltaTable
 
 from dpsql.errors import DpsqlError
+from dpsql.lake.manifest import Manifest, rows_mark
+from dpsql.lake.restore import restore
 from dpsql.local.verification import verify_run
 from dpsql.streaming.histogram import Histogram
-from dpsql.streaming.manifest import Manifest, rows_mark
-from dpsql.streaming.restore import restore
 
 DAY = 86_400_000_000
 START = 19_700 * DAY

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from dpsql.errors import InputError, LakeError
-from dpsql.event_log import FILE
+from dpsql.lake.event_log import FILE
 from udfs.bucket_state import VERSION_KEY
 
 DAY = 86_400_000_000
@@ -21,7 +21,7 @@ START = 19_700 * DAY
 
 
 def files(one: Any) -> dict[str, bytes]:
-    """All but what the operator is told of starts (`dpsql.event_log`)."""
+    """All but what the operator is told of starts (`dpsql.lake.event_log`)."""
     return {str(path): path.read_bytes() for path in Path(one.lake.root).rglob("*") if path.is_file() and path.name != FILE}
 
 
@@ -64,7 +64,7 @@ def test_an_older_checkpoint_is_refused(done: Any, write: Any, visits: Any) -> N
 
 
 def test_lost_tables_and_files_are_refused(done: Any) -> None:
-    for name, path in {"contributions": done.private / "contributions", "histogram": Path(done.lake.histogram("demo"))}.items():
+    for name, path in {"contributions": done.private / "contributions", "histogram": done.lake.histogram("demo")}.items():
         path.rename(done.private / "aside")
         with pytest.raises(LakeError, match=f"the table {name} .* is lost"):
             done.go()

@@ -14,19 +14,19 @@ import pandas as pd
 import pytest
 from click.testing import CliRunner
 
-from dpsql.delta_rows import read_rows
 from dpsql.errors import LakeError
-from dpsql.lake import Lake, open_run, read_run
+from dpsql.lake import preflight, restore
+from dpsql.lake.contributions import Contributions
+from dpsql.lake.delta_rows import read_rows
+from dpsql.lake.manifest import Manifest
+from dpsql.lake.new_run import begin_new_run, finish_new_run
+from dpsql.lake.points import Tables
+from dpsql.lake.runs import Lake, open_run, read_run
+from dpsql.lake.savepoints import take_savepoint
 from dpsql.local.verification import verify_run
 from dpsql.privacy.ledger import Ledger
 from dpsql.privacy.secret import Secret
-from dpsql.streaming import preflight, restore
-from dpsql.streaming.contributions import Contributions
 from dpsql.streaming.histogram import Histogram
-from dpsql.streaming.manifest import Manifest
-from dpsql.streaming.new_run import begin_new_run, finish_new_run
-from dpsql.streaming.points import Tables
-from dpsql.streaming.savepoints import take_savepoint
 from jobs.cli import main
 from udfs.bucket_state import BucketFiles
 
@@ -55,7 +55,7 @@ def copy(one: Any, name: str) -> Any:
 def admitted(one: Any) -> Counter[tuple[int, int, int, str]]:
     """Sums of all contributions that count, by window, trigger, key and column: whatever micro-batches and buckets they came in."""
     engine = json.loads((one.private / "engine.json").read_text())
-    rows = read_rows(str(one.private / "contributions")).to_pylist()
+    rows = read_rows(one.private / "contributions").to_pylist()
     rows = [row for row in rows if row["kind"] == 0 and not any(a <= row["batch"] <= b for a, b in engine["void"])]
     sums: Counter[tuple[int, int, int, str]] = Counter()
     for row in rows:
@@ -106,7 +106,7 @@ DAMAGES: dict[str, tuple[Callable[[Any], None], tuple[str, ...], str]] = {
         "release: goes on from the beginning\n",
     ),
     "newest version of the histogram": (
-        lambda one: lose_newest_version(Path(one.lake.histogram("demo"))),
+        lambda one: lose_newest_version(one.lake.histogram("demo")),
         (),
         "release: goes on from the beginning\n",
     ),

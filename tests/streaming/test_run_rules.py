@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from dpsql.errors import LakeError
-from dpsql.lake import Lake, open_run
+from dpsql.lake.runs import Lake, open_run
 from dpsql.privacy.ledger import Ledger
 
 DAY = 86_400_000_000

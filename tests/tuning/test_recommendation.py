@@ -21,7 +21,7 @@ from dpsql.sql.editing import edit_options
 from dpsql.tuning import Sample, Workbench, edited, read_sample, search
 from dpsql.tuning.expected import Outcome, selected, unit_paths
 from jobs.cli import main
-from udfs.counters import counter, path_sd
+from udfs.noise.counters import counter, path_sd
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 WIKI = CHECKOUT / "conf" / "demo" / "wiki"

@@ -32,7 +32,7 @@ from dpsql.parsed_query import (
 )
 from dpsql.privacy.cost import Overlap
 from tests.property.plans import COUNT, DAY, HOUR, SUM, USERS, VALID, query, source
-from udfs.counters import counter, noise_matrix
+from udfs.noise.counters import counter, noise_matrix
 
 AVG = Aggregate("mean", AggregateFunction.AVG, "seconds", (-5.0, 60.0))
 Change = Callable[[PrivacyPlan], PrivacyPlan]

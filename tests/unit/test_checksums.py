@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dpsql.delta_rows import check_files
+from dpsql.lake.delta_rows import check_files
 from udfs import bucket_state
 from udfs.bucket_state import (
     SCHEMA_VERSION,
@@ -120,8 +120,8 @@ def test_every_flip_in_a_file_of_contributions_is_refused(tmp_path: Path) -> Non
     again = ContributionFiles(str(tmp_path), schema, 0, 64).write(rows, bucket=3, batch=7)
     assert listed == again and len(listed) == 1  # a repeated micro-batch writes the file over itself
     path = tmp_path / listed[0]["path"]
-    assert silent(path, lambda: check_files(str(tmp_path), [listed[0]["path"]])) == []
+    assert silent(path, lambda: check_files(tmp_path, [listed[0]["path"]])) == []
     path.rename(path.with_name("part-00003-5e8d0c3e-0000-4000-8000-000000000000.parquet"))
     with pytest.raises(FileNotFoundError):
-        check_files(str(tmp_path), [listed[0]["path"]])
-    check_files(str(tmp_path), ["era=0/part-00003-5e8d0c3e-0000-4000-8000-000000000000.parquet"])  # one of an older release
+        check_files(tmp_path, [listed[0]["path"]])
+    check_files(tmp_path, ["era=0/part-00003-5e8d0c3e-0000-4000-8000-000000000000.parquet"])  # one of an older release

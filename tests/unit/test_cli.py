@@ -17,7 +17,7 @@ from click.testing import CliRunner, Result
 from deltalake import write_deltalake
 
 import dpsql
-from dpsql.lake import Lake, open_run
+from dpsql.lake.runs import Lake, open_run
 from dpsql.local.verification import Verification
 from dpsql.polling import Overruns, write_overruns
 from dpsql.privacy.ledger import Ledger
@@ -139,7 +139,7 @@ def test_a_bug_is_one_line_that_quotes_nothing(work: Path, monkeypatch: pytest.M
     def broken(*_: object) -> None:
         raise RuntimeError("user 4711 was here")
 
-    monkeypatch.setattr("dpsql.lake.list_queries", broken)
+    monkeypatch.setattr("dpsql.lake.runs.list_queries", broken)
     refused("list", "--lake", "lake", says="internal error (RuntimeError)", code=1)
     assert "4711" not in dp("list", "--lake", "lake").output
     assert isinstance(dp("--debug", "list", "--lake", "lake").exception, RuntimeError)
@@ -258,7 +258,7 @@ def test_run_binds_the_name_and_hands_everything_over(work: Path, monkeypatch: p
     handed = {"name": "views", "until_caught_up": True, "until_us": 86_400_000_000, "buckets": (4, 4)}
     assert "read 1,234 records, published 2 triggers with 3 rows\ndropped: 1 malformed\n" in result.stdout
     told = json.loads(dp("run", *flags, "--json").stdout)
-    assert (told["rows"], told["dropped"], told["histogram"]) == (3, {"malformed": 1}, Lake("lake").histogram("views"))
+    assert (told["rows"], told["dropped"], told["histogram"]) == (3, {"malformed": 1}, str(Lake("lake").histogram("views")))
     assert [name for name, _ in calls] == ["session", "run", "stop"] * 2
     assert handed.items() <= calls[1][1].items()  # type: ignore[attr-defined]
     (work / "views.sql").write_text(SQL.replace("epsilon = 6", "epsilon = 5"))

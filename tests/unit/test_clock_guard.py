@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from dpsql.errors import LakeError
-from dpsql.streaming.clock_guard import ClockGuard, check_absence, check_store, passed_us
+from dpsql.lake.clock_guard import ClockGuard, check_absence, check_store, passed_us
 from udfs.grid import NO_CLOCK
 
 SECOND = 1_000_000

@@ -9,8 +9,8 @@ import pytest
 
 from benchmarks.fit_blt import impulse, loss
 from tests.property.noise_paths import toeplitz, unit_path
-from udfs.blt_constants import BLT_CONSTANTS
-from udfs.counters import Blt, Counter, Honaker, Sqrt, column_norm, counter, impulse_response, noise_matrix, path_sd
+from udfs.noise.blt_constants import BLT_CONSTANTS
+from udfs.noise.counters import Blt, Counter, Honaker, Sqrt, column_norm, counter, impulse_response, noise_matrix, path_sd
 
 HORIZONS = [1, 2, 3, 5, 7, 8, 24, 100]
 EVERY = [counter(name, t) for name in ("BLT", "SQRT", "HONAKER") for t in HORIZONS]

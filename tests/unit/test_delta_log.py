@@ -13,9 +13,9 @@ from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from pyspark.sql import types as T
 
 from dpsql.files import replace_file
-from dpsql.streaming import delta_log, manifest
-from dpsql.streaming.manifest import Manifest
-from dpsql.streaming.sorted_file import sorted_file
+from dpsql.lake import delta_tables, manifest
+from dpsql.lake.manifest import Manifest
+from dpsql.lake.sorted_file import sorted_file
 from udfs.stage import StateFile
 
 SCHEMA = T.StructType([T.StructField("x", T.LongType())])
@@ -24,7 +24,7 @@ SCHEMA = T.StructType([T.StructField("x", T.LongType())])
 @pytest.fixture
 def synced(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     found: list[str] = []
-    monkeypatch.setattr(delta_log, "sync", lambda path: found.append(os.path.basename(path)) if os.path.exists(path) else _missing(path))
+    monkeypatch.setattr(delta_tables, "sync", lambda path: found.append(os.path.basename(path)) if os.path.exists(path) else _missing(path))
     return found
 
 
@@ -38,14 +38,14 @@ def commit(version: int) -> str:
 
 def test_a_new_table_and_the_checkpoints_of_its_log_are_on_the_disk(tmp_path: Path, synced: list[str]) -> None:
     """A table without its first commit, or with half a checkpoint, cannot be read, whatever comes after."""
-    path = str(tmp_path / "table")
-    delta_log.create(path, SCHEMA)
+    path = tmp_path / "table"
+    delta_tables.create(path, SCHEMA)
     assert {commit(0), "_delta_log", "table", tmp_path.name} <= set(synced)
     DeltaTable(path).alter.set_table_properties({"delta.checkpointInterval": "2"})
-    before = set(os.listdir(f"{path}/_delta_log"))
+    before = set(os.listdir(path / "_delta_log"))
     for number in range(4):
-        delta_log.append_files(path, [sorted_file(path, pa.table({"x": [number]}))], {"a": number})
-    made = {name for name in os.listdir(f"{path}/_delta_log") if "checkpoint" in name} - before
+        delta_tables.append_files(path, [sorted_file(path, pa.table({"x": [number]}))], {"a": number})
+    made = {name for name in os.listdir(path / "_delta_log") if "checkpoint" in name} - before
     assert made and {*made, "_last_checkpoint"} <= set(synced)
 
 
@@ -72,12 +72,12 @@ class Written:
 
 
 def test_what_spark_has_committed_is_on_the_disk(tmp_path: Path, synced: list[str]) -> None:
-    path = str(tmp_path / "table")
-    delta_log.create(path, SCHEMA)
+    path = tmp_path / "table"
+    delta_tables.create(path, SCHEMA)
     synced.clear()
     frame: Any = Written()
-    delta_log.append_frame(frame, delta_log.DRIVER_ROWS + 1, path, "a", 7, ["x"])
-    assert delta_log.mark(path, "a") == 7
+    delta_tables.append_frame(frame, delta_tables.DRIVER_ROWS + 1, path, "a", 7, ["x"])
+    assert delta_tables.mark(path, "a") == 7
     assert {commit(1), *(Path(name).name for name in DeltaTable(path).file_uris())} <= set(synced)
 
 
@@ -97,14 +97,14 @@ def test_a_full_disk_leaves_no_file_behind(tmp_path: Path, monkeypatch: pytest.M
 
 def test_a_start_does_not_read_the_digests_of_all_times(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """They take most of the room of the table `files`, which has rows of every micro-batch. Catches: memory that grows with a run's age."""
-    listed = Manifest(str(tmp_path / "files"), "run", "release", 1)
+    listed = Manifest(tmp_path / "files", "run", "release", 1)
     listed.create()
     for batch in range(12):
         files = [StateFile(bucket, batch + 1, 1, {"sha256": {"groups": f"{bucket}-{batch}"}}) for bucket in range(3)]
         listed.commit(batch, files, {"rows": batch})
     read, original = list[tuple[int, list[str]]](), manifest.read_rows
 
-    def read_rows(path: str, columns: list[str], condition: Any) -> pa.Table:
+    def read_rows(path: Path, columns: list[str], condition: Any) -> pa.Table:
         table = original(path, columns, condition)
         read.append((table.num_rows, columns))
         return table

@@ -27,7 +27,7 @@ from dpsql.parsed_query import (
 from dpsql.privacy.curve import total_mu
 from dpsql.text import duration, number, percent
 from tests.property.plans import COUNT, DAY, HOUR, SUM, USERS, VALID, query, source
-from udfs.perturbation import finish
+from udfs.histogram.perturbation import finish
 
 AVG = Aggregate("mean_time", AggregateFunction.AVG, "seconds", (10.0, 60.0))
 QUERIES = {

@@ -18,8 +18,8 @@ from deltalake import write_deltalake
 import dpsql
 from dpsql.config import Cap, Source, Sources
 from dpsql.errors import BudgetError, LakeError
-from dpsql.lake import Lake, list_queries, newest, open_run, read_histogram, read_run
-from dpsql.lost_ledger import record_run
+from dpsql.lake.lost_ledger import record_run
+from dpsql.lake.runs import Lake, list_queries, newest, open_run, read_histogram, read_run
 from dpsql.privacy.declaration import declaration
 from dpsql.privacy.ledger import Ledger
 from dpsql.privacy.secret import Secret
@@ -126,7 +126,7 @@ def test_a_crash_between_ledger_and_run_file_costs_a_line_and_no_more(tmp_path: 
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("dpsql.lake.create_file", crash)
+        patch.setattr("dpsql.lake.runs.create_file", crash)
         with pytest.raises(KeyboardInterrupt):
             opened(tmp_path)
     run_id = opened(tmp_path)
@@ -193,8 +193,8 @@ def test_other_places_are_refused(given: str) -> None:
 
 def test_a_lake_in_a_bucket_is_named_by_uri() -> None:
     lake = Lake("s3a://bucket/some/lake/")
-    assert lake.histogram("demo") == "s3a://bucket/some/lake/public/demo"
-    assert lake.private("demo") == "s3a://bucket/some/lake/private/demo"
+    assert str(lake.histogram("demo")) == "s3a://bucket/some/lake/public/demo"
+    assert str(lake.private("demo")) == "s3a://bucket/some/lake/private/demo"
 
 
 def test_reading_what_was_published(tmp_path: Path) -> None:

@@ -12,9 +12,9 @@ from dpsql.mechanisms.histogram.planner import make_plan
 from dpsql.mechanisms.histogram.stages import bounding_parameters, grid, release_parameters, stderr
 from dpsql.parsed_query import Aggregate, AggregateFunction, ContributionPeriod, CounterName, GroupSelection, ReleaseRule, WindowSpec
 from tests.property.plans import COUNT, DAY, HOUR, SUM, USERS, VALID, query, source
-from udfs.contribution_bounding import Increment
-from udfs.counters import Honaker
-from udfs.release import PublicGroups
+from udfs.histogram.contribution_bounding import Increment
+from udfs.histogram.release import PublicGroups
+from udfs.noise.counters import Honaker
 
 AVG = Aggregate("mean", AggregateFunction.AVG, "pages", (10.0, 60.0))
 PUBLIC = PublicGroups((5, 3), (b"5", b"3"), 0)

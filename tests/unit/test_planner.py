@@ -26,7 +26,7 @@ from dpsql.parsed_query import (
 )
 from dpsql.privacy.curve import total_mu
 from tests.property.plans import COUNT, DAY, HOUR, SUM, USERS, VALID, query, source
-from udfs.counters import column_norm, counter
+from udfs.noise.counters import column_norm, counter
 
 AVG = Aggregate("mean", AggregateFunction.AVG, "seconds", (10.0, 60.0))
 BIG = 9.0

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from dpsql.published import PublishedMarks
+from dpsql.lake.published import PublishedMarks
 
 OLD = {3: {"rows": 5, "closed_us": 30}, 4: {"rows": 0, "closed_us": 40}, 5: {"rows": 7, "closed_us": 50}}
 """Listed by a release whose commits said micro-batches."""

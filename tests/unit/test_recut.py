@@ -9,15 +9,15 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from dpsql.lake.rescale import recut
 from dpsql.mechanisms.histogram.planner import make_plan
 from dpsql.mechanisms.histogram.stages import bounding_parameters, release_parameters
 from dpsql.parsed_query import ReleaseRule
-from dpsql.streaming.recut import recut
 from tests.property.plans import COUNT, HOUR, query, source
-from udfs import group_state, user_state
-from udfs.contribution_bounding import Clock, admit
-from udfs.group_state import ReleaseState
-from udfs.release import ReleaseParameters, Tick, release
+from udfs.histogram import group_state, user_state
+from udfs.histogram.contribution_bounding import Clock, admit
+from udfs.histogram.group_state import ReleaseState
+from udfs.histogram.release import ReleaseParameters, Tick, release
 
 KEYS = np.random.default_rng(5).integers(-(2**62), 2**62, 120)
 NOISE_KEY = bytes(range(32))

@@ -8,12 +8,12 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from udfs.counters import Blt, Sqrt
-from udfs.exact_paths import Redraw
 from udfs.grid import NO_CLOCK, Grid
-from udfs.key_selection import SelectionParameters
-from udfs.perturbation import OutputColumn, PerturbationParameters, finish, noisy
-from udfs.release import PublicGroups, Released, ReleaseParameters, ReleaseState, Tick, release
+from udfs.histogram.key_selection import SelectionParameters
+from udfs.histogram.perturbation import OutputColumn, PerturbationParameters, finish, noisy
+from udfs.histogram.release import PublicGroups, Released, ReleaseParameters, ReleaseState, Tick, release
+from udfs.noise.counters import Blt, Sqrt
+from udfs.noise.exact_paths import Redraw
 
 UNIT = 1 << 20
 GRID = Grid(40, 40, 0, 10, 4)
@@ -50,7 +50,7 @@ def rows(*history: tuple[int, int, int, int], by_user: bool = False) -> pa.Table
 
 def quiet(state: ReleaseState | None, table: pa.Table, ticks: list[Tick], p: ReleaseParameters) -> Released:
     """Without noise: every word is the one whose normal is nearest to zero, from above (4e-39, in float64 0)."""
-    with mock.patch("udfs.randomness.words", lambda _key, tag, *_: np.full((len(tag), 2), 2**64 - 1, np.uint64)):
+    with mock.patch("udfs.noise.randomness.words", lambda _key, tag, *_: np.full((len(tag), 2), 2**64 - 1, np.uint64)):
         return release(state, table, ticks, p, KEY)
 
 

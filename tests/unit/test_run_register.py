@@ -23,10 +23,10 @@ def register(tmp_path: Path) -> RunRegister:
     return RunRegister(tmp_path / "ledger" / "runs")
 
 
-def lake(folder: Path, run_id: str = RUN) -> str:
+def lake(folder: Path, run_id: str = RUN) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "run.json").write_text(json.dumps({"run_id": run_id}))
-    return str(folder)
+    return folder
 
 
 def test_an_entry_comes_back_and_is_made_once(register: RunRegister) -> None:
@@ -47,16 +47,16 @@ def test_a_run_that_nobody_registered_does_not_start(register: RunRegister, tmp_
 
 
 def test_a_moved_lake_goes_on_and_a_copied_one_does_not(register: RunRegister, tmp_path: Path) -> None:
-    first, second = lake(tmp_path / "one"), str(tmp_path / "two")
-    register.add(Entry(RUN, first))
+    first, second = lake(tmp_path / "one"), tmp_path / "two"
+    register.add(Entry(RUN, str(first)))
     shutil.copytree(first, second)
     with pytest.raises(LakeError, match=r"is in two lakes, .*one and .*two.*another --name"):
         register.enter(RUN, second)
     register.enter(RUN, first)
     (tmp_path / "link").symlink_to(first)
-    register.enter(RUN, str(tmp_path / "link"))  # another path to the same folder
+    register.enter(RUN, tmp_path / "link")  # another path to the same folder
     shutil.rmtree(first)
-    assert register.enter(RUN, second).place == second
+    assert register.enter(RUN, second).place == str(second)
     lake(tmp_path / "one")
     with pytest.raises(LakeError, match="is in two lakes"):
         register.enter(RUN, first)  # the old place came back: the run lives in the new one
@@ -68,7 +68,7 @@ def test_a_moved_lake_goes_on_and_a_copied_one_does_not(register: RunRegister, t
 
 def test_a_lake_that_knows_less_than_was_published_is_refused(register: RunRegister, tmp_path: Path) -> None:
     place = lake(tmp_path / "one")
-    register.add(Entry(RUN, place))
+    register.add(Entry(RUN, str(place)))
     register.check(RUN, -(1 << 62))  # nothing published: nothing to lose
     register.publishing(RUN, place, 19_700 * DAY)
     register.publishing(RUN, place, 19_699 * DAY)  # a repeated micro-batch does not turn the time back
@@ -103,8 +103,8 @@ def test_a_damaged_entry_stops_the_run(register: RunRegister, damage: str | dict
     was = path.read_bytes()
     for start in (
         lambda: register.check(RUN, 9),
-        lambda: register.enter(RUN, "/lake"),
-        lambda: register.publishing(RUN, "/lake", 9),
+        lambda: register.enter(RUN, Path("/lake")),
+        lambda: register.publishing(RUN, Path("/lake"), 9),
     ):
         with pytest.raises(LakeError, match=rf"{RUN}\.json: (damaged; put back the original file|version 2 was written by another)"):
             start()
@@ -115,7 +115,7 @@ def test_a_damaged_entry_stops_the_run(register: RunRegister, damage: str | dict
 def test_a_run_of_an_earlier_release_is_held_to_what_it_kept_and_from_now_on_to_the_rest(register: RunRegister, tmp_path: Path) -> None:
     source = Source("s", "csv", "/data", schema="u STRING", options=(("sep", ";"),))
     place = lake(tmp_path / "one")
-    register.add(Entry(RUN, place, declared={name: text for name, text in declaration(source).items() if "reader" not in name}))
+    register.add(Entry(RUN, str(place), declared={name: text for name, text in declaration(source).items() if "reader" not in name}))
     register.enter(RUN, place, source)
     with pytest.raises(LakeError, match="options of the reader 'sep: ;'"):
         register.enter(RUN, place, replace(source, options=()))

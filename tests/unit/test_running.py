@@ -10,7 +10,7 @@ import pytest
 
 from dpsql.errors import ConfigError
 from dpsql.files import ObjectPath
-from dpsql.running import exclusive, is_running
+from dpsql.lake.running import exclusive, is_running
 
 LAKE = ObjectPath("s3a://bucket/lake/private/views")
 

@@ -13,9 +13,9 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, Schema
 
-from dpsql.delta_rows import read_rows
-from dpsql.streaming import delta_log
-from dpsql.streaming.sorted_file import sorted_file, statistics
+from dpsql.lake import delta_tables
+from dpsql.lake.delta_rows import read_rows
+from dpsql.lake.sorted_file import sorted_file, statistics
 
 SCHEMA = pa.schema(
     [
@@ -42,14 +42,14 @@ def rows(first_us: int, count: int = 3) -> pa.Table:
     return pa.table([pa.array(columns[field.name], field.type) for field in SCHEMA], schema=SCHEMA)
 
 
-def table(path: Path) -> str:
+def table(path: Path) -> Path:
     DeltaTable.create(str(path), Schema.from_arrow(SCHEMA))
-    return str(path)
+    return path
 
 
 def test_equal_rows_in_any_chunks_are_equal_bytes(tmp_path: Path) -> None:
     whole = rows(1_000)
-    written = [sorted_file(str(tmp_path), given) for given in (whole, pa.concat_tables([whole.slice(0, 1), whole.slice(1)]))]
+    written = [sorted_file(tmp_path, given) for given in (whole, pa.concat_tables([whole.slice(0, 1), whole.slice(1)]))]
     assert len({(tmp_path / file["path"]).read_bytes() for file in written}) == 1
     assert pq.read_table(tmp_path / written[0]["path"]).equals(whole)
     assert pq.read_metadata(tmp_path / written[0]["path"]).num_row_groups == 1
@@ -57,7 +57,7 @@ def test_equal_rows_in_any_chunks_are_equal_bytes(tmp_path: Path) -> None:
 
 def test_the_commit_says_nothing_but_the_rows(tmp_path: Path) -> None:
     path = table(tmp_path)
-    delta_log.append_files(path, [sorted_file(path, rows(1_000))], {"run/triggers": 7})
+    delta_tables.append_files(path, [sorted_file(path, rows(1_000))], {"run/triggers": 7})
     info, add, mark = map(json.loads, (tmp_path / "_delta_log/00000000000000000001.json").read_text().splitlines())
     assert set(info["commitInfo"]) == {"timestamp", "operation", "operationParameters", "engineInfo", "clientVersion"}
     assert (add["add"]["size"], add["add"]["tags"]) == ((tmp_path / add["add"]["path"]).stat().st_size, None)
@@ -68,7 +68,7 @@ def test_the_commit_says_nothing_but_the_rows(tmp_path: Path) -> None:
 def test_readers_find_every_row_by_its_time(tmp_path: Path, first_us: int) -> None:
     """Statistics have milliseconds. Catches: bounds that are too narrow, and columns without any."""
     path = table(tmp_path)
-    delta_log.append_files(path, [sorted_file(path, rows(first_us))], {"a": 1})
+    delta_tables.append_files(path, [sorted_file(path, rows(first_us))], {"a": 1})
     for i in range(3):
         at = pa.scalar(first_us + 400 * i, pa.timestamp("us", "UTC"))
         assert read_rows(path, None, pc.field("window_start") == at).num_rows == 1

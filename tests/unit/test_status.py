@@ -19,10 +19,10 @@ from click.testing import CliRunner
 from deltalake import CommitProperties, Transaction, write_deltalake
 
 from dpsql.errors import LakeError
-from dpsql.event_log import COMMON, FILE, SCHEMA, EventLog, dropped_much, newest_events
-from dpsql.lake import Lake, Run
-from dpsql.running import exclusive
-from dpsql.status import status
+from dpsql.lake.event_log import COMMON, FILE, SCHEMA, EventLog, dropped_much, newest_events
+from dpsql.lake.running import exclusive
+from dpsql.lake.runs import Lake, Run
+from dpsql.lake.status import status
 from jobs.cli import main
 
 HOUR = 3_600_000_000
@@ -34,7 +34,7 @@ METRIC = re.compile(r'[a-zA-Z_:][a-zA-Z0-9_:]*\{([a-z]+="[^"\\\n]*",?)+\} [-+0-9
 def lake(tmp_path: Path) -> Lake:
     """A live run with one tick at 10 hours and 7 seconds; its tables are as small as tables can be."""
     made = Lake(tmp_path / "lake")
-    folder = Path(made.private("views"))
+    folder = made.private("views")
     folder.mkdir(parents=True)
     plan = {"query": {"window": {"offset_us": 0}, "trigger_interval_us": HOUR}}
     run = Run("views", RUN, "identity", "check", "SELECT", plan, "2026-01-01T00:00:00+00:00")
@@ -48,7 +48,7 @@ def lake(tmp_path: Path) -> Lake:
 
 
 def log_of(lake: Lake, **files: Path) -> EventLog:
-    return EventLog(Path(lake.private("views")), RUN, "views", **files)
+    return EventLog(lake.private("views"), RUN, "views", **files)
 
 
 def finished(lake: Lake, closed_us: int = 10 * HOUR) -> None:
@@ -83,7 +83,7 @@ def test_running_killed_and_failed(lake: Lake) -> None:
     assert status(lake, "views").state == "stopped"  # nobody here can tell
     log.tell("start", mode="live", process=1, host=socket.gethostname())
     assert "it was killed" in status(lake, "views").alarms[0]
-    with exclusive(Path(lake.private("views"))):
+    with exclusive(lake.private("views")):
         assert status(lake, "views").state == "running"
     with pytest.raises(LakeError), log.of_start("live", threading.Event()):
         raise LakeError("a message that quotes nothing")
@@ -94,7 +94,7 @@ def test_running_killed_and_failed(lake: Lake) -> None:
 @pytest.mark.parametrize("damaged", ["run.json", "engine.json", "live.json", "contributions", "files", "histogram"])
 def test_each_damage_is_named(lake: Lake, damaged: str) -> None:
     finished(lake)
-    path = Path(lake.histogram("views")) if damaged == "histogram" else Path(lake.private("views")) / damaged
+    path = lake.histogram("views") if damaged == "histogram" else lake.private("views") / damaged
     if path.is_dir():
         next((path / "_delta_log").glob("*.json")).write_text("{")
     else:
@@ -104,7 +104,7 @@ def test_each_damage_is_named(lake: Lake, damaged: str) -> None:
 
 
 def test_a_lost_table_and_no_such_query(lake: Lake, tmp_path: Path) -> None:
-    Path(lake.private("views")).joinpath("files").rename(tmp_path / "gone")
+    lake.private("views").joinpath("files").rename(tmp_path / "gone")
     assert "is lost" in status(lake, "views").alarms[0]
     with pytest.raises(LakeError, match="no query 'other'"):
         status(lake, "other")
@@ -138,9 +138,9 @@ def test_a_store_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_damaged_status_file_says_nothing_and_stops_nothing(lake: Lake) -> None:
     finished(lake)
-    (Path(lake.private("views")) / FILE).write_text("[")
+    (lake.private("views") / FILE).write_text("[")
     assert status(lake, "views").state == "stopped"
-    assert newest_events(Path(lake.private("views"))) == {}
+    assert newest_events(lake.private("views")) == {}
 
 
 def test_the_page_has_the_schema_of_the_log() -> None:
@@ -158,7 +158,7 @@ def test_exit_codes(lake: Lake) -> None:
 
     finished(lake)
     assert (code(), code("--json"), code("--max-lag", "1 hour")) == (0, 0, 4)
-    (Path(lake.private("views")) / "engine.json").write_text("{")
+    (lake.private("views") / "engine.json").write_text("{")
     assert code() == 5
     assert CliRunner().invoke(main, ["status", "other", "--lake", str(lake.root)]).exit_code == 2
 
@@ -181,7 +181,7 @@ def test_every_line_is_valid_and_metrics_parse(lake: Lake, tmp_path: Path) -> No
     assert len(heads) == len(set(heads))
     assert f'dpsql_dropped_total{{name="views",reason="window_closed",run="{RUN}"}} 6' in samples
     assert f'dpsql_records_total{{name="views",run="{RUN}"}} 30' in samples
-    for path in (tmp_path / "log", tmp_path / "metrics", Path(lake.private("views")) / FILE):
+    for path in (tmp_path / "log", tmp_path / "metrics", lake.private("views") / FILE):
         assert path.stat().st_mode & 0o077 == 0, path
     with pytest.raises(ValueError, match="has the fields"):
         log.tell("release", triggers=2)
@@ -205,7 +205,7 @@ def test_a_full_disk_does_not_end_a_run_by_way_of_its_log(lake: Lake, tmp_path: 
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("dpsql.event_log.replace_file", full)
+    monkeypatch.setattr("dpsql.lake.event_log.replace_file", full)
     finished(lake)
 
 
@@ -214,6 +214,6 @@ def test_status_starts_without_what_makes_plans(tmp_path: Path) -> None:
     code = "import sys; from jobs.cli import main; main(['status', 'none', '--lake', 'none'], standalone_mode=False)"
     code = f"try:\n {code}\nfinally: print(list(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=tmp_path)  # there is no lake
-    assert "'dpsql.status'" in done.stdout
+    assert "'dpsql.lake.status'" in done.stdout
     for heavy in ("'pyspark'", "'duckdb'", "'pandas'", "'dp_accounting'", "'scipy.signal'", "'scipy.stats'"):
         assert heavy not in done.stdout

@@ -18,15 +18,15 @@ from deltalake import DeltaTable
 import dpsql
 from dpsql.config import Source, Sources
 from dpsql.errors import LakeError
+from dpsql.lake import restore, torn_commits
+from dpsql.lake.checkpoints import Checkpoint
+from dpsql.lake.contributions import Contributions
+from dpsql.lake.engine_file import Engine, Part
+from dpsql.lake.hadoop_checksums import differs
+from dpsql.lake.manifest import Manifest
+from dpsql.lake.points import Tables
 from dpsql.mechanisms.histogram.stages import bounding_parameters
-from dpsql.streaming import restore, torn_commits
 from dpsql.streaming.admission import contribution_columns
-from dpsql.streaming.checkpoints import Checkpoint
-from dpsql.streaming.contributions import Contributions
-from dpsql.streaming.engine import Engine, Part
-from dpsql.streaming.hadoop_checksums import differs
-from dpsql.streaming.manifest import Manifest
-from dpsql.streaming.points import Tables
 from udfs.stage import OPERATORS, StateFile
 
 RUN = "5a" * 16
@@ -45,8 +45,8 @@ class Private:
         source = Source(name="visits", format="parquet", path="v", event_time="ts", privacy_unit=("user_id",), max_users=9, max_keys=9)
         plan = dpsql.compile(SQL, Sources((source,))).plan
         self.columns = contribution_columns(bounding_parameters(plan), 0)
-        self.contributions = Contributions(str(folder / "contributions"), RUN, plan, self.columns, 1, 2)
-        self.manifest = Manifest(str(folder / "files"), RUN, "admission", 1)
+        self.contributions = Contributions(folder / "contributions", RUN, plan, self.columns, 1, 2)
+        self.manifest = Manifest(folder / "files", RUN, "admission", 1)
         self.folder = folder
         self.contributions.create()
         self.manifest.create()
@@ -136,7 +136,7 @@ def test_what_cannot_be_told_is_not_written(run: Private) -> None:
     # Query 2 has listed another tick.
     assert run.rewritten({}, 3 * HOUR) is None
     # Another tick that was never committed could have been it, unless what is left, or query 2, says which.
-    other = replace(run.contributions, path=str(run.folder / "other"))
+    other = replace(run.contributions, path=run.folder / "other")
     other.create()
     other.tick(9, 1, 3 * HOUR, 9 * HOUR)
     strange = next(Path(other.path).glob("era=-*/*.parquet"))

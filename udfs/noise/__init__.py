@@ -1,1 +1,1 @@
-"""Randomness, and what noise is made of it."""
+"""Keyed noise: random words of named cells, counters, and their exact paths."""

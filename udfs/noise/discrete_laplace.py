@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from udfs.columns import Int
-from udfs.randomness import Blocks, words
+from udfs.noise.randomness import Blocks, words
 
 WORDS = 1 << 128
 """Number of random words."""

@@ -18,7 +18,7 @@ from dpsql.errors import AccountingError
 from dpsql.mechanisms.histogram.plan import PerturbationPlan, PrivacyPlan, SelectionPlan
 from dpsql.parsed_query import AggregateFunction, ContributionPeriod, CounterName, GroupSelection, ReleaseRule
 from dpsql.privacy.cost import Cost, Overlap, PrivacyLevel, gaussian_delta
-from udfs.counters import counter, impulse_response
+from udfs.noise.counters import counter, impulse_response
 
 TOLERANCE = 1e-9
 """Relative slack for rounding in float64; far below anything that matters."""

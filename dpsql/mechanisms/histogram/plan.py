@@ -44,7 +44,7 @@ class PerturbationPlan:
     Args:
         mechanism: number of the mechanism in the noise function (selection is 0, perturbations from 1).
         counter: the continual counter.
-        rule: how a record becomes an increment: `rows`, `valid`, `users` or `sum` (see `udfs.contribution_bounding`).
+        rule: how a record becomes an increment: `rows`, `valid`, `users` or `sum` (see `udfs.histogram.contribution_bounding`).
         argument: position of the record's argument column a0, a1, ..., or -1.
         grid: size of one integer unit (a power of two; 1.0 for counts).
         lower, upper: clamp of one record's increment, in grid units.

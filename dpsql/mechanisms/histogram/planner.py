@@ -19,8 +19,8 @@ from dpsql.mechanisms.histogram.calibration import (
 from dpsql.mechanisms.histogram.plan import ColumnPlan, PerturbationPlan, PrivacyPlan, SelectionPlan
 from dpsql.parsed_query import Aggregate, AggregateFunction, ContributionPeriod, GroupSelection, ParsedQuery, ReleaseRule
 from dpsql.privacy.curve import round_down, round_up, total_mu
-from udfs.counters import column_norm, counter, path_sd
-from udfs.randomness import MAX_NORMAL
+from udfs.noise.counters import column_norm, counter, path_sd
+from udfs.noise.randomness import MAX_NORMAL
 
 PLAN_VERSION = 2
 """Changes when the same query would get other noise; part of the query's identity."""

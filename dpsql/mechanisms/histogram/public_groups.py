@@ -16,7 +16,7 @@ from dpsql.errors import ConfigError, LakeError
 from dpsql.files import Place, replace_file
 from dpsql.mechanisms.histogram.plan import PrivacyPlan
 from dpsql.mechanisms.histogram.stages import grid
-from udfs.release import PublicGroups
+from udfs.histogram.release import PublicGroups
 
 FILE = "public_groups.parquet"
 

@@ -6,12 +6,12 @@ import math
 
 from dpsql.mechanisms.histogram.plan import ColumnPlan, PerturbationPlan, PrivacyPlan
 from dpsql.parsed_query import AggregateFunction, ContributionPeriod, ReleaseRule
-from udfs.contribution_bounding import BoundingParameters, Increment
-from udfs.counters import counter
 from udfs.grid import Grid
-from udfs.key_selection import SelectionParameters
-from udfs.perturbation import OutputColumn, PerturbationParameters
-from udfs.release import PublicGroups, ReleaseParameters
+from udfs.histogram.contribution_bounding import BoundingParameters, Increment
+from udfs.histogram.key_selection import SelectionParameters
+from udfs.histogram.perturbation import OutputColumn, PerturbationParameters
+from udfs.histogram.release import PublicGroups, ReleaseParameters
+from udfs.noise.counters import counter
 
 KINDS = {AggregateFunction.SUM: "sum", AggregateFunction.AVG: "avg"}
 
@@ -23,7 +23,7 @@ def grid(plan: PrivacyPlan) -> Grid:
 
 
 def bounding_parameters(plan: PrivacyPlan, public: PublicGroups | None = None, first_window_us: int | None = None) -> BoundingParameters:
-    """Parameters of `udfs.contribution_bounding.admit`; `public` where the plan has no key selection.
+    """Parameters of `udfs.histogram.contribution_bounding.admit`; `public` where the plan has no key selection.
 
     `first_window_us`: windows that start earlier belong to an earlier run (public groups know their first window themselves).
     """
@@ -43,7 +43,7 @@ def bounding_parameters(plan: PrivacyPlan, public: PublicGroups | None = None, f
 
 
 def release_parameters(plan: PrivacyPlan, public: PublicGroups | None = None) -> ReleaseParameters:
-    """Parameters of `udfs.release.release`; `public` where the plan has no key selection."""
+    """Parameters of `udfs.histogram.release.release`; `public` where the plan has no key selection."""
     if (plan.selection is None) != (public is not None):
         raise ValueError("a plan has either key selection or public groups")
     selection = None

@@ -1,0 +1,157 @@
+"""Catch-ups: each reads what is stored, ticks once, and releases. One that was interrupted is finished with the time it began with."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from dpsql.errors import InputError, LakeError
+from dpsql.files import Place, replace_file
+from dpsql.lake.remedies import repairable
+from udfs.grid import NO_CLOCK
+
+FILE = "catch_up.json"
+VERSION = 1
+LIMIT_US = 1 << 61
+
+
+class DamagedFile(LakeError):
+    """A small file of a run cannot be read."""
+
+
+@dataclass(frozen=True)
+class CatchUp:
+    """One catch-up of a run.
+
+    Args:
+        number: from 1; its tick is committed under this number.
+        until_us: the grid is closed up to here at its end; microseconds.
+        released: True when everything up to then is published.
+        wall_us: the wall clock when it was first started; records far beyond it are dropped.
+        static: what pins the static tables (`dpsql.streaming.static_tables`), the same for every attempt.
+    """
+
+    number: int
+    until_us: int
+    wall_us: int
+    released: bool
+    static: dict[str, int | str]
+
+
+def latest_us(opened: CatchUp, max_ahead_us: int) -> int:
+    """Event times beyond this are dropped: `max_ahead` after the wall clock, or after `--until` where that lies in the future."""
+    return min(max(opened.wall_us, opened.until_us) + max_ahead_us, 1 << 62)
+
+
+def open_catch_up(folder: Place, until_us: int | None, closed_us: int, static: dict[str, int | str]) -> CatchUp:
+    """The catch-up to work on: the interrupted one, or else the next.
+
+    Args:
+        folder: the run's private folder.
+        until_us: what the user asked for; None is the wall clock (never before the last tick).
+        closed_us: the last tick's time, or NO_CLOCK.
+        static: what the static tables are now.
+
+    Raises:
+        InputError: `until_us` lies before the last tick, is out of range, or differs from that of the interrupted catch-up.
+        LakeError: catch_up.json is damaged.
+    """
+    last = read_catch_up(folder)
+    if until_us is not None and abs(until_us) > LIMIT_US:
+        raise InputError("--until is out of range")
+    if last is not None and not last.released:
+        if until_us not in (None, last.until_us):
+            raise InputError(
+                f"an interrupted catch-up until {timestamp(last.until_us)} has to be finished first: leave --until away, then start again"
+            )
+        return last
+    if until_us is not None and closed_us != NO_CLOCK and until_us < closed_us:
+        raise InputError(
+            f"--until {timestamp(until_us)} lies before {timestamp(closed_us)}, up to which triggers are closed already; give a later time"
+        )
+    now_us = time.time_ns() // 1000
+    opened = CatchUp(
+        number=1 if last is None else last.number + 1,
+        until_us=until_us if until_us is not None else max(now_us, closed_us),
+        wall_us=now_us,
+        released=False,
+        static=static,
+    )
+    write_json(folder / FILE, {"version": VERSION, **asdict(opened)})
+    return opened
+
+
+def finish(folder: Place, done: CatchUp) -> None:
+    """Remember that everything up to its time is published."""
+    write_json(folder / FILE, {"version": VERSION, **asdict(replace(done, released=True))})
+
+
+def read_catch_up(folder: Place) -> CatchUp | None:
+    """The newest catch-up; None before the first.
+
+    Raises:
+        DamagedFile: the file is damaged.
+        LakeError: it is from another release.
+    """
+    try:
+        given = read_json(folder / FILE, VERSION)
+    except DamagedFile:
+        raise _damaged(folder) from None
+    if given is None:
+        return None
+    try:
+        return CatchUp(int(given["number"]), int(given["until_us"]), int(given["wall_us"]), bool(given["released"]), dict(given["static"]))
+    except (KeyError, TypeError, ValueError):
+        raise _damaged(folder) from None
+
+
+def forget_interrupted(folder: Place, number: int, closed_us: int) -> None:
+    """Make a damaged file anew, as after a catch-up that is over.
+
+    Whatever was interrupted is finished by the next catch-up: it releases every tick that is not released yet. What the interrupted one had
+    not ticked has not been published, so it may be ticked at another time.
+
+    Args:
+        folder: the run's private folder.
+        number: of the newest catch-up that has ticked; 0 if none has.
+        closed_us: the last tick's time, or NO_CLOCK.
+    """
+    write_json(folder / FILE, {"version": VERSION, **asdict(CatchUp(number, closed_us, closed_us, True, {}))})
+
+
+def _damaged(folder: Place) -> DamagedFile:
+    return DamagedFile(f"{folder / FILE} is damaged; {repairable(folder)}")
+
+
+def timestamp(us: int) -> str:
+    """A time in microseconds as people write it."""
+    try:
+        return (datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=us)).strftime("%Y-%m-%dT%H:%M:%SZ")
+    except OverflowError:
+        return f"{us} microseconds"
+
+
+def read_json(path: Place, version: int) -> dict[str, Any] | None:
+    """A small file of ours; None if it is not there.
+
+    Raises:
+        DamagedFile: it is damaged.
+        LakeError: it is from another release.
+    """
+    try:
+        given = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError):
+        raise DamagedFile(f"{path}: damaged or unreadable; put back the original file") from None
+    if not isinstance(given, dict) or given.pop("version", None) != version:
+        raise LakeError(f"{path}: written by another release of dpsql; this one reads version {version}")
+    return given
+
+
+def write_json(path: Place, content: dict[str, Any]) -> None:
+    """Replace a small file as a whole: after a crash it is the old one or the new one."""
+    replace_file(path, json.dumps(content).encode())

@@ -1,0 +1,228 @@
+"""The private table `contributions`: what query 1 admitted, and the ticks; the only way from users to keys.
+
+Rows come in one commit per micro-batch of query 1, ticks in a commit of their own after the rows they cover. It is partitioned by `era`,
+64 windows each: one partition per window would be thousands of small files when a year is replayed at once.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+from deltalake import DeltaTable
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import types as T
+
+from dpsql.files import Place
+from dpsql.lake import delta_tables
+from dpsql.lake.delta_rows import check_files
+from dpsql.lake.manifest import rows_mark
+from dpsql.mechanisms.histogram.plan import PrivacyPlan
+from udfs.contribution_files import ContributionFiles
+from udfs.grid import NO_CLOCK
+from udfs.stage import ADMISSION, ROW, TICK
+
+WINDOWS_PER_ERA = 64
+TICK_ERA = NO_CLOCK
+"""Era of all ticks: no window is there, so deleting old eras never deletes a tick."""
+
+
+@dataclass(frozen=True)
+class Contributions:
+    """The table of one run.
+
+    Args:
+        path: the Delta table.
+        run_id: of the run.
+        plan: its plan.
+        rows: columns of contributions as the admission step makes them.
+        generation: of query 1's state.
+        key_buckets: how many buckets query 2 has; every tick is written once for each.
+        void: micro-batches (first, last) whose rows do not count: a restored query 1 has read them again.
+        relabelled: some rows and ticks carry buckets of another number of buckets.
+    """
+
+    path: Place
+    run_id: str
+    plan: PrivacyPlan
+    rows: pa.Schema
+    generation: int
+    key_buckets: int
+    void: tuple[tuple[int, int], ...] = ()
+    relabelled: bool = False
+
+    @property
+    def schema(self) -> pa.Schema:
+        """All columns, in order."""
+        before = [("era", pa.int64()), ("kind", pa.int32()), ("bucket", pa.int32()), ("batch", pa.int64())]
+        return pa.schema([*before, *self.rows, ("closed_us", pa.int64())])
+
+    def create(self) -> None:
+        """Make the table unless it is there."""
+        kinds = {pa.int32(): T.IntegerType(), pa.int64(): T.LongType(), pa.binary(): T.BinaryType()}
+        schema = T.StructType([T.StructField(field.name, kinds[field.type]) for field in self.schema])
+        delta_tables.create(self.path, schema, ["era"])
+
+    @property
+    def newest_batch(self) -> int | None:
+        """The newest micro-batch of this generation of query 1 whose rows are here; None before the first."""
+        return delta_tables.mark(self.path, self._rows)
+
+    @property
+    def version(self) -> int:
+        """Of the table."""
+        return DeltaTable(str(self.path)).version()
+
+    @property
+    def closed_us(self) -> int:
+        """The time up to which ticks have closed the grid; NO_CLOCK before the first."""
+        closed = delta_tables.mark(self.path, self._closed)
+        return NO_CLOCK if closed is None else closed
+
+    @property
+    def files(self) -> ContributionFiles:
+        """What the workers of query 1 need to know to write rows."""
+        grid = self.plan.query.window
+        return ContributionFiles(str(self.path), self.schema.remove(0), grid.offset_us, WINDOWS_PER_ERA * grid.slide_us)
+
+    def append(self, files: Sequence[Mapping[str, Any]], batch: int) -> None:
+        """Add the rows of a micro-batch, in files that workers have written; adding them again changes nothing."""
+        delta_tables.append_files(self.path, files, {self._rows: batch})
+
+    def check(self, before: str | None, position: str) -> None:
+        """Refuse a damaged file among those that query 2 reads between two of its positions (Spark's offsets as JSON; None: the first).
+
+        Raises:
+            FileNotFoundError, DamagedFile: a file is gone or damaged.
+        """
+        first = 0 if before is None else int(json.loads(before)["reservoirVersion"])
+        check_files(self.path, delta_tables.added_files(self.path, first, int(json.loads(position)["reservoirVersion"])))
+
+    def ticked(self, number: int) -> bool:
+        """Whether the tick of a catch-up is here: then its reading is over, and what arrives later waits for the next one."""
+        committed = delta_tables.mark(self.path, self._tick)
+        return committed is not None and committed >= number
+
+    def tick(self, number: int, batch: int, closed_us: int, latest_us: int) -> bool:
+        """Close the grid up to a time for all rows of micro-batches <= batch, once per catch-up.
+
+        Returns:
+            False if no row and no grid point lies between the last tick and this one: then nothing is written and nothing is due.
+        """
+        committed = delta_tables.mark(self.path, self._tick)
+        if committed is None or committed < number:
+            ticked = delta_tables.mark(self.path, self._ticked)
+            newest = newest_rows(self.path, self.run_id, self.generation)
+            rows = newest is not None and (ticked is None or newest >= ticked)
+            # Rows alone are reason enough: ticks also tell which micro-batches were read under which clock.
+            if not (self.crossed(self.closed_us, closed_us) or rows):
+                return False
+            self._write_ticks(batch, closed_us, latest_us, {self._tick: number, self._closed: closed_us})
+        return True
+
+    def tick_by_clock(self, batch: int, closed_us: int, latest_us: int) -> int:
+        """The same in a live run, where time is what keeps ticks apart: one that is not later than the last changes nothing.
+
+        Returns:
+            The table's version.
+        """
+        self._write_ticks(batch, closed_us, latest_us, {self._closed: closed_us})
+        return DeltaTable(str(self.path)).version()
+
+    def forget(self, before_us: int) -> int:
+        """Delete the rows of all eras whose windows had their last trigger before a time; the table is left without their files.
+
+        Returns:
+            How many eras went.
+        """
+        table = DeltaTable(str(self.path))
+        grid, horizon_us = self.plan.query.window, self.plan.horizon * self.plan.query.trigger_interval_us
+        # The newest window of era e starts at offset + (e + 1) * 64 * slide - slide.
+        last = (before_us - grid.offset_us - horizon_us + grid.slide_us) // (WINDOWS_PER_ERA * grid.slide_us) - 1
+        old = {int(entry["era"]) for entry in table.partitions()} - {TICK_ERA}
+        old = {era for era in old if era <= last}
+        if old:
+            # A condition on the partition alone: whole files are removed and none is written anew, which query 2 could not bear.
+            delta_tables.delete(self.path, f"era > {TICK_ERA} AND era <= {last}", {forgotten_mark(self.run_id): last})
+            # In full: files that a failed task left behind hold records as well. No micro-batch is at work here.
+            delta_tables.vacuum(self.path, 0)
+        return len(old)
+
+    def clear_away(self) -> None:
+        """Remove files that no commit has named: a failed task left them, and they hold records. Nobody may be at work, query 2 has read all."""
+        delta_tables.vacuum(self.path, 0)
+
+    def crossed(self, before_us: int, closed_us: int) -> bool:
+        """Whether a grid point lies after `before_us` and at or before `closed_us`."""
+        offset_us, interval_us = self.plan.query.window.offset_us, self.plan.query.trigger_interval_us
+        return (closed_us - offset_us) // interval_us > (before_us - offset_us) // interval_us
+
+    def _write_ticks(self, batch: int, closed_us: int, latest_us: int, marks: dict[str, int]) -> None:
+        neutral = {field.name: b"" if field.name == "key_bytes" else 0 for field in self.schema}
+        # The latest accepted event time rides along in a column that ticks do not use.
+        given = {"era": TICK_ERA, "kind": TICK, "batch": batch, "closed_us": closed_us, "window": latest_us}
+        ticks = [neutral | given | {"bucket": bucket} for bucket in range(self.key_buckets)]
+        file = self.files.write_era(pa.Table.from_pylist(ticks, self.schema).drop_columns(["era"]), TICK_ERA, 0)
+        delta_tables.append_files(self.path, [file], {**marks, self._ticked: batch + 1})
+
+    def stream(self, session: SparkSession, position: str | None = None) -> DataFrame:
+        """All rows and ticks from the first commit on, or from where a restored query 2 goes on, in order of commits, without `era`.
+
+        Without `startingVersion` a fresh query would read the newest snapshot first, in order of files; old eras may be deleted.
+        """
+        start = "0" if position is None else str(json.loads(position)["reservoirVersion"])
+        reader = session.readStream.format("delta").option("startingVersion", start).option("ignoreDeletes", "true")
+        stream = reader.load(str(self.path)).drop("era")
+        for first, last in self.void:
+            stream = stream.where(f"kind <> {ROW} OR batch < {first} OR batch > {last}")
+        if self.relabelled:
+            # A tick is there once for each of the buckets of its time, and is due in each of today's.
+            buckets = f"CASE WHEN kind = {TICK} THEN sequence(0, {self.key_buckets - 1}) ELSE array(cast(pmod(key, {self.key_buckets}L) AS INT)) END"
+            names = [f"explode({buckets}) AS bucket" if name == "bucket" else name for name in stream.columns]
+            stream = stream.where(f"kind <> {TICK} OR bucket = 0").selectExpr(*names)
+        return stream
+
+    @property
+    def _rows(self) -> str:
+        return rows_mark(self.run_id, ADMISSION, self.generation)
+
+    @property
+    def _tick(self) -> str:
+        return tick_mark(self.run_id)
+
+    @property
+    def _ticked(self) -> str:
+        return ticked_mark(self.run_id)
+
+    @property
+    def _closed(self) -> str:
+        return closed_mark(self.run_id)
+
+
+def tick_mark(run_id: str) -> str:
+    """Its version is the number of the newest catch-up that has ticked."""
+    return f"{run_id}/tick"
+
+
+def ticked_mark(run_id: str) -> str:
+    """Its version is one more than the newest micro-batch that a tick covers."""
+    return f"{run_id}/ticked_batches"
+
+
+def closed_mark(run_id: str) -> str:
+    """Its version is the time of the newest tick."""
+    return f"{run_id}/closed_us"
+
+
+def forgotten_mark(run_id: str) -> str:
+    """Its version is the newest era whose rows were deleted."""
+    return f"{run_id}/forgotten"
+
+
+def newest_rows(path: Place, run_id: str, generation: int) -> int | None:
+    """The newest micro-batch of query 1, of any generation up to this one, whose rows are in the table."""
+    marks = (delta_tables.mark(path, rows_mark(run_id, ADMISSION, number)) for number in range(1, generation + 1))
+    return max((mark for mark in marks if mark is not None), default=None)

@@ -1,0 +1,224 @@
+"""Delta tables from the driver without a Spark job: transaction marks, and small appends that carry them.
+
+A mark (application, version) is written in the same commit as its rows, so asking for it tells whether those rows are there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+import pyarrow as pa
+from deltalake import CommitProperties, DeltaTable, Schema, Transaction
+from deltalake.transaction import AddAction, RemoveAction
+from pyspark.sql import DataFrame, DataFrameWriter
+from pyspark.sql.types import StructType
+
+from dpsql.files import ObjectPath, Place
+from dpsql.lake.sorted_file import sorted_file
+from udfs.bucket_state import filesystem, sync
+
+DRIVER_ROWS = 100_000
+"""Up to so many rows are written by the driver itself: that takes milliseconds, an append by Spark takes a CPU-second however small."""
+
+ROWS_PER_FILE = 1_000_000
+
+
+def exists(path: Place) -> bool:
+    """True if a Delta table is there."""
+    return (path / "_delta_log").is_dir() and DeltaTable.is_deltatable(str(path))
+
+
+def create(path: Place, schema: StructType, partition_by: list[str] | None = None) -> None:
+    """Make an empty table unless it is there."""
+    if not exists(path):
+        # Old commits are what a restored or verifying reader starts from: they are not cleaned up behind our back.
+        settings: dict[str, str | None] = {"delta.enableExpiredLogCleanup": "false"}
+        DeltaTable.create(str(path), Schema.from_json(schema.json()), mode="ignore", partition_by=partition_by, configuration=settings)
+        _settle(path, -1)
+
+
+def mark(path: Place, application: str) -> int | None:
+    """The newest version that an application has committed to a table; None if it never did or there is no table."""
+    return DeltaTable(str(path)).transaction_version(application) if exists(path) else None
+
+
+def committed(table: DeltaTable, application: str, version: int) -> bool:
+    """Whether the rows that go with a mark are there."""
+    newest = table.transaction_version(application)
+    return newest is not None and newest >= version
+
+
+def append(path: Place, rows: pa.Table, marks: Mapping[str, int]) -> bool:
+    """Append a few rows under transaction marks, in one commit.
+
+    Returns:
+        False if the first mark is there already: then nothing was written.
+    """
+    if committed(DeltaTable(str(path)), *next(iter(marks.items()))):
+        return False
+    # Not `write_deltalake`: its commit may be on the disk before its file.
+    append_files(path, [sorted_file(path, rows)] if rows.num_rows else [], marks)
+    return True
+
+
+def append_files(path: Place, files: Sequence[Mapping[str, Any]], marks: Mapping[str, int]) -> list[str]:
+    """Append files that are in the table's folder already, under transaction marks, in one commit.
+
+    Args:
+        path: the table.
+        files: of each its `path` below the table, `bytes`, `rows`, `partition`: name -> value as text, and perhaps `stats` of its columns.
+        marks: if the first is there already, nothing is written.
+
+    Returns:
+        The files of the commit, and those of the log that came with it, on a local disk.
+    """
+    table = DeltaTable(str(path))
+    if committed(table, *next(iter(marks.items()))):
+        return []
+    now = time.time_ns() // 1_000_000
+    actions: list[AddAction | RemoveAction] = [
+        AddAction(
+            file["path"], file["bytes"], file["partition"], now, True, json.dumps({"numRecords": file["rows"], **file.get("stats", {})})
+        )
+        for file in files
+    ]
+    properties = CommitProperties(app_transactions=[Transaction(name, number) for name, number in marks.items()])
+    partition_by = list(files[0]["partition"]) if files else []
+    before = table.version()
+    table.create_write_transaction(actions, "append", table.schema(), partition_by, commit_properties=properties)
+    return _settle(path, before)
+
+
+def replace_files(table: DeltaTable, path: Place, names: Sequence[str], new: Mapping[str, Any], marks: Mapping[str, int]) -> list[str]:
+    """Put a file with the same rows in the place of others, in one commit. Spark's streams pass over it: it says that no row is new.
+
+    Args:
+        table: opened before the files were read.
+        path: of it.
+        names: the files that go.
+        new: the file that comes, as for `append_files`.
+        marks: of the commit.
+
+    Returns:
+        As `append_files`.
+
+    Raises:
+        deltalake.exceptions.CommitFailedError: somebody has written to the table since it was opened; it is as it was.
+    """
+    now = time.time_ns() // 1_000_000
+    sizes = pa.table(table.get_add_actions())
+    size_of = dict(zip(sizes["path"].to_pylist(), sizes["size_bytes"].to_pylist(), strict=True))
+    stats = json.dumps({"numRecords": new["rows"], **new.get("stats", {})})
+    actions: list[AddAction | RemoveAction] = [RemoveAction(name, False, now, size_of[name], new["partition"]) for name in names]
+    actions.append(AddAction(new["path"], new["bytes"], new["partition"], now, False, stats))
+    transactions = [Transaction(name, number) for name, number in marks.items()]
+    # No retry: by itself the commit would be taken for an append, which fits every other.
+    properties = CommitProperties(app_transactions=transactions, max_commit_retries=0)
+    before = table.version()
+    table.create_write_transaction(actions, "append", table.schema(), list(new["partition"]), commit_properties=properties)
+    return _settle(path, before)
+
+
+def checkpoint(path: Place) -> list[str]:
+    """Make a checkpoint of a table's log at its newest version; returns its files, on a local disk."""
+    table = DeltaTable(str(path))
+    table.create_checkpoint()
+    return _settle(path, table.version() - 1)
+
+
+def delete(path: Place, condition: str, marks: Mapping[str, int]) -> None:
+    """Delete rows in a commit that is on the disk when this returns: only then may their files go.
+
+    Args:
+        path: of the table.
+        condition: in SQL.
+        marks: of the commit.
+    """
+    table = DeltaTable(str(path))
+    before = table.version()
+    transactions = [Transaction(name, number) for name, number in marks.items()]
+    table.delete(condition, commit_properties=CommitProperties(app_transactions=transactions))
+    _settle(path, before)
+
+
+def vacuum(path: Place, hours: int) -> None:
+    """Remove files that no commit names any more, or never has, for so many hours.
+
+    Not by `DeltaTable.vacuum`, which makes two commits of it, and the second may be on the disk before the first.
+    """
+    system, root = filesystem(str(path))
+    for name in DeltaTable(str(path)).vacuum(retention_hours=hours, dry_run=True, enforce_retention_duration=False, full=True):
+        system.delete_file(f"{root}/{name}")
+
+
+def first_version(path: Place) -> int:
+    """The oldest commit that the log of a table still has."""
+    names = (file.name for file in (path / "_delta_log").iterdir())
+    return min((int(name[:20]) for name in names if name[:20].isdigit() and name.endswith(".json")), default=0)
+
+
+def added_files(path: Place, first: int, last: int) -> list[str]:
+    """Paths below a table of the files that its versions `first` to `last` have added, of those versions that are there."""
+    log, names = path / "_delta_log", []
+    for version in range(first, last + 1):
+        with contextlib.suppress(FileNotFoundError):
+            for line in (log / f"{version:020d}.json").read_text().splitlines():
+                added = json.loads(line).get("add")
+                names += [unquote(added["path"])] if added else []
+    return names
+
+
+def _settle(root: Place, before: int) -> list[str]:
+    """Wait until the commits after a version (-1: and the table itself) are on the local disk: what comes next relies on them, also after a
+    power cut. Returns their files."""
+    version, written = before + 1, list[Path]()
+    if isinstance(root, ObjectPath):  # a request that has succeeded is durable
+        return []
+    log = root / "_delta_log"
+    while (commit := log / f"{version:020d}.json").exists():
+        files = [root / name for name in added_files(root, version, version)]
+        # A checkpoint of the log that is not whole would hide the table, though every commit is there.
+        new = [*files, commit, log / f"{version:020d}.checkpoint.parquet", log / "_last_checkpoint"]
+        written += new
+        for one in (*new, *{file.parent for file in files}):
+            # Another writer may have compacted it away.
+            with contextlib.suppress(FileNotFoundError):
+                sync(str(one))
+        version += 1
+    for folder in (log, root, root.parent) if before < 0 else (log,):
+        sync(str(folder))
+    return [str(file) for file in written if file.exists()]
+
+
+def append_frame(frame: DataFrame, rows: int, path: Place, application: str, version: int, order: Sequence[str]) -> list[str] | None:
+    """Append a frame under a transaction mark, in one commit; doing it again changes nothing.
+
+    Who sees the table learns nothing but the rows: files are in their order and as many as their number says, and so is the rest of the
+    commit. (`write_deltalake` notes how long it took; a sort by Spark makes files by a sample.)
+
+    Args:
+        frame: columns of the table, and perhaps others to sort by.
+        rows: how many there are.
+        path, application, version: the table and the mark.
+        order: columns to sort by.
+
+    Returns:
+        The files that came with it; None: Spark has written them, and does not say.
+    """
+    names = [field.name for field in DeltaTable(str(path)).schema().fields]
+    if rows <= DRIVER_ROWS:
+        table = frame.toArrow().sort_by([(name, "ascending") for name in order]).select(names)
+        if committed(DeltaTable(str(path)), application, version):
+            return []
+        return append_files(path, [sorted_file(path, table)], {application: version})
+    writer: DataFrameWriter = frame.coalesce(1).sortWithinPartitions(*order).select(*names).write.format("delta").mode("append")
+    before = DeltaTable(str(path)).version()
+    writer.option("maxRecordsPerFile", ROWS_PER_FILE).option("txnAppId", application).option("txnVersion", version).save(str(path))
+    _settle(path, before)
+    return None

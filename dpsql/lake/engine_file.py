@@ -1,0 +1,122 @@
+"""`engine.json`: what the first start of a run fixed, and what a restore changed since."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from dpsql.errors import LakeError
+from dpsql.files import Place
+from dpsql.lake.catch_up import read_json, write_json
+from dpsql.lake.checkpoints import Checkpoint
+from udfs.stage import OPERATORS
+
+FILE = "engine.json"
+VERSION = 3
+"""Spark's own state is keyed by the labels of `spreading` since 3: with other keys a bucket would not find its version."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """Where the query of one operator stands since it was last restored.
+
+    Args:
+        generation: 1 for a new run, larger after each restore; in the paths of state files and in transaction marks.
+        first: number of its first micro-batch.
+        pointers: bucket -> version of its state that Spark does not know yet.
+        position: where to go on reading (Spark's offset as JSON), for sources that do not remember it themselves.
+        closed_us: release: the time up to which triggers were published by earlier generations.
+    """
+
+    generation: int = 1
+    first: int = 0
+    pointers: dict[int, int] = field(default_factory=dict)
+    position: str | None = None
+    closed_us: int | None = None
+
+
+@dataclass(frozen=True)
+class Engine:
+    """The engine settings of a run.
+
+    Args:
+        folder: the run's private folder.
+        buckets: of users and of keys.
+        parts: by operator.
+        void: micro-batches of query 1 (first, last) whose contributions do not count: they were read again after a restore.
+        relabelled: contributions may carry buckets of an earlier number of buckets.
+    """
+
+    folder: Place
+    buckets: tuple[int, int]
+    parts: Mapping[str, Part]
+    void: tuple[tuple[int, int], ...] = ()
+    relabelled: bool = False
+
+    def generation(self, operator: str) -> int:
+        """Of one operator's state."""
+        return self.parts[operator].generation
+
+    def checkpoint(self, operator: str) -> Checkpoint:
+        """Spark's folder of one operator's query; another one for each generation."""
+        part = self.parts[operator]
+        name = operator if part.generation == 1 else f"{operator}-g{part.generation}"
+        return Checkpoint(self.folder / "checkpoints" / name, part.first)
+
+    @property
+    def state_root(self) -> str:
+        """Folder of all state files."""
+        return str(self.folder / "state")
+
+    def buckets_of(self, operator: str) -> int:
+        """How many buckets an operator's state is cut into."""
+        return self.buckets[OPERATORS.index(operator)]
+
+    def remember_query(self, operator: str) -> None:
+        """Record the id that Spark gave to an operator's query, once."""
+        found, queries = self.checkpoint(operator).query_id, started_queries(self.folder)
+        if queries.get(operator) != found:
+            write_engine(self, {**queries, operator: found})
+
+
+def started_queries(folder: Place) -> dict[str, str | None]:
+    """Operator -> Spark's id of its query, of those that have been started."""
+    return dict((read_json(folder / FILE, VERSION) or {}).get("queries", {}))
+
+
+def write_engine(engine: Engine, queries: Mapping[str, str | None]) -> None:
+    """Keep the settings: a restore is done when this is."""
+    content = {
+        "version": VERSION,
+        "buckets": list(engine.buckets),
+        "parts": {operator: asdict(part) for operator, part in engine.parts.items()},
+        "void": [list(span) for span in engine.void],
+        "relabelled": engine.relabelled,
+        "queries": dict(queries),
+    }
+    write_json(engine.folder / FILE, content)
+
+
+def read_engine(folder: Place) -> Engine | None:
+    """The engine settings of a run; None before its first start.
+
+    Raises:
+        LakeError: the file is damaged.
+    """
+    given = read_json(folder / FILE, VERSION)
+    if given is None:
+        return None
+    try:
+        users, keys = (int(count) for count in given["buckets"])
+        parts = {operator: _part(given["parts"][operator]) for operator in OPERATORS}
+        void = tuple((int(first), int(last)) for first, last in given["void"])
+        return Engine(folder, (users, keys), parts, void, bool(given["relabelled"]))
+    except (KeyError, IndexError, TypeError, ValueError, AttributeError):
+        raise LakeError(f"{folder / FILE}: damaged; put back the original file") from None
+
+
+def _part(given: dict[str, Any]) -> Part:
+    pointers = {int(bucket): int(sequence) for bucket, sequence in given["pointers"].items()}
+    closed_us = given["closed_us"]
+    return Part(int(given["generation"]), int(given["first"]), pointers, given["position"], None if closed_us is None else int(closed_us))

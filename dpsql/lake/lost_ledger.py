@@ -1,0 +1,58 @@
+"""After a ledger was lost: what a run spends is written down anew, from its lake."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dpsql.compiled import Query
+from dpsql.config import Source
+from dpsql.errors import LakeError
+from dpsql.lake.runs import Lake, Run, read_histogram
+from dpsql.privacy.declaration import declaration
+from dpsql.privacy.ledger import Ledger
+from dpsql.privacy.origin import origin_of
+from dpsql.privacy.register import RUN_FILE, Entry
+
+
+def record_run(lake: Lake, run: Run, query: Query, ledger: Ledger, source: Source) -> bool:
+    """Write down anew what a run spends, after the ledger was lost; no cap is asked, because it is spent already. The run keeps its noise.
+
+    From here on it is held to the input that the source declares now.
+
+    Returns:
+        False if the ledger knows it all.
+
+    Raises:
+        LakeError: of the run nothing is left but run.json, so what it has published cannot be known.
+    """
+    published = (lake.histogram(run.name) / "_delta_log").is_dir()
+    if not published and (lake.private(run.name) / "contributions").exists():
+        raise LakeError(
+            f"the histogram of {run.name!r} in lake {lake.root} is lost: put it back first, or start a new run under another --name"
+        )
+    if not published:
+        raise LakeError(
+            f"of run {run.name!r} in lake {lake.root} nothing is left but {RUN_FILE}, so nobody knows what it has published: "
+            "start a new run under another --name"
+        )
+    known = ledger.has(run.run_id), ledger.register.find(run.run_id) is not None
+    if not known[0]:
+        ledger.append(query.line(run.run_id, "run", origin_of(source, run.ledger_id)), None, spent_already=True)
+    if not known[1]:
+        until = _published_until(lake, run)
+        ledger.register.add(Entry(run.run_id, str(lake.private(run.name)), until, declared=declaration(source)))
+    return known != (True, True)
+
+
+def _published_until(lake: Lake, run: Run) -> int | None:
+    """Up to when a run may have published: its newest row, and its newest tick, of which there may be no row."""
+    from deltalake import DeltaTable
+
+    rows = read_histogram(lake, run.name)
+    if run.first_window_us is not None:  # earlier windows are another run's
+        rows = rows.filter(pc.greater_equal(rows["window_start"].cast(pa.timestamp("us", "UTC")).cast(pa.int64()), run.first_window_us))
+    newest = pc.max(rows["trigger_time"].cast(pa.timestamp("us", "UTC")).cast(pa.int64())).as_py()
+    contributions = str(lake.private(run.name) / "contributions")
+    ticked = DeltaTable(contributions).transaction_version(f"{run.run_id}/closed_us") if DeltaTable.is_deltatable(contributions) else None
+    return max((time for time in (newest, ticked) if time is not None), default=None)

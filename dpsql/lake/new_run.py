@@ -1,0 +1,155 @@
+"""`dpsql restore --new-run`: what cannot be restored ends, and a new run goes on under its name.
+
+The new run has a run id of its own, so fresh noise, and a ledger line of its own. Windows with a published trigger stay closed for it:
+their records are dropped, and no trigger of theirs is published again. The private folder of the old run is kept aside, hidden.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import asdict, replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake.exceptions import DeltaError
+
+from dpsql.compiled import Query
+from dpsql.errors import LakeError
+from dpsql.files import Place, create_file
+from dpsql.lake import delta_tables
+from dpsql.lake.catch_up import read_catch_up
+from dpsql.lake.contributions import closed_mark
+from dpsql.lake.delta_rows import read_rows
+from dpsql.lake.manifest import BATCH_ROW
+from dpsql.lake.running import exclusive
+from dpsql.lake.runs import NEXT, RUN_FILE, SCHEMA_VERSION, Lake, Run, new_run, read_run
+from dpsql.mechanisms.histogram.stages import grid
+from dpsql.privacy.ledger import Ledger
+from dpsql.privacy.secret import Secret
+from udfs.grid import NO_CLOCK
+from udfs.stage import RELEASE
+
+
+def begin_new_run(lake: Lake, name: str, query: Query, secret: Secret, ledger: Ledger) -> Run:
+    """End the run of a name and bind the name to a new one.
+
+    Args:
+        lake, name: of the run; it must not be running.
+        query: the run's query, compiled.
+        secret: for the new run.
+        ledger: gets a line.
+
+    Returns:
+        The new run. Its `first_window_us` is the first window that no run has published anything of.
+
+    Raises:
+        LakeError: no such run, or its folder cannot be moved.
+        BudgetError: the new run would exceed the source's cap.
+    """
+    folder = _on_disk(lake, name)
+    prepared = _prepared(folder)
+    old = read_run(lake, name)
+    with exclusive(folder):
+        closed = closed_us(lake, old, ledger)
+        first = max(first_free_window_us(query, closed), NO_CLOCK if old.first_window_us is None else old.first_window_us)
+        run = new_run(lake, name, query, secret, ledger, query.source)
+        run = replace(run, first_window_us=None if first == NO_CLOCK else first)
+        _exchange(folder, prepared, old, run)
+    return run
+
+
+def _exchange(folder: Path, prepared: Path, old: Run, run: Run) -> None:
+    """Put the new run in the place of the old one."""
+    try:
+        shutil.rmtree(prepared, ignore_errors=True)
+        prepared.mkdir(mode=0o700)
+        create_file(prepared / RUN_FILE, json.dumps({"version": SCHEMA_VERSION, **asdict(run)}, indent=1).encode() + b"\n")
+        folder.rename(folder.with_name(f".{old.name}.{old.run_id}"))
+        prepared.rename(folder)
+    except OSError as problem:
+        raise LakeError(f"{folder}: {problem.strerror}") from None
+
+
+def finish_new_run(lake: Lake, name: str) -> Run | None:
+    """Finish what was broken off after the old run's folder had been moved away; None if nothing was."""
+    folder = _on_disk(lake, name)
+    if (folder / RUN_FILE).exists() or not (_prepared(folder) / RUN_FILE).exists():
+        return None
+    try:
+        _prepared(folder).rename(folder)
+    except OSError as problem:
+        raise LakeError(f"{folder}: {problem.strerror}") from None
+    return read_run(lake, name)
+
+
+def closed_us(lake: Lake, run: Run, ledger: Ledger) -> int:
+    """No trigger after this time can have been published by the run; NO_CLOCK if it has published nothing.
+
+    A trigger is listed, its tick committed, and noted beside the ledger before it is published. Where both tables are lost, the wall clock and the time of the
+    last catch-up stand in: they may close more, never less.
+    """
+    folder, found, known = lake.private(run.name), [NO_CLOCK], False
+    for path, times in ((folder / "contributions", _ticks), (folder / "files", _listed)):
+        try:
+            if delta_tables.exists(path):
+                found += times(path, run.run_id)
+                known = True
+        except (DeltaError, OSError, ValueError, pa.ArrowException):
+            continue
+    if not known and any((folder / name).exists() for name in ("checkpoints", "catch_up.json", "state")):
+        found.append(int(datetime.now(UTC).timestamp() * 1_000_000))
+        found += _asked_for(folder)
+    entry = ledger.register.find(run.run_id)
+    noted = [] if entry is None or entry.closed_us is None else [entry.closed_us]
+    return max([*found, *noted, *_published(lake.histogram(run.name))])
+
+
+def first_free_window_us(query: Query, closed: int) -> int:
+    """Start of the first window whose first trigger lies after a time."""
+    if closed == NO_CLOCK:
+        return NO_CLOCK
+    shape = grid(query.plan)
+    return (closed - shape.trigger_us - shape.offset_us) // shape.slide_us * shape.slide_us + shape.offset_us + shape.slide_us
+
+
+def _on_disk(lake: Lake, name: str) -> Path:
+    folder = lake.private(name)
+    if isinstance(folder, Path):
+        return folder
+    raise LakeError(f"{folder}: in a bucket no folder can be put in another's place; begin a new run under another --name")
+
+
+def _prepared(folder: Path) -> Path:
+    """Where the private folder of the new run is made."""
+    return folder.with_name(NEXT.format(name=folder.name))
+
+
+def _published(histogram: Place) -> list[int]:
+    """The newest trigger time of a histogram, if it can be read."""
+    try:
+        times = read_rows(histogram, ["trigger_time"])["trigger_time"] if delta_tables.exists(histogram) else None
+    except (DeltaError, OSError, pa.ArrowException):
+        raise LakeError(f"histogram {histogram}: cannot be read, so it is unknown which windows are published") from None
+    return [] if times is None or not len(times) else [int(pc.max(times.cast(pa.timestamp("us", "UTC")).cast(pa.int64())).as_py())]
+
+
+def _ticks(contributions: Place, run_id: str) -> list[int]:
+    tick = delta_tables.mark(contributions, closed_mark(run_id))
+    return [] if tick is None else [tick]
+
+
+def _listed(files: Place, run_id: str) -> list[int]:
+    """Closed times in the listings of query 2, of all generations."""
+    table = read_rows(files, ["operator", "bucket", "detail"]).to_pylist()
+    return [int(json.loads(row["detail"])["closed_us"]) for row in table if row["operator"] == RELEASE and row["bucket"] == BATCH_ROW]
+
+
+def _asked_for(folder: Place) -> list[int]:
+    try:
+        begun = read_catch_up(folder)
+    except LakeError:
+        return []
+    return [] if begun is None else [begun.until_us]

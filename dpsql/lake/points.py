@@ -1,0 +1,182 @@
+"""Points that a run can go back to: a listed micro-batch of each operator whose rows are there, and what it left."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow.compute as pc
+from deltalake import DeltaTable
+
+from dpsql.files import Place
+from dpsql.lake import delta_tables
+from dpsql.lake.contributions import closed_mark, ticked_mark
+from dpsql.lake.delta_rows import read_rows
+from dpsql.lake.engine_file import Engine, read_engine
+from dpsql.lake.manifest import Manifest, rows_mark
+from dpsql.lake.preflight import state_files
+from dpsql.lake.published import PublishedMarks, published_marks
+from dpsql.lake.read_files import listed_details
+from dpsql.lake.runs import Lake, read_run
+from udfs.bucket_state import UnknownVersion
+from udfs.stage import ADMISSION, RELEASE, TICK
+
+NOTHING = -1
+"""Number of the micro-batch before the first."""
+
+
+@dataclass(frozen=True)
+class Point:
+    """What one operator had done after a micro-batch: versions of its buckets, and the manifest's detail."""
+
+    batch: int
+    pointers: dict[int, int]
+    detail: dict[str, Any]
+
+    @property
+    def position(self) -> str | None:
+        """Where the source stands, as Spark's offset (JSON); None at the very beginning."""
+        return next(iter(self.detail.get("offsets", [])), None)
+
+    @property
+    def resumable(self) -> bool:
+        """Whether a new query can go on from here: after files, at Kafka offsets, or between two commits of a Delta table."""
+        if self.position is None:
+            return True
+        try:
+            offset = json.loads(self.position)
+        except ValueError:
+            return False
+        if not isinstance(offset, dict):
+            return False
+        kafka = bool(offset) and all(isinstance(partitions, dict) for partitions in offset.values())
+        return "logOffset" in offset or kafka or ("reservoirVersion" in offset and self.version is not None)
+
+    @property
+    def version(self) -> int | None:
+        """The version of the Delta table to go on from; None if the micro-batch ends inside a commit."""
+        if self.position is None:
+            return 0
+        offset = json.loads(self.position)
+        return None if offset.get("index", -1) >= 0 or offset.get("isStartingVersion") else int(offset["reservoirVersion"])
+
+
+@dataclass(frozen=True)
+class Tables:
+    """The tables of a run that has been started, read from outside.
+
+    Args:
+        folder: private.
+        histogram: public table.
+        run_id: of the run.
+        engine: its settings.
+    """
+
+    folder: Place
+    histogram: Place
+    run_id: str
+    engine: Engine
+
+    @property
+    def contributions(self) -> Place:
+        """The table between the two queries."""
+        return self.folder / "contributions"
+
+    def manifest(self, operator: str, generation: int | None = None) -> Manifest:
+        """The listed files of an operator, by default of its current generation."""
+        of = self.engine.generation(operator) if generation is None else generation
+        return Manifest(self.folder / "files", self.run_id, operator, of)
+
+    def rows_mark(self, operator: str) -> int:
+        """The newest micro-batch of the current generation whose rows are in their table."""
+        mark = self._rows_mark(operator, self.engine.generation(operator))
+        return NOTHING if mark is None else mark
+
+    def published(self, generation: int | None = None) -> PublishedMarks:
+        """How far the histogram is, by default by the commits of the current generation."""
+        of = self.engine.generation(RELEASE) if generation is None else generation
+        return published_marks(self.histogram, self.run_id, of)
+
+    def _rows_mark(self, operator: str, generation: int) -> int | None:
+        if operator == RELEASE:
+            return self.published(generation).newest_batch(self.manifest(operator, generation).batches())
+        return delta_tables.mark(self.contributions, rows_mark(self.run_id, operator, generation))
+
+    @property
+    def ticked(self) -> int:
+        """The newest micro-batch that a tick covers."""
+        mark = delta_tables.mark(self.contributions, ticked_mark(self.run_id))
+        return NOTHING if mark is None else mark - 1
+
+    @property
+    def closed_us(self) -> int | None:
+        """The time of the newest tick."""
+        return delta_tables.mark(self.contributions, closed_mark(self.run_id))
+
+    def standing(self) -> tuple[int, ...]:
+        """Versions of the three tables: unequal if a job has written to one of them in between."""
+        return tuple(DeltaTable(str(path)).version() for path in (self.folder / "files", self.contributions, self.histogram))
+
+    def points(self, operator: str) -> Iterator[Point]:
+        """Every listed micro-batch whose rows are there and whose files can be read, newest first."""
+        mark = self.rows_mark(operator)
+        for batch, detail, pointers in self.manifest(operator).history():
+            arrived = not detail.get("rows") or batch <= mark or batch < self.engine.parts[operator].first
+            point = Point(batch, pointers, detail)
+            if arrived and self._readable(operator, point):
+                yield point
+
+    def newest_number(self, operator: str) -> int:
+        """The largest number that any micro-batch of an operator may have had, in any generation."""
+        return max(NOTHING, self.ticked if operator == ADMISSION else NOTHING, *self.numbers(operator))
+
+    def numbers(self, operator: str) -> set[int]:
+        """The micro-batches of an operator that left a trace, in any generation."""
+        numbers: list[int] = []
+        for generation in range(1, self.engine.generation(operator) + 1):
+            numbers += self.manifest(operator, generation).batches()
+            mark = self._rows_mark(operator, generation)
+            numbers += [] if mark is None else [mark]
+        return {NOTHING, *numbers}
+
+    def deletions(self) -> list[int]:
+        """Versions of contributions that deleted rows of windows long closed, and the last one of which the log knows nothing any more."""
+        history, first = DeltaTable(str(self.contributions)).history(), delta_tables.first_version(self.contributions)
+        deleted = [int(commit["version"]) for commit in history if str(commit.get("operation", "")).upper().startswith("DELETE")]
+        return [*deleted, first - 1] if first else deleted
+
+    def ticks(self) -> set[tuple[int, int, int]]:
+        """(newest micro-batch covered, closed time, latest accepted event time) of every tick."""
+        names = ["batch", "closed_us", "window"]
+        table = read_rows(self.contributions, names, pc.field("kind") == TICK)
+        return set(zip(*(table[name].to_pylist() for name in names), strict=True))
+
+    def files_read(self, until: int) -> dict[str, int]:
+        """Path -> time of change (ms) of every file that query 1 had read after a micro-batch."""
+        details = listed_details(self.folder / "files", self.engine.void)
+        read = [detail for batch, detail in details.items() if batch <= until]
+        return {path: time for detail in read for path, time in zip(detail.get("files", []), detail.get("times", []), strict=True)}
+
+    def _readable(self, operator: str, point: Point) -> bool:
+        files = state_files(self.engine, operator)
+        try:
+            for bucket, sequence in point.pointers.items():
+                files.check(bucket, sequence, whole=True)
+        except UnknownVersion:
+            raise
+        except OSError:
+            return False
+        return True
+
+
+def open_tables(lake: Lake, name: str) -> Tables | None:
+    """The tables of a run; None if it has never been started.
+
+    Raises:
+        LakeError: no such run, or a small file of it is damaged.
+    """
+    run, folder = read_run(lake, name), lake.private(name)
+    engine = read_engine(folder)
+    return None if engine is None else Tables(folder, lake.histogram(name), run.run_id, engine)

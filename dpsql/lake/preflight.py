@@ -1,0 +1,254 @@
+"""Before anything starts: do the checkpoints, the lake and the source still belong together?
+
+A fresh checkpoint on an old lake would be the worst of all: batch numbers begin again at 0, Delta skips every commit as "done already",
+and the state files of the real run are overwritten in the meantime. So everything is compared here, and nothing is touched.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+from deltalake import DeltaTable
+
+from dpsql.errors import LakeError
+from dpsql.files import Place
+from dpsql.lake import clock_guard, delta_tables, remedies, torn_commits
+from dpsql.lake.engine_file import FILE, Engine, Part, read_engine, started_queries, write_engine
+from dpsql.lake.manifest import Manifest
+from dpsql.lake.read_files import ReadFiles, readable
+from udfs.bucket_state import BucketFiles, UnknownVersion
+from udfs.histogram import group_state, user_state
+from udfs.stage import ADMISSION, OPERATORS, RELEASE
+
+TABLES = {ADMISSION: user_state.TABLES, RELEASE: group_state.TABLES}
+
+
+def open_engine(folder: Place, buckets: tuple[int, int] | None, default: int) -> Engine:
+    """The engine settings of a run, fixed at its first start.
+
+    Args:
+        folder: the run's private folder.
+        buckets: asked for by the user; None takes what the run has, or `default` for a new one.
+        default: number of buckets of a new run.
+
+    Raises:
+        LakeError: the run has other bucket counts, or the file is lost or damaged.
+    """
+    engine = read_engine(folder)
+    if engine is None:
+        if any((folder / name).exists() for name in ("checkpoints", "state", "files", "contributions")):
+            raise LakeError(f"{folder / FILE} is lost, but the run has been started before; {remedies.unrepairable(folder)}")
+        engine = Engine(folder, buckets or (default, default), {operator: Part() for operator in OPERATORS})
+        write_engine(engine, {})
+    if buckets is not None and buckets != engine.buckets:
+        users, keys = buckets
+        change = f"`{remedies.command(folder)} --buckets {users}`" if users == keys else f"`{remedies.command(folder)} --buckets N`"
+        raise LakeError(
+            f"the state of this run is cut into {engine.buckets} buckets (users, keys), not {buckets}; "
+            f"leave the numbers away, or cut it anew with {change}"
+        )
+    return engine
+
+
+def check(
+    engine: Engine, tables: Mapping[str, Place], marks: Mapping[str, Sequence[int | None]], manifests: Mapping[str, Manifest]
+) -> None:
+    """Refuse a lake whose parts do not belong together.
+
+    Args:
+        engine: of the run.
+        tables: the Delta tables of the run that must be there once it has begun, by name.
+        marks: operator -> newest micro-batches that the tables have of it, the manifest's first.
+        manifests: operator -> its listed state files.
+
+    Raises:
+        LakeError: a checkpoint is lost, foreign or older than the lake; a table is lost or has lost its newest version; a state file is
+            lost, damaged or of another release; the micro-batch at hand would read a file again. The message names the command that repairs it.
+            Or the clock of this machine is not that of the lake.
+    """
+    clock_guard.check_store(engine.folder)
+    for name, path in tables.items():
+        if started_queries(engine.folder) and not delta_tables.exists(path):
+            raise LakeError(
+                f"the table {name} at {path} is lost, but the run has been started before; {remedies.unrepairable(engine.folder)}"
+            )
+    if "contributions" in tables and (problem := lost_contributions(engine, tables["contributions"], manifests[RELEASE])):
+        raise LakeError(f"{problem}; {remedies.unrepairable(engine.folder)}")
+    for operator in OPERATORS:
+        problem = lost_checkpoint(engine, operator, marks[operator]) or lost_listing(engine, operator, marks[operator], manifests[operator])
+        problem = (
+            problem
+            or lost_rows(engine, operator, marks[operator], manifests[operator])
+            or lost_state(engine, operator, manifests[operator], whole=isinstance(engine.folder, Path))
+            or read_twice(engine, operator, manifests[operator])
+        )
+        if problem:
+            raise LakeError(f"{problem}; {remedies.repairable(engine.folder)}")
+
+
+def check_logs(engine: Engine, tables: Mapping[str, Place]) -> None:
+    """Refuse a run with a table whose log cannot be read.
+
+    Raises:
+        LakeError: names the file, and the command that repairs the run.
+    """
+    for name, path in tables.items():
+        if delta_tables.exists(path) and (problem := damaged_log(engine.folder, name, path)):
+            raise LakeError(problem)
+
+
+def damaged_log(folder: Place, name: str, path: Place, mending: bool = False) -> str | None:
+    """What is wrong with the log of a table, and what to do about it; `mending` leaves out what a restore makes anew."""
+    if lost := torn_commits.torn(path):
+        return None if mending else f"{lost.path}, the newest commit of the table {name}, is damaged; {remedies.repairable(folder)}"
+    if not torn_commits.unreadable(path):
+        return None
+    what = f"an earlier commit or a checkpoint of the table {name} in {path}/_delta_log is damaged"
+    if name == "histogram":  # no run can publish there
+        return f"{what}; nothing was touched. Put it back as it was, or start a new run under another --name"
+    return f"{what}: no restore can make it anew; {remedies.unrepairable(folder)}"
+
+
+def lost_checkpoint(engine: Engine, operator: str, marks: Sequence[int | None]) -> str | None:
+    """What is wrong with the checkpoint of an operator's query."""
+    checkpoint = engine.checkpoint(operator)
+    known, found = started_queries(engine.folder).get(operator), checkpoint.query_id
+    if known is not None and found is None:
+        return f"the checkpoint {checkpoint.path} is lost"
+    if known is not None and found != known:
+        return f"the checkpoint {checkpoint.path} belongs to another run"
+    if damaged := checkpoint.damaged():
+        return f"{damaged}, which Spark needs to go on, is damaged"
+    listed = max((mark for mark in marks if mark is not None), default=None)
+    planned = checkpoint.newest_batch
+    if listed is not None and (planned is None or planned < listed):
+        return (
+            f"the checkpoint {checkpoint.path} ends at micro-batch {planned}, but the lake has rows of micro-batch {listed}: "
+            "it is lost, older or foreign"
+        )
+    return None
+
+
+def lost_listing(engine: Engine, operator: str, marks: Sequence[int | None], manifest: Manifest) -> str | None:
+    """What the manifest lacks: it is written before the rows, and knows every state file of a finished micro-batch."""
+    listed, *others = (-1 if mark is None else mark for mark in marks)
+    done, planned = (-1 if batch is None else batch for batch in _progress(engine, operator))
+    # A micro-batch that Spark has not finished is done again, and then listed again.
+    if listed < max(others) <= done:
+        return f"the manifest {manifest.path} has lost micro-batch {max(others)} of the {operator} query"
+    if done == planned:
+        files, pointers = state_files(engine, operator), manifest.pointers()
+        newer = [bucket for bucket in range(files.buckets) if files.newest(bucket) > pointers.get(bucket, 0)]
+        if newer:
+            return f"the manifest {manifest.path} has lost the newest state of {len(newer)} buckets of the {operator} query"
+    return None
+
+
+def lost_rows(engine: Engine, operator: str, marks: Sequence[int | None], manifest: Manifest) -> str | None:
+    """The table of an operator's rows lacks those of a micro-batch that Spark has finished."""
+    done, first = engine.checkpoint(operator).newest_commit, engine.parts[operator].first
+    stored = max((mark for mark in marks[1:] if mark is not None), default=-1)
+    for batch, detail, _ in manifest.history():
+        if batch <= max(stored, first - 1):
+            return None
+        if done is not None and batch <= done and detail.get("rows"):
+            return f"the table of the {operator} query's rows has lost those of micro-batch {batch}"
+    return None
+
+
+def lost_contributions(engine: Engine, path: Place, listed: Manifest) -> str | None:
+    """Query 2 has read further than `contributions` goes."""
+    read = release_position(engine, listed) if delta_tables.exists(path) else None
+    if read is None:
+        return None
+    newest = DeltaTable(str(path)).version()
+    if read[0] > newest + 1:
+        return f"the table contributions at {path} has lost versions after {newest} that were read already"
+    return None
+
+
+def release_position(engine: Engine, listed: Manifest) -> tuple[int, int] | None:
+    """Version of `contributions` that query 2 reads next, and how much of it it has read (-1: nothing); None if it has read nothing.
+
+    Where Spark's own note is damaged, what is listed must do: only what is listed can be published.
+    """
+    checkpoint = engine.checkpoint(RELEASE)
+    planned = checkpoint.newest_batch
+    try:
+        offsets = [] if planned is None else checkpoint.position(planned)["offsets"]
+        return _next_version(offsets[0]) if offsets or planned is None else _listed_position(listed)
+    except (ValueError, KeyError, IndexError, TypeError):
+        return None if planned is None else _listed_position(listed)
+
+
+def _listed_position(listed: Manifest) -> tuple[int, int] | None:
+    newest = listed.newest_batch
+    offsets = [] if newest is None else listed.batches(newest)[newest].get("offsets", [])
+    return _next_version(offsets[0]) if offsets else None
+
+
+def _next_version(offset: str) -> tuple[int, int]:
+    given = json.loads(offset)
+    return int(given["reservoirVersion"]), int(given.get("index", -1))
+
+
+def lost_state(engine: Engine, operator: str, manifest: Manifest, whole: bool = True) -> str | None:
+    """The first newest state file that is not as it was listed, and why; `whole` looks at all bytes, else the footers must do."""
+    files, pointers = state_files(engine, operator), manifest.pointers()
+    digests = manifest.digests(pointers) if whole else {}
+    for bucket, sequence in pointers.items():
+        try:
+            files.check(bucket, sequence, whole, digests.get(bucket, {}))
+        except FileNotFoundError:
+            return f"version {sequence} of the state in {files.folder(bucket)} is lost"
+        except UnknownVersion as problem:
+            # Not repairable: nothing is lost, but only another release can read it.
+            raise LakeError(f"{problem}; nothing was touched. Go on with the release that wrote it, or a newer one") from None
+        except OSError:
+            return f"version {sequence} of the state in {files.folder(bucket)} is damaged"
+    return None
+
+
+def read_twice(engine: Engine, operator: str, manifest: Manifest) -> str | None:
+    """A file in the micro-batch that query 1 would do next, which an earlier one has read: Spark planned it when it had forgotten the path."""
+    checkpoint = engine.checkpoint(operator)
+    planned, done = checkpoint.newest_batch, checkpoint.newest_commit
+    if operator != ADMISSION or planned is None or planned == done:
+        return None
+    return ReadFiles(manifest.path, engine.void, "").again(checkpoint.position(planned).get("files", []), planned)
+
+
+def state_files(engine: Engine, operator: str) -> BucketFiles:
+    """The state files of an operator's current generation."""
+    return BucketFiles(engine.state_root, operator, engine.buckets_of(operator), engine.generation(operator), tuple(TABLES[operator]))
+
+
+def check_files(engine: Engine, source: str) -> None:
+    """Refuse to repeat a micro-batch of query 1 of which files are gone; those of micro-batches that are finished are not asked for again.
+
+    Raises:
+        LakeError: some local files are gone.
+    """
+    checkpoint = engine.checkpoint(ADMISSION)
+    planned = checkpoint.newest_batch
+    if planned is None or planned == checkpoint.newest_commit:
+        return
+    if problem := gone(f"source {source!r}", checkpoint.position(planned).get("files", [])):
+        raise LakeError(
+            f"{problem}: micro-batch {planned} was broken off, and reads them again. Put them back, or start a new run with another --name"
+        )
+
+
+def gone(source: str, uris: Iterable[str]) -> str | None:
+    """Which of these files a source no longer has, in words; those that are not on this machine are not looked for."""
+    names = [path for path in map(readable, uris) if path.startswith("/") and not Path(path).exists()]
+    if not names:
+        return None
+    return f"{source} no longer has {len(names)} of the files that this run needs (one is {Path(min(names)).name!r})"
+
+
+def _progress(engine: Engine, operator: str) -> tuple[int | None, int | None]:
+    checkpoint = engine.checkpoint(operator)
+    return checkpoint.newest_commit, checkpoint.newest_batch

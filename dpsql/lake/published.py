@@ -1,0 +1,105 @@
+"""What a query has published, looked at: which window, when it was written, and up to which trigger."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from dpsql.errors import LakeError
+from dpsql.files import Place
+from dpsql.lake.runs import LIVE_FILE, Lake
+from dpsql.polling import ASSUMPTION, read_overruns
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+def histogram_written(lake: Lake, name: str) -> datetime:
+    """When the newest commit to a query's histogram was made, UTC.
+
+    Raises:
+        LakeError: the table cannot be read.
+    """
+    from deltalake import DeltaTable
+    from deltalake.exceptions import DeltaError
+
+    table = lake.histogram(name)
+    try:
+        return datetime.fromtimestamp(DeltaTable(str(table)).history(1)[0]["timestamp"] / 1000, UTC)
+    except (DeltaError, OSError) as problem:
+        raise LakeError(f"histogram {table}: cannot be read ({type(problem).__name__})") from None
+
+
+@dataclass(frozen=True)
+class PublishedMarks:
+    """How far a histogram is, by the transaction marks of its commits.
+
+    Args:
+        triggers: grid points of triggers up to the newest tick with rows, counted from 1970: public, unlike a number of micro-batches, which
+            tells how many private files there are. None before the first commit.
+        batch: newest micro-batch of the release query, as commits said until they counted triggers.
+    """
+
+    triggers: int | None
+    batch: int | None
+
+    def have(self, batch: int, detail: Mapping[str, Any]) -> bool:
+        """Whether the rows of a listed micro-batch of the release query are in the histogram."""
+        if not detail.get("rows") or (self.batch is not None and batch <= self.batch):
+            return True
+        # One that was listed without a mark came before every commit that counts triggers.
+        return self.triggers is not None and int(detail.get("mark", self.triggers)) <= self.triggers
+
+    def newest_batch(self, listed: Mapping[int, Mapping[str, Any]]) -> int | None:
+        """The newest micro-batch with rows in the histogram; where the list ends before, the one after its end."""
+        marks = [int(detail["mark"]) for detail in listed.values() if "mark" in detail]
+        with_rows = [batch for batch, detail in listed.items() if detail.get("rows")]
+        unmarked = bool(with_rows) and "mark" not in listed[max(with_rows)]
+        if self.triggers is not None and not unmarked and self.triggers > max(marks, default=self.triggers - 1):
+            return max(listed, default=-1) + 1
+        there = [batch for batch in with_rows if self.have(batch, listed[batch])]
+        return max([*there, *([] if self.batch is None else [self.batch])], default=None)
+
+
+def published_marks(histogram: Place, run_id: str, generation: int) -> PublishedMarks:
+    """The marks of a run in a histogram, of one generation of the release query."""
+    from deltalake import DeltaTable
+
+    if not DeltaTable.is_deltatable(str(histogram)):
+        return PublishedMarks(None, None)
+    table = DeltaTable(str(histogram))
+    names = (triggers_mark(run_id, generation), f"{run_id}/release/g{generation}/rows")
+    return PublishedMarks(*(table.transaction_version(name) for name in names))
+
+
+def triggers_mark(run_id: str, generation: int) -> str:
+    """Its version counts the grid points of triggers, from 1970 to the newest tick whose rows are in the histogram."""
+    return f"{run_id}/release/g{generation}/triggers"
+
+
+def live_notes(lake: Lake, name: str) -> tuple[str, ...]:
+    """What a live run's promise assumes, and whether that was so; nothing for other runs, and for readers of the histogram alone."""
+    folder = lake.private(name)
+    try:
+        if not (folder / LIVE_FILE).exists():
+            return ()
+        found = read_overruns(folder).said()
+    except (LakeError, OSError):
+        return ()
+    return (ASSUMPTION, found or "every micro-batch did")
+
+
+def one_window(rows: pd.DataFrame, name: str, window_us: int | None) -> pd.DataFrame:
+    """The rows of the window that starts at `window_us` (microseconds since 1970 UTC), or of the newest.
+
+    Raises:
+        LakeError: the query has published no such window.
+    """
+    if window_us is None:
+        return rows[rows["window_start"] == rows["window_start"].max()]
+    kept = rows[rows["window_start"].astype("datetime64[us, UTC]").astype("int64") == window_us]
+    if kept.empty:
+        raise LakeError(f"query {name!r} has published no window that starts at this time; `dpsql show {name} --all` shows all there are")
+    return kept

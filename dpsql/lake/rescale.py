@@ -1,0 +1,48 @@
+"""The state of one operator cut into another number of buckets: the same rows, each in the bucket that its id falls into."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import pyarrow as pa
+
+from udfs.histogram.group_state import CLOSED
+from udfs.stage import Table
+
+Tables = dict[str, pa.Table]
+"""The tables of one bucket, by name."""
+
+
+def recut(state: Mapping[int, Tables], buckets: int, layout: Mapping[str, Table]) -> dict[int, Tables]:
+    """Cut state into `buckets` buckets.
+
+    Args:
+        state: bucket -> tables, of every bucket that has any.
+        buckets: how many there shall be.
+        layout: of the operator's tables.
+    """
+    if not state:
+        return {}
+    whole = {name: _one([tables[name] for tables in state.values()]) for name in layout}
+    whole = {name: table.sort_by([(column, "ascending") for column in layout[name].sorted_by]) for name, table in whole.items()}
+    out: dict[int, Tables] = {}
+    for bucket in range(buckets):
+        mine = {name: _rows(table, layout[name].bucket_by, bucket, buckets) for name, table in whole.items()}
+        # A bucket of keys remembers the closed time, also without any group.
+        if "groups" in mine or mine["users"].num_rows:
+            out[bucket] = mine
+    return out
+
+
+def _one(parts: list[pa.Table]) -> pa.Table:
+    """All rows; of the closed times the newest."""
+    closed = [int((part.schema.metadata or {}).get(CLOSED, b"0")) for part in parts]
+    metadata = parts[0].schema.metadata
+    if metadata and CLOSED in metadata:
+        metadata = {**metadata, CLOSED: str(max(closed)).encode()}
+    return pa.concat_tables([part.replace_schema_metadata(None) for part in parts]).combine_chunks().replace_schema_metadata(metadata)
+
+
+def _rows(table: pa.Table, column: str, bucket: int, buckets: int) -> pa.Table:
+    return table.filter(pa.array(table.column(column).to_numpy() % np.int64(buckets) == bucket)).combine_chunks()

@@ -1,0 +1,346 @@
+"""`dpsql restore`: make lost checkpoints, listings and state anew, without changing what was or will be published.
+
+Query 1 goes on from the newest micro-batch whose rows are stored, or from an earlier one as long as no tick covers what would be read
+again: over released triggers it is never run twice. Query 2 is a pure function of `contributions`: it may go back to any point and comes
+to the same rows again, which are then left out. A restored query has a new generation, in the paths of its files and in the names of its
+transaction marks; nothing of the old one is touched. Writing `engine.json` is the last step and the only one that counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pyarrow as pa
+from deltalake import DeltaTable
+
+from dpsql.errors import LakeError
+from dpsql.files import place
+from dpsql.lake import delta_tables, preflight, remedies, torn_commits
+from dpsql.lake.catch_up import FILE as CATCH_UP_FILE
+from dpsql.lake.catch_up import DamagedFile, forget_interrupted, read_catch_up
+from dpsql.lake.checkpoints import Checkpoint
+from dpsql.lake.contributions import tick_mark
+from dpsql.lake.delta_rows import read_rows
+from dpsql.lake.engine_file import Engine, Part, started_queries, write_engine
+from dpsql.lake.manifest import Manifest
+from dpsql.lake.points import NOTHING, Point, Tables, open_tables
+from dpsql.lake.rescale import recut
+from dpsql.lake.running import exclusive
+from dpsql.lake.runs import Lake, read_run
+from dpsql.lake.savepoints import Savepoint, read_savepoint
+from udfs.bucket_state import BucketFiles
+from udfs.grid import NO_CLOCK
+from udfs.histogram.contribution_bounding import Clock
+from udfs.histogram.group_state import ReleaseState
+from udfs.stage import ADMISSION, OPERATORS, RELEASE, StateFile
+
+
+@dataclass(frozen=True)
+class Restored:
+    """What a restore did.
+
+    Args:
+        listed: operators whose newest state was listed again.
+        batches: operator -> micro-batch that it goes on from (-1: from the beginning).
+        buckets: of users and of keys.
+        mended: what else was made anew, a sentence each.
+    """
+
+    listed: tuple[str, ...]
+    batches: dict[str, int]
+    buckets: tuple[int, int]
+    mended: tuple[str, ...] = ()
+
+
+def restore(
+    lake: Lake, name: str, buckets: tuple[int, int] | None = None, savepoint: str | None = None, checkpoints: bool = False
+) -> Restored:
+    """Make what is lost of a run anew, so that it can go on under its run id.
+
+    Args:
+        lake, name: of the run; it must not be running.
+        buckets: cut users and keys into so many buckets; None keeps the numbers.
+        savepoint: go back to this one; None takes the newest point that is whole.
+        checkpoints: take Spark's checkpoints for lost, even where they look whole.
+
+    Raises:
+        LakeError: the run has never been started, or going on would run query 1 again over released triggers: then nothing was changed.
+    """
+    read_run(lake, name)
+    with exclusive(lake.private(name)):
+        tables = open_tables(lake, name)
+        if tables is None:
+            raise LakeError(f"query {name!r} has not been started yet: there is nothing to restore")
+        return _restore_stopped(tables, buckets, savepoint, checkpoints)
+
+
+def _restore_stopped(tables: Tables, buckets: tuple[int, int] | None, savepoint: str | None, checkpoints: bool) -> Restored:
+    for part, path in {"contributions": tables.contributions, "files": tables.folder / "files", "histogram": tables.histogram}.items():
+        if not delta_tables.exists(path):
+            raise LakeError(f"the table {part} at {path} is lost: no restore can make it anew; {remedies.unrepairable(tables.folder)}")
+    mended = _mend_logs(tables)
+    if problem := preflight.lost_contributions(tables.engine, tables.contributions, tables.manifest(RELEASE)):
+        raise LakeError(f"{problem}: no restore can make it anew; {remedies.unrepairable(tables.folder)}")
+    saved = None if savepoint is None else read_savepoint(tables.folder, savepoint)
+    listed = tuple(operator for operator in OPERATORS if _list_again(tables, operator))
+    anew = saved or checkpoints or (buckets and buckets != tables.engine.buckets)
+    wanted = set(OPERATORS) if anew else {operator for operator in OPERATORS if _damaged(tables, operator)}
+    forgotten = _catch_up_is_damaged(tables)
+    admitted = tables.engine.checkpoint(ADMISSION)
+    if forgotten and admitted.newest_batch != admitted.newest_commit:
+        # It would be repeated with another time, and perhaps with other static tables, over files that are listed.
+        wanted.add(ADMISSION)
+    done = Restored(listed, {}, tables.engine.buckets)
+    if wanted:
+        done = _restore(tables, wanted, buckets or tables.engine.buckets, saved, listed)
+    if forgotten:
+        mended = (*mended, _forget_catch_up(tables))
+    return replace(done, mended=mended)
+
+
+def _mend_logs(tables: Tables) -> tuple[str, ...]:
+    """Put aside, or write again, the newest commits that cannot be read."""
+    told = []
+    for part, path in {"files": tables.folder / "files", "histogram": tables.histogram, "contributions": tables.contributions}.items():
+        if problem := preflight.damaged_log(tables.folder, part, path, mending=True):
+            raise LakeError(problem)
+        if lost := torn_commits.torn(path):
+            if torn_commits.unreadable(path, lost.version - 1):
+                raise LakeError(f"{lost.path} is damaged, and what was before it is gone: {remedies.unrepairable(tables.folder)}")
+            told.append(_mend_contributions(tables, lost) if part == "contributions" else _put_aside(tables, part, lost))
+    return tuple(told)
+
+
+def _put_aside(tables: Tables, part: str, lost: torn_commits.Torn) -> str:
+    lost.put_aside(tables.folder, part)
+    return f"{part}: its newest commit was damaged; it is kept in {tables.folder / torn_commits.FOLDER}"
+
+
+def _mend_contributions(tables: Tables, lost: torn_commits.Torn) -> str:
+    """Query 2 may have read the commit: then it must be there, and be the same."""
+    release_listing = tables.manifest(RELEASE)
+    closed = [int(detail["closed_us"]) for detail in release_listing.batches().values()]
+    try:
+        catch_up = read_catch_up(tables.folder)
+    except DamagedFile:
+        catch_up = None
+    ticks = {} if catch_up is None else {catch_up.until_us: catch_up.number}
+    manifest = tables.manifest(ADMISSION)
+    actions = torn_commits.rewritten(lost, tables.run_id, manifest, ticks, max(closed, default=None))
+    if actions is not None:
+        lost.replace(tables.folder, "contributions", actions)
+        return "contributions: its newest commit was damaged, and is written again from the files that it had added"
+    read = preflight.release_position(tables.engine, release_listing)
+    if lost.has_checkpoint or (read is not None and read > (lost.version, -1)):
+        raise LakeError(
+            f"{lost.path} is damaged, query 2 has read it, and it cannot be told which files it had added: "
+            f"{remedies.unrepairable(tables.folder)}"
+        )
+    return _put_aside(tables, "contributions", lost)
+
+
+def _catch_up_is_damaged(tables: Tables) -> bool:
+    try:
+        read_catch_up(tables.folder)
+    except DamagedFile:
+        return True
+    return False
+
+
+def _forget_catch_up(tables: Tables) -> str:
+    number, closed_us = delta_tables.mark(tables.contributions, tick_mark(tables.run_id)), tables.closed_us
+    forget_interrupted(tables.folder, 0 if number is None else number, NO_CLOCK if closed_us is None else closed_us)
+    return f"{CATCH_UP_FILE}: made anew from the ticks; if a catch-up was interrupted, start it again with its --until"
+
+
+def _restore(tables: Tables, wanted: set[str], buckets: tuple[int, int], saved: Savepoint | None, listed: tuple[str, ...]) -> Restored:
+    engine, points, void, replay_from = tables.engine, {}, tables.engine.void, None
+    if ADMISSION in wanted:
+        point = saved.points[ADMISSION] if saved else _admission_point(tables)
+        if saved:
+            _check_savepoint(tables, saved)
+        newest = tables.newest_number(ADMISSION)
+        again = tables.files_read(newest).keys() - tables.files_read(point.batch).keys()
+        if problem := preflight.gone("the source", again):
+            raise LakeError(f"{problem}: micro-batches after {point.batch} are read again. Put them back, then restore again")
+        if newest > point.batch:
+            void = (*void, (point.batch + 1, newest))
+        if tables.rows_mark(ADMISSION) > point.batch:
+            # Contributions that are void now: query 2 must not have seen them.
+            replay_from = _rows_after(tables, point)
+            wanted = wanted | {RELEASE}
+        points[ADMISSION] = point
+    if RELEASE in wanted:
+        points[RELEASE] = _saved_release_point(tables, saved, replay_from) if saved else _release_point(tables, replay_from)
+    for operator, point in points.items():
+        if not point.resumable:
+            raise LakeError(
+                f"the {operator} query cannot go on after micro-batch {point.batch}: its source cannot be entered there. "
+                f"{remedies.unrepairable(tables.folder)}"
+            )
+    parts = {operator: _rebuild(tables, operator, point, buckets, saved) for operator, point in points.items()}
+    if ADMISSION in parts:
+        point = points[ADMISSION]
+        _skip_files(engine, parts[ADMISSION], tables.files_read(point.batch), point)
+    if RELEASE in parts:
+        _make_room(tables, parts[RELEASE], points[RELEASE])
+    queries = {operator: query for operator, query in started_queries(engine.folder).items() if operator not in parts}
+    relabelled = engine.relabelled or buckets[1] != engine.buckets[1]
+    write_engine(replace(engine, buckets=buckets, parts={**engine.parts, **parts}, void=void, relabelled=relabelled), queries)
+    return Restored(listed, {operator: point.batch for operator, point in points.items()}, buckets)
+
+
+def _check_savepoint(tables: Tables, saved: Savepoint) -> None:
+    """Refuse a savepoint after which a trigger was released, or whose micro-batches were read again under other numbers."""
+    again = [batch for batch in tables.numbers(ADMISSION) if batch > saved.points[ADMISSION].batch]
+    if (saved.ticked, saved.closed_us) != (tables.ticked, tables.closed_us) or any(batch <= tables.ticked for batch in again):
+        raise LakeError(
+            f"savepoint {saved.label!r} is older than the last published trigger: going back would publish triggers twice. "
+            f"Leave --to away to go on from the newest state, or begin a new run: {remedies.command(tables.folder)} --new-run"
+        )
+    if saved.void != tables.engine.void:
+        raise LakeError(f"savepoint {saved.label!r} was taken before the run was restored to an earlier state: leave --to away")
+
+
+def _saved_release_point(tables: Tables, saved: Savepoint, before: int | None) -> Point:
+    point = saved.points[RELEASE]
+    deleted = point.version is not None and any(version >= point.version for version in tables.deletions())
+    if deleted or (before is not None and (point.version is None or point.version > before + 1)):
+        raise LakeError(f"savepoint {saved.label!r}: query 2 cannot go on from there any more; leave --to away")
+    return point
+
+
+def _damaged(tables: Tables, operator: str) -> bool:
+    engine, manifest = tables.engine, tables.manifest(operator)
+    marks = [manifest.newest_batch, _or_none(tables.rows_mark(operator))]
+    lost = preflight.lost_checkpoint(engine, operator, marks) or preflight.lost_listing(engine, operator, marks, manifest)
+    lost = lost or preflight.lost_rows(engine, operator, marks, manifest) or preflight.lost_state(engine, operator, manifest)
+    return bool(lost or preflight.read_twice(engine, operator, manifest))
+
+
+def _or_none(batch: int) -> int | None:
+    return None if batch == NOTHING else batch
+
+
+def _list_again(tables: Tables, operator: str) -> bool:
+    """The manifest lost its newest version, but checkpoint and state files are there: then list what they have."""
+    engine, manifest = tables.engine, tables.manifest(operator)
+    marks = [manifest.newest_batch, _or_none(tables.rows_mark(operator))]
+    checkpoint = engine.checkpoint(operator)
+    done = checkpoint.newest_commit
+    if preflight.lost_checkpoint(engine, operator, marks) or not preflight.lost_listing(engine, operator, marks, manifest):
+        return False
+    if done is None or done != checkpoint.newest_batch:
+        return False
+    files, before = preflight.state_files(engine, operator), manifest.pointers()
+    newest = {bucket: files.newest(bucket) for bucket in range(files.buckets)}
+    changed = {bucket: sequence for bucket, sequence in newest.items() if sequence > before.get(bucket, 0)}
+    detail: dict[str, Any] = checkpoint.position(done, -1 if manifest.newest_batch is None else manifest.newest_batch)
+    if operator == RELEASE:
+        closed = (ReleaseState(**files.load(bucket, sequence)).closed_us for bucket, sequence in newest.items() if sequence)
+        detail["closed_us"] = max(closed)
+        if (mark := tables.published().triggers) is not None:
+            detail["mark"] = mark
+    else:
+        detail["clock"] = _clock(tables, done)
+    # `bytes` says that a file was written; its size is not worth a look.
+    manifest.commit(done, [StateFile(bucket, sequence, 1, {}) for bucket, sequence in changed.items()], {**detail, "rows": 0})
+    return True
+
+
+def _clock(tables: Tables, batch: int) -> dict[str, int]:
+    """The clock of a finished micro-batch: the tick before it, and the latest event time that the tick after it accepts."""
+    ticks = tables.ticks()
+    closed = [closed_us for last, closed_us, _ in ticks if last < batch]
+    latest = [latest_us for last, _, latest_us in ticks if last >= batch]
+    return {"closed_us": max(closed, default=NO_CLOCK), "latest_us": min(latest, default=Clock().latest_us)}
+
+
+def _admission_point(tables: Tables) -> Point:
+    """The newest point of query 1 after which no tick covers anything that would be read again."""
+    listed, rows = tables.manifest(ADMISSION).batches(), tables.rows_mark(ADMISSION)
+    for point in tables.points(ADMISSION):
+        again = [batch for batch in (*listed, rows) if batch > point.batch]
+        if all(batch > tables.ticked for batch in again) and point.resumable:
+            return point
+    if tables.ticked == NOTHING and tables.engine.generation(ADMISSION) == 1:
+        return Point(NOTHING, {}, {})
+    raise LakeError(
+        "the state of query 1 is lost beyond repair: going back further would read records of published triggers again. "
+        f"{remedies.unrepairable(tables.folder)}"
+    )
+
+
+def _rows_after(tables: Tables, point: Point) -> int:
+    """A version of contributions before the first rows that are void now."""
+    details = tables.manifest(ADMISSION).batches()
+    later = [batch for batch in details if batch > point.batch]
+    # Where it was listed again nobody knows it any more: then from the first on.
+    return int((details[min(later)] if later else point.detail).get("contributions", 0))
+
+
+def _release_point(tables: Tables, before: int | None) -> Point:
+    """The newest point of query 2 that its table can be read on from, at or before a version of it."""
+    deleted = tables.deletions()
+    points = tables.points(RELEASE)
+    for number, point in enumerate([*points, Point(NOTHING, {}, {})]):
+        if point.version is None or (before is not None and point.version > before + 1):
+            continue
+        newest = number == 0 and point.batch != NOTHING
+        if newest or not [version for version in deleted if version >= point.version]:
+            return point
+    raise LakeError(
+        "the state of query 2 is lost beyond repair: contributions that it needs were deleted after their retention. "
+        f"{remedies.unrepairable(tables.folder)}"
+    )
+
+
+def _rebuild(tables: Tables, operator: str, point: Point, buckets: tuple[int, int], saved: Savepoint | None) -> Part:
+    """Write and list the state of a point as the first versions of a new generation."""
+    engine = tables.engine
+    tables_of, old, count = preflight.TABLES[operator], preflight.state_files(engine, operator), buckets[OPERATORS.index(operator)]
+    if saved:
+        state = saved.load(operator)
+        cut = saved.buckets[OPERATORS.index(operator)]
+    else:
+        state = {bucket: old.load(bucket, sequence) for bucket, sequence in point.pointers.items()}
+        cut = old.buckets
+    state = state if cut == count else recut(state, count, tables_of)
+    generation = max(_generations(tables, operator)) + 1
+    files = BucketFiles(engine.state_root, operator, count, generation, tuple(tables_of))
+    written = []
+    for bucket, content in sorted(state.items()):
+        size, digests = files.store(bucket, 1, content)
+        written.append(StateFile(bucket, 1, size, {"sha256": digests}))
+    if written:
+        Manifest(tables.folder / "files", tables.run_id, operator, generation).commit(point.batch, written, point.detail)
+    position = point.position if point.position is None or "logOffset" not in point.position else None
+    closed_us = point.detail.get("closed_us")
+    return Part(generation, tables.newest_number(operator) + 1, {file.bucket: 1 for file in written}, position, closed_us)
+
+
+def _generations(tables: Tables, operator: str) -> set[int]:
+    """Every generation that left a trace, be it of a restore that was broken off."""
+    listed = read_rows(tables.folder / "files", ["operator", "generation"]).to_pylist()
+    root = place(tables.engine.state_root)
+    folders = [path for path in root.iterdir() if path.name.startswith(f"{operator}-")] if root.is_dir() else []
+    stored = (int(path.name[1:]) for folder in folders for path in folder.iterdir() if path.name[1:].isdigit())
+    return {tables.engine.generation(operator), *stored, *(row["generation"] for row in listed if row["operator"] == operator)}
+
+
+def _skip_files(engine: Engine, part: Part, files: Mapping[str, int], point: Point) -> None:
+    lines = point.detail.get("offsets", [])
+    source = next((i for i, line in enumerate(lines) if "logOffset" in line), None)
+    if source is not None and files:
+        checkpoint: Checkpoint = replace(engine, parts={**engine.parts, ADMISSION: part}).checkpoint(ADMISSION)
+        checkpoint.skip_files(files, source)
+
+
+def _make_room(tables: Tables, part: Part, point: Point) -> None:
+    """Spark does not begin at a version that is not there yet: then an empty commit is added."""
+    table = DeltaTable(str(tables.contributions))
+    if point.version is not None and point.version > table.version():
+        empty = pa.schema(table.schema().to_arrow()).empty_table()
+        delta_tables.append(tables.contributions, empty, {f"{tables.run_id}/release/g{part.generation}/restored": 1})

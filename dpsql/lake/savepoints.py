@@ -1,0 +1,178 @@
+"""Savepoints: a named version of a run's state, kept for as long as one likes and readable as plain Parquet.
+
+    DIR/private/NAME/savepoints/LABEL.json                        which versions, and what the run had done by then
+    DIR/private/NAME/savepoints/LABEL/users/bucket=0007.parquet   one folder per table: users, groups, pending, seen
+
+The files are hard links to the state files where the disk can do that, so they cost nothing and outlive every clean-up.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from dpsql.errors import LakeError
+from dpsql.files import Place, create_file
+from dpsql.lake.catch_up import read_json
+from dpsql.lake.points import NOTHING, Point, Tables, open_tables
+from dpsql.lake.preflight import TABLES, state_files
+from dpsql.lake.runs import Lake
+from udfs.bucket_state import read_table
+from udfs.stage import OPERATORS
+
+FOLDER = "savepoints"
+VERSION = 1
+ATTEMPTS = 20
+
+
+@dataclass(frozen=True)
+class Savepoint:
+    """A named version of a run.
+
+    Args:
+        folder: with its tables.
+        label: its name.
+        created: UTC time, ISO 8601.
+        buckets: of users and of keys.
+        points: by operator.
+        ticked, closed_us: the newest micro-batch that a tick covered, and the time of that tick (None: no tick yet).
+    """
+
+    folder: Path
+    label: str
+    created: str
+    buckets: tuple[int, int]
+    points: dict[str, Point]
+    ticked: int
+    closed_us: int | None
+    void: tuple[tuple[int, int], ...]
+
+    def load(self, operator: str) -> dict[int, dict[str, pa.Table]]:
+        """Bucket -> its tables.
+
+        Raises:
+            LakeError: a file is gone or damaged.
+        """
+        try:
+            pointers = self.points[operator].pointers
+            return {bucket: {name: read_table(str(_path(self.folder, name, bucket))) for name in TABLES[operator]} for bucket in pointers}
+        except (OSError, pa.ArrowException) as problem:
+            raise LakeError(f"savepoint {self.label!r} in {self.folder} cannot be read ({type(problem).__name__})") from None
+
+
+def take_savepoint(lake: Lake, name: str, label: str | None = None) -> Savepoint:
+    """Name the newest state of a run and keep it.
+
+    Args:
+        lake, name: of the run.
+        label: letters, digits, _ and -; default: the time.
+
+    Raises:
+        LakeError: the run has no state yet, or the label is taken or malformed.
+    """
+    tables = open_tables(lake, name)
+    created = datetime.now(UTC).isoformat(timespec="seconds")
+    label = label or re.sub(r"[^0-9T]", "", created[:19])
+    if not re.fullmatch(r"[A-Za-z0-9_-]{1,100}", label):
+        raise LakeError(f"savepoint {label!r}: use 1 to 100 letters, digits, _ and - only, like before_upgrade")
+    if tables is None:
+        raise LakeError(f"query {name!r} has not been started yet: there is nothing to save")
+    points = _settled_points(tables)
+    if not any(point.pointers for point in points.values()):
+        raise LakeError(f"query {name!r} has no state yet: there is nothing to save")
+    folder = _on_disk(tables.folder) / FOLDER / label
+    engine = tables.engine
+    state = [[o, engine.generation(o), bucket, sequence] for o, point in points.items() for bucket, sequence in point.pointers.items()]
+    content = {
+        "version": VERSION,
+        "created": created,
+        "buckets": list(engine.buckets),
+        "points": {o: {"batch": point.batch, "pointers": point.pointers, "detail": point.detail} for o, point in points.items()},
+        "ticked": tables.ticked,
+        "closed_us": tables.closed_us,
+        "void": [list(span) for span in engine.void],
+        "state": state,
+    }
+    try:
+        folder.parent.mkdir(mode=0o700, exist_ok=True)
+        folder.mkdir(mode=0o700)
+        for operator in OPERATORS:
+            _link(state_files(engine, operator).folder, points[operator].pointers, tuple(TABLES[operator]), folder)
+        # Last: a savepoint without this file is none.
+        create_file(folder.with_suffix(".json"), json.dumps(content).encode())
+    except FileExistsError:
+        raise LakeError(f"savepoint {label!r} of {name!r} is there already; give another label") from None
+    except OSError as problem:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise LakeError(f"savepoint {folder}: {problem.strerror}") from None
+    return read_savepoint(tables.folder, label)
+
+
+def _settled_points(tables: Tables) -> dict[str, Point]:
+    """The newest points of both operators; of a running job those between which it has not moved on.
+
+    Raises:
+        LakeError: it does not stand still for long enough.
+    """
+    for _ in range(ATTEMPTS):
+        before = tables.standing()
+        points = {operator: next(tables.points(operator), Point(NOTHING, {}, {})) for operator in OPERATORS}
+        if tables.standing() == before:
+            return points
+    raise LakeError(f"{tables.folder.name!r} is running, and writes all the time: stop it first with `dpsql stop`")
+
+
+def read_savepoint(private: Place, label: str) -> Savepoint:
+    """A savepoint of the run in a private folder.
+
+    Raises:
+        LakeError: there is none of this name, or its file is damaged.
+    """
+    private = _on_disk(private)
+    path = private / FOLDER / f"{label}.json"
+    given = read_json(path, VERSION)
+    if given is None:
+        known = ", ".join(found.stem for found in sorted((private / FOLDER).glob("*.json"))) or "none"
+        raise LakeError(f"no savepoint {label!r} of {private.name!r}; there are: {known}")
+    try:
+        points = {operator: _point(given["points"][operator]) for operator in OPERATORS}
+        users, keys = given["buckets"]
+        void = tuple((int(first), int(last)) for first, last in given["void"])
+        return Savepoint(
+            private / FOLDER / label, label, given["created"], (users, keys), points, given["ticked"], given["closed_us"], void
+        )
+    except (KeyError, TypeError, ValueError, AttributeError):
+        raise LakeError(f"{path}: damaged; put back the original file") from None
+
+
+def _on_disk(folder: Place) -> Path:
+    if isinstance(folder, Path):
+        return folder
+    raise LakeError(f"{folder}: savepoints are for lakes on a disk; a bucket keeps versions itself where its versioning is on")
+
+
+def _point(given: dict[str, Any]) -> Point:
+    return Point(int(given["batch"]), {int(bucket): int(sequence) for bucket, sequence in given["pointers"].items()}, given["detail"])
+
+
+def _link(source: Any, pointers: dict[int, int], names: tuple[str, ...], folder: Path) -> None:
+    for name in names:
+        (folder / name).mkdir(mode=0o700, exist_ok=True)
+        for bucket, sequence in pointers.items():
+            file, kept = Path(source(bucket)) / f"{sequence:06d}.{name}.parquet", _path(folder, name, bucket)
+            try:
+                os.link(file, kept)
+            except PermissionError:
+                shutil.copy(file, kept)
+
+
+def _path(folder: Path, table: str, bucket: int) -> Path:
+    return folder / table / f"bucket={bucket:04d}.parquet"

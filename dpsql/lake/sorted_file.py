@@ -1,0 +1,86 @@
+"""A data file of the histogram as the driver writes it: its bytes and its statistics are a function of the rows."""
+
+from __future__ import annotations
+
+import sys
+import uuid
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from dpsql.files import Place
+from udfs.bucket_state import filesystem, write_whole
+
+FIRST_MS, LAST_MS = -62_167_219_200_000, 253_402_300_799_999
+"""The beginning of the year 0, where windows of the first day of the year 1 may begin, and the end of the year 9999."""
+
+TEXT = 32
+LAST = "\U0010ffff"
+"""No text comes after it."""
+
+
+def sorted_file(path: Place, rows: pa.Table) -> dict[str, Any]:
+    """Write rows, in their order, as one file of a table; it is in the table once it is committed.
+
+    Args:
+        path: of the table.
+        rows: at least one.
+
+    Returns:
+        What `delta_tables.append_files` wants to know of it.
+    """
+    rows = rows.combine_chunks()
+    sink = pa.BufferOutputStream()
+    pq.write_table(rows, sink, compression="snappy", row_group_size=rows.num_rows)
+    system, root = filesystem(str(path))
+    name = f"part-00000-{uuid.uuid4()}-c000.snappy.parquet"
+    size = write_whole(system, root, name, sink.getvalue())
+    return {"path": name, "bytes": size, "rows": rows.num_rows, "partition": {}, "stats": statistics(rows)}
+
+
+def statistics(rows: pa.Table) -> dict[str, Any]:
+    """Bounds of every column, by which readers leave out files; of all, because deltalake takes a column without them for one of NULLs."""
+    least, most, nulls = dict[str, Any](), dict[str, Any](), dict[str, int]()
+    for name in rows.column_names:
+        column = rows[name]
+        if pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type):  # has no bounds in Delta
+            continue
+        nulls[name] = column.null_count
+        if column.null_count < len(column):
+            least[name], most[name] = _bounds(column)
+    return {"minValues": least, "maxValues": most, "nullCount": nulls}
+
+
+def _bounds(column: pa.ChunkedArray) -> tuple[Any, Any]:
+    """As Delta writes them: times in milliseconds, texts cut; never narrower than the column."""
+    kind = column.type
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        low, high = pc.min_max(column.cast(pa.large_binary())).as_py().values()
+        return _text(low, ""), _text(high, LAST)
+    if pa.types.is_timestamp(kind):
+        low, high = pc.min_max(column.cast(pa.int64())).as_py().values()
+        return _time(low // 1000), _time(-(-high // 1000))
+    low, high = pc.min_max(column).as_py().values()
+    if pa.types.is_floating(kind):
+        most = sys.float_info.max  # JSON has no infinity
+        return min(max(low, -most), most), min(max(high, -most), most)
+    if pa.types.is_date(kind) or pa.types.is_decimal(kind):
+        return str(low), str(high)
+    return low, high
+
+
+def _text(value: bytes, end: str) -> str:
+    """The beginning of a long text, and `end`; `end` alone for bytes that are no text."""
+    try:
+        text = value.decode()
+    except UnicodeDecodeError:
+        return end
+    return text if len(text) <= TEXT else text[:TEXT] + end
+
+
+def _time(ms: int) -> str:
+    """Years before 0 and after 9999 have no form: the nearest moment that has one stands for them."""
+    return f"{np.datetime64(min(max(ms, FIRST_MS), LAST_MS), 'ms')}Z"

@@ -1,0 +1,176 @@
+"""`dpsql status`: how a run stands, for a watchdog: is it at work, how far behind is it, is anything damaged. No Spark, no secret.
+
+It reads the small files of the run's private folder and the marks of its tables, and no row of any of them.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import socket
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from dpsql.errors import LakeError
+from dpsql.files import ObjectPath, Place, reason
+from dpsql.lake.event_log import newest_events
+from dpsql.lake.running import is_running
+from dpsql.lake.runs import LIVE_FILE, Lake, Run, read_run
+
+NETWORK = {errno.ESTALE, errno.ENOTCONN, errno.ETIMEDOUT, errno.EHOSTDOWN, errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EREMOTEIO}
+SMALL_FILES = ("engine.json", "catch_up.json", LIVE_FILE)
+
+
+@dataclass(frozen=True)
+class Status:
+    """How a run stands.
+
+    Args:
+        name, run_id: of the run.
+        state: `running` (a process on this machine works on it), `failed` (its last start ended in an error), `stopped` (a live run that nobody
+            works on), `published` (stored input was released), `started` (nothing is published yet), `damaged`, or `unreachable`: the
+            store, or the disk over the network, does not answer, which says nothing of the run.
+        released_us: the newest grid point that is released; None before the first. Microseconds since 1970 UTC.
+        lag_seconds: the present time less that; None likewise.
+        dropped_share: of the newest micro-batch; None before the first.
+        newest: kind of event -> the newest (`dpsql.lake.event_log`). Totals in it are exact: for the operator.
+        alarms: what is wrong, one sentence each.
+    """
+
+    name: str
+    run_id: str
+    state: str
+    released_us: int | None
+    lag_seconds: float | None
+    dropped_share: float | None
+    newest: dict[str, dict[str, Any]]
+    alarms: tuple[str, ...]
+
+
+def status(lake: Lake, name: str, max_lag_us: int | None = None, max_drop_share: float | None = None, now_us: int | None = None) -> Status:
+    """How a run stands now.
+
+    Args:
+        lake, name: the run.
+        max_lag_us: more than this behind is an alarm.
+        max_drop_share: a larger share of the newest micro-batch dropped is an alarm.
+        now_us: the present time, microseconds since 1970 UTC (default: the wall clock).
+
+    Raises:
+        LakeError: no such query.
+    """
+    try:
+        return _found(lake, name, max_lag_us, max_drop_share, now_us)
+    except OSError as problem:
+        where = f"{lake.private(name)} cannot be reached ({reason(problem)}): whether the run is well cannot be told from here"
+        return Status(name, "", "unreachable", None, None, None, {}, (where,))
+
+
+def _found(lake: Lake, name: str, max_lag_us: int | None, max_drop_share: float | None, now_us: int | None) -> Status:
+    folder = lake.private(name)
+    if not folder.is_dir():
+        read_run(lake, name)  # says that there is none
+    try:
+        run = read_run(lake, name)
+        closed_us = _closed_us(folder, lake, run)
+    except LakeError as damage:
+        return Status(name, "", "damaged", None, None, None, newest_events(folder), (str(damage),))
+    newest = newest_events(folder)
+    told = newest.get("release", {}).get("closed_us")
+    released_us = _on_grid(run, closed_us if told is None or closed_us is None else min(int(told), closed_us))
+    lag = None if released_us is None else ((time.time_ns() // 1000 if now_us is None else now_us) - released_us) / 1e6
+    batch = newest.get("micro_batch", {})
+    share = sum(batch["dropped"].values()) / batch["records"] if batch.get("records") else None
+    failure = _failure(newest)
+    state = _state(folder, lake, name, failure)
+    alarms = []
+    if state == "failed":
+        alarms.append(f"its last start ended badly ({failure}); start the same command again: it goes on, or its message says more")
+    if max_lag_us is not None and (lag is None or lag * 1e6 > max_lag_us):
+        behind = "nothing is released yet" if lag is None else f"{lag:,.0f} seconds behind"
+        alarms.append(f"{behind}, more than the {max_lag_us / 1e6:,.0f} that are allowed")
+    if max_drop_share is not None and share is not None and share > max_drop_share:
+        alarms.append(f"{share:.0%} of the newest micro-batch was dropped, more than the {max_drop_share:.0%} that are allowed")
+    return Status(name, run.run_id, state, released_us, lag, share, newest, tuple(alarms))
+
+
+def _failure(newest: dict[str, dict[str, Any]]) -> str:
+    """How the last start ended, if not well. Whether a process of another machine is still at work cannot be told from here."""
+    start, end = newest.get("start"), newest.get("end")
+    if start is None:
+        return ""
+    if end is not None and end["time"] >= start["time"]:
+        return str(end["failed"])
+    return "it was killed" if start["host"] == socket.gethostname() else ""
+
+
+def _state(folder: Place, lake: Lake, name: str, failure: str) -> str:
+    if is_running(folder):
+        return "running"
+    if failure:
+        return "failed"
+    if (folder / LIVE_FILE).exists():
+        return "stopped"
+    return "published" if (lake.histogram(name) / "_delta_log").is_dir() else "started"
+
+
+def _closed_us(folder: Place, lake: Lake, run: Run) -> int | None:
+    """The time of the newest tick; looks at every small file and at the log of every table on the way.
+
+    Raises:
+        LakeError: one of them is lost or damaged.
+        OSError: it cannot be reached.
+    """
+    for path in (folder / name for name in SMALL_FILES):
+        try:
+            if path.exists() and not isinstance(json.loads(path.read_bytes()), dict):
+                raise ValueError
+        except (OSError, ValueError) as problem:
+            if _is_far(problem, path):
+                raise
+            raise LakeError(f"{path}: damaged; put back the original file") from None
+    tables = {"contributions": folder / "contributions", "files": folder / "files", "histogram": lake.histogram(run.name)}
+    begun = bool(_engine(folder).get("queries"))
+    closed = [_mark(what, path, f"{run.run_id}/closed_us", begun) for what, path in tables.items()]
+    return closed[0]
+
+
+def _mark(what: str, path: Place, application: str, expected: bool) -> int | None:
+    from deltalake import DeltaTable  # slow to import
+    from deltalake.exceptions import DeltaError
+
+    try:
+        if not DeltaTable.is_deltatable(str(path)):
+            if expected:
+                raise LakeError(f"the table {what} at {path} is lost; start the run again: its message names the command that repairs it")
+            return None
+        found = DeltaTable(str(path)).transaction_version(application)
+        return None if found is None else int(found)
+    except (DeltaError, OSError) as problem:
+        if _is_far(problem, path):
+            raise
+        raise LakeError(
+            f"the table {what} at {path} cannot be read ({type(problem).__name__}); start the run again: its message names the command that repairs it"
+        ) from None
+
+
+def _is_far(problem: Exception, path: Place) -> bool:
+    """Whether an error says that a file cannot be reached, and nothing of what is in it."""
+    if not isinstance(problem, OSError) or isinstance(problem, FileNotFoundError):
+        return False
+    return isinstance(path, ObjectPath) or problem.errno in NETWORK
+
+
+def _engine(folder: Place) -> dict[str, Any]:
+    path = folder / "engine.json"
+    return dict(json.loads(path.read_bytes())) if path.exists() else {}
+
+
+def _on_grid(run: Run, closed_us: int | None) -> int | None:
+    """The newest grid point at or before a time."""
+    if closed_us is None:
+        return None
+    query = run.plan["query"]
+    offset_us, interval_us = int(query["window"]["offset_us"]), int(query["trigger_interval_us"])
+    return (closed_us - offset_us) // interval_us * interval_us + offset_us

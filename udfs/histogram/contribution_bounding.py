@@ -1,0 +1,333 @@
+"""Contribution bounding: what one user may add, decided from that user's own records and the clock alone.
+
+Guarantee: per user and contribution period at most `max_rows` records are admitted, at most `max_rows_per_group` of them
+with one key, with at most `max_groups` different keys; an admitted record is copied into each of its windows that is still
+open, and all copies together fall into at most K groups, the i-th of them carrying the weight w_i. No record of one user
+changes what is admitted of another, nor any trigger. With sliding windows two periods of a user can meet in a group; there the
+user counts once as a user. Source: DP-SQLP section 4.1 (arXiv 2303.18086), with the per-key bound
+and the decaying weights of docs/privacy/histogram.md.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from udfs.columns import Bool, Float, Int, run_starts, run_sums, running_count, sort_order
+from udfs.grid import NO_CLOCK, Grid
+from udfs.histogram.user_state import GROUPS, KEYS, Entries, count_entries, empty_state, forget, has, merge, used_up
+
+DROP_REASONS = (
+    "malformed",
+    "null_event_time",
+    "null_privacy_unit",
+    "key_too_long",
+    "not_a_public_group",
+    "too_far_ahead",
+    "window_closed",
+    "over_max_groups",
+    "over_max_rows_per_group",
+    "over_max_rows",
+)
+"""The first four are the codes 1..4 that the record's `drop` column carries; the rest are decided here, in this order
+(but once a user's rows are used up, all further records are `over_max_rows`: nothing else is kept of that user)."""
+
+
+@dataclass(frozen=True)
+class Clock:
+    """What the bounding step knows of time: grid points <= closed_us are closed, event times > latest_us are dropped."""
+
+    closed_us: int = NO_CLOCK
+    latest_us: int = 1 << 62
+
+
+@dataclass(frozen=True)
+class Increment:
+    """How one record becomes the integer increment of one perturbation.
+
+    rule: `rows` (1), `valid` (1 where the argument is not NULL), `users` (1 at the user's first record in the group, of all periods) or
+    `sum` (argument minus centre, rounded to the grid, clamped to lower..upper; NULL adds 0).
+    """
+
+    rule: str
+    argument: int = -1
+    grid: float = 1.0
+    lower: int = 0
+    upper: int = 1
+    centre: float = 0.0
+
+
+@dataclass(frozen=True)
+class BoundingParameters:
+    """Concrete numbers of the step.
+
+    Args:
+        grid: windows and triggers.
+        renews: the allowance renews with every window-long period (else it is for the whole stream).
+        max_rows, max_rows_per_group, max_groups: C, c, G.
+        weights: w_1, w_2, ... in units of 2^-20.
+        by_user: contributions name who counts (a user; where periods meet, a user's period), and weights follow records, not groups
+            (rounds of selection).
+        public_keys: sorted key hashes that may appear; None: any key.
+        first_window_us: windows that start earlier do not exist; None: all do.
+        increments: one per perturbation.
+    """
+
+    grid: Grid
+    renews: bool
+    max_rows: int
+    max_rows_per_group: int
+    max_groups: int
+    weights: tuple[int, ...]
+    increments: tuple[Increment, ...]
+    by_user: bool = False
+    public_keys: tuple[int, ...] | None = None
+    first_window_us: int | None = None
+
+    @property
+    def max_group_copies(self) -> int:
+        """K: groups that all copies of a user's records in one period may fall into."""
+        return self.grid.windows_per_record * min(self.max_rows, self.max_groups)
+
+    @property
+    def groups_are_keys(self) -> bool:
+        """One window per record and period: a user's groups are its keys, and need no entries of their own."""
+        return self.renews and self.grid.windows_per_record == 1
+
+    @property
+    def periods_meet(self) -> bool:
+        """A window as long as a period that does not start with one holds records of two, so a user's periods can meet in a group."""
+        return self.renews and self.grid.windows_per_record > 1
+
+    @property
+    def tells_users_apart(self) -> bool:
+        """Users are counted, and their periods can meet."""
+        return self.periods_meet and any(rule.rule == "users" for rule in self.increments)
+
+
+@dataclass(frozen=True)
+class Admission:
+    """New state, the admitted increments summed by (window, trigger, key), and how many records were dropped and why."""
+
+    state: pa.Table
+    contributions: pa.Table
+    drops: dict[str, int]
+
+
+def admit(state: pa.Table | None, rows: pa.Table, clock: Clock, p: BoundingParameters) -> Admission:
+    """Admit what the bounds allow of one bucket's records of one micro-batch.
+
+    Args:
+        state: the bucket's state (None: nothing seen yet).
+        rows: records (docs/architecture.md): `drop, user, ts, key, key_bytes, a0, ...`; no NULL in any column.
+        clock: the same for every bucket of the micro-batch.
+        p: the plan's numbers.
+
+    Returns:
+        Admission; pure: the same arguments give the same result, in any row order.
+    """
+    state = empty_state() if state is None else state
+    drops = dict.fromkeys(DROP_REASONS, 0)
+    timely = _timely(rows, clock, p, drops)
+    if not timely.all():
+        rows = rows.filter(pa.array(timely))
+    ts, user, key = (_ints(rows, name) for name in ("ts", "user", "key"))
+    period = p.grid.period(ts) if p.renews else np.zeros(len(ts), np.int64)
+    values = [_increment(rows, rule) for rule in p.increments]
+
+    order = sort_order(period, user, ts, _mix(user, key, *values))
+    period, user = period[order], user[order]
+    left = _drop(used_up(state, period, user, p.max_rows), "over_max_rows", drops)
+    if not left.all():
+        order, period, user = order[left], period[left], user[left]
+    ts, key = ts[order], key[order]
+    records = Entries(period, user, _fingerprint(key))
+    admitted, first, rank, ordinal, state = _bound(state, records, p, drops)
+
+    record, window = p.grid.windows_of(ts[admitted])
+    record = np.flatnonzero(admitted)[record]
+    trigger = _trigger(ts[record], window, clock, p)
+    open_ = (trigger <= p.grid.horizon) & _exists(window, p)
+    record, window, trigger = record[open_], window[open_], trigger[open_]
+    if not p.groups_are_keys:
+        # Copies in order of their records, then newest window first: groups are ranked in that order.
+        copies = Entries(period[record], user[record], _group_fingerprint(period[record], window, key[record], p))
+        before, (first, rank, kept, state) = state, _rank_groups(state, copies, p)
+        new = first & ~_counted_before(before, state, copies, first, p) if p.tells_users_apart else first
+        record, window, trigger, first, rank, new = record[kept], window[kept], trigger[kept], first[kept], rank[kept], new[kept]
+    else:
+        first, rank = first[record], rank[record]
+        new = first
+
+    weights = np.array((0, *p.weights), np.int64)
+    copy = (p.grid.latest_window(ts[record]) - window) // p.grid.slide_us
+    weight = weights[(ordinal[record] - 1) * p.grid.windows_per_record + copy + 1] if p.by_user else np.where(first, weights[rank], 0)
+    sums = [np.where(new, 1, 0) if rule.rule == "users" else v[order][record] for v, rule in zip(values, p.increments, strict=True)]
+    row = order[record]
+    # Rounds count whoever the bounds are for: one user in two periods would else be counted in one of them only if not in the other.
+    counted = _mix(user[record], period[record]).view(np.int64) if p.periods_meet else user[record]
+    contributions = _sum_by_group(window, trigger, key[record], counted, weight, first, sums, rows.column("key_bytes"), row, p)
+    return Admission(forget(state, clock.closed_us, p.grid, p.renews), contributions, drops)
+
+
+def _timely(rows: pa.Table, clock: Clock, p: BoundingParameters, drops: dict[str, int]) -> Bool:
+    """Whether each record may be bounded: not dropped before, a public key, not ahead of the clock, its newest window still open."""
+    code = _ints(rows, "drop")
+    for number, count in zip(*np.unique(code, return_counts=True), strict=True):
+        if number:
+            drops[DROP_REASONS[number - 1]] += int(count)
+    live = code == 0
+    if p.public_keys is not None:
+        live &= _drop(live & ~np.isin(_ints(rows, "key"), np.array(p.public_keys, np.int64)), "not_a_public_group", drops)
+    ts = _ints(rows, "ts")
+    live &= _drop(live & (ts > clock.latest_us), "too_far_ahead", drops)
+    newest = p.grid.latest_window(ts)
+    return live & _drop(live & ((_trigger(ts, newest, clock, p) > p.grid.horizon) | ~_exists(newest, p)), "window_closed", drops)
+
+
+def _drop(which: Bool, reason: str, drops: dict[str, int]) -> Bool:
+    drops[reason] += int(which.sum())
+    return ~which
+
+
+def _trigger(ts: Int, window: Int, clock: Clock, p: BoundingParameters) -> Int:
+    """The first grid point of the window after the record's own event time that is not closed yet."""
+    return np.maximum(p.grid.own_trigger(ts, window), p.grid.closed_triggers(window, clock.closed_us) + 1)
+
+
+def _exists(window: Int, p: BoundingParameters) -> Bool:
+    return np.ones(len(window), bool) if p.first_window_us is None else window >= p.first_window_us
+
+
+def _bound(state: pa.Table, records: Entries, p: BoundingParameters, drops: dict[str, int]) -> tuple[Bool, Bool, Int, Int, pa.Table]:
+    """Apply G, c and C to records sorted by (period, user, order of arrival).
+
+    A record over one bound never counts towards another: once a user's rows or keys are used up they stay so, hence the three
+    filters can be applied one after the other.
+
+    Returns:
+        (admitted, first of its user with its key, rank of that key, ordinal among the user's admitted records, new state).
+    """
+    pairs = count_entries(state, KEYS, records)
+    new_user = run_starts(records.period, records.user)
+    first = ~pairs.known & (pairs.occurrence == 1)
+    rank = pairs.spread(pairs.user_entries + running_count(first, new_user), first)
+    # A bound as large as the user's own never bites first: such records are counted under max_rows below.
+    within_groups = pairs.known | (rank <= p.max_groups) | (p.max_groups >= p.max_rows)
+    within_group = within_groups & ((pairs.prior_rows + pairs.occurrence <= p.max_rows_per_group) | (p.max_rows_per_group >= p.max_rows))
+    ordinal = pairs.user_rows + running_count(within_group, new_user)
+    spent = ordinal - within_group >= p.max_rows
+    admitted = within_group & ~spent
+    drops["over_max_groups"] += int((~within_groups & ~spent).sum())
+    drops["over_max_rows_per_group"] += int((within_groups & ~within_group & ~spent).sum())
+    drops["over_max_rows"] += int(spent.sum())
+    return admitted, first & admitted, rank, ordinal, merge(state, KEYS, pairs, admitted, p.max_rows)
+
+
+def _rank_groups(state: pa.Table, copies: Entries, p: BoundingParameters) -> tuple[Bool, Int, Bool, pa.Table]:
+    """(first of its user in its group, rank of that group, kept: rank at most K, new state), for copies in order.
+
+    A copy beyond K is left out and not counted under `drops`: those count records, and its record is admitted.
+    """
+    groups = count_entries(state, GROUPS, copies)
+    first = ~groups.known & (groups.occurrence == 1)
+    rank = groups.spread(groups.user_entries + running_count(first, run_starts(copies.period, copies.user)), first)
+    kept = groups.known | (rank <= p.max_group_copies)
+    return first & kept, rank * kept, kept, merge(state, GROUPS, groups, kept)
+
+
+def _group_fingerprint(period: Int, window: Int, key: Int, p: BoundingParameters) -> npt.NDArray[np.uint32]:
+    """32 bits of a (window, key); where users are told apart the last one says whether the window starts in the copy's own period."""
+    fingerprint = _fingerprint(_mix(window, key).view(np.int64))
+    if not p.tells_users_apart:
+        return fingerprint
+    return fingerprint & ~np.uint32(1) | (p.grid.period(window) == period).astype(np.uint32)
+
+
+def _counted_before(before: pa.Table, after: pa.Table, copies: Entries, first: Bool, p: BoundingParameters) -> Bool:
+    """Whether the user of each copy that is the first of its period in its group has been counted there, for the other period that the
+    window meets: in earlier micro-batches, or in this one, where the earlier period counts.
+
+    A window that starts in the copy's period meets the next one, another window the one before. So an entry has one counterpart, whose
+    fingerprint differs in the last bit, and each of the two looks for the other.
+    """
+    starts_here = (copies.fingerprint & np.uint32(1)).astype(bool)
+    found = np.zeros(len(first), bool)
+    for which, state, step in ((first & starts_here, before, p.grid.window_us), (first & ~starts_here, after, -p.grid.window_us)):
+        others = Entries(copies.period[which] + step, copies.user[which], copies.fingerprint[which] ^ np.uint32(1))
+        found[which] = has(state, GROUPS, others)
+    return found
+
+
+def _sum_by_group(
+    window: Int,
+    trigger: Int,
+    key: Int,
+    user: Int,
+    weight: Int,
+    first: Bool,
+    sums: list[Int],
+    key_bytes: pa.ChunkedArray,
+    row: Int,
+    p: BoundingParameters,
+) -> pa.Table:
+    """One row per (window, trigger, key), or per (window, trigger, key, who counts) for rounds; sorted; key bytes of any of its records.
+
+    `row` says where the copy's record is in `key_bytes`; all other columns have one value per copy.
+    """
+    names = ["window", "trigger", "key"] + ["user"] * p.by_user
+    by = [window, trigger, key] + [user] * p.by_user
+    order = sort_order(*by)
+    starts = run_starts(*(column[order] for column in by))
+    head = order[starts]
+    table = {name: column[head] for name, column in zip(names, by, strict=True)} | {"key_bytes": key_bytes.take(pa.array(row[head]))}
+    # In rounds a user counts once per group and trigger, with the weight of its earliest record: the largest.
+    table["weight"] = (
+        np.maximum.reduceat(weight[order], np.flatnonzero(starts)) if p.by_user and len(head) else run_sums(weight[order], starts)
+    )
+    table["users"] = run_sums(first[order].astype(np.int64), starts)
+    return pa.table(table | {f"v{j}": run_sums(column[order], starts) for j, column in enumerate(sums)})
+
+
+def _increment(rows: pa.Table, rule: Increment) -> Int:
+    if rule.rule in ("rows", "users"):
+        return np.ones(rows.num_rows, np.int64)
+    x: Float = rows.column(f"a{rule.argument}").to_numpy()
+    null = np.isnan(x)
+    if rule.rule == "valid":
+        return (~null).astype(np.int64)
+    with np.errstate(over="ignore"):  # a warning would tell of a value; infinity is clamped like any other
+        scaled = np.clip(np.rint((np.where(null, 0.0, x) - rule.centre) / rule.grid), rule.lower, rule.upper)
+    return np.where(null, 0, scaled.astype(np.int64))
+
+
+def _fingerprint(hashes: Int) -> npt.NDArray[np.uint32]:
+    return (hashes.view(np.uint64) >> np.uint64(32)).astype(np.uint32)
+
+
+def _mix(start: Int, *columns: Int) -> npt.NDArray[np.uint64]:
+    """A 64-bit mix (splitmix64's finaliser). Of a whole record it breaks ties of event time, differently for every user.
+
+    Only the order of one user's own records depends on it, so it needs no secrecy; it keeps ties independent of arrival
+    order and of the engine.
+    """
+    mixed = start.view(np.uint64).copy()
+    for column in columns:
+        mixed ^= column.view(np.uint64)
+        mixed *= np.uint64(0x9E3779B97F4A7C15)
+        mixed ^= mixed >> np.uint64(30)
+        mixed *= np.uint64(0xBF58476D1CE4E5B9)
+        mixed ^= mixed >> np.uint64(27)
+        mixed *= np.uint64(0x94D049BB133111EB)
+        mixed ^= mixed >> np.uint64(31)
+    return mixed
+
+
+def _ints(rows: pa.Table, name: str) -> Int:
+    column = rows.column(name)
+    if column.null_count:
+        raise TypeError(f"column {name} must not hold NULL")
+    return column.to_numpy().astype(np.int64, copy=False)

@@ -1,0 +1,192 @@
+"""Key selection: which groups may appear, and when, without knowing any key beforehand.
+
+A group's users' weights are summed continually under noise; the group is selected at the first trigger i at which the noisy
+sum reaches tau_i. Guarantee (docs/privacy/histogram.md): one user changes the sums of at most K groups by w_1..w_K with sum of squares
+at most 1, so the noisy sums are a Gaussian mechanism; and a group that only this user has crosses at any of the triggers with
+probability at most sum_i beta_i. Source: DP-SQLP Algorithms 2 and 4, with a union bound over triggers and decaying weights.
+
+Only groups with an admitted record at or before a trigger are tested there, and from then on at every trigger.
+With rounds (RESELECT) a selected group starts anew: fresh noise, no users, the same absolute trigger numbers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from udfs.columns import Bool, Float, Int, find, insert, match, places, run_starts, sort_order
+from udfs.histogram.group_state import Closing
+from udfs.noise import randomness
+from udfs.noise.counters import Counter, Draw
+from udfs.noise.exact_paths import Redraw
+from udfs.noise.path_error import trust
+
+WEIGHT_UNIT = 2.0**-20
+"""Weights and thresholds are integers in this unit."""
+
+
+@dataclass(frozen=True)
+class SelectionParameters:
+    """sigma in users' weight; thresholds tau_1..tau_T in units of 2^-20; `min_users` exact users (with sliding windows: users' periods)
+    before the noisy test."""
+
+    counter: Counter
+    sigma: float
+    thresholds: tuple[int, ...]
+    min_users: int
+    rounds: bool = False
+
+
+def crosses(path: Float, weight: Int, trigger: int, p: SelectionParameters, again: Redraw) -> Bool:
+    """Whether each tested group is selected at this trigger: whether its exact real path reaches tau.
+
+    Args:
+        path: unit-noise path of every group at this trigger.
+        weight: exact sum of the users' weights, in units of 2^-20.
+        trigger: 1..horizon.
+        p: the plan's numbers.
+        again: computes the path from its words where float64 cannot tell.
+    """
+    margin = (p.thresholds[trigger - 1] - weight) * WEIGHT_UNIT  # exact: an integer below 2^53 times a power of two
+    above = p.sigma * path - margin
+    reached = above >= 0
+    doubt = ~(np.abs(above) > trust(p.counter).error[trigger - 1] * p.sigma)
+    if doubt.any():
+        rows = np.flatnonzero(doubt)
+        reached[rows] = again.reaches(rows, trigger, p.sigma, margin[rows])
+    return reached
+
+
+def select(c: Closing, p: SelectionParameters, noise_key: bytes) -> list[Int]:
+    """Run the newly closed triggers through selection; returns the groups to release at trigger 0 (none), 1, 2, ...
+
+    Changes c.groups (`weight, users, step, selected_at, round, wake, noise`) and, with rounds, c.seen.
+    """
+    g = c.groups
+    shown: list[Int] = [np.zeros(0, np.int64)] * (c.last + 1)
+    rounds = _open_round(c) if p.rounds else None
+    for trigger in c.triggers:
+        touched = _add_users(c, trigger, rounds)
+        live = (g["first"] <= trigger) & (c.before < trigger) & (c.now >= trigger)
+        waiting = live if p.rounds else live & (g["selected_at"] == 0)
+        g["wake"][touched] = 0
+        tested = np.flatnonzero(waiting & (g["users"] >= p.min_users) & (g["wake"] <= trigger))
+        advance_to(c, tested, trigger, p, noise_key)
+        hit = tested[crosses(g["noise"][tested, 0], g["weight"][tested], trigger, p, _again(c, tested, p, noise_key))]
+        g["selected_at"][hit] = trigger
+        shown[trigger] = hit if p.rounds else np.flatnonzero(live & (g["selected_at"] > 0))
+        if rounds:
+            rounds.since[hit] = trigger
+            _new_round(g, hit)
+    if rounds:
+        _close_round(c, rounds)
+    return shown
+
+
+def predict(c: Closing, p: SelectionParameters, noise_key: bytes) -> None:
+    """Algorithm 4: put groups without records at the last closed trigger to sleep until noise alone would select them.
+
+    Sets `wake` to the first later trigger at which the group crosses if nobody joins (horizon + 1: never). A joining user
+    wakes it. Testing only the awake gives the same releases as testing all, because the noise is a function of the trigger.
+
+    Looking ahead costs the rest of the window and is lost when somebody joins. So only groups sleep that expect less than one
+    more user, going by how many came so far; which ones they are changes the work and nothing else.
+    """
+    g = c.groups
+    horizon = p.counter.horizon
+    silent = (g["wake"] == 0) & (c.now < horizon) & (c.now > 0) & (g["users"] >= p.min_users) & (g["step"] == c.now)
+    silent &= p.rounds | (g["selected_at"] == 0)
+    silent &= g["users"] * (horizon - c.now) <= c.now
+    silent[c.due.group[c.due.trigger == c.now[c.due.group]]] = False
+    asleep = np.flatnonzero(silent)
+    if not len(asleep):
+        return
+    state, step, wake = g["noise"][asleep].copy(), g["step"][asleep].copy(), np.full(len(asleep), horizon + 1)
+    trusted = trust(p.counter)
+    for trigger in range(int(step.min()) + 1, horizon + 1):
+        moving = np.flatnonzero((step == trigger - 1) & (wake > horizon))
+        of = asleep[moving]
+        state[moving] = trusted.advance(state[moving], _draws(c, of, trigger, noise_key), trigger)
+        step[moving] = trigger
+        wake[moving[crosses(state[moving, 0], g["weight"][of], trigger, p, _again(c, of, p, noise_key))]] = trigger
+    g["wake"][asleep] = wake
+
+
+def advance_to(c: Closing, groups: Int, trigger: int, p: SelectionParameters, noise_key: bytes) -> None:
+    """Bring the selection paths of the given groups up to a trigger, from wherever each of them is."""
+    step, trusted = c.groups["step"], trust(p.counter)
+    for now in range(int(step[groups].min(initial=trigger)) + 1, trigger + 1):
+        moving = groups[step[groups] == now - 1]
+        c.groups["noise"][moving] = trusted.advance(c.groups["noise"][moving], _draws(c, moving, now, noise_key), now)
+        step[moving] = now
+
+
+def _draws(c: Closing, groups: Int, trigger: int, noise_key: bytes) -> Draw:
+    tag, round_ = c.tag[groups], c.groups["round"][groups]
+    return lambda number: randomness.normals(noise_key, tag, randomness.SELECTION, round_, trigger, number)
+
+
+def _again(c: Closing, groups: Int, p: SelectionParameters, noise_key: bytes) -> Redraw:
+    return Redraw(noise_key, c.tag, groups, randomness.SELECTION, c.groups["round"], p.counter)
+
+
+@dataclass(frozen=True)
+class _Round:
+    """Who is new to a group's current round, for one tick of selection with rounds.
+
+    previous: per due row, the trigger of this tick before it at which the user was in the group; 0: only in `seen`, -1: neither.
+    since: per group, the trigger of this tick at which its round began; -1: before this tick.
+    new: per due row, whether its user was new to the round (filled trigger by trigger).
+    """
+
+    previous: Int
+    since: Int
+    new: Bool
+
+
+def _open_round(c: Closing) -> _Round:
+    """One sort for the whole tick: looking every trigger's users up in all users before them would be a sort per trigger."""
+    group, user, trigger = c.due.group, c.due.sums["user"], c.due.trigger
+    order = sort_order(group, user)  # stable: due rows are in order of their triggers
+    starts = run_starts(group[order], user[order])
+    previous = np.full(len(order), -1, np.int64)
+    previous[order[1:]] = np.where(starts[1:], -1, trigger[order[:-1]])
+    head = order[starts]
+    previous[head[match([group[head], user[head]], [c.seen["group"], c.seen["user"]]) >= 0]] = 0
+    return _Round(previous, np.full(len(c.before), -1, np.int64), np.zeros(len(order), bool))
+
+
+def _close_round(c: Closing, r: _Round) -> None:
+    """In c.seen: the users of ended rounds out, the new users of the current rounds in."""
+    current = c.seen["round"] == c.groups["round"][c.seen["group"]]
+    if not current.all():
+        c.seen.update({name: column[current] for name, column in c.seen.items()})
+    new = np.flatnonzero(r.new & (c.due.trigger > r.since[c.due.group]))
+    new = new[sort_order(c.due.group[new], c.due.sums["user"][new])]
+    group, user = c.due.group[new], c.due.sums["user"][new]
+    where = places(find([group, user], [c.seen["group"], c.seen["user"]])[0])
+    for name, column in (("group", group), ("round", c.groups["round"][group]), ("user", user)):
+        c.seen[name] = insert(c.seen[name], column, where)
+
+
+def _add_users(c: Closing, trigger: int, r: _Round | None) -> Int:
+    """Add the trigger's users; with rounds only those new to the group's round. Returns the groups that had records."""
+    g, part = c.groups, c.due.at(trigger)
+    group, weight, users = c.due.group[part], c.due.sums["weight"][part], c.due.sums["users"][part]
+    if r is not None:
+        new = r.previous[part] <= r.since[group]
+        r.new[part] = new
+        np.add.at(g["weight"], group[new], weight[new])
+        np.add.at(g["users"], group[new], 1)
+    else:
+        g["weight"][group] += weight
+        g["users"][group] += users
+    return group
+
+
+def _new_round(g: dict, hit: Int) -> None:
+    for name in ("weight", "users", "step", "wake"):
+        g[name][hit] = 0
+    g["noise"][hit] = 0.0
+    g["round"][hit] += 1

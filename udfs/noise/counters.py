@@ -1,0 +1,206 @@
+"""Continual counters: correlated Gaussian noise for running sums, one path per group, all groups at once.
+
+A counter factorises the prefix-sum matrix A = B C. One user's change of the increments moves C x by at most the largest column
+norm of C times the L2 norm of the change, so adding z ~ N(0, sigma^2) to C x is a Gaussian mechanism and the released path
+is A x + B z (Denisov et al. 2022, arXiv 2202.08312: also when later data depend on earlier releases).
+
+Steps are absolute trigger numbers 1..horizon, never "since the group's first record". All arithmetic is element-wise and in a
+fixed order (no matrix products), so a path has the same bits whichever other groups are computed beside it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from udfs.columns import Float
+from udfs.noise.blt_constants import BLT_CONSTANTS
+
+Draw = Callable[[int], Float]
+"""Standard normals of the current step, one per path; the argument numbers the draws of one step (tree levels), 0 first."""
+
+
+@dataclass(frozen=True)
+class Blt:
+    """Buffered linear Toeplitz counter (arXiv 2404.16706): near the optimum with 1 + m numbers of state per path.
+
+    C_0 = 1, C_i = sum_j omega_j theta_j^(i-1). Noise of step t: x_t = z_t - omega . s, then s <- theta s + x_t, path += x_t.
+    """
+
+    theta: tuple[float, ...]
+    omega: tuple[float, ...]
+    horizon: int
+
+    @classmethod
+    def of(cls, horizon: int) -> Blt:
+        """The counter for a horizon: the constants of the smallest fitted horizon that is not below it."""
+        fitted = min(h for h in BLT_CONSTANTS if h >= horizon)
+        theta, omega = BLT_CONSTANTS[fitted]
+        return cls(theta, omega, horizon)
+
+    @property
+    def width(self) -> int:
+        """Numbers of state per path: the path itself, then one per buffer."""
+        return 1 + len(self.theta)
+
+    def advance(self, state: Float, draw: Draw, step: int) -> Float:
+        """State after one more step; column 0 is the unit-noise path. Shape (paths, width) in and out."""
+        out = np.empty_like(state)
+        x = draw(0).copy()
+        for j, omega in enumerate(self.omega, start=1):
+            x -= omega * state[:, j]
+        out[:, 0] = state[:, 0] + x
+        for j, theta in enumerate(self.theta, start=1):
+            out[:, j] = theta * state[:, j] + x
+        return out
+
+    def squared_norm(self) -> float:
+        """Largest squared column norm of C: that of its first column."""
+        powers = np.array(self.theta)[None, :] ** np.arange(self.horizon - 1)[:, None]
+        return 1.0 + float(np.sum((powers @ np.array(self.omega)) ** 2)) if self.theta else 1.0
+
+    def path_variance(self) -> Float:
+        """Variance of the path at steps 1..horizon for unit noise: running sum of squares of B's first column."""
+        return np.cumsum(impulse_response(self) ** 2)
+
+
+@dataclass(frozen=True)
+class Sqrt:
+    """Square-root factorisation (arXiv 2202.11205): B = C, Toeplitz with f_0 = 1, f_k = f_(k-1) (2k - 1) / (2k).
+
+    The state is the path and every draw so far, so it suits short horizons; BLT reaches the same error with a few numbers.
+    """
+
+    horizon: int
+
+    @property
+    def width(self) -> int:
+        """Numbers of state per path."""
+        return 1 + self.horizon
+
+    def coefficients(self) -> Float:
+        """f_0..f_(horizon-1)."""
+        k = np.arange(1, self.horizon)
+        return np.concatenate([[1.0], np.cumprod((2 * k - 1) / (2 * k))])
+
+    def advance(self, state: Float, draw: Draw, step: int) -> Float:
+        """State after one more step; column 0 is the unit-noise path, column j the draw of step j."""
+        out = state.copy()
+        out[:, step] = draw(0)
+        f = self.coefficients()
+        out[:, 0] = 0.0
+        for j in range(1, step + 1):
+            out[:, 0] += f[step - j] * out[:, j]
+        return out
+
+    def squared_norm(self) -> float:
+        """Largest squared column norm of C."""
+        return float(np.sum(self.coefficients() ** 2))
+
+    def path_variance(self) -> Float:
+        """Variance of the path at steps 1..horizon for unit noise."""
+        return np.cumsum(self.coefficients() ** 2)
+
+
+@dataclass(frozen=True)
+class Honaker:
+    """Binary tree with Honaker's bottom-up estimates, the counter of DP-SQLP (Algorithm 1).
+
+    Every node has its own noise; a node's estimate combines it with the sum of its children's estimates by inverse variance:
+    v_0 = 1, v_k = 1 / (1 + 1 / (2 v_(k-1))). The path at step t adds the estimates of t's binary decomposition. A leaf lies
+    under floor(log2 T) + 1 nodes that can be used: T.bit_length() levels.
+    """
+
+    horizon: int
+
+    @property
+    def levels(self) -> int:
+        """Levels of the tree that prefix sums can use."""
+        return self.horizon.bit_length()
+
+    @property
+    def width(self) -> int:
+        """Numbers of state per path: the path, then the newest estimate of each level."""
+        return 1 + self.levels
+
+    def node_variances(self) -> tuple[float, ...]:
+        """v_0..v_(levels-1)."""
+        out = [1.0]
+        while len(out) < self.levels:
+            out.append(1 / (1 + 1 / (2 * out[-1])))
+        return tuple(out)
+
+    def advance(self, state: Float, draw: Draw, step: int) -> Float:
+        """State after one more step: complete the nodes that end at this leaf, bottom up."""
+        out = state.copy()
+        v = self.node_variances()
+        top = (step & -step).bit_length() - 1
+        estimate = draw(0)
+        for k in range(1, top + 1):
+            estimate = v[k] * draw(k) + (1 - v[k]) * (out[:, k] + estimate)
+        out[:, 1 + top] = estimate
+        out[:, 0] = 0.0
+        for k in range(self.levels):
+            if step >> k & 1:
+                out[:, 0] += out[:, 1 + k]
+        return out
+
+    def squared_norm(self) -> float:
+        """Nodes over one leaf."""
+        return float(self.levels)
+
+    def path_variance(self) -> Float:
+        """Variance of the path at steps 1..horizon for unit noise: sum of v over the binary decomposition."""
+        v = self.node_variances()
+        return np.array([math.fsum(v[k] for k in range(self.levels) if step >> k & 1) for step in range(1, self.horizon + 1)])
+
+
+Counter = Blt | Sqrt | Honaker
+
+
+@lru_cache(maxsize=64)
+def counter(name: str, horizon: int) -> Counter:
+    """The counter of that name (`BLT`, `SQRT`, `HONAKER`) for a horizon."""
+    made: dict[str, Callable[[int], Counter]] = {"BLT": Blt.of, "SQRT": Sqrt, "HONAKER": Honaker}
+    return made[name](horizon)
+
+
+@lru_cache(maxsize=64)
+def column_norm(chosen: Counter) -> float:
+    """f: largest L2 column norm of C, the factor from one user's change to the mechanism's sensitivity."""
+    return math.sqrt(chosen.squared_norm())
+
+
+@lru_cache(maxsize=64)
+def path_sd(chosen: Counter) -> tuple[float, ...]:
+    """Standard deviation of the path at steps 1..horizon for unit noise."""
+    return tuple(float(v) for v in np.sqrt(chosen.path_variance()))
+
+
+def impulse_response(chosen: Counter) -> Float:
+    """The path at steps 1..horizon when only the first draw of step 1 is 1 and all others are 0."""
+    return _respond(chosen, [(1, 0)])[:, 0]
+
+
+def noise_matrix(chosen: Counter) -> Float:
+    """B, (horizon, draws): the path as a linear map of the draws, in order of (step, number). For tests: pushes unit vectors through."""
+    per_step = [(s & -s).bit_length() if isinstance(chosen, Honaker) else 1 for s in range(1, chosen.horizon + 1)]
+    return _respond(chosen, [(step, number) for step, draws in enumerate(per_step, start=1) for number in range(draws)])
+
+
+def _respond(chosen: Counter, units: list[tuple[int, int]]) -> Float:
+    """One column per (step, number): the path when that draw is 1 and all others are 0."""
+    state = np.zeros((len(units), chosen.width))
+    out = np.empty((chosen.horizon, len(units)))
+    for step in range(1, chosen.horizon + 1):
+
+        def draw(number: int, now: int = step) -> Float:
+            return np.array([float(unit == (now, number)) for unit in units])
+
+        state = chosen.advance(state, draw, step)
+        out[step - 1] = state[:, 0]
+    return out

@@ -1,0 +1,177 @@
+"""Noise paths again from their random words, for the few cells where float64 cannot tell how the exact real number would be rounded.
+
+The exact path is defined once, for every machine: the counter's linear map, with its float64 constants read as exact rationals, of the exact
+normal quantiles of the words (udfs.noise.exact_normal), times the float64 sigma read as a rational. Two tries, dear and dearer: a sum of
+float64 draws with an error bound of its own, then integers with as many bits as the decision needs.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import lru_cache
+
+import numpy as np
+import numpy.typing as npt
+
+from udfs.columns import Bool, Float, Int
+from udfs.noise import randomness
+from udfs.noise.counters import Blt, Counter, Honaker, Sqrt
+from udfs.noise.exact_normal import quantile
+from udfs.noise.path_error import ABSOLUTE, RELATIVE, UNIT
+
+GUARD = 64
+"""Bits beyond those asked for: a path of 10,000 steps rounds and carries less than 2^40 units."""
+
+MOST_BITS = 1 << 14
+"""No path is closer to a boundary: that has a probability of 2^-16000."""
+
+
+@dataclass(frozen=True)
+class Redraw:
+    """Where the words of some paths come from: path i is that of group `groups[i]`, which has a row of `tag` and a round."""
+
+    noise_key: bytes
+    tag: randomness.Blocks
+    groups: Int
+    mechanism: int
+    round_: Int | int
+    counter: Counter
+
+    def rounded(self, rows: Int, step: int, scale: float) -> Int:
+        """The exact path at a step times `scale`, rounded to integers."""
+        return np.array([self._settle(int(row), step, scale, Fraction(1, 2)) for row in rows], np.int64)
+
+    def reaches(self, rows: Int, step: int, scale: float, margin: npt.NDArray[np.floating]) -> Bool:
+        """Whether the exact path at a step times `scale` is at least `margin` (one per row, read as exact)."""
+        least = [-Fraction(float(m)) for m in margin]
+        return np.array([self._settle(int(row), step, scale, m) >= 0 for row, m in zip(rows, least, strict=True)], bool)
+
+    def _settle(self, row: int, step: int, scale: float, shift: Fraction) -> int:
+        """floor(path * scale + shift)."""
+        steps, numbers = _draws(self.counter, step)
+        group = int(self.groups[row])
+        tag = np.repeat(self.tag[group : group + 1], len(steps), axis=0)
+        round_ = self.round_ if isinstance(self.round_, int) else int(self.round_[group])
+        z = randomness.normals(self.noise_key, tag, self.mechanism, round_, steps, numbers)
+        settled = _settle_in_float64(z, coefficients(self.counter, step), scale, shift, 64 if isinstance(self.counter, Honaker) else 1)
+        if settled is not None:
+            return settled
+        words = randomness.words(self.noise_key, tag, self.mechanism, round_, steps, numbers).tolist()
+        bits = 64
+        while True:
+            path = exact_path(
+                self.counter, [quantile(h, low, at, bits + GUARD) for (h, low), at in zip(words, z.tolist(), strict=True)], step, bits
+            )
+            low, high = (math.floor(Fraction(scale) * Fraction(path + off, 1 << bits) + shift) for off in (-1, 1))
+            if low == high or bits > MOST_BITS:
+                return low
+            bits *= 2
+
+
+def _settle_in_float64(z: Float, b: Float, scale: float, shift: Fraction, off: int) -> int | None:
+    """floor(sum of b z * scale + shift), or None if the rounding of float64 could change it; b is within `off` units of rounding."""
+    products = np.abs(b * z)
+    error = UNIT * ((RELATIVE + off + 2) * float(products.sum()) + ABSOLUTE * float(np.abs(b).sum())) * 1.01
+    value, reach = Fraction(math.fsum((b * z).tolist())), Fraction(error)
+    low, high = (math.floor(Fraction(scale) * (value + sign * reach) + shift) for sign in (-1, 1))
+    return low if low == high else None
+
+
+def _draws(chosen: Counter, step: int) -> tuple[Int, Int]:
+    """(step, number) of all draws of a path up to a step, in the order in which `exact_path` takes them."""
+    steps = np.arange(1, step + 1)
+    if not isinstance(chosen, Honaker):
+        return steps, np.zeros(step, np.int64)
+    per_step = [(s & -s).bit_length() for s in range(1, step + 1)]
+    return np.repeat(steps, per_step), np.concatenate([np.arange(n) for n in per_step])
+
+
+def coefficients(chosen: Counter, step: int) -> Float:
+    """Row `step` of B, in the order of `_draws`: the float64 nearest to each entry; for the tree a product of at most 14 quotients and differences."""
+    return _tree_row(step) if isinstance(chosen, Honaker) else _column(chosen)[step - 1 :: -1]
+
+
+@lru_cache(maxsize=16)
+def _column(chosen: Blt | Sqrt) -> Float:
+    bits = 128
+    unit = [1 << (bits + GUARD)] + [0] * (chosen.horizon - 1)
+    column = _square_root(chosen.horizon, bits + GUARD) if isinstance(chosen, Sqrt) else _buffered(chosen, unit, bits + GUARD)
+    return np.array([value / (1 << (bits + GUARD)) for value in column])
+
+
+@lru_cache(maxsize=1024)
+def _tree_row(step: int) -> Float:
+    """From the roots down: a node's draw has v of the node's weight, each child 1 - v."""
+    weight: dict[tuple[int, int], float] = {}
+    end = 0
+    for level in reversed(range(step.bit_length())):
+        if step >> level & 1:
+            end += 1 << level
+            weight[end, level] = 1.0
+    row = {}
+    for level in reversed(range(step.bit_length())):
+        v = 2.0**level / (2.0 ** (level + 1) - 1)
+        for leaf in range(1 << level, step + 1, 1 << level):
+            row[leaf, level] = weight[leaf, level] * v
+            if level:
+                weight[leaf, level - 1] = weight[leaf - (1 << (level - 1)), level - 1] = weight[leaf, level] * (1 - v)
+    return np.array([row[leaf, level] for leaf in range(1, step + 1) for level in range((leaf & -leaf).bit_length())])
+
+
+def exact_path(chosen: Counter, z: list[int], step: int, bits: int) -> int:
+    """The unit-noise path at a step times 2^bits, off by less than 1.
+
+    Args:
+        chosen: the counter.
+        z: its draws times 2^(bits + GUARD), in order of (step, number), each off by less than 1.
+        step: from 1.
+        bits: binary places.
+    """
+    width = bits + GUARD
+    if isinstance(chosen, Honaker):
+        path = _tree(z, step)
+    elif isinstance(chosen, Sqrt):
+        path = sum(f * x for f, x in zip(reversed(_square_root(step, width)), z, strict=True)) >> width
+    else:
+        path = _buffered(chosen, z, width)[-1]
+    return path >> GUARD
+
+
+def _buffered(chosen: Blt, z: list[int], width: int) -> list[int]:
+    """Paths at all steps, by the recurrence of `Blt.advance`, theta and omega as exact integers over 2^width."""
+    theta = [_scaled(v, width) for v in chosen.theta]
+    omega = [_scaled(v, width) for v in chosen.omega]
+    s, path, out = [0] * len(theta), 0, []
+    for draw in z:
+        x = draw - (sum(w * v for w, v in zip(omega, s, strict=True)) >> width)
+        s = [(t * v >> width) + x for t, v in zip(theta, s, strict=True)]
+        path += x
+        out.append(path)
+    return out
+
+
+def _square_root(count: int, width: int) -> list[int]:
+    """f_0, f_1, ... of `Sqrt` over 2^width: binomial(2k, k) / 4^k."""
+    out, value = [], 1 << (width + GUARD)
+    for k in range(1, count + 1):
+        out.append(value >> GUARD)
+        value = value * (2 * k - 1) // (2 * k)
+    return out
+
+
+def _tree(z: list[int], step: int) -> int:
+    """The path of `Honaker.advance`, v_k = 2^k / (2^(k+1) - 1)."""
+    draws, newest = iter(z), [0] * step.bit_length()
+    for leaf in range(1, step + 1):
+        estimate, top = next(draws), (leaf & -leaf).bit_length() - 1
+        for k in range(1, top + 1):
+            estimate = ((next(draws) << k) + ((1 << k) - 1) * (newest[k - 1] + estimate)) // ((1 << (k + 1)) - 1)
+        newest[top] = estimate
+    return sum(value for k, value in enumerate(newest) if step >> k & 1)
+
+
+def _scaled(value: float, width: int) -> int:
+    numerator, denominator = value.as_integer_ratio()
+    return (numerator << width) // denominator  # exact: a float64 above 2^-70 is an integer over 2^width
