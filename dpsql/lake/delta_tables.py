@@ -154,7 +154,8 @@ def vacuum(path: Place, hours: int) -> None:
     """
     system, root = filesystem(str(path))
     for name in DeltaTable(str(path)).vacuum(retention_hours=hours, dry_run=True, enforce_retention_duration=False, full=True):
-        system.delete_file(f"{root}/{name}")
+        with contextlib.suppress(FileNotFoundError):  # removed before: the log remembers its name for a while
+            system.delete_file(f"{root}/{name}")
 
 
 def first_version(path: Place) -> int:

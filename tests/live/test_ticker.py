@@ -237,7 +237,7 @@ def test_a_restored_query_sweeps_before_its_first_commit(contributions: Contribu
     (checkpoint.path / "offsets").mkdir(parents=True)
     (checkpoint.path / "offsets/0").write_text("v1\n{}\n" + json.dumps({"reservoirVersion": 5}))
     assert (checkpoint.newest_batch, checkpoint.newest_commit) == (7, 6)
-    histogram = Histogram(str(tmp_path / "public"), "run", contributions.plan, (StringType(),))
+    histogram = Histogram(tmp_path / "public", "run", contributions.plan, (StringType(),))
     histogram.create()
     rows(contributions, T0)
     Retention(engine, contributions, 0, listed, lambda: histogram).sweep(T0 + 10**12, -1)

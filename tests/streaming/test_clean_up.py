@@ -17,7 +17,7 @@ from dpsql.lake.manifest import Manifest
 from dpsql.lake.restore import restore
 from dpsql.lake.runs import read_run
 from dpsql.local.verification import verify_run
-from dpsql.streaming import session
+from dpsql.streaming import histogram, session
 from dpsql.streaming.histogram import Histogram
 from dpsql.streaming.live import LiveOptions
 
@@ -78,14 +78,13 @@ def test_catch_ups_keep_as_many_files_however_many_there_were(case: Any, write: 
 def test_input_that_was_read_may_go(case: Any, write: Any, visits: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Three days, a catch-up each; then the first two files go."""
     one, looked = case(HOURLY), Counter[str]()
-    for name in ("newest_trigger_us", "_everything"):
-        original = getattr(Histogram, name)
+    for owner, name in ((Histogram, "newest_trigger_us"), (histogram, "_everything")):
 
-        def counted(self: Histogram, _name: str = name, _real: Any = original) -> Any:
+        def counted(given: Any, _name: str = name, _real: Any = getattr(owner, name)) -> Any:
             looked[_name] += 1
-            return _real(self)
+            return _real(given)
 
-        monkeypatch.setattr(Histogram, name, counted)
+        monkeypatch.setattr(owner, name, counted)
     before = os.umask(0o077)
     try:
         for day in range(3):

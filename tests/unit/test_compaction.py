@@ -106,6 +106,19 @@ def test_equal_rows_make_equal_bytes(table: Path, tmp_path: Path) -> None:
     assert Path(one).read_bytes() == Path(two).read_bytes()
 
 
+def test_replaced_files_go_once_and_without_a_commit(table: Path) -> None:
+    old = [Path(name) for name in DeltaTable(str(table)).file_uris()]
+    (table / "part-of-a-failed-task.parquet").write_bytes(b"records")
+    assert merged(table)
+    version = DeltaTable(str(table)).version()
+    delta_tables.vacuum(table, 1)
+    assert all(path.exists() for path in old)
+    delta_tables.vacuum(table, 0)
+    delta_tables.vacuum(table, 0)  # the log still names them
+    assert [path for path in table.glob("*.parquet")] == [Path(name) for name in DeltaTable(str(table)).file_uris()]
+    assert DeltaTable(str(table)).version() == version and read_rows(table).num_rows == 20
+
+
 def test_large_files_are_left_alone(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each row is written anew a few times, not with every merge."""
     monkeypatch.setattr(compaction, "SMALL_ROWS", 2)
