@@ -79,8 +79,9 @@ def test_input_that_was_read_may_go(case: Any, write: Any, visits: Any, tmp_path
     """Three days, a catch-up each; then the first two files go."""
     one, looked = case(HOURLY), Counter[str]()
     for owner, name in ((Histogram, "newest_trigger_us"), (histogram, "_everything")):
+        original = getattr(owner, name)
 
-        def counted(given: Any, _name: str = name, _real: Any = getattr(owner, name)) -> Any:
+        def counted(given: Any, _name: str = name, _real: Any = original) -> Any:
             looked[_name] += 1
             return _real(given)
 
