@@ -89,7 +89,7 @@ check: setup ## lint, format, types, the lock file and who imports whom
 	@$(PYTHON_BIN)/ruff format --check
 	@$(PYTHON_BIN)/mypy
 	@$(RUN) .ci/lock.py check
-	@$(RUN) -m pytest -q tests/unit/test_project.py
+	@$(RUN) -m pytest -q tests/unit/test_project.py tests/unit/test_rooms.py
 
 format: setup ## make the code look as `check` wants it
 	@$(PYTHON_BIN)/ruff check --fix-only --quiet

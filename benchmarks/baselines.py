@@ -72,13 +72,13 @@ class Answering:
     def __init__(self, job: Job, number: int, processes: int, mine: Bool) -> None:
         query = job.plan.query
         self._rows, self._per_group, self._fine, self._coarse = (
-            query.max_rows_contributed,
-            query.max_rows_per_group,
+            query.asked.max_rows_contributed,
+            query.asked.max_rows_per_group,
             job.plan.horizon,
             job.batches,
         )
-        assert query.group_selection_share is not None
-        self._share, self._epsilon, self._delta = query.group_selection_share, query.epsilon, query.delta
+        assert query.asked.group_selection_share is not None
+        self._share, self._epsilon, self._delta = query.asked.group_selection_share, query.epsilon, query.delta
         self._mine, self._ids = np.flatnonzero(mine), identifiers(np.arange(len(mine)))
         self._noise_key = hashlib.sha256(b"baselines, seed %d" % job.seed).digest()
         self._users, self._counts = np.zeros(len(mine), np.int64), np.zeros(len(mine), np.int64)

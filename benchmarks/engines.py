@@ -114,7 +114,7 @@ def private(
     from dpsql.streaming.job import Job
     from dpsql.streaming.microbatches import drain
     from dpsql.streaming.progress import Tally
-    from udfs.histogram.contribution_bounding import Clock
+    from udfs.stage import Clock
 
     shutil.rmtree(lake, ignore_errors=True)
     options = (("maxFilesPerTrigger", "1"),)

@@ -14,7 +14,8 @@ from benchmarks.sharded import Job, by_bucket
 from benchmarks.workload import ranks
 from dpsql.mechanisms.histogram.stages import release_parameters
 from udfs.columns import Bool, Int
-from udfs.histogram.release import ReleaseState, Tick, release
+from udfs.histogram.release import ReleaseState, release
+from udfs.stage import Tick
 
 
 @dataclass(frozen=True)

@@ -36,6 +36,7 @@ if str(CHECKOUT) not in sys.path:  # `python benchmarks/...` puts this folder fi
     sys.path.insert(0, str(CHECKOUT))
 
 from dpsql.config import Source  # noqa: E402
+from dpsql.mechanisms.histogram.asked import Asked, ReleaseRule  # noqa: E402
 from dpsql.mechanisms.histogram.plan import PrivacyPlan  # noqa: E402
 from dpsql.mechanisms.histogram.planner import make_plan  # noqa: E402
 from dpsql.mechanisms.histogram.stages import bounding_parameters, release_parameters  # noqa: E402
@@ -47,11 +48,11 @@ from dpsql.parsed_query import (  # noqa: E402
     GroupSelection,
     Key,
     ParsedQuery,
-    ReleaseRule,
     WindowSpec,
 )
-from udfs.histogram.contribution_bounding import Clock, admit  # noqa: E402
-from udfs.histogram.release import Tick, release  # noqa: E402
+from udfs.histogram.contribution_bounding import admit  # noqa: E402
+from udfs.histogram.release import release  # noqa: E402
+from udfs.stage import Clock, Tick  # noqa: E402
 
 DAY = 86_400_000_000
 PAPER_USERS, PAPER_KEYS, PAPER_FLAT = 10_000_000, 1_000_000, 1000
@@ -177,30 +178,33 @@ def reference(records: Records, numbers: Numbers, seed: int) -> dict[int, float]
 def paper_plan(scale: float, triggers: int, rows: int = 32, epsilon: float = 6.0, delta: float = 1e-9) -> PrivacyPlan:
     """The paper's configuration under our accounting: RESELECT, HONAKER, no decay, c = C, half of mu^2 each."""
     query = ParsedQuery(
+        mechanism="histogram",
         epsilon=epsilon,
         delta=delta,
         privacy_unit=("user_id",),
-        max_rows_contributed=rows,
-        max_rows_per_group=rows,
-        max_groups_contributed=rows,
         contribution_period=ContributionPeriod.WINDOW,
         window=WindowSpec("ts", DAY, DAY, 0),
         trigger_interval_us=-(-DAY // triggers),
         allowed_lateness_us=0,
         max_ahead_us=DAY,
-        min_privacy_units_per_group=1,
-        group_selection_strategy=GroupSelection.THRESHOLD,
         public_groups=None,
-        group_selection_share=0.5,
-        release=ReleaseRule.RESELECT,
-        counter=CounterName.HONAKER,
-        selection_weight_decay=0.0,
         keys=(Key("page", "page"),),
         aggregates=(Aggregate("views", AggregateFunction.COUNT_ROWS),),
         from_sql="FROM visits",
         stream="visits",
         static_sources=(),
         columns_in_order=("page", "views"),
+        asked=Asked(
+            max_rows_contributed=rows,
+            max_rows_per_group=rows,
+            max_groups_contributed=rows,
+            min_privacy_units_per_group=1,
+            group_selection_strategy=GroupSelection.THRESHOLD,
+            group_selection_share=0.5,
+            release=ReleaseRule.RESELECT,
+            counter=CounterName.HONAKER,
+            selection_weight_decay=0.0,
+        ),
     )
     source = Source("visits", "parquet", max_users=round(PAPER_USERS * scale), max_keys=round(PAPER_KEYS * scale))
     return make_plan(query, source)
@@ -212,7 +216,9 @@ def numbers_of(plan: PrivacyPlan) -> Numbers:
     assert selection is not None and len(set(selection.weights)) == 1
     unit = 2.0**-20
     thresholds = tuple(tau * unit for tau in selection.thresholds)
-    return Numbers(plan.query.max_rows_contributed, selection.weights[0] * unit, selection.sigma, thresholds, plan.perturbations[0].sigma)
+    return Numbers(
+        plan.query.asked.max_rows_contributed, selection.weights[0] * unit, selection.sigma, thresholds, plan.perturbations[0].sigma
+    )
 
 
 def ours(records: Records, plan: PrivacyPlan, seed: int) -> dict[int, float]:

@@ -28,7 +28,8 @@ from dpsql.local.feeder import split
 from dpsql.mechanisms.histogram.plan import PrivacyPlan
 from dpsql.mechanisms.histogram.stages import bounding_parameters
 from udfs.columns import Bool, Int
-from udfs.histogram.contribution_bounding import Clock, admit
+from udfs.histogram.contribution_bounding import admit
+from udfs.stage import Clock
 
 
 @dataclass(frozen=True)

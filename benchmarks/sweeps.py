@@ -49,7 +49,7 @@ def last_trigger(share: float) -> Change:
         assert plan.selection is not None
         total = sum(plan.selection.betas)
         betas = (total * (1 - share) / (plan.horizon - 1),) * (plan.horizon - 1) + (total * share,)
-        taus = thresholds(plan.selection.weights, plan.selection.sd, betas, plan.query.min_privacy_units_per_group)
+        taus = thresholds(plan.selection.weights, plan.selection.sd, betas, plan.query.asked.min_privacy_units_per_group)
         return dataclasses.replace(plan, selection=dataclasses.replace(plan.selection, betas=betas, thresholds=taus))
 
     return change

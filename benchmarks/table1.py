@@ -99,7 +99,7 @@ def papers_accounting(plan: PrivacyPlan) -> PrivacyPlan:
     """
     selection, column = plan.selection, plan.columns[0]
     assert selection is not None
-    epsilon, delta, rows = plan.epsilon / 2, plan.delta / 3, plan.query.max_rows_contributed
+    epsilon, delta, rows = plan.epsilon / 2, plan.delta / 3, plan.query.asked.max_rows_contributed
     log = math.log(1 / delta)
     rho = (math.sqrt(log + epsilon) - math.sqrt(log)) ** 2
     norm_of_tree = column_norm(counter(selection.counter, plan.horizon))

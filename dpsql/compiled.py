@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import html
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
 from dpsql.config import Source, cut_by_records
-from dpsql.errors import ConfigError
-from dpsql.mechanisms.histogram import accounting
-from dpsql.mechanisms.histogram.plan import PrivacyPlan
-from dpsql.mechanisms.histogram.planner import make_plan
-from dpsql.parsed_query import ParsedQuery
+from dpsql.errors import AccountingError, ConfigError
+from dpsql.mechanisms import registry
+from dpsql.mechanisms.protocol import Mechanism
+from dpsql.parsed_query import ParsedQuery, PrivacyLevel
 from dpsql.privacy.ledger_line import Line
 from dpsql.privacy.origin import Origin
 
@@ -24,8 +23,8 @@ class Query:
 
     text: str
     sources: Mapping[str, Source]
-    parsed: ParsedQuery
-    plan: PrivacyPlan
+    parsed: ParsedQuery[Any]
+    plan: Any
 
     def __repr__(self) -> str:
         plan = self.plan
@@ -36,13 +35,23 @@ class Query:
         return f"<pre>{html.escape(self.explain())}</pre>"
 
     @property
+    def mechanism(self) -> Mechanism[Any, Any]:
+        """Whose query it is."""
+        return registry.named(self.parsed.mechanism)
+
+    @property
+    def protects(self) -> PrivacyLevel:
+        """Who or what is protected."""
+        return self.mechanism.account(self.plan, self.source).protects
+
+    @property
     def source(self) -> Source:
         """The stream that the query reads."""
         return self.sources[self.parsed.stream]
 
     def document(self) -> dict[str, Any]:
         """The plan as JSON values, for people to read."""
-        return asdict(self.plan)
+        return dict(self.mechanism.document(self.plan))
 
     def line(self, run_id: str, kind: str, origin: Origin) -> Line:
         """The ledger line of a new run, dated now.
@@ -57,7 +66,7 @@ class Query:
             ledger=self.source.ledger,
             source=self.source.name,
             unit=self.source.privacy_unit,
-            cost=accounting.cost(plan, self.source),
+            cost=self.mechanism.account(plan, self.source),
             period=self.parsed.contribution_period.value,
             size_us=window.size_us,
             offset_us=window.offset_us,
@@ -72,15 +81,19 @@ class Query:
 
     def explain(self) -> str:
         """What is promised, how noisy each column will be and when a key appears, in plain sentences."""
-        from dpsql.mechanisms.histogram.explain import explain
-
-        return explain(self.plan, self.source)
+        return self.mechanism.explain(self.plan, self.source)
 
     def explain_json(self) -> dict[str, Any]:
         """The same facts under stable names."""
-        from dpsql.mechanisms.histogram.explain import facts
+        return self.mechanism.facts(self.plan, self.source)
 
-        return facts(self.plan, self.source)
+    def why_missing(self) -> str:
+        """Why a key may be missing: what the query alone tells."""
+        return self.mechanism.missing(self.plan)[0]
+
+    def missing_json(self) -> dict[str, Any]:
+        """The same under stable names."""
+        return self.mechanism.missing(self.plan)[1]
 
 
 def compile_query(sql: str, sources: Mapping[str, Source], name: str = "query") -> Query:
@@ -98,12 +111,26 @@ def compile_query(sql: str, sources: Mapping[str, Source], name: str = "query") 
         QueryError: the SQL is refused; all its problems with line and column.
         ConfigError: the source's declaration does not allow the query.
     """
-    from dpsql.sql.parse import parse_query  # here, so that `import dpsql` stays light
-
     parsed = parse_query(sql, sources, name)
     source = sources[parsed.stream]
     if problem := cut_by_records(source):  # sources that were made in code; sources.yaml is refused with the line
         raise ConfigError(f"source {source.name!r}: {problem}")
-    plan = make_plan(parsed, source)
-    accounting.check(plan, source)
+    mechanism = registry.named(parsed.mechanism)
+    plan = mechanism.plan(parsed, source)
+    cost = mechanism.account(plan, source)
+    if not cost.delta(parsed.epsilon) <= parsed.delta:  # so that NaN is refused too
+        raise AccountingError(
+            f"the plan costs delta {cost.delta(parsed.epsilon):.6g} at epsilon {parsed.epsilon:g}, more than the {parsed.delta:g} it promises"
+        )
     return Query(sql, sources, parsed, plan)
+
+
+def parse_query(sql: str, sources: Mapping[str, Source], name: str = "query") -> ParsedQuery[Any]:
+    """What one text asks, of whichever mechanism; nothing is planned.
+
+    Raises:
+        QueryError: as `compile_query`.
+    """
+    from dpsql.sql.parse import parse_query as parse  # here, because a run's plan is made once and sqlglot is slow to import
+
+    return parse(sql, sources, registry.MECHANISMS, name)

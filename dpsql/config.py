@@ -13,6 +13,8 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 
+from dpsql.caps import NO_CAP, Cap, read_caps
+from dpsql.parsed_query import PrivacyLevel
 from dpsql.yaml_file import Block, YamlDocument, read_yaml
 
 DEFAULT_MAX_USERS = 10_000_000
@@ -51,9 +53,6 @@ SOURCE_KEYS = (
     "value_schema",
     "start",
 )
-NO_CAP = "none"
-"""`cap: none` says that a cap is left away on purpose."""
-CAP_KEYS = ("epsilon", "delta", "period")
 CUTS_BY_RECORDS = r"(max|min)(bytes|offsets|records|rows|messages|events)per(trigger|(micro)?batch)"
 """Names of such options of any source, in lower case and letters only."""
 
@@ -68,20 +67,6 @@ UNITS_US = {
 }
 MAX_DURATION_US = 1 << 61
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-
-
-@dataclass(frozen=True)
-class Cap:
-    """The most that all runs on one ledger may spend on one privacy unit.
-
-    Args:
-        epsilon, delta: the bound on everything a privacy unit does within one period.
-        period_us: length of the period, in microseconds; periods are counted from 1970-01-01 UTC.
-    """
-
-    epsilon: float
-    delta: float
-    period_us: int
 
 
 @dataclass(frozen=True)
@@ -100,7 +85,8 @@ class Source:
         static: a public table, the same for everybody.
         max_users, max_keys: public upper bounds, charged to delta for hash collisions.
         max_malformed: records per micro-batch above which the operator is warned.
-        cap: what all runs may spend together; None is no cap.
+        cap: what all runs may spend together on one unit; None is no cap.
+        event_cap: what they may spend on one row, at privacy level EVENT.
         uncapped: `cap: none` says on purpose that there is no cap.
         ledger: sources with the same people share one ledger name.
         apart_from: ledgers that have budgets of their own on purpose, though their sources read the same data.
@@ -130,10 +116,15 @@ class Source:
     uncapped: bool = False
     apart_from: tuple[str, ...] = ()
     public: bool = False
+    event_cap: Cap | None = None
 
     def __post_init__(self) -> None:
         if not self.ledger:
             object.__setattr__(self, "ledger", self.name)
+
+    def cap_of(self, level: PrivacyLevel) -> Cap | None:
+        """The cap of one level."""
+        return self.event_cap if level is PrivacyLevel.EVENT else self.cap
 
 
 @dataclass(frozen=True)
@@ -175,12 +166,13 @@ def _with_shared_caps(sources: list[Source], document: YamlDocument) -> tuple[So
     """A cap is the ledger's: one source declares it for all that share the ledger."""
     caps: dict[str, Source] = {}
     for source in sources:
-        first = caps.setdefault(source.ledger, source) if source.cap or source.uncapped else source
-        if first.cap != source.cap:
+        declared = source.cap or source.event_cap or source.uncapped
+        first = caps.setdefault(source.ledger, source) if declared else source
+        if (first.cap, first.event_cap) != (source.cap, source.event_cap):
             said = f"source {first.name!r} declares another cap for ledger {source.ledger!r}; sources that share a ledger share its cap"
             raise document.error(said, ("sources", source.name, "cap"))
     return tuple(
-        replace(source, cap=caps[source.ledger].cap, uncapped=caps[source.ledger].uncapped)
+        replace(source, cap=caps[source.ledger].cap, event_cap=caps[source.ledger].event_cap, uncapped=caps[source.ledger].uncapped)
         if source.ledger in caps and not source.static
         else source
         for source in sources
@@ -228,6 +220,7 @@ def _source(document: YamlDocument, name: str) -> Source:
         raise document.error(f"source name {name!r} may have lower-case letters, digits and _ only", at)
     read = document.block(at, SOURCE_KEYS)
     static = read.boolean("static")
+    caps = read_caps(document, (*at, "cap"), parse_duration) if read.given.get("cap", NO_CAP) != NO_CAP else {}
     source = Source(
         name=name,
         format=read.text("format", required="like `format: parquet`").lower(),
@@ -240,7 +233,8 @@ def _source(document: YamlDocument, name: str) -> Source:
         max_users=read.whole("max_users", DEFAULT_MAX_USERS, least=1),
         max_keys=read.whole("max_keys", DEFAULT_MAX_KEYS, least=1),
         max_malformed=read.whole("max_malformed", 0, least=0),
-        cap=_cap(document, (*at, "cap")) if "cap" in read.given and read.given["cap"] != NO_CAP else None,
+        cap=caps.get(PrivacyLevel.USER),
+        event_cap=caps.get(PrivacyLevel.EVENT),
         ledger=read.text("ledger") or name,
         value_format=read.text("value_format").lower() or None,
         value_schema=_value_schema(read, document, at),
@@ -289,7 +283,11 @@ def _check_together(source: Source, document: YamlDocument, at: tuple[str, ...])
         (source.static and source.privacy_unit != (), "privacy_unit", "a static source is public: it has no privacy unit"),
         (source.static and source.public, "public", "a static source is public: `static: true` says so already"),
         (source.ledger in source.apart_from, "apart_from", f"this names the source's own ledger: name another than {source.ledger!r}"),
-        (source.static and source.cap is not None, "cap", "a static source is public: nothing is spent on it, so it has no cap"),
+        (
+            source.static and bool(source.cap or source.event_cap),
+            "cap",
+            "a static source is public: nothing is spent on it, so it has no cap",
+        ),
         (not re.fullmatch(r"[A-Za-z0-9_-]+", source.ledger), "ledger", "a ledger name may have letters, digits, _ and - only"),
     )
     for broken, key, message in rules:
@@ -375,19 +373,6 @@ def _apart_from(read: Block) -> tuple[str, ...]:
     if not isinstance(named, list) or not all(isinstance(name, str) and re.fullmatch(r"[A-Za-z0-9_-]+", name) for name in named):
         raise read.wrong("apart_from", "the name of a ledger or a list of them")
     return tuple(sorted(set(named)))
-
-
-def _cap(document: YamlDocument, at: tuple[str, ...]) -> Cap:
-    read = document.block(at, CAP_KEYS)
-    period = read.text("period", required="like `period: 30 days`")
-    try:
-        period_us = parse_duration(period)
-    except ValueError as problem:
-        raise document.error(str(problem), (*at, "period")) from None
-    cap = Cap(read.positive("epsilon"), read.positive("delta"), period_us)
-    if cap.delta >= 1:
-        raise document.error("`delta` must be below 1", (*at, "delta"))
-    return cap
 
 
 def _absolute(path: str, file: Path) -> str | None:

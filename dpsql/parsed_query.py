@@ -8,6 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Generic, TypeVar
+
+Asked_co = TypeVar("Asked_co", covariant=True)
 
 
 class AggregateFunction(StrEnum):
@@ -18,6 +21,13 @@ class AggregateFunction(StrEnum):
     COUNT_DISTINCT_UNIT = "COUNT(DISTINCT)"
     SUM = "SUM"
     AVG = "AVG"
+
+
+class PrivacyLevel(StrEnum):
+    """What neighbouring streams differ in: all that one unit does in one contribution period, or one row."""
+
+    USER = "USER"
+    EVENT = "EVENT"
 
 
 class ContributionPeriod(StrEnum):
@@ -32,13 +42,6 @@ class GroupSelection(StrEnum):
 
     THRESHOLD = "THRESHOLD"
     PUBLIC_GROUPS = "PUBLIC_GROUPS"
-
-
-class ReleaseRule(StrEnum):
-    """When a selected key is released again."""
-
-    EVERY_TRIGGER = "EVERY_TRIGGER"
-    RESELECT = "RESELECT"
 
 
 class CounterName(StrEnum):
@@ -77,37 +80,30 @@ class WindowSpec:
     offset_us: int
 
 
-@dataclass(frozen=True)
-class ParsedQuery:
-    """One accepted query.
+@dataclass(frozen=True, kw_only=True)
+class ParsedQuery(Generic[Asked_co]):
+    """One accepted query: what every query says, and what it asks of its mechanism.
 
-    `from_sql` is everything from the word FROM on, up to GROUP BY: `FROM visits`, or
+    `mechanism` names the one that takes it, `asked` is for that one. `from_sql` is everything from the word FROM on, up to GROUP BY: `FROM visits`, or
     `FROM (SELECT ... FROM visits WHERE ...) AS t JOIN pages ON ... WHERE ...`; an engine puts its own select list before it.
-    `stream` is the one streaming source it reads; `static_sources` are the public tables it joins.
-    `columns_in_order` is the order of the output columns as written: key names and aggregate aliases.
+    `stream` is the one streaming source it reads; `static_sources` are the public tables it joins; `public_groups` is the text that lists
+    them. `columns_in_order` is the order of the output columns as written: key names and aggregate aliases.
     """
 
+    mechanism: str
     epsilon: float
     delta: float
     privacy_unit: tuple[str, ...]
-    max_rows_contributed: int
-    max_rows_per_group: int
-    max_groups_contributed: int
     contribution_period: ContributionPeriod
     window: WindowSpec
     trigger_interval_us: int
     allowed_lateness_us: int
     max_ahead_us: int
-    min_privacy_units_per_group: int
-    group_selection_strategy: GroupSelection
     public_groups: str | None
-    group_selection_share: float | None
-    release: ReleaseRule
-    counter: CounterName
-    selection_weight_decay: float
     keys: tuple[Key, ...]
     aggregates: tuple[Aggregate, ...]
     from_sql: str
     stream: str
     static_sources: tuple[str, ...]
     columns_in_order: tuple[str, ...]
+    asked: Asked_co

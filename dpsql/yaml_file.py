@@ -37,7 +37,7 @@ class YamlDocument:
         """
         value = self.value
         for key in at:
-            value = value[key]
+            value = value[int(key)] if isinstance(value, list) else value[key]
         if not isinstance(value, dict):
             raise self.error("must be a block of `name: value` lines", at)
         for key in value:
@@ -149,10 +149,14 @@ def _text(path: Path) -> str:
 def _walk(path: Path, node: yaml.Node, at: tuple[str, ...], lines: dict[tuple[str, ...], int], above: set[int]) -> None:
     """Note the line of every named value; aliases are followed, but never in a circle."""
     lines.setdefault(at, node.start_mark.line + 1)
-    if not isinstance(node, yaml.MappingNode) or id(node) in above:
+    if isinstance(node, yaml.ScalarNode) or id(node) in above:
         return
     if len(at) > 8:
         raise ConfigError(f"{path}: nested too deeply at {'.'.join(at)}")
+    if isinstance(node, yaml.SequenceNode):
+        for i, entry in enumerate(node.value):
+            _walk(path, entry, (*at, str(i)), lines, above | {id(node)})
+        return
     seen: set[str] = set()
     for key, value in node.value:
         if not isinstance(key, yaml.ScalarNode):

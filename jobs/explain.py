@@ -23,10 +23,9 @@ def explain(query_file: Path, sources_file: Path, missing: bool, as_json: bool) 
     dpsql explain conf/queries/page_views.sql --missing
     dpsql explain conf/queries/page_views.sql --json
     """
-    from dpsql.mechanisms.histogram import missing_keys
 
     query = compiled(query_file, sources_file)
     if as_json:
-        print_json(missing_keys.facts(query.plan) if missing else query.explain_json())
+        print_json(query.missing_json() if missing else query.explain_json())
     else:
-        click.echo(missing_keys.why_missing(query.plan) if missing else query.explain(), nl=False)
+        click.echo(query.why_missing() if missing else query.explain(), nl=False)

@@ -55,6 +55,7 @@ def try_(
     """
     from dpsql.local.feeder import try_query
     from dpsql.local.input_check import check_input
+    from dpsql.privacy.ledger_rules import cap_for
     from dpsql.privacy.origin import origin_of
 
     query = compiled(query_file, sources_file)
@@ -68,8 +69,8 @@ def try_(
     check_input(query, files)
     secret, ledger = secret_and_ledger(secret_file)
     run_id, ledger_id, source = secrets.token_hex(16), ledger.own_id(), query.source
-    origin = origin_of(source, ledger_id, files.get(source.name, ()))
-    ledger.append(query.line(run_id, "compare" if compare else "try", origin), source.cap)
+    origin = origin_of(source, ledger_id, files.get(source.name, ()), query.protects)
+    ledger.append(query.line(run_id, "compare" if compare else "try", origin), cap_for(source, query.protects))
     bound = secret.of_ledger(ledger_id)
     with ProgressBar() as bar:
         result = try_query(query, files, run_id=run_id, secret=bound, until_us=until_us, progress=bar.records, compare=compare)

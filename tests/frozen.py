@@ -21,10 +21,11 @@ import pyarrow as pa
 from dpsql.compiled import Query
 from dpsql.local.feeder import Feeder
 from dpsql.mechanisms.histogram.public_groups import public_groups
+from dpsql.mechanisms.histogram.stages import stages
 from dpsql.privacy.secret import Secret
 from udfs.grid import NO_CLOCK
-from udfs.histogram.contribution_bounding import Clock
 from udfs.keys import encode
+from udfs.stage import Clock
 
 FILE = Path(__file__).parent / "golden" / "frozen.txt"
 SECRET, RUN_ID = Secret(bytes(range(32))), "5a" * 16
@@ -76,7 +77,7 @@ def released(query: Query) -> pa.Table:
         if plan.selection is None
         else None
     )
-    feeder = Feeder(plan, SECRET.noise_key(RUN_ID, plan.identity), (1, 1), public)
+    feeder = Feeder(stages(plan, public), SECRET.noise_key(RUN_ID, plan.identity))
     first = public.first_window_us if public else FIRST_US
     for rows in _records(query, first, [b""] * 3 if not plan.query.keys else names):
         feeder.micro_batch(rows, Clock(NO_CLOCK, 1 << 62))

@@ -1,9 +1,19 @@
-"""What the two operators of every run have in common: their names, the tables of a bucket's state, and the report of a bucket."""
+"""A stage: what one operator does with one bucket in one micro-batch, whatever the mechanism and whatever the engine.
+
+Every run has two. The intake works on buckets of units, the release on buckets of cells; both are pure steps over a bucket's state, which
+is a few sorted tables. `run_bucket` is all that an engine calls.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal, Protocol, Self, TypeVar
+
+import pyarrow as pa
+
+from udfs.columns import is_sorted
+from udfs.grid import NO_CLOCK
 
 ADMISSION, RELEASE = "admission", "release"
 OPERATORS = (ADMISSION, RELEASE)
@@ -12,18 +22,105 @@ OPERATORS = (ADMISSION, RELEASE)
 ROW, TICK, FILE = 0, 1, 2
 """Kinds of rows: results and contributions; ticks between the queries; the report of a bucket."""
 
+CLOSED = b"closed_us"
+"""In the metadata of a table: the time up to which the bucket has closed the grid."""
+
+Tables = dict[str, pa.Table]
+"""The state of one bucket, by name."""
+
+
+@dataclass(frozen=True)
+class Clock:
+    """What the intake knows of time: grid points <= closed_us are closed, event times > latest_us are dropped."""
+
+    closed_us: int = NO_CLOCK
+    latest_us: int = 1 << 62
+
+
+@dataclass(frozen=True)
+class Tick:
+    """What the release knows of time: after the rows of arrival batches <= batch, every grid point <= closed_us closes."""
+
+    batch: int
+    closed_us: int
+
 
 @dataclass(frozen=True)
 class Table:
     """One table of a bucket's state.
 
     Args:
-        sorted_by: the columns that its rows are sorted by: the steps search them.
+        sorted_by: the columns that its rows are sorted by.
         bucket_by: the id that decides in which bucket a row is: modulo the number of buckets, never negative.
+        order: the step searches it, and finds each row once (`distinct`) or a run of them (`repeated`); or does not search it (`any`).
     """
 
     sorted_by: tuple[str, ...]
     bucket_by: str
+    order: Literal["distinct", "repeated", "any"] = "distinct"
+
+
+@dataclass(frozen=True)
+class Stepped:
+    """New state, the rows that go on, and what was counted on the way: plain values for the report, no record's."""
+
+    state: Tables
+    rows: pa.Table
+    counted: dict[str, Any]
+
+
+Now = TypeVar("Now")
+Now_contra = TypeVar("Now_contra", contravariant=True)
+
+
+class Stage(Protocol[Now_contra]):
+    """One operator of a mechanism: frozen, picklable, pure; no budget, no secret. Its "now" is a Clock, or the ticks of the micro-batch."""
+
+    @property
+    def operator(self) -> str:
+        """ADMISSION or RELEASE."""
+
+    @property
+    def tables(self) -> Mapping[str, Table]:
+        """What its state is made of; none for a stage that remembers nothing."""
+
+    @property
+    def takes(self) -> pa.Schema:
+        """Columns of the rows that it is given."""
+
+    @property
+    def gives(self) -> pa.Schema:
+        """Columns of the rows that go on."""
+
+    def empty(self) -> Tables:
+        """The state of a bucket that has seen nothing."""
+
+    def for_bucket(self, bucket: int, buckets: int) -> Self:
+        """The same stage, with what it knows beforehand of one bucket only."""
+
+    def step(self, state: Tables, rows: pa.Table, now: Now_contra, noise_key: bytes) -> Stepped:
+        """Pure: the same arguments give the same result, in any order of rows.
+
+        Args:
+            state: of the bucket.
+            rows: columns `takes`, any order; no NULL.
+            now: what is known of time.
+            noise_key: 32 bytes, the run's; empty for the intake, which draws no noise.
+        """
+
+
+class StateStore(Protocol):
+    """Where versions of state are: files in a lake (`BucketFiles`), or memory."""
+
+    @property
+    def buckets(self) -> int:
+        """How many there are."""
+
+    def load(self, bucket: int, sequence: int) -> Tables:
+        """One version."""
+
+    def store(self, bucket: int, sequence: int, tables: Tables) -> tuple[int, dict[str, str]]:
+        """Keep one version; its bytes, and the digest of each table's file."""
 
 
 @dataclass(frozen=True)
@@ -34,3 +131,66 @@ class StateFile:
     sequence: int
     bytes: int
     counted: dict[str, Any]
+
+    def counting(self, **more: Any) -> StateFile:
+        """The same, with more counted."""
+        return replace(self, counted={**self.counted, **more})
+
+
+def run_bucket(
+    stage: Stage[Now], store: StateStore, bucket: int, sequence: int, rows: pa.Table, now: Now, noise_key: bytes = b""
+) -> tuple[StateFile, pa.Table]:
+    """Load, check, step, compare, store, report.
+
+    Args:
+        stage: what to do.
+        store: where the state is.
+        bucket: of which.
+        sequence: version of its state; 0: none yet.
+        rows, now, noise_key: for the step.
+
+    Returns:
+        The report, with the version that is newest now, and the rows that go on.
+
+    Raises:
+        ValueError: the state is not what a step of this stage left.
+    """
+    before = store.load(bucket, sequence) if sequence else stage.empty()
+    if sequence:
+        check_state(stage, before)
+    done = stage.for_bucket(bucket, store.buckets).step(before, rows, now, noise_key)
+    size, digests = 0, dict[str, str]()
+    if not _same(before, done.state):
+        sequence += 1
+        size, digests = store.store(bucket, sequence, done.state)
+    return StateFile(bucket, sequence, size, {**done.counted, "sha256": digests}), done.rows
+
+
+def check_state(stage: Stage[Any], state: Tables) -> None:
+    """Refuse state that a step cannot have left: in an unsorted table it would not find what is there, and make it anew, with the same noise.
+
+    Raises:
+        ValueError: says which table.
+    """
+    empty = stage.empty()
+    if tuple(state) != tuple(empty):
+        raise ValueError(f"state of {stage.operator} is made of {tuple(empty)}, not {tuple(state)}")
+    for name, layout in stage.tables.items():
+        table = state[name]
+        if table.column_names != empty[name].column_names or table.schema.types != empty[name].schema.types:
+            raise ValueError(f"the table {name!r} of the state has other columns")
+        if any(column.null_count for column in table.columns):
+            raise ValueError(f"the table {name!r} of the state has a NULL")
+        by = [table.column(column).to_numpy() for column in layout.sorted_by]
+        if layout.order != "any" and not is_sorted(by, distinct=layout.order == "distinct"):
+            raise ValueError(f"the table {name!r} of the state is not sorted")
+
+
+def closed_us(state: Tables) -> int:
+    """The time up to which a bucket has closed the grid; NO_CLOCK if it has not."""
+    return max((int((table.schema.metadata or {}).get(CLOSED, NO_CLOCK)) for table in state.values()), default=NO_CLOCK)
+
+
+def _same(a: Tables, b: Tables) -> bool:
+    # Not by `check_metadata`: Parquet gives the elements of lists another name.
+    return all(table.equals(b[name]) and (table.schema.metadata or {}) == (b[name].schema.metadata or {}) for name, table in a.items())

@@ -38,7 +38,7 @@ def record_run(lake: Lake, run: Run, query: Query, ledger: Ledger, source: Sourc
         )
     known = ledger.has(run.run_id), ledger.register.find(run.run_id) is not None
     if not known[0]:
-        ledger.append(query.line(run.run_id, "run", origin_of(source, run.ledger_id)), None, spent_already=True)
+        ledger.append(query.line(run.run_id, "run", origin_of(source, run.ledger_id, level=query.protects)), None, spent_already=True)
     if not known[1]:
         until = _published_until(lake, run)
         ledger.register.add(Entry(run.run_id, str(lake.private(run.name)), until, declared=declaration(source)))

@@ -19,10 +19,10 @@ from dpsql.lake.engine_file import FILE, Engine, Part, read_engine, started_quer
 from dpsql.lake.manifest import Manifest
 from dpsql.lake.read_files import ReadFiles, readable
 from udfs.bucket_state import BucketFiles, UnknownVersion
-from udfs.histogram import group_state, user_state
+from udfs.histogram.stages import AdmissionStage, ReleaseStage
 from udfs.stage import ADMISSION, OPERATORS, RELEASE
 
-TABLES = {ADMISSION: user_state.TABLES, RELEASE: group_state.TABLES}
+TABLES = {stage.operator: stage.tables for stage in (AdmissionStage, ReleaseStage)}
 
 
 def open_engine(folder: Place, buckets: tuple[int, int] | None, default: int) -> Engine:

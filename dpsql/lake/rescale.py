@@ -7,11 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 import pyarrow as pa
 
-from udfs.histogram.group_state import CLOSED
-from udfs.stage import Table
-
-Tables = dict[str, pa.Table]
-"""The tables of one bucket, by name."""
+from udfs.stage import CLOSED, Table, Tables
 
 
 def recut(state: Mapping[int, Tables], buckets: int, layout: Mapping[str, Table]) -> dict[int, Tables]:
@@ -29,8 +25,8 @@ def recut(state: Mapping[int, Tables], buckets: int, layout: Mapping[str, Table]
     out: dict[int, Tables] = {}
     for bucket in range(buckets):
         mine = {name: _rows(table, layout[name].bucket_by, bucket, buckets) for name, table in whole.items()}
-        # A bucket of keys remembers the closed time, also without any group.
-        if "groups" in mine or mine["users"].num_rows:
+        # A bucket that has closed the grid remembers up to when, also without any row.
+        if any(table.num_rows or CLOSED in (table.schema.metadata or {}) for table in mine.values()):
             out[bucket] = mine
     return out
 

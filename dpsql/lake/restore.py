@@ -32,9 +32,7 @@ from dpsql.lake.runs import Lake, read_run
 from dpsql.lake.savepoints import Savepoint, read_savepoint
 from udfs.bucket_state import BucketFiles
 from udfs.grid import NO_CLOCK
-from udfs.histogram.contribution_bounding import Clock
-from udfs.histogram.group_state import ReleaseState
-from udfs.stage import ADMISSION, OPERATORS, RELEASE, StateFile
+from udfs.stage import ADMISSION, OPERATORS, RELEASE, Clock, StateFile, closed_us
 
 
 @dataclass(frozen=True)
@@ -239,7 +237,7 @@ def _list_again(tables: Tables, operator: str) -> bool:
     changed = {bucket: sequence for bucket, sequence in newest.items() if sequence > before.get(bucket, 0)}
     detail: dict[str, Any] = checkpoint.position(done, -1 if manifest.newest_batch is None else manifest.newest_batch)
     if operator == RELEASE:
-        closed = (ReleaseState(**files.load(bucket, sequence)).closed_us for bucket, sequence in newest.items() if sequence)
+        closed = (closed_us(files.load(bucket, sequence)) for bucket, sequence in newest.items() if sequence)
         detail["closed_us"] = max(closed)
         if (mark := tables.published().triggers) is not None:
             detail["mark"] = mark

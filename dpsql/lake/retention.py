@@ -17,8 +17,7 @@ from dpsql.lake.engine_file import Engine
 from dpsql.lake.manifest import Manifest
 from dpsql.lake.sorted_file import sorted_file
 from udfs.bucket_state import filesystem
-from udfs.histogram.contribution_bounding import Clock
-from udfs.stage import OPERATORS
+from udfs.stage import OPERATORS, Clock
 
 SWEEP_SECONDS, SWEEP_BATCHES = 60, 10
 TEMPORARY_SECONDS = 86_400

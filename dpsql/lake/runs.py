@@ -31,6 +31,7 @@ from dpsql.lake.running import is_running
 from dpsql.polling import read_overruns
 from dpsql.privacy.declaration import declaration
 from dpsql.privacy.ledger import Ledger
+from dpsql.privacy.ledger_rules import cap_for
 from dpsql.privacy.origin import origin_of
 from dpsql.privacy.register import RUN_FILE, Entry
 from dpsql.privacy.secret import Secret
@@ -168,7 +169,8 @@ def new_run(lake: Lake, name: str, query: Query, secret: Secret, ledger: Ledger,
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         ledger_id=ledger.own_id(),
     )
-    ledger.append(query.line(run.run_id, "run", origin_of(source, run.ledger_id)), source.cap)
+    origin = origin_of(source, run.ledger_id, level=query.protects)
+    ledger.append(query.line(run.run_id, "run", origin), cap_for(source, query.protects))
     ledger.register.add(Entry(run.run_id, str(lake.private(name)), declared=declaration(source)))
     return run
 

@@ -1,6 +1,6 @@
-"""The local feeder: a loop over micro-batches that calls the same two steps as the Spark engine.
+"""The local feeder: a loop over micro-batches that calls the same two stages as the Spark engine.
 
-It splits rows by user bucket, hands them to `admit`, splits what was admitted by key bucket and hands it to `release`. It has no
+It splits rows by user bucket, hands them to the intake, splits what was admitted by key bucket and hands it to the release. It has no
 bounding, clock or release code of its own.
 """
 
@@ -22,15 +22,16 @@ from dpsql.local.histogram import histogram
 from dpsql.local.input_check import check_frame
 from dpsql.local.inputs import micro_batches, source_files
 from dpsql.local.local_run import open_local_run
-from dpsql.local.record_reader import RowReader, no_records
+from dpsql.local.record_reader import RowReader
 from dpsql.local.spark_types import SparkType
 from dpsql.mechanisms.histogram.plan import PrivacyPlan
-from dpsql.mechanisms.histogram.stages import bounding_parameters, release_parameters
+from dpsql.mechanisms.histogram.stages import stages
 from dpsql.privacy.ledger import Ledger
 from dpsql.privacy.secret import Secret
 from udfs.grid import NO_CLOCK
-from udfs.histogram.contribution_bounding import DROP_REASONS, Clock, admit
-from udfs.histogram.release import PublicGroups, ReleaseState, Tick, release
+from udfs.histogram.contribution_bounding import DROP_REASONS
+from udfs.histogram.release import PublicGroups
+from udfs.stage import ADMISSION, OPERATORS, RELEASE, Clock, Stage, Tables, Tick, run_bucket
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -62,32 +63,41 @@ class TryResult:
     comparison: dict[str, Any] | None
 
 
-class Feeder:
-    """The two steps with their states, one per bucket.
+class Kept:
+    """State in memory: the newest version of every bucket.
 
     Args:
-        plan: the plan.
-        noise_key: 32 bytes of the run.
-        buckets: user buckets and key buckets; the result does not depend on them.
-        public: the listed groups of a plan without key selection.
-        first_window_us: windows that start earlier belong to an earlier run.
+        buckets: how many there are.
     """
 
-    def __init__(
-        self,
-        plan: PrivacyPlan,
-        noise_key: bytes,
-        buckets: Buckets = (1, 1),
-        public: PublicGroups | None = None,
-        first_window_us: int | None = None,
-    ) -> None:
-        self._bounding, self._noise_key = bounding_parameters(plan, public, first_window_us), noise_key
-        parameters = release_parameters(plan, public)
-        self._release = [parameters.for_bucket(bucket, buckets[1]) for bucket in range(buckets[1])]
-        nothing = admit(None, no_records(len(plan.arguments)), Clock(), self._bounding).contributions
-        self._nothing = _from_batch(nothing, 0)
-        self._users: list[pa.Table | None] = [None] * buckets[0]
-        self._keys: list[ReleaseState | None] = [None] * buckets[1]
+    def __init__(self, buckets: int) -> None:
+        self.buckets = buckets
+        self._tables: dict[int, Tables] = {}
+
+    def load(self, bucket: int, sequence: int) -> Tables:
+        """Of one bucket."""
+        return self._tables[bucket]
+
+    def store(self, bucket: int, sequence: int, tables: Tables) -> tuple[int, dict[str, str]]:
+        """Instead of the version before."""
+        self._tables[bucket] = tables
+        return 1, {}
+
+
+class Feeder:
+    """The two stages of a run with their states, one per bucket.
+
+    Args:
+        stages: intake and release.
+        noise_key: 32 bytes of the run.
+        buckets: user buckets and key buckets; the result does not depend on them.
+    """
+
+    def __init__(self, stages: tuple[Stage[Clock], Stage[Sequence[Tick]]], noise_key: bytes, buckets: Buckets = (1, 1)) -> None:
+        self._intake, self._release = stages
+        self._noise_key = noise_key
+        self._users, self._keys = Kept(buckets[0]), Kept(buckets[1])
+        self._sequence = {operator: dict.fromkeys(range(count), 0) for operator, count in zip(OPERATORS, buckets, strict=True)}
         self._batch = -1
         self.drops = dict.fromkeys(DROP_REASONS, 0)
         self.records = 0
@@ -97,30 +107,28 @@ class Feeder:
         self._batch += 1
         self.records += rows.num_rows
         admitted = []
-        for bucket, part in split(rows, "user", len(self._users)):
-            admission = admit(self._users[bucket], part, clock, self._bounding)
-            self._users[bucket] = admission.state
-            admitted.append(admission.contributions)
-            for reason, count in admission.drops.items():
+        for bucket, part in split(rows, "user", self._users.buckets):
+            report, contributions = run_bucket(self._intake, self._users, bucket, self._sequence[ADMISSION][bucket], part, clock)
+            self._sequence[ADMISSION][bucket] = report.sequence
+            admitted.append(contributions)
+            for reason, count in report.counted["drops"].items():
                 self.drops[reason] += count
-        if not admitted:
-            return
-        contributions = _from_batch(pa.concat_tables(admitted), self._batch)
-        for bucket, part in split(contributions, "key", len(self._keys)):
-            self._keys[bucket] = release(self._keys[bucket], part, [], self._release[bucket], self._noise_key).state
+        if admitted:
+            together = pa.concat_tables(admitted)
+            arrived = together.append_column("batch", pa.array(np.full(together.num_rows, self._batch, np.int64)))
+            for bucket, part in split(arrived, "key", self._keys.buckets):
+                self._released(bucket, part, [])
 
     def tick(self, closed_us: int) -> list[pa.Table]:
         """Close the grid up to a time in every key bucket and return what is released."""
-        out = []
-        for bucket, state in enumerate(self._keys):
-            released = release(state, self._nothing, [Tick(self._batch, closed_us)], self._release[bucket], self._noise_key)
-            self._keys[bucket] = released.state
-            out.append(released.rows)
-        return out
+        nothing, ticks = self._release.takes.empty_table(), [Tick(self._batch, closed_us)]
+        return [self._released(bucket, nothing, ticks) for bucket in range(self._keys.buckets)]
 
-
-def _from_batch(contributions: pa.Table, batch: int) -> pa.Table:
-    return contributions.append_column("batch", pa.array(np.full(contributions.num_rows, batch, np.int64)))
+    def _released(self, bucket: int, rows: pa.Table, ticks: Sequence[Tick]) -> pa.Table:
+        sequence = self._sequence[RELEASE][bucket]
+        report, released = run_bucket(self._release, self._keys, bucket, sequence, rows, ticks, self._noise_key)
+        self._sequence[RELEASE][bucket] = report.sequence
+        return released
 
 
 def split(rows: pa.Table, column: str, buckets: int) -> Iterator[tuple[int, pa.Table]]:
@@ -162,7 +170,7 @@ def run_batches(
         progress: told how many records were read.
         public: the groups of a plan without key selection.
     """
-    feeder = Feeder(plan, noise_key, buckets, public)
+    feeder = Feeder(stages(plan, public), noise_key, buckets)
     clock = Clock(NO_CLOCK, min(max(until_us, now_us()) + plan.query.max_ahead_us, LATEST_US))
     for rows in batches:
         feeder.micro_batch(rows, clock)

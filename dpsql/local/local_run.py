@@ -14,6 +14,7 @@ from dpsql.compiled import Query
 from dpsql.errors import BudgetError, LakeError
 from dpsql.local.spark_types import SparkType
 from dpsql.privacy.ledger import Ledger
+from dpsql.privacy.ledger_rules import cap_for
 from dpsql.privacy.origin import origin_of
 from dpsql.privacy.register import Entry
 from dpsql.privacy.secret import Secret
@@ -107,7 +108,8 @@ def open_local_run(query: Query, secret: Secret, run_id: str | None, ledger: Led
     known = ledger.find(run_id)
     if known is None:
         ledger_id = ledger.own_id()
-        ledger.append(query.line(run_id, KIND, origin_of(query.source, ledger_id)), query.source.cap)
+        origin = origin_of(query.source, ledger_id, level=query.protects)
+        ledger.append(query.line(run_id, KIND, origin), cap_for(query.source, query.protects))
         return LocalRun(run_id, named, secret.of_ledger(ledger_id), ledger)
     if (known.kind, known.query_identity) != (KIND, query.plan.identity):
         raise LakeError(f"run {run_id} belongs to another query or another kind of run; leave run_id away for a new run")

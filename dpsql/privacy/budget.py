@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dpsql.config import Cap, Source
+from dpsql.parsed_query import PrivacyLevel
 from dpsql.privacy.cost import Cost, total
 from dpsql.privacy.curve import epsilon_of, total_mu
 from dpsql.privacy.ledger import Line, spent
@@ -16,6 +17,8 @@ from dpsql.text import duration, number
 
 DAY_US = 86_400_000_000
 PERIODS = (1, 7, 30)
+ROWS = (1, 10, 100)
+"""Of one person, in the totals of runs that protect one row."""
 COMPARE = "compare"
 """Kind of a try that showed exact values."""
 MOST_EPSILON = 20.0
@@ -61,6 +64,7 @@ class Budget:
         totals: over 1, 7 and 30 days, counted from 1970-01-01 UTC.
         cap: None where none is declared.
         remarks: what was declared on purpose, or changed (`dpsql.privacy.ledger_rules.remarks`).
+        protects: the level of its runs; those of the other level are a budget of their own.
     """
 
     ledger: str
@@ -69,15 +73,27 @@ class Budget:
     totals: tuple[Total, ...]
     cap: CapState | None
     remarks: tuple[str, ...] = ()
+    protects: PrivacyLevel = PrivacyLevel.USER
 
 
 def budgets(lines: Sequence[Line], sources: Iterable[Source] = ()) -> tuple[Budget, ...]:
-    """One Budget per ledger name, by name: those with runs, and those that the sources declare a cap for."""
+    """One Budget per ledger name and level, by name: those with runs, and those that the sources declare a cap for."""
     streams = [source for source in sources if not source.static]
-    caps = {source.ledger: source.cap for source in streams if source.cap}
-    names = sorted({line.ledger for line in lines} | set(caps))
-    declared = {name: [(source.name, source.privacy_unit) for source in streams if source.ledger == name] for name in names}
-    return tuple(_budget(name, tuple(line for line in lines if line.ledger == name), caps.get(name), declared[name]) for name in names)
+    caps = {(source.ledger, level): cap for source in streams for level in PrivacyLevel if (cap := source.cap_of(level))}
+    names = sorted(
+        {(line.ledger, line.cost.protects) for line in lines} | set(caps), key=lambda name: (name[0], name[1] == PrivacyLevel.EVENT)
+    )
+    declared = {name: [(source.name, source.privacy_unit) for source in streams if source.ledger == name] for name, _ in names}
+    return tuple(
+        _budget(
+            name,
+            level,
+            tuple(line for line in lines if (line.ledger, line.cost.protects) == (name, level)),
+            caps.get((name, level)),
+            declared[name],
+        )
+        for name, level in names
+    )
 
 
 def facts(budget: Budget) -> dict[str, Any]:
@@ -85,8 +101,12 @@ def facts(budget: Budget) -> dict[str, Any]:
     cap = budget.cap
     return {
         "ledger": budget.ledger,
+        "privacy_level": str(budget.protects),
         "privacy_units": [{"source": source, "columns": list(columns)} for source, columns in budget.units],
-        "totals": [{"days": t.days, "epsilon": _finite(t.epsilon), "delta": t.delta} for t in budget.totals],
+        "totals": [
+            {"rows" if budget.protects is PrivacyLevel.EVENT else "days": t.days, "epsilon": _finite(t.epsilon), "delta": t.delta}
+            for t in budget.totals
+        ],
         "cap": {name: _finite(getattr(cap, name)) for name in CapState.__dataclass_fields__} if cap else None,
         "remarks": list(budget.remarks),
         "runs": [
@@ -111,11 +131,14 @@ def describe(budget: Budget, shown: int = 10) -> str:
     """The same in sentences; of the runs the newest `shown`."""
     units = "; ".join(f"{', '.join(columns)} of {source}" for source, columns in budget.units)
     count = len(budget.lines)
-    text = [f"Ledger {budget.ledger}: {count} run{'' if count == 1 else 's'}. Who is protected: {units}."]
+    event = budget.protects is PrivacyLevel.EVENT
+    who = f"one row of {', '.join(source for source, _ in budget.units)}, not one person" if event else units
+    text = [f"Ledger {budget.ledger}: {count} run{'' if count == 1 else 's'}. Who is protected: {who}."]
     if count:
-        text.append("  Whether one of them took part in a period is hidden, in all these runs together, up to")
+        what = "Whether so many rows of one person are there" if event else "Whether one of them took part in a period"
+        text.append(f"  {what} is hidden, in all these runs together, up to")
         for t in budget.totals:
-            days = f"{t.days} day{'' if t.days == 1 else 's'}"
+            days = f"{t.days} {'row' if event else 'day'}{'' if t.days == 1 else 's'}"
             text.append(f"    {days:<8} epsilon {number(t.epsilon) if t.epsilon < math.inf else 'unlimited'}, delta {t.delta:.2g}")
     text += _cap_lines(budget)
     text += [f"  Note: {remark}." for remark in budget.remarks]
@@ -127,10 +150,13 @@ def describe(budget: Budget, shown: int = 10) -> str:
     return "\n".join(text)
 
 
-def _budget(name: str, lines: tuple[Line, ...], cap: Cap | None, declared: list[tuple[str, tuple[str, ...]]]) -> Budget:
+def _budget(
+    name: str, level: PrivacyLevel, lines: tuple[Line, ...], cap: Cap | None, declared: list[tuple[str, tuple[str, ...]]]
+) -> Budget:
     units = dict.fromkeys([*((line.source, line.unit) for line in lines), *declared])
-    totals = tuple(_total(lines, days) for days in PERIODS) if lines else ()
-    return Budget(name, tuple(units), lines, totals, _cap_state(lines, cap) if cap else None, remarks(lines))
+    each = _rows if level is PrivacyLevel.EVENT else _total
+    totals = tuple(each(lines, n) for n in (ROWS if level is PrivacyLevel.EVENT else PERIODS)) if lines else ()
+    return Budget(name, tuple(units), lines, totals, _cap_state(lines, cap) if cap else None, remarks(lines), level)
 
 
 def _total(lines: Sequence[Line], days: int) -> Total:
@@ -138,27 +164,42 @@ def _total(lines: Sequence[Line], days: int) -> Total:
     period_us = days * DAY_US
     together = total(line.cost_within(period_us) for line in lines)
     noise = math.fsum((line.declared_delta - line.cost.failure) * line.charges(period_us) for line in lines)
-    return Total(days, _epsilon(together.mu, noise), noise + together.failure)
+    return Total(days, together.epsilon + _epsilon(together.mu, noise), noise + together.failure)
+
+
+def _rows(lines: Sequence[Line], rows: int) -> Total:
+    """What all runs cost together for so many rows of one person."""
+    together = total((line.cost.periods(rows) for line in lines), PrivacyLevel.EVENT)
+    noise = math.fsum(line.declared_delta - line.cost.failure for line in lines)
+    return Total(rows, together.epsilon + _epsilon(together.mu, noise), noise + together.failure)
 
 
 def _cap_state(lines: Sequence[Line], cap: Cap) -> CapState:
     now = spent(lines, cap)
     rest = cap.delta - now.failure
-    whole = total_mu(cap.epsilon, rest) ** 2 if rest > 0 else 0.0
-    share = min(1.0, now.mu2 / whole) if whole else 1.0
-    return CapState(cap.epsilon, cap.delta, cap.period_us / DAY_US, _epsilon(now.mu, rest), share, _left(lines, cap, now))
+    whole = total_mu(cap.epsilon - now.epsilon, rest) ** 2 if rest > 0 and cap.epsilon > now.epsilon else 0.0
+    share = max(now.epsilon / cap.epsilon, now.mu2 / whole if whole else float(now.mu2 > 0))
+    if now.mu2 == 0 and rest < 0:
+        share = 1.0
+    state = now.epsilon + _epsilon(now.mu, rest) if rest >= 0 else math.inf
+    return CapState(cap.epsilon, cap.delta, cap.period_us / DAY_US, state, min(1.0, share), _left(lines, cap, now))
 
 
 def _left(lines: Sequence[Line], cap: Cap, now: Cost) -> float:
+    room = cap.epsilon - now.epsilon
     if lines:
         newest = lines[-1]
         within, fails, delta = newest.cost_within(cap.period_us), newest.cost.failure, newest.declared_delta
         # How much one more run of its kind costs of the cap for what it costs one period.
         times = within.mu2 / newest.cost.mu2 if newest.cost.mu2 else 1.0
         rest = cap.delta - now.failure - within.failure
+        if newest.cost.mu2 == 0 and newest.cost.epsilon > 0:  # pure: no delta is asked for, and epsilons add up
+            return max(0.0, min(MOST_EPSILON, room * newest.cost.epsilon / within.epsilon)) if now.mu2 == 0 and rest >= 0 else 0.0
     else:
         times, fails, delta, rest = 1.0, 0.0, cap.delta, cap.delta
-    mu2 = total_mu(cap.epsilon, rest) ** 2 - now.mu2 if rest > 0 else 0.0
+        if delta == 0:
+            return min(MOST_EPSILON, room)
+    mu2 = total_mu(room, rest) ** 2 - now.mu2 if rest > 0 and room > 0 else 0.0
     if mu2 <= 0:
         return 0.0
     # a little less, so that the ledger really accepts it
@@ -175,7 +216,7 @@ def _cap_lines(budget: Budget) -> list[str]:
     cap = budget.cap
     if cap is None:
         return ["  No cap is declared: nothing limits further runs."]
-    days = f"{cap.days:g} day{'' if cap.days == 1 else 's'}"
+    days = f"{cap.days:g} day{'' if cap.days == 1 else 's'}" if cap.days else "row"
     lines = [f"  Cap: epsilon {cap.epsilon:g}, delta {cap.delta:g} per {days}."]
     if budget.lines:
         used = f"epsilon {number(cap.spent_epsilon)}" if cap.spent_epsilon < math.inf else "more than its delta"
@@ -187,6 +228,8 @@ def _cap_lines(budget: Budget) -> list[str]:
 
 
 def _per(line: Line) -> str:
+    if line.cost.protects is PrivacyLevel.EVENT:
+        return "per row"
     return "for ever" if line.period == "STREAM" else f"per {duration(line.size_us)}"
 
 

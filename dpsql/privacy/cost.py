@@ -10,12 +10,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
+from dpsql.parsed_query import PrivacyLevel
 
-class PrivacyLevel(StrEnum):
-    """What neighbouring streams differ in: all that one unit does in one contribution period, or one row."""
-
-    USER = "USER"
-    EVENT = "EVENT"
+__all__ = ["Cost", "Overlap", "PrivacyLevel", "gaussian_delta", "total"]
 
 
 class Overlap(StrEnum):
@@ -24,12 +21,14 @@ class Overlap(StrEnum):
     NONE: two periods share no group, so their shifts are in different places.
     WINDOWS: periods are as long as sliding windows, so a window meets up to two of them and their shifts meet in its groups.
     STREAM: there is one period, for ever.
+    EVENTS: what is protected is one row, and n of one person meet wherever they like: n times epsilon, n times mu.
     SUM: a sum over periods that have been counted already; it knows nothing of further ones.
     """
 
     NONE = "NONE"
     WINDOWS = "WINDOWS"
     STREAM = "STREAM"
+    EVENTS = "EVENTS"
     SUM = "SUM"
 
 
@@ -61,6 +60,10 @@ class Cost:
         if self.overlap is Overlap.WINDOWS:
             if self.mu2_shared < self.mu2 or self.failure_shared < self.failure:
                 raise ValueError("a period beside others cannot cost less than alone")
+        elif (self.overlap is Overlap.EVENTS) != (self.protects is PrivacyLevel.EVENT) and self.overlap is not Overlap.SUM:
+            raise ValueError("rows add up as EVENTS, and nothing else does")
+        elif self.overlap is Overlap.EVENTS and self.failure:
+            raise ValueError("a failure of one row says nothing of several")  # it grows with e^epsilon
         elif shared != alone:
             raise ValueError(f"periods that overlap as {self.overlap} cost as much beside others as alone")
 
@@ -77,7 +80,8 @@ class Cost:
             raise ValueError("a sum over periods does not know what further ones cost")
         if n == 1 or self.overlap is Overlap.STREAM:
             return total([self], self.protects)
-        mu2, failure = n * self.mu2_shared, n * self.failure_shared
+        times = n * n if self.overlap is Overlap.EVENTS else n
+        mu2, failure = times * self.mu2_shared, n * self.failure_shared
         return Cost(self.protects, mu2, n * self.epsilon, failure, Overlap.SUM, mu2, failure)
 
     def delta(self, epsilon: float) -> float:

@@ -25,6 +25,7 @@ from pathlib import Path
 from dpsql.config import Cap, Source
 from dpsql.errors import BudgetError
 from dpsql.files import create_file, replace_file
+from dpsql.parsed_query import PrivacyLevel
 from dpsql.privacy.ledger_line import Line, UnknownVersion, document, line_from, spent
 from dpsql.privacy.ledger_rules import check_cap, check_line
 from dpsql.privacy.origin import declared_cap
@@ -155,6 +156,8 @@ class Ledger:
                 if not spent_already:
                     check_line(before, line)
                     if cap is not None:
+                        if cap.protects is not line.cost.protects:
+                            raise ValueError(f"a cap of level {cap.protects} for a cost of level {line.cost.protects}")
                         _check(before, line, cap)
                 number = len(before) + 1
                 if number > MAX_LINES:
@@ -171,7 +174,9 @@ class Ledger:
 
     def check_cap_is_kept(self, source: Source) -> None:
         """Refuse a source that has lost the cap of its ledger; raises BudgetError."""
-        check_cap(self.lines(), source.ledger, source.name, declared_cap(source))
+        lines = self.lines()
+        for level in PrivacyLevel:
+            check_cap([line for line in lines if line.cost.protects is level], source.ledger, source.name, declared_cap(source, level))
 
     def check_is_home(self) -> None:
         """Refuse a copy of a ledger that is still at its place; follow one that has moved.
@@ -246,14 +251,15 @@ class Ledger:
 
 
 def _check(before: Sequence[Line], line: Line, cap: Cap) -> None:
-    shared = [other for other in before if other.ledger == line.ledger]
+    shared = [other for other in before if (other.ledger, other.cost.protects) == (line.ledger, cap.protects)]
     after = spent([*shared, line], cap)
     delta = after.delta(cap.epsilon)
     if not delta <= cap.delta:  # so that NaN is refused too
         now = spent(shared, cap)
+        per = "row" if cap.protects is PrivacyLevel.EVENT else f"{cap.period_us / 86_400_000_000:g} days"
         raise BudgetError(
             f"ledger {line.ledger!r}: this run (epsilon {line.declared_epsilon:g}, delta {line.declared_delta:g}) would exceed the cap of "
-            f"epsilon {cap.epsilon:g}, delta {cap.delta:g} per {cap.period_us / 86_400_000_000:g} days: "
+            f"epsilon {cap.epsilon:g}, delta {cap.delta:g} per {per}: "
             f"with the {len(shared)} runs before, delta at epsilon {cap.epsilon:g} would be {delta:.3g} "
             f"(mu {now.mu:.4g} -> {after.mu:.4g}, threshold and hash {now.failure:.3g} -> {after.failure:.3g}); "
             f"ask for a smaller epsilon, or raise the cap at sources.{line.source}.cap"

@@ -58,8 +58,8 @@ class Line:
 
     def charges(self, period_us: int) -> int:
         """How many contribution periods of this run one period of `period_us` can touch, at most."""
-        if self.period == ContributionPeriod.STREAM:
-            return 1
+        if self.period == ContributionPeriod.STREAM or self.cost.protects is PrivacyLevel.EVENT:
+            return 1  # of one row there is one
         # A period starts at k * period_us, so its place in the contribution grid is -offset modulo gcd; the last such place touches most.
         step = math.gcd(period_us, self.size_us)
         start = self.size_us - step + -self.offset_us % step
@@ -71,8 +71,8 @@ class Line:
 
 
 def spent(lines: Iterable[Line], cap: Cap) -> Cost:
-    """What one privacy unit pays in one period of the cap."""
-    return total(line.cost_within(cap.period_us) for line in lines)
+    """What one protected unit pays in one period of the cap; the lines are of its level."""
+    return total((line.cost_within(cap.period_us) for line in lines), cap.protects)
 
 
 def document(line: Line) -> dict[str, Any]:
@@ -104,7 +104,9 @@ def line_from(given: Mapping[str, Any]) -> Line:
     if not all(_is_amount(amount) for amount in (line.declared_epsilon, line.declared_delta)):
         raise ValueError
     overlaps = {ContributionPeriod.STREAM: (Overlap.STREAM,), ContributionPeriod.WINDOW: (Overlap.NONE, Overlap.WINDOWS)}
-    if line.cost.overlap not in overlaps[ContributionPeriod(line.period)]:
+    if line.cost.overlap not in (
+        (Overlap.EVENTS,) if line.cost.protects is PrivacyLevel.EVENT else overlaps[ContributionPeriod(line.period)]
+    ):
         raise ValueError
     return line
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from dpsql.config import Cap, Source
 from dpsql.errors import BudgetError
+from dpsql.parsed_query import PrivacyLevel
 from dpsql.privacy.ledger_line import Line
 from dpsql.privacy.origin import cap_in_words
 from dpsql.privacy.protected import overlap
@@ -30,14 +32,35 @@ def check_line(before: Sequence[Line], line: Line) -> None:
                 f"it; or, if they are to be apart on purpose, `apart_from: {other.ledger}` at sources.{line.source}.apart_from, which the "
                 "ledger keeps"
             )
-    check_cap(before, line.ledger, line.source, line.origin.cap)
+    same = [other for other in before if other.cost.protects is line.cost.protects]
+    check_cap(same, line.ledger, line.source, line.origin.cap)
+
+
+def cap_for(source: Source, level: PrivacyLevel) -> Cap | None:
+    """The cap that a run of one level has to keep.
+
+    Raises:
+        BudgetError: the source caps the other level only, so nothing would limit this one.
+    """
+    cap = source.cap_of(level)
+    other = next((each for each in (source.cap, source.event_cap) if each is not None), None)
+    if cap is None and other is not None:
+        what, kept = ("rows", "units") if level is PrivacyLevel.EVENT else ("units", "rows")
+        example = (
+            "{privacy_level: EVENT, epsilon: 1, delta: 0}" if level is PrivacyLevel.EVENT else "{epsilon: 20, delta: 1e-6, period: 7 days}"
+        )
+        raise BudgetError(
+            f"the cap of source {source.name!r} protects {kept} ({other.protects}), and this query protects {what} ({level}): "
+            f"add a cap of its level to the list at sources.{source.name}.cap, like `{example}`"
+        )
+    return cap
 
 
 def check_cap(before: Sequence[Line], ledger: str, source: str, cap: tuple[float, ...] | None) -> None:
     """Refuse a cap that is gone without a word.
 
     Args:
-        before: the ledger's lines.
+        before: the ledger's lines of one privacy level.
         ledger, source: names.
         cap: as declared now (`dpsql.privacy.origin.declared_cap`).
 

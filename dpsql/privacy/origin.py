@@ -11,7 +11,8 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from dpsql.config import Cap, Source
+from dpsql.config import Source
+from dpsql.parsed_query import PrivacyLevel
 from dpsql.privacy.protected import places
 
 DAY_US = 86_400_000_000
@@ -24,7 +25,8 @@ class Origin:
     Args:
         ledger_id: of the ledger that the run began with; it is in its noise. Empty for runs of earlier releases.
         reads: places of its records (`dpsql.privacy.protected`); empty in lines of earlier releases.
-        cap: the declared cap, as epsilon, delta and microseconds; empty where `cap: none` said that there is none; None where nothing did.
+        cap: the declared cap of its level, as epsilon, delta and microseconds (0: one row);
+             empty where `cap: none` said that there is none; None where nothing did.
         apart_from: ledgers that were declared to have budgets of their own, though their sources read the same.
     """
 
@@ -38,28 +40,32 @@ UNKNOWN = Origin()
 """In lines of earlier releases."""
 
 
-def origin_of(source: Source, ledger_id: str, files: Iterable[Path] = ()) -> Origin:
+def origin_of(source: Source, ledger_id: str, files: Iterable[Path] = (), level: PrivacyLevel = PrivacyLevel.USER) -> Origin:
     """Of a run on a source.
 
     Args:
         source: as declared.
         ledger_id: of the run.
         files: what is read in the source's name instead of its own path.
+        level: of its promise.
     """
-    return Origin(ledger_id, places(source, files), declared_cap(source), source.apart_from)
+    return Origin(ledger_id, places(source, files), declared_cap(source, level), source.apart_from)
 
 
-def declared_cap(source: Source) -> tuple[float, ...] | None:
-    """A source's cap as lines have it."""
-    if source.cap is None:
+def declared_cap(source: Source, level: PrivacyLevel = PrivacyLevel.USER) -> tuple[float, ...] | None:
+    """A source's cap of one level as lines have it."""
+    cap = source.cap_of(level)
+    if cap is None:
         return () if source.uncapped else None
-    return (source.cap.epsilon, source.cap.delta, source.cap.period_us)
+    return (cap.epsilon, cap.delta, cap.period_us)
 
 
 def cap_in_words(cap: tuple[float, ...] | None) -> str:
     """As one would write it in `sources.yaml`."""
     if not cap:
         return "none" if cap == () else "no cap"
+    if cap[2] == 0:
+        return f"{{privacy_level: EVENT, epsilon: {cap[0]:g}, delta: {cap[1]:g}}}"
     return f"{{epsilon: {cap[0]:g}, delta: {cap[1]:g}, period: {cap[2] / DAY_US:g} days}}"
 
 
@@ -75,6 +81,8 @@ def origin_from(given: Mapping[str, Any]) -> Origin:
     texts = (given["ledger_id"], *given["reads"], *given["apart_from"])
     if not all(isinstance(text, str) for text in texts) or not all(" " in place for place in given["reads"]):
         raise ValueError
-    if cap and not all(math.isfinite(amount) and amount > 0 for amount in vars(Cap(*cap)).values()):
-        raise ValueError
+    if cap:
+        epsilon, delta, period_us = cap  # one of level EVENT has no period, and may have no delta
+        if not all(map(math.isfinite, cap)) or epsilon <= 0 or min(delta, period_us) < 0 or (period_us > 0) > (delta > 0):
+            raise ValueError
     return Origin(given["ledger_id"], tuple(given["reads"]), cap, tuple(given["apart_from"]))

@@ -2,25 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 from sqlglot.tokens import TokenType
 
 from dpsql.errors import Problem
-from dpsql.parsed_query import GroupSelection, ReleaseRule
+from dpsql.parsed_query import GroupSelection
 from dpsql.sql import options
 from dpsql.sql.draft import Draft
+from dpsql.sql.options import Option
 from dpsql.sql.spans import problem, token_span
 from dpsql.sql.values import nearest
-
-SELECTION_OPTIONS: Mapping[str, Callable[[Any], bool]] = {
-    "group_selection_share": lambda value: value is not None,
-    "min_privacy_units_per_group": lambda value: value is not None and value > 1,
-    "selection_weight_decay": lambda value: value is not None,
-    "release": lambda value: value == ReleaseRule.RESELECT,
-}
-"""Options of key selection, and which of their values ask for it."""
 
 
 def options_missing(draft: Draft) -> Iterator[Problem]:
@@ -48,7 +40,7 @@ def option_operators(draft: Draft) -> Iterator[Problem]:
 
 def unknown_options(draft: Draft) -> Iterator[Problem]:
     """Names that no system has."""
-    known = [option.name for option in options.OPTIONS]
+    known = [option.name for option in draft.options]
     for given in draft.givens:
         if given.name not in known and given.name not in options.FOREIGN_OPTIONS:
             guess = nearest(given.name, known)
@@ -72,42 +64,14 @@ def duplicate_options(draft: Draft) -> Iterator[Problem]:
         seen.add(given.name)
 
 
-def required_options(draft: Draft) -> Iterator[Problem]:
-    """Options without a default."""
-    if not draft.clause.args.get("has_options"):
-        return
-    known = [option.name for option in options.OPTIONS]
-    misspelt = {nearest(given.name, known) for given in draft.givens if given.name not in known}
-    for option in options.OPTIONS:
-        if option.required and not draft.given(option.name) and option.name not in misspelt:
-            yield problem(draft.clause_span, f"The option {option.name} is required", f"add {option.example}")
-
-
 def option_values(draft: Draft) -> Iterator[Problem]:
     """Types, ranges and enum values."""
-    known = {option.name: option for option in options.OPTIONS}
+    known = {option.name: option for option in draft.options}
     for given in draft.givens:
         if given.name in known and given is draft.given(given.name):
             _, wrong = options.read_option(known[given.name], given)
             if wrong is not None:
                 yield problem(given.value_span, *wrong)
-
-
-def _above_rows(draft: Draft, name: str) -> Iterator[Problem]:
-    given, value, rows = draft.given(name), draft.value(name), draft.value("max_rows_contributed")
-    if given and value and rows and value > rows:
-        message = f"{name} is {value}, but a user has at most max_rows_contributed = {rows} records"
-        yield problem(given.value_span, message, f"write {name} = {rows} or less, or leave it out (the default is {rows})")
-
-
-def rows_per_group_above_rows(draft: Draft) -> Iterator[Problem]:
-    """c above C."""
-    return _above_rows(draft, "max_rows_per_group")
-
-
-def groups_above_rows(draft: Draft) -> Iterator[Problem]:
-    """G above C."""
-    return _above_rows(draft, "max_groups_contributed")
 
 
 def public_groups_pairing(draft: Draft) -> Iterator[Problem]:
@@ -118,21 +82,6 @@ def public_groups_pairing(draft: Draft) -> Iterator[Problem]:
         yield problem(strategy.value_span, "PUBLIC_GROUPS needs the list of groups", "add public_groups = (SELECT page FROM pages)")
     if given and not public:
         yield problem(given.name_span, "public_groups needs the strategy PUBLIC_GROUPS", "add group_selection_strategy = PUBLIC_GROUPS")
-
-
-def selection_without_keys(draft: Draft) -> Iterator[Problem]:
-    """Options of key selection where no key is selected."""
-    public = draft.value("group_selection_strategy") == GroupSelection.PUBLIC_GROUPS
-    if not public and not draft.keyless:
-        return
-    where, hint = "with PUBLIC_GROUPS", "leave it out: it belongs to group_selection_strategy = THRESHOLD"
-    if not public:
-        where, hint = "in a query without a key", f"{hint} and a query with keys"
-    for name, asks in SELECTION_OPTIONS.items():
-        given = draft.given(name)
-        if given and asks(draft.value(name)):
-            what = "release = RESELECT" if name == "release" else name
-            yield problem(given.name_span, f"{what} has no meaning {where}: no key is selected", hint)
 
 
 def unit_declared(draft: Draft) -> Iterator[Problem]:
@@ -163,3 +112,14 @@ def unit_untouched(draft: Draft) -> Iterator[Problem]:
         if judged and [field.origin for field in found] != [(draft.stream.name, name)]:
             message = f"The privacy unit may not be computed or renamed: FROM does not pass `{name}` on as {draft.stream.name} has it"
             yield problem(draft.span(column), message, f"select {name} itself in the sub-query, under its own name and once")
+
+
+def missing_options(draft: Draft, required: Sequence[Option]) -> Iterator[Problem]:
+    """Options that a mechanism cannot do without; a misspelt one is not missing."""
+    if not draft.clause.args.get("has_options"):
+        return
+    known = [option.name for option in draft.options]
+    misspelt = {nearest(given.name, known) for given in draft.givens if given.name not in known}
+    for option in required:
+        if not draft.given(option.name) and option.name not in misspelt:
+            yield problem(draft.clause_span, f"The option {option.name} is required", f"add {option.example}")

@@ -11,13 +11,12 @@ from sqlglot import exp
 from sqlglot.tokens import Token
 
 from dpsql.config import Source
-from dpsql.parsed_query import ContributionPeriod, CounterName, GroupSelection, ReleaseRule
-from dpsql.sql import options
 from dpsql.sql.aggregates import Call, read_call
 from dpsql.sql.dialect import DpClause
 from dpsql.sql.durations import Misread, read_duration
 from dpsql.sql.items import Grouping, Item, Kind, call_name, read_groupings, read_items
 from dpsql.sql.normal import canonical
+from dpsql.sql.options import Option, read_option
 from dpsql.sql.relations import Scope, read_scopes
 from dpsql.sql.spans import Span, node_span, token_span
 from dpsql.sql.values import Given, bare
@@ -40,6 +39,7 @@ class Draft:
     select: exp.Select
     clause: DpClause
     sources: Mapping[str, Source]
+    options: tuple[Option, ...]
 
     def span(self, node: exp.Expr) -> Span:
         """Where a node stands; a node without any position stands for the clause."""
@@ -75,41 +75,21 @@ class Draft:
     @cached_property
     def values(self) -> Mapping[str, Any]:
         """Values of the options that are right by themselves."""
-        known = {option.name: option for option in options.OPTIONS}
+        known = {option.name: option for option in self.options}
         found: dict[str, Any] = {}
         for given in self.givens:
             if given.name in known and given.name not in found:
-                value, wrong = options.read_option(known[given.name], given)
+                value, wrong = read_option(known[given.name], given)
                 if wrong is None:
                     found[given.name] = value
         return found
 
     def value(self, name: str) -> Any:
-        """An option's value, or the default of the dialect; None when it is missing or wrong."""
+        """An option's value, or its default; None when it is missing or wrong."""
         if name in self.values:
             return self.values[name]
-        return None if self.given(name) else self._default(name)
-
-    def _default(self, name: str) -> Any:
-        if name == "max_groups_contributed" and self.keyless and self.value("contribution_period") == ContributionPeriod.WINDOW:
-            # The one key needs one place; records of one period of a sliding window lie in up to 2r - 1 windows, so there two.
-            rows, sliding = self.value("max_rows_contributed"), bool(self.window_times and self.window_times[0] > self.window_times[1])
-            return min(rows, 2) if rows and sliding else 1
-        if name in ("max_rows_per_group", "max_groups_contributed"):
-            return self.value("max_rows_contributed")
-        if name == "max_ahead":
-            return self.value("trigger_interval")
-        if name == "trigger_interval":
-            return self.window_times[1] if self.window_times else None
-        return {
-            "contribution_period": ContributionPeriod.WINDOW,
-            "allowed_lateness": 0,
-            "min_privacy_units_per_group": 1,
-            "group_selection_strategy": GroupSelection.THRESHOLD,
-            "release": ReleaseRule.EVERY_TRIGGER,
-            "counter": CounterName.BLT,
-            "selection_weight_decay": 0.5,
-        }.get(name)
+        option = next((option for option in self.options if option.name == name), None)
+        return None if self.given(name) or option is None else option.default(self)
 
     @cached_property
     def scopes(self) -> tuple[Scope, ...]:

@@ -1,18 +1,23 @@
-"""The options of the clause, as data: how each is read, what it may be, and what other systems call it."""
+"""Options of the clause, as data: how each is read, what it may be, its default, and what other systems call it.
+
+Those here are words of every mechanism or of several; each mechanism names the options that its queries may write.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from dpsql.parsed_query import ContributionPeriod, CounterName, GroupSelection, ReleaseRule
+from dpsql.parsed_query import ContributionPeriod, GroupSelection
 from dpsql.sql.durations import LONGEST_US, Misread
 from dpsql.sql.values import Given, read_columns, read_duration_option, read_number, read_query, read_whole, read_word
 
+if TYPE_CHECKING:
+    from dpsql.sql.draft import Draft
+
 MOST_ROWS = 1_000_000
 HORIZON_LIMIT = 10_000
-SQRT_LIMIT = 2_000
 EXAMPLE_CLAUSE = "WITH DIFFERENTIAL_PRIVACY OPTIONS (epsilon = 6, delta = 1e-9, privacy_unit_column = user_id, max_rows_contributed = 32)"
 
 
@@ -28,36 +33,47 @@ class Check:
 
 @dataclass(frozen=True)
 class Option:
-    """One option: `read` makes a value of the written words, every check must hold for it."""
+    """One option: `read` makes a value of the written words, every check must hold for it; `default` makes one of the draft without it."""
 
     name: str
     read: Callable[[Given], Any]
     example: str
     checks: tuple[Check, ...] = ()
-    required: bool = False
+    default: Callable[[Draft], Any] = lambda draft: None
 
 
-def _number(name: str, example: str, *checks: Check, required: bool = False) -> Option:
-    return Option(name, lambda given: read_number(given, example), example, checks, required)
+Default = Callable[["Draft"], Any]
 
 
-def _whole(name: str, example: str, most: int, required: bool = False) -> Option:
+def _none(draft: Draft) -> Any:
+    return None
+
+
+def number_option(name: str, example: str, *checks: Check, default: Default = _none) -> Option:
+    """A number."""
+    return Option(name, lambda given: read_number(given, example), example, checks, default)
+
+
+def whole_option(name: str, example: str, most: int, default: Default = _none) -> Option:
+    """A whole number from 1."""
     least_check = Check("least", lambda value: value >= 1, f"{name} must be at least 1", f"write {example}")
     most_check = Check("most", lambda value: value <= most, f"{name} must be at most {most:,}", f"write a number up to {most}")
-    return Option(name, lambda given: read_whole(given, example), example, (least_check, most_check), required)
+    return Option(name, lambda given: read_whole(given, example), example, (least_check, most_check), default)
 
 
-def _duration(name: str, example: str, zero: bool) -> Option:
+def duration_option(name: str, example: str, zero: bool, default: Default = _none) -> Option:
+    """A duration; `zero` says whether it may be none."""
     if zero:
         least = Check("least", lambda us: us >= 0, f"{name} must not be negative", f"write {example}")
     else:
         least = Check("least", lambda us: us > 0, f"{name} must be longer than zero", f"write {example}")
     most = Check("most", lambda us: us <= LONGEST_US, f"{name} must be at most 36525 days", "write a shorter duration")
-    return Option(name, lambda given: read_duration_option(given, example), example, (least, most))
+    return Option(name, lambda given: read_duration_option(given, example), example, (least, most), default)
 
 
-def _word(name: str, example: str, values: type, foreign: Mapping[str, str] | None = None) -> Option:
-    return Option(name, lambda given: read_word(given, values, dict(foreign or {})), example)
+def word_option(name: str, example: str, values: type, foreign: Mapping[str, str] | None = None, default: Default = _none) -> Option:
+    """One of some words."""
+    return Option(name, lambda given: read_word(given, values, dict(foreign or {})), example, (), default)
 
 
 _EPSILON = (
@@ -70,7 +86,7 @@ _EPSILON = (
     ),
 )
 _DELTA = (
-    Check("least", lambda d: d > 0, "delta must be above 0", "write a small positive number, for example delta = 1e-9"),
+    Check("least", lambda d: d >= 0, "delta must not be negative", "write a small positive number, for example delta = 1e-9"),
     Check(
         "most",
         lambda d: d < 1e-5,
@@ -78,40 +94,48 @@ _DELTA = (
         "write a number well below one over the number of users, for example delta = 1e-9",
     ),
 )
-_SHARE = Check(
-    "inside", lambda s: 0 < s < 1, "group_selection_share must be above 0 and below 1", "write group_selection_share = 0.5, or leave it out"
-)
-_DECAY = Check(
-    "inside", lambda a: 0 <= a <= 1, "selection_weight_decay must be from 0 to 1", "write selection_weight_decay = 0.5, or leave it out"
-)
 
-OPTIONS: tuple[Option, ...] = (
-    _number("epsilon", "epsilon = 6", *_EPSILON, required=True),
-    _number("delta", "delta = 1e-9", *_DELTA, required=True),
-    Option(
-        "privacy_unit_column",
-        lambda given: read_columns(given, "privacy_unit_column = user_id"),
-        "privacy_unit_column = user_id",
-        required=True,
-    ),
-    _whole("max_rows_contributed", "max_rows_contributed = 32", MOST_ROWS, required=True),
-    _whole("max_rows_per_group", "max_rows_per_group = 4", MOST_ROWS),
-    _whole("max_groups_contributed", "max_groups_contributed = 8", MOST_ROWS),
-    _word("contribution_period", "contribution_period = WINDOW", ContributionPeriod),
-    _duration("trigger_interval", "trigger_interval = '15 minutes'", zero=False),
-    _duration("allowed_lateness", "allowed_lateness = '1 hour'", zero=True),
-    _duration("max_ahead", "max_ahead = '5 minutes'", zero=True),
-    _whole("min_privacy_units_per_group", "min_privacy_units_per_group = 10", MOST_ROWS),
-    _word("group_selection_strategy", "group_selection_strategy = THRESHOLD", GroupSelection, {"LAPLACE_THRESHOLD": "THRESHOLD"}),
-    Option(
-        "public_groups",
-        lambda given: read_query(given, "public_groups = (SELECT page FROM pages)"),
-        "public_groups = (SELECT page FROM pages)",
-    ),
-    _number("group_selection_share", "group_selection_share = 0.5", _SHARE),
-    _word("release", "release = EVERY_TRIGGER", ReleaseRule),
-    _word("counter", "counter = BLT", CounterName, {"TREE": "HONAKER", "BINARY_TREE": "HONAKER"}),
-    _number("selection_weight_decay", "selection_weight_decay = 0.5", _DECAY),
+
+def _rows(draft: Draft) -> Any:
+    return draft.value("max_rows_contributed")
+
+
+def _groups(draft: Draft) -> Any:
+    if draft.keyless and draft.value("contribution_period") == ContributionPeriod.WINDOW:
+        # The one key needs one place; records of one period of a sliding window lie in up to 2r - 1 windows, so there two.
+        rows, sliding = draft.value("max_rows_contributed"), bool(draft.window_times and draft.window_times[0] > draft.window_times[1])
+        return min(rows, 2) if rows and sliding else 1
+    return draft.value("max_rows_contributed")
+
+
+EPSILON = number_option("epsilon", "epsilon = 6", *_EPSILON)
+DELTA = number_option("delta", "delta = 1e-9", *_DELTA)
+PRIVACY_UNIT_COLUMN = Option(
+    "privacy_unit_column", lambda given: read_columns(given, "privacy_unit_column = user_id"), "privacy_unit_column = user_id"
+)
+MAX_ROWS_CONTRIBUTED = whole_option("max_rows_contributed", "max_rows_contributed = 32", MOST_ROWS)
+MAX_ROWS_PER_GROUP = whole_option("max_rows_per_group", "max_rows_per_group = 4", MOST_ROWS, _rows)
+MAX_GROUPS_CONTRIBUTED = whole_option("max_groups_contributed", "max_groups_contributed = 8", MOST_ROWS, _groups)
+CONTRIBUTION_PERIOD = word_option(
+    "contribution_period", "contribution_period = WINDOW", ContributionPeriod, default=lambda draft: ContributionPeriod.WINDOW
+)
+TRIGGER_INTERVAL = duration_option(
+    "trigger_interval",
+    "trigger_interval = '15 minutes'",
+    zero=False,
+    default=lambda draft: draft.window_times[1] if draft.window_times else None,
+)
+ALLOWED_LATENESS = duration_option("allowed_lateness", "allowed_lateness = '1 hour'", zero=True, default=lambda draft: 0)
+MAX_AHEAD = duration_option("max_ahead", "max_ahead = '5 minutes'", zero=True, default=lambda draft: draft.value("trigger_interval"))
+GROUP_SELECTION_STRATEGY = word_option(
+    "group_selection_strategy",
+    "group_selection_strategy = THRESHOLD",
+    GroupSelection,
+    {"LAPLACE_THRESHOLD": "THRESHOLD"},
+    lambda draft: GroupSelection.THRESHOLD,
+)
+PUBLIC_GROUPS = Option(
+    "public_groups", lambda given: read_query(given, "public_groups = (SELECT page FROM pages)"), "public_groups = (SELECT page FROM pages)"
 )
 
 FOREIGN_OPTIONS: Mapping[str, str] = {

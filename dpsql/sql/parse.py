@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Protocol
 
 from sqlglot import exp
 from sqlglot.tokens import TokenType
@@ -14,17 +15,32 @@ from dpsql.sql import rules
 from dpsql.sql.build import build
 from dpsql.sql.dialect import DpClause
 from dpsql.sql.draft import Draft
-from dpsql.sql.options import EXAMPLE_CLAUSE
+from dpsql.sql.options import EXAMPLE_CLAUSE, Option
 from dpsql.sql.spans import problem, token_span
 from dpsql.sql.syntax import Refused, Script, read_script
 
 
-def parse_query(text: str, sources: Mapping[str, Source], name: str = "query") -> ParsedQuery:
+class Reader(Protocol):
+    """What the front end asks of a mechanism (`dpsql.mechanisms.protocol.Mechanism`)."""
+
+    name: str
+    options: tuple[Option, ...]
+    rules: tuple[rules.Rule, ...]
+
+    def claims(self, draft: Draft) -> bool:
+        """Whether a query is this mechanism's."""
+
+    def read(self, draft: Draft) -> Any:
+        """What is asked of it."""
+
+
+def parse_query(text: str, sources: Mapping[str, Source], readers: Sequence[Reader], name: str = "query") -> ParsedQuery[Any]:
     """Read one query.
 
     Args:
         text: one SELECT WITH DIFFERENTIAL_PRIVACY statement; comments and a final `;` are fine.
         sources: what FROM may name.
+        readers: the mechanisms; one of them claims the query. Where none does, the first one says what is wrong.
         name: how messages call the text, usually the file's name.
 
     Returns:
@@ -35,10 +51,11 @@ def parse_query(text: str, sources: Mapping[str, Source], name: str = "query") -
         QueryError: with all problems in text order; a text that is not one SELECT by its grammar has that problem alone.
     """
     try:
-        draft = read_draft(text, sources)
-        problems = [problem for rule in rules.RULES for problem in rule(draft)]
+        draft = read_draft(text, sources, options_of(readers))
+        reader = claiming(draft, readers)
+        problems = [problem for rule in (*rules.RULES, *reader.rules) for problem in rule(draft)]
         if not problems:
-            return build(draft)
+            return build(draft, reader.name, reader.read(draft))
     except Refused as refused:
         raise QueryError(text, refused.problems, name) from None
     except RecursionError:
@@ -46,8 +63,30 @@ def parse_query(text: str, sources: Mapping[str, Source], name: str = "query") -
     raise QueryError(text, in_text_order(text, problems), name)
 
 
-def read_draft(text: str, sources: Mapping[str, Source]) -> Draft:
+def options_of(readers: Sequence[Reader]) -> tuple[Option, ...]:
+    """Every option that any mechanism knows, each once."""
+    return tuple({option.name: option for reader in readers for option in reader.options}.values())
+
+
+def claiming(draft: Draft, readers: Sequence[Reader]) -> Reader:
+    """The one mechanism whose query this is.
+
+    Raises:
+        AssertionError: two claim it; a test over all golden queries looks for that.
+    """
+    found = [reader for reader in readers if reader.claims(draft)]
+    if len(found) > 1:
+        raise AssertionError(f"{' and '.join(reader.name for reader in found)} both claim one query")
+    return (found or readers)[0]
+
+
+def read_draft(text: str, sources: Mapping[str, Source], known: tuple[Option, ...] = ()) -> Draft:
     """The draft of a text that is one SELECT with the clause.
+
+    Args:
+        text: of the query.
+        sources: what FROM may name.
+        known: the options whose values are read; others are only seen.
 
     Raises:
         Refused: it is not.
@@ -58,7 +97,7 @@ def read_draft(text: str, sources: Mapping[str, Source]) -> Draft:
             raise Refused(*problems)
     select = script.tree
     assert isinstance(select, exp.Select)
-    return Draft(text, script.tokens, select, select.args["hint"], sources)
+    return Draft(text, script.tokens, select, select.args["hint"], sources, known)
 
 
 _COMBINING = (TokenType.UNION, TokenType.INTERSECT, TokenType.EXCEPT)

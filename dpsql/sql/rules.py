@@ -1,4 +1,4 @@
-"""All rules, in order. Each is a function of the draft alone; none depends on another having run."""
+"""The rules for every query, in order; mechanisms bring more. Each is a function of the draft alone; none depends on another having run."""
 
 from __future__ import annotations
 
@@ -17,12 +17,8 @@ RULES: tuple[Rule, ...] = (
     clause_rules.unknown_options,
     clause_rules.foreign_options,
     clause_rules.duplicate_options,
-    clause_rules.required_options,
     clause_rules.option_values,
-    clause_rules.rows_per_group_above_rows,
-    clause_rules.groups_above_rows,
     clause_rules.public_groups_pairing,
-    clause_rules.selection_without_keys,
     clause_rules.unit_declared,
     clause_rules.unit_untouched,
     group_rules.public_groups_query,
@@ -90,6 +86,4 @@ RULES: tuple[Rule, ...] = (
     window_rules.event_time_untouched,
     window_rules.event_time_type,
     window_rules.trigger_fits_slide,
-    window_rules.horizon_limit,
-    window_rules.horizon_of_square_root,
 )

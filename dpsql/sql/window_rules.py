@@ -7,11 +7,9 @@ from collections.abc import Iterator
 from sqlglot import exp
 
 from dpsql.errors import Problem
-from dpsql.parsed_query import CounterName
 from dpsql.sql.draft import Draft
 from dpsql.sql.durations import FORMS, LONGEST_US, Misread, divisor_near, read_duration, show_duration
 from dpsql.sql.items import WINDOW_CALLS, Kind, call_name, names_window
-from dpsql.sql.options import HORIZON_LIMIT, SQRT_LIMIT
 from dpsql.sql.select_rules import names_no_key
 from dpsql.sql.spans import problem
 from dpsql.sql.values import bare
@@ -144,27 +142,3 @@ def trigger_fits_slide(draft: Draft) -> Iterator[Problem]:
     name = "size" if slide == draft.window_times[0] else "slide"
     message = f"The window's {name} {show_duration(slide)} is not a multiple of trigger_interval = {show_duration(interval)}"
     yield problem(given.value_span, message, f"write trigger_interval = '{show_duration(divisor_near(slide, interval))}'")
-
-
-def horizon_limit(draft: Draft) -> Iterator[Problem]:
-    """At most 10,000 triggers per window."""
-    given = draft.given("trigger_interval") or draft.given("allowed_lateness")
-    if not draft.horizon or draft.horizon <= HORIZON_LIMIT or not given or not draft.window_times:
-        return
-    size, slide, _ = draft.window_times
-    span = size + draft.value("allowed_lateness")
-    message = f"A window would have {draft.horizon:,} triggers; at most {HORIZON_LIMIT:,} are accepted"
-    fitting = [
-        slide // count for count in range(1, HORIZON_LIMIT + 1) if slide % count == 0 and -(-span // (slide // count)) <= HORIZON_LIMIT
-    ]
-    fitting = [interval for interval in fitting if interval % 1_000_000 == 0] or fitting
-    hint = f"write trigger_interval = '{show_duration(min(fitting))}' or longer" if fitting else "write a shorter allowed_lateness"
-    yield problem(given.value_span, message, hint)
-
-
-def horizon_of_square_root(draft: Draft) -> Iterator[Problem]:
-    """At most 2,000 triggers per window with the square-root counter, whose state has a number per step."""
-    given = draft.given("counter")
-    if given and draft.value("counter") == CounterName.SQRT and draft.horizon and draft.horizon > SQRT_LIMIT:
-        message = f"SQRT keeps every step of a window, here {draft.horizon:,}; at most {SQRT_LIMIT:,} are accepted"
-        yield problem(given.value_span, message, "use BLT, the default: it is about as accurate and keeps a few numbers")

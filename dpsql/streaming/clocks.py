@@ -9,14 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from pyspark import TaskContext
-from pyspark.sql import DataFrame
-
 from dpsql.lake.manifest import Manifest
-from udfs.histogram.contribution_bounding import Clock
-
-PROPERTY = "dpsql.micro-batch"
-"""Spark carries this local property of the thread that starts a job to every task of the job, also when a task is tried again."""
+from udfs.stage import Clock
 
 
 @dataclass(frozen=True)
@@ -43,31 +37,3 @@ def listed_clocks(manifest: Manifest) -> dict[int, Clock]:
         return {}
     clock = manifest.batches(newest)[newest]["clock"]
     return {newest: Clock(int(clock["closed_us"]), int(clock["latest_us"]))}
-
-
-@dataclass(frozen=True)
-class MicroBatch:
-    """One micro-batch: its number in the lake, and its clock."""
-
-    number: int
-    clock: Clock
-
-
-def hand_over(frame: DataFrame, micro_batch: MicroBatch) -> None:
-    """Tell all tasks of the jobs that this thread starts from here on."""
-    clock = micro_batch.clock
-    frame.sparkSession.sparkContext.setLocalProperty(PROPERTY, f"{micro_batch.number},{clock.closed_us},{clock.latest_us}")
-
-
-def handed_over() -> MicroBatch:
-    """The micro-batch of the running task.
-
-    Raises:
-        RuntimeError: nobody told it.
-    """
-    context = TaskContext.get()
-    told = context.getLocalProperty(PROPERTY) if context else None
-    if told is None:
-        raise RuntimeError("a task of the admission query was not told its micro-batch")
-    number, closed_us, latest_us = map(int, told.split(","))
-    return MicroBatch(number, Clock(closed_us, latest_us))

@@ -27,10 +27,11 @@ from dpsql.lake.retention import Retention
 from dpsql.lake.running import exclusive, stop_requests
 from dpsql.lake.runs import LIVE_FILE, RUN_FILE, Lake, Run, read_run
 from dpsql.mechanisms.histogram import public_groups
-from dpsql.mechanisms.histogram.stages import bounding_parameters, release_parameters
+from dpsql.mechanisms.histogram.stages import admission_stage, release_parameters
 from dpsql.privacy.ledger import Ledger
 from dpsql.privacy.secret import Secret
-from dpsql.streaming import admission, intact, release, sources, static_tables
+from dpsql.streaming import intact, sources, static_tables
+from dpsql.streaming.admission import AdmissionSink
 from dpsql.streaming.catalog import located
 from dpsql.streaming.clocks import Clocks, listed_clocks
 from dpsql.streaming.histogram import Histogram
@@ -42,9 +43,11 @@ from dpsql.streaming.progress import Listener, Summary, Tally, observed
 from dpsql.streaming.release import ReleaseSink
 from dpsql.streaming.rows import listed_keys, records
 from dpsql.streaming.session import CATCH_UP, check_s3, run_session
-from udfs.histogram.contribution_bounding import Clock
+from dpsql.streaming.workers import stateful
 from udfs.histogram.release import PublicGroups
-from udfs.stage import ADMISSION, OPERATORS, RELEASE
+from udfs.histogram.stages import ReleaseStage
+from udfs.stage import ADMISSION, OPERATORS, RELEASE, Clock
+from udfs.worker import Intake, Release
 
 BUCKETS_PER_CORE = 2
 
@@ -173,13 +176,12 @@ class Job:
         engine, run_id = self.engine, self.run.run_id
         generation = {operator: engine.generation(operator) for operator in OPERATORS}
         files = self.folder / "files"
-        columns = admission.contribution_columns(bounding_parameters(self.plan), len(self.plan.arguments))
         return _Tables(
             Contributions(
                 self.folder / "contributions",
                 run_id,
                 self.plan,
-                columns,
+                admission_stage(self.plan).gives,
                 generation[ADMISSION],
                 engine.buckets[1],
                 engine.void,
@@ -248,16 +250,15 @@ class Job:
         self.public = self._public(session)
         self.histogram = Histogram(self.histogram_path, self.tables.histogram_application, self.plan, given.key_types)
         self._create(self.histogram)
-        step = admission.AdmissionStep(
+        work = Intake(
+            admission_stage(self.plan, self.public, self.run.first_window_us),
             preflight.state_files(self.engine, ADMISSION),
-            self.tables.contributions.files,
-            bounding_parameters(self.plan, self.public, self.run.first_window_us),
-            keys,
-            len(self.plan.arguments),
             part.pointers,
+            self.tables.contributions.files,
+            keys,
         )
         try:
-            yield admission.admitted(given.frame, step)
+            yield stateful(given.frame, work)
         finally:
             for table in tables:
                 table.unpersist()
@@ -268,7 +269,7 @@ class Job:
         read = ReadFiles(tables.admission.path, self.engine.void, remedies.repairable(self.folder))
         if read.twice:
             self.tally.tell(f"{read.twice}; `dpsql verify` says what to do")
-        return admission.AdmissionSink(tables.admission, tables.contributions, checkpoint, clocks, read, self.tally.add_dropped, done)
+        return AdmissionSink(tables.admission, tables.contributions, checkpoint, clocks, read, self.tally.add_dropped, done)
 
     def _public(self, session: SparkSession) -> PublicGroups | None:
         """The public groups, computed at the run's first start and kept with it."""
@@ -339,18 +340,16 @@ class Job:
     def _make_release_query(self) -> tuple[Any, ReleaseSink]:
         part, keys = self.engine.parts[RELEASE], self.engine.buckets[1]
         session = run_session(self.spark, keys)
-        step = release.ReleaseStep(
+        work = Release(
+            ReleaseStage(release_parameters(self.plan, self.public)),
             preflight.state_files(self.engine, RELEASE),
-            release_parameters(self.plan, self.public),
-            self.tables.contributions.rows,
+            part.pointers,
             len(self.plan.query.keys),
             self.secret.noise_key(self.run.run_id, self.plan.identity),
-            part.pointers,
         )
         checkpoint = self.engine.checkpoint(RELEASE)
         sink = ReleaseSink(self.tables.release, self.histogram, checkpoint, self.tally.add_published, self._publishing, part.closed_us)
-        frame = release.released(self.tables.contributions.stream(session, part.position), step)
-        return frame, sink
+        return stateful(self.tables.contributions.stream(session, part.position), work), sink
 
     def _release_sink(self, sink: ReleaseSink) -> Sink:
         checkpoint, start = self.engine.checkpoint(RELEASE), self.engine.parts[RELEASE].position

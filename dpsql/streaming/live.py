@@ -29,8 +29,7 @@ from dpsql.polling import polling_interval, read_overruns, write_overruns
 from dpsql.streaming.clocks import Clocks, listed_clocks
 from dpsql.streaming.microbatches import POLL_SECONDS, Following, Sink, began_us
 from dpsql.streaming.progress import Summary, Tally
-from udfs.histogram.contribution_bounding import Clock
-from udfs.stage import ADMISSION
+from udfs.stage import ADMISSION, Clock
 
 if TYPE_CHECKING:
     from dpsql.streaming.job import Job

@@ -2,120 +2,18 @@
 
 from __future__ import annotations
 
-import warnings
 from bisect import bisect_left
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
 
-import numpy as np
-import pandas as pd
-import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark.sql import DataFrame
-from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
 
 from dpsql.lake.checkpoints import Checkpoint
 from dpsql.lake.manifest import Manifest
 from dpsql.streaming.histogram import Histogram, Pair
-from dpsql.streaming.spreading import bucket_of, spread
-from dpsql.streaming.wire import FILE_COLUMNS, STATE, file_row, read_file_rows, to_arrow, to_pandas, without_values
-from udfs.bucket_state import BucketFiles
+from dpsql.streaming.workers import reports
 from udfs.grid import NO_CLOCK
-from udfs.histogram.release import ReleaseParameters, ReleaseState, Tick, release
-from udfs.keys import decode
-from udfs.stage import ROW, TICK, StateFile
-
-
-@dataclass(frozen=True)
-class ReleaseStep:
-    """What one bucket of keys does in one micro-batch; shipped to the workers, the noise key with it and nowhere else.
-
-    Args:
-        files: where its state is.
-        parameters: the plan's numbers.
-        rows: columns of contributions.
-        keys: how many key columns there are.
-        noise_key: 32 bytes of this run.
-        pointers: sequence numbers of restored buckets that Spark does not know yet.
-    """
-
-    files: BucketFiles
-    parameters: ReleaseParameters
-    rows: pa.Schema
-    keys: int
-    noise_key: bytes = field(repr=False)
-    pointers: Mapping[int, int]
-
-    @property
-    def output(self) -> dict[str, str]:
-        """Output columns and their Spark types."""
-        values: dict[str, str] = {}
-        for i, column in enumerate(self.parameters.columns):
-            values |= {f"c{i}": "BIGINT" if column.kind == "count" else "DOUBLE", f"s{i}": "DOUBLE"}
-        return FILE_COLUMNS | {f"k{i}": "BINARY" for i in range(self.keys)} | values
-
-    def run(self, bucket: int, frames: Iterable[pd.DataFrame], sequence: int | None) -> tuple[StateFile, pa.Table]:
-        """Load, release, store: the bucket's report and its released rows with their keys decoded."""
-        given = to_arrow(frames, self._contributions)
-        rows = given.filter(pc.equal(given["kind"], ROW))
-        told = given.filter(pc.equal(given["kind"], TICK))
-        ticks = [Tick(*pair) for pair in zip(told["batch"].to_pylist(), told["closed_us"].to_pylist(), strict=True)]
-        sequence = self.pointers.get(bucket, 0) if sequence is None else sequence
-        before = ReleaseState(**self.files.load(bucket, sequence)) if sequence else None
-        if before is not None:
-            before.check()
-        done = release(before, rows.combine_chunks(), ticks, self.parameters.for_bucket(bucket, self.files.buckets), self.noise_key)
-        size, digests = 0, dict[str, str]()
-        if before is None or not _same(before, done.state):
-            sequence += 1
-            size, digests = self.files.store(bucket, sequence, done.state.tables())
-        released = done.rows
-        for i, column in enumerate(decode(released["key_bytes"], self.keys)):
-            released = released.append_column(f"k{i}", column)
-        pairs = _pairs(released)
-        closed = sorted({tick.closed_us for tick in ticks}) if pairs else []
-        counted = {"closed_us": done.state.closed_us, "pairs": pairs, "ticks": closed, "sha256": digests}
-        return StateFile(bucket, sequence, size, counted), released
-
-    @property
-    def _contributions(self) -> pa.Schema:
-        return pa.schema([("kind", pa.int32()), ("batch", pa.int64()), *self.rows, ("closed_us", pa.int64())])
-
-
-def released(contributions: DataFrame, step: ReleaseStep) -> DataFrame:
-    """The stateful part of query 2: released rows and one report per bucket.
-
-    Args:
-        contributions: rows and ticks, from `Contributions.stream`.
-        step: what each bucket does.
-    """
-    function = _spark_function(step)
-    schema = ", ".join(f"{name} {kind}" for name, kind in step.output.items())
-    return spread(contributions, step.files.buckets).applyInPandasWithState(function, schema, STATE, "append", GroupStateTimeout.NoTimeout)
-
-
-def _spark_function(step: ReleaseStep) -> Callable[..., Iterator[pd.DataFrame]]:
-    def bucket_of_keys(key: tuple[int], frames: Iterable[pd.DataFrame], state: GroupState) -> Iterator[pd.DataFrame]:
-        warnings.filterwarnings("ignore", category=FutureWarning)  # pandas 2 warns of Spark's own concatenations
-        file, rows = step.run(bucket_of(int(key[0]), step.files.buckets), frames, int(state.get[0]) if state.exists else None)
-        if file.bytes:
-            state.update((file.sequence,))
-        if rows.num_rows:
-            yield to_pandas(ROW, rows, list(step.output), bucket=np.int32(file.bucket))
-        yield file_row(file, step.output)
-
-    return without_values(bucket_of_keys)
-
-
-def _same(a: ReleaseState, b: ReleaseState) -> bool:
-    # Not with check_metadata: Parquet gives the elements of lists another name.
-    return a.closed_us == b.closed_us and all(table.equals(b.tables()[name]) for name, table in a.tables().items())
-
-
-def _pairs(rows: pa.Table) -> list[list[int]]:
-    """Every (window, trigger) with its number of rows."""
-    counted = rows.select(["window", "trigger"]).group_by(["window", "trigger"]).aggregate([([], "count_all")])
-    return [list(row.values()) for row in counted.select(["window", "trigger", "count_all"]).to_pylist()]
+from udfs.stage import ROW
 
 
 @dataclass
@@ -157,7 +55,7 @@ class ReleaseSink:
         """
         frame.persist()
         try:
-            files = read_file_rows(frame)
+            files = reports(frame)
             pairs: dict[Pair, int] = {}
             for window, trigger, rows in (entry for file in files for entry in file.counted["pairs"]):
                 pairs[window, trigger] = pairs.get((window, trigger), 0) + rows

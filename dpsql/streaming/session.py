@@ -46,7 +46,7 @@ LOCAL_DIRS, LOCAL_DIRS_VARIABLE = "spark.local.dir", "SPARK_LOCAL_DIRS"
 GATEWAY = "PYSPARK_GATEWAY_PORT"
 """Set where spark-submit has started the JVM."""
 SUBMIT_ARGUMENTS = "PYSPARK_SUBMIT_ARGS"
-SHIPPED = ("dpsql", "udfs")
+SHIPPED = ("udfs",)
 
 RUN = {
     "spark.sql.session.timeZone": "UTC",
@@ -217,7 +217,7 @@ def _escaped(text: str) -> str:
 
 
 def ship(spark: SparkSession) -> None:
-    """Send the two packages that workers need, as they are here: a worker may have none, or others."""
+    """Send what workers need, as it is here: a worker may have none, or others."""
     checkout = Path(__file__).resolve().parent.parent.parent
     if not (checkout / "udfs").is_dir():
         return  # we are in a zip that spark-submit --py-files has brought here, and brings to the workers

@@ -10,9 +10,9 @@ import dataclasses
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from dpsql.compiled import parse_query
 from dpsql.mechanisms.histogram.planner import SELECTION_SHARE
 from dpsql.sql.editing import edit_options
-from dpsql.sql.parse import parse_query
 from dpsql.tuning.bounding import steps_up_to
 from dpsql.tuning.workbench import Setting, Workbench
 
@@ -112,14 +112,14 @@ def _searched(bench: Workbench) -> tuple[str, ...]:
 def edited(bench: Workbench, setting: Setting) -> str:
     """The query's text with this setting; only the options that change are touched."""
     query, text = bench.query, bench.query.text
-    wanted, changes = bench.parsed(setting), dict[str, str]()
+    changes = dict[str, str]()
     for _ in range(2):  # c and G that are not written follow C: the second time they are written out
-        parsed = parse_query(text, query.sources)
+        written = Setting.of(parse_query(text, query.sources))
         for name in (ROWS, PER_GROUP, GROUPS, DECAY, SHARE, EPSILON):
-            if getattr(parsed, name) != getattr(wanted, name):
-                changes[name] = f"{getattr(wanted, name):g}" if name in (DECAY, SHARE, EPSILON) else str(getattr(wanted, name))
+            if getattr(written, name) != getattr(setting, name):
+                changes[name] = f"{getattr(setting, name):g}" if name in (DECAY, SHARE, EPSILON) else str(getattr(setting, name))
         text = edit_options(query.text, query.sources, changes)
-    if parse_query(text, query.sources) != wanted:
+    if parse_query(text, query.sources) != bench.parsed(setting):
         raise AssertionError("the edited text is another query than the one that was measured")
     return text
 

@@ -11,10 +11,11 @@ import numpy as np
 
 from dpsql.compiled import Query
 from dpsql.errors import ConfigError
+from dpsql.mechanisms.histogram.asked import ReleaseRule, changed
 from dpsql.mechanisms.histogram.plan import ColumnPlan, PerturbationPlan, PrivacyPlan
 from dpsql.mechanisms.histogram.planner import unnamed_plan
 from dpsql.mechanisms.histogram.stages import stderr
-from dpsql.parsed_query import Aggregate, AggregateFunction, ParsedQuery, ReleaseRule
+from dpsql.parsed_query import Aggregate, AggregateFunction, ParsedQuery
 from dpsql.tuning.bounding import Admitted, Arrangement, Bounds
 from dpsql.tuning.expected import Outcome, selected, thinned, unit_paths
 from dpsql.tuning.sample import Sample
@@ -38,7 +39,8 @@ class Setting:
     @classmethod
     def of(cls, query: ParsedQuery) -> Setting:
         """The setting that a query has."""
-        return cls(**{field.name: getattr(query, field.name) for field in dataclasses.fields(cls)})
+        given = vars(query) | vars(query.asked)
+        return cls(**{field.name: given[field.name] for field in dataclasses.fields(cls)})
 
 
 @dataclass(frozen=True)
@@ -89,11 +91,13 @@ class Workbench:
         goal: `l_1` or `l_2`, the norm of the error that counts; `keys`: how many appear.
 
     Raises:
-        ConfigError: `release = RESELECT`, or no such column.
+        ConfigError: another mechanism's query, `release = RESELECT`, or no such column.
     """
 
     def __init__(self, query: Query, sample: Sample, scale: float = 1.0, column: str | None = None, goal: str = "l_1") -> None:
-        if query.parsed.release is ReleaseRule.RESELECT:
+        if query.parsed.mechanism != PrivacyPlan.mechanism:
+            raise ConfigError(f"tuning measures the histogram, and this query is for {query.parsed.mechanism}")
+        if query.parsed.asked.release is ReleaseRule.RESELECT:
             raise ConfigError("tuning measures release = EVERY_TRIGGER, which is more accurate than RESELECT: leave the option out")
         aliases = [each.aggregate.alias for each in query.plan.columns]
         if column is not None and column not in aliases:
@@ -112,7 +116,7 @@ class Workbench:
         """The query with this setting; a default `max_ahead` follows the trigger interval."""
         query, changes = self.query.parsed, dataclasses.asdict(setting)
         ahead = setting.trigger_interval_us if query.max_ahead_us == query.trigger_interval_us else query.max_ahead_us
-        return dataclasses.replace(query, max_ahead_us=ahead, **changes)
+        return changed(query, max_ahead_us=ahead, **changes)
 
     def plan(self, setting: Setting) -> PrivacyPlan:
         """The plan of this setting.

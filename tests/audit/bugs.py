@@ -46,7 +46,7 @@ def _without_union(plan: PrivacyPlan, p: Parameters) -> Parameters:
     """Every trigger's threshold as if it were the only one."""
     assert plan.selection is not None and p[1].selection is not None
     betas = (sum(plan.selection.betas),) * plan.horizon
-    taus = thresholds(plan.selection.weights, plan.selection.sd, betas, plan.query.min_privacy_units_per_group)
+    taus = thresholds(plan.selection.weights, plan.selection.sd, betas, plan.query.asked.min_privacy_units_per_group)
     return p[0], dataclasses.replace(p[1], selection=dataclasses.replace(p[1].selection, thresholds=taus))
 
 

@@ -11,19 +11,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from dpsql.config import Source
+from dpsql.mechanisms.histogram.asked import ReleaseRule
 from dpsql.mechanisms.histogram.plan import PrivacyPlan
 from dpsql.mechanisms.histogram.planner import make_plan
-from dpsql.parsed_query import (
-    Aggregate,
-    AggregateFunction,
-    ContributionPeriod,
-    CounterName,
-    GroupSelection,
-    Key,
-    ParsedQuery,
-    ReleaseRule,
-    WindowSpec,
-)
+from dpsql.parsed_query import Aggregate, AggregateFunction, ContributionPeriod, CounterName, GroupSelection, Key, WindowSpec
+from tests.property.plans import parsed
 
 EPSILON, DELTA = 1.0, 0.01
 """Large, so that samples can see delta. The limits on both belong to SQL: planner and accountant take any."""
@@ -128,7 +120,7 @@ def plan_of(scenario: Scenario) -> PrivacyPlan:
         "static_sources": (),
         "columns_in_order": (),
     }
-    return make_plan(ParsedQuery(**(fields | asked)), SOURCE)
+    return make_plan(parsed(fields | asked), SOURCE)
 
 
 SOURCE = Source("visits", "parquet", max_users=1_000_000, max_keys=100_000)

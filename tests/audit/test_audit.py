@@ -18,7 +18,8 @@ from tests.audit.bugs import BUGS, BY_NAME
 from tests.audit.ideal import mu_of_paths
 from tests.audit.scenarios import SCENARIOS, Crowd, Scenario, Visit, plan_of
 from tests.audit.trials import Bug, crowd_rows, experiment, parameters, records, run
-from udfs.histogram.contribution_bounding import Clock, admit
+from udfs.histogram.contribution_bounding import admit
+from udfs.stage import Clock
 
 TRIALS = 20_000
 """A side. Bounds on mu are then expected 0.05 below the truth; every planted bug is caught with the power that is tested below."""

@@ -19,8 +19,9 @@ from udfs.grid import NO_CLOCK, Grid
 from udfs.histogram.group_state import Closing
 from udfs.histogram.key_selection import SelectionParameters, predict
 from udfs.histogram.perturbation import OutputColumn, PerturbationParameters
-from udfs.histogram.release import ReleaseParameters, ReleaseState, Tick, release
+from udfs.histogram.release import ReleaseParameters, ReleaseState, release
 from udfs.noise.counters import counter
+from udfs.stage import Tick
 
 KEY = bytes(range(32))
 STEP = 10

@@ -21,8 +21,9 @@ from dpsql.privacy.cost import Cost, Overlap, PrivacyLevel
 from tests.audit.scenarios import INTERVAL, SOURCE, Crowd, Scenario, Visit, plan_of
 from udfs.columns import Float, Int
 from udfs.grid import NO_CLOCK
-from udfs.histogram.contribution_bounding import BoundingParameters, Clock, admit
-from udfs.histogram.release import PublicGroups, ReleaseParameters, Tick, release
+from udfs.histogram.contribution_bounding import BoundingParameters, admit
+from udfs.histogram.release import PublicGroups, ReleaseParameters, release
+from udfs.stage import Clock, Tick
 
 KEYS = 16
 """Keys per trial at most; key number = trial * KEYS + key."""

@@ -20,7 +20,8 @@ from dpsql.mechanisms.histogram.stages import bounding_parameters, release_param
 from dpsql.parsed_query import ContributionPeriod
 from tests.checks.test_sensitivity import strategy
 from udfs.grid import NO_CLOCK
-from udfs.histogram.contribution_bounding import BoundingParameters, Clock, admit
+from udfs.histogram.contribution_bounding import BoundingParameters, admit
+from udfs.stage import Clock
 
 KEYS = 64
 """Key numbers that one stream may use."""
@@ -126,7 +127,7 @@ def one_stream(plan: PrivacyPlan, n: int, pick: np.random.Generator, number: int
     extreme = max((b for a in q.aggregates if a.bounds for b in a.bounds), key=abs, default=0.0)
     for period in here:
         where = pattern(period)
-        keys = _keys(q.max_rows_contributed, q.max_rows_per_group if packed else 1, q.max_groups_contributed)
+        keys = _keys(q.asked.max_rows_contributed, q.asked.max_rows_per_group if packed else 1, q.asked.max_groups_contributed)
         if turned and period % 2:
             keys = keys[::-1]
         for i, key in enumerate(keys):

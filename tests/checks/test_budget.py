@@ -17,10 +17,11 @@ import pytest
 from dp_accounting.pld import privacy_loss_distribution
 
 from dpsql.mechanisms.histogram.accounting import gaussian_delta, spent
+from dpsql.mechanisms.histogram.asked import ReleaseRule
 from dpsql.mechanisms.histogram.calibration import thresholds
 from dpsql.mechanisms.histogram.plan import PrivacyPlan
 from dpsql.mechanisms.histogram.planner import make_plan
-from dpsql.parsed_query import AggregateFunction, ContributionPeriod, CounterName, ReleaseRule
+from dpsql.parsed_query import AggregateFunction, ContributionPeriod, CounterName
 from tests.checks.test_sensitivity import strategy
 from tests.property.plans import source
 from tests.unit.test_accountant import random_query
@@ -28,8 +29,9 @@ from tests.unit.test_release import COUNT
 from udfs.grid import Grid
 from udfs.histogram.key_selection import SelectionParameters
 from udfs.histogram.perturbation import PerturbationParameters
-from udfs.histogram.release import ReleaseParameters, Tick, release
+from udfs.histogram.release import ReleaseParameters, release
 from udfs.noise.counters import Honaker, counter, noise_matrix, path_sd
+from udfs.stage import Tick
 
 pytestmark = pytest.mark.audit
 
@@ -41,18 +43,21 @@ DENSE = 100
 def ratios(plan: PrivacyPlan) -> list[float]:
     """Sensitivity over sigma of every mechanism: the worst integer split of a user's records over groups, times C's largest dense column."""
     q, r = plan.query, plan.windows_per_record
-    f = float(np.linalg.norm(strategy(q.counter, plan.horizon), axis=0).max())
+    f = float(np.linalg.norm(strategy(q.asked.counter, plan.horizon), axis=0).max())
     # The largest sum of n_g^2: fill one key after another with c records, as long as C and G allow; every record has r copies.
-    left, squares = q.max_rows_contributed, 0
-    for _ in range(q.max_groups_contributed):
-        n = min(left, q.max_rows_per_group)
+    left, squares = q.asked.max_rows_contributed, 0
+    for _ in range(q.asked.max_groups_contributed):
+        n = min(left, q.asked.max_rows_per_group)
         squares, left = squares + r * n * n, left - n
     out = []
     for column in plan.columns:
         for p in column.perturbations:
             largest = max(abs(p.lower), abs(p.upper)) * p.grid if p.rule == "sum" else 1.0
             units = column.aggregate.function is AggregateFunction.COUNT_DISTINCT_UNIT
-            moved = math.sqrt(r * min(q.max_rows_contributed, q.max_groups_contributed) * places(plan) if units else squares) * largest
+            moved = (
+                math.sqrt(r * min(q.asked.max_rows_contributed, q.asked.max_groups_contributed) * places(plan) if units else squares)
+                * largest
+            )
             out.append(f * moved / p.sigma)
     if plan.selection:
         out.append(f * math.sqrt(sum(Fraction(w, 2**20) ** 2 for w in plan.selection.weights)) / plan.selection.sigma)
@@ -120,9 +125,12 @@ def threshold_failures(plan: PrivacyPlan) -> float:
     s, q = plan.selection, plan.query
     if s is None:
         return 0.0
-    groups = min(q.max_rows_contributed, q.max_groups_contributed * (q.max_rows_per_group if q.release is ReleaseRule.RESELECT else 1))
+    groups = min(
+        q.asked.max_rows_contributed,
+        q.asked.max_groups_contributed * (q.asked.max_rows_per_group if q.asked.release is ReleaseRule.RESELECT else 1),
+    )
     deviations = s.sigma * np.linalg.norm(noise_matrix(counter(s.counter, plan.horizon)), axis=1)
-    most = (q.min_privacy_units_per_group - 1) * places(plan) + 1
+    most = (q.asked.min_privacy_units_per_group - 1) * places(plan) + 1
     margins = [(tau - most * s.weights[0]) / 2**20 for tau in s.thresholds]
     crossing = [mpmath.erfc(m / (float(sd) * mpmath.sqrt(2))) / 2 for m, sd in zip(margins, deviations, strict=True)]
     return float(plan.windows_per_record * groups * mpmath.fsum(crossing))
@@ -131,9 +139,11 @@ def threshold_failures(plan: PrivacyPlan) -> float:
 def hash_charge(plan: PrivacyPlan) -> float:
     """(other users + groups, and ids that share a fingerprint with them, times keys) / 2^64, in fractions."""
     declared, q = source(), plan.query
-    groups = plan.windows_per_record * min(q.max_rows_contributed, q.max_groups_contributed)
+    groups = plan.windows_per_record * min(q.asked.max_rows_contributed, q.asked.max_groups_contributed)
     ids = groups + Fraction(groups * declared.max_keys, 2**32)
-    others = declared.max_users * (places(plan) if q.release is ReleaseRule.RESELECT else 1)  # in rounds each of their periods has an id
+    others = declared.max_users * (
+        places(plan) if q.asked.release is ReleaseRule.RESELECT else 1
+    )  # in rounds each of their periods has an id
     return float((others + ids * declared.max_keys) / 2**64)
 
 

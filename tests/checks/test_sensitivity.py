@@ -12,10 +12,11 @@ from functools import cache
 import numpy as np
 import pytest
 
+from dpsql.mechanisms.histogram.asked import ReleaseRule
 from dpsql.mechanisms.histogram.plan import PrivacyPlan
 from dpsql.mechanisms.histogram.planner import make_plan
 from dpsql.mechanisms.histogram.stages import bounding_parameters
-from dpsql.parsed_query import Aggregate, AggregateFunction, ContributionPeriod, CounterName, ReleaseRule, WindowSpec
+from dpsql.parsed_query import Aggregate, AggregateFunction, ContributionPeriod, CounterName, WindowSpec
 from tests.checks.one_user import shifts, squared, squared_in_rounds, streams
 from tests.property.plans import COUNT, USERS, query, source
 from udfs.grid import NO_CLOCK
@@ -88,7 +89,7 @@ def largest(case: tuple, plan: PrivacyPlan, limit: int | None = CI_STREAMS, **ch
     chosen = streams(options, length)
     if limit is not None and len(chosen) > limit:
         chosen = chosen[np.random.default_rng(0).choice(len(chosen), limit, replace=False)]
-    matrix = strategy(plan.query.counter, plan.horizon)
+    matrix = strategy(plan.query.asked.counter, plan.horizon)
     best: dict[str, float] = {}
     for clocks in cases_of_time(plan, length):
         found = shifts(options, chosen, clocks, p)
@@ -103,7 +104,7 @@ def largest(case: tuple, plan: PrivacyPlan, limit: int | None = CI_STREAMS, **ch
 
 def promised(plan: PrivacyPlan) -> dict[str, float]:
     assert plan.selection is not None
-    norm = float(np.linalg.norm(strategy(plan.query.counter, plan.horizon)[:, 0])) ** 2
+    norm = float(np.linalg.norm(strategy(plan.query.asked.counter, plan.horizon)[:, 0])) ** 2
     weights = sum((w / 2**20) ** 2 for w in plan.selection.weights) * norm
     out = {"selection": weights, "groups": plan.max_groups, "times": len(plan.selection.weights)}
     return out | {f"v{j}": q.sensitivity**2 for j, q in enumerate(plan.perturbations)}

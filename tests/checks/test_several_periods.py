@@ -17,11 +17,12 @@ import pytest
 
 from dpsql.errors import AccountingError
 from dpsql.mechanisms.histogram.accounting import check, cost
+from dpsql.mechanisms.histogram.asked import ReleaseRule
 from dpsql.mechanisms.histogram.explain import facts
 from dpsql.mechanisms.histogram.plan import PrivacyPlan
 from dpsql.mechanisms.histogram.planner import make_plan
 from dpsql.mechanisms.histogram.stages import release_parameters
-from dpsql.parsed_query import Aggregate, AggregateFunction, ContributionPeriod, CounterName, GroupSelection, ReleaseRule, WindowSpec
+from dpsql.parsed_query import Aggregate, AggregateFunction, ContributionPeriod, CounterName, GroupSelection, WindowSpec
 from tests.checks.several_periods import search
 from tests.property.plans import COUNT, USERS, query, source
 from udfs.histogram.contribution_bounding import BoundingParameters
@@ -106,10 +107,10 @@ def test_the_worst_unit_of_n_periods_costs_what_is_stated(number: int) -> None:
 def test_the_plans_are_of_every_kind() -> None:
     sliding = [plan for plan in plans() if plan.periods_meet]
     kinds: list[Callable[[PrivacyPlan], bool]] = [
-        lambda plan: plan.query.release is ReleaseRule.RESELECT,
+        lambda plan: plan.query.asked.release is ReleaseRule.RESELECT,
         lambda plan: plan.query.public_groups is not None,
         lambda plan: not plan.query.keys,
-        lambda plan: plan.query.min_privacy_units_per_group > 1,
+        lambda plan: plan.query.asked.min_privacy_units_per_group > 1,
         lambda plan: plan.query.allowed_lateness_us > 0,
         lambda plan: any(part.rule == "users" for part in plan.perturbations),
     ]

@@ -75,13 +75,13 @@ def _bucket() -> int:
 
 
 def _steps(operator: str, step: str, pure: str) -> dict[str, Point]:
-    module, files = f"{STREAMING}.{operator}", "udfs.bucket_state"
+    files = "udfs.bucket_state"
     return {
-        f"{operator}: before the step": Point(f"{module}:{step}", "run", False, _of_bucket(), True),
-        f"{operator}: inside the step": Point(module, pure, False),
+        f"{operator}: before the step": Point(f"udfs.worker:{step}", "run", False, _of_bucket(), True),
+        f"{operator}: inside the step": Point("udfs.histogram.stages", pure, False),
         f"{operator}: temporary state file written": Point(files, "_write_bytes", True, _file_of_bucket(operator), True),
         f"{operator}: state file renamed": Point(f"{files}:BucketFiles", "store", True, _of_bucket(operator), True),
-        f"{operator}: after the step": Point(f"{module}:{step}", "run", True, _of_bucket(), True),
+        f"{operator}: after the step": Point(f"udfs.worker:{step}", "run", True, _of_bucket(), True),
         f"{operator}: before the manifest": Point(f"{LAKE}.manifest:Manifest", "commit", False, _operator(operator)),
         f"{operator}: after the manifest": Point(f"{LAKE}.manifest:Manifest", "commit", True, _operator(operator)),
     }
@@ -91,14 +91,14 @@ POINTS = {
     "catch-up: before its time is written": Point("os", "replace", False, lambda source, target: str(target).endswith("catch_up.json")),
     "catch-up: its time is written": Point(f"{LAKE}.catch_up", "write_json", True, _named("catch_up.json")),
     "admission: before Spark's query id is kept": Point(f"{LAKE}.preflight:Engine", "remember_query", False),
-    **_steps("admission", "AdmissionStep", "admit"),
+    **_steps("admission", "Intake", "admit"),
     "admission: files of contributions written": Point("udfs.contribution_files:ContributionFiles", "write", True, _written, True),
     "admission: rows appended": Point(f"{LAKE}.contributions:Contributions", "append", True),
     "admission: before Spark's commit": Point(f"{STREAMING}.admission:AdmissionSink", "__call__", True),
     "admission: after Spark's commit": Point(f"{STREAMING}.admission:AdmissionSink", "__call__", False, _second_micro_batch),
     "tick: before": Point(f"{LAKE}.contributions:Contributions", "tick", False),
     "tick: between the tick and its release": Point(f"{LAKE}.contributions:Contributions", "tick", True),
-    **_steps("release", "ReleaseStep", "release"),
+    **_steps("release", "Release", "release"),
     "release: histogram appended": Point(f"{STREAMING}.histogram:Histogram", "publish", True),
     "release: before Spark's commit": Point(f"{STREAMING}.release:ReleaseSink", "__call__", True),
     "catch-up: before its end is written": Point(f"{STREAMING}.job", "finish", False),
@@ -112,10 +112,10 @@ LIVE_POINTS = {
     "live: backlog read, no tick yet": Point(f"{STREAMING}.live:Ticker", "begin", False),
     "live tick: before": Point(f"{LAKE}.contributions:Contributions", "tick_by_clock", False),
     "live tick: between the tick and its release": Point(f"{LAKE}.contributions:Contributions", "tick_by_clock", True),
-    "live admission: after the step": Point(f"{STREAMING}.admission:AdmissionStep", "run", True, _of_bucket(), True),
+    "live admission: after the step": Point("udfs.worker:Intake", "run", True, _of_bucket(), True),
     "live admission: after the manifest": Point(f"{LAKE}.manifest:Manifest", "commit", True, _operator("admission")),
     "live admission: rows appended": Point(f"{LAKE}.contributions:Contributions", "append", True),
-    "live release: after the step": Point(f"{STREAMING}.release:ReleaseStep", "run", True, _of_bucket(), True),
+    "live release: after the step": Point("udfs.worker:Release", "run", True, _of_bucket(), True),
     "live release: before it is noted beside the ledger": Point("dpsql.privacy.register:RunRegister", "publishing", False),
     "live release: noted beside the ledger": Point("dpsql.privacy.register:RunRegister", "publishing", True),
     "live release: histogram appended": Point(f"{STREAMING}.histogram:Histogram", "publish", True),

@@ -26,15 +26,13 @@ from dpsql.lake.delta_rows import read_rows
 from dpsql.lake.engine_file import Engine, Part
 from dpsql.lake.manifest import Manifest
 from dpsql.lake.retention import Retention, compact, kept_by_savepoints, sweep_bucket
-from dpsql.mechanisms.histogram.stages import bounding_parameters
-from dpsql.streaming.admission import contribution_columns
+from dpsql.mechanisms.histogram.stages import admission_stage
 from dpsql.streaming.clocks import Clocks, listed_clocks
 from dpsql.streaming.histogram import Histogram
 from dpsql.streaming.live import Ticker, _follow
 from udfs.bucket_state import filesystem
 from udfs.grid import NO_CLOCK
-from udfs.histogram.contribution_bounding import Clock
-from udfs.stage import OPERATORS, StateFile
+from udfs.stage import OPERATORS, Clock, StateFile
 
 SECOND = 1_000_000
 T0 = 1_800_000_000 * SECOND
@@ -58,7 +56,7 @@ def contributions(tmp_path: Path) -> Contributions:
         name="visits", format="parquet", path="visits", event_time="ts", privacy_unit=("user_id",), max_users=1000, max_keys=1000
     )
     plan = dpsql.compile(SQL, Sources((source,))).plan
-    table = Contributions(tmp_path / "contributions", "5a" * 16, plan, contribution_columns(bounding_parameters(plan), 0), 1, BUCKETS)
+    table = Contributions(tmp_path / "contributions", "5a" * 16, plan, admission_stage(plan).gives, 1, BUCKETS)
     table.create()
     return table
 

@@ -23,11 +23,12 @@ from dpsql.local.feeder import Feeder
 from dpsql.local.histogram import histogram
 from dpsql.local.record_reader import RowReader
 from dpsql.local.verification import Verification, count_differences, files_not_read, verify_run
+from dpsql.mechanisms.histogram.stages import stages
 from dpsql.parsed_query import ContributionPeriod
 from dpsql.privacy.secret import Secret
 from tests.local.conftest import DAY, HOUR, RUN, Compile, visits
 from udfs.grid import NO_CLOCK
-from udfs.histogram.contribution_bounding import Clock
+from udfs.stage import Clock
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -67,7 +68,7 @@ def published(compile_on: Compile, secret: Secret, tmp_path: Path) -> Published:
     case = Published(lake, run, query, secret)
     reader, feeder = (
         RowReader(query.plan, query.sources, secret.salt(RUN), {}),
-        Feeder(query.plan, secret.noise_key(RUN, query.plan.identity), (2, 3)),
+        Feeder(stages(query.plan), secret.noise_key(RUN, query.plan.identity), (2, 3)),
     )
     closed, released, listed, ticks, log = NO_CLOCK, [], [], [], ["v1"]
     for batches, until in CATCH_UPS:

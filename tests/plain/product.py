@@ -19,10 +19,11 @@ from dpsql.local.feeder import LATEST_US, Feeder, try_query
 from dpsql.local.histogram import histogram
 from dpsql.local.inputs import micro_batches
 from dpsql.local.record_reader import RowReader
+from dpsql.mechanisms.histogram.stages import stages
 from dpsql.privacy.secret import Secret
 from tests.plain.pairs import Pair
 from udfs.grid import NO_CLOCK
-from udfs.histogram.contribution_bounding import Clock
+from udfs.stage import Clock
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -45,7 +46,7 @@ def tried(pair: Pair, query: dpsql.Query, folder: Path) -> Published:
         found = try_query(query, {}, run_id=RUN_ID, secret=SECRET, until_us=pair.until[0])
         return Published(pa.Table.from_pandas(found.histogram, preserve_index=False), found.drops)
     reader = RowReader(query.plan, query.sources, SECRET.salt(RUN_ID), {})
-    feeder = Feeder(query.plan, SECRET.noise_key(RUN_ID, query.plan.identity), (3, 2), reader.public_groups(query.source))
+    feeder = Feeder(stages(query.plan, reader.public_groups(query.source)), SECRET.noise_key(RUN_ID, query.plan.identity), (3, 2))
     released, closed = [], NO_CLOCK
     for paths, until in zip(files, pair.until, strict=True):
         clock = Clock(closed, latest(pair, until))

@@ -5,17 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from dpsql.config import Source
-from dpsql.parsed_query import (
-    Aggregate,
-    AggregateFunction,
-    ContributionPeriod,
-    CounterName,
-    GroupSelection,
-    Key,
-    ParsedQuery,
-    ReleaseRule,
-    WindowSpec,
-)
+from dpsql.mechanisms.histogram.asked import Asked, ReleaseRule
+from dpsql.parsed_query import Aggregate, AggregateFunction, ContributionPeriod, CounterName, GroupSelection, Key, ParsedQuery, WindowSpec
 
 HOUR = 3_600_000_000
 DAY = 24 * HOUR
@@ -31,7 +22,7 @@ def source(**changes: Any) -> Source:
     return Source(**({"name": "visits", "format": "parquet", "max_users": 1_000_000, "max_keys": 10_000} | changes))
 
 
-def query(**changes: Any) -> ParsedQuery:
+def query(**changes: Any) -> ParsedQuery[Asked]:
     """One day in hours, C = 4, COUNT(*), COUNT(DISTINCT unit) and SUM; any field can be changed."""
     rows = changes.get("max_rows_contributed", 4)
     fields: dict[str, Any] = {
@@ -60,4 +51,11 @@ def query(**changes: Any) -> ParsedQuery:
         "static_sources": (),
         "columns_in_order": ("page", "views", "visitors", "time_spent"),
     }
-    return ParsedQuery(**(fields | changes))
+    return parsed(fields | changes)
+
+
+def parsed(fields: dict[str, Any]) -> ParsedQuery[Asked]:
+    """A query of the histogram from all its fields, those of what is asked of it among them."""
+    asked = {name: value for name, value in fields.items() if name in Asked.__dataclass_fields__}
+    rest = {name: value for name, value in fields.items() if name not in asked}
+    return ParsedQuery(mechanism="histogram", **rest, asked=Asked(**asked))

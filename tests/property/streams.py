@@ -15,11 +15,12 @@ from hypothesis import strategies as st
 from dpsql.mechanisms.histogram.calibration import selection_weights
 from tests.reference import Cells, Record
 from udfs.grid import NO_CLOCK, Grid
-from udfs.histogram.contribution_bounding import BoundingParameters, Clock, Increment, admit
+from udfs.histogram.contribution_bounding import BoundingParameters, Increment, admit
 from udfs.histogram.key_selection import SelectionParameters
 from udfs.histogram.perturbation import OutputColumn, PerturbationParameters
-from udfs.histogram.release import PublicGroups, ReleaseParameters, ReleaseState, Tick, release
+from udfs.histogram.release import PublicGroups, ReleaseParameters, ReleaseState, release
 from udfs.noise.counters import counter
+from udfs.stage import Clock, Tick
 
 WINDOW = 12
 FAR = 1 << 60

@@ -29,7 +29,8 @@ from tests.property.streams import (
     table,
 )
 from tests.reference import Bounder, Cells, Record, increment, sums
-from udfs.histogram.contribution_bounding import BoundingParameters, Clock, Increment, admit
+from udfs.histogram.contribution_bounding import BoundingParameters, Increment, admit
+from udfs.stage import Clock
 
 BOUNDS = ("over_max_rows_per_group", "over_max_groups", "over_max_rows")
 

@@ -39,8 +39,9 @@ from tests.property.streams import (
 )
 from tests.reference import Admitted, Bounder, Record, Row, released
 from udfs.grid import Grid
-from udfs.histogram.contribution_bounding import BoundingParameters, Clock
-from udfs.histogram.release import PublicGroups, ReleaseParameters, Tick, release
+from udfs.histogram.contribution_bounding import BoundingParameters
+from udfs.histogram.release import PublicGroups, ReleaseParameters, release
+from udfs.stage import Clock, Tick
 
 KEY = bytes(range(32))
 OTHER_KEY = bytes(range(1, 33))

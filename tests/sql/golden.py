@@ -4,19 +4,54 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from dpsql.compiled import Query, compile_query
+from dpsql.compiled import Query, compile_query, parse_query
 from dpsql.config import Source, load_sources
 from dpsql.errors import QueryError
 from dpsql.parsed_query import ParsedQuery
-from dpsql.sql.parse import parse_query
 
 FOLDER = Path(__file__).resolve().parents[1] / "golden"
+ORDER = [
+    "epsilon",
+    "delta",
+    "privacy_unit",
+    "max_rows_contributed",
+    "max_rows_per_group",
+    "max_groups_contributed",
+    "contribution_period",
+    "window",
+    "trigger_interval_us",
+    "allowed_lateness_us",
+    "max_ahead_us",
+    "min_privacy_units_per_group",
+    "group_selection_strategy",
+    "public_groups",
+    "group_selection_share",
+    "release",
+    "counter",
+    "selection_weight_decay",
+    "keys",
+    "aggregates",
+    "from_sql",
+    "stream",
+    "static_sources",
+    "columns_in_order",
+]
+"""Of the fields in a dump."""
 EXAMPLES = FOLDER.parents[1] / "conf" / "queries"
+EXPLAINED = FOLDER / "explained.txt"
+"""The numbers of every explanation, a line for each accepted query."""
+
+WHOLE = {"keyless_sliding", "keyless_stream", "lateness", "min_units", "public_groups", "reselect", "sliding_rounds_window"}
+WHOLE |= {"sliding_uneven", "stream_period_quoted", "sums", "time_keys"}
+"""Of these the explanation is kept as it is read. Every sentence that any query gets is in one of them: a test looks."""
+
+NUMBER = r"-?\d+(?:,\d{3})*(?:\.\d+)?(?:e[+-]?\d+)?"
 
 
 @dataclass(frozen=True)
@@ -61,22 +96,32 @@ def compiled(golden: Golden) -> Query:
 
 
 def dump(parsed: ParsedQuery) -> str:
-    """A ParsedQuery as JSON."""
-    return json.dumps(dataclasses.asdict(parsed), indent=2, ensure_ascii=False) + "\n"
+    """A ParsedQuery as JSON: what is asked of the mechanism among what every query says, in the order of old."""
+    given = dataclasses.asdict(parsed)
+    flat = given | given.pop("asked")
+    return json.dumps({name: flat[name] for name in ORDER}, indent=2, ensure_ascii=False) + "\n"
 
 
 def parts(golden: Golden) -> Mapping[Path, Callable[[], str]]:
     """The files of expectations of one query, each with what makes its text.
 
-    Of an accepted query: what was parsed (.json), the plan's public numbers (.plan.json) and its explanation (.explain.txt).
+    Of an accepted query: what was parsed (.json), the plan's public numbers (.plan.json) and, of some, the explanation (.explain.txt).
     """
     if golden.kind == "refused":
         return {golden.path.with_suffix(".txt"): lambda: outcome(golden)}
-    return {
+    made: dict[Path, Callable[[], str]] = {
         golden.path.with_suffix(".json"): lambda: dump(compiled(golden).parsed),
         golden.path.with_suffix(".plan.json"): lambda: json.dumps(compiled(golden).explain_json(), indent=2, ensure_ascii=False) + "\n",
-        golden.path.with_suffix(".explain.txt"): lambda: compiled(golden).explain(),
     }
+    if golden.path.stem in WHOLE:
+        made[golden.path.with_suffix(".explain.txt")] = lambda: compiled(golden).explain()
+    return made
+
+
+def numbers(golden: Golden) -> str:
+    """What an explanation says in numbers, in its order; without the query's own text and its identity (they are in the other files)."""
+    lines = [line for line in compiled(golden).explain().splitlines() if not line.startswith(("  1. read", "Query identity"))]
+    return f"{golden.path.stem}: {' '.join(re.findall(NUMBER, ' '.join(lines)))}"
 
 
 def expectations() -> Iterator[tuple[Golden, Path, Callable[[], str]]]:
@@ -85,3 +130,4 @@ def expectations() -> Iterator[tuple[Golden, Path, Callable[[], str]]]:
         for golden in goldens(kind):
             for path, text in parts(golden).items():
                 yield golden, path, text
+    yield goldens("accepted")[0], EXPLAINED, lambda: "".join(f"{numbers(golden)}\n" for golden in goldens("accepted"))

@@ -15,6 +15,8 @@ from unittest import mock
 import pytest
 
 from dpsql.errors import Problem
+from dpsql.mechanisms.histogram import rules as histogram_rules
+from dpsql.mechanisms.registry import MECHANISMS
 from dpsql.sql import (
     aggregate_rules,
     aggregates,
@@ -30,9 +32,12 @@ from dpsql.sql import (
     syntax,
 )
 from dpsql.sql.draft import Draft
+from dpsql.sql.options import Option
 from dpsql.sql.syntax import Refused
 from tests.sql.golden import Golden, goldens, sources
 
+RULES = (*rules.RULES, *(rule for mechanism in MECHANISMS for rule in mechanism.rules))
+KNOWN = parse.options_of(MECHANISMS)
 ALL = [golden for kind in ("refused", "accepted") for golden in goldens(kind)]
 
 
@@ -40,7 +45,7 @@ ALL = [golden for kind in ("refused", "accepted") for golden in goldens(kind)]
 def early(golden: Golden) -> tuple[Problem, ...] | None:
     """The problems of a query that is refused before a draft can be read; None when it has a draft."""
     try:
-        parse.read_draft(golden.text, sources())
+        parse.read_draft(golden.text, sources(), KNOWN)
     except Refused as refused:
         return refused.problems
     except RecursionError:
@@ -51,18 +56,18 @@ def early(golden: Golden) -> tuple[Problem, ...] | None:
 @cache
 def drafts() -> tuple[Draft, ...]:
     """Fresh drafts of all queries that have one."""
-    return tuple(parse.read_draft(golden.text, sources()) for golden in ALL if early(golden) is None)
+    return tuple(parse.read_draft(golden.text, sources(), KNOWN) for golden in ALL if early(golden) is None)
 
 
-def fresh(draft: Draft) -> Draft:
+def fresh(draft: Draft, known: tuple[Option, ...]) -> Draft:
     """The same draft with nothing read off it yet."""
-    return Draft(draft.text, draft.tokens, draft.select, draft.clause, draft.sources)
+    return Draft(draft.text, draft.tokens, draft.select, draft.clause, draft.sources, known)
 
 
 @cache
 def said() -> Mapping[rules.Rule, tuple[tuple[Problem, ...], ...]]:
     """What each rule says of each draft."""
-    return {rule: tuple(tuple(rule(draft)) for draft in drafts()) for rule in rules.RULES}
+    return {rule: tuple(tuple(rule(draft)) for draft in drafts()) for rule in RULES}
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -71,10 +76,10 @@ def _before_any_mutation():
     said()
 
 
-def changes(reading: Iterable[rules.Rule]) -> bool:
+def changes(reading: Iterable[rules.Rule], known: tuple[Option, ...] = KNOWN) -> bool:
     """Whether any of these rules says something else of any draft than it did before the mutation."""
     for place, draft in enumerate(drafts()):
-        again = fresh(draft)
+        again = fresh(draft, known)
         for rule in reading:
             try:
                 if tuple(rule(again)) != said()[rule][place]:
@@ -84,11 +89,11 @@ def changes(reading: Iterable[rules.Rule]) -> bool:
     return False
 
 
-@pytest.mark.parametrize("rule", rules.RULES, ids=lambda rule: rule.__name__)
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
 def test_rule(rule):
     for place, draft in enumerate(drafts()):
-        whole = [problem for other in rules.RULES for problem in said()[other][place]]
-        without = [problem for other in rules.RULES if other is not rule for problem in said()[other][place]]
+        whole = [problem for other in RULES for problem in said()[other][place]]
+        without = [problem for other in RULES if other is not rule for problem in said()[other][place]]
         if parse.in_text_order(draft.text, whole) != parse.in_text_order(draft.text, without):
             return
     pytest.fail("no golden query needs this rule")
@@ -117,27 +122,24 @@ def test_early_rule(rule):
     pytest.fail("no golden query needs this rule")
 
 
-CHECKS = [(option, check) for option in options.OPTIONS for check in option.checks]
+CHECKS = [(option, check) for option in KNOWN for check in option.checks]
 
 
 @pytest.mark.parametrize(("option", "check"), CHECKS, ids=lambda part: part.name)
 def test_option_check(option, check):
     lenient = dataclasses.replace(option, checks=tuple(c for c in option.checks if c is not check))
-    with mock.patch.object(options, "OPTIONS", tuple(lenient if o is option else o for o in options.OPTIONS)):
-        assert changes([clause_rules.option_values])
+    assert changes([clause_rules.option_values], tuple(lenient if o is option else o for o in KNOWN))
 
 
-@pytest.mark.parametrize("option", [option for option in options.OPTIONS if option.required], ids=lambda option: option.name)
+@pytest.mark.parametrize("option", histogram_rules.REQUIRED, ids=lambda option: option.name)
 def test_required_option(option):
-    lenient = dataclasses.replace(option, required=False)
-    with mock.patch.object(options, "OPTIONS", tuple(lenient if o is option else o for o in options.OPTIONS)):
-        assert changes([clause_rules.required_options])
+    with mock.patch.object(histogram_rules, "REQUIRED", tuple(o for o in histogram_rules.REQUIRED if o is not option)):
+        assert changes([histogram_rules.required_options])
 
 
-@pytest.mark.parametrize("option", options.OPTIONS, ids=lambda option: option.name)
+@pytest.mark.parametrize("option", KNOWN, ids=lambda option: option.name)
 def test_option_is_known(option):
-    with mock.patch.object(options, "OPTIONS", tuple(o for o in options.OPTIONS if o is not option)):
-        assert changes([clause_rules.unknown_options])
+    assert changes([clause_rules.unknown_options], tuple(o for o in KNOWN if o is not option))
 
 
 def without(entries: Mapping, name: object) -> dict:
@@ -197,10 +199,10 @@ def test_foreign_arguments():
     assert set(aggregates.FOREIGN_ARGUMENTS) == set(aggregate_rules.FOREIGN_ARGUMENTS)
 
 
-@pytest.mark.parametrize("name", sorted(clause_rules.SELECTION_OPTIONS))
+@pytest.mark.parametrize("name", sorted(histogram_rules.SELECTION_OPTIONS))
 def test_selection_option(name):
-    with mock.patch.object(clause_rules, "SELECTION_OPTIONS", without(clause_rules.SELECTION_OPTIONS, name)):
-        assert changes([clause_rules.selection_without_keys])
+    with mock.patch.object(histogram_rules, "SELECTION_OPTIONS", without(histogram_rules.SELECTION_OPTIONS, name)):
+        assert changes([histogram_rules.selection_without_keys])
 
 
 def test_the_mutations_are_not_vacuous():

@@ -10,12 +10,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sqlglot import exp
 
+from dpsql.compiled import parse_query
 from dpsql.errors import QueryError
+from dpsql.mechanisms.histogram.mechanism import HISTOGRAM
 from dpsql.parsed_query import ParsedQuery
-from dpsql.sql import functions, options
+from dpsql.sql import functions
 from dpsql.sql.dialect import DpSpark
 from dpsql.sql.normal import canonical, write, write_from
-from dpsql.sql.parse import parse_query
 from dpsql.sql.syntax import read_script
 from tests.sql.golden import Golden, goldens, sources
 
@@ -24,7 +25,7 @@ EVERY = ACCEPTED + goldens("refused")
 PIECES = sorted(
     {piece for golden in EVERY if len(golden.text) < 2000 for piece in re.findall(r"'[^']*'|\w+|\s+|[^\w\s]+", golden.text)}
     | set(functions.FUNCTIONS)
-    | {option.name for option in options.OPTIONS}
+    | {option.name for option in HISTOGRAM.options}
     | {
         "\x00",
         "\ufeff",

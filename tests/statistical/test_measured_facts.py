@@ -23,8 +23,9 @@ from tests.property.plans import COUNT, DAY, USERS, query, source
 from tests.property.streams import identifier, table
 from tests.reference import Record
 from tests.statistical.noise import noise_key
-from udfs.histogram.contribution_bounding import Clock, admit
-from udfs.histogram.release import Tick, release
+from udfs.histogram.contribution_bounding import admit
+from udfs.histogram.release import release
+from udfs.stage import Clock, Tick
 
 pytestmark = pytest.mark.audit
 

@@ -37,7 +37,7 @@ def test_lines_of_a_catch_up(case: Callable[..., Any], write: Callable[..., None
     assert (release["triggers"], release["rows"], release["closed_us"]) == (summary.triggers, summary.rows, START + 4 * DAY)
     assert not any(text in (tmp_path / "log").read_text() for text in ('"u1', '"p0', '"p1'))
     assert "dpsql_records_total" in (tmp_path / "metrics").read_text()
-    named = {"version": 1, **asdict(run.run_id), "plan": asdict(run.query.plan)}
+    named = {"version": 1, **asdict(run.run_id), "plan": run.query.document()}
     (run.private / "run.json").write_text(json.dumps(named))
     found = status(run.lake, "demo", now_us=START + 4 * DAY + 1_000_000)
     assert (found.state, found.lag_seconds) == ("published", 1.0)

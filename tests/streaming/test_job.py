@@ -15,9 +15,10 @@ from deltalake import DeltaTable
 
 from dpsql.errors import InputError, ReleaseConflict
 from dpsql.mechanisms.histogram.stages import bounding_parameters, release_parameters
-from udfs.histogram.contribution_bounding import Clock, admit
-from udfs.histogram.release import Tick, release
+from udfs.histogram.contribution_bounding import admit
+from udfs.histogram.release import release
 from udfs.keys import decode, encode
+from udfs.stage import Clock, Tick
 
 DAY = 86_400_000_000
 START = 19_700 * DAY

@@ -27,7 +27,7 @@ from dpsql.streaming.histogram import Histogram
 from dpsql.streaming.job import Job
 from dpsql.streaming.live import LiveOptions
 from dpsql.streaming.progress import Tally
-from udfs.histogram.contribution_bounding import Clock
+from udfs.stage import Clock
 
 MINUTE = 60_000_000
 DAY = 1440 * MINUTE

@@ -17,19 +17,11 @@ from scipy.stats import norm
 from dpsql.config import Source
 from dpsql.errors import AccountingError, ConfigError
 from dpsql.mechanisms.histogram.accounting import check, cost, factorisation, gaussian_delta, spent
+from dpsql.mechanisms.histogram.asked import ReleaseRule, changed
 from dpsql.mechanisms.histogram.calibration import failure_probabilities
 from dpsql.mechanisms.histogram.plan import PrivacyPlan
 from dpsql.mechanisms.histogram.planner import make_plan
-from dpsql.parsed_query import (
-    Aggregate,
-    AggregateFunction,
-    ContributionPeriod,
-    CounterName,
-    GroupSelection,
-    ParsedQuery,
-    ReleaseRule,
-    WindowSpec,
-)
+from dpsql.parsed_query import Aggregate, AggregateFunction, ContributionPeriod, CounterName, GroupSelection, ParsedQuery, WindowSpec
 from dpsql.privacy.cost import Overlap
 from tests.property.plans import COUNT, DAY, HOUR, SUM, USERS, VALID, query, source
 from udfs.noise.counters import counter, noise_matrix
@@ -109,7 +101,7 @@ def test_the_cost_of_several_periods_is_that_of_theorem_4() -> None:
             margins = (np.array(plan.selection.thresholds) - most) / 2**20 / np.array(plan.selection.sd)
             met = len(plan.selection.weights) * float(norm.sf(margins).sum()) / 2
         assert one.failure_shared == pytest.approx(max(met, one.failure - plan.delta_hash) + plan.delta_hash, rel=1e-6)
-        assert plan.min_counted == 2 * plan.query.min_privacy_units_per_group - 1
+        assert plan.min_counted == 2 * plan.query.asked.min_privacy_units_per_group - 1
     assert seen == {Overlap.NONE, Overlap.WINDOWS, Overlap.STREAM}
 
 
@@ -209,8 +201,8 @@ WRONG: dict[str, Change] = {
     "another delta": lambda p: dataclasses.replace(p, delta=p.delta * 2),
     "hash charge left out": lambda p: dataclasses.replace(p, delta_hash=0.0),
     "more windows than the query": lambda p: dataclasses.replace(p, windows_per_record=0),
-    "C raised behind the plan's back": lambda p: dataclasses.replace(p, query=dataclasses.replace(p.query, max_rows_contributed=8)),
-    "c raised": lambda p: dataclasses.replace(p, query=dataclasses.replace(p.query, max_rows_per_group=4)),
+    "C raised behind the plan's back": lambda p: dataclasses.replace(p, query=changed(p.query, max_rows_contributed=8)),
+    "c raised": lambda p: dataclasses.replace(p, query=changed(p.query, max_rows_per_group=4)),
     "mu larger than the noise": lambda p: dataclasses.replace(p, mu=p.mu / 2),
 }
 

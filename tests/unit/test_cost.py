@@ -54,7 +54,7 @@ def test_runs_add_up_and_unlike_levels_do_not() -> None:
     assert together.mu2 == pytest.approx(0.5 + 1.0 + 0.25)
     assert together.failure == pytest.approx(2e-9 + 1.4e-8 + 1e-9)
     assert total([]).delta(1.0) == 0.0
-    event = replace(ALONE, protects=PrivacyLevel.EVENT)
+    event = replace(ALONE, protects=PrivacyLevel.EVENT, overlap=Overlap.EVENTS, failure=0.0, failure_shared=0.0)
     for costs, level in (([ALONE, event], PrivacyLevel.USER), ([ALONE], PrivacyLevel.EVENT), ([event], PrivacyLevel.USER)):
         with pytest.raises(ValueError, match="not the same thing"):
             total(costs, level)

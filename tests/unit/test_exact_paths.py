@@ -14,13 +14,14 @@ from scipy.special import ndtri
 from tests.unit.test_release import COUNT, GRID, KEY, rows
 from udfs.histogram.key_selection import SelectionParameters, crosses
 from udfs.histogram.perturbation import PerturbationParameters, noisy
-from udfs.histogram.release import ReleaseParameters, Tick, release
+from udfs.histogram.release import ReleaseParameters, release
 from udfs.noise import exact_paths, path_error, randomness
 from udfs.noise.counters import Counter, Honaker, Sqrt, counter, noise_matrix
 from udfs.noise.exact_normal import quantile
 from udfs.noise.exact_paths import GUARD, Redraw, coefficients, exact_path
 from udfs.noise.path_error import ABSOLUTE, RELATIVE, UNIT, trust
 from udfs.noise.randomness import lower_tails, normals, tags, words
+from udfs.stage import Tick
 
 DIGITS = 60
 PATHS = 8

@@ -11,19 +11,11 @@ import numpy as np
 import pytest
 
 from dpsql.errors import ConfigError
+from dpsql.mechanisms.histogram.asked import ReleaseRule
 from dpsql.mechanisms.histogram.explain import Z95, explain, facts
 from dpsql.mechanisms.histogram.planner import make_plan
 from dpsql.mechanisms.histogram.stages import release_parameters, stderr
-from dpsql.parsed_query import (
-    Aggregate,
-    AggregateFunction,
-    ContributionPeriod,
-    CounterName,
-    GroupSelection,
-    ParsedQuery,
-    ReleaseRule,
-    WindowSpec,
-)
+from dpsql.parsed_query import Aggregate, AggregateFunction, ContributionPeriod, CounterName, GroupSelection, ParsedQuery, WindowSpec
 from dpsql.privacy.curve import total_mu
 from dpsql.text import duration, number, percent
 from tests.property.plans import COUNT, DAY, HOUR, SUM, USERS, VALID, query, source

@@ -8,9 +8,10 @@ import pickle
 
 import pytest
 
+from dpsql.mechanisms.histogram.asked import ReleaseRule, changed
 from dpsql.mechanisms.histogram.planner import make_plan
 from dpsql.mechanisms.histogram.stages import bounding_parameters, grid, release_parameters, stderr
-from dpsql.parsed_query import Aggregate, AggregateFunction, ContributionPeriod, CounterName, GroupSelection, ReleaseRule, WindowSpec
+from dpsql.parsed_query import Aggregate, AggregateFunction, ContributionPeriod, CounterName, GroupSelection, WindowSpec
 from tests.property.plans import COUNT, DAY, HOUR, SUM, USERS, VALID, query, source
 from udfs.histogram.contribution_bounding import Increment
 from udfs.histogram.release import PublicGroups
@@ -41,7 +42,7 @@ def test_the_bounding_parameters_are_the_plans() -> None:
     assert (p.by_user, p.public_keys, p.first_window_us) == (False, None, None)
     stream = make_plan(dataclasses.replace(q, contribution_period=ContributionPeriod.STREAM), source())
     assert bounding_parameters(stream).renews is False
-    rounds = make_plan(dataclasses.replace(q, release=ReleaseRule.RESELECT), source())
+    rounds = make_plan(changed(q, release=ReleaseRule.RESELECT), source())
     assert bounding_parameters(rounds).by_user
 
 

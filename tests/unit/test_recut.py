@@ -10,14 +10,16 @@ import pyarrow as pa
 import pytest
 
 from dpsql.lake.rescale import recut
+from dpsql.mechanisms.histogram.asked import ReleaseRule
 from dpsql.mechanisms.histogram.planner import make_plan
-from dpsql.mechanisms.histogram.stages import bounding_parameters, release_parameters
-from dpsql.parsed_query import ReleaseRule
+from dpsql.mechanisms.histogram.stages import bounding_parameters, release_parameters, stages
 from tests.property.plans import COUNT, HOUR, query, source
 from udfs.histogram import group_state, user_state
-from udfs.histogram.contribution_bounding import Clock, admit
+from udfs.histogram.contribution_bounding import admit
 from udfs.histogram.group_state import ReleaseState
-from udfs.histogram.release import ReleaseParameters, Tick, release
+from udfs.histogram.release import ReleaseParameters, release
+from udfs.histogram.stages import AdmissionStage, ReleaseStage
+from udfs.stage import Clock, Tick, check_state
 
 KEYS = np.random.default_rng(5).integers(-(2**62), 2**62, 120)
 NOISE_KEY = bytes(range(32))
@@ -43,7 +45,7 @@ def bounded(state: State, given: pa.Table, parameters: Any, buckets: int) -> tup
     for bucket in range(buckets):
         mine = given.filter(pa.array(given["user"].to_numpy() % buckets == bucket))
         done = admit(state[bucket]["users"] if bucket in state else None, mine, Clock(), parameters)
-        user_state.check(done.state)
+        check_state(AdmissionStage(parameters, 0), {"users": done.state})
         after[bucket] = {"users": done.state}
         out.append(done.contributions)
     return after, out
@@ -57,7 +59,7 @@ def released(
         mine = rows.filter(pa.array(rows["key"].to_numpy() % buckets == bucket))
         before = ReleaseState(**state[bucket]) if bucket in state else None
         if before is not None:
-            before.check()
+            check_state(ReleaseStage(p), state[bucket])
         done = release(before, mine, [tick], p.for_bucket(bucket, buckets), NOISE_KEY)
         after[bucket] = done.state.tables()
         out += [tuple(row.values()) for row in done.rows.to_pylist()]
@@ -94,10 +96,10 @@ def test_state_in_another_order_is_refused() -> None:
     users, parts = bounded({}, visits(1, DAY), bounding_parameters(plan), 1)
     rows = parts[0].append_column("batch", pa.array(np.zeros(len(parts[0]), np.int64)))
     groups, _ = released({}, rows, Tick(0, DAY + HOUR), release_parameters(plan), 1)
-    with pytest.raises(ValueError, match="users of the state are not sorted"):
-        user_state.check(users[0]["users"][::-1])
-    with pytest.raises(ValueError, match="groups of the state are not sorted"):
-        ReleaseState(**groups[0] | {"groups": groups[0]["groups"][::-1]}).check()
+    admission, release_stage = stages(plan)
+    with pytest.raises(ValueError, match="'users' of the state is not sorted"):
+        check_state(admission, {"users": users[0]["users"][::-1]})
     twice = pa.concat_tables([groups[0]["groups"][:1], groups[0]["groups"]])
-    with pytest.raises(ValueError, match="groups of the state are not sorted"):
-        ReleaseState(**groups[0] | {"groups": twice}).check()
+    for table in (groups[0]["groups"][::-1], twice):
+        with pytest.raises(ValueError, match="'groups' of the state is not sorted"):
+            check_state(release_stage, groups[0] | {"groups": table})

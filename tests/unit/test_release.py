@@ -11,9 +11,10 @@ import pytest
 from udfs.grid import NO_CLOCK, Grid
 from udfs.histogram.key_selection import SelectionParameters
 from udfs.histogram.perturbation import OutputColumn, PerturbationParameters, finish, noisy
-from udfs.histogram.release import PublicGroups, Released, ReleaseParameters, ReleaseState, Tick, release
+from udfs.histogram.release import PublicGroups, Released, ReleaseParameters, ReleaseState, release
 from udfs.noise.counters import Blt, Sqrt
 from udfs.noise.exact_paths import Redraw
+from udfs.stage import Tick
 
 UNIT = 1 << 20
 GRID = Grid(40, 40, 0, 10, 4)

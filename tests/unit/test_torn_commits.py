@@ -25,8 +25,7 @@ from dpsql.lake.engine_file import Engine, Part
 from dpsql.lake.hadoop_checksums import differs
 from dpsql.lake.manifest import Manifest
 from dpsql.lake.points import Tables
-from dpsql.mechanisms.histogram.stages import bounding_parameters
-from dpsql.streaming.admission import contribution_columns
+from dpsql.mechanisms.histogram.stages import admission_stage
 from udfs.stage import OPERATORS, StateFile
 
 RUN = "5a" * 16
@@ -44,7 +43,7 @@ class Private:
     def __init__(self, folder: Path) -> None:
         source = Source(name="visits", format="parquet", path="v", event_time="ts", privacy_unit=("user_id",), max_users=9, max_keys=9)
         plan = dpsql.compile(SQL, Sources((source,))).plan
-        self.columns = contribution_columns(bounding_parameters(plan), 0)
+        self.columns = admission_stage(plan).gives
         self.contributions = Contributions(folder / "contributions", RUN, plan, self.columns, 1, 2)
         self.manifest = Manifest(folder / "files", RUN, "admission", 1)
         self.folder = folder

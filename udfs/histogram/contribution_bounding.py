@@ -17,8 +17,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from udfs.columns import Bool, Float, Int, run_starts, run_sums, running_count, sort_order
-from udfs.grid import NO_CLOCK, Grid
+from udfs.grid import Grid
 from udfs.histogram.user_state import GROUPS, KEYS, Entries, count_entries, empty_state, forget, has, merge, used_up
+from udfs.stage import Clock
 
 DROP_REASONS = (
     "malformed",
@@ -34,14 +35,6 @@ DROP_REASONS = (
 )
 """The first four are the codes 1..4 that the record's `drop` column carries; the rest are decided here, in this order
 (but once a user's rows are used up, all further records are `over_max_rows`: nothing else is kept of that user)."""
-
-
-@dataclass(frozen=True)
-class Clock:
-    """What the bounding step knows of time: grid points <= closed_us are closed, event times > latest_us are dropped."""
-
-    closed_us: int = NO_CLOCK
-    latest_us: int = 1 << 62
 
 
 @dataclass(frozen=True)

@@ -9,15 +9,14 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from udfs.columns import Int, find, insert, is_sorted, match, places, run_starts, run_sums, sort_order
+from udfs.columns import Int, find, insert, match, places, run_starts, run_sums, sort_order
 from udfs.grid import NO_CLOCK, Grid
-from udfs.stage import Table
+from udfs.stage import CLOSED, Table, closed_us
 
-CLOSED = b"closed_us"
 TABLES = {
     "groups": Table(("window", "key"), "key"),
-    "pending": Table(("window", "trigger", "key"), "key"),
-    "seen": Table(("window", "key", "user"), "key"),
+    "pending": Table(("window", "trigger", "key"), "key", order="any"),
+    "seen": Table(("window", "key", "user"), "key", order="repeated"),
 }
 """Groups and seen users are searched, so they must be sorted so; pending increments may come in any order."""
 
@@ -62,18 +61,7 @@ class ReleaseState:
     @property
     def closed_us(self) -> int:
         """The time up to which the grid is closed."""
-        return int((self.groups.schema.metadata or {}).get(CLOSED, NO_CLOCK))
-
-    def check(self) -> None:
-        """Refuse state that is not sorted, or has a group twice: the steps would not find a group and make it anew, with the same noise.
-
-        Raises:
-            ValueError: says which table.
-        """
-        if not is_sorted([self.groups.column(name).to_numpy() for name in TABLES["groups"].sorted_by], distinct=True):
-            raise ValueError("the groups of the state are not sorted")
-        if not is_sorted([self.seen.column(name).to_numpy() for name in TABLES["seen"].sorted_by]):
-            raise ValueError("the users of the state's rounds are not sorted")
+        return closed_us({"groups": self.groups})
 
     def tables(self) -> dict[str, pa.Table]:
         """By name, as they are stored."""

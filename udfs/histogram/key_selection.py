@@ -19,7 +19,7 @@ from udfs.columns import Bool, Float, Int, find, insert, match, places, run_star
 from udfs.histogram.group_state import Closing
 from udfs.noise import randomness
 from udfs.noise.counters import Counter, Draw
-from udfs.noise.exact_paths import Redraw
+from udfs.noise.exact_paths import Redraw, reached
 from udfs.noise.path_error import trust
 
 WEIGHT_UNIT = 2.0**-20
@@ -49,13 +49,7 @@ def crosses(path: Float, weight: Int, trigger: int, p: SelectionParameters, agai
         again: computes the path from its words where float64 cannot tell.
     """
     margin = (p.thresholds[trigger - 1] - weight) * WEIGHT_UNIT  # exact: an integer below 2^53 times a power of two
-    above = p.sigma * path - margin
-    reached = above >= 0
-    doubt = ~(np.abs(above) > trust(p.counter).error[trigger - 1] * p.sigma)
-    if doubt.any():
-        rows = np.flatnonzero(doubt)
-        reached[rows] = again.reaches(rows, trigger, p.sigma, margin[rows])
-    return reached
+    return reached(path, p.sigma, margin, trigger, trust(p.counter).error[trigger - 1], again)
 
 
 def select(c: Closing, p: SelectionParameters, noise_key: bytes) -> list[Int]:

@@ -16,7 +16,7 @@ from udfs.columns import Float, Int
 from udfs.histogram.group_state import Closing
 from udfs.noise import randomness
 from udfs.noise.counters import Counter
-from udfs.noise.exact_paths import Redraw
+from udfs.noise.exact_paths import Redraw, rounded
 from udfs.noise.path_error import trust
 
 
@@ -57,16 +57,7 @@ def noisy(exact: Int, path: Float, trigger: int, p: PerturbationParameters, agai
     or NaN, `again` computes it from its words.
     """
     scale = p.sigma / p.grid  # exact: the grid is a power of two
-    scaled = path * scale
-    noise = np.rint(scaled)
-    doubt = ~(np.abs(scaled - noise) < 0.5 - trust(p.counter).error[trigger - 1] * scale)
-    if doubt.any():
-        noise[doubt] = 0.0
-        whole = noise.astype(np.int64)
-        rows = np.flatnonzero(doubt)
-        whole[rows] = again.rounded(rows, trigger, scale)
-        return exact + whole
-    return exact + noise.astype(np.int64)
+    return exact + rounded(path, scale, trigger, trust(p.counter).error[trigger - 1], again)
 
 
 def perturb(
@@ -112,7 +103,11 @@ def finish(column: OutputColumn, values: list[Int], trigger: Int) -> tuple[Int |
     An average is the two noisy releases' quotient plus the centre, clipped to its bounds, NaN (with its stderr) where the noisy
     count is below 1; its stderr is the first-order propagation of the two noises, from released numbers only.
     """
-    errors: list[Float] = [np.array(stderr)[trigger - 1] for stderr in column.stderr]
+    return combine(column, values, [np.array(stderr)[trigger - 1] for stderr in column.stderr])
+
+
+def combine(column: OutputColumn, values: list[Int], errors: list[Float]) -> tuple[Int | Float, Float]:
+    """As `finish`, with the standard deviation of the noise of every row and perturbation given."""
     first = values[column.perturbations[0]]
     if column.kind == "count":
         return first, errors[0]

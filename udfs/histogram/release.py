@@ -20,16 +20,7 @@ from udfs.histogram.group_state import ReleaseState, StateLayout, add_groups, ad
 from udfs.histogram.key_selection import SelectionParameters, predict, select
 from udfs.histogram.perturbation import OutputColumn, PerturbationParameters, finish, perturb
 from udfs.noise.randomness import tags
-
-__all__ = ["PublicGroups", "ReleaseParameters", "ReleaseState", "Released", "Tick", "release"]
-
-
-@dataclass(frozen=True)
-class Tick:
-    """After the rows of arrival batches <= batch, every grid point <= closed_us closes."""
-
-    batch: int
-    closed_us: int
+from udfs.stage import Tick
 
 
 @dataclass(frozen=True)
@@ -89,7 +80,7 @@ def release(state: ReleaseState | None, rows: pa.Table, ticks: Sequence[Tick], p
         Released; a pure function of its arguments.
     """
     state = empty_state(p.layout) if state is None else state
-    out = [_no_rows(p)]
+    out = [released_columns(p).empty_table()]
     batch = rows.column("batch").to_numpy()
     done = np.zeros(rows.num_rows, bool)
     for tick in sorted(ticks, key=lambda t: (t.batch, t.closed_us)):
@@ -155,8 +146,9 @@ def _release_table(rows: tuple[Int, Int, list[Int]], window: Int, key_bytes: pa.
     return pa.table(table)
 
 
-def _no_rows(p: ReleaseParameters) -> pa.Table:
-    table = {"window": pa.array([], pa.int64()), "trigger": pa.array([], pa.int64()), "key_bytes": pa.array([], pa.binary())}
+def released_columns(p: ReleaseParameters) -> pa.Schema:
+    """Columns of released rows."""
+    fields = [("window", pa.int64()), ("trigger", pa.int64()), ("key_bytes", pa.binary())]
     for i, column in enumerate(p.columns):
-        table |= {f"c{i}": pa.array([], pa.int64() if column.kind == "count" else pa.float64()), f"s{i}": pa.array([], pa.float64())}
-    return pa.table(table)
+        fields += [(f"c{i}", pa.int64() if column.kind == "count" else pa.float64()), (f"s{i}", pa.float64())]
+    return pa.schema(fields)

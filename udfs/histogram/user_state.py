@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from udfs.columns import Bool, Int, find, insert, is_sorted, match, places, run_starts, running_count, sort_order
+from udfs.columns import Bool, Int, find, insert, match, places, run_starts, running_count, sort_order
 from udfs.grid import Grid
 from udfs.stage import Table
 
@@ -72,16 +72,6 @@ def empty_state() -> pa.Table:
     """The state of a bucket that has seen nothing."""
     types = (np.int64, np.int64, np.uint8, np.uint32, np.int32)
     return pa.table({name: np.zeros(0, kind) for name, kind in zip(COLUMNS, types, strict=True)})
-
-
-def check(state: pa.Table) -> None:
-    """Refuse state that is not sorted, or has an entry twice: the step would not find what a user has used.
-
-    Raises:
-        ValueError: it is not.
-    """
-    if not is_sorted([state.column(name).to_numpy() for name in COLUMNS[:4]], distinct=True):
-        raise ValueError("the users of the state are not sorted")
 
 
 def count_entries(state: pa.Table, part: int, entries: Entries) -> Counted:

@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from udfs.columns import Bool, Float, Int
 from udfs.noise import randomness
+from udfs.noise.blt_inf import BltInf
 from udfs.noise.counters import Blt, Counter, Honaker, Sqrt
 from udfs.noise.exact_normal import quantile
 from udfs.noise.path_error import ABSOLUTE, RELATIVE, UNIT
@@ -37,7 +38,7 @@ class Redraw:
     groups: Int
     mechanism: int
     round_: Int | int
-    counter: Counter
+    counter: Counter | BltInf
 
     def rounded(self, rows: Int, step: int, scale: float) -> Int:
         """The exact path at a step times `scale`, rounded to integers."""
@@ -55,7 +56,7 @@ class Redraw:
         tag = np.repeat(self.tag[group : group + 1], len(steps), axis=0)
         round_ = self.round_ if isinstance(self.round_, int) else int(self.round_[group])
         z = randomness.normals(self.noise_key, tag, self.mechanism, round_, steps, numbers)
-        settled = _settle_in_float64(z, coefficients(self.counter, step), scale, shift, 64 if isinstance(self.counter, Honaker) else 1)
+        settled = _settle_in_float64(z, coefficients(self.counter, step), scale, shift, _OFF.get(type(self.counter), 1))
         if settled is not None:
             return settled
         words = randomness.words(self.noise_key, tag, self.mechanism, round_, steps, numbers).tolist()
@@ -70,6 +71,36 @@ class Redraw:
             bits *= 2
 
 
+def rounded(path: Float, scale: float, step: int, error: float, again: Redraw) -> Int:
+    """The exact paths at a step times `scale`, rounded to integers: from float64 where it can tell, else, or where it is NaN, from the words.
+
+    Args:
+        path: unit-noise paths, each within `error` of the exact one.
+        scale: one product with it is part of `error`.
+    """
+    scaled = path * scale
+    noise = np.rint(scaled)
+    doubt = ~(np.abs(scaled - noise) < 0.5 - error * scale)
+    if doubt.any():
+        noise[doubt] = 0.0
+        whole = noise.astype(np.int64)
+        rows = np.flatnonzero(doubt)
+        whole[rows] = again.rounded(rows, step, scale)
+        return whole
+    return noise.astype(np.int64)
+
+
+def reached(path: Float, sigma: float, margin: npt.NDArray[np.floating], step: int, error: float, again: Redraw) -> Bool:
+    """Whether the exact paths at a step times sigma are at least `margin` (one per row, read as exact); arguments as for `rounded`."""
+    above = sigma * path - margin
+    found = above >= 0
+    doubt = ~(np.abs(above) > error * sigma)
+    if doubt.any():
+        rows = np.flatnonzero(doubt)
+        found[rows] = again.reaches(rows, step, sigma, margin[rows])
+    return found
+
+
 def _settle_in_float64(z: Float, b: Float, scale: float, shift: Fraction, off: int) -> int | None:
     """floor(sum of b z * scale + shift), or None if the rounding of float64 could change it; b is within `off` units of rounding."""
     products = np.abs(b * z)
@@ -79,7 +110,11 @@ def _settle_in_float64(z: Float, b: Float, scale: float, shift: Fraction, off: i
     return low if low == high else None
 
 
-def _draws(chosen: Counter, step: int) -> tuple[Int, Int]:
+_OFF = {Honaker: 64, BltInf: 16}
+"""How many units of rounding `coefficients` may be off, where it is more than one."""
+
+
+def _draws(chosen: Counter | BltInf, step: int) -> tuple[Int, Int]:
     """(step, number) of all draws of a path up to a step, in the order in which `exact_path` takes them."""
     steps = np.arange(1, step + 1)
     if not isinstance(chosen, Honaker):
@@ -88,8 +123,10 @@ def _draws(chosen: Counter, step: int) -> tuple[Int, Int]:
     return np.repeat(steps, per_step), np.concatenate([np.arange(n) for n in per_step])
 
 
-def coefficients(chosen: Counter, step: int) -> Float:
+def coefficients(chosen: Counter | BltInf, step: int) -> Float:
     """Row `step` of B, in the order of `_draws`: the float64 nearest to each entry; for the tree a product of at most 14 quotients and differences."""
+    if isinstance(chosen, BltInf):
+        return chosen.response(np.arange(step - 1, -1, -1))
     return _tree_row(step) if isinstance(chosen, Honaker) else _column(chosen)[step - 1 :: -1]
 
 
@@ -120,7 +157,7 @@ def _tree_row(step: int) -> Float:
     return np.array([row[leaf, level] for leaf in range(1, step + 1) for level in range((leaf & -leaf).bit_length())])
 
 
-def exact_path(chosen: Counter, z: list[int], step: int, bits: int) -> int:
+def exact_path(chosen: Counter | BltInf, z: list[int], step: int, bits: int) -> int:
     """The unit-noise path at a step times 2^bits, off by less than 1.
 
     Args:
@@ -139,7 +176,7 @@ def exact_path(chosen: Counter, z: list[int], step: int, bits: int) -> int:
     return path >> GUARD
 
 
-def _buffered(chosen: Blt, z: list[int], width: int) -> list[int]:
+def _buffered(chosen: Blt | BltInf, z: list[int], width: int) -> list[int]:
     """Paths at all steps, by the recurrence of `Blt.advance`, theta and omega as exact integers over 2^width."""
     theta = [_scaled(v, width) for v in chosen.theta]
     omega = [_scaled(v, width) for v in chosen.omega]

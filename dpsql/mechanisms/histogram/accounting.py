@@ -15,8 +15,9 @@ import numpy as np
 
 from dpsql.config import Source
 from dpsql.errors import AccountingError
+from dpsql.mechanisms.histogram.asked import ReleaseRule
 from dpsql.mechanisms.histogram.plan import PerturbationPlan, PrivacyPlan, SelectionPlan
-from dpsql.parsed_query import AggregateFunction, ContributionPeriod, CounterName, GroupSelection, ReleaseRule
+from dpsql.parsed_query import AggregateFunction, ContributionPeriod, CounterName, GroupSelection
 from dpsql.privacy.cost import Cost, Overlap, PrivacyLevel, gaussian_delta
 from udfs.noise.counters import counter, impulse_response
 
@@ -81,6 +82,16 @@ def spent(plan: PrivacyPlan, source: Source) -> Spent:
     return Spent(mu, gaussian_delta(mu, plan.epsilon), _threshold_failure(plan, 0), _hash_failure(plan, source))
 
 
+def account(plan: PrivacyPlan, source: Source) -> Cost:
+    """What a plan costs (`cost`), if that is no more than it says of itself (`check`).
+
+    Raises:
+        AccountingError: it is.
+    """
+    check(plan, source)
+    return cost(plan, source)
+
+
 def cost(plan: PrivacyPlan, source: Source) -> Cost:
     """What a plan costs one privacy unit in one contribution period, and in several (docs/privacy/index.md, theorem 4)."""
     found = spent(plan, source)
@@ -112,7 +123,7 @@ def check(plan: PrivacyPlan, source: Source) -> Spent:
         raise AccountingError("perturbations must be mechanisms 1, 2, ...: equal numbers share their noise, and 0 is key selection")
     if plan.windows_per_record != -(-plan.query.window.size_us // plan.query.window.slide_us):
         raise AccountingError(f"the plan copies a record into {plan.windows_per_record} windows, the query into another number")
-    if plan.selection is None and plan.query.keys and plan.query.group_selection_strategy is not GroupSelection.PUBLIC_GROUPS:
+    if plan.selection is None and plan.query.keys and plan.query.asked.group_selection_strategy is not GroupSelection.PUBLIC_GROUPS:
         raise AccountingError("the plan releases unknown keys without selecting them")
     if plan.epsilon > plan.query.epsilon or plan.delta > plan.query.delta:
         raise AccountingError(f"the plan promises ({plan.epsilon}, {plan.delta}), the query ({plan.query.epsilon}, {plan.query.delta})")
@@ -138,7 +149,7 @@ def _threshold_failure(plan: PrivacyPlan, more: int) -> float:
     """Probability that a group is selected where `more` periods of a unit count beside those that the exact test wants at least."""
     if plan.selection is None:
         return 0.0
-    units = plan.query.min_privacy_units_per_group
+    units = plan.query.asked.min_privacy_units_per_group
     # The exact test counts units' periods. Where a window meets two of them, m - 1 units can count 2 (m - 1) times: it wants one more.
     least = (2 * (units - 1) + 1 if _periods_meet(plan) else units) + more
     return _times_counted(plan) * math.fsum(_threshold_failures(plan.selection, plan, least))
@@ -147,7 +158,7 @@ def _threshold_failure(plan: PrivacyPlan, more: int) -> float:
 def _hash_failure(plan: PrivacyPlan, source: Source) -> float:
     groups = _groups(plan)
     # In rounds where periods meet, another unit's id must be neither that of this unit's period nor that of the one beside it.
-    ids = source.max_users * (2 if _periods_meet(plan) and plan.query.release is ReleaseRule.RESELECT else 1)
+    ids = source.max_users * (2 if _periods_meet(plan) and plan.query.asked.release is ReleaseRule.RESELECT else 1)
     return (ids + (groups + groups * source.max_keys / 2.0**32) * source.max_keys) / 2.0**64
 
 
@@ -160,21 +171,26 @@ def _periods_meet(plan: PrivacyPlan) -> bool:
 def _groups(plan: PrivacyPlan) -> int:
     """K: groups one privacy unit can be in, from the bounds."""
     query = plan.query
-    return plan.windows_per_record * min(query.max_rows_contributed, query.max_groups_contributed)
+    return plan.windows_per_record * min(query.asked.max_rows_contributed, query.asked.max_groups_contributed)
 
 
 def _times_counted(plan: PrivacyPlan) -> int:
     """How often one unit counts in key selection: per group, or in rounds per copy of an admitted record."""
     query = plan.query
-    if query.release is ReleaseRule.RESELECT:
-        return plan.windows_per_record * min(query.max_rows_contributed, query.max_groups_contributed * query.max_rows_per_group)
+    if query.asked.release is ReleaseRule.RESELECT:
+        return plan.windows_per_record * min(
+            query.asked.max_rows_contributed, query.asked.max_groups_contributed * query.asked.max_rows_per_group
+        )
     return _groups(plan)
 
 
 def _ratio(p: PerturbationPlan, plan: PrivacyPlan) -> float:
     """Sensitivity over sigma of one perturbation, from the query's bounds."""
     query = plan.query
-    c, rows = query.max_rows_per_group, min(query.max_rows_contributed, query.max_groups_contributed * query.max_rows_per_group)
+    c, rows = (
+        query.asked.max_rows_per_group,
+        min(query.asked.max_rows_contributed, query.asked.max_groups_contributed * query.asked.max_rows_per_group),
+    )
     column = next(column for column in plan.columns if p in column.perturbations)
     if p.rule not in ("rows", "valid", "users", "sum"):
         raise AccountingError(f"rule {p.rule} is unknown to the accountant")

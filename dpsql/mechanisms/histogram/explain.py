@@ -11,9 +11,10 @@ from typing import Any
 from dpsql.config import Source
 from dpsql.errors import InputError
 from dpsql.mechanisms.histogram.accounting import cost
+from dpsql.mechanisms.histogram.asked import ReleaseRule
 from dpsql.mechanisms.histogram.plan import ColumnPlan, PerturbationPlan, PrivacyPlan
 from dpsql.mechanisms.histogram.stages import stderr
-from dpsql.parsed_query import AggregateFunction, ContributionPeriod, ParsedQuery, ReleaseRule
+from dpsql.parsed_query import AggregateFunction, ContributionPeriod, ParsedQuery
 from dpsql.polling import ASSUMPTION, polling_interval
 from dpsql.privacy.cost import Cost
 from dpsql.privacy.curve import epsilon_of
@@ -45,9 +46,9 @@ def facts(plan: PrivacyPlan, source: Source) -> dict[str, Any]:
         "cost": asdict(one),
         "periods": [_period_facts(plan, one, n) for n in (1, 2, *PERIODS)] if _renews(plan) else [],
         "horizon": plan.horizon,
-        "max_rows_contributed": query.max_rows_contributed,
-        "max_rows_per_group": query.max_rows_per_group,
-        "max_groups_contributed": query.max_groups_contributed,
+        "max_rows_contributed": query.asked.max_rows_contributed,
+        "max_rows_per_group": query.asked.max_rows_per_group,
+        "max_groups_contributed": query.asked.max_groups_contributed,
         "query_identity": plan.identity,
         "selection": _selection_facts(plan),
         "columns": [_column_facts(column) for column in plan.columns],
@@ -65,7 +66,7 @@ def _selection_facts(plan: PrivacyPlan) -> dict[str, Any] | None:
     if plan.selection is None:
         return None
     return {
-        "weight_decay": plan.query.selection_weight_decay,
+        "weight_decay": plan.query.asked.selection_weight_decay,
         "sigma": plan.selection.sigma,
         "counter": str(plan.selection.counter),
         "users_needed_first_trigger": plan.selection.users_needed(1),
@@ -189,7 +190,8 @@ def _bounds(plan: PrivacyPlan, source: Source) -> str:
     period = ("per window" if plan.windows_per_record == 1 else f"per period of {duration(query.window.size_us)}") if renews else "for ever"
     lines = [
         "What each unit may contribute",
-        f"  C = {query.max_rows_contributed} records {period}, c = {query.max_rows_per_group} of them with one key, G = {query.max_groups_contributed} keys;",
+        f"  C = {query.asked.max_rows_contributed} records {period}, c = {query.asked.max_rows_per_group} of them with one key, "
+        f"G = {query.asked.max_groups_contributed} keys;",
         "  the earliest count, the rest are dropped (and counted for the operator).",
     ]
     if not query.keys:
@@ -212,7 +214,7 @@ def _keys(plan: PrivacyPlan) -> str:
         return f"Which keys appear\n  Those that public_groups lists when the run first starts, each one\n  {windows}."
     first, last = plan.selection.users_needed(1), plan.selection.users_needed(plan.horizon)
     later = "from then on it is refreshed at every trigger of its window"
-    if plan.query.release is ReleaseRule.RESELECT:
+    if plan.query.asked.release is ReleaseRule.RESELECT:
         later = "to be released again it has to\n  gather as many units anew, with records after that; a unit counts once per round of gathering"
     lines = [
         "Which keys appear",
@@ -220,20 +222,20 @@ def _keys(plan: PrivacyPlan) -> str:
         f"  (half of the keys with exactly that many appear); {later}.",
     ]
     times = len(plan.selection.weights)
-    if plan.query.selection_weight_decay > 0 and times > 1:
+    if plan.query.asked.selection_weight_decay > 0 and times > 1:
         share = plan.selection.weights[-1] / plan.selection.weights[0]
-        what = "record" if plan.query.release is ReleaseRule.RESELECT else "key"
+        what = "record" if plan.query.asked.release is ReleaseRule.RESELECT else "key"
         what += " (and window)" if plan.windows_per_record > 1 else ""
         lines.append(
             f"  A unit's first {what} counts in full, later ones less and less; number {times} counts {percent(share)} of the first."
         )
     if plan.periods_meet:
-        who = "In each round a unit" if plan.query.release is ReleaseRule.RESELECT else "A unit"
+        who = "In each round a unit" if plan.query.asked.release is ReleaseRule.RESELECT else "A unit"
         lines.append(
             f"  {who} counts once per period of {duration(plan.query.window.size_us)}, so up to twice where a window holds records of two periods."
         )
-    if plan.query.min_privacy_units_per_group > 1:
-        lines.append(f"  A key with fewer than {plan.query.min_privacy_units_per_group} units never appears.")
+    if plan.query.asked.min_privacy_units_per_group > 1:
+        lines.append(f"  A key with fewer than {plan.query.asked.min_privacy_units_per_group} units never appears.")
     return "\n".join(lines)
 
 
@@ -289,9 +291,9 @@ def _choice(plan: PrivacyPlan) -> str:
     if plan.selection is None:
         return f"public groups: {query.public_groups}" if query.public_groups else "one group per window"
     by = "".join(", " + key.name for key in query.keys)
-    rounds = ", in rounds" if query.release is ReleaseRule.RESELECT else ""
+    rounds = ", in rounds" if query.asked.release is ReleaseRule.RESELECT else ""
     triggers = f"{plan.horizon} trigger{'' if plan.horizon == 1 else 's'}"
-    return f"key selection{rounds}, by (window{by}): counter {query.counter}, thresholds for {triggers}"
+    return f"key selection{rounds}, by (window{by}): counter {query.asked.counter}, thresholds for {triggers}"
 
 
 def _stages(plan: PrivacyPlan) -> str:
@@ -301,7 +303,7 @@ def _stages(plan: PrivacyPlan) -> str:
         f"  1. read {query.stream}: {query.from_sql}",
         f"  2. contribution bounding, by ({_unit(query)})",
         f"  3. {_choice(plan)}",
-        f"  4. perturbation of {', '.join(column.aggregate.alias for column in plan.columns)}: counter {query.counter}",
+        f"  4. perturbation of {', '.join(column.aggregate.alias for column in plan.columns)}: counter {query.asked.counter}",
         "  5. histogram, appended once per trigger",
     ]
     return "\n".join(lines)

@@ -9,8 +9,9 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+from dpsql.mechanisms.histogram.asked import ReleaseRule
 from dpsql.mechanisms.histogram.plan import PrivacyPlan, SelectionPlan
-from dpsql.parsed_query import ContributionPeriod, ReleaseRule
+from dpsql.parsed_query import ContributionPeriod
 from dpsql.text import duration, percent
 
 Z_MOST = 1.6448536269514722
@@ -51,7 +52,7 @@ def facts(plan: PrivacyPlan) -> dict[str, Any]:
         "keys": "selected" if plan.selection else "public" if plan.query.keys else "none",
         "users_needed": [{"trigger": each.trigger, "half_pass": each.half, "95_percent_pass": each.most} for each in needed(plan)],
         "weight_of_a_users_nth_key": [weight / weights[0] for weight in weights[:RANKS]],
-        "min_privacy_units_per_group": plan.query.min_privacy_units_per_group,
+        "min_privacy_units_per_group": plan.query.asked.min_privacy_units_per_group,
     }
 
 
@@ -97,9 +98,9 @@ def _takes(plan: PrivacyPlan, selection: SelectionPlan) -> str:
             f"     A window holds records of up to two periods of {duration(plan.query.window.size_us)}. A unit counts once in each: one with",
             "     records in both counts twice here.",
         ]
-    if plan.query.min_privacy_units_per_group > 1:
+    if plan.query.asked.min_privacy_units_per_group > 1:
         lines.append(
-            f"     With fewer than {plan.query.min_privacy_units_per_group:,} units it never passes (min_privacy_units_per_group)."
+            f"     With fewer than {plan.query.asked.min_privacy_units_per_group:,} units it never passes (min_privacy_units_per_group)."
         )
     return "\n".join(lines)
 
@@ -107,17 +108,17 @@ def _takes(plan: PrivacyPlan, selection: SelectionPlan) -> str:
 def _counts(plan: PrivacyPlan, selection: SelectionPlan) -> str:
     query, weights = plan.query, selection.weights
     lines = ["  2. Units that count less, or not at all."]
-    if query.selection_weight_decay > 0 and len(weights) > 1:
+    if query.asked.selection_weight_decay > 0 and len(weights) > 1:
         shares = [f"number {i} counts {percent(weight / weights[0])}" for i, weight in enumerate(weights[1:RANKS], start=2)]
-        what = "record" if query.release is ReleaseRule.RESELECT else "key"
+        what = "record" if query.asked.release is ReleaseRule.RESELECT else "key"
         lines += [
             f"     Of a unit's {what}s the first counts in full, {', '.join(shares)}:",
             f"     {what}s that people come to later need more of them.",
         ]
     renews = query.contribution_period is ContributionPeriod.WINDOW
     lines += [
-        f"     A unit's records after its first {query.max_rows_contributed:,} (C), after its first {query.max_rows_per_group:,} with one key (c), "
-        f"and keys after its first {query.max_groups_contributed:,} (G)",
+        f"     A unit's records after its first {query.asked.max_rows_contributed:,} (C), after its first {query.asked.max_rows_per_group:,} with one key (c), "
+        f"and keys after its first {query.asked.max_groups_contributed:,} (G)",
         f"     {'in a window' if renews else 'ever'} are dropped before anybody is counted.",
     ]
     return "\n".join(lines)

@@ -5,12 +5,14 @@ The planner makes it, the accountant checks it, the explainer prints it, the eng
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any, ClassVar
 
+from dpsql.mechanisms.histogram.asked import Asked
 from dpsql.parsed_query import Aggregate, ContributionPeriod, CounterName, ParsedQuery
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class SelectionPlan:
     """Key selection.
 
@@ -37,7 +39,7 @@ class SelectionPlan:
         return -(-self.thresholds[trigger - 1] // self.weights[0])
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class PerturbationPlan:
     """One perturbed integer path per group.
 
@@ -67,7 +69,7 @@ class PerturbationPlan:
     sd: tuple[float, ...]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ColumnPlan:
     """One output column: the aggregate and the perturbations it is made of (AVG: sum, then count)."""
 
@@ -75,7 +77,7 @@ class ColumnPlan:
     perturbations: tuple[PerturbationPlan, ...]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class PrivacyPlan:
     """The whole promise and how it is kept.
 
@@ -83,7 +85,9 @@ class PrivacyPlan:
     `delta = delta_noise + delta_threshold + delta_hash` at most; `mu` is the total Gaussian-DP parameter.
     """
 
-    query: ParsedQuery
+    mechanism: ClassVar[str] = "histogram"
+
+    query: ParsedQuery[Asked]
     horizon: int
     windows_per_record: int
     max_groups: int
@@ -99,6 +103,11 @@ class PrivacyPlan:
     identity: str
 
     @property
+    def selects(self) -> bool:
+        """Whether keys are selected; else every listed group is released."""
+        return self.selection is not None
+
+    @property
     def periods_meet(self) -> bool:
         """Two contribution periods of a unit can meet in one group: periods are as long as a window, and windows slide."""
         return self.query.contribution_period is ContributionPeriod.WINDOW and self.windows_per_record > 1
@@ -106,7 +115,7 @@ class PrivacyPlan:
     @property
     def min_counted(self) -> int:
         """How often units must have counted in a group before the noisy test, so that at least m of them did: one counts once per period."""
-        least = self.query.min_privacy_units_per_group
+        least = self.query.asked.min_privacy_units_per_group
         return 2 * least - 1 if self.periods_meet else least
 
     @property
@@ -121,4 +130,14 @@ class PrivacyPlan:
         return tuple(p for column in self.columns for p in column.perturbations)
 
 
-__all__ = ["Aggregate", "ColumnPlan", "PerturbationPlan", "PrivacyPlan", "SelectionPlan"]
+def document(plan: PrivacyPlan) -> dict[str, Any]:
+    """The plan as JSON values: what its identity digests. What is asked of the histogram stands among what every query says, as it did
+    before there were other mechanisms; a field that moves may not move here."""
+    given = asdict(plan)
+    query = given["query"]
+    del query["mechanism"]
+    query |= query.pop("asked")
+    return given
+
+
+__all__ = ["Aggregate", "ColumnPlan", "PerturbationPlan", "PrivacyPlan", "SelectionPlan", "document"]

@@ -9,6 +9,7 @@ import math
 
 from dpsql.config import Source
 from dpsql.errors import ConfigError
+from dpsql.mechanisms.histogram.asked import Asked, ReleaseRule
 from dpsql.mechanisms.histogram.calibration import (
     SELECTION_SHARE,
     THRESHOLD_DELTA_SHARE,
@@ -16,8 +17,8 @@ from dpsql.mechanisms.histogram.calibration import (
     selection_weights,
     thresholds,
 )
-from dpsql.mechanisms.histogram.plan import ColumnPlan, PerturbationPlan, PrivacyPlan, SelectionPlan
-from dpsql.parsed_query import Aggregate, AggregateFunction, ContributionPeriod, GroupSelection, ParsedQuery, ReleaseRule
+from dpsql.mechanisms.histogram.plan import ColumnPlan, PerturbationPlan, PrivacyPlan, SelectionPlan, document
+from dpsql.parsed_query import Aggregate, AggregateFunction, ContributionPeriod, GroupSelection, ParsedQuery
 from dpsql.privacy.curve import round_down, round_up, total_mu
 from udfs.noise.counters import column_norm, counter, path_sd
 from udfs.noise.randomness import MAX_NORMAL
@@ -35,7 +36,7 @@ MAX_EXACT = 2**62
 """Sums, and the noise, each stay below half of this many grid units: int64 cannot overflow when they are added."""
 
 
-def make_plan(query: ParsedQuery, source: Source) -> PrivacyPlan:
+def make_plan(query: ParsedQuery[Asked], source: Source) -> PrivacyPlan:
     """Plan one query.
 
     Args:
@@ -52,55 +53,55 @@ def make_plan(query: ParsedQuery, source: Source) -> PrivacyPlan:
     return dataclasses.replace(plan, identity=identity(plan))
 
 
-def unnamed_plan(query: ParsedQuery, source: Source) -> PrivacyPlan:
+def unnamed_plan(query: ParsedQuery[Asked], source: Source) -> PrivacyPlan:
     """As `make_plan`, without an identity: enough for who compares many plans and runs none."""
     horizon = -(-(query.window.size_us + query.allowed_lateness_us) // query.trigger_interval_us)
     windows = -(-query.window.size_us // query.window.slide_us)
-    groups = windows * min(query.max_rows_contributed, query.max_groups_contributed)
+    groups = windows * min(query.asked.max_rows_contributed, query.asked.max_groups_contributed)
     meet = windows > 1 and query.contribution_period is ContributionPeriod.WINDOW
     delta_hash = _hash_charge(query, source, groups, meet)
     rest = query.delta - delta_hash
-    selects = query.group_selection_strategy is GroupSelection.THRESHOLD and bool(query.keys)
+    selects = query.asked.group_selection_strategy is GroupSelection.THRESHOLD and bool(query.keys)
     delta_threshold = rest * THRESHOLD_DELTA_SHARE if selects else 0.0
     delta_noise = (rest - delta_threshold) * (1 - 1e-12)
     mu = round_down(total_mu(query.epsilon, delta_noise))
-    asked = query.group_selection_share if query.group_selection_share is not None else SELECTION_SHARE
+    asked = query.asked.group_selection_share if query.asked.group_selection_share is not None else SELECTION_SHARE
     share = asked if selects else 0.0
     selection = _selection(query, windows, horizon, share, mu, delta_threshold * (1 - 1e-12), meet) if selects else None
     arguments = _arguments(query)
     columns = _columns(query, source, arguments, horizon, windows, groups, meet, mu * math.sqrt(1 - share))
     return PrivacyPlan(
-        query,
-        horizon,
-        windows,
-        groups,
-        query.epsilon,
-        query.delta,
-        delta_noise,
-        delta_threshold,
-        delta_hash,
-        mu,
-        selection,
-        columns,
-        arguments,
-        "",
+        query=query,
+        horizon=horizon,
+        windows_per_record=windows,
+        max_groups=groups,
+        epsilon=query.epsilon,
+        delta=query.delta,
+        delta_noise=delta_noise,
+        delta_threshold=delta_threshold,
+        delta_hash=delta_hash,
+        mu=mu,
+        selection=selection,
+        columns=columns,
+        arguments=arguments,
+        identity="",
     )
 
 
 def identity(plan: PrivacyPlan) -> str:
     """The query's identity: SHA-256 over the whole plan, every default filled in; hexadecimal."""
-    document = {"version": PLAN_VERSION, "plan": dataclasses.asdict(dataclasses.replace(plan, identity=""))}
-    return hashlib.sha256(json.dumps(document, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+    digested = {"version": PLAN_VERSION, "plan": document(dataclasses.replace(plan, identity=""))}
+    return hashlib.sha256(json.dumps(digested, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
-def _hash_charge(query: ParsedQuery, source: Source, groups: int, meet: bool) -> float:
+def _hash_charge(query: ParsedQuery[Asked], source: Source, groups: int, meet: bool) -> float:
     """Colliding 64-bit ids could displace records or print a private name: that probability goes to delta.
 
     K ids of one user can become more through keys that share 32 bits with one of them: K * (1 + max_keys / 2^32) on average. Where periods
     meet, rounds count users' periods by ids of their own, and a group has those of two periods.
     """
     ids = groups * (1 + source.max_keys / 2.0**32)
-    users = source.max_users * (2 if meet and query.release is ReleaseRule.RESELECT else 1)
+    users = source.max_users * (2 if meet and query.asked.release is ReleaseRule.RESELECT else 1)
     charge = (users + ids * source.max_keys) / 2.0**64
     if charge > 0.01 * query.delta:
         raise ConfigError(
@@ -111,43 +112,43 @@ def _hash_charge(query: ParsedQuery, source: Source, groups: int, meet: bool) ->
     return charge
 
 
-def participations(query: ParsedQuery, windows: int) -> int:
+def participations(query: ParsedQuery[Asked], windows: int) -> int:
     """How often one unit can count in key selection: once per group, or, in rounds, once per admitted copy of a record."""
-    if query.release is ReleaseRule.RESELECT:
-        return windows * min(query.max_rows_contributed, query.max_groups_contributed * query.max_rows_per_group)
-    return windows * min(query.max_rows_contributed, query.max_groups_contributed)
+    if query.asked.release is ReleaseRule.RESELECT:
+        return windows * min(query.asked.max_rows_contributed, query.asked.max_groups_contributed * query.asked.max_rows_per_group)
+    return windows * min(query.asked.max_rows_contributed, query.asked.max_groups_contributed)
 
 
 def _selection(
-    query: ParsedQuery, windows: int, horizon: int, share: float, mu: float, delta_threshold: float, meet: bool
+    query: ParsedQuery[Asked], windows: int, horizon: int, share: float, mu: float, delta_threshold: float, meet: bool
 ) -> SelectionPlan:
-    chosen = counter(query.counter, horizon)
+    chosen = counter(query.asked.counter, horizon)
     times = participations(query, windows)
     if times > MAX_WEIGHTS:
         raise ConfigError(
             f"one privacy unit could count {times:,} times in key selection ({windows:,} windows hold one record); at most {MAX_WEIGHTS:,} "
             "are planned: lower max_groups_contributed or max_rows_contributed, or let windows slide further"
         )
-    weights = selection_weights(times, query.selection_weight_decay)
+    weights = selection_weights(times, query.asked.selection_weight_decay)
     sigma = round_up(column_norm(chosen) / (mu * math.sqrt(share)) * (1 + 1e-12))
     sd = tuple(sigma * v for v in path_sd(chosen))
     betas = failure_probabilities(delta_threshold / times, horizon)
-    least = query.min_privacy_units_per_group
+    least = query.asked.min_privacy_units_per_group
     taus = thresholds(weights, sd, betas, 2 * least - 1 if meet else least)
-    return SelectionPlan(query.counter, share, weights, sigma, sd, betas, taus)
+    return SelectionPlan(counter=query.asked.counter, share=share, weights=weights, sigma=sigma, sd=sd, betas=betas, thresholds=taus)
 
 
-def _arguments(query: ParsedQuery) -> tuple[str, ...]:
+def _arguments(query: ParsedQuery[Asked]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(a.argument for a in query.aggregates if a.argument is not None))
 
 
 def _columns(
-    query: ParsedQuery, source: Source, arguments: tuple[str, ...], horizon: int, windows: int, groups: int, meet: bool, mu: float
+    query: ParsedQuery[Asked], source: Source, arguments: tuple[str, ...], horizon: int, windows: int, groups: int, meet: bool, mu: float
 ) -> tuple[ColumnPlan, ...]:
-    chosen = counter(query.counter, horizon)
-    rows = min(query.max_rows_contributed, query.max_groups_contributed * query.max_rows_per_group)
+    chosen = counter(query.asked.counter, horizon)
+    rows = min(query.asked.max_rows_contributed, query.asked.max_groups_contributed * query.asked.max_rows_per_group)
     by_users = math.sqrt(2 * groups if meet else groups)  # where periods meet, a unit that counts no more here may count there
-    by_rows = math.sqrt(windows * query.max_rows_per_group * rows)
+    by_rows = math.sqrt(windows * query.asked.max_rows_per_group * rows)
     increments = [_increments(aggregate, source, rows) for aggregate in query.aggregates]
     part = mu / math.sqrt(sum(len(each) for each in increments))
     columns, number = [], 0
@@ -160,10 +161,22 @@ def _columns(
             sensitivity = round_up((by_users if rule == "users" else by_rows * largest) * column_norm(chosen))
             sigma = round_up(sensitivity / part * (1 + 1e-12))
             sd = tuple(sigma * v for v in path_sd(chosen))
-            perturbation = PerturbationPlan(number, query.counter, rule, argument, grid, lower, upper, centre, sensitivity, sigma, sd)
+            perturbation = PerturbationPlan(
+                mechanism=number,
+                counter=query.asked.counter,
+                rule=rule,
+                argument=argument,
+                grid=grid,
+                lower=lower,
+                upper=upper,
+                centre=centre,
+                sensitivity=sensitivity,
+                sigma=sigma,
+                sd=sd,
+            )
             _check_noise(perturbation, aggregate)
             perturbations.append(perturbation)
-        columns.append(ColumnPlan(aggregate, tuple(perturbations)))
+        columns.append(ColumnPlan(aggregate=aggregate, perturbations=tuple(perturbations)))
     return tuple(columns)
 
 

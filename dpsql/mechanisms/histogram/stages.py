@@ -1,16 +1,18 @@
-"""From a plan to the parameters of the two steps: plain numbers, no budget and no secret."""
+"""From a plan to its two stages: plain numbers, no budget and no secret."""
 
 from __future__ import annotations
 
 import math
 
+from dpsql.mechanisms.histogram.asked import ReleaseRule
 from dpsql.mechanisms.histogram.plan import ColumnPlan, PerturbationPlan, PrivacyPlan
-from dpsql.parsed_query import AggregateFunction, ContributionPeriod, ReleaseRule
+from dpsql.parsed_query import AggregateFunction, ContributionPeriod
 from udfs.grid import Grid
 from udfs.histogram.contribution_bounding import BoundingParameters, Increment
 from udfs.histogram.key_selection import SelectionParameters
 from udfs.histogram.perturbation import OutputColumn, PerturbationParameters
 from udfs.histogram.release import PublicGroups, ReleaseParameters
+from udfs.histogram.stages import AdmissionStage, ReleaseStage
 from udfs.noise.counters import counter
 
 KINDS = {AggregateFunction.SUM: "sum", AggregateFunction.AVG: "avg"}
@@ -22,6 +24,18 @@ def grid(plan: PrivacyPlan) -> Grid:
     return Grid(window.size_us, window.slide_us, window.offset_us, plan.query.trigger_interval_us, plan.horizon)
 
 
+def admission_stage(plan: PrivacyPlan, public: PublicGroups | None = None, first_window_us: int | None = None) -> AdmissionStage:
+    """The intake; arguments as `bounding_parameters`."""
+    return AdmissionStage(bounding_parameters(plan, public, first_window_us), len(plan.arguments))
+
+
+def stages(
+    plan: PrivacyPlan, public: PublicGroups | None = None, first_window_us: int | None = None
+) -> tuple[AdmissionStage, ReleaseStage]:
+    """Both; arguments as `bounding_parameters`."""
+    return admission_stage(plan, public, first_window_us), ReleaseStage(release_parameters(plan, public))
+
+
 def bounding_parameters(plan: PrivacyPlan, public: PublicGroups | None = None, first_window_us: int | None = None) -> BoundingParameters:
     """Parameters of `udfs.histogram.contribution_bounding.admit`; `public` where the plan has no key selection.
 
@@ -31,12 +45,12 @@ def bounding_parameters(plan: PrivacyPlan, public: PublicGroups | None = None, f
     return BoundingParameters(
         grid=grid(plan),
         renews=query.contribution_period is ContributionPeriod.WINDOW,
-        max_rows=query.max_rows_contributed,
-        max_rows_per_group=query.max_rows_per_group,
-        max_groups=query.max_groups_contributed,
+        max_rows=query.asked.max_rows_contributed,
+        max_rows_per_group=query.asked.max_rows_per_group,
+        max_groups=query.asked.max_groups_contributed,
         weights=plan.selection.weights if plan.selection else (0,) * plan.max_groups,
         increments=tuple(Increment(p.rule, p.argument, p.grid, p.lower, p.upper, p.centre) for p in plan.perturbations),
-        by_user=query.release is ReleaseRule.RESELECT and plan.selection is not None,
+        by_user=query.asked.release is ReleaseRule.RESELECT and plan.selection is not None,
         public_keys=tuple(sorted(public.keys)) if public else None,
         first_window_us=public.first_window_us if public else first_window_us,
     )
@@ -49,7 +63,7 @@ def release_parameters(plan: PrivacyPlan, public: PublicGroups | None = None) ->
     selection = None
     if plan.selection:
         chosen = counter(plan.selection.counter, plan.horizon)
-        rounds = plan.query.release is ReleaseRule.RESELECT
+        rounds = plan.query.asked.release is ReleaseRule.RESELECT
         selection = SelectionParameters(chosen, plan.selection.sigma, plan.selection.thresholds, plan.min_counted, rounds)
     perturbations = tuple(
         PerturbationParameters(p.mechanism, counter(p.counter, plan.horizon), p.sigma, p.grid) for p in plan.perturbations

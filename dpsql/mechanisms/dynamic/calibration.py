@@ -1,0 +1,101 @@
+"""From bounds and budget to the numbers of a table that is released for ever: sensitivities, and thresholds over an endless sequence."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+from dpsql.mechanisms.histogram.calibration import WEIGHT_BITS, round_up
+from udfs.dynamic.grid import LAST_STEP
+from udfs.noise.blt_inf import BltInf
+
+SINGLE = 64
+"""Triggers up to here have a threshold each."""
+PER_OCTAVE = 32
+"""Later ones share one with their neighbours: so many per doubling of the trigger number; less than 1% above the least up to trigger 2^23."""
+
+
+@dataclass(frozen=True)
+class TableBounds:
+    """What one privacy unit may add to a table.
+
+    Args:
+        max_rows: C; with ends: row versions.
+        max_rows_per_group: c: of these with one key, at the same time.
+        max_groups: G: different keys.
+        ends: rows may be deleted and changed; otherwise the table only grows.
+        max_spells: S: times of presence, per key; with ends only.
+    """
+
+    max_rows: int
+    max_rows_per_group: int
+    max_groups: int
+    ends: bool = False
+    max_spells: int = 1
+
+    @property
+    def rows(self) -> int:
+        """Rows that can count: a slot that is free again takes another version, so with ends G keys of c slots hold C in the course of time."""
+        return self.max_rows if self.ends else min(self.max_rows, self.max_groups * self.max_rows_per_group)
+
+    @property
+    def counts(self) -> int:
+        """Times that one unit can begin to count in key selection, or in COUNT(DISTINCT unit)."""
+        return self.max_spells if self.ends else min(self.max_rows, self.max_groups)
+
+
+def row_sensitivity(bounds: TableBounds, lower: float, upper: float) -> float:
+    """Of a sum of values in [lower, upper] (a count: [0, 1]), as a multiple of the counter's column norm (docs/privacy/dynamic.md, theorem 16)."""
+    per_group = bounds.max_rows_per_group
+    if not bounds.ends:
+        return math.sqrt(per_group * bounds.rows) * max(abs(lower), abs(upper))
+    largest = math.hypot(lower, upper) if lower < 0 < upper else max(abs(lower), abs(upper))
+    return math.sqrt(2 * per_group * bounds.rows) * largest
+
+
+def presence_sensitivity(bounds: TableBounds, weights: Sequence[float]) -> float:
+    """Of a sum to which a unit adds its i-th weight while it is present, likewise."""
+    return math.sqrt((2 if bounds.ends else 1) * math.fsum(w * w for w in weights))
+
+
+def blocks() -> tuple[int, ...]:
+    """The first trigger of every block of triggers that share a threshold, up to the last step that a noise cell can have."""
+    octaves = range(SINGLE.bit_length() - 1, LAST_STEP.bit_length())
+    return (*range(1, SINGLE), *((1 << k) + j * (1 << k) // PER_OCTAVE for k in octaves for j in range(PER_OCTAVE)))
+
+
+def failure_probability(total: float, trigger: int) -> float:
+    """beta_i = total (6 / pi^2) / ((k + 1)^2 2^k), k = floor(lg i): over all triggers without end they add up to `total`."""
+    octave = trigger.bit_length() - 1
+    return total * (6 / math.pi**2) / ((octave + 1) ** 2 * 2**octave)
+
+
+def endless_thresholds(chosen: BltInf, sigma: float, largest_weight: int, min_units: int, failure: float) -> tuple[int, ...]:
+    """tau of every block: m w_1 + sd Phi^-1(1 - beta), sd at the block's last trigger, rounded up to multiples of 2^-20; in units of 2^-20.
+
+    Args:
+        chosen: counter of the selection path.
+        sigma: of one of its steps.
+        largest_weight: w_1, in units of 2^-20.
+        min_units: m, exact units before the noisy test.
+        failure: what all thresholds of one group may fail with, together.
+    """
+    from scipy.stats import norm  # slow to import
+
+    first = blocks()
+    quantiles: dict[int, float] = {}
+    taus = []
+    for begin, end in zip(first, [*first[1:], LAST_STEP + 1], strict=True):
+        octave = begin.bit_length() - 1
+        if octave not in quantiles:
+            quantiles[octave] = round_up(float(norm.isf(failure_probability(failure, begin))) * (1 + 1e-12))
+        noise = sigma * math.sqrt(chosen.path_variance(end - 1)) * quantiles[octave] * (1 + 1e-12)
+        taus.append(min_units * largest_weight + math.ceil(noise * 2.0**WEIGHT_BITS))
+    return tuple(taus)
+
+
+def shown_from(thresholds: Sequence[int], hide_below: float) -> tuple[int, ...]:
+    """The noisy weight below which a key that has appeared is not shown: a share of the threshold, rounded up; in units of 2^-20."""
+    return tuple(math.ceil(Fraction(hide_below) * tau) for tau in thresholds)

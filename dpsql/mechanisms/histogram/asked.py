@@ -1,0 +1,38 @@
+"""What a query asks of the histogram besides what every query says."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Any
+
+from dpsql.parsed_query import CounterName, GroupSelection, ParsedQuery
+
+
+class ReleaseRule(StrEnum):
+    """When a selected key is released again."""
+
+    EVERY_TRIGGER = "EVERY_TRIGGER"
+    RESELECT = "RESELECT"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """Bounds, key selection and release of one query; the options of the same names, every default filled in."""
+
+    max_rows_contributed: int
+    max_rows_per_group: int
+    max_groups_contributed: int
+    min_privacy_units_per_group: int
+    group_selection_strategy: GroupSelection
+    group_selection_share: float | None
+    release: ReleaseRule
+    counter: CounterName
+    selection_weight_decay: float
+
+
+def changed(query: ParsedQuery[Asked], **changes: Any) -> ParsedQuery[Asked]:
+    """The same query with other fields, wherever they are."""
+    asked = {name: value for name, value in changes.items() if name in Asked.__dataclass_fields__}
+    rest = {name: value for name, value in changes.items() if name not in asked}
+    return replace(query, **rest, asked=replace(query.asked, **asked))

@@ -1,0 +1,107 @@
+"""The histogram as a mechanism."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from dpsql.config import Source
+from dpsql.mechanisms.histogram import accounting, options, plan, rules
+from dpsql.mechanisms.histogram.asked import Asked
+from dpsql.mechanisms.histogram.plan import PrivacyPlan
+from dpsql.mechanisms.protocol import OutputColumn, RunFacts
+from dpsql.parsed_query import AggregateFunction, ParsedQuery
+from dpsql.privacy.cost import Cost
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from dpsql.sql.draft import Draft
+    from dpsql.sql.options import Option
+    from dpsql.sql.rules import Rule
+    from udfs.histogram.contribution_bounding import BoundingParameters
+    from udfs.histogram.release import ReleaseParameters
+
+REALS = (AggregateFunction.SUM, AggregateFunction.AVG)
+
+
+class Histogram:
+    """`GROUP BY window(...)` with keys or none (docs/privacy.md)."""
+
+    name: str = PrivacyPlan.mechanism
+    theorems: tuple[str, ...] = ("Theorem 1", "Theorem 2", "Theorem 3", "Theorem 4")
+    options: tuple[Option, ...] = options.OPTIONS
+    rules: tuple[Rule, ...] = rules.RULES
+
+    def claims(self, draft: Draft) -> bool:
+        """A query with a window that writes no option of another mechanism."""
+        own, known = {option.name for option in self.options}, {option.name for option in draft.options}
+        return bool(draft.window_calls) and all(given.name in own for given in draft.givens if given.name in known)
+
+    def read(self, draft: Draft) -> Asked:
+        """Bounds, key selection and release."""
+        return options.read(draft)
+
+    def plan(self, query: ParsedQuery[Asked], source: Source) -> PrivacyPlan:
+        """Every number."""
+        from dpsql.mechanisms.histogram.planner import make_plan
+
+        return make_plan(query, source)
+
+    def account(self, plan: PrivacyPlan, source: Source) -> Cost:
+        """From the bounds and the counter's measured response."""
+        return accounting.account(plan, source)
+
+    def document(self, plan: PrivacyPlan) -> Mapping[str, Any]:
+        """As run.json has it."""
+        return plan_document(plan)
+
+    def explain(self, plan: PrivacyPlan, source: Source) -> str:
+        """All of it in sentences."""
+        from dpsql.mechanisms.histogram.explain import explain
+
+        return explain(plan, source)
+
+    def facts(self, plan: PrivacyPlan, source: Source) -> dict[str, Any]:
+        """The public numbers."""
+        from dpsql.mechanisms.histogram.explain import facts
+
+        return facts(plan, source)
+
+    def missing(self, plan: PrivacyPlan) -> tuple[str, dict[str, Any]]:
+        """How many units a key needs."""
+        from dpsql.mechanisms.histogram.missing_keys import facts, why_missing
+
+        return why_missing(plan), facts(plan)
+
+    def columns(self, plan: PrivacyPlan) -> tuple[OutputColumn, ...]:
+        """Each aggregate and its error bar."""
+        return tuple(
+            made
+            for i, column in enumerate(plan.columns)
+            for made in (
+                OutputColumn(
+                    column.aggregate.alias,
+                    "DOUBLE" if column.aggregate.function in REALS else "BIGINT",
+                    column.aggregate.function is AggregateFunction.AVG,
+                    f"c{i}",
+                ),
+                OutputColumn(f"{column.aggregate.alias}_stderr", "DOUBLE", column.aggregate.function is AggregateFunction.AVG, f"s{i}"),
+            )
+        )
+
+    def stages(self, plan: PrivacyPlan, run: RunFacts) -> tuple[BoundingParameters, ReleaseParameters]:
+        """Contribution bounding; key selection and perturbation."""
+        from dpsql.mechanisms.histogram.stages import bounding_parameters, release_parameters
+
+        return bounding_parameters(plan, run.public, run.first_window_us), release_parameters(plan, run.public)
+
+    def finish(self, plan: PrivacyPlan, released: Sequence[pa.Table]) -> Mapping[str, pa.Table]:
+        """Rows of all buckets as they are."""
+        import pyarrow as pa
+
+        return {"": pa.concat_tables(released)}
+
+
+plan_document = plan.document
+HISTOGRAM = Histogram()

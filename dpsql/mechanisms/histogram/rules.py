@@ -1,0 +1,105 @@
+"""What a query of the histogram may not say, besides what no query may: bounds, key selection, triggers of a window."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from dpsql.errors import Problem
+from dpsql.mechanisms.histogram.asked import ReleaseRule
+from dpsql.parsed_query import CounterName, GroupSelection
+from dpsql.sql import options
+from dpsql.sql.clause_rules import missing_options
+from dpsql.sql.draft import Draft
+from dpsql.sql.durations import show_duration
+from dpsql.sql.options import HORIZON_LIMIT
+from dpsql.sql.spans import problem
+
+REQUIRED = (options.EPSILON, options.DELTA, options.PRIVACY_UNIT_COLUMN, options.MAX_ROWS_CONTRIBUTED)
+SQRT_LIMIT = 2_000
+SELECTION_OPTIONS: Mapping[str, Callable[[Any], bool]] = {
+    "group_selection_share": lambda value: value is not None,
+    "min_privacy_units_per_group": lambda value: value is not None and value > 1,
+    "selection_weight_decay": lambda value: value is not None,
+    "release": lambda value: value == ReleaseRule.RESELECT,
+}
+"""Options of key selection, and which of their values ask for it."""
+
+
+def required_options(draft: Draft) -> Iterator[Problem]:
+    """Options without a default."""
+    yield from missing_options(draft, REQUIRED)
+
+
+def delta_above_zero(draft: Draft) -> Iterator[Problem]:
+    """Gaussian noise keeps no promise with delta = 0."""
+    given = draft.given("delta")
+    if given and draft.value("delta") == 0:
+        yield problem(given.value_span, "delta must be above 0", "write a small positive number, for example delta = 1e-9")
+
+
+def _above_rows(draft: Draft, name: str) -> Iterator[Problem]:
+    given, value, rows = draft.given(name), draft.value(name), draft.value("max_rows_contributed")
+    if given and value and rows and value > rows:
+        message = f"{name} is {value}, but a user has at most max_rows_contributed = {rows} records"
+        yield problem(given.value_span, message, f"write {name} = {rows} or less, or leave it out (the default is {rows})")
+
+
+def rows_per_group_above_rows(draft: Draft) -> Iterator[Problem]:
+    """c above C."""
+    return _above_rows(draft, "max_rows_per_group")
+
+
+def groups_above_rows(draft: Draft) -> Iterator[Problem]:
+    """G above C."""
+    return _above_rows(draft, "max_groups_contributed")
+
+
+def selection_without_keys(draft: Draft) -> Iterator[Problem]:
+    """Options of key selection where no key is selected."""
+    public = draft.value("group_selection_strategy") == GroupSelection.PUBLIC_GROUPS
+    if not public and not draft.keyless:
+        return
+    where, hint = "with PUBLIC_GROUPS", "leave it out: it belongs to group_selection_strategy = THRESHOLD"
+    if not public:
+        where, hint = "in a query without a key", f"{hint} and a query with keys"
+    for name, asks in SELECTION_OPTIONS.items():
+        given = draft.given(name)
+        if given and asks(draft.value(name)):
+            what = "release = RESELECT" if name == "release" else name
+            yield problem(given.name_span, f"{what} has no meaning {where}: no key is selected", hint)
+
+
+def horizon_limit(draft: Draft) -> Iterator[Problem]:
+    """At most 10,000 triggers per window."""
+    given = draft.given("trigger_interval") or draft.given("allowed_lateness")
+    if not draft.horizon or draft.horizon <= HORIZON_LIMIT or not given or not draft.window_times:
+        return
+    size, slide, _ = draft.window_times
+    span = size + draft.value("allowed_lateness")
+    message = f"A window would have {draft.horizon:,} triggers; at most {HORIZON_LIMIT:,} are accepted"
+    fitting = [
+        slide // count for count in range(1, HORIZON_LIMIT + 1) if slide % count == 0 and -(-span // (slide // count)) <= HORIZON_LIMIT
+    ]
+    fitting = [interval for interval in fitting if interval % 1_000_000 == 0] or fitting
+    hint = f"write trigger_interval = '{show_duration(min(fitting))}' or longer" if fitting else "write a shorter allowed_lateness"
+    yield problem(given.value_span, message, hint)
+
+
+def horizon_of_square_root(draft: Draft) -> Iterator[Problem]:
+    """At most 2,000 triggers per window with the square-root counter, whose state has a number per step."""
+    given = draft.given("counter")
+    if given and draft.value("counter") == CounterName.SQRT and draft.horizon and draft.horizon > SQRT_LIMIT:
+        message = f"SQRT keeps every step of a window, here {draft.horizon:,}; at most {SQRT_LIMIT:,} are accepted"
+        yield problem(given.value_span, message, "use BLT, the default: it is about as accurate and keeps a few numbers")
+
+
+RULES = (
+    required_options,
+    delta_above_zero,
+    rows_per_group_above_rows,
+    groups_above_rows,
+    selection_without_keys,
+    horizon_limit,
+    horizon_of_square_root,
+)

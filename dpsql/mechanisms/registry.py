@@ -1,0 +1,23 @@
+"""All mechanisms: a closed list, because nobody may plug in one that is not proved."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dpsql.errors import AccountingError
+from dpsql.mechanisms.histogram.mechanism import HISTOGRAM
+from dpsql.mechanisms.protocol import Mechanism
+
+MECHANISMS: tuple[Mechanism[Any, Any], ...] = (HISTOGRAM,)
+
+
+def named(name: str) -> Mechanism[Any, Any]:
+    """The mechanism of a plan.
+
+    Raises:
+        AccountingError: there is none of that name.
+    """
+    for mechanism in MECHANISMS:
+        if mechanism.name == name:
+            return mechanism
+    raise AccountingError(f"no mechanism is called {name!r}")

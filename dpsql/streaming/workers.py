@@ -1,0 +1,68 @@
+"""Spark's side of the stages: each bucket is a group of one stateful function, which a worker unpickles and runs.
+
+Workers import `udfs` and nothing of `dpsql`: the shipped function stands inside another one, so it is pickled by value, and what it needs
+of Spark it imports there.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql.streaming.state import GroupStateTimeout
+
+from dpsql.streaming.spreading import labels, spread
+from udfs.stage import FILE, StateFile
+from udfs.worker import MicroBatch, Work
+
+MICRO_BATCH = "dpsql.micro-batch"
+"""Spark carries this local property of the thread that starts a job to every task of the job, also when a task is tried again."""
+
+STATE = "sequence BIGINT"
+"""Spark's own state of a bucket: which version of its files is current."""
+
+TYPES = {pa.int32(): "INT", pa.int64(): "BIGINT", pa.float64(): "DOUBLE", pa.binary(): "BINARY"}
+
+
+def stateful(frame: DataFrame, work: Work) -> DataFrame:
+    """The stateful part of a query: the rows and the report of every bucket.
+
+    Args:
+        frame: rows with the column `bucket`.
+        work: what each bucket does.
+    """
+    schema = ", ".join(f"{field.name} {TYPES[field.type]}" for field in work.output)
+    grouped = spread(frame, work.files.buckets)
+    return grouped.applyInPandasWithState(shipped(work), schema, STATE, "append", GroupStateTimeout.NoTimeout)
+
+
+def shipped(work: Work) -> Callable[..., Iterator[pd.DataFrame]]:
+    """The function that Spark pickles."""
+    bucket_of = {label: bucket for bucket, label in enumerate(labels(work.files.buckets))}
+    micro_batch = MICRO_BATCH
+
+    def of_bucket(key: tuple[int], frames: Iterable[Any], state: Any) -> Iterator[Any]:
+        from pyspark import TaskContext
+
+        from udfs.worker import answer
+
+        context = TaskContext.get()
+        yield from answer(work, bucket_of[int(key[0])], frames, state, context.getLocalProperty(micro_batch) if context else None)
+
+    return of_bucket
+
+
+def hand_over(frame: DataFrame, micro_batch: MicroBatch) -> None:
+    """Tell all tasks of the jobs that this thread starts from here on."""
+    frame.sparkSession.sparkContext.setLocalProperty(MICRO_BATCH, str(micro_batch))
+
+
+def reports(frame: DataFrame) -> list[StateFile]:
+    """The reports of a micro-batch's buckets, by bucket (this is the action that makes Spark run the function)."""
+    rows = frame.where(f"kind = {FILE}").select("bucket", "window", "trigger", "key_bytes").collect()
+    files = [StateFile(row.bucket, row.window, row.trigger, json.loads(bytes(row.key_bytes))) for row in rows]
+    return sorted(files, key=lambda file: file.bucket)

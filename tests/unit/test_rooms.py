@@ -1,0 +1,115 @@
+"""Rooms: what lies below knows nothing of what lies above, a checker nothing of the checked, and a mechanism is one name in four places."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from dpsql.mechanisms.registry import MECHANISMS
+from tests.unit.test_project import CHECKOUT, Violations, imported, is_below, modules
+
+GROUND = {"dpsql.caps", "dpsql.config", "dpsql.errors", "dpsql.files", "dpsql.parsed_query", "dpsql.record", "dpsql.sources", "dpsql.text"}
+GROUND |= {"dpsql.times", "dpsql.yaml_file"}
+"""What every room may import."""
+
+MAY = {
+    "dpsql/lake": {"dpsql.lake", "dpsql.privacy", "dpsql.mechanisms", "dpsql.compiled", "dpsql.frames", "dpsql.polling", "dpsql.scratch"},
+    "dpsql/mechanisms": {"dpsql.mechanisms", "dpsql.privacy", "dpsql.sql", "dpsql.polling"},
+    "dpsql/privacy": {"dpsql.privacy"},
+    "dpsql/sql": {"dpsql.sql"},
+}
+"""What the lower rooms of dpsql may import besides: no arrow goes upwards."""
+
+PLANS = {"planner", "calibration", "curve"}
+"""Modules that make a plan's numbers."""
+
+
+def upward_imports(checkout: Path) -> Violations:
+    return [
+        f"{path} imports {name}"
+        for room, may in MAY.items()
+        for path, tree in modules(checkout, room)
+        for name in imported(path, tree)
+        if is_below(name, ("dpsql",)) and name != "dpsql" and not is_below(name, may | GROUND)
+    ]
+
+
+def imports_of_accountings(checkout: Path) -> Violations:
+    """An accountant imports neither what planned nor another mechanism."""
+    return [
+        f"{path} imports {name}"
+        for path, tree in modules(checkout, "dpsql/mechanisms")
+        if path.endswith("/accounting.py")
+        for name in imported(path, tree)
+        if is_below(name, ("dpsql",))
+        and (PLANS & {*name.split(".")} or (name.startswith("dpsql.mechanisms.") and name.split(".")[2] != path.split("/")[2]))
+    ]
+
+
+def mechanisms_without_a_place(checkout: Path, names: tuple[str, ...] = tuple(mechanism.name for mechanism in MECHANISMS)) -> Violations:
+    """A mechanism NAME of the registry has its folder on the driver, on the workers, in the tests, and its proof."""
+    places = ("dpsql/mechanisms/{}/mechanism.py", "dpsql/mechanisms/{}/accounting.py", "udfs/{}/__init__.py")
+    return [f"{name} has no {place.format(name)}" for name in names for place in places if not (checkout / place.format(name)).exists()]
+
+
+PLANTED: list[tuple[Callable[[Path], Violations], str, str, str]] = [
+    (upward_imports, "dpsql/privacy/ledger.py", "from dpsql.mechanisms import registry", "imports dpsql.mechanisms"),
+    (upward_imports, "dpsql/privacy/cost.py", "def f():\n    import dpsql.lake.runs\n", "imports dpsql.lake.runs"),
+    (upward_imports, "dpsql/privacy/budget.py", "from dpsql.view.formatting import printable", "imports dpsql.view.formatting"),
+    (upward_imports, "dpsql/sql/parse.py", "from dpsql.mechanisms.registry import MECHANISMS", "imports dpsql.mechanisms.registry"),
+    (upward_imports, "dpsql/lake/restore.py", "from dpsql.streaming import job", "imports dpsql.streaming"),
+    (upward_imports, "dpsql/mechanisms/histogram/explain.py", "from dpsql.local.feeder import Feeder", "imports dpsql.local.feeder"),
+    (
+        imports_of_accountings,
+        "dpsql/mechanisms/histogram/accounting.py",
+        "from dpsql.mechanisms.histogram import planner",
+        "imports dpsql.mechanisms.histogram.planner",
+    ),
+    (
+        imports_of_accountings,
+        "dpsql/mechanisms/toy/accounting.py",
+        "from dpsql.privacy.curve import total_mu",
+        "imports dpsql.privacy.curve",
+    ),
+    (
+        imports_of_accountings,
+        "dpsql/mechanisms/toy/accounting.py",
+        "from dpsql.mechanisms.histogram.accounting import factorisation",
+        "imports dpsql.mechanisms.histogram.accounting",
+    ),
+]
+ALLOWED = {
+    "dpsql/privacy/ledger.py": "from dpsql.config import Source\nfrom dpsql.privacy.cost import Cost\n",
+    "dpsql/mechanisms/toy/accounting.py": "from dpsql.mechanisms.toy.plan import Plan\nfrom dpsql.privacy.cost import Cost\n",
+    "dpsql/lake/runs.py": "from dpsql.privacy.ledger import Ledger\n",
+}
+RULES = (upward_imports, imports_of_accountings)
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
+def test_imports_between_rooms(rule: Callable[[Path], Violations]) -> None:
+    assert rule(CHECKOUT) == []
+
+
+@pytest.mark.parametrize(
+    ("rule", "path", "text", "said"), PLANTED, ids=[f"{rule.__name__}-{path}-{i}" for i, (rule, path, *_) in enumerate(PLANTED)]
+)
+def test_planted_imports_are_found(rule: Callable[[Path], Violations], path: str, text: str, said: str, tmp_path: Path) -> None:
+    (tmp_path / path).parent.mkdir(parents=True)
+    (tmp_path / path).write_text(text)
+    assert any(f"{path} {said}" in each for each in rule(tmp_path))
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
+def test_allowed_imports_are_not_found(rule: Callable[[Path], Violations], tmp_path: Path) -> None:
+    for path, text in ALLOWED.items():
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_text(text)
+    assert rule(tmp_path) == []
+
+
+def test_every_mechanism_has_its_places(tmp_path: Path) -> None:
+    assert mechanisms_without_a_place(CHECKOUT) == []
+    assert len(mechanisms_without_a_place(tmp_path, ("toy",))) == 3

@@ -1,0 +1,1 @@
+"""Tables without windows: current sums, released at every trigger, for ever."""

@@ -1,0 +1,52 @@
+"""The grid of a table without windows: one window that begins with the run's start and does not end."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from udfs.columns import Int
+from udfs.grid import Grid
+
+LAST_STEP = 2**32 - 1
+"""Numbers of steps have 32 bits in a noise cell (udfs.noise.randomness)."""
+ENDLESS_US = 1 << 62
+LATEST_US = 1 << 61
+"""Event times stay below."""
+
+
+@dataclass(frozen=True)
+class TableGrid(Grid):
+    """Triggers start + i * trigger_us, i = 1, 2, ...: one window, whose start is `offset_us`.
+
+    What happened before the start is part of the table at its first trigger. Nothing is too late; after the last trigger, if there is
+    one, nothing is taken any more.
+    """
+
+    @classmethod
+    def of(cls, start_us: int, trigger_us: int, last: int | None = None) -> TableGrid:
+        """The grid of a table.
+
+        Args:
+            start_us: where trigger 0 would be.
+            trigger_us: between two triggers.
+            last: number of the last trigger; None: there is none.
+        """
+        return cls(ENDLESS_US, ENDLESS_US, start_us, trigger_us, LAST_STEP if last is None else last)
+
+    def latest_window(self, ts: Int) -> Int:
+        """The one window."""
+        return np.full(len(ts), self.offset_us, np.int64)
+
+    def windows_of(self, ts: Int) -> tuple[Int, Int]:
+        """Every record is in the one window."""
+        return np.arange(len(ts)), self.latest_window(ts)
+
+    def own_trigger(self, ts: Int, start: Int) -> Int:
+        """The first grid point strictly after the event time, at least 1."""
+        return np.maximum(super().own_trigger(ts, start), 1)
+
+    def closed(self, closed_us: int) -> int:
+        """How many triggers lie at or before the closed time."""
+        return int(self.closed_triggers(np.array([self.offset_us], np.int64), closed_us)[0])

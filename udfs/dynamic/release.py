@@ -1,0 +1,205 @@
+"""The release step of one key bucket of a table without windows: signed increments join exact sums; every trigger releases what is shown.
+
+One sum per key for ever, and the noise of one counter on it. Nothing depends on how rows are cut into micro-batches or buckets: a tick
+replays, for every newly closed trigger in order, its increments, the noise, the test of keys and the release.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from udfs.columns import Bool, Int, match, sort_order
+from udfs.dynamic.grid import TableGrid
+from udfs.dynamic.paths import Paths, standard_deviation
+from udfs.dynamic.state import Arrays, Layout, TableState, add_groups, add_rows, closed, due, empty_state, new_groups, opened
+from udfs.histogram.key_selection import WEIGHT_UNIT
+from udfs.histogram.perturbation import OutputColumn, combine
+from udfs.histogram.release import Tick
+from udfs.noise.blt_inf import BltInf
+from udfs.noise.counters import Counter
+from udfs.noise.randomness import SELECTION, tags
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Which keys appear, and are shown.
+
+    Args:
+        counter: of the selection path.
+        sigma: in units' weight.
+        first, thresholds: tau is thresholds[j], in units of 2^-20, from trigger first[j] to before first[j + 1]; first[0] is 1.
+        shown_from: likewise; a key that has appeared is shown at triggers at which its noisy weight is at least that.
+        min_users: exact units before the noisy test.
+    """
+
+    counter: Counter | BltInf
+    sigma: float
+    first: tuple[int, ...]
+    thresholds: tuple[int, ...]
+    shown_from: tuple[int, ...]
+    min_users: int
+
+    def at(self, trigger: int) -> tuple[int, int]:
+        """(tau, shown from) at a trigger, in units of 2^-20."""
+        block = bisect_right(self.first, trigger) - 1
+        return self.thresholds[block], self.shown_from[block]
+
+
+@dataclass(frozen=True)
+class Perturbation:
+    """`mechanism` numbers the noise (from 1); sigma in value units; grid: value of one integer unit (a power of two)."""
+
+    mechanism: int
+    counter: Counter | BltInf
+    sigma: float
+    grid: float
+
+    def stderr(self, trigger: int) -> float:
+        """Of the noise at a trigger, the rounding to the grid included."""
+        return math.sqrt((self.sigma * standard_deviation(self.counter, trigger)) ** 2 + self.grid**2 / 12)
+
+
+@dataclass(frozen=True)
+class PublicKeys:
+    """Keys that are released at every trigger, rows or not: hashes and encoded keys."""
+
+    keys: tuple[int, ...]
+    key_bytes: tuple[bytes, ...]
+
+
+@dataclass(frozen=True)
+class TableParameters:
+    """Concrete numbers of the step; it holds no secret. Either `selection` or `public` is given."""
+
+    grid: TableGrid
+    selection: Selection | None
+    perturbations: tuple[Perturbation, ...]
+    columns: tuple[OutputColumn, ...]
+    public: PublicKeys | None = None
+
+    @property
+    def layout(self) -> Layout:
+        """What the state holds per key."""
+        return Layout(self.selection.counter.width if self.selection else 0, tuple(q.counter.width for q in self.perturbations))
+
+    def for_bucket(self, bucket: int, buckets: int) -> TableParameters:
+        """The same, with the public keys of one bucket only."""
+        if self.public is None:
+            return self
+        mine = [i for i, key in enumerate(self.public.keys) if key % buckets == bucket]
+        keys = PublicKeys(tuple(self.public.keys[i] for i in mine), tuple(self.public.key_bytes[i] for i in mine))
+        return dataclasses.replace(self, public=keys)
+
+
+@dataclass(frozen=True)
+class Released:
+    """New state and released rows: `trigger, key_bytes`, then `c{i}, s{i}` per output column; sorted by trigger and key."""
+
+    state: TableState
+    rows: pa.Table
+
+
+def release(state: TableState | None, rows: pa.Table, ticks: Sequence[Tick], p: TableParameters, noise_key: bytes) -> Released:
+    """Add rows and close what the ticks close, in order of arrival batch.
+
+    Args:
+        state: the bucket's state (None: nothing seen yet).
+        rows: contributions `batch, trigger, key, key_bytes, weight, users, v0..`; any order; the increments of an end are negative.
+        ticks: the bucket's ticks in this micro-batch; any order.
+        p: the plan's numbers, for this bucket.
+        noise_key: 32 bytes, the run's.
+
+    Returns:
+        Released; a pure function of its arguments.
+    """
+    state = empty_state(p.layout) if state is None else state
+    out = [_no_rows(p)]
+    batch = rows.column("batch").to_numpy()
+    done = np.zeros(rows.num_rows, bool)
+    for tick in sorted(ticks, key=lambda t: (t.batch, t.closed_us)):
+        now = ~done & (batch <= tick.batch)
+        state = add_rows(state, rows.filter(pa.array(now)), p.layout)
+        done |= now
+        if tick.closed_us > state.closed_us:
+            state, released = _close(state, tick.closed_us, p, noise_key)
+            out += released
+    return Released(add_rows(state, rows.filter(pa.array(~done)), p.layout), pa.concat_tables(out).combine_chunks())
+
+
+def _close(state: TableState, closed_us: int, p: TableParameters, noise_key: bytes) -> tuple[TableState, list[pa.Table]]:
+    """Close every trigger up to closed_us."""
+    before, now = p.grid.closed(state.closed_us), p.grid.closed(closed_us)
+    groups = _with_public(state.groups, p.layout, p.public) if p.public and now > before else state.groups
+    names, g = groups.column("key_bytes"), opened(groups, p.layout)
+    tag = tags(noise_key, np.zeros(len(g["key"]), np.int64), g["key"])
+    noise = Paths(p.selection.counter, SELECTION, noise_key, tag) if p.selection else None
+    paths = [Paths(q.counter, q.mechanism, noise_key, tag) for q in p.perturbations]
+    increments, pending = due(state.pending, g["key"], now)
+    bounds = np.searchsorted(increments["trigger"], np.arange(before + 1, now + 2))
+    out = []
+    for trigger, low, high in zip(range(before + 1, now + 1), bounds[:-1].tolist(), bounds[1:].tolist(), strict=True):
+        changed = increments["group"][low:high]
+        for name in ("weight", "users", *p.layout.values):
+            g[name][changed] += increments[name][low:high]
+        shown = _select(g, trigger, p.selection, noise) if p.selection and noise else np.arange(len(g["key"]))
+        if len(shown):
+            out.append(_release(g, shown, trigger, paths, names, p))
+    return TableState(closed(g, names, closed_us, p.layout), pending), out
+
+
+def _select(g: Arrays, trigger: int, p: Selection, noise: Paths) -> Int:
+    """Test the keys that have not appeared; returns those that are shown at this trigger."""
+    tau, shown_from = p.at(trigger)
+    tested = np.flatnonzero((g["selected_at"] == 0) & (g["users"] >= p.min_users))
+    known = np.flatnonzero(g["selected_at"] > 0)
+    noise.follow(g["noise"], g["step"], np.concatenate([tested, known]), trigger)
+    hit = tested[_reaches(g, tested, trigger, tau, p, noise)]
+    g["selected_at"][hit] = trigger
+    known = np.concatenate([known, hit])
+    return np.sort(known[_reaches(g, known, trigger, shown_from, p, noise)])
+
+
+def _reaches(g: Arrays, groups: Int, trigger: int, least: int, p: Selection, noise: Paths) -> Bool:
+    margin = (least - g["weight"][groups]) * WEIGHT_UNIT  # exact: an integer below 2^53 times a power of two
+    return noise.reached(g["noise"], groups, trigger, p.sigma, margin)
+
+
+def _release(g: Arrays, shown: Int, trigger: int, paths: list[Paths], names: pa.ChunkedArray, p: TableParameters) -> pa.Table:
+    """The rows of one trigger, sorted by key bytes: their order says nothing about hashes or arrival."""
+    shown = shown[pc.sort_indices(names.take(pa.array(shown))).to_numpy()]
+    values, errors = [], []
+    step = g["paths_step"].copy()
+    for j, (path, q) in enumerate(zip(paths, p.perturbations, strict=True)):
+        step = g["paths_step"].copy()
+        path.follow(g[f"p{j}"], step, shown, trigger)
+        values.append(g[f"v{j}"][shown] + path.rounded(g[f"p{j}"], shown, trigger, q.sigma / q.grid))
+        errors.append(np.full(len(shown), q.stderr(trigger)))
+    g["paths_step"][:] = step
+    table = {"trigger": np.full(len(shown), trigger, np.int64), "key_bytes": names.take(pa.array(shown))}
+    for i, column in enumerate(p.columns):
+        table[f"c{i}"], table[f"s{i}"] = combine(column, values, [errors[j] for j in column.perturbations])
+    return pa.table(table)
+
+
+def _with_public(groups: pa.Table, layout: Layout, public: PublicKeys) -> pa.Table:
+    key = np.array(public.keys, np.int64)
+    order = sort_order(key)
+    fresh = order[match([key[order]], [groups.column("key").to_numpy()]) < 0]
+    if not len(fresh):
+        return groups
+    return add_groups(groups, new_groups(layout, key[fresh], pa.array(public.key_bytes, pa.binary()).take(pa.array(fresh))))
+
+
+def _no_rows(p: TableParameters) -> pa.Table:
+    table = {"trigger": pa.array([], pa.int64()), "key_bytes": pa.array([], pa.binary())}
+    for i, column in enumerate(p.columns):
+        table |= {f"c{i}": pa.array([], pa.int64() if column.kind == "count" else pa.float64()), f"s{i}": pa.array([], pa.float64())}
+    return pa.table(table)

@@ -1,0 +1,144 @@
+"""What a key bucket remembers of a table: its keys, for ever, and the increments of triggers that have not closed.
+
+Nothing in it grows with the number of triggers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from udfs.columns import Int, find, insert, is_sorted, match, places, run_starts, run_sums, sort_order
+from udfs.grid import NO_CLOCK
+from udfs.histogram.group_state import CLOSED, from_lists, to_lists
+from udfs.stage import Table
+
+TABLES = {"groups": Table(("key",), "key"), "pending": Table(("trigger", "key"), "key")}
+"""Groups are searched, so they must be sorted so; pending increments may come in any order."""
+
+INTS = ("step", "weight", "users", "selected_at")
+
+Arrays = dict[str, npt.NDArray[Any]]
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Widths of the noise states: of the selection path (0: no selection) and of each perturbation path."""
+
+    selection_width: int
+    path_widths: tuple[int, ...]
+
+    @property
+    def paths(self) -> dict[str, int]:
+        """Column name -> width."""
+        return ({"noise": self.selection_width} if self.selection_width else {}) | {f"p{j}": n for j, n in enumerate(self.path_widths)}
+
+    @property
+    def ints(self) -> tuple[str, ...]:
+        """Integer columns of a group: also steps done of each perturbation path, and exact sums."""
+        return (*INTS, "paths_step", *self.values)
+
+    @property
+    def values(self) -> tuple[str, ...]:
+        """v0, v1, ...: one per perturbation."""
+        return tuple(f"v{j}" for j in range(len(self.path_widths)))
+
+
+@dataclass(frozen=True)
+class TableState:
+    """Two tables of plain columns.
+
+    groups: one row per key that has ever had a row, sorted by key: `key, key_bytes`, `step` and `paths_step` (noise steps done of the
+        selection path and of the perturbation paths), `weight, users` (of closed triggers), `selected_at` (0: never), `v0..` (exact sums
+        of closed triggers), and the noise states `noise, p0..` (lists of fixed length). Schema metadata: the closed time.
+    pending: `trigger, key, weight, users, v0..`: signed increments of triggers that have not closed.
+    """
+
+    groups: pa.Table
+    pending: pa.Table
+
+    @property
+    def closed_us(self) -> int:
+        """The time up to which the grid is closed."""
+        return int((self.groups.schema.metadata or {}).get(CLOSED, NO_CLOCK))
+
+    def check(self) -> None:
+        """Refuse state that is not sorted, or has a key twice: the steps would not find a key and make it anew, with the same noise.
+
+        Raises:
+            ValueError: says which table.
+        """
+        if not is_sorted([self.groups.column("key").to_numpy()], distinct=True):
+            raise ValueError("the groups of the state are not sorted")
+
+    def tables(self) -> dict[str, pa.Table]:
+        """By name, as they are stored."""
+        return {"groups": self.groups, "pending": self.pending}
+
+
+def empty_state(layout: Layout) -> TableState:
+    """The state of a bucket that has seen nothing."""
+    groups = new_groups(layout, np.zeros(0, np.int64), pa.array([], pa.binary()))
+    pending = pa.table({name: pa.array([], pa.int64()) for name in ("trigger", "key", "weight", "users", *layout.values)})
+    return TableState(groups.replace_schema_metadata({CLOSED: str(NO_CLOCK)}), pending)
+
+
+def new_groups(layout: Layout, key: Int, key_bytes: pa.Array) -> pa.Table:
+    """Rows for keys that have no state yet."""
+    zeros = {name: np.zeros(len(key), np.int64) for name in layout.ints}
+    paths = {name: to_lists(np.zeros((len(key), width))) for name, width in layout.paths.items()}
+    return pa.table({"key": key, "key_bytes": key_bytes} | zeros | paths)
+
+
+def add_groups(groups: pa.Table, new: pa.Table) -> pa.Table:
+    """Insert rows of keys that are not there yet, sorted by key."""
+    old_key, new_key = groups.column("key").to_numpy(), new.column("key").to_numpy()
+    where = places(find([new_key], [old_key])[0])
+    order = insert(np.arange(len(old_key)), len(old_key) + np.arange(len(new_key)), where)
+    whole = pa.concat_tables([groups, new.cast(groups.schema.remove_metadata()).replace_schema_metadata(groups.schema.metadata)])
+    return whole.take(pa.array(order)).combine_chunks()
+
+
+def add_rows(state: TableState, rows: pa.Table, layout: Layout) -> TableState:
+    """Rows become pending increments; keys not seen before become groups."""
+    if not rows.num_rows:
+        return state
+    pending = pa.concat_tables([state.pending, rows.select(state.pending.column_names)]).combine_chunks()
+    key = rows.column("key").to_numpy()
+    order = sort_order(key)
+    head = order[run_starts(key[order])]
+    fresh = head[match([key[head]], [state.groups.column("key").to_numpy()]) < 0]
+    groups = state.groups
+    if len(fresh):
+        groups = add_groups(groups, new_groups(layout, key[fresh], rows.column("key_bytes").take(pa.array(fresh)).combine_chunks()))
+    return TableState(groups, pending)
+
+
+def opened(groups: pa.Table, layout: Layout) -> Arrays:
+    """The groups as arrays that may be changed."""
+    arrays: Arrays = {name: groups.column(name).to_numpy().copy() for name in ("key", *layout.ints)}
+    return arrays | {name: from_lists(groups.column(name), width) for name, width in layout.paths.items()}
+
+
+def closed(arrays: Arrays, key_bytes: pa.ChunkedArray, closed_us: int, layout: Layout) -> pa.Table:
+    """The groups as a table again."""
+    columns = {"key": arrays["key"], "key_bytes": key_bytes} | {name: arrays[name] for name in layout.ints}
+    table = pa.table(columns | {name: to_lists(arrays[name]) for name in layout.paths})
+    return table.replace_schema_metadata({CLOSED: str(closed_us)})
+
+
+def due(pending: pa.Table, key: Int, now: int) -> tuple[Arrays, pa.Table]:
+    """(increments up to trigger `now`, summed by (trigger, group) and sorted so; what stays pending)."""
+    is_due = pending.column("trigger").to_numpy() <= now
+    rest = pending.filter(pa.array(~is_due)).combine_chunks()
+    columns: Arrays = {name: pending.column(name).to_numpy()[is_due] for name in pending.column_names}
+    columns["group"] = match([columns.pop("key")], [key])
+    order = sort_order(columns["trigger"], columns["group"])
+    starts = run_starts(columns["trigger"][order], columns["group"][order])
+    head = order[starts]
+    sums = {name: run_sums(column[order], starts) for name, column in columns.items() if name not in ("trigger", "group")}
+    return sums | {"trigger": columns["trigger"][head], "group": columns["group"][head]}, rest

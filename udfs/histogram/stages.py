@@ -1,0 +1,100 @@
+"""The histogram's two stages: contribution bounding by unit, then key selection and perturbation by key."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import pyarrow as pa
+
+from udfs.histogram import group_state, user_state
+from udfs.histogram.contribution_bounding import BoundingParameters, admit
+from udfs.histogram.group_state import ReleaseState
+from udfs.histogram.release import ReleaseParameters, release, released_columns
+from udfs.stage import ADMISSION, RELEASE, Clock, Stepped, Table, Tables, Tick
+
+
+@dataclass(frozen=True)
+class AdmissionStage:
+    """Records to contributions.
+
+    Args:
+        parameters: the plan's numbers.
+        arguments: how many argument columns a record has.
+    """
+
+    parameters: BoundingParameters
+    arguments: int
+    operator: ClassVar[str] = ADMISSION
+    tables: ClassVar[Mapping[str, Table]] = user_state.TABLES
+
+    @property
+    def takes(self) -> pa.Schema:
+        """Records (docs/architecture.md)."""
+        ints = [(name, pa.int64()) for name in ("user", "ts", "key")]
+        return pa.schema(
+            [("drop", pa.int8()), *ints, ("key_bytes", pa.binary()), *((f"a{i}", pa.float64()) for i in range(self.arguments))]
+        )
+
+    @property
+    def gives(self) -> pa.Schema:
+        """Contributions."""
+        return _contributions(len(self.parameters.increments), self.parameters.by_user)
+
+    def empty(self) -> Tables:
+        """No unit has used anything."""
+        return {"users": user_state.empty_state()}
+
+    def for_bucket(self, bucket: int, buckets: int) -> AdmissionStage:
+        """It knows nothing of units beforehand."""
+        return self
+
+    def step(self, state: Tables, rows: pa.Table, now: Clock, noise_key: bytes) -> Stepped:
+        """As `admit`; counted: `drops`, how many records were dropped and why."""
+        done = admit(state["users"], rows, now, self.parameters)
+        return Stepped({"users": done.state}, done.contributions, {"drops": {reason: n for reason, n in done.drops.items() if n}})
+
+
+@dataclass(frozen=True)
+class ReleaseStage:
+    """Contributions and ticks to released rows.
+
+    Args:
+        parameters: the plan's numbers.
+    """
+
+    parameters: ReleaseParameters
+    operator: ClassVar[str] = RELEASE
+    tables: ClassVar[Mapping[str, Table]] = group_state.TABLES
+
+    @property
+    def takes(self) -> pa.Schema:
+        """Contributions, with the micro-batch that they came in."""
+        layout = self.parameters.layout
+        return _contributions(len(layout.values), layout.rounds).append(pa.field("batch", pa.int64()))
+
+    @property
+    def gives(self) -> pa.Schema:
+        """Released rows."""
+        return released_columns(self.parameters)
+
+    def empty(self) -> Tables:
+        """No group is there, nothing is closed."""
+        return group_state.empty_state(self.parameters.layout).tables()
+
+    def for_bucket(self, bucket: int, buckets: int) -> ReleaseStage:
+        """With the public groups of one bucket only."""
+        return replace(self, parameters=self.parameters.for_bucket(bucket, buckets))
+
+    def step(self, state: Tables, rows: pa.Table, now: Sequence[Tick], noise_key: bytes) -> Stepped:
+        """As `release`; counted: `closed_us`, up to when the grid is closed now."""
+        done = release(ReleaseState(**state), rows, now, self.parameters, noise_key)
+        return Stepped(done.state.tables(), done.rows, {"closed_us": done.state.closed_us})
+
+
+def _contributions(values: int, by_user: bool) -> pa.Schema:
+    ints = ["window", "trigger", "key", *(["user"] if by_user else [])]
+    sums = ["weight", "users", *(f"v{j}" for j in range(values))]
+    int64 = pa.int64()
+    return pa.schema([*((name, int64) for name in ints), ("key_bytes", pa.binary()), *((name, int64) for name in sums)])

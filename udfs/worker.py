@@ -1,0 +1,241 @@
+"""What a worker of Spark does around a stage: frames of pandas in, state by reference, and frames out.
+
+A stateful function has one output schema. Rows of kind ROW carry results; one row of kind FILE per bucket and micro-batch tells
+the driver which state file was written, how large it is and what was counted, in the columns that ROW uses otherwise.
+"""
+
+from __future__ import annotations
+
+import errno
+import functools
+import gc
+import json
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from udfs.bucket_state import BucketFiles
+from udfs.contribution_files import ContributionFiles
+from udfs.keys import decode
+from udfs.stage import FILE, ROW, TICK, Clock, Stage, StateFile, Tick, run_bucket
+
+FILE_COLUMNS = pa.schema(
+    [("kind", pa.int32()), ("bucket", pa.int32()), ("window", pa.int64()), ("trigger", pa.int64()), ("key_bytes", pa.binary())]
+)
+"""The columns that every output has; a FILE row uses no others."""
+
+Frames = Iterable[pd.DataFrame]
+
+
+@dataclass(frozen=True)
+class MicroBatch:
+    """One micro-batch: its number in the lake, and its clock."""
+
+    number: int
+    clock: Clock
+
+    def __str__(self) -> str:
+        return f"{self.number},{self.clock.closed_us},{self.clock.latest_us}"
+
+    @classmethod
+    def of(cls, told: str | None) -> MicroBatch:
+        """As it was told to a task.
+
+        Raises:
+            RuntimeError: nobody told it.
+        """
+        if told is None:
+            raise RuntimeError("a task of the admission query was not told its micro-batch")
+        number, closed_us, latest_us = map(int, told.split(","))
+        return cls(number, Clock(closed_us, latest_us))
+
+
+class Work(Protocol):
+    """What the buckets of one query do; shipped to the workers."""
+
+    @property
+    def files(self) -> BucketFiles:
+        """Where the state is."""
+
+    @property
+    def pointers(self) -> Mapping[int, int]:
+        """Sequence numbers of restored buckets that Spark does not know yet."""
+
+    @property
+    def output(self) -> pa.Schema:
+        """The columns that go back to Spark."""
+
+    def run(self, bucket: int, frames: Frames, sequence: int, told: str | None) -> tuple[StateFile, pa.Table]:
+        """One bucket in one micro-batch: its report, and rows for Spark."""
+
+
+@dataclass(frozen=True)
+class Intake:
+    """Query 1: the stage's rows go into files of the table `contributions`.
+
+    Args:
+        stage: of the mechanism.
+        files, pointers: as in `Work`.
+        contributions: where its rows go.
+        key_buckets: they are labelled with the bucket of their key.
+    """
+
+    stage: Stage[Clock]
+    files: BucketFiles
+    pointers: Mapping[int, int]
+    contributions: ContributionFiles
+    key_buckets: int
+
+    @property
+    def output(self) -> pa.Schema:
+        """Reports only."""
+        return FILE_COLUMNS
+
+    def run(self, bucket: int, frames: Frames, sequence: int, told: str | None) -> tuple[StateFile, pa.Table]:
+        """Its report names the new files of contributions."""
+        batch = MicroBatch.of(told)
+        # Dropped records were counted and left behind before the shuffle.
+        given = to_arrow(frames, self.stage.takes.remove(self.stage.takes.get_field_index("drop")))
+        records = given.append_column("drop", pa.array(np.zeros(given.num_rows, np.int8)))
+        file, rows = run_bucket(self.stage, self.files, bucket, sequence, records, batch.clock)
+        to = pa.array((rows.column("key").to_numpy() % self.key_buckets).astype(np.int32))
+        written = self.contributions.write(rows.append_column("bucket", to), bucket, batch.number)
+        return file.counting(rows=rows.num_rows, files=written), self.output.empty_table()
+
+
+@dataclass(frozen=True)
+class Release:
+    """Query 2: the stage's rows go to the driver with their keys decoded; the noise key is here and nowhere else.
+
+    Args:
+        stage: of the mechanism.
+        files, pointers: as in `Work`.
+        keys: how many key columns there are.
+        noise_key: 32 bytes of this run.
+    """
+
+    stage: Stage[Sequence[Tick]]
+    files: BucketFiles
+    pointers: Mapping[int, int]
+    keys: int
+    noise_key: bytes = field(repr=False)
+
+    @property
+    def output(self) -> pa.Schema:
+        """Released rows, with a column for every part of the key."""
+        values = [field for field in self.stage.gives if field.name not in FILE_COLUMNS.names]
+        return pa.schema([*FILE_COLUMNS, *((f"k{i}", pa.binary()) for i in range(self.keys)), *values])
+
+    def run(self, bucket: int, frames: Frames, sequence: int, told: str | None) -> tuple[StateFile, pa.Table]:
+        """Its report tells which triggers have how many rows, and the ticks that released them."""
+        given = to_arrow(frames, pa.schema([("kind", pa.int32()), *self.stage.takes, ("closed_us", pa.int64())]))
+        rows = given.filter(pc.equal(given["kind"], ROW)).select(self.stage.takes.names).combine_chunks()
+        tick_rows = given.filter(pc.equal(given["kind"], TICK))
+        ticks = [Tick(*pair) for pair in zip(tick_rows["batch"].to_pylist(), tick_rows["closed_us"].to_pylist(), strict=True)]
+        file, released = run_bucket(self.stage, self.files, bucket, sequence, rows, ticks, self.noise_key)
+        for i, column in enumerate(decode(released["key_bytes"], self.keys)):
+            released = released.append_column(f"k{i}", column)
+        pairs = _pairs(released)
+        return file.counting(pairs=pairs, ticks=sorted({tick.closed_us for tick in ticks}) if pairs else []), released
+
+
+class StepError(Exception):
+    """A step failed in a worker; says only with what kind of error."""
+
+
+Stateful = Callable[..., Iterator[pd.DataFrame]]
+
+
+def without_values(function: Stateful) -> Stateful:
+    """The same function, whose errors quote no record: Spark keeps their texts in event logs, UI and executors' logs."""
+
+    @functools.wraps(function)
+    def quiet(*given: Any) -> Iterator[pd.DataFrame]:
+        try:
+            yield from function(*given)
+        except OSError as problem:  # its number says "disk full", and nothing of a record
+            raise StepError(f"{type(problem).__name__} {errno.errorcode.get(problem.errno or 0, '')}".strip()) from None
+        except Exception as problem:
+            raise StepError(type(problem).__name__) from None
+
+    return quiet
+
+
+@without_values
+def answer(work: Work, bucket: int, frames: Frames, state: Any, told: str | None) -> Iterator[pd.DataFrame]:
+    """What a bucket gives back to Spark in one micro-batch: its rows, then its report.
+
+    Args:
+        work: of the query.
+        bucket: which.
+        frames: its rows.
+        state: Spark's own of the bucket (`GroupState`): the version of its files.
+        told: what the driver has told the tasks of the micro-batch.
+    """
+    _freeze_modules()
+    warnings.filterwarnings("ignore", category=FutureWarning)  # pandas 2 warns of Spark's own concatenations
+    sequence = int(state.get[0]) if state.exists else work.pointers.get(bucket, 0)
+    file, rows = work.run(bucket, frames, sequence, told)
+    if file.bytes:
+        state.update((file.sequence,))
+    if rows.num_rows:
+        yield to_pandas(ROW, rows, work.output.names, bucket=np.int32(bucket))
+    yield file_row(file, work.output)
+
+
+@functools.cache
+def _freeze_modules() -> None:
+    """Spark collects garbage after every task: a tenth of a CPU-second for all the modules that are loaded for good. Once per worker."""
+    gc.freeze()
+
+
+def to_arrow(frames: Frames, schema: pa.Schema) -> pa.Table:
+    """One Arrow table of all frames of a group, columns by name.
+
+    Raises:
+        TypeError: an integer column arrived as another type: a NULL got in and 64-bit ids were rounded.
+    """
+    parts = [pa.table([_column(frame[field.name], field) for field in schema], schema=schema) for frame in frames if len(frame)]
+    return pa.concat_tables(parts) if parts else schema.empty_table()
+
+
+def to_pandas(kind: int, table: pa.Table, names: Sequence[str], **constants: Any) -> pd.DataFrame:
+    """Result rows as a frame with the output columns `names`; columns the table does not have come from `constants`."""
+    columns = {"kind": np.full(table.num_rows, kind, np.int32)}
+    for name in names[1:]:
+        if name in table.column_names:
+            columns[name] = table.column(name).to_pandas()
+        else:
+            columns[name] = constants[name]
+    return pd.DataFrame(columns, columns=list(names))
+
+
+def file_row(file: StateFile, output: pa.Schema) -> pd.DataFrame:
+    """The FILE row of a bucket; output columns that it does not use are neutral, never NULL."""
+    detail = json.dumps(file.counted, separators=(",", ":"), sort_keys=True).encode()
+    row = {"kind": FILE, "bucket": file.bucket, "window": file.sequence, "trigger": file.bytes, "key_bytes": detail}
+    neutral: dict[pa.DataType, Any] = {pa.binary(): b"", pa.float64(): 0.0}
+    filled = {field.name: [row.get(field.name, neutral.get(field.type, 0))] for field in output}
+    return pd.DataFrame(filled).astype({"kind": np.int32, "bucket": np.int32})
+
+
+def _column(series: pd.Series, field: pa.Field) -> pa.Array:
+    if pa.types.is_integer(field.type) and series.dtype != field.type.to_pandas_dtype():
+        raise TypeError(f"column {field.name} arrived as {series.dtype}, not {field.type}")
+    # numpy, not pandas: there a NaN is a NaN and not a NULL
+    array = pa.array(series.to_numpy(), type=field.type)
+    if array.null_count:
+        raise TypeError(f"column {field.name} must not hold NULL")
+    return array
+
+
+def _pairs(rows: pa.Table) -> list[list[int]]:
+    """Every (window, trigger) with its number of rows."""
+    counted = rows.select(["window", "trigger"]).group_by(["window", "trigger"]).aggregate([([], "count_all")])
+    return [list(row.values()) for row in counted.select(["window", "trigger", "count_all"]).to_pylist()]
