@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from dpsql.errors import DataError
 from dpsql.sql.functions import FUNCTIONS, Signature
 
 if TYPE_CHECKING:
@@ -143,7 +144,7 @@ LITERALS: dict[str, dict[int, list[str]]] = {
     "next_day": {1: ["'MO'", "'nonsense'"]},
     "trunc": {1: UNITS[:5]},
     "array_join": {1: ["','"], 2: ["'none'"]},
-    "from_json": {1: ["'a INT, d DATE, t TIMESTAMP'", "'ARRAY<DATE>'", "'MAP<STRING, TIMESTAMP>'"]},
+    "from_json": {1: ["'a INT, d DATE, t TIMESTAMP_NTZ'", "'ARRAY<DATE>'", "'MAP<STRING, TIMESTAMP_NTZ>'"]},
     "named_struct": {0: ["'x'"]},
     "sort_array": {1: ["true", "false"]},
 }  # fmt: skip
@@ -236,12 +237,18 @@ Guard = Callable[["SparkSession", "DataFrame"], "DataFrame"]
 
 
 def accepted(session: SparkSession, expressions: Iterable[str], view: str) -> list[str]:
-    """Those whose types fit, as Spark's analysis says before it reads a row."""
+    """Those whose types fit, as Spark's analysis says before it reads a row, and that are not refused by the guards."""
+    from dpsql.streaming.totality import guarded
+
     fitting = []
     for expression in expressions:
         try:
-            session.sql(f"SELECT {expression} AS c FROM {view}")
+            frame = session.sql(f"SELECT {expression} AS c FROM {view}")
         except Exception:  # it has several kinds for types that do not fit, some of them internal errors
+            continue
+        try:
+            guarded(session, frame)
+        except DataError:
             continue
         fitting.append(expression)
     return fitting

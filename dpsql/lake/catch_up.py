@@ -13,7 +13,8 @@ from dpsql.files import Place, replace_file
 from dpsql.lake.remedies import repairable
 from udfs.grid import NO_CLOCK
 
-FILE = "catch_up.json"
+FILE, LIVE_FILE = "catch_up.json", "live.json"
+"""The newest catch-up; and what a run began with that was started live."""
 VERSION = 1
 LIMIT_US = 1 << 61
 
@@ -106,6 +107,20 @@ def read_catch_up(folder: Place) -> CatchUp | None:
         return CatchUp(int(given["number"]), int(given["until_us"]), int(given["wall_us"]), bool(given["released"]), dict(given["static"]))
     except (KeyError, TypeError, ValueError):
         raise _damaged(folder) from None
+
+
+def begin_live(folder: Place, static: dict[str, int | str], interval_us: int) -> None:
+    """Keep what a run was started live with: the pins of its static tables, and its polling interval."""
+    write_json(folder / LIVE_FILE, {"version": VERSION, "static": static, "interval_us": interval_us})
+
+
+def live_pins(folder: Place) -> dict[str, int | str]:
+    """What pins the static tables of a live run; empty if the run never was one.
+
+    Raises:
+        LakeError: the file is damaged, or from another release.
+    """
+    return dict((read_json(folder / LIVE_FILE, VERSION) or {}).get("static", {}))
 
 
 def forget_interrupted(folder: Place, number: int, closed_us: int) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from dpsql.errors import LakeError
 from dpsql.files import Place, replace_file
 from dpsql.lake.hadoop_checksums import differs
 from udfs.bucket_state import filesystem
@@ -17,6 +19,7 @@ NO_LOG = -1
 """Position of a file source that has handed out nothing."""
 
 END_BYTES = 65_536
+LOOKS = 5
 
 
 @dataclass(frozen=True)
@@ -148,9 +151,28 @@ def _log_offset(offsets: list[str]) -> tuple[int, int]:
     return (found[0][0], int(found[0][1]["logOffset"])) if found else (0, NO_LOG)
 
 
+def source_entries(folder: Place, operator: str) -> Iterator[dict[str, Any]]:
+    """What Spark has noted of the files that an operator has read, in every generation of its query.
+
+    Args:
+        folder: the run's private folder.
+        operator: whose query.
+    """
+    checkpoints = (path for path in _children(folder / "checkpoints") if path.name.startswith(operator))
+    return (entry for path in checkpoints for entry in _log_entries(path / "sources" / "0"))
+
+
 def _log_entries(folder: Place) -> list[dict[str, Any]]:
-    """The entries of a file source's log: the newest compaction and every file after it."""
-    return _entries([line for path in _log_files(folder) for line in path.read_text().splitlines()[1:]])
+    """The entries of a file source's log: the newest compaction and every file after it.
+
+    Raises:
+        LakeError: they go while they are read, again and again.
+    """
+    for _ in range(LOOKS):
+        # A live run removes what is compacted: then there is a newer compaction by now.
+        with contextlib.suppress(FileNotFoundError):
+            return _entries([line for path in _log_files(folder) for line in path.read_text().splitlines()[1:]])
+    raise LakeError(f"{folder}: cannot be read; try again")
 
 
 def _log_files(folder: Place) -> list[Place]:

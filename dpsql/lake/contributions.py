@@ -12,18 +12,15 @@ from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
-from deltalake import DeltaTable
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import types as T
+from deltalake import DeltaTable, Schema
 
 from dpsql.files import Place
 from dpsql.lake import delta_tables
 from dpsql.lake.delta_rows import check_files
 from dpsql.lake.manifest import rows_mark
-from dpsql.mechanisms.histogram.plan import PrivacyPlan
 from udfs.contribution_files import ContributionFiles
-from udfs.grid import NO_CLOCK
-from udfs.stage import ADMISSION, ROW, TICK
+from udfs.grid import NO_CLOCK, Grid
+from udfs.stage import ADMISSION, TICK
 
 WINDOWS_PER_ERA = 64
 TICK_ERA = NO_CLOCK
@@ -37,7 +34,7 @@ class Contributions:
     Args:
         path: the Delta table.
         run_id: of the run.
-        plan: its plan.
+        grid: of its triggers.
         rows: columns of contributions as the admission step makes them.
         generation: of query 1's state.
         key_buckets: how many buckets query 2 has; every tick is written once for each.
@@ -47,7 +44,7 @@ class Contributions:
 
     path: Place
     run_id: str
-    plan: PrivacyPlan
+    grid: Grid
     rows: pa.Schema
     generation: int
     key_buckets: int
@@ -62,9 +59,7 @@ class Contributions:
 
     def create(self) -> None:
         """Make the table unless it is there."""
-        kinds = {pa.int32(): T.IntegerType(), pa.int64(): T.LongType(), pa.binary(): T.BinaryType()}
-        schema = T.StructType([T.StructField(field.name, kinds[field.type]) for field in self.schema])
-        delta_tables.create(self.path, schema, ["era"])
+        delta_tables.create(self.path, Schema.from_arrow(self.schema), ["era"])
 
     @property
     def newest_batch(self) -> int | None:
@@ -85,8 +80,7 @@ class Contributions:
     @property
     def files(self) -> ContributionFiles:
         """What the workers of query 1 need to know to write rows."""
-        grid = self.plan.query.window
-        return ContributionFiles(str(self.path), self.schema.remove(0), grid.offset_us, WINDOWS_PER_ERA * grid.slide_us)
+        return ContributionFiles(str(self.path), self.schema.remove(0), self.grid.offset_us, WINDOWS_PER_ERA * self.grid.slide_us)
 
     def append(self, files: Sequence[Mapping[str, Any]], batch: int) -> None:
         """Add the rows of a micro-batch, in files that workers have written; adding them again changes nothing."""
@@ -139,7 +133,7 @@ class Contributions:
             How many eras went.
         """
         table = DeltaTable(str(self.path))
-        grid, horizon_us = self.plan.query.window, self.plan.horizon * self.plan.query.trigger_interval_us
+        grid, horizon_us = self.grid, self.grid.horizon * self.grid.trigger_us
         # The newest window of era e starts at offset + (e + 1) * 64 * slide - slide.
         last = (before_us - grid.offset_us - horizon_us + grid.slide_us) // (WINDOWS_PER_ERA * grid.slide_us) - 1
         old = {int(entry["era"]) for entry in table.partitions()} - {TICK_ERA}
@@ -157,7 +151,7 @@ class Contributions:
 
     def crossed(self, before_us: int, closed_us: int) -> bool:
         """Whether a grid point lies after `before_us` and at or before `closed_us`."""
-        offset_us, interval_us = self.plan.query.window.offset_us, self.plan.query.trigger_interval_us
+        offset_us, interval_us = self.grid.offset_us, self.grid.trigger_us
         return (closed_us - offset_us) // interval_us > (before_us - offset_us) // interval_us
 
     def _write_ticks(self, batch: int, closed_us: int, latest_us: int, marks: dict[str, int]) -> None:
@@ -167,23 +161,6 @@ class Contributions:
         ticks = [neutral | given | {"bucket": bucket} for bucket in range(self.key_buckets)]
         file = self.files.write_era(pa.Table.from_pylist(ticks, self.schema).drop_columns(["era"]), TICK_ERA, 0)
         delta_tables.append_files(self.path, [file], {**marks, self._ticked: batch + 1})
-
-    def stream(self, session: SparkSession, position: str | None = None) -> DataFrame:
-        """All rows and ticks from the first commit on, or from where a restored query 2 goes on, in order of commits, without `era`.
-
-        Without `startingVersion` a fresh query would read the newest snapshot first, in order of files; old eras may be deleted.
-        """
-        start = "0" if position is None else str(json.loads(position)["reservoirVersion"])
-        reader = session.readStream.format("delta").option("startingVersion", start).option("ignoreDeletes", "true")
-        stream = reader.load(str(self.path)).drop("era")
-        for first, last in self.void:
-            stream = stream.where(f"kind <> {ROW} OR batch < {first} OR batch > {last}")
-        if self.relabelled:
-            # A tick is there once for each of the buckets of its time, and is due in each of today's.
-            buckets = f"CASE WHEN kind = {TICK} THEN sequence(0, {self.key_buckets - 1}) ELSE array(cast(pmod(key, {self.key_buckets}L) AS INT)) END"
-            names = [f"explode({buckets}) AS bucket" if name == "bucket" else name for name in stream.columns]
-            stream = stream.where(f"kind <> {TICK} OR bucket = 0").selectExpr(*names)
-        return stream
 
     @property
     def _rows(self) -> str:
@@ -200,6 +177,16 @@ class Contributions:
     @property
     def _closed(self) -> str:
         return closed_mark(self.run_id)
+
+
+def check_ticks(path: Place) -> None:
+    """Refuse a damaged file of ticks; every tick, of all times, is in one partition.
+
+    Raises:
+        FileNotFoundError, DamagedFile: a file is gone or damaged.
+    """
+    names = [name for name in DeltaTable(str(path)).file_uris() if f"/era={TICK_ERA}/" in name]
+    check_files(path, [f"era={TICK_ERA}/{name.rpartition('/')[2]}" for name in names])
 
 
 def tick_mark(run_id: str) -> str:

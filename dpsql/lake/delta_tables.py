@@ -16,17 +16,10 @@ from urllib.parse import unquote
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Schema, Transaction
 from deltalake.transaction import AddAction, RemoveAction
-from pyspark.sql import DataFrame, DataFrameWriter
-from pyspark.sql.types import StructType
 
 from dpsql.files import ObjectPath, Place
 from dpsql.lake.sorted_file import sorted_file
 from udfs.bucket_state import filesystem, sync
-
-DRIVER_ROWS = 100_000
-"""Up to so many rows are written by the driver itself: that takes milliseconds, an append by Spark takes a CPU-second however small."""
-
-ROWS_PER_FILE = 1_000_000
 
 
 def exists(path: Place) -> bool:
@@ -34,13 +27,13 @@ def exists(path: Place) -> bool:
     return (path / "_delta_log").is_dir() and DeltaTable.is_deltatable(str(path))
 
 
-def create(path: Place, schema: StructType, partition_by: list[str] | None = None) -> None:
+def create(path: Place, schema: Schema, partition_by: list[str] | None = None) -> None:
     """Make an empty table unless it is there."""
     if not exists(path):
         # Old commits are what a restored or verifying reader starts from: they are not cleaned up behind our back.
         settings: dict[str, str | None] = {"delta.enableExpiredLogCleanup": "false"}
-        DeltaTable.create(str(path), Schema.from_json(schema.json()), mode="ignore", partition_by=partition_by, configuration=settings)
-        _settle(path, -1)
+        DeltaTable.create(str(path), schema, mode="ignore", partition_by=partition_by, configuration=settings)
+        settle(path, -1)
 
 
 def mark(path: Place, application: str) -> int | None:
@@ -92,7 +85,7 @@ def append_files(path: Place, files: Sequence[Mapping[str, Any]], marks: Mapping
     partition_by = list(files[0]["partition"]) if files else []
     before = table.version()
     table.create_write_transaction(actions, "append", table.schema(), partition_by, commit_properties=properties)
-    return _settle(path, before)
+    return settle(path, before)
 
 
 def replace_files(table: DeltaTable, path: Place, names: Sequence[str], new: Mapping[str, Any], marks: Mapping[str, int]) -> list[str]:
@@ -122,14 +115,14 @@ def replace_files(table: DeltaTable, path: Place, names: Sequence[str], new: Map
     properties = CommitProperties(app_transactions=transactions, max_commit_retries=0)
     before = table.version()
     table.create_write_transaction(actions, "append", table.schema(), list(new["partition"]), commit_properties=properties)
-    return _settle(path, before)
+    return settle(path, before)
 
 
 def checkpoint(path: Place) -> list[str]:
     """Make a checkpoint of a table's log at its newest version; returns its files, on a local disk."""
     table = DeltaTable(str(path))
     table.create_checkpoint()
-    return _settle(path, table.version() - 1)
+    return settle(path, table.version() - 1)
 
 
 def delete(path: Place, condition: str, marks: Mapping[str, int]) -> None:
@@ -144,7 +137,7 @@ def delete(path: Place, condition: str, marks: Mapping[str, int]) -> None:
     before = table.version()
     transactions = [Transaction(name, number) for name, number in marks.items()]
     table.delete(condition, commit_properties=CommitProperties(app_transactions=transactions))
-    _settle(path, before)
+    settle(path, before)
 
 
 def vacuum(path: Place, hours: int) -> None:
@@ -175,7 +168,7 @@ def added_files(path: Place, first: int, last: int) -> list[str]:
     return names
 
 
-def _settle(root: Place, before: int) -> list[str]:
+def settle(root: Place, before: int) -> list[str]:
     """Wait until the commits after a version (-1: and the table itself) are on the local disk: what comes next relies on them, also after a
     power cut. Returns their files."""
     version, written = before + 1, list[Path]()
@@ -195,31 +188,3 @@ def _settle(root: Place, before: int) -> list[str]:
     for folder in (log, root, root.parent) if before < 0 else (log,):
         sync(str(folder))
     return [str(file) for file in written if file.exists()]
-
-
-def append_frame(frame: DataFrame, rows: int, path: Place, application: str, version: int, order: Sequence[str]) -> list[str] | None:
-    """Append a frame under a transaction mark, in one commit; doing it again changes nothing.
-
-    Who sees the table learns nothing but the rows: files are in their order and as many as their number says, and so is the rest of the
-    commit. (`write_deltalake` notes how long it took; a sort by Spark makes files by a sample.)
-
-    Args:
-        frame: columns of the table, and perhaps others to sort by.
-        rows: how many there are.
-        path, application, version: the table and the mark.
-        order: columns to sort by.
-
-    Returns:
-        The files that came with it; None: Spark has written them, and does not say.
-    """
-    names = [field.name for field in DeltaTable(str(path)).schema().fields]
-    if rows <= DRIVER_ROWS:
-        table = frame.toArrow().sort_by([(name, "ascending") for name in order]).select(names)
-        if committed(DeltaTable(str(path)), application, version):
-            return []
-        return append_files(path, [sorted_file(path, table)], {application: version})
-    writer: DataFrameWriter = frame.coalesce(1).sortWithinPartitions(*order).select(*names).write.format("delta").mode("append")
-    before = DeltaTable(str(path)).version()
-    writer.option("maxRecordsPerFile", ROWS_PER_FILE).option("txnAppId", application).option("txnVersion", version).save(str(path))
-    _settle(path, before)
-    return None

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dpsql.compiled import Query
 from dpsql.config import Source
 from dpsql.errors import LakeError
 from dpsql.lake.runs import Lake, Run, read_histogram
@@ -13,6 +14,9 @@ from dpsql.privacy.declaration import declaration
 from dpsql.privacy.ledger import Ledger
 from dpsql.privacy.origin import origin_of
 from dpsql.privacy.register import RUN_FILE, Entry
+
+if TYPE_CHECKING:
+    from dpsql.compiled import Query
 
 
 def record_run(lake: Lake, run: Run, query: Query, ledger: Ledger, source: Source) -> bool:
@@ -47,12 +51,12 @@ def record_run(lake: Lake, run: Run, query: Query, ledger: Ledger, source: Sourc
 
 def _published_until(lake: Lake, run: Run) -> int | None:
     """Up to when a run may have published: its newest row, and its newest tick, of which there may be no row."""
-    from deltalake import DeltaTable
+    from dpsql.lake.contributions import closed_mark  # slow to import
+    from dpsql.lake.delta_tables import mark
 
     rows = read_histogram(lake, run.name)
     if run.first_window_us is not None:  # earlier windows are another run's
         rows = rows.filter(pc.greater_equal(rows["window_start"].cast(pa.timestamp("us", "UTC")).cast(pa.int64()), run.first_window_us))
     newest = pc.max(rows["trigger_time"].cast(pa.timestamp("us", "UTC")).cast(pa.int64())).as_py()
-    contributions = str(lake.private(run.name) / "contributions")
-    ticked = DeltaTable(contributions).transaction_version(f"{run.run_id}/closed_us") if DeltaTable.is_deltatable(contributions) else None
+    ticked = mark(lake.private(run.name) / "contributions", closed_mark(run.run_id))
     return max((time for time in (newest, ticked) if time is not None), default=None)

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import types as T
+from deltalake import Schema
 
 from dpsql.files import Place
 from dpsql.lake import delta_tables
@@ -24,17 +24,6 @@ from udfs.stage import StateFile
 BATCH_ROW = -1
 """Bucket of the row that describes the micro-batch as a whole."""
 
-SPARK_SCHEMA = T.StructType(
-    [
-        T.StructField("operator", T.StringType()),
-        T.StructField("generation", T.IntegerType()),
-        T.StructField("batch", T.LongType()),
-        T.StructField("bucket", T.IntegerType()),
-        T.StructField("sequence", T.LongType()),
-        T.StructField("bytes", T.LongType()),
-        T.StructField("detail", T.StringType()),
-    ]
-)
 SCHEMA = pa.schema(
     [
         ("operator", pa.string()),
@@ -66,7 +55,7 @@ class Manifest:
 
     def create(self) -> None:
         """Make the table unless it is there."""
-        delta_tables.create(self.path, SPARK_SCHEMA)
+        delta_tables.create(self.path, Schema.from_arrow(SCHEMA))
 
     @property
     def newest_batch(self) -> int | None:

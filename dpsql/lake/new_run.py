@@ -11,12 +11,12 @@ import shutil
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake.exceptions import DeltaError
 
-from dpsql.compiled import Query
 from dpsql.errors import LakeError
 from dpsql.files import Place, create_file
 from dpsql.lake import delta_tables
@@ -26,19 +26,22 @@ from dpsql.lake.delta_rows import read_rows
 from dpsql.lake.manifest import BATCH_ROW
 from dpsql.lake.running import exclusive
 from dpsql.lake.runs import NEXT, RUN_FILE, SCHEMA_VERSION, Lake, Run, new_run, read_run
-from dpsql.mechanisms.histogram.stages import grid
 from dpsql.privacy.ledger import Ledger
 from dpsql.privacy.secret import Secret
-from udfs.grid import NO_CLOCK
+from udfs.grid import NO_CLOCK, Grid
 from udfs.stage import RELEASE
 
+if TYPE_CHECKING:
+    from dpsql.compiled import Query
 
-def begin_new_run(lake: Lake, name: str, query: Query, secret: Secret, ledger: Ledger) -> Run:
+
+def begin_new_run(lake: Lake, name: str, query: Query, grid: Grid, secret: Secret, ledger: Ledger) -> Run:
     """End the run of a name and bind the name to a new one.
 
     Args:
         lake, name: of the run; it must not be running.
         query: the run's query, compiled.
+        grid: of its triggers.
         secret: for the new run.
         ledger: gets a line.
 
@@ -54,7 +57,7 @@ def begin_new_run(lake: Lake, name: str, query: Query, secret: Secret, ledger: L
     old = read_run(lake, name)
     with exclusive(folder):
         closed = closed_us(lake, old, ledger)
-        first = max(first_free_window_us(query, closed), NO_CLOCK if old.first_window_us is None else old.first_window_us)
+        first = max(first_free_window_us(grid, closed), NO_CLOCK if old.first_window_us is None else old.first_window_us)
         run = new_run(lake, name, query, secret, ledger, query.source)
         run = replace(run, first_window_us=None if first == NO_CLOCK else first)
         _exchange(folder, prepared, old, run)
@@ -107,12 +110,11 @@ def closed_us(lake: Lake, run: Run, ledger: Ledger) -> int:
     return max([*found, *noted, *_published(lake.histogram(run.name))])
 
 
-def first_free_window_us(query: Query, closed: int) -> int:
+def first_free_window_us(grid: Grid, closed: int) -> int:
     """Start of the first window whose first trigger lies after a time."""
     if closed == NO_CLOCK:
         return NO_CLOCK
-    shape = grid(query.plan)
-    return (closed - shape.trigger_us - shape.offset_us) // shape.slide_us * shape.slide_us + shape.offset_us + shape.slide_us
+    return (closed - grid.trigger_us - grid.offset_us) // grid.slide_us * grid.slide_us + grid.offset_us + grid.slide_us
 
 
 def _on_disk(lake: Lake, name: str) -> Path:

@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow.compute as pc
 from deltalake import DeltaTable
 
+from dpsql.errors import LakeError
 from dpsql.files import Place
 from dpsql.lake import delta_tables
 from dpsql.lake.contributions import closed_mark, ticked_mark
@@ -21,6 +22,7 @@ from dpsql.lake.published import PublishedMarks, published_marks
 from dpsql.lake.read_files import listed_details
 from dpsql.lake.runs import Lake, read_run
 from udfs.bucket_state import UnknownVersion
+from udfs.grid import NO_CLOCK
 from udfs.stage import ADMISSION, RELEASE, TICK
 
 NOTHING = -1
@@ -114,6 +116,26 @@ class Tables:
     def closed_us(self) -> int | None:
         """The time of the newest tick."""
         return delta_tables.mark(self.contributions, closed_mark(self.run_id))
+
+    @property
+    def released_us(self) -> int:
+        """Every tick up to this time has been released: a live job may be at work on the next.
+
+        Spark notes a micro-batch of a live run only when the next one begins. Before, the listing and the histogram tell that it is done.
+
+        Raises:
+            LakeError: the run was restored and not started since.
+        """
+        part, checkpoint, published = self.engine.parts[RELEASE], self.engine.checkpoint(RELEASE), self.published()
+        done = NOTHING if (newest := checkpoint.newest_commit) is None else newest
+        released = {NOTHING: NO_CLOCK}
+        for generation in range(1, part.generation + 1):
+            for batch, detail in self.manifest(RELEASE, generation).batches().items():
+                if batch <= done or (generation == part.generation and published.have(batch, detail)):
+                    released[batch] = max(int(detail["closed_us"]), released.get(batch, NO_CLOCK))
+        if part.generation > 1 and checkpoint.oldest_commit is None and max(released) < part.first:
+            raise LakeError(f"{self.folder.name}: was restored and not started since; start it first, then verify")
+        return max(released.values())
 
     def standing(self) -> tuple[int, ...]:
         """Versions of the three tables: unequal if a job has written to one of them in between."""

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from dpsql.errors import LakeError
 from dpsql.files import Place
-from dpsql.lake.runs import LIVE_FILE, Lake
+from dpsql.lake.catch_up import LIVE_FILE
+from dpsql.lake.runs import Lake
 from dpsql.polling import ASSUMPTION, read_overruns
 
 if TYPE_CHECKING:

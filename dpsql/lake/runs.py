@@ -26,6 +26,7 @@ from dpsql.config import Source
 from dpsql.errors import LakeError
 from dpsql.files import ObjectPath, Place, create_file, reason
 from dpsql.frames import frame_of
+from dpsql.lake.catch_up import LIVE_FILE
 from dpsql.lake.delta_rows import read_rows
 from dpsql.lake.running import is_running
 from dpsql.polling import read_overruns
@@ -44,9 +45,6 @@ if TYPE_CHECKING:
 SCHEMA_VERSION = 1
 NEXT = ".{name}.next"
 """Beside the private folder of a run: that of the new run which is about to take its place."""
-
-LIVE_FILE = "live.json"
-"""There once a run has been started live."""
 
 
 @dataclass(frozen=True)

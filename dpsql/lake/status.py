@@ -14,9 +14,10 @@ from typing import Any
 
 from dpsql.errors import LakeError
 from dpsql.files import ObjectPath, Place, reason
+from dpsql.lake.catch_up import LIVE_FILE
 from dpsql.lake.event_log import newest_events
 from dpsql.lake.running import is_running
-from dpsql.lake.runs import LIVE_FILE, Lake, Run, read_run
+from dpsql.lake.runs import Lake, Run, read_run
 
 NETWORK = {errno.ESTALE, errno.ENOTCONN, errno.ETIMEDOUT, errno.EHOSTDOWN, errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EREMOTEIO}
 SMALL_FILES = ("engine.json", "catch_up.json", LIVE_FILE)
@@ -122,6 +123,8 @@ def _closed_us(folder: Place, lake: Lake, run: Run) -> int | None:
         LakeError: one of them is lost or damaged.
         OSError: it cannot be reached.
     """
+    from dpsql.lake.contributions import closed_mark  # slow to import
+
     for path in (folder / name for name in SMALL_FILES):
         try:
             if path.exists() and not isinstance(json.loads(path.read_bytes()), dict):
@@ -132,7 +135,7 @@ def _closed_us(folder: Place, lake: Lake, run: Run) -> int | None:
             raise LakeError(f"{path}: damaged; put back the original file") from None
     tables = {"contributions": folder / "contributions", "files": folder / "files", "histogram": lake.histogram(run.name)}
     begun = bool(_engine(folder).get("queries"))
-    closed = [_mark(what, path, f"{run.run_id}/closed_us", begun) for what, path in tables.items()]
+    closed = [_mark(what, path, closed_mark(run.run_id), begun) for what, path in tables.items()]
     return closed[0]
 
 

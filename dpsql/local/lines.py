@@ -23,7 +23,7 @@ from dpsql.local.typed import quote
 
 CHUNK_BYTES = 64 << 20
 LONGEST_LINE = (1 << 20) - 2
-"""Lines of CSV with so many bytes are left out, as on Spark (`streaming.sources.LONGEST_LINE`)."""
+"""Lines of CSV with so many bytes are malformed, as on Spark (`streaming.sources.LONGEST_LINE`)."""
 
 CSV_OPTIONS = ("header", "sep", "delimiter", "quote", "escape")
 IGNORED_OPTIONS = (
@@ -143,19 +143,19 @@ def _elements(line: str) -> list[str]:
 
 
 def csv_chunks(path: Path, columns: Columns, options: Mapping[str, str]) -> Iterator[tuple[pa.Table, int]]:
-    """The lines of a CSV file as tables of text columns r0, r1, ..., and how many had another number of fields.
+    """The lines of a CSV file as tables of text columns r0, r1, ..., and how many were too long or had another number of fields.
 
     Raises:
         DataError: the file cannot be read, or an option runs on Spark only.
     """
-    wrong_width: list[int] = []
+    wrong: list[int] = []
     names = [f"r{i}" for i in range(len(columns))]
     separator = options.get("sep", options.get("delimiter", ","))
     if unknown := sorted(set(options) - {*CSV_OPTIONS, *IGNORED_OPTIONS}):
         raise DataError(f"CSV option `{unknown[0]}` works on Spark only: use `dpsql run --until-caught-up`")
 
     def skip(_: pc.InvalidRow) -> str:
-        wrong_width.append(1)
+        wrong.append(1)
         return "skip"
 
     parse = pc.ParseOptions(
@@ -174,22 +174,22 @@ def csv_chunks(path: Path, columns: Columns, options: Mapping[str, str]) -> Iter
                 return
         with (
             pa.input_stream(str(path), compression="detect") as stream,
-            pc.open_csv(_ShortLines(stream), read_options=read, parse_options=parse, convert_options=convert) as reader,
+            pc.open_csv(_ShortLines(stream, wrong), read_options=read, parse_options=parse, convert_options=convert) as reader,
         ):
             for batch in reader:
-                yield pa.Table.from_batches([batch]), len(wrong_width)
-                wrong_width.clear()
+                yield pa.Table.from_batches([batch]), len(wrong)
+                wrong.clear()
     except (pa.ArrowException, OSError):
         raise DataError(f"{path}: cannot be read as CSV") from None
-    if wrong_width:
-        yield pa.table({name: pa.array([], pa.string()) for name in names}), len(wrong_width)
+    if wrong:
+        yield pa.table({name: pa.array([], pa.string()) for name in names}), len(wrong)
 
 
 class _ShortLines(io.RawIOBase):
-    """A file without the lines that are too long."""
+    """A file without the lines that are too long; each of them is noted in a list."""
 
-    def __init__(self, stream: pa.NativeFile) -> None:
-        self._stream, self._rest, self._ready, self._at = stream, b"", b"", 0
+    def __init__(self, stream: pa.NativeFile, left_out: list[int]) -> None:
+        self._stream, self._left_out, self._rest, self._ready, self._at = stream, left_out, b"", b"", 0
 
     def readable(self) -> bool:
         return True
@@ -206,13 +206,13 @@ class _ShortLines(io.RawIOBase):
         block = self._stream.read(CHUNK_BYTES)
         text = self._rest + block
         end = max(text.rfind(b"\n"), text.rfind(b"\r")) + 1 if block else len(text)
-        self._ready, self._at = _without_long_lines(text[:end]), 0
+        self._ready, self._at = _without_long_lines(text[:end], self._left_out), 0
         self._rest = text[end : end + LONGEST_LINE]  # of a line that is too long no more is needed to tell so
         return bool(block)
 
 
-def _without_long_lines(text: bytes) -> bytes:
-    """Whole lines but those that are too long, their ends included."""
+def _without_long_lines(text: bytes, left_out: list[int]) -> bytes:
+    """Whole lines but those that are too long, their ends included; their lengths are added to the list."""
     bytes_ = np.frombuffer(text, np.uint8)
     of_pair = np.append(bytes_[1:] == 10, False) if len(text) else np.array([], bool)
     ends = np.flatnonzero((bytes_ == 10) | ((bytes_ == 13) & ~of_pair)) + 1
@@ -221,6 +221,7 @@ def _without_long_lines(text: bytes) -> bytes:
     starts = np.append(0, ends[:-1])
     for start, end in reversed([(starts[i], ends[i]) for i in np.flatnonzero(ends - starts >= LONGEST_LINE)]):
         text = text[:start] + text[end:]
+        left_out.append(int(end - start))
     return text
 
 

@@ -6,14 +6,12 @@ table `contributions` holds the ticks. A micro-batch that changed nothing admitt
 
 from __future__ import annotations
 
-import contextlib
-import json
 import os
 from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
@@ -21,10 +19,14 @@ import pyarrow.compute as pc
 
 from dpsql.compiled import Query
 from dpsql.config import Source
-from dpsql.errors import DataError, LakeError
+from dpsql.errors import DataError, DpsqlError, LakeError
 from dpsql.files import Place
-from dpsql.lake.delta_rows import check_files, read_rows
-from dpsql.lake.published import published_marks
+from dpsql.lake.catch_up import live_pins, read_catch_up
+from dpsql.lake.checkpoints import source_entries
+from dpsql.lake.contributions import check_ticks
+from dpsql.lake.engine_file import FILE as ENGINE_FILE
+from dpsql.lake.points import Tables, open_tables
+from dpsql.lake.read_files import listed_details
 from dpsql.lake.runs import Lake, Run, check_binding, read_histogram
 from dpsql.local.connection import connect
 from dpsql.local.feeder import Feeder, Progress
@@ -35,15 +37,13 @@ from dpsql.mechanisms.histogram import public_groups
 from dpsql.mechanisms.histogram.stages import stages
 from dpsql.parsed_query import ContributionPeriod
 from dpsql.privacy.secret import Secret
-from udfs.grid import NO_CLOCK
-from udfs.stage import ADMISSION, TICK, Clock
+from udfs.bucket_state import DamagedFile
+from udfs.stage import ADMISSION, Clock
 
-WHOLE_BATCH = -1
 LIMIT_US = 253_402_300_800_000_000
 """The year 10000."""
 NAMED = 10
 """So many names of files are told."""
-LOOKS = 5
 
 
 @dataclass(frozen=True)
@@ -101,8 +101,10 @@ def verify_run(lake: Lake, name: str, run: Run, query: Query, secret: Secret, pr
     check_binding(run, query, secret, lake)
     secret = secret.of_ledger(run.ledger_id)
     folder = lake.private(name)
-    # Before the histogram is read: a live job may publish more in the meantime.
-    ticked, released_us = read_ticks(folder), released_until_us(folder, lake.histogram(name), run.run_id)
+    with _reading(folder):
+        tables = _opened(lake, name)
+        # Before the histogram is read: a live job may publish more in the meantime.
+        ticked, released_us = read_ticks(tables), tables.released_us
     if ticked[0].closed_us > released_us:
         raise LakeError(f"{folder.name}: nothing is released yet, so there is nothing to verify; start the run again, or wait")
     gone, from_us = _gone([batch for tick in ticked if tick.closed_us <= released_us for batch in tick.batches], query)
@@ -131,7 +133,7 @@ def verify_run(lake: Lake, name: str, run: Run, query: Query, secret: Secret, pr
     differences = count_differences(published, recomputed)
     if differences:
         _refuse_changed(folder, [file for tick in ticked for batch in tick.batches for file in batch.files if file not in gone])
-    unread, lost = files_not_read(folder, query.source), sorted(map(str, gone))
+    unread, lost = files_not_read(tables, query.source), sorted(map(str, gone))
     return Verification(
         differences == 0,
         published.num_rows,
@@ -145,10 +147,10 @@ def verify_run(lake: Lake, name: str, run: Run, query: Query, secret: Secret, pr
     )
 
 
-def files_not_read(folder: Place, source: Source) -> list[str]:
+def files_not_read(tables: Tables, source: Source) -> list[str]:
     """The files of a source that a run has not read: they came later, or an earlier release of dpsql passed over them."""
-    read = {file for _, batch in _batches(folder / "files") for file in batch.files}
-    read |= {_local(entry["path"]) for entry in _source_logs(folder)}
+    read = {file for _, batch in _batches(tables) for file in batch.files}
+    read |= {_local(entry["path"]) for entry in source_entries(tables.folder, ADMISSION)}
     try:
         there = source_files(source, {})
     except DataError:  # moved, or not on this disk
@@ -168,21 +170,21 @@ def count_differences(published: pa.Table, recomputed: pa.Table) -> int:
     return sum(counts)
 
 
-def read_ticks(folder: Place) -> list[Ticked]:
+def read_ticks(tables: Tables) -> list[Ticked]:
     """The ticks of a run in order, with what was read before each.
 
     Raises:
-        LakeError: no tick yet, an unfinished catch-up, or unreadable tables.
+        LakeError: no tick yet, or an unfinished catch-up.
         DataError: the source was not made of files, or one of them was read twice.
     """
-    _refuse_damaged_ticks(folder / "contributions")
-    catch_up = _small_file(folder / "catch_up.json")
-    if not catch_up.get("released", True):
-        raise LakeError(f"{folder.name}: its last catch-up was interrupted; finish it first with `dpsql run --until-caught-up`")
-    ticks = _ticks(folder / "contributions")
+    check_ticks(tables.contributions)
+    catch_up = read_catch_up(tables.folder)
+    if catch_up is not None and not catch_up.released:
+        raise LakeError(f"{tables.folder.name}: its last catch-up was interrupted; finish it first with `dpsql run --until-caught-up`")
+    ticks = sorted(((batch, closed_us) for batch, closed_us, _ in tables.ticks()), key=lambda tick: (tick[1], tick[0]))
     if not ticks:
-        raise LakeError(f"{folder.name}: no trigger has passed yet, so there is nothing to verify")
-    batches = _batches(folder / "files")
+        raise LakeError(f"{tables.folder.name}: no trigger has passed yet, so there is nothing to verify")
+    batches = _batches(tables)
     _refuse_twice(batches)
     out, before = [], -1
     for last, closed_us in ticks:
@@ -191,63 +193,18 @@ def read_ticks(folder: Place) -> list[Ticked]:
     return out
 
 
-def released_until_us(folder: Place, histogram: Place, run_id: str) -> int:
-    """Every tick up to this time has been released: a live job may be at work on the next.
-
-    Spark notes a micro-batch of a live run only when the next one begins. Before, the listing and the histogram tell that it is done.
-
-    Raises:
-        LakeError: the run was restored and not started since.
-    """
-    part = _engine(folder).get("parts", {}).get("release", {})
-    generation, first = int(part.get("generation", 1)), int(part.get("first", 0))
-    noted = folder / "checkpoints" / ("release" if generation == 1 else f"release-g{generation}") / "commits"
-    commits = [int(path.name) for path in noted.iterdir() if path.name.isdigit()] if noted.is_dir() else []
-    done = first + max(commits, default=-1)
-    whole = (pc.field("operator") == "release") & (pc.field("bucket") == WHOLE_BATCH)
-    listed = _delta(folder / "files", ["operator", "bucket", "batch", "generation", "detail"], whole).to_pylist()
-    published = published_marks(histogram, run_id, generation)
-    newest, closed_us = -1, NO_CLOCK
-    for row in listed:
-        detail = json.loads(row["detail"])
-        rows_are_there = row["generation"] == generation and published.have(row["batch"], detail)
-        if row["batch"] <= done or rows_are_there:
-            newest, closed_us = max(newest, row["batch"]), max(closed_us, int(detail["closed_us"]))
-    if generation > 1 and not commits and newest < first:
-        raise LakeError(f"{folder.name}: was restored and not started since; start it first, then verify")
-    return closed_us
-
-
 def _without_newer(published: pa.Table, released_us: int, ticked_us: int) -> pa.Table:
     """Leave out what was published since; rows of triggers that no tick has closed stay, and are found out."""
     due_us = pc.cast(pc.cast(published["trigger_time"], pa.timestamp("us", "UTC")), pa.int64())
     return published.filter(pc.or_(pc.less_equal(due_us, released_us), pc.greater(due_us, ticked_us)))
 
 
-def _ticks(table: Place) -> list[tuple[int, int]]:
-    """(last micro-batch, closed time) of every tick, in order."""
-    names = ("batch", "closed_us")
-    found = _delta(table, ["kind", *names], pc.field("kind") == TICK)
-    ticks = set(zip(*(found.column(name).to_pylist() for name in names), strict=True))
-    return sorted(ticks, key=lambda tick: (tick[1], tick[0]))
-
-
-def _batches(table: Place) -> list[tuple[int, ReadBatch]]:
-    """Every listed micro-batch, of the newest generation that lists it."""
-    void = _void_batches(table.parent)
-    listed = (pc.field("operator") == ADMISSION) & (pc.field("bucket") == WHOLE_BATCH)
-    found = _delta(table, ["operator", "bucket", "batch", "generation", "detail"], listed)
-    newest: dict[int, tuple[int, ReadBatch]] = {}
-    for row in found.to_pylist():
-        if any(first <= row["batch"] <= last for first, last in void):
-            continue
-        detail = json.loads(row["detail"])
-        if "files" not in detail:
-            raise DataError("only runs over files can be verified: this one read a stream whose messages are not kept with it")
-        if row["batch"] not in newest or newest[row["batch"]][0] < row["generation"]:
-            read = ReadBatch(tuple(_local(uri) for uri in detail["files"]), Clock(**detail["clock"]))
-            newest[row["batch"]] = (row["generation"], read)
-    return [(batch, read) for batch, (_, read) in sorted(newest.items(), key=lambda entry: entry[0])]
+def _batches(tables: Tables) -> list[tuple[int, ReadBatch]]:
+    """Every listed micro-batch that counts."""
+    listed = listed_details(tables.folder / "files", tables.engine.void)
+    if not all("files" in detail for detail in listed.values()):
+        raise DataError("only runs over files can be verified: this one read a stream whose messages are not kept with it")
+    return [(batch, ReadBatch(tuple(_local(uri) for uri in detail["files"]), Clock(**detail["clock"]))) for batch, detail in listed.items()]
 
 
 def _refuse_twice(batches: Sequence[tuple[int, ReadBatch]]) -> None:
@@ -263,47 +220,32 @@ def _refuse_twice(batches: Sequence[tuple[int, ReadBatch]]) -> None:
                 )
 
 
-def _refuse_damaged_ticks(table: Place) -> None:
-    from deltalake import DeltaTable  # slow to import
-
-    if DeltaTable.is_deltatable(str(table)):
-        names = [name for name in DeltaTable(str(table)).file_uris() if f"/era={NO_CLOCK}/" in name]
-        try:
-            check_files(table, [f"era={NO_CLOCK}/{name.rpartition('/')[2]}" for name in names])
-        except OSError as problem:
-            raise LakeError(f"{problem}; put back the original file") from None
+def _opened(lake: Lake, name: str) -> Tables:
+    tables = open_tables(lake, name)
+    if tables is None:
+        raise LakeError(f"{name}: was never started, or its {ENGINE_FILE} is lost; put back the original file, or start it, then verify")
+    return tables
 
 
-def _void_batches(folder: Place) -> list[tuple[int, int]]:
-    """Micro-batches that a restored run has read again under other numbers."""
-    return [(int(first), int(last)) for first, last in _engine(folder).get("void", ())]
-
-
-def _engine(folder: Place) -> dict[str, Any]:
-    return _small_file(folder / "engine.json")
-
-
-def _delta(table: Place, columns: Sequence[str], condition: pc.Expression) -> pa.Table:
+@contextmanager
+def _reading(folder: Place) -> Iterator[None]:
+    """While inside, what cannot be read is told."""
     from deltalake.exceptions import DeltaError  # slow to import
 
     try:
-        return read_rows(table, columns, condition)
-    except (DeltaError, OSError, pa.ArrowException) as problem:
-        raise LakeError(f"{table}: cannot be read ({type(problem).__name__})") from None
-
-
-def _small_file(path: Place) -> dict[str, Any]:
-    try:
-        return dict(json.loads(path.read_bytes()))
-    except FileNotFoundError:
-        return {}
-    except (OSError, ValueError, TypeError):
-        raise LakeError(f"{path}: damaged; put back the original file") from None
+        yield
+    except DpsqlError:
+        raise
+    except DamagedFile as problem:
+        raise LakeError(f"{problem}; put back the original file") from None
+    except (DeltaError, OSError, ValueError, pa.ArrowException) as problem:
+        raise LakeError(f"{folder}: its tables cannot be read ({type(problem).__name__})") from None
 
 
 def _static_versions(folder: Place) -> dict[str, int]:
     """Of Delta tables: those of the live run, if it ever was one, else of the newest catch-up."""
-    pins = (_small_file(folder / "live.json") or _small_file(folder / "catch_up.json")).get("static", {})
+    catch_up = read_catch_up(folder)
+    pins = live_pins(folder) or ({} if catch_up is None else catch_up.static)
     return {name: pin for name, pin in pins.items() if isinstance(pin, int)}
 
 
@@ -349,31 +291,10 @@ def _time(us: int) -> str:
 
 def _refuse_changed(folder: Place, files: Sequence[Path]) -> None:
     """The histograms differ: say so if a file is no longer the one that Spark saw."""
-    seen = {_local(entry["path"]): entry.get("timestamp") for entry in _source_logs(folder)}
+    seen = {_local(entry["path"]): entry.get("timestamp") for entry in source_entries(folder, ADMISSION)}
     for file in files:
         if seen.get(file) is not None and file.stat().st_mtime_ns // 1_000_000 != seen[file]:
             raise DataError(f"{file}: was changed after the run had read it: put the original back, then verify again")
-
-
-def _source_logs(folder: Place) -> Iterator[dict[str, Any]]:
-    """What Spark has noted of its files, in every generation of query 1."""
-    root = folder / "checkpoints"
-    checkpoints: list[Place] = sorted(root.iterdir(), key=str) if root.is_dir() else []
-    return (log for path in checkpoints if path.name.startswith(ADMISSION) for log in _source_log(path / "sources" / "0"))
-
-
-def _source_log(folder: Place) -> list[dict[str, Any]]:
-    """Entries of Spark's file source log: the newest compacted file, which repeats all before it, and those that came later."""
-    for _ in range(LOOKS):
-        found: list[Place] = list(folder.iterdir()) if folder.is_dir() else []
-        numbers = {int(path.name.removesuffix(".compact")): path for path in found if path.name.removesuffix(".compact").isdigit()}
-        newest = max((number for number, path in numbers.items() if path.name.endswith(".compact")), default=0)
-        paths = [path for number, path in sorted(numbers.items()) if number >= newest]
-        # A live run removes what is compacted: then there is a newer compacted file by now.
-        with contextlib.suppress(FileNotFoundError):
-            lines = [line for path in paths for line in path.read_text().splitlines()[1:]]
-            return [json.loads(line) for line in lines if line.startswith("{")]
-    raise LakeError(f"{folder}: cannot be read; verify again")
 
 
 def _by_bits(table: pa.Table) -> pa.Table:

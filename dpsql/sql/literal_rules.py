@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from sqlglot import exp
 
 from dpsql.errors import Problem
+from dpsql.sql.clock_words import reads_the_clock
 from dpsql.sql.draft import Draft
 from dpsql.sql.items import call_name
 from dpsql.sql.patterns import ENDLESS, TOO_SLOW, refusal
@@ -86,6 +87,27 @@ def time_formats(draft: Draft) -> Iterator[Problem]:
             if wrong:
                 message = f"`{call_name(call)}` does not know the letter {wrong[0]} in a time format"
                 yield problem(draft.span(call.expressions[1]), message, "write a format like 'yyyy-MM-dd HH:mm:ss'; put other text into ''")
+
+
+def times_by_the_clock(draft: Draft) -> Iterator[Problem]:
+    """`DATE 'today'` is another date tomorrow, and `TIMESTAMP '12:00'` is at today's noon."""
+    for site in draft.sites:
+        for node in nodes(site):
+            text = bare(node.this) if isinstance(node, (exp.Cast, exp.TryCast)) else None
+            if isinstance(text, (exp.Literal, exp.RawString)) and reads_the_clock(text.name, _time_type(node)):
+                yield problem(
+                    draft.span(node), "Spark reads this time by the wall clock", "write the whole date, like '2026-01-31 12:00:00'"
+                )
+
+
+def _time_type(cast: exp.Expr) -> str:
+    """The type that a text is cast to, in Spark's words."""
+    kind = cast.args["to"].this
+    return {
+        exp.DType.TIMESTAMPNTZ: "timestamp_ntz",
+        exp.DType.TIMESTAMPLTZ: "timestamp",
+        exp.DType.TIMESTAMPTZ: "timestamp",
+    }.get(kind, str(getattr(kind, "value", kind)).lower())
 
 
 def time_zones(draft: Draft) -> Iterator[Problem]:

@@ -75,6 +75,7 @@ RULES: tuple[Rule, ...] = (
     literal_rules.endless_patterns,
     literal_rules.huge_lengths,
     literal_rules.time_formats,
+    literal_rules.times_by_the_clock,
     literal_rules.time_zones,
     row_local_rules.known_columns,
     window_rules.one_window,

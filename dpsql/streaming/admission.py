@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 from pyspark.sql import DataFrame
@@ -28,6 +28,7 @@ class AdmissionSink:
         clocks: of the micro-batches; listed too.
         read: the files of the micro-batches before.
         count: told the drop counters of every micro-batch.
+        unseen: how many lines of the files of a micro-batch its reader leaves out.
         done: called with each micro-batch and its clock when its rows are there.
     """
 
@@ -37,6 +38,7 @@ class AdmissionSink:
     clocks: Clocks
     read: ReadFiles
     count: Callable[[Mapping[str, int]], None]
+    unseen: Callable[[Sequence[str]], int] = lambda files: 0
     done: Callable[[int, Clock], None] = lambda batch, clock: None
 
     def __call__(self, frame: DataFrame, batch: int) -> None:
@@ -62,3 +64,4 @@ class AdmissionSink:
         self.done(batch, clock)
         for file in files:
             self.count(file.counted["drops"])
+        self.count({"malformed": self.unseen(files_read)})

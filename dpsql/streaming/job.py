@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from dpsql.config import Source
 from dpsql.errors import DpsqlError, InputError, LakeError
 from dpsql.files import ObjectPath, Place
 from dpsql.lake import preflight, remedies
-from dpsql.lake.catch_up import CatchUp, finish, latest_us, open_catch_up, read_json
+from dpsql.lake.catch_up import CatchUp, finish, latest_us, live_pins, open_catch_up
 from dpsql.lake.contributions import Contributions
 from dpsql.lake.engine_file import Engine
 from dpsql.lake.event_log import EventLog
@@ -25,21 +26,21 @@ from dpsql.lake.published import published_marks, triggers_mark
 from dpsql.lake.read_files import ReadFiles, readable
 from dpsql.lake.retention import Retention
 from dpsql.lake.running import exclusive, stop_requests
-from dpsql.lake.runs import LIVE_FILE, RUN_FILE, Lake, Run, read_run
+from dpsql.lake.runs import RUN_FILE, Lake, Run, read_run
 from dpsql.mechanisms.histogram import public_groups
-from dpsql.mechanisms.histogram.stages import admission_stage, release_parameters
+from dpsql.mechanisms.histogram.stages import admission_stage, grid, release_parameters
 from dpsql.privacy.ledger import Ledger
 from dpsql.privacy.secret import Secret
-from dpsql.streaming import intact, sources, static_tables
+from dpsql.streaming import intact, long_lines, sources, static_tables
 from dpsql.streaming.admission import AdmissionSink
 from dpsql.streaming.catalog import located
 from dpsql.streaming.clocks import Clocks, listed_clocks
+from dpsql.streaming.contribution_stream import stream
 from dpsql.streaming.histogram import Histogram
-from dpsql.streaming.live import VERSION as LIVE_VERSION
 from dpsql.streaming.live import LiveOptions
 from dpsql.streaming.live import live as follow_for_ever
 from dpsql.streaming.microbatches import Sink, Stepping, drain, stop_on_signals
-from dpsql.streaming.progress import Listener, Summary, Tally, observed
+from dpsql.streaming.progress import Listener, Summary, Tally
 from dpsql.streaming.release import ReleaseSink
 from dpsql.streaming.rows import listed_keys, records
 from dpsql.streaming.session import CATCH_UP, check_s3, run_session
@@ -180,7 +181,7 @@ class Job:
             Contributions(
                 self.folder / "contributions",
                 run_id,
-                self.plan,
+                grid(self.plan),
                 admission_stage(self.plan).gives,
                 generation[ADMISSION],
                 engine.buckets[1],
@@ -220,7 +221,7 @@ class Job:
     def static_pins(self) -> dict[str, int | str]:
         """The static tables to read: those that a live run began with, else as they are."""
         now = static_tables.pins(self.spark, [self.query.sources[name] for name in self.query.parsed.static_sources])
-        begun = (read_json(self.folder / LIVE_FILE, LIVE_VERSION) or {}).get("static", {})
+        begun = live_pins(self.folder)
         static_tables.check_unchanged(begun, now)
         return {**now, **begun}
 
@@ -269,7 +270,8 @@ class Job:
         read = ReadFiles(tables.admission.path, self.engine.void, remedies.repairable(self.folder))
         if read.twice:
             self.tally.tell(f"{read.twice}; `dpsql verify` says what to do")
-        return AdmissionSink(tables.admission, tables.contributions, checkpoint, clocks, read, self.tally.add_dropped, done)
+        count, unseen = self.tally.add_dropped, partial(long_lines.count, self.spark, self.query.source)
+        return AdmissionSink(tables.admission, tables.contributions, checkpoint, clocks, read, count, unseen, done)
 
     def _public(self, session: SparkSession) -> PublicGroups | None:
         """The public groups, computed at the run's first start and kept with it."""
@@ -349,7 +351,7 @@ class Job:
         )
         checkpoint = self.engine.checkpoint(RELEASE)
         sink = ReleaseSink(self.tables.release, self.histogram, checkpoint, self.tally.add_published, self._publishing, part.closed_us)
-        return stateful(self.tables.contributions.stream(session, part.position), work), sink
+        return stateful(stream(session, self.tables.contributions, part.position), work), sink
 
     def _release_sink(self, sink: ReleaseSink) -> Sink:
         checkpoint, start = self.engine.checkpoint(RELEASE), self.engine.parts[RELEASE].position
@@ -389,11 +391,9 @@ class Job:
 
     def was_read(self, report: Any) -> None:
         """A micro-batch of query 1 is finished."""
-        alarm = self.tally.was_read(report)
-        source, malformed = self.query.source, observed(report).get("malformed", 0)
-        where = f"in micro-batch {report.batchId} of source {source.name!r}"
-        warning = f"{malformed} malformed records {where} (max_malformed {source.max_malformed})"
-        self.tally.tell(warning if malformed > source.max_malformed else alarm)
+        source, malformed, alarm = self.query.source, self.tally.malformed(report), self.tally.was_read(report)
+        where = f"in micro-batch {report.batchId} of source {source.name!r} (max_malformed {source.max_malformed})"
+        self.tally.tell(f"{malformed} malformed records {where}" if malformed > source.max_malformed else alarm)
 
 
 __all__ = ["Engine", "LiveOptions", "run"]

@@ -18,12 +18,11 @@ from pyspark.sql import DataFrame
 
 from dpsql.errors import LakeError
 from dpsql.files import Place
-from dpsql.lake.catch_up import read_catch_up, timestamp, write_json
+from dpsql.lake.catch_up import begin_live, read_catch_up, timestamp
 from dpsql.lake.checkpoints import Checkpoint
 from dpsql.lake.clock_guard import ClockGuard, check_absence
 from dpsql.lake.contributions import Contributions
 from dpsql.lake.retention import Retention
-from dpsql.lake.runs import LIVE_FILE
 from dpsql.parsed_query import ParsedQuery
 from dpsql.polling import polling_interval, read_overruns, write_overruns
 from dpsql.streaming.clocks import Clocks, listed_clocks
@@ -34,7 +33,6 @@ from udfs.stage import ADMISSION, Clock
 if TYPE_CHECKING:
     from dpsql.streaming.job import Job
 
-VERSION = 1
 LATEST_US = 1 << 62
 NOTE_SECONDS = 60
 
@@ -85,7 +83,7 @@ def live(job: Job, options: LiveOptions) -> Summary:
             "then. Wait, or start a new run with another --name"
         )
     static = job.static_pins()
-    write_json(job.folder / LIVE_FILE, {"version": VERSION, "static": static, "interval_us": interval_us})
+    begin_live(job.folder, static, interval_us)
     retention = job.retention(options.retention_us)
     with job.admission_query(static, live=True) as frame:
         sink = job.admission_sink(Clocks(listed_clocks(job.tables.admission), ticker.clock), retention.after(ticker.rows_are_there))

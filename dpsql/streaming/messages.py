@@ -8,11 +8,8 @@ from pyspark.sql import functions as F
 
 from dpsql.config import Source
 from dpsql.errors import ConfigError, DataError
-from dpsql.streaming import internals
-
-CORRUPT = "dpsql_corrupt_line"
-"""Column that is not NULL for a malformed line or message."""
-
+from dpsql.streaming import internals, text_times
+from dpsql.streaming.text_times import CORRUPT
 
 LIMITS = {
     "org.apache.avro.limits.string.maxLength": 1 << 24,
@@ -58,8 +55,9 @@ def parsed(messages: DataFrame, source: Source) -> DataFrame:
 
 def _json(messages: DataFrame, source: Source) -> DataFrame:
     options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": CORRUPT}
-    schema = f"{source.schema}, {CORRUPT} STRING"
-    return messages.select(F.from_json(F.expr("cast(value AS STRING)"), schema, options).alias("v")).select("v.*")
+    schema = text_times.declared(messages.sparkSession, source)
+    read = text_times.as_read(schema, source).add(CORRUPT, "string")
+    return text_times.typed(messages.select(F.from_json(F.expr("cast(value AS STRING)"), read, options).alias("v")).select("v.*"), schema)
 
 
 def _avro(messages: DataFrame, source: Source) -> DataFrame:

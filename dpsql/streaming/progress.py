@@ -84,6 +84,10 @@ class Tally:
         _add(self.dropped, drops)
         _add(self._of_batch.setdefault(self._batch, {}), drops)
 
+    def malformed(self, report: Any) -> int:
+        """How many lines or messages of a micro-batch of query 1 could not be read; asked before `was_read`."""
+        return observed(report).get("malformed", 0) + self._of_batch.get(int(report.batchId), {}).get("malformed", 0)
+
     def was_read(self, report: Any) -> str | None:
         """Count what Spark reports of a finished micro-batch of query 1; a line of warning if too much of it was dropped."""
         counted, records = observed(report), int(report.numInputRows)
@@ -98,7 +102,7 @@ class Tally:
             batch=int(report.batchId),
             records=records,
             dropped=dropped,
-            malformed=counted.get("malformed", 0),
+            malformed=dropped.get("malformed", 0),
             seconds=seconds,
         )
         text = dropped_much(records, dropped)

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from uuid import uuid4
 
 import pyarrow as pa
-from pyspark.errors import AnalysisException, ParseException
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import AnalysisException, ParseException, PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
@@ -121,6 +122,8 @@ def analysed(step: Callable[[], DataFrame], what: str) -> DataFrame:
         raise DataError(f"{what}: Spark cannot read it ({problem.getCondition()})") from None
     except AnalysisException as problem:
         raise DataError(f"{what}: {reason_of(problem)}") from None
+    except (Py4JJavaError, PySparkException):  # of some types that do not fit Spark says so by an internal error
+        raise DataError(f"{what}: Spark cannot resolve it; look for a function whose arguments are of other types than it takes") from None
 
 
 def _select(session: SparkSession, plan: PrivacyPlan) -> DataFrame:

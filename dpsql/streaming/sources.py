@@ -10,14 +10,15 @@ from typing import Any
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql import types as T
 
 from dpsql.config import Source, refused_option, refused_schema
 from dpsql.errors import ConfigError, DataError
 from dpsql.lake.read_files import readable
 from dpsql.parsed_query import ParsedQuery
-from dpsql.streaming import internals, messages
+from dpsql.streaming import internals, long_lines, messages, text_times
 from dpsql.streaming.failures import reason_of, translate
-from dpsql.streaming.messages import CORRUPT
+from dpsql.streaming.text_times import CORRUPT
 
 MALFORMED = "dpsql_malformed"
 SELF_DESCRIBING = ("parquet", "orc", "avro")
@@ -26,12 +27,6 @@ FILES = (*SELF_DESCRIBING, *LINES, "text")
 BATCH_FILES = 64
 """Default files in a micro-batch. Not bytes: what one user adds must not move other users' records to other micro-batches."""
 
-CSV_COLUMNS = 1 << 20
-"""The CSV parser gives up on a line with more columns than this; its own default of 20480 lets one line stop the job."""
-
-LONGEST_LINE = "mapreduce.input.linerecordreader.line.maxlength"
-"""Hadoop leaves out lines of so many bytes; a shorter one cannot have too many columns."""
-
 CALENDAR = {
     "date": ("DATE '0001-01-01'", "DATE '9999-12-31'"),
     "timestamp": ("TIMESTAMP_LTZ '0001-01-01 00:00:00Z'", "TIMESTAMP_LTZ '9999-12-31 23:59:59.999999Z'"),
@@ -39,7 +34,15 @@ CALENDAR = {
 }
 """First and last value that the columns of a source may hold, by type."""
 
-FORCED = ("mode", "columnnameofcorruptrecord", "ignoremissingfiles", "ignorecorruptfiles", "maxcolumns", LONGEST_LINE)
+FORCED = (
+    "mode",
+    "columnnameofcorruptrecord",
+    "ignoremissingfiles",
+    "ignorecorruptfiles",
+    "maxcolumns",
+    "enabledatetimeparsingfallback",  # it takes times without a date for today's
+    long_lines.LIMIT,
+)
 
 CHOOSING_FILES = ("pathglobfilter", "recursivefilelookup")
 
@@ -117,6 +120,9 @@ def static_files(session: SparkSession, source: Source) -> list[str]:
 
 def _static(session: SparkSession, source: Source, version: int | None) -> DataFrame:
     reader = session.read.format(source.format).options(**dict(source.options))
+    if source.schema and source.format in LINES:
+        declared = text_times.declared(session, source)
+        return text_times.typed(_load(reader.schema(text_times.as_read(declared, source)), source, source.path), declared)
     if source.schema:
         reader = reader.schema(source.schema)
     if version is not None:
@@ -144,12 +150,13 @@ def _files(session: SparkSession, source: Source, may_be_empty: bool) -> DataFra
     options = {name: value for name, value in source.options if name.lower() not in FORCED} | {"ignoreMissingFiles": "false"}
     options["ignoreCorruptFiles"] = "false"
     set_by_user = {name.lower() for name in options}
-    schema = source.schema
-    if source.format in LINES:
+    declared = text_times.declared(session, source) if source.format in LINES else None
+    schema: T.StructType | str | None = source.schema
+    if declared is not None:
         options |= {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": CORRUPT}
-        schema = f"{schema}, {CORRUPT} STRING"
+        schema = text_times.as_read(declared, source).add(CORRUPT, "string")
     if source.format == "csv":
-        options |= {"maxColumns": str(CSV_COLUMNS), LONGEST_LINE: str(CSV_COLUMNS - 2)}
+        options |= {"maxColumns": str(long_lines.CSV_COLUMNS), long_lines.LIMIT: str(long_lines.LONGEST_LINE)}
     reader = session.read.format(source.format).options(**options)
     known = _load(reader.schema(schema) if schema else reader, source, path)
     if not (may_be_empty and schema) and not known.inputFiles():
@@ -159,7 +166,7 @@ def _files(session: SparkSession, source: Source, may_be_empty: bool) -> DataFra
     # Spark's default of 7 days hides files that come with an older time, and forgets the names of those that it has read.
     options["maxFileAge"] = ENDLESS
     frame = _load(session.readStream.format(source.format).schema(known.schema).options(**options), source, path)
-    return without_malformed(frame) if source.format in LINES else frame
+    return without_malformed(text_times.typed(frame, declared)) if declared is not None else frame
 
 
 def files_there(session: SparkSession, source: Source) -> list[str]:

@@ -13,6 +13,7 @@ Every guarded expression is computed once: a guard that repeats it (CASE WHEN x 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -22,6 +23,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from dpsql.errors import DataError
+from dpsql.sql.clock_words import NO_DATE, reads_the_clock
 from dpsql.sql.patterns import MAX_CHANGED, MAX_SEARCHED, refusal, searched
 from dpsql.streaming import internals
 
@@ -51,6 +53,9 @@ COMPARED = frozenset(
 )
 NEVER_FAIL = PASSED_ON | COMPARED | {"AttributeReference", "Literal", "And", "Or", "Not", "TryEval"}
 """Nodes that only pass values on or compare them; all others are tried."""
+
+STAND_FOR_CASTS = frozenset({"to_date", "to_timestamp", "try_to_timestamp"})
+"""Functions in whose place Spark puts a cast, but only after this; such nodes have the function's name."""
 
 SEARCHES = frozenset(["RLike", "RegExpExtract", "RegExpReplace", "StringSplit"])
 """Nodes with a text and a regular expression."""
@@ -116,12 +121,14 @@ class _Guards:
         kind = _kind(node)
         if kind == "LambdaFunction":
             return node  # what calls it is tried as a whole
+        if kind in STAND_FOR_CASTS:
+            return self.expression(node.replacement())
         before = _list(node.children())
         children = [self.expression(child) for child in before]
         short = self._short(node, kind, before)
         children = [self._beginning(child, short[place]) if place in short else child for place, child in enumerate(children)]
-        if kind in ("Cast", "JsonToStructs") and "decimal(" in str(node.dataType().catalogString()):
-            children = self._plain_numbers(node, kind, children)
+        if kind in ("Cast", "JsonToStructs"):
+            children = self._whole_texts(node, kind, before, children)
         if before:
             node = node.withNewChildren(self._seq(children))
         guarded = node if kind in NEVER_FAIL else self._tried(node)
@@ -151,25 +158,35 @@ class _Guards:
                 return {0: characters}
         return BEGINNINGS.get(kind, {})
 
-    def _plain_numbers(self, node: Any, kind: str, children: Sequence[Any]) -> list[Any]:
-        """The argument of what makes DECIMALs of texts, without exponents that take for ever: such a text is no number, so NULL.
+    def _whole_texts(self, node: Any, kind: str, before: Sequence[Any], children: Sequence[Any]) -> list[Any]:
+        """The arguments of what makes DECIMALs or times of texts, without texts that take for ever and without the wall clock.
+
+        Numbers with huge exponents, and times without a date, are no such values: NULL.
 
         Raises:
-            DataError: the texts are inside of something.
+            DataError: the texts are inside of something, or are a word for today.
         """
-        given, made = list(children), str(node.dataType().catalogString())
-        made_of = str(given[0].dataType().catalogString())
-        if kind == "Cast" and "string" not in made_of:
-            return given
-        if kind != "Cast" or not made_of.startswith("string") or not made.startswith("decimal("):
+        made = str(node.dataType().catalogString())
+        time, number = "timestamp" in re.findall(r"\w+", made), "decimal(" in made
+        of = str(children[0].dataType().catalogString()) if kind == "Cast" else "string"
+        if "string" not in of:
+            return list(children)
+        if kind == "Cast" and of.startswith("string"):
+            if before[0].foldable() and reads_the_clock(str(before[0].eval(None)), made):
+                raise DataError(f"a text is cast to {made.upper()} that Spark reads by the wall clock: write the date")
+            if made.startswith("decimal("):
+                return [self._replaced(self._beginning(children[0], MAX_SEARCHED), HUGE_EXPONENT)]
+            return [self._replaced(children[0], NO_DATE)] if time else list(children)
+        if time or number:
+            what, why = ("TIMESTAMP", "takes today's date where it has none") if time else ("DECIMAL", "can take for ever on one record")
             raise DataError(
-                "a DECIMAL made of text inside of JSON or of an array, map or struct can take for ever on one record: read it as STRING "
-                "there, and cast that"
+                f"a {what} made of text inside of JSON or of an array, map or struct {why}: read it as STRING there, and cast that"
             )
-        return [self._call_replace(self._beginning(given[0], MAX_SEARCHED), HUGE_EXPONENT, "x"), *given[1:]]
+        return list(children)
 
-    def _call_replace(self, node: Any, pattern: str, replacement: str) -> Any:
-        texts = [self._expressions.Literal.create(text, self._types.fromJson('"string"')) for text in (pattern, replacement)]
+    def _replaced(self, node: Any, pattern: str) -> Any:
+        """A text in which `x` stands for what the pattern finds, so that it is no number and no time."""
+        texts = [self._expressions.Literal.create(text, self._types.fromJson('"string"')) for text in (pattern, "x")]
         return self._expressions.RegExpReplace(node, *texts)
 
     def _check(self, pattern: str) -> None:

@@ -108,7 +108,7 @@ POINTS = {
 
 RETENTION = f"{LAKE}.retention"
 LIVE_POINTS = {
-    "live: before its start is written": Point(f"{STREAMING}.live", "write_json", False),
+    "live: before its start is written": Point(f"{STREAMING}.live", "begin_live", False),
     "live: backlog read, no tick yet": Point(f"{STREAMING}.live:Ticker", "begin", False),
     "live tick: before": Point(f"{LAKE}.contributions:Contributions", "tick_by_clock", False),
     "live tick: between the tick and its release": Point(f"{LAKE}.contributions:Contributions", "tick_by_clock", True),

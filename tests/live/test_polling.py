@@ -18,6 +18,7 @@ from dpsql.lake.contributions import Contributions
 from dpsql.lake.event_log import EventLog
 from dpsql.lake.published import live_notes
 from dpsql.lake.runs import Lake
+from dpsql.mechanisms.histogram.stages import grid
 from dpsql.polling import FILE, Overruns, polling_interval, read_overruns, write_overruns
 from dpsql.streaming.live import Pace, Ticker
 from dpsql.streaming.progress import Tally
@@ -89,7 +90,7 @@ class World:
         self.seen: list[tuple[int, int]] = []
         self.wall_us = T0
         monkeypatch.setattr("dpsql.streaming.live.wall_us", lambda: self.wall_us)
-        real = Contributions("unused", "5a" * 16, self.plan, None, 1, 1)  # type: ignore[arg-type]
+        real = Contributions("unused", "5a" * 16, grid(self.plan), None, 1, 1)  # type: ignore[arg-type]
         table: Any = SimpleNamespace(
             closed_us=NO_CLOCK, crossed=real.crossed, tick_by_clock=lambda batch, now, latest: self.ticks.append(now) or 1
         )

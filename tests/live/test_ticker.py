@@ -26,7 +26,7 @@ from dpsql.lake.delta_rows import read_rows
 from dpsql.lake.engine_file import Engine, Part
 from dpsql.lake.manifest import Manifest
 from dpsql.lake.retention import Retention, compact, kept_by_savepoints, sweep_bucket
-from dpsql.mechanisms.histogram.stages import admission_stage
+from dpsql.mechanisms.histogram.stages import admission_stage, grid
 from dpsql.streaming.clocks import Clocks, listed_clocks
 from dpsql.streaming.histogram import Histogram
 from dpsql.streaming.live import Ticker, _follow
@@ -56,7 +56,7 @@ def contributions(tmp_path: Path) -> Contributions:
         name="visits", format="parquet", path="visits", event_time="ts", privacy_unit=("user_id",), max_users=1000, max_keys=1000
     )
     plan = dpsql.compile(SQL, Sources((source,))).plan
-    table = Contributions(tmp_path / "contributions", "5a" * 16, plan, admission_stage(plan).gives, 1, BUCKETS)
+    table = Contributions(tmp_path / "contributions", "5a" * 16, grid(plan), admission_stage(plan).gives, 1, BUCKETS)
     table.create()
     return table
 
@@ -179,7 +179,7 @@ def test_a_repeated_micro_batch_has_the_clock_that_is_listed(tmp_path: Path) -> 
 
 def rows(contributions: Contributions, window_us: int) -> None:
     """One commit with one row of a window."""
-    era = (window_us - contributions.plan.query.window.offset_us) // (64 * 30 * SECOND)
+    era = (window_us - contributions.grid.offset_us) // (64 * 30 * SECOND)
     neutral = {field.name: b"" if field.name == "key_bytes" else 0 for field in contributions.schema}
     table = pa.Table.from_pylist([neutral | {"era": era, "window": window_us}], contributions.schema)
     write_deltalake(contributions.path, table, mode="append")

@@ -16,8 +16,13 @@ from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake.transaction import AddAction
 
 from dpsql.compiled import Query
+from dpsql.config import Source
 from dpsql.errors import DataError, LakeError
+from dpsql.lake.catch_up import CatchUp, finish, write_json
 from dpsql.lake.delta_rows import read_rows
+from dpsql.lake.engine_file import Engine, Part, write_engine
+from dpsql.lake.manifest import Manifest
+from dpsql.lake.points import open_tables
 from dpsql.lake.runs import Lake, Run
 from dpsql.local.feeder import Feeder
 from dpsql.local.histogram import histogram
@@ -28,7 +33,7 @@ from dpsql.parsed_query import ContributionPeriod
 from dpsql.privacy.secret import Secret
 from tests.local.conftest import DAY, HOUR, RUN, Compile, visits
 from udfs.grid import NO_CLOCK
-from udfs.stage import Clock
+from udfs.stage import OPERATORS, Clock
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -50,6 +55,18 @@ class Published:
     def private(self) -> Path:
         return self.lake.private("visits")
 
+    @property
+    def engine(self) -> Engine:
+        return Engine(self.private, (2, 3), {operator: Part() for operator in OPERATORS})
+
+    def listing(self, operator: str) -> Manifest:
+        return Manifest(self.private / "files", RUN, operator, 1)
+
+    def not_read(self, source: Source) -> list[str]:
+        tables = open_tables(self.lake, "visits")
+        assert tables is not None
+        return files_not_read(tables, source)
+
     def verify(self) -> Verification:
         return verify_run(self.lake, "visits", self.run, self.query, self.secret)
 
@@ -70,7 +87,11 @@ def published(compile_on: Compile, secret: Secret, tmp_path: Path) -> Published:
         RowReader(query.plan, query.sources, secret.salt(RUN), {}),
         Feeder(stages(query.plan), secret.noise_key(RUN, query.plan.identity), (2, 3)),
     )
-    closed, released, listed, ticks, log = NO_CLOCK, [], [], [], ["v1"]
+    closed, released, ticks, log = NO_CLOCK, [], [], ["v1"]
+    case.private.mkdir(parents=True)
+    (case.private / "run.json").write_text(json.dumps({"version": 1, **asdict(run)}))
+    write_engine(case.engine, {})
+    case.listing("admission").create()
     for batches, until in CATCH_UPS:
         for batch, numbers in batches:
             clock = Clock(closed, until + (6 + batch) * HOUR)
@@ -80,27 +101,23 @@ def published(compile_on: Compile, secret: Secret, tmp_path: Path) -> Published:
                 json.dumps({"path": uri, "timestamp": files[n].stat().st_mtime_ns // 1_000_000, "batchId": batch})
                 for uri, n in zip(uris, numbers, strict=True)
             ]
-            detail = json.dumps({"files": uris, "clock": asdict(clock)})
-            listed += [{"operator": "admission", "generation": 1, "batch": batch, "bucket": -1, "detail": detail}]
+            case.listing("admission").commit(batch, [], {"files": uris, "clock": asdict(clock)})
         due = feeder.tick(until)
         released += due
         ticks += [{"kind": 1, "batch": batches[-1][0], "closed_us": until, "window": 1 << 62, "bucket": bucket} for bucket in range(3)]
-        detail = json.dumps({"closed_us": until, "rows": sum(rows.num_rows for rows in due)})
-        listed += [{"operator": "release", "generation": 1, "batch": len(ticks) // 3 - 1, "bucket": -1, "detail": detail}]
+        case.listing("release").commit(len(ticks) // 3 - 1, [], {"closed_us": until, "rows": sum(rows.num_rows for rows in due)})
         closed = until
     write_deltalake(lake.histogram("visits"), histogram(query.plan, released, reader.key_types))
-    case.private.mkdir(parents=True)
     write_deltalake(
         str(case.private / "contributions"),
         pa.Table.from_pylist([*ticks, {"kind": 0, "batch": 0, "closed_us": 0, "window": 0, "bucket": 0}]),
     )
-    write_deltalake(str(case.private / "files"), pa.Table.from_pylist(listed))
     (case.private / "checkpoints/admission/sources/0").mkdir(parents=True)
     (case.private / "checkpoints/admission/sources/0/3").write_text("\n".join(log))
     (case.private / "checkpoints/release/commits").mkdir(parents=True)
     for batch in range(len(CATCH_UPS)):
         (case.private / f"checkpoints/release/commits/{batch}").touch()
-    (case.private / "catch_up.json").write_text(json.dumps({"version": 1, "number": 2, "until_us": closed, "released": True, "static": {}}))
+    finish(case.private, CatchUp(2, closed, closed, True, {}))
     return case
 
 
@@ -177,14 +194,11 @@ def test_a_source_file_that_was_changed(published: Published) -> None:
 def test_a_file_that_was_read_twice(published: Published) -> None:
     """As a run of an earlier release may have done, where the file's modification time was renewed."""
     file = Path(str(published.query.source.path)).parent / "with space" / "visits" / "part-1.parquet"
-    detail = json.dumps({"files": [file.as_uri()], "clock": asdict(Clock(0, 0))})
-    row = {"operator": "admission", "generation": 1, "batch": 3, "bucket": -1, "detail": detail}
-    rows = read_rows(published.private / "files").to_pylist()
-    write_deltalake(str(published.private / "files"), pa.Table.from_pylist([*rows, {**row, "batch": 7}]), mode="overwrite")
+    published.listing("admission").commit(7, [], {"files": [file.as_uri()], "clock": asdict(Clock(0, 0))})
     with pytest.raises(DataError, match=r"with space/visits/part-1\.parquet was read twice: micro-batches 1 and 7\. .*--new-run"):
         published.verify()
     # Not where a restored run has read it again under another number: then the first time does not count.
-    (published.private / "engine.json").write_text(json.dumps({"void": [[7, 9]]}))
+    write_engine(replace(published.engine, void=((7, 9),)), {})
     assert published.verify().identical
 
 
@@ -198,7 +212,7 @@ def test_files_that_were_not_read_are_counted_and_named(published: Published) ->
     assert found.identical and found.not_read == 12
     assert found.not_read_names == tuple(str(folder / f"late-{i:02d}.parquet") for i in range(10))
     source = replace(published.query.source, options=(("pathGlobFilter", "{late-1*,none}"),))
-    assert [Path(name).name for name in files_not_read(published.private, source)] == ["late-10.parquet", "late-11.parquet"]
+    assert [Path(name).name for name in published.not_read(source)] == ["late-10.parquet", "late-11.parquet"]
 
 
 def test_a_run_that_has_lost_sparks_checkpoint_of_its_source(published: Published) -> None:
@@ -208,7 +222,7 @@ def test_a_run_that_has_lost_sparks_checkpoint_of_its_source(published: Publishe
     assert published.verify() == whole
     log = published.private / "checkpoints"
     log.rename(published.private / "elsewhere")
-    assert files_not_read(published.private, published.query.source) == []
+    assert published.not_read(published.query.source) == []
 
 
 def test_sparks_log_of_files_is_read_once_and_may_be_compacted_meanwhile(published: Published, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -233,7 +247,7 @@ def test_sparks_log_of_files_is_read_once_and_may_be_compacted_meanwhile(publish
         return original(path, *given, **named)
 
     monkeypatch.setattr(Path, "read_text", read_text)
-    assert files_not_read(published.private, published.query.source) == []
+    assert published.not_read(published.query.source) == []
     assert read == ["9.compact", "11.compact"]
 
 
@@ -254,8 +268,19 @@ def test_another_secret_or_query_is_refused(published: Published) -> None:
         published.verify()
 
 
+@pytest.mark.parametrize("name", ["engine.json", "catch_up.json"])
+def test_a_damaged_small_file_is_named(published: Published, name: str) -> None:
+    """What a restore has changed is known from it. Catches: going on as if nothing had been restored."""
+    (published.private / name).write_text("{")
+    with pytest.raises(LakeError, match=rf"{name}"):
+        published.verify()
+    (published.private / "engine.json").unlink()
+    with pytest.raises(LakeError, match=r"was never started, or its engine\.json is lost"):
+        published.verify()
+
+
 def test_an_interrupted_catch_up_is_to_be_finished_first(published: Published) -> None:
-    (published.private / "catch_up.json").write_text(json.dumps({"version": 1, "released": False, "static": {}}))
+    write_json(published.private / "catch_up.json", {"version": 1, **asdict(CatchUp(3, 0, 0, False, {}))})
     with pytest.raises(LakeError, match="interrupted"):
         published.verify()
 
@@ -271,8 +296,7 @@ def test_before_the_first_tick_there_is_nothing_to_verify(published: Published) 
 
 
 def test_a_stream_that_is_not_made_of_files(published: Published) -> None:
-    row = {"operator": "admission", "generation": 1, "batch": 9, "bucket": -1, "detail": json.dumps({"offsets": ["{}"], "clock": {}})}
-    write_deltalake(str(published.private / "files"), pa.Table.from_pylist([row]), mode="append")
+    published.listing("admission").commit(9, [], {"offsets": ["{}"], "clock": {}})
     with pytest.raises(DataError, match="only runs over files can be verified"):
         published.verify()
 

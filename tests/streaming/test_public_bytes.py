@@ -18,7 +18,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from dpsql.errors import DpsqlError, LakeError
-from dpsql.lake import delta_tables
 from dpsql.lake.event_log import EventLog
 from dpsql.lake.restore import restore
 from dpsql.local.verification import verify_run
@@ -195,8 +194,8 @@ def test_a_job_that_dies_between_two_ticks_of_one_micro_batch(case: Any, write: 
 
 
 def test_neighbouring_catch_ups_that_spark_writes(case: Any, write: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(delta_tables, "DRIVER_ROWS", 0)
-    monkeypatch.setattr(delta_tables, "ROWS_PER_FILE", 5)
+    monkeypatch.setattr("dpsql.streaming.histogram.DRIVER_ROWS", 0)
+    monkeypatch.setattr("dpsql.streaming.histogram.ROWS_PER_FILE", 5)
     without, with_u = (catch_up(case, write, world) for world in ("without", "1000"))
     assert len(list(without.lake.histogram("demo").glob("*.parquet"))) == -(-len(without.histogram()) // 5)
     assert public(with_u) == public(without)

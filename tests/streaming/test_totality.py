@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import gzip
 import random
 import re
 from collections.abc import Callable
@@ -15,9 +17,11 @@ import dpsql
 from dpsql.config import Source, Sources
 from dpsql.errors import ConfigError, DataError
 from dpsql.sql.functions import FUNCTIONS
+from dpsql.streaming import long_lines
 from dpsql.streaming import totality as guards
+from dpsql.streaming.rows import analysed
 from dpsql.streaming.session import run_session
-from dpsql.streaming.sources import stream
+from dpsql.streaming.sources import static, stream
 from dpsql.streaming.totality import guarded
 from tests import totality
 from tests.streaming.conftest import DAY, START
@@ -155,12 +159,21 @@ def test_long_texts_are_searched_at_their_beginning(compiled: SparkSession) -> N
     assert sorted(tuple(row) for row in rows) == [(False, False, True, True), (True, True, True, True)]
 
 
-def test_a_line_of_too_many_columns_does_not_end_a_read(compiled: SparkSession, tmp_path: Path) -> None:
-    (tmp_path / "a.csv").write_text("a,1\n" + "," * 1_048_581 + "\n" + "b," + "2" * 1_000_000 + "\nc,3\n")
+def test_lines_of_too_many_columns_end_no_read_and_are_counted(compiled: SparkSession, tmp_path: Path) -> None:
+    """As on the local engine: at most 1,048,573 bytes, their end included."""
+    longest = (1 << 20) - 3
+    lines = ["a,1\n", "," * 1_048_581 + "\n", "b," + "2" * (longest - 3) + "\n", "x," + "2" * (longest - 2) + "\r\n", "c,3"]
+    (tmp_path / "a b%.csv").write_text("".join(lines))
+    (tmp_path / "small.csv").write_text("d,4\n")
+    (tmp_path / "packed.csv.gz").write_bytes(gzip.compress(b"e,5\n" + b"," * longest + b"\n"))
     source = Source("v", "csv", str(tmp_path), schema="k STRING, s STRING", event_time="s", privacy_unit=("k",))
     query = stream(compiled, source).writeStream.format("memory").queryName("lines").trigger(availableNow=True).start()
     query.awaitTermination()
-    assert sorted(row.k for row in compiled.table("lines").collect()) == ["a", "b", "c"]
+    assert sorted(row.k for row in compiled.table("lines").collect()) == ["a", "b", "c", "d", "e"]
+    uris = [path.as_uri() for path in sorted(tmp_path.iterdir())]
+    assert long_lines.count(compiled, source, uris) == 3
+    assert long_lines.count(compiled, source, [uri for uri in uris if "small" in uri]) == 0
+    assert long_lines.count(compiled, dataclasses.replace(source, format="json"), uris) == 0
 
 
 def test_decimals_in_text_are_refused(compiled: SparkSession, tmp_path: Path) -> None:
@@ -230,6 +243,73 @@ def test_huge_exponents_are_no_decimals(compiled: SparkSession) -> None:
     for inside in ("CAST(split(s, ',') AS ARRAY<DECIMAL(10, 2)>)", "from_json(s, 'x DECIMAL(10, 2)')"):
         with pytest.raises(DataError, match="can take for ever on one record"):
             guarded(compiled, compiled.sql(f"SELECT {inside} AS c FROM huge"))
+
+
+def test_no_time_is_read_by_the_wall_clock(compiled: SparkSession) -> None:
+    """A time without a date would be today's, so a micro-batch that is repeated tomorrow would have other records."""
+    compiled.sql(
+        "SELECT * FROM VALUES ('12:00'), ('T12:00'), (' 1:2:3'), ('today'), ('2024-02-29 12:00:00') AS v(s)"
+    ).createOrReplaceTempView("clock")
+    casts = (
+        "CAST(s AS TIMESTAMP)",
+        "timestamp(s)",
+        "to_timestamp(s)",
+        "try_to_timestamp(s)",
+        "date_trunc('HOUR', s)",
+        "TRY_CAST(s AS TIMESTAMP)",
+    )
+    for cast in casts:
+        rows = guarded(compiled, compiled.sql(f"SELECT CAST({cast} AS STRING) AS c FROM clock")).collect()
+        assert [row.c for row in rows] == [None] * 4 + ["2024-02-29 12:00:00"], cast
+    for literal in ("to_timestamp('12:00')", "to_date('today')", "timestamp('n' || 'ow')", "hour('12:00')", "date(' Tomorrow')"):
+        with pytest.raises(DataError, match="by the wall clock"):
+            guarded(compiled, compiled.sql(f"SELECT {literal} AS c FROM clock"))
+    for inside in ("CAST(split(s, ',') AS ARRAY<TIMESTAMP>)", "from_json(s, 't TIMESTAMP')"):
+        with pytest.raises(DataError, match="takes today's date where it has none: read it as STRING there"):
+            guarded(compiled, compiled.sql(f"SELECT {inside} AS c FROM clock"))
+    guarded(compiled, compiled.sql("SELECT from_json(s, 't TIMESTAMP_NTZ, d DATE') AS c FROM clock"))
+
+
+TEXTS = {"2024-02-29 12:00:00": "2024-02-29 12:00:00", "2024-2-9T1:2:3+01:00": "2024-02-09 00:02:03", "2024": "2024-01-01 00:00:00"}
+UNDATED = ("12:00", "T12:00", " 1:2:3", "now", "x")
+
+
+@pytest.mark.parametrize("form", ["csv", "json"])
+def test_a_time_without_a_date_is_a_malformed_line(compiled: SparkSession, tmp_path: Path, form: str) -> None:
+    given = {"csv": "{},{}", "json": '{{"k": "{1}", "t": "{0}"}}'}[form]
+    numbers = [] if form == "csv" else ['{"k": "n", "t": 1709208000}', '{"k": "four", "t": 2024}', '{"k": "half", "t": 1.5}']
+    empty = {"csv": ",null", "json": '{"k": "null", "t": null}'}[form]
+    (tmp_path / f"a.{form}").write_text("\n".join([*(given.format(text, text) for text in (*TEXTS, *UNDATED)), *numbers, empty]))
+    columns = {"csv": "t TIMESTAMP, k STRING", "json": "k STRING, t TIMESTAMP"}[form]
+    source = Source("v", form, str(tmp_path), schema=columns, event_time="t", privacy_unit=("k",))
+    query = stream(compiled, source).writeStream.format("memory").queryName(f"times_{form}").trigger(availableNow=True).start()
+    query.awaitTermination()
+    read = {row.k: row.t for row in compiled.table(f"times_{form}").selectExpr("k", "CAST(t AS STRING) AS t").collect()}
+    of_numbers = {"n": "2024-02-29 12:00:00", "four": "1970-01-01 00:33:44"} if numbers else {}
+    assert read == {**TEXTS, **of_numbers, "null": None}
+    malformed = sum((row.malformed for report in query.recentProgress for row in report.observedMetrics.values()), 0)
+    assert malformed == len(UNDATED) + (form == "json")
+    table = dataclasses.replace(source, static=True)
+    assert {row.k for row in static(compiled, table).where("t IS NOT NULL").collect()} == read.keys() - {"null"}
+
+
+def test_times_inside_of_text_are_refused_and_formats_are_the_readers_own(compiled: SparkSession, tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("09:30,a\n")
+    inside = Source("v", "json", str(tmp_path), schema="k STRING, s STRUCT<t: TIMESTAMP>")
+    with pytest.raises(ConfigError, match=r"column s has a TIMESTAMP inside .*declare it as STRING there"):
+        stream(compiled, inside)
+    options = (("timestampFormat", "HH:mm"), ("enableDateTimeParsingFallback", "true"))
+    own = Source("v", "csv", str(tmp_path), schema="t TIMESTAMP, k STRING", options=options)
+    query = stream(compiled, own).writeStream.format("memory").queryName("own_format").trigger(availableNow=True).start()
+    query.awaitTermination()
+    assert [row.t for row in compiled.sql("SELECT CAST(t AS STRING) AS t FROM own_format").collect()] == ["1970-01-01 09:30:00"]
+
+
+def test_types_that_do_not_fit_are_told_in_words(compiled: SparkSession) -> None:
+    """Spark says so by an internal error, with its traceback."""
+    for expression in ("to_timestamp(CAST(i AS TINYINT), 'yyyy')", "to_timestamp(d, 'yyyy')"):
+        with pytest.raises(DataError, match=r"^the query does not fit: Spark cannot resolve it"):
+            analysed(lambda text=expression: compiled.sql(f"SELECT {text} AS c FROM one"), "the query does not fit")
 
 
 FAR = {"signup": "+300000-01-01", "tags": "a,b"}

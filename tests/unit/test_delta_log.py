@@ -9,16 +9,16 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
-from pyspark.sql import types as T
+from deltalake import CommitProperties, DeltaTable, Schema, Transaction, write_deltalake
 
 from dpsql.files import replace_file
 from dpsql.lake import delta_tables, manifest
 from dpsql.lake.manifest import Manifest
 from dpsql.lake.sorted_file import sorted_file
+from dpsql.streaming import histogram
 from udfs.stage import StateFile
 
-SCHEMA = T.StructType([T.StructField("x", T.LongType())])
+SCHEMA = Schema.from_arrow(pa.schema([("x", pa.int64())]))
 
 
 @pytest.fixture
@@ -76,7 +76,7 @@ def test_what_spark_has_committed_is_on_the_disk(tmp_path: Path, synced: list[st
     delta_tables.create(path, SCHEMA)
     synced.clear()
     frame: Any = Written()
-    delta_tables.append_frame(frame, delta_tables.DRIVER_ROWS + 1, path, "a", 7, ["x"])
+    histogram.append_frame(frame, histogram.DRIVER_ROWS + 1, path, "a", 7, ["x"])
     assert delta_tables.mark(path, "a") == 7
     assert {commit(1), *(Path(name).name for name in DeltaTable(path).file_uris())} <= set(synced)
 

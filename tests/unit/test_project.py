@@ -23,7 +23,7 @@ MAX_LINES = 400
 
 # A package that is named here may be imported in these places only.
 PLACES = {
-    "pyspark": ("dpsql/streaming", "dpsql/lake", "dpsql/__init__.py"),
+    "pyspark": ("dpsql/streaming", "dpsql/__init__.py"),
     "delta": ("dpsql/streaming",),
     "py4j": ("dpsql/streaming",),
     "duckdb": ("dpsql/local",),
@@ -242,7 +242,7 @@ PLANTED: list[tuple[Callable[[Path], Violations], str, str, str]] = [
     (imports_go_one_way, "udfs/keys.py", FOR_TYPES.format("from dpsql.parsed_query import ParsedQuery"), "imports dpsql.parsed_query"),
     (imports_go_one_way, "dpsql/streaming/workers.py", LATER.format("from jobs import options"), "imports jobs"),
     (imports_go_one_way, "udfs/deep/er.py", "from ...dpsql import errors", "imports dpsql.errors"),
-    (imports_of_engines_stay_in_their_places, "dpsql/files.py", LATER.format("from pyspark.sql import types"), "imports pyspark.sql"),
+    (imports_of_engines_stay_in_their_places, "dpsql/lake/runs.py", LATER.format("from pyspark.sql import types"), "imports pyspark.sql"),
     (imports_of_engines_stay_in_their_places, "dpsql/streaming_extra.py", "import pyspark", "imports pyspark"),
     (
         imports_of_engines_stay_in_their_places,

@@ -2,25 +2,42 @@
 
 from __future__ import annotations
 
+import re
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from dpsql.mechanisms.registry import MECHANISMS
-from tests.unit.test_project import CHECKOUT, Violations, imported, is_below, modules
+from tests.unit.test_project import CHECKOUT, PLACES, Violations, imported, is_below, modules
 
 GROUND = {"dpsql.caps", "dpsql.config", "dpsql.errors", "dpsql.files", "dpsql.parsed_query", "dpsql.record", "dpsql.sources", "dpsql.text"}
 GROUND |= {"dpsql.times", "dpsql.yaml_file"}
 """What every room may import."""
 
 MAY = {
-    "dpsql/lake": {"dpsql.lake", "dpsql.privacy", "dpsql.mechanisms", "dpsql.compiled", "dpsql.frames", "dpsql.polling", "dpsql.scratch"},
+    "dpsql/lake": {"dpsql.lake", "dpsql.privacy", "dpsql.compiled", "dpsql.frames", "dpsql.polling", "dpsql.scratch"},
     "dpsql/mechanisms": {"dpsql.mechanisms", "dpsql.privacy", "dpsql.sql", "dpsql.polling"},
     "dpsql/privacy": {"dpsql.privacy"},
     "dpsql/sql": {"dpsql.sql"},
 }
 """What the lower rooms of dpsql may import besides: no arrow goes upwards."""
+
+ABOVE_THE_LAKE = {
+    "pyspark",
+    "delta",
+    "py4j",
+    "duckdb",
+    "sqlglot",
+    "click",
+    "jobs",
+    "dpsql.streaming",
+    "dpsql.local",
+    "dpsql.sql",
+    "dpsql.mechanisms",
+}
 
 PLANS = {"planner", "calibration", "curve"}
 """Modules that make a plan's numbers."""
@@ -34,6 +51,34 @@ def upward_imports(checkout: Path) -> Violations:
         for name in imported(path, tree)
         if is_below(name, ("dpsql",)) and name != "dpsql" and not is_below(name, may | GROUND)
     ]
+
+
+def engines_of_the_lake(checkout: Path) -> Violations:
+    """Whatever is imported below `dpsql/lake`, also by others on its behalf: no engine, and nothing from above."""
+    names = [path.removesuffix(".py").replace("/", ".") for path, _ in modules(checkout, "dpsql/lake")]
+    imports = "".join(f"import {name.removesuffix('.__init__')}\n" for name in names)
+    child = [sys.executable, "-c", f"import sys\n{imports}print(*sys.modules)"]
+    done = subprocess.run(child, cwd=checkout, env={"PYTHONPATH": str(checkout)}, capture_output=True, text=True, check=True)
+    return [f"dpsql/lake brings {name}" for name in sorted(ABOVE_THE_LAKE & {*done.stdout.split()})]
+
+
+def rooms_in_words(checkout: Path) -> Violations:
+    """The table of rooms in docs/architecture.md: what it names is there, every folder is in it, with the packages that it alone may import."""
+    text = (checkout / "docs/architecture.md").read_text()
+    rows = [line.split("|") for line in text.splitlines() if line.startswith("| `dpsql.")]
+    wrong, told = [], dict[str, str]()
+    for _, parts, _, packages, *_ in rows:
+        first, *others = re.findall(r"`([\w.]+)`", parts)
+        for part in (first, *(other if other.startswith("dpsql.") else f"{first.rpartition('.')[0]}.{other}" for other in others)):
+            path = checkout / part.replace(".", "/")
+            told[part.replace(".", "/")] = packages.replace("-", "_")
+            wrong += [] if path.is_dir() or path.with_suffix(".py").exists() else [f"docs/architecture.md names {part}, which is not there"]
+    folders = [path.relative_to(checkout).as_posix() for path in sorted((checkout / "dpsql").glob("*")) if (path / "__init__.py").exists()]
+    wrong += [f"docs/architecture.md lacks {folder}" for folder in folders if not any(f"{part}/".startswith(f"{folder}/") for part in told)]
+    for package, places in PLACES.items():
+        lacking = [place for place in places if (text := told.get(place.removesuffix(".py"))) is not None and package not in text]
+        wrong += [f"docs/architecture.md does not say that {place} may import {package}" for place in lacking]
+    return wrong
 
 
 def imports_of_accountings(checkout: Path) -> Violations:
@@ -60,6 +105,7 @@ PLANTED: list[tuple[Callable[[Path], Violations], str, str, str]] = [
     (upward_imports, "dpsql/privacy/budget.py", "from dpsql.view.formatting import printable", "imports dpsql.view.formatting"),
     (upward_imports, "dpsql/sql/parse.py", "from dpsql.mechanisms.registry import MECHANISMS", "imports dpsql.mechanisms.registry"),
     (upward_imports, "dpsql/lake/restore.py", "from dpsql.streaming import job", "imports dpsql.streaming"),
+    (upward_imports, "dpsql/lake/new_run.py", "from dpsql.mechanisms.histogram.stages import grid", "imports dpsql.mechanisms"),
     (upward_imports, "dpsql/mechanisms/histogram/explain.py", "from dpsql.local.feeder import Feeder", "imports dpsql.local.feeder"),
     (
         imports_of_accountings,
@@ -108,6 +154,31 @@ def test_allowed_imports_are_not_found(rule: Callable[[Path], Violations], tmp_p
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / path).write_text(text)
     assert rule(tmp_path) == []
+
+
+def test_the_lake_is_read_without_an_engine(tmp_path: Path) -> None:
+    assert engines_of_the_lake(CHECKOUT) == []
+    for path, text in {
+        "dpsql/lake/__init__.py": "",
+        "dpsql/lake/runs.py": "import other",
+        "other.py": "import pyspark",
+        "pyspark.py": "",
+    }.items():
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_text(text)
+    assert engines_of_the_lake(tmp_path) == ["dpsql/lake brings pyspark"]
+
+
+def test_the_table_of_rooms_is_true(tmp_path: Path) -> None:
+    assert rooms_in_words(CHECKOUT) == []
+    for path in ("dpsql/local/__init__.py", "dpsql/sql/__init__.py", "docs/architecture.md"):
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_text("| `dpsql.sql`, `gone` | | |\n")
+    assert rooms_in_words(tmp_path) == [
+        "docs/architecture.md names dpsql.gone, which is not there",
+        "docs/architecture.md lacks dpsql/local",
+        "docs/architecture.md does not say that dpsql/sql may import sqlglot",
+    ]
 
 
 def test_every_mechanism_has_its_places(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ promises is a fact about its integers (`dpsql.privacy.table_proof`); no float is
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cached_property, lru_cache
 
@@ -47,10 +47,10 @@ class DiscreteLaplace:
     """
 
     epsilon: float
-    middle: tuple[int, ...]
-    tail: int
-    onward: tuple[int, ...]
-    onward_tail: int
+    middle: tuple[int, ...] = field(repr=False)
+    tail: int = field(repr=False)
+    onward: tuple[int, ...] = field(repr=False)
+    onward_tail: int = field(repr=False)
 
     @property
     def last(self) -> int:

@@ -1,0 +1,1 @@
+"""Sliding windows for ever over listed keys: what is asked, its numbers, its cost, its sentences. Steps: `udfs.sliding`."""

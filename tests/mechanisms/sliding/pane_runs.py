@@ -1,0 +1,48 @@
+"""A measurement over a whole stream of exact pane sums, one bin per column."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+
+import numpy as np
+
+from udfs.noise.discrete_laplace import discrete_laplace
+from udfs.sliding.measurement import Bins, Measurement, Window, new_bins
+from udfs.sliding.panes import Cells
+from udfs.sliding.plain import EveryPane
+from udfs.sliding.planned import Planned
+from udfs.sliding.retroactive import Retroactive
+from udfs.sliding.smoothing import LimitedTranslation
+
+SLIDE = 60_000_000
+
+
+def noise_key(seed: int) -> bytes:
+    return hashlib.sha256(b"sliding %d" % seed).digest()
+
+
+def cells(seed: int, bins: int, pane: int) -> Cells:
+    return Cells(noise_key(seed), np.arange(bins) * 7919 + 1, pane * SLIDE, SLIDE, 1)
+
+
+def windows(m: Measurement, exact: np.ndarray, seed: int = 1, bins: Bins | None = None) -> Iterator[Window]:
+    """What the windows that end with pane 0, 1, .. show; exact: (panes, bins)."""
+    state = new_bins(m.columns, exact.shape[1]) if bins is None else bins
+    for pane, row in enumerate(exact):
+        yield m.close(state, row.astype(np.int64), pane, cells(seed, exact.shape[1], pane))
+
+
+def plain(w: int, epsilon: float) -> EveryPane:
+    table = discrete_laplace(epsilon)
+    return EveryPane(w, table, LimitedTranslation(w, table.variance, True))
+
+
+def retroactive(w: int, epsilon: float, repaired: bool = True, share: float = 0.1) -> Retroactive:
+    return Retroactive(w, discrete_laplace(share * epsilon), discrete_laplace((1 - share) * epsilon), repaired, repaired)
+
+
+def planned(w: int, epsilon: float, share: float = 0.1) -> Planned:
+    fine = discrete_laplace(epsilon)
+    smoother = LimitedTranslation(w, fine.variance, True)
+    return Planned(w, fine, discrete_laplace(share * epsilon), discrete_laplace((1 - share) * epsilon), smoother)

@@ -1,0 +1,241 @@
+"""Every way of measuring against plain lists; what each asks of the data; what smoothing may do."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from tests.mechanisms.sliding import reference
+from tests.mechanisms.sliding.pane_runs import SLIDE, cells, plain, planned, retroactive, windows
+from udfs.noise.discrete_laplace import DiscreteLaplace
+from udfs.sliding.measurement import Bins, Measurement, Window, new_bins
+from udfs.sliding.panes import Cells
+from udfs.sliding.planned import Planned
+from udfs.sliding.retroactive import Retroactive
+from udfs.sliding.smoothing import MEMORIES, LimitedTranslation
+
+W = 6
+
+
+def bursty(panes: int = 150, bins: int = 12, seed: int = 5) -> np.ndarray:
+    """Flat, slow, stepping and bursting bins."""
+    g = np.random.default_rng(seed)
+    rate = np.exp(g.normal(1, 2, bins)) * np.ones((panes, 1))
+    rate[panes // 2 :, : bins // 3] *= 8
+    rate[g.random((panes, bins)) < 0.02] += 400
+    return g.poisson(rate)
+
+
+def test_plain_is_the_sum_of_noisy_panes() -> None:
+    x = bursty()
+    found = np.array([window.value for window in windows(plain(W, 0.5), x)])
+    table, one = plain(W, 0.5).table, np.arange(1)
+    for j in range(x.shape[1]):
+
+        def noise(pane: int, j: int = j) -> int:
+            each = cells(1, x.shape[1], pane)
+            return int(dataclasses.replace(each, key=each.key[j : j + 1]).pane(table, one)[0])
+
+        assert found[:, j].tolist() == reference.plain(x[:, j].tolist(), W, noise)
+
+
+def test_without_its_repairs_retroactive_is_the_papers_algorithm() -> None:
+    """Bit for bit, on the same noise."""
+    m, x = retroactive(W, 0.5, repaired=False), bursty(200)
+    found = np.array([window.value for window in windows(m, x)])
+    one, fired = np.arange(1), 0
+    for j in range(x.shape[1]):
+        key = cells(1, x.shape[1], 0).key[j : j + 1]
+
+        def at(pane: int, key: np.ndarray = key) -> Cells:
+            return dataclasses.replace(cells(1, 1, pane), key=key)
+
+        def together(first: int, size: int, at=at) -> int:  # type: ignore[no-untyped-def]
+            return int(at(first).sum(m.table, one, np.array([0]), np.array([size]))[0])
+
+        values, alone = reference.paper(
+            x[:, j].tolist(),
+            lambda t, at=at: int(at(t).monitor(m.monitor, one)[0]),
+            lambda t, at=at: int(at(t).pane(m.table, one)[0]),
+            together,
+            m.table.epsilon,
+        )
+        fired += len(alone)
+        assert found[:, j].tolist() == np.rint(reference.windows(values, W)).astype(int).tolist()
+    assert 0.3 * x.size < fired < 0.99 * x.size  # some panes wait
+
+
+@dataclass(frozen=True)
+class Watched(Cells):
+    """Cells that write down what is asked: (kind, bin, first pane, panes, epsilon)."""
+
+    asked: list[tuple[str, int, int, int, float]] = field(default_factory=list)
+    silent: bool = False
+
+    def _note(self, kind: str, rows: np.ndarray, first: np.ndarray, size: np.ndarray, table: DiscreteLaplace) -> None:
+        for row, a, b in zip(rows.tolist(), first.tolist(), size.tolist(), strict=True):
+            self.asked.append((kind, row, a, b, table.epsilon))
+
+    def pane(self, table: DiscreteLaplace, rows: np.ndarray) -> np.ndarray:
+        here = np.full(len(rows), self.start_us // self.slide_us)
+        self._note("pane", rows, here, np.ones(len(rows), np.int64), table)
+        return super().pane(table, rows) * (not self.silent)
+
+    def monitor(self, table: DiscreteLaplace, rows: np.ndarray) -> np.ndarray:
+        here = np.full(len(rows), self.start_us // self.slide_us)
+        self._note("monitor", rows, here, np.ones(len(rows), np.int64), table)
+        return super().monitor(table, rows) * (not self.silent)
+
+    def sum(self, table: DiscreteLaplace, rows: np.ndarray, back: np.ndarray, members: np.ndarray) -> np.ndarray:
+        self._note("sum", rows, self.start_us // self.slide_us - back, members, table)
+        return super().sum(table, rows, back, members) * (not self.silent)
+
+
+def watch(m: Measurement, x: np.ndarray, silent: bool = False) -> Iterator[tuple[list[tuple[str, int, int, int, float]], Window, Bins]]:
+    bins = new_bins(m.columns, x.shape[1])
+    for pane, row in enumerate(x):
+        each = cells(1, x.shape[1], pane)
+        watched = Watched(each.noise_key, each.key, each.start_us, each.slide_us, 1, [], silent)
+        window = m.close(bins, row.astype(np.int64), pane, watched)
+        yield watched.asked, window, bins
+
+
+@pytest.mark.parametrize(
+    "m",
+    [plain(W, 0.5), retroactive(W, 0.5), retroactive(W, 0.5, repaired=False), planned(W, 0.5)],
+    ids=["PANES", "RETROACTIVE", "paper", "PLANNED"],
+)
+@pytest.mark.parametrize("x", [bursty(400), np.zeros((400, 3), int)], ids=["bursty", "empty"])
+def test_what_is_asked_of_a_bins_pane_costs_at_most_epsilon(m: Measurement, x: np.ndarray) -> None:
+    """Condition (b) of the theorem, from the questions themselves; no cell is asked twice; nothing is asked of a pane after its sum."""
+    spent: Counter[tuple[int, int]] = Counter()
+    asked_cells: set[tuple[str, int, int, int]] = set()
+    in_sums: Counter[tuple[int, int]] = Counter()
+    kinds: Counter[str] = Counter()
+    for asked, _, _ in watch(m, x):
+        for kind, row, first, size, epsilon in asked:
+            assert (kind, row, first, size) not in asked_cells
+            asked_cells.add((kind, row, first, size))
+            kinds[kind] += 1
+            for pane in range(first, first + size):
+                spent[row, pane] += epsilon
+                in_sums[row, pane] += kind != "monitor"
+    assert max(spent.values()) <= 0.5 * (1 + 1e-12)
+    assert max(in_sums.values()) == 1
+    if isinstance(m, Planned):
+        assert kinds["sum"] > 10  # else nothing has been looked at
+
+
+@pytest.mark.parametrize("m", [retroactive(40, 0.5), planned(40, 0.5)], ids=["RETROACTIVE", "PLANNED"])
+def test_without_noise_every_window_that_holds_whole_sums_is_exact(m: Measurement) -> None:
+    """A window that begins in the middle of a sum has a share of it, and is not looked at."""
+    x, looked, grouped = bursty(300), 0, 0
+    for pane, (_, window, bins) in enumerate(watch(m, x, silent=True)):
+        oldest = bins["members"][:, (pane + 1) % 40 if pane >= 40 else 0]
+        whole = (window.measured == min(pane + 1, 40)) & (oldest < 0)
+        true = x[max(0, pane - 39) : pane + 1].sum(axis=0)
+        assert (window.value[whole] == true[whole]).all()
+        looked += int(whole.sum())
+        grouped += int((np.abs(bins["members"]) > 1)[whole].any(axis=1).sum())
+    assert looked > 500
+    assert grouped > 20
+
+
+@pytest.mark.parametrize(
+    "m", [retroactive(W, 0.5), retroactive(W, 0.5, repaired=False), planned(W, 0.5)], ids=["RETROACTIVE", "paper", "PLANNED"]
+)
+def test_the_standard_error_of_a_window_is_that_of_the_sums_in_it(m: Measurement) -> None:
+    """A sum of k panes, i of which are in the window, brings i / k of its noise; panes that are predicted bring none."""
+    x, sums, shares = bursty(300), [], set()
+    for pane, (asked, window, _) in enumerate(watch(m, x)):
+        sums += [(row, first, size, epsilon) for kind, row, first, size, epsilon in asked if kind != "monitor"]
+        sums = [each for each in sums if each[1] + each[2] > pane - W]
+        variance, measured = np.zeros(x.shape[1]), np.zeros(x.shape[1], int)
+        for row, first, size, epsilon in sums:
+            inside = max(0, first + size - max(first, pane - W + 1))
+            if isinstance(m, Retroactive) and not m.revise:
+                inside = min(inside, 1)  # the paper gives the average to the last member only
+            shares.add(inside / size)
+            variance[row] += (inside / size) ** 2 / (2 * math.sinh(epsilon / 2) ** 2)
+            measured[row] += inside
+        assert window.stderr == pytest.approx(np.sqrt(variance), rel=1e-12)
+        assert window.measured is not None
+        assert (window.measured == measured).all()
+    assert len(shares) >= 3
+
+
+def test_the_mode_of_a_pane_is_fixed_before_it() -> None:
+    """Whatever the pane's counts are: the same bins are asked for a monitor, the others are measured by themselves."""
+    m, x = planned(W, 0.5), bursty(300)
+    before = [{name: values.copy() for name, values in bins.items()} for _, _, bins in watch(m, x)]
+    seen = set()
+    for pane in range(1, 300, 7):
+        modes = []
+        for counts in (x[pane], x[pane] * 0, x[pane] + 10**6):
+            bins = {name: values.copy() for name, values in before[pane - 1].items()}
+            each = cells(1, x.shape[1], pane)
+            watched = Watched(each.noise_key, each.key, each.start_us, SLIDE, 1, [])
+            m.close(bins, counts.astype(np.int64), pane, watched)
+            modes.append(tuple(sorted(row for kind, row, *_ in watched.asked if kind == "monitor")))
+        assert len({*modes}) == 1
+        seen.add(modes[0])
+    assert len(seen) > 1
+
+
+STREAMS = hnp.arrays(np.int64, (60, 3), elements=st.one_of(st.integers(0, 30), st.sampled_from([0, 0, 0, 1000, 10**9, 2**58, -(2**58)])))
+
+
+@given(STREAMS, st.sampled_from([1, 4, 6]), st.sampled_from([0.1, 1.0, 5.0]))
+def test_smoothing_moves_a_sum_by_two_standard_errors_at_most_and_changes_nothing_else(x: np.ndarray, w: int, epsilon: float) -> None:
+    m = dataclasses.replace(plain(w, epsilon), smoother=LimitedTranslation(w, plain(w, epsilon).table.variance, False))
+    unsmoothed = windows(dataclasses.replace(m, smoother=None), x)
+    for shown, without in zip(windows(m, x), unsmoothed, strict=True):
+        assert np.array_equal(shown.value, without.value)
+        assert np.array_equal(shown.stderr, without.stderr)
+        assert without.smoothed is None
+        assert shown.smoothed is not None
+        u = shown.value.astype(np.float64)
+        assert (np.abs(shown.smoothed - u) <= 2 * shown.stderr * (1 + 1e-12) + np.spacing(np.abs(u))).all()
+
+
+def test_the_floor_of_smoothing_is_zero() -> None:
+    x = np.zeros((100, 30), int)
+    shown = list(windows(plain(W, 0.5), x))
+    assert min(float(window.smoothed.min()) for window in shown if window.smoothed is not None) == 0.0
+    assert min(int(window.value.min()) for window in shown) < 0
+
+
+@pytest.mark.parametrize("memory", MEMORIES)
+@pytest.mark.parametrize(("w", "pane"), [(1, 0), (1, 9), (4, 2), (4, 40), (15, 300)])
+def test_what_the_smoother_knows_of_the_noise(memory: int, w: int, pane: int) -> None:
+    """Var u - Cov(u, c) and Var(u - c) from the weights written out."""
+    size = min(pane + 1, w)
+    decay = 1 - 1 / memory
+    total = math.fsum(decay**age for age in range(pane + 1))
+    u = [1.0 if age < size else 0.0 for age in range(pane + 1)]
+    c = [size * decay**age / total for age in range(pane + 1)]
+    gain = 3.0 * math.fsum(a * (a - b) for a, b in zip(u, c, strict=True))
+    apart = 3.0 * math.fsum((a - b) ** 2 for a, b in zip(u, c, strict=True))
+    assert LimitedTranslation(w, 3.0, True).agreement(memory, pane) == pytest.approx((gain, apart), rel=1e-9, abs=1e-9)
+
+
+def test_the_smoothers_target_is_the_running_mean() -> None:
+    g = np.random.default_rng(3)
+    values = g.normal(5, 2, (50, 2))
+    smoother = LimitedTranslation(W, 1.0, False)
+    means, distances = np.zeros((2, len(MEMORIES))), np.zeros((2, len(MEMORIES)))
+    for pane, row in enumerate(values):
+        window = values[max(0, pane - W + 1) : pane + 1].sum(axis=0)
+        smoother.advance(means, distances, row, window, pane)
+    for memory in MEMORIES:
+        found = W * smoother.mean(means, memory, 49)
+        assert found == pytest.approx([reference.smoothing_target(values[:, j].tolist(), memory, W) for j in range(2)])

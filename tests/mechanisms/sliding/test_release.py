@@ -1,0 +1,174 @@
+"""The pane release: whatever the cut into micro-batches, buckets and orders, the same rows; one window per closed pane; constant state."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.mechanisms.sliding import reference
+from tests.mechanisms.sliding.pane_runs import noise_key, plain, planned, retroactive
+from tests.mechanisms.sliding.test_window_sqrt import measurement
+from udfs.grid import NO_CLOCK
+from udfs.histogram.release import Tick
+from udfs.sliding.intake import Contribution, Intake, take_in
+from udfs.sliding.measurement import Measurement
+from udfs.sliding.panes import Cells, Panes
+from udfs.sliding.release import Shown, SlidingParameters, SlidingReleased, release_windows
+from udfs.sliding.state import SlidingState
+
+W, SLIDE, FIRST = 3, 60, 1_000
+PANES = Panes(SLIDE, W, FIRST, 90)
+KEYS = (-(2**60), -7, 12, 5, 2**61)
+NAMES = (b"e", b"b", b"d", b"a", b"c")
+MEASUREMENTS = {"PANES": plain(W, 1.0), "WINDOW_SQRT": measurement(W, 3.0), "RETROACTIVE": retroactive(W, 1.0), "PLANNED": planned(W, 1.0)}
+COUNT = Shown("count", (0,), (1.0,))
+Records = list[tuple[int, int, int]]
+
+
+def parameters(m: Measurement) -> SlidingParameters:
+    return SlidingParameters(PANES, (m,), (COUNT,), KEYS, NAMES)
+
+
+def summed(records: Records, closed_us: int = NO_CLOCK) -> pa.Table:
+    """The intake of one micro-batch."""
+    table = pa.table({"ts": pa.array([r[1] for r in records], pa.int64()), "key": pa.array([r[2] for r in records], pa.int64())})
+    taken = take_in(table, closed_us, 1 << 60, Intake(PANES, tuple(sorted(KEYS)), (Contribution("rows"),)))
+    return taken.sums.append_column("batch", pa.array([records[0][0] if records else 0] * taken.sums.num_rows, pa.int64()))
+
+
+def run(records: Records, ticks: list[Tick], m: Measurement, buckets: int = 1, cuts: int = 1) -> list[dict[str, object]]:
+    """Rows of a stream: `cuts` micro-batches of query 2, each with the rows and ticks of some batches."""
+    p, out = parameters(m), []
+    last = max([t.batch for t in ticks] + [r[0] for r in records] + [0])
+    for bucket in range(buckets):
+        mine = p.for_bucket(bucket, buckets)
+        state: SlidingState | None = None
+        closed = NO_CLOCK
+        for cut in range(cuts):
+            here = [b for b in range(last + 1) if b * cuts // (last + 1) == cut]
+            rows = []
+            for b in here:
+                rows.append(summed([r for r in records if r[0] == b and r[2] % buckets == bucket], closed))
+                closed = max([closed, *(t.closed_us for t in ticks if t.batch == b)])
+            given = [t for t in ticks if t.batch in here]
+            result = release_windows(state, pa.concat_tables(rows) if rows else summed([]), given, mine, noise_key(3))
+            state = result.state
+            state.check()
+            out += result.rows.to_pylist()
+    return sorted(out, key=lambda row: (row["window"], row["key_bytes"]))
+
+
+STREAM = st.lists(st.tuples(st.integers(0, 5), st.integers(FIRST - 100, FIRST + 900), st.sampled_from((*KEYS, 99))), max_size=60)
+TICKS = [Tick(b, FIRST + 150 * (b + 1)) for b in range(6)] + [Tick(5, FIRST + 1200)]
+
+
+@pytest.mark.parametrize("name", MEASUREMENTS)
+@settings(max_examples=8)
+@given(records=STREAM, shuffle=st.randoms(use_true_random=False))
+def test_any_cut_any_buckets_any_order_same_rows(name: str, records: Records, shuffle) -> None:  # type: ignore[no-untyped-def]
+    m = MEASUREMENTS[name]
+    once = run(records, TICKS, m)
+    mixed = list(records)
+    shuffle.shuffle(mixed)
+    assert run(mixed, TICKS, m, buckets=3, cuts=2) == once
+    assert run(mixed, TICKS, m, cuts=6) == once
+    # One window per pane once a first whole window has passed, for every listed key, records or not.
+    panes = PANES.closed(FIRST + 1200)
+    assert [row["window"] for row in once] == [FIRST + i * SLIDE for i in range(panes - W + 1) for _ in KEYS]
+    assert [row["key_bytes"] for row in once[: len(KEYS)]] == sorted(NAMES)
+
+
+@given(records=STREAM)
+def test_windows_are_the_noisy_sums_of_the_records_that_came_in_time(records: Records) -> None:
+    """Against plain lists: the late rule written out, panes as dictionaries."""
+    closed = {b: max([NO_CLOCK, *(t.closed_us for t in TICKS if t.batch < b)]) for b in range(6)}
+    in_time = [r for r in records if r[2] in KEYS and FIRST + ((r[1] - FIRST) // SLIDE + 1) * SLIDE + 90 > closed[r[0]]]
+    sums = reference.pane_sums(in_time, SLIDE, FIRST)
+    rows = run(records, TICKS, MEASUREMENTS["PANES"])
+    panes, table = PANES.closed(FIRST + 1200), MEASUREMENTS["PANES"].table  # type: ignore[attr-defined]
+    for key, name in zip(KEYS, NAMES, strict=True):
+        x = [sums.get((pane, key), 0) for pane in range(panes)]
+
+        def noise(pane: int, key: int = key) -> int:
+            return int(Cells(noise_key(3), np.array([key]), PANES.start(pane), SLIDE, 1).pane(table, np.arange(1))[0])
+
+        assert [row["c0"] for row in rows if row["key_bytes"] == name] == reference.plain(x, W, noise)[W - 1 :]
+
+
+def test_a_row_of_a_closed_pane_counts_nowhere() -> None:
+    """The intake leaves such records out; the release would not measure a pane twice either."""
+    p = parameters(MEASUREMENTS["PANES"])
+    first = release_windows(None, summed([(0, FIRST + 5, 12)]), [Tick(0, FIRST + 600)], p, noise_key(1))
+    again = release_windows(first.state, summed([(1, FIRST + 5, 12)]), [Tick(1, FIRST + 1200)], p, noise_key(1))
+    without = release_windows(first.state, summed([]), [Tick(1, FIRST + 1200)], p, noise_key(1))
+    assert again.rows.equals(without.rows)
+    assert again.state.pending.num_rows == 0
+
+
+def test_a_clock_that_does_not_move_releases_nothing_and_a_retry_the_same() -> None:
+    p = parameters(MEASUREMENTS["PLANNED"])
+    once = [release_windows(None, summed([(0, FIRST + 5, 12)]), [Tick(0, FIRST + 600)], p, noise_key(1)) for _ in range(2)]
+    assert once[0].rows.equals(once[1].rows)
+    assert once[0].rows.num_rows
+    for time in (FIRST + 600, FIRST, 0):
+        assert not release_windows(once[0].state, summed([]), [Tick(1, time)], p, noise_key(1)).rows.num_rows
+
+
+@pytest.mark.parametrize("name", MEASUREMENTS)
+def test_state_does_not_grow(name: str) -> None:
+    p, state, sizes = parameters(MEASUREMENTS[name]), None, []
+    for step in range(1, 13):
+        rows = summed([(step, FIRST + step * 40 * SLIDE - 1000 + i, KEYS[i % 5]) for i in range(500)])
+        state = release_windows(state, rows, [Tick(step, FIRST + step * 40 * SLIDE)], p, noise_key(1)).state
+        sizes.append(state.bins.nbytes)
+    assert {*sizes} == {sizes[0]}
+    assert state is not None
+    assert state.pending.num_rows <= 2 * len(KEYS)  # panes that are still open
+
+
+def test_averages_and_sums() -> None:
+    """SUM: steps of the grid; AVG: the quotient of two noisy sums, clipped, NaN where the noisy count is below 1."""
+    m = dataclasses.replace(plain(W, 5.0), smoother=None)
+    columns = (Shown("sum", (0,), (0.25,)), Shown("avg", (1, 2), (0.25, 1.0), (0.0, 4.0), 2.0))
+    p = SlidingParameters(PANES, (m, m, m), columns, KEYS, NAMES)
+    sums = {"pane": [0, 1, 2], "key": [12] * 3, "v0": [4, 8, 4000], "v1": [2000, 0, 0], "v2": [1000, 0, 0], "batch": [0, 0, 0]}
+    table = pa.table({name: pa.array(values, pa.int64()) for name, values in sums.items()})
+    rows = {row["key_bytes"]: row for row in release_windows(None, table, [Tick(0, FIRST + 270)], p, noise_key(1)).rows.to_pylist()}
+    assert rows[b"d"]["c0"] == pytest.approx(1003, abs=2)
+    assert rows[b"d"]["c1"] == pytest.approx(2.5, abs=0.01)
+    assert rows[b"d"]["s1"] < 0.01
+    assert rows[b"d"]["c0"] * 4 == int(rows[b"d"]["c0"] * 4)
+    assert all(np.isnan(row["c1"]) or 0 <= row["c1"] <= 4 for row in rows.values())
+    assert any(np.isnan(row["c1"]) for row in rows.values())
+
+
+def test_what_the_intake_leaves_out() -> None:
+    records = [FIRST - 1, FIRST, FIRST + 59, FIRST + 60, FIRST + 5000, FIRST + 61]
+    table = pa.table({"ts": records, "key": pa.array([12, 12, 12, 12, 12, 99], pa.int64())})
+    taken = take_in(table, FIRST + 150, FIRST + 4000, Intake(PANES, tuple(sorted(KEYS)), (Contribution("rows"),)))
+    assert taken.left_out == {"early": 1, "future": 1, "late": 2, "unlisted": 1}
+    assert taken.sums.to_pylist() == [{"pane": 1, "key": 12, "v0": 1}]
+
+
+def test_values_are_clamped_and_rounded_before_they_are_added() -> None:
+    values = [1.0, 1.1, 1.13, float("nan"), float("inf"), -float("inf"), 1e300]
+    table = pa.table({"ts": [FIRST] * 7, "key": pa.array([12] * 7, pa.int64()), "a0": values})
+    each = (Contribution("sum", 0, 0.25, -4, 8), Contribution("valid", 0), Contribution("rows"))
+    taken = take_in(table, NO_CLOCK, 1 << 60, Intake(PANES, (12,), each))
+    assert taken.sums.to_pylist() == [{"pane": 0, "key": 12, "v0": 4 + 4 + 5 + 0 + 8 - 4 + 8, "v1": 6, "v2": 7}]
+
+
+def test_damaged_state_is_refused() -> None:
+    state: SlidingReleased = release_windows(None, summed([(0, FIRST, 12), (0, FIRST, 5)]), [], parameters(plain(W, 1.0)), noise_key(1))
+    state.state.check()
+    backwards = state.state.bins.take(pa.array([4, 3, 2, 1, 0]))
+    with pytest.raises(ValueError, match="bins of the state are not sorted"):
+        dataclasses.replace(state.state, bins=backwards).check()
+    twice = pa.concat_tables([state.state.pending, state.state.pending])
+    with pytest.raises(ValueError, match="pending of the state are not sorted"):
+        dataclasses.replace(state.state, pending=twice).check()

@@ -1,0 +1,86 @@
+"""Panes: the slides of a sliding window. A window is the last `count` of them; each is closed once, measured once, and never opened again."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from udfs.columns import Bool, Float, Int
+from udfs.grid import NO_CLOCK
+from udfs.noise.discrete_laplace import DiscreteLaplace
+from udfs.noise.randomness import Blocks, normals, tags
+
+PANE, SUM, MONITOR = 0, 1, 2
+"""Round numbers of noise cells: a pane's own measurement, the sum of several panes, a question whether a pane differs."""
+
+
+@dataclass(frozen=True)
+class Panes:
+    """Pane i is [first_us + i * slide_us, first_us + (i + 1) * slide_us) and closes `lateness_us` after its end.
+
+    Args:
+        slide_us: length of a pane.
+        count: panes of a window.
+        first_us: where the source begins; records before it count nowhere.
+        lateness_us: how long a pane stays open after its end.
+    """
+
+    slide_us: int
+    count: int
+    first_us: int
+    lateness_us: int = 0
+
+    @property
+    def window_us(self) -> int:
+        """Length of a window."""
+        return self.slide_us * self.count
+
+    def number(self, ts: Int) -> Int:
+        """The pane of each event time; negative before the first."""
+        return (ts - self.first_us) // self.slide_us
+
+    def start(self, number: int) -> int:
+        """Where a pane begins."""
+        return self.first_us + number * self.slide_us
+
+    def closed(self, closed_us: int) -> int:
+        """How many panes are closed when the clock stands at closed_us: panes 0 up to that number, without it."""
+        return 0 if closed_us == NO_CLOCK else max((closed_us - self.lateness_us - self.first_us) // self.slide_us, 0)
+
+    def accepts(self, ts: Int, closed_us: int) -> Bool:
+        """The late rule: a record whose pane is closed, or that lies before the first pane, is in none; it is moved to no other."""
+        return np.asarray(self.number(ts) >= self.closed(closed_us)) & (ts >= self.first_us)
+
+
+@dataclass(frozen=True)
+class Cells:
+    """The noise cells of one aggregate in one pane: all bins of a bucket.
+
+    A cell is asked once per run: a pane's own by its start, a sum's by the start of its first pane and the number of its panes.
+    """
+
+    noise_key: bytes
+    key: Int
+    start_us: int
+    slide_us: int
+    mechanism: int
+
+    def pane(self, table: DiscreteLaplace, rows: Int) -> Int:
+        """Noise for this pane's own measurement, for some of the bins."""
+        return table.draw(self.noise_key, self._tag(rows, 0), self.mechanism, PANE, 1)
+
+    def monitor(self, table: DiscreteLaplace, rows: Int) -> Int:
+        """Noise for the question whether this pane differs."""
+        return table.draw(self.noise_key, self._tag(rows, 0), self.mechanism, MONITOR, 1)
+
+    def sum(self, table: DiscreteLaplace, rows: Int, back: Int, members: Int) -> Int:
+        """Noise for the sum of `members` panes, the first of which lies `back` panes before this one."""
+        return table.draw(self.noise_key, self._tag(rows, back), self.mechanism, SUM, members)
+
+    def normal(self) -> Float:
+        """A standard normal for this pane, for every bin."""
+        return normals(self.noise_key, self._tag(np.arange(len(self.key)), 0), self.mechanism, PANE, 1)
+
+    def _tag(self, rows: Int, back: Int | int) -> Blocks:
+        return tags(self.noise_key, self.start_us - self.slide_us * np.broadcast_to(np.asarray(back, np.int64), rows.shape), self.key[rows])

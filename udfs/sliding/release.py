@@ -1,0 +1,199 @@
+"""The release step of one key bucket: exact sums wait for their pane to close; then the pane is measured once, for every bin.
+
+Nothing depends on how rows are cut into micro-batches or buckets: a tick closes panes in order, and every pane asks the same noise cells
+whatever came before it. The state does not grow with time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from udfs.columns import Float, Int, match, run_starts, run_sums, sort_order
+from udfs.sliding.measurement import Bins, Measurement, Window, new_bins
+from udfs.sliding.panes import Cells, Panes
+from udfs.sliding.state import SlidingState, first_state, numbers_of, with_numbers
+
+
+class Tick(Protocol):
+    """After the rows of arrival batches <= batch, every pane closes that the clock closed_us closes."""
+
+    @property
+    def batch(self) -> int:
+        """Arrival batch."""
+
+    @property
+    def closed_us(self) -> int:
+        """The clock."""
+
+
+@dataclass(frozen=True)
+class Shown:
+    """One released column.
+
+    Args:
+        kind: `count` (int64), `sum` (float64, an exact multiple of the grid) or `avg` (float64, NaN where there are too few).
+        parts: positions of its measurements (avg: centred sum, then count).
+        grids: their grids.
+        bounds: clip of an average. centre: what its values were centred on.
+    """
+
+    kind: str
+    parts: tuple[int, ...]
+    grids: tuple[float, ...]
+    bounds: tuple[float, float] = (0.0, 0.0)
+    centre: float = 0.0
+
+
+@dataclass(frozen=True)
+class SlidingParameters:
+    """Concrete numbers of the step; it holds no secret.
+
+    Args:
+        panes: when panes begin and close.
+        measurements: one per noisy sum; number j is mechanism j + 1 of the noise.
+        columns: what is shown.
+        keys, key_bytes: the listed keys, hashes and encodings.
+    """
+
+    panes: Panes
+    measurements: tuple[Measurement, ...]
+    columns: tuple[Shown, ...]
+    keys: tuple[int, ...]
+    key_bytes: tuple[bytes, ...]
+
+    def for_bucket(self, bucket: int, buckets: int) -> SlidingParameters:
+        """The same, with the keys of one bucket only."""
+        mine = [i for i, key in enumerate(self.keys) if key % buckets == bucket]
+        return SlidingParameters(
+            self.panes, self.measurements, self.columns, tuple(self.keys[i] for i in mine), tuple(self.key_bytes[i] for i in mine)
+        )
+
+
+@dataclass(frozen=True)
+class SlidingReleased:
+    """New state and released rows: `window, trigger, key_bytes`, then per output column i its value `c{i}` and standard error `s{i}`, and where
+    there are such, `smoothed{i}` and `measured{i}`.
+    """
+
+    state: SlidingState
+    rows: pa.Table
+
+
+def release_windows(
+    state: SlidingState | None, rows: pa.Table, ticks: Sequence[Tick], p: SlidingParameters, noise_key: bytes
+) -> SlidingReleased:
+    """Add exact sums and close what the ticks close, in order of arrival batch.
+
+    Args:
+        state: the bucket's state (None: nothing seen yet).
+        rows: `batch, pane, key, v0, ..`; any order. Rows of closed panes count nowhere: a pane is measured once.
+        ticks: the bucket's ticks in this micro-batch; any order.
+        p: the plan's numbers, for this bucket.
+        noise_key: 32 bytes, the run's.
+
+    Returns:
+        SlidingReleased; a pure function of its arguments.
+    """
+    state = first_state(p.keys, p.key_bytes, p.measurements) if state is None else state
+    numbers = [numbers_of(state.bins, m.columns, j) for j, m in enumerate(p.measurements)]
+    key = state.bins.column("key").to_numpy()
+    names = state.bins.column("key_bytes").combine_chunks()
+    batch, closed, pending = rows.column("batch").to_numpy(), state.closed_panes, state.pending
+    done, released = np.zeros(rows.num_rows, bool), []
+    for tick in sorted(ticks, key=lambda t: (t.batch, t.closed_us)):
+        due = ~done & (batch <= tick.batch)
+        pending = _added(pending, rows.filter(pa.array(due)), closed)
+        done |= due
+        until = max(p.panes.closed(tick.closed_us), closed)
+        pane = pending.column("pane").to_numpy()
+        for number in range(closed, until):
+            exact = _exact(pending, pane, number, key, len(p.measurements))
+            found = _close(numbers, exact, number, key, p, noise_key)
+            if number >= p.panes.count - 1:
+                released.append(_shown(found, number, names, p))
+        pending = pending.filter(pa.array(pane >= until)).combine_chunks()
+        closed = until
+    pending = _added(pending, rows.filter(pa.array(~done)), closed)
+    bins = with_numbers(state.bins, numbers, closed)
+    return SlidingReleased(SlidingState(bins, pending), pa.concat_tables([_no_rows(p), *released]).combine_chunks())
+
+
+def _added(pending: pa.Table, rows: pa.Table, closed: int) -> pa.Table:
+    """Pending sums and new ones, one row per (pane, key)."""
+    open_ = rows.filter(pa.array(rows.column("pane").to_numpy() >= closed))
+    if not open_.num_rows:
+        return pending
+    both = pa.concat_tables([pending, open_.select(pending.column_names)])
+    pane, key = both.column("pane").to_numpy(), both.column("key").to_numpy()
+    order = sort_order(pane, key)
+    starts = run_starts(pane[order], key[order])
+    columns = {"pane": pane[order][starts], "key": key[order][starts]}
+    return pa.table(columns | {n: run_sums(both.column(n).to_numpy()[order], starts) for n in pending.column_names[2:]})
+
+
+def _exact(pending: pa.Table, pane: Int, number: int, key: Int, count: int) -> list[Int]:
+    """The exact sums of one pane for every bin, per measurement."""
+    low, high = np.searchsorted(pane, (number, number + 1))
+    at = match([pending.column("key").to_numpy()[low:high]], [key])
+    out = []
+    for j in range(count):
+        exact = np.zeros(len(key), np.int64)
+        exact[at[at >= 0]] = pending.column(f"v{j}").to_numpy()[low:high][at >= 0]
+        out.append(exact)
+    return out
+
+
+def _close(numbers: list[Bins], exact: list[Int], number: int, key: Int, p: SlidingParameters, noise_key: bytes) -> list[Window]:
+    start, slide = p.panes.start(number), p.panes.slide_us
+    return [m.close(numbers[j], exact[j], number, Cells(noise_key, key, start, slide, j + 1)) for j, m in enumerate(p.measurements)]
+
+
+def _shown(found: list[Window], number: int, names: pa.Array, p: SlidingParameters) -> pa.Table:
+    """The rows of one window, by key bytes: their order says nothing about hashes."""
+    order = pc.sort_indices(names).to_numpy()
+    window = p.panes.start(number) + p.panes.slide_us - p.panes.window_us
+    size = len(names)
+    table = {"window": np.full(size, window), "trigger": np.ones(size, np.int64), "key_bytes": names.take(pa.array(order))}
+    for i, column in enumerate(p.columns):
+        one = found[column.parts[0]]
+        if column.kind == "avg":
+            total, count = (found[j] for j in column.parts)
+            table[f"c{i}"], table[f"s{i}"] = _quotient(column, total, count, order)
+            continue
+        grid = column.grids[0]
+        table[f"c{i}"] = one.value[order] if column.kind == "count" else one.value[order] * grid
+        table[f"s{i}"] = one.stderr[order] * grid
+        if one.smoothed is not None:
+            table[f"smoothed{i}"] = one.smoothed[order] * grid
+        if one.measured is not None:
+            table[f"measured{i}"] = one.measured[order]
+    return pa.table(table)
+
+
+def _quotient(column: Shown, total: Window, count: Window, order: Int) -> tuple[Float, Float]:
+    """An average and its standard error: the quotient of two noisy sums plus the centre, clipped, from released numbers only.
+
+    NaN where the noisy count is below 1; the error is the first-order propagation of the two noises.
+    """
+    many = count.value[order] * column.grids[1]
+    enough = many >= 1
+    safe = np.where(enough, many, 1.0)
+    quotient = total.value[order] * column.grids[0] / safe
+    of_total, of_count = (part.stderr[order] * grid for part, grid in zip((total, count), column.grids, strict=True))
+    stderr = np.sqrt(of_total * of_total + quotient * quotient * of_count * of_count) / safe
+    average = np.clip(column.centre + quotient, *column.bounds)
+    return np.where(enough, average, np.nan), np.where(enough, stderr, np.nan)
+
+
+def _no_rows(p: SlidingParameters) -> pa.Table:
+    """What a window without bins shows."""
+    nothing = np.zeros(0, np.int64)
+    numbers = [new_bins(m.columns, 0) for m in p.measurements]
+    found = _close(numbers, [nothing] * len(numbers), 0, nothing, p, bytes(32))
+    return _shown(found, 0, pa.array([], pa.binary()), p)

@@ -1,0 +1,178 @@
+"""WINDOW_SQRT: correlated Gaussian noise for sliding windows, for ever, from a factorisation A = B C of the window operator.
+
+A is the Toeplitz operator (1 - z^w) / (1 - z); C is Toeplitz with the first 2 w coefficients of its square root, B = A C^-1. Released is
+A x + sigma B z, which is C x + sigma z after a linear map: sensitivity is that of C, whose columns all have one norm, however long the
+stream. u = C^-1 z obeys u_t = z_t - sum of c_k u_(t-k), and a window's noise is the sum of its last w u.
+
+Noise is rounded to the grid before it meets data. What is rounded is the exact real number that the random words define; where float64
+cannot tell how, it is computed again from the words, in integers.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cached_property, lru_cache
+
+import numpy as np
+
+from udfs.columns import Float, Int
+from udfs.noise import randomness
+from udfs.noise.exact_normal import quantile
+from udfs.noise.path_error import ABSOLUTE, RELATIVE, ROOM, UNIT
+from udfs.noise.randomness import MAX_NORMAL
+from udfs.sliding.measurement import Bins, Window
+from udfs.sliding.panes import PANE, Cells
+
+GUARD = 64
+"""Binary places beyond those asked for: roundings of a recursion that forgets add up to far less."""
+
+MOST_BITS = 1 << 12
+"""No path is closer to a boundary: that has a probability of 2^-4000."""
+
+VANISHED = 2.0**-300
+"""Responses below this are nothing: an exact path reaches back until what is left out is below its precision."""
+
+LONGEST = 1 << 18
+"""Steps after which a response must have vanished."""
+
+
+def coefficients(panes: int) -> tuple[float, ...]:
+    """c_0 .. c_(2w-1): those of (1 - z)^(-1/2), half of them again w later with the opposite sign."""
+    exact = [Fraction(1)]
+    for k in range(1, 2 * panes):
+        exact.append(exact[-1] * (2 * k - 1) / (2 * k))
+    return tuple(float(exact[k] - (exact[k - panes] / 2 if k >= panes else 0)) for k in range(2 * panes))
+
+
+@dataclass(frozen=True)
+class Response:
+    """What a draw does later: to u (`inverse`, the first column of C^-1) and to windows (`window`, that of B), until it has vanished."""
+
+    inverse: Float
+    window: Float
+
+    @cached_property
+    def left(self) -> Float:
+        """By number of draws: how far all older ones together can move a window."""
+        sizes = np.abs(self.window)
+        return np.asarray(MAX_NORMAL * ROOM * np.append(np.cumsum(sizes[::-1])[::-1], 0.0))
+
+
+@lru_cache(maxsize=16)
+def response(panes: int, c: tuple[float, ...]) -> Response:
+    """Measured by pushing one draw through the recursion.
+
+    Raises:
+        ValueError: it does not vanish.
+    """
+    band = np.array(c[1:])[::-1]
+    width = len(band)
+    u = np.zeros(width + LONGEST)
+    u[width] = 1.0
+    for t in range(1, LONGEST):
+        u[width + t] = -float(band @ u[t : width + t])
+        if t % (2 * panes) == 0 and np.abs(u[t + 1 : width + t + 1]).max() < VANISHED:
+            inverse = u[width : width + t + 1]
+            total = np.cumsum(inverse)
+            return Response(inverse, total - np.concatenate([np.zeros(panes), total[:-panes]]))
+    raise ValueError(f"the square-root factorisation of a window of {panes} panes does not forget")
+
+
+@dataclass(frozen=True)
+class WindowSqrt:
+    """The measurement.
+
+    Args:
+        panes: panes of a window.
+        c: first column of C.
+        sigma: standard deviation of z, in steps of the grid.
+        sd: standard deviation of a window's noise for sigma = 1, by pane number; the last one holds for all later panes.
+    """
+
+    panes: int
+    c: tuple[float, ...]
+    sigma: float
+    sd: tuple[float, ...]
+
+    @property
+    def columns(self) -> Mapping[str, tuple[type, int]]:
+        """`ring`: exact panes of the window, `window`: their sum; `path`: the last u. Pane i is at i modulo the width."""
+        return {"ring": (int, self.panes), "window": (int, 0), "path": (float, len(self.c) - 1)}
+
+    @cached_property
+    def error(self) -> float:
+        """How far a window's noise in float64, sigma = 1, can be from the exact one."""
+        found, width = response(self.panes, self.c), len(self.c)
+        largest = MAX_NORMAL * ROOM * float(np.abs(found.inverse).sum())
+        fed_back = largest * float(np.abs(np.array(self.c[1:])).sum())
+        # Of one u: the draw itself; a product and a difference per coefficient, each a rounding of at most the sizes that meet there.
+        of_u = UNIT * (RELATIVE * MAX_NORMAL + ABSOLUTE + fed_back + width * (MAX_NORMAL + fed_back))
+        of_sum = UNIT * self.panes * self.panes * largest
+        return ROOM * (of_u * float(np.abs(found.window).sum()) + of_sum + UNIT * self.panes * largest)
+
+    def close(self, bins: Bins, exact: Int, pane: int, cells: Cells) -> Window:
+        """Take in a pane; the noise of its window is added to the window's exact sum."""
+        path, width = bins["path"], len(self.c) - 1
+        u = cells.normal()
+        for k in range(1, min(width, pane) + 1):
+            u -= self.c[k] * path[:, (pane - k) % width]
+        path[:, pane % width] = u
+        unit = np.zeros(len(exact))
+        for age in range(min(self.panes, pane + 1)):
+            unit += path[:, (pane - age) % width]
+        at = pane % self.panes
+        bins["window"] += exact - bins["ring"][:, at]
+        bins["ring"][:, at] = exact
+        sd = self.sigma * self.sd[min(pane, len(self.sd) - 1)]
+        return Window(bins["window"] + self._rounded(unit, pane, cells), np.full(len(exact), math.sqrt(sd * sd + 1.0 / 12.0)))
+
+    def _rounded(self, unit: Float, pane: int, cells: Cells) -> Int:
+        scaled = unit * self.sigma
+        noise = np.rint(scaled)
+        doubt = np.flatnonzero(~(np.abs(scaled - noise) < 0.5 - self.error * self.sigma))
+        noise[doubt] = 0.0
+        whole = noise.astype(np.int64)
+        for row in doubt:
+            whole[row] = exact_noise(self, int(row), pane, cells)
+        return whole
+
+
+def exact_noise(m: WindowSqrt, row: int, pane: int, cells: Cells) -> int:
+    """The exact noise of a window, rounded to the grid: floor(sigma * path + 1/2).
+
+    Raises:
+        ArithmeticError: no precision decides (a broken library, never a matter of data).
+    """
+    left = response(m.panes, m.c).left
+    bits = 64
+    while bits <= MOST_BITS:
+        reach = int(np.searchsorted(-left, -(2.0**-bits))) + 1 if bits <= 256 else pane + 1
+        draws = _draws(row, min(reach, pane + 1), cells, bits + GUARD)
+        path = _exact_path(m, draws, bits + GUARD) >> GUARD
+        low, high = (math.floor(Fraction(m.sigma) * Fraction(path + off, 1 << bits) + Fraction(1, 2)) for off in (-2, 3))
+        if low == high:
+            return low
+        bits *= 2
+    raise ArithmeticError("the noise of a window lies half-way between two grid points")
+
+
+def _draws(row: int, count: int, cells: Cells, bits: int) -> list[int]:
+    """The last `count` draws of a bin, oldest first, times 2^bits."""
+    start = cells.start_us - cells.slide_us * np.arange(count - 1, -1, -1, dtype=np.int64)
+    tag = randomness.tags(cells.noise_key, start, np.full(count, cells.key[row]))
+    z = randomness.normals(cells.noise_key, tag, cells.mechanism, PANE, 1).tolist()
+    found = randomness.words(cells.noise_key, tag, cells.mechanism, PANE, 1).tolist()
+    return [quantile(high, low, at, bits) for (high, low), at in zip(found, z, strict=True)]
+
+
+def _exact_path(m: WindowSqrt, draws: list[int], width: int) -> int:
+    """The sum of the last w u, with c read as exact; all over 2^width."""
+    c = [(numerator << width) // denominator for numerator, denominator in (value.as_integer_ratio() for value in m.c)]
+    u: list[int] = []
+    for draw in draws:
+        recent = u[: -len(c) : -1]
+        u.append(draw - (sum(a * b for a, b in zip(c[1:], recent, strict=False)) >> width))
+    return sum(u[-m.panes :])
