@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from delta.tables import DeltaTable as SparkTable
+from deltalake import Schema
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 from pyspark.sql.streaming import StreamingQueryListener
@@ -161,7 +162,7 @@ def test_the_files_of_a_checkpoint(spark: SparkSession, tmp_path: Path) -> None:
 
 def test_the_source_of_delta(spark: SparkSession, tmp_path: Path) -> None:
     path, session = tmp_path / "table", run_session(spark, 1)
-    delta_tables.create(path, T.StructType([T.StructField("x", T.LongType())]))
+    delta_tables.create(path, Schema.from_json(T.StructType([T.StructField("x", T.LongType())]).json()))
     import pyarrow as pa
 
     for number in range(3):

@@ -12,7 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, Schema
 from pyspark.sql import types as T
 
 from dpsql.lake import compaction, delta_tables
@@ -52,7 +52,7 @@ def table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(compaction, "MANY_FILES", 5)
     monkeypatch.setattr(compaction, "LOG_COMMITS", 3)
     path = tmp_path / "table"
-    delta_tables.create(path, T.StructType([T.StructField(name, kind) for name, kind in KINDS.items()]))
+    delta_tables.create(path, Schema.from_json(T.StructType([T.StructField(name, kind) for name, kind in KINDS.items()]).json()))
     for number in range(10):
         add(path, number)
     return path
@@ -98,7 +98,7 @@ def sorted_like(before: pa.Table) -> list[dict[str, Any]]:
 def test_equal_rows_make_equal_bytes(table: Path, tmp_path: Path) -> None:
     """Nothing of a process or a moment gets into the public file but its name."""
     other = tmp_path / "other"
-    delta_tables.create(other, T.StructType([T.StructField(name, kind) for name, kind in KINDS.items()]))
+    delta_tables.create(other, Schema.from_json(T.StructType([T.StructField(name, kind) for name, kind in KINDS.items()]).json()))
     for number in range(10):
         add(other, number)
     assert merged(table) and merged(other)
