@@ -15,6 +15,7 @@ from pathlib import Path
 
 from dpsql.caps import NO_CAP, Cap, read_caps
 from dpsql.parsed_query import PrivacyLevel
+from dpsql.times import EPOCH, parse_duration
 from dpsql.yaml_file import Block, YamlDocument, read_yaml
 
 DEFAULT_MAX_USERS = 10_000_000
@@ -55,18 +56,6 @@ SOURCE_KEYS = (
 )
 CUTS_BY_RECORDS = r"(max|min)(bytes|offsets|records|rows|messages|events)per(trigger|(micro)?batch)"
 """Names of such options of any source, in lower case and letters only."""
-
-UNITS_US = {
-    "microsecond": 1,
-    "millisecond": 1_000,
-    "second": 1_000_000,
-    "minute": 60_000_000,
-    "hour": 3_600_000_000,
-    "day": 86_400_000_000,
-    "week": 604_800_000_000,
-}
-MAX_DURATION_US = 1 << 61
-EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True)
@@ -193,25 +182,6 @@ def cut_by_records(source: Source) -> str | None:
                 )
             return f"`{name}` is refused: one user's records would decide in which micro-batch others' are; {instead}"
     return None
-
-
-def parse_duration(text: str) -> int:
-    """Microseconds of `7 days`, `15 minutes` or `1 day 12 hours`.
-
-    >>> parse_duration("1 day 12 hours")
-    129600000000
-
-    Raises:
-        ValueError: not a positive duration of whole weeks, days, hours, minutes, seconds or fractions of a second.
-    """
-    parts = re.findall(r"(\d+)\s*([a-z]+)", text.strip().lower())
-    total = 0
-    for count, unit in parts:
-        total += int(count[:20]) * UNITS_US.get(unit.removesuffix("s"), 1 << 80)
-    written_wholly = re.fullmatch(r"(\d+\s*[a-z]+\s*)+", text.strip().lower())
-    if not written_wholly or not 0 < total <= MAX_DURATION_US:
-        raise ValueError(f"{text!r} is not a duration; write it like '7 days' or '12 hours' (months have no fixed length)")
-    return total
 
 
 def _source(document: YamlDocument, name: str) -> Source:

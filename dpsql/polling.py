@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 from dpsql.errors import InputError, LakeError
 from dpsql.files import Place, replace_file
 from dpsql.parsed_query import ParsedQuery
+from dpsql.times import show_duration
 
 MILLISECOND, SECOND = 1_000, 1_000_000
 SHORTEST_US, LONGEST_US = SECOND, 60 * SECOND
@@ -57,8 +58,6 @@ def _divisors(common_us: int) -> list[int]:
 
 
 def _refusal(query: ParsedQuery, asked_us: int, divisors: list[int]) -> str:
-    from dpsql.sql.durations import show_duration  # slow to import
-
     near = [max((d for d in divisors if d < asked_us), default=None), min((d for d in divisors if d > asked_us), default=None)]
     accepted = " or ".join(show_duration(divisor) for divisor in near if divisor is not None)
     offset = f" and the windows' offset {show_duration(query.window.offset_us)}" if query.window.offset_us else ""

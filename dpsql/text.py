@@ -1,29 +1,8 @@
-"""Numbers as people read them, in sentences and tables: durations, amounts, shares."""
+"""Numbers as people read them, in sentences and tables: amounts, shares."""
 
 from __future__ import annotations
 
 import math
-
-UNITS = (
-    ("day", 86_400_000_000),
-    ("hour", 3_600_000_000),
-    ("minute", 60_000_000),
-    ("second", 1_000_000),
-    ("millisecond", 1_000),
-    ("microsecond", 1),
-)
-
-
-def duration(us: int) -> str:
-    """Microseconds in words: `90 minutes`, `1 day`.
-
-    >>> duration(5_400_000_000)
-    '90 minutes'
-    """
-    for name, size in UNITS:
-        if us and us % size == 0:
-            return f"{us // size} {name}{'' if us == size else 's'}"
-    return "0 seconds"
 
 
 def number(value: float) -> str:

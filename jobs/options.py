@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import os
-import re
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from dpsql.errors import ConfigError, DpsqlError
+from dpsql.times import EPOCH, parse_duration
 from jobs.terminal import note
 
 if TYPE_CHECKING:
@@ -215,12 +215,10 @@ class Duration(click.ParamType):
         """Microseconds, more than 0."""
         if isinstance(value, int):
             return value
-        units = {"millisecond": 1, "second": 1_000, "minute": 60_000, "hour": 3_600_000, "day": 86_400_000, "week": 604_800_000}
-        match = re.fullmatch(r"\s*(\d{1,9})\s*([a-z]+?)s?\s*", value.lower())
-        unit = units.get(match[2]) if match else None
-        if match is None or unit is None or int(match[1]) == 0:
+        try:
+            return parse_duration(value)
+        except ValueError:
             self.fail(f"{value!r} is not a length of time; write it like '30 seconds', '10 minutes' or '7 days'", param, ctx)
-        return int(match[1]) * unit * 1_000
 
 
 class UtcTime(click.ParamType):
@@ -237,5 +235,4 @@ class UtcTime(click.ParamType):
         except ValueError:
             self.fail(f"{value!r} is not a time; write it like 2026-01-31 or 2026-01-31T12:00 (UTC)", param, ctx)
         time = time if time.tzinfo else time.replace(tzinfo=UTC)
-        past = time - datetime(1970, 1, 1, tzinfo=UTC)
-        return (past.days * 86_400 + past.seconds) * 1_000_000 + past.microseconds
+        return (time - EPOCH) // timedelta(microseconds=1)

@@ -185,7 +185,7 @@ def _short(value: float) -> str:
 
 
 def _value(name: str, each: Measurement) -> str:
-    from dpsql.sql.durations import show_duration
+    from dpsql.times import show_duration
 
     value = getattr(each.setting, name)
     if name == "trigger_interval_us":

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import time
 from dataclasses import asdict, dataclass, replace
-from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from dpsql.errors import InputError, LakeError
 from dpsql.files import Place, replace_file
 from dpsql.lake.remedies import repairable
+from dpsql.times import now_us, timestamp
 from udfs.grid import NO_CLOCK
 
 FILE, LIVE_FILE = "catch_up.json", "live.json"
@@ -73,11 +72,11 @@ def open_catch_up(folder: Place, until_us: int | None, closed_us: int, static: d
         raise InputError(
             f"--until {timestamp(until_us)} lies before {timestamp(closed_us)}, up to which triggers are closed already; give a later time"
         )
-    now_us = time.time_ns() // 1000
+    now = now_us()
     opened = CatchUp(
         number=1 if last is None else last.number + 1,
-        until_us=until_us if until_us is not None else max(now_us, closed_us),
-        wall_us=now_us,
+        until_us=until_us if until_us is not None else max(now, closed_us),
+        wall_us=now,
         released=False,
         static=static,
     )
@@ -139,14 +138,6 @@ def forget_interrupted(folder: Place, number: int, closed_us: int) -> None:
 
 def _damaged(folder: Place) -> DamagedFile:
     return DamagedFile(f"{folder / FILE} is damaged; {repairable(folder)}")
-
-
-def timestamp(us: int) -> str:
-    """A time in microseconds as people write it."""
-    try:
-        return (datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=us)).strftime("%Y-%m-%dT%H:%M:%SZ")
-    except OverflowError:
-        return f"{us} microseconds"
 
 
 def read_json(path: Place, version: int) -> dict[str, Any] | None:

@@ -14,7 +14,8 @@ from uuid import uuid4
 
 from dpsql.errors import LakeError
 from dpsql.files import Place
-from dpsql.lake.catch_up import read_catch_up, timestamp
+from dpsql.lake.catch_up import read_catch_up
+from dpsql.times import timestamp
 from udfs.bucket_state import filesystem
 from udfs.grid import NO_CLOCK
 

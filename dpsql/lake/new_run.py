@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import shutil
 from dataclasses import asdict, replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,6 +27,7 @@ from dpsql.lake.running import exclusive
 from dpsql.lake.runs import NEXT, RUN_FILE, SCHEMA_VERSION, Lake, Run, new_run, read_run
 from dpsql.privacy.ledger import Ledger
 from dpsql.privacy.secret import Secret
+from dpsql.times import now_us
 from udfs.grid import NO_CLOCK, Grid
 from udfs.stage import RELEASE
 
@@ -103,7 +103,7 @@ def closed_us(lake: Lake, run: Run, ledger: Ledger) -> int:
         except (DeltaError, OSError, ValueError, pa.ArrowException):
             continue
     if not known and any((folder / name).exists() for name in ("checkpoints", "catch_up.json", "state")):
-        found.append(int(datetime.now(UTC).timestamp() * 1_000_000))
+        found.append(now_us())
         found += _asked_for(folder)
     entry = ledger.register.find(run.run_id)
     noted = [] if entry is None or entry.closed_us is None else [entry.closed_us]

@@ -8,10 +8,10 @@ from __future__ import annotations
 import errno
 import json
 import socket
-import time
 from dataclasses import dataclass
 from typing import Any
 
+from dpsql import times
 from dpsql.errors import LakeError
 from dpsql.files import ObjectPath, Place, reason
 from dpsql.lake.catch_up import LIVE_FILE
@@ -80,7 +80,7 @@ def _found(lake: Lake, name: str, max_lag_us: int | None, max_drop_share: float 
     newest = newest_events(folder)
     told = newest.get("release", {}).get("closed_us")
     released_us = _on_grid(run, closed_us if told is None or closed_us is None else min(int(told), closed_us))
-    lag = None if released_us is None else ((time.time_ns() // 1000 if now_us is None else now_us) - released_us) / 1e6
+    lag = None if released_us is None else ((times.now_us() if now_us is None else now_us) - released_us) / 1e6
     batch = newest.get("micro_batch", {})
     share = sum(batch["dropped"].values()) / batch["records"] if batch.get("records") else None
     failure = _failure(newest)

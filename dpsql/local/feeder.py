@@ -6,7 +6,6 @@ bounding, clock or release code of its own.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,10 +23,12 @@ from dpsql.local.inputs import micro_batches, source_files
 from dpsql.local.local_run import open_local_run
 from dpsql.local.record_reader import RowReader
 from dpsql.local.spark_types import SparkType
+from dpsql.mechanisms import registry
 from dpsql.mechanisms.histogram.plan import PrivacyPlan
-from dpsql.mechanisms.histogram.stages import stages
+from dpsql.mechanisms.protocol import RunFacts
 from dpsql.privacy.ledger import Ledger
 from dpsql.privacy.secret import Secret
+from dpsql.times import now_us
 from udfs.grid import NO_CLOCK
 from udfs.histogram.contribution_bounding import DROP_REASONS
 from udfs.histogram.release import PublicGroups
@@ -170,7 +171,7 @@ def run_batches(
         progress: told how many records were read.
         public: the groups of a plan without key selection.
     """
-    feeder = Feeder(stages(plan, public), noise_key, buckets)
+    feeder = Feeder(registry.named(plan.mechanism).stages(plan, RunFacts(public)), noise_key, buckets)
     clock = Clock(NO_CLOCK, min(max(until_us, now_us()) + plan.query.max_ahead_us, LATEST_US))
     for rows in batches:
         feeder.micro_batch(rows, clock)
@@ -274,8 +275,3 @@ def try_query(
     )
     comparison = truth.compare(result.histogram, result.drops, reader.key_types) if truth else None
     return TryResult(frame_of(result.histogram), result.drops, result.records, comparison)
-
-
-def now_us() -> int:
-    """The wall clock, microseconds since 1970 UTC."""
-    return time.time_ns() // 1000

@@ -10,8 +10,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dpsql.local.spark_types import SparkType
+from dpsql.mechanisms import registry
 from dpsql.mechanisms.histogram.plan import PrivacyPlan
-from dpsql.parsed_query import AggregateFunction
 from udfs.keys import decode
 
 TIME = pa.timestamp("us", tz="UTC")
@@ -42,13 +42,12 @@ def histogram(plan: PrivacyPlan, released: Sequence[pa.Table], key_types: Sequen
         "trigger_time": _times(window + trigger * query.trigger_interval_us),
     }
     named: dict[str, Any] = typed_keys(plan, rows.column("key_bytes"), key_types)
-    for i, column in enumerate(plan.columns):
-        named[column.aggregate.alias] = _value(rows.column(f"c{i}"), column.aggregate.function)
+    for column in registry.named(plan.mechanism).columns(plan):
+        named[column.name] = _value(rows.column(column.source), column.nullable)
     for name in query.columns_in_order:
         columns[name] = named[name]
-        position = next((i for i, column in enumerate(plan.columns) if column.aggregate.alias == name), None)
-        if position is not None:
-            columns[f"{name}_stderr"] = _value(rows.column(f"s{position}"), plan.columns[position].aggregate.function)
+        if f"{name}_stderr" in named:
+            columns[f"{name}_stderr"] = named[f"{name}_stderr"]
     return pa.table(columns)
 
 
@@ -80,9 +79,9 @@ def _valid_text(values: pa.Array) -> pa.Array:
         return pa.array([None if value is None else value.decode("utf-8", "replace") for value in values.to_pylist()], pa.string())
 
 
-def _value(values: pa.ChunkedArray, function: AggregateFunction) -> pa.ChunkedArray:
-    """NaN says NULL, which only an average can be."""
-    if function is not AggregateFunction.AVG:
+def _value(values: pa.ChunkedArray, nullable: bool) -> pa.ChunkedArray:
+    """NaN says NULL, where that can be."""
+    if not nullable:
         return values
     return pc.if_else(pc.is_nan(values), pa.scalar(None, pa.float64()), values)
 

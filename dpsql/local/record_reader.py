@@ -77,7 +77,7 @@ class RowReader:
     def public_groups(self, source: Source) -> PublicGroups | None:
         """The groups that a plan without key selection releases; None where keys are selected."""
         query = self._plan.query
-        if self._plan.selection is not None:
+        if self._plan.selects:
             return None
         encoded: list[bytes] = []
         if query.public_groups is not None:

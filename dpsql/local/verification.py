@@ -34,7 +34,7 @@ from dpsql.local.histogram import histogram
 from dpsql.local.inputs import source_files
 from dpsql.local.record_reader import RowReader, no_records
 from dpsql.mechanisms.histogram import public_groups
-from dpsql.mechanisms.histogram.stages import stages
+from dpsql.mechanisms.protocol import RunFacts
 from dpsql.parsed_query import ContributionPeriod
 from dpsql.privacy.secret import Secret
 from udfs.bucket_state import DamagedFile
@@ -113,7 +113,7 @@ def verify_run(lake: Lake, name: str, run: Run, query: Query, secret: Secret, pr
         published = published.filter(pc.greater_equal(published["window_start"].cast(pa.int64()), run.first_window_us))
     reader = RowReader(query.plan, query.sources, secret.salt(run.run_id), {}, _static_versions(folder))
     noise_key, public = secret.noise_key(run.run_id, query.plan.identity), public_groups.load(folder)
-    feeder = Feeder(stages(query.plan, public, run.first_window_us), noise_key)
+    feeder = Feeder(query.mechanism.stages(query.plan, RunFacts(public, run.first_window_us)), noise_key)
     released = []
     for tick in ticked:
         if tick.closed_us > released_us:

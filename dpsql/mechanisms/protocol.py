@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from dpsql.sql.options import Option
     from dpsql.sql.rules import Rule
     from udfs.histogram.release import PublicGroups
+    from udfs.stage import Clock, Stage, Tick
 
 
 class Plan(Protocol):
@@ -126,8 +127,8 @@ class Mechanism(Protocol[Asked, Planned]):
     def missing(self, plan: Planned) -> tuple[str, dict[str, Any]]:
         """Why a key may be missing, in sentences and under stable names."""
 
-    def stages(self, plan: Planned, run: RunFacts) -> tuple[Any, Any]:
-        """The numbers of the two steps, intake by unit and release by key; no budget and no secret."""
+    def stages(self, plan: Planned, run: RunFacts) -> tuple[Stage[Clock], Stage[Sequence[Tick]]]:
+        """The two pure steps with their numbers, intake by unit and release by cell; no budget and no secret."""
 
     def finish(self, plan: Planned, released: Sequence[pa.Table]) -> Mapping[str, pa.Table]:
         """The public tables by suffix ("" is the histogram) from what all buckets release: pure, after all noise; `verify` repeats it."""

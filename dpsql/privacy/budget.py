@@ -13,7 +13,8 @@ from dpsql.privacy.cost import Cost, total
 from dpsql.privacy.curve import epsilon_of, total_mu
 from dpsql.privacy.ledger import Line, spent
 from dpsql.privacy.ledger_rules import remarks
-from dpsql.text import duration, number
+from dpsql.text import number
+from dpsql.times import duration
 
 DAY_US = 86_400_000_000
 PERIODS = (1, 7, 30)

@@ -14,7 +14,6 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,7 @@ from dpsql.config import Source
 from dpsql.errors import LakeError
 from dpsql.files import Place, create_file, place, replace_file
 from dpsql.privacy.declaration import check_declaration, declaration
+from dpsql.times import timestamp
 
 SCHEMA_VERSION = 1
 RUN_FILE = "run.json"
@@ -138,7 +138,7 @@ class RunRegister:
         if entry is None or entry.closed_us is None or closed_us >= entry.closed_us:
             return
         raise LakeError(
-            f"run {run_id} has published triggers up to {_time(entry.closed_us)}, of which {entry.place} knows nothing: tables were deleted, "
+            f"run {run_id} has published triggers up to {timestamp(entry.closed_us)}, of which {entry.place} knows nothing: tables were deleted, "
             "or this is an older copy of the lake. Going on would publish the same noise on other data. "
             "Put back the newest lake (see `dpsql restore`), or start a new run under another --name"
         )
@@ -198,9 +198,3 @@ def _run_id_at(folder: str) -> str | None:
     except (OSError, ValueError, KeyError, TypeError):
         return None
     return str(found)
-
-
-def _time(us: int) -> str:
-    return (
-        (datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=us)).strftime("%Y-%m-%dT%H:%M:%SZ") if abs(us) < 1 << 57 else f"{us} us"
-    )

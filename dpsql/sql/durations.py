@@ -7,15 +7,8 @@ from collections.abc import Sequence
 
 from sqlglot.tokens import Token, TokenType
 
-UNITS_US = {
-    "microsecond": 1,
-    "millisecond": 1_000,
-    "second": 1_000_000,
-    "minute": 60_000_000,
-    "hour": 3_600_000_000,
-    "day": 86_400_000_000,
-    "week": 604_800_000_000,
-}
+from dpsql.times import UNITS_US
+
 CALENDAR_UNITS = frozenset({"month", "quarter", "year"})
 LONGEST_US = 36_525 * UNITS_US["day"]
 FORMS = "'15 minutes', INTERVAL 15 MINUTES or INTERVAL '15' MINUTE"
@@ -65,15 +58,6 @@ def _unit(word: str) -> int:
     if singular in CALENDAR_UNITS:
         raise Misread(f"Durations in {singular}s are not accepted: their length varies", "write it in days or weeks, for example '30 days'")
     raise Misread(f"Unknown unit of time: {word}", "units are microseconds, milliseconds, seconds, minutes, hours, days, weeks")
-
-
-def show_duration(us: int) -> str:
-    """The shortest spelling in one unit: `15 minutes`, `1 day`."""
-    for unit in reversed(UNITS_US):
-        if us % UNITS_US[unit] == 0:
-            count = us // UNITS_US[unit]
-            return f"{count} {unit}" + ("" if count == 1 else "s")
-    raise AssertionError("microseconds divide everything")
 
 
 def divisor_near(whole: int, part: int) -> int:

@@ -8,11 +8,12 @@ from sqlglot import exp
 
 from dpsql.errors import Problem
 from dpsql.sql.draft import Draft
-from dpsql.sql.durations import FORMS, LONGEST_US, Misread, divisor_near, read_duration, show_duration
+from dpsql.sql.durations import FORMS, LONGEST_US, Misread, divisor_near, read_duration
 from dpsql.sql.items import WINDOW_CALLS, Kind, call_name, names_window
 from dpsql.sql.select_rules import names_no_key
 from dpsql.sql.spans import problem
 from dpsql.sql.values import bare
+from dpsql.times import show_duration
 
 _TIMES = ("size", "slide", "start offset")
 _TIME_TYPES = (exp.DType.TIMESTAMP, exp.DType.TIMESTAMPTZ, exp.DType.TIMESTAMPLTZ, exp.DType.TIMESTAMPNTZ)

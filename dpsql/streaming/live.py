@@ -18,7 +18,7 @@ from pyspark.sql import DataFrame
 
 from dpsql.errors import LakeError
 from dpsql.files import Place
-from dpsql.lake.catch_up import begin_live, read_catch_up, timestamp
+from dpsql.lake.catch_up import begin_live, read_catch_up
 from dpsql.lake.checkpoints import Checkpoint
 from dpsql.lake.clock_guard import ClockGuard, check_absence
 from dpsql.lake.contributions import Contributions
@@ -28,6 +28,8 @@ from dpsql.polling import polling_interval, read_overruns, write_overruns
 from dpsql.streaming.clocks import Clocks, listed_clocks
 from dpsql.streaming.microbatches import POLL_SECONDS, Following, Sink, began_us
 from dpsql.streaming.progress import Summary, Tally
+from dpsql.times import now_us as wall_us
+from dpsql.times import timestamp
 from udfs.stage import ADMISSION, Clock
 
 if TYPE_CHECKING:
@@ -105,11 +107,6 @@ def live(job: Job, options: LiveOptions) -> Summary:
                 following.finish()
                 pace.write()
     return job.tally.summary(stopped=True)
-
-
-def wall_us() -> int:
-    """The wall clock, microseconds since 1970 UTC."""
-    return time.time_ns() // 1000
 
 
 class Pace:

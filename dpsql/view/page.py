@@ -20,7 +20,8 @@ from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
 from dpsql.frames import aggregates_of, keys_of
-from dpsql.text import duration, number
+from dpsql.text import number
+from dpsql.times import duration
 from dpsql.view import charts
 from dpsql.view.formatting import absent, measured, printable
 from dpsql.view.standing import Standing

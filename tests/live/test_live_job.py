@@ -184,8 +184,8 @@ def test_broken_off_anywhere_and_started_again(case: Case) -> None:
 def test_a_clock_that_steps_a_day_ahead_closes_nothing_early(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     """As this process sees it; and Spark's own polling begins anew when the clock is right again."""
     step, anew = [0], list[bool]()
-    for name in ("live.wall_us", "microbatches.began_us", "checkpoints.Checkpoint.time_us"):
-        owner, _, function = f"dpsql.streaming.{name}".rpartition(".")
+    for name in ("streaming.live.wall_us", "streaming.microbatches.began_us", "lake.checkpoints.Checkpoint.time_us"):
+        owner, _, function = f"dpsql.{name}".rpartition(".")
         original = pkgutil.resolve_name(f"{owner}.{function}")
         monkeypatch.setattr(f"{owner}.{function}", lambda *given, _original=original: _original(*given) + step[0])
     polled = Following.poll_anew

@@ -23,13 +23,14 @@ import pyarrow.parquet as pq
 from pyarrow import csv
 
 import dpsql
-from dpsql.config import Source, Sources, parse_duration
+from dpsql.config import Source, Sources
 from dpsql.errors import InputError
 from dpsql.lake.runs import Lake, Run, read_histogram
 from dpsql.local.feeder import run_batches
 from dpsql.local.record_reader import RowReader
 from dpsql.local.verification import count_differences
 from dpsql.privacy.secret import Secret
+from dpsql.times import parse_duration
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

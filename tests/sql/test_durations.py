@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from dpsql.sql.dialect import DpSpark
-from dpsql.sql.durations import Misread, divisor_near, read_duration, show_duration
+from dpsql.sql.durations import Misread, divisor_near, read_duration
+from dpsql.times import show_duration
 
 SECOND = 1_000_000
 HOUR = 3600 * SECOND

@@ -62,7 +62,7 @@ class Case:
 @pytest.fixture(autouse=True)
 def _wall_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     """The wall clock stands still at START, so that runs of different moments can be compared bit for bit."""
-    monkeypatch.setattr("dpsql.lake.catch_up.time.time_ns", lambda: START * 1000)
+    monkeypatch.setattr("dpsql.times.time.time_ns", lambda: START * 1000)
 
 
 Make = Callable[..., Case]

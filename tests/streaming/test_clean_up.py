@@ -59,7 +59,7 @@ def test_catch_ups_keep_as_many_files_however_many_there_were(case: Any, write: 
     left = LiveOptions(retention_us=DAY)
     for day in range(16):
         write(visits(users=40, days=1, first_day=day), first=day)
-        monkeypatch.setattr("dpsql.lake.catch_up.time.time_ns", lambda day=day: (START + day * DAY + DAY) * 1000)
+        monkeypatch.setattr("dpsql.times.time.time_ns", lambda day=day: (START + day * DAY + DAY) * 1000)
         assert one.go(START + (day + 1) * DAY, live=left, buckets=(2, 2)).records == 120
         kept.append(files_of(one))
         if day == 7:

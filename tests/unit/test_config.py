@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 import dpsql
-from dpsql.config import Cap, Source, Sources, cut_by_records, load_sources, parse_duration
+from dpsql.config import Cap, Source, Sources, cut_by_records, load_sources
 from dpsql.errors import ConfigError
+from dpsql.times import parse_duration
 
 GOOD = """\
 sources:

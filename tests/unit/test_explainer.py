@@ -17,7 +17,8 @@ from dpsql.mechanisms.histogram.planner import make_plan
 from dpsql.mechanisms.histogram.stages import release_parameters, stderr
 from dpsql.parsed_query import Aggregate, AggregateFunction, ContributionPeriod, CounterName, GroupSelection, ParsedQuery, WindowSpec
 from dpsql.privacy.curve import total_mu
-from dpsql.text import duration, number, percent
+from dpsql.text import number, percent
+from dpsql.times import duration
 from tests.property.plans import COUNT, DAY, HOUR, SUM, USERS, VALID, query, source
 from udfs.histogram.perturbation import finish
 

@@ -18,7 +18,8 @@ from dpsql.parsed_query import AggregateFunction, ContributionPeriod, ParsedQuer
 from dpsql.polling import ASSUMPTION, polling_interval
 from dpsql.privacy.cost import Cost
 from dpsql.privacy.curve import epsilon_of
-from dpsql.text import duration, number, percent
+from dpsql.text import number, percent
+from dpsql.times import duration
 
 PERIODS = (7, 30, 365)
 Z95 = 1.959963984540054

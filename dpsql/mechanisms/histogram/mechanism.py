@@ -19,8 +19,7 @@ if TYPE_CHECKING:
     from dpsql.sql.draft import Draft
     from dpsql.sql.options import Option
     from dpsql.sql.rules import Rule
-    from udfs.histogram.contribution_bounding import BoundingParameters
-    from udfs.histogram.release import ReleaseParameters
+    from udfs.stage import Clock, Stage, Tick
 
 REALS = (AggregateFunction.SUM, AggregateFunction.AVG)
 
@@ -90,11 +89,11 @@ class Histogram:
             )
         )
 
-    def stages(self, plan: PrivacyPlan, run: RunFacts) -> tuple[BoundingParameters, ReleaseParameters]:
+    def stages(self, plan: PrivacyPlan, run: RunFacts) -> tuple[Stage[Clock], Stage[Sequence[Tick]]]:
         """Contribution bounding; key selection and perturbation."""
-        from dpsql.mechanisms.histogram.stages import bounding_parameters, release_parameters
+        from dpsql.mechanisms.histogram.stages import stages
 
-        return bounding_parameters(plan, run.public, run.first_window_us), release_parameters(plan, run.public)
+        return stages(plan, run.public, run.first_window_us)
 
     def finish(self, plan: PrivacyPlan, released: Sequence[pa.Table]) -> Mapping[str, pa.Table]:
         """Rows of all buckets as they are."""

@@ -12,7 +12,8 @@ from typing import Any
 from dpsql.mechanisms.histogram.asked import ReleaseRule
 from dpsql.mechanisms.histogram.plan import PrivacyPlan, SelectionPlan
 from dpsql.parsed_query import ContributionPeriod
-from dpsql.text import duration, percent
+from dpsql.text import percent
+from dpsql.times import duration
 
 Z_MOST = 1.6448536269514722
 """Standard normal quantile of 95%."""

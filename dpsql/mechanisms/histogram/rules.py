@@ -11,9 +11,9 @@ from dpsql.parsed_query import CounterName, GroupSelection
 from dpsql.sql import options
 from dpsql.sql.clause_rules import missing_options
 from dpsql.sql.draft import Draft
-from dpsql.sql.durations import show_duration
 from dpsql.sql.options import HORIZON_LIMIT
 from dpsql.sql.spans import problem
+from dpsql.times import show_duration
 
 REQUIRED = (options.EPSILON, options.DELTA, options.PRIVACY_UNIT_COLUMN, options.MAX_ROWS_CONTRIBUTED)
 SQRT_LIMIT = 2_000

@@ -1,0 +1,87 @@
+"""What every mechanism of the registry must keep: whose query it is, what it costs, and that its plan is its document."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from dpsql.errors import AccountingError
+from dpsql.mechanisms.registry import MECHANISMS, named
+from dpsql.sql import parse
+from tests.sql.golden import Golden, compiled, goldens, sources
+
+ACCEPTED = goldens("accepted")
+SHOWN = ACCEPTED[::8]
+"""Enough for what is slow."""
+SHRINK = 0.999
+
+
+@pytest.mark.parametrize("golden", ACCEPTED, ids=lambda golden: golden.path.stem)
+def test_exactly_one_mechanism_claims_a_query(golden: Golden) -> None:
+    draft = parse.read_draft(golden.text, sources(), parse.options_of(MECHANISMS))
+    assert [mechanism.name for mechanism in MECHANISMS if mechanism.claims(draft)] == [compiled(golden).parsed.mechanism]
+
+
+@pytest.mark.parametrize("golden", ACCEPTED, ids=lambda golden: golden.path.stem)
+def test_the_promise_is_kept_and_not_wasted(golden: Golden) -> None:
+    query = compiled(golden)
+    delta = query.mechanism.account(query.plan, query.source).delta(query.parsed.epsilon)
+    assert 0.98 * query.parsed.delta <= delta <= query.parsed.delta
+
+
+@pytest.mark.parametrize("golden", ACCEPTED, ids=lambda golden: golden.path.stem)
+def test_the_document_is_the_whole_plan(golden: Golden) -> None:
+    """Catches: a number that shapes noise and is not in the identity, so that two plans share their noise."""
+    query = compiled(golden)
+    document = json.loads(json.dumps(query.document()))
+    numbers = {repr(leaf) for leaf in leaves(document)}
+    said = json.loads(json.dumps(dataclasses.asdict(query.plan)))
+    missing = {repr(leaf) for leaf in leaves(said)} - numbers - {repr(query.parsed.mechanism)}
+    assert missing == set()
+    assert query.plan.identity == document["identity"] and len(query.plan.identity) == hashlib.sha256().digest_size * 2
+
+
+@pytest.mark.parametrize("golden", SHOWN, ids=lambda golden: golden.path.stem)
+def test_less_noise_or_a_lower_threshold_is_refused(golden: Golden) -> None:
+    """Catches: a number that the accountant does not look at. Each is a thousandth too small, alone."""
+    query = compiled(golden)
+    mechanism, changes = named(query.parsed.mechanism), list(smaller(query.plan))
+    assert changes
+    for what, plan in changes:
+        with pytest.raises(AccountingError):
+            mechanism.account(plan, query.source)
+            pytest.fail(f"{what} is not checked")
+
+
+def leaves(value: Any) -> Iterator[Any]:
+    """Every number and text in a nested value."""
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, list | tuple):
+        for each in value:
+            yield from leaves(each)
+    else:
+        yield value
+
+
+def smaller(value: Any, path: str = "plan") -> Iterator[tuple[str, Any]]:
+    """The same value with one standard deviation, scale or row of thresholds too small, each in turn."""
+    if isinstance(value, tuple):
+        for i, each in enumerate(value):
+            for what, changed in smaller(each, f"{path}[{i}]"):
+                yield what, (*value[:i], changed, *value[i + 1 :])
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        for field in dataclasses.fields(value):
+            given, where = getattr(value, field.name), f"{path}.{field.name}"
+            if field.name in ("sigma", "scale"):
+                yield where, dataclasses.replace(value, **{field.name: given * SHRINK})
+            elif field.name == "thresholds":
+                yield where, dataclasses.replace(value, thresholds=tuple(int(each * SHRINK) for each in given))
+            else:
+                for what, changed in smaller(given, where):
+                    yield what, dataclasses.replace(value, **{field.name: changed})
