@@ -20,7 +20,7 @@ ALARM, DAMAGED = 4, 5
 @click.option("--max-drop-share", type=click.FloatRange(0, 1), metavar="SHARE", help="More of the newest micro-batch dropped is an alarm.")
 @json_option
 def status(name: str, lake_folder: str, max_lag_us: int | None, max_drop_share: float | None, as_json: bool) -> None:
-    """Say how a run stands. Exit code 0: all is well; 4: an alarm; 5: something is damaged. Needs no Spark and no secret.
+    """Say how a run stands. Exit code 0: all is well; 4: an alarm, or the lake cannot be reached; 5: something is damaged. Needs no Spark and no secret.
 
     Counts of records in it are exact: for the operator alone.
 
@@ -38,7 +38,7 @@ def status(name: str, lake_folder: str, max_lag_us: int | None, max_drop_share: 
         until = "nothing is released yet"
         if found.released_us is not None and found.lag_seconds is not None:
             until = f"released up to {datetime.fromtimestamp(found.released_us / 1e6, UTC):%Y-%m-%d %H:%M:%S} UTC, {found.lag_seconds:,.0f} s ago"
-        click.echo(f"{name}: {found.state}; {until}" if found.state != "damaged" else f"{name}: damaged")
+        click.echo(f"{name}: {found.state}; {until}" if found.run_id else f"{name}: {found.state}")
         for alarm in found.alarms:
             click.echo(f"alarm: {alarm}")
     if found.state == "damaged":

@@ -10,7 +10,6 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
-from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
@@ -106,6 +105,8 @@ class ProgressBar:
     """What is going on, on stderr: a moving line in a terminal, plain lines for the Spark job's log elsewhere."""
 
     def __init__(self) -> None:
+        from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn  # slow to import
+
         console = Console(stderr=True)
         columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
         self._live = console.is_terminal

@@ -140,23 +140,14 @@ class Contributions:
         old = {era for era in old if era <= last}
         if old:
             # A condition on the partition alone: whole files are removed and none is written anew, which query 2 could not bear.
-            table.delete(f"era > {TICK_ERA} AND era <= {last}")
+            delta_tables.delete(self.path, f"era > {TICK_ERA} AND era <= {last}", {forgotten_mark(self.run_id): last})
             # In full: files that a failed task left behind hold records as well. No micro-batch is at work here.
-            table.vacuum(retention_hours=0, dry_run=False, enforce_retention_duration=False, full=True)
+            delta_tables.vacuum(self.path, 0)
         return len(old)
 
-    def clear_away(self) -> int:
-        """Remove files that no commit has named: a failed task left them, and they hold records. Nobody may be at work, query 2 has read all.
-
-        Returns:
-            How many there were.
-        """
-        table = DeltaTable(str(self.path))
-        # Asked first: a vacuum makes commits, whether it finds anything or not.
-        found = table.vacuum(retention_hours=0, dry_run=True, enforce_retention_duration=False, full=True)
-        if found:
-            table.vacuum(retention_hours=0, dry_run=False, enforce_retention_duration=False, full=True)
-        return len(found)
+    def clear_away(self) -> None:
+        """Remove files that no commit has named: a failed task left them, and they hold records. Nobody may be at work, query 2 has read all."""
+        delta_tables.vacuum(self.path, 0)
 
     def crossed(self, before_us: int, closed_us: int) -> bool:
         """Whether a grid point lies after `before_us` and at or before `closed_us`."""
@@ -211,6 +202,11 @@ def ticked_mark(run_id: str) -> str:
 def closed_mark(run_id: str) -> str:
     """Its version is the time of the newest tick."""
     return f"{run_id}/closed_us"
+
+
+def forgotten_mark(run_id: str) -> str:
+    """Its version is the newest era whose rows were deleted."""
+    return f"{run_id}/forgotten"
 
 
 def newest_rows(path: Place, run_id: str, generation: int) -> int | None:

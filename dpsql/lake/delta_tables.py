@@ -14,11 +14,12 @@ from typing import Any
 from urllib.parse import unquote
 
 import pyarrow as pa
-from deltalake import CommitProperties, DeltaTable, Schema, Transaction, write_deltalake
+from deltalake import CommitProperties, DeltaTable, Schema, Transaction
 from deltalake.transaction import AddAction, RemoveAction
 
 from dpsql.files import ObjectPath, Place
-from udfs.bucket_state import sync
+from dpsql.lake.sorted_file import sorted_file
+from udfs.bucket_state import filesystem, sync
 
 
 def exists(path: Place) -> bool:
@@ -52,13 +53,10 @@ def append(path: Place, rows: pa.Table, marks: Mapping[str, int]) -> bool:
     Returns:
         False if the first mark is there already: then nothing was written.
     """
-    table = DeltaTable(str(path))
-    if committed(table, *next(iter(marks.items()))):
+    if committed(DeltaTable(str(path)), *next(iter(marks.items()))):
         return False
-    properties = CommitProperties(app_transactions=[Transaction(name, number) for name, number in marks.items()])
-    before = table.version()
-    write_deltalake(table, rows, mode="append", commit_properties=properties)
-    settle(path, before)
+    # Not `write_deltalake`: its commit may be on the disk before its file.
+    append_files(path, [sorted_file(path, rows)] if rows.num_rows else [], marks)
     return True
 
 
@@ -88,6 +86,75 @@ def append_files(path: Place, files: Sequence[Mapping[str, Any]], marks: Mapping
     before = table.version()
     table.create_write_transaction(actions, "append", table.schema(), partition_by, commit_properties=properties)
     return settle(path, before)
+
+
+def replace_files(table: DeltaTable, path: Place, names: Sequence[str], new: Mapping[str, Any], marks: Mapping[str, int]) -> list[str]:
+    """Put a file with the same rows in the place of others, in one commit. Spark's streams pass over it: it says that no row is new.
+
+    Args:
+        table: opened before the files were read.
+        path: of it.
+        names: the files that go.
+        new: the file that comes, as for `append_files`.
+        marks: of the commit.
+
+    Returns:
+        As `append_files`.
+
+    Raises:
+        deltalake.exceptions.CommitFailedError: somebody has written to the table since it was opened; it is as it was.
+    """
+    now = time.time_ns() // 1_000_000
+    sizes = pa.table(table.get_add_actions())
+    size_of = dict(zip(sizes["path"].to_pylist(), sizes["size_bytes"].to_pylist(), strict=True))
+    stats = json.dumps({"numRecords": new["rows"], **new.get("stats", {})})
+    actions: list[AddAction | RemoveAction] = [RemoveAction(name, False, now, size_of[name], new["partition"]) for name in names]
+    actions.append(AddAction(new["path"], new["bytes"], new["partition"], now, False, stats))
+    transactions = [Transaction(name, number) for name, number in marks.items()]
+    # No retry: by itself the commit would be taken for an append, which fits every other.
+    properties = CommitProperties(app_transactions=transactions, max_commit_retries=0)
+    before = table.version()
+    table.create_write_transaction(actions, "append", table.schema(), list(new["partition"]), commit_properties=properties)
+    return settle(path, before)
+
+
+def checkpoint(path: Place) -> list[str]:
+    """Make a checkpoint of a table's log at its newest version; returns its files, on a local disk."""
+    table = DeltaTable(str(path))
+    table.create_checkpoint()
+    return settle(path, table.version() - 1)
+
+
+def delete(path: Place, condition: str, marks: Mapping[str, int]) -> None:
+    """Delete rows in a commit that is on the disk when this returns: only then may their files go.
+
+    Args:
+        path: of the table.
+        condition: in SQL.
+        marks: of the commit.
+    """
+    table = DeltaTable(str(path))
+    before = table.version()
+    transactions = [Transaction(name, number) for name, number in marks.items()]
+    table.delete(condition, commit_properties=CommitProperties(app_transactions=transactions))
+    settle(path, before)
+
+
+def vacuum(path: Place, hours: int) -> None:
+    """Remove files that no commit names any more, or never has, for so many hours.
+
+    Not by `DeltaTable.vacuum`, which makes two commits of it, and the second may be on the disk before the first.
+    """
+    system, root = filesystem(str(path))
+    for name in DeltaTable(str(path)).vacuum(retention_hours=hours, dry_run=True, enforce_retention_duration=False, full=True):
+        with contextlib.suppress(FileNotFoundError):  # removed before: the log remembers its name for a while
+            system.delete_file(f"{root}/{name}")
+
+
+def first_version(path: Place) -> int:
+    """The oldest commit that the log of a table still has."""
+    names = (file.name for file in (path / "_delta_log").iterdir())
+    return min((int(name[:20]) for name in names if name[:20].isdigit() and name.endswith(".json")), default=0)
 
 
 def added_files(path: Place, first: int, last: int) -> list[str]:

@@ -164,9 +164,10 @@ class Tables:
         return {NOTHING, *numbers}
 
     def deletions(self) -> list[int]:
-        """Versions of contributions that deleted rows of windows long closed."""
-        history = DeltaTable(str(self.contributions)).history()
-        return [int(commit["version"]) for commit in history if str(commit.get("operation", "")).upper().startswith("DELETE")]
+        """Versions of contributions that deleted rows of windows long closed, and the last one of which the log knows nothing any more."""
+        history, first = DeltaTable(str(self.contributions)).history(), delta_tables.first_version(self.contributions)
+        deleted = [int(commit["version"]) for commit in history if str(commit.get("operation", "")).upper().startswith("DELETE")]
+        return [*deleted, first - 1] if first else deleted
 
     def ticks(self) -> set[tuple[int, int, int]]:
         """(newest micro-batch covered, closed time, latest accepted event time) of every tick."""

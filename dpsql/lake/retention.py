@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import pyarrow.fs as pafs
-from deltalake import DeltaTable
 
 from dpsql.files import Place
+from dpsql.lake import compaction, delta_tables
 from dpsql.lake.contributions import Contributions
 from dpsql.lake.engine_file import Engine
+from dpsql.lake.manifest import Manifest
+from dpsql.lake.sorted_file import sorted_file
 from udfs.bucket_state import filesystem
 from udfs.stage import OPERATORS, Clock
 
@@ -20,10 +23,24 @@ SWEEP_SECONDS, SWEEP_BATCHES = 60, 10
 TEMPORARY_SECONDS = 86_400
 """A writer that died left its temporary file; no writer works on one for a day."""
 
-MANY_FILES = 40
 VACUUM_HOURS = 1
 """Whoever reads the list of files opens it anew, and is done in seconds."""
 SAVEPOINTS = "savepoints"
+
+
+class PublicTable(Protocol):
+    """The histogram, as far as it is tidied."""
+
+    @property
+    def path(self) -> Place:
+        """Where it is."""
+
+    @property
+    def application(self) -> str:
+        """What marks its commits."""
+
+    def open_to_readers(self, written: Iterable[str]) -> None:
+        """Everybody may read these files of it."""
 
 
 @dataclass
@@ -34,11 +51,15 @@ class Retention:
         engine: of the run.
         contributions: the table.
         retention_us: its rows are kept so long after the last trigger of their windows.
+        listed: the state files of query 2.
+        public: the histogram.
     """
 
     engine: Engine
     contributions: Contributions
     retention_us: int
+    listed: Manifest
+    public: PublicTable
     _next: float = field(default=0.0, init=False)
     _batches: int = field(default=0, init=False)
 
@@ -55,9 +76,7 @@ class Retention:
         # Deleting is for rows that query 2 has read: it reads the files of a commit even when they were removed later.
         if (position := self._release_position()) is not None and position > version:
             self.contributions.forget(closed_us - self.retention_us)
-        for operator in OPERATORS:
-            self._sweep_state(operator)
-        compact(self.engine.folder / "files")
+        self._tidy()
 
     def after(self, done: Callable[[int, Clock], None]) -> Callable[[int, Clock], None]:
         """What is called after each micro-batch of query 1, and every SWEEP_BATCHES of them a sweep of its state: a backlog may be long."""
@@ -76,9 +95,26 @@ class Retention:
         if position is not None and position > self.contributions.version:
             self.contributions.forget(self.contributions.closed_us - self.retention_us)
             self.contributions.clear_away()
+        self._tidy()
+
+    def _tidy(self) -> None:
         for operator in OPERATORS:
             self._sweep_state(operator)
-        compact(self.engine.folder / "files")
+        files = self.engine.folder / "files"
+        compact(files)
+        compaction.shorten(files)
+        compaction.tidy_contributions(self.contributions, self._needed())
+        self.public.open_to_readers(compaction.tidy_public(self.public.path, self.public.application))
+
+    def _needed(self) -> int:
+        """Query 2 begins at this version of `contributions` or later: as far back as Spark remembers, and not after what is listed."""
+        checkpoint, newest = self.engine.checkpoint("release"), self.listed.newest_batch
+        oldest = checkpoint.oldest_commit
+        # Of its first micro-batch Spark does not know where it had begun, and may read it again.
+        if oldest is None or oldest == checkpoint.newest_commit or newest is None:
+            return 0
+        offsets = (checkpoint.position(oldest)["offsets"], self.listed.batches(newest)[newest].get("offsets"))
+        return min(int(json.loads(of[0])["reservoirVersion"]) if of else 0 for of in offsets)
 
     def _release_position(self) -> int | None:
         """Versions of `contributions` below this one have been read by query 2, and Spark has noted it."""
@@ -123,10 +159,8 @@ def kept_by_savepoints(folder: Place, operator: str, generation: int) -> dict[in
 
 def compact(path: Place) -> None:
     """Many small files of a table that nobody streams become one; the old ones go with the next time, an hour later at least."""
-    table = DeltaTable(str(path))
-    if len(table.file_uris()) > MANY_FILES:
-        table.optimize.compact()
-        table.vacuum(retention_hours=VACUUM_HOURS, dry_run=False, enforce_retention_duration=False)
+    if compaction.merge(path, compaction.small_files(path), lambda rows: sorted_file(path, rows), "merged"):
+        delta_tables.vacuum(path, VACUUM_HOURS)
 
 
 def sweep_bucket(system: pafs.FileSystem, folder: str, batches: int, saved: set[int]) -> None:

@@ -65,7 +65,8 @@ def _bounds(column: pa.ChunkedArray) -> tuple[Any, Any]:
         return _time(low // 1000), _time(-(-high // 1000))
     low, high = pc.min_max(column).as_py().values()
     if pa.types.is_floating(kind):
-        return max(low, -sys.float_info.max), min(high, sys.float_info.max)
+        most = sys.float_info.max  # JSON has no infinity
+        return min(max(low, -most), most), min(max(high, -most), most)
     if pa.types.is_date(kind) or pa.types.is_decimal(kind):
         return str(low), str(high)
     return low, high

@@ -5,6 +5,7 @@ It reads the small files of the run's private folder and the marks of its tables
 
 from __future__ import annotations
 
+import errno
 import json
 import socket
 from dataclasses import dataclass
@@ -12,12 +13,13 @@ from typing import Any
 
 from dpsql import times
 from dpsql.errors import LakeError
-from dpsql.files import Place
+from dpsql.files import ObjectPath, Place, reason
 from dpsql.lake.catch_up import LIVE_FILE
 from dpsql.lake.event_log import newest_events
 from dpsql.lake.running import is_running
 from dpsql.lake.runs import Lake, Run, read_run
 
+NETWORK = {errno.ESTALE, errno.ENOTCONN, errno.ETIMEDOUT, errno.EHOSTDOWN, errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EREMOTEIO}
 SMALL_FILES = ("engine.json", "catch_up.json", LIVE_FILE)
 
 
@@ -28,7 +30,8 @@ class Status:
     Args:
         name, run_id: of the run.
         state: `running` (a process on this machine works on it), `failed` (its last start ended in an error), `stopped` (a live run that nobody
-            works on), `published` (stored input was released), `started` (nothing is published yet) or `damaged`.
+            works on), `published` (stored input was released), `started` (nothing is published yet), `damaged`, or `unreachable`: the
+            store, or the disk over the network, does not answer, which says nothing of the run.
         released_us: the newest grid point that is released; None before the first. Microseconds since 1970 UTC.
         lag_seconds: the present time less that; None likewise.
         dropped_share: of the newest micro-batch; None before the first.
@@ -58,6 +61,14 @@ def status(lake: Lake, name: str, max_lag_us: int | None = None, max_drop_share:
     Raises:
         LakeError: no such query.
     """
+    try:
+        return _found(lake, name, max_lag_us, max_drop_share, now_us)
+    except OSError as problem:
+        where = f"{lake.private(name)} cannot be reached ({reason(problem)}): whether the run is well cannot be told from here"
+        return Status(name, "", "unreachable", None, None, None, {}, (where,))
+
+
+def _found(lake: Lake, name: str, max_lag_us: int | None, max_drop_share: float | None, now_us: int | None) -> Status:
     folder = lake.private(name)
     if not folder.is_dir():
         read_run(lake, name)  # says that there is none
@@ -109,7 +120,8 @@ def _closed_us(folder: Place, lake: Lake, run: Run) -> int | None:
     """The time of the newest tick; looks at every small file and at the log of every table on the way.
 
     Raises:
-        LakeError: one of them is lost or cannot be read.
+        LakeError: one of them is lost or damaged.
+        OSError: it cannot be reached.
     """
     from dpsql.lake.contributions import closed_mark  # slow to import
 
@@ -117,7 +129,9 @@ def _closed_us(folder: Place, lake: Lake, run: Run) -> int | None:
         try:
             if path.exists() and not isinstance(json.loads(path.read_bytes()), dict):
                 raise ValueError
-        except (OSError, ValueError):
+        except (OSError, ValueError) as problem:
+            if _is_far(problem, path):
+                raise
             raise LakeError(f"{path}: damaged; put back the original file") from None
     tables = {"contributions": folder / "contributions", "files": folder / "files", "histogram": lake.histogram(run.name)}
     begun = bool(_engine(folder).get("queries"))
@@ -137,9 +151,18 @@ def _mark(what: str, path: Place, application: str, expected: bool) -> int | Non
         found = DeltaTable(str(path)).transaction_version(application)
         return None if found is None else int(found)
     except (DeltaError, OSError) as problem:
+        if _is_far(problem, path):
+            raise
         raise LakeError(
             f"the table {what} at {path} cannot be read ({type(problem).__name__}); start the run again: its message names the command that repairs it"
         ) from None
+
+
+def _is_far(problem: Exception, path: Place) -> bool:
+    """Whether an error says that a file cannot be reached, and nothing of what is in it."""
+    if not isinstance(problem, OSError) or isinstance(problem, FileNotFoundError):
+        return False
+    return isinstance(path, ObjectPath) or problem.errno in NETWORK
 
 
 def _engine(folder: Place) -> dict[str, Any]:

@@ -41,7 +41,7 @@ from dpsql.streaming.microbatches import Sink, Stepping, drain
 from dpsql.streaming.progress import Summary, Tally
 from dpsql.streaming.release import ReleaseSink
 from dpsql.streaming.rows import listed_keys, records
-from dpsql.streaming.session import check_s3, run_session
+from dpsql.streaming.session import CATCH_UP, check_s3, run_session
 from dpsql.streaming.workers import stateful
 from udfs.histogram.release import PublicGroups
 from udfs.histogram.stages import ReleaseStage
@@ -114,12 +114,11 @@ class RunContext:
     def catch_up(self, until_us: int | None, retention_us: int) -> Summary:
         """Check, read, tick, release, sweep."""
         self.check()
-        contributions = self.tables.contributions
-        retention = Retention(self.engine, contributions, retention_us)
-        static = self.static_pins()
+        contributions, static = self.tables.contributions, self.static_pins()
         catch_up = open_catch_up(self.folder, until_us, contributions.closed_us, static)
         static_tables.check_unchanged(catch_up.static, static)
         with self.queries(catch_up.static) as queries:
+            retention = self.retention(queries, retention_us)
             read_all = self._admit(queries.admission, catch_up, retention)
         if not read_all:
             return self.tally.summary(stopped=True)
@@ -151,6 +150,10 @@ class RunContext:
         if self.register:
             self.register.check(self.run.run_id, tables.contributions.closed_us)
 
+    def retention(self, queries: Queries, kept_us: int) -> Retention:
+        """The sweeper of this start."""
+        return Retention(self.engine, self.tables.contributions, kept_us, self.tables.release, queries.sink.histogram)
+
     def _publishing(self, closed_us: int) -> None:
         self.tally.publishing(closed_us)
         if self.register:
@@ -179,7 +182,7 @@ class RunContext:
             live: the source may still be empty, and few reports are kept.
         """
         users, keys = self.engine.buckets
-        session = run_session(self.spark, users)
+        session = run_session(self.spark, users, {} if live else CATCH_UP)
         part = self.engine.parts[ADMISSION]
         tables = sources.register(
             session, self.query.parsed, self._resumed_sources(part.position), static_tables.versions(static), may_be_empty=live

@@ -75,7 +75,7 @@ class Histogram:
     def create(self) -> None:
         """Make the empty table unless it is there."""
         delta_tables.create(self.path, Schema.from_json(self.schema.json()))
-        self._open_to_readers()
+        self.open_to_readers()
 
     def trigger_time(self, pair: Pair) -> int:
         """When a trigger is due, in microseconds."""
@@ -123,7 +123,7 @@ class Histogram:
             rows = rows.join(_pair_frame(rows, due), ["window_start", "trigger"], "left_semi")
         order = ["window_start", "trigger", "dpsql_key"]
         written = append_frame(rows, sum(due.values()), self.path, self.application, self.triggers(closed_us), order)
-        self._open_to_readers(written)
+        self.open_to_readers(written)
 
     def _published_form(self, released: DataFrame) -> DataFrame:
         """Keys decoded to their types, times as TIMESTAMP, NaN as NULL; `dpsql_key` keeps the key's bytes for sorting."""
@@ -174,7 +174,7 @@ class Histogram:
         found = found.group_by(["window_start", "trigger"]).aggregate([])
         return set(zip(found["window_start"].cast(pa.int64()).to_pylist(), found["trigger"].to_pylist(), strict=True))
 
-    def _open_to_readers(self, written: Iterable[str] | None = None) -> None:
+    def open_to_readers(self, written: Iterable[str] | None = None) -> None:
         """Everybody may read these files of the table, or all, whatever the umask of this process and of the JVM. (Who may read a bucket, its
         policy says.)"""
         if isinstance(self.path, ObjectPath):

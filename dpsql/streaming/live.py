@@ -84,8 +84,8 @@ def live(context: RunContext, options: LiveOptions) -> Summary:
         )
     static = context.static_pins()
     begin_live(context.folder, static, interval_us)
-    retention = Retention(context.engine, context.tables.contributions, options.retention_us)
     with context.queries(static, live=True) as queries:
+        retention = context.retention(queries, options.retention_us)
         sink = context.admission_sink(Clocks(listed_clocks(context.tables.admission), ticker.clock), retention.after(ticker.rows_are_there))
         sink = context.remembering(ADMISSION, ticker.alone(sink))
         if not (_read_backlog(context, queries.admission, sink, ticker) and context.release(queries)):

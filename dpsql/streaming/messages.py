@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from dpsql.config import Source
 from dpsql.errors import ConfigError, DataError
-from dpsql.streaming import text_times
+from dpsql.streaming import internals, text_times
 from dpsql.streaming.text_times import CORRUPT
 
 LIMITS = {
@@ -27,9 +25,8 @@ def limit_avro(session: SparkSession) -> None:
     Raises:
         ConfigError: the executors were not told.
     """
-    jvm: Any = session._jvm
     for name, limit in LIMITS.items():
-        jvm.java.lang.System.setProperty(name, str(limit))
+        internals.jvm_of(session).java.lang.System.setProperty(name, str(limit))
     context = session.sparkContext
     told = context.getConf().get("spark.executor.extraJavaOptions", "") or ""
     if not str(context.master).startswith("local") and not all(name in told for name in LIMITS):

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from typing import Any
 
 from pyspark.sql import Column, SparkSession
 from pyspark.sql import types as T
+
+from dpsql.streaming import internals
 
 SHA_256 = ("org.apache.commons.codec.digest.DigestUtils", "sha256", T.BinaryType())
 JOIN = ("org.apache.commons.lang3.ArrayUtils", "addAll", T.BinaryType())
@@ -33,18 +34,5 @@ def joined(session: SparkSession, parts: Sequence[Column]) -> Column:
 
 def _call(session: SparkSession, method: tuple[str, str, T.DataType], *arguments: Column) -> Column:
     owner, name, kind = method
-    jvm: Any = session._jvm
-    spark = jvm.org.apache.spark
-    given = [spark.sql.classic.ExpressionUtils.expression(argument._jc) for argument in arguments]
-    called = spark.sql.catalyst.expressions.objects.StaticInvoke(
-        jvm.java.lang.Class.forName(owner, True, jvm.java.lang.Thread.currentThread().getContextClassLoader()),
-        spark.sql.types.DataType.fromJson(kind.json()),
-        name,
-        spark.api.python.PythonUtils.toSeq(given),
-        spark.api.python.PythonUtils.toSeq([]),
-        True,
-        False,
-        True,
-        jvm.scala.Option.empty(),
-    )
-    return Column(spark.sql.classic.ExpressionUtils.column(called))
+    given = [internals.expression_of(session, argument) for argument in arguments]
+    return internals.column_of(session, internals.static_call(session, owner, name, kind.json(), given))

@@ -11,13 +11,14 @@ import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
 from pyspark.logger import PySparkLogger
 
 from dpsql.errors import ConfigError
 from dpsql.scratch import closed
+from dpsql.streaming import internals
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -68,7 +69,7 @@ def protect(spark: SparkSession) -> None:
     Raises:
         ConfigError: it was started without a protection; the message names the setting.
     """
-    context: Any = spark.sparkContext._jsc.sc()
+    context = internals.java_context(spark)
     security, configured = context.env().securityManager(), context.getConf()
     local = str(context.master()).startswith("local")
     there = {
@@ -106,8 +107,7 @@ def hush(spark: SparkSession) -> None:
     """Keep py4j and pyspark from logging what passes between Python and the JVM."""
     for name in LOGGERS:
         PySparkLogger.getLogger(name).addFilter(_nothing)  # pyspark needs loggers of its own class
-    jvm: Any = spark._jvm
-    jvm.py4j.GatewayServer.turnLoggingOff()
+    internals.jvm_of(spark).py4j.GatewayServer.turnLoggingOff()
 
 
 def _nothing(record: logging.LogRecord) -> bool:

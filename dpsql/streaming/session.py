@@ -11,7 +11,6 @@ import tempfile
 import zipfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 from pyspark import SparkConf, SparkContext, SparkFiles
 from pyspark.sql import SparkSession
@@ -20,11 +19,11 @@ from dpsql import jars
 from dpsql.errors import ConfigError
 from dpsql.scratch import scratch
 from dpsql.spark_home import UNTESTED, check_version
-from dpsql.streaming import messages, protection
+from dpsql.streaming import internals, messages, protection
 
 SESSION = {
     **protection.SETTINGS,
-    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+    "spark.sql.extensions": internals.DELTA_EXTENSION,
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
@@ -49,7 +48,6 @@ GATEWAY = "PYSPARK_GATEWAY_PORT"
 SUBMIT_ARGUMENTS = "PYSPARK_SUBMIT_ARGS"
 SHIPPED = ("udfs",)
 
-CHECKPOINTS = "org.apache.spark.sql.execution.streaming.checkpointing."
 RUN = {
     "spark.sql.session.timeZone": "UTC",
     # A bad value becomes NULL, never an error that shows it.
@@ -77,7 +75,7 @@ RUN = {
     # Tell of every poll that finds nothing: in a live run they stand for the micro-batches that did not come.
     "spark.sql.streaming.noDataProgressEventInterval": "0",
     # Plain files and renames: by way of `FileContext` and without Hadoop's native library every look at a file starts a process (`readlink`).
-    "spark.sql.streaming.checkpointFileManagerClass": CHECKPOINTS + "FileSystemBasedCheckpointFileManager",
+    "spark.sql.streaming.checkpointFileManagerClass": internals.CHECKPOINT_FILES,
     # Spark's state of a bucket is one number, which our own list of state files confirms.
     "spark.sql.streaming.checkpoint.fileChecksum.enabled": "false",
     # One state version per micro-batch is kept for as long as Spark could go back; it only ever goes back by one.
@@ -85,6 +83,12 @@ RUN = {
     # The salt of the ids is a binary literal in the plan; plans are shown in event logs.
     "spark.sql.redaction.string.regex": "(?i)0x[0-9a-f]{32,}|X'[0-9a-f]{32,}'",
 }
+
+CATCH_UP = {
+    # Spark tidies its own state in the background, once a minute: a catch-up is over before, and would leave all it has written for ever.
+    "spark.sql.streaming.stateStore.maintenanceInterval": "2s",
+}
+"""As well, where a query ends by itself. Spark takes the first value that it meets in an executor."""
 
 
 def session(master: str | None, properties: Mapping[str, str]) -> SparkSession:
@@ -133,12 +137,12 @@ def _started(settings: Mapping[str, str]) -> SparkSession:
     """Start Spark; nothing has been read by then, but a foreign text may still be long, so its kind is named and its known causes."""
     try:
         if GATEWAY in os.environ:
-            SparkContext._ensure_initialized()
+            internals.start_jvm()
             settings = {**settings, **_local_folders({**dict(SparkConf().getAll()), **settings})}
         else:
             settings = {**settings, **_local_folders(settings)}
             with _by_file(settings):
-                SparkContext._ensure_initialized()
+                internals.start_jvm()
     except ConfigError:
         raise
     except Exception as problem:
@@ -230,12 +234,7 @@ def ship(spark: SparkSession) -> None:
 def check_delta(spark: SparkSession) -> None:
     """Refuse a session without Delta, in one line, before anything else is tried."""
     extensions = spark.conf.get("spark.sql.extensions", "") or ""
-    try:
-        jvm: Any = spark._jvm
-        loader = jvm.java.lang.Thread.currentThread().getContextClassLoader()
-        loader.loadClass("io.delta.sql.DeltaSparkSessionExtension")
-    except Exception:
-        extensions = ""
+    extensions = extensions if internals.has_class(spark, internals.DELTA_EXTENSION) else ""
     if "DeltaSparkSessionExtension" not in extensions:
         raise ConfigError(
             "this Spark session has no Delta: start it with the settings that `python -m dpsql.jars spark-defaults.conf` writes "
@@ -245,20 +244,17 @@ def check_delta(spark: SparkSession) -> None:
 
 def check_s3(spark: SparkSession) -> None:
     """Refuse a session that cannot reach `s3a://`, in one line."""
-    try:
-        jvm: Any = spark._jvm
-        jvm.java.lang.Thread.currentThread().getContextClassLoader().loadClass("org.apache.hadoop.fs.s3a.S3AFileSystem")
-    except Exception:
+    if not internals.has_class(spark, internals.S3_FILES):
         raise ConfigError(
             "this Spark session has no jars for s3a://: write the properties file with "
             "`python -m dpsql.jars conf/spark-defaults.conf s3`, or use `dpsql run`, which fetches them"
-        ) from None
+        )
 
 
-def run_session(spark: SparkSession, buckets: int) -> SparkSession:
+def run_session(spark: SparkSession, buckets: int, more: Mapping[str, str] | None = None) -> SparkSession:
     """A session of its own (settings, temporary views) on the same context, for one streaming query of one run."""
     own = spark.newSession()
-    for key, value in RUN.items():
+    for key, value in {**RUN, **(more or {})}.items():
         own.conf.set(key, value)
     own.conf.set("spark.sql.shuffle.partitions", str(buckets))
     return own

@@ -16,7 +16,7 @@ from dpsql.config import Source, refused_option, refused_schema
 from dpsql.errors import ConfigError, DataError
 from dpsql.lake.read_files import readable
 from dpsql.parsed_query import ParsedQuery
-from dpsql.streaming import long_lines, messages, text_times
+from dpsql.streaming import internals, long_lines, messages, text_times
 from dpsql.streaming.failures import reason_of, translate
 from dpsql.streaming.text_times import CORRUPT
 
@@ -193,11 +193,9 @@ def _existing(session: SparkSession, source: Source) -> str:
     Raises:
         DataError: nothing is there.
     """
-    jvm: Any = session._jvm
     try:
-        path = jvm.org.apache.hadoop.fs.Path(source.path)
-        system = path.getFileSystem(session._jsparkSession.sessionState().newHadoopConf())
-        if not jvm.org.apache.spark.deploy.SparkHadoopUtil.get().isGlobPath(path):
+        path, system = internals.hadoop_path(session, str(source.path))
+        if not internals.is_pattern(session, path):
             if not system.exists(path):
                 raise DataError(f"source {source.name!r}: {source.path} does not exist")
             if system.getFileStatus(path).isFile():

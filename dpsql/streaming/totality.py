@@ -19,12 +19,13 @@ from typing import Any
 
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from dpsql.errors import DataError
 from dpsql.sql.clock_words import NO_DATE, reads_the_clock
 from dpsql.sql.patterns import MAX_CHANGED, MAX_SEARCHED, refusal, searched
+from dpsql.streaming import internals
 
 TOO_MANY_ROWS = "too_many_rows"
 """The reason under which records with too many rows are counted."""
@@ -78,12 +79,10 @@ class _Guards:
 
     def __init__(self, session: SparkSession) -> None:
         self._session = session
-        jvm: Any = session._jvm
-        self._jvm = jvm
-        self._spark = jvm.org.apache.spark
+        self._java = internals.jvm_of(session)
+        self._spark = self._java.org.apache.spark
         self._expressions = self._spark.sql.catalyst.expressions
         self._types = self._spark.sql.types.DataType
-        self._utilities = self._spark.sql.classic.ExpressionUtils
         self._most_elements, self._made = MOST_ROWS, set[int]()
         self._explodes = 0
 
@@ -111,7 +110,7 @@ class _Guards:
         if kind == "Join":
             condition = node.condition()
             if condition.isDefined():
-                condition = self._jvm.scala.Option.apply(self.expression(condition.get()))
+                condition = self._java.scala.Option.apply(self.expression(condition.get()))
             return logical.Join(children[0], children[1], node.joinType(), condition, node.hint())
         if kind == "Generate":
             return self._generate(node, children[0])
@@ -193,7 +192,7 @@ class _Guards:
     def _check(self, pattern: str) -> None:
         """Refuse a pattern at the start, whatever the first record is on which Spark would come across it."""
         try:
-            self._jvm.java.util.regex.Pattern.compile(pattern)
+            self._java.java.util.regex.Pattern.compile(pattern)
         except (Py4JJavaError, PySparkException):
             raise DataError(f"the pattern {pattern!r} is not a regular expression of Java: correct it in the query") from None
 
@@ -213,23 +212,13 @@ class _Guards:
 
     def _alias(self, node: Any, name: str) -> Any:
         nothing, own = self._seq([]), self._expressions.NamedExpression.newExprId()
-        return self._expressions.Alias(node, name, own, nothing, self._jvm.scala.Option.empty(), nothing)
+        return self._expressions.Alias(node, name, own, nothing, self._java.scala.Option.empty(), nothing)
 
     def _call(self, owner: str, method: str, kind: str, arguments: Sequence[Any]) -> Any:
-        return self._expressions.objects.StaticInvoke(
-            self._jvm.java.lang.Class.forName(owner),
-            self._types.fromJson(f'"{kind}"'),
-            method,
-            self._seq(arguments),
-            self._seq([]),
-            True,
-            False,
-            True,
-            self._jvm.scala.Option.empty(),
-        )
+        return internals.static_call(self._session, owner, method, f'"{kind}"', arguments)
 
     def _number(self, value: int, kind: str) -> Any:
-        java = self._jvm.java.lang
+        java = self._java.java.lang
         boxed = java.Integer.valueOf(value) if kind == "integer" else java.Long.valueOf(value)
         return self._expressions.Literal(boxed, self._types.fromJson(f'"{kind}"'))
 
@@ -243,15 +232,17 @@ class _Guards:
         (given,) = _list(node.generator().children())
         elements = self._alias(self.expression(given), "elements")
         below = logical.Project(self._seq([*_list(child.output()), elements]), child)
-        too_many = F.size(Column(self._utilities.column(elements.toAttribute()))) > self._most_elements
-        frame = _frame(self._session, below).observe(f"dpsql_exploded_{self._explodes}", F.count_if(too_many).alias(TOO_MANY_ROWS))
-        below = frame.where(~too_many)._jdf.queryExecution().analyzed()
+        too_many = F.size(internals.column_of(self._session, elements.toAttribute())) > self._most_elements
+        frame = internals.frame_of(self._session, below).observe(
+            f"dpsql_exploded_{self._explodes}", F.count_if(too_many).alias(TOO_MANY_ROWS)
+        )
+        below = internals.analyzed(frame.where(~too_many))
         self._made |= {int(made.exprId().id()) for made in _list(node.generatorOutput())}
         generator = node.generator().withNewChildren(self._seq([elements.toAttribute()]))
         return logical.Generate(generator, node.unrequiredChildIndex(), node.outer(), node.qualifier(), node.generatorOutput(), below)
 
     def _seq(self, items: Sequence[Any]) -> Any:
-        return self._spark.api.python.PythonUtils.toSeq(list(items))
+        return internals.sequence(self._session, items)
 
 
 def guarded(session: SparkSession, frame: DataFrame) -> DataFrame:
@@ -261,12 +252,7 @@ def guarded(session: SparkSession, frame: DataFrame) -> DataFrame:
         DataError: the plan has a node that is not known here.
     """
     guards = _Guards(session)
-    return _frame(session, guards.whole(frame._jdf.queryExecution().analyzed()))
-
-
-def _frame(session: SparkSession, plan: Any) -> DataFrame:
-    jvm: Any = session._jvm
-    return DataFrame(jvm.org.apache.spark.sql.classic.Dataset.ofRows(session._jsparkSession, plan), session)
+    return internals.frame_of(session, guards.whole(internals.analyzed(frame)))
 
 
 def _count(plan: Any, kind: str) -> int:

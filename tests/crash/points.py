@@ -62,6 +62,14 @@ def _named(name: str) -> Callable[..., bool]:
     return lambda path, content: path.name == name
 
 
+def _listing(table: Any, path: str, *given: Any) -> bool:
+    return str(path).endswith("files")
+
+
+def _public(table: Any, path: str, *given: Any) -> bool:
+    return "/public/" in str(path)
+
+
 def _bucket() -> int:
     return int(os.environ.get("CRASH_BUCKET", "0"))
 
@@ -114,25 +122,43 @@ LIVE_POINTS = {
     "live release: told to rest": Point(f"{STREAMING}.microbatches:Stepping", "_rest", False),
     "live release: woken from its rest": Point(f"{STREAMING}.microbatches:Stepping", "_rest", True),
     "clean-up: before": Point(f"{RETENTION}:Retention", "sweep", False),
-    "clean-up: era deleted, its files not": Point("deltalake:DeltaTable", "delete", True),
-    "clean-up: files of an era deleted": Point("deltalake:DeltaTable", "vacuum", True, lambda self, **named: named["retention_hours"] == 0),
+    "clean-up: era deleted, its files not": Point(f"{LAKE}.delta_tables", "delete", True),
+    "clean-up: files of an era deleted": Point(f"{LAKE}.delta_tables", "vacuum", True, lambda path, hours: path.name == "contributions"),
     "clean-up: between two buckets of state": Point(RETENTION, "sweep_bucket", True),
     "clean-up: before the list of files is compacted": Point(RETENTION, "compact", False),
-    "clean-up: list of files compacted, old ones there": Point("deltalake.table:TableOptimizer", "compact", True),
+    "clean-up: list of files compacted, old ones there": Point(f"{LAKE}.delta_tables", "replace_files", True, _listing),
     "clean-up: after": Point(f"{RETENTION}:Retention", "sweep", True),
 }
 """The same for a live run."""
 
 
+SWEEP = "catch-up sweep"
+SWEEP_POINTS = {
+    f"{SWEEP}: before": Point(f"{RETENTION}:Retention", "after_catch_up", False),
+    f"{SWEEP}: era deleted, its files not": Point(f"{LAKE}.delta_tables", "delete", True),
+    f"{SWEEP}: files of an era deleted": Point(f"{LAKE}.delta_tables", "vacuum", True),
+    f"{SWEEP}: between two buckets of state": Point(RETENTION, "sweep_bucket", True),
+    f"{SWEEP}: list of files compacted, old ones there": Point(f"{LAKE}.delta_tables", "replace_files", True, _listing),
+    f"{SWEEP}: checkpoint of a log made": Point(f"{LAKE}.delta_tables", "checkpoint", True),
+    f"{SWEEP}: between two commits that are removed": Point(f"{LAKE}.compaction", "_remove", True),
+    f"{SWEEP}: one file of many written": Point(f"{LAKE}.delta_tables", "replace_files", False, _public),
+    f"{SWEEP}: one file of many committed, the old ones there": Point(f"{LAKE}.delta_tables", "replace_files", True, _public),
+    f"{SWEEP}: after": Point(f"{RETENTION}:Retention", "after_catch_up", True),
+}
+"""The same for the sweep at the end of catch-ups."""
+
+
 def install(environment: Mapping[str, str]) -> None:
     """Patch this process: die at CRASH_POINT, live without the protection CRASH_WITHOUT, clean up all the time with CRASH_OFTEN."""
     if environment.get("CRASH_OFTEN"):
-        retention = importlib.import_module(RETENTION)
-        retention.SWEEP_SECONDS, retention.MANY_FILES = 0, 5
+        retention, compaction = (importlib.import_module(f"{LAKE}.{name}") for name in ("retention", "compaction"))
+        retention.SWEEP_SECONDS, retention.VACUUM_HOURS = 0, 0
+        compaction.MANY_FILES, compaction.LOG_COMMITS, compaction.KEPT_HOURS = 2, 3, 0
+        importlib.import_module(f"{STREAMING}.session").RUN["spark.sql.streaming.minBatchesToRetain"] = "2"
     if protection := environment.get("CRASH_WITHOUT"):
         WITHOUT[protection]()
     if name := environment.get("CRASH_POINT"):
-        point = (POINTS | LIVE_POINTS | POINTS_WITHOUT_RENAME)[name]
+        point = (POINTS | LIVE_POINTS | SWEEP_POINTS | POINTS_WITHOUT_RENAME)[name]
         owner = _owner(point.owner)
         setattr(owner, point.name, _deadly(getattr(owner, point.name), point))
 

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.crash import sweeps
 from tests.crash.kill import Stage, broken, differences, left
-from tests.crash.points import HALF, LIVE_POINTS, POINTS
+from tests.crash.points import HALF, LIVE_POINTS, POINTS, SWEEP, SWEEP_POINTS
 
 KILLED = -9
 
@@ -37,11 +38,18 @@ def test_kills_leave_what_an_uninterrupted_run_leaves(tmp_path: Path) -> None:
     assert [wrong for wrong in broken(torn) if wrong.endswith("is listed and torn")]
 
 
+@pytest.mark.jvm
+def test_a_kill_inside_of_a_sweep_loses_nothing_and_leaves_nothing(tmp_path: Path) -> None:
+    """Two of the points of `python -m tests.crash.sweeps`."""
+    points = [f"{SWEEP}: between two commits that are removed", f"{SWEEP}: one file of many committed, the old ones there"]
+    assert sweeps.run(sweeps.Nights(tmp_path / "stage", 0), points, spare=3) == []
+
+
 def test_points_are_many_and_in_the_product() -> None:
     import importlib
 
     assert len(POINTS) >= 24
-    for point in (POINTS | LIVE_POINTS).values():
+    for point in (POINTS | LIVE_POINTS | SWEEP_POINTS).values():
         module, _, owner = point.owner.partition(":")
         found = importlib.import_module(module)
         assert callable(getattr(getattr(found, owner) if owner else found, point.name))

@@ -13,6 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
+from pyspark.sql.types import StringType
 
 import dpsql
 from dpsql.config import Source, Sources
@@ -25,6 +26,7 @@ from dpsql.lake.manifest import Manifest
 from dpsql.lake.retention import Retention, compact, kept_by_savepoints, sweep_bucket
 from dpsql.mechanisms.histogram.stages import admission_stage, grid
 from dpsql.streaming.clocks import Clocks, listed_clocks
+from dpsql.streaming.histogram import Histogram
 from dpsql.streaming.live import Ticker, _follow
 from udfs.bucket_state import filesystem
 from udfs.grid import NO_CLOCK
@@ -225,18 +227,21 @@ def test_old_state_goes_unless_spark_or_a_savepoint_may_name_it(tmp_path: Path) 
 def test_a_restored_query_sweeps_before_its_first_commit(contributions: Contributions, tmp_path: Path) -> None:
     """Its first release rests, so Spark has noted none. Catches: looking into offsets that are not there."""
     engine = Engine(tmp_path / "lake", (1, 1), {operator: Part(2, 7) for operator in OPERATORS})
-    Manifest(engine.folder / "files", "run", "release", 2).create()
+    listed = Manifest(engine.folder / "files", "run", "release", 2)
+    listed.create()
     checkpoint = engine.checkpoint("release")
     (checkpoint.path / "offsets").mkdir(parents=True)
     (checkpoint.path / "offsets/0").write_text("v1\n{}\n" + json.dumps({"reservoirVersion": 5}))
     assert (checkpoint.newest_batch, checkpoint.newest_commit) == (7, 6)
+    histogram = Histogram(tmp_path / "public", "run", contributions.plan, (StringType(),))
+    histogram.create()
     rows(contributions, T0)
-    Retention(engine, contributions, 0).sweep(T0 + 10**12, -1)
+    Retention(engine, contributions, 0, listed, histogram).sweep(T0 + 10**12, -1)
     assert len(DeltaTable(contributions.path).file_uris()) == 1
 
 
 def test_the_list_of_files_is_compacted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dpsql.lake.retention.MANY_FILES", 5)
+    monkeypatch.setattr("dpsql.lake.compaction.MANY_FILES", 5)
     manifest = Manifest(tmp_path / "files", "5a" * 16, "admission", 1)
     manifest.create()
     for batch in range(7):

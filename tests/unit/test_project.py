@@ -57,6 +57,8 @@ FRAMES_MAY = {"errno", "gc", "json", "pandas", "warnings"}
 # Only these may look at the environment besides jobs/.
 MAY_READ_ENVIRONMENT = {"dpsql/jars.py", "dpsql/streaming/session.py"}
 ENVIRONMENT = {"environ", "environb", "getenv", "getenvb", "putenv", "unsetenv", "argv", "orig_argv"}
+# What pyspark keeps to itself.
+INTERNALS = {"_jvm", "_jdf", "_jc", "_jsc", "_jsq", "_jsparkSession", "_jreader", "_jwrite", "_gateway", "_ensure_initialized", "_to_seq"}
 # Ways to import what no rule here would see.
 HIDDEN_IMPORTS = {"__import__", "eval", "exec", "exec_module", "import_module", "load_module", "module_from_spec", "resolve_name"}
 HIDDEN_IMPORTS |= {"run_module", "run_path", "runpy", "spec_from_file_location", "zipimport"}
@@ -161,6 +163,16 @@ def imports_of_udfs_are_pure(checkout: Path) -> Violations:
     return wrong
 
 
+def internals_of_spark_have_one_place(checkout: Path) -> Violations:
+    """There a version that moves is looked after; `tests/streaming/test_internals.py` has a canary for each."""
+    return [
+        f"{path} uses {name}"
+        for path, tree in modules(checkout, *ROOMS)
+        for name in sorted({*names(tree)} & INTERNALS)
+        if path != "dpsql/streaming/internals.py"
+    ]
+
+
 def only_jobs_reads_argv_and_the_environment(checkout: Path) -> Violations:
     return [
         f"{path} reads {name}"
@@ -205,6 +217,7 @@ RULES = {
         imports_of_engines_stay_in_their_places,
         imports_of_those_who_stand_apart,
         imports_of_udfs_are_pure,
+        internals_of_spark_have_one_place,
         only_jobs_reads_argv_and_the_environment,
         lines_of_a_module_are_few,
         lines_of_requirements_lock_pin_everything,
@@ -261,6 +274,7 @@ PLANTED: list[tuple[Callable[[Path], Violations], str, str, str]] = [
     (imports_of_udfs_are_pure, "udfs/keys.py", "import pyarrow.parquet as pq", "imports pyarrow.parquet"),
     (imports_of_udfs_are_pure, "udfs/keys.py", "open('/etc/passwd')", "uses open"),
     (imports_of_udfs_are_pure, "udfs/keys.py", "import numpy as np\nnp.random.normal()", "uses random"),
+    (internals_of_spark_have_one_place, "dpsql/streaming/rows.py", LATER.format("return frame._jdf"), "uses _jdf"),
     (only_jobs_reads_argv_and_the_environment, "dpsql/lake/runs.py", "import os as o\no.environ['X']", "reads environ"),
     (only_jobs_reads_argv_and_the_environment, "dpsql/lake/runs.py", "from os import getenv", "reads getenv"),
     (only_jobs_reads_argv_and_the_environment, "dpsql/lake/runs.py", "from sys import argv as words", "reads argv"),
@@ -281,6 +295,7 @@ ALLOWED = {
     "udfs/keys.py": "from __future__ import annotations\nimport numpy as np\nfrom scipy.special import ndtri\nfrom udfs.noise import randomness\n",
     "udfs/bucket_state.py": "import uuid\nimport pyarrow.fs as pafs\nfrom urllib.parse import unquote\n",
     "dpsql/streaming/workers.py": "import pyspark\nfrom dpsql.local_settings import x\nfrom importlib.util import find_spec\n",
+    "dpsql/streaming/internals.py": "def f(frame):\n    return frame._jdf\n",
     "dpsql/local/record_reader.py": "import duckdb\nfrom dpsql.streaming_names import x\n",
     "dpsql/jars.py": "import os\nos.environ\n",
     "dpsql/lake/runs.py": "from dpsql.errors import LakeError\n\ndef f(environ):\n    return environ\n",

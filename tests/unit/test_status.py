@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import re
 import socket
@@ -109,11 +110,46 @@ def test_a_lost_table_and_no_such_query(lake: Lake, tmp_path: Path) -> None:
         status(lake, "other")
 
 
+def test_what_cannot_be_reached_is_not_called_damaged(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A network that is down says nothing of the run: a watchdog must not order a restore."""
+    finished(lake)
+    read, stale = Path.read_bytes, Path(lake.private("views")) / "engine.json"
+
+    def gone(path: Path) -> bytes:
+        if path == stale:
+            raise OSError(errno.ESTALE, "Stale file handle")
+        return read(path)
+
+    monkeypatch.setattr(Path, "read_bytes", gone)
+    found = status(lake, "views")
+    assert found.state == "unreachable" and found.alarms == (
+        f"{lake.private('views')} cannot be reached (Stale file handle): whether the run is well cannot be told from here",
+    )
+    assert CliRunner().invoke(main, ["status", "views", "--lake", str(lake.root)]).exit_code == 4
+
+
+def test_a_store_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in (("ENDPOINT_URL", "http://127.0.0.1:9"), ("ACCESS_KEY_ID", "a"), ("SECRET_ACCESS_KEY", "b"), ("REGION", "x")):
+        monkeypatch.setenv(f"AWS_{name}", value)
+    monkeypatch.setenv("AWS_ALLOW_HTTP", "true")
+    done = CliRunner().invoke(main, ["status", "views", "--lake", "s3a://nowhere/lake"])
+    assert done.exit_code == 4 and done.output.startswith("views: unreachable\n"), done.output
+
+
 def test_a_damaged_status_file_says_nothing_and_stops_nothing(lake: Lake) -> None:
     finished(lake)
     (lake.private("views") / FILE).write_text("[")
     assert status(lake, "views").state == "stopped"
     assert newest_events(lake.private("views")) == {}
+
+
+def test_the_page_has_the_schema_of_the_log() -> None:
+    """Every kind of line and every field is in docs/operations.md."""
+    page = (Path(__file__).resolve().parents[2] / "docs/operations.md").read_text()
+    for kind, fields in SCHEMA.items():
+        (row,) = re.findall(rf"(?m)^\| `{kind}` \| (.*) \|$", page)
+        assert [name for name in fields if f"`{name}`" not in row] == [], kind
+    assert [name for name in COMMON if f"`{name}`" not in page] == []
 
 
 def test_exit_codes(lake: Lake) -> None:

@@ -1,0 +1,160 @@
+"""Tables stay small however old a run is: many small files become one, and a log loses what nobody can need any more.
+
+Rows stay as they are, and so do transaction marks, which checkpoints of the log keep. Whoever reads changes of a table passes over such a
+commit: it says of its files that their rows are not new.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.fs as pafs
+import pyarrow.parquet as pq
+from deltalake import DeltaTable
+from deltalake.exceptions import CommitFailedError, DeltaError
+
+from dpsql.files import Place
+from dpsql.lake import delta_tables
+from dpsql.lake.contributions import TICK_ERA, Contributions, forgotten_mark
+from dpsql.lake.delta_rows import check_files
+from dpsql.lake.sorted_file import sorted_file
+from udfs.bucket_state import filesystem
+
+MANY_FILES = 40
+SMALL_ROWS = 100_000
+"""A file of so many rows is left as it is: each row is written anew a few times in its life, not each time."""
+
+MOST_ROWS = 1_000_000
+LOG_COMMITS = 20
+"""So many commits after a checkpoint of the log comes the next."""
+KEPT_HOURS = 7 * 24
+"""Of the public table: as long as Delta's own VACUUM by default."""
+
+OF_VERSION = re.compile(r"\.?(\d{20})\.")
+
+
+def tidy_contributions(table: Contributions, needed: int) -> None:
+    """Few files and a short log, however many ticks there were. Nobody else may write.
+
+    Args:
+        table: the contributions of a run.
+        needed: query 2 and a restore of it begin at this version of the table, or later.
+    """
+    # Until rows have been deleted a restore may begin with the first commit.
+    needed = 0 if delta_tables.mark(table.path, forgotten_mark(table.run_id)) is None else needed
+    if needed:
+        ticks = [name for name in small_files(table.path) if name.startswith(f"era={TICK_ERA}/")]
+        read_later = set(delta_tables.added_files(table.path, needed, table.version)) if len(ticks) > MANY_FILES else set(ticks)
+        old = [name for name in ticks if name not in read_later]
+        merge(table.path, old, lambda rows: table.files.write_era(rows, TICK_ERA, 0), f"{table.run_id}/merged")
+    shorten(table.path, needed)
+
+
+def tidy_public(path: Place, application: str) -> list[str]:
+    """Few files and a short log of the histogram, however many ticks have released rows.
+
+    When, and what comes of it, depends on these and on time alone. Who reads the table has the replaced files and the log for a week.
+
+    Args:
+        path: of the table.
+        application: what marks its commits.
+
+    Returns:
+        The new files, which everybody may read.
+    """
+    written = merge(path, small_files(path), lambda rows: sorted_file(path, rows), f"{application}/merged")
+    if written:
+        delta_tables.vacuum(path, KEPT_HOURS)
+    return written + shorten(path, kept_seconds=KEPT_HOURS * 3600)
+
+
+def merge(path: Place, names: Sequence[str], write: Callable[[pa.Table], Mapping[str, Any]], application: str) -> list[str]:
+    """Put one file in the place of small ones, if they are many. The old ones stay on the disk, for whoever is reading.
+
+    Args:
+        path: of the table. Somebody else may write to it: then nothing is changed.
+        names: its small files that may be merged, in the order of their rows.
+        write: makes a file of rows, as `delta_tables.append_files` wants it.
+        application: the mark that the commit carries; its version counts the table's.
+
+    Returns:
+        The files of the commit, and those of the log that came with it, on a local disk; nothing if there was nothing to do.
+    """
+    table = DeltaTable(str(path))
+    rows, chosen = list[pa.Table](), list[str]()
+    for name in names if len(names) > MANY_FILES else ():
+        try:
+            check_files(path, [name])
+            rows.append(_read(path, name))
+        except (OSError, pa.ArrowException):
+            # Whoever needs its rows is told so then; a run is not stopped for tidiness.
+            return []
+        chosen.append(name)
+        if sum(map(len, rows)) >= MOST_ROWS:
+            break
+    if len(chosen) < 2:
+        return []
+    new = write(pa.concat_tables([one.cast(rows[-1].schema) for one in rows]))
+    try:
+        return delta_tables.replace_files(table, path, chosen, new, {application: table.version() + 1})
+    except CommitFailedError:
+        system, root = filesystem(str(path))
+        system.delete_file(f"{root}/{new['path']}")
+        return []
+
+
+def small_files(path: Place) -> list[str]:
+    """Names of the files of a table with few rows, in the order in which they were added."""
+    added = pa.table(DeltaTable(str(path)).get_add_actions()).select(["modification_time", "path", "num_records"])
+    entries = sorted(zip(*(column.to_pylist() for column in added.columns), strict=True))
+    return [name for _, name, rows in entries if rows is not None and rows < SMALL_ROWS]
+
+
+def shorten(path: Place, needed: int | None = None, kept_seconds: float = 0) -> list[str]:
+    """Make a checkpoint of a table's log where the last one is long ago, and remove the commits and checkpoints that nobody needs.
+
+    What stays: everything from version `needed` on (None: there is no such version); what is younger than `kept_seconds`; and enough to open
+    the version before the newest, whose commit may turn out to be torn. Broken off and done again it does no harm: the oldest go first.
+
+    Returns:
+        The new files of the log, on a local disk.
+    """
+    system, folder = filesystem(f"{path}/_delta_log")
+    found = [
+        (int(named[1]), file) for file in system.get_file_info(pafs.FileSelector(folder)) if (named := OF_VERSION.match(file.base_name))
+    ]
+    commits = {version: file for version, file in found if file.base_name == f"{version:020d}.json"}
+    checkpoints = {version for version, file in found if ".checkpoint." in file.base_name and not file.base_name.startswith(".")}
+    newest = max(commits)
+    written = delta_tables.checkpoint(path) if newest - max(checkpoints, default=-1) >= LOG_COMMITS else []
+    since_ns = time.time_ns() - int(kept_seconds * 1e9)
+    young = [version for version, file in commits.items() if kept_seconds and (file.mtime_ns or 0) >= since_ns]
+    last = min([*young, newest - 1, newest - 1 if needed is None else needed])
+    base = max((version for version in checkpoints if version <= last), default=None)
+    if base is not None and _opens(path, base):
+        for version, file in sorted(found, key=lambda entry: (entry[0], entry[1].base_name)):
+            if version < base:
+                _remove(system, file.path)
+    return written
+
+
+def _remove(system: pafs.FileSystem, path: Place) -> None:
+    system.delete_file(path)
+
+
+def _opens(path: Place, version: int) -> bool:
+    """Whether a version can be opened, from its checkpoint: then what came before is not needed for it."""
+    try:
+        return DeltaTable(str(path), version=version).version() == version
+    except (DeltaError, OSError):
+        return False
+
+
+def _read(path: Place, name: str) -> pa.Table:
+    system, root = filesystem(str(path))
+    with system.open_input_file(f"{root}/{name}") as file:
+        return pq.read_table(file, coerce_int96_timestamp_unit="us")

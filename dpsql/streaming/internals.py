@@ -1,0 +1,111 @@
+"""All that is used of Spark and Delta and that they do not promise to keep, in one place.
+
+`tests/streaming/test_internals.py` has a canary for each: when a version moves, it says in one line which of them has changed, and who needs it.
+What is known of Spark's and Delta's files is in `checkpoints` and `delta_log`, and of its hash in `spreading`; their canaries are there, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from pyspark import SparkContext
+from pyspark.sql import Column, DataFrame, SparkSession
+
+CHECKPOINT_FILES = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+DELTA_EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
+S3_FILES = "org.apache.hadoop.fs.s3a.S3AFileSystem"
+
+
+def start_jvm() -> None:
+    """Launch the JVM, or connect to that of spark-submit, before there is a session."""
+    SparkContext._ensure_initialized()
+
+
+def jvm_of(session: SparkSession) -> Any:
+    """The JVM of a session."""
+    return session._jvm
+
+
+def has_class(session: SparkSession, name: str) -> bool:
+    """Whether a class is on the class path, jars that were added later among it."""
+    try:
+        _loader(jvm_of(session)).loadClass(name)
+    except Exception:
+        return False
+    return True
+
+
+def java_context(session: SparkSession) -> Any:
+    """Spark's own context, for its settings, its security and its folders."""
+    return session.sparkContext._jsc.sc()
+
+
+def analyzed(frame: DataFrame) -> Any:
+    """The plan of a frame with all names resolved."""
+    return frame._jdf.queryExecution().analyzed()
+
+
+def frame_of(session: SparkSession, plan: Any) -> DataFrame:
+    """A frame with a plan."""
+    return DataFrame(jvm_of(session).org.apache.spark.sql.classic.Dataset.ofRows(session._jsparkSession, plan), session)
+
+
+def expression_of(session: SparkSession, column: Column) -> Any:
+    """What a column is in a plan."""
+    return _expression_utils(session).expression(column._jc)
+
+
+def column_of(session: SparkSession, expression: Any) -> Column:
+    """An expression of a plan as a column."""
+    return Column(_expression_utils(session).column(expression))
+
+
+def sequence(session: SparkSession, items: Sequence[Any]) -> Any:
+    """A Scala sequence."""
+    return jvm_of(session).org.apache.spark.api.python.PythonUtils.toSeq(list(items))
+
+
+def static_call(session: SparkSession, owner: str, method: str, kind: str, arguments: Sequence[Any]) -> Any:
+    """A static method of a class of the JVM as an expression, called from Spark's generated code; NULL of a NULL.
+
+    Args:
+        session: of the plan.
+        owner: the class.
+        method: its name.
+        kind: Spark's type of the result, as JSON.
+        arguments: expressions.
+    """
+    jvm = jvm_of(session)
+    spark = jvm.org.apache.spark.sql
+    nothing = sequence(session, [])
+    return spark.catalyst.expressions.objects.StaticInvoke(
+        jvm.java.lang.Class.forName(owner, True, _loader(jvm)),
+        spark.types.DataType.fromJson(kind),
+        method,
+        sequence(session, arguments),
+        nothing,
+        True,
+        False,
+        True,
+        jvm.scala.Option.empty(),
+    )
+
+
+def hadoop_path(session: SparkSession, path: str) -> tuple[Any, Any]:
+    """A path as Hadoop has it, and its file system with the settings of the session."""
+    made = jvm_of(session).org.apache.hadoop.fs.Path(path)
+    return made, made.getFileSystem(session._jsparkSession.sessionState().newHadoopConf())
+
+
+def is_pattern(session: SparkSession, path: Any) -> bool:
+    """Whether a Hadoop path stands for several."""
+    return bool(jvm_of(session).org.apache.spark.deploy.SparkHadoopUtil.get().isGlobPath(path))
+
+
+def _loader(jvm: Any) -> Any:
+    return jvm.java.lang.Thread.currentThread().getContextClassLoader()
+
+
+def _expression_utils(session: SparkSession) -> Any:
+    return jvm_of(session).org.apache.spark.sql.classic.ExpressionUtils

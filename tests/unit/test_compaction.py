@@ -1,0 +1,207 @@
+"""Tables stay small: rows, marks and everything that somebody may still read are as before."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, Schema
+from pyspark.sql import types as T
+
+from dpsql.lake import compaction, delta_tables
+from dpsql.lake.delta_rows import read_rows
+from dpsql.lake.sorted_file import sorted_file
+from dpsql.lake.torn_commits import torn, unreadable
+
+KINDS = {
+    "text": T.StringType(),
+    "number": T.LongType(),
+    "real": T.DoubleType(),
+    "raw": T.BinaryType(),
+    "day": T.DateType(),
+    "exact": T.DecimalType(12, 3),
+    "at": T.TimestampType(),
+}
+
+
+def rows(number: int) -> pa.Table:
+    """Two rows of each type, one of NULLs."""
+    given = {
+        "text": f"page {number}",
+        "number": number,
+        "real": float("inf") if number % 2 else number / 3,
+        "raw": bytes([number]),
+        "day": date(1, 1, 1),
+        "exact": Decimal("-1.250"),
+        "at": datetime(1500, 1, 1, 0, 0, 0, number, UTC),
+    }
+    types = [pa.string(), pa.int64(), pa.float64(), pa.binary(), pa.date32(), pa.decimal128(12, 3), pa.timestamp("us", "UTC")]
+    return pa.Table.from_pylist([given, dict.fromkeys(given)], pa.schema(list(zip(given, types, strict=True))))
+
+
+@pytest.fixture
+def table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Ten commits."""
+    monkeypatch.setattr(compaction, "MANY_FILES", 5)
+    monkeypatch.setattr(compaction, "LOG_COMMITS", 3)
+    path = tmp_path / "table"
+    delta_tables.create(path, Schema.from_json(T.StructType([T.StructField(name, kind) for name, kind in KINDS.items()]).json()))
+    for number in range(10):
+        add(path, number)
+    return path
+
+
+def add(path: Path, number: int) -> None:
+    delta_tables.append_files(path, [sorted_file(path, rows(number))], {"rows": number})
+
+
+def merged(path: Path) -> list[str]:
+    return compaction.merge(path, compaction.small_files(path), lambda content: sorted_file(path, content), "merged")
+
+
+def commits(path: Path) -> list[int]:
+    return sorted(int(name[:20]) for name in os.listdir(f"{path}/_delta_log") if name.endswith(".json"))
+
+
+def test_many_files_become_one_with_the_same_rows_in_their_order(table: Path) -> None:
+    before, marks = read_rows(table), DeltaTable(str(table)).transaction_version("rows")
+    old = set(DeltaTable(str(table)).file_uris())
+    assert merged(table)
+    opened = DeltaTable(str(table))
+    assert len(opened.file_uris()) == 1 and opened.transaction_version("rows") == marks
+    assert read_rows(table).equals(before.sort_by("number")) or read_rows(table).to_pylist() == sorted_like(before)
+    # Whoever reads the table's changes is told of no new row, and whoever is reading now finds the old files.
+    actions = [json.loads(line) for line in Path(f"{table}/_delta_log/{opened.version():020d}.json").read_text().splitlines()]
+    assert {action[kind]["dataChange"] for action in actions for kind in ("add", "remove") if kind in action} == {False}
+    assert all(Path(name).exists() for name in old)
+    assert torn(table) is None
+    assert merged(table) == []
+    for number in range(10, 16):
+        add(table, number)
+    assert merged(table) and len(DeltaTable(str(table)).file_uris()) == 1
+    assert [row["number"] for row in read_rows(table).to_pylist() if row["number"] is not None] == list(range(16))
+
+
+def sorted_like(before: pa.Table) -> list[dict[str, Any]]:
+    """The commits' rows, oldest first: each is a row and a row of NULLs."""
+    pairs = sorted((before.slice(at, 2).to_pylist() for at in range(0, len(before), 2)), key=lambda pair: pair[0]["number"])
+    return [row for pair in pairs for row in pair]
+
+
+def test_equal_rows_make_equal_bytes(table: Path, tmp_path: Path) -> None:
+    """Nothing of a process or a moment gets into the public file but its name."""
+    other = tmp_path / "other"
+    delta_tables.create(other, Schema.from_json(T.StructType([T.StructField(name, kind) for name, kind in KINDS.items()]).json()))
+    for number in range(10):
+        add(other, number)
+    assert merged(table) and merged(other)
+    (one,), (two,) = DeltaTable(str(table)).file_uris(), DeltaTable(str(other)).file_uris()
+    assert Path(one).read_bytes() == Path(two).read_bytes()
+
+
+def test_replaced_files_go_once_and_without_a_commit(table: Path) -> None:
+    old = [Path(name) for name in DeltaTable(str(table)).file_uris()]
+    (table / "part-of-a-failed-task.parquet").write_bytes(b"records")
+    assert merged(table)
+    version = DeltaTable(str(table)).version()
+    delta_tables.vacuum(table, 1)
+    assert all(path.exists() for path in old)
+    delta_tables.vacuum(table, 0)
+    delta_tables.vacuum(table, 0)  # the log still names them
+    assert [path for path in table.glob("*.parquet")] == [Path(name) for name in DeltaTable(str(table)).file_uris()]
+    assert DeltaTable(str(table)).version() == version and read_rows(table).num_rows == 20
+
+
+def test_large_files_are_left_alone(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each row is written anew a few times, not with every merge."""
+    monkeypatch.setattr(compaction, "SMALL_ROWS", 2)
+    assert compaction.small_files(table) == [] and merged(table) == []
+
+
+def test_one_merge_is_bounded(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compaction, "MOST_ROWS", 6)
+    assert merged(table) and len(DeltaTable(str(table)).file_uris()) == 8
+
+
+def test_somebody_else_writes_meanwhile(table: Path) -> None:
+    """An operator's OPTIMIZE and ours at once: rows would be there twice. Catches: a commit that is tried again as an append."""
+
+    def slow(content: pa.Table) -> Any:
+        DeltaTable(str(table)).optimize.compact()
+        return sorted_file(table, content)
+
+    files = set(table.glob("*.parquet"))
+    assert compaction.merge(table, compaction.small_files(table), slow, "merged") == []
+    assert len(read_rows(table)) == 20
+    # One file more: the operator's.
+    assert len(set(table.glob("*.parquet")) - files) == 1
+
+
+def test_a_damaged_file_is_left_for_its_readers(table: Path) -> None:
+    name = compaction.small_files(table)[3]
+    table.joinpath(name).write_bytes(b"")
+    assert merged(table) == [] and DeltaTable(str(table)).version() == 10
+
+
+@pytest.mark.parametrize(("needed", "oldest"), [(None, 10), (7, 5), (11, 10), (4, 0), (0, 0)])
+def test_the_log_keeps_what_is_needed(table: Path, needed: int | None, oldest: int) -> None:
+    """A checkpoint at 5, one at 10 and one at 14; what stays begins with the newest that is not after what is needed."""
+    log = table.joinpath("_delta_log")
+    for version in (5, 10):
+        DeltaTable(str(table), version=version).create_checkpoint()
+    for number in range(10, 14):
+        add(table, number)
+    before, marks = read_rows(table), DeltaTable(str(table)).transaction_version("rows")
+    compaction.shorten(table, needed)
+    assert commits(table) == list(range(oldest, 15))
+    assert (log / f"{14:020d}.checkpoint.parquet").exists()
+    assert read_rows(table).equals(before) and DeltaTable(str(table)).transaction_version("rows") == marks
+    # The newest commit may be torn: then there has to be a table without it.
+    assert not unreadable(table, 13)
+    assert delta_tables.first_version(table) == oldest
+    compaction.shorten(table, needed)
+    assert commits(table) == list(range(oldest, 15))
+
+
+def test_young_commits_stay(table: Path) -> None:
+    """Readers of the public table's changes have a week."""
+    DeltaTable(str(table), version=8).create_checkpoint()
+    for number in range(10, 14):
+        add(table, number)
+    compaction.shorten(table, kept_seconds=3600)
+    assert commits(table)[0] == 0
+    for version in range(9):
+        os.utime(table.joinpath("_delta_log", f"{version:020d}.json"), (time.time() - 7200,) * 2)
+    compaction.shorten(table, kept_seconds=3600)
+    assert commits(table) == list(range(8, 15))
+
+
+def test_a_checkpoint_that_cannot_be_read_replaces_nothing(table: Path) -> None:
+    for version in (5, 8):
+        DeltaTable(str(table), version=version).create_checkpoint()
+    table.joinpath("_delta_log", f"{5:020d}.checkpoint.parquet").write_bytes(b"not Parquet at all")
+    for number in range(10, 14):
+        add(table, number)
+    compaction.shorten(table, 7)
+    assert commits(table)[0] == 0
+
+
+def test_a_log_that_is_shortened_stays_short(table: Path) -> None:
+    for number in range(10, 60):
+        add(table, number)
+        merged(table)
+        compaction.shorten(table)
+    found = len(os.listdir(f"{table}/_delta_log"))
+    for number in range(60, 100):
+        add(table, number)
+        merged(table)
+        compaction.shorten(table)
+    assert len(os.listdir(f"{table}/_delta_log")) <= found + 4 <= 16
+    assert read_rows(table).num_rows == 200
