@@ -6,6 +6,7 @@ commit: it says of its files that their rows are not new.
 
 from __future__ import annotations
 
+import contextlib
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -19,7 +20,7 @@ from deltalake.exceptions import CommitFailedError, DeltaError
 
 from dpsql.files import Place
 from dpsql.lake import delta_tables
-from dpsql.lake.contributions import TICK_ERA, Contributions, forgotten_mark
+from dpsql.lake.contributions import TICK_ERA, Contributions, forgotten_mark, merged_mark
 from dpsql.lake.delta_rows import check_files
 from dpsql.lake.sorted_file import sorted_file
 from udfs.bucket_state import filesystem
@@ -50,7 +51,7 @@ def tidy_contributions(table: Contributions, needed: int) -> None:
         ticks = [name for name in small_files(table.path) if name.startswith(f"era={TICK_ERA}/")]
         read_later = set(delta_tables.added_files(table.path, needed, table.version)) if len(ticks) > MANY_FILES else set(ticks)
         old = [name for name in ticks if name not in read_later]
-        merge(table.path, old, lambda rows: table.files.write_era(rows, TICK_ERA, 0), f"{table.run_id}/merged")
+        merge(table.path, old, lambda rows: table.files.write_era(rows, TICK_ERA, 0), merged_mark(table.run_id), needed)
     shorten(table.path, needed)
 
 
@@ -72,38 +73,45 @@ def tidy_public(path: Place, application: str) -> list[str]:
     return written + shorten(path, kept_seconds=KEPT_HOURS * 3600)
 
 
-def merge(path: Place, names: Sequence[str], write: Callable[[pa.Table], Mapping[str, Any]], application: str) -> list[str]:
+def merge(
+    path: Place, names: Sequence[str], write: Callable[[pa.Table], Mapping[str, Any]], application: str, version: int | None = None
+) -> list[str]:
     """Put one file in the place of small ones, if they are many. The old ones stay on the disk, for whoever is reading.
 
     Args:
         path: of the table. Somebody else may write to it: then nothing is changed.
         names: its small files that may be merged, in the order of their rows.
         write: makes a file of rows, as `delta_tables.append_files` wants it.
-        application: the mark that the commit carries; its version counts the table's.
+        application, version: the mark that the commit carries; by default it counts the table's versions.
 
     Returns:
         The files of the commit, and those of the log that came with it, on a local disk; nothing if there was nothing to do.
     """
     table = DeltaTable(str(path))
+    if len(names) <= MANY_FILES or not _is_plain(table) or not set(names) <= _named(table):
+        return []
     rows, chosen = list[pa.Table](), list[str]()
-    for name in names if len(names) > MANY_FILES else ():
-        try:
+    try:
+        for name in names:
             check_files(path, [name])
             rows.append(_read(path, name))
-        except (OSError, pa.ArrowException):
-            # Whoever needs its rows is told so then; a run is not stopped for tidiness.
-            return []
-        chosen.append(name)
-        if sum(map(len, rows)) >= MOST_ROWS:
-            break
+            chosen.append(name)
+            if sum(map(len, rows)) >= MOST_ROWS:
+                break
+        content = pa.concat_tables([one.cast(rows[-1].schema) for one in rows])
+    except (OSError, ValueError, pa.ArrowException):
+        # Whoever needs its rows is told so then; a run is not stopped for tidiness.
+        return []
     if len(chosen) < 2:
         return []
-    new = write(pa.concat_tables([one.cast(rows[-1].schema) for one in rows]))
+    new = write(content)
     try:
-        return delta_tables.replace_files(table, path, chosen, new, {application: table.version() + 1})
+        return delta_tables.replace_files(table, path, chosen, new, {application: table.version() + 1 if version is None else version})
     except CommitFailedError:
-        system, root = filesystem(str(path))
-        system.delete_file(f"{root}/{new['path']}")
+        # A store also says so of a commit that it has made, if its first answer was lost and it was asked again.
+        if new["path"] not in _named(DeltaTable(str(path))):
+            system, root = filesystem(str(path))
+            system.delete_file(f"{root}/{new['path']}")
         return []
 
 
@@ -128,7 +136,8 @@ def shorten(path: Place, needed: int | None = None, kept_seconds: float = 0) -> 
         (int(named[1]), file) for file in system.get_file_info(pafs.FileSelector(folder)) if (named := OF_VERSION.match(file.base_name))
     ]
     commits = {version: file for version, file in found if file.base_name == f"{version:020d}.json"}
-    checkpoints = {version for version, file in found if ".checkpoint." in file.base_name and not file.base_name.startswith(".")}
+    # One of several parts may lack some, and the table could be opened without it.
+    checkpoints = {version for version, file in found if file.base_name == f"{version:020d}.checkpoint.parquet"}
     newest = max(commits)
     written = delta_tables.checkpoint(path) if newest - max(checkpoints, default=-1) >= LOG_COMMITS else []
     since_ns = time.time_ns() - int(kept_seconds * 1e9)
@@ -142,8 +151,19 @@ def shorten(path: Place, needed: int | None = None, kept_seconds: float = 0) -> 
     return written
 
 
-def _remove(system: pafs.FileSystem, path: Place) -> None:
-    system.delete_file(path)
+def _remove(system: pafs.FileSystem, path: str) -> None:
+    with contextlib.suppress(FileNotFoundError):  # somebody else was tidy, too
+        system.delete_file(path)
+
+
+def _named(table: DeltaTable) -> set[str]:
+    """The files of a table as it was opened."""
+    return set(pa.table(table.get_add_actions())["path"].to_pylist())
+
+
+def _is_plain(table: DeltaTable) -> bool:
+    """Whether its files are its rows: somebody may have switched on deletion vectors or other names of columns since it was made."""
+    return bool(table.protocol().min_reader_version == 1)
 
 
 def _opens(path: Place, version: int) -> bool:
@@ -157,4 +177,7 @@ def _opens(path: Place, version: int) -> bool:
 def _read(path: Place, name: str) -> pa.Table:
     system, root = filesystem(str(path))
     with system.open_input_file(f"{root}/{name}") as file:
-        return pq.read_table(file, coerce_int96_timestamp_unit="us")
+        rows = pq.read_table(file, coerce_int96_timestamp_unit="us")
+    # Spark's INT96 does not say that it is UTC, which every time in these tables is.
+    kinds = {pa.timestamp("us"): pa.timestamp("us", "UTC")}
+    return rows.cast(pa.schema([field.with_type(kinds.get(field.type, field.type)) for field in rows.schema], rows.schema.metadata))

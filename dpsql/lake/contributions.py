@@ -209,6 +209,11 @@ def forgotten_mark(run_id: str) -> str:
     return f"{run_id}/forgotten"
 
 
+def merged_mark(run_id: str) -> str:
+    """Its version is one of the table: ticks of earlier commits have been put into other files, and their own may be gone."""
+    return f"{run_id}/merged"
+
+
 def newest_rows(path: Place, run_id: str, generation: int) -> int | None:
     """The newest micro-batch of query 1, of any generation up to this one, whose rows are in the table."""
     marks = (delta_tables.mark(path, rows_mark(run_id, ADMISSION, number)) for number in range(1, generation + 1))

@@ -13,7 +13,7 @@ from deltalake import DeltaTable
 from dpsql.errors import LakeError
 from dpsql.files import Place
 from dpsql.lake import delta_tables
-from dpsql.lake.contributions import closed_mark, ticked_mark
+from dpsql.lake.contributions import closed_mark, merged_mark, ticked_mark
 from dpsql.lake.delta_rows import read_rows
 from dpsql.lake.engine_file import Engine, read_engine
 from dpsql.lake.manifest import Manifest, rows_mark
@@ -164,10 +164,12 @@ class Tables:
         return {NOTHING, *numbers}
 
     def deletions(self) -> list[int]:
-        """Versions of contributions that deleted rows of windows long closed, and the last one of which the log knows nothing any more."""
+        """Versions of contributions at or before which nobody can begin: those that deleted rows of windows long closed, the last one whose
+        ticks may have moved, and the last one of which the log knows nothing any more."""
         history, first = DeltaTable(str(self.contributions)).history(), delta_tables.first_version(self.contributions)
         deleted = [int(commit["version"]) for commit in history if str(commit.get("operation", "")).upper().startswith("DELETE")]
-        return [*deleted, first - 1] if first else deleted
+        moved = delta_tables.mark(self.contributions, merged_mark(self.run_id))
+        return [*deleted, *([first - 1] if first else []), *([moved - 1] if moved else [])]
 
     def ticks(self) -> set[tuple[int, int, int]]:
         """(newest micro-batch covered, closed time, latest accepted event time) of every tick."""

@@ -11,12 +11,17 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, Schema
+from deltalake.exceptions import CommitFailedError
 from pyspark.sql import types as T
 
 from dpsql.lake import compaction, delta_tables
+from dpsql.lake.contributions import merged_mark
 from dpsql.lake.delta_rows import read_rows
+from dpsql.lake.engine_file import Engine
+from dpsql.lake.points import Tables
 from dpsql.lake.sorted_file import sorted_file
 from dpsql.lake.torn_commits import torn, unreadable
 
@@ -144,6 +149,50 @@ def test_somebody_else_writes_meanwhile(table: Path) -> None:
     assert len(set(table.glob("*.parquet")) - files) == 1
 
 
+def test_files_that_somebody_has_replaced_before(table: Path) -> None:
+    """Their rows are in the table already."""
+    names = compaction.small_files(table)
+    DeltaTable(str(table)).optimize.compact()
+    assert compaction.merge(table, names, lambda content: sorted_file(table, content), "merged") == []
+    assert len(read_rows(table)) == 20
+
+
+def test_a_commit_that_a_store_denies_to_have_made(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Asked again after a lost answer, it says that there is such a version. Catches: removing the file that the commit names."""
+    real = delta_tables.replace_files
+
+    def denied(*given: Any) -> Any:
+        real(*given)
+        raise CommitFailedError
+
+    before = read_rows(table).num_rows
+    monkeypatch.setattr(delta_tables, "replace_files", denied)
+    assert merged(table) == []
+    monkeypatch.undo()
+    delta_tables.vacuum(table, 0)
+    assert len(DeltaTable(str(table)).file_uris()) == 1 and read_rows(table).num_rows == before
+
+
+def test_times_that_spark_has_written(table: Path) -> None:
+    """INT96 says nothing of UTC; a Delta TIMESTAMP must. Catches: the newest file giving the merged one its type."""
+    pq.write_table(rows(10), table / "spark.parquet", use_deprecated_int96_timestamps=True)
+    size = os.path.getsize(table / "spark.parquet")
+    delta_tables.append_files(table, [{"path": "spark.parquet", "bytes": size, "rows": 2, "partition": {}}], {"rows": 10})
+    assert merged(table)
+    (one,) = DeltaTable(str(table)).file_uris()
+    assert pq.read_schema(one).field("at").type == pa.timestamp("us", "UTC")
+    found = [row["at"] for row in read_rows(table).to_pylist() if row["at"] is not None]
+    assert found == [datetime(1500, 1, 1, 0, 0, 0, number, UTC) for number in range(11)]
+
+
+def test_a_table_whose_files_are_not_its_rows(table: Path) -> None:
+    """Somebody switched on deletion vectors: rows that are deleted lie in its files."""
+    protocol = {"minReaderVersion": 3, "minWriterVersion": 7, "readerFeatures": ["deletionVectors"], "writerFeatures": ["deletionVectors"]}
+    newest = DeltaTable(str(table)).version() + 1
+    table.joinpath("_delta_log", f"{newest:020d}.json").write_text(json.dumps({"protocol": protocol}))
+    assert merged(table) == [] and DeltaTable(str(table)).version() == newest
+
+
 def test_a_damaged_file_is_left_for_its_readers(table: Path) -> None:
     name = compaction.small_files(table)[3]
     table.joinpath(name).write_bytes(b"")
@@ -191,6 +240,35 @@ def test_a_checkpoint_that_cannot_be_read_replaces_nothing(table: Path) -> None:
         add(table, number)
     compaction.shorten(table, 7)
     assert commits(table)[0] == 0
+
+
+def test_a_checkpoint_that_lacks_a_part_replaces_nothing(table: Path) -> None:
+    """Without it the table is opened from its commits."""
+    log = table / "_delta_log"
+    DeltaTable(str(table), version=5).create_checkpoint()
+    (log / f"{5:020d}.checkpoint.parquet").rename(log / f"{5:020d}.checkpoint.{1:010d}.{2:010d}.parquet")
+    (log / "_last_checkpoint").unlink()
+    compaction.shorten(table, 7)
+    assert commits(table)[0] == 0
+
+
+def test_what_a_killed_process_left_is_on_the_disk_before_the_next_removes_anything(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A commit, and a checkpoint of the log, that it had not synced yet."""
+    DeltaTable(str(table)).create_checkpoint()
+    synced: list[str] = []
+    monkeypatch.setattr(delta_tables, "sync", lambda path: synced.append(Path(path).name))
+    delta_tables.create(table, DeltaTable(str(table)).schema())
+    assert {f"{10:020d}.json", f"{10:020d}.checkpoint.parquet", "_delta_log"} <= set(synced)
+
+
+def test_nobody_begins_where_ticks_have_moved(table: Path) -> None:
+    """Catches: a restore to a commit whose own files of ticks are gone."""
+    tables = Tables(table.parent, table, "run", Engine(table.parent, (1, 1), {}))
+    table.rename(tables.contributions)
+    assert tables.deletions() == []
+    path = tables.contributions
+    compaction.merge(path, compaction.small_files(path), lambda content: sorted_file(path, content), merged_mark("run"), 7)
+    assert tables.deletions() == [6]
 
 
 def test_a_log_that_is_shortened_stays_short(table: Path) -> None:
