@@ -17,6 +17,7 @@ import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError, DeltaError
+from deltalake.schema import PrimitiveType
 
 from dpsql.files import Place
 from dpsql.lake import delta_tables
@@ -34,6 +35,9 @@ LOG_COMMITS = 20
 """So many commits after a checkpoint of the log comes the next."""
 KEPT_HOURS = 7 * 24
 """Of the public table: as long as Delta's own VACUUM by default."""
+
+PLAIN = {"timestampNtz"}
+"""Features of a table that say nothing of its files."""
 
 OF_VERSION = re.compile(r"\.?(\d{20})\.")
 
@@ -94,7 +98,7 @@ def merge(
     try:
         for name in names:
             check_files(path, [name])
-            rows.append(_read(path, name))
+            rows.append(_read(table, path, name))
             chosen.append(name)
             if sum(map(len, rows)) >= MOST_ROWS:
                 break
@@ -163,7 +167,7 @@ def _named(table: DeltaTable) -> set[str]:
 
 def _is_plain(table: DeltaTable) -> bool:
     """Whether its files are its rows: somebody may have switched on deletion vectors or other names of columns since it was made."""
-    return bool(table.protocol().min_reader_version == 1)
+    return table.protocol().min_reader_version == 1 or set(table.protocol().reader_features or ["?"]) <= PLAIN
 
 
 def _opens(path: Place, version: int) -> bool:
@@ -174,10 +178,11 @@ def _opens(path: Place, version: int) -> bool:
         return False
 
 
-def _read(path: Place, name: str) -> pa.Table:
+def _read(table: DeltaTable, path: Place, name: str) -> pa.Table:
     system, root = filesystem(str(path))
     with system.open_input_file(f"{root}/{name}") as file:
         rows = pq.read_table(file, coerce_int96_timestamp_unit="us")
-    # Spark's INT96 does not say that it is UTC, which every time in these tables is.
-    kinds = {pa.timestamp("us"): pa.timestamp("us", "UTC")}
-    return rows.cast(pa.schema([field.with_type(kinds.get(field.type, field.type)) for field in rows.schema], rows.schema.metadata))
+    # Spark's INT96 does not say that it is UTC.
+    instants = {field.name for field in table.schema().fields if field.type == PrimitiveType("timestamp")}
+    fields = [field.with_type(pa.timestamp("us", "UTC")) if field.name in instants else field for field in rows.schema]
+    return rows.cast(pa.schema(fields, rows.schema.metadata))

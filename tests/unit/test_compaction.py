@@ -33,6 +33,7 @@ KINDS = {
     "day": T.DateType(),
     "exact": T.DecimalType(12, 3),
     "at": T.TimestampType(),
+    "wall": T.TimestampNTZType(),
 }
 
 
@@ -46,8 +47,10 @@ def rows(number: int) -> pa.Table:
         "day": date(1, 1, 1),
         "exact": Decimal("-1.250"),
         "at": datetime(1500, 1, 1, 0, 0, 0, number, UTC),
+        "wall": datetime(1500, 1, 1, 0, 0, 0, number),
     }
     types = [pa.string(), pa.int64(), pa.float64(), pa.binary(), pa.date32(), pa.decimal128(12, 3), pa.timestamp("us", "UTC")]
+    types.append(pa.timestamp("us"))
     return pa.Table.from_pylist([given, dict.fromkeys(given)], pa.schema(list(zip(given, types, strict=True))))
 
 
@@ -180,14 +183,17 @@ def test_times_that_spark_has_written(table: Path) -> None:
     delta_tables.append_files(table, [{"path": "spark.parquet", "bytes": size, "rows": 2, "partition": {}}], {"rows": 10})
     assert merged(table)
     (one,) = DeltaTable(str(table)).file_uris()
-    assert pq.read_schema(one).field("at").type == pa.timestamp("us", "UTC")
+    assert pq.read_schema(one).field("at").type == pa.timestamp("us", "UTC") and pq.read_schema(one).field("wall").type == pa.timestamp(
+        "us"
+    )
     found = [row["at"] for row in read_rows(table).to_pylist() if row["at"] is not None]
     assert found == [datetime(1500, 1, 1, 0, 0, 0, number, UTC) for number in range(11)]
 
 
 def test_a_table_whose_files_are_not_its_rows(table: Path) -> None:
     """Somebody switched on deletion vectors: rows that are deleted lie in its files."""
-    protocol = {"minReaderVersion": 3, "minWriterVersion": 7, "readerFeatures": ["deletionVectors"], "writerFeatures": ["deletionVectors"]}
+    features = ["deletionVectors", "timestampNtz"]
+    protocol = {"minReaderVersion": 3, "minWriterVersion": 7, "readerFeatures": features, "writerFeatures": features}
     newest = DeltaTable(str(table)).version() + 1
     table.joinpath("_delta_log", f"{newest:020d}.json").write_text(json.dumps({"protocol": protocol}))
     assert merged(table) == [] and DeltaTable(str(table)).version() == newest
