@@ -24,6 +24,7 @@ from dpsql.lake.delta_rows import read_rows
 from dpsql.lake.engine_file import Engine, Part
 from dpsql.lake.manifest import Manifest
 from dpsql.lake.retention import Retention, compact, kept_by_savepoints, sweep_bucket
+from dpsql.mechanisms.histogram.plan import PrivacyPlan
 from dpsql.mechanisms.histogram.stages import admission_stage, grid
 from dpsql.streaming.clocks import Clocks, listed_clocks
 from dpsql.streaming.histogram import Histogram
@@ -49,11 +50,15 @@ def _always_busy(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def contributions(tmp_path: Path) -> Contributions:
+def plan() -> PrivacyPlan:
     source = Source(
         name="visits", format="parquet", path="visits", event_time="ts", privacy_unit=("user_id",), max_users=1000, max_keys=1000
     )
-    plan = dpsql.compile(SQL, Sources((source,))).plan
+    return dpsql.compile(SQL, Sources((source,))).plan
+
+
+@pytest.fixture
+def contributions(plan: PrivacyPlan, tmp_path: Path) -> Contributions:
     table = Contributions(tmp_path / "contributions", "5a" * 16, grid(plan), admission_stage(plan).gives, 1, BUCKETS)
     table.create()
     return table
@@ -224,7 +229,7 @@ def test_old_state_goes_unless_spark_or_a_savepoint_may_name_it(tmp_path: Path) 
     assert [file.name for file in folder.glob(".*")] == [".000009.users.parquet.0a"]
 
 
-def test_a_restored_query_sweeps_before_its_first_commit(contributions: Contributions, tmp_path: Path) -> None:
+def test_a_restored_query_sweeps_before_its_first_commit(plan: PrivacyPlan, contributions: Contributions, tmp_path: Path) -> None:
     """Its first release rests, so Spark has noted none. Catches: looking into offsets that are not there."""
     engine = Engine(tmp_path / "lake", (1, 1), {operator: Part(2, 7) for operator in OPERATORS})
     listed = Manifest(engine.folder / "files", "run", "release", 2)
@@ -233,7 +238,7 @@ def test_a_restored_query_sweeps_before_its_first_commit(contributions: Contribu
     (checkpoint.path / "offsets").mkdir(parents=True)
     (checkpoint.path / "offsets/0").write_text("v1\n{}\n" + json.dumps({"reservoirVersion": 5}))
     assert (checkpoint.newest_batch, checkpoint.newest_commit) == (7, 6)
-    histogram = Histogram(tmp_path / "public", "run", contributions.plan, (StringType(),))
+    histogram = Histogram(tmp_path / "public", "run", plan, (StringType(),))
     histogram.create()
     rows(contributions, T0)
     Retention(engine, contributions, 0, listed, histogram).sweep(T0 + 10**12, -1)
