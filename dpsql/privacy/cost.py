@@ -57,11 +57,11 @@ class Cost:
         alone, shared = (self.mu2, self.failure), (self.mu2_shared, self.failure_shared)
         if not all(0 <= value < math.inf for value in (*alone, *shared, self.epsilon)):
             raise ValueError("a cost must be finite and not negative")
+        if (self.overlap is Overlap.EVENTS) != (self.protects is PrivacyLevel.EVENT) and self.overlap is not Overlap.SUM:
+            raise ValueError("rows add up as EVENTS, and nothing else does")
         if self.overlap is Overlap.WINDOWS:
             if self.mu2_shared < self.mu2 or self.failure_shared < self.failure:
                 raise ValueError("a period beside others cannot cost less than alone")
-        elif (self.overlap is Overlap.EVENTS) != (self.protects is PrivacyLevel.EVENT) and self.overlap is not Overlap.SUM:
-            raise ValueError("rows add up as EVENTS, and nothing else does")
         elif self.overlap is Overlap.EVENTS and self.failure:
             raise ValueError("a failure of one row says nothing of several")  # it grows with e^epsilon
         elif shared != alone:
@@ -113,7 +113,8 @@ def gaussian_delta(mu: float, epsilon: float) -> float:
     """delta(epsilon) of a mu-Gaussian-DP mechanism: Phi(mu/2 - epsilon/mu) - e^epsilon Phi(-mu/2 - epsilon/mu).
 
     Source: Balle and Wang 2018 (arXiv 1805.06530), theorem 8; Dong, Roth and Su 2019 (arXiv 1905.02383), corollary 1.
-    Edge cases: mu = 0 gives 0, or what a pure loss above epsilon leaves. Computed through logarithms, so tiny deltas keep their digits.
+    Edge cases: mu = 0 gives 0, or what a pure loss above epsilon leaves. Computed through logarithms, so tiny deltas keep their digits; where
+    they are smaller than any float64 the smallest one stands for them, so that Gaussian noise never passes for pure.
     """
     from scipy.special import log_ndtr  # here, because it is slow to import and most who read ledgers ask for no delta
 
@@ -121,4 +122,4 @@ def gaussian_delta(mu: float, epsilon: float) -> float:
         return max(0.0, -math.expm1(epsilon))
     first = log_ndtr(mu / 2 - epsilon / mu)
     second = epsilon + log_ndtr(-mu / 2 - epsilon / mu)
-    return float(math.exp(first) * -math.expm1(min(0.0, second - first)))
+    return max(float(math.exp(first) * -math.expm1(min(0.0, second - first))), math.ulp(0.0))

@@ -22,8 +22,8 @@ LONGEST_LINE = CSV_COLUMNS - 2
 LIMIT = "mapreduce.input.linerecordreader.line.maxlength"
 """Hadoop's name for it."""
 
-COUNTED = 1 << 27
-"""Longer lines than this are not counted either: a worker may not have the memory."""
+COUNTED = 1 << 22
+"""Longer lines than this are not counted either: a task holds a line several times, and memory that runs out would end the job."""
 
 MAY_BE_LARGE = f"_metadata.file_size >= {LONGEST_LINE} OR _metadata.file_name RLIKE '[.](gz|gzip|bz2|zst|lz4|snappy|deflate|xz)$'"
 

@@ -173,6 +173,7 @@ def test_lines_of_too_many_columns_end_no_read_and_are_counted(compiled: SparkSe
     uris = [path.as_uri() for path in sorted(tmp_path.iterdir())]
     assert long_lines.count(compiled, source, uris) == 3
     assert long_lines.count(compiled, source, [uri for uri in uris if "small" in uri]) == 0
+    assert long_lines.COUNTED <= 4 * long_lines.LONGEST_LINE + 8  # one line of 128 MiB ended a job with 1 GiB of memory
     assert long_lines.count(compiled, dataclasses.replace(source, format="json"), uris) == 0
 
 

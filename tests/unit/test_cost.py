@@ -49,6 +49,20 @@ def test_pure_parts_add_up_by_themselves() -> None:
     assert both.delta(1.5) == gaussian_delta(0.5, 1.0) + 1e-9
 
 
+def test_gaussian_noise_never_passes_for_pure() -> None:
+    """Its delta here is about 10^-5000, which float64 rounds to 0. Catches: a cap with delta = 0 that accepts it."""
+    event = replace(ALONE, protects=PrivacyLevel.EVENT, overlap=Overlap.EVENTS, mu2=1e-4, mu2_shared=1e-4, failure=0.0, failure_shared=0.0)
+    assert event.delta(1.0) > 0
+    assert replace(event, mu2=0.0, mu2_shared=0.0, epsilon=1.0).delta(1.0) == 0
+
+
+def test_rows_do_not_add_up_as_periods() -> None:
+    """Catches: a cost of one row that says it meets in windows; a cap would charge one row for all that a person has."""
+    for overlap in (Overlap.WINDOWS, Overlap.NONE, Overlap.STREAM):
+        with pytest.raises(ValueError, match="rows add up as EVENTS"):
+            replace(ALONE, protects=PrivacyLevel.EVENT, overlap=overlap)
+
+
 def test_runs_add_up_and_unlike_levels_do_not() -> None:
     together = total([ALONE.periods(2), SLIDING.periods(2), STREAM.periods(9)])
     assert together.mu2 == pytest.approx(0.5 + 1.0 + 0.25)

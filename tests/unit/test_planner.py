@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Iterator
+from enum import Enum
+from typing import Any
 
 import numpy as np
 import pytest
@@ -174,6 +177,41 @@ def test_the_identity_covers_every_number_of_the_plan() -> None:
         changed.append(dataclasses.replace(plan, columns=(column, *plan.columns[1:])))
     assert len({identity(p) for p in changed} | {plan.identity}) == len(changed) + 1
     assert identity(plan) == plan.identity == identity(dataclasses.replace(plan, identity="anything"))
+
+
+def variants(value: Any) -> Iterator[Any]:
+    """The same value with something else in one place, for every field at any depth."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        for field in dataclasses.fields(value):
+            for other in variants(getattr(value, field.name)):
+                yield dataclasses.replace(value, **{field.name: other})
+    elif isinstance(value, Enum):
+        yield from (other for other in type(value) if other is not value)
+    elif isinstance(value, tuple):
+        yield (*value, 1)
+        for i in sorted({0, len(value) - 1} if value else ()):
+            yield from ((*value[:i], other, *value[i + 1 :]) for other in variants(value[i]))
+    elif isinstance(value, float):
+        yield math.nextafter(value, math.inf)
+    else:
+        yield 1 if value is None else not value if isinstance(value, bool) else value + ("x" if isinstance(value, str) else 1)
+
+
+@pytest.mark.parametrize("more", [{}, {"group_selection_strategy": GroupSelection.PUBLIC_GROUPS}])
+def test_the_identity_covers_every_field_at_any_depth(more: dict[str, Any]) -> None:
+    """Of new fields, too. Catches: a number that noise or a threshold depends on and that two plans of one identity, so of one noise key, differ in."""
+    asked = query(aggregates=(COUNT, SUM, AVG), **more)
+    plan = make_plan(asked, source())
+    others = [
+        dataclasses.replace(plan, **{field.name: other})
+        for field in dataclasses.fields(plan)
+        if field.name != "identity"
+        for other in variants(getattr(plan, field.name))
+        if not (field.name == "query" and other.mechanism != asked.mechanism)  # each mechanism has a document of its own
+    ]
+    assert len(others) > 80
+    assert plan.identity not in {identity(other) for other in others}
+    assert len({identity(other) for other in others}) == len(others)
 
 
 @pytest.mark.parametrize("ulps", [-4, -1, 1, 4])
