@@ -10,7 +10,7 @@ from udfs.noise.counters import Blt, Counter, Honaker, Sqrt
 
 
 def unit_path(counter: Counter, trigger: int, z: Callable[[int, int], float]) -> float:
-    """The counter's path at one trigger, from the definitions of mechanisms.md: z(step, number) are its standard normals."""
+    """The counter's path at one trigger, from the definitions of docs/privacy/histogram.md: z(step, number) are its standard normals."""
     if isinstance(counter, Honaker):
         return math.fsum(_node(end, level, z) for end, level in _decomposition(trigger))
     return math.fsum(b * z(step, 0) for step, b in zip(range(trigger, 0, -1), toeplitz(counter)[:trigger], strict=True))

@@ -66,7 +66,7 @@ def test_the_tree_touches_as_many_nodes_as_its_sensitivity_says(horizon: int) ->
 
 
 def test_paper_figures_of_the_tree() -> None:
-    """mechanisms.md: tree + Honaker for mu = 1, max / mean / last; its mean is the root of the mean variance."""
+    """Known figures of tree + Honaker for mu = 1, max / mean / last; its mean is the root of the mean variance."""
     for horizon, figures in ((100, (5.15, 3.73, 3.33)), (1_000, (7.28, 5.36, 5.52)), (10_000, (10.1, 7.13, 5.94))):
         sd = np.array(path_sd(Honaker(horizon))) * column_norm(Honaker(horizon))
         assert (sd.max(), math.sqrt(float(np.mean(sd**2))), sd[-1]) == pytest.approx(figures, rel=2e-3)

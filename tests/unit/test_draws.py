@@ -14,7 +14,7 @@ from dpsql.mechanisms.histogram import accounting, draws
 from tests.sql.golden import compiled, goldens
 
 LARGE_EPSILON = "accepted/at_the_limits"
-"""epsilon = 20, and 10,000 triggers: docs/privacy.md, known gaps."""
+"""epsilon = 20, and 10,000 triggers: docs/privacy/index.md, known gaps."""
 
 TIGHTEST = {
     LARGE_EPSILON,

@@ -76,6 +76,7 @@ def imports_of_accountings(checkout: Path) -> Violations:
 def mechanisms_without_a_place(checkout: Path, names: tuple[str, ...] = tuple(mechanism.name for mechanism in MECHANISMS)) -> Violations:
     """A mechanism NAME of the registry has its folder on the driver, on the workers, in the tests, and its proof."""
     places = ("dpsql/mechanisms/{}/mechanism.py", "dpsql/mechanisms/{}/accounting.py", "udfs/{}/__init__.py")
+    places += ("tests/mechanisms/{}/contract_cases.py", "docs/privacy/{}.md")
     return [f"{name} has no {place.format(name)}" for name in names for place in places if not (checkout / place.format(name)).exists()]
 
 
@@ -151,4 +152,4 @@ def test_the_lake_is_read_without_an_engine(tmp_path: Path) -> None:
 
 def test_every_mechanism_has_its_places(tmp_path: Path) -> None:
     assert mechanisms_without_a_place(CHECKOUT) == []
-    assert len(mechanisms_without_a_place(tmp_path, ("toy",))) == 3
+    assert len(mechanisms_without_a_place(tmp_path, ("toy",))) == 5

@@ -1,4 +1,4 @@
-"""What it costs that a draw of noise has 128 random bits and is no real number: docs/privacy.md, theorem 5, "What 128 bits are"."""
+"""What it costs that a draw of noise has 128 random bits and is no real number: docs/privacy/index.md, theorem 5, "What 128 bits are"."""
 
 from __future__ import annotations
 

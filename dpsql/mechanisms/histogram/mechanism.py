@@ -24,7 +24,7 @@ REALS = (AggregateFunction.SUM, AggregateFunction.AVG)
 
 
 class Histogram:
-    """`GROUP BY window(...)` with keys or none (docs/privacy.md)."""
+    """`GROUP BY window(...)` with keys or none (docs/privacy/histogram.md)."""
 
     name: str = PrivacyPlan.mechanism
     theorems: tuple[str, ...] = ("Theorem 1", "Theorem 2", "Theorem 3", "Theorem 4")

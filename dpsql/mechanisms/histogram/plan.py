@@ -1,6 +1,6 @@
 """PrivacyPlan: the finished, concrete plan. Every number that shapes bounding or noise is here; nothing is DEFAULT any more.
 
-The planner makes it, the accountant checks it, the explainer prints it, the engines run it. `identity` is the query's identity.
+The planner makes it, `accounting` checks it, `explain` prints it, `stages` gives its numbers to the steps. `identity` is the query's identity.
 """
 
 from __future__ import annotations
