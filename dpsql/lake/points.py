@@ -201,6 +201,11 @@ def open_tables(lake: Lake, name: str) -> Tables | None:
     Raises:
         LakeError: no such run, or a small file of it is damaged.
     """
-    run, folder = read_run(lake, name), lake.private(name)
+    return tables_of(lake, name, read_run(lake, name).run_id)
+
+
+def tables_of(lake: Lake, name: str, run_id: str) -> Tables | None:
+    """The same for a run that is known."""
+    folder = lake.private(name)
     engine = read_engine(folder)
-    return None if engine is None else Tables(folder, lake.histogram(name), run.run_id, engine)
+    return None if engine is None else Tables(folder, lake.histogram(name), run_id, engine)

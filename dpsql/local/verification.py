@@ -25,7 +25,7 @@ from dpsql.lake.catch_up import live_pins, read_catch_up
 from dpsql.lake.checkpoints import source_entries
 from dpsql.lake.contributions import check_ticks
 from dpsql.lake.engine_file import FILE as ENGINE_FILE
-from dpsql.lake.points import Tables, open_tables
+from dpsql.lake.points import Tables, tables_of
 from dpsql.lake.read_files import listed_details
 from dpsql.lake.runs import Lake, Run, check_binding, read_histogram
 from dpsql.local.connection import connect
@@ -102,7 +102,7 @@ def verify_run(lake: Lake, name: str, run: Run, query: Query, secret: Secret, pr
     secret = secret.of_ledger(run.ledger_id)
     folder = lake.private(name)
     with _reading(folder):
-        tables = _opened(lake, name)
+        tables = _opened(lake, name, run)
         # Before the histogram is read: a live job may publish more in the meantime.
         ticked, released_us = read_ticks(tables), tables.released_us
     if ticked[0].closed_us > released_us:
@@ -220,8 +220,8 @@ def _refuse_twice(batches: Sequence[tuple[int, ReadBatch]]) -> None:
                 )
 
 
-def _opened(lake: Lake, name: str) -> Tables:
-    tables = open_tables(lake, name)
+def _opened(lake: Lake, name: str, run: Run) -> Tables:
+    tables = tables_of(lake, name, run.run_id)
     if tables is None:
         raise LakeError(f"{name}: was never started, or its {ENGINE_FILE} is lost; put back the original file, or start it, then verify")
     return tables

@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.crash import sweeps
 from tests.crash.kill import Stage, broken, differences, left
-from tests.crash.points import HALF, LIVE_POINTS, POINTS, SWEEP, SWEEP_POINTS
+from tests.crash.points import HALF, LIVE_POINTS, POINTS, SWEEP_POINTS
 
 KILLED = -9
 
@@ -36,13 +35,6 @@ def test_kills_leave_what_an_uninterrupted_run_leaves(tmp_path: Path) -> None:
     stage.environment = {"CRASH_WITHOUT": "the atomic rename"}
     assert stage.start(stage.command(torn, 0), HALF) == KILLED
     assert [wrong for wrong in broken(torn) if wrong.endswith("is listed and torn")]
-
-
-@pytest.mark.jvm
-def test_a_kill_inside_of_a_sweep_loses_nothing_and_leaves_nothing(tmp_path: Path) -> None:
-    """Two of the points of `python -m tests.crash.sweeps`."""
-    points = [f"{SWEEP}: between two commits that are removed", f"{SWEEP}: one file of many committed, the old ones there"]
-    assert sweeps.run(sweeps.Nights(tmp_path / "stage", 0), points, spare=3) == []
 
 
 def test_points_are_many_and_in_the_product() -> None:

@@ -13,7 +13,7 @@ from dpsql.lake import preflight
 from dpsql.lake.contributions import Contributions
 from dpsql.lake.delta_rows import read_rows
 from dpsql.lake.manifest import Manifest
-from dpsql.streaming import job
+from dpsql.streaming import context
 from dpsql.streaming.histogram import Histogram
 from udfs.bucket_state import BucketFiles
 
@@ -25,7 +25,7 @@ POINTS: list[tuple[Any, str]] = [
     (Contributions, "append"),
     (Contributions, "tick"),
     (Histogram, "publish"),
-    (job, "finish"),
+    (context, "finish"),
 ]
 """Everything that the driver commits; the run breaks off after each in the first catch-up, and before each in the second."""
 
