@@ -8,7 +8,7 @@ from typing import Any
 from dpsql.errors import Problem
 from dpsql.mechanisms.histogram.asked import ReleaseRule
 from dpsql.parsed_query import CounterName, GroupSelection, PrivacyLevel
-from dpsql.sql import clause_rules, options
+from dpsql.sql import clause_rules, options, window_rules
 from dpsql.sql.draft import Draft
 from dpsql.sql.options import HORIZON_LIMIT
 from dpsql.sql.spans import problem
@@ -90,6 +90,7 @@ def horizon_of_square_root(draft: Draft) -> Iterator[Problem]:
 
 
 RULES = (
+    window_rules.window_missing,
     required_options,
     of_units,
     delta_above_zero,

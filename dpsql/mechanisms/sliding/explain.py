@@ -66,7 +66,7 @@ def missing(plan: SlidingPlan) -> str:
     lines = [
         "Why is my key missing?",
         f"  {listed} Every listed key has a row in every window, records or not,",
-        f"  from the first whole window after the start of the stream on, once its last {duration(plan.query.window.slide_us)} has closed.",
+        f"  from the first whole window after the start of the stream on, once its last {duration(plan.query.windows.slide_us)} has closed.",
     ]
     if above is not None:
         lines.append(f"  publish_above = {above:g}: a row whose noisy value is below is left out.")
@@ -123,7 +123,7 @@ def _promise(plan: SlidingPlan, source: Source) -> str:
             f"  Changing an event instead of adding it: epsilon {_figure(_epsilon(cost, 2, plan.delta))}.",
         ]
     else:
-        unit, period = ", ".join(plan.query.privacy_unit), duration(plan.query.window.size_us)
+        unit, period = ", ".join(plan.query.privacy_unit), duration(plan.query.windows.size_us)
         span = f"in one period of {period}" if _renews(plan) else "in the whole stream, for ever"
         lines.append(f"  protects everything one privacy unit ({unit}) does {span}: {promise}, for the whole infinite output.")
         if _renews(plan):
@@ -143,13 +143,13 @@ def _promise(plan: SlidingPlan, source: Source) -> str:
 
 
 def _time(plan: SlidingPlan) -> str:
-    query, window = plan.query, plan.query.window
+    query, window = plan.query, plan.query.windows
     size, slide = duration(window.size_us), duration(window.slide_us)
     late = f" and {duration(plan.lateness_us)} for late records" if plan.lateness_us else ""
     return "\n".join(
         [
             "When",
-            f"  Windows of {size}, one every {slide}, by {window.event_time} (UTC). Each is released once: at its end{late}.",
+            f"  Windows of {size}, one every {slide}, by {query.event_time} (UTC). Each is released once: at its end{late}.",
             f"  It is made of {plan.panes} panes of {slide}. A record counts in its own pane, as long as that is open, and in no other.",
             f"  Dropped: records of a closed pane, and records more than {duration(query.max_ahead_us)} ahead of the clock.",
             "  The first window begins at the declared start of the stream; there is no last one, and nothing grows with time.",
@@ -160,7 +160,7 @@ def _time(plan: SlidingPlan) -> str:
 def _bounds(plan: SlidingPlan, source: Source) -> str:
     asked, lines = plan.query.asked, list[str]()
     if asked.privacy_level is PrivacyLevel.USER:
-        period = f"per period of {duration(plan.query.window.size_us)}" if _renews(plan) else "for ever"
+        period = f"per period of {duration(plan.query.windows.size_us)}" if _renews(plan) else "for ever"
         lines += [
             f"  C = {asked.max_rows_contributed} records {period}, c = {asked.max_rows_per_group} of them with one key, "
             f"G = {asked.max_groups_contributed} keys;",

@@ -46,7 +46,7 @@ def make_plan(query: ParsedQuery[Asked], source: Source) -> SlidingPlan:
     Raises:
         ConfigError: no noise keeps the promise; says what would be accepted.
     """
-    window = query.window
+    window = query.windows
     arguments = tuple(dict.fromkeys(a.argument for a in query.aggregates if a.argument is not None))
     sums = [each for aggregate in query.aggregates for each in _sums(query, aggregate, arguments)]
     noise = _window_sqrt if query.asked.counter is CounterName.WINDOW_SQRT else _every_pane

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 from dpsql.errors import Problem
 from dpsql.mechanisms.sliding.asked import PaneGrouping, Smoothing
-from dpsql.mechanisms.sliding.options import OPTIONS, OWN, counter
+from dpsql.mechanisms.sliding.options import OWN, counter
 from dpsql.parsed_query import AggregateFunction, CounterName, GroupSelection, PrivacyLevel
-from dpsql.sql import clause_rules, options
+from dpsql.sql import clause_rules, options, window_rules
 from dpsql.sql.draft import Draft
 from dpsql.sql.durations import divisor_near
 from dpsql.sql.from_rules import EXPLODES
@@ -55,16 +55,6 @@ def units_of_events(draft: Draft) -> Iterator[Problem]:
         if given:
             message = "privacy_level EVENT protects one row, whoever it belongs to"
             yield problem(given.name_span, message, f"remove {given.name}, or use privacy_level = USER")
-
-
-def known_elsewhere(draft: Draft) -> Iterator[Problem]:
-    """Options of another mechanism."""
-    own, elsewhere = {option.name for option in OPTIONS}, {option.name for option in draft.options}
-    for given in draft.givens:
-        if given.name in elsewhere - own and not (_event(draft) and given.name in OF_UNITS):
-            asks = _asks(draft)
-            where = f"together with {asks.name}" if asks else "here"
-            yield problem(given.name_span, f"{given.name} has no meaning {where}: no key is selected", "leave it out")
 
 
 def listed_keys(draft: Draft) -> Iterator[Problem]:
@@ -201,9 +191,9 @@ def names_of_columns(draft: Draft) -> Iterator[Problem]:
 
 
 RULES = (
+    window_rules.window_missing,
     required_options,
     units_of_events,
-    known_elsewhere,
     listed_keys,
     rows_of_events,
     distinct_units,

@@ -27,7 +27,7 @@ def stages(plan: SlidingPlan, public: PublicGroups) -> tuple[EventIntake | UnitI
 
 def pane_grid(plan: SlidingPlan) -> PaneGrid:
     """Panes as windows that close once."""
-    window = plan.query.window
+    window = plan.query.windows
     slide = window.slide_us
     return PaneGrid(slide, slide, window.offset_us, slide, 1 + plan.lateness_us // slide, window.size_us)
 
@@ -56,7 +56,7 @@ def intake(plan: SlidingPlan, public: PublicGroups) -> EventIntake | UnitIntake:
 
 def parameters(plan: SlidingPlan, public: PublicGroups) -> SlidingParameters:
     """Of the release."""
-    panes = Panes(plan.query.window.slide_us, plan.panes, public.first_window_us, plan.lateness_us)
+    panes = Panes(plan.query.windows.slide_us, plan.panes, public.first_window_us, plan.lateness_us)
     return SlidingParameters(panes, measurements(plan), shown(plan), public.keys, public.key_bytes, plan.query.asked.publish_above)
 
 

@@ -21,7 +21,8 @@ EVENT = ParsedQuery(
     delta=0.0,
     privacy_unit=(),
     contribution_period=ContributionPeriod.STREAM,
-    window=WindowSpec("ts", 15 * MINUTE, MINUTE, 0),
+    event_time="ts",
+    window=WindowSpec(15 * MINUTE, MINUTE, 0),
     trigger_interval_us=MINUTE,
     allowed_lateness_us=0,
     max_ahead_us=MINUTE,
@@ -52,7 +53,7 @@ def bounds(rows: int, per_group: int, groups: int, **more: Any) -> dict[str, Any
 
 def windows(query: ParsedQuery[Asked], panes: int) -> ParsedQuery[Asked]:
     """The same with other windows."""
-    return changed(query, window=WindowSpec("ts", panes * MINUTE, MINUTE, 0))
+    return changed(query, window=WindowSpec(panes * MINUTE, MINUTE, 0))
 
 
 USER = changed(
