@@ -44,7 +44,7 @@ def _allowance(query: Mapping[str, Any]) -> str:
     """`One user_id counts with at most 8 records in a window, 4 per channel, in at most 2 values of channel.`"""
     most, each, groups = query["max_rows_contributed"], _per_key(query), query["max_groups_contributed"]
     period = "in the whole stream"
-    if query["contribution_period"] == "WINDOW":
+    if query["contribution_period"] == "WINDOW" and query["window"]:
         sliding = query["window"]["slide_us"] != query["window"]["size_us"]
         period = f"in {duration(query['window']['size_us'])}" if sliding else "in a window"
     key = ", ".join(key["name"] for key in query["keys"])

@@ -18,7 +18,7 @@ def why_nothing(document: Mapping[str, Any] | None) -> str:
         document: of the plan; None where it cannot be read.
     """
     query = (document or {}).get("query", {})
-    if "selection" not in (document or {}) or "window" not in query:
+    if "selection" not in (document or {}) or not query.get("window"):
         return "No rows: no trigger has passed, or no key had enough people."
     size = duration(query["window"]["size_us"])
     selection = document["selection"] if document else None
@@ -34,6 +34,6 @@ def why_nothing(document: Mapping[str, Any] | None) -> str:
 def next_trigger(document: Mapping[str, Any], now_us: int) -> str:
     """When a live run releases next, on the grid: `2026-01-31 12:15 UTC`."""
     query = document["query"]
-    interval, offset = query["trigger_interval_us"], query["window"]["offset_us"]
+    interval, offset = query["trigger_interval_us"], (query["window"] or {}).get("offset_us", 0)
     due = now_us - (now_us - offset) % interval + interval
     return f"{EPOCH + timedelta(microseconds=due):%Y-%m-%d %H:%M:%S} UTC"

@@ -190,19 +190,8 @@ def test_try_writes_its_own_ledger_line_before_it_reads(work: Path, monkeypatch:
     columns = {"user_id": ["u"], "ts": pd.to_datetime([DAY]).as_unit("us"), "page": ["p"]}
     for name in ("a.parquet", "b=c.parquet"):
         pd.DataFrame(columns).to_parquet(work / name)
-    result = dp(
-        "try",
-        "views.sql",
-        "--input",
-        "a.parquet",
-        "--input",
-        "visits=b=c.parquet",
-        "--input",
-        "b=c.parquet",
-        "--json",
-        "--output",
-        "o.parquet",
-    )
+    flags = "--input a.parquet --input visits=b=c.parquet --input b=c.parquet --json --output o.parquet"
+    result = dp("try", "views.sql", *flags.split())
     assert result.exit_code == 0, result.output
     assert seen["inputs"] == {"visits": [Path("a.parquet"), Path("b=c.parquet"), Path("b=c.parquet")]}
     document = json.loads(result.stdout)

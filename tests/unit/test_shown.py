@@ -89,9 +89,7 @@ def test_heads_and_sentences_say_what_the_bounds_leave_out() -> None:
     )
     assert left_out(for_ever)[1].startswith("One user_id counts with at most 1 record in the whole stream. ")
     sliding = document(
-        make_plan(
-            query(window=WindowSpec("ts", DAY, HOUR, 0), max_rows_contributed=3, max_rows_per_group=3, max_groups_contributed=3), source()
-        )
+        make_plan(query(window=WindowSpec(DAY, HOUR, 0), max_rows_contributed=3, max_rows_per_group=3, max_groups_contributed=3), source())
     )
     assert left_out(sliding)[1].startswith("One user_id counts with at most 3 records in 1 day. ")
     assert heads(None) == {} and len(left_out(None)) == 2
