@@ -10,9 +10,10 @@ from dpsql.errors import LakeError
 from dpsql.files import Place
 from dpsql.lake.catch_up import read_json, write_json
 from dpsql.lake.checkpoints import Checkpoint
-from udfs.stage import OPERATORS
+from udfs.stage import OPERATORS, Table
 
 FILE = "engine.json"
+Layout = Mapping[str, Mapping[str, Table]]
 VERSION = 3
 """Spark's own state is keyed by the labels of `spreading` since 3: with other keys a bucket would not find its version."""
 
@@ -46,6 +47,7 @@ class Engine:
         parts: by operator.
         void: micro-batches of query 1 (first, last) whose contributions do not count: they were read again after a restore.
         relabelled: contributions may carry buckets of an earlier number of buckets.
+        tables: operator -> the tables of its state, as the run's mechanism has them.
     """
 
     folder: Place
@@ -53,6 +55,7 @@ class Engine:
     parts: Mapping[str, Part]
     void: tuple[tuple[int, int], ...] = ()
     relabelled: bool = False
+    tables: Layout = field(default_factory=dict)
 
     def generation(self, operator: str) -> int:
         """Of one operator's state."""
@@ -98,8 +101,8 @@ def write_engine(engine: Engine, queries: Mapping[str, str | None]) -> None:
     write_json(engine.folder / FILE, content)
 
 
-def read_engine(folder: Place) -> Engine | None:
-    """The engine settings of a run; None before its first start.
+def read_engine(folder: Place, tables: Layout) -> Engine | None:
+    """The engine settings of a run, whose state is made of these tables; None before its first start.
 
     Raises:
         LakeError: the file is damaged.
@@ -111,7 +114,7 @@ def read_engine(folder: Place) -> Engine | None:
         users, keys = (int(count) for count in given["buckets"])
         parts = {operator: _part(given["parts"][operator]) for operator in OPERATORS}
         void = tuple((int(first), int(last)) for first, last in given["void"])
-        return Engine(folder, (users, keys), parts, void, bool(given["relabelled"]))
+        return Engine(folder, (users, keys), parts, void, bool(given["relabelled"]), tables)
     except (KeyError, IndexError, TypeError, ValueError, AttributeError):
         raise LakeError(f"{folder / FILE}: damaged; put back the original file") from None
 

@@ -61,6 +61,8 @@ class Run:
         created: UTC time, ISO 8601.
         first_window_us: windows that start earlier were published by an earlier run under this name and stay closed; None: there was none.
         ledger_id: of the ledger that the run began with; it is in its noise and salt. Empty for runs of earlier releases.
+        mechanism: whose query it is. Runs of earlier releases do not say: there was one.
+        triggers: offset and interval of the grid on which they are due, in microseconds; likewise, then it is in the plan.
     """
 
     name: str
@@ -72,6 +74,15 @@ class Run:
     created: str
     first_window_us: int | None = None
     ledger_id: str = ""
+    mechanism: str = "histogram"
+    triggers: tuple[int, int] | None = None
+
+    @property
+    def triggers_us(self) -> tuple[int, int]:
+        """Offset and interval of the grid on which triggers are due."""
+        query = self.plan["query"]
+        offset, interval = self.triggers or (query["window"]["offset_us"], query["trigger_interval_us"])
+        return int(offset), int(interval)
 
 
 @dataclass(frozen=True)
@@ -156,7 +167,7 @@ def new_run(lake: Lake, name: str, query: Query, secret: Secret, ledger: Ledger,
     Raises:
         BudgetError: it would exceed the source's cap, or the source spends on another ledger than before.
     """
-    ledger = ledger.sealed_by(secret)
+    ledger, schedule = ledger.sealed_by(secret), query.shape.schedule
     run = Run(
         name=name,
         run_id=secrets.token_hex(16),
@@ -166,6 +177,8 @@ def new_run(lake: Lake, name: str, query: Query, secret: Secret, ledger: Ledger,
         plan=query.document(),
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         ledger_id=ledger.own_id(),
+        mechanism=query.parsed.mechanism,
+        triggers=(schedule.offset_us, schedule.interval_us),
     )
     origin = origin_of(source, run.ledger_id, level=query.protects)
     ledger.append(query.line(run.run_id, "run", origin), cap_for(source, query.protects))
@@ -186,7 +199,7 @@ def read_run(lake: Lake, name: str) -> Run:
         if version != SCHEMA_VERSION:
             raise LakeError(f"{path}: version {version!r} was written by another release of dpsql; this one reads version {SCHEMA_VERSION}")
         run = Run(**given)
-        texts = (run.name, run.run_id, run.query_identity, run.secret_check, run.query_text, run.created, run.ledger_id)
+        texts = (run.name, run.run_id, run.query_identity, run.secret_check, run.query_text, run.created, run.ledger_id, run.mechanism)
         if not all(isinstance(text, str) for text in texts) or not re.fullmatch(r"[0-9a-f]{32}", run.run_id) or run.name != name:
             raise ValueError
     except (FileNotFoundError, NotADirectoryError):
@@ -209,7 +222,7 @@ def check_binding(run: Run, query: Query, secret: Secret, lake: Lake) -> None:
         LakeError: says which of them differs and how to proceed.
     """
     if run.query_identity != query.plan.identity:
-        if run.plan.get("query") == json.loads(json.dumps(query.document()["query"])):
+        if run.plan.get("query") == json.loads(json.dumps(query.document().get("query"))):
             raise LakeError(
                 f"run {run.name!r} in lake {lake.root} was started by another version of dpsql, or under other declarations, which make "
                 "another plan of the same query. (Up to commit 27b5d01, sliding windows counted a privacy unit once per period instead of "

@@ -9,13 +9,14 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
+from dpsql.errors import InputError
 from dpsql.frames import frame_of
 from dpsql.local.connection import connect
 from dpsql.local.histogram import typed_keys
 from dpsql.local.spark_types import SparkType
-from dpsql.mechanisms.histogram.plan import ColumnPlan, PrivacyPlan
-from dpsql.mechanisms.histogram.stages import grid
-from dpsql.parsed_query import AggregateFunction
+from dpsql.mechanisms import registry
+from dpsql.mechanisms.protocol import Plan
+from dpsql.parsed_query import Aggregate, AggregateFunction
 
 
 class Truth:
@@ -24,10 +25,14 @@ class Truth:
     A window counts up to its last trigger that is closed at `until_us`; later records are left out on both sides.
     """
 
-    def __init__(self, plan: PrivacyPlan, until_us: int) -> None:
-        self._plan, self._until_us, self._grid = plan, until_us, grid(plan)
+    def __init__(self, plan: Plan, until_us: int) -> None:
+        shape = registry.shape(plan)
+        self._plan, self._until_us, self._grid = plan, until_us, shape.schedule.grid
+        if not shape.schedule.windows:
+            raise InputError("the exact histogram is of windows: this query has none, so there is nothing to compare with")
+        self._arguments = tuple(argument.text for argument in shape.arguments)
         self._connection = connect()
-        arguments = "".join(f", a{i} DOUBLE" for i in range(len(plan.arguments)))
+        arguments = "".join(f", a{i} DOUBLE" for i in range(len(self._arguments)))
         self._connection.execute(f"CREATE TABLE seen (win BIGINT, key BIGINT, key_bytes BLOB, usr BIGINT{arguments})")
 
     def watch(self, batches: Iterable[pa.Table]) -> Iterator[pa.Table]:
@@ -48,7 +53,7 @@ class Truth:
         last = frame_of(self._last_trigger(released))
         names = ["window_start", *(key.name for key in self._plan.query.keys)]
         both = truth.merge(last, on=names, how="outer", suffixes=("_true", "_private"))
-        errors = {column.aggregate.alias: _errors(both, column) for column in self._plan.columns}
+        errors = {aggregate.alias: _errors(both, aggregate) for aggregate in self._plan.query.aggregates}
         windows = int(truth["window_start"].nunique())
         return {
             "true_histogram": truth,
@@ -61,34 +66,33 @@ class Truth:
 
     def _add(self, rows: pa.Table) -> None:
         rows = rows.filter(pa.array(rows.column("drop").to_numpy() == 0))
-        ts = rows.column("ts").to_numpy()
+        ts, unit = rows.column("ts").to_numpy(), "user" if "user" in rows.column_names else "key"
         newest = self._grid.latest_window(ts)
         for older in range(self._grid.windows_per_record):
             start = newest - older * self._grid.slide_us
             due = self._grid.own_trigger(ts, start) <= self._grid.closed_triggers(start, self._until_us)
             inside = due & (ts - start < self._grid.window_us)
-            columns = {"win": pa.array(start), "key": rows.column("key"), "key_bytes": rows.column("key_bytes"), "usr": rows.column("user")}
-            columns |= {f"a{i}": rows.column(f"a{i}") for i in range(len(self._plan.arguments))}
+            columns = {"win": pa.array(start), "key": rows.column("key"), "key_bytes": rows.column("key_bytes"), "usr": rows.column(unit)}
+            columns |= {f"a{i}": rows.column(f"a{i}") for i in range(len(self._arguments))}
             self._connection.register("part", pa.table(columns).filter(pa.array(inside)))
             self._connection.execute("INSERT INTO seen SELECT * FROM part")
             self._connection.unregister("part")
 
     def _exact(self, key_types: Sequence[SparkType]) -> pd.DataFrame:
-        values = [f"{self._aggregate(column)} AS c{i}" for i, column in enumerate(self._plan.columns)]
+        values = [f"{self._aggregate(aggregate)} AS c{i}" for i, aggregate in enumerate(self._plan.query.aggregates)]
         text = f"SELECT win, any_value(key_bytes) AS key_bytes, {', '.join(values)} FROM seen GROUP BY win, key ORDER BY win, key_bytes"
         found = self._connection.sql(text).to_arrow_table()
         columns: dict[str, Any] = {"window_start": found.column("win").cast(pa.timestamp("us", tz="UTC"))}
         columns |= typed_keys(self._plan, found.column("key_bytes"), key_types)
-        columns |= {column.aggregate.alias: found.column(f"c{i}") for i, column in enumerate(self._plan.columns)}
+        columns |= {aggregate.alias: found.column(f"c{i}") for i, aggregate in enumerate(self._plan.query.aggregates)}
         return frame_of(pa.table(columns), [key.name for key in self._plan.query.keys])
 
-    def _aggregate(self, column: ColumnPlan) -> str:
-        aggregate = column.aggregate
+    def _aggregate(self, aggregate: Aggregate) -> str:
         if aggregate.function is AggregateFunction.COUNT_ROWS:
             return "count(*)"
         if aggregate.function is AggregateFunction.COUNT_DISTINCT_UNIT:
             return "count(DISTINCT usr)"
-        a = f"a{self._plan.arguments.index(aggregate.argument or '')}"
+        a = f"a{self._arguments.index(aggregate.argument or '')}"
         if aggregate.function is AggregateFunction.COUNT:
             return f"count(*) FILTER (NOT isnan({a}))"
         low, high = aggregate.bounds or (0.0, 0.0)
@@ -102,8 +106,8 @@ class Truth:
         return released.filter(pa.array(released.column("trigger").to_numpy() == self._grid.closed_triggers(starts, self._until_us)))
 
 
-def _errors(both: pd.DataFrame, column: ColumnPlan) -> dict[str, float]:
-    alias, low = column.aggregate.alias, (column.aggregate.bounds or (0.0, 0.0))[0]
+def _errors(both: pd.DataFrame, aggregate: Aggregate) -> dict[str, float]:
+    alias, low = aggregate.alias, (aggregate.bounds or (0.0, 0.0))[0]
     private = both[f"{alias}_private"].to_numpy(dtype=float, na_value=0.0)
     if low >= 0:
         private = np.maximum(private, 0.0)

@@ -13,11 +13,12 @@ from dpsql.errors import InputError
 from dpsql.mechanisms.histogram.accounting import cost
 from dpsql.mechanisms.histogram.asked import ReleaseRule
 from dpsql.mechanisms.histogram.plan import ColumnPlan, PerturbationPlan, PrivacyPlan
-from dpsql.mechanisms.histogram.stages import stderr
+from dpsql.mechanisms.histogram.stages import grid, stderr
 from dpsql.parsed_query import AggregateFunction, ContributionPeriod, ParsedQuery
 from dpsql.polling import ASSUMPTION, polling_interval
 from dpsql.privacy.cost import Cost
 from dpsql.privacy.curve import epsilon_of
+from dpsql.schedule import by_window
 from dpsql.text import number, percent
 from dpsql.times import duration
 
@@ -155,7 +156,7 @@ def _promise(plan: PrivacyPlan, source: Source) -> str:
 def _live(plan: PrivacyPlan) -> str:
     """What a live run's promise assumes (docs/privacy/index.md, A2)."""
     try:
-        interval = duration(polling_interval(plan.query))
+        interval = duration(polling_interval(by_window(grid(plan))))
     except InputError:
         return "Live runs\n  This query cannot run live: its triggers are not at whole milliseconds. Stored input: --until-caught-up."
     lines = (
