@@ -21,7 +21,6 @@ from dpsql.lake.preflight import state_files
 from dpsql.lake.published import PublishedMarks, published_marks
 from dpsql.lake.read_files import listed_details
 from dpsql.lake.runs import Lake, Run, read_run
-from dpsql.mechanisms import registry
 from udfs.bucket_state import UnknownVersion
 from udfs.grid import NO_CLOCK
 from udfs.stage import ADMISSION, RELEASE, TICK
@@ -208,5 +207,5 @@ def open_tables(lake: Lake, name: str) -> Tables | None:
 def tables_of(lake: Lake, run: Run) -> Tables | None:
     """The same for a run that is known."""
     folder = lake.private(run.name)
-    engine = read_engine(folder, registry.named(run.mechanism).tables(run.plan))
+    engine = read_engine(folder, run.tables)
     return None if engine is None else Tables(folder, lake.histogram(run.name), run.run_id, engine)

@@ -14,7 +14,7 @@ import json
 import os
 import re
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -36,6 +36,8 @@ from dpsql.privacy.ledger_rules import cap_for
 from dpsql.privacy.origin import origin_of
 from dpsql.privacy.register import RUN_FILE, Entry
 from dpsql.privacy.secret import Secret
+from udfs.histogram.stages import AdmissionStage, ReleaseStage
+from udfs.stage import Table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -62,7 +64,8 @@ class Run:
         first_window_us: windows that start earlier were published by an earlier run under this name and stay closed; None: there was none.
         ledger_id: of the ledger that the run began with; it is in its noise and salt. Empty for runs of earlier releases.
         mechanism: whose query it is. Runs of earlier releases do not say: there was one.
-        triggers: offset and interval of the grid on which they are due, in microseconds; likewise, then it is in the plan.
+        triggers: offset and interval of the grid on which they are due, in microseconds. Earlier ones have it in the plan.
+        state: operator -> tables of its state, each as `udfs.stage.Table`. Earlier ones do not say.
     """
 
     name: str
@@ -76,6 +79,7 @@ class Run:
     ledger_id: str = ""
     mechanism: str = "histogram"
     triggers: tuple[int, int] | None = None
+    state: Mapping[str, Mapping[str, Any]] | None = None
 
     @property
     def triggers_us(self) -> tuple[int, int]:
@@ -83,6 +87,16 @@ class Run:
         query = self.plan["query"]
         offset, interval = self.triggers or (query["window"]["offset_us"], query["trigger_interval_us"])
         return int(offset), int(interval)
+
+    @property
+    def tables(self) -> dict[str, dict[str, Table]]:
+        """Operator -> the tables of its state."""
+        if self.state is None:
+            return {stage.operator: dict(stage.tables) for stage in (AdmissionStage, ReleaseStage)}
+        return {
+            operator: {name: Table(tuple(of["sorted_by"]), of["bucket_by"], of["order"]) for name, of in tables.items()}
+            for operator, tables in self.state.items()
+        }
 
 
 @dataclass(frozen=True)
@@ -167,7 +181,7 @@ def new_run(lake: Lake, name: str, query: Query, secret: Secret, ledger: Ledger,
     Raises:
         BudgetError: it would exceed the source's cap, or the source spends on another ledger than before.
     """
-    ledger, schedule = ledger.sealed_by(secret), query.shape.schedule
+    ledger, shape = ledger.sealed_by(secret), query.shape
     run = Run(
         name=name,
         run_id=secrets.token_hex(16),
@@ -178,7 +192,8 @@ def new_run(lake: Lake, name: str, query: Query, secret: Secret, ledger: Ledger,
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         ledger_id=ledger.own_id(),
         mechanism=query.parsed.mechanism,
-        triggers=(schedule.offset_us, schedule.interval_us),
+        triggers=(shape.schedule.offset_us, shape.schedule.interval_us),
+        state={operator: {name: asdict(table) for name, table in tables.items()} for operator, tables in shape.state.items()},
     )
     origin = origin_of(source, run.ledger_id, level=query.protects)
     ledger.append(query.line(run.run_id, "run", origin), cap_for(source, query.protects))
@@ -200,7 +215,12 @@ def read_run(lake: Lake, name: str) -> Run:
             raise LakeError(f"{path}: version {version!r} was written by another release of dpsql; this one reads version {SCHEMA_VERSION}")
         run = Run(**given)
         texts = (run.name, run.run_id, run.query_identity, run.secret_check, run.query_text, run.created, run.ledger_id, run.mechanism)
-        if not all(isinstance(text, str) for text in texts) or not re.fullmatch(r"[0-9a-f]{32}", run.run_id) or run.name != name:
+        if (
+            not all(isinstance(text, str) for text in texts)
+            or not run.tables
+            or not re.fullmatch(r"[0-9a-f]{32}", run.run_id)
+            or run.name != name
+        ):
             raise ValueError
     except (FileNotFoundError, NotADirectoryError):
         raise LakeError(f"no query {name!r} in lake {lake.root}; see: dpsql list --lake {lake.root}") from None

@@ -162,7 +162,7 @@ class RowReader:
         named = "".join(f", {text} AS b{i}" for i, text in enumerate((*unit_bytes, *key_bytes)))
         columns = [f"b{i}" for i in range(len(unit) + len(keys))]
         u, k = columns[: len(unit)], columns[len(unit) :]
-        time = self._shape.event_time
+        time = query.event_time
         plain = f"SELECT {_event_time(scope.value(time), time)} AS us{named}{a} {scope.sql}"
         names = [f"a{i}" for i in range(len(arguments))]
         nobody = " OR ".join(f"{c} IS NULL" for c in u) or "false"

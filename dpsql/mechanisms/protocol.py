@@ -1,7 +1,7 @@
 """What a mechanism is: one value per mechanism, which the rest of dpsql asks. Nothing else knows mechanisms apart.
 
-`compile_query` (`dpsql.compiled`) goes through it in order: claims, read, plan, account. Engines and the lake ask for shape, tables and stages,
-people for the explanation. How to add one: CONTRIBUTING.md.
+`compile_query` (`dpsql.compiled`) goes through it in order: claims, read, plan, account. Engines and the lake ask for shape and stages, people for
+the explanation. How to add one: CONTRIBUTING.md.
 """
 
 from __future__ import annotations
@@ -85,20 +85,20 @@ class Shape:
 
     Args:
         schedule: when triggers are due.
-        event_time: the column with the time of a record (Spark SQL).
         arguments: the columns a0, a1, ... of the records.
         listed: keys are not selected: `RunFacts.public` has those that are released.
         contributions: what the intake gives; its first column is an int64.
+        state: operator -> the tables of its state.
         columns: of the public table.
         drops: why a record may be dropped, in the order in which that is told.
         forgets_us: windows that begin so long after a record do not depend on it; None: everything later does.
     """
 
     schedule: Schedule
-    event_time: str
     arguments: tuple[Argument, ...]
     listed: bool
     contributions: pa.Schema
+    state: Mapping[str, Mapping[str, Table]]
     columns: tuple[OutputColumn, ...]
     drops: tuple[str, ...]
     forgets_us: int | None
@@ -128,11 +128,12 @@ Planned = TypeVar("Planned", bound=Plan)
 class Mechanism(Protocol[Asked, Planned]):
     """One mechanism; `registry.MECHANISMS` has all of them.
 
-    `name` is that of its folders in `dpsql/mechanisms`, `udfs`, `tests/mechanisms`, and of its page in `docs/privacy`; `options` are all that
-    a query of it may write, `rules` judge these and what else is its own.
+    `name` is that of its folders in `dpsql/mechanisms`, `udfs`, `tests/mechanisms`, and of its page in `docs/privacy`; `takes` says in words which
+    queries are its own; `options` are all that these may write, `rules` judge them and what else is its own.
     """
 
     name: str
+    takes: str
     options: tuple[Option, ...]
     rules: tuple[Rule, ...]
 
@@ -170,9 +171,6 @@ class Mechanism(Protocol[Asked, Planned]):
 
     def shape(self, plan: Planned) -> Shape:
         """What engines know of it."""
-
-    def tables(self, document: Mapping[str, Any]) -> Mapping[str, Mapping[str, Table]]:
-        """Operator -> the tables of its state, of a run that kept this document: the lake mends and cuts state without compiling the query."""
 
     def stages(self, plan: Planned, run: RunFacts) -> tuple[Stage[Clock], Stage[Sequence[Tick]]]:
         """The two pure steps with their numbers, intake and release; no budget and no secret.

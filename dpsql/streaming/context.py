@@ -345,8 +345,7 @@ def run_context(
     folder, histogram_path = lake.private(run.name), lake.histogram(run.name)
     if isinstance(folder, ObjectPath):
         check_s3(spark)
-    layout = query.mechanism.tables(query.document())
-    engine = preflight.open_engine(folder, buckets, BUCKETS_PER_CORE * spark.sparkContext.defaultParallelism, layout)
+    engine = preflight.open_engine(folder, buckets, BUCKETS_PER_CORE * spark.sparkContext.defaultParallelism, query.shape.state)
     generation = {operator: engine.generation(operator) for operator in OPERATORS}
     contributions = Contributions(
         folder / "contributions",

@@ -17,7 +17,7 @@ from dpsql.schedule import by_window
 if TYPE_CHECKING:
     from dpsql.sql.draft import Draft, Option
     from dpsql.sql.rules import Rule
-    from udfs.stage import Clock, Stage, Table, Tick
+    from udfs.stage import Clock, Stage, Tick
 
 REALS = (AggregateFunction.SUM, AggregateFunction.AVG)
 
@@ -26,6 +26,7 @@ class Histogram:
     """`GROUP BY window(...)` with keys or none (docs/privacy/histogram.md)."""
 
     name: str = PrivacyPlan.mechanism
+    takes: str = "queries with a window"
     options: tuple[Option, ...] = options.OPTIONS
     rules: tuple[Rule, ...] = rules.RULES
 
@@ -74,25 +75,20 @@ class Histogram:
         """Windows with their triggers; each aggregate and its error bar."""
         from dpsql.mechanisms.histogram.stages import admission_stage, grid
         from udfs.histogram.contribution_bounding import DROP_REASONS
+        from udfs.histogram.stages import AdmissionStage, ReleaseStage
 
         query = plan.query
         return Shape(
             schedule=by_window(grid(plan)),
-            event_time=query.window.event_time,
             arguments=tuple(map(Argument, plan.arguments, plan.presence_only)),
             listed=plan.selection is None,
             contributions=admission_stage(plan).gives,
+            state={stage.operator: stage.tables for stage in (AdmissionStage, ReleaseStage)},
             columns=tuple(made for i, column in enumerate(plan.columns) for made in _columns(column.aggregate, i)),
             drops=DROP_REASONS,
             # An allowance is for one period, which is one window long.
-            forgets_us=query.window.size_us if query.contribution_period is ContributionPeriod.WINDOW else None,
+            forgets_us=query.windows.size_us if query.contribution_period is ContributionPeriod.WINDOW else None,
         )
-
-    def tables(self, document: Mapping[str, Any]) -> Mapping[str, Mapping[str, Table]]:
-        """The same for every plan."""
-        from udfs.histogram.stages import AdmissionStage, ReleaseStage
-
-        return {stage.operator: stage.tables for stage in (AdmissionStage, ReleaseStage)}
 
     def stages(self, plan: PrivacyPlan, run: RunFacts) -> tuple[Stage[Clock], Stage[Sequence[Tick]]]:
         """Contribution bounding; key selection and perturbation."""
