@@ -184,7 +184,7 @@ def check_ticks(path: Place) -> None:
 
 def latest_column(path: Place) -> str:
     """Where ticks have the latest accepted event time."""
-    own = ("era", "kind", "bucket", "batch")
+    own = ("era", "kind", "bucket", "batch", "closed_us")
     return str(next(field.name for field in DeltaTable(str(path)).schema().fields if field.name not in own))
 
 

@@ -269,7 +269,7 @@ def _gone(batches: Sequence[ReadBatch], query: Query) -> tuple[set[Path], int | 
     if not gone:
         return set(), None
     if query.shape.forgets_us is None:
-        raise DataError(_needed(gone, "every later row depends on them (as with contribution_period = STREAM)"))
+        raise DataError(_needed(gone, "every later row depends on them"))
     return set(gone), max(gone.values()) + query.shape.forgets_us + 1
 
 
