@@ -15,13 +15,14 @@ import os
 import re
 import secrets
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from dpsql import record
 from dpsql.config import Source
 from dpsql.errors import LakeError
 from dpsql.files import ObjectPath, Place, create_file, reason
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
     from dpsql.compiled import Query
 
 SCHEMA_VERSION = 1
+ORIGINAL = f"{record.PUT_BACK}, or start under another --name (a new run with a new ledger line)"
 NEXT = ".{name}.next"
 """Beside the private folder of a run: that of the new run which is about to take its place."""
 
@@ -65,7 +67,7 @@ class Run:
         ledger_id: of the ledger that the run began with; it is in its noise and salt. Empty for runs of earlier releases.
         mechanism: whose query it is. Runs of earlier releases do not say: there was one.
         triggers: offset and interval of the grid on which they are due, in microseconds. Earlier ones have it in the plan.
-        state: operator -> tables of its state, each as `udfs.stage.Table`. Earlier ones do not say.
+        state: operator -> tables of its state. Earlier ones do not say.
     """
 
     name: str
@@ -79,7 +81,7 @@ class Run:
     ledger_id: str = ""
     mechanism: str = "histogram"
     triggers: tuple[int, int] | None = None
-    state: Mapping[str, Mapping[str, Any]] | None = None
+    state: Mapping[str, Mapping[str, Table]] | None = None
 
     @property
     def triggers_us(self) -> tuple[int, int]:
@@ -89,14 +91,11 @@ class Run:
         return int(offset), int(interval)
 
     @property
-    def tables(self) -> dict[str, dict[str, Table]]:
+    def tables(self) -> Mapping[str, Mapping[str, Table]]:
         """Operator -> the tables of its state."""
         if self.state is None:
-            return {stage.operator: dict(stage.tables) for stage in (AdmissionStage, ReleaseStage)}
-        return {
-            operator: {name: Table(tuple(of["sorted_by"]), of["bucket_by"], of["order"]) for name, of in tables.items()}
-            for operator, tables in self.state.items()
-        }
+            return {stage.operator: stage.tables for stage in (AdmissionStage, ReleaseStage)}
+        return self.state
 
 
 @dataclass(frozen=True)
@@ -154,7 +153,7 @@ def open_run(lake: Lake, name: str, query: Query, secret: Secret, ledger: Ledger
         _refuse_orphans(lake, name, folder)
         run = new_run(lake, name, query, secret, ledger, source)
         try:
-            create_file(folder / RUN_FILE, json.dumps({"version": SCHEMA_VERSION, **asdict(run)}, indent=1).encode() + b"\n")
+            create_file(folder / RUN_FILE, record.content(run, SCHEMA_VERSION, indent=1))
         except FileExistsError:
             pass  # somebody started the same name at the same moment: theirs is the run, ours was only a ledger line
         except OSError as problem:
@@ -193,7 +192,7 @@ def new_run(lake: Lake, name: str, query: Query, secret: Secret, ledger: Ledger,
         ledger_id=ledger.own_id(),
         mechanism=query.parsed.mechanism,
         triggers=(shape.schedule.offset_us, shape.schedule.interval_us),
-        state={operator: {name: asdict(table) for name, table in tables.items()} for operator, tables in shape.state.items()},
+        state=shape.state,
     )
     origin = origin_of(source, run.ledger_id, level=query.protects)
     ledger.append(query.line(run.run_id, "run", origin), cap_for(source, query.protects))
@@ -208,30 +207,11 @@ def read_run(lake: Lake, name: str) -> Run:
         LakeError: no such name; run.json is unreadable, damaged or of an unknown version.
     """
     path = lake.private(name) / RUN_FILE
-    try:
-        given = json.loads(path.read_bytes())
-        version = given.pop("version")
-        if version != SCHEMA_VERSION:
-            raise LakeError(f"{path}: version {version!r} was written by another release of dpsql; this one reads version {SCHEMA_VERSION}")
-        run = Run(**given)
-        texts = (run.name, run.run_id, run.query_identity, run.secret_check, run.query_text, run.created, run.ledger_id, run.mechanism)
-        if (
-            not all(isinstance(text, str) for text in texts)
-            or not run.tables
-            or not re.fullmatch(r"[0-9a-f]{32}", run.run_id)
-            or run.name != name
-        ):
-            raise ValueError
-    except (FileNotFoundError, NotADirectoryError):
-        raise LakeError(f"no query {name!r} in lake {lake.root}; see: dpsql list --lake {lake.root}") from None
-    except OSError as problem:
-        raise LakeError(f"{path}: {reason(problem)}") from None
-    except LakeError:
-        raise
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
-        raise LakeError(
-            f"{path}: damaged; put back the original file, or start under another --name (a new run with a new ledger line)"
-        ) from None
+    run = record.read(path, Run, SCHEMA_VERSION, ORIGINAL)
+    if run is None:
+        raise LakeError(f"no query {name!r} in lake {lake.root}; see: dpsql list --lake {lake.root}")
+    if run.name != name or not re.fullmatch(r"[0-9a-f]{32}", run.run_id):
+        raise record.DamagedFile(f"{path}: damaged; {ORIGINAL}")
     return run
 
 
