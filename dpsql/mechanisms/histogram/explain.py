@@ -57,7 +57,7 @@ def facts(plan: PrivacyPlan, source: Source) -> dict[str, Any]:
 
 def explain(plan: PrivacyPlan, source: Source) -> str:
     """The whole explanation as plain text, at most 120 characters wide."""
-    promised = (_promise(plan, source), live_runs(plan.query), _time(plan))
+    promised = (_promise(plan, source), live_runs(by_window(grid(plan))), _time(plan))
     parts = (*promised, _bounds(plan, source), _keys(plan), _columns(plan), _budget(plan), _stages(plan))
     return "\n\n".join([*parts, f"Query identity: {plan.identity}"]) + "\n"
 
