@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from dpsql.compiled import Query
 from dpsql.local.feeder import Feeder
-from dpsql.mechanisms.histogram.stages import stages
+from dpsql.mechanisms.protocol import RunFacts
 from dpsql.mechanisms.public_groups import public_groups
 from dpsql.privacy.secret import Secret
 from udfs.grid import NO_CLOCK
@@ -73,11 +73,9 @@ def released(query: Query) -> pa.Table:
     plan, salt = query.plan, SECRET.salt(RUN_ID)
     names = [encode([f"key {i}".encode()] * len(plan.query.keys)) for i in range(3)]
     public = (
-        public_groups(plan, query.source, salt, [*names[1:], encode([b"nobody"] * len(plan.query.keys))])
-        if plan.selection is None
-        else None
+        public_groups(plan, query.source, salt, [*names[1:], encode([b"nobody"] * len(plan.query.keys))]) if query.shape.listed else None
     )
-    feeder = Feeder(stages(plan, public), SECRET.noise_key(RUN_ID, plan.identity))
+    feeder = Feeder(query.mechanism.stages(plan, RunFacts(public)), SECRET.noise_key(RUN_ID, plan.identity))
     first = public.first_window_us if public else FIRST_US
     for rows in _records(query, first, [b""] * 3 if not plan.query.keys else names):
         feeder.micro_batch(rows, Clock(NO_CLOCK, 1 << 62))

@@ -7,8 +7,9 @@ from typing import Any
 from dpsql.errors import AccountingError
 from dpsql.mechanisms.histogram.mechanism import HISTOGRAM
 from dpsql.mechanisms.protocol import Mechanism, Plan, Shape
+from dpsql.mechanisms.sliding.mechanism import SLIDING
 
-MECHANISMS: tuple[Mechanism[Any, Any], ...] = (HISTOGRAM,)
+MECHANISMS: tuple[Mechanism[Any, Any], ...] = (HISTOGRAM, SLIDING)
 
 
 def named(name: str) -> Mechanism[Any, Any]:

@@ -12,11 +12,12 @@ from dpsql.config import Source
 from dpsql.mechanisms.histogram.accounting import cost
 from dpsql.mechanisms.histogram.asked import ReleaseRule
 from dpsql.mechanisms.histogram.plan import ColumnPlan, PerturbationPlan, PrivacyPlan
-from dpsql.mechanisms.histogram.stages import stderr
+from dpsql.mechanisms.histogram.stages import grid, stderr
 from dpsql.mechanisms.live_runs import live_runs
 from dpsql.parsed_query import AggregateFunction, ContributionPeriod, ParsedQuery
 from dpsql.privacy.cost import Cost
 from dpsql.privacy.curve import epsilon_of
+from dpsql.schedule import by_window
 from dpsql.text import number, percent
 from dpsql.times import duration
 

@@ -136,7 +136,7 @@ def _promise(plan: SlidingPlan, source: Source) -> str:
         lines.append(f"  protects everything one privacy unit ({unit}) does {span}: {promise}, for the whole infinite output.")
         if _renews(plan):
             many = " / ".join(_figure(_several(plan, cost, n)["epsilon"]) for n in PERIODS)
-            what = "" if not plan.delta else " (delta times as many)"
+            what = "" if not plan.mu else " (delta times as many)"
             lines += [
                 f"  Any stretch of {period} touches two periods: epsilon {_figure(_several(plan, cost, 2)['epsilon'])}{what and ', twice delta'}.",
                 f"  One unit's records in {' / '.join(map(str, PERIODS))} periods together: epsilon {many}{what}.",

@@ -12,7 +12,6 @@ from dpsql.mechanisms.sliding.asked import Asked, PaneGrouping
 from dpsql.mechanisms.sliding.plan import SlidingPlan
 from dpsql.parsed_query import Aggregate, AggregateFunction, ParsedQuery, PrivacyLevel
 from dpsql.privacy.cost import Cost
-from dpsql.schedule import Eras, Schedule
 
 if TYPE_CHECKING:
     from dpsql.sql.draft import Draft, Option
@@ -72,23 +71,16 @@ class Sliding:
 
     def shape(self, plan: SlidingPlan) -> Shape:
         """Windows that are released once; each aggregate, its error bar, and what is shown beside it."""
-        from dpsql.mechanisms.sliding.stages import pane_grid
-        from udfs.grid import Grid
+        from dpsql.mechanisms.sliding.stages import schedule
         from udfs.histogram import user_state
         from udfs.histogram.contribution_bounding import DROP_REASONS
         from udfs.sliding import state
         from udfs.sliding.intake import pane_sums
         from udfs.stage import ADMISSION, RELEASE
 
-        window, panes = plan.query.windows, pane_grid(plan)
-        # A window has one trigger: when its last pane closes.
-        grid = Grid(window.size_us, window.slide_us, window.offset_us, window.size_us + plan.lateness_us, 1)
-        over_us = panes.offset_us + panes.horizon * panes.trigger_us
         of_unit = plan.query.asked.privacy_level is PrivacyLevel.USER
         return Shape(
-            schedule=Schedule(
-                grid, window.offset_us, window.slide_us, Eras("window", window.offset_us, window.slide_us, over_us, window.slide_us)
-            ),
+            schedule=schedule(plan),
             arguments=tuple(map(Argument, plan.arguments, plan.presence_only)),
             listed=True,
             contributions=pane_sums(len(plan.measurements)),
