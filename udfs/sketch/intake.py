@@ -172,7 +172,7 @@ def _sketched(rows: pa.Table, ts: Int, values: Int, fields: Field, owned: Mask |
     starts = np.flatnonzero(run_starts(window[order], trigger[order]))
     added = [None if each.rule == "rows" else each.of(rows) for each in p.contributions]
     parts = []
-    for low, high in zip(starts, [*starts[1:], len(order)], strict=True):
+    for low, high in zip(starts, np.append(starts, len(order))[1:], strict=True):
         part = record[order[low:high]]
         at = (int(window[order[low]]), int(trigger[order[low]]))
         for row in range(p.shape.depth):

@@ -119,7 +119,7 @@ def read(state: Tables, released: pa.Table, p: ReadParameters, root: bytes) -> R
     starts = np.flatnonzero(run_starts(window[order], trigger[order])).tolist()
     passed_at, lists, sketches = brought.column("passed_at").to_numpy().copy(), [LISTS.empty_table()], [SKETCHES.empty_table()]
     since = brought.column("since").to_numpy()
-    for low, high in zip(starts, [*starts[1:], len(order)], strict=True):
+    for low, high in zip(starts, [*starts, len(order)][1:], strict=True):
         rows = published.slice(low, high - low)
         start, number = int(window[order[low]]), int(trigger[order[low]])
         mine = cells.setdefault(start, np.zeros((len(p.sketches), p.shape.depth, p.shape.width), np.int64))

@@ -58,7 +58,7 @@ def account(plan: SketchPlan, source: Source) -> Cost:
         return Cost(PrivacyLevel.EVENT, mu2, 0.0, 0.0, Overlap.EVENTS, mu2, 0.0)
     if plan.query.contribution_period is ContributionPeriod.STREAM:
         return Cost(PrivacyLevel.USER, mu2, 0.0, failure, Overlap.STREAM, mu2, failure)
-    if plan.query.window.slide_us >= plan.query.window.size_us:
+    if plan.query.windows.slide_us >= plan.query.windows.size_us:
         return Cost(PrivacyLevel.USER, mu2, 0.0, failure, Overlap.NONE, mu2, failure)
     # Two periods meet in a window, each with an ownership of its own: |a + b|^2 <= 2 |a|^2 + 2 |b|^2.
     return Cost(PrivacyLevel.USER, mu2, 0.0, failure, Overlap.WINDOWS, 2 * mu2, failure)
@@ -77,11 +77,11 @@ def check(plan: SketchPlan, source: Source) -> Spent:
         raise AccountingError("sketches must be mechanisms 1, 2, ...: equal numbers share their noise")
     if (plan.beta is None) != (asked.strategy is not GroupSelection.THRESHOLD):
         raise AccountingError("unknown values need the floor test, and nothing else has one")
-    if plan.beta is not None and (query.window.slide_us < query.window.size_us or asked.kind is not SketchKind.COUNT_SKETCH):
+    if plan.beta is not None and (query.windows.slide_us < query.windows.size_us or asked.kind is not SketchKind.COUNT_SKETCH):
         raise AccountingError("the floor test needs signs, and hash keys that are secret until their window closes")
     if plan.epsilon > query.epsilon or plan.delta > query.delta:
         raise AccountingError(f"the plan promises ({plan.epsilon}, {plan.delta}), the query ({query.epsilon}, {query.delta})")
-    if plan.triggers * query.trigger_interval_us < query.window.size_us + query.allowed_lateness_us:
+    if plan.triggers * query.trigger_interval_us < query.windows.size_us + query.allowed_lateness_us:
         raise AccountingError("a window has more triggers than the plan")
     found = spent(plan, source)
     for name, cost, promised in (
@@ -105,7 +105,7 @@ def _ratio(cells: CellsPlan, plan: SketchPlan) -> float:
     steps = _refreshes(plan.triggers, asked.cycle)
     if plan.refreshes < steps:
         raise AccountingError(f"a column is refreshed {steps} times, and the counter has {plan.refreshes} steps")
-    copies = sum(1 for k in range(10_000) if k * plan.query.window.slide_us < plan.query.window.size_us)
+    copies = sum(1 for k in range(10_000) if k * plan.query.windows.slide_us < plan.query.windows.size_us)
     # Per row and window: the owned keys of a unit lie in different cells, n_j <= c records in each, all together at most `rows`.
     squares = _squares(asked)
     return math.sqrt(copies * asked.depth * squares) * largest * factorisation(asked.counter, plan.refreshes)[0] / cells.sigma

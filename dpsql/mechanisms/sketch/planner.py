@@ -46,8 +46,8 @@ def make_plan(query: ParsedQuery[Asked], source: Source) -> SketchPlan:
     Raises:
         ConfigError: no sketch keeps the promise, or none of this shape; says what would be accepted.
     """
-    asked, triggers = query.asked, -(-(query.window.size_us + query.allowed_lateness_us) // query.trigger_interval_us)
-    windows = -(-query.window.size_us // query.window.slide_us)
+    asked, triggers = query.asked, -(-(query.windows.size_us + query.allowed_lateness_us) // query.trigger_interval_us)
+    windows = -(-query.windows.size_us // query.windows.slide_us)
     _check(query, triggers, windows)
     unknown = asked.strategy is GroupSelection.THRESHOLD
     delta_hash = source.max_users / 2.0**64 if asked.bounds else 0.0

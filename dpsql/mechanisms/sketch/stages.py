@@ -19,7 +19,7 @@ from udfs.sliding.intake import Contribution
 
 def grid(plan: SketchPlan) -> Grid:
     """Windows and triggers."""
-    window = plan.query.window
+    window = plan.query.windows
     return Grid(window.size_us, window.slide_us, window.offset_us, plan.query.trigger_interval_us, plan.triggers)
 
 

@@ -44,7 +44,8 @@ def query(**changes: Any) -> ParsedQuery[Asked]:
         "delta": 1e-6,
         "privacy_unit": ("user_id",),
         "contribution_period": ContributionPeriod.WINDOW,
-        "window": WindowSpec("ts", DAY, DAY, 0),
+        "event_time": "ts",
+        "window": WindowSpec(DAY, DAY, 0),
         "trigger_interval_us": 4 * HOUR,
         "allowed_lateness_us": 0,
         "max_ahead_us": HOUR,
@@ -71,7 +72,7 @@ def public(**changes: Any) -> ParsedQuery[Asked]:
     return query(strategy=GroupSelection.PUBLIC_GROUPS, **changes)
 
 
-def records(users: Sequence[int], ts: Sequence[int], keys: Sequence[bytes], values: Sequence[float] = ()) -> pa.Table:
+def records(users: Sequence[int], ts: Sequence[int], keys: Sequence[bytes], values: Sequence[float] | None = None) -> pa.Table:
     """Records as an engine hands them over."""
     columns = {
         "drop": pa.array(np.zeros(len(ts), np.int8)),
@@ -80,7 +81,7 @@ def records(users: Sequence[int], ts: Sequence[int], keys: Sequence[bytes], valu
         "digest": pa.array([digest(key) for key in keys], pa.binary(32)),
         "key_bytes": pa.array(keys, pa.binary()),
     }
-    return pa.table(columns | ({"a0": pa.array(values, pa.float64())} if len(values) else {}))
+    return pa.table(columns | ({"a0": pa.array(values, pa.float64())} if values is not None else {}))
 
 
 def listed(keys: Sequence[bytes]) -> Listed:

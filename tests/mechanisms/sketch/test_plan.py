@@ -24,7 +24,7 @@ from tests.mechanisms.sketch.sketch_runs import COUNT, event, public, query
 from tests.property.plans import DAY, HOUR, source
 
 SUM = Wanted("spent", 3, "seconds", (-3.0, 9.0))
-SLIDING = {"window": WindowSpec("ts", DAY, 8 * HOUR, 0)}
+SLIDING = {"window": WindowSpec(DAY, 8 * HOUR, 0)}
 
 
 def any_query(pick: np.random.Generator) -> Any:
