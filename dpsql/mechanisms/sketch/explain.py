@@ -92,7 +92,7 @@ def _floor(plan: SketchPlan) -> float:
     counts = []
     for scale in tried:
         least = threshold(null_law(cells, scale), (plan.beta or 0.0) / len(tried))
-        per_row = math.ceil((least - 128 * asked.depth) / asked.depth)
-        if per_row <= 128:
-            counts.append(per_row * (scale // 128) * first.grid)
+        per_row = math.ceil(least / asked.depth) - scale.half
+        if per_row <= scale.half:
+            counts.append(per_row * scale.step * first.grid)
     return min(counts, default=math.inf)

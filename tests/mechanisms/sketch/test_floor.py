@@ -10,7 +10,7 @@ from scipy import stats
 
 from tests.mechanisms.sketch.sketch_runs import ROOT
 from udfs.sketch.estimates import estimate
-from udfs.sketch.floor import null_law, passes, scales, threshold
+from udfs.sketch.floor import Scale, null_law, passes, scales, threshold
 from udfs.sketch.hashing import Shape, hash_key
 
 SHAPE, SD, FRESH = Shape(5, 512), 40.0, 400_000
@@ -68,23 +68,44 @@ def test_the_null_law_is_that_of_all_places() -> None:
     """Every column and sign of every row written out: with bins of one step the law is exact, with coarser ones never too small."""
     g = np.random.default_rng(1)
     cells = g.integers(-300, 300, (3, 4))
-    for scale in (128, 384, 1280):
-        step, law = scale // 128, null_law(cells, scale)
+    for scale in (Scale(1, 128), Scale(1, 40), Scale(3, 128), Scale(10, 100)):
+        law, reach = null_law(cells, scale), scale.step * scale.half
         scores = [
-            sum(min(max(sign * int(cells[row, column]), -scale), scale) // step + 128 for row, (column, sign) in enumerate(places))
+            sum(
+                min(max(sign * int(cells[row, column]), -reach), reach) // scale.step + scale.half
+                for row, (column, sign) in enumerate(places)
+            )
             for places in product(product(range(4), (1, -1)), repeat=3)
         ]
         true = np.bincount(scores, minlength=len(law)) / 8**3
         above, said = np.cumsum(true[::-1])[::-1], np.cumsum(law[::-1])[::-1]
         assert law.sum() == pytest.approx(1)
         assert np.all(said >= above - 1e-12)
-        if step == 1:
+        if scale.step == 1:
             assert said == pytest.approx(above)
 
 
 def test_thresholds_and_scales() -> None:
     law = np.array([0.5, 0.3, 0.15, 0.05])
     assert [threshold(law, beta) for beta in (1.1, 0.5, 0.2, 0.19, 0.04)] == [0, 2, 3, 3, 4]
-    assert scales(np.zeros((3, 4), np.int64), 1.0) == [128]
-    assert scales(np.full((3, 4), -1000), 100.0) == [384, 640, 1280]
-    assert all(scale % 128 == 0 for scale in scales(np.full((3, 4), 10**9), 33.3))
+    assert scales(np.zeros((3, 4), np.int64), 1.0) == [Scale(1, 3)]
+    assert scales(np.full((3, 4), -1000), 100.0) == [Scale(3, 100), Scale(5, 120), Scale(10, 120)]
+    assert max(scale.half for scale in scales(np.full((3, 4), 10**9), 33.3)) <= 128
+    assert scales(np.zeros((3, 4), np.int64), 0.0) == [Scale(1, 1)]
+    for scale in (Scale(1, 3), Scale(7, 5)):
+        values = np.arange(-50, 51)
+        exact = np.clip(values, -scale.step * scale.half, scale.step * scale.half) / scale.step + scale.half
+        assert np.array_equal(scale.bins(values), np.floor(exact))
+        assert np.array_equal(scale.bins_above(values), np.ceil(exact))
+
+
+def test_a_heavy_value_does_not_hide_a_light_one() -> None:
+    """Noise of eight steps: a scale of three times that clips the heavy cells. Scales in multiples of 128 steps would be 15 times the noise."""
+    shape, g = Shape(9, 512), np.random.default_rng(8)
+    fields = shape.fields(hash_key(ROOT, None), g.integers(-(1 << 63), 1 << 63, (60, 4)))
+    cells = np.rint(g.normal(0, 8.0, (9, 512))).astype(np.int64)
+    for row in range(9):
+        cells[row] += shape.sums(fields[row], np.array([5_000] * 20 + [40] * 40))
+    passed = passes(cells, shape.read(cells, fields), 8.0, 1e-6)
+    assert np.mean(passed[:20]) > 0.9
+    assert np.mean(passed[20:]) > 0.7
