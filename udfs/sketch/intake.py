@@ -11,12 +11,12 @@ import pyarrow as pa
 
 from udfs.columns import Bool, Int, run_starts, sort_order
 from udfs.grid import Grid
+from udfs.histogram.contribution_bounding import Increment
 from udfs.sketch import bounding, ownership
 from udfs.sketch.bounding import UnitBounds, bound
 from udfs.sketch.hashing import DIGEST_BYTES, Field, Shape, digests, hash_key
 from udfs.sketch.ownership import Mask, admitted_by, fields_of, own
 from udfs.sketch.partial import SCHEMA, cell_rows, key_rows
-from udfs.sliding.intake import Contribution
 from udfs.stage import ADMISSION, Clock, Stepped, Table, Tables
 
 CODES = ("malformed", "null_event_time", "null_privacy_unit", "key_too_long")
@@ -41,7 +41,7 @@ class IntakeParameters:
     grid: Grid
     first_window_us: int
     shape: Shape
-    contributions: tuple[Contribution, ...]
+    contributions: tuple[Increment, ...]
     unknown_keys: bool
     renews: bool
     arguments: int

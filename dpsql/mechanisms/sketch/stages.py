@@ -6,6 +6,7 @@ from dpsql.mechanisms.sketch.asked import SketchKind
 from dpsql.mechanisms.sketch.plan import SketchPlan
 from dpsql.parsed_query import ContributionPeriod
 from udfs.grid import Grid
+from udfs.histogram.contribution_bounding import Increment
 from udfs.histogram.perturbation import PerturbationParameters
 from udfs.noise.counters import counter
 from udfs.sketch.bounding import UnitBounds
@@ -14,7 +15,6 @@ from udfs.sketch.intake import EventIntake, IntakeParameters, UserIntake
 from udfs.sketch.reading import Listed, ReadParameters, Shown
 from udfs.sketch.refresh import Schedule
 from udfs.sketch.release import ReleaseParameters, ReleaseStage
-from udfs.sliding.intake import Contribution
 
 
 def grid(plan: SketchPlan) -> Grid:
@@ -36,7 +36,7 @@ def intake(plan: SketchPlan, first_window_us: int) -> EventIntake | UserIntake:
         grid=grid(plan),
         first_window_us=first_window_us,
         shape=shape(plan),
-        contributions=tuple(Contribution(c.rule, c.argument, c.grid, c.lower, c.upper) for c in plan.cells),
+        contributions=tuple(Increment(c.rule, c.argument, c.grid, c.lower, c.upper) for c in plan.cells),
         unknown_keys=plan.unknown_keys,
         renews=plan.query.contribution_period is ContributionPeriod.WINDOW,
         arguments=len(plan.arguments),
