@@ -1,9 +1,14 @@
-"""Break a sweep off after any number of its changes of the lake, inside this process: what a kill between two of them leaves."""
+"""End a sweep after any number of its changes of the lake: what a kill between two of them leaves."""
 
 from __future__ import annotations
 
 import functools
+import os
+import pickle
+import signal
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Self
 
 import pytest
@@ -17,11 +22,16 @@ class BrokenOff(BaseException):
     """Not an `Exception`: nothing in the product may catch it, as nothing catches SIGKILL."""
 
 
-class Changes:
-    """Inside, changes of a lake by a sweep are counted, in their order; the one after `until` of them is not made any more."""
+def break_off() -> None:
+    """End a sweep in a process that goes on."""
+    raise BrokenOff
 
-    def __init__(self, until: int | None = None) -> None:
-        self.until, self.kinds, self._patch = until, list[str](), pytest.MonkeyPatch()
+
+class Changes:
+    """Inside, changes of a lake by a sweep are counted, in their order; instead of the one after `until` of them comes the end."""
+
+    def __init__(self, until: int | None = None, end: Callable[[], None] = break_off) -> None:
+        self.until, self.end, self.kinds, self._patch = until, end, list[str](), pytest.MonkeyPatch()
 
     def __enter__(self) -> Self:
         for owner, name, kind in (
@@ -45,7 +55,7 @@ class Changes:
         @functools.wraps(change)
         def made(*given: Any, **named: Any) -> Any:
             if len(self.kinds) == self.until:
-                raise BrokenOff
+                self.end()
             self.kinds.append(kind)
             return change(*given, **named)
 
@@ -67,3 +77,16 @@ class _Watched:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._system, name)
+
+
+def main() -> None:
+    """Do the sweep that a file describes (a pickled `Retention`, and the bounds of sweeps), and be killed before a change of its own."""
+    swept, bounds = pickle.loads(Path(sys.argv[1]).read_bytes())
+    for name, value in bounds.items():
+        setattr(retention if hasattr(retention, name) else compaction, name, value)
+    with Changes(int(sys.argv[2]), lambda: os.kill(os.getpid(), signal.SIGKILL)):
+        swept.after_catch_up()
+
+
+if __name__ == "__main__":
+    main()

@@ -121,7 +121,7 @@ class Nights:
         found = {name.removeprefix(str(self.folder)): content for name, content in found.items()}
         for name, path in self.tables().items():
             table = DeltaTable(str(path))
-            found[name] = sorted(re.sub(r'reservoirVersion\D*\d+', "", repr(row)) for row in read_rows(path).to_pylist())
+            found[name] = sorted(re.sub(r"reservoirVersion\D*\d+", "", repr(row)) for row in read_rows(path).to_pylist())
             found[f"marks of {name}"] = [table.transaction_version(mark) for mark in (*marks, RUN, f"{RUN}/admission/g1/rows")]
         return found
 
