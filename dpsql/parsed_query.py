@@ -72,9 +72,8 @@ class Key:
 
 @dataclass(frozen=True)
 class WindowSpec:
-    """`window(event_time, size, slide, offset)`: `event_time` is a column name (Spark SQL)."""
+    """`window(event_time, size, slide, offset)`, without the event time."""
 
-    event_time: str
     size_us: int
     slide_us: int
     offset_us: int
@@ -84,7 +83,8 @@ class WindowSpec:
 class ParsedQuery(Generic[Asked_co]):
     """One accepted query: what every query says, and what it asks of its mechanism.
 
-    `mechanism` names the one that takes it, `asked` is for that one. `from_sql` is everything from the word FROM on, up to GROUP BY: `FROM visits`, or
+    `mechanism` names the one that takes it, `asked` is for that one. `event_time` is a column name (Spark SQL); `window` is None where a table is
+    released as it is. `from_sql` is everything from the word FROM on, up to GROUP BY: `FROM visits`, or
     `FROM (SELECT ... FROM visits WHERE ...) AS t JOIN pages ON ... WHERE ...`; an engine puts its own select list before it.
     `stream` is the one streaming source it reads; `static_sources` are the public tables it joins; `public_groups` is the text that lists
     them. `columns_in_order` is the order of the output columns as written: key names and aggregate aliases.
@@ -95,7 +95,8 @@ class ParsedQuery(Generic[Asked_co]):
     delta: float
     privacy_unit: tuple[str, ...]
     contribution_period: ContributionPeriod
-    window: WindowSpec
+    event_time: str
+    window: WindowSpec | None
     trigger_interval_us: int
     allowed_lateness_us: int
     max_ahead_us: int
@@ -107,3 +108,10 @@ class ParsedQuery(Generic[Asked_co]):
     static_sources: tuple[str, ...]
     columns_in_order: tuple[str, ...]
     asked: Asked_co
+
+    @property
+    def windows(self) -> WindowSpec:
+        """The windows of a query that has them."""
+        if self.window is None:
+            raise AssertionError("a query without a window came to who takes windows only")
+        return self.window

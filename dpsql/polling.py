@@ -31,7 +31,7 @@ def polling_interval(query: ParsedQuery, asked_us: int | None = None) -> int:
     Raises:
         InputError: it does not divide the trigger interval and the windows' offset, or is not in whole milliseconds, as Spark polls.
     """
-    common = math.gcd(query.trigger_interval_us, query.window.offset_us)
+    common = math.gcd(query.trigger_interval_us, query.windows.offset_us)
     divisors = _divisors(common)
     if not divisors:
         raise InputError(
@@ -60,7 +60,7 @@ def _divisors(common_us: int) -> list[int]:
 def _refusal(query: ParsedQuery, asked_us: int, divisors: list[int]) -> str:
     near = [max((d for d in divisors if d < asked_us), default=None), min((d for d in divisors if d > asked_us), default=None)]
     accepted = " or ".join(show_duration(divisor) for divisor in near if divisor is not None)
-    offset = f" and the windows' offset {show_duration(query.window.offset_us)}" if query.window.offset_us else ""
+    offset = f" and the windows' offset {show_duration(query.windows.offset_us)}" if query.windows.offset_us else ""
     return (
         f"--interval {show_duration(asked_us)} does not divide trigger_interval {show_duration(query.trigger_interval_us)}{offset}: triggers would be "
         f"due between two polls. Write {accepted}, or leave it away ({show_duration(polling_interval(query))})"

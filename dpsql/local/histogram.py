@@ -37,7 +37,7 @@ def histogram(plan: PrivacyPlan, released: Sequence[pa.Table], key_types: Sequen
     trigger = rows.column("trigger").to_numpy()
     columns: dict[str, Any] = {
         "window_start": _times(window),
-        "window_end": _times(window + query.window.size_us),
+        "window_end": _times(window + query.windows.size_us),
         "trigger": pa.array(trigger.astype(np.int32)),
         "trigger_time": _times(window + trigger * query.trigger_interval_us),
     }

@@ -155,7 +155,7 @@ class RowReader:
         named = "".join(f", {text} AS b{i}" for i, text in enumerate((*unit_bytes, *key_bytes)))
         columns = [f"b{i}" for i in range(len(unit) + len(keys))]
         u, k = columns[: len(unit)], columns[len(unit) :]
-        plain = f"SELECT {_event_time(scope.value(query.window.event_time), query.window.event_time)} AS us{named}{a} {scope.sql}"
+        plain = f"SELECT {_event_time(scope.value(query.event_time), query.event_time)} AS us{named}{a} {scope.sql}"
         names = [f"a{i}" for i in range(len(arguments))]
         encoded = (
             f"SELECT *, {_encoding(u)} AS unit, {_encoding(k)} AS bytes, {' OR '.join(f'{c} IS NULL' for c in u)} AS nobody FROM ({plain})"

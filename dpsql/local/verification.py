@@ -272,7 +272,7 @@ def _gone(batches: Sequence[ReadBatch], query: Query) -> tuple[set[Path], int | 
         return set(), None
     if query.parsed.contribution_period is ContributionPeriod.STREAM:
         raise DataError(_needed(gone, "with contribution_period = STREAM every later row depends on them"))
-    return set(gone), max(gone.values()) + query.parsed.window.size_us + 1
+    return set(gone), max(gone.values()) + query.parsed.windows.size_us + 1
 
 
 def _needed(gone: Collection[Path], why: str) -> str:

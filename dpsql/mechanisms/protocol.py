@@ -82,11 +82,12 @@ Planned = TypeVar("Planned", bound=Plan)
 class Mechanism(Protocol[Asked, Planned]):
     """One mechanism; `registry.MECHANISMS` has all of them.
 
-    `name` is that of its folders in `dpsql/mechanisms`, `udfs`, `tests/mechanisms`, and of its page in `docs/privacy`; `options` are all that
-    a query of it may write, `rules` judge these and what else is its own.
+    `name` is that of its folders in `dpsql/mechanisms`, `udfs`, `tests/mechanisms`, and of its page in `docs/privacy`; `takes` says in words which
+    queries are its own; `options` are all that these may write, `rules` judge them and what else is its own.
     """
 
     name: str
+    takes: str
     theorems: tuple[str, ...]
     options: tuple[Option, ...]
     rules: tuple[Rule, ...]

@@ -21,7 +21,7 @@ def build(draft: Draft, mechanism: str, asked: Any) -> ParsedQuery[Any]:
         mechanism: whose query it is.
         asked: what that has read.
     """
-    if draft.stream is None or draft.window_times is None:
+    if draft.stream is None or (draft.window_times is None) != draft.windowless:
         raise AssertionError("a rule let a query without stream or window pass")
     value = draft.value
     statics = {relation.source.name for scope in draft.scopes for relation in scope.relations if relation.source and relation.source.static}
@@ -34,7 +34,8 @@ def build(draft: Draft, mechanism: str, asked: Any) -> ParsedQuery[Any]:
         delta=value("delta"),
         privacy_unit=draft.stream.privacy_unit,
         contribution_period=value("contribution_period"),
-        window=_window(draft, *draft.window_times),
+        event_time=quoted(_event_time(draft)),
+        window=_window(*draft.window_times) if draft.window_times else None,
         trigger_interval_us=value("trigger_interval"),
         allowed_lateness_us=value("allowed_lateness"),
         max_ahead_us=value("max_ahead"),
@@ -49,9 +50,15 @@ def build(draft: Draft, mechanism: str, asked: Any) -> ParsedQuery[Any]:
     )
 
 
-def _window(draft: Draft, size: int, slide: int, offset: int) -> WindowSpec:
-    column = bare(draft.window_calls[0].expressions[0])
-    return WindowSpec(quoted(column.name.lower()), size, slide, offset % slide)
+def _event_time(draft: Draft) -> str:
+    """The column that window() names; without a window the one that the source declares."""
+    if draft.windowless and draft.stream and draft.stream.event_time:
+        return draft.stream.event_time
+    return bare(draft.window_calls[0].expressions[0]).name.lower()
+
+
+def _window(size: int, slide: int, offset: int) -> WindowSpec:
+    return WindowSpec(size, slide, offset % slide)
 
 
 def _aggregate(call: Call) -> Aggregate:

@@ -14,7 +14,7 @@ from dpsql.config import Source
 from dpsql.sql.aggregates import Call, read_call
 from dpsql.sql.dialect import DpClause
 from dpsql.sql.durations import Misread, read_duration
-from dpsql.sql.items import Grouping, Item, Kind, call_name, read_groupings, read_items
+from dpsql.sql.items import WINDOW_CALLS, Grouping, Item, Kind, call_name, names_window, read_groupings, read_items
 from dpsql.sql.normal import canonical
 from dpsql.sql.relations import Scope, read_scopes
 from dpsql.sql.spans import Span, node_span, token_span
@@ -156,9 +156,18 @@ class Draft:
 
     @cached_property
     def keyless(self) -> bool:
-        """Whether the query groups by its window alone."""
+        """Whether the query groups by its window alone, or, without one, by nothing."""
         listed = any(item.kind in (Kind.KEY, Kind.STAR, Kind.COMPUTED) for item in self.items)
+        if self.windowless:
+            return not listed and not self.groupings
         return not listed and len(self.window_calls) == 1 and len(self.groupings) == 1
+
+    @cached_property
+    def windowless(self) -> bool:
+        """Whether the query asks for a table as it is at every `trigger_interval`: it writes that, and no window anywhere."""
+        listed = any(item.kind in (Kind.WINDOW, Kind.WINDOW_CALL) for item in self.items)
+        grouped = any(call_name(grouping.root) in WINDOW_CALLS or names_window(grouping.root) for grouping in self.groupings)
+        return self.given("trigger_interval") is not None and not listed and not grouped
 
     @cached_property
     def calls(self) -> tuple[Call, ...]:

@@ -61,8 +61,8 @@ def start_declared(draft: Draft) -> Iterator[Problem]:
     """Without key selection every window from the stream's declared start on is released: the first record must not tell where to begin."""
     given = draft.given("group_selection_strategy")
     listed = draft.value("group_selection_strategy") == GroupSelection.PUBLIC_GROUPS
-    if not draft.stream or draft.stream.start_us is not None or not (listed or draft.keyless):
-        return
+    if not draft.stream or draft.stream.start_us is not None or not (listed or draft.keyless) or draft.windowless:
+        return  # without a window the start is needed always: `table_rules`
     hint = f"add a line like `start: 2026-01-01` to sources.{draft.stream.name}"
     if listed and given:
         message = (

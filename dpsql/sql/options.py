@@ -77,6 +77,8 @@ def _rows(draft: Draft) -> Any:
 
 
 def _groups(draft: Draft) -> Any:
+    if draft.keyless and draft.windowless:
+        return 1
     if draft.keyless and draft.value("contribution_period") == ContributionPeriod.WINDOW:
         # The one key needs one place; records of one period of a sliding window lie in up to 2r - 1 windows, so there two.
         rows, sliding = draft.value("max_rows_contributed"), bool(draft.window_times and draft.window_times[0] > draft.window_times[1])
@@ -93,7 +95,10 @@ MAX_ROWS_CONTRIBUTED = whole_option("max_rows_contributed", "max_rows_contribute
 MAX_ROWS_PER_GROUP = whole_option("max_rows_per_group", "max_rows_per_group = 4", MOST_ROWS, _rows)
 MAX_GROUPS_CONTRIBUTED = whole_option("max_groups_contributed", "max_groups_contributed = 8", MOST_ROWS, _groups)
 CONTRIBUTION_PERIOD = word_option(
-    "contribution_period", "contribution_period = WINDOW", ContributionPeriod, default=lambda draft: ContributionPeriod.WINDOW
+    "contribution_period",
+    "contribution_period = WINDOW",
+    ContributionPeriod,
+    default=lambda draft: ContributionPeriod.STREAM if draft.windowless else ContributionPeriod.WINDOW,
 )
 TRIGGER_INTERVAL = duration_option(
     "trigger_interval",

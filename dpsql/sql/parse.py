@@ -24,6 +24,7 @@ class Reader(Protocol):
     """What the front end asks of a mechanism (`dpsql.mechanisms.protocol.Mechanism`)."""
 
     name: str
+    takes: str
     options: tuple[Option, ...]
     rules: tuple[rules.Rule, ...]
 
@@ -54,6 +55,7 @@ def parse_query(text: str, sources: Mapping[str, Source], readers: Sequence[Read
         draft = read_draft(text, sources, options_of(readers))
         reader = claiming(draft, readers)
         problems = [problem for rule in (*rules.RULES, *reader.rules) for problem in rule(draft)]
+        problems += options_of_others(draft, reader, readers)
         if not problems:
             return build(draft, reader.name, reader.read(draft))
     except Refused as refused:
@@ -66,6 +68,16 @@ def parse_query(text: str, sources: Mapping[str, Source], readers: Sequence[Read
 def options_of(readers: Sequence[Reader]) -> tuple[Option, ...]:
     """Every option that any mechanism knows, each once."""
     return tuple({option.name: option for reader in readers for option in reader.options}.values())
+
+
+def options_of_others(draft: Draft, reader: Reader, readers: Sequence[Reader]) -> Iterator[Problem]:
+    """Options that other mechanisms know and the query's own does not."""
+    own = {option.name for option in reader.options}
+    for given in draft.givens:
+        others = [other for other in readers if given.name not in own and any(option.name == given.name for option in other.options)]
+        if others:
+            takers = " or ".join(other.takes for other in others)
+            yield problem(given.name_span, f"The option {given.name} is for {takers}", "leave it out")
 
 
 def claiming(draft: Draft, readers: Sequence[Reader]) -> Reader:

@@ -78,7 +78,7 @@ RULES: tuple[Rule, ...] = (
     literal_rules.times_by_the_clock,
     literal_rules.time_zones,
     row_local_rules.known_columns,
-    window_rules.one_window,
+    window_rules.second_window,
     window_rules.other_windows,
     window_rules.window_in_list,
     window_rules.window_arguments,

@@ -16,17 +16,21 @@ from dpsql.sql.values import bare
 from dpsql.times import show_duration
 
 _TIMES = ("size", "slide", "start offset")
-_TIME_TYPES = (exp.DType.TIMESTAMP, exp.DType.TIMESTAMPTZ, exp.DType.TIMESTAMPLTZ, exp.DType.TIMESTAMPNTZ)
+TIME_TYPES = (exp.DType.TIMESTAMP, exp.DType.TIMESTAMPTZ, exp.DType.TIMESTAMPLTZ, exp.DType.TIMESTAMPNTZ)
 
 
-def one_window(draft: Draft) -> Iterator[Problem]:
-    """Exactly one window() in GROUP BY."""
+def window_missing(draft: Draft) -> Iterator[Problem]:
+    """No window() in GROUP BY; a rule of the mechanisms that need one."""
     if draft.select.args.get("group") is None:
         yield problem(draft.clause_span, "The query has no GROUP BY", "add GROUP BY window(event_time, '1 day') and the keys")
     elif not any(call_name(g.root) in WINDOW_CALLS or names_window(g.root) for g in draft.groupings) and not names_no_key(draft):
         spans = [grouping.span for grouping in draft.groupings]
         span = (spans[0][0], spans[-1][1]) if spans else draft.clause_span
         yield problem(span, "GROUP BY has no window", "add window(event_time, '1 day') to GROUP BY")
+
+
+def second_window(draft: Draft) -> Iterator[Problem]:
+    """At most one window() in GROUP BY."""
     for call in draft.window_calls[1:]:
         yield problem(draft.span(call), "GROUP BY has a second window", "keep one window()")
 
@@ -129,7 +133,7 @@ def event_time_type(draft: Draft) -> Iterator[Problem]:
             continue
         found = draft.scope.find(node)
         kind = found[0].type if len(found) == 1 else None
-        if kind is not None and kind.this not in _TIME_TYPES:
+        if kind is not None and kind.this not in TIME_TYPES:
             message = f"The event time `{node.name}` is {kind.sql(dialect='spark')}, not TIMESTAMP"
             yield problem(draft.span(node), message, "declare it as TIMESTAMP in sources.yaml")
 

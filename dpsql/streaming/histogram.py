@@ -83,7 +83,7 @@ class Histogram:
 
     def triggers(self, closed_us: int) -> int:
         """The transaction number of a tick: grid points of triggers from 1970 up to its time."""
-        return (closed_us - self.plan.query.window.offset_us) // self.plan.query.trigger_interval_us
+        return (closed_us - self.plan.query.windows.offset_us) // self.plan.query.trigger_interval_us
 
     def check(self, released: DataFrame, pairs: Collection[Pair], closed_before_us: int, newest_us: int) -> set[Pair]:
         """Which of the triggers about to be published are published already, just so.
@@ -132,7 +132,7 @@ class Histogram:
         values = {column.aggregate.alias: i for i, column in enumerate(self.plan.columns)}
         columns = [
             "timestamp_micros(window) AS window_start",
-            f"timestamp_micros(window + {query.window.size_us}L) AS window_end",
+            f"timestamp_micros(window + {query.windows.size_us}L) AS window_end",
             "cast(trigger AS INT) AS trigger",
             f"timestamp_micros(window + trigger * {query.trigger_interval_us}L) AS trigger_time",
         ]

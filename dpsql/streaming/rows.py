@@ -69,7 +69,7 @@ def records(session: SparkSession, plan: PrivacyPlan, salt: bytes, buckets: int)
     arguments = [_number(f"arg{i}", types[f"arg{i}"], plan, i) for i in range(len(plan.arguments))]
     a = [f"a{i}" for i in range(len(arguments))]
     frame = given.selectExpr(
-        f"{_microseconds(types['event_time'], query.window.event_time)} AS ts",
+        f"{_microseconds(types['event_time'], query.event_time)} AS ts",
         *(f"cast({text} AS STRING) AS {column}" for text, column in zip(texts, [*unit, *keys], strict=True)),
         *(f"{value} AS {column}" for value, column in zip(arguments, a, strict=True)),
     )
@@ -129,7 +129,7 @@ def analysed(step: Callable[[], DataFrame], what: str) -> DataFrame:
 def _select(session: SparkSession, plan: PrivacyPlan) -> DataFrame:
     query = plan.query
     columns = [
-        f"{query.window.event_time} AS event_time",
+        f"{query.event_time} AS event_time",
         *(f"{_quoted(column)} AS unit{i}" for i, column in enumerate(query.privacy_unit)),
         *(f"{key.expression} AS key{i}" for i, key in enumerate(query.keys)),
         *(f"{argument} AS arg{i}" for i, argument in enumerate(plan.arguments)),

@@ -95,9 +95,9 @@ def around(bench: Workbench, here: Setting) -> Iterator[tuple[str, list[Setting]
         yield name, _near(here, name, line(bench, here, name), 7)
     epsilons = [dataclasses.replace(here, epsilon=min(here.epsilon * factor, 20.0)) for factor in EPSILONS]
     yield EPSILON, list(dict.fromkeys(epsilons))
-    slide = bench.query.parsed.window.slide_us
+    slide = bench.query.parsed.windows.slide_us
     intervals = sorted({slide // part for part in PARTS if slide % part == 0} | {here.trigger_interval_us})
-    longer = bench.query.parsed.window.size_us + bench.query.parsed.allowed_lateness_us
+    longer = bench.query.parsed.windows.size_us + bench.query.parsed.allowed_lateness_us
     possible = [us for us in intervals if -(-longer // us) <= 2000]
     yield INTERVAL, _near(here, INTERVAL, [dataclasses.replace(here, trigger_interval_us=us) for us in possible], 7)
 

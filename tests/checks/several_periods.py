@@ -75,7 +75,7 @@ Edge = Callable[[int], str]
 
 def candidates(plan: PrivacyPlan, n: int, pick: np.random.Generator, streams: int) -> Iterator[Streams]:
     """Streams at the edges of periods, in order and out of it, in time and late, so that copies of neighbours fall into the same triggers."""
-    window, step = plan.query.window, plan.query.trigger_interval_us
+    window, step = plan.query.windows, plan.query.trigger_interval_us
     size, phases = window.size_us, window.slide_us // math.gcd(window.size_us, window.slide_us)
     for phase in {0, int(pick.integers(phases))}:  # where slides do not divide the size, windows lie otherwise in each period
         yield from _in_phase(plan, n, pick, streams, window.offset_us + phase * size, size, step)
@@ -108,7 +108,7 @@ def _in_phase(plan: PrivacyPlan, n: int, pick: np.random.Generator, streams: int
 def one_stream(plan: PrivacyPlan, n: int, pick: np.random.Generator, number: int, offset: int) -> Iterator[tuple[int, int, int, float]]:
     """(period, time since period 0 began, key, value): a plain pattern for small numbers, else anything."""
     q = plan.query
-    size, slide, step = q.window.size_us, q.window.slide_us, q.trigger_interval_us
+    size, slide, step = q.windows.size_us, q.windows.slide_us, q.trigger_interval_us
     patterns: tuple[Edge, ...] = (
         lambda p: "end" if p % 2 else "start",  # (1, 2), (3, 4), ... meet
         lambda p: "start" if p % 2 else "end",  # (0, 1), (2, 3), ... meet
@@ -137,7 +137,7 @@ def one_stream(plan: PrivacyPlan, n: int, pick: np.random.Generator, number: int
                 grid = step if edge == "trigger" else slide
                 numbers = {"first": 0, "last": size // grid - 1}
                 place = (
-                    (q.window.offset_us - offset - period * size) % grid + numbers.get(edge, int(pick.integers(0, size // grid))) * grid
+                    (q.windows.offset_us - offset - period * size) % grid + numbers.get(edge, int(pick.integers(0, size // grid))) * grid
                 ) % size + i
             yield period, period * size + place, key, extreme if number % 5 else float(pick.choice([extreme, -extreme]))
 

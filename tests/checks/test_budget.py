@@ -66,7 +66,7 @@ def ratios(plan: PrivacyPlan) -> list[float]:
 
 def places(plan: PrivacyPlan) -> int:
     """Periods that a window can hold records of. A unit counts in one of them, so leaving out that one moves its 1 to the other."""
-    size, slide = plan.query.window.size_us, plan.query.window.slide_us
+    size, slide = plan.query.windows.size_us, plan.query.windows.slide_us
     found = max(len({start // size, (start + size - 1) // size}) for start in range(0, 2 * size, slide))
     return found if plan.query.contribution_period is ContributionPeriod.WINDOW else 1
 

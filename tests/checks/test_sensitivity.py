@@ -41,7 +41,7 @@ def plan_of(case: tuple) -> PrivacyPlan:
             max_rows_contributed=rows,
             max_rows_per_group=per_group,
             max_groups_contributed=groups,
-            window=WindowSpec("ts", SIZE, slide, 0),
+            window=WindowSpec(SIZE, slide, 0),
             trigger_interval_us=trigger,
             allowed_lateness_us=late,
             contribution_period=period,

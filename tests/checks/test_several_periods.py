@@ -53,7 +53,7 @@ def random_plan(pick: random.Random) -> PrivacyPlan:
             max_rows_per_group=pick.randint(1, rows),
             max_groups_contributed=pick.randint(1, rows) if keys else 1,
             contribution_period=pick.choice([ContributionPeriod.WINDOW] * 5 + [ContributionPeriod.STREAM]),
-            window=WindowSpec("ts", SIZE, slide, pick.choice([0, 70])),
+            window=WindowSpec(SIZE, slide, pick.choice([0, 70])),
             trigger_interval_us=pick.choice(SLIDES[slide]),
             allowed_lateness_us=pick.choice([0, 300, 1200]),
             min_privacy_units_per_group=pick.choice([1, 1, 3]) if selects else 1,
@@ -115,7 +115,7 @@ def test_the_plans_are_of_every_kind() -> None:
         lambda plan: any(part.rule == "users" for part in plan.perturbations),
     ]
     assert all(any(kind(plan) for plan in sliding) for kind in kinds)
-    assert len({plan.query.window.slide_us for plan in sliding}) == 4
+    assert len({plan.query.windows.slide_us for plan in sliding}) == 4
     assert any(plan.windows_per_record == 1 for plan in plans())
     assert any(plan.query.contribution_period is ContributionPeriod.STREAM for plan in plans())
 
@@ -123,7 +123,7 @@ def test_the_plans_are_of_every_kind() -> None:
 def sliding_plan(**changes: Any) -> PrivacyPlan:
     """Windows of 1,200 that begin every 300; PUBLIC_GROUPS unless it is changed."""
     public = {"group_selection_strategy": GroupSelection.PUBLIC_GROUPS, "public_groups": "SELECT page FROM pages"}
-    given = {"window": WindowSpec("ts", SIZE, 300, 0), "trigger_interval_us": 300, "allowed_lateness_us": SIZE, "max_rows_contributed": 1}
+    given = {"window": WindowSpec(SIZE, 300, 0), "trigger_interval_us": 300, "allowed_lateness_us": SIZE, "max_rows_contributed": 1}
     return make_plan(query(**({"delta": 1e-6} | given | public | {"aggregates": (COUNT,)} | changes)), source())
 
 

@@ -99,6 +99,7 @@ def dump(parsed: ParsedQuery) -> str:
     """A ParsedQuery as JSON: what is asked of the mechanism among what every query says, in the order of old."""
     given = dataclasses.asdict(parsed)
     flat = given | given.pop("asked")
+    flat["window"] = {"event_time": flat["event_time"]} | (flat["window"] or {})
     return json.dumps({name: flat[name] for name in ORDER}, indent=2, ensure_ascii=False) + "\n"
 
 

@@ -67,7 +67,7 @@ def _sentences(golden: Golden) -> set[str]:
     """The lines of an explanation, with x for what is the query's own: its names, numbers, lengths of time."""
     query = compiled(golden).parsed
     aliases = [aggregate.alias for aggregate in query.aggregates]
-    names = [*aliases, *(key.name for key in query.keys), *query.privacy_unit, query.stream, query.window.event_time, "key"]
+    names = [*aliases, *(key.name for key in query.keys), *query.privacy_unit, query.stream, query.event_time, "key"]
     name = "|".join(re.escape(name) for name in sorted(names, key=len, reverse=True))
     text = re.sub(r"(?m)^  1\. read .*|^Query identity: .*|(?<=public groups: ).*|(?<=counter )\w+", "x", compiled(golden).explain())
     text = re.sub(rf"(?<!\w)(?:{name}|{NUMBER}(?: (?:microsecond|millisecond|second|minute|hour|day|week)s?\b)?)(?!\w)", "x", text)

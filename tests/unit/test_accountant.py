@@ -54,7 +54,7 @@ def random_query(pick: random.Random) -> ParsedQuery:
         max_rows_per_group=pick.randint(1, rows),
         max_groups_contributed=pick.randint(1, rows),
         contribution_period=pick.choice(list(ContributionPeriod)),
-        window=WindowSpec("ts", DAY, slide, 0),
+        window=WindowSpec(DAY, slide, 0),
         trigger_interval_us=trigger,
         allowed_lateness_us=pick.choice([0, HOUR]),
         min_privacy_units_per_group=pick.choice([1, 1, 7]),

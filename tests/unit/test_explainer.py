@@ -172,6 +172,6 @@ def test_a_plan_at_its_limits_is_explained_and_one_beyond_is_refused() -> None:
     limit = query(delta=9e-6, max_rows_contributed=1_000_000, max_rows_per_group=1, selection_weight_decay=1.0)
     text = explain(make_plan(limit, source(max_keys=1000)), source(max_keys=1000))
     assert "number 1000000 counts 0% of the first" in text  # its weight is below 2^-20
-    sliding = dataclasses.replace(limit, window=WindowSpec("ts", DAY, HOUR, 0))
+    sliding = dataclasses.replace(limit, window=WindowSpec(DAY, HOUR, 0))
     with pytest.raises(ConfigError, match=r"could count 24,000,000 times .*24 windows.*max_groups_contributed"):
         make_plan(sliding, source(max_keys=1000))

@@ -71,7 +71,7 @@ def test_public_groups_replace_selection() -> None:
     q = query(
         group_selection_strategy=GroupSelection.PUBLIC_GROUPS,
         public_groups="SELECT page FROM pages",
-        window=WindowSpec("ts", DAY, DAY, HOUR),
+        window=WindowSpec(DAY, DAY, HOUR),
     )
     plan = make_plan(q, source())
     p = release_parameters(plan, PUBLIC)

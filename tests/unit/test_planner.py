@@ -37,7 +37,7 @@ def test_sensitivities_of_the_design() -> None:
         max_rows_contributed=6,
         max_rows_per_group=2,
         max_groups_contributed=2,
-        window=WindowSpec("ts", DAY, DAY // 2, 0),
+        window=WindowSpec(DAY, DAY // 2, 0),
         aggregates=(COUNT, VALID, USERS, SUM, AVG),
     )
     plan = make_plan(q, source())
@@ -121,7 +121,8 @@ CHANGES: dict[str, object] = {
     "max_rows_per_group": 3,
     "max_groups_contributed": 3,
     "contribution_period": ContributionPeriod.STREAM,
-    "window": WindowSpec("ts", DAY, DAY, HOUR),
+    "event_time": "other_ts",
+    "window": WindowSpec(DAY, DAY, HOUR),
     "trigger_interval_us": 2 * HOUR,
     "allowed_lateness_us": HOUR,
     "max_ahead_us": 2 * HOUR,

@@ -92,7 +92,7 @@ def check(plan: PrivacyPlan, source: Source) -> Spent:
     mechanisms = [p.mechanism for p in plan.perturbations]
     if mechanisms != list(range(1, len(mechanisms) + 1)):
         raise AccountingError("perturbations must be mechanisms 1, 2, ...: equal numbers share their noise, and 0 is key selection")
-    if plan.windows_per_record != -(-plan.query.window.size_us // plan.query.window.slide_us):
+    if plan.windows_per_record != -(-plan.query.windows.size_us // plan.query.windows.slide_us):
         raise AccountingError(f"the plan copies a record into {plan.windows_per_record} windows, the query into another number")
     if plan.selection is None and plan.query.keys and plan.query.asked.group_selection_strategy is not GroupSelection.PUBLIC_GROUPS:
         raise AccountingError("the plan releases unknown keys without selecting them")
@@ -136,7 +136,7 @@ def _hash_failure(plan: PrivacyPlan, source: Source) -> float:
 def _periods_meet(plan: PrivacyPlan) -> bool:
     """Whether a window can hold records of two contribution periods: windows that are as long and begin more often."""
     query = plan.query
-    return query.contribution_period is ContributionPeriod.WINDOW and query.window.slide_us < query.window.size_us
+    return query.contribution_period is ContributionPeriod.WINDOW and query.windows.slide_us < query.windows.size_us
 
 
 def _groups(plan: PrivacyPlan) -> int:

@@ -123,7 +123,7 @@ def _unit(query: ParsedQuery) -> str:
 def _promise(plan: PrivacyPlan, source: Source) -> str:
     query = plan.query
     sliding = plan.windows_per_record > 1
-    length = duration(query.window.size_us)
+    length = duration(query.windows.size_us)
     span = "in one window" if _renews(plan) else "in the whole stream, for ever,"
     if _renews(plan) and sliding:
         span = f"in one period of {length} (of every window that it is in)"
@@ -169,12 +169,12 @@ def _live(plan: PrivacyPlan) -> str:
 
 def _time(plan: PrivacyPlan) -> str:
     query = plan.query
-    window = query.window
+    window = query.windows
     lateness = f", plus {duration(query.allowed_lateness_us)} for late records" if query.allowed_lateness_us else ""
     slide = f", one every {duration(window.slide_us)}" if window.slide_us != window.size_us else ""
     lines = [
         "When",
-        f"  Windows of {duration(window.size_us)}{slide} by {window.event_time} (UTC), released every {duration(query.trigger_interval_us)}{lateness}:",
+        f"  Windows of {duration(window.size_us)}{slide} by {query.event_time} (UTC), released every {duration(query.trigger_interval_us)}{lateness}:",
         f"  T = {plan.horizon} release{'' if plan.horizon == 1 else 's'} per window. A record counts from the first trigger after its event time.",
     ]
     if plan.windows_per_record > 1:
@@ -188,7 +188,9 @@ def _time(plan: PrivacyPlan) -> str:
 def _bounds(plan: PrivacyPlan, source: Source) -> str:
     query = plan.query
     renews = query.contribution_period is ContributionPeriod.WINDOW
-    period = ("per window" if plan.windows_per_record == 1 else f"per period of {duration(query.window.size_us)}") if renews else "for ever"
+    period = (
+        ("per window" if plan.windows_per_record == 1 else f"per period of {duration(query.windows.size_us)}") if renews else "for ever"
+    )
     lines = [
         "What each unit may contribute",
         f"  C = {query.asked.max_rows_contributed} records {period}, c = {query.asked.max_rows_per_group} of them with one key, "
@@ -233,7 +235,7 @@ def _keys(plan: PrivacyPlan) -> str:
     if plan.periods_meet:
         who = "In each round a unit" if plan.query.asked.release is ReleaseRule.RESELECT else "A unit"
         lines.append(
-            f"  {who} counts once per period of {duration(plan.query.window.size_us)}, so up to twice where a window holds records of two periods."
+            f"  {who} counts once per period of {duration(plan.query.windows.size_us)}, so up to twice where a window holds records of two periods."
         )
     if plan.query.asked.min_privacy_units_per_group > 1:
         lines.append(f"  A key with fewer than {plan.query.asked.min_privacy_units_per_group} units never appears.")

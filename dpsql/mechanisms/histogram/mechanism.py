@@ -27,6 +27,7 @@ class Histogram:
     """`GROUP BY window(...)` with keys or none (docs/privacy/histogram.md)."""
 
     name: str = PrivacyPlan.mechanism
+    takes: str = "queries with a window"
     theorems: tuple[str, ...] = ("Theorem 1", "Theorem 2", "Theorem 3", "Theorem 4")
     options: tuple[Option, ...] = options.OPTIONS
     rules: tuple[Rule, ...] = rules.RULES

@@ -96,7 +96,7 @@ def _takes(plan: PrivacyPlan, selection: SelectionPlan) -> str:
     ]
     if plan.periods_meet:
         lines += [
-            f"     A window holds records of up to two periods of {duration(plan.query.window.size_us)}. A unit counts once in each: one with",
+            f"     A window holds records of up to two periods of {duration(plan.query.windows.size_us)}. A unit counts once in each: one with",
             "     records in both counts twice here.",
         ]
     if plan.query.asked.min_privacy_units_per_group > 1:

@@ -136,6 +136,7 @@ def document(plan: PrivacyPlan) -> dict[str, Any]:
     given = asdict(plan)
     query = given["query"]
     del query["mechanism"]
+    query["window"]["event_time"] = query.pop("event_time")
     query |= query.pop("asked")
     return given
 

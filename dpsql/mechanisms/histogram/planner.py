@@ -55,8 +55,8 @@ def make_plan(query: ParsedQuery[Asked], source: Source) -> PrivacyPlan:
 
 def unnamed_plan(query: ParsedQuery[Asked], source: Source) -> PrivacyPlan:
     """As `make_plan`, without an identity: enough for who compares many plans and runs none."""
-    horizon = -(-(query.window.size_us + query.allowed_lateness_us) // query.trigger_interval_us)
-    windows = -(-query.window.size_us // query.window.slide_us)
+    horizon = -(-(query.windows.size_us + query.allowed_lateness_us) // query.trigger_interval_us)
+    windows = -(-query.windows.size_us // query.windows.slide_us)
     groups = windows * min(query.asked.max_rows_contributed, query.asked.max_groups_contributed)
     meet = windows > 1 and query.contribution_period is ContributionPeriod.WINDOW
     delta_hash = _hash_charge(query, source, groups, meet)

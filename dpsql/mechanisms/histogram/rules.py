@@ -8,7 +8,7 @@ from typing import Any
 from dpsql.errors import Problem
 from dpsql.mechanisms.histogram.asked import ReleaseRule
 from dpsql.parsed_query import CounterName, GroupSelection
-from dpsql.sql import options
+from dpsql.sql import options, window_rules
 from dpsql.sql.clause_rules import missing_options
 from dpsql.sql.draft import Draft
 from dpsql.sql.options import HORIZON_LIMIT
@@ -95,6 +95,7 @@ def horizon_of_square_root(draft: Draft) -> Iterator[Problem]:
 
 
 RULES = (
+    window_rules.window_missing,
     required_options,
     delta_above_zero,
     rows_per_group_above_rows,

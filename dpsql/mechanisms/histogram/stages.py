@@ -20,7 +20,7 @@ KINDS = {AggregateFunction.SUM: "sum", AggregateFunction.AVG: "avg"}
 
 def grid(plan: PrivacyPlan) -> Grid:
     """The trigger grid of a plan."""
-    window = plan.query.window
+    window = plan.query.windows
     return Grid(window.size_us, window.slide_us, window.offset_us, plan.query.trigger_interval_us, plan.horizon)
 
 

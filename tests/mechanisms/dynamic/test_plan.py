@@ -18,7 +18,7 @@ from dpsql.mechanisms.dynamic.asked import Asked
 from dpsql.mechanisms.dynamic.plan import TablePlan, document
 from dpsql.mechanisms.dynamic.planner import identity, make_plan
 from dpsql.mechanisms.dynamic.stages import bounding_parameters, table_parameters
-from dpsql.parsed_query import Aggregate, AggregateFunction, ContributionPeriod, CounterName, GroupSelection, Key, ParsedQuery, WindowSpec
+from dpsql.parsed_query import Aggregate, AggregateFunction, ContributionPeriod, CounterName, GroupSelection, Key, ParsedQuery
 from dpsql.privacy.cost import Overlap, gaussian_delta
 from tests.property.plans import COUNT, HOUR, SUM, USERS, source
 from udfs.dynamic.release import PublicKeys, release
@@ -51,7 +51,8 @@ def query(**changes: Any) -> ParsedQuery[Asked]:
         "delta": 1e-9,
         "privacy_unit": ("user_id",),
         "contribution_period": ContributionPeriod.STREAM,
-        "window": WindowSpec("ts", 0, 0, 0),  # of a table only the column of event times counts
+        "event_time": "ts",
+        "window": None,
         "trigger_interval_us": HOUR,
         "allowed_lateness_us": 0,
         "max_ahead_us": HOUR,

@@ -11,6 +11,6 @@ LOUD = {"epsilon": 60.0, "max_rows_contributed": 3, "max_rows_per_group": 2, "ma
 PLANS = {
     "every trigger": make_plan(query(**LOUD), source()),
     "rounds": make_plan(query(**LOUD, release=ReleaseRule.RESELECT), source()),
-    "sliding": make_plan(query(**LOUD, window=WindowSpec("ts", DAY, 8 * HOUR, 0)), source()),
+    "sliding": make_plan(query(**LOUD, window=WindowSpec(DAY, 8 * HOUR, 0)), source()),
     "for ever": make_plan(query(**LOUD | {"max_rows_contributed": 6}, contribution_period=ContributionPeriod.STREAM), source()),
 }
