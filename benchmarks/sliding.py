@@ -12,14 +12,14 @@ from __future__ import annotations
 import hashlib
 import sys
 import time
+from typing import Any
 
 import numpy as np
 
-from dpsql.mechanisms.sliding.asked import Asked, PaneGrouping, Smoothing
+from dpsql.mechanisms.sliding.asked import PaneGrouping, Smoothing, changed
 from dpsql.mechanisms.sliding.planner import make_plan
 from dpsql.mechanisms.sliding.stages import measurements
-from dpsql.parsed_query import Aggregate, AggregateFunction
-from dpsql.privacy.cost import PrivacyLevel
+from tests.mechanisms.sliding.queries import EVENT, SOURCE, windows
 from udfs.sliding.measurement import Measurement, new_bins
 from udfs.sliding.panes import Cells
 
@@ -81,16 +81,15 @@ def stream(name: str) -> tuple[np.ndarray, np.ndarray]:
 
 def ways(epsilon: float) -> dict[str, Measurement]:
     """The measurements of four plans for one COUNT at level EVENT."""
-    event = Asked(
-        PrivacyLevel.EVENT, epsilon, 0.0, W, (Aggregate("n", AggregateFunction.COUNT_ROWS),), smoothing=Smoothing.LIMITED_TRANSLATION
-    )
+    event = changed(windows(EVENT, W), epsilon=epsilon)
+    retroactive: dict[str, Any] = {"grouping": PaneGrouping.RETROACTIVE, "smoothing": Smoothing.NONE}
     asked = {
         "PANES": event,
-        "RETROACTIVE, the paper's": Asked(**{**vars(event), "grouping": PaneGrouping.RETROACTIVE, "revise": False, "rescue": False}),
-        "RETROACTIVE": Asked(**{**vars(event), "grouping": PaneGrouping.RETROACTIVE}),
-        "PLANNED": Asked(**{**vars(event), "grouping": PaneGrouping.PLANNED}),
+        "RETROACTIVE, the paper's": changed(event, **retroactive, revise=False, rescue=False),
+        "RETROACTIVE": changed(event, **retroactive),
+        "PLANNED": changed(event, grouping=PaneGrouping.PLANNED),
     }
-    return {name: measurements(make_plan(each))[0] for name, each in asked.items()}
+    return {name: measurements(make_plan(each, SOURCE))[0] for name, each in asked.items()}
 
 
 def errors(m: Measurement, x: np.ndarray, weights: np.ndarray, seed: int) -> np.ndarray:

@@ -45,11 +45,13 @@ class GroupSelection(StrEnum):
 
 
 class CounterName(StrEnum):
-    """The continual counting mechanisms."""
+    """The continual counting mechanisms; PANES and WINDOW_SQRT are of sliding windows for ever (docs/privacy/sliding.md)."""
 
     BLT = "BLT"
     SQRT = "SQRT"
     HONAKER = "HONAKER"
+    PANES = "PANES"
+    WINDOW_SQRT = "WINDOW_SQRT"
 
 
 @dataclass(frozen=True)
@@ -86,6 +88,7 @@ class ParsedQuery(Generic[Asked_co]):
     `mechanism` names the one that takes it, `asked` is for that one. `event_time` is a column name (Spark SQL); `window` is None where a table is
     released as it is. `from_sql` is everything from the word FROM on, up to GROUP BY: `FROM visits`, or
     `FROM (SELECT ... FROM visits WHERE ...) AS t JOIN pages ON ... WHERE ...`; an engine puts its own select list before it.
+    `privacy_unit` are the columns that name a unit, none where one row is protected, whosever it is; its contribution period is then STREAM.
     `stream` is the one streaming source it reads; `static_sources` are the public tables it joins; `public_groups` is the text that lists
     them. `columns_in_order` is the order of the output columns as written: key names and aggregate aliases.
     """

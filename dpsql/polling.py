@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
-from dpsql.errors import InputError, LakeError
-from dpsql.files import Place, replace_file
+from dpsql import record
+from dpsql.errors import InputError
+from dpsql.files import Place
 from dpsql.parsed_query import ParsedQuery
 from dpsql.times import show_duration
 
@@ -107,15 +107,9 @@ def read_overruns(folder: Place) -> Overruns:
     Raises:
         LakeError: the file is damaged.
     """
-    try:
-        given = json.loads((folder / FILE).read_bytes())
-        return Overruns(*(int(given[name]) for name in Overruns.__dataclass_fields__))
-    except FileNotFoundError:
-        return Overruns()
-    except (OSError, ValueError, KeyError, TypeError):
-        raise LakeError(f"{folder / FILE}: damaged or unreadable; put back the original file") from None
+    return record.read(folder / FILE, Overruns, VERSION) or Overruns()
 
 
 def write_overruns(folder: Place, overruns: Overruns) -> None:
     """Note them; the file is of one size for ever."""
-    replace_file(folder / FILE, json.dumps({"version": VERSION, **asdict(overruns)}).encode())
+    record.write(folder / FILE, overruns, VERSION)

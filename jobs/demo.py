@@ -1,4 +1,4 @@
-"""`make demo`: a private histogram of a real day of Wikipedia edits (conf/demo): explain, run on Spark, show, verify.
+"""`make demo`: a private histogram of a real day of Wikipedia edits (conf/demo): explain, run on Spark, show, verify, and beside the true one.
 
 Everything it writes is below `demo-out/`, a secret of its own included, and is made anew each time.
 """
@@ -27,6 +27,7 @@ def main() -> int:
         ["run", QUERY, *lake, "--until-caught-up", "--until", "2015-09-13"],
         ["show", "demo", *lake],
         ["verify", "demo", *lake],
+        ["try", QUERY, "--until", "2015-09-13", "--compare", "--limit", "8"],
     )
     environment = {**os.environ, "DPSQL_SECRET_FILE": str(OUT / "secret" / "secret")}
     for command in commands:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from dpsql.errors import LakeError
+from jobs.histogram_table import TIME, print_histogram
 from jobs.options import UtcTime, json_option, lake_option, name_argument
-from jobs.terminal import note, print_histogram, print_json, records
+from jobs.terminal import note, print_json, records
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -21,13 +23,13 @@ POLL_SECONDS = 1.0
 @click.command(short_help="the newest histogram as a table")
 @name_argument
 @lake_option
-@click.option("--window", "window_us", metavar="TIME", type=UtcTime(), help="The window that starts at TIME (UTC); default: the newest.")
+@click.option("--window", "window_us", metavar="TIME", type=UtcTime(), help="The window that starts at TIME (UTC); default: see above.")
 @click.option("--all", "every", is_flag=True, help="Every window and trigger.")
 @click.option("--limit", type=click.IntRange(1), default=SHOWN_ROWS, show_default=True, help="Rows to print; --json prints all.")
-@click.option("--watch", is_flag=True, help="Print it again whenever a trigger is published, until Ctrl-C.")
+@click.option("--watch", is_flag=True, help="Print the newest window whenever a trigger is published, until Ctrl-C.")
 @json_option
 def show(name: str, lake_folder: str, window_us: int | None, every: bool, limit: int, watch: bool, as_json: bool) -> None:
-    """Print the newest histogram: each value with its 95% error.
+    """Print a window's newest histogram, each value with its 95% error: the newest window that is finished, else the newest.
 
     \b
     dpsql show page_views --lake lake
@@ -39,19 +41,53 @@ def show(name: str, lake_folder: str, window_us: int | None, every: bool, limit:
     if watch and as_json:
         raise click.UsageError("--watch and --json exclude each other")
     if watch:
-        _watched(lake_folder, name, lambda: _print(name, lake_folder, _rows(name, lake_folder, window_us, every), limit))
-        return
-    rows = _rows(name, lake_folder, window_us, every)
-    if as_json:
-        print_json({"name": name, "live": list(_notes(name, lake_folder)), "rows": records(rows)})
+        _watched(lake_folder, name, lambda: _print(name, lake_folder, window_us, every, limit, growing=True))
+    elif as_json:
+        from dpsql.view.bounds import left_out
+
+        rows = _chosen(_rows(name, lake_folder, every), name, window_us, every)
+        said = list(left_out(_document(name, lake_folder)))
+        print_json({"name": name, "live": list(_notes(name, lake_folder)), "errors": said, "rows": records(rows)})
     else:
-        _print(name, lake_folder, rows, limit)
+        _print(name, lake_folder, window_us, every, limit)
 
 
-def _print(name: str, lake_folder: str, rows: pd.DataFrame, limit: int) -> None:
-    print_histogram(rows, limit)
+def _print(name: str, lake_folder: str, window_us: int | None, every: bool, limit: int, growing: bool = False) -> None:
+    from dpsql.view.windows import finished
+
+    rows, document = _rows(name, lake_folder, every), _document(name, lake_folder)
+    if rows.empty:
+        _print_nothing(name, lake_folder, document)
+        return
+    shown = _chosen(rows, name, window_us, every, growing)
+    print_histogram(shown, limit, document, every, clock=rows["trigger_time"].max())
+    grows = rows[~finished(rows) & ~rows["window_start"].isin(shown["window_start"])]
+    for start, window in grows.groupby("window_start"):
+        more = f"{window['trigger_time'].max():{TIME}}; --window {start:%Y-%m-%dT%H:%M:%S}"
+        click.echo(f"unfinished: the window of {start:{TIME}}, so far up to {more}")
     if notes := _notes(name, lake_folder):
         click.echo("; ".join(notes))
+
+
+def _print_nothing(name: str, lake_folder: str, document: dict[str, Any] | None) -> None:
+    from dpsql.lake.running import is_running
+    from dpsql.lake.runs import Lake
+    from dpsql.times import now_us
+    from dpsql.view.nothing import next_trigger, why_nothing
+
+    click.echo(why_nothing(document))
+    if document is not None and is_running(Lake(lake_folder).private(name)):
+        click.echo(f"It is running; the next trigger is at {next_trigger(document, now_us())}.")
+
+
+def _document(name: str, lake_folder: str) -> dict[str, Any] | None:
+    """Of the plan; None for whoever may read the histogram alone."""
+    from dpsql.lake.runs import Lake, read_run
+
+    try:
+        return read_run(Lake(lake_folder), name).plan
+    except LakeError:
+        return None
 
 
 def _notes(name: str, lake_folder: str) -> tuple[str, ...]:
@@ -61,16 +97,19 @@ def _notes(name: str, lake_folder: str) -> tuple[str, ...]:
     return live_notes(Lake(lake_folder), name)
 
 
-def _rows(name: str, lake_folder: str, window_us: int | None, every: bool) -> pd.DataFrame:
-    """What `show` prints."""
+def _rows(name: str, lake_folder: str, every: bool) -> pd.DataFrame:
+    """Of all windows: every trigger, or the newest."""
     from dpsql.frames import frame_of
-    from dpsql.lake.published import one_window
     from dpsql.lake.runs import Lake, newest, read_histogram
 
     lake = Lake(lake_folder)
-    if every:
-        return frame_of(read_histogram(lake, name))
-    return one_window(newest(lake, name), name, window_us)
+    return frame_of(read_histogram(lake, name)) if every else newest(lake, name)
+
+
+def _chosen(rows: pd.DataFrame, name: str, window_us: int | None, every: bool, growing: bool = False) -> pd.DataFrame:
+    from dpsql.view.windows import one_window
+
+    return rows if every else one_window(rows, name, window_us, growing)
 
 
 def _watched(lake_folder: str, name: str, show: Callable[[], None]) -> None:

@@ -13,8 +13,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from dpsql.frames import aggregates_of, keys_of
-from dpsql.view.formatting import absent, measured, printable
+from dpsql.frames import aggregates_of
+from dpsql.view.formatting import printable
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -35,29 +35,12 @@ def print_json(document: Any) -> None:
 
 
 def records(frame: pd.DataFrame) -> list[dict[str, Any]]:
-    """The rows as JSON values: times in ISO 8601 UTC, binary keys in hex, NULL and NaN as null."""
-    return [{str(column): _json_value(value) for column, value in row.items()} for row in frame.to_dict("records")]
-
-
-def print_histogram(frame: pd.DataFrame, limit: int) -> None:
-    """A table with a 95% error on every cell; `?` marks a value that is smaller than its own error."""
-    aggregates, keys = aggregates_of(frame), keys_of(frame)
-    rows = frame.sort_values(["window_start", "trigger", *aggregates[:1]], ascending=False, kind="stable")
-    table = Table("window", "trigger", box=None, pad_edge=False)
-    for key in keys:
-        table.add_column(Text(printable(key)))
-    for column in aggregates:
-        table.add_column(Text(printable(column)), justify="right")
-    for row in rows.head(limit).to_dict("records"):
-        window = f"{row['window_start']:%Y-%m-%d %H:%M}"
-        cells = [_key(row[key]) for key in keys]
-        table.add_row(window, str(row["trigger"]), *cells, *[_cell(row[column], row[f"{column}_stderr"]) for column in aggregates])
-    console = _console()
-    console.print(table)
-    hidden = len(rows) - limit
-    console.print("? smaller than its own 95% error" + (f"; {hidden} more rows: --limit {len(rows)}" if hidden > 0 else ""), style="dim")
-    if keys:
-        console.print("a key that is missing is not zero: dpsql explain QUERY.sql --missing", style="dim")
+    """The rows as JSON values: times in ISO 8601 UTC, binary keys in hex, NULL and NaN as null, errors to six digits."""
+    errors = {f"{alias}_stderr" for alias in aggregates_of(frame)}
+    return [
+        {str(column): _json_value(_short(value) if column in errors else value) for column, value in row.items()}
+        for row in frame.to_dict("records")
+    ]
 
 
 def print_table(heads: tuple[str, ...], rows: Sequence[tuple[str, ...]], right_from: int | None = None) -> None:
@@ -67,7 +50,7 @@ def print_table(heads: tuple[str, ...], rows: Sequence[tuple[str, ...]], right_f
         table.add_column(Text(printable(head)), justify="right" if right_from is not None and i >= right_from else "left")
     for row in rows:
         table.add_row(*[Text(printable(cell)) for cell in row])
-    _console().print(table)
+    console().print(table)
 
 
 def print_not_read(count: int, names: Sequence[str]) -> None:
@@ -92,13 +75,6 @@ def print_dropped(dropped: Mapping[str, int]) -> None:
     for reason, count in dropped.items():
         if count:
             print(f"dropped: {count:,} {reason.replace('_', ' ')}")
-
-
-def print_comparison(comparison: Mapping[str, Any]) -> None:
-    """How far the private histogram is from the true one; on stdout."""
-    print(f"groups: {comparison['keys']:,} in {comparison['windows']:,} windows, of which {comparison['keys_kept']:,} are released")
-    rows = [(alias, *(f"{error[norm]:,.1f}" for norm in ("l_inf", "l_1", "l_2"))) for alias, error in comparison["columns"].items()]
-    print_table(("error of", "l_inf", "l_1", "l_2"), rows)
 
 
 class ProgressBar:
@@ -140,18 +116,14 @@ class ProgressBar:
             self._progress.console.print(f"warning: {report.warning}", markup=False, highlight=False, soft_wrap=True)
 
 
-def _console() -> Console:
+def console() -> Console:
+    """Stdout; in a pipe tables are not cut."""
     plain = Console(highlight=False)
     return plain if plain.is_terminal else Console(highlight=False, width=PIPE_WIDTH)
 
 
-def _key(value: Any) -> Text:
-    return Text("NULL", style="dim italic") if absent(value) else Text(printable(value))
-
-
-def _cell(value: Any, stderr: float) -> Text:
-    text, small = measured(value, stderr)
-    return Text(f"? {text}" if small and text != "NULL" else text, style="dim" if small else "")
+def _short(error: float) -> float:
+    return float(f"{error:.6g}")
 
 
 def _json_value(value: Any) -> Any:

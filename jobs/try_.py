@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from dpsql.errors import ConfigError
+from jobs.histogram_table import print_comparison, print_histogram
 from jobs.options import (
     UtcTime,
     compiled,
@@ -22,7 +23,7 @@ from jobs.options import (
     writable,
 )
 from jobs.show import SHOWN_ROWS
-from jobs.terminal import ProgressBar, note, print_comparison, print_dropped, print_histogram, print_json, records
+from jobs.terminal import ProgressBar, note, print_dropped, print_json, records
 
 EXACT = "It would show what single people have done, and no epsilon covers that."
 INPUT = "Files or folders with the records of the stream, or of source NAME"
@@ -36,6 +37,7 @@ INPUT = "Files or folders with the records of the stream, or of source NAME"
 @click.option("--output", metavar="FILE.parquet", type=click.Path(dir_okay=False, path_type=Path), help="Where to write the histogram.")
 @click.option("--compare", is_flag=True, help="Also the true histogram and the errors: only of data that you may look at.")
 @click.option("--until", "until_us", metavar="TIME", type=UtcTime(), help="Release triggers up to TIME (UTC).  [default: now]")
+@click.option("--limit", type=click.IntRange(1), default=SHOWN_ROWS, show_default=True, help="Rows to print; --json and --output have all.")
 @json_option
 def try_(
     query_file: Path,
@@ -45,9 +47,12 @@ def try_(
     output: Path | None,
     compare: bool,
     until_us: int | None,
+    limit: int,
     as_json: bool,
 ) -> None:
     """Run a query over files with the local engine: no JVM, fresh noise, a ledger line of its own.
+
+    Prints the newest trigger of every window, the newest finished window first.
 
     \b
     dpsql try conf/queries/page_views.sql --input visits.parquet
@@ -57,6 +62,7 @@ def try_(
     from dpsql.local.input_check import check_input
     from dpsql.privacy.ledger_rules import cap_for
     from dpsql.privacy.origin import origin_of
+    from dpsql.view.nothing import why_nothing
 
     query = compiled(query_file, sources_file)
     files = files_by_source(inputs, query)
@@ -82,12 +88,18 @@ def try_(
         head = {"run_id": run_id, "query_identity": query.plan.identity, "drops": result.drops}
         print_json({**head, **comparison, "rows": records(result.histogram)})
         return
-    if output is None:
-        print_histogram(result.histogram, SHOWN_ROWS)
-    print_dropped(result.drops)
     if result.comparison:
-        print_comparison(result.comparison)
+        print_comparison(result.comparison, limit, query.document())
+    elif not len(result.histogram):
+        click.echo(f"{why_nothing(query.document())} Read: {result.records:,} records.")
+    elif output is None:
+        print_histogram(result.histogram, limit, query.document())
+    print_dropped(result.drops)
 
 
 def _comparison(comparison: dict[str, Any]) -> dict[str, Any]:
-    return {**comparison, "true_histogram": records(comparison["true_histogram"])}
+    """As JSON: `compared` says nothing that the two histograms do not say."""
+    return {
+        **{name: value for name, value in comparison.items() if name != "compared"},
+        "true_histogram": records(comparison["true_histogram"]),
+    }

@@ -35,7 +35,7 @@ REWRITE_SECONDS = 15.0
 @click.option(
     "--out", metavar="FILE.html", type=click.Path(dir_okay=False, path_type=Path), help="Where to write the page.  [default: NAME.html]"
 )
-@click.option("--window", "window_us", metavar="TIME", type=UtcTime(), help="The window that starts at TIME (UTC); default: the newest.")
+@click.option("--window", "window_us", metavar="TIME", type=UtcTime(), help="The window that starts at TIME (UTC); default: see above.")
 @click.option("--limit", type=click.IntRange(1), default=200, show_default=True, help="Keys in the table, the largest first.")
 @click.option("--watch", is_flag=True, help="Make the page anew whenever a trigger is published, until Ctrl-C; browsers follow.")
 @click.option("--sources", "sources_file", metavar="FILE", type=click.Path(path_type=Path), envvar="DPSQL_SOURCES", help=CAPS)
@@ -51,6 +51,8 @@ def view(
     secret_file: Path | None,
 ) -> None:
     """Write a page with charts, error bars, every key's trend, lag and budget. One file; it needs no server and no network.
+
+    It shows the newest window that is finished, else the newest; with --watch the newest.
 
     Open it in a browser, or put it where others can see it: all of it is public.
 
@@ -70,7 +72,7 @@ def view(
     sources_file = default_sources(sources_file)
 
     def write(refresh: int | None) -> None:
-        _write(target, _made(lake, name, window_us, limit, _budget(lake, name, ledger, sources_file), refresh))
+        _write(target, _made(lake, name, window_us, watch, limit, _budget(lake, name, ledger, sources_file), refresh))
 
     if not watch:
         write(None)
@@ -99,15 +101,16 @@ def _follow(lake: Lake, name: str, target: Path, write: Callable[[int], None]) -
         time.sleep(POLL_SECONDS)
 
 
-def _made(lake: Lake, name: str, window_us: int | None, limit: int, budget: Budget | None, refresh: int | None) -> str:
+def _made(lake: Lake, name: str, window_us: int | None, growing: bool, limit: int, budget: Budget | None, refresh: int | None) -> str:
     from dpsql.frames import frame_of
-    from dpsql.lake.published import one_window
     from dpsql.lake.runs import read_histogram
     from dpsql.view.page import page
     from dpsql.view.standing import standing
+    from dpsql.view.windows import one_window
 
-    rows: pd.DataFrame = one_window(frame_of(read_histogram(lake, name)), name, window_us)
-    return page(standing(lake, name, rows, budget), rows, refresh, limit)
+    every: pd.DataFrame = frame_of(read_histogram(lake, name))
+    rows = one_window(every, name, window_us, growing)
+    return page(standing(lake, name, rows, budget, clock=every["trigger_time"].max()), rows, refresh, limit)
 
 
 def _write(target: Path, text: str) -> None:

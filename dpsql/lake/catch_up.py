@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict, dataclass, replace
-from typing import Any
+from dataclasses import dataclass, field, replace
 
-from dpsql.errors import InputError, LakeError
-from dpsql.files import Place, replace_file
+from dpsql import record
+from dpsql.errors import InputError
+from dpsql.files import Place
 from dpsql.lake.remedies import repairable
 from dpsql.times import now_us, timestamp
 from udfs.grid import NO_CLOCK
@@ -16,10 +15,6 @@ FILE, LIVE_FILE = "catch_up.json", "live.json"
 """The newest catch-up; and what a run began with that was started live."""
 VERSION = 1
 LIMIT_US = 1 << 61
-
-
-class DamagedFile(LakeError):
-    """A small file of a run cannot be read."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +34,19 @@ class CatchUp:
     wall_us: int
     released: bool
     static: dict[str, int | str]
+
+
+@dataclass(frozen=True)
+class Live:
+    """What a run was started live with.
+
+    Args:
+        static: the pins of its static tables.
+        interval_us: its polling interval.
+    """
+
+    static: dict[str, int | str] = field(default_factory=dict)
+    interval_us: int = 0
 
 
 def latest_us(opened: CatchUp, max_ahead_us: int) -> int:
@@ -80,13 +88,13 @@ def open_catch_up(folder: Place, until_us: int | None, closed_us: int, static: d
         released=False,
         static=static,
     )
-    write_json(folder / FILE, {"version": VERSION, **asdict(opened)})
+    record.write(folder / FILE, opened, VERSION)
     return opened
 
 
 def finish(folder: Place, done: CatchUp) -> None:
     """Remember that everything up to its time is published."""
-    write_json(folder / FILE, {"version": VERSION, **asdict(replace(done, released=True))})
+    record.write(folder / FILE, replace(done, released=True), VERSION)
 
 
 def read_catch_up(folder: Place) -> CatchUp | None:
@@ -96,21 +104,12 @@ def read_catch_up(folder: Place) -> CatchUp | None:
         DamagedFile: the file is damaged.
         LakeError: it is from another release.
     """
-    try:
-        given = read_json(folder / FILE, VERSION)
-    except DamagedFile:
-        raise _damaged(folder) from None
-    if given is None:
-        return None
-    try:
-        return CatchUp(int(given["number"]), int(given["until_us"]), int(given["wall_us"]), bool(given["released"]), dict(given["static"]))
-    except (KeyError, TypeError, ValueError):
-        raise _damaged(folder) from None
+    return record.read(folder / FILE, CatchUp, VERSION, repairable(folder))
 
 
 def begin_live(folder: Place, static: dict[str, int | str], interval_us: int) -> None:
     """Keep what a run was started live with: the pins of its static tables, and its polling interval."""
-    write_json(folder / LIVE_FILE, {"version": VERSION, "static": static, "interval_us": interval_us})
+    record.write(folder / LIVE_FILE, Live(static, interval_us), VERSION)
 
 
 def live_pins(folder: Place) -> dict[str, int | str]:
@@ -119,7 +118,7 @@ def live_pins(folder: Place) -> dict[str, int | str]:
     Raises:
         LakeError: the file is damaged, or from another release.
     """
-    return dict((read_json(folder / LIVE_FILE, VERSION) or {}).get("static", {}))
+    return (record.read(folder / LIVE_FILE, Live, VERSION) or Live()).static
 
 
 def forget_interrupted(folder: Place, number: int, closed_us: int) -> None:
@@ -133,31 +132,4 @@ def forget_interrupted(folder: Place, number: int, closed_us: int) -> None:
         number: of the newest catch-up that has ticked; 0 if none has.
         closed_us: the last tick's time, or NO_CLOCK.
     """
-    write_json(folder / FILE, {"version": VERSION, **asdict(CatchUp(number, closed_us, closed_us, True, {}))})
-
-
-def _damaged(folder: Place) -> DamagedFile:
-    return DamagedFile(f"{folder / FILE} is damaged; {repairable(folder)}")
-
-
-def read_json(path: Place, version: int) -> dict[str, Any] | None:
-    """A small file of ours; None if it is not there.
-
-    Raises:
-        DamagedFile: it is damaged.
-        LakeError: it is from another release.
-    """
-    try:
-        given = json.loads(path.read_bytes())
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError):
-        raise DamagedFile(f"{path}: damaged or unreadable; put back the original file") from None
-    if not isinstance(given, dict) or given.pop("version", None) != version:
-        raise LakeError(f"{path}: written by another release of dpsql; this one reads version {version}")
-    return given
-
-
-def write_json(path: Place, content: dict[str, Any]) -> None:
-    """Replace a small file as a whole: after a crash it is the old one or the new one."""
-    replace_file(path, json.dumps(content).encode())
+    record.write(folder / FILE, CatchUp(number, closed_us, closed_us, True, {}), VERSION)

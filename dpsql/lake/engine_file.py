@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import dataclass, field
 
-from dpsql.errors import LakeError
+from dpsql import record
 from dpsql.files import Place
-from dpsql.lake.catch_up import read_json, write_json
 from dpsql.lake.checkpoints import Checkpoint
 from udfs.stage import OPERATORS
 
@@ -34,6 +32,21 @@ class Part:
     pointers: dict[int, int] = field(default_factory=dict)
     position: str | None = None
     closed_us: int | None = None
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What the file says: an `Engine`, and Spark's id of each operator's query, of those that have been started."""
+
+    buckets: tuple[int, int]
+    parts: Mapping[str, Part]
+    void: tuple[tuple[int, int], ...]
+    relabelled: bool
+    queries: Mapping[str, str | None] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if set(self.parts) != set(OPERATORS):
+            raise ValueError("a query without its place")
 
 
 @dataclass(frozen=True)
@@ -82,20 +95,14 @@ class Engine:
 
 def started_queries(folder: Place) -> dict[str, str | None]:
     """Operator -> Spark's id of its query, of those that have been started."""
-    return dict((read_json(folder / FILE, VERSION) or {}).get("queries", {}))
+    kept = record.read(folder / FILE, Kept, VERSION)
+    return dict(kept.queries) if kept else {}
 
 
 def write_engine(engine: Engine, queries: Mapping[str, str | None]) -> None:
     """Keep the settings: a restore is done when this is."""
-    content = {
-        "version": VERSION,
-        "buckets": list(engine.buckets),
-        "parts": {operator: asdict(part) for operator, part in engine.parts.items()},
-        "void": [list(span) for span in engine.void],
-        "relabelled": engine.relabelled,
-        "queries": dict(queries),
-    }
-    write_json(engine.folder / FILE, content)
+    kept = Kept(engine.buckets, engine.parts, engine.void, engine.relabelled, queries)
+    record.write(engine.folder / FILE, kept, VERSION)
 
 
 def read_engine(folder: Place) -> Engine | None:
@@ -104,19 +111,5 @@ def read_engine(folder: Place) -> Engine | None:
     Raises:
         LakeError: the file is damaged.
     """
-    given = read_json(folder / FILE, VERSION)
-    if given is None:
-        return None
-    try:
-        users, keys = (int(count) for count in given["buckets"])
-        parts = {operator: _part(given["parts"][operator]) for operator in OPERATORS}
-        void = tuple((int(first), int(last)) for first, last in given["void"])
-        return Engine(folder, (users, keys), parts, void, bool(given["relabelled"]))
-    except (KeyError, IndexError, TypeError, ValueError, AttributeError):
-        raise LakeError(f"{folder / FILE}: damaged; put back the original file") from None
-
-
-def _part(given: dict[str, Any]) -> Part:
-    pointers = {int(bucket): int(sequence) for bucket, sequence in given["pointers"].items()}
-    closed_us = given["closed_us"]
-    return Part(int(given["generation"]), int(given["first"]), pointers, given["position"], None if closed_us is None else int(closed_us))
+    kept = record.read(folder / FILE, Kept, VERSION)
+    return None if kept is None else Engine(folder, kept.buckets, kept.parts, kept.void, kept.relabelled)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake.exceptions import DeltaError
 
+from dpsql import record
 from dpsql.errors import LakeError
 from dpsql.files import Place, create_file
 from dpsql.lake import delta_tables
@@ -69,7 +70,7 @@ def _exchange(folder: Path, prepared: Path, old: Run, run: Run) -> None:
     try:
         shutil.rmtree(prepared, ignore_errors=True)
         prepared.mkdir(mode=0o700)
-        create_file(prepared / RUN_FILE, json.dumps({"version": SCHEMA_VERSION, **asdict(run)}, indent=1).encode() + b"\n")
+        create_file(prepared / RUN_FILE, record.content(run, SCHEMA_VERSION, indent=1))
         folder.rename(folder.with_name(f".{old.name}.{old.run_id}"))
         prepared.rename(folder)
     except OSError as problem:

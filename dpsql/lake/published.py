@@ -1,20 +1,17 @@
-"""What a query has published, looked at: which window, when it was written, and up to which trigger."""
+"""What a query has published, looked at: when it was written, and up to which trigger."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from dpsql.errors import LakeError
 from dpsql.files import Place
 from dpsql.lake.catch_up import LIVE_FILE
 from dpsql.lake.runs import Lake
 from dpsql.polling import ASSUMPTION, read_overruns
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 
 def histogram_written(lake: Lake, name: str) -> datetime:
@@ -90,17 +87,3 @@ def live_notes(lake: Lake, name: str) -> tuple[str, ...]:
     except (LakeError, OSError):
         return ()
     return (ASSUMPTION, found or "every micro-batch did")
-
-
-def one_window(rows: pd.DataFrame, name: str, window_us: int | None) -> pd.DataFrame:
-    """The rows of the window that starts at `window_us` (microseconds since 1970 UTC), or of the newest.
-
-    Raises:
-        LakeError: the query has published no such window.
-    """
-    if window_us is None:
-        return rows[rows["window_start"] == rows["window_start"].max()]
-    kept = rows[rows["window_start"].astype("datetime64[us, UTC]").astype("int64") == window_us]
-    if kept.empty:
-        raise LakeError(f"query {name!r} has published no window that starts at this time; `dpsql show {name} --all` shows all there are")
-    return kept

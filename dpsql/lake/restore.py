@@ -19,7 +19,7 @@ from dpsql.errors import LakeError
 from dpsql.files import place
 from dpsql.lake import delta_tables, preflight, remedies, torn_commits
 from dpsql.lake.catch_up import FILE as CATCH_UP_FILE
-from dpsql.lake.catch_up import DamagedFile, forget_interrupted, read_catch_up
+from dpsql.lake.catch_up import forget_interrupted, read_catch_up
 from dpsql.lake.checkpoints import Checkpoint
 from dpsql.lake.contributions import tick_mark
 from dpsql.lake.delta_rows import read_rows
@@ -30,6 +30,7 @@ from dpsql.lake.rescale import recut
 from dpsql.lake.running import exclusive
 from dpsql.lake.runs import Lake, read_run
 from dpsql.lake.savepoints import Savepoint, read_savepoint
+from dpsql.record import DamagedFile
 from udfs.bucket_state import BucketFiles
 from udfs.grid import NO_CLOCK
 from udfs.stage import ADMISSION, OPERATORS, RELEASE, Clock, StateFile, closed_us

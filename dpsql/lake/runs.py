@@ -15,13 +15,14 @@ import os
 import re
 import secrets
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from dpsql import record
 from dpsql.config import Source
 from dpsql.errors import LakeError
 from dpsql.files import ObjectPath, Place, create_file, reason
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from dpsql.compiled import Query
 
 SCHEMA_VERSION = 1
+ORIGINAL = f"{record.PUT_BACK}, or start under another --name (a new run with a new ledger line)"
 NEXT = ".{name}.next"
 """Beside the private folder of a run: that of the new run which is about to take its place."""
 
@@ -129,7 +131,7 @@ def open_run(lake: Lake, name: str, query: Query, secret: Secret, ledger: Ledger
         _refuse_orphans(lake, name, folder)
         run = new_run(lake, name, query, secret, ledger, source)
         try:
-            create_file(folder / RUN_FILE, json.dumps({"version": SCHEMA_VERSION, **asdict(run)}, indent=1).encode() + b"\n")
+            create_file(folder / RUN_FILE, record.content(run, SCHEMA_VERSION, indent=1))
         except FileExistsError:
             pass  # somebody started the same name at the same moment: theirs is the run, ours was only a ledger line
         except OSError as problem:
@@ -180,25 +182,11 @@ def read_run(lake: Lake, name: str) -> Run:
         LakeError: no such name; run.json is unreadable, damaged or of an unknown version.
     """
     path = lake.private(name) / RUN_FILE
-    try:
-        given = json.loads(path.read_bytes())
-        version = given.pop("version")
-        if version != SCHEMA_VERSION:
-            raise LakeError(f"{path}: version {version!r} was written by another release of dpsql; this one reads version {SCHEMA_VERSION}")
-        run = Run(**given)
-        texts = (run.name, run.run_id, run.query_identity, run.secret_check, run.query_text, run.created, run.ledger_id)
-        if not all(isinstance(text, str) for text in texts) or not re.fullmatch(r"[0-9a-f]{32}", run.run_id) or run.name != name:
-            raise ValueError
-    except (FileNotFoundError, NotADirectoryError):
-        raise LakeError(f"no query {name!r} in lake {lake.root}; see: dpsql list --lake {lake.root}") from None
-    except OSError as problem:
-        raise LakeError(f"{path}: {reason(problem)}") from None
-    except LakeError:
-        raise
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
-        raise LakeError(
-            f"{path}: damaged; put back the original file, or start under another --name (a new run with a new ledger line)"
-        ) from None
+    run = record.read(path, Run, SCHEMA_VERSION, ORIGINAL)
+    if run is None:
+        raise LakeError(f"no query {name!r} in lake {lake.root}; see: dpsql list --lake {lake.root}")
+    if run.name != name or not re.fullmatch(r"[0-9a-f]{32}", run.run_id):
+        raise record.DamagedFile(f"{path}: damaged; {ORIGINAL}")
     return run
 
 

@@ -8,10 +8,10 @@ The files are hard links to the state files where the disk can do that, so they 
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shutil
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,9 +19,9 @@ from typing import Any
 
 import pyarrow as pa
 
+from dpsql import record
 from dpsql.errors import LakeError
 from dpsql.files import Place, create_file
-from dpsql.lake.catch_up import read_json
 from dpsql.lake.points import NOTHING, Point, Tables, open_tables
 from dpsql.lake.preflight import TABLES, state_files
 from dpsql.lake.runs import Lake
@@ -31,6 +31,23 @@ from udfs.stage import OPERATORS
 FOLDER = "savepoints"
 VERSION = 1
 ATTEMPTS = 20
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What LABEL.json says: see `Savepoint`; `state` are the files that no clean-up may remove, as operator, generation, bucket, version."""
+
+    created: str
+    buckets: tuple[int, int]
+    points: Mapping[str, Point]
+    ticked: int
+    closed_us: int | None
+    void: tuple[tuple[int, int], ...]
+    state: tuple[tuple[str, int, int, int], ...] = ()
+
+    def __post_init__(self) -> None:
+        if set(self.points) != set(OPERATORS):
+            raise ValueError("a query without its point")
 
 
 @dataclass(frozen=True)
@@ -50,7 +67,7 @@ class Savepoint:
     label: str
     created: str
     buckets: tuple[int, int]
-    points: dict[str, Point]
+    points: Mapping[str, Point]
     ticked: int
     closed_us: int | None
     void: tuple[tuple[int, int], ...]
@@ -90,24 +107,15 @@ def take_savepoint(lake: Lake, name: str, label: str | None = None) -> Savepoint
         raise LakeError(f"query {name!r} has no state yet: there is nothing to save")
     folder = _on_disk(tables.folder) / FOLDER / label
     engine = tables.engine
-    state = [[o, engine.generation(o), bucket, sequence] for o, point in points.items() for bucket, sequence in point.pointers.items()]
-    content = {
-        "version": VERSION,
-        "created": created,
-        "buckets": list(engine.buckets),
-        "points": {o: {"batch": point.batch, "pointers": point.pointers, "detail": point.detail} for o, point in points.items()},
-        "ticked": tables.ticked,
-        "closed_us": tables.closed_us,
-        "void": [list(span) for span in engine.void],
-        "state": state,
-    }
+    state = tuple((o, engine.generation(o), bucket, sequence) for o, point in points.items() for bucket, sequence in point.pointers.items())
+    kept = Kept(created, engine.buckets, points, tables.ticked, tables.closed_us, engine.void, state)
     try:
         folder.parent.mkdir(mode=0o700, exist_ok=True)
         folder.mkdir(mode=0o700)
         for operator in OPERATORS:
             _link(state_files(engine, operator).folder, points[operator].pointers, tuple(TABLES[operator]), folder)
         # Last: a savepoint without this file is none.
-        create_file(folder.with_suffix(".json"), json.dumps(content).encode())
+        create_file(folder.with_suffix(".json"), record.content(kept, VERSION))
     except FileExistsError:
         raise LakeError(f"savepoint {label!r} of {name!r} is there already; give another label") from None
     except OSError as problem:
@@ -138,29 +146,18 @@ def read_savepoint(private: Place, label: str) -> Savepoint:
     """
     private = _on_disk(private)
     path = private / FOLDER / f"{label}.json"
-    given = read_json(path, VERSION)
-    if given is None:
+    kept = record.read(path, Kept, VERSION)
+    if kept is None:
         known = ", ".join(found.stem for found in sorted((private / FOLDER).glob("*.json"))) or "none"
         raise LakeError(f"no savepoint {label!r} of {private.name!r}; there are: {known}")
-    try:
-        points = {operator: _point(given["points"][operator]) for operator in OPERATORS}
-        users, keys = given["buckets"]
-        void = tuple((int(first), int(last)) for first, last in given["void"])
-        return Savepoint(
-            private / FOLDER / label, label, given["created"], (users, keys), points, given["ticked"], given["closed_us"], void
-        )
-    except (KeyError, TypeError, ValueError, AttributeError):
-        raise LakeError(f"{path}: damaged; put back the original file") from None
+    folder = private / FOLDER / label
+    return Savepoint(folder, label, kept.created, kept.buckets, kept.points, kept.ticked, kept.closed_us, kept.void)
 
 
 def _on_disk(folder: Place) -> Path:
     if isinstance(folder, Path):
         return folder
     raise LakeError(f"{folder}: savepoints are for lakes on a disk; a bucket keeps versions itself where its versioning is on")
-
-
-def _point(given: dict[str, Any]) -> Point:
-    return Point(int(given["batch"]), {int(bucket): int(sequence) for bucket, sequence in given["pointers"].items()}, given["detail"])
 
 
 def _link(source: Any, pointers: dict[int, int], names: tuple[str, ...], folder: Path) -> None:

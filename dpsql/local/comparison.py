@@ -17,6 +17,10 @@ from dpsql.mechanisms.histogram.plan import ColumnPlan, PrivacyPlan
 from dpsql.mechanisms.histogram.stages import grid
 from dpsql.parsed_query import AggregateFunction
 
+Z95 = 1.959963984540054
+MEAN, MEDIAN = 0.7978845608028654, 0.6744897501960817
+"""Of the distance of a standard normal from 0."""
+
 
 class Truth:
     """Collects the records of a run as they pass, and compares at the end.
@@ -41,8 +45,9 @@ class Truth:
 
         Returns:
             `true_histogram` (a DataFrame), `windows`, `keys` (groups with a record), `keys_kept` (released at their window's last
-            closed trigger), `dropped` (records by reason) and `columns`: alias -> `l_inf, l_1, l_2`, where a key that is not released
-            counts as 0, and so does a negative release of what cannot be negative.
+            closed trigger), `dropped` (records by reason), `columns`: alias -> `l_inf, l_1, l_2`, where a key that is not released
+            counts as 0 (as nothing at all in an average), and so does a negative release of what cannot be negative, `compared` (a
+            DataFrame: the histogram's columns, missing keys included, and `<alias>_true`) and `made_of`: alias -> see `_made_of`.
         """
         truth = self._exact(key_types)
         last = frame_of(self._last_trigger(released))
@@ -57,7 +62,27 @@ class Truth:
             "keys_kept": len(last),
             "dropped": dict(drops),
             "columns": errors,
+            "compared": self._compared(truth, last, names),
+            "made_of": {column.aggregate.alias: _made_of(both, column) for column in self._plan.columns},
         }
+
+    def _compared(self, truth: pd.DataFrame, last: pd.DataFrame, names: list[str]) -> pd.DataFrame:
+        """Private and true values key by key; counts stay whole numbers, though keys are missing on either side."""
+        aliases = [column.aggregate.alias for column in self._plan.columns]
+        private = last[[*names, *(name for alias in aliases for name in (alias, f"{alias}_stderr"))]]
+        whole = {alias: object for alias in aliases if pd.api.types.is_integer_dtype(truth[alias])}
+        true = truth.astype(whole).rename(columns={alias: f"{alias}_true" for alias in aliases})
+        both = true.merge(private.astype(whole), on=names, how="outer")
+        for column in self._plan.columns:
+            if column.aggregate.function is not AggregateFunction.AVG:
+                exact = f"{column.aggregate.alias}_true"
+                both[exact] = both[exact].where(both[exact].notna(), 0)
+        start = np.asarray(both["window_start"].astype("datetime64[us, UTC]").astype("int64"), np.int64)
+        triggers = self._grid.closed_triggers(start, self._until_us)
+        times = {"window_end": start + self._grid.window_us, "trigger_time": start + triggers * self._plan.query.trigger_interval_us}
+        return both.assign(
+            trigger=triggers, **{name: pd.Series(us, both.index).astype("datetime64[us, UTC]") for name, us in times.items()}
+        )
 
     def _add(self, rows: pa.Table) -> None:
         rows = rows.filter(pa.array(rows.column("drop").to_numpy() == 0))
@@ -104,8 +129,42 @@ class Truth:
 
 def _errors(both: pd.DataFrame, column: ColumnPlan) -> dict[str, float]:
     alias, low = column.aggregate.alias, (column.aggregate.bounds or (0.0, 0.0))[0]
-    private = both[f"{alias}_private"].to_numpy(dtype=float, na_value=0.0)
+    if column.aggregate.function is AggregateFunction.AVG:
+        both = both[both[f"{alias}_private"].notna() & both[f"{alias}_true"].notna()]
+    private, true = _values(both, f"{alias}_private"), _values(both, f"{alias}_true")
     if low >= 0:
         private = np.maximum(private, 0.0)
-    error = np.abs(private - both[f"{alias}_true"].to_numpy(dtype=float, na_value=0.0))
+    error = np.abs(private - true)
     return {"l_inf": float(error.max(initial=0.0)), "l_1": float(error.sum()), "l_2": float(np.sqrt((error**2).sum()))}
+
+
+def _made_of(both: pd.DataFrame, column: ColumnPlan) -> dict[str, float]:
+    """What the difference of private and true values is made of.
+
+    Returns:
+        Of a count or sum, as shares of all that is truly there: `missing` (in keys that are not released), `bounds` (taken by the contribution
+        bounds from released keys, as far as the noise lets one see: 95% of it is `bounds_error`), `noise` (expected, over released keys).
+        Of an average `typical`, the median distance over released keys, and `noise`, what it would be by noise alone. Nothing without data.
+    """
+    alias = column.aggregate.alias
+    released = both[both[f"{alias}_private"].notna()]
+    true, private, stderr = (_values(released, f"{alias}{end}") for end in ("_true", "_private", "_stderr"))
+    if column.aggregate.function is AggregateFunction.AVG:
+        known = released[f"{alias}_true"].notna().to_numpy()
+        if not known.any():
+            return {}
+        return {"typical": float(np.median(np.abs(private - true)[known])), "noise": float(MEDIAN * np.median(stderr[known]))}
+    total = float(np.abs(_values(both, f"{alias}_true")).sum())
+    if not total:
+        return {}
+    held = float(np.abs(true).sum())
+    return {
+        "missing": 1 - held / total,
+        "bounds": float((true - private).sum()) / total,
+        "bounds_error": float(Z95 * np.sqrt((stderr**2).sum())) / total,
+        "noise": float(MEAN * stderr.sum()) / total,
+    }
+
+
+def _values(both: pd.DataFrame, column: str) -> np.ndarray:
+    return both[column].to_numpy(dtype=float, na_value=0.0)

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from typing import Any
 
+from dpsql import record
 from dpsql.config import Cap
 from dpsql.parsed_query import ContributionPeriod
 from dpsql.privacy.cost import Cost, Overlap, PrivacyLevel, total
-from dpsql.privacy.origin import UNKNOWN, Origin, origin_from
+from dpsql.privacy.origin import UNKNOWN, Origin
 
 SCHEMA_VERSION = 2
 MOST_CELLS = 4_000_000 * 10_000
@@ -90,32 +91,19 @@ def line_from(given: Mapping[str, Any]) -> Line:
     version, rest = given["version"], {name: value for name, value in given.items() if name != "version"}
     if version == 1:
         rest = _first_version(rest)
-    elif version == SCHEMA_VERSION:
-        rest = rest | {"cost": _cost(rest["cost"]), "origin": origin_from(rest["origin"])}
-    else:
+    elif version != SCHEMA_VERSION:
         raise UnknownVersion(f"version {version!r} was written by another release of dpsql; this one reads versions 1 and {SCHEMA_VERSION}")
-    if set(rest) != {field.name for field in fields(Line)}:
-        raise ValueError
-    line = Line(**(rest | {"unit": tuple(rest["unit"])}))
-    texts = (line.ledger, line.source, line.query_identity, line.run_id, line.kind, line.created, *line.unit)
-    whole = all(isinstance(amount, int) and not isinstance(amount, bool) for amount in (line.size_us, line.offset_us))
-    if not all(isinstance(text, str) for text in texts) or not whole or line.size_us <= 0:
-        raise ValueError
-    if not all(_is_amount(amount) for amount in (line.declared_epsilon, line.declared_delta)):
-        raise ValueError
+    if "origin" not in rest:
+        raise ValueError("no origin")
+    line: Line = record.parse(rest, Line)
+    if line.size_us <= 0 or min(line.declared_epsilon, line.declared_delta) < 0:
+        raise ValueError("an amount below 0")
     overlaps = {ContributionPeriod.STREAM: (Overlap.STREAM,), ContributionPeriod.WINDOW: (Overlap.NONE, Overlap.WINDOWS)}
     if line.cost.overlap not in (
         (Overlap.EVENTS,) if line.cost.protects is PrivacyLevel.EVENT else overlaps[ContributionPeriod(line.period)]
     ):
         raise ValueError
     return line
-
-
-def _cost(given: Mapping[str, Any]) -> Cost:
-    names = {field.name for field in fields(Cost)}
-    if set(given) != names or not all(_is_amount(given[name]) for name in names - {"protects", "overlap"}):
-        raise ValueError
-    return Cost(**{**given, "protects": PrivacyLevel(given["protects"]), "overlap": Overlap(given["overlap"])})
 
 
 def _is_amount(value: object) -> bool:

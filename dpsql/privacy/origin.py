@@ -5,11 +5,9 @@ Names in `sources.yaml` are easily changed, and a budget must not be lost by tha
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from dpsql.config import Source
 from dpsql.parsed_query import PrivacyLevel
@@ -34,6 +32,14 @@ class Origin:
     reads: tuple[str, ...] = ()
     cap: tuple[float, ...] | None = None
     apart_from: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not all(" " in place for place in self.reads):
+            raise ValueError("no place")
+        if self.cap:
+            epsilon, delta, period_us = self.cap  # one of level EVENT has no period, and may have no delta
+            if epsilon <= 0 or min(delta, period_us) < 0 or (period_us > 0) > (delta > 0):
+                raise ValueError("no cap")
 
 
 UNKNOWN = Origin()
@@ -67,22 +73,3 @@ def cap_in_words(cap: tuple[float, ...] | None) -> str:
     if cap[2] == 0:
         return f"{{privacy_level: EVENT, epsilon: {cap[0]:g}, delta: {cap[1]:g}}}"
     return f"{{epsilon: {cap[0]:g}, delta: {cap[1]:g}, period: {cap[2] / DAY_US:g} days}}"
-
-
-def origin_from(given: Mapping[str, Any]) -> Origin:
-    """An origin from the JSON of a line.
-
-    Raises:
-        ValueError, TypeError, KeyError: it is damaged.
-    """
-    if set(given) != {field.name for field in fields(Origin)}:
-        raise ValueError
-    cap = None if given["cap"] is None else tuple(given["cap"])
-    texts = (given["ledger_id"], *given["reads"], *given["apart_from"])
-    if not all(isinstance(text, str) for text in texts) or not all(" " in place for place in given["reads"]):
-        raise ValueError
-    if cap:
-        epsilon, delta, period_us = cap  # one of level EVENT has no period, and may have no delta
-        if not all(map(math.isfinite, cap)) or epsilon <= 0 or min(delta, period_us) < 0 or (period_us > 0) > (delta > 0):
-            raise ValueError
-    return Origin(given["ledger_id"], tuple(given["reads"]), cap, tuple(given["apart_from"]))

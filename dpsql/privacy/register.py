@@ -13,18 +13,19 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
+from dpsql import record
 from dpsql.config import Source
 from dpsql.errors import LakeError
-from dpsql.files import Place, create_file, place, replace_file
+from dpsql.files import Place, create_file, place
 from dpsql.privacy.declaration import check_declaration, declaration
 from dpsql.times import timestamp
 
 SCHEMA_VERSION = 1
 RUN_FILE = "run.json"
+ORIGINAL = f"{record.PUT_BACK} (it says what the run has published)"
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,7 @@ class RunRegister:
         """
         try:
             self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            create_file(self._path(entry.run_id), _content(entry))
+            create_file(self._path(entry.run_id), record.content(entry, SCHEMA_VERSION))
         except FileExistsError:
             raise LakeError(f"run {entry.run_id} is registered already in {self.folder}; a run id is used once") from None
         except OSError as problem:
@@ -73,22 +74,9 @@ class RunRegister:
             LakeError: it is damaged or from another release.
         """
         path = self._path(run_id)
-        try:
-            given = json.loads(path.read_bytes())
-            version = given.pop("version")
-            if version != SCHEMA_VERSION:
-                raise LakeError(f"{path}: version {version!r} was written by another release of dpsql; this one reads {SCHEMA_VERSION}")
-            entry = Entry(**given)
-            if entry.run_id != run_id or not _well_typed(entry):
-                raise ValueError
-        except FileNotFoundError:
-            return None
-        except OSError as problem:
-            raise LakeError(f"{path}: {problem.strerror}") from None
-        except LakeError:
-            raise
-        except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
-            raise LakeError(f"{path}: damaged; put back the original file (it says what the run has published)") from None
+        entry = record.read(path, Entry, SCHEMA_VERSION, ORIGINAL)
+        if entry is not None and entry.run_id != run_id:
+            raise record.DamagedFile(f"{path}: damaged; {ORIGINAL}")
         return entry
 
     def enter(self, run_id: str, folder: Place, source: Source | None = None) -> Entry:
@@ -159,7 +147,7 @@ class RunRegister:
 
     def _write(self, entry: Entry) -> None:
         try:
-            replace_file(self._path(entry.run_id), _content(entry))
+            record.write(self._path(entry.run_id), entry, SCHEMA_VERSION)
         except OSError as problem:
             raise LakeError(f"{self.folder}: {problem.strerror}") from None
 
@@ -167,18 +155,6 @@ class RunRegister:
         if not re.fullmatch(r"[0-9a-f]{32}", run_id):
             raise LakeError(f"run id {run_id!r}: a run id has 32 hexadecimal digits, like secrets.token_hex(16)")
         return self.folder / f"{run_id}.json"
-
-
-def _content(entry: Entry) -> bytes:
-    return json.dumps({"version": SCHEMA_VERSION, **asdict(entry)}).encode() + b"\n"
-
-
-def _well_typed(entry: Entry) -> bool:
-    if not isinstance(entry.declared, dict):
-        return False
-    texts: tuple[Any, ...] = (entry.place, entry.given, *entry.declared, *entry.declared.values())
-    closed: Any = entry.closed_us
-    return all(isinstance(text, str) for text in texts) and (closed is None or (isinstance(closed, int) and not isinstance(closed, bool)))
 
 
 def _same_place(known: str, here: Place) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from dpsql.parsed_query import Aggregate, Key, ParsedQuery, WindowSpec
+from dpsql.parsed_query import Aggregate, ContributionPeriod, Key, ParsedQuery, PrivacyLevel, WindowSpec
 from dpsql.sql.aggregates import Call, read_bounds
 from dpsql.sql.draft import Draft
 from dpsql.sql.group_rules import public_groups_sql
@@ -24,6 +24,7 @@ def build(draft: Draft, mechanism: str, asked: Any) -> ParsedQuery[Any]:
     if draft.stream is None or (draft.window_times is None) != draft.windowless:
         raise AssertionError("a rule let a query without stream or window pass")
     value = draft.value
+    event = value("privacy_level") is PrivacyLevel.EVENT
     statics = {relation.source.name for scope in draft.scopes for relation in scope.relations if relation.source and relation.source.static}
     listed = value("public_groups")
     if listed is not None:
@@ -32,8 +33,8 @@ def build(draft: Draft, mechanism: str, asked: Any) -> ParsedQuery[Any]:
         mechanism=mechanism,
         epsilon=value("epsilon"),
         delta=value("delta"),
-        privacy_unit=draft.stream.privacy_unit,
-        contribution_period=value("contribution_period"),
+        privacy_unit=() if event else draft.stream.privacy_unit,
+        contribution_period=ContributionPeriod.STREAM if event else value("contribution_period"),
         event_time=quoted(_event_time(draft)),
         window=_window(*draft.window_times) if draft.window_times else None,
         trigger_interval_us=value("trigger_interval"),

@@ -122,3 +122,20 @@ def missing_options(draft: Draft, required: Sequence[Option]) -> Iterator[Proble
     for option in required:
         if not draft.given(option.name) and option.name not in misspelt:
             yield problem(draft.clause_span, f"The option {option.name} is required", f"add {option.example}")
+
+
+def _above_rows(draft: Draft, name: str) -> Iterator[Problem]:
+    given, value, rows = draft.given(name), draft.value(name), draft.value("max_rows_contributed")
+    if given and value and rows and value > rows:
+        message = f"{name} is {value}, but a user has at most max_rows_contributed = {rows} records"
+        yield problem(given.value_span, message, f"write {name} = {rows} or less, or leave it out (the default is {rows})")
+
+
+def rows_per_group_above_rows(draft: Draft) -> Iterator[Problem]:
+    """c above C."""
+    return _above_rows(draft, "max_rows_per_group")
+
+
+def groups_above_rows(draft: Draft) -> Iterator[Problem]:
+    """G above C."""
+    return _above_rows(draft, "max_groups_contributed")

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from dpsql.parsed_query import ContributionPeriod, GroupSelection
+from dpsql.parsed_query import ContributionPeriod, CounterName, GroupSelection, PrivacyLevel
 from dpsql.sql.draft import Check, Draft, Option
 from dpsql.sql.durations import LONGEST_US
 from dpsql.sql.values import read_columns, read_duration_option, read_number, read_query, read_whole, read_word
@@ -94,6 +94,15 @@ PRIVACY_UNIT_COLUMN = Option(
 MAX_ROWS_CONTRIBUTED = whole_option("max_rows_contributed", "max_rows_contributed = 32", MOST_ROWS)
 MAX_ROWS_PER_GROUP = whole_option("max_rows_per_group", "max_rows_per_group = 4", MOST_ROWS, _rows)
 MAX_GROUPS_CONTRIBUTED = whole_option("max_groups_contributed", "max_groups_contributed = 8", MOST_ROWS, _groups)
+PRIVACY_LEVEL = word_option(
+    "privacy_level",
+    "privacy_level = EVENT",
+    PrivacyLevel,
+    {"ROW": "EVENT", "RECORD": "EVENT", "UNIT": "USER"},
+    default=lambda draft: PrivacyLevel.USER,
+)
+COUNTER = word_option("counter", "counter = BLT", CounterName, {"TREE": "HONAKER", "BINARY_TREE": "HONAKER", "LAPLACE": "PANES"})
+"""Each mechanism has a default of its own."""
 CONTRIBUTION_PERIOD = word_option(
     "contribution_period",
     "contribution_period = WINDOW",

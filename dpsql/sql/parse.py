@@ -56,6 +56,8 @@ def parse_query(text: str, sources: Mapping[str, Source], readers: Sequence[Read
         reader = claiming(draft, readers)
         problems = [problem for rule in (*rules.RULES, *reader.rules) for problem in rule(draft)]
         problems += options_of_others(draft, reader, readers)
+        if not problems and not reader.claims(draft):
+            raise AssertionError("no mechanism claims a query that no rule refuses")
         if not problems:
             return build(draft, reader.name, reader.read(draft))
     except Refused as refused:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import math
+from numbers import Integral
 from typing import Any
 
 Z95 = 1.959963984540054
+UNITS = ((1_000_000_000, " bn"), (1_000_000, " M"), (1, ""))
+MOST_DECIMALS = 6
 
 
 def printable(value: Any) -> str:
@@ -20,9 +24,31 @@ def absent(value: Any) -> bool:
 
 
 def measured(value: Any, stderr: float) -> tuple[str, bool]:
-    """`1,203 ± 76`, with as many digits as the error deserves, and whether the value is smaller than that 95% error."""
+    """`1,203 ± 76`, to the second significant digit of its 95% error, and whether the value is smaller than that error.
+
+    >>> measured(0.03124, 0.00021)[0], measured(521_887.3, 9_684)[0], measured(26_213_456, 3_776_000)[0]
+    ('0.03124 ± 0.00041', '522,000 ± 19,000', '26.2 M ± 7.4 M')
+    """
     if absent(value):
         return "NULL", True
-    error = Z95 * stderr
-    digits = 0 if isinstance(value, int) else max(0, min(6, 2 - len(str(int(max(error, 1.0))))))
-    return f"{value:,.{digits}f} ± {error:,.{digits}f}", abs(value) < error
+    error, whole = Z95 * stderr, isinstance(value, Integral)
+    return f"{amount(value, error, whole)} ± {amount(error, error, whole)}", bool(abs(value) < error)
+
+
+def amount(value: float, error: float, whole: bool = False) -> str:
+    """A number to the second significant digit of its error; from an error of 100,000 on in millions.
+
+    Args:
+        value: the number.
+        error: of 95%.
+        whole: it is a count, which has no decimals, however small its error.
+    """
+    if not (math.isfinite(value) and math.isfinite(error) and error > 0):
+        return f"{value:,.6g}"
+    decimals = 1 - math.floor(math.log10(error))
+    if whole:
+        decimals = min(decimals, 0)
+    if decimals > MOST_DECIMALS:
+        return f"{value:.2g}"
+    size, name = next((size, name) for size, name in UNITS if error >= size / 10 or size == 1)
+    return f"{round(float(value), decimals) / size:,.{max(0, decimals + round(math.log10(size)))}f}{name}"

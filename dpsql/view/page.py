@@ -23,6 +23,7 @@ from dpsql.frames import aggregates_of, keys_of
 from dpsql.text import number
 from dpsql.times import duration
 from dpsql.view import charts
+from dpsql.view.bounds import heads, left_out
 from dpsql.view.formatting import absent, measured, printable
 from dpsql.view.standing import Standing
 from dpsql.view.trend import trend
@@ -80,10 +81,10 @@ class Row:
 
 @dataclass(frozen=True)
 class Table:
-    """The largest keys, of `all_rows`."""
+    """The largest keys, of `all_rows`; `heads`: aggregates, and what the bounds cap in each."""
 
     names: tuple[str, ...]
-    aliases: tuple[str, ...]
+    heads: tuple[tuple[str, str], ...]
     rows: tuple[Row, ...]
     all_rows: int
 
@@ -111,7 +112,8 @@ def page(standing: Standing, rows: pd.DataFrame, refresh_seconds: int | None = N
         standing=standing,
         lead=_lead(standing, rows),
         cards=_cards(standing, rows),
-        sections=[_section(alias, rows) for alias in aggregates_of(rows)],
+        said=left_out(standing.plan),
+        sections=[_section(alias, rows, heads(standing.plan).get(alias, "")) for alias in aggregates_of(rows)],
         table=_table(standing, rows, most_rows),
     )
 
@@ -119,7 +121,9 @@ def page(standing: Standing, rows: pd.DataFrame, refresh_seconds: int | None = N
 def _lead(standing: Standing, rows: pd.DataFrame) -> str:
     first = rows.iloc[0]
     state = {"running": "live", "stopped": "stopped", "published": "released from stored input"}.get(standing.state or "", "")
-    return f"A private histogram. Window {first['window_start']:{TIME}} to {first['window_end']:{TIME}} UTC{f'; {state}' if state else ''}."
+    grows = "" if standing.ended else f"; unfinished, so far up to {standing.trigger_time:{TIME}}"
+    window = f"Window {first['window_start']:{TIME}} to {first['window_end']:{TIME}} UTC{grows}"
+    return f"A private histogram. {window}{f'; {state}' if state else ''}."
 
 
 def _cards(standing: Standing, rows: pd.DataFrame) -> list[Card]:
@@ -172,8 +176,13 @@ def _promise(standing: Standing) -> Iterator[Card]:
         )
 
 
-def _section(alias: str, rows: pd.DataFrame) -> Section:
-    drawn = (charts.bars(rows, alias, title=f"{alias} now"), charts.growth(rows, alias, title=f"{alias}, trigger by trigger"))
+def _section(alias: str, rows: pd.DataFrame, cap: str) -> Section:
+    measure = f"{alias} ({cap})" if cap else alias
+    until = f"{rows['trigger_time'].max():{TIME}}"
+    drawn = (
+        charts.bars(rows, alias, unit=measure, title=f"{alias}, up to {until}"),
+        charts.growth(rows, alias, unit=measure, title=f"{alias}, trigger by trigger"),
+    )
     return Section(printable(alias), tuple(_picture(chart, alias) for chart in drawn))
 
 
@@ -194,7 +203,9 @@ def _table(standing: Standing, rows: pd.DataFrame, most_rows: int) -> Table:
     lines = [
         _row(row, paths[number], names, aliases, horizon) for row, number in zip(shown.to_dict("records"), key[shown.index], strict=True)
     ]
-    return Table(tuple(map(printable, names)), tuple(map(printable, aliases)), tuple(lines), len(last))
+    caps = heads(standing.plan)
+    named = tuple((printable(alias), caps.get(alias, "")) for alias in aliases)
+    return Table(tuple(map(printable, names)), named, tuple(lines), len(last))
 
 
 def _row(row: dict[Any, Any], path: pd.DataFrame, names: list[str], aliases: list[str], horizon: int) -> Row:

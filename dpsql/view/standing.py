@@ -10,6 +10,8 @@ from dpsql.errors import LakeError
 from dpsql.lake.published import histogram_written
 from dpsql.lake.runs import Lake, list_queries, read_run
 from dpsql.privacy.budget import Budget
+from dpsql.view.nothing import why_nothing
+from dpsql.view.windows import finished
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -26,6 +28,7 @@ class Standing:
         plan: the plan as in run.json; None likewise.
         triggers: number of triggers of the shown window that are published.
         trigger_time: the newest of them, on the grid.
+        ended: the window had ended by the newest trigger of all windows.
         written: when the newest commit to the histogram was made.
         budget: what the ledger knows of the source's people; None where it was not asked.
     """
@@ -38,6 +41,7 @@ class Standing:
     trigger_time: datetime
     written: datetime
     budget: Budget | None = None
+    ended: bool = True
 
     @property
     def late(self) -> timedelta:
@@ -57,7 +61,9 @@ class Standing:
         return self.now - self.trigger_time - timedelta(microseconds=int(self.plan["query"]["trigger_interval_us"]))
 
 
-def standing(lake: Lake, name: str, rows: pd.DataFrame, budget: Budget | None = None, now: datetime | None = None) -> Standing:
+def standing(
+    lake: Lake, name: str, rows: pd.DataFrame, budget: Budget | None = None, now: datetime | None = None, clock: datetime | None = None
+) -> Standing:
     """How a run stands.
 
     Args:
@@ -65,9 +71,10 @@ def standing(lake: Lake, name: str, rows: pd.DataFrame, budget: Budget | None = 
         rows: of the window that is shown.
         budget: of the source's ledger, if known.
         now: the present time.
+        clock: the newest trigger of all windows; that of these rows unless given.
 
     Raises:
-        LakeError: the histogram cannot be read.
+        LakeError: the histogram cannot be read, or has no rows.
     """
     state, plan = None, None
     try:
@@ -75,6 +82,8 @@ def standing(lake: Lake, name: str, rows: pd.DataFrame, budget: Budget | None = 
         state = next((listed.state for listed in list_queries(lake) if listed.name == name), None)
     except LakeError:
         pass  # whoever may read the histogram alone sees the page without them
+    if rows.empty:
+        raise LakeError(f"query {name!r}: {why_nothing(plan)}")
     newest = rows.loc[rows["trigger"].idxmax()]
     when = newest["trigger_time"].to_pydatetime()
     return Standing(
@@ -86,4 +95,5 @@ def standing(lake: Lake, name: str, rows: pd.DataFrame, budget: Budget | None = 
         trigger_time=when if when.tzinfo else when.replace(tzinfo=UTC),
         written=histogram_written(lake, name),
         budget=budget,
+        ended=bool(finished(rows, clock).all()),
     )

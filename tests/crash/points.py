@@ -59,7 +59,7 @@ def _second_micro_batch(self: Any, frame: Any, batch: int) -> bool:
 
 
 def _named(name: str) -> Callable[..., bool]:
-    return lambda path, content: path.name == name
+    return lambda path, *given: path.name == name
 
 
 def _listing(table: Any, path: str, *given: Any) -> bool:
@@ -85,7 +85,7 @@ def _steps(operator: str, step: str, pure: str) -> dict[str, Point]:
 
 POINTS = {
     "catch-up: before its time is written": Point("os", "replace", False, lambda source, target: str(target).endswith("catch_up.json")),
-    "catch-up: its time is written": Point(f"{LAKE}.catch_up", "write_json", True, _named("catch_up.json")),
+    "catch-up: its time is written": Point("dpsql.record", "write", True, _named("catch_up.json")),
     "admission: before Spark's query id is kept": Point(f"{LAKE}.preflight:Engine", "remember_query", False),
     **_steps("admission", "Intake", "admit"),
     "admission: files of contributions written": Point("udfs.contribution_files:ContributionFiles", "write", True, _written, True),

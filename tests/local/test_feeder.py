@@ -92,6 +92,15 @@ def test_releases_are_near_the_truth(compile_on: Compile, secret: Secret, tmp_pa
     error = (both["views"].clip(lower=0).fillna(0) - both["views_true"]).abs()
     assert comparison["columns"]["views"]["l_inf"] == error.max() and comparison["columns"]["views"]["l_1"] == error.sum()
     assert error.max() < 6 * last["views_stderr"].max() + 60
+    compared = comparison["compared"].set_index("page")
+    assert compared["visitors_true"].to_dict() == truth.set_index("page")["visitors"].to_dict()
+    assert compared["visitors"].dropna().to_dict() == last.set_index("page")["visitors"].to_dict()
+    assert all(isinstance(value, int | np.integer) for value in compared["visitors"].dropna()), "counts stay whole though keys are missing"
+    made_of = comparison["made_of"]["views"]
+    missing = truth[~truth["page"].isin(last["page"])]["views"].sum() / 4000
+    private = last["views"].sum() / 4000
+    assert made_of["missing"] == pytest.approx(missing) and made_of["bounds"] == pytest.approx(1 - missing - private)
+    assert made_of["noise"] == pytest.approx(np.sqrt(2 / np.pi) * last["views_stderr"].sum() / 4000)
 
 
 def test_until_in_the_middle_of_a_window_compares_what_is_due(compile_on: Compile, secret: Secret, tmp_path: Path) -> None:

@@ -15,10 +15,11 @@ import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake.transaction import AddAction
 
+from dpsql import record
 from dpsql.compiled import Query
 from dpsql.config import Source
 from dpsql.errors import DataError, LakeError
-from dpsql.lake.catch_up import CatchUp, finish, write_json
+from dpsql.lake.catch_up import CatchUp, finish
 from dpsql.lake.delta_rows import read_rows
 from dpsql.lake.engine_file import Engine, Part, write_engine
 from dpsql.lake.manifest import Manifest
@@ -280,7 +281,7 @@ def test_a_damaged_small_file_is_named(published: Published, name: str) -> None:
 
 
 def test_an_interrupted_catch_up_is_to_be_finished_first(published: Published) -> None:
-    write_json(published.private / "catch_up.json", {"version": 1, **asdict(CatchUp(3, 0, 0, False, {}))})
+    record.write(published.private / "catch_up.json", CatchUp(3, 0, 0, False, {}), 1)
     with pytest.raises(LakeError, match="interrupted"):
         published.verify()
 

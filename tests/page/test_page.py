@@ -30,6 +30,11 @@ from dpsql.view.trend import trend
 from jobs.cli import main
 from tests.page.conftest import CHECKOUT, EVIL, Published
 
+WORDS = (
+    "2015-09-13 00:00 UTC; unfinished, so far up to 2015-09-12 12:00",
+    "± is 95% of the noise. It does not cover what the contribution bounds leave out.",
+    "One user_id counts with at most 8 records in a window, 4 per channel, in at most 2 values of channel.",
+)
 SOURCES = str(CHECKOUT / "conf" / "sources.yaml")
 
 
@@ -74,7 +79,16 @@ def test_the_page_says_what_was_published(published: Published, tmp_path: Path) 
     assert [path.name for path in tmp_path.glob("*.html*")] == ["demo.html"], "no temporary file is left"
     seen = Seen(out.read_text(encoding="utf-8"))
     last = published.rows[published.rows["trigger"] == 12]
-    for said in ("12 of 24", "2015-09-12 12:00 UTC", f"Keys shown {len(last)}", "epsilon 6", "1 run of ledger wiki", "stored input"):
+    for said in (
+        "12 of 24",
+        "2015-09-12 12:00 UTC",
+        f"Keys shown {len(last)}",
+        "epsilon 6",
+        "1 run of ledger wiki",
+        "stored input",
+        "at most 4 each",
+        *WORDS,
+    ):
         assert said in seen.text
     for row in last.to_dict("records"):
         assert f"{row['edits']:,} ± {1.959964 * row['edits_stderr']:,.0f}" in seen.text

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from dpsql import record
 from dpsql.caps import Cap
 from dpsql.config import Source, load_sources
 from dpsql.errors import BudgetError, ConfigError
@@ -16,7 +17,7 @@ from dpsql.privacy.budget import budgets, describe, facts
 from dpsql.privacy.cost import Cost, Overlap, total
 from dpsql.privacy.ledger import Ledger
 from dpsql.privacy.ledger_rules import cap_for, check_cap
-from dpsql.privacy.origin import Origin, cap_in_words, declared_cap, origin_from
+from dpsql.privacy.origin import Origin, cap_in_words, declared_cap
 from tests.unit.test_ledger import LINE
 
 DAY = 86_400_000_000
@@ -135,6 +136,6 @@ def test_a_cap_of_rows_that_is_gone_is_noticed() -> None:
     with pytest.raises(BudgetError, match="privacy_level: EVENT, epsilon: 1, delta: 0"):
         check_cap([line], "visits", "visits", None)
     written = {"ledger_id": "", "reads": ["path /data"], "cap": list(kept), "apart_from": []}
-    assert origin_from(written).cap == kept
+    assert record.parse(written, Origin).cap == kept
     with pytest.raises(ValueError):
-        origin_from(written | {"cap": [1.0, 0.0, DAY]})  # of units: no delta, but a period
+        record.parse(written | {"cap": [1.0, 0.0, DAY]}, Origin)  # of units: no delta, but a period

@@ -153,6 +153,7 @@ def test_show_and_list(work: Path) -> None:
     assert "-40 ± 7" in shown
     assert "NULL" in shown
     assert "\x1b" not in shown  # a key cannot command the terminal
+    assert "at most 8 each" in shown and "One user_id counts with at most 8 records in a window." in shown
     assert "2 more rows: --limit 3" in dp("show", "views", "--lake", "lake", "--limit", "1").stdout
     document = json.loads(dp("show", "views", "--lake", "lake", "--json").stdout)
     assert document["rows"][0] | {"page": "a", "views": 1000, "trigger": 1, "window_start": "2026-01-01T00:00:00Z"} == document["rows"][0]
@@ -174,6 +175,10 @@ def test_try_writes_its_own_ledger_line_before_it_reads(work: Path, monkeypatch:
         "keys": 5,
         "keys_kept": 3,
         "columns": errors,
+        "compared": histogram().assign(
+            views_true=[1500, 0, 700], views=pd.Series([1000, 2, None], dtype=object), views_stderr=[3.5, 3.5, None]
+        ),
+        "made_of": {"views": {"missing": 0.318, "bounds": 0.2265, "bounds_error": 0.01, "noise": 0.003}},
     }
 
     def engine(query: dpsql.Query, inputs: dict[str, list[Path]], *, compare: bool, **given: object) -> SimpleNamespace:
@@ -185,19 +190,8 @@ def test_try_writes_its_own_ledger_line_before_it_reads(work: Path, monkeypatch:
     columns = {"user_id": ["u"], "ts": pd.to_datetime([DAY]).as_unit("us"), "page": ["p"]}
     for name in ("a.parquet", "b=c.parquet"):
         pd.DataFrame(columns).to_parquet(work / name)
-    result = dp(
-        "try",
-        "views.sql",
-        "--input",
-        "a.parquet",
-        "--input",
-        "visits=b=c.parquet",
-        "--input",
-        "b=c.parquet",
-        "--json",
-        "--output",
-        "o.parquet",
-    )
+    flags = "--input a.parquet --input visits=b=c.parquet --input b=c.parquet --json --output o.parquet"
+    result = dp("try", "views.sql", *flags.split())
     assert result.exit_code == 0, result.output
     assert seen["inputs"] == {"visits": [Path("a.parquet"), Path("b=c.parquet"), Path("b=c.parquet")]}
     document = json.loads(result.stdout)
@@ -206,8 +200,15 @@ def test_try_writes_its_own_ledger_line_before_it_reads(work: Path, monkeypatch:
     assert "comparison" not in document
     assert len(document["rows"]) == len(pd.read_parquet("o.parquet")) == 3
     text = dp("try", "views.sql", "--input", "a.parquet", "--compare").stdout
-    for part in ("1,000 ± 7", "dropped: 2 malformed", "5 in 1 windows, of which 3 are released", "3.5"):
+    for part in ("at most 8 each", "dropped: 2 malformed", "3 of 5 groups in 1 window are released"):
         assert part in text
+    assert [line.split()[2:] for line in text.splitlines()[2:5]] == [
+        ["1", "a", "1,000", "±", "7", "1,500", "-500"],
+        ["1", "NULL", "missing", "700"],
+        ["1", r"b\x1b[31m", "?", "2", "±", "7", "0", "2"],
+    ]
+    assert "views: of all that is truly there, missing keys hold 32%, the contribution bounds took about 23%, noise is about 0.3%." in text
+    assert "does not cover what the contribution bounds leave out" in text
     comparison = json.loads(dp("try", "views.sql", "--input", "a.parquet", "--compare", "--json").stdout)["comparison"]
     assert comparison["columns"] == errors
     assert comparison["true_histogram"][0] == {"window_start": "2026-01-01T00:00:00Z", "page": "a", "views": 1000}

@@ -11,6 +11,7 @@ and the decaying weights of docs/privacy/histogram.md.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -51,6 +52,34 @@ class Increment:
     lower: int = 0
     upper: int = 1
     centre: float = 0.0
+
+    def of(self, rows: pa.Table) -> Int:
+        """One integer per record."""
+        if self.rule in ("rows", "users"):
+            return np.ones(rows.num_rows, np.int64)
+        x: Float = rows.column(f"a{self.argument}").to_numpy()
+        null = np.isnan(x)
+        if self.rule == "valid":
+            return (~null).astype(np.int64)
+        with np.errstate(over="ignore"):  # a warning would tell of a value; infinity is clamped like any other
+            scaled = np.clip(np.rint((np.where(null, 0.0, x) - self.centre) / self.grid), self.lower, self.upper)
+        return np.where(null, 0, scaled.astype(np.int64))
+
+
+class Timely(Protocol):
+    """What decides whether a record comes in time."""
+
+    @property
+    def grid(self) -> Grid:
+        """Windows and triggers."""
+
+    @property
+    def public_keys(self) -> tuple[int, ...] | None:
+        """Sorted key hashes that may appear; None: any key."""
+
+    @property
+    def first_window_us(self) -> int | None:
+        """Windows that start earlier do not exist; None: all do."""
 
 
 @dataclass(frozen=True)
@@ -124,12 +153,12 @@ def admit(state: pa.Table | None, rows: pa.Table, clock: Clock, p: BoundingParam
     """
     state = empty_state() if state is None else state
     drops = dict.fromkeys(DROP_REASONS, 0)
-    timely = _timely(rows, clock, p, drops)
-    if not timely.all():
-        rows = rows.filter(pa.array(timely))
+    in_time = timely(rows, clock, p, drops)
+    if not in_time.all():
+        rows = rows.filter(pa.array(in_time))
     ts, user, key = (_ints(rows, name) for name in ("ts", "user", "key"))
     period = p.grid.period(ts) if p.renews else np.zeros(len(ts), np.int64)
-    values = [_increment(rows, rule) for rule in p.increments]
+    values = [rule.of(rows) for rule in p.increments]
 
     order = sort_order(period, user, ts, _mix(user, key, *values))
     period, user = period[order], user[order]
@@ -166,8 +195,15 @@ def admit(state: pa.Table | None, rows: pa.Table, clock: Clock, p: BoundingParam
     return Admission(forget(state, clock.closed_us, p.grid, p.renews), contributions, drops)
 
 
-def _timely(rows: pa.Table, clock: Clock, p: BoundingParameters, drops: dict[str, int]) -> Bool:
-    """Whether each record may be bounded: not dropped before, a public key, not ahead of the clock, its newest window still open."""
+def timely(rows: pa.Table, clock: Clock, p: Timely, drops: dict[str, int]) -> Bool:
+    """Whether each record may count: not dropped before, a public key, not ahead of the clock, its newest window still open.
+
+    Args:
+        rows: with `drop, ts, key`.
+        clock: of the micro-batch.
+        p: the plan's numbers.
+        drops: counts by reason, added to.
+    """
     code = _ints(rows, "drop")
     for number, count in zip(*np.unique(code, return_counts=True), strict=True):
         if number:
@@ -186,12 +222,12 @@ def _drop(which: Bool, reason: str, drops: dict[str, int]) -> Bool:
     return ~which
 
 
-def _trigger(ts: Int, window: Int, clock: Clock, p: BoundingParameters) -> Int:
+def _trigger(ts: Int, window: Int, clock: Clock, p: Timely) -> Int:
     """The first grid point of the window after the record's own event time that is not closed yet."""
     return np.maximum(p.grid.own_trigger(ts, window), p.grid.closed_triggers(window, clock.closed_us) + 1)
 
 
-def _exists(window: Int, p: BoundingParameters) -> Bool:
+def _exists(window: Int, p: Timely) -> Bool:
     return np.ones(len(window), bool) if p.first_window_us is None else window >= p.first_window_us
 
 
@@ -283,18 +319,6 @@ def _sum_by_group(
     )
     table["users"] = run_sums(first[order].astype(np.int64), starts)
     return pa.table(table | {f"v{j}": run_sums(column[order], starts) for j, column in enumerate(sums)})
-
-
-def _increment(rows: pa.Table, rule: Increment) -> Int:
-    if rule.rule in ("rows", "users"):
-        return np.ones(rows.num_rows, np.int64)
-    x: Float = rows.column(f"a{rule.argument}").to_numpy()
-    null = np.isnan(x)
-    if rule.rule == "valid":
-        return (~null).astype(np.int64)
-    with np.errstate(over="ignore"):  # a warning would tell of a value; infinity is clamped like any other
-        scaled = np.clip(np.rint((np.where(null, 0.0, x) - rule.centre) / rule.grid), rule.lower, rule.upper)
-    return np.where(null, 0, scaled.astype(np.int64))
 
 
 def _fingerprint(hashes: Int) -> npt.NDArray[np.uint32]:

@@ -7,6 +7,7 @@ promises is a fact about its integers (`dpsql.privacy.table_proof`); no float is
 
 from __future__ import annotations
 
+import hashlib
 import math
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -61,6 +62,11 @@ class DiscreteLaplace:
     def variance(self) -> float:
         """2 a / (1 - a)^2, a = exp(-epsilon)."""
         return 0.5 / math.sinh(self.epsilon / 2) ** 2
+
+    @cached_property
+    def digest(self) -> str:
+        """SHA-256 of all entries; hexadecimal."""
+        return hashlib.sha256(repr((self.middle, self.tail, self.onward, self.onward_tail)).encode()).hexdigest()
 
     @cached_property
     def bounds(self) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64]]:

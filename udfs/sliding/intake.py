@@ -1,97 +1,149 @@
-"""The intake where one event is protected: records become exact sums per pane and bin. It knows no privacy unit and keeps no state."""
+"""Records become exact sums per pane and bin. Where events are protected it knows no unit and keeps no state; a unit's rows are bounded first."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import pyarrow as pa
 
-from udfs.columns import Bool, Float, Int, run_starts, run_sums, sort_order
-from udfs.sliding.panes import Panes
-
-REASONS = ("early", "future", "late", "unlisted")
-"""Why a record counts nowhere, in the order of asking: it lies before the first pane, is later than the clock allows, its pane is closed, or
-its key is not listed."""
+from udfs.columns import Bool, Int, run_starts, run_sums, sort_order
+from udfs.grid import Grid
+from udfs.histogram import user_state
+from udfs.histogram.contribution_bounding import DROP_REASONS, BoundingParameters, Increment, admit, timely
+from udfs.stage import ADMISSION, Clock, Stepped, Table, Tables
 
 
 @dataclass(frozen=True)
-class Contribution:
-    """What one record adds to one measured sum.
+class PaneGrid(Grid):
+    """Panes are its windows, each of which closes once; a contribution period of a unit is longer: as long as a window of panes."""
+
+    period_us: int
+
+    def period(self, ts: Int) -> Int:
+        """Start of the contribution period of each event time."""
+        return (ts - self.offset_us) // self.period_us * self.period_us + self.offset_us
+
+    def period_is_over(self, period: Int, closed_us: int) -> Bool:
+        """Whether its last pane is closed: no record of it is admitted any more."""
+        return np.asarray(self.closed_triggers(period + self.period_us - self.slide_us, closed_us) == self.horizon)
+
+
+@dataclass(frozen=True)
+class PaneBounding(BoundingParameters):
+    """Bounds of a unit's rows in a period. A row is in one pane and copied nowhere, so a unit's keys are all that is counted of it."""
+
+    @property
+    def groups_are_keys(self) -> bool:
+        """Nothing is copied."""
+        return True
+
+    @property
+    def periods_meet(self) -> bool:
+        """No pane holds rows of two periods."""
+        return False
+
+
+@dataclass(frozen=True)
+class EventParameters:
+    """Concrete numbers of the intake of events: panes, the ids of the listed keys in ascending order, what is summed, where the source begins."""
+
+    grid: PaneGrid
+    public_keys: tuple[int, ...]
+    increments: tuple[Increment, ...]
+    first_window_us: int
+
+
+@dataclass(frozen=True)
+class EventIntake:
+    """Records to sums, where one row is protected.
 
     Args:
-        rule: `rows` (1), `valid` (1 where the argument is not NULL) or `sum` (the argument minus the centre, in steps of the grid, clamped).
-        argument: position of the argument, a0, a1, ..; -1: none.
-        grid: a power of two.
-        lower, upper: clamp, in steps of the grid.
-        centre: what is subtracted first.
+        parameters: the plan's numbers.
+        arguments: how many argument columns a record has.
     """
 
-    rule: str
-    argument: int = -1
-    grid: float = 1.0
-    lower: int = 0
-    upper: int = 1
-    centre: float = 0.0
+    parameters: EventParameters
+    arguments: int
+    operator: ClassVar[str] = ADMISSION
+    tables: ClassVar[Mapping[str, Table]] = {}
 
-    def of(self, records: pa.Table) -> Int:
-        """One integer per record."""
-        if self.rule == "rows":
-            return np.ones(records.num_rows, np.int64)
-        x: Float = records.column(f"a{self.argument}").to_numpy()
-        null = np.isnan(x)
-        if self.rule == "valid":
-            return (~null).astype(np.int64)
-        with np.errstate(over="ignore"):  # a warning would tell of a value; infinity is clamped like any other
-            scaled = np.clip(np.rint((np.where(null, 0.0, x) - self.centre) / self.grid), self.lower, self.upper)
-        return np.where(null, 0, scaled.astype(np.int64))
+    @property
+    def takes(self) -> pa.Schema:
+        """Records; whose they are it does not ask."""
+        return _records(("ts", "key"), self.arguments)
+
+    @property
+    def gives(self) -> pa.Schema:
+        """Sums."""
+        return pane_sums(len(self.parameters.increments))
+
+    def empty(self) -> Tables:
+        """There is no state."""
+        return {}
+
+    def for_bucket(self, bucket: int, buckets: int) -> EventIntake:
+        """It knows nothing of buckets."""
+        return self
+
+    def step(self, state: Tables, rows: pa.Table, now: Clock, noise_key: bytes) -> Stepped:
+        """Sum the records of one micro-batch; counted: `drops`, how many records were dropped and why. A record is in one pane or in none."""
+        drops, p = dict.fromkeys(DROP_REASONS, 0), self.parameters
+        taken = rows.filter(pa.array(timely(rows, now, p, drops)))
+        window, key = p.grid.latest_window(taken.column("ts").to_numpy()), taken.column("key").to_numpy()
+        order = sort_order(window, key)
+        starts = run_starts(window[order], key[order])
+        columns = {"window": window[order][starts], "key": key[order][starts]}
+        sums = {f"v{j}": run_sums(each.of(taken)[order], starts) for j, each in enumerate(p.increments)}
+        return Stepped({}, pa.table(columns | sums, schema=self.gives), {"drops": {reason: n for reason, n in drops.items() if n}})
 
 
 @dataclass(frozen=True)
-class Intake:
-    """Concrete numbers of the step: the panes, the ids of the listed keys in ascending order, and what is summed."""
-
-    panes: Panes
-    keys: tuple[int, ...]
-    contributions: tuple[Contribution, ...]
-
-
-@dataclass(frozen=True)
-class TakenIn:
-    """`sums`: `pane, key, v0, ..`, sorted by (pane, key); `left_out`: records by reason."""
-
-    sums: pa.Table
-    left_out: dict[str, int]
-
-
-def take_in(records: pa.Table, closed_us: int, latest_us: int, p: Intake) -> TakenIn:
-    """Sum the records of one micro-batch.
+class UnitIntake:
+    """Records to sums, where a unit's contribution period is protected: as the histogram bounds them, and nothing is copied.
 
     Args:
-        records: `ts`, `key`, `a0`, ..; any order.
-        closed_us: the clock; panes that it has closed take nothing more.
-        latest_us: records with later event times are left out.
-        p: the plan's numbers.
-
-    Returns:
-        TakenIn; a record is in one pane or in none.
+        parameters: the plan's numbers.
+        arguments: how many argument columns a record has.
     """
-    ts, key = records.column("ts").to_numpy(), records.column("key").to_numpy()
-    listed = np.array(p.keys, np.int64)
-    at = np.minimum(np.searchsorted(listed, key), max(len(listed) - 1, 0))
-    unlisted = listed[at] != key if len(listed) else np.ones(len(key), bool)
-    early, future = ts < p.panes.first_us, ts > latest_us
-    late = ~p.panes.accepts(ts, closed_us)
-    left_out: dict[str, int] = {}
-    kept: Bool = np.ones(len(ts), bool)
-    for reason, why in zip(REASONS, (early, future, late, unlisted), strict=True):
-        left_out[reason] = int((kept & why).sum())
-        kept &= ~why
-    taken = records.filter(pa.array(kept))
-    pane, key = p.panes.number(ts[kept]), key[kept]
-    order = sort_order(pane, key)
-    starts = run_starts(pane[order], key[order])
-    columns = {"pane": pane[order][starts], "key": key[order][starts]}
-    for j, each in enumerate(p.contributions):
-        columns[f"v{j}"] = run_sums(each.of(taken)[order], starts)
-    return TakenIn(pa.table(columns), left_out)
+
+    parameters: PaneBounding
+    arguments: int
+    operator: ClassVar[str] = ADMISSION
+    tables: ClassVar[Mapping[str, Table]] = user_state.TABLES
+
+    @property
+    def takes(self) -> pa.Schema:
+        """Records."""
+        return _records(("user", "ts", "key"), self.arguments)
+
+    @property
+    def gives(self) -> pa.Schema:
+        """Sums."""
+        return pane_sums(len(self.parameters.increments))
+
+    def empty(self) -> Tables:
+        """No unit has used anything."""
+        return {"users": user_state.empty_state()}
+
+    def for_bucket(self, bucket: int, buckets: int) -> UnitIntake:
+        """It knows nothing of units beforehand."""
+        return self
+
+    def step(self, state: Tables, rows: pa.Table, now: Clock, noise_key: bytes) -> Stepped:
+        """As `admit`; counted: `drops`."""
+        done = admit(state["users"], rows, now, self.parameters)
+        counted = {"drops": {reason: n for reason, n in done.drops.items() if n}}
+        return Stepped({"users": done.state}, done.contributions.select(self.gives.names), counted)
+
+
+def pane_sums(measurements: int) -> pa.Schema:
+    """What the intake gives: exact sums by pane (`window` is its start) and key."""
+    return pa.schema([(name, pa.int64()) for name in ("window", "key", *(f"v{j}" for j in range(measurements)))])
+
+
+def _records(ints: tuple[str, ...], arguments: int) -> pa.Schema:
+    values = [(f"a{i}", pa.float64()) for i in range(arguments)]
+    return pa.schema([("drop", pa.int8()), *((name, pa.int64()) for name in ints), ("key_bytes", pa.binary()), *values])

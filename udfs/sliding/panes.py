@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from udfs.columns import Bool, Float, Int
+from udfs.columns import Float, Int
 from udfs.grid import NO_CLOCK
 from udfs.noise.discrete_laplace import DiscreteLaplace
 from udfs.noise.randomness import Blocks, normals, tags
@@ -23,7 +23,7 @@ class Panes:
         slide_us: length of a pane.
         count: panes of a window.
         first_us: where the source begins; records before it count nowhere.
-        lateness_us: how long a pane stays open after its end.
+        lateness_us: how long a pane stays open after its end; a multiple of the slide, because clocks stop at panes' ends.
     """
 
     slide_us: int
@@ -47,10 +47,6 @@ class Panes:
     def closed(self, closed_us: int) -> int:
         """How many panes are closed when the clock stands at closed_us: panes 0 up to that number, without it."""
         return 0 if closed_us == NO_CLOCK else max((closed_us - self.lateness_us - self.first_us) // self.slide_us, 0)
-
-    def accepts(self, ts: Int, closed_us: int) -> Bool:
-        """The late rule: a record whose pane is closed, or that lies before the first pane, is in none; it is moved to no other."""
-        return np.asarray(self.number(ts) >= self.closed(closed_us)) & (ts >= self.first_us)
 
 
 @dataclass(frozen=True)

@@ -6,30 +6,22 @@ whatever came before it. The state does not grow with time.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import ClassVar
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from udfs.columns import Float, Int, match, run_starts, run_sums, sort_order
+from udfs.grid import NO_CLOCK
+from udfs.sliding.intake import pane_sums
 from udfs.sliding.measurement import Bins, Measurement, Window, new_bins
 from udfs.sliding.panes import Cells, Panes
-from udfs.sliding.state import SlidingState, first_state, numbers_of, with_numbers
-
-
-class Tick(Protocol):
-    """After the rows of arrival batches <= batch, every pane closes that the clock closed_us closes."""
-
-    @property
-    def batch(self) -> int:
-        """Arrival batch."""
-
-    @property
-    def closed_us(self) -> int:
-        """The clock."""
+from udfs.sliding.state import TABLES, SlidingState, first_state, numbers_of, with_numbers
+from udfs.stage import RELEASE, Stepped, Table, Tables, Tick
 
 
 @dataclass(frozen=True)
@@ -59,6 +51,7 @@ class SlidingParameters:
         measurements: one per noisy sum; number j is mechanism j + 1 of the noise.
         columns: what is shown.
         keys, key_bytes: the listed keys, hashes and encodings.
+        publish_above: rows whose first column is below it are left out; None: all are shown.
     """
 
     panes: Panes
@@ -66,13 +59,12 @@ class SlidingParameters:
     columns: tuple[Shown, ...]
     keys: tuple[int, ...]
     key_bytes: tuple[bytes, ...]
+    publish_above: float | None
 
     def for_bucket(self, bucket: int, buckets: int) -> SlidingParameters:
         """The same, with the keys of one bucket only."""
         mine = [i for i, key in enumerate(self.keys) if key % buckets == bucket]
-        return SlidingParameters(
-            self.panes, self.measurements, self.columns, tuple(self.keys[i] for i in mine), tuple(self.key_bytes[i] for i in mine)
-        )
+        return replace(self, keys=tuple(self.keys[i] for i in mine), key_bytes=tuple(self.key_bytes[i] for i in mine))
 
 
 @dataclass(frozen=True)
@@ -92,25 +84,31 @@ def release_windows(
 
     Args:
         state: the bucket's state (None: nothing seen yet).
-        rows: `batch, pane, key, v0, ..`; any order. Rows of closed panes count nowhere: a pane is measured once.
+        rows: `window, key, v0, .., batch`, `window` being the start of a pane; any order. Rows of closed panes count nowhere: a pane is
+            measured once.
         ticks: the bucket's ticks in this micro-batch; any order.
         p: the plan's numbers, for this bucket.
         noise_key: 32 bytes, the run's.
 
     Returns:
         SlidingReleased; a pure function of its arguments.
+
+    Raises:
+        ValueError: the state lacks a listed key, or has another one.
     """
-    state = first_state(p.keys, p.key_bytes, p.measurements) if state is None else state
+    state = _with_listed(state, p)
     numbers = [numbers_of(state.bins, m.columns, j) for j, m in enumerate(p.measurements)]
     key = state.bins.column("key").to_numpy()
     names = state.bins.column("key_bytes").combine_chunks()
-    batch, closed, pending = rows.column("batch").to_numpy(), state.closed_panes, state.pending
+    batch, closed_us, pending = rows.column("batch").to_numpy(), state.closed_us, state.pending
+    rows, closed = _numbered(rows, p), p.panes.closed(closed_us)
     done, released = np.zeros(rows.num_rows, bool), []
     for tick in sorted(ticks, key=lambda t: (t.batch, t.closed_us)):
         due = ~done & (batch <= tick.batch)
         pending = _added(pending, rows.filter(pa.array(due)), closed)
         done |= due
-        until = max(p.panes.closed(tick.closed_us), closed)
+        closed_us = max(closed_us, tick.closed_us)
+        until = max(p.panes.closed(closed_us), closed)
         pane = pending.column("pane").to_numpy()
         for number in range(closed, until):
             exact = _exact(pending, pane, number, key, len(p.measurements))
@@ -120,8 +118,25 @@ def release_windows(
         pending = pending.filter(pa.array(pane >= until)).combine_chunks()
         closed = until
     pending = _added(pending, rows.filter(pa.array(~done)), closed)
-    bins = with_numbers(state.bins, numbers, closed)
+    bins = with_numbers(state.bins, numbers, closed_us)
     return SlidingReleased(SlidingState(bins, pending), pa.concat_tables([_no_rows(p), *released]).combine_chunks())
+
+
+def _with_listed(state: SlidingState | None, p: SlidingParameters) -> SlidingState:
+    """The state with a bin for every listed key; before the first tick it may lack some, of which nothing has been measured."""
+    first = first_state(p.keys, p.key_bytes, p.measurements)
+    if state is None:
+        return first
+    if state.closed_us == NO_CLOCK:
+        return SlidingState(first.bins, state.pending)
+    if not np.array_equal(state.bins.column("key").to_numpy(), first.bins.column("key").to_numpy()):
+        raise ValueError("the bins of the state are not the listed keys")
+    return state
+
+
+def _numbered(rows: pa.Table, p: SlidingParameters) -> pa.Table:
+    """With the number of each pane in place of its start."""
+    return rows.set_column(rows.column_names.index("window"), "pane", pa.array(p.panes.number(rows.column("window").to_numpy())))
 
 
 def _added(pending: pa.Table, rows: pa.Table, closed: int) -> pa.Table:
@@ -173,7 +188,8 @@ def _shown(found: list[Window], number: int, names: pa.Array, p: SlidingParamete
             table[f"smoothed{i}"] = one.smoothed[order] * grid
         if one.measured is not None:
             table[f"measured{i}"] = one.measured[order]
-    return pa.table(table)
+    shown = pa.table(table)
+    return shown if p.publish_above is None else shown.filter(pa.array(table["c0"] >= p.publish_above))
 
 
 def _quotient(column: Shown, total: Window, count: Window, order: Int) -> tuple[Float, Float]:
@@ -197,3 +213,39 @@ def _no_rows(p: SlidingParameters) -> pa.Table:
     numbers = [new_bins(m.columns, 0) for m in p.measurements]
     found = _close(numbers, [nothing] * len(numbers), 0, nothing, p, bytes(32))
     return _shown(found, 0, pa.array([], pa.binary()), p)
+
+
+@dataclass(frozen=True)
+class PaneRelease:
+    """Exact sums and ticks to released rows.
+
+    Args:
+        parameters: the plan's numbers.
+    """
+
+    parameters: SlidingParameters
+    operator: ClassVar[str] = RELEASE
+    tables: ClassVar[Mapping[str, Table]] = TABLES
+
+    @property
+    def takes(self) -> pa.Schema:
+        """Sums, with the micro-batch that they came in."""
+        return pane_sums(len(self.parameters.measurements)).append(pa.field("batch", pa.int64()))
+
+    @cached_property
+    def gives(self) -> pa.Schema:
+        """Released rows."""
+        return _no_rows(self.parameters).schema
+
+    def empty(self) -> Tables:
+        """Nothing is closed, and no key is there yet."""
+        return first_state((), (), self.parameters.measurements).tables()
+
+    def for_bucket(self, bucket: int, buckets: int) -> PaneRelease:
+        """With the listed keys of one bucket only."""
+        return PaneRelease(self.parameters.for_bucket(bucket, buckets))
+
+    def step(self, state: Tables, rows: pa.Table, now: Sequence[Tick], noise_key: bytes) -> Stepped:
+        """As `release_windows`; counted: `closed_us`, up to when panes are closed now."""
+        done = release_windows(SlidingState(**state), rows, now, self.parameters, noise_key)
+        return Stepped(done.state.tables(), done.rows, {"closed_us": done.state.closed_us})

@@ -8,11 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from udfs.columns import is_sorted
+from udfs.grid import NO_CLOCK
 from udfs.sliding.measurement import Bins, Measurement, new_bins
-from udfs.stage import Table
+from udfs.stage import CLOSED, Table, closed_us
 
-CLOSED_PANES = b"closed_panes"
 TABLES = {"bins": Table(("key",), "key"), "pending": Table(("pane", "key"), "key")}
 
 
@@ -21,7 +20,7 @@ class SlidingState:
     """Two tables of plain columns.
 
     bins: one row per listed key, sorted by `key`: `key, key_bytes`, then the numbers of each measurement j as `name_j`, lists of fixed length
-        where they are several. Schema metadata: how many panes are closed.
+        where they are several. Schema metadata: the closed time.
     pending: `pane, key, v0, ..`: exact sums of open panes, sorted by (pane, key).
     """
 
@@ -29,19 +28,9 @@ class SlidingState:
     pending: pa.Table
 
     @property
-    def closed_panes(self) -> int:
-        """Panes 0 up to this number, without it, are closed."""
-        return int((self.bins.schema.metadata or {}).get(CLOSED_PANES, 0))
-
-    def check(self) -> None:
-        """Refuse state whose tables are not sorted, or have a bin or a sum twice: a pane would be measured twice, or not at all.
-
-        Raises:
-            ValueError: says which table.
-        """
-        for name, table in (("bins", self.bins), ("pending", self.pending)):
-            if not is_sorted([table.column(column).to_numpy() for column in TABLES[name].sorted_by], distinct=True):
-                raise ValueError(f"the {name} of the state are not sorted")
+    def closed_us(self) -> int:
+        """The time up to which panes are closed."""
+        return closed_us({"bins": self.bins})
 
     def tables(self) -> dict[str, pa.Table]:
         """By name, as they are stored."""
@@ -59,17 +48,17 @@ def first_state(keys: tuple[int, ...], key_bytes: tuple[bytes, ...], measurement
     )
     ints = ("pane", "key", *(f"v{j}" for j in range(len(measurements))))
     pending = pa.table({name: pa.array([], pa.int64()) for name in ints})
-    return SlidingState(with_numbers(bins, [new_bins(m.columns, len(keys)) for m in measurements], 0), pending)
+    return SlidingState(with_numbers(bins, [new_bins(m.columns, len(keys)) for m in measurements], NO_CLOCK), pending)
 
 
-def with_numbers(bins: pa.Table, numbers: list[Bins], closed_panes: int) -> pa.Table:
+def with_numbers(bins: pa.Table, numbers: list[Bins], closed_us: int) -> pa.Table:
     """Keys and the numbers of all measurements as one table."""
     columns = {name: bins.column(name) for name in ("key", "key_bytes")}
     for j, each in enumerate(numbers):
         for name, values in each.items():
             flat = pa.array(values.reshape(-1))
             columns[f"{name}_{j}"] = pa.FixedSizeListArray.from_arrays(flat, values.shape[1]) if values.ndim == 2 else flat
-    return pa.table(columns).replace_schema_metadata({CLOSED_PANES: str(closed_panes)})
+    return pa.table(columns).replace_schema_metadata(None if closed_us == NO_CLOCK else {CLOSED: str(closed_us)})
 
 
 def numbers_of(bins: pa.Table, columns: Mapping[str, tuple[type, int]], j: int) -> Bins:

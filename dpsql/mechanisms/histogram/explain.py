@@ -9,13 +9,12 @@ from dataclasses import asdict
 from typing import Any
 
 from dpsql.config import Source
-from dpsql.errors import InputError
 from dpsql.mechanisms.histogram.accounting import cost
 from dpsql.mechanisms.histogram.asked import ReleaseRule
 from dpsql.mechanisms.histogram.plan import ColumnPlan, PerturbationPlan, PrivacyPlan
 from dpsql.mechanisms.histogram.stages import stderr
+from dpsql.mechanisms.live_runs import live_runs
 from dpsql.parsed_query import AggregateFunction, ContributionPeriod, ParsedQuery
-from dpsql.polling import ASSUMPTION, polling_interval
 from dpsql.privacy.cost import Cost
 from dpsql.privacy.curve import epsilon_of
 from dpsql.text import number, percent
@@ -58,7 +57,7 @@ def facts(plan: PrivacyPlan, source: Source) -> dict[str, Any]:
 
 def explain(plan: PrivacyPlan, source: Source) -> str:
     """The whole explanation as plain text, at most 120 characters wide."""
-    promised = (_promise(plan, source), _live(plan), _time(plan))
+    promised = (_promise(plan, source), live_runs(plan.query), _time(plan))
     parts = (*promised, _bounds(plan, source), _keys(plan), _columns(plan), _budget(plan), _stages(plan))
     return "\n\n".join([*parts, f"Query identity: {plan.identity}"]) + "\n"
 
@@ -149,21 +148,6 @@ def _promise(plan: PrivacyPlan, source: Source) -> str:
         else:
             lines.append(f"  One unit's records in {' / '.join(map(str, PERIODS))} {what} together: epsilon {many} (delta times as many).")
     lines.append("  Not hidden: when triggers happen, and the operator's own metrics (totals per micro-batch, never per key or unit).")
-    return "\n".join(lines)
-
-
-def _live(plan: PrivacyPlan) -> str:
-    """What a live run's promise assumes (docs/privacy/index.md, A2)."""
-    try:
-        interval = duration(polling_interval(plan.query))
-    except InputError:
-        return "Live runs\n  This query cannot run live: its triggers are not at whole milliseconds. Stored input: --until-caught-up."
-    lines = (
-        "Live runs",
-        f"  {ASSUMPTION.capitalize()}",
-        f"  (--interval, by default {interval}). One that takes longer delays the clock, and so may change which late records of",
-        "  others count; a run in which one did says so. Stored input (--until-caught-up) assumes nothing of the kind.",
-    )
     return "\n".join(lines)
 
 

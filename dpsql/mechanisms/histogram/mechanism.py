@@ -10,7 +10,7 @@ from dpsql.mechanisms.histogram import accounting, options, plan, rules
 from dpsql.mechanisms.histogram.asked import Asked
 from dpsql.mechanisms.histogram.plan import PrivacyPlan
 from dpsql.mechanisms.protocol import OutputColumn, RunFacts
-from dpsql.parsed_query import AggregateFunction, ParsedQuery
+from dpsql.parsed_query import AggregateFunction, ParsedQuery, PrivacyLevel
 from dpsql.privacy.cost import Cost
 
 if TYPE_CHECKING:
@@ -33,9 +33,10 @@ class Histogram:
     rules: tuple[Rule, ...] = rules.RULES
 
     def claims(self, draft: Draft) -> bool:
-        """A query with a window that writes no option of another mechanism."""
+        """A query with a window that protects users, and writes no option, or word of one, of another mechanism."""
         own, known = {option.name for option in self.options}, {option.name for option in draft.options}
-        return bool(draft.window_calls) and all(given.name in own for given in draft.givens if given.name in known)
+        elsewhere = draft.value("privacy_level") is PrivacyLevel.EVENT or draft.value("delta") == 0 or draft.value("counter") in rules.PANED
+        return bool(draft.window_calls) and not elsewhere and all(given.name in own for given in draft.givens if given.name in known)
 
     def read(self, draft: Draft) -> Asked:
         """Bounds, key selection and release."""

@@ -18,6 +18,7 @@ _DECAY = Check(
 OPTIONS: tuple[Option, ...] = (
     options.EPSILON,
     options.DELTA,
+    options.PRIVACY_LEVEL,
     options.PRIVACY_UNIT_COLUMN,
     options.MAX_ROWS_CONTRIBUTED,
     options.MAX_ROWS_PER_GROUP,
@@ -31,13 +32,12 @@ OPTIONS: tuple[Option, ...] = (
     options.PUBLIC_GROUPS,
     number_option("group_selection_share", "group_selection_share = 0.5", _SHARE),
     word_option("release", "release = EVERY_TRIGGER", ReleaseRule, default=lambda draft: ReleaseRule.EVERY_TRIGGER),
-    word_option(
-        "counter", "counter = BLT", CounterName, {"TREE": "HONAKER", "BINARY_TREE": "HONAKER"}, default=lambda draft: CounterName.BLT
-    ),
+    options.COUNTER,
     number_option("selection_weight_decay", "selection_weight_decay = 0.5", _DECAY, default=lambda draft: 0.5),
 )
 
 
 def read(draft: Draft) -> Asked:
     """What an accepted query asks, every default filled in."""
-    return Asked(**{name: draft.value(name) for name in Asked.__dataclass_fields__})
+    given = {name: draft.value(name) for name in Asked.__dataclass_fields__}
+    return Asked(**given | {"counter": given["counter"] or CounterName.BLT})

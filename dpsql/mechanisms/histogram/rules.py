@@ -7,9 +7,8 @@ from typing import Any
 
 from dpsql.errors import Problem
 from dpsql.mechanisms.histogram.asked import ReleaseRule
-from dpsql.parsed_query import CounterName, GroupSelection
-from dpsql.sql import options, window_rules
-from dpsql.sql.clause_rules import missing_options
+from dpsql.parsed_query import CounterName, GroupSelection, PrivacyLevel
+from dpsql.sql import clause_rules, options, window_rules
 from dpsql.sql.draft import Draft
 from dpsql.sql.options import HORIZON_LIMIT
 from dpsql.sql.spans import problem
@@ -17,6 +16,9 @@ from dpsql.times import show_duration
 
 REQUIRED = (options.EPSILON, options.DELTA, options.PRIVACY_UNIT_COLUMN, options.MAX_ROWS_CONTRIBUTED)
 SQRT_LIMIT = 2_000
+PANED = (CounterName.PANES, CounterName.WINDOW_SQRT)
+"""Counters of another mechanism."""
+
 SELECTION_OPTIONS: Mapping[str, Callable[[Any], bool]] = {
     "group_selection_share": lambda value: value is not None,
     "min_privacy_units_per_group": lambda value: value is not None and value > 1,
@@ -28,7 +30,17 @@ SELECTION_OPTIONS: Mapping[str, Callable[[Any], bool]] = {
 
 def required_options(draft: Draft) -> Iterator[Problem]:
     """Options without a default."""
-    yield from missing_options(draft, REQUIRED)
+    yield from clause_rules.missing_options(draft, REQUIRED)
+
+
+def of_units(draft: Draft) -> Iterator[Problem]:
+    """Units are protected here, by noise of counters that go on from trigger to trigger."""
+    level, counter = draft.given("privacy_level"), draft.given("counter")
+    if level and draft.value("privacy_level") is PrivacyLevel.EVENT:
+        hint = "declare the row's key as privacy_unit of the source, and write privacy_level = USER"
+        yield problem(level.value_span, "privacy_level EVENT is for sliding windows of listed keys", hint)
+    if counter and draft.value("counter") in PANED:
+        yield problem(counter.value_span, f"counter = {draft.value('counter')} is for sliding windows of listed keys", "leave it out")
 
 
 def delta_above_zero(draft: Draft) -> Iterator[Problem]:
@@ -36,23 +48,6 @@ def delta_above_zero(draft: Draft) -> Iterator[Problem]:
     given = draft.given("delta")
     if given and draft.value("delta") == 0:
         yield problem(given.value_span, "delta must be above 0", "write a small positive number, for example delta = 1e-9")
-
-
-def _above_rows(draft: Draft, name: str) -> Iterator[Problem]:
-    given, value, rows = draft.given(name), draft.value(name), draft.value("max_rows_contributed")
-    if given and value and rows and value > rows:
-        message = f"{name} is {value}, but a user has at most max_rows_contributed = {rows} records"
-        yield problem(given.value_span, message, f"write {name} = {rows} or less, or leave it out (the default is {rows})")
-
-
-def rows_per_group_above_rows(draft: Draft) -> Iterator[Problem]:
-    """c above C."""
-    return _above_rows(draft, "max_rows_per_group")
-
-
-def groups_above_rows(draft: Draft) -> Iterator[Problem]:
-    """G above C."""
-    return _above_rows(draft, "max_groups_contributed")
 
 
 def selection_without_keys(draft: Draft) -> Iterator[Problem]:
@@ -97,9 +92,10 @@ def horizon_of_square_root(draft: Draft) -> Iterator[Problem]:
 RULES = (
     window_rules.window_missing,
     required_options,
+    of_units,
     delta_above_zero,
-    rows_per_group_above_rows,
-    groups_above_rows,
+    clause_rules.rows_per_group_above_rows,
+    clause_rules.groups_above_rows,
     selection_without_keys,
     horizon_limit,
     horizon_of_square_root,

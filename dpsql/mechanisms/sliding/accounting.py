@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from fractions import Fraction
 
+from dpsql.config import Source
 from dpsql.errors import AccountingError
-from dpsql.mechanisms.sliding.asked import Bounds, PaneGrouping, SlidingCounter
+from dpsql.mechanisms.sliding.asked import Asked, PaneGrouping
 from dpsql.mechanisms.sliding.plan import MeasurementPlan, SlidingPlan
-from dpsql.parsed_query import ContributionPeriod
+from dpsql.parsed_query import ContributionPeriod, CounterName
 from dpsql.privacy.cost import Cost, Overlap, PrivacyLevel, gaussian_delta
 from dpsql.privacy.table_proof import prove
 
@@ -16,33 +17,37 @@ TOLERANCE = 1e-9
 """Relative slack for rounding in float64; far below anything that matters."""
 
 
-def account(plan: SlidingPlan) -> Cost:
+def account(plan: SlidingPlan, source: Source) -> Cost:
     """The cost of one protected unit: of one event, or of a unit in one contribution period (docs/privacy/sliding.md).
 
     Raises:
         AccountingError: the plan costs more than it promises, or is none that this module knows.
     """
-    asked = plan.asked
-    if (asked.level is PrivacyLevel.EVENT) != (asked.bounds is None):
-        raise AccountingError("one event has no bounds, and a unit needs them")
+    asked = plan.query.asked
+    bounds = (asked.max_rows_contributed, asked.max_rows_per_group, asked.max_groups_contributed)
+    named = bool(plan.query.privacy_unit)
+    if asked.privacy_level is PrivacyLevel.EVENT and (named or any(bound is not None for bound in bounds)):
+        raise AccountingError("one event has no unit and no bounds")
+    if asked.privacy_level is PrivacyLevel.USER and not (named and all(bound is not None and bound >= 1 for bound in bounds)):
+        raise AccountingError("a unit needs bounds")
     if [m.mechanism for m in plan.measurements] != list(range(1, len(plan.measurements) + 1)):
         raise AccountingError("measurements must be mechanisms 1, 2, ...: equal numbers share their noise")
-    if asked.counter is SlidingCounter.WINDOW_SQRT:
-        return _gaussian(plan)
-    return _pure(plan)
+    if asked.counter is CounterName.WINDOW_SQRT:
+        return _gaussian(plan, source)
+    return _pure(plan, source)
 
 
-def _pure(plan: SlidingPlan) -> Cost:
+def _pure(plan: SlidingPlan, source: Source) -> Cost:
     """The theorem's condition (b): over all questions that hold a bin's pane, the shift over the scale, added up exactly."""
-    asked = plan.asked
-    loss = sum((_loss(m, asked.grouping) * _shift(m, asked.bounds) for m in plan.measurements), Fraction(0))
+    asked, promised = plan.query.asked, plan.query.epsilon
+    loss = sum((_loss(m, asked.grouping) * _largest(m) * _rows(asked) for m in plan.measurements), Fraction(0))
     epsilon = float(loss) * (1 + TOLERANCE / 2)
-    if asked.bounds is not None:
+    if asked.privacy_level is PrivacyLevel.USER:
         # A unit's id is also another's with probability p; then the two change what each other may do, for twice the loss.
-        epsilon += math.log1p(asked.bounds.max_users / 2.0**64 * math.expm1(epsilon))
-    if not epsilon <= asked.epsilon * (1 + TOLERANCE):
-        raise AccountingError(f"the plan's epsilon is {epsilon:.12g}, more than the {asked.epsilon:.12g} it promises")
-    return _cost(plan, 0.0, min(epsilon, asked.epsilon), 0.0, 1.0)
+        epsilon += math.log1p(source.max_users / 2.0**64 * math.expm1(epsilon))
+    if not epsilon <= promised * (1 + TOLERANCE):
+        raise AccountingError(f"the plan's epsilon is {epsilon:.12g}, more than the {promised:.12g} it promises")
+    return _cost(plan, 0.0, min(epsilon, promised), 0.0, 1.0)
 
 
 def _loss(m: MeasurementPlan, grouping: PaneGrouping) -> Fraction:
@@ -61,10 +66,11 @@ def _loss(m: MeasurementPlan, grouping: PaneGrouping) -> Fraction:
     raise AccountingError(f"a measurement has other noise than grouping {grouping} asks for")
 
 
-def _shift(m: MeasurementPlan, bounds: Bounds | None) -> int:
-    """By how many steps one protected unit moves all of a measurement's pane sums together (L1)."""
-    rows = 1 if bounds is None else min(bounds.max_rows, bounds.max_keys * bounds.max_rows_per_key)
-    return _largest(m) * rows
+def _rows(asked: Asked) -> int:
+    """How many rows of one protected unit can be in all panes together."""
+    if asked.max_rows_contributed is None:
+        return 1
+    return min(asked.max_rows_contributed, (asked.max_groups_contributed or 0) * (asked.max_rows_per_group or 0))
 
 
 def _largest(m: MeasurementPlan) -> int:
@@ -76,28 +82,27 @@ def _largest(m: MeasurementPlan) -> int:
     raise AccountingError(f"rule {m.rule} is unknown to the accountant")
 
 
-def _gaussian(plan: SlidingPlan) -> Cost:
+def _gaussian(plan: SlidingPlan, source: Source) -> Cost:
     """Joint Gaussian cost: every row moves C x by the norm of C's column, which is the same for all columns, for ever."""
-    asked, bounds = plan.asked, plan.asked.bounds
-    if asked.grouping is not PaneGrouping.NONE or len(plan.coefficients) < asked.panes or plan.coefficients[0] != 1.0:
+    asked, query = plan.query.asked, plan.query
+    if asked.grouping is not PaneGrouping.NONE or len(plan.coefficients) < plan.panes or plan.coefficients[0] != 1.0:
         raise AccountingError("WINDOW_SQRT measures no groups, and its matrix begins with 1")
     squared = sum((Fraction(c) ** 2 for c in plan.coefficients), Fraction(0))
     # One unit's rows in a bin move its path by n_g |C| at most, and sum n_g^2 <= c sum n_g <= c min(C, G c).
-    times = 1 if bounds is None else bounds.max_rows_per_key * min(bounds.max_rows, bounds.max_keys * bounds.max_rows_per_key)
+    times = (asked.max_rows_per_group or 1) * _rows(asked)
     mu2 = float(sum((squared * times * _largest(m) ** 2 / Fraction(m.sigma) ** 2 for m in plan.measurements), Fraction(0)))
-    failure = 0.0 if bounds is None else bounds.max_users / 2.0**64
-    delta = gaussian_delta(math.sqrt(mu2), asked.epsilon) + failure
-    for name, found, promised in (("mu", math.sqrt(mu2), plan.mu), ("failure", failure, plan.failure), ("delta", delta, asked.delta)):
+    failure = 0.0 if asked.privacy_level is PrivacyLevel.EVENT else source.max_users / 2.0**64
+    delta = gaussian_delta(math.sqrt(mu2), query.epsilon) + failure
+    for name, found, promised in (("mu", math.sqrt(mu2), plan.mu), ("failure", failure, plan.failure), ("delta", delta, query.delta)):
         if not found <= promised * (1 + TOLERANCE):
             raise AccountingError(f"the plan's {name} is {found:.12g}, more than the {promised:.12g} it promises")
-    return _cost(plan, mu2, 0.0, failure, gamma(plan.coefficients, asked.panes))
+    return _cost(plan, mu2, 0.0, failure, gamma(plan.coefficients, plan.panes))
 
 
 def _cost(plan: SlidingPlan, mu2: float, epsilon: float, failure: float, meeting: float) -> Cost:
-    bounds = plan.asked.bounds
-    if bounds is None:
+    if plan.query.asked.privacy_level is PrivacyLevel.EVENT:
         return Cost(PrivacyLevel.EVENT, mu2, epsilon, failure, Overlap.EVENTS, mu2, failure)
-    if bounds.period is ContributionPeriod.STREAM:
+    if plan.query.contribution_period is ContributionPeriod.STREAM:
         return Cost(PrivacyLevel.USER, mu2, epsilon, failure, Overlap.STREAM, mu2, failure)
     if not mu2:
         return Cost(PrivacyLevel.USER, mu2, epsilon, failure, Overlap.NONE, mu2, failure)

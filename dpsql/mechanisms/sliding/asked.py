@@ -1,19 +1,12 @@
-"""What a query asks of sliding windows; every default is filled in."""
+"""What a query asks of sliding windows besides what every query says."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
+from typing import Any
 
-from dpsql.parsed_query import Aggregate, ContributionPeriod
-from dpsql.privacy.cost import PrivacyLevel
-
-
-class SlidingCounter(StrEnum):
-    """How windows get their noise: every pane one of its own (discrete Laplace), or correlated over panes (Gaussian)."""
-
-    PANES = "PANES"
-    WINDOW_SQRT = "WINDOW_SQRT"
+from dpsql.parsed_query import CounterName, ParsedQuery, PrivacyLevel
 
 
 class PaneGrouping(StrEnum):
@@ -31,46 +24,41 @@ class Smoothing(StrEnum):
     LIMITED_TRANSLATION = "LIMITED_TRANSLATION"
 
 
-@dataclass(frozen=True)
-class Bounds:
-    """What one unit may do in one contribution period: rows, rows per key, keys (C, c, G); and how many units there are."""
-
-    max_rows: int
-    max_rows_per_key: int
-    max_keys: int
-    max_users: int
-    period: ContributionPeriod
-
-    @property
-    def rows(self) -> int:
-        """Rows of a unit in one period, at most."""
-        return min(self.max_rows, self.max_keys * self.max_rows_per_key)
-
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Asked:
-    """One query.
+    """The options of the same names, every default filled in.
 
     Args:
-        level: what neighbouring streams differ in.
-        epsilon, delta: the promise.
-        panes: panes (slides) of a window.
-        aggregates: the output columns.
-        counter, grouping, smoothing: see above.
+        privacy_level: what neighbouring streams differ in.
+        counter: PANES or WINDOW_SQRT.
         monitor_share: share of epsilon that a grouping's monitor gets.
-        bounds: at level USER; None at level EVENT, which knows no unit.
+        publish_above: rows whose aggregate is below are not written; None: all are.
+        max_rows_contributed, max_rows_per_group, max_groups_contributed: C, c, G; None at level EVENT, which knows no unit.
         revise, rescue: repairs of RETROACTIVE; the paper's own configuration has neither, and SQL cannot ask for it.
     """
 
-    level: PrivacyLevel
-    epsilon: float
-    delta: float
-    panes: int
-    aggregates: tuple[Aggregate, ...]
-    counter: SlidingCounter = SlidingCounter.PANES
-    grouping: PaneGrouping = PaneGrouping.NONE
-    smoothing: Smoothing = Smoothing.NONE
-    monitor_share: float = 0.1
-    bounds: Bounds | None = None
+    privacy_level: PrivacyLevel
+    counter: CounterName
+    grouping: PaneGrouping
+    monitor_share: float
+    smoothing: Smoothing
+    publish_above: float | None
+    max_rows_contributed: int | None
+    max_rows_per_group: int | None
+    max_groups_contributed: int | None
     revise: bool = True
     rescue: bool = True
+
+    @property
+    def rows(self) -> int:
+        """min(C, G c): rows of the protected unit in one contribution period; one event is one."""
+        if self.max_rows_contributed is None or self.max_rows_per_group is None or self.max_groups_contributed is None:
+            return 1
+        return min(self.max_rows_contributed, self.max_groups_contributed * self.max_rows_per_group)
+
+
+def changed(query: ParsedQuery[Asked], **changes: Any) -> ParsedQuery[Asked]:
+    """The same query with other fields, wherever they are."""
+    asked = {name: value for name, value in changes.items() if name in Asked.__dataclass_fields__}
+    rest = {name: value for name, value in changes.items() if name not in asked}
+    return replace(query, **rest, asked=replace(query.asked, **asked))

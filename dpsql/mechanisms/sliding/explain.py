@@ -1,77 +1,234 @@
-"""A plan of sliding windows in sentences."""
+"""Explain a plan of sliding windows to somebody who knows no differential privacy; public numbers alone, no data."""
 
 from __future__ import annotations
 
 import math
+from dataclasses import asdict
+from typing import Any
 
+from dpsql.config import Source
+from dpsql.mechanisms.live_runs import live_runs
 from dpsql.mechanisms.sliding.accounting import account
-from dpsql.mechanisms.sliding.asked import PaneGrouping, SlidingCounter, Smoothing
-from dpsql.mechanisms.sliding.plan import SlidingPlan
-from dpsql.mechanisms.sliding.planner import panes_beat_window_sqrt
+from dpsql.mechanisms.sliding.asked import PaneGrouping
+from dpsql.mechanisms.sliding.plan import MeasurementPlan, SlidingPlan
+from dpsql.mechanisms.sliding.planner import alternatives
+from dpsql.mechanisms.sliding.stages import shown, smooths
+from dpsql.parsed_query import Aggregate, AggregateFunction, ContributionPeriod, CounterName, PrivacyLevel
 from dpsql.privacy.cost import Cost
 from dpsql.privacy.curve import epsilon_of
+from dpsql.times import duration
 
 COMPARED_DELTA = 1e-9
 EVENTS = (10, 100)
+PERIODS = (7, 30, 365)
 
 
-def sentences(plan: SlidingPlan, stream: str) -> list[str]:
-    """What is promised and how exact it is, a sentence each; the first ones are the promise."""
-    return [*_promise(plan, stream), *_errors(plan), *_beside(plan)]
+def explain(plan: SlidingPlan, source: Source) -> str:
+    """The whole explanation as plain text."""
+    parts = [_promise(plan, source), live_runs(plan.query), _time(plan), _bounds(plan, source), _keys(plan), _columns(plan), _beside(plan)]
+    return "\n\n".join([*filter(None, parts), f"Query identity: {plan.identity}"]) + "\n"
 
 
-def _promise(plan: SlidingPlan, stream: str) -> list[str]:
-    asked, cost = plan.asked, account(plan)
-    promise = f"epsilon {asked.epsilon:g}, delta {asked.delta:g}"
-    out = []
-    if asked.bounds is None:
-        ten, hundred = (_epsilon(cost, n, asked.delta) for n in EVENTS)
-        out += [
-            f"protects one event (one row of `{stream}`): {promise}, for the whole infinite output.",
-            f"Not one person: a person with {EVENTS[0]} events has epsilon {ten:.4g}, with {EVENTS[1]} events epsilon {hundred:.4g}.",
-            f"Changing an event instead of adding it: epsilon {_epsilon(cost, 2, asked.delta):.4g}.",
-        ]
-    else:
-        two = _epsilon(cost, 2, 2 * asked.delta)
-        out += [
-            f"protects everything that one privacy unit does in one contribution period: {promise}, for the whole infinite output.",
-            f"A span as long as a period can touch two of them: epsilon {two:.4g}.",
-        ]
-    if not asked.delta:
-        out.append("delta is 0 for ideal random words; they come from a pseudo-random function (AES), as all noise does.")
-    return out
+def facts(plan: SlidingPlan, source: Source) -> dict[str, Any]:
+    """The plan's public numbers under stable names.
+
+    `cost` is what one event, or one unit in one contribution period, pays. `events` and `periods` are epsilon for several, at delta. `stderr` is
+    of a late window's value; of an average (`stderr_of` is `sum`) that of the sum it divides. `half_width` is that of the exact 95% interval.
+    """
+    asked, cost = plan.query.asked, account(plan, source)
+    event = asked.privacy_level is PrivacyLevel.EVENT
+    other = alternatives(plan, plan.delta or COMPARED_DELTA)
+    return {
+        "epsilon": plan.epsilon,
+        "delta": plan.delta,
+        "protects": str(asked.privacy_level),
+        "mu": plan.mu,
+        "cost": asdict(cost),
+        "events": [{"events": n, "epsilon": _epsilon(cost, n, plan.delta)} for n in (1, 2, *EVENTS)] if event else [],
+        "periods": [] if event or not _renews(plan) else [_several(plan, cost, n) for n in (1, 2, *PERIODS)],
+        "panes": plan.panes,
+        "counter": str(asked.counter),
+        "grouping": str(asked.grouping),
+        "smoothing": str(asked.smoothing),
+        "max_rows_contributed": asked.max_rows_contributed,
+        "max_rows_per_group": asked.max_rows_per_group,
+        "max_groups_contributed": asked.max_groups_contributed,
+        "query_identity": plan.identity,
+        "columns": [_column_facts(aggregate, parts) for aggregate, parts in _parts(plan)],
+        "stderr_of_count": None if other is None else {"delta": plan.delta or COMPARED_DELTA, **asdict(other)},
+    }
+
+
+def missing(plan: SlidingPlan) -> str:
+    """Why a key may be missing."""
+    above = plan.query.asked.publish_above
+    listed = "A key that the list does not have is never shown." if plan.query.keys else "There is no key: every window has one row."
+    lines = [
+        "Why is my key missing?",
+        f"  {listed} Every listed key has a row in every window, records or not,",
+        f"  from the first whole window after the start of the stream on, once its last {duration(plan.query.windows.slide_us)} has closed.",
+    ]
+    if above is not None:
+        lines.append(f"  publish_above = {above:g}: a row whose noisy value is below is left out.")
+    return "\n".join(lines) + "\n"
+
+
+def _column_facts(aggregate: Aggregate, parts: tuple[MeasurementPlan, ...]) -> dict[str, Any]:
+    average = len(parts) > 1
+    return {
+        "alias": aggregate.alias,
+        "aggregate": str(aggregate.function),
+        "stderr": parts[0].stderr,
+        "stderr_of": "sum" if average else "value",
+        "half_width": None if average else parts[0].half_width,
+        "clamp": list(aggregate.bounds) if aggregate.bounds else None,
+        "parts": [{"of": "sum" if m.rule == "sum" else "count", "stderr": m.stderr} for m in parts] if average else None,
+    }
+
+
+def _parts(plan: SlidingPlan) -> list[tuple[Aggregate, tuple[MeasurementPlan, ...]]]:
+    return [
+        (aggregate, tuple(plan.measurements[place] for place in column.parts))
+        for aggregate, column in zip(plan.query.aggregates, shown(plan), strict=True)
+    ]
+
+
+def _renews(plan: SlidingPlan) -> bool:
+    return plan.query.contribution_period is ContributionPeriod.WINDOW
+
+
+def _figure(value: float) -> str:
+    return f"{value:.4g}"
 
 
 def _epsilon(cost: Cost, n: int, delta: float) -> float:
+    """What n together cost, at a delta."""
     together = cost.periods(n)
     return together.epsilon if not together.mu2 else epsilon_of(math.sqrt(together.mu2), delta - together.failure)
 
 
-def _errors(plan: SlidingPlan) -> list[str]:
-    asked, out = plan.asked, []
-    for aggregate, m in zip(asked.aggregates, plan.measurements, strict=False) if len(asked.aggregates) == len(plan.measurements) else ():
-        if m.half_width is not None:
-            width = f"within {m.half_width:.6g} of the truth with probability 0.95, whatever the stream"
-            out.append(f"{aggregate.alias}: unbiased, standard error {m.stderr:.4g}, {width}.")
-        else:
-            out.append(
-                f"{aggregate.alias}: panes that have not been measured are predicted; no error bar covers that without an assumption."
-            )
-    if asked.smoothing is Smoothing.LIMITED_TRANSLATION:
-        out.append("The smoothed column is the better guess and costs no budget; the interval is that of the unsmoothed one.")
-    if asked.grouping is PaneGrouping.RETROACTIVE:
-        out.append("RETROACTIVE is worse than counter = PANES without grouping on every stream that was tried.")
-    return out
+def _several(plan: SlidingPlan, cost: Cost, n: int) -> dict[str, Any]:
+    together, delta = cost.periods(n), n * plan.delta
+    return {"periods": n, "mu": together.mu, "failure": together.failure, "epsilon": _epsilon(cost, n, delta), "delta": delta}
 
 
-def _beside(plan: SlidingPlan) -> list[str]:
-    """The other counter's error, for one COUNT."""
-    asked = plan.asked
-    if asked.bounds is not None or asked.grouping is not PaneGrouping.NONE:
-        return []
-    delta = asked.delta or COMPARED_DELTA
-    panes, correlated = panes_beat_window_sqrt(asked, delta)
-    smaller = SlidingCounter.PANES if panes < correlated else SlidingCounter.WINDOW_SQRT
-    return [
-        f"A COUNT's standard error: PANES with delta 0 {panes:.4g}, WINDOW_SQRT with delta {delta:g} {correlated:.4g}; {smaller} is smaller here."
+def _promise(plan: SlidingPlan, source: Source) -> str:
+    cost, promise = account(plan, source), f"epsilon {plan.epsilon:g}, delta {plan.delta:g}"
+    lines = ["What is promised"]
+    if plan.query.asked.privacy_level is PrivacyLevel.EVENT:
+        ten, hundred = (_figure(_epsilon(cost, n, plan.delta)) for n in EVENTS)
+        lines += [
+            f"  protects one event (one row of `{plan.query.stream}`): {promise}, for the whole infinite output.",
+            f"  Not one person: a person with {EVENTS[0]} events has epsilon {ten}, with {EVENTS[1]} events epsilon {hundred}.",
+            f"  Changing an event instead of adding it: epsilon {_figure(_epsilon(cost, 2, plan.delta))}.",
+        ]
+    else:
+        unit, period = ", ".join(plan.query.privacy_unit), duration(plan.query.windows.size_us)
+        span = f"in one period of {period}" if _renews(plan) else "in the whole stream, for ever"
+        lines.append(f"  protects everything one privacy unit ({unit}) does {span}: {promise}, for the whole infinite output.")
+        if _renews(plan):
+            many = " / ".join(_figure(_several(plan, cost, n)["epsilon"]) for n in PERIODS)
+            what = "" if not plan.delta else " (delta times as many)"
+            lines += [
+                f"  Any stretch of {period} touches two periods: epsilon {_figure(_several(plan, cost, 2)['epsilon'])}{what and ', twice delta'}.",
+                f"  One unit's records in {' / '.join(map(str, PERIODS))} periods together: epsilon {many}{what}.",
+            ]
+    if not plan.delta:
+        lines.append("  delta is 0 for ideal random words; they come from a pseudo-random function (AES), as all noise does.")
+    lines += [
+        "  On this run alone: what all runs cost together, dpsql budget says.",
+        "  Not hidden: when windows end, and the operator's own metrics (totals per micro-batch, never per key or unit).",
     ]
+    return "\n".join(lines)
+
+
+def _time(plan: SlidingPlan) -> str:
+    query, window = plan.query, plan.query.windows
+    size, slide = duration(window.size_us), duration(window.slide_us)
+    late = f" and {duration(plan.lateness_us)} for late records" if plan.lateness_us else ""
+    return "\n".join(
+        [
+            "When",
+            f"  Windows of {size}, one every {slide}, by {query.event_time} (UTC). Each is released once: at its end{late}.",
+            f"  It is made of {plan.panes} panes of {slide}. A record counts in its own pane, as long as that is open, and in no other.",
+            f"  Dropped: records of a closed pane, and records more than {duration(query.max_ahead_us)} ahead of the clock.",
+            "  The first window begins at the declared start of the stream; there is no last one, and nothing grows with time.",
+        ]
+    )
+
+
+def _bounds(plan: SlidingPlan, source: Source) -> str:
+    asked, lines = plan.query.asked, list[str]()
+    if asked.privacy_level is PrivacyLevel.USER:
+        period = f"per period of {duration(plan.query.windows.size_us)}" if _renews(plan) else "for ever"
+        lines += [
+            f"  C = {asked.max_rows_contributed} records {period}, c = {asked.max_rows_per_group} of them with one key, "
+            f"G = {asked.max_groups_contributed} keys;",
+            "  the earliest count, the rest are dropped (and counted for the operator). No record is copied into several windows.",
+        ]
+    for aggregate in plan.query.aggregates:
+        if aggregate.bounds:
+            lo, hi = aggregate.bounds
+            lines.append(f"  {aggregate.alias}: each value is clamped to [{lo:g}, {hi:g}]; NULL and NaN add nothing.")
+    if asked.privacy_level is PrivacyLevel.USER:
+        lines.append(f"  Declared for {source.name}: at most {source.max_users:,} units.")
+        return "\n".join(["What each unit may contribute", *lines])
+    return "\n".join(["What each event may contribute", "  One row, to one pane of one key.", *lines])
+
+
+def _keys(plan: SlidingPlan) -> str:
+    what = (
+        "Those that public_groups lists when the run first starts, each one" if plan.query.keys else "There is no key: one row per window,"
+    )
+    lines = ["Which keys appear", f"  {what} in every window, with or without records."]
+    above = plan.query.asked.publish_above
+    if above is not None:
+        lines.append(
+            f"  publish_above: rows whose noisy {plan.query.aggregates[0].alias} is below {above:g} are not written. That costs no budget."
+        )
+    return "\n".join(lines)
+
+
+def _columns(plan: SlidingPlan) -> str:
+    asked, lines = plan.query.asked, ["How exact the numbers are"]
+    for aggregate, parts in _parts(plan):
+        alias, m = aggregate.alias, parts[0]
+        if aggregate.function is AggregateFunction.AVG:
+            sums, counts = (_figure(part.stderr) for part in parts)
+            lines.append(
+                f"  {alias}: a noisy sum (standard error {sums}) over a noisy count (standard error {counts}), clipped; no exact interval."
+            )
+        elif m.half_width is not None:
+            lines.append(
+                f"  {alias}: unbiased, standard error {_figure(m.stderr)}; within {_figure(m.half_width)} of the truth with probability 0.95, whatever "
+                "the stream."
+            )
+        else:
+            lines += [
+                f"  {alias}: panes that have not been measured are predicted, and no error bar covers that without an assumption;",
+                f"  {alias}_stderr is the noise of what was measured, {alias}_measured how many of the {plan.panes} panes that is.",
+            ]
+        if smooths(asked) and aggregate.function is not AggregateFunction.AVG:
+            lines.append(
+                f"  {alias}_smoothed: the better guess, made of released values, so it costs no budget; the interval is that of {alias}."
+            )
+    if asked.counter is CounterName.WINDOW_SQRT:
+        lines.append("  The first windows have less noise than later ones; their standard errors say so.")
+    if asked.grouping is PaneGrouping.RETROACTIVE:
+        lines.append("  RETROACTIVE is worse than counter = PANES without grouping on every stream that was tried.")
+    return "\n".join(lines)
+
+
+def _beside(plan: SlidingPlan) -> str:
+    """The other counters' errors, for one COUNT."""
+    delta = plan.delta or COMPARED_DELTA
+    other = alternatives(plan, delta)
+    if other is None or plan.query.asked.grouping is not PaneGrouping.NONE:
+        return ""
+    smaller = CounterName.PANES if other.panes < other.window_sqrt else CounterName.WINDOW_SQRT
+    lines = [
+        "Beside other counters: the standard error of one COUNT",
+        f"  PANES with delta 0: {_figure(other.panes)}. WINDOW_SQRT with delta {delta:g}: {_figure(other.window_sqrt)}. {smaller} is smaller here.",
+        f"  A copy of every record in each of its {plan.panes} windows, with delta {delta:g}: {_figure(other.copies)}.",
+    ]
+    return "\n".join(lines)

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import asdict, dataclass, replace
+from typing import Any, ClassVar
 
 from dpsql.mechanisms.sliding.asked import Asked
+from dpsql.parsed_query import ParsedQuery
 from udfs.noise.discrete_laplace import DiscreteLaplace
 
+TABLES = ("fine", "monitor", "together")
+"""Fields that are tables of noise."""
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, kw_only=True)
 class MeasurementPlan:
     """One noisy sum per bin.
 
     Args:
         mechanism: number in the noise function, from 1.
-        rule: how a record becomes an increment: `rows`, `valid` or `sum` (`udfs.sliding.intake`).
+        rule: how a record becomes an increment: `rows`, `valid` or `sum` (`udfs.histogram.contribution_bounding.Increment`).
         argument: position of the argument column, or -1.
         grid: value of one step (a power of two; 1.0 for counts).
         lower, upper: clamp of one record's increment, in steps.
@@ -46,39 +48,52 @@ class MeasurementPlan:
     floor: bool
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class SlidingPlan:
     """The whole promise and how it is kept.
 
     Args:
-        asked: the query.
-        measurements: in order of the aggregates; an AVG has two, a centred sum and a count.
+        query: what was asked.
+        panes: slides of a window.
+        lateness_us: how long a pane stays open after its end: `allowed_lateness`, up to the next end of a pane.
+        epsilon, delta: what is promised.
         mu: Gaussian part of the promise; 0 where noise is discrete Laplace.
+        failure: probability that hashed ids collide, charged to delta (WINDOW_SQRT at level USER; a pure promise charges epsilon).
         coefficients: first column of C (WINDOW_SQRT), else ().
         sd: standard deviation of a window's noise for sigma = 1, by pane number; the last one holds for ever (WINDOW_SQRT).
-        failure: probability that hashed ids collide, charged to delta (WINDOW_SQRT at level USER; a pure promise charges epsilon).
+        measurements: in order of the aggregates; an AVG has two, a centred sum and a count.
         arguments: distinct argument expressions of the aggregates.
+        identity: digest of all of it.
     """
 
-    asked: Asked
-    measurements: tuple[MeasurementPlan, ...]
+    mechanism: ClassVar[str] = "sliding"
+
+    query: ParsedQuery[Asked]
+    panes: int
+    lateness_us: int
+    epsilon: float
+    delta: float
     mu: float
+    failure: float
     coefficients: tuple[float, ...]
     sd: tuple[float, ...]
-    failure: float
+    measurements: tuple[MeasurementPlan, ...]
     arguments: tuple[str, ...]
+    identity: str
+
+    @property
+    def presence_only(self) -> tuple[bool, ...]:
+        """Per argument: True if only COUNT(x) reads it."""
+        used = [{m.rule for m in self.measurements if m.argument == i} for i in range(len(self.arguments))]
+        return tuple(rules == {"valid"} for rules in used)
 
 
 def document(plan: SlidingPlan) -> dict[str, Any]:
     """The plan as JSON values; noise tables by the digest of their entries, which are part of the promise."""
-    out = asdict(plan)
+    bare = [replace(m, fine=None, monitor=None, together=None) for m in plan.measurements]
+    out = asdict(replace(plan, measurements=tuple(bare)))
     for shown, measurement in zip(out["measurements"], plan.measurements, strict=True):
-        for name in ("fine", "monitor", "together"):
+        for name in TABLES:
             table = getattr(measurement, name)
-            shown[name] = None if table is None else {"epsilon": table.epsilon, "entries": _digest(table)}
+            shown[name] = None if table is None else {"epsilon": table.epsilon, "digest": table.digest}
     return out
-
-
-def _digest(table: DiscreteLaplace) -> str:
-    entries = json.dumps([table.middle, table.tail, table.onward, table.onward_tail], separators=(",", ":"))
-    return hashlib.sha256(entries.encode()).hexdigest()

@@ -1,15 +1,18 @@
-"""A plan as the numbers of the two steps; no budget and no secret."""
+"""From a plan to its two stages: plain numbers, no budget and no secret."""
 
 from __future__ import annotations
 
-from dpsql.mechanisms.sliding.asked import Asked, PaneGrouping, SlidingCounter, Smoothing
+from dpsql.mechanisms.sliding.asked import Asked, PaneGrouping, Smoothing
 from dpsql.mechanisms.sliding.plan import MeasurementPlan, SlidingPlan
-from dpsql.parsed_query import AggregateFunction
-from udfs.sliding.intake import Contribution
+from dpsql.parsed_query import AggregateFunction, ContributionPeriod, CounterName, PrivacyLevel
+from udfs.histogram.contribution_bounding import Increment
+from udfs.histogram.release import PublicGroups
+from udfs.sliding.intake import EventIntake, EventParameters, PaneBounding, PaneGrid, UnitIntake
 from udfs.sliding.measurement import Measurement
+from udfs.sliding.panes import Panes
 from udfs.sliding.plain import EveryPane
 from udfs.sliding.planned import Planned
-from udfs.sliding.release import Shown
+from udfs.sliding.release import PaneRelease, Shown, SlidingParameters
 from udfs.sliding.retroactive import Retroactive
 from udfs.sliding.smoothing import LimitedTranslation
 from udfs.sliding.window_sqrt import WindowSqrt
@@ -17,15 +20,50 @@ from udfs.sliding.window_sqrt import WindowSqrt
 KINDS = {AggregateFunction.SUM: "sum", AggregateFunction.AVG: "avg"}
 
 
-def contributions(plan: SlidingPlan) -> tuple[Contribution, ...]:
-    """What a record adds to each measured sum."""
-    return tuple(Contribution(m.rule, m.argument, m.grid, m.lower, m.upper, m.centre) for m in plan.measurements)
+def stages(plan: SlidingPlan, public: PublicGroups) -> tuple[EventIntake | UnitIntake, PaneRelease]:
+    """Both, for the groups that the run lists."""
+    return intake(plan, public), PaneRelease(parameters(plan, public))
+
+
+def pane_grid(plan: SlidingPlan) -> PaneGrid:
+    """Panes as windows that close once."""
+    window = plan.query.windows
+    slide = window.slide_us
+    return PaneGrid(slide, slide, window.offset_us, slide, 1 + plan.lateness_us // slide, window.size_us)
+
+
+def intake(plan: SlidingPlan, public: PublicGroups) -> EventIntake | UnitIntake:
+    """Sums of single events, or of what a unit's bounds admit."""
+    asked, keys, first = plan.query.asked, tuple(sorted(public.keys)), public.first_window_us
+    increments = tuple(Increment(m.rule, m.argument, m.grid, m.lower, m.upper, m.centre) for m in plan.measurements)
+    if asked.privacy_level is PrivacyLevel.EVENT:
+        return EventIntake(EventParameters(pane_grid(plan), keys, increments, first), len(plan.arguments))
+    if asked.max_rows_contributed is None or asked.max_rows_per_group is None or asked.max_groups_contributed is None:
+        raise ValueError("a plan without bounds of a unit")
+    bounding = PaneBounding(
+        grid=pane_grid(plan),
+        renews=plan.query.contribution_period is ContributionPeriod.WINDOW,
+        max_rows=asked.max_rows_contributed,
+        max_rows_per_group=asked.max_rows_per_group,
+        max_groups=asked.max_groups_contributed,
+        weights=(0,) * asked.max_groups_contributed,
+        increments=increments,
+        public_keys=keys,
+        first_window_us=first,
+    )
+    return UnitIntake(bounding, len(plan.arguments))
+
+
+def parameters(plan: SlidingPlan, public: PublicGroups) -> SlidingParameters:
+    """Of the release."""
+    panes = Panes(plan.query.windows.slide_us, plan.panes, public.first_window_us, plan.lateness_us)
+    return SlidingParameters(panes, measurements(plan), shown(plan), public.keys, public.key_bytes, plan.query.asked.publish_above)
 
 
 def shown(plan: SlidingPlan) -> tuple[Shown, ...]:
     """The released columns, in order of the aggregates."""
     out, at = [], 0
-    for aggregate in plan.asked.aggregates:
+    for aggregate in plan.query.aggregates:
         count = 2 if aggregate.function is AggregateFunction.AVG else 1
         parts = plan.measurements[at : at + count]
         places = tuple(range(at, at + count))
@@ -42,20 +80,24 @@ def measurements(plan: SlidingPlan) -> tuple[Measurement, ...]:
 
 
 def _measurement(plan: SlidingPlan, m: MeasurementPlan, averaged: bool) -> Measurement:
-    asked = plan.asked
-    if asked.counter is SlidingCounter.WINDOW_SQRT:
-        return WindowSqrt(asked.panes, plan.coefficients, m.sigma, plan.sd)
+    asked = plan.query.asked
+    if asked.counter is CounterName.WINDOW_SQRT:
+        return WindowSqrt(plan.panes, plan.coefficients, m.sigma, plan.sd)
     if asked.grouping is PaneGrouping.RETROACTIVE and m.monitor and m.together:
-        return Retroactive(asked.panes, m.monitor, m.together, asked.revise, asked.rescue)
+        return Retroactive(plan.panes, m.monitor, m.together, asked.revise, asked.rescue)
     if m.fine is None:
         raise ValueError("a plan without noise")
     if asked.grouping is PaneGrouping.PLANNED and m.monitor and m.together:
-        return Planned(asked.panes, m.fine, m.monitor, m.together, _smoother(asked, m))
-    smoothed = asked.smoothing is Smoothing.LIMITED_TRANSLATION and not averaged
-    return EveryPane(asked.panes, m.fine, _smoother(asked, m) if smoothed else None)
+        return Planned(plan.panes, m.fine, m.monitor, m.together, _smoother(plan, m))
+    return EveryPane(plan.panes, m.fine, _smoother(plan, m) if smooths(asked) and not averaged else None)
 
 
-def _smoother(asked: Asked, m: MeasurementPlan) -> LimitedTranslation:
+def smooths(asked: Asked) -> bool:
+    """Whether a smoothed column is shown beside sums and counts."""
+    return asked.smoothing is Smoothing.LIMITED_TRANSLATION
+
+
+def _smoother(plan: SlidingPlan, m: MeasurementPlan) -> LimitedTranslation:
     if m.fine is None:
         raise ValueError("a smoother needs the noise of single panes")
-    return LimitedTranslation(asked.panes, m.fine.variance, m.floor)
+    return LimitedTranslation(plan.panes, m.fine.variance, m.floor)

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import numpy as np
 import pytest
 
 from dpsql.mechanisms.sliding.half_width import coverage
 from dpsql.mechanisms.sliding.planner import make_plan
 from dpsql.mechanisms.sliding.stages import measurements
-from tests.mechanisms.sliding.pane_runs import windows
-from tests.mechanisms.sliding.test_plan import EVENT, SQRT
+from tests.mechanisms.sliding.pane_runs import windows as shown
+from tests.mechanisms.sliding.queries import EVENT, SOURCE, SQRT, windows
 
 STREAMS, PANES = 10_000, 70
 
@@ -31,12 +29,12 @@ def streams() -> np.ndarray:
 @pytest.mark.parametrize("asked", [EVENT, SQRT], ids=["PANES", "WINDOW_SQRT"])
 def test_bars_cover_as_often_as_they_say_and_smoothing_keeps_its_limit(asked, w: int) -> None:  # type: ignore[no-untyped-def]
     """The bar: the plan's exact coverage within 0.01 over all streams and windows. A bar 10% narrower is found out."""
-    plan = make_plan(dataclasses.replace(asked, panes=w))
+    plan = make_plan(windows(asked, w), SOURCE)
     m, x = plan.measurements[0], streams()
     assert m.half_width is not None
     promised = coverage(m.fine.epsilon, w, int(m.half_width)) if m.fine else 0.95
     off, moved = [], 0.0
-    for pane, window in enumerate(windows(measurements(plan)[0], x)):
+    for pane, window in enumerate(shown(measurements(plan)[0], x)):
         true = x[max(0, pane - w + 1) : pane + 1].sum(axis=0)
         if pane >= PANES - 20:
             off.append(np.abs(window.value - true))

@@ -12,55 +12,38 @@ import pytest
 
 from dpsql.errors import AccountingError, ConfigError
 from dpsql.mechanisms.sliding.accounting import account, gamma
-from dpsql.mechanisms.sliding.asked import Asked, Bounds, PaneGrouping, SlidingCounter, Smoothing
-from dpsql.mechanisms.sliding.explain import sentences
+from dpsql.mechanisms.sliding.asked import PaneGrouping, changed
+from dpsql.mechanisms.sliding.explain import explain
 from dpsql.mechanisms.sliding.half_width import coverage, half_width
 from dpsql.mechanisms.sliding.plan import SlidingPlan, document
 from dpsql.mechanisms.sliding.planner import make_plan
-from dpsql.mechanisms.sliding.stages import contributions, measurements, shown
-from dpsql.parsed_query import Aggregate, AggregateFunction, ContributionPeriod
-from dpsql.privacy.cost import PrivacyLevel
+from dpsql.mechanisms.sliding.stages import intake, measurements, shown
+from dpsql.parsed_query import CounterName, ParsedQuery, PrivacyLevel
+from tests.mechanisms.sliding.queries import EVENT, MINUTE, QUERIES, SOURCE, SQRT, SUM, USER, bounds, windows
+from udfs.histogram.release import PublicGroups
 from udfs.noise.discrete_laplace import discrete_laplace
 from udfs.sliding.window_sqrt import coefficients, response
 
-COUNT = Aggregate("edits", AggregateFunction.COUNT_ROWS)
-SUM = Aggregate("total", AggregateFunction.SUM, "bytes", (0.0, 100.0))
-AVG = Aggregate("mean", AggregateFunction.AVG, "bytes", (-3.0, 9.0))
-EVENT = Asked(PrivacyLevel.EVENT, 0.1, 0.0, 15, (COUNT,), smoothing=Smoothing.LIMITED_TRANSLATION)
-USER = dataclasses.replace(EVENT, level=PrivacyLevel.USER, bounds=Bounds(20, 4, 3, 10**6, ContributionPeriod.WINDOW))
-SQRT = dataclasses.replace(EVENT, delta=1e-6, counter=SlidingCounter.WINDOW_SQRT, smoothing=Smoothing.NONE)
-ASKED = {
-    "event": EVENT,
-    "event, three aggregates": dataclasses.replace(EVENT, epsilon=2.0, aggregates=(COUNT, SUM, AVG)),
-    "user": USER,
-    "user, STREAM": dataclasses.replace(
-        USER, epsilon=4.0, bounds=Bounds(3, 1, 2, 10**6, ContributionPeriod.STREAM), aggregates=(COUNT, SUM)
-    ),
-    "retroactive": dataclasses.replace(EVENT, grouping=PaneGrouping.RETROACTIVE),
-    "planned": dataclasses.replace(EVENT, grouping=PaneGrouping.PLANNED, monitor_share=0.3),
-    "planned, user": dataclasses.replace(
-        USER, epsilon=4.0, grouping=PaneGrouping.PLANNED, bounds=Bounds(2, 1, 2, 10**6, ContributionPeriod.WINDOW)
-    ),
-    "sqrt": SQRT,
-    "sqrt, three aggregates": dataclasses.replace(SQRT, aggregates=(COUNT, SUM, AVG)),
-    "sqrt, user": dataclasses.replace(USER, delta=1e-6, counter=SlidingCounter.WINDOW_SQRT, smoothing=Smoothing.NONE),
-}
 
-
-@pytest.mark.parametrize("name", ASKED)
+@pytest.mark.parametrize("name", QUERIES)
 def test_plans_cost_what_is_promised_and_waste_nothing(name: str) -> None:
-    asked = ASKED[name]
-    plan = make_plan(asked)
-    cost = account(plan)
-    assert cost.protects is asked.level
-    if asked.counter is SlidingCounter.WINDOW_SQRT:
-        assert 0.97 * asked.delta <= cost.delta(asked.epsilon) <= asked.delta
+    query = QUERIES[name]
+    plan = planned(query)
+    cost = account(plan, SOURCE)
+    assert cost.protects is query.asked.privacy_level
+    if query.asked.counter is CounterName.WINDOW_SQRT:
+        assert 0.98 * query.delta <= cost.delta(query.epsilon) <= query.delta
     else:
-        assert 0.999 * asked.epsilon <= cost.epsilon <= asked.epsilon
+        assert 0.999 * query.epsilon <= cost.epsilon <= query.epsilon
         assert (cost.mu2, cost.failure) == (0.0, 0.0)
     assert json.loads(json.dumps(document(plan)))
-    assert document(plan) != document(make_plan(dataclasses.replace(asked, epsilon=asked.epsilon * 1.01)))
-    assert len(measurements(plan)) == len(contributions(plan)) == sum(len(column.parts) for column in shown(plan))
+    assert document(plan) != document(planned(changed(query, epsilon=query.epsilon * 1.01)))
+    sums = intake(plan, PublicGroups((), (), 0)).parameters.increments
+    assert len(measurements(plan)) == len(sums) == sum(len(column.parts) for column in shown(plan))
+
+
+def planned(query: ParsedQuery) -> SlidingPlan:
+    return make_plan(query, SOURCE)
 
 
 def smaller(plan: SlidingPlan, factor: float) -> list[SlidingPlan]:
@@ -78,22 +61,20 @@ def smaller(plan: SlidingPlan, factor: float) -> list[SlidingPlan]:
     return out
 
 
-@pytest.mark.parametrize("name", ASKED)
+@pytest.mark.parametrize("name", QUERIES)
 def test_a_scale_that_is_a_thousandth_too_small_is_refused(name: str) -> None:
-    plan = make_plan(ASKED[name])
+    plan = planned(QUERIES[name])
     # A share of a share: a thousandth of the monitor's tenth is seen too, for shares add up to all of epsilon within 1e-9.
     assert smaller(plan, 0.999)
     for each in smaller(plan, 0.999):
         with pytest.raises(AccountingError, match="it promises"):
-            account(each)
+            account(each, SOURCE)
 
 
 def test_what_the_accountant_refuses() -> None:
-    plan, three, sqrt = make_plan(EVENT), make_plan(ASKED["event, three aggregates"]), make_plan(SQRT)
+    plan, three, sqrt = planned(EVENT), planned(QUERIES["event, three aggregates"]), planned(SQRT)
     shared = dataclasses.replace(three, measurements=tuple(dataclasses.replace(m, mechanism=1) for m in three.measurements))
-    whole = dataclasses.replace(
-        three, measurements=(make_plan(dataclasses.replace(EVENT, epsilon=2.0)).measurements[0], *three.measurements[1:])
-    )
+    whole = dataclasses.replace(three, measurements=(planned(changed(EVENT, epsilon=2.0)).measurements[0], *three.measurements[1:]))
     table = plan.measurements[0].fine
     assert table is not None
     off = dataclasses.replace(table, middle=(*table.middle[:-1], table.middle[-1] + (table.middle[-1] >> 30)))
@@ -103,32 +84,41 @@ def test_what_the_accountant_refuses() -> None:
     clamp = dataclasses.replace(
         three, measurements=(three.measurements[0], dataclasses.replace(three.measurements[1], upper=1024), *three.measurements[2:])
     )
-    ids = dataclasses.replace(make_plan(USER), asked=dataclasses.replace(USER, bounds=dataclasses.replace(USER.bounds, max_users=2**58)))
+    ids = dataclasses.replace(SOURCE, max_users=2**58)
     cases = [
         (shared, "equal numbers share their noise"),
         (whole, "more than the"),
         (seam, "does not keep its epsilon"),
         (longer, "mu is"),
         (clamp, "more than the"),
-        (ids, "epsilon is"),
-        (dataclasses.replace(plan, asked=dataclasses.replace(EVENT, level=PrivacyLevel.USER)), "a unit needs them"),
-        (dataclasses.replace(plan, asked=dataclasses.replace(EVENT, grouping=PaneGrouping.PLANNED)), "other noise than"),
+        (dataclasses.replace(plan, query=changed(EVENT, privacy_level=PrivacyLevel.USER)), "a unit needs bounds"),
+        (dataclasses.replace(plan, query=changed(EVENT, privacy_unit=("user_id",))), "no unit and no bounds"),
+        (dataclasses.replace(plan, query=changed(EVENT, grouping=PaneGrouping.PLANNED)), "other noise than"),
         (dataclasses.replace(sqrt, coefficients=sqrt.coefficients[:10]), "begins with 1"),
     ]
     for wrong, message in cases:
         with pytest.raises(AccountingError, match=message):
-            account(wrong)
+            account(wrong, SOURCE)
+    with pytest.raises(AccountingError, match="epsilon is"):
+        account(planned(USER), ids)
 
 
 def test_what_the_planner_refuses() -> None:
     with pytest.raises(ConfigError, match="at most 500 slides"):
-        make_plan(dataclasses.replace(SQRT, panes=501))
+        planned(windows(SQRT, 501))
     with pytest.raises(ConfigError, match="lower max_rows_contributed"):
-        make_plan(dataclasses.replace(USER, bounds=Bounds(10**9, 10**9, 1, 10, ContributionPeriod.WINDOW)))
+        planned(changed(USER, **bounds(10**9, 10**9, 1)))
     with pytest.raises(ConfigError, match="at most 20"):
-        make_plan(dataclasses.replace(EVENT, epsilon=21.0))
+        planned(changed(EVENT, epsilon=21.0))
     with pytest.raises(ConfigError, match="collisions"):
-        make_plan(dataclasses.replace(ASKED["sqrt, user"], delta=1e-12))
+        planned(changed(QUERIES["sqrt, user"], delta=1e-12))
+    with pytest.raises(ConfigError, match="overflow 64 bits"):
+        make_plan(changed(USER, epsilon=20.0, aggregates=(SUM,), **bounds(100, 100, 1)), dataclasses.replace(SOURCE, max_users=2**48))
+
+
+def test_a_pane_stays_open_up_to_the_end_of_a_pane() -> None:
+    for given, kept in ((0, 0), (1, MINUTE), (MINUTE, MINUTE), (MINUTE + 1, 2 * MINUTE)):
+        assert planned(changed(EVENT, allowed_lateness_us=given)).lateness_us == kept
 
 
 @pytest.mark.parametrize(("epsilon", "w", "expected"), [(0.1, 1, 30), (0.1, 15, 108), (1.0, 1, None), (1.0, 5, None), (0.05, 4, None)])
@@ -165,7 +155,7 @@ def test_several_periods_cost_gamma_times_as_much(w: int, expected: float) -> No
 def test_the_true_shift_of_several_periods_stays_below_what_is_charged(n: int) -> None:
     """One bin, w = 15: each period's rows at the pane where all of them together move C x most (search by one pane at a time)."""
     w = 15
-    plan = make_plan(dataclasses.replace(ASKED["sqrt, user"], bounds=Bounds(1, 1, 1, 10, ContributionPeriod.WINDOW)))
+    plan = planned(changed(QUERIES["sqrt, user"], **bounds(1, 1, 1)))
     c = np.array(plan.coefficients)
     g = np.array([float(c[: len(c) - k] @ c[k:]) if k < len(c) else 0.0 for k in range(n * w + 1)])
 
@@ -180,44 +170,47 @@ def test_the_true_shift_of_several_periods_stays_below_what_is_charged(n: int) -
             for i in range(n):
                 places[i] = max(range(w), key=lambda p, i=i: shift([*places[:i], p, *places[i + 1 :]]))
         best = max(best, shift(places))
-    one = account(plan)
+    one = account(plan, SOURCE)
     assert n < best * (1 + 1e-9) <= one.periods(n).mu2 / one.mu2
     assert best > 1.2 * n  # so n times the cost of one would be false
 
 
 def test_pure_periods_and_events_add_up() -> None:
-    assert account(make_plan(USER)).periods(7).epsilon == pytest.approx(0.7, rel=1e-9)
-    stream = account(make_plan(ASKED["user, STREAM"]))
+    assert account(planned(USER), SOURCE).periods(7).epsilon == pytest.approx(0.7, rel=1e-9)
+    stream = account(planned(QUERIES["user, STREAM"]), SOURCE)
     assert stream.periods(7).epsilon == stream.epsilon
-    event, sqrt = account(make_plan(EVENT)), account(make_plan(SQRT))
+    event, sqrt = account(planned(EVENT), SOURCE), account(planned(SQRT), SOURCE)
     assert event.periods(10).epsilon == pytest.approx(1.0, rel=1e-9)
     assert sqrt.periods(10).mu == pytest.approx(10 * sqrt.mu)  # linear, not by the square root
 
 
 def test_at_level_user_it_has_less_than_a_third_of_the_variance_of_one_copy_per_window() -> None:
     """w = 15, same (epsilon, delta, C, c, G): a record in 15 windows moves independent noise by sqrt(15) times as much."""
-    plan = make_plan(ASKED["sqrt, user"])
-    m, bounds = plan.measurements[0], USER.bounds
-    assert bounds is not None
-    copies = math.sqrt(15 * bounds.max_rows_per_key * bounds.rows) / plan.mu
+    plan = planned(QUERIES["sqrt, user"])
+    m, asked = plan.measurements[0], USER.asked
+    copies = math.sqrt(15 * (asked.max_rows_per_group or 0) * asked.rows) / plan.mu
     assert (m.stderr / copies) ** 2 < 0.30
 
 
+def said(query: ParsedQuery) -> str:
+    return " ".join(explain(planned(query), SOURCE).split())
+
+
 def test_explain_says_what_events_cost() -> None:
-    said = " ".join(sentences(make_plan(EVENT), "wiki"))
-    assert "protects one event (one row of `wiki`): epsilon 0.1, delta 0, for the whole infinite output." in said
-    assert "a person with 10 events has epsilon 1, with 100 events epsilon 10" in said
-    assert "Changing an event instead of adding it: epsilon 0.2." in said
-    assert "within 108 of the truth" in said
-    assert "PANES is smaller here" in said
-    assert "WINDOW_SQRT is smaller here" in " ".join(sentences(make_plan(dataclasses.replace(EVENT, panes=168)), "wiki"))
-    assert "worse than" in " ".join(sentences(make_plan(ASKED["retroactive"]), "wiki"))
-    assert "one privacy unit does in one contribution period" in " ".join(sentences(make_plan(USER), "wiki"))
+    event = said(EVENT)
+    assert "protects one event (one row of `wiki`): epsilon 0.1, delta 0, for the whole infinite output." in event
+    assert "a person with 10 events has epsilon 1, with 100 events epsilon 10" in event
+    assert "Changing an event instead of adding it: epsilon 0.2." in event
+    assert "within 108 of the truth" in event
+    assert "PANES is smaller here" in event
+    assert "WINDOW_SQRT is smaller here" in said(windows(EVENT, 168))
+    assert "worse than" in said(QUERIES["retroactive"])
+    assert "one privacy unit (user_id) does in one period of 15 minutes" in said(USER)
 
 
 def test_a_grid_has_at_most_1024_steps_to_the_largest_value() -> None:
     for hi in (1.0, 1.5, 2.0, 1023.9, 1024.0, 1e-7):
-        m = make_plan(dataclasses.replace(EVENT, aggregates=(dataclasses.replace(SUM, bounds=(-hi / 3, hi)),))).measurements[0]
+        m = planned(changed(EVENT, aggregates=(dataclasses.replace(SUM, bounds=(-hi / 3, hi)),))).measurements[0]
         assert 512 < hi / m.grid <= 1024
         assert math.frexp(m.grid)[0] == 0.5
         assert -hi / 3 <= m.lower * m.grid <= m.upper * m.grid <= hi
@@ -225,7 +218,7 @@ def test_a_grid_has_at_most_1024_steps_to_the_largest_value() -> None:
 
 
 def test_the_standard_error_of_window_sqrt_does_not_fall_with_the_panes() -> None:
-    plan = make_plan(SQRT)
+    plan = planned(SQRT)
     assert all(a <= b for a, b in pairwise(plan.sd))
     assert plan.sd[-1] == pytest.approx(float(np.linalg.norm(response(15, plan.coefficients).window)))
     assert plan.measurements[0].stderr == pytest.approx(76, abs=1)  # the page's figure at epsilon 0.1, delta 1e-6

@@ -14,15 +14,18 @@ from tests.mechanisms.sliding import reference
 from tests.mechanisms.sliding.pane_runs import noise_key, plain, planned, retroactive
 from tests.mechanisms.sliding.test_window_sqrt import measurement
 from udfs.grid import NO_CLOCK
-from udfs.histogram.release import Tick
-from udfs.sliding.intake import Contribution, Intake, take_in
+from udfs.histogram.contribution_bounding import Increment
+from udfs.sliding.intake import EventIntake, EventParameters, PaneGrid
 from udfs.sliding.measurement import Measurement
 from udfs.sliding.panes import Cells, Panes
-from udfs.sliding.release import Shown, SlidingParameters, SlidingReleased, release_windows
+from udfs.sliding.release import PaneRelease, Shown, SlidingParameters, SlidingReleased, release_windows
 from udfs.sliding.state import SlidingState
+from udfs.stage import Clock, Stepped, Tick, check_state
 
 W, SLIDE, FIRST = 3, 60, 1_000
-PANES = Panes(SLIDE, W, FIRST, 90)
+LATE = 120
+PANES = Panes(SLIDE, W, FIRST, LATE)
+GRID = PaneGrid(SLIDE, SLIDE, FIRST % SLIDE, SLIDE, 1 + LATE // SLIDE, W * SLIDE)
 KEYS = (-(2**60), -7, 12, 5, 2**61)
 NAMES = (b"e", b"b", b"d", b"a", b"c")
 MEASUREMENTS = {"PANES": plain(W, 1.0), "WINDOW_SQRT": measurement(W, 3.0), "RETROACTIVE": retroactive(W, 1.0), "PLANNED": planned(W, 1.0)}
@@ -31,14 +34,22 @@ Records = list[tuple[int, int, int]]
 
 
 def parameters(m: Measurement) -> SlidingParameters:
-    return SlidingParameters(PANES, (m,), (COUNT,), KEYS, NAMES)
+    return SlidingParameters(PANES, (m,), (COUNT,), KEYS, NAMES, None)
+
+
+def taken_in(table: pa.Table, clock: Clock, *increments: Increment, keys: tuple[int, ...] = KEYS) -> Stepped:
+    """The intake of one micro-batch."""
+    arguments = sum(name.startswith("a") for name in table.column_names)
+    stage = EventIntake(EventParameters(GRID, tuple(sorted(keys)), increments, FIRST), arguments)
+    none = pa.array(np.zeros(table.num_rows, np.int8))
+    return stage.step({}, table.append_column("drop", none), clock, b"")
 
 
 def summed(records: Records, closed_us: int = NO_CLOCK) -> pa.Table:
-    """The intake of one micro-batch."""
+    """What the intake makes of counts."""
     table = pa.table({"ts": pa.array([r[1] for r in records], pa.int64()), "key": pa.array([r[2] for r in records], pa.int64())})
-    taken = take_in(table, closed_us, 1 << 60, Intake(PANES, tuple(sorted(KEYS)), (Contribution("rows"),)))
-    return taken.sums.append_column("batch", pa.array([records[0][0] if records else 0] * taken.sums.num_rows, pa.int64()))
+    sums = taken_in(table, Clock(closed_us, 1 << 60), Increment("rows")).rows
+    return sums.append_column("batch", pa.array([records[0][0] if records else 0] * sums.num_rows, pa.int64()))
 
 
 def run(records: Records, ticks: list[Tick], m: Measurement, buckets: int = 1, cuts: int = 1) -> list[dict[str, object]]:
@@ -58,7 +69,7 @@ def run(records: Records, ticks: list[Tick], m: Measurement, buckets: int = 1, c
             given = [t for t in ticks if t.batch in here]
             result = release_windows(state, pa.concat_tables(rows) if rows else summed([]), given, mine, noise_key(3))
             state = result.state
-            state.check()
+            check_state(PaneRelease(mine), state.tables())
             out += result.rows.to_pylist()
     return sorted(out, key=lambda row: (row["window"], row["key_bytes"]))
 
@@ -87,7 +98,7 @@ def test_any_cut_any_buckets_any_order_same_rows(name: str, records: Records, sh
 def test_windows_are_the_noisy_sums_of_the_records_that_came_in_time(records: Records) -> None:
     """Against plain lists: the late rule written out, panes as dictionaries."""
     closed = {b: max([NO_CLOCK, *(t.closed_us for t in TICKS if t.batch < b)]) for b in range(6)}
-    in_time = [r for r in records if r[2] in KEYS and FIRST + ((r[1] - FIRST) // SLIDE + 1) * SLIDE + 90 > closed[r[0]]]
+    in_time = [r for r in records if r[2] in KEYS and FIRST + ((r[1] - FIRST) // SLIDE + 1) * SLIDE + LATE > closed[r[0]]]
     sums = reference.pane_sums(in_time, SLIDE, FIRST)
     rows = run(records, TICKS, MEASUREMENTS["PANES"])
     panes, table = PANES.closed(FIRST + 1200), MEASUREMENTS["PANES"].table  # type: ignore[attr-defined]
@@ -135,10 +146,17 @@ def test_averages_and_sums() -> None:
     """SUM: steps of the grid; AVG: the quotient of two noisy sums, clipped, NaN where the noisy count is below 1."""
     m = dataclasses.replace(plain(W, 5.0), smoother=None)
     columns = (Shown("sum", (0,), (0.25,)), Shown("avg", (1, 2), (0.25, 1.0), (0.0, 4.0), 2.0))
-    p = SlidingParameters(PANES, (m, m, m), columns, KEYS, NAMES)
-    sums = {"pane": [0, 1, 2], "key": [12] * 3, "v0": [4, 8, 4000], "v1": [2000, 0, 0], "v2": [1000, 0, 0], "batch": [0, 0, 0]}
+    p = SlidingParameters(PANES, (m, m, m), columns, KEYS, NAMES, None)
+    sums = {
+        "window": [PANES.start(i) for i in range(3)],
+        "key": [12] * 3,
+        "v0": [4, 8, 4000],
+        "v1": [2000, 0, 0],
+        "v2": [1000, 0, 0],
+        "batch": [0, 0, 0],
+    }
     table = pa.table({name: pa.array(values, pa.int64()) for name, values in sums.items()})
-    rows = {row["key_bytes"]: row for row in release_windows(None, table, [Tick(0, FIRST + 270)], p, noise_key(1)).rows.to_pylist()}
+    rows = {row["key_bytes"]: row for row in release_windows(None, table, [Tick(0, FIRST + 300)], p, noise_key(1)).rows.to_pylist()}
     assert rows[b"d"]["c0"] == pytest.approx(1003, abs=2)
     assert rows[b"d"]["c1"] == pytest.approx(2.5, abs=0.01)
     assert rows[b"d"]["s1"] < 0.01
@@ -150,25 +168,47 @@ def test_averages_and_sums() -> None:
 def test_what_the_intake_leaves_out() -> None:
     records = [FIRST - 1, FIRST, FIRST + 59, FIRST + 60, FIRST + 5000, FIRST + 61]
     table = pa.table({"ts": records, "key": pa.array([12, 12, 12, 12, 12, 99], pa.int64())})
-    taken = take_in(table, FIRST + 150, FIRST + 4000, Intake(PANES, tuple(sorted(KEYS)), (Contribution("rows"),)))
-    assert taken.left_out == {"early": 1, "future": 1, "late": 2, "unlisted": 1}
-    assert taken.sums.to_pylist() == [{"pane": 1, "key": 12, "v0": 1}]
+    taken = taken_in(table, Clock(FIRST + 180, FIRST + 4000), Increment("rows"))
+    assert taken.counted["drops"] == {"not_a_public_group": 1, "too_far_ahead": 1, "window_closed": 3}
+    assert taken.rows.to_pylist() == [{"window": FIRST + 60, "key": 12, "v0": 1}]
 
 
 def test_values_are_clamped_and_rounded_before_they_are_added() -> None:
     values = [1.0, 1.1, 1.13, float("nan"), float("inf"), -float("inf"), 1e300]
     table = pa.table({"ts": [FIRST] * 7, "key": pa.array([12] * 7, pa.int64()), "a0": values})
-    each = (Contribution("sum", 0, 0.25, -4, 8), Contribution("valid", 0), Contribution("rows"))
-    taken = take_in(table, NO_CLOCK, 1 << 60, Intake(PANES, (12,), each))
-    assert taken.sums.to_pylist() == [{"pane": 0, "key": 12, "v0": 4 + 4 + 5 + 0 + 8 - 4 + 8, "v1": 6, "v2": 7}]
+    each = (Increment("sum", 0, 0.25, -4, 8), Increment("valid", 0), Increment("rows"))
+    taken = taken_in(table, Clock(NO_CLOCK, 1 << 60), *each, keys=(12,))
+    assert taken.rows.to_pylist() == [{"window": FIRST, "key": 12, "v0": 4 + 4 + 5 + 0 + 8 - 4 + 8, "v1": 6, "v2": 7}]
+
+
+def test_rows_below_a_limit_are_left_out_and_others_keep_their_bits() -> None:
+    p, records = parameters(MEASUREMENTS["PANES"]), [(0, FIRST + i, KEYS[i % 5]) for i in range(100)]
+    all_rows = release_windows(None, summed(records), [Tick(0, FIRST + 600)], p, noise_key(1)).rows
+    above = release_windows(None, summed(records), [Tick(0, FIRST + 600)], dataclasses.replace(p, publish_above=2.0), noise_key(1)).rows
+    assert 0 < above.num_rows < all_rows.num_rows
+    assert above.to_pylist() == [row for row in all_rows.to_pylist() if row["c0"] >= 2]
+
+
+def test_state_that_lacks_a_listed_key_is_refused_once_something_is_closed() -> None:
+    """Before, a bucket that was cut anew may know some of its keys only; afterwards a pane would be measured again."""
+    p = parameters(plain(W, 1.0))
+    for ticks in ([], [Tick(0, FIRST + 600)]):
+        state = release_windows(None, summed([(0, FIRST, 12)]), ticks, p, noise_key(1)).state
+        lacking = SlidingState(state.bins.slice(1).replace_schema_metadata(state.bins.schema.metadata), state.pending)
+        if ticks:
+            with pytest.raises(ValueError, match="not the listed keys"):
+                release_windows(lacking, summed([]), [Tick(1, FIRST + 1200)], p, noise_key(1))
+        else:
+            after = release_windows(lacking, summed([]), [Tick(1, FIRST + 1200)], p, noise_key(1))
+            assert after.rows.equals(release_windows(state, summed([]), [Tick(1, FIRST + 1200)], p, noise_key(1)).rows)
 
 
 def test_damaged_state_is_refused() -> None:
-    state: SlidingReleased = release_windows(None, summed([(0, FIRST, 12), (0, FIRST, 5)]), [], parameters(plain(W, 1.0)), noise_key(1))
-    state.state.check()
-    backwards = state.state.bins.take(pa.array([4, 3, 2, 1, 0]))
-    with pytest.raises(ValueError, match="bins of the state are not sorted"):
-        dataclasses.replace(state.state, bins=backwards).check()
-    twice = pa.concat_tables([state.state.pending, state.state.pending])
-    with pytest.raises(ValueError, match="pending of the state are not sorted"):
-        dataclasses.replace(state.state, pending=twice).check()
+    p = parameters(plain(W, 1.0))
+    done: SlidingReleased = release_windows(None, summed([(0, FIRST, 12), (0, FIRST, 5)]), [], p, noise_key(1))
+    state, stage = done.state.tables(), PaneRelease(p)
+    check_state(stage, state)
+    with pytest.raises(ValueError, match="'bins' of the state is not sorted"):
+        check_state(stage, {**state, "bins": state["bins"].take(pa.array([4, 3, 2, 1, 0]))})
+    with pytest.raises(ValueError, match="'pending' of the state is not sorted"):
+        check_state(stage, {**state, "pending": pa.concat_tables([state["pending"], state["pending"]])})

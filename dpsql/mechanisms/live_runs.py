@@ -1,0 +1,25 @@
+"""What every explanation says of live runs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dpsql.errors import InputError
+from dpsql.parsed_query import ParsedQuery
+from dpsql.polling import ASSUMPTION, polling_interval
+from dpsql.times import duration
+
+
+def live_runs(query: ParsedQuery[Any]) -> str:
+    """What a live run's promise assumes (docs/privacy/index.md, A2)."""
+    try:
+        interval = duration(polling_interval(query))
+    except InputError:
+        return "Live runs\n  This query cannot run live: its triggers are not at whole milliseconds. Stored input: --until-caught-up."
+    lines = (
+        "Live runs",
+        f"  {ASSUMPTION.capitalize()}",
+        f"  (--interval, by default {interval}). One that takes longer delays the clock, and so may change which late records of",
+        "  others count; a run in which one did says so. Stored input (--until-caught-up) assumes nothing of the kind.",
+    )
+    return "\n".join(lines)

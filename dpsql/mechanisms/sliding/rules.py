@@ -1,0 +1,221 @@
+"""What a query of sliding windows for ever may not say, besides what no query may."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from dpsql.errors import Problem
+from dpsql.mechanisms.sliding.asked import PaneGrouping, Smoothing
+from dpsql.mechanisms.sliding.options import OWN, counter
+from dpsql.parsed_query import AggregateFunction, CounterName, GroupSelection, PrivacyLevel
+from dpsql.sql import clause_rules, options, window_rules
+from dpsql.sql.draft import Draft
+from dpsql.sql.durations import divisor_near
+from dpsql.sql.from_rules import EXPLODES
+from dpsql.sql.items import Kind, call_name
+from dpsql.sql.spans import Span, problem
+from dpsql.sql.values import Given, bare
+from dpsql.times import show_duration
+
+OF_UNITS = (
+    "privacy_unit_column",
+    "max_rows_contributed",
+    "max_rows_per_group",
+    "max_groups_contributed",
+    "contribution_period",
+    "min_privacy_units_per_group",
+)
+"""Options that speak of units."""
+
+SUFFIXES = {"smoothed": "smoothed value", "measured": "number of measured panes"}
+
+
+def _event(draft: Draft) -> bool:
+    return draft.value("privacy_level") is PrivacyLevel.EVENT
+
+
+def _asks(draft: Draft) -> Given | None:
+    """The option that makes a query this mechanism's."""
+    if _event(draft):
+        return draft.given("privacy_level")
+    if draft.value("delta") == 0:
+        return draft.given("delta")
+    return next((given for given in map(draft.given, ("counter", *(option.name for option in OWN))) if given), None)
+
+
+def required_options(draft: Draft) -> Iterator[Problem]:
+    """Options without a default."""
+    needed = (options.EPSILON, options.DELTA) + (() if _event(draft) else (options.PRIVACY_UNIT_COLUMN, options.MAX_ROWS_CONTRIBUTED))
+    yield from clause_rules.missing_options(draft, needed)
+
+
+def units_of_events(draft: Draft) -> Iterator[Problem]:
+    """EVENT knows no unit."""
+    for given in map(draft.given, OF_UNITS) if _event(draft) else ():
+        if given:
+            message = "privacy_level EVENT protects one row, whoever it belongs to"
+            yield problem(given.name_span, message, f"remove {given.name}, or use privacy_level = USER")
+
+
+def listed_keys(draft: Draft) -> Iterator[Problem]:
+    """Keys are listed, or there are none."""
+    asks = _asks(draft)
+    if asks is None or draft.keyless or draft.value("group_selection_strategy") != GroupSelection.THRESHOLD or not draft.keys:
+        return
+    if _event(draft) or draft.value("delta") == 0:
+        message, hint = "Unknown keys need delta > 0 and users", "list them: group_selection_strategy = PUBLIC_GROUPS"
+        yield problem(asks.name_span, message, f"{hint}, public_groups = (SELECT page FROM pages)")
+    else:
+        message = f"{asks.name} is for keys that are listed, or none"
+        yield problem(asks.name_span, message, "add group_selection_strategy = PUBLIC_GROUPS, public_groups = (SELECT page FROM pages)")
+
+
+def rows_of_events(draft: Draft) -> Iterator[Problem]:
+    """FROM makes at most one row of an event."""
+    message, hint = "{} makes several rows of one event; EVENT protects one", "{}, or use privacy_level = USER"
+    for scope in draft.scopes if _event(draft) else ():
+        exploding = [node for node in scope.select.args.get("laterals") or ()]
+        if not scope.outer:
+            exploding += [node for node in scope.select.expressions if call_name(bare(node.unalias())) in EXPLODES]
+        for node in exploding:
+            yield problem(draft.span(node), message.format("explode"), hint.format("aggregate the array with a function of it"))
+        for join in scope.select.args.get("joins") or ():
+            if join.kind not in ("SEMI", "ANTI"):
+                what = "A join that may find several rows"
+                yield problem(draft.span(join), message.format(what), hint.format("use LEFT SEMI JOIN or LEFT ANTI JOIN"))
+
+
+def distinct_units(draft: Draft) -> Iterator[Problem]:
+    """COUNT(DISTINCT unit)."""
+    for call in draft.calls:
+        if call.function is not AggregateFunction.COUNT_DISTINCT_UNIT:
+            continue
+        if _event(draft):
+            yield problem(call.item.span, "An event has no user", "write COUNT(*), or use privacy_level = USER")
+        else:
+            hint = "use counter = BLT" + (" with delta above 0" if draft.value("delta") == 0 else "")
+            yield problem(call.item.span, "The distinct users of a window are not the sum of its panes' distinct users", hint)
+
+
+def one_release(draft: Draft) -> Iterator[Problem]:
+    """A window is released once."""
+    given, interval = draft.given("trigger_interval"), draft.value("trigger_interval")
+    if given and interval and draft.window_times and interval != draft.window_times[1]:
+        message = "A window is released once, when its last slide closes"
+        yield problem(given.name_span, message, f"leave trigger_interval out: it is the slide, {show_duration(draft.window_times[1])}")
+
+
+def whole_panes(draft: Draft) -> Iterator[Problem]:
+    """The size is a multiple of the slide."""
+    if not draft.window_times or draft.window_times[0] % draft.window_times[1] == 0:
+        return
+    size, slide, _ = draft.window_times
+    message = f"The window's size {show_duration(size)} is not a multiple of its slide {show_duration(slide)}"
+    divisor = show_duration(divisor_near(size, slide))
+    yield problem(_slide_span(draft), message, f"use a slide that divides {show_duration(size)}, such as {divisor}")
+
+
+def _slide_span(draft: Draft) -> Span:
+    return draft.span(draft.window_calls[0].expressions[2])
+
+
+def counters(draft: Draft) -> Iterator[Problem]:
+    """PANES and WINDOW_SQRT; what each of them needs."""
+    given, chosen = draft.given("counter"), counter(draft)
+    if given and draft.values.get("counter") and chosen is None:
+        message = f"counter = {draft.value('counter')} is for queries that protect users with delta above 0"
+        yield problem(given.value_span, message, "leave it out, or write counter = PANES")
+    elif not given and chosen is None and (asks := _asks(draft)):
+        yield problem(asks.name_span, f"{asks.name} belongs to windows that are made of panes", "add counter = PANES")
+    if given and chosen is CounterName.WINDOW_SQRT and draft.value("delta") == 0:
+        yield problem(given.value_span, "Gaussian noise needs delta > 0", "write counter = PANES, or a delta above 0")
+
+
+def groupings(draft: Draft) -> Iterator[Problem]:
+    """One aggregate, discrete Laplace, no delta."""
+    given, chosen = draft.given("grouping"), counter(draft)
+    if not given or draft.value("grouping") in (None, PaneGrouping.NONE):
+        share = draft.given("monitor_share")
+        if share:
+            yield problem(share.name_span, "monitor_share has no meaning without grouping", "leave it out, or add grouping = PLANNED")
+        return
+    what = f"grouping = {draft.value('grouping')}"
+    if draft.given("counter") and chosen is CounterName.WINDOW_SQRT:
+        yield problem(given.value_span, f"{what} is of counter = PANES", "leave counter out, or grouping")
+    elif draft.value("delta"):
+        yield problem(given.value_span, f"{what} needs discrete Laplace noise alone", "write delta = 0")
+    if len(draft.calls) > 1:
+        yield problem(given.value_span, f"{what} measures one aggregate", "write a query for each aggregate, or leave grouping out")
+    for call in draft.calls:
+        if call.function is AggregateFunction.AVG:
+            yield problem(call.item.span, f"{what} does not take AVG, which is two sums", "write SUM, or leave grouping out")
+
+
+def smoothings(draft: Draft) -> Iterator[Problem]:
+    """Where the noise says how far a smoothed value may be trusted."""
+    given = draft.given("smoothing")
+    if not given or draft.value("smoothing") is not Smoothing.LIMITED_TRANSLATION:
+        return
+    if counter(draft) is CounterName.WINDOW_SQRT:
+        yield problem(given.value_span, "Smoothing needs noise of its own in every slide", "write counter = PANES, or leave smoothing out")
+    elif draft.value("grouping") is PaneGrouping.RETROACTIVE:
+        message = "RETROACTIVE repeats its errors, so the noise does not say how to smooth"
+        yield problem(given.value_span, message, "write grouping = PLANNED, or leave smoothing out")
+
+
+def one_column_above(draft: Draft) -> Iterator[Problem]:
+    """publish_above compares the one aggregate."""
+    given = draft.given("publish_above")
+    if given and len(draft.calls) > 1:
+        yield problem(given.name_span, "publish_above looks at one aggregate", "leave it out, or write a query for each aggregate")
+
+
+def cap_of_level(draft: Draft) -> Iterator[Problem]:
+    """A cap protects users or events."""
+    given, stream = draft.given("privacy_level"), draft.stream
+    if given and _event(draft) and stream is not None and stream.cap is not None and stream.event_cap is None:
+        message = f"The cap of source {stream.name} protects users, this query protects events"
+        hint = (
+            f"the source needs a cap for it: add `{{privacy_level: EVENT, epsilon: 1, delta: 0}}` to the list at sources.{stream.name}.cap"
+        )
+        yield problem(given.value_span, message, hint)
+
+
+def names_of_columns(draft: Draft) -> Iterator[Problem]:
+    """Names that columns of this mechanism have."""
+    taken = {f"{item.name}_{suffix}": (item.name, suffix) for item in draft.items if item.kind is Kind.AGGREGATE for suffix in SUFFIXES}
+    for item in draft.items:
+        if item.kind in (Kind.KEY, Kind.AGGREGATE) and item.name in taken:
+            alias, suffix = taken[item.name]
+            yield problem(item.alias_span, f"`{item.name}` is the column of the {SUFFIXES[suffix]} of `{alias}`", "choose another alias")
+
+
+RULES = (
+    window_rules.window_missing,
+    required_options,
+    units_of_events,
+    listed_keys,
+    rows_of_events,
+    distinct_units,
+    one_release,
+    whole_panes,
+    counters,
+    groupings,
+    smoothings,
+    one_column_above,
+    cap_of_level,
+    names_of_columns,
+    clause_rules.rows_per_group_above_rows,
+    clause_rules.groups_above_rows,
+)
+
+
+def claims(draft: Draft) -> bool:
+    """A query that protects events; or with windows, and delta = 0, or a counter or an option of this mechanism."""
+    if _event(draft):
+        return True
+    asks = draft.value("delta") == 0 or draft.value("counter") in (CounterName.PANES, CounterName.WINDOW_SQRT)
+    return bool(draft.window_calls) and (asks or any(draft.given(option.name) for option in OWN))
+
+
+__all__ = ["RULES", "claims"]

@@ -1,0 +1,139 @@
+"""Small versioned JSON files as frozen values: one reader, which takes exactly what the writer writes.
+
+They say what was spent, what was published and where a run stands, so a damaged one ends as one line, and nothing is guessed: every field has its
+type (True is no integer, NaN no amount), there is none too many, and only those with a default may be missing.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import MISSING, asdict, fields, is_dataclass
+from enum import Enum
+from functools import cache
+from types import NoneType, UnionType
+from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from dpsql.errors import LakeError
+from dpsql.files import Place, reason, replace_file
+
+T = TypeVar("T")
+PUT_BACK = "put back the original file"
+
+
+class DamagedFile(LakeError):
+    """A small file is not what its writer wrote."""
+
+
+def content(value: Any, version: int, indent: int | None = None) -> bytes:
+    """A frozen value as a file of this version."""
+    return json.dumps({"version": version, **asdict(value)}, indent=indent).encode() + b"\n"
+
+
+def write(path: Place, value: Any, version: int) -> None:
+    """Replace a small file as a whole: after a crash it is the old one or the new one."""
+    replace_file(path, content(value, version))
+
+
+def read(path: Place, kind: type[T], version: int, remedy: str = PUT_BACK) -> T | None:
+    """The value in a file; None if it is not there.
+
+    Args:
+        path: of the file.
+        kind: a frozen dataclass.
+        version: that `content` was given.
+        remedy: what to do where the file is damaged.
+
+    Raises:
+        DamagedFile: it is not what `content` gave.
+        LakeError: it is from another release, or cannot be read.
+    """
+    try:
+        given = json.loads(path.read_bytes())
+        found = given.pop("version")
+        if found == version:
+            return parse(given, kind)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as problem:
+        raise LakeError(f"{path}: {reason(problem)}") from None
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        raise DamagedFile(f"{path}: damaged; {remedy}") from None
+    raise LakeError(f"{path}: version {found!r} was written by another release of dpsql; this one reads version {version}")
+
+
+def parse(given: Any, kind: Any) -> Any:
+    """A value of a type, from JSON values.
+
+    Args:
+        given: from `json.loads`; what is of a class of ours already stays as it is.
+        kind: a dataclass, an enumeration, a tuple, a mapping, a union with None, `str`, `bool`, `int`, `float` or `Any`.
+
+    Raises:
+        ValueError, TypeError: it is none; the message quotes nothing of it.
+    """
+    if kind is Any:
+        return given
+    origin, of = get_origin(kind), get_args(kind)
+    if origin in (Union, UnionType):
+        return None if given is None and NoneType in of else _first(given, [each for each in of if each is not NoneType])
+    if origin is tuple:
+        return _tuple(given, of)
+    if origin is not None and issubclass(origin, Mapping):
+        return {_key(key, of[0]): parse(value, of[1]) for key, value in _is(given, dict).items()}
+    if is_dataclass(kind):
+        return given if type(given) is kind else _dataclass(_is(given, dict), kind)
+    if issubclass(kind, Enum):
+        return kind(given)
+    if kind is float:
+        if isinstance(given, bool) or not isinstance(given, int | float) or not math.isfinite(given):
+            raise ValueError("no number")
+        return given
+    if type(given) is not kind:
+        raise ValueError(f"no {kind.__name__}")
+    return given
+
+
+@cache
+def _types(kind: type) -> Mapping[str, Any]:
+    return get_type_hints(kind)
+
+
+def _dataclass(given: dict[str, Any], kind: Any) -> Any:
+    needed = {field.name for field in fields(kind) if field.default is MISSING and field.default_factory is MISSING}
+    types = _types(kind)
+    if not needed <= set(given) <= {field.name for field in fields(kind)}:
+        raise ValueError("a field too many, or one is missing")
+    return kind(**{name: parse(value, types[name]) for name, value in given.items()})
+
+
+def _tuple(given: Any, of: tuple[Any, ...]) -> tuple[Any, ...]:
+    if not isinstance(given, list | tuple):
+        raise ValueError("no list")
+    if of[-1] is Ellipsis:
+        return tuple(parse(value, of[0]) for value in given)
+    return tuple(parse(value, kind) for value, kind in zip(given, of, strict=True))
+
+
+def _first(given: Any, kinds: list[Any]) -> Any:
+    for kind in kinds[:-1]:
+        try:
+            return parse(given, kind)
+        except (ValueError, TypeError):
+            continue
+    return parse(given, kinds[-1])
+
+
+def _key(text: str, kind: Any) -> Any:
+    if kind is not int:
+        return parse(text, kind)
+    if str(int(text)) != text:
+        raise ValueError("no number")
+    return int(text)
+
+
+def _is(given: Any, kind: type[T]) -> T:
+    if not isinstance(given, kind):
+        raise ValueError(f"no {kind.__name__}")
+    return given

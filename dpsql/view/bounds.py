@@ -1,0 +1,54 @@
+"""What the contribution bounds of a run leave out, in words: an error bar knows nothing of it.
+
+From the document of a plan (`run.json`), so that whoever may read it needs no query. A document that says no bounds gets the general words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from dpsql.times import duration
+
+NOISE_ONLY = "± is 95% of the noise. It does not cover what the contribution bounds leave out."
+LEFT_OUT = "What is beyond is left out of these numbers: true ones can be much larger, above all where few units do much."
+
+
+def heads(document: Mapping[str, Any] | None) -> dict[str, str]:
+    """Per aggregate what its column's head says of the bounds: `at most 4 each`; nothing where each unit counts once."""
+    query = (document or {}).get("query", {})
+    if "max_rows_contributed" not in query:
+        return {}
+    found = {}
+    for aggregate in query["aggregates"]:
+        if aggregate["function"] == "COUNT(DISTINCT)":
+            continue
+        values = "{:g} to {:g}, ".format(*aggregate["bounds"]) if aggregate["bounds"] else ""
+        found[aggregate["alias"]] = f"{values}at most {_per_key(query):,} each"
+    return found
+
+
+def left_out(document: Mapping[str, Any] | None) -> tuple[str, ...]:
+    """The sentences below a table of noisy numbers."""
+    query = (document or {}).get("query", {})
+    if "max_rows_contributed" not in query:
+        return (NOISE_ONLY, LEFT_OUT)
+    return (NOISE_ONLY, f"{_allowance(query)} {LEFT_OUT}")
+
+
+def _per_key(query: Mapping[str, Any]) -> int:
+    return min(query["max_rows_per_group"], query["max_rows_contributed"])
+
+
+def _allowance(query: Mapping[str, Any]) -> str:
+    """`One user_id counts with at most 8 records in a window, 4 per channel, in at most 2 values of channel.`"""
+    most, each, groups = query["max_rows_contributed"], _per_key(query), query["max_groups_contributed"]
+    period = "in the whole stream"
+    if query["contribution_period"] == "WINDOW" and query["window"]:
+        sliding = query["window"]["slide_us"] != query["window"]["size_us"]
+        period = f"in {duration(query['window']['size_us'])}" if sliding else "in a window"
+    key = ", ".join(key["name"] for key in query["keys"])
+    parts = [f"One {', '.join(query['privacy_unit'])} counts with at most {most:,} record{'' if most == 1 else 's'} {period}"]
+    parts += [f"{each:,} per {key}"] if key and each < most else []
+    parts += [f"in at most {groups:,} value{'' if groups == 1 else 's'} of {key}"] if key and groups < most else []
+    return ", ".join(parts) + "."

@@ -1,0 +1,50 @@
+"""Which rows of a histogram a person wants first: each window's newest trigger, finished windows before those that still grow."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from dpsql.errors import LakeError
+from dpsql.frames import aggregates_of
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+def finished(rows: pd.DataFrame, clock: Any = None) -> pd.Series:
+    """Per row whether its window had ended by the newest trigger: `clock`, or of these rows. (Late records may still change it.)"""
+    return rows["window_end"] <= (rows["trigger_time"].max() if clock is None else clock)
+
+
+def newest_triggers(rows: pd.DataFrame) -> pd.DataFrame:
+    """The rows of every window's newest trigger."""
+    return rows[rows["trigger"] == rows.groupby("window_start")["trigger"].transform("max")]
+
+
+def in_order(rows: pd.DataFrame, by: str | None = None) -> pd.DataFrame:
+    """The newest finished window first, unfinished ones last; the largest keys first, by the first aggregate or by another column."""
+    columns = ["window_start", "trigger", *([by] if by else aggregates_of(rows)[:1])]
+    ordered = rows.assign(_finished=finished(rows)).sort_values(["_finished", *columns], ascending=False, kind="stable")
+    return ordered.drop(columns="_finished")
+
+
+def one_window(rows: pd.DataFrame, name: str, window_us: int | None, growing: bool = False) -> pd.DataFrame:
+    """The rows of one window.
+
+    Args:
+        rows: of all windows.
+        name: of the query.
+        window_us: where the window starts, microseconds since 1970 UTC; None: the newest one that is finished, or, where none is, the newest.
+        growing: the newest one, finished or not.
+
+    Raises:
+        LakeError: the query has published no such window.
+    """
+    if window_us is None:
+        ended = rows[finished(rows)]
+        chosen = rows if growing or ended.empty else ended
+        return chosen[chosen["window_start"] == chosen["window_start"].max()]
+    kept = rows[rows["window_start"].astype("datetime64[us, UTC]").astype("int64") == window_us]
+    if kept.empty:
+        raise LakeError(f"query {name!r} has published no window that starts at this time; `dpsql show {name} --all` shows all there are")
+    return kept

@@ -1,0 +1,147 @@
+"""A histogram on the terminal: every value with its error, what the bounds leave out in words, and the true values beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from numbers import Integral
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from dpsql.frames import aggregates_of, keys_of
+from dpsql.view.bounds import heads, left_out
+from dpsql.view.formatting import Z95, absent, amount, measured, printable
+from dpsql.view.windows import finished, in_order, newest_triggers
+from jobs.terminal import console
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+TIME = "%Y-%m-%d %H:%M"
+
+
+def print_histogram(frame: pd.DataFrame, limit: int, document: Mapping[str, Any] | None, every: bool = False, clock: Any = None) -> None:
+    """A table with a 95% error on every cell; `?` marks a value that is smaller than its own error.
+
+    Args:
+        frame: rows of the histogram.
+        limit: how many are printed.
+        document: of the plan, for the heads and what is said below; None where it cannot be read.
+        every: all triggers, the newest first; else each window's newest.
+        clock: the newest trigger of all windows, where these are not all of them.
+    """
+    aggregates, keys = aggregates_of(frame), keys_of(frame)
+    if every:
+        rows = frame.sort_values(["window_start", "trigger", *aggregates[:1]], ascending=False, kind="stable")
+    else:
+        rows = in_order(newest_triggers(frame))
+    table, caps, ended = _table(keys), heads(document), finished(frame, clock)
+    for column in aggregates:
+        _number(table, column, caps.get(column, ""))
+    for index, row in zip(rows.index[:limit], rows.head(limit).to_dict("records"), strict=True):
+        cells = [_cell(row[column], row[f"{column}_stderr"]) for column in aggregates]
+        table.add_row(*_place(row, keys, bool(ended[index])), *cells)
+    out = console()
+    out.print(table)
+    small = any(measured(row[c], row[f"{c}_stderr"])[1] for row in rows.head(limit).to_dict("records") for c in aggregates)
+    below = bool((rows[aggregates].head(limit).fillna(0) < 0).to_numpy().any())
+    _foot(
+        out,
+        [
+            "? smaller than its own error: it may well be nothing." if small else "",
+            "Below zero is noise: leave it in when you add rows up, or sums come out too large." if below else "",
+            *left_out(document),
+            "A key that is missing is not zero: dpsql explain QUERY.sql --missing" if keys else "",
+            _more(len(rows), limit),
+        ],
+    )
+
+
+def print_comparison(comparison: Mapping[str, Any], limit: int, document: Mapping[str, Any]) -> None:
+    """Private and true values, key by key, then in a sentence for each aggregate what the difference is made of."""
+    both: pd.DataFrame = comparison["compared"]
+    aggregates = list(comparison["columns"])
+    keys = [name for name in keys_of(both) if name not in {f"{alias}_true" for alias in aggregates}]
+    rows = in_order(both, by=f"{aggregates[0]}_true")
+    table, caps, ended = _table(keys), heads(document), finished(both)
+    for alias in aggregates:
+        _number(table, alias, caps.get(alias, ""))
+        _number(table, "true")
+        _number(table, "off")
+    for index, row in zip(rows.index[:limit], rows.head(limit).to_dict("records"), strict=True):
+        cells = [cell for alias in aggregates for cell in _compared(row[alias], row[f"{alias}_stderr"], row[f"{alias}_true"])]
+        table.add_row(*_place(row, keys, bool(ended[index])), *cells)
+    out = console()
+    out.print(table)
+    windows = f"{comparison['windows']:,} window{'' if comparison['windows'] == 1 else 's'}"
+    kept = f"{comparison['keys_kept']:,} of {comparison['keys']:,} groups in {windows} are released."
+    sentences = [_sentence(alias, made_of) for alias, made_of in comparison["made_of"].items()]
+    for line in (kept, *sentences):
+        out.print(line, markup=False)
+    _foot(out, [*left_out(document), _more(len(rows), limit)])
+
+
+def _sentence(alias: str, made_of: Mapping[str, float]) -> str:
+    name = printable(alias)
+    if "typical" in made_of:
+        return (
+            f"{name}: a released average is typically {made_of['typical']:.3g} off, of which noise alone would be {made_of['noise']:.2g}."
+        )
+    if not made_of:
+        return f"{name}: there is nothing to compare."
+    took = made_of["bounds"]
+    bounds = f"the contribution bounds {'took' if took > 0 else 'added'} about {abs(took):.0%}"
+    if abs(took) <= made_of["bounds_error"]:
+        bounds = "the contribution bounds took less than the noise lets one see"
+    return (
+        f"{name}: of all that is truly there, missing keys hold {made_of['missing']:.0%}, {bounds}, noise is about {made_of['noise']:.1%}."
+    )
+
+
+def _table(keys: Sequence[str]) -> Table:
+    table = Table("window", "trigger", box=None, pad_edge=False)
+    for key in keys:
+        table.add_column(Text(printable(key)), overflow="fold")
+    return table
+
+
+def _number(table: Table, name: str, cap: str = "") -> None:
+    head = Text(printable(name))
+    if cap:
+        head.append(f"\n{cap}", style="dim")
+    table.add_column(head, justify="right")
+
+
+def _place(row: Mapping[Any, Any], keys: Sequence[str], ended: bool) -> list[str | Text]:
+    trigger = "" if absent(row["trigger"]) else f"{row['trigger']:.0f}"
+    return [f"{row['window_start']:{TIME}}", trigger if ended else f"{trigger}, unfinished", *[_key(row[key]) for key in keys]]
+
+
+def _compared(value: Any, stderr: Any, true: Any) -> tuple[Text, Text, Text]:
+    exact = Text("NULL" if absent(true) else f"{true:,.6g}" if isinstance(true, float) and abs(true) < 1e6 else f"{true:,.0f}")
+    if absent(stderr):
+        return Text("missing", style="dim"), exact, Text("")
+    if absent(value) or absent(true):
+        return _cell(value, stderr), exact, Text("")
+    return _cell(value, stderr), exact, Text(amount(value - true, Z95 * stderr, isinstance(value, Integral)))
+
+
+def _foot(out: Console, lines: Sequence[str]) -> None:
+    for line in lines:
+        if line:
+            out.print(line, style="dim", markup=False)
+
+
+def _more(rows: int, limit: int) -> str:
+    return f"{rows - limit:,} more rows: --limit {rows}" if rows > limit else ""
+
+
+def _key(value: Any) -> Text:
+    return Text("NULL", style="dim italic") if absent(value) else Text(printable(value))
+
+
+def _cell(value: Any, stderr: float) -> Text:
+    text, small = measured(value, stderr)
+    return Text(f"? {text}" if small and text != "NULL" else text, style="dim" if small else "")

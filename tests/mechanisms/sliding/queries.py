@@ -1,0 +1,78 @@
+"""Parsed queries of sliding windows for ever, and the source that they read."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dpsql.config import Source
+from dpsql.mechanisms.sliding.asked import Asked, PaneGrouping, Smoothing, changed
+from dpsql.parsed_query import Aggregate, AggregateFunction, ContributionPeriod, CounterName, Key, ParsedQuery, PrivacyLevel, WindowSpec
+
+MINUTE = 60_000_000
+HOUR = 60 * MINUTE
+COUNT = Aggregate("edits", AggregateFunction.COUNT_ROWS)
+SUM = Aggregate("total", AggregateFunction.SUM, "bytes", (0.0, 100.0))
+AVG = Aggregate("mean", AggregateFunction.AVG, "bytes", (-3.0, 9.0))
+SOURCE = Source(name="wiki", format="parquet", path="x", event_time="ts", privacy_unit=("user_id",), max_users=10**6, start_us=0)
+
+EVENT = ParsedQuery(
+    mechanism="sliding",
+    epsilon=0.1,
+    delta=0.0,
+    privacy_unit=(),
+    contribution_period=ContributionPeriod.STREAM,
+    event_time="ts",
+    window=WindowSpec(15 * MINUTE, MINUTE, 0),
+    trigger_interval_us=MINUTE,
+    allowed_lateness_us=0,
+    max_ahead_us=MINUTE,
+    public_groups="SELECT channel FROM channels",
+    keys=(Key("channel", "channel"),),
+    aggregates=(COUNT,),
+    from_sql="FROM wiki",
+    stream="wiki",
+    static_sources=("channels",),
+    columns_in_order=("channel", "edits"),
+    asked=Asked(
+        privacy_level=PrivacyLevel.EVENT,
+        counter=CounterName.PANES,
+        grouping=PaneGrouping.NONE,
+        monitor_share=0.1,
+        smoothing=Smoothing.LIMITED_TRANSLATION,
+        publish_above=None,
+        max_rows_contributed=None,
+        max_rows_per_group=None,
+        max_groups_contributed=None,
+    ),
+)
+
+
+def bounds(rows: int, per_group: int, groups: int, **more: Any) -> dict[str, Any]:
+    return {"max_rows_contributed": rows, "max_rows_per_group": per_group, "max_groups_contributed": groups} | more
+
+
+def windows(query: ParsedQuery[Asked], panes: int) -> ParsedQuery[Asked]:
+    """The same with other windows."""
+    return changed(query, window=WindowSpec(panes * MINUTE, MINUTE, 0))
+
+
+USER = changed(
+    EVENT,
+    privacy_level=PrivacyLevel.USER,
+    privacy_unit=("user_id",),
+    contribution_period=ContributionPeriod.WINDOW,
+    **bounds(20, 4, 3),
+)
+SQRT = changed(EVENT, delta=1e-6, counter=CounterName.WINDOW_SQRT, smoothing=Smoothing.NONE)
+QUERIES = {
+    "event": EVENT,
+    "event, three aggregates": changed(EVENT, epsilon=2.0, aggregates=(COUNT, SUM, AVG)),
+    "user": USER,
+    "user, STREAM": changed(USER, epsilon=4.0, contribution_period=ContributionPeriod.STREAM, aggregates=(COUNT, SUM), **bounds(3, 1, 2)),
+    "retroactive": changed(EVENT, grouping=PaneGrouping.RETROACTIVE, smoothing=Smoothing.NONE),
+    "planned": changed(EVENT, grouping=PaneGrouping.PLANNED, monitor_share=0.3),
+    "planned, user": changed(USER, epsilon=4.0, grouping=PaneGrouping.PLANNED, **bounds(2, 1, 2)),
+    "sqrt": SQRT,
+    "sqrt, three aggregates": changed(SQRT, aggregates=(COUNT, SUM, AVG)),
+    "sqrt, user": changed(USER, delta=1e-6, counter=CounterName.WINDOW_SQRT, smoothing=Smoothing.NONE),
+}

@@ -1,0 +1,108 @@
+"""What people are shown of a histogram: digits, which window, what the bounds leave out, why there is nothing."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from dpsql.errors import LakeError
+from dpsql.mechanisms.histogram.plan import document
+from dpsql.mechanisms.histogram.planner import make_plan
+from dpsql.parsed_query import ContributionPeriod, WindowSpec
+from dpsql.view.bounds import heads, left_out
+from dpsql.view.formatting import Z95, measured
+from dpsql.view.nothing import next_trigger, why_nothing
+from dpsql.view.windows import finished, in_order, newest_triggers, one_window
+from tests.property.plans import COUNT, DAY, HOUR, SUM, USERS, query, source
+
+MIDNIGHT = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("value", "error", "text"),
+    [
+        (0.03124, 0.00041, "0.03124 ± 0.00041"),
+        (7_141, 76.0, "7,141 ± 76"),
+        (np.int64(7_141), 6.9, "7,141 ± 7"),
+        (7_141.0, 6.9, "7,141.0 ± 6.9"),
+        (1_203, 118.0, "1,200 ± 120"),
+        (521_887.3, 18_980.0, "522,000 ± 19,000"),
+        (26_213_456, 7_400_000.0, "26.2 M ± 7.4 M"),
+        (26_213_456, 740_000.0, "26.21 M ± 0.74 M"),
+        (26_213_456, 76.0, "26,213,456 ± 76"),
+        (3.2e9, 1.4e8, "3.20 bn ± 0.14 bn"),
+        (1e-9, 2e-11, "1e-09 ± 2e-11"),
+        (3.0, 0.0, "3 ± 0"),
+        (None, 1.0, "NULL"),
+    ],
+)
+def test_digits_are_those_that_the_error_deserves(value: Any, error: float, text: str) -> None:
+    assert measured(value, error / Z95)[0] == text
+
+
+def rows() -> pd.DataFrame:
+    """Two days that have ended, with two triggers each, and one that grows."""
+    found = []
+    for day, triggers in ((0, 2), (1, 2), (2, 1)):
+        start = MIDNIGHT + timedelta(days=day)
+        for trigger in range(1, triggers + 1):
+            found += [
+                (start, start + timedelta(days=1), trigger, start + timedelta(hours=12 * trigger), key, day * 10 + i, 1.0)
+                for i, key in enumerate("ab")
+            ]
+    return pd.DataFrame(found, columns=["window_start", "window_end", "trigger", "trigger_time", "page", "views", "views_stderr"])
+
+
+def test_finished_windows_come_first_and_each_with_its_newest_trigger() -> None:
+    shown = in_order(newest_triggers(rows()))
+    assert list(zip(shown["window_start"].dt.day, shown["trigger"], shown["page"], strict=True)) == [
+        (2, 2, "b"), (2, 2, "a"), (1, 2, "b"), (1, 2, "a"), (3, 1, "b"), (3, 1, "a"),
+    ]  # fmt: skip
+    assert finished(shown).tolist() == [True] * 4 + [False] * 2
+    assert set(one_window(rows(), "views", None)["window_start"].dt.day) == {2}
+    assert set(one_window(rows(), "views", None, growing=True)["window_start"].dt.day) == {3}
+    only = rows()[rows()["window_start"].dt.day == 3]
+    assert len(one_window(only, "views", None)) == 2, "where no window is finished, the one that grows"
+    third = int((MIDNIGHT + timedelta(days=2)).timestamp() * 1e6)
+    assert set(one_window(rows(), "views", third)["window_start"].dt.day) == {3}
+    with pytest.raises(LakeError, match="no window that starts at this time"):
+        one_window(rows(), "views", third + 1)
+
+
+def test_heads_and_sentences_say_what_the_bounds_leave_out() -> None:
+    plan = document(
+        make_plan(query(aggregates=(COUNT, USERS, SUM), max_rows_contributed=8, max_rows_per_group=4, max_groups_contributed=2), source())
+    )
+    assert heads(plan) == {COUNT.alias: "at most 4 each", SUM.alias: f"{SUM.bounds[0]:g} to {SUM.bounds[1]:g}, at most 4 each"}  # type: ignore[index]
+    noise, bounds = left_out(plan)
+    assert "It does not cover what the contribution bounds leave out" in noise
+    assert bounds.startswith("One user_id counts with at most 8 records in a window, 4 per page, in at most 2 values of page. ")
+    for_ever = document(
+        make_plan(
+            query(max_rows_contributed=1, max_rows_per_group=1, max_groups_contributed=1, contribution_period=ContributionPeriod.STREAM),
+            source(),
+        )
+    )
+    assert left_out(for_ever)[1].startswith("One user_id counts with at most 1 record in the whole stream. ")
+    sliding = document(
+        make_plan(query(window=WindowSpec(DAY, HOUR, 0), max_rows_contributed=3, max_rows_per_group=3, max_groups_contributed=3), source())
+    )
+    assert left_out(sliding)[1].startswith("One user_id counts with at most 3 records in 1 day. ")
+    assert heads(None) == {} and len(left_out(None)) == 2
+
+
+def test_an_empty_table_says_why() -> None:
+    plan = make_plan(query(), source())
+    assert plan.selection is not None
+    said = why_nothing(document(plan))
+    assert f"about {plan.selection.users_needed(plan.horizon)} different user_id have it in one window" in said
+    assert "no key had enough people" in why_nothing(None)
+    public = document(plan) | {"selection": None}
+    assert "after the source's `start`" in why_nothing(public)
+    plan_of_hours = document(make_plan(query(trigger_interval_us=HOUR), source()))
+    noon = int((MIDNIGHT + timedelta(hours=12, minutes=1)).timestamp() * 1e6)
+    assert next_trigger(plan_of_hours, noon) == "2026-01-01 13:00:00 UTC"
