@@ -69,7 +69,9 @@ DAMAGES: dict[str, Callable[[Any], None]] = {
     "nothing": lambda one: None,
     "checkpoint of admission": lambda one: [shutil.rmtree(path) for path in one.private.glob("checkpoints/admission*")],
     "checkpoint of release": lambda one: [shutil.rmtree(path) for path in one.private.glob("checkpoints/release*")],
-    "state of release": lambda one: [cut(path) for path in one.private.glob("state/release-*/g*/bucket=*/*.groups.parquet")],
+    "state of release": lambda one: cut(
+        max(one.private.glob("state/release-*/g*/bucket=*/*.groups.parquet"), key=lambda path: path.stat().st_mtime)
+    ),
     "commit of contributions": lambda one: cut(newest(one.private / "contributions/_delta_log", "*.json")),
     "commit of files": lambda one: cut(newest(one.private / "files/_delta_log", "*.json")),
     "commit of the histogram": lambda one: cut(newest(one.lake.histogram("demo") / "_delta_log", "*.json")),
@@ -79,7 +81,12 @@ DAMAGES: dict[str, Callable[[Any], None]] = {
 def bring(folder: Path, night: int) -> None:
     """A day of visits."""
     folder.mkdir(exist_ok=True)
-    rows = [(f"u{user}", f"p{page}", START + night * DAY + (user * 3 + page) * 300_000_000) for user in range(40) for page in range(3)]
+    rows = [
+        (f"u{user}", f"p{page}", START + night * DAY + hour * HOUR + user * 3 + page)
+        for hour in range(3)
+        for user in range(40)
+        for page in range(3)
+    ]
     user, page, at = zip(*rows, strict=True)
     table = pa.table({"user_id": pa.array(user), "page": pa.array(page), "ts": pa.array(at, pa.timestamp("us", "UTC"))})
     pq.write_table(table, folder / f"part-{night:03d}.parquet")
@@ -123,7 +130,7 @@ def killed_nights(one: Any, nights: int, chance: random.Random, scratch: Path, t
 
 def reference(one: Any, nights: int) -> None:
     """The same input in one catch-up, and nothing happens to it."""
-    one.go(START + (nights + 1) * DAY, buckets=(2, 2), live=LiveOptions(retention_us=HOUR))
+    one.go(START + (nights + 1) * DAY, buckets=(2, 2), live=LiveOptions(retention_us=2 * DAY))
 
 
 def _dies(scratch: Path, at: int) -> bool:
@@ -138,7 +145,7 @@ def _go(one: Any, night: int) -> str:
     """A catch-up; if it is refused, what it says is done, and it is started again."""
 
     def start() -> None:
-        one.go(START + (night + 1) * DAY, buckets=(2, 2), live=LiveOptions(retention_us=HOUR))
+        one.go(START + (night + 1) * DAY, buckets=(2, 2), live=LiveOptions(retention_us=2 * DAY))
 
     before, told = _published(one), ""
     for _ in range(3):
@@ -157,6 +164,9 @@ def _repaired(words: str) -> str:
     """Do what a message says. Of a commit before which nothing is left, as after a sweep that had ended, it says that it is to be put back."""
     done = CliRunner().invoke(cli, shlex.split(words))
     told = done.output.replace("\n", "; ")
+    if "leave --to away" in told:
+        # The sweep has removed what query 2 would begin with.
+        return _repaired(words.partition(" --to")[0])
     if done.exit_code:
         lost = re.match(r"(\S+) is damaged, and what was before it is gone: nothing was touched. Put it back as it was, or ", told)
         assert lost, told
@@ -176,6 +186,7 @@ def _published(one: Any) -> Any:
 def same(one: Any, whole: Any) -> bool:
     """Whether both have published the same bits, which can be recomputed."""
     run = read_run(one.lake, "demo")
+    assert len(one.histogram()) > 3
     return bool(one.histogram() == whole.histogram() and verify_run(one.lake, "demo", run, one.query, one.secret).identical)
 
 
