@@ -39,7 +39,7 @@ from dpsql.lake import compaction, delta_tables, retention  # noqa: E402
 from dpsql.lake.contributions import Contributions  # noqa: E402
 from dpsql.lake.manifest import Manifest  # noqa: E402
 from dpsql.lake.sorted_file import sorted_file  # noqa: E402
-from dpsql.mechanisms.histogram.stages import admission_stage, grid  # noqa: E402
+from dpsql.mechanisms.registry import shape  # noqa: E402
 from dpsql.streaming.histogram import Histogram  # noqa: E402
 from udfs.bucket_state import BucketFiles  # noqa: E402
 from udfs.stage import ADMISSION, StateFile  # noqa: E402
@@ -100,8 +100,8 @@ def work(folder: Path, count: int) -> list[float]:
     plan = dpsql.compile(SQL, Sources((source,))).plan
     # Small bounds, so that there is something to merge and to remove.
     compaction.MANY_FILES, compaction.LOG_COMMITS, compaction.KEPT_HOURS, retention.VACUUM_HOURS = 2, 3, 0, 0
-    contributions = Contributions(folder / "contributions", "5a" * 16, grid(plan), admission_stage(plan).gives, 1, BUCKETS)
-    histogram = Histogram(folder / "histogram", "5a" * 16, plan, (T.StringType(),))
+    contributions = Contributions(folder / "contributions", "5a" * 16, shape(plan).schedule, shape(plan).contributions, 1, BUCKETS)
+    histogram = Histogram(folder / "histogram", "5a" * 16, plan.query, shape(plan), (T.StringType(),))
     manifest = Manifest(folder / "files", "5a" * 16, ADMISSION, 1)
     state = BucketFiles(str(folder / "state"), ADMISSION, BUCKETS, 1, ("users",))
     for table in (contributions, histogram, manifest):
