@@ -12,11 +12,12 @@ from dpsql.config import Source
 from dpsql.mechanisms.histogram.accounting import cost
 from dpsql.mechanisms.histogram.asked import ReleaseRule
 from dpsql.mechanisms.histogram.plan import ColumnPlan, PerturbationPlan, PrivacyPlan
-from dpsql.mechanisms.histogram.stages import stderr
+from dpsql.mechanisms.histogram.stages import grid, stderr
 from dpsql.mechanisms.live_runs import live_runs
 from dpsql.parsed_query import AggregateFunction, ContributionPeriod, ParsedQuery
 from dpsql.privacy.cost import Cost
 from dpsql.privacy.curve import epsilon_of
+from dpsql.schedule import by_window
 from dpsql.text import number, percent
 from dpsql.times import duration
 
@@ -57,7 +58,7 @@ def facts(plan: PrivacyPlan, source: Source) -> dict[str, Any]:
 
 def explain(plan: PrivacyPlan, source: Source) -> str:
     """The whole explanation as plain text, at most 120 characters wide."""
-    promised = (_promise(plan, source), live_runs(plan.query), _time(plan))
+    promised = (_promise(plan, source), live_runs(by_window(grid(plan))), _time(plan))
     parts = (*promised, _bounds(plan, source), _keys(plan), _columns(plan), _budget(plan), _stages(plan))
     return "\n\n".join([*parts, f"Query identity: {plan.identity}"]) + "\n"
 
