@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from dpsql.errors import InputError
 from dpsql.view.formatting import Z95
 from jobs.options import compiled, files_by_source, json_option, query_argument, refuse_own_input, sources_option, writable
 from jobs.terminal import ProgressBar, note, print_json, print_table
@@ -73,6 +74,10 @@ def tune(
     if output is not None:
         writable(output, "--output")
     query = compiled(query_file, sources_file)
+    if query.parsed.mechanism != "histogram":
+        raise InputError(
+            f"tune looks for the bounds of histograms, and this query is one of {query.mechanism.takes}: try it with `dpsql try`"
+        )
     files = files_by_source(samples, query, "--sample")
     refuse_own_input(query, files.get(query.parsed.stream), "--sample", WARNING)
     with ProgressBar() as bar:

@@ -127,7 +127,7 @@ def _lead(standing: Standing, rows: pd.DataFrame) -> str:
 
 
 def _cards(standing: Standing, rows: pd.DataFrame) -> list[Card]:
-    horizon = int(standing.plan["horizon"]) if standing.plan else None
+    horizon = int(standing.plan.get("horizon", 1)) if standing.plan else None
     of = f" of {horizon:,}" if horizon else ""
     keys = int((rows["trigger"] == standing.triggers).sum())
     return [
@@ -161,7 +161,11 @@ def _promise(standing: Standing) -> Iterator[Card]:
     if standing.plan is not None:
         plan, query = standing.plan, standing.plan["query"]
         span = "for ever" if query["contribution_period"] == "STREAM" else f"per {duration(int(query['window']['size_us']))}"
-        yield Card("Promise", f"epsilon {plan['epsilon']:g}", f"{span}, delta {plan['delta']:g}; unit: {', '.join(query['privacy_unit'])}")
+        yield Card(
+            "Promise",
+            f"epsilon {plan['epsilon']:g}",
+            f"{span}, delta {plan['delta']:g}; unit: {', '.join(query['privacy_unit']) or 'one row, not one person'}",
+        )
     if standing.budget is None:
         return
     week = next((total for total in standing.budget.totals if total.days == 7), None)
@@ -196,7 +200,7 @@ def _picture(chart: charts.Chart, alias: str) -> Picture:
 def _table(standing: Standing, rows: pd.DataFrame, most_rows: int) -> Table:
     names, aliases = keys_of(rows), aggregates_of(rows)
     last = rows[rows["trigger"] == standing.triggers].sort_values([*aliases[:1]], ascending=False, kind="stable")
-    horizon = int(standing.plan["horizon"]) if standing.plan else standing.triggers
+    horizon = int(standing.plan.get("horizon", 1)) if standing.plan else standing.triggers
     key = rows.groupby(names, dropna=False, sort=False).ngroup() if names else rows["trigger"] * 0
     paths = {number: path for number, path in rows.sort_values("trigger").groupby(key)}
     shown = last.head(most_rows)
