@@ -69,7 +69,7 @@ class Contributions:
     @property
     def version(self) -> int:
         """Of the table."""
-        return DeltaTable(str(self.path)).version()
+        return delta_tables.newest(self.path).version()
 
     @property
     def closed_us(self) -> int:
@@ -125,7 +125,7 @@ class Contributions:
             The table's version.
         """
         self._write_ticks(batch, closed_us, latest_us, {self._closed: closed_us})
-        return DeltaTable(str(self.path)).version()
+        return delta_tables.newest(self.path).version()
 
     def forget(self, before_us: int) -> int:
         """Delete the rows of all eras that were over at a time; the table is left without their files.
