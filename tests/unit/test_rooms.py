@@ -12,8 +12,17 @@ import pytest
 from dpsql.mechanisms.registry import MECHANISMS
 from tests.unit.test_project import CHECKOUT, Violations, imported, is_below, modules
 
-GROUND = {"dpsql.caps", "dpsql.config", "dpsql.errors", "dpsql.files", "dpsql.parsed_query", "dpsql.record", "dpsql.sources", "dpsql.text"}
-GROUND |= {"dpsql.times", "dpsql.yaml_file"}
+GROUND = {
+    "dpsql.caps",
+    "dpsql.config",
+    "dpsql.errors",
+    "dpsql.files",
+    "dpsql.parsed_query",
+    "dpsql.record",
+    "dpsql.schedule",
+    "dpsql.sources",
+}
+GROUND |= {"dpsql.text", "dpsql.times", "dpsql.yaml_file"}
 """What every room may import."""
 
 MAY = {

@@ -13,11 +13,12 @@ from dpsql.mechanisms.histogram.accounting import cost
 from dpsql.mechanisms.histogram.asked import ReleaseRule
 from dpsql.mechanisms.histogram.plan import ColumnPlan, PerturbationPlan, PrivacyPlan
 from dpsql.mechanisms.histogram.short import in_short
-from dpsql.mechanisms.histogram.stages import stderr
+from dpsql.mechanisms.histogram.stages import grid, stderr
 from dpsql.mechanisms.live_runs import live_runs
 from dpsql.parsed_query import AggregateFunction, ContributionPeriod, ParsedQuery
 from dpsql.privacy.cost import Cost, touched
 from dpsql.privacy.curve import epsilon_of
+from dpsql.schedule import by_window
 from dpsql.text import number, percent
 from dpsql.times import duration
 
@@ -61,7 +62,7 @@ def facts(plan: PrivacyPlan, source: Source) -> dict[str, Any]:
 
 def explain(plan: PrivacyPlan, source: Source) -> str:
     """The whole explanation as plain text, at most 120 characters wide."""
-    promised = (_promise(plan, source), live_runs(plan.query), _time(plan))
+    promised = (_promise(plan, source), live_runs(by_window(grid(plan))), _time(plan))
     one = cost(plan, source)
     together = [(span, _period_facts(plan, one, _periods(plan, days))["epsilon"]) for span, days in SPANS.items()] if _renews(plan) else []
     parts = (in_short(plan, together), *promised, _bounds(plan, source), _keys(plan), _columns(plan), _budget(plan), _stages(plan))
