@@ -11,7 +11,7 @@ from typing import Any
 from dpsql.config import Source, cut_by_records
 from dpsql.errors import AccountingError, ConfigError
 from dpsql.mechanisms import registry
-from dpsql.mechanisms.protocol import Mechanism
+from dpsql.mechanisms.protocol import Mechanism, Shape
 from dpsql.parsed_query import ParsedQuery, PrivacyLevel
 from dpsql.privacy.ledger_line import Line
 from dpsql.privacy.origin import Origin
@@ -28,7 +28,7 @@ class Query:
 
     def __repr__(self) -> str:
         plan = self.plan
-        return f"<Query on {self.parsed.stream}: epsilon {plan.epsilon:g}, delta {plan.delta:g}, {plan.horizon} triggers per window; print(query.explain())>"
+        return f"<Query on {self.parsed.stream}: epsilon {plan.epsilon:g}, delta {plan.delta:g}; print(query.explain())>"
 
     def _repr_html_(self) -> str:
         """What a notebook shows."""
@@ -38,6 +38,11 @@ class Query:
     def mechanism(self) -> Mechanism[Any, Any]:
         """Whose query it is."""
         return registry.named(self.parsed.mechanism)
+
+    @property
+    def shape(self) -> Shape:
+        """What engines and the lake know of the plan."""
+        return self.mechanism.shape(self.plan)
 
     @property
     def protects(self) -> PrivacyLevel:
@@ -61,15 +66,15 @@ class Query:
             kind: `run`, `try`, `compare` or `local`.
             origin: whose data, under which cap.
         """
-        plan, window = self.plan, self.parsed.window
+        plan, grid = self.plan, self.shape.schedule.grid
         return Line(
             ledger=self.source.ledger,
             source=self.source.name,
             unit=self.source.privacy_unit,
             cost=self.mechanism.account(plan, self.source),
             period=self.parsed.contribution_period.value,
-            size_us=window.size_us if window else self.parsed.trigger_interval_us,
-            offset_us=window.offset_us if window else 0,
+            size_us=grid.window_us,
+            offset_us=grid.offset_us,
             declared_epsilon=plan.epsilon,
             declared_delta=plan.delta,
             query_identity=plan.identity,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from dpsql import record
 from dpsql.errors import InputError
 from dpsql.files import Place
-from dpsql.parsed_query import ParsedQuery
+from dpsql.schedule import Schedule
 from dpsql.times import show_duration
 
 MILLISECOND, SECOND = 1_000, 1_000_000
@@ -21,17 +21,17 @@ VERSION = 1
 ASSUMPTION = "live, the promise assumes that every micro-batch takes less time than the polling interval"
 
 
-def polling_interval(query: ParsedQuery, asked_us: int | None = None) -> int:
+def polling_interval(schedule: Schedule, asked_us: int | None = None) -> int:
     """At every multiple of it a live run looks at its source; triggers are due at such multiples only. Microseconds.
 
     Args:
-        query: the parsed query.
+        schedule: of the query.
         asked_us: what the operator asks for. None: about a tenth of the trigger interval, 1 second to 1 minute.
 
     Raises:
         InputError: it does not divide the trigger interval and the windows' offset, or is not in whole milliseconds, as Spark polls.
     """
-    common = math.gcd(query.trigger_interval_us, query.windows.offset_us)
+    common = math.gcd(schedule.interval_us, schedule.offset_us)
     divisors = _divisors(common)
     if not divisors:
         raise InputError(
@@ -39,12 +39,12 @@ def polling_interval(query: ParsedQuery, asked_us: int | None = None) -> int:
             "write a trigger_interval and a window offset of whole milliseconds, or run it with --until-caught-up"
         )
     if asked_us is None:
-        wanted = min(max(query.trigger_interval_us // 10, SHORTEST_US), LONGEST_US)
+        wanted = min(max(schedule.interval_us // 10, SHORTEST_US), LONGEST_US)
         long_enough = [divisor for divisor in divisors if divisor >= SHORTEST_US]
         fitting = [divisor for divisor in long_enough if divisor <= wanted]
         return max(fitting) if fitting else min(long_enough, default=divisors[-1])
     if asked_us not in divisors:
-        raise InputError(_refusal(query, asked_us, divisors))
+        raise InputError(_refusal(schedule, asked_us, divisors))
     return asked_us
 
 
@@ -57,13 +57,13 @@ def _divisors(common_us: int) -> list[int]:
     return sorted({number * MILLISECOND for divisor in short for number in (divisor, common // divisor)})
 
 
-def _refusal(query: ParsedQuery, asked_us: int, divisors: list[int]) -> str:
+def _refusal(schedule: Schedule, asked_us: int, divisors: list[int]) -> str:
     near = [max((d for d in divisors if d < asked_us), default=None), min((d for d in divisors if d > asked_us), default=None)]
     accepted = " or ".join(show_duration(divisor) for divisor in near if divisor is not None)
-    offset = f" and the windows' offset {show_duration(query.windows.offset_us)}" if query.windows.offset_us else ""
+    offset = f" and the windows' offset {show_duration(schedule.offset_us)}" if schedule.offset_us else ""
     return (
-        f"--interval {show_duration(asked_us)} does not divide trigger_interval {show_duration(query.trigger_interval_us)}{offset}: triggers would be "
-        f"due between two polls. Write {accepted}, or leave it away ({show_duration(polling_interval(query))})"
+        f"--interval {show_duration(asked_us)} does not divide trigger_interval {show_duration(schedule.interval_us)}{offset}: triggers would be "
+        f"due between two polls. Write {accepted}, or leave it away ({show_duration(polling_interval(schedule))})"
     )
 
 

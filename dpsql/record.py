@@ -13,7 +13,7 @@ from dataclasses import MISSING, asdict, fields, is_dataclass
 from enum import Enum
 from functools import cache
 from types import NoneType, UnionType
-from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from dpsql.errors import LakeError
 from dpsql.files import Place, reason, replace_file
@@ -68,7 +68,7 @@ def parse(given: Any, kind: Any) -> Any:
 
     Args:
         given: from `json.loads`; what is of a class of ours already stays as it is.
-        kind: a dataclass, an enumeration, a tuple, a mapping, a union with None, `str`, `bool`, `int`, `float` or `Any`.
+        kind: a dataclass, an enumeration, a tuple, a mapping, some literals, a union with None, `str`, `bool`, `int`, `float` or `Any`.
 
     Raises:
         ValueError, TypeError: it is none; the message quotes nothing of it.
@@ -78,6 +78,8 @@ def parse(given: Any, kind: Any) -> Any:
     origin, of = get_origin(kind), get_args(kind)
     if origin in (Union, UnionType):
         return None if given is None and NoneType in of else _first(given, [each for each in of if each is not NoneType])
+    if origin is Literal:
+        return of[of.index(given)]
     if origin is tuple:
         return _tuple(given, of)
     if origin is not None and issubclass(origin, Mapping):

@@ -46,13 +46,12 @@ def restore(
         if buckets or label or checkpoints:
             raise ConfigError("--new-run begins with no state: leave --buckets, --to and --checkpoints away")
         from dpsql.lake.new_run import begin_new_run, finish_new_run
-        from dpsql.mechanisms.histogram.stages import grid
 
         secret, ledger = secret_and_ledger(secret_file, create=False)
         run = finish_new_run(lake, name)
         if run is None:
             query = compiled_text(read_run(lake, name).query_text, sources_file, name)
-            run = begin_new_run(lake, name, query, grid(query.plan), secret, ledger)
+            run = begin_new_run(lake, name, query, secret, ledger)
         if as_json:
             print_json({"name": name, "run_id": run.run_id, "new_run": True})
             return

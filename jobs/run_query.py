@@ -134,7 +134,7 @@ def start(flags: RunFlags, master: str | None, properties: Mapping[str, str]) ->
     properties = {**properties, UNTESTED: "true"} if flags.untested_spark else properties
     query = compiled(flags.query_file, flags.sources_file)
     if not flags.until_caught_up:
-        polling_interval(query.plan.query, flags.interval_us)
+        polling_interval(query.shape.schedule, flags.interval_us)
     for flag, path in (("--log", flags.log), ("--metrics", flags.metrics)):
         if path is not None:
             writable(path, flag)  # before anything is spent

@@ -20,8 +20,8 @@ import pyarrow as pa
 
 from dpsql.compiled import Query
 from dpsql.local.feeder import Feeder
-from dpsql.mechanisms.histogram.public_groups import public_groups
 from dpsql.mechanisms.histogram.stages import stages
+from dpsql.mechanisms.public_groups import public_groups
 from dpsql.privacy.secret import Secret
 from udfs.grid import NO_CLOCK
 from udfs.keys import encode

@@ -32,19 +32,20 @@ class ContributionFiles:
     Args:
         path: of the table.
         schema: its columns without `era`.
-        offset_us, era_us: where eras begin, and how long they are.
+        era_of, first, width: a row is in era (column era_of - first) // width.
     """
 
     path: str
     schema: pa.Schema
-    offset_us: int
-    era_us: int
+    era_of: str
+    first: int
+    width: int
 
     def write(self, rows: pa.Table, bucket: int, batch: int) -> list[dict[str, Any]]:
         """One file per era, named by its bytes; they are in the table when the driver has committed them.
 
         Args:
-            rows: contributions with their key's `bucket`, sorted by window.
+            rows: contributions with their key's `bucket`, sorted by era.
             bucket: of users.
             batch: micro-batch of query 1.
 
@@ -52,7 +53,7 @@ class ContributionFiles:
             Of every file its path below the table, bytes, rows and partition.
         """
         # Floor division: eras of windows before 1970 are as long as the others.
-        era = (rows.column("window").to_numpy() - self.offset_us) // self.era_us
+        era = (rows.column(self.era_of).to_numpy() - self.first) // self.width
         constants = {"kind": ROW, "batch": batch, "closed_us": 0}
         columns = [
             pa.array(np.full(len(era), constants[field.name]), field.type) if field.name in constants else rows[field.name]

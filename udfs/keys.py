@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 import pyarrow as pa
 
@@ -9,6 +11,20 @@ HEADER = 4
 NULL_HEADER = b"----"
 MAX_KEY_BYTES = 4096
 """Of the values of all columns of a key together; headers do not count."""
+
+
+@dataclass(frozen=True)
+class PublicGroups:
+    """Keys that are released in every window from first_window_us on, records or not: hashes and encoded keys."""
+
+    keys: tuple[int, ...]
+    key_bytes: tuple[bytes, ...]
+    first_window_us: int
+
+    def for_bucket(self, bucket: int, buckets: int) -> PublicGroups:
+        """Those of one bucket only."""
+        mine = [i for i, key in enumerate(self.keys) if key % buckets == bucket]
+        return PublicGroups(tuple(self.keys[i] for i in mine), tuple(self.key_bytes[i] for i in mine), self.first_window_us)
 
 
 def encode(values: list[bytes | None]) -> bytes:

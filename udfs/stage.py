@@ -22,6 +22,9 @@ OPERATORS = (ADMISSION, RELEASE)
 ROW, TICK, FILE = 0, 1, 2
 """Kinds of rows: results and contributions; ticks between the queries; the report of a bucket."""
 
+NO_RECORD = ("malformed", "null_event_time", "null_privacy_unit", "key_too_long")
+"""What an engine makes no record of, by the codes 1..4 of the column `drop`."""
+
 CLOSED = b"closed_us"
 """In the metadata of a table: the time up to which the bucket has closed the grid."""
 

@@ -1,7 +1,7 @@
 """The private table `contributions`: what query 1 admitted, and the ticks; the only way from users to keys.
 
-Rows come in one commit per micro-batch of query 1, ticks in a commit of their own after the rows they cover. It is partitioned by `era`,
-64 windows each: one partition per window would be thousands of small files when a year is replayed at once.
+Rows come in one commit per micro-batch of query 1, ticks in a commit of their own after the rows they cover. It is partitioned by `era`
+(`dpsql.schedule`).
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from dpsql.files import Place
 from dpsql.lake import delta_tables
 from dpsql.lake.delta_rows import check_files
 from dpsql.lake.manifest import rows_mark
+from dpsql.schedule import ERA, Schedule
 from udfs.contribution_files import ContributionFiles
-from udfs.grid import NO_CLOCK, Grid
+from udfs.grid import NO_CLOCK
 from udfs.stage import ADMISSION, TICK
 
-WINDOWS_PER_ERA = 64
 TICK_ERA = NO_CLOCK
 """Era of all ticks: no window is there, so deleting old eras never deletes a tick."""
 
@@ -34,8 +34,8 @@ class Contributions:
     Args:
         path: the Delta table.
         run_id: of the run.
-        grid: of its triggers.
-        rows: columns of contributions as the admission step makes them.
+        schedule: of its triggers.
+        rows: columns of contributions as the intake makes them; in ticks the first one has the latest accepted event time.
         generation: of query 1's state.
         key_buckets: how many buckets query 2 has; every tick is written once for each.
         void: micro-batches (first, last) whose rows do not count: a restored query 1 has read them again.
@@ -44,7 +44,7 @@ class Contributions:
 
     path: Place
     run_id: str
-    grid: Grid
+    schedule: Schedule
     rows: pa.Schema
     generation: int
     key_buckets: int
@@ -69,7 +69,7 @@ class Contributions:
     @property
     def version(self) -> int:
         """Of the table."""
-        return DeltaTable(str(self.path)).version()
+        return delta_tables.newest(self.path).version()
 
     @property
     def closed_us(self) -> int:
@@ -80,7 +80,8 @@ class Contributions:
     @property
     def files(self) -> ContributionFiles:
         """What the workers of query 1 need to know to write rows."""
-        return ContributionFiles(str(self.path), self.schema.remove(0), self.grid.offset_us, WINDOWS_PER_ERA * self.grid.slide_us)
+        eras = self.schedule.eras
+        return ContributionFiles(str(self.path), self.schema.remove(0), eras.column, eras.first, ERA * eras.step)
 
     def append(self, files: Sequence[Mapping[str, Any]], batch: int) -> None:
         """Add the rows of a micro-batch, in files that workers have written; adding them again changes nothing."""
@@ -112,7 +113,7 @@ class Contributions:
             newest = newest_rows(self.path, self.run_id, self.generation)
             rows = newest is not None and (ticked is None or newest >= ticked)
             # Rows alone are reason enough: ticks also tell which micro-batches were read under which clock.
-            if not (self.crossed(self.closed_us, closed_us) or rows):
+            if not (self.schedule.crossed(self.closed_us, closed_us) or rows):
                 return False
             self._write_ticks(batch, closed_us, latest_us, {self._tick: number, self._closed: closed_us})
         return True
@@ -124,18 +125,16 @@ class Contributions:
             The table's version.
         """
         self._write_ticks(batch, closed_us, latest_us, {self._closed: closed_us})
-        return DeltaTable(str(self.path)).version()
+        return delta_tables.newest(self.path).version()
 
     def forget(self, before_us: int) -> int:
-        """Delete the rows of all eras whose windows had their last trigger before a time; the table is left without their files.
+        """Delete the rows of all eras that were over at a time; the table is left without their files.
 
         Returns:
             How many eras went.
         """
         table = DeltaTable(str(self.path))
-        grid, horizon_us = self.grid, self.grid.horizon * self.grid.trigger_us
-        # The newest window of era e starts at offset + (e + 1) * 64 * slide - slide.
-        last = (before_us - grid.offset_us - horizon_us + grid.slide_us) // (WINDOWS_PER_ERA * grid.slide_us) - 1
+        last = self.schedule.eras.over(before_us)
         old = {int(entry["era"]) for entry in table.partitions()} - {TICK_ERA}
         old = {era for era in old if era <= last}
         if old:
@@ -149,15 +148,9 @@ class Contributions:
         """Remove files that no commit has named: a failed task left them, and they hold records. Nobody may be at work, query 2 has read all."""
         delta_tables.vacuum(self.path, 0)
 
-    def crossed(self, before_us: int, closed_us: int) -> bool:
-        """Whether a grid point lies after `before_us` and at or before `closed_us`."""
-        offset_us, interval_us = self.grid.offset_us, self.grid.trigger_us
-        return (closed_us - offset_us) // interval_us > (before_us - offset_us) // interval_us
-
     def _write_ticks(self, batch: int, closed_us: int, latest_us: int, marks: dict[str, int]) -> None:
         neutral = {field.name: b"" if field.name == "key_bytes" else 0 for field in self.schema}
-        # The latest accepted event time rides along in a column that ticks do not use.
-        given = {"era": TICK_ERA, "kind": TICK, "batch": batch, "closed_us": closed_us, "window": latest_us}
+        given = {"era": TICK_ERA, "kind": TICK, "batch": batch, "closed_us": closed_us, self.rows.names[0]: latest_us}
         ticks = [neutral | given | {"bucket": bucket} for bucket in range(self.key_buckets)]
         file = self.files.write_era(pa.Table.from_pylist(ticks, self.schema).drop_columns(["era"]), TICK_ERA, 0)
         delta_tables.append_files(self.path, [file], {**marks, self._ticked: batch + 1})
@@ -187,6 +180,12 @@ def check_ticks(path: Place) -> None:
     """
     names = [name for name in DeltaTable(str(path)).file_uris() if f"/era={TICK_ERA}/" in name]
     check_files(path, [f"era={TICK_ERA}/{name.rpartition('/')[2]}" for name in names])
+
+
+def latest_column(path: Place) -> str:
+    """Where ticks have the latest accepted event time."""
+    own = ("era", "kind", "bucket", "batch", "closed_us")
+    return str(next(field.name for field in DeltaTable(str(path)).schema().fields if field.name not in own))
 
 
 def tick_mark(run_id: str) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 import time
+from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,11 +16,16 @@ from urllib.parse import unquote
 
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Schema, Transaction
+from deltalake.exceptions import DeltaError
 from deltalake.transaction import AddAction, RemoveAction
 
 from dpsql.files import ObjectPath, Place
 from dpsql.lake.sorted_file import sorted_file
 from udfs.bucket_state import filesystem, sync
+
+KEPT_OPEN = 8
+_open: OrderedDict[str, tuple[DeltaTable, object]] = OrderedDict()
+"""Tables on a disk that this process has opened, by path, and which files they have been read from."""
 
 
 def exists(path: Place) -> bool:
@@ -39,9 +45,45 @@ def create(path: Place, schema: Schema, partition_by: list[str] | None = None) -
         settle(path, -1)
 
 
+def newest(path: Place) -> DeltaTable:
+    """A table as it is now, for its marks and for appends to it.
+
+    The object is kept, and reads only the commits that have come since: to open a table costs by the number of its files. It is opened anew
+    after each checkpoint of its log, and where its newest commit is not the file any more that it was: damaged, gone, or of another table.
+    Somebody whose commit must fail if others have written meanwhile needs an object of his own.
+    """
+    if isinstance(path, ObjectPath):  # to look at the files would take as many requests as to open it
+        return DeltaTable(str(path))
+    table, files = _open.pop(str(path), (None, None))
+    if table is not None and files == _read_from(path, table.version()):
+        with contextlib.suppress(DeltaError, OSError):  # opening it says what it is
+            table.update_incremental()
+            return _keep_open(path, table)
+    return _keep_open(path, DeltaTable(str(path)))
+
+
+def _keep_open(path: Path, table: DeltaTable) -> DeltaTable:
+    _open[str(path)] = table, _read_from(path, table.version())
+    while len(_open) > KEPT_OPEN:
+        _open.popitem(last=False)
+    return table
+
+
+def _read_from(path: Path, version: int) -> object:
+    """Which file the commit of a version is, and the pointer to the newest checkpoint; where one is not there, nothing that is equal to it."""
+    found = list[object]()
+    for file in (f"{version:020d}.json", "_last_checkpoint"):
+        try:
+            known = (path / "_delta_log" / file).stat()
+            found.append((known.st_ino, known.st_size, known.st_mtime_ns))
+        except FileNotFoundError:
+            found.append(None if file == "_last_checkpoint" else object())
+    return found
+
+
 def mark(path: Place, application: str) -> int | None:
     """The newest version that an application has committed to a table; None if it never did or there is no table."""
-    return DeltaTable(str(path)).transaction_version(application) if exists(path) else None
+    return newest(path).transaction_version(application) if exists(path) else None
 
 
 def committed(table: DeltaTable, application: str, version: int) -> bool:
@@ -56,7 +98,7 @@ def append(path: Place, rows: pa.Table, marks: Mapping[str, int]) -> bool:
     Returns:
         False if the first mark is there already: then nothing was written.
     """
-    if committed(DeltaTable(str(path)), *next(iter(marks.items()))):
+    if committed(newest(path), *next(iter(marks.items()))):
         return False
     # Not `write_deltalake`: its commit may be on the disk before its file.
     append_files(path, [sorted_file(path, rows)] if rows.num_rows else [], marks)
@@ -74,7 +116,7 @@ def append_files(path: Place, files: Sequence[Mapping[str, Any]], marks: Mapping
     Returns:
         The files of the commit, and those of the log that came with it, on a local disk.
     """
-    table = DeltaTable(str(path))
+    table = newest(path)
     if committed(table, *next(iter(marks.items()))):
         return []
     now = time.time_ns() // 1_000_000

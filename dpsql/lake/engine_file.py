@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 from dpsql import record
 from dpsql.files import Place
 from dpsql.lake.checkpoints import Checkpoint
-from udfs.stage import OPERATORS
+from udfs.stage import OPERATORS, Table
 
 FILE = "engine.json"
+Layout = Mapping[str, Mapping[str, Table]]
 VERSION = 3
 """Spark's own state is keyed by the labels of `spreading` since 3: with other keys a bucket would not find its version."""
 
@@ -59,6 +60,7 @@ class Engine:
         parts: by operator.
         void: micro-batches of query 1 (first, last) whose contributions do not count: they were read again after a restore.
         relabelled: contributions may carry buckets of an earlier number of buckets.
+        tables: operator -> the tables of its state, as the run's mechanism has them.
     """
 
     folder: Place
@@ -66,6 +68,7 @@ class Engine:
     parts: Mapping[str, Part]
     void: tuple[tuple[int, int], ...] = ()
     relabelled: bool = False
+    tables: Layout = field(default_factory=dict)
 
     def generation(self, operator: str) -> int:
         """Of one operator's state."""
@@ -105,11 +108,11 @@ def write_engine(engine: Engine, queries: Mapping[str, str | None]) -> None:
     record.write(engine.folder / FILE, kept, VERSION)
 
 
-def read_engine(folder: Place) -> Engine | None:
-    """The engine settings of a run; None before its first start.
+def read_engine(folder: Place, tables: Layout) -> Engine | None:
+    """The engine settings of a run, whose state is made of these tables; None before its first start.
 
     Raises:
         LakeError: the file is damaged.
     """
     kept = record.read(folder / FILE, Kept, VERSION)
-    return None if kept is None else Engine(folder, kept.buckets, kept.parts, kept.void, kept.relabelled)
+    return None if kept is None else Engine(folder, kept.buckets, kept.parts, kept.void, kept.relabelled, tables)

@@ -29,20 +29,19 @@ from dpsql.lake.runs import NEXT, RUN_FILE, SCHEMA_VERSION, Lake, Run, new_run, 
 from dpsql.privacy.ledger import Ledger
 from dpsql.privacy.secret import Secret
 from dpsql.times import now_us
-from udfs.grid import NO_CLOCK, Grid
+from udfs.grid import NO_CLOCK
 from udfs.stage import RELEASE
 
 if TYPE_CHECKING:
     from dpsql.compiled import Query
 
 
-def begin_new_run(lake: Lake, name: str, query: Query, grid: Grid, secret: Secret, ledger: Ledger) -> Run:
+def begin_new_run(lake: Lake, name: str, query: Query, secret: Secret, ledger: Ledger) -> Run:
     """End the run of a name and bind the name to a new one.
 
     Args:
         lake, name: of the run; it must not be running.
         query: the run's query, compiled.
-        grid: of its triggers.
         secret: for the new run.
         ledger: gets a line.
 
@@ -50,15 +49,18 @@ def begin_new_run(lake: Lake, name: str, query: Query, grid: Grid, secret: Secre
         The new run. Its `first_window_us` is the first window that no run has published anything of.
 
     Raises:
-        LakeError: no such run, or its folder cannot be moved.
+        LakeError: no such run, or its folder cannot be moved; its table has no windows.
         BudgetError: the new run would exceed the source's cap.
     """
-    folder = _on_disk(lake, name)
+    folder, schedule = _on_disk(lake, name), query.shape.schedule
+    if not schedule.windows:
+        raise LakeError(f"{name!r} releases one table for ever, so no window is free for a new run: start it under another --name")
     prepared = _prepared(folder)
     old = read_run(lake, name)
     with exclusive(folder):
         closed = closed_us(lake, old, ledger)
-        first = max(first_free_window_us(grid, closed), NO_CLOCK if old.first_window_us is None else old.first_window_us)
+        free = NO_CLOCK if closed == NO_CLOCK else schedule.first_free_window(closed)
+        first = max(free, NO_CLOCK if old.first_window_us is None else old.first_window_us)
         run = new_run(lake, name, query, secret, ledger, query.source)
         run = replace(run, first_window_us=None if first == NO_CLOCK else first)
         _exchange(folder, prepared, old, run)
@@ -109,13 +111,6 @@ def closed_us(lake: Lake, run: Run, ledger: Ledger) -> int:
     entry = ledger.register.find(run.run_id)
     noted = [] if entry is None or entry.closed_us is None else [entry.closed_us]
     return max([*found, *noted, *_published(lake.histogram(run.name))])
-
-
-def first_free_window_us(grid: Grid, closed: int) -> int:
-    """Start of the first window whose first trigger lies after a time."""
-    if closed == NO_CLOCK:
-        return NO_CLOCK
-    return (closed - grid.trigger_us - grid.offset_us) // grid.slide_us * grid.slide_us + grid.offset_us + grid.slide_us
 
 
 def _on_disk(lake: Lake, name: str) -> Path:

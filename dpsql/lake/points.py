@@ -13,14 +13,14 @@ from deltalake import DeltaTable
 from dpsql.errors import LakeError
 from dpsql.files import Place
 from dpsql.lake import delta_tables
-from dpsql.lake.contributions import closed_mark, merged_mark, ticked_mark
+from dpsql.lake.contributions import closed_mark, latest_column, merged_mark, ticked_mark
 from dpsql.lake.delta_rows import read_rows
 from dpsql.lake.engine_file import Engine, read_engine
 from dpsql.lake.manifest import Manifest, rows_mark
 from dpsql.lake.preflight import state_files
 from dpsql.lake.published import PublishedMarks, published_marks
 from dpsql.lake.read_files import listed_details
-from dpsql.lake.runs import Lake, read_run
+from dpsql.lake.runs import Lake, Run, read_run
 from udfs.bucket_state import UnknownVersion
 from udfs.grid import NO_CLOCK
 from udfs.stage import ADMISSION, RELEASE, TICK
@@ -173,7 +173,7 @@ class Tables:
 
     def ticks(self) -> set[tuple[int, int, int]]:
         """(newest micro-batch covered, closed time, latest accepted event time) of every tick."""
-        names = ["batch", "closed_us", "window"]
+        names = ["batch", "closed_us", latest_column(self.contributions)]
         table = read_rows(self.contributions, names, pc.field("kind") == TICK)
         return set(zip(*(table[name].to_pylist() for name in names), strict=True))
 
@@ -201,11 +201,11 @@ def open_tables(lake: Lake, name: str) -> Tables | None:
     Raises:
         LakeError: no such run, or a small file of it is damaged.
     """
-    return tables_of(lake, name, read_run(lake, name).run_id)
+    return tables_of(lake, read_run(lake, name))
 
 
-def tables_of(lake: Lake, name: str, run_id: str) -> Tables | None:
+def tables_of(lake: Lake, run: Run) -> Tables | None:
     """The same for a run that is known."""
-    folder = lake.private(name)
-    engine = read_engine(folder)
-    return None if engine is None else Tables(folder, lake.histogram(name), run_id, engine)
+    folder = lake.private(run.name)
+    engine = read_engine(folder, run.tables)
+    return None if engine is None else Tables(folder, lake.histogram(run.name), run.run_id, engine)

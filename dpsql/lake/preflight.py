@@ -15,32 +15,30 @@ from deltalake import DeltaTable
 from dpsql.errors import LakeError
 from dpsql.files import Place
 from dpsql.lake import clock_guard, delta_tables, remedies, torn_commits
-from dpsql.lake.engine_file import FILE, Engine, Part, read_engine, started_queries, write_engine
+from dpsql.lake.engine_file import FILE, Engine, Layout, Part, read_engine, started_queries, write_engine
 from dpsql.lake.manifest import Manifest
 from dpsql.lake.read_files import ReadFiles, readable
 from udfs.bucket_state import BucketFiles, UnknownVersion
-from udfs.histogram.stages import AdmissionStage, ReleaseStage
 from udfs.stage import ADMISSION, OPERATORS, RELEASE
 
-TABLES = {stage.operator: stage.tables for stage in (AdmissionStage, ReleaseStage)}
 
-
-def open_engine(folder: Place, buckets: tuple[int, int] | None, default: int) -> Engine:
+def open_engine(folder: Place, buckets: tuple[int, int] | None, default: int, tables: Layout) -> Engine:
     """The engine settings of a run, fixed at its first start.
 
     Args:
         folder: the run's private folder.
         buckets: asked for by the user; None takes what the run has, or `default` for a new one.
         default: number of buckets of a new run.
+        tables: operator -> the tables of its state.
 
     Raises:
         LakeError: the run has other bucket counts, or the file is lost or damaged.
     """
-    engine = read_engine(folder)
+    engine = read_engine(folder, tables)
     if engine is None:
         if any((folder / name).exists() for name in ("checkpoints", "state", "files", "contributions")):
             raise LakeError(f"{folder / FILE} is lost, but the run has been started before; {remedies.unrepairable(folder)}")
-        engine = Engine(folder, buckets or (default, default), {operator: Part() for operator in OPERATORS})
+        engine = Engine(folder, buckets or (default, default), {operator: Part() for operator in OPERATORS}, tables=tables)
         write_engine(engine, {})
     if buckets is not None and buckets != engine.buckets:
         users, keys = buckets
@@ -222,7 +220,9 @@ def read_twice(engine: Engine, operator: str, manifest: Manifest) -> str | None:
 
 def state_files(engine: Engine, operator: str) -> BucketFiles:
     """The state files of an operator's current generation."""
-    return BucketFiles(engine.state_root, operator, engine.buckets_of(operator), engine.generation(operator), tuple(TABLES[operator]))
+    return BucketFiles(
+        engine.state_root, operator, engine.buckets_of(operator), engine.generation(operator), tuple(engine.tables[operator])
+    )
 
 
 def check_files(engine: Engine, source: str) -> None:

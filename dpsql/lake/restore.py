@@ -299,9 +299,9 @@ def _release_point(tables: Tables, before: int | None) -> Point:
 def _rebuild(tables: Tables, operator: str, point: Point, buckets: tuple[int, int], saved: Savepoint | None) -> Part:
     """Write and list the state of a point as the first versions of a new generation."""
     engine = tables.engine
-    tables_of, old, count = preflight.TABLES[operator], preflight.state_files(engine, operator), buckets[OPERATORS.index(operator)]
+    tables_of, old, count = engine.tables[operator], preflight.state_files(engine, operator), buckets[OPERATORS.index(operator)]
     if saved:
-        state = saved.load(operator)
+        state = saved.load(operator, tables_of)
         cut = saved.buckets[OPERATORS.index(operator)]
     else:
         state = {bucket: old.load(bucket, sequence) for bucket, sequence in point.pointers.items()}

@@ -14,7 +14,7 @@ import json
 import os
 import re
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -37,6 +37,8 @@ from dpsql.privacy.ledger_rules import cap_for
 from dpsql.privacy.origin import origin_of
 from dpsql.privacy.register import RUN_FILE, Entry
 from dpsql.privacy.secret import Secret
+from udfs.histogram.stages import AdmissionStage, ReleaseStage
+from udfs.stage import Table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -63,6 +65,9 @@ class Run:
         created: UTC time, ISO 8601.
         first_window_us: windows that start earlier were published by an earlier run under this name and stay closed; None: there was none.
         ledger_id: of the ledger that the run began with; it is in its noise and salt. Empty for runs of earlier releases.
+        mechanism: whose query it is. Runs of earlier releases do not say: there was one.
+        triggers: offset and interval of the grid on which they are due, in microseconds. Earlier ones have it in the plan.
+        state: operator -> tables of its state. Earlier ones do not say.
     """
 
     name: str
@@ -74,6 +79,23 @@ class Run:
     created: str
     first_window_us: int | None = None
     ledger_id: str = ""
+    mechanism: str = "histogram"
+    triggers: tuple[int, int] | None = None
+    state: Mapping[str, Mapping[str, Table]] | None = None
+
+    @property
+    def triggers_us(self) -> tuple[int, int]:
+        """Offset and interval of the grid on which triggers are due."""
+        query = self.plan["query"]
+        offset, interval = self.triggers or (query["window"]["offset_us"], query["trigger_interval_us"])
+        return int(offset), int(interval)
+
+    @property
+    def tables(self) -> Mapping[str, Mapping[str, Table]]:
+        """Operator -> the tables of its state."""
+        if self.state is None:
+            return {stage.operator: stage.tables for stage in (AdmissionStage, ReleaseStage)}
+        return self.state
 
 
 @dataclass(frozen=True)
@@ -158,7 +180,7 @@ def new_run(lake: Lake, name: str, query: Query, secret: Secret, ledger: Ledger,
     Raises:
         BudgetError: it would exceed the source's cap, or the source spends on another ledger than before.
     """
-    ledger = ledger.sealed_by(secret)
+    ledger, shape = ledger.sealed_by(secret), query.shape
     run = Run(
         name=name,
         run_id=secrets.token_hex(16),
@@ -168,6 +190,9 @@ def new_run(lake: Lake, name: str, query: Query, secret: Secret, ledger: Ledger,
         plan=query.document(),
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         ledger_id=ledger.own_id(),
+        mechanism=query.parsed.mechanism,
+        triggers=(shape.schedule.offset_us, shape.schedule.interval_us),
+        state=shape.state,
     )
     origin = origin_of(source, run.ledger_id, level=query.protects)
     ledger.append(query.line(run.run_id, "run", origin), cap_for(source, query.protects))
@@ -197,7 +222,7 @@ def check_binding(run: Run, query: Query, secret: Secret, lake: Lake) -> None:
         LakeError: says which of them differs and how to proceed.
     """
     if run.query_identity != query.plan.identity:
-        if run.plan.get("query") == json.loads(json.dumps(query.document()["query"])):
+        if run.plan.get("query") == json.loads(json.dumps(query.document().get("query"))):
             raise LakeError(
                 f"run {run.name!r} in lake {lake.root} was started by another version of dpsql, or under other declarations, which make "
                 "another plan of the same query. (Up to commit 27b5d01, sliding windows counted a privacy unit once per period instead of "

@@ -1,7 +1,7 @@
 """Savepoints: a named version of a run's state, kept for as long as one likes and readable as plain Parquet.
 
     DIR/private/NAME/savepoints/LABEL.json                        which versions, and what the run had done by then
-    DIR/private/NAME/savepoints/LABEL/users/bucket=0007.parquet   one folder per table: users, groups, pending, seen
+    DIR/private/NAME/savepoints/LABEL/users/bucket=0007.parquet   one folder per table of the state
 
 The files are hard links to the state files where the disk can do that, so they cost nothing and outlive every clean-up.
 """
@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -23,7 +23,7 @@ from dpsql import record
 from dpsql.errors import LakeError
 from dpsql.files import Place, create_file
 from dpsql.lake.points import NOTHING, Point, Tables, open_tables
-from dpsql.lake.preflight import TABLES, state_files
+from dpsql.lake.preflight import state_files
 from dpsql.lake.runs import Lake
 from udfs.bucket_state import read_table
 from udfs.stage import OPERATORS
@@ -72,15 +72,15 @@ class Savepoint:
     closed_us: int | None
     void: tuple[tuple[int, int], ...]
 
-    def load(self, operator: str) -> dict[int, dict[str, pa.Table]]:
-        """Bucket -> its tables.
+    def load(self, operator: str, names: Collection[str]) -> dict[int, dict[str, pa.Table]]:
+        """Bucket -> its tables of these names.
 
         Raises:
             LakeError: a file is gone or damaged.
         """
         try:
             pointers = self.points[operator].pointers
-            return {bucket: {name: read_table(str(_path(self.folder, name, bucket))) for name in TABLES[operator]} for bucket in pointers}
+            return {bucket: {name: read_table(str(_path(self.folder, name, bucket))) for name in names} for bucket in pointers}
         except (OSError, pa.ArrowException) as problem:
             raise LakeError(f"savepoint {self.label!r} in {self.folder} cannot be read ({type(problem).__name__})") from None
 
@@ -113,7 +113,7 @@ def take_savepoint(lake: Lake, name: str, label: str | None = None) -> Savepoint
         folder.parent.mkdir(mode=0o700, exist_ok=True)
         folder.mkdir(mode=0o700)
         for operator in OPERATORS:
-            _link(state_files(engine, operator).folder, points[operator].pointers, tuple(TABLES[operator]), folder)
+            _link(state_files(engine, operator).folder, points[operator].pointers, tuple(engine.tables[operator]), folder)
         # Last: a savepoint without this file is none.
         create_file(folder.with_suffix(".json"), record.content(kept, VERSION))
     except FileExistsError:

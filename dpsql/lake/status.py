@@ -174,6 +174,5 @@ def _on_grid(run: Run, closed_us: int | None) -> int | None:
     """The newest grid point at or before a time."""
     if closed_us is None:
         return None
-    query = run.plan["query"]
-    offset_us, interval_us = int(query["window"]["offset_us"]), int(query["trigger_interval_us"])
+    offset_us, interval_us = run.triggers_us
     return (closed_us - offset_us) // interval_us * interval_us + offset_us

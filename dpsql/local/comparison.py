@@ -9,13 +9,14 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
+from dpsql.errors import InputError
 from dpsql.frames import frame_of
 from dpsql.local.connection import connect
 from dpsql.local.histogram import typed_keys
 from dpsql.local.spark_types import SparkType
-from dpsql.mechanisms.histogram.plan import ColumnPlan, PrivacyPlan
-from dpsql.mechanisms.histogram.stages import grid
-from dpsql.parsed_query import AggregateFunction
+from dpsql.mechanisms import registry
+from dpsql.mechanisms.protocol import Plan
+from dpsql.parsed_query import Aggregate, AggregateFunction
 
 Z95 = 1.959963984540054
 MEAN, MEDIAN = 0.7978845608028654, 0.6744897501960817
@@ -28,10 +29,14 @@ class Truth:
     A window counts up to its last trigger that is closed at `until_us`; later records are left out on both sides.
     """
 
-    def __init__(self, plan: PrivacyPlan, until_us: int) -> None:
-        self._plan, self._until_us, self._grid = plan, until_us, grid(plan)
+    def __init__(self, plan: Plan, until_us: int) -> None:
+        shape = registry.shape(plan)
+        self._plan, self._until_us, self._grid = plan, until_us, shape.schedule.grid
+        if not shape.schedule.windows:
+            raise InputError("the exact histogram is of windows: this query has none, so there is nothing to compare with")
+        self._arguments = tuple(argument.text for argument in shape.arguments)
         self._connection = connect()
-        arguments = "".join(f", a{i} DOUBLE" for i in range(len(plan.arguments)))
+        arguments = "".join(f", a{i} DOUBLE" for i in range(len(self._arguments)))
         self._connection.execute(f"CREATE TABLE seen (win BIGINT, key BIGINT, key_bytes BLOB, usr BIGINT{arguments})")
 
     def watch(self, batches: Iterable[pa.Table]) -> Iterator[pa.Table]:
@@ -53,7 +58,7 @@ class Truth:
         last = frame_of(self._last_trigger(released))
         names = ["window_start", *(key.name for key in self._plan.query.keys)]
         both = truth.merge(last, on=names, how="outer", suffixes=("_true", "_private"))
-        errors = {column.aggregate.alias: _errors(both, column) for column in self._plan.columns}
+        errors = {aggregate.alias: _errors(both, aggregate) for aggregate in self._plan.query.aggregates}
         windows = int(truth["window_start"].nunique())
         return {
             "true_histogram": truth,
@@ -63,57 +68,56 @@ class Truth:
             "dropped": dict(drops),
             "columns": errors,
             "compared": self._compared(truth, last, names),
-            "made_of": {column.aggregate.alias: _made_of(both, column) for column in self._plan.columns},
+            "made_of": {aggregate.alias: _made_of(both, aggregate) for aggregate in self._plan.query.aggregates},
         }
 
     def _compared(self, truth: pd.DataFrame, last: pd.DataFrame, names: list[str]) -> pd.DataFrame:
         """Private and true values key by key; counts stay whole numbers, though keys are missing on either side."""
-        aliases = [column.aggregate.alias for column in self._plan.columns]
+        aliases = [aggregate.alias for aggregate in self._plan.query.aggregates]
         private = last[[*names, *(name for alias in aliases for name in (alias, f"{alias}_stderr"))]]
         whole = {alias: object for alias in aliases if pd.api.types.is_integer_dtype(truth[alias])}
         true = truth.astype(whole).rename(columns={alias: f"{alias}_true" for alias in aliases})
         both = true.merge(private.astype(whole), on=names, how="outer")
-        for column in self._plan.columns:
-            if column.aggregate.function is not AggregateFunction.AVG:
-                exact = f"{column.aggregate.alias}_true"
+        for aggregate in self._plan.query.aggregates:
+            if aggregate.function is not AggregateFunction.AVG:
+                exact = f"{aggregate.alias}_true"
                 both[exact] = both[exact].where(both[exact].notna(), 0)
         start = np.asarray(both["window_start"].astype("datetime64[us, UTC]").astype("int64"), np.int64)
         triggers = self._grid.closed_triggers(start, self._until_us)
-        times = {"window_end": start + self._grid.window_us, "trigger_time": start + triggers * self._plan.query.trigger_interval_us}
+        times = {"window_end": start + self._grid.window_us, "trigger_time": start + triggers * self._grid.trigger_us}
         return both.assign(
             trigger=triggers, **{name: pd.Series(us, both.index).astype("datetime64[us, UTC]") for name, us in times.items()}
         )
 
     def _add(self, rows: pa.Table) -> None:
         rows = rows.filter(pa.array(rows.column("drop").to_numpy() == 0))
-        ts = rows.column("ts").to_numpy()
+        ts, unit = rows.column("ts").to_numpy(), "user" if "user" in rows.column_names else "key"
         newest = self._grid.latest_window(ts)
         for older in range(self._grid.windows_per_record):
             start = newest - older * self._grid.slide_us
             due = self._grid.own_trigger(ts, start) <= self._grid.closed_triggers(start, self._until_us)
             inside = due & (ts - start < self._grid.window_us)
-            columns = {"win": pa.array(start), "key": rows.column("key"), "key_bytes": rows.column("key_bytes"), "usr": rows.column("user")}
-            columns |= {f"a{i}": rows.column(f"a{i}") for i in range(len(self._plan.arguments))}
+            columns = {"win": pa.array(start), "key": rows.column("key"), "key_bytes": rows.column("key_bytes"), "usr": rows.column(unit)}
+            columns |= {f"a{i}": rows.column(f"a{i}") for i in range(len(self._arguments))}
             self._connection.register("part", pa.table(columns).filter(pa.array(inside)))
             self._connection.execute("INSERT INTO seen SELECT * FROM part")
             self._connection.unregister("part")
 
     def _exact(self, key_types: Sequence[SparkType]) -> pd.DataFrame:
-        values = [f"{self._aggregate(column)} AS c{i}" for i, column in enumerate(self._plan.columns)]
+        values = [f"{self._aggregate(aggregate)} AS c{i}" for i, aggregate in enumerate(self._plan.query.aggregates)]
         text = f"SELECT win, any_value(key_bytes) AS key_bytes, {', '.join(values)} FROM seen GROUP BY win, key ORDER BY win, key_bytes"
         found = self._connection.sql(text).to_arrow_table()
         columns: dict[str, Any] = {"window_start": found.column("win").cast(pa.timestamp("us", tz="UTC"))}
         columns |= typed_keys(self._plan, found.column("key_bytes"), key_types)
-        columns |= {column.aggregate.alias: found.column(f"c{i}") for i, column in enumerate(self._plan.columns)}
+        columns |= {aggregate.alias: found.column(f"c{i}") for i, aggregate in enumerate(self._plan.query.aggregates)}
         return frame_of(pa.table(columns), [key.name for key in self._plan.query.keys])
 
-    def _aggregate(self, column: ColumnPlan) -> str:
-        aggregate = column.aggregate
+    def _aggregate(self, aggregate: Aggregate) -> str:
         if aggregate.function is AggregateFunction.COUNT_ROWS:
             return "count(*)"
         if aggregate.function is AggregateFunction.COUNT_DISTINCT_UNIT:
             return "count(DISTINCT usr)"
-        a = f"a{self._plan.arguments.index(aggregate.argument or '')}"
+        a = f"a{self._arguments.index(aggregate.argument or '')}"
         if aggregate.function is AggregateFunction.COUNT:
             return f"count(*) FILTER (NOT isnan({a}))"
         low, high = aggregate.bounds or (0.0, 0.0)
@@ -127,9 +131,9 @@ class Truth:
         return released.filter(pa.array(released.column("trigger").to_numpy() == self._grid.closed_triggers(starts, self._until_us)))
 
 
-def _errors(both: pd.DataFrame, column: ColumnPlan) -> dict[str, float]:
-    alias, low = column.aggregate.alias, (column.aggregate.bounds or (0.0, 0.0))[0]
-    if column.aggregate.function is AggregateFunction.AVG:
+def _errors(both: pd.DataFrame, aggregate: Aggregate) -> dict[str, float]:
+    alias, low = aggregate.alias, (aggregate.bounds or (0.0, 0.0))[0]
+    if aggregate.function is AggregateFunction.AVG:
         both = both[both[f"{alias}_private"].notna() & both[f"{alias}_true"].notna()]
     private, true = _values(both, f"{alias}_private"), _values(both, f"{alias}_true")
     if low >= 0:
@@ -138,7 +142,7 @@ def _errors(both: pd.DataFrame, column: ColumnPlan) -> dict[str, float]:
     return {"l_inf": float(error.max(initial=0.0)), "l_1": float(error.sum()), "l_2": float(np.sqrt((error**2).sum()))}
 
 
-def _made_of(both: pd.DataFrame, column: ColumnPlan) -> dict[str, float]:
+def _made_of(both: pd.DataFrame, aggregate: Aggregate) -> dict[str, float]:
     """What the difference of private and true values is made of.
 
     Returns:
@@ -146,10 +150,10 @@ def _made_of(both: pd.DataFrame, column: ColumnPlan) -> dict[str, float]:
         bounds from released keys, as far as the noise lets one see: 95% of it is `bounds_error`), `noise` (expected, over released keys).
         Of an average `typical`, the median distance over released keys, and `noise`, what it would be by noise alone. Nothing without data.
     """
-    alias = column.aggregate.alias
+    alias = aggregate.alias
     released = both[both[f"{alias}_private"].notna()]
     true, private, stderr = (_values(released, f"{alias}{end}") for end in ("_true", "_private", "_stderr"))
-    if column.aggregate.function is AggregateFunction.AVG:
+    if aggregate.function is AggregateFunction.AVG:
         known = released[f"{alias}_true"].notna().to_numpy()
         if not known.any():
             return {}

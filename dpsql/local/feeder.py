@@ -1,11 +1,12 @@
 """The local feeder: a loop over micro-batches that calls the same two stages as the Spark engine.
 
-It splits rows by user bucket, hands them to the intake, splits what was admitted by key bucket and hands it to the release. It has no
-bounding, clock or release code of its own.
+It splits rows by user bucket (by key bucket where no user is in them), hands them to the intake, splits what was admitted by key bucket and
+hands it to the release. It has no bounding, clock or release code of its own.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,14 +25,12 @@ from dpsql.local.local_run import open_local_run
 from dpsql.local.record_reader import RowReader
 from dpsql.local.spark_types import SparkType
 from dpsql.mechanisms import registry
-from dpsql.mechanisms.histogram.plan import PrivacyPlan
-from dpsql.mechanisms.protocol import RunFacts
+from dpsql.mechanisms.protocol import Plan, RunFacts
 from dpsql.privacy.ledger import Ledger
 from dpsql.privacy.secret import Secret
 from dpsql.times import now_us
 from udfs.grid import NO_CLOCK
-from udfs.histogram.contribution_bounding import DROP_REASONS
-from udfs.histogram.release import PublicGroups
+from udfs.keys import PublicGroups
 from udfs.stage import ADMISSION, OPERATORS, RELEASE, Clock, Stage, StateStore, Tables, Tick, run_bucket
 
 if TYPE_CHECKING:
@@ -106,7 +105,7 @@ class Feeder:
         counts = zip(OPERATORS, (self._users.buckets, self._keys.buckets), strict=True)
         self.sequence = {operator: dict.fromkeys(range(count), 0) for operator, count in counts}
         self.batch = -1
-        self.drops = dict.fromkeys(DROP_REASONS, 0)
+        self.drops = Counter[str]()
         self.records = 0
 
     def micro_batch(self, rows: pa.Table, clock: Clock) -> None:
@@ -114,12 +113,11 @@ class Feeder:
         self.batch += 1
         self.records += rows.num_rows
         admitted = []
-        for bucket, part in split(rows, "user", self._users.buckets):
+        for bucket, part in split(rows, "user" if "user" in rows.column_names else "key", self._users.buckets):
             report, contributions = run_bucket(self._intake, self._users, bucket, self.sequence[ADMISSION][bucket], part, clock)
             self.sequence[ADMISSION][bucket] = report.sequence
             admitted.append(contributions)
-            for reason, count in report.counted["drops"].items():
-                self.drops[reason] += count
+            self.drops.update(report.counted["drops"])
         if admitted:
             together = pa.concat_tables(admitted)
             arrived = together.append_column("batch", pa.array(np.full(together.num_rows, self.batch, np.int64)))
@@ -155,7 +153,7 @@ def split(rows: pa.Table, column: str, buckets: int) -> Iterator[tuple[int, pa.T
 
 
 def run_batches(
-    plan: PrivacyPlan,
+    plan: Plan,
     batches: Iterable[pa.Table],
     *,
     noise_key: bytes,
@@ -185,7 +183,8 @@ def run_batches(
             progress(feeder.records)
     released = feeder.tick(until_us)
     kinds = key_types() if callable(key_types) else key_types
-    return LocalResult(histogram(plan, released, kinds), feeder.drops, feeder.records)
+    drops = {reason: feeder.drops[reason] for reason in registry.shape(plan).drops}
+    return LocalResult(histogram(plan, released, kinds), drops, feeder.records)
 
 
 def run_local(

@@ -11,47 +11,44 @@ import pyarrow.compute as pc
 
 from dpsql.local.spark_types import SparkType
 from dpsql.mechanisms import registry
-from dpsql.mechanisms.histogram.plan import PrivacyPlan
+from dpsql.mechanisms.protocol import Plan
 from udfs.keys import decode
 
+KINDS = {"INT": pa.int32(), "BIGINT": pa.int64(), "DOUBLE": pa.float64()}
 TIME = pa.timestamp("us", tz="UTC")
 EPOCH_TYPES = {"date": (pa.int32(), pa.date32()), "timestamp": (pa.int64(), TIME)}
 
 
-def histogram(plan: PrivacyPlan, released: Sequence[pa.Table], key_types: Sequence[SparkType]) -> pa.Table:
+def histogram(plan: Plan, released: Sequence[pa.Table], key_types: Sequence[SparkType]) -> pa.Table:
     """The histogram of all released rows, sorted by (window_start, trigger, key bytes).
 
     Args:
         plan: the plan.
-        released: tables of `udfs.histogram.release.release`, of any buckets and ticks.
+        released: tables of the release stage, of any buckets and ticks.
         key_types: the Spark type of each key.
 
     Returns:
-        `window_start, window_end, trigger, trigger_time`, then keys and aggregates in `columns_in_order`, `<alias>_stderr` after each.
+        Columns as `dpsql.mechanisms.protocol.Shape` says.
     """
     rows = pa.concat_tables(released).combine_chunks()
     order = [("window", "ascending"), ("trigger", "ascending"), ("key_bytes", "ascending")]
     rows = rows.take(pc.sort_indices(rows, sort_keys=order))
-    query = plan.query
+    shape = registry.shape(plan)
+    grid, windows = shape.schedule.grid, shape.schedule.windows
     window = rows.column("window").to_numpy()
     trigger = rows.column("trigger").to_numpy()
-    columns: dict[str, Any] = {
-        "window_start": _times(window),
-        "window_end": _times(window + query.windows.size_us),
-        "trigger": pa.array(trigger.astype(np.int32)),
-        "trigger_time": _times(window + trigger * query.trigger_interval_us),
-    }
-    named: dict[str, Any] = typed_keys(plan, rows.column("key_bytes"), key_types)
-    for column in registry.named(plan.mechanism).columns(plan):
-        named[column.name] = _value(rows.column(column.source), column.nullable)
-    for name in query.columns_in_order:
-        columns[name] = named[name]
-        if f"{name}_stderr" in named:
-            columns[f"{name}_stderr"] = named[f"{name}_stderr"]
+    columns: dict[str, Any] = {"window_start": _times(window), "window_end": _times(window + grid.window_us)} if windows else {}
+    columns["trigger"] = pa.array(trigger.astype(np.int32 if windows else np.int64))
+    columns["trigger_time"] = _times(window + trigger * grid.trigger_us)
+    keys = typed_keys(plan, rows.column("key_bytes"), key_types)
+    for name in plan.query.columns_in_order:
+        if name in keys:
+            columns[name] = keys[name]
+        columns |= {column.name: _value(rows.column(column.source), KINDS[column.kind]) for column in shape.of(name)}
     return pa.table(columns)
 
 
-def typed_keys(plan: PrivacyPlan, key_bytes: pa.ChunkedArray, key_types: Sequence[SparkType]) -> dict[str, pa.Array]:
+def typed_keys(plan: Plan, key_bytes: pa.ChunkedArray, key_types: Sequence[SparkType]) -> dict[str, pa.Array]:
     """Key columns by name. Without types (no input was read at all) they are strings: there are no rows then."""
     kinds = key_types or [SparkType("string")] * len(plan.query.keys)
     columns = decode(key_bytes.combine_chunks(), len(plan.query.keys))
@@ -79,10 +76,10 @@ def _valid_text(values: pa.Array) -> pa.Array:
         return pa.array([None if value is None else value.decode("utf-8", "replace") for value in values.to_pylist()], pa.string())
 
 
-def _value(values: pa.ChunkedArray, nullable: bool) -> pa.ChunkedArray:
-    """NaN says NULL, where that can be."""
-    if not nullable:
-        return values
+def _value(values: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
+    """In a DOUBLE, NaN says NULL."""
+    if not pa.types.is_floating(kind):
+        return values.cast(kind)
     return pc.if_else(pc.is_nan(values), pa.scalar(None, pa.float64()), values)
 
 

@@ -18,7 +18,7 @@ from dpsql.privacy.ledger_rules import cap_for
 from dpsql.privacy.origin import origin_of
 from dpsql.privacy.register import Entry
 from dpsql.privacy.secret import Secret
-from udfs.histogram.release import PublicGroups
+from udfs.keys import PublicGroups
 
 KIND = "local"
 WHOLE_INPUT = "2:"

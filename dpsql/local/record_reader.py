@@ -20,10 +20,10 @@ from dpsql.local.from_clause import Scope, Table, read_from, split_select
 from dpsql.local.inputs import Chunk, InputReader, source_files
 from dpsql.local.spark_types import MAX_KEY_SCALE, SparkType
 from dpsql.local.typed import DOUBLE, Typed, cast
-from dpsql.mechanisms.histogram.plan import PrivacyPlan
-from dpsql.mechanisms.histogram.public_groups import public_groups
-from udfs.histogram.release import PublicGroups
-from udfs.keys import HEADER, NULL_HEADER, max_encoded_bytes
+from dpsql.mechanisms import registry
+from dpsql.mechanisms.protocol import Argument, Plan
+from dpsql.mechanisms.public_groups import public_groups
+from udfs.keys import HEADER, NULL_HEADER, PublicGroups, max_encoded_bytes
 
 MALFORMED = 1
 LIMIT_US = 1 << 61
@@ -58,13 +58,13 @@ class RowReader:
 
     def __init__(
         self,
-        plan: PrivacyPlan,
+        plan: Plan,
         sources: Mapping[str, Source],
         salt: bytes,
         inputs: Mapping[str, Sequence[Path]],
         versions: Mapping[str, int] | None = None,
     ) -> None:
-        self._plan, self._salt = plan, salt
+        self._plan, self._salt, self._shape = plan, salt, registry.shape(plan)
         self.connection = connect()
         query = plan.query
         self._reader = InputReader(self.connection, sources[query.stream])
@@ -77,7 +77,7 @@ class RowReader:
     def public_groups(self, source: Source) -> PublicGroups | None:
         """The groups that a plan without key selection releases; None where keys are selected."""
         query = self._plan.query
-        if self._plan.selects:
+        if not self._shape.listed:
             return None
         encoded: list[bytes] = []
         if query.public_groups is not None:
@@ -102,7 +102,7 @@ class RowReader:
 
     def together(self, paths: Sequence[Path]) -> pa.Table:
         """All rows of the files of one micro-batch; raises as `files`."""
-        return pa.concat_tables([no_records(len(self._plan.arguments)), *self.files(paths)])
+        return pa.concat_tables([self.no_records(), *self.files(paths)])
 
     def check(self, paths: Sequence[Path]) -> None:
         """Can the files and the query be read here? No record of the stream is.
@@ -122,12 +122,12 @@ class RowReader:
 
     def frame(self, frame: Any) -> pa.Table:
         """All rows of a pandas DataFrame or an Arrow table."""
-        return pa.concat_tables([no_records(len(self._plan.arguments)), *self.chunk(self._reader.frame(frame))])
+        return pa.concat_tables([self.no_records(), *self.chunk(self._reader.frame(frame))])
 
     def chunk(self, chunk: Chunk) -> Iterator[pa.Table]:
         """Rows of what is now visible; malformed lines first."""
         if chunk.malformed:
-            yield _malformed(chunk.malformed, len(self._plan.arguments))
+            yield self.no_records(chunk.malformed)
         scope = read_from(self._plan.query.from_sql, {**self.tables, self._plan.query.stream: chunk.table})
         try:
             waiting: list[pa.Table] = []
@@ -141,6 +141,15 @@ class RowReader:
         except (duckdb.Error, pa.ArrowException) as problem:
             raise DataError(f"the input of `{self._plan.query.stream}` cannot be read ({type(problem).__name__})") from None
 
+    def no_records(self, malformed: int = 0) -> pa.Table:
+        """A `rows` table of so many records that stand for malformed lines."""
+        unit = ["user"] if self._plan.query.privacy_unit else []
+        columns: dict[str, Any] = {"drop": np.full(malformed, MALFORMED, np.int8)}
+        columns |= {name: np.zeros(malformed, np.int64) for name in (*unit, "ts", "key")}
+        columns["key_bytes"] = pa.array([b""] * malformed, pa.binary())
+        columns |= {f"a{i}": np.full(malformed, np.nan) for i in range(len(self._shape.arguments))}
+        return pa.table(columns)
+
     def _select(self, scope: Scope) -> str:
         query = self._plan.query
         unit = [scope.value(f"`{column}`") for column in query.privacy_unit]
@@ -148,26 +157,25 @@ class RowReader:
         self.key_types = tuple(key.type for key in keys)
         unit_bytes = [_value_bytes(value, name) for value, name in zip(unit, query.privacy_unit, strict=True)]
         key_bytes = [_value_bytes(value, key.name) for value, key in zip(keys, query.keys, strict=True)]
-        arguments = [
-            _argument(scope.value(text), text, only) for text, only in zip(self._plan.arguments, self._plan.presence_only, strict=True)
-        ]
+        arguments = [_argument(scope.value(argument.text), argument) for argument in self._shape.arguments]
         a = "".join(f", coalesce({text}, 'nan'::DOUBLE) AS a{i}" for i, text in enumerate(arguments))
         named = "".join(f", {text} AS b{i}" for i, text in enumerate((*unit_bytes, *key_bytes)))
         columns = [f"b{i}" for i in range(len(unit) + len(keys))]
         u, k = columns[: len(unit)], columns[len(unit) :]
-        plain = f"SELECT {_event_time(scope.value(query.event_time), query.event_time)} AS us{named}{a} {scope.sql}"
+        time = query.event_time
+        plain = f"SELECT {_event_time(scope.value(time), time)} AS us{named}{a} {scope.sql}"
         names = [f"a{i}" for i in range(len(arguments))]
-        encoded = (
-            f"SELECT *, {_encoding(u)} AS unit, {_encoding(k)} AS bytes, {' OR '.join(f'{c} IS NULL' for c in u)} AS nobody FROM ({plain})"
-        )
+        nobody = " OR ".join(f"{c} IS NULL" for c in u) or "false"
+        encoded = f"SELECT *, {_encoding(u)} AS unit, {_encoding(k)} AS bytes, {nobody} AS nobody FROM ({plain})"
         too_long = f"octet_length(bytes) > {max_encoded_bytes(len(k))} OR octet_length(unit) > {max_encoded_bytes(len(u))}"
         code = (
             f"CASE WHEN us IS NULL OR us NOT BETWEEN -{LIMIT_US} AND {LIMIT_US} THEN 2 WHEN nobody THEN 3 WHEN {too_long} THEN 4 ELSE 0 END"
         )
         coded = f"SELECT *, {code} AS code FROM ({encoded})"
         kept = "".join(f", CASE WHEN code = 0 THEN {name} ELSE 'nan'::DOUBLE END AS {name}" for name in names)
+        user = f"{self._id('u', 'unit')} AS user, " if u else ""
         return (
-            f"SELECT CAST(code AS TINYINT) AS drop, {self._id('u', 'unit')} AS user, CASE WHEN code = 0 THEN us ELSE 0 END AS ts, "
+            f"SELECT CAST(code AS TINYINT) AS drop, {user}CASE WHEN code = 0 THEN us ELSE 0 END AS ts, "
             f"{self._id('k', 'bytes')} AS key, CASE WHEN code = 0 THEN bytes ELSE ''::BLOB END AS key_bytes{kept} FROM ({coded})"
         )
 
@@ -196,13 +204,13 @@ def _event_time(value: Typed, name: str) -> str:
     return _EVENT_TIME[value.type.name].format(f"({value.sql})")
 
 
-def _argument(value: Typed, text: str, presence_only: bool) -> str:
+def _argument(value: Typed, argument: Argument) -> str:
     """DuckDB text for one argument as DOUBLE; NULL and NaN alike mean that there is no value."""
-    if presence_only:
+    if argument.presence_only:
         missing = f"{value.sql} IS NULL" + (f" OR isnan({value.sql})" if value.type.is_real else "")
         return f"CASE WHEN {missing} THEN NULL ELSE 1::DOUBLE END"
     if value.type.name in ("date", "timestamp", "binary", "other"):
-        raise DataError(f"`{text}` has type {value.type}, which cannot be added up: cast it to DOUBLE")
+        raise DataError(f"`{argument.text}` has type {value.type}, which cannot be added up: cast it to DOUBLE")
     return cast(value, DOUBLE).sql
 
 
@@ -219,7 +227,7 @@ def _encoding(columns: Sequence[str]) -> str:
 def _with_ids(batch: pa.RecordBatch) -> pa.Table:
     """Hexadecimal digits become signed big-endian integers."""
     columns = {name: batch.column(name) for name in batch.schema.names}
-    for name in ("user", "key"):
+    for name in {"user", "key"} & columns.keys():
         columns[name] = _signed(columns[name])
     columns["key_bytes"] = columns["key_bytes"].cast(pa.binary())
     return pa.table(columns)
@@ -231,17 +239,3 @@ def _signed(digits: pa.Array) -> pa.Array:
     first = text.offset * 16
     raw = bytes.fromhex(data.to_pybytes()[first : first + len(text) * 16].decode("ascii")) if len(text) else b""
     return pa.array(np.frombuffer(raw, dtype=">i8").astype(np.int64))
-
-
-def no_records(arguments: int) -> pa.Table:
-    """A `rows` table without rows."""
-    return _malformed(0, arguments)
-
-
-def _malformed(count: int, arguments: int) -> pa.Table:
-    """Records that stand for malformed lines."""
-    zeros = np.zeros(count, np.int64)
-    columns: dict[str, Any] = {"drop": np.full(count, MALFORMED, np.int8), "user": zeros, "ts": zeros, "key": zeros}
-    columns["key_bytes"] = pa.array([b""] * count, pa.binary())
-    columns |= {f"a{i}": np.full(count, np.nan) for i in range(arguments)}
-    return pa.table(columns)

@@ -32,10 +32,9 @@ from dpsql.local.connection import connect
 from dpsql.local.feeder import Feeder, Progress
 from dpsql.local.histogram import histogram
 from dpsql.local.inputs import source_files
-from dpsql.local.record_reader import RowReader, no_records
-from dpsql.mechanisms.histogram import public_groups
+from dpsql.local.record_reader import RowReader
+from dpsql.mechanisms import public_groups
 from dpsql.mechanisms.protocol import RunFacts
-from dpsql.parsed_query import ContributionPeriod
 from dpsql.privacy.secret import Secret
 from udfs.bucket_state import DamagedFile
 from udfs.stage import ADMISSION, Clock
@@ -120,7 +119,7 @@ def verify_run(lake: Lake, name: str, run: Run, query: Query, secret: Secret, pr
             break
         for batch in tick.batches:
             there = [file for file in batch.files if file not in gone]
-            feeder.micro_batch(pa.concat_tables([no_records(len(query.plan.arguments)), *reader.files(there)]), batch.clock)
+            feeder.micro_batch(reader.together(there), batch.clock)
             if progress:
                 progress(feeder.records)
         released.extend(feeder.tick(tick.closed_us))
@@ -221,7 +220,7 @@ def _refuse_twice(batches: Sequence[tuple[int, ReadBatch]]) -> None:
 
 
 def _opened(lake: Lake, name: str, run: Run) -> Tables:
-    tables = tables_of(lake, name, run.run_id)
+    tables = tables_of(lake, run)
     if tables is None:
         raise LakeError(f"{name}: was never started, or its {ENGINE_FILE} is lost; put back the original file, or start it, then verify")
     return tables
@@ -260,19 +259,18 @@ def _local(uri: str) -> Path:
 def _gone(batches: Sequence[ReadBatch], query: Query) -> tuple[set[Path], int | None]:
     """Files that are no longer there, and the first window that nothing in them can have changed (None: all are there).
 
-    A record in them was admitted only if it lay at or before the latest time of its micro-batch's clock. Its unit may have used up the
-    allowance of that period, which is one window long: so windows are the same from there on.
+    A record in them was admitted only if it lay at or before the latest time of its micro-batch's clock.
 
     Raises:
-        DataError: an allowance is for the whole stream.
+        DataError: every later row depends on them.
     """
     reading = [(file, batch.clock.latest_us) for batch in batches for file in batch.files]
     gone = {file: latest_us for file, latest_us in reading if not file.is_file()}
     if not gone:
         return set(), None
-    if query.parsed.contribution_period is ContributionPeriod.STREAM:
-        raise DataError(_needed(gone, "with contribution_period = STREAM every later row depends on them"))
-    return set(gone), max(gone.values()) + query.parsed.windows.size_us + 1
+    if query.shape.forgets_us is None:
+        raise DataError(_needed(gone, "every later row depends on them"))
+    return set(gone), max(gone.values()) + query.shape.forgets_us + 1
 
 
 def _needed(gone: Collection[Path], why: str) -> str:

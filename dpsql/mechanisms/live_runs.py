@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from dpsql.errors import InputError
-from dpsql.parsed_query import ParsedQuery
 from dpsql.polling import ASSUMPTION, polling_interval
+from dpsql.schedule import Schedule
 from dpsql.times import duration
 
 
-def live_runs(query: ParsedQuery[Any]) -> str:
+def live_runs(schedule: Schedule) -> str:
     """What a live run's promise assumes (docs/privacy/index.md, A2)."""
     try:
-        interval = duration(polling_interval(query))
+        interval = duration(polling_interval(schedule))
     except InputError:
         return "Live runs\n  This query cannot run live: its triggers are not at whole milliseconds. Stored input: --until-caught-up."
     lines = (

@@ -1,7 +1,7 @@
 """What a mechanism is: one value per mechanism, which the rest of dpsql asks. Nothing else knows mechanisms apart.
 
-`compile_query` (`dpsql.compiled`) goes through it in order: claims, read, plan, account. Engines ask for stages, `show`, `verify` and the
-lake for columns and what was finished, people for the explanation. How to add one: CONTRIBUTING.md.
+`compile_query` (`dpsql.compiled`) goes through it in order: claims, read, plan, account. Engines and the lake ask for shape and stages, people for
+the explanation. How to add one: CONTRIBUTING.md.
 """
 
 from __future__ import annotations
@@ -13,14 +13,15 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 from dpsql.config import Source
 from dpsql.parsed_query import ParsedQuery
 from dpsql.privacy.cost import Cost
+from dpsql.schedule import Schedule
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from dpsql.sql.draft import Draft, Option
     from dpsql.sql.rules import Rule
-    from udfs.histogram.release import PublicGroups
-    from udfs.stage import Clock, Stage, Tick
+    from udfs.keys import PublicGroups
+    from udfs.stage import Clock, Stage, Table, Tick
 
 
 class Plan(Protocol):
@@ -46,25 +47,70 @@ class Plan(Protocol):
 
 
 @dataclass(frozen=True)
-class OutputColumn:
-    """A column of the public table besides window, trigger and keys.
+class Argument:
+    """A column a0, a1, ... of the records: what is added up, as Spark SQL.
 
     Args:
+        text: the expression.
+        presence_only: the column says whether there is a value (1.0) or none (NaN), and no value.
+    """
+
+    text: str
+    presence_only: bool = False
+
+
+@dataclass(frozen=True)
+class OutputColumn:
+    """A column of the public table besides times and keys.
+
+    Args:
+        aggregate: the alias in the select list that it belongs to; its columns follow each other.
         name: as published.
-        kind: `BIGINT` or `DOUBLE`.
-        nullable: NaN stands for NULL in it.
+        kind: `INT`, `BIGINT` or `DOUBLE`; in a DOUBLE, NaN stands for NULL.
         source: the column of the released rows that it shows.
     """
 
+    aggregate: str
     name: str
     kind: str
-    nullable: bool
     source: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shape:
+    """What engines and the lake know of a plan. It comes from the plan alone: nothing of it may change between two starts of a run.
+
+    The public table has `window_start, window_end, trigger INT, trigger_time`, or `trigger BIGINT, trigger_time` where there are no windows; then
+    keys and columns in the order of the select list.
+
+    Args:
+        schedule: when triggers are due.
+        arguments: the columns a0, a1, ... of the records.
+        listed: keys are not selected: `RunFacts.public` has those that are released.
+        contributions: what the intake gives; its first column is an int64.
+        state: operator -> the tables of its state.
+        columns: of the public table.
+        drops: why a record may be dropped, in the order in which that is told.
+        forgets_us: windows that begin so long after a record do not depend on it; None: everything later does.
+    """
+
+    schedule: Schedule
+    arguments: tuple[Argument, ...]
+    listed: bool
+    contributions: pa.Schema
+    state: Mapping[str, Mapping[str, Table]]
+    columns: tuple[OutputColumn, ...]
+    drops: tuple[str, ...]
+    forgets_us: int | None
+
+    def of(self, alias: str) -> tuple[OutputColumn, ...]:
+        """The columns of one aggregate."""
+        return tuple(column for column in self.columns if column.aggregate == alias)
 
 
 @dataclass(frozen=True)
 class RunFacts:
-    """What a run knows that its plan does not.
+    """What a run knows that its plan does not; fixed at its first start.
 
     Args:
         public: the listed groups, where keys are not selected.
@@ -88,7 +134,6 @@ class Mechanism(Protocol[Asked, Planned]):
 
     name: str
     takes: str
-    theorems: tuple[str, ...]
     options: tuple[Option, ...]
     rules: tuple[Rule, ...]
 
@@ -121,14 +166,16 @@ class Mechanism(Protocol[Asked, Planned]):
     def facts(self, plan: Planned, source: Source) -> dict[str, Any]:
         """The same under stable names."""
 
-    def columns(self, plan: Planned) -> tuple[OutputColumn, ...]:
-        """The public table, in the order of the select list, keys left out."""
-
     def missing(self, plan: Planned) -> tuple[str, dict[str, Any]]:
         """Why a key may be missing, in sentences and under stable names."""
 
-    def stages(self, plan: Planned, run: RunFacts) -> tuple[Stage[Clock], Stage[Sequence[Tick]]]:
-        """The two pure steps with their numbers, intake by unit and release by cell; no budget and no secret."""
+    def shape(self, plan: Planned) -> Shape:
+        """What engines know of it."""
 
-    def finish(self, plan: Planned, released: Sequence[pa.Table]) -> Mapping[str, pa.Table]:
-        """The public tables by suffix ("" is the histogram) from what all buckets release: pure, after all noise; `verify` repeats it."""
+    def stages(self, plan: Planned, run: RunFacts) -> tuple[Stage[Clock], Stage[Sequence[Tick]]]:
+        """The two pure steps with their numbers, intake and release; no budget and no secret.
+
+        The intake takes the records' `drop, ts, key, key_bytes`, `user` unless the query has no privacy unit, and the arguments; it is cut into
+        buckets by user, or by key where there is no user. Its contributions have a `key`, by which the release is cut into buckets. The
+        release gives `window, trigger, key_bytes` and the sources of the columns, each (window, trigger) once and for ever.
+        """

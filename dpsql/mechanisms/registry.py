@@ -6,7 +6,7 @@ from typing import Any
 
 from dpsql.errors import AccountingError
 from dpsql.mechanisms.histogram.mechanism import HISTOGRAM
-from dpsql.mechanisms.protocol import Mechanism
+from dpsql.mechanisms.protocol import Mechanism, Plan, Shape
 
 MECHANISMS: tuple[Mechanism[Any, Any], ...] = (HISTOGRAM,)
 
@@ -21,3 +21,8 @@ def named(name: str) -> Mechanism[Any, Any]:
         if mechanism.name == name:
             return mechanism
     raise AccountingError(f"no mechanism is called {name!r}")
+
+
+def shape(plan: Plan) -> Shape:
+    """What engines know of a plan."""
+    return named(plan.mechanism).shape(plan)

@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -26,9 +26,8 @@ from dpsql.lake.published import published_marks, triggers_mark
 from dpsql.lake.read_files import ReadFiles, readable
 from dpsql.lake.retention import Retention
 from dpsql.lake.runs import Lake, Run
-from dpsql.mechanisms.histogram import public_groups
-from dpsql.mechanisms.histogram.plan import PrivacyPlan
-from dpsql.mechanisms.histogram.stages import admission_stage, grid, release_parameters
+from dpsql.mechanisms import public_groups
+from dpsql.mechanisms.protocol import RunFacts
 from dpsql.privacy.ledger import Ledger
 from dpsql.privacy.register import RunRegister
 from dpsql.privacy.secret import Secret
@@ -43,9 +42,8 @@ from dpsql.streaming.release import ReleaseSink
 from dpsql.streaming.rows import listed_keys, records
 from dpsql.streaming.session import CATCH_UP, check_s3, run_session
 from dpsql.streaming.workers import stateful
-from udfs.histogram.release import PublicGroups
-from udfs.histogram.stages import ReleaseStage
-from udfs.stage import ADMISSION, OPERATORS, RELEASE, Clock
+from udfs.keys import PublicGroups
+from udfs.stage import ADMISSION, OPERATORS, RELEASE, Clock, Stage, Tick
 from udfs.worker import Intake, Release
 
 BUCKETS_PER_CORE = 2
@@ -105,11 +103,6 @@ class RunContext:
     tables: RunTables
     tally: Tally
     stop: threading.Event
-
-    @property
-    def plan(self) -> PrivacyPlan:
-        """Of the query."""
-        return self.query.plan
 
     def catch_up(self, until_us: int | None, retention_us: int) -> Summary:
         """Check, read, tick, release, sweep."""
@@ -187,31 +180,32 @@ class RunContext:
         tables = sources.register(
             session, self.query.parsed, self._resumed_sources(part.position), static_tables.versions(static), may_be_empty=live
         )
-        given = records(session, self.plan, self.secret.salt(self.run.run_id), users)
-        public = self._public(session)
-        histogram = Histogram(self.histogram_path, self.tables.histogram_application, self.plan, given.key_types)
+        given = records(session, self.query.plan, self.secret.salt(self.run.run_id), users)
+        facts = RunFacts(self._public(session), self.run.first_window_us)
+        intake, release = self.query.mechanism.stages(self.query.plan, facts)
+        histogram = Histogram(self.histogram_path, self.tables.histogram_application, self.query.parsed, self.query.shape, given.key_types)
         self._create(histogram)
         work = Intake(
-            admission_stage(self.plan, public, self.run.first_window_us),
+            intake,
             preflight.state_files(self.engine, ADMISSION),
             part.pointers,
             self.tables.contributions.files,
             keys,
         )
         try:
-            yield Queries(stateful(given.frame, work), *self._release_query(public, histogram))
+            yield Queries(stateful(given.frame, work), *self._release_query(release, histogram))
         finally:
             for table in tables:
                 table.unpersist()
 
-    def _release_query(self, public: PublicGroups | None, histogram: Histogram) -> tuple[DataFrame, ReleaseSink]:
+    def _release_query(self, stage: Stage[Sequence[Tick]], histogram: Histogram) -> tuple[DataFrame, ReleaseSink]:
         part, session = self.engine.parts[RELEASE], run_session(self.spark, self.engine.buckets[1])
         work = Release(
-            ReleaseStage(release_parameters(self.plan, public)),
+            stage,
             preflight.state_files(self.engine, RELEASE),
             part.pointers,
-            len(self.plan.query.keys),
-            self.secret.noise_key(self.run.run_id, self.plan.identity),
+            len(self.query.parsed.keys),
+            self.secret.noise_key(self.run.run_id, self.query.plan.identity),
         )
         checkpoint = self.engine.checkpoint(RELEASE)
         sink = ReleaseSink(self.tables.release, histogram, checkpoint, self.tally.add_published, self._publishing, part.closed_us)
@@ -228,13 +222,13 @@ class RunContext:
 
     def _public(self, session: SparkSession) -> PublicGroups | None:
         """The public groups, computed at the run's first start and kept with it."""
-        if self.plan.selection is not None:
+        if not self.query.shape.listed:
             return None
         kept = public_groups.load(self.folder)
         if kept is None:
             salt = self.secret.salt(self.run.run_id)
-            listed = listed_keys(session, self.plan)
-            kept = public_groups.public_groups(self.plan, self.query.source, salt, listed, self.run.first_window_us)
+            listed = listed_keys(session, self.query.plan)
+            kept = public_groups.public_groups(self.query.plan, self.query.source, salt, listed, self.run.first_window_us)
             public_groups.save(kept, self.folder)
         return kept
 
@@ -244,7 +238,7 @@ class RunContext:
         return {**self.query.sources, stream.name: sources.resumed(stream, position)}
 
     def _latest(self, catch_up: CatchUp) -> int:
-        return latest_us(catch_up, self.plan.query.max_ahead_us)
+        return latest_us(catch_up, self.query.parsed.max_ahead_us)
 
     def _create(self, histogram: Histogram) -> None:
         self.tables.contributions.create()
@@ -351,13 +345,13 @@ def run_context(
     folder, histogram_path = lake.private(run.name), lake.histogram(run.name)
     if isinstance(folder, ObjectPath):
         check_s3(spark)
-    engine = preflight.open_engine(folder, buckets, BUCKETS_PER_CORE * spark.sparkContext.defaultParallelism)
+    engine = preflight.open_engine(folder, buckets, BUCKETS_PER_CORE * spark.sparkContext.defaultParallelism, query.shape.state)
     generation = {operator: engine.generation(operator) for operator in OPERATORS}
     contributions = Contributions(
         folder / "contributions",
         run.run_id,
-        grid(query.plan),
-        admission_stage(query.plan).gives,
+        query.shape.schedule,
+        query.shape.contributions,
         generation[ADMISSION],
         engine.buckets[1],
         engine.void,

@@ -24,7 +24,7 @@ class Handle:
     ) -> None:
         adopt(spark)  # before anything is bound or spent
         if not options.get("until_caught_up"):
-            (options.get("live") or LiveOptions()).interval(query.plan.query)
+            (options.get("live") or LiveOptions()).interval(query.shape.schedule)
         opened = open_run(lake, name, query, secret, ledger, query.source)
         self.name, self.run_id = name, opened.run_id
         self._stop = threading.Event()

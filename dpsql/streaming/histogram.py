@@ -22,12 +22,12 @@ from dpsql.files import ObjectPath, Place
 from dpsql.lake import delta_tables
 from dpsql.lake.delta_rows import read_rows
 from dpsql.lake.sorted_file import sorted_file
-from dpsql.mechanisms.histogram.plan import PrivacyPlan
-from dpsql.parsed_query import AggregateFunction
+from dpsql.mechanisms.protocol import Shape
+from dpsql.parsed_query import ParsedQuery
 
-REALS = (AggregateFunction.SUM, AggregateFunction.AVG)
 Pair = tuple[int, int]
 """(window start in microseconds, trigger number)."""
+KINDS = {"INT": T.IntegerType(), "BIGINT": T.LongType(), "DOUBLE": T.DoubleType()}
 DRIVER_ROWS = 100_000
 """Up to so many rows are written by the driver itself: that takes milliseconds, an append by Spark takes a CPU-second however small."""
 ROWS_PER_FILE = 1_000_000
@@ -40,13 +40,15 @@ class Histogram:
     Args:
         path: the Delta table.
         application: marks the appends of this run and generation (`dpsql.lake.published.triggers_mark`).
-        plan: the plan.
-        key_types: Spark types of the key columns, in the order of `plan.query.keys`.
+        query: what was asked.
+        shape: of the plan.
+        key_types: Spark types of the key columns, in the order of `query.keys`.
     """
 
     path: Place
     application: str
-    plan: PrivacyPlan
+    query: ParsedQuery
+    shape: Shape
     key_types: tuple[T.DataType, ...]
 
     @property
@@ -56,16 +58,16 @@ class Histogram:
         Raises:
             DataError: two columns would have one name.
         """
-        kinds = {key.name: kind for key, kind in zip(self.plan.query.keys, self.key_types, strict=True)}
-        aggregates = {column.aggregate.alias: column.aggregate.function for column in self.plan.columns}
-        fields = [T.StructField(name, T.TimestampType()) for name in ("window_start", "window_end", "trigger_time")]
-        fields.insert(2, T.StructField("trigger", T.IntegerType()))
-        for name in self.plan.query.columns_in_order:
+        kinds = {key.name: kind for key, kind in zip(self.query.keys, self.key_types, strict=True)}
+        windows = self.shape.schedule.windows
+        fields = [T.StructField(name, T.TimestampType()) for name in ("window_start", "window_end") if windows]
+        fields.append(T.StructField("trigger", T.IntegerType() if windows else T.LongType()))
+        fields.append(T.StructField("trigger_time", T.TimestampType()))
+        for name in self.query.columns_in_order:
             if name in kinds:
                 fields.append(T.StructField(name, kinds[name]))
             else:
-                fields.append(T.StructField(name, T.DoubleType() if aggregates[name] in REALS else T.LongType()))
-                fields.append(T.StructField(f"{name}_stderr", T.DoubleType()))
+                fields += [T.StructField(column.name, KINDS[column.kind]) for column in self.shape.of(name)]
         names = [field.name.lower() for field in fields]
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
@@ -79,11 +81,11 @@ class Histogram:
 
     def trigger_time(self, pair: Pair) -> int:
         """When a trigger is due, in microseconds."""
-        return pair[0] + pair[1] * self.plan.query.trigger_interval_us
+        return self.shape.schedule.due_us(*pair)
 
     def triggers(self, closed_us: int) -> int:
         """The transaction number of a tick: grid points of triggers from 1970 up to its time."""
-        return (closed_us - self.plan.query.windows.offset_us) // self.plan.query.trigger_interval_us
+        return self.shape.schedule.points(closed_us)
 
     def check(self, released: DataFrame, pairs: Collection[Pair], closed_before_us: int, newest_us: int) -> set[Pair]:
         """Which of the triggers about to be published are published already, just so.
@@ -99,7 +101,7 @@ class Histogram:
         """
         if all(self.trigger_time(pair) > max(newest_us, closed_before_us) for pair in pairs):
             return set()
-        known = self._published(pair[0] for pair in pairs) & set(pairs)
+        known = self._published(pairs) & set(pairs)
         if any(self.trigger_time(pair) <= closed_before_us for pair in set(pairs) - known):
             raise ReleaseConflict("a trigger that was published without rows would now get rows; nothing was written")
         if known and not self._same(self._published_form(released), known):
@@ -120,41 +122,36 @@ class Histogram:
         """
         rows = self._published_form(released)
         if not every:
-            rows = rows.join(_pair_frame(rows, due), ["window_start", "trigger"], "left_semi")
-        order = ["window_start", "trigger", "dpsql_key"]
+            rows = rows.join(self._pair_frame(rows, due), self._pair, "left_semi")
+        order = [*self._pair, "dpsql_key"]
         written = append_frame(rows, sum(due.values()), self.path, self.application, self.triggers(closed_us), order)
         self.open_to_readers(written)
 
     def _published_form(self, released: DataFrame) -> DataFrame:
         """Keys decoded to their types, times as TIMESTAMP, NaN as NULL; `dpsql_key` keeps the key's bytes for sorting."""
-        query = self.plan.query
+        query, grid, windows = self.query, self.shape.schedule.grid, self.shape.schedule.windows
         decoded = {key.name: _decoded(f"k{i}", kind) for i, (key, kind) in enumerate(zip(query.keys, self.key_types, strict=True))}
-        values = {column.aggregate.alias: i for i, column in enumerate(self.plan.columns)}
-        columns = [
-            "timestamp_micros(window) AS window_start",
-            f"timestamp_micros(window + {query.windows.size_us}L) AS window_end",
-            "cast(trigger AS INT) AS trigger",
-            f"timestamp_micros(window + trigger * {query.trigger_interval_us}L) AS trigger_time",
-        ]
+        columns = (
+            ["timestamp_micros(window) AS window_start", f"timestamp_micros(window + {grid.window_us}L) AS window_end"] if windows else []
+        )
+        columns.append("cast(trigger AS INT) AS trigger" if windows else "trigger")
+        columns.append(f"timestamp_micros(window + trigger * {grid.trigger_us}L) AS trigger_time")
         for name in query.columns_in_order:
             if name in decoded:
                 columns.append(f"{decoded[name]} AS `{name}`")
             else:
-                i = values[name]
-                real = self.plan.columns[i].aggregate.function in REALS
-                columns.append(f"{_number(f'c{i}') if real else f'c{i}'} AS `{name}`")
-                columns.append(f"{_number(f's{i}')} AS `{name}_stderr`")
+                columns += [f"{_value(column.source, column.kind)} AS `{column.name}`" for column in self.shape.of(name)]
         return released.selectExpr(*columns, "key_bytes AS dpsql_key")
 
     def _same(self, rows: DataFrame, pairs: Collection[Pair]) -> bool:
         """True if the published rows of these pairs are exactly those of `rows`."""
-        wanted, names = _pair_frame(rows, pairs), self.schema.names
+        wanted, names = self._pair_frame(rows, pairs), self.schema.names
         published = rows.sparkSession.read.format("delta").load(str(self.path))
         # Bounds as literals: by file statistics Delta reads a few windows instead of years.
-        first, last = (f"timestamp_micros({limit(start for start, _ in pairs)}L)" for limit in (min, max))
-        published = published.where(f"window_start BETWEEN {first} AND {last}")
-        new = rows.join(wanted, ["window_start", "trigger"], "left_semi").select(*names)
-        old = published.join(wanted, ["window_start", "trigger"], "left_semi").select(*names)
+        first, last = (f"timestamp_micros({limit(map(self.trigger_time, pairs))}L)" for limit in (min, max))
+        published = published.where(f"trigger_time BETWEEN {first} AND {last}")
+        new = rows.join(wanted, self._pair, "left_semi").select(*names)
+        old = published.join(wanted, self._pair, "left_semi").select(*names)
         return new.exceptAll(old).isEmpty() and old.exceptAll(new).isEmpty()
 
     def newest_trigger_us(self) -> int:
@@ -168,11 +165,22 @@ class Histogram:
         # Statistics are cut to milliseconds.
         return int(pc.max(newest.cast(pa.timestamp("us", "UTC")).cast(pa.int64())).as_py()) + 1000
 
-    def _published(self, windows: Iterable[int]) -> set[Pair]:
-        starts = pa.array(sorted(set(windows)), pa.timestamp("us", "UTC"))
-        found = read_rows(self.path, ["window_start", "trigger"], pc.field("window_start").isin(starts))
-        found = found.group_by(["window_start", "trigger"]).aggregate([])
-        return set(zip(found["window_start"].cast(pa.int64()).to_pylist(), found["trigger"].to_pylist(), strict=True))
+    def _published(self, pairs: Iterable[Pair]) -> set[Pair]:
+        times = pa.array(sorted(set(map(self.trigger_time, pairs))), pa.timestamp("us", "UTC"))
+        found = read_rows(self.path, [*self._pair, "trigger_time"], pc.field("trigger_time").isin(times)).group_by(self._pair).aggregate([])
+        triggers = found["trigger"].to_pylist()
+        if not self.shape.schedule.windows:
+            return {(self.shape.schedule.grid.offset_us, trigger) for trigger in triggers}
+        return set(zip(found["window_start"].cast(pa.int64()).to_pylist(), triggers, strict=True))
+
+    @property
+    def _pair(self) -> list[str]:
+        """The columns that tell a trigger."""
+        return ["window_start", "trigger"] if self.shape.schedule.windows else ["trigger"]
+
+    def _pair_frame(self, rows: DataFrame, pairs: Iterable[Pair]) -> DataFrame:
+        frame = rows.sparkSession.createDataFrame(sorted(pairs), "window BIGINT, trigger BIGINT")
+        return F.broadcast(frame.selectExpr("timestamp_micros(window) AS window_start", "trigger").select(*self._pair))
 
     def open_to_readers(self, written: Iterable[str] | None = None) -> None:
         """Everybody may read these files of the table, or all, whatever the umask of this process and of the JVM. (Who may read a bucket, its
@@ -220,15 +228,9 @@ def _everything(table: Path) -> Iterator[tuple[str, int]]:
         yield from ((os.path.join(folder, name), 0o644) for name in names)
 
 
-def _pair_frame(rows: DataFrame, pairs: Iterable[Pair]) -> DataFrame:
-    session = rows.sparkSession
-    frame = session.createDataFrame(sorted(pairs), "window BIGINT, trigger INT")
-    return F.broadcast(frame.selectExpr("timestamp_micros(window) AS window_start", "trigger"))
-
-
-def _number(column: str) -> str:
-    """Spark SQL for a DOUBLE that is NULL where the step says NaN (an average of too few)."""
-    return f"CASE WHEN NOT isnan({column}) THEN {column} END"
+def _value(column: str, kind: str) -> str:
+    """Spark SQL for a released value; a DOUBLE is NULL where the step says NaN (an average of too few)."""
+    return f"CASE WHEN NOT isnan({column}) THEN {column} END" if kind == "DOUBLE" else f"cast({column} AS {kind})"
 
 
 def _decoded(column: str, kind: T.DataType) -> str:

@@ -71,7 +71,7 @@ def run(
         raise InputError("--until is for stored input: a live run releases every trigger when its time has come; add --until-caught-up")
     stop, options = stop or threading.Event(), live or LiveOptions()
     if not until_caught_up:
-        options.interval(query.plan.query)
+        options.interval(query.shape.schedule)
     query = replace(query, sources=located(spark, query.sources, (query.parsed.stream, *query.parsed.static_sources)))
     folder = lake.private(run.name)
     with exclusive(folder), stop_requests(folder, stop), stop_on_signals(stop):

@@ -23,8 +23,8 @@ from dpsql.lake.checkpoints import Checkpoint
 from dpsql.lake.clock_guard import ClockGuard, check_absence
 from dpsql.lake.contributions import Contributions
 from dpsql.lake.retention import Retention
-from dpsql.parsed_query import ParsedQuery
 from dpsql.polling import polling_interval, read_overruns, write_overruns
+from dpsql.schedule import Schedule
 from dpsql.streaming.clocks import Clocks, listed_clocks
 from dpsql.streaming.context import RunContext
 from dpsql.streaming.microbatches import POLL_SECONDS, Following, Sink, began_us
@@ -51,13 +51,13 @@ class LiveOptions:
     retention_us: int = 7 * 86_400_000_000
     accept_clock: bool = False
 
-    def interval(self, query: ParsedQuery) -> int:
-        """The interval of a query.
+    def interval(self, schedule: Schedule) -> int:
+        """The interval of a query with this schedule.
 
         Raises:
             InputError: it does not fit the query's triggers.
         """
-        return polling_interval(query, self.interval_us)
+        return polling_interval(schedule, self.interval_us)
 
 
 def live(context: RunContext, options: LiveOptions) -> Summary:
@@ -68,16 +68,16 @@ def live(context: RunContext, options: LiveOptions) -> Summary:
         LakeError: the grid is closed up to a time in the future, as after `--until` with a time to come; or its newest tick is days ago.
         DpsqlError: as in `RunContext.catch_up`.
     """
-    query = context.plan.query
-    interval_us = options.interval(query)
+    query, schedule = context.query.parsed, context.query.shape.schedule
+    interval_us = options.interval(schedule)
     begun = read_catch_up(context.folder)
     if begun is not None and not begun.released and context.catch_up(None, options.retention_us).stopped:
         return context.tally.summary(stopped=True)
     context.check()
     clock = ClockGuard(interval_us, lambda wrong, text: _tell_clock(context.tally, wrong, text), wall_us)
     ticker = Ticker(context.tables.contributions, context.engine.checkpoint(ADMISSION), query.max_ahead_us, interval_us, clock.time)
-    check_absence(context.folder, ticker.closed_us, wall_us(), query.trigger_interval_us, options.accept_clock)
-    if ticker.closed_us - wall_us() > query.trigger_interval_us:
+    check_absence(context.folder, ticker.closed_us, wall_us(), schedule.interval_us, options.accept_clock)
+    if ticker.closed_us - wall_us() > schedule.interval_us:
         raise LakeError(
             f"triggers are closed up to {timestamp(ticker.closed_us)}, which is still to come: a live run would drop every record until "
             "then. Wait, or start a new run with another --name"
@@ -204,7 +204,7 @@ class Ticker:
     def nothing_came(self, began_us: int) -> None:
         """A poll that began then has found nothing new: tick if it has reached a grid point (a running micro-batch sees to that itself)."""
         polled_us = self._poll(self._time(began_us))
-        if self._contributions.crossed(self.closed_us, polled_us) and self.lock.acquire(blocking=False):
+        if self._contributions.schedule.crossed(self.closed_us, polled_us) and self.lock.acquire(blocking=False):
             try:
                 self.tick(polled_us)
             finally:
@@ -212,7 +212,7 @@ class Ticker:
 
     def tick(self, now_us: int) -> None:
         """Close the grid up to a time, if that closes a grid point; the lock is held."""
-        if self._contributions.crossed(self.closed_us, now_us):
+        if self._contributions.schedule.crossed(self.closed_us, now_us):
             self.newest = (now_us, self._contributions.tick_by_clock(self._newest, now_us, self._latest(now_us)))
 
     def _poll_of(self, batch: int) -> int:
@@ -240,7 +240,7 @@ def _read_backlog(context: RunContext, frame: DataFrame, sink: Sink, ticker: Tic
         if not context.drain(ADMISSION, frame, sink, context.was_read):
             return False
         took_us = wall_us() - started_us
-        if took_us <= context.plan.query.trigger_interval_us or took_us > before_us // 2:
+        if took_us <= context.query.shape.schedule.interval_us or took_us > before_us // 2:
             break
         before_us = took_us
     ticker.begin(started_us)

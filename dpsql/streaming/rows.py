@@ -20,15 +20,16 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from dpsql.errors import DataError
-from dpsql.mechanisms.histogram.plan import PrivacyPlan
+from dpsql.mechanisms import registry
+from dpsql.mechanisms.protocol import Argument, Plan
 from dpsql.streaming.failures import reason_of
 from dpsql.streaming.native import digest_prefix, joined
 from dpsql.streaming.totality import guarded
-from udfs.histogram.contribution_bounding import DROP_REASONS
 from udfs.keys import HEADER, MAX_KEY_BYTES, NULL_HEADER, max_encoded_bytes
+from udfs.stage import NO_RECORD
 
 DROPPED = "dpsql_dropped"
-REASONS = dict(enumerate(DROP_REASONS[1:4], start=2))
+REASONS = dict(enumerate(NO_RECORD[1:], start=2))
 """Names of the metrics that count records dropped here, by drop code (1, malformed, is counted where lines are read)."""
 
 LIMIT_US = 1 << 61
@@ -47,26 +48,26 @@ class Records:
     key_types: tuple[T.DataType, ...]
 
 
-def records(session: SparkSession, plan: PrivacyPlan, salt: bytes, buckets: int) -> Records:
+def records(session: SparkSession, plan: Plan, salt: bytes, buckets: int) -> Records:
     """The records of a query; its sources must be registered as temporary views.
 
     Args:
         session: where the views are.
         plan: the plan.
         salt: 16 bytes of this run; makes the ids.
-        buckets: users are spread over so many buckets.
+        buckets: users are spread over so many buckets; keys where the query has no privacy unit.
 
     Raises:
         DataError: a column is missing or has a type that cannot be used.
     """
-    query = plan.query
+    query, shape = plan.query, registry.shape(plan)
     given = _select(session, plan)
     types = {field.name: field.dataType for field in given.schema.fields}
     unit = [f"unit{i}" for i in range(len(query.privacy_unit))]
     keys = [f"key{i}" for i in range(len(query.keys))]
     names = [*query.privacy_unit, *(key.name for key in query.keys)]
     texts = [_text(column, types[column], name) for column, name in zip([*unit, *keys], names, strict=True)]
-    arguments = [_number(f"arg{i}", types[f"arg{i}"], plan, i) for i in range(len(plan.arguments))]
+    arguments = [_number(f"arg{i}", types[f"arg{i}"], argument) for i, argument in enumerate(shape.arguments)]
     a = [f"a{i}" for i in range(len(arguments))]
     frame = given.selectExpr(
         f"{_microseconds(types['event_time'], query.event_time)} AS ts",
@@ -79,12 +80,12 @@ def records(session: SparkSession, plan: PrivacyPlan, salt: bytes, buckets: int)
     with _salt_view(session, salt) as salts:
         user = digest_prefix(session, joined(session, [F.expr(f"(SELECT u FROM {salts})"), *_columns(unit)]))
         key = digest_prefix(session, joined(session, [F.expr(f"(SELECT k FROM {salts})"), F.col("key_bytes")]))
-        frame = frame.select(user.alias("user"), "ts", key.alias("key"), "key_bytes", *a)
-    frame = frame.selectExpr(f"cast(pmod(user, {buckets}L) AS INT) AS bucket", "*")
+        frame = frame.select(*([user.alias("user")] if unit else []), "ts", key.alias("key"), "key_bytes", *a)
+    frame = frame.selectExpr(f"cast(pmod({'user' if unit else 'key'}, {buckets}L) AS INT) AS bucket", "*")
     return Records(frame, tuple(key_type(types[key]) for key in keys))
 
 
-def listed_keys(session: SparkSession, plan: PrivacyPlan) -> list[bytes]:
+def listed_keys(session: SparkSession, plan: Plan) -> list[bytes]:
     """The encoded keys that the query's public table lists; none for a query without keys.
 
     Raises:
@@ -126,13 +127,13 @@ def analysed(step: Callable[[], DataFrame], what: str) -> DataFrame:
         raise DataError(f"{what}: Spark cannot resolve it; look for a function whose arguments are of other types than it takes") from None
 
 
-def _select(session: SparkSession, plan: PrivacyPlan) -> DataFrame:
-    query = plan.query
+def _select(session: SparkSession, plan: Plan) -> DataFrame:
+    query, shape = plan.query, registry.shape(plan)
     columns = [
         f"{query.event_time} AS event_time",
         *(f"{_quoted(column)} AS unit{i}" for i, column in enumerate(query.privacy_unit)),
         *(f"{key.expression} AS key{i}" for i, key in enumerate(query.keys)),
-        *(f"{argument} AS arg{i}" for i, argument in enumerate(plan.arguments)),
+        *(f"{argument.text} AS arg{i}" for i, argument in enumerate(shape.arguments)),
     ]
     text = f"SELECT {', '.join(columns)} {query.from_sql}"
     return analysed(lambda: guarded(session, session.sql(text)), f"the query does not fit source {query.stream}")
@@ -160,13 +161,13 @@ def _text(column: str, kind: T.DataType, name: str) -> str:
     )
 
 
-def _number(column: str, kind: T.DataType, plan: PrivacyPlan, position: int) -> str:
+def _number(column: str, kind: T.DataType, argument: Argument) -> str:
     """Spark SQL for one argument as a DOUBLE that is never NULL: NaN says that there is no value."""
-    if plan.presence_only[position]:
+    if argument.presence_only:
         missing = f"{column} IS NULL" + (f" OR isnan({column})" if isinstance(kind, T.FloatType | T.DoubleType) else "")
         return f"CASE WHEN {missing} THEN double('NaN') ELSE 1.0D END"
     if not isinstance(kind, NUMBERS):
-        raise DataError(f"{plan.arguments[position]!r} has type {kind.simpleString().upper()}, which cannot be added up: cast it to DOUBLE")
+        raise DataError(f"{argument.text!r} has type {kind.simpleString().upper()}, which cannot be added up: cast it to DOUBLE")
     return f"coalesce(cast({column} AS DOUBLE), double('NaN'))"
 
 
@@ -212,7 +213,7 @@ def _header(length: int) -> str:
 
 
 def _drop_code(unit: Sequence[str], keys: Sequence[str]) -> str:
-    nulls = " OR ".join(f"{column} IS NULL" for column in unit)
+    nulls = " OR ".join(f"{column} IS NULL" for column in unit) or "false"
     lengths = [" + ".join(f"coalesce(octet_length({c}), 0)" for c in part) or "0" for part in (keys, unit)]
     # A unit above the limit has no unambiguous header either.
     too_long = " OR ".join(f"{length} > {MAX_KEY_BYTES}" for length in lengths)

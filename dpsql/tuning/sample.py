@@ -15,7 +15,7 @@ from dpsql.local.inputs import source_files
 from dpsql.local.record_reader import RowReader
 from udfs.columns import Float, Int
 from udfs.histogram.contribution_bounding import DROP_REASONS
-from udfs.histogram.release import PublicGroups
+from udfs.keys import PublicGroups
 
 NO_SALT = bytes(16)
 """Ids need no secret here: nothing leaves the process."""

@@ -22,7 +22,8 @@ from tests.audit.scenarios import INTERVAL, SOURCE, Crowd, Scenario, Visit, plan
 from udfs.columns import Float, Int
 from udfs.grid import NO_CLOCK
 from udfs.histogram.contribution_bounding import BoundingParameters, admit
-from udfs.histogram.release import PublicGroups, ReleaseParameters, release
+from udfs.histogram.release import ReleaseParameters, release
+from udfs.keys import PublicGroups
 from udfs.stage import Clock, Tick
 
 KEYS = 16

@@ -66,10 +66,6 @@ def _listing(table: Any, path: str, *given: Any) -> bool:
     return str(path).endswith("files")
 
 
-def _public(table: Any, path: str, *given: Any) -> bool:
-    return "/public/" in str(path)
-
-
 def _bucket() -> int:
     return int(os.environ.get("CRASH_BUCKET", "0"))
 
@@ -132,22 +128,6 @@ LIVE_POINTS = {
 """The same for a live run."""
 
 
-SWEEP = "catch-up sweep"
-SWEEP_POINTS = {
-    f"{SWEEP}: before": Point(f"{RETENTION}:Retention", "after_catch_up", False),
-    f"{SWEEP}: era deleted, its files not": Point(f"{LAKE}.delta_tables", "delete", True),
-    f"{SWEEP}: files of an era deleted": Point(f"{LAKE}.delta_tables", "vacuum", True),
-    f"{SWEEP}: between two buckets of state": Point(RETENTION, "sweep_bucket", True),
-    f"{SWEEP}: list of files compacted, old ones there": Point(f"{LAKE}.delta_tables", "replace_files", True, _listing),
-    f"{SWEEP}: checkpoint of a log made": Point(f"{LAKE}.delta_tables", "checkpoint", True),
-    f"{SWEEP}: between two commits that are removed": Point(f"{LAKE}.compaction", "_remove", True),
-    f"{SWEEP}: one file of many written": Point(f"{LAKE}.delta_tables", "replace_files", False, _public),
-    f"{SWEEP}: one file of many committed, the old ones there": Point(f"{LAKE}.delta_tables", "replace_files", True, _public),
-    f"{SWEEP}: after": Point(f"{RETENTION}:Retention", "after_catch_up", True),
-}
-"""The same for the sweep at the end of catch-ups."""
-
-
 def install(environment: Mapping[str, str]) -> None:
     """Patch this process: die at CRASH_POINT, live without the protection CRASH_WITHOUT, clean up all the time with CRASH_OFTEN."""
     if environment.get("CRASH_OFTEN"):
@@ -158,7 +138,7 @@ def install(environment: Mapping[str, str]) -> None:
     if protection := environment.get("CRASH_WITHOUT"):
         WITHOUT[protection]()
     if name := environment.get("CRASH_POINT"):
-        point = (POINTS | LIVE_POINTS | SWEEP_POINTS | POINTS_WITHOUT_RENAME)[name]
+        point = (POINTS | LIVE_POINTS | POINTS_WITHOUT_RENAME)[name]
         owner = _owner(point.owner)
         setattr(owner, point.name, _deadly(getattr(owner, point.name), point))
 

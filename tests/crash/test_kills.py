@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.crash.kill import Stage, broken, differences, left
-from tests.crash.points import HALF, LIVE_POINTS, POINTS, SWEEP_POINTS
+from tests.crash.points import HALF, LIVE_POINTS, POINTS
 
 KILLED = -9
 
@@ -41,7 +41,7 @@ def test_points_are_many_and_in_the_product() -> None:
     import importlib
 
     assert len(POINTS) >= 24
-    for point in (POINTS | LIVE_POINTS | SWEEP_POINTS).values():
+    for point in (POINTS | LIVE_POINTS).values():
         module, _, owner = point.owner.partition(":")
         found = importlib.import_module(module)
         assert callable(getattr(getattr(found, owner) if owner else found, point.name))

@@ -18,11 +18,12 @@ from dpsql.lake.contributions import Contributions
 from dpsql.lake.event_log import EventLog
 from dpsql.lake.published import live_notes
 from dpsql.lake.runs import Lake
-from dpsql.mechanisms.histogram.stages import grid
+from dpsql.mechanisms.registry import shape
 from dpsql.polling import FILE, Overruns, polling_interval, read_overruns, write_overruns
+from dpsql.schedule import by_window
 from dpsql.streaming.live import Pace, Ticker
 from dpsql.streaming.progress import Tally
-from udfs.grid import NO_CLOCK
+from udfs.grid import NO_CLOCK, Grid
 
 MS, SECOND, MINUTE = 1_000, 1_000_000, 60_000_000
 T0 = 1_800_000_000 * SECOND
@@ -48,13 +49,13 @@ SELECT WITH DIFFERENTIAL_PRIVACY OPTIONS (
     ],
 )
 def test_the_default_divides_trigger_interval_and_offset(trigger_ms: int, offset_ms: int, expected_ms: int) -> None:
-    interval = polling_interval(plan(trigger_ms, offset_ms).query)
+    interval = polling_interval(shape(plan(trigger_ms, offset_ms)).schedule)
     assert interval == expected_ms * MS
     assert trigger_ms * MS % interval == offset_ms * MS % interval == 0
 
 
 def test_an_interval_that_does_not_divide_is_refused_with_those_that_do() -> None:
-    minute = plan(60_000).query
+    minute = shape(plan(60_000)).schedule
     assert polling_interval(minute, 5 * SECOND) == 5 * SECOND
     assert polling_interval(minute, MINUTE) == MINUTE
     says = r"--interval 7 seconds does not divide trigger_interval 1 minute: .* Write 6 seconds or 7500 milliseconds, or leave it away \(6 seconds\)"
@@ -63,10 +64,10 @@ def test_an_interval_that_does_not_divide_is_refused_with_those_that_do() -> Non
     with pytest.raises(InputError, match=r"Write 1 minute, or leave it away"):
         polling_interval(minute, 2 * MINUTE)
     with pytest.raises(InputError, match=r"trigger_interval 1 minute and the windows' offset 4 seconds: .* Write 4 seconds,"):
-        polling_interval(plan(60_000, 4_000).query, 5 * SECOND)
-    odd = SimpleNamespace(trigger_interval_us=1_500, window=SimpleNamespace(offset_us=0))
+        polling_interval(shape(plan(60_000, 4_000)).schedule, 5 * SECOND)
+    odd = by_window(Grid(3_000, 3_000, 0, 1_500, 2))
     with pytest.raises(InputError, match="looks at its source at whole milliseconds"):
-        polling_interval(odd)  # type: ignore[arg-type]
+        polling_interval(odd)
 
 
 @dataclass(frozen=True)
@@ -90,9 +91,9 @@ class World:
         self.seen: list[tuple[int, int]] = []
         self.wall_us = T0
         monkeypatch.setattr("dpsql.streaming.live.wall_us", lambda: self.wall_us)
-        real = Contributions("unused", "5a" * 16, grid(self.plan), None, 1, 1)  # type: ignore[arg-type]
+        real = Contributions("unused", "5a" * 16, shape(self.plan).schedule, None, 1, 1)  # type: ignore[arg-type]
         table: Any = SimpleNamespace(
-            closed_us=NO_CLOCK, crossed=real.crossed, tick_by_clock=lambda batch, now, latest: self.ticks.append(now) or 1
+            closed_us=NO_CLOCK, schedule=real.schedule, tick_by_clock=lambda batch, now, latest: self.ticks.append(now) or 1
         )
         checkpoint: Any = SimpleNamespace(newest_commit=None, time_us=lambda batch: self.planned[batch])
         self.ticker = Ticker(table, checkpoint, self.plan.query.max_ahead_us, interval_us)

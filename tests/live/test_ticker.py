@@ -25,7 +25,7 @@ from dpsql.lake.engine_file import Engine, Part
 from dpsql.lake.manifest import Manifest
 from dpsql.lake.retention import Retention, compact, kept_by_savepoints, sweep_bucket
 from dpsql.mechanisms.histogram.plan import PrivacyPlan
-from dpsql.mechanisms.histogram.stages import admission_stage, grid
+from dpsql.mechanisms.registry import shape
 from dpsql.streaming.clocks import Clocks, listed_clocks
 from dpsql.streaming.histogram import Histogram
 from dpsql.streaming.live import Ticker, _follow
@@ -59,7 +59,7 @@ def plan() -> PrivacyPlan:
 
 @pytest.fixture
 def contributions(plan: PrivacyPlan, tmp_path: Path) -> Contributions:
-    table = Contributions(tmp_path / "contributions", "5a" * 16, grid(plan), admission_stage(plan).gives, 1, BUCKETS)
+    table = Contributions(tmp_path / "contributions", "5a" * 16, shape(plan).schedule, shape(plan).contributions, 1, BUCKETS)
     table.create()
     return table
 
@@ -238,7 +238,7 @@ def test_a_restored_query_sweeps_before_its_first_commit(plan: PrivacyPlan, cont
     (checkpoint.path / "offsets").mkdir(parents=True)
     (checkpoint.path / "offsets/0").write_text("v1\n{}\n" + json.dumps({"reservoirVersion": 5}))
     assert (checkpoint.newest_batch, checkpoint.newest_commit) == (7, 6)
-    histogram = Histogram(tmp_path / "public", "run", plan, (StringType(),))
+    histogram = Histogram(tmp_path / "public", "run", plan.query, shape(plan), (StringType(),))
     histogram.create()
     rows(contributions, T0)
     Retention(engine, contributions, 0, listed, histogram).sweep(T0 + 10**12, -1)

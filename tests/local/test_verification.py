@@ -180,8 +180,9 @@ def test_a_source_file_that_is_gone(published: Published, monkeypatch: pytest.Mo
     with pytest.raises(DataError, match=told):
         published.verify()
     # With an allowance for the whole stream no row is independent of it.
-    stream = replace(published.query, parsed=replace(published.query.parsed, contribution_period=ContributionPeriod.STREAM))
-    with pytest.raises(DataError, match=r"\(part-1\.parquet\), and with contribution_period = STREAM every later row depends on them"):
+    parsed = replace(published.query.parsed, contribution_period=ContributionPeriod.STREAM)
+    stream = replace(published.query, parsed=parsed, plan=replace(published.query.plan, query=parsed))
+    with pytest.raises(DataError, match=r"\(part-1\.parquet\), and every later row depends on them"):
         replace(published, query=stream).verify()
 
 

@@ -18,7 +18,8 @@ from udfs.grid import NO_CLOCK, Grid
 from udfs.histogram.contribution_bounding import BoundingParameters, Increment, admit
 from udfs.histogram.key_selection import SelectionParameters
 from udfs.histogram.perturbation import OutputColumn, PerturbationParameters
-from udfs.histogram.release import PublicGroups, ReleaseParameters, ReleaseState, release
+from udfs.histogram.release import ReleaseParameters, ReleaseState, release
+from udfs.keys import PublicGroups
 from udfs.noise.counters import counter
 from udfs.stage import Clock, Tick
 

@@ -40,7 +40,8 @@ from tests.property.streams import (
 from tests.reference import Admitted, Bounder, Record, Row, released
 from udfs.grid import Grid
 from udfs.histogram.contribution_bounding import BoundingParameters
-from udfs.histogram.release import PublicGroups, ReleaseParameters, release
+from udfs.histogram.release import ReleaseParameters, release
+from udfs.keys import PublicGroups
 from udfs.stage import Clock, Tick
 
 KEY = bytes(range(32))

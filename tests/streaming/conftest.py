@@ -72,27 +72,32 @@ Write = Callable[..., None]
 @pytest.fixture
 def case(spark: SparkSession, tmp_path: Path) -> Iterator[Make]:
     """Make cases; all of one test share data, secret and run id but not the lake."""
-    secret = Secret(bytes(range(32)))
     made = 0
 
     def make(sql: str = SQL, folder: str = "visits", **declared: Any) -> Case:
         nonlocal made
         made += 1
-        source = Source(
-            name="visits",
-            format=declared.pop("format", "parquet"),
-            path=declared.pop("path", str(tmp_path / folder)),
-            event_time=declared.pop("event_time", "ts"),
-            privacy_unit=("user_id",),
-            **declared,
-        )
-        query = dpsql.compile(sql, Sources((source,)))
-        lake = Lake(tmp_path / f"lake{made}")
-        named = Run("demo", "5a" * 16, query.plan.identity, secret.check(), query.text, {}, "2026-01-01T00:00:00+00:00")
-        lake.private("demo").mkdir(parents=True, mode=0o700)
-        return Case(spark, tmp_path / folder, query, lake, named, secret)
+        return case_of(spark, tmp_path, sql, f"lake{made}", folder, **declared)
 
     yield make
+
+
+def case_of(spark: SparkSession, base: Path, sql: str, lake_name: str, folder: str = "visits", **declared: Any) -> Case:
+    """A query on the files of a folder, and a lake beside it."""
+    secret = Secret(bytes(range(32)))
+    source = Source(
+        name="visits",
+        format=declared.pop("format", "parquet"),
+        path=declared.pop("path", str(base / folder)),
+        event_time=declared.pop("event_time", "ts"),
+        privacy_unit=("user_id",),
+        **declared,
+    )
+    query = dpsql.compile(sql, Sources((source,)))
+    lake = Lake(base / lake_name)
+    named = Run("demo", "5a" * 16, query.plan.identity, secret.check(), query.text, {}, "2026-01-01T00:00:00+00:00")
+    lake.private("demo").mkdir(parents=True, mode=0o700)
+    return Case(spark, base / folder, query, lake, named, secret)
 
 
 @pytest.fixture

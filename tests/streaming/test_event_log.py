@@ -13,8 +13,9 @@ import pytest
 
 from dpsql.errors import DpsqlError
 from dpsql.lake.contributions import Contributions
-from dpsql.lake.event_log import COMMON, SCHEMA, newest_events
+from dpsql.lake.event_log import newest_events
 from dpsql.lake.status import status
+from tests.observed import check_line, parsed
 
 DAY = 86_400_000_000
 START = 19_700 * DAY
@@ -27,8 +28,7 @@ def test_lines_of_a_catch_up(case: Callable[..., Any], write: Callable[..., None
     summary = run.go(log=tmp_path / "log", metrics=tmp_path / "metrics", told=reports, until_us=START + 4 * DAY)
     events = [json.loads(line) for line in (tmp_path / "log").read_text().splitlines()]
     for event in events:
-        fields = {**COMMON, **SCHEMA[event["kind"]]}
-        assert {name: type(value) for name, value in event.items()} == fields
+        check_line(event)
     assert [event["kind"] for event in events if event["kind"] != "alarm"] == ["start", "micro_batch", "micro_batch", "release", "end"]
     read = [event for event in events if event["kind"] == "micro_batch"]
     assert sum(event["records"] for event in read) == summary.records == 2400
@@ -36,7 +36,8 @@ def test_lines_of_a_catch_up(case: Callable[..., Any], write: Callable[..., None
     release = next(event for event in events if event["kind"] == "release")
     assert (release["triggers"], release["rows"], release["closed_us"]) == (summary.triggers, summary.rows, START + 4 * DAY)
     assert not any(text in (tmp_path / "log").read_text() for text in ('"u1', '"p0', '"p1'))
-    assert "dpsql_records_total" in (tmp_path / "metrics").read_text()
+    (records,) = parsed((tmp_path / "metrics").read_text())["dpsql_records_total"].samples.values()
+    assert records == 2400
     named = {"version": 1, **asdict(run.run_id), "plan": run.query.document()}
     (run.private / "run.json").write_text(json.dumps(named))
     found = status(run.lake, "demo", now_us=START + 4 * DAY + 1_000_000)

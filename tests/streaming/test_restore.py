@@ -24,7 +24,6 @@ from dpsql.lake.points import Tables
 from dpsql.lake.runs import Lake, open_run, read_run
 from dpsql.lake.savepoints import take_savepoint
 from dpsql.local.verification import verify_run
-from dpsql.mechanisms.histogram.stages import grid
 from dpsql.privacy.ledger import Ledger
 from dpsql.privacy.secret import Secret
 from dpsql.streaming.histogram import Histogram
@@ -230,7 +229,7 @@ def test_a_new_run_leaves_published_windows_alone(whole: Any, bring: Any, tmp_pa
     with pytest.raises(LakeError, match=r"contributions .* is lost.* begin a new run: dpsql restore demo --lake .* --new-run$"):
         ended.go(END)
     ledger = Ledger(tmp_path / "ledger")
-    begin_new_run(ended.lake, "demo", ended.query, grid(ended.query.plan), Secret(bytes(range(32))), ledger)
+    begin_new_run(ended.lake, "demo", ended.query, Secret(bytes(range(32))), ledger)
     new = read_run(ended.lake, "demo")
     assert new.run_id != ended.run_id.run_id
     assert [line.run_id for line in ledger.lines()] == [new.run_id]

@@ -116,8 +116,8 @@ def test_a_file_without_seal_is_taken_from_an_older_release_only(tmp_path: Path)
 def test_every_flip_in_a_file_of_contributions_is_refused(tmp_path: Path) -> None:
     rows = state("groups").select(["window", "key", "key_bytes"])
     schema = pa.schema([("kind", pa.int32()), ("batch", pa.int64()), *rows.schema, ("closed_us", pa.int64())]).remove_metadata()
-    listed = ContributionFiles(str(tmp_path), schema, 0, 64).write(rows, bucket=3, batch=7)
-    again = ContributionFiles(str(tmp_path), schema, 0, 64).write(rows, bucket=3, batch=7)
+    listed = ContributionFiles(str(tmp_path), schema, "window", 0, 64).write(rows, bucket=3, batch=7)
+    again = ContributionFiles(str(tmp_path), schema, "window", 0, 64).write(rows, bucket=3, batch=7)
     assert listed == again and len(listed) == 1  # a repeated micro-batch writes the file over itself
     path = tmp_path / listed[0]["path"]
     assert silent(path, lambda: check_files(tmp_path, [listed[0]["path"]])) == []

@@ -23,7 +23,7 @@ def test_contributions_go_into_one_file_per_era(tmp_path: Path) -> None:
     )
     first = [("kind", pa.int32()), ("bucket", pa.int32()), ("batch", pa.int64())]
     schema = pa.schema([*first, *rows.schema.remove(3), ("closed_us", pa.int64())])
-    files = ContributionFiles(str(tmp_path), schema, 0, 64).write(rows, bucket=3, batch=7)
+    files = ContributionFiles(str(tmp_path), schema, "window", 0, 64).write(rows, bucket=3, batch=7)
     assert [(f["partition"], f["rows"]) for f in files] == [({"era": e}, n) for e, n in (("-3", 1), ("-1", 1), ("0", 2), ("1", 1))]
     written = [pq.read_table(tmp_path / f["path"], partitioning=None) for f in files]
     assert all(t.schema.remove_metadata() == schema and set(t["batch"].to_pylist()) == {7} for t in written)
@@ -33,5 +33,5 @@ def test_contributions_go_into_one_file_per_era(tmp_path: Path) -> None:
 
 def test_no_rows_no_files(tmp_path: Path) -> None:
     schema = pa.schema([("kind", pa.int32()), ("window", pa.int64()), ("batch", pa.int64())])
-    assert ContributionFiles(str(tmp_path), schema, 0, 64).write(schema.empty_table(), 0, 0) == []
+    assert ContributionFiles(str(tmp_path), schema, "window", 0, 64).write(schema.empty_table(), 0, 0) == []
     assert not list(tmp_path.iterdir())

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 from deltalake import CommitProperties, DeltaTable, Schema, Transaction, write_deltalake
+from deltalake.exceptions import DeltaError
 
 from dpsql.files import replace_file
 from dpsql.lake import delta_tables, manifest
@@ -115,3 +119,75 @@ def test_a_start_does_not_read_the_digests_of_all_times(tmp_path: Path, monkeypa
     points = list(listed.history())
     assert [(batch, detail, pointers[2]) for batch, detail, pointers in points] == [(b, {"rows": b}, b + 1) for b in range(11, -1, -1)]
     assert max(rows for rows, columns in read if "detail" in columns) == 12
+
+
+@pytest.fixture
+def openings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """A table of two commits, which this process has open; which tables it opens from then on."""
+    path, found = tmp_path / "table", list[str]()
+    delta_tables.create(path, SCHEMA)
+    append(path, 1)
+    assert delta_tables.mark(path, "a") == 1
+
+    class Counted(DeltaTable):
+        def __init__(self, table_uri: str, **given: Any) -> None:
+            found.append(table_uri)
+            super().__init__(table_uri, **given)
+
+    monkeypatch.setattr(delta_tables, "DeltaTable", Counted)
+    return found
+
+
+def append(path: Path, number: int) -> None:
+    delta_tables.append_files(path, [sorted_file(path, pa.table({"x": [number]}))], {"a": number})
+
+
+def test_a_table_is_not_opened_again_for_each_commit(tmp_path: Path, openings: list[str]) -> None:
+    """Catches: cost per micro-batch that grows with the files of a table."""
+    path = tmp_path / "table"
+    for number in range(2, 6):
+        append(path, number)
+        assert (delta_tables.mark(path, "a"), delta_tables.newest(path).version()) == (number, number)
+    assert openings == []
+    # What another process writes is there at once.
+    code = "import sys, pyarrow as pa; from pathlib import Path; from dpsql.lake.delta_tables import append"
+    code += "\nprint(append(Path(sys.argv[1]), pa.table({'x': [6]}), {'a': 6}))"
+    subprocess.run([sys.executable, "-c", code, path], check=True)
+    assert delta_tables.mark(path, "a") == 6 and openings == []
+    assert not delta_tables.append(path, pa.table({"x": [6]}), {"a": 6})
+    # A checkpoint of the log: what came before it is not kept in memory.
+    delta_tables.checkpoint(path)
+    assert delta_tables.mark(path, "a") == 6 and openings == [str(path)] * 2
+
+
+def test_another_table_in_the_place_of_one_that_is_open(tmp_path: Path, openings: list[str]) -> None:
+    path, other = tmp_path / "table", tmp_path / "other"
+    delta_tables.create(other, SCHEMA)
+    append(other, 7)
+    append(other, 8)
+    for gone in ("first", "second"):
+        path.rename(tmp_path / gone)
+        shutil.copytree(other, path)
+        assert delta_tables.mark(path, "a") == 8
+        # With as many commits, made in the same moment.
+        (path / "_delta_log" / commit(2)).unlink()
+        assert delta_tables.mark(path, "a") == 7
+
+
+def test_a_commit_of_an_open_table_that_is_torn_or_gone(tmp_path: Path, openings: list[str]) -> None:
+    path = tmp_path / "table"
+    append(path, 2)
+    for version in (2, 3):  # known to the open table; and come since
+        torn = path / "_delta_log" / commit(version)
+        content = (path / "_delta_log" / commit(2)).read_bytes()
+        torn.write_bytes(content[: len(content) // 2])
+        with pytest.raises(DeltaError):
+            DeltaTable(str(path))
+        with pytest.raises(DeltaError):
+            delta_tables.mark(path, "a")
+        torn.write_bytes(content)
+        assert delta_tables.newest(path).version() == version
+    torn.unlink()
+    assert delta_tables.newest(path).version() == 2
+    (path / "_delta_log" / commit(2)).unlink()
+    assert delta_tables.mark(path, "a") == 1

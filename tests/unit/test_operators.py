@@ -14,7 +14,7 @@ from dpsql.mechanisms.histogram.stages import bounding_parameters, grid, release
 from dpsql.parsed_query import Aggregate, AggregateFunction, ContributionPeriod, CounterName, GroupSelection, WindowSpec
 from tests.property.plans import COUNT, DAY, HOUR, SUM, USERS, VALID, query, source
 from udfs.histogram.contribution_bounding import Increment
-from udfs.histogram.release import PublicGroups
+from udfs.keys import PublicGroups
 from udfs.noise.counters import Honaker
 
 AVG = Aggregate("mean", AggregateFunction.AVG, "pages", (10.0, 60.0))

@@ -11,7 +11,8 @@ import pytest
 from udfs.grid import NO_CLOCK, Grid
 from udfs.histogram.key_selection import SelectionParameters
 from udfs.histogram.perturbation import OutputColumn, PerturbationParameters, finish, noisy
-from udfs.histogram.release import PublicGroups, Released, ReleaseParameters, ReleaseState, release
+from udfs.histogram.release import Released, ReleaseParameters, ReleaseState, release
+from udfs.keys import PublicGroups
 from udfs.noise.counters import Blt, Sqrt
 from udfs.noise.exact_paths import Redraw
 from udfs.stage import Tick

@@ -11,7 +11,6 @@ import sys
 import threading
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -24,10 +23,10 @@ from dpsql.lake.running import exclusive
 from dpsql.lake.runs import Lake, Run
 from dpsql.lake.status import status
 from jobs.cli import main
+from tests.observed import check_line, parsed
 
 HOUR = 3_600_000_000
 RUN = "5a" * 16
-METRIC = re.compile(r'[a-zA-Z_:][a-zA-Z0-9_:]*\{([a-z]+="[^"\\\n]*",?)+\} [-+0-9.e]+')
 
 
 @pytest.fixture
@@ -158,6 +157,8 @@ def test_exit_codes(lake: Lake) -> None:
 
     finished(lake)
     assert (code(), code("--json"), code("--max-lag", "1 hour")) == (0, 0, 4)
+    with exclusive(lake.private("views")):
+        assert (code(), code("--max-lag", "1 hour")) == (0, 4)
     (lake.private("views") / "engine.json").write_text("{")
     assert code() == 5
     assert CliRunner().invoke(main, ["status", "other", "--lake", str(lake.root)]).exit_code == 2
@@ -174,24 +175,63 @@ def test_every_line_is_valid_and_metrics_parse(lake: Lake, tmp_path: Path) -> No
         assert log.alarm("dropped", "text") and not log.alarm("dropped", "text")
     for line in (tmp_path / "log").read_text().splitlines():
         check_line(json.loads(line))
-    exposed = (tmp_path / "metrics").read_text()
-    samples = [line for line in exposed.splitlines() if not line.startswith("# TYPE ")]
-    assert samples and all(METRIC.fullmatch(line) for line in samples)
-    heads = [line for line in exposed.splitlines() if line.startswith("# TYPE ")]
-    assert len(heads) == len(set(heads))
-    assert f'dpsql_dropped_total{{name="views",reason="window_closed",run="{RUN}"}} 6' in samples
-    assert f'dpsql_records_total{{name="views",run="{RUN}"}} 30' in samples
+    metrics = parsed((tmp_path / "metrics").read_text())
+    of = {("name", "views"), ("run", RUN)}
+    assert {name: metric.type for name, metric in metrics.items()} == {
+        **dict.fromkeys(("dpsql_alarms_total", "dpsql_dropped_total", "dpsql_micro_batches_total", "dpsql_records_total"), "counter"),
+        **dict.fromkeys(("dpsql_rows_total", "dpsql_triggers_total"), "counter"),
+        **dict.fromkeys(("dpsql_closed_time_seconds", "dpsql_micro_batch_time_seconds"), "gauge"),
+    }
+    assert metrics["dpsql_dropped_total"].samples == {
+        frozenset({*of, ("reason", "window_closed")}): 6,
+        frozenset({*of, ("reason", "over_max_rows")}): 3,
+    }
+    assert metrics["dpsql_records_total"].samples == {frozenset(of): 30}
+    assert metrics["dpsql_closed_time_seconds"].samples == {frozenset(of): 3600}
     for path in (tmp_path / "log", tmp_path / "metrics", lake.private("views") / FILE):
         assert path.stat().st_mode & 0o077 == 0, path
     with pytest.raises(ValueError, match="has the fields"):
         log.tell("release", triggers=2)
 
 
-def check_line(event: dict[str, Any]) -> None:
-    """An event has the fields of its kind, each of its type, and no others."""
-    fields = {**COMMON, **SCHEMA[event["kind"]]}
-    assert set(event) == set(fields)
-    assert all(type(event[name]) is kind for name, kind in fields.items()), event
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a 1",
+        "a{} x\n",
+        "a 1 \n",
+        " a 1\n",
+        "1a 1\n",
+        'a{b="c" d="e"} 1\n',
+        'a{b="c",b="d"} 1\n',
+        'a{b="\\t"} 1\n',
+        'a{b="c"} 1\na{b="c"} 2\n',
+        "# TYPE a counter\na -1\n",
+        "# TYPE a counter\n# TYPE a counter\na 1\n",
+        "a 1\n# TYPE a counter\n",
+        "# TYPE a count\na 1\n",
+        'a{x="1"} 1\nb 1\na{x="2"} 1\n',
+        "a 0x1\n",
+        "a 1_0\n",
+        "a nan\n",
+    ],
+)
+def test_the_parser_refuses_what_is_not_of_the_format(text: str) -> None:
+    with pytest.raises(ValueError, match=r"."):
+        parsed(text)
+
+
+def test_the_parser_reads_what_is_of_the_format() -> None:
+    """The example of the format's description, in short."""
+    text = (
+        "# HELP http_requests_total The total number.\n# TYPE http_requests_total counter\n"
+        'http_requests_total{method="post",code="200"} 1027 1395066363000\n\n# a comment\n'
+        'msdos{path="C:\\\\DIR\\\\F",error="Cannot find \\"F\\"\\n"} 1.458255915e9\nplain 12.47\nweird{a="b",} -Inf\n'
+    )
+    found = parsed(text)
+    assert found["msdos"].samples == {frozenset({("path", "C:\\DIR\\F"), ("error", 'Cannot find "F"\n')}): 1.458255915e9}
+    assert found["http_requests_total"].samples == {frozenset({("method", "post"), ("code", "200")}): 1027}
+    assert found["weird"].samples == {frozenset({("a", "b")}): float("-inf")}
 
 
 def test_much_that_is_dropped_is_an_alarm() -> None:

@@ -25,7 +25,8 @@ from dpsql.lake.engine_file import Engine, Part
 from dpsql.lake.hadoop_checksums import differs
 from dpsql.lake.manifest import Manifest
 from dpsql.lake.points import Tables
-from dpsql.mechanisms.histogram.stages import admission_stage, grid
+from dpsql.mechanisms.histogram.stages import admission_stage
+from dpsql.mechanisms.registry import shape
 from udfs.stage import OPERATORS, StateFile
 
 RUN = "5a" * 16
@@ -44,7 +45,7 @@ class Private:
         source = Source(name="visits", format="parquet", path="v", event_time="ts", privacy_unit=("user_id",), max_users=9, max_keys=9)
         plan = dpsql.compile(SQL, Sources((source,))).plan
         self.columns = admission_stage(plan).gives
-        self.contributions = Contributions(folder / "contributions", RUN, grid(plan), self.columns, 1, 2)
+        self.contributions = Contributions(folder / "contributions", RUN, shape(plan).schedule, self.columns, 1, 2)
         self.manifest = Manifest(folder / "files", RUN, "admission", 1)
         self.folder = folder
         self.contributions.create()

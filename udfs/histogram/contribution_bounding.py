@@ -20,13 +20,10 @@ import pyarrow as pa
 from udfs.columns import Bool, Float, Int, run_starts, run_sums, running_count, sort_order
 from udfs.grid import Grid
 from udfs.histogram.user_state import GROUPS, KEYS, Entries, count_entries, empty_state, forget, has, merge, used_up
-from udfs.stage import Clock
+from udfs.stage import NO_RECORD, Clock
 
 DROP_REASONS = (
-    "malformed",
-    "null_event_time",
-    "null_privacy_unit",
-    "key_too_long",
+    *NO_RECORD,
     "not_a_public_group",
     "too_far_ahead",
     "window_closed",

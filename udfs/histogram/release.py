@@ -19,17 +19,9 @@ from udfs.grid import Grid
 from udfs.histogram.group_state import ReleaseState, StateLayout, add_groups, add_rows, close_state, empty_state, new_groups, open_closing
 from udfs.histogram.key_selection import SelectionParameters, predict, select
 from udfs.histogram.perturbation import OutputColumn, PerturbationParameters, finish, perturb
+from udfs.keys import PublicGroups
 from udfs.noise.randomness import tags
 from udfs.stage import Tick
-
-
-@dataclass(frozen=True)
-class PublicGroups:
-    """Keys that are released in every window from first_window_us on, records or not: hashes and encoded keys."""
-
-    keys: tuple[int, ...]
-    key_bytes: tuple[bytes, ...]
-    first_window_us: int
 
 
 @dataclass(frozen=True)
@@ -53,9 +45,7 @@ class ReleaseParameters:
         """The same, with the public groups of one bucket only."""
         if self.public is None:
             return self
-        mine = [i for i, key in enumerate(self.public.keys) if key % buckets == bucket]
-        keys, names = tuple(self.public.keys[i] for i in mine), tuple(self.public.key_bytes[i] for i in mine)
-        return dataclasses.replace(self, public=PublicGroups(keys, names, self.public.first_window_us))
+        return dataclasses.replace(self, public=self.public.for_bucket(bucket, buckets))
 
 
 @dataclass(frozen=True)

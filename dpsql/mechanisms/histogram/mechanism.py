@@ -9,13 +9,12 @@ from dpsql.config import Source
 from dpsql.mechanisms.histogram import accounting, options, plan, rules
 from dpsql.mechanisms.histogram.asked import Asked
 from dpsql.mechanisms.histogram.plan import PrivacyPlan
-from dpsql.mechanisms.protocol import OutputColumn, RunFacts
-from dpsql.parsed_query import AggregateFunction, ParsedQuery, PrivacyLevel
+from dpsql.mechanisms.protocol import Argument, OutputColumn, RunFacts, Shape
+from dpsql.parsed_query import Aggregate, AggregateFunction, ContributionPeriod, ParsedQuery, PrivacyLevel
 from dpsql.privacy.cost import Cost
+from dpsql.schedule import by_window
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from dpsql.sql.draft import Draft, Option
     from dpsql.sql.rules import Rule
     from udfs.stage import Clock, Stage, Tick
@@ -28,7 +27,6 @@ class Histogram:
 
     name: str = PrivacyPlan.mechanism
     takes: str = "queries with a window"
-    theorems: tuple[str, ...] = ("Theorem 1", "Theorem 2", "Theorem 3", "Theorem 4")
     options: tuple[Option, ...] = options.OPTIONS
     rules: tuple[Rule, ...] = rules.RULES
 
@@ -74,20 +72,23 @@ class Histogram:
 
         return why_missing(plan), facts(plan)
 
-    def columns(self, plan: PrivacyPlan) -> tuple[OutputColumn, ...]:
-        """Each aggregate and its error bar."""
-        return tuple(
-            made
-            for i, column in enumerate(plan.columns)
-            for made in (
-                OutputColumn(
-                    column.aggregate.alias,
-                    "DOUBLE" if column.aggregate.function in REALS else "BIGINT",
-                    column.aggregate.function is AggregateFunction.AVG,
-                    f"c{i}",
-                ),
-                OutputColumn(f"{column.aggregate.alias}_stderr", "DOUBLE", column.aggregate.function is AggregateFunction.AVG, f"s{i}"),
-            )
+    def shape(self, plan: PrivacyPlan) -> Shape:
+        """Windows with their triggers; each aggregate and its error bar."""
+        from dpsql.mechanisms.histogram.stages import admission_stage, grid
+        from udfs.histogram.contribution_bounding import DROP_REASONS
+        from udfs.histogram.stages import AdmissionStage, ReleaseStage
+
+        query = plan.query
+        return Shape(
+            schedule=by_window(grid(plan)),
+            arguments=tuple(map(Argument, plan.arguments, plan.presence_only)),
+            listed=plan.selection is None,
+            contributions=admission_stage(plan).gives,
+            state={stage.operator: stage.tables for stage in (AdmissionStage, ReleaseStage)},
+            columns=tuple(made for i, column in enumerate(plan.columns) for made in _columns(column.aggregate, i)),
+            drops=DROP_REASONS,
+            # An allowance is for one period, which is one window long.
+            forgets_us=query.windows.size_us if query.contribution_period is ContributionPeriod.WINDOW else None,
         )
 
     def stages(self, plan: PrivacyPlan, run: RunFacts) -> tuple[Stage[Clock], Stage[Sequence[Tick]]]:
@@ -96,11 +97,11 @@ class Histogram:
 
         return stages(plan, run.public, run.first_window_us)
 
-    def finish(self, plan: PrivacyPlan, released: Sequence[pa.Table]) -> Mapping[str, pa.Table]:
-        """Rows of all buckets as they are."""
-        import pyarrow as pa
 
-        return {"": pa.concat_tables(released)}
+def _columns(aggregate: Aggregate, i: int) -> tuple[OutputColumn, OutputColumn]:
+    kind = "DOUBLE" if aggregate.function in REALS else "BIGINT"
+    alias = aggregate.alias
+    return OutputColumn(alias, alias, kind, f"c{i}"), OutputColumn(alias, f"{alias}_stderr", "DOUBLE", f"s{i}")
 
 
 plan_document = plan.document

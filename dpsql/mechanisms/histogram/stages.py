@@ -11,8 +11,9 @@ from udfs.grid import Grid
 from udfs.histogram.contribution_bounding import BoundingParameters, Increment
 from udfs.histogram.key_selection import SelectionParameters
 from udfs.histogram.perturbation import OutputColumn, PerturbationParameters
-from udfs.histogram.release import PublicGroups, ReleaseParameters
+from udfs.histogram.release import ReleaseParameters
 from udfs.histogram.stages import AdmissionStage, ReleaseStage
+from udfs.keys import PublicGroups
 from udfs.noise.counters import counter
 
 KINDS = {AggregateFunction.SUM: "sum", AggregateFunction.AVG: "avg"}

@@ -12,7 +12,7 @@ from dpsql.mechanisms.sliding.accounting import account
 from dpsql.mechanisms.sliding.asked import PaneGrouping
 from dpsql.mechanisms.sliding.plan import MeasurementPlan, SlidingPlan
 from dpsql.mechanisms.sliding.planner import alternatives
-from dpsql.mechanisms.sliding.stages import shown, smooths
+from dpsql.mechanisms.sliding.stages import schedule, shown, smooths
 from dpsql.parsed_query import Aggregate, AggregateFunction, ContributionPeriod, CounterName, PrivacyLevel
 from dpsql.privacy.cost import Cost
 from dpsql.privacy.curve import epsilon_of
@@ -25,7 +25,15 @@ PERIODS = (7, 30, 365)
 
 def explain(plan: SlidingPlan, source: Source) -> str:
     """The whole explanation as plain text."""
-    parts = [_promise(plan, source), live_runs(plan.query), _time(plan), _bounds(plan, source), _keys(plan), _columns(plan), _beside(plan)]
+    parts = [
+        _promise(plan, source),
+        live_runs(schedule(plan)),
+        _time(plan),
+        _bounds(plan, source),
+        _keys(plan),
+        _columns(plan),
+        _beside(plan),
+    ]
     return "\n\n".join([*filter(None, parts), f"Query identity: {plan.identity}"]) + "\n"
 
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from dpsql.mechanisms.sliding.asked import Asked, PaneGrouping, Smoothing
 from dpsql.mechanisms.sliding.plan import MeasurementPlan, SlidingPlan
 from dpsql.parsed_query import AggregateFunction, ContributionPeriod, CounterName, PrivacyLevel
+from dpsql.schedule import Schedule, by_window
+from udfs.grid import Grid
 from udfs.histogram.contribution_bounding import Increment
-from udfs.histogram.release import PublicGroups
+from udfs.keys import PublicGroups
 from udfs.sliding.intake import EventIntake, EventParameters, PaneBounding, PaneGrid, UnitIntake
 from udfs.sliding.measurement import Measurement
 from udfs.sliding.panes import Panes
@@ -30,6 +34,13 @@ def pane_grid(plan: SlidingPlan) -> PaneGrid:
     window = plan.query.windows
     slide = window.slide_us
     return PaneGrid(slide, slide, window.offset_us, slide, 1 + plan.lateness_us // slide, window.size_us)
+
+
+def schedule(plan: SlidingPlan) -> Schedule:
+    """A window is released once, when its last pane closes; contributions are of panes."""
+    window, panes = plan.query.windows, pane_grid(plan)
+    grid = Grid(window.size_us, window.slide_us, window.offset_us, window.size_us + plan.lateness_us, 1)
+    return replace(by_window(panes), grid=grid, offset_us=window.offset_us + plan.lateness_us % window.slide_us)
 
 
 def intake(plan: SlidingPlan, public: PublicGroups) -> EventIntake | UnitIntake:

@@ -20,7 +20,7 @@ from dpsql.mechanisms.sliding.planner import make_plan
 from dpsql.mechanisms.sliding.stages import intake, measurements, shown
 from dpsql.parsed_query import CounterName, ParsedQuery, PrivacyLevel
 from tests.mechanisms.sliding.queries import EVENT, MINUTE, QUERIES, SOURCE, SQRT, SUM, USER, bounds, windows
-from udfs.histogram.release import PublicGroups
+from udfs.keys import PublicGroups
 from udfs.noise.discrete_laplace import discrete_laplace
 from udfs.sliding.window_sqrt import coefficients, response
 

@@ -14,14 +14,14 @@ import pyarrow.parquet as pq
 from dpsql.config import Source
 from dpsql.errors import ConfigError, LakeError
 from dpsql.files import Place, replace_file
-from dpsql.mechanisms.histogram.plan import PrivacyPlan
-from dpsql.mechanisms.histogram.stages import grid
-from udfs.histogram.release import PublicGroups
+from dpsql.mechanisms import registry
+from dpsql.mechanisms.protocol import Plan
+from udfs.keys import PublicGroups
 
 FILE = "public_groups.parquet"
 
 
-def first_window_us(plan: PrivacyPlan, source: Source) -> int:
+def first_window_us(plan: Plan, source: Source) -> int:
     """Start of the window that holds the declared start of the stream; public groups are released from it on.
 
     Raises:
@@ -32,13 +32,10 @@ def first_window_us(plan: PrivacyPlan, source: Source) -> int:
         raise ConfigError(
             f"{what} released in every window from the stream's declared start: add a line like `start: 2026-01-01` at sources.{source.name}"
         )
-    width = grid(plan)
-    return (source.start_us - width.offset_us) // width.slide_us * width.slide_us + width.offset_us
+    return registry.shape(plan).schedule.window_of(source.start_us)
 
 
-def public_groups(
-    plan: PrivacyPlan, source: Source, salt: bytes, encoded: Iterable[bytes], first_window: int | None = None
-) -> PublicGroups:
+def public_groups(plan: Plan, source: Source, salt: bytes, encoded: Iterable[bytes], first_window: int | None = None) -> PublicGroups:
     """The groups of encoded keys (see `udfs.keys`); without keys the one group of the empty encoding.
 
     Args:

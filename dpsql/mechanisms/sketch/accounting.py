@@ -1,0 +1,148 @@
+"""What a finished plan of sketches costs, from definitions (docs/privacy/sketch.md): it shares no formula with the planner."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter as Tally
+from dataclasses import dataclass
+
+from dpsql.config import Source
+from dpsql.errors import AccountingError
+from dpsql.mechanisms.sketch.asked import Asked, SketchKind
+from dpsql.mechanisms.sketch.plan import CellsPlan, SketchPlan
+from dpsql.parsed_query import ContributionPeriod, GroupSelection, ParsedQuery
+from dpsql.privacy.cost import Cost, Overlap, PrivacyLevel, gaussian_delta
+from dpsql.privacy.factorisation import factorisation
+
+TOLERANCE = 1e-9
+"""Relative slack for rounding in float64; far below anything that matters."""
+
+
+@dataclass(frozen=True)
+class Spent:
+    """What a plan really costs: mu of all noise, and the parts of delta at the plan's epsilon.
+
+    `passing`: probability that a key which only the protected unit brings would pass the floor test, in the world without the unit.
+    """
+
+    mu: float
+    passing: float
+    delta_noise: float
+    delta_floor: float
+    delta_hash: float
+
+    def floor_of_events(self, n: int) -> float:
+        """At level EVENT: what the floor test costs for n events of one person, who shift the noise n times as far."""
+        return _shifted(n * self.passing, n * self.mu)
+
+
+def spent(plan: SketchPlan, source: Source) -> Spent:
+    """Recompute the cost of a plan, for one unit in one contribution period, or for one event."""
+    mu = math.sqrt(math.fsum(_ratio(each, plan) ** 2 for each in plan.cells))
+    passing = 0.0 if plan.beta is None else plan.beta * _tests(plan)
+    ids = 0.0 if plan.query.asked.level is PrivacyLevel.EVENT else source.max_users / 2.0**64
+    return Spent(mu, passing, gaussian_delta(mu, plan.epsilon), _shifted(passing, mu), ids)
+
+
+def account(plan: SketchPlan, source: Source) -> Cost:
+    """What a plan costs, if that is no more than it says of itself.
+
+    Raises:
+        AccountingError: it is, or the plan is none that this module knows.
+    """
+    found = check(plan, source)
+    mu2, failure = found.mu**2, found.delta_floor + found.delta_hash
+    if plan.query.asked.level is PrivacyLevel.EVENT:
+        if failure:
+            raise AccountingError("a ledger line cannot yet say what the floor test costs for several events")
+        return Cost(PrivacyLevel.EVENT, mu2, 0.0, 0.0, Overlap.EVENTS, mu2, 0.0)
+    if plan.query.contribution_period is ContributionPeriod.STREAM:
+        return Cost(PrivacyLevel.USER, mu2, 0.0, failure, Overlap.STREAM, mu2, failure)
+    if plan.query.windows.slide_us >= plan.query.windows.size_us:
+        return Cost(PrivacyLevel.USER, mu2, 0.0, failure, Overlap.NONE, mu2, failure)
+    # Two periods meet in a window, each with an ownership of its own: |a + b|^2 <= 2 |a|^2 + 2 |b|^2.
+    return Cost(PrivacyLevel.USER, mu2, 0.0, failure, Overlap.WINDOWS, 2 * mu2, failure)
+
+
+def check(plan: SketchPlan, source: Source) -> Spent:
+    """Refuse a plan that exceeds its query's promise.
+
+    Raises:
+        AccountingError: the recomputed mu or delta is larger than what the plan or the query says.
+    """
+    query, asked = plan.query, plan.query.asked
+    if (asked.level is PrivacyLevel.EVENT) != (asked.bounds is None):
+        raise AccountingError("one event has no bounds, and a unit needs them")
+    if [each.mechanism for each in plan.cells] != list(range(1, len(plan.cells) + 1)) or len(plan.cells) != len(asked.wanted):
+        raise AccountingError("sketches must be mechanisms 1, 2, ...: equal numbers share their noise")
+    if (plan.beta is None) != (asked.strategy is not GroupSelection.THRESHOLD):
+        raise AccountingError("unknown values need the floor test, and nothing else has one")
+    if plan.beta is not None and (query.windows.slide_us < query.windows.size_us or asked.kind is not SketchKind.COUNT_SKETCH):
+        raise AccountingError("the floor test needs signs, and hash keys that are secret until their window closes")
+    if plan.epsilon > query.epsilon or plan.delta > query.delta:
+        raise AccountingError(f"the plan promises ({plan.epsilon}, {plan.delta}), the query ({query.epsilon}, {query.delta})")
+    if plan.triggers * query.trigger_interval_us < query.windows.size_us + query.allowed_lateness_us:
+        raise AccountingError("a window has more triggers than the plan")
+    found = spent(plan, source)
+    for name, cost, promised in (
+        ("mu", found.mu, plan.mu),
+        ("delta_noise", found.delta_noise, plan.delta_noise),
+        ("delta_floor", found.delta_floor, plan.delta_floor),
+        ("delta_hash", found.delta_hash, plan.delta_hash),
+        ("delta", found.delta_noise + found.delta_floor + found.delta_hash, plan.delta),
+    ):
+        if not cost <= promised * (1 + TOLERANCE):
+            raise AccountingError(f"the plan's {name} is {cost:.12g}, more than the {promised:.12g} it promises")
+    return found
+
+
+def _ratio(cells: CellsPlan, plan: SketchPlan) -> float:
+    """Sensitivity over sigma of one sketch: Theorem 21 for the cells, Theorem 22 for the counter."""
+    asked = plan.query.asked
+    if cells.rule not in ("rows", "sum"):
+        raise AccountingError(f"rule {cells.rule} is unknown to the accountant")
+    largest = 1.0 if cells.rule == "rows" else max(abs(cells.lower), abs(cells.upper)) * cells.grid
+    steps = _refreshes(plan.triggers, asked.cycle)
+    if plan.refreshes < steps:
+        raise AccountingError(f"a column is refreshed {steps} times, and the counter has {plan.refreshes} steps")
+    copies = sum(1 for k in range(10_000) if k * plan.query.windows.slide_us < plan.query.windows.size_us)
+    # Per row and window: the owned keys of a unit lie in different cells, n_j <= c records in each, all together at most `rows`.
+    squares = _squares(asked)
+    return math.sqrt(copies * asked.depth * squares) * largest * factorisation(asked.counter, plan.refreshes)[0] / cells.sigma
+
+
+def _squares(asked: Asked) -> int:
+    """Largest sum of n_j^2 over whole n_j <= c with sum n_j <= N = min(C, G c): c N, less what the one cell that is not full misses."""
+    if asked.bounds is None:
+        return 1
+    c = asked.bounds.max_rows_per_key
+    rows = min(asked.bounds.max_rows, asked.bounds.max_keys * c)
+    return c * rows - rows % c * (c - rows % c)
+
+
+def _refreshes(triggers: int, cycle: int) -> int:
+    """Most refreshes of a column, counted: column j at triggers j modulo p, and all at the last one."""
+    times = Tally(trigger % cycle for trigger in range(1, triggers))
+    return 1 + max(times.values(), default=0)
+
+
+def _tests(plan: SketchPlan) -> int:
+    """How often keys that only the protected unit brings are tested: per (window, key), trigger and sketch."""
+    query: ParsedQuery[Asked] = plan.query
+    bounds = query.asked.bounds
+    pairs = 1
+    if bounds is not None:
+        pairs = min(bounds.max_rows, bounds.max_keys)
+        if query.contribution_period is ContributionPeriod.STREAM:
+            # A value counts anew in every window, under another hash key: as often as it has rows.
+            pairs = min(bounds.max_rows, bounds.max_keys * bounds.max_rows_per_key)
+    return pairs * plan.triggers * len(plan.cells)
+
+
+def _shifted(probability: float, mu: float) -> float:
+    """The largest probability, in a world that mu-Gaussian noise keeps apart, of what has this probability here (Theorem 23)."""
+    if not probability:
+        return 0.0
+    from scipy.stats import norm  # slow to import
+
+    return float(norm.sf(norm.isf(min(probability, 1.0)) - mu))

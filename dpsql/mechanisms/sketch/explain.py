@@ -1,0 +1,98 @@
+"""A plan of sketches in sentences, and the figures in them."""
+
+from __future__ import annotations
+
+import math
+
+from dpsql.config import Source
+from dpsql.mechanisms.sketch.accounting import spent
+from dpsql.mechanisms.sketch.plan import SketchPlan
+from dpsql.mechanisms.sketch.planner import collisions
+from dpsql.parsed_query import PrivacyLevel
+from dpsql.privacy.curve import epsilon_of
+from udfs.sketch.floor import null_law, scales, threshold
+
+EVENTS = 10
+LAZY_FROM = 10_000_000
+"""Cells from which a refresh cycle is proposed: a second of noise per trigger."""
+
+
+def figures(plan: SketchPlan, source: Source) -> dict[str, float]:
+    """Numbers under stable names; errors are those at a window's last trigger, of the first sketch."""
+    asked, first = plan.query.asked, plan.cells[0]
+    cells = asked.depth * asked.width * len(plan.cells)
+    numbers = 2 + len(_buffers(plan))
+    return {
+        "cells": float(cells),
+        "state_bytes_per_window": float(8 * cells * (2 + numbers)),
+        "published_bytes_per_trigger": float(8 * cells // asked.cycle),
+        "cell_stderr": first.sd[-1],
+        "estimate_stderr": first.sd[-1] * plan.stderr,
+        "staleness_triggers": float(asked.cycle - 1),
+        "left_out": collisions(asked.bounds.keys, asked.width) if asked.bounds else 0.0,
+        "floor": _floor(plan) if plan.beta is not None else 0.0,
+        "max_keys": float(source.max_keys),
+    }
+
+
+def sentences(plan: SketchPlan, source: Source) -> list[str]:
+    """What is promised and how exact it is, a sentence each; the first ones are the promise."""
+    asked, said = plan.query.asked, figures(plan, source)
+    promise = f"epsilon {plan.epsilon:g}, delta {plan.delta:g}"
+    if asked.level is PrivacyLevel.EVENT:
+        found = spent(plan, source)
+        many = f"epsilon {epsilon_of(EVENTS * found.mu, plan.delta):.4g} at the same delta"
+        floor = f", and {found.floor_of_events(EVENTS):.2g} of delta more, because the floor test knows single events" if plan.beta else ""
+        out = [
+            f"protects one event (one row of `{plan.query.stream}`): {promise}.",
+            f"Not one person: a person with {EVENTS} events has {many}{floor}.",
+        ]
+    else:
+        out = [f"protects everything that one privacy unit does in one contribution period: {promise}."]
+    out.append(
+        f"Sketch: {asked.depth} rows of {asked.width} cells; state {said['state_bytes_per_window'] / 1e6:.3g} MB per open window, whatever the "
+        f"number of values; {said['published_bytes_per_trigger'] / 1e3:.3g} KB published per trigger, before compression."
+    )
+    out.append(f"An estimate's noise has standard deviation {said['estimate_stderr']:.4g}; collisions with other values come on top.")
+    if plan.beta is not None:
+        out.append(
+            f"Values appear that stand out of the floor: {math.ceil(said['floor']):,} or more in an empty sketch, more in a full one."
+        )
+        out.append("Hash key and cells of a window are published when it closes; until then only its list is.")
+    else:
+        out.append("The hash key is public from the first release: who knows it can make values that collide with one of their choice.")
+    if asked.cycle > 1:
+        out.append(f"A count is up to {asked.cycle - 1} triggers old, but at a window's last trigger it is complete.")
+    elif said["cells"] >= LAZY_FROM:
+        out.append("A refresh_cycle above 1 would publish fewer cells per trigger, with less noise.")
+    if asked.bounds is not None:
+        out.append(f"The one-cell rule leaves out up to {said['left_out']:.2%} of a unit's values in each row.")
+    if said["cells"] > 2 * source.max_keys:
+        out.append("A histogram with GROUP BY is smaller and more accurate here.")
+    return out
+
+
+def _buffers(plan: SketchPlan) -> tuple[float, ...]:
+    from udfs.noise.counters import Blt, counter
+
+    chosen = counter(plan.query.asked.counter, plan.refreshes)
+    return chosen.theta if isinstance(chosen, Blt) else (0.0,) * (chosen.width - 1)
+
+
+def _floor(plan: SketchPlan) -> float:
+    """The count whose cells, all rows exact, reach the threshold at the last trigger of a sketch that has only noise in it."""
+    import numpy as np
+    from scipy.special import ndtri
+
+    asked, first = plan.query.asked, plan.cells[0]
+    # Quantiles in the place of noise: an empty sketch as it is on average.
+    row = np.rint(ndtri((np.arange(asked.width) + 0.5) / asked.width) * first.sd[-1] / first.grid).astype(np.int64)
+    cells = np.tile(row, (asked.depth, 1))
+    tried = scales(cells, first.sd[-1] / first.grid)
+    counts = []
+    for scale in tried:
+        least = threshold(null_law(cells, scale), (plan.beta or 0.0) / len(tried))
+        per_row = math.ceil(least / asked.depth) - scale.half
+        if per_row <= scale.half:
+            counts.append(per_row * scale.step * first.grid)
+    return min(counts, default=math.inf)

@@ -1,0 +1,80 @@
+"""SketchPlan: every number of a query with sketches, concrete. The planner makes it, the accountant checks it, steps get its numbers."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any, ClassVar
+
+from dpsql.mechanisms.sketch.asked import Asked
+from dpsql.parsed_query import GroupSelection, ParsedQuery
+
+
+@dataclass(frozen=True, kw_only=True)
+class CellsPlan:
+    """The cells of one sketch.
+
+    Args:
+        mechanism: number in the noise function, from 1.
+        rule: how a record becomes an increment: `rows` or `sum` (`udfs.histogram.contribution_bounding.Increment`).
+        argument: position of the argument column, or -1.
+        grid: value of one step (a power of two; 1.0 for counts).
+        lower, upper: clamp of one record's increment, in steps.
+        sensitivity: L2 sensitivity of one strategy step over all cells, the counter's column norm included, in value units.
+        sigma: standard deviation of the noise of one strategy step, in value units.
+        sd: standard deviation of a published cell's noise at refreshes 1.., in value units.
+    """
+
+    mechanism: int
+    rule: str
+    argument: int
+    grid: float
+    lower: int
+    upper: int
+    sensitivity: float
+    sigma: float
+    sd: tuple[float, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SketchPlan:
+    """The whole promise and how it is kept; `delta = delta_noise + delta_floor + delta_hash` at most, `mu` is all of it.
+
+    Args:
+        triggers: T of a window.
+        refreshes: of a column in a window, at most; the counter's horizon.
+        windows_per_record: r.
+        beta: probability with which a key that no record has may pass the floor test at one trigger, in one sketch; None: no key is unknown.
+        stderr: standard deviation of an estimate's noise, per standard deviation of a cell's.
+        hash_scheme: what readers of the published sketch must implement.
+        cells: in order of the aggregates.
+        arguments: distinct weights.
+    """
+
+    mechanism: ClassVar[str] = "sketch"
+
+    query: ParsedQuery[Asked]
+    triggers: int
+    refreshes: int
+    windows_per_record: int
+    epsilon: float
+    delta: float
+    delta_noise: float
+    delta_floor: float
+    delta_hash: float
+    mu: float
+    beta: float | None
+    stderr: float
+    hash_scheme: str
+    cells: tuple[CellsPlan, ...]
+    arguments: tuple[str, ...]
+    identity: str
+
+    @property
+    def unknown_keys(self) -> bool:
+        """Values are found by the floor test, and every window has a hash key of its own, published when it closes."""
+        return self.query.asked.strategy is GroupSelection.THRESHOLD
+
+
+def document(plan: SketchPlan) -> dict[str, Any]:
+    """The plan as JSON values: what its identity digests, and what run.json keeps."""
+    return {"mechanism": plan.mechanism} | asdict(plan)

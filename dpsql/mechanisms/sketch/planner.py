@@ -1,0 +1,176 @@
+"""The planner: ParsedQuery and the source's declaration -> SketchPlan, with every number concrete."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import math
+
+from dpsql.config import Source
+from dpsql.errors import ConfigError
+from dpsql.mechanisms.histogram.planner import MAX_EXACT, increments_of
+from dpsql.mechanisms.sketch.asked import Asked, Bounds, SketchKind, Wanted
+from dpsql.mechanisms.sketch.medians import stderr
+from dpsql.mechanisms.sketch.plan import CellsPlan, SketchPlan, document
+from dpsql.parsed_query import Aggregate, AggregateFunction, ContributionPeriod, GroupSelection, ParsedQuery, PrivacyLevel
+from dpsql.privacy.curve import round_down, round_up, total_mu
+from udfs.noise.counters import column_norm, counter, path_sd
+from udfs.noise.randomness import MAX_NORMAL
+from udfs.sketch.hashing import SCHEME
+from udfs.sketch.refresh import Schedule
+
+PLAN_VERSION = 1
+"""Changes when the same query would get other noise; part of the query's identity."""
+
+FLOOR_SHARE = 0.1
+"""Part of delta for the floor test; its thresholds depend on it only through logarithms."""
+DEPTHS, WIDTHS, MOST_LISTED = range(3, 32, 2), [1 << k for k in range(6, 25)], 10_000
+MOST_DRAWS = 1 << 36
+"""Cells times triggers: some minutes of noise per window."""
+APART = 16
+"""Columns per value of one unit, at least: with fewer, a row would miss more than 3% of the counts (`collisions`)."""
+IDS_SHARE = 0.01
+
+
+def make_plan(query: ParsedQuery[Asked], source: Source) -> SketchPlan:
+    """Plan one query.
+
+    Args:
+        query: an accepted query.
+        source: the declaration of the stream it reads.
+
+    Returns:
+        A plan that spends at most (query.epsilon, query.delta) per protected unit and contribution period.
+
+    Raises:
+        ConfigError: no sketch keeps the promise, or none of this shape; says what would be accepted.
+    """
+    asked, triggers = query.asked, -(-(query.windows.size_us + query.allowed_lateness_us) // query.trigger_interval_us)
+    windows = -(-query.windows.size_us // query.windows.slide_us)
+    _check(query, triggers, windows)
+    unknown = asked.strategy is GroupSelection.THRESHOLD
+    delta_hash = source.max_users / 2.0**64 if asked.bounds else 0.0
+    if delta_hash > IDS_SHARE * query.delta:
+        raise ConfigError(f"delta = {query.delta:g} is too small: collisions of 64-bit ids alone cost {delta_hash:.2g}, over 1% of it")
+    delta_floor = FLOOR_SHARE * query.delta if unknown else 0.0
+    delta_noise = (query.delta - delta_hash - delta_floor) * (1 - 1e-12)
+    if not delta_noise > 0:
+        raise ConfigError("a sketch has Gaussian noise: delta must be above 0")
+    mu = round_down(total_mu(query.epsilon, delta_noise))
+    refreshes = Schedule(triggers, asked.cycle).horizon
+    arguments = tuple(dict.fromkeys(each.weight for each in asked.wanted if each.weight is not None))
+    plan = SketchPlan(
+        query=query,
+        triggers=triggers,
+        refreshes=refreshes,
+        windows_per_record=windows,
+        epsilon=query.epsilon,
+        delta=query.delta,
+        delta_noise=delta_noise,
+        delta_floor=delta_floor,
+        delta_hash=delta_hash,
+        mu=mu,
+        beta=_beta(query, triggers, mu, delta_floor) if unknown else None,
+        stderr=stderr(asked.kind, asked.depth),
+        hash_scheme=SCHEME,
+        cells=tuple(_cells(query, source, number, each, refreshes, windows, arguments, mu) for number, each in enumerate(asked.wanted, 1)),
+        arguments=arguments,
+        identity="",
+    )
+    return dataclasses.replace(plan, identity=identity(plan))
+
+
+def identity(plan: SketchPlan) -> str:
+    """The query's identity: SHA-256 over the whole plan, every default filled in; hexadecimal."""
+    digested = {"version": PLAN_VERSION, "plan": document(dataclasses.replace(plan, identity=""))}
+    return hashlib.sha256(json.dumps(digested, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+def collisions(keys: int, width: int) -> float:
+    """Share of a unit's values that a row leaves out, at most, by the one-cell rule, if all of them are different."""
+    return 1 - width * -math.expm1(keys * math.log1p(-1 / width)) / keys
+
+
+def _check(query: ParsedQuery[Asked], triggers: int, windows: int) -> None:
+    asked = query.asked
+    if (asked.level is PrivacyLevel.EVENT) != (asked.bounds is None):
+        raise ConfigError("privacy_level = EVENT takes no bounds, and USER needs them")
+    if asked.depth not in DEPTHS or asked.width not in WIDTHS:
+        raise ConfigError(f"sketch_depth is odd, 3 to 31, and sketch_width a power of two, 64 to 2^24; not {asked.depth} and {asked.width}")
+    if asked.depth * asked.width * triggers * len(asked.wanted) > MOST_DRAWS:
+        raise ConfigError(f"{asked.depth} x {asked.width} cells at {triggers} triggers are more than 2^36 draws of noise per window")
+    if not 1 <= asked.cycle <= min(triggers, asked.width):
+        raise ConfigError(f"refresh_cycle is at least 1 and at most the triggers of a window, {triggers}")
+    if not asked.wanted or any(not 0 <= each.number <= MOST_LISTED for each in asked.wanted):
+        raise ConfigError(f"a list has 1 to {MOST_LISTED:,} values")
+    if asked.bounds is not None and asked.width < APART * asked.bounds.keys:
+        missed = collisions(asked.bounds.keys, asked.width)
+        need = min((w for w in WIDTHS if w >= APART * asked.bounds.keys), default=None)
+        way = f"sketch_width = {need}" if need else "lower max_groups_contributed"
+        raise ConfigError(f"a user's own values would collide: each row would miss up to {missed:.1%} of the counts; {way}")
+    if asked.strategy is GroupSelection.THRESHOLD:
+        if windows > 1:
+            raise ConfigError("the salt of a window must stay secret until it closes: slide = size, or PUBLIC_GROUPS")
+        if asked.kind is SketchKind.COUNT_MIN:
+            raise ConfigError("COUNT_MIN has no signs, so a value that no record has cannot be told from others: PUBLIC_GROUPS")
+    if asked.kind is SketchKind.COUNT_MIN and any(each.bounds and each.bounds[0] < 0 for each in asked.wanted):
+        raise ConfigError("COUNT_MIN takes the smallest cell, which is nothing where values are negative: COUNT_SKETCH")
+
+
+def _beta(query: ParsedQuery[Asked], triggers: int, mu: float, delta_floor: float) -> float:
+    """a = Phi(Phi^-1(delta_floor) - mu), shared by all tests that a unit's own keys can meet."""
+    from scipy.special import ndtr, ndtri  # slow to import
+
+    all_tests = float(ndtr(ndtri(delta_floor) - mu)) * (1 - 1e-9)
+    return round_down(all_tests / (tests(query) * len(query.asked.wanted) * triggers))
+
+
+def tests(query: ParsedQuery[Asked]) -> int:
+    """(window, value) pairs of one unit in one period. With STREAM one value counts anew in every window, under another hash key."""
+    bounds = query.asked.bounds
+    if bounds is None:
+        return 1
+    return bounds.rows if query.contribution_period is ContributionPeriod.STREAM else bounds.keys
+
+
+def _squares(bounds: Bounds) -> int:
+    """Most that the squares of a unit's rows per cell add up to: as many cells with c rows as there can be, and one with the rest."""
+    full, rest = divmod(bounds.rows, bounds.max_rows_per_key)
+    return full * bounds.max_rows_per_key**2 + rest**2
+
+
+def _cells(
+    query: ParsedQuery[Asked],
+    source: Source,
+    number: int,
+    wanted: Wanted,
+    refreshes: int,
+    windows: int,
+    arguments: tuple[str, ...],
+    mu: float,
+) -> CellsPlan:
+    asked, chosen = query.asked, counter(query.asked.counter, refreshes)
+    rows = asked.bounds.rows if asked.bounds else 1
+    function = AggregateFunction.COUNT_ROWS if wanted.weight is None else AggregateFunction.SUM
+    [(rule, grid, lower, upper, _)] = increments_of(Aggregate(wanted.alias, function, wanted.weight, wanted.bounds), source, rows)
+    together = _squares(asked.bounds) if asked.bounds else 1
+    largest = max(abs(lower), abs(upper)) * grid
+    sensitivity = round_up(math.sqrt(windows * asked.depth * together) * largest * column_norm(chosen))
+    sigma = round_up(sensitivity / (mu / math.sqrt(len(asked.wanted))) * (1 + 1e-12))
+    if not MAX_NORMAL * sigma / grid * refreshes < MAX_EXACT // 2:
+        raise ConfigError(f"the noise of {wanted.alias} could overflow 64 bits: raise epsilon, or lower max_rows_contributed")
+    return CellsPlan(
+        mechanism=number,
+        rule=rule,
+        argument=-1 if wanted.weight is None else arguments.index(wanted.weight),
+        grid=grid,
+        lower=lower,
+        upper=upper,
+        sensitivity=sensitivity,
+        sigma=sigma,
+        sd=tuple(sigma * v for v in path_sd(chosen)),
+    )
+
+
+__all__ = ["collisions", "identity", "make_plan", "tests"]

@@ -1,0 +1,64 @@
+"""A plan as the numbers of the steps; no budget and no secret."""
+
+from __future__ import annotations
+
+from dpsql.mechanisms.sketch.asked import SketchKind
+from dpsql.mechanisms.sketch.plan import SketchPlan
+from dpsql.parsed_query import ContributionPeriod
+from udfs.grid import Grid
+from udfs.histogram.contribution_bounding import Increment
+from udfs.histogram.perturbation import PerturbationParameters
+from udfs.noise.counters import counter
+from udfs.sketch.bounding import UnitBounds
+from udfs.sketch.hashing import Shape
+from udfs.sketch.intake import EventIntake, IntakeParameters, UserIntake
+from udfs.sketch.reading import Listed, ReadParameters, Shown
+from udfs.sketch.refresh import Schedule
+from udfs.sketch.release import ReleaseParameters, ReleaseStage
+
+
+def grid(plan: SketchPlan) -> Grid:
+    """Windows and triggers."""
+    window = plan.query.windows
+    return Grid(window.size_us, window.slide_us, window.offset_us, plan.query.trigger_interval_us, plan.triggers)
+
+
+def shape(plan: SketchPlan) -> Shape:
+    """Of every sketch."""
+    asked = plan.query.asked
+    return Shape(asked.depth, asked.width, asked.kind is SketchKind.COUNT_SKETCH)
+
+
+def intake(plan: SketchPlan, first_window_us: int) -> EventIntake | UserIntake:
+    """The stage of query 1; its key is the root of the run's hash keys."""
+    bounds = plan.query.asked.bounds
+    p = IntakeParameters(
+        grid=grid(plan),
+        first_window_us=first_window_us,
+        shape=shape(plan),
+        contributions=tuple(Increment(c.rule, c.argument, c.grid, c.lower, c.upper) for c in plan.cells),
+        unknown_keys=plan.unknown_keys,
+        renews=plan.query.contribution_period is ContributionPeriod.WINDOW,
+        arguments=len(plan.arguments),
+        bounds=UnitBounds(bounds.max_rows, bounds.max_rows_per_key, bounds.max_keys) if bounds else None,
+    )
+    return UserIntake(p) if bounds else EventIntake(p)
+
+
+def release(plan: SketchPlan, first_window_us: int) -> ReleaseStage:
+    """The stage of query 2."""
+    asked = plan.query.asked
+    chosen = counter(asked.counter, plan.refreshes)
+    noise = tuple(PerturbationParameters(c.mechanism, chosen, c.sigma, c.grid) for c in plan.cells)
+    rows = tuple(range(len(plan.cells) * asked.depth))
+    return ReleaseStage(ReleaseParameters(grid(plan), first_window_us, asked.depth, asked.width, asked.cycle, noise, rows))
+
+
+def reading(plan: SketchPlan, listed: Listed | None = None) -> ReadParameters:
+    """What makes public tables of released rows."""
+    asked = plan.query.asked
+    shown = tuple(
+        Shown(w.number, c.grid, c.rule == "rows", tuple(sd / c.grid for sd in c.sd), plan.stderr)
+        for w, c in zip(asked.wanted, plan.cells, strict=True)
+    )
+    return ReadParameters(shape(plan), Schedule(plan.triggers, asked.cycle), shown, plan.beta, listed)

@@ -1,0 +1,76 @@
+"""When triggers are due: all that engines and the lake know of a mechanism's time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from udfs.grid import Grid
+
+ERA = 64
+"""So many slots (windows, panes, triggers) share a partition of `contributions`: one for each would be thousands of small files when a year is
+replayed at once."""
+
+
+@dataclass(frozen=True)
+class Eras:
+    """How contributions age: the number in `column` is first + n * step, and the rows with it are needed until over_us + n * every_us."""
+
+    column: str
+    first: int
+    step: int
+    over_us: int
+    every_us: int
+
+    def over(self, before_us: int) -> int:
+        """The newest era of which nothing is needed any more at a time: era e has the n from 64 e to 64 e + 63."""
+        return ((before_us - self.over_us) // self.every_us + 1) // ERA - 1
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """The times of a plan, in microseconds.
+
+    Args:
+        grid: windows and their triggers; trigger i of window w is due at w + i * trigger_us. A table without windows is one that does not end.
+        offset_us, interval_us: the grid of closings: every trigger is due at offset_us + k * interval_us.
+        eras: of contributions.
+        windows: released rows belong to windows.
+    """
+
+    grid: Grid
+    offset_us: int
+    interval_us: int
+    eras: Eras
+    windows: bool = True
+
+    def points(self, time_us: int) -> int:
+        """How many grid points lie at or before a time, from the one at the offset on."""
+        return (time_us - self.offset_us) // self.interval_us
+
+    def newest_point_us(self, time_us: int) -> int:
+        """The newest grid point at or before a time."""
+        return self.offset_us + self.points(time_us) * self.interval_us
+
+    def crossed(self, before_us: int, closed_us: int) -> bool:
+        """Whether a grid point lies after `before_us` and at or before `closed_us`."""
+        return self.points(closed_us) > self.points(before_us)
+
+    def due_us(self, window: int, trigger: int) -> int:
+        """When a trigger is due."""
+        return window + trigger * self.grid.trigger_us
+
+    def window_of(self, time_us: int) -> int:
+        """Start of the newest window that begins at or before a time."""
+        return int(self.grid.latest_window(np.array([time_us]))[0])
+
+    def first_free_window(self, closed_us: int) -> int:
+        """Start of the first window whose first trigger lies after a time."""
+        return self.window_of(closed_us - self.grid.trigger_us) + self.grid.slide_us
+
+
+def by_window(grid: Grid) -> Schedule:
+    """The schedule of windows whose triggers are the grid's own, each window until its last one."""
+    eras = Eras("window", grid.offset_us, grid.slide_us, grid.offset_us + grid.horizon * grid.trigger_us, grid.slide_us)
+    return Schedule(grid, grid.offset_us, grid.trigger_us, eras)

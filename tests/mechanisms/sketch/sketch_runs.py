@@ -1,0 +1,140 @@
+"""Sketch queries over streams of records, by the product's own steps: any cut, any number of buckets."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from dpsql.mechanisms.sketch.asked import Asked, Bounds, Wanted
+from dpsql.mechanisms.sketch.plan import SketchPlan
+from dpsql.mechanisms.sketch.stages import intake, reading, release
+from dpsql.parsed_query import ContributionPeriod, GroupSelection, ParsedQuery, PrivacyLevel, WindowSpec
+from tests.property.plans import DAY, HOUR
+from udfs.grid import NO_CLOCK
+from udfs.sketch.hashing import digest
+from udfs.sketch.reading import Listed, Read, empty_state, read
+from udfs.stage import Clock, Tables, Tick, check_state
+
+START = 20_000 * DAY
+ROOT = hashlib.sha256(b"root").digest()
+COUNT = Wanted("top", 5)
+
+
+def noise_key(seed: int = 1) -> bytes:
+    return hashlib.sha256(b"sketch %d" % seed).digest()
+
+
+def query(**changes: Any) -> ParsedQuery[Asked]:
+    """APPROX_TOP_COUNT of a page, one day in hours, C = 4, c = 1, 5 x 64; any field can be changed."""
+    asked: dict[str, Any] = {
+        "level": PrivacyLevel.USER,
+        "value": "page",
+        "wanted": (COUNT,),
+        "depth": 5,
+        "width": 64,
+        "bounds": Bounds(4, 1, 4),
+    }
+    fields: dict[str, Any] = {
+        "mechanism": "sketch",
+        "epsilon": 2.0,
+        "delta": 1e-6,
+        "privacy_unit": ("user_id",),
+        "contribution_period": ContributionPeriod.WINDOW,
+        "event_time": "ts",
+        "window": WindowSpec(DAY, DAY, 0),
+        "trigger_interval_us": 4 * HOUR,
+        "allowed_lateness_us": 0,
+        "max_ahead_us": HOUR,
+        "public_groups": None,
+        "keys": (),
+        "aggregates": (),
+        "from_sql": "FROM visits",
+        "stream": "visits",
+        "static_sources": (),
+        "columns_in_order": ("top",),
+    }
+    asked |= {name: value for name, value in changes.items() if name in Asked.__dataclass_fields__}
+    fields |= {name: value for name, value in changes.items() if name not in asked}
+    return ParsedQuery(**fields, asked=Asked(**asked))
+
+
+def event(**changes: Any) -> ParsedQuery[Asked]:
+    """The same where one record is protected."""
+    return query(level=PrivacyLevel.EVENT, bounds=None, **changes)
+
+
+def public(**changes: Any) -> ParsedQuery[Asked]:
+    """With listed values, or none."""
+    return query(strategy=GroupSelection.PUBLIC_GROUPS, **changes)
+
+
+def records(users: Sequence[int], ts: Sequence[int], keys: Sequence[bytes], values: Sequence[float] | None = None) -> pa.Table:
+    """Records as an engine hands them over."""
+    columns = {
+        "drop": pa.array(np.zeros(len(ts), np.int8)),
+        "user": pa.array(users, pa.int64()),
+        "ts": pa.array(ts, pa.int64()),
+        "digest": pa.array([digest(key) for key in keys], pa.binary(32)),
+        "key_bytes": pa.array(keys, pa.binary()),
+    }
+    return pa.table(columns | ({"a0": pa.array(values, pa.float64())} if values is not None else {}))
+
+
+def listed(keys: Sequence[bytes]) -> Listed:
+    numbers = [tuple(np.frombuffer(digest(key), "<i8").tolist()) for key in keys]
+    return Listed(tuple(numbers), tuple(keys))  # type: ignore[arg-type]
+
+
+class Run:
+    """One run: micro-batches of records, then ticks; buckets of the intake, of the release, and everything read once."""
+
+    def __init__(self, plan: SketchPlan, seed: int = 1, buckets: tuple[int, int] = (1, 1), keys: Sequence[bytes] = ()) -> None:
+        self.plan, self.key, self.buckets = plan, noise_key(seed), buckets
+        self.stages = intake(plan, START), release(plan, START)
+        self.p = reading(plan, listed(keys) if keys else None)
+        self.state: list[dict[int, Tables]] = [{b: stage.empty() for b in range(n)} for stage, n in zip(self.stages, buckets, strict=True)]
+        self.read: Read = Read(empty_state(self.p), *[pa.table({})] * 2)
+        self.waiting: list[pa.Table] = []
+        self.released: list[pa.Table] = []
+        self.batch, self.closed = 0, NO_CLOCK
+
+    def feed(self, rows: pa.Table, latest_us: int = 1 << 60) -> None:
+        """One micro-batch."""
+        rows = rows.select([name for name in self.stages[0].takes.names])
+        by = rows.column("user" if "user" in rows.column_names else "ts").to_numpy() % self.buckets[0]
+        for bucket in range(self.buckets[0]):
+            some = rows.filter(pa.array(by == bucket))
+            done = self.stages[0].step(self.state[0][bucket], some, Clock(self.closed, latest_us), ROOT)
+            check_state(self.stages[0], done.state)
+            self.state[0][bucket] = done.state
+            self.waiting.append(done.rows.append_column("batch", pa.array(np.full(done.rows.num_rows, self.batch))))
+        self.batch += 1
+
+    def tick(self, closed_us: int) -> pa.Table:
+        """Close the grid; the lists that are published."""
+        rows = pa.concat_tables(self.waiting or [self.stages[1].takes.empty_table()])
+        by, out = rows.column("key").to_numpy() % self.buckets[1], []
+        for bucket in range(self.buckets[1]):
+            stage = self.stages[1].for_bucket(bucket, self.buckets[1])
+            done = stage.step(self.state[1][bucket], rows.filter(pa.array(by == bucket)), [Tick(self.batch, closed_us)], self.key)
+            check_state(stage, done.state)
+            self.state[1][bucket] = done.state
+            out.append(done.rows)
+        self.waiting, self.closed = [], closed_us
+        self.released.append(pa.concat_tables(out).combine_chunks())
+        self.read = read(self.read.state, self.released[-1], self.p, ROOT)
+        return self.read.lists
+
+
+def cells_of(released: pa.Table, plan: SketchPlan, trigger: int, window: int = START) -> np.ndarray:
+    """(rows, width): the newest published cells of every column at a trigger."""
+    asked = plan.query.asked
+    out = np.zeros((asked.depth * len(plan.cells), asked.width), np.int64)
+    for row in sorted(released.to_pylist(), key=lambda row: row["trigger"]):
+        if row["kind"] == 0 and row["window"] == window and row["trigger"] <= trigger:
+            out[row["row"], row["first_column"] :: row["stride"]] = np.frombuffer(row["payload"], "<i8")
+    return out

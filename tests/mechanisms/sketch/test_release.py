@@ -1,0 +1,247 @@
+"""From records to public rows: whatever the cut, the buckets and the order, the same bits; noiseless tables are exact sketches of what was admitted."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from dpsql.mechanisms.sketch.asked import Bounds, Wanted
+from dpsql.mechanisms.sketch.plan import SketchPlan
+from dpsql.mechanisms.sketch.planner import make_plan
+from dpsql.parsed_query import ContributionPeriod, WindowSpec
+from tests.mechanisms.sketch import reference
+from tests.mechanisms.sketch.reference import Record
+from tests.mechanisms.sketch.sketch_runs import COUNT, ROOT, START, Run, cells_of, event, noise_key, public, query, records
+from tests.property.plans import DAY, HOUR, source
+from udfs.grid import Grid
+from udfs.histogram.perturbation import OutputColumn
+from udfs.histogram.release import ReleaseParameters, release
+from udfs.keys import PublicGroups
+from udfs.sketch.hashing import hash_key
+from udfs.sketch.refresh import Schedule
+from udfs.stage import Clock, Tick
+
+KEYS = [b"a", b"b", b"c", b"d", b"e"]
+SUM = Wanted("spent", 3, "seconds", (-3.0, 9.0))
+STREAM = {"contribution_period": ContributionPeriod.STREAM}
+BOUNDS = {"bounds": Bounds(4, 2, 3), "depth": 3}
+
+
+def planned(asked: Any, noiseless: bool = False) -> SketchPlan:
+    plan = make_plan(asked, source())
+    if noiseless:
+        plan = dataclasses.replace(plan, cells=tuple(dataclasses.replace(c, sigma=c.grid * 2.0**-30) for c in plan.cells))
+    return plan
+
+
+ASKED = {
+    "unknown": query(**BOUNDS),
+    "unknown, STREAM, lazy": query(**BOUNDS, **STREAM, cycle=4),
+    "sums, listed": public(**BOUNDS, wanted=(COUNT, SUM), cycle=3),
+    "sliding": public(**BOUNDS, window=WindowSpec(DAY, 8 * HOUR, 0)),
+    "event, unknown": event(depth=3, wanted=(COUNT, SUM)),
+    "event, only asked": event(depth=3, strategy=None, wanted=(Wanted("cells", 0),), cycle=2, window=WindowSpec(DAY, 8 * HOUR, 0)),
+}
+MINUTE = HOUR // 60
+
+
+def stream(seed: int, size: int = 70) -> list[tuple[int, int, bytes, int]]:
+    """(unit, minute, key, value) of two days: few units, so that every bound bites."""
+    pick = random.Random(seed)
+    return [(pick.randint(1, 6), pick.randrange(2 * 24 * 60), pick.choice(KEYS), pick.randint(-5, 12)) for _ in range(size)]
+
+
+def table(some: list[tuple[int, int, bytes, int]]) -> pa.Table:
+    """In order of event time, no two records of a unit at the same one."""
+    some = sorted({(user, minute): (user, minute, key, value) for user, minute, key, value in some}.values(), key=lambda r: (r[1], r[0]))
+    return records(
+        [r[0] for r in some], [START + r[1] * MINUTE + r[0] for r in some], [r[2] for r in some], np.array([float(r[3]) for r in some])
+    )
+
+
+def done(run: Run, rows: pa.Table, ticks: list[int], pieces: int = 1, shuffled: bool = False) -> tuple[pa.Table, list[pa.Table]]:
+    """Feed the records between ticks: (all that was released, lists and sketches)."""
+    out, ts, low = [], rows.column("ts").to_numpy(), 0
+    for until in ticks:
+        high = int(np.searchsorted(ts, until))
+        part = rows.slice(low, high - low)
+        edges = np.linspace(0, part.num_rows, pieces + 1).astype(int)
+        for a, b in pairwise(edges):
+            piece = part.slice(a, b - a)
+            if shuffled:
+                order = list(range(piece.num_rows))
+                random.Random(7).shuffle(order)
+                piece = piece.take(pa.array(order, pa.int64()))
+            run.feed(piece)
+        low = high
+        run.tick(until)
+        out += [run.read.lists, run.read.sketches]
+    return pa.concat_tables(run.released), out
+
+
+TICKS = [START + 5 * HOUR, START + 13 * HOUR, START + 26 * HOUR, START + 2 * DAY]
+
+
+@pytest.mark.parametrize("name", ASKED)
+def test_any_cut_any_buckets_any_order_same_bits(name: str) -> None:
+    plan, rows = planned(ASKED[name]), table(stream(1))
+    once, shown = done(Run(plan, keys=KEYS[:3]), rows, TICKS)
+    for buckets, pieces in (((1, 2), 4), ((3, 4), 1)):
+        other, again = done(Run(plan, buckets=buckets, keys=KEYS[:3]), rows, TICKS, pieces, shuffled=True)
+        assert all(a.equals(b) for a, b in zip(shown, again, strict=True))
+        assert _cells(other).equals(_cells(once))  # a key may be named more often
+
+
+def _cells(released: pa.Table) -> pa.Table:
+    by = [(name, "ascending") for name in ("window", "trigger", "row")]
+    return released.filter(pa.array(released.column("kind").to_numpy() == 0)).sort_by(by)
+
+
+def expected(plan: SketchPlan, some: pa.Table, window: int, trigger: int) -> np.ndarray:
+    """Exact cells as plain lists: what was admitted, owned, and refreshed by this trigger."""
+    asked, query = plan.query.asked, plan.query
+    size, slide = query.windows.size_us, query.windows.slide_us
+    given = [Record(r["user"], r["ts"], r["key_bytes"], int(r["a0"])) for r in some.to_pylist()]
+    stream = query.contribution_period is ContributionPeriod.STREAM
+    if asked.bounds:
+        per_period: dict[int, list[Record]] = {}
+        for record in given:
+            per_period.setdefault(0 if stream else record.ts // size, []).append(record)
+        b = asked.bounds
+        given = [r for rs in per_period.values() for r in reference.admitted(rs, b.max_rows, b.max_rows_per_key, b.max_keys)]
+    out = np.zeros((asked.depth * len(plan.cells), asked.width), np.int64)
+    blocks = -(-asked.depth * asked.width.bit_length() // 128)
+
+    def column(record: Record, row: int) -> tuple[int, int]:
+        place = record.ts // slide * slide if plan.unknown_keys else (0 if stream else record.ts // size)
+        key = hash_key(ROOT, place if plan.unknown_keys else None)
+        return place, reference.place(key, reference.digest(record.key), row, asked.width, blocks)[0]
+
+    schedule = Schedule(plan.triggers, asked.cycle)
+    for row in range(asked.depth):
+        for record in reference.owned(given, row, column) if asked.bounds else given:
+            if not window <= record.ts < window + size or window < START:
+                continue
+            key = hash_key(ROOT, window if plan.unknown_keys else None)
+            at, sign = reference.place(key, reference.digest(record.key), row, asked.width, blocks)
+            own = (record.ts - window) // query.trigger_interval_us + 1
+            due = [t for t in range(own, trigger + 1) if t % asked.cycle == at % asked.cycle or t == plan.triggers]
+            assert not due or due[0] - own <= asked.cycle - 1
+            if due:
+                for number, each in enumerate(plan.cells):
+                    value = min(max(record.value / each.grid, each.lower), each.upper) if each.rule == "sum" else 1
+                    out[number * asked.depth + row, at] += sign * int(value)
+    assert schedule.horizon == plan.refreshes
+    return out
+
+
+@pytest.mark.parametrize("name", ASKED)
+@pytest.mark.parametrize("seed", [2, 3])
+def test_without_noise_the_table_is_the_sketch_of_what_was_admitted(name: str, seed: int) -> None:
+    """At every trigger: a record is shown at the first refresh of its column, p - 1 triggers later at most; at T everything is there."""
+    plan, rows = planned(ASKED[name], noiseless=True), table(stream(seed))
+    released, _ = done(Run(plan, buckets=(2, 2)), rows, TICKS, pieces=2)
+    for window in (START, START + DAY):
+        for trigger in (1, plan.triggers // 2, plan.triggers):
+            assert np.array_equal(cells_of(released, plan, trigger, window), expected(plan, rows, window, trigger))
+
+
+def test_every_window_has_its_cells_at_every_trigger_whether_it_has_records_or_not() -> None:
+    plan = planned(public(depth=3))
+    empty, _ = done(Run(plan), table([]), TICKS)
+    full, _ = done(Run(plan), table([(1, 3, b"a", 1)]), TICKS)
+    names = ["kind", "window", "trigger", "row", "first_column", "stride"]
+    assert empty.select(names).equals(full.select(names))
+    assert empty.num_rows == 2 * plan.triggers * 3
+    changed = np.flatnonzero([a != b for a, b in zip(empty["payload"].to_pylist(), full["payload"].to_pylist(), strict=True)])
+    assert {empty["window"][int(i)].as_py() for i in changed} == {START}
+
+
+def test_a_sketch_is_a_histogram_over_the_numbers_of_its_cells() -> None:
+    """p = 1, listed: the same noise key and plan, cells as public groups of the histogram: the same numbers, bit for bit."""
+    plan = planned(event(strategy=None, depth=3))
+    rows = table([(user, 40 * user, KEYS[user % 5], 1) for user in range(1, 36)])
+    run = Run(plan)
+    run.feed(rows)
+    run.tick(START + DAY)
+    partial = run.stages[0].step({}, rows.select(run.stages[0].takes.names), Clock(), ROOT).rows
+    contributions: dict[str, list[int]] = {name: [] for name in ("window", "trigger", "key", "v0")}
+    for row in partial.to_pylist():
+        values = np.frombuffer(row["payload"], "<i8").reshape(-1, 2) if row["kind"] == 1 else np.array([])
+        for column, value in values:
+            for name, number in (("window", row["window"]), ("trigger", row["trigger"]), ("key", row["key"] * 64 + column), ("v0", value)):
+                contributions[name].append(int(number))
+    given = {name: pa.array(values, pa.int64()) for name, values in contributions.items()}
+    size = len(contributions["key"])
+    given |= {
+        "weight": pa.array([0] * size, pa.int64()),
+        "users": pa.array([0] * size, pa.int64()),
+        "batch": pa.array([0] * size, pa.int64()),
+    }
+    given["key_bytes"] = pa.array([b"%06d" % key for key in contributions["key"]], pa.binary())
+    p = run.stages[1].parameters
+    grid = Grid(DAY, DAY, 0, 4 * HOUR, 6)
+    cells = PublicGroups(tuple(range(3 * 64)), tuple(b"%06d" % key for key in range(3 * 64)), START)
+    shown = OutputColumn("count", (0,), (1.0,), ((0.0,) * 6,))
+    found = release(
+        None, pa.table(given), [Tick(0, START + DAY)], ReleaseParameters(grid, None, p.noise, (shown,), cells), noise_key()
+    ).rows
+    for trigger in range(1, 7):
+        mine = found.filter(pa.array(found["trigger"].to_numpy() == trigger))
+        assert np.array_equal(mine["c0"].to_numpy().reshape(3, 64), cells_of(run.released[0], plan, trigger))
+
+
+@pytest.mark.parametrize(("triggers", "cycle"), [(t, p) for t in (1, 2, 5, 6, 7, 24, 25) for p in (1, 2, 3, 8) if p <= t])
+def test_the_schedule_column_by_column(triggers: int, cycle: int) -> None:
+    schedule, counts = Schedule(triggers, cycle), [0] * 16
+    for trigger in range(1, triggers + 1):
+        now = set()
+        for first, stride, step in schedule.due(trigger):
+            for column in range(first, 16, stride):
+                counts[column] += 1
+                assert counts[column] == step == schedule.count(column % cycle, trigger)
+                now.add(column)
+        assert now == {j for j in range(16) if j % cycle == trigger % cycle or trigger == triggers}
+    assert max(counts) == schedule.horizon
+
+
+def test_records_that_count_nowhere() -> None:
+    plan = planned(query(**BOUNDS))
+    run = Run(plan)
+    rows = table([(1, 10, b"a", 1), (2, 20, b"b", 1), (3, 30, b"c", 1), (4, 40, b"d", 1)])
+    dropped = rows.set_column(0, "drop", pa.array([0, 1, 3, 4], pa.int8()))
+    early = rows.set_column(rows.column_names.index("ts"), "ts", pa.array([START - 1, START + 2 * DAY, (1 << 61) - 1, -(1 << 60)]))
+    for wrong, reasons in (
+        (dropped, {"malformed": 1, "null_privacy_unit": 1, "key_too_long": 1}),
+        (early, {"too_far_ahead": 2, "window_closed": 2}),
+    ):
+        stage = run.stages[0]
+        step = stage.step(stage.empty(), wrong.select(stage.takes.names), dataclasses.replace(Clock(), latest_us=START + DAY), ROOT)
+        assert step.counted["drops"] == reasons
+    run.feed(table([(1, 10 * i, KEYS[i], 1) for i in range(5)] + [(2, 10 * i, b"a", 1) for i in range(3)]))
+    users = run.state[0][0]["users"].to_pylist()
+    assert sorted((row["user"], row["rows"]) for row in users) == [(1, 1), (1, 1), (1, 1), (2, 2)]
+
+
+def test_state_does_not_grow_with_values_and_is_forgotten() -> None:
+    plan, sizes = planned(event(strategy=None)), []
+    for many in (5, 500):
+        run = Run(plan)
+        run.feed(records([1] * many, list(range(START, START + many)), [b"%d" % i for i in range(many)]))
+        run.tick(START + 5 * HOUR)
+        sizes.append(sum(table.nbytes for table in run.state[1][0].values()))
+        run.tick(START + 9 * DAY)
+        assert run.state[1][0]["cells"].num_rows == 0
+    assert sizes[0] == sizes[1]
+    run = Run(planned(query(**BOUNDS)))
+    run.feed(table([(1, 10, b"a", 1)]))
+    run.tick(START + 5 * DAY)
+    run.feed(table([]))
+    assert all(table.num_rows == 0 for table in run.state[0][0].values())
+    assert all(table.num_rows == 0 for table in run.read.state.values())

@@ -1,0 +1,148 @@
+"""Theorem 21 by brute force: how far one unit moves C x, by the real bounds, the real one-cell rule and the real schedule."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+
+from tests.mechanisms.sketch.sketch_runs import ROOT
+from udfs.columns import Int
+from udfs.noise.counters import counter, noise_matrix
+from udfs.sketch.bounding import UnitBounds, bound, no_users
+from udfs.sketch.hashing import Shape, hash_key
+from udfs.sketch.ownership import admitted_by, fields_of, no_owners, own
+from udfs.sketch.refresh import Schedule
+
+T, UNITS, BRING = 6, 6_000, 4
+SHAPE = Shape(2, 4)
+DROPS = ("over_max_groups", "over_max_rows_per_group", "over_max_rows")
+
+
+@dataclass(frozen=True)
+class Brought:
+    """Records of many units, each with keys of its own: unit, place (what shares a hash key), period, window, trigger, digest."""
+
+    user: Int
+    period: Int
+    window: Int
+    trigger: Int
+    values: Int
+
+
+def bring(seed: int, windows: int = 1, pool: int = 6) -> Brought:
+    """Four records of each unit, in order of time."""
+    g = np.random.default_rng(seed)
+    user = np.repeat(np.arange(UNITS), BRING)
+    time = np.sort(g.integers(0, T * windows, (UNITS, BRING)), axis=1).reshape(-1)
+    # Some units bring everything at once, which moves C x most.
+    time = np.where(user % 3 == 0, time // T * T, time)
+    keys = g.integers(-(1 << 63), 1 << 63, (UNITS * pool, 4))
+    values = keys[user * pool + g.integers(0, pool, len(user))]
+    window = time // T
+    return Brought(user, np.zeros(len(user), np.int64), window, time % T + 1, values)
+
+
+def squares(bounds: UnitBounds) -> int:
+    """Rows of a unit put into cells, c in each, until there are none left."""
+    left, total = min(bounds.max_rows, bounds.max_keys * bounds.max_rows_per_key), 0
+    while left:
+        here = min(left, bounds.max_rows_per_key)
+        total, left = total + here * here, left - here
+    return total
+
+
+def matrix(horizon: int) -> np.ndarray:
+    """C of the counter: A B^-1."""
+    return np.tril(np.ones((horizon, horizon))) @ np.linalg.inv(noise_matrix(counter("BLT", horizon)))
+
+
+def shifts(
+    b: Brought, places: Int, keys: dict[int, bytes], cycle: int, bounds: UnitBounds, rule: bool = True, fields_at: Int | None = None
+) -> np.ndarray:
+    """|C x|^2 of every unit, over f^2; `fields_at`: what shares a hash key, if that is not what shares an ownership."""
+    _, admitted = bound(no_users(), b.period, b.user, b.values, bounds, dict.fromkeys(DROPS, 0))
+    mine = np.flatnonzero(admitted)
+    _, owned = own(no_owners(), places[mine], b.user[mine], b.values[mine], keys, SHAPE)
+    at = places if fields_at is None else fields_at
+    fields = fields_of(at[mine], b.values[mine], {p: keys.get(p, hash_key(ROOT, p)) for p in np.unique(at).tolist()}, SHAPE)
+    schedule = Schedule(T, cycle)
+    windows, leaves = int(b.window.max()) + 1, schedule.horizon
+    x = np.zeros((UNITS, SHAPE.depth, SHAPE.width, windows, leaves))
+    # A record's leaf: the first refresh of its column at or after its trigger.
+    leaf = {
+        (column, trigger): next(
+            step for t in range(trigger, T + 1) for first, stride, step in schedule.due(t) if column % stride == first % stride
+        )
+        for column in range(SHAPE.width)
+        for trigger in range(1, T + 1)
+    }
+    lookup = np.array([[0] + [leaf[column, trigger] - 1 for trigger in range(1, T + 1)] for column in range(SHAPE.width)])
+    for row in range(SHAPE.depth):
+        kept = admitted_by(owned, row) if rule else np.ones(len(mine), bool)
+        column = (fields[row] >> 1).astype(np.int64)[kept]
+        here = mine[kept]
+        np.add.at(x, (b.user[here], row, column, b.window[here], lookup[column, b.trigger[here]]), 1.0 - 2.0 * (fields[row][kept] & 1))
+    moved = x @ matrix(leaves).T
+    return (moved**2).sum(axis=(1, 2, 3, 4)) / counter("BLT", leaves).squared_norm()
+
+
+@pytest.mark.parametrize("cycle", [1, 2, 3])
+@pytest.mark.parametrize("bounds", [UnitBounds(4, 1, 4), UnitBounds(4, 2, 4), UnitBounds(4, 4, 1), UnitBounds(3, 2, 2)])
+def test_no_unit_moves_more_than_theorem_21_says(cycle: int, bounds: UnitBounds) -> None:
+    """r = 1: d f^2 times the largest sum of squares, almost reached. With the one-cell rule off a unit whose keys meet in a cell moves more."""
+    allowed = SHAPE.depth * squares(bounds)
+    b = bring(cycle, pool=2 if bounds.max_rows_per_key > 1 else 6)
+    places, keys = b.period, {0: hash_key(ROOT, None)}
+    most = float(shifts(b, places, keys, cycle, bounds).max()) / allowed
+    assert 0.9 < most < 1 + 1e-9
+    if bounds.max_keys > 1 and bounds.max_rows_per_key < 3:
+        assert float(shifts(b, places, keys, cycle, bounds, rule=False).max()) / allowed > 1.3
+
+
+def test_with_a_hash_key_per_window_each_window_has_an_ownership_of_its_own() -> None:
+    """STREAM: keys that are apart in one window meet in the next. One mask for all windows (planted) moves more than is allowed."""
+    bounds = UnitBounds(4, 2, 4)
+    b = bring(7, windows=2, pool=2)
+    keys = {window: hash_key(ROOT, window) for window in range(2)}
+    allowed = SHAPE.depth * squares(bounds)
+    assert 0.9 < float(shifts(b, b.window, keys, 1, bounds).max()) / allowed < 1 + 1e-9
+    once = shifts(b, np.zeros_like(b.window), {0: keys[0]}, 1, bounds, fields_at=b.window)
+    assert float(once.max()) / allowed > 1.3
+
+
+def test_two_periods_that_meet_cost_up_to_twice_two() -> None:
+    """r = 2: a window holds records of two periods, each with an ownership of its own. n mu^2 is exceeded, 2 n mu^2 never."""
+    bounds = UnitBounds(2, 1, 2)
+    g = np.random.default_rng(9)
+    user = np.repeat(np.arange(UNITS), 4)
+    period = np.tile([0, 0, 1, 1], UNITS)
+    values = g.integers(-(1 << 63), 1 << 63, (UNITS * 3, 4))[user * 3 + g.integers(0, 3, len(user))]
+    order = np.lexsort((user, period))  # the steps want records by (period, user)
+    keys = {0: hash_key(ROOT, None), 1: hash_key(ROOT, None)}
+    trigger = np.where(user % 2 == 0, 3, g.integers(1, T + 1, len(user)))
+    # Windows -1, 0, 1: period 0 is in the first two, period 1 in the last two; they meet in window 0.
+    b = Brought(user[order], period[order], np.zeros(len(user), np.int64), trigger[order], values[order])
+    together = shifts(b, b.period, keys, 1, bounds)  # in the window where they meet
+    alone = [shifts(Brought(*(each[b.period == p] for each in vars(b).values())), b.period[b.period == p], keys, 1, bounds) for p in (0, 1)]
+    one = SHAPE.depth * 2 * bounds.max_rows  # r d times the sum of squares
+    both = (together + alone[0] + alone[1]).max() / one
+    assert 2.2 < both <= 4 + 1e-9
+    assert max(float((2 * each).max()) for each in alone) <= one * (1 + 1e-9)
+
+
+def test_what_a_unit_owns_depends_on_its_own_records_alone() -> None:
+    """With and without the others, in one micro-batch or in several."""
+    b, keys = bring(3), {0: hash_key(ROOT, None)}
+    owners, mask = own(no_owners(), b.period, b.user, b.values, keys, SHAPE)
+    mine = b.user % 7 == 0
+    _, alone = own(no_owners(), b.period[mine], b.user[mine], b.values[mine], keys, SHAPE)
+    assert np.array_equal(mask[mine], alone)
+    table, cut = no_owners(), np.tile(np.arange(BRING), UNITS)
+    for part in range(BRING):
+        here = cut == part
+        table, found = own(table, b.period[here], b.user[here], b.values[here], keys, SHAPE)
+        assert np.array_equal(found, mask[here])
+    assert table.equals(owners)
+    assert (mask == 0).any()  # some own nothing at all

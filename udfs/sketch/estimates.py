@@ -1,0 +1,85 @@
+"""Estimates from published cells, and how far they may be off. All of it is post-processing: nothing is spent.
+
+Count-Sketch: the median over rows of sign * cell, unbiased. Count-Min (for comparison): the smallest cell, biased by collisions and by noise.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from udfs.columns import Float, Int
+from udfs.sketch.hashing import Field, Shape
+
+ROUNDS = 30
+MISSED = 0.025
+"""On each side of an interval."""
+
+
+def estimate(shape: Shape, scores: Int) -> Int:
+    """One number per key from (depth, keys) of sign * cell."""
+    return np.sort(scores, axis=0)[shape.depth // 2] if shape.signed else np.min(scores, axis=0)
+
+
+def joint(shape: Shape, cells: Int, fields: Field) -> Float:
+    """Estimates of a set of keys together: collisions among them are taken out, round by round, by the median of what is left in their cells.
+
+    Only for keys that are known to be there: among keys below the floor it fits the noise. Keys in a fixed order give fixed bits.
+    """
+    columns, signs = (fields >> 1).astype(np.int64), 1.0 - 2.0 * (fields & 1)
+    found = np.zeros(fields.shape[1])
+    for number in range(ROUNDS):
+        left = np.empty(fields.shape)
+        for row in range(shape.depth):
+            rest = cells[row] - np.bincount(columns[row], weights=found * signs[row], minlength=shape.width)
+            left[row] = rest[columns[row]] * signs[row]
+        found = found + (1.0 if number == 0 else 0.5) * np.sort(left, axis=0)[shape.depth // 2]
+    return found
+
+
+def margins(shape: Shape, cells: Int) -> tuple[int, int]:
+    """(below, above): the true value lies in estimate - below .. estimate + above with probability 0.95, collisions included.
+
+    For keys named before looking at the cells: theirs are then independent of all other keys', and the error of an estimate has the law of
+    the estimate of a key that no record has, which the cells give exactly.
+    """
+    if shape.signed:
+        half = _least(shape, cells, MISSED)
+        return half, half
+    values = np.sort(cells, axis=1)
+    return _count_min(values, MISSED), -_count_min(values, 1 - MISSED)
+
+
+def _least(shape: Shape, cells: Int, probability: float) -> int:
+    """The smallest t >= 0 with P(median of a fresh key > t) at most the probability."""
+    sizes = np.sort(np.abs(cells), axis=1)
+    low, high = 0, int(sizes.max(initial=0))
+    while low < high:
+        middle = (low + high) // 2
+        above = [(shape.width - int(np.searchsorted(row, middle, "right"))) / (2 * shape.width) for row in sizes]
+        if _at_least(above, shape.depth // 2 + 1) <= probability:
+            high = middle
+        else:
+            low = middle + 1
+    return low
+
+
+def _at_least(chances: list[float], least: int) -> float:
+    """P(at least so many of independent events), events in order."""
+    law = np.zeros(len(chances) + 1)
+    law[0] = 1.0
+    for chance in chances:
+        law[1:] = law[1:] * (1 - chance) + law[:-1] * chance
+        law[0] *= 1 - chance
+    return float(np.sum(law[least:]))
+
+
+def _count_min(values: Int, probability: float) -> int:
+    """The smallest t with P(smallest cell of a fresh key > t) at most the probability."""
+    low, high = int(values.min()), int(values.max())
+    while low < high:
+        middle = (low + high) // 2
+        above = 1.0
+        for row in values:
+            above *= 1 - int(np.searchsorted(row, middle, "right")) / len(row)
+        low, high = (low, middle) if above <= probability else (middle + 1, high)
+    return low

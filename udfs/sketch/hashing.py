@@ -1,0 +1,123 @@
+"""From a value to its cells: a public digest of all of the value, and a keyed function of all of the digest.
+
+    digest(x) = SHA-256("dpsql/1/sketch", canonical encoding), 32 bytes, halves D1, D2
+    words(x)  = AES_k(AES_k(D1) xor D2 xor counter), counter = 0, 1, ..; k is the 16-byte hash key
+
+Row i of a sketch reads lg w bits (its column) and one bit (its sign) of the words. Nothing shorter than the digest stands for a value anywhere:
+two values that agree in 64 bits can be made by hand, and one of them could lift the other over the floor test.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from cryptography.hazmat.primitives import hashes, hmac
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+
+from udfs.columns import Int, Word
+
+LABEL = b"dpsql/1/sketch"
+SCHEME = "dpsql-sketch/1"
+"""What readers of a published sketch must implement; written beside it."""
+DIGEST_BYTES, KEY_BYTES = 32, 16
+DIGEST = ("d0", "d1", "d2", "d3")
+"""A digest as four 64-bit numbers, in tables."""
+
+Field = npt.NDArray[np.uint32]
+"""2 * column + sign bit (1: negative), of one row of a sketch."""
+
+
+def digest(encoded: bytes) -> bytes:
+    """The digest of one encoded value (`udfs.keys`). The engines build the same bytes column by column; this is the reference."""
+    made = hashes.Hash(hashes.SHA256())
+    made.update(LABEL + encoded)
+    return made.finalize()
+
+
+def digests(column: pa.Array | pa.ChunkedArray) -> Int:
+    """A column of 32-byte digests as numbers, shape (n, 4)."""
+    if isinstance(column, pa.ChunkedArray):
+        column = column.combine_chunks()
+    if not len(column):
+        return np.zeros((0, 4), np.int64)
+    data = column.cast(pa.binary(DIGEST_BYTES)).buffers()[1]
+    return np.frombuffer(data, "<i8")[4 * column.offset : 4 * (column.offset + len(column))].reshape(-1, 4).astype(np.int64)
+
+
+def hash_key(root: bytes, window: int | None) -> bytes:
+    """The hash key of a window, or of all windows of a run (None), from the run's 32 bytes `root`.
+
+    A root is for this alone: published keys say nothing of it (HMAC), nor of keys of other windows.
+    """
+    made = hmac.HMAC(root, hashes.SHA256())
+    made.update(LABEL + (b"run" if window is None else b"win" + window.to_bytes(8, "big", signed=True)))
+    return made.finalize()[:KEY_BYTES]
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Depth d (rows), width w (columns, a power of two), and whether cells have signs (Count-Sketch) or not (Count-Min)."""
+
+    depth: int
+    width: int
+    signed: bool = True
+
+    @property
+    def bits(self) -> int:
+        """Bits of a word stream that one row reads."""
+        return self.width.bit_length()
+
+    @property
+    def blocks(self) -> int:
+        """AES blocks that a value needs; one does for 9 x 8192."""
+        return -(-self.depth * self.bits // 128)
+
+    def fields(self, key: bytes, values: Int) -> Field:
+        """Where the values with these digests are, shape (depth, n); of a shape without signs all sign bits are 0."""
+        words = _words(key, values, self.blocks)
+        out = np.empty((self.depth, len(values)), np.uint32)
+        mask = np.uint64(2 * self.width - 1 - (not self.signed))
+        for row in range(self.depth):
+            at, shift = divmod(row * self.bits, 64)
+            found = words[:, at] >> np.uint64(shift)
+            if shift + self.bits > 64:
+                found |= words[:, at + 1] << np.uint64(64 - shift)
+            out[row] = found & mask
+        return out
+
+    def sums(self, field: Field, values: Int | None) -> Int:
+        """One row's cells: of records with these fields, counted, or their values (int64, exact) added up."""
+        if values is None:
+            both = np.bincount(field, minlength=2 * self.width)
+        else:
+            both = np.zeros(2 * self.width, np.int64)
+            np.add.at(both, field, values)
+        return both[0::2] - both[1::2]
+
+    def read(self, cells: Int, fields: Field) -> Int:
+        """What each row says of each value: sign times cell, shape (depth, n); `cells` is (depth, width)."""
+        found = np.stack([row[field >> 1] for row, field in zip(cells, fields, strict=True)])
+        return np.where(fields & 1, -found, found)
+
+
+def _words(key: bytes, values: Int, blocks: int) -> Word:
+    """Shape (n, 2 * blocks)."""
+    if not len(values):
+        return np.zeros((0, 2 * blocks), np.uint64)
+    halves = np.ascontiguousarray(values).view(np.uint64)
+    inner = _encrypt(key, halves[:, :2]) ^ halves[:, 2:]
+    out = np.empty((len(values), 2 * blocks), np.uint64)
+    for block in range(blocks):
+        message = inner.copy()
+        message[:, 0] ^= np.uint64(block)
+        out[:, 2 * block : 2 * block + 2] = _encrypt(key, message)
+    return out
+
+
+def _encrypt(key: bytes, blocks: Word) -> Word:
+    encryptor = Cipher(algorithms.AES(key), modes.ECB()).encryptor()  # ECB: one call encrypts all blocks independently
+    out = encryptor.update(np.ascontiguousarray(blocks, dtype="<u8").data.cast("B")) + encryptor.finalize()
+    return np.frombuffer(out, dtype="<u8").reshape(-1, 2)

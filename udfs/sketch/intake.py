@@ -1,0 +1,211 @@
+"""The two intakes: records to partial sketches and candidate keys. By unit with bounds and the one-cell rule, or by record without state."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import pyarrow as pa
+
+from udfs.columns import Bool, Int, run_starts, sort_order
+from udfs.grid import Grid
+from udfs.histogram.contribution_bounding import Increment
+from udfs.sketch import bounding, ownership
+from udfs.sketch.bounding import UnitBounds, bound
+from udfs.sketch.hashing import DIGEST_BYTES, Field, Shape, digests, hash_key
+from udfs.sketch.ownership import Mask, admitted_by, fields_of, own
+from udfs.sketch.partial import SCHEMA, cell_rows, key_rows
+from udfs.stage import ADMISSION, Clock, Stepped, Table, Tables
+
+CODES = ("malformed", "null_event_time", "null_privacy_unit", "key_too_long")
+REASONS = (*CODES, "too_far_ahead", "window_closed", "over_max_groups", "over_max_rows_per_group", "over_max_rows")
+
+
+@dataclass(frozen=True)
+class IntakeParameters:
+    """Concrete numbers; no secret.
+
+    Args:
+        grid: windows and triggers.
+        first_window_us: windows that start earlier do not exist.
+        shape: of every sketch.
+        contributions: what a record adds to each sketch.
+        unknown_keys: keys that are brought are named, and every window has a hash key of its own.
+        renews: the allowance is per period as long as a window, not for the whole stream.
+        arguments: how many argument columns a record has.
+        bounds: of one unit; None where one record is protected.
+    """
+
+    grid: Grid
+    first_window_us: int
+    shape: Shape
+    contributions: tuple[Increment, ...]
+    unknown_keys: bool
+    renews: bool
+    arguments: int
+    bounds: UnitBounds | None
+
+    @property
+    def takes(self) -> pa.Schema:
+        """Records: with the digest of the value that is counted, and, where keys are unknown, its encoding."""
+        user = [("user", pa.int64())] if self.bounds else []
+        name = [("key_bytes", pa.binary())] if self.unknown_keys else []
+        arguments = [(f"a{i}", pa.float64()) for i in range(self.arguments)]
+        return pa.schema([("drop", pa.int8()), *user, ("ts", pa.int64()), ("digest", pa.binary(DIGEST_BYTES)), *name, *arguments])
+
+    def hash_key(self, root: bytes, window: int) -> bytes:
+        """Of a window."""
+        return hash_key(root, window if self.unknown_keys else None)
+
+
+@dataclass(frozen=True)
+class EventIntake:
+    """Where one record is protected: every task sketches what it reads, and no record is shuffled."""
+
+    parameters: IntakeParameters
+    operator: ClassVar[str] = ADMISSION
+    tables: ClassVar[Mapping[str, Table]] = {}
+
+    @property
+    def takes(self) -> pa.Schema:
+        """Records."""
+        return self.parameters.takes
+
+    @property
+    def gives(self) -> pa.Schema:
+        """Partial sketches and candidate keys."""
+        return SCHEMA
+
+    def empty(self) -> Tables:
+        """It remembers nothing."""
+        return {}
+
+    def for_bucket(self, bucket: int, buckets: int) -> EventIntake:
+        """It is the same everywhere."""
+        return self
+
+    def step(self, state: Tables, rows: pa.Table, now: Clock, noise_key: bytes) -> Stepped:
+        """`noise_key` is the root of the run's hash keys (`hashing.hash_key`)."""
+        p = self.parameters
+        rows, drops = _timely(rows, now, p)
+        ts, values = rows.column("ts").to_numpy(), digests(rows.column("digest"))
+        window = p.grid.latest_window(ts) if p.unknown_keys else np.zeros(len(ts), np.int64)
+        fields = fields_of(window, values, {w: p.hash_key(noise_key, w) for w in np.unique(window).tolist()}, p.shape)
+        return Stepped({}, _sketched(rows, ts, values, fields, None, now, p), {"drops": {k: n for k, n in drops.items() if n}})
+
+
+@dataclass(frozen=True)
+class UserIntake:
+    """Where one privacy unit is protected: its bounds, and one key of it per cell."""
+
+    parameters: IntakeParameters
+    operator: ClassVar[str] = ADMISSION
+    tables: ClassVar[Mapping[str, Table]] = {"users": Table(bounding.BY, "user"), "owners": Table(ownership.BY, "user")}
+
+    @property
+    def takes(self) -> pa.Schema:
+        """Records."""
+        return self.parameters.takes
+
+    @property
+    def gives(self) -> pa.Schema:
+        """Partial sketches and candidate keys."""
+        return SCHEMA
+
+    def empty(self) -> Tables:
+        """No unit has used or owns anything."""
+        return {"users": bounding.no_users(), "owners": ownership.no_owners()}
+
+    def for_bucket(self, bucket: int, buckets: int) -> UserIntake:
+        """It knows nothing of units beforehand."""
+        return self
+
+    def step(self, state: Tables, rows: pa.Table, now: Clock, noise_key: bytes) -> Stepped:
+        """`noise_key` is the root of the run's hash keys (`hashing.hash_key`)."""
+        p = self.parameters
+        assert p.bounds is not None
+        rows, drops = _timely(rows, now, p)
+        ts, user, values = rows.column("ts").to_numpy(), rows.column("user").to_numpy(), digests(rows.column("digest"))
+        period = p.grid.period(ts) if p.renews else np.zeros(len(ts), np.int64)
+        # Ties of event time: another order for every unit, whatever arrived first.
+        order = sort_order(period, user, ts, user ^ values[:, 0], *values.T, *(each.of(rows) for each in p.contributions))
+        users, admitted = bound(state["users"], period[order], user[order], values[order], p.bounds, drops)
+        kept = order[admitted]
+        rows, ts, user, values = rows.take(pa.array(kept)), ts[kept], user[kept], values[kept]
+        place = p.grid.latest_window(ts) if p.unknown_keys else period[kept]
+        keys = {each: p.hash_key(noise_key, each) for each in np.unique(place).tolist()}
+        fields = fields_of(place, values, keys, p.shape) if p.unknown_keys else p.shape.fields(p.hash_key(noise_key, 0), values)
+        owners, owned = own(state["owners"], place, user, values, keys, p.shape)
+        out = _sketched(rows, ts, values, fields, owned, now, p)
+        return Stepped(_forget({"users": users, "owners": owners}, now, p), out, {"drops": {k: n for k, n in drops.items() if n}})
+
+
+def _timely(rows: pa.Table, now: Clock, p: IntakeParameters) -> tuple[pa.Table, dict[str, int]]:
+    """The records whose newest window exists and is open, and why the others are left out."""
+    drops = dict.fromkeys(REASONS, 0)
+    code, ts = rows.column("drop").to_numpy(), rows.column("ts").to_numpy()
+    for number, count in zip(*np.unique(code[code > 0], return_counts=True), strict=True):
+        drops[CODES[number - 1]] += int(count)
+    live: Bool = code == 0
+    ahead = live & (ts > now.latest_us)
+    drops["too_far_ahead"] += int(ahead.sum())
+    newest = p.grid.latest_window(ts)
+    closed = live & ~ahead & ((_trigger(ts, newest, now, p) > p.grid.horizon) | (newest < p.first_window_us))
+    drops["window_closed"] += int(closed.sum())
+    return rows.filter(pa.array(live & ~ahead & ~closed)), drops
+
+
+def _trigger(ts: Int, window: Int, now: Clock, p: IntakeParameters) -> Int:
+    """The first trigger of the window after the event time that is not closed yet."""
+    return np.maximum(p.grid.own_trigger(ts, window), p.grid.closed_triggers(window, now.closed_us) + 1)
+
+
+def _sketched(rows: pa.Table, ts: Int, values: Int, fields: Field, owned: Mask | None, now: Clock, p: IntakeParameters) -> pa.Table:
+    """Partial sketches of every (window, trigger), and the keys that were brought."""
+    record, window = p.grid.windows_of(ts)
+    trigger = _trigger(ts[record], window, now, p)
+    open_ = (trigger <= p.grid.horizon) & (window >= p.first_window_us)
+    record, window, trigger = record[open_], window[open_], trigger[open_]
+    order = sort_order(window, trigger)
+    starts = np.flatnonzero(run_starts(window[order], trigger[order]))
+    added = [None if each.rule == "rows" else each.of(rows) for each in p.contributions]
+    parts = []
+    for low, high in zip(starts, np.append(starts, len(order))[1:], strict=True):
+        part = record[order[low:high]]
+        at = (int(window[order[low]]), int(trigger[order[low]]))
+        for row in range(p.shape.depth):
+            here = part if owned is None else part[admitted_by(owned[part], row)]
+            for number, each in enumerate(added):
+                cells = p.shape.sums(fields[row][here], None if each is None else each[here])
+                parts.append((*at, number * p.shape.depth + row, cells))
+    out = [cell_rows(parts)]
+    if p.unknown_keys and len(record):
+        out.append(_brought(rows, record, window, trigger, values))
+    return pa.concat_tables(out).combine_chunks()
+
+
+def _brought(rows: pa.Table, record: Int, window: Int, trigger: Int, values: Int) -> pa.Table:
+    """Every (window, key) once, with its earliest trigger."""
+    by = [window, *values[record].T]
+    order = sort_order(*by, trigger)
+    head = order[run_starts(*(column[order] for column in by))]
+    names = rows.column("key_bytes").take(pa.array(record[head])).combine_chunks()
+    return key_rows(window[head], trigger[head], values[record[head]], names)
+
+
+def _forget(state: Tables, now: Clock, p: IntakeParameters) -> Tables:
+    """Without the periods and windows that no later record can fall into."""
+    users, owners = state["users"], state["owners"]
+    if p.renews:
+        users = _without(users, p.grid.period_is_over(users.column("period").to_numpy(), now.closed_us))
+    if p.unknown_keys:
+        owners = _without(owners, p.grid.closed_triggers(owners.column("place").to_numpy(), now.closed_us) == p.grid.horizon)
+    elif p.renews:
+        owners = _without(owners, p.grid.period_is_over(owners.column("place").to_numpy(), now.closed_us))
+    return {"users": users, "owners": owners}
+
+
+def _without(table: pa.Table, gone: Bool) -> pa.Table:
+    return table.filter(pa.array(~gone)).combine_chunks() if gone.any() else table

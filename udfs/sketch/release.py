@@ -1,0 +1,207 @@
+"""The release: every window that there can be has its noisy cells published at every trigger, records or not.
+
+Cells are integers; noise is drawn once per cell and refresh, at the cell's owner, rounded to the grid and then added. A published cell is a
+function of (window, row, column, trigger, exact sum): not of buckets, cuts or order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import numpy as np
+import pyarrow as pa
+
+from udfs.columns import Float, Int
+from udfs.grid import Grid
+from udfs.histogram.perturbation import PerturbationParameters, noisy
+from udfs.noise import randomness
+from udfs.noise.exact_paths import Redraw
+from udfs.noise.path_error import trust
+from udfs.sketch.hashing import DIGEST
+from udfs.sketch.partial import KEY, SCHEMA, add_cells
+from udfs.sketch.refresh import Schedule
+from udfs.sketch.state import TABLES, Cells, cells_table, empty_state, new_cells, opened, split
+from udfs.stage import RELEASE, Stepped, Table, Tables, Tick, closed_us
+
+CELLS = 0
+"""Kind of a released row that has cells; `partial.KEY` is the other."""
+
+
+@dataclass(frozen=True)
+class ReleaseParameters:
+    """Concrete numbers; no secret.
+
+    Args:
+        grid: windows and triggers.
+        first_window_us: the first window that there is; every later one is published.
+        depth, width: of a sketch.
+        cycle: p.
+        noise: of each sketch, by refresh number: the counter's horizon is `Schedule.horizon`.
+        rows: the rows of sketches that this bucket has; row number j * depth + i is row i of sketch j.
+    """
+
+    grid: Grid
+    first_window_us: int
+    depth: int
+    width: int
+    cycle: int
+    noise: tuple[PerturbationParameters, ...]
+    rows: tuple[int, ...]
+
+    @property
+    def schedule(self) -> Schedule:
+        """Which columns are published when."""
+        return Schedule(self.grid.horizon, self.cycle)
+
+    @property
+    def numbers(self) -> int:
+        """Of noise state per cell."""
+        return max(each.counter.width for each in self.noise)
+
+
+@dataclass(frozen=True)
+class ReleaseStage:
+    """Partial sketches, candidate keys and ticks to noisy cells, and to keys whose first trigger has closed.
+
+    Released: `kind, window, trigger, row`, columns `first_column, first_column + stride, ..` of it in `payload` (int64), or a key's digest and bytes.
+    """
+
+    parameters: ReleaseParameters
+    operator: ClassVar[str] = RELEASE
+    tables: ClassVar[Mapping[str, Table]] = TABLES
+
+    @property
+    def takes(self) -> pa.Schema:
+        """What the intake gives, with the micro-batch that it came in."""
+        return SCHEMA.append(pa.field("batch", pa.int64()))
+
+    @property
+    def gives(self) -> pa.Schema:
+        """Noisy cells and candidate keys."""
+        ints = ("window", "trigger", "row", "first_column", "stride", *DIGEST)
+        return pa.schema([("kind", pa.int8()), *((name, pa.int64()) for name in ints), ("payload", pa.binary())])
+
+    def empty(self) -> Tables:
+        """Nothing is closed."""
+        return empty_state(self.parameters.width, self.parameters.numbers)
+
+    def for_bucket(self, bucket: int, buckets: int) -> ReleaseStage:
+        """With the rows of one bucket."""
+        mine = tuple(row for row in self.parameters.rows if row % buckets == bucket)
+        return ReleaseStage(replace(self.parameters, rows=mine))
+
+    def step(self, state: Tables, rows: pa.Table, now: Sequence[Tick], noise_key: bytes) -> Stepped:
+        """Add rows and close what the ticks close, in order of arrival batch."""
+        p, out = self.parameters, [self.gives.empty_table()]
+        cells, pending, keys, closed = state["cells"], state["pending"], state["keys"], closed_us(state)
+        batch, done = rows.column("batch").to_numpy(), np.zeros(rows.num_rows, bool)
+        for tick in sorted(now, key=lambda t: (t.batch, t.closed_us)):
+            due = ~done & (batch <= tick.batch)
+            pending, keys = _added(pending, keys, rows.filter(pa.array(due)))
+            done |= due
+            if tick.closed_us > closed:
+                cells, pending, published = _close(cells, pending, closed, tick.closed_us, p, noise_key)
+                is_due = keys.column("trigger").to_numpy() <= p.grid.closed_triggers(keys.column("window").to_numpy(), tick.closed_us)
+                out += [self._cells(published), self._keys(keys.filter(pa.array(is_due)))]
+                keys, closed = keys.filter(pa.array(~is_due)).combine_chunks(), tick.closed_us
+        pending, keys = _added(pending, keys, rows.filter(pa.array(~done)))
+        after = {"cells": cells, "pending": pending, "keys": keys}
+        return Stepped(after, pa.concat_tables(out).combine_chunks(), {"closed_us": closed})
+
+    def _cells(self, published: list[tuple[int, int, int, int, int, bytes]]) -> pa.Table:
+        ints = np.array([row[:-1] for row in published], np.int64).reshape(-1, 5).T
+        zeros = [np.zeros(len(published), np.int64)] * len(DIGEST)
+        payload = pa.array([row[-1] for row in published], pa.binary())
+        return pa.table([np.full(len(published), CELLS, np.int8), *ints, *zeros, payload], schema=self.gives)
+
+    def _keys(self, keys: pa.Table) -> pa.Table:
+        zeros = [np.zeros(keys.num_rows, np.int64)] * 3
+        both = [keys.column(name) for name in ("window", "trigger")]
+        return pa.table([np.full(keys.num_rows, KEY, np.int8), *both, *zeros, *keys.columns[2:]], schema=self.gives)
+
+
+def _added(pending: pa.Table, keys: pa.Table, rows: pa.Table) -> tuple[pa.Table, pa.Table]:
+    if not rows.num_rows:
+        return pending, keys
+    more, named = split(rows)
+    return pa.concat_tables([pending, more]).combine_chunks(), pa.concat_tables([keys, named]).combine_chunks()
+
+
+def _close(
+    cells: pa.Table, pending: pa.Table, before_us: int, now_us: int, p: ReleaseParameters, noise_key: bytes
+) -> tuple[pa.Table, pa.Table, list[Any]]:
+    """Close every trigger up to now_us: (cells, what stays pending, published rows)."""
+    windows, grid, published = opened(cells, p.width, p.numbers), p.grid, list[Any]()
+    for start in _begun(before_us, now_us, p):
+        windows[start] = new_cells(np.array(p.rows, np.int64), p.width, p.numbers)
+    window, trigger = pending.column("window").to_numpy(), pending.column("trigger").to_numpy()
+    is_due = trigger <= grid.closed_triggers(window, now_us)
+    for start in sorted(windows):
+        before, now = (int(grid.closed_triggers(np.array([start]), time)[0]) for time in (before_us, now_us))
+        mine = pending.filter(pa.array(is_due & (window == start)))
+        for number in range(before + 1, now + 1):
+            _add(windows[start], mine, number)
+            published += _refresh(windows[start], start, number, p, noise_key)
+        if now == grid.horizon:
+            del windows[start]
+    rest = pending.filter(pa.array(~is_due)).combine_chunks()
+    return cells_table(windows, p.width, p.numbers, now_us), rest, published
+
+
+def _begun(before_us: int, now_us: int, p: ReleaseParameters) -> range:
+    """Windows whose first trigger this tick closes."""
+    grid = p.grid
+    if not p.rows:
+        return range(0)
+    last, opened_at = (int(grid.latest_window(np.array([time - grid.trigger_us]))[0]) for time in (now_us, before_us))
+    return range(max(p.first_window_us, opened_at + grid.slide_us), last + 1, grid.slide_us)
+
+
+def _add(cells: Cells, pending: pa.Table, trigger: int) -> None:
+    """The sums of one trigger begin to wait for their column's refresh."""
+    at = np.flatnonzero(pending.column("trigger").to_numpy() == trigger)
+    place = np.searchsorted(cells.row, pending.column("key").to_numpy()[at])
+    kinds, payloads = pending.column("kind").to_numpy(), pending.column("payload")
+    for each, row in zip(at.tolist(), place.tolist(), strict=True):
+        add_cells(cells.waiting[row], int(kinds[each]), payloads[each].as_py())
+
+
+def _refresh(cells: Cells, window: int, trigger: int, p: ReleaseParameters, noise_key: bytes) -> list[Any]:
+    """Publish the columns that are due, each row of the bucket by itself."""
+    if not len(cells.row):
+        return []
+    shown = np.empty_like(cells.v)
+    for first, stride, step in p.schedule.due(trigger):
+        cells.v[:, first::stride] += cells.waiting[:, first::stride]
+        cells.waiting[:, first::stride] = 0
+        for number, noise in enumerate(p.noise):
+            of_sketch = np.flatnonzero(cells.row // p.depth == number)
+            if len(of_sketch):
+                at = np.ix_(of_sketch, np.arange(first, p.width, stride))
+                shown[at] = _noisy(cells, at, window, step, noise, p, noise_key)
+    whole = trigger == p.grid.horizon or p.cycle == 1
+    first, stride = (0, 1) if whole else (trigger % p.cycle, p.cycle)
+    return [
+        (window, trigger, row, first, stride, values[first::stride].astype("<i8").tobytes())
+        for row, values in zip(cells.row.tolist(), shown, strict=True)
+    ]
+
+
+def _noisy(cells: Cells, at: Any, window: int, step: int, q: PerturbationParameters, p: ReleaseParameters, noise_key: bytes) -> Int:
+    """One refresh of some cells of one sketch: the next step of their paths, rounded, and added to their sums."""
+    rows, columns = at
+    cell = ((cells.row[rows] % p.depth) * p.width + columns).reshape(-1)
+    tag = randomness.tags(noise_key, np.full(len(cell), window, np.int64), cell)
+    numbers = q.counter.width
+    path = cells.path[rows, columns, :numbers].reshape(-1, numbers)
+
+    def draw(number: int) -> Float:
+        return randomness.normals(noise_key, tag, q.mechanism, 0, step, number)
+
+    path = trust(q.counter).advance(path, draw, step)
+    cells.path[rows, columns, :numbers] = path.reshape(len(rows), -1, numbers)
+    again = Redraw(noise_key, tag, np.arange(len(cell)), q.mechanism, 0, q.counter)
+    exact = cells.v[rows, columns]
+    return noisy(exact.reshape(-1), path[:, 0], step, q, again).reshape(exact.shape)
