@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 import click
@@ -43,9 +43,16 @@ def budget(sources_file: Path | None, secret_file: Path | None, as_json: bool, l
     if as_json:
         print_json([facts(one) for one in found])
         return
-    click.echo("\n\n".join(describe(one) for one in found) or f"nothing was spent: {ledger.folder} has no line")
+    names = _names(ledger, [line.run_id for one in found for line in one.lines])
+    click.echo("\n\n".join(describe(one, names=names) for one in found) or f"nothing was spent: {ledger.folder} has no line")
     if sources_file is None:
         note("caps are not known: name the file that declares them with --sources")
+
+
+def _names(ledger: Ledger, run_ids: list[str]) -> dict[str, str]:
+    """Names of the runs that live in a lake; a try has none."""
+    places = {run_id: entry.place for run_id in run_ids if (entry := ledger.register.find(run_id)) is not None}
+    return {run_id: PurePosixPath(place).name for run_id, place in places.items() if place}
 
 
 def _record(name: str, lake_folder: str, sources_file: Path, secret: Secret, ledger: Ledger) -> None:

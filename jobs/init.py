@@ -32,7 +32,7 @@ def init(folder: Path) -> None:
         raise ConfigError(f"{conf} is there already: give another folder, like `dpsql init private`")
     try:
         conf.mkdir(parents=True)
-        shutil.copy(jars.CONF / "sources.yaml", conf)
+        (conf / "sources.yaml").write_text((jars.CONF / "sources.yaml").read_text().replace("    # cap:", "    cap:"))
         for name in ("queries", "demo"):
             shutil.copytree(jars.CONF / name, conf / name, ignore=shutil.ignore_patterns("__pycache__"))
     except OSError as problem:

@@ -3,26 +3,60 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from dpsql.errors import LakeError
+from dpsql.times import duration
 from jobs.options import json_option, lake_option
 from jobs.terminal import print_json, print_table
+
+if TYPE_CHECKING:
+    from dpsql.lake.runs import Lake
 
 
 @click.command(name="list", short_help="the queries of a lake")
 @lake_option
 @json_option
 def list_(lake_folder: str, as_json: bool) -> None:
-    """Print the queries of a lake.
+    """Print the queries of a lake: what they promise, and how far they are. Run ids: --json.
 
     \b
     dpsql list --lake lake --json
     """
     from dpsql.lake.runs import Lake, list_queries
 
-    found = list_queries(Lake(lake_folder))
+    lake = Lake(lake_folder)
+    found = [(listed, _told(lake, listed.name)) for listed in list_queries(lake)]
     if as_json:
-        print_json([asdict(listed) for listed in found])
-    else:
-        print_table(("name", "state", "run id", "query identity"), [(q.name, q.state, q.run_id, q.query_identity) for q in found])
+        print_json([{**asdict(listed), **told} for listed, told in found])
+        return
+    heads = ("name", "state", "source", "promise", "newest trigger", "rows")
+    print_table(heads, [(q.name, q.state, *_cells(told)) for q, told in found])
+
+
+def _told(lake: Lake, name: str) -> dict[str, Any]:
+    """What a person asks of a query; null where nothing is published, or may not be read."""
+    from dpsql.lake.runs import read_histogram, read_run
+
+    told: dict[str, Any] = dict.fromkeys(("source", "epsilon", "delta", "period_us", "newest_trigger", "rows"))
+    try:
+        plan = read_run(lake, name).plan
+        query = plan["query"]
+        period = query["window"]["size_us"] if query["window"] and query["contribution_period"] == "WINDOW" else None
+        told |= {"source": query["stream"], "epsilon": plan["epsilon"], "delta": plan["delta"], "period_us": period}
+        published = read_histogram(lake, name)
+        newest = published.column("trigger_time").to_pandas().max() if published.num_rows else None
+        told |= {"newest_trigger": None if newest is None else f"{newest:%Y-%m-%dT%H:%M:%SZ}", "rows": published.num_rows}
+    except (LakeError, KeyError):
+        pass
+    return told
+
+
+def _cells(told: dict[str, Any]) -> tuple[str, str, str, str]:
+    if told["source"] is None:
+        return "", "", "", ""
+    span = "for ever" if told["period_us"] is None else f"per {duration(told['period_us'])}"
+    newest = (told["newest_trigger"] or "none yet").replace("T", " ").removesuffix("Z")
+    return told["source"], f"epsilon {told['epsilon']:g} {span}", newest, f"{told['rows'] or 0:,}"

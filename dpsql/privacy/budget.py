@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -128,8 +128,9 @@ def facts(budget: Budget) -> dict[str, Any]:
     }
 
 
-def describe(budget: Budget, shown: int = 10) -> str:
-    """The same in sentences; of the runs the newest `shown`."""
+def describe(budget: Budget, shown: int = 10, names: Mapping[str, str] | None = None) -> str:
+    """The same in sentences; of the runs the newest `shown`, by name where a run id has one in `names`."""
+    called = names or {}
     units = "; ".join(f"{', '.join(columns)} of {source}" for source, columns in budget.units)
     count = len(budget.lines)
     event = budget.protects is PrivacyLevel.EVENT
@@ -141,11 +142,15 @@ def describe(budget: Budget, shown: int = 10) -> str:
         for t in budget.totals:
             days = f"{t.days} {'row' if event else 'day'}{'' if t.days == 1 else 's'}"
             text.append(f"    {days:<8} epsilon {number(t.epsilon) if t.epsilon < math.inf else 'unlimited'}, delta {t.delta:.2g}")
+        if not event and any(t.days == 7 and t.epsilon > MOST_EPSILON for t in budget.totals):
+            text.append(f"  CAREFUL: more than epsilon {MOST_EPSILON:g} in a week promises little to somebody who is there all week.")
     text += _cap_lines(budget)
     text += [f"  Note: {remark}." for remark in budget.remarks]
     if shown_exactly := sum(line.kind == COMPARE for line in budget.lines):
         text.append(f"  {shown_exactly} of these runs showed exact values beside the private ones (kind compare): no epsilon covers those.")
-    text += [f"  {line.created[:10]}  {line.kind:<5}  {line.run_id}  {_promise(line)}" for line in budget.lines[-shown:]]
+    text += [
+        f"  {line.created[:10]}  {line.kind:<5}  {called.get(line.run_id, line.run_id)}  {_promise(line)}" for line in budget.lines[-shown:]
+    ]
     if count > shown:
         text.append(f"  and {count - shown} older ones: --json has all")
     return "\n".join(text)
@@ -162,9 +167,10 @@ def _budget(
 
 def _total(lines: Sequence[Line], days: int) -> Total:
     """What all runs cost together; delta is what they declare for their noise, as often as their periods are touched, and their failures."""
-    period_us = days * DAY_US
-    together = total(line.cost_within(period_us) for line in lines)
-    noise = math.fsum((line.declared_delta - line.cost.failure) * line.charges(period_us) for line in lines)
+    # 7 days can touch two windows of 30 days, 30 days only one: a longer span is never said to cost less
+    most = [max(line.charges(shorter * DAY_US) for shorter in PERIODS if shorter <= days) for line in lines]
+    together = total(line.cost.periods(n) for line, n in zip(lines, most, strict=True))
+    noise = math.fsum((line.declared_delta - line.cost.failure) * n for line, n in zip(lines, most, strict=True))
     return Total(days, together.epsilon + _epsilon(together.mu, noise), noise + together.failure)
 
 

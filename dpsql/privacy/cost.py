@@ -91,6 +91,14 @@ class Cost:
         return gaussian_delta(self.mu, epsilon - self.epsilon) + self.failure
 
 
+def touched(span_us: int, period_us: int, offset_us: int) -> int:
+    """How many contribution periods of a run one span of a calendar that begins in 1970 can touch, at most."""
+    # A span starts at k * span_us, so its place in the contribution grid is -offset modulo gcd; the last such place touches most.
+    step = math.gcd(span_us, period_us)
+    start = period_us - step + -offset_us % step
+    return -(-(start + span_us) // period_us)
+
+
 def total(costs: Iterable[Cost], protects: PrivacyLevel = PrivacyLevel.USER) -> Cost:
     """What mechanisms with independent noise cost together, each for the periods that its cost speaks of.
 

@@ -14,7 +14,7 @@ from typing import Any
 from dpsql import record
 from dpsql.config import Cap
 from dpsql.parsed_query import ContributionPeriod
-from dpsql.privacy.cost import Cost, Overlap, PrivacyLevel, total
+from dpsql.privacy.cost import Cost, Overlap, PrivacyLevel, total, touched
 from dpsql.privacy.origin import UNKNOWN, Origin
 
 SCHEMA_VERSION = 2
@@ -61,10 +61,7 @@ class Line:
         """How many contribution periods of this run one period of `period_us` can touch, at most."""
         if self.period == ContributionPeriod.STREAM or self.cost.protects is PrivacyLevel.EVENT:
             return 1  # of one row there is one
-        # A period starts at k * period_us, so its place in the contribution grid is -offset modulo gcd; the last such place touches most.
-        step = math.gcd(period_us, self.size_us)
-        start = self.size_us - step + -self.offset_us % step
-        return -(-(start + period_us) // self.size_us)
+        return touched(period_us, self.size_us, self.offset_us)
 
     def cost_within(self, period_us: int) -> Cost:
         """What the run costs a unit that takes part during one period of `period_us`."""

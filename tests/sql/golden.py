@@ -48,7 +48,7 @@ EXPLAINED = FOLDER / "explained.txt"
 """The numbers of every explanation, a line for each accepted query."""
 
 WHOLE = {"keyless_sliding", "keyless_stream", "lateness", "min_units", "public_groups", "reselect", "sliding_rounds_window"}
-WHOLE |= {"sliding_uneven", "stream_period_quoted", "sums", "time_keys"}
+WHOLE |= {"sliding_rounds", "sliding_uneven", "stream_period", "stream_period_quoted", "sums", "time_keys"}
 """Of these the explanation is kept as it is read. Every sentence that any query gets is in one of them: a test looks."""
 
 NUMBER = r"-?\d+(?:,\d{3})*(?:\.\d+)?(?:e[+-]?\d+)?"

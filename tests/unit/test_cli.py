@@ -162,8 +162,11 @@ def test_show_and_list(work: Path) -> None:
     refused("show", "views", "--lake", "lake", "--window", "2026-01-02", says="no window that starts at this time")
     identity = json.loads(dp("explain", "views.sql", "--json").stdout)["query_identity"]
     expected = [{"name": "views", "run_id": run_id, "query_identity": identity, "state": "published", "overruns": 0}]
+    expected[0] |= {"source": "visits", "epsilon": 6.0, "delta": 1e-7, "period_us": 86_400_000_000, "rows": 3}
+    expected[0] |= {"newest_trigger": "2026-01-02T00:00:00Z"}
     assert json.loads(dp("list", "--lake", "lake", "--json").stdout) == expected
-    assert "published" in dp("list", "--lake", "lake").stdout
+    for part in ("published", "epsilon 6 per 1 day", "2026-01-02 00:00:00"):
+        assert part in dp("list", "--lake", "lake").stdout
 
 
 def test_try_writes_its_own_ledger_line_before_it_reads(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -294,7 +297,7 @@ def test_budget_says_what_was_promised_and_what_a_cap_leaves(work: Path) -> None
     run_id = published()
     text = dp("budget").stdout
     assert "Ledger visits: 1 run. Who is protected: user_id of visits." in text
-    assert run_id in text and "No cap is declared" in text
+    assert "run    views  visits: epsilon 6" in text and "No cap is declared" in text
     declared = SOURCES.replace(
         "    privacy_unit: user_id\n", "    privacy_unit: user_id\n    cap: {epsilon: 8, delta: 1e-6, period: 1 day}\n"
     )

@@ -125,12 +125,12 @@ def test_rounds_are_not_called_refreshes() -> None:
     assert "refreshed at every trigger" not in explain(make_plan(QUERIES["paper"], source()), source())
 
 
-def test_a_week_a_month_and_a_year_are_told() -> None:
-    """The design's figures at (6, 1e-9): 17.4 / 42 / 260. For a STREAM period there is nothing to add up."""
+def test_a_day_a_week_and_a_month_are_told() -> None:
+    """The design's figures at (6, 1e-9): 6 / 17.4 / 42. For a STREAM period there is nothing to add up."""
     plan = make_plan(query(), source())
-    (told,) = re.findall(r"epsilon ([\d.]+) / ([\d.]+) / ([\d.]+) \(delta times", explain(plan, source()))
+    (told,) = re.findall(r"epsilon ([\d.]+) / ([\d.]+) / ([\d.]+)\n  \(delta times", explain(plan, source()))
     # half of delta goes to the thresholds, so mu and these are a little smaller than for the whole
-    assert [float(v) for v in told] == pytest.approx([17.4, 42, 260], rel=0.05)
+    assert [float(v) for v in told] == pytest.approx([6, 17.4, 42], rel=0.05)
     stream = dataclasses.replace(query(), contribution_period=ContributionPeriod.STREAM)
     text = explain(make_plan(stream, source()), source())
     assert "365" not in text

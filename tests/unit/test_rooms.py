@@ -89,7 +89,25 @@ def mechanisms_without_a_place(checkout: Path, names: tuple[str, ...] = tuple(me
     return [f"{name} has no {place.format(name)}" for name in names for place in places if not (checkout / place.format(name)).exists()]
 
 
+def engines_that_know_a_mechanism(checkout: Path) -> Violations:
+    """Engines, the lake and commands know mechanisms by the registry, the protocol and the groups that a run lists."""
+    known = ("dpsql.mechanisms.registry", "dpsql.mechanisms.protocol", "dpsql.mechanisms.public_groups")
+    return [
+        f"{path} imports {name}"
+        for room in ("dpsql/streaming", "dpsql/local", "dpsql/lake", "jobs")
+        for path, tree in modules(checkout, room)
+        for name in imported(path, tree)
+        if is_below(name, ("dpsql.mechanisms",)) and name != "dpsql.mechanisms" and not is_below(name, known)
+    ]
+
+
 PLANTED: list[tuple[Callable[[Path], Violations], str, str, str]] = [
+    (
+        engines_that_know_a_mechanism,
+        "dpsql/local/feeder.py",
+        "from dpsql.mechanisms.histogram import plan",
+        "imports dpsql.mechanisms.histogram",
+    ),
     (upward_imports, "dpsql/privacy/ledger.py", "from dpsql.mechanisms import registry", "imports dpsql.mechanisms"),
     (upward_imports, "dpsql/privacy/cost.py", "def f():\n    import dpsql.lake.runs\n", "imports dpsql.lake.runs"),
     (upward_imports, "dpsql/privacy/budget.py", "from dpsql.view.formatting import printable", "imports dpsql.view.formatting"),
@@ -121,7 +139,7 @@ ALLOWED = {
     "dpsql/mechanisms/toy/accounting.py": "from dpsql.mechanisms.toy.plan import Plan\nfrom dpsql.privacy.cost import Cost\n",
     "dpsql/lake/runs.py": "from dpsql.privacy.ledger import Ledger\n",
 }
-RULES = (upward_imports, imports_of_accountings)
+RULES = (upward_imports, imports_of_accountings, engines_that_know_a_mechanism)
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)

@@ -12,16 +12,19 @@ from dpsql.config import Source
 from dpsql.mechanisms.histogram.accounting import cost
 from dpsql.mechanisms.histogram.asked import ReleaseRule
 from dpsql.mechanisms.histogram.plan import ColumnPlan, PerturbationPlan, PrivacyPlan
+from dpsql.mechanisms.histogram.short import in_short
 from dpsql.mechanisms.histogram.stages import grid, stderr
 from dpsql.mechanisms.live_runs import live_runs
 from dpsql.parsed_query import AggregateFunction, ContributionPeriod, ParsedQuery
-from dpsql.privacy.cost import Cost
+from dpsql.privacy.cost import Cost, touched
 from dpsql.privacy.curve import epsilon_of
 from dpsql.schedule import by_window
 from dpsql.text import number, percent
 from dpsql.times import duration
 
 PERIODS = (7, 30, 365)
+DAY_US = 86_400_000_000
+SPANS = {"a day": 1, "a week": 7, "30 days": 30}
 Z95 = 1.959963984540054
 
 
@@ -33,7 +36,7 @@ def facts(plan: PrivacyPlan, source: Source) -> dict[str, Any]:
     noisy count n of values. Its error depends on n, so `sigma` and `stderr_*` are the sum's, and `parts` has those of both; an average
     that lies q from the middle of its bounds has standard error sqrt(sum's^2 + (q * count's)^2) / n.
     Users needed is ceil(tau / w_1): users that have the key as their first. `cost` is what one unit pays in one contribution period, and
-    `periods` in several (none for STREAM): `failure` is part of that delta, at which `epsilon` is what `mu` gives.
+    `periods` in several, `days` in all that so many days can touch (none for STREAM): `failure` is part of that delta, at which `epsilon` is what `mu` gives.
     """
     query = plan.query
     one = cost(plan, source)
@@ -46,6 +49,7 @@ def facts(plan: PrivacyPlan, source: Source) -> dict[str, Any]:
         "mu": plan.mu,
         "cost": asdict(one),
         "periods": [_period_facts(plan, one, n) for n in (1, 2, *PERIODS)] if _renews(plan) else [],
+        "days": [{"days": days, **_period_facts(plan, one, _periods(plan, days))} for days in SPANS.values()] if _renews(plan) else [],
         "horizon": plan.horizon,
         "max_rows_contributed": query.asked.max_rows_contributed,
         "max_rows_per_group": query.asked.max_rows_per_group,
@@ -59,7 +63,9 @@ def facts(plan: PrivacyPlan, source: Source) -> dict[str, Any]:
 def explain(plan: PrivacyPlan, source: Source) -> str:
     """The whole explanation as plain text, at most 120 characters wide."""
     promised = (_promise(plan, source), live_runs(by_window(grid(plan))), _time(plan))
-    parts = (*promised, _bounds(plan, source), _keys(plan), _columns(plan), _budget(plan), _stages(plan))
+    one = cost(plan, source)
+    together = [(span, _period_facts(plan, one, _periods(plan, days))["epsilon"]) for span, days in SPANS.items()] if _renews(plan) else []
+    parts = (in_short(plan, together), *promised, _bounds(plan, source), _keys(plan), _columns(plan), _budget(plan), _stages(plan))
     return "\n\n".join([*parts, f"Query identity: {plan.identity}"]) + "\n"
 
 
@@ -116,6 +122,12 @@ def _period_facts(plan: PrivacyPlan, one: Cost, n: int) -> dict[str, Any]:
     }
 
 
+def _periods(plan: PrivacyPlan, days: int) -> int:
+    """Contribution periods that so many days can touch, as `dpsql budget` counts them; no fewer than shorter spans can."""
+    window = plan.query.windows
+    return max(touched(shorter * DAY_US, window.size_us, window.offset_us) for shorter in SPANS.values() if shorter <= days)
+
+
 def _unit(query: ParsedQuery) -> str:
     return ", ".join(query.privacy_unit)
 
@@ -137,17 +149,20 @@ def _promise(plan: PrivacyPlan, source: Source) -> str:
     if _renews(plan):
         what = f"periods of {length}" if sliding else "windows"
         one = cost(plan, source)
-        several = [_period_facts(plan, one, n) for n in PERIODS]
+        counts = [_periods(plan, days) for days in SPANS.values()]
+        several = [_period_facts(plan, one, n) for n in counts]
         many = " / ".join(number(each["epsilon"]) for each in several)
+        touches = " / ".join(f"{n:,}" for n in counts)
         if sliding:
             deltas, window = " / ".join(f"{each['delta']:.2g}" for each in several), _period_facts(plan, one, 2)
             lines += [
-                f"  One unit's records in {' / '.join(map(str, PERIODS))} {what} together: epsilon {many},",
+                f"  One unit's records in 1 / 7 / 30 days (up to {touches} {what}) together: epsilon {many},",
                 f"  delta {deltas}. A window can hold records of two periods, and there what they add meets:",
                 f"  one whole window, like any stretch of {length}, has epsilon {number(window['epsilon'])}, delta {window['delta']:.2g}.",
             ]
         else:
-            lines.append(f"  One unit's records in {' / '.join(map(str, PERIODS))} {what} together: epsilon {many} (delta times as many).")
+            lines.append(f"  One unit's records in 1 / 7 / 30 days (up to {touches} {what}) together: epsilon {many}")
+            lines.append("  (delta times as many windows).")
     lines.append("  Not hidden: when triggers happen, and the operator's own metrics (totals per micro-batch, never per key or unit).")
     return "\n".join(lines)
 

@@ -21,7 +21,8 @@ from tests.mechanisms.sketch.sketch_runs import COUNT, ROOT, START, Run, cells_o
 from tests.property.plans import DAY, HOUR, source
 from udfs.grid import Grid
 from udfs.histogram.perturbation import OutputColumn
-from udfs.histogram.release import PublicGroups, ReleaseParameters, release
+from udfs.histogram.release import ReleaseParameters, release
+from udfs.keys import PublicGroups
 from udfs.sketch.hashing import hash_key
 from udfs.sketch.refresh import Schedule
 from udfs.stage import Clock, Tick

@@ -1,0 +1,80 @@
+"""A plan in six lines: who is protected, what that adds up to, when, which keys, how noisy, and what is left out without an error bar."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Sequence
+
+from dpsql.mechanisms.histogram.plan import PrivacyPlan
+from dpsql.mechanisms.histogram.stages import stderr
+from dpsql.parsed_query import ContributionPeriod
+from dpsql.text import number
+from dpsql.times import duration
+
+Z95 = 1.959963984540054
+WIDTH = 112
+LARGE = 20.0
+"""No single query may ask for more; in a week all its windows together may come to it."""
+
+
+def in_short(plan: PrivacyPlan, together: Sequence[tuple[str, float]]) -> str:
+    """The first lines of the explanation.
+
+    Args:
+        plan: the plan.
+        together: a span (`a week`) and the epsilon of one unit in all windows that it can touch; nothing for a STREAM.
+    """
+    query = plan.query
+    unit, size, key = ", ".join(query.privacy_unit), duration(query.windows.size_us), ", ".join(key.name for key in query.keys)
+    for_ever = query.contribution_period is ContributionPeriod.STREAM
+    lines = {
+        "Protected": f"everything that one {unit} does {'for ever' if for_ever else f'in {size}'}: epsilon {plan.epsilon:g}, delta {plan.delta:g}.",
+        "Adds up to": _adds_up(together),
+        "When": f"windows of {size}, released every {duration(query.trigger_interval_us)}.",
+        "Keys": _keys(plan, unit, key),
+        "Noise": _noise(plan),
+        "Left out": _left_out(plan, unit, key, "for ever" if for_ever else f"in {size}"),
+    }
+    wrapped = [textwrap.wrap(f"{name + ':':<12}{text}", WIDTH, subsequent_indent=" " * 12) for name, text in lines.items()]
+    return "\n".join(["In short", *("  " + line for one in wrapped for line in one)])
+
+
+def _adds_up(together: Sequence[tuple[str, float]]) -> str:
+    if not together:
+        return "that is all this run costs, however long it lasts."
+    said = ", ".join(f"{number(epsilon)} in {span}" for span, epsilon in together)
+    week = dict(together)["a week"]
+    careful = ""
+    if week > LARGE:
+        careful = (
+            f" CAREFUL: more than {LARGE:g} in a week promises little to somebody who is there all week. Longer windows, a smaller epsilon,"
+            " or contribution_period = STREAM make it less; a cap on the source limits it."
+        )
+    return f"epsilon {said}, for who is there all the time.{careful}"
+
+
+def _keys(plan: PrivacyPlan, unit: str, key: str) -> str:
+    if plan.selection is None:
+        return "the listed ones, all of them." if key else "none: one row per window."
+    return (
+        f"{key} appears once about {plan.selection.users_needed(plan.horizon):,} different {unit} have it in a window; "
+        "what is missing is not zero."
+    )
+
+
+def _noise(plan: PrivacyPlan) -> str:
+    each = []
+    for column in plan.columns:
+        error = number(Z95 * stderr(column.perturbations[0])[-1])
+        each.append(f"{column.aggregate.alias} ± {error}{' / n' if len(column.perturbations) > 1 else ''}")
+    average = " (n: values of the average)" if any(len(column.perturbations) > 1 for column in plan.columns) else ""
+    return f"{', '.join(each)}{average} at a window's end, 95%."
+
+
+def _left_out(plan: PrivacyPlan, unit: str, key: str, period: str) -> str:
+    asked = plan.query.asked
+    most, each, groups = asked.max_rows_contributed, asked.max_rows_per_group, asked.max_groups_contributed
+    counted = f"records of one {unit} that count: at most {most:,} {period}"
+    counted += f", {each:,} with one {key}" if key and each < most else ""
+    counted += f"; values of {key}: at most {groups:,}" if key and groups < most else ""
+    return f"{counted}. Further ones are dropped, and no error bar says so."

@@ -1,0 +1,90 @@
+"""All of it as one value of `dpsql.mechanisms.protocol.Mechanism`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from dpsql.config import Source
+from dpsql.errors import Problem
+from dpsql.mechanisms.protocol import OutputColumn, RunFacts, Shape
+from dpsql.parsed_query import ParsedQuery
+from dpsql.privacy.cost import Cost
+from dpsql.schedule import by_window
+from dpsql.sql import clause_rules, options
+from dpsql.sql.draft import Draft
+from tests.toy.driver import accounting, plan
+from tests.toy.driver.plan import ToyPlan
+from tests.toy.worker.stages import CONTRIBUTIONS, DROPS, ToyIntake, ToyRelease
+from udfs.stage import Clock, Stage, Tick
+
+OWN = options.whole_option("toy", "toy = 1", 1)
+"""Who writes it asks for the toy."""
+
+
+def required(draft: Draft) -> Iterator[Problem]:
+    """Options without a default."""
+    yield from clause_rules.missing_options(draft, (options.EPSILON, options.DELTA, options.PRIVACY_UNIT_COLUMN))
+
+
+class Toy:
+    """`SELECT WITH DIFFERENTIAL_PRIVACY OPTIONS (toy = 1, ...) COUNT(DISTINCT unit) AS n FROM ... GROUP BY window(...)`."""
+
+    name = ToyPlan.mechanism
+    takes = "queries with toy = 1"
+    options = (
+        options.EPSILON,
+        options.DELTA,
+        options.PRIVACY_UNIT_COLUMN,
+        options.CONTRIBUTION_PERIOD,
+        options.TRIGGER_INTERVAL,
+        options.ALLOWED_LATENESS,
+        options.MAX_AHEAD,
+        OWN,
+    )
+    rules = (required,)
+
+    def claims(self, draft: Draft) -> bool:
+        return any(given.name == OWN.name for given in draft.givens)
+
+    def read(self, draft: Draft) -> None:
+        return None
+
+    def plan(self, query: ParsedQuery[None], source: Source) -> ToyPlan:
+        return plan.make_plan(query, source)
+
+    def account(self, plan: ToyPlan, source: Source) -> Cost:
+        return accounting.account(plan, source)
+
+    def document(self, made: ToyPlan) -> Mapping[str, Any]:
+        return plan.document(made)
+
+    def explain(self, plan: ToyPlan, source: Source) -> str:
+        return f"Each window shows how many units were in it, give or take {plan.sigma:.0f}.\n"
+
+    def facts(self, plan: ToyPlan, source: Source) -> dict[str, Any]:
+        return {"sigma": plan.sigma}
+
+    def missing(self, plan: ToyPlan) -> tuple[str, dict[str, Any]]:
+        return "Every window is shown.", {}
+
+    def shape(self, plan: ToyPlan) -> Shape:
+        alias = plan.query.aggregates[0].alias
+        return Shape(
+            schedule=by_window(plan.grid),
+            arguments=(),
+            listed=True,
+            contributions=CONTRIBUTIONS,
+            state={stage.operator: stage.tables for stage in (ToyIntake, ToyRelease)},
+            columns=(OutputColumn(alias, alias, "BIGINT", "c0"),),
+            drops=DROPS,
+            forgets_us=0,
+        )
+
+    def stages(self, plan: ToyPlan, run: RunFacts) -> tuple[Stage[Clock], Stage[Sequence[Tick]]]:
+        if run.public is None:
+            raise ValueError("the one group is listed")
+        return ToyIntake(plan.grid, run.public), ToyRelease(plan.grid, run.public, plan.sigma)
+
+
+TOY = Toy()

@@ -1,0 +1,44 @@
+"""ToyPlan: every number, and how it is found."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass, replace
+from typing import Any, ClassVar
+
+from dpsql.config import Source
+from dpsql.parsed_query import ParsedQuery
+from dpsql.privacy.curve import round_up, total_mu
+from udfs.grid import Grid
+
+
+@dataclass(frozen=True, kw_only=True)
+class ToyPlan:
+    """One noisy number per window."""
+
+    mechanism: ClassVar[str] = "toy"
+
+    query: ParsedQuery[None]
+    epsilon: float
+    delta: float
+    sigma: float
+    identity: str
+
+    @property
+    def grid(self) -> Grid:
+        """A window is released once, at its end."""
+        window = self.query.windows
+        return Grid(window.size_us, window.size_us, window.offset_us, window.size_us, 1)
+
+
+def make_plan(query: ParsedQuery[None], source: Source) -> ToyPlan:
+    """The least noise that keeps the promise."""
+    sigma = round_up(1 / total_mu(query.epsilon, query.delta * (1 - 1e-9)))
+    plan = ToyPlan(query=query, epsilon=query.epsilon, delta=query.delta, sigma=sigma, identity="")
+    return replace(plan, identity=hashlib.sha256(json.dumps(document(plan), sort_keys=True).encode()).hexdigest())
+
+
+def document(plan: ToyPlan) -> dict[str, Any]:
+    """As JSON values."""
+    return {"mechanism": plan.mechanism} | asdict(plan)
