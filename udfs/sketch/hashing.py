@@ -43,8 +43,10 @@ def digests(column: pa.Array | pa.ChunkedArray) -> Int:
         column = column.combine_chunks()
     if not len(column):
         return np.zeros((0, 4), np.int64)
-    data = column.cast(pa.binary(DIGEST_BYTES)).buffers()[1]
-    return np.frombuffer(data, "<i8")[4 * column.offset : 4 * (column.offset + len(column))].reshape(-1, 4).astype(np.int64)
+    if column.type != pa.binary(DIGEST_BYTES):
+        column = column.cast(pa.binary(DIGEST_BYTES))
+    data = np.frombuffer(column.buffers()[1], "<i8")
+    return data[4 * column.offset : 4 * (column.offset + len(column))].reshape(-1, 4).astype(np.int64, copy=False)
 
 
 def hash_key(root: bytes, window: int | None) -> bytes:

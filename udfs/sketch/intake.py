@@ -154,7 +154,8 @@ def _timely(rows: pa.Table, now: Clock, p: IntakeParameters) -> tuple[pa.Table, 
     newest = p.grid.latest_window(ts)
     closed = live & ~ahead & ((_trigger(ts, newest, now, p) > p.grid.horizon) | (newest < p.first_window_us))
     drops["window_closed"] += int(closed.sum())
-    return rows.filter(pa.array(live & ~ahead & ~closed)), drops
+    timely = live & ~ahead & ~closed
+    return rows if timely.all() else rows.filter(pa.array(timely)), drops
 
 
 def _trigger(ts: Int, window: Int, now: Clock, p: IntakeParameters) -> Int:
