@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import textwrap
 from dataclasses import asdict
 from typing import Any
 
@@ -20,6 +21,7 @@ from dpsql.times import duration
 
 COMPARED_DELTA = 1e-9
 EVENTS = (10, 100)
+WIDTH = 120
 PERIODS = (7, 30, 365)
 
 
@@ -34,7 +36,8 @@ def explain(plan: SlidingPlan, source: Source) -> str:
         _columns(plan),
         _beside(plan),
     ]
-    return "\n\n".join([*filter(None, parts), f"Query identity: {plan.identity}"]) + "\n"
+    lines = "\n\n".join([*filter(None, parts), f"Query identity: {plan.identity}"]).splitlines()
+    return "\n".join(part for line in lines for part in textwrap.wrap(line, WIDTH, subsequent_indent="  ") or [""]) + "\n"
 
 
 def facts(plan: SlidingPlan, source: Source) -> dict[str, Any]:
