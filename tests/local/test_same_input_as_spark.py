@@ -104,6 +104,10 @@ a,,nan,,,
 """
 
 
+WRAPPED = ('{"ts": 9223372036855}', '{"ts": -9223372036855}')
+"""Spark's reader by itself makes other years of these; a run reads times as text, and finds them malformed (tests/streaming/test_totality.py)."""
+
+
 def on_spark(spark: SparkSession, kind: str, path: Path) -> tuple[list[tuple[object, ...]], int]:
     from dpsql.streaming.session import run_session
 
@@ -116,7 +120,7 @@ def on_spark(spark: SparkSession, kind: str, path: Path) -> tuple[list[tuple[obj
 
 @pytest.mark.parametrize(("kind", "lines", "malformed"), [("json", JSON_LINES, MALFORMED_JSON), ("csv", CSV_LINES, MALFORMED_CSV)])
 def test_text_files(spark: SparkSession, tmp_path: Path, kind: str, lines: str, malformed: str) -> None:
-    every = [line for line in lines.strip("\n").split("\n") + malformed.replace("\n", "").split("|") if line]
+    every = [line for line in lines.strip("\n").split("\n") + malformed.replace("\n", "").split("|") if line and line not in WRAPPED]
     differ = {}
     # One file for each line, read at once on Spark and singly here
     for number, line in enumerate(every):
