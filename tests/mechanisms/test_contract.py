@@ -87,6 +87,8 @@ def smaller(value: Any, path: str = "plan") -> Iterator[tuple[str, Any]]:
         for field in dataclasses.fields(value):
             given, where = getattr(value, field.name), f"{path}.{field.name}"
             if field.name in ("sigma", "scale"):
+                if given == 0:  # there is no such noise, and a table of another kind beside it
+                    continue
                 yield where, dataclasses.replace(value, **{field.name: given * SHRINK})
             elif isinstance(given, DiscreteLaplace):
                 yield where, dataclasses.replace(value, **{field.name: discrete_laplace(given.epsilon / SHRINK)})
