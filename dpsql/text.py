@@ -9,6 +9,8 @@ def number(value: float) -> str:
     """Three significant digits, with thousands separators where they help."""
     if value == 0:
         return "0"
+    if math.isinf(value):
+        return "unlimited"
     digits = max(0, 2 - math.floor(math.log10(abs(value))))
     return f"{value:,.{digits}f}" if abs(value) < 1e9 and digits < 7 else f"{value:.3g}"
 

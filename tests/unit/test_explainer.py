@@ -125,6 +125,15 @@ def test_rounds_are_not_called_refreshes() -> None:
     assert "refreshed at every trigger" not in explain(make_plan(QUERIES["paper"], source()), source())
 
 
+def test_so_many_windows_that_nothing_is_promised_of_all_of_them() -> None:
+    """Windows of a second, with delta 1e-6: what a month's may fail with is more than 1. Catches: an explanation that ends in an error."""
+    many = query(delta=1e-6, window=WindowSpec(1_000_000, 1_000_000, 0), trigger_interval_us=1_000_000)
+    plan = make_plan(many, source())
+    month = facts(plan, source())["days"][-1]
+    assert (month["delta"], month["epsilon"]) == (1.0, None)
+    assert "/ unlimited" in explain(plan, source())
+
+
 def test_a_day_a_week_and_a_month_are_told() -> None:
     """The design's figures at (6, 1e-9): 6 / 17.4 / 42. For a STREAM period there is nothing to add up."""
     plan = make_plan(query(), source())

@@ -5,6 +5,7 @@ Everything here is computed from the plan alone: public numbers, no data. `facts
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict
 from typing import Any
 
@@ -49,7 +50,9 @@ def facts(plan: PrivacyPlan, source: Source) -> dict[str, Any]:
         "mu": plan.mu,
         "cost": asdict(one),
         "periods": [_period_facts(plan, one, n) for n in (1, 2, *PERIODS)] if _renews(plan) else [],
-        "days": [{"days": days, **_period_facts(plan, one, _periods(plan, days))} for days in SPANS.values()] if _renews(plan) else [],
+        "days": [{"days": days, **_limited(_period_facts(plan, one, _periods(plan, days)))} for days in SPANS.values()]
+        if _renews(plan)
+        else [],
         "horizon": plan.horizon,
         "max_rows_contributed": query.asked.max_rows_contributed,
         "max_rows_per_group": query.asked.max_rows_per_group,
@@ -111,15 +114,22 @@ def _renews(plan: PrivacyPlan) -> bool:
 
 
 def _period_facts(plan: PrivacyPlan, one: Cost, n: int) -> dict[str, Any]:
-    """What n contribution periods of one unit cost; what delta leaves to the noise is n times that of one."""
+    """What n contribution periods of one unit cost; what delta leaves to the noise is n times that of one. A delta of 1 promises nothing."""
     together, noise = one.periods(n), n * plan.delta_noise
+    failure = min(together.failure, 1.0)
+    delta = min(noise + failure, 1.0)
     return {
         "periods": n,
         "mu": together.mu,
-        "failure": together.failure,
-        "epsilon": epsilon_of(together.mu, noise),
-        "delta": noise + together.failure,
+        "failure": failure,
+        "epsilon": epsilon_of(together.mu, noise) if delta < 1 else math.inf,
+        "delta": delta,
     }
+
+
+def _limited(facts: dict[str, Any]) -> dict[str, Any]:
+    """As JSON, which has no infinity: null where nothing is promised."""
+    return {name: None if value == math.inf else value for name, value in facts.items()}
 
 
 def _periods(plan: PrivacyPlan, days: int) -> int:
