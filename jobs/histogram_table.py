@@ -42,7 +42,7 @@ def print_histogram(frame: pd.DataFrame, limit: int, document: Mapping[str, Any]
         _number(table, column, caps.get(column, ""))
     for index, row in zip(rows.index[:limit], rows.head(limit).to_dict("records"), strict=True):
         cells = [_cell(row[column], row[f"{column}_stderr"]) for column in aggregates]
-        table.add_row(*_place(row, keys, bool(ended[index])), *cells)
+        table.add_row(*_place(row | _smoothed(row, aggregates), keys, bool(ended[index])), *cells)
     out = console()
     out.print(table)
     small = any(measured(row[c], row[f"{c}_stderr"])[1] for row in rows.head(limit).to_dict("records") for c in aggregates)
@@ -117,6 +117,16 @@ def _number(table: Table, name: str, cap: str = "") -> None:
 def _place(row: Mapping[Any, Any], keys: Sequence[str], ended: bool) -> list[str | Text]:
     trigger = "" if absent(row["trigger"]) else f"{row['trigger']:.0f}"
     return [f"{row['window_start']:{TIME}}", trigger if ended else f"{trigger}, unfinished", *[_key(row[key]) for key in keys]]
+
+
+def _smoothed(row: Mapping[Any, Any], aggregates: Sequence[str]) -> dict[str, str]:
+    """The better guess beside an aggregate, to the digits of the error that both have."""
+    given = {name: row.get(f"{name}_smoothed") for name in aggregates}
+    return {
+        f"{name}_smoothed": amount(value, Z95 * row[f"{name}_stderr"], isinstance(row[name], Integral))
+        for name, value in given.items()
+        if isinstance(value, float)
+    }
 
 
 def _compared(value: Any, stderr: Any, true: Any) -> tuple[Text, Text, Text]:

@@ -17,6 +17,7 @@ from dpsql.view.bounds import heads, left_out
 from dpsql.view.formatting import Z95, measured
 from dpsql.view.nothing import next_trigger, why_nothing
 from dpsql.view.windows import finished, in_order, newest_triggers, one_window
+from jobs.histogram_table import print_histogram
 from tests.property.plans import COUNT, DAY, HOUR, SUM, USERS, query, source
 
 MIDNIGHT = datetime(2026, 1, 1, tzinfo=UTC)
@@ -106,3 +107,13 @@ def test_an_empty_table_says_why() -> None:
     plan_of_hours = document(make_plan(query(trigger_interval_us=HOUR), source()))
     noon = int((MIDNIGHT + timedelta(hours=12, minutes=1)).timestamp() * 1e6)
     assert next_trigger(plan_of_hours, noon) == "2026-01-01 13:00:00 UTC"
+
+
+def test_a_smoothed_value_has_the_digits_of_its_error(capsys: pytest.CaptureFixture[str]) -> None:
+    """Catches: a guess shown to sixteen digits, as if it were a key."""
+    start = pd.Timestamp("2026-01-01", tz="UTC")
+    row = {"window_start": start, "window_end": start + pd.Timedelta("1h"), "trigger": 1, "trigger_time": start + pd.Timedelta("1h")}
+    frame = pd.DataFrame([row | {"page": "a", "views": 12, "views_stderr": 4.848, "views_smoothed": 7.174185884435}])
+    print_histogram(frame, 5, None)
+    shown = capsys.readouterr().out
+    assert "12 ± 10" in shown and " 7 " in shown and "7.17" not in shown
