@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from dpsql.errors import InputError
 from dpsql.view.formatting import Z95
 from jobs.options import compiled, files_by_source, json_option, query_argument, refuse_own_input, sources_option, writable
 from jobs.terminal import ProgressBar, note, print_json, print_table
@@ -73,6 +74,10 @@ def tune(
     if output is not None:
         writable(output, "--output")
     query = compiled(query_file, sources_file)
+    if query.parsed.mechanism != "histogram":
+        raise InputError(
+            f"tune measures windows of users; {query_file.name} is a query of the mechanism `{query.parsed.mechanism}`: choose its bounds by hand"
+        )
     files = files_by_source(samples, query, "--sample")
     refuse_own_input(query, files.get(query.parsed.stream), "--sample", WARNING)
     with ProgressBar() as bar:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from dpsql.errors import AccountingError
+from dpsql.mechanisms.dynamic.mechanism import DYNAMIC
 from dpsql.mechanisms.histogram.mechanism import HISTOGRAM
 from dpsql.mechanisms.protocol import Mechanism, Plan, Shape
 
-MECHANISMS: tuple[Mechanism[Any, Any], ...] = (HISTOGRAM,)
+MECHANISMS: tuple[Mechanism[Any, Any], ...] = (HISTOGRAM, DYNAMIC)
 
 
 def named(name: str) -> Mechanism[Any, Any]:
