@@ -76,7 +76,7 @@ def tune(
     query = compiled(query_file, sources_file)
     if query.parsed.mechanism != "histogram":
         raise InputError(
-            f"tune measures windows of users; {query_file.name} is a query of the mechanism `{query.parsed.mechanism}`: choose its bounds by hand"
+            f"tune looks for the bounds of histograms, and this query is one of {query.mechanism.takes}: try it with `dpsql try`"
         )
     files = files_by_source(samples, query, "--sample")
     refuse_own_input(query, files.get(query.parsed.stream), "--sample", WARNING)

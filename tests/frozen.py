@@ -73,9 +73,7 @@ def released(query: Query) -> pa.Table:
     plan, salt = query.plan, SECRET.salt(RUN_ID)
     names = [encode([f"key {i}".encode()] * len(plan.query.keys)) for i in range(3)]
     public = (
-        public_groups(plan, query.source, salt, [*names[1:], encode([b"nobody"] * len(plan.query.keys))])
-        if plan.selection is None
-        else None
+        public_groups(plan, query.source, salt, [*names[1:], encode([b"nobody"] * len(plan.query.keys))]) if query.shape.listed else None
     )
     feeder = Feeder(query.mechanism.stages(plan, RunFacts(public)), SECRET.noise_key(RUN_ID, plan.identity))
     first = public.first_window_us if public else FIRST_US

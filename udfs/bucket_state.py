@@ -99,7 +99,9 @@ class BucketFiles:
                 _metadata(_opened(file, path).schema_arrow, path)
 
     def newest(self, bucket: int) -> int:
-        """The newest version that is stored whole; 0 if there is none."""
+        """The newest version that is stored whole; 0 if there is none, as of a stage without state."""
+        if not self.names:
+            return 0
         system, folder = filesystem(self.folder(bucket))
         found = system.get_file_info(pafs.FileSelector(folder, allow_not_found=True))
         stored = {

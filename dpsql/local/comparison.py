@@ -32,6 +32,8 @@ class Truth:
     def __init__(self, plan: Plan, until_us: int) -> None:
         shape = registry.shape(plan)
         self._plan, self._until_us, self._grid = plan, until_us, shape.schedule.grid
+        if not plan.query.privacy_unit:
+            raise InputError("--compare is not there yet for queries that protect rows, not units: leave it out")
         if not shape.schedule.windows:
             raise InputError("the exact histogram is of windows: this query has none, so there is nothing to compare with")
         self._arguments = tuple(argument.text for argument in shape.arguments)

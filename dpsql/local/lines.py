@@ -23,7 +23,7 @@ from dpsql.local.typed import quote
 
 CHUNK_BYTES = 64 << 20
 LONGEST_LINE = (1 << 20) - 2
-"""Lines of CSV with so many bytes are malformed, as on Spark (`streaming.sources.LONGEST_LINE`)."""
+"""Lines of CSV with so many bytes are malformed, as on Spark (`streaming.long_lines.LONGEST_LINE`)."""
 
 CSV_OPTIONS = ("header", "sep", "delimiter", "quote", "escape")
 IGNORED_OPTIONS = (
@@ -58,7 +58,9 @@ JSON_VALUES: Mapping[str, str] = {
     "decimal": "CASE WHEN regexp_full_match({0}, '-?[0-9].*') THEN TRY_CAST({0} AS {type}) END",
     "string": "CASE WHEN {0}[1] = '\"' THEN CAST({0} AS JSON) ->> '$' WHEN {0} IS NOT NULL THEN dpsql_py_raw_field(good, {name}) END",
     "date": f"dpsql_to_date({_TEXT})",
-    "timestamp": "CASE WHEN regexp_full_match({0}, '-?[0-9]{{1,12}}') THEN make_timestamp(TRY_CAST({0} AS BIGINT) * 1000000) "
+    # Seconds of which Spark's 64 bits hold the microseconds; those beyond the years 1 to 9999 only need to be beyond them.
+    "timestamp": "CASE WHEN regexp_full_match({0}, '-?[0-9]+') THEN CASE WHEN TRY_CAST({0} AS BIGINT) BETWEEN -9223372036854 AND 9223372036854 "
+    "THEN make_timestamp(greatest(least(TRY_CAST({0} AS BIGINT), 999999999999), -999999999999) * 1000000) END "
     f"ELSE dpsql_to_timestamp({_TEXT}) END",
 }
 

@@ -54,8 +54,8 @@ class AdmissionSink:
         hand_over(frame, MicroBatch(batch, clock))
         files = reports(frame)
         rows = sum(file.counted["rows"] for file in files)
-        # One that only dropped records counts too: read again under a later clock, they might be admitted.
-        if any(file.bytes or file.counted["drops"] for file in files):
+        # One that only dropped records counts too: read again under a later clock, they might be admitted. A stage without state writes none.
+        if rows or any(file.bytes or file.counted["drops"] for file in files):
             detail = {"clock": asdict(clock), "rows": rows, "contributions": self.contributions.version}
             self.manifest.commit(batch, files, {**position, **detail})
             self.read.add(files_read)

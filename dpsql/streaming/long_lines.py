@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from urllib.parse import unquote
 
+from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 
 from dpsql.config import Source
+from dpsql.streaming import internals
 
 CSV_COLUMNS = 1 << 20
 """The CSV parser gives up on a line with more columns than this; its own default of 20480 lets one line stop the job."""
@@ -29,7 +31,7 @@ MAY_BE_LARGE = f"_metadata.file_size >= {LONGEST_LINE} OR _metadata.file_name RL
 
 
 def count(session: SparkSession, source: Source, uris: Sequence[str]) -> int:
-    """How many lines of these files are too long.
+    """How many lines of these files are too long; of files that are gone by now nobody can say.
 
     Args:
         session: any.
@@ -46,6 +48,17 @@ def count(session: SparkSession, source: Source, uris: Sequence[str]) -> int:
         reader = session.read.format("text").options(**given, **{LIMIT: str(limit), "__globPaths__": "false", "ignoreMissingFiles": "true"})
         return reader.load([unquote(uri) for uri in uris]).where(MAY_BE_LARGE)
 
-    if not lines(COUNTED).where(f"octet_length(value) >= {LONGEST_LINE} - 2").limit(1).count():
-        return 0
-    return lines(COUNTED).count() - lines(LONGEST_LINE).count()
+    try:
+        if not lines(COUNTED).where(f"octet_length(value) >= {LONGEST_LINE} - 2").limit(1).count():
+            return 0
+        return lines(COUNTED).count() - lines(LONGEST_LINE).count()
+    except AnalysisException as problem:
+        left = [uri for uri in uris if _is_there(session, uri)]
+        if not (problem.getCondition() or "").startswith("PATH_NOT_FOUND") or len(left) == len(uris):
+            raise
+        return count(session, source, left)
+
+
+def _is_there(session: SparkSession, uri: str) -> bool:
+    path, system = internals.hadoop_path(session, unquote(uri))
+    return bool(system.exists(path))

@@ -41,6 +41,10 @@ WORKERS = {
 }
 CLUSTER = {"spark.executor.extraJavaOptions": messages.java_options(), "spark.executor.syncLogLevel.enabled": "true"}
 LOCAL = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+SOCKETS, SOCKETS_IN = "spark.python.unix.domain.socket.enabled", "spark.python.unix.domain.socket.dir"
+LONGEST_SOCKETS_IN = 60
+"""Characters of the folder's name; a socket's own has 42, and 103 together is what every system takes."""
+
 LOG_LEVEL = "spark.log.level"
 LOCAL_DIRS, LOCAL_DIRS_VARIABLE = "spark.local.dir", "SPARK_LOCAL_DIRS"
 GATEWAY = "PYSPARK_GATEWAY_PORT"
@@ -111,7 +115,7 @@ def session(master: str | None, properties: Mapping[str, str]) -> SparkSession:
     local = master is not None and master.startswith("local")
     if local:
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    settings = {**SESSION, **WORKERS, **(LOCAL if local else CLUSTER if master is not None else {}), **properties}
+    settings = {**SESSION, **WORKERS, **({**LOCAL, **_sockets()} if local else CLUSTER if master is not None else {}), **properties}
     settings |= {} if master is None else {"spark.master": master, "spark.app.name": "dpsql"}
     spark = _started(settings)
     # Log lines of failed tasks quote exception texts, and those may quote records.
@@ -183,6 +187,12 @@ def _local_folders(settings: Mapping[str, str]) -> dict[str, str]:
     """Spark's local folders inside folders of this process: closed whatever the umask, and removed at the next start after a hard kill."""
     given = os.environ.get(LOCAL_DIRS_VARIABLE) or settings.get(LOCAL_DIRS) or tempfile.gettempdir()
     return {LOCAL_DIRS: ",".join(str(scratch(place.strip())) for place in given.split(","))}
+
+
+def _sockets() -> dict[str, str]:
+    """JVM and Python talk by files for us alone. A port that waits for one of them takes whoever comes first, and a stranger would end the run."""
+    folder = str(scratch())
+    return {SOCKETS: "true", SOCKETS_IN: folder} if len(folder) <= LONGEST_SOCKETS_IN else {}
 
 
 @contextlib.contextmanager

@@ -67,7 +67,7 @@ def _value(name: str, variant: bool) -> tuple[str, str]:
     dated = f"CAST(regexp_replace({text}, '{NO_DATE}', 'x') AS TIMESTAMP)"
     if not variant:
         return f"{common} ELSE {dated} END", f"{name} IS NOT NULL"
-    kind, seconds = f"schema_of_variant({name})", f"timestamp_micros(variant_get({name}, '$', 'bigint') * 1000000L)"
+    kind, seconds = f"schema_of_variant({name})", f"timestamp_micros(try_multiply(variant_get({name}, '$', 'bigint'), 1000000L))"
     return (
         f"{common} WHEN {kind} = 'STRING' THEN {dated} WHEN {kind} = 'BIGINT' THEN {seconds} END",
         f"{name} IS NOT NULL AND NOT is_variant_null({name})",

@@ -11,6 +11,7 @@ from typing import Any
 from dpsql.times import duration
 
 NOISE_ONLY = "± is 95% of the noise. It does not cover what the contribution bounds leave out."
+NOISE_OF_ROWS = "± is 95% of the noise. What is protected is one row, not one person."
 LEFT_OUT = "What is beyond is left out of these numbers: true ones can be much larger, above all where few units do much."
 
 
@@ -31,6 +32,8 @@ def heads(document: Mapping[str, Any] | None) -> dict[str, str]:
 def left_out(document: Mapping[str, Any] | None) -> tuple[str, ...]:
     """The sentences below a table of noisy numbers."""
     query = (document or {}).get("query", {})
+    if query and not query["privacy_unit"]:
+        return (NOISE_OF_ROWS,)
     if "max_rows_contributed" not in query:
         return (NOISE_ONLY, LEFT_OUT)
     return (NOISE_ONLY, f"{_allowance(query)} {LEFT_OUT}")

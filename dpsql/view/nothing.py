@@ -18,6 +18,8 @@ def why_nothing(document: Mapping[str, Any] | None) -> str:
         document: of the plan; None where it cannot be read.
     """
     query = (document or {}).get("query", {})
+    if query.get("mechanism") == "sliding":
+        return f"No rows: no window of {duration(query['window']['size_us'])} has closed since the source's `start`, or publish_above leaves all out."
     if "selection" not in (document or {}) or not query.get("window"):
         return "No rows: no trigger has passed, or no key had enough people."
     size = duration(query["window"]["size_us"])

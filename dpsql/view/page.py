@@ -148,10 +148,11 @@ def _cards(standing: Standing, rows: pd.DataFrame) -> list[Card]:
 
 
 def _last(standing: Standing) -> int | None:
-    """The number of the last trigger; None for a table that is released for ever."""
+    """The number of a window's last trigger, or a table's; None where there is none."""
     if not standing.plan:
         return None
-    last = standing.plan.get("horizon") or standing.plan["query"].get("max_triggers")
+    query = standing.plan["query"]
+    last = query["max_triggers"] if "max_triggers" in query else standing.plan.get("horizon", 1)
     return int(last) if last else None
 
 
@@ -171,7 +172,11 @@ def _promise(standing: Standing) -> Iterator[Card]:
     if standing.plan is not None:
         plan, query = standing.plan, standing.plan["query"]
         span = "for ever" if query["contribution_period"] == "STREAM" else f"per {duration(int(query['window']['size_us']))}"
-        yield Card("Promise", f"epsilon {plan['epsilon']:g}", f"{span}, delta {plan['delta']:g}; unit: {', '.join(query['privacy_unit'])}")
+        yield Card(
+            "Promise",
+            f"epsilon {plan['epsilon']:g}",
+            f"{span}, delta {plan['delta']:g}; unit: {', '.join(query['privacy_unit']) or 'one row, not one person'}",
+        )
     if standing.budget is None:
         return
     week = next((total for total in standing.budget.totals if total.days == 7), None)

@@ -53,9 +53,18 @@ def test_json_lines(tmp_path: Path) -> None:
     assert rows[3][0] == "é\né" and rows[3][5] == 1_000_000 and rows[4] == (None,) * 6
 
 
+def test_seconds_beyond_the_years_are_no_malformed_lines(tmp_path: Path) -> None:
+    """As on Spark, which makes NULL of them as of all times there (`within_calendar`)."""
+    lines = "\n".join(f'{{"ts": {n}}}' for n in (253402300799, 253402300800, 9223372036854, -9223372036854))
+    rows, malformed = load(text(tmp_path / "a.json", lines))
+    assert malformed == 0
+    assert [row[5] for row in rows] == [253402300799000000, None, None, None]
+
+
 MALFORMED_JSON = r"""
 {|no json|[1]|5|"text"|{"n": 1.5}|{"n": "1"}|{"n": 2147483648}|{"ok": 1}|{"ok": "true"}|{"x": "abc"}|{"day": "2023-02-29"}|{"ts": "soon"}|
-{"x": true}|{"n": {}}|{"name": "a"|�|{"n": 1e2}|{"day": 5}|{"x": ""}|{"ts": true}
+{"ts": 9223372036855}|{"ts": -9223372036855}|{"ts": 99999999999999999999}|{"ts": 1.5}|{"x": true}|{"n": {}}|
+{"name": "a"|�|{"n": 1e2}|{"day": 5}|{"x": ""}|{"ts": true}
 """
 MALFORMED_CSV = "a,1|a,1,1,true,2024-01-01,2024-01-01,more|a,x,1,true,,|a,1.5,,,,|a,,abc,,,|a,,,maybe,,|a,,,,2023-02-29,|a,,,,,soon"
 

@@ -52,6 +52,7 @@ EXPLAINED = FOLDER / "explained.txt"
 WHOLE = {"keyless_sliding", "keyless_stream", "lateness", "min_units", "public_groups", "reselect", "sliding_rounds_window"}
 WHOLE |= {"table", "table_ending", "table_keyless", "table_public_groups"}
 WHOLE |= {"sliding_rounds", "sliding_uneven", "stream_period", "stream_period_quoted", "sums", "time_keys"}
+WHOLE |= {path.stem for path in (FOLDER / "accepted").glob("panes_*.sql")}
 """Of these the explanation is kept as it is read. Every sentence that any query gets is in one of them: a test looks."""
 
 NUMBER = r"-?\d+(?:,\d{3})*(?:\.\d+)?(?:e[+-]?\d+)?"
@@ -103,7 +104,10 @@ def dump(parsed: ParsedQuery) -> str:
     given = dataclasses.asdict(parsed)
     flat = given | given.pop("asked")
     flat["window"] = {"event_time": flat["event_time"]} | (flat["window"] or {})
-    return json.dumps({name: flat[name] for name in ORDER if name in flat}, indent=2, ensure_ascii=False) + "\n"
+    if parsed.mechanism == "histogram":
+        del flat["mechanism"]
+    names = [*(name for name in ORDER if name in flat), *(name for name in flat if name not in {*ORDER, "event_time"})]
+    return json.dumps({name: flat[name] for name in names}, indent=2, ensure_ascii=False) + "\n"
 
 
 def parts(golden: Golden) -> Mapping[Path, Callable[[], str]]:

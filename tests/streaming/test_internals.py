@@ -16,14 +16,17 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from delta.tables import DeltaTable as SparkTable
 from deltalake import Schema
+from pyspark.serializers import CPickleSerializer
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 from pyspark.sql.streaming import StreamingQueryListener
+from pyspark.util import _load_from_socket
 
 from dpsql.lake import delta_tables
 from dpsql.lake.checkpoints import LOG_HEADER, Checkpoint
 from dpsql.lake.hadoop_checksums import differs
 from dpsql.lake.sorted_file import sorted_file
+from dpsql.scratch import scratch
 from dpsql.streaming import internals, native, spreading
 from dpsql.streaming.session import CATCH_UP, RUN, run_session
 
@@ -97,6 +100,16 @@ def test_class_path_and_context(spark: SparkSession, tmp_path: Path) -> None:
         path, system = internals.hadoop_path(spark, str(tmp_path))
         assert system.exists(path) and not internals.is_pattern(spark, path)
         assert internals.is_pattern(spark, internals.hadoop_path(spark, f"{tmp_path}/*.parquet")[0])
+
+
+def test_python_and_jvm_meet_in_a_folder_of_ours(spark: SparkSession) -> None:
+    """A port that waits for one of the two takes whoever comes first: a stranger would end the run."""
+    with canary("spark.python.unix.domain.socket.dir (`session.SOCKETS_IN`),"):
+        connection = spark.range(3)._jdf.collectToPython()  # what every `collect` begins with
+        assert Path(connection[0]).parent == scratch()
+        with _load_from_socket(connection, CPickleSerializer()) as rows:
+            assert [*rows]
+        assert Path(spark.sparkContext._accumulatorServer.server_address).parent == scratch()
 
 
 def test_settings_by_name(spark: SparkSession) -> None:

@@ -175,6 +175,8 @@ def test_lines_of_too_many_columns_end_no_read_and_are_counted(compiled: SparkSe
     assert long_lines.count(compiled, source, [uri for uri in uris if "small" in uri]) == 0
     assert long_lines.COUNTED <= 4 * long_lines.LONGEST_LINE + 8  # one line of 128 MiB ended a job with 1 GiB of memory
     assert long_lines.count(compiled, dataclasses.replace(source, format="json"), uris) == 0
+    assert long_lines.count(compiled, source, [*uris, f"{uris[0]}-deleted"]) == 3
+    assert long_lines.count(compiled, source, [f"{uris[0]}-deleted"]) == 0
 
 
 def test_decimals_in_text_are_refused(compiled: SparkSession, tmp_path: Path) -> None:
@@ -279,6 +281,9 @@ UNDATED = ("12:00", "T12:00", " 1:2:3", "now", "x")
 def test_a_time_without_a_date_is_a_malformed_line(compiled: SparkSession, tmp_path: Path, form: str) -> None:
     given = {"csv": "{},{}", "json": '{{"k": "{1}", "t": "{0}"}}'}[form]
     numbers = [] if form == "csv" else ['{"k": "n", "t": 1709208000}', '{"k": "four", "t": 2024}', '{"k": "half", "t": 1.5}']
+    # The microseconds of the first are a 64-bit number, those of the others are not: they would wrap around, the third into 2024.
+    seconds = () if form == "csv" else (9223372036854, 9223372036855, 18448453281709)
+    numbers += [f'{{"k": "{n}", "t": {n}}}' for n in seconds]
     empty = {"csv": ",null", "json": '{"k": "null", "t": null}'}[form]
     (tmp_path / f"a.{form}").write_text("\n".join([*(given.format(text, text) for text in (*TEXTS, *UNDATED)), *numbers, empty]))
     columns = {"csv": "t TIMESTAMP, k STRING", "json": "k STRING, t TIMESTAMP"}[form]
@@ -286,12 +291,12 @@ def test_a_time_without_a_date_is_a_malformed_line(compiled: SparkSession, tmp_p
     query = stream(compiled, source).writeStream.format("memory").queryName(f"times_{form}").trigger(availableNow=True).start()
     query.awaitTermination()
     read = {row.k: row.t for row in compiled.table(f"times_{form}").selectExpr("k", "CAST(t AS STRING) AS t").collect()}
-    of_numbers = {"n": "2024-02-29 12:00:00", "four": "1970-01-01 00:33:44"} if numbers else {}
+    of_numbers = {"n": "2024-02-29 12:00:00", "four": "1970-01-01 00:33:44", "9223372036854": "+294247-01-10 04:00:54"} if numbers else {}
     assert read == {**TEXTS, **of_numbers, "null": None}
     malformed = sum((row.malformed for report in query.recentProgress for row in report.observedMetrics.values()), 0)
-    assert malformed == len(UNDATED) + (form == "json")
+    assert malformed == len(UNDATED) + 3 * (form == "json")
     table = dataclasses.replace(source, static=True)
-    assert {row.k for row in static(compiled, table).where("t IS NOT NULL").collect()} == read.keys() - {"null"}
+    assert {row.k for row in static(compiled, table).where("t IS NOT NULL").collect()} == read.keys() - {"null", "9223372036854"}
 
 
 def test_times_inside_of_text_are_refused_and_formats_are_the_readers_own(compiled: SparkSession, tmp_path: Path) -> None:

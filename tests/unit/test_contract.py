@@ -25,13 +25,15 @@ Check = Callable[[Stages, Path], None]
 
 def stages_of(name: str, plan: Any) -> Stages:
     (mechanism,) = [each for each in MECHANISMS if each.name == name]
-    return mechanism.stages(plan, RunFacts())
+    return mechanism.stages(plan, getattr(_cases(name), "FACTS", RunFacts()))
+
+
+def _cases(name: str) -> Any:
+    return importlib.import_module(f"tests.mechanisms.{name}.contract_cases")
 
 
 CASES = {
-    f"{mechanism.name}: {case}": (mechanism.name, plan)
-    for mechanism in MECHANISMS
-    for case, plan in importlib.import_module(f"tests.mechanisms.{mechanism.name}.contract_cases").PLANS.items()
+    f"{mechanism.name}: {case}": (mechanism.name, plan) for mechanism in MECHANISMS for case, plan in _cases(mechanism.name).PLANS.items()
 }
 
 

@@ -26,7 +26,7 @@ class Histogram:
     """`GROUP BY window(...)` with keys or none (docs/privacy/histogram.md)."""
 
     name: str = PrivacyPlan.mechanism
-    takes: str = "queries with a window"
+    takes: str = "queries that protect users, with a window"
     options: tuple[Option, ...] = options.OPTIONS
     rules: tuple[Rule, ...] = rules.RULES
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import textwrap
 from dataclasses import asdict
 from typing import Any
 
@@ -20,6 +21,7 @@ from dpsql.times import duration
 
 COMPARED_DELTA = 1e-9
 EVENTS = (10, 100)
+WIDTH = 120
 PERIODS = (7, 30, 365)
 
 
@@ -34,7 +36,8 @@ def explain(plan: SlidingPlan, source: Source) -> str:
         _columns(plan),
         _beside(plan),
     ]
-    return "\n\n".join([*filter(None, parts), f"Query identity: {plan.identity}"]) + "\n"
+    lines = "\n\n".join([*filter(None, parts), f"Query identity: {plan.identity}"]).splitlines()
+    return "\n".join(part for line in lines for part in textwrap.wrap(line, WIDTH, subsequent_indent="  ") or [""]) + "\n"
 
 
 def facts(plan: SlidingPlan, source: Source) -> dict[str, Any]:
@@ -136,7 +139,7 @@ def _promise(plan: SlidingPlan, source: Source) -> str:
         lines.append(f"  protects everything one privacy unit ({unit}) does {span}: {promise}, for the whole infinite output.")
         if _renews(plan):
             many = " / ".join(_figure(_several(plan, cost, n)["epsilon"]) for n in PERIODS)
-            what = "" if not plan.delta else " (delta times as many)"
+            what = "" if not plan.mu else " (delta times as many)"
             lines += [
                 f"  Any stretch of {period} touches two periods: epsilon {_figure(_several(plan, cost, 2)['epsilon'])}{what and ', twice delta'}.",
                 f"  One unit's records in {' / '.join(map(str, PERIODS))} periods together: epsilon {many}{what}.",

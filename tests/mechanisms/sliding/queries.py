@@ -76,3 +76,8 @@ QUERIES = {
     "sqrt, three aggregates": changed(SQRT, aggregates=(COUNT, SUM, AVG)),
     "sqrt, user": changed(USER, delta=1e-6, counter=CounterName.WINDOW_SQRT, smoothing=Smoothing.NONE),
 }
+
+
+def query_of_hours(query: ParsedQuery[Asked], panes: int = 3) -> ParsedQuery[Asked]:
+    """The same with panes of an hour."""
+    return changed(query, window=WindowSpec(panes * HOUR, HOUR, 0), trigger_interval_us=HOUR, max_ahead_us=HOUR)

@@ -1,0 +1,115 @@
+"""Sliding windows for ever as a mechanism."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from dpsql.config import Source
+from dpsql.mechanisms.protocol import Argument, OutputColumn, RunFacts, Shape
+from dpsql.mechanisms.sliding import accounting, options, plan, rules
+from dpsql.mechanisms.sliding.asked import Asked, PaneGrouping
+from dpsql.mechanisms.sliding.plan import SlidingPlan
+from dpsql.parsed_query import Aggregate, AggregateFunction, ParsedQuery, PrivacyLevel
+from dpsql.privacy.cost import Cost
+
+if TYPE_CHECKING:
+    from dpsql.sql.draft import Draft, Option
+    from dpsql.sql.rules import Rule
+    from udfs.stage import Clock, Stage, Tick
+
+REALS = (AggregateFunction.SUM, AggregateFunction.AVG)
+
+
+class Sliding:
+    """One row per listed key for the last size of time, at every slide, for ever (docs/privacy/sliding.md)."""
+
+    name: str = SlidingPlan.mechanism
+    takes: str = "sliding windows of listed keys, with privacy_level = EVENT, delta = 0, or counter = PANES or WINDOW_SQRT"
+    options: tuple[Option, ...] = options.OPTIONS
+    rules: tuple[Rule, ...] = rules.RULES
+
+    def claims(self, draft: Draft) -> bool:
+        """A query that protects events; or with windows, and delta = 0, or a counter or an option of this mechanism."""
+        return rules.claims(draft)
+
+    def read(self, draft: Draft) -> Asked:
+        """Level, counter, grouping, smoothing, bounds."""
+        return options.read(draft)
+
+    def plan(self, query: ParsedQuery[Asked], source: Source) -> SlidingPlan:
+        """Every number."""
+        from dpsql.mechanisms.sliding.planner import make_plan
+
+        return make_plan(query, source)
+
+    def account(self, plan: SlidingPlan, source: Source) -> Cost:
+        """From the noise tables and the coefficients."""
+        return accounting.account(plan, source)
+
+    def document(self, plan: SlidingPlan) -> Mapping[str, Any]:
+        """As run.json has it."""
+        return plan_document(plan)
+
+    def explain(self, plan: SlidingPlan, source: Source) -> str:
+        """All of it in sentences."""
+        from dpsql.mechanisms.sliding.explain import explain
+
+        return explain(plan, source)
+
+    def facts(self, plan: SlidingPlan, source: Source) -> dict[str, Any]:
+        """The public numbers."""
+        from dpsql.mechanisms.sliding.explain import facts
+
+        return facts(plan, source)
+
+    def missing(self, plan: SlidingPlan) -> tuple[str, dict[str, Any]]:
+        """Listed keys are never missing, unless somebody asked for it."""
+        from dpsql.mechanisms.sliding.explain import missing
+
+        return missing(plan), {"listed": bool(plan.query.keys), "publish_above": plan.query.asked.publish_above}
+
+    def shape(self, plan: SlidingPlan) -> Shape:
+        """Windows that are released once; each aggregate, its error bar, and what is shown beside it."""
+        from dpsql.mechanisms.sliding.stages import schedule
+        from udfs.histogram import user_state
+        from udfs.histogram.contribution_bounding import DROP_REASONS
+        from udfs.sliding import state
+        from udfs.sliding.intake import pane_sums
+        from udfs.stage import ADMISSION, RELEASE
+
+        of_unit = plan.query.asked.privacy_level is PrivacyLevel.USER
+        return Shape(
+            schedule=schedule(plan),
+            arguments=tuple(map(Argument, plan.arguments, plan.presence_only)),
+            listed=True,
+            contributions=pane_sums(len(plan.measurements)),
+            state={ADMISSION: user_state.TABLES if of_unit else {}, RELEASE: state.TABLES},
+            columns=tuple(made for i, aggregate in enumerate(plan.query.aggregates) for made in _columns(plan, aggregate, i)),
+            drops=DROP_REASONS,
+            forgets_us=None,  # noise paths, running means and groups go on for ever
+        )
+
+    def stages(self, plan: SlidingPlan, run: RunFacts) -> tuple[Stage[Clock], Stage[Sequence[Tick]]]:
+        """Sums by pane; noise, windows."""
+        from dpsql.mechanisms.sliding.stages import stages
+
+        if run.public is None:
+            raise ValueError("keys are listed")
+        return stages(plan, run.public)
+
+
+def _columns(plan: SlidingPlan, aggregate: Aggregate, i: int) -> Iterator[OutputColumn]:
+    from dpsql.mechanisms.sliding.stages import smooths
+
+    alias, asked = aggregate.alias, plan.query.asked
+    yield OutputColumn(alias, alias, "DOUBLE" if aggregate.function in REALS else "BIGINT", f"c{i}")
+    yield OutputColumn(alias, f"{alias}_stderr", "DOUBLE", f"s{i}")
+    if smooths(asked) and aggregate.function is not AggregateFunction.AVG:
+        yield OutputColumn(alias, f"{alias}_smoothed", "DOUBLE", f"smoothed{i}")
+    if asked.grouping is not PaneGrouping.NONE:
+        yield OutputColumn(alias, f"{alias}_measured", "INT", f"measured{i}")
+
+
+plan_document = plan.document
+SLIDING = Sliding()

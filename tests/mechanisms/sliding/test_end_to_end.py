@@ -1,0 +1,73 @@
+"""Sliding windows for ever on both engines: the same rows, which `verify` makes again; the ledger says what is protected."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow.parquet as pq
+import pytest
+
+import dpsql
+from dpsql.config import Source, Sources
+from dpsql.lake.runs import Lake
+from dpsql.local.verification import verify_run
+from dpsql.parsed_query import PrivacyLevel
+from dpsql.privacy.origin import Origin
+from tests.matrix import same_rows
+from tests.matrix.same_rows import SECRET, Stream
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+LISTED = "group_selection_strategy = PUBLIC_GROUPS, public_groups = (SELECT key FROM listed)"
+USER = "privacy_unit_column = user_id, max_rows_contributed = 8, max_groups_contributed = 3, max_rows_per_group = 4"
+TEXTS = {
+    "the example": f"(epsilon = 0.1, delta = 0, privacy_level = EVENT, {LISTED}) key AS channel, COUNT(*) AS edits",
+    "events, without a key": "(epsilon = 2, delta = 1e-6, privacy_level = EVENT) COUNT(*) AS edits, "
+    "AVG(value, contribution_bounds_per_row => (0, 100)) AS mean",
+    "units": f"(epsilon = 4, delta = 0, grouping = PLANNED, {USER}, {LISTED}) key AS channel, COUNT(value) AS known",
+}
+FILES = 5
+
+
+def compiled(name: str, stream: Stream, folder: Path) -> dpsql.Query:
+    """One of TEXTS on a stream whose source names no unit, where the query needs none."""
+    unit = ("user_id",) if name == "units" else ()
+    source = Source(
+        name="wiki",
+        format="parquet",
+        path=str(folder / "data"),
+        options=(("maxFilesPerTrigger", "2"),),
+        event_time="ts",
+        privacy_unit=unit,
+        start_us=stream.start_us,
+    )
+    keys = "" if name == "events, without a key" else ", channel"
+    text = f"SELECT WITH DIFFERENTIAL_PRIVACY OPTIONS {TEXTS[name]} FROM wiki GROUP BY window(ts, '2 hours', '20 minutes'){keys}"
+    return dpsql.compile(text, Sources((source, *stream.static(folder))))
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_both_engines_publish_the_same_rows_and_verify_makes_them_again(spark: SparkSession, tmp_path: Path, name: str) -> None:
+    whole = same_rows.wiki()
+    stream = Stream("wiki", whole.records.slice(0, len(whole.records) // 3), "2 hours", "20 minutes")
+    query = compiled(name, stream, tmp_path)
+    here = same_rows.local_rows(query, stream, 1, (1, 1))
+    assert same_rows.same(here, same_rows.local_rows(query, stream, 7, (3, 5)))
+    there = same_rows.spark_rows(spark, query, stream, FILES, (2, 3), tmp_path / "lake")
+    assert here.num_rows >= 30
+    assert same_rows.same(here, there)
+    lake = Lake(tmp_path / "lake")
+    again = same_rows.start(spark, query, lake, stream.until_us, (2, 3))
+    assert verify_run(lake, "q", again, query, SECRET).identical
+    assert set(pq.read_schema(next(lake.histogram("q").glob("*.parquet"))).names) == set(here.column_names)
+
+
+def test_the_ledger_line_says_what_is_protected(tmp_path: Path) -> None:
+    stream = same_rows.wiki()
+    line = compiled("the example", stream, tmp_path).line("0" * 32, "run", Origin())
+    assert line.cost.protects is PrivacyLevel.EVENT
+    assert (line.unit, line.cost.mu2, line.cost.failure, line.declared_delta) == ((), 0.0, 0.0, 0.0)
+    assert line.cost.epsilon == pytest.approx(0.1, rel=1e-9)
+    assert line.cost.epsilon <= 0.1
