@@ -182,7 +182,7 @@ def test_a_repeated_micro_batch_has_the_clock_that_is_listed(tmp_path: Path) -> 
 
 def rows(contributions: Contributions, window_us: int) -> None:
     """One commit with one row of a window."""
-    era = (window_us - contributions.grid.offset_us) // (64 * 30 * SECOND)
+    era = (window_us - contributions.schedule.eras.first) // (64 * 30 * SECOND)
     neutral = {field.name: b"" if field.name == "key_bytes" else 0 for field in contributions.schema}
     table = pa.Table.from_pylist([neutral | {"era": era, "window": window_us}], contributions.schema)
     write_deltalake(contributions.path, table, mode="append")

@@ -22,18 +22,19 @@ from deltalake import DeltaTable, Schema
 import dpsql
 from dpsql.config import Source, Sources
 from dpsql.lake import compaction, delta_tables, retention, sorted_file, torn_commits
-from dpsql.lake.contributions import WINDOWS_PER_ERA, Contributions
+from dpsql.lake.contributions import Contributions
 from dpsql.lake.delta_rows import read_rows
 from dpsql.lake.engine_file import Engine, Part
 from dpsql.lake.manifest import Manifest
 from dpsql.lake.retention import Retention
 from dpsql.mechanisms.histogram.stages import admission_stage, grid
+from dpsql.schedule import ERA, by_window
 from tests.crash.broken_off import BrokenOff, Changes
 from udfs.bucket_state import BucketFiles
 from udfs.stage import OPERATORS, RELEASE, StateFile
 
 RUN, HOUR = "5a" * 16, 3_600_000_000
-ERA = WINDOWS_PER_ERA * HOUR
+ERA_US = ERA * HOUR
 NIGHTS = 3
 """Swept, each; the sweep of the next one is what is killed."""
 SQL = """
@@ -64,7 +65,7 @@ class Nights:
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.columns, self.public = folder, admission_stage(plan()).gives, Public(folder / "public")
-        self.contributions = Contributions(folder / "contributions", RUN, grid(plan()), self.columns, 1, 2)
+        self.contributions = Contributions(folder / "contributions", RUN, by_window(grid(plan())), self.columns, 1, 2)
         self.listed = {operator: Manifest(folder / "files", RUN, operator, 1) for operator in OPERATORS}
         self.engine = Engine(folder, (2, 2), {operator: Part() for operator in OPERATORS})
         self.contributions.create()
@@ -74,13 +75,13 @@ class Nights:
     def night(self, number: int) -> None:
         """Rows, their tick and their release."""
         neutral = {field.name: b"k" if field.name == "key_bytes" else number for field in self.columns}
-        rows = pa.Table.from_pylist([neutral | {"window": number * ERA}] * 4, self.columns)
+        rows = pa.Table.from_pylist([neutral | {"window": number * ERA_US}] * 4, self.columns)
         rows = rows.append_column("bucket", pa.array(np.arange(4, dtype=np.int32) % 2))
         files = [file for bucket in (0, 1) for file in self.contributions.files.write(rows, bucket, number)]
         self._step("admission", number, {"rows": 8})
         self.contributions.append(files, number)
-        self.contributions.tick(number + 1, number, (number + 1) * ERA, (number + 2) * ERA)
-        self._step("release", number, {"offsets": [self._position()], "closed_us": (number + 1) * ERA})
+        self.contributions.tick(number + 1, number, (number + 1) * ERA_US, (number + 2) * ERA_US)
+        self._step("release", number, {"offsets": [self._position()], "closed_us": (number + 1) * ERA_US})
         # Two ticks have released rows.
         for mark in (2 * number, 2 * number + 1):
             file = sorted_file.sorted_file(self.public.path, pa.table({"x": [mark]}))
