@@ -15,7 +15,12 @@ if TYPE_CHECKING:
 
 
 TIMES = ("window_start", "window_end", "trigger", "trigger_time")
-"""Columns of every histogram before its keys."""
+"""Columns of a histogram before its keys; without windows the last two."""
+
+
+def has_windows(columns: Iterable[Hashable]) -> bool:
+    """Whether rows belong to windows; a table without them is released as it is."""
+    return "window_start" in columns
 
 
 def aggregates_of(columns: Iterable[Hashable]) -> list[str]:

@@ -6,8 +6,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from udfs.grid import Grid
+from dpsql.errors import InputError
+from dpsql.times import duration, timestamp
+from udfs.grid import NO_CLOCK, Grid
 
+AT_ONCE = 100_000
+"""Triggers of a table without windows that are closed at once, at most: each is replayed. A day has 86,400 seconds."""
 ERA = 64
 """So many slots (windows, panes, triggers) share a partition of `contributions`: one for each would be thousands of small files when a year is
 replayed at once."""
@@ -56,6 +60,22 @@ class Schedule:
     def crossed(self, before_us: int, closed_us: int) -> bool:
         """Whether a grid point lies after `before_us` and at or before `closed_us`."""
         return self.points(closed_us) > self.points(before_us)
+
+    def check_behind(self, until_us: int, closed_us: int = NO_CLOCK) -> None:
+        """Refuse to close more triggers at once than can be replayed in minutes; windows end, so their triggers are not counted here.
+
+        Raises:
+            InputError: of a table without windows, more than `AT_ONCE` triggers lie after `closed_us` and at or before `until_us`.
+        """
+        start = np.array([self.offset_us])
+        before, now = (int(self.grid.closed_triggers(start, us)[0]) for us in (max(closed_us, self.offset_us), until_us))
+        if not self.windows and now - before > AT_ONCE:
+            first = timestamp(self.due_us(self.offset_us, before + AT_ONCE))
+            raise InputError(
+                f"{now - before:,} triggers, one each {duration(self.interval_us)} after {timestamp(self.due_us(self.offset_us, before))}, would be "
+                f"closed at once, and at most {AT_ONCE:,} are: use a longer trigger_interval or a later `start` of the source, or go on in "
+                f"steps, the first with --until-caught-up --until {first}"
+            )
 
     def due_us(self, window: int, trigger: int) -> int:
         """When a trigger is due."""

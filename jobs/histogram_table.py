@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from dpsql.frames import aggregates_of, keys_of
+from dpsql.frames import aggregates_of, has_windows, keys_of
 from dpsql.view.bounds import heads, left_out
 from dpsql.view.formatting import Z95, absent, amount, measured, printable
 from dpsql.view.windows import finished, in_order, newest_triggers
@@ -34,10 +34,11 @@ def print_histogram(frame: pd.DataFrame, limit: int, document: Mapping[str, Any]
     """
     aggregates, keys = aggregates_of(frame), keys_of(frame)
     if every:
-        rows = frame.sort_values(["window_start", "trigger", *aggregates[:1]], ascending=False, kind="stable")
+        window = ["window_start"] if has_windows(frame) else []
+        rows = frame.sort_values([*window, "trigger", *aggregates[:1]], ascending=False, kind="stable")
     else:
         rows = in_order(newest_triggers(frame))
-    table, caps, ended = _table(keys), heads(document), finished(frame, clock)
+    table, caps, ended = _table(keys, has_windows(frame)), heads(document), finished(frame, clock)
     for column in aggregates:
         _number(table, column, caps.get(column, ""))
     for index, row in zip(rows.index[:limit], rows.head(limit).to_dict("records"), strict=True):
@@ -100,8 +101,8 @@ def _sentence(alias: str, made_of: Mapping[str, float]) -> str:
     )
 
 
-def _table(keys: Sequence[str]) -> Table:
-    table = Table("window", "trigger", box=None, pad_edge=False)
+def _table(keys: Sequence[str], windows: bool = True) -> Table:
+    table = Table("window" if windows else "time", "trigger", box=None, pad_edge=False)
     for key in keys:
         table.add_column(Text(printable(key)), overflow="fold")
     return table
@@ -116,7 +117,11 @@ def _number(table: Table, name: str, cap: str = "") -> None:
 
 def _place(row: Mapping[Any, Any], keys: Sequence[str], ended: bool) -> list[str | Text]:
     trigger = "" if absent(row["trigger"]) else f"{row['trigger']:.0f}"
-    return [f"{row['window_start']:{TIME}}", trigger if ended else f"{trigger}, unfinished", *[_key(row[key]) for key in keys]]
+    return [
+        f"{row['window_start' if 'window_start' in row else 'trigger_time']:{TIME}}",
+        trigger if ended else f"{trigger}, unfinished",
+        *[_key(row[key]) for key in keys],
+    ]
 
 
 def _smoothed(row: Mapping[Any, Any], aggregates: Sequence[str]) -> dict[str, str]:

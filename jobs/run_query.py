@@ -126,10 +126,11 @@ def start(flags: RunFlags, master: str | None, properties: Mapping[str, str]) ->
     """
     if flags.until_us is not None and not flags.until_caught_up:
         raise ConfigError("--until needs --until-caught-up: a live run releases every trigger when its time has come")
-    from dpsql.lake.runs import Lake, open_run
+    from dpsql.lake.runs import RUN_FILE, Lake, open_run
     from dpsql.polling import polling_interval
     from dpsql.spark_home import UNTESTED, check_spark
     from dpsql.streaming.protection import check_settings
+    from dpsql.times import now_us
 
     properties = {**properties, UNTESTED: "true"} if flags.untested_spark else properties
     query = compiled(flags.query_file, flags.sources_file)
@@ -144,6 +145,8 @@ def start(flags: RunFlags, master: str | None, properties: Mapping[str, str]) ->
         check_settings(properties)
     secret, ledger = secret_and_ledger(flags.secret_file)
     name = flags.name or flags.query_file.stem
+    if not (lake.private(name) / RUN_FILE).exists():
+        query.shape.schedule.check_behind(now_us() if flags.until_us is None else flags.until_us)
     with stop_politely():
         if master is None or not master.startswith("local"):  # perhaps without Delta or a secret: nothing may be bound or spent then
             _session(master, properties)

@@ -61,8 +61,10 @@ def _print(name: str, lake_folder: str, window_us: int | None, every: bool, limi
         return
     shown = _chosen(rows, name, window_us, every, growing)
     print_histogram(shown, limit, document, every, clock=rows["trigger_time"].max())
-    grows = rows[~finished(rows) & ~rows["window_start"].isin(shown["window_start"])]
-    for start, window in grows.groupby("window_start"):
+    grows = rows[~finished(rows)]  # none where there are no windows
+    for start, window in grows.groupby("window_start") if len(grows) else ():
+        if (shown["window_start"] == start).any():
+            continue
         more = f"{window['trigger_time'].max():{TIME}}; --window {start:%Y-%m-%dT%H:%M:%S}"
         click.echo(f"unfinished: the window of {start:{TIME}}, so far up to {more}")
     if notes := _notes(name, lake_folder):

@@ -62,6 +62,7 @@ def try_(
     from dpsql.local.input_check import check_input
     from dpsql.privacy.ledger_rules import cap_for
     from dpsql.privacy.origin import origin_of
+    from dpsql.times import now_us
     from dpsql.view.nothing import why_nothing
 
     query = compiled(query_file, sources_file)
@@ -73,6 +74,7 @@ def try_(
     if compare:
         refuse_own_input(query, files.get(query.parsed.stream), "--compare", EXACT)
     check_input(query, files)
+    query.shape.schedule.check_behind(now_us() if until_us is None else until_us)
     secret, ledger = secret_and_ledger(secret_file)
     run_id, ledger_id, source = secrets.token_hex(16), ledger.own_id(), query.source
     origin = origin_of(source, ledger_id, files.get(source.name, ()), query.protects)

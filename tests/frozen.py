@@ -79,14 +79,16 @@ def released(query: Query) -> pa.Table:
     first = public.first_window_us if public else FIRST_US
     for rows in _records(query, first, [b""] * 3 if not plan.query.keys else names):
         feeder.micro_batch(rows, Clock(NO_CLOCK, 1 << 62))
-    after = plan.query.windows.size_us + plan.query.allowed_lateness_us
+    after = (plan.query.window.size_us if plan.query.window else 0) + plan.query.allowed_lateness_us
     closed = first + _span_us(query) + min(after, TRIGGERS * plan.query.trigger_interval_us)
     return pa.concat_tables(feeder.tick(closed)).combine_chunks()
 
 
 def _span_us(query: Query) -> int:
     parsed = query.plan.query
-    return min(int(WINDOWS * parsed.windows.size_us), TRIGGERS * parsed.trigger_interval_us)
+    if parsed.window is None:
+        return TRIGGERS * parsed.trigger_interval_us
+    return min(int(WINDOWS * parsed.window.size_us), TRIGGERS * parsed.trigger_interval_us)
 
 
 def _records(query: Query, first_us: int, names: list[bytes]) -> Iterator[pa.Table]:

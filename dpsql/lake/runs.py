@@ -26,7 +26,7 @@ from dpsql import record
 from dpsql.config import Source
 from dpsql.errors import LakeError
 from dpsql.files import ObjectPath, Place, create_file, reason
-from dpsql.frames import frame_of
+from dpsql.frames import frame_of, has_windows
 from dpsql.lake.catch_up import LIVE_FILE
 from dpsql.lake.delta_rows import read_rows
 from dpsql.lake.running import is_running
@@ -294,13 +294,13 @@ def histogram_version(lake: Lake, name: str) -> int:
 
 
 def newest(lake: Lake, name: str) -> pd.DataFrame:
-    """The rows of the newest published trigger of every window, by window and keys.
+    """The rows of the newest published trigger of every window, or of a table without windows, by window and keys.
 
     Raises:
         LakeError: as `read_histogram`.
     """
     rows = frame_of(read_histogram(lake, name))
-    last = rows.groupby("window_start")["trigger"].transform("max")
+    last = rows.groupby("window_start")["trigger"].transform("max") if has_windows(rows) else rows["trigger"].max()
     kept = rows[rows["trigger"] == last]
     return kept.sort_values(list(kept.columns), kind="stable", ignore_index=True)
 

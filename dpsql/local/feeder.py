@@ -214,11 +214,13 @@ def run_local(
 
     Raises:
         DataError: a column is missing or has a wrong type.
-        InputError: the query uses something that only Spark computes.
+        InputError: the query uses something that only Spark computes, or too many triggers are due.
         BudgetError: the source's cap would be exceeded, or there is no ledger.
         LakeError: the run id has seen another input, or is another run's.
     """
     check_frame(query, frame)
+    until_us = now_us() if until_us is None else until_us
+    query.shape.schedule.check_behind(until_us)
     run = open_local_run(query, secret, run_id, ledger)
     run_id = run.run_id
     reader = RowReader(query.plan, query.sources, run.secret.salt(run_id), {})
@@ -229,7 +231,7 @@ def run_local(
         [rows],
         noise_key=run.secret.noise_key(run_id, query.plan.identity),
         key_types=reader.key_types,
-        until_us=now_us() if until_us is None else until_us,
+        until_us=until_us,
         buckets=buckets,
         public=public,
     )

@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from dpsql.errors import AccountingError
+from dpsql.mechanisms.dynamic.mechanism import DYNAMIC
 from dpsql.mechanisms.histogram.mechanism import HISTOGRAM
 from dpsql.mechanisms.protocol import Mechanism, Plan, Shape
 from dpsql.mechanisms.sliding.mechanism import SLIDING
 
-MECHANISMS: tuple[Mechanism[Any, Any], ...] = (HISTOGRAM, SLIDING)
+MECHANISMS: tuple[Mechanism[Any, Any], ...] = (HISTOGRAM, SLIDING, DYNAMIC)
 
 
 def named(name: str) -> Mechanism[Any, Any]:

@@ -70,6 +70,12 @@ _DELTA = (
         "write a number well below one over the number of users, for example delta = 1e-9",
     ),
 )
+_SHARE = Check(
+    "inside", lambda s: 0 < s < 1, "group_selection_share must be above 0 and below 1", "write group_selection_share = 0.5, or leave it out"
+)
+_DECAY = Check(
+    "inside", lambda a: 0 <= a <= 1, "selection_weight_decay must be from 0 to 1", "write selection_weight_decay = 0.5, or leave it out"
+)
 
 
 def _rows(draft: Draft) -> Any:
@@ -127,6 +133,9 @@ GROUP_SELECTION_STRATEGY = word_option(
 PUBLIC_GROUPS = Option(
     "public_groups", lambda given: read_query(given, "public_groups = (SELECT page FROM pages)"), "public_groups = (SELECT page FROM pages)"
 )
+MIN_PRIVACY_UNITS_PER_GROUP = whole_option("min_privacy_units_per_group", "min_privacy_units_per_group = 10", MOST_ROWS, lambda draft: 1)
+GROUP_SELECTION_SHARE = number_option("group_selection_share", "group_selection_share = 0.5", _SHARE)
+SELECTION_WEIGHT_DECAY = number_option("selection_weight_decay", "selection_weight_decay = 0.5", _DECAY, default=lambda draft: 0.5)
 
 FOREIGN_OPTIONS: Mapping[str, str] = {
     "contribution_bounds_per_group": "SUM(x, contribution_bounds_per_row => (lo, hi)) with max_rows_per_group bound a group's sum",

@@ -43,6 +43,12 @@ def event_time_passed(draft: Draft) -> Iterator[Problem]:
         yield problem(span, message, "declare it as TIMESTAMP in sources.yaml")
 
 
+def keys_grouped(draft: Draft) -> Iterator[Problem]:
+    """Keys without any GROUP BY."""
+    for item in draft.keys if draft.select.args.get("group") is None else ():
+        yield problem(item.span, "This is neither an aggregate nor in GROUP BY", f"add GROUP BY {item.name or item.sql}, or leave it out")
+
+
 def stream_period(draft: Draft) -> Iterator[Problem]:
     """There is no window that an allowance could renew with."""
     given = draft.given("contribution_period")
@@ -59,4 +65,4 @@ def nothing_late(draft: Draft) -> Iterator[Problem]:
         yield problem(given.name_span, message, "leave it out: a late record counts from the next trigger on")
 
 
-RULES = (start_declared, event_time_passed, stream_period, nothing_late)
+RULES = (start_declared, event_time_passed, keys_grouped, stream_period, nothing_late)

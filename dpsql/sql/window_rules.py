@@ -15,6 +15,7 @@ from dpsql.sql.spans import problem
 from dpsql.sql.values import bare
 from dpsql.times import show_duration
 
+_NO_WINDOW = "or trigger_interval = '1 day' to OPTIONS for a table without windows"
 _TIMES = ("size", "slide", "start offset")
 TIME_TYPES = (exp.DType.TIMESTAMP, exp.DType.TIMESTAMPTZ, exp.DType.TIMESTAMPLTZ, exp.DType.TIMESTAMPNTZ)
 
@@ -22,11 +23,13 @@ TIME_TYPES = (exp.DType.TIMESTAMP, exp.DType.TIMESTAMPTZ, exp.DType.TIMESTAMPLTZ
 def window_missing(draft: Draft) -> Iterator[Problem]:
     """No window() in GROUP BY; a rule of the mechanisms that need one."""
     if draft.select.args.get("group") is None:
-        yield problem(draft.clause_span, "The query has no GROUP BY", "add GROUP BY window(event_time, '1 day') and the keys")
+        yield problem(
+            draft.clause_span, "The query has no GROUP BY", f"add GROUP BY window(event_time, '1 day') and the keys, {_NO_WINDOW}"
+        )
     elif not any(call_name(g.root) in WINDOW_CALLS or names_window(g.root) for g in draft.groupings) and not names_no_key(draft):
         spans = [grouping.span for grouping in draft.groupings]
         span = (spans[0][0], spans[-1][1]) if spans else draft.clause_span
-        yield problem(span, "GROUP BY has no window", "add window(event_time, '1 day') to GROUP BY")
+        yield problem(span, "GROUP BY has no window", f"add window(event_time, '1 day') to GROUP BY, {_NO_WINDOW}")
 
 
 def second_window(draft: Draft) -> Iterator[Problem]:

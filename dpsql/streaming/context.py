@@ -42,6 +42,7 @@ from dpsql.streaming.release import ReleaseSink
 from dpsql.streaming.rows import listed_keys, records
 from dpsql.streaming.session import CATCH_UP, check_s3, run_session
 from dpsql.streaming.workers import stateful
+from dpsql.times import now_us
 from udfs.keys import PublicGroups
 from udfs.stage import ADMISSION, OPERATORS, RELEASE, Clock, Stage, Tick
 from udfs.worker import Intake, Release
@@ -108,6 +109,7 @@ class RunContext:
         """Check, read, tick, release, sweep."""
         self.check()
         contributions, static = self.tables.contributions, self.static_pins()
+        self.query.shape.schedule.check_behind(now_us() if until_us is None else until_us, contributions.closed_us)
         catch_up = open_catch_up(self.folder, until_us, contributions.closed_us, static)
         static_tables.check_unchanged(catch_up.static, static)
         with self.queries(catch_up.static) as queries:

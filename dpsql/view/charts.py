@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, StrMethodFormatter
 
 from dpsql.errors import DataError
-from dpsql.frames import aggregates_of, keys_of
+from dpsql.frames import aggregates_of, has_windows, keys_of
 from dpsql.view.formatting import Z95, absent, printable
 
 if TYPE_CHECKING:
@@ -65,7 +65,9 @@ def growth(histogram: pd.DataFrame, column: str, keys: int = 5, unit: str | None
     axes.set_xlabel("trigger time (UTC)")
     axes.set_ylabel(unit or column)
     axes.yaxis.set_major_formatter(NUMBERS)
-    begin, end = rows["window_start"].min(), max(rows["window_end"].max(), rows["trigger_time"].max())
+    begin, end = rows["trigger_time"].min(), rows["trigger_time"].max()
+    if has_windows(rows):
+        begin, end = rows["window_start"].min(), max(rows["window_end"].max(), end)
     axes.set_xlim(begin, end + (end - begin) / 50)
     locator = AutoDateLocator(maxticks=8)
     axes.xaxis.set_major_locator(locator)
@@ -74,7 +76,7 @@ def growth(histogram: pd.DataFrame, column: str, keys: int = 5, unit: str | None
         axes.legend(framealpha=0.85, edgecolor="none", title=", ".join(names), loc="upper left")
     return _captioned(
         figure,
-        f"Window from {rows['window_start'].min():%Y-%m-%d %H:%M}. Bands: 95% of the noise; what the bounds dropped is not in them. A line "
+        f"{_span(rows)}. Bands: 95% of the noise; what the bounds dropped is not in them. A line "
         "begins at the trigger at which its key was selected.",
     )
 
@@ -101,7 +103,7 @@ def bars(histogram: pd.DataFrame, column: str, keys: int = 12, unit: str | None 
     hollow = " Hollow: smaller than its own error." if any(small) else ""
     return _captioned(
         figure,
-        f"Window from {shown['window_start'].min():%Y-%m-%d %H:%M}, trigger {last['trigger'].max()}. Whiskers: 95% of the noise.{hollow}{more} "
+        f"{_span(shown)}, trigger {last['trigger'].max()}. Whiskers: 95% of the noise.{hollow}{more} "
         "Keys that were not selected are missing, not zero.",
     )
 
@@ -153,7 +155,7 @@ def _captioned(figure: Chart, caption: str) -> Chart:
 
 
 def _newest(histogram: pd.DataFrame, column: str) -> pd.DataFrame:
-    """The rows of the newest window.
+    """The rows of the newest window, or of a table without windows.
 
     Raises:
         DataError: no rows, or no such aggregate.
@@ -163,7 +165,11 @@ def _newest(histogram: pd.DataFrame, column: str) -> pd.DataFrame:
         raise DataError(f"no aggregate {column!r} in this histogram; it has {', '.join(known) or 'none'}")
     if not len(histogram):
         raise DataError("this histogram has no rows: no key has been selected yet (docs/howto.md says why a key is missing)")
-    return histogram[histogram["window_start"] == histogram["window_start"].max()]
+    return histogram[histogram["window_start"] == histogram["window_start"].max()] if has_windows(histogram) else histogram
+
+
+def _span(rows: pd.DataFrame) -> str:
+    return f"Window from {rows['window_start'].min():%Y-%m-%d %H:%M}" if has_windows(rows) else "The whole table"
 
 
 def _label(row: Mapping[Any, Any], names: Sequence[str]) -> str:

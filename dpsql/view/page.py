@@ -19,7 +19,7 @@ import numpy as np
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
-from dpsql.frames import aggregates_of, keys_of
+from dpsql.frames import aggregates_of, has_windows, keys_of
 from dpsql.text import number
 from dpsql.times import duration
 from dpsql.view import charts
@@ -122,12 +122,14 @@ def _lead(standing: Standing, rows: pd.DataFrame) -> str:
     first = rows.iloc[0]
     state = {"running": "live", "stopped": "stopped", "published": "released from stored input"}.get(standing.state or "", "")
     grows = "" if standing.ended else f"; unfinished, so far up to {standing.trigger_time:{TIME}}"
-    window = f"Window {first['window_start']:{TIME}} to {first['window_end']:{TIME}} UTC{grows}"
+    window = f"The whole table at {standing.trigger_time:{TIME}} UTC"
+    if has_windows(rows):
+        window = f"Window {first['window_start']:{TIME}} to {first['window_end']:{TIME}} UTC{grows}"
     return f"A private histogram. {window}{f'; {state}' if state else ''}."
 
 
 def _cards(standing: Standing, rows: pd.DataFrame) -> list[Card]:
-    horizon = int(standing.plan.get("horizon", 1)) if standing.plan else None
+    horizon = _last(standing)
     of = f" of {horizon:,}" if horizon else ""
     keys = int((rows["trigger"] == standing.triggers).sum())
     return [
@@ -140,9 +142,18 @@ def _cards(standing: Standing, rows: pd.DataFrame) -> list[Card]:
         _lag(standing),
         Card("Keys shown", f"{keys:,}", "with enough people; a missing key is not zero")
         if keys_of(rows)
-        else Card("Keys", "none", "one row per window"),
+        else Card("Keys", "none", f"one row per {'window' if has_windows(rows) else 'trigger'}"),
         *_promise(standing),
     ]
+
+
+def _last(standing: Standing) -> int | None:
+    """The number of a window's last trigger, or a table's; None where there is none."""
+    if not standing.plan:
+        return None
+    query = standing.plan["query"]
+    last = query["max_triggers"] if "max_triggers" in query else standing.plan.get("horizon", 1)
+    return int(last) if last else None
 
 
 def _lag(standing: Standing) -> Card:
@@ -200,7 +211,7 @@ def _picture(chart: charts.Chart, alias: str) -> Picture:
 def _table(standing: Standing, rows: pd.DataFrame, most_rows: int) -> Table:
     names, aliases = keys_of(rows), aggregates_of(rows)
     last = rows[rows["trigger"] == standing.triggers].sort_values([*aliases[:1]], ascending=False, kind="stable")
-    horizon = int(standing.plan.get("horizon", 1)) if standing.plan else standing.triggers
+    horizon = _last(standing) or standing.triggers
     key = rows.groupby(names, dropna=False, sort=False).ngroup() if names else rows["trigger"] * 0
     paths = {number: path for number, path in rows.sort_values("trigger").groupby(key)}
     shown = last.head(most_rows)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from dpsql.errors import LakeError
-from dpsql.frames import aggregates_of
+from dpsql.frames import aggregates_of, has_windows
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -13,23 +13,27 @@ if TYPE_CHECKING:
 
 def finished(rows: pd.DataFrame, clock: Any = None) -> pd.Series:
     """Per row whether its window had ended by the newest trigger: `clock`, or of these rows. (Late records may still change it.)"""
+    if not has_windows(rows):
+        return rows["trigger"].notna()  # a table is what it is at its newest trigger
     return rows["window_end"] <= (rows["trigger_time"].max() if clock is None else clock)
 
 
 def newest_triggers(rows: pd.DataFrame) -> pd.DataFrame:
-    """The rows of every window's newest trigger."""
+    """The rows of every window's newest trigger; without windows those of the newest."""
+    if not has_windows(rows):
+        return rows[rows["trigger"] == rows["trigger"].max()]
     return rows[rows["trigger"] == rows.groupby("window_start")["trigger"].transform("max")]
 
 
 def in_order(rows: pd.DataFrame, by: str | None = None) -> pd.DataFrame:
     """The newest finished window first, unfinished ones last; the largest keys first, by the first aggregate or by another column."""
-    columns = ["window_start", "trigger", *([by] if by else aggregates_of(rows)[:1])]
+    columns = [*(["window_start"] if has_windows(rows) else []), "trigger", *([by] if by else aggregates_of(rows)[:1])]
     ordered = rows.assign(_finished=finished(rows)).sort_values(["_finished", *columns], ascending=False, kind="stable")
     return ordered.drop(columns="_finished")
 
 
 def one_window(rows: pd.DataFrame, name: str, window_us: int | None, growing: bool = False) -> pd.DataFrame:
-    """The rows of one window.
+    """The rows of one window; all there are where there are no windows.
 
     Args:
         rows: of all windows.
@@ -40,6 +44,10 @@ def one_window(rows: pd.DataFrame, name: str, window_us: int | None, growing: bo
     Raises:
         LakeError: the query has published no such window.
     """
+    if not has_windows(rows):
+        if window_us is not None:
+            raise LakeError(f"query {name!r} has no windows: leave --window away")
+        return rows
     if window_us is None:
         ended = rows[finished(rows)]
         chosen = rows if growing or ended.empty else ended

@@ -100,6 +100,13 @@ QUERIES = {
     + " FROM records LATERAL VIEW explode(split(key, '[./ ]')) w AS word"
     + TAIL
     + "w.word",
+    "a table": "max_rows_contributed = 32) key, COUNT(*) AS n, COUNT(DISTINCT user_id) AS users, " + MEAN + " FROM records GROUP BY key",
+    "a table of listed keys": "max_rows_contributed = 16, max_triggers = 30, counter = HONAKER, "
+    + LISTED
+    + ") key, COUNT(*) AS n, "
+    + TOTAL
+    + " FROM records GROUP BY key",
+    "a table without a key": "max_rows_contributed = 16) " + MEAN + ", COUNT(value) AS known FROM records",
 }
 """Name -> the query after its common options; windows and trigger intervals are the stream's own."""
 
@@ -224,7 +231,7 @@ def start(spark: SparkSession, query: dpsql.Query, lake: Lake, until_us: int, bu
 
 def ordered(histogram: pa.Table, query: dpsql.Query) -> pa.Table:
     """Rows in one order, so that tables can be compared."""
-    names = ["window_start", "trigger", *(key.name for key in query.parsed.keys)]
+    names = [*(["window_start"] if query.parsed.window else []), "trigger", *(key.name for key in query.parsed.keys)]
     return histogram.sort_by([(name, "ascending") for name in names]).combine_chunks()
 
 
@@ -236,7 +243,7 @@ def same(a: pa.Table, b: pa.Table) -> bool:
 def rows_in_common(a: pa.Table, b: pa.Table, query: dpsql.Query) -> int:
     """Rows that two runs agree on in every noisy number."""
     numbers = [c.aggregate.alias for c in query.plan.columns]
-    names = ["window_start", "trigger", *(key.name for key in query.parsed.keys), *numbers]
+    names = ["trigger_time", "trigger", *(key.name for key in query.parsed.keys), *numbers]
     return len({tuple(row.values()) for row in a.select(names).to_pylist()} & {tuple(row.values()) for row in b.select(names).to_pylist()})
 
 

@@ -21,11 +21,12 @@ from udfs.dynamic.grid import TableGrid
 from udfs.dynamic.paths import Paths, standard_deviation
 from udfs.dynamic.state import Arrays, Layout, TableState, add_groups, add_rows, closed, due, empty_state, new_groups, opened
 from udfs.histogram.key_selection import WEIGHT_UNIT
-from udfs.histogram.perturbation import OutputColumn, combine
-from udfs.histogram.release import Tick
+from udfs.histogram.perturbation import OutputColumn, combine, released_columns
+from udfs.keys import PublicGroups
 from udfs.noise.blt_inf import BltInf
 from udfs.noise.counters import Counter
 from udfs.noise.randomness import SELECTION, tags
+from udfs.stage import Tick
 
 
 @dataclass(frozen=True)
@@ -68,14 +69,6 @@ class Perturbation:
 
 
 @dataclass(frozen=True)
-class PublicKeys:
-    """Keys that are released at every trigger, rows or not: hashes and encoded keys."""
-
-    keys: tuple[int, ...]
-    key_bytes: tuple[bytes, ...]
-
-
-@dataclass(frozen=True)
 class TableParameters:
     """Concrete numbers of the step; it holds no secret. Either `selection` or `public` is given."""
 
@@ -83,7 +76,7 @@ class TableParameters:
     selection: Selection | None
     perturbations: tuple[Perturbation, ...]
     columns: tuple[OutputColumn, ...]
-    public: PublicKeys | None = None
+    public: PublicGroups | None = None
 
     @property
     def layout(self) -> Layout:
@@ -94,14 +87,12 @@ class TableParameters:
         """The same, with the public keys of one bucket only."""
         if self.public is None:
             return self
-        mine = [i for i, key in enumerate(self.public.keys) if key % buckets == bucket]
-        keys = PublicKeys(tuple(self.public.keys[i] for i in mine), tuple(self.public.key_bytes[i] for i in mine))
-        return dataclasses.replace(self, public=keys)
+        return dataclasses.replace(self, public=self.public.for_bucket(bucket, buckets))
 
 
 @dataclass(frozen=True)
 class Released:
-    """New state and released rows: `trigger, key_bytes`, then `c{i}, s{i}` per output column; sorted by trigger and key."""
+    """New state and released rows: `window` (the start), `trigger, key_bytes`, then `c{i}, s{i}` per output column; sorted by trigger and key."""
 
     state: TableState
     rows: pa.Table
@@ -121,7 +112,7 @@ def release(state: TableState | None, rows: pa.Table, ticks: Sequence[Tick], p: 
         Released; a pure function of its arguments.
     """
     state = empty_state(p.layout) if state is None else state
-    out = [_no_rows(p)]
+    out = [released_columns(p.columns).empty_table()]
     batch = rows.column("batch").to_numpy()
     done = np.zeros(rows.num_rows, bool)
     for tick in sorted(ticks, key=lambda t: (t.batch, t.closed_us)):
@@ -183,23 +174,17 @@ def _release(g: Arrays, shown: Int, trigger: int, paths: list[Paths], names: pa.
         values.append(g[f"v{j}"][shown] + path.rounded(g[f"p{j}"], shown, trigger, q.sigma / q.grid))
         errors.append(np.full(len(shown), q.stderr(trigger)))
     g["paths_step"][:] = step
-    table = {"trigger": np.full(len(shown), trigger, np.int64), "key_bytes": names.take(pa.array(shown))}
+    table = {"window": np.full(len(shown), p.grid.offset_us), "trigger": np.full(len(shown), trigger)}
+    table["key_bytes"] = names.take(pa.array(shown))
     for i, column in enumerate(p.columns):
         table[f"c{i}"], table[f"s{i}"] = combine(column, values, [errors[j] for j in column.perturbations])
-    return pa.table(table)
+    return pa.table(table, released_columns(p.columns))
 
 
-def _with_public(groups: pa.Table, layout: Layout, public: PublicKeys) -> pa.Table:
+def _with_public(groups: pa.Table, layout: Layout, public: PublicGroups) -> pa.Table:
     key = np.array(public.keys, np.int64)
     order = sort_order(key)
     fresh = order[match([key[order]], [groups.column("key").to_numpy()]) < 0]
     if not len(fresh):
         return groups
     return add_groups(groups, new_groups(layout, key[fresh], pa.array(public.key_bytes, pa.binary()).take(pa.array(fresh))))
-
-
-def _no_rows(p: TableParameters) -> pa.Table:
-    table = {"trigger": pa.array([], pa.int64()), "key_bytes": pa.array([], pa.binary())}
-    for i, column in enumerate(p.columns):
-        table |= {f"c{i}": pa.array([], pa.int64() if column.kind == "count" else pa.float64()), f"s{i}": pa.array([], pa.float64())}
-    return pa.table(table)

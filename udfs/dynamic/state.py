@@ -12,12 +12,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from udfs.columns import Int, find, insert, is_sorted, match, places, run_starts, run_sums, sort_order
+from udfs.columns import Int, find, insert, match, places, run_starts, run_sums, sort_order
 from udfs.grid import NO_CLOCK
-from udfs.histogram.group_state import CLOSED, from_lists, to_lists
-from udfs.stage import Table
+from udfs.histogram.group_state import from_lists, to_lists
+from udfs.stage import CLOSED, Table, closed_us
 
-TABLES = {"groups": Table(("key",), "key"), "pending": Table(("trigger", "key"), "key")}
+TABLES = {"groups": Table(("key",), "key"), "pending": Table(("trigger", "key"), "key", order="any")}
 """Groups are searched, so they must be sorted so; pending increments may come in any order."""
 
 INTS = ("step", "weight", "users", "selected_at")
@@ -64,16 +64,7 @@ class TableState:
     @property
     def closed_us(self) -> int:
         """The time up to which the grid is closed."""
-        return int((self.groups.schema.metadata or {}).get(CLOSED, NO_CLOCK))
-
-    def check(self) -> None:
-        """Refuse state that is not sorted, or has a key twice: the steps would not find a key and make it anew, with the same noise.
-
-        Raises:
-            ValueError: says which table.
-        """
-        if not is_sorted([self.groups.column("key").to_numpy()], distinct=True):
-            raise ValueError("the groups of the state are not sorted")
+        return closed_us({"groups": self.groups})
 
     def tables(self) -> dict[str, pa.Table]:
         """By name, as they are stored."""

@@ -8,9 +8,11 @@ Source: DP-SQLP Algorithm 3 with a continual counter in the place of the tree.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import pyarrow as pa
 
 from udfs.columns import Float, Int
 from udfs.histogram.group_state import Closing
@@ -104,6 +106,14 @@ def finish(column: OutputColumn, values: list[Int], trigger: Int) -> tuple[Int |
     count is below 1; its stderr is the first-order propagation of the two noises, from released numbers only.
     """
     return combine(column, values, [np.array(stderr)[trigger - 1] for stderr in column.stderr])
+
+
+def released_columns(columns: Sequence[OutputColumn]) -> pa.Schema:
+    """Columns of released rows."""
+    fields = [("window", pa.int64()), ("trigger", pa.int64()), ("key_bytes", pa.binary())]
+    for i, column in enumerate(columns):
+        fields += [(f"c{i}", pa.int64() if column.kind == "count" else pa.float64()), (f"s{i}", pa.float64())]
+    return pa.schema(fields)
 
 
 def combine(column: OutputColumn, values: list[Int], errors: list[Float]) -> tuple[Int | Float, Float]:

@@ -18,7 +18,7 @@ from udfs.columns import Int, match, sort_order
 from udfs.grid import Grid
 from udfs.histogram.group_state import ReleaseState, StateLayout, add_groups, add_rows, close_state, empty_state, new_groups, open_closing
 from udfs.histogram.key_selection import SelectionParameters, predict, select
-from udfs.histogram.perturbation import OutputColumn, PerturbationParameters, finish, perturb
+from udfs.histogram.perturbation import OutputColumn, PerturbationParameters, finish, perturb, released_columns
 from udfs.keys import PublicGroups
 from udfs.noise.randomness import tags
 from udfs.stage import Tick
@@ -70,7 +70,7 @@ def release(state: ReleaseState | None, rows: pa.Table, ticks: Sequence[Tick], p
         Released; a pure function of its arguments.
     """
     state = empty_state(p.layout) if state is None else state
-    out = [released_columns(p).empty_table()]
+    out = [released_columns(p.columns).empty_table()]
     batch = rows.column("batch").to_numpy()
     done = np.zeros(rows.num_rows, bool)
     for tick in sorted(ticks, key=lambda t: (t.batch, t.closed_us)):
@@ -134,11 +134,3 @@ def _release_table(rows: tuple[Int, Int, list[Int]], window: Int, key_bytes: pa.
     for i, column in enumerate(p.columns):
         table[f"c{i}"], table[f"s{i}"] = finish(column, values, trigger)
     return pa.table(table)
-
-
-def released_columns(p: ReleaseParameters) -> pa.Schema:
-    """Columns of released rows."""
-    fields = [("window", pa.int64()), ("trigger", pa.int64()), ("key_bytes", pa.binary())]
-    for i, column in enumerate(p.columns):
-        fields += [(f"c{i}", pa.int64() if column.kind == "count" else pa.float64()), (f"s{i}", pa.float64())]
-    return pa.schema(fields)

@@ -11,7 +11,8 @@ import pyarrow as pa
 from udfs.histogram import group_state, user_state
 from udfs.histogram.contribution_bounding import BoundingParameters, admit
 from udfs.histogram.group_state import ReleaseState
-from udfs.histogram.release import ReleaseParameters, release, released_columns
+from udfs.histogram.perturbation import released_columns
+from udfs.histogram.release import ReleaseParameters, release
 from udfs.stage import ADMISSION, RELEASE, Clock, Stepped, Table, Tables, Tick
 
 
@@ -40,7 +41,7 @@ class AdmissionStage:
     @property
     def gives(self) -> pa.Schema:
         """Contributions."""
-        return _contributions(len(self.parameters.increments), self.parameters.by_user)
+        return contributions(len(self.parameters.increments), self.parameters.by_user)
 
     def empty(self) -> Tables:
         """No unit has used anything."""
@@ -72,12 +73,12 @@ class ReleaseStage:
     def takes(self) -> pa.Schema:
         """Contributions, with the micro-batch that they came in."""
         layout = self.parameters.layout
-        return _contributions(len(layout.values), layout.rounds).append(pa.field("batch", pa.int64()))
+        return contributions(len(layout.values), layout.rounds).append(pa.field("batch", pa.int64()))
 
     @property
     def gives(self) -> pa.Schema:
         """Released rows."""
-        return released_columns(self.parameters)
+        return released_columns(self.parameters.columns)
 
     def empty(self) -> Tables:
         """No group is there, nothing is closed."""
@@ -93,7 +94,8 @@ class ReleaseStage:
         return Stepped(done.state.tables(), done.rows, {"closed_us": done.state.closed_us})
 
 
-def _contributions(values: int, by_user: bool) -> pa.Schema:
+def contributions(values: int, by_user: bool = False) -> pa.Schema:
+    """What the intake tells the release: sums of so many increments, per user where rounds of selection want that."""
     ints = ["window", "trigger", "key", *(["user"] if by_user else [])]
     sums = ["weight", "users", *(f"v{j}" for j in range(values))]
     int64 = pa.int64()

@@ -16,7 +16,7 @@ import numpy as np
 
 from dpsql.config import Source
 from dpsql.errors import AccountingError
-from dpsql.mechanisms.dynamic.plan import PerturbationPlan, TablePlan
+from dpsql.mechanisms.dynamic.plan import NoisySum, TablePlan
 from dpsql.parsed_query import AggregateFunction, ContributionPeriod, GroupSelection
 from dpsql.privacy.cost import Cost, Overlap, PrivacyLevel, gaussian_delta
 from dpsql.privacy.factorisation import factorisation
@@ -76,7 +76,7 @@ def account(plan: TablePlan, source: Source) -> Cost:
     return Cost(PrivacyLevel.USER, mu**2, 0.0, threshold + ids, Overlap.STREAM, mu**2, threshold + ids)
 
 
-def _ratio(p: PerturbationPlan, plan: TablePlan, norm: float, groups: int) -> float:
+def _ratio(p: NoisySum, plan: TablePlan, norm: float, groups: int) -> float:
     """Sensitivity over sigma of one perturbation, from the query's bounds."""
     asked = plan.query.asked
     if p.rule not in ("rows", "valid", "users", "sum"):

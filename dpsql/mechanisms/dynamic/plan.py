@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
 
 from dpsql.mechanisms.dynamic.asked import Asked
+from dpsql.mechanisms.histogram.plan import NoisySum, presence_only
 from dpsql.parsed_query import Aggregate, ParsedQuery
 from udfs.noise.blt_inf import BltInf
 from udfs.noise.counters import Counter, counter
@@ -33,35 +34,24 @@ class SelectionPlan:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PerturbationPlan:
-    """One perturbed integer path per key; as the histogram's, without a list over triggers."""
-
-    mechanism: int
-    rule: str
-    argument: int
-    grid: float
-    lower: int
-    upper: int
-    centre: float
-    sensitivity: float
-    sigma: float
-
-
-@dataclass(frozen=True, kw_only=True)
 class ColumnPlan:
     """One output column: the aggregate and the perturbations it is made of (AVG: sum, then count)."""
 
     aggregate: Aggregate
-    perturbations: tuple[PerturbationPlan, ...]
+    perturbations: tuple[NoisySum, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
 class TablePlan:
-    """The whole promise and how it is kept; `delta = delta_noise + delta_threshold + delta_hash` at most, `mu` is all of it."""
+    """The whole promise and how it is kept; `delta = delta_noise + delta_threshold + delta_hash` at most, `mu` is all of it.
+
+    Triggers are counted from `start_us`: the same noise under another count of triggers would be on other sums.
+    """
 
     mechanism: ClassVar[str] = "dynamic"
 
     query: ParsedQuery[Asked]
+    start_us: int
     max_groups: int
     epsilon: float
     delta: float
@@ -86,11 +76,21 @@ class TablePlan:
         return BltInf() if last is None else counter(self.query.asked.counter, last)
 
     @property
-    def perturbations(self) -> tuple[PerturbationPlan, ...]:
+    def presence_only(self) -> tuple[bool, ...]:
+        """Per argument: whether only COUNT(x) reads it."""
+        return presence_only(self.arguments, self.perturbations)
+
+    @property
+    def perturbations(self) -> tuple[NoisySum, ...]:
         """All perturbations in mechanism order."""
         return tuple(p for column in self.columns for p in column.perturbations)
 
 
 def document(plan: TablePlan) -> dict[str, Any]:
     """The plan as JSON values: what its identity digests, and what run.json keeps."""
-    return {"mechanism": plan.mechanism} | asdict(plan)
+    given = {"mechanism": plan.mechanism} | asdict(plan)
+    given["query"] |= given["query"].pop("asked")
+    return given
+
+
+__all__ = ["ColumnPlan", "NoisySum", "SelectionPlan", "TablePlan", "document"]

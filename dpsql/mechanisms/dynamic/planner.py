@@ -11,7 +11,7 @@ from dpsql.config import Source
 from dpsql.errors import ConfigError
 from dpsql.mechanisms.dynamic.asked import Asked
 from dpsql.mechanisms.dynamic.calibration import TableBounds, blocks, endless_thresholds, presence_sensitivity, row_sensitivity, shown_from
-from dpsql.mechanisms.dynamic.plan import ColumnPlan, PerturbationPlan, SelectionPlan, TablePlan, document
+from dpsql.mechanisms.dynamic.plan import ColumnPlan, NoisySum, SelectionPlan, TablePlan, document
 from dpsql.mechanisms.histogram.calibration import (
     SELECTION_SHARE,
     THRESHOLD_DELTA_SHARE,
@@ -42,9 +42,13 @@ def make_plan(query: ParsedQuery[Asked], source: Source) -> TablePlan:
         A plan that spends at most (query.epsilon, query.delta) on all that one privacy unit ever does.
 
     Raises:
-        ConfigError: the id hash would cost over 1% of delta, or clamps or noise could overflow.
+        ConfigError: the source declares no start, the id hash would cost over 1% of delta, or clamps or noise could overflow.
     """
     asked = query.asked
+    if source.start_us is None:
+        raise ConfigError(
+            f"without a window triggers are counted from the stream's declared start: add a line like `start: 2026-01-01` at sources.{source.name}"
+        )
     bounds = TableBounds(asked.max_rows_contributed, asked.max_rows_per_group, asked.max_groups_contributed)
     delta_hash = hash_charge(query.delta, source, source.max_users, bounds.counts)
     rest = query.delta - delta_hash
@@ -57,6 +61,7 @@ def make_plan(query: ParsedQuery[Asked], source: Source) -> TablePlan:
     arguments = tuple(dict.fromkeys(a.argument for a in query.aggregates if a.argument is not None))
     plan = TablePlan(
         query=query,
+        start_us=source.start_us,
         max_groups=bounds.counts,
         epsilon=query.epsilon,
         delta=query.delta,
@@ -116,7 +121,7 @@ def _columns(plan: TablePlan, source: Source, bounds: TableBounds, norm: float, 
             per_row = row_sensitivity(bounds, lower * grid, upper * grid)
             by_unit = presence_sensitivity(bounds, (1.0,) * bounds.counts)
             sensitivity = round_up((by_unit if rule == "users" else per_row) * norm)
-            perturbation = PerturbationPlan(
+            perturbation = NoisySum(
                 mechanism=number,
                 rule=rule,
                 argument=argument,

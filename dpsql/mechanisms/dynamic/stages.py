@@ -1,27 +1,45 @@
-"""From a plan to the parameters of the two steps: plain numbers, no budget and no secret."""
+"""From a plan to its two stages: plain numbers, no budget and no secret."""
 
 from __future__ import annotations
 
-from dpsql.mechanisms.dynamic.plan import ColumnPlan, TablePlan
-from dpsql.parsed_query import AggregateFunction
+from dpsql.mechanisms.dynamic.plan import TablePlan
+from dpsql.mechanisms.histogram.stages import output_column
+from dpsql.schedule import Eras, Schedule
 from udfs.dynamic.grid import TableGrid
-from udfs.dynamic.release import Perturbation, PublicKeys, Selection, TableParameters
+from udfs.dynamic.release import Perturbation, Selection, TableParameters
+from udfs.dynamic.stages import TableStage
 from udfs.histogram.contribution_bounding import BoundingParameters, Increment
-from udfs.histogram.perturbation import OutputColumn
-
-KINDS = {AggregateFunction.SUM: "sum", AggregateFunction.AVG: "avg"}
-
-
-def grid(plan: TablePlan, start_us: int) -> TableGrid:
-    """The trigger grid of a plan; triggers count from the start."""
-    return TableGrid.of(start_us, plan.query.trigger_interval_us, plan.query.asked.max_triggers)
+from udfs.histogram.stages import AdmissionStage
+from udfs.keys import PublicGroups
 
 
-def bounding_parameters(plan: TablePlan, start_us: int, public: PublicKeys | None = None) -> BoundingParameters:
+def grid(plan: TablePlan) -> TableGrid:
+    """The trigger grid of a plan."""
+    return TableGrid.of(plan.start_us, plan.query.trigger_interval_us, plan.query.asked.max_triggers)
+
+
+def schedule(plan: TablePlan) -> Schedule:
+    """One window that does not end; contributions of a trigger are needed until it is due."""
+    interval_us = plan.query.trigger_interval_us
+    eras = Eras("trigger", 0, 1, plan.start_us, interval_us)
+    return Schedule(grid(plan), plan.start_us, interval_us, eras, windows=False)
+
+
+def admission_stage(plan: TablePlan, public: PublicGroups | None = None) -> AdmissionStage:
+    """The intake; `public` where no key is selected."""
+    return AdmissionStage(bounding_parameters(plan, public), len(plan.arguments))
+
+
+def stages(plan: TablePlan, public: PublicGroups | None = None) -> tuple[AdmissionStage, TableStage]:
+    """Both; likewise."""
+    return admission_stage(plan, public), TableStage(table_parameters(plan, public))
+
+
+def bounding_parameters(plan: TablePlan, public: PublicGroups | None = None) -> BoundingParameters:
     """Parameters of `udfs.histogram.contribution_bounding.admit`: the whole stream is one period; `public` where no key is selected."""
     asked = plan.query.asked
     return BoundingParameters(
-        grid=grid(plan, start_us),
+        grid=grid(plan),
         renews=False,
         max_rows=asked.max_rows_contributed,
         max_rows_per_group=asked.max_rows_per_group,
@@ -32,25 +50,27 @@ def bounding_parameters(plan: TablePlan, start_us: int, public: PublicKeys | Non
     )
 
 
-def table_parameters(plan: TablePlan, start_us: int, public: PublicKeys | None = None) -> TableParameters:
+def table_parameters(plan: TablePlan, public: PublicGroups | None = None) -> TableParameters:
     """Parameters of `udfs.dynamic.release.release`; `public` where the plan has no key selection."""
     if (plan.selection is None) != (public is not None):
         raise ValueError("a plan has either key selection or public groups")
-    chosen, selection = plan.counter, None
-    if plan.selection:
-        s, least = plan.selection, plan.query.asked.min_privacy_units_per_group
-        selection = Selection(chosen, s.sigma, s.first, s.thresholds, s.shown_from, least)
-    perturbations = tuple(Perturbation(p.mechanism, chosen, p.sigma, p.grid) for p in plan.perturbations)
-    return TableParameters(grid(plan, start_us), selection, perturbations, tuple(_output(column) for column in plan.columns), public)
-
-
-def _output(column: ColumnPlan) -> OutputColumn:
-    parts = column.perturbations
-    return OutputColumn(
-        kind=KINDS.get(column.aggregate.function, "count"),
-        perturbations=tuple(p.mechanism - 1 for p in parts),
-        grids=tuple(p.grid for p in parts),
-        stderr=(),
-        bounds=column.aggregate.bounds or (0.0, 0.0),
-        centre=parts[0].centre,
+    return TableParameters(
+        grid(plan),
+        selection(plan),
+        perturbations(plan),
+        tuple(output_column(column.aggregate, column.perturbations) for column in plan.columns),
+        public,
     )
+
+
+def selection(plan: TablePlan) -> Selection | None:
+    """How keys appear and are shown."""
+    if plan.selection is None:
+        return None
+    s, least = plan.selection, plan.query.asked.min_privacy_units_per_group
+    return Selection(plan.counter, s.sigma, s.first, s.thresholds, s.shown_from, least)
+
+
+def perturbations(plan: TablePlan) -> tuple[Perturbation, ...]:
+    """The noisy sums, in mechanism order."""
+    return tuple(Perturbation(p.mechanism, plan.counter, p.sigma, p.grid) for p in plan.perturbations)

@@ -16,7 +16,7 @@ from dpsql.mechanisms.histogram.plan import ColumnPlan, PerturbationPlan, Privac
 from dpsql.mechanisms.histogram.short import in_short
 from dpsql.mechanisms.histogram.stages import grid, stderr
 from dpsql.mechanisms.live_runs import live_runs
-from dpsql.parsed_query import AggregateFunction, ContributionPeriod, ParsedQuery
+from dpsql.parsed_query import Aggregate, AggregateFunction, ContributionPeriod, ParsedQuery
 from dpsql.privacy.cost import Cost, touched
 from dpsql.privacy.curve import epsilon_of
 from dpsql.schedule import by_window
@@ -260,7 +260,7 @@ def _columns(plan: PrivacyPlan) -> str:
         errors = _errors(column)
         each = " / n" if len(column.perturbations) > 1 else ""
         cells = [f"± {number(Z95 * errors[i])}{each}" for i in (0, -1)]
-        lines.append(f"  {column.aggregate.alias:<{max(width, 6)}}  {_written(column):<16} {cells[0]:>16} {cells[1]:>16}")
+        lines.append(f"  {column.aggregate.alias:<{max(width, 6)}}  {written(column.aggregate):<16} {cells[0]:>16} {cells[1]:>16}")
     for column in plan.columns:
         if len(column.perturbations) > 1:
             first, last = (number(Z95 * stderr(column.perturbations[1])[i]) for i in (0, -1))
@@ -274,8 +274,9 @@ def _columns(plan: PrivacyPlan) -> str:
     return "\n".join(lines)
 
 
-def _written(column: ColumnPlan) -> str:
-    function = column.aggregate.function
+def written(aggregate: Aggregate) -> str:
+    """An aggregate as it is called in a table."""
+    function = aggregate.function
     return {AggregateFunction.COUNT_DISTINCT_UNIT: "COUNT(DISTINCT)", AggregateFunction.COUNT_ROWS: "COUNT(*)"}.get(
         function, f"{function}(x)"
     )

@@ -85,7 +85,7 @@ class Histogram:
             listed=plan.selection is None,
             contributions=admission_stage(plan).gives,
             state={stage.operator: stage.tables for stage in (AdmissionStage, ReleaseStage)},
-            columns=tuple(made for i, column in enumerate(plan.columns) for made in _columns(column.aggregate, i)),
+            columns=tuple(made for i, column in enumerate(plan.columns) for made in value_and_error(column.aggregate, i)),
             drops=DROP_REASONS,
             # An allowance is for one period, which is one window long.
             forgets_us=query.windows.size_us if query.contribution_period is ContributionPeriod.WINDOW else None,
@@ -98,7 +98,8 @@ class Histogram:
         return stages(plan, run.public, run.first_window_us)
 
 
-def _columns(aggregate: Aggregate, i: int) -> tuple[OutputColumn, OutputColumn]:
+def value_and_error(aggregate: Aggregate, i: int) -> tuple[OutputColumn, OutputColumn]:
+    """The two columns of the i-th aggregate."""
     kind = "DOUBLE" if aggregate.function in REALS else "BIGINT"
     alias = aggregate.alias
     return OutputColumn(alias, alias, kind, f"c{i}"), OutputColumn(alias, f"{alias}_stderr", "DOUBLE", f"s{i}")

@@ -5,6 +5,7 @@ The planner makes it, `accounting` checks it, `explain` prints it, `stages` give
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
 
@@ -40,24 +41,21 @@ class SelectionPlan:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PerturbationPlan:
-    """One perturbed integer path per group.
+class NoisySum:
+    """One perturbed integer path per group, whatever its counter.
 
     Args:
         mechanism: number of the mechanism in the noise function (selection is 0, perturbations from 1).
-        counter: the continual counter.
         rule: how a record becomes an increment: `rows`, `valid`, `users` or `sum` (see `udfs.histogram.contribution_bounding`).
         argument: position of the record's argument column a0, a1, ..., or -1.
         grid: size of one integer unit (a power of two; 1.0 for counts).
         lower, upper: clamp of one record's increment, in grid units.
         centre: what is subtracted before clamping (AVG), in value units.
-        sensitivity: L2 sensitivity of one strategy step, the counter's first column norm included, in value units.
+        sensitivity: L2 sensitivity of one strategy step, the counter's largest column norm included, in value units.
         sigma: standard deviation of the noise of one strategy step, in value units.
-        sd: standard deviation of the released path at triggers 1..T, in value units.
     """
 
     mechanism: int
-    counter: CounterName
     rule: str
     argument: int
     grid: float
@@ -66,6 +64,13 @@ class PerturbationPlan:
     centre: float
     sensitivity: float
     sigma: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class PerturbationPlan(NoisySum):
+    """With its counter, and the standard deviation of the released path at triggers 1..T, in value units."""
+
+    counter: CounterName
     sd: tuple[float, ...]
 
 
@@ -121,13 +126,18 @@ class PrivacyPlan:
     @property
     def presence_only(self) -> tuple[bool, ...]:
         """Per argument: True if only COUNT(x) reads it, so its record column says NULL or not (NaN or 1.0) and no value."""
-        used = [{p.rule for p in self.perturbations if p.argument == i} for i in range(len(self.arguments))]
-        return tuple(rules == {"valid"} for rules in used)
+        return presence_only(self.arguments, self.perturbations)
 
     @property
     def perturbations(self) -> tuple[PerturbationPlan, ...]:
         """All perturbations in mechanism order."""
         return tuple(p for column in self.columns for p in column.perturbations)
+
+
+def presence_only(arguments: Sequence[str], perturbations: Sequence[NoisySum]) -> tuple[bool, ...]:
+    """Per argument: whether all that read it only ask if there is a value."""
+    used = [{p.rule for p in perturbations if p.argument == i} for i in range(len(arguments))]
+    return tuple(rules == {"valid"} for rules in used)
 
 
 def document(plan: PrivacyPlan) -> dict[str, Any]:
@@ -141,4 +151,4 @@ def document(plan: PrivacyPlan) -> dict[str, Any]:
     return given
 
 
-__all__ = ["Aggregate", "ColumnPlan", "PerturbationPlan", "PrivacyPlan", "SelectionPlan", "document"]
+__all__ = ["Aggregate", "ColumnPlan", "NoisySum", "PerturbationPlan", "PrivacyPlan", "SelectionPlan", "document"]

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from dpsql.mechanisms.histogram.asked import ReleaseRule
-from dpsql.mechanisms.histogram.plan import ColumnPlan, PerturbationPlan, PrivacyPlan
-from dpsql.parsed_query import AggregateFunction, ContributionPeriod
+from dpsql.mechanisms.histogram.plan import NoisySum, PerturbationPlan, PrivacyPlan
+from dpsql.parsed_query import Aggregate, AggregateFunction, ContributionPeriod
 from udfs.grid import Grid
 from udfs.histogram.contribution_bounding import BoundingParameters, Increment
 from udfs.histogram.key_selection import SelectionParameters
@@ -69,7 +70,10 @@ def release_parameters(plan: PrivacyPlan, public: PublicGroups | None = None) ->
     perturbations = tuple(
         PerturbationParameters(p.mechanism, counter(p.counter, plan.horizon), p.sigma, p.grid) for p in plan.perturbations
     )
-    return ReleaseParameters(grid(plan), selection, perturbations, tuple(_output(column) for column in plan.columns), public)
+    columns = tuple(
+        output_column(column.aggregate, column.perturbations, tuple(map(stderr, column.perturbations))) for column in plan.columns
+    )
+    return ReleaseParameters(grid(plan), selection, perturbations, columns, public)
 
 
 def stderr(perturbation: PerturbationPlan) -> tuple[float, ...]:
@@ -77,13 +81,13 @@ def stderr(perturbation: PerturbationPlan) -> tuple[float, ...]:
     return tuple(math.sqrt(v * v + perturbation.grid**2 / 12) for v in perturbation.sd)
 
 
-def _output(column: ColumnPlan) -> OutputColumn:
-    parts = column.perturbations
+def output_column(aggregate: Aggregate, parts: Sequence[NoisySum], errors: tuple[tuple[float, ...], ...] = ()) -> OutputColumn:
+    """How a released column is made of noisy sums, whose standard deviations at triggers 1..T are `errors`."""
     return OutputColumn(
-        kind=KINDS.get(column.aggregate.function, "count"),
+        kind=KINDS.get(aggregate.function, "count"),
         perturbations=tuple(p.mechanism - 1 for p in parts),
         grids=tuple(p.grid for p in parts),
-        stderr=tuple(stderr(p) for p in parts),
-        bounds=column.aggregate.bounds or (0.0, 0.0),
+        stderr=errors,
+        bounds=aggregate.bounds or (0.0, 0.0),
         centre=parts[0].centre,
     )

@@ -211,9 +211,10 @@ RULES = (
 
 
 def claims(draft: Draft) -> bool:
-    """A query that protects events; or with windows, and delta = 0, or a counter or an option of this mechanism."""
+    """A query that protects events, unless it is over a table without windows; or with windows, and delta = 0, or a counter or an option of this
+    mechanism."""
     if _event(draft):
-        return True
+        return not draft.windowless
     asks = draft.value("delta") == 0 or draft.value("counter") in (CounterName.PANES, CounterName.WINDOW_SQRT)
     return bool(draft.window_calls) and (asks or any(draft.given(option.name) for option in OWN))
 

@@ -6,7 +6,6 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections import defaultdict
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -18,55 +17,17 @@ from dpsql.mechanisms.dynamic.asked import Asked
 from dpsql.mechanisms.dynamic.plan import TablePlan, document
 from dpsql.mechanisms.dynamic.planner import identity, make_plan
 from dpsql.mechanisms.dynamic.stages import bounding_parameters, table_parameters
-from dpsql.parsed_query import Aggregate, AggregateFunction, ContributionPeriod, CounterName, GroupSelection, Key, ParsedQuery
+from dpsql.parsed_query import Aggregate, AggregateFunction, CounterName, GroupSelection, ParsedQuery
 from dpsql.privacy.cost import Overlap, gaussian_delta
-from tests.property.plans import COUNT, HOUR, SUM, USERS, source
-from udfs.dynamic.release import PublicKeys, release
-from udfs.histogram.contribution_bounding import Clock, admit
-from udfs.histogram.release import Tick
+from tests.mechanisms.dynamic.plans import START, query, source
+from tests.property.plans import COUNT, HOUR, SUM, USERS
+from udfs.dynamic.release import release
+from udfs.histogram.contribution_bounding import admit
+from udfs.keys import PublicGroups
+from udfs.stage import Clock, Tick
 
 AVG = Aggregate("mean", AggregateFunction.AVG, "seconds", (-3.0, 9.0))
-START = 1_767_225_600_000_000
 KEY = bytes(range(32))
-
-
-def query(**changes: Any) -> ParsedQuery[Asked]:
-    """The table per page, every hour, C = 4; any field can be changed."""
-    rows = changes.get("max_rows_contributed", 4)
-    asked = {
-        "max_rows_contributed": rows,
-        "max_rows_per_group": rows,
-        "max_groups_contributed": rows,
-        "min_privacy_units_per_group": 1,
-        "group_selection_strategy": GroupSelection.THRESHOLD,
-        "group_selection_share": None,
-        "counter": CounterName.BLT,
-        "selection_weight_decay": 0.5,
-        "max_triggers": None,
-        "hide_below": 0.5,
-    }
-    fields: dict[str, Any] = {
-        "mechanism": "dynamic",
-        "epsilon": 6.0,
-        "delta": 1e-9,
-        "privacy_unit": ("user_id",),
-        "contribution_period": ContributionPeriod.STREAM,
-        "event_time": "ts",
-        "window": None,
-        "trigger_interval_us": HOUR,
-        "allowed_lateness_us": 0,
-        "max_ahead_us": HOUR,
-        "public_groups": None,
-        "keys": (Key("page", "page"),),
-        "aggregates": (COUNT, USERS, SUM),
-        "from_sql": "FROM visits",
-        "stream": "visits",
-        "static_sources": (),
-        "columns_in_order": ("page", "views", "visitors", "time_spent"),
-    }
-    asked |= {name: value for name, value in changes.items() if name in asked}
-    fields |= {name: value for name, value in changes.items() if name not in asked}
-    return ParsedQuery(**fields, asked=Asked(**asked))
 
 
 def any_query(pick: np.random.Generator) -> ParsedQuery[Asked]:
@@ -155,14 +116,15 @@ def test_thresholds_that_end_before_the_run_are_refused(blocks: slice) -> None:
 def test_a_declared_last_trigger_costs_less_noise() -> None:
     """f sd at trigger 8,760: 5.23 without an end, about 4 with one."""
     for_ever, ending = (make_plan(query(max_triggers=last), source()) for last in (None, 8760))
-    sd = [table_parameters(plan, START).perturbations[0].stderr(8760) for plan in (for_ever, ending)]
+    sd = [table_parameters(plan).perturbations[0].stderr(8760) for plan in (for_ever, ending)]
     assert 0.7 < sd[1] / sd[0] < 0.8
 
 
 def test_the_document_and_identity_say_everything() -> None:
     plan = make_plan(query(), source())
     assert plan.identity == identity(plan) == make_plan(query(), source()).identity
-    assert document(plan)["query"]["asked"]["hide_below"] == 0.5
+    assert document(plan)["query"]["hide_below"] == 0.5
+    assert make_plan(query(), source(start_us=START + HOUR)).identity != plan.identity
     others = [{"hide_below": 0.4}, {"max_triggers": 10_000}, {"trigger_interval_us": 2 * HOUR}, {"max_rows_contributed": 5}]
     assert len({plan.identity, *(make_plan(query(**other), source()).identity for other in others)}) == 5
 
@@ -196,10 +158,10 @@ def table(rows: list[tuple[int, int, int, float]]) -> pa.Table:
 def test_both_steps_are_a_count_of_the_bounded_table_and_the_stated_noise(last: int | None, public: bool) -> None:
     """Records in six micro-batches, late ones too, through both steps with a plan's numbers. Catches: rows before the start or late ones that
     are lost, a trigger too early, a bound per window instead of for ever, noise that is not the column's."""
-    listed = PublicKeys((3, 5), (b"00013", b"00015")) if public else None
+    listed = PublicGroups((3, 5), (b"00013", b"00015"), START) if public else None
     strategy = GroupSelection.PUBLIC_GROUPS if public else GroupSelection.THRESHOLD
     plan = make_plan(query(max_triggers=last, group_selection_strategy=strategy, max_ahead_us=100 * HOUR), source())
-    intake, output = bounding_parameters(plan, START, listed), table_parameters(plan, START, listed)
+    intake, output = bounding_parameters(plan, listed), table_parameters(plan, listed)
     rows, state, groups, counted, released = records(4000, 5), None, None, defaultdict(int), []
     expected: dict[tuple[int, int], int] = defaultdict(int)
     for batch in range(6):

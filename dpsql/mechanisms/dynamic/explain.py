@@ -1,0 +1,233 @@
+"""Explain the plan of a table without windows: what is promised for ever, how noisy, and who gets to appear. From the plan alone."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from dpsql.config import Source
+from dpsql.mechanisms.dynamic.accounting import account
+from dpsql.mechanisms.dynamic.plan import ColumnPlan, TablePlan
+from dpsql.mechanisms.dynamic.stages import perturbations, schedule, selection
+from dpsql.mechanisms.histogram.explain import Z95, written
+from dpsql.mechanisms.live_runs import live_runs
+from dpsql.text import number, percent
+from dpsql.times import duration, timestamp
+from udfs.dynamic.release import Perturbation
+
+STEPS = (1, 10, 100, 1_000, 10_000)
+
+
+def triggers(plan: TablePlan) -> tuple[int, ...]:
+    """Those of which numbers are told: powers of ten, and the last if there is one."""
+    last = plan.query.asked.max_triggers
+    return STEPS if last is None else (*(trigger for trigger in STEPS if trigger < last), last)
+
+
+def users_needed(plan: TablePlan, trigger: int) -> int:
+    """Units (each with this key as first key) that bring the noiseless sum to the threshold."""
+    chosen = selection(plan)
+    if plan.selection is None or chosen is None:
+        return 0
+    return -(-chosen.at(trigger)[0] // plan.selection.weights[0])
+
+
+def facts(plan: TablePlan, source: Source) -> dict[str, Any]:
+    """The plan's public numbers under stable names, those of the histogram where they mean the same (`dpsql explain --json`).
+
+    Numbers by trigger are `{"trigger": .., ..}` for powers of ten, and for the last trigger where there is one.
+    """
+    asked = plan.query.asked
+    return {
+        "epsilon": plan.epsilon,
+        "delta": plan.delta,
+        "delta_noise": plan.delta_noise,
+        "delta_threshold": plan.delta_threshold,
+        "delta_hash": plan.delta_hash,
+        "mu": plan.mu,
+        "cost": asdict(account(plan, source)),
+        "periods": [],
+        "start": timestamp(plan.start_us),
+        "max_triggers": asked.max_triggers,
+        "max_rows_contributed": asked.max_rows_contributed,
+        "max_rows_per_group": asked.max_rows_per_group,
+        "max_groups_contributed": asked.max_groups_contributed,
+        "query_identity": plan.identity,
+        "selection": None
+        if plan.selection is None
+        else {
+            "weight_decay": asked.selection_weight_decay,
+            "hide_below": asked.hide_below,
+            "sigma": plan.selection.sigma,
+            "users_needed": [{"trigger": trigger, "units": users_needed(plan, trigger)} for trigger in triggers(plan)],
+        },
+        "columns": [_column_facts(plan, column) for column in plan.columns],
+    }
+
+
+def explain(plan: TablePlan, source: Source) -> str:
+    """The whole explanation as plain text, at most 120 characters wide."""
+    parts = (
+        _promise(plan),
+        live_runs(schedule(plan)),
+        _time(plan),
+        _bounds(plan, source),
+        _keys(plan),
+        _columns(plan),
+        _budget(plan),
+        _stages(plan),
+    )
+    return "\n\n".join([*parts, f"Query identity: {plan.identity}"]) + "\n"
+
+
+def _parts(plan: TablePlan, column: ColumnPlan) -> tuple[Perturbation, ...]:
+    return tuple(p for p in perturbations(plan) if p.mechanism in {part.mechanism for part in column.perturbations})
+
+
+def _column_facts(plan: TablePlan, column: ColumnPlan) -> dict[str, Any]:
+    parts = [
+        {"of": "sum" if of.rule == "sum" else "count", "sigma": p.sigma, "stderr": _stderr(plan, p)}
+        for of, p in zip(column.perturbations, _parts(plan, column), strict=True)
+    ]
+    return {
+        "alias": column.aggregate.alias,
+        "aggregate": str(column.aggregate.function),
+        "sigma": parts[0]["sigma"],
+        "stderr": parts[0]["stderr"],
+        "clamp": list(column.aggregate.bounds) if column.aggregate.bounds else None,
+        "stderr_of": "value" if len(parts) == 1 else "sum",
+        "parts": parts if len(parts) > 1 else None,
+    }
+
+
+def _stderr(plan: TablePlan, p: Perturbation) -> list[dict[str, Any]]:
+    return [{"trigger": trigger, "stderr": p.stderr(trigger)} for trigger in triggers(plan)]
+
+
+def _promise(plan: TablePlan) -> str:
+    last = plan.query.asked.max_triggers
+    many = "of all triggers together, and there is no last one" if last is None else f"of all {last:,} triggers together"
+    return "\n".join(
+        [
+            "What is promised",
+            f"  Everything one privacy unit ({', '.join(plan.query.privacy_unit)}) ever does is protected, for ever:",
+            f"  whoever sees the released tables {many}, learns almost the same",
+            "  whether that unit's records were there or not,",
+            f"  up to (epsilon, delta) = ({plan.epsilon:g}, {plan.delta:g}), on this run alone: what all runs cost together, dpsql budget says.",
+            "  Not hidden: when triggers happen, and the operator's own metrics (totals per micro-batch, never per key or unit).",
+        ]
+    )
+
+
+def _time(plan: TablePlan) -> str:
+    query, last = plan.query, plan.query.asked.max_triggers
+    every, start = duration(query.trigger_interval_us), timestamp(plan.start_us)
+    until = "for ever" if last is None else f"{last:,} times, the last at {timestamp(plan.start_us + last * query.trigger_interval_us)}"
+    lines = [
+        "When",
+        f"  No window: the whole table, every {every} from {start} on, {until}.",
+        f"  A record counts from the first trigger after its event time ({query.event_time}, UTC), one from before the start from trigger 1.",
+        "  Nothing is late: a record that comes after its trigger counts from the next one. Nothing is ever taken out again.",
+        f"  Dropped: records more than {duration(query.max_ahead_us)} ahead of the clock{'' if last is None else ', and all after the last trigger'}.",
+    ]
+    return "\n".join(lines)
+
+
+def _bounds(plan: TablePlan, source: Source) -> str:
+    asked = plan.query.asked
+    lines = [
+        "What each unit may contribute",
+        f"  C = {asked.max_rows_contributed} records for ever, c = {asked.max_rows_per_group} of them with one key, G = {asked.max_groups_contributed} keys;",
+        "  the earliest count, the rest are dropped (and counted for the operator): who has used C adds nothing more,",
+        "  however long the query runs.",
+    ]
+    if not plan.query.keys:
+        lines.append("  All records have the same, empty key.")
+    for column in plan.columns:
+        if column.aggregate.bounds:
+            lo, hi = column.aggregate.bounds
+            lines.append(f"  {column.aggregate.alias}: each value is clamped to [{lo:g}, {hi:g}]; NULL and NaN add nothing.")
+    lines.append(f"  Declared for {source.name}: at most {source.max_users:,} units and {source.max_keys:,} keys.")
+    return "\n".join(lines)
+
+
+def _keys(plan: TablePlan) -> str:
+    asked = plan.query.asked
+    if plan.selection is None:
+        what = "Those that public_groups lists when the run first starts, each one" if plan.query.keys else "There is no key: one row"
+        return f"Which keys appear\n  {what} at every trigger, with or without records."
+    needed = ", ".join(f"{users_needed(plan, trigger):,} by trigger {trigger:,}" for trigger in triggers(plan))
+    lines = [
+        "Which keys appear",
+        "  No key is known beforehand. A key appears once about so many units have it (half of the keys with so many do):",
+        f"  {needed}.",
+        "  That it has appeared stays public; it is shown at each trigger at which its noisy number of units",
+        f"  is at least {percent(asked.hide_below)} of what it takes then.",
+    ]
+    times = len(plan.selection.weights)
+    if asked.selection_weight_decay > 0 and times > 1:
+        share = plan.selection.weights[-1] / plan.selection.weights[0]
+        lines.append(f"  A unit's first key counts in full, later ones less and less; number {times} counts {percent(share)} of the first.")
+    if asked.min_privacy_units_per_group > 1:
+        lines.append(f"  A key with fewer than {asked.min_privacy_units_per_group} units never appears.")
+    return "\n".join(lines)
+
+
+def _columns(plan: TablePlan) -> str:
+    width = max(6, *(len(column.aggregate.alias) for column in plan.columns))
+    heads = "".join(f"{f'trigger {trigger:,}':>17}" for trigger in triggers(plan))
+    lines = [
+        "How noisy each column is (95% of released values are this close to the bounded truth)",
+        f"  {'column':<{width}}  {'aggregate':<15}{heads}",
+    ]
+    for column in plan.columns:
+        parts = _parts(plan, column)
+        each = " / n" if len(parts) > 1 else ""
+        cells = "".join(f"{f'± {number(Z95 * parts[0].stderr(trigger))}{each}':>17}" for trigger in triggers(plan))
+        lines.append(f"  {column.aggregate.alias:<{width}}  {written(column.aggregate):<15}{cells}")
+    for column in plan.columns:
+        if len(parts := _parts(plan, column)) > 1:
+            name, count = column.aggregate.alias, [number(Z95 * parts[1].stderr(trigger)) for trigger in triggers(plan)]
+            lines += [
+                f"  {name} is a noisy sum over a noisy count n of values; the table has the sum's error, to be divided by n.",
+                f"  The count's is ± {' / '.join(count)}. {name}_stderr has both; where n is below 1, {name} is NULL.",
+            ]
+    if plan.query.asked.max_triggers is None:
+        lines.append("  It grows for ever, ever more slowly: with the logarithm of the trigger's number, after a million with its root.")
+    lines.append("  Not in these numbers: what the bounds above drop or clamp.")
+    return "\n".join(lines)
+
+
+def _budget(plan: TablePlan) -> str:
+    share = plan.selection.share if plan.selection else 0.0
+    each = percent((1 - share) / len(plan.perturbations))
+    averages = f", of which there are {len(plan.perturbations)}: an average has two" if len(plan.perturbations) > len(plan.columns) else ""
+    spent = f"{percent(share)} of mu^2 chooses keys, {each}" if plan.selection else f"No key is chosen: {each} of mu^2"
+    threshold = f" + {plan.delta_threshold:.3g} for keys that only one unit has, at all triggers" if plan.selection else ""
+    return "\n".join(
+        [
+            "How the budget is spent",
+            f"  All noise is Gaussian and accounted for together: mu = {plan.mu:.4f}, the most noise-saving way to ({plan.epsilon:g}, {plan.delta_noise:.3g}).",
+            f"  {spent} goes to each noisy number{averages}.",
+            f"  delta = {plan.delta_noise:.3g} for the noise{threshold} + {plan.delta_hash:.2g} for id collisions.",
+        ]
+    )
+
+
+def _stages(plan: TablePlan) -> str:
+    query, last = plan.query, plan.query.asked.max_triggers
+    counter = f"{query.asked.counter} without a last trigger" if last is None else f"{query.asked.counter} for {last:,} triggers"
+    if plan.selection is None:
+        choice = f"public groups: {query.public_groups}" if query.public_groups else "one group"
+    else:
+        choice = f"key selection, by ({', '.join(key.name for key in query.keys)}): counter {counter}"
+    return "\n".join(
+        [
+            "Stages",
+            f"  1. read {query.stream}: {query.from_sql}",
+            f"  2. contribution bounding, by ({', '.join(query.privacy_unit)})",
+            f"  3. {choice}",
+            f"  4. perturbation of {', '.join(column.aggregate.alias for column in plan.columns)}: counter {counter}",
+            "  5. table, appended once per trigger",
+        ]
+    )

@@ -1,0 +1,99 @@
+"""Tables without windows as a mechanism."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from dpsql.config import Source
+from dpsql.mechanisms.dynamic import accounting, options, plan, rules
+from dpsql.mechanisms.dynamic.asked import Asked
+from dpsql.mechanisms.dynamic.plan import TablePlan
+from dpsql.mechanisms.histogram.mechanism import value_and_error
+from dpsql.mechanisms.protocol import Argument, RunFacts, Shape
+from dpsql.parsed_query import ParsedQuery
+from dpsql.privacy.cost import Cost
+
+if TYPE_CHECKING:
+    from dpsql.sql.draft import Draft, Option
+    from dpsql.sql.rules import Rule
+    from udfs.stage import Clock, Stage, Tick
+
+
+class Dynamic:
+    """No window: a table that only grows, at every trigger, for ever (docs/privacy/dynamic.md)."""
+
+    name: str = TablePlan.mechanism
+    takes: str = "queries without a window"
+    options: tuple[Option, ...] = options.OPTIONS
+    rules: tuple[Rule, ...] = rules.RULES
+
+    def claims(self, draft: Draft) -> bool:
+        """A query without a window that says when to release."""
+        return draft.windowless
+
+    def read(self, draft: Draft) -> Asked:
+        """Bounds, key selection and the last trigger."""
+        return options.read(draft)
+
+    def plan(self, query: ParsedQuery[Asked], source: Source) -> TablePlan:
+        """Every number."""
+        from dpsql.mechanisms.dynamic.planner import make_plan
+
+        return make_plan(query, source)
+
+    def account(self, plan: TablePlan, source: Source) -> Cost:
+        """From the bounds and the counter's recurrence."""
+        return accounting.account(plan, source)
+
+    def document(self, plan: TablePlan) -> Mapping[str, Any]:
+        """As run.json has it."""
+        return plan_document(plan)
+
+    def explain(self, plan: TablePlan, source: Source) -> str:
+        """All of it in sentences."""
+        from dpsql.mechanisms.dynamic.explain import explain
+
+        return explain(plan, source)
+
+    def facts(self, plan: TablePlan, source: Source) -> dict[str, Any]:
+        """The public numbers."""
+        from dpsql.mechanisms.dynamic.explain import facts
+
+        return facts(plan, source)
+
+    def missing(self, plan: TablePlan) -> tuple[str, dict[str, Any]]:
+        """How many units a key needs."""
+        from dpsql.mechanisms.dynamic.missing_keys import facts, why_missing
+
+        return why_missing(plan), facts(plan)
+
+    def shape(self, plan: TablePlan) -> Shape:
+        """No windows; each aggregate and its error bar."""
+        from dpsql.mechanisms.dynamic.stages import admission_stage, schedule
+        from udfs.dynamic.stages import TableStage
+        from udfs.histogram.contribution_bounding import DROP_REASONS
+        from udfs.histogram.stages import AdmissionStage
+        from udfs.keys import PublicGroups
+
+        nobody = PublicGroups((), (), plan.start_us) if plan.selection is None else None
+        return Shape(
+            schedule=schedule(plan),
+            arguments=tuple(map(Argument, plan.arguments, plan.presence_only)),
+            listed=plan.selection is None,
+            contributions=admission_stage(plan, nobody).gives,
+            state={stage.operator: stage.tables for stage in (AdmissionStage, TableStage)},
+            columns=tuple(made for i, column in enumerate(plan.columns) for made in value_and_error(column.aggregate, i)),
+            drops=DROP_REASONS,
+            forgets_us=None,
+        )
+
+    def stages(self, plan: TablePlan, run: RunFacts) -> tuple[Stage[Clock], Stage[Sequence[Tick]]]:
+        """Contribution bounding for ever; key selection and perturbation."""
+        from dpsql.mechanisms.dynamic.stages import stages
+
+        return stages(plan, run.public)
+
+
+plan_document = plan.document
+DYNAMIC = Dynamic()

@@ -1,0 +1,57 @@
+"""Queries over tables without windows, made without the parser."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dpsql.config import Source
+from dpsql.mechanisms.dynamic.asked import Asked
+from dpsql.parsed_query import ContributionPeriod, CounterName, GroupSelection, Key, ParsedQuery
+from tests.property import plans
+from tests.property.plans import COUNT, HOUR, SUM, USERS
+
+START = 1_767_225_600_000_000
+
+
+def source(**changes: Any) -> Source:
+    """The stream `visits`, from START on."""
+    return plans.source(**({"start_us": START} | changes))
+
+
+def query(**changes: Any) -> ParsedQuery[Asked]:
+    """The table per page, every hour, C = 4; any field can be changed."""
+    rows = changes.get("max_rows_contributed", 4)
+    asked = {
+        "max_rows_contributed": rows,
+        "max_rows_per_group": rows,
+        "max_groups_contributed": rows,
+        "min_privacy_units_per_group": 1,
+        "group_selection_strategy": GroupSelection.THRESHOLD,
+        "group_selection_share": None,
+        "counter": CounterName.BLT,
+        "selection_weight_decay": 0.5,
+        "max_triggers": None,
+        "hide_below": 0.5,
+    }
+    fields: dict[str, Any] = {
+        "mechanism": "dynamic",
+        "epsilon": 6.0,
+        "delta": 1e-9,
+        "privacy_unit": ("user_id",),
+        "contribution_period": ContributionPeriod.STREAM,
+        "event_time": "ts",
+        "window": None,
+        "trigger_interval_us": HOUR,
+        "allowed_lateness_us": 0,
+        "max_ahead_us": HOUR,
+        "public_groups": None,
+        "keys": (Key("page", "page"),),
+        "aggregates": (COUNT, USERS, SUM),
+        "from_sql": "FROM visits",
+        "stream": "visits",
+        "static_sources": (),
+        "columns_in_order": ("page", "views", "visitors", "time_spent"),
+    }
+    asked |= {name: value for name, value in changes.items() if name in asked}
+    fields |= {name: value for name, value in changes.items() if name not in asked}
+    return ParsedQuery(**fields, asked=Asked(**asked))

@@ -1,0 +1,29 @@
+"""How many triggers of a table without windows one start may close."""
+
+from __future__ import annotations
+
+import pytest
+
+from dpsql.errors import InputError
+from dpsql.mechanisms.dynamic.planner import make_plan
+from dpsql.mechanisms.dynamic.stages import schedule
+from dpsql.schedule import AT_ONCE
+from tests.mechanisms.dynamic import plans
+
+SECOND = 1_000_000
+LAST_US = plans.START + AT_ONCE * SECOND
+
+
+def test_more_triggers_than_can_be_replayed_are_refused() -> None:
+    """Catches: a start in 1970 with a trigger each second, which would not end; counting from the start what is closed already."""
+    every_second = schedule(make_plan(plans.query(trigger_interval_us=SECOND), plans.source()))
+    every_second.check_behind(LAST_US)
+    with pytest.raises(
+        InputError, match=r"^100,001 triggers, .* go on in steps, the first with --until-caught-up --until 2026-01-02T03:46:40Z"
+    ):
+        every_second.check_behind(LAST_US + SECOND)
+    every_second.check_behind(LAST_US + SECOND, plans.START + SECOND)
+    with pytest.raises(InputError, match="2026-01-02T03:46:41Z"):
+        every_second.check_behind(LAST_US + 2 * SECOND, plans.START + SECOND)
+    ending = schedule(make_plan(plans.query(trigger_interval_us=SECOND, max_triggers=100), plans.source()))
+    ending.check_behind(LAST_US * 2)
