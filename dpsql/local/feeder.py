@@ -220,7 +220,7 @@ def run_local(
     """
     check_frame(query, frame)
     until_us = now_us() if until_us is None else until_us
-    query.shape.schedule.check_behind(until_us)
+    query.shape.schedule.check_behind(until_us, query.source.start_us)
     run = open_local_run(query, secret, run_id, ledger)
     run_id = run.run_id
     reader = RowReader(query.plan, query.sources, run.secret.salt(run_id), {})
