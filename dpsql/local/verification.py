@@ -25,13 +25,15 @@ from dpsql.lake.catch_up import live_pins, read_catch_up
 from dpsql.lake.checkpoints import source_entries
 from dpsql.lake.contributions import check_ticks
 from dpsql.lake.engine_file import FILE as ENGINE_FILE
+from dpsql.lake.opening import check_binding
 from dpsql.lake.points import Tables, tables_of
+from dpsql.lake.published import read_histogram
 from dpsql.lake.read_files import listed_details
-from dpsql.lake.runs import Lake, Run, check_binding, read_histogram
+from dpsql.lake.runs import Lake, Run
 from dpsql.local.connection import connect
 from dpsql.local.feeder import Feeder, Progress
-from dpsql.local.histogram import histogram
 from dpsql.local.inputs import source_files
+from dpsql.local.published_table import published_table
 from dpsql.local.record_reader import RowReader
 from dpsql.mechanisms import public_groups
 from dpsql.mechanisms.protocol import RunFacts
@@ -123,7 +125,7 @@ def verify_run(lake: Lake, name: str, run: Run, query: Query, secret: Secret, pr
             if progress:
                 progress(feeder.records)
         released.extend(feeder.tick(tick.closed_us))
-    recomputed = histogram(query.plan, released, reader.key_types)
+    recomputed = published_table(query.plan, released, reader.key_types)
     published = _without_newer(published, released_us, max(tick.closed_us for tick in ticked))
     if from_us is not None:
         published, recomputed = _from(published, from_us), _from(recomputed, from_us)

@@ -22,14 +22,15 @@ from dpsql.errors import DpsqlError, LakeError
 from dpsql.lake.contributions import Contributions
 from dpsql.lake.event_log import newest_events
 from dpsql.lake.manifest import Manifest
+from dpsql.lake.published import read_histogram
 from dpsql.lake.running import exclusive
-from dpsql.lake.runs import Lake, list_queries, read_histogram, read_run
+from dpsql.lake.runs import Lake, list_queries, read_run
 from dpsql.local.verification import verify_run
 from dpsql.privacy.ledger import Ledger
 from dpsql.privacy.secret import Secret
-from dpsql.streaming.histogram import Histogram
 from dpsql.streaming.live import LiveOptions
 from dpsql.streaming.microbatches import Following
+from dpsql.streaming.published_table import PublishedTable
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -43,7 +44,12 @@ SELECT WITH DIFFERENTIAL_PRIVACY OPTIONS (
 """
 PATIENCE = 400
 """Seconds; a busy machine is slow, and only a test that fails waits for so long."""
-POINTS: list[tuple[Any, str]] = [(Manifest, "commit"), (Contributions, "append"), (Contributions, "tick_by_clock"), (Histogram, "publish")]
+POINTS: list[tuple[Any, str]] = [
+    (Manifest, "commit"),
+    (Contributions, "append"),
+    (Contributions, "tick_by_clock"),
+    (PublishedTable, "publish"),
+]
 
 
 class BrokenOff(DpsqlError):

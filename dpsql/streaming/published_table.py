@@ -34,12 +34,12 @@ ROWS_PER_FILE = 1_000_000
 
 
 @dataclass(frozen=True)
-class Histogram:
+class PublishedTable:
     """The public histogram of one run.
 
     Args:
         path: the Delta table.
-        application: marks the appends of this run and generation (`dpsql.lake.published.triggers_mark`).
+        application: marks the appends of this run and generation (`dpsql.lake.marks.triggers_mark`).
         query: what was asked.
         shape: of the plan.
         key_types: Spark types of the key columns, in the order of `query.keys`.
