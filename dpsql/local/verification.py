@@ -30,8 +30,8 @@ from dpsql.lake.read_files import listed_details
 from dpsql.lake.runs import Lake, Run, check_binding, read_histogram
 from dpsql.local.connection import connect
 from dpsql.local.feeder import Feeder, Progress
-from dpsql.local.histogram import histogram
 from dpsql.local.inputs import source_files
+from dpsql.local.published_table import published_table
 from dpsql.local.record_reader import RowReader
 from dpsql.mechanisms import public_groups
 from dpsql.mechanisms.protocol import RunFacts
@@ -123,7 +123,7 @@ def verify_run(lake: Lake, name: str, run: Run, query: Query, secret: Secret, pr
             if progress:
                 progress(feeder.records)
         released.extend(feeder.tick(tick.closed_us))
-    recomputed = histogram(query.plan, released, reader.key_types)
+    recomputed = published_table(query.plan, released, reader.key_types)
     published = _without_newer(published, released_us, max(tick.closed_us for tick in ticked))
     if from_us is not None:
         published, recomputed = _from(published, from_us), _from(recomputed, from_us)

@@ -12,7 +12,7 @@ from dpsql.sql import clause_rules, options, window_rules
 from dpsql.sql.draft import Draft
 from dpsql.sql.durations import divisor_near
 from dpsql.sql.from_rules import EXPLODES
-from dpsql.sql.items import Kind, call_name
+from dpsql.sql.items import call_name
 from dpsql.sql.spans import Span, problem
 from dpsql.sql.values import Given, bare
 from dpsql.times import show_duration
@@ -26,8 +26,6 @@ OF_UNITS = (
     "min_privacy_units_per_group",
 )
 """Options that speak of units."""
-
-SUFFIXES = {"smoothed": "smoothed value", "measured": "number of measured panes"}
 
 
 def _event(draft: Draft) -> bool:
@@ -181,15 +179,6 @@ def cap_of_level(draft: Draft) -> Iterator[Problem]:
         yield problem(given.value_span, message, hint)
 
 
-def names_of_columns(draft: Draft) -> Iterator[Problem]:
-    """Names that columns of this mechanism have."""
-    taken = {f"{item.name}_{suffix}": (item.name, suffix) for item in draft.items if item.kind is Kind.AGGREGATE for suffix in SUFFIXES}
-    for item in draft.items:
-        if item.kind in (Kind.KEY, Kind.AGGREGATE) and item.name in taken:
-            alias, suffix = taken[item.name]
-            yield problem(item.alias_span, f"`{item.name}` is the column of the {SUFFIXES[suffix]} of `{alias}`", "choose another alias")
-
-
 RULES = (
     window_rules.window_missing,
     required_options,
@@ -204,7 +193,6 @@ RULES = (
     smoothings,
     one_column_above,
     cap_of_level,
-    names_of_columns,
     clause_rules.rows_per_group_above_rows,
     clause_rules.groups_above_rows,
 )

@@ -1,4 +1,4 @@
-"""Released rows as the histogram that users see: times, typed keys, aggregates in the order written, each with its error bar."""
+"""Released rows as the published table that users see: times, typed keys, aggregates in the order written, each with its error bar."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TIME = pa.timestamp("us", tz="UTC")
 EPOCH_TYPES = {"date": (pa.int32(), pa.date32()), "timestamp": (pa.int64(), TIME)}
 
 
-def histogram(plan: Plan, released: Sequence[pa.Table], key_types: Sequence[SparkType]) -> pa.Table:
+def published_table(plan: Plan, released: Sequence[pa.Table], key_types: Sequence[SparkType]) -> pa.Table:
     """The histogram of all released rows, sorted by (window_start, trigger, key bytes).
 
     Args:
