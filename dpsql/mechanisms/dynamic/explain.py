@@ -134,14 +134,14 @@ def _time(plan: TablePlan) -> str:
     every, start = duration(query.trigger_interval_us), timestamp(plan.start_us)
     until = "for ever" if last is None else f"{last:,} times, the last at {timestamp(plan.start_us + last * query.trigger_interval_us)}"
     if plan.changes:
-        dropped = "" if last is None else ", and of those after the last trigger"
+        dropped = "" if last is None else ", and after the last trigger"
         return "\n".join(
             [
                 "When",
-                f"  No window: what is in the table then, every {every} from {start} on, {until}.",
-                f"  A change counts from the first trigger after its commit ({query.event_time}, UTC), one from before the start from trigger 1.",
-                "  Nothing is late: a change that comes after its trigger counts from the next one. A row that has ended counts no more.",
-                f"  Dropped: beginnings of rows more than {duration(query.max_ahead_us)} ahead of the clock{dropped}. An end is never dropped.",
+                f"  What is in the table then, every {every} from {start} on, {until}.",
+                f"  A change counts from the first trigger after its commit ({query.event_time}, UTC), an old one from trigger 1.",
+                "  Nothing is late: a change that comes after its trigger counts from the next one.",
+                f"  Dropped: beginnings of rows more than {duration(query.max_ahead_us)} ahead of the clock{dropped}. Ends never are.",
             ]
         )
     lines = [
@@ -170,7 +170,7 @@ def _bounds(plan: TablePlan, source: Source) -> str:
             "What each unit may contribute",
             f"  C = {asked.max_rows_contributed} row versions for ever, c = {asked.max_rows_per_group} with one key at the same time, "
             f"G = {asked.max_groups_contributed} keys.",
-            "  An insert begins a version, a delete ends one, an update does both; one of columns that the query does not read is none.",
+            "  An insert begins a version, a delete ends one, an update does both; one of columns not read here is none.",
             f"  After {asked.max_rows_contributed} versions a unit's further rows are not counted, for ever; nor are rows for which a key had no room",
             "  when they began. Rows that count stop counting when they end, whatever the unit has used.",
             f"  S = {plan.changes.max_spells_contributed}: a unit that comes to keys, all its rows there end, and it comes again, is counted as a unit so many",
