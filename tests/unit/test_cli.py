@@ -17,9 +17,10 @@ from click.testing import CliRunner, Result
 from deltalake import write_deltalake
 
 import dpsql
-from dpsql.lake.runs import Lake, open_run
+from dpsql.lake.opening import open_run
+from dpsql.lake.overruns import Overruns, write_overruns
+from dpsql.lake.runs import Lake
 from dpsql.local.verification import Verification
-from dpsql.polling import Overruns, write_overruns
 from dpsql.privacy.ledger import Ledger
 from dpsql.privacy.secret import Secret, default_secret_path
 from dpsql.streaming.progress import Summary

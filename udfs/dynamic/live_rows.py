@@ -14,7 +14,8 @@ import pyarrow as pa
 
 from udfs.columns import Int, sort_order
 from udfs.dynamic.versions import Presence, Version
-from udfs.stage import Table, Tables
+from udfs.stage import Tables
+from udfs.state_table import Table
 
 TABLES = {
     "live": Table(("user", "row", "copy"), "user"),
