@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 from dpsql.caps import NO_CAP, Cap, read_caps
 from dpsql.change_feed import TIME, FeedForm
@@ -120,6 +121,9 @@ class Source:
     def __post_init__(self) -> None:
         if self.change_feed and not self.event_time:
             object.__setattr__(self, "event_time", TIME)
+        unit: Any = self.privacy_unit  # one name is what people write
+        if isinstance(unit, str):
+            object.__setattr__(self, "privacy_unit", (unit,))
         if not self.ledger:
             object.__setattr__(self, "ledger", self.name)
 
@@ -148,19 +152,20 @@ class Sources(Mapping[str, Source]):
         return len(self.entries)
 
 
-def load_sources(path: str | Path) -> Sources:
-    """Read `sources.yaml`.
+def load_sources(path: str | Path | Mapping[str, Any]) -> Sources:
+    """Read `sources.yaml`, or what would stand in it: `{"visits": {"format": "parquet", "path": "data/visits", ...}}`.
 
     Raises:
         ConfigError: the file is missing, is not UTF-8 or not YAML, or something in it is not accepted.
     """
-    document = read_yaml(Path(path))
+    written = YamlDocument(None, {"sources": dict(path)}, {}) if isinstance(path, Mapping) else None
+    document = written or read_yaml(Path(path))  # type: ignore[arg-type]
     if "sources" not in document.block((), ("sources",)).given:
         raise document.error("no sources: write `sources:` and below it one block per source", ())
     named = document.block(("sources",)).given
     if not named:
         raise document.error("no source is declared", ("sources",))
-    return Sources(_with_shared_caps([_source(document, name) for name in named], document), Path(path))
+    return Sources(_with_shared_caps([_source(document, name) for name in named], document), document.path)
 
 
 def _with_shared_caps(sources: list[Source], document: YamlDocument) -> tuple[Source, ...]:
@@ -379,9 +384,9 @@ def _apart_from(read: Block) -> tuple[str, ...]:
     return tuple(sorted(set(named)))
 
 
-def _absolute(path: str, file: Path) -> str | None:
+def _absolute(path: str, file: Path | None) -> str | None:
     if not path:
         return None
     if re.match(r"[A-Za-z][A-Za-z0-9+.-]*:/", path):
         return path
-    return str(file.resolve().parent / Path(path).expanduser())
+    return str((file.resolve().parent if file else Path.cwd()) / Path(path).expanduser())
