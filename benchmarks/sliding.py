@@ -1,27 +1,45 @@
 """Sliding windows on models of the streams that Retroactive Grouping was published with, by the product's own steps.
 
-    python benchmarks/sliding.py [montreal | worldcup] [epsilon] [noise keys]
+    python benchmarks/sliding.py [montreal | worldcup | FILE.parquet:pane seconds:bins] [epsilon] [noise keys]
+    python benchmarks/sliding.py --figures       writes docs/figures/sliding.svg
+    python benchmarks/sliding.py --state         bytes of state after 100 and 5,000 panes, time of a pane
+    python benchmarks/sliding.py --window-sqrt   standard errors of WINDOW_SQRT, up to pane 100,000
 
 Squared error of a released histogram (mean over panes; w = 15, first windows as partial sums) as a share of that of PANES. The models are
 generated, not the paper's data: `montreal` has the paper's 342 stations and 504 panes of 20 minutes, `worldcup` a weighted sample of
-88,762 URLs over 528 panes of 4 hours. Data seed 20150912, noise keys 1..n.
+88,762 URLs over 528 panes of 4 hours. A file has columns key and ts; its most frequent keys are the bins. Data seed 20150912, noise keys 1..n.
+Other mechanisms: `benchmarks/sliding_rivals.py`.
 """
 
 from __future__ import annotations
 
 import hashlib
+import math
 import sys
 import time
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 
-from dpsql.mechanisms.sliding.asked import PaneGrouping, Smoothing, changed
-from dpsql.mechanisms.sliding.planner import make_plan
-from dpsql.mechanisms.sliding.stages import measurements
-from tests.mechanisms.sliding.queries import EVENT, SOURCE, windows
-from udfs.sliding.measurement import Measurement, new_bins
-from udfs.sliding.panes import Cells
+CHECKOUT = Path(__file__).resolve().parents[1]
+if str(CHECKOUT) not in sys.path:  # `python benchmarks/...` puts this folder first, not the checkout
+    sys.path.insert(0, str(CHECKOUT))
+
+from benchmarks.charts import Line, Panel, draw  # noqa: E402
+from benchmarks.sliding_rivals import RIVALS, error  # noqa: E402
+from dpsql.mechanisms.sliding.asked import PaneGrouping, Smoothing, changed  # noqa: E402
+from dpsql.mechanisms.sliding.planner import make_plan  # noqa: E402
+from dpsql.mechanisms.sliding.stages import measurements  # noqa: E402
+from tests.mechanisms.sliding.queries import EVENT, SOURCE, SQRT, windows  # noqa: E402
+from udfs.sliding.measurement import Measurement, new_bins  # noqa: E402
+from udfs.sliding.panes import Cells, Panes  # noqa: E402
+from udfs.sliding.release import Shown, SlidingParameters, release_windows  # noqa: E402
+from udfs.sliding.window_sqrt import coefficients, response  # noqa: E402
+from udfs.stage import Tick  # noqa: E402
 
 SEED = 20150912
 W = 15
@@ -69,8 +87,26 @@ def worldcup(panes: int = 528, bins: int = 88_762, total: int = 1_352_804_107) -
     return x
 
 
+def of_file(path: str, seconds: int, bins: int) -> np.ndarray:
+    """Counts of the most frequent keys of a Parquet file."""
+    table = pq.read_table(path, columns=["key", "ts"]).drop_null()
+    pane = table["ts"].cast(pa.timestamp("us")).cast(pa.int64()).to_numpy() // (seconds * 1_000_000)
+    names, number, often = np.unique(table["key"].to_numpy(zero_copy_only=False).astype(str), return_inverse=True, return_counts=True)
+    place = np.full(len(names), -1)
+    kept = np.argsort(-often, kind="stable")[:bins]
+    place[kept] = np.arange(len(kept))
+    x = np.zeros((int(pane.max() - pane.min()) + 1, len(kept)), np.int64)
+    inside = place[number] >= 0
+    np.add.at(x, (pane[inside] - pane.min(), place[number][inside]), 1)
+    return x
+
+
 def stream(name: str) -> tuple[np.ndarray, np.ndarray]:
     """(panes, bins) of counts, and how many bins each stands for."""
+    if ":" in name:
+        path, seconds, bins = name.rsplit(":", 2)
+        x = of_file(path, int(seconds), int(bins))
+        return x, np.ones(x.shape[1])
     if name == "montreal":
         x = montreal()
         return x, np.ones(x.shape[1])
@@ -79,9 +115,9 @@ def stream(name: str) -> tuple[np.ndarray, np.ndarray]:
     return x[:, kept].astype(np.int64), np.where(kept < 500, 1.0, 40.0)
 
 
-def ways(epsilon: float) -> dict[str, Measurement]:
+def ways(epsilon: float, w: int = W) -> dict[str, Measurement]:
     """The measurements of four plans for one COUNT at level EVENT."""
-    event = changed(windows(EVENT, W), epsilon=epsilon)
+    event = changed(windows(EVENT, w), epsilon=epsilon)
     retroactive: dict[str, Any] = {"grouping": PaneGrouping.RETROACTIVE, "smoothing": Smoothing.NONE}
     asked = {
         "PANES": event,
@@ -92,22 +128,20 @@ def ways(epsilon: float) -> dict[str, Measurement]:
     return {name: measurements(make_plan(each, SOURCE))[0] for name, each in asked.items()}
 
 
-def errors(m: Measurement, x: np.ndarray, weights: np.ndarray, seed: int) -> np.ndarray:
+def errors(m: Measurement, x: np.ndarray, weights: np.ndarray, seed: int, w: int = W) -> np.ndarray:
     """Squared errors of the sums, of the sums clipped at 0, of the smoothed sums (NaN: none), mean over panes."""
     key, ids = hashlib.sha256(b"sliding %d" % seed).digest(), np.arange(x.shape[1]) * 7919 + 1
     bins, true, found = new_bins(m.columns, x.shape[1]), np.zeros(x.shape[1]), np.zeros(3)
     for pane, exact in enumerate(x):
-        true += exact - (x[pane - W] if pane >= W else 0)
+        true += exact - (x[pane - w] if pane >= w else 0)
         window = m.close(bins, exact.astype(np.int64), pane, Cells(key, ids, pane * SLIDE_US, SLIDE_US, 1))
         smoothed = np.full(len(true), np.nan) if window.smoothed is None else window.smoothed
         found += [float(np.sum(weights * (shown - true) ** 2)) for shown in (window.value, np.maximum(window.value, 0), smoothed)]
     return found / len(x)
 
 
-def main() -> None:
-    name = sys.argv[1] if len(sys.argv) > 1 else "montreal"
-    epsilon = float(sys.argv[2]) if len(sys.argv) > 2 else 0.1
-    keys = int(sys.argv[3]) if len(sys.argv) > 3 else 1
+def table(name: str, epsilon: float, keys: int) -> None:
+    """One line per way to measure."""
     x, weights = stream(name)
     print(f"{name}: {x.shape[0]} panes, {x.shape[1]} bins for {weights.sum():.0f}, epsilon {epsilon:g}, {keys} noise keys")
     print("| | sums | clipped at 0 | smoothed | ms a pane |\n|---|---|---|---|---|")
@@ -118,6 +152,105 @@ def main() -> None:
         spent = (time.process_time() - began) / keys / len(x) * 1e3
         base = base or float(found[0])
         print(f"| {label} | " + " | ".join("" if np.isnan(v) else f"{v / base:.3f}" for v in found) + f" | {spent:.1f} |", flush=True)
+    for rival in RIVALS:
+        each = [error(rival, x, weights, epsilon, W, seed) for seed in range(1, 2 if rival == "all 0" else keys + 1)]
+        print(f"| {rival} | {float(np.mean(each)) / base:.4g} | | | |", flush=True)
+
+
+CURVES = {
+    "PANES": ("PANES", 0),
+    "PANES, smoothed": ("PANES", 2),
+    "PLANNED, smoothed": ("PLANNED", 2),
+    "RETROACTIVE": ("RETROACTIVE", 0),
+    "the paper's RG": ("RETROACTIVE, the paper's", 0),
+}
+OTHERS = {"BA": "BA", "FAST, drift 1": "FAST, drift 1", "PeGaSus": "PeGaSus"}
+
+
+def panel(title: str, label: str, x: np.ndarray, weights: np.ndarray, points: Sequence[tuple[float, float, int, int]]) -> Panel:
+    """Root mean squared error of a bin's window along (place on the axis, epsilon, w, panes)."""
+    lines: dict[str, list[float]] = {name: [] for name in (*CURVES, *OTHERS)}
+    for _, epsilon, w, panes in points:
+        part, found = x[:panes], ways(epsilon, w)
+        of = {way: errors(m, part, weights, 1, w) for way, m in found.items()}
+        for name, (way, column) in CURVES.items():
+            lines[name].append(float(np.sqrt(of[way][column] / weights.sum())))
+        for name, rival in OTHERS.items():
+            lines[name].append(float(np.sqrt(error(rival, part, weights, epsilon, w, 1) / weights.sum())))
+        print(f"{title}, {label}: epsilon {epsilon:g}, w {w}, {panes} panes", flush=True)
+    return Panel(title, label, [Line(name, [point[0] for point in points], y) for name, y in lines.items()], log=True)
+
+
+def figures(folder: Path = Path(__file__).parents[1] / "docs" / "figures") -> None:
+    """The paper's figures 3 to 5 on the two models: error against epsilon, against panes of a window, against panes of the stream."""
+    for name in ("montreal", "worldcup"):
+        x, weights = stream(name)
+        panes = len(x)
+        axes: dict[str, list[tuple[float, float, int, int]]] = {
+            "log10 epsilon": [(math.log10(epsilon), epsilon, W, panes) for epsilon in (0.02, 0.05, 0.1, 0.2, 0.5, 1.0)],
+            "panes of a window (epsilon 0.1)": [(float(w), 0.1, w, panes) for w in (5, 10, 15, 20, 25, 30)],
+            "panes of the stream (epsilon 0.1)": [(float(n), 0.1, W, n) for n in (100, 200, 300, 400, panes)],
+        }
+        draw(folder / f"sliding-{name}.svg", [panel(name, label, x, weights, points) for label, points in axes.items()])
+
+
+def state() -> None:
+    """State of 88,762 bins: Arrow bytes, and as a Parquet file, after 100 and 5,000 panes; time of a pane by the whole release step."""
+    x = worldcup(panes=100)
+    print("| | bytes of a bin, 100 panes | 5,000 panes | file, 100 panes | 5,000 panes | ms a pane |\n|---|---|---|---|---|---|")
+    sqrt = changed(windows(SQRT, W), epsilon=0.1)
+    for label, m in {**ways(0.1), "WINDOW_SQRT": measurements(make_plan(sqrt, SOURCE))[0]}.items():
+        grown = run_for(m, x, 5_000)
+        sizes = [(kept.nbytes / x.shape[1], parquet_size(kept)) for kept, _ in grown]
+        cells = [f"{sizes[0][0]:.0f}", f"{sizes[1][0]:.0f}", f"{sizes[0][1] / 1e6:.1f} MB", f"{sizes[1][1] / 1e6:.1f} MB"]
+        print(f"| {label} | " + " | ".join(cells) + f" | {grown[1][1]:.0f} |", flush=True)
+
+
+def run_for(m: Measurement, x: np.ndarray, panes: int, marks: int = 100) -> list[tuple[pa.Table, float]]:
+    """The bins after `marks` and after all panes, through the release step, with the mean CPU time of a pane in ms; x is repeated."""
+    bins = x.shape[1]
+    names = tuple(b"%08d" % i for i in range(bins))
+    p = SlidingParameters(Panes(SLIDE_US, W, 0), (m,), (Shown("count", (0,), (1.0,)),), tuple(range(bins)), names, None)
+    kept, out, began, done = None, list[tuple[pa.Table, float]](), time.process_time(), 0
+    for pane in range(panes):
+        key = np.flatnonzero(x[pane % len(x)])
+        rows = {"window": np.full(len(key), pane * SLIDE_US), "key": key, "v0": x[pane % len(x)][key].astype(np.int64)}
+        rows["batch"] = np.full(len(key), pane)
+        kept = release_windows(kept, pa.table(rows), [Tick(pane, (pane + 1) * SLIDE_US)], p, bytes(range(32))).state
+        done += 1
+        if pane + 1 in (marks, panes):
+            out.append((kept.bins, (time.process_time() - began) / done * 1e3))
+            began, done = time.process_time(), 0
+    return out
+
+
+def parquet_size(bins: pa.Table) -> int:
+    """Bytes of a state file."""
+    out = pa.BufferOutputStream()
+    pq.write_table(bins, out)
+    return int(out.getvalue().size)
+
+
+def window_sqrt() -> None:
+    """Standard error of a window per unit of 1 / mu, by pane; and the largest deviation from the last one from some panes on."""
+    print("| panes of a window | at pane 100,000 | from pane 100 on | 200 | 400 |\n|---|---|---|---|---|")
+    for w in (15, 60):
+        c = np.array(coefficients(w))
+        long = np.zeros(100_001)
+        b = response(w, coefficients(w)).window
+        long[: min(len(b), len(long))] = b[: len(long)]
+        sd = np.linalg.norm(c) * np.sqrt(np.cumsum(long**2))
+        off = [f"{100 * float(np.max(np.abs(sd[begin:] / sd[-1] - 1))):.2f}%" for begin in (100, 200, 400)]
+        print(f"| {w} | {sd[-1]:.4f} | " + " | ".join(off) + " |")
+
+
+def main() -> None:
+    asked = sys.argv[1] if len(sys.argv) > 1 else "montreal"
+    commands = {"--figures": figures, "--state": state, "--window-sqrt": window_sqrt}
+    if asked in commands:
+        commands[asked]()
+        return
+    table(asked, float(sys.argv[2]) if len(sys.argv) > 2 else 0.1, int(sys.argv[3]) if len(sys.argv) > 3 else 1)
 
 
 if __name__ == "__main__":

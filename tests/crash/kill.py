@@ -18,6 +18,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -56,6 +57,10 @@ sources:
 """
 
 
+TABLES = {"admission": ("users",), "release": ("groups", "pending", "seen")}
+"""Of the state of each operator."""
+
+
 @dataclass
 class Stage:
     """A folder with a query, its input and its lakes.
@@ -69,6 +74,7 @@ class Stage:
     environment: dict[str, str] = field(default_factory=dict)
     sql: ClassVar[str] = SQL
     sources: ClassVar[str] = SOURCES
+    tables: ClassVar[Mapping[str, Sequence[str]]] = TABLES
 
     def prepare(self) -> None:
         """Write the query, the sources and the secret, and begin the run that all lakes share."""
@@ -187,7 +193,7 @@ def left(lake: Path) -> dict[str, Any]:
     return found
 
 
-def broken(lake: Path, only_newest: bool = False) -> list[str]:
+def broken(lake: Path, only_newest: bool = False, tables: Mapping[str, Sequence[str]] = TABLES) -> list[str]:
     """What is wrong with a lake at any moment, also right after a kill."""
     private, wrong = lake / "private" / NAME, []
     if (private / "files" / "_delta_log").is_dir():
@@ -197,9 +203,8 @@ def broken(lake: Path, only_newest: bool = False) -> list[str]:
         for row in rows:
             if only_newest and row["sequence"] < newest[row["operator"], row["bucket"]]:
                 continue
-            names = ("users",) if row["operator"] == "admission" else ("groups", "pending", "seen")
             folder = private / "state" / f"{row['operator']}-{BUCKETS}" / f"g{row['generation']}" / f"bucket={row['bucket']:04d}"
-            for path in [folder / f"{row['sequence']:06d}.{name}.parquet" for name in names]:
+            for path in [folder / f"{row['sequence']:06d}.{name}.parquet" for name in tables[row["operator"]]]:
                 try:
                     pq.read_table(path)
                 except FileNotFoundError:
@@ -254,7 +259,7 @@ def main() -> int:
             print(f"the last start of catch-up {number + 1} ended with {code}; see {stage.folder / 'log'}")
             return 1
     shuffled = stage.lake("random")
-    _at_random(stage, shuffled, given.random, random.Random(given.seed), kills)
+    at_random(stage, shuffled, given.random, random.Random(given.seed), kills)
     shutil.rmtree(stage.folder / "visits")
     (stage.folder / "visits").mkdir()
     whole = whole_run(stage)
@@ -267,7 +272,7 @@ def main() -> int:
     return 1 if wrong else 0
 
 
-def _at_random(stage: Stage, lake: Path, kills: int, chance: random.Random, counted: Counter[str]) -> None:
+def at_random(stage: Stage, lake: Path, kills: int, chance: random.Random, counted: Counter[str]) -> None:
     """The same run killed at random moments, of a whole start's length; what is stored is read file by file as before."""
     saved = sorted((stage.folder / "visits").iterdir())
     aside = stage.folder / "aside"
@@ -281,7 +286,7 @@ def _at_random(stage: Stage, lake: Path, kills: int, chance: random.Random, coun
         for _ in range(-(-kills // stage.catch_ups)):
             code = stage.start(stage.command(lake, number), after_seconds=chance.uniform(0.2, 1.0) * seconds)
             counted["at random"] += code == -9
-            if wrong := broken(lake):
+            if wrong := broken(lake, tables=stage.tables):
                 raise RuntimeError("; ".join(wrong))
             print(f"catch-up {number + 1}, at random: {'killed' if code == -9 else 'was done before'}, lake in order", flush=True)
         began = time.monotonic()

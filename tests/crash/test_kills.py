@@ -8,6 +8,7 @@ import pytest
 
 from tests.crash.kill import Stage, broken, differences, left
 from tests.crash.points import HALF, LIVE_POINTS, POINTS
+from tests.crash.sliding import UnitStage
 
 KILLED = -9
 
@@ -35,6 +36,23 @@ def test_kills_leave_what_an_uninterrupted_run_leaves(tmp_path: Path) -> None:
     stage.environment = {"CRASH_WITHOUT": "the atomic rename"}
     assert stage.start(stage.command(torn, 0), HALF) == KILLED
     assert [wrong for wrong in broken(torn) if wrong.endswith("is listed and torn")]
+
+
+@pytest.mark.jvm
+def test_kills_of_sliding_windows_leave_the_same_table(tmp_path: Path) -> None:
+    """Units, correlated noise. `python -m tests.crash.sliding` kills more often, and a query that protects rows too."""
+    stage = UnitStage(tmp_path / "stage", 1)
+    stage.prepare()
+    stage.bring(0)
+    whole, lake = stage.lake("whole"), stage.lake("killed")
+    assert stage.start(stage.command(whole, 0)) == 0
+    assert len(left(whole)["histogram"]) == 20  # five pages, windows that end from 6:00 to 12:00
+    for name in ("admission: rows appended", "release: after the step"):
+        assert stage.start(stage.command(lake, 0), name) == KILLED
+        assert broken(lake, tables=stage.tables) == []
+    assert stage.start(stage.command(lake, 0)) == 0
+    assert differences(left(whole), left(lake)) == []
+    assert stage.verified(lake).startswith("identical")
 
 
 def test_points_are_many_and_in_the_product() -> None:

@@ -12,7 +12,7 @@ import pytest
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 NOTEBOOKS = sorted((CHECKOUT / "notebooks").glob("*.ipynb"))
-PICTURES = {"accuracy": 5, "guarantee": 1, "quickstart": 2, "state_and_ledger": 1}
+PICTURES = {"accuracy": 5, "guarantee": 1, "quickstart": 2, "sliding_windows": 1, "state_and_ledger": 1}
 
 
 @pytest.fixture(autouse=True)

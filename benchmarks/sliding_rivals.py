@@ -1,0 +1,101 @@
+"""Other mechanisms for continual histograms at event level, with epsilon for the whole stream: benchmarks only, dpsql offers none of them.
+
+* BA at w = 1 (Kellaris, Papadopoulos, Xiao and Papadias, PVLDB 2014), per bin: half of epsilon asks how far a pane is from what was last published; if
+  further than the noise, the pane is published with the other half, else the last value is repeated.
+* FAST (Fan and Xiong, TKDE 2014) without its sampling, which saves nothing at event level: a Kalman filter for a level that drifts, on Laplace noise of
+  every pane. Its process variance has to be known: three are given, and the best one is of hindsight.
+* PeGaSus (Chen, Machanavajjhala, Hay and Miklau, CCS 2017), per bin: Laplace noise with 0.8 of epsilon, a grouper with 0.2 that closes a group when its
+  deviation passes a noisy threshold (theta = 5 / eps_g, noise 4 / eps_g and 8 / eps_g), panes are averaged over their group; groups of at
+  most 60 panes. Written from the page of the design, not checked against the paper's text.
+
+All with float64 Laplace noise: they are measured, and protect nobody.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from udfs.columns import Float
+
+
+def zero(x: np.ndarray, epsilon: float, w: int, g: np.random.Generator) -> Iterator[Float]:
+    """Nothing, always."""
+    for _ in x:
+        yield np.zeros(x.shape[1])
+
+
+def ba(x: np.ndarray, epsilon: float, w: int, g: np.random.Generator) -> Iterator[Float]:
+    """Windows of BA."""
+    ring, last, half = np.zeros((w, x.shape[1])), np.zeros(x.shape[1]), epsilon / 2
+    for t, exact in enumerate(x):
+        apart = np.abs(exact - last) + g.laplace(0, 1 / half, len(last))
+        last = np.where((apart > 1 / half) | (t == 0), exact + g.laplace(0, 1 / half, len(last)), last)
+        ring[t % w] = last
+        yield ring.sum(axis=0)
+
+
+def fast(drift: float) -> Callable[..., Iterator[Float]]:
+    """Windows of FAST's filter with a process variance of drift / epsilon^2."""
+
+    def windows(x: np.ndarray, epsilon: float, w: int, g: np.random.Generator) -> Iterator[Float]:
+        noise = 2 / epsilon**2
+        ring, level, unsure = np.zeros((w, x.shape[1])), np.zeros(x.shape[1]), noise
+        for t, exact in enumerate(x):
+            seen = exact + g.laplace(0, 1 / epsilon, len(level))
+            if t:
+                unsure += drift / epsilon**2
+                gain = unsure / (unsure + noise)
+                level, unsure = level + gain * (seen - level), unsure * (1 - gain)
+            else:
+                level = seen
+            ring[t % w] = level
+            yield ring.sum(axis=0)
+
+    return windows
+
+
+def pegasus(x: np.ndarray, epsilon: float, w: int, g: np.random.Generator, share: float = 0.2, longest: int = 60) -> Iterator[Float]:
+    """Windows of PeGaSus."""
+    bins, of_groups, of_panes = x.shape[1], share * epsilon, (1 - share) * epsilon
+    ring, every, place = np.zeros((w, bins)), np.arange(bins), np.arange(longest)[:, None]
+    exact_members, noisy_members = np.zeros((longest, bins)), np.zeros((longest, bins))
+    size, threshold, closed = np.zeros(bins, int), np.zeros(bins), np.ones(bins, bool)
+    for t, exact in enumerate(x):
+        noisy = exact + g.laplace(0, 1 / of_panes, bins)
+        new = closed | (size >= longest)
+        size[new] = 0
+        threshold = np.where(new, 5 / of_groups + g.laplace(0, 4 / of_groups, bins), threshold)
+        exact_members[size, every] = exact
+        inside = place <= size
+        mean = np.where(inside, exact_members, 0).sum(axis=0) / (size + 1)
+        deviation = np.where(inside, np.abs(exact_members - mean), 0).sum(axis=0)
+        closed = ~(new | (deviation + g.laplace(0, 8 / of_groups, bins) < threshold))
+        size[closed], exact_members[0, closed] = 0, exact[closed]
+        noisy_members[size, every] = noisy
+        average = np.where(place <= size, noisy_members, 0).sum(axis=0) / (size + 1)
+        for age in range(min(w, t + 1)):
+            members = size >= age
+            ring[(t - age) % w, members] = average[members]
+        size += 1
+        yield ring.sum(axis=0)
+
+
+RIVALS: dict[str, Callable[..., Iterator[Float]]] = {
+    "all 0": zero,
+    "BA": ba,
+    "FAST, drift 0.05": fast(0.05),
+    "FAST, drift 1": fast(1.0),
+    "FAST, drift 100": fast(100.0),
+    "PeGaSus": pegasus,
+}
+
+
+def error(name: str, x: np.ndarray, weights: Float, epsilon: float, w: int, seed: int) -> float:
+    """Squared error of a released histogram, mean over panes."""
+    true, total = np.zeros(x.shape[1]), 0.0
+    for t, window in enumerate(RIVALS[name](x.astype(np.float64), epsilon, w, np.random.default_rng(seed))):
+        true += x[t] - (x[t - w] if t >= w else 0)
+        total += float(np.sum(weights * (window - true) ** 2))
+    return total / len(x)
