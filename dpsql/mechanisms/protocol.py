@@ -66,7 +66,8 @@ class OutputColumn:
     Args:
         aggregate: the alias in the select list that it belongs to; its columns follow each other.
         name: as published.
-        kind: `INT`, `BIGINT` or `DOUBLE`; in a DOUBLE, NaN stands for NULL.
+        kind: `INT`, `BIGINT` or `DOUBLE`; in a DOUBLE, NaN stands for NULL. `TOP_COUNT` or `TOP_SUM`: a packed list (`udfs.sketch.lists`), as
+            ARRAY<STRUCT<value, count BIGINT or sum DOUBLE, stderr DOUBLE, low, high>>.
         source: the column of the released rows that it shows.
     """
 
@@ -74,6 +75,34 @@ class OutputColumn:
     name: str
     kind: str
     source: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class SketchShape:
+    """What readers of the public table of cells must know; `udfs.sketch.publishing` says how its rows are released.
+
+    Args:
+        depth, width, signed: of every sketch.
+        hash_scheme: `udfs.sketch.hashing.SCHEME`.
+        cycle, triggers: p, T.
+        aliases: of the sketches, in order of their rows.
+        grids: value of one step of their cells.
+        sd: of their cells' noise by refresh number, in value units.
+        stderr: of an estimate's noise, per standard deviation of a cell's.
+        by_window: every window has a hash key of its own, published with its last cells.
+    """
+
+    depth: int
+    width: int
+    signed: bool
+    hash_scheme: str
+    cycle: int
+    triggers: int
+    aliases: tuple[str, ...]
+    grids: tuple[float, ...]
+    sd: tuple[tuple[float, ...], ...]
+    stderr: float
+    by_window: bool
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,6 +121,7 @@ class Shape:
         columns: of the public table.
         drops: why a record may be dropped, in the order in which that is told.
         forgets_us: windows that begin so long after a record do not depend on it; None: everything later does.
+        sketch: of the second public table, which has cells; None: there is none.
     """
 
     schedule: Schedule
@@ -102,6 +132,7 @@ class Shape:
     columns: tuple[OutputColumn, ...]
     drops: tuple[str, ...]
     forgets_us: int | None
+    sketch: SketchShape | None = None
 
     def of(self, alias: str) -> tuple[OutputColumn, ...]:
         """The columns of one aggregate."""

@@ -16,7 +16,7 @@ from dpsql.sql.spans import Span, problem
 _SPECIAL = (exp.Literal, exp.Tuple, exp.Cube, exp.Rollup, exp.GroupingSets)
 RESERVED_NAMES = frozenset({"window", "window_start", "window_end", "trigger", "trigger_time"})
 LONGEST_NAME = 128
-_KEY_TYPES = frozenset(
+KEY_TYPES = frozenset(
     {
         exp.DType.BOOLEAN,
         exp.DType.TINYINT,
@@ -225,8 +225,8 @@ def key_types(draft: Draft) -> Iterator[Problem]:
         kind = value_type(draft.scope, item.root)
         if kind is None:
             continue
-        shown, scale = kind.sql(dialect="spark"), _scale(kind)
-        if kind.this not in _KEY_TYPES:
+        shown, scale = kind.sql(dialect="spark"), scale_of(kind)
+        if kind.this not in KEY_TYPES:
             yield problem(item.span, f"A key cannot be {shown}", f"cast it, for example CAST({item.sql} AS STRING)")
         elif scale > 6:
             yield problem(
@@ -234,6 +234,7 @@ def key_types(draft: Draft) -> Iterator[Problem]:
             )
 
 
-def _scale(kind: exp.DataType) -> int:
+def scale_of(kind: exp.DataType) -> int:
+    """Decimal places; 0 of what is no DECIMAL."""
     sizes = [size.name for size in kind.expressions] if kind.this == exp.DType.DECIMAL else []
     return int(sizes[1]) if len(sizes) == 2 and sizes[1].isdigit() else 0
