@@ -40,7 +40,7 @@ from dpsql.lake.contributions import Contributions  # noqa: E402
 from dpsql.lake.manifest import Manifest  # noqa: E402
 from dpsql.lake.sorted_file import sorted_file  # noqa: E402
 from dpsql.mechanisms.registry import shape  # noqa: E402
-from dpsql.streaming.histogram import Histogram  # noqa: E402
+from dpsql.streaming.published_table import PublishedTable  # noqa: E402
 from udfs.bucket_state import BucketFiles  # noqa: E402
 from udfs.stage import ADMISSION, StateFile  # noqa: E402
 
@@ -101,7 +101,7 @@ def work(folder: Path, count: int) -> list[float]:
     # Small bounds, so that there is something to merge and to remove.
     compaction.MANY_FILES, compaction.LOG_COMMITS, compaction.KEPT_HOURS, retention.VACUUM_HOURS = 2, 3, 0, 0
     contributions = Contributions(folder / "contributions", "5a" * 16, shape(plan).schedule, shape(plan).contributions, 1, BUCKETS)
-    histogram = Histogram(folder / "histogram", "5a" * 16, plan.query, shape(plan), (T.StringType(),))
+    histogram = PublishedTable(folder / "histogram", "5a" * 16, plan.query, shape(plan), (T.StringType(),))
     manifest = Manifest(folder / "files", "5a" * 16, ADMISSION, 1)
     state = BucketFiles(str(folder / "state"), ADMISSION, BUCKETS, 1, ("users",))
     for table in (contributions, histogram, manifest):
@@ -133,7 +133,7 @@ def work(folder: Path, count: int) -> list[float]:
     return seconds
 
 
-def _publish(histogram: Histogram, batch: int) -> None:
+def _publish(histogram: PublishedTable, batch: int) -> None:
     """What `delta_tables.append_frame` does with the rows of a tick."""
     columns = {one.name: one.dataType.typeName() for one in histogram.schema}
     filled = {"timestamp": pa.array([batch * HOUR], pa.timestamp("us", "UTC")), "string": pa.array(["k"]), "double": pa.array([1.0])}

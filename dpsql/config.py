@@ -70,7 +70,7 @@ class Source:
         options: reader options, sorted by name.
         schema: column names and types as Spark DDL, where the data does not carry them.
         event_time: the column that windows are cut by (lower case); None for a static table.
-        privacy_unit: the columns that name a user (lower case); empty for a static table.
+        privacy_unit: the columns that name a user (lower case); empty for a static table, and where only queries that protect rows read a stream.
         static: a public table, the same for everybody.
         max_users, max_keys: public upper bounds, charged to delta for hash collisions.
         max_malformed: records per micro-batch above which the operator is warned.
@@ -249,7 +249,11 @@ def _check_together(source: Source, document: YamlDocument, at: tuple[str, ...])
         (refused_schema(source) is not None, "schema", refused_schema(source) or ""),
         (kafka and source.static, "static", "a Kafka topic cannot be a static table"),
         (not source.static and source.event_time is None, "", "a stream needs `event_time`: the column that windows are cut by"),
-        (not source.static and not source.privacy_unit, "", "a stream needs `privacy_unit`: the column or columns that name a user"),
+        (
+            not source.static and not source.privacy_unit and source.cap is not None,
+            "cap",
+            "a cap of users needs `privacy_unit`, the column or columns that name a user; a cap of rows says `privacy_level: EVENT`",
+        ),
         (source.static and source.privacy_unit != (), "privacy_unit", "a static source is public: it has no privacy unit"),
         (source.static and source.public, "public", "a static source is public: `static: true` says so already"),
         (source.ledger in source.apart_from, "apart_from", f"this names the source's own ledger: name another than {source.ledger!r}"),

@@ -17,6 +17,10 @@ if TYPE_CHECKING:
 TIMES = ("window_start", "window_end", "trigger", "trigger_time")
 """Columns of a histogram before its keys; without windows the last two."""
 
+BESIDE = ("smoothed", "measured")
+"""Endings of columns that say more of an aggregate, besides its `stderr`: a better guess, and how much of the value is measured. No key is called so
+(`dpsql.sql.select_rules`)."""
+
 
 def has_windows(columns: Iterable[Hashable]) -> bool:
     """Whether rows belong to windows; a table without them is released as it is."""
@@ -33,8 +37,14 @@ def keys_of(columns: Iterable[Hashable]) -> list[str]:
     """The columns that name a row besides its window and trigger."""
     names = [str(column) for column in columns]
     aggregates = aggregates_of(names)
-    taken = {*TIMES, *aggregates, *(f"{name}_stderr" for name in aggregates)}
+    taken = {*TIMES, *(f"{name}{ending}" for name in aggregates for ending in ("", "_stderr", *(f"_{each}" for each in BESIDE)))}
     return [name for name in names if name not in taken]
+
+
+def beside(columns: Iterable[Hashable], alias: str) -> dict[str, str]:
+    """The columns that say more of an aggregate, by their endings."""
+    names = {str(column) for column in columns}
+    return {ending: f"{alias}_{ending}" for ending in BESIDE if f"{alias}_{ending}" in names}
 
 
 def frame_of(histogram: pa.Table, keys: Collection[str] | None = None) -> pd.DataFrame:

@@ -11,7 +11,7 @@ from dpsql.times import duration, timestamp
 from udfs.grid import NO_CLOCK, Grid
 
 AT_ONCE = 100_000
-"""Triggers of a table without windows that are closed at once, at most: each is replayed. A day has 86,400 seconds."""
+"""Triggers that are closed at once, at most, where each is replayed. A day has 86,400 seconds."""
 ERA = 64
 """So many slots (windows, panes, triggers) share a partition of `contributions`: one for each would be thousands of small files when a year is
 replayed at once."""
@@ -41,6 +41,7 @@ class Schedule:
         offset_us, interval_us: the grid of closings: every trigger is due at offset_us + k * interval_us.
         eras: of contributions.
         windows: released rows belong to windows.
+        replayed: every trigger since the start is gone through in order, whether there is a record or not.
     """
 
     grid: Grid
@@ -48,6 +49,7 @@ class Schedule:
     interval_us: int
     eras: Eras
     windows: bool = True
+    replayed: bool = False
 
     def points(self, time_us: int) -> int:
         """How many grid points lie at or before a time, from the one at the offset on."""
@@ -61,18 +63,27 @@ class Schedule:
         """Whether a grid point lies after `before_us` and at or before `closed_us`."""
         return self.points(closed_us) > self.points(before_us)
 
-    def check_behind(self, until_us: int, closed_us: int = NO_CLOCK) -> None:
-        """Refuse to close more triggers at once than can be replayed in minutes; windows end, so their triggers are not counted here.
+    def check_behind(self, until_us: int, start_us: int | None, closed_us: int = NO_CLOCK) -> None:
+        """Refuse to close more triggers at once than can be replayed in minutes. Others are of windows with records in them: they are not counted.
+
+        Args:
+            until_us: up to when triggers are to be closed.
+            start_us: where the source begins.
+            closed_us: up to when they are closed already.
 
         Raises:
-            InputError: of a table without windows, more than `AT_ONCE` triggers lie after `closed_us` and at or before `until_us`.
+            InputError: more than `AT_ONCE` triggers have to be replayed.
         """
-        start = np.array([self.offset_us])
-        before, now = (int(self.grid.closed_triggers(start, us)[0]) for us in (max(closed_us, self.offset_us), until_us))
-        if not self.windows and now - before > AT_ONCE:
-            first = timestamp(self.due_us(self.offset_us, before + AT_ONCE))
+        if not self.replayed:
+            return
+        begin = max(closed_us, self.offset_us, self.offset_us if start_us is None else start_us)
+        before, now = self.points(begin), self.points(until_us)
+        if not self.windows:
+            before, now = min(before, self.grid.horizon), min(now, self.grid.horizon)
+        if now - before > AT_ONCE:
+            since, first = (timestamp(self.offset_us + point * self.interval_us) for point in (before, before + AT_ONCE))
             raise InputError(
-                f"{now - before:,} triggers, one each {duration(self.interval_us)} after {timestamp(self.due_us(self.offset_us, before))}, would be "
+                f"{now - before:,} triggers, one each {duration(self.interval_us)} after {since}, would be "
                 f"closed at once, and at most {AT_ONCE:,} are: use a longer trigger_interval or a later `start` of the source, or go on in "
                 f"steps, the first with --until-caught-up --until {first}"
             )

@@ -10,9 +10,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from dpsql.frames import aggregates_of, has_windows, keys_of
+from dpsql.frames import aggregates_of, beside, has_windows, keys_of
 from dpsql.view.bounds import heads, left_out
-from dpsql.view.formatting import Z95, absent, amount, measured, printable
+from dpsql.view.formatting import Z95, absent, amount, measured, printable, said_beside
 from dpsql.view.top_lists import lists_of
 from dpsql.view.windows import finished, in_order, newest_triggers
 from jobs.terminal import console
@@ -46,9 +46,11 @@ def print_histogram(frame: pd.DataFrame, limit: int, document: Mapping[str, Any]
     table, caps, ended = _table(keys, has_windows(frame)), heads(document), finished(frame, clock)
     for column in aggregates:
         _number(table, column, caps.get(column, ""))
+        for ending in beside(frame, column):
+            _number(table, ending)
     for index, row in zip(rows.index[:limit], rows.head(limit).to_dict("records"), strict=True):
-        cells = [_cell(row[column], row[f"{column}_stderr"]) for column in aggregates]
-        table.add_row(*_place(row | _smoothed(row, aggregates), keys, bool(ended[index])), *cells)
+        cells = [cell for column in aggregates for cell in _aggregate(row, column)]
+        table.add_row(*_place(row, keys, bool(ended[index])), *cells)
     out = console()
     out.print(table)
     small = any(measured(row[c], row[f"{c}_stderr"])[1] for row in rows.head(limit).to_dict("records") for c in aggregates)
@@ -129,16 +131,6 @@ def _place(row: Mapping[Any, Any], keys: Sequence[str], ended: bool) -> list[str
     ]
 
 
-def _smoothed(row: Mapping[Any, Any], aggregates: Sequence[str]) -> dict[str, str]:
-    """The better guess beside an aggregate, to the digits of the error that both have."""
-    given = {name: row.get(f"{name}_smoothed") for name in aggregates}
-    return {
-        f"{name}_smoothed": amount(value, Z95 * row[f"{name}_stderr"], isinstance(row[name], Integral))
-        for name, value in given.items()
-        if isinstance(value, float)
-    }
-
-
 def _compared(value: Any, stderr: Any, true: Any) -> tuple[Text, Text, Text]:
     exact = Text("NULL" if absent(true) else f"{true:,.6g}" if isinstance(true, float) and abs(true) < 1e6 else f"{true:,.0f}")
     if absent(stderr):
@@ -160,6 +152,11 @@ def _more(rows: int, limit: int) -> str:
 
 def _key(value: Any) -> Text:
     return Text("NULL", style="dim italic") if absent(value) else Text(printable(value))
+
+
+def _aggregate(row: Mapping[Any, Any], alias: str) -> list[Text | str]:
+    """A value with its error, and what is said beside it."""
+    return [_cell(row[alias], row[f"{alias}_stderr"]), *said_beside(row, alias).values()]
 
 
 def _cell(value: Any, stderr: float) -> Text:

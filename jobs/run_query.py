@@ -146,7 +146,7 @@ def start(flags: RunFlags, master: str | None, properties: Mapping[str, str]) ->
     secret, ledger = secret_and_ledger(flags.secret_file)
     name = flags.name or flags.query_file.stem
     if not (lake.private(name) / RUN_FILE).exists():
-        query.shape.schedule.check_behind(now_us() if flags.until_us is None else flags.until_us)
+        query.shape.schedule.check_behind(now_us() if flags.until_us is None else flags.until_us, query.source.start_us)
     with stop_politely():
         if master is None or not master.startswith("local"):  # perhaps without Delta or a secret: nothing may be bound or spent then
             _session(master, properties)

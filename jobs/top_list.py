@@ -36,15 +36,15 @@ def print_lists(frame: pd.DataFrame, limit: int, every: bool = False, clock: Any
         table.add_column("noise", justify="right")
         table.add_column("true value", justify="right")
         for line in lines[:limit]:
-            number = f"{line['trigger']}" if ended[line["window_start"]] else f"{line['trigger']}, unfinished"
-            table.add_row(f"{line['window_start']:{TIME}}", number, text_of(line["value"]), *numbers(line))
+            unfinished = "" if ended[line["window_start"]] else ", unfinished"
+            table.add_row(f"{line['window_start']:{TIME}}", f"{line['trigger']}{unfinished}", text_of(line["value"]), *numbers(line))
         out.print(table)
         if not lines:
             out.print(f"{name}: no value is listed.", markup=False)
         elif len(lines) > limit:
             out.print(f"{len(lines) - limit:,} more rows: --limit {len(lines)}", style="dim", markup=False)
-    for line in FOOT:
-        out.print(line, style="dim", markup=False)
+    for said in FOOT:
+        out.print(said, style="dim", markup=False)
 
 
 def numbers(line: dict[str, Any]) -> tuple[str, str, str]:

@@ -11,7 +11,8 @@ import numpy as np
 import pyarrow as pa
 
 from dpsql.files import Place
-from dpsql.mechanisms.protocol import Shape, SketchShape
+from dpsql.schedule import Schedule
+from dpsql.sketch_shape import SketchShape
 from dpsql.typed_values import typed
 from udfs.keys import decode
 from udfs.sketch.lists import unpack
@@ -51,10 +52,9 @@ def top_lists(packed: pa.ChunkedArray, kind: str, parts: Sequence[tuple[str, pa.
     return pa.ListArray.from_arrays(pa.array(np.concatenate([[0], np.cumsum(sizes)]), pa.int32()), structs)
 
 
-def cell_rows(released: pa.Table, shape: Shape) -> pa.Table:
+def cell_rows(released: pa.Table, schedule: Schedule, sketch: SketchShape) -> pa.Table:
     """Rows of the table of cells, of released rows that publish some; sorted by window, trigger and row."""
-    grid, sketch = shape.schedule.grid, shape.sketch
-    assert sketch is not None
+    grid = schedule.grid
     size, parts = len(sketch.aliases) * sketch.depth, [CELLS.empty_table()]
     released = released.sort_by([("window", "ascending"), ("trigger", "ascending")])
     for row in released.select(["window", "trigger", "first_column", "stride", "cells", "hash_key"]).to_pylist():

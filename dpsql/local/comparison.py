@@ -12,7 +12,7 @@ import pyarrow as pa
 from dpsql.errors import InputError
 from dpsql.frames import frame_of
 from dpsql.local.connection import connect
-from dpsql.local.histogram import typed_keys
+from dpsql.local.published_table import typed_keys
 from dpsql.local.spark_types import SparkType
 from dpsql.mechanisms import registry
 from dpsql.mechanisms.protocol import Plan

@@ -18,10 +18,10 @@ import pyarrow as pa
 from dpsql.compiled import Query
 from dpsql.frames import frame_of
 from dpsql.local.comparison import Truth
-from dpsql.local.histogram import histogram
 from dpsql.local.input_check import check_frame
 from dpsql.local.inputs import micro_batches, source_files
 from dpsql.local.local_run import open_local_run
+from dpsql.local.published_table import published_table
 from dpsql.local.record_reader import RowReader
 from dpsql.local.spark_types import SparkType
 from dpsql.mechanisms import registry
@@ -187,7 +187,7 @@ def run_batches(
     released = feeder.tick(until_us)
     kinds = key_types() if callable(key_types) else key_types
     drops = {reason: feeder.drops[reason] for reason in registry.shape(plan).drops}
-    return LocalResult(histogram(plan, released, kinds), drops, feeder.records)
+    return LocalResult(published_table(plan, released, kinds), drops, feeder.records)
 
 
 def run_local(
@@ -223,7 +223,7 @@ def run_local(
     """
     check_frame(query, frame)
     until_us = now_us() if until_us is None else until_us
-    query.shape.schedule.check_behind(until_us)
+    query.shape.schedule.check_behind(until_us, query.source.start_us)
     run = open_local_run(query, secret, run_id, ledger)
     run_id = run.run_id
     reader = RowReader(query.plan, query.sources, run.secret.salt(run_id), {})

@@ -32,8 +32,8 @@ from dpsql.lake.runs import Lake, Run, check_binding, read_histogram
 from dpsql.lake.sketch_tables import cell_rows, cells_path
 from dpsql.local.connection import connect
 from dpsql.local.feeder import Feeder, Progress
-from dpsql.local.histogram import histogram
 from dpsql.local.inputs import source_files
+from dpsql.local.published_table import published_table
 from dpsql.local.record_reader import RowReader
 from dpsql.mechanisms import public_groups
 from dpsql.mechanisms.protocol import RunFacts
@@ -123,11 +123,12 @@ def verify_run(lake: Lake, name: str, run: Run, query: Query, secret: Secret, pr
             if progress:
                 progress(feeder.records)
         released.extend(feeder.tick(tick.closed_us))
-    pairs = [(published, histogram(query.plan, released, reader.key_types))]
-    if query.shape.sketch is not None:
+    pairs = [(published, published_table(query.plan, released, reader.key_types))]
+    if (sketch := query.shape.sketch) is not None:
         with _reading(folder):
-            pairs.append((read_rows(cells_path(lake.histogram(name))), cell_rows(pa.concat_tables(released), query.shape)))
-    differences, counts = 0, [0, 0]
+            cells = read_rows(cells_path(lake.histogram(name)))
+        pairs.append((cells, cell_rows(pa.concat_tables(released), query.shape.schedule, sketch)))
+    differences, known, made = 0, 0, 0
     for there, again in pairs:
         there = _without_newer(there, released_us, max(tick.closed_us for tick in ticked))
         if run.first_window_us is not None:  # earlier windows are another run's
@@ -137,13 +138,14 @@ def verify_run(lake: Lake, name: str, run: Run, query: Query, secret: Secret, pr
             if not there.num_rows:
                 raise DataError(_needed(gone, f"no row of a window that starts at {_time(from_us)} or later is published"))
         differences += count_differences(there, again)
-        counts = [counts[0] + there.num_rows, counts[1] + again.num_rows]
+        known, made = known + there.num_rows, made + again.num_rows
     if differences:
         _refuse_changed(folder, [file for tick in ticked for batch in tick.batches for file in batch.files if file not in gone])
     unread, lost = files_not_read(tables, query.source), sorted(map(str, gone))
     return Verification(
         differences == 0,
-        *counts,
+        known,
+        made,
         differences,
         len(unread),
         tuple(unread[:NAMED]),

@@ -14,6 +14,7 @@ from dpsql.config import Source
 from dpsql.parsed_query import ParsedQuery
 from dpsql.privacy.cost import Cost
 from dpsql.schedule import Schedule
+from dpsql.sketch_shape import SketchShape
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -75,34 +76,6 @@ class OutputColumn:
     name: str
     kind: str
     source: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class SketchShape:
-    """What readers of the public table of cells must know; `udfs.sketch.publishing` says how its rows are released.
-
-    Args:
-        depth, width, signed: of every sketch.
-        hash_scheme: `udfs.sketch.hashing.SCHEME`.
-        cycle, triggers: p, T.
-        aliases: of the sketches, in order of their rows.
-        grids: value of one step of their cells.
-        sd: of their cells' noise by refresh number, in value units.
-        stderr: of an estimate's noise, per standard deviation of a cell's.
-        by_window: every window has a hash key of its own, published with its last cells.
-    """
-
-    depth: int
-    width: int
-    signed: bool
-    hash_scheme: str
-    cycle: int
-    triggers: int
-    aliases: tuple[str, ...]
-    grids: tuple[float, ...]
-    sd: tuple[tuple[float, ...], ...]
-    stderr: float
-    by_window: bool
 
 
 @dataclass(frozen=True, kw_only=True)

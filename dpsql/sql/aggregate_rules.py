@@ -77,7 +77,7 @@ def aggregate_arguments(draft: Draft) -> Iterator[Problem]:
 
 def distinct_arguments(draft: Draft) -> Iterator[Problem]:
     """DISTINCT is for COUNT(DISTINCT privacy unit)."""
-    unit = sorted(draft.stream.privacy_unit) if draft.stream else None
+    unit = sorted(draft.stream.privacy_unit) if draft.stream and draft.stream.privacy_unit else None
     for call in _ours(draft):
         if call.distinct is None:
             continue

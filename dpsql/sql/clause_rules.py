@@ -91,7 +91,8 @@ def unit_declared(draft: Draft) -> Iterator[Problem]:
     declared = draft.stream.privacy_unit
     if not declared:
         message = f"The source {draft.stream.name} declares no privacy unit"
-        yield problem(given.value_span, message, f"add privacy_unit under sources.{draft.stream.name} in sources.yaml")
+        hint = f"add privacy_unit under sources.{draft.stream.name} in sources.yaml, or protect rows: privacy_level = EVENT without units"
+        yield problem(given.value_span, message, hint)
         return
     names = [column.name.lower() for column in columns]
     if sorted(names) != sorted(declared):

@@ -15,6 +15,8 @@ from dpsql.sql.spans import Span, problem
 
 _SPECIAL = (exp.Literal, exp.Tuple, exp.Cube, exp.Rollup, exp.GroupingSets)
 RESERVED_NAMES = frozenset({"window", "window_start", "window_end", "trigger", "trigger_time"})
+ENDINGS = {"stderr": "standard error", "smoothed": "smoothed value", "measured": "number of measured panes"}
+"""Of columns that aggregates have beside them, of one mechanism or another; no mechanism's keys are called so, for readers know them by name."""
 LONGEST_NAME = 128
 KEY_TYPES = frozenset(
     {
@@ -88,14 +90,15 @@ def _named(draft: Draft) -> list[Item]:
 
 def reserved_names(draft: Draft) -> Iterator[Problem]:
     """Names that the histogram's own columns have."""
-    errors = {f"{item.name}_stderr": item.name for item in _named(draft) if item.kind is Kind.AGGREGATE}
+    taken = {
+        f"{item.name}_{end}": (item.name, what) for item in draft.items if item.kind is Kind.AGGREGATE for end, what in ENDINGS.items()
+    }
     for item in _named(draft):
         if item.name in RESERVED_NAMES:
             yield problem(item.alias_span, f"The histogram has a column `{item.name}` of its own", "choose another alias")
-        elif item.name in errors:
-            yield problem(
-                item.alias_span, f"`{item.name}` is the column of the standard error of `{errors[item.name]}`", "choose another alias"
-            )
+        elif item.name in taken:
+            alias, what = taken[item.name]
+            yield problem(item.alias_span, f"`{item.name}` is the column of the {what} of `{alias}`", "choose another alias")
 
 
 def unique_names(draft: Draft) -> Iterator[Problem]:

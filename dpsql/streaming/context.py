@@ -35,9 +35,9 @@ from dpsql.streaming import intact, long_lines, sources, static_tables
 from dpsql.streaming.admission import AdmissionSink
 from dpsql.streaming.clocks import Clocks, listed_clocks
 from dpsql.streaming.contribution_stream import stream
-from dpsql.streaming.histogram import Histogram
 from dpsql.streaming.microbatches import Sink, Stepping, drain
 from dpsql.streaming.progress import Summary, Tally
+from dpsql.streaming.published_table import PublishedTable
 from dpsql.streaming.release import ReleaseSink
 from dpsql.streaming.rows import listed_keys, records
 from dpsql.streaming.session import CATCH_UP, check_s3, run_session
@@ -111,7 +111,8 @@ class RunContext:
         """Check, read, tick, release, sweep."""
         self.check()
         contributions, static = self.tables.contributions, self.static_pins()
-        self.query.shape.schedule.check_behind(now_us() if until_us is None else until_us, contributions.closed_us)
+        latest_us = now_us() if until_us is None else until_us
+        self.query.shape.schedule.check_behind(latest_us, self.query.source.start_us, contributions.closed_us)
         catch_up = open_catch_up(self.folder, until_us, contributions.closed_us, static)
         static_tables.check_unchanged(catch_up.static, static)
         with self.queries(catch_up.static) as queries:
@@ -187,7 +188,7 @@ class RunContext:
         given = records(session, self.query.plan, self.secret.salt(self.run.run_id), users)
         facts = RunFacts(self._public(session), self.run.first_window_us)
         intake, release = self.query.mechanism.stages(self.query.plan, facts)
-        kind = Histogram if self.query.shape.sketch is None else SketchTables
+        kind = PublishedTable if self.query.shape.sketch is None else SketchTables
         histogram = kind(self.histogram_path, self.tables.histogram_application, self.query.parsed, self.query.shape, given.key_types)
         self._create(histogram)
         work = Intake(
@@ -204,7 +205,7 @@ class RunContext:
             for table in tables:
                 table.unpersist()
 
-    def _release_query(self, stage: Stage[Sequence[Tick]], histogram: Histogram) -> tuple[DataFrame, ReleaseSink]:
+    def _release_query(self, stage: Stage[Sequence[Tick]], histogram: PublishedTable) -> tuple[DataFrame, ReleaseSink]:
         part, session = self.engine.parts[RELEASE], run_session(self.spark, self.engine.buckets[1])
         work = Release(
             stage,
@@ -246,7 +247,7 @@ class RunContext:
     def _latest(self, catch_up: CatchUp) -> int:
         return latest_us(catch_up, self.query.parsed.max_ahead_us)
 
-    def _create(self, histogram: Histogram) -> None:
+    def _create(self, histogram: PublishedTable) -> None:
         self.tables.contributions.create()
         self.tables.admission.create()
         histogram.create()

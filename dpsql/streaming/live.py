@@ -77,7 +77,7 @@ def live(context: RunContext, options: LiveOptions) -> Summary:
     clock = ClockGuard(interval_us, lambda wrong, text: _tell_clock(context.tally, wrong, text), wall_us)
     ticker = Ticker(context.tables.contributions, context.engine.checkpoint(ADMISSION), query.max_ahead_us, interval_us, clock.time)
     check_absence(context.folder, ticker.closed_us, wall_us(), schedule.interval_us, options.accept_clock)
-    schedule.check_behind(wall_us(), ticker.closed_us)
+    schedule.check_behind(wall_us(), context.query.source.start_us, ticker.closed_us)
     if ticker.closed_us - wall_us() > schedule.interval_us:
         raise LakeError(
             f"triggers are closed up to {timestamp(ticker.closed_us)}, which is still to come: a live run would drop every record until "

@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame
 
 from dpsql.lake.checkpoints import Checkpoint
 from dpsql.lake.manifest import Manifest
-from dpsql.streaming.histogram import Histogram, Pair
+from dpsql.streaming.published_table import Pair, PublishedTable
 from dpsql.streaming.workers import reports
 from udfs.grid import NO_CLOCK
 from udfs.stage import ROW
@@ -30,7 +30,7 @@ class ReleaseSink:
     """
 
     manifest: Manifest
-    histogram: Histogram
+    histogram: PublishedTable
     checkpoint: Checkpoint
     count: Callable[[int, int], None]
     publishing: Callable[[int], None]

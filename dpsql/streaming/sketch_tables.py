@@ -24,15 +24,16 @@ from dpsql.lake import delta_tables
 from dpsql.lake.delta_rows import read_rows
 from dpsql.lake.sketch_tables import CELLS, cell_rows, cells_path, properties, top_lists
 from dpsql.lake.sorted_file import sorted_file
-from dpsql.mechanisms.protocol import OutputColumn, SketchShape
-from dpsql.streaming.histogram import Histogram, Pair, open_files
+from dpsql.mechanisms.protocol import OutputColumn
+from dpsql.sketch_shape import SketchShape
+from dpsql.streaming.published_table import Pair, PublishedTable, open_files
 
 AT_ONCE = 64 << 20
 """Bytes of cells that are in the driver at a time."""
 
 
 @dataclass(frozen=True)
-class SketchTables(Histogram):
+class SketchTables(PublishedTable):
     """The public tables of one run of sketches."""
 
     @property
@@ -67,7 +68,7 @@ class SketchTables(Histogram):
         known = delta_tables.committed(DeltaTable(str(cells)), *next(iter(mark.items())))
         files, lists = [], []
         for rows in self._pieces(released, due):
-            of_cells = cell_rows(rows, self.shape)
+            of_cells = cell_rows(rows, self.shape.schedule, self.sketch)
             if known and not self._same_cells(of_cells):
                 raise ReleaseConflict("the cells of a published tick would be others; nothing was written")
             if of_cells.num_rows and not known:
@@ -81,7 +82,10 @@ class SketchTables(Histogram):
 
     def same(self, released: DataFrame, pairs: Collection[Pair]) -> bool:
         """Whether the published rows of these triggers, lists and cells, are exactly those that are released."""
-        return all(self._same_lists(rows) and self._same_cells(cell_rows(rows, self.shape)) for rows in self._pieces(released, pairs))
+        return all(
+            self._same_lists(rows) and self._same_cells(cell_rows(rows, self.shape.schedule, self.sketch))
+            for rows in self._pieces(released, pairs)
+        )
 
     def _pieces(self, released: DataFrame, pairs: Collection[Pair]) -> Iterator[pa.Table]:
         """The released rows of some triggers, in order, a few at a time."""

@@ -11,14 +11,15 @@ from typing import Any
 from dpsql.times import duration
 
 NOISE_ONLY = "± is 95% of the noise. It does not cover what the contribution bounds leave out."
+PREDICTED = "Where fewer slides are measured than a window has, the others are predicted, and ± does not cover what is predicted."
 NOISE_OF_ROWS = "± is 95% of the noise. What is protected is one row, not one person."
 LEFT_OUT = "What is beyond is left out of these numbers: true ones can be much larger, above all where few units do much."
 
 
 def heads(document: Mapping[str, Any] | None) -> dict[str, str]:
     """Per aggregate what its column's head says of the bounds: `at most 4 each`; nothing where each unit counts once."""
-    query = (document or {}).get("query", {})
-    if "max_rows_contributed" not in query:
+    query = _asked(document)
+    if not query.get("max_rows_contributed"):
         return {}
     found = {}
     for aggregate in query["aggregates"]:
@@ -31,12 +32,19 @@ def heads(document: Mapping[str, Any] | None) -> dict[str, str]:
 
 def left_out(document: Mapping[str, Any] | None) -> tuple[str, ...]:
     """The sentences below a table of noisy numbers."""
-    query = (document or {}).get("query", {})
+    query = _asked(document)
+    predicted = (PREDICTED,) if query.get("grouping", "NONE") != "NONE" else ()
     if query and not query["privacy_unit"]:
-        return (NOISE_OF_ROWS,)
-    if "max_rows_contributed" not in query:
-        return (NOISE_ONLY, LEFT_OUT)
-    return (NOISE_ONLY, f"{_allowance(query)} {LEFT_OUT}")
+        return (NOISE_OF_ROWS, *predicted)
+    if not query.get("max_rows_contributed"):
+        return (NOISE_ONLY, LEFT_OUT, *predicted)
+    return (NOISE_ONLY, f"{_allowance(query)} {LEFT_OUT}", *predicted)
+
+
+def _asked(document: Mapping[str, Any] | None) -> dict[str, Any]:
+    """What every query says, and what is asked of its mechanism."""
+    query = (document or {}).get("query", {})
+    return {**query, **query.get("asked", {})}
 
 
 def _per_key(query: Mapping[str, Any]) -> int:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from numbers import Integral
 from typing import Any
+
+from dpsql.frames import beside
 
 Z95 = 1.959963984540054
 UNITS = ((1_000_000_000, " bn"), (1_000_000, " M"), (1, ""))
@@ -33,6 +36,14 @@ def measured(value: Any, stderr: float) -> tuple[str, bool]:
         return "NULL", True
     error, whole = Z95 * stderr, isinstance(value, Integral)
     return f"{amount(value, error, whole)} ± {amount(error, error, whole)}", bool(abs(value) < error)
+
+
+def said_beside(row: Mapping[Any, Any], alias: str) -> dict[str, str]:
+    """What a row says beside an aggregate's value, by ending: a smoothed value has the digits of the error, for it is no better than that."""
+    out = {ending: row[column] for ending, column in beside(row, alias).items()}
+    if "smoothed" in out:
+        out["smoothed"] = amount(out["smoothed"], Z95 * row[f"{alias}_stderr"], isinstance(row[alias], Integral))
+    return {ending: str(value) for ending, value in out.items()}
 
 
 def amount(value: float, error: float, whole: bool = False) -> str:

@@ -24,7 +24,7 @@ from dpsql.text import number
 from dpsql.times import duration
 from dpsql.view import charts
 from dpsql.view.bounds import heads, left_out
-from dpsql.view.formatting import absent, measured, printable
+from dpsql.view.formatting import absent, measured, printable, said_beside
 from dpsql.view.standing import Standing
 from dpsql.view.trend import trend
 
@@ -64,10 +64,11 @@ class Section:
 
 @dataclass(frozen=True)
 class Cell:
-    """A released value and its way there; `small`: below its own error."""
+    """A released value, what is said beside it, and its way there; `small`: below its own error."""
 
     text: str
     small: bool
+    beside: tuple[str, ...]
     trend: Markup
 
 
@@ -229,7 +230,8 @@ def _row(row: dict[Any, Any], path: pd.DataFrame, names: list[str], aliases: lis
     for alias in aliases:
         text, small = measured(row[alias], row[f"{alias}_stderr"])
         values, errors = (path[column].to_numpy(np.float64, na_value=np.nan) for column in (alias, f"{alias}_stderr"))
-        cells.append(Cell(text, small, trend(triggers, values, errors, horizon)))
+        said = tuple(f"{ending} {value}" for ending, value in said_beside(row, alias).items())
+        cells.append(Cell(text, small, said, trend(triggers, values, errors, horizon)))
     return Row(tuple("NULL" if absent(row[name]) else printable(row[name]) for name in names), tuple(cells))
 
 

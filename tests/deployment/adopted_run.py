@@ -19,16 +19,16 @@ def main(folder: Path, query: str, sources: str, jars: str, exposed: bool) -> No
     import dpsql
     from dpsql.privacy.ledger import Ledger
     from dpsql.privacy.secret import Secret
-    from dpsql.streaming import protection, session
+    from dpsql.streaming import session
+    from tests.deployment.unprotected_run import take_out
 
     os.umask(0o022)
     os.environ["PYSPARK_PYTHON"] = sys.executable
+    if exposed:
+        take_out()
     settings = {**session.SESSION, "spark.jars": jars, "spark.driver.memory": "1g", "spark.local.dir": str(folder / "tmp")}
     settings["spark.driver.extraJavaOptions"] = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xss4m"
     settings["spark.cleaner.referenceTracking"] = "false"  # blocks stay, so that whoever asks later is served, too
-    if exposed:
-        settings |= dict.fromkeys(protection.SETTINGS, "false")
-        protection.protect = lambda _: None  # type: ignore[assignment]
     builder = SparkSession.builder.master("local[1]").appName("mine")
     for name, value in settings.items():
         builder = builder.config(name, value)

@@ -1,12 +1,15 @@
-"""A standalone Spark cluster from the installed pyspark: one master and two workers on loopback, each a process of its own."""
+"""A standalone Spark cluster from the installed pyspark: one master and workers on loopback, each a process of its own."""
 
 from __future__ import annotations
 
 import importlib.util
+import subprocess
 import sys
 from pathlib import Path
 from types import TracebackType
 
+from dpsql import jars
+from tests.deployment.commands import CHECKOUT, SMALL_SPARK
 from tests.deployment.processes import Daemon, children, free_ports, listens, running, wait_until
 
 SECRET = "planted-cluster-secret-77b1"
@@ -20,14 +23,15 @@ def spark_home() -> Path:
 
 
 class Cluster:
-    """A master and two workers with one core each, for a `with` block; afterwards no process and no port of them is left."""
+    """A master and workers with one core each, for a `with` block; afterwards no process and no port of them is left."""
 
-    def __init__(self, root: Path, environment: dict[str, str]) -> None:
-        self.root = root
+    def __init__(self, root: Path, environment: dict[str, str], workers: int = 2, protected: bool = True) -> None:
+        self.root, self.count, self.protected = root, workers, protected
         self.port = free_ports(1)[0]
         self.url = f"spark://127.0.0.1:{self.port}"
         self.settings = {"SPARK_CONF_DIR": str(root / "conf")}
         """Where the secret is: master, workers and whoever submits have the same."""
+        self.submitters = environment
         self.environment = (
             environment
             | self.settings
@@ -48,10 +52,11 @@ class Cluster:
         (self.root / "conf").mkdir(parents=True)
         settings = self.root / "conf" / "spark-defaults.conf"
         settings.touch(mode=0o600)
-        settings.write_text(f"spark.authenticate true\nspark.network.crypto.enabled true\nspark.authenticate.secret {SECRET}\n")
+        protection = "spark.authenticate true\nspark.network.crypto.enabled true\n" if self.protected else ""
+        settings.write_text(f"{protection}spark.authenticate.secret {SECRET}\n")
         self.master = self._daemon("master", "--port", str(self.port))
         self.master.wait_for(lambda: "New state: ALIVE" in self.master.log.read_text())
-        self.workers = [self._daemon(f"worker{i}", "--cores", "1", "--memory", "1500m", self.url) for i in range(2)]
+        self.workers = [self._daemon(f"worker{i}", "--cores", "1", "--memory", "1500m", self.url) for i in range(self.count)]
         for worker in self.workers:
             worker.wait_for(lambda log=worker.log: "Successfully registered with master" in log.read_text())  # type: ignore[misc]
         return self
@@ -62,6 +67,21 @@ class Cluster:
             daemon.stop()
         wait_until(lambda: not any(running(pid) for pid in family), "executors end with their workers", 60)
         assert not listens(self.port)
+
+    def submit(self, folder: Path, script: str, *arguments: str) -> subprocess.Popen[str]:
+        """spark-submit in a folder, for a script of the checkout; its driver has `folder/driver` for itself."""
+        properties = folder / "spark.conf"
+        local = "spark.driver.host 127.0.0.1\nspark.driver.bindAddress 127.0.0.1\nspark.executor.memory 700m\n"
+        local += "spark.executor.extraJavaOptions -XX:TieredStopAtLevel=1 -XX:+UseSerialGC\n"
+        local += f"spark.local.dir {folder / 'driver'}\nspark.cleaner.referenceTracking false\n"
+        properties.write_text(f"{SMALL_SPARK}{local}spark.jars {','.join(map(str, jars.ensure()))}\n")
+        submit = [str(Path(sys.executable).parent / "spark-submit"), "--master", self.url, "--load-spark-defaults"]
+        pythons = {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
+        return subprocess.Popen(
+            [*submit, "--properties-file", str(properties), str(CHECKOUT / script), *arguments],
+            env=self.submitters | pythons | self.settings, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            start_new_session=True,
+        )  # fmt: skip
 
     def executors(self) -> list[int]:
         """Process ids of the executors' JVMs."""

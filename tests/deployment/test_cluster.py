@@ -5,16 +5,13 @@ from __future__ import annotations
 import os
 import re
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
-from dpsql import jars
 from dpsql.lake.runs import Lake, read_histogram
-from tests.deployment.commands import CHECKOUT, SMALL_SPARK, dpsql, environment
+from tests.deployment.commands import dpsql, environment
 from tests.deployment.other_user import blocks_of, listening, readable, shown_of
 from tests.deployment.processes import children, wait_until
 from tests.deployment.spark_cluster import SECRET, Cluster
@@ -56,19 +53,8 @@ def test_rows_are_recomputed_after_kills(tmp_path: Path) -> None:
     query, sources = write_query(tmp_path, write_files(tmp_path / "visits", json_lines(visits()), PARTS))
     lake, env = tmp_path / "lake", environment(tmp_path)
     with Cluster(tmp_path / "cluster", env) as cluster:
-        properties = tmp_path / "spark.conf"
-        local = "spark.driver.host 127.0.0.1\nspark.driver.bindAddress 127.0.0.1\nspark.executor.memory 700m\n"
-        local += "spark.executor.extraJavaOptions -XX:TieredStopAtLevel=1 -XX:+UseSerialGC\n"
-        local += f"spark.local.dir {tmp_path / 'driver'}\nspark.cleaner.referenceTracking false\n"
-        properties.write_text(f"{SMALL_SPARK}{local}spark.jars {','.join(map(str, jars.ensure()))}\n")
-        submit = [str(Path(sys.executable).parent / "spark-submit"), "--master", cluster.url, "--load-spark-defaults"]
-        submit += ["--properties-file", str(properties)]
         flags = ["--sources", str(sources), "--lake", str(lake), "--until-caught-up", "--until", UNTIL, "--buckets", "2"]
-        job = subprocess.Popen(
-            [*submit, str(CHECKOUT / "jobs" / "run_query.py"), str(query), *flags],
-            env=env | {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable} | cluster.settings,
-            cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
-        )  # fmt: skip
+        job = cluster.submit(tmp_path, "jobs/run_query.py", str(query), *flags)
         try:
             wait_until(lambda: committed(lake) >= 1 or job.poll() is not None, "the first micro-batch", 400)
             assert job.poll() is None, job.communicate()

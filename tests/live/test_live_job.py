@@ -27,9 +27,9 @@ from dpsql.lake.runs import Lake, list_queries, read_histogram, read_run
 from dpsql.local.verification import verify_run
 from dpsql.privacy.ledger import Ledger
 from dpsql.privacy.secret import Secret
-from dpsql.streaming.histogram import Histogram
 from dpsql.streaming.live import LiveOptions
 from dpsql.streaming.microbatches import Following
+from dpsql.streaming.published_table import PublishedTable
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -43,7 +43,12 @@ SELECT WITH DIFFERENTIAL_PRIVACY OPTIONS (
 """
 PATIENCE = 400
 """Seconds; a busy machine is slow, and only a test that fails waits for so long."""
-POINTS: list[tuple[Any, str]] = [(Manifest, "commit"), (Contributions, "append"), (Contributions, "tick_by_clock"), (Histogram, "publish")]
+POINTS: list[tuple[Any, str]] = [
+    (Manifest, "commit"),
+    (Contributions, "append"),
+    (Contributions, "tick_by_clock"),
+    (PublishedTable, "publish"),
+]
 
 
 class BrokenOff(DpsqlError):

@@ -27,8 +27,8 @@ from dpsql.lake.retention import Retention, compact, kept_by_savepoints, sweep_b
 from dpsql.mechanisms.histogram.plan import PrivacyPlan
 from dpsql.mechanisms.registry import shape
 from dpsql.streaming.clocks import Clocks, listed_clocks
-from dpsql.streaming.histogram import Histogram
 from dpsql.streaming.live import Ticker, _follow
+from dpsql.streaming.published_table import PublishedTable
 from udfs.bucket_state import filesystem
 from udfs.grid import NO_CLOCK
 from udfs.stage import OPERATORS, Clock, StateFile
@@ -238,7 +238,7 @@ def test_a_restored_query_sweeps_before_its_first_commit(plan: PrivacyPlan, cont
     (checkpoint.path / "offsets").mkdir(parents=True)
     (checkpoint.path / "offsets/0").write_text("v1\n{}\n" + json.dumps({"reservoirVersion": 5}))
     assert (checkpoint.newest_batch, checkpoint.newest_commit) == (7, 6)
-    histogram = Histogram(tmp_path / "public", "run", plan.query, shape(plan), (StringType(),))
+    histogram = PublishedTable(tmp_path / "public", "run", plan.query, shape(plan), (StringType(),))
     histogram.create()
     rows(contributions, T0)
     Retention(engine, contributions, 0, listed, histogram).sweep(T0 + 10**12, -1)

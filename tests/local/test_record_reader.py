@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from dpsql.errors import DataError
-from dpsql.local.histogram import typed_keys
+from dpsql.local.published_table import typed_keys
 from dpsql.local.record_reader import RowReader
 from tests.local.conftest import DAY, Compile
 from udfs.keys import encode

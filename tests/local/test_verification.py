@@ -26,7 +26,7 @@ from dpsql.lake.manifest import Manifest
 from dpsql.lake.points import open_tables
 from dpsql.lake.runs import Lake, Run
 from dpsql.local.feeder import Feeder
-from dpsql.local.histogram import histogram
+from dpsql.local.published_table import published_table
 from dpsql.local.record_reader import RowReader
 from dpsql.local.verification import Verification, count_differences, files_not_read, verify_run
 from dpsql.mechanisms.histogram.stages import stages
@@ -108,7 +108,7 @@ def published(compile_on: Compile, secret: Secret, tmp_path: Path) -> Published:
         ticks += [{"kind": 1, "batch": batches[-1][0], "closed_us": until, "window": 1 << 62, "bucket": bucket} for bucket in range(3)]
         case.listing("release").commit(len(ticks) // 3 - 1, [], {"closed_us": until, "rows": sum(rows.num_rows for rows in due)})
         closed = until
-    write_deltalake(lake.histogram("visits"), histogram(query.plan, released, reader.key_types))
+    write_deltalake(lake.histogram("visits"), published_table(query.plan, released, reader.key_types))
     write_deltalake(
         str(case.private / "contributions"),
         pa.Table.from_pylist([*ticks, {"kind": 0, "batch": 0, "closed_us": 0, "window": 0, "bucket": 0}]),

@@ -16,8 +16,8 @@ import pyarrow as pa
 import dpsql
 from dpsql.lake.runs import Lake, Run, read_histogram
 from dpsql.local.feeder import LATEST_US, Feeder, try_query
-from dpsql.local.histogram import histogram
 from dpsql.local.inputs import micro_batches
+from dpsql.local.published_table import published_table
 from dpsql.local.record_reader import RowReader
 from dpsql.mechanisms.histogram.stages import stages
 from dpsql.privacy.secret import Secret
@@ -54,7 +54,7 @@ def tried(pair: Pair, query: dpsql.Query, folder: Path) -> Published:
             feeder.micro_batch(reader.together(batch), clock)
         released += feeder.tick(until)
         closed = until
-    return Published(histogram(query.plan, released, reader.key_types), feeder.drops)
+    return Published(published_table(query.plan, released, reader.key_types), feeder.drops)
 
 
 def ran(pair: Pair, query: dpsql.Query, folder: Path, spark: SparkSession) -> Published:

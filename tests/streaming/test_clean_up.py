@@ -17,9 +17,9 @@ from dpsql.lake.manifest import Manifest
 from dpsql.lake.restore import restore
 from dpsql.lake.runs import read_run
 from dpsql.local.verification import verify_run
-from dpsql.streaming import histogram, session
-from dpsql.streaming.histogram import Histogram
+from dpsql.streaming import published_table, session
 from dpsql.streaming.live import LiveOptions
+from dpsql.streaming.published_table import PublishedTable
 
 HOUR, DAY = 3_600_000_000, 86_400_000_000
 START = 19_700 * DAY
@@ -78,7 +78,7 @@ def test_catch_ups_keep_as_many_files_however_many_there_were(case: Any, write: 
 def test_input_that_was_read_may_go(case: Any, write: Any, visits: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Three days, a catch-up each; then the first two files go."""
     one, looked = case(HOURLY), Counter[str]()
-    for owner, name in ((Histogram, "newest_trigger_us"), (histogram, "_everything")):
+    for owner, name in ((PublishedTable, "newest_trigger_us"), (published_table, "_everything")):
         original = getattr(owner, name)
 
         def counted(given: Any, _name: str = name, _real: Any = original) -> Any:

@@ -14,7 +14,7 @@ from dpsql.lake.contributions import Contributions
 from dpsql.lake.delta_rows import read_rows
 from dpsql.lake.manifest import Manifest
 from dpsql.streaming import context
-from dpsql.streaming.histogram import Histogram
+from dpsql.streaming.published_table import PublishedTable
 from udfs.bucket_state import BucketFiles
 
 DAY = 86_400_000_000
@@ -24,7 +24,7 @@ POINTS: list[tuple[Any, str]] = [
     (Manifest, "commit"),
     (Contributions, "append"),
     (Contributions, "tick"),
-    (Histogram, "publish"),
+    (PublishedTable, "publish"),
     (context, "finish"),
 ]
 """Everything that the driver commits; the run breaks off after each in the first catch-up, and before each in the second."""

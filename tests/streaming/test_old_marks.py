@@ -16,7 +16,7 @@ from dpsql.errors import DpsqlError
 from dpsql.lake.manifest import Manifest, rows_mark
 from dpsql.lake.restore import restore
 from dpsql.local.verification import verify_run
-from dpsql.streaming.histogram import Histogram
+from dpsql.streaming.published_table import PublishedTable
 
 DAY = 86_400_000_000
 START = 19_700 * DAY
@@ -41,9 +41,9 @@ def as_it_was(publishes: bool = True) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Manifest, "commit", commit_without_mark)
         patch.setattr("dpsql.streaming.context.triggers_mark", lambda run_id, generation: rows_mark(run_id, "release", generation))
-        patch.setattr(Histogram, "triggers", lambda self, closed_us: newest["batch"])
+        patch.setattr(PublishedTable, "triggers", lambda self, closed_us: newest["batch"])
         if not publishes:
-            patch.setattr(Histogram, "publish", broken)
+            patch.setattr(PublishedTable, "publish", broken)
         yield
 
 

@@ -23,9 +23,9 @@ from dpsql.lake.restore import restore
 from dpsql.local.verification import verify_run
 from dpsql.streaming.clocks import Clocks
 from dpsql.streaming.context import run_context
-from dpsql.streaming.histogram import Histogram
 from dpsql.streaming.live import LiveOptions
 from dpsql.streaming.progress import Tally
+from dpsql.streaming.published_table import PublishedTable
 from udfs.stage import Clock
 
 MINUTE = 60_000_000
@@ -166,10 +166,10 @@ def test_a_job_that_dies_between_two_ticks_of_one_micro_batch(case: Any, write: 
     """Every tick is a commit of its own. Catches: ticks that are lost, or published twice, and `verify` that counts half a micro-batch."""
     whole = live(case, write, "without")
     for restored in (False, True):
-        one, commits, publish = case(SQL, folder="without"), list[int](), Histogram.publish
+        one, commits, publish = case(SQL, folder="without"), list[int](), PublishedTable.publish
 
         def broken(
-            self: Histogram, rows: Any, closed_us: int, due: Any, every: bool, commits: list[int] = commits, publish: Any = publish
+            self: PublishedTable, rows: Any, closed_us: int, due: Any, every: bool, commits: list[int] = commits, publish: Any = publish
         ) -> None:
             if commits:
                 raise BrokenOff
@@ -177,7 +177,7 @@ def test_a_job_that_dies_between_two_ticks_of_one_micro_batch(case: Any, write: 
             commits.append(closed_us)
 
         with monkeypatch.context() as patch, pytest.raises(BrokenOff):
-            patch.setattr(Histogram, "publish", broken)
+            patch.setattr(PublishedTable, "publish", broken)
             work(one, behind=True)
         assert commits == [TICKS[0]]
         assert {row["trigger_time"] for row in one.histogram()} < {row["trigger_time"] for row in whole.histogram()}
@@ -194,8 +194,8 @@ def test_a_job_that_dies_between_two_ticks_of_one_micro_batch(case: Any, write: 
 
 
 def test_neighbouring_catch_ups_that_spark_writes(case: Any, write: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dpsql.streaming.histogram.DRIVER_ROWS", 0)
-    monkeypatch.setattr("dpsql.streaming.histogram.ROWS_PER_FILE", 5)
+    monkeypatch.setattr("dpsql.streaming.published_table.DRIVER_ROWS", 0)
+    monkeypatch.setattr("dpsql.streaming.published_table.ROWS_PER_FILE", 5)
     without, with_u = (catch_up(case, write, world) for world in ("without", "1000"))
     assert len(list(without.lake.histogram("demo").glob("*.parquet"))) == -(-len(without.histogram()) // 5)
     assert public(with_u) == public(without)

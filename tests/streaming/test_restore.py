@@ -26,7 +26,7 @@ from dpsql.lake.savepoints import take_savepoint
 from dpsql.local.verification import verify_run
 from dpsql.privacy.ledger import Ledger
 from dpsql.privacy.secret import Secret
-from dpsql.streaming.histogram import Histogram
+from dpsql.streaming.published_table import PublishedTable
 from jobs.cli import main
 from udfs.bucket_state import BucketFiles
 
@@ -216,7 +216,7 @@ def test_without_the_protections_the_same_losses_do_harm(whole: Any, bring: Any,
     before = len(twice.histogram())
     restore.restore(twice.lake, "demo")
     with monkeypatch.context() as patch:
-        patch.setattr(Histogram, "check", lambda *given: set())
+        patch.setattr(PublishedTable, "check", lambda *given: set())
         twice.go(END)
     cells = Counter((row["window_start"], row["trigger"], row["page"]) for row in twice.histogram())
     assert sum(count == 2 for count in cells.values()) == before > 0

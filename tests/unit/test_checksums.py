@@ -1,4 +1,4 @@
-"""Damaged files: 300 random single-bit flips in each kind of file of state and contributions, all refused."""
+"""Damaged files: 300 random single-bit flips in each kind of file of state and contributions of every mechanism, all refused."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from dpsql.lake.contributions import Contributions
 from dpsql.lake.delta_rows import check_files
+from dpsql.mechanisms import registry
+from tests.unit.test_contract import CASES, stages_of
 from udfs import bucket_state
 from udfs.bucket_state import (
     SCHEMA_VERSION,
@@ -23,25 +26,36 @@ from udfs.bucket_state import (
     UnknownVersion,
     read_table,
 )
-from udfs.contribution_files import ContributionFiles
+from udfs.histogram import user_state
 
 FLIPS = 300
 ROWS = 2_000
-TABLES = {"admission": ("users",), "release": ("groups", "pending", "seen")}
-KINDS = [(operator, name) for operator, names in TABLES.items() for name in names]
+FIRST = {mechanism: plan for mechanism, plan in reversed(CASES.values())}
+"""The first plan of each mechanism."""
+KINDS = {
+    f"{name} {stage.operator} {table}": (stage, table)
+    for name, plan in FIRST.items()
+    for stage in stages_of(name, plan)
+    for table in stage.tables
+}
 
 
-def state(name: str) -> pa.Table:
-    """A table of the shape of each kind of state; ids are random, so almost any flip gives another id."""
-    draw = np.random.default_rng(len(name))
-    ids = {column: draw.integers(-(1 << 63), 1 << 63, ROWS) for column in ("user", "key")}
-    few = {column: draw.integers(0, 5, ROWS) for column in ("period", "window", "first", "step")}
-    if name == "users":
-        columns = {"period": few["period"], "user": ids["user"], "part": np.zeros(ROWS, np.uint8), "rows": few["step"].astype(np.int32)}
-        return pa.table(columns)
-    noise = pa.FixedSizeListArray.from_arrays(pa.array(draw.normal(size=2 * ROWS)), 2)
-    keys = pa.array([b"page %d" % number for number in range(ROWS)], pa.binary())
-    return pa.table({**few, "key": ids["key"], "key_bytes": keys, "noise": noise}).replace_schema_metadata({b"closed_us": b"17"})
+def filled(schema: pa.Schema) -> pa.Table:
+    """A table with such columns; ids are random, so almost any flip gives another id."""
+    draw = np.random.default_rng(len(schema))
+    return pa.table([_column(field, draw) for field in schema], schema=schema)
+
+
+def _column(field: pa.Field, draw: np.random.Generator, rows: int = ROWS) -> pa.Array:
+    if pa.types.is_binary(field.type):
+        return pa.array([b"page %d" % number for number in range(rows)], field.type)
+    if pa.types.is_fixed_size_list(field.type):
+        width = field.type.list_size
+        return pa.FixedSizeListArray.from_arrays(_column(field.type.field(0), draw, rows * width), type=field.type)
+    if pa.types.is_floating(field.type):
+        return pa.array(draw.normal(size=rows), field.type)
+    whole = field.name in ("user", "key")
+    return pa.array(draw.integers(-(1 << 63), 1 << 63, rows) if whole else draw.integers(0, 5, rows), field.type)
 
 
 def flipped(content: bytes, bit: int) -> bytes:
@@ -68,13 +82,13 @@ def silent(path: Path, load: Callable[[], object], refusals: type[Exception] | t
     return found
 
 
-@pytest.fixture(params=KINDS, ids="-".join)
+@pytest.fixture(params=KINDS)
 def stored(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[BucketFiles, Path]:
     """One version of a bucket, and the file of one of its tables."""
-    operator, name = request.param
-    files = BucketFiles(str(tmp_path), operator, 4, 1, TABLES[operator])
-    files.store(2, 7, {name: state(name) for name in TABLES[operator]})
-    return files, tmp_path / f"{operator}-4/g1/bucket=0002/000007.{name}.parquet"
+    stage, name = KINDS[request.param]
+    files = BucketFiles(str(tmp_path), stage.operator, 4, 1, tuple(stage.tables))
+    files.store(2, 7, {each: filled(table.schema) for each, table in stage.empty().items()})
+    return files, tmp_path / f"{stage.operator}-4/g1/bucket=0002/000007.{name}.parquet"
 
 
 def test_every_flip_in_a_state_file_is_refused(stored: tuple[BucketFiles, Path]) -> None:
@@ -92,7 +106,7 @@ def test_without_seals_most_flips_are_silent(stored: tuple[BucketFiles, Path], m
 
 def test_a_sealed_file_is_plain_parquet_and_a_cut_one_is_refused(stored: tuple[BucketFiles, Path]) -> None:
     files, path = stored
-    assert pq.read_table(path).replace_schema_metadata(None).equals(state(path.name.split(".")[1]).replace_schema_metadata(None))
+    assert pq.read_table(path).replace_schema_metadata(None).equals(files.load(2, 7)[path.name.split(".")[1]].replace_schema_metadata(None))
     content = path.read_bytes()
     for cut in (0, 7, 100, len(content) // 2, len(content) - 1):
         path.write_bytes(content[:cut])
@@ -101,11 +115,12 @@ def test_a_sealed_file_is_plain_parquet_and_a_cut_one_is_refused(stored: tuple[B
 
 
 def test_a_file_without_seal_is_taken_from_an_older_release_only(tmp_path: Path) -> None:
+    users = filled(user_state.empty_state().schema)
     files = BucketFiles(str(tmp_path), "admission", 4, 1, ("users",))
-    files.store(2, 7, {"users": state("users")})
+    files.store(2, 7, {"users": users})
     path = tmp_path / "admission-4/g1/bucket=0002/000007.users.parquet"
     for version, accepted in ((UNSEALED_VERSION, True), (SCHEMA_VERSION, False)):
-        pq.write_table(state("users").replace_schema_metadata({VERSION_KEY: version}), path)
+        pq.write_table(users.replace_schema_metadata({VERSION_KEY: version}), path)
         if accepted:
             assert files.load(2, 7)["users"].equals(read_table(str(path)))
         else:
@@ -113,15 +128,17 @@ def test_a_file_without_seal_is_taken_from_an_older_release_only(tmp_path: Path)
                 files.load(2, 7)
 
 
-def test_every_flip_in_a_file_of_contributions_is_refused(tmp_path: Path) -> None:
-    rows = state("groups").select(["window", "key", "key_bytes"])
-    schema = pa.schema([("kind", pa.int32()), ("batch", pa.int64()), *rows.schema, ("closed_us", pa.int64())]).remove_metadata()
-    listed = ContributionFiles(str(tmp_path), schema, "window", 0, 64).write(rows, bucket=3, batch=7)
-    again = ContributionFiles(str(tmp_path), schema, "window", 0, 64).write(rows, bucket=3, batch=7)
-    assert listed == again and len(listed) == 1  # a repeated micro-batch writes the file over itself
+@pytest.mark.parametrize("mechanism", FIRST)
+def test_every_flip_in_a_file_of_contributions_is_refused(mechanism: str, tmp_path: Path) -> None:
+    plan = FIRST[mechanism]
+    rows = filled(stages_of(mechanism, plan)[0].gives.append(pa.field("bucket", pa.int32())))
+    table = Contributions(tmp_path, "5a" * 16, registry.shape(plan).schedule, rows.schema.remove(len(rows.schema) - 1), 1, 4)
+    listed = table.files.write(rows, bucket=3, batch=7)
+    assert listed == table.files.write(rows, bucket=3, batch=7) and len(listed) == 1  # a repeated micro-batch writes the file over itself
     path = tmp_path / listed[0]["path"]
     assert silent(path, lambda: check_files(tmp_path, [listed[0]["path"]])) == []
-    path.rename(path.with_name("part-00003-5e8d0c3e-0000-4000-8000-000000000000.parquet"))
+    old = path.with_name("part-00003-5e8d0c3e-0000-4000-8000-000000000000.parquet")
+    path.rename(old)
     with pytest.raises(FileNotFoundError):
         check_files(tmp_path, [listed[0]["path"]])
-    check_files(tmp_path, ["era=0/part-00003-5e8d0c3e-0000-4000-8000-000000000000.parquet"])  # one of an older release
+    check_files(tmp_path, [str(old.relative_to(tmp_path))])  # one of an older release

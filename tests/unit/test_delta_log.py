@@ -19,7 +19,7 @@ from dpsql.files import replace_file
 from dpsql.lake import delta_tables, manifest
 from dpsql.lake.manifest import Manifest
 from dpsql.lake.sorted_file import sorted_file
-from dpsql.streaming import histogram
+from dpsql.streaming import published_table
 from udfs.stage import StateFile
 
 SCHEMA = Schema.from_arrow(pa.schema([("x", pa.int64())]))
@@ -80,7 +80,7 @@ def test_what_spark_has_committed_is_on_the_disk(tmp_path: Path, synced: list[st
     delta_tables.create(path, SCHEMA)
     synced.clear()
     frame: Any = Written()
-    histogram.append_frame(frame, histogram.DRIVER_ROWS + 1, path, "a", 7, ["x"])
+    published_table.append_frame(frame, published_table.DRIVER_ROWS + 1, path, "a", 7, ["x"])
     assert delta_tables.mark(path, "a") == 7
     assert {commit(1), *(Path(name).name for name in DeltaTable(path).file_uris())} <= set(synced)
 

@@ -127,7 +127,13 @@ CASES = [
     ),
     Case("YAML with a tab", "explain views.sql", "sources.yaml:2:1: not valid YAML", make=file("conf/sources.yaml", "sources:\n\ta: 1\n")),
     Case("typo in a setting", "explain views.sql", "did you mean `privacy_unit`?", make=sources("privacy_unit", "privacy_units")),
-    Case("no privacy unit", "explain views.sql", "a stream needs `privacy_unit`", make=sources("    privacy_unit: user_id\n", "")),
+    Case(
+        "no privacy unit",
+        "explain views.sql",
+        "views.sql:2:61: The source visits declares no privacy unit",
+        lines=4,
+        make=sources("    privacy_unit: user_id\n", ""),
+    ),
     Case(
         "csv without schema",
         "explain views.sql",

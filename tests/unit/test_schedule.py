@@ -17,13 +17,13 @@ LAST_US = plans.START + AT_ONCE * SECOND
 def test_more_triggers_than_can_be_replayed_are_refused() -> None:
     """Catches: a start in 1970 with a trigger each second, which would not end; counting from the start what is closed already."""
     every_second = schedule(make_plan(plans.query(trigger_interval_us=SECOND), plans.source()))
-    every_second.check_behind(LAST_US)
+    every_second.check_behind(LAST_US, plans.START)
     with pytest.raises(
         InputError, match=r"^100,001 triggers, .* go on in steps, the first with --until-caught-up --until 2026-01-02T03:46:40Z"
     ):
-        every_second.check_behind(LAST_US + SECOND)
-    every_second.check_behind(LAST_US + SECOND, plans.START + SECOND)
+        every_second.check_behind(LAST_US + SECOND, plans.START)
+    every_second.check_behind(LAST_US + SECOND, plans.START, plans.START + SECOND)
     with pytest.raises(InputError, match="2026-01-02T03:46:41Z"):
-        every_second.check_behind(LAST_US + 2 * SECOND, plans.START + SECOND)
+        every_second.check_behind(LAST_US + 2 * SECOND, plans.START, plans.START + SECOND)
     ending = schedule(make_plan(plans.query(trigger_interval_us=SECOND, max_triggers=100), plans.source()))
-    ending.check_behind(LAST_US * 2)
+    ending.check_behind(LAST_US * 2, plans.START)

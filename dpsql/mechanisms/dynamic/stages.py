@@ -22,7 +22,7 @@ def schedule(plan: TablePlan) -> Schedule:
     """One window that does not end; contributions of a trigger are needed until it is due."""
     interval_us = plan.query.trigger_interval_us
     eras = Eras("trigger", 0, 1, plan.start_us, interval_us)
-    return Schedule(grid(plan), plan.start_us, interval_us, eras, windows=False)
+    return Schedule(grid(plan), plan.start_us, interval_us, eras, windows=False, replayed=True)
 
 
 def admission_stage(plan: TablePlan, public: PublicGroups | None = None) -> AdmissionStage:

@@ -6,13 +6,14 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from dpsql.config import Source
-from dpsql.mechanisms.protocol import Argument, OutputColumn, RunFacts, Shape, SketchShape
+from dpsql.mechanisms.protocol import Argument, OutputColumn, RunFacts, Shape
 from dpsql.mechanisms.sketch import accounting, options, plan, rules
 from dpsql.mechanisms.sketch.asked import Asked, SketchKind
 from dpsql.mechanisms.sketch.plan import SketchPlan
 from dpsql.parsed_query import ParsedQuery
 from dpsql.privacy.cost import Cost
 from dpsql.schedule import by_window
+from dpsql.sketch_shape import SketchShape
 
 if TYPE_CHECKING:
     from dpsql.sql.draft import Draft, Option

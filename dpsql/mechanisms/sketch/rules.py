@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from sqlglot import exp
-
 from dpsql.errors import Problem
 from dpsql.mechanisms.sketch.asked import SketchKind
 from dpsql.mechanisms.sketch.options import MOST_LISTED, WIDEST, lists, number_of
@@ -67,7 +65,7 @@ def arguments(draft: Draft) -> Iterator[Problem]:
         if call.distinct or len(call.positional) != NUMBERS[function]:
             what = {1: "one expression", 2: "an expression and a number", 3: "an expression, a weight and a number"}[NUMBERS[function]]
             yield problem(call.item.span, f"{function} takes {what}", example)
-        elif isinstance(call.positional[0], exp.Star):
+        elif write(call.plain[0]) == "*":
             yield problem(call.item.span, f"{function}(*) has no meaning: it counts the values of an expression", example)
         elif number_of(call) is None:
             yield problem(

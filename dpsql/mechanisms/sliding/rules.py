@@ -12,12 +12,9 @@ from dpsql.sql import clause_rules, options, window_rules
 from dpsql.sql.draft import Draft
 from dpsql.sql.durations import divisor_near
 from dpsql.sql.event_rules import event, rows_of_events, units_of_events
-from dpsql.sql.items import Kind
 from dpsql.sql.spans import Span, problem
 from dpsql.sql.values import Given
 from dpsql.times import show_duration
-
-SUFFIXES = {"smoothed": "smoothed value", "measured": "number of measured panes"}
 
 
 def _asks(draft: Draft) -> Given | None:
@@ -144,15 +141,6 @@ def cap_of_level(draft: Draft) -> Iterator[Problem]:
         yield problem(given.value_span, message, hint)
 
 
-def names_of_columns(draft: Draft) -> Iterator[Problem]:
-    """Names that columns of this mechanism have."""
-    taken = {f"{item.name}_{suffix}": (item.name, suffix) for item in draft.items if item.kind is Kind.AGGREGATE for suffix in SUFFIXES}
-    for item in draft.items:
-        if item.kind in (Kind.KEY, Kind.AGGREGATE) and item.name in taken:
-            alias, suffix = taken[item.name]
-            yield problem(item.alias_span, f"`{item.name}` is the column of the {SUFFIXES[suffix]} of `{alias}`", "choose another alias")
-
-
 RULES = (
     window_rules.window_missing,
     required_options,
@@ -167,7 +155,6 @@ RULES = (
     smoothings,
     one_column_above,
     cap_of_level,
-    names_of_columns,
     clause_rules.rows_per_group_above_rows,
     clause_rules.groups_above_rows,
 )

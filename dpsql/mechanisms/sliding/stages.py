@@ -40,7 +40,7 @@ def schedule(plan: SlidingPlan) -> Schedule:
     """A window is released once, when its last pane closes; contributions are of panes."""
     window, panes = plan.query.windows, pane_grid(plan)
     grid = Grid(window.size_us, window.slide_us, window.offset_us, window.size_us + plan.lateness_us, 1)
-    return replace(by_window(panes), grid=grid, offset_us=window.offset_us + plan.lateness_us % window.slide_us)
+    return replace(by_window(panes), grid=grid, offset_us=window.offset_us + plan.lateness_us % window.slide_us, replayed=True)
 
 
 def intake(plan: SlidingPlan, public: PublicGroups) -> EventIntake | UnitIntake:

@@ -1,4 +1,4 @@
-"""Released rows as the histogram that users see: times, typed keys, aggregates in the order written, each with its error bar."""
+"""Released rows as the published table that users see: times, typed keys, aggregates in the order written, each with its error bar."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ KINDS = {"INT": pa.int32(), "BIGINT": pa.int64(), "DOUBLE": pa.float64()}
 TIME = pa.timestamp("us", tz="UTC")
 
 
-def histogram(plan: Plan, released: Sequence[pa.Table], key_types: Sequence[SparkType]) -> pa.Table:
+def published_table(plan: Plan, released: Sequence[pa.Table], key_types: Sequence[SparkType]) -> pa.Table:
     """The histogram of all released rows, sorted by (window_start, trigger, key bytes).
 
     Args:

@@ -34,7 +34,7 @@ ROWS_PER_FILE = 1_000_000
 
 
 @dataclass(frozen=True)
-class Histogram:
+class PublishedTable:
     """The public histogram of one run.
 
     Args:
