@@ -107,7 +107,8 @@ def private(
 ) -> None:
     """dpsql: as `dpsql.streaming.live`, with a scripted clock; at most one micro-batch ahead of its release."""
     from dpsql.lake.event_log import EventLog
-    from dpsql.lake.runs import Lake, open_run
+    from dpsql.lake.opening import open_run
+    from dpsql.lake.runs import Lake
     from dpsql.privacy.ledger import Ledger
     from dpsql.privacy.secret import Secret
     from dpsql.streaming.clocks import Clocks

@@ -28,8 +28,8 @@ from deltalake import Schema  # noqa: E402
 
 from benchmarks.throughput import machine  # noqa: E402
 from dpsql.lake import delta_tables  # noqa: E402
-from dpsql.lake.contributions import closed_mark  # noqa: E402
 from dpsql.lake.event_log import EventLog  # noqa: E402
+from dpsql.lake.marks import closed_mark  # noqa: E402
 from dpsql.lake.running import exclusive  # noqa: E402
 from dpsql.lake.runs import Lake, Run  # noqa: E402
 from dpsql.times import now_us  # noqa: E402

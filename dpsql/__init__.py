@@ -89,6 +89,7 @@ def start(spark: SparkSession, query: Query, lake: str, name: str, secret: Secre
 
 def latest(lake: str, name: str) -> pd.DataFrame:
     """The newest release of every window that a query has published, read without Spark."""
-    from dpsql.lake.runs import Lake, newest
+    from dpsql.lake.published import newest
+    from dpsql.lake.runs import Lake
 
     return newest(Lake(lake), name)

@@ -13,12 +13,11 @@ import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 from uuid import uuid4
 
-import pyarrow as pa
-import pyarrow.fs as pafs
-
-from udfs.bucket_state import filesystem, sync
+if TYPE_CHECKING:
+    import pyarrow.fs as pafs
 
 
 @dataclass(frozen=True)
@@ -45,15 +44,15 @@ class ObjectPath:
 
     def exists(self) -> bool:
         """True for an object, and for a prefix of one."""
-        return self._info().type != pafs.FileType.NotFound
+        return self._is() != "NotFound"
 
     def is_file(self) -> bool:
         """True for an object."""
-        return self._info().type == pafs.FileType.File
+        return self._is() == "File"
 
     def is_dir(self) -> bool:
         """True for a prefix of an object."""
-        return self._info().type == pafs.FileType.Directory
+        return self._is() == "Directory"
 
     def iterdir(self) -> Iterator[ObjectPath]:
         """What is directly below.
@@ -61,7 +60,9 @@ class ObjectPath:
         Raises:
             FileNotFoundError: nothing is there.
         """
-        system, path = filesystem(self.uri)
+        import pyarrow.fs as pafs
+
+        system, path = _opened(self.uri)
         for found in system.get_file_info(pafs.FileSelector(path)):
             yield self / str(found.base_name)
 
@@ -71,7 +72,7 @@ class ObjectPath:
         Raises:
             FileNotFoundError: it is not there.
         """
-        system, path = filesystem(self.uri)
+        system, path = _opened(self.uri)
         with system.open_input_file(path) as file:
             return bytes(file.read())
 
@@ -81,19 +82,26 @@ class ObjectPath:
 
     def write_bytes(self, content: bytes) -> int:
         """Put the object in place of what was there."""
-        system, path = filesystem(self.uri)
+        system, path = _opened(self.uri)
         with system.open_output_stream(path) as file:
             file.write(content)
         return len(content)
 
     def unlink(self) -> None:
         """Remove the object."""
-        system, path = filesystem(self.uri)
+        system, path = _opened(self.uri)
         system.delete_file(path)
 
-    def _info(self) -> pafs.FileInfo:
-        system, path = filesystem(self.uri)
-        return system.get_file_info(path)
+    def _is(self) -> str:
+        system, path = _opened(self.uri)
+        return str(system.get_file_info(path).type.name)
+
+
+def _opened(uri: str) -> tuple[pafs.FileSystem, str]:
+    """The store of an object, and the object's path in it."""
+    from udfs.bucket_state import filesystem  # slow to import, and most lakes are folders
+
+    return filesystem(uri)
 
 
 Place = Path | ObjectPath
@@ -108,8 +116,8 @@ def reason(problem: OSError) -> str:
 def place(location: str | Path) -> Place:
     """A bare path or `file:` URI as a Path, any other URI as an ObjectPath."""
     if re.match(r"[A-Za-z][A-Za-z0-9+.-]+:/", str(location)):
-        system, path = filesystem(str(location))
-        return Path(path) if isinstance(system, pafs.LocalFileSystem) else ObjectPath(str(location))
+        system, path = _opened(str(location))
+        return Path(path) if system.type_name == "local" else ObjectPath(str(location))
     return Path(location)
 
 
@@ -126,7 +134,7 @@ def replace_file(path: Place, content: bytes) -> None:
             file.flush()
             os.fsync(file.fileno())
         os.replace(partial, path)
-        sync(str(path.parent))
+        _sync_folder(path.parent)
     except OSError:  # on a full disk, a file written at every micro-batch would leave as many behind
         partial.unlink(missing_ok=True)
         raise
@@ -153,11 +161,16 @@ def create_file(path: Place, content: bytes) -> None:
         os.link(temporary, path)
     finally:
         os.unlink(temporary)
-    folder = os.open(path.parent, os.O_RDONLY)
+    _sync_folder(path.parent)
+
+
+def _sync_folder(folder: Path) -> None:
+    """Wait until the names in a folder are on the disk."""
+    descriptor = os.open(folder, os.O_RDONLY)
     try:
-        os.fsync(folder)
+        os.fsync(descriptor)
     finally:
-        os.close(folder)
+        os.close(descriptor)
 
 
 def _create_object(path: ObjectPath, content: bytes) -> None:
@@ -165,7 +178,8 @@ def _create_object(path: ObjectPath, content: bytes) -> None:
 
     The content is in that commit. Whoever comes second, or after a crash between the two requests, puts what the first one said.
     """
-    from deltalake import DeltaTable, Schema  # slow to import
+    import pyarrow as pa  # slow to import, as these are
+    from deltalake import DeltaTable, Schema
     from deltalake.exceptions import DeltaError
 
     claim = str(path.parent / f".{path.name}")

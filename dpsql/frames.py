@@ -8,10 +8,9 @@ from __future__ import annotations
 from collections.abc import Collection, Hashable, Iterable
 from typing import TYPE_CHECKING
 
-import pyarrow as pa
-
 if TYPE_CHECKING:
     import pandas as pd
+    import pyarrow as pa
 
 
 TIMES = ("window_start", "window_end", "trigger", "trigger_time")
@@ -57,6 +56,7 @@ def frame_of(histogram: pa.Table, keys: Collection[str] | None = None) -> pd.Dat
         keys: names of the key columns (default: what is left of a whole histogram's columns).
     """
     import pandas as pd  # slow to import
+    import pyarrow as pa
 
     names = keys_of(histogram.column_names) if keys is None else keys
 

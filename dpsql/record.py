@@ -20,6 +20,8 @@ from dpsql.files import Place, reason, replace_file
 
 T = TypeVar("T")
 PUT_BACK = "put back the original file"
+RUN_FILE = "run.json"
+"""In the private folder of a run: which one it is."""
 
 
 class DamagedFile(LakeError):

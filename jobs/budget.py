@@ -58,7 +58,8 @@ def _names(ledger: Ledger, run_ids: list[str]) -> dict[str, str]:
 def _record(name: str, lake_folder: str, sources_file: Path, secret: Secret, ledger: Ledger) -> None:
     import dpsql
     from dpsql.lake.lost_ledger import record_run
-    from dpsql.lake.runs import Lake, check_binding, read_run
+    from dpsql.lake.opening import check_binding
+    from dpsql.lake.runs import Lake, read_run
 
     lake = Lake(lake_folder)
     run = read_run(lake, name)

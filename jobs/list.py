@@ -38,7 +38,8 @@ def list_(lake_folder: str, as_json: bool) -> None:
 
 def _told(lake: Lake, name: str) -> dict[str, Any]:
     """What a person asks of a query; null where nothing is published, or may not be read."""
-    from dpsql.lake.runs import read_histogram, read_run
+    from dpsql.lake.published import read_histogram
+    from dpsql.lake.runs import read_run
 
     told: dict[str, Any] = dict.fromkeys(("source", "epsilon", "delta", "period_us", "newest_trigger", "rows"))
     try:

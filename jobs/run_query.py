@@ -126,8 +126,10 @@ def start(flags: RunFlags, master: str | None, properties: Mapping[str, str]) ->
     """
     if flags.until_us is not None and not flags.until_caught_up:
         raise ConfigError("--until needs --until-caught-up: a live run releases every trigger when its time has come")
-    from dpsql.lake.runs import RUN_FILE, Lake, open_run
+    from dpsql.lake.opening import open_run
+    from dpsql.lake.runs import Lake
     from dpsql.polling import polling_interval
+    from dpsql.record import RUN_FILE
     from dpsql.spark_home import UNTESTED, check_spark
     from dpsql.streaming.protection import check_settings
     from dpsql.times import now_us

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dpsql.errors import LakeError
-from jobs.histogram_table import TIME, print_histogram
 from jobs.options import UtcTime, json_option, lake_option, name_argument
 from jobs.terminal import note, print_json, records
 
@@ -54,6 +53,7 @@ def show(name: str, lake_folder: str, window_us: int | None, every: bool, limit:
 
 def _print(name: str, lake_folder: str, window_us: int | None, every: bool, limit: int, growing: bool = False) -> None:
     from dpsql.view.windows import finished
+    from jobs.histogram_table import TIME, print_histogram  # slow to import
 
     rows, document = _rows(name, lake_folder, every), _document(name, lake_folder)
     if rows.empty:
@@ -102,7 +102,8 @@ def _notes(name: str, lake_folder: str) -> tuple[str, ...]:
 def _rows(name: str, lake_folder: str, every: bool) -> pd.DataFrame:
     """Of all windows: every trigger, or the newest."""
     from dpsql.frames import frame_of
-    from dpsql.lake.runs import Lake, newest, read_histogram
+    from dpsql.lake.published import newest, read_histogram
+    from dpsql.lake.runs import Lake
 
     lake = Lake(lake_folder)
     return frame_of(read_histogram(lake, name)) if every else newest(lake, name)
@@ -124,7 +125,8 @@ def _watched(lake_folder: str, name: str, show: Callable[[], None]) -> None:
     Raises:
         LakeError: no such query, or its tables cannot be read.
     """
-    from dpsql.lake.runs import Lake, histogram_version
+    from dpsql.lake.published import histogram_version
+    from dpsql.lake.runs import Lake
 
     lake, shown = Lake(lake_folder), None
     try:

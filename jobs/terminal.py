@@ -9,15 +9,12 @@ from datetime import UTC, datetime
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
-
 from dpsql.frames import aggregates_of
 from dpsql.view.formatting import printable
 
 if TYPE_CHECKING:
     import pandas as pd
+    from rich.console import Console
 
     from dpsql.streaming.progress import Progress as Report
 
@@ -45,6 +42,9 @@ def records(frame: pd.DataFrame) -> list[dict[str, Any]]:
 
 def print_table(heads: tuple[str, ...], rows: Sequence[tuple[str, ...]], right_from: int | None = None) -> None:
     """A plain table; columns from `right_from` on are numbers."""
+    from rich.table import Table  # slow to import
+    from rich.text import Text
+
     table = Table(box=None, pad_edge=False)
     for i, head in enumerate(heads):
         table.add_column(Text(printable(head)), justify="right" if right_from is not None and i >= right_from else "left")
@@ -81,7 +81,8 @@ class ProgressBar:
     """What is going on, on stderr: a moving line in a terminal, plain lines for the Spark job's log elsewhere."""
 
     def __init__(self) -> None:
-        from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn  # slow to import
+        from rich.console import Console  # slow to import
+        from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
         console = Console(stderr=True)
         columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
@@ -118,6 +119,8 @@ class ProgressBar:
 
 def console() -> Console:
     """Stdout; in a pipe tables are not cut."""
+    from rich.console import Console  # slow to import
+
     plain = Console(highlight=False)
     return plain if plain.is_terminal else Console(highlight=False, width=PIPE_WIDTH)
 

@@ -9,7 +9,6 @@ from typing import Any
 import click
 
 from dpsql.errors import ConfigError
-from jobs.histogram_table import print_comparison, print_histogram
 from jobs.options import (
     UtcTime,
     compiled,
@@ -90,6 +89,8 @@ def try_(
         head = {"run_id": run_id, "query_identity": query.plan.identity, "drops": result.drops}
         print_json({**head, **comparison, "rows": records(result.histogram)})
         return
+    from jobs.histogram_table import print_comparison, print_histogram  # slow to import
+
     if result.comparison:
         print_comparison(result.comparison, limit, query.document())
     elif not len(result.histogram):

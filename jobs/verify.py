@@ -26,7 +26,8 @@ def verify(name: str, lake_folder: str, sources_file: Path, secret_file: Path | 
     dpsql verify page_views --lake lake
     """
     import dpsql
-    from dpsql.lake.runs import Lake, check_binding, read_run
+    from dpsql.lake.opening import check_binding
+    from dpsql.lake.runs import Lake, read_run
     from dpsql.local.verification import verify_run
 
     lake = Lake(lake_folder)

@@ -60,7 +60,8 @@ def view(
     dpsql view page_views --lake lake
     dpsql view page_views --lake lake --out /srv/www/page_views.html --watch
     """
-    from dpsql.lake.runs import Lake, histogram_version
+    from dpsql.lake.published import histogram_version
+    from dpsql.lake.runs import Lake
 
     if missing := [package for package in ("matplotlib", "jinja2") if find_spec(package) is None]:
         raise ConfigError(f"dpsql view draws with {missing[0]}, which is not installed: pip install 'dpsql[notebooks]'")
@@ -85,7 +86,7 @@ def view(
 
 def _follow(lake: Lake, name: str, target: Path, write: Callable[[int], None]) -> None:
     """Until Ctrl-C or SIGTERM."""
-    from dpsql.lake.runs import histogram_version
+    from dpsql.lake.published import histogram_version
 
     shown, written = 0, 0.0
     while True:
@@ -103,7 +104,7 @@ def _follow(lake: Lake, name: str, target: Path, write: Callable[[int], None]) -
 
 def _made(lake: Lake, name: str, window_us: int | None, growing: bool, limit: int, budget: Budget | None, refresh: int | None) -> str:
     from dpsql.frames import frame_of
-    from dpsql.lake.runs import read_histogram
+    from dpsql.lake.published import read_histogram
     from dpsql.view.page import page
     from dpsql.view.standing import standing
     from dpsql.view.windows import one_window

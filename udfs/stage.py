@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal, Protocol, Self, TypeVar
+from typing import Any, Protocol, Self, TypeVar
 
 import pyarrow as pa
 
 from udfs.columns import is_sorted
 from udfs.grid import NO_CLOCK
+from udfs.state_table import Table
 
 ADMISSION, RELEASE = "admission", "release"
 OPERATORS = (ADMISSION, RELEASE)
@@ -46,21 +47,6 @@ class Tick:
 
     batch: int
     closed_us: int
-
-
-@dataclass(frozen=True)
-class Table:
-    """One table of a bucket's state.
-
-    Args:
-        sorted_by: the columns that its rows are sorted by.
-        bucket_by: the id that decides in which bucket a row is: modulo the number of buckets, never negative.
-        order: the step searches it, and finds each row once (`distinct`) or a run of them (`repeated`); or does not search it (`any`).
-    """
-
-    sorted_by: tuple[str, ...]
-    bucket_by: str
-    order: Literal["distinct", "repeated", "any"] = "distinct"
 
 
 @dataclass(frozen=True)

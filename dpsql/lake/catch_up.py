@@ -8,11 +8,11 @@ from dpsql import record
 from dpsql.errors import InputError
 from dpsql.files import Place
 from dpsql.lake.remedies import repairable
+from dpsql.lake.runs import LIVE_FILE
 from dpsql.times import now_us, timestamp
 from udfs.grid import NO_CLOCK
 
-FILE, LIVE_FILE = "catch_up.json", "live.json"
-"""The newest catch-up; and what a run began with that was started live."""
+FILE = "catch_up.json"
 VERSION = 1
 LIMIT_US = 1 << 61
 

@@ -21,8 +21,9 @@ from deltalake.schema import PrimitiveType
 
 from dpsql.files import Place
 from dpsql.lake import delta_tables
-from dpsql.lake.contributions import TICK_ERA, Contributions, forgotten_mark, merged_mark
+from dpsql.lake.contributions import TICK_ERA, Contributions
 from dpsql.lake.delta_rows import check_files
+from dpsql.lake.marks import forgotten_mark, merged_mark
 from dpsql.lake.sorted_file import sorted_file
 from udfs.bucket_state import filesystem
 

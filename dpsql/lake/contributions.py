@@ -17,7 +17,7 @@ from deltalake import DeltaTable, Schema
 from dpsql.files import Place
 from dpsql.lake import delta_tables
 from dpsql.lake.delta_rows import check_files
-from dpsql.lake.manifest import rows_mark
+from dpsql.lake.marks import closed_mark, forgotten_mark, rows_mark, tick_mark, ticked_mark
 from dpsql.schedule import ERA, Schedule
 from udfs.contribution_files import ContributionFiles
 from udfs.grid import NO_CLOCK
@@ -186,31 +186,6 @@ def latest_column(path: Place) -> str:
     """Where ticks have the latest accepted event time."""
     own = ("era", "kind", "bucket", "batch", "closed_us")
     return str(next(field.name for field in DeltaTable(str(path)).schema().fields if field.name not in own))
-
-
-def tick_mark(run_id: str) -> str:
-    """Its version is the number of the newest catch-up that has ticked."""
-    return f"{run_id}/tick"
-
-
-def ticked_mark(run_id: str) -> str:
-    """Its version is one more than the newest micro-batch that a tick covers."""
-    return f"{run_id}/ticked_batches"
-
-
-def closed_mark(run_id: str) -> str:
-    """Its version is the time of the newest tick."""
-    return f"{run_id}/closed_us"
-
-
-def forgotten_mark(run_id: str) -> str:
-    """Its version is the newest era whose rows were deleted."""
-    return f"{run_id}/forgotten"
-
-
-def merged_mark(run_id: str) -> str:
-    """Its version is one of the table: ticks of earlier commits have been put into other files, and their own may be gone."""
-    return f"{run_id}/merged"
 
 
 def newest_rows(path: Place, run_id: str, generation: int) -> int | None:

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from dpsql import record
 from dpsql.files import Place
 from dpsql.lake.checkpoints import Checkpoint
-from udfs.stage import OPERATORS, Table
+from udfs.stage import OPERATORS
+from udfs.state_table import Table
 
 FILE = "engine.json"
 Layout = Mapping[str, Mapping[str, Table]]

@@ -9,11 +9,13 @@ import pyarrow.compute as pc
 
 from dpsql.config import Source
 from dpsql.errors import LakeError
-from dpsql.lake.runs import Lake, Run, read_histogram
+from dpsql.lake.published import read_histogram
+from dpsql.lake.runs import Lake, Run
 from dpsql.privacy.declaration import declaration
 from dpsql.privacy.ledger import Ledger
 from dpsql.privacy.origin import origin_of
-from dpsql.privacy.register import RUN_FILE, Entry
+from dpsql.privacy.register import Entry
+from dpsql.record import RUN_FILE
 
 if TYPE_CHECKING:
     from dpsql.compiled import Query
@@ -51,8 +53,8 @@ def record_run(lake: Lake, run: Run, query: Query, ledger: Ledger, source: Sourc
 
 def _published_until(lake: Lake, run: Run) -> int | None:
     """Up to when a run may have published: its newest row, and its newest tick, of which there may be no row."""
-    from dpsql.lake.contributions import closed_mark  # slow to import
     from dpsql.lake.delta_tables import mark
+    from dpsql.lake.marks import closed_mark  # slow to import
 
     rows = read_histogram(lake, run.name)
     if run.first_window_us is not None:  # earlier windows are another run's

@@ -138,8 +138,3 @@ def _kept(counted: Mapping[str, Any]) -> dict[str, Any]:
 def files_mark(run_id: str, operator: str, generation: int) -> str:
     """Its version is the newest micro-batch that is listed."""
     return f"{run_id}/{operator}/g{generation}/files"
-
-
-def rows_mark(run_id: str, operator: str, generation: int) -> str:
-    """Its version is the newest micro-batch of an operator whose rows are in its table: contributions, or the histogram."""
-    return f"{run_id}/{operator}/g{generation}/rows"

@@ -21,13 +21,15 @@ from dpsql.errors import LakeError
 from dpsql.files import Place, create_file
 from dpsql.lake import delta_tables
 from dpsql.lake.catch_up import read_catch_up
-from dpsql.lake.contributions import closed_mark
 from dpsql.lake.delta_rows import read_rows
 from dpsql.lake.manifest import BATCH_ROW
+from dpsql.lake.marks import closed_mark
+from dpsql.lake.opening import NEXT, new_run
 from dpsql.lake.running import exclusive
-from dpsql.lake.runs import NEXT, RUN_FILE, SCHEMA_VERSION, Lake, Run, new_run, read_run
+from dpsql.lake.runs import SCHEMA_VERSION, Lake, Run, read_run
 from dpsql.privacy.ledger import Ledger
 from dpsql.privacy.secret import Secret
+from dpsql.record import RUN_FILE
 from dpsql.times import now_us
 from udfs.grid import NO_CLOCK
 from udfs.stage import RELEASE

@@ -13,10 +13,11 @@ from deltalake import DeltaTable
 from dpsql.errors import LakeError
 from dpsql.files import Place
 from dpsql.lake import delta_tables
-from dpsql.lake.contributions import closed_mark, latest_column, merged_mark, ticked_mark
+from dpsql.lake.contributions import latest_column
 from dpsql.lake.delta_rows import read_rows
 from dpsql.lake.engine_file import Engine, read_engine
-from dpsql.lake.manifest import Manifest, rows_mark
+from dpsql.lake.manifest import Manifest
+from dpsql.lake.marks import closed_mark, merged_mark, rows_mark, ticked_mark
 from dpsql.lake.preflight import state_files
 from dpsql.lake.published import PublishedMarks, published_marks
 from dpsql.lake.read_files import listed_details

@@ -1,17 +1,25 @@
-"""What a query has published, looked at: when it was written, and up to which trigger."""
+"""What a query has published: its rows, when they were written, and up to which trigger."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
 
 from dpsql.errors import LakeError
 from dpsql.files import Place
-from dpsql.lake.catch_up import LIVE_FILE
-from dpsql.lake.runs import Lake
-from dpsql.polling import ASSUMPTION, read_overruns
+from dpsql.frames import frame_of, has_windows
+from dpsql.lake.delta_rows import read_rows
+from dpsql.lake.marks import triggers_mark
+from dpsql.lake.overruns import read_overruns
+from dpsql.lake.runs import LIVE_FILE, Lake, read_run
+from dpsql.polling import ASSUMPTION
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 def histogram_written(lake: Lake, name: str) -> datetime:
@@ -72,11 +80,6 @@ def published_marks(histogram: Place, run_id: str, generation: int) -> Published
     return PublishedMarks(*(table.transaction_version(name) for name in names))
 
 
-def triggers_mark(run_id: str, generation: int) -> str:
-    """Its version counts the grid points of triggers, from 1970 to the newest tick whose rows are in the histogram."""
-    return f"{run_id}/release/g{generation}/triggers"
-
-
 def live_notes(lake: Lake, name: str) -> tuple[str, ...]:
     """What a live run's promise assumes, and whether that was so; nothing for other runs, and for readers of the histogram alone."""
     folder = lake.private(name)
@@ -87,3 +90,52 @@ def live_notes(lake: Lake, name: str) -> tuple[str, ...]:
     except (LakeError, OSError):
         return ()
     return (ASSUMPTION, found or "every micro-batch did")
+
+
+def read_histogram(lake: Lake, name: str) -> pa.Table:
+    """All published rows of a query, without a JVM.
+
+    Raises:
+        LakeError: no such query, nothing published yet, or the table cannot be read.
+    """
+    from deltalake.exceptions import DeltaError, TableNotFoundError  # slow to import; only readers of tables need it
+
+    table = lake.histogram(name)
+    try:
+        if not (table / "_delta_log").is_dir():
+            raise TableNotFoundError
+        return read_rows(table)
+    except TableNotFoundError:
+        read_run(lake, name)
+        raise LakeError(f"query {name!r} has published nothing yet: no trigger has passed") from None
+    except (DeltaError, OSError, pa.ArrowException) as problem:
+        raise LakeError(f"histogram {table}: cannot be read ({type(problem).__name__})") from None
+
+
+def histogram_version(lake: Lake, name: str) -> int:
+    """How many commits a query's histogram has had; 0 when nothing is published.
+
+    Raises:
+        LakeError: no such query, or the table cannot be read.
+    """
+    from deltalake import DeltaTable
+    from deltalake.exceptions import DeltaError
+
+    read_run(lake, name)
+    table = lake.histogram(name)
+    try:
+        return DeltaTable(str(table)).version() if (table / "_delta_log").is_dir() else 0
+    except (DeltaError, OSError) as problem:
+        raise LakeError(f"histogram {table}: cannot be read ({type(problem).__name__})") from None
+
+
+def newest(lake: Lake, name: str) -> pd.DataFrame:
+    """The rows of the newest published trigger of every window, or of a table without windows, by window and keys.
+
+    Raises:
+        LakeError: as `read_histogram`.
+    """
+    rows = frame_of(read_histogram(lake, name))
+    last = rows.groupby("window_start")["trigger"].transform("max") if has_windows(rows) else rows["trigger"].max()
+    kept = rows[rows["trigger"] == last]
+    return kept.sort_values(list(kept.columns), kind="stable", ignore_index=True)

@@ -9,17 +9,23 @@ import errno
 import json
 import socket
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from dpsql import times
 from dpsql.errors import LakeError
 from dpsql.files import ObjectPath, Place, reason
-from dpsql.lake.catch_up import LIVE_FILE
+from dpsql.lake import log_head
 from dpsql.lake.event_log import newest_events
+from dpsql.lake.marks import closed_mark
 from dpsql.lake.running import is_running
-from dpsql.lake.runs import Lake, Run, read_run
+from dpsql.lake.runs import LIVE_FILE, Lake, Run, read_run
 
 NETWORK = {errno.ESTALE, errno.ENOTCONN, errno.ETIMEDOUT, errno.EHOSTDOWN, errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EREMOTEIO}
+REPAIR = "start the run again: its message names the command that repairs it"
+TICKED = "contributions"
+"""The table that has the ticks; of the others only the logs are looked at."""
+
 SMALL_FILES = ("engine.json", "catch_up.json", LIVE_FILE)
 
 
@@ -123,8 +129,6 @@ def _closed_us(folder: Place, lake: Lake, run: Run) -> int | None:
         LakeError: one of them is lost or damaged.
         OSError: it cannot be reached.
     """
-    from dpsql.lake.contributions import closed_mark  # slow to import
-
     for path in (folder / name for name in SMALL_FILES):
         try:
             if path.exists() and not isinstance(json.loads(path.read_bytes()), dict):
@@ -133,29 +137,41 @@ def _closed_us(folder: Place, lake: Lake, run: Run) -> int | None:
             if _is_far(problem, path):
                 raise
             raise LakeError(f"{path}: damaged; put back the original file") from None
-    tables = {"contributions": folder / "contributions", "files": folder / "files", "histogram": lake.histogram(run.name)}
+    tables = {TICKED: folder / "contributions", "files": folder / "files", "histogram": lake.histogram(run.name)}
     begun = bool(_engine(folder).get("queries"))
-    closed = [_mark(what, path, closed_mark(run.run_id), begun) for what, path in tables.items()]
-    return closed[0]
+    return {what: _mark(what, path, closed_mark(run.run_id), begun) for what, path in tables.items()}[TICKED]
 
 
 def _mark(what: str, path: Place, application: str, expected: bool) -> int | None:
+    try:
+        if isinstance(path, Path) and (path / "_delta_log").is_dir() and log_head.is_whole(path):
+            mark = log_head.newest_mark(path, application) if what == TICKED else None
+            if mark is not None or what != TICKED:
+                return mark
+        return _opened_mark(what, path, application, expected)
+    except OSError as problem:
+        if _is_far(problem, path):
+            raise
+        raise _unreadable(what, path, problem) from None
+
+
+def _opened_mark(what: str, path: Place, application: str, expected: bool) -> int | None:
     from deltalake import DeltaTable  # slow to import
     from deltalake.exceptions import DeltaError
 
     try:
-        if not DeltaTable.is_deltatable(str(path)):
-            if expected:
-                raise LakeError(f"the table {what} at {path} is lost; start the run again: its message names the command that repairs it")
-            return None
-        found = DeltaTable(str(path)).transaction_version(application)
-        return None if found is None else int(found)
-    except (DeltaError, OSError) as problem:
-        if _is_far(problem, path):
-            raise
-        raise LakeError(
-            f"the table {what} at {path} cannot be read ({type(problem).__name__}); start the run again: its message names the command that repairs it"
-        ) from None
+        if DeltaTable.is_deltatable(str(path)):
+            found = DeltaTable(str(path)).transaction_version(application)
+            return None if found is None else int(found)
+    except DeltaError as problem:
+        raise _unreadable(what, path, problem) from None
+    if expected:
+        raise LakeError(f"the table {what} at {path} is lost; {REPAIR}")
+    return None
+
+
+def _unreadable(what: str, path: Place, problem: Exception) -> LakeError:
+    return LakeError(f"the table {what} at {path} cannot be read ({type(problem).__name__}); {REPAIR}")
 
 
 def _is_far(problem: Exception, path: Place) -> bool:

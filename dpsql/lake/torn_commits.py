@@ -21,10 +21,10 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
 from dpsql.files import Place, replace_file
-from dpsql.lake.contributions import closed_mark, tick_mark, ticked_mark
 from dpsql.lake.delta_rows import check_files
 from dpsql.lake.hadoop_checksums import checksum_path, differs
-from dpsql.lake.manifest import Manifest, rows_mark
+from dpsql.lake.manifest import Manifest
+from dpsql.lake.marks import closed_mark, rows_mark, tick_mark, ticked_mark
 from udfs.bucket_state import filesystem, sync
 from udfs.grid import NO_CLOCK
 from udfs.stage import ROW, TICK

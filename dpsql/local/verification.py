@@ -26,9 +26,11 @@ from dpsql.lake.checkpoints import source_entries
 from dpsql.lake.contributions import check_ticks
 from dpsql.lake.delta_rows import read_rows
 from dpsql.lake.engine_file import FILE as ENGINE_FILE
+from dpsql.lake.opening import check_binding
 from dpsql.lake.points import Tables, tables_of
+from dpsql.lake.published import read_histogram
 from dpsql.lake.read_files import listed_details
-from dpsql.lake.runs import Lake, Run, check_binding, read_histogram
+from dpsql.lake.runs import Lake, Run
 from dpsql.lake.sketch_tables import cell_rows, cells_path
 from dpsql.local.connection import connect
 from dpsql.local.feeder import Feeder, Progress

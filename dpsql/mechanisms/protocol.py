@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from dpsql.sql.draft import Draft, Option
     from dpsql.sql.rules import Rule
     from udfs.keys import PublicGroups
-    from udfs.stage import Clock, Stage, Table, Tick
+    from udfs.stage import Clock, Stage, Tick
+    from udfs.state_table import Table
 
 
 class Plan(Protocol):

@@ -21,10 +21,10 @@ from dpsql.config import Source
 from dpsql.errors import LakeError
 from dpsql.files import Place, create_file, place
 from dpsql.privacy.declaration import check_declaration, declaration
+from dpsql.record import RUN_FILE
 from dpsql.times import timestamp
 
 SCHEMA_VERSION = 1
-RUN_FILE = "run.json"
 ORIGINAL = f"{record.PUT_BACK} (it says what the run has published)"
 
 

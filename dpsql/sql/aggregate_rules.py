@@ -9,7 +9,7 @@ from sqlglot import exp
 from dpsql.errors import Problem
 from dpsql.parsed_query import AggregateFunction
 from dpsql.sql import constructs
-from dpsql.sql.aggregates import BOUNDS, FOREIGN_AGGREGATES, FOREIGN_ARGUMENTS, Call, argument_name, read_bounds
+from dpsql.sql.aggregates import BOUNDS, FOREIGN_AGGREGATES, FOREIGN_ARGUMENTS, WAYS_OUT, Call, argument_name, read_bounds
 from dpsql.sql.draft import Draft
 from dpsql.sql.items import OUR_AGGREGATES, Kind
 from dpsql.sql.relations import value_type
@@ -51,12 +51,9 @@ def known_aggregates(draft: Draft) -> Iterator[Problem]:
     """COUNT, SUM, AVG only."""
     for call in draft.calls:
         if call.name.upper() not in OUR_AGGREGATES and not call.of_values:
-            nearest_one = FOREIGN_AGGREGATES.get(call.name)
-            hint = (
-                f"write {nearest_one}"
-                if nearest_one
-                else "the aggregates are COUNT(*), COUNT(x), COUNT(DISTINCT privacy unit), SUM and AVG"
-            )
+            ours = "the aggregates are COUNT(*), COUNT(x), COUNT(DISTINCT privacy unit), SUM and AVG"
+            written = FOREIGN_AGGREGATES.get(call.name)
+            hint = f"write {written}" if written else WAYS_OUT.get(call.name, ours)
             yield problem(call.item.span, f"The aggregate {call.name.upper()} is not available", hint)
 
 

@@ -27,6 +27,21 @@ FOREIGN_AGGREGATES: Mapping[str, str] = {
     "try_avg": "AVG(x, contribution_bounds_per_row => (lo, hi))",
 }
 
+_RANGES = "make ranges of x a key, for example width_bucket(x, 0, 100, 20) AS x_range, and count"
+_SQUARES = "select AVG of x and AVG of x * x: the variance is the second less the square of the first, computed when reading"
+_ONE_RECORD = f"it would publish one record's value: {_RANGES}"
+
+WAYS_OUT: Mapping[str, str] = {
+    **dict.fromkeys(("min", "max", "first", "first_value", "last", "last_value", "any_value", "min_by", "max_by"), _ONE_RECORD),
+    **dict.fromkeys(("median", "percentile", "percentile_approx", "approx_percentile", "percentile_cont", "percentile_disc"), _RANGES),
+    **dict.fromkeys(("quantile", "quantiles", "approx_quantile", "approx_quantiles", "anon_percentile_cont", "histogram_numeric"), _RANGES),
+    **dict.fromkeys(("stddev", "std", "stddev_pop", "stddev_samp", "variance", "var_pop", "var_samp"), _SQUARES),
+    **dict.fromkeys(("anon_var_pop", "anon_stddev_pop"), _SQUARES),
+    "mode": "make x a key and count: the largest counts are the commonest values",
+    **dict.fromkeys(("collect_list", "collect_set", "array_agg", "listagg", "string_agg"), "leave it out: it would publish records"),
+}
+"""What leads to the same knowledge as an aggregate that is not ours."""
+
 FOREIGN_ARGUMENTS: Mapping[str, str] = {
     "contribution_bounds_per_group": "write contribution_bounds_per_row => (lo, hi); max_rows_per_group bounds the rows of a user per key",
     "report_format": "leave it out: every aggregate has a column <alias>_stderr",

@@ -14,11 +14,23 @@ from dpsql.sql.spans import problem, token_span
 from dpsql.sql.values import nearest
 
 
+def clause_missing(draft: Draft) -> Iterator[Problem]:
+    """A plain SELECT."""
+    if draft.clause.args.get("absent"):
+        yield problem(draft.clause_span, "The query has no differential-privacy clause", f"write SELECT {_example(draft)}")
+
+
 def options_missing(draft: Draft) -> Iterator[Problem]:
     """The clause without OPTIONS."""
-    if not draft.clause.args.get("has_options"):
-        hint = f"write {options.EXAMPLE_CLAUSE}"
-        yield problem(draft.clause_span, "The differential-privacy clause has no OPTIONS", hint)
+    if not draft.clause.args.get("has_options") and not draft.clause.args.get("absent"):
+        yield problem(draft.clause_span, "The differential-privacy clause has no OPTIONS", f"write {_example(draft)}")
+
+
+def _example(draft: Draft) -> str:
+    """The clause as it would be for the source that the query reads."""
+    unit = draft.stream.privacy_unit if draft.stream else ()
+    column = unit[0] if len(unit) == 1 else f"({', '.join(unit)})" if unit else "user_id"
+    return options.EXAMPLE_CLAUSE.replace("user_id", column)
 
 
 def option_names_quoted(draft: Draft) -> Iterator[Problem]:

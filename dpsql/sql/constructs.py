@@ -140,7 +140,7 @@ REFUSED_CLAUSES: tuple[Clause, ...] = (
     Clause("limit", ("LIMIT", "FETCH", "TOP"), f"LIMIT in FROM is not accepted: {_OTHER_ROWS}", "filter with WHERE", (INNER,)),
     Clause("offset", ("OFFSET",), "OFFSET is not accepted", "cut the histogram when reading it"),
     Clause("windows", ("WINDOW",), "A WINDOW clause is not accepted", "write window(event_time, '1 day') in GROUP BY"),
-    Clause("with_", ("WITH",), "Common table expressions are not accepted", "put the query of the WITH into FROM as a sub-query"),
+    Clause("with_", ("WITH",), "WITH is not accepted in FROM", "write it once, before the outer SELECT", (INNER,)),
     Clause("group", ("GROUP BY",), f"GROUP BY in FROM is not accepted: {_OTHER_ROWS}", "group in the outer query", (INNER,)),
     Clause("having", ("HAVING",), f"HAVING in FROM is not accepted: {_OTHER_ROWS}", "filter with WHERE", (INNER,)),
     Clause("hint", ("WITH",), "The differential-privacy clause stands in a sub-query", "write it once, in the outer SELECT", (INNER,)),

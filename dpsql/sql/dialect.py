@@ -40,9 +40,12 @@ class DpOption(exp.Expression):
 
 
 class DpClause(exp.Expression):
-    """`WITH DIFFERENTIAL_PRIVACY OPTIONS (...)`; `meta["tokens"]` are its words, without the options."""
+    """`WITH DIFFERENTIAL_PRIVACY OPTIONS (...)`; `meta["tokens"]` are its words, without the options.
 
-    arg_types: ClassVar[dict[str, bool]] = {"expressions": False, "has_options": False}
+    Of a plain SELECT it is `absent`, and the word SELECT stands for it.
+    """
+
+    arg_types: ClassVar[dict[str, bool]] = {"expressions": False, "has_options": False, "absent": False}
 
 
 class DpParser(SparkParser):

@@ -18,6 +18,7 @@ from dpsql.sql.items import WINDOW_CALLS, Grouping, Item, Kind, call_name, names
 from dpsql.sql.normal import canonical
 from dpsql.sql.relations import Scope, read_scopes
 from dpsql.sql.spans import Span, node_span, token_span
+from dpsql.sql.time_cuts import window_of_cut
 from dpsql.sql.values import Given, bare
 
 
@@ -144,6 +145,11 @@ class Draft:
         """The stream, when there is exactly one."""
         return self.streams[0] if len(self.streams) == 1 else None
 
+    @property
+    def time_column(self) -> str:
+        """The event time as hints call it: the source's own, where it declares one."""
+        return self.stream.event_time if self.stream and self.stream.event_time else "event_time"
+
     @cached_property
     def items(self) -> tuple[Item, ...]:
         """The select list."""
@@ -183,6 +189,14 @@ class Draft:
     def groupings(self) -> tuple[Grouping, ...]:
         """The items of GROUP BY."""
         return read_groupings(self.select, self.canonical, self.items, self.tokens)
+
+    @cached_property
+    def cuts(self) -> Mapping[Span, str]:
+        """Items of GROUP BY that cut the event time where no window does: their places, and the window that means the same."""
+        if self.windowless or any(call_name(grouping.root) in WINDOW_CALLS or names_window(grouping.root) for grouping in self.groupings):
+            return {}
+        cut = {g.span: window_of_cut(g.key.root if g.key else g.root, self.time_column) for g in self.groupings}
+        return {span: window for span, window in cut.items() if window is not None}
 
     @cached_property
     def window_calls(self) -> tuple[exp.Anonymous, ...]:

@@ -13,6 +13,7 @@ CALENDAR_UNITS = frozenset({"month", "quarter", "year"})
 LONGEST_US = 36_525 * UNITS_US["day"]
 FORMS = "'15 minutes', INTERVAL 15 MINUTES or INTERVAL '15' MINUTE"
 
+_SAID = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 15, 20, 24, 30, 45)
 _PAIR = re.compile(r"\s*([+-]?)\s*(\d{1,18})\s+([a-z]+)\s*")
 
 
@@ -61,7 +62,10 @@ def _unit(word: str) -> int:
 
 
 def divisor_near(whole: int, part: int) -> int:
-    """The largest divisor of `whole` that is not above `part` (or `whole` itself when `part` is larger)."""
+    """A divisor of `whole` that is not above `part`: the largest of those that people say (20 minutes, 6 hours), or the largest of all."""
+    said = [count * unit for unit in UNITS_US.values() for count in _SAID if count * unit <= part and whole % (count * unit) == 0]
+    if said and max(said) * 4 >= part:
+        return max(said)
     for count in range(max(1, -(-whole // part)), 10_001):
         if whole % count == 0:
             return whole // count

@@ -49,6 +49,8 @@ def from_kinds(draft: Draft) -> Iterator[Problem]:
             continue
         if isinstance(node, exp.Subquery) and isinstance(node.this, exp.Table):
             yield problem(draft.span(node), "Sources in parentheses are not accepted", "write them one after another, without parentheses")
+        elif isinstance(node, exp.Unnest):
+            yield problem(draft.span(node), "UNNEST is not accepted", "write LATERAL VIEW explode(column) t AS name after the source")
         elif sub_select(node) is None and not _set_operation(node):
             yield problem(draft.span(node), "This cannot stand in FROM", "name a source, or write a sub-query (SELECT ... FROM source)")
 
@@ -161,8 +163,9 @@ def joined_tables(draft: Draft) -> Iterator[Problem]:
     for scope in draft.scopes:
         for join in scope.select.args.get("joins") or ():
             source = draft.sources.get(join.this.name.lower()) if isinstance(join.this, exp.Table) else None
-            if isinstance(join.this, exp.Table) and (source is None or source.static or len(draft.streams) > 1):
-                continue  # unknown sources and second streams have rules of their own
+            told = isinstance(join.this, exp.Table) and (source is None or source.static or len(draft.streams) > 1)
+            if told or isinstance(join.this, exp.Unnest):
+                continue  # these have rules of their own
             hint = "write FROM stream JOIN static_table ON ..., with the static table named alone"
             yield problem(draft.span(join), "Only static sources can be joined to the stream", hint)
 

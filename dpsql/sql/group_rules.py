@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from sqlglot import exp
 
 from dpsql.errors import Problem
-from dpsql.parsed_query import GroupSelection
+from dpsql.parsed_query import GroupSelection, PrivacyLevel
 from dpsql.sql.draft import Draft
 from dpsql.sql.normal import canonical, write
 from dpsql.sql.relations import read_scopes
@@ -56,6 +56,18 @@ def public_groups_query(draft: Draft) -> Iterator[Problem]:
                 yield problem(
                     draft.span(node), f"The source {source.name} has no column `{node.name}`", f"the columns are {', '.join(scope.names())}"
                 )
+
+
+def unit_as_key(draft: Draft) -> Iterator[Problem]:
+    """Grouping by the privacy unit: every group would be one person."""
+    stream, listed = draft.stream, draft.value("group_selection_strategy") == GroupSelection.PUBLIC_GROUPS
+    if stream is None or not stream.privacy_unit or listed or draft.value("privacy_level") is PrivacyLevel.EVENT:
+        return
+    plain = {item.root.name.lower(): item for item in draft.keys if isinstance(item.root, exp.Column)}
+    named = [plain[column] for column in stream.privacy_unit if column in plain]
+    if len(named) == len(stream.privacy_unit) and not any(relation.unknown for relation in draft.scope.relations):
+        message = "A group of one privacy unit is one person, and what one person did is never published"
+        yield problem(named[0].span, message, "leave the privacy unit out of the select list and of GROUP BY")
 
 
 def start_declared(draft: Draft) -> Iterator[Problem]:

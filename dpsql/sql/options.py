@@ -15,7 +15,7 @@ from dpsql.sql.values import read_columns, read_duration_option, read_number, re
 
 MOST_ROWS = 1_000_000
 HORIZON_LIMIT = 10_000
-EXAMPLE_CLAUSE = "WITH DIFFERENTIAL_PRIVACY OPTIONS (epsilon = 6, delta = 1e-9, privacy_unit_column = user_id, max_rows_contributed = 32)"
+EXAMPLE_CLAUSE = "WITH DIFFERENTIAL_PRIVACY OPTIONS (epsilon = 1, delta = 1e-9, privacy_unit_column = user_id, max_rows_contributed = 32)"
 
 
 Default = Callable[[Draft], Any]
@@ -53,12 +53,12 @@ def word_option(name: str, example: str, values: type, foreign: Mapping[str, str
 
 
 _EPSILON = (
-    Check("least", lambda e: e > 0, "epsilon must be above 0", "write a number above 0 and at most 20, for example epsilon = 6"),
+    Check("least", lambda e: e > 0, "epsilon must be above 0", "write a number above 0 and at most 20, for example epsilon = 1"),
     Check(
         "most",
         lambda e: e <= 20,
         "epsilon must be at most 20: above it nothing is protected",
-        "write a number up to 20, for example epsilon = 6",
+        "write a number up to 20, for example epsilon = 1",
     ),
 )
 _DELTA = (
@@ -92,7 +92,7 @@ def _groups(draft: Draft) -> Any:
     return draft.value("max_rows_contributed")
 
 
-EPSILON = number_option("epsilon", "epsilon = 6", *_EPSILON)
+EPSILON = number_option("epsilon", "epsilon = 1", *_EPSILON)
 DELTA = number_option("delta", "delta = 1e-9", *_DELTA)
 PRIVACY_UNIT_COLUMN = Option(
     "privacy_unit_column", lambda given: read_columns(given, "privacy_unit_column = user_id"), "privacy_unit_column = user_id"

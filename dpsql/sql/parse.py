@@ -15,7 +15,7 @@ from dpsql.sql import rules
 from dpsql.sql.build import build
 from dpsql.sql.dialect import DpClause
 from dpsql.sql.draft import Draft, Option
-from dpsql.sql.options import EXAMPLE_CLAUSE
+from dpsql.sql.named_queries import unreadable_names, written_out
 from dpsql.sql.spans import problem, token_span
 from dpsql.sql.syntax import Refused, Script, read_script
 
@@ -109,9 +109,20 @@ def read_draft(text: str, sources: Mapping[str, Source], known: tuple[Option, ..
     for rule in SHAPE_RULES:
         if problems := tuple(rule(script)):
             raise Refused(*problems)
-    select = script.tree
-    assert isinstance(select, exp.Select)
-    return Draft(text, script.tokens, select, select.args["hint"], sources, known)
+    assert isinstance(script.tree, exp.Select)
+    select = written_out(script.tree)
+    written = select.args.get("hint")
+    return Draft(text, script.tokens, select, written if isinstance(written, DpClause) else _no_clause(script), sources, known)
+
+
+def _no_clause(script: Script) -> DpClause:
+    """What stands for the clause of a plain SELECT, so that all else that is wrong with it is said at once."""
+    clause, depth = DpClause(absent=True), 0
+    for token in script.tokens:
+        depth += {TokenType.L_PAREN: 1, TokenType.R_PAREN: -1}.get(token.token_type, 0)
+        if token.token_type == TokenType.SELECT and depth == 0:
+            clause.meta["tokens"] = (token,)
+    return clause
 
 
 _COMBINING = (TokenType.UNION, TokenType.INTERSECT, TokenType.EXCEPT)
@@ -128,14 +139,7 @@ def set_operation(script: Script) -> Iterator[Problem]:
         )
 
 
-def clause_missing(script: Script) -> Iterator[Problem]:
-    """A plain SELECT."""
-    if not isinstance(script.tree.args.get("hint"), DpClause):
-        hint = f"write SELECT {EXAMPLE_CLAUSE}"
-        yield problem(token_span(script.tokens[0]), "The query has no differential-privacy clause", hint)
-
-
-SHAPE_RULES: tuple[Callable[[Script], Iterator[Problem]], ...] = (set_operation, clause_missing)
+SHAPE_RULES: tuple[Callable[[Script], Iterator[Problem]], ...] = (set_operation, unreadable_names)
 """Checks on the tree without which no draft can be read; the first that finds something ends the reading."""
 
 

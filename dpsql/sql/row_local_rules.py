@@ -10,7 +10,7 @@ from dpsql.errors import Problem
 from dpsql.sql import constructs, functions
 from dpsql.sql.draft import Draft, Site
 from dpsql.sql.items import call_name
-from dpsql.sql.relations import star_of
+from dpsql.sql.relations import Scope, star_of
 from dpsql.sql.spans import problem
 from dpsql.sql.values import bare, nearest
 
@@ -180,6 +180,16 @@ def known_columns(draft: Draft) -> Iterator[Problem]:
                 yield from column_problems(draft, site, node)
 
 
+def _ambiguity(scope: Scope, name: str) -> tuple[str, str]:
+    having = [relation for relation in scope.relations if relation.find(name.rsplit(".", 1)[-1].lower())]
+    undeclared = next((relation.passes for relation in having if relation.passes), None)
+    if undeclared is None:
+        return f"The column `{name}` is ambiguous: FROM has it more than once", "name the columns of the sub-query one by one"
+    tables = [relation.name for relation in having if relation.name and not relation.passes]
+    message = f"The column `{name}` may be ambiguous: the source {undeclared} declares no schema, so that it may have one of that name too"
+    return message, " or ".join([f"add schema under sources.{undeclared} in sources.yaml", *(f"write {table}.{name}" for table in tables)])
+
+
 def column_problems(draft: Draft, site: Site, column: exp.Column) -> Iterator[Problem]:
     """What is wrong with one reference to a column."""
     found = site.scope.find(column)
@@ -188,11 +198,7 @@ def column_problems(draft: Draft, site: Site, column: exp.Column) -> Iterator[Pr
     parts = column.parts
     shown = ".".join(part.name for part in parts)
     if found:
-        yield problem(
-            draft.span(column),
-            f"The column `{shown}` is ambiguous: FROM has it more than once",
-            "name the columns of the sub-query one by one",
-        )
+        yield problem(draft.span(column), *_ambiguity(site.scope, shown))
         return
     names = site.scope.names()
     relations = [relation.name for relation in site.scope.relations if relation.name]

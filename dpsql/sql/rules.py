@@ -11,6 +11,7 @@ from dpsql.sql.draft import Draft
 Rule = Callable[[Draft], Iterator[Problem]]
 
 RULES: tuple[Rule, ...] = (
+    clause_rules.clause_missing,
     clause_rules.options_missing,
     clause_rules.option_names_quoted,
     clause_rules.option_operators,
@@ -22,6 +23,7 @@ RULES: tuple[Rule, ...] = (
     clause_rules.unit_declared,
     clause_rules.unit_untouched,
     group_rules.public_groups_query,
+    group_rules.unit_as_key,
     group_rules.start_declared,
     select_rules.stars,
     aggregate_rules.aggregates_missing,

@@ -13,6 +13,7 @@ from dpsql.sql.items import Item, Kind, call_name, names_window, proposed_alias
 from dpsql.sql.relations import value_type
 from dpsql.sql.spans import Span, problem
 
+_ONE_SET = "name every key; write one query per set, each of which has a budget of its own"
 _SPECIAL = (exp.Literal, exp.Tuple, exp.Cube, exp.Rollup, exp.GroupingSets)
 RESERVED_NAMES = frozenset({"window", "window_start", "window_end", "trigger", "trigger_time"})
 ENDINGS = {"stderr": "standard error", "smoothed": "smoothed value", "measured": "number of measured panes"}
@@ -139,7 +140,7 @@ def groupings_selected(draft: Draft) -> Iterator[Problem]:
     """Every key of GROUP BY is in the select list."""
     starred = any(item.kind is Kind.STAR for item in draft.items)
     for grouping in draft.groupings:
-        if grouping.key is None and not _has_own_rule(grouping.root) and not starred:
+        if grouping.key is None and grouping.span not in draft.cuts and not _has_own_rule(grouping.root) and not starred:
             named = [item for item in draft.items if item.kind is Kind.AGGREGATE and item.name == grouping.root.name.lower()]
             if named and isinstance(grouping.root, exp.Column):
                 yield problem(grouping.span, f"`{grouping.root.name}` is an aggregate and cannot be grouped by", "leave it out of GROUP BY")
@@ -187,7 +188,7 @@ def grouped_by_window_name(draft: Draft) -> Iterator[Problem]:
     """GROUP BY window without the call."""
     for grouping in draft.groupings:
         if names_window(grouping.root):
-            yield problem(grouping.span, "GROUP BY needs the window's definition", "write window(event_time, '1 day')")
+            yield problem(grouping.span, "GROUP BY needs the window's definition", f"write window({draft.time_column}, '1 day')")
 
 
 def grouping_sets(draft: Draft) -> Iterator[Problem]:
@@ -204,11 +205,19 @@ def grouping_sets(draft: Draft) -> Iterator[Problem]:
         yield problem(span, "GROUP BY ALL and GROUP BY DISTINCT are not accepted", "name the window and every key")
     for grouping in draft.groupings:
         if isinstance(grouping.root, (exp.Cube, exp.Rollup, exp.GroupingSets)):
-            yield problem(grouping.span, "ROLLUP, CUBE and GROUPING SETS are not accepted", "name every key; write one query per set")
+            yield problem(
+                grouping.span,
+                "ROLLUP, CUBE and GROUPING SETS are not accepted",
+                _ONE_SET,
+            )
         elif isinstance(grouping.root, exp.Tuple):
             yield problem(grouping.span, "Keys in parentheses are not accepted", "name the keys one by one")
     if any(group.args.get(name) for name in ("cube", "rollup", "grouping_sets", "totals")):
-        yield problem(_suffix_span(draft), "ROLLUP, CUBE and GROUPING SETS are not accepted", "name every key; write one query per set")
+        yield problem(
+            _suffix_span(draft),
+            "ROLLUP, CUBE and GROUPING SETS are not accepted",
+            _ONE_SET,
+        )
 
 
 def _group_start(draft: Draft) -> int:

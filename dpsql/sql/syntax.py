@@ -106,13 +106,9 @@ def several_statements(lexed: Lexed) -> Iterator[Problem]:
 
 
 def other_statements(lexed: Lexed) -> Iterator[Problem]:
-    """INSERT, CREATE, SHOW, ...; common table expressions."""
+    """INSERT, CREATE, SHOW, ..."""
     first = next((token for token in lexed.tokens if token.token_type != TokenType.SEMICOLON), None)
-    if first is None or first.token_type == TokenType.SELECT:
-        return
-    if first.token_type == TokenType.WITH:
-        yield problem(token_span(first), "Common table expressions are not accepted", "put the query of the WITH into FROM as a sub-query")
-    else:
+    if first is not None and first.token_type not in (TokenType.SELECT, TokenType.WITH):
         word = first.text.upper()
         yield problem(token_span(first), f"A query starts with SELECT, not with `{word}`", f"write {EXAMPLE}")
 
@@ -209,8 +205,8 @@ def _syntax_problem(error: GrammarError, tokens: tuple[Token, ...]) -> Problem:
         message = f"Expected `{message.removeprefix('Expecting').strip()}` {near}"
     hint = {
         "Hints like": "delete the hint",
-        "Expected `DIFFERENTIAL_PRIVACY`": "the clause is WITH DIFFERENTIAL_PRIVACY OPTIONS (epsilon = 6, ...)",
-        "Expected `(` after OPTIONS": "write OPTIONS (epsilon = 6, ...)",
+        "Expected `DIFFERENTIAL_PRIVACY`": "the clause is WITH DIFFERENTIAL_PRIVACY OPTIONS (epsilon = 1, ...)",
+        "Expected `(` after OPTIONS": "write OPTIONS (epsilon = 1, ...)",
         "Expected an option": "write options as name = value, with a comma between them",
         "Expected `=`": "write options as name = value, with a comma between them",
         "Expected `,`": "write options as name = value, with a comma between them",

@@ -22,14 +22,17 @@ TIME_TYPES = (exp.DType.TIMESTAMP, exp.DType.TIMESTAMPTZ, exp.DType.TIMESTAMPLTZ
 
 def window_missing(draft: Draft) -> Iterator[Problem]:
     """No window() in GROUP BY; a rule of the mechanisms that need one."""
+    window = f"window({draft.time_column}, '1 day')"
     if draft.select.args.get("group") is None:
-        yield problem(
-            draft.clause_span, "The query has no GROUP BY", f"add GROUP BY window(event_time, '1 day') and the keys, {_NO_WINDOW}"
-        )
+        yield problem(draft.clause_span, "The query has no GROUP BY", f"add GROUP BY {window} and the keys, {_NO_WINDOW}")
+    elif draft.cuts:
+        for span, cut in draft.cuts.items():
+            hint = f"write {cut} in GROUP BY, and window.start in the select list or nothing: the output has window_start and window_end"
+            yield problem(span, "The event time is cut by window() only", hint)
     elif not any(call_name(g.root) in WINDOW_CALLS or names_window(g.root) for g in draft.groupings) and not names_no_key(draft):
         spans = [grouping.span for grouping in draft.groupings]
         span = (spans[0][0], spans[-1][1]) if spans else draft.clause_span
-        yield problem(span, "GROUP BY has no window", f"add window(event_time, '1 day') to GROUP BY, {_NO_WINDOW}")
+        yield problem(span, "GROUP BY has no window", f"add {window} to GROUP BY, {_NO_WINDOW}")
 
 
 def second_window(draft: Draft) -> Iterator[Problem]:
@@ -43,7 +46,7 @@ def other_windows(draft: Draft) -> Iterator[Problem]:
     for grouping in draft.groupings:
         name = call_name(grouping.root)
         if name in WINDOW_CALLS and name != "window":
-            yield problem(grouping.span, f"`{name}` is not accepted in GROUP BY", "write window(event_time, '1 day')")
+            yield problem(grouping.span, f"`{name}` is not accepted in GROUP BY", f"write window({draft.time_column}, '1 day')")
 
 
 def window_in_list(draft: Draft) -> Iterator[Problem]:
@@ -62,7 +65,7 @@ def window_arguments(draft: Draft) -> Iterator[Problem]:
     for call in draft.window_calls[:1]:
         count = len(call.expressions)
         if not 2 <= count <= 4:
-            yield problem(draft.span(call), f"window takes 2 to 4 arguments, not {count}", "write window(event_time, '1 day')")
+            yield problem(draft.span(call), f"window takes 2 to 4 arguments, not {count}", f"write window({draft.time_column}, '1 day')")
         for name, node in zip(_TIMES, call.expressions[1:4], strict=False):
             yield from _window_time(draft, name, node)
 

@@ -22,7 +22,8 @@ from dpsql.lake.catch_up import CatchUp, finish, latest_us, live_pins, open_catc
 from dpsql.lake.contributions import Contributions
 from dpsql.lake.engine_file import Engine
 from dpsql.lake.manifest import Manifest
-from dpsql.lake.published import published_marks, triggers_mark
+from dpsql.lake.marks import triggers_mark
+from dpsql.lake.published import published_marks
 from dpsql.lake.read_files import ReadFiles, readable
 from dpsql.lake.retention import Retention
 from dpsql.lake.runs import Lake, Run

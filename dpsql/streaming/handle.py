@@ -8,7 +8,8 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from dpsql.compiled import Query
-from dpsql.lake.runs import Lake, open_run
+from dpsql.lake.opening import open_run
+from dpsql.lake.runs import Lake
 from dpsql.privacy.ledger import Ledger
 from dpsql.privacy.secret import Secret
 from dpsql.streaming.job import LiveOptions, run

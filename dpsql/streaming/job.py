@@ -13,9 +13,10 @@ from dpsql.errors import InputError, LakeError
 from dpsql.lake.engine_file import Engine
 from dpsql.lake.event_log import EventLog
 from dpsql.lake.running import exclusive, stop_requests
-from dpsql.lake.runs import RUN_FILE, Lake, Run, read_run
+from dpsql.lake.runs import Lake, Run, read_run
 from dpsql.privacy.ledger import Ledger
 from dpsql.privacy.secret import Secret
+from dpsql.record import RUN_FILE
 from dpsql.streaming.catalog import located
 from dpsql.streaming.context import run_context
 from dpsql.streaming.live import LiveOptions
@@ -46,7 +47,7 @@ def run(
     Args:
         spark: from `dpsql.streaming.session.session`.
         query: from `dpsql.compile`.
-        run: from `dpsql.lake.runs.open_run`: the run id and the name in the lake.
+        run: from `dpsql.lake.opening.open_run`: the run id and the name in the lake.
         lake: the lake.
         secret: the run's secret.
         until_caught_up: read what is stored, tick once, release, return; else run live.

@@ -22,8 +22,9 @@ from dpsql.lake.catch_up import begin_live, read_catch_up
 from dpsql.lake.checkpoints import Checkpoint
 from dpsql.lake.clock_guard import ClockGuard, check_absence
 from dpsql.lake.contributions import Contributions
+from dpsql.lake.overruns import read_overruns, write_overruns
 from dpsql.lake.retention import Retention
-from dpsql.polling import polling_interval, read_overruns, write_overruns
+from dpsql.polling import polling_interval
 from dpsql.schedule import Schedule
 from dpsql.streaming.clocks import Clocks, listed_clocks
 from dpsql.streaming.context import RunContext

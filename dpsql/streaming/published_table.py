@@ -39,7 +39,7 @@ class PublishedTable:
 
     Args:
         path: the Delta table.
-        application: marks the appends of this run and generation (`dpsql.lake.published.triggers_mark`).
+        application: marks the appends of this run and generation (`dpsql.lake.marks.triggers_mark`).
         query: what was asked.
         shape: of the plan.
         key_types: Spark types of the key columns, in the order of `query.keys`.

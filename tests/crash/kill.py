@@ -73,7 +73,8 @@ class Stage:
     def prepare(self) -> None:
         """Write the query, the sources and the secret, and begin the run that all lakes share."""
         import dpsql
-        from dpsql.lake.runs import Lake, open_run
+        from dpsql.lake.opening import open_run
+        from dpsql.lake.runs import Lake
         from dpsql.privacy.ledger import Ledger
         from dpsql.privacy.secret import Secret
 

@@ -10,7 +10,8 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from dpsql.lake.runs import Lake, read_histogram
+from dpsql.lake.published import read_histogram
+from dpsql.lake.runs import Lake
 from tests.deployment.commands import dpsql, environment
 from tests.deployment.other_user import blocks_of, listening, readable, shown_of
 from tests.deployment.processes import children, wait_until

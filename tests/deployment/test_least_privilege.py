@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 from dpsql import jars
-from dpsql.lake.runs import Lake, read_histogram, read_run
+from dpsql.lake.published import read_histogram
+from dpsql.lake.runs import Lake, read_run
 from dpsql.privacy.secret import Secret
 from tests.deployment.commands import CHECKOUT, environment
 from tests.deployment.observed_run import PLANTED_SETTING

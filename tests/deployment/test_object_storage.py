@@ -15,8 +15,9 @@ from click.testing import CliRunner
 from dpsql import jars
 from dpsql.errors import LakeError
 from dpsql.files import ObjectPath, create_file, place, replace_file
+from dpsql.lake.published import newest
 from dpsql.lake.running import exclusive, stop_requests
-from dpsql.lake.runs import Lake, Run, list_queries, newest, read_run
+from dpsql.lake.runs import Lake, Run, list_queries, read_run
 from jobs.cli import main
 from tests.deployment.commands import SMALL_SPARK, dpsql, environment
 from tests.deployment.object_store import ACCESS_KEY, SECRET_KEY, ObjectStore

@@ -22,8 +22,9 @@ from dpsql.errors import DpsqlError, LakeError
 from dpsql.lake.contributions import Contributions
 from dpsql.lake.event_log import newest_events
 from dpsql.lake.manifest import Manifest
+from dpsql.lake.published import read_histogram
 from dpsql.lake.running import exclusive
-from dpsql.lake.runs import Lake, list_queries, read_histogram, read_run
+from dpsql.lake.runs import Lake, list_queries, read_run
 from dpsql.local.verification import verify_run
 from dpsql.privacy.ledger import Ledger
 from dpsql.privacy.secret import Secret

@@ -16,10 +16,11 @@ from dpsql.config import Source, Sources
 from dpsql.errors import InputError, LakeError
 from dpsql.lake.contributions import Contributions
 from dpsql.lake.event_log import EventLog
+from dpsql.lake.overruns import FILE, Overruns, read_overruns, write_overruns
 from dpsql.lake.published import live_notes
 from dpsql.lake.runs import Lake
 from dpsql.mechanisms.registry import shape
-from dpsql.polling import FILE, Overruns, polling_interval, read_overruns, write_overruns
+from dpsql.polling import polling_interval
 from dpsql.schedule import by_window
 from dpsql.streaming.live import Pace, Ticker
 from dpsql.streaming.progress import Tally

@@ -15,7 +15,8 @@ from click.testing import CliRunner
 import dpsql
 from dpsql.compiled import Query
 from dpsql.frames import frame_of
-from dpsql.lake.runs import Lake, newest
+from dpsql.lake.published import newest
+from dpsql.lake.runs import Lake
 from dpsql.privacy.secret import Secret
 from dpsql.view import charts
 from jobs.cli import main
@@ -113,7 +114,7 @@ def test_the_newest_release_of_a_lake(monkeypatch: pytest.MonkeyPatch) -> None:
         "n": [5, 6, 7],
         "n_stderr": [1.0] * 3,
     }
-    monkeypatch.setattr("dpsql.lake.runs.read_histogram", lambda *_: pa.table(columns))
+    monkeypatch.setattr("dpsql.lake.published.read_histogram", lambda *_: pa.table(columns))
     assert newest(Lake("lake"), "q")["k"].tolist() == [*WIDE[:2], pd.NA]
 
 

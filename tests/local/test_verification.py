@@ -311,7 +311,7 @@ def test_differences_are_of_bits() -> None:
 
 
 def test_a_run_of_spark_is_identical(spark: SparkSession, compile_on: Compile, secret: Secret, tmp_path: Path) -> None:
-    from dpsql.lake.runs import open_run
+    from dpsql.lake.opening import open_run
     from dpsql.privacy.ledger import Ledger
     from dpsql.streaming.job import run as run_on_spark
 

@@ -25,7 +25,8 @@ from pyarrow import csv
 import dpsql
 from dpsql.config import Source, Sources
 from dpsql.errors import InputError
-from dpsql.lake.runs import Lake, Run, read_histogram
+from dpsql.lake.published import read_histogram
+from dpsql.lake.runs import Lake, Run
 from dpsql.local.feeder import run_batches
 from dpsql.local.record_reader import RowReader
 from dpsql.local.verification import count_differences

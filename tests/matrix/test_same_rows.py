@@ -9,7 +9,8 @@ import pyarrow as pa
 import pytest
 from pyarrow import csv
 
-from dpsql.lake.runs import Lake, read_histogram
+from dpsql.lake.published import read_histogram
+from dpsql.lake.runs import Lake
 from dpsql.local.verification import verify_run
 from tests.frozen import frozen, line
 from tests.matrix import same_rows

@@ -228,7 +228,8 @@ def then(folder: Path) -> datetime:
 
 def published(folder: Path) -> pa.Table:
     """All published rows, in one order and as plain Arrow types."""
-    from dpsql.lake.runs import Lake, read_histogram
+    from dpsql.lake.published import read_histogram
+    from dpsql.lake.runs import Lake
 
     rows = read_histogram(Lake(folder / "lake"), NAME)
     keys = [name for name in ("window_start", "trigger", "page", "busy") if name in rows.column_names]

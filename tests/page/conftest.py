@@ -11,7 +11,8 @@ import pytest
 from deltalake import write_deltalake
 
 import dpsql
-from dpsql.lake.runs import Lake, open_run
+from dpsql.lake.opening import open_run
+from dpsql.lake.runs import Lake
 from dpsql.privacy.ledger import Ledger
 from dpsql.privacy.secret import Secret
 

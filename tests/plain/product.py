@@ -14,7 +14,8 @@ import numpy as np
 import pyarrow as pa
 
 import dpsql
-from dpsql.lake.runs import Lake, Run, read_histogram
+from dpsql.lake.published import read_histogram
+from dpsql.lake.runs import Lake, Run
 from dpsql.local.feeder import LATEST_US, Feeder, try_query
 from dpsql.local.inputs import micro_batches
 from dpsql.local.published_table import published_table

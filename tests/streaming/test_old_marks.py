@@ -13,7 +13,8 @@ import pytest
 from deltalake import DeltaTable
 
 from dpsql.errors import DpsqlError
-from dpsql.lake.manifest import Manifest, rows_mark
+from dpsql.lake.manifest import Manifest
+from dpsql.lake.marks import rows_mark
 from dpsql.lake.restore import restore
 from dpsql.local.verification import verify_run
 from dpsql.streaming.published_table import PublishedTable

@@ -20,8 +20,9 @@ from dpsql.lake.contributions import Contributions
 from dpsql.lake.delta_rows import read_rows
 from dpsql.lake.manifest import Manifest
 from dpsql.lake.new_run import begin_new_run, finish_new_run
+from dpsql.lake.opening import open_run
 from dpsql.lake.points import Tables
-from dpsql.lake.runs import Lake, open_run, read_run
+from dpsql.lake.runs import Lake, read_run
 from dpsql.lake.savepoints import take_savepoint
 from dpsql.local.verification import verify_run
 from dpsql.privacy.ledger import Ledger

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from dpsql.errors import LakeError
-from dpsql.lake.runs import Lake, open_run
+from dpsql.lake.opening import open_run
+from dpsql.lake.runs import Lake
 from dpsql.privacy.ledger import Ledger
 
 DAY = 86_400_000_000

@@ -9,7 +9,7 @@ import pytest
 from dpsql.errors import InputError
 from dpsql.frames import frame_of
 from dpsql.lake.catch_up import read_catch_up
-from dpsql.lake.runs import newest, read_histogram
+from dpsql.lake.published import newest, read_histogram
 from dpsql.local.verification import verify_run
 from dpsql.schedule import AT_ONCE
 from dpsql.view.windows import newest_triggers

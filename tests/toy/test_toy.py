@@ -14,7 +14,9 @@ import pytest
 
 import dpsql
 from dpsql.config import Source, Sources
-from dpsql.lake.runs import Lake, open_run, read_histogram
+from dpsql.lake.opening import open_run
+from dpsql.lake.published import read_histogram
+from dpsql.lake.runs import Lake
 from dpsql.local.feeder import Stages, run_local
 from dpsql.local.verification import verify_run
 from dpsql.mechanisms import registry

@@ -18,9 +18,9 @@ from deltalake.exceptions import CommitFailedError
 from pyspark.sql import types as T
 
 from dpsql.lake import compaction, delta_tables
-from dpsql.lake.contributions import merged_mark
 from dpsql.lake.delta_rows import read_rows
 from dpsql.lake.engine_file import Engine
+from dpsql.lake.marks import merged_mark
 from dpsql.lake.points import Tables
 from dpsql.lake.sorted_file import sorted_file
 from dpsql.lake.torn_commits import torn, unreadable

@@ -18,7 +18,7 @@ from dpsql.mechanisms.protocol import RunFacts
 from dpsql.mechanisms.registry import MECHANISMS
 from tests import contract
 from tests.contract import CONTRACT
-from udfs.stage import Table
+from udfs.state_table import Table
 
 Check = Callable[[Stages, Path], None]
 

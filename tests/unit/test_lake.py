@@ -19,7 +19,9 @@ import dpsql
 from dpsql.config import Cap, Source, Sources
 from dpsql.errors import BudgetError, LakeError
 from dpsql.lake.lost_ledger import record_run
-from dpsql.lake.runs import Lake, list_queries, newest, open_run, read_histogram, read_run
+from dpsql.lake.opening import open_run
+from dpsql.lake.published import newest, read_histogram
+from dpsql.lake.runs import Lake, list_queries, read_run
 from dpsql.privacy.declaration import declaration
 from dpsql.privacy.ledger import Ledger
 from dpsql.privacy.secret import Secret
@@ -126,7 +128,7 @@ def test_a_crash_between_ledger_and_run_file_costs_a_line_and_no_more(tmp_path: 
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("dpsql.lake.runs.create_file", crash)
+        patch.setattr("dpsql.lake.opening.create_file", crash)
         with pytest.raises(KeyboardInterrupt):
             opened(tmp_path)
     run_id = opened(tmp_path)

@@ -10,7 +10,8 @@ import pytest
 
 import dpsql
 from dpsql.errors import BudgetError, ConfigError, LakeError
-from dpsql.lake.runs import Lake, open_run
+from dpsql.lake.opening import open_run
+from dpsql.lake.runs import Lake
 from dpsql.privacy.budget import budgets, describe
 from dpsql.privacy.ledger import Ledger
 from dpsql.privacy.origin import Origin, origin_of

@@ -13,11 +13,11 @@ from dpsql.errors import LakeError
 from dpsql.lake.catch_up import CatchUp, Live
 from dpsql.lake.engine_file import Kept as EngineFile
 from dpsql.lake.engine_file import Part
+from dpsql.lake.overruns import Overruns
 from dpsql.lake.points import Point
 from dpsql.lake.runs import Run
 from dpsql.lake.savepoints import Kept as SavepointFile
 from dpsql.parsed_query import PrivacyLevel
-from dpsql.polling import Overruns
 from dpsql.privacy.cost import Cost, Overlap
 from dpsql.privacy.ledger_line import Line, document, line_from
 from dpsql.privacy.origin import Origin

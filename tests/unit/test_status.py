@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import errno
 import json
+import os
 import re
 import socket
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 from click.testing import CliRunner
-from deltalake import CommitProperties, Transaction, write_deltalake
+from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
 from dpsql.errors import LakeError
+from dpsql.lake import log_head
 from dpsql.lake.event_log import COMMON, FILE, SCHEMA, EventLog, dropped_much, newest_events
 from dpsql.lake.running import exclusive
 from dpsql.lake.runs import Lake, Run
@@ -249,11 +253,88 @@ def test_a_full_disk_does_not_end_a_run_by_way_of_its_log(lake: Lake, tmp_path: 
     finished(lake)
 
 
-def test_status_starts_without_what_makes_plans(tmp_path: Path) -> None:
-    """A watchdog asks every few seconds. Catches: a CPU-second of imports."""
-    code = "import sys; from jobs.cli import main; main(['status', 'none', '--lake', 'none'], standalone_mode=False)"
-    code = f"try:\n {code}\nfinally: print(list(sys.modules))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=tmp_path)  # there is no lake
-    assert "'dpsql.lake.status'" in done.stdout
-    for heavy in ("'pyspark'", "'duckdb'", "'pandas'", "'dp_accounting'", "'scipy.signal'", "'scipy.stats'"):
-        assert heavy not in done.stdout
+@pytest.mark.parametrize("state", ["running", "stopped", "damaged"])
+def test_what_status_imports(lake: Lake, state: str) -> None:
+    """A watchdog asks every few seconds. Catches: a CPU-second of imports, of what only the tables themselves need."""
+    finished(lake)
+    for table in ("contributions", "files"):  # one with a mark after its checkpoint, one with none
+        DeltaTable(str(lake.private("views") / table)).create_checkpoint()
+    (lake.private("views") / "engine.json").write_text("{" if state == "damaged" else "{}")
+    code = f"import sys; from jobs.cli import main; main(['status', 'views', '--lake', {str(lake.root)!r}, '--max-lag', '1 hour'], standalone_mode=False)"
+    with ExitStack() as held:
+        if state == "running":
+            held.enter_context(exclusive(lake.private("views")))
+        done = subprocess.run(
+            [sys.executable, "-c", f"try:\n {code}\nfinally: print(list(sys.modules))"],
+            capture_output=True,
+            text=True,
+            check=False,
+            cwd=Path(__file__).resolve().parents[2],
+        )
+    said, modules = done.stdout.split("[", 1)
+    assert state in said and "'dpsql.lake.status'" in modules
+    for heavy in (
+        "pyspark",
+        "duckdb",
+        "pandas",
+        "dp_accounting",
+        "scipy",
+        "numpy",
+        "pyarrow",
+        "deltalake",
+        "cryptography",
+        "sqlglot",
+        "yaml",
+        "rich",
+    ):
+        assert f"'{heavy}'" not in modules, heavy
+
+
+def opened_mark(table: Path, application: str) -> int | None:
+    found = DeltaTable(str(table)).transaction_version(application)
+    return None if found is None else int(found)
+
+
+def test_the_head_of_a_log_says_what_the_table_says(tmp_path: Path) -> None:
+    """With and without a checkpoint, and with marks on either side of it."""
+
+    def commit(number: int, application: str) -> None:
+        mark = CommitProperties(app_transactions=[Transaction(application, number)])
+        write_deltalake(str(tmp_path), pa.table({"x": [1]}), mode="append", commit_properties=mark)
+
+    for number in range(6):
+        commit(number, "r/closed_us" if number < 3 else "r/rows")
+        assert log_head.is_whole(tmp_path)
+        for application in ("r/closed_us", "r/rows", "other"):
+            assert log_head.newest_mark(tmp_path, application) == opened_mark(tmp_path, application)
+        if number == 4:
+            DeltaTable(str(tmp_path)).create_checkpoint()
+    for old in range(5):  # a job that is tidy: older marks are in the checkpoint alone
+        (tmp_path / f"_delta_log/{old:020d}.json").unlink()
+    assert log_head.is_whole(tmp_path) and opened_mark(tmp_path, "r/closed_us") == 2
+    assert log_head.newest_mark(tmp_path, "r/closed_us") is None  # and then the table is opened
+
+
+DAMAGES: dict[str, Callable[[Path], object]] = {
+    "a commit is torn": lambda log: os.truncate(log / f"{3:020d}.json", 50),
+    "a commit is no action": lambda log: (log / f"{3:020d}.json").write_text('"text"\n'),
+    "a commit is lost": lambda log: (log / f"{2:020d}.json").unlink(),
+    "the checkpoint is cut": lambda log: os.truncate(log / f"{1:020d}.checkpoint.parquet", 500),
+    "the checkpoint is empty": lambda log: os.truncate(log / f"{1:020d}.checkpoint.parquet", 0),
+    "the checkpoint is lost": lambda log: (log / f"{1:020d}.checkpoint.parquet").unlink(),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_log_is_judged_by_the_reader_of_the_table(lake: Lake, damage: str) -> None:
+    """Catches: a log head that is taken for whole where the table cannot be opened."""
+    finished(lake)
+    table = lake.private("views") / "contributions"
+    for number in range(3):
+        write_deltalake(str(table), pa.table({"x": [1]}), mode="append")
+        if number == 0:
+            DeltaTable(str(table)).create_checkpoint()
+    assert status(lake, "views").state == "stopped"
+    DAMAGES[damage](Path(table) / "_delta_log")
+    found = status(lake, "views")
+    assert found.state == "damaged" and str(table) in found.alarms[0]

@@ -12,7 +12,8 @@ from udfs.dynamic.release import TableParameters, release
 from udfs.dynamic.state import TABLES, TableState, empty_state
 from udfs.histogram.perturbation import released_columns
 from udfs.histogram.stages import contributions
-from udfs.stage import RELEASE, Stepped, Table, Tables, Tick
+from udfs.stage import RELEASE, Stepped, Tables, Tick
+from udfs.state_table import Table
 
 
 @dataclass(frozen=True)

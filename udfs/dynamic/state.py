@@ -15,7 +15,8 @@ import pyarrow as pa
 from udfs.columns import Int, find, insert, match, places, run_starts, run_sums, sort_order
 from udfs.grid import NO_CLOCK
 from udfs.histogram.group_state import from_lists, to_lists
-from udfs.stage import CLOSED, Table, closed_us
+from udfs.stage import CLOSED, closed_us
+from udfs.state_table import Table
 
 TABLES = {"groups": Table(("key",), "key"), "pending": Table(("trigger", "key"), "key", order="any")}
 """Groups are searched, so they must be sorted so; pending increments may come in any order."""

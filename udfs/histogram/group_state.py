@@ -11,7 +11,8 @@ import pyarrow as pa
 
 from udfs.columns import Int, find, insert, match, places, run_starts, run_sums, sort_order
 from udfs.grid import NO_CLOCK, Grid
-from udfs.stage import CLOSED, Table, closed_us
+from udfs.stage import CLOSED, closed_us
+from udfs.state_table import Table
 
 TABLES = {
     "groups": Table(("window", "key"), "key"),

@@ -13,7 +13,8 @@ from udfs.histogram.contribution_bounding import BoundingParameters, admit
 from udfs.histogram.group_state import ReleaseState
 from udfs.histogram.perturbation import released_columns
 from udfs.histogram.release import ReleaseParameters, release
-from udfs.stage import ADMISSION, RELEASE, Clock, Stepped, Table, Tables, Tick
+from udfs.stage import ADMISSION, RELEASE, Clock, Stepped, Tables, Tick
+from udfs.state_table import Table
 
 
 @dataclass(frozen=True)

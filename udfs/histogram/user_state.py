@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from udfs.columns import Bool, Int, find, insert, match, places, run_starts, running_count, sort_order
 from udfs.grid import Grid
-from udfs.stage import Table
+from udfs.state_table import Table
 
 KEYS, GROUPS = 0, 1
 COLUMNS = ("period", "user", "part", "fingerprint", "rows")

@@ -17,7 +17,8 @@ from udfs.sketch.bounding import UnitBounds, bound
 from udfs.sketch.hashing import Field, Shape, digests_of, hash_key
 from udfs.sketch.ownership import Mask, admitted_by, fields_of, own
 from udfs.sketch.partial import SCHEMA, cell_rows, key_rows
-from udfs.stage import ADMISSION, Clock, Stepped, Table, Tables
+from udfs.stage import ADMISSION, Clock, Stepped, Tables
+from udfs.state_table import Table
 
 CODES = ("malformed", "null_event_time", "null_privacy_unit", "key_too_long")
 REASONS = (*CODES, "too_far_ahead", "window_closed", "over_max_groups", "over_max_rows_per_group", "over_max_rows")

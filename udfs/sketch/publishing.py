@@ -18,7 +18,8 @@ from udfs.sketch import reading, state
 from udfs.sketch.lists import pack
 from udfs.sketch.reading import Read, ReadParameters, read
 from udfs.sketch.release import CELLS, ReleaseStage
-from udfs.stage import RELEASE, Stepped, Table, Tables, Tick
+from udfs.stage import RELEASE, Stepped, Tables, Tick
+from udfs.state_table import Table
 
 SKETCH = pa.schema([("first_column", pa.int64()), ("stride", pa.int64()), ("cells", pa.binary()), ("hash_key", pa.binary())])
 """Of a released row: the cells that it publishes, row after row of all sketches; no cells where it publishes none."""

@@ -22,7 +22,8 @@ from udfs.sketch.floor import passes
 from udfs.sketch.hashing import DIGEST, Field, Shape, hash_key
 from udfs.sketch.partial import KEY
 from udfs.sketch.refresh import Schedule
-from udfs.stage import Table, Tables
+from udfs.stage import Tables
+from udfs.state_table import Table
 
 TABLES = {"newest": Table(("window", "row"), "window"), "brought": Table(("window", *DIGEST), "window")}
 """newest: the newest published ones of open windows. brought: keys of open windows, since when they are there, and at which

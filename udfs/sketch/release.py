@@ -23,7 +23,8 @@ from udfs.sketch.hashing import DIGEST
 from udfs.sketch.partial import KEY, SCHEMA, add_cells
 from udfs.sketch.refresh import Schedule
 from udfs.sketch.state import TABLES, Cells, cells_table, empty_state, new_cells, opened, split
-from udfs.stage import RELEASE, Stepped, Table, Tables, Tick, closed_us
+from udfs.stage import RELEASE, Stepped, Tables, Tick, closed_us
+from udfs.state_table import Table
 
 CELLS = 0
 """Kind of a released row that has cells; `partial.KEY` is the other."""

@@ -13,7 +13,8 @@ from udfs.columns import Int
 from udfs.grid import NO_CLOCK
 from udfs.sketch.hashing import DIGEST
 from udfs.sketch.partial import KEY
-from udfs.stage import CLOSED, Table, Tables
+from udfs.stage import CLOSED, Tables
+from udfs.state_table import Table
 
 TABLES = {
     "cells": Table(("window", "row"), "window"),

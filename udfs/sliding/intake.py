@@ -13,7 +13,8 @@ from udfs.columns import Bool, Int, run_starts, run_sums, sort_order
 from udfs.grid import Grid
 from udfs.histogram import user_state
 from udfs.histogram.contribution_bounding import DROP_REASONS, BoundingParameters, Increment, admit, timely
-from udfs.stage import ADMISSION, Clock, Stepped, Table, Tables
+from udfs.stage import ADMISSION, Clock, Stepped, Tables
+from udfs.state_table import Table
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,8 @@ from udfs.sliding.intake import pane_sums
 from udfs.sliding.measurement import Bins, Measurement, Window, new_bins
 from udfs.sliding.panes import Cells, Panes
 from udfs.sliding.state import TABLES, SlidingState, first_state, numbers_of, with_numbers
-from udfs.stage import RELEASE, Stepped, Table, Tables, Tick
+from udfs.stage import RELEASE, Stepped, Tables, Tick
+from udfs.state_table import Table
 
 
 @dataclass(frozen=True)

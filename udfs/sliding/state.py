@@ -10,7 +10,8 @@ import pyarrow as pa
 
 from udfs.grid import NO_CLOCK
 from udfs.sliding.measurement import Bins, Measurement, new_bins
-from udfs.stage import CLOSED, Table, closed_us
+from udfs.stage import CLOSED, closed_us
+from udfs.state_table import Table
 
 TABLES = {"bins": Table(("key",), "key"), "pending": Table(("pane", "key"), "key")}
 

@@ -1,0 +1,86 @@
+"""The head of a Delta table's log, read as the lines of JSON that it is, for a watchdog: to open the table takes a CPU-second of imports, and more
+by the number of its files.
+
+Only what is plain is told here. Everything else, and what looks damaged, is for the lake's own reader to judge (`dpsql.lake.delta_tables`).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from pathlib import Path
+
+COMMIT, CHECKPOINT = re.compile(r"(\d{20})\.json"), re.compile(r"(\d{20})\.checkpoint\.parquet")
+HINT = "_last_checkpoint"
+LOOK_BACK = 200
+"""So many commits are asked for a mark. Older ones are in a checkpoint, or gone."""
+
+MAGIC, FOOTER_LENGTH = b"PAR1", 4
+"""What Parquet files begin and end with; before the end, how long the footer is."""
+
+
+def is_whole(table: Path) -> bool:
+    """Whether the newest checkpoint has its two ends and every commit after it is there and whole. False tells nothing.
+
+    Raises:
+        OSError: the log cannot be reached.
+    """
+    log = table / "_delta_log"
+    names = os.listdir(log)
+    commits, checkpoint = _versions(names, COMMIT), max(_versions(names, CHECKPOINT), default=-1)
+    after = [version for version in commits if version > checkpoint]
+    if after != list(range(checkpoint + 1, max(commits, default=-1) + 1)) or (checkpoint < 0 and (HINT in names or not after)):
+        return False
+    return (checkpoint < 0 or _has_both_ends(log / f"{checkpoint:020d}.checkpoint.parquet")) and all(
+        _is_json(log, version) for version in after
+    )
+
+
+def newest_mark(table: Path, application: str) -> int | None:
+    """The newest version that an application has committed to a table; None if the newest commits do not tell.
+
+    Raises:
+        OSError: the log cannot be reached.
+    """
+    log = table / "_delta_log"
+    for version in sorted(_versions(os.listdir(log), COMMIT), reverse=True)[:LOOK_BACK]:
+        for line in _lines(log, version):
+            mark = json.loads(line).get("txn", {}) if b'"txn"' in line else {}
+            if mark.get("appId") == application:
+                return int(mark["version"])
+    return None
+
+
+def _versions(names: list[str], kind: re.Pattern[str]) -> list[int]:
+    return sorted(int(found[1]) for name in names if (found := kind.fullmatch(name)))
+
+
+def _lines(log: Path, version: int) -> list[bytes]:
+    try:
+        return (log / f"{version:020d}.json").read_bytes().splitlines()
+    except FileNotFoundError:  # a job is at work, and has made a checkpoint
+        return []
+
+
+def _is_json(log: Path, version: int) -> bool:
+    try:
+        actions = [json.loads(line) for line in _lines(log, version)]
+    except ValueError:
+        return False
+    return bool(actions) and all(isinstance(action, dict) for action in actions)
+
+
+def _has_both_ends(file: Path) -> bool:
+    try:
+        with file.open("rb") as opened:
+            size = opened.seek(0, os.SEEK_END)
+            if size < 2 * len(MAGIC) + FOOTER_LENGTH:
+                return False
+            opened.seek(0)
+            begin = opened.read(len(MAGIC))
+            opened.seek(size - len(MAGIC) - FOOTER_LENGTH)
+            footer, end = opened.read(FOOTER_LENGTH), opened.read()
+    except FileNotFoundError:
+        return False
+    return begin == end == MAGIC and int.from_bytes(footer, "little") < size

@@ -1,0 +1,162 @@
+"""Which run a start works on: the one that the name is bound to, or a new one.
+
+A new run's ledger line is written first: a crash between that and `run.json` leaves a line without a run, and the next start takes a new run id
+and a new line. So the ledger may say more than was spent, never less. What a run id has published is noted beside the ledger
+(`dpsql.privacy.register`): a lake that lost it does not go on.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from dpsql import record
+from dpsql.config import Source
+from dpsql.errors import LakeError
+from dpsql.files import ObjectPath, Place, create_file, reason
+from dpsql.lake.runs import SCHEMA_VERSION, Lake, Run, read_run
+from dpsql.privacy.declaration import declaration
+from dpsql.privacy.ledger import Ledger
+from dpsql.privacy.ledger_rules import cap_for
+from dpsql.privacy.origin import origin_of
+from dpsql.privacy.register import Entry
+from dpsql.privacy.secret import Secret
+from dpsql.record import RUN_FILE
+
+if TYPE_CHECKING:
+    from dpsql.compiled import Query
+
+NEXT = ".{name}.next"
+"""Beside the private folder of a run: that of the new run which is about to take its place."""
+
+
+def open_run(lake: Lake, name: str, query: Query, secret: Secret, ledger: Ledger, source: Source) -> Run:
+    """Start a new run under a name, or find the one that the name is bound to.
+
+    Raises:
+        LakeError: the name belongs to another query or another secret; run.json is lost or damaged; the folders are not ours; the run
+            is in two lakes, or the ledger does not know it.
+        BudgetError: a new run would exceed the source's cap.
+    """
+    folder, ledger = _prepare(lake, name), ledger.sealed_by(secret)
+    if not (folder / RUN_FILE).exists():
+        if (folder.parent / NEXT.format(name=name) / RUN_FILE).exists():
+            raise LakeError(f"a new run of {name!r} was begun and broken off; finish it: dpsql restore {name} --lake {lake.root} --new-run")
+        _refuse_orphans(lake, name, folder)
+        run = new_run(lake, name, query, secret, ledger, source)
+        try:
+            create_file(folder / RUN_FILE, record.content(run, SCHEMA_VERSION, indent=1))
+        except FileExistsError:
+            pass  # somebody started the same name at the same moment: theirs is the run, ours was only a ledger line
+        except OSError as problem:
+            raise LakeError(f"lake {folder}: {reason(problem)}") from None
+    run = read_run(lake, name)
+    check_binding(run, query, secret, lake)
+    line = ledger.find(run.run_id)
+    if line is None:
+        raise LakeError(
+            f"run {name!r} in lake {lake.root} has no line in {ledger.folder}: the ledger was lost, is older than the lake, or belongs to "
+            f"another secret file. Put back the newest ledger; if there is none: dpsql budget --record {name} --lake {lake.root}"
+        )
+    if line.origin.ledger_id != run.ledger_id:
+        raise LakeError(f"{folder / RUN_FILE} names another ledger than the run's line in {ledger.folder}; put back the original file")
+    ledger.check_is_home()
+    ledger.check_cap_is_kept(source)
+    ledger.register.enter(run.run_id, lake.private(name), source)
+    return run
+
+
+def new_run(lake: Lake, name: str, query: Query, secret: Secret, ledger: Ledger, source: Source) -> Run:
+    """A fresh run id with its ledger line and its entry in the register; run.json is left to the caller.
+
+    Raises:
+        BudgetError: it would exceed the source's cap, or the source spends on another ledger than before.
+    """
+    ledger, shape = ledger.sealed_by(secret), query.shape
+    run = Run(
+        name=name,
+        run_id=secrets.token_hex(16),
+        query_identity=query.plan.identity,
+        secret_check=secret.check(),
+        query_text=query.text,
+        plan=query.document(),
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        ledger_id=ledger.own_id(),
+        mechanism=query.parsed.mechanism,
+        triggers=(shape.schedule.offset_us, shape.schedule.interval_us),
+        state=shape.state,
+    )
+    origin = origin_of(source, run.ledger_id, level=query.protects)
+    ledger.append(query.line(run.run_id, "run", origin), cap_for(source, query.protects))
+    ledger.register.add(Entry(run.run_id, str(lake.private(name)), declared=declaration(source)))
+    return run
+
+
+def check_binding(run: Run, query: Query, secret: Secret, lake: Lake) -> None:
+    """Refuse a query or a secret that is not the one of the run.
+
+    Raises:
+        LakeError: says which of them differs and how to proceed.
+    """
+    if run.query_identity != query.plan.identity:
+        if run.plan.get("query") == json.loads(json.dumps(query.document().get("query"))):
+            raise LakeError(
+                f"run {run.name!r} in lake {lake.root} was started by another version of dpsql, or under other declarations, which make "
+                "another plan of the same query. (Up to commit 27b5d01, sliding windows counted a privacy unit once per period instead of "
+                "once per window, and RESELECT with them did not keep its promise: see CHANGELOG.md.) "
+                "It cannot go on with other noise: start a new run with another --name"
+            )
+        raise LakeError(
+            f"name {run.name!r} in lake {lake.root} belongs to another query (identity {run.query_identity}); "
+            f"this one is {query.plan.identity}. "
+            "A changed query is a new run: start it with another --name or --lake"
+        )
+    if run.secret_check != secret.check():
+        raise LakeError(
+            f"run {run.name!r} in lake {lake.root} was started with another secret; name the right one with --secret-file, "
+            "or start a new run with another --name"
+        )
+
+
+def _prepare(lake: Lake, name: str) -> Place:
+    """Make the folders; close private ones that we own, refuse those of others. (Who may read a bucket, its policy says.)"""
+    folder = lake.private(name)
+    if isinstance(folder, ObjectPath) or isinstance(lake.root, ObjectPath):
+        return folder
+    try:
+        for public in (lake.root, lake.root / "public"):
+            if not public.exists():
+                public.mkdir(parents=True, exist_ok=True)
+                public.chmod(0o755)
+        for private in (folder.parent, folder):
+            private.mkdir(mode=0o700, exist_ok=True)
+            status = private.stat()
+            if status.st_uid != os.geteuid():
+                raise LakeError(f"{private}: belongs to another user (uid {status.st_uid}); use a lake of your own with --lake")
+            if status.st_mode & 0o077:
+                private.chmod(0o700)
+    except OSError as problem:
+        raise LakeError(f"lake {lake.root}: {reason(problem)}") from None
+    return folder
+
+
+def _tables(lake: Lake, name: str) -> Iterator[Place]:
+    """Whatever a run leaves behind besides run.json (a crash may leave a hidden temporary file)."""
+    histogram, private = lake.histogram(name), lake.private(name)
+    if histogram.exists() or os.path.islink(str(histogram)):
+        yield histogram
+    if private.exists():
+        yield from (entry for entry in private.iterdir() if entry.name != RUN_FILE and not entry.name.startswith("."))
+
+
+def _refuse_orphans(lake: Lake, name: str, folder: Place) -> None:
+    found = next(_tables(lake, name), None)
+    if found is not None and not (folder / RUN_FILE).exists():  # another starter may have made both meanwhile
+        raise LakeError(
+            f"{folder / RUN_FILE} is lost, but {found} is there: the run id of these tables is unknown, so nothing may be added to them. "
+            f"Put back {RUN_FILE}, or start a new run with another --name or --lake"
+        )
