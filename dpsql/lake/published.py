@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -92,8 +92,12 @@ def live_notes(lake: Lake, name: str) -> tuple[str, ...]:
     return (ASSUMPTION, found or "every micro-batch did")
 
 
-def read_histogram(lake: Lake, name: str) -> pa.Table:
+def read_histogram(lake: Lake, name: str, columns: Sequence[str] | None = None) -> pa.Table:
     """All published rows of a query, without a JVM.
+
+    Args:
+        lake, name: of the query.
+        columns: which ones; None for all.
 
     Raises:
         LakeError: no such query, nothing published yet, or the table cannot be read.
@@ -104,7 +108,7 @@ def read_histogram(lake: Lake, name: str) -> pa.Table:
     try:
         if not (table / "_delta_log").is_dir():
             raise TableNotFoundError
-        return read_rows(table)
+        return read_rows(table, columns)
     except TableNotFoundError:
         read_run(lake, name)
         raise LakeError(f"query {name!r} has published nothing yet: no trigger has passed") from None
