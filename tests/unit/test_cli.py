@@ -407,7 +407,11 @@ def test_budget_tells_of_edited_and_lost_lines(work: Path) -> None:
     newest.write_text(kept.replace('"kind": "try"', '"kind": "run"'))
     for command in (["budget"], ["budget", "--json"], ["try", "views.sql"]):
         refused(*command, says="edited after it was written: 000003.json; put back the original: nothing can be spent before it is known")
-    newest.unlink()
-    refused("budget", says="000003.json is lost; put back")
+    newest.write_text(kept[:-20])
+    refused("budget", says="000003.json: not readable; put back the original file")
     newest.write_text(kept)
+    for name, says in (("000003.json", "lost; put back"), ("000002.json", "lost; put it back"), ("seals", "lost; put it back")):
+        (folder / name).rename(work / name)
+        refused("budget", says=f"{name} is {says}")
+        (work / name).rename(folder / name)
     assert "3 runs" in dp("budget").stdout

@@ -12,6 +12,15 @@ ALONE = np.iinfo(np.int64).min
 """In `members`: the pane has a noise of its own that is not that of sums. Otherwise the number of panes in its sum, negative in the first."""
 
 
+FURTHEST = 2.0**63 - 1024.0
+"""The largest number that float64 and int64 share."""
+
+
+def whole(value: Float) -> Int:
+    """Rounded. Panes may be as large as int64 is; what is further is the furthest there is, on every machine."""
+    return np.clip(np.rint(value), -FURTHEST, FURTHEST).astype(np.int64)
+
+
 def revise(bins: Bins, rows: Bool, value: Float, size: Int, back: int, pane: int) -> None:
     """Give panes that were measured as one sum their share of it.
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from udfs.columns import Bool, Float, Int
 from udfs.noise.discrete_laplace import DiscreteLaplace
-from udfs.sliding.grouped import ALONE, UNMEASURED, measured, put, revise, stderr, window_sum
+from udfs.sliding.grouped import ALONE, UNMEASURED, measured, put, revise, stderr, whole, window_sum
 from udfs.sliding.measurement import Bins, Window
 from udfs.sliding.panes import Cells
 from udfs.sliding.smoothing import MEMORIES, LimitedTranslation, power, weight
@@ -93,7 +93,7 @@ class Planned:
         smoothed = np.where(stays, np.maximum(of_rate, 0.0) if self.smoother.floor else of_rate, smoothed)
         self._plan_next(bins, stays, waits & ~full, rate, pane)
         error = stderr(bins, pane, self.table.variance, self.fine.variance)
-        return Window(np.rint(window).astype(np.int64), error, smoothed, measured(bins))
+        return Window(whole(window), error, smoothed, measured(bins))
 
     def _measure(self, bins: Bins, rows: Bool, back: int, pane: int, cells: Cells) -> Float:
         """Measure the open groups of some bins, whose last pane was `back` panes ago; the sums, 0 elsewhere."""

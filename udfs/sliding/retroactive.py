@@ -15,7 +15,7 @@ import numpy as np
 
 from udfs.columns import Bool, Float, Int
 from udfs.noise.discrete_laplace import DiscreteLaplace
-from udfs.sliding.grouped import UNMEASURED, measured, put, stderr, window_sum
+from udfs.sliding.grouped import UNMEASURED, measured, put, stderr, whole, window_sum
 from udfs.sliding.grouped import revise as revise_panes
 from udfs.sliding.measurement import Bins, Window
 from udfs.sliding.panes import Cells
@@ -77,7 +77,7 @@ class Retroactive:
         bins["open"] = np.where(done, 0, waiting)
         window = window_sum(bins)
         of_sum = self.table.variance
-        return Window(np.rint(window).astype(np.int64), stderr(bins, pane, of_sum, of_sum), None, measured(bins))
+        return Window(whole(window), stderr(bins, pane, of_sum, of_sum), None, measured(bins))
 
     def _average(self, sums: Int, rows: Bool, cells: Cells, back: Int, size: Int) -> Float:
         """Measure the groups of some bins, which began `back` panes ago, and divide by their size; 0 elsewhere."""

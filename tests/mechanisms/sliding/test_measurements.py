@@ -191,6 +191,49 @@ def test_the_mode_of_a_pane_is_fixed_before_it() -> None:
     assert len(seen) > 1
 
 
+@dataclass(frozen=True)
+class TakenBack(Cells):
+    """Cells whose noise takes away what was added to the exact sums of one pane."""
+
+    there: int = 0
+    added: int = 0
+
+    def _less(self, first: np.ndarray, size: np.ndarray) -> np.ndarray:
+        return -self.added * ((first <= self.there) & (self.there < first + size)).astype(np.int64)
+
+    def pane(self, table: DiscreteLaplace, rows: np.ndarray) -> np.ndarray:
+        return super().pane(table, rows) + self._less(np.full(len(rows), self.start_us // self.slide_us), np.ones(len(rows), np.int64))
+
+    def monitor(self, table: DiscreteLaplace, rows: np.ndarray) -> np.ndarray:
+        return super().monitor(table, rows) + self._less(np.full(len(rows), self.start_us // self.slide_us), np.ones(len(rows), np.int64))
+
+    def sum(self, table: DiscreteLaplace, rows: np.ndarray, back: np.ndarray, members: np.ndarray) -> np.ndarray:
+        return super().sum(table, rows, back, members) + self._less(self.start_us // self.slide_us - back, members)
+
+
+@pytest.mark.parametrize(
+    "m",
+    [plain(W, 1e-4), retroactive(W, 1e-4, share=0.9), retroactive(W, 1e-4, repaired=False, share=0.9), planned(W, 1e-4)],
+    ids=["PANES", "RETROACTIVE", "paper", "PLANNED"],
+)
+def test_a_sum_that_wraps_around_is_seen_with_its_noise_only(m: Measurement) -> None:
+    """How many rows come is not bounded, so sums go round at 64 bits. The noise goes round with them: everything is a function of sum plus
+    noise, modulo 2^64. A sum taken as a number before, or compared, would jump by 2^64 for one row more, and no noise covers that.
+    """
+    size, pane, more = 60, 20, 9
+    near = {"previous": 2.0**63 - 1024, "rate": 2.0**63 - 300_032, "sum": 2, "open": 7, "target": 2, "grouped": np.arange(size) % 2}
+    exact, at = np.full(size, 2**63 - 5), cells(1, size, pane)
+    found = []
+    for added in (0, more):
+        bins = new_bins(m.columns, size)
+        for name in bins.keys() & near.keys():
+            bins[name][:] = near[name]
+        back = TakenBack(at.noise_key, at.key, at.start_us, at.slide_us, at.mechanism, pane, added)
+        window = m.close(bins, exact + added, pane, back)
+        found.append([*bins.values(), window.value, window.stderr, *([] if window.smoothed is None else [window.smoothed])])
+    assert all(np.array_equal(a, b) for a, b in zip(*found, strict=True))
+
+
 STREAMS = hnp.arrays(np.int64, (60, 3), elements=st.one_of(st.integers(0, 30), st.sampled_from([0, 0, 0, 1000, 10**9, 2**58, -(2**58)])))
 
 

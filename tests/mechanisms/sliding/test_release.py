@@ -94,6 +94,27 @@ def test_any_cut_any_buckets_any_order_same_rows(name: str, records: Records, sh
     assert [row["key_bytes"] for row in once[: len(KEYS)]] == sorted(NAMES)
 
 
+@pytest.mark.parametrize("name", ["PANES", "WINDOW_SQRT"])
+def test_sums_that_wrap_around_keep_their_noise(name: str) -> None:
+    """From records to windows, modulo 2^64: what a window shows is its true sum plus the noise of an empty stream, against Python's integers."""
+    p, large = parameters(MEASUREMENTS[name]), Increment("sum", 0, 1.0, -(2**62), 2**62)
+    p = dataclasses.replace(p, keys=KEYS[:1], key_bytes=NAMES[:1])
+    batches = [[(pane, 2.0**62 - 512 * i) for pane in range(6) for i in range(1 + batch)] for batch in range(2)]
+    rows = []
+    for batch, records in enumerate(batches):
+        table = pa.table(
+            {"ts": [FIRST + pane * SLIDE for pane, _ in records], "key": [KEYS[0]] * len(records), "a0": [v for _, v in records]}
+        )
+        sums = taken_in(table, Clock(NO_CLOCK, 1 << 60), large).rows
+        rows.append(sums.append_column("batch", pa.array([batch] * sums.num_rows, pa.int64())))
+    ticks = [Tick(1, FIRST + 6 * SLIDE + LATE)]
+    shown, silent = (release_windows(None, given, ticks, p, noise_key(3)).rows for given in (pa.concat_tables(rows), rows[0][:0]))
+    true = W * sum(int(value) for records in batches for pane, value in records if pane == 0)
+    assert true > 2**64 and shown.num_rows == 6 - W + 1
+    for window, noise in zip(shown["c0"].to_pylist(), silent["c0"].to_pylist(), strict=True):
+        assert (window - noise - true) % 2**64 == 0
+
+
 @given(records=STREAM)
 def test_windows_are_the_noisy_sums_of_the_records_that_came_in_time(records: Records) -> None:
     """Against plain lists: the late rule written out, panes as dictionaries."""
