@@ -7,20 +7,16 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
 
 import pandas as pd
-import pyarrow as pa
 import pytest
 from click.testing import CliRunner, Result
 from deltalake import write_deltalake
 
 import dpsql
-from dpsql.files import Place
-from dpsql.lake import published as published_rows
 from dpsql.lake.opening import open_run
 from dpsql.lake.overruns import Overruns, write_overruns
 from dpsql.lake.runs import Lake
@@ -172,19 +168,6 @@ def test_show_and_list(work: Path) -> None:
     assert json.loads(dp("list", "--lake", "lake", "--json").stdout) == expected
     for part in ("published", "epsilon 6 per 1 day", "2026-01-02 00:00:00"):
         assert part in dp("list", "--lake", "lake").stdout
-
-
-def test_list_reads_what_it_prints(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    published()
-    read, asked = published_rows.read_rows, list[Sequence[str] | None]()
-
-    def spied(location: Place, columns: Sequence[str] | None = None) -> pa.Table:
-        asked.append(columns)
-        return read(location, columns)
-
-    monkeypatch.setattr(published_rows, "read_rows", spied)
-    assert "2026-01-02 00:00:00" in dp("list", "--lake", "lake").stdout
-    assert asked == [["trigger_time"]]
 
 
 def test_try_writes_its_own_ledger_line_before_it_reads(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
