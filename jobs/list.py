@@ -38,9 +38,7 @@ def list_(lake_folder: str, as_json: bool) -> None:
 
 def _told(lake: Lake, name: str) -> dict[str, Any]:
     """What a person asks of a query; null where nothing is published, or may not be read."""
-    import pyarrow.compute as pc  # slow to import
-
-    from dpsql.lake.published import read_histogram
+    from dpsql.lake.published import newest_trigger  # slow to import
     from dpsql.lake.runs import read_run
 
     told: dict[str, Any] = dict.fromkeys(("source", "privacy_unit", "epsilon", "delta", "period_us", "newest_trigger", "rows"))
@@ -50,9 +48,8 @@ def _told(lake: Lake, name: str) -> dict[str, Any]:
         period = query["window"]["size_us"] if query["window"] and query["contribution_period"] == "WINDOW" else None
         told |= {"source": query["stream"], "privacy_unit": query["privacy_unit"]}
         told |= {"epsilon": plan["epsilon"], "delta": plan["delta"], "period_us": period}
-        times = read_histogram(lake, name, ["trigger_time"])["trigger_time"]
-        newest = pc.max(times).as_py()
-        told |= {"newest_trigger": None if newest is None else f"{newest:%Y-%m-%dT%H:%M:%SZ}", "rows": len(times)}
+        newest, rows = newest_trigger(lake, name)
+        told |= {"newest_trigger": None if newest is None else f"{newest:%Y-%m-%dT%H:%M:%SZ}", "rows": rows}
     except (LakeError, KeyError):
         pass
     return told

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from dpsql.errors import LakeError
 from dpsql.files import Place
@@ -114,6 +115,12 @@ def read_histogram(lake: Lake, name: str, columns: Sequence[str] | None = None) 
         raise LakeError(f"query {name!r} has published nothing yet: no trigger has passed") from None
     except (DeltaError, OSError, pa.ArrowException) as problem:
         raise LakeError(f"histogram {table}: cannot be read ({type(problem).__name__})") from None
+
+
+def newest_trigger(lake: Lake, name: str) -> tuple[datetime | None, int]:
+    """When the newest published trigger was due, None if no row is published, and the number of rows; raises as `read_histogram`."""
+    times = read_histogram(lake, name, ["trigger_time"])["trigger_time"]
+    return pc.max(times).as_py(), len(times)
 
 
 def histogram_version(lake: Lake, name: str) -> int:
