@@ -70,7 +70,7 @@ def _panel(panel: Panel, left: float, colour: dict[str, str]) -> list[str]:
         out.append(f'<text x="{left - 6}" y="{y + 4:.1f}" text-anchor="end">{_short(tick)}</text>')
     for i in range(5):
         x = low_x + (high_x - low_x) * i / 4
-        out.append(f'<text x="{at(x, ticks[0])[0]:.1f}" y="{TOP + HEIGHT + 16}" text-anchor="middle">{x:g}</text>')
+        out.append(f'<text x="{at(x, ticks[0])[0]:.1f}" y="{TOP + HEIGHT + 16}" text-anchor="middle">{x:.3g}</text>')
     out.append(f'<text x="{left + WIDTH / 2}" y="{TOP + HEIGHT + 34}" text-anchor="middle">{escape(panel.x_label)}</text>')
     for line in panel.lines:
         points = " ".join("{:.1f},{:.1f}".format(*at(x, y)) for x, y in zip(line.x, line.y, strict=True))

@@ -186,5 +186,5 @@ class Mechanism(Protocol[Asked, Planned]):
         The intake takes the records' `drop, ts, key, key_bytes`, `user` unless the query has no privacy unit, the arguments, and of a change
         feed `row, seq, kind`; it is cut into buckets by user; where there is none by key, or, where it has no state, in any way. Its
         contributions have a `key`, by which the release is cut into buckets. The
-                release gives `window, trigger, key_bytes` and the sources of the columns, each (window, trigger) once and for ever.
+        release gives `window, trigger, key_bytes` and the sources of the columns, each (window, trigger) once and for ever.
         """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -11,13 +12,16 @@ import pyarrow.parquet as pq
 import pytest
 
 import dpsql
-from dpsql.config import Sources, load_sources
-from dpsql.errors import ConfigError, InputError, QueryError
+from dpsql.config import Cap, Sources, load_sources
+from dpsql.errors import BudgetError, ConfigError, InputError, QueryError
 from dpsql.frames import frame_of, keys_of
 from dpsql.mechanisms.sliding.plan import document
 from dpsql.mechanisms.sliding.planner import make_plan
 from dpsql.mechanisms.sliding.stages import schedule
+from dpsql.parsed_query import PrivacyLevel
+from dpsql.privacy.budget import budgets
 from dpsql.privacy.ledger import Ledger
+from dpsql.privacy.origin import Origin
 from dpsql.privacy.secret import Secret
 from dpsql.schedule import AT_ONCE
 from dpsql.view.bounds import PREDICTED, heads, left_out
@@ -136,3 +140,17 @@ def test_a_start_of_long_ago_is_refused_before_anything_is_closed(sources: Sourc
             dpsql.compile(EVENTS, long_ago), pd.DataFrame({"key": ["a"], "ts": [START]}), Secret(b"s" * 32), until_us=begin, ledger=ledger
         )
     assert not ledger.lines()
+
+
+def test_two_queries_that_protect_rows_add_up_in_the_ledger(sources: Sources, tmp_path: Path) -> None:
+    """Epsilon 0.1 + 0.1 = 0.2, with delta 0; a third one is refused by a cap of 0.2."""
+    ledger, cap = Ledger(tmp_path / "ledger"), Cap(0.2, 0.0, 0, PrivacyLevel.EVENT)
+    query = dpsql.compile(EVENTS.replace("epsilon = 1", "epsilon = 0.1"), sources)
+    for number in (1, 2):
+        ledger.append(query.line(f"{number:032x}", "run", Origin()), cap)
+    (spent,) = budgets(ledger.lines(), [dataclasses.replace(query.source, event_cap=cap)])
+    assert spent.protects is PrivacyLevel.EVENT
+    one_row = next(total for total in spent.totals if total.days == 1)
+    assert (one_row.epsilon, one_row.delta) == (pytest.approx(0.2, rel=1e-9), 0.0)
+    with pytest.raises(BudgetError):
+        ledger.append(query.line(f"{3:032x}", "run", Origin()), cap)
