@@ -242,7 +242,9 @@ def _bytes_of(value: Any, kind: str) -> bytes:
     if kind == "binary":
         return bytes.fromhex(value) if isinstance(value, str) else bytes(value)
     if kind == "boolean":
-        return {"true": b"true", "false": b"false"}.get(str(value).lower()) or b""[1]
+        if str(value).lower() not in ("true", "false"):
+            raise ValueError
+        return str(value).lower().encode()
     if kind in INTEGERS:
         return str(int(value)).encode()
     if kind == "date":
