@@ -31,9 +31,10 @@ if str(CHECKOUT) not in sys.path:  # `python benchmarks/...` puts this folder fi
 
 from benchmarks.charts import Line, Panel, draw  # noqa: E402
 from benchmarks.sliding_rivals import RIVALS, error  # noqa: E402
-from dpsql.mechanisms.sliding.asked import PaneGrouping, Smoothing, changed  # noqa: E402
+from dpsql.mechanisms.sliding.asked import PaneGrouping, Smoothing  # noqa: E402
 from dpsql.mechanisms.sliding.planner import make_plan  # noqa: E402
 from dpsql.mechanisms.sliding.stages import measurements  # noqa: E402
+from dpsql.parsed_query import changed  # noqa: E402
 from tests.mechanisms.sliding.queries import EVENT, SOURCE, SQRT, windows  # noqa: E402
 from udfs.sliding.measurement import Measurement, new_bins  # noqa: E402
 from udfs.sliding.panes import Cells, Panes  # noqa: E402
