@@ -1,6 +1,10 @@
 """dpsql: SQL-first differential privacy for Spark Structured Streaming.
 
 >>> import dpsql                                            # doctest: +SKIP
+>>> dpsql.query("SELECT WITH DIFFERENTIAL_PRIVACY ...", frame, unit="user_id", time="ts", secret="secret")   # doctest: +SKIP
+
+Or with sources that are declared once, for streams that go on:
+
 >>> sources = dpsql.load_sources("conf/sources.yaml")       # doctest: +SKIP
 >>> query = dpsql.compile(open("conf/queries/demo.sql").read(), sources)   # doctest: +SKIP
 >>> print(query.explain())                                  # doctest: +SKIP
@@ -17,11 +21,26 @@ if TYPE_CHECKING:
     from dpsql.compiled import Query
     from dpsql.compiled import compile_query as compile
     from dpsql.config import Source, Sources, load_sources
+    from dpsql.frame_query import Answer, query
     from dpsql.privacy.ledger import Ledger
     from dpsql.privacy.secret import Secret
     from dpsql.streaming.handle import Handle
 
-__all__ = ["Ledger", "Query", "Secret", "Source", "Sources", "compile", "latest", "load_sources", "run_local", "start"]
+__all__ = [
+    "Answer",
+    "Ledger",
+    "Query",
+    "Secret",
+    "Source",
+    "Sources",
+    "__version__",
+    "compile",
+    "latest",
+    "load_sources",
+    "query",
+    "run_local",
+    "start",
+]
 
 
 def __getattr__(name: str) -> Any:
@@ -34,6 +53,14 @@ def __getattr__(name: str) -> Any:
         from dpsql import config
 
         found = {"Source": config.Source, "Sources": config.Sources, "load_sources": config.load_sources}
+    elif name in ("Answer", "query"):
+        from dpsql import frame_query
+
+        found = {"Answer": frame_query.Answer, "query": frame_query.query}
+    elif name == "__version__":
+        from importlib.metadata import version
+
+        found = {name: version("dpsql")}
     elif name == "Ledger":
         from dpsql.privacy import ledger
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from dpsql.config import Source, cut_by_records
+from dpsql.config import Source, cut_by_records, load_sources
 from dpsql.errors import AccountingError, ConfigError
 from dpsql.mechanisms import registry
 from dpsql.mechanisms.protocol import Mechanism, Shape
@@ -106,7 +106,7 @@ def compile_query(sql: str, sources: Mapping[str, Source], name: str = "query") 
 
     Args:
         sql: the text of one statement.
-        sources: from `load_sources`.
+        sources: from `load_sources`, or what it takes.
         name: what error messages call the text, such as the file's name.
 
     Returns:
@@ -116,6 +116,7 @@ def compile_query(sql: str, sources: Mapping[str, Source], name: str = "query") 
         QueryError: the SQL is refused; all its problems with line and column.
         ConfigError: the source's declaration does not allow the query.
     """
+    sources = _declared(sources)
     parsed = parse_query(sql, sources, name)
     source = sources[parsed.stream]
     if problem := cut_by_records(source):  # sources that were made in code; sources.yaml is refused with the line
@@ -128,6 +129,22 @@ def compile_query(sql: str, sources: Mapping[str, Source], name: str = "query") 
             f"the plan costs delta {cost.delta(parsed.epsilon):.6g} at epsilon {parsed.epsilon:g}, more than the {parsed.delta:g} it promises"
         )
     return Query(sql, sources, parsed, plan)
+
+
+def _declared(sources: Mapping[str, Any]) -> Mapping[str, Source]:
+    """Sources by name.
+
+    Raises:
+        ConfigError: they are something else.
+    """
+    if not isinstance(sources, Mapping):
+        raise ConfigError("sources are given by name: dpsql.load_sources('sources.yaml'), or {'visits': {'format': 'parquet', ...}}")
+    if all(isinstance(source, Source) for source in sources.values()):
+        return sources
+    for name, source in sources.items():
+        if not isinstance(source, Mapping):
+            raise ConfigError(f"source {name!r} is no declaration; to ask about records that are at hand: dpsql.query(sql, records, ...)")
+    return load_sources(sources)
 
 
 def parse_query(sql: str, sources: Mapping[str, Source], name: str = "query") -> ParsedQuery[Any]:

@@ -18,16 +18,16 @@ MAX_BYTES = 1 << 20
 
 @dataclass(frozen=True)
 class YamlDocument:
-    """`value` is the file's content; `lines` maps the path of a value to its line."""
+    """`value` is the content; `lines` maps the path of a value to its line; `path` is the file, None for what was made in Python."""
 
-    path: Path
+    path: Path | None
     value: Any
     lines: dict[tuple[str, ...], int]
 
     def error(self, message: str, at: tuple[str, ...]) -> ConfigError:
         """A ConfigError that starts with file and line and ends with the path inside the file."""
-        line = self.lines.get(at, 1)
-        return ConfigError(f"{self.path}:{line}: {message}" + (f" at {'.'.join(at)}" if at else ""))
+        place = f"{self.path}:{self.lines.get(at, 1)}: " if self.path else ""
+        return ConfigError(f"{place}{message}" + (f" at {'.'.join(at)}" if at else ""))
 
     def block(self, at: tuple[str, ...], allowed: tuple[str, ...] | None = None) -> Block:
         """The mapping at a path; with `allowed`, any other name in it is refused.

@@ -137,6 +137,22 @@ _FROM_DUCKDB = {
 Columns = tuple[tuple[str, SparkType], ...]
 
 
+def from_arrow(kind: pa.DataType) -> SparkType | None:
+    """The Spark type that holds an Arrow column's values; None for types that expressions may not touch."""
+    if pa.types.is_dictionary(kind):
+        return from_arrow(kind.value_type)
+    if pa.types.is_decimal(kind):
+        return SparkType("decimal", kind.precision, kind.scale)
+    if pa.types.is_timestamp(kind):
+        return SparkType("timestamp")
+    if pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
+        return SparkType("string")
+    if pa.types.is_unsigned_integer(kind):
+        return SparkType({8: "smallint", 16: "int"}.get(kind.bit_width, "bigint"))
+    names = {arrow: name for name, arrow in _ARROW.items()} | {pa.float32(): "float", pa.float16(): "float", pa.float64(): "double"}
+    return SparkType(names[kind]) if kind in names else None
+
+
 def from_sqlglot(node: exp.DataType) -> SparkType:
     """The Spark type that a parsed type name means; `other` for the nested ones."""
     kind = node.this.name if hasattr(node.this, "name") else str(node.this)

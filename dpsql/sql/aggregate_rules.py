@@ -50,7 +50,7 @@ def aggregate_wrappers(draft: Draft) -> Iterator[Problem]:
 def known_aggregates(draft: Draft) -> Iterator[Problem]:
     """COUNT, SUM, AVG only."""
     for call in draft.calls:
-        if call.name.upper() not in OUR_AGGREGATES:
+        if call.name.upper() not in OUR_AGGREGATES and not call.of_values:
             ours = "the aggregates are COUNT(*), COUNT(x), COUNT(DISTINCT privacy unit), SUM and AVG"
             written = FOREIGN_AGGREGATES.get(call.name)
             hint = f"write {written}" if written else WAYS_OUT.get(call.name, ours)
@@ -90,7 +90,8 @@ def distinct_arguments(draft: Draft) -> Iterator[Problem]:
         if unit is not None and (names != unit or len(names) < len(columns)):
             yield problem(
                 call.item.span,
-                "Only the privacy unit can be counted distinctly",
+                "Only the privacy unit can be counted distinctly"
+                + (": where rows end, the error of any other such count has no bound" if draft.stream and draft.stream.change_feed else ""),
                 f"write COUNT(DISTINCT {', '.join(draft.stream.privacy_unit if draft.stream else ())})",
             )
 

@@ -170,15 +170,21 @@ class Draft:
 
     @cached_property
     def windowless(self) -> bool:
-        """Whether the query asks for a table as it is at every `trigger_interval`: it writes that, and no window anywhere."""
+        """Whether the query asks for a table as it is at every `trigger_interval`: it has no window anywhere, and writes that or reads changes."""
         listed = any(item.kind in (Kind.WINDOW, Kind.WINDOW_CALL) for item in self.items)
         grouped = any(call_name(grouping.root) in WINDOW_CALLS or names_window(grouping.root) for grouping in self.groupings)
-        return self.given("trigger_interval") is not None and not listed and not grouped
+        changes = self.stream is not None and self.stream.change_feed is not None
+        return (changes or self.given("trigger_interval") is not None) and not listed and not grouped
 
     @cached_property
     def calls(self) -> tuple[Call, ...]:
         """The aggregate calls of the select list."""
         return tuple(call for item in self.items if item.kind is Kind.AGGREGATE and (call := read_call(item)))
+
+    @property
+    def sketches(self) -> tuple[Call, ...]:
+        """The calls that are about the values of an expression, without GROUP BY."""
+        return tuple(call for call in self.calls if call.of_values)
 
     @cached_property
     def groupings(self) -> tuple[Grouping, ...]:
@@ -226,7 +232,7 @@ class Draft:
     def sites(self) -> tuple[Site, ...]:
         """Every expression that must be row-local: FROM, WHERE, keys, arguments of aggregates."""
         found = [Site(item.root, self.scope) for item in self.keys]
-        found += [Site(argument, self.scope) for call in self.calls if call.has_argument for argument in call.positional]
+        found += [Site(argument, self.scope) for call in self.calls for argument in call.row_local]
         if self.stream is not None and self.stream.event_time is None:  # else a rule of its own looks at it
             found += [Site(bare(call.expressions[0]), self.scope) for call in self.window_calls[:1] if call.expressions]
         listed = self.values.get("public_groups")

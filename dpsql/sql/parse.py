@@ -67,6 +67,18 @@ def parse_query(text: str, sources: Mapping[str, Source], readers: Sequence[Read
     raise QueryError(text, in_text_order(text, problems), name)
 
 
+def stream_named(text: str) -> str:
+    """The first table that FROM names, however deep; `records` where the text cannot be read that far (its problems are for `parse_query`)."""
+    try:
+        tree = read_script(text).tree
+    except (Refused, RecursionError):
+        return "records"
+    select = written_out(tree) if isinstance(tree, exp.Select) else tree
+    clause = select.args.get("from_")
+    table = next(iter(clause.find_all(exp.Table)), None) if clause is not None else None
+    return "records" if table is None else table.name.lower()
+
+
 def options_of(readers: Sequence[Reader]) -> tuple[Option, ...]:
     """Every option that any mechanism knows, each once."""
     return tuple({option.name: option for reader in readers for option in reader.options}.values())

@@ -114,7 +114,7 @@ def test_the_reference_has_every_key_of_sources_and_every_name_of_python() -> No
 
     text = (FOLDER / "reference.md").read_text(encoding="utf-8")
     assert [key for key in SOURCE_KEYS if f"`{key}`" not in text] == []
-    assert [name for name in ("compile", "latest", "load_sources", "run_local", "start") if f"`dpsql.{name}(" not in text] == []
+    assert [name for name in ("compile", "latest", "load_sources", "query", "run_local", "start") if f"`dpsql.{name}(" not in text] == []
 
 
 def test_every_page_is_in_the_index() -> None:

@@ -14,12 +14,15 @@ from tests.unit.test_project import CHECKOUT, Violations, imported, is_below, mo
 
 GROUND = {
     "dpsql.caps",
+    "dpsql.change_feed",
     "dpsql.config",
     "dpsql.errors",
     "dpsql.files",
     "dpsql.parsed_query",
     "dpsql.record",
     "dpsql.schedule",
+    "dpsql.sketch_shape",
+    "dpsql.typed_values",
     "dpsql.sources",
 }
 GROUND |= {"dpsql.text", "dpsql.times", "dpsql.yaml_file"}

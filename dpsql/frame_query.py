@@ -1,0 +1,166 @@
+"""`dpsql.query`: a private answer about records that are at hand, in three lines of Python.
+
+No file is written but a ledger line beside the secret: like `dpsql try`, each call spends its (epsilon, delta) on the people of the records.
+"""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from dpsql.compiled import Query, compile_query
+from dpsql.config import Source, Sources
+from dpsql.errors import ConfigError, DataError
+from dpsql.local.feeder import run_local
+from dpsql.local.spark_types import from_arrow
+from dpsql.privacy.ledger import Ledger
+from dpsql.privacy.secret import Secret
+from dpsql.sql.parse import stream_named
+from dpsql.times import EPOCH
+from dpsql.view.plain_table import plain_table
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+MOST = 1_000_000
+"""Users and keys that records may have unless more are declared. Counting them would not be private."""
+
+SHOWN_ROWS = 20
+
+
+@dataclass(frozen=True, repr=False)
+class Answer:
+    """What a query released; shown with a 95% error on every value.
+
+    Args:
+        rows: one per released window, trigger and key: `window_start, window_end, trigger, trigger_time`, keys, aggregates, their stderr.
+        query: the compiled query, to explain.
+    """
+
+    rows: pd.DataFrame
+    query: Query
+
+    def explain(self) -> str:
+        """What is promised, and how noisy each column is."""
+        return self.query.explain()
+
+    def to_pandas(self) -> pd.DataFrame:
+        """The rows."""
+        return self.rows
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __repr__(self) -> str:
+        table, below = plain_table(self.rows, self.query.document(), SHOWN_ROWS)
+        return "\n".join(([] if table.empty else [table.to_string(index=False)]) + below)
+
+    def _repr_html_(self) -> str:
+        table, below = plain_table(self.rows, self.query.document(), SHOWN_ROWS)
+        shown = "" if table.empty else table.to_html(index=False, escape=True, border=0)
+        return shown + "".join(f"<div>{html.escape(line)}</div>" for line in below)
+
+
+def query(
+    sql: str,
+    records: Any,
+    *,
+    unit: str | Sequence[str] = (),
+    time: str,
+    secret: Secret | str | Path,
+    tables: Mapping[str, str | Path] | None = None,
+    start: str | date | None = None,
+    until: str | date | None = None,
+    max_users: int = MOST,
+    max_keys: int = MOST,
+    ledger: Ledger | None = None,
+) -> Answer:
+    """Run one query over records in memory, with fresh noise and a ledger line under the name that FROM gives them.
+
+    Args:
+        sql: one SELECT WITH DIFFERENTIAL_PRIVACY statement; FROM names the records as you like.
+        records: a pandas DataFrame, an Arrow table, a DuckDB relation, a Spark DataFrame that is no stream, or whatever speaks Arrow.
+        unit: the column or columns that name one person, or whatever is protected; may be left out at `privacy_level = EVENT`.
+        time: the column of event times.
+        secret: makes the noise; or its file, which is made on first use. Keep it: whoever has it can take the noise away.
+        tables: files of public tables that the query joins or takes its groups from, by the names that it gives them.
+        start: when the records were known to begin, for queries without a key or over public groups: the data must not tell.
+        until: windows are released up to then (default: now); such queries need it.
+        max_users, max_keys: public upper bounds of how many there are.
+        ledger: gets the line (default: the one beside the secret).
+
+    Returns:
+        The answer; `.rows` is the DataFrame.
+
+    Raises:
+        QueryError: all that is wrong with the SQL.
+        ConfigError: the query needs `unit`, `start` or `until`.
+        DataError: the records are no table, or lack a column.
+        BudgetError: the ledger's cap would be exceeded.
+    """
+    table = _arrow(records)
+    name, units = stream_named(sql), (unit,) if isinstance(unit, str) else tuple(unit)
+    names = {column.lower() for column in table.column_names}
+    for column in (*units, time):
+        if column.lower() not in names:
+            raise DataError(f"the records have no column `{column}`; they have {', '.join(table.column_names)}")
+    source = Source(
+        name=name,
+        format="parquet",
+        schema=_schema(table),
+        event_time=time.lower(),
+        privacy_unit=tuple(column.lower() for column in units),
+        max_users=max_users,
+        max_keys=max_keys,
+        start_us=None if start is None else _moment(start, "start"),
+    )
+    compiled = compile_query(sql, Sources((source, *(_public(name, file) for name, file in (tables or {}).items()))))
+    if until is None and (compiled.parsed.public_groups is not None or not compiled.parsed.keys):
+        raise ConfigError(
+            "this query releases windows whether there are records or not; say until when, like until='2026-02-01': the data must not tell"
+        )
+    secret = secret if isinstance(secret, Secret) else Secret.load(secret)
+    until_us = None if until is None else _moment(until, "until")
+    return Answer(run_local(compiled, table, secret, until_us=until_us, ledger=ledger), compiled)
+
+
+def _arrow(records: Any) -> pa.Table:
+    """The records as an Arrow table."""
+    if getattr(records, "isStreaming", False):
+        raise DataError("a stream has no end: declare it in sources.yaml, and start the query with dpsql.start or `dpsql run`")
+    try:
+        if hasattr(records, "toArrow"):  # Spark
+            return records.toArrow()
+        if hasattr(records, "to_dict") and hasattr(records, "columns"):  # pandas, whose index is no column
+            return pa.Table.from_pandas(records, preserve_index=False)
+        return pa.table(records)
+    except (pa.ArrowException, TypeError, ValueError, AttributeError):
+        raise DataError("the records are no table with one type per column: give a pandas, Arrow, DuckDB or Spark one") from None
+
+
+def _schema(table: pa.Table) -> str:
+    """The columns that expressions may touch, as Spark DDL."""
+    known = {field.name: from_arrow(field.type) for field in table.schema}
+    return ", ".join(f"`{name.replace('`', '``')}` {kind}" for name, kind in known.items() if kind is not None)
+
+
+def _public(name: str, file: str | Path) -> Source:
+    """A file of a public table."""
+    path = Path(file).expanduser().absolute()
+    return Source(name=name.lower(), format=path.suffix.removeprefix(".") or "parquet", path=str(path), static=True)
+
+
+def _moment(given: str | date, name: str) -> int:
+    """Microseconds since 1970; a time without a zone is UTC."""
+    try:
+        moment = datetime.fromisoformat(given) if isinstance(given, str) else given
+    except ValueError:
+        raise ConfigError(f"{name}={given!r}: write a date or a time, like '2026-01-31' or '2026-01-31 12:00'") from None
+    moment = moment if isinstance(moment, datetime) else datetime(moment.year, moment.month, moment.day)
+    return ((moment if moment.tzinfo else moment.replace(tzinfo=UTC)) - EPOCH) // timedelta(microseconds=1)

@@ -1,0 +1,52 @@
+"""Released rows as a small table of text, for a notebook or a Python prompt."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from dpsql.frames import aggregates_of, has_windows, keys_of
+from dpsql.view.bounds import heads, left_out
+from dpsql.view.formatting import absent, measured, printable, said_beside
+from dpsql.view.nothing import why_nothing
+from dpsql.view.windows import in_order, newest_triggers
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+TIME = "%Y-%m-%d %H:%M"
+
+
+def plain_table(rows: pd.DataFrame, document: Mapping[str, Any], limit: int) -> tuple[pd.DataFrame, list[str]]:
+    """Each window's newest trigger with its 95% errors, and the sentences below it.
+
+    Args:
+        rows: of a histogram.
+        document: of the plan.
+        limit: how many rows are shown.
+    """
+    import pandas as pd
+
+    if rows.empty:
+        return pd.DataFrame(), [why_nothing(document)]
+    ordered = in_order(newest_triggers(rows))
+    caps = heads(document)
+    shown = [_row(row, aggregates_of(rows), caps) for row in ordered.head(limit).to_dict("records")]
+    below = list(left_out(document))
+    if keys_of(rows):
+        below.append("A key that is missing is not zero.")
+    if len(ordered) > limit:
+        below.append(f"{len(ordered) - limit:,} more rows: .rows has all.")
+    return pd.DataFrame(shown), below
+
+
+def _row(row: Mapping[Any, Any], aggregates: list[str], caps: Mapping[str, str]) -> dict[str, str]:
+    place = "window_start" if has_windows(row) else "trigger_time"
+    cells = {place.removesuffix("_start").removeprefix("trigger_"): f"{row[place]:{TIME}}"}
+    cells |= {key: "NULL" if absent(row[key]) else printable(row[key]) for key in keys_of(row)}
+    for alias in aggregates:
+        text, small = measured(row[alias], row[f"{alias}_stderr"])
+        head = f"{alias} ({caps[alias]})" if caps.get(alias) else alias
+        cells[head] = f"? {text}" if small and text != "NULL" else text
+        cells |= {f"{alias} {ending}": said for ending, said in said_beside(row, alias).items()}
+    return cells

@@ -1,0 +1,113 @@
+"""`dpsql.query`: records at hand in, an answer with error bars out, and a ledger line."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+import duckdb
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import dpsql
+from dpsql.errors import ConfigError, DataError, QueryError
+from dpsql.privacy.ledger import Ledger
+from tests.local.conftest import CLAUSE, SQL, visits
+
+KEYLESS = f"SELECT WITH DIFFERENTIAL_PRIVACY {CLAUSE} COUNT(*) AS views FROM visits GROUP BY window(ts, '1 day')"
+NEXT_DAY = datetime(2024, 3, 1, tzinfo=UTC)
+
+
+def test_pandas_arrow_and_duckdb_are_one(secret) -> None:
+    table = visits()
+    duck = duckdb.connect()
+    duck.register("v", table)
+    answers = [
+        dpsql.query(SQL, records, unit="user_id", time="ts", secret=secret) for records in (table, table.to_pandas(), duck.sql("FROM v"))
+    ]
+    assert len({answer.query.plan.identity for answer in answers}) == 1
+    for answer in answers:
+        last = answer.rows[answer.rows["trigger"] == 4].set_index("page")
+        assert len(last) > 5 and last.loc["/p1", "visitors"] == pytest.approx(296, abs=6 * last.loc["/p1", "visitors_stderr"])
+    assert len(Ledger.beside(secret.path).lines()) == 3
+    assert len({tuple(answer.rows["views"].head(9)) for answer in answers}) == 3  # fresh noise each
+
+
+def test_what_is_seen_has_errors_caps_and_words(secret) -> None:
+    answer = dpsql.query(SQL, visits(), unit="user_id", time="ts", secret=secret)
+    shown = repr(answer)
+    assert "±" in shown and "views (at most 8 each)" in shown and "A key that is missing is not zero." in shown
+    assert "<table" in answer._repr_html_() and "epsilon" in answer.explain()
+    few = dpsql.query(SQL, visits().slice(0, 3), unit="user_id", time="ts", secret=secret)
+    assert len(few) == 0 and "A key appears once about" in repr(few)
+
+
+def test_keys_are_escaped(secret) -> None:
+    table = visits().set_column(1, "page", pa.array(["<b>&\x1b"] * 4000))
+    answer = dpsql.query(SQL, table, unit="user_id", time="ts", secret=secret)
+    assert "&lt;b&gt;&amp;\\x1b" in answer._repr_html_() and "\x1b" not in repr(answer)
+
+
+def test_windows_that_come_without_records_need_start_and_until(secret) -> None:
+    with pytest.raises(QueryError, match="declares no start"):
+        dpsql.query(KEYLESS, visits(), unit="user_id", time="ts", secret=secret)
+    with pytest.raises(ConfigError, match="until="):
+        dpsql.query(KEYLESS, visits(), unit="user_id", time="ts", start="2024-02-28", secret=secret)
+    answer = dpsql.query(KEYLESS, visits(), unit="user_id", time="ts", start="2024-02-28", until=NEXT_DAY, secret=secret)
+    assert sorted(set(answer.rows["window_start"].dt.day)) == [28, 29]
+
+
+def test_public_groups_and_joined_tables_are_files(secret, tmp_path: Path) -> None:
+    pq.write_table(pa.table({"page": ["/p1", "/nobody"], "topic": ["one", "none"]}), tmp_path / "pages.parquet")
+    clause = CLAUSE.replace(")", ", group_selection_strategy = PUBLIC_GROUPS, public_groups = (SELECT page FROM pages))")
+    sql = f"SELECT WITH DIFFERENTIAL_PRIVACY {clause} page, COUNT(*) AS views FROM visits GROUP BY window(ts, '1 day'), page"
+    tables = {"pages": tmp_path / "pages.parquet"}
+    answer = dpsql.query(sql, visits(), unit="user_id", time="ts", tables=tables, start="2024-02-29", until=NEXT_DAY, secret=secret)
+    assert set(answer.rows["page"]) == {"/p1", "/nobody"}
+
+
+@pytest.mark.parametrize(
+    ("records", "unit", "expected"),
+    [
+        ([1, 2], "user_id", "no table"),
+        (visits(), "userid", "no column `userid`"),
+        (visits().to_pandas().assign(ts="today"), "user_id", "not TIMESTAMP|to_datetime"),
+    ],
+)
+def test_mistakes(records, unit: str, expected: str, secret) -> None:
+    with pytest.raises((DataError, QueryError), match=expected):
+        dpsql.query(SQL, records, unit=unit, time="ts", secret=secret)
+    assert Ledger.beside(secret.path).lines() == ()
+
+
+def test_without_a_unit_only_rows_can_be_protected(secret) -> None:
+    with pytest.raises(QueryError, match="declares no privacy unit"):
+        dpsql.query(SQL, visits(), time="ts", secret=secret)
+
+
+def test_nanoseconds_and_categories(secret) -> None:
+    frame = visits().to_pandas()
+    frame["ts"] = frame["ts"].astype("datetime64[ns, UTC]")
+    frame["page"] = pd.Categorical(frame["page"])
+    assert len(dpsql.query(SQL, frame, unit="user_id", time="ts", secret=secret)) > 20
+
+
+def test_the_version_is_the_package_s() -> None:
+    assert dpsql.__version__[0].isdigit()
+
+
+def test_sources_may_be_a_dict(tmp_path: Path) -> None:
+    declared = {"visits": {"format": "parquet", "path": str(tmp_path), "event_time": "ts", "privacy_unit": "user_id"}}
+    clause = SQL.replace("1e-9", "1e-8")
+    assert dpsql.compile(clause, declared).source.privacy_unit == ("user_id",)
+    with pytest.raises(
+        ConfigError, match=r"^unknown setting `privacy_units`: did you mean `privacy_unit`\? at sources.visits.privacy_units$"
+    ):
+        dpsql.load_sources({"visits": {**declared["visits"], "privacy_units": "x"}})
+    with pytest.raises(ConfigError, match=r"dpsql\.query"):
+        dpsql.compile(SQL, {"visits": visits()})
+    with pytest.raises(ConfigError, match="by name"):
+        dpsql.compile(SQL, [visits()])
+    assert dpsql.Source("v", "parquet", privacy_unit="user_id").privacy_unit == ("user_id",)
