@@ -22,21 +22,21 @@ from dpsql.config import Source
 from dpsql.errors import DataError, DpsqlError, LakeError
 from dpsql.files import Place
 from dpsql.lake.catch_up import live_pins, read_catch_up
-from dpsql.lake.checkpoints import source_entries
 from dpsql.lake.contributions import check_ticks
 from dpsql.lake.delta_rows import read_rows
 from dpsql.lake.engine_file import FILE as ENGINE_FILE
 from dpsql.lake.opening import check_binding
-from dpsql.lake.points import Tables, tables_of
 from dpsql.lake.published import read_histogram
 from dpsql.lake.read_files import listed_details
+from dpsql.lake.restore_points import Tables, tables_of
 from dpsql.lake.runs import Lake, Run
 from dpsql.lake.sketch_tables import cell_rows, cells_path
+from dpsql.lake.spark_checkpoint import source_entries
 from dpsql.local.connection import connect
 from dpsql.local.feeder import Feeder, Progress
-from dpsql.local.inputs import source_files
 from dpsql.local.published_table import published_table
 from dpsql.local.record_reader import RowReader
+from dpsql.local.sources import source_files
 from dpsql.mechanisms import public_groups
 from dpsql.mechanisms.protocol import RunFacts
 from dpsql.privacy.secret import Secret
