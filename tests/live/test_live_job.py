@@ -47,10 +47,6 @@ SELECT WITH DIFFERENTIAL_PRIVACY OPTIONS (
     epsilon = 20, delta = 1e-6, privacy_unit_column = user_id, max_rows_contributed = 4, trigger_interval = '{TRIGGER} seconds')
   page, COUNT(*) AS views FROM visits GROUP BY page
 """
-PANES = f"""
-SELECT WITH DIFFERENTIAL_PRIVACY OPTIONS (epsilon = 1, delta = 0, privacy_level = EVENT) COUNT(*) AS views
-FROM visits GROUP BY window(ts, '{3 * TRIGGER} seconds', '{TRIGGER} seconds')
-"""
 PATIENCE = 400
 """Seconds; a busy machine is slow, and only a test that fails waits for so long."""
 POINTS: list[tuple[Any, str]] = [
@@ -195,27 +191,6 @@ def test_broken_off_anywhere_and_started_again(case: Case) -> None:
         case.start().wait(PATIENCE)
     with exclusive(case.lake.private("visits")), pytest.raises(LakeError, match="is running already"):
         case.start().wait(PATIENCE)
-
-
-def test_sliding_windows_for_ever(case: Case) -> None:
-    """Rows are protected. Stopped and started again, with a window's panes on both sides: each slide has one row, and all are recomputed."""
-    case.query = dpsql.compile(PANES, case.query.sources)
-
-    def ends() -> list[int]:
-        try:
-            return sorted(round(end.timestamp()) for end in read_histogram(case.lake, "visits")["window_end"].to_pylist())
-        except LakeError:
-            return []
-
-    for _ in range(2):
-        count = len(ends())
-        handle = case.start()
-        until(lambda count=count: len(ends()) > count + 2)  # type: ignore[misc]
-        assert handle.stop().stopped
-    published = ends()
-    assert published == list(range(published[0], published[-1] + 1, TRIGGER))
-    found = verify_run(case.lake, "visits", read_run(case.lake, "visits"), case.query, case.secret)
-    assert found.identical and found.published == len(published) >= 6
 
 
 def test_a_table_without_windows(case: Case) -> None:
