@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from dpsql.caps import NO_CAP, Cap, read_caps
+from dpsql.change_feed import TIME, FeedForm
 from dpsql.parsed_query import PrivacyLevel
 from dpsql.times import EPOCH, parse_duration
 from dpsql.yaml_file import Block, YamlDocument, read_yaml
@@ -54,7 +55,11 @@ SOURCE_KEYS = (
     "value_format",
     "value_schema",
     "start",
+    "change_feed",
+    "primary_key",
 )
+FEED_OPTIONS = ("readchangefeed", "readchangedata", "skipchangecommits", "ignorechanges", "ignoredeletes", "excluderegex")
+"""Options of Delta's source that choose what is read of a table's changes."""
 CUTS_BY_RECORDS = r"(max|min)(bytes|offsets|records|rows|messages|events)per(trigger|(micro)?batch)"
 """Names of such options of any source, in lower case and letters only."""
 
@@ -84,6 +89,9 @@ class Source:
         value_format: how a Kafka value is written.
         value_schema: the Avro schema that values were written with, as JSON.
         start_us: when the stream was declared to start, microseconds since 1970 UTC; public groups are released from there on.
+        change_feed: how the changes of a table are written that the stream consists of; None: its records stay. A change counts from the time
+            of its commit on.
+        primary_key: of that table, the columns that name a row of one privacy unit (lower case); empty: equal rows of a unit are copies.
     """
 
     name: str
@@ -107,8 +115,12 @@ class Source:
     apart_from: tuple[str, ...] = ()
     public: bool = False
     event_cap: Cap | None = None
+    change_feed: FeedForm | None = None
+    primary_key: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        if self.change_feed and not self.event_time:
+            object.__setattr__(self, "event_time", TIME)
         unit: Any = self.privacy_unit  # one name is what people write
         if isinstance(unit, str):
             object.__setattr__(self, "privacy_unit", (unit,))
@@ -203,7 +215,7 @@ def _source(document: YamlDocument, name: str) -> Source:
         options=_options(document, (*at, "options")) if "options" in read.given else (),
         schema=read.text("schema") or None,
         event_time=read.text("event_time").lower() or None,
-        privacy_unit=_privacy_unit(read),
+        privacy_unit=_columns(read, "privacy_unit"),
         static=static,
         max_users=read.whole("max_users", DEFAULT_MAX_USERS, least=1),
         max_keys=read.whole("max_keys", DEFAULT_MAX_KEYS, least=1),
@@ -218,6 +230,8 @@ def _source(document: YamlDocument, name: str) -> Source:
         uncapped=read.given.get("cap") == NO_CAP,
         apart_from=_apart_from(read),
         public=read.boolean("public"),
+        change_feed=_change_feed(read),
+        primary_key=_columns(read, "primary_key"),
     )
     _check_together(source, document, at)
     return source
@@ -228,7 +242,7 @@ def _check_together(source: Source, document: YamlDocument, at: tuple[str, ...])
     wants_schema = source.format in FORMATS_WITHOUT_SCHEMA_OF_THEIR_OWN and not source.schema
     kafka = source.format == "kafka"
     named, part = source.format == CATALOG, r"[A-Za-z_][A-Za-z0-9_]*"
-    avro = source.value_format == "avro"
+    avro, feed = source.value_format == "avro", source.change_feed is not None
     loses = dict((name.lower(), value) for name, value in source.options).get("failondataloss", "true") != "true"
     cut = cut_by_records(source)
     rules: tuple[tuple[bool, str, str], ...] = (
@@ -253,6 +267,15 @@ def _check_together(source: Source, document: YamlDocument, at: tuple[str, ...])
         (refused_option(source) is not None, "options", refused_option(source) or ""),
         (refused_schema(source) is not None, "schema", refused_schema(source) or ""),
         (kafka and source.static, "static", "a Kafka topic cannot be a static table"),
+        (feed and source.format != "delta", "change_feed", "`change_feed: DELTA` is for `format: delta`"),
+        (feed and source.static, "static", "a table whose changes are read cannot be static"),
+        (feed and source.event_time != TIME, "event_time", f"leave it out: a change counts from its commit on, `{TIME}`"),
+        (not feed and source.primary_key != (), "primary_key", "`primary_key` is for sources with `change_feed`"),
+        (
+            feed and any(name.lower() in FEED_OPTIONS for name, _ in source.options),
+            "options",
+            f"leave {', '.join(FEED_OPTIONS)} away: every change is read, once",
+        ),
         (not source.static and source.event_time is None, "", "a stream needs `event_time`: the column that windows are cut by"),
         (
             not source.static and not source.privacy_unit and source.cap is not None,
@@ -334,15 +357,22 @@ def _options(document: YamlDocument, at: tuple[str, ...]) -> tuple[tuple[str, st
     return tuple(sorted(texts.items()))
 
 
-def _privacy_unit(read: Block) -> tuple[str, ...]:
-    value = read.given.get("privacy_unit", [])
+def _change_feed(read: Block) -> FeedForm | None:
+    written = read.text("change_feed").upper()
+    if written and written not in [*FeedForm]:
+        raise read.wrong("change_feed", " or ".join(FeedForm))
+    return FeedForm(written) if written else None
+
+
+def _columns(read: Block, name: str) -> tuple[str, ...]:
+    value = read.given.get(name, [])
     columns = [value] if isinstance(value, str) else value
     named = isinstance(columns, list) and all(isinstance(column, str) and column.strip() for column in columns)
-    if not named or ("privacy_unit" in read.given and not columns):
-        raise read.wrong("privacy_unit", "a column name or a list of them")
+    if not named or (name in read.given and not columns):
+        raise read.wrong(name, "a column name or a list of them")
     names = tuple(column.strip().lower() for column in columns)
     if len(set(names)) < len(names):
-        raise read.wrong("privacy_unit", "a list that names each column once")
+        raise read.wrong(name, "a list that names each column once")
     return names
 
 

@@ -20,7 +20,7 @@ from dpsql.lake.rescale import recut
 from dpsql.local.feeder import Feeder, Kept, Stages
 from udfs.bucket_state import BucketFiles
 from udfs.keys import encode
-from udfs.stage import OPERATORS, RELEASE, Clock, Stage, Tables, Tick, check_state
+from udfs.stage import BEGIN, END, OPERATORS, RELEASE, Clock, Stage, Tables, Tick, check_state
 
 HOUR = 3_600_000_000
 START = 19_700 * 24 * HOUR
@@ -31,8 +31,10 @@ KEYS = 12
 UNITS = 90
 
 
-def records(seed: int, size: int, low_us: int, high_us: int, arguments: int) -> pa.Table:
-    """Records in order of time, no two at the same: then a cut decides nothing (docs/privacy/index.md, theorem 8)."""
+def records(stage: Stage[Any], seed: int, size: int, low_us: int, high_us: int) -> pa.Table:
+    """Records in order of time, no two at the same: then a cut decides nothing (docs/privacy/index.md, theorem 8). Where the intake takes the
+    images of a change feed, most begin rows, some end them."""
+    arguments = sum(re.fullmatch(r"a\d+", name) is not None for name in stage.takes.names)
     chance = np.random.default_rng(seed)
     ids = np.random.default_rng(0).integers(-(1 << 62), 1 << 62, UNITS + KEYS)
     key = np.minimum(chance.geometric(0.3, size) - 1, KEYS - 1)
@@ -40,7 +42,14 @@ def records(seed: int, size: int, low_us: int, high_us: int, arguments: int) -> 
     table["ts"] = np.sort(chance.choice(np.arange(low_us, high_us, 1_000_000), size, replace=False))
     table["key"] = ids[UNITS + key]
     table["key_bytes"] = pa.array([encode([b"key %d" % number]) for number in key], pa.binary())
-    return pa.table(table | {f"a{i}": chance.uniform(-5, 80, size) for i in range(arguments)})
+    table |= {f"a{i}": chance.uniform(-5, 80, size) for i in range(arguments)}
+    if "kind" in stage.takes.names:
+        table |= {
+            "row": chance.integers(0, 4, size),
+            "seq": table["ts"],
+            "kind": np.where(chance.random(size) < 0.7, BEGIN, END).astype(np.int8),
+        }
+    return pa.table(table)
 
 
 @dataclass(frozen=True)
@@ -59,7 +68,6 @@ class Way:
 
 def run(stages: Stages, folder: Path, way: Way = Way(), extra: Callable[[pa.Table], pa.Table] = lambda rows: rows) -> list[Any]:
     """The released rows of all ticks, sorted, as Python values that tell every bit."""
-    arguments = sum(re.fullmatch(r"a\d+", name) is not None for name in stages[0].takes.names)
     stores = _stores(stages, folder, way.buckets, 1) if way.retried else tuple(map(Kept, way.buckets))
     feeder, out, closed = Feeder(stages, NOISE_KEY, stores=stores), list[pa.Table](), Clock().closed_us
     for number, until in enumerate(TICKS):
@@ -68,7 +76,7 @@ def run(stages: Stages, folder: Path, way: Way = Way(), extra: Callable[[pa.Tabl
         if number and way.then:
             after = tuple(map(Kept, way.then))
             feeder, stores = _rescaled(stages, feeder, stores, after), after
-        rows = extra(records(number, 400, closed if number else START, min(until, START + 40 * HOUR), arguments))
+        rows = extra(records(stages[0], number, 400, closed if number else START, min(until, START + 40 * HOUR)))
         for piece in _pieces(rows, way):
             for _ in range(1 + way.retried):
                 before = {operator: dict(versions) for operator, versions in feeder.sequence.items()}
@@ -104,6 +112,8 @@ def what_is_dropped_moves_nothing(stages: Stages, folder: Path) -> None:
         codes = pa.array(np.arange(rows.num_rows, dtype=np.int8) % 4 + 1)
         none = rows.set_column(0, "drop", codes)
         ahead = rows.set_column(rows.column_names.index("ts"), "ts", pa.array(np.full(rows.num_rows, (1 << 61) - 1)))
+        if "kind" in rows.column_names:  # an end is never dropped
+            ahead = ahead.filter(pa.array(ahead["kind"].to_numpy() == BEGIN))
         return pa.concat_tables([none, rows, ahead])
 
     assert run(stages, folder / "more", extra=with_dropped) == expected
@@ -119,6 +129,7 @@ def strange_values_move_no_others(stages: Stages, folder: Path) -> None:
         strange: dict[str, Any] = {"drop": np.zeros(size, np.int8), "user": -mine, "key": mine}
         strange["ts"] = [rows["ts"][0].as_py() + i if i % 2 else -(1 << 61) + i for i in range(size)]
         strange["key_bytes"] = pa.array([encode([[b"", None, b"\xff" * 4096, b"\0"][i % 4]]) for i in range(size)], pa.binary())
+        strange |= {name: np.full(size, BEGIN) for name in ("row", "seq", "kind") if name in rows.column_names}
         values = [np.nan, np.inf, -np.inf, 1.8e308, -1.8e308, 5e-324, -0.0, 0.0]
         more = pa.table(strange | {name: values for name in rows.column_names if re.fullmatch(r"a\d+", name)})
         return pa.concat_tables([rows, more.select(rows.column_names).cast(rows.schema)])
@@ -134,12 +145,11 @@ def damaged_state_is_refused(stages: Stages, folder: Path) -> None:
     """State whose rows are in another order, where that matters, or there twice, that lacks a column, has another type, or a NULL in it."""
     stores = _stores(stages, folder, (1, 1), 1)
     feeder = Feeder(stages, NOISE_KEY, stores=stores)
-    arguments = sum(re.fullmatch(r"a\d+", name) is not None for name in stages[0].takes.names)
-    feeder.micro_batch(records(1, 400, START, TICKS[0], arguments), Clock(latest_us=LATEST))
+    feeder.micro_batch(records(stages[0], 1, 400, START, TICKS[0]), Clock(latest_us=LATEST))
     for stage, store in zip(stages, stores, strict=True):
         state = store.load(0, feeder.sequence[stage.operator][0]) if stage.tables else {}
         check_state(stage, state)
-        given: tuple[Any, Any] = records(2, 400, *TICKS, arguments), Clock(latest_us=LATEST)
+        given: tuple[Any, Any] = records(stages[0], 2, 400, *TICKS), Clock(latest_us=LATEST)
         if stage.operator == RELEASE:
             given = stage.takes.empty_table(), [Tick(0, TICKS[1])]
         for name, table in state.items():

@@ -25,7 +25,7 @@ from dpsql.mechanisms.public_groups import public_groups
 from dpsql.privacy.secret import Secret
 from udfs.grid import NO_CLOCK
 from udfs.keys import encode
-from udfs.stage import Clock
+from udfs.stage import BEGIN, END, Clock
 
 FILE = Path(__file__).parent / "golden" / "frozen.txt"
 SECRET, RUN_ID = Secret(bytes(range(32))), "5a" * 16
@@ -106,6 +106,9 @@ def _records(query: Query, first_us: int, names: list[bytes]) -> Iterator[pa.Tab
     for i, presence in enumerate(query.plan.presence_only):
         values = np.where(number % 11 == i, np.nan, 1.0 if presence else number % 83 / 4 - 3)
         columns[f"a{i}"] = pa.array(values if presence else np.where(number % 101 == 0, np.inf, values))
+    if query.shape.feed:  # of a row's three images the second ends it
+        row, kind = number * 7 % USERS // 3, np.where(number % 3 == 1, END, BEGIN).astype(np.int8)
+        columns |= {"user": pa.array(np.array(users, np.int64)[row]), "row": pa.array(row), "seq": pa.array(number), "kind": pa.array(kind)}
     table = pa.table(columns)
     yield from (table.slice(0, RECORDS // 3), table.slice(RECORDS // 3))
 

@@ -26,6 +26,11 @@ ROW, TICK, FILE = 0, 1, 2
 NO_RECORD = ("malformed", "null_event_time", "null_privacy_unit", "key_too_long")
 """What an engine makes no record of, by the codes 1..4 of the column `drop`."""
 
+BEGIN, END = 1, -1
+"""Kinds of images of a change feed: a row of its table begins, or ends."""
+NO_SEQUENCE = -(1 << 62)
+"""Of an image that does not say where it stands among those of its row."""
+
 CLOSED = b"closed_us"
 """In the metadata of a table: the time up to which the bucket has closed the grid."""
 

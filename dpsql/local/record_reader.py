@@ -13,6 +13,7 @@ import duckdb
 import numpy as np
 import pyarrow as pa
 
+from dpsql.change_feed import CHANGE, POSITION, kind_sql
 from dpsql.config import Source
 from dpsql.errors import DataError
 from dpsql.local.connection import connect
@@ -24,6 +25,7 @@ from dpsql.mechanisms import registry
 from dpsql.mechanisms.protocol import Argument, Plan
 from dpsql.mechanisms.public_groups import public_groups
 from udfs.keys import HEADER, NULL_HEADER, PublicGroups, max_encoded_bytes
+from udfs.stage import END, NO_SEQUENCE
 
 MALFORMED = 1
 LIMIT_US = 1 << 61
@@ -147,6 +149,8 @@ class RowReader:
         columns: dict[str, Any] = {"drop": np.full(malformed, MALFORMED, np.int8)}
         columns |= {name: np.zeros(malformed, np.int64) for name in (*unit, "ts", "key")}
         columns["key_bytes"] = pa.array([b""] * malformed, pa.binary())
+        if self._shape.feed:
+            columns |= {name: np.zeros(malformed, np.int64) for name in ("row", "seq")} | {"kind": np.zeros(malformed, np.int8)}
         columns |= {f"a{i}": np.full(malformed, np.nan) for i in range(len(self._shape.arguments))}
         return pa.table(columns)
 
@@ -158,25 +162,36 @@ class RowReader:
         unit_bytes = [_value_bytes(value, name) for value, name in zip(unit, query.privacy_unit, strict=True)]
         key_bytes = [_value_bytes(value, key.name) for value, key in zip(keys, query.keys, strict=True)]
         arguments = [_argument(scope.value(argument.text), argument) for argument in self._shape.arguments]
+        feed = self._shape.feed
+        row = [_value_bytes(scope.value(f"`{column}`"), column) for column in (feed.primary_key if feed else ())]
         a = "".join(f", coalesce({text}, 'nan'::DOUBLE) AS a{i}" for i, text in enumerate(arguments))
-        named = "".join(f", {text} AS b{i}" for i, text in enumerate((*unit_bytes, *key_bytes)))
-        columns = [f"b{i}" for i in range(len(unit) + len(keys))]
-        u, k = columns[: len(unit)], columns[len(unit) :]
+        named = "".join(f", {text} AS b{i}" for i, text in enumerate((*unit_bytes, *key_bytes, *row)))
+        columns = [f"b{i}" for i in range(len(unit) + len(keys) + len(row))]
+        u, k, r = columns[: len(unit)], columns[len(unit) : len(unit) + len(keys)], columns[len(unit) + len(keys) :]
         time = query.event_time
-        plain = f"SELECT {_event_time(scope.value(time), time)} AS us{named}{a} {scope.sql}"
+        us, image = _event_time(scope.value(time), time), ""
+        if feed:  # an end counts whatever its time is, or its row would stay for ever
+            kind = kind_sql(scope.value(CHANGE).sql)
+            us = f"CASE WHEN {us} BETWEEN -{LIMIT_US} AND {LIMIT_US} THEN {us} WHEN {kind} = {END} THEN 0 END"
+            image = f", {kind} AS kind, coalesce(CAST({scope.value(POSITION).sql} AS BIGINT), {NO_SEQUENCE}) AS seq"
+        plain = f"SELECT {us} AS us{named}{a}{image} {scope.sql}"
         names = [f"a{i}" for i in range(len(arguments))]
         nobody = " OR ".join(f"{c} IS NULL" for c in u) or "false"
-        encoded = f"SELECT *, {_encoding(u)} AS unit, {_encoding(k)} AS bytes, {nobody} AS nobody FROM ({plain})"
+        rows = f", {_encoding(r)} AS row_bytes" if feed else ""
+        encoded = f"SELECT *, {_encoding(u)} AS unit, {_encoding(k)} AS bytes, {nobody} AS nobody{rows} FROM ({plain})"
         too_long = f"octet_length(bytes) > {max_encoded_bytes(len(k))} OR octet_length(unit) > {max_encoded_bytes(len(u))}"
         code = (
             f"CASE WHEN us IS NULL OR us NOT BETWEEN -{LIMIT_US} AND {LIMIT_US} THEN 2 WHEN nobody THEN 3 WHEN {too_long} THEN 4 ELSE 0 END"
         )
-        coded = f"SELECT *, {code} AS code FROM ({encoded})"
+        coded = f"SELECT *, {f'CASE WHEN kind IS NULL THEN {MALFORMED} ELSE {code} END' if feed else code} AS code FROM ({encoded})"
         kept = "".join(f", CASE WHEN code = 0 THEN {name} ELSE 'nan'::DOUBLE END AS {name}" for name in names)
         user = f"{self._id('u', 'unit')} AS user, " if u else ""
+        image = ""
+        if feed:
+            image = f", {self._id('r', 'row_bytes')} AS row, CAST(coalesce(seq, 0) AS BIGINT) AS seq, CAST(coalesce(kind, 0) AS TINYINT) AS kind"
         return (
             f"SELECT CAST(code AS TINYINT) AS drop, {user}CASE WHEN code = 0 THEN us ELSE 0 END AS ts, "
-            f"{self._id('k', 'bytes')} AS key, CASE WHEN code = 0 THEN bytes ELSE ''::BLOB END AS key_bytes{kept} FROM ({coded})"
+            f"{self._id('k', 'bytes')} AS key, CASE WHEN code = 0 THEN bytes ELSE ''::BLOB END AS key_bytes{image}{kept} FROM ({coded})"
         )
 
     def _id(self, tag: str, encoding: str) -> str:
@@ -227,7 +242,7 @@ def _encoding(columns: Sequence[str]) -> str:
 def _with_ids(batch: pa.RecordBatch) -> pa.Table:
     """Hexadecimal digits become signed big-endian integers."""
     columns = {name: batch.column(name) for name in batch.schema.names}
-    for name in {"user", "key"} & columns.keys():
+    for name in {"user", "key", "row"} & columns.keys():
         columns[name] = _signed(columns[name])
     columns["key_bytes"] = columns["key_bytes"].cast(pa.binary())
     return pa.table(columns)

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 
+from dpsql.change_feed import Feed
 from dpsql.config import Source
 from dpsql.parsed_query import ParsedQuery
 from dpsql.privacy.cost import Cost
@@ -93,6 +94,7 @@ class Shape:
         columns: of the public table.
         drops: why a record may be dropped, in the order in which that is told.
         forgets_us: windows that begin so long after a record do not depend on it; None: everything later does.
+        feed: the stream is one of changes, whose images are records with `row`, `seq` and `kind`.
     """
 
     schedule: Schedule
@@ -103,6 +105,7 @@ class Shape:
     columns: tuple[OutputColumn, ...]
     drops: tuple[str, ...]
     forgets_us: int | None
+    feed: Feed | None = None
 
     def of(self, alias: str) -> tuple[OutputColumn, ...]:
         """The columns of one aggregate."""
@@ -176,7 +179,8 @@ class Mechanism(Protocol[Asked, Planned]):
     def stages(self, plan: Planned, run: RunFacts) -> tuple[Stage[Clock], Stage[Sequence[Tick]]]:
         """The two pure steps with their numbers, intake and release; no budget and no secret.
 
-        The intake takes the records' `drop, ts, key, key_bytes`, `user` unless the query has no privacy unit, and the arguments; it is cut into
+        The intake takes the records' `drop, ts, key, key_bytes`, `user` unless the query has no privacy unit, the arguments, and of a change
+        feed `row, seq, kind`; it is cut into
         buckets by user, or by key where there is no user. Its contributions have a `key`, by which the release is cut into buckets. The
         release gives `window, trigger, key_bytes` and the sources of the columns, each (window, trigger) once and for ever.
         """

@@ -37,6 +37,8 @@ def declaration(source: Source) -> dict[str, str]:
         "value_format": source.value_format,
         "value_schema": source.value_schema and hashlib.sha256(source.value_schema.encode()).hexdigest()[:16],
         "start": None if source.start_us is None else f"{source.start_us} us",
+        "change_feed": source.change_feed,
+        "primary_key": ", ".join(source.primary_key),
         **{f"options.{name}": options.get(name) for name in INPUT_OPTIONS},
         READER: _reader(options) if source.format in FILE_FORMATS else None,
     }

@@ -90,7 +90,8 @@ def distinct_arguments(draft: Draft) -> Iterator[Problem]:
         if unit is not None and (names != unit or len(names) < len(columns)):
             yield problem(
                 call.item.span,
-                "Only the privacy unit can be counted distinctly",
+                "Only the privacy unit can be counted distinctly"
+                + (": where rows end, the error of any other such count has no bound" if draft.stream and draft.stream.change_feed else ""),
                 f"write COUNT(DISTINCT {', '.join(draft.stream.privacy_unit if draft.stream else ())})",
             )
 

@@ -170,10 +170,11 @@ class Draft:
 
     @cached_property
     def windowless(self) -> bool:
-        """Whether the query asks for a table as it is at every `trigger_interval`: it writes that, and no window anywhere."""
+        """Whether the query asks for a table as it is at every `trigger_interval`: it has no window anywhere, and writes that or reads changes."""
         listed = any(item.kind in (Kind.WINDOW, Kind.WINDOW_CALL) for item in self.items)
         grouped = any(call_name(grouping.root) in WINDOW_CALLS or names_window(grouping.root) for grouping in self.groupings)
-        return self.given("trigger_interval") is not None and not listed and not grouped
+        changes = self.stream is not None and self.stream.change_feed is not None
+        return (changes or self.given("trigger_interval") is not None) and not listed and not grouped
 
     @cached_property
     def calls(self) -> tuple[Call, ...]:

@@ -10,8 +10,12 @@ import sqlglot
 from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
+from dpsql.change_feed import BESIDE
 from dpsql.config import Source
 from dpsql.sql.dialect import DpSpark
+
+BESIDE_TYPES = tuple((name, exp.DataType.build(kind)) for name, kind in zip(BESIDE, ("string", "bigint", "timestamp"), strict=True))
+"""What a change feed has beside the columns of its table."""
 
 
 @dataclass(frozen=True)
@@ -133,7 +137,9 @@ def _of_source(source: Source, name: str | None) -> Relation:
     declared = schema_fields(source.schema) if source.schema else None
     if declared is None:
         return Relation(name, passes=source.name, source=source)
-    fields = tuple(Field(column, kind, (source.name, column)) for column, kind in declared)
+    fields = tuple(
+        Field(column, kind, (source.name, column)) for column, kind in (*declared, *(BESIDE_TYPES if source.change_feed else ()))
+    )
     return Relation(name, fields, source=source)
 
 

@@ -5,7 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from dpsql.errors import Problem
-from dpsql.sql import aggregate_rules, clause_rules, from_rules, group_rules, literal_rules, row_local_rules, select_rules, window_rules
+from dpsql.sql import (
+    aggregate_rules,
+    clause_rules,
+    feed_rules,
+    from_rules,
+    group_rules,
+    literal_rules,
+    row_local_rules,
+    select_rules,
+    window_rules,
+)
 from dpsql.sql.draft import Draft
 
 Rule = Callable[[Draft], Iterator[Problem]]
@@ -80,6 +90,7 @@ RULES: tuple[Rule, ...] = (
     literal_rules.times_by_the_clock,
     literal_rules.time_zones,
     row_local_rules.known_columns,
+    feed_rules.window_over_changes,
     window_rules.second_window,
     window_rules.other_windows,
     window_rules.window_in_list,

@@ -19,6 +19,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
+from dpsql.change_feed import CHANGE, POSITION, kind_sql
 from dpsql.errors import DataError
 from dpsql.mechanisms import registry
 from dpsql.mechanisms.protocol import Argument, Plan
@@ -26,9 +27,10 @@ from dpsql.streaming.failures import reason_of
 from dpsql.streaming.native import digest_prefix, joined
 from dpsql.streaming.totality import guarded
 from udfs.keys import HEADER, MAX_KEY_BYTES, NULL_HEADER, max_encoded_bytes
-from udfs.stage import NO_RECORD
+from udfs.stage import END, NO_RECORD, NO_SEQUENCE
 
 DROPPED = "dpsql_dropped"
+MALFORMED = 1
 REASONS = dict(enumerate(NO_RECORD[1:], start=2))
 """Names of the metrics that count records dropped here, by drop code (1, malformed, is counted where lines are read)."""
 
@@ -69,18 +71,32 @@ def records(session: SparkSession, plan: Plan, salt: bytes, buckets: int) -> Rec
     texts = [_text(column, types[column], name) for column, name in zip([*unit, *keys], names, strict=True)]
     arguments = [_number(f"arg{i}", types[f"arg{i}"], argument) for i, argument in enumerate(shape.arguments)]
     a = [f"a{i}" for i in range(len(arguments))]
+    row_key = [f"row{i}" for i in range(len(shape.feed.primary_key))] if shape.feed else []
+    texts += [
+        _text(column, types[column], name) for column, name in zip(row_key, shape.feed.primary_key if shape.feed else (), strict=True)
+    ]
+    ts, image = _microseconds(types["event_time"], query.event_time), []
+    if shape.feed:  # an end counts whatever its time is, or its row would stay for ever
+        ts, image = f"coalesce({ts}, CASE WHEN kind = {END} THEN 0L END)", ["cast(kind AS TINYINT) AS kind", f"{_sequence(types)} AS seq"]
     frame = given.selectExpr(
-        f"{_microseconds(types['event_time'], query.event_time)} AS ts",
-        *(f"cast({text} AS STRING) AS {column}" for text, column in zip(texts, [*unit, *keys], strict=True)),
+        f"{ts} AS ts",
+        *(f"cast({text} AS STRING) AS {column}" for text, column in zip(texts, [*unit, *keys, *row_key], strict=True)),
         *(f"{value} AS {column}" for value, column in zip(arguments, a, strict=True)),
+        *image,
     )
-    frame = frame.selectExpr("*", f"{_drop_code(unit, keys)} AS drop")
-    frame = frame.observe(DROPPED, *(F.expr(f"count_if(drop = {code})").alias(reason) for code, reason in REASONS.items()))
-    frame = frame.where("drop = 0").select("ts", *unit, _encoded(session, keys).alias("key_bytes"), *a)
+    reasons = {MALFORMED: NO_RECORD[0], **REASONS} if shape.feed else REASONS
+    code = _drop_code(unit, keys)
+    frame = frame.selectExpr("*", f"{f'CASE WHEN kind IS NULL THEN {MALFORMED} ELSE {code} END' if shape.feed else code} AS drop")
+    frame = frame.observe(DROPPED, *(F.expr(f"count_if(drop = {code})").alias(reason) for code, reason in reasons.items()))
+    told = ["kind", "seq"] if shape.feed else []
+    row = [_encoded(session, row_key).alias("row_bytes")] if shape.feed else []
+    frame = frame.where("drop = 0").select("ts", *unit, _encoded(session, keys).alias("key_bytes"), *row, *told, *a)
     with _salt_view(session, salt) as salts:
         user = digest_prefix(session, joined(session, [F.expr(f"(SELECT u FROM {salts})"), *_columns(unit)]))
         key = digest_prefix(session, joined(session, [F.expr(f"(SELECT k FROM {salts})"), F.col("key_bytes")]))
-        frame = frame.select(*([user.alias("user")] if unit else []), "ts", key.alias("key"), "key_bytes", *a)
+        if shape.feed:
+            row = [digest_prefix(session, joined(session, [F.expr(f"(SELECT r FROM {salts})"), F.col("row_bytes")])).alias("row")]
+        frame = frame.select(*([user.alias("user")] if unit else []), "ts", key.alias("key"), "key_bytes", *row, *told, *a)
     frame = frame.selectExpr(f"cast(pmod({'user' if unit else 'key'}, {buckets}L) AS INT) AS bucket", "*")
     return Records(frame, tuple(key_type(types[key]) for key in keys))
 
@@ -129,8 +145,11 @@ def analysed(step: Callable[[], DataFrame], what: str) -> DataFrame:
 
 def _select(session: SparkSession, plan: Plan) -> DataFrame:
     query, shape = plan.query, registry.shape(plan)
+    image = [f"{kind_sql(CHANGE)} AS kind", f"{POSITION} AS position"] if shape.feed else []
     columns = [
         f"{query.event_time} AS event_time",
+        *image,
+        *(f"{_quoted(column)} AS row{i}" for i, column in enumerate(shape.feed.primary_key if shape.feed else ())),
         *(f"{_quoted(column)} AS unit{i}" for i, column in enumerate(query.privacy_unit)),
         *(f"{key.expression} AS key{i}" for i, key in enumerate(query.keys)),
         *(f"{argument.text} AS arg{i}" for i, argument in enumerate(shape.arguments)),
@@ -186,6 +205,13 @@ def _microseconds(kind: T.DataType, name: str) -> str:
     )
 
 
+def _sequence(types: dict[str, T.DataType]) -> str:
+    """Spark SQL for the place of an image in the feed."""
+    if not isinstance(types["position"], T.ByteType | T.ShortType | T.IntegerType | T.LongType):
+        raise DataError(f"the feed's column `{POSITION}` has type {types['position'].simpleString().upper()}, not BIGINT")
+    return f"coalesce(cast(position AS BIGINT), {NO_SEQUENCE}L)"
+
+
 def _encoded(session: SparkSession, columns: Sequence[str]) -> Column:
     """The canonical encoding of columns of bytes; NULL columns get a header of their own."""
     null = F.expr(f"X'{NULL_HEADER.hex()}'")
@@ -228,7 +254,7 @@ def _salt_view(session: SparkSession, salt: bytes) -> Iterator[str]:
     argument of a call in that of py4j; rows of an Arrow table go to the JVM by a socket of their own.
     """
     name = f"salt_{uuid4().hex}"
-    tagged = {tag: pa.array([salt + tag.encode()], pa.binary()) for tag in "uk"}
+    tagged = {tag: pa.array([salt + tag.encode()], pa.binary()) for tag in "ukr"}
     session.createDataFrame(pa.table(tagged)).createTempView(name)
     try:
         yield name

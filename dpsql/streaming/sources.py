@@ -101,7 +101,8 @@ def stream(session: SparkSession, source: Source, may_be_empty: bool = False) ->
     if source.format == "kafka":
         reader = session.readStream.format("kafka").options(**messages.reader_options(source))
         return without_malformed(messages.parsed(_load(reader, source, None), source))
-    return _load(session.readStream.format(source.format).options(**dict(source.options)), source, source.path)
+    reader = session.readStream.format(source.format).options(**dict(source.options))
+    return _load(reader.option("readChangeFeed", "true") if source.change_feed else reader, source, source.path)
 
 
 def static(session: SparkSession, source: Source, version: int | None = None) -> DataFrame:

@@ -42,6 +42,11 @@ SELECT WITH DIFFERENTIAL_PRIVACY OPTIONS (
     allowed_lateness = '{HORIZON * TRIGGER - WINDOW} seconds')
   page, COUNT(*) AS views FROM visits GROUP BY window(ts, '{WINDOW} seconds'), page
 """
+TABLE = f"""
+SELECT WITH DIFFERENTIAL_PRIVACY OPTIONS (
+    epsilon = 20, delta = 1e-6, privacy_unit_column = user_id, max_rows_contributed = 4, trigger_interval = '{TRIGGER} seconds')
+  page, COUNT(*) AS views FROM visits GROUP BY page
+"""
 PATIENCE = 400
 """Seconds; a busy machine is slow, and only a test that fails waits for so long."""
 POINTS: list[tuple[Any, str]] = [
@@ -108,6 +113,7 @@ def case(spark: SparkSession, tmp_path: Path) -> Iterator[Case]:
         privacy_unit=("user_id",),
         max_users=1000,
         max_keys=1000,
+        start_us=(int(time.time()) // TRIGGER - 5) * TRIGGER * 1_000_000,
     )
     query, secret = dpsql.compile(SQL, Sources((source,))), Secret(bytes(range(32)))
     made = Case(spark, folder, Lake(tmp_path / "lake"), query, secret, Ledger(tmp_path / "ledger"), threading.Event(), threading.Event())
@@ -185,6 +191,29 @@ def test_broken_off_anywhere_and_started_again(case: Case) -> None:
         case.start().wait(PATIENCE)
     with exclusive(case.lake.private("visits")), pytest.raises(LakeError, match="is running already"):
         case.start().wait(PATIENCE)
+
+
+def test_a_table_without_windows(case: Case) -> None:
+    """Every grid point is published, in silence too, and all of it is recomputed."""
+    case.query = dpsql.compile(TABLE, case.query.sources)
+
+    def triggers() -> list[int]:
+        try:
+            return sorted(set(read_histogram(case.lake, "visits")["trigger"].to_pylist()))
+        except LakeError:
+            return []
+
+    handle = case.start()
+    until(lambda: len(triggers()) > 1)
+    case.writing.clear()
+    time.sleep(1)
+    silent = triggers()[-1]
+    until(lambda: triggers()[-1] > silent + 1)
+    assert handle.stop().stopped
+    published = triggers()
+    assert published == list(range(published[0], published[-1] + 1))
+    found = verify_run(case.lake, "visits", read_run(case.lake, "visits"), case.query, case.secret)
+    assert found.identical and found.published >= 2 * len(published) - 1
 
 
 def test_a_clock_that_steps_a_day_ahead_closes_nothing_early(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ from tests.property.streams import cells, replay_stream, run_admission, table
 from tests.reference import Bounder, Record, digest, increment
 from udfs.grid import Grid
 from udfs.histogram import contribution_bounding
-from udfs.histogram.contribution_bounding import DROP_REASONS, BoundingParameters, Increment, _mix, admit
+from udfs.histogram.contribution_bounding import DROP_REASONS, BoundingParameters, Increment, admit, mix
 from udfs.histogram.user_state import GROUPS
 from udfs.stage import Clock
 
@@ -124,7 +124,7 @@ def test_other_users_and_keys_of_the_window_are_no_reason_not_to_count() -> None
 def test_an_entry_of_the_state_stands_for_one_neighbour_only() -> None:
     """Windows 2, 4 and 6 share their fingerprint. Without period 4 (which comes first) at most one user comes back for each entry that it
     had: the period before looks for the entry of window 2, the one after for that of window 4."""
-    right, same = contribution_bounding._fingerprint, _mix(np.array([2, 4, 6]), np.array([A] * 3)).view(np.int64)
+    right, same = contribution_bounding._fingerprint, mix(np.array([2, 4, 6]), np.array([A] * 3)).view(np.int64)
 
     def clash(hashes: np.ndarray) -> np.ndarray:
         return np.where(np.isin(hashes, same), np.uint32(0), right(hashes))

@@ -14,6 +14,7 @@ from tests.unit.test_project import CHECKOUT, Violations, imported, is_below, mo
 
 GROUND = {
     "dpsql.caps",
+    "dpsql.change_feed",
     "dpsql.config",
     "dpsql.errors",
     "dpsql.files",

@@ -1,4 +1,4 @@
-"""The two stages of a table without windows. The intake is the histogram's: its one window begins with the run and does not end."""
+"""The stages of a table without windows. Of one that only grows the intake is the histogram's: its one window does not end."""
 
 from __future__ import annotations
 
@@ -8,12 +8,54 @@ from typing import ClassVar
 
 import pyarrow as pa
 
+from udfs.dynamic import live_rows
+from udfs.dynamic.changes import FeedParameters, admit_changes
 from udfs.dynamic.release import TableParameters, release
 from udfs.dynamic.state import TABLES, TableState, empty_state
 from udfs.histogram.perturbation import released_columns
 from udfs.histogram.stages import contributions
-from udfs.stage import RELEASE, Stepped, Tables, Tick
+from udfs.stage import ADMISSION, RELEASE, Clock, Stepped, Tables, Tick
 from udfs.state_table import Table
+
+
+@dataclass(frozen=True)
+class FeedStage:
+    """Images of a change feed to contributions.
+
+    Args:
+        parameters: the plan's numbers.
+        arguments: how many argument columns a record has.
+    """
+
+    parameters: FeedParameters
+    arguments: int
+    operator: ClassVar[str] = ADMISSION
+    tables: ClassVar[Mapping[str, Table]] = live_rows.TABLES
+
+    @property
+    def takes(self) -> pa.Schema:
+        """Records (docs/architecture.md): also which row of the table an image is of, its place in the feed, and whether it begins or ends."""
+        ints = [(name, pa.int64()) for name in ("user", "row", "seq", "ts", "key")]
+        values = [(f"a{i}", pa.float64()) for i in range(self.arguments)]
+        return pa.schema([("drop", pa.int8()), *ints, ("kind", pa.int8()), ("key_bytes", pa.binary()), *values])
+
+    @property
+    def gives(self) -> pa.Schema:
+        """Contributions."""
+        return contributions(len(self.parameters.increments))
+
+    def empty(self) -> Tables:
+        """No row is there, no unit has used anything."""
+        return live_rows.empty_state(len(self.parameters.increments))
+
+    def for_bucket(self, bucket: int, buckets: int) -> FeedStage:
+        """It knows nothing of units beforehand."""
+        return self
+
+    def step(self, state: Tables, rows: pa.Table, now: Clock, noise_key: bytes) -> Stepped:
+        """As `admit_changes`; counted: `drops`, how many images were dropped, or did not count, and why."""
+        done = admit_changes(state, rows, now, self.parameters)
+        return Stepped(done.state, done.contributions, {"drops": {reason: n for reason, n in done.drops.items() if n}})
 
 
 @dataclass(frozen=True)

@@ -157,7 +157,7 @@ def admit(state: pa.Table | None, rows: pa.Table, clock: Clock, p: BoundingParam
     period = p.grid.period(ts) if p.renews else np.zeros(len(ts), np.int64)
     values = [rule.of(rows) for rule in p.increments]
 
-    order = sort_order(period, user, ts, _mix(user, key, *values))
+    order = sort_order(period, user, ts, mix(user, key, *values))
     period, user = period[order], user[order]
     left = _drop(used_up(state, period, user, p.max_rows), "over_max_rows", drops)
     if not left.all():
@@ -187,7 +187,7 @@ def admit(state: pa.Table | None, rows: pa.Table, clock: Clock, p: BoundingParam
     sums = [np.where(new, 1, 0) if rule.rule == "users" else v[order][record] for v, rule in zip(values, p.increments, strict=True)]
     row = order[record]
     # Rounds count whoever the bounds are for: one user in two periods would else be counted in one of them only if not in the other.
-    counted = _mix(user[record], period[record]).view(np.int64) if p.periods_meet else user[record]
+    counted = mix(user[record], period[record]).view(np.int64) if p.periods_meet else user[record]
     contributions = _sum_by_group(window, trigger, key[record], counted, weight, first, sums, rows.column("key_bytes"), row, p)
     return Admission(forget(state, clock.closed_us, p.grid, p.renews), contributions, drops)
 
@@ -267,7 +267,7 @@ def _rank_groups(state: pa.Table, copies: Entries, p: BoundingParameters) -> tup
 
 def _group_fingerprint(period: Int, window: Int, key: Int, p: BoundingParameters) -> npt.NDArray[np.uint32]:
     """32 bits of a (window, key); where users are told apart the last one says whether the window starts in the copy's own period."""
-    fingerprint = _fingerprint(_mix(window, key).view(np.int64))
+    fingerprint = _fingerprint(mix(window, key).view(np.int64))
     if not p.tells_users_apart:
         return fingerprint
     return fingerprint & ~np.uint32(1) | (p.grid.period(window) == period).astype(np.uint32)
@@ -322,10 +322,10 @@ def _fingerprint(hashes: Int) -> npt.NDArray[np.uint32]:
     return (hashes.view(np.uint64) >> np.uint64(32)).astype(np.uint32)
 
 
-def _mix(start: Int, *columns: Int) -> npt.NDArray[np.uint64]:
+def mix(start: Int, *columns: Int) -> npt.NDArray[np.uint64]:
     """A 64-bit mix (splitmix64's finaliser). Of a whole record it breaks ties of event time, differently for every user.
 
-    Only the order of one user's own records depends on it, so it needs no secrecy; it keeps ties independent of arrival
+    Only one user's own records are compared by it, so it needs no secrecy; it keeps ties independent of arrival
     order and of the engine.
     """
     mixed = start.view(np.uint64).copy()

@@ -17,11 +17,12 @@ import numpy as np
 from dpsql.config import Source
 from dpsql.errors import AccountingError
 from dpsql.mechanisms.dynamic.plan import NoisySum, TablePlan
-from dpsql.parsed_query import AggregateFunction, ContributionPeriod, GroupSelection
+from dpsql.parsed_query import AggregateFunction, ContributionPeriod, CounterName, GroupSelection
 from dpsql.privacy.cost import Cost, Overlap, PrivacyLevel, gaussian_delta
 from dpsql.privacy.factorisation import factorisation
 from udfs.dynamic.grid import LAST_STEP
 from udfs.noise.blt_inf import BltInf
+from udfs.noise.counters import counter, impulse_response
 
 TOLERANCE = 1e-9
 """Relative slack for rounding in float64."""
@@ -50,13 +51,16 @@ def account(plan: TablePlan, source: Source) -> Cost:
         raise AccountingError(f"the plan promises ({plan.epsilon}, {plan.delta}), the query ({query.epsilon}, {query.delta})")
     finite = None if asked.max_triggers is None else factorisation(asked.counter, asked.max_triggers)
     norm = column_norm(BltInf()) if finite is None else finite[0]
+    if plan.changes and finite is not None:
+        _check_that_rows_may_end(asked.counter, asked.max_triggers or 0)
     groups = min(asked.max_rows_contributed, asked.max_groups_contributed)
-    ratios = [_ratio(p, plan, norm, groups) for p in plan.perturbations]
+    ends, counts = plan.changes is not None, plan.changes.max_spells_contributed if plan.changes else groups
+    ratios = [_ratio(p, plan, norm, counts) for p in plan.perturbations]
     threshold = 0.0
     if (chosen := plan.selection) is not None:
-        if len(chosen.weights) != groups:
-            raise AccountingError(f"{len(chosen.weights)} selection weights for a unit that counts in {groups} groups")
-        ratios.append(presence_ratio([w / 2.0**20 for w in chosen.weights], False, norm, chosen.sigma))
+        if len(chosen.weights) != counts:
+            raise AccountingError(f"{len(chosen.weights)} selection weights for a unit that can begin to count {counts} times")
+        ratios.append(presence_ratio([w / 2.0**20 for w in chosen.weights], ends, norm, chosen.sigma))
         least, last = asked.min_privacy_units_per_group * chosen.weights[0], asked.max_triggers or LAST_STEP
         end = _ends(chosen.first, chosen.thresholds, last)
         deviations = path_deviations(BltInf(), end) if finite is None else [finite[1][trigger - 1] for trigger in end]
@@ -76,19 +80,36 @@ def account(plan: TablePlan, source: Source) -> Cost:
     return Cost(PrivacyLevel.USER, mu**2, 0.0, threshold + ids, Overlap.STREAM, mu**2, threshold + ids)
 
 
-def _ratio(p: NoisySum, plan: TablePlan, norm: float, groups: int) -> float:
-    """Sensitivity over sigma of one perturbation, from the query's bounds."""
-    asked = plan.query.asked
+def _ratio(p: NoisySum, plan: TablePlan, norm: float, counts: int) -> float:
+    """Sensitivity over sigma of one perturbation, from the query's bounds; a unit can begin to count so many times."""
+    asked, ends = plan.query.asked, plan.changes is not None
     if p.rule not in ("rows", "valid", "users", "sum"):
         raise AccountingError(f"rule {p.rule} is unknown to the accountant")
     if (
         p.rule == "users"
         and next(c for c in plan.columns if p in c.perturbations).aggregate.function is AggregateFunction.COUNT_DISTINCT_UNIT
     ):
-        return presence_ratio((1.0,) * groups, False, norm, p.sigma)
+        return presence_ratio((1.0,) * counts, ends, norm, p.sigma)
     values = (p.lower * p.grid, p.upper * p.grid) if p.rule == "sum" else (0.0, 1.0)  # other rules add 0 or 1 whatever the clamp
     bounds = asked.max_rows_contributed, asked.max_rows_per_group, asked.max_groups_contributed
-    return row_ratio(*bounds, False, values, norm, p.sigma)
+    return row_ratio(*bounds, ends, values, norm, p.sigma)
+
+
+def _check_that_rows_may_end(name: CounterName, horizon: int) -> None:
+    """With a last trigger; for a tree it holds by its nodes: of rows that follow each other one begins in a node in which the other ends.
+
+    Raises:
+        AccountingError: C is not convex and falling, or B negative.
+    """
+    if name is CounterName.HONAKER:
+        return
+    b = impulse_response(counter(name, max(horizon, 3)))
+    reciprocal = np.diff(np.concatenate([[0.0], b]))
+    from scipy.signal import lfilter  # slow to import
+
+    column = lfilter([1.0], reciprocal, np.eye(1, len(b))[0])
+    if np.any(b < 0) or np.any(column < -1e-12) or np.any(np.diff(column) > 1e-12) or np.any(np.diff(column, 2) < -1e-12):
+        raise AccountingError(f"{name} is not convex and falling: rows that end would cost more than accounted for")
 
 
 @lru_cache(maxsize=4)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from dpsql.change_feed import Feed
 from dpsql.parsed_query import CounterName, GroupSelection
 
 
@@ -25,3 +26,11 @@ class Asked:
     selection_weight_decay: float
     max_triggers: int | None
     hide_below: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class AskedOfChanges(Asked):
+    """Of a table whose rows end; `max_spells_contributed`: times of presence of one unit that count, over all keys."""
+
+    max_spells_contributed: int
+    feed: Feed

@@ -27,7 +27,7 @@ class TableBounds:
         max_rows_per_group: c: of these with one key, at the same time.
         max_groups: G: different keys.
         ends: rows may be deleted and changed; otherwise the table only grows.
-        max_spells: S: times of presence, per key; with ends only.
+        max_spells: S: times of presence, over all keys; with ends only.
     """
 
     max_rows: int
@@ -44,7 +44,12 @@ class TableBounds:
     @property
     def counts(self) -> int:
         """Times that one unit can begin to count in key selection, or in COUNT(DISTINCT unit)."""
-        return self.max_spells if self.ends else min(self.max_rows, self.max_groups)
+        return self.max_spells if self.ends else self.keys
+
+    @property
+    def keys(self) -> int:
+        """Keys in which one unit can count."""
+        return min(self.max_rows, self.max_groups)
 
 
 def row_sensitivity(bounds: TableBounds, lower: float, upper: float) -> float:

@@ -7,6 +7,7 @@ from typing import Any
 
 from dpsql.config import Source
 from dpsql.mechanisms.dynamic.accounting import account
+from dpsql.mechanisms.dynamic.asked import AskedOfChanges
 from dpsql.mechanisms.dynamic.plan import ColumnPlan, TablePlan
 from dpsql.mechanisms.dynamic.stages import perturbations, schedule, selection
 from dpsql.mechanisms.histogram.explain import Z95, written
@@ -52,6 +53,7 @@ def facts(plan: TablePlan, source: Source) -> dict[str, Any]:
         "max_rows_contributed": asked.max_rows_contributed,
         "max_rows_per_group": asked.max_rows_per_group,
         "max_groups_contributed": asked.max_groups_contributed,
+        **(_change_facts(plan.changes) if plan.changes else {}),
         "query_identity": plan.identity,
         "selection": None
         if plan.selection is None
@@ -62,6 +64,14 @@ def facts(plan: TablePlan, source: Source) -> dict[str, Any]:
             "users_needed": [{"trigger": trigger, "units": users_needed(plan, trigger)} for trigger in triggers(plan)],
         },
         "columns": [_column_facts(plan, column) for column in plan.columns],
+    }
+
+
+def _change_facts(asked: AskedOfChanges) -> dict[str, Any]:
+    return {
+        "max_spells_contributed": asked.max_spells_contributed,
+        "change_feed": str(asked.feed.form),
+        "primary_key": list(asked.feed.primary_key),
     }
 
 
@@ -112,7 +122,7 @@ def _promise(plan: TablePlan) -> str:
             "What is promised",
             f"  Everything one privacy unit ({', '.join(plan.query.privacy_unit)}) ever does is protected, for ever:",
             f"  whoever sees the released tables {many}, learns almost the same",
-            "  whether that unit's records were there or not,",
+            f"  whether that unit's {'rows, and all that happened to them, were' if plan.changes else 'records were'} there or not,",
             f"  up to (epsilon, delta) = ({plan.epsilon:g}, {plan.delta:g}), on this run alone: what all runs cost together, dpsql budget says.",
             "  Not hidden: when triggers happen, and the operator's own metrics (totals per micro-batch, never per key or unit).",
         ]
@@ -123,6 +133,17 @@ def _time(plan: TablePlan) -> str:
     query, last = plan.query, plan.query.asked.max_triggers
     every, start = duration(query.trigger_interval_us), timestamp(plan.start_us)
     until = "for ever" if last is None else f"{last:,} times, the last at {timestamp(plan.start_us + last * query.trigger_interval_us)}"
+    if plan.changes:
+        dropped = "" if last is None else ", and after the last trigger"
+        return "\n".join(
+            [
+                "When",
+                f"  What is in the table then, every {every} from {start} on, {until}.",
+                f"  A change counts from the first trigger after its commit ({query.event_time}, UTC), an old one from trigger 1.",
+                "  Nothing is late: a change that comes after its trigger counts from the next one.",
+                f"  Dropped: beginnings of rows more than {duration(query.max_ahead_us)} ahead of the clock{dropped}. Ends never are.",
+            ]
+        )
     lines = [
         "When",
         f"  No window: the whole table, every {every} from {start} on, {until}.",
@@ -141,6 +162,21 @@ def _bounds(plan: TablePlan, source: Source) -> str:
         "  the earliest count, the rest are dropped (and counted for the operator): who has used C adds nothing more,",
         "  however long the query runs.",
     ]
+    if plan.changes:
+        rows = (
+            f"a row is ({', '.join((*plan.query.privacy_unit, *plan.changes.feed.primary_key))})" if plan.changes.feed.primary_key else ""
+        )
+        lines = [
+            "What each unit may contribute",
+            f"  C = {asked.max_rows_contributed} row versions for ever, c = {asked.max_rows_per_group} with one key at the same time, "
+            f"G = {asked.max_groups_contributed} keys.",
+            "  An insert begins a version, a delete ends one, an update does both; one of columns not read here is none.",
+            f"  After {asked.max_rows_contributed} versions a unit's further rows are not counted, for ever; nor are rows for which a key had no room",
+            "  when they began. Rows that count stop counting when they end, whatever the unit has used.",
+            f"  S = {plan.changes.max_spells_contributed}: a unit that comes to keys, all its rows there end, and it comes again, is counted as a unit so many",
+            "  times; then its rows still count, but not the unit.",
+            f"  Told apart: {rows or 'rows of one unit by what the query reads of them; equal ones are copies'}.",
+        ]
     if not plan.query.keys:
         lines.append("  All records have the same, empty key.")
     for column in plan.columns:
@@ -163,11 +199,13 @@ def _keys(plan: TablePlan) -> str:
         f"  {needed}.",
         "  That it has appeared stays public; it is shown at each trigger at which its noisy number of units",
         f"  is at least {percent(asked.hide_below)} of what it takes then.",
+        *(["  A key whose rows have ended goes within the noise; it comes back by the same rule."] if plan.changes else []),
     ]
     times = len(plan.selection.weights)
     if asked.selection_weight_decay > 0 and times > 1:
         share = plan.selection.weights[-1] / plan.selection.weights[0]
-        lines.append(f"  A unit's first key counts in full, later ones less and less; number {times} counts {percent(share)} of the first.")
+        what = "first time in a key" if plan.changes else "first key"
+        lines.append(f"  A unit's {what} counts in full, later ones less and less; number {times} counts {percent(share)} of the first.")
     if asked.min_privacy_units_per_group > 1:
         lines.append(f"  A key with fewer than {asked.min_privacy_units_per_group} units never appears.")
     return "\n".join(lines)

@@ -71,21 +71,23 @@ class Dynamic:
     def shape(self, plan: TablePlan) -> Shape:
         """No windows; each aggregate and its error bar."""
         from dpsql.mechanisms.dynamic.stages import admission_stage, schedule
+        from udfs.dynamic.changes import DROP_REASONS as OF_CHANGES
         from udfs.dynamic.stages import TableStage
         from udfs.histogram.contribution_bounding import DROP_REASONS
-        from udfs.histogram.stages import AdmissionStage
         from udfs.keys import PublicGroups
 
         nobody = PublicGroups((), (), plan.start_us) if plan.selection is None else None
+        intake = admission_stage(plan, nobody)
         return Shape(
             schedule=schedule(plan),
             arguments=tuple(map(Argument, plan.arguments, plan.presence_only)),
             listed=plan.selection is None,
-            contributions=admission_stage(plan, nobody).gives,
-            state={stage.operator: stage.tables for stage in (AdmissionStage, TableStage)},
+            contributions=intake.gives,
+            state={intake.operator: intake.tables, TableStage.operator: TableStage.tables},
             columns=tuple(made for i, column in enumerate(plan.columns) for made in value_and_error(column.aggregate, i)),
-            drops=DROP_REASONS,
+            drops=OF_CHANGES if plan.changes else DROP_REASONS,
             forgets_us=None,
+            feed=plan.changes.feed if plan.changes else None,
         )
 
     def stages(self, plan: TablePlan, run: RunFacts) -> tuple[Stage[Clock], Stage[Sequence[Tick]]]:

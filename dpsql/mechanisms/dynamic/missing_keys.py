@@ -49,6 +49,15 @@ def why_missing(plan: TablePlan) -> str:
     lines += ["", "  2. Units that count less, or not at all."]
     if shares and asked.selection_weight_decay > 0:
         lines.append(f"     Of a unit's keys the first counts in full, {', '.join(shares)}.")
+    if plan.changes:
+        lines += [
+            f"     A unit's row versions after its first {asked.max_rows_contributed:,} (C), rows that began while {asked.max_rows_per_group:,} were there",
+            f"     with that key (c), and keys after its first {asked.max_groups_contributed:,} (G) are not counted, however long the query runs;",
+            f"     nor is the unit itself after {plan.changes.max_spells_contributed:,} times of presence in keys (S).",
+            "",
+            "  3. Rows that have ended: the table is released as it is then. WHERE, a join without a match, no privacy unit.",
+        ]
+        return "\n".join(lines) + "\n"
     lines += [
         f"     A unit's records after its first {asked.max_rows_contributed:,} (C), after its first {asked.max_rows_per_group:,} with one key (c), "
         f"and keys after its first {asked.max_groups_contributed:,} (G)",

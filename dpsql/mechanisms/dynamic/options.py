@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dpsql.mechanisms.dynamic.asked import Asked
+from dpsql.change_feed import Feed
+from dpsql.mechanisms.dynamic.asked import Asked, AskedOfChanges
 from dpsql.parsed_query import CounterName
 from dpsql.sql import options
 from dpsql.sql.draft import Check, Draft, Option
-from dpsql.sql.options import HORIZON_LIMIT, number_option, whole_option
+from dpsql.sql.options import HORIZON_LIMIT, MOST_ROWS, number_option, whole_option
 
 _SHARE = Check("inside", lambda s: 0 <= s <= 1, "hide_below must be from 0 to 1", "write hide_below = 0.5, or leave it out")
 
@@ -29,6 +30,9 @@ OPTIONS: tuple[Option, ...] = (
     options.COUNTER,
     options.SELECTION_WEIGHT_DECAY,
     whole_option("max_triggers", "max_triggers = 365", HORIZON_LIMIT),
+    whole_option(
+        "max_spells_contributed", "max_spells_contributed = 4", MOST_ROWS, default=lambda draft: draft.value("max_rows_contributed")
+    ),
     number_option("hide_below", "hide_below = 0.5", _SHARE, default=lambda draft: 0.5),
 )
 
@@ -36,4 +40,9 @@ OPTIONS: tuple[Option, ...] = (
 def read(draft: Draft) -> Asked:
     """What an accepted query asks, every default filled in."""
     given = {name: draft.value(name) for name in Asked.__dataclass_fields__}
-    return Asked(**given | {"counter": given["counter"] or CounterName.BLT})
+    given["counter"] = given["counter"] or CounterName.BLT
+    stream = draft.stream
+    if stream is None or stream.change_feed is None:
+        return Asked(**given)
+    spells = draft.value("max_spells_contributed")
+    return AskedOfChanges(**given, max_spells_contributed=spells, feed=Feed(stream.change_feed, stream.primary_key))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
 
-from dpsql.mechanisms.dynamic.asked import Asked
+from dpsql.mechanisms.dynamic.asked import Asked, AskedOfChanges
 from dpsql.mechanisms.histogram.plan import NoisySum, presence_only
 from dpsql.parsed_query import Aggregate, ParsedQuery
 from udfs.noise.blt_inf import BltInf
@@ -63,6 +63,11 @@ class TablePlan:
     columns: tuple[ColumnPlan, ...]
     arguments: tuple[str, ...]
     identity: str
+
+    @property
+    def changes(self) -> AskedOfChanges | None:
+        """What is asked of a table whose rows end; None: it only grows."""
+        return self.query.asked if isinstance(self.query.asked, AskedOfChanges) else None
 
     @property
     def selects(self) -> bool:

@@ -9,7 +9,7 @@ import math
 
 from dpsql.config import Source
 from dpsql.errors import ConfigError
-from dpsql.mechanisms.dynamic.asked import Asked
+from dpsql.mechanisms.dynamic.asked import Asked, AskedOfChanges
 from dpsql.mechanisms.dynamic.calibration import TableBounds, blocks, endless_thresholds, presence_sensitivity, row_sensitivity, shown_from
 from dpsql.mechanisms.dynamic.plan import ColumnPlan, NoisySum, SelectionPlan, TablePlan, document
 from dpsql.mechanisms.histogram.calibration import (
@@ -32,7 +32,7 @@ PLAN_VERSION = 1
 
 
 def make_plan(query: ParsedQuery[Asked], source: Source) -> TablePlan:
-    """Plan one query over a table that only grows.
+    """Plan one query over a table.
 
     Args:
         query: an accepted query.
@@ -49,8 +49,8 @@ def make_plan(query: ParsedQuery[Asked], source: Source) -> TablePlan:
         raise ConfigError(
             f"without a window triggers are counted from the stream's declared start: add a line like `start: 2026-01-01` at sources.{source.name}"
         )
-    bounds = TableBounds(asked.max_rows_contributed, asked.max_rows_per_group, asked.max_groups_contributed)
-    delta_hash = hash_charge(query.delta, source, source.max_users, bounds.counts)
+    bounds = _bounds(asked)
+    delta_hash = hash_charge(query.delta, source, source.max_users, bounds.keys)
     rest = query.delta - delta_hash
     selects = asked.group_selection_strategy is GroupSelection.THRESHOLD and bool(query.keys)
     delta_threshold = rest * THRESHOLD_DELTA_SHARE if selects else 0.0
@@ -62,7 +62,7 @@ def make_plan(query: ParsedQuery[Asked], source: Source) -> TablePlan:
     plan = TablePlan(
         query=query,
         start_us=source.start_us,
-        max_groups=bounds.counts,
+        max_groups=bounds.keys,
         epsilon=query.epsilon,
         delta=query.delta,
         delta_noise=delta_noise,
@@ -87,6 +87,13 @@ def identity(plan: TablePlan) -> str:
     return hashlib.sha256(json.dumps(digested, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
+def _bounds(asked: Asked) -> TableBounds:
+    if isinstance(asked, AskedOfChanges):
+        more = True, asked.max_spells_contributed
+        return TableBounds(asked.max_rows_contributed, asked.max_rows_per_group, asked.max_groups_contributed, *more)
+    return TableBounds(asked.max_rows_contributed, asked.max_rows_per_group, asked.max_groups_contributed)
+
+
 def _norm(chosen: Counter | BltInf) -> float:
     return math.sqrt(chosen.squared_norm()) if isinstance(chosen, BltInf) else column_norm(chosen)
 
@@ -96,7 +103,7 @@ def _selection(plan: TablePlan, bounds: TableBounds, share: float, norm: float, 
     weights = selection_weights(bounds.counts, asked.selection_weight_decay)
     sensitivity = norm * presence_sensitivity(bounds, (1.0,))  # the squares of the weights add up to at most 1
     sigma = round_up(sensitivity / (plan.mu * math.sqrt(share)) * (1 + 1e-12))
-    least, each = asked.min_privacy_units_per_group, failure / bounds.counts
+    least, each = asked.min_privacy_units_per_group, failure / bounds.keys
     if isinstance(chosen, BltInf):
         first, taus = blocks(), endless_thresholds(chosen, sigma, weights[0], least, each)
     else:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dpsql.errors import Problem
 from dpsql.mechanisms.histogram import rules as bounded
 from dpsql.parsed_query import CounterName, GroupSelection
-from dpsql.sql import clause_rules, table_rules
+from dpsql.sql import clause_rules, feed_rules, table_rules
 from dpsql.sql.draft import Draft
 from dpsql.sql.spans import problem
 
@@ -35,6 +35,7 @@ def hidden_without_keys(draft: Draft) -> Iterator[Problem]:
 
 RULES = (
     *table_rules.RULES,
+    *feed_rules.RULES,
     bounded.required_options,
     bounded.of_units,
     bounded.delta_above_zero,

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dpsql.mechanisms.dynamic.asked import AskedOfChanges
 from dpsql.mechanisms.dynamic.plan import TablePlan
 from dpsql.mechanisms.histogram.stages import output_column
 from dpsql.schedule import Eras, Schedule
+from udfs.dynamic.changes import FeedParameters
 from udfs.dynamic.grid import TableGrid
 from udfs.dynamic.release import Perturbation, Selection, TableParameters
-from udfs.dynamic.stages import TableStage
+from udfs.dynamic.stages import FeedStage, TableStage
 from udfs.histogram.contribution_bounding import BoundingParameters, Increment
 from udfs.histogram.stages import AdmissionStage
 from udfs.keys import PublicGroups
@@ -25,12 +27,14 @@ def schedule(plan: TablePlan) -> Schedule:
     return Schedule(grid(plan), plan.start_us, interval_us, eras, windows=False, replayed=True)
 
 
-def admission_stage(plan: TablePlan, public: PublicGroups | None = None) -> AdmissionStage:
+def admission_stage(plan: TablePlan, public: PublicGroups | None = None) -> AdmissionStage | FeedStage:
     """The intake; `public` where no key is selected."""
+    if plan.changes:
+        return FeedStage(feed_parameters(plan, plan.changes, public), len(plan.arguments))
     return AdmissionStage(bounding_parameters(plan, public), len(plan.arguments))
 
 
-def stages(plan: TablePlan, public: PublicGroups | None = None) -> tuple[AdmissionStage, TableStage]:
+def stages(plan: TablePlan, public: PublicGroups | None = None) -> tuple[AdmissionStage | FeedStage, TableStage]:
     """Both; likewise."""
     return admission_stage(plan, public), TableStage(table_parameters(plan, public))
 
@@ -45,9 +49,27 @@ def bounding_parameters(plan: TablePlan, public: PublicGroups | None = None) -> 
         max_rows_per_group=asked.max_rows_per_group,
         max_groups=asked.max_groups_contributed,
         weights=plan.selection.weights if plan.selection else (0,) * plan.max_groups,
-        increments=tuple(Increment(p.rule, p.argument, p.grid, p.lower, p.upper, p.centre) for p in plan.perturbations),
+        increments=_increments(plan),
         public_keys=tuple(sorted(public.keys)) if public else None,
     )
+
+
+def feed_parameters(plan: TablePlan, asked: AskedOfChanges, public: PublicGroups | None = None) -> FeedParameters:
+    """Parameters of `udfs.dynamic.changes.admit_changes`; likewise."""
+    return FeedParameters(
+        grid=grid(plan),
+        max_rows=asked.max_rows_contributed,
+        max_rows_per_group=asked.max_rows_per_group,
+        max_groups=asked.max_groups_contributed,
+        weights=plan.selection.weights if plan.selection else (0,) * asked.max_spells_contributed,
+        increments=_increments(plan),
+        copies=not asked.feed.primary_key,
+        public_keys=tuple(sorted(public.keys)) if public else None,
+    )
+
+
+def _increments(plan: TablePlan) -> tuple[Increment, ...]:
+    return tuple(Increment(p.rule, p.argument, p.grid, p.lower, p.upper, p.centre) for p in plan.perturbations)
 
 
 def table_parameters(plan: TablePlan, public: PublicGroups | None = None) -> TableParameters:

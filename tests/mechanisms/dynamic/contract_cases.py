@@ -1,14 +1,16 @@
-"""Plans of tables without windows that the contract is held against: with and without a last trigger."""
+"""Plans of tables without windows that the contract is held against: with and without a last trigger, with rows that end."""
 
 from __future__ import annotations
 
 from dpsql.mechanisms.dynamic.planner import make_plan
 from tests import contract
-from tests.mechanisms.dynamic.plans import query, source
+from tests.mechanisms.dynamic.plans import COPIES, FEED, query, source
 
 LOUD = {"epsilon": 60.0, "max_rows_contributed": 6, "max_rows_per_group": 2, "max_groups_contributed": 3}
 SOURCE = source(start_us=contract.START)
 PLANS = {
     "for ever": make_plan(query(**LOUD), SOURCE),
+    "rows end": make_plan(query(**LOUD, feed=FEED), SOURCE),
+    "copies end": make_plan(query(**LOUD | {"max_rows_per_group": 6}, feed=COPIES, max_spells_contributed=3), SOURCE),
     "to trigger 40": make_plan(query(**LOUD, max_triggers=40, hide_below=1.0), SOURCE),
 }

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
+from dpsql.change_feed import Feed, FeedForm
 from dpsql.config import Source
-from dpsql.mechanisms.dynamic.asked import Asked
+from dpsql.mechanisms.dynamic.asked import Asked, AskedOfChanges
 from dpsql.parsed_query import ContributionPeriod, CounterName, GroupSelection, Key, ParsedQuery
 from tests.property import plans
 from tests.property.plans import COUNT, HOUR, SUM, USERS
 
 START = 1_767_225_600_000_000
+FEED = Feed(FeedForm.DELTA, ("account",))
+COPIES = Feed(FeedForm.DELTA, ())
 
 
 def source(**changes: Any) -> Source:
@@ -19,7 +22,7 @@ def source(**changes: Any) -> Source:
 
 
 def query(**changes: Any) -> ParsedQuery[Asked]:
-    """The table per page, every hour, C = 4; any field can be changed."""
+    """The table per page, every hour, C = 4; any field can be changed. With a `feed` its rows end."""
     rows = changes.get("max_rows_contributed", 4)
     asked = {
         "max_rows_contributed": rows,
@@ -52,6 +55,9 @@ def query(**changes: Any) -> ParsedQuery[Asked]:
         "static_sources": (),
         "columns_in_order": ("page", "views", "visitors", "time_spent"),
     }
+    feed = changes.pop("feed", None)
+    spells = changes.pop("max_spells_contributed", rows)
     asked |= {name: value for name, value in changes.items() if name in asked}
     fields |= {name: value for name, value in changes.items() if name not in asked}
-    return ParsedQuery(**fields, asked=Asked(**asked))
+    of_table = Asked(**asked) if feed is None else AskedOfChanges(**asked, max_spells_contributed=spells, feed=feed)
+    return ParsedQuery(**fields, asked=of_table)
