@@ -22,9 +22,9 @@ if str(CHECKOUT) not in sys.path:  # `python benchmarks/...` puts this folder fi
     sys.path.insert(0, str(CHECKOUT))
 
 from benchmarks.throughput import machine  # noqa: E402
-from dpsql.lake.checkpoints import Checkpoint  # noqa: E402
 from dpsql.lake.manifest import Manifest  # noqa: E402
 from dpsql.lake.read_files import ReadFiles  # noqa: E402
+from dpsql.lake.spark_checkpoint import Checkpoint  # noqa: E402
 from udfs.stage import ADMISSION, StateFile  # noqa: E402
 
 LISTED_TOGETHER = 1_000

@@ -142,7 +142,7 @@ def throughput() -> None:
     g = np.random.default_rng(1)
     values = g.integers(-(1 << 63), 1 << 63, (UNIVERSE, 4))[stream(1.3, 1)]
     names = pa.FixedSizeBinaryArray.from_buffers(pa.binary(32), UPDATES, [None, pa.py_buffer(np.ascontiguousarray(values).tobytes())])
-    rows = pa.table({"drop": np.zeros(UPDATES, np.int8), "ts": np.zeros(UPDATES, np.int64), "digest": names})
+    rows = pa.table({"drop": np.zeros(UPDATES, np.int8), "ts": np.zeros(UPDATES, np.int64), "key_bytes": names.cast(pa.binary())})
     print("| d | w | M records per CPU-second |\n|---|---|---|")
     for depth, width in ((3, 64), (3, 256), (3, 4096), (9, 8192)):
         stage, spent = intake(plan_of(1.0, depth, width), 0), []

@@ -93,7 +93,7 @@ def _admission(folder: Path) -> tuple[Any, pd.DataFrame]:
     fields = [("kind", pa.int32()), *stage.gives, ("bucket", pa.int32()), ("batch", pa.int64()), ("closed_us", pa.int64())]
     files = BucketFiles(str(folder / "state"), ADMISSION, 1, 1, tuple(stage.tables))
     contributions = ContributionFiles(str(folder / "contributions"), pa.schema(fields), "window", 0, 64 * DAY)
-    return shipped(Intake(stage, files, {}, contributions, 1)), _records().to_pandas()
+    return shipped(Intake(stage, files, {}, contributions, 1, bytes(32))), _records().to_pandas()
 
 
 def _release(folder: Path) -> tuple[Any, pd.DataFrame]:

@@ -21,6 +21,13 @@ class AggregateFunction(StrEnum):
     COUNT_DISTINCT_UNIT = "COUNT(DISTINCT)"
     SUM = "SUM"
     AVG = "AVG"
+    APPROX_TOP_COUNT = "APPROX_TOP_COUNT"
+    APPROX_TOP_SUM = "APPROX_TOP_SUM"
+    COUNT_SKETCH = "COUNT_SKETCH"
+
+
+SKETCHES = (AggregateFunction.APPROX_TOP_COUNT, AggregateFunction.APPROX_TOP_SUM, AggregateFunction.COUNT_SKETCH)
+"""Aggregates that are about the values of an expression, which no GROUP BY names (docs/privacy/sketch.md)."""
 
 
 class PrivacyLevel(StrEnum):
@@ -66,7 +73,7 @@ class Aggregate:
 
 @dataclass(frozen=True)
 class Key:
-    """One GROUP BY column besides the window: its output name and its Spark SQL expression."""
+    """What records are counted by: one GROUP BY column besides the window, or a part of what a sketch counts (`top.value`); with its Spark SQL."""
 
     name: str
     expression: str
@@ -124,6 +131,11 @@ class ParsedQuery(Generic[Asked_co]):
     static_sources: tuple[str, ...]
     columns_in_order: tuple[str, ...]
     asked: Asked_co
+
+    @property
+    def output_keys(self) -> tuple[Key, ...]:
+        """Those that are columns of the public table."""
+        return tuple(key for key in self.keys if key.name in self.columns_in_order)
 
     @property
     def windows(self) -> WindowSpec:

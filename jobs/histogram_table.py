@@ -14,8 +14,10 @@ from dpsql.frames import aggregates_of, beside, has_windows, keys_of
 from dpsql.view.bounds import heads, left_out
 from dpsql.view.formatting import Z95, absent, amount, measured, printable, said_beside
 from dpsql.view.reading import is_ordered
+from dpsql.view.top_lists import lists_of
 from dpsql.view.windows import finished, in_order, newest_triggers
 from jobs.terminal import console
+from jobs.top_list import print_lists
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -33,6 +35,9 @@ def print_histogram(frame: pd.DataFrame, limit: int, document: Mapping[str, Any]
         every: all triggers, the newest first; else each window's newest.
         clock: the newest trigger of all windows, where these are not all of them.
     """
+    if lists_of(frame):
+        print_lists(frame, limit, every, clock)
+        return
     aggregates, keys = aggregates_of(frame), keys_of(frame)
     if every:
         window = ["window_start"] if has_windows(frame) else []

@@ -38,18 +38,18 @@ def list_(lake_folder: str, as_json: bool) -> None:
 
 def _told(lake: Lake, name: str) -> dict[str, Any]:
     """What a person asks of a query; null where nothing is published, or may not be read."""
-    from dpsql.lake.published import read_histogram
+    from dpsql.lake.published import newest_trigger  # slow to import
     from dpsql.lake.runs import read_run
 
-    told: dict[str, Any] = dict.fromkeys(("source", "epsilon", "delta", "period_us", "newest_trigger", "rows"))
+    told: dict[str, Any] = dict.fromkeys(("source", "privacy_unit", "epsilon", "delta", "period_us", "newest_trigger", "rows"))
     try:
         plan = read_run(lake, name).plan
         query = plan["query"]
         period = query["window"]["size_us"] if query["window"] and query["contribution_period"] == "WINDOW" else None
-        told |= {"source": query["stream"], "epsilon": plan["epsilon"], "delta": plan["delta"], "period_us": period}
-        published = read_histogram(lake, name)
-        newest = published.column("trigger_time").to_pandas().max() if published.num_rows else None
-        told |= {"newest_trigger": None if newest is None else f"{newest:%Y-%m-%dT%H:%M:%SZ}", "rows": published.num_rows}
+        told |= {"source": query["stream"], "privacy_unit": query["privacy_unit"]}
+        told |= {"epsilon": plan["epsilon"], "delta": plan["delta"], "period_us": period}
+        newest, rows = newest_trigger(lake, name)
+        told |= {"newest_trigger": None if newest is None else f"{newest:%Y-%m-%dT%H:%M:%SZ}", "rows": rows}
     except (LakeError, KeyError):
         pass
     return told
@@ -59,5 +59,6 @@ def _cells(told: dict[str, Any]) -> tuple[str, str, str, str]:
     if told["source"] is None:
         return "", "", "", ""
     span = "for ever" if told["period_us"] is None else f"per {duration(told['period_us'])}"
+    span = span if told["privacy_unit"] else "for one row"
     newest = (told["newest_trigger"] or "none yet").replace("T", " ").removesuffix("Z")
     return told["source"], f"epsilon {told['epsilon']:g} {span}", newest, f"{told['rows'] or 0:,}"

@@ -135,7 +135,7 @@ def compiled_text(text: str, sources_file: Path, name: str) -> Query:
 
 def files_by_source(given: tuple[str, ...], query: Query, flag: str = "--input") -> dict[str, list[Path]]:
     """`NAME=FILE` or `FILE` (the stream) to files by source; what is not there is refused before anything is spent."""
-    from dpsql.local.inputs import source_files
+    from dpsql.local.sources import source_files
 
     stream, sources = query.parsed.stream, (query.parsed.stream, *query.parsed.static_sources)
     files: dict[str, list[Path]] = {}

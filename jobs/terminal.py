@@ -134,6 +134,10 @@ def _json_value(value: Any) -> Any:
         return None
     if isinstance(value, bytes):
         return value.hex()
+    if isinstance(value, list):
+        return [_json_value(each) for each in value]
+    if isinstance(value, dict):
+        return {name: _json_value(each) for name, each in value.items()}
     if hasattr(value, "tz_convert"):
         return (value.tz_convert(UTC) if value.tzinfo else value.tz_localize(UTC)).isoformat().replace("+00:00", "Z")
     if hasattr(value, "item"):

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from dpsql.errors import InputError
 from dpsql.view.formatting import Z95
 from jobs.options import compiled, files_by_source, json_option, query_argument, refuse_own_input, sources_option, writable
 from jobs.terminal import ProgressBar, note, print_json, print_table
@@ -69,15 +68,12 @@ def tune(
     dpsql tune conf/queries/page_views.sql --sample last_year.parquet
     dpsql tune conf/queries/page_views.sql --sample visits=a_twentieth.csv --scale 20 --column views --output tuned.sql
     """
-    from dpsql.tuning import Workbench, around, edited, read_sample, search
+    from dpsql.tuning import Workbench, around, check_tunable, edited, read_sample, search
 
     if output is not None:
         writable(output, "--output")
     query = compiled(query_file, sources_file)
-    if query.parsed.mechanism != "histogram":
-        raise InputError(
-            f"tune looks for the bounds of histograms, and this query is one of {query.mechanism.takes}: try it with `dpsql try`"
-        )
+    check_tunable(query)
     files = files_by_source(samples, query, "--sample")
     refuse_own_input(query, files.get(query.parsed.stream), "--sample", WARNING)
     with ProgressBar() as bar:

@@ -103,7 +103,7 @@ def _records(query: Query, first_us: int, names: list[bytes]) -> Iterator[pa.Tab
         "key": pa.array(np.array(keys, np.int64)[key]),
         "key_bytes": pa.array([names[i] for i in key], pa.binary()),
     }
-    for i, presence in enumerate(query.plan.presence_only):
+    for i, presence in enumerate(argument.presence_only for argument in query.shape.arguments):
         values = np.where(number % 11 == i, np.nan, 1.0 if presence else number % 83 / 4 - 3)
         columns[f"a{i}"] = pa.array(values if presence else np.where(number % 101 == 0, np.inf, values))
     if query.shape.feed:  # of a row's three images the second ends it

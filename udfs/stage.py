@@ -99,7 +99,7 @@ class Stage(Protocol[Now_contra]):
             state: of the bucket.
             rows: columns `takes`, any order; no NULL.
             now: what is known of time.
-            noise_key: 32 bytes, the run's; empty for the intake, which draws no noise.
+            noise_key: 32 bytes, the run's; for the intake, which draws no noise, those of `udfs.noise.randomness.intake_key`.
         """
 
 

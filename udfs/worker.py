@@ -84,6 +84,7 @@ class Intake:
         files, pointers: as in `Work`.
         contributions: where its rows go.
         key_buckets: they are labelled with the bucket of their key.
+        intake_key: of this run (`udfs.noise.randomness.intake_key`).
     """
 
     stage: Stage[Clock]
@@ -91,6 +92,7 @@ class Intake:
     pointers: Mapping[int, int]
     contributions: ContributionFiles
     key_buckets: int
+    intake_key: bytes = field(repr=False)
 
     @property
     def output(self) -> pa.Schema:
@@ -103,7 +105,7 @@ class Intake:
         # Dropped records were counted and left behind before the shuffle.
         given = to_arrow(frames, self.stage.takes.remove(self.stage.takes.get_field_index("drop")))
         records = given.append_column("drop", pa.array(np.zeros(given.num_rows, np.int8)))
-        file, rows = run_bucket(self.stage, self.files, bucket, sequence, records, batch.clock)
+        file, rows = run_bucket(self.stage, self.files, bucket, sequence, records, batch.clock, self.intake_key)
         to = pa.array((rows.column("key").to_numpy() % self.key_buckets).astype(np.int32))
         written = self.contributions.write(rows.append_column("bucket", to), bucket, batch.number)
         return file.counting(rows=rows.num_rows, files=written), self.output.empty_table()

@@ -149,7 +149,7 @@ class Contributions:
         delta_tables.vacuum(self.path, 0)
 
     def _write_ticks(self, batch: int, closed_us: int, latest_us: int, marks: dict[str, int]) -> None:
-        neutral = {field.name: b"" if field.name == "key_bytes" else 0 for field in self.schema}
+        neutral = {field.name: b"" if field.type == pa.binary() else 0 for field in self.schema}
         given = {"era": TICK_ERA, "kind": TICK, "batch": batch, "closed_us": closed_us, self.rows.names[0]: latest_us}
         ticks = [neutral | given | {"bucket": bucket} for bucket in range(self.key_buckets)]
         file = self.files.write_era(pa.Table.from_pylist(ticks, self.schema).drop_columns(["era"]), TICK_ERA, 0)

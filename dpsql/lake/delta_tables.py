@@ -33,15 +33,17 @@ def exists(path: Place) -> bool:
     return (path / "_delta_log").is_dir() and DeltaTable.is_deltatable(str(path))
 
 
-def create(path: Place, schema: Schema, partition_by: list[str] | None = None) -> None:
+def create(path: Place, schema: Schema, partition_by: list[str] | None = None, properties: Mapping[str, str | None] = {}) -> None:
     """Make an empty table unless it is there; of one that is there, wait until its newest commit is on the disk: who made it may have been
     killed before that, and what it made unneeded is removed next."""
     if exists(path):
         settle(path, DeltaTable(str(path)).version() - 1)
     else:
         # Old commits are what a restored or verifying reader starts from: they are not cleaned up behind our back.
-        settings: dict[str, str | None] = {"delta.enableExpiredLogCleanup": "false"}
-        DeltaTable.create(str(path), schema, mode="ignore", partition_by=partition_by, configuration=settings)
+        settings: dict[str, str | None] = {"delta.enableExpiredLogCleanup": "false", **properties}
+        DeltaTable.create(
+            str(path), schema, mode="ignore", partition_by=partition_by, configuration=settings, raise_if_key_not_exists=not properties
+        )
         settle(path, -1)
 
 

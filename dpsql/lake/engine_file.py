@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from dpsql import record
 from dpsql.files import Place
-from dpsql.lake.checkpoints import Checkpoint
+from dpsql.lake.spark_checkpoint import Checkpoint
 from udfs.stage import OPERATORS
 from udfs.state_table import Table
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from dpsql.errors import LakeError
 from dpsql.files import Place
@@ -92,8 +93,12 @@ def live_notes(lake: Lake, name: str) -> tuple[str, ...]:
     return (ASSUMPTION, found or "every micro-batch did")
 
 
-def read_histogram(lake: Lake, name: str) -> pa.Table:
+def read_histogram(lake: Lake, name: str, columns: Sequence[str] | None = None) -> pa.Table:
     """All published rows of a query, without a JVM.
+
+    Args:
+        lake, name: of the query.
+        columns: which ones; None for all.
 
     Raises:
         LakeError: no such query, nothing published yet, or the table cannot be read.
@@ -104,12 +109,18 @@ def read_histogram(lake: Lake, name: str) -> pa.Table:
     try:
         if not (table / "_delta_log").is_dir():
             raise TableNotFoundError
-        return read_rows(table)
+        return read_rows(table, columns)
     except TableNotFoundError:
         read_run(lake, name)
         raise LakeError(f"query {name!r} has published nothing yet: no trigger has passed") from None
     except (DeltaError, OSError, pa.ArrowException) as problem:
         raise LakeError(f"histogram {table}: cannot be read ({type(problem).__name__})") from None
+
+
+def newest_trigger(lake: Lake, name: str) -> tuple[datetime | None, int]:
+    """When the newest published trigger was due, None if no row is published, and the number of rows; raises as `read_histogram`."""
+    times = read_histogram(lake, name, ["trigger_time"])["trigger_time"]
+    return pc.max(times).as_py(), len(times)
 
 
 def histogram_version(lake: Lake, name: str) -> int:

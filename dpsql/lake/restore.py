@@ -20,16 +20,16 @@ from dpsql.files import place
 from dpsql.lake import delta_tables, preflight, remedies, torn_commits
 from dpsql.lake.catch_up import FILE as CATCH_UP_FILE
 from dpsql.lake.catch_up import forget_interrupted, read_catch_up
-from dpsql.lake.checkpoints import Checkpoint
 from dpsql.lake.delta_rows import read_rows
 from dpsql.lake.engine_file import Engine, Part, started_queries, write_engine
 from dpsql.lake.manifest import Manifest
 from dpsql.lake.marks import tick_mark
-from dpsql.lake.points import NOTHING, Point, Tables, open_tables
 from dpsql.lake.rescale import recut
+from dpsql.lake.restore_points import NOTHING, Point, Tables, open_tables
 from dpsql.lake.running import exclusive
 from dpsql.lake.runs import Lake, read_run
 from dpsql.lake.savepoints import Savepoint, read_savepoint
+from dpsql.lake.spark_checkpoint import Checkpoint
 from dpsql.record import DamagedFile
 from udfs.bucket_state import BucketFiles
 from udfs.grid import NO_CLOCK

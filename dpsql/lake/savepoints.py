@@ -22,8 +22,8 @@ import pyarrow as pa
 from dpsql import record
 from dpsql.errors import LakeError
 from dpsql.files import Place, create_file
-from dpsql.lake.points import NOTHING, Point, Tables, open_tables
 from dpsql.lake.preflight import state_files
+from dpsql.lake.restore_points import NOTHING, Point, Tables, open_tables
 from dpsql.lake.runs import Lake
 from udfs.bucket_state import read_table
 from udfs.stage import OPERATORS

@@ -46,7 +46,9 @@ def statistics(rows: pa.Table) -> dict[str, Any]:
     least, most, nulls = dict[str, Any](), dict[str, Any](), dict[str, int]()
     for name in rows.column_names:
         column = rows[name]
-        if pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type):  # has no bounds in Delta
+        if any(
+            has_none(column.type) for has_none in (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_list)
+        ):  # has no bounds in Delta
             continue
         nulls[name] = column.null_count
         if column.null_count < len(column):

@@ -32,6 +32,8 @@ class Truth:
     def __init__(self, plan: Plan, until_us: int) -> None:
         shape = registry.shape(plan)
         self._plan, self._until_us, self._grid = plan, until_us, shape.schedule.grid
+        if shape.sketch is not None:
+            raise InputError("--compare is not there yet for sketches: leave it out")
         if not plan.query.privacy_unit:
             raise InputError("--compare is not there yet for queries that protect rows, not units: leave it out")
         if not shape.schedule.windows:

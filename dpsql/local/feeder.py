@@ -19,10 +19,10 @@ from dpsql.compiled import Query
 from dpsql.frames import frame_of
 from dpsql.local.comparison import Truth
 from dpsql.local.input_check import check_frame
-from dpsql.local.inputs import micro_batches, source_files
 from dpsql.local.local_run import open_local_run
 from dpsql.local.published_table import published_table
 from dpsql.local.record_reader import RowReader
+from dpsql.local.sources import micro_batches, source_files
 from dpsql.local.spark_types import SparkType
 from dpsql.mechanisms import registry
 from dpsql.mechanisms.protocol import Plan, RunFacts
@@ -31,6 +31,7 @@ from dpsql.privacy.secret import Secret
 from dpsql.times import now_us
 from udfs.grid import NO_CLOCK
 from udfs.keys import PublicGroups
+from udfs.noise.randomness import intake_key
 from udfs.stage import ADMISSION, OPERATORS, RELEASE, Clock, Stage, StateStore, Tables, Tick, run_bucket
 
 if TYPE_CHECKING:
@@ -100,7 +101,7 @@ class Feeder:
 
     def __init__(self, stages: Stages, noise_key: bytes, buckets: Buckets = (1, 1), stores: Stores | None = None) -> None:
         self._intake, self._release = stages
-        self._noise_key = noise_key
+        self._noise_key, self._intake_key = noise_key, intake_key(noise_key)
         self._users, self._keys = stores or (Kept(buckets[0]), Kept(buckets[1]))
         counts = zip(OPERATORS, (self._users.buckets, self._keys.buckets), strict=True)
         self.sequence = {operator: dict.fromkeys(range(count), 0) for operator, count in counts}
@@ -114,7 +115,9 @@ class Feeder:
         self.records += rows.num_rows
         admitted = []
         for bucket, part in split(rows, "user" if "user" in rows.column_names else "key", self._users.buckets):
-            report, contributions = run_bucket(self._intake, self._users, bucket, self.sequence[ADMISSION][bucket], part, clock)
+            report, contributions = run_bucket(
+                self._intake, self._users, bucket, self.sequence[ADMISSION][bucket], part, clock, self._intake_key
+            )
             self.sequence[ADMISSION][bucket] = report.sequence
             admitted.append(contributions)
             self.drops.update(report.counted["drops"])

@@ -9,8 +9,8 @@ from typing import Any
 import pyarrow as pa
 
 from dpsql.compiled import Query
-from dpsql.local.inputs import source_files
 from dpsql.local.record_reader import RowReader
+from dpsql.local.sources import source_files
 
 NO_SALT = bytes(16)
 """Nothing is hashed here."""

@@ -9,14 +9,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dpsql.lake.sketch_tables import top_lists
 from dpsql.local.spark_types import SparkType
 from dpsql.mechanisms import registry
 from dpsql.mechanisms.protocol import Plan
+from dpsql.typed_values import typed
 from udfs.keys import decode
 
 KINDS = {"INT": pa.int32(), "BIGINT": pa.int64(), "DOUBLE": pa.float64()}
 TIME = pa.timestamp("us", tz="UTC")
-EPOCH_TYPES = {"date": (pa.int32(), pa.date32()), "timestamp": (pa.int64(), TIME)}
 
 
 def published_table(plan: Plan, released: Sequence[pa.Table], key_types: Sequence[SparkType]) -> pa.Table:
@@ -40,12 +41,21 @@ def published_table(plan: Plan, released: Sequence[pa.Table], key_types: Sequenc
     columns: dict[str, Any] = {"window_start": _times(window), "window_end": _times(window + grid.window_us)} if windows else {}
     columns["trigger"] = pa.array(trigger.astype(np.int32 if windows else np.int64))
     columns["trigger_time"] = _times(window + trigger * grid.trigger_us)
-    keys = typed_keys(plan, rows.column("key_bytes"), key_types)
+    keys = typed_keys(plan, rows.column("key_bytes"), key_types) if plan.query.output_keys else {}
     for name in plan.query.columns_in_order:
         if name in keys:
             columns[name] = keys[name]
-        columns |= {column.name: _value(rows.column(column.source), KINDS[column.kind]) for column in shape.of(name)}
+        for column in shape.of(name):
+            values = rows.column(column.source)
+            columns[column.name] = (
+                _value(values, KINDS[column.kind]) if column.kind in KINDS else _list(plan, values, column.kind, key_types)
+            )
     return pa.table(columns)
+
+
+def _list(plan: Plan, packed: pa.ChunkedArray, kind: str, key_types: Sequence[SparkType]) -> pa.Array:
+    kinds = key_types or [SparkType("string")] * len(plan.query.keys)
+    return top_lists(packed, kind, [(key.name, each.arrow) for key, each in zip(plan.query.keys, kinds, strict=True)])
 
 
 def typed_keys(plan: Plan, key_bytes: pa.ChunkedArray, key_types: Sequence[SparkType]) -> dict[str, pa.Array]:
@@ -57,23 +67,7 @@ def typed_keys(plan: Plan, key_bytes: pa.ChunkedArray, key_types: Sequence[Spark
 
 def typed_key(values: pa.Array, kind: SparkType) -> pa.Array:
     """Value bytes of a key column in its type; NULL stays NULL."""
-    if kind.name in EPOCH_TYPES:
-        number, target = EPOCH_TYPES[kind.name]
-        return values.cast(pa.string()).cast(number).cast(target)
-    if kind.name == "boolean":
-        return pc.equal(values, pa.scalar(b"true"))
-    if kind.name == "binary":
-        return values
-    text = _valid_text(values)
-    return text if kind.name == "string" else text.cast(kind.arrow)
-
-
-def _valid_text(values: pa.Array) -> pa.Array:
-    """UTF-8 text; bytes that are none become U+FFFD, as in every reader of the lake."""
-    try:
-        return values.cast(pa.string())
-    except pa.ArrowInvalid:
-        return pa.array([None if value is None else value.decode("utf-8", "replace") for value in values.to_pylist()], pa.string())
+    return typed(values, kind.arrow)
 
 
 def _value(values: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:

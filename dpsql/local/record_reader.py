@@ -18,7 +18,7 @@ from dpsql.config import Source
 from dpsql.errors import DataError
 from dpsql.local.connection import connect
 from dpsql.local.from_clause import Scope, Table, read_from, split_select
-from dpsql.local.inputs import Chunk, InputReader, source_files
+from dpsql.local.sources import Chunk, InputReader, source_files
 from dpsql.local.spark_types import MAX_KEY_SCALE, SparkType
 from dpsql.local.typed import DOUBLE, Typed, cast
 from dpsql.mechanisms import registry

@@ -22,19 +22,21 @@ from dpsql.config import Source
 from dpsql.errors import DataError, DpsqlError, LakeError
 from dpsql.files import Place
 from dpsql.lake.catch_up import live_pins, read_catch_up
-from dpsql.lake.checkpoints import source_entries
 from dpsql.lake.contributions import check_ticks
+from dpsql.lake.delta_rows import read_rows
 from dpsql.lake.engine_file import FILE as ENGINE_FILE
 from dpsql.lake.opening import check_binding
-from dpsql.lake.points import Tables, tables_of
 from dpsql.lake.published import read_histogram
 from dpsql.lake.read_files import listed_details
+from dpsql.lake.restore_points import Tables, tables_of
 from dpsql.lake.runs import Lake, Run
+from dpsql.lake.sketch_tables import cell_rows, cells_path
+from dpsql.lake.spark_checkpoint import source_entries
 from dpsql.local.connection import connect
 from dpsql.local.feeder import Feeder, Progress
-from dpsql.local.inputs import source_files
 from dpsql.local.published_table import published_table
 from dpsql.local.record_reader import RowReader
+from dpsql.local.sources import source_files
 from dpsql.mechanisms import public_groups
 from dpsql.mechanisms.protocol import RunFacts
 from dpsql.privacy.secret import Secret
@@ -53,7 +55,7 @@ class Verification:
 
     Args:
         identical, differences: whether both histograms have the same rows, and how many are only in one of the two.
-        published, recomputed: rows of each.
+        published, recomputed: rows of each, those of the table of cells included.
         not_read: files of the source that the run has not read, and the first of their names.
         gone: files that the run has read and the source no longer has, and the first of their names.
         from_us: only windows that start at or after it could be recomputed and are compared, because files are gone; else None.
@@ -110,8 +112,6 @@ def verify_run(lake: Lake, name: str, run: Run, query: Query, secret: Secret, pr
         raise LakeError(f"{folder.name}: nothing is released yet, so there is nothing to verify; start the run again, or wait")
     gone, from_us = _gone([batch for tick in ticked if tick.closed_us <= released_us for batch in tick.batches], query)
     published = read_histogram(lake, name)
-    if run.first_window_us is not None:  # earlier windows are another run's
-        published = published.filter(pc.greater_equal(published["window_start"].cast(pa.int64()), run.first_window_us))
     reader = RowReader(query.plan, query.sources, secret.salt(run.run_id), {}, _static_versions(folder))
     noise_key, public = secret.noise_key(run.run_id, query.plan.identity), public_groups.load(folder)
     feeder = Feeder(query.mechanism.stages(query.plan, RunFacts(public, run.first_window_us)), noise_key)
@@ -125,20 +125,29 @@ def verify_run(lake: Lake, name: str, run: Run, query: Query, secret: Secret, pr
             if progress:
                 progress(feeder.records)
         released.extend(feeder.tick(tick.closed_us))
-    recomputed = published_table(query.plan, released, reader.key_types)
-    published = _without_newer(published, released_us, max(tick.closed_us for tick in ticked))
-    if from_us is not None:
-        published, recomputed = _from(published, from_us), _from(recomputed, from_us)
-        if not published.num_rows:
-            raise DataError(_needed(gone, f"no row of a window that starts at {_time(from_us)} or later is published"))
-    differences = count_differences(published, recomputed)
+    pairs = [(published, published_table(query.plan, released, reader.key_types))]
+    if (sketch := query.shape.sketch) is not None:
+        with _reading(folder):
+            cells = read_rows(cells_path(lake.histogram(name)))
+        pairs.append((cells, cell_rows(pa.concat_tables(released), query.shape.schedule, sketch)))
+    differences, known, made = 0, 0, 0
+    for there, again in pairs:
+        there = _without_newer(there, released_us, max(tick.closed_us for tick in ticked))
+        if run.first_window_us is not None:  # earlier windows are another run's
+            there = _from(there, run.first_window_us)
+        if from_us is not None:
+            there, again = _from(there, from_us), _from(again, from_us)
+            if not there.num_rows:
+                raise DataError(_needed(gone, f"no row of a window that starts at {_time(from_us)} or later is published"))
+        differences += count_differences(there, again)
+        known, made = known + there.num_rows, made + again.num_rows
     if differences:
         _refuse_changed(folder, [file for tick in ticked for batch in tick.batches for file in batch.files if file not in gone])
     unread, lost = files_not_read(tables, query.source), sorted(map(str, gone))
     return Verification(
         differences == 0,
-        published.num_rows,
-        recomputed.num_rows,
+        known,
+        made,
         differences,
         len(unread),
         tuple(unread[:NAMED]),

@@ -15,6 +15,7 @@ from dpsql.config import Source
 from dpsql.parsed_query import ParsedQuery
 from dpsql.privacy.cost import Cost
 from dpsql.schedule import Schedule
+from dpsql.sketch_shape import SketchShape
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -68,7 +69,8 @@ class OutputColumn:
     Args:
         aggregate: the alias in the select list that it belongs to; its columns follow each other.
         name: as published.
-        kind: `INT`, `BIGINT` or `DOUBLE`; in a DOUBLE, NaN stands for NULL.
+        kind: `INT`, `BIGINT` or `DOUBLE`; in a DOUBLE, NaN stands for NULL. `TOP_COUNT` or `TOP_SUM`: a packed list (`udfs.sketch.lists`), as
+            ARRAY<STRUCT<value, count BIGINT or sum DOUBLE, stderr DOUBLE, low, high>>.
         source: the column of the released rows that it shows.
     """
 
@@ -94,6 +96,7 @@ class Shape:
         columns: of the public table.
         drops: why a record may be dropped, in the order in which that is told.
         forgets_us: windows that begin so long after a record do not depend on it; None: everything later does.
+        sketch: of the second public table, which has cells; None: there is none.
         feed: the stream is one of changes, whose images are records with `row`, `seq` and `kind`.
     """
 
@@ -105,6 +108,7 @@ class Shape:
     columns: tuple[OutputColumn, ...]
     drops: tuple[str, ...]
     forgets_us: int | None
+    sketch: SketchShape | None = None
     feed: Feed | None = None
 
     def of(self, alias: str) -> tuple[OutputColumn, ...]:

@@ -8,9 +8,10 @@ from dpsql.errors import AccountingError
 from dpsql.mechanisms.dynamic.mechanism import DYNAMIC
 from dpsql.mechanisms.histogram.mechanism import HISTOGRAM
 from dpsql.mechanisms.protocol import Mechanism, Plan, Shape
+from dpsql.mechanisms.sketch.mechanism import SKETCH
 from dpsql.mechanisms.sliding.mechanism import SLIDING
 
-MECHANISMS: tuple[Mechanism[Any, Any], ...] = (HISTOGRAM, SLIDING, DYNAMIC)
+MECHANISMS: tuple[Mechanism[Any, Any], ...] = (HISTOGRAM, SLIDING, DYNAMIC, SKETCH)
 
 
 def named(name: str) -> Mechanism[Any, Any]:

@@ -50,7 +50,7 @@ def aggregate_wrappers(draft: Draft) -> Iterator[Problem]:
 def known_aggregates(draft: Draft) -> Iterator[Problem]:
     """COUNT, SUM, AVG only."""
     for call in draft.calls:
-        if call.name.upper() not in OUR_AGGREGATES:
+        if call.name.upper() not in OUR_AGGREGATES and not call.of_values:
             ours = "the aggregates are COUNT(*), COUNT(x), COUNT(DISTINCT privacy unit), SUM and AVG"
             written = FOREIGN_AGGREGATES.get(call.name)
             hint = f"write {written}" if written else WAYS_OUT.get(call.name, ours)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from sqlglot import exp
 
-from dpsql.parsed_query import AggregateFunction
+from dpsql.parsed_query import SKETCHES, AggregateFunction
 from dpsql.sql.items import Item, call_name
 from dpsql.sql.values import NUMBER, bare
 
@@ -21,6 +21,8 @@ FOREIGN_AGGREGATES: Mapping[str, str] = {
     "mean": "AVG(x, contribution_bounds_per_row => (lo, hi))",
     "count_if": "SUM(CASE WHEN condition THEN 1 ELSE 0 END, contribution_bounds_per_row => (0, 1))",
     "approx_count_distinct": "COUNT(DISTINCT privacy unit)",
+    "approx_top_k": "APPROX_TOP_COUNT(x, 10)",
+    "count_min_sketch": "COUNT_SKETCH(x); sketch = COUNT_MIN in OPTIONS makes it one without signs",
     "try_sum": "SUM(x, contribution_bounds_per_row => (lo, hi))",
     "try_avg": "AVG(x, contribution_bounds_per_row => (lo, hi))",
 }
@@ -35,7 +37,7 @@ WAYS_OUT: Mapping[str, str] = {
     **dict.fromkeys(("quantile", "quantiles", "approx_quantile", "approx_quantiles", "anon_percentile_cont", "histogram_numeric"), _RANGES),
     **dict.fromkeys(("stddev", "std", "stddev_pop", "stddev_samp", "variance", "var_pop", "var_samp"), _SQUARES),
     **dict.fromkeys(("anon_var_pop", "anon_stddev_pop"), _SQUARES),
-    **dict.fromkeys(("mode", "approx_top_k"), "make x a key and count: the largest counts are the commonest values"),
+    "mode": "make x a key and count: the largest counts are the commonest values",
     **dict.fromkeys(("collect_list", "collect_set", "array_agg", "listagg", "string_agg"), "leave it out: it would publish records"),
 }
 """What leads to the same knowledge as an aggregate that is not ours."""
@@ -72,12 +74,46 @@ class Call:
             return AggregateFunction.COUNT_DISTINCT_UNIT
         if self.name == "count" and len(self.positional) == 1 and isinstance(self.positional[0], exp.Star):
             return AggregateFunction.COUNT_ROWS
-        return {"count": AggregateFunction.COUNT, "sum": AggregateFunction.SUM, "avg": AggregateFunction.AVG}.get(self.name)
+        plain = {"count": AggregateFunction.COUNT, "sum": AggregateFunction.SUM, "avg": AggregateFunction.AVG}
+        return plain.get(self.name) or next((each for each in SKETCHES if each.lower() == self.name), None)
 
     @property
     def has_argument(self) -> bool:
         """Whether it aggregates the value of an expression."""
         return self.function in (AggregateFunction.COUNT, AggregateFunction.SUM, AggregateFunction.AVG)
+
+    @property
+    def of_values(self) -> bool:
+        """Whether it is a sketch."""
+        return self.function in SKETCHES
+
+    @property
+    def counted(self) -> tuple[exp.Expr, ...]:
+        """Of a sketch: what is counted, the parts of a STRUCT each for itself."""
+        return _parts(self.positional[0]) if self.of_values and self.positional else ()
+
+    @property
+    def counted_plain(self) -> tuple[exp.Expr, ...]:
+        """Their canonical twins."""
+        return _parts(self.plain[0]) if self.of_values and self.plain else ()
+
+    @property
+    def weight(self) -> int | None:
+        """The place of what is added up, where it is not 1 for each record."""
+        if self.function is AggregateFunction.APPROX_TOP_SUM:
+            return 1 if len(self.positional) > 1 else None
+        return 0 if self.has_argument and self.positional else None
+
+    @property
+    def row_local(self) -> tuple[exp.Expr, ...]:
+        """All that it computes of a record."""
+        if self.of_values:
+            return self.counted + (() if self.weight is None else (self.positional[self.weight],))
+        return self.positional if self.has_argument else ()
+
+
+def _parts(value: exp.Expr) -> tuple[exp.Expr, ...]:
+    return tuple(bare(part.unalias()) for part in value.expressions) if call_name(value) == "struct" else (value,)
 
 
 def argument_name(argument: exp.Kwarg) -> str:

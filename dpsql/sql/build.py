@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from sqlglot import exp
+
 from dpsql.parsed_query import Aggregate, ContributionPeriod, Key, ParsedQuery, PrivacyLevel, WindowSpec
 from dpsql.sql.aggregates import Call, read_bounds
 from dpsql.sql.draft import Draft
@@ -41,7 +43,7 @@ def build(draft: Draft, mechanism: str, asked: Any) -> ParsedQuery[Any]:
         allowed_lateness_us=value("allowed_lateness"),
         max_ahead_us=value("max_ahead"),
         public_groups=public_groups_sql(value("public_groups")),
-        keys=tuple(Key(item.name or "", item.sql) for item in draft.keys),
+        keys=_counted(draft) if draft.sketches else tuple(Key(item.name or "", item.sql) for item in draft.keys),
         aggregates=tuple(_aggregate(call) for call in draft.calls),
         from_sql=write_from(draft.canonical),
         stream=draft.stream.name,
@@ -62,9 +64,27 @@ def _window(size: int, slide: int, offset: int) -> WindowSpec:
     return WindowSpec(size, slide, offset % slide)
 
 
+def _counted(draft: Draft) -> tuple[Key, ...]:
+    """What the sketches count, by the path that it has in the public table: no column is called so."""
+    first = draft.sketches[0]
+    parts = [write(part) for part in first.counted_plain]
+    path = f"{first.item.name}.value"
+    return (
+        (Key(path, parts[0]),)
+        if len(parts) == 1
+        else tuple(Key(f"{path}.{name}", part) for name, part in zip(names_of(first), parts, strict=True))
+    )
+
+
+def names_of(call: Call) -> tuple[str, ...]:
+    """The fields of a compound value: columns by their names, others by their place."""
+    columns = [part.name.lower() if isinstance(part, exp.Column) else "" for part in call.counted]
+    return tuple(name if name and columns.count(name) == 1 else f"col{i}" for i, name in enumerate(columns, 1))
+
+
 def _aggregate(call: Call) -> Aggregate:
     if call.function is None or call.item.name is None:
         raise AssertionError("a rule let an unknown aggregate pass")
-    argument = write(call.plain[0]) if call.has_argument else None
+    argument = None if call.weight is None else write(call.plain[call.weight])
     bounds = read_bounds(call.bounds_arguments[0]) if call.bounds_arguments else None
     return Aggregate(call.item.name, call.function, argument, bounds)

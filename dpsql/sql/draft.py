@@ -181,6 +181,11 @@ class Draft:
         """The aggregate calls of the select list."""
         return tuple(call for item in self.items if item.kind is Kind.AGGREGATE and (call := read_call(item)))
 
+    @property
+    def sketches(self) -> tuple[Call, ...]:
+        """The calls that are about the values of an expression, without GROUP BY."""
+        return tuple(call for call in self.calls if call.of_values)
+
     @cached_property
     def groupings(self) -> tuple[Grouping, ...]:
         """The items of GROUP BY."""
@@ -227,7 +232,7 @@ class Draft:
     def sites(self) -> tuple[Site, ...]:
         """Every expression that must be row-local: FROM, WHERE, keys, arguments of aggregates."""
         found = [Site(item.root, self.scope) for item in self.keys]
-        found += [Site(argument, self.scope) for call in self.calls if call.has_argument for argument in call.positional]
+        found += [Site(argument, self.scope) for call in self.calls for argument in call.row_local]
         if self.stream is not None and self.stream.event_time is None:  # else a rule of its own looks at it
             found += [Site(bare(call.expressions[0]), self.scope) for call in self.window_calls[:1] if call.expressions]
         listed = self.values.get("public_groups")

@@ -88,6 +88,7 @@ AGGREGATES = _words("""count sum avg mean min max min_by max_by count_if median 
             variance covar_pop covar_samp corr skewness kurtosis regr_slope regr_r2 grouping__id collect_list collect_set array_agg listagg
             string_agg first first_value last last_value any any_value some every bool_and bool_or bit_and bit_or bit_xor product
             histogram_numeric count_min_sketch hll_sketch_agg bitmap_construct_agg grouping grouping_id try_sum try_avg anon_count
+            approx_top_count approx_top_sum count_sketch
             anon_sum anon_avg anon_var_pop anon_stddev_pop anon_percentile_cont approx_quantiles approx_quantile quantile quantiles""")
 CALL_WORDS = _words("current_date current_time current_timestamp localtimestamp localtime user current_user session_user grouping__id")
 """Functions that Spark also reads without parentheses."""

@@ -27,6 +27,7 @@ def public_groups_query(draft: Draft) -> Iterator[Problem]:
     query = draft.values.get("public_groups")
     if query is None:
         return
+    wanted = len(draft.sketches[0].counted) if draft.sketches else len(draft.keys)
     span, hint = draft.span(query), "write public_groups = (SELECT page FROM pages)"
     table = query.args["from_"].this if query.args.get("from_") else None
     decorated = [*_extra(query, _PARTS), *(_extra(table, _TABLE_PARTS) if table is not None else ())]
@@ -45,8 +46,8 @@ def public_groups_query(draft: Draft) -> Iterator[Problem]:
         )
     elif any(not isinstance(node, exp.Column) or not isinstance(node.this, exp.Identifier) for node in query.expressions):
         yield problem(span, "The list of public groups must be plain columns of one static source", hint)
-    elif len(query.expressions) != len(draft.keys):
-        message = f"The list of public groups has columns: {len(query.expressions)}, the query has keys: {len(draft.keys)}"
+    elif len(query.expressions) != wanted:
+        message = f"The list of public groups has columns: {len(query.expressions)}, the query has keys: {wanted}"
         yield problem(span, message, "select one column per key, in the order of the select list")
     else:
         scope = read_scopes(query, draft.sources)[0]

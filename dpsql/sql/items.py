@@ -16,6 +16,7 @@ from dpsql.sql.spans import Span, node_span
 from dpsql.sql.values import bare
 
 OUR_AGGREGATES = ("COUNT", "SUM", "AVG")
+"""Those of a group's records; `SKETCHES` are the others."""
 WINDOW_CALLS = frozenset({"window", "session_window", "window_time", "tumble", "hop", "cumulate"})
 
 

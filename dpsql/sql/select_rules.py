@@ -19,7 +19,7 @@ RESERVED_NAMES = frozenset({"window", "window_start", "window_end", "trigger", "
 ENDINGS = {"stderr": "standard error", "smoothed": "smoothed value", "measured": "number of measured panes"}
 """Of columns that aggregates have beside them, of one mechanism or another; no mechanism's keys are called so, for readers know them by name."""
 LONGEST_NAME = 128
-_KEY_TYPES = frozenset(
+KEY_TYPES = frozenset(
     {
         exp.DType.BOOLEAN,
         exp.DType.TINYINT,
@@ -237,8 +237,8 @@ def key_types(draft: Draft) -> Iterator[Problem]:
         kind = value_type(draft.scope, item.root)
         if kind is None:
             continue
-        shown, scale = kind.sql(dialect="spark"), _scale(kind)
-        if kind.this not in _KEY_TYPES:
+        shown, scale = kind.sql(dialect="spark"), scale_of(kind)
+        if kind.this not in KEY_TYPES:
             yield problem(item.span, f"A key cannot be {shown}", f"cast it, for example CAST({item.sql} AS STRING)")
         elif scale > 6:
             yield problem(
@@ -246,6 +246,7 @@ def key_types(draft: Draft) -> Iterator[Problem]:
             )
 
 
-def _scale(kind: exp.DataType) -> int:
+def scale_of(kind: exp.DataType) -> int:
+    """Decimal places; 0 of what is no DECIMAL."""
     sizes = [size.name for size in kind.expressions] if kind.this == exp.DType.DECIMAL else []
     return int(sizes[1]) if len(sizes) == 2 and sizes[1].isdigit() else 0

@@ -7,10 +7,10 @@ from dataclasses import asdict, dataclass
 
 from pyspark.sql import DataFrame
 
-from dpsql.lake.checkpoints import Checkpoint
 from dpsql.lake.contributions import Contributions
 from dpsql.lake.manifest import Manifest
 from dpsql.lake.read_files import ReadFiles
+from dpsql.lake.spark_checkpoint import Checkpoint
 from dpsql.streaming.clocks import Clocks
 from dpsql.streaming.workers import hand_over, reports
 from udfs.stage import Clock

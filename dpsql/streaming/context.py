@@ -42,9 +42,11 @@ from dpsql.streaming.published_table import PublishedTable
 from dpsql.streaming.release import ReleaseSink
 from dpsql.streaming.rows import listed_keys, records
 from dpsql.streaming.session import CATCH_UP, check_s3, run_session
+from dpsql.streaming.sketch_tables import SketchTables
 from dpsql.streaming.workers import stateful
 from dpsql.times import now_us
 from udfs.keys import PublicGroups
+from udfs.noise import randomness
 from udfs.stage import ADMISSION, OPERATORS, RELEASE, Clock, Stage, Tick
 from udfs.worker import Intake, Release
 
@@ -187,9 +189,8 @@ class RunContext:
         given = records(session, self.query.plan, self.secret.salt(self.run.run_id), users)
         facts = RunFacts(self._public(session), self.run.first_window_us)
         intake, release = self.query.mechanism.stages(self.query.plan, facts)
-        histogram = PublishedTable(
-            self.histogram_path, self.tables.histogram_application, self.query.parsed, self.query.shape, given.key_types
-        )
+        kind = PublishedTable if self.query.shape.sketch is None else SketchTables
+        histogram = kind(self.histogram_path, self.tables.histogram_application, self.query.parsed, self.query.shape, given.key_types)
         self._create(histogram)
         work = Intake(
             intake,
@@ -197,6 +198,7 @@ class RunContext:
             part.pointers,
             self.tables.contributions.files,
             keys,
+            randomness.intake_key(self.secret.noise_key(self.run.run_id, self.query.plan.identity)),
         )
         try:
             yield Queries(stateful(given.frame, work), *self._release_query(release, histogram))
@@ -210,7 +212,7 @@ class RunContext:
             stage,
             preflight.state_files(self.engine, RELEASE),
             part.pointers,
-            len(self.query.parsed.keys),
+            len(self.query.parsed.output_keys),
             self.secret.noise_key(self.run.run_id, self.query.plan.identity),
         )
         checkpoint = self.engine.checkpoint(RELEASE)

@@ -6,10 +6,10 @@ from pyspark.sql import DataFrame
 
 from dpsql.errors import DpsqlError, LakeError
 from dpsql.lake import preflight, remedies
-from dpsql.lake.checkpoints import Checkpoint
 from dpsql.lake.contributions import Contributions
 from dpsql.lake.engine_file import Engine
 from dpsql.lake.manifest import Manifest
+from dpsql.lake.spark_checkpoint import Checkpoint
 from dpsql.streaming.failures import translate, worker_error
 from dpsql.streaming.microbatches import Sink
 from udfs.bucket_state import DamagedFile

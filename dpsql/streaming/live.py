@@ -19,11 +19,11 @@ from pyspark.sql import DataFrame
 from dpsql.errors import LakeError
 from dpsql.files import Place
 from dpsql.lake.catch_up import begin_live, read_catch_up
-from dpsql.lake.checkpoints import Checkpoint
 from dpsql.lake.clock_guard import ClockGuard, check_absence
 from dpsql.lake.contributions import Contributions
 from dpsql.lake.overruns import read_overruns, write_overruns
 from dpsql.lake.retention import Retention
+from dpsql.lake.spark_checkpoint import Checkpoint
 from dpsql.polling import polling_interval
 from dpsql.schedule import Schedule
 from dpsql.streaming.clocks import Clocks, listed_clocks

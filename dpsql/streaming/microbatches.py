@@ -16,7 +16,7 @@ from typing import Any
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming import StreamingQuery, StreamingQueryListener
 
-from dpsql.lake.checkpoints import Checkpoint
+from dpsql.lake.spark_checkpoint import Checkpoint
 
 Sink = Callable[[DataFrame, int], None]
 POLL_SECONDS = 0.1

@@ -22,7 +22,7 @@ from dpsql.files import ObjectPath, Place
 from dpsql.lake import delta_tables
 from dpsql.lake.delta_rows import read_rows
 from dpsql.lake.sorted_file import sorted_file
-from dpsql.mechanisms.protocol import Shape
+from dpsql.mechanisms.protocol import OutputColumn, Shape
 from dpsql.parsed_query import ParsedQuery
 
 Pair = tuple[int, int]
@@ -67,12 +67,16 @@ class PublishedTable:
             if name in kinds:
                 fields.append(T.StructField(name, kinds[name]))
             else:
-                fields += [T.StructField(column.name, KINDS[column.kind]) for column in self.shape.of(name)]
+                fields += [T.StructField(column.name, self.kind_of(column)) for column in self.shape.of(name)]
         names = [field.name.lower() for field in fields]
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
             raise DataError(f"two columns of the histogram would be called {twice[0]!r}: give the key or the aggregate another alias")
         return T.StructType(fields)
+
+    def kind_of(self, column: OutputColumn) -> T.DataType:
+        """The type of a column that is no key."""
+        return KINDS[column.kind]
 
     def create(self) -> None:
         """Make the empty table unless it is there."""
@@ -104,7 +108,7 @@ class PublishedTable:
         known = self._published(pairs) & set(pairs)
         if any(self.trigger_time(pair) <= closed_before_us for pair in set(pairs) - known):
             raise ReleaseConflict("a trigger that was published without rows would now get rows; nothing was written")
-        if known and not self._same(self._published_form(released), known):
+        if known and not self.same(released, known):
             raise ReleaseConflict(
                 f"{len(known)} published triggers would be published again with other rows: the stored input, the state or the secret is "
                 "not the one they were made from; nothing was written"
@@ -122,7 +126,7 @@ class PublishedTable:
         """
         rows = self._published_form(released)
         if not every:
-            rows = rows.join(self._pair_frame(rows, due), self._pair, "left_semi")
+            rows = rows.join(self.pair_frame(rows, due), self._pair, "left_semi")
         order = [*self._pair, "dpsql_key"]
         written = append_frame(rows, sum(due.values()), self.path, self.application, self.triggers(closed_us), order)
         self.open_to_readers(written)
@@ -143,9 +147,10 @@ class PublishedTable:
                 columns += [f"{_value(column.source, column.kind)} AS `{column.name}`" for column in self.shape.of(name)]
         return released.selectExpr(*columns, "key_bytes AS dpsql_key")
 
-    def _same(self, rows: DataFrame, pairs: Collection[Pair]) -> bool:
-        """True if the published rows of these pairs are exactly those of `rows`."""
-        wanted, names = self._pair_frame(rows, pairs), self.schema.names
+    def same(self, released: DataFrame, pairs: Collection[Pair]) -> bool:
+        """Whether the published rows of these triggers are exactly those that are released."""
+        rows = self._published_form(released)
+        wanted, names = self.pair_frame(rows, pairs), self.schema.names
         published = rows.sparkSession.read.format("delta").load(str(self.path))
         # Bounds as literals: by file statistics Delta reads a few windows instead of years.
         first, last = (f"timestamp_micros({limit(map(self.trigger_time, pairs))}L)" for limit in (min, max))
@@ -178,19 +183,25 @@ class PublishedTable:
         """The columns that tell a trigger."""
         return ["window_start", "trigger"] if self.shape.schedule.windows else ["trigger"]
 
-    def _pair_frame(self, rows: DataFrame, pairs: Iterable[Pair]) -> DataFrame:
+    def pair_frame(self, rows: DataFrame, pairs: Iterable[Pair]) -> DataFrame:
+        """The triggers, as the columns of the public table tell them."""
         frame = rows.sparkSession.createDataFrame(sorted(pairs), "window BIGINT, trigger BIGINT")
         return F.broadcast(frame.selectExpr("timestamp_micros(window) AS window_start", "trigger").select(*self._pair))
 
     def open_to_readers(self, written: Iterable[str] | None = None) -> None:
         """Everybody may read these files of the table, or all, whatever the umask of this process and of the JVM. (Who may read a bucket, its
         policy says.)"""
-        if isinstance(self.path, ObjectPath):
-            return
-        for path, wanted in _everything(self.path) if written is None else ((path, 0o644) for path in written):
-            mode = os.stat(path).st_mode & 0o777
-            if mode & wanted != wanted:
-                os.chmod(path, mode | wanted)
+        open_files(self.path, written)
+
+
+def open_files(table: Place, written: Iterable[str] | None = None) -> None:
+    """Let everybody read these files of a table, or all."""
+    if isinstance(table, ObjectPath):
+        return
+    for path, wanted in _everything(table) if written is None else ((path, 0o644) for path in written):
+        mode = os.stat(path).st_mode & 0o777
+        if mode & wanted != wanted:
+            os.chmod(path, mode | wanted)
 
 
 def append_frame(frame: DataFrame, rows: int, path: Place, application: str, version: int, order: Sequence[str]) -> list[str] | None:

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from pyspark.sql import DataFrame
 
-from dpsql.lake.checkpoints import Checkpoint
 from dpsql.lake.manifest import Manifest
+from dpsql.lake.spark_checkpoint import Checkpoint
 from dpsql.streaming.published_table import Pair, PublishedTable
 from dpsql.streaming.workers import reports
 from udfs.grid import NO_CLOCK

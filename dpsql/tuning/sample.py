@@ -11,8 +11,8 @@ import pyarrow as pa
 
 from dpsql.compiled import Query
 from dpsql.errors import DataError
-from dpsql.local.inputs import source_files
 from dpsql.local.record_reader import RowReader
+from dpsql.local.sources import source_files
 from udfs.columns import Float, Int
 from udfs.histogram.contribution_bounding import DROP_REASONS
 from udfs.keys import PublicGroups

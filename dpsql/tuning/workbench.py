@@ -11,6 +11,7 @@ import numpy as np
 
 from dpsql.compiled import Query
 from dpsql.errors import ConfigError
+from dpsql.mechanisms import registry
 from dpsql.mechanisms.histogram.asked import ReleaseRule, changed
 from dpsql.mechanisms.histogram.plan import ColumnPlan, PerturbationPlan, PrivacyPlan
 from dpsql.mechanisms.histogram.planner import unnamed_plan
@@ -79,6 +80,19 @@ class _Sums:
     start: Int
 
 
+def check_tunable(query: Query) -> None:
+    """Refuse a query whose settings cannot be measured here; no sample has to be read for that.
+
+    Raises:
+        ConfigError: another mechanism's query, or `release = RESELECT`.
+    """
+    if query.parsed.mechanism != PrivacyPlan.mechanism:
+        takes = registry.named(PrivacyPlan.mechanism).takes
+        raise ConfigError(f"tune measures {takes}; what another setting does to {query.mechanism.takes}, `dpsql try` shows")
+    if query.parsed.asked.release is ReleaseRule.RESELECT:
+        raise ConfigError("tuning measures release = EVERY_TRIGGER, which is more accurate than RESELECT: leave the option out")
+
+
 class Workbench:
     """A query, a sample and its scale.
 
@@ -91,14 +105,11 @@ class Workbench:
         goal: `l_1` or `l_2`, the norm of the error that counts; `keys`: how many appear.
 
     Raises:
-        ConfigError: another mechanism's query, `release = RESELECT`, or no such column.
+        ConfigError: as `check_tunable`; no such column.
     """
 
     def __init__(self, query: Query, sample: Sample, scale: float = 1.0, column: str | None = None, goal: str = "l_1") -> None:
-        if query.parsed.mechanism != PrivacyPlan.mechanism:
-            raise ConfigError(f"tuning measures the histogram, and this query is for {query.parsed.mechanism}")
-        if query.parsed.asked.release is ReleaseRule.RESELECT:
-            raise ConfigError("tuning measures release = EVERY_TRIGGER, which is more accurate than RESELECT: leave the option out")
+        check_tunable(query)
         aliases = [each.aggregate.alias for each in query.plan.columns]
         if column is not None and column not in aliases:
             raise ConfigError(f"no column {column!r}: the query's aggregates are {', '.join(aliases)}")

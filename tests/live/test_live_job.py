@@ -219,7 +219,7 @@ def test_a_table_without_windows(case: Case) -> None:
 def test_a_clock_that_steps_a_day_ahead_closes_nothing_early(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     """As this process sees it; and Spark's own polling begins anew when the clock is right again."""
     step, anew = [0], list[bool]()
-    for name in ("streaming.live.wall_us", "streaming.microbatches.began_us", "lake.checkpoints.Checkpoint.time_us"):
+    for name in ("streaming.live.wall_us", "streaming.microbatches.began_us", "lake.spark_checkpoint.Checkpoint.time_us"):
         owner, _, function = f"dpsql.{name}".rpartition(".")
         original = pkgutil.resolve_name(f"{owner}.{function}")
         monkeypatch.setattr(f"{owner}.{function}", lambda *given, _original=original: _original(*given) + step[0])

@@ -17,13 +17,13 @@ from pyspark.sql.types import StringType
 
 import dpsql
 from dpsql.config import Source, Sources
-from dpsql.lake.checkpoints import Checkpoint
 from dpsql.lake.clock_guard import ClockGuard
 from dpsql.lake.contributions import TICK_ERA, Contributions
 from dpsql.lake.delta_rows import read_rows
 from dpsql.lake.engine_file import Engine, Part
 from dpsql.lake.manifest import Manifest
 from dpsql.lake.retention import Retention, compact, kept_by_savepoints, sweep_bucket
+from dpsql.lake.spark_checkpoint import Checkpoint
 from dpsql.mechanisms.histogram.plan import PrivacyPlan
 from dpsql.mechanisms.registry import shape
 from dpsql.streaming.clocks import Clocks, listed_clocks

@@ -13,7 +13,7 @@ import pytest
 
 from dpsql.config import Source
 from dpsql.local.connection import connect
-from dpsql.local.inputs import InputReader
+from dpsql.local.sources import InputReader
 from tests.local.conftest import HOUR, Compile, visits
 
 if TYPE_CHECKING:

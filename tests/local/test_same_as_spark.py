@@ -19,7 +19,7 @@ from dpsql.config import Source
 from dpsql.local.allowed import FUNCTIONS
 from dpsql.local.connection import connect
 from dpsql.local.from_clause import read_from
-from dpsql.local.inputs import InputReader
+from dpsql.local.sources import InputReader
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

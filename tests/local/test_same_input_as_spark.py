@@ -12,13 +12,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from dpsql.config import Source
-from dpsql.local.inputs import OTHER_BATCH_FILES, micro_batches, source_files
 from dpsql.local.record_reader import RowReader
+from dpsql.local.sources import OTHER_BATCH_FILES, micro_batches, source_files
 from dpsql.streaming.rows import listed_keys
 from dpsql.streaming.session import run_session
 from dpsql.streaming.sources import BATCH_FILES, stream
 from tests.local.conftest import Compile, visits
-from tests.local.test_inputs import MALFORMED_CSV, MALFORMED_JSON, SCHEMA, load
+from tests.local.test_sources import MALFORMED_CSV, MALFORMED_JSON, SCHEMA, load
 from udfs.keys import encode
 
 if TYPE_CHECKING:

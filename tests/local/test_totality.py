@@ -15,7 +15,7 @@ from dpsql.errors import InputError
 from dpsql.local import allowed, spark_text
 from dpsql.local.connection import connect
 from dpsql.local.from_clause import Scope, read_from
-from dpsql.local.inputs import InputReader
+from dpsql.local.sources import InputReader
 from tests import totality
 
 PLAIN = ("s", "w", "y", "h", "i", "l", "d", "f", "c", "b", "day", "ts")

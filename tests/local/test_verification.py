@@ -23,7 +23,7 @@ from dpsql.lake.catch_up import CatchUp, finish
 from dpsql.lake.delta_rows import read_rows
 from dpsql.lake.engine_file import Engine, Part, write_engine
 from dpsql.lake.manifest import Manifest
-from dpsql.lake.points import open_tables
+from dpsql.lake.restore_points import open_tables
 from dpsql.lake.runs import Lake, Run
 from dpsql.local.feeder import Feeder
 from dpsql.local.published_table import published_table

@@ -232,7 +232,7 @@ def start(spark: SparkSession, query: dpsql.Query, lake: Lake, until_us: int, bu
 
 def ordered(histogram: pa.Table, query: dpsql.Query) -> pa.Table:
     """Rows in one order, so that tables can be compared."""
-    names = [*(["window_start"] if query.parsed.window else []), "trigger", *(key.name for key in query.parsed.keys)]
+    names = [*(["window_start"] if query.parsed.window else []), "trigger", *(key.name for key in query.parsed.output_keys)]
     return histogram.sort_by([(name, "ascending") for name in names]).combine_chunks()
 
 

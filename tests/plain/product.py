@@ -17,9 +17,9 @@ import dpsql
 from dpsql.lake.published import read_histogram
 from dpsql.lake.runs import Lake, Run
 from dpsql.local.feeder import LATEST_US, Feeder, try_query
-from dpsql.local.inputs import micro_batches
 from dpsql.local.published_table import published_table
 from dpsql.local.record_reader import RowReader
+from dpsql.local.sources import micro_batches
 from dpsql.mechanisms.histogram.stages import stages
 from dpsql.privacy.secret import Secret
 from tests.plain.pairs import Pair

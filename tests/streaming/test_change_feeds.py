@@ -14,7 +14,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from dpsql.change_feed import TIME, FeedForm
-from dpsql.lake.runs import read_histogram
+from dpsql.lake.published import read_histogram
 from dpsql.local.feeder import run_batches
 from dpsql.local.record_reader import RowReader
 from dpsql.local.verification import count_differences

@@ -16,12 +16,12 @@ import pytest
 
 from dpsql.errors import ConfigError, DataError, LakeError
 from dpsql.lake import preflight
-from dpsql.lake.checkpoints import Checkpoint
 from dpsql.lake.contributions import Contributions
 from dpsql.lake.event_log import FILE
 from dpsql.lake.read_files import ReadFiles, listed_details
 from dpsql.lake.restore import restore
 from dpsql.lake.runs import read_run
+from dpsql.lake.spark_checkpoint import Checkpoint
 from dpsql.local.verification import Verification, verify_run
 from dpsql.streaming import sources
 from dpsql.streaming.context import RunContext

@@ -23,9 +23,9 @@ from pyspark.sql.streaming import StreamingQueryListener
 from pyspark.util import _load_from_socket
 
 from dpsql.lake import delta_tables
-from dpsql.lake.checkpoints import LOG_HEADER, Checkpoint
 from dpsql.lake.hadoop_checksums import differs
 from dpsql.lake.sorted_file import sorted_file
+from dpsql.lake.spark_checkpoint import LOG_HEADER, Checkpoint
 from dpsql.scratch import scratch
 from dpsql.streaming import internals, native, spreading
 from dpsql.streaming.session import CATCH_UP, RUN, run_session

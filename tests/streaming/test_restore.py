@@ -21,7 +21,7 @@ from dpsql.lake.delta_rows import read_rows
 from dpsql.lake.manifest import Manifest
 from dpsql.lake.new_run import begin_new_run, finish_new_run
 from dpsql.lake.opening import open_run
-from dpsql.lake.points import Tables
+from dpsql.lake.restore_points import Tables
 from dpsql.lake.runs import Lake, read_run
 from dpsql.lake.savepoints import take_savepoint
 from dpsql.local.verification import verify_run

@@ -163,7 +163,7 @@ def test_show_and_list(work: Path) -> None:
     refused("show", "views", "--lake", "lake", "--window", "2026-01-02", says="no window that starts at this time")
     identity = json.loads(dp("explain", "views.sql", "--json").stdout)["query_identity"]
     expected = [{"name": "views", "run_id": run_id, "query_identity": identity, "state": "published", "overruns": 0}]
-    expected[0] |= {"source": "visits", "epsilon": 6.0, "delta": 1e-7, "period_us": 86_400_000_000, "rows": 3}
+    expected[0] |= {"source": "visits", "privacy_unit": ["user_id"], "epsilon": 6.0, "delta": 1e-7, "period_us": 86_400_000_000, "rows": 3}
     expected[0] |= {"newest_trigger": "2026-01-02T00:00:00Z"}
     assert json.loads(dp("list", "--lake", "lake", "--json").stdout) == expected
     for part in ("published", "epsilon 6 per 1 day", "2026-01-02 00:00:00"):

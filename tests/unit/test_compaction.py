@@ -21,7 +21,7 @@ from dpsql.lake import compaction, delta_tables
 from dpsql.lake.delta_rows import read_rows
 from dpsql.lake.engine_file import Engine
 from dpsql.lake.marks import merged_mark
-from dpsql.lake.points import Tables
+from dpsql.lake.restore_points import Tables
 from dpsql.lake.sorted_file import sorted_file
 from dpsql.lake.torn_commits import torn, unreadable
 

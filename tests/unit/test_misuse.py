@@ -222,6 +222,15 @@ CASES = [
         "the query's aggregates are views, total",
         make=records(),
     ),
+    Case(
+        "another mechanism's query",
+        "tune views.sql --sample visits.parquet",
+        "tune measures queries that protect users, with a window; what another setting does to queries without a window, `dpsql try` shows",
+        make=lambda f: (
+            (f / "views.sql").write_text(SQL.replace("= 8)", "= 8, trigger_interval = '1 day')").replace("window(ts, '1 day'), ", "")),
+            file("conf/sources.yaml", SOURCES + "    start: 2026-01-01\n")(f),
+        ),
+    ),
     # Spark
     Case("no Java", f"{RUN}", "JAVA_HOME is /nowhere, which has no bin/java", environment={"JAVA_HOME": "/nowhere"}),
     Case("no Java on the path", f"{RUN}", "Java is missing: install a JRE 17 or 21", environment={"PATH": "/nowhere", "JAVA_HOME": ""}),

@@ -14,7 +14,7 @@ from dpsql.lake.catch_up import CatchUp, Live
 from dpsql.lake.engine_file import Kept as EngineFile
 from dpsql.lake.engine_file import Part
 from dpsql.lake.overruns import Overruns
-from dpsql.lake.points import Point
+from dpsql.lake.restore_points import Point
 from dpsql.lake.runs import Run
 from dpsql.lake.savepoints import Kept as SavepointFile
 from dpsql.parsed_query import PrivacyLevel

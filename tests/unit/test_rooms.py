@@ -21,6 +21,8 @@ GROUND = {
     "dpsql.parsed_query",
     "dpsql.record",
     "dpsql.schedule",
+    "dpsql.sketch_shape",
+    "dpsql.typed_values",
     "dpsql.sources",
 }
 GROUND |= {"dpsql.text", "dpsql.times", "dpsql.yaml_file"}

@@ -19,12 +19,12 @@ import dpsql
 from dpsql.config import Source, Sources
 from dpsql.errors import LakeError
 from dpsql.lake import restore, torn_commits
-from dpsql.lake.checkpoints import Checkpoint
 from dpsql.lake.contributions import Contributions
 from dpsql.lake.engine_file import Engine, Part
 from dpsql.lake.hadoop_checksums import differs
 from dpsql.lake.manifest import Manifest
-from dpsql.lake.points import Tables
+from dpsql.lake.restore_points import Tables
+from dpsql.lake.spark_checkpoint import Checkpoint
 from dpsql.mechanisms.histogram.stages import admission_stage
 from dpsql.mechanisms.registry import shape
 from udfs.stage import OPERATORS, StateFile

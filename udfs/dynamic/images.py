@@ -76,7 +76,7 @@ def _folded(given: Images, content: np.ndarray) -> Int:
 
 def _in_order(given: Images, content: np.ndarray) -> Images:
     """By time; at one time the first images of all rows before their second ones, and ends first, so that they make room."""
-    order = sort_order(given.user, given.row, given.seq, given.kind, content)
+    order = sort_order(given.user, given.row, given.seq, given.kind, content, given.ts)
     one, content = given.take(order), content[order]
     times, rank = np.unique(one.ts, return_inverse=True)
     run = (np.cumsum(run_starts(one.user, one.row)) - 1) * max(len(times), 1)

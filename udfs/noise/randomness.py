@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
+from cryptography.hazmat.primitives import hashes, hmac
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from scipy.special import ndtri
 
@@ -32,6 +33,13 @@ def _encrypt(noise_key: bytes, blocks: Blocks) -> Blocks:
     encryptor = Cipher(algorithms.AES(noise_key), modes.ECB()).encryptor()  # ECB: one call encrypts all blocks independently
     out = encryptor.update(np.ascontiguousarray(blocks, dtype="<u8").data.cast("B")) + encryptor.finalize()
     return np.frombuffer(out, dtype="<u8").reshape(-1, 2)
+
+
+def intake_key(noise_key: bytes) -> bytes:
+    """32 bytes for the intake of the same run, which draws no noise: the noise key cannot be found from them."""
+    made = hmac.HMAC(noise_key, hashes.SHA256())
+    made.update(b"dpsql/1/intake")
+    return made.finalize()
 
 
 def tags(noise_key: bytes, window: Int, key: Int) -> Blocks:

@@ -31,10 +31,21 @@ Field = npt.NDArray[np.uint32]
 
 
 def digest(encoded: bytes) -> bytes:
-    """The digest of one encoded value (`udfs.keys`). The engines build the same bytes column by column; this is the reference."""
+    """The digest of one encoded value (`udfs.keys`)."""
     made = hashes.Hash(hashes.SHA256())
     made.update(LABEL + encoded)
     return made.finalize()
+
+
+def digests_of(encoded: pa.ChunkedArray) -> Int:
+    """Digests of a column of encoded values as numbers, shape (n, 4); each value is digested once."""
+    if not len(encoded):
+        return np.zeros((0, 4), np.int64)
+    seen = encoded.combine_chunks().dictionary_encode()
+    if isinstance(seen, pa.ChunkedArray):
+        seen = seen.unify_dictionaries().combine_chunks()
+    each = digests(pa.array([digest(value) for value in seen.dictionary.to_pylist()], pa.binary(DIGEST_BYTES)))
+    return each[seen.indices.to_numpy()]
 
 
 def digests(column: pa.Array | pa.ChunkedArray) -> Int:

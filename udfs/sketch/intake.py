@@ -14,7 +14,7 @@ from udfs.grid import Grid
 from udfs.histogram.contribution_bounding import Increment
 from udfs.sketch import bounding, ownership
 from udfs.sketch.bounding import UnitBounds, bound
-from udfs.sketch.hashing import DIGEST_BYTES, Field, Shape, digests, hash_key
+from udfs.sketch.hashing import Field, Shape, digests_of, hash_key
 from udfs.sketch.ownership import Mask, admitted_by, fields_of, own
 from udfs.sketch.partial import SCHEMA, cell_rows, key_rows
 from udfs.stage import ADMISSION, Clock, Stepped, Tables
@@ -50,11 +50,10 @@ class IntakeParameters:
 
     @property
     def takes(self) -> pa.Schema:
-        """Records: with the digest of the value that is counted, and, where keys are unknown, its encoding."""
+        """Records: what is counted is their key."""
         user = [("user", pa.int64())] if self.bounds else []
-        name = [("key_bytes", pa.binary())] if self.unknown_keys else []
         arguments = [(f"a{i}", pa.float64()) for i in range(self.arguments)]
-        return pa.schema([("drop", pa.int8()), *user, ("ts", pa.int64()), ("digest", pa.binary(DIGEST_BYTES)), *name, *arguments])
+        return pa.schema([("drop", pa.int8()), *user, ("ts", pa.int64()), ("key_bytes", pa.binary()), *arguments])
 
     def hash_key(self, root: bytes, window: int) -> bytes:
         """Of a window."""
@@ -91,7 +90,7 @@ class EventIntake:
         """`noise_key` is the root of the run's hash keys (`hashing.hash_key`)."""
         p = self.parameters
         rows, drops = _timely(rows, now, p)
-        ts, values = rows.column("ts").to_numpy(), digests(rows.column("digest"))
+        ts, values = rows.column("ts").to_numpy(), digests_of(rows.column("key_bytes"))
         window = p.grid.latest_window(ts) if p.unknown_keys else np.zeros(len(ts), np.int64)
         fields = fields_of(window, values, {w: p.hash_key(noise_key, w) for w in np.unique(window).tolist()}, p.shape)
         return Stepped({}, _sketched(rows, ts, values, fields, None, now, p), {"drops": {k: n for k, n in drops.items() if n}})
@@ -128,7 +127,7 @@ class UserIntake:
         p = self.parameters
         assert p.bounds is not None
         rows, drops = _timely(rows, now, p)
-        ts, user, values = rows.column("ts").to_numpy(), rows.column("user").to_numpy(), digests(rows.column("digest"))
+        ts, user, values = rows.column("ts").to_numpy(), rows.column("user").to_numpy(), digests_of(rows.column("key_bytes"))
         period = p.grid.period(ts) if p.renews else np.zeros(len(ts), np.int64)
         # Ties of event time: another order for every unit, whatever arrived first.
         order = sort_order(period, user, ts, user ^ values[:, 0], *values.T, *(each.of(rows) for each in p.contributions))

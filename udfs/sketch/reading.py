@@ -1,4 +1,4 @@
-"""What becomes public: lists of the largest keys, and the sketches. Where the rows of all buckets meet; pure, and after all noise.
+"""What becomes public: lists of the largest keys, and the sketches; pure, and after all noise.
 
 A key that no record of another unit brought must not appear, and no budget is spent on that: every key that was brought so far in its window
 is held against the floor test at every trigger, also without new records. What passed once stays public. While keys are unknown the hash
@@ -25,8 +25,8 @@ from udfs.sketch.refresh import Schedule
 from udfs.stage import Tables
 from udfs.state_table import Table
 
-TABLES = {"cells": Table(("window", "row"), "row"), "brought": Table(("window", *DIGEST), "d0")}
-"""cells: the newest published ones of open windows. brought: keys of open windows, since when they are there, and at which
+TABLES = {"newest": Table(("window", "row"), "window"), "brought": Table(("window", *DIGEST), "window")}
+"""newest: the newest published ones of open windows. brought: keys of open windows, since when they are there, and at which
 trigger they passed (0: they have not)."""
 
 STATISTICAL = 0.01
@@ -91,10 +91,9 @@ class Read:
 
 def empty_state(p: ReadParameters) -> Tables:
     """Nothing has been released."""
-    cells = _cells_table({}, p)
     brought = {name: np.zeros(0, np.int64) for name in ("window", *DIGEST)}
     return {
-        "cells": cells,
+        "newest": _cells_table({}, p),
         "brought": pa.table(
             brought | {"key_bytes": pa.array([], pa.binary()), "since": np.zeros(0, np.int64), "passed_at": np.zeros(0, np.int64)}
         ),
@@ -102,11 +101,11 @@ def empty_state(p: ReadParameters) -> Tables:
 
 
 def read(state: Tables, released: pa.Table, p: ReadParameters, root: bytes) -> Read:
-    """Read what all buckets released at some ticks.
+    """Read what was released at some ticks.
 
     Args:
         state: of earlier ticks.
-        released: rows of `ReleaseStage`, of all buckets, any order: with a (window, trigger), all of its cells.
+        released: rows of `ReleaseStage`, any order: with a (window, trigger), all of its cells.
         p: the plan's numbers.
         root: of the run's hash keys.
     """
@@ -114,7 +113,7 @@ def read(state: Tables, released: pa.Table, p: ReadParameters, root: bytes) -> R
     published = released.filter(pa.array(kind != KEY))
     brought = _with(state["brought"], released.filter(pa.array(kind == KEY)))
     window, trigger = published.column("window").to_numpy(), published.column("trigger").to_numpy()
-    cells = _opened(state["cells"], p)
+    cells = _opened(state["newest"], p)
     order = sort_order(window, trigger, published.column("row").to_numpy())
     published = published.take(pa.array(order)).combine_chunks()
     starts = np.flatnonzero(run_starts(window[order], trigger[order])).tolist()
@@ -144,7 +143,7 @@ def read(state: Tables, released: pa.Table, p: ReadParameters, root: bytes) -> R
             del cells[start]
     open_ = np.isin(brought.column("window").to_numpy(), [*cells])
     columns = {name: brought.column(name) for name in brought.column_names} | {"passed_at": passed_at}
-    after = {"cells": _cells_table(cells, p), "brought": pa.table(columns).filter(pa.array(open_)).combine_chunks()}
+    after = {"newest": _cells_table(cells, p), "brought": pa.table(columns).filter(pa.array(open_)).combine_chunks()}
     return Read(after, pa.concat_tables(lists).combine_chunks(), pa.concat_tables(sketches).combine_chunks())
 
 

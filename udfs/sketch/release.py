@@ -40,7 +40,7 @@ class ReleaseParameters:
         depth, width: of a sketch.
         cycle: p.
         noise: of each sketch, by refresh number: the counter's horizon is `Schedule.horizon`.
-        rows: the rows of sketches that this bucket has; row number j * depth + i is row i of sketch j.
+        bucket, buckets: whole windows are here, those whose start is `bucket` modulo `buckets`.
     """
 
     grid: Grid
@@ -49,7 +49,13 @@ class ReleaseParameters:
     width: int
     cycle: int
     noise: tuple[PerturbationParameters, ...]
-    rows: tuple[int, ...]
+    bucket: int = 0
+    buckets: int = 1
+
+    @property
+    def rows(self) -> Int:
+        """Of all sketches: number j * depth + i is row i of sketch j."""
+        return np.arange(len(self.noise) * self.depth)
 
     @property
     def schedule(self) -> Schedule:
@@ -89,9 +95,8 @@ class ReleaseStage:
         return empty_state(self.parameters.width, self.parameters.numbers)
 
     def for_bucket(self, bucket: int, buckets: int) -> ReleaseStage:
-        """With the rows of one bucket."""
-        mine = tuple(row for row in self.parameters.rows if row % buckets == bucket)
-        return ReleaseStage(replace(self.parameters, rows=mine))
+        """With the windows of one bucket."""
+        return ReleaseStage(replace(self.parameters, bucket=bucket, buckets=buckets))
 
     def step(self, state: Tables, rows: pa.Table, now: Sequence[Tick], noise_key: bytes) -> Stepped:
         """Add rows and close what the ticks close, in order of arrival batch."""
@@ -136,7 +141,7 @@ def _close(
     """Close every trigger up to now_us: (cells, what stays pending, published rows)."""
     windows, grid, published = opened(cells, p.width, p.numbers), p.grid, list[Any]()
     for start in _begun(before_us, now_us, p):
-        windows[start] = new_cells(np.array(p.rows, np.int64), p.width, p.numbers)
+        windows[start] = new_cells(p.rows, p.width, p.numbers)
     window, trigger = pending.column("window").to_numpy(), pending.column("trigger").to_numpy()
     is_due = trigger <= grid.closed_triggers(window, now_us)
     for start in sorted(windows):
@@ -151,37 +156,32 @@ def _close(
     return cells_table(windows, p.width, p.numbers, now_us), rest, published
 
 
-def _begun(before_us: int, now_us: int, p: ReleaseParameters) -> range:
-    """Windows whose first trigger this tick closes."""
+def _begun(before_us: int, now_us: int, p: ReleaseParameters) -> list[int]:
+    """Windows of this bucket whose first trigger this tick closes."""
     grid = p.grid
-    if not p.rows:
-        return range(0)
     last, opened_at = (int(grid.latest_window(np.array([time - grid.trigger_us]))[0]) for time in (now_us, before_us))
-    return range(max(p.first_window_us, opened_at + grid.slide_us), last + 1, grid.slide_us)
+    begun = range(max(p.first_window_us, opened_at + grid.slide_us), last + 1, grid.slide_us)
+    return [start for start in begun if start % p.buckets == p.bucket]
 
 
 def _add(cells: Cells, pending: pa.Table, trigger: int) -> None:
     """The sums of one trigger begin to wait for their column's refresh."""
     at = np.flatnonzero(pending.column("trigger").to_numpy() == trigger)
-    place = np.searchsorted(cells.row, pending.column("key").to_numpy()[at])
-    kinds, payloads = pending.column("kind").to_numpy(), pending.column("payload")
+    place = np.searchsorted(cells.row, pending.column("row").to_numpy()[at])
+    forms, payloads = pending.column("form").to_numpy(), pending.column("payload")
     for each, row in zip(at.tolist(), place.tolist(), strict=True):
-        add_cells(cells.waiting[row], int(kinds[each]), payloads[each].as_py())
+        add_cells(cells.waiting[row], int(forms[each]), payloads[each].as_py())
 
 
 def _refresh(cells: Cells, window: int, trigger: int, p: ReleaseParameters, noise_key: bytes) -> list[Any]:
-    """Publish the columns that are due, each row of the bucket by itself."""
-    if not len(cells.row):
-        return []
+    """Publish the columns that are due, each row by itself."""
     shown = np.empty_like(cells.v)
     for first, stride, step in p.schedule.due(trigger):
         cells.v[:, first::stride] += cells.waiting[:, first::stride]
         cells.waiting[:, first::stride] = 0
         for number, noise in enumerate(p.noise):
-            of_sketch = np.flatnonzero(cells.row // p.depth == number)
-            if len(of_sketch):
-                at = np.ix_(of_sketch, np.arange(first, p.width, stride))
-                shown[at] = _noisy(cells, at, window, step, noise, p, noise_key)
+            at = np.ix_(np.flatnonzero(cells.row // p.depth == number), np.arange(first, p.width, stride))
+            shown[at] = _noisy(cells, at, window, step, noise, p, noise_key)
     whole = trigger == p.grid.horizon or p.cycle == 1
     first, stride = (0, 1) if whole else (trigger % p.cycle, p.cycle)
     return [

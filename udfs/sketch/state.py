@@ -12,19 +12,19 @@ import pyarrow as pa
 from udfs.columns import Int
 from udfs.grid import NO_CLOCK
 from udfs.sketch.hashing import DIGEST
-from udfs.sketch.partial import KEY, SCHEMA
+from udfs.sketch.partial import KEY
 from udfs.stage import CLOSED, Tables
 from udfs.state_table import Table
 
 TABLES = {
-    "cells": Table(("window", "row"), "row"),
-    "pending": Table(("window", "trigger", "key"), "key", order="any"),
-    "keys": Table(("window", "trigger", *DIGEST), "d0", order="any"),
+    "cells": Table(("window", "row"), "window"),
+    "pending": Table(("window", "trigger", "row"), "window", order="any"),
+    "keys": Table(("window", "trigger", *DIGEST), "window", order="any"),
 }
 """cells: one row per open window and row of a sketch: `window, row, v` (published sums), `waiting` (sums of closed triggers whose column has not
 been refreshed since), `path` (noise). pending: partial sketches of triggers that have not closed. keys: candidates of such triggers."""
 
-PENDING = pa.schema([("kind", pa.int8()), *((name, pa.int64()) for name in ("window", "trigger", "key")), ("payload", pa.binary())])
+PENDING = pa.schema([*((name, pa.int64()) for name in ("window", "trigger", "form", "row")), ("payload", pa.binary())])
 KEYS = pa.schema([*((name, pa.int64()) for name in ("window", "trigger", *DIGEST)), ("key_bytes", pa.binary())])
 
 
@@ -83,7 +83,6 @@ def opened(cells: pa.Table, width: int, numbers: int) -> dict[int, Cells]:
 
 def split(rows: pa.Table) -> tuple[pa.Table, pa.Table]:
     """Rows of the intake as (pending, keys)."""
-    is_key = rows.column("kind").to_numpy() == KEY
+    is_key = rows.column("form").to_numpy() == KEY
     cells, keys = rows.filter(pa.array(~is_key)), rows.filter(pa.array(is_key))
-    named = [keys.column(name) for name in SCHEMA.names[1:]]
-    return cells.select(PENDING.names), pa.table(named, schema=KEYS)
+    return cells.select(PENDING.names), keys.select([*KEYS.names[:-1], "payload"]).rename_columns(KEYS.names)

@@ -30,7 +30,7 @@ class Dynamic:
 
     def claims(self, draft: Draft) -> bool:
         """A query without a window that says when to release."""
-        return draft.windowless
+        return draft.windowless and not draft.sketches
 
     def read(self, draft: Draft) -> Asked:
         """Bounds, key selection and the last trigger."""

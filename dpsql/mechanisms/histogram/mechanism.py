@@ -34,7 +34,12 @@ class Histogram:
         """A query with a window that protects users, and writes no option, or word of one, of another mechanism."""
         own, known = {option.name for option in self.options}, {option.name for option in draft.options}
         elsewhere = draft.value("privacy_level") is PrivacyLevel.EVENT or draft.value("delta") == 0 or draft.value("counter") in rules.PANED
-        return bool(draft.window_calls) and not elsewhere and all(given.name in own for given in draft.givens if given.name in known)
+        return (
+            bool(draft.window_calls)
+            and not elsewhere
+            and not draft.sketches
+            and all(given.name in own for given in draft.givens if given.name in known)
+        )
 
     def read(self, draft: Draft) -> Asked:
         """Bounds, key selection and release."""

@@ -3,18 +3,98 @@
 from __future__ import annotations
 
 import math
+import textwrap
+from dataclasses import asdict
+from typing import Any
 
 from dpsql.config import Source
-from dpsql.mechanisms.sketch.accounting import spent
+from dpsql.mechanisms.live_runs import live_runs
+from dpsql.mechanisms.sketch.accounting import account, spent
 from dpsql.mechanisms.sketch.plan import SketchPlan
 from dpsql.mechanisms.sketch.planner import collisions
-from dpsql.parsed_query import PrivacyLevel
+from dpsql.mechanisms.sketch.stages import grid
+from dpsql.parsed_query import ContributionPeriod, GroupSelection, PrivacyLevel
 from dpsql.privacy.curve import epsilon_of
+from dpsql.schedule import by_window
+from dpsql.times import duration
 from udfs.sketch.floor import null_law, scales, threshold
 
 EVENTS = 10
 LAZY_FROM = 10_000_000
 """Cells from which a refresh cycle is proposed: a second of noise per trigger."""
+
+
+WIDTH = 120
+
+
+def explain(plan: SketchPlan, source: Source) -> str:
+    """The whole explanation as plain text."""
+    query, asked = plan.query, plan.query.asked
+    first, *rest = sentences(plan, source)
+    period = "in its whole life" if query.contribution_period is ContributionPeriod.STREAM else "in one contribution period"
+    lines = [f"Promise: protects {first}", *([rest.pop(0)] if asked.bounds is None else [])]
+    lines += ["", live_runs(by_window(grid(plan))), ""]
+    lines += [
+        f"Windows: {duration(query.windows.size_us)}, a new one every {duration(query.windows.slide_us)}, each released {plan.triggers:,} times, "
+        f"every {duration(query.trigger_interval_us)}. Every window from the one with the declared start on has its row and its cells at every "
+        "trigger, records or not."
+    ]
+    if asked.bounds is not None:
+        b = asked.bounds
+        lines += [
+            f"Bounds: one {', '.join(query.privacy_unit)} counts with at most {b.max_rows:,} rows {period}, {b.max_rows_per_key:,} per value, "
+            f"in at most {b.max_keys:,} values of {asked.value}."
+        ]
+    lines += ["", "What is published:"]
+    for wanted in asked.wanted:
+        what = "counts" if wanted.weight is None else f"sums of {wanted.weight}"
+        listed = f"the {wanted.number:,} largest {what} by {asked.value}" if wanted.number else f"no list: what is asked of {asked.value}"
+        lines += [f"  {wanted.alias}: {listed}."]
+    lines += [f"  {line}" for line in rest]
+    lines += ["", f"Query identity: {plan.identity}"]
+    text = "\n".join(lines).splitlines()
+    return "\n".join(part for line in text for part in textwrap.wrap(line, WIDTH, subsequent_indent="  ") or [""]) + "\n"
+
+
+def facts(plan: SketchPlan, source: Source) -> dict[str, Any]:
+    """The plan's public numbers under stable names."""
+    asked = plan.query.asked
+    return {
+        "epsilon": plan.epsilon,
+        "delta": plan.delta,
+        "protects": str(asked.level),
+        "mu": plan.mu,
+        "cost": asdict(account(plan, source)),
+        "triggers": plan.triggers,
+        "counter": str(asked.counter),
+        "sketch": str(asked.kind),
+        "sketch_depth": asked.depth,
+        "sketch_width": asked.width,
+        "refresh_cycle": asked.cycle,
+        "query_identity": plan.identity,
+        "columns": [
+            {"alias": wanted.alias, "listed": wanted.number, "cell_stderr": cells.sd[-1], "estimate_stderr": cells.sd[-1] * plan.stderr}
+            for wanted, cells in zip(asked.wanted, plan.cells, strict=True)
+        ],
+        **figures(plan, source),
+    }
+
+
+def missing(plan: SketchPlan) -> str:
+    """Why a value may be missing."""
+    strategy, ask = plan.query.asked.strategy, "It can be asked for all the same: dpsql ask NAME VALUE."
+    lines = ["Why is my value missing?"]
+    if strategy is GroupSelection.THRESHOLD:
+        lines += [
+            "  A value is listed once its cells stand out of what a value without any record would find in them; `dpsql explain` says how many",
+            "  records that takes in an empty sketch. In a full one it takes more.",
+            "  When its window has closed: " + ask[0].lower() + ask[1:],
+        ]
+    elif strategy is GroupSelection.PUBLIC_GROUPS:
+        lines += ["  Listed are the largest of the declared values that stand out of the noise.", f"  {ask}"]
+    else:
+        lines += [f"  COUNT_SKETCH lists none. {ask}"]
+    return "\n".join(lines) + "\n"
 
 
 def figures(plan: SketchPlan, source: Source) -> dict[str, float]:
@@ -44,14 +124,14 @@ def sentences(plan: SketchPlan, source: Source) -> list[str]:
         many = f"epsilon {epsilon_of(EVENTS * found.mu, plan.delta):.4g} at the same delta"
         floor = f", and {found.floor_of_events(EVENTS):.2g} of delta more, because the floor test knows single events" if plan.beta else ""
         out = [
-            f"protects one event (one row of `{plan.query.stream}`): {promise}.",
+            f"one event (one row of `{plan.query.stream}`): {promise}.",
             f"Not one person: a person with {EVENTS} events has {many}{floor}.",
         ]
     else:
-        out = [f"protects everything that one privacy unit does in one contribution period: {promise}."]
+        out = [f"everything that one privacy unit does in one contribution period: {promise}."]
     out.append(
         f"Sketch: {asked.depth} rows of {asked.width} cells; state {said['state_bytes_per_window'] / 1e6:.3g} MB per open window, whatever the "
-        f"number of values; {said['published_bytes_per_trigger'] / 1e3:.3g} KB published per trigger, before compression."
+        f"number of values; {said['published_bytes_per_trigger'] / 1e6:.3g} MB published per trigger, before compression."
     )
     out.append(f"An estimate's noise has standard deviation {said['estimate_stderr']:.4g}; collisions with other values come on top.")
     if plan.beta is not None:

@@ -2,19 +2,33 @@
 
 from __future__ import annotations
 
+import pyarrow as pa
+
 from dpsql.mechanisms.sketch.asked import SketchKind
 from dpsql.mechanisms.sketch.plan import SketchPlan
-from dpsql.parsed_query import ContributionPeriod
+from dpsql.parsed_query import ContributionPeriod, GroupSelection
 from udfs.grid import Grid
 from udfs.histogram.contribution_bounding import Increment
 from udfs.histogram.perturbation import PerturbationParameters
+from udfs.keys import PublicGroups
 from udfs.noise.counters import counter
 from udfs.sketch.bounding import UnitBounds
-from udfs.sketch.hashing import Shape
+from udfs.sketch.hashing import DIGEST_BYTES, Shape, digest, digests
 from udfs.sketch.intake import EventIntake, IntakeParameters, UserIntake
+from udfs.sketch.publishing import SketchRelease
 from udfs.sketch.reading import Listed, ReadParameters, Shown
 from udfs.sketch.refresh import Schedule
 from udfs.sketch.release import ReleaseParameters, ReleaseStage
+
+
+def stages(plan: SketchPlan, public: PublicGroups) -> tuple[EventIntake | UserIntake, SketchRelease]:
+    """Both, from the first window of the run on."""
+    named = None
+    if plan.query.asked.strategy is GroupSelection.PUBLIC_GROUPS:
+        words = digests(pa.array([digest(name) for name in public.key_bytes], pa.binary(DIGEST_BYTES))).tolist()
+        named = Listed(tuple((a, b, c, d) for a, b, c, d in words), public.key_bytes)
+    first = public.first_window_us
+    return intake(plan, first), SketchRelease(release(plan, first), reading(plan, named))
 
 
 def grid(plan: SketchPlan) -> Grid:
@@ -50,8 +64,7 @@ def release(plan: SketchPlan, first_window_us: int) -> ReleaseStage:
     asked = plan.query.asked
     chosen = counter(asked.counter, plan.refreshes)
     noise = tuple(PerturbationParameters(c.mechanism, chosen, c.sigma, c.grid) for c in plan.cells)
-    rows = tuple(range(len(plan.cells) * asked.depth))
-    return ReleaseStage(ReleaseParameters(grid(plan), first_window_us, asked.depth, asked.width, asked.cycle, noise, rows))
+    return ReleaseStage(ReleaseParameters(grid(plan), first_window_us, asked.depth, asked.width, asked.cycle, noise))
 
 
 def reading(plan: SketchPlan, listed: Listed | None = None) -> ReadParameters:

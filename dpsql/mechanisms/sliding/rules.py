@@ -7,34 +7,19 @@ from collections.abc import Iterator
 from dpsql.errors import Problem
 from dpsql.mechanisms.sliding.asked import PaneGrouping, Smoothing
 from dpsql.mechanisms.sliding.options import OWN, counter
-from dpsql.parsed_query import AggregateFunction, CounterName, GroupSelection, PrivacyLevel
+from dpsql.parsed_query import AggregateFunction, CounterName, GroupSelection
 from dpsql.sql import clause_rules, options, window_rules
 from dpsql.sql.draft import Draft
 from dpsql.sql.durations import divisor_near
-from dpsql.sql.from_rules import EXPLODES
-from dpsql.sql.items import call_name
+from dpsql.sql.event_rules import event, rows_of_events, units_of_events
 from dpsql.sql.spans import Span, problem
-from dpsql.sql.values import Given, bare
+from dpsql.sql.values import Given
 from dpsql.times import show_duration
-
-OF_UNITS = (
-    "privacy_unit_column",
-    "max_rows_contributed",
-    "max_rows_per_group",
-    "max_groups_contributed",
-    "contribution_period",
-    "min_privacy_units_per_group",
-)
-"""Options that speak of units."""
-
-
-def _event(draft: Draft) -> bool:
-    return draft.value("privacy_level") is PrivacyLevel.EVENT
 
 
 def _asks(draft: Draft) -> Given | None:
     """The option that makes a query this mechanism's."""
-    if _event(draft):
+    if event(draft):
         return draft.given("privacy_level")
     if draft.value("delta") == 0:
         return draft.given("delta")
@@ -43,16 +28,8 @@ def _asks(draft: Draft) -> Given | None:
 
 def required_options(draft: Draft) -> Iterator[Problem]:
     """Options without a default."""
-    needed = (options.EPSILON, options.DELTA) + (() if _event(draft) else (options.PRIVACY_UNIT_COLUMN, options.MAX_ROWS_CONTRIBUTED))
+    needed = (options.EPSILON, options.DELTA) + (() if event(draft) else (options.PRIVACY_UNIT_COLUMN, options.MAX_ROWS_CONTRIBUTED))
     yield from clause_rules.missing_options(draft, needed)
-
-
-def units_of_events(draft: Draft) -> Iterator[Problem]:
-    """EVENT knows no unit."""
-    for given in map(draft.given, OF_UNITS) if _event(draft) else ():
-        if given:
-            message = "privacy_level EVENT protects one row, whoever it belongs to"
-            yield problem(given.name_span, message, f"remove {given.name}, or use privacy_level = USER")
 
 
 def listed_keys(draft: Draft) -> Iterator[Problem]:
@@ -60,7 +37,7 @@ def listed_keys(draft: Draft) -> Iterator[Problem]:
     asks = _asks(draft)
     if asks is None or draft.keyless or draft.value("group_selection_strategy") != GroupSelection.THRESHOLD or not draft.keys:
         return
-    if _event(draft) or draft.value("delta") == 0:
+    if event(draft) or draft.value("delta") == 0:
         message, hint = "Unknown keys need delta > 0 and users", "list them: group_selection_strategy = PUBLIC_GROUPS"
         yield problem(asks.name_span, message, f"{hint}, public_groups = (SELECT page FROM pages)")
     else:
@@ -68,27 +45,12 @@ def listed_keys(draft: Draft) -> Iterator[Problem]:
         yield problem(asks.name_span, message, "add group_selection_strategy = PUBLIC_GROUPS, public_groups = (SELECT page FROM pages)")
 
 
-def rows_of_events(draft: Draft) -> Iterator[Problem]:
-    """FROM makes at most one row of an event."""
-    message, hint = "{} makes several rows of one event; EVENT protects one", "{}, or use privacy_level = USER"
-    for scope in draft.scopes if _event(draft) else ():
-        exploding = [node for node in scope.select.args.get("laterals") or ()]
-        if not scope.outer:
-            exploding += [node for node in scope.select.expressions if call_name(bare(node.unalias())) in EXPLODES]
-        for node in exploding:
-            yield problem(draft.span(node), message.format("explode"), hint.format("aggregate the array with a function of it"))
-        for join in scope.select.args.get("joins") or ():
-            if join.kind not in ("SEMI", "ANTI"):
-                what = "A join that may find several rows"
-                yield problem(draft.span(join), message.format(what), hint.format("use LEFT SEMI JOIN or LEFT ANTI JOIN"))
-
-
 def distinct_units(draft: Draft) -> Iterator[Problem]:
     """COUNT(DISTINCT unit)."""
     for call in draft.calls:
         if call.function is not AggregateFunction.COUNT_DISTINCT_UNIT:
             continue
-        if _event(draft):
+        if event(draft):
             yield problem(call.item.span, "An event has no user", "write COUNT(*), or use privacy_level = USER")
         else:
             hint = "use counter = BLT" + (" with delta above 0" if draft.value("delta") == 0 else "")
@@ -171,7 +133,7 @@ def one_column_above(draft: Draft) -> Iterator[Problem]:
 def cap_of_level(draft: Draft) -> Iterator[Problem]:
     """A cap protects users or events."""
     given, stream = draft.given("privacy_level"), draft.stream
-    if given and _event(draft) and stream is not None and stream.cap is not None and stream.event_cap is None:
+    if given and event(draft) and stream is not None and stream.cap is not None and stream.event_cap is None:
         message = f"The cap of source {stream.name} protects users, this query protects events"
         hint = (
             f"the source needs a cap for it: add `{{privacy_level: EVENT, epsilon: 1, delta: 0}}` to the list at sources.{stream.name}.cap"
@@ -201,7 +163,9 @@ RULES = (
 def claims(draft: Draft) -> bool:
     """A query that protects events, unless it is over a table without windows; or with windows, and delta = 0, or a counter or an option of this
     mechanism."""
-    if _event(draft):
+    if draft.sketches:
+        return False
+    if event(draft):
         return not draft.windowless
     asks = draft.value("delta") == 0 or draft.value("counter") in (CounterName.PANES, CounterName.WINDOW_SQRT)
     return bool(draft.window_calls) and (asks or any(draft.given(option.name) for option in OWN))

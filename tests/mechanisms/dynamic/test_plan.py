@@ -1,4 +1,4 @@
-"""Plans of tables that only grow: the accountant passes them and little is wasted, finds every number that is too small, and their two steps
+"""Plans of tables, those whose rows end among them: the accountant passes them and little is wasted, finds every number that is too small, and their two steps
 together are a SQL count plus the noise that they state."""
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from dpsql.change_feed import Feed
 from dpsql.errors import AccountingError, ConfigError
 from dpsql.mechanisms.dynamic.accounting import account
 from dpsql.mechanisms.dynamic.asked import Asked
@@ -19,7 +20,7 @@ from dpsql.mechanisms.dynamic.planner import identity, make_plan
 from dpsql.mechanisms.dynamic.stages import bounding_parameters, table_parameters
 from dpsql.parsed_query import Aggregate, AggregateFunction, CounterName, GroupSelection, ParsedQuery
 from dpsql.privacy.cost import Overlap, gaussian_delta
-from tests.mechanisms.dynamic.plans import START, query, source
+from tests.mechanisms.dynamic.plans import FEED, START, query, source
 from tests.property.plans import COUNT, HOUR, SUM, USERS
 from udfs.dynamic.release import release
 from udfs.histogram.contribution_bounding import admit
@@ -47,6 +48,8 @@ def any_query(pick: np.random.Generator) -> ParsedQuery[Asked]:
         max_triggers=last,
         counter=CounterName.BLT if last is None else [*CounterName][int(pick.integers(3))],
         aggregates=(COUNT, *some),
+        feed=None if pick.random() < 0.5 else FEED,
+        max_spells_contributed=int(pick.integers(1, rows + 1)),
     )
 
 
@@ -95,9 +98,9 @@ NAMES = sorted(smaller(make_plan(query(), source())))
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("last", [None, 100])
-def test_a_number_that_is_too_small_is_refused(name: str, last: int | None) -> None:
-    plan = make_plan(query(aggregates=(COUNT, USERS, SUM), max_triggers=last), source())
+@pytest.mark.parametrize(("last", "feed"), [(None, None), (100, None), (None, FEED)])
+def test_a_number_that_is_too_small_is_refused(name: str, last: int | None, feed: Feed | None) -> None:
+    plan = make_plan(query(aggregates=(COUNT, USERS, SUM), max_triggers=last, feed=feed), source())
     account(plan, source())
     with pytest.raises(AccountingError):
         account(smaller(plan)[name], source())
@@ -111,6 +114,18 @@ def test_thresholds_that_end_before_the_run_are_refused(blocks: slice) -> None:
     left = dataclasses.replace(plan.selection, first=plan.selection.first[blocks], thresholds=plan.selection.thresholds[blocks])
     with pytest.raises(AccountingError):
         account(dataclasses.replace(plan, selection=left), source())
+
+
+def test_rows_that_end_cost_a_root_of_two_and_their_spells() -> None:
+    """Catches: the numbers of a table that only grows, planned or accounted for one whose rows end."""
+    growing, ending = (make_plan(query(aggregates=(COUNT, USERS), feed=feed, max_spells_contributed=2), source()) for feed in (None, FEED))
+    for (a, b), times in zip(zip(growing.perturbations, ending.perturbations, strict=True), (math.sqrt(2), 1.0), strict=True):
+        assert b.sensitivity / a.sensitivity == pytest.approx(times)
+    cheap = dataclasses.replace(ending, selection=growing.selection)
+    with pytest.raises(AccountingError, match="begin to count 2 times"):
+        account(cheap, source())
+    with pytest.raises(AccountingError):
+        account(dataclasses.replace(ending, columns=growing.columns), source())
 
 
 def test_a_declared_last_trigger_costs_less_noise() -> None:

@@ -78,7 +78,6 @@ def records(users: Sequence[int], ts: Sequence[int], keys: Sequence[bytes], valu
         "drop": pa.array(np.zeros(len(ts), np.int8)),
         "user": pa.array(users, pa.int64()),
         "ts": pa.array(ts, pa.int64()),
-        "digest": pa.array([digest(key) for key in keys], pa.binary(32)),
         "key_bytes": pa.array(keys, pa.binary()),
     }
     return pa.table(columns | ({"a0": pa.array(values, pa.float64())} if values is not None else {}))

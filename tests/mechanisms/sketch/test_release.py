@@ -175,7 +175,7 @@ def test_a_sketch_is_a_histogram_over_the_numbers_of_its_cells() -> None:
     for row in partial.to_pylist():
         values = np.frombuffer(row["payload"], "<i8").reshape(-1, 2) if row["kind"] == 1 else np.array([])
         for column, value in values:
-            for name, number in (("window", row["window"]), ("trigger", row["trigger"]), ("key", row["key"] * 64 + column), ("v0", value)):
+            for name, number in (("window", row["window"]), ("trigger", row["trigger"]), ("key", row["row"] * 64 + column), ("v0", value)):
                 contributions[name].append(int(number))
     given = {name: pa.array(values, pa.int64()) for name, values in contributions.items()}
     size = len(contributions["key"])

@@ -14,7 +14,7 @@ import pytest
 from dpsql.config import Source
 from dpsql.errors import ConfigError, DataError
 from dpsql.local.connection import connect
-from dpsql.local.inputs import InputReader, micro_batches, source_files
+from dpsql.local.sources import InputReader, micro_batches, source_files
 
 SCHEMA = "name STRING, n INT, x DOUBLE, ok BOOLEAN, day DATE, ts TIMESTAMP"
 

@@ -1,0 +1,91 @@
+"""What a run of sketches publishes, as Arrow: lists as arrays of structs, and the table of cells, from which the count of any value is read."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from dpsql.files import Place
+from dpsql.schedule import Schedule
+from dpsql.sketch_shape import SketchShape
+from dpsql.typed_values import typed
+from udfs.keys import decode
+from udfs.sketch.lists import unpack
+
+PROPERTY = "dpsql.sketch"
+"""Of the table of cells: what its readers must know, as JSON."""
+
+COUNTS = {"TOP_COUNT": ("count", pa.int64()), "TOP_SUM": ("sum", pa.float64())}
+TIME = pa.timestamp("us", tz="UTC")
+CELLS = pa.schema(
+    [("window_start", TIME), ("window_end", TIME), ("trigger", pa.int32()), ("trigger_time", TIME)]
+    + [(name, pa.int32()) for name in ("row", "first_column", "stride")]
+    + [("cells", pa.list_(pa.int64())), ("hash_key", pa.binary())]
+)
+
+
+def cells_path(histogram: Place) -> Place:
+    """The table of cells beside the public table of a query: `NAME.sketch`."""
+    return histogram.parent / f"{histogram.name}.sketch"
+
+
+def top_lists(packed: pa.ChunkedArray, kind: str, parts: Sequence[tuple[str, pa.DataType]]) -> pa.Array:
+    """Packed lists as ARRAY<STRUCT<value, count or sum, stderr, low, high>>.
+
+    Args:
+        packed: of `udfs.sketch.lists`.
+        kind: `TOP_COUNT` or `TOP_SUM`.
+        parts: path and type of each part of a value; the value of several is a STRUCT.
+    """
+    sizes, rows = unpack(packed.to_pylist())
+    columns = [typed(values, each) for values, (_, each) in zip(decode(rows.column("key_bytes"), len(parts)), parts, strict=True)]
+    value = columns[0] if len(parts) == 1 else pa.StructArray.from_arrays(columns, [path.rpartition(".")[2] for path, _ in parts])
+    name, number = COUNTS[kind]
+    numbers = {each: rows.column(each).combine_chunks() for each in ("value", "stderr", "low", "high")}
+    fields = [value, numbers["value"].cast(number), numbers["stderr"], numbers["low"].cast(number), numbers["high"].cast(number)]
+    structs = pa.StructArray.from_arrays(fields, ["value", name, "stderr", "low", "high"])
+    return pa.ListArray.from_arrays(pa.array(np.concatenate([[0], np.cumsum(sizes)]), pa.int32()), structs)
+
+
+def cell_rows(released: pa.Table, schedule: Schedule, sketch: SketchShape) -> pa.Table:
+    """Rows of the table of cells, of released rows that publish some; sorted by window, trigger and row."""
+    grid = schedule.grid
+    size, parts = len(sketch.aliases) * sketch.depth, [CELLS.empty_table()]
+    released = released.sort_by([("window", "ascending"), ("trigger", "ascending")])
+    for row in released.select(["window", "trigger", "first_column", "stride", "cells", "hash_key"]).to_pylist():
+        if not row["cells"]:
+            continue
+        flat = np.frombuffer(row["cells"], "<i8")
+        times = (row["window"], row["window"] + grid.window_us, row["window"] + row["trigger"] * grid.trigger_us)
+        start, end, due = (pa.array(np.full(size, us)).cast(TIME) for us in times)
+        ints = [pa.array(values, pa.int32()) for values in (range(size), [row["first_column"]] * size, [row["stride"]] * size)]
+        cells = pa.ListArray.from_arrays(pa.array(np.arange(size + 1) * (len(flat) // size), pa.int32()), pa.array(flat))
+        number = pa.array([row["trigger"]] * size, pa.int32())
+        parts.append(pa.table([start, end, number, due, *ints, cells, pa.array([row["hash_key"]] * size)], schema=CELLS))
+    return pa.concat_tables(parts).combine_chunks()
+
+
+def properties(sketch: SketchShape, kinds: Sequence[tuple[str, str]]) -> dict[str, str | None]:
+    """Of the table of cells.
+
+    Args:
+        sketch: of the plan.
+        kinds: path and Spark type of each part of a value, so that whoever asks can encode one.
+    """
+    return {PROPERTY: json.dumps(asdict(sketch) | {"value": [list(kind) for kind in kinds]})}
+
+
+def described(configuration: dict[str, Any]) -> tuple[SketchShape, tuple[tuple[str, str], ...]] | None:
+    """What `properties` has written; None of a table that has none."""
+    if PROPERTY not in configuration:
+        return None
+    given = json.loads(configuration[PROPERTY])
+    kinds = tuple((path, kind) for path, kind in given.pop("value"))
+    for name in ("aliases", "grids"):
+        given[name] = tuple(given[name])
+    return SketchShape(**given | {"sd": tuple(map(tuple, given["sd"]))}), kinds

@@ -1,0 +1,119 @@
+"""Sketches as a mechanism."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from dpsql.config import Source
+from dpsql.mechanisms.protocol import Argument, OutputColumn, RunFacts, Shape
+from dpsql.mechanisms.sketch import accounting, options, plan, rules
+from dpsql.mechanisms.sketch.asked import Asked, SketchKind
+from dpsql.mechanisms.sketch.plan import SketchPlan
+from dpsql.parsed_query import ParsedQuery
+from dpsql.privacy.cost import Cost
+from dpsql.schedule import by_window
+from dpsql.sketch_shape import SketchShape
+
+if TYPE_CHECKING:
+    from dpsql.sql.draft import Draft, Option
+    from dpsql.sql.rules import Rule
+    from udfs.stage import Clock, Stage, Tick
+
+
+class Sketch:
+    """The largest values of an expression, and a public sketch that answers for any value (docs/privacy/sketch.md)."""
+
+    name: str = SketchPlan.mechanism
+    takes: str = "queries with APPROX_TOP_COUNT, APPROX_TOP_SUM or COUNT_SKETCH"
+    options: tuple[Option, ...] = options.OPTIONS
+    rules: tuple[Rule, ...] = rules.RULES
+
+    def claims(self, draft: Draft) -> bool:
+        """A query that calls a sketch."""
+        return bool(draft.sketches)
+
+    def read(self, draft: Draft) -> Asked:
+        """Lists, cells, bounds."""
+        return options.read(draft)
+
+    def plan(self, query: ParsedQuery[Asked], source: Source) -> SketchPlan:
+        """Every number."""
+        from dpsql.mechanisms.sketch.planner import make_plan
+
+        return make_plan(query, source)
+
+    def account(self, plan: SketchPlan, source: Source) -> Cost:
+        """From the bounds, the counter's factorisation and the floor."""
+        return accounting.account(plan, source)
+
+    def document(self, plan: SketchPlan) -> Mapping[str, Any]:
+        """As run.json has it."""
+        return plan_document(plan)
+
+    def explain(self, plan: SketchPlan, source: Source) -> str:
+        """All of it in sentences."""
+        from dpsql.mechanisms.sketch.explain import explain
+
+        return explain(plan, source)
+
+    def facts(self, plan: SketchPlan, source: Source) -> dict[str, Any]:
+        """The public numbers."""
+        from dpsql.mechanisms.sketch.explain import facts
+
+        return facts(plan, source)
+
+    def missing(self, plan: SketchPlan) -> tuple[str, dict[str, Any]]:
+        """Who stands out of the floor."""
+        from dpsql.mechanisms.sketch.explain import missing
+
+        return missing(plan), {"unknown": plan.unknown_keys, "beta": plan.beta}
+
+    def shape(self, plan: SketchPlan) -> Shape:
+        """Windows with their triggers; a list for each sketch that has one, and the second table."""
+        from dpsql.mechanisms.sketch.stages import grid
+        from udfs.sketch.intake import REASONS, UserIntake
+        from udfs.sketch.partial import SCHEMA
+        from udfs.sketch.publishing import SketchRelease
+        from udfs.stage import ADMISSION, RELEASE
+
+        asked = plan.query.asked
+        return Shape(
+            schedule=by_window(grid(plan)),
+            arguments=tuple(map(Argument, plan.arguments)),
+            listed=True,  # every window from the declared start on, with the values that are listed, if any
+            contributions=SCHEMA,
+            state={ADMISSION: UserIntake.tables if asked.bounds else {}, RELEASE: SketchRelease.tables},
+            columns=tuple(
+                OutputColumn(each.alias, each.alias, "TOP_COUNT" if each.weight is None else "TOP_SUM", f"c{i}")
+                for i, each in enumerate(asked.wanted)
+                if each.number
+            ),
+            drops=REASONS,
+            forgets_us=None,
+            sketch=SketchShape(
+                depth=asked.depth,
+                width=asked.width,
+                signed=asked.kind is SketchKind.COUNT_SKETCH,
+                hash_scheme=plan.hash_scheme,
+                cycle=asked.cycle,
+                triggers=plan.triggers,
+                aliases=tuple(each.alias for each in asked.wanted),
+                grids=tuple(each.grid for each in plan.cells),
+                sd=tuple(each.sd for each in plan.cells),
+                stderr=plan.stderr,
+                by_window=plan.unknown_keys,
+            ),
+        )
+
+    def stages(self, plan: SketchPlan, run: RunFacts) -> tuple[Stage[Clock], Stage[Sequence[Tick]]]:
+        """Partial sketches; cells with noise, and lists."""
+        from dpsql.mechanisms.sketch.stages import stages
+
+        if run.public is None:
+            raise ValueError("a sketch begins at the declared start of its stream")
+        return stages(plan, run.public)
+
+
+plan_document = plan.document
+SKETCH = Sketch()

@@ -1,0 +1,98 @@
+"""The options that a query of sketches may write."""
+
+from __future__ import annotations
+
+from dpsql.mechanisms.sketch.asked import Asked, Bounds, SketchKind, Wanted
+from dpsql.parsed_query import AggregateFunction, CounterName
+from dpsql.sql import options
+from dpsql.sql.aggregates import Call, read_bounds
+from dpsql.sql.draft import Check, Draft, Option
+from dpsql.sql.event_rules import event
+from dpsql.sql.normal import write
+from dpsql.sql.options import whole_option, word_option
+from dpsql.sql.values import NUMBER
+
+MOST_LISTED = 10_000
+DEEPEST, WIDEST = 31, 1 << 24
+
+_ODD = Check("odd", lambda d: d % 2 == 1 and d >= 3, "sketch_depth must be odd, 3 to 31", "write sketch_depth = 9, or leave it out")
+_POWER = Check(
+    "power of two",
+    lambda w: w >= 64 and w & (w - 1) == 0,
+    "sketch_width must be a power of two, 64 to 2^24",
+    "write sketch_width = 8192, or leave it out",
+)
+
+
+def _with(option: Option, check: Check) -> Option:
+    return Option(option.name, option.read, option.example, (*option.checks, check), option.default)
+
+
+DEPTH = _with(whole_option("sketch_depth", "sketch_depth = 9", DEEPEST, lambda draft: 9), _ODD)
+WIDTH = _with(whole_option("sketch_width", "sketch_width = 8192", WIDEST, lambda draft: 8192), _POWER)
+KIND = word_option("sketch", "sketch = COUNT_SKETCH", SketchKind, default=lambda draft: SketchKind.COUNT_SKETCH)
+CYCLE = whole_option("refresh_cycle", "refresh_cycle = 8", WIDEST, lambda draft: 1)
+OWN = (DEPTH, WIDTH, KIND, CYCLE)
+
+BOUNDS = (options.MAX_ROWS_CONTRIBUTED, options.MAX_ROWS_PER_GROUP, options.MAX_GROUPS_CONTRIBUTED)
+
+OPTIONS: tuple[Option, ...] = (
+    options.EPSILON,
+    options.DELTA,
+    options.PRIVACY_LEVEL,
+    options.PRIVACY_UNIT_COLUMN,
+    *BOUNDS,
+    options.CONTRIBUTION_PERIOD,
+    options.TRIGGER_INTERVAL,
+    options.ALLOWED_LATENESS,
+    options.MAX_AHEAD,
+    options.GROUP_SELECTION_STRATEGY,
+    options.PUBLIC_GROUPS,
+    options.COUNTER,
+    *OWN,
+)
+
+
+def lists(draft: Draft) -> bool:
+    """Whether any sketch has a list."""
+    return any(call.function is not AggregateFunction.COUNT_SKETCH for call in draft.sketches)
+
+
+def number_of(call: Call) -> int | None:
+    """The length of a call's list; 0 without one, None where it is no whole number from 1."""
+    if call.function is AggregateFunction.COUNT_SKETCH:
+        return 0
+    place = 2 if call.function is AggregateFunction.APPROX_TOP_SUM else 1
+    if len(call.positional) != place + 1:
+        return None
+    text = call.positional[place].name if call.positional[place].is_int and NUMBER.fullmatch(call.positional[place].name) else ""
+    return int(text) if text.isdigit() and 1 <= int(text) <= MOST_LISTED else None
+
+
+def read(draft: Draft) -> Asked:
+    """What an accepted query asks, every default filled in."""
+    return Asked(
+        level=draft.value("privacy_level"),
+        value=", ".join(write(part) for part in draft.sketches[0].counted_plain),
+        wanted=tuple(map(_wanted, draft.sketches)),
+        depth=draft.value("sketch_depth"),
+        width=draft.value("sketch_width"),
+        kind=draft.value("sketch"),
+        cycle=draft.value("refresh_cycle"),
+        strategy=draft.value("group_selection_strategy") if lists(draft) else None,
+        counter=draft.value("counter") or CounterName.BLT,
+        bounds=None if event(draft) else _bounds(draft),
+    )
+
+
+def _bounds(draft: Draft) -> Bounds:
+    rows = draft.value("max_rows_contributed")
+    # Values are no keys of GROUP BY, of which there is none: as many as there are rows, unless it is written.
+    groups = draft.value("max_groups_contributed") if draft.given("max_groups_contributed") else rows
+    return Bounds(rows, draft.value("max_rows_per_group"), groups)
+
+
+def _wanted(call: Call) -> Wanted:
+    weight = None if call.weight is None else write(call.plain[call.weight])
+    bounds = read_bounds(call.bounds_arguments[0]) if call.bounds_arguments else None
+    return Wanted(call.item.name or "", number_of(call) or 0, weight, bounds)

@@ -1,0 +1,227 @@
+"""What a query of sketches may not say, besides what no query may."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from dpsql.errors import Problem
+from dpsql.mechanisms.sketch.asked import SketchKind
+from dpsql.mechanisms.sketch.options import MOST_LISTED, WIDEST, lists, number_of
+from dpsql.mechanisms.sketch.planner import APART, MOST_DRAWS, collisions
+from dpsql.parsed_query import AggregateFunction, CounterName, GroupSelection
+from dpsql.sql import clause_rules, options, window_rules
+from dpsql.sql.aggregates import BOUNDS, argument_name, read_bounds
+from dpsql.sql.draft import Draft
+from dpsql.sql.event_rules import event, rows_of_events, units_of_events
+from dpsql.sql.normal import write
+from dpsql.sql.options import HORIZON_LIMIT
+from dpsql.sql.relations import value_type
+from dpsql.sql.select_rules import KEY_TYPES, scale_of
+from dpsql.sql.spans import problem
+
+EXAMPLES = {
+    AggregateFunction.APPROX_TOP_COUNT: "APPROX_TOP_COUNT(page, 50)",
+    AggregateFunction.APPROX_TOP_SUM: f"APPROX_TOP_SUM(page, seconds, 50, {BOUNDS} => (0, 100))",
+    AggregateFunction.COUNT_SKETCH: "COUNT_SKETCH(page)",
+}
+NUMBERS = {AggregateFunction.APPROX_TOP_COUNT: 2, AggregateFunction.APPROX_TOP_SUM: 3, AggregateFunction.COUNT_SKETCH: 1}
+"""Positional arguments of each."""
+
+
+def required_options(draft: Draft) -> Iterator[Problem]:
+    """Options without a default."""
+    needed = (options.EPSILON, options.DELTA) + (() if event(draft) else (options.PRIVACY_UNIT_COLUMN, options.MAX_ROWS_CONTRIBUTED))
+    yield from clause_rules.missing_options(draft, needed)
+
+
+def delta_above_zero(draft: Draft) -> Iterator[Problem]:
+    """Gaussian noise keeps no promise with delta = 0."""
+    given = draft.given("delta")
+    if given and draft.value("delta") == 0:
+        yield problem(given.value_span, "A sketch has Gaussian noise: delta must be above 0", "write a small positive number: delta = 1e-9")
+
+
+def keys_beside(draft: Draft) -> Iterator[Problem]:
+    """A sketch per key of GROUP BY."""
+    for item in draft.keys if draft.sketches else ():
+        inside = ", ".join([item.sql, *(write(part) for part in draft.sketches[0].counted_plain)])
+        message = "One sketch per key needs state without bound"
+        yield problem(item.span, message, f"count both: APPROX_TOP_COUNT(STRUCT({inside}), 50), and leave the key out of GROUP BY")
+
+
+def others_beside(draft: Draft) -> Iterator[Problem]:
+    """Aggregates that are no sketch."""
+    for call in draft.calls:
+        if call.function and not call.of_values:
+            yield problem(call.item.span, f"{call.name.upper()} has no place beside a sketch yet", "write a query of its own for it")
+
+
+def arguments(draft: Draft) -> Iterator[Problem]:
+    """How many, of which kind."""
+    for call in draft.sketches:
+        function = call.function
+        assert function is not None
+        example = f"write {EXAMPLES[function]}"
+        if call.distinct or len(call.positional) != NUMBERS[function]:
+            what = {1: "one expression", 2: "an expression and a number", 3: "an expression, a weight and a number"}[NUMBERS[function]]
+            yield problem(call.item.span, f"{function} takes {what}", example)
+        elif write(call.plain[0]) == "*":
+            yield problem(call.item.span, f"{function}(*) has no meaning: it counts the values of an expression", example)
+        elif number_of(call) is None:
+            yield problem(
+                draft.span(call.positional[-1]), f"The length of the list must be a whole number from 1 to {MOST_LISTED:,}", example
+            )
+        for argument in call.named:
+            if argument_name(argument) != BOUNDS:
+                yield problem(draft.span(argument), f"Unknown argument {argument_name(argument)}", f"the one named argument is {BOUNDS}")
+            elif function is not AggregateFunction.APPROX_TOP_SUM:
+                yield problem(draft.span(argument), f"{function} has no bounds: every record counts one", "leave the argument out")
+        for argument in call.bounds_arguments[1:]:
+            yield problem(draft.span(argument), f"{BOUNDS} is written twice", "keep one of them")
+
+
+def bounds_of_sums(draft: Draft) -> Iterator[Problem]:
+    """APPROX_TOP_SUM needs bounds: two finite number literals in order."""
+    for call in draft.sketches:
+        if call.function is not AggregateFunction.APPROX_TOP_SUM:
+            continue
+        if not call.bounds_arguments:
+            yield problem(call.item.span, "APPROX_TOP_SUM needs bounds for one record's value", f"add {BOUNDS} => (0, 100)")
+            continue
+        written, found = call.bounds_arguments[0], read_bounds(call.bounds_arguments[0])
+        if found is None:
+            yield problem(draft.span(written), "The bounds must be two number literals", f"write {BOUNDS} => (0, 100)")
+        elif found[0] >= found[1]:
+            yield problem(draft.span(written), "The lower bound must be below the upper bound", f"write {BOUNDS} => (lo, hi) with lo < hi")
+        elif found[0] < 0 and draft.value("sketch") is SketchKind.COUNT_MIN:
+            message = "COUNT_MIN takes the smallest cell, which says nothing where values are negative"
+            yield problem(draft.span(written), message, "write sketch = COUNT_SKETCH, or a lower bound of 0")
+
+
+def one_expression(draft: Draft) -> Iterator[Problem]:
+    """All sketches of a query count the same."""
+    first = [write(part) for call in draft.sketches[:1] for part in call.counted_plain]
+    for call in draft.sketches[1:]:
+        if call.counted and [write(part) for part in call.counted_plain] != first:
+            message = "All sketches of a query count the values of one expression"
+            yield problem(call.item.span, message, f"write {', '.join(first)} here too, or a query of its own")
+
+
+def types(draft: Draft) -> Iterator[Problem]:
+    """What is counted has a key's type."""
+    for part in (part for call in draft.sketches[:1] for part in call.counted):
+        kind = value_type(draft.scope, part)
+        if kind is None:
+            continue
+        shown = kind.sql(dialect="spark")
+        if kind.this not in KEY_TYPES:
+            yield problem(
+                draft.span(part), f"The values of a sketch cannot be {shown}", f"cast it, for example CAST({write(part)} AS STRING)"
+            )
+        elif scale_of(kind) > 6:
+            message = f"The values of a sketch cannot be {shown}: at most 6 decimal places are accepted"
+            yield problem(draft.span(part), message, f"cast it: CAST({write(part)} AS DECIMAL(18, 6))")
+
+
+def lists_only(draft: Draft) -> Iterator[Problem]:
+    """COUNT_SKETCH lists nothing, so nothing is selected."""
+    for given in map(draft.given, ("group_selection_strategy", "public_groups")):
+        if given and not lists(draft):
+            message = f"{given.name} is of lists, and COUNT_SKETCH has none"
+            yield problem(given.name_span, message, "leave it out, or write APPROX_TOP_COUNT(page, 50)")
+
+
+def unknown_values(draft: Draft) -> Iterator[Problem]:
+    """What the floor test needs: signs, and hash keys that are secret until their window closes."""
+    if not lists(draft) or draft.value("group_selection_strategy") is not GroupSelection.THRESHOLD:
+        return
+    if draft.window_times and draft.window_times[1] < draft.window_times[0]:
+        message = "The hash key of a window must stay secret until it closes, and these windows overlap"
+        hint = "leave the slide out, or add group_selection_strategy = PUBLIC_GROUPS, public_groups = (SELECT page FROM pages)"
+        yield problem(draft.span(draft.window_calls[0].expressions[2]), message, hint)
+    given = draft.given("sketch")
+    if given and draft.value("sketch") is SketchKind.COUNT_MIN:
+        message = "COUNT_MIN has no signs, so a value that no record has cannot be told from others"
+        hint = "write sketch = COUNT_SKETCH, or add group_selection_strategy = PUBLIC_GROUPS, public_groups = (SELECT page FROM pages)"
+        yield problem(given.value_span, message, hint)
+    level = draft.given("privacy_level")
+    if level and event(draft):
+        message = "privacy_level EVENT is for listed values, or none, as yet"
+        hint = "add group_selection_strategy = PUBLIC_GROUPS, public_groups = (SELECT page FROM pages), or write COUNT_SKETCH(page)"
+        yield problem(level.value_span, message, hint)
+
+
+def counters(draft: Draft) -> Iterator[Problem]:
+    """Counters of panes."""
+    given = draft.given("counter")
+    if given and draft.value("counter") in (CounterName.PANES, CounterName.WINDOW_SQRT):
+        yield problem(given.value_span, f"counter = {draft.value('counter')} is for sliding windows of listed keys", "leave it out")
+
+
+def sizes(draft: Draft) -> Iterator[Problem]:
+    """Cells, triggers and cycle fit each other."""
+    depth, width, cycle, triggers = draft.value("sketch_depth"), draft.value("sketch_width"), draft.value("refresh_cycle"), draft.horizon
+    if triggers is None or not depth or not width:
+        return
+    given = draft.given("refresh_cycle")
+    if given and cycle and cycle > min(triggers, width):
+        message = f"refresh_cycle is {cycle}, and a window has {triggers:,} triggers"
+        yield problem(given.value_span, message, f"write refresh_cycle = {min(triggers, width)} or less")
+    place = draft.given("trigger_interval") or draft.given("sketch_width") or draft.given("allowed_lateness")
+    span = place.value_span if place else draft.clause_span
+    if triggers > HORIZON_LIMIT:
+        message = f"A window would have {triggers:,} triggers; at most {HORIZON_LIMIT:,} are accepted"
+        yield problem(span, message, "write a longer trigger_interval, or a shorter allowed_lateness")
+    elif depth * width * triggers * len(draft.sketches) > MOST_DRAWS:
+        message = f"{depth} x {width} cells at {triggers:,} triggers are more than 2^36 draws of noise per window"
+        yield problem(span, message, "write a longer trigger_interval, or a smaller sketch_width")
+
+
+def own_values_apart(draft: Draft) -> Iterator[Problem]:
+    """Enough columns for the values of one unit."""
+    rows, width = draft.value("max_rows_contributed"), draft.value("sketch_width")
+    if event(draft) or not rows or not width:
+        return
+    groups = draft.given("max_groups_contributed")
+    keys = min(rows, draft.value("max_groups_contributed") or rows) if groups else rows
+    if width >= APART * keys:
+        return
+    place = draft.given("sketch_width") or groups or draft.given("max_rows_contributed")
+    needed = 1 << (APART * keys - 1).bit_length()
+    message = f"A user's own values would collide: each row would miss up to {collisions(keys, width):.1%} of the counts"
+    hint = f"write sketch_width = {needed}" if needed <= WIDEST else "write a smaller max_groups_contributed"
+    yield problem(place.value_span if place else draft.clause_span, message, hint)
+
+
+def cap_of_level(draft: Draft) -> Iterator[Problem]:
+    """A cap protects users or events."""
+    given, stream = draft.given("privacy_level"), draft.stream
+    if given and event(draft) and stream is not None and stream.cap is not None and stream.event_cap is None:
+        message = f"The cap of source {stream.name} protects users, this query protects events"
+        hint = f"add `{{privacy_level: EVENT, epsilon: 1, delta: 1e-6}}` to the list at sources.{stream.name}.cap"
+        yield problem(given.value_span, message, hint)
+
+
+RULES = (
+    window_rules.window_missing,
+    required_options,
+    units_of_events,
+    rows_of_events,
+    delta_above_zero,
+    keys_beside,
+    others_beside,
+    arguments,
+    bounds_of_sums,
+    one_expression,
+    types,
+    lists_only,
+    unknown_values,
+    counters,
+    sizes,
+    own_values_apart,
+    cap_of_level,
+    clause_rules.rows_per_group_above_rows,
+    clause_rules.groups_above_rows,
+)
+
+__all__ = ["RULES"]

@@ -1,0 +1,33 @@
+"""What readers of the public table of cells must know of a plan."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True)
+class SketchShape:
+    """One or several sketches that count the same; `udfs.sketch.publishing` says how their cells are released.
+
+    Args:
+        depth, width, signed: of every sketch.
+        hash_scheme: `udfs.sketch.hashing.SCHEME`.
+        cycle, triggers: p, T.
+        aliases: of the sketches, in order of their rows.
+        grids: value of one step of their cells.
+        sd: of their cells' noise by refresh number, in value units.
+        stderr: of an estimate's noise, per standard deviation of a cell's.
+        by_window: every window has a hash key of its own, published with its last cells.
+    """
+
+    depth: int
+    width: int
+    signed: bool
+    hash_scheme: str
+    cycle: int
+    triggers: int
+    aliases: tuple[str, ...]
+    grids: tuple[float, ...]
+    sd: tuple[tuple[float, ...], ...]
+    stderr: float
+    by_window: bool

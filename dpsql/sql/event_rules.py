@@ -1,0 +1,51 @@
+"""Rules on queries that protect one row: privacy_level = EVENT."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from dpsql.errors import Problem
+from dpsql.parsed_query import PrivacyLevel
+from dpsql.sql.draft import Draft
+from dpsql.sql.from_rules import EXPLODES
+from dpsql.sql.items import call_name
+from dpsql.sql.spans import problem
+from dpsql.sql.values import bare
+
+OF_UNITS = (
+    "privacy_unit_column",
+    "max_rows_contributed",
+    "max_rows_per_group",
+    "max_groups_contributed",
+    "contribution_period",
+    "min_privacy_units_per_group",
+)
+"""Options that speak of units."""
+
+
+def event(draft: Draft) -> bool:
+    """Whether one row is protected."""
+    return draft.value("privacy_level") is PrivacyLevel.EVENT
+
+
+def units_of_events(draft: Draft) -> Iterator[Problem]:
+    """EVENT knows no unit."""
+    for given in map(draft.given, OF_UNITS) if event(draft) else ():
+        if given:
+            message = "privacy_level EVENT protects one row, whoever it belongs to"
+            yield problem(given.name_span, message, f"remove {given.name}, or use privacy_level = USER")
+
+
+def rows_of_events(draft: Draft) -> Iterator[Problem]:
+    """FROM makes at most one row of an event."""
+    message, hint = "{} makes several rows of one event; EVENT protects one", "{}, or use privacy_level = USER"
+    for scope in draft.scopes if event(draft) else ():
+        exploding = [node for node in scope.select.args.get("laterals") or ()]
+        if not scope.outer:
+            exploding += [node for node in scope.select.expressions if call_name(bare(node.unalias())) in EXPLODES]
+        for node in exploding:
+            yield problem(draft.span(node), message.format("explode"), hint.format("aggregate the array with a function of it"))
+        for join in scope.select.args.get("joins") or ():
+            if join.kind not in ("SEMI", "ANTI"):
+                what = "A join that may find several rows"
+                yield problem(draft.span(join), message.format(what), hint.format("use LEFT SEMI JOIN or LEFT ANTI JOIN"))

@@ -1,0 +1,132 @@
+"""The two public tables of a run of sketches: lists, one row per window and trigger, and the cells that they are read from.
+
+Both get one commit per tick, the cells first: a trigger counts as published once it is in the first table. Rows are few and large, so the driver
+writes them, some megabytes at a time.
+"""
+
+from __future__ import annotations
+
+import functools
+import operator
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake import DeltaTable, Schema
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+from pyspark.sql.pandas.types import to_arrow_type
+
+from dpsql.errors import ReleaseConflict
+from dpsql.lake import delta_tables
+from dpsql.lake.delta_rows import read_rows
+from dpsql.lake.sketch_tables import CELLS, cell_rows, cells_path, properties, top_lists
+from dpsql.lake.sorted_file import sorted_file
+from dpsql.mechanisms.protocol import OutputColumn
+from dpsql.sketch_shape import SketchShape
+from dpsql.streaming.published_table import Pair, PublishedTable, open_files
+
+AT_ONCE = 64 << 20
+"""Bytes of cells that are in the driver at a time."""
+
+
+@dataclass(frozen=True)
+class SketchTables(PublishedTable):
+    """The public tables of one run of sketches."""
+
+    @property
+    def sketch(self) -> SketchShape:
+        """Of the plan."""
+        assert self.shape.sketch is not None
+        return self.shape.sketch
+
+    def kind_of(self, column: OutputColumn) -> T.DataType:
+        """A list."""
+        parts = [(key.name.rpartition(".")[2], kind) for key, kind in zip(self.query.keys, self.key_types, strict=True)]
+        value = parts[0][1] if len(parts) == 1 else T.StructType([T.StructField(name, kind) for name, kind in parts])
+        number: tuple[str, T.DataType] = ("count", T.LongType()) if column.kind == "TOP_COUNT" else ("sum", T.DoubleType())
+        fields = (("value", value), number, ("stderr", T.DoubleType()), ("low", number[1]), ("high", number[1]))
+        return T.ArrayType(T.StructType([T.StructField(name, kind) for name, kind in fields]))
+
+    def create(self) -> None:
+        """Make the empty tables unless they are there."""
+        kinds = [(key.name, kind.simpleString()) for key, kind in zip(self.query.keys, self.key_types, strict=True)]
+        cells = cells_path(self.path)
+        delta_tables.create(cells, Schema.from_arrow(CELLS), properties=properties(self.sketch, kinds))
+        open_files(cells)
+        super().create()
+
+    def publish(self, released: DataFrame, closed_us: int, due: Mapping[Pair, int], every: bool) -> None:
+        """Append what a tick releases: the cells in one commit, then the lists in one; doing it again changes nothing.
+
+        Raises:
+            ReleaseConflict: the cells of the tick are published already, and they are others.
+        """
+        cells, mark = cells_path(self.path), {self.application: self.triggers(closed_us)}
+        known = delta_tables.committed(DeltaTable(str(cells)), *next(iter(mark.items())))
+        files, lists = [], []
+        for rows in self._pieces(released, due):
+            of_cells = cell_rows(rows, self.shape.schedule, self.sketch)
+            if known and not self._same_cells(of_cells):
+                raise ReleaseConflict("the cells of a published tick would be others; nothing was written")
+            if of_cells.num_rows and not known:
+                files.append(sorted_file(cells, of_cells))
+            lists.append(self._lists(rows))
+        if not known:
+            open_files(cells, delta_tables.append_files(cells, files, mark))
+        # The lists of triggers are in order: the pieces are.
+        together = pa.concat_tables(lists)
+        self.open_to_readers(delta_tables.append_files(self.path, [sorted_file(self.path, together)] if together.num_rows else [], mark))
+
+    def same(self, released: DataFrame, pairs: Collection[Pair]) -> bool:
+        """Whether the published rows of these triggers, lists and cells, are exactly those that are released."""
+        return all(
+            self._same_lists(rows) and self._same_cells(cell_rows(rows, self.shape.schedule, self.sketch))
+            for rows in self._pieces(released, pairs)
+        )
+
+    def _pieces(self, released: DataFrame, pairs: Collection[Pair]) -> Iterator[pa.Table]:
+        """The released rows of some triggers, in order, a few at a time."""
+        sketch, wanted = self.sketch, sorted(pairs)
+        size = max(1, AT_ONCE // (8 * sketch.depth * sketch.width * len(sketch.aliases)))
+        for low in range(0, len(wanted), size):
+            few = released.sparkSession.createDataFrame(wanted[low : low + size], "window BIGINT, trigger BIGINT")
+            rows = released.join(F.broadcast(few), ["window", "trigger"], "left_semi").toArrow()
+            yield rows.sort_by([("window", "ascending"), ("trigger", "ascending")])
+
+    def _lists(self, rows: pa.Table) -> pa.Table:
+        """The public form of released rows."""
+        grid = self.shape.schedule.grid
+        start, trigger = rows["window"], rows["trigger"]
+        due = pc.add(start, pc.multiply(trigger, grid.trigger_us))
+        times = (start, pc.add(start, grid.window_us), due)
+        first, last, released = (each.cast(pa.timestamp("us", "UTC")) for each in times)
+        columns = {"window_start": first, "window_end": last, "trigger": trigger.cast(pa.int32()), "trigger_time": released}
+        parts = [(key.name, to_arrow_type(kind)) for key, kind in zip(self.query.keys, self.key_types, strict=True)]
+        columns |= {column.name: top_lists(rows[column.source], column.kind, parts) for column in self.shape.columns}
+        return pa.table(columns).select([field.name for field in self.schema])
+
+    def _same_lists(self, rows: pa.Table) -> bool:
+        wanted = self._lists(rows)
+        return _equal(wanted, read_rows(self.path, wanted.column_names, _of_triggers(wanted)))
+
+    def _same_cells(self, wanted: pa.Table) -> bool:
+        return not wanted.num_rows or _equal(wanted, read_rows(cells_path(self.path), CELLS.names, _of_triggers(wanted)))
+
+
+def _of_triggers(rows: pa.Table) -> pc.Expression:
+    """The rows of the same windows at the same triggers."""
+    kind = rows.schema.field("window_start").type
+    pairs = rows.select(["window_start", "trigger"]).group_by(["window_start", "trigger"]).aggregate([]).to_pylist()
+    each = [
+        (pc.field("window_start") == pa.scalar(pair["window_start"], kind)) & (pc.field("trigger") == pair["trigger"]) for pair in pairs
+    ]
+    return functools.reduce(operator.or_, each)
+
+
+def _equal(a: pa.Table, b: pa.Table) -> bool:
+    """The same rows, whatever their order."""
+    by = [(name, "ascending") for name in ("window_start", "trigger", "row") if name in a.column_names]
+    return bool(a.sort_by(by).combine_chunks().to_pylist() == b.sort_by(by).combine_chunks().to_pylist())

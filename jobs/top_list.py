@@ -1,0 +1,62 @@
+"""Lists of the largest values on the terminal."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from rich.table import Table
+from rich.text import Text
+
+from dpsql.view.formatting import Z95, absent, amount, printable
+from dpsql.view.top_lists import lines_of, lists_of
+from dpsql.view.windows import finished, newest_triggers
+from jobs.terminal import console
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+TIME = "%Y-%m-%d %H:%M"
+FOOT = (
+    "noise: 95% of the noise alone. true value: a 95% interval that also covers collisions with other values, for values named before looking;",
+    "a value that is listed by luck is estimated too high. Any other value: dpsql ask NAME VALUE.",
+)
+
+
+def print_lists(frame: pd.DataFrame, limit: int, every: bool = False, clock: Any = None) -> None:
+    """A table for every list: the newest finished window first, or all triggers, the newest first."""
+    out = console()
+    rows = frame if every else newest_triggers(frame)
+    ended = dict(zip(rows["window_start"], finished(rows, clock), strict=True))
+    for name in lists_of(rows):
+        lines = lines_of(rows, name)
+        lines.sort(key=lambda line: (bool(ended[line["window_start"]]), line["window_start"], line["trigger"]), reverse=True)
+        table = Table("window", "trigger", box=None, pad_edge=False)
+        table.add_column("value", overflow="fold")
+        table.add_column(Text(printable(name)), justify="right")
+        table.add_column("noise", justify="right")
+        table.add_column("true value", justify="right")
+        for line in lines[:limit]:
+            unfinished = "" if ended[line["window_start"]] else ", unfinished"
+            table.add_row(f"{line['window_start']:{TIME}}", f"{line['trigger']}{unfinished}", text_of(line["value"]), *numbers(line))
+        out.print(table)
+        if not lines:
+            out.print(f"{name}: no value is listed.", markup=False)
+        elif len(lines) > limit:
+            out.print(f"{len(lines) - limit:,} more rows: --limit {len(lines)}", style="dim", markup=False)
+    for said in FOOT:
+        out.print(said, style="dim", markup=False)
+
+
+def numbers(line: dict[str, Any]) -> tuple[str, str, str]:
+    """A value, 95% of its noise, and its interval."""
+    whole = isinstance(line["amount"], int)
+    error = Z95 * line["stderr"]
+    low, high = (f"{line[end]:,.0f}" if whole else amount(line[end], error) for end in ("low", "high"))
+    return f"{line['amount']:,.0f}" if whole else amount(line["amount"], error), f"± {amount(error, error, whole)}", f"{low} .. {high}"
+
+
+def text_of(value: Any) -> Text:
+    """A value; the parts of a compound one with commas between them."""
+    if isinstance(value, dict):
+        return Text(", ".join("NULL" if absent(part) else printable(part) for part in value.values()))
+    return Text("NULL", style="dim italic") if absent(value) else Text(printable(value))

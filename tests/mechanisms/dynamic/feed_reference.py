@@ -1,0 +1,181 @@
+"""The intake of a change feed as plain lists: one privacy unit after the other, its whole history remembered, nothing cut into state.
+
+It shares with `udfs` the parameter values, `mix`, which orders what nothing else orders, and nothing else.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from udfs.dynamic.changes import FeedParameters
+from udfs.histogram.contribution_bounding import mix
+from udfs.stage import Clock
+
+NOWHERE = -(1 << 62)
+
+
+class Image(NamedTuple):
+    """`kind` 1 begins a row, -1 ends it; `values` are the increments; `seq` NOWHERE: it does not say."""
+
+    user: int
+    row: int
+    seq: int
+    kind: int
+    ts: int
+    key: int
+    values: tuple[int, ...]
+
+
+@dataclass
+class Version:
+    row: int
+    key: int
+    values: tuple[int, ...]
+    begin: int
+    seq: int
+    slot: int | None
+    counted: bool
+    end: int | None = None
+
+
+@dataclass
+class Spell:
+    key: int
+    begin: int
+    rank: int
+    end: int | None = None
+
+
+@dataclass
+class History:
+    """Of one unit."""
+
+    versions: list[Version]
+    spells: list[Spell]
+
+
+Sums = dict[tuple[int, int], list[int]]
+"""(trigger, key) -> weight, users, increments."""
+
+
+def histories(batches: Iterable[tuple[list[Image], Clock]], p: FeedParameters) -> dict[int, History]:
+    """Every unit's own."""
+    out: dict[int, History] = defaultdict(lambda: History([], []))
+    for given, clock in batches:
+        for user in sorted({image.user for image in given}):
+            for image in _order(_kept([image for image in given if image.user == user], clock, p), p):
+                _take(
+                    out[user], image, max((image.ts - p.grid.offset_us) // p.grid.trigger_us + 1, p.grid.closed(clock.closed_us) + 1, 1), p
+                )
+    return out
+
+
+def sums(units: Iterable[History], p: FeedParameters) -> Sums:
+    """What all of them add, at every trigger up to the last."""
+    out: Sums = defaultdict(lambda: [0] * (2 + len(p.increments)))
+    for unit in units:
+        for v in unit.versions:
+            for when, sign in ((v.begin, 1), (v.end, -1)):
+                if v.counted and when is not None and when <= p.grid.horizon:
+                    for j, (rule, value) in enumerate(zip(p.increments, v.values, strict=True)):
+                        out[when, v.key][2 + j] += sign * value * (rule.rule != "users")
+        for spell in unit.spells:
+            for when, sign in ((spell.begin, 1), (spell.end, -1)):
+                if spell.rank <= len(p.weights) and when is not None and when <= p.grid.horizon:
+                    row = out[when, spell.key]
+                    row[0] += sign * p.weights[spell.rank - 1]
+                    row[1] += sign
+                    for j, rule in enumerate(p.increments):
+                        row[2 + j] += sign * (rule.rule == "users")
+    return {cell: row for cell, row in out.items() if any(row)}
+
+
+def content(image: Image) -> int:
+    return int(mix(np.array([image.key]), *(np.array([v]) for v in image.values))[0])
+
+
+def row_of(image: Image, p: FeedParameters) -> int:
+    return (
+        int(mix(np.array([image.row]), np.array([content(image)], np.uint64).view(np.int64)).view(np.int64)[0]) if p.copies else image.row
+    )
+
+
+def _kept(given: list[Image], clock: Clock, p: FeedParameters) -> list[Image]:
+    """Equal ends and begins at one place of a row are nothing; begins ahead of the clock are dropped."""
+    places: dict[Any, dict[int, list[Image]]] = defaultdict(lambda: {1: [], -1: []})
+    for image in sorted(given, key=lambda image: image.ts):
+        places[row_of(image, p), image.seq, image.key, image.values][image.kind].append(image)
+    out = []
+    for both in places.values():
+        gone = min(len(both[1]), len(both[-1]))
+        out += both[1][gone:] + both[-1][gone:]
+    return [image for image in out if image.kind == -1 or image.ts <= clock.latest_us]
+
+
+def _order(given: list[Image], p: FeedParameters) -> list[Image]:
+    out = []
+    for row in {row_of(image, p) for image in given}:
+        mine = sorted((image for image in given if row_of(image, p) == row), key=lambda i: (i.seq, i.kind, content(i), i.ts))
+        latest = min(image.ts for image in mine)
+        places: dict[int, list[int]] = defaultdict(list)
+        for image in mine:
+            latest = max(latest, image.ts)
+            if image.seq not in places[latest]:
+                places[latest].append(image.seq)
+            out.append((latest, len(places[latest]), image.kind, row, content(image), image._replace(row=row, ts=latest)))
+    return [image for *_, image in sorted(out)]
+
+
+def _take(unit: History, image: Image, trigger: int, p: FeedParameters) -> None:
+    there = [v for v in unit.versions if v.row == image.row and v.end is None]
+    if there and not p.copies and NOWHERE < image.seq <= there[-1].seq:
+        return
+    if image.kind == -1:
+        if there:
+            _end(unit, there[-1], trigger)
+        return
+    if there and not p.copies:
+        if (there[-1].key, there[-1].values) == (image.key, image.values):
+            there[-1].seq = max(there[-1].seq, image.seq)
+            return
+        _end(unit, there[-1], trigger)
+    version = Version(image.row, image.key, image.values, trigger, image.seq, None, False)
+    unit.versions.append(version)
+    counted = [v for v in unit.versions if v.counted]
+    keys = {v.key for v in counted}
+    known = image.key in keys or len(keys) < p.max_groups
+    if (
+        (p.public_keys is not None and image.key not in p.public_keys)
+        or trigger > p.grid.horizon
+        or len(counted) >= p.max_rows
+        or not known
+    ):
+        return
+    if p.max_rows_per_group < p.max_rows:
+        taken = {v.slot for v in counted if v.key == image.key and v.end is None}
+        free = {
+            slot: max((v.end for v in counted if v.key == image.key and v.slot == slot and v.end is not None), default=0)
+            for slot in range(p.max_rows_per_group)
+            if slot not in taken
+        }
+        if not free:
+            return
+        version.slot = min(free, key=lambda slot: (free[slot], slot))
+        version.begin = max(trigger, free[version.slot])
+    version.counted = True
+    if not any(v.key == image.key and v.end is None for v in counted):
+        before = max((spell.end for spell in unit.spells if spell.key == image.key and spell.end is not None), default=0)
+        unit.spells.append(Spell(image.key, max(version.begin, before), len(unit.spells) + 1))
+
+
+def _end(unit: History, version: Version, trigger: int) -> None:
+    version.end = max(trigger, version.begin) if version.counted else trigger
+    if version.counted and not any(v.counted and v.key == version.key and v.end is None for v in unit.versions):
+        spell = next(spell for spell in unit.spells if spell.key == version.key and spell.end is None)
+        ends = [v.end for v in unit.versions if v.counted and v.key == version.key and v.end is not None]
+        spell.end = max(ends)

@@ -1,0 +1,32 @@
+"""Plans that the contract of the stages is checked with: both intakes, unknown, listed and only asked values, several sketches, lazy refresh."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dpsql.mechanisms.protocol import RunFacts
+from dpsql.mechanisms.sketch.asked import Bounds, Wanted
+from dpsql.mechanisms.sketch.plan import SketchPlan
+from dpsql.mechanisms.sketch.planner import make_plan
+from dpsql.parsed_query import ContributionPeriod, ParsedQuery, WindowSpec
+from tests.contract import HOUR, KEYS, START
+from tests.mechanisms.sketch.sketch_runs import event, public, query
+from tests.property.plans import source
+from udfs.keys import PublicGroups, encode
+
+FACTS = RunFacts(PublicGroups(tuple(range(KEYS)), tuple(encode([b"key %d" % number]) for number in range(KEYS)), START))
+HOURS: dict[str, Any] = {"window": WindowSpec(8 * HOUR, 8 * HOUR, 0), "trigger_interval_us": 2 * HOUR, "depth": 3}
+SLIDING: dict[str, Any] = HOURS | {"window": WindowSpec(8 * HOUR, 4 * HOUR, 0)}
+BOTH = (Wanted("top", 5), Wanted("spent", 3, "value", (-3.0, 9.0)))
+
+
+def _plan(asked: ParsedQuery[Any]) -> SketchPlan:
+    return make_plan(asked, source())
+
+
+PLANS = {
+    "units, unknown": _plan(query(**HOURS, bounds=Bounds(4, 2, 3))),
+    "units for ever, unknown": _plan(query(**HOURS, bounds=Bounds(6, 2, 3), contribution_period=ContributionPeriod.STREAM, cycle=2)),
+    "units, listed, sliding": _plan(public(**SLIDING, bounds=Bounds(4, 1, 4), wanted=BOTH, cycle=3)),
+    "events, only asked": _plan(event(**HOURS, strategy=None, wanted=(Wanted("cells", 0),))),
+}

@@ -1,0 +1,69 @@
+"""Sketches on both engines: the same lists and cells, which `verify` makes again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pytest
+
+import dpsql
+from dpsql.config import Source, Sources
+from dpsql.lake.delta_rows import read_rows
+from dpsql.lake.runs import Lake
+from dpsql.lake.sketch_tables import cells_path
+from dpsql.local.verification import verify_run
+from tests.matrix import same_rows
+from tests.matrix.same_rows import SECRET, Stream
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+LISTED = "group_selection_strategy = PUBLIC_GROUPS, public_groups = (SELECT key FROM listed)"
+TEXTS = {
+    "events, listed": f"(epsilon = 2, delta = 1e-6, privacy_level = EVENT, sketch_width = 256, {LISTED}, trigger_interval = '4 hours') "
+    "APPROX_TOP_COUNT(key, 5) AS top, COUNT_SKETCH(key) AS all",
+}
+
+
+def whole() -> Stream:
+    stream = same_rows.wiki()
+    return Stream("wiki", stream.records.slice(0, len(stream.records) // 3), "1 day", "4 hours")
+
+
+def compiled(name: str, stream: Stream, folder: Path) -> dpsql.Query:
+    """One of TEXTS on a stream."""
+    source = Source(
+        name="wiki",
+        format="parquet",
+        path=str(folder / "data"),
+        options=(("maxFilesPerTrigger", "2"),),
+        event_time="ts",
+        privacy_unit=("user_id",),
+        start_us=stream.start_us,
+    )
+    text = f"SELECT WITH DIFFERENTIAL_PRIVACY OPTIONS {TEXTS[name]} FROM wiki GROUP BY window(ts, '1 day')"
+    return dpsql.compile(text, Sources((source, *stream.static(folder))))
+
+
+def top(rows: pa.Table, trigger: int = -1) -> dict[str, int]:
+    """The newest list that is not empty."""
+    lists = [each for each in rows.column("top").to_pylist() if each]
+    return {row["value"]: row["count"] for row in lists[trigger]}
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_both_engines_publish_the_same_rows_and_verify_makes_them_again(spark: SparkSession, tmp_path: Path, name: str) -> None:
+    stream = whole()
+    query = compiled(name, stream, tmp_path)
+    here = same_rows.local_rows(query, stream, 1, (1, 1))
+    assert same_rows.same(here, same_rows.local_rows(query, stream, 7, (3, 5)))
+    there = same_rows.spark_rows(spark, query, stream, 3, (2, 3), tmp_path / "lake")
+    assert same_rows.same(here, there)
+    assert len(top(here)) >= 2
+    lake = Lake(tmp_path / "lake")
+    again = same_rows.start(spark, query, lake, stream.until_us, (2, 3))
+    assert verify_run(lake, "q", again, query, SECRET).identical
+    cells = read_rows(cells_path(lake.histogram("q")))
+    assert cells.num_rows == here.num_rows * 2 * 9
