@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from dpsql.compiled import compile_query as compile
     from dpsql.config import Source, Sources, load_sources
     from dpsql.frame_query import Answer, query
+    from dpsql.lake.sketches import PublishedSketch
     from dpsql.privacy.ledger import Ledger
     from dpsql.privacy.secret import Secret
     from dpsql.streaming.handle import Handle
@@ -39,6 +40,7 @@ __all__ = [
     "load_sources",
     "query",
     "run_local",
+    "sketch",
     "start",
 ]
 
@@ -112,6 +114,22 @@ def start(spark: SparkSession, query: Query, lake: str, name: str, secret: Secre
     from dpsql.streaming.handle import Handle
 
     return Handle(spark, query, Lake(lake), name, secret, ledger, {"until_caught_up": False, **options})
+
+
+def sketch(lake: str, name: str, window: str | None = None, alias: str | None = None) -> PublishedSketch:
+    """A published sketch, from the public part of a lake alone: `.estimate(values)`, `.top(candidates, k)`, `.noise_sd`.
+
+    Args:
+        lake: the lake's folder.
+        name: the query's name in the lake.
+        window: when the window starts, like `2026-01-31` or `2026-01-31T12:00:00` (UTC); the newest finished one unless given.
+        alias: which sketch of the query; the first unless given.
+    """
+    from dpsql.lake.runs import Lake
+    from dpsql.lake.sketches import open_sketch
+    from dpsql.times import microseconds
+
+    return open_sketch(Lake(lake), name, None if window is None else microseconds(window), alias=alias)
 
 
 def latest(lake: str, name: str) -> pd.DataFrame:

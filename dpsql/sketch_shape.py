@@ -14,6 +14,7 @@ class SketchShape:
         hash_scheme: `udfs.sketch.hashing.SCHEME`.
         cycle, triggers: p, T.
         aliases: of the sketches, in order of their rows.
+        counts: of each, whether it counts records; else it adds up a weight.
         grids: value of one step of their cells.
         sd: of their cells' noise by refresh number, in value units.
         stderr: of an estimate's noise, per standard deviation of a cell's.
@@ -27,6 +28,7 @@ class SketchShape:
     cycle: int
     triggers: int
     aliases: tuple[str, ...]
+    counts: tuple[bool, ...]
     grids: tuple[float, ...]
     sd: tuple[tuple[float, ...], ...]
     stderr: float

@@ -64,6 +64,16 @@ def now_us() -> int:
     return time.time_ns() // 1000
 
 
+def microseconds(text: str) -> int:
+    """An instant like `2026-01-31` or `2026-01-31T12:00`, UTC unless it says otherwise, in microseconds since 1970.
+
+    Raises:
+        ValueError: it is none.
+    """
+    time = datetime.fromisoformat(text)
+    return ((time if time.tzinfo else time.replace(tzinfo=UTC)) - EPOCH) // timedelta(microseconds=1)
+
+
 def timestamp(us: int) -> str:
     """An instant as people write it: `2026-01-31T12:00:00Z`."""
     try:

@@ -1,4 +1,4 @@
-"""The command line: `dpsql init | explain | tune | try | run | verify | show | status | view | list | stop | budget | restore | savepoint`.
+"""The command line: `dpsql init | explain | tune | try | run | verify | show | ask | status | view | list | stop | budget | restore | savepoint`.
 
 Only this folder reads argv, the environment and signals. What a command needs is imported when it runs, so that `explain` starts without
 pyspark or duckdb.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import click
 
+from jobs.ask import ask
 from jobs.budget import budget
 from jobs.explain import explain
 from jobs.init import init
@@ -39,7 +40,7 @@ def main(debug: bool) -> None:
     """
 
 
-for command in (budget, explain, init, list_, restore, run, savepoint, show, status, stop, try_, tune, verify, view):
+for command in (ask, budget, explain, init, list_, restore, run, savepoint, show, status, stop, try_, tune, verify, view):
     main.add_command(command)
 
 

@@ -6,14 +6,13 @@ import os
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from dpsql.errors import ConfigError, DpsqlError
-from dpsql.times import EPOCH, parse_duration
+from dpsql.times import microseconds, parse_duration
 from jobs.terminal import note
 
 if TYPE_CHECKING:
@@ -231,8 +230,6 @@ class UtcTime(click.ParamType):
         if isinstance(value, int):
             return value
         try:
-            time = datetime.fromisoformat(value)
+            return microseconds(value)
         except ValueError:
             self.fail(f"{value!r} is not a time; write it like 2026-01-31 or 2026-01-31T12:00 (UTC)", param, ctx)
-        time = time if time.tzinfo else time.replace(tzinfo=UTC)
-        return (time - EPOCH) // timedelta(microseconds=1)

@@ -86,6 +86,6 @@ def described(configuration: dict[str, Any]) -> tuple[SketchShape, tuple[tuple[s
         return None
     given = json.loads(configuration[PROPERTY])
     kinds = tuple((path, kind) for path, kind in given.pop("value"))
-    for name in ("aliases", "grids"):
+    for name in ("aliases", "counts", "grids"):
         given[name] = tuple(given[name])
     return SketchShape(**given | {"sd": tuple(map(tuple, given["sd"]))}), kinds

@@ -82,11 +82,11 @@ def admit_changes(state: Tables | None, rows: pa.Table, clock: Clock, p: FeedPar
     bounds = Bounds(p.max_rows, p.max_rows_per_group, p.max_groups, p.weights, public, p.grid.horizon)
     changes = list[Change]()
     if len(given.user):
-        units = opened(state, np.unique(given.user))
-        taken = {user: Unit(*known, bounds, changes, drops) for user, known in units.items()}
+        known = opened(state, given.user, given.row, given.key)
+        taken = {user: Unit(*unit, bounds, changes, drops) for user, unit in known.units.items()}
         for user, image in zip(given.user.tolist(), _taken(given, rows, clock, p), strict=True):
             taken[user].take(image, p.copies)
-        state = closed(state, units)
+        state = closed(state, known)
     return Admission(state, _summed(changes, p), {reason: drops[reason] for reason in DROP_REASONS})
 
 

@@ -1,19 +1,20 @@
 """What a bucket of units remembers of a table whose rows end: every live row, where each unit is or was present, and its slots.
 
-Three sorted tables. Only the units of a micro-batch are looked at, the rows of all others stay as they are.
+Three sorted tables. Only what the images of a micro-batch name is looked at, everything else stays as it is.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from itertools import repeat
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from udfs.columns import Int, sort_order
-from udfs.dynamic.versions import Presence, Version
+from udfs.columns import Int, find, run_starts, sort_order
+from udfs.dynamic.versions import Presence, Used, Version
 from udfs.stage import Tables
 from udfs.state_table import Table
 
@@ -45,50 +46,85 @@ def empty_state(values: int) -> Tables:
     return {name: schema.empty_table() for name, schema in schemas(values).items()}
 
 
-def opened(state: Tables, users: Int) -> dict[int, tuple[Live, Presences]]:
-    """What is known of some units, as values that may be changed."""
-    units: dict[int, tuple[Live, Presences]] = {user: ({}, {}) for user in users.tolist()}
-    for user, row, _, key, key_bytes, slot, begin, seq, *values in _rows_of(state["live"], users):
-        units[user][0].setdefault(row, []).append(Version(key, key_bytes, slot, begin, seq, tuple(values)))
-    for user, key, *used in _rows_of(state["presences"], users):
-        units[user][1][key] = Presence(*used)
-    for user, key, _, free_from in _rows_of(state["slots"], users):
-        units[user][1][key].free_from.append(free_from)
-    return units
+@dataclass(frozen=True)
+class Opened:
+    """What a micro-batch can change, as values that may be changed; what of the state it is; what each unit has used in all."""
+
+    units: dict[int, tuple[Live, Presences, Used]]
+    at: dict[str, Int]
 
 
-def closed(state: Tables, units: dict[int, tuple[Live, Presences]]) -> Tables:
-    """The tables with what is known of these units now."""
-    users = np.array(list(units), np.int64)
+def opened(state: Tables, user: Int, row: Int, key: Int) -> Opened:
+    """The rows that images name, and their units in the keys that they or these rows name."""
+    columns = {name: [state[name].column(by).to_numpy() for by in TABLES[name].sorted_by] for name in TABLES}
+    at = {"live": _found(_distinct(user, row), columns["live"][:2])}
+    theirs = [state["live"].column(name).to_numpy()[at["live"]] for name in ("user", "key")]
+    pairs = _distinct(*(np.concatenate(both) for both in zip((user, key), theirs, strict=True)))
+    at |= {name: _found(pairs, columns[name][:2]) for name in ("presences", "slots")}
+    units = _used(state["presences"], np.unique(user))
+    for unit, named, _, its_key, key_bytes, slot, begin, seq, *values in _rows_of(state["live"], at["live"]):
+        units[unit][0].setdefault(named, []).append(Version(its_key, key_bytes, slot, begin, seq, tuple(values)))
+    for unit, its_key, *used in _rows_of(state["presences"], at["presences"]):
+        units[unit][1][its_key] = Presence(*used)
+    for unit, its_key, _, free_from in _rows_of(state["slots"], at["slots"]):
+        units[unit][1][its_key].free_from.append(free_from)
+    return Opened(units, at)
+
+
+def closed(state: Tables, known: Opened) -> Tables:
+    """The tables with what is known now."""
     given: dict[str, Iterable[Any]] = {
         "live": (
             (user, row, copy, v.key, v.key_bytes, v.slot, v.begin, v.seq, *v.values)
-            for user, (live, _) in units.items()
+            for user, (live, _, _) in known.units.items()
             for row, copies in live.items()
             for copy, v in enumerate(copies)
         ),
         "presences": (
-            (user, key, *(getattr(presence, name) for name in PRESENCE))
-            for user, (_, presences) in units.items()
+            (user, key, presence.rows, presence.live, presence.spells, presence.rank, presence.until)
+            for user, (_, presences, _) in known.units.items()
             for key, presence in presences.items()
         ),
         "slots": (
             (user, key, slot, free_from)
-            for user, (_, presences) in units.items()
+            for user, (_, presences, _) in known.units.items()
             for key, presence in presences.items()
             for slot, free_from in enumerate(presence.free_from)
         ),
     }
-    return {name: _sorted(name, state[name].filter(pa.array(~_among(state[name], users))), given[name]) for name in TABLES}
+    return {name: _sorted(name, _without(state[name], known.at[name]), given[name]) for name in TABLES}
 
 
-def _among(table: pa.Table, users: Int) -> np.ndarray:
-    return np.isin(table.column("user").to_numpy(), users)
+def _used(presences: pa.Table, users: Int) -> dict[int, tuple[Live, Presences, Used]]:
+    """Of each unit, over all keys: versions that have counted, keys, spells."""
+    low, high = find([users], [presences.column("user").to_numpy()])
+    total = {name: np.concatenate([[0], np.cumsum(presences.column(name).to_numpy(), dtype=np.int64)]) for name in ("rows", "spells")}
+    sums = [(total[name][high] - total[name][low]).tolist() for name in ("rows", "spells")]
+    return {user: ({}, {}, Used(*used)) for user, *used in zip(users.tolist(), sums[0], (high - low).tolist(), sums[1], strict=True)}
 
 
-def _rows_of(table: pa.Table, users: Int) -> Iterator[tuple[Any, ...]]:
-    theirs = table.filter(pa.array(_among(table, users)))
-    return zip(*(column.to_pylist() for column in theirs.columns), strict=True)
+def _distinct(*columns: Int) -> list[Int]:
+    order = sort_order(*columns)
+    ordered = [column[order] for column in columns]
+    starts = run_starts(*ordered)
+    return [column[starts] for column in ordered]
+
+
+def _found(wanted: list[Int], table: list[Int]) -> Int:
+    """Where a sorted table has the rows of which these are the first columns; ascending."""
+    low, high = find(wanted, table)
+    size = high - low
+    return np.repeat(low - (np.cumsum(size) - size), size) + np.arange(size.sum())
+
+
+def _without(table: pa.Table, at: Int) -> pa.Table:
+    kept = np.ones(table.num_rows, bool)
+    kept[at] = False
+    return table.filter(pa.array(kept))
+
+
+def _rows_of(table: pa.Table, at: Int) -> Iterator[tuple[Any, ...]]:
+    return zip(*(column.to_pylist() for column in table.take(pa.array(at)).columns), strict=True)
 
 
 def _sorted(name: str, others: pa.Table, rows: Iterable[tuple[Any, ...]]) -> pa.Table:

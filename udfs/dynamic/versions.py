@@ -59,6 +59,15 @@ class Presence:
     free_from: list[int] = field(default_factory=list)
 
 
+@dataclass(slots=True)
+class Used:
+    """What a unit has used in all: versions that have counted, keys, spells."""
+
+    rows: int
+    keys: int
+    spells: int
+
+
 class Change(NamedTuple):
     """What is added to the sums of a key at a trigger: `sign` times the increments of a version, or of presence."""
 
@@ -92,19 +101,24 @@ class Unit:
     """What is known of one unit. `live` has the copies of each row, at most one where rows have a primary key.
 
     Args:
-        live: row -> its copies; presences: key -> presence. Both are changed.
+        live: row -> its copies, of all rows that it is asked of; presences: key -> presence, of all keys of these and of what begins; used: in
+            all. They are changed.
         bounds: of every unit.
         changes: added to.
         drops: counts by reason, added to.
     """
 
     def __init__(
-        self, live: dict[int, list[Version]], presences: dict[int, Presence], bounds: Bounds, changes: list[Change], drops: Counter[str]
+        self,
+        live: dict[int, list[Version]],
+        presences: dict[int, Presence],
+        used: Used,
+        bounds: Bounds,
+        changes: list[Change],
+        drops: Counter[str],
     ) -> None:
-        self.live, self.presences = live, presences
+        self.live, self.presences, self._used = live, presences, used
         self._bounds, self._changes, self._drops = bounds, changes, drops
-        self._rows = sum(presence.rows for presence in presences.values())
-        self._spells = sum(presence.spells for presence in presences.values())
 
     def take(self, image: Image, copies: bool) -> None:
         """The next image."""
@@ -129,15 +143,15 @@ class Unit:
         slot, begin = self._admitted(image)
         version = Version(image.key, image.key_bytes, slot, begin, image.seq, image.values)
         if slot != UNCOUNTED:
-            self._rows += 1
-            presence = self.presences.setdefault(image.key, Presence())
+            self._used.rows += 1
+            presence = self._presence(image.key)
             presence.rows += 1
             presence.live += 1
             self._add(begin, version, 1)
             if presence.live == 1:
-                self._spells += 1
+                self._used.spells += 1
                 presence.spells += 1
-                presence.rank = self._spells if self._spells <= len(self._bounds.weights) else 0
+                presence.rank = self._used.spells if self._used.spells <= len(self._bounds.weights) else 0
                 presence.until = max(begin, presence.until)
                 self._appear(presence.until, version, presence.rank, 1)
         return version
@@ -149,13 +163,13 @@ class Unit:
             return self._left_out("not_a_public_group")
         if image.trigger > bounds.last:
             return self._left_out("window_closed")
-        if self._rows >= bounds.max_rows:
+        if self._used.rows >= bounds.max_rows:
             return self._left_out("over_max_rows")
-        if presence is None and len(self.presences) >= bounds.max_groups:
+        if presence is None and self._used.keys >= bounds.max_groups:
             return self._left_out("over_max_groups")
         if not bounds.slots:
             return NO_SLOT, image.trigger
-        presence = self.presences.setdefault(image.key, Presence())
+        presence = self._presence(image.key)
         if len(presence.free_from) < bounds.max_rows_per_group:
             presence.free_from.append(0)
         free, slot = min(((free, slot) for slot, free in enumerate(presence.free_from) if free != TAKEN), default=(0, UNCOUNTED))
@@ -163,6 +177,12 @@ class Unit:
             return self._left_out("over_max_rows_per_group")
         presence.free_from[slot] = TAKEN
         return slot, max(image.trigger, free)
+
+    def _presence(self, key: int) -> Presence:
+        if key not in self.presences:
+            self._used.keys += 1
+            self.presences[key] = Presence()
+        return self.presences[key]
 
     def _left_out(self, reason: str) -> tuple[int, int]:
         self._drops[reason] += 1

@@ -99,6 +99,7 @@ class Sketch:
                 cycle=asked.cycle,
                 triggers=plan.triggers,
                 aliases=tuple(each.alias for each in asked.wanted),
+                counts=tuple(each.rule == "rows" for each in plan.cells),
                 grids=tuple(each.grid for each in plan.cells),
                 sd=tuple(each.sd for each in plan.cells),
                 stderr=plan.stderr,

@@ -1,0 +1,263 @@
+"""A published sketch: the count of any value, with its error, from the public table of cells alone: no secret, no ledger, no private file."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from decimal import Decimal, InvalidOperation
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dpsql.errors import DataError, LakeError
+from dpsql.files import Place
+from dpsql.lake.delta_rows import read_rows
+from dpsql.lake.runs import Lake
+from dpsql.lake.sketch_tables import cells_path, described
+from dpsql.sketch_shape import SketchShape
+from dpsql.times import timestamp
+from udfs.columns import Int
+from udfs.keys import encode
+from udfs.sketch.estimates import estimate, joint, margins
+from udfs.sketch.hashing import DIGEST_BYTES, SCHEME, Shape, digest, digests
+from udfs.sketch.refresh import Schedule
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+INTEGERS = ("tinyint", "smallint", "int", "bigint")
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@dataclass(frozen=True, eq=False)
+class PublishedSketch:
+    """The cells of one window at one trigger, or of several windows together.
+
+    Args:
+        shape: of the table.
+        kinds: path and Spark type of each part of a value.
+        start, end, released: of the windows, microseconds since 1970 UTC.
+        trigger: of the newest window.
+        number: which of the table's sketches.
+        cells: (depth, width), in steps of the grid.
+        hash_key: of the windows.
+        cell_sd: standard deviation of a cell's noise, in value units.
+    """
+
+    shape: SketchShape
+    kinds: tuple[tuple[str, str], ...]
+    start: int
+    end: int
+    released: int
+    trigger: int
+    number: int
+    cells: Int
+    hash_key: bytes
+    cell_sd: float
+
+    @property
+    def noise_sd(self) -> float:
+        """Standard deviation of the noise of an estimate; collisions come on top."""
+        return self.cell_sd * self.shape.stderr
+
+    def estimate(self, values: Iterable[Any]) -> pd.DataFrame:
+        """How often each value came, or what it adds up to.
+
+        Args:
+            values: of the type that is counted; tuples where it is several columns; texts are read as that type.
+
+        Returns:
+            `value, count` (`sum` of a weighted sketch), `stderr` of the noise alone, and `low, high`, which hold the true number with
+            probability 0.95, collisions included, for a value that was named before looking.
+
+        Raises:
+            DataError: a value is not of the type.
+        """
+        import pandas as pd
+
+        given, layout = list(values), self._layout
+        scores = layout.read(self.cells, layout.fields(self.hash_key, self._digests(given)))
+        found, (below, above) = estimate(layout, scores), margins(layout, self.cells)
+        return pd.DataFrame({"value": given, **self._numbers(found, below, above)})
+
+    def top(self, candidates: Iterable[Any], k: int) -> pd.DataFrame:
+        """The k largest of some values, estimated together. Values without a record come out as noise: name those that are there."""
+        import pandas as pd
+
+        given, layout = list(dict.fromkeys(candidates)), self._layout
+        fields = layout.fields(self.hash_key, self._digests(given))
+        found = joint(layout, self.cells, fields) if layout.signed else estimate(layout, layout.read(self.cells, fields)).astype(np.float64)
+        best = np.argsort(-found, kind="stable")[:k]
+        numbers = self._numbers(np.rint(found[best]).astype(np.int64), *margins(layout, self.cells))
+        return pd.DataFrame({"value": [given[i] for i in best.tolist()], **numbers})
+
+    @property
+    def _layout(self) -> Shape:
+        return Shape(self.shape.depth, self.shape.width, self.shape.signed)
+
+    def _numbers(self, found: Int, below: int, above: int) -> dict[str, Any]:
+        grid = self.shape.grids[self.number]
+        whole = self.shape.counts[self.number]
+        exact: dict[str, Any] = {"sum": found * grid, "low": (found - below) * grid, "high": (found + above) * grid}
+        if whole:
+            exact = {"count": found, "low": found - below, "high": found + above}
+        first, low, high = exact.items()
+        return {first[0]: first[1], "stderr": np.full(len(found), self.noise_sd), low[0]: low[1], high[0]: high[1]}
+
+    def _digests(self, values: Sequence[Any]) -> Int:
+        encoded = [encode(self._encoded(value)) for value in values]
+        return digests(pa.array([digest(each) for each in encoded], pa.binary(DIGEST_BYTES)))
+
+    def _encoded(self, value: Any) -> list[bytes | None]:
+        parts = [value] if len(self.kinds) == 1 else list(value) if isinstance(value, list | tuple) else []
+        if len(parts) != len(self.kinds):
+            names = ", ".join(path.rpartition(".")[2] for path, _ in self.kinds)
+            raise DataError(f"a value has {len(self.kinds)} parts ({names}): give a list of them")
+        return [_value_bytes(part, kind) for part, (_, kind) in zip(parts, self.kinds, strict=True)]
+
+
+def open_sketch(
+    lake: Lake,
+    name: str,
+    window_us: int | None = None,
+    *,
+    until_us: int | None = None,
+    trigger: int | None = None,
+    alias: str | None = None,
+) -> PublishedSketch:
+    """Read a published sketch.
+
+    Args:
+        lake, name: of the query.
+        window_us: start of the window; None: the newest one that is finished, or, where none is, the newest.
+        until_us: also all later windows that end by then, added up.
+        trigger: None: the newest.
+        alias: which sketch; None: the first.
+
+    Raises:
+        LakeError: there is no such sketch, window or trigger, or it cannot be read.
+    """
+    from deltalake import DeltaTable
+    from deltalake.exceptions import DeltaError
+
+    path = cells_path(lake.histogram(name))
+    try:
+        if not (path / "_delta_log").is_dir():
+            raise LakeError(f"query {name!r} has no published sketch in lake {lake.root}")
+        found = described(DeltaTable(str(path)).metadata().configuration)
+        if found is None or found[0].hash_scheme != SCHEME:
+            raise LakeError(f"{path}: another release of dpsql wrote it; this one reads sketches of {SCHEME}")
+        shape, kinds = found
+        number = _number(shape, alias)
+        windows = _windows(path)
+        return _added(path, shape, kinds, number, _chosen(windows, shape, name, window_us, until_us), trigger)
+    except (DeltaError, OSError, pa.ArrowException) as problem:
+        raise LakeError(f"{path}: cannot be read ({type(problem).__name__})") from None
+
+
+def _number(shape: SketchShape, alias: str | None) -> int:
+    if alias is None:
+        return 0
+    if alias not in shape.aliases:
+        raise LakeError(f"there is no sketch {alias!r}: the sketches are {', '.join(shape.aliases)}")
+    return shape.aliases.index(alias)
+
+
+def _windows(path: Place) -> list[tuple[int, int, int, int]]:
+    """(start, end, newest trigger, its time) of every window."""
+    rows = read_rows(path, ["window_start", "window_end", "trigger", "trigger_time"], pc.field("row") == 0)
+    newest = rows.group_by(["window_start", "window_end"]).aggregate([("trigger", "max"), ("trigger_time", "max")])
+    columns = ("window_start", "window_end", "trigger_max", "trigger_time_max")
+    return sorted(zip(*(newest[name].cast(pa.int64()).to_pylist() for name in columns), strict=True))
+
+
+def _chosen(
+    windows: list[tuple[int, int, int, int]], shape: SketchShape, name: str, window_us: int | None, until_us: int | None
+) -> list[tuple[int, int, int, int]]:
+    if not windows:
+        when = " when it closes" if shape.by_window else ""
+        raise LakeError(f"query {name!r} has published no sketch yet: a window's is published{when}")
+    if until_us is not None:
+        if shape.by_window:
+            raise LakeError("every window has a hash key of its own, so windows cannot be added up: ask for each")
+        chosen = [window for window in windows if window[0] >= (window_us or windows[0][0]) and window[1] <= until_us]
+        if any(a[1] > b[0] for a, b in pairwise(chosen)):
+            raise LakeError("these windows overlap, so they cannot be added up: ask for each")
+        if not chosen:
+            raise LakeError(f"query {name!r} has published no window between these times")
+        return chosen
+    if window_us is None:
+        clock = max(window[3] for window in windows)
+        return [max([window for window in windows if window[1] <= clock] or windows)]
+    chosen = [window for window in windows if window[0] == window_us]
+    if not chosen:
+        when = f" (the newest is that of {timestamp(windows[-1][0])})" if shape.by_window else ""
+        raise LakeError(
+            f"query {name!r} has published no sketch of this window" + (f": it is published when it closes{when}" if when else "")
+        )
+    return chosen
+
+
+def _added(
+    path: Place, shape: SketchShape, kinds: tuple[tuple[str, str], ...], number: int, windows: list[Any], trigger: int | None
+) -> PublishedSketch:
+    cells, variance, hash_key = np.zeros((shape.depth, shape.width), np.int64), 0.0, b""
+    for start, _, newest, _ in windows:
+        at = newest if trigger is None else trigger
+        begins = pc.field("window_start") == pa.scalar(start, pa.int64()).cast(pa.timestamp("us", tz="UTC"))
+        low, high = number * shape.depth, (number + 1) * shape.depth
+        mine = (pc.field("row") >= low) & (pc.field("row") < high)
+        rows = read_rows(path, None, begins & mine & (pc.field("trigger") <= at)).sort_by("trigger")
+        if at not in rows["trigger"].to_pylist():
+            raise LakeError(f"the sketch of the window {timestamp(start)} was not published at trigger {at}")
+        window = np.zeros_like(cells)
+        for row, first, stride, values in zip(
+            *(rows[c].to_pylist() for c in ("row", "first_column", "stride")), rows["cells"], strict=True
+        ):
+            window[row - low, first::stride] = values.values.to_numpy()
+        cells, hash_key = cells + window, rows["hash_key"][-1].as_py()
+        schedule = Schedule(shape.triggers, shape.cycle)
+        variance += max(shape.sd[number][max(schedule.count(block, at), 1) - 1] for block in range(shape.cycle)) ** 2
+    last = windows[-1]
+    at = last[2] if trigger is None else trigger
+    return PublishedSketch(shape, kinds, windows[0][0], last[1], last[3], at, number, cells, hash_key, math.sqrt(variance))
+
+
+def _value_bytes(value: Any, kind: str) -> bytes | None:
+    """One part of a value as records have it (docs/architecture.md, canonical encoding)."""
+    if value is None:
+        return None
+    try:
+        return _bytes_of(value, kind)
+    except (ValueError, TypeError, InvalidOperation):
+        raise DataError(f"what is counted has the type {kind.upper()}, and a value that was given is none") from None
+
+
+def _bytes_of(value: Any, kind: str) -> bytes:
+    if kind == "binary":
+        return bytes.fromhex(value) if isinstance(value, str) else bytes(value)
+    if kind == "boolean":
+        if str(value).lower() not in ("true", "false"):
+            raise ValueError
+        return str(value).lower().encode()
+    if kind in INTEGERS:
+        return str(int(value)).encode()
+    if kind == "date":
+        day = date.fromisoformat(value) if isinstance(value, str) else value
+        return str((date(day.year, day.month, day.day) - EPOCH.date()).days).encode()
+    if kind == "timestamp":
+        time = datetime.fromisoformat(value) if isinstance(value, str) else value
+        since = (time if time.tzinfo else time.replace(tzinfo=UTC)) - EPOCH
+        return str((since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds).encode()
+    if kind.startswith("decimal"):
+        scale = int(kind.rstrip(")").rpartition(",")[2])
+        return f"{Decimal(str(value)).quantize(Decimal(1).scaleb(-scale)):f}".encode()
+    return str(value).encode()
+
+
+__all__ = ["PublishedSketch", "open_sketch"]

@@ -1,0 +1,135 @@
+"""`dpsql ask` and `dpsql.sketch`: any value, also one that was never listed, from the public table of cells and nothing else."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from click.testing import CliRunner
+from deltalake import Schema
+
+import dpsql
+from dpsql.config import Source, Sources
+from dpsql.errors import DataError, LakeError
+from dpsql.lake import delta_tables
+from dpsql.lake.delta_rows import read_rows
+from dpsql.lake.runs import Lake
+from dpsql.lake.sketch_tables import CELLS, cell_rows, cells_path, properties
+from dpsql.lake.sketches import open_sketch
+from dpsql.local.feeder import Feeder
+from dpsql.local.record_reader import RowReader
+from dpsql.mechanisms.protocol import RunFacts
+from jobs.cli import main
+from tests.matrix.same_rows import RUN_ID, SECRET
+from udfs.stage import Clock
+
+DAY = 86_400_000_000
+START = 20_000 * DAY
+HEAD = "SELECT WITH DIFFERENTIAL_PRIVACY OPTIONS (epsilon = 2, delta = 1e-6, sketch_depth = 5, sketch_width = 1024, "
+EVENT = HEAD + "privacy_level = EVENT, trigger_interval = '12 hours', refresh_cycle = 2) COUNT_SKETCH(STRUCT(page, status)) AS pages"
+USER = HEAD + "privacy_unit_column = user_id, max_rows_contributed = 2, trigger_interval = '6 hours') APPROX_TOP_COUNT(page, 3) AS top"
+TAIL = " FROM visits GROUP BY window(ts, '1 day')"
+COUNTS = {"/a": 700, "/b": 300, "/rare": 1}
+
+
+def frame(days: int = 2) -> pa.Table:
+    """Each page so often a day, each time by somebody else."""
+    pages = [page for page, count in COUNTS.items() for _ in range(count)] * days
+    day = np.repeat(np.arange(days), len(pages) // days)
+    number = np.arange(len(pages))
+    time = pa.array(START + day * DAY + number % 80_000 * 1_000_000).cast(pa.timestamp("us", "UTC"))
+    return pa.table({"user_id": pa.array([f"u{i}" for i in number]), "page": pages, "status": pa.array([200] * len(pages)), "ts": time})
+
+
+def published(text: str, folder: Path, until_us: int) -> Path:
+    """A lake with the public table of cells of a run, and nothing private."""
+    source = Source(name="visits", format="parquet", path=str(folder), event_time="ts", privacy_unit=("user_id",), start_us=START)
+    query = dpsql.compile(text + TAIL, Sources((source,)))
+    reader = RowReader(query.plan, query.sources, SECRET.salt(RUN_ID), {})
+    rows, public = reader.frame(frame()), reader.public_groups(source)
+    feeder = Feeder(query.mechanism.stages(query.plan, RunFacts(public)), SECRET.noise_key(RUN_ID, query.plan.identity))
+    feeder.micro_batch(rows, Clock())
+    released, sketch = pa.concat_tables(feeder.tick(until_us)), query.shape.sketch
+    assert sketch is not None
+    path = cells_path(Lake(folder / "lake").histogram("q"))
+    path.mkdir(parents=True)
+    kinds = [(key.name, kind.name) for key, kind in zip(query.parsed.keys, reader.key_types, strict=True)]
+    delta_tables.create(path, Schema.from_arrow(CELLS), properties=properties(sketch, kinds))
+    delta_tables.append(path, cell_rows(released, query.shape.schedule, sketch), {"run": 1})
+    return folder / "lake"
+
+
+@pytest.fixture(scope="module")
+def lakes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    made = {"event": (EVENT, START + 2 * DAY), "user": (USER, START + DAY + DAY // 2)}
+    return {name: str(published(text, tmp_path_factory.mktemp(name), until)) for name, (text, until) in made.items()}
+
+
+def ask(*arguments: str) -> Any:
+    return CliRunner().invoke(main, ["ask", "q", *arguments])
+
+
+def test_a_value_that_was_never_listed_is_answered_with_an_interval(lakes: dict[str, str]) -> None:
+    """The lake has no private folder, and no secret or ledger is named."""
+    done = ask("/a", "/rare", "/never", "--lake", lakes["user"], "--json")
+    assert done.exit_code == 0, done.output
+    said = json.loads(done.output)
+    rows = {row["value"]: row for row in said["rows"]}
+    assert said["noise_sd"] > 0
+    for page, count in ({**COUNTS, "/never": 0}).items():
+        if page in rows:
+            assert rows[page]["low"] - 5 * said["noise_sd"] <= count <= rows[page]["high"] + 5 * said["noise_sd"]
+    assert rows["/a"]["count"] > 400 > abs(rows["/rare"]["count"])
+    assert "Nothing was spent" in ask("/a", "--lake", lakes["user"]).output
+
+
+def test_from_python(lakes: dict[str, str]) -> None:
+    sketch = dpsql.sketch(lakes["user"], "q", "2024-10-04")
+    found = sketch.estimate(["/a", None])
+    assert list(found.columns) == ["value", "count", "stderr", "low", "high"]
+    assert abs(int(found["count"][0]) - COUNTS["/a"]) < 6 * sketch.noise_sd
+    assert list(sketch.top(["/rare", "/b", "/a"], 2)["value"]) == ["/a", "/b"]
+
+
+def test_windows_of_one_hash_key_add_up_and_lazy_columns_are_the_newest(lakes: dict[str, str]) -> None:
+    """refresh_cycle = 2: at the last trigger every column is there; compound values are arrays."""
+    both = open_sketch(Lake(lakes["event"]), "q", START, until_us=START + 2 * DAY)
+    one = open_sketch(Lake(lakes["event"]), "q", START)
+    assert both.noise_sd == pytest.approx(2**0.5 * one.noise_sd)
+    for sketch, days in ((one, 1), (both, 2)):
+        for page, count in COUNTS.items():
+            assert abs(int(sketch.estimate([(page, 200)])["count"][0]) - days * count) < 7 * both.noise_sd
+    early = open_sketch(Lake(lakes["event"]), "q", START, trigger=1)
+    assert not np.array_equal(early.cells, one.cells) and early.cells[:, ::2].any() != early.cells[:, 1::2].any()
+    assert ask('["/a", 200]', "--lake", lakes["event"]).exit_code == 0
+
+
+def test_what_cannot_be_asked_is_said(lakes: dict[str, str]) -> None:
+    for arguments, what in (
+        (("/a", "--window", "2024-10-05"), "published when it closes"),  # begun, and not closed
+        (("/a", "--to", "2024-10-06"), "hash key of its own"),
+        (("/a", "--of", "others"), "the sketches are top"),
+        (("/a", "--trigger", "7"), "not published at trigger 7"),
+        ((), "name a value"),
+    ):
+        done = ask(*arguments, "--lake", lakes["user"])
+        assert done.exit_code == 2 and what in done.output and "Traceback" not in done.output, done.output
+    for value in ("/a", '["/a"]', '["/a", "many"]'):
+        done = ask(value, "--lake", lakes["event"])
+        assert done.exit_code == 2 and "Traceback" not in done.output and "many" not in done.output, done.output
+    with pytest.raises(LakeError, match="no published sketch"):
+        open_sketch(Lake(lakes["user"]), "other")
+    with pytest.raises(DataError, match="2 parts"):
+        open_sketch(Lake(lakes["event"]), "q").estimate(["/a"])
+
+
+def test_nothing_of_an_open_window_is_there(lakes: dict[str, str]) -> None:
+    """Unknown values: the second window has had two of its four triggers, and the table has neither its cells nor its hash key."""
+    rows = read_rows(cells_path(Lake(lakes["user"]).histogram("q")))
+    assert set(rows["window_start"].cast(pa.int64()).to_pylist()) == {START}
+    assert set(rows["trigger"].to_pylist()) == {4}
+    assert len(set(rows["hash_key"].to_pylist())) == 1
