@@ -41,7 +41,7 @@ def as_read(rows: pd.DataFrame, document: Mapping[str, Any] | None) -> pd.DataFr
     with duckdb.connect(config={"enable_external_access": "false"}) as connection:
         connection.register("released", table)
         chosen = connection.execute(f"{text} ORDER BY {release}, {order}").fetchnumpy()[ROW]
-    return rows.iloc[chosen]
+    return rows.iloc[np.asarray(chosen, np.int64)]
 
 
 def _reading(document: Mapping[str, Any] | None) -> dict[str, Any]:
