@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 from rich.table import Table
 from rich.text import Text
 
+from dpsql.frames import lists_of
 from dpsql.view.formatting import Z95, absent, amount, printable
-from dpsql.view.top_lists import lines_of, lists_of
+from dpsql.view.top_lists import lines_of
 from dpsql.view.windows import finished, newest_triggers
 from jobs.terminal import console
 
