@@ -16,9 +16,10 @@ from typing import Any
 
 import numpy as np
 
-from dpsql.mechanisms.sliding.asked import PaneGrouping, Smoothing, changed
+from dpsql.mechanisms.sliding.asked import PaneGrouping, Smoothing
 from dpsql.mechanisms.sliding.planner import make_plan
 from dpsql.mechanisms.sliding.stages import measurements
+from dpsql.parsed_query import changed
 from tests.mechanisms.sliding.queries import EVENT, SOURCE, windows
 from udfs.sliding.measurement import Measurement, new_bins
 from udfs.sliding.panes import Cells

@@ -6,9 +6,9 @@ one canonical spelling, no comments; so equal questions have equal values.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 Asked_co = TypeVar("Asked_co", covariant=True)
 
@@ -130,3 +130,10 @@ class ParsedQuery(Generic[Asked_co]):
         if self.window is None:
             raise AssertionError("a query without a window came to who takes windows only")
         return self.window
+
+
+def changed(query: ParsedQuery[Any], **changes: Any) -> ParsedQuery[Any]:
+    """The same query with other fields, wherever they are."""
+    asked = {name: value for name, value in changes.items() if name in query.asked.__dataclass_fields__}
+    rest = {name: value for name, value in changes.items() if name not in asked}
+    return replace(query, **rest, asked=replace(query.asked, **asked))

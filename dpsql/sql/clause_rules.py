@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from sqlglot.tokens import TokenType
 
 from dpsql.errors import Problem
-from dpsql.parsed_query import GroupSelection
+from dpsql.parsed_query import GroupSelection, PrivacyLevel
 from dpsql.sql import options
 from dpsql.sql.draft import Draft, Option, read_option
 from dpsql.sql.spans import problem, token_span
@@ -135,6 +135,12 @@ def missing_options(draft: Draft, required: Sequence[Option]) -> Iterator[Proble
     for option in required:
         if not draft.given(option.name) and option.name not in misspelt:
             yield problem(draft.clause_span, f"The option {option.name} is required", f"add {option.example}")
+
+
+def required_options(draft: Draft) -> Iterator[Problem]:
+    """Options without a default, in a query of windows; where one row is protected there is no unit to bound."""
+    of_units = () if draft.value("privacy_level") is PrivacyLevel.EVENT else (options.PRIVACY_UNIT_COLUMN, options.MAX_ROWS_CONTRIBUTED)
+    yield from missing_options(draft, (options.EPSILON, options.DELTA, *of_units))
 
 
 def _above_rows(draft: Draft, name: str) -> Iterator[Problem]:

@@ -12,11 +12,11 @@ import numpy as np
 from dpsql.compiled import Query
 from dpsql.errors import ConfigError
 from dpsql.mechanisms import registry
-from dpsql.mechanisms.histogram.asked import ReleaseRule, changed
+from dpsql.mechanisms.histogram.asked import ReleaseRule
 from dpsql.mechanisms.histogram.plan import ColumnPlan, PerturbationPlan, PrivacyPlan
 from dpsql.mechanisms.histogram.planner import unnamed_plan
 from dpsql.mechanisms.histogram.stages import stderr
-from dpsql.parsed_query import Aggregate, AggregateFunction, ParsedQuery
+from dpsql.parsed_query import Aggregate, AggregateFunction, ParsedQuery, changed
 from dpsql.tuning.bounding import Admitted, Arrangement, Bounds
 from dpsql.tuning.expected import Outcome, selected, thinned, unit_paths
 from dpsql.tuning.sample import Sample

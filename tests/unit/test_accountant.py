@@ -17,12 +17,21 @@ from scipy.stats import norm
 from dpsql.config import Source
 from dpsql.errors import AccountingError, ConfigError
 from dpsql.mechanisms.histogram.accounting import check, cost, gaussian_delta, spent
-from dpsql.mechanisms.histogram.asked import ReleaseRule, changed
+from dpsql.mechanisms.histogram.asked import ReleaseRule
 from dpsql.mechanisms.histogram.calibration import failure_probabilities
 from dpsql.mechanisms.histogram.plan import PrivacyPlan
 from dpsql.mechanisms.histogram.planner import make_plan
 from dpsql.mechanisms.histogram.rules import PANED
-from dpsql.parsed_query import Aggregate, AggregateFunction, ContributionPeriod, CounterName, GroupSelection, ParsedQuery, WindowSpec
+from dpsql.parsed_query import (
+    Aggregate,
+    AggregateFunction,
+    ContributionPeriod,
+    CounterName,
+    GroupSelection,
+    ParsedQuery,
+    WindowSpec,
+    changed,
+)
 from dpsql.privacy.cost import Overlap
 from dpsql.privacy.factorisation import factorisation
 from tests.property.plans import COUNT, DAY, HOUR, SUM, USERS, VALID, query, source

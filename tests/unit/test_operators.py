@@ -8,10 +8,10 @@ import pickle
 
 import pytest
 
-from dpsql.mechanisms.histogram.asked import ReleaseRule, changed
+from dpsql.mechanisms.histogram.asked import ReleaseRule
 from dpsql.mechanisms.histogram.planner import make_plan
 from dpsql.mechanisms.histogram.stages import bounding_parameters, grid, release_parameters, stderr
-from dpsql.parsed_query import Aggregate, AggregateFunction, ContributionPeriod, CounterName, GroupSelection, WindowSpec
+from dpsql.parsed_query import Aggregate, AggregateFunction, ContributionPeriod, CounterName, GroupSelection, WindowSpec, changed
 from tests.property.plans import COUNT, DAY, HOUR, SUM, USERS, VALID, query, source
 from udfs.histogram.contribution_bounding import Increment
 from udfs.keys import PublicGroups

@@ -15,10 +15,20 @@ from scipy.stats import norm
 from dpsql.errors import ConfigError
 from dpsql.mechanisms.histogram import planner
 from dpsql.mechanisms.histogram.accounting import check
-from dpsql.mechanisms.histogram.asked import Asked, ReleaseRule, changed
+from dpsql.mechanisms.histogram.asked import Asked, ReleaseRule
 from dpsql.mechanisms.histogram.planner import MAX_EXACT, identity, make_plan
 from dpsql.mechanisms.histogram.rules import PANED
-from dpsql.parsed_query import Aggregate, AggregateFunction, ContributionPeriod, CounterName, GroupSelection, Key, ParsedQuery, WindowSpec
+from dpsql.parsed_query import (
+    Aggregate,
+    AggregateFunction,
+    ContributionPeriod,
+    CounterName,
+    GroupSelection,
+    Key,
+    ParsedQuery,
+    WindowSpec,
+    changed,
+)
 from dpsql.privacy.curve import total_mu
 from tests.property.plans import COUNT, DAY, HOUR, SUM, USERS, VALID, query, source
 from udfs.noise.counters import column_norm, counter

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
-import json
 import math
 
 from dpsql.config import Source
@@ -20,6 +18,7 @@ from dpsql.mechanisms.histogram.calibration import (
     thresholds,
 )
 from dpsql.mechanisms.histogram.planner import MAX_EXACT, hash_charge, increments_of
+from dpsql.mechanisms.identity import identity_of
 from dpsql.parsed_query import GroupSelection, ParsedQuery
 from dpsql.privacy.curve import round_down, round_up, total_mu
 from udfs.dynamic.grid import LAST_STEP
@@ -82,9 +81,8 @@ def make_plan(query: ParsedQuery[Asked], source: Source) -> TablePlan:
 
 
 def identity(plan: TablePlan) -> str:
-    """The query's identity: SHA-256 over the whole plan, every default filled in; hexadecimal."""
-    digested = {"version": PLAN_VERSION, "plan": document(dataclasses.replace(plan, identity=""))}
-    return hashlib.sha256(json.dumps(digested, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+    """The query's."""
+    return identity_of(PLAN_VERSION, document(dataclasses.replace(plan, identity="")))
 
 
 def _bounds(asked: Asked) -> TableBounds:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
 
-from dpsql.parsed_query import CounterName, GroupSelection, ParsedQuery
+from dpsql.parsed_query import CounterName, GroupSelection
 
 
 class ReleaseRule(StrEnum):
@@ -29,10 +28,3 @@ class Asked:
     release: ReleaseRule
     counter: CounterName
     selection_weight_decay: float
-
-
-def changed(query: ParsedQuery[Asked], **changes: Any) -> ParsedQuery[Asked]:
-    """The same query with other fields, wherever they are."""
-    asked = {name: value for name, value in changes.items() if name in Asked.__dataclass_fields__}
-    rest = {name: value for name, value in changes.items() if name not in asked}
-    return replace(query, **rest, asked=replace(query.asked, **asked))

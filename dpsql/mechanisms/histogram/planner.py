@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
-import json
 import math
 
 from dpsql.config import Source
@@ -18,6 +16,7 @@ from dpsql.mechanisms.histogram.calibration import (
     thresholds,
 )
 from dpsql.mechanisms.histogram.plan import ColumnPlan, PerturbationPlan, PrivacyPlan, SelectionPlan, document
+from dpsql.mechanisms.identity import identity_of
 from dpsql.parsed_query import Aggregate, AggregateFunction, ContributionPeriod, GroupSelection, ParsedQuery
 from dpsql.privacy.curve import round_down, round_up, total_mu
 from udfs.noise.counters import column_norm, counter, path_sd
@@ -89,9 +88,8 @@ def unnamed_plan(query: ParsedQuery[Asked], source: Source) -> PrivacyPlan:
 
 
 def identity(plan: PrivacyPlan) -> str:
-    """The query's identity: SHA-256 over the whole plan, every default filled in; hexadecimal."""
-    digested = {"version": PLAN_VERSION, "plan": document(dataclasses.replace(plan, identity=""))}
-    return hashlib.sha256(json.dumps(digested, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+    """The query's."""
+    return identity_of(PLAN_VERSION, document(dataclasses.replace(plan, identity="")))
 
 
 def _hash_charge(query: ParsedQuery[Asked], source: Source, groups: int, meet: bool) -> float:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
-import json
 import math
 
 from dpsql.config import Source
 from dpsql.errors import ConfigError
 from dpsql.mechanisms.histogram.planner import MAX_EXACT, increments_of
+from dpsql.mechanisms.identity import identity_of
 from dpsql.mechanisms.sketch.asked import Asked, Bounds, SketchKind, Wanted
 from dpsql.mechanisms.sketch.medians import stderr
 from dpsql.mechanisms.sketch.plan import CellsPlan, SketchPlan, document
@@ -82,9 +81,8 @@ def make_plan(query: ParsedQuery[Asked], source: Source) -> SketchPlan:
 
 
 def identity(plan: SketchPlan) -> str:
-    """The query's identity: SHA-256 over the whole plan, every default filled in; hexadecimal."""
-    digested = {"version": PLAN_VERSION, "plan": document(dataclasses.replace(plan, identity=""))}
-    return hashlib.sha256(json.dumps(digested, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+    """The query's."""
+    return identity_of(PLAN_VERSION, document(dataclasses.replace(plan, identity="")))
 
 
 def collisions(keys: int, width: int) -> float:

@@ -9,7 +9,7 @@ from dpsql.mechanisms.sketch.asked import SketchKind
 from dpsql.mechanisms.sketch.options import MOST_LISTED, WIDEST, lists, number_of
 from dpsql.mechanisms.sketch.planner import APART, MOST_DRAWS, collisions
 from dpsql.parsed_query import AggregateFunction, CounterName, GroupSelection
-from dpsql.sql import clause_rules, options, window_rules
+from dpsql.sql import clause_rules, window_rules
 from dpsql.sql.aggregates import BOUNDS, argument_name, read_bounds
 from dpsql.sql.draft import Draft
 from dpsql.sql.event_rules import event, rows_of_events, units_of_events
@@ -26,12 +26,6 @@ EXAMPLES = {
 }
 NUMBERS = {AggregateFunction.APPROX_TOP_COUNT: 2, AggregateFunction.APPROX_TOP_SUM: 3, AggregateFunction.COUNT_SKETCH: 1}
 """Positional arguments of each."""
-
-
-def required_options(draft: Draft) -> Iterator[Problem]:
-    """Options without a default."""
-    needed = (options.EPSILON, options.DELTA) + (() if event(draft) else (options.PRIVACY_UNIT_COLUMN, options.MAX_ROWS_CONTRIBUTED))
-    yield from clause_rules.missing_options(draft, needed)
 
 
 def delta_above_zero(draft: Draft) -> Iterator[Problem]:
@@ -204,7 +198,7 @@ def cap_of_level(draft: Draft) -> Iterator[Problem]:
 
 RULES = (
     window_rules.window_missing,
-    required_options,
+    clause_rules.required_options,
     units_of_events,
     rows_of_events,
     delta_above_zero,

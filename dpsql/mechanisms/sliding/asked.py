@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
 
-from dpsql.parsed_query import CounterName, ParsedQuery, PrivacyLevel
+from dpsql.parsed_query import CounterName, PrivacyLevel
 
 
 class PaneGrouping(StrEnum):
@@ -55,10 +54,3 @@ class Asked:
         if self.max_rows_contributed is None or self.max_rows_per_group is None or self.max_groups_contributed is None:
             return 1
         return min(self.max_rows_contributed, self.max_groups_contributed * self.max_rows_per_group)
-
-
-def changed(query: ParsedQuery[Asked], **changes: Any) -> ParsedQuery[Asked]:
-    """The same query with other fields, wherever they are."""
-    asked = {name: value for name, value in changes.items() if name in Asked.__dataclass_fields__}
-    rest = {name: value for name, value in changes.items() if name not in asked}
-    return replace(query, **rest, asked=replace(query.asked, **asked))

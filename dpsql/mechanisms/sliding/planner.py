@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import math
 from dataclasses import dataclass, replace
 
@@ -11,6 +9,7 @@ import numpy as np
 
 from dpsql.config import Source
 from dpsql.errors import ConfigError
+from dpsql.mechanisms.identity import identity_of
 from dpsql.mechanisms.sliding.asked import Asked, PaneGrouping
 from dpsql.mechanisms.sliding.half_width import half_width
 from dpsql.mechanisms.sliding.plan import MeasurementPlan, SlidingPlan, document
@@ -70,9 +69,8 @@ def make_plan(query: ParsedQuery[Asked], source: Source) -> SlidingPlan:
 
 
 def identity(plan: SlidingPlan) -> str:
-    """The query's identity: SHA-256 over the whole plan, every default filled in; hexadecimal."""
-    digested = {"version": PLAN_VERSION, "plan": document(replace(plan, identity=""))}
-    return hashlib.sha256(json.dumps(digested, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+    """The query's."""
+    return identity_of(PLAN_VERSION, document(replace(plan, identity="")))
 
 
 def pure_epsilon(query: ParsedQuery[Asked], source: Source) -> float:

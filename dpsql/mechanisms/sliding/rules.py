@@ -8,7 +8,7 @@ from dpsql.errors import Problem
 from dpsql.mechanisms.sliding.asked import PaneGrouping, Smoothing
 from dpsql.mechanisms.sliding.options import OWN, counter
 from dpsql.parsed_query import AggregateFunction, CounterName, GroupSelection
-from dpsql.sql import clause_rules, options, window_rules
+from dpsql.sql import clause_rules, window_rules
 from dpsql.sql.draft import Draft
 from dpsql.sql.durations import divisor_near
 from dpsql.sql.event_rules import event, rows_of_events, units_of_events
@@ -24,12 +24,6 @@ def _asks(draft: Draft) -> Given | None:
     if draft.value("delta") == 0:
         return draft.given("delta")
     return next((given for given in map(draft.given, ("counter", *(option.name for option in OWN))) if given), None)
-
-
-def required_options(draft: Draft) -> Iterator[Problem]:
-    """Options without a default."""
-    needed = (options.EPSILON, options.DELTA) + (() if event(draft) else (options.PRIVACY_UNIT_COLUMN, options.MAX_ROWS_CONTRIBUTED))
-    yield from clause_rules.missing_options(draft, needed)
 
 
 def listed_keys(draft: Draft) -> Iterator[Problem]:
@@ -143,7 +137,7 @@ def cap_of_level(draft: Draft) -> Iterator[Problem]:
 
 RULES = (
     window_rules.window_missing,
-    required_options,
+    clause_rules.required_options,
     units_of_events,
     listed_keys,
     rows_of_events,

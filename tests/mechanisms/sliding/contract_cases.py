@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from dpsql.mechanisms.protocol import RunFacts
-from dpsql.mechanisms.sliding.asked import PaneGrouping, changed
+from dpsql.mechanisms.sliding.asked import PaneGrouping
 from dpsql.mechanisms.sliding.planner import make_plan
-from dpsql.parsed_query import ContributionPeriod
+from dpsql.parsed_query import ContributionPeriod, changed
 from tests.contract import HOUR, KEYS, START, UNITS
 from tests.mechanisms.sliding.queries import AVG, COUNT, EVENT, SOURCE, SQRT, SUM, USER, bounds, query_of_hours
 from udfs.keys import PublicGroups, encode

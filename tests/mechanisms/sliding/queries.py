@@ -5,8 +5,18 @@ from __future__ import annotations
 from typing import Any
 
 from dpsql.config import Source
-from dpsql.mechanisms.sliding.asked import Asked, PaneGrouping, Smoothing, changed
-from dpsql.parsed_query import Aggregate, AggregateFunction, ContributionPeriod, CounterName, Key, ParsedQuery, PrivacyLevel, WindowSpec
+from dpsql.mechanisms.sliding.asked import Asked, PaneGrouping, Smoothing
+from dpsql.parsed_query import (
+    Aggregate,
+    AggregateFunction,
+    ContributionPeriod,
+    CounterName,
+    Key,
+    ParsedQuery,
+    PrivacyLevel,
+    WindowSpec,
+    changed,
+)
 
 MINUTE = 60_000_000
 HOUR = 60 * MINUTE

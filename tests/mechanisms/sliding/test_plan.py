@@ -12,13 +12,13 @@ import pytest
 
 from dpsql.errors import AccountingError, ConfigError
 from dpsql.mechanisms.sliding.accounting import account, gamma
-from dpsql.mechanisms.sliding.asked import PaneGrouping, changed
+from dpsql.mechanisms.sliding.asked import PaneGrouping
 from dpsql.mechanisms.sliding.explain import explain
 from dpsql.mechanisms.sliding.half_width import coverage, half_width
 from dpsql.mechanisms.sliding.plan import SlidingPlan, document
 from dpsql.mechanisms.sliding.planner import make_plan
 from dpsql.mechanisms.sliding.stages import intake, measurements, shown
-from dpsql.parsed_query import CounterName, ParsedQuery, PrivacyLevel
+from dpsql.parsed_query import CounterName, ParsedQuery, PrivacyLevel, changed
 from tests.mechanisms.sliding.queries import EVENT, MINUTE, QUERIES, SOURCE, SQRT, SUM, USER, bounds, windows
 from udfs.keys import PublicGroups
 from udfs.noise.discrete_laplace import discrete_laplace

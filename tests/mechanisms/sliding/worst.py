@@ -15,10 +15,10 @@ import pyarrow as pa
 
 from dpsql.local.feeder import Stages
 from dpsql.mechanisms.sliding.accounting import account
-from dpsql.mechanisms.sliding.asked import PaneGrouping, Smoothing, changed
+from dpsql.mechanisms.sliding.asked import PaneGrouping, Smoothing
 from dpsql.mechanisms.sliding.plan import SlidingPlan
 from dpsql.mechanisms.sliding.planner import make_plan
-from dpsql.parsed_query import ContributionPeriod, CounterName
+from dpsql.parsed_query import ContributionPeriod, CounterName, changed
 from tests.mechanisms.sliding.neighbours import SLIDE, Event, Told, busy, event, gaussian, told
 from tests.mechanisms.sliding.queries import AVG, COUNT, EVENT, HOUR, SOURCE, SQRT, SUM, USER, bounds, query_of_hours
 from udfs.columns import Float, Int
