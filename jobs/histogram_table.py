@@ -33,7 +33,7 @@ def print_histogram(frame: pd.DataFrame, limit: int, document: Mapping[str, Any]
         every: all triggers, the newest first; else each window's newest.
         clock: the newest trigger of all windows, where these are not all of them.
     """
-    if lists_of(frame):
+    if lists_of(frame) or not aggregates_of(frame):
         print_lists(frame, limit, every, clock)
         return
     aggregates, keys = aggregates_of(frame), keys_of(frame)

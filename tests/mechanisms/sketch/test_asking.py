@@ -147,5 +147,6 @@ def test_lists_are_shown_value_by_value(lakes: dict[str, str]) -> None:
     assert [line[3] for line in lines] == ["/a", "/b"] and {line[2] for line in lines} == {"4"}
     rows = json.loads(CliRunner().invoke(main, ["show", "q", "--lake", lakes["user"], "--json"]).output)["rows"]
     assert [entry["value"] for entry in rows[0]["top"]] == ["/a", "/b"]
+    assert "dpsql ask" in CliRunner().invoke(main, ["show", "q", "--lake", lakes["event"]]).output
     newest = dpsql.latest(lakes["user"], "q")
     assert len(newest) == 2 and [entry["value"] for entry in newest["top"][0]] == ["/a", "/b"]
