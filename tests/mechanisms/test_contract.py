@@ -12,6 +12,10 @@ import pytest
 
 from dpsql.errors import AccountingError
 from dpsql.mechanisms.registry import MECHANISMS, named
+from dpsql.parsed_query import ContributionPeriod
+from dpsql.privacy import ledger_line
+from dpsql.privacy.ledger_line import line_from
+from dpsql.privacy.origin import UNKNOWN
 from dpsql.sql import parse
 from tests.sql.golden import Golden, compiled, goldens, sources
 from udfs.noise.discrete_laplace import DiscreteLaplace, discrete_laplace
@@ -20,6 +24,7 @@ ACCEPTED = goldens("accepted")
 SHOWN = [*ACCEPTED[::8], *(golden for golden in ACCEPTED if golden.path.stem.startswith("panes_"))]
 """Enough for what is slow."""
 SHRINK = 0.999
+FOR_EVER = 1 << 60
 
 
 @pytest.mark.parametrize("golden", ACCEPTED, ids=lambda golden: golden.path.stem)
@@ -60,6 +65,19 @@ def test_less_noise_or_a_lower_threshold_is_refused(golden: Golden) -> None:
         with pytest.raises(AccountingError):
             mechanism.account(plan, query.source)
             pytest.fail(f"{what} is not checked")
+
+
+@pytest.mark.parametrize("golden", ACCEPTED, ids=lambda golden: golden.path.stem)
+def test_a_ledger_line_renews_with_the_period_of_the_query(golden: Golden) -> None:
+    """Catches: a period that is taken from the grid of panes or triggers: a cap would count too few of them, or too many."""
+    query = compiled(golden)
+    line = query.line("5a" * 16, "run", UNKNOWN)
+    assert line_from(json.loads(json.dumps(ledger_line.document(line)))) == line
+    if query.parsed.contribution_period is ContributionPeriod.WINDOW:
+        assert (line.size_us, line.offset_us) == (query.parsed.windows.size_us, query.parsed.windows.offset_us)
+        assert line.charges(7 * line.size_us) in (7, 8)
+    else:
+        assert line.charges(FOR_EVER) == 1
 
 
 def leaves(value: Any) -> Iterator[Any]:

@@ -19,6 +19,7 @@ import pytest
 
 from dpsql.errors import DpsqlError, LakeError
 from dpsql.lake.event_log import EventLog
+from dpsql.lake.published import read_histogram
 from dpsql.lake.restore import restore
 from dpsql.local.verification import verify_run
 from dpsql.streaming.clocks import Clocks
@@ -46,6 +47,7 @@ TICKS = (START + MINUTE, START + 3 * MINUTE, END)
 UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 LAKE = re.compile(r"lake[0-9]+")
 TIMES = {"timestamp", "modificationTime", "createdTime", "inCommitTimestamp", "lastUpdated"}
+EXACT = {"window_start", "window_end", "trigger", "trigger_time", "page"}
 OF_ROWS = {"size", "stats", "tableSizeBytes", "fileSizeHistogram", "histogramOpt", "numOutputBytes", "sizeInBytes"}
 
 
@@ -63,7 +65,20 @@ WORLDS = {
     "0": [of("u", "p0", START + 7)],
     "1": [of("u", "mine", START + 3 * ERA)],
     "1000": [of("u", "mine", START + (3 + i) * ERA) for i in range(FILES)],
+    "1 of days": [of("u", "mine", START + 3 * 60 * ERA)],
+    "30 of days": [of("u", "mine", START + (3 + i) * 60 * ERA) for i in range(30)],
 }
+"""What the unit adds; the last two are for queries with triggers of an hour."""
+
+EVENTS = """
+SELECT WITH DIFFERENTIAL_PRIVACY OPTIONS (epsilon = 2, delta = 0, privacy_level = EVENT)
+  COUNT(*) AS views FROM visits GROUP BY window(ts, '3 hours', '1 hour')
+"""
+TABLE = """
+SELECT WITH DIFFERENTIAL_PRIVACY OPTIONS (
+    epsilon = 20, delta = 1e-6, privacy_unit_column = user_id, max_rows_contributed = 40, trigger_interval = INTERVAL 1 HOUR)
+  page, COUNT(*) AS views FROM visits GROUP BY page
+"""
 
 
 def visits(world: str) -> pa.Table:
@@ -103,12 +118,13 @@ def content(path: Path, rows_too: bool) -> Any:
     if not rows_too:
         return path.read_bytes()
     table, metadata = pq.read_table(path), pq.read_metadata(path)
-    return table.select(["window_start", "trigger", "page"]).to_pydict(), metadata.num_row_groups, metadata.metadata, metadata.created_by
+    exact = [name for name in table.column_names if name in EXACT]
+    return table.select(exact).to_pydict(), metadata.num_row_groups, metadata.metadata, metadata.created_by
 
 
-def catch_up(case: Any, write: Any, world: str) -> Any:
+def catch_up(case: Any, write: Any, world: str, sql: str = SQL) -> Any:
     write(visits(world), folder=world)
-    one = case(SQL, folder=world)
+    one = case(sql, folder=world, start_us=None if sql == SQL else START)
     one.go(END, buckets=(1, 1), live=LiveOptions(retention_us=1 << 60))  # its private files are counted afterwards
     return one
 
@@ -142,7 +158,7 @@ def private_files(case: Any) -> int:
 
 
 def test_neighbouring_catch_ups(case: Any, write: Any) -> None:
-    runs = {world: catch_up(case, write, world) for world in WORLDS}
+    runs = {world: catch_up(case, write, world) for world in ("without", "0", "1", "1000")}
     files = {world: private_files(one) for world, one in runs.items()}
     assert {world: count - files["without"] for world, count in files.items()} == {"without": 0, "0": 0, "1": 1, "1000": FILES}
     assert len({row["trigger_time"] for row in runs["without"].histogram()}) > 2
@@ -154,10 +170,29 @@ def test_neighbouring_catch_ups(case: Any, write: Any) -> None:
     assert public(runs["0"], rows_too=True) == public(runs["without"], rows_too=True)
 
 
+def test_neighbouring_runs_for_ever(case: Any, write: Any) -> None:
+    """One row more where rows are protected: what is shown of its pane differs, and no more is shown. A unit more of a table: nothing does."""
+    without, same, more = (catch_up(case, write, world, EVENTS) for world in ("without", "0", "1 of days"))
+    assert [private_files(one) - private_files(without) for one in (same, more)] == [0, 1]
+    assert len(without.histogram()) > 2_000
+    for one in (same, more):  # smoothed values are functions of all panes before
+        assert 1 <= sum(row["views"] != other["views"] for row, other in zip(one.histogram(), without.histogram(), strict=True)) <= 3
+        assert public(one) != public(without)
+        assert public(one, rows_too=True) == public(without, rows_too=True)
+    without, more = (catch_up(case, write, world, TABLE) for world in ("without", "30 of days"))
+    assert private_files(more) == private_files(without) + 30
+    assert set(read_histogram(without.lake, "demo")["page"].to_pylist()) == {"p0", "p1", "p2"}
+    assert public(more) == public(without)
+
+
 def test_neighbouring_live_runs(case: Any, write: Any) -> None:
-    without, with_u = (live(case, write, world) for world in ("without", "1000"))
+    runs = {world: live(case, write, world) for world in ("without", "0", "1", "1000")}
+    without = runs["without"]
     assert len(list(Path(without.lake.histogram("demo"), "_delta_log").glob("*.json"))) == 1 + len(TICKS)
-    assert public(with_u) == public(without)
+    assert public(runs["1"]) == public(without)
+    assert public(runs["1000"]) == public(without)
+    assert public(runs["0"]) != public(without)
+    assert public(runs["0"], rows_too=True) == public(without, rows_too=True)
     # Nor does it show how many ticks were released together: after a crash, or when many files have made Spark cut between them.
     assert public(live(case, write, "without", behind=True)) == public(without)
 

@@ -186,8 +186,7 @@ def admit(state: pa.Table | None, rows: pa.Table, clock: Clock, p: BoundingParam
     weight = weights[(ordinal[record] - 1) * p.grid.windows_per_record + copy + 1] if p.by_user else np.where(first, weights[rank], 0)
     sums = [np.where(new, 1, 0) if rule.rule == "users" else v[order][record] for v, rule in zip(values, p.increments, strict=True)]
     row = order[record]
-    # Rounds count whoever the bounds are for: one user in two periods would else be counted in one of them only if not in the other.
-    counted = mix(user[record], period[record]).view(np.int64) if p.periods_meet else user[record]
+    counted = _who_counts(user[record], period[record], window, p) if p.periods_meet else user[record]
     contributions = _sum_by_group(window, trigger, key[record], counted, weight, first, sums, rows.column("key_bytes"), row, p)
     return Admission(forget(state, clock.closed_us, p.grid, p.renews), contributions, drops)
 
@@ -271,6 +270,14 @@ def _group_fingerprint(period: Int, window: Int, key: Int, p: BoundingParameters
     if not p.tells_users_apart:
         return fingerprint
     return fingerprint & ~np.uint32(1) | (p.grid.period(window) == period).astype(np.uint32)
+
+
+def _who_counts(user: Int, period: Int, window: Int, p: BoundingParameters) -> Int:
+    """Whom rounds count: a user in one period. One user in two periods would else be counted in one of them only if not in the other.
+
+    The last bit of the id says whether the window starts in the period: a mix of both could be that of somebody else in the other period.
+    """
+    return user & ~np.int64(1) | (p.grid.period(window) == period).astype(np.int64)
 
 
 def _counted_before(before: pa.Table, after: pa.Table, copies: Entries, first: Bool, p: BoundingParameters) -> Bool:

@@ -128,7 +128,7 @@ def _threshold_failure(plan: PrivacyPlan, more: int) -> float:
 
 def _hash_failure(plan: PrivacyPlan, source: Source) -> float:
     groups = _groups(plan)
-    # In rounds where periods meet, another unit's id must be neither that of this unit's period nor that of the one beside it.
+    # In rounds where periods meet, 63 bits tell units apart: the last one tells the periods.
     ids = source.max_users * (2 if _periods_meet(plan) and plan.query.asked.release is ReleaseRule.RESELECT else 1)
     return (ids + (groups + groups * source.max_keys / 2.0**32) * source.max_keys) / 2.0**64
 

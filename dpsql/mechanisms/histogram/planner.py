@@ -96,7 +96,7 @@ def _hash_charge(query: ParsedQuery[Asked], source: Source, groups: int, meet: b
     """Colliding 64-bit ids could displace records or print a private name: that probability goes to delta.
 
     K ids of one user can become more through keys that share 32 bits with one of them: K * (1 + max_keys / 2^32) on average. Where periods
-    meet, rounds count users' periods by ids of their own, and a group has those of two periods.
+    meet, rounds tell users apart by 63 bits.
     """
     users = source.max_users * (2 if meet and query.asked.release is ReleaseRule.RESELECT else 1)
     return hash_charge(query.delta, source, users, groups)
