@@ -17,6 +17,7 @@ from urllib.parse import unquote, urlsplit
 import duckdb
 import pyarrow as pa
 
+from dpsql.change_feed import BESIDE
 from dpsql.config import Source, refused_schema
 from dpsql.errors import ConfigError, DataError
 from dpsql.local.from_clause import Table
@@ -217,6 +218,11 @@ def source_files(source: Source, given: Mapping[str, Sequence[Path]], version: i
     """
     if source.name in given:
         return [file for path in given[source.name] for file in _expanded(path, source, None)]
+    if source.change_feed:
+        raise DataError(
+            f"source `{source.name}` is a change feed, which Spark reads: export what changed as Parquet, with the columns {', '.join(BESIDE)}, and "
+            f"add --input {source.name}=FILE"
+        )
     if source.table:
         raise DataError(
             f"source `{source.name}` is table {source.table} of Spark's catalog: to read it without Spark, declare its format and path"

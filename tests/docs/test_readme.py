@@ -150,6 +150,9 @@ def test_what_the_pages_name_is_there(page: Path) -> None:
     tests = "\n".join(path.read_text(encoding="utf-8") for path in (CHECKOUT / "tests").rglob("test_*.py"))
     assert [name for name in set(re.findall(r"`(test_\w+)`", text)) if f"def {name}(" not in tests] == []
     assert [name for name in set(re.findall(r"`(tests/[\w/]+\.py)`", text)) if not (CHECKOUT / name).exists()] == []
+    for file, named in re.findall(r"`(tests/[\w/]+\.py)`:((?:\s+`test_\w+`(?:\s+\([^)]*\))?,?)+)", text):
+        there = (CHECKOUT / file).read_text(encoding="utf-8")
+        assert [name for name in re.findall(r"`(test_\w+)`", named) if f"def {name}(" not in there] == [], file
     for name in set(re.findall(r"`((?:udfs|dpsql)(?:\.\w+)+)`", text)):
         assert _found(name.split(".")), name
 

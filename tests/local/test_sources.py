@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from dpsql.change_feed import FeedForm
 from dpsql.config import Source
 from dpsql.errors import ConfigError, DataError
 from dpsql.local.connection import connect
@@ -243,3 +244,13 @@ def test_a_pattern_chooses_the_files_of_a_folder(tmp_path: Path) -> None:
         (tmp_path / name).touch()
     chosen = Source("visits", "json", str(tmp_path), (("pathGlobFilter", "*.{json,csv}"),))
     assert sorted(path.name for path in source_files(chosen, {})) == ["a.json", "b.csv"]
+
+
+def test_a_change_feed_is_given_as_files(tmp_path: Path) -> None:
+    """Catches: the data files of a Delta table read as if each were an image."""
+    feed = Source(name="accounts", format="delta", path=str(tmp_path), change_feed=FeedForm.DELTA, privacy_unit=("owner",))
+    with pytest.raises(
+        DataError, match="export what changed as Parquet, with the columns _change_type, _commit_version, _commit_timestamp"
+    ):
+        source_files(feed, {})
+    assert source_files(feed, {"accounts": [Path(__file__)]}) == [Path(__file__)]

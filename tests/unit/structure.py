@@ -1,7 +1,8 @@
 """The structure of the product, drawn from its imports: `python -m tests.unit.structure` writes it into docs/architecture.md.
 
-A room is a folder. Of the modules at the root of `dpsql`, `compiled` and `dpsql` itself are rooms of their own, because they stand on other
-rooms; all others are one, the ground. A room of `FLOORS` may import those of lower floors and no other, so arrows go one way.
+A room is a folder. Of the modules at the root of `dpsql`, `compiled` is a room of its own, and `dpsql` itself with `frame_query` (`dpsql.query`)
+another, because they stand on other rooms; all others are one, the ground. A room of `FLOORS` may import those of lower floors and no other, so
+arrows go one way.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ def room(path: str) -> str:
     folders = path.split("/")[:-1]
     if folders == ["dpsql"]:
         name = path.removesuffix(".py")
-        return {"dpsql/__init__": "dpsql", "dpsql/compiled": "dpsql/compiled"}.get(name, GROUND)
+        return {"dpsql/__init__": "dpsql", "dpsql/frame_query": "dpsql", "dpsql/compiled": "dpsql/compiled"}.get(name, GROUND)
     return MECHANISM if folders[0] == "udfs" and folders[1:] not in ([], ["noise"]) else "/".join(folders[:2])
 
 

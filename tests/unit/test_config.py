@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -222,3 +223,37 @@ def test_a_source_that_was_made_in_code_is_refused_by_compile() -> None:
             "trigger_interval = '1 hour') page, COUNT(*) AS n FROM visits GROUP BY window(ts, '1 hour'), page",
             Sources((source,)),
         )
+
+
+FEED = """
+sources:
+  accounts:
+    format: delta
+    path: accounts
+    change_feed: delta
+    primary_key: [Account_ID, line]
+    privacy_unit: owner
+"""
+
+
+def test_a_change_feed_has_the_times_of_its_commits(tmp_path: Path) -> None:
+    source = load_sources(write(tmp_path, FEED))["accounts"]
+    assert (source.change_feed, source.primary_key, source.event_time) == ("DELTA", ("account_id", "line"), "_commit_timestamp")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "says"),
+    [
+        ("change_feed: delta", "change_feed: cdc", "`change_feed` must be DELTA, not 'cdc'"),
+        ("change_feed: delta", "event_time: ts", "`primary_key` is for sources with `change_feed`"),
+        ("format: delta", "format: parquet", "is for `format: delta`"),
+        ("privacy_unit: owner", "privacy_unit: owner\n    event_time: opened", "a change counts from its commit on"),
+        ("privacy_unit: owner", "static: true", "whose changes are read cannot be static"),
+        ("privacy_unit: owner", "privacy_unit: owner\n    options: {skipChangeCommits: true}", "every change is read, once"),
+        ("privacy_unit: owner", "privacy_unit: owner\n    options: {maxBytesPerTrigger: 1g}", "is refused"),
+        ("[Account_ID, line]", "[a, a]", "names each column once"),
+    ],
+)
+def test_what_is_wrong_with_a_change_feed(tmp_path: Path, old: str, new: str, says: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(says)):
+        load_sources(write(tmp_path, FEED.replace(old, new)))
