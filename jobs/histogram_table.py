@@ -13,11 +13,7 @@ from rich.text import Text
 from dpsql.frames import aggregates_of, beside, has_windows, keys_of, lists_of
 from dpsql.view.bounds import heads, left_out
 from dpsql.view.formatting import Z95, absent, amount, measured, printable, said_beside
-<<<<<<< HEAD
 from dpsql.view.reading import is_ordered
-from dpsql.view.top_lists import lists_of
-=======
->>>>>>> build
 from dpsql.view.windows import finished, in_order, newest_triggers
 from jobs.terminal import console
 from jobs.top_list import print_lists
