@@ -133,8 +133,14 @@ def sketch(lake: str, name: str, window: str | None = None, alias: str | None = 
 
 
 def latest(lake: str, name: str) -> pd.DataFrame:
-    """The newest release of every window that a query has published, read without Spark."""
+    """The newest release of every window that a query has published, read without Spark: in its order, if the query says one."""
+    from dpsql.errors import LakeError
     from dpsql.lake.published import newest
-    from dpsql.lake.runs import Lake
+    from dpsql.lake.runs import Lake, read_run
+    from dpsql.view.reading import as_read
 
-    return newest(Lake(lake), name)
+    rows = newest(Lake(lake), name)
+    try:
+        return as_read(rows, read_run(Lake(lake), name).plan).reset_index(drop=True)
+    except LakeError:
+        return rows  # whoever may read the histogram alone

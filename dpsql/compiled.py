@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any
 
@@ -12,7 +12,7 @@ from dpsql.config import Source, cut_by_records, load_sources
 from dpsql.errors import AccountingError, ConfigError
 from dpsql.mechanisms import registry
 from dpsql.mechanisms.protocol import Mechanism, Shape
-from dpsql.parsed_query import ParsedQuery, PrivacyLevel
+from dpsql.parsed_query import AS_RELEASED, ParsedQuery, PrivacyLevel, Reading
 from dpsql.privacy.ledger_line import Line
 from dpsql.privacy.origin import Origin
 
@@ -25,6 +25,7 @@ class Query:
     sources: Mapping[str, Source]
     parsed: ParsedQuery[Any]
     plan: Any
+    reading: Reading = AS_RELEASED
 
     def __repr__(self) -> str:
         plan = self.plan
@@ -55,8 +56,9 @@ class Query:
         return self.sources[self.parsed.stream]
 
     def document(self) -> dict[str, Any]:
-        """The plan as JSON values, for people to read."""
-        return dict(self.mechanism.document(self.plan))
+        """The plan as JSON values, for people to read, and how its rows are shown."""
+        said = {"reading": asdict(self.reading)} if self.reading != AS_RELEASED else {}
+        return dict(self.mechanism.document(self.plan)) | said
 
     def line(self, run_id: str, kind: str, origin: Origin) -> Line:
         """The ledger line of a new run, dated now.
@@ -128,7 +130,13 @@ def compile_query(sql: str, sources: Mapping[str, Source], name: str = "query") 
         raise AccountingError(
             f"the plan costs delta {cost.delta(parsed.epsilon):.6g} at epsilon {parsed.epsilon:g}, more than the {parsed.delta:g} it promises"
         )
-    return Query(sql, sources, parsed, plan)
+    return Query(sql, sources, parsed, plan, _reading(sql, sources))
+
+
+def _reading(sql: str, sources: Mapping[str, Source]) -> Reading:
+    from dpsql.sql.parse import reading_of
+
+    return reading_of(sql, sources)
 
 
 def _declared(sources: Mapping[str, Any]) -> Mapping[str, Source]:

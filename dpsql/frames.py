@@ -46,6 +46,12 @@ def beside(columns: Iterable[Hashable], alias: str) -> dict[str, str]:
     return {ending: f"{alias}_{ending}" for ending in BESIDE if f"{alias}_{ending}" in names}
 
 
+def lists_of(frame: pd.DataFrame) -> list[str]:
+    """The columns of a frame that are lists (docs/privacy/sketch.md)."""
+    kinds = {str(name): getattr(kind, "pyarrow_dtype", None) for name, kind in frame.dtypes.items()}
+    return [name for name, kind in kinds.items() if str(kind).startswith("list<")]
+
+
 def frame_of(histogram: pa.Table, keys: Collection[str] | None = None) -> pd.DataFrame:
     """Key columns are Arrow-backed, as `int64[pyarrow]`: type and NULL stay, whatever the other keys are; all others have pandas' own types.
 

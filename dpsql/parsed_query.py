@@ -88,6 +88,19 @@ class WindowSpec:
     offset_us: int
 
 
+@dataclass(frozen=True)
+class Reading:
+    """How released rows are shown: HAVING, ORDER BY and LIMIT of the query, over the names of its columns. No plan knows of it."""
+
+    condition: str | None = None
+    order: tuple[str, ...] = ()
+    limit: int | None = None
+
+
+AS_RELEASED = Reading()
+"""All rows, as they are."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class ParsedQuery(Generic[Asked_co]):
     """One accepted query: what every query says, and what it asks of its mechanism.

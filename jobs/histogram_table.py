@@ -10,10 +10,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from dpsql.frames import aggregates_of, beside, has_windows, keys_of
+from dpsql.frames import aggregates_of, beside, has_windows, keys_of, lists_of
 from dpsql.view.bounds import heads, left_out
 from dpsql.view.formatting import Z95, absent, amount, measured, printable, said_beside
-from dpsql.view.top_lists import lists_of
+from dpsql.view.reading import is_ordered
 from dpsql.view.windows import finished, in_order, newest_triggers
 from jobs.terminal import console
 from jobs.top_list import print_lists
@@ -34,15 +34,16 @@ def print_histogram(frame: pd.DataFrame, limit: int, document: Mapping[str, Any]
         every: all triggers, the newest first; else each window's newest.
         clock: the newest trigger of all windows, where these are not all of them.
     """
-    if lists_of(frame):
+    if lists_of(frame) or not aggregates_of(frame):
         print_lists(frame, limit, every, clock)
         return
     aggregates, keys = aggregates_of(frame), keys_of(frame)
     if every:
         window = ["window_start"] if has_windows(frame) else []
-        rows = frame.sort_values([*window, "trigger", *aggregates[:1]], ascending=False, kind="stable")
+        largest = [] if is_ordered(document) else aggregates[:1]
+        rows = frame.sort_values([*window, "trigger", *largest], ascending=False, kind="stable")
     else:
-        rows = in_order(newest_triggers(frame))
+        rows = in_order(newest_triggers(frame), keep=is_ordered(document))
     table, caps, ended = _table(keys, has_windows(frame)), heads(document), finished(frame, clock)
     for column in aggregates:
         _number(table, column, caps.get(column, ""))

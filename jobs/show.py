@@ -43,15 +43,18 @@ def show(name: str, lake_folder: str, window_us: int | None, every: bool, limit:
         _watched(lake_folder, name, lambda: _print(name, lake_folder, window_us, every, limit, growing=True))
     elif as_json:
         from dpsql.view.bounds import left_out
+        from dpsql.view.reading import as_read
 
-        rows = _chosen(_rows(name, lake_folder, every), name, window_us, every)
-        said = list(left_out(_document(name, lake_folder)))
+        document = _document(name, lake_folder)
+        rows = as_read(_chosen(_rows(name, lake_folder, every), name, window_us, every), document)
+        said = list(left_out(document))
         print_json({"name": name, "live": list(_notes(name, lake_folder)), "errors": said, "rows": records(rows)})
     else:
         _print(name, lake_folder, window_us, every, limit)
 
 
 def _print(name: str, lake_folder: str, window_us: int | None, every: bool, limit: int, growing: bool = False) -> None:
+    from dpsql.view.reading import as_read
     from dpsql.view.windows import finished
     from jobs.histogram_table import TIME, print_histogram  # slow to import
 
@@ -59,7 +62,7 @@ def _print(name: str, lake_folder: str, window_us: int | None, every: bool, limi
     if rows.empty:
         _print_nothing(name, lake_folder, document)
         return
-    shown = _chosen(rows, name, window_us, every, growing)
+    shown = as_read(_chosen(rows, name, window_us, every, growing), document)
     print_histogram(shown, limit, document, every, clock=rows["trigger_time"].max())
     grows = rows[~finished(rows)]  # none where there are no windows
     for start, window in grows.groupby("window_start") if len(grows) else ():

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 from rich.table import Table
 from rich.text import Text
 
+from dpsql.frames import lists_of
 from dpsql.view.formatting import Z95, absent, amount, printable
-from dpsql.view.top_lists import lines_of, lists_of
+from dpsql.view.top_lists import lines_of
 from dpsql.view.windows import finished, newest_triggers
 from jobs.terminal import console
 
@@ -25,6 +26,9 @@ FOOT = (
 def print_lists(frame: pd.DataFrame, limit: int, every: bool = False, clock: Any = None) -> None:
     """A table for every list: the newest finished window first, or all triggers, the newest first."""
     out = console()
+    if not lists_of(frame):
+        out.print("No list is published. How often a value came: dpsql ask NAME VALUE", markup=False)
+        return
     rows = frame if every else newest_triggers(frame)
     ended = dict(zip(rows["window_start"], finished(rows, clock), strict=True))
     for name in lists_of(rows):

@@ -63,6 +63,7 @@ def try_(
     from dpsql.privacy.origin import origin_of
     from dpsql.times import now_us
     from dpsql.view.nothing import why_nothing
+    from dpsql.view.reading import as_read
 
     query = compiled(query_file, sources_file)
     files = files_by_source(inputs, query)
@@ -87,7 +88,7 @@ def try_(
     if as_json:
         comparison = {"comparison": _comparison(result.comparison)} if result.comparison else {}
         head = {"run_id": run_id, "query_identity": query.plan.identity, "drops": result.drops}
-        print_json({**head, **comparison, "rows": records(result.histogram)})
+        print_json({**head, **comparison, "rows": records(as_read(result.histogram, query.document()))})
         return
     from jobs.histogram_table import print_comparison, print_histogram  # slow to import
 
@@ -96,7 +97,8 @@ def try_(
     elif not len(result.histogram):
         click.echo(f"{why_nothing(query.document())} Read: {result.records:,} records.")
     elif output is None:
-        print_histogram(result.histogram, limit, query.document())
+        document = query.document()
+        print_histogram(as_read(result.histogram, document), limit, document)
     print_dropped(result.drops)
 
 

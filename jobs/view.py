@@ -103,13 +103,15 @@ def _follow(lake: Lake, name: str, target: Path, write: Callable[[int], None]) -
 
 
 def _made(lake: Lake, name: str, window_us: int | None, growing: bool, limit: int, budget: Budget | None, refresh: int | None) -> str:
-    from dpsql.frames import frame_of
+    from dpsql.frames import aggregates_of, frame_of, lists_of
     from dpsql.lake.published import read_histogram
     from dpsql.view.page import page
     from dpsql.view.standing import standing
     from dpsql.view.windows import one_window
 
     every: pd.DataFrame = frame_of(read_histogram(lake, name))
+    if lists_of(every) or not aggregates_of(every):
+        raise ConfigError(f"dpsql view draws histograms, and {name} publishes a sketch: dpsql show {name}, dpsql ask {name} VALUE")
     rows = one_window(every, name, window_us, growing)
     return page(standing(lake, name, rows, budget, clock=every["trigger_time"].max()), rows, refresh, limit)
 

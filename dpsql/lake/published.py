@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from dpsql.errors import LakeError
 from dpsql.files import Place
-from dpsql.frames import frame_of, has_windows
+from dpsql.frames import frame_of, has_windows, lists_of
 from dpsql.lake.delta_rows import read_rows
 from dpsql.lake.marks import triggers_mark
 from dpsql.lake.overruns import read_overruns
@@ -149,4 +149,4 @@ def newest(lake: Lake, name: str) -> pd.DataFrame:
     rows = frame_of(read_histogram(lake, name))
     last = rows.groupby("window_start")["trigger"].transform("max") if has_windows(rows) else rows["trigger"].max()
     kept = rows[rows["trigger"] == last]
-    return kept.sort_values(list(kept.columns), kind="stable", ignore_index=True)
+    return kept.sort_values([name for name in kept.columns if name not in lists_of(kept)], kind="stable", ignore_index=True)

@@ -129,14 +129,11 @@ REFUSED_CLAUSES: tuple[Clause, ...] = (
         "leave it out: max_rows_per_group = 1 counts a user once per key",
         (INNER,),
     ),
-    Clause("having", ("HAVING",), "HAVING is not accepted: keys are selected privately", "filter the histogram when reading it", (OUTER,)),
     Clause("qualify", ("QUALIFY",), "QUALIFY is not accepted", "filter the histogram when reading it"),
-    Clause("order", ("ORDER BY",), "ORDER BY is not accepted: the histogram is a table that grows", "sort when reading it", (OUTER,)),
     Clause("order", ("ORDER BY",), "ORDER BY in FROM is not accepted", "leave it out: the order of records changes nothing", (INNER,)),
     Clause("sort", ("SORT BY",), "SORT BY is not accepted", "sort when reading the histogram"),
     Clause("cluster", ("CLUSTER BY",), "CLUSTER BY is not accepted", "leave it out"),
     Clause("distribute", ("DISTRIBUTE BY",), "DISTRIBUTE BY is not accepted", "leave it out"),
-    Clause("limit", ("LIMIT", "FETCH", "TOP"), "LIMIT is not accepted", "cut the histogram when reading it", (OUTER,)),
     Clause("limit", ("LIMIT", "FETCH", "TOP"), f"LIMIT in FROM is not accepted: {_OTHER_ROWS}", "filter with WHERE", (INNER,)),
     Clause("offset", ("OFFSET",), "OFFSET is not accepted", "cut the histogram when reading it"),
     Clause("windows", ("WINDOW",), "A WINDOW clause is not accepted", "write window(event_time, '1 day') in GROUP BY"),
@@ -148,6 +145,9 @@ REFUSED_CLAUSES: tuple[Clause, ...] = (
 
 ACCEPTED_CLAUSES = frozenset({"expressions", "from_", "joins", "laterals", "where", "group", "hint"})
 """Arguments of a Select node that rules of their own look at."""
+
+READING = frozenset({"having", "order", "limit"})
+"""Those of the outer query that say how its rows are shown."""
 
 ACCEPTED_TABLE_PARTS = frozenset({"this", "alias", "db", "catalog"})
 """Arguments of a Table or Subquery node that rules of their own look at."""

@@ -188,6 +188,8 @@ def refused_clauses(draft: Draft) -> Iterator[Problem]:
         for name, value in scope.select.args.items():
             if not value or (name in constructs.ACCEPTED_CLAUSES and (scope.outer or name not in ("group", "hint"))):
                 continue
+            if scope.outer and name in constructs.READING:
+                continue
             clause = next((c for c in constructs.REFUSED_CLAUSES if c.argument == name and place in c.places), None)
             span = _clause_span(draft, scope, value, clause.words if clause else ())
             if clause:

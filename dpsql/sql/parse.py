@@ -10,12 +10,13 @@ from sqlglot.tokens import TokenType
 
 from dpsql.config import Source
 from dpsql.errors import Problem, QueryError
-from dpsql.parsed_query import ParsedQuery
+from dpsql.parsed_query import ParsedQuery, Reading
 from dpsql.sql import rules
 from dpsql.sql.build import build
 from dpsql.sql.dialect import DpClause
 from dpsql.sql.draft import Draft, Option
 from dpsql.sql.named_queries import unreadable_names, written_out
+from dpsql.sql.reading_rules import read_reading
 from dpsql.sql.spans import problem, token_span
 from dpsql.sql.syntax import Refused, Script, read_script
 
@@ -65,6 +66,11 @@ def parse_query(text: str, sources: Mapping[str, Source], readers: Sequence[Read
     except RecursionError:
         raise QueryError(text, (_too_deep(text),), name) from None
     raise QueryError(text, in_text_order(text, problems), name)
+
+
+def reading_of(text: str, sources: Mapping[str, Source]) -> Reading:
+    """How the rows of an accepted query are shown."""
+    return read_reading(read_draft(text, sources))
 
 
 def stream_named(text: str) -> str:

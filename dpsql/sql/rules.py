@@ -12,6 +12,7 @@ from dpsql.sql import (
     from_rules,
     group_rules,
     literal_rules,
+    reading_rules,
     row_local_rules,
     select_rules,
     window_rules,
@@ -100,4 +101,5 @@ RULES: tuple[Rule, ...] = (
     window_rules.event_time_untouched,
     window_rules.event_time_type,
     window_rules.trigger_fits_slide,
+    *reading_rules.RULES,
 )

@@ -25,6 +25,7 @@ from dpsql.times import duration
 from dpsql.view import charts
 from dpsql.view.bounds import heads, left_out
 from dpsql.view.formatting import absent, measured, printable, said_beside
+from dpsql.view.reading import as_read
 from dpsql.view.standing import Standing
 from dpsql.view.trend import trend
 
@@ -212,6 +213,7 @@ def _picture(chart: charts.Chart, alias: str) -> Picture:
 def _table(standing: Standing, rows: pd.DataFrame, most_rows: int) -> Table:
     names, aliases = keys_of(rows), aggregates_of(rows)
     last = rows[rows["trigger"] == standing.triggers].sort_values([*aliases[:1]], ascending=False, kind="stable")
+    last = as_read(last, standing.plan)
     horizon = _last(standing) or standing.triggers
     key = rows.groupby(names, dropna=False, sort=False).ngroup() if names else rows["trigger"] * 0
     paths = {number: path for number, path in rows.sort_values("trigger").groupby(key)}

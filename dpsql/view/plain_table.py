@@ -9,6 +9,7 @@ from dpsql.frames import aggregates_of, has_windows, keys_of
 from dpsql.view.bounds import heads, left_out
 from dpsql.view.formatting import absent, measured, printable, said_beside
 from dpsql.view.nothing import why_nothing
+from dpsql.view.reading import as_read, is_ordered
 from dpsql.view.windows import in_order, newest_triggers
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ def plain_table(rows: pd.DataFrame, document: Mapping[str, Any], limit: int) -> 
 
     if rows.empty:
         return pd.DataFrame(), [why_nothing(document)]
-    ordered = in_order(newest_triggers(rows))
+    ordered = in_order(as_read(newest_triggers(rows), document), keep=is_ordered(document))
     caps = heads(document)
     shown = [_row(row, aggregates_of(rows), caps) for row in ordered.head(limit).to_dict("records")]
     below = list(left_out(document))

@@ -4,18 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
-
 from dpsql.frames import TIMES
 
 if TYPE_CHECKING:
     import pandas as pd
-
-
-def lists_of(frame: pd.DataFrame) -> list[str]:
-    """The columns that are lists."""
-    kinds = {str(name): getattr(kind, "pyarrow_dtype", None) for name, kind in frame.dtypes.items()}
-    return [name for name, kind in kinds.items() if kind is not None and pa.types.is_list(kind)]
 
 
 def lines_of(frame: pd.DataFrame, name: str) -> list[dict[str, Any]]:

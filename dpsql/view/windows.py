@@ -25,9 +25,16 @@ def newest_triggers(rows: pd.DataFrame) -> pd.DataFrame:
     return rows[rows["trigger"] == rows.groupby("window_start")["trigger"].transform("max")]
 
 
-def in_order(rows: pd.DataFrame, by: str | None = None) -> pd.DataFrame:
-    """The newest finished window first, unfinished ones last; the largest keys first, by the first aggregate or by another column."""
-    columns = [*(["window_start"] if has_windows(rows) else []), "trigger", *([by] if by else aggregates_of(rows)[:1])]
+def in_order(rows: pd.DataFrame, by: str | None = None, keep: bool = False) -> pd.DataFrame:
+    """The newest finished window first, unfinished ones last; within a window the largest keys first.
+
+    Args:
+        rows: of a histogram.
+        by: the column that says how large a key is; the first aggregate unless given.
+        keep: the rows of one window stay in their order.
+    """
+    sizes = [] if keep else [by] if by else aggregates_of(rows)[:1]
+    columns = [*(["window_start"] if has_windows(rows) else []), "trigger", *sizes]
     ordered = rows.assign(_finished=finished(rows)).sort_values(["_finished", *columns], ascending=False, kind="stable")
     return ordered.drop(columns="_finished")
 

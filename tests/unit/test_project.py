@@ -26,7 +26,7 @@ PLACES = {
     "pyspark": ("dpsql/streaming", "dpsql/__init__.py"),
     "delta": ("dpsql/streaming",),
     "py4j": ("dpsql/streaming",),
-    "duckdb": ("dpsql/local",),
+    "duckdb": ("dpsql/local", "dpsql/view/reading.py"),
     "sqlglot": ("dpsql/sql", "dpsql/local"),
     "dp_accounting": ("dpsql/privacy/curve.py",),
     "deltalake": ("dpsql/files.py", "dpsql/lake", "dpsql/local", "dpsql/streaming"),

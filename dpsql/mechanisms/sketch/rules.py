@@ -37,7 +37,7 @@ def delta_above_zero(draft: Draft) -> Iterator[Problem]:
 
 def keys_beside(draft: Draft) -> Iterator[Problem]:
     """A sketch per key of GROUP BY."""
-    for item in draft.keys:
+    for item in draft.keys if draft.sketches else ():
         inside = ", ".join([item.sql, *(write(part) for part in draft.sketches[0].counted_plain)])
         message = "One sketch per key needs state without bound"
         yield problem(item.span, message, f"count both: APPROX_TOP_COUNT(STRUCT({inside}), 50), and leave the key out of GROUP BY")
@@ -94,7 +94,7 @@ def bounds_of_sums(draft: Draft) -> Iterator[Problem]:
 
 def one_expression(draft: Draft) -> Iterator[Problem]:
     """All sketches of a query count the same."""
-    first = [write(part) for part in draft.sketches[0].counted_plain]
+    first = [write(part) for call in draft.sketches[:1] for part in call.counted_plain]
     for call in draft.sketches[1:]:
         if call.counted and [write(part) for part in call.counted_plain] != first:
             message = "All sketches of a query count the values of one expression"
@@ -103,7 +103,7 @@ def one_expression(draft: Draft) -> Iterator[Problem]:
 
 def types(draft: Draft) -> Iterator[Problem]:
     """What is counted has a key's type."""
-    for part in draft.sketches[0].counted:
+    for part in (part for call in draft.sketches[:1] for part in call.counted):
         kind = value_type(draft.scope, part)
         if kind is None:
             continue

@@ -21,6 +21,7 @@ from dpsql.lake.runs import Lake
 from dpsql.lake.sketch_tables import CELLS, cell_rows, cells_path, properties
 from dpsql.lake.sketches import open_sketch
 from dpsql.local.feeder import Feeder
+from dpsql.local.published_table import published_table
 from dpsql.local.record_reader import RowReader
 from dpsql.mechanisms.protocol import RunFacts
 from jobs.cli import main
@@ -46,7 +47,7 @@ def frame(days: int = 2) -> pa.Table:
 
 
 def published(text: str, folder: Path, until_us: int) -> Path:
-    """A lake with the public table of cells of a run, and nothing private."""
+    """A lake with the public tables of a run, and nothing private."""
     source = Source(name="visits", format="parquet", path=str(folder), event_time="ts", privacy_unit=("user_id",), start_us=START)
     query = dpsql.compile(text + TAIL, Sources((source,)))
     reader = RowReader(query.plan, query.sources, SECRET.salt(RUN_ID), {})
@@ -60,6 +61,9 @@ def published(text: str, folder: Path, until_us: int) -> Path:
     kinds = [(key.name, kind.name) for key, kind in zip(query.parsed.keys, reader.key_types, strict=True)]
     delta_tables.create(path, Schema.from_arrow(CELLS), properties=properties(sketch, kinds))
     delta_tables.append(path, cell_rows(released, query.shape.schedule, sketch), {"run": 1})
+    lists = published_table(query.plan, [released], reader.key_types)
+    delta_tables.create(Lake(folder / "lake").histogram("q"), Schema.from_arrow(lists.schema))
+    delta_tables.append(Lake(folder / "lake").histogram("q"), lists, {"run": 1})
     return folder / "lake"
 
 
@@ -133,3 +137,16 @@ def test_nothing_of_an_open_window_is_there(lakes: dict[str, str]) -> None:
     assert set(rows["window_start"].cast(pa.int64()).to_pylist()) == {START}
     assert set(rows["trigger"].to_pylist()) == {4}
     assert len(set(rows["hash_key"].to_pylist())) == 1
+
+
+def test_lists_are_shown_value_by_value(lakes: dict[str, str]) -> None:
+    """The newest trigger of the window that is finished, largest first; `latest` has the lists as they are published."""
+    done = CliRunner().invoke(main, ["show", "q", "--lake", lakes["user"]])
+    assert done.exit_code == 0, done.output
+    lines = [line.split() for line in done.output.splitlines() if line.startswith("2024-10-04")]
+    assert [line[3] for line in lines] == ["/a", "/b"] and {line[2] for line in lines} == {"4"}
+    rows = json.loads(CliRunner().invoke(main, ["show", "q", "--lake", lakes["user"], "--json"]).output)["rows"]
+    assert [entry["value"] for entry in rows[0]["top"]] == ["/a", "/b"]
+    assert "dpsql ask" in CliRunner().invoke(main, ["show", "q", "--lake", lakes["event"]]).output
+    newest = dpsql.latest(lakes["user"], "q")
+    assert len(newest) == 2 and [entry["value"] for entry in newest["top"][0]] == ["/a", "/b"]

@@ -173,7 +173,7 @@ def test_a_sketch_is_a_histogram_over_the_numbers_of_its_cells() -> None:
     partial = run.stages[0].step({}, rows.select(run.stages[0].takes.names), Clock(), ROOT).rows
     contributions: dict[str, list[int]] = {name: [] for name in ("window", "trigger", "key", "v0")}
     for row in partial.to_pylist():
-        values = np.frombuffer(row["payload"], "<i8").reshape(-1, 2) if row["kind"] == 1 else np.array([])
+        values = np.frombuffer(row["payload"], "<i8").reshape(-1, 2) if row["form"] == 1 else np.array([])
         for column, value in values:
             for name, number in (("window", row["window"]), ("trigger", row["trigger"]), ("key", row["row"] * 64 + column), ("v0", value)):
                 contributions[name].append(int(number))

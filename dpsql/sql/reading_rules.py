@@ -1,0 +1,116 @@
+"""HAVING, ORDER BY and LIMIT of the outer query: how released rows are shown. The plan knows nothing of them, and the table keeps all rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from sqlglot import exp
+
+from dpsql.errors import Problem
+from dpsql.parsed_query import Reading
+from dpsql.sql.draft import Draft
+from dpsql.sql.items import Item, Kind
+from dpsql.sql.normal import write
+from dpsql.sql.spans import problem
+from dpsql.sql.values import bare
+
+_CONDITIONS = (exp.And, exp.Or, exp.Not, exp.Paren, exp.EQ, exp.NEQ, exp.GT, exp.GTE, exp.LT, exp.LTE, exp.Between, exp.In, exp.Is)
+_VALUES = (exp.Literal, exp.Neg, exp.Null, exp.Boolean, exp.Identifier, exp.Star)
+_HINT = "compare keys and aggregates of the select list with numbers and texts, like HAVING views > 100"
+
+
+def having_reads_released(draft: Draft) -> Iterator[Problem]:
+    """Comparisons of released columns with literals."""
+    having = draft.canonical.args.get("having")
+    if having is None:
+        return
+    span = draft.span(draft.select.args["having"].this)
+    released, unknown = _named(draft, having.this)
+    if unknown:
+        yield problem(span, f"HAVING reads what is released, and `{unknown[0]}` is not", f"the select list has {_listed(draft)}")
+    elif not all(isinstance(node, (*_CONDITIONS, *_VALUES, exp.Column)) for node in released.walk()):
+        yield problem(span, "HAVING takes plain comparisons", _HINT)
+
+
+def order_reads_released(draft: Draft) -> Iterator[Problem]:
+    """Released columns, by name or place, up or down."""
+    order = draft.select.args.get("order")
+    for written, twin in zip(order.expressions, draft.canonical.args["order"].expressions, strict=True) if order is not None else ():
+        if _ordered(draft, twin) is None:
+            message = f"ORDER BY names keys and aggregates of the select list, and `{write(twin.this)}` is neither"
+            yield problem(draft.span(written), message, f"write {_listed(draft)}; windows are shown newest first")
+
+
+def limit_is_a_number(draft: Draft) -> Iterator[Problem]:
+    """A whole number from 1."""
+    limit = draft.select.args.get("limit")
+    if limit is not None and _limit(limit) is None:
+        place = draft.span(limit) if any("start" in part.meta for part in limit.walk()) else draft.clause_span
+        yield problem(place, "LIMIT takes a whole number from 1", "write LIMIT 10: so many rows of each window are shown")
+
+
+def read_reading(draft: Draft) -> Reading:
+    """Of a draft without problems; conditions and orders in DuckDB's SQL, which reads the rows."""
+    having, order, limit = (draft.canonical.args.get(name) for name in ("having", "order", "limit"))
+    condition = _named(draft, having.this)[0].sql(dialect="duckdb") if having is not None else None
+    ordered = [_ordered(draft, each) for each in order.expressions] if order is not None else []
+    return Reading(condition, tuple(each.sql(dialect="duckdb") for each in ordered if each is not None), _limit(limit) if limit else None)
+
+
+def _released(draft: Draft) -> Sequence[Item]:
+    return [item for item in draft.items if item.kind in (Kind.KEY, Kind.AGGREGATE) and item.name]
+
+
+def _quoted(item: Item) -> exp.Column:
+    return exp.Column(this=exp.Identifier(this=item.name, quoted=True))
+
+
+def _listed(draft: Draft) -> str:
+    return ", ".join(item.name or "" for item in _released(draft))
+
+
+def _column(draft: Draft, node: exp.Expr) -> exp.Column | None:
+    """The released column that a piece of text means: its name, or the same expression."""
+    for item in _released(draft):
+        if (isinstance(node, exp.Column) and node.name.lower() == item.name) or write(node) == item.sql:
+            return _quoted(item)
+    return None
+
+
+def _named(draft: Draft, node: exp.Expr) -> tuple[exp.Expr, list[str]]:
+    """A condition with released columns in the place of what means them, and what means nothing."""
+    whole = exp.Paren(this=node.copy())
+    unknown = []
+    for part in list(whole.find_all(exp.Column, exp.Anonymous)):
+        if part.parent is None or part.find_ancestor(exp.Anonymous) is not None:
+            continue  # an argument of an aggregate
+        found = _column(draft, part)
+        if found is None:
+            unknown.append(write(part))
+        else:
+            part.replace(found)
+    return whole, unknown
+
+
+def _ordered(draft: Draft, node: exp.Expr) -> exp.Expr | None:
+    target = bare(node.this)
+    if isinstance(target, exp.Literal):
+        place = int(target.name) if target.name.isdigit() else 0
+        item = draft.items[place - 1] if 1 <= place <= len(draft.items) else None
+        found = _quoted(item) if item in _released(draft) and item is not None else None
+    else:
+        found = _column(draft, target)
+    if found is None:
+        return None
+    ordered = node.copy()
+    ordered.set("this", found)
+    return ordered
+
+
+def _limit(node: exp.Expr) -> int | None:
+    value = node.expression
+    digits = value.name if isinstance(value, exp.Literal) and not value.is_string else ""
+    return int(digits) if digits.isdigit() and 1 <= len(digits) <= 9 and int(digits) >= 1 else None
+
+
+RULES = (having_reads_released, order_reads_released, limit_is_a_number)
