@@ -131,8 +131,8 @@ def test_keys_of_every_type_are_encoded_and_decoded(compile_on: Compile, name: s
 
 def test_several_unit_and_key_columns_do_not_run_together(compile_on: Compile) -> None:
     sql = compile_on().text.replace("privacy_unit_column = user_id", "privacy_unit_column = (user_id, page)")
-    sql = sql.replace("page, COUNT(*) AS views, COUNT(DISTINCT user_id) AS visitors", "user_id, page, COUNT(*) AS views")
-    query = compile_on(sql.replace("'1 day'), page", "'1 day'), user_id, page"), unit=("user_id", "page"))
+    sql = sql.replace("page, COUNT(*) AS views, COUNT(DISTINCT user_id) AS visitors", "lower(user_id) AS person, page, COUNT(*) AS views")
+    query = compile_on(sql.replace("'1 day'), page", "'1 day'), person, page"), unit=("user_id", "page"))
     rows, _ = read(query, visit(user_id=["a", "", "ab", None, "a"], page=["b", "ab", "", "a", None]))
     assert rows.column("drop").to_pylist() == [0, 0, 0, 3, 3]
     pairs = [[b"a", b"b"], [b"", b"ab"], [b"ab", b""]]
