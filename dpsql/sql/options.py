@@ -137,6 +137,25 @@ MIN_PRIVACY_UNITS_PER_GROUP = whole_option("min_privacy_units_per_group", "min_p
 GROUP_SELECTION_SHARE = number_option("group_selection_share", "group_selection_share = 0.5", _SHARE)
 SELECTION_WEIGHT_DECAY = number_option("selection_weight_decay", "selection_weight_decay = 0.5", _DECAY, default=lambda draft: 0.5)
 
+BOUNDS = (MAX_ROWS_CONTRIBUTED, MAX_ROWS_PER_GROUP, MAX_GROUPS_CONTRIBUTED)
+"""What one unit may contribute."""
+
+OF_EITHER_LEVEL = (
+    EPSILON,
+    DELTA,
+    PRIVACY_LEVEL,
+    PRIVACY_UNIT_COLUMN,
+    *BOUNDS,
+    CONTRIBUTION_PERIOD,
+    TRIGGER_INTERVAL,
+    ALLOWED_LATENESS,
+    MAX_AHEAD,
+    GROUP_SELECTION_STRATEGY,
+    PUBLIC_GROUPS,
+    COUNTER,
+)
+"""Of mechanisms that protect units or rows, as the query says."""
+
 FOREIGN_OPTIONS: Mapping[str, str] = {
     "contribution_bounds_per_group": "SUM(x, contribution_bounds_per_row => (lo, hi)) with max_rows_per_group bound a group's sum",
     "contribution_bounds_per_row": "write it inside the aggregate: SUM(x, contribution_bounds_per_row => (lo, hi))",

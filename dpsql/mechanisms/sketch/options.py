@@ -34,23 +34,7 @@ KIND = word_option("sketch", "sketch = COUNT_SKETCH", SketchKind, default=lambda
 CYCLE = whole_option("refresh_cycle", "refresh_cycle = 8", WIDEST, lambda draft: 1)
 OWN = (DEPTH, WIDTH, KIND, CYCLE)
 
-BOUNDS = (options.MAX_ROWS_CONTRIBUTED, options.MAX_ROWS_PER_GROUP, options.MAX_GROUPS_CONTRIBUTED)
-
-OPTIONS: tuple[Option, ...] = (
-    options.EPSILON,
-    options.DELTA,
-    options.PRIVACY_LEVEL,
-    options.PRIVACY_UNIT_COLUMN,
-    *BOUNDS,
-    options.CONTRIBUTION_PERIOD,
-    options.TRIGGER_INTERVAL,
-    options.ALLOWED_LATENESS,
-    options.MAX_AHEAD,
-    options.GROUP_SELECTION_STRATEGY,
-    options.PUBLIC_GROUPS,
-    options.COUNTER,
-    *OWN,
-)
+OPTIONS: tuple[Option, ...] = (*options.OF_EITHER_LEVEL, *OWN)
 
 
 def lists(draft: Draft) -> bool:

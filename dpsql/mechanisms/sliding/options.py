@@ -23,23 +23,7 @@ PUBLISH_ABOVE = number_option("publish_above", "publish_above = 100", _FINITE)
 OWN = (GROUPING, SHARE, SMOOTHING, PUBLISH_ABOVE)
 """Of this mechanism alone: a query that writes one is its own."""
 
-BOUNDS = (options.MAX_ROWS_CONTRIBUTED, options.MAX_ROWS_PER_GROUP, options.MAX_GROUPS_CONTRIBUTED)
-
-OPTIONS: tuple[Option, ...] = (
-    options.EPSILON,
-    options.DELTA,
-    options.PRIVACY_LEVEL,
-    options.PRIVACY_UNIT_COLUMN,
-    *BOUNDS,
-    options.CONTRIBUTION_PERIOD,
-    options.TRIGGER_INTERVAL,
-    options.ALLOWED_LATENESS,
-    options.MAX_AHEAD,
-    options.GROUP_SELECTION_STRATEGY,
-    options.PUBLIC_GROUPS,
-    options.COUNTER,
-    *OWN,
-)
+OPTIONS: tuple[Option, ...] = (*options.OF_EITHER_LEVEL, *OWN)
 
 
 def counter(draft: Draft) -> CounterName | None:
@@ -58,7 +42,7 @@ def read(draft: Draft) -> Asked:
     if chosen is None:
         raise AssertionError("a rule let a query without counter pass")
     smooth = chosen is CounterName.PANES and grouping is not PaneGrouping.RETROACTIVE
-    bounds: dict[str, Any] = {option.name: None if event else draft.value(option.name) for option in BOUNDS}
+    bounds: dict[str, Any] = {option.name: None if event else draft.value(option.name) for option in options.BOUNDS}
     if not event and draft.keyless and not draft.given(options.MAX_GROUPS_CONTRIBUTED.name):
         bounds[options.MAX_GROUPS_CONTRIBUTED.name] = 1  # rows are copied into no window: the one key needs one place
     return Asked(
