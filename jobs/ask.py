@@ -12,7 +12,10 @@ from dpsql.errors import DataError
 from jobs.options import UtcTime, json_option, lake_option, name_argument
 from jobs.terminal import print_json, print_table, records
 
-NOTE = "95%: of values named before looking, true number within it, collisions included. Nothing was spent: the sketch is public, this reads it."
+NOTE = (
+    "95%: of values named before looking, collisions included. Where units are protected it is of what their contribution bounds let count: "
+    "true numbers can be much larger. Nothing was spent: the sketch is public, this reads it."
+)
 
 
 @click.command(short_help="the count of any value, from a published sketch")

@@ -35,7 +35,7 @@ def print_histogram(frame: pd.DataFrame, limit: int, document: Mapping[str, Any]
         clock: the newest trigger of all windows, where these are not all of them.
     """
     if lists_of(frame) or not aggregates_of(frame):
-        print_lists(frame, limit, every, clock)
+        print_lists(frame, limit, document, every, clock)
         return
     aggregates, keys = aggregates_of(frame), keys_of(frame)
     if every:

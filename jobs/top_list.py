@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 from rich.text import Text
 
 from dpsql.frames import lists_of
+from dpsql.view.bounds import left_out
 from dpsql.view.formatting import Z95, absent, amount, printable
 from dpsql.view.top_lists import lines_of
 from dpsql.view.windows import finished, newest_triggers
@@ -18,13 +20,13 @@ if TYPE_CHECKING:
 
 TIME = "%Y-%m-%d %H:%M"
 FOOT = (
-    "noise: 95% of the noise alone. true value: a 95% interval that also covers collisions with other values, for values named before looking;",
+    "with collisions: a 95% interval that also covers collisions with other values, for values named before looking;",
     "a value that is listed by luck is estimated too high. Any other value: dpsql ask NAME VALUE.",
 )
 
 
-def print_lists(frame: pd.DataFrame, limit: int, every: bool = False, clock: Any = None) -> None:
-    """A table for every list: the newest finished window first, or all triggers, the newest first."""
+def print_lists(frame: pd.DataFrame, limit: int, document: Mapping[str, Any] | None, every: bool = False, clock: Any = None) -> None:
+    """A table for every list, and what the bounds leave out in words: the newest finished window first, or all triggers, the newest first."""
     out = console()
     if not lists_of(frame):
         out.print("No list is published. How often a value came: dpsql ask NAME VALUE", markup=False)
@@ -38,7 +40,7 @@ def print_lists(frame: pd.DataFrame, limit: int, every: bool = False, clock: Any
         table.add_column("value", overflow="fold")
         table.add_column(Text(printable(name)), justify="right")
         table.add_column("noise", justify="right")
-        table.add_column("true value", justify="right")
+        table.add_column("with collisions", justify="right")
         for line in lines[:limit]:
             unfinished = "" if ended[line["window_start"]] else ", unfinished"
             table.add_row(f"{line['window_start']:{TIME}}", f"{line['trigger']}{unfinished}", text_of(line["value"]), *numbers(line))
@@ -47,7 +49,7 @@ def print_lists(frame: pd.DataFrame, limit: int, every: bool = False, clock: Any
             out.print(f"{name}: no value is listed.", markup=False)
         elif len(lines) > limit:
             out.print(f"{len(lines) - limit:,} more rows: --limit {len(lines)}", style="dim", markup=False)
-    for said in FOOT:
+    for said in (*left_out(document), *FOOT):
         out.print(said, style="dim", markup=False)
 
 
