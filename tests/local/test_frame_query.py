@@ -111,3 +111,12 @@ def test_sources_may_be_a_dict(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="by name"):
         dpsql.compile(SQL, [visits()])
     assert dpsql.Source("v", "parquet", privacy_unit="user_id").privacy_unit == ("user_id",)
+
+
+def test_lists_of_a_sketch_are_shown_value_by_value(secret) -> None:
+    sql = SQL[: SQL.index("page, COUNT")].replace("delta = 1e-9", "delta = 1e-6, sketch_width = 256")
+    sql += "APPROX_TOP_COUNT(page, 3) AS top FROM visits GROUP BY window(ts, '1 day')"
+    asked = {"unit": "user_id", "time": "ts", "start": "2024-02-29", "until": NEXT_DAY, "secret": secret}
+    lines = repr(dpsql.query(sql, visits(), **asked)).splitlines()
+    assert lines[0].split() == ["window", "value", "top"]
+    assert [line.split()[2] for line in lines[1:4]] == ["/p1", "/p2", "/p3"] and all("±" in line for line in lines[1:4])

@@ -11,6 +11,7 @@ from dpsql.mechanisms.sketch.planner import APART, MOST_DRAWS, collisions
 from dpsql.parsed_query import AggregateFunction, CounterName, GroupSelection
 from dpsql.sql import clause_rules, window_rules
 from dpsql.sql.aggregates import BOUNDS, argument_name, read_bounds
+from dpsql.sql.constructs import READING
 from dpsql.sql.draft import Draft
 from dpsql.sql.event_rules import event, rows_of_events, units_of_events
 from dpsql.sql.normal import write
@@ -41,6 +42,15 @@ def keys_beside(draft: Draft) -> Iterator[Problem]:
         inside = ", ".join([item.sql, *(write(part) for part in draft.sketches[0].counted_plain)])
         message = "One sketch per key needs state without bound"
         yield problem(item.span, message, f"count both: APPROX_TOP_COUNT(STRUCT({inside}), 50), and leave the key out of GROUP BY")
+
+
+def shown_as_listed(draft: Draft) -> Iterator[Problem]:
+    """HAVING, ORDER BY, LIMIT: a list is in order and has a length."""
+    for name in sorted(READING):
+        if draft.sketches and draft.select.args.get(name):
+            message = "HAVING, ORDER BY and LIMIT have no place beside a sketch: a list has the largest values first"
+            yield problem(draft.sketches[0].item.span, message, "write how many are listed: APPROX_TOP_COUNT(x, 10)")
+            return
 
 
 def others_beside(draft: Draft) -> Iterator[Problem]:
@@ -203,6 +213,7 @@ RULES = (
     rows_of_events,
     delta_above_zero,
     keys_beside,
+    shown_as_listed,
     others_beside,
     arguments,
     bounds_of_sums,
