@@ -174,7 +174,7 @@ def _only(rows: pd.DataFrame, one: Mapping[Any, Any]) -> dict[Any, Any] | None:
 
     for name in keys_of(rows):
         rows = rows[rows[name].isna() if absent(one[name]) else (rows[name] == one[name]).fillna(False)]
-    return dict(rows.iloc[[rows["trigger"].argmax()]].to_dict("records")[0]) if len(rows) else None
+    return dict(rows.iloc[[int(rows["trigger"].argmax())]].to_dict("records")[0]) if len(rows) else None
 
 
 def _print(
