@@ -1,8 +1,8 @@
 """Sliding windows on models of the streams that Retroactive Grouping was published with, by the product's own steps.
 
     python benchmarks/sliding.py [montreal | worldcup | FILE.parquet:pane seconds:bins] [epsilon] [noise keys]
-    python benchmarks/sliding.py --figures       writes docs/figures/sliding.svg
-    python benchmarks/sliding.py --state         bytes of state after 100 and 5,000 panes, time of a pane
+    python benchmarks/sliding.py --figures [STREAM ...]     writes docs/figures/sliding-STREAM.svg, of both models unless others are named
+    python benchmarks/sliding.py --state [BINS [WAY ...]]   bytes of state after 100 and 5,000 panes, time of a pane; 40 minutes for 88,762 bins
     python benchmarks/sliding.py --window-sqrt   standard errors of WINDOW_SQRT, up to pane 100,000
 
 Squared error of a released histogram (mean over panes; w = 15, first windows as partial sums) as a share of that of PANES. The models are
@@ -183,24 +183,27 @@ def panel(title: str, label: str, x: np.ndarray, weights: np.ndarray, points: Se
 
 
 def figures(folder: Path = Path(__file__).parents[1] / "docs" / "figures") -> None:
-    """The paper's figures 3 to 5 on the two models: error against epsilon, against panes of a window, against panes of the stream."""
-    for name in ("montreal", "worldcup"):
-        x, weights = stream(name)
-        panes = len(x)
+    """The paper's figures 3 to 5: error against epsilon, against panes of a window, against panes of the stream."""
+    for asked in sys.argv[2:] or ("montreal", "worldcup"):
+        x, weights = stream(asked)
+        panes, name = len(x), Path(asked.split(":")[0]).stem
         axes: dict[str, list[tuple[float, float, int, int]]] = {
             "log10 epsilon": [(math.log10(epsilon), epsilon, W, panes) for epsilon in (0.02, 0.05, 0.1, 0.2, 0.5, 1.0)],
             "panes of a window (epsilon 0.1)": [(float(w), 0.1, w, panes) for w in (5, 10, 15, 20, 25, 30)],
-            "panes of the stream (epsilon 0.1)": [(float(n), 0.1, W, n) for n in (100, 200, 300, 400, panes)],
+            "panes of the stream (epsilon 0.1)": [(float(n), 0.1, W, n) for n in (*(n for n in (100, 200, 300, 400) if n < panes), panes)],
         }
         draw(folder / f"sliding-{name}.svg", [panel(name, label, x, weights, points) for label, points in axes.items()])
 
 
 def state() -> None:
-    """State of 88,762 bins: Arrow bytes, and as a Parquet file, after 100 and 5,000 panes; time of a pane by the whole release step."""
-    x = worldcup(panes=100)
+    """State of 88,762 bins: Arrow bytes, and as a Parquet file, after 100 and 5,000 panes; CPU time of a pane by the whole release step."""
+    x = worldcup(panes=100, bins=int(sys.argv[2]) if len(sys.argv) > 2 else 88_762)
     print("| | bytes of a bin, 100 panes | 5,000 panes | file, 100 panes | 5,000 panes | ms a pane |\n|---|---|---|---|---|---|")
     sqrt = changed(windows(SQRT, W), epsilon=0.1)
-    for label, m in {**ways(0.1), "WINDOW_SQRT": measurements(make_plan(sqrt, SOURCE))[0]}.items():
+    of = {**ways(0.1), "WINDOW_SQRT": measurements(make_plan(sqrt, SOURCE))[0]}
+    del of["RETROACTIVE, the paper's"]  # its state is RETROACTIVE's
+    for label in sys.argv[3:] or of:
+        m = of[label]
         grown = run_for(m, x, 5_000)
         sizes = [(kept.nbytes / x.shape[1], parquet_size(kept)) for kept, _ in grown]
         cells = [f"{sizes[0][0]:.0f}", f"{sizes[1][0]:.0f}", f"{sizes[0][1] / 1e6:.1f} MB", f"{sizes[1][1] / 1e6:.1f} MB"]
