@@ -1,4 +1,4 @@
-"""The command line: `dpsql init | explain | tune | try | run | verify | show | ask | status | view | list | stop | budget | restore | savepoint`.
+"""The command line: `dpsql init | explain | tune | try | run | verify | show | ask | compare | status | view | list | stop | budget | restore | savepoint`.
 
 Only this folder reads argv, the environment and signals. What a command needs is imported when it runs, so that `explain` starts without
 pyspark or duckdb.
@@ -10,6 +10,7 @@ import click
 
 from jobs.ask import ask
 from jobs.budget import budget
+from jobs.compare import compare
 from jobs.explain import explain
 from jobs.init import init
 from jobs.list import list_
@@ -40,7 +41,7 @@ def main(debug: bool) -> None:
     """
 
 
-for command in (ask, budget, explain, init, list_, restore, run, savepoint, show, status, stop, try_, tune, verify, view):
+for command in (ask, budget, compare, explain, init, list_, restore, run, savepoint, show, status, stop, try_, tune, verify, view):
     main.add_command(command)
 
 

@@ -22,7 +22,23 @@ if TYPE_CHECKING:
 
 STOPPED = "stopped; the same command goes on from here"
 Command = Callable[..., Any]
-ORDER = ("init", "explain", "tune", "try", "run", "stop", "status", "show", "view", "list", "verify", "budget", "savepoint", "restore")
+ORDER = (
+    "init",
+    "explain",
+    "tune",
+    "try",
+    "run",
+    "stop",
+    "status",
+    "show",
+    "compare",
+    "view",
+    "list",
+    "verify",
+    "budget",
+    "savepoint",
+    "restore",
+)
 
 query_argument = click.argument("query_file", metavar="QUERY.sql", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 name_argument = click.argument("name", metavar="NAME")

@@ -1,0 +1,103 @@
+"""Is it real? The difference of two released values with an error of its own, and the places that keys can have in an order of noisy values.
+
+All of it is read from released rows and the plan's public numbers: it spends nothing. An error covers noise alone, as everywhere in a histogram.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from dpsql.view.formatting import Z95
+
+if TYPE_CHECKING:
+    from udfs.columns import Float, Int
+
+BLOCK = 256
+"""Keys whose places are found at once: memory is that of a block times all keys."""
+
+
+@dataclass(frozen=True)
+class Difference:
+    """`value` with its standard deviation; `at_most` where that is only bounded, because how the two noises go together is not known."""
+
+    value: float
+    stderr: float
+    at_most: bool = False
+
+    @property
+    def real(self) -> bool:
+        """More than 95% of its noise."""
+        return abs(self.value) > Z95 * self.stderr
+
+
+def difference(one: float, stderr: float, other: float, other_stderr: float, correlation: float | None) -> Difference:
+    """One value minus another.
+
+    Args:
+        one, stderr, other, other_stderr: the values and the standard deviations of their noise.
+        correlation: of the two noises; None: unknown, so that the error is bounded by the sum of both.
+    """
+    if correlation is None:
+        return Difference(one - other, stderr + other_stderr, at_most=True)
+    variance = stderr**2 + other_stderr**2 - 2 * correlation * stderr * other_stderr
+    return Difference(one - other, math.sqrt(max(0.0, variance)))
+
+
+def between_triggers(document: Mapping[str, Any] | None, alias: str, one: int, other: int) -> float | None:
+    """The correlation of a key's noise at two triggers of one window; None where the plan does not say, or the value is made of several sums."""
+    from udfs.noise.counters import counter
+    from udfs.noise.exact_paths import coefficients
+
+    sums = _sums(document, alias)
+    if len(sums) != 1 or document is None or "horizon" not in document or "counter" not in sums[0]:
+        return None
+    chosen = counter(sums[0]["counter"], document["horizon"])
+    first, second = sorted((coefficients(chosen, step) for step in (one, other)), key=len)
+    # Draws stand in order of time: those of the earlier trigger come first
+    return float(first @ second[: len(first)] / math.sqrt(float(first @ first) * float(second @ second)))
+
+
+def between_windows(document: Mapping[str, Any] | None, alias: str) -> float | None:
+    """The correlation of a key's noise in two windows: 0 for the histogram, which draws it anew; None where that is not known."""
+    return 0.0 if _sums(document, alias) and document is not None and "horizon" in document else None
+
+
+def places(values: Float, stderrs: Float, shown: int) -> tuple[Int, Int]:
+    """From which to which place the largest keys can be: each key's interval holds with 95%.
+
+    A key is above another if their difference is more than its error at a confidence of 1 - 5% / (keys - 1) (Bonferroni), so that all of a
+    key's comparisons hold together with 95%. Noise of different keys is independent.
+
+    Args:
+        values, stderrs: of all keys of a window; NaN is below all.
+        shown: how many keys, the largest, are asked for.
+
+    Returns:
+        (best, worst) place of each, from 1, in the order of `values` from the largest down.
+    """
+    from scipy.special import ndtri
+
+    known = np.where(np.isfinite(values), values, -np.inf)
+    order = np.argsort(-known, kind="stable")
+    sorted_values, sorted_errors = known[order], np.where(np.isfinite(stderrs), stderrs, 0.0)[order]
+    z = float(-ndtri(0.025 / max(1, len(values) - 1)))
+    best, worst = np.ones(min(shown, len(values)), np.int64), np.ones(min(shown, len(values)), np.int64)
+    for start in range(0, len(best), BLOCK):
+        block = slice(start, min(start + BLOCK, len(best)))
+        reach = z * np.hypot(sorted_errors[block, None], sorted_errors[None, :])
+        with np.errstate(invalid="ignore"):  # -inf less -inf: neither is above
+            gap = sorted_values[None, :] - sorted_values[block, None]
+        best[block] = 1 + np.sum(gap > reach, axis=1)
+        worst[block] = len(values) - np.sum(gap < -reach, axis=1)
+    return best, worst
+
+
+def _sums(document: Mapping[str, Any] | None, alias: str) -> list[Mapping[str, Any]]:
+    """The noisy sums that an aggregate is made of."""
+    found = [column for column in (document or {}).get("columns", ()) if column.get("aggregate", {}).get("alias") == alias]
+    return list(found[0].get("perturbations", ())) if found else []

@@ -1,0 +1,262 @@
+"""`dpsql compare`: whether a difference is real, with the error of the difference."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from dpsql.errors import DataError
+from jobs.options import UtcTime, json_option, lake_option, name_argument
+from jobs.terminal import print_json, print_table
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from dpsql.view.difference import Difference
+
+TIME = "%Y-%m-%d %H:%M"
+SHOWN = 20
+NEAR = 3
+"""Published keys that are named when one is not found."""
+
+NOISE = "± is 95% of the noise: of twenty differences that are none, one passes for real."
+PLACES = "Each place holds with 95% of the noise; keys that share places cannot be told apart. Only published keys have one: a key that is missing is not zero."
+AT_MOST = "At most: how the two noises go together is not known, so their errors are added."
+
+
+@click.command(short_help="whether keys, windows or triggers really differ")
+@name_argument
+@click.argument("keys", metavar="[KEY [KEY]]", nargs=-1)
+@lake_option
+@click.option(
+    "--window", "window_us", metavar="TIME", type=UtcTime(), help="The window that starts at TIME (UTC); default: as `dpsql show`."
+)
+@click.option("--by", metavar="COLUMN", help="Only this column of the SELECT list; default: all, and the first one for places.")
+@click.option("--limit", type=click.IntRange(1), default=SHOWN, show_default=True, help="Places to print.")
+@json_option
+def compare(name: str, keys: tuple[str, ...], lake_folder: str, window_us: int | None, by: str | None, limit: int, as_json: bool) -> None:
+    """Say whether a difference is real, with the error of the difference itself.
+
+    Two keys: which is larger. One: what has changed since the trigger and the window before. None: which places keys can have. A key of
+    several columns is written with commas between them, a NULL as NULL. Spends nothing.
+
+    \b
+    dpsql compare page_views /home /search --lake lake
+    dpsql compare page_views /home --lake lake
+    dpsql compare page_views --lake lake
+    """
+    if len(keys) > 2:
+        raise click.UsageError("at most two keys can be compared")
+    rows, document = _released(name, lake_folder)
+    columns = _columns(rows, name, by)
+    from dpsql.frames import keys_of
+    from dpsql.view.windows import newest_triggers, one_window
+
+    window = one_window(rows, name, window_us)
+    if not keys_of(rows):
+        if keys:
+            raise click.UsageError(f"query {name!r} has no key columns: leave {keys[0]!r} away to see what has changed")
+        keys = ("",)
+    if not keys:
+        _places(newest_triggers(window), columns[0], document, limit, as_json)
+        return
+    newest = newest_triggers(window)
+    one = _row(newest, keys[0])
+    if len(keys) == 2:
+        other = _row(newest, keys[1])
+        found = [_against(one, other, alias, keys[1], 0.0) for alias in columns]
+        _print(keys[0], one, found, document, as_json)
+        return
+    found = [line for alias in columns for line in _changes(rows, one, alias, document)]
+    if not found:
+        raise DataError(f"{keys[0] or name!r} has no trigger or window before this one that it could be compared with")
+    _print(keys[0], one, found, document, as_json)
+
+
+def _released(name: str, lake_folder: str) -> tuple[pd.DataFrame, dict[str, Any] | None]:
+    from dpsql.errors import LakeError
+    from dpsql.frames import frame_of, lists_of
+    from dpsql.lake.published import read_histogram
+    from dpsql.lake.runs import Lake, read_run
+
+    lake = Lake(lake_folder)
+    rows = frame_of(read_histogram(lake, name))
+    if rows.empty:
+        raise DataError(f"query {name!r} has published nothing yet")
+    if lists_of(rows):
+        raise DataError(f"query {name!r} publishes lists: `dpsql ask {name} VALUE VALUE` gives any values' counts with their intervals")
+    try:
+        return rows, read_run(lake, name).plan
+    except LakeError:  # whoever may read the histogram alone: errors are bounded instead
+        return rows, None
+
+
+def _columns(rows: pd.DataFrame, name: str, by: str | None) -> list[str]:
+    from dpsql.frames import aggregates_of
+
+    known = aggregates_of(rows)
+    if by is None:
+        return known
+    if by not in known:
+        raise DataError(f"query {name!r} has no column {by!r} with an error; it has {', '.join(known)}")
+    return [by]
+
+
+def _row(newest: pd.DataFrame, key: str) -> dict[Any, Any]:
+    """The row of a key among those of one trigger."""
+    import difflib
+
+    labels = _labels(newest)
+    found = [i for i, label in enumerate(labels) if label == key]
+    if len(found) == 1:
+        return dict(newest.iloc[[found[0]]].to_dict("records")[0])
+    if found:
+        raise DataError(f"{len(found)} keys are written {key!r}; `dpsql show --json` tells them apart")
+    near = difflib.get_close_matches(key, labels, NEAR, 0.4) or sorted(labels)[:NEAR]
+    raise DataError(
+        f"{key!r} is not among the {len(labels):,} published keys of this window (it is missing, not zero); published are, among others, "
+        f"{', '.join(repr(label) for label in near)}"
+    )
+
+
+def _labels(rows: pd.DataFrame) -> list[str]:
+    from dpsql.frames import keys_of
+    from dpsql.view.formatting import absent, printable
+
+    names = keys_of(rows)
+    texts = [
+        ["NULL" if absent(value) else printable(value) for value in rows[name].astype(object).where(rows[name].notna(), None)]
+        for name in names
+    ]
+    return [",".join(parts) for parts in zip(*texts, strict=True)] if names else [""] * len(rows)
+
+
+def _against(
+    one: Mapping[Any, Any], other: Mapping[Any, Any], alias: str, name: str, correlation: float | None
+) -> tuple[str, str, float, Difference | None]:
+    """(column, with what, its value, the difference); no difference where a value is NULL."""
+    from dpsql.view.difference import difference
+    from dpsql.view.formatting import absent
+
+    if absent(one[alias]) or absent(other[alias]):
+        return alias, name, float("nan"), None
+    value, error = float(other[alias]), float(other[f"{alias}_stderr"])
+    return alias, name, value, difference(float(one[alias]), float(one[f"{alias}_stderr"]), value, error, correlation)
+
+
+def _changes(
+    rows: pd.DataFrame, one: Mapping[Any, Any], alias: str, document: Mapping[str, Any] | None
+) -> list[tuple[str, str, float, Difference | None]]:
+    """Since the trigger before in this window, and since the window before at the same trigger, or its newest."""
+    from dpsql.frames import has_windows
+    from dpsql.view.difference import between_triggers, between_windows
+
+    windows = has_windows(rows)
+    same = rows[rows["window_start"] == one["window_start"]] if windows else rows
+    found = []
+    earlier = _only(same[same["trigger"] < one["trigger"]], one)
+    if earlier is not None:
+        correlation = between_triggers(document, alias, int(one["trigger"]), int(earlier["trigger"]))
+        found.append(_against(one, earlier, alias, f"trigger {earlier['trigger']}", correlation))
+    if windows:
+        before = rows[rows["window_start"] < one["window_start"]]
+        before = before[before["window_start"] == before["window_start"].max()]
+        twin = _only(before[before["trigger"] <= one["trigger"]], one)
+        if twin is not None:
+            when = f"{twin['window_start']:{TIME}}" + ("" if twin["trigger"] == one["trigger"] else f", trigger {twin['trigger']}")
+            found.append(_against(one, twin, alias, when, between_windows(document, alias)))
+    return found
+
+
+def _only(rows: pd.DataFrame, one: Mapping[Any, Any]) -> dict[Any, Any] | None:
+    """The newest row of the same key; None where it is missing."""
+    from dpsql.frames import keys_of
+    from dpsql.view.formatting import absent
+
+    for name in keys_of(rows):
+        rows = rows[rows[name].isna() if absent(one[name]) else (rows[name] == one[name]).fillna(False)]
+    return dict(rows.iloc[[rows["trigger"].argmax()]].to_dict("records")[0]) if len(rows) else None
+
+
+def _print(
+    key: str,
+    one: Mapping[Any, Any],
+    found: Sequence[tuple[str, str, float, Difference | None]],
+    document: Mapping[str, Any] | None,
+    as_json: bool,
+) -> None:
+    from dpsql.view.formatting import Z95, amount
+
+    if as_json:
+        print_json([_told(key, one, *line) for line in found])
+        return
+    place = f"window {one['window_start']:{TIME}}, trigger {one['trigger']}" if "window_start" in one else f"trigger {one['trigger']}"
+    click.echo(f"{key or 'all records'}: {place}")
+    lines = []
+    for alias, name, value, made in found:
+        if made is None:
+            lines.append((alias, name, "NULL", "NULL", "", "nothing to compare"))
+            continue
+        error = Z95 * made.stderr
+        verdict = ("larger" if made.value > 0 else "smaller") if made.real else "may be noise"
+        bar = f"{'at most ' if made.at_most else ''}± {amount(error, error)}"
+        this, that = (amount(number, error) for number in (float(one[alias]), value))
+        lines.append((alias, name, this, that, f"{amount(made.value, error)} {bar}", verdict))
+    print_table(("column", "against", "this", "that", "difference", ""), lines)
+    bounded = [AT_MOST] if any(made and made.at_most for *_, made in found) else []
+    for sentence in (NOISE, *bounded, *_bounds(document)):
+        click.echo(sentence)
+
+
+def _told(key: str, one: Mapping[Any, Any], alias: str, name: str, value: float, made: Difference | None) -> dict[str, Any]:
+    told = {"key": key, "trigger": int(one["trigger"]), "column": alias, "against": name}
+    if made is None:
+        return told | {"difference": None}
+    return told | {
+        "value": float(one[alias]),
+        "other": value,
+        "difference": made.value,
+        "stderr": made.stderr,
+        "at_most": made.at_most,
+        "real": made.real,
+    }
+
+
+def _places(newest: pd.DataFrame, alias: str, document: Mapping[str, Any] | None, limit: int, as_json: bool) -> None:
+    import numpy as np
+
+    from dpsql.view.difference import places
+    from dpsql.view.formatting import measured
+
+    values = newest[alias].to_numpy(float, na_value=np.nan)
+    errors = newest[f"{alias}_stderr"].to_numpy(float)
+    best, worst = places(values, errors, limit)
+    order = np.argsort(-np.where(np.isfinite(values), values, -np.inf), kind="stable")[: len(best)]
+    labels = _labels(newest)
+    rows = newest.iloc[order].to_dict("records")
+    if as_json:
+        print_json(
+            [
+                {"key": labels[i], alias: row[alias], "from": int(low), "to": int(high)}
+                for i, row, low, high in zip(order, rows, best, worst, strict=True)
+            ]
+        )
+        return
+    told = [
+        (f"{low}" if low == high else f"{low} to {high}", labels[i], measured(row[alias], row[f"{alias}_stderr"])[0])
+        for i, row, low, high in zip(order, rows, best, worst, strict=True)
+    ]
+    print_table(("place", "key", alias), told)
+    if len(newest) > limit:
+        click.echo(f"{len(newest) - limit:,} more keys: --limit {len(newest)}")
+    for sentence in (PLACES, *_bounds(document)):
+        click.echo(sentence)
+
+
+def _bounds(document: Mapping[str, Any] | None) -> tuple[str, ...]:
+    """What no error covers: two keys can differ in what the contribution bounds leave out."""
+    from dpsql.view.bounds import left_out
+
+    return left_out(document)[1:]

@@ -1,0 +1,88 @@
+"""`dpsql compare` on half a day of the demo."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pandas as pd
+import pytest
+from click.testing import CliRunner, Result
+
+from dpsql.lake.runs import Lake
+from jobs.cli import main
+from tests.page.conftest import EVIL, Published
+
+EN, DE = "#en.wikipedia", "#de.wikipedia"
+
+
+def said(published: Published, *words: str) -> Result:
+    return CliRunner().invoke(main, ["compare", "demo", *words, "--lake", published.lake])
+
+
+def cells(published: Published, key: str, trigger: int) -> pd.Series:
+    rows = published.rows
+    return rows[(rows["channel"] == key) & (rows["trigger"] == trigger)].iloc[0]
+
+
+def test_two_keys(published: Published) -> None:
+    told = json.loads(said(published, EN, DE, "--json").stdout)
+    assert [line["column"] for line in told] == ["editors", "edits", "characters_added"]
+    one, other = cells(published, EN, 12), cells(published, DE, 12)
+    assert told[0]["difference"] == one["editors"] - other["editors"] and told[0]["real"] and not told[0]["at_most"]
+    assert told[0]["stderr"] == pytest.approx((one["editors_stderr"] ** 2 + other["editors_stderr"] ** 2) ** 0.5)
+    text = said(published, EN, DE, "--by", "editors").stdout
+    assert re.search(rf"editors +{DE} .* larger", text) and "at most 8 records in a window" in text
+    assert "smaller" in said(published, DE, EN).stdout
+    assert "may be noise" in said(published, DE, DE).stdout
+
+
+def test_changes_since_the_trigger_and_the_window_before(published: Published) -> None:
+    told = json.loads(said(published, EN, "--json").stdout)
+    assert {line["against"] for line in told} == {"trigger 11"}
+    change = cells(published, EN, 12)["editors"] - cells(published, EN, 11)["editors"]
+    assert told[0]["difference"] == change
+    independent = cells(published, EN, 12)["editors_stderr"] * 2**0.5
+    assert 0 < told[0]["stderr"] < 0.8 * independent  # noise at successive triggers goes together
+    day = pd.Timedelta(days=1)
+    moved = published.rows.assign(**{column: published.rows[column] + day for column in ("window_start", "window_end", "trigger_time")})
+    published.more(moved)
+    told = json.loads(said(published, EN, "--window", "2015-09-13", "--json").stdout)
+    assert {line["against"] for line in told} == {"trigger 11", "2015-09-12 00:00"}
+    of_windows = next(line for line in told if line["against"] == "2015-09-12 00:00" and line["column"] == "editors")
+    assert of_windows["difference"] == 0 and of_windows["stderr"] == pytest.approx(independent) and not of_windows["real"]
+
+
+def test_places(published: Published) -> None:
+    told = json.loads(said(published, "--json").stdout)
+    assert told[0] == {"key": EN, "editors": told[0]["editors"], "from": 1, "to": 1}
+    assert all(line["from"] <= place <= line["to"] for place, line in enumerate(told, start=1))
+    text = said(published, "--limit", "2").stdout
+    assert len(re.findall(r"^1 ", text, re.MULTILINE)) == 1 and "more keys: --limit" in text and "missing, not zero" not in text
+
+
+def test_without_the_plan_errors_are_bounded(published: Published) -> None:
+    (Lake(published.lake).private("demo") / "run.json").unlink()
+    text = said(published, EN).stdout
+    assert "at most ±" in text and "their errors are added" in text
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["#en.wikipedi"], f"'#en.wikipedi' is not among the .* published keys of this window .*'{EN}'"),
+        (["--by", "views"], "has no column 'views' with an error; it has editors, edits, characters_added"),
+        (["a", "b", "c"], "at most two keys can be compared"),
+        (["--window", "2001-01-01"], "has published no window that starts at this time"),
+    ],
+)
+def test_what_is_wrong_is_said_in_a_line(published: Published, words: list[str], message: str) -> None:
+    found = said(published, *words)
+    assert found.exit_code == 2 and re.search(message, found.output) and "Traceback" not in found.output
+
+
+def test_null_and_control_characters_are_written_as_shown(published: Published) -> None:
+    assert said(published, "NULL", EN).exit_code == 0
+    found = said(published, EVIL, EN)
+    assert found.exit_code == 2 and "\x1b" not in found.output
+    assert said(published, EVIL.replace("\x1b", r"\x1b"), EN).exit_code == 0
