@@ -16,6 +16,7 @@ from __future__ import annotations
 import hashlib
 import math
 import sys
+import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -36,11 +37,12 @@ from dpsql.mechanisms.sliding.planner import make_plan  # noqa: E402
 from dpsql.mechanisms.sliding.stages import measurements  # noqa: E402
 from dpsql.parsed_query import changed  # noqa: E402
 from tests.mechanisms.sliding.queries import EVENT, SOURCE, SQRT, windows  # noqa: E402
+from udfs.bucket_state import BucketFiles  # noqa: E402
 from udfs.sliding.measurement import Measurement, new_bins  # noqa: E402
 from udfs.sliding.panes import Cells, Panes  # noqa: E402
 from udfs.sliding.release import Shown, SlidingParameters, release_windows  # noqa: E402
 from udfs.sliding.window_sqrt import coefficients, response  # noqa: E402
-from udfs.stage import Tick  # noqa: E402
+from udfs.stage import RELEASE, Tick  # noqa: E402
 
 SEED = 20150912
 W = 15
@@ -196,7 +198,7 @@ def figures(folder: Path = Path(__file__).parents[1] / "docs" / "figures") -> No
 
 
 def state() -> None:
-    """State of 88,762 bins: Arrow bytes, and as a Parquet file, after 100 and 5,000 panes; CPU time of a pane by the whole release step."""
+    """State of 88,762 bins: Arrow bytes, and as a state file, after 100 and 5,000 panes; CPU time of a pane by the whole release step."""
     x = worldcup(panes=100, bins=int(sys.argv[2]) if len(sys.argv) > 2 else 88_762)
     print("| | bytes of a bin, 100 panes | 5,000 panes | file, 100 panes | 5,000 panes | ms a pane |\n|---|---|---|---|---|---|")
     sqrt = changed(windows(SQRT, W), epsilon=0.1)
@@ -205,8 +207,8 @@ def state() -> None:
     for label in sys.argv[3:] or of:
         m = of[label]
         grown = run_for(m, x, 5_000)
-        sizes = [(kept.nbytes / x.shape[1], parquet_size(kept)) for kept, _ in grown]
-        cells = [f"{sizes[0][0]:.0f}", f"{sizes[1][0]:.0f}", f"{sizes[0][1] / 1e6:.1f} MB", f"{sizes[1][1] / 1e6:.1f} MB"]
+        sizes = [(kept.nbytes / x.shape[1], file_size(kept)) for kept, _ in grown]
+        cells = [f"{sizes[0][0]:.0f}", f"{sizes[1][0]:.0f}", f"{sizes[0][1] / 1e3:,.0f} kB", f"{sizes[1][1] / 1e3:,.0f} kB"]
         print(f"| {label} | " + " | ".join(cells) + f" | {grown[1][1]:.0f} |", flush=True)
 
 
@@ -228,11 +230,10 @@ def run_for(m: Measurement, x: np.ndarray, panes: int, marks: int = 100) -> list
     return out
 
 
-def parquet_size(bins: pa.Table) -> int:
-    """Bytes of a state file."""
-    out = pa.BufferOutputStream()
-    pq.write_table(bins, out)
-    return int(out.getvalue().size)
+def file_size(bins: pa.Table) -> int:
+    """Bytes of a state file, as a run writes it."""
+    with tempfile.TemporaryDirectory() as folder:
+        return BucketFiles(folder, RELEASE, 1, 1, ("bins",)).store(0, 1, {"bins": bins})[0]
 
 
 def window_sqrt() -> None:
