@@ -126,11 +126,8 @@ def _labels(rows: pd.DataFrame) -> list[str]:
     from dpsql.view.formatting import absent, printable
 
     names = keys_of(rows)
-    texts = [
-        ["NULL" if absent(value) else printable(value) for value in rows[name].astype(object).where(rows[name].notna(), None)]
-        for name in names
-    ]
-    return [",".join(parts) for parts in zip(*texts, strict=True)] if names else [""] * len(rows)
+    records = rows[names].to_dict("records")  # without pandas' own NULL
+    return [",".join("NULL" if absent(row[name]) else printable(row[name]) for name in names) for row in records]
 
 
 def _against(
@@ -177,7 +174,7 @@ def _only(rows: pd.DataFrame, one: Mapping[Any, Any]) -> dict[Any, Any] | None:
 
     for name in keys_of(rows):
         rows = rows[rows[name].isna() if absent(one[name]) else (rows[name] == one[name]).fillna(False)]
-    return dict(rows.iloc[[rows["trigger"].argmax()]].to_dict("records")[0]) if len(rows) else None
+    return dict(rows.iloc[[int(rows["trigger"].argmax())]].to_dict("records")[0]) if len(rows) else None
 
 
 def _print(

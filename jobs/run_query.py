@@ -159,7 +159,7 @@ def start(flags: RunFlags, master: str | None, properties: Mapping[str, str]) ->
             summary = _run(flags, spark, query, run, lake, secret, ledger)
         finally:
             spark.stop()
-        _print_summary(summary, str(lake.histogram(name)), flags.as_json)
+        _print_summary(summary, str(lake.histogram(name)), f"dpsql show {name} --lake {flags.lake_folder}", flags.as_json)
 
 
 def needs_s3(flags: RunFlags) -> bool:
@@ -219,7 +219,7 @@ def _run(flags: RunFlags, spark: Any, query: Query, run: Run, lake: Lake, secret
         return run_job(spark, query, run, lake, secret, ledger=ledger, **options)
 
 
-def _print_summary(summary: Summary, histogram: str, as_json: bool) -> None:
+def _print_summary(summary: Summary, histogram: str, after: str, as_json: bool) -> None:
     if summary.stopped:
         note(STOPPED)
     if as_json:
@@ -233,6 +233,8 @@ def _print_summary(summary: Summary, histogram: str, as_json: bool) -> None:
         )
     print_not_read(summary.not_read, summary.not_read_names)
     click.echo(f"histogram: {histogram}")
+    if summary.rows:
+        click.echo(f"next: {after}")
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})

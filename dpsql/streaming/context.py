@@ -331,7 +331,8 @@ class RunContext:
         """A micro-batch of query 1 is finished."""
         source, malformed, alarm = self.query.source, self.tally.malformed(report), self.tally.was_read(report)
         where = f"in micro-batch {report.batchId} of source {source.name!r} (max_malformed {source.max_malformed})"
-        self.tally.tell(f"{malformed} malformed records {where}" if malformed > source.max_malformed else alarm)
+        told = malformed > source.max_malformed and self.tally.is_news()
+        self.tally.tell(f"{malformed} malformed records {where}" if told else alarm)
 
 
 def run_context(

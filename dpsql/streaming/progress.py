@@ -71,6 +71,7 @@ class Tally:
     rows: int = 0
     dropped: dict[str, int] = field(default_factory=dict)
     overruns: int = 0
+    _told_malformed: int = 0
     _of_batch: dict[int, dict[str, int]] = field(default_factory=dict)
     _batch: int = -1
     _closed_us: int | None = None
@@ -87,6 +88,13 @@ class Tally:
     def malformed(self, report: Any) -> int:
         """How many lines or messages of a micro-batch of query 1 could not be read; asked before `was_read`."""
         return observed(report).get("malformed", 0) + self._of_batch.get(int(report.batchId), {}).get("malformed", 0)
+
+    def is_news(self) -> bool:
+        """Whether there are twice as many malformed records as when that was last asked and so: a bad line a minute is told a few times a day."""
+        if self.dropped.get("malformed", 0) < 2 * self._told_malformed:
+            return False
+        self._told_malformed = self.dropped.get("malformed", 0)
+        return True
 
     def was_read(self, report: Any) -> str | None:
         """Count what Spark reports of a finished micro-batch of query 1; a line of warning if too much of it was dropped."""

@@ -188,6 +188,16 @@ def test_micro_batches_that_take_too_long_are_noted_and_the_note_does_not_grow(t
         read_overruns(tmp_path)
 
 
+def test_malformed_records_are_told_at_first_and_whenever_they_have_doubled(tmp_path: Path) -> None:
+    tally = Tally(None, EventLog(tmp_path, "5a" * 16, "views"))
+    told = []
+    for batch in range(1000):
+        tally.add_dropped({"malformed": 1})
+        told += [batch] * tally.is_news()
+    assert told == [0, 1, 3, 7, 15, 31, 63, 127, 255, 511]
+    assert tally.dropped["malformed"] == 1000  # all are counted
+
+
 def test_what_a_live_run_assumes_is_shown_with_what_was_found(tmp_path: Path) -> None:
     lake = Lake(tmp_path)
     folder = lake.private("views")

@@ -14,7 +14,7 @@ import pytest
 from dp_accounting import get_epsilon_gaussian, get_sigma_gaussian
 from scipy.stats import norm
 
-from dpsql.config import Source
+from dpsql.config import DEFAULT_MAX_KEYS, DEFAULT_MAX_USERS, Source
 from dpsql.errors import AccountingError, ConfigError
 from dpsql.mechanisms.histogram.accounting import check, cost, gaussian_delta, spent
 from dpsql.mechanisms.histogram.asked import ReleaseRule
@@ -255,10 +255,19 @@ def test_an_unknown_step_is_refused(name: str) -> None:
         check(UNKNOWN[name](good()), source())
 
 
-def test_the_hash_charge_is_refused_above_one_percent() -> None:
+def test_the_default_declarations_allow_a_delta_of_a_billionth() -> None:
+    """What people write first: 32 groups, delta = 1e-9, nothing declared of users and keys."""
+    stream = source(max_users=DEFAULT_MAX_USERS, max_keys=DEFAULT_MAX_KEYS)
+    plan = make_plan(query(delta=1e-9, max_rows_contributed=32, max_groups_contributed=32, max_rows_per_group=32), stream)
+    assert 0.01 < plan.delta_hash / 1e-9 < 0.02 and check(plan, stream).delta <= 1e-9
+    roomy = make_plan(query(delta=1e-9, max_rows_contributed=32, max_groups_contributed=32, max_rows_per_group=32), source(max_keys=1000))
+    assert plan.perturbations[0].sigma < 1.005 * roomy.perturbations[0].sigma
+
+
+def test_the_hash_charge_is_refused_above_a_tenth() -> None:
     """Catches: collisions of ids that are not in delta."""
     with pytest.raises(ConfigError, match=r"max_users"):
-        make_plan(query(), source(max_users=10**9))
+        make_plan(query(), source(max_users=10**11))
     cost = spent(good(), source())
     assert cost.delta_hash == pytest.approx((10**6 + 4 * (1 + 10**4 / 2**32) * 10**4) / 2**64, rel=1e-12)
     with pytest.raises(AccountingError, match="delta_hash"):

@@ -41,7 +41,7 @@ def make_plan(query: ParsedQuery[Asked], source: Source) -> TablePlan:
         A plan that spends at most (query.epsilon, query.delta) on all that one privacy unit ever does.
 
     Raises:
-        ConfigError: the source declares no start, the id hash would cost over 1% of delta, or clamps or noise could overflow.
+        ConfigError: the source declares no start, the id hash would cost over 10% of delta, or clamps or noise could overflow.
     """
     asked = query.asked
     if source.start_us is None:

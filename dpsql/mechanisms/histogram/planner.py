@@ -31,6 +31,9 @@ MIN_WIDTH, MAX_WIDTH = 1e-100, 1e100
 MAX_WEIGHTS = 4_000_000
 """Numbers of a plan that key selection may need: one for every time a unit can count."""
 
+HASH_SHARE = 0.1
+"""Of delta, at most, for collisions of ids: it leaves nine tenths for noise and thresholds, which costs half a percent of the noise at most."""
+
 MAX_EXACT = 2**62
 """Sums, and the noise, each stay below half of this many grid units: int64 cannot overflow when they are added."""
 
@@ -46,7 +49,7 @@ def make_plan(query: ParsedQuery[Asked], source: Source) -> PrivacyPlan:
         A plan that spends at most (query.epsilon, query.delta) per privacy unit and contribution period.
 
     Raises:
-        ConfigError: the id hash would cost over 1% of delta, or clamps could overflow.
+        ConfigError: the id hash would cost over 10% of delta, or clamps could overflow.
     """
     plan = unnamed_plan(query, source)
     return dataclasses.replace(plan, identity=identity(plan))
@@ -106,14 +109,14 @@ def hash_charge(delta: float, source: Source, users: int, groups: int) -> float:
     """What colliding ids cost, of so many users and K groups of one user.
 
     Raises:
-        ConfigError: over 1% of delta.
+        ConfigError: over 10% of delta.
     """
     ids = groups * (1 + source.max_keys / 2.0**32)
     charge = (users + ids * source.max_keys) / 2.0**64
-    if charge > 0.01 * delta:
+    if charge > HASH_SHARE * delta:
         raise ConfigError(
             f"delta = {delta:g} is too small for {source.max_users} users and {source.max_keys} keys: collisions of 64-bit ids alone cost "
-            f"{charge:.2g}, over 1% of it. Raise delta to {charge * 100:.2g} or more, or declare fewer at sources.{source.name}.max_users "
+            f"{charge:.2g}, over {HASH_SHARE:.0%} of it. Raise delta to {charge / HASH_SHARE:.2g} or more, or declare fewer at sources.{source.name}.max_users "
             f"and sources.{source.name}.max_keys"
         )
     return charge

@@ -1,0 +1,93 @@
+"""The accountant of marginals: what their numbers cost, by a loop of its own over tables and definitions. It knows neither planner nor shares.
+
+Beside the sum of squares it checks what the proof asks (docs/privacy/marginals.md, theorem 25): no table is there twice, so that no two sums
+have the same noise; a table whose cells are released once contains all clock keys, whose buckets do not overlap.
+"""
+
+from __future__ import annotations
+
+import math
+
+from dpsql.config import Source
+from dpsql.errors import AccountingError
+from dpsql.mechanisms.marginals.asked import Asked
+from dpsql.mechanisms.marginals.plan import MarginalsPlan, MeasuredSum, MeasuredTable
+from dpsql.parsed_query import ContributionPeriod
+from dpsql.privacy.cost import Cost, Overlap, PrivacyLevel, gaussian_delta
+from dpsql.privacy.endless import column_norm
+from dpsql.privacy.factorisation import factorisation
+from udfs.noise.blt_inf import BltInf
+
+TOLERANCE = 1e-9
+"""Relative slack for rounding in float64."""
+
+
+def account(plan: MarginalsPlan, source: Source) -> Cost:
+    """What a plan costs one privacy unit, for ever, with all that paid answers may ever cost.
+
+    Raises:
+        AccountingError: the recomputed mu or delta is larger than what the plan or the query says.
+    """
+    query, asked = plan.query, plan.query.asked
+    if query.contribution_period is not ContributionPeriod.STREAM:
+        raise AccountingError("a growing table has one contribution period, STREAM")
+    if [each.mechanism for each in plan.sums] != list(range(1, len(plan.sums) + 1)):
+        raise AccountingError("sums must be mechanisms 1, 2, ...: equal numbers share their noise")
+    if plan.epsilon > query.epsilon or plan.delta > query.delta:
+        raise AccountingError(f"the plan promises ({plan.epsilon}, {plan.delta}), the query ({query.epsilon}, {query.delta})")
+    _check_tables(plan.tables, asked)
+    norm = column_norm(BltInf()) if asked.max_triggers is None else factorisation(asked.counter, asked.max_triggers)[0]
+    tables = math.fsum(_squared(each, plan.tables, asked.max_rows_contributed, norm) for each in plan.sums)
+    if plan.mu2_session < 0:
+        raise AccountingError("what is kept for paid answers is negative")
+    mu = math.sqrt(tables + plan.mu2_session)
+    noise, ids = gaussian_delta(mu, plan.epsilon), source.max_users / 2.0**64
+    for name, found, promised in (
+        ("mu", mu, plan.mu),
+        ("delta_noise", noise, plan.delta_noise),
+        ("delta_hash", ids, plan.delta_hash),
+        ("delta", noise + ids, plan.delta),
+    ):
+        if not found <= promised * (1 + TOLERANCE):
+            raise AccountingError(f"the plan's {name} is {found:.12g}, more than the {promised:.12g} it promises")
+    return Cost(PrivacyLevel.USER, mu**2, 0.0, ids, Overlap.STREAM, mu**2, ids)
+
+
+def _squared(each: MeasuredSum, tables: tuple[MeasuredTable, ...], rows: int, norm: float) -> float:
+    """The squared shift over all tables that one unit can cause in one sum, in units of its noise."""
+    if each.rule not in ("rows", "valid", "sum"):
+        raise AccountingError(f"rule {each.rule} is unknown to the accountant: it is no sum over rows")
+    if len(each.sigmas) != len(tables) or not all(sigma > 0 for sigma in each.sigmas):
+        raise AccountingError("every table needs noise")
+    largest = max(-each.lower * each.grid, each.upper * each.grid, 0.0) if each.rule == "sum" else 1.0
+    total = 0.0
+    for table, sigma in zip(tables, each.sigmas, strict=True):
+        # Every row moves one cell of the table: shown at all triggers from its own on (norm), or once.
+        total += (rows * largest * (1.0 if table.once else norm) / sigma) ** 2
+    return total
+
+
+def _check_tables(tables: tuple[MeasuredTable, ...], asked: Asked) -> None:
+    """What theorem 25 asks of tables and clock."""
+    seen = [frozenset(table.keys) for table in tables]
+    if not tables or len({*seen}) != len(seen) or any(len(one) != len(table.keys) for one, table in zip(seen, tables, strict=True)):
+        raise AccountingError("a table is measured twice, or a key is in it twice: equal cells share their noise")
+    keys = len(asked.domains)
+    for table in tables:
+        bits = sum(2 ** (keys - 1 - key) for key in range(keys) if key not in table.keys)
+        if any(not 0 <= key < keys for key in table.keys) or table.grouping_id != bits:
+            raise AccountingError(f"a table's grouping id is {table.grouping_id}, and its keys say {bits}")
+    clock = asked.clock
+    if clock is None:
+        if any(table.once for table in tables):
+            raise AccountingError("cells are released once, and there is no clock")
+        return
+    if asked.max_triggers is None:
+        raise AccountingError("a clock needs a last trigger: its keys would come round again")
+    if len(clock.ends_us) != math.prod(asked.domains[key].size for key in clock.keys):
+        raise AccountingError("the clock's buckets are not the values of its keys")
+    spans = sorted((begin, end) for begin, end in zip(clock.begins_us, clock.ends_us, strict=True))
+    if any(end > spans[at + 1][0] for at, (_, end) in enumerate(spans[:-1])):
+        raise AccountingError("buckets of the clock overlap: a cell would be shown twice")
+    if any(table.once != ({*clock.keys} <= {*table.keys}) for table in tables):
+        raise AccountingError("the tables that are released once are those with all clock keys")

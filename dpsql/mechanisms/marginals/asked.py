@@ -1,0 +1,40 @@
+"""What a query asks of marginals besides what every query says."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dpsql.parsed_query import CounterName
+from udfs.marginals.cells import Keys
+from udfs.marginals.closed_cells import ClockKeys
+
+
+@dataclass(frozen=True)
+class Domain:
+    """What is declared of one key: how many values it has, and whether ranges of them mean something."""
+
+    size: int
+    ordered: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """Bounds, domains and tables; every default filled in.
+
+    Args:
+        max_rows_contributed: C.
+        domains: of the keys, in their order.
+        grouping_sets: the tables that may be measured; the planner gives each its share, or none.
+        max_triggers: number of the last trigger; None: there is none.
+        counter: with a last trigger.
+        session_share: share of mu^2 that is kept for answers that are paid for.
+        clock: which keys close, and when; None: none.
+    """
+
+    max_rows_contributed: int
+    domains: tuple[Domain, ...]
+    grouping_sets: tuple[Keys, ...]
+    max_triggers: int | None
+    counter: CounterName
+    session_share: float
+    clock: ClockKeys | None

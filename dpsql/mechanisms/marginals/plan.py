@@ -1,0 +1,87 @@
+"""MarginalsPlan: every number of a growing table's marginals."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any, ClassVar
+
+from dpsql.mechanisms.marginals.asked import Asked
+from dpsql.parsed_query import ParsedQuery
+from udfs.marginals.cells import Keys, Marginals
+from udfs.marginals.release import NoisyTables
+from udfs.noise.blt_inf import BltInf
+from udfs.noise.counters import Counter, counter
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeasuredSum:
+    """One integer sum per cell of every table: an aggregate of the select list, in its order.
+
+    Args:
+        mechanism: number of the mechanism in the noise function, from 1.
+        rule: how a record becomes an increment: `rows`, `valid` or `sum` (see `udfs.histogram.contribution_bounding`).
+        argument: position of the record's argument column a0, a1, ..., or -1.
+        grid: size of one integer unit (a power of two; 1.0 for counts).
+        lower, upper: clamp of one record's increment, in grid units.
+        sigmas: of one step's noise, a table each, in value units.
+    """
+
+    mechanism: int
+    rule: str
+    argument: int
+    grid: float
+    lower: int
+    upper: int
+    sigmas: tuple[float, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeasuredTable:
+    """One marginal: its keys, its number in SQL, its share of what tables have of mu^2 (in 2^-20), and whether its cells are released once."""
+
+    keys: Keys
+    grouping_id: int
+    share: int
+    once: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class MarginalsPlan:
+    """The whole promise and how it is kept; `mu2_session` of mu^2 is kept for paid answers, all the rest is in the tables."""
+
+    mechanism: ClassVar[str] = "marginals"
+
+    query: ParsedQuery[Asked]
+    start_us: int
+    epsilon: float
+    delta: float
+    delta_noise: float
+    delta_hash: float
+    mu: float
+    mu2_session: float
+    tables: tuple[MeasuredTable, ...]
+    sums: tuple[MeasuredSum, ...]
+    arguments: tuple[str, ...]
+    identity: str
+
+    @property
+    def marginals(self) -> Marginals:
+        """The tables as cells."""
+        return Marginals(tuple(domain.size for domain in self.query.asked.domains), tuple(table.keys for table in self.tables))
+
+    @property
+    def counter(self) -> Counter | BltInf:
+        """Of every cell that is released at every trigger: without a last trigger BLT_INF."""
+        last = self.query.asked.max_triggers
+        return BltInf() if last is None else counter(self.query.asked.counter, last)
+
+    def noisy_tables(self, each: MeasuredSum) -> NoisyTables:
+        """The numbers of one sum for its release."""
+        return NoisyTables(self.marginals, each.sigmas, self.counter, each.mechanism, each.grid, self.query.asked.clock)
+
+
+def document(plan: MarginalsPlan) -> dict[str, Any]:
+    """The plan as JSON values: what its identity digests."""
+    given = {"mechanism": plan.mechanism} | asdict(plan)
+    given["query"] |= given["query"].pop("asked")
+    return given

@@ -1,0 +1,123 @@
+"""The planner of marginals: ParsedQuery and the source's declaration -> MarginalsPlan, with every number concrete."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+from dpsql.config import Source
+from dpsql.errors import ConfigError
+from dpsql.mechanisms.histogram.planner import MAX_EXACT, hash_charge, increments_of
+from dpsql.mechanisms.identity import identity_of
+from dpsql.mechanisms.marginals.asked import Asked
+from dpsql.mechanisms.marginals.grouping import MAX_CELLS
+from dpsql.mechanisms.marginals.plan import MarginalsPlan, MeasuredSum, MeasuredTable, document
+from dpsql.mechanisms.marginals.shares import BITS, shares
+from dpsql.mechanisms.marginals.workload import default_energies
+from dpsql.parsed_query import AggregateFunction, ParsedQuery
+from dpsql.privacy.curve import round_down, round_up, total_mu
+from udfs.dynamic.grid import LAST_STEP
+from udfs.marginals.cells import Keys, Marginals
+from udfs.noise.blt_inf import BltInf
+from udfs.noise.counters import column_norm, path_sd
+from udfs.noise.randomness import MAX_NORMAL
+
+PLAN_VERSION = 1
+"""Changes when the same query would get other noise; part of the query's identity."""
+LINEAR = (AggregateFunction.COUNT_ROWS, AggregateFunction.COUNT, AggregateFunction.SUM)
+
+
+def make_plan(query: ParsedQuery[Asked], source: Source) -> MarginalsPlan:
+    """Plan the marginals of one growing table.
+
+    Args:
+        query: what is asked.
+        source: the declaration of the stream it reads.
+
+    Returns:
+        A plan that spends at most (query.epsilon, query.delta) on all that one privacy unit ever does, paid answers included.
+
+    Raises:
+        ConfigError: the source declares no start, there are too many cells, or a number does not fit.
+    """
+    asked = query.asked
+    if source.start_us is None:
+        raise ConfigError(
+            f"all cells are released from the declared start on: add a line like `start: 2026-01-01` at sources.{source.name}"
+        )
+    if asked.clock is not None and asked.max_triggers is None:
+        raise ConfigError("clock_keys number intervals up to a last trigger: add max_triggers")
+    delta_hash = hash_charge(query.delta, source, source.max_users, 0)  # cells have numbers and no hashes
+    delta_noise = (query.delta - delta_hash) * (1 - 1e-12)
+    mu = round_down(total_mu(query.epsilon, delta_noise))
+    arguments = tuple(dict.fromkeys(a.argument for a in query.aggregates if a.argument is not None))
+    plan = MarginalsPlan(
+        query=query,
+        start_us=source.start_us,
+        epsilon=query.epsilon,
+        delta=query.delta,
+        delta_noise=delta_noise,
+        delta_hash=delta_hash,
+        mu=mu,
+        mu2_session=mu**2 * asked.session_share,
+        tables=(),
+        sums=(),
+        arguments=arguments,
+        identity="",
+    )
+    plan = dataclasses.replace(plan, tables=_tables(plan))
+    cells = plan.marginals.first[-1]
+    if cells > MAX_CELLS:
+        raise ConfigError(f"all measured marginals together have {cells:,} cells, more than {MAX_CELLS:,}: name GROUPING SETS with fewer")
+    plan = dataclasses.replace(plan, sums=_sums(plan, source))
+    return dataclasses.replace(plan, identity=identity(plan))
+
+
+def identity(plan: MarginalsPlan) -> str:
+    """The query's."""
+    return identity_of(PLAN_VERSION, document(dataclasses.replace(plan, identity="")))
+
+
+def _once(asked: Asked, keys: Keys) -> bool:
+    return asked.clock is not None and {*asked.clock.keys} <= {*keys}
+
+
+def _norm(plan: MarginalsPlan) -> float:
+    chosen = plan.counter
+    return math.sqrt(chosen.squared_norm()) if isinstance(chosen, BltInf) else column_norm(chosen)
+
+
+def _tables(plan: MarginalsPlan) -> tuple[MeasuredTable, ...]:
+    """Shares for the error at the last trigger; without one, and without a clock, all tables age alike."""
+    asked, chosen = plan.query.asked, plan.counter
+    sizes = tuple(domain.size for domain in asked.domains)
+    moving = 1.0 if isinstance(chosen, BltInf) else (_norm(plan) * path_sd(chosen)[-1]) ** 2
+    spread = [1.0 if _once(asked, keys) else moving for keys in asked.grouping_sets]
+    found = shares(sizes, asked.grouping_sets, default_energies(asked.domains), spread)
+    marginals = Marginals(sizes, tuple(found))
+    return tuple(
+        MeasuredTable(keys=keys, grouping_id=marginals.grouping_id(t), share=share, once=_once(asked, keys))
+        for t, (keys, share) in enumerate(found.items())
+    )
+
+
+def _sums(plan: MarginalsPlan, source: Source) -> tuple[MeasuredSum, ...]:
+    query, rows, norm = plan.query, plan.query.asked.max_rows_contributed, _norm(plan)
+    base = math.sqrt((plan.mu**2 - plan.mu2_session) / len(query.aggregates))
+    reach = plan.counter.response_sum(LAST_STEP) if isinstance(plan.counter, BltInf) else float(plan.counter.horizon)
+    out = []
+    for number, aggregate in enumerate(query.aggregates, start=1):
+        if aggregate.function not in LINEAR:
+            raise ConfigError(f"{aggregate.function} is no sum over rows, so marginals cannot have it: COUNT and SUM are")
+        ((rule, grid, lower, upper, _),) = increments_of(aggregate, source, rows)
+        argument = plan.arguments.index(aggregate.argument) if aggregate.argument is not None else -1
+        # A row is in one cell of a table: the shifts of C rows add up to at most C times the largest.
+        sensitivity = rows * max(abs(lower), abs(upper)) * grid
+        sigmas = tuple(
+            round_up(sensitivity * (1.0 if table.once else norm) / (base * math.sqrt(table.share / 2**BITS)) * (1 + 1e-12))
+            for table in plan.tables
+        )
+        if not MAX_NORMAL * max(sigmas) / grid * reach < MAX_EXACT // 2:
+            raise ConfigError(f"the noise of {aggregate.alias} could overflow 64 bits: raise epsilon, or lower max_rows_contributed")
+        out.append(MeasuredSum(mechanism=number, rule=rule, argument=argument, grid=grid, lower=lower, upper=upper, sigmas=sigmas))
+    return tuple(out)

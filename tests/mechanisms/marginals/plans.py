@@ -1,0 +1,68 @@
+"""Queries for marginals, made without the parser."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dpsql.config import Source
+from dpsql.mechanisms.marginals.asked import Asked, Domain
+from dpsql.mechanisms.marginals.grouping import cube
+from dpsql.parsed_query import ContributionPeriod, CounterName, Key, ParsedQuery
+from tests.property import plans
+from tests.property.plans import COUNT, HOUR
+from udfs.marginals.closed_cells import ClockKeys
+
+START = 1_442_016_000_000_000
+"""2015-09-12."""
+DOMAINS = (Domain(5, False), Domain(4, True), Domain(3, True))
+HOURS = ClockKeys(
+    keys=(1,),
+    begins_us=tuple(START + i * HOUR for i in range(4)),
+    ends_us=tuple(START + (i + 1) * HOUR for i in range(4)),
+    lateness_us=0,
+    start_us=START,
+    trigger_us=HOUR,
+)
+"""The key of four values as the first four hours."""
+
+
+def source(**changes: Any) -> Source:
+    """The stream `visits`, from START on."""
+    return plans.source(**({"start_us": START} | changes))
+
+
+def query(**changes: Any) -> ParsedQuery[Asked]:
+    """All marginals of up to two of three keys and the whole table, hourly, C = 1, 24 triggers; any field can be changed."""
+    domains = changes.get("domains", DOMAINS)
+    asked = {
+        "max_rows_contributed": 1,
+        "domains": domains,
+        "grouping_sets": cube([domain.size for domain in domains], 2),
+        "max_triggers": 24,
+        "counter": CounterName.BLT,
+        "session_share": 0.1,
+        "clock": None,
+    }
+    names = [f"k{i}" for i in range(len(domains))]
+    fields: dict[str, Any] = {
+        "mechanism": "marginals",
+        "epsilon": 1.0,
+        "delta": 1e-6,
+        "privacy_unit": ("user_id",),
+        "contribution_period": ContributionPeriod.STREAM,
+        "event_time": "ts",
+        "window": None,
+        "trigger_interval_us": HOUR,
+        "allowed_lateness_us": 0,
+        "max_ahead_us": HOUR,
+        "public_groups": None,
+        "keys": tuple(Key(name, name) for name in names),
+        "aggregates": (COUNT,),
+        "from_sql": "FROM visits",
+        "stream": "visits",
+        "static_sources": (),
+        "columns_in_order": (*names, "views"),
+    }
+    asked |= {name: value for name, value in changes.items() if name in asked}
+    fields |= {name: value for name, value in changes.items() if name not in asked}
+    return ParsedQuery(**fields, asked=Asked(**asked))

@@ -1,0 +1,116 @@
+"""The best linear unbiased estimate from noisy marginals, in closed form, and its exact standard error (docs/privacy/marginals.md, theorem 26).
+
+P_B is the tensor product of (I - J/n_i) for keys i in B and J/n_i for all others: projections that are orthogonal and add up to the identity. Each
+table is a multiple of a sum of them, so the normal equations are diagonal: no matrix is ever built.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from udfs.columns import Float
+from udfs.marginals.cells import Keys
+
+NOTHING = 1e-12
+"""A part of a predicate below this share of its squared norm is rounding."""
+
+Product = Mapping[int, Float]
+"""A predicate that is a product: key -> a weight per value. A key that is not there has weight 1 everywhere."""
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """An estimate and its standard error; where no table tells enough NaN and infinity."""
+
+    value: float
+    stderr: float
+
+
+NOT_COVERED = Estimate(math.nan, math.inf)
+
+
+@dataclass(frozen=True)
+class LeastSquares:
+    """All that is known of the noise at one trigger; public.
+
+    Args:
+        sizes: number of values of every key.
+        tables: keys of every table.
+        variances: of one cell of each; independent.
+    """
+
+    sizes: tuple[int, ...]
+    tables: tuple[Keys, ...]
+    variances: tuple[float, ...]
+
+    @cached_property
+    def precision(self) -> dict[Keys, float]:
+        """lambda_B of every B that some table contains."""
+        out: dict[Keys, float] = {}
+        for keys, variance in zip(self.tables, self.variances, strict=True):
+            each = math.prod(n for key, n in enumerate(self.sizes) if key not in keys) / variance
+            for part in parts(keys):
+                out[part] = out.get(part, 0.0) + each
+        return out
+
+    def variance(self, predicate: Product) -> float:
+        """Of the estimate: the sum of |P_B f|^2 / lambda_B; infinite where some part of it is in no table."""
+        energy = energies(self.sizes, predicate)
+        least = NOTHING * sum(energy.values())
+        total = 0.0
+        for part, squared in energy.items():
+            if part in self.precision:
+                total += squared / self.precision[part]
+            elif squared > least:
+                return math.inf
+        return total
+
+    def estimate(self, predicate: Product, released: Sequence[np.ndarray]) -> Estimate:
+        """The estimate of the predicate's count.
+
+        Args:
+            predicate: what is counted.
+            released: the noisy tables, an axis for each key.
+        """
+        variance = self.variance(predicate)
+        if variance == math.inf:
+            return NOT_COVERED
+        whole = {key: float(predicate[key].sum()) if key in predicate else float(n) for key, n in enumerate(self.sizes)}
+        value = 0.0
+        for keys, spread, table in zip(self.tables, self.variances, released, strict=True):
+            outside = math.prod(sum_ for key, sum_ in whole.items() if key not in keys) / spread
+            value += outside * self._across(keys, predicate, table)
+        return Estimate(value, math.sqrt(variance))
+
+    def _across(self, keys: Keys, predicate: Product, table: np.ndarray) -> float:
+        """The sum over B inside the table's keys of <P_B f, table> / lambda_B."""
+        named = tuple(key for key in keys if key in predicate)
+        # A key that is not named has no centred part, and its mean is 1: its axis is summed.
+        rest = table.sum(axis=tuple(at for at, key in enumerate(keys) if key not in predicate), dtype=np.float64)
+        for key in named:  # the first axis becomes the last one, of two: mean, centred
+            rest = np.tensordot(rest, np.column_stack(_mean_and_centred(predicate[key])), axes=(0, 0))
+        return math.fsum(float(rest[tuple(int(key in part) for key in named)]) / self.precision[part] for part in parts(named))
+
+
+def parts(keys: Keys) -> Iterator[Keys]:
+    """Every subset."""
+    return itertools.chain.from_iterable(itertools.combinations(keys, size) for size in range(len(keys) + 1))
+
+
+def energies(sizes: Sequence[int], predicate: Product) -> dict[Keys, float]:
+    """|P_B f|^2 for every B among the predicate's keys; for all others it is 0."""
+    named = tuple(sorted(predicate))
+    base = math.prod(n for key, n in enumerate(sizes) if key not in predicate)
+    squares = {key: tuple(float(part @ part) for part in _mean_and_centred(predicate[key])) for key in named}
+    return {part: base * math.prod(squares[key][key in part] for key in named) for part in parts(named)}
+
+
+def _mean_and_centred(weights: Float) -> tuple[Float, Float]:
+    mean = np.full(len(weights), weights.sum() / len(weights))
+    return mean, weights - mean
