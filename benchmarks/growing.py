@@ -7,7 +7,8 @@
 
 FILE has columns ts, key, value. epsilon = 1, delta = 1e-6, one row is protected. 10,000 questions of one to three keys (seed 7), asked at rows that are
 drawn from a fifth of the stream on, each at the trigger that ends after its row. `within` is how many answers are expected within a share
-of the rows so far: by the law of the noise, not by drawing it. --errors runs the release itself, with so many noise keys, and asks 50 questions each.
+of the rows so far: by the law of the noise, not by drawing it.
+--synthetic fits the synthetic table at the last trigger (noise key 1). --errors runs the release with so many noise keys, and asks 50 questions each.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ from tests.property.plans import HOUR  # noqa: E402
 from udfs.marginals.closed_cells import ClockKeys  # noqa: E402
 from udfs.marginals.least_squares import LeastSquares, Product, energies  # noqa: E402
 from udfs.marginals.release import nothing_seen, release  # noqa: E402
+from udfs.marginals.synthetic import fit, marginal  # noqa: E402
 
 SEED, QUESTIONS = 7, 10_000
 SHARES = (0.01, 0.005, 0.002)
@@ -169,11 +171,39 @@ def errors(table: Table, plan: MarginalsPlan, asked: Sequence[Question], keys: i
     return f"{keys} noise keys x {len(asked)} questions: error / stderr has mean {z.mean():+.3f}, sd {z.std():.3f}; 95% intervals cover {inside:.1%}"
 
 
+def synthetic(table: Table, plan: MarginalsPlan, asked: Sequence[Question]) -> str:
+    """The synthetic table of the last trigger: how far off all questions are, as shares of all rows."""
+    noise = plan.noisy_tables(plan.sums[0])
+    state = nothing_seen(noise)
+    for trigger in range(1, table.last + 1):
+        values = table.values[table.trigger == trigger]
+        state, cells = release(state, plan.marginals.sums(values, np.ones(len(values), np.int64)), noise, (1).to_bytes(32, "big"))
+    known = LeastSquares(plan.marginals.sizes, plan.marginals.tables, noise.variances(table.last))
+    began = time.perf_counter()
+    fitted = fit(known, plan.marginals.split(cells))
+    took = time.perf_counter() - began
+    truth = np.bincount(np.ravel_multi_index(tuple(table.values.T), table.sizes), minlength=math.prod(table.sizes)).reshape(table.sizes)
+    sums: dict[tuple[int, ...], np.ndarray] = {}
+    off = []
+    for q in asked:
+        keys = tuple(q.predicate)
+        if keys not in sums:
+            sums[keys] = marginal(fitted.weights - truth, keys)
+        apart = sums[keys]
+        for weights in q.predicate.values():
+            apart = np.tensordot(weights, apart, axes=(0, 0))
+        off.append(abs(float(apart)) / len(table.values))
+    within = np.mean(np.array(off) <= 0.01) * QUESTIONS
+    figures = f"mean {np.mean(off):.3%}, p95 {np.quantile(off, 0.95):.2%}, largest {max(off):.2%} of the rows; within 1%: {within:,.0f}"
+    return f"synthetic table: {figures}; misfit {fitted.misfit:.2f}, fitted in {took:.0f} s"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("name", choices=("wikiticker", "retail", "retail_small"))
     parser.add_argument("file")
     parser.add_argument("--errors", type=int, default=0, metavar="KEYS")
+    parser.add_argument("--synthetic", action="store_true")
     parser.add_argument("--pmwg", action="store_true")
     given = parser.parse_args()
     table = load(given.name, given.file)
@@ -193,6 +223,8 @@ def main() -> None:
     if given.name == "wikiticker":
         for hours in (0, 1):
             print(line(f"closed cells, lateness {hours} h", stderrs(plan_of(table, hours * HOUR), asked), asked))
+    if given.synthetic:
+        print(synthetic(table, plan, asked))
     if given.errors:
         print(errors(table, plan, asked[:50], given.errors))
 
