@@ -100,21 +100,24 @@ def measure(live: int, batches: int, changes: int, buckets: int) -> None:
             size = sum(state["live"].nbytes for state in states[0])
             us = [statistics.median(times[-max(batches // 10, 1) :]) if times else 0.0 for times in spent]
             ratio = us[0] / us[1] if us[1] else 0.0
-            print(f"{batch * changes:>10,} changes: {us[0]:.2f} us, growing {us[1]:.2f} us, ratio {ratio:.2f}; live {size:,} bytes; {told}")
+            print(
+                f"{batch * changes:>10,} changes: {us[0]:.2f} us, growing {us[1]:.2f} us, ratio {ratio:.2f}; live {size:,} bytes; {told}",
+                flush=True,
+            )
 
 
 def quiet(keys: int, triggers: int) -> None:
-    """Seconds of one trigger at which nothing changes."""
+    """Seconds of CPU of one trigger at which nothing changes."""
     plan = make_plan(plans.query(feed=plans.FEED), plans.source())
     names = tuple(b"key %d" % number for number in range(keys))
     hashes = mix(np.arange(keys)).view(np.int64)
     release = stages(replace(plan, selection=None), PublicGroups(tuple(hashes.tolist()), names, plans.START))[1]
     state = release.empty()
     for trigger in range(1, triggers + 1):
-        begun = time.perf_counter()
+        begun = time.process_time()
         done = release.step(state, release.takes.empty_table(), [Tick(trigger, plans.START + trigger * plans.HOUR)], b"k" * 32)
         state = done.state
-        print(f"trigger {trigger}: {done.rows.num_rows:,} rows, {time.perf_counter() - begun:.2f} s")
+        print(f"trigger {trigger}: {done.rows.num_rows:,} rows, {time.process_time() - begun:.2f} s")
 
 
 def main() -> None:

@@ -2,7 +2,7 @@
 
     python benchmarks/sliding.py [montreal | worldcup | FILE.parquet:pane seconds:bins] [epsilon] [noise keys]
     python benchmarks/sliding.py --figures [STREAM ...]     writes docs/figures/sliding-STREAM.svg, of both models unless others are named
-    python benchmarks/sliding.py --state [BINS [WAY ...]]   bytes of state after 100 and 5,000 panes, time of a pane; 40 minutes for 88,762 bins
+    python benchmarks/sliding.py --state [BINS [PANES]]     bytes of state after 100 and 5,000 panes, time of a pane; 40 minutes for 88,762 bins
     python benchmarks/sliding.py --window-sqrt   standard errors of WINDOW_SQRT, up to pane 100,000
 
 Squared error of a released histogram (mean over panes; w = 15, first windows as partial sums) as a share of that of PANES. The models are
@@ -199,20 +199,23 @@ def figures(folder: Path = Path(__file__).parents[1] / "docs" / "figures") -> No
 
 def state() -> None:
     """State of 88,762 bins: Arrow bytes, and as a state file, after 100 and 5,000 panes; CPU time of a pane by the whole release step."""
-    x = worldcup(panes=100, bins=int(sys.argv[2]) if len(sys.argv) > 2 else 88_762)
-    print("| | bytes of a bin, 100 panes | 5,000 panes | file, 100 panes | 5,000 panes | ms a pane |\n|---|---|---|---|---|---|")
+    given = [int(argument) for argument in sys.argv[2:]]
+    bins, panes = given + [88_762, 5_000][len(given) :]
+    early, x = min(100, panes // 2), worldcup(panes=100, bins=bins)
+    print(
+        f"| | bytes of a bin, {early} panes | {panes:,} panes | file, {early} panes | {panes:,} panes | ms a pane |\n|---|---|---|---|---|---|"
+    )
     sqrt = changed(windows(SQRT, W), epsilon=0.1)
     of = {**ways(0.1), "WINDOW_SQRT": measurements(make_plan(sqrt, SOURCE))[0]}
     del of["RETROACTIVE, the paper's"]  # its state is RETROACTIVE's
-    for label in sys.argv[3:] or of:
-        m = of[label]
-        grown = run_for(m, x, 5_000)
+    for label, m in of.items():
+        grown = run_for(m, x, panes, early)
         sizes = [(kept.nbytes / x.shape[1], file_size(kept)) for kept, _ in grown]
         cells = [f"{sizes[0][0]:.0f}", f"{sizes[1][0]:.0f}", f"{sizes[0][1] / 1e3:,.0f} kB", f"{sizes[1][1] / 1e3:,.0f} kB"]
         print(f"| {label} | " + " | ".join(cells) + f" | {grown[1][1]:.0f} |", flush=True)
 
 
-def run_for(m: Measurement, x: np.ndarray, panes: int, marks: int = 100) -> list[tuple[pa.Table, float]]:
+def run_for(m: Measurement, x: np.ndarray, panes: int, marks: int) -> list[tuple[pa.Table, float]]:
     """The bins after `marks` and after all panes, through the release step, with the mean CPU time of a pane in ms; x is repeated."""
     bins = x.shape[1]
     names = tuple(b"%08d" % i for i in range(bins))
