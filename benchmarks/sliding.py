@@ -2,7 +2,7 @@
 
     python benchmarks/sliding.py [montreal | worldcup | FILE.parquet:pane seconds:bins] [epsilon] [noise keys]
     python benchmarks/sliding.py --figures [STREAM ...]     writes docs/figures/sliding-STREAM.svg, of both models unless others are named
-    python benchmarks/sliding.py --state [BINS [PANES]]     bytes of state after 100 and 5,000 panes, time of a pane; 40 minutes for 88,762 bins
+    python benchmarks/sliding.py --state [BINS [PANES [WAY]]]     bytes of state after 100 and 5,000 panes, time of a pane; 40 minutes for 88,762 bins
     python benchmarks/sliding.py --window-sqrt   standard errors of WINDOW_SQRT, up to pane 100,000
 
 Squared error of a released histogram (mean over panes; w = 15, first windows as partial sums) as a share of that of PANES. The models are
@@ -199,7 +199,7 @@ def figures(folder: Path = Path(__file__).parents[1] / "docs" / "figures") -> No
 
 def state() -> None:
     """State of 88,762 bins: Arrow bytes, and as a state file, after 100 and 5,000 panes; CPU time of a pane by the whole release step."""
-    given = [int(argument) for argument in sys.argv[2:]]
+    given = [int(argument) for argument in sys.argv[2:4]]
     bins, panes = given + [88_762, 5_000][len(given) :]
     early, x = min(100, panes // 2), worldcup(panes=100, bins=bins)
     print(
@@ -208,6 +208,7 @@ def state() -> None:
     sqrt = changed(windows(SQRT, W), epsilon=0.1)
     of = {**ways(0.1), "WINDOW_SQRT": measurements(make_plan(sqrt, SOURCE))[0]}
     del of["RETROACTIVE, the paper's"]  # its state is RETROACTIVE's
+    of = {label: of[label] for label in sys.argv[4:5] or of}
     for label, m in of.items():
         grown = run_for(m, x, panes, early)
         sizes = [(kept.nbytes / x.shape[1], file_size(kept)) for kept, _ in grown]
