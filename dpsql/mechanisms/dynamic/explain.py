@@ -233,8 +233,8 @@ def _columns(plan: TablePlan) -> str:
             ]
     if isinstance(plan, TreePlan):
         lines += [
-            "  That is where no node of the tree has ended a round: each round of a node of level l is l times as noisy as the one of level 1, round r",
-            "  r times. A node with too few rows for its noise answers 0, and that error is in no number here.",
+            "  That is where no node of the tree has ended a round: a node of level l is in its round r l times r times as noisy",
+            "  as one of level 1 in its first. A node with too few rows for its noise answers 0: that error is in no number here.",
             "  This is the mechanism of Qiu and Yi, corrected, to compare with: leave release out for far less noise.",
         ]
     elif plan.query.asked.max_triggers is None:
@@ -255,8 +255,8 @@ def _budget(plan: TablePlan) -> str:
             f"  All noise is Gaussian and accounted for together: mu = {plan.mu:.4f}, the most noise-saving way to ({plan.epsilon:g}, {plan.delta_noise:.3g}).",
             *(
                 [
-                    "  3/8 of mu^2 for what nodes of the tree release, 3/8 for what goes from them, 1/8 each for their sizes and for how many rows go;",
-                    "  of that, level l and round r have the part (6 / pi^2 / (l r))^2, and each column as much as the others.",
+                    "  3/8 of mu^2 are for what nodes release, 3/8 for what goes from them, 1/8 each for their sizes and for how many",
+                    "  rows go; of that, level l has in round r the part (6 / pi^2 / (l r))^2, and each column as much as the others.",
                 ]
                 if isinstance(plan, TreePlan)
                 else [f"  {spent} goes to each noisy number{averages}."]
