@@ -131,6 +131,5 @@ def test_an_interval_tree_on_both_engines(case: Any, accounts: Accounts) -> None
     )
     assert (one.go(START + 5 * DAY).triggers, one.go(START + 12 * DAY).triggers) == (5, 7)
     published = read_histogram(one.lake, "demo")
-    assert verify_run(one.lake, "demo", one.run_id, one.query, one.secret).identical
-    assert count_differences(published, locally(one, accounts.feed(), START + 12 * DAY)) == 0
-    assert published.num_rows == 12
+    found = verify_run(one.lake, "demo", one.run_id, one.query, one.secret)  # recomputed by the local engine
+    assert (found.identical, found.published, published.num_rows) == (True, 12, 12)
