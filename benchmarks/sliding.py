@@ -1,8 +1,8 @@
 """Sliding windows on models of the streams that Retroactive Grouping was published with, by the product's own steps.
 
     python benchmarks/sliding.py [montreal | worldcup | FILE.parquet:pane seconds:bins] [epsilon] [noise keys]
-    python benchmarks/sliding.py --figures       writes docs/figures/sliding.svg
-    python benchmarks/sliding.py --state         bytes of state after 100 and 5,000 panes, time of a pane
+    python benchmarks/sliding.py --figures [STREAM ...]     writes docs/figures/sliding-STREAM.svg, of both models unless others are named
+    python benchmarks/sliding.py --state [BINS [PANES [WAY]]]     bytes of state after 100 and 5,000 panes, time of a pane; 40 minutes for 88,762 bins
     python benchmarks/sliding.py --window-sqrt   standard errors of WINDOW_SQRT, up to pane 100,000
 
 Squared error of a released histogram (mean over panes; w = 15, first windows as partial sums) as a share of that of PANES. The models are
@@ -16,6 +16,7 @@ from __future__ import annotations
 import hashlib
 import math
 import sys
+import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -36,11 +37,12 @@ from dpsql.mechanisms.sliding.planner import make_plan  # noqa: E402
 from dpsql.mechanisms.sliding.stages import measurements  # noqa: E402
 from dpsql.parsed_query import changed  # noqa: E402
 from tests.mechanisms.sliding.queries import EVENT, SOURCE, SQRT, windows  # noqa: E402
+from udfs.bucket_state import BucketFiles  # noqa: E402
 from udfs.sliding.measurement import Measurement, new_bins  # noqa: E402
 from udfs.sliding.panes import Cells, Panes  # noqa: E402
 from udfs.sliding.release import Shown, SlidingParameters, release_windows  # noqa: E402
 from udfs.sliding.window_sqrt import coefficients, response  # noqa: E402
-from udfs.stage import Tick  # noqa: E402
+from udfs.stage import RELEASE, Tick  # noqa: E402
 
 SEED = 20150912
 W = 15
@@ -183,31 +185,38 @@ def panel(title: str, label: str, x: np.ndarray, weights: np.ndarray, points: Se
 
 
 def figures(folder: Path = Path(__file__).parents[1] / "docs" / "figures") -> None:
-    """The paper's figures 3 to 5 on the two models: error against epsilon, against panes of a window, against panes of the stream."""
-    for name in ("montreal", "worldcup"):
-        x, weights = stream(name)
-        panes = len(x)
+    """The paper's figures 3 to 5: error against epsilon, against panes of a window, against panes of the stream."""
+    for asked in sys.argv[2:] or ("montreal", "worldcup"):
+        x, weights = stream(asked)
+        panes, name = len(x), Path(asked.split(":")[0]).stem
         axes: dict[str, list[tuple[float, float, int, int]]] = {
             "log10 epsilon": [(math.log10(epsilon), epsilon, W, panes) for epsilon in (0.02, 0.05, 0.1, 0.2, 0.5, 1.0)],
             "panes of a window (epsilon 0.1)": [(float(w), 0.1, w, panes) for w in (5, 10, 15, 20, 25, 30)],
-            "panes of the stream (epsilon 0.1)": [(float(n), 0.1, W, n) for n in (100, 200, 300, 400, panes)],
+            "panes of the stream (epsilon 0.1)": [(float(n), 0.1, W, n) for n in (*(n for n in (100, 200, 300, 400) if n < panes), panes)],
         }
         draw(folder / f"sliding-{name}.svg", [panel(name, label, x, weights, points) for label, points in axes.items()])
 
 
 def state() -> None:
-    """State of 88,762 bins: Arrow bytes, and as a Parquet file, after 100 and 5,000 panes; time of a pane by the whole release step."""
-    x = worldcup(panes=100)
-    print("| | bytes of a bin, 100 panes | 5,000 panes | file, 100 panes | 5,000 panes | ms a pane |\n|---|---|---|---|---|---|")
+    """State of 88,762 bins: Arrow bytes, and as a state file, after 100 and 5,000 panes; CPU time of a pane by the whole release step."""
+    given = [int(argument) for argument in sys.argv[2:4]]
+    bins, panes = given + [88_762, 5_000][len(given) :]
+    early, x = min(100, panes // 2), worldcup(panes=100, bins=bins)
+    print(
+        f"| | bytes of a bin, {early} panes | {panes:,} panes | file, {early} panes | {panes:,} panes | ms a pane |\n|---|---|---|---|---|---|"
+    )
     sqrt = changed(windows(SQRT, W), epsilon=0.1)
-    for label, m in {**ways(0.1), "WINDOW_SQRT": measurements(make_plan(sqrt, SOURCE))[0]}.items():
-        grown = run_for(m, x, 5_000)
-        sizes = [(kept.nbytes / x.shape[1], parquet_size(kept)) for kept, _ in grown]
-        cells = [f"{sizes[0][0]:.0f}", f"{sizes[1][0]:.0f}", f"{sizes[0][1] / 1e6:.1f} MB", f"{sizes[1][1] / 1e6:.1f} MB"]
+    of = {**ways(0.1), "WINDOW_SQRT": measurements(make_plan(sqrt, SOURCE))[0]}
+    del of["RETROACTIVE, the paper's"]  # its state is RETROACTIVE's
+    of = {label: of[label] for label in sys.argv[4:5] or of}
+    for label, m in of.items():
+        grown = run_for(m, x, panes, early)
+        sizes = [(kept.nbytes / x.shape[1], file_size(kept)) for kept, _ in grown]
+        cells = [f"{sizes[0][0]:.0f}", f"{sizes[1][0]:.0f}", f"{sizes[0][1] / 1e3:,.0f} kB", f"{sizes[1][1] / 1e3:,.0f} kB"]
         print(f"| {label} | " + " | ".join(cells) + f" | {grown[1][1]:.0f} |", flush=True)
 
 
-def run_for(m: Measurement, x: np.ndarray, panes: int, marks: int = 100) -> list[tuple[pa.Table, float]]:
+def run_for(m: Measurement, x: np.ndarray, panes: int, marks: int) -> list[tuple[pa.Table, float]]:
     """The bins after `marks` and after all panes, through the release step, with the mean CPU time of a pane in ms; x is repeated."""
     bins = x.shape[1]
     names = tuple(b"%08d" % i for i in range(bins))
@@ -225,11 +234,10 @@ def run_for(m: Measurement, x: np.ndarray, panes: int, marks: int = 100) -> list
     return out
 
 
-def parquet_size(bins: pa.Table) -> int:
-    """Bytes of a state file."""
-    out = pa.BufferOutputStream()
-    pq.write_table(bins, out)
-    return int(out.getvalue().size)
+def file_size(bins: pa.Table) -> int:
+    """Bytes of a state file, as a run writes it."""
+    with tempfile.TemporaryDirectory() as folder:
+        return BucketFiles(folder, RELEASE, 1, 1, ("bins",)).store(0, 1, {"bins": bins})[0]
 
 
 def window_sqrt() -> None:

@@ -90,11 +90,11 @@ def run_sums(values: Int, starts: Bool) -> Int:
     return np.add.reduceat(values, np.flatnonzero(starts))
 
 
-def running_count(flags: Bool, starts: Bool) -> Int:
-    """How many flags are set from the start of a row's run up to and including the row."""
+def running_count(flags: Bool | Int, starts: Bool) -> Int:
+    """How many flags are set from the start of a row's run up to and including the row; of numbers their sum."""
     total = np.cumsum(flags, dtype=np.int64)
     first = np.flatnonzero(starts)
-    before = total[first] - flags[first]
+    before = total[first] - flags[first].astype(np.int64)
     return total - np.repeat(before, np.diff(np.append(first, len(flags))))
 
 

@@ -32,6 +32,8 @@ SMALL_ROWS = 100_000
 """A file of so many rows is left as it is: each row is written anew a few times in its life, not each time."""
 
 MOST_ROWS = 1_000_000
+SMALL_BYTES, MOST_BYTES = 16 << 20, 128 << 20
+"""The same of bytes: rows of cells are large."""
 LOG_COMMITS = 20
 """So many commits after a checkpoint of the log comes the next."""
 KEPT_HOURS = 7 * 24
@@ -101,7 +103,7 @@ def merge(
             check_files(path, [name])
             rows.append(_read(table, path, name))
             chosen.append(name)
-            if sum(map(len, rows)) >= MOST_ROWS:
+            if sum(map(len, rows)) >= MOST_ROWS or sum(one.nbytes for one in rows) >= MOST_BYTES:
                 break
         content = pa.concat_tables([one.cast(rows[-1].schema) for one in rows])
     except (OSError, ValueError, pa.ArrowException):
@@ -121,10 +123,10 @@ def merge(
 
 
 def small_files(path: Place) -> list[str]:
-    """Names of the files of a table with few rows, in the order in which they were added."""
-    added = pa.table(DeltaTable(str(path)).get_add_actions()).select(["modification_time", "path", "num_records"])
+    """Names of the small files of a table, in the order in which they were added."""
+    added = pa.table(DeltaTable(str(path)).get_add_actions()).select(["modification_time", "path", "num_records", "size_bytes"])
     entries = sorted(zip(*(column.to_pylist() for column in added.columns), strict=True))
-    return [name for _, name, rows in entries if rows is not None and rows < SMALL_ROWS]
+    return [name for _, name, rows, size in entries if rows is not None and rows < SMALL_ROWS and size < SMALL_BYTES]
 
 
 def shorten(path: Place, needed: int | None = None, kept_seconds: float = 0) -> list[str]:

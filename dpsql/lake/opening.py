@@ -19,6 +19,7 @@ from dpsql.config import Source
 from dpsql.errors import LakeError
 from dpsql.files import ObjectPath, Place, create_file, reason
 from dpsql.lake.runs import SCHEMA_VERSION, Lake, Run, read_run
+from dpsql.lake.sketch_tables import CELLS_ENDING
 from dpsql.privacy.declaration import declaration
 from dpsql.privacy.ledger import Ledger
 from dpsql.privacy.ledger_rules import cap_for
@@ -89,6 +90,7 @@ def new_run(lake: Lake, name: str, query: Query, secret: Secret, ledger: Ledger,
         mechanism=query.parsed.mechanism,
         triggers=(shape.schedule.offset_us, shape.schedule.interval_us),
         state=shape.state,
+        beside=(CELLS_ENDING,) if shape.sketch else (),
     )
     origin = origin_of(source, run.ledger_id, level=query.protects)
     ledger.append(query.line(run.run_id, "run", origin), cap_for(source, query.protects))

@@ -97,6 +97,20 @@ def check_logs(engine: Engine, tables: Mapping[str, Place]) -> None:
             raise LakeError(problem)
 
 
+def check_beside(folder: Place, public: Mapping[str, Place], application: str) -> None:
+    """Refuse a run with a public table that has lost ticks which the histogram has; it gets each tick last.
+
+    Args:
+        folder: private.
+        public: the public tables, `histogram` among them.
+        application: what marks their ticks.
+    """
+    published = delta_tables.mark(public["histogram"], application)
+    for name, path in public.items():
+        if (delta_tables.mark(path, application) or 0) < (published or 0):
+            raise LakeError(f"the table {name} at {path} lacks ticks that the histogram has; {remedies.unrepairable(folder)}")
+
+
 def damaged_log(folder: Place, name: str, path: Place, mending: bool = False) -> str | None:
     """What is wrong with the log of a table, and what to do about it; `mending` leaves out what a restore makes anew."""
     if lost := torn_commits.torn(path):
@@ -104,7 +118,7 @@ def damaged_log(folder: Place, name: str, path: Place, mending: bool = False) ->
     if not torn_commits.unreadable(path):
         return None
     what = f"an earlier commit or a checkpoint of the table {name} in {path}/_delta_log is damaged"
-    if name == "histogram":  # no run can publish there
+    if path.parent != folder:  # public: no run can publish there
         return f"{what}; nothing was touched. Put it back as it was, or start a new run under another --name"
     return f"{what}: no restore can make it anew; {remedies.unrepairable(folder)}"
 

@@ -76,7 +76,7 @@ def restore(
 
 
 def _restore_stopped(tables: Tables, buckets: tuple[int, int] | None, savepoint: str | None, checkpoints: bool) -> Restored:
-    for part, path in {"contributions": tables.contributions, "files": tables.folder / "files", "histogram": tables.histogram}.items():
+    for part, path in {"contributions": tables.contributions, "files": tables.folder / "files", **tables.public}.items():
         if not delta_tables.exists(path):
             raise LakeError(f"the table {part} at {path} is lost: no restore can make it anew; {remedies.unrepairable(tables.folder)}")
     mended = _mend_logs(tables)
@@ -102,14 +102,24 @@ def _restore_stopped(tables: Tables, buckets: tuple[int, int] | None, savepoint:
 def _mend_logs(tables: Tables) -> tuple[str, ...]:
     """Put aside, or write again, the newest commits that cannot be read."""
     told = []
-    for part, path in {"files": tables.folder / "files", "histogram": tables.histogram, "contributions": tables.contributions}.items():
+    for part, path in {"files": tables.folder / "files", **tables.public, "contributions": tables.contributions}.items():
         if problem := preflight.damaged_log(tables.folder, part, path, mending=True):
             raise LakeError(problem)
         if lost := torn_commits.torn(path):
             if torn_commits.unreadable(path, lost.version - 1):
                 raise LakeError(f"{lost.path} is damaged, and what was before it is gone: {remedies.unrepairable(tables.folder)}")
+            if part in tables.beside:
+                _check_beside(tables, part, lost)
             told.append(_mend_contributions(tables, lost) if part == "contributions" else _put_aside(tables, part, lost))
     return tuple(told)
+
+
+def _check_beside(tables: Tables, part: str, lost: torn_commits.Torn) -> None:
+    """A tick goes to the histogram last: with its rows there it counts as published, and what the other table has lost would not come again."""
+    before = DeltaTable(str(lost.table), version=lost.version - 1).transaction_version(tables.published_mark)
+    if (tables.published().triggers or 0) > (before or 0):
+        told = f"{lost.path} is damaged, and the histogram has the tick of which the table {part} has lost its rows"
+        raise LakeError(f"{told}: {remedies.unrepairable(tables.folder)}")
 
 
 def _put_aside(tables: Tables, part: str, lost: torn_commits.Torn) -> str:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow.compute as pc
@@ -17,11 +17,11 @@ from dpsql.lake.contributions import latest_column
 from dpsql.lake.delta_rows import read_rows
 from dpsql.lake.engine_file import Engine, read_engine
 from dpsql.lake.manifest import Manifest
-from dpsql.lake.marks import closed_mark, merged_mark, rows_mark, ticked_mark
+from dpsql.lake.marks import closed_mark, merged_mark, rows_mark, ticked_mark, triggers_mark
 from dpsql.lake.preflight import state_files
 from dpsql.lake.published import PublishedMarks, published_marks
 from dpsql.lake.read_files import listed_details
-from dpsql.lake.runs import Lake, Run, read_run
+from dpsql.lake.runs import Lake, Run, public_tables, read_run
 from udfs.bucket_state import UnknownVersion
 from udfs.grid import NO_CLOCK
 from udfs.stage import ADMISSION, RELEASE, TICK
@@ -75,12 +75,24 @@ class Tables:
         histogram: public table.
         run_id: of the run.
         engine: its settings.
+        beside: its public tables besides the histogram, by what they are called.
     """
 
     folder: Place
     histogram: Place
     run_id: str
     engine: Engine
+    beside: Mapping[str, Place] = field(default_factory=dict)
+
+    @property
+    def public(self) -> dict[str, Place]:
+        """All public tables, the histogram first."""
+        return {"histogram": self.histogram, **self.beside}
+
+    @property
+    def published_mark(self) -> str:
+        """What marks the ticks of the current generation in them."""
+        return triggers_mark(self.run_id, self.engine.generation(RELEASE))
 
     @property
     def contributions(self) -> Place:
@@ -209,4 +221,8 @@ def tables_of(lake: Lake, run: Run) -> Tables | None:
     """The same for a run that is known."""
     folder = lake.private(run.name)
     engine = read_engine(folder, run.tables)
-    return None if engine is None else Tables(folder, lake.histogram(run.name), run.run_id, engine)
+    if engine is None:
+        return None
+    histogram = lake.histogram(run.name)
+    beside = {what: path for what, path in public_tables(histogram, run).items() if path != histogram}
+    return Tables(folder, histogram, run.run_id, engine, beside)

@@ -29,11 +29,11 @@ SAVEPOINTS = "savepoints"
 
 
 class PublicTable(Protocol):
-    """The histogram, as far as it is tidied."""
+    """What a run publishes, as far as it is tidied."""
 
     @property
-    def path(self) -> Place:
-        """Where it is."""
+    def paths(self) -> tuple[Place, ...]:
+        """Where its tables are."""
 
     @property
     def application(self) -> str:
@@ -52,7 +52,7 @@ class Retention:
         contributions: the table.
         retention_us: its rows are kept so long after the last trigger of their windows.
         listed: the state files of query 2.
-        public: the histogram.
+        public: the histogram, and what is beside it.
     """
 
     engine: Engine
@@ -104,7 +104,8 @@ class Retention:
         compact(files)
         compaction.shorten(files)
         compaction.tidy_contributions(self.contributions, self._needed())
-        self.public.open_to_readers(compaction.tidy_public(self.public.path, self.public.application))
+        for path in self.public.paths:
+            self.public.open_to_readers(compaction.tidy_public(path, self.public.application))
 
     def _needed(self) -> int:
         """Query 2 begins at this version of `contributions` or later: as far back as Spark remembers, and not after what is listed."""

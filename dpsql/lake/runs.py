@@ -45,6 +45,7 @@ class Run:
         mechanism: whose query it is. Runs of earlier releases do not say: there was one.
         triggers: offset and interval of the grid on which they are due, in microseconds. Earlier ones have it in the plan.
         state: operator -> tables of its state. Earlier ones do not say.
+        beside: endings of the names of its public tables besides the histogram: `sketch` for `NAME.sketch`.
     """
 
     name: str
@@ -59,6 +60,7 @@ class Run:
     mechanism: str = "histogram"
     triggers: tuple[int, int] | None = None
     state: Mapping[str, Mapping[str, Table]] | None = None
+    beside: tuple[str, ...] = ()
 
     @property
     def triggers_us(self) -> tuple[int, int]:
@@ -115,6 +117,11 @@ class Listed:
     query_identity: str
     state: str
     overruns: int = 0
+
+
+def public_tables(histogram: Place, run: Run) -> dict[str, Place]:
+    """All public tables of a run: what they are called in messages, and where they are; the histogram is the last that a tick is written to."""
+    return {ending: histogram.parent / f"{histogram.name}.{ending}" for ending in run.beside} | {"histogram": histogram}
 
 
 def read_run(lake: Lake, name: str) -> Run:

@@ -17,6 +17,7 @@ from dpsql.typed_values import typed
 from udfs.keys import decode
 from udfs.sketch.lists import unpack
 
+CELLS_ENDING = "sketch"
 PROPERTY = "dpsql.sketch"
 """Of the table of cells: what its readers must know, as JSON."""
 
@@ -31,7 +32,7 @@ CELLS = pa.schema(
 
 def cells_path(histogram: Place) -> Place:
     """The table of cells beside the public table of a query: `NAME.sketch`."""
-    return histogram.parent / f"{histogram.name}.sketch"
+    return histogram.parent / f"{histogram.name}.{CELLS_ENDING}"
 
 
 def top_lists(packed: pa.ChunkedArray, kind: str, parts: Sequence[tuple[str, pa.DataType]]) -> pa.Array:

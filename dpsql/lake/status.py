@@ -19,7 +19,7 @@ from dpsql.lake import log_head
 from dpsql.lake.event_log import newest_events
 from dpsql.lake.marks import closed_mark
 from dpsql.lake.running import is_running
-from dpsql.lake.runs import LIVE_FILE, Lake, Run, read_run
+from dpsql.lake.runs import LIVE_FILE, Lake, Run, public_tables, read_run
 
 NETWORK = {errno.ESTALE, errno.ENOTCONN, errno.ETIMEDOUT, errno.EHOSTDOWN, errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EREMOTEIO}
 REPAIR = "start the run again: its message names the command that repairs it"
@@ -137,7 +137,7 @@ def _closed_us(folder: Place, lake: Lake, run: Run) -> int | None:
             if _is_far(problem, path):
                 raise
             raise LakeError(f"{path}: damaged; put back the original file") from None
-    tables = {TICKED: folder / "contributions", "files": folder / "files", "histogram": lake.histogram(run.name)}
+    tables = {TICKED: folder / "contributions", "files": folder / "files", **public_tables(lake.histogram(run.name), run)}
     begun = bool(_engine(folder).get("queries"))
     return {what: _mark(what, path, closed_mark(run.run_id), begun) for what, path in tables.items()}[TICKED]
 

@@ -1,7 +1,8 @@
 """`dpsql verify`: recompute a published run from its stored source and compare every published row, bit for bit.
 
-What Spark read is in the run's private folder: the table `files` lists the source files of every micro-batch that changed state, and the
-table `contributions` holds the ticks. A micro-batch that changed nothing admitted nothing, so it needs no replay.
+What Spark read is in the run's private folder: the table `files` lists the source files of every micro-batch that changed state, or how far it
+had followed a change feed, and the table `contributions` holds the ticks. A micro-batch that changed nothing admitted nothing, so it needs no
+replay.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from dpsql.lake.runs import Lake, Run
 from dpsql.lake.sketch_tables import cell_rows, cells_path
 from dpsql.lake.spark_checkpoint import source_entries
 from dpsql.local.connection import connect
+from dpsql.local.feed_commits import Commits, changes, read_commits
 from dpsql.local.feeder import Feeder, Progress
 from dpsql.local.published_table import published_table
 from dpsql.local.record_reader import RowReader
@@ -74,10 +76,11 @@ class Verification:
 
 @dataclass(frozen=True)
 class ReadBatch:
-    """A micro-batch of query 1: the source files that came with it, and its clock."""
+    """A micro-batch of query 1: the source files that came with it, or of a change feed the commits, and its clock."""
 
     files: tuple[Path, ...]
     clock: Clock
+    commits: Commits | None = None
 
 
 @dataclass(frozen=True)
@@ -107,7 +110,7 @@ def verify_run(lake: Lake, name: str, run: Run, query: Query, secret: Secret, pr
     with _reading(folder):
         tables = _opened(lake, name, run)
         # Before the histogram is read: a live job may publish more in the meantime.
-        ticked, released_us = read_ticks(tables), tables.released_us
+        ticked, released_us = read_ticks(tables, query.source), tables.released_us
     if ticked[0].closed_us > released_us:
         raise LakeError(f"{folder.name}: nothing is released yet, so there is nothing to verify; start the run again, or wait")
     gone, from_us = _gone([batch for tick in ticked if tick.closed_us <= released_us for batch in tick.batches], query)
@@ -120,8 +123,7 @@ def verify_run(lake: Lake, name: str, run: Run, query: Query, secret: Secret, pr
         if tick.closed_us > released_us:
             break
         for batch in tick.batches:
-            there = [file for file in batch.files if file not in gone]
-            feeder.micro_batch(reader.together(there), batch.clock)
+            feeder.micro_batch(_records(batch, gone, reader, query.source), batch.clock)
             if progress:
                 progress(feeder.records)
         released.extend(feeder.tick(tick.closed_us))
@@ -157,9 +159,17 @@ def verify_run(lake: Lake, name: str, run: Run, query: Query, secret: Secret, pr
     )
 
 
+def _records(batch: ReadBatch, gone: Collection[Path], reader: RowReader, source: Source) -> pa.Table:
+    if batch.commits:
+        return reader.frame(changes(source, batch.commits)) if batch.commits.first <= batch.commits.last else reader.no_records()
+    return reader.together([file for file in batch.files if file not in gone])
+
+
 def files_not_read(tables: Tables, source: Source) -> list[str]:
     """The files of a source that a run has not read: they came later, or an earlier release of dpsql passed over them."""
-    read = {file for _, batch in _batches(tables) for file in batch.files}
+    if source.change_feed:
+        return []
+    read = {file for _, batch in _batches(tables, source) for file in batch.files}
     read |= {_local(entry["path"]) for entry in source_entries(tables.folder, ADMISSION)}
     try:
         there = source_files(source, {})
@@ -180,12 +190,12 @@ def count_differences(published: pa.Table, recomputed: pa.Table) -> int:
     return sum(counts)
 
 
-def read_ticks(tables: Tables) -> list[Ticked]:
+def read_ticks(tables: Tables, source: Source) -> list[Ticked]:
     """The ticks of a run in order, with what was read before each.
 
     Raises:
         LakeError: no tick yet, or an unfinished catch-up.
-        DataError: the source was not made of files, or one of them was read twice.
+        DataError: the source was made neither of files nor of commits, or a file was read twice.
     """
     check_ticks(tables.contributions)
     catch_up = read_catch_up(tables.folder)
@@ -194,7 +204,7 @@ def read_ticks(tables: Tables) -> list[Ticked]:
     ticks = sorted(((batch, closed_us) for batch, closed_us, _ in tables.ticks()), key=lambda tick: (tick[1], tick[0]))
     if not ticks:
         raise LakeError(f"{tables.folder.name}: no trigger has passed yet, so there is nothing to verify")
-    batches = _batches(tables)
+    batches = _batches(tables, source)
     _refuse_twice(batches)
     out, before = [], -1
     for last, closed_us in ticks:
@@ -209,9 +219,12 @@ def _without_newer(published: pa.Table, released_us: int, ticked_us: int) -> pa.
     return published.filter(pc.or_(pc.less_equal(due_us, released_us), pc.greater(due_us, ticked_us)))
 
 
-def _batches(tables: Tables) -> list[tuple[int, ReadBatch]]:
+def _batches(tables: Tables, source: Source) -> list[tuple[int, ReadBatch]]:
     """Every listed micro-batch that counts."""
     listed = listed_details(tables.folder / "files", tables.engine.void)
+    if source.change_feed:
+        commits = read_commits(listed, source)
+        return [(batch, ReadBatch((), Clock(**detail["clock"]), commits[batch])) for batch, detail in listed.items()]
     if not all("files" in detail for detail in listed.values()):
         raise DataError("only runs over files can be verified: this one read a stream whose messages are not kept with it")
     return [(batch, ReadBatch(tuple(_local(uri) for uri in detail["files"]), Clock(**detail["clock"]))) for batch, detail in listed.items()]

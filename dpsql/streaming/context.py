@@ -26,7 +26,7 @@ from dpsql.lake.marks import triggers_mark
 from dpsql.lake.published import published_marks
 from dpsql.lake.read_files import ReadFiles, readable
 from dpsql.lake.retention import Retention
-from dpsql.lake.runs import Lake, Run
+from dpsql.lake.runs import Lake, Run, public_tables
 from dpsql.mechanisms import public_groups
 from dpsql.mechanisms.protocol import RunFacts
 from dpsql.privacy.ledger import Ledger
@@ -137,7 +137,9 @@ class RunContext:
     def check(self) -> None:
         """Refuse a lake, checkpoints or a source that do not belong together."""
         tables = self.tables
-        needed = {"contributions": self.folder / "contributions", "files": self.folder / "files", "histogram": self.histogram_path}
+        needed = {"contributions": self.folder / "contributions", "files": self.folder / "files"}
+        public = public_tables(self.histogram_path, self.run)
+        needed |= public
         preflight.check_logs(self.engine, needed)
         published = published_marks(tables.histogram_path, self.run.run_id, self.engine.generation(RELEASE))
         marks = {
@@ -145,6 +147,7 @@ class RunContext:
             RELEASE: [tables.release.newest_batch, published.newest_batch(tables.release.batches())],
         }
         preflight.check(self.engine, needed, marks, {ADMISSION: tables.admission, RELEASE: tables.release})
+        preflight.check_beside(self.folder, public, tables.histogram_application)
         preflight.check_files(self.engine, self.query.source.name)
         if self.register:
             self.register.check(self.run.run_id, tables.contributions.closed_us)

@@ -78,6 +78,11 @@ class PublishedTable:
         """The type of a column that is no key."""
         return KINDS[column.kind]
 
+    @property
+    def paths(self) -> tuple[Place, ...]:
+        """All public tables of the run."""
+        return (self.path,)
+
     def create(self) -> None:
         """Make the empty table unless it is there."""
         delta_tables.create(self.path, Schema.from_json(self.schema.json()))

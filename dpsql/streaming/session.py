@@ -84,6 +84,8 @@ RUN = {
     "spark.sql.streaming.checkpoint.fileChecksum.enabled": "false",
     # One state version per micro-batch is kept for as long as Spark could go back; it only ever goes back by one.
     "spark.sql.streaming.minBatchesToRetain": "10",
+    # Not more than what is kept: from a log of files with a single compacted one Spark guesses how often it compacts, and can guess wrongly.
+    "spark.sql.streaming.fileSource.log.compactInterval": "10",
     # The salt of the ids is a binary literal in the plan; plans are shown in event logs.
     "spark.sql.redaction.string.regex": "(?i)0x[0-9a-f]{32,}|X'[0-9a-f]{32,}'",
 }

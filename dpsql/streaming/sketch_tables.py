@@ -20,6 +20,7 @@ from pyspark.sql import types as T
 from pyspark.sql.pandas.types import to_arrow_type
 
 from dpsql.errors import ReleaseConflict
+from dpsql.files import Place
 from dpsql.lake import delta_tables
 from dpsql.lake.delta_rows import read_rows
 from dpsql.lake.sketch_tables import CELLS, cell_rows, cells_path, properties, top_lists
@@ -41,6 +42,11 @@ class SketchTables(PublishedTable):
         """Of the plan."""
         assert self.shape.sketch is not None
         return self.shape.sketch
+
+    @property
+    def paths(self) -> tuple[Place, ...]:
+        """Cells, then lists."""
+        return (cells_path(self.path), self.path)
 
     def kind_of(self, column: OutputColumn) -> T.DataType:
         """A list."""

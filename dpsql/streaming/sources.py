@@ -78,10 +78,19 @@ def register(
 
 
 def resumed(source: Source, position: str | None) -> Source:
-    """The stream as a restored query reads it: from Spark's offset (JSON) on; sources of files remember what was read themselves."""
+    """The stream as a restored query reads it: from Spark's offset (JSON) on; sources of files remember what was read themselves.
+
+    Raises:
+        DataError: images that are read again could not be told from new ones.
+    """
     starts = {"kafka": "startingOffsets", "delta": "startingVersion"}
     if position is None or source.format not in starts:
         return source
+    if source.change_feed and not source.primary_key:
+        raise DataError(
+            f"source `{source.name}` is a change feed without primary_key: a restored run reads the last commit again, and would count its rows "
+            "twice; begin a new run: `dpsql restore NAME --new-run`, or another --name"
+        )
     name = starts[source.format]
     value = position if source.format == "kafka" else str(json.loads(position)["reservoirVersion"])
     kept = tuple((key, given) for key, given in source.options if not key.lower().startswith("starting"))

@@ -59,7 +59,8 @@ def _allowance(query: Mapping[str, Any]) -> str:
         sliding = query["window"]["slide_us"] != query["window"]["size_us"]
         period = f"in {duration(query['window']['size_us'])}" if sliding else "in a window"
     key = ", ".join(key["name"] for key in query["keys"])
-    parts = [f"One {', '.join(query['privacy_unit'])} counts with at most {most:,} record{'' if most == 1 else 's'} {period}"]
-    parts += [f"{each:,} per {key}"] if key and each < most else []
+    what, at_once = ("row version", " at the same time") if query.get("feed") else ("record", "")
+    parts = [f"One {', '.join(query['privacy_unit'])} counts with at most {most:,} {what}{'' if most == 1 else 's'} {period}"]
+    parts += [f"{each:,} per {key}{at_once}"] if key and each < most else []
     parts += [f"in at most {groups:,} value{'' if groups == 1 else 's'} of {key}"] if key and groups < most else []
     return ", ".join(parts) + "."

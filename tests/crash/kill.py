@@ -75,6 +75,12 @@ class Stage:
     sql: ClassVar[str] = SQL
     sources: ClassVar[str] = SOURCES
     tables: ClassVar[Mapping[str, Sequence[str]]] = TABLES
+    cell: ClassVar[tuple[str, ...]] = ("window_start", "trigger", "page")
+
+    @property
+    def arrivals(self) -> Path:
+        """Where the files come in, so many with each catch-up."""
+        return self.folder / "visits"
 
     def prepare(self) -> None:
         """Write the query, the sources and the secret, and begin the run that all lakes share."""
@@ -193,7 +199,9 @@ def left(lake: Path) -> dict[str, Any]:
     return found
 
 
-def broken(lake: Path, only_newest: bool = False, tables: Mapping[str, Sequence[str]] = TABLES) -> list[str]:
+def broken(
+    lake: Path, only_newest: bool = False, tables: Mapping[str, Sequence[str]] = TABLES, cell: Sequence[str] = Stage.cell
+) -> list[str]:
     """What is wrong with a lake at any moment, also right after a kill."""
     private, wrong = lake / "private" / NAME, []
     if (private / "files" / "_delta_log").is_dir():
@@ -212,7 +220,7 @@ def broken(lake: Path, only_newest: bool = False, tables: Mapping[str, Sequence[
                 except pa.ArrowException:
                     wrong.append(f"{path.relative_to(private)} is listed and torn")
     if (lake / "public" / NAME / "_delta_log").is_dir():
-        rows = read_rows(lake / "public" / NAME, ["window_start", "trigger", "page"]).to_pylist()
+        rows = read_rows(lake / "public" / NAME, list(cell)).to_pylist()
         twice = [cell for cell, count in Counter(tuple(row.values()) for row in rows).items() if count > 1]
         wrong += [f"{len(twice)} cells are published twice"] if twice else []
     return wrong
@@ -274,7 +282,7 @@ def main() -> int:
 
 def at_random(stage: Stage, lake: Path, kills: int, chance: random.Random, counted: Counter[str]) -> None:
     """The same run killed at random moments, of a whole start's length; what is stored is read file by file as before."""
-    saved = sorted((stage.folder / "visits").iterdir())
+    saved = sorted(stage.arrivals.iterdir())
     aside = stage.folder / "aside"
     aside.mkdir()
     for path in saved:
@@ -282,11 +290,11 @@ def at_random(stage: Stage, lake: Path, kills: int, chance: random.Random, count
     seconds = 20.0
     for number in range(stage.catch_ups):
         for path in sorted(aside.iterdir())[:FILES]:
-            path.rename(stage.folder / "visits" / path.name)
+            path.rename(stage.arrivals / path.name)
         for _ in range(-(-kills // stage.catch_ups)):
             code = stage.start(stage.command(lake, number), after_seconds=chance.uniform(0.2, 1.0) * seconds)
             counted["at random"] += code == -9
-            if wrong := broken(lake, tables=stage.tables):
+            if wrong := broken(lake, tables=stage.tables, cell=stage.cell):
                 raise RuntimeError("; ".join(wrong))
             print(f"catch-up {number + 1}, at random: {'killed' if code == -9 else 'was done before'}, lake in order", flush=True)
         began = time.monotonic()

@@ -134,7 +134,8 @@ def install(environment: Mapping[str, str]) -> None:
         retention, compaction = (importlib.import_module(f"{LAKE}.{name}") for name in ("retention", "compaction"))
         retention.SWEEP_SECONDS, retention.VACUUM_HOURS = 0, 0
         compaction.MANY_FILES, compaction.LOG_COMMITS, compaction.KEPT_HOURS = 2, 3, 0
-        importlib.import_module(f"{STREAMING}.session").RUN["spark.sql.streaming.minBatchesToRetain"] = "2"
+        kept = {"spark.sql.streaming.minBatchesToRetain": "2", "spark.sql.streaming.fileSource.log.compactInterval": "2"}
+        importlib.import_module(f"{STREAMING}.session").RUN.update(kept)
     if protection := environment.get("CRASH_WITHOUT"):
         WITHOUT[protection]()
     if name := environment.get("CRASH_POINT"):

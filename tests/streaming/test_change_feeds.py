@@ -17,7 +17,7 @@ from dpsql.change_feed import TIME, FeedForm
 from dpsql.lake.published import read_histogram
 from dpsql.local.feeder import run_batches
 from dpsql.local.record_reader import RowReader
-from dpsql.local.verification import count_differences
+from dpsql.local.verification import count_differences, verify_run
 from tests.streaming.conftest import DAY, START
 
 SQL = """
@@ -109,6 +109,8 @@ def test_the_contents_of_a_delta_table_on_both_engines(case: Any, accounts: Acco
     assert one.go(START + 11 * DAY).triggers == 11
     assert one.go(START + 12 * DAY).triggers == 1
     published = read_histogram(one.lake, "demo")
+    found = verify_run(one.lake, "demo", one.run_id, one.query, one.secret)
+    assert (found.identical, found.published) == (True, published.num_rows)
     assert count_differences(published, locally(one, accounts.feed(), START + 12 * DAY)) == 0
     assert {row["trigger"] for row in published.to_pylist()} == set(range(1, 13))
     for row in published.to_pylist():

@@ -54,7 +54,7 @@ class Public:
     """The histogram, as far as a sweep knows it."""
 
     def __init__(self, path: Path) -> None:
-        self.path, self.application = path, RUN
+        self.path, self.paths, self.application = path, (path,), RUN
 
     def open_to_readers(self, written: Iterable[str]) -> None:
         assert all(Path(name).is_file() for name in written)

@@ -8,6 +8,7 @@ import pytest
 
 from dpsql.errors import ConfigError
 from dpsql.spark_home import TESTED_SPARK, check_version
+from dpsql.streaming.session import RUN
 
 
 def test_another_minor_is_refused_and_can_be_tried() -> None:
@@ -22,3 +23,12 @@ def test_another_minor_is_refused_and_can_be_tried() -> None:
 
 def test_the_tested_spark_is_the_one_that_is_pinned() -> None:
     assert version("pyspark").startswith(f"{TESTED_SPARK}.")
+
+
+def test_two_compacted_logs_of_files_are_always_kept() -> None:
+    """With one alone Spark derives another interval from it, takes it back when there are two, and then misses a log: the run would not start.
+
+    Found by kills of a live run that kept fewer micro-batches than an interval: `49.compact doesn't exist`.
+    """
+    kept, interval = (int(RUN[f"spark.sql.streaming.{name}"]) for name in ("minBatchesToRetain", "fileSource.log.compactInterval"))
+    assert interval <= kept

@@ -1,27 +1,28 @@
 """The intake of a table whose rows end: images of a change feed to signed increments. What one unit may add is decided from its own images
 and the clock alone (docs/privacy/dynamic.md, theorem 16).
 
-Units are taken one after the other, image by image: whether a version counts depends on which ended before.
+Versions are cut first, all rows at once; then it is decided which of them count, all units at once; then where units are present.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 
 from udfs.columns import Int, run_starts, run_sums, sort_order
+from udfs.dynamic.admission import Bounds, admitted
 from udfs.dynamic.grid import TableGrid
 from udfs.dynamic.images import Images, images
-from udfs.dynamic.live_rows import closed, empty_state, opened
-from udfs.dynamic.versions import Bounds, Change, Image, Unit
+from udfs.dynamic.live_rows import closed, empty_state, live_versions, pairs
+from udfs.dynamic.presence import Spells, spells
+from udfs.dynamic.versions import UNCOUNTED, Events, Versions, cut
 from udfs.histogram import contribution_bounding
 from udfs.histogram.contribution_bounding import Increment
 from udfs.histogram.stages import contributions
-from udfs.stage import NO_RECORD, Clock, Tables
+from udfs.stage import END, NO_RECORD, Clock, Tables
 
 DROP_REASONS = (*contribution_bounding.DROP_REASONS, "unknown_row")
 """The last: an end of a row that is not there."""
@@ -76,43 +77,54 @@ def admit_changes(state: Tables | None, rows: pa.Table, clock: Clock, p: FeedPar
     code = rows.column("drop").to_numpy()
     for number, reason in enumerate(NO_RECORD, start=1):
         drops[reason] = int((code == number).sum())
-    rows = rows.filter(pa.array(code == 0)).combine_chunks()
+    rows = rows.filter(pa.array(code == 0))
     given, drops["too_far_ahead"] = images(rows, clock, p.increments, p.copies)
-    public = None if p.public_keys is None else frozenset(p.public_keys)
-    bounds = Bounds(p.max_rows, p.max_rows_per_group, p.max_groups, p.weights, public, p.grid.horizon)
-    changes = list[Change]()
-    if len(given.user):
-        known = opened(state, given.user, given.row, given.key)
-        taken = {user: Unit(*unit, bounds, changes, drops) for user, unit in known.units.items()}
-        for user, image in zip(given.user.tolist(), _taken(given, rows, clock, p), strict=True):
-            taken[user].take(image, p.copies)
-        state = closed(state, known)
-    return Admission(state, _summed(changes, p), {reason: drops[reason] for reason in DROP_REASONS})
+    there, at = live_versions(state, given.user, given.row)
+    names = rows.column("key_bytes").take(pa.array(given.at))
+    found = cut(given, _triggers(given, clock, p.grid), names, there, p.copies)
+    drops["unknown_row"] = found.unknown
+    known = pairs(state, found.versions)
+    bounds = Bounds(p.max_rows, p.max_rows_per_group, p.max_groups, p.weights, p.public_keys, p.grid.horizon)
+    versions = admitted(found.versions, found.events, known, bounds, drops)
+    events = counted(versions, found.events)
+    present = spells(versions, events, known, len(p.weights))
+    left = np.ones(len(versions.user), bool)
+    left[found.events.version[found.events.sign == END]] = False
+    state = closed(state, at, versions.take(np.flatnonzero(left)), versions, events, present.pairs)
+    return Admission(state, _summed(versions, events, present, p), {reason: drops[reason] for reason in DROP_REASONS})
 
 
-def _taken(given: Images, rows: pa.Table, clock: Clock, p: FeedParameters) -> list[Image]:
-    start = np.full(len(given.ts), p.grid.offset_us)
-    trigger = np.maximum(p.grid.own_trigger(given.ts, start), p.grid.closed_triggers(start, clock.closed_us) + 1)
-    names = rows.column("key_bytes").take(pa.array(given.at)).to_pylist()
-    columns = [column.tolist() for column in (given.row, given.seq, given.kind, trigger, given.key)]
-    values = zip(*(column.tolist() for column in given.values), strict=True)
-    return [Image(*image) for image in zip(*columns, names, values, strict=True)]
+def counted(versions: Versions, events: Events) -> Events:
+    """Those of versions that count, at the triggers at which they do: an end is not before its version's begin."""
+    events = events.take(versions.slot[events.version] != UNCOUNTED)
+    begin = versions.begin[events.version]
+    return Events(events.version, events.sign, np.where(events.sign == END, np.maximum(events.trigger, begin), begin))
 
 
-def _summed(changes: Sequence[Change], p: FeedParameters) -> pa.Table:
-    """One row per (window, trigger, key); the last that a `users` increment is of presence, all others are of versions."""
-    trigger, key, weight, users, sign = (
-        np.array([change[i] for change in changes], np.int64)
-        for i in (Change._fields.index(n) for n in ("trigger", "key", "weight", "users", "sign"))
-    )
+def _triggers(given: Images, clock: Clock, grid: TableGrid) -> Int:
+    """The first trigger that each image can have."""
+    start = np.full(len(given.ts), grid.offset_us)
+    return np.maximum(grid.own_trigger(given.ts, start), grid.closed_triggers(start, clock.closed_us) + 1)
+
+
+def _summed(versions: Versions, events: Events, present: Spells, p: FeedParameters) -> pa.Table:
+    """One row per (window, trigger, key): what versions add, and what presence does, that is weights and `users`."""
+    ranked = present.rank > 0
+    size = int(ranked.sum())
+    version = np.concatenate([events.version, present.version[ranked]])
+    trigger = np.concatenate([events.trigger, present.trigger[ranked]])
+    sign = np.concatenate([events.sign, np.zeros(size, np.int64)])
+    users = np.concatenate([np.zeros(len(events.sign), np.int64), present.sign[ranked]])
+    weight = users * np.concatenate([np.zeros(len(events.sign), np.int64), np.array((0, *p.weights), np.int64)[present.rank[ranked]]])
+    in_time = trigger <= p.grid.horizon
+    version, trigger, sign, users, weight = (column[in_time] for column in (version, trigger, sign, users, weight))
+    key = versions.key[version]
     order = sort_order(trigger, key)
     starts = run_starts(trigger[order], key[order])
     head = order[starts]
     table = {"window": np.full(len(head), p.grid.offset_us), "trigger": trigger[head], "key": key[head]}
-    table["key_bytes"] = pa.array([changes[i].key_bytes for i in head.tolist()], pa.binary())
+    table["key_bytes"] = versions.key_bytes.take(pa.array(version[head]))
     table |= {"weight": run_sums(weight[order], starts), "users": run_sums(users[order], starts)}
-    zeros = (0,) * len(p.increments)
-    values: Int = np.array([change.values or zeros for change in changes], np.int64).reshape(len(changes), len(zeros))
     for j, rule in enumerate(p.increments):
-        table[f"v{j}"] = run_sums((users if rule.rule == "users" else sign * values[:, j])[order], starts)
+        table[f"v{j}"] = run_sums((users if rule.rule == "users" else sign * versions.values[j][version])[order], starts)
     return pa.table(table, contributions(len(p.increments)))

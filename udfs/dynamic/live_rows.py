@@ -5,17 +5,16 @@ Three sorted tables. Only what the images of a micro-batch name is looked at, ev
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
-from itertools import repeat
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
-from udfs.columns import Int, find, run_starts, sort_order
-from udfs.dynamic.versions import Presence, Used, Version
-from udfs.stage import Tables
+from udfs.columns import Bool, Int, find, insert, match, places, run_starts, sort_order
+from udfs.dynamic.versions import Events, Versions
+from udfs.stage import BEGIN, Tables
 from udfs.state_table import Table
 
 TABLES = {
@@ -24,14 +23,13 @@ TABLES = {
     "slots": Table(("user", "key", "slot"), "user"),
 }
 PRESENCE = ("rows", "live", "spells", "rank", "until")
-
-Live = dict[int, list[Version]]
-Presences = dict[int, Presence]
+TAKEN = -1
+"""Instead of the trigger from which on a slot is free."""
 
 
 def schemas(values: int) -> dict[str, pa.Schema]:
     """live: a row of the table (`row`, and which of its equal copies), the key and increments that it began with, the trigger and place in the
-    feed of that, and its slot. presences: what a unit has used of a key, as in `udfs.dynamic.versions.Presence`. slots: when each is free.
+    feed of that, and its slot. presences: of a unit in a key, as in `Pairs`. slots: when each is free.
     """
     int64 = pa.int64()
     live = [("user", int64), ("row", int64), ("copy", pa.int32()), ("key", int64), ("key_bytes", pa.binary()), ("slot", pa.int32())]
@@ -47,60 +45,128 @@ def empty_state(values: int) -> Tables:
 
 
 @dataclass(frozen=True)
-class Opened:
-    """What a micro-batch can change, as values that may be changed; what of the state it is; what each unit has used in all."""
+class Pairs:
+    """Units in keys, by unit and key.
 
-    units: dict[int, tuple[Live, Presences, Used]]
+    One value per pair: `of_user`, the number of its unit; `known`, whether a version of it has counted before; `rows` versions of it have counted,
+    `live` of them do; the unit has been present `spells` times, the last time as its `rank`-th (0: too often to count); `until`, the last
+    trigger at which one ended; `slots`, how many there are.
+    One per unit: versions that have counted, keys, spells. One per slot: its pair, its number, whether it is taken, and when it is free.
+    One per version: `of`, its pair. `at`: where the state has pairs and slots.
+    """
+
+    user: Int
+    key: Int
+    of: Int
+    of_user: Int
+    known: Bool
+    rows: Int
+    live: Int
+    spells: Int
+    rank: Int
+    until: Int
+    slots: Int
+    rows_of_user: Int
+    keys_of_user: Int
+    spells_of_user: Int
+    slot_of: Int
+    slot: Int
+    free_from: Int
     at: dict[str, Int]
 
+    @property
+    def taken(self) -> Bool:
+        """Slots with a version in them."""
+        return self.free_from == TAKEN
 
-def opened(state: Tables, user: Int, row: Int, key: Int) -> Opened:
-    """The rows that images name, and their units in the keys that they or these rows name."""
-    columns = {name: [state[name].column(by).to_numpy() for by in TABLES[name].sorted_by] for name in TABLES}
-    at = {"live": _found(_distinct(user, row), columns["live"][:2])}
-    theirs = [state["live"].column(name).to_numpy()[at["live"]] for name in ("user", "key")]
-    pairs = _distinct(*(np.concatenate(both) for both in zip((user, key), theirs, strict=True)))
-    at |= {name: _found(pairs, columns[name][:2]) for name in ("presences", "slots")}
-    units = _used(state["presences"], np.unique(user))
-    for unit, named, _, its_key, key_bytes, slot, begin, seq, *values in _rows_of(state["live"], at["live"]):
-        units[unit][0].setdefault(named, []).append(Version(its_key, key_bytes, slot, begin, seq, tuple(values)))
-    for unit, its_key, *used in _rows_of(state["presences"], at["presences"]):
-        units[unit][1][its_key] = Presence(*used)
-    for unit, its_key, _, free_from in _rows_of(state["slots"], at["slots"]):
-        units[unit][1][its_key].free_from.append(free_from)
-    return Opened(units, at)
+    def changed(self, rows: Int, spells: Int, at: Int, live: Int, rank: Int, until: Int) -> Pairs:
+        """With other counts, and of the pairs `at` all else."""
+        columns = self.live.copy(), self.rank.copy(), self.until.copy()
+        for column, values in zip(columns, (live, rank, until), strict=True):
+            column[at] = values
+        return replace(self, rows=rows, spells=spells, live=columns[0], rank=columns[1], until=columns[2])
 
 
-def closed(state: Tables, known: Opened) -> Tables:
-    """The tables with what is known now."""
-    given: dict[str, Iterable[Any]] = {
-        "live": (
-            (user, row, copy, v.key, v.key_bytes, v.slot, v.begin, v.seq, *v.values)
-            for user, (live, _, _) in known.units.items()
-            for row, copies in live.items()
-            for copy, v in enumerate(copies)
-        ),
-        "presences": (
-            (user, key, presence.rows, presence.live, presence.spells, presence.rank, presence.until)
-            for user, (_, presences, _) in known.units.items()
-            for key, presence in presences.items()
-        ),
-        "slots": (
-            (user, key, slot, free_from)
-            for user, (_, presences, _) in known.units.items()
-            for key, presence in presences.items()
-            for slot, free_from in enumerate(presence.free_from)
-        ),
-    }
-    return {name: _sorted(name, _without(state[name], known.at[name]), given[name]) for name in TABLES}
+def live_versions(state: Tables, user: Int, row: Int) -> tuple[Versions, Int]:
+    """Those of the rows that images name, and where the state has them."""
+    table = state["live"]
+    at = _found(_distinct(user, row), [table.column(name).to_numpy() for name in ("user", "row")])
+    user, row, copy, key, slot, begin, seq = (
+        table.column(name).to_numpy()[at].astype(np.int64) for name in ("user", "row", "copy", "key", "slot", "begin", "seq")
+    )
+    values = tuple(table.column(name).to_numpy()[at] for name in table.column_names if name.startswith("v"))
+    names = table.column("key_bytes").take(pa.array(at))
+    return Versions(user, row, copy, key, names, slot, begin, seq, values), at
 
 
-def _used(presences: pa.Table, users: Int) -> dict[int, tuple[Live, Presences, Used]]:
-    """Of each unit, over all keys: versions that have counted, keys, spells."""
-    low, high = find([users], [presences.column("user").to_numpy()])
-    total = {name: np.concatenate([[0], np.cumsum(presences.column(name).to_numpy(), dtype=np.int64)]) for name in ("rows", "spells")}
-    sums = [(total[name][high] - total[name][low]).tolist() for name in ("rows", "spells")]
-    return {user: ({}, {}, Used(*used)) for user, *used in zip(users.tolist(), sums[0], (high - low).tolist(), sums[1], strict=True)}
+def pairs(state: Tables, versions: Versions) -> Pairs:
+    """Of versions."""
+    order = sort_order(versions.user, versions.key)
+    starts = run_starts(versions.user[order], versions.key[order])
+    user, key = versions.user[order][starts], versions.key[order][starts]
+    of = np.empty(len(order), np.int64)
+    of[order] = np.cumsum(starts) - 1
+
+    presences = {name: state["presences"].column(name).to_numpy() for name in ("user", "key", *PRESENCE)}
+    at = match([user, key], [presences["user"], presences["key"]])
+    known = at >= 0
+    of_pair = {name: np.zeros(len(user), np.int64) for name in PRESENCE}
+    for name in PRESENCE:
+        of_pair[name][known] = presences[name][at[known]]
+
+    heads = run_starts(user)
+    low, high = find([user[heads]], [presences["user"]])
+    total = {name: np.concatenate([[0], np.cumsum(presences[name], dtype=np.int64)]) for name in ("rows", "spells")}
+    table = state["slots"]
+    first, end = find([user, key], [table.column(name).to_numpy() for name in ("user", "key")])
+    of_slots = _ranges(first, end)
+    return Pairs(
+        user=user,
+        key=key,
+        of=of,
+        of_user=np.cumsum(heads) - 1,
+        known=known,
+        **of_pair,
+        slots=end - first,
+        rows_of_user=total["rows"][high] - total["rows"][low],
+        keys_of_user=high - low,
+        spells_of_user=total["spells"][high] - total["spells"][low],
+        slot_of=np.repeat(np.arange(len(user)), end - first),
+        slot=table.column("slot").to_numpy()[of_slots].astype(np.int64),
+        free_from=table.column("free_from").to_numpy()[of_slots],
+        at={"presences": at[known], "slots": of_slots},
+    )
+
+
+def closed(state: Tables, at: Int, left: Versions, versions: Versions, events: Events, now: Pairs) -> Tables:
+    """The tables with what is known now.
+
+    Args:
+        state: as it was; `at`: where it had live versions that images name.
+        left: those that are live now.
+        versions, events: what happened, of versions that count.
+        now: the pairs.
+    """
+    left = left.take(sort_order(left.user, left.row, left.copy))
+    live = {"user": left.user, "row": left.row, "copy": left.copy, "key": left.key, "key_bytes": left.key_bytes, "slot": left.slot}
+    live |= {"begin": left.begin, "seq": left.seq} | {f"v{j}": column for j, column in enumerate(left.values)}
+    kept = now.rows > 0
+    presences = {name: getattr(now, name)[kept] for name in ("user", "key", *PRESENCE)}
+    given = {"live": live, "presences": presences, "slots": _slots(versions, events, now)}
+    where = {"live": at, **now.at}
+    return {name: _merged(state[name], where[name], given[name], len(TABLES[name].sorted_by)) for name in TABLES}
+
+
+def _slots(versions: Versions, events: Events, now: Pairs) -> dict[str, Int]:
+    """What was known of each slot, or the last that happened in it."""
+    inside = events.take(versions.slot[events.version] >= 0)
+    pair = np.concatenate([now.slot_of, now.of[inside.version]])
+    slot = np.concatenate([now.slot, versions.slot[inside.version]])
+    free_from = np.concatenate([now.free_from, np.where(inside.sign == BEGIN, TAKEN, inside.trigger)])
+    order = sort_order(pair, slot)
+    pair, slot = pair[order], slot[order]
+    last = np.append(run_starts(pair, slot)[1:], True) if len(order) else np.zeros(0, bool)
+    return {"user": now.user[pair[last]], "key": now.key[pair[last]], "slot": slot[last], "free_from": free_from[order][last]}
 
 
 def _distinct(*columns: Int) -> list[Int]:
@@ -110,27 +176,22 @@ def _distinct(*columns: Int) -> list[Int]:
     return [column[starts] for column in ordered]
 
 
-def _found(wanted: list[Int], table: list[Int]) -> Int:
+def _found(wanted: list[Int], table: list[npt.NDArray[Any]]) -> Int:
     """Where a sorted table has the rows of which these are the first columns; ascending."""
-    low, high = find(wanted, table)
+    return _ranges(*find(wanted, table))
+
+
+def _ranges(low: Int, high: Int) -> Int:
     size = high - low
     return np.repeat(low - (np.cumsum(size) - size), size) + np.arange(size.sum())
 
 
-def _without(table: pa.Table, at: Int) -> pa.Table:
+def _merged(table: pa.Table, at: Int, given: dict[str, Any], by: int) -> pa.Table:
+    """A sorted table without some of its rows, with new ones that are sorted too; `by`, the number of columns that it is sorted by."""
     kept = np.ones(table.num_rows, bool)
     kept[at] = False
-    return table.filter(pa.array(kept))
-
-
-def _rows_of(table: pa.Table, at: Int) -> Iterator[tuple[Any, ...]]:
-    return zip(*(column.to_pylist() for column in table.take(pa.array(at)).columns), strict=True)
-
-
-def _sorted(name: str, others: pa.Table, rows: Iterable[tuple[Any, ...]]) -> pa.Table:
-    columns = list(zip(*rows, strict=True)) or list(repeat((), others.num_columns))
-    mine = pa.Table.from_arrays(
-        [pa.array(column, kind) for column, kind in zip(columns, others.schema.types, strict=True)], schema=others.schema
-    )
-    whole = pa.concat_tables([others, mine]).combine_chunks()
-    return whole.take(pa.array(sort_order(*(whole.column(by).to_numpy() for by in TABLES[name].sorted_by)))).combine_chunks()
+    others = table.filter(pa.array(kept))
+    new = pa.table({name: given[name] for name in table.column_names}).cast(table.schema)
+    where = find(*([part.column(name).to_numpy() for name in table.column_names[:by]] for part in (new, others)))[0]
+    order = insert(np.arange(others.num_rows), others.num_rows + np.arange(new.num_rows), places(where))
+    return pa.concat_tables([others, new]).take(pa.array(order)).combine_chunks()

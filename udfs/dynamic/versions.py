@@ -1,215 +1,179 @@
-"""Row versions of one privacy unit: cut from its images, and admitted when they begin.
+"""Row versions, cut from images: a begin of a row starts one, its end ends it, whether it counts or not.
 
-A begin of a row starts a version, its end ends it, whether it counts or not: state knows every live row. Which of them count is decided by
-the unit's own versions alone, and in triggers: rows of one slot never overlap there, however late an image comes (docs/privacy/dynamic.md,
-theorem 16).
+No row depends on another one here. A row's images come in the order of their places in the feed, ends before begins at one place
+(`udfs.dynamic.images`), so whether a row is there before an image is known from the image before it.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from dataclasses import dataclass, field
-from typing import NamedTuple
+from dataclasses import dataclass, replace
+from typing import Any
 
-from udfs.stage import BEGIN, NO_SEQUENCE
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from udfs.columns import Bool, Int, find, match, run_starts, running_count, sort_order
+from udfs.dynamic.images import Images
+from udfs.stage import BEGIN, END, NO_SEQUENCE
 
 UNCOUNTED, NO_SLOT = -2, -1
 """Instead of a slot: the version does not count; it counts and needs none, because a key has room for all."""
-TAKEN = -1
-"""Instead of the trigger from which on a slot is free."""
-
-
-class Image(NamedTuple):
-    """As in `udfs.dynamic.images`; `trigger` is the first that it can have."""
-
-    row: int
-    seq: int
-    kind: int
-    trigger: int
-    key: int
-    key_bytes: bytes
-    values: tuple[int, ...]
-
-
-@dataclass(slots=True)
-class Version:
-    """A row that is there: since trigger `begin`, in the slot of its key."""
-
-    key: int
-    key_bytes: bytes
-    slot: int
-    begin: int
-    seq: int
-    values: tuple[int, ...]
-
-
-@dataclass(slots=True)
-class Presence:
-    """A unit in a key.
-
-    `rows` versions of it have counted, `live` of them do; it has been present `spells` times, the last time as the unit's `rank`-th (0: too
-    often to count); `until`: the last trigger at which one ended; `free_from`: of each slot.
-    """
-
-    rows: int = 0
-    live: int = 0
-    spells: int = 0
-    rank: int = 0
-    until: int = 0
-    free_from: list[int] = field(default_factory=list)
-
-
-@dataclass(slots=True)
-class Used:
-    """What a unit has used in all: versions that have counted, keys, spells."""
-
-    rows: int
-    keys: int
-    spells: int
-
-
-class Change(NamedTuple):
-    """What is added to the sums of a key at a trigger: `sign` times the increments of a version, or of presence."""
-
-    trigger: int
-    key: int
-    key_bytes: bytes
-    weight: int
-    users: int
-    sign: int
-    values: tuple[int, ...]
 
 
 @dataclass(frozen=True)
-class Bounds:
-    """Per privacy unit: C, c, G; weights w_1..w_S of its spells in units of 2^-20; keys that may count (None: any); the last trigger."""
+class Versions:
+    """One value per version. `copy`: which of the equal copies of its row; `begin`: the trigger of its begin (0: it does not count)."""
 
-    max_rows: int
-    max_rows_per_group: int
-    max_groups: int
-    weights: tuple[int, ...]
-    public_keys: frozenset[int] | None
-    last: int
+    user: Int
+    row: Int
+    copy: Int
+    key: Int
+    key_bytes: pa.ChunkedArray
+    slot: Int
+    begin: Int
+    seq: Int
+    values: tuple[Int, ...]
 
-    @property
-    def slots(self) -> bool:
-        """Whether a key can be full while the unit still has rows left."""
-        return self.max_rows_per_group < self.max_rows
+    def take(self, which: Int) -> Versions:
+        """Some of them."""
+        user, row, copy, key, slot, begin, seq = (
+            column[which] for column in (self.user, self.row, self.copy, self.key, self.slot, self.begin, self.seq)
+        )
+        names = self.key_bytes.take(pa.array(which))
+        return Versions(user, row, copy, key, names, slot, begin, seq, tuple(column[which] for column in self.values))
 
 
-class Unit:
-    """What is known of one unit. `live` has the copies of each row, at most one where rows have a primary key.
+@dataclass(frozen=True)
+class Events:
+    """Unit by unit in the order in which they are taken: `version` begins (`sign` 1) or ends (-1), not before `trigger`."""
+
+    version: Int
+    sign: Int
+    trigger: Int
+
+    def take(self, which: Int | Bool) -> Events:
+        """Some of them."""
+        return Events(self.version[which], self.sign[which], self.trigger[which])
+
+
+@dataclass(frozen=True)
+class Cut:
+    """The versions that were there and after them those that begin, not admitted yet; what happens to them; ends of rows that were not there."""
+
+    versions: Versions
+    events: Events
+    unknown: int
+
+
+def cut(given: Images, trigger: Int, names: pa.ChunkedArray, there: Versions, copies: bool) -> Cut:
+    """Follow every row through a micro-batch.
 
     Args:
-        live: row -> its copies, of all rows that it is asked of; presences: key -> presence, of all keys of these and of what begins; used: in
-            all. They are changed.
-        bounds: of every unit.
-        changes: added to.
-        drops: counts by reason, added to.
+        given: unit by unit in the order in which they are taken.
+        trigger: the first that each image can have.
+        names: the key bytes of each image.
+        there: live versions of the rows that images name, sorted by (user, row, copy).
+        copies: rows have no primary key; a begin is always another copy, and an end takes the copy that began last.
     """
+    order, old, copy, starts, unknown = (_by_copy if copies else _by_row)(given, there)
+    one = given.take(order)
+    begin = one.kind == BEGIN
+    live = np.where(starts, old >= 0, _before(begin))
+    begins = begin & ~(live & np.where(starts, _same(one, there, old), _repeats(one)))
+    ends = live & (begins | ~begin)
+    fresh = np.flatnonzero(begins)
+    # The version that is there after an image: its own, or that of the newest begin before it, or the one that was there at first.
+    version = np.where(begins, len(there.user) + np.cumsum(begins) - 1, old)
+    after = version[np.maximum.accumulate(np.where(begins | starts, np.arange(len(order)), 0))]
+    before = np.where(starts, old, _before(after))
+    seq = np.concatenate([there.seq, one.seq[fresh]])
+    again = begin & ~begins
+    np.maximum.at(seq, before[again], one.seq[again])
+    place = np.concatenate([2 * order[ends], 2 * order[fresh] + 1])  # an update ends the old version first
+    events = Events(
+        np.concatenate([before[ends], after[fresh]]),
+        np.concatenate([np.full(int(ends.sum()), END), np.full(len(fresh), BEGIN)]),
+        trigger[place // 2],
+    )
+    new = _new(one.take(fresh), copy[fresh], names.take(pa.array(order[fresh])))
+    return Cut(replace(_with(there, new), seq=seq), events.take(sort_order(place)), unknown + int((~begin & ~live).sum()))
 
-    def __init__(
-        self,
-        live: dict[int, list[Version]],
-        presences: dict[int, Presence],
-        used: Used,
-        bounds: Bounds,
-        changes: list[Change],
-        drops: Counter[str],
-    ) -> None:
-        self.live, self.presences, self._used = live, presences, used
-        self._bounds, self._changes, self._drops = bounds, changes, drops
 
-    def take(self, image: Image, copies: bool) -> None:
-        """The next image."""
-        there = self.live.get(image.row, [])
-        if there and not copies and NO_SEQUENCE < image.seq <= there[-1].seq:
-            return  # it has been taken before
-        if image.kind != BEGIN:
-            if there:
-                self._end(image.row, image.trigger)
-            else:
-                self._drops["unknown_row"] += 1
-            return
-        if there and not copies:
-            if there[-1].key == image.key and there[-1].values == image.values:
-                there[-1].seq = max(there[-1].seq, image.seq)
-                return
-            self._end(image.row, image.trigger)
-        self.live.setdefault(image.row, []).append(self._begun(image))
+def _by_row(given: Images, there: Versions) -> tuple[Int, Int, Int, Bool, int]:
+    """Images row by row without replays; the version that was there; 0; where rows start; 0.
 
-    def _begun(self, image: Image) -> Version:
-        """A version, counted if there is room."""
-        slot, begin = self._admitted(image)
-        version = Version(image.key, image.key_bytes, slot, begin, image.seq, image.values)
-        if slot != UNCOUNTED:
-            self._used.rows += 1
-            presence = self._presence(image.key)
-            presence.rows += 1
-            presence.live += 1
-            self._add(begin, version, 1)
-            if presence.live == 1:
-                self._used.spells += 1
-                presence.spells += 1
-                presence.rank = self._used.spells if self._used.spells <= len(self._bounds.weights) else 0
-                presence.until = max(begin, presence.until)
-                self._appear(presence.until, version, presence.rank, 1)
-        return version
+    A replay is an image whose place in the feed is not after that of the row's live version.
+    """
+    order = sort_order(given.user, given.row)
+    one = given.take(order)
+    starts = run_starts(one.user, one.row)
+    run = np.cumsum(starts) - 1
+    old = match([one.user[starts], one.row[starts]], [there.user, there.row])[run]
+    silent = one.seq == NO_SEQUENCE  # these come first, and are never replays
+    moved = np.zeros(int(starts.sum()), bool)
+    moved[run[silent & ((one.kind == END) | ~_same(one, there, old))]] = True
+    known = np.append(there.seq, NO_SEQUENCE)[old]  # -1: the last
+    later = (one.seq > known) | moved[run]
+    begin = one.kind == BEGIN
+    again = begin & (running_count(begin, run_starts(one.user, one.row, one.seq)) > 1)  # the first begin at a place is that of a version
+    kept = silent | later & ~again
+    order, one, old = order[kept], one.take(kept), old[kept]
+    return order, old, np.zeros(len(order), np.int64), run_starts(one.user, one.row), 0
 
-    def _admitted(self, image: Image) -> tuple[int, int]:
-        """(slot, trigger of the begin)."""
-        bounds, presence = self._bounds, self.presences.get(image.key)
-        if bounds.public_keys is not None and image.key not in bounds.public_keys:
-            return self._left_out("not_a_public_group")
-        if image.trigger > bounds.last:
-            return self._left_out("window_closed")
-        if self._used.rows >= bounds.max_rows:
-            return self._left_out("over_max_rows")
-        if presence is None and self._used.keys >= bounds.max_groups:
-            return self._left_out("over_max_groups")
-        if not bounds.slots:
-            return NO_SLOT, image.trigger
-        presence = self._presence(image.key)
-        if len(presence.free_from) < bounds.max_rows_per_group:
-            presence.free_from.append(0)
-        free, slot = min(((free, slot) for slot, free in enumerate(presence.free_from) if free != TAKEN), default=(0, UNCOUNTED))
-        if slot == UNCOUNTED:
-            return self._left_out("over_max_rows_per_group")
-        presence.free_from[slot] = TAKEN
-        return slot, max(image.trigger, free)
 
-    def _presence(self, key: int) -> Presence:
-        if key not in self.presences:
-            self._used.keys += 1
-            self.presences[key] = Presence()
-        return self.presences[key]
+def _by_copy(given: Images, there: Versions) -> tuple[Int, Int, Int, Bool, int]:
+    """Images copy by copy of their rows; the version that was there; the copy; where copies start; ends of rows without one.
 
-    def _left_out(self, reason: str) -> tuple[int, int]:
-        self._drops[reason] += 1
-        return UNCOUNTED, 0
+    Copies are a stack: begins and ends of one copy alternate.
+    """
+    order = sort_order(given.user, given.row)
+    one = given.take(order)
+    starts = run_starts(one.user, one.row)
+    run = np.cumsum(starts) - 1
+    low, high = find([one.user[starts], one.row[starts]], [there.user, there.row])
+    height = (high - low)[run] + running_count(one.kind, starts)
+    apart = 2 * (len(run) + int((high - low).max(initial=0))) + 1
+    missing = np.maximum(0, -(np.minimum.accumulate(height - run * apart) + run * apart))
+    unknown = missing > np.where(starts, 0, _before(missing))
+    copy = height + missing - (one.kind == BEGIN)
+    old = np.where(copy < (high - low)[run], low[run] + copy, -1)
+    left = np.flatnonzero(~unknown)
+    left = left[sort_order(run[left], copy[left])]
+    return order[left], old[left], copy[left], run_starts(run[left], copy[left]), int(unknown.sum())
 
-    def _end(self, row: int, trigger: int) -> None:
-        """The copy of a row that began last."""
-        copies = self.live[row]
-        version = copies.pop()
-        if not copies:
-            del self.live[row]
-        if version.slot == UNCOUNTED:
-            return
-        trigger, presence = max(trigger, version.begin), self.presences[version.key]
-        self._add(trigger, version, -1)
-        if version.slot != NO_SLOT:
-            presence.free_from[version.slot] = trigger
-        presence.until = max(presence.until, trigger)
-        presence.live -= 1
-        if not presence.live:
-            self._appear(presence.until, version, presence.rank, -1)
 
-    def _add(self, trigger: int, version: Version, sign: int) -> None:
-        if trigger <= self._bounds.last:
-            self._changes.append(Change(trigger, version.key, version.key_bytes, 0, 0, sign, version.values))
+def _same(one: Images, there: Versions, which: Int) -> Bool:
+    """Whether a begin has the key and the values of a version (-1: of none)."""
+    equal = which >= 0
+    for mine, theirs in zip((one.key, *one.values), (there.key, *there.values), strict=True):
+        equal = equal & (mine == np.append(theirs, 0)[which])
+    return equal
 
-    def _appear(self, trigger: int, version: Version, rank: int, sign: int) -> None:
-        if rank and trigger <= self._bounds.last:
-            weight = self._bounds.weights[rank - 1]
-            self._changes.append(Change(trigger, version.key, version.key_bytes, sign * weight, sign, 0, ()))
+
+def _repeats(one: Images) -> Bool:
+    """Whether an image has the key and the values of the one before."""
+    equal = np.ones(len(one.key), bool)
+    for column in (one.key, *one.values):
+        equal &= column == _before(column)
+    return equal
+
+
+def _before(column: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Of each row, what the one before has; of the first anything."""
+    return np.roll(column, 1)
+
+
+def _new(given: Images, copy: Int, names: pa.ChunkedArray) -> Versions:
+    slot, begin = np.full(len(copy), UNCOUNTED), np.zeros(len(copy), np.int64)
+    return Versions(given.user, given.row, copy, given.key, names, slot, begin, given.seq, given.values)
+
+
+def _with(there: Versions, new: Versions) -> Versions:
+    names = pa.chunked_array([*there.key_bytes.chunks, *new.key_bytes.chunks], pa.binary())
+    columns = (
+        np.concatenate([getattr(there, name), getattr(new, name)]) for name in ("user", "row", "copy", "key", "slot", "begin", "seq")
+    )
+    user, row, copy, key, slot, begin, seq = columns
+    values = tuple(np.concatenate(both) for both in zip(there.values, new.values, strict=True))
+    return Versions(user, row, copy, key, names, slot, begin, seq, values)

@@ -72,13 +72,16 @@ def release(state: Cells, added: Int, p: NoisyTables, noise_key: bytes) -> tuple
 
     Args:
         state: of the trigger before; it is not changed.
-        added: what the trigger's rows add to every cell, in grid units; of closed buckets nothing.
+        added: what the trigger's rows add to every cell, in grid units; nothing to a cell that has been released once.
         p: the plan's numbers.
         noise_key: 32 bytes, the run's.
 
     Returns:
         New state, and the noisy sum of every cell in grid units. Cells that are released once have it from the trigger on at which their bucket
         closes, always the same number; before that 0, whatever is in them.
+
+    Raises:
+        ValueError: a row was added to a cell that has been shown: with the same noise both numbers would tell the row.
     """
     trigger, sums = state.trigger + 1, state.sums + added
     tag = tags(noise_key, np.zeros(len(sums), np.int64), np.arange(len(sums)))
@@ -88,6 +91,8 @@ def release(state: Cells, added: Int, p: NoisyTables, noise_key: bytes) -> tuple
     for table, sigma in enumerate(p.sigmas):
         cells = np.arange(p.marginals.first[table], p.marginals.first[table + 1])
         if p.once(table):
+            if added[cells[_closed(p, table, trigger - 1)]].any():
+                raise ValueError("a row of a bucket that has closed came to the release")
             cells = cells[_closed(p, table, trigger)]
             draws = np.zeros((len(sums), ONE_DRAW.width))
             once.follow(draws, np.zeros(len(sums), np.int64), cells, 1)

@@ -84,6 +84,8 @@ def _check_tables(tables: tuple[MeasuredTable, ...], asked: Asked) -> None:
         return
     if asked.max_triggers is None:
         raise AccountingError("a clock needs a last trigger: its keys would come round again")
+    if list(clock.keys) != sorted({*clock.keys} & {*range(keys)}) or not clock.keys:
+        raise AccountingError("the clock is not a list of keys")
     if len(clock.ends_us) != math.prod(asked.domains[key].size for key in clock.keys):
         raise AccountingError("the clock's buckets are not the values of its keys")
     spans = sorted((begin, end) for begin, end in zip(clock.begins_us, clock.ends_us, strict=True))

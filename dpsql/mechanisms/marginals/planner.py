@@ -45,6 +45,8 @@ def make_plan(query: ParsedQuery[Asked], source: Source) -> MarginalsPlan:
         raise ConfigError(
             f"all cells are released from the declared start on: add a line like `start: 2026-01-01` at sources.{source.name}"
         )
+    if not 0 <= asked.session_share < 1:
+        raise ConfigError(f"session_share is {asked.session_share:g}: give a share of the budget from 0 to below 1")
     if asked.clock is not None and asked.max_triggers is None:
         raise ConfigError("clock_keys number intervals up to a last trigger: add max_triggers")
     delta_hash = hash_charge(query.delta, source, source.max_users, 0)  # cells have numbers and no hashes

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
+from tests.mechanisms.dynamic import image_by_image
 from tests.mechanisms.dynamic.feed_reference import NOWHERE, Image, Sums, histories, sums
 from udfs.dynamic.changes import Admission, FeedParameters, admit_changes
 from udfs.dynamic.grid import TableGrid
@@ -181,3 +182,34 @@ def test_counts_are_those_of_the_bounded_table() -> None:
         assert {key: sum(row[2] for (trigger, k), row in found.items() if k == key and trigger <= step) for key in range(3)} == table
         assert min(sum(row[1] for (t, k), row in found.items() if k == key and t <= step) for key in range(3)) >= 0
     assert state is not None and state["live"].num_rows == len(there)
+
+
+@pytest.mark.parametrize("number", range(24))
+def test_all_units_at_once_are_as_image_by_image(number: int) -> None:
+    """The same state, sums and counts of what was dropped. Catches: units that meet where arrays do, an order of slots that turns change."""
+    chance = random.Random(number)
+    c, most = chance.choice([1, 2, 3, 40]), chance.choice([3, 6, 40])
+    p = parameters(
+        max_rows=most,
+        max_rows_per_group=min(c, most),
+        max_groups=chance.choice([1, 2, 3]),
+        copies=bool(number % 2),
+        public_keys=chance.choice([None, (1, 3)]),
+        grid=chance.choice([TableGrid.of(3, 2), TableGrid.of(3, 2, 9)]),
+    )
+    mine: Tables | None = None
+    theirs: Tables | None = None
+    for step in range(6):
+        given = []
+        for _ in range(chance.choice([0, 1, 40, 200])):
+            ts = chance.choice([chance.randint(-5, LATEST + 1), 5 * step, 10**6])
+            seq = chance.choice([NOWHERE, chance.randint(0, 9), 10 * step])
+            values = (1, 1, chance.choice([1, 1, -2]))
+            given.append(
+                Image(chance.randint(1, 9), chance.randint(1, 3), seq, chance.choice([1, 1, -1]), ts, chance.randint(1, 3), values)
+            )
+        clock = Clock(4 * step, LATEST)
+        one, other = admit_changes(mine, rows(given), clock, p), image_by_image.admit_changes(theirs, rows(given), clock, p)
+        assert one.contributions.equals(other.contributions) and one.drops == other.drops
+        assert all(one.state[name].equals(other.state[name]) for name in other.state)
+        mine, theirs = one.state, other.state

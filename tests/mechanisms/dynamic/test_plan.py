@@ -20,6 +20,7 @@ from dpsql.mechanisms.dynamic.planner import identity, make_plan
 from dpsql.mechanisms.dynamic.stages import bounding_parameters, table_parameters
 from dpsql.parsed_query import Aggregate, AggregateFunction, CounterName, GroupSelection, ParsedQuery
 from dpsql.privacy.cost import Overlap, gaussian_delta
+from dpsql.view.bounds import left_out
 from tests.mechanisms.dynamic.plans import FEED, START, query, source
 from tests.property.plans import COUNT, HOUR, SUM, USERS
 from udfs.dynamic.release import release
@@ -203,3 +204,10 @@ def test_both_steps_are_a_count_of_the_bounded_table_and_the_stated_noise(last: 
     # 41 triggers or fewer of some keys, strongly correlated: a sum of the wrong rows is tens of deviations off.
     assert max(map(abs, off)) < 6
     assert math.sqrt(np.mean(np.square(off))) > 0.2
+
+
+def test_what_is_shown_counts_row_versions_where_rows_end() -> None:
+    plans = (make_plan(query(max_rows_contributed=8, max_rows_per_group=4, **kind), source()) for kind in ({}, {"feed": FEED}))
+    growing, changes = (left_out(document(plan))[1] for plan in plans)
+    assert growing.startswith("One user_id counts with at most 8 records in the whole stream, 4 per page")
+    assert changes.startswith("One user_id counts with at most 8 row versions in the whole stream, 4 per page at the same time")

@@ -4,51 +4,56 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from tests.mechanisms.dynamic.feed_reference import Image, histories, sums
 from tests.mechanisms.dynamic.test_changes import LATEST, Batches, cut, parameters, run
-from udfs.dynamic import images
-from udfs.dynamic.versions import UNCOUNTED, Change, Unit
-from udfs.stage import END
+from udfs.columns import Int
+from udfs.dynamic import admission, changes, images, live_rows, presence, versions
+from udfs.dynamic.changes import counted
+from udfs.dynamic.versions import NO_SLOT, UNCOUNTED, Events, Versions
+from udfs.stage import BEGIN, END, Tables
 
 FEEDS = 120
-admitted, appear, take, in_order = Unit._admitted, Unit._appear, Unit.take, images._in_order
+in_order = images._in_order
 
 
-def slots_by_arrival(unit: Unit, image: Any) -> tuple[int, int]:
-    slot, begin = admitted(unit, image)
-    return slot, begin if slot == UNCOUNTED else image.trigger
+def slots_by_arrival(versions: Versions, events: Events, *others: Any) -> Versions:
+    found = admission.admitted(versions, events, *others)
+    begin, begins = found.begin.copy(), events.take(events.sign == BEGIN)
+    begin[begins.version] = np.where(found.slot[begins.version] == UNCOUNTED, 0, begins.trigger)
+    return replace(found, begin=begin)
 
 
-def spells_by_arrival(unit: Unit, trigger: int, version: Any, rank: int, sign: int) -> None:
-    appear(unit, version.begin if sign > 0 else trigger, version, rank, sign)
-
-
-def uncounted_rows_forgotten(unit: Unit, image: Any, copies: bool) -> None:
+def uncounted_rows_forgotten(state: Tables, at: Int, left: Versions, *others: Any) -> Tables:
     """Versions cut after admission: an update of a row that does not count is then a begin."""
-    take(unit, image, copies)
-    if image.row in unit.live:
-        unit.live[image.row] = [version for version in unit.live[image.row] if version.slot != UNCOUNTED]
+    return live_rows.closed(state, at, left.take(np.flatnonzero(left.slot != UNCOUNTED)), *others)
 
 
-def unknown_end_counted(unit: Unit, image: Any, copies: bool) -> None:
-    if image.kind == END and not unit.live.get(image.row):
-        unit._changes.append(Change(image.trigger, image.key, image.key_bytes, 0, 0, -1, image.values))
-    take(unit, image, copies)
+def unknown_end_counted(given: images.Images, trigger: Int, names: pa.ChunkedArray, there: Versions, copies: bool) -> versions.Cut:
+    """Ends of rows of which nothing else is known take away what was never added."""
+    found = versions.cut(given, trigger, names, there, copies)
+    known = {*zip(there.user, there.row, strict=True), *zip(given.user[given.kind == BEGIN], given.row[given.kind == BEGIN], strict=True)}
+    ghost = np.array([i for i, row in enumerate(zip(given.user, given.row, strict=True)) if row not in known], np.int64)
+    size, one = len(ghost), given.take(ghost)
+    whole = versions._with(found.versions, versions._new(one, np.zeros(size, np.int64), names.take(pa.array(ghost))))
+    slot = np.where(np.arange(len(whole.user)) < len(found.versions.user), whole.slot, NO_SLOT)
+    events = found.events
+    version = np.concatenate([events.version, len(found.versions.user) + np.arange(size)])
+    order = np.argsort(whole.user[version], kind="stable")
+    sign, when = np.concatenate([events.sign, np.full(size, END)]), np.concatenate([events.trigger, trigger[ghost]])
+    return versions.Cut(replace(whole, slot=slot), Events(version[order], sign[order], when[order]), found.unknown)
 
 
-def old_version_stays_unless_the_new_one_counts(unit: Unit, image: Any, copies: bool) -> None:
-    before = list(unit.live.get(image.row, []))
-    count = len(unit._changes)
-    take(unit, image, copies)
-    now = unit.live.get(image.row, [])
-    if before and image.kind != END and now and now[-1] is not before[-1] and now[-1].slot == UNCOUNTED:
-        unit.live[image.row] = before
-        del unit._changes[count:]
+def old_version_stays_unless_the_new_one_counts(whole: Versions, events: Events) -> Events:
+    user, row, slot = (column[events.version] for column in (whole.user, whole.row, whole.slot))
+    follows = (events.sign[1:] == BEGIN) & (slot[1:] == UNCOUNTED) & (user[1:] == user[:-1]) & (row[1:] == row[:-1])
+    return counted(whole, events.take(~np.append(follows & (events.sign[:-1] == END), np.zeros(min(len(user), 1), bool))))
 
 
 def by_the_feeds_order(given: images.Images, content: np.ndarray) -> images.Images:
@@ -58,11 +63,11 @@ def by_the_feeds_order(given: images.Images, content: np.ndarray) -> images.Imag
 
 
 PLANTED: dict[str, tuple[Any, str, Callable[..., Any]]] = {
-    "slots by arrival": (Unit, "_admitted", slots_by_arrival),
-    "spells by arrival": (Unit, "_appear", spells_by_arrival),
-    "cut after admission": (Unit, "take", uncounted_rows_forgotten),
-    "unknown end": (Unit, "take", unknown_end_counted),
-    "old version stays": (Unit, "take", old_version_stays_unless_the_new_one_counts),
+    "slots by arrival": (changes, "admitted", slots_by_arrival),
+    "spells by arrival": (presence, "_latest", lambda trigger, before, pair: trigger),
+    "cut after admission": (changes, "closed", uncounted_rows_forgotten),
+    "unknown end": (changes, "cut", unknown_end_counted),
+    "old version stays": (changes, "counted", old_version_stays_unless_the_new_one_counts),
     "not folded": (images, "_folded", lambda given, content: np.arange(len(given.user))),
     "order of commits": (images, "_in_order", by_the_feeds_order),
 }
@@ -77,7 +82,7 @@ def feed(number: int) -> Batches:
             Image(*row, seq, kind, ts, chance.randint(1, 2), (1, 1, chance.choice([1, 1, 3])))
             for kind in chance.choice([(1,), (-1,), (-1, 1)])
         ]
-    return cut(some, [chance.randint(0, 6) for _ in range(4)])
+    return cut(some, [chance.randint(0, 4) for _ in range(8)])
 
 
 def differs(number: int) -> bool:

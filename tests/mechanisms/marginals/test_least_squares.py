@@ -197,6 +197,19 @@ def test_estimates_over_closed_cells_are_unbiased_and_their_error_is_exact(seed:
     assert math.sqrt(total) == pytest.approx(found.stderr, rel=1e-7, abs=1e-9)
 
 
+def test_a_question_about_closed_buckets_is_answered_from_them_beside_an_open_one() -> None:
+    """Catches: a closed bucket that counts as open, so that the counters alone are asked."""
+    marginals = Marginals((2, 4), ((0,), (0, 1)))
+    closed, begun = np.array([True, True, False, False]), np.array([True, True, True, False])
+    fit = ClosedCells(marginals, (1.0, 1.0), (1,), closed, begun)
+    tables = [np.array([30, 9]), np.arange(8).reshape(2, 4)]
+    one = {0: np.array([1.0, 0]), 1: np.array([1.0, 0, 0, 0])}
+    found = fit.estimate(one, tables)
+    assert (found.value, found.stderr) == pytest.approx((0.0, 1.0), abs=1e-9)
+    rest = fit.estimate(one | {1: np.array([0.0, 0, 1, 0])}, tables)  # all of it less what is closed
+    assert (rest.value, rest.stderr) == pytest.approx((29.0, math.sqrt(3)))
+
+
 def test_buckets_close_with_the_clock() -> None:
     """At the first trigger at or after end and lateness; what would join later is not in time."""
     assert HOURS.closes_at().tolist() == [1, 2, 3, 4]

@@ -123,6 +123,19 @@ def test_the_release_is_exact_sums_and_noise_that_does_not_depend_on_them() -> N
             first = plan.marginals.split(out)
 
 
+def test_a_row_that_is_too_late_for_its_cell_never_gets_there() -> None:
+    """Its cell would be shown twice with the same noise. The clock says which rows these are; the release refuses what it is given nevertheless."""
+    plan = make_plan(query(max_triggers=4, clock=HOURS), source())
+    noise, clock = plan.noisy_tables(plan.sums[0]), plan.query.asked.clock
+    assert clock is not None
+    state, _ = release(nothing_seen(noise), np.zeros(plan.marginals.first[-1], np.int64), noise, noise_key(1))
+    late, now = np.array([[0, 0, 0]]), np.array([[0, 1, 0]])
+    assert clock.in_time(np.array([0, 1]), np.array([2, 2])).tolist() == [False, True]
+    release(state, plan.marginals.sums(now, np.ones(1, np.int64)), noise, noise_key(1))
+    with pytest.raises(ValueError, match="bucket that has closed"):
+        release(state, plan.marginals.sums(late, np.ones(1, np.int64)), noise, noise_key(1))
+
+
 def test_max_error_is_decided_by_public_numbers() -> None:
     plan = make_plan(query(max_triggers=4), source())
     each, given = plan.sums[0], rows(1, plan)

@@ -138,6 +138,7 @@ CLOCKS: dict[str, Callable[[MarginalsPlan], MarginalsPlan]] = {
     "a counter's table released once": lambda plan: with_table(plan, _at(plan, once=False), once=True),
     "a clock's table with the noise of one draw, at every trigger": lambda plan: with_table(plan, _at(plan, once=True), once=False),
     "no last trigger": lambda plan: with_asked(plan, max_triggers=None),
+    "no key is the clock": lambda plan: with_asked(plan, clock=dataclasses.replace(HOURS, keys=())),
     "too few buckets": lambda plan: with_asked(
         plan, clock=dataclasses.replace(HOURS, begins_us=HOURS.begins_us[:3], ends_us=HOURS.ends_us[:3])
     ),
@@ -220,6 +221,8 @@ def test_cube_has_few_keys_and_the_whole_table() -> None:
     ("changes", "declared", "says"),
     [
         ({}, {"start_us": None}, "add a line like `start"),
+        ({"session_share": 1.0}, {}, "session_share is 1"),
+        ({"session_share": -0.1}, {}, "session_share is -0.1"),
         ({"aggregates": (USERS,)}, {}, "no sum over rows"),
         ({"aggregates": (MEAN,)}, {}, "no sum over rows"),
         ({"clock": HOURS, "max_triggers": None}, {}, "add max_triggers"),

@@ -42,7 +42,10 @@ def test_the_error_of_a_window_is_small_and_stays_so(w: int, sd: float) -> None:
     norm = float(np.linalg.norm(coefficients(w)))
     m = measurement(w)
     assert norm * m.sd[-1] == pytest.approx(sd, abs=0.005)
-    assert m.sd[100 if w == 15 else 200] / m.sd[-1] > 0.99
+    # The design asks for 1% from pane 100 on. That is so at w = 15; at w = 60 it is 1.89%, and 0.17% from pane 200 on.
+    off = 1 - np.array(m.sd) / m.sd[-1]
+    assert off[100:].max() == pytest.approx(0.00004 if w == 15 else 0.0189, abs=0.00005)
+    assert off[200:].max() < 0.0018
     assert norm * m.sd[-1] < math.sqrt(w) * 0.56  # against noise of its own for every pane
 
 

@@ -1,0 +1,233 @@
+"""Questions to a growing table: error bars of the product's plans, beside the sum over all cells, and PMWG as it was printed.
+
+    python benchmarks/growing.py wikiticker FILE.parquet [--errors KEYS]     52 channels, 24 hours, 10 sizes; a trigger an hour
+    python benchmarks/growing.py retail FILE.parquet                         13 months, 16 hours, 7 days, 10 amounts, 70 ranges; a trigger a week
+    python benchmarks/growing.py retail_small FILE.parquet                   the same without ranges
+    python benchmarks/growing.py NAME FILE.parquet --pmwg                    PMWG, alpha = 0.1, question by question
+
+FILE has columns ts, key, value. epsilon = 1, delta = 1e-6, one row is protected. 10,000 questions of one to three keys (seed 7), asked at rows that are
+drawn from a fifth of the stream on, each at the trigger that ends after its row. `within` is how many answers are expected within a share
+of the rows so far: by the law of the noise, not by drawing it.
+--synthetic fits the synthetic table at the last trigger (noise key 1). --errors runs the release with so many noise keys, and asks 50 questions each.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from scipy.special import erf
+
+CHECKOUT = Path(__file__).resolve().parents[1]
+if str(CHECKOUT) not in sys.path:  # `python benchmarks/...` puts this folder first, not the checkout
+    sys.path.insert(0, str(CHECKOUT))
+
+from benchmarks.growing_rivals import pmwg, sum_over_cells  # noqa: E402
+from dpsql.mechanisms.marginals.accounting import account  # noqa: E402
+from dpsql.mechanisms.marginals.answers import ask, estimate  # noqa: E402
+from dpsql.mechanisms.marginals.asked import Domain  # noqa: E402
+from dpsql.mechanisms.marginals.grouping import cube  # noqa: E402
+from dpsql.mechanisms.marginals.plan import MarginalsPlan  # noqa: E402
+from dpsql.mechanisms.marginals.planner import make_plan  # noqa: E402
+from tests.mechanisms.marginals.plans import START, query, source  # noqa: E402
+from tests.property.plans import HOUR  # noqa: E402
+from udfs.marginals.closed_cells import ClockKeys  # noqa: E402
+from udfs.marginals.least_squares import LeastSquares, Product, energies  # noqa: E402
+from udfs.marginals.release import nothing_seen, release  # noqa: E402
+from udfs.marginals.synthetic import fit, marginal  # noqa: E402
+
+SEED, QUESTIONS = 7, 10_000
+SHARES = (0.01, 0.005, 0.002)
+
+
+@dataclass(frozen=True)
+class Table:
+    """A stream as values of declared domains: a row per record, and its trigger, from 1."""
+
+    domains: tuple[Domain, ...]
+    values: np.ndarray
+    trigger: np.ndarray
+
+    @property
+    def last(self) -> int:
+        return int(self.trigger.max())
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        return tuple(domain.size for domain in self.domains)
+
+    def rows_at(self, trigger: int) -> int:
+        return int(np.sum(self.trigger <= trigger))
+
+
+@dataclass(frozen=True)
+class Question:
+    predicate: Product
+    trigger: int
+    rows: int
+
+
+def load(name: str, path: str) -> Table:
+    """Domains as declared; what is outside is in the last value."""
+    rows = pd.read_parquet(path).sort_values("ts", kind="stable")
+    time_, value = rows.ts.dt, np.nan_to_num(rows.value.to_numpy(float))
+    magnitude = np.where(value <= 0, 0, 1 + np.floor(np.log2(np.maximum(value, 1)))).clip(0, 9)
+    if name == "wikiticker":
+        columns = [(pd.factorize(rows.key, sort=True)[0], Domain(52, False)), (time_.hour, Domain(24, True))]
+        columns.append((magnitude, Domain(10, True)))
+        trigger = time_.hour.to_numpy() + 1
+    else:
+        columns = [((time_.year - 2010) * 12 + time_.month - 12, Domain(13, True)), ((time_.hour - 6).clip(0, 15), Domain(16, True))]
+        columns += [(time_.dayofweek, Domain(7, True)), (magnitude, Domain(10, True))]
+        if name == "retail":
+            begins = rows.key.str[:2]
+            columns.append(((begins.where(begins.str.isdigit(), "99").astype(int) - 10).clip(0, 69), Domain(70, False)))
+        trigger = ((rows.ts - rows.ts.min()).dt.days // 7).to_numpy() + 1
+    values = np.column_stack([np.asarray(column, np.int64).clip(0, domain.size - 1) for column, domain in columns])
+    return Table(tuple(domain for _, domain in columns), values, np.asarray(trigger, np.int64))
+
+
+def questions(table: Table, count: int, chance: np.random.Generator) -> list[Question]:
+    """Ranges of ordered keys; of others one value, or half of all."""
+    total = len(table.values)
+    triggers = table.trigger[np.sort(chance.integers(total // 5, total, count))]
+    rows = {trigger: table.rows_at(trigger) for trigger in np.unique(triggers).tolist()}
+    out = []
+    for trigger in triggers.tolist():
+        size = min(1 + int(chance.choice(3, p=(0.2, 0.5, 0.3))), len(table.domains))
+        predicate = {}
+        for key in sorted(chance.choice(len(table.domains), size, replace=False).tolist()):
+            n, weights = table.domains[key].size, np.zeros(table.domains[key].size)
+            if table.domains[key].ordered:
+                low, high = sorted(chance.integers(0, n, 2))
+                weights[low : high + 1] = 1
+            else:
+                weights[chance.choice(n, 1 if chance.random() < 0.5 else max(1, n // 2), replace=False)] = 1
+            predicate[key] = weights
+        out.append(Question(predicate, trigger, rows[trigger]))
+    return out
+
+
+def plan_of(table: Table, lateness_us: int | None = None) -> MarginalsPlan:
+    """The default plan; with a lateness the key 1 is a clock of hours."""
+    clock = None
+    if lateness_us is not None:
+        begins = tuple(START + hour * HOUR for hour in range(table.sizes[1]))
+        clock = ClockKeys((1,), begins, tuple(begin + HOUR for begin in begins), lateness_us, START, HOUR)
+    asked = query(domains=table.domains, grouping_sets=cube(table.sizes, 3), max_triggers=table.last, clock=clock)
+    declared = source(max_users=len(table.values))
+    plan = make_plan(asked, declared)
+    account(plan, declared)
+    return plan
+
+
+def stderrs(plan: MarginalsPlan, asked: Sequence[Question]) -> np.ndarray:
+    """The law of the answers' errors."""
+    each = plan.sums[0]
+    noise, marginals = plan.noisy_tables(each), plan.marginals
+    if noise.clock is None:
+        fits = {t: LeastSquares(marginals.sizes, marginals.tables, noise.variances(t)) for t in {q.trigger for q in asked}}
+        return np.sqrt([fits[q.trigger].variance(q.predicate) for q in asked])
+    empty = [np.zeros(marginals.shape(t)) for t in range(len(marginals.tables))]
+    return np.array([estimate(plan, each, empty, q.trigger, q.predicate).stderr for q in asked])
+
+
+def line(name: str, sd: np.ndarray, asked: Sequence[Question]) -> str:
+    rows = np.array([q.rows for q in asked])
+    with np.errstate(divide="ignore"):  # about hours that have not come: exactly 0
+        found = [float(erf(share * rows / sd / math.sqrt(2)).sum()) * QUESTIONS / len(asked) for share in SHARES]
+    within = " / ".join(f"{each:,.0f}" for each in found)
+    exact = f"   {np.sum(sd == 0):,} exact, median of the others {np.median(sd[sd > 0]):.1f}" if np.any(sd == 0) else ""
+    return f"{name:32s} median stderr {np.median(sd):8.1f}   within 1% / .5% / .2%: {within}{exact}"
+
+
+def errors(table: Table, plan: MarginalsPlan, asked: Sequence[Question], keys: int) -> str:
+    """The release itself, from trigger 1 to the last: errors in units of the stated error."""
+    each, last = plan.sums[0], table.last
+    noise, exact = plan.noisy_tables(each), nothing_seen(plan.noisy_tables(each)).sums
+    added = []
+    for trigger in range(1, last + 1):
+        values = table.values[table.trigger == trigger]
+        added.append(plan.marginals.sums(values, np.ones(len(values), np.int64)))
+        exact = exact + added[-1]
+    truth = [float(np.prod([w[table.values[:, k]] for k, w in q.predicate.items()], axis=0).sum()) for q in asked]
+    out = []
+    for number in range(1, keys + 1):
+        state = nothing_seen(noise)
+        for amounts in added:
+            state, cells = release(state, amounts, noise, number.to_bytes(32, "big"))
+        tables = plan.marginals.split(cells)
+        found = [ask(plan, each, tables, last, q.predicate) for q in asked]
+        out.append([(answer.value - true) / answer.stderr for answer, true in zip(found, truth, strict=True)])
+    z = np.array(out)
+    inside = np.mean(np.abs(z) < 1.959964)
+    return f"{keys} noise keys x {len(asked)} questions: error / stderr has mean {z.mean():+.3f}, sd {z.std():.3f}; 95% intervals cover {inside:.1%}"
+
+
+def synthetic(table: Table, plan: MarginalsPlan, asked: Sequence[Question]) -> str:
+    """The synthetic table of the last trigger: how far off all questions are, as shares of all rows."""
+    noise = plan.noisy_tables(plan.sums[0])
+    state = nothing_seen(noise)
+    for trigger in range(1, table.last + 1):
+        values = table.values[table.trigger == trigger]
+        state, cells = release(state, plan.marginals.sums(values, np.ones(len(values), np.int64)), noise, (1).to_bytes(32, "big"))
+    known = LeastSquares(plan.marginals.sizes, plan.marginals.tables, noise.variances(table.last))
+    began = time.perf_counter()
+    fitted = fit(known, plan.marginals.split(cells))
+    took = time.perf_counter() - began
+    truth = np.bincount(np.ravel_multi_index(tuple(table.values.T), table.sizes), minlength=math.prod(table.sizes)).reshape(table.sizes)
+    sums: dict[tuple[int, ...], np.ndarray] = {}
+    off = []
+    for q in asked:
+        keys = tuple(q.predicate)
+        if keys not in sums:
+            sums[keys] = marginal(fitted.weights - truth, keys)
+        apart = sums[keys]
+        for weights in q.predicate.values():
+            apart = np.tensordot(weights, apart, axes=(0, 0))
+        off.append(abs(float(apart)) / len(table.values))
+    within = np.mean(np.array(off) <= 0.01) * QUESTIONS
+    figures = f"mean {np.mean(off):.3%}, p95 {np.quantile(off, 0.95):.2%}, largest {max(off):.2%} of the rows; within 1%: {within:,.0f}"
+    return f"synthetic table: {figures}; misfit {fitted.misfit:.2f}, fitted in {took:.0f} s"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("name", choices=("wikiticker", "retail", "retail_small"))
+    parser.add_argument("file")
+    parser.add_argument("--errors", type=int, default=0, metavar="KEYS")
+    parser.add_argument("--synthetic", action="store_true")
+    parser.add_argument("--pmwg", action="store_true")
+    given = parser.parse_args()
+    table = load(given.name, given.file)
+    asked = questions(table, QUESTIONS, np.random.default_rng(SEED))
+    print(f"{given.name}: {len(table.values):,} rows, {math.prod(table.sizes):,} cells {table.sizes}, {table.last} triggers")
+    if given.pmwg:
+        for delta in (0.0, 1e-6):
+            print(pmwg(table.sizes, table.values, [q.predicate for q in asked], delta))
+        return
+    began = time.perf_counter()
+    plan = plan_of(table)
+    took = time.perf_counter() - began
+    print(f"{len(plan.tables)} measured tables, {plan.marginals.first[-1]:,} released cells per trigger, planned in {took:.1f} s")
+    energy = np.array([sum(energies(table.sizes, q.predicate).values()) for q in asked])
+    print(line("sum over all cells, all of mu^2", sum_over_cells(plan, energy, [q.trigger for q in asked]), asked))
+    print(line("marginals, default", stderrs(plan, asked), asked))
+    if given.name == "wikiticker":
+        for hours in (0, 1):
+            print(line(f"closed cells, lateness {hours} h", stderrs(plan_of(table, hours * HOUR), asked), asked))
+    if given.synthetic:
+        print(synthetic(table, plan, asked))
+    if given.errors:
+        print(errors(table, plan, asked[:50], given.errors))
+
+
+if __name__ == "__main__":
+    main()

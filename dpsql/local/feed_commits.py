@@ -1,0 +1,119 @@
+"""What a run over a change feed has read: commits of a Delta table, which has them until they are vacuumed away."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dpsql.change_feed import BEGINS, CHANGE, POSITION, TIME
+from dpsql.config import Source
+from dpsql.errors import DataError
+
+
+@dataclass(frozen=True)
+class Commits:
+    """Those that came with one micro-batch; `snapshot`: not what they changed, but the whole table as it was at the last of them."""
+
+    first: int
+    last: int
+    snapshot: bool = False
+
+
+def read_commits(details: Mapping[int, Mapping[str, Any]], source: Source) -> dict[int, Commits]:
+    """The commits of every micro-batch that changed state. Those of the others come with the next one, where they change nothing either.
+
+    Args:
+        details: of the micro-batches, in order.
+        source: the change feed.
+
+    Raises:
+        DataError: where the run began is not known, or it is still reading the table as it was then.
+    """
+    out = dict[int, Commits]()
+    after = _start(source)
+    for batch, detail in details.items():
+        position = json.loads(detail["offsets"][0])
+        if position["isStartingVersion"]:
+            raise DataError(
+                f"the run is still reading table `{source.name}` as it was at its first start: verify when it follows the changes"
+            )
+        begun = int(position["index"]) >= 0  # a commit is taken whole or not at all
+        last = int(position["reservoirVersion"]) - (not begun)
+        if after is None and begun:
+            raise DataError(
+                f"the run began with table `{source.name}` as it was then, and at which commit is not known: to verify a run, declare "
+                "`options: {startingVersion: ...}` before its first start"
+            )
+        out[batch] = Commits(last if after is None else after, last, snapshot=after is None)
+        after = last + 1
+    return out
+
+
+def changes(source: Source, commits: Commits) -> pa.Table:
+    """The images of some commits, with the times that Spark gives them.
+
+    Raises:
+        DataError: the table is not on this disk, or no longer has them.
+    """
+    from deltalake import DeltaTable  # slow to import
+    from deltalake.exceptions import DeltaError
+
+    path = _local(source)
+    try:
+        if commits.snapshot:
+            there = DeltaTable(path, version=commits.last).to_pyarrow_table()
+            given = there.append_column(CHANGE, pa.array([BEGINS[0]] * there.num_rows, pa.string()))
+            given = given.append_column(POSITION, pa.array(np.full(there.num_rows, commits.last)))
+        else:
+            given = pa.table(DeltaTable(path).load_cdf(commits.first, commits.last))
+        times = _times(path, commits)
+    except (DeltaError, OSError, ValueError) as problem:
+        raise DataError(
+            f"{path}: commits {commits.first} to {commits.last}, which the run has read, cannot be read ({type(problem).__name__}): a Delta table "
+            "keeps them until VACUUM, and its log for `delta.logRetentionDuration`"
+        ) from None
+    which = pc.cast(given[POSITION], pa.int64()).to_numpy() - commits.first
+    at = pa.array(times[which], pa.timestamp("us", "UTC"))
+    return given.drop_columns([TIME] if TIME in given.column_names else []).append_column(TIME, at)
+
+
+def _start(source: Source) -> int | None:
+    """The first commit whose changes are read; None: the table as it was at first is read before them."""
+    options = {name.lower(): value for name, value in source.options}
+    given = options.get("startingversion")
+    if "startingtimestamp" in options or not (given is None or given.isdigit()):
+        raise DataError(
+            f"the run over `{source.name}` began at a commit that only Spark knows: to verify a run, declare `options: {{startingVersion: "
+            "NUMBER}}` before its first start"
+        )
+    return None if given is None else int(given)
+
+
+def _local(source: Source) -> Path:
+    if not source.path:
+        raise DataError(f"source `{source.name}` is a table of Spark's catalog: to verify, declare its format and path")
+    parts = urlsplit(source.path)
+    if parts.scheme not in ("", "file"):
+        raise DataError(f"source `{source.name}` is at {parts.scheme}://, which the local engine does not read")
+    return Path(unquote(parts.path) if parts.scheme else source.path)
+
+
+def _times(path: Path, commits: Commits) -> np.ndarray:
+    """Of each commit, in microseconds: what the commit says itself if the table keeps such times, else when its file was written. They ascend."""
+    found = []
+    for version in range(commits.first, commits.last + 1):
+        file = path / "_delta_log" / f"{version:020d}.json"
+        given: dict[str, Any] = next(
+            (line["commitInfo"] for line in map(json.loads, file.read_text().splitlines()) if "commitInfo" in line), {}
+        )
+        found.append(int(given.get("inCommitTimestamp", file.stat().st_mtime_ns // 1_000_000)))
+    steps = np.arange(len(found))
+    return (np.maximum.accumulate(np.array(found, np.int64) - steps) + steps) * 1000

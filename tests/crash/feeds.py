@@ -1,0 +1,108 @@
+"""Kill runs over the change feed of a Delta table at random, and compare what they leave with an uninterrupted run, as `tests.crash.sliding`.
+
+    python -m tests.crash.feeds [--kills 20] [--seed 1]
+
+Two declarations of one table: with its primary key, and without, where rows of a unit are copies of each other.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import shutil
+import sys
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import ClassVar
+
+import pyarrow as pa
+from deltalake import DeltaTable, write_deltalake
+
+from tests.crash.kill import FILES, START, at_random, differences, left, whole_run
+from tests.crash.sliding import EventStage
+
+SQL = """
+SELECT WITH DIFFERENTIAL_PRIVACY OPTIONS (
+    epsilon = 20, delta = 1e-6, privacy_unit_column = user_id, max_rows_contributed = 6, max_rows_per_group = 2, trigger_interval = '12 hours')
+  page, COUNT(*) AS rows_there, COUNT(DISTINCT user_id) AS users, SUM(seconds, contribution_bounds_per_row => (0, 60)) AS total
+FROM visits GROUP BY page
+"""
+
+
+class FeedStage(EventStage):
+    """A table that changes: with each catch-up a commit that inserts, and one that updates or deletes."""
+
+    sql: ClassVar[str] = SQL
+    sources: ClassVar[str] = """
+sources:
+  visits:
+    format: delta
+    path: visits
+    change_feed: DELTA
+    primary_key: id
+    privacy_unit: user_id
+    start: 2100-01-01
+    options: {maxFilesPerTrigger: 1, startingVersion: 0}
+"""
+    tables: ClassVar[Mapping[str, Sequence[str]]] = {"admission": ("live", "presences", "slots"), "release": ("groups", "pending")}
+    cell: ClassVar[tuple[str, ...]] = ("trigger", "page")
+
+    @property
+    def arrivals(self) -> Path:
+        """Commits come in as files of the table's log."""
+        return self.folder / "visits" / "_delta_log"
+
+    def bring(self, number: int) -> None:
+        """Two commits, an hour apart."""
+        path, first = self.folder / "visits", 1_000 * number
+        users = range(120)
+        columns = {
+            "id": [first + 4 * user + page for user in users for page in range(4)],
+            "user_id": [f"u{user}" for user in users for _ in range(4)],
+        }
+        columns |= {
+            "page": [f"p{page}" for _ in users for page in range(4)],
+            "seconds": [float(user % 60) for user in users for _ in range(4)],
+        }
+        write_deltalake(path, pa.table(columns), mode="append", configuration={"delta.enableChangeDataFeed": "true"})
+        if number % 2:
+            DeltaTable(path).delete(f"id % 3 = {number % 3}")
+        else:
+            DeltaTable(path).update({"page": "'p0'", "seconds": "seconds + 1.0"}, predicate=f"id % 5 = {number % 5}")
+        for commit in range(FILES):
+            when = (START + timedelta(days=number, hours=1 + commit)).timestamp()
+            os.utime(self.arrivals / f"{number * FILES + commit:020d}.json", (when, when))
+
+
+class CopiesStage(FeedStage):
+    """The same table without its key."""
+
+    sources: ClassVar[str] = FeedStage.sources.replace("    primary_key: id\n", "")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--folder", type=Path, default=Path("crash-out-feeds"), help="made anew; everything is below it")
+    parser.add_argument("--kills", type=int, default=20, help="of each declaration")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--catch-ups", type=int, default=2)
+    given = parser.parse_args()
+    shutil.rmtree(given.folder, ignore_errors=True)
+    wrong = False
+    for name, kind in (("key", FeedStage), ("copies", CopiesStage)):
+        stage, kills = kind(given.folder.resolve() / name, given.catch_ups), Counter[str]()
+        stage.prepare()
+        whole, lake = whole_run(stage), stage.lake("random")
+        at_random(stage, lake, given.kills, random.Random(given.seed), kills)
+        unlike, said = differences(left(whole), left(lake)), stage.verified(lake)
+        cells = len(left(whole)["histogram"])
+        print(f"{name}: {kills['at random']} kills; {cells} published rows; differences: {', '.join(unlike) or 'none'}; {said}", flush=True)
+        wrong |= bool(unlike) or not said.startswith("identical") or not cells
+    return int(wrong)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,88 @@
+"""Which commits a run over a change feed has read, and their images as Spark has seen them; without Spark."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from dpsql.change_feed import CHANGE, POSITION, TIME, FeedForm
+from dpsql.config import Source
+from dpsql.errors import DataError
+from dpsql.local.feed_commits import Commits, changes, read_commits
+
+
+def feed(path: Path | None = None, **options: str) -> Source:
+    return Source("accounts", "delta", path and str(path), change_feed=FeedForm.DELTA, options=tuple(options.items()))
+
+
+def read(version: int, index: int, whole: bool = False) -> dict[str, Any]:
+    return {"offsets": [json.dumps({"reservoirVersion": version, "index": index, "isStartingVersion": whole})]}
+
+
+def test_commits_follow_each_other() -> None:
+    """Catches: a commit in two micro-batches, or in none, where one changed nothing and is not listed."""
+    details = {0: read(5, 0), 2: read(9, 1), 3: read(10, -1), 4: read(12, -1)}
+    expected = {0: Commits(2, 5), 2: Commits(6, 9), 3: Commits(10, 9), 4: Commits(10, 11)}
+    assert read_commits(details, feed(startingVersion="2")) == expected
+
+
+def test_a_run_that_begins_with_the_table_as_it_is() -> None:
+    details = {0: read(4, -1), 1: read(4, 0)}
+    assert read_commits(details, feed()) == {0: Commits(3, 3, snapshot=True), 1: Commits(4, 4)}
+
+
+@pytest.mark.parametrize(
+    ("options", "position", "message"),
+    [
+        ({}, read(4, 0), "at which commit is not known"),
+        ({}, read(4, 0, whole=True), "still reading table `accounts`"),
+        ({"startingTimestamp": "2026-01-01"}, read(4, 0), "only Spark knows"),
+        ({"startingVersion": "latest"}, read(4, 0), "only Spark knows"),
+    ],
+)
+def test_what_is_not_known_is_refused(options: dict[str, str], position: dict[str, Any], message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        read_commits({0: position}, feed(**options))
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    """Three commits; the clock of the last one went back."""
+    path = tmp_path / "accounts"
+    properties = {"delta.enableChangeDataFeed": "true"}
+    write_deltalake(path, pa.table({"account": [1, 2], "balance": [5.0, 6.0]}), configuration=properties)
+    DeltaTable(path).update({"balance": "7.0"}, predicate="account = 1")
+    DeltaTable(path).delete("account = 2")
+    for version, second in enumerate((100, 200, 150)):
+        os.utime(path / "_delta_log" / f"{version:020d}.json", (second, second))
+    return path
+
+
+def images(found: pa.Table) -> set[tuple[Any, ...]]:
+    columns = [found[name].to_pylist() for name in ("account", "balance", CHANGE, POSITION)]
+    return set(zip(*columns, [time.timestamp() for time in found[TIME].to_pylist()], strict=True))
+
+
+def test_images_of_commits_with_times_that_ascend(table: Path) -> None:
+    assert images(changes(feed(table), Commits(0, 0))) == {(1, 5.0, "insert", 0, 100.0), (2, 6.0, "insert", 0, 100.0)}
+    assert images(changes(feed(table), Commits(1, 2))) == {
+        (1, 5.0, "update_preimage", 1, 200.0),
+        (1, 7.0, "update_postimage", 1, 200.0),
+        (2, 6.0, "delete", 2, 200.001),
+    }
+    assert images(changes(feed(table), Commits(1, 1, snapshot=True))) == {(1, 7.0, "insert", 1, 200.0), (2, 6.0, "insert", 1, 200.0)}
+
+
+def test_commits_that_are_gone_or_elsewhere_are_told(table: Path) -> None:
+    (table / "_delta_log" / f"{1:020d}.json").unlink()
+    with pytest.raises(DataError, match="commits 1 to 2, which the run has read, cannot be read"):
+        changes(feed(table), Commits(1, 2))
+    for source, message in ((feed(), "Spark's catalog"), (Source("accounts", "delta", "s3a://a/b"), "s3a://")):
+        with pytest.raises(DataError, match=message):
+            changes(source, Commits(0, 0))
