@@ -113,7 +113,7 @@ def _made(lake: Lake, name: str, window_us: int | None, growing: bool, limit: in
     if lists_of(every) or not aggregates_of(every):
         raise ConfigError(f"dpsql view draws histograms, and {name} publishes a sketch: dpsql show {name}, dpsql ask {name} VALUE")
     rows = one_window(every, name, window_us, growing)
-    return page(standing(lake, name, rows, budget, clock=every["trigger_time"].max()), rows, refresh, limit)
+    return page(standing(lake, name, rows, budget, clock=every["trigger_time"].max()), rows, refresh, limit, every)
 
 
 def _write(target: Path, text: str) -> None:

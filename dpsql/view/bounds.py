@@ -18,7 +18,7 @@ LEFT_OUT = "What is beyond is left out of these numbers: true ones can be much l
 
 def heads(document: Mapping[str, Any] | None) -> dict[str, str]:
     """Per aggregate what its column's head says of the bounds: `at most 4 each`; nothing where each unit counts once."""
-    query = _asked(document)
+    query = asked(document)
     if not query.get("max_rows_contributed"):
         return {}
     found = {}
@@ -32,7 +32,7 @@ def heads(document: Mapping[str, Any] | None) -> dict[str, str]:
 
 def left_out(document: Mapping[str, Any] | None) -> tuple[str, ...]:
     """The sentences below a table of noisy numbers."""
-    query = _asked(document)
+    query = asked(document)
     predicted = (PREDICTED,) if query.get("grouping", "NONE") != "NONE" else ()
     if query and not query["privacy_unit"]:
         return (NOISE_OF_ROWS, *predicted)
@@ -41,7 +41,7 @@ def left_out(document: Mapping[str, Any] | None) -> tuple[str, ...]:
     return (NOISE_ONLY, f"{_allowance(query)} {LEFT_OUT}", *predicted)
 
 
-def _asked(document: Mapping[str, Any] | None) -> dict[str, Any]:
+def asked(document: Mapping[str, Any] | None) -> dict[str, Any]:
     """What every query says, and what is asked of its mechanism."""
     query = (document or {}).get("query", {})
     return {**query, **query.get("asked", {})}

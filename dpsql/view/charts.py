@@ -8,16 +8,18 @@ from __future__ import annotations
 import io
 import textwrap
 from collections.abc import Mapping, Sequence
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from matplotlib.axes import Axes
-from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
+from matplotlib.dates import AutoDateLocator, DateFormatter
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, StrMethodFormatter
 
 from dpsql.errors import DataError
 from dpsql.frames import aggregates_of, has_windows, keys_of
 from dpsql.view.formatting import Z95, absent, printable
+from dpsql.view.windows import newest_triggers
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -27,7 +29,9 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#0
 
 MARKS = ("o", "s", "^", "D", "v", "P", "X")
 WIDTH, CAPTION = 7.2, 118
-LABEL = 40
+LABEL, PANEL_LABEL = 40, 26
+PANELS_ACROSS = 3
+HALF_DAY = timedelta(hours=12)
 NUMBERS = StrMethodFormatter("{x:,.10g}")
 
 
@@ -40,8 +44,10 @@ class Chart(Figure):
         return out.getvalue()
 
 
-def growth(histogram: pd.DataFrame, column: str, keys: int = 5, unit: str | None = None, title: str | None = None) -> Chart:
-    """The largest keys of the newest window, trigger by trigger, each with its 95% error band.
+def growth(
+    histogram: pd.DataFrame, column: str, keys: int = 6, unit: str | None = None, title: str | None = None, by: str | None = None
+) -> Chart:
+    """The largest keys of the newest window, trigger by trigger: a panel for each, with its 95% error band.
 
     Args:
         histogram: rows of all triggers, as `dpsql.run_local` returns or a lake holds them.
@@ -49,63 +55,147 @@ def growth(histogram: pd.DataFrame, column: str, keys: int = 5, unit: str | None
         keys: how many keys, the largest at the last trigger.
         unit: what the values count; the column's name unless given.
         title: above the chart.
+        by: the column that says how large a key is; for an average a count. The column itself unless given.
     """
-    rows, names = _newest(histogram, column), keys_of(histogram)
-    last = rows[rows["trigger"] == rows["trigger"].max()].nlargest(keys, column)
-    figure, axes = _figure(title or f"{column} per {', '.join(names) or 'window'}", 4.2)
-    for i, chosen in enumerate(last.to_dict("records")):
-        mine = rows
-        for name in names:
-            mine = mine[mine[name].isna() if absent(chosen[name]) else mine[name] == chosen[name]]
-        mine = mine.sort_values("trigger")
-        when, value, error = mine["trigger_time"], mine[column].astype(float), Z95 * mine[f"{column}_stderr"].astype(float)
-        colour = COLOURS[i % len(COLOURS)]
-        axes.fill_between(when, value - error, value + error, color=colour, alpha=0.25, linewidth=0)
-        axes.plot(when, value, color=colour, marker=MARKS[i % len(MARKS)], markersize=3.5, label=_label(chosen, names))
-    axes.set_xlabel("trigger time (UTC)")
-    axes.set_ylabel(unit or column)
-    axes.yaxis.set_major_formatter(NUMBERS)
+    rows = _newest(histogram, column)
+    last = rows[rows["trigger"] == rows["trigger"].max()].nlargest(keys, by or column)
     begin, end = rows["trigger_time"].min(), rows["trigger_time"].max()
     if has_windows(rows):
         begin, end = rows["window_start"].min(), max(rows["window_end"].max(), end)
-    axes.set_xlim(begin, end + (end - begin) / 50)
-    locator = AutoDateLocator(maxticks=8)
-    axes.xaxis.set_major_locator(locator)
-    axes.xaxis.set_major_formatter(ConciseDateFormatter(locator))
-    if names and len(last):
-        axes.legend(framealpha=0.85, edgecolor="none", title=", ".join(names), loc="upper left")
-    return _captioned(
-        figure,
-        f"{_span(rows)}. Bands: 95% of the noise; what the bounds dropped is not in them. A line "
-        "begins at the trigger at which its key was selected.",
-    )
+    caption = f"{_span(rows)}. A line begins at the trigger at which its key was selected."
+    return _panels(rows, column, last, "trigger_time", (begin, end), "trigger time (UTC)", unit, title, caption)
 
 
-def bars(histogram: pd.DataFrame, column: str, keys: int = 12, unit: str | None = None, title: str | None = None) -> Chart:
-    """The largest keys of the newest window at its last trigger, with 95% errors; hollow where the value is below its own error."""
+def over_windows(
+    histogram: pd.DataFrame, column: str, keys: int = 6, unit: str | None = None, title: str | None = None, by: str | None = None
+) -> Chart:
+    """The largest keys of the newest window, window by window: a panel for each, with its 95% error band.
+
+    Args: as of `growth`; the rows are those of several windows.
+    """
+    _newest(histogram, column)
+    if not has_windows(histogram):
+        raise DataError("this histogram has no windows: charts.growth draws it trigger by trigger")
+    rows = newest_triggers(histogram)
+    last = rows[rows["window_start"] == rows["window_start"].max()].nlargest(keys, by or column)
+    span = (rows["window_start"].min(), rows["window_start"].max())
+    caption = "Each window at its newest trigger. Where a line is interrupted, the key was not published: that is not zero."
+    return _panels(rows, column, last, "window_start", span, "beginning of the window (UTC)", unit, title, caption)
+
+
+def bars(
+    histogram: pd.DataFrame,
+    column: str,
+    keys: int = 12,
+    unit: str | None = None,
+    title: str | None = None,
+    by: str | None = None,
+    within: tuple[float, float] | None = None,
+) -> Chart:
+    """The largest keys of the newest window at its last trigger, with 95% errors; hollow where the value is below its own error.
+
+    Args:
+        histogram, column, keys, unit, title: as of `growth`; the title says what is seen unless given.
+        by: the column that says how large a key is. For an average take a count: ranked by itself, the noisiest keys come first.
+        within: the bounds of an average: values are dots between them, and whiskers are cut to them.
+    """
     rows, names = _newest(histogram, column), keys_of(histogram)
     last = rows[rows["trigger"] == rows["trigger"].max()]
-    shown = last.nlargest(keys, column).iloc[::-1]
-    value, error = shown[column].astype(float), Z95 * shown[f"{column}_stderr"].astype(float)
-    figure, axes = _figure(title or f"{column} per {', '.join(names) or 'window'}", 1.6 + 0.28 * max(len(shown), 4))
+    shown = last.nlargest(keys, by or column).iloc[::-1]
+    value, error = shown[column].astype(float).to_numpy(), Z95 * shown[f"{column}_stderr"].astype(float).to_numpy()
+    figure, axes = _figure(title or _seen(shown, column, by, names), 1.6 + 0.28 * max(len(shown), 4))
     places = list(range(len(shown)))
-    small = (value.abs() < error).tolist()
+    small = [False] * len(shown) if within else (abs(value) < error).tolist()
     faces = ["white" if hollow else COLOURS[0] for hollow in small]
-    axes.barh(places, value, color=faces, edgecolor=COLOURS[0])
-    axes.errorbar(value, places, xerr=error, fmt="none", ecolor="#333333", capsize=3, linewidth=1)
+    down, up = value - error, value + error
+    if within:
+        down, up = down.clip(*within), up.clip(*within)
+        axes.hlines(places, down, up, color="#333333", linewidth=1)
+        axes.plot(value.clip(*within), places, "o", color=COLOURS[0], markersize=6)
+        axes.set_xlim(*within)
+    else:
+        axes.barh(places, value, color=faces, edgecolor=COLOURS[0])
+        axes.errorbar(value, places, xerr=error, fmt="none", ecolor="#333333", capsize=3, linewidth=1)
+        axes.axvline(0, color="#333333", linewidth=0.8)
     axes.set_yticks(places, [_label(row, names) for row in shown.to_dict("records")])
     axes.set_xlabel(unit or column)
     axes.xaxis.set_major_formatter(NUMBERS)
     axes.xaxis.set_major_locator(MaxNLocator(nbins=5))
-    axes.axvline(0, color="#333333", linewidth=0.8)
     hidden = len(last) - len(shown)
     more = f" {hidden} smaller keys are not drawn." if hidden else ""
+    order = f" Ordered by {by}." if by and by != column else ""
     hollow = " Hollow: smaller than its own error." if any(small) else ""
+    cut = " Whiskers end at the declared bounds." if within else ""
     return _captioned(
         figure,
-        f"{_span(shown)}, trigger {last['trigger'].max()}. Whiskers: 95% of the noise.{hollow}{more} "
-        "Keys that were not selected are missing, not zero.",
+        f"{_span(shown)}, trigger {last['trigger'].max()}.{order} Whiskers: 95% of the noise; what the contribution bounds leave out is not "
+        f"in them. Keys whose whiskers overlap may change places.{hollow}{cut}{more} Keys that were not selected are missing, not zero.",
     )
+
+
+def _panels(
+    rows: pd.DataFrame,
+    column: str,
+    chosen: pd.DataFrame,
+    when: str,
+    span: tuple[Any, Any],
+    axis: str,
+    unit: str | None,
+    title: str | None,
+    caption: str,
+) -> Chart:
+    """Small multiples: the same axes for every key, whose name stands above its line."""
+    names = keys_of(rows)
+    across = min(PANELS_ACROSS, max(1, len(chosen)))
+    down = -(-max(1, len(chosen)) // across)
+    figure = Chart(figsize=(WIDTH, 1.3 + 1.55 * down), dpi=150, layout="constrained", facecolor="white")
+    figure.suptitle(title or f"{_plain(column)} per {_plain(', '.join(names) or 'window')}", x=0.01, ha="left", fontsize=11)
+    grid = figure.subplots(down, across, sharex=True, sharey=True, squeeze=False)
+    times = sorted(rows[when].unique())
+    for place, axes in enumerate(grid.flat):
+        if place >= len(chosen):
+            axes.set_axis_off()
+            continue
+        row = chosen.iloc[place].to_dict()
+        mine = rows
+        for name in names:
+            mine = mine[mine[name].isna() if absent(row[name]) else mine[name] == row[name]]
+        line = mine.drop_duplicates(when, keep="last").set_index(when).reindex(times)
+        value, error = line[column].astype(float), Z95 * line[f"{column}_stderr"].astype(float)
+        axes.fill_between(times, value - error, value + error, color=COLOURS[0], alpha=0.25, linewidth=0)
+        axes.plot(times, value, color=COLOURS[0], marker="o", markersize=2.5, linewidth=1.2)
+        axes.set_title(_label(row, names, PANEL_LABEL), loc="left", fontsize=9)
+        _plain_axes(axes)
+        axes.yaxis.set_major_formatter(NUMBERS)
+        axes.yaxis.set_major_locator(MaxNLocator(nbins=4))
+        axes.tick_params(labelsize=8)
+    first = grid.flat[0]
+    begin, end = span
+    if begin == end:
+        begin, end = begin - HALF_DAY, end + HALF_DAY
+    margin = (end - begin) / 40
+    first.set_xlim(begin - margin, end + margin)
+    locator = AutoDateLocator(maxticks=4, minticks=2)
+    first.xaxis.set_major_locator(locator)
+    first.xaxis.set_major_formatter(DateFormatter("%H:%M" if end - begin < 3 * HALF_DAY else "%d %b"))
+    for axes in grid[:, 0]:
+        axes.set_ylim(bottom=min(0.0, axes.get_ylim()[0]))
+    figure.supylabel(unit or _plain(column), fontsize=9)
+    return _captioned(
+        figure,
+        f"Across: {axis}, from {begin:%Y-%m-%d}. Bands: 95% of the noise; what the contribution bounds leave out is not in them. {caption}",
+    )
+
+
+def _seen(shown: pd.DataFrame, column: str, by: str | None, names: Sequence[str]) -> str:
+    """The title of a chart of values: which key leads, if that is no noise. `shown` has the largest last."""
+    if not names or (by and by != column) or len(shown) < 2:
+        return f"{_plain(column)} per {_plain(', '.join(names) or 'window')}"
+    first, second = shown.iloc[-1], shown.iloc[-2]
+    error = Z95 * (float(first[f"{column}_stderr"]) ** 2 + float(second[f"{column}_stderr"]) ** 2) ** 0.5
+    if float(first[column]) - float(second[column]) > error:
+        return f"{_label(first.to_dict(), names, PANEL_LABEL)} leads in {_plain(column)}"
+    return f"Which of the first leads in {_plain(column)} cannot be told apart"
 
 
 def curves(
@@ -143,10 +233,14 @@ def _figure(title: str, height: float) -> tuple[Chart, Axes]:
     figure = Chart(figsize=(WIDTH, height), dpi=150, layout="constrained", facecolor="white")
     axes = figure.add_subplot()
     axes.set_title(title, loc="left", fontsize=11)
+    _plain_axes(axes)
+    return figure, axes
+
+
+def _plain_axes(axes: Axes) -> None:
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(color="#dddddd", linewidth=0.6)
     axes.set_axisbelow(True)
-    return figure, axes
 
 
 def _captioned(figure: Chart, caption: str) -> Chart:
@@ -172,8 +266,12 @@ def _span(rows: pd.DataFrame) -> str:
     return f"Window from {rows['window_start'].min():%Y-%m-%d %H:%M}" if has_windows(rows) else "The whole table"
 
 
-def _label(row: Mapping[Any, Any], names: Sequence[str]) -> str:
-    """A key as text of a chart: short, and without what matplotlib would obey ($ begins mathematics, a first _ hides a line)."""
+def _label(row: Mapping[Any, Any], names: Sequence[str], most: int = LABEL) -> str:
+    """A key as text of a chart: short."""
     plain = ", ".join("NULL" if absent(row[name]) else printable(row[name]) for name in names) or "all records"
-    short = plain if len(plain) <= LABEL else plain[: LABEL - 1] + "…"
-    return ("\u200b" if short.startswith("_") else "") + short.replace("$", r"\$")
+    return _plain(plain if len(plain) <= most else plain[: most - 1] + "…")
+
+
+def _plain(text: str) -> str:
+    """Without what matplotlib would obey: $ begins mathematics, a first _ hides a line."""
+    return ("\u200b" if text.startswith("_") else "") + text.replace("$", r"\$")

@@ -13,26 +13,31 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 from importlib.resources import files
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
-from dpsql.frames import aggregates_of, has_windows, keys_of
+from dpsql.frames import has_windows, keys_of
 from dpsql.text import number
 from dpsql.times import duration
 from dpsql.view import charts
-from dpsql.view.bounds import heads, left_out
-from dpsql.view.formatting import absent, measured, printable, said_beside
-from dpsql.view.reading import as_read
+from dpsql.view.bounds import left_out
+from dpsql.view.formatting import printable
+from dpsql.view.measures import Measure, measures, ranked
 from dpsql.view.standing import Standing
-from dpsql.view.trend import trend
+from dpsql.view.table import Table, table, window_before
+from dpsql.view.windows import finished
 
 if TYPE_CHECKING:
     import pandas as pd
 
 MOST_ROWS = 200
+MOST_WINDOWS, ROWS_ELSEWHERE = 12, 50
+"""Windows that can be picked besides the one that is shown first, and how many keys each has: a page stays small."""
+
+CHART_WINDOWS = 120
 TIME = "%Y-%m-%d %H:%M"
 
 
@@ -64,41 +69,30 @@ class Section:
 
 
 @dataclass(frozen=True)
-class Cell:
-    """A released value, what is said beside it, and its way there; `small`: below its own error."""
+class Panel:
+    """One window's table, with what is said of it; `start` names it in the picker."""
 
-    text: str
-    small: bool
-    beside: tuple[str, ...]
-    trend: Markup
-
-
-@dataclass(frozen=True)
-class Row:
-    """A key's line."""
-
-    keys: tuple[str, ...]
-    cells: tuple[Cell, ...]
+    start: str
+    title: str
+    headline: str
+    table: Table
 
 
-@dataclass(frozen=True)
-class Table:
-    """The largest keys, of `all_rows`; `heads`: aggregates, and what the bounds cap in each."""
-
-    names: tuple[str, ...]
-    heads: tuple[tuple[str, str], ...]
-    rows: tuple[Row, ...]
-    all_rows: int
-
-
-def page(standing: Standing, rows: pd.DataFrame, refresh_seconds: int | None = None, most_rows: int = MOST_ROWS) -> str:
-    """The page of one window.
+def page(
+    standing: Standing,
+    rows: pd.DataFrame,
+    refresh_seconds: int | None = None,
+    most_rows: int = MOST_ROWS,
+    every: pd.DataFrame | None = None,
+) -> str:
+    """The page of a histogram; one window is shown first, others can be picked.
 
     Args:
         standing: of the run.
-        rows: the window's rows, of all its triggers so far.
+        rows: of the window that is shown first, of all its triggers so far.
         refresh_seconds: how often a browser loads the page anew; None: never.
-        most_rows: rows of the table, the largest keys first.
+        most_rows: rows of its table, the largest keys first.
+        every: the rows of all windows, of which the newest can be picked; `rows` unless given.
 
     Returns:
         A whole HTML document.
@@ -106,6 +100,7 @@ def page(standing: Standing, rows: pd.DataFrame, refresh_seconds: int | None = N
     script = _asset("page.js")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     template = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True).from_string(_asset("page.html"))
+    every = rows if every is None else every
     return template.render(
         policy=f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{digest}'",
         style=Markup(_asset("page.css")),
@@ -115,9 +110,43 @@ def page(standing: Standing, rows: pd.DataFrame, refresh_seconds: int | None = N
         lead=_lead(standing, rows),
         cards=_cards(standing, rows),
         said=left_out(standing.plan),
-        sections=[_section(alias, rows, heads(standing.plan).get(alias, "")) for alias in aggregates_of(rows)],
-        table=_table(standing, rows, most_rows),
+        sections=[section for each in measures(rows, standing.plan) if (section := _section(each, rows, every, standing)).pictures],
+        panels=_all_panels(standing, rows, every, most_rows),
     )
+
+
+def _all_panels(standing: Standing, rows: pd.DataFrame, every: pd.DataFrame, most_rows: int) -> list[Panel]:
+    """That of the window that is shown first, then those of other windows, the newest first."""
+    panels = [_panel(standing, rows, every, most_rows)]
+    if has_windows(every):
+        others = every[every["window_start"] != rows["window_start"].iloc[0]]
+        newest = sorted(others["window_start"].unique(), reverse=True)[:MOST_WINDOWS]
+        panels += [_panel(standing, others[others["window_start"] == start], every, min(most_rows, ROWS_ELSEWHERE)) for start in newest]
+    return panels
+
+
+def _panel(standing: Standing, window: pd.DataFrame, every: pd.DataFrame, most_rows: int) -> Panel:
+    ended = bool(finished(window, every["trigger_time"].max()).all())
+    made = table(window, window_before(every, window) if ended else None, standing.plan, _last(standing), most_rows)
+    if not has_windows(window):
+        return Panel("", "The whole table", _headline(made), made)
+    first = window.iloc[0]
+    title = f"{first['window_start']:{TIME}} to {first['window_end']:{TIME}} UTC"
+    return Panel(f"{first['window_start']:%Y-%m-%dT%H:%M:%S}", title if ended else f"{title}, unfinished", _headline(made), made)
+
+
+def _headline(made: Table) -> str:
+    """What the first line of a table says, in words; nothing where its place is not known."""
+    if not made.rows or not made.heads:
+        return ""
+    first = made.rows[0]
+    if not made.names:
+        return f"{made.heads[0][0]}: {first.cells[0].text}"
+    if not made.by:
+        return ""
+    at = next((i for i, (alias, _) in enumerate(made.heads) if alias == printable(made.by)), 0)
+    said = f"{made.heads[at][0]}: {', '.join(first.keys)} {{}}, {first.cells[at].text}"
+    return said.format("is first" if first.place == "1" else "is largest, but others may be larger")
 
 
 def _lead(standing: Standing, rows: pd.DataFrame) -> str:
@@ -135,6 +164,10 @@ def _cards(standing: Standing, rows: pd.DataFrame) -> list[Card]:
     of = f" of {horizon:,}" if horizon else ""
     keys = int((rows["trigger"] == standing.triggers).sum())
     return [
+        Card("Keys shown", f"{keys:,}", "with enough people; a missing key is not zero")
+        if keys_of(rows)
+        else Card("Keys", "none", f"one row per {'window' if has_windows(rows) else 'trigger'}"),
+        *_promise(standing),
         Card(
             "Trigger",
             f"{standing.triggers:,}{of}",
@@ -142,10 +175,6 @@ def _cards(standing: Standing, rows: pd.DataFrame) -> list[Card]:
             share=standing.triggers / horizon if horizon else None,
         ),
         _lag(standing),
-        Card("Keys shown", f"{keys:,}", "with enough people; a missing key is not zero")
-        if keys_of(rows)
-        else Card("Keys", "none", f"one row per {'window' if has_windows(rows) else 'trigger'}"),
-        *_promise(standing),
     ]
 
 
@@ -161,7 +190,7 @@ def _last(standing: Standing) -> int | None:
 def _lag(standing: Standing) -> Card:
     written = f"newest trigger written {standing.written:{TIME}} UTC"
     if standing.replayed:
-        return Card("Lag", "none", f"stored input; {written}")
+        return Card("Input", "stored", f"stored input, so nothing is late; {written}")
     overdue = standing.overdue
     interval = timedelta(microseconds=int(standing.plan["query"]["trigger_interval_us"])) if standing.plan else None
     if overdue is not None and interval is not None and overdue > interval:
@@ -193,13 +222,22 @@ def _promise(standing: Standing) -> Iterator[Card]:
         )
 
 
-def _section(alias: str, rows: pd.DataFrame, cap: str) -> Section:
-    measure = f"{alias} ({cap})" if cap else alias
-    until = f"{rows['trigger_time'].max():{TIME}}"
-    drawn = (
-        charts.bars(rows, alias, unit=measure, title=f"{alias}, up to {until}"),
-        charts.growth(rows, alias, unit=measure, title=f"{alias}, trigger by trigger"),
-    )
+def _section(measure: Measure, rows: pd.DataFrame, every: pd.DataFrame, standing: Standing) -> Section:
+    """Pictures of what has several points in time: windows, triggers of the window that is shown."""
+    alias, (_, by) = measure.alias, ranked(rows, measures(rows, standing.plan))
+    unit = f"{alias}\n({measure.cap})" if measure.cap else alias
+    drawn = []
+    if has_windows(every):
+        closed = every[finished(every)]
+        if closed["window_start"].nunique() > 1:
+            newest = sorted(closed["window_start"].unique())[-CHART_WINDOWS:]
+            drawn.append(
+                charts.over_windows(
+                    closed[closed["window_start"] >= newest[0]], alias, unit=unit, title=f"{alias}, window by window", by=by
+                )
+            )
+    if rows["trigger"].nunique() > 1:
+        drawn.append(charts.growth(rows, alias, unit=unit, title=f"{alias}, trigger by trigger", by=by))
     return Section(printable(alias), tuple(_picture(chart, alias) for chart in drawn))
 
 
@@ -208,33 +246,6 @@ def _picture(chart: charts.Chart, alias: str) -> Picture:
     chart.savefig(out, format="svg", metadata={"Date": None})
     what = f"{alias}: {' '.join(chart.get_supxlabel().split())}"
     return Picture(what, f"data:image/svg+xml;base64,{base64.b64encode(out.getvalue()).decode()}")
-
-
-def _table(standing: Standing, rows: pd.DataFrame, most_rows: int) -> Table:
-    names, aliases = keys_of(rows), aggregates_of(rows)
-    last = rows[rows["trigger"] == standing.triggers].sort_values([*aliases[:1]], ascending=False, kind="stable")
-    last = as_read(last, standing.plan)
-    horizon = _last(standing) or standing.triggers
-    key = rows.groupby(names, dropna=False, sort=False).ngroup() if names else rows["trigger"] * 0
-    paths = {number: path for number, path in rows.sort_values("trigger").groupby(key)}
-    shown = last.head(most_rows)
-    lines = [
-        _row(row, paths[number], names, aliases, horizon) for row, number in zip(shown.to_dict("records"), key[shown.index], strict=True)
-    ]
-    caps = heads(standing.plan)
-    named = tuple((printable(alias), caps.get(alias, "")) for alias in aliases)
-    return Table(tuple(map(printable, names)), named, tuple(lines), len(last))
-
-
-def _row(row: dict[Any, Any], path: pd.DataFrame, names: list[str], aliases: list[str], horizon: int) -> Row:
-    triggers = path["trigger"].to_numpy(np.int64)
-    cells = []
-    for alias in aliases:
-        text, small = measured(row[alias], row[f"{alias}_stderr"])
-        values, errors = (path[column].to_numpy(np.float64, na_value=np.nan) for column in (alias, f"{alias}_stderr"))
-        said = tuple(f"{ending} {value}" for ending, value in said_beside(row, alias).items())
-        cells.append(Cell(text, small, said, trend(triggers, values, errors, horizon)))
-    return Row(tuple("NULL" if absent(row[name]) else printable(row[name]) for name in names), tuple(cells))
 
 
 def _length(span: timedelta) -> str:

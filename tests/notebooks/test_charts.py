@@ -29,10 +29,10 @@ def histogram() -> pd.DataFrame:
 
 
 def texts(chart: charts.Chart) -> str:
-    axes = chart.axes[0]
-    legend = axes.get_legend()
-    found = [axes.get_title(loc="left"), axes.get_xlabel(), axes.get_ylabel(), chart.get_supxlabel()]
-    found += [label.get_text() for label in (*axes.get_xticklabels(), *axes.get_yticklabels(), *(legend.get_texts() if legend else ()))]
+    found = [chart.get_suptitle(), chart.get_supxlabel(), chart.get_supylabel()]
+    for axes in chart.axes:
+        found += [axes.get_title(loc="left"), axes.get_xlabel(), axes.get_ylabel()]
+        found += [label.get_text() for label in (*axes.get_xticklabels(), *axes.get_yticklabels())]
     return "\n".join(found)
 
 
@@ -42,8 +42,8 @@ def test_growth_has_bands_of_95_percent() -> None:
     band = next(each for each in axes.collections if isinstance(each, PolyCollection))
     heights = band.get_paths()[0].vertices[:, 1]
     assert heights.max() == pytest.approx(4000 + 1.96 * 40, abs=0.1)
-    assert len(axes.lines) == len(KEYS)
-    assert ("trigger time (UTC)", "page views") == (axes.get_xlabel(), axes.get_ylabel())
+    assert [len(each.lines) for each in chart.axes] == [1] * len(KEYS), "a panel for each key"
+    assert "trigger time (UTC)" in chart.get_supxlabel() and chart.get_supylabel() == "page views"
     said = texts(chart)
     for part in ("95% of the noise", "2026-01-01 00:00", "NULL", r"\$x^2\$", "tab\\there", "_hidden"):
         assert part in said
@@ -61,6 +61,26 @@ def test_bars_name_every_key_and_mark_what_is_below_its_error() -> None:
     assert "Hollow: smaller than its own error" in said and "missing, not zero" in said
     for key in ("a", "NULL", r"\$x^2\$"):
         assert key in said.splitlines()
+
+
+def test_whiskers_of_an_average_end_at_its_bounds_and_a_count_ranks_it() -> None:
+    data = histogram().assign(rating=4.5, rating_stderr=2.0)
+    data.loc[data["page"] == "tab\there", "rating"] = 5.0
+    chart = charts.bars(data, "rating", by="views", within=(0.0, 5.0))
+    axes = chart.axes[0]
+    assert not axes.patches and axes.get_xlim() == (0.0, 5.0)
+    ends = np.concatenate([path.vertices[:, 0] for path in axes.collections[0].get_paths()])
+    assert ends.min() >= 0 and ends.max() == 5.0
+    assert [label.get_text() for label in axes.get_yticklabels()][-1] == "a", "the most views, not the highest rating"
+    assert "Ordered by views" in texts(chart)
+
+
+def test_a_window_in_which_a_key_is_missing_interrupts_its_line() -> None:
+    days = [histogram().assign(window_start=DAY + timedelta(days=i), window_end=DAY + timedelta(days=i + 1)) for i in range(3)]
+    days[1] = days[1][days[1]["page"] != "a"]
+    chart = charts.over_windows(pd.concat(days), "views")
+    assert chart.axes[0].get_title(loc="left") == "a"
+    assert np.isnan(np.asarray(chart.axes[0].lines[0].get_ydata(), float)).tolist() == [False, True, False]
 
 
 def test_an_exported_chart_is_what_is_shown(tmp_path: Path) -> None:

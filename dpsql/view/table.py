@@ -1,0 +1,160 @@
+"""The keys of one window as a table: place, value with its error, share, and what has changed since the window before."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from markupsafe import Markup
+
+from dpsql.frames import has_windows, keys_of
+from dpsql.view.difference import between_windows, difference, places
+from dpsql.view.formatting import Z95, absent, amount, measured, printable, said_beside
+from dpsql.view.interval import intervals
+from dpsql.view.measures import Measure, measures, ranked
+from dpsql.view.reading import as_read, is_ordered
+from dpsql.view.trend import trend
+from dpsql.view.windows import newest_triggers
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from udfs.columns import Float
+
+
+NONE = -1e300
+"""The size of a NULL: below all."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A released value, what is said beside it, its drawing and its way there; `small`: below its own error; `size` orders the column."""
+
+    text: str
+    size: float
+    small: bool
+    beside: tuple[str, ...]
+    interval: Markup
+    trend: Markup
+
+
+@dataclass(frozen=True)
+class Row:
+    """A key's line; `place`: which places it can have among the keys of its window, `2–4`."""
+
+    place: str
+    keys: tuple[str, ...]
+    cells: tuple[Cell, ...]
+
+
+@dataclass(frozen=True)
+class Table:
+    """The largest keys, of `all_rows`.
+
+    Args:
+        names: of the key columns.
+        heads: aggregates, and what the bounds cap in each.
+        rows: a line for each key.
+        all_rows: how many keys there are.
+        by: what places are of; None: no places, for rows are ordered by their error or by the query.
+        has_trends: there is more than one trigger in this window.
+        order: how rows are ordered, in words.
+    """
+
+    names: tuple[str, ...]
+    heads: tuple[tuple[str, str], ...]
+    rows: tuple[Row, ...]
+    all_rows: int
+    by: str | None
+    has_trends: bool
+    order: str
+
+
+def table(
+    window: pd.DataFrame, before: pd.DataFrame | None, document: Mapping[str, Any] | None, horizon: int | None, most_rows: int
+) -> Table:
+    """The table of one window.
+
+    Args:
+        window: its rows, of all its triggers so far.
+        before: the rows of the window before it; None where there is none, or where the two cannot be compared.
+        document: of the plan; None where it cannot be read.
+        horizon: triggers of a whole window; None: unknown.
+        most_rows: rows of the table.
+    """
+    names, of = keys_of(window), measures(window, document)
+    last = newest_triggers(window)
+    ordered, by = ranked(last, of)
+    kept = as_read(ordered, document)
+    if is_ordered(document):
+        by, order = None, "in the order that the query asks for"
+    else:
+        order = f"the largest {printable(by)} first" if by else "the smallest error first, which is where most records are"
+    shown = kept.head(most_rows)
+    spans = _places(ordered, by, len(ordered)) if by and names else {}
+    key = window.groupby(names, dropna=False, sort=False).ngroup() if names else window["trigger"] * 0
+    has_trends = window["trigger"].nunique() > 1
+    paths = {number: path for number, path in window.sort_values("trigger").groupby(key)} if has_trends else {}
+    older = {} if before is None else {_key(row, names): row for row in newest_triggers(before).to_dict("records")}
+    whole = {each.alias: float(last[each.alias].astype(float).sum()) for each in of if each.adds_up and names}
+    drawn = {each.alias: intervals(*_floats(shown, each.alias), each.within) for each in of}
+    lines = []
+    for at, (index, row) in enumerate(zip(shown.index, shown.to_dict("records"), strict=True)):
+        cells = []
+        for each in of:
+            said = [f"{ending} {value}" for ending, value in said_beside(row, each.alias).items()]
+            said += _share(row, each, whole) + _change(row, older.get(_key(row, names)), each, document)
+            text, small = measured(row[each.alias], row[f"{each.alias}_stderr"])
+            path = paths.get(key[index])
+            way = Markup()
+            if path is not None:
+                way = trend(path["trigger"].to_numpy(np.int64), *_floats(path, each.alias), horizon or int(last["trigger"].max()))
+            size = NONE if absent(row[each.alias]) else float(row[each.alias])
+            cells.append(Cell(text, size, small, tuple(said), drawn[each.alias][at], way))
+        texts = tuple("NULL" if absent(row[name]) else printable(row[name]) for name in names)
+        lines.append(Row(spans.get(index, ""), texts, tuple(cells)))
+    heads = tuple((printable(each.alias), each.cap) for each in of)
+    return Table(tuple(map(printable, names)), heads, tuple(lines), len(kept), by if spans else None, has_trends, order)
+
+
+def _places(ordered: pd.DataFrame, by: str, shown: int) -> dict[Any, str]:
+    best, worst = places(*_floats(ordered, by), shown)
+    return {i: f"{one}" if one == other else f"{one}–{other}" for i, one, other in zip(ordered.index, best, worst, strict=True)}
+
+
+def _share(row: Mapping[Any, Any], of: Measure, whole: Mapping[str, float]) -> list[str]:
+    if of.alias not in whole or absent(row[of.alias]) or whole[of.alias] <= 0 or row[of.alias] < 0:
+        return []
+    return [f"{row[of.alias] / whole[of.alias]:.1%} of all published"]
+
+
+def _change(row: Mapping[Any, Any], older: Mapping[Any, Any] | None, of: Measure, document: Mapping[str, Any] | None) -> list[str]:
+    alias = of.alias
+    if older is None or absent(row[alias]) or absent(older[alias]):
+        return []
+    found = difference(
+        float(row[alias]), row[f"{alias}_stderr"], float(older[alias]), older[f"{alias}_stderr"], between_windows(document, alias)
+    )
+    if not found.real:
+        return ["no clear change"]
+    error = Z95 * found.stderr
+    return [f"{'▲' if found.value > 0 else '▼'} {amount(abs(found.value), error)} ± {amount(error, error)}"]
+
+
+def _floats(rows: pd.DataFrame, alias: str) -> tuple[Float, Float]:
+    """Values and their standard deviations; NaN for NULL."""
+    return rows[alias].to_numpy(np.float64, na_value=np.nan), rows[f"{alias}_stderr"].to_numpy(np.float64, na_value=np.nan)
+
+
+def _key(row: Mapping[Any, Any], names: list[str]) -> tuple[Any, ...]:
+    return tuple(None if absent(row[name]) else row[name] for name in names)
+
+
+def window_before(rows: pd.DataFrame, window: pd.DataFrame) -> pd.DataFrame | None:
+    """The rows of the newest window that had ended when this one began: sliding windows that share records are not compared."""
+    if not has_windows(rows):
+        return None
+    older = rows[rows["window_end"] <= window["window_start"].iloc[0]]
+    return None if older.empty else older[older["window_start"] == older["window_start"].max()]
