@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sqlglot import exp
@@ -52,16 +52,20 @@ def read_sets(select: exp.Select, canonical: exp.Select, items: Sequence[Item], 
     word = WORDS.get(type(root))
     if word is None:
         return None
-    pairs = [(root, twin)] if word != "GROUPING SETS" else list(zip(root.expressions, twin.expressions, strict=True))
-    lists = tuple(tuple(read_grouping(*pair, items, tokens) for pair in _entries(*each)) for each in pairs)
-    return GroupingSets(word, node_span(root, tokens), lists)
+    inside = [(bare(one), bare(other)) for one, other in zip(root.expressions, twin.expressions, strict=True)]
+    lists = [_keys(*pair) for pair in inside] if word == "GROUPING SETS" else [inside]
+    read = tuple(tuple(read_grouping(*pair, items, tokens) for pair in each) for each in lists)
+    return GroupingSets(word, node_span(root, tokens, _word(tokens, word)), read)
 
 
-def _entries(node: exp.Expr, twin: exp.Expr) -> Iterator[tuple[exp.Expr, exp.Expr]]:
-    """The keys of one list: of `(a, b)`, `(a)`, `()`, or `a`."""
-    node, twin = bare(node), bare(twin)
-    if not isinstance(node, (exp.Tuple, exp.Cube, exp.Rollup)):
-        yield node, twin
-        return
-    for one, other in zip(node.expressions, twin.expressions, strict=True):
-        yield bare(one), bare(other)
+def _keys(node: exp.Expr, twin: exp.Expr) -> list[tuple[exp.Expr, exp.Expr]]:
+    """Of `(a, b)`, `(a)`, `()`, or `a`."""
+    if not isinstance(node, exp.Tuple):
+        return [(node, twin)]
+    return [(bare(one), bare(other)) for one, other in zip(node.expressions, twin.expressions, strict=True)]
+
+
+def _word(tokens: Sequence[Token], word: str) -> Span:
+    """Where the word stands; for a list without anything in it."""
+    found = [token for token in tokens if " ".join(token.text.upper().split()) == word]
+    return (found[-1].start, found[-1].end + 1) if found else (0, 1)

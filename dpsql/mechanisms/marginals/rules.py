@@ -38,7 +38,10 @@ def plain_keys(draft: Draft) -> Iterator[Problem]:
             yield problem(entry.span, message, "write each set of keys as one of GROUPING SETS ((a, b), (a))")
         elif entry.key is None:
             yield problem(entry.span, "This key of GROUP BY is not in the select list", f"add {entry.sql} to the select list")
-    for item in draft.keys:
+    if len(draft.keys) > MOST_KEYS:
+        yield problem(written.span, f"{written.word} has {len(draft.keys)} keys, and at most {MOST_KEYS} are accepted", "name fewer keys")
+    nested = any(entry.key is None for entry in written.entries)
+    for item in () if nested else draft.keys:
         if not any(entry.key is item for entry in written.entries):
             yield problem(item.span, "This is neither an aggregate nor in GROUP BY", f"add it to {written.word}, or leave it out")
     for each in written.lists:
@@ -55,7 +58,7 @@ def plain_keys(draft: Draft) -> Iterator[Problem]:
 
 def domains_declared(draft: Draft) -> Iterator[Problem]:
     """Every key has a domain of its type: all cells are released, records or not."""
-    if draft.stream is None:
+    if draft.stream is None or len(draft.keys) > MOST_KEYS:
         return
     for item, domain in zip(draft.keys, domains_of(draft), strict=True):
         kind = value_type(draft.scope, item.root)
@@ -73,17 +76,15 @@ def few_cells(draft: Draft) -> Iterator[Problem]:
     written, domains = draft.grouping_sets, domains_of(draft)
     sizes = [domain.size for domain in domains if domain]
     named = written is not None and all(entry.key is not None for entry in written.entries)
-    if written is None or not named or len(sizes) < len(domains) or not draft.value("max_grouping_keys"):
-        return
-    if len(sizes) > MOST_KEYS:
-        yield problem(written.span, f"{written.word} has {len(sizes)} keys, and at most {MOST_KEYS} are accepted", "name fewer keys")
+    if written is None or not named or len(sizes) < len(domains) or len(sizes) > MOST_KEYS or not draft.value("max_grouping_keys"):
         return
     whole = tuple(range(len(sizes)))
     sets = [keys for keys in sets_of(draft, written) if keys != whole or written.word != "CUBE"]
     cells = sum(math.prod(sizes[key] for key in keys) for keys in sets)
     if cells > MAX_CELLS:
+        hint = "lower max_grouping_keys, or name GROUPING SETS" if written.word == "CUBE" else "name sets of fewer keys"
         message = f"All sets together have {cells:,} cells, and each is released at every trigger: at most {MAX_CELLS:,} are accepted"
-        yield problem(written.span, message, "name GROUPING SETS with fewer keys, or lower max_grouping_keys")
+        yield problem(written.span, message, hint)
 
 
 def linear_aggregates(draft: Draft) -> Iterator[Problem]:
