@@ -12,7 +12,7 @@ from dpsql.sql.items import Grouping, Item, read_grouping
 from dpsql.sql.spans import Span, node_span
 from dpsql.sql.values import bare
 
-WORDS = {exp.Cube: "CUBE", exp.Rollup: "ROLLUP", exp.GroupingSets: "GROUPING SETS"}
+WORDS: dict[type[object], str] = {exp.Cube: "CUBE", exp.Rollup: "ROLLUP", exp.GroupingSets: "GROUPING SETS"}
 SUFFIXES = ("cube", "rollup", "grouping_sets", "totals")
 
 
