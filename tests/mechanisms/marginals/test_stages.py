@@ -53,7 +53,9 @@ def rows(size: int, units: int = 1 << 40) -> tuple[pa.Table, np.ndarray]:
 def fed(asked: MarginalsPlan, records: pa.Table, buckets: tuple[int, int] = (2, 3)) -> tuple[pa.Table, dict[str, int]]:
     feeder = Feeder((intake(asked), release(asked)), NOISE_KEY, buckets=buckets)
     feeder.micro_batch(records, Clock(NO_CLOCK, 1 << 62))
-    return pa.concat_tables(feeder.tick(START + LAST * HOUR)).sort_by([("trigger", "ascending"), ("key_bytes", "ascending")]), dict(feeder.drops)
+    return pa.concat_tables(feeder.tick(START + LAST * HOUR)).sort_by([("trigger", "ascending"), ("key_bytes", "ascending")]), dict(
+        feeder.drops
+    )
 
 
 @pytest.mark.parametrize("last", [LAST, None], ids=["to a last trigger", "for ever"])
