@@ -120,7 +120,13 @@ def complement(products: Sequence[Chosen]) -> list[Chosen]:
                 outside.append({**before, key: ~chosen})
             before = {**before, key: chosen}
         rest = intersection(rest, outside)
+        if len(rest) > MOST_PRODUCTS:
+            raise TooManyError
     return rest
+
+
+class TooManyError(Exception):
+    """More than `MOST_PRODUCTS`."""
 
 
 class _Reader:
@@ -171,6 +177,14 @@ class _Reader:
         self._refuse(node, "A question asks for COUNT(*), or the SUM of a published column", f"write {FORM}")
 
     def _condition(self, node: exp.Expr) -> list[Chosen]:
+        try:
+            if len(found := self._read(node)) <= MOST_PRODUCTS:
+                return _merged(found)
+        except TooManyError:
+            pass
+        self._refuse(node, f"This condition falls into more than {MOST_PRODUCTS} products", "ask its parts, or use IN in the place of OR")
+
+    def _read(self, node: exp.Expr) -> list[Chosen]:
         if isinstance(node, exp.And):
             found = intersection(self._condition(bare(node.this)), self._condition(bare(node.expression)))
         elif isinstance(node, exp.Or):
@@ -182,11 +196,7 @@ class _Reader:
         else:
             key, chosen = self._test(node)
             found = [{key: chosen}] if chosen.any() else []
-        if len(found) > MOST_PRODUCTS:
-            self._refuse(
-                node, f"This condition falls into more than {MOST_PRODUCTS} products", "ask its parts, or use IN in the place of OR"
-            )
-        return _merged(found)
+        return found
 
     def _test(self, node: exp.Expr) -> tuple[int, npt.NDArray[np.bool_]]:
         """One key and which of its values."""

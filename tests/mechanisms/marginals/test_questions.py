@@ -171,5 +171,8 @@ def test_what_is_no_question_is_refused_with_its_place(text: str, says: str) -> 
 def test_a_condition_of_too_many_products_is_refused() -> None:
     keys = {f"k{i}": list(range(4)) for i in range(12)}
     either = " OR ".join(f"(k{2 * i} = 1 AND k{2 * i + 1} = 2)" for i in range(6))
-    with pytest.raises(QueryError, match="more than 256 products"):
-        read_question(f"SELECT COUNT(*) FROM t WHERE ({either}) AND NOT ({either.replace('1', '3')})", keys)
+    parts = " AND ".join(f"NOT (k{i} = 1 AND k{i + 1} = 2 AND k{(i + 5) % 12} = 3)" for i in range(11))
+    boxes = " OR ".join("(" + " AND ".join(f"k{i} IN {pair}" for i in range(12)) + ")" for pair in ((1, 2), (2, 3), (0, 2), (1, 3)))
+    for condition in (f"({either}) AND {parts}", f"NOT ({boxes})"):
+        with pytest.raises(QueryError, match="more than 256 products"):
+            read_question(f"SELECT COUNT(*) FROM t WHERE {condition}", keys)
