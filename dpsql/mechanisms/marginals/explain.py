@@ -190,7 +190,7 @@ def _answers(plan: MarginalsPlan) -> str:
     heads = "".join(f"{f'trigger {trigger:,}':>17}" for trigger in triggers(plan))
     width = max(6, *(len(aggregate.alias) for aggregate in plan.query.aggregates))
     lines = [
-        "How far off free answers are (dpsql ask; 95% of answers are this close to the bounded truth, over ranges and sets of values)",
+        "How far off free answers are (dpsql ask, over ranges and sets of values; 95% are this close to the bounded truth)",
         f"  {'column':<{width}}  {'aggregate':<15}{'keys':>5}{heads}",
     ]
     for aggregate, each in zip(plan.query.aggregates, plan.sums, strict=True):
@@ -204,7 +204,7 @@ def _answers(plan: MarginalsPlan) -> str:
         sizes = ", ".join(f"{keys} {'key' if keys == 1 else 'keys'}: {number(n)}" for keys, n in zip(_orders(plan), needed, strict=True))
         lines.append(f"  Rows in the table at trigger {last:,} of which that is 1%: {sizes}.")
     lines += [
-        "  Each answer comes with its own exact standard error. It is of a question that was chosen without looking at that release:",
+        "  Each answer comes with its own exact standard error, of a question that was chosen without looking at that release:",
         "  who picks the largest of many cells picks its noise, too.",
         "  Not in these numbers: what the bounds above drop or clamp.",
     ]

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 TEXT = (
     "SELECT WITH DIFFERENTIAL_PRIVACY OPTIONS (epsilon = 20, delta = 9e-6, privacy_unit_column = user_id, max_rows_contributed = 16, "
-    "trigger_interval = '4 hours', max_triggers = 7) key, hour, COUNT(*) AS n, SUM(value, contribution_bounds_per_row => (0, 500)) AS total "
+    "trigger_interval = '4 hours', max_triggers = 9) key, hour, COUNT(*) AS n, SUM(value, contribution_bounds_per_row => (0, 500)) AS total "
     "FROM (SELECT user_id, ts, key, value, hour(ts) AS hour FROM wiki) GROUP BY CUBE(key, hour)"
 )
 
@@ -46,7 +46,7 @@ def test_both_engines_publish_the_same_rows_and_answer_alike(spark: SparkSession
     here = same_rows.local_rows(query, stream, 1, (1, 1))
     assert same_rows.same(here, same_rows.local_rows(query, stream, 7, (3, 5)))
     there = same_rows.spark_rows(spark, query, stream, 3, (2, 3), tmp_path / "lake")
-    assert same_rows.same(here, there) and here.num_rows == 7 * query.plan.marginals.first[-1]
+    assert same_rows.same(here, there) and here.num_rows == 9 * query.plan.marginals.first[-1]
     lake = Lake(tmp_path / "lake")
     again = same_rows.start(spark, query, lake, stream.until_us, (2, 3))
     assert verify_run(lake, "q", again, query, SECRET).identical
