@@ -6,7 +6,6 @@ from dpsql.mechanisms.histogram.asked import Asked, ReleaseRule
 from dpsql.parsed_query import CounterName
 from dpsql.sql import options
 from dpsql.sql.draft import Draft, Option
-from dpsql.sql.options import word_option
 
 OPTIONS: tuple[Option, ...] = (
     options.EPSILON,
@@ -24,7 +23,7 @@ OPTIONS: tuple[Option, ...] = (
     options.GROUP_SELECTION_STRATEGY,
     options.PUBLIC_GROUPS,
     options.GROUP_SELECTION_SHARE,
-    word_option("release", "release = EVERY_TRIGGER", ReleaseRule, default=lambda draft: ReleaseRule.EVERY_TRIGGER),
+    options.RELEASE,
     options.COUNTER,
     options.SELECTION_WEIGHT_DECAY,
 )
@@ -33,4 +32,4 @@ OPTIONS: tuple[Option, ...] = (
 def read(draft: Draft) -> Asked:
     """What an accepted query asks, every default filled in."""
     given = {name: draft.value(name) for name in Asked.__dataclass_fields__}
-    return Asked(**given | {"counter": given["counter"] or CounterName.BLT})
+    return Asked(**given | {"counter": given["counter"] or CounterName.BLT, "release": ReleaseRule(given["release"])})

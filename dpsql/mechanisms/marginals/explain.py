@@ -212,12 +212,12 @@ def _answers(plan: MarginalsPlan) -> str:
 
 
 def _budget(plan: MarginalsPlan) -> str:
-    each = f"1/{len(plan.sums)} of it for each aggregate, " if len(plan.sums) > 1 else ""
+    each = f"1/{len(plan.sums)} for each aggregate, " if len(plan.sums) > 1 else ""
     return "\n".join(
         [
             "How the budget is spent",
             f"  All noise is Gaussian and accounted for together: mu = {plan.mu:.4f}, the most noise-saving way to ({plan.epsilon:g}, {plan.delta_noise:.3g}).",
-            f"  {each}shared among the measured tables so that answers over one to three keys are best on average.",
+            f"  {each}shared among measured tables so that answers over one to three keys are best on average.",
             f"  delta = {plan.delta_noise:.3g} for the noise + {plan.delta_hash:.2g} for id collisions. Cells have numbers and do not collide.",
         ]
     )
