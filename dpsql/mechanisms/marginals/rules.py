@@ -6,8 +6,6 @@ import math
 from collections import Counter
 from collections.abc import Iterator
 
-from sqlglot import exp
-
 from dpsql.errors import Problem
 from dpsql.mechanisms.dynamic.rules import counter_with_an_end
 from dpsql.mechanisms.histogram import rules as bounded
@@ -16,13 +14,12 @@ from dpsql.mechanisms.marginals.options import MOST_KEYS, domains_of, sets_of
 from dpsql.parsed_query import AggregateFunction
 from dpsql.sql import table_rules
 from dpsql.sql.draft import Draft
+from dpsql.sql.grouping_sets import LISTS, TEXT_TYPES, WHOLE_TYPES
 from dpsql.sql.relations import value_type
 from dpsql.sql.spans import problem
 
 GROUPING_ID = "grouping_id"
 LINEAR = (AggregateFunction.COUNT_ROWS, AggregateFunction.COUNT, AggregateFunction.SUM)
-WHOLE = (exp.DType.TINYINT, exp.DType.SMALLINT, exp.DType.INT, exp.DType.BIGINT)
-TEXTS = (exp.DType.TEXT, exp.DType.CHAR, exp.DType.VARCHAR)
 
 
 def plain_keys(draft: Draft) -> Iterator[Problem]:
@@ -33,7 +30,7 @@ def plain_keys(draft: Draft) -> Iterator[Problem]:
     if not written.entries:
         yield problem(written.span, f"{written.word} names no key", "name keys with declared domains, like CUBE(url, status)")
     for entry in written.entries:
-        if isinstance(entry.root, (exp.Tuple, exp.Cube, exp.Rollup, exp.GroupingSets)):
+        if isinstance(entry.root, LISTS):
             message = f"An entry of {written.word} is one key here, no list of keys"
             yield problem(entry.span, message, "write each set of keys as one of GROUPING SETS ((a, b), (a))")
         elif entry.key is None:
@@ -65,7 +62,7 @@ def domains_declared(draft: Draft) -> Iterator[Problem]:
         if domain is None:
             hint = f"declare the domain of `{item.name}` at sources.{draft.stream.name}.domains in sources.yaml: `values` or `range`"
             yield problem(item.span, f"All values of a key of {_word(draft)} must be declared, and those of `{item.name}` are not", hint)
-        elif kind is not None and kind.this not in (WHOLE if domain.whole else TEXTS):
+        elif kind is not None and kind.this not in (WHOLE_TYPES if domain.whole else TEXT_TYPES):
             wanted, cast = ("whole numbers", "BIGINT") if domain.whole else ("texts", "STRING")
             message = f"The domain of `{item.name}` has {wanted}, and the key is {kind.sql(dialect='spark')}"
             yield problem(item.span, message, f"cast it: CAST({item.sql} AS {cast}) AS {item.name} in a sub-query of FROM")
