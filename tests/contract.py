@@ -19,7 +19,7 @@ import pyarrow as pa
 from dpsql.lake.rescale import recut
 from dpsql.local.feeder import Feeder, Kept, Stages
 from udfs.bucket_state import BucketFiles
-from udfs.keys import encode
+from udfs.keys import PublicGroups, encode
 from udfs.stage import BEGIN, END, OPERATORS, RELEASE, Clock, Stage, Tables, Tick, check_state
 
 HOUR = 3_600_000_000
@@ -50,6 +50,13 @@ def records(stage: Stage[Any], seed: int, size: int, low_us: int, high_us: int) 
             "kind": np.where(chance.random(size) < 0.7, BEGIN, END).astype(np.int8),
         }
     return pa.table(table)
+
+
+def listed() -> PublicGroups:
+    """Half of the keys of `records`, and one that no record has."""
+    ids = np.random.default_rng(0).integers(-(1 << 62), 1 << 62, UNITS + KEYS)[UNITS:].tolist()
+    keys = sorted([*((ids[number], encode([b"key %d" % number])) for number in range(0, KEYS, 2)), (77, encode([b"key none"]))])
+    return PublicGroups(tuple(key for key, _ in keys), tuple(name for _, name in keys), START)
 
 
 @dataclass(frozen=True)

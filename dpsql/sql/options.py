@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from dpsql.parsed_query import ContributionPeriod, CounterName, GroupSelection, PrivacyLevel
+from dpsql.parsed_query import ContributionPeriod, CounterName, GroupSelection, PrivacyLevel, Release
 from dpsql.sql.draft import Check, Draft, Option
 from dpsql.sql.durations import LONGEST_US
 from dpsql.sql.values import read_columns, read_duration_option, read_number, read_query, read_whole, read_word
@@ -115,6 +115,7 @@ CONTRIBUTION_PERIOD = word_option(
     ContributionPeriod,
     default=lambda draft: ContributionPeriod.STREAM if draft.windowless else ContributionPeriod.WINDOW,
 )
+RELEASE = word_option("release", "release = EVERY_TRIGGER", Release, default=lambda draft: Release.EVERY_TRIGGER)
 TRIGGER_INTERVAL = duration_option(
     "trigger_interval",
     "trigger_interval = '15 minutes'",

@@ -181,8 +181,10 @@ def test_what_comes_during_a_catch_up_is_told(case: Any, put: Any, monkeypatch: 
         patch.setattr(Contributions, "tick", meanwhile)
         told = one.go(START + 40 * DAY)
     assert (told.not_read, [Path(name).name for name in told.not_read_names]) == (1, ["more %.parquet"])
-    _print_summary(told, "lake", as_json=False)
-    assert "not read: 1 files of the source (more %.parquet); the next start of the run reads them\n" in capsys.readouterr().out
+    _print_summary(told, "lake", "dpsql show it", as_json=False)
+    out = capsys.readouterr().out
+    assert "not read: 1 files of the source (more %.parquet); the next start of the run reads them\n" in out
+    assert out.endswith("next: dpsql show it\n")
     found = verified(one)
     assert found.identical and found.not_read_names == told.not_read_names
     assert one.go(START + 40 * DAY).not_read == 0

@@ -25,7 +25,9 @@ Check = Callable[[Stages, Path], None]
 
 def stages_of(name: str, plan: Any) -> Stages:
     (mechanism,) = [each for each in MECHANISMS if each.name == name]
-    return mechanism.stages(plan, getattr(_cases(name), "FACTS", RunFacts()))
+    facts = getattr(_cases(name), "FACTS", RunFacts())
+    listed = mechanism.shape(plan).listed and facts.public is None
+    return mechanism.stages(plan, RunFacts(contract.listed()) if listed else facts)
 
 
 def _cases(name: str) -> Any:

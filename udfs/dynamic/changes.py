@@ -16,6 +16,7 @@ from udfs.columns import Int, run_starts, run_sums, sort_order
 from udfs.dynamic.admission import Bounds, admitted
 from udfs.dynamic.grid import TableGrid
 from udfs.dynamic.images import Images, images
+from udfs.dynamic.interval_tree import level_before
 from udfs.dynamic.live_rows import closed, empty_state, live_versions, pairs
 from udfs.dynamic.presence import Spells, spells
 from udfs.dynamic.versions import UNCOUNTED, Events, Versions, cut
@@ -39,6 +40,7 @@ class FeedParameters:
         increments: one per perturbation.
         copies: rows have no primary key.
         public_keys: sorted key hashes that may count; None: any key.
+        by_level: tell also from which node of an interval tree it is that rows end (`udfs.dynamic.interval_tree`).
     """
 
     grid: TableGrid
@@ -49,6 +51,12 @@ class FeedParameters:
     increments: tuple[Increment, ...]
     copies: bool
     public_keys: tuple[int, ...] | None = None
+    by_level: bool = False
+
+    @property
+    def gives(self) -> pa.Schema:
+        """Contributions."""
+        return contributions(len(self.increments), by_level=self.by_level)
 
 
 @dataclass(frozen=True)
@@ -119,12 +127,14 @@ def _summed(versions: Versions, events: Events, present: Spells, p: FeedParamete
     in_time = trigger <= p.grid.horizon
     version, trigger, sign, users, weight = (column[in_time] for column in (version, trigger, sign, users, weight))
     key = versions.key[version]
-    order = sort_order(trigger, key)
-    starts = run_starts(trigger[order], key[order])
+    ends = sign == END if p.by_level else np.zeros(len(sign), bool)
+    level = np.where(ends, level_before(versions.begin[version], trigger), 0)
+    order = sort_order(trigger, key, level)
+    starts = run_starts(trigger[order], key[order], level[order])
     head = order[starts]
     table = {"window": np.full(len(head), p.grid.offset_us), "trigger": trigger[head], "key": key[head]}
     table["key_bytes"] = versions.key_bytes.take(pa.array(version[head]))
     table |= {"weight": run_sums(weight[order], starts), "users": run_sums(users[order], starts)}
     for j, rule in enumerate(p.increments):
         table[f"v{j}"] = run_sums((users if rule.rule == "users" else sign * versions.values[j][version])[order], starts)
-    return pa.table(table, contributions(len(p.increments)))
+    return pa.table(table | ({"level": level[head]} if p.by_level else {}), p.gives)

@@ -8,8 +8,9 @@ from typing import ClassVar
 
 import pyarrow as pa
 
-from udfs.dynamic import live_rows
+from udfs.dynamic import live_rows, tree_state
 from udfs.dynamic.changes import FeedParameters, admit_changes
+from udfs.dynamic.interval_tree import TreeParameters, grow
 from udfs.dynamic.release import TableParameters, release
 from udfs.dynamic.state import TABLES, TableState, empty_state
 from udfs.histogram.perturbation import released_columns
@@ -42,7 +43,7 @@ class FeedStage:
     @property
     def gives(self) -> pa.Schema:
         """Contributions."""
-        return contributions(len(self.parameters.increments))
+        return self.parameters.gives
 
     def empty(self) -> Tables:
         """No row is there, no unit has used anything."""
@@ -91,4 +92,40 @@ class TableStage:
     def step(self, state: Tables, rows: pa.Table, now: Sequence[Tick], noise_key: bytes) -> Stepped:
         """As `release`; counted: `closed_us`, up to when the grid is closed now."""
         done = release(TableState(**state), rows, now, self.parameters, noise_key)
+        return Stepped(done.state.tables(), done.rows, {"closed_us": done.state.closed_us})
+
+
+@dataclass(frozen=True)
+class TreeStage:
+    """Contributions and ticks to released rows, by an interval tree.
+
+    Args:
+        parameters: the plan's numbers.
+    """
+
+    parameters: TreeParameters
+    operator: ClassVar[str] = RELEASE
+    tables: ClassVar[Mapping[str, Table]] = tree_state.TABLES
+
+    @property
+    def takes(self) -> pa.Schema:
+        """Contributions, with the micro-batch that they came in; their first value counts rows."""
+        return contributions(1 + len(self.parameters.sums), by_level=True).append(pa.field("batch", pa.int64()))
+
+    @property
+    def gives(self) -> pa.Schema:
+        """Released rows."""
+        return released_columns(self.parameters.columns)
+
+    def empty(self) -> Tables:
+        """No node is there, nothing is closed."""
+        return tree_state.empty_state(len(self.parameters.sums)).tables()
+
+    def for_bucket(self, bucket: int, buckets: int) -> TreeStage:
+        """With the keys of one bucket only."""
+        return replace(self, parameters=self.parameters.for_bucket(bucket, buckets))
+
+    def step(self, state: Tables, rows: pa.Table, now: Sequence[Tick], noise_key: bytes) -> Stepped:
+        """As `grow`; counted: `closed_us`, up to when the grid is closed now."""
+        done = grow(tree_state.TreeState(**state), rows, now, self.parameters, noise_key)
         return Stepped(done.state.tables(), done.rows, {"closed_us": done.state.closed_us})

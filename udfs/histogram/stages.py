@@ -95,9 +95,9 @@ class ReleaseStage:
         return Stepped(done.state.tables(), done.rows, {"closed_us": done.state.closed_us})
 
 
-def contributions(values: int, by_user: bool = False) -> pa.Schema:
-    """What the intake tells the release: sums of so many increments, per user where rounds of selection want that."""
+def contributions(values: int, by_user: bool = False, by_level: bool = False) -> pa.Schema:
+    """What the intake tells the release: sums of so many increments, per user where rounds of selection want that, per level of an interval tree."""
     ints = ["window", "trigger", "key", *(["user"] if by_user else [])]
-    sums = ["weight", "users", *(f"v{j}" for j in range(values))]
+    sums = ["weight", "users", *(f"v{j}" for j in range(values)), *(["level"] if by_level else [])]
     int64 = pa.int64()
     return pa.schema([*((name, int64) for name in ints), ("key_bytes", pa.binary()), *((name, int64) for name in sums)])

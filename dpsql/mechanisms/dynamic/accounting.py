@@ -15,7 +15,7 @@ import numpy as np
 
 from dpsql.config import Source
 from dpsql.errors import AccountingError
-from dpsql.mechanisms.dynamic.plan import NoisySum, TablePlan
+from dpsql.mechanisms.dynamic.plan import NoisySum, TablePlan, TreePlan
 from dpsql.parsed_query import AggregateFunction, ContributionPeriod, CounterName, GroupSelection
 from dpsql.privacy.cost import Cost, Overlap, PrivacyLevel, gaussian_delta
 from dpsql.privacy.endless import column_norm, path_deviations
@@ -49,7 +49,7 @@ def account(plan: TablePlan, source: Source) -> Cost:
         _check_that_rows_may_end(asked.counter, asked.max_triggers or 0)
     groups = min(asked.max_rows_contributed, asked.max_groups_contributed)
     ends, counts = plan.changes is not None, plan.changes.max_spells_contributed if plan.changes else groups
-    ratios = [_ratio(p, plan, norm, counts) for p in plan.perturbations]
+    ratios = _tree_ratios(plan, norm) if isinstance(plan, TreePlan) else [_ratio(p, plan, norm, counts) for p in plan.perturbations]
     threshold = 0.0
     if (chosen := plan.selection) is not None:
         if len(chosen.weights) != counts:
@@ -87,6 +87,28 @@ def _ratio(p: NoisySum, plan: TablePlan, norm: float, counts: int) -> float:
     values = (p.lower * p.grid, p.upper * p.grid) if p.rule == "sum" else (0.0, 1.0)  # other rules add 0 or 1 whatever the clamp
     bounds = asked.max_rows_contributed, asked.max_rows_per_group, asked.max_groups_contributed
     return row_ratio(*bounds, ends, values, norm, p.sigma)
+
+
+def _tree_ratios(plan: TreePlan, norm: float) -> list[float]:
+    """Sensitivity over sigma of all that an interval tree tells, over all levels and rounds.
+
+    A version is in at most one node of a level at a time, and goes from it once. So in one round of one level a unit changes what nodes
+    release by vectors whose lengths add up to C at most, and the increments of their counters likewise, whatever was told before.
+
+    Raises:
+        AccountingError: the plan has keys to select, an end, or sums that are no sums of versions.
+    """
+    asked = plan.query.asked
+    if plan.changes is None or plan.selection is not None or asked.max_triggers is not None or len(plan.removed) != len(plan.perturbations):
+        raise AccountingError("an interval tree is for listed keys of a table whose rows end, without a last trigger")
+    found = [asked.max_rows_contributed / plan.size, norm * asked.max_rows_contributed / plan.gone]
+    for p, removed in zip(plan.perturbations, plan.removed, strict=True):
+        if p.rule not in ("rows", "valid", "sum"):
+            raise AccountingError(f"an interval tree has no sums of {p.rule}")
+        height = max(abs(p.lower), abs(p.upper)) * p.grid if p.rule == "sum" else 1.0
+        found += [asked.max_rows_contributed * height / p.sigma, norm * asked.max_rows_contributed * height / removed]
+    # Sigmas grow with level times round: the squares add up to those of level 1 and round 1, times the sum of 1 / k^2 for each of the two.
+    return [ratio * math.pi**2 / 6 for ratio in found]
 
 
 def _check_that_rows_may_end(name: CounterName, horizon: int) -> None:

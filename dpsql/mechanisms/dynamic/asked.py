@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from dpsql.change_feed import Feed
-from dpsql.parsed_query import CounterName, GroupSelection
+from dpsql.parsed_query import CounterName, GroupSelection, Release
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,3 +34,10 @@ class AskedOfChanges(Asked):
 
     max_spells_contributed: int
     feed: Feed
+
+
+@dataclass(frozen=True, kw_only=True)
+class AskedOfTree(AskedOfChanges):
+    """Likewise, by the mechanism of Qiu and Yi: a baseline."""
+
+    release: Release = Release.INTERVAL_TREE

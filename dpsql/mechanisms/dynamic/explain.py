@@ -8,12 +8,13 @@ from typing import Any
 from dpsql.config import Source
 from dpsql.mechanisms.dynamic.accounting import account
 from dpsql.mechanisms.dynamic.asked import AskedOfChanges
-from dpsql.mechanisms.dynamic.plan import ColumnPlan, TablePlan
+from dpsql.mechanisms.dynamic.plan import ColumnPlan, TablePlan, TreePlan
 from dpsql.mechanisms.dynamic.stages import perturbations, schedule, selection
 from dpsql.mechanisms.histogram.explain import Z95, written
 from dpsql.mechanisms.live_runs import live_runs
 from dpsql.text import number, percent
 from dpsql.times import duration, timestamp
+from udfs.dynamic.interval_tree import TreeSum
 from udfs.dynamic.release import Perturbation
 
 STEPS = (1, 10, 100, 1_000, 10_000)
@@ -90,7 +91,7 @@ def explain(plan: TablePlan, source: Source) -> str:
     return "\n\n".join([*parts, f"Query identity: {plan.identity}"]) + "\n"
 
 
-def _parts(plan: TablePlan, column: ColumnPlan) -> tuple[Perturbation, ...]:
+def _parts(plan: TablePlan, column: ColumnPlan) -> tuple[Perturbation | TreeSum, ...]:
     return tuple(p for p in perturbations(plan) if p.mechanism in {part.mechanism for part in column.perturbations})
 
 
@@ -110,7 +111,7 @@ def _column_facts(plan: TablePlan, column: ColumnPlan) -> dict[str, Any]:
     }
 
 
-def _stderr(plan: TablePlan, p: Perturbation) -> list[dict[str, Any]]:
+def _stderr(plan: TablePlan, p: Perturbation | TreeSum) -> list[dict[str, Any]]:
     return [{"trigger": trigger, "stderr": p.stderr(trigger)} for trigger in triggers(plan)]
 
 
@@ -230,7 +231,13 @@ def _columns(plan: TablePlan) -> str:
                 f"  {name} is a noisy sum over a noisy count n of values; the table has the sum's error, to be divided by n.",
                 f"  The count's is ± {' / '.join(count)}. {name}_stderr has both; where n is below 1, {name} is NULL.",
             ]
-    if plan.query.asked.max_triggers is None:
+    if isinstance(plan, TreePlan):
+        lines += [
+            "  That is where no node of the tree has ended a round: a node of level l is in its round r l times r times as noisy",
+            "  as one of level 1 in its first. A node with too few rows for its noise answers 0: that error is in no number here.",
+            "  This is the mechanism of Qiu and Yi, corrected, to compare with: leave release out for far less noise.",
+        ]
+    elif plan.query.asked.max_triggers is None:
         lines.append("  It grows for ever, ever more slowly: with the logarithm of the trigger's number, after a million with its root.")
     lines.append("  Not in these numbers: what the bounds above drop or clamp.")
     return "\n".join(lines)
@@ -246,7 +253,14 @@ def _budget(plan: TablePlan) -> str:
         [
             "How the budget is spent",
             f"  All noise is Gaussian and accounted for together: mu = {plan.mu:.4f}, the most noise-saving way to ({plan.epsilon:g}, {plan.delta_noise:.3g}).",
-            f"  {spent} goes to each noisy number{averages}.",
+            *(
+                [
+                    "  3/8 of mu^2 are for what nodes release, 3/8 for what goes from them, 1/8 each for their sizes and for how many",
+                    "  rows go; of that, level l has in round r the part (6 / pi^2 / (l r))^2, and each column as much as the others.",
+                ]
+                if isinstance(plan, TreePlan)
+                else [f"  {spent} goes to each noisy number{averages}."]
+            ),
             f"  delta = {plan.delta_noise:.3g} for the noise{threshold} + {plan.delta_hash:.2g} for id collisions.",
         ]
     )
@@ -254,6 +268,7 @@ def _budget(plan: TablePlan) -> str:
 
 def _stages(plan: TablePlan) -> str:
     query, last = plan.query, plan.query.asked.max_triggers
+    tree = isinstance(plan, TreePlan)
     counter = f"{query.asked.counter} without a last trigger" if last is None else f"{query.asked.counter} for {last:,} triggers"
     if plan.selection is None:
         choice = f"public groups: {query.public_groups}" if query.public_groups else "one group"
@@ -265,7 +280,7 @@ def _stages(plan: TablePlan) -> str:
             f"  1. read {query.stream}: {query.from_sql}",
             f"  2. contribution bounding, by ({', '.join(query.privacy_unit)})",
             f"  3. {choice}",
-            f"  4. perturbation of {', '.join(column.aggregate.alias for column in plan.columns)}: counter {counter}",
+            f"  4. perturbation of {', '.join(column.aggregate.alias for column in plan.columns)}: {'interval tree, ' if tree else ''}counter {counter}",
             "  5. table, appended once per trigger",
         ]
     )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from dpsql.config import Source
 from dpsql.mechanisms.dynamic import accounting, options, plan, rules
 from dpsql.mechanisms.dynamic.asked import Asked
-from dpsql.mechanisms.dynamic.plan import TablePlan
+from dpsql.mechanisms.dynamic.plan import TablePlan, TreePlan
 from dpsql.mechanisms.histogram.mechanism import value_and_error
 from dpsql.mechanisms.protocol import Argument, RunFacts, Shape
 from dpsql.parsed_query import ParsedQuery
@@ -72,18 +72,19 @@ class Dynamic:
         """No windows; each aggregate and its error bar."""
         from dpsql.mechanisms.dynamic.stages import admission_stage, schedule
         from udfs.dynamic.changes import DROP_REASONS as OF_CHANGES
-        from udfs.dynamic.stages import TableStage
+        from udfs.dynamic.stages import TableStage, TreeStage
         from udfs.histogram.contribution_bounding import DROP_REASONS
         from udfs.keys import PublicGroups
 
         nobody = PublicGroups((), (), plan.start_us) if plan.selection is None else None
         intake = admission_stage(plan, nobody)
+        release = TreeStage if isinstance(plan, TreePlan) else TableStage
         return Shape(
             schedule=schedule(plan),
             arguments=tuple(map(Argument, plan.arguments, plan.presence_only)),
             listed=plan.selection is None,
             contributions=intake.gives,
-            state={intake.operator: intake.tables, TableStage.operator: TableStage.tables},
+            state={intake.operator: intake.tables, release.operator: release.tables},
             columns=tuple(made for i, column in enumerate(plan.columns) for made in value_and_error(column.aggregate, i)),
             drops=OF_CHANGES if plan.changes else DROP_REASONS,
             forgets_us=None,

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from dpsql.change_feed import Feed
-from dpsql.mechanisms.dynamic.asked import Asked, AskedOfChanges
-from dpsql.parsed_query import CounterName
+from dpsql.mechanisms.dynamic.asked import Asked, AskedOfChanges, AskedOfTree
+from dpsql.parsed_query import CounterName, Release
 from dpsql.sql import options
 from dpsql.sql.draft import Check, Draft, Option
 from dpsql.sql.options import HORIZON_LIMIT, MOST_ROWS, number_option, whole_option
@@ -33,6 +33,7 @@ OPTIONS: tuple[Option, ...] = (
     whole_option(
         "max_spells_contributed", "max_spells_contributed = 4", MOST_ROWS, default=lambda draft: draft.value("max_rows_contributed")
     ),
+    options.RELEASE,
     number_option("hide_below", "hide_below = 0.5", _SHARE, default=lambda draft: 0.5),
 )
 
@@ -45,4 +46,5 @@ def read(draft: Draft) -> Asked:
     if stream is None or stream.change_feed is None:
         return Asked(**given)
     spells = draft.value("max_spells_contributed")
-    return AskedOfChanges(**given, max_spells_contributed=spells, feed=Feed(stream.change_feed, stream.primary_key))
+    kind = AskedOfTree if draft.value("release") is Release.INTERVAL_TREE else AskedOfChanges
+    return kind(**given, max_spells_contributed=spells, feed=Feed(stream.change_feed, stream.primary_key))

@@ -91,6 +91,23 @@ class TablePlan:
         return tuple(p for column in self.columns for p in column.perturbations)
 
 
+@dataclass(frozen=True, kw_only=True)
+class TreePlan(TablePlan):
+    """Of an interval tree: all sigmas are those of a node of level 1 in its first round, and grow with level times round.
+
+    Args:
+        size: sigma of a node's number of rows.
+        gone: of a step of the counter of rows that have gone from it.
+        removed: likewise, per perturbation, of what went with them; its `sigma` is that of what a node releases.
+        beta: how often a round may end by noise alone.
+    """
+
+    size: float
+    gone: float
+    removed: tuple[float, ...]
+    beta: float
+
+
 def document(plan: TablePlan) -> dict[str, Any]:
     """The plan as JSON values: what its identity digests, and what run.json keeps."""
     given = {"mechanism": plan.mechanism} | asdict(plan)
@@ -98,4 +115,4 @@ def document(plan: TablePlan) -> dict[str, Any]:
     return given
 
 
-__all__ = ["ColumnPlan", "NoisySum", "SelectionPlan", "TablePlan", "document"]
+__all__ = ["ColumnPlan", "NoisySum", "SelectionPlan", "TablePlan", "TreePlan", "document"]

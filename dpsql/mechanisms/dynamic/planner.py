@@ -7,9 +7,9 @@ import math
 
 from dpsql.config import Source
 from dpsql.errors import ConfigError
-from dpsql.mechanisms.dynamic.asked import Asked, AskedOfChanges
+from dpsql.mechanisms.dynamic.asked import Asked, AskedOfChanges, AskedOfTree
 from dpsql.mechanisms.dynamic.calibration import TableBounds, blocks, endless_thresholds, presence_sensitivity, row_sensitivity, shown_from
-from dpsql.mechanisms.dynamic.plan import ColumnPlan, NoisySum, SelectionPlan, TablePlan, document
+from dpsql.mechanisms.dynamic.plan import ColumnPlan, NoisySum, SelectionPlan, TablePlan, TreePlan, document
 from dpsql.mechanisms.histogram.calibration import (
     SELECTION_SHARE,
     THRESHOLD_DELTA_SHARE,
@@ -22,12 +22,18 @@ from dpsql.mechanisms.identity import identity_of
 from dpsql.parsed_query import GroupSelection, ParsedQuery
 from dpsql.privacy.curve import round_down, round_up, total_mu
 from udfs.dynamic.grid import LAST_STEP
+from udfs.dynamic.interval_tree import MOST_ROUNDS
 from udfs.noise.blt_inf import BltInf
 from udfs.noise.counters import Counter, column_norm, path_sd
 from udfs.noise.randomness import MAX_NORMAL
 
 PLAN_VERSION = 1
 """Changes when the same query would get other noise; part of the query's identity."""
+
+TREE_BETA = 1e-3
+"""How often a node of an interval tree may end a round by noise alone; the paper leaves it open."""
+BEYOND = 40
+"""Standard deviations that a normal exceeds with a probability below 10^-340."""
 
 
 def make_plan(query: ParsedQuery[Asked], source: Source) -> TablePlan:
@@ -73,6 +79,9 @@ def make_plan(query: ParsedQuery[Asked], source: Source) -> TablePlan:
         arguments=arguments,
         identity="",
     )
+    if isinstance(asked, AskedOfTree):
+        plan = _tree(plan, source, asked)
+        return dataclasses.replace(plan, identity=identity(plan))
     norm = _norm(plan.counter)
     selection = _selection(plan, bounds, share, norm, delta_threshold * (1 - 1e-12)) if selects else None
     columns = _columns(plan, source, bounds, norm, mu * math.sqrt(1 - share))
@@ -142,6 +151,39 @@ def _columns(plan: TablePlan, source: Source, bounds: TableBounds, norm: float, 
             perturbations.append(perturbation)
         columns.append(ColumnPlan(aggregate=aggregate, perturbations=tuple(perturbations)))
     return tuple(columns)
+
+
+def _tree(plan: TablePlan, source: Source, asked: AskedOfTree) -> TreePlan:
+    """Of mu^2 a node of level l has in its round r the share (6 / (pi^2 l r))^2: an eighth for its size, three for its sums, three for what goes
+    from these, one for the count of rows that go."""
+    rows, norm = asked.max_rows_contributed, _norm(plan.counter)
+    once = plan.mu * 6 / math.pi**2 * (1 - 1e-12)
+    each = once * math.sqrt(3 / 8 / len(plan.query.aggregates))
+    columns, removed = [], []
+    for number, aggregate in enumerate(plan.query.aggregates, start=1):
+        ((rule, grid, lower, upper, centre),) = increments_of(aggregate, source, rows)
+        argument = plan.arguments.index(aggregate.argument) if aggregate.argument is not None else -1
+        sensitivity = round_up(rows * max(abs(lower), abs(upper)) * grid)
+        sum_ = NoisySum(
+            mechanism=number,
+            rule=rule,
+            argument=argument,
+            grid=grid,
+            lower=lower,
+            upper=upper,
+            centre=centre,
+            sensitivity=sensitivity,
+            sigma=round_up(sensitivity / each),
+        )
+        removed.append(round_up(norm * sensitivity / each * (1 + 1e-12)))
+        deviation = math.hypot(sum_.sigma, removed[-1] * math.sqrt(BltInf().path_variance(LAST_STEP))) / grid
+        if not LAST_STEP.bit_length() * MOST_ROUNDS * BEYOND * deviation < 2.0**62:
+            raise ConfigError(f"the noise of {aggregate.alias} could overflow 64 bits: raise epsilon, or lower max_rows_contributed")
+        columns.append(ColumnPlan(aggregate=aggregate, perturbations=(sum_,)))
+    eighth = once / math.sqrt(8)
+    given = {field.name: getattr(plan, field.name) for field in dataclasses.fields(plan)} | {"columns": tuple(columns)}
+    gone = round_up(norm * rows / eighth * (1 + 1e-12))
+    return TreePlan(**given, size=round_up(rows / eighth), gone=gone, removed=tuple(removed), beta=TREE_BETA)
 
 
 def _reach(chosen: Counter | BltInf) -> float:

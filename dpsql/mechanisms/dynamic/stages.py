@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from dpsql.mechanisms.dynamic.asked import AskedOfChanges
-from dpsql.mechanisms.dynamic.plan import TablePlan
+from dpsql.mechanisms.dynamic.plan import TablePlan, TreePlan
 from dpsql.mechanisms.histogram.stages import output_column
 from dpsql.schedule import Eras, Schedule
 from udfs.dynamic.changes import FeedParameters
 from udfs.dynamic.grid import TableGrid
+from udfs.dynamic.interval_tree import TreeParameters, TreeSum
 from udfs.dynamic.release import Perturbation, Selection, TableParameters
-from udfs.dynamic.stages import FeedStage, TableStage
+from udfs.dynamic.stages import FeedStage, TableStage, TreeStage
 from udfs.histogram.contribution_bounding import BoundingParameters, Increment
 from udfs.histogram.stages import AdmissionStage
 from udfs.keys import PublicGroups
+
+ROWS = Increment("rows", -1, 1.0, 0, 1, 0.0)
+"""What an interval tree goes by."""
 
 
 def grid(plan: TablePlan) -> TableGrid:
@@ -34,8 +38,10 @@ def admission_stage(plan: TablePlan, public: PublicGroups | None = None) -> Admi
     return AdmissionStage(bounding_parameters(plan, public), len(plan.arguments))
 
 
-def stages(plan: TablePlan, public: PublicGroups | None = None) -> tuple[AdmissionStage | FeedStage, TableStage]:
+def stages(plan: TablePlan, public: PublicGroups | None = None) -> tuple[AdmissionStage | FeedStage, TableStage | TreeStage]:
     """Both; likewise."""
+    if isinstance(plan, TreePlan):
+        return admission_stage(plan, public), TreeStage(tree_parameters(plan, public))
     return admission_stage(plan, public), TableStage(table_parameters(plan, public))
 
 
@@ -62,9 +68,10 @@ def feed_parameters(plan: TablePlan, asked: AskedOfChanges, public: PublicGroups
         max_rows_per_group=asked.max_rows_per_group,
         max_groups=asked.max_groups_contributed,
         weights=plan.selection.weights if plan.selection else (0,) * asked.max_spells_contributed,
-        increments=_increments(plan),
+        increments=(ROWS, *_increments(plan)) if isinstance(plan, TreePlan) else _increments(plan),
         copies=not asked.feed.primary_key,
         public_keys=tuple(sorted(public.keys)) if public else None,
+        by_level=isinstance(plan, TreePlan),
     )
 
 
@@ -79,10 +86,23 @@ def table_parameters(plan: TablePlan, public: PublicGroups | None = None) -> Tab
     return TableParameters(
         grid(plan),
         selection(plan),
-        perturbations(plan),
+        _perturbations(plan),
         tuple(output_column(column.aggregate, column.perturbations) for column in plan.columns),
         public,
     )
+
+
+def tree_parameters(plan: TreePlan, public: PublicGroups | None) -> TreeParameters:
+    """Parameters of `udfs.dynamic.interval_tree.grow`."""
+    if public is None:
+        raise ValueError("an interval tree has public groups")
+    columns = tuple(output_column(column.aggregate, column.perturbations) for column in plan.columns)
+    return TreeParameters(grid(plan), plan.size, plan.gone, plan.beta, tree_sums(plan), columns, public)
+
+
+def tree_sums(plan: TreePlan) -> tuple[TreeSum, ...]:
+    """The noisy sums, in mechanism order."""
+    return tuple(TreeSum(p.mechanism, p.sigma, removed, p.grid) for p, removed in zip(plan.perturbations, plan.removed, strict=True))
 
 
 def selection(plan: TablePlan) -> Selection | None:
@@ -93,6 +113,12 @@ def selection(plan: TablePlan) -> Selection | None:
     return Selection(plan.counter, s.sigma, s.first, s.thresholds, s.shown_from, least)
 
 
-def perturbations(plan: TablePlan) -> tuple[Perturbation, ...]:
-    """The noisy sums, in mechanism order."""
+def perturbations(plan: TablePlan) -> tuple[Perturbation | TreeSum, ...]:
+    """The noisy sums, in mechanism order; of an interval tree with the error where no node has begun a second round."""
+    if isinstance(plan, TreePlan):
+        return tree_sums(plan)
+    return _perturbations(plan)
+
+
+def _perturbations(plan: TablePlan) -> tuple[Perturbation, ...]:
     return tuple(Perturbation(p.mechanism, plan.counter, p.sigma, p.grid) for p in plan.perturbations)

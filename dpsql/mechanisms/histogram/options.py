@@ -6,7 +6,7 @@ from dpsql.mechanisms.histogram.asked import Asked, ReleaseRule
 from dpsql.parsed_query import CounterName
 from dpsql.sql import options
 from dpsql.sql.draft import Check, Draft, Option
-from dpsql.sql.options import MOST_ROWS, number_option, word_option
+from dpsql.sql.options import MOST_ROWS, number_option
 
 _WRITE = "write keys_per_unit = 3, or leave it out"
 KEYS_PER_UNIT = number_option(
@@ -32,7 +32,7 @@ OPTIONS: tuple[Option, ...] = (
     options.GROUP_SELECTION_STRATEGY,
     options.PUBLIC_GROUPS,
     options.GROUP_SELECTION_SHARE,
-    word_option("release", "release = EVERY_TRIGGER", ReleaseRule, default=lambda draft: ReleaseRule.EVERY_TRIGGER),
+    options.RELEASE,
     options.COUNTER,
     options.SELECTION_WEIGHT_DECAY,
     KEYS_PER_UNIT,
@@ -42,4 +42,4 @@ OPTIONS: tuple[Option, ...] = (
 def read(draft: Draft) -> Asked:
     """What an accepted query asks, every default filled in."""
     given = {name: draft.value(name) for name in Asked.__dataclass_fields__}
-    return Asked(**given | {"counter": given["counter"] or CounterName.BLT})
+    return Asked(**given | {"counter": given["counter"] or CounterName.BLT, "release": ReleaseRule(given["release"])})

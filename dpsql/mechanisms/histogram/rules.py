@@ -7,7 +7,7 @@ from typing import Any
 
 from dpsql.errors import Problem
 from dpsql.mechanisms.histogram.asked import ReleaseRule
-from dpsql.parsed_query import CounterName, GroupSelection, PrivacyLevel
+from dpsql.parsed_query import CounterName, GroupSelection, PrivacyLevel, Release
 from dpsql.sql import clause_rules, options, window_rules
 from dpsql.sql.draft import Draft
 from dpsql.sql.options import HORIZON_LIMIT
@@ -98,10 +98,18 @@ def horizon_of_square_root(draft: Draft) -> Iterator[Problem]:
         yield problem(given.value_span, message, "use BLT, the default: it is about as accurate and keeps a few numbers")
 
 
+def of_tables(draft: Draft) -> Iterator[Problem]:
+    """A window ends, and so do its counters."""
+    given = draft.given("release")
+    if given and draft.value("release") is Release.INTERVAL_TREE:
+        yield problem(given.value_span, "release = INTERVAL_TREE is for tables whose rows end, without a window", "leave it out")
+
+
 RULES = (
     window_rules.window_missing,
     required_options,
     of_units,
+    of_tables,
     delta_above_zero,
     clause_rules.rows_per_group_above_rows,
     clause_rules.groups_above_rows,

@@ -6,7 +6,7 @@ from typing import Any
 
 from dpsql.change_feed import Feed, FeedForm
 from dpsql.config import Source
-from dpsql.mechanisms.dynamic.asked import Asked, AskedOfChanges
+from dpsql.mechanisms.dynamic.asked import Asked, AskedOfChanges, AskedOfTree
 from dpsql.parsed_query import ContributionPeriod, CounterName, GroupSelection, Key, ParsedQuery
 from tests.property import plans
 from tests.property.plans import COUNT, HOUR, SUM, USERS
@@ -22,7 +22,7 @@ def source(**changes: Any) -> Source:
 
 
 def query(**changes: Any) -> ParsedQuery[Asked]:
-    """The table per page, every hour, C = 4; any field can be changed. With a `feed` its rows end."""
+    """The table per page, every hour, C = 4; any field can be changed. With a `feed` its rows end; with `tree`, too, by an interval tree."""
     rows = changes.get("max_rows_contributed", 4)
     asked = {
         "max_rows_contributed": rows,
@@ -55,9 +55,10 @@ def query(**changes: Any) -> ParsedQuery[Asked]:
         "static_sources": (),
         "columns_in_order": ("page", "views", "visitors", "time_spent"),
     }
-    feed = changes.pop("feed", None)
+    feed, tree = changes.pop("feed", None), changes.pop("tree", False)
     spells = changes.pop("max_spells_contributed", rows)
     asked |= {name: value for name, value in changes.items() if name in asked}
     fields |= {name: value for name, value in changes.items() if name not in asked}
-    of_table = Asked(**asked) if feed is None else AskedOfChanges(**asked, max_spells_contributed=spells, feed=feed)
+    kind = AskedOfTree if tree else AskedOfChanges
+    of_table = Asked(**asked) if feed is None else kind(**asked, max_spells_contributed=spells, feed=feed)
     return ParsedQuery(**fields, asked=of_table)

@@ -1,0 +1,236 @@
+"""The interval tree: counts of the bounded table where its noise is next to none, the stated noise elsewhere, and its cost."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from dpsql.errors import AccountingError
+from dpsql.mechanisms.dynamic.accounting import account
+from dpsql.mechanisms.dynamic.plan import TreePlan
+from dpsql.mechanisms.dynamic.planner import make_plan
+from dpsql.mechanisms.dynamic.stages import stages
+from dpsql.parsed_query import GroupSelection
+from tests.mechanisms.dynamic.plans import FEED, START, query, source
+from tests.property.plans import COUNT, HOUR, SUM
+from tests.statistical.sampling import has_sd
+from udfs.columns import Int
+from udfs.dynamic import changes
+from udfs.dynamic.interval_tree import TreeParameters, TreeSum, grow, level_before, nodes_at
+from udfs.keys import PublicGroups
+from udfs.noise.blt_inf import BltInf
+from udfs.stage import BEGIN, END, Clock, Tick
+
+KEY = bytes(range(32))
+LISTED = PublicGroups((3, 5), (b"a", b"b"), START)
+LAST = 75
+
+
+def plan(**given: Any) -> TreePlan:
+    made = make_plan(
+        query(**{"group_selection_strategy": GroupSelection.PUBLIC_GROUPS, "aggregates": (COUNT, SUM), "feed": FEED, "tree": True} | given),
+        source(),
+    )
+    assert isinstance(made, TreePlan)
+    return made
+
+
+def feed(rows: list[tuple[int, int, int, int, int]]) -> pa.Table:
+    """Images (trigger, unit, row, key, BEGIN or END)."""
+    at, user, row, key, kind = np.array(rows, np.int64).T
+    table = {"drop": np.zeros(len(at), np.int8), "user": user, "row": row, "seq": at, "ts": START + (at - 1) * HOUR + 1, "key": key}
+    table |= {"kind": kind.astype(np.int8), "key_bytes": [LISTED.key_bytes[LISTED.keys.index(k)] for k in key.tolist()], "a0": row * 1.0}
+    return pa.table(table)
+
+
+def added(rows: list[tuple[int, int, int, int, int]], cuts: tuple[int, ...] = ()) -> pa.Table:
+    """What the intake makes of images, in micro-batches that each see triggers up to their own closed."""
+    intake, out = stages(plan(max_rows_contributed=8), LISTED)[0], []
+    state, edges = intake.empty(), (0, *cuts, LAST + 1)
+    for low, high in itertools.pairwise(edges):
+        mine = [row for row in rows if low < row[0] <= high]
+        if mine:
+            done = intake.step(state, feed(mine).select(intake.takes.names), Clock(START + low * HOUR, START + 2 * LAST * HOUR), b"")
+            state = done.state
+            out.append(done.rows.append_column("batch", pa.array(np.zeros(done.rows.num_rows, np.int64))))
+    return pa.concat_tables(out)
+
+
+def silent(sums: int = 2) -> TreeParameters:
+    """Next to no noise."""
+    release = stages(plan(), LISTED)[1]
+    tiny = tuple(TreeSum(j + 1, 1e-12, 1e-12, q.grid) for j, q in enumerate(release.parameters.sums[:sums]))
+    return dataclasses.replace(release.parameters, size=1e-9, gone=1e-9, sums=tiny)
+
+
+def counts(contributions: pa.Table) -> dict[tuple[int, bytes], int]:
+    """Rows that are there, by plain addition."""
+    found: dict[tuple[int, bytes], int] = {}
+    for name in LISTED.key_bytes:
+        mine = [row for row in contributions.to_pylist() if row["key_bytes"] == name]
+        found |= {(trigger, name): sum(row["v1"] for row in mine if row["trigger"] <= trigger) for trigger in range(1, LAST + 1)}
+    return found
+
+
+def told(contributions: pa.Table, p: TreeParameters) -> dict[tuple[int, bytes], int]:
+    rows = grow(None, contributions, [Tick(0, START + LAST * HOUR)], p, KEY).rows
+    return {(row["trigger"], row["key_bytes"]): row["c0"] for row in rows.to_pylist()}
+
+
+def random_feed(seed: int) -> list[tuple[int, int, int, int, int]]:
+    """Rows of many units; half of them end, at once or much later."""
+    pick = np.random.default_rng(seed)
+    rows = []
+    for row in range(300):
+        begin, key = int(pick.integers(1, LAST)), (3, 5)[row % 2]
+        rows.append((begin, row, row, key, BEGIN))
+        if pick.random() < 0.6:
+            rows.append((begin + int(pick.integers(0, 30)), row, row, key, END))
+    return sorted(rows)
+
+
+def test_the_same_item_twice() -> None:
+    """Rows of one value begin at triggers 1 and 5, one of the two ends at 7. Algorithm 3 as printed answers 0 then: it takes the value out of
+    both nodes that have it."""
+    found = told(added([(1, 1, 1, 3, BEGIN), (5, 2, 1, 3, BEGIN), (7, 1, 1, 3, END)]), silent())
+    assert [found[trigger, b"a"] for trigger in range(1, 9)] == [1, 1, 1, 1, 2, 2, 1, 1]
+
+
+@pytest.mark.parametrize("cuts", [(), (7, 20, 21, 60)])
+def test_without_noise_it_counts_what_is_there(cuts: tuple[int, ...]) -> None:
+    """Many rounds end here. Catches: a node that is kept too long or forgotten, an end that is taken from another node, a round that forgets."""
+    contributions = added(random_feed(1), cuts)
+    assert told(contributions, silent()) == counts(contributions)
+
+
+def of_no_node(begin: Int, trigger: Int) -> Int:
+    return np.zeros(len(begin), np.int64)
+
+
+def of_next_node(begin: Int, trigger: Int) -> Int:
+    return level_before(begin, trigger) + (begin < trigger)
+
+
+@pytest.mark.parametrize("planted", [of_no_node, of_next_node])
+def test_an_end_in_the_wrong_node_is_found(planted: Callable[[Int, Int], Int], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(changes, "level_before", planted)
+    contributions = added(random_feed(1))
+    assert told(contributions, silent()) != counts(contributions)
+
+
+def test_levels_are_those_of_the_node_with_the_row() -> None:
+    for trigger in range(2, 70):
+        nodes = nodes_at(trigger - 1)
+        begins = np.arange(1, trigger)
+        expected = [next(level for level, node in nodes if node - (1 << level - 1) < begin <= node) for begin in begins.tolist()]
+        assert level_before(begins, np.full(len(begins), trigger)).tolist() == expected
+    assert level_before(np.array([4]), np.array([4])).tolist() == [0]
+
+
+def formula(mu: float, trigger: int, sums: int) -> float:
+    """Standard deviation of a count where no round has ended: shares 6 / (pi l)^2 of a level, 6 / pi^2 of round 1, 3/8 twice; one version."""
+    z, f2, variance = 6 / math.pi**2, BltInf().squared_norm(), 0.0
+    for level, node in nodes_at(trigger):
+        mu2 = z / level**2 * mu**2 * z * 3 / 8 / sums
+        variance += (1 + (f2 * BltInf().path_variance(trigger - node) if trigger > node else 0)) / mu2
+    return math.sqrt(variance)
+
+
+def test_the_figures_are_those_of_the_formula() -> None:
+    """1,031 at trigger 1,023 and epsilon 1, for one version of one unit."""
+    made = plan(epsilon=1.0, max_rows_contributed=1, aggregates=(COUNT,))
+    q = TreeSum(1, made.perturbations[0].sigma, made.removed[0], 1.0)
+    for trigger in (1, 7, 100, 1023, 8760):
+        assert q.stderr(trigger) == pytest.approx(formula(made.mu, trigger, 1), rel=1e-3)
+    assert q.stderr(1023) == pytest.approx(1031, rel=0.01)
+
+
+KEYS, UNTIL = 2_000, 13
+
+
+def large(gone_at: int | None = None) -> pa.Table:
+    """A million rows of each key begin at each trigger; nearly all that there are end at one."""
+    keys, out = np.arange(KEYS), []
+    for trigger in range(1, UNTIL + 1):
+        size = 0 if gone_at is not None and trigger >= gone_at else 1_000_000
+        parts = [(0, size)] + [(level, -900_000 * (node & -node)) for level, node in nodes_at(trigger - 1) if trigger == gone_at]
+        for level, rows in parts:
+            table = {"window": START + 0 * keys, "trigger": trigger + 0 * keys, "key": keys, "weight": 0 * keys, "users": 0 * keys}
+            values = {"v0": rows + 0 * keys, "v1": rows + 0 * keys, "level": level + 0 * keys, "batch": 0 * keys}
+            out.append(pa.table(table | {"key_bytes": [b"%05d" % key for key in keys]} | values))
+    return pa.concat_tables(out)
+
+
+def noisy(contributions: pa.Table) -> tuple[TreePlan, np.ndarray, np.ndarray]:
+    """Plan, values[trigger, key] and their stated errors."""
+    made = plan(max_rows_contributed=1, aggregates=(COUNT,))
+    public = PublicGroups(tuple(range(KEYS)), tuple(b"%05d" % key for key in range(KEYS)), START)
+    release = stages(made, public)[1]
+    rows = grow(None, contributions, [Tick(0, START + UNTIL * HOUR)], release.parameters, KEY).rows
+    return made, *(rows[name].to_numpy().reshape(UNTIL, KEYS).astype(np.float64) for name in ("c0", "s0"))
+
+
+def test_noise_is_as_large_as_the_formula_says() -> None:
+    """Within 5%. Catches: a level's or round's share left out, noise of a node drawn anew at each trigger (then a tenth is missing)."""
+    made, values, errors = noisy(large())
+    for trigger in (1, 7, 8, 12, 13):
+        noise = values[trigger - 1] - 1_000_000 * trigger
+        assert np.std(noise) == pytest.approx(formula(made.mu, trigger, 1), rel=0.05)
+        assert has_sd(noise, float(errors[trigger - 1][0]))
+        assert not has_sd(noise * 0.85, float(errors[trigger - 1][0]))
+
+
+def test_a_second_round_has_twice_the_noise() -> None:
+    """At trigger 11 nearly all rows of nodes 8 and 10 have ended."""
+    made, values, errors = noisy(large(gone_at=11))
+    z = 6 / math.pi**2
+    twice = sum((2 * level) ** 2 for level, node in nodes_at(10))
+    expected = math.sqrt(twice / (z * made.mu**2 * z * 3 / 8))
+    noise = values[10] - 1_000_000
+    assert np.std(noise) == pytest.approx(expected, rel=0.05)
+    assert has_sd(noise, float(errors[10][0]))
+
+
+def test_no_word_is_used_twice() -> None:
+    """Nodes, rounds and purposes have cells of their own: what two of them release is independent."""
+    _, values, _ = noisy(large())
+    noise = values - 1_000_000 * np.arange(1, UNTIL + 1)[:, None]
+    # Triggers 4 and 8 have one node each, and no other in common.
+    assert abs(np.corrcoef(noise[3], noise[7])[0, 1]) < 5 / math.sqrt(KEYS)
+    assert np.corrcoef(noise[7], noise[8])[0, 1] > 0.5
+
+
+def test_the_budget_is_kept_and_little_is_wasted() -> None:
+    for given in ({}, {"epsilon": 1.0, "max_rows_contributed": 9}, {"aggregates": (COUNT,)}):
+        made = plan(**given)
+        assert 0.97 * made.mu <= account(made, source()).mu <= made.mu * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("name", ["size", "gone", "sigma", "removed"])
+def test_a_number_that_is_too_small_is_refused(name: str) -> None:
+    made = plan()
+    if name in ("size", "gone"):
+        less = dataclasses.replace(made, **{name: getattr(made, name) * 0.99})
+    elif name == "removed":
+        less = dataclasses.replace(made, removed=(made.removed[0], made.removed[1] * 0.999))
+    else:
+        column = made.columns[0]
+        part = dataclasses.replace(column.perturbations[0], sigma=column.perturbations[0].sigma * 0.999)
+        less = dataclasses.replace(made, columns=(dataclasses.replace(column, perturbations=(part,)), *made.columns[1:]))
+    with pytest.raises(AccountingError):
+        account(less, source())
+
+
+def test_state_is_a_node_per_binary_digit() -> None:
+    contributions = added(random_feed(2))
+    state = grow(None, contributions, [Tick(0, START + 63 * HOUR)], silent(), KEY).state
+    assert state.nodes.num_rows == 2 * 6
+    state = grow(state, contributions.slice(0, 0), [Tick(1, START + 64 * HOUR)], silent(), KEY).state
+    assert state.nodes.num_rows == 2

@@ -1,0 +1,243 @@
+"""The release step of the interval tree (Qiu and Yi, corrected: docs/privacy/dynamic.md): a baseline, for listed keys of a table whose rows end.
+
+Node i is made at trigger i. It has the rows that are there then and began at triggers i - lowbit(i) + 1 .. i, so its level is that of the lowest
+bit. Of a trigger the nodes that are read are those of its binary digits, one a level, and each row is in one of them: all others are
+forgotten. A node releases its sums once a round, and counts what goes; when about half has gone, a round ends.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from scipy.special import ndtri
+
+from udfs.columns import Int, match
+from udfs.dynamic.grid import TableGrid
+from udfs.dynamic.paths import Paths, standard_deviation
+from udfs.dynamic.tree_state import Node, TreeState, empty_state, nodes_of, table_of
+from udfs.histogram.perturbation import OutputColumn, combine, released_columns
+from udfs.keys import PublicGroups
+from udfs.noise.blt_inf import BltInf
+from udfs.noise.randomness import tags
+from udfs.stage import Tick
+
+COUNTER = BltInf()
+SIZE, GONE = 1, 2
+"""Mechanism numbers of a node's size and of the count of its rows that have gone; sum j has 2j + 1 and 2j + 2."""
+MOST_ROUNDS = 16
+"""A node answers 0 after these. Each begins when half of its rows have gone, or by noise."""
+ROUND_BITS = 33
+"""Above the 32 bits of a node's number, in the place of a window in its noise cells."""
+
+
+@dataclass(frozen=True)
+class TreeSum:
+    """One noisy sum; `sigma` of what a node of level 1 releases in its first round, `removed` of a step of the counter of what goes from it; both
+    times level and round elsewhere. `mechanism` counts sums from 1; grid: value of one integer unit."""
+
+    mechanism: int
+    sigma: float
+    removed: float
+    grid: float
+
+    def variance(self, times: Int, age: int) -> np.ndarray:
+        """Of what a node answers: level by round, and triggers since the round began."""
+        path = standard_deviation(COUNTER, age) ** 2 if age else 0.0
+        return times**2 * (self.sigma**2 + self.removed**2 * path) + self.grid**2 / 12 * (2 if age else 1)
+
+    def stderr(self, trigger: int) -> float:
+        """At a trigger, where no node has begun a second round or answers 0."""
+        nodes = [(level, trigger - node) for level, node in nodes_at(trigger)]
+        return math.sqrt(sum(float(self.variance(np.array(level), age)) for level, age in nodes))
+
+
+@dataclass(frozen=True)
+class TreeParameters:
+    """Concrete numbers of the step; it holds no secret.
+
+    Args:
+        grid: triggers.
+        size, gone: sigma of a node's size, and of a step of the counter of rows that have gone, likewise.
+        beta: probability that a node ends a round by noise alone.
+        sums: the noisy sums.
+        columns: what is published of them.
+        public: the keys.
+    """
+
+    grid: TableGrid
+    size: float
+    gone: float
+    beta: float
+    sums: tuple[TreeSum, ...]
+    columns: tuple[OutputColumn, ...]
+    public: PublicGroups
+
+    def for_bucket(self, bucket: int, buckets: int) -> TreeParameters:
+        """The same, with the keys of one bucket only."""
+        return dataclasses.replace(self, public=self.public.for_bucket(bucket, buckets))
+
+    def margin(self, level: int, round_: int, age: int) -> float:
+        """gamma: what the noise of the count of rows that have gone exceeds at no age of a round, but with probability beta / (pi round)^2."""
+        often = self.beta / (math.pi * round_) ** 2 / (age * (age + 1))
+        return -float(ndtri(often)) * self.gone * level * round_ * standard_deviation(COUNTER, age)
+
+
+@dataclass(frozen=True)
+class Grown:
+    """New state and released rows."""
+
+    state: TreeState
+    rows: pa.Table
+
+
+def nodes_at(trigger: int) -> list[tuple[int, int]]:
+    """(level, number) of the nodes that are read at a trigger."""
+    bits = [bit for bit in range(trigger.bit_length()) if trigger >> bit & 1]
+    return [(bit + 1, trigger >> bit << bit) for bit in bits]
+
+
+def level_before(begin: Int, trigger: Int) -> Int:
+    """The level of the node that has, just before an earlier or later `trigger`, a row that began at `begin`; 0: no node has it yet."""
+    apart = np.where(begin < trigger, (begin - 1) ^ (trigger - 1), 0)
+    return np.frexp(apart.astype(np.float64))[1].astype(np.int64)  # exact: below 2^32
+
+
+def grow(state: TreeState | None, rows: pa.Table, ticks: Sequence[Tick], p: TreeParameters, noise_key: bytes) -> Grown:
+    """Add rows and close what the ticks close, in order of arrival batch; arguments as of `udfs.dynamic.release.release`.
+
+    The rows' first value counts rows, the others are the sums; `level` is that of the node that what ends is taken from.
+    """
+    state = empty_state(len(p.sums)) if state is None else state
+    out = [released_columns(p.columns).empty_table()]
+    batch = rows.column("batch").to_numpy()
+    done = np.zeros(rows.num_rows, bool)
+    for tick in sorted(ticks, key=lambda t: (t.batch, t.closed_us)):
+        now = ~done & (batch <= tick.batch)
+        state = state.with_rows(rows.filter(pa.array(now)))
+        done |= now
+        if tick.closed_us > state.closed_us:
+            state, released = _close(state, tick.closed_us, p, noise_key)
+            out += released
+    return Grown(state.with_rows(rows.filter(pa.array(~done))), pa.concat_tables(out).combine_chunks())
+
+
+def _close(state: TreeState, closed_us: int, p: TreeParameters, noise_key: bytes) -> tuple[TreeState, list[pa.Table]]:
+    before, now = p.grid.closed(state.closed_us), p.grid.closed(closed_us)
+    order = np.argsort(np.array(p.public.keys, np.int64), kind="stable")
+    key, names = np.array(p.public.keys, np.int64)[order], pa.array(p.public.key_bytes, pa.binary()).take(pa.array(order))
+    shown = pc.sort_indices(names).to_numpy()
+    nodes = nodes_of(state.nodes, key, len(p.sums))
+    due, pending = state.due(now)
+    group, at = match([due.column("key").to_numpy()], [key]), due.column("trigger").to_numpy()
+    level, values = due.column("level").to_numpy(), np.stack([due.column(f"v{j}").to_numpy() for j in range(1 + len(p.sums))], axis=1)
+    out = []
+    for trigger in range(before + 1, now + 1) if len(key) else ():
+        mine = np.flatnonzero(at == trigger) if len(at) else np.zeros(0, np.int64)
+        tree = _Tree(trigger, key, p, noise_key)
+        nodes = tree.moved(nodes, group[mine], level[mine], values[mine])
+        out.append(_rows(trigger, *tree.answers(nodes), shown, names, p))
+    return TreeState(table_of(nodes, key, closed_us, len(p.sums)), pending), out
+
+
+@dataclass(frozen=True)
+class _Tree:
+    """One trigger of all keys of a bucket."""
+
+    trigger: int
+    key: Int
+    p: TreeParameters
+    noise_key: bytes
+
+    def moved(self, nodes: dict[int, Node], group: Int, level: Int, values: Int) -> dict[int, Node]:
+        """The nodes of this trigger: what has gone is taken out, smaller ones become part of the new one."""
+        lowest = (self.trigger & -self.trigger).bit_length()
+        new = np.zeros((len(self.key), 1 + len(self.p.sums)), np.int64)
+        np.add.at(new, group[level == 0], values[level == 0])
+        kept = dict[int, Node]()
+        for height, node in nodes.items():
+            of_node = level == height
+            np.add.at(node.live, group[of_node], values[of_node])
+            if height < lowest:
+                new += node.live
+            else:
+                np.subtract.at(node.gone, group[of_node], values[of_node])
+                kept[height] = node
+                self._count(node)
+        made = kept[lowest] = Node.new(lowest, new, len(self.p.sums), COUNTER.width)
+        self._begin(made, np.arange(len(self.key)))
+        return kept
+
+    def answers(self, nodes: dict[int, Node]) -> tuple[list[Int], list[np.ndarray]]:
+        """Of each sum and key: the noisy value, and its standard error."""
+        size = len(self.key)
+        values, variances = [np.zeros(size, np.int64) for _ in self.p.sums], [np.zeros(size) for _ in self.p.sums]
+        for node in nodes.values():
+            for round_, age, some in self._alike(node):
+                for j, q in enumerate(self.p.sums):
+                    told = node.told[some, j] - node.gone[some, 1 + j]
+                    times = node.level * round_
+                    if age:
+                        told -= self._paths(node, 2 * j + 4).rounded(node.removed[j], some, age, q.removed * times / q.grid)
+                    values[j][some] += told
+                    variances[j][some] += q.variance(np.array(times), age)
+        return values, [np.sqrt(each) for each in variances]
+
+    def _count(self, node: Node) -> None:
+        """One more trigger of a node: noise, and whether a round ends."""
+        for round_, age, some in self._alike(node):
+            step = np.full(len(self.key), age - 1)
+            gone = self._paths(node, GONE)
+            gone.follow(node.noise, step.copy(), some, age)
+            for j in range(len(self.p.sums)):
+                self._paths(node, 2 * j + 4).follow(node.removed[j], step.copy(), some, age)
+            margin = node.size[some] / 2 + 2 * self.p.margin(node.level, round_, age) - node.gone[some, 0]
+            ended = some[gone.reached(node.noise, some, age, self.p.gone * node.level * round_, margin)]
+            node.round_[ended] += 1
+            node.halted[ended] |= node.round_[ended] > MOST_ROUNDS
+            self._begin(node, ended[node.halted[ended] == 0])
+
+    def _begin(self, node: Node, groups: Int) -> None:
+        """A round: the size, and what is there; nothing has gone. A node that is too small for its noise answers 0 from now on."""
+        node.first[groups] = self.trigger
+        node.gone[groups] = 0
+        for state in (node.noise, *node.removed):
+            state[groups] = 0.0
+        for round_ in np.unique(node.round_[groups]).tolist():
+            some, times = groups[node.round_[groups] == round_], node.level * round_
+            node.size[some] = node.live[some, 0] + self._once(node, SIZE, some, self.p.size * times)
+            for j, q in enumerate(self.p.sums):
+                node.told[some, j] = node.live[some, 1 + j] + self._once(node, 2 * j + 3, some, q.sigma * times / q.grid)
+            node.halted[some] |= node.size[some] < 2 * self.p.margin(node.level, round_, 1)
+
+    def _alike(self, node: Node) -> list[tuple[int, int, Int]]:
+        """(round, age, keys) of those that answer."""
+        active = np.flatnonzero(node.halted == 0)
+        pairs = np.unique(np.stack([node.round_[active], node.first[active]], axis=1), axis=0)
+        chosen = [(r, f, active[(node.round_[active] == r) & (node.first[active] == f)]) for r, f in pairs.tolist()]
+        return [(r, self.trigger - f, some) for r, f, some in chosen]
+
+    def _paths(self, node: Node, mechanism: int) -> Paths:
+        number = self.trigger >> (node.level - 1) << (node.level - 1)
+        return Paths(COUNTER, mechanism, self.noise_key, tags(self.noise_key, number + (node.round_ - 1 << ROUND_BITS), self.key))
+
+    def _once(self, node: Node, mechanism: int, groups: Int, scale: float) -> Int:
+        """A rounded normal of a node's round: the first step of a path is one."""
+        path, state = self._paths(node, mechanism), np.zeros((len(self.key), COUNTER.width))
+        path.follow(state, np.zeros(len(self.key), np.int64), groups, 1)
+        return path.rounded(state, groups, 1, scale)
+
+
+def _rows(trigger: int, values: list[Int], errors: list[np.ndarray], shown: Int, names: pa.Array, p: TreeParameters) -> pa.Table:
+    """Sorted by key bytes."""
+    table = {"window": np.full(len(shown), p.grid.offset_us), "trigger": np.full(len(shown), trigger)}
+    table["key_bytes"] = names.take(pa.array(shown))
+    for i, column in enumerate(p.columns):
+        each = [errors[j][shown] for j in column.perturbations]
+        table[f"c{i}"], table[f"s{i}"] = combine(column, [value[shown] for value in values], each)
+    return pa.table(table, released_columns(p.columns))
