@@ -35,6 +35,7 @@ ORDER = [
     "release",
     "counter",
     "selection_weight_decay",
+    "keys_per_unit",
     "max_triggers",
     "hide_below",
     "keys",
@@ -106,6 +107,8 @@ def dump(parsed: ParsedQuery) -> str:
     flat["window"] = {"event_time": flat["event_time"]} | (flat["window"] or {})
     if parsed.mechanism == "histogram":
         del flat["mechanism"]
+        if flat["keys_per_unit"] is None:
+            del flat["keys_per_unit"]
     names = [*(name for name in ORDER if name in flat), *(name for name in flat if name not in {*ORDER, "event_time"})]
     return json.dumps({name: flat[name] for name in names}, indent=2, ensure_ascii=False) + "\n"
 
