@@ -30,13 +30,13 @@ if str(CHECKOUT) not in sys.path:  # `python benchmarks/...` puts this folder fi
     sys.path.insert(0, str(CHECKOUT))
 
 from benchmarks.growing_rivals import pmwg, sum_over_cells  # noqa: E402
+from dpsql.domains import Domain  # noqa: E402
 from dpsql.mechanisms.marginals.accounting import account  # noqa: E402
 from dpsql.mechanisms.marginals.answers import ask, estimate  # noqa: E402
-from dpsql.mechanisms.marginals.asked import Domain  # noqa: E402
 from dpsql.mechanisms.marginals.grouping import cube  # noqa: E402
 from dpsql.mechanisms.marginals.plan import MarginalsPlan  # noqa: E402
 from dpsql.mechanisms.marginals.planner import make_plan  # noqa: E402
-from tests.mechanisms.marginals.plans import START, query, source  # noqa: E402
+from tests.mechanisms.marginals.plans import START, numbered, query, source  # noqa: E402
 from tests.property.plans import HOUR  # noqa: E402
 from udfs.marginals.closed_cells import ClockKeys  # noqa: E402
 from udfs.marginals.least_squares import LeastSquares, Product, energies  # noqa: E402
@@ -80,15 +80,15 @@ def load(name: str, path: str) -> Table:
     time_, value = rows.ts.dt, np.nan_to_num(rows.value.to_numpy(float))
     magnitude = np.where(value <= 0, 0, 1 + np.floor(np.log2(np.maximum(value, 1)))).clip(0, 9)
     if name == "wikiticker":
-        columns = [(pd.factorize(rows.key, sort=True)[0], Domain(52, False)), (time_.hour, Domain(24, True))]
-        columns.append((magnitude, Domain(10, True)))
+        columns = [(pd.factorize(rows.key, sort=True)[0], numbered(52, False)), (time_.hour, numbered(24, True))]
+        columns.append((magnitude, numbered(10, True)))
         trigger = time_.hour.to_numpy() + 1
     else:
-        columns = [((time_.year - 2010) * 12 + time_.month - 12, Domain(13, True)), ((time_.hour - 6).clip(0, 15), Domain(16, True))]
-        columns += [(time_.dayofweek, Domain(7, True)), (magnitude, Domain(10, True))]
+        columns = [((time_.year - 2010) * 12 + time_.month - 12, numbered(13, True)), ((time_.hour - 6).clip(0, 15), numbered(16, True))]
+        columns += [(time_.dayofweek, numbered(7, True)), (magnitude, numbered(10, True))]
         if name == "retail":
             begins = rows.key.str[:2]
-            columns.append(((begins.where(begins.str.isdigit(), "99").astype(int) - 10).clip(0, 69), Domain(70, False)))
+            columns.append(((begins.where(begins.str.isdigit(), "99").astype(int) - 10).clip(0, 69), numbered(70, False)))
         trigger = ((rows.ts - rows.ts.min()).dt.days // 7).to_numpy() + 1
     values = np.column_stack([np.asarray(column, np.int64).clip(0, domain.size - 1) for column, domain in columns])
     return Table(tuple(domain for _, domain in columns), values, np.asarray(trigger, np.int64))

@@ -16,6 +16,7 @@ from typing import Any
 
 from dpsql.caps import NO_CAP, Cap, read_caps
 from dpsql.change_feed import TIME, FeedForm
+from dpsql.domains import Domain, read_domains
 from dpsql.parsed_query import PrivacyLevel
 from dpsql.times import EPOCH, parse_duration
 from dpsql.yaml_file import Block, YamlDocument, read_yaml
@@ -57,6 +58,7 @@ SOURCE_KEYS = (
     "start",
     "change_feed",
     "primary_key",
+    "domains",
 )
 FEED_OPTIONS = ("readchangefeed", "readchangedata", "skipchangecommits", "ignorechanges", "ignoredeletes", "excluderegex")
 """Options of Delta's source that choose what is read of a table's changes."""
@@ -92,6 +94,7 @@ class Source:
         change_feed: how the changes of a table are written that the stream consists of; None: its records stay. A change counts from the time
             of its commit on.
         primary_key: of that table, the columns that name a row of one privacy unit (lower case); empty: equal rows of a unit are copies.
+        domains: all values that keys of these names (lower case) can have, for GROUP BY CUBE.
     """
 
     name: str
@@ -117,6 +120,7 @@ class Source:
     event_cap: Cap | None = None
     change_feed: FeedForm | None = None
     primary_key: tuple[str, ...] = ()
+    domains: tuple[tuple[str, Domain], ...] = ()
 
     def __post_init__(self) -> None:
         if self.change_feed and not self.event_time:
@@ -232,6 +236,7 @@ def _source(document: YamlDocument, name: str) -> Source:
         public=read.boolean("public"),
         change_feed=_change_feed(read),
         primary_key=_columns(read, "primary_key"),
+        domains=read_domains(document, (*at, "domains")) if "domains" in read.given else (),
     )
     _check_together(source, document, at)
     return source
@@ -283,6 +288,7 @@ def _check_together(source: Source, document: YamlDocument, at: tuple[str, ...])
             "a cap of users needs `privacy_unit`, the column or columns that name a user; a cap of rows says `privacy_level: EVENT`",
         ),
         (source.static and source.privacy_unit != (), "privacy_unit", "a static source is public: it has no privacy unit"),
+        (source.static and source.domains != (), "domains", "domains are declared at the stream whose keys they are of"),
         (source.static and source.public, "public", "a static source is public: `static: true` says so already"),
         (source.ledger in source.apart_from, "apart_from", f"this names the source's own ledger: name another than {source.ledger!r}"),
         (

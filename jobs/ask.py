@@ -1,10 +1,11 @@
-"""`dpsql ask`: how often a value came, read from a published sketch."""
+"""`dpsql ask`: how often a value came, read from a published sketch; or a question in SQL, answered from published marginals."""
 
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -12,13 +13,23 @@ from dpsql.errors import DataError
 from jobs.options import UtcTime, json_option, lake_option, name_argument
 from jobs.terminal import print_json, print_table, records
 
+if TYPE_CHECKING:
+    from dpsql.lake.runs import Lake
+
 NOTE = (
     "95%: of values named before looking, collisions included. Where units are protected it is of what their contribution bounds let count: "
     "true numbers can be much larger. Nothing was spent: the sketch is public, this reads it."
 )
 
 
-@click.command(short_help="the count of any value, from a published sketch")
+MARGINALS_NOTE = (
+    "Of questions chosen without looking at this release: who picks the largest of many cells picks its noise, too. It is of what contribution "
+    "bounds let count: true numbers can be larger. Nothing was spent: the table is public, this reads it."
+)
+MOST_ROWS = 1_000
+
+
+@click.command(short_help="free answers from what a sketch or a CUBE has published")
 @name_argument
 @click.argument("values", metavar="VALUE...", nargs=-1)
 @lake_option
@@ -29,6 +40,8 @@ NOTE = (
 )
 @click.option("--to", "until_us", metavar="TIME", type=UtcTime(), help="Add up all windows from --window on that end by TIME (UTC).")
 @click.option("--trigger", type=click.IntRange(1), help="As published at this trigger.  [default: the newest]")
+@click.option("--max-error", metavar="ROWS|P%", help="Of a question in SQL: refuse an answer that is further off.")
+@click.option("--confidence", type=float, metavar="P", help="Of a question in SQL: of low .. high, per question.  [default: 0.95]")
 @json_option
 def ask(
     name: str,
@@ -39,16 +52,106 @@ def ask(
     window_us: int | None,
     until_us: int | None,
     trigger: int | None,
+    max_error: str | None,
+    confidence: float | None,
     as_json: bool,
 ) -> None:
     """Print how often values came, also values that were never listed, with their error; needs the public part of the lake alone.
 
-    A value of several columns is a JSON array.
+    A value of several columns is a JSON array. Of a query with CUBE, ROLLUP or GROUPING SETS: one question in SQL. Its error is of a question that
+    was chosen without looking at that release.
 
     \b
     dpsql ask top_pages /robots.txt /images/ --lake lake
     dpsql ask top_pages --keys pages.txt --window 2026-01-31 --lake lake
+    dpsql ask edits "SELECT COUNT(*) FROM edits WHERE hour BETWEEN 8 AND 17" --max-error 1% --lake lake
     """
+    from dpsql.lake.marginals import publishes_marginals
+    from dpsql.lake.runs import Lake
+
+    if publishes_marginals(Lake(lake_folder), name):
+        if len(values) != 1 or file or alias or window_us is not None or until_us is not None:
+            raise click.UsageError(f'{name} has published sets of keys: ask one question, like "SELECT COUNT(*) FROM {name} WHERE ..."')
+        answer_question(Lake(lake_folder), name, values[0], trigger, max_error, 0.95 if confidence is None else confidence, as_json)
+        return
+    if max_error is not None or confidence is not None:
+        raise click.UsageError("--max-error and --confidence are for queries with CUBE, ROLLUP or GROUPING SETS")
+    _values_of_a_sketch(name, values, lake_folder, file, alias, window_us, until_us, trigger, as_json)
+
+
+def answer_question(lake: Lake, name: str, text: str, trigger: int | None, max_error: str | None, confidence: float, as_json: bool) -> None:
+    """Print the answer to one question, a row for each cell of its GROUP BY."""
+    from scipy.special import ndtri
+
+    from dpsql.lake.marginals import open_marginals
+    from dpsql.sql.question import per_cell, read_question, table_of
+    from dpsql.times import timestamp
+
+    if not 0 < confidence < 1:
+        raise DataError(f"confidence is {confidence:g}: give a number between 0 and 1, like 0.95")
+    if table_of(text).lower() != name.lower():
+        raise DataError(f"the question is about `{table_of(text)}`, and {name} was named: write FROM {name}")
+    found = open_marginals(lake, name, trigger)
+    asked = read_question(text, found.keys)
+    column, z = found.column(asked.column), float(ndtri(0.5 + confidence / 2))
+    names = [list(found.keys)[key] for key in asked.by]
+    if (size := math.prod(len(found.keys[key]) for key in names)) > MOST_ROWS:
+        raise DataError(f"the answer would have {size:,} rows, and at most {MOST_ROWS:,} are given: name fewer keys in GROUP BY")
+    wanted = math.inf if max_error is None else _largest(max_error, found.estimate(column, [{}]).value)
+    rows: list[dict[str, Any]] = []
+    for given, products in per_cell(asked, found.keys):
+        answer = found.estimate(column, products)
+        half = z * answer.stderr
+        if not half <= wanted or math.isinf(half):
+            told = f"is ± {half:,.6g} at {confidence:.4g}" if math.isfinite(half) else "is not covered: no measured table has all its keys"
+            raise DataError(f"a free answer to this {told}; allow that, or ask for more of it at once")
+        rows.append(given | {column: answer.value, "stderr": answer.stderr, "low": answer.value - half, "high": answer.value + half})
+    when = timestamp(found.time_us)
+    if as_json:
+        print_json({"name": name, "trigger": found.trigger, "trigger_time": when, "confidence": confidence, "source": "free", "rows": rows})
+        return
+    shown = [
+        (
+            *(str(row[key]) for key in names),
+            f"{row[column]:,.6g}",
+            f"{row['stderr']:,.3g}",
+            f"{row['low']:,.6g} .. {row['high']:,.6g}",
+        )
+        for row in rows
+    ]
+    print_table((*names, column, "stderr", f"{confidence:.4g}"), tuple(shown), len(names))
+    click.echo(f"At trigger {found.trigger} ({when}), free. {MARGINALS_NOTE}")
+
+
+def _largest(written: str, total: float) -> float:
+    """What --max-error allows, in rows; a share is one of the noisy total.
+
+    Raises:
+        DataError: it is no number, or the total is not positive.
+    """
+    share = written.strip().endswith("%")
+    try:
+        amount = float(written.strip().removesuffix("%"))
+    except ValueError:
+        amount = math.nan
+    if not 0 < amount < math.inf:
+        raise DataError(f"--max-error is {written!r}: give a number of rows like 100, or a share of the total like 0.5%")
+    if share and not total > 0:
+        raise DataError("the noisy total is not positive, so a share of it means nothing: give --max-error in rows")
+    return amount * total / 100 if share else amount
+
+
+def _values_of_a_sketch(
+    name: str,
+    values: tuple[str, ...],
+    lake_folder: str,
+    file: Path | None,
+    alias: str | None,
+    window_us: int | None,
+    until_us: int | None,
+    trigger: int | None,
+    as_json: bool,
+) -> None:
     from dpsql.lake.runs import Lake
     from dpsql.lake.sketches import open_sketch
     from dpsql.times import timestamp

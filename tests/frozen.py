@@ -72,6 +72,8 @@ def released(query: Query) -> pa.Table:
     """
     plan, salt = query.plan, SECRET.salt(RUN_ID)
     names = [encode([f"key {i}".encode()] * len(plan.query.keys)) for i in range(3)]
+    if domains := getattr(plan.query.asked, "domains", ()):  # other keys would be dropped
+        names = [encode([domain.values[i % domain.size].encode() for domain in domains]) for i in range(3)]
     public = (
         public_groups(plan, query.source, salt, [*names[1:], encode([b"nobody"] * len(plan.query.keys))]) if query.shape.listed else None
     )

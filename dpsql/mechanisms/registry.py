@@ -7,11 +7,12 @@ from typing import Any
 from dpsql.errors import AccountingError
 from dpsql.mechanisms.dynamic.mechanism import DYNAMIC
 from dpsql.mechanisms.histogram.mechanism import HISTOGRAM
+from dpsql.mechanisms.marginals.mechanism import MARGINALS
 from dpsql.mechanisms.protocol import Mechanism, Plan, Shape
 from dpsql.mechanisms.sketch.mechanism import SKETCH
 from dpsql.mechanisms.sliding.mechanism import SLIDING
 
-MECHANISMS: tuple[Mechanism[Any, Any], ...] = (HISTOGRAM, SLIDING, DYNAMIC, SKETCH)
+MECHANISMS: tuple[Mechanism[Any, Any], ...] = (HISTOGRAM, SLIDING, DYNAMIC, MARGINALS, SKETCH)
 
 
 def named(name: str) -> Mechanism[Any, Any]:

@@ -14,6 +14,7 @@ from dpsql.config import Source
 from dpsql.sql.aggregates import Call, read_call
 from dpsql.sql.dialect import DpClause
 from dpsql.sql.durations import Misread, read_duration
+from dpsql.sql.grouping_sets import GroupingSets, read_sets
 from dpsql.sql.items import WINDOW_CALLS, Grouping, Item, Kind, call_name, names_window, read_groupings, read_items
 from dpsql.sql.normal import canonical
 from dpsql.sql.relations import Scope, read_scopes
@@ -190,6 +191,11 @@ class Draft:
     def groupings(self) -> tuple[Grouping, ...]:
         """The items of GROUP BY."""
         return read_groupings(self.select, self.canonical, self.items, self.tokens)
+
+    @cached_property
+    def grouping_sets(self) -> GroupingSets | None:
+        """CUBE, ROLLUP or GROUPING SETS where that is all of GROUP BY."""
+        return read_sets(self.select, self.canonical, self.items, self.tokens)
 
     @cached_property
     def cuts(self) -> Mapping[Span, str]:

@@ -124,10 +124,11 @@ def read_groupings(select: exp.Select, canonical: exp.Select, items: Sequence[It
     if group is None or plain is None:
         return ()
     pairs = zip(group.expressions, plain.expressions, strict=True)
-    return tuple(_grouping(bare(node), bare(twin), items, tokens) for node, twin in pairs)
+    return tuple(read_grouping(bare(node), bare(twin), items, tokens) for node, twin in pairs)
 
 
-def _grouping(root: exp.Expr, twin: exp.Expr, items: Sequence[Item], tokens: Sequence[Token]) -> Grouping:
+def read_grouping(root: exp.Expr, twin: exp.Expr, items: Sequence[Item], tokens: Sequence[Token]) -> Grouping:
+    """One of them; `twin` is the same in the canonical tree."""
     sql = write(twin)
     keys = [item for item in items if item.kind is Kind.KEY]
     named = [item for item in keys if isinstance(root, exp.Column) and len(root.parts) == 1 and item.name == root.name.lower()]

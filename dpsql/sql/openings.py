@@ -21,6 +21,7 @@ _EXACT: dict[type[exp.Expr], tuple[frozenset[str], ...]] = {
     exp.Exists: (*_BRACKET, frozenset({"EXISTS"})),
     exp.Rollup: (*_BRACKET, frozenset({"ROLLUP"})),
     exp.Cube: (*_BRACKET, frozenset({"CUBE"})),
+    exp.GroupingSets: (*_BRACKET, frozenset({"GROUPING SETS"})),
     exp.Neg: (frozenset({"-"}),),
     exp.Not: (frozenset({"NOT", "!"}),),
     exp.Kwarg: (frozenset({"=>"}),),

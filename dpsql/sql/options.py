@@ -134,6 +134,8 @@ GROUP_SELECTION_STRATEGY = word_option(
 PUBLIC_GROUPS = Option(
     "public_groups", lambda given: read_query(given, "public_groups = (SELECT page FROM pages)"), "public_groups = (SELECT page FROM pages)"
 )
+MAX_TRIGGERS = whole_option("max_triggers", "max_triggers = 365", HORIZON_LIMIT)
+"""Of tables without windows."""
 MIN_PRIVACY_UNITS_PER_GROUP = whole_option("min_privacy_units_per_group", "min_privacy_units_per_group = 10", MOST_ROWS, lambda draft: 1)
 GROUP_SELECTION_SHARE = number_option("group_selection_share", "group_selection_share = 0.5", _SHARE)
 SELECTION_WEIGHT_DECAY = number_option("selection_weight_decay", "selection_weight_decay = 0.5", _DECAY, default=lambda draft: 0.5)

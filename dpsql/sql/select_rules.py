@@ -13,7 +13,7 @@ from dpsql.sql.items import Item, Kind, call_name, names_window, proposed_alias
 from dpsql.sql.relations import value_type
 from dpsql.sql.spans import Span, problem
 
-_ONE_SET = "name every key; write one query per set, each of which has a budget of its own"
+_ONE_SET = "name every key; or, for a table without windows, write one of them alone, like GROUP BY CUBE(url, status)"
 _SPECIAL = (exp.Literal, exp.Tuple, exp.Cube, exp.Rollup, exp.GroupingSets)
 RESERVED_NAMES = frozenset({"window", "window_start", "window_end", "trigger", "trigger_time"})
 ENDINGS = {"stderr": "standard error", "smoothed": "smoothed value", "measured": "number of measured panes"}
@@ -205,6 +205,8 @@ def grouping_sets(draft: Draft) -> Iterator[Problem]:
         yield problem(span, "GROUP BY ALL and GROUP BY DISTINCT are not accepted", "name the window and every key")
     for grouping in draft.groupings:
         if isinstance(grouping.root, (exp.Cube, exp.Rollup, exp.GroupingSets)):
+            if draft.windowless and draft.grouping_sets and not draft.sketches:
+                continue  # a mechanism's own
             yield problem(
                 grouping.span,
                 "ROLLUP, CUBE and GROUPING SETS are not accepted",

@@ -21,7 +21,7 @@ from tests.sql.golden import Golden, compiled, goldens, sources
 from udfs.noise.discrete_laplace import DiscreteLaplace, discrete_laplace
 
 ACCEPTED = goldens("accepted")
-SHOWN = [*ACCEPTED[::8], *(golden for golden in ACCEPTED if golden.path.stem.startswith("panes_"))]
+SHOWN = [*ACCEPTED[::8], *(golden for golden in ACCEPTED if golden.path.stem.startswith(("panes_", "marginals_")))]
 """Enough for what is slow."""
 SHRINK = 0.999
 FOR_EVER = 1 << 60
@@ -108,6 +108,8 @@ def smaller(value: Any, path: str = "plan") -> Iterator[tuple[str, Any]]:
                 if given == 0:  # there is no such noise, and a table of another kind beside it
                     continue
                 yield where, dataclasses.replace(value, **{field.name: given * SHRINK})
+            elif field.name == "sigmas":
+                yield where, dataclasses.replace(value, sigmas=tuple(sigma * SHRINK for sigma in given))
             elif isinstance(given, DiscreteLaplace):
                 yield where, dataclasses.replace(value, **{field.name: discrete_laplace(given.epsilon / SHRINK)})
             elif field.name == "thresholds":

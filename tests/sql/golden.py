@@ -35,6 +35,7 @@ ORDER = [
     "release",
     "counter",
     "selection_weight_decay",
+    "keys_per_unit",
     "max_triggers",
     "hide_below",
     "keys",
@@ -52,7 +53,7 @@ EXPLAINED = FOLDER / "explained.txt"
 WHOLE = {"keyless_sliding", "keyless_stream", "lateness", "min_units", "public_groups", "reselect", "sliding_rounds_window"}
 WHOLE |= {"table", "table_ending", "table_keyless", "table_public_groups", "changes", "changes_spells", "changes_interval_tree"}
 WHOLE |= {"sliding_rounds", "sliding_uneven", "stream_period", "stream_period_quoted", "sums", "time_keys"}
-WHOLE |= {path.stem for own in ("panes_*.sql", "sketch_*.sql") for path in (FOLDER / "accepted").glob(own)}
+WHOLE |= {path.stem for own in ("panes_*.sql", "sketch_*.sql", "marginals_*.sql") for path in (FOLDER / "accepted").glob(own)}
 """Of these the explanation is kept as it is read. Every sentence that any query gets is in one of them: a test looks."""
 
 NUMBER = r"-?\d+(?:,\d{3})*(?:\.\d+)?(?:e[+-]?\d+)?"
@@ -106,6 +107,8 @@ def dump(parsed: ParsedQuery) -> str:
     flat["window"] = {"event_time": flat["event_time"]} | (flat["window"] or {})
     if parsed.mechanism == "histogram":
         del flat["mechanism"]
+        if flat["keys_per_unit"] is None:
+            del flat["keys_per_unit"]
     names = [*(name for name in ORDER if name in flat), *(name for name in flat if name not in {*ORDER, "event_time"})]
     return json.dumps({name: flat[name] for name in names}, indent=2, ensure_ascii=False) + "\n"
 

@@ -71,6 +71,7 @@ def random_query(pick: random.Random) -> ParsedQuery:
         group_selection_strategy=pick.choice([GroupSelection.THRESHOLD] * 3 + [GroupSelection.PUBLIC_GROUPS]),
         group_selection_share=pick.choice([None, 0.3]),
         selection_weight_decay=pick.choice([0.0, 0.5, 1.0]),
+        keys_per_unit=pick.choice([None, None, 1.0, 2.5, 1e6]),
         release=pick.choice(list(ReleaseRule)),
         counter=pick.choice([CounterName.BLT, CounterName.BLT, CounterName.SQRT, CounterName.HONAKER]),
         aggregates=tuple(a for a in (COUNT, VALID, USERS, SUM, AVG) if pick.random() < 0.5) or (COUNT,),

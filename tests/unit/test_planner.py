@@ -144,6 +144,7 @@ CHANGES: dict[str, object] = {
     "release": ReleaseRule.RESELECT,
     "counter": CounterName.HONAKER,
     "selection_weight_decay": 0.0,
+    "keys_per_unit": 3.0,
     "keys": (Key("page", "lower(page)"),),
     "aggregates": (COUNT, USERS),
     "from_sql": "FROM visits WHERE status = 200",

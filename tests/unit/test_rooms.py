@@ -16,6 +16,7 @@ GROUND = {
     "dpsql.caps",
     "dpsql.change_feed",
     "dpsql.config",
+    "dpsql.domains",
     "dpsql.errors",
     "dpsql.files",
     "dpsql.parsed_query",

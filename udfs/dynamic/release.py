@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -112,17 +112,29 @@ def release(state: TableState | None, rows: pa.Table, ticks: Sequence[Tick], p: 
         Released; a pure function of its arguments.
     """
     state = empty_state(p.layout) if state is None else state
-    out = [released_columns(p.columns).empty_table()]
+    state, out = replay(state, rows, ticks, p.layout, lambda before, closed_us: _close(before, closed_us, p, noise_key))
+    return Released(state, pa.concat_tables([released_columns(p.columns).empty_table(), *out]).combine_chunks())
+
+
+def replay(
+    state: TableState,
+    rows: pa.Table,
+    ticks: Sequence[Tick],
+    layout: Layout,
+    close: Callable[[TableState, int], tuple[TableState, list[pa.Table]]],
+) -> tuple[TableState, list[pa.Table]]:
+    """Add rows and close what ticks close, in order of arrival batch; `close` releases up to a time."""
+    out: list[pa.Table] = []
     batch = rows.column("batch").to_numpy()
     done = np.zeros(rows.num_rows, bool)
     for tick in sorted(ticks, key=lambda t: (t.batch, t.closed_us)):
         now = ~done & (batch <= tick.batch)
-        state = add_rows(state, rows.filter(pa.array(now)), p.layout)
+        state = add_rows(state, rows.filter(pa.array(now)), layout)
         done |= now
         if tick.closed_us > state.closed_us:
-            state, released = _close(state, tick.closed_us, p, noise_key)
+            state, released = close(state, tick.closed_us)
             out += released
-    return Released(add_rows(state, rows.filter(pa.array(~done)), p.layout), pa.concat_tables(out).combine_chunks())
+    return add_rows(state, rows.filter(pa.array(~done)), layout), out
 
 
 def _close(state: TableState, closed_us: int, p: TableParameters, noise_key: bytes) -> tuple[TableState, list[pa.Table]]:

@@ -29,8 +29,8 @@ class Dynamic:
     rules: tuple[Rule, ...] = rules.RULES
 
     def claims(self, draft: Draft) -> bool:
-        """A query without a window that says when to release."""
-        return draft.windowless and not draft.sketches
+        """A query without a window that says when to release, of one set of keys."""
+        return draft.windowless and not draft.sketches and draft.grouping_sets is None
 
     def read(self, draft: Draft) -> Asked:
         """Bounds, key selection and the last trigger."""

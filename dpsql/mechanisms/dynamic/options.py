@@ -7,7 +7,7 @@ from dpsql.mechanisms.dynamic.asked import Asked, AskedOfChanges, AskedOfTree
 from dpsql.parsed_query import CounterName, Release
 from dpsql.sql import options
 from dpsql.sql.draft import Check, Draft, Option
-from dpsql.sql.options import HORIZON_LIMIT, MOST_ROWS, number_option, whole_option
+from dpsql.sql.options import MOST_ROWS, number_option, whole_option
 
 _SHARE = Check("inside", lambda s: 0 <= s <= 1, "hide_below must be from 0 to 1", "write hide_below = 0.5, or leave it out")
 
@@ -29,7 +29,7 @@ OPTIONS: tuple[Option, ...] = (
     options.GROUP_SELECTION_SHARE,
     options.COUNTER,
     options.SELECTION_WEIGHT_DECAY,
-    whole_option("max_triggers", "max_triggers = 365", HORIZON_LIMIT),
+    options.MAX_TRIGGERS,
     whole_option(
         "max_spells_contributed", "max_spells_contributed = 4", MOST_ROWS, default=lambda draft: draft.value("max_rows_contributed")
     ),

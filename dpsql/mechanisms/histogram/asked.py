@@ -17,7 +17,10 @@ class ReleaseRule(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Asked:
-    """Bounds, key selection and release of one query; the options of the same names, every default filled in."""
+    """Bounds, key selection and release of one query; the options of the same names, every default filled in.
+
+    Where `keys_per_unit` is given the weights come from it, and `selection_weight_decay` says nothing.
+    """
 
     max_rows_contributed: int
     max_rows_per_group: int
@@ -28,3 +31,4 @@ class Asked:
     release: ReleaseRule
     counter: CounterName
     selection_weight_decay: float
+    keys_per_unit: float | None = None

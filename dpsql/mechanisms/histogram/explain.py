@@ -75,8 +75,10 @@ def explain(plan: PrivacyPlan, source: Source) -> str:
 def _selection_facts(plan: PrivacyPlan) -> dict[str, Any] | None:
     if plan.selection is None:
         return None
+    asked = plan.query.asked
+    by_keys = {"weight_decay": None, "keys_per_unit": asked.keys_per_unit}
     return {
-        "weight_decay": plan.query.asked.selection_weight_decay,
+        **({"weight_decay": asked.selection_weight_decay} if asked.keys_per_unit is None else by_keys),
         "sigma": plan.selection.sigma,
         "counter": str(plan.selection.counter),
         "users_needed_first_trigger": plan.selection.users_needed(1),
@@ -235,7 +237,7 @@ def _keys(plan: PrivacyPlan) -> str:
         f"  (half of the keys with exactly that many appear); {later}.",
     ]
     times = len(plan.selection.weights)
-    if plan.query.asked.selection_weight_decay > 0 and times > 1:
+    if plan.selection.falls:
         share = plan.selection.weights[-1] / plan.selection.weights[0]
         what = "record" if plan.query.asked.release is ReleaseRule.RESELECT else "key"
         what += " (and window)" if plan.windows_per_record > 1 else ""

@@ -109,7 +109,7 @@ def _takes(plan: PrivacyPlan, selection: SelectionPlan) -> str:
 def _counts(plan: PrivacyPlan, selection: SelectionPlan) -> str:
     query, weights = plan.query, selection.weights
     lines = ["  2. Units that count less, or not at all."]
-    if query.asked.selection_weight_decay > 0 and len(weights) > 1:
+    if selection.falls:
         shares = [f"number {i} counts {percent(weight / weights[0])}" for i, weight in enumerate(weights[1:RANKS], start=2)]
         what = "record" if query.asked.release is ReleaseRule.RESELECT else "key"
         lines += [

@@ -5,7 +5,16 @@ from __future__ import annotations
 from dpsql.mechanisms.histogram.asked import Asked, ReleaseRule
 from dpsql.parsed_query import CounterName
 from dpsql.sql import options
-from dpsql.sql.draft import Draft, Option
+from dpsql.sql.draft import Check, Draft, Option
+from dpsql.sql.options import MOST_ROWS, number_option
+
+_WRITE = "write keys_per_unit = 3, or leave it out"
+KEYS_PER_UNIT = number_option(
+    "keys_per_unit",
+    "keys_per_unit = 3",
+    Check("least", lambda keys: keys >= 1, "keys_per_unit must be at least 1: a unit that has a record has a key", _WRITE),
+    Check("most", lambda keys: keys <= MOST_ROWS, f"keys_per_unit must be at most {MOST_ROWS:,}", _WRITE),
+)
 
 OPTIONS: tuple[Option, ...] = (
     options.EPSILON,
@@ -26,6 +35,7 @@ OPTIONS: tuple[Option, ...] = (
     options.RELEASE,
     options.COUNTER,
     options.SELECTION_WEIGHT_DECAY,
+    KEYS_PER_UNIT,
 )
 
 

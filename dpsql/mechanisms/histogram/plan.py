@@ -35,6 +35,11 @@ class SelectionPlan:
     betas: tuple[float, ...]
     thresholds: tuple[int, ...]
 
+    @property
+    def falls(self) -> bool:
+        """A unit's later keys count less than its first."""
+        return self.weights[-1] < self.weights[0]
+
     def users_needed(self, trigger: int) -> int:
         """Users (each with this key as first key) that bring the noiseless sum to the threshold: ceil(tau / w_1)."""
         return -(-self.thresholds[trigger - 1] // self.weights[0])
@@ -147,7 +152,10 @@ def document(plan: PrivacyPlan) -> dict[str, Any]:
     query = given["query"]
     del query["mechanism"]
     query["window"]["event_time"] = query.pop("event_time")
-    query |= query.pop("asked")
+    asked = query.pop("asked")
+    if asked["keys_per_unit"] is None:  # plans from before there was such an option
+        del asked["keys_per_unit"]
+    query |= asked
     return given
 
 

@@ -23,6 +23,7 @@ SELECTION_OPTIONS: Mapping[str, Callable[[Any], bool]] = {
     "group_selection_share": lambda value: value is not None,
     "min_privacy_units_per_group": lambda value: value is not None and value > 1,
     "selection_weight_decay": lambda value: value is not None,
+    "keys_per_unit": lambda value: value is not None,
     "release": lambda value: value == ReleaseRule.RESELECT,
 }
 """Options of key selection, and which of their values ask for it."""
@@ -65,6 +66,14 @@ def selection_without_keys(draft: Draft) -> Iterator[Problem]:
             yield problem(given.name_span, f"{what} has no meaning {where}: no key is selected", hint)
 
 
+def weights_twice(draft: Draft) -> Iterator[Problem]:
+    """Two options that both say how much a unit's keys count."""
+    given = draft.given("keys_per_unit")
+    if given and draft.given("selection_weight_decay"):
+        message = "keys_per_unit and selection_weight_decay both say how much a unit's keys count"
+        yield problem(given.name_span, message, "write one of them")
+
+
 def horizon_limit(draft: Draft) -> Iterator[Problem]:
     """At most 10,000 triggers per window."""
     given = draft.given("trigger_interval") or draft.given("allowed_lateness")
@@ -105,6 +114,7 @@ RULES = (
     clause_rules.rows_per_group_above_rows,
     clause_rules.groups_above_rows,
     selection_without_keys,
+    weights_twice,
     horizon_limit,
     horizon_of_square_root,
 )

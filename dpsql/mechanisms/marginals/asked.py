@@ -4,17 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from dpsql.domains import Domain
 from dpsql.parsed_query import CounterName
 from udfs.marginals.cells import Keys
 from udfs.marginals.closed_cells import ClockKeys
-
-
-@dataclass(frozen=True)
-class Domain:
-    """What is declared of one key: how many values it has, and whether ranges of them mean something."""
-
-    size: int
-    ordered: bool
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,6 +18,7 @@ from dpsql.parsed_query import AggregateFunction, ParsedQuery
 from dpsql.privacy.curve import round_down, round_up, total_mu
 from udfs.dynamic.grid import LAST_STEP
 from udfs.marginals.cells import Keys, Marginals
+from udfs.marginals.least_squares import parts
 from udfs.noise.blt_inf import BltInf
 from udfs.noise.counters import column_norm, path_sd
 from udfs.noise.randomness import MAX_NORMAL
@@ -95,7 +96,10 @@ def _tables(plan: MarginalsPlan) -> tuple[MeasuredTable, ...]:
     sizes = tuple(domain.size for domain in asked.domains)
     moving = 1.0 if isinstance(chosen, BltInf) else (_norm(plan) * path_sd(chosen)[-1]) ** 2
     spread = [1.0 if _once(asked, keys) else moving for keys in asked.grouping_sets]
-    found = shares(sizes, asked.grouping_sets, default_energies(asked.domains), spread)
+    # What no set can tell does not count: GROUPING SETS say what may be asked.
+    told = {part for keys in asked.grouping_sets for part in parts(keys)}
+    energies = {part: energy for part, energy in default_energies(asked.domains).items() if part in told}
+    found = shares(sizes, asked.grouping_sets, energies, spread)
     marginals = Marginals(sizes, tuple(found))
     return tuple(
         MeasuredTable(keys=keys, grouping_id=marginals.grouping_id(t), share=share, once=_once(asked, keys))

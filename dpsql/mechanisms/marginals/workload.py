@@ -6,7 +6,7 @@ import itertools
 import math
 from collections.abc import Sequence
 
-from dpsql.mechanisms.marginals.asked import Domain
+from dpsql.domains import Domain
 from udfs.marginals.cells import Keys
 from udfs.marginals.least_squares import parts
 
@@ -15,19 +15,27 @@ ORDERS = (0.2, 0.5, 0.3)
 
 
 def default_energies(domains: Sequence[Domain]) -> dict[Keys, float]:
-    """The mean of |P_B f|^2 over the default workload, for every B with any.
-
-    The keys are a set of the given size, all alike. An ordered key has a range between two values, each drawn from all; another key one value,
-    or half of all values. A predicate is a product over independent parts, so means multiply.
-    """
-    both = [_moments(domain) for domain in domains]
+    """The mean of |P_B f|^2 over the default workload, for every B with any."""
     out: dict[Keys, float] = {}
     for size, weight in enumerate(ORDERS, start=1):
-        named = [*itertools.combinations(range(len(domains)), min(size, len(domains)))]
-        for keys in named:
-            base = weight / len(named) * math.prod(domain.size for key, domain in enumerate(domains) if key not in keys)
-            for part in parts(keys):
-                out[part] = out.get(part, 0.0) + base * math.prod(both[key][key in part] for key in keys)
+        for part, energy in energies_of(domains, min(size, len(domains))).items():
+            out[part] = out.get(part, 0.0) + weight * energy
+    return out
+
+
+def energies_of(domains: Sequence[Domain], size: int) -> dict[Keys, float]:
+    """The same of predicates that name so many keys, each set of them alike.
+
+    An ordered key has a range between two values, each drawn from all; another key one value, or half of all values. A predicate is a product over
+    independent parts, so means multiply.
+    """
+    both = [_moments(domain) for domain in domains]
+    named = [*itertools.combinations(range(len(domains)), size)]
+    out: dict[Keys, float] = {}
+    for keys in named:
+        base = math.prod(domain.size for key, domain in enumerate(domains) if key not in keys) / len(named)
+        for part in parts(keys):
+            out[part] = out.get(part, 0.0) + base * math.prod(both[key][key in part] for key in keys)
     return out
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from dpsql.config import Source
-from dpsql.mechanisms.marginals.asked import Asked, Domain
+from dpsql.domains import Domain
+from dpsql.mechanisms.marginals.asked import Asked
 from dpsql.mechanisms.marginals.grouping import cube
 from dpsql.parsed_query import ContributionPeriod, CounterName, Key, ParsedQuery
 from tests.property import plans
@@ -14,7 +15,14 @@ from udfs.marginals.closed_cells import ClockKeys
 
 START = 1_442_016_000_000_000
 """2015-09-12."""
-DOMAINS = (Domain(5, False), Domain(4, True), Domain(3, True))
+
+
+def numbered(size: int, ordered: bool) -> Domain:
+    """The values 0, 1, ..."""
+    return Domain(tuple(map(str, range(size))), ordered, whole=True)
+
+
+DOMAINS = (numbered(5, False), numbered(4, True), numbered(3, True))
 HOURS = ClockKeys(
     keys=(1,),
     begins_us=tuple(START + i * HOUR for i in range(4)),

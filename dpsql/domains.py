@@ -1,0 +1,89 @@
+"""Declared domains of keys (`domains` of a source): public lists of all values that a key can have. What is outside is in `other`, or dropped."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from dpsql.yaml_file import Block, YamlDocument
+
+MOST_VALUES = 100_000
+OTHER = "other"
+MAX_BYTES = 4096
+FORMS = "`values: [a list]`, with `other: true` for all else, or `range: [lowest, highest]`"
+
+
+@dataclass(frozen=True)
+class Domain:
+    """All values of one key, as texts.
+
+    Args:
+        values: in their order.
+        ordered: ranges of them mean something.
+        whole: they are whole numbers.
+        other: the last value stands for everything that is not listed, NULL too.
+    """
+
+    values: tuple[str, ...]
+    ordered: bool
+    whole: bool = False
+    other: bool = False
+
+    @property
+    def size(self) -> int:
+        """How many values there are."""
+        return len(self.values)
+
+
+def read_domains(document: YamlDocument, at: tuple[str, ...]) -> tuple[tuple[str, Domain], ...]:
+    """The block `domains` of one source: a domain for each name of a key, lower case.
+
+    Raises:
+        ConfigError: it is something else, with the line.
+    """
+    found = {name: _domain(document.block((*at, name), ("values", "range", "other")), name) for name in document.block(at).given}
+    if len({name.lower() for name in found}) < len(found):
+        raise document.error("a key has two domains", at)
+    return tuple(sorted((name.lower(), domain) for name, domain in found.items()))
+
+
+def _domain(block: Block, name: str) -> Domain:
+    given = block.given
+    if ("values" in given) == ("range" in given):
+        raise block.document.error(f"the domain of `{name}` needs {FORMS}", block.at)
+    if "range" in given:
+        if "other" in given:
+            raise block.document.error("`other` is a text, and a range has whole numbers: list them as texts under `values`", block.at)
+        return _range(block)
+    return _listed(block, given)
+
+
+def _range(block: Block) -> Domain:
+    bounds = block.given["range"]
+    whole = isinstance(bounds, list) and all(isinstance(each, int) and not isinstance(each, bool) for each in bounds)
+    if not whole or len(bounds) != 2 or not -(2**63) <= bounds[0] <= bounds[1] < 2**63:
+        raise block.wrong("range", "two whole numbers, the lowest and the highest value, like `range: [0, 23]`")
+    if bounds[1] - bounds[0] >= MOST_VALUES:
+        raise block.wrong("range", f"of at most {MOST_VALUES:,} values")
+    return Domain(tuple(str(each) for each in range(bounds[0], bounds[1] + 1)), ordered=True, whole=True)
+
+
+def _listed(block: Block, given: Mapping[str, Any]) -> Domain:
+    values, other = given["values"], block.boolean("other")
+    texts = isinstance(values, list) and all(isinstance(each, str) for each in values)
+    numbers = isinstance(values, list) and all(isinstance(each, int) and not isinstance(each, bool) for each in values)
+    if not values or not (texts or numbers):
+        raise block.wrong("values", "a list of texts, or of whole numbers (put quotes around what YAML reads as something else)")
+    named = (*map(str, values), *([OTHER] if other else []))
+    if len(named) > MOST_VALUES:
+        raise block.document.error(f"a domain has at most {MOST_VALUES:,} values, this one {len(named):,}", block.at)
+    if other and numbers:
+        raise block.wrong("other", "left out of a list of numbers: what it stands for is the text `other`")
+    if len(set(named)) < len(named):
+        raise block.wrong(
+            "values", f"a list that names each value once{', and `other` not at all: `other: true` adds it' if other else ''}"
+        )
+    if any(len(each.encode()) > MAX_BYTES for each in named):
+        raise block.wrong("values", f"a list of texts of at most {MAX_BYTES:,} bytes")
+    return Domain(named, ordered=numbers and list(values) == sorted(values), whole=numbers, other=other)

@@ -1,0 +1,237 @@
+"""Explain the plan of marginals: what is promised, which tables are measured, how far off answers are. From the plan alone."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict
+from typing import Any
+
+from dpsql.config import Source
+from dpsql.mechanisms.histogram.explain import Z95, written
+from dpsql.mechanisms.live_runs import live_runs
+from dpsql.mechanisms.marginals.accounting import account
+from dpsql.mechanisms.marginals.plan import MarginalsPlan, MeasuredSum
+from dpsql.mechanisms.marginals.shares import BITS
+from dpsql.mechanisms.marginals.stages import schedule
+from dpsql.mechanisms.marginals.workload import ORDERS, energies_of
+from dpsql.text import number, percent
+from dpsql.times import duration, timestamp
+from udfs.marginals.cells import Keys
+from udfs.marginals.least_squares import LeastSquares
+
+STEPS = (1, 10, 100, 1_000, 10_000)
+SHOWN = 40
+"""So many tables are listed in words."""
+
+
+def triggers(plan: MarginalsPlan) -> tuple[int, ...]:
+    """Those of which numbers are told: powers of ten, and the last if there is one."""
+    last = plan.query.asked.max_triggers
+    return STEPS if last is None else (*(trigger for trigger in STEPS if trigger < last), last)
+
+
+def typical_error(plan: MarginalsPlan, each: MeasuredSum, keys: int, trigger: int) -> float:
+    """Root of the mean variance over the default predicates of so many keys; infinite where some of them are not covered."""
+    marginals = plan.marginals
+    known = LeastSquares(marginals.sizes, marginals.tables, plan.noisy_tables(each).variances(trigger))
+    total = 0.0
+    for part, energy in energies_of(plan.query.asked.domains, keys).items():
+        if energy > 0:
+            total += energy / known.precision[part] if part in known.precision else math.inf
+    return math.sqrt(total)
+
+
+def facts(plan: MarginalsPlan, source: Source) -> dict[str, Any]:
+    """The plan's public numbers under stable names (`dpsql explain --json`)."""
+    asked, names = plan.query.asked, [key.name for key in plan.query.keys]
+    return {
+        "epsilon": plan.epsilon,
+        "delta": plan.delta,
+        "delta_noise": plan.delta_noise,
+        "delta_hash": plan.delta_hash,
+        "mu": plan.mu,
+        "cost": asdict(account(plan, source)),
+        "periods": [],
+        "start": timestamp(plan.start_us),
+        "max_triggers": asked.max_triggers,
+        "max_rows_contributed": asked.max_rows_contributed,
+        "query_identity": plan.identity,
+        "cells": plan.marginals.first[-1],
+        "domains": {name: domain.size for name, domain in zip(names, asked.domains, strict=True)},
+        "tables": [
+            {"keys": [names[key] for key in table.keys], "grouping_id": table.grouping_id, "share": table.share / 2**BITS, "cells": cells}
+            for table, cells in zip(plan.tables, plan.marginals.cells, strict=True)
+        ],
+        "columns": [
+            {
+                "alias": aggregate.alias,
+                "aggregate": str(aggregate.function),
+                "clamp": list(aggregate.bounds) if aggregate.bounds else None,
+                "sigmas": list(each.sigmas),
+                "answers": [
+                    {
+                        "keys": keys,
+                        "stderr": [{"trigger": t, "stderr": _finite(typical_error(plan, each, keys, t))} for t in triggers(plan)],
+                    }
+                    for keys in _orders(plan)
+                ],
+            }
+            for aggregate, each in zip(plan.query.aggregates, plan.sums, strict=True)
+        ],
+    }
+
+
+def explain(plan: MarginalsPlan, source: Source) -> str:
+    """The whole explanation as plain text."""
+    sections = (
+        _promise(plan),
+        live_runs(schedule(plan)),
+        _time(plan),
+        _bounds(plan, source),
+        _tables(plan),
+        _answers(plan),
+        _budget(plan),
+        _stages(plan),
+    )
+    return "\n\n".join([*sections, f"Query identity: {plan.identity}"]) + "\n"
+
+
+def missing(plan: MarginalsPlan) -> str:
+    """Why a row may be missing."""
+    names = ", ".join(key.name for key in plan.query.keys)
+    return (
+        "Why is my key missing?\n"
+        f"  Every cell of every measured table is released at every trigger, with or without records. A value of ({names}) that is not\n"
+        "  in its declared domain is in no cell: its records are dropped, and counted for the operator as outside_the_domain.\n"
+        "  A set of keys that is not measured has no rows: dpsql ask answers for it from the tables that are.\n"
+    )
+
+
+def _orders(plan: MarginalsPlan) -> range:
+    return range(1, min(len(ORDERS), len(plan.query.keys)) + 1)
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def _promise(plan: MarginalsPlan) -> str:
+    last = plan.query.asked.max_triggers
+    many = "of all triggers together, and there is no last one" if last is None else f"of all {last:,} triggers together"
+    return "\n".join(
+        [
+            "What is promised",
+            f"  Everything one privacy unit ({', '.join(plan.query.privacy_unit)}) ever does is protected, for ever:",
+            f"  whoever sees the released tables {many}, learns almost the same",
+            "  whether that unit's records were there or not,",
+            f"  up to (epsilon, delta) = ({plan.epsilon:g}, {plan.delta:g}), on this run alone: what all runs cost together, dpsql budget says.",
+            "  Not hidden: when triggers happen, and the operator's own metrics (totals per micro-batch, never per key or unit).",
+        ]
+    )
+
+
+def _time(plan: MarginalsPlan) -> str:
+    query, last = plan.query, plan.query.asked.max_triggers
+    every, start = duration(query.trigger_interval_us), timestamp(plan.start_us)
+    until = "for ever" if last is None else f"{last:,} times, the last at {timestamp(plan.start_us + last * query.trigger_interval_us)}"
+    end = "" if last is None else ", and all after the last trigger"
+    return "\n".join(
+        [
+            "When",
+            f"  No window: the whole table, every {every} from {start} on, {until}.",
+            f"  A record counts from the first trigger after its event time ({query.event_time}, UTC), one from before the start from trigger 1.",
+            "  Nothing is late: a record that comes after its trigger counts from the next one. Nothing is ever taken out again.",
+            f"  Dropped: records more than {duration(query.max_ahead_us)} ahead of the clock{end}.",
+        ]
+    )
+
+
+def _bounds(plan: MarginalsPlan, source: Source) -> str:
+    lines = [
+        "What each unit may contribute",
+        f"  C = {plan.query.asked.max_rows_contributed} records for ever; the earliest count, the rest are dropped (and counted for the operator).",
+        "  Records with a value outside a declared domain are dropped before they are counted.",
+    ]
+    for aggregate in plan.query.aggregates:
+        if aggregate.bounds:
+            lo, hi = aggregate.bounds
+            lines.append(f"  {aggregate.alias}: each value is clamped to [{lo:g}, {hi:g}]; NULL and NaN add nothing.")
+    lines.append(f"  Declared for {source.name}: at most {source.max_users:,} units.")
+    return "\n".join(lines)
+
+
+def _tables(plan: MarginalsPlan) -> str:
+    asked, names = plan.query.asked, [key.name for key in plan.query.keys]
+    declared = ", ".join(f"{name} {domain.size:,}" for name, domain in zip(names, asked.domains, strict=True))
+    lines = [
+        "What is measured",
+        f"  Values of each key: {declared}. Released at every trigger: all {plan.marginals.first[-1]:,} cells, records or not.",
+        f"  {'share of mu^2':>13}  {'cells':>11}  {'95% of one cell at trigger ' + f'{triggers(plan)[-1]:,}':<32}  keys",
+    ]
+    each = plan.sums[0]
+    variances = plan.noisy_tables(each).variances(triggers(plan)[-1])
+    for table, cells, variance in [*zip(plan.tables, plan.marginals.cells, variances, strict=True)][:SHOWN]:
+        error = f"± {number(Z95 * math.sqrt(variance))} ({plan.query.aggregates[0].alias})"
+        lines.append(f"  {percent(table.share / 2**BITS):>13}  {cells:>11,}  {error:<32}  {_named(plan, table.keys)}")
+    if len(plan.tables) > SHOWN:
+        lines.append(f"  and {len(plan.tables) - SHOWN:,} more (dpsql explain --json lists all)")
+    left = [keys for keys in asked.grouping_sets if keys not in plan.marginals.tables]
+    if left:
+        shown = ", ".join(_named(plan, keys) for keys in left[:SHOWN]) + (", ..." if len(left) > SHOWN else "")
+        lines.append(f"  Not measured, because the others tell as much: {shown}.")
+    return "\n".join(lines)
+
+
+def _named(plan: MarginalsPlan, keys: Keys) -> str:
+    return f"({', '.join(plan.query.keys[key].name for key in keys)})"
+
+
+def _answers(plan: MarginalsPlan) -> str:
+    heads = "".join(f"{f'trigger {trigger:,}':>17}" for trigger in triggers(plan))
+    width = max(6, *(len(aggregate.alias) for aggregate in plan.query.aggregates))
+    lines = [
+        "How far off free answers are (dpsql ask, over ranges and sets of values; 95% are this close to the bounded truth)",
+        f"  {'column':<{width}}  {'aggregate':<15}{'keys':>5}{heads}",
+    ]
+    for aggregate, each in zip(plan.query.aggregates, plan.sums, strict=True):
+        for keys in _orders(plan):
+            errors = [Z95 * typical_error(plan, each, keys, trigger) for trigger in triggers(plan)]
+            cells = "".join(f"{f'± {number(e)}' if math.isfinite(e) else 'not covered':>17}" for e in errors)
+            lines.append(f"  {aggregate.alias:<{width}}  {written(aggregate):<15}{keys:>5}{cells}")
+    first, last = plan.sums[0], triggers(plan)[-1]
+    needed = [100 * Z95 * typical_error(plan, first, keys, last) for keys in _orders(plan)]
+    if first.rule != "sum":
+        sizes = ", ".join(f"{keys} {'key' if keys == 1 else 'keys'}: {number(n)}" for keys, n in zip(_orders(plan), needed, strict=True))
+        lines.append(f"  Rows in the table at trigger {last:,} of which that is 1%: {sizes}.")
+    lines += [
+        "  Each answer comes with its own exact standard error, of a question that was chosen without looking at that release:",
+        "  who picks the largest of many cells picks its noise, too.",
+        "  Not in these numbers: what the bounds above drop or clamp.",
+    ]
+    return "\n".join(lines)
+
+
+def _budget(plan: MarginalsPlan) -> str:
+    each = f"1/{len(plan.sums)} for each aggregate, " if len(plan.sums) > 1 else ""
+    return "\n".join(
+        [
+            "How the budget is spent",
+            f"  All noise is Gaussian and accounted for together: mu = {plan.mu:.4f}, the most noise-saving way to ({plan.epsilon:g}, {plan.delta_noise:.3g}).",
+            f"  {each}shared among measured tables so that answers over one to three keys are best on average.",
+            f"  delta = {plan.delta_noise:.3g} for the noise + {plan.delta_hash:.2g} for id collisions. Cells have numbers and do not collide.",
+        ]
+    )
+
+
+def _stages(plan: MarginalsPlan) -> str:
+    query, last = plan.query, plan.query.asked.max_triggers
+    counter = f"{query.asked.counter} without a last trigger" if last is None else f"{query.asked.counter} for {last:,} triggers"
+    return "\n".join(
+        [
+            "Stages",
+            f"  1. read {query.stream}: {query.from_sql}",
+            f"  2. contribution bounding, by ({', '.join(query.privacy_unit)}); each record in one cell of each of {len(plan.tables)} tables",
+            f"  3. perturbation of {', '.join(aggregate.alias for aggregate in query.aggregates)}: counter {counter}",
+            "  4. table, appended once per trigger; NULL stands for a key that a row is not grouped by, grouping_id says which",
+        ]
+    )

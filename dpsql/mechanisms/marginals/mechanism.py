@@ -1,0 +1,104 @@
+"""Marginals of growing tables as a mechanism."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from dpsql.config import Source
+from dpsql.mechanisms.marginals import accounting, options, plan, rules
+from dpsql.mechanisms.marginals.asked import Asked
+from dpsql.mechanisms.marginals.plan import MarginalsPlan
+from dpsql.mechanisms.protocol import Argument, OutputColumn, RunFacts, Shape
+from dpsql.parsed_query import ParsedQuery
+from dpsql.privacy.cost import Cost
+
+if TYPE_CHECKING:
+    from dpsql.sql.draft import Draft, Option
+    from dpsql.sql.rules import Rule
+    from udfs.stage import Clock, Stage, Tick
+
+
+class Marginals:
+    """Several sets of keys over declared domains, at every trigger (docs/privacy/marginals.md)."""
+
+    name: str = MarginalsPlan.mechanism
+    takes: str = "queries with CUBE, ROLLUP or GROUPING SETS"
+    options: tuple[Option, ...] = options.OPTIONS
+    rules: tuple[Rule, ...] = rules.RULES
+
+    def claims(self, draft: Draft) -> bool:
+        """A query without a window whose GROUP BY is one of the three words."""
+        return draft.windowless and draft.grouping_sets is not None and not draft.sketches
+
+    def read(self, draft: Draft) -> Asked:
+        """Domains, sets, bounds."""
+        return options.read(draft)
+
+    def plan(self, query: ParsedQuery[Asked], source: Source) -> MarginalsPlan:
+        """Every number."""
+        from dpsql.mechanisms.marginals.planner import make_plan
+
+        return make_plan(query, source)
+
+    def account(self, plan: MarginalsPlan, source: Source) -> Cost:
+        """By a loop of its own over tables."""
+        return accounting.account(plan, source)
+
+    def document(self, plan: MarginalsPlan) -> Mapping[str, Any]:
+        """As run.json has it."""
+        return plan_document(plan)
+
+    def explain(self, plan: MarginalsPlan, source: Source) -> str:
+        """All of it in sentences."""
+        from dpsql.mechanisms.marginals.explain import explain
+
+        return explain(plan, source)
+
+    def facts(self, plan: MarginalsPlan, source: Source) -> dict[str, Any]:
+        """The public numbers."""
+        from dpsql.mechanisms.marginals.explain import facts
+
+        return facts(plan, source)
+
+    def missing(self, plan: MarginalsPlan) -> tuple[str, dict[str, Any]]:
+        """No cell is."""
+        from dpsql.mechanisms.marginals.explain import missing
+
+        return missing(plan), {"keys": "domains"}
+
+    def shape(self, plan: MarginalsPlan) -> Shape:
+        """No windows; each aggregate and its error bar; which keys a row has."""
+        from dpsql.mechanisms.marginals.stages import intake, release, schedule
+        from udfs.marginals.stages import DROP_REASONS
+
+        stages = intake(plan), release(plan)
+        first = plan.query.aggregates[0].alias
+        columns = [OutputColumn(first, rules.GROUPING_ID, "BIGINT", "grouping_id")]
+        for i, (aggregate, each) in enumerate(zip(plan.query.aggregates, plan.sums, strict=True)):
+            kind = "DOUBLE" if each.rule == "sum" else "BIGINT"
+            columns.append(OutputColumn(aggregate.alias, aggregate.alias, kind, f"c{i}"))
+            columns.append(OutputColumn(aggregate.alias, f"{aggregate.alias}_stderr", "DOUBLE", f"s{i}"))
+        presence = {each.argument for each in plan.sums if each.rule == "valid"} - {
+            each.argument for each in plan.sums if each.rule == "sum"
+        }
+        return Shape(
+            schedule=schedule(plan),
+            arguments=tuple(Argument(text, i in presence) for i, text in enumerate(plan.arguments)),
+            listed=False,
+            contributions=stages[0].gives,
+            state={stage.operator: stage.tables for stage in stages},
+            columns=tuple(columns),
+            drops=DROP_REASONS,
+            forgets_us=None,
+        )
+
+    def stages(self, plan: MarginalsPlan, run: RunFacts) -> tuple[Stage[Clock], Stage[Sequence[Tick]]]:
+        """Contribution bounding for ever; cells and their noise."""
+        from dpsql.mechanisms.marginals.stages import intake, release
+
+        return intake(plan), release(plan)
+
+
+plan_document = plan.document
+MARGINALS = Marginals()

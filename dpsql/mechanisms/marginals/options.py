@@ -1,0 +1,60 @@
+"""The options that a query of grouping sets may write."""
+
+from __future__ import annotations
+
+from dpsql.domains import Domain
+from dpsql.mechanisms.marginals.asked import Asked
+from dpsql.mechanisms.marginals.grouping import cube
+from dpsql.parsed_query import CounterName
+from dpsql.sql import options
+from dpsql.sql.draft import Draft, Option
+from dpsql.sql.grouping_sets import GroupingSets
+from dpsql.sql.options import whole_option
+from udfs.marginals.cells import Keys
+
+MOST_KEYS = 16
+GROUPING_KEYS = 3
+
+OPTIONS: tuple[Option, ...] = (
+    options.PRIVACY_LEVEL,
+    options.EPSILON,
+    options.DELTA,
+    options.PRIVACY_UNIT_COLUMN,
+    options.MAX_ROWS_CONTRIBUTED,
+    options.CONTRIBUTION_PERIOD,
+    options.TRIGGER_INTERVAL,
+    options.ALLOWED_LATENESS,
+    options.MAX_AHEAD,
+    options.COUNTER,
+    options.MAX_TRIGGERS,
+    whole_option("max_grouping_keys", "max_grouping_keys = 2", MOST_KEYS, default=lambda draft: GROUPING_KEYS),
+)
+
+
+def domains_of(draft: Draft) -> tuple[Domain | None, ...]:
+    """What the source declares for each key; None: nothing."""
+    declared = dict(draft.stream.domains) if draft.stream else {}
+    return tuple(declared.get(item.name or "") for item in draft.keys)
+
+
+def sets_of(draft: Draft, written: GroupingSets) -> tuple[Keys, ...]:
+    """The tables that may be measured, as places of keys in the select list."""
+    place = {id(item): at for at, item in enumerate(draft.keys)}
+    if written.word == "CUBE":
+        return cube([domain.size for domain in domains_of(draft) if domain], draft.value("max_grouping_keys"))
+    return tuple(tuple(sorted(place[id(entry.key)] for entry in each)) for each in written.sets())
+
+
+def read(draft: Draft) -> Asked:
+    """What an accepted query asks, every default filled in."""
+    if draft.grouping_sets is None:
+        raise AssertionError("a query without grouping sets came to marginals")
+    return Asked(
+        max_rows_contributed=draft.value("max_rows_contributed"),
+        domains=tuple(domain for domain in domains_of(draft) if domain),
+        grouping_sets=sets_of(draft, draft.grouping_sets),
+        max_triggers=draft.value("max_triggers"),
+        counter=draft.value("counter") or CounterName.BLT,
+        session_share=0.0,
+        clock=None,
+    )

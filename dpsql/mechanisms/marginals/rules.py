@@ -1,0 +1,135 @@
+"""What a query of grouping sets may not say, besides what no query may."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator
+
+from dpsql.errors import Problem
+from dpsql.mechanisms.dynamic.rules import counter_with_an_end
+from dpsql.mechanisms.histogram import rules as bounded
+from dpsql.mechanisms.marginals.grouping import MAX_CELLS
+from dpsql.mechanisms.marginals.options import MOST_KEYS, domains_of, sets_of
+from dpsql.parsed_query import AggregateFunction
+from dpsql.sql import table_rules
+from dpsql.sql.draft import Draft
+from dpsql.sql.grouping_sets import LISTS, TEXT_TYPES, WHOLE_TYPES
+from dpsql.sql.relations import value_type
+from dpsql.sql.spans import problem
+
+GROUPING_ID = "grouping_id"
+LINEAR = (AggregateFunction.COUNT_ROWS, AggregateFunction.COUNT, AggregateFunction.SUM)
+
+
+def plain_keys(draft: Draft) -> Iterator[Problem]:
+    """Every entry is a key of the select list, every key is an entry, and no set has one twice."""
+    written = draft.grouping_sets
+    if written is None:
+        return
+    if not written.entries:
+        yield problem(written.span, f"{written.word} names no key", "name keys with declared domains, like CUBE(url, status)")
+    for entry in written.entries:
+        if isinstance(entry.root, LISTS):
+            message = f"An entry of {written.word} is one key here, no list of keys"
+            yield problem(entry.span, message, "write each set of keys as one of GROUPING SETS ((a, b), (a))")
+        elif entry.key is None:
+            yield problem(entry.span, "This key of GROUP BY is not in the select list", f"add {entry.sql} to the select list")
+    if len(draft.keys) > MOST_KEYS:
+        yield problem(written.span, f"{written.word} has {len(draft.keys)} keys, and at most {MOST_KEYS} are accepted", "name fewer keys")
+    nested = any(entry.key is None for entry in written.entries)
+    for item in () if nested else draft.keys:
+        if not any(entry.key is item for entry in written.entries):
+            yield problem(item.span, "This is neither an aggregate nor in GROUP BY", f"add it to {written.word}, or leave it out")
+    for each in written.lists:
+        for entry in each:
+            if entry.key is not None and [other.key for other in each].index(entry.key) < each.index(entry):
+                yield problem(entry.span, "This key is in the set already", "leave it out")
+    seen = Counter[frozenset[int]]()
+    for each in written.lists:
+        keys = frozenset(id(entry.key) for entry in each)
+        seen[keys] += 1
+        if seen[keys] > 1:
+            yield problem(each[0].span if each else written.span, "This set of keys is there already", "leave it out")
+
+
+def domains_declared(draft: Draft) -> Iterator[Problem]:
+    """Every key has a domain of its type: all cells are released, records or not."""
+    if draft.stream is None or len(draft.keys) > MOST_KEYS:
+        return
+    for item, domain in zip(draft.keys, domains_of(draft), strict=True):
+        kind = value_type(draft.scope, item.root)
+        if domain is None:
+            hint = f"declare the domain of `{item.name}` at sources.{draft.stream.name}.domains in sources.yaml: `values` or `range`"
+            yield problem(item.span, f"All values of a key of {_word(draft)} must be declared, and those of `{item.name}` are not", hint)
+        elif kind is not None and kind.this not in (WHOLE_TYPES if domain.whole else TEXT_TYPES):
+            wanted, cast = ("whole numbers", "BIGINT") if domain.whole else ("texts", "STRING")
+            message = f"The domain of `{item.name}` has {wanted}, and the key is {kind.sql(dialect='spark')}"
+            yield problem(item.span, message, f"cast it: CAST({item.sql} AS {cast}) AS {item.name} in a sub-query of FROM")
+
+
+def few_cells(draft: Draft) -> Iterator[Problem]:
+    """A limit on what every trigger releases; the table of all keys is measured only where it fits."""
+    written, domains = draft.grouping_sets, domains_of(draft)
+    sizes = [domain.size for domain in domains if domain]
+    named = written is not None and all(entry.key is not None for entry in written.entries)
+    if written is None or not named or len(sizes) < len(domains) or len(sizes) > MOST_KEYS or not draft.value("max_grouping_keys"):
+        return
+    whole = tuple(range(len(sizes)))
+    sets = [keys for keys in sets_of(draft, written) if keys != whole or written.word != "CUBE"]
+    cells = sum(math.prod(sizes[key] for key in keys) for keys in sets)
+    if cells > MAX_CELLS:
+        hint = "lower max_grouping_keys, or name GROUPING SETS" if written.word == "CUBE" else "name sets of fewer keys"
+        message = f"All sets together have {cells:,} cells, and each is released at every trigger: at most {MAX_CELLS:,} are accepted"
+        yield problem(written.span, message, hint)
+
+
+def linear_aggregates(draft: Draft) -> Iterator[Problem]:
+    """Sums over rows: only those of a set are the sums of the cells of a larger one."""
+    for call in draft.calls:
+        if call.function is AggregateFunction.COUNT_DISTINCT_UNIT:
+            hint = f"use {' '.join(f'GROUP BY {item.name}' for item in draft.keys[:1]) or 'one GROUP BY'} in a query of its own"
+            yield problem(call.item.span, f"COUNT(DISTINCT) is not linear, so {_word(draft)} cannot have it", hint)
+        elif call.function is AggregateFunction.AVG:
+            yield problem(call.item.span, f"AVG is not linear, so {_word(draft)} cannot have it", "ask for SUM and COUNT, and divide")
+
+
+def own_names(draft: Draft) -> Iterator[Problem]:
+    """The public table has a column grouping_id."""
+    for item in draft.items:
+        if item.name == GROUPING_ID:
+            yield problem(item.alias_span, f"`{GROUPING_ID}` is a column of the public table already", "choose another alias")
+
+
+def records_stay(draft: Draft) -> Iterator[Problem]:
+    """Rows that end would need sensitivities of their own."""
+    if draft.stream and draft.stream.change_feed and draft.grouping_sets:
+        message = f"{_word(draft)} is of tables that only grow, and rows of {draft.stream.name} end"
+        yield problem(draft.grouping_sets.span, message, "GROUP BY the keys of one set")
+
+
+def keys_of_a_cube(draft: Draft) -> Iterator[Problem]:
+    """max_grouping_keys chooses among the sets of a CUBE."""
+    given, written = draft.given("max_grouping_keys"), draft.grouping_sets
+    if given and written and written.word != "CUBE":
+        yield problem(given.name_span, f"max_grouping_keys has no meaning: {written.word} says which sets there are", "leave it out")
+
+
+def _word(draft: Draft) -> str:
+    return draft.grouping_sets.word if draft.grouping_sets else "CUBE"
+
+
+RULES = (
+    *table_rules.RULES,
+    bounded.required_options,
+    bounded.of_units,
+    bounded.delta_above_zero,
+    counter_with_an_end,
+    plain_keys,
+    domains_declared,
+    few_cells,
+    linear_aggregates,
+    own_names,
+    records_stay,
+    keys_of_a_cube,
+)

@@ -1,0 +1,64 @@
+"""Marginals on both engines: the same rows, which `verify` makes again, and from which questions are answered."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from click.testing import CliRunner
+
+import dpsql
+from dpsql.config import Source, Sources
+from dpsql.domains import Domain
+from dpsql.lake.runs import Lake
+from dpsql.local.verification import verify_run
+from jobs.ask import ask
+from tests.matrix import same_rows
+from tests.matrix.same_rows import SECRET, Stream
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+TEXT = (
+    "SELECT WITH DIFFERENTIAL_PRIVACY OPTIONS (epsilon = 20, delta = 9e-6, privacy_unit_column = user_id, max_rows_contributed = 16, "
+    "trigger_interval = '4 hours', max_triggers = 9) key, hour, COUNT(*) AS n, SUM(value, contribution_bounds_per_row => (0, 500)) AS total "
+    "FROM (SELECT user_id, ts, key, value, hour(ts) AS hour FROM wiki) GROUP BY CUBE(key, hour)"
+)
+
+
+def test_both_engines_publish_the_same_rows_and_answer_alike(spark: SparkSession, tmp_path: Path) -> None:
+    whole = same_rows.wiki()
+    stream = Stream("wiki", whole.records.slice(0, len(whole.records) // 3), "1 day", "4 hours")
+    known = sorted({*stream.records["key"].to_pylist()} - {None})[1::2]
+    source = Source(
+        name="wiki",
+        format="parquet",
+        path=str(tmp_path / "data"),
+        options=(("maxFilesPerTrigger", "2"),),
+        event_time="ts",
+        privacy_unit=("user_id",),
+        start_us=stream.start_us,
+        domains=(("hour", Domain(tuple(map(str, range(24))), True, whole=True)), ("key", Domain((*known, "other"), False, other=True))),
+    )
+    query = dpsql.compile(TEXT, Sources((source,)))
+    here = same_rows.local_rows(query, stream, 1, (1, 1))
+    assert same_rows.same(here, same_rows.local_rows(query, stream, 7, (3, 5)))
+    there = same_rows.spark_rows(spark, query, stream, 3, (2, 3), tmp_path / "lake")
+    assert same_rows.same(here, there) and here.num_rows == 9 * query.plan.marginals.first[-1]
+    lake = Lake(tmp_path / "lake")
+    again = same_rows.start(spark, query, lake, stream.until_us, (2, 3))
+    assert verify_run(lake, "q", again, query, SECRET).identical
+
+    def asked(*arguments: str) -> str:
+        done = CliRunner().invoke(ask, ["q", *arguments, "--lake", str(lake.root)])
+        assert done.exit_code == 0, done.output
+        return done.output
+
+    (answer,) = json.loads(asked(f"SELECT COUNT(*) FROM q WHERE key = '{known[0]}' OR hour < 12", "--json"))["rows"]
+    assert answer["low"] < answer["n"] < answer["high"]
+    records = stream.records.to_pandas()
+    exact = np.sum((records["key"] == known[0]) | (records["ts"].dt.hour < 12))
+    assert abs(answer["n"] - exact) < 5 * answer["stderr"] + np.sum(records.groupby("user_id").cumcount() >= 16)
+    assert "free" in asked("SELECT key, SUM(total) FROM q WHERE hour BETWEEN 0 AND 5 GROUP BY key", "--trigger", "3")
