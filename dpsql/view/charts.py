@@ -31,7 +31,7 @@ MARKS = ("o", "s", "^", "D", "v", "P", "X")
 WIDTH, CAPTION = 7.2, 118
 LABEL, PANEL_LABEL = 40, 26
 PANELS_ACROSS = 3
-HALF_DAY = timedelta(hours=12)
+HALF_DAY, MONTHS = timedelta(hours=12), timedelta(days=300)
 NUMBERS = StrMethodFormatter("{x:,.10g}")
 
 
@@ -144,13 +144,13 @@ def _panels(
     title: str | None,
     caption: str,
 ) -> Chart:
-    """Small multiples: the same axes for every key, whose name stands above its line."""
+    """Small multiples: the same time for every key, whose name stands above its line, and a scale of its own, or the largest flattens the others."""
     names = keys_of(rows)
     across = min(PANELS_ACROSS, max(1, len(chosen)))
     down = -(-max(1, len(chosen)) // across)
     figure = Chart(figsize=(WIDTH, 1.3 + 1.55 * down), dpi=150, layout="constrained", facecolor="white")
     figure.suptitle(title or f"{_plain(column)} per {_plain(', '.join(names) or 'window')}", x=0.01, ha="left", fontsize=11)
-    grid = figure.subplots(down, across, sharex=True, sharey=True, squeeze=False)
+    grid = figure.subplots(down, across, sharex=True, squeeze=False)
     times = sorted(rows[when].unique())
     for place, axes in enumerate(grid.flat):
         if place >= len(chosen):
@@ -169,6 +169,7 @@ def _panels(
         axes.yaxis.set_major_formatter(NUMBERS)
         axes.yaxis.set_major_locator(MaxNLocator(nbins=4))
         axes.tick_params(labelsize=8)
+        axes.set_ylim(bottom=min(0.0, axes.get_ylim()[0]))
     first = grid.flat[0]
     begin, end = span
     if begin == end:
@@ -177,13 +178,12 @@ def _panels(
     first.set_xlim(begin - margin, end + margin)
     locator = AutoDateLocator(maxticks=4, minticks=2)
     first.xaxis.set_major_locator(locator)
-    first.xaxis.set_major_formatter(DateFormatter("%H:%M" if end - begin < 3 * HALF_DAY else "%d %b"))
-    for axes in grid[:, 0]:
-        axes.set_ylim(bottom=min(0.0, axes.get_ylim()[0]))
+    first.xaxis.set_major_formatter(DateFormatter("%H:%M" if end - begin < 3 * HALF_DAY else "%d %b" if end - begin < MONTHS else "%b %Y"))
     figure.supylabel(unit or _plain(column), fontsize=9)
     return _captioned(
         figure,
-        f"Across: {axis}, from {begin:%Y-%m-%d}. Bands: 95% of the noise; what the contribution bounds leave out is not in them. {caption}",
+        f"Across: {axis}, from {begin:%Y-%m-%d} to {end:%Y-%m-%d}; each panel has its own scale. Bands: 95% of the noise; "
+        f"what the contribution bounds leave out is not in them. {caption}",
     )
 
 

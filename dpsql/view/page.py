@@ -139,6 +139,8 @@ def _headline(made: Table) -> str:
     """What the first line of a table says, in words; nothing where its place is not known."""
     if not made.rows or not made.heads:
         return ""
+    if not made.stands_out:
+        return "Nothing in this window is larger than its own noise"
     first = made.rows[0]
     if not made.names:
         return f"{made.heads[0][0]}: {first.cells[0].text}"

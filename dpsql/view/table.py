@@ -60,6 +60,8 @@ class Table:
         all_rows: how many keys there are.
         by: what places are of; None: no places, for rows are ordered by their error or by the query.
         has_trends: there is more than one trigger in this window.
+        has_changes: some value has clearly changed since the window before.
+        stands_out: some value is larger than its own error.
         order: how rows are ordered, in words.
     """
 
@@ -69,6 +71,8 @@ class Table:
     all_rows: int
     by: str | None
     has_trends: bool
+    has_changes: bool
+    stands_out: bool
     order: str
 
 
@@ -100,23 +104,30 @@ def table(
     older = {} if before is None else {_key(row, names): row for row in newest_triggers(before).to_dict("records")}
     whole = {each.alias: float(last[each.alias].astype(float).sum()) for each in of if each.adds_up and names}
     drawn = {each.alias: intervals(*_floats(shown, each.alias), each.within) for each in of}
-    lines = []
+    lines, has_changes = [], False
     for at, (index, row) in enumerate(zip(shown.index, shown.to_dict("records"), strict=True)):
         cells = []
         for each in of:
             said = [f"{ending} {value}" for ending, value in said_beside(row, each.alias).items()]
-            said += _share(row, each, whole) + _change(row, older.get(_key(row, names)), each, document)
+            change = _change(row, older.get(_key(row, names)), each, document)
+            has_changes |= bool(change)
+            said += _share(row, each, whole) + change
             text, small = measured(row[each.alias], row[f"{each.alias}_stderr"])
             path = paths.get(key[index])
             way = Markup()
             if path is not None:
-                way = trend(path["trigger"].to_numpy(np.int64), *_floats(path, each.alias), horizon or int(last["trigger"].max()))
+                way = trend(
+                    path["trigger"].to_numpy(np.int64), *_floats(path, each.alias), horizon or int(last["trigger"].max()), each.within
+                )
             size = NONE if absent(row[each.alias]) else float(row[each.alias])
             cells.append(Cell(text, size, small, tuple(said), drawn[each.alias][at], way))
         texts = tuple("NULL" if absent(row[name]) else printable(row[name]) for name in names)
         lines.append(Row(spans.get(index, ""), texts, tuple(cells)))
     heads = tuple((printable(each.alias), each.cap) for each in of)
-    return Table(tuple(map(printable, names)), heads, tuple(lines), len(kept), by if spans else None, has_trends, order)
+    stands_out = not all(cell.small or cell.size == NONE for line in lines for cell in line.cells)
+    return Table(
+        tuple(map(printable, names)), heads, tuple(lines), len(kept), by if spans else None, has_trends, has_changes, stands_out, order
+    )
 
 
 def _places(ordered: pd.DataFrame, by: str, shown: int) -> dict[Any, str]:
@@ -138,7 +149,7 @@ def _change(row: Mapping[Any, Any], older: Mapping[Any, Any] | None, of: Measure
         float(row[alias]), row[f"{alias}_stderr"], float(older[alias]), older[f"{alias}_stderr"], between_windows(document, alias)
     )
     if not found.real:
-        return ["no clear change"]
+        return []
     error = Z95 * found.stderr
     return [f"{'▲' if found.value > 0 else '▼'} {amount(abs(found.value), error)} ± {amount(error, error)}"]
 

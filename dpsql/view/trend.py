@@ -16,13 +16,20 @@ WIDTH, HEIGHT, MARGIN = 132, 28, 3
 MOST_POINTS = 60
 
 
-def trend(triggers: NDArray[np.int64], values: NDArray[np.float64], stderrs: NDArray[np.float64], horizon: int) -> Markup:
+def trend(
+    triggers: NDArray[np.int64],
+    values: NDArray[np.float64],
+    stderrs: NDArray[np.float64],
+    horizon: int,
+    within: tuple[float, float] | None = None,
+) -> Markup:
     """An SVG made of numbers alone.
 
     Args:
         triggers: numbers of the triggers at which the key was released, ascending.
         values, stderrs: what was released; NaN is left out.
         horizon: triggers of the whole window: the right edge.
+        within: the bounds of an average, which are the lower and the upper edge; else zero is on the drawing.
 
     Returns:
         `<svg>`: the band of 95% and the line; a single release is a dot. Empty where nothing is finite.
@@ -34,13 +41,15 @@ def trend(triggers: NDArray[np.int64], values: NDArray[np.float64], stderrs: NDA
     if len(values) > MOST_POINTS:
         kept = np.unique(np.linspace(0, len(values) - 1, MOST_POINTS).round().astype(int))
         triggers, values, errors = triggers[kept], values[kept], errors[kept]
-    low, high = min(0.0, float((values - errors).min())), max(0.0, float((values + errors).max()))
+    below, above = values - errors, values + errors
+    low, high = within or (min(0.0, float(below.min())), max(0.0, float(above.max())))
     across = MARGIN + (WIDTH - 2 * MARGIN) * (triggers - 1) / max(1, horizon - 1)
 
     def up(level: NDArray[np.float64]) -> NDArray[np.float64]:
+        level = level.clip(low, high)
         return HEIGHT - MARGIN - (HEIGHT - 2 * MARGIN) * (level - low) / max(high - low, 1e-300)
 
-    band = [*zip(across, up(values + errors), strict=True), *zip(across[::-1], up(values - errors)[::-1], strict=True)]
+    band = [*zip(across, up(above), strict=True), *zip(across[::-1], up(below)[::-1], strict=True)]
     line = _points(zip(across, up(values), strict=True))
     dot = f'<circle cx="{across[-1]:.1f}" cy="{up(values)[-1]:.1f}" r="2"/>'
     shape = f'<polygon class="band" points="{_points(band)}"/><polyline class="line" points="{line}"/>' if len(values) > 1 else ""
