@@ -147,7 +147,7 @@ def sentences(plan: SketchPlan, source: Source) -> list[str]:
         out.append("A refresh_cycle above 1 would publish fewer cells per trigger, with less noise.")
     if asked.bounds is not None:
         out.append(f"The one-cell rule leaves out up to {said['left_out']:.2%} of a unit's values in each row.")
-    if said["cells"] > 2 * source.max_keys:
+    if asked.depth * asked.width > 2 * source.max_keys:  # of one sketch: a histogram, too, has as many counters as there are columns
         out.append("A histogram with GROUP BY is smaller and more accurate here.")
     return out
 

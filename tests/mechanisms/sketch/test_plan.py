@@ -185,6 +185,9 @@ def test_what_is_said() -> None:
     assert "one privacy unit does in one contribution period" in said
     assert "GROUP BY is smaller" in said
     assert "published when it closes" in said
+    for max_keys, wanted, advised in ((159, (COUNT,), True), (160, (COUNT,), False), (160, (COUNT, SUM), False), (159, (COUNT, SUM), True)):
+        declared = source(max_keys=max_keys)  # 5 x 64 cells, whatever the number of sketches
+        assert ("GROUP BY" in " ".join(sentences(make_plan(query(wanted=wanted), declared), declared))) == advised
     said = " ".join(sentences(make_plan(event(cycle=2, strategy=None), source()), source()))
     assert "Not one person: a person with 10 events has epsilon" in said
     assert "up to 1 triggers old" in said
