@@ -95,7 +95,7 @@ def table(
     if is_ordered(document):
         by, order = None, "in the order that the query asks for"
     else:
-        order = f"the largest {printable(by)} first" if by else "the smallest error first, which is where most records are"
+        order = f"by {printable(by)}, the largest first" if by else "the smallest error first, which is where most records are"
     shown = kept.head(most_rows)
     spans = _places(ordered, by, len(ordered)) if by and names else {}
     key = window.groupby(names, dropna=False, sort=False).ngroup() if names else window["trigger"] * 0
