@@ -59,6 +59,8 @@ def compare(name: str, keys: tuple[str, ...], lake_folder: str, window_us: int |
         if keys:
             raise click.UsageError(f"query {name!r} has no key columns: leave {keys[0]!r} away to see what has changed")
         keys = ("",)
+    if not keys and "grouping_id" in rows.columns:
+        raise DataError(f"query {name!r} publishes several tables, whose rows have no common places: name keys, or use `dpsql ask {name}`")
     if not keys:
         _places(newest_triggers(window), columns[0], document, limit, as_json)
         return

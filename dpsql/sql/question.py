@@ -17,7 +17,7 @@ import numpy.typing as npt
 from sqlglot import exp
 from sqlglot.tokens import Token
 
-from dpsql.errors import QueryError
+from dpsql.errors import DataError, QueryError
 from dpsql.sql.items import call_name
 from dpsql.sql.spans import node_span, problem
 from dpsql.sql.syntax import Refused, read_script
@@ -31,7 +31,13 @@ Weights = npt.NDArray[np.float64]
 MOST_PRODUCTS = 256
 FORM = "SELECT SUM(views) FROM page_views WHERE hour BETWEEN 8 AND 17"
 TESTS = "=, <>, <, <=, >, >=, BETWEEN, IN, with AND, OR and NOT"
-OTHER_CLAUSES = ("having", "order", "limit", "joins", "laterals", "distinct", "qualify", "windows", "with_", "hint", "offset")
+KNOWN: Mapping[type[exp.Expr], frozenset[str]] = {
+    exp.Select: frozenset({"kind", "expressions", "from_", "where", "group"}),
+    exp.Table: frozenset({"this", "alias"}),
+    exp.Group: frozenset({"expressions"}),
+    exp.Between: frozenset({"this", "low", "high"}),
+}
+"""What is read of a clause; all else that a parser finds in it would change what is asked."""
 COMPARISONS: Mapping[type[exp.Expr], Callable[[int, int], bool]] = {
     exp.LT: operator.lt,
     exp.LTE: operator.le,
@@ -138,6 +144,8 @@ class _Reader:
             script = read_script(text)
         except Refused as refused:
             raise QueryError(text, tuple(refused.problems), "question") from None
+        except RecursionError:
+            raise DataError("the question is nested too deeply: write it with fewer brackets and NOT") from None
         self.tokens: Sequence[Token] = script.tokens
         self.tree = script.tree
         if not isinstance(self.tree, exp.Select):
@@ -151,10 +159,15 @@ class _Reader:
         return str(table.name)
 
     def question(self) -> Question:
-        for name in OTHER_CLAUSES:
-            if given := self.tree.args.get(name):
-                node = given[0] if isinstance(given, list) else given
-                self._refuse(node, "A question has SELECT, FROM, WHERE and GROUP BY only", "leave it out")
+        for clause in self.tree.find_all(*KNOWN):
+            for name, given in clause.args.items():
+                if given and name not in KNOWN[type(clause)]:
+                    node = given[0] if isinstance(given, list) else given
+                    self._refuse(
+                        node if isinstance(node, exp.Expr) else clause,
+                        "A question has SELECT, FROM, WHERE and GROUP BY only, in their plain forms",
+                        "leave it out",
+                    )
         selected = [bare(node.unalias()) for node in self.tree.expressions]
         sums = [node for node in selected if not isinstance(node, exp.Column)]
         if len(sums) != 1:
@@ -180,7 +193,7 @@ class _Reader:
         try:
             if len(found := self._read(node)) <= MOST_PRODUCTS:
                 return _merged(found)
-        except TooManyError:
+        except (TooManyError, RecursionError):
             pass
         self._refuse(node, f"This condition falls into more than {MOST_PRODUCTS} products", "ask its parts, or use IN in the place of OR")
 
@@ -221,11 +234,18 @@ class _Reader:
 
     def _key(self, node: exp.Expr) -> int:
         name = node.name.lower() if isinstance(node, exp.Column) else ""
+        if isinstance(node, exp.Column) and node.table and node.table.lower() not in self._called():
+            self._refuse(node, f"There is no table `{node.table}`", f"the keys are {', '.join(self.names)}")
         if name not in self.names:
             self._refuse(node, f"There is no key `{node.name}`", f"the keys are {', '.join(self.names)}")
         if not self.values[self.names.index(name)]:
             self._refuse(node, f"No measured table has the key `{name}`", "leave it out")
         return self.names.index(name)
+
+    def _called(self) -> set[str]:
+        """What FROM calls the table."""
+        table = self.tree.args["from_"].this
+        return {str(table.alias_or_name).lower()}
 
     def _value(self, key: int, node: exp.Expr) -> str | int:
         sign, inner = (-1, bare(node.this)) if isinstance(node, exp.Neg) else (1, node)
@@ -234,13 +254,18 @@ class _Reader:
             if whole and not inner.is_string and str(inner.this).isdigit():
                 return sign * int(inner.this)
             if not whole and inner.is_string and sign == 1:
+                if inner.this not in self.values[key]:  # it may be among the other values, or nowhere
+                    self._refuse(
+                        node, f"`{self.names[key]}` has no value {inner.this!r}", f"it has {', '.join(map(repr, self.values[key][:8]))}"
+                    )
                 return str(inner.this)
         self._refuse(
             node, f"The values of `{self.names[key]}` are {'whole numbers' if whole else 'texts'}", f"like {self.values[key][0]!r}"
         )
 
     def _among(self, key: int, wanted: Sequence[str | int]) -> npt.NDArray[np.bool_]:
-        return np.isin(np.array(self.values[key]), np.array(wanted))
+        among = {*wanted}
+        return np.array([value in among for value in self.values[key]], bool)
 
     def _compared(self, key: int, node: exp.Expr, holds: Callable[[int, int], bool], value: str | int) -> npt.NDArray[np.bool_]:
         known = self.values[key]

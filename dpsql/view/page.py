@@ -147,8 +147,8 @@ def _headline(made: Table) -> str:
     if not made.by:
         return ""
     at = next((i for i, (alias, _) in enumerate(made.heads) if alias == printable(made.by)), 0)
-    said = f"{made.heads[at][0]}: {', '.join(first.keys)} {{}}, {first.cells[at].text}"
-    return said.format("is first" if first.place == "1" else "is largest, but others may be larger")
+    words = "is first" if first.place == "1" else "is largest, but others may be larger"
+    return f"{made.heads[at][0]}: {', '.join(first.keys)} {words}, {first.cells[at].text}"
 
 
 def _lead(standing: Standing, rows: pd.DataFrame) -> str:

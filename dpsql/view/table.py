@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from udfs.columns import Float
 
 
+GROUPING = "grouping_id"
 NONE = -1e300
 """The size of a NULL: below all."""
 
@@ -97,12 +98,14 @@ def table(
     else:
         order = f"by {printable(by)}, the largest first" if by else "the smallest error first, which is where most records are"
     shown = kept.head(most_rows)
-    spans = _places(ordered, by, len(ordered)) if by and names else {}
+    if GROUPING in names:  # rows of several tables: a total is no rival of its parts
+        by = None
+    spans = _places(ordered, by, int(ordered.index.get_indexer(shown.index).max(initial=0)) + 1) if by and names else {}
     key = window.groupby(names, dropna=False, sort=False).ngroup() if names else window["trigger"] * 0
     has_trends = window["trigger"].nunique() > 1
     paths = {number: path for number, path in window.sort_values("trigger").groupby(key)} if has_trends else {}
     older = {} if before is None else {_key(row, names): row for row in newest_triggers(before).to_dict("records")}
-    whole = {each.alias: float(last[each.alias].astype(float).sum()) for each in of if each.adds_up and names}
+    whole = {each.alias: float(last[each.alias].astype(float).sum()) for each in of if each.adds_up and names and GROUPING not in names}
     drawn = {each.alias: intervals(*_floats(shown, each.alias), each.within) for each in of}
     lines, has_changes = [], False
     for at, (index, row) in enumerate(zip(shown.index, shown.to_dict("records"), strict=True)):
@@ -132,7 +135,9 @@ def table(
 
 def _places(ordered: pd.DataFrame, by: str, shown: int) -> dict[Any, str]:
     best, worst = places(*_floats(ordered, by), shown)
-    return {i: f"{one}" if one == other else f"{one}–{other}" for i, one, other in zip(ordered.index, best, worst, strict=True)}
+    return {
+        i: f"{one}" if one == other else f"{one}–{other}" for i, one, other in zip(ordered.index[: len(best)], best, worst, strict=True)
+    }
 
 
 def _share(row: Mapping[Any, Any], of: Measure, whole: Mapping[str, float]) -> list[str]:

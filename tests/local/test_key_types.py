@@ -119,6 +119,7 @@ def test_the_newest_release_of_a_lake(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _texts(chart: charts.Chart) -> str:
-    (axes,) = chart.axes
-    legend = axes.get_legend()
-    return " ".join(text.get_text() for text in [*axes.get_yticklabels(), *(legend.get_texts() if legend else [])])
+    """What stands at the bars, or above the panels."""
+    return " ".join(
+        text for axes in chart.axes for text in (axes.get_title(loc="left"), *(label.get_text() for label in axes.get_yticklabels()))
+    )

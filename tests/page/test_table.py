@@ -108,3 +108,20 @@ def test_a_chart_tells_years_apart_and_scales_each_panel(days: int, labels: str)
     big, small = figure.axes[:2]
     assert big.get_ylim()[1] > 9000 and small.get_ylim()[1] < 200
     assert big.xaxis.get_major_formatter().fmt == labels  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("key", ["/users/{id}", "{}", "}", "{0.__class__}"])
+def test_a_key_is_no_format(key: str) -> None:
+    rows = published({0: {key: 900, "b": 20}})
+    assert f"n: {key} is first, 900.0 ± 9.8".replace("'", "&#39;") in page(standing(None), rows).replace("\u00a0", " ")
+
+
+def test_rows_of_several_tables_have_no_common_places_and_shares() -> None:
+    rows = published({0: {"a": 600, "b": 400, "all": 1000}})
+    found = made(rows.assign(grouping_id=np.where(rows["page"] == "all", 1, 0)), 0)
+    assert found.by is None and not any(row.place or row.cells[0].beside for row in found.rows)
+
+
+def test_places_of_those_shown_alone_are_found() -> None:
+    rows = published({0: {f"k{i}": 10_000 - i for i in range(3_000)}})
+    assert [row.place for row in made(rows, 0, most=3).rows] == [row.place for row in made(rows, 0, most=3_000).rows][:3]

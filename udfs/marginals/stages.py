@@ -78,9 +78,17 @@ class CellIntake:
         outside = live[~self.marginals.inside(places)]
         kept = np.ones(rows.num_rows, bool)
         kept[outside] = False
+        rows = rows.set_column(rows.column_names.index("key"), "key", pa.array(self._places_of(live, places, rows.num_rows)))
         done = admit(state["users"], rows.filter(pa.array(kept)) if len(outside) else rows, now, self.parameters)
         drops = {reason: n for reason, n in ({OUTSIDE: len(outside)} | done.drops).items() if n}
         return Stepped({"users": done.state}, self._of_cells(done.contributions), {"drops": drops})
+
+    def _places_of(self, live: Int, places: Int, size: int) -> Int:
+        """In the place of a key's hash the exact number of its places: records are summed by it, and none may stand for another cell."""
+        out = np.zeros(size, np.int64)
+        inside = self.marginals.inside(places)
+        out[live[inside]] = np.ravel_multi_index(tuple(places[inside].T), self.marginals.sizes)
+        return out
 
     def _of_cells(self, admitted: pa.Table) -> pa.Table:
         cells = self.marginals.touched(self.domains.places(admitted.column("key_bytes")))

@@ -27,6 +27,8 @@ def estimate(known: LeastSquares, products: Sequence[Product], released: Sequenc
     if len(products) == 1:
         return known.estimate(products[0], released)
     found = [known.estimate(product, released) for product in products]
+    if any(each.stderr == math.inf for each in found):  # what cancels only up to rounding is no knowledge
+        return NOT_COVERED
     return Estimate(math.fsum(each.value for each in found), math.sqrt(variance))
 
 

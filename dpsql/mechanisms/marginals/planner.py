@@ -25,6 +25,8 @@ from udfs.noise.randomness import MAX_NORMAL
 
 PLAN_VERSION = 1
 """Changes when the same query would get other noise; part of the query's identity."""
+MAX_PLACES = 2**62
+"""A record's places in all domains are one 64-bit number."""
 LINEAR = (AggregateFunction.COUNT_ROWS, AggregateFunction.COUNT, AggregateFunction.SUM)
 
 
@@ -50,6 +52,8 @@ def make_plan(query: ParsedQuery[Asked], source: Source) -> MarginalsPlan:
         raise ConfigError(f"session_share is {asked.session_share:g}: give a share of the budget from 0 to below 1")
     if asked.clock is not None and asked.max_triggers is None:
         raise ConfigError("clock_keys number intervals up to a last trigger: add max_triggers")
+    if math.prod(domain.size for domain in asked.domains) > MAX_PLACES:
+        raise ConfigError("the grouped keys have more than 2^62 combinations of values: group by fewer keys, or give them smaller domains")
     delta_hash = hash_charge(query.delta, source, source.max_users, 0)  # cells have numbers and no hashes
     delta_noise = (query.delta - delta_hash) * (1 - 1e-12)
     mu = round_down(total_mu(query.epsilon, delta_noise))

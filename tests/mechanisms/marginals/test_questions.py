@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from dpsql.errors import LakeError, QueryError
+from dpsql.errors import DataError, LakeError, QueryError
 from dpsql.lake.marginals import PublishedMarginals, published
 from dpsql.sql.question import complement, disjoint, intersection, per_cell, read_question
 from udfs.marginals.least_squares import LeastSquares
@@ -27,7 +27,7 @@ CONDITIONS = [
     "url = '/a' OR url = '/b' OR hour <= 7 OR size = 'small'",
     "(url = '/a' AND hour = 7) OR (url = '/b' AND NOT hour < 9) OR NOT (size = 'large' OR hour >= 8)",
     "hour = 7 AND hour = 8",
-    "NOT true OR (hour > -1 AND url <> 'nowhere')",
+    "NOT true OR (hour > -1 AND url <> '/b')",
     "hour = 99",
 ]
 
@@ -158,6 +158,14 @@ def test_which_column_and_what_is_not_covered() -> None:
         ("SELECT COUNT(*) FROM t ORDER BY 1", "SELECT, FROM, WHERE and GROUP BY only"),
         ("SELECT COUNT(*) FROM t LIMIT 1", "SELECT, FROM, WHERE and GROUP BY only"),
         ("SELECT COUNT(*) FROM t JOIN u ON t.a = u.a", "SELECT, FROM, WHERE and GROUP BY only"),
+        ("SELECT COUNT(*) FROM t VERSION AS OF 3", "SELECT, FROM, WHERE and GROUP BY only"),
+        ("SELECT COUNT(*) FROM t TABLESAMPLE (10 PERCENT)", "SELECT, FROM, WHERE and GROUP BY only"),
+        ("SELECT COUNT(*) FROM t SORT BY url", "SELECT, FROM, WHERE and GROUP BY only"),
+        ("SELECT url, COUNT(*) FROM t GROUP BY url WITH ROLLUP", "SELECT, FROM, WHERE and GROUP BY only"),
+        ("SELECT COUNT(*) FROM t WHERE hour BETWEEN SYMMETRIC 9 AND 7", "in their plain forms"),
+        ("SELECT COUNT(*) FROM t u WHERE z.hour = 7", "There is no table `z`"),
+        ("SELECT COUNT(*) FROM t WHERE url = '/a\\0'", "`url` has no value"),
+        ("SELECT COUNT(*) FROM t WHERE url <> '/nowhere'", "`url` has no value"),
         ("DROP TABLE t", "question:1:1"),
         ("SELECT COUNT(*) FROM t WHERE hour BETWEEN 1", "question:1:"),
     ],
@@ -166,6 +174,28 @@ def test_what_is_no_question_is_refused_with_its_place(text: str, says: str) -> 
     with pytest.raises(QueryError) as found:
         read_question(text, KEYS)
     assert says in str(found.value)
+
+
+def test_a_union_is_covered_if_its_products_are() -> None:
+    """Parts that cancel up to rounding are no knowledge: no answer, in the place of NaN with an error."""
+    found = published(rows(((0,), (1,))))
+    assert math.isnan(answer(found, "(url = '/a' AND hour = 7) OR (url = '/a' AND hour <> 7)"))
+    known = LeastSquares((100_000,) * 3, ((0,), (1,), (2,)), (1.0, 1.0, 1.0))
+    corner = {key: np.arange(100_000) == 0 for key in range(3)}
+    rest = complement([corner])
+    weights = [{key: chosen.astype(float) for key, chosen in product.items()} for product in rest]
+    assert estimate(known, weights, [np.zeros(100_000)] * 3).stderr == math.inf
+
+
+def test_whole_numbers_are_compared_exactly() -> None:
+    keys = {"n": [2**53, 2**53 + 1, 2**53 + 2]}
+    ((chosen,),) = (product.values() for product in read_question("SELECT COUNT(*) FROM t WHERE n IN (9007199254740992)", keys).products)
+    assert chosen.tolist() == [True, False, False]
+
+
+def test_a_deeply_nested_condition_is_refused() -> None:
+    with pytest.raises(DataError, match="nested too deeply"):
+        read_question(f"SELECT COUNT(*) FROM t WHERE {'NOT ' * 3_000}hour = 7", KEYS)
 
 
 def test_a_condition_of_too_many_products_is_refused() -> None:

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 
 from dpsql.domains import Domain
+from dpsql.errors import ConfigError
 from dpsql.local.feeder import Feeder
 from dpsql.mechanisms.marginals.plan import MarginalsPlan
 from dpsql.mechanisms.marginals.planner import make_plan
@@ -104,3 +105,17 @@ def test_what_a_unit_does_moves_each_table_by_as_much_as_is_accounted_for() -> N
     ids = with_["grouping_id"].to_numpy()
     assert [int(np.abs(moved[last & (ids == table.grouping_id)]).sum()) for table in asked.tables] == [3] * len(asked.tables)
     assert np.sum(user == busy) > 3
+
+
+def test_keys_whose_hashes_collide_are_in_cells_of_their_own() -> None:
+    """Records are summed by the places of their values: a collision that one unit's key brings must not move what others brought."""
+    asked = plan()
+    records, _ = rows(400)
+    same = records.set_column(records.column_names.index("key"), "key", pa.array(np.full(400, 7, np.int64)))
+    assert fed(asked, records)[0].equals(fed(asked, same)[0])
+
+
+def test_too_many_combinations_for_a_number_are_refused() -> None:
+    wide = tuple(Domain(tuple(str(i) for i in range(4_000)), True, whole=True) for _ in range(6))
+    with pytest.raises(ConfigError, match="combinations"):
+        plan(domains=wide, grouping_sets=tuple((key,) for key in range(6)))
