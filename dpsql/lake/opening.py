@@ -19,7 +19,7 @@ from dpsql.config import Source
 from dpsql.errors import LakeError
 from dpsql.files import ObjectPath, Place, create_file, reason
 from dpsql.lake.runs import SCHEMA_VERSION, Lake, Run, read_run
-from dpsql.lake.sketch_tables import CELLS_ENDING
+from dpsql.lake.sketch_tables import CELLS_ENDING, cells_path
 from dpsql.privacy.declaration import declaration
 from dpsql.privacy.ledger import Ledger
 from dpsql.privacy.ledger_rules import cap_for
@@ -149,8 +149,9 @@ def _prepare(lake: Lake, name: str) -> Place:
 def _tables(lake: Lake, name: str) -> Iterator[Place]:
     """Whatever a run leaves behind besides run.json (a crash may leave a hidden temporary file)."""
     histogram, private = lake.histogram(name), lake.private(name)
-    if histogram.exists() or os.path.islink(str(histogram)):
-        yield histogram
+    for path in (histogram, cells_path(histogram)):
+        if path.exists() or os.path.islink(str(path)):
+            yield path
     if private.exists():
         yield from (entry for entry in private.iterdir() if entry.name != RUN_FILE and not entry.name.startswith("."))
 

@@ -77,8 +77,9 @@ class SketchTables(PublishedTable):
             of_cells = cell_rows(rows, self.shape.schedule, self.sketch)
             if known and not self._same_cells(of_cells):
                 raise ReleaseConflict("the cells of a published tick would be others; nothing was written")
-            if of_cells.num_rows and not known:
-                files.append(sorted_file(cells, of_cells))
+            fresh = of_cells if known else unpublished(cells, of_cells)
+            if fresh.num_rows and not known:
+                files.append(sorted_file(cells, fresh))
             lists.append(self._lists(rows))
         if not known:
             open_files(cells, delta_tables.append_files(cells, files, mark))
@@ -120,6 +121,28 @@ class SketchTables(PublishedTable):
 
     def _same_cells(self, wanted: pa.Table) -> bool:
         return not wanted.num_rows or _equal(wanted, read_rows(cells_path(self.path), CELLS.names, _of_triggers(wanted)))
+
+
+def unpublished(cells: Place, wanted: pa.Table) -> pa.Table:
+    """The cells whose triggers are not there. A run that was restored between the two commits of a tick publishes it again, under a new mark.
+
+    Raises:
+        ReleaseConflict: those that are there are others.
+    """
+    if not wanted.num_rows:
+        return wanted
+    there = read_rows(cells, CELLS.names, _of_triggers(wanted))
+    if not there.num_rows:
+        return wanted
+    pairs = set(_pairs(there))
+    is_there = pa.array([pair in pairs for pair in _pairs(wanted)])
+    if not _equal(wanted.filter(is_there), there):
+        raise ReleaseConflict("the cells of a published tick would be others; nothing was written")
+    return wanted.filter(pc.invert(is_there))
+
+
+def _pairs(rows: pa.Table) -> list[tuple[object, int]]:
+    return list(zip(rows["window_start"].to_pylist(), rows["trigger"].to_pylist(), strict=True))
 
 
 def _of_triggers(rows: pa.Table) -> pc.Expression:

@@ -13,7 +13,7 @@ from deltalake import DeltaTable, Schema
 
 import dpsql
 from dpsql.config import Source, Sources
-from dpsql.errors import LakeError
+from dpsql.errors import LakeError, ReleaseConflict
 from dpsql.lake import compaction, delta_tables, preflight, restore
 from dpsql.lake.delta_rows import read_rows
 from dpsql.lake.engine_file import Engine, Part, write_engine
@@ -26,6 +26,7 @@ from dpsql.lake.sorted_file import sorted_file
 from dpsql.lake.status import status
 from dpsql.privacy.ledger import Ledger
 from dpsql.privacy.secret import Secret
+from dpsql.streaming.sketch_tables import unpublished
 from udfs.stage import OPERATORS
 
 RUN, HOUR = "5a" * 16, 3_600_000_000
@@ -78,6 +79,10 @@ def test_a_run_knows_its_tables(tmp_path: Path) -> None:
         query = dpsql.compile(SQL.format(wanted=wanted), Sources((source,)))
         open_run(lake, "top", query, Secret(bytes(range(32))), ledger, query.source)
         assert set(public_tables(lake.histogram("top"), read_run(lake, "top"))) == {"histogram", *beside}
+        left = cells_path(lake.histogram("gone"))  # cells of a run whose other tables are lost: no other run may take its name
+        delta_tables.create(left, Schema.from_arrow(CELLS))
+        with pytest.raises(LakeError, match="gone"):
+            open_run(lake, "gone", query, Secret(bytes(range(32))), ledger, query.source)
 
 
 def test_a_lost_table_is_told_by_status_start_and_restore(tables: Tables, tmp_path: Path) -> None:
@@ -160,3 +165,17 @@ def test_merging_stops_at_what_fits_in_memory(tables: Tables, monkeypatch: pytes
     assert len(DeltaTable(str(cells)).file_uris()) == 12 - 5  # two small ones and four become one
     monkeypatch.setattr(compaction, "SMALL_BYTES", 1)
     assert compaction.small_files(cells) == []
+
+
+def test_cells_that_a_restored_run_has_published_do_not_come_twice(tables: Tables) -> None:
+    """A kill between the two commits of a tick, then a restore: another mark, the same triggers. Equal ones are left out, others refused."""
+    cells = tables.beside["sketch"]
+    there = read_rows(cells, CELLS.names)
+    assert unpublished(cells, there).num_rows == 0
+    later = there.set_column(there.column_names.index("trigger"), CELLS.field("trigger"), pa.array([7, 8], CELLS.field("trigger").type))
+    found = unpublished(cells, pa.concat_tables([there, later]))
+    assert sorted(found.column("trigger").to_pylist()) == [7, 8] and found.schema.names == CELLS.names
+    assert unpublished(cells, later).equals(later)
+    wrong = there.set_column(there.column_names.index("cells"), CELLS.field("cells"), pa.array([[0] * 8] * 2, CELLS.field("cells").type))
+    with pytest.raises(ReleaseConflict, match="would be others"):
+        unpublished(cells, wrong)
