@@ -27,7 +27,7 @@ from dpsql.streaming.failures import reason_of
 from dpsql.streaming.native import digest_prefix, joined
 from dpsql.streaming.totality import guarded
 from udfs.keys import HEADER, MAX_KEY_BYTES, NULL_HEADER, max_encoded_bytes
-from udfs.stage import ADMISSION, END, NO_RECORD, NO_SEQUENCE
+from udfs.stage import END, NO_RECORD, NO_SEQUENCE
 
 DROPPED = "dpsql_dropped"
 MALFORMED = 1
