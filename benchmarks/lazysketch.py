@@ -1,6 +1,7 @@
 """The sketches of LazySketch (arXiv 2507.03361) with the paper's own calibration, beside ours: same stream, same epsilon and delta.
 
-    python benchmarks/lazysketch.py [figures | throughput] [seeds]
+    python benchmarks/lazysketch.py [figures [seeds]]    # the table in docs/accuracy.md
+    python benchmarks/lazysketch.py throughput           # the table in docs/performance.md; needs a C compiler
 
 `figures`: average relative error (ARE) on the 15 largest of 2^20 Zipf draws over 2^20 values, in the settings of the paper's figures (b) to (f):
 delta 1e-3, d = 3. The paper's algorithms in numpy, by the law of their counters' noise at the end of the stream; widths of 24 KB are 2000, 55 and
@@ -21,17 +22,22 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import pyarrow as pa
+CHECKOUT = Path(__file__).resolve().parents[1]
+if str(CHECKOUT) not in sys.path:  # `python benchmarks/...` puts this folder first, not the checkout
+    sys.path.insert(0, str(CHECKOUT))
 
-from dpsql.config import Source
-from dpsql.mechanisms.sketch.asked import Asked, Wanted
-from dpsql.mechanisms.sketch.plan import SketchPlan
-from dpsql.mechanisms.sketch.planner import make_plan
-from dpsql.mechanisms.sketch.stages import intake, shape
-from dpsql.parsed_query import ContributionPeriod, ParsedQuery, PrivacyLevel, WindowSpec
-from udfs.sketch.estimates import estimate, joint
-from udfs.stage import Clock
+import numpy as np  # noqa: E402
+import pyarrow as pa  # noqa: E402
+
+from benchmarks.page import PERFORMANCE, write  # noqa: E402
+from dpsql.config import Source  # noqa: E402
+from dpsql.mechanisms.sketch.asked import Asked, Wanted  # noqa: E402
+from dpsql.mechanisms.sketch.plan import SketchPlan  # noqa: E402
+from dpsql.mechanisms.sketch.planner import make_plan  # noqa: E402
+from dpsql.mechanisms.sketch.stages import intake, shape  # noqa: E402
+from dpsql.parsed_query import ContributionPeriod, ParsedQuery, PrivacyLevel, WindowSpec  # noqa: E402
+from udfs.sketch.estimates import estimate, joint  # noqa: E402
+from udfs.stage import Clock  # noqa: E402
 
 UPDATES = UNIVERSE = 1 << 20
 DELTA, TOP, TRIGGERS = 1e-3, 15, 100
@@ -122,9 +128,10 @@ def ours(
     return estimate(of, of.read(cells, fields[:, best[: len(top)]])).astype(float), joint(of, cells, fields[:, best])[: len(top)]
 
 
-def figures(seeds: int) -> None:
+def figures(seeds: int) -> list[str]:
+    """Lines of the table of docs/accuracy.md."""
     names = ["CMS", "CS", "LazyCMS", "LazyCS", "PunctualCMS", "PunctualCS", "ours, median", "ours, joint"]
-    print("| figure | skew | epsilon | KB | d | " + " | ".join(names) + " |\n|" + "---|" * (5 + len(names)))
+    lines = ["| figure | skew | epsilon | KB | d | " + " | ".join(names) + " |", "|" + "---|" * (5 + len(names))]
     for title, skew, epsilon, kb, depth in GRID:
         found = []
         for seed in range(seeds):
@@ -138,10 +145,8 @@ def figures(seeds: int) -> None:
             ]
             each += ours(counts, top, epsilon, kb, depth, g)
             found.append([np.mean(np.abs(e - counts[top]) / counts[top]) for e in each])
-        print(
-            f"| {title} | {skew} | {epsilon} | {kb} | {depth} | " + " | ".join(f"{v:.4f}" for v in np.mean(found, axis=0)) + " |",
-            flush=True,
-        )
+        lines.append(f"| {title} | {skew} | {epsilon} | {kb} | {depth} | " + " | ".join(f"{v:.4f}" for v in np.mean(found, axis=0)) + " |")
+    return lines
 
 
 def compiled(folder: Path) -> Any:
@@ -165,7 +170,8 @@ def rate(work: Callable[[], object], size: int) -> float:
     return size / min(spent) / 1e6
 
 
-def throughput() -> None:
+def throughput() -> list[str]:
+    """Lines of the table of docs/performance.md."""
     g, x = np.random.default_rng(1), stream(1.3, 1)
     values = g.integers(-(1 << 63), 1 << 63, (UNIVERSE, 4))[x]
     names = pa.FixedSizeBinaryArray.from_buffers(pa.binary(32), UPDATES, [None, pa.py_buffer(np.ascontiguousarray(values).tobytes())])
@@ -173,7 +179,7 @@ def throughput() -> None:
     with tempfile.TemporaryDirectory() as folder:
         updates = compiled(Path(folder))
         header = ("d", "w", "CMS", "LazyCMS", "PunctualCMS", "Lazy / Punctual", "ours", "ours / Punctual", "ours / Lazy")
-        print(f"| {' | '.join(header)} |\n|{'---|' * len(header)}")
+        lines = [f"| {' | '.join(header)} |", f"|{'---|' * len(header)}"]
         for depth, width in [*((3, 1 << e) for e in range(6, 13)), (9, 8192)]:
             sizes = (UPDATES, UPDATES, max(1_000, min(UPDATES, 30_000_000 // (depth * width))))
             paper = [
@@ -184,15 +190,16 @@ def throughput() -> None:
             ours = rate(lambda: stage.step(stage.empty(), rows, Clock(), ROOT), UPDATES)  # noqa: B023
             ratios = (paper[1] / paper[2], ours / paper[2], ours / paper[1])
             shown = [f"{value:.3g}" for value in (*paper, ratios[0], ours, *ratios[1:])]
-            print(f"| {depth} | {width} | {' | '.join(shown)} |", flush=True)
+            lines.append(f"| {depth} | {width} | {' | '.join(shown)} |")
+    return lines
 
 
 def main() -> None:
-    seeds = int(sys.argv[2]) if len(sys.argv) > 2 else 1
+    seeds = int(sys.argv[2]) if len(sys.argv) > 2 else 3
     if len(sys.argv) > 1 and sys.argv[1] == "throughput":
-        throughput()
+        write("sketch-intake", throughput(), PERFORMANCE)
     else:
-        figures(seeds)
+        write("sketches", figures(seeds))
 
 
 if __name__ == "__main__":
