@@ -84,6 +84,7 @@ def page(
     refresh_seconds: int | None = None,
     most_rows: int = MOST_ROWS,
     every: pd.DataFrame | None = None,
+    passed: str = "",
 ) -> str:
     """The page of a histogram; one window is shown first, others can be picked.
 
@@ -93,6 +94,7 @@ def page(
         refresh_seconds: how often a browser loads the page anew; None: never.
         most_rows: rows of its table, the largest keys first.
         every: the rows of all windows, of which the newest can be picked; `rows` unless given.
+        passed: what is said of newer windows that are not shown first.
 
     Returns:
         A whole HTML document.
@@ -108,6 +110,7 @@ def page(
         refresh_seconds=refresh_seconds,
         standing=standing,
         lead=_lead(standing, rows),
+        passed=passed,
         cards=_cards(standing, rows),
         said=left_out(standing.plan),
         sections=[section for each in measures(rows, standing.plan) if (section := _section(each, rows, every, standing)).pictures],
