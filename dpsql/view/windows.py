@@ -94,6 +94,6 @@ def passed_over(rows: pd.DataFrame, shown: pd.DataFrame) -> str:
     if newer.empty:
         return ""
     if newer.nunique() == 1:
-        return f"A newer window, that of {newer.min():%Y-%m-%d %H:%M} UTC, is passed over: no value in it is above its own noise."
+        return f"A newer window, that of {newer.min():%Y-%m-%d %H:%M} UTC, is passed over: no value in it is clearly above its own noise."
     span = f"{newer.min():%Y-%m-%d %H:%M} to {newer.max():%Y-%m-%d %H:%M} UTC"
-    return f"{newer.nunique():,} newer windows, of {span}, are passed over: no value in them is above its own noise."
+    return f"{newer.nunique():,} newer windows, of {span}, are passed over: no value in them is clearly above its own noise."

@@ -85,7 +85,7 @@ def test_windows_of_noise_alone_are_passed_over_and_that_is_said() -> None:
 
     old = first(days(-40.0, 2.4, 50.0))  # 2.4 errors are seldom for one value, and less so for the largest of two
     assert set(old["window_start"].dt.day) == {1}
-    over = "A newer window, that of 2026-01-02 00:00 UTC, is passed over: no value in it is above its own noise."
+    over = "A newer window, that of 2026-01-02 00:00 UTC, is passed over: no value in it is clearly above its own noise."
     assert passed_over(days(-40.0, 2.4, 50.0), old) == over
     for values in ((40.0, 4.0, 0.0), (0.0, 0.0, 9.0), (0.0, np.nan, 0.0)):
         newest = first(days(*values))
