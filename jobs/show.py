@@ -28,7 +28,8 @@ POLL_SECONDS = 1.0
 @click.option("--watch", is_flag=True, help="Print the newest window whenever a trigger is published, until Ctrl-C.")
 @json_option
 def show(name: str, lake_folder: str, window_us: int | None, every: bool, limit: int, watch: bool, as_json: bool) -> None:
-    """Print a window's newest histogram, each value with its 95% error: the newest window that is finished, else the newest.
+    """Print a window's newest histogram, each value with its 95% error: the newest window that is finished, else the newest. Of lists the newest
+    that is not empty.
 
     \b
     dpsql show page_views --lake lake
@@ -113,9 +114,17 @@ def _rows(name: str, lake_folder: str, every: bool) -> pd.DataFrame:
 
 
 def _chosen(rows: pd.DataFrame, name: str, window_us: int | None, every: bool, growing: bool = False) -> pd.DataFrame:
+    from dpsql.frames import lists_of
+    from dpsql.view.top_lists import listing
     from dpsql.view.windows import one_window
 
-    return rows if every else one_window(rows, name, window_us, growing)
+    if every:
+        return rows
+    if lists_of(rows) and window_us is None and not growing:
+        rows, newer = listing(rows)
+        if newer:
+            note(f"{newer:,} newer window{'s list' if newer > 1 else ' lists'} nothing")
+    return one_window(rows, name, window_us, growing)
 
 
 def _watched(lake_folder: str, name: str, show: Callable[[], None]) -> None:

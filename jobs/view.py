@@ -107,17 +107,20 @@ def _made(lake: Lake, name: str, window_us: int | None, growing: bool, limit: in
     from dpsql.lake.published import read_histogram
     from dpsql.view.page import page
     from dpsql.view.standing import standing
-    from dpsql.view.top_lists import as_histogram
+    from dpsql.view.top_lists import as_histogram, listing
     from dpsql.view.windows import one_window, standing_out
 
     every: pd.DataFrame = frame_of(read_histogram(lake, name))
+    newer = 0
     if listed := bool(lists_of(every)):
+        newer = listing(every)[1]
         every = as_histogram(every, _document(lake, name))
     if not aggregates_of(every):
         raise ConfigError(f"dpsql view draws values, and {name} lists none: dpsql ask {name} VALUE")
     rows, passed_over = one_window(every, name, window_us, growing), 0
     if window_us is None and not growing:
         rows, passed_over = standing_out(every)
+        passed_over += newer
     now = standing(lake, name, rows, budget, clock=every["trigger_time"].max())
     return page(now, rows, refresh, limit, every, passed_over, listed)
 
