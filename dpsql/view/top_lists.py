@@ -24,14 +24,16 @@ def lines_of(frame: pd.DataFrame, name: str) -> list[dict[str, Any]]:
     return out
 
 
-def listing(frame: pd.DataFrame) -> tuple[pd.DataFrame, int]:
-    """The newest finished window that lists something, and how many newer ones list nothing; all that is there where no window does."""
+def listing(frame: pd.DataFrame) -> tuple[pd.DataFrame, str]:
+    """The newest finished window that lists something, and words for newer ones that list nothing; all that is there where no window does."""
     ended = frame[finished(frame)]
     lists = newest_triggers(ended)
     full = lists[[any(len(row[name]) for name in lists_of(frame)) for row in lists.to_dict("records")]]["window_start"]
     if full.empty:
-        return frame, 0
-    return frame[frame["window_start"] == full.max()], int(lists[lists["window_start"] > full.max()]["window_start"].nunique())
+        return frame, ""
+    newer = int(lists[lists["window_start"] > full.max()]["window_start"].nunique())
+    words = f"{newer:,} newer window{' lists' if newer == 1 else 's list'} nothing." if newer else ""
+    return frame[frame["window_start"] == full.max()], words
 
 
 def as_histogram(frame: pd.DataFrame, document: Mapping[str, Any] | None, alias: str | None = None) -> pd.DataFrame:

@@ -184,6 +184,6 @@ def test_windows_that_list_nothing_are_passed_over(lakes: dict[str, str]) -> Non
     empty = pd.concat(later).assign(top=pd.Series([[], []], dtype=frame["top"].dtype).array)
     rows = pd.concat([first, empty], ignore_index=True).assign(trigger_time=lambda f: f["window_end"])
     rows = rows.astype({"top": frame["top"].dtype})
-    shown, newer = listing(rows)
-    assert len(shown) == 1 and newer == 2 and shown["window_start"].iloc[0] == first["window_start"].iloc[0]
-    assert listing(rows.iloc[1:])[1] == 0 and len(listing(rows.iloc[1:])[0]) == 2
+    shown, said = listing(rows)
+    assert len(shown) == 1 and said == "2 newer windows list nothing." and shown["window_start"].iloc[0] == first["window_start"].iloc[0]
+    assert listing(rows.iloc[1:])[1] == "" and len(listing(rows.iloc[1:])[0]) == 2
