@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from enum import StrEnum
+from typing import Any
 
 from dpsql.parsed_query import PrivacyLevel
 
-__all__ = ["Cost", "Overlap", "PrivacyLevel", "gaussian_delta", "total"]
+__all__ = ["Cost", "Overlap", "PrivacyLevel", "gaussian_delta", "shifted", "total"]
 
 
 class Overlap(StrEnum):
@@ -43,6 +44,8 @@ class Cost:
         failure: probability that thresholds or hashes fail, added to delta.
         overlap: how periods meet.
         mu2_shared, failure_shared: what each of two or more periods costs; more than one alone where they meet in a group.
+        floor: of one event: how probable it is, in the world without it, that a value which only it brings passes a floor test. `failure` is
+            that probability as mu shifts it (docs/privacy/sketch.md, theorem 23), so for n events both grow.
     """
 
     protects: PrivacyLevel
@@ -52,18 +55,21 @@ class Cost:
     overlap: Overlap
     mu2_shared: float
     failure_shared: float
+    floor: float = 0.0
 
     def __post_init__(self) -> None:
         alone, shared = (self.mu2, self.failure), (self.mu2_shared, self.failure_shared)
-        if not all(0 <= value < math.inf for value in (*alone, *shared, self.epsilon)):
+        if not all(0 <= value < math.inf for value in (*alone, *shared, self.epsilon, self.floor)):
             raise ValueError("a cost must be finite and not negative")
         if (self.overlap is Overlap.EVENTS) != (self.protects is PrivacyLevel.EVENT) and self.overlap is not Overlap.SUM:
             raise ValueError("rows add up as EVENTS, and nothing else does")
+        if self.floor and self.overlap is not Overlap.EVENTS:
+            raise ValueError("units pay for their floor tests by failure alone")
         if self.overlap is Overlap.WINDOWS:
             if self.mu2_shared < self.mu2 or self.failure_shared < self.failure:
                 raise ValueError("a period beside others cannot cost less than alone")
-        elif self.overlap is Overlap.EVENTS and self.failure:
-            raise ValueError("a failure of one row says nothing of several")  # it grows with e^epsilon
+        elif self.overlap is Overlap.EVENTS and not math.isclose(self.failure, shifted(self.floor, self.mu), rel_tol=1e-9):
+            raise ValueError("a failure of one row says nothing of several, but for a floor test's")  # it grows with e^epsilon
         elif shared != alone:
             raise ValueError(f"periods that overlap as {self.overlap} cost as much beside others as alone")
 
@@ -80,9 +86,15 @@ class Cost:
             raise ValueError("a sum over periods does not know what further ones cost")
         if n == 1 or self.overlap is Overlap.STREAM:
             return total([self], self.protects)
-        times = n * n if self.overlap is Overlap.EVENTS else n
-        mu2, failure = times * self.mu2_shared, n * self.failure_shared
+        if self.overlap is Overlap.EVENTS:
+            mu2, failure = n * n * self.mu2, shifted(n * self.floor, n * self.mu)
+        else:
+            mu2, failure = n * self.mu2_shared, n * self.failure_shared
         return Cost(self.protects, mu2, n * self.epsilon, failure, Overlap.SUM, mu2, failure)
+
+    def document(self) -> dict[str, Any]:
+        """As JSON; without `floor` where there is none, as all costs were once."""
+        return {name: value for name, value in asdict(self).items() if name != "floor" or value}
 
     def delta(self, epsilon: float) -> float:
         """Smallest delta at which one period is (epsilon, delta)-protected; below the pure part that is 1."""
@@ -131,3 +143,15 @@ def gaussian_delta(mu: float, epsilon: float) -> float:
     first = log_ndtr(mu / 2 - epsilon / mu)
     second = epsilon + log_ndtr(-mu / 2 - epsilon / mu)
     return max(float(math.exp(first) * -math.expm1(min(0.0, second - first))), math.ulp(0.0))
+
+
+def shifted(probability: float, mu: float) -> float:
+    """The largest probability, in a world that mu-Gaussian noise keeps apart, of what has at most this probability here.
+
+    Source: the trade-off curve of mu-Gaussian-DP (Dong, Roth and Su 2019): Phi(Phi^-1(probability) + mu).
+    """
+    if not probability:
+        return 0.0
+    from scipy.stats import norm  # slow to import
+
+    return float(norm.sf(norm.isf(min(probability, 1.0)) - mu))

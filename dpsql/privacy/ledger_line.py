@@ -1,7 +1,8 @@
 """A line of the budget ledger: what one run may spend on one privacy unit, as a value and as JSON.
 
-Lines of version 2 say what several contribution periods cost (`dpsql.privacy.cost`). Those of version 1, written up to commit 27b5d01, do not, and
-not even whether windows slide; they are charged as if they did (`_first_version`).
+Lines of version 2 say what several contribution periods cost (`dpsql.privacy.cost`). Those of version 3 say besides what a floor test costs several
+events; they are written where there is such a test, so that an older release reads all others. Those of version 1, written up to commit
+27b5d01, do not even say whether windows slide; they are charged as if they did (`_first_version`).
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from dpsql.parsed_query import ContributionPeriod
 from dpsql.privacy.cost import Cost, Overlap, PrivacyLevel, total, touched
 from dpsql.privacy.origin import UNKNOWN, Origin
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION, WITH_FLOOR = 2, 3
 MOST_CELLS = 4_000_000 * 10_000
 """Tests of one unit's groups that a plan of version 1 can have had: times that it can count (`planner.MAX_WEIGHTS`), triggers of a window."""
 
@@ -75,7 +76,7 @@ def spent(lines: Iterable[Line], cap: Cap) -> Cost:
 
 def document(line: Line) -> dict[str, Any]:
     """A line as JSON."""
-    return {**asdict(line), "version": SCHEMA_VERSION}
+    return {**asdict(line), "cost": line.cost.document(), "version": WITH_FLOOR if line.cost.floor else SCHEMA_VERSION}
 
 
 def line_from(given: Mapping[str, Any]) -> Line:
@@ -88,11 +89,13 @@ def line_from(given: Mapping[str, Any]) -> Line:
     version, rest = given["version"], {name: value for name, value in given.items() if name != "version"}
     if version == 1:
         rest = _first_version(rest)
-    elif version != SCHEMA_VERSION:
-        raise UnknownVersion(f"version {version!r} was written by another release of dpsql; this one reads versions 1 and {SCHEMA_VERSION}")
+    elif version not in (SCHEMA_VERSION, WITH_FLOOR):
+        raise UnknownVersion(f"version {version!r} was written by another release of dpsql; this one reads versions 1 to {WITH_FLOOR}")
     if "origin" not in rest:
         raise ValueError("no origin")
     line: Line = record.parse(rest, Line)
+    if (version == WITH_FLOOR) != (line.cost.floor > 0):
+        raise ValueError("a floor belongs to version 3")
     if line.size_us <= 0 or min(line.declared_epsilon, line.declared_delta) < 0:
         raise ValueError("an amount below 0")
     overlaps = {ContributionPeriod.STREAM: (Overlap.STREAM,), ContributionPeriod.WINDOW: (Overlap.NONE, Overlap.WINDOWS)}

@@ -22,7 +22,7 @@ import pyarrow as pa
 from deltalake import DeltaTable, write_deltalake
 
 from tests.crash.kill import FILES, START, at_random, differences, left, whole_run
-from tests.crash.sliding import EventStage
+from tests.crash.sliding import EventStage, verified
 
 SQL = """
 SELECT WITH DIFFERENTIAL_PRIVACY OPTIONS (
@@ -97,7 +97,7 @@ def main() -> int:
         stage.prepare()
         whole, lake = whole_run(stage), stage.lake("random")
         at_random(stage, lake, given.kills, random.Random(given.seed), kills)
-        unlike, said = differences(left(whole), left(lake)), stage.verified(lake)
+        unlike, said = differences(left(whole), left(lake)), verified(stage, lake)
         cells = len(left(whole)["histogram"])
         print(f"{name}: {kills['at random']} kills; {cells} published rows; differences: {', '.join(unlike) or 'none'}; {said}", flush=True)
         wrong |= bool(unlike) or not said.startswith("identical") or not cells

@@ -192,6 +192,7 @@ def left(lake: Path) -> dict[str, Any]:
         "manifest": private / "files",
         "contributions": private / "contributions",
         "histogram": lake / "public" / NAME,
+        "cells": lake / "public" / f"{NAME}.sketch",
     }.items():
         rows = read_rows(path).to_pylist() if (path / "_delta_log").is_dir() else []
         # The id of the Delta table is drawn anew for every lake.

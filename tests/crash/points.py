@@ -102,6 +102,23 @@ POINTS = {
 }
 """By name, in the order in which one catch-up meets them."""
 
+
+def _appended(ending: str) -> Callable[..., bool]:
+    return lambda path, *given: path.parent.name == "public" and path.name.endswith(ending)
+
+
+SKETCH_POINTS = {
+    **POINTS,
+    **{
+        f"{operator}: inside the step": Point(f"udfs.sketch.{module}", function, False)
+        for operator, module, function in (("admission", "intake", "bound"), ("release", "publishing", "read"))
+    },
+    "release: before the cells": Point(f"{LAKE}.delta_tables", "append_files", False, _appended(".sketch")),
+    "release: cells appended, lists not": Point(f"{LAKE}.delta_tables", "append_files", True, _appended(".sketch")),
+    "release: histogram appended": Point(f"{STREAMING}.sketch_tables:SketchTables", "publish", True),
+}
+"""Of a run of sketches, whose tick makes two commits."""
+
 RETENTION = f"{LAKE}.retention"
 LIVE_POINTS = {
     "live: before its start is written": Point(f"{STREAMING}.live", "begin_live", False),
@@ -139,7 +156,7 @@ def install(environment: Mapping[str, str]) -> None:
     if protection := environment.get("CRASH_WITHOUT"):
         WITHOUT[protection]()
     if name := environment.get("CRASH_POINT"):
-        point = (POINTS | LIVE_POINTS | POINTS_WITHOUT_RENAME)[name]
+        point = (SKETCH_POINTS | LIVE_POINTS | POINTS_WITHOUT_RENAME)[name]
         owner = _owner(point.owner)
         setattr(owner, point.name, _deadly(getattr(owner, point.name), point))
 

@@ -59,13 +59,6 @@ sources:
         pq.write_table(pa.table({"page": [f"p{i}" for i in range(5)]}), self.folder / "pages" / "pages.parquet")
         super().prepare()
 
-    def verified(self, lake: Path) -> str:
-        """What `dpsql verify` says."""
-        given = [sys.executable, "-m", "jobs.cli", "verify", NAME, "--lake", str(lake), "--sources", "sources.yaml"]
-        given += ["--secret-file", str(self.secret(lake))]
-        done = subprocess.run(given, cwd=self.folder, env=self.own_environment(), capture_output=True, text=True, check=False)
-        return (done.stdout or done.stderr).strip()
-
 
 class UnitStage(EventStage):
     """For units."""
@@ -73,6 +66,14 @@ class UnitStage(EventStage):
     sql: ClassVar[str] = sql(UNITS)
     sources: ClassVar[str] = EventStage.sources.replace("    start:", "    privacy_unit: user_id\n    start:")
     tables: ClassVar[Mapping[str, Sequence[str]]] = {"admission": ("users",), "release": tuple(TABLES)}
+
+
+def verified(stage: Stage, lake: Path) -> str:
+    """What `dpsql verify` says."""
+    given = [sys.executable, "-m", "jobs.cli", "verify", NAME, "--lake", str(lake), "--sources", "sources.yaml"]
+    given += ["--secret-file", str(stage.secret(lake))]
+    done = subprocess.run(given, cwd=stage.folder, env=stage.own_environment(), capture_output=True, text=True, check=False)
+    return (done.stdout or done.stderr).strip()
 
 
 def main() -> int:
@@ -88,7 +89,7 @@ def main() -> int:
         stage.prepare()
         whole, lake = whole_run(stage), stage.lake("random")
         at_random(stage, lake, given.kills, random.Random(given.seed), kills)
-        unlike, said = differences(left(whole), left(lake)), stage.verified(lake)
+        unlike, said = differences(left(whole), left(lake)), verified(stage, lake)
         cells = len(left(whole)["histogram"])
         print(f"{name}: {kills['at random']} kills; {cells} published rows; differences: {', '.join(unlike) or 'none'}; {said}", flush=True)
         wrong |= bool(unlike) or not said.startswith("identical") or not cells

@@ -6,6 +6,7 @@ import math
 from dataclasses import replace
 
 import pytest
+from scipy.stats import norm
 
 from dpsql.privacy.cost import Cost, Overlap, PrivacyLevel, gaussian_delta, total
 
@@ -61,6 +62,22 @@ def test_rows_do_not_add_up_as_periods() -> None:
     for overlap in (Overlap.WINDOWS, Overlap.NONE, Overlap.STREAM):
         with pytest.raises(ValueError, match="rows add up as EVENTS"):
             replace(ALONE, protects=PrivacyLevel.EVENT, overlap=overlap)
+
+
+def test_a_floor_test_of_events_fails_more_often_for_several() -> None:
+    """n events shift the noise n times as far and bring n values: Phi(Phi^-1(n a) + n mu), which is more than n times one event's failure."""
+    a, mu = 1e-9, 0.5
+    failure = float(norm.cdf(norm.ppf(a) + mu))
+    one = Cost(PrivacyLevel.EVENT, mu**2, 0.0, failure, Overlap.EVENTS, mu**2, failure, a)
+    ten = one.periods(10)
+    assert (ten.mu, ten.failure) == (pytest.approx(5.0), pytest.approx(float(norm.cdf(norm.ppf(10 * a) + 10 * mu)), rel=1e-6))
+    assert ten.failure > 1000 * failure
+    assert one.periods(1).failure == pytest.approx(failure) and total([one, one], PrivacyLevel.EVENT).failure == pytest.approx(2 * failure)
+    for wrong in ({"failure": a, "failure_shared": a}, {"floor": 0.0}, {"floor": 2 * a}, {"floor": math.nan}, {"floor": -a}):
+        with pytest.raises(ValueError, match=r"cost|failure"):
+            replace(one, **wrong)
+    with pytest.raises(ValueError, match="by failure alone"):
+        replace(ALONE, floor=a)
 
 
 def test_runs_add_up_and_unlike_levels_do_not() -> None:

@@ -16,7 +16,7 @@ from scipy.special import ndtr, ndtri
 
 from dpsql.config import Cap
 from dpsql.errors import BudgetError
-from dpsql.privacy.cost import Cost, Overlap, PrivacyLevel
+from dpsql.privacy.cost import Cost, Overlap, PrivacyLevel, shifted
 from dpsql.privacy.curve import epsilon_of
 from dpsql.privacy.ledger import Ledger, Line, spent
 from dpsql.privacy.ledger_line import line_from
@@ -142,7 +142,7 @@ def test_two_runs_never_both_take_the_last_of_a_budget(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "damage",
     [
-        {"size_us": 0}, {"size_us": 1.5}, {"period": "DAY"}, {"period": "STREAM"}, {"version": 3}, {"version": 1}, {"extra": 1}, {"ledger": 3},
+        {"size_us": 0}, {"size_us": 1.5}, {"period": "DAY"}, {"period": "STREAM"}, {"version": 4}, {"version": 1}, {"extra": 1}, {"ledger": 3},
         {"cost": None}, {"cost": {"mu2": 1.0}}, {"declared_delta": -1.0}, {"declared_epsilon": math.nan},
         *({"cost": COST | wrong} for wrong in (
             {"mu2": -1.0}, {"mu2": math.nan}, {"mu2": "0"}, {"mu2": None}, {"mu2": 0.5}, {"failure": math.inf}, {"failure_shared": 0.0},
@@ -157,6 +157,21 @@ def test_a_damaged_line_stops_all_spending(tmp_path: Path, damage: dict[str, obj
     path.write_text(json.dumps({**json.loads(path.read_text()), **damage}))
     with pytest.raises(BudgetError, match=r"000001\.json"):
         ledger.append(LINE, None)
+
+
+def test_a_line_with_a_floor_says_another_version(tmp_path: Path) -> None:
+    """An older release must not read it as a line without: it would charge several events too little."""
+    failure = shifted(1e-9, 0.5)
+    line = replace(LINE, cost=Cost(PrivacyLevel.EVENT, 0.25, 0.0, failure, Overlap.EVENTS, 0.25, failure, 1e-9))
+    ledger = Ledger(tmp_path)
+    ledger.append(line, None)
+    path = tmp_path / "000001.json"
+    written = json.loads(path.read_text())
+    assert written["version"] == 3 and ledger.lines() == (line,)
+    for damage in ({"version": 2}, {"cost": {**written["cost"], "floor": 0.0}}, {"cost": {**written["cost"], "floor": 1e-12}}):
+        path.write_text(json.dumps(written | damage))
+        with pytest.raises(BudgetError, match=r"000001\.json"):
+            ledger.lines()
 
 
 FIRST_VERSION = {

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import Any
 
 from dpsql.config import Source
@@ -47,7 +46,7 @@ def facts(plan: TablePlan, source: Source) -> dict[str, Any]:
         "delta_threshold": plan.delta_threshold,
         "delta_hash": plan.delta_hash,
         "mu": plan.mu,
-        "cost": asdict(account(plan, source)),
+        "cost": account(plan, source).document(),
         "periods": [],
         "start": timestamp(plan.start_us),
         "max_triggers": asked.max_triggers,

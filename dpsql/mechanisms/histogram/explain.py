@@ -6,7 +6,6 @@ Everything here is computed from the plan alone: public numbers, no data. `facts
 from __future__ import annotations
 
 import math
-from dataclasses import asdict
 from typing import Any
 
 from dpsql.config import Source
@@ -48,7 +47,7 @@ def facts(plan: PrivacyPlan, source: Source) -> dict[str, Any]:
         "delta_threshold": plan.delta_threshold,
         "delta_hash": plan.delta_hash,
         "mu": plan.mu,
-        "cost": asdict(one),
+        "cost": one.document(),
         "periods": [_period_facts(plan, one, n) for n in (1, 2, *PERIODS)] if _renews(plan) else [],
         "days": [{"days": days, **_limited(_period_facts(plan, one, _periods(plan, days)))} for days in SPANS.values()]
         if _renews(plan)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict
 from typing import Any
 
 from dpsql.config import Source
@@ -50,7 +49,7 @@ def facts(plan: MarginalsPlan, source: Source) -> dict[str, Any]:
         "delta_noise": plan.delta_noise,
         "delta_hash": plan.delta_hash,
         "mu": plan.mu,
-        "cost": asdict(account(plan, source)),
+        "cost": account(plan, source).document(),
         "periods": [],
         "start": timestamp(plan.start_us),
         "max_triggers": asked.max_triggers,

@@ -11,7 +11,7 @@ from dpsql.errors import AccountingError
 from dpsql.mechanisms.sketch.asked import Asked, SketchKind
 from dpsql.mechanisms.sketch.plan import CellsPlan, SketchPlan
 from dpsql.parsed_query import ContributionPeriod, GroupSelection, ParsedQuery
-from dpsql.privacy.cost import Cost, Overlap, PrivacyLevel, gaussian_delta
+from dpsql.privacy.cost import Cost, Overlap, PrivacyLevel, gaussian_delta, shifted
 from dpsql.privacy.factorisation import factorisation
 
 TOLERANCE = 1e-9
@@ -31,17 +31,13 @@ class Spent:
     delta_floor: float
     delta_hash: float
 
-    def floor_of_events(self, n: int) -> float:
-        """At level EVENT: what the floor test costs for n events of one person, who shift the noise n times as far."""
-        return _shifted(n * self.passing, n * self.mu)
-
 
 def spent(plan: SketchPlan, source: Source) -> Spent:
     """Recompute the cost of a plan, for one unit in one contribution period, or for one event."""
     mu = math.sqrt(math.fsum(_ratio(each, plan) ** 2 for each in plan.cells))
     passing = 0.0 if plan.beta is None else plan.beta * _tests(plan)
     ids = 0.0 if plan.query.asked.level is PrivacyLevel.EVENT else source.max_users / 2.0**64
-    return Spent(mu, passing, gaussian_delta(mu, plan.epsilon), _shifted(passing, mu), ids)
+    return Spent(mu, passing, gaussian_delta(mu, plan.epsilon), shifted(passing, mu), ids)
 
 
 def account(plan: SketchPlan, source: Source) -> Cost:
@@ -53,9 +49,7 @@ def account(plan: SketchPlan, source: Source) -> Cost:
     found = check(plan, source)
     mu2, failure = found.mu**2, found.delta_floor + found.delta_hash
     if plan.query.asked.level is PrivacyLevel.EVENT:
-        if failure:
-            raise AccountingError("a ledger line cannot yet say what the floor test costs for several events")
-        return Cost(PrivacyLevel.EVENT, mu2, 0.0, 0.0, Overlap.EVENTS, mu2, 0.0)
+        return Cost(PrivacyLevel.EVENT, mu2, 0.0, failure, Overlap.EVENTS, mu2, failure, found.passing)
     if plan.query.contribution_period is ContributionPeriod.STREAM:
         return Cost(PrivacyLevel.USER, mu2, 0.0, failure, Overlap.STREAM, mu2, failure)
     if plan.query.windows.slide_us >= plan.query.windows.size_us:
@@ -137,12 +131,3 @@ def _tests(plan: SketchPlan) -> int:
             # A value counts anew in every window, under another hash key: as often as it has rows.
             pairs = min(bounds.max_rows, bounds.max_keys * bounds.max_rows_per_key)
     return pairs * plan.triggers * len(plan.cells)
-
-
-def _shifted(probability: float, mu: float) -> float:
-    """The largest probability, in a world that mu-Gaussian noise keeps apart, of what has this probability here (Theorem 23)."""
-    if not probability:
-        return 0.0
-    from scipy.stats import norm  # slow to import
-
-    return float(norm.sf(norm.isf(min(probability, 1.0)) - mu))

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import math
 import textwrap
-from dataclasses import asdict
 from typing import Any
 
 from dpsql.config import Source
 from dpsql.mechanisms.live_runs import live_runs
-from dpsql.mechanisms.sketch.accounting import account, spent
+from dpsql.mechanisms.sketch.accounting import account
 from dpsql.mechanisms.sketch.plan import SketchPlan
 from dpsql.mechanisms.sketch.planner import collisions
 from dpsql.mechanisms.sketch.stages import grid
@@ -64,7 +63,7 @@ def facts(plan: SketchPlan, source: Source) -> dict[str, Any]:
         "delta": plan.delta,
         "protects": str(asked.level),
         "mu": plan.mu,
-        "cost": asdict(account(plan, source)),
+        "cost": account(plan, source).document(),
         "triggers": plan.triggers,
         "counter": str(asked.counter),
         "sketch": str(asked.kind),
@@ -120,9 +119,9 @@ def sentences(plan: SketchPlan, source: Source) -> list[str]:
     asked, said = plan.query.asked, figures(plan, source)
     promise = f"epsilon {plan.epsilon:g}, delta {plan.delta:g}"
     if asked.level is PrivacyLevel.EVENT:
-        found = spent(plan, source)
-        many = f"epsilon {epsilon_of(EVENTS * found.mu, plan.delta):.4g} at the same delta"
-        floor = f", and {found.floor_of_events(EVENTS):.2g} of delta more, because the floor test knows single events" if plan.beta else ""
+        ten = account(plan, source).periods(EVENTS)
+        many = f"epsilon {epsilon_of(ten.mu, plan.delta):.4g} at the same delta"
+        floor = f", and {ten.failure:.2g} of delta more, because the floor test knows single events" if plan.beta else ""
         out = [
             f"one event (one row of `{plan.query.stream}`): {promise}.",
             f"Not one person: a person with {EVENTS} events has {many}{floor}.",

@@ -148,11 +148,6 @@ def unknown_values(draft: Draft) -> Iterator[Problem]:
         message = "COUNT_MIN has no signs, so a value that no record has cannot be told from others"
         hint = "write sketch = COUNT_SKETCH, or add group_selection_strategy = PUBLIC_GROUPS, public_groups = (SELECT page FROM pages)"
         yield problem(given.value_span, message, hint)
-    level = draft.given("privacy_level")
-    if level and event(draft):
-        message = "privacy_level EVENT is for listed values, or none, as yet"
-        hint = "add group_selection_strategy = PUBLIC_GROUPS, public_groups = (SELECT page FROM pages), or write COUNT_SKETCH(page)"
-        yield problem(level.value_span, message, hint)
 
 
 def counters(draft: Draft) -> Iterator[Problem]:

@@ -54,7 +54,7 @@ def facts(plan: SlidingPlan, source: Source) -> dict[str, Any]:
         "delta": plan.delta,
         "protects": str(asked.privacy_level),
         "mu": plan.mu,
-        "cost": asdict(cost),
+        "cost": cost.document(),
         "events": [{"events": n, "epsilon": _epsilon(cost, n, plan.delta)} for n in (1, 2, *EVENTS)] if event else [],
         "periods": [] if event or not _renews(plan) else [_several(plan, cost, n) for n in (1, 2, *PERIODS)],
         "panes": plan.panes,

@@ -133,6 +133,11 @@ def test_periods_and_events() -> None:
     events = account(make_plan(event(strategy=GroupSelection.PUBLIC_GROUPS), source()), source())
     assert events.periods(10).mu == pytest.approx(10 * events.mu)
     assert events.failure == 0
+    unknown_plan = make_plan(event(), source())
+    unknown, a = account(unknown_plan, source()), (unknown_plan.beta or 0) * unknown_plan.triggers
+    assert unknown.floor == pytest.approx(a)
+    assert unknown.periods(3).failure == pytest.approx(float(norm.cdf(norm.ppf(3 * a) + 3 * unknown.mu)))
+    assert unknown.delta(unknown_plan.epsilon) <= unknown_plan.delta
 
 
 def test_lazy_is_less_noisy_and_the_one_cell_rule_saves_the_square_root_of_c() -> None:
