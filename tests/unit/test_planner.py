@@ -145,6 +145,7 @@ CHANGES: dict[str, object] = {
     "counter": CounterName.HONAKER,
     "selection_weight_decay": 0.0,
     "keys_per_unit": 3.0,
+    "carry_windows": 4,
     "keys": (Key("page", "lower(page)"),),
     "aggregates": (COUNT, USERS),
     "from_sql": "FROM visits WHERE status = 200",

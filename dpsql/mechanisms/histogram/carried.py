@@ -1,41 +1,26 @@
-"""Thresholds of key selection over several windows: numbers of theorem 15, from those of one window.
+"""Thresholds of key selection over several windows: the planner's numbers for theorem 15.
 
-Not wired: no option asks for it yet. Guarantee: a test of length d whose range has k windows, in each of which at most m units count, one of them
-the unit u, crosses with probability at most beta_d; with K groups of u, K d ranges of length d hold one of them, so all lengths together fail
-with probability at most K * sum_d d * beta_d, which is the `delta` given.
+A test of length d whose range has k windows, in each of which at most m units count, one of them the unit u, crosses with probability at
+most beta_d; with K groups of u, K d ranges of length d hold one of them, so all lengths together fail with probability at most
+K * sum_d d * beta_d, which is the `delta` given.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import numpy as np
 
+from dpsql.mechanisms.histogram.plan import CarriedPlan
 from dpsql.privacy.curve import round_up
 
 MOST_WINDOWS = 64
 
+KEPT_Z = 3.0
+"""A known key is dropped when its sum is so many deviations below that of the weakest key that is ever selected."""
 
-@dataclass(frozen=True, kw_only=True)
-class CarriedPlan:
-    """Tests over windows.
-
-    Args:
-        windows: L: how many windows, the present one included, may prove a key together.
-        lengths: D: over how many windows a sum is tested.
-        betas: per length, failure probability of one test.
-        thresholds: per length d, tau_(d,k) for k = 1..d windows in the range; in units of 2^-20 (integers).
-    """
-
-    windows: int
-    lengths: tuple[int, ...]
-    betas: tuple[float, ...]
-    thresholds: tuple[tuple[int, ...], ...]
-
-    def users_needed(self, place: int, weight: int) -> int:
-        """Units in each window, with this key as their first, that bring the noiseless sum of a full range to its threshold."""
-        return -(-self.thresholds[place][-1] // (self.lengths[place] * weight))
+KEPT_FROM = 4
+"""Over fewer windows than these no key is dropped: noise alone would do it."""
 
 
 def lengths(windows: int) -> tuple[int, ...]:
@@ -66,22 +51,8 @@ def carried_plan(windows: int, weight: int, sd: float, least: int, groups: int, 
         k = np.arange(1, d + 1)
         noise = np.ceil(np.sqrt(k) * sd * quantile * (1 + 1e-12) * 2.0**20)
         taus.append(tuple(int(n) * least * weight + int(v) for n, v in zip(k, noise, strict=True)))
-    return CarriedPlan(windows=windows, lengths=tested, betas=betas, thresholds=tuple(taus))
-
-
-def carried_failure(carried: CarriedPlan, weight: int, sd: float, least: int, groups: int) -> float:
-    """What the tests really fail with, from the thresholds themselves: the accountant's side, which takes no beta from the planner.
-
-    Args:
-        carried: the plan.
-        weight, sd, least, groups: as in `carried_plan`, measured anew.
-    """
-    total = []
-    for d, taus in zip(carried.lengths, carried.thresholds, strict=True):
-        each = [_upper_tail((tau - k * least * weight) / 2.0**20 / (math.sqrt(k) * sd)) for k, tau in enumerate(taus, start=1)]
-        total.append(d * max(each))
-    return groups * math.fsum(total)
-
-
-def _upper_tail(z: float) -> float:
-    return 0.5 * math.erfc(z / math.sqrt(2))
+    weakest = taus[-1][-1] / windows
+    kept = tuple(
+        (d, math.floor(d * weakest - KEPT_Z * sd * math.sqrt(d) * 2.0**20)) for d in tested if d >= KEPT_FROM or (d == windows < KEPT_FROM)
+    )
+    return CarriedPlan(windows=windows, lengths=tested, betas=betas, thresholds=tuple(taus), kept=kept)
