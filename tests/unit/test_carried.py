@@ -88,7 +88,7 @@ def test_what_theorem_15_is_not_about_is_refused(monkeypatch: pytest.MonkeyPatch
     rounds = dataclasses.replace(plan.query.asked, release=ReleaseRule.RESELECT)
     with pytest.raises(AccountingError, match="in rounds"):
         check(dataclasses.replace(plan, query=dataclasses.replace(plan.query, asked=rounds)), stream)
-    sliding = dataclasses.replace(plan, query=dataclasses.replace(plan.query, windows=WindowSpec(DAY, DAY // 2, 0)), windows_per_record=2)
+    sliding = dataclasses.replace(plan, query=dataclasses.replace(plan.query, window=WindowSpec(DAY, DAY // 2, 0)), windows_per_record=2)
     with pytest.raises(AccountingError, match="overlap"):
         check(sliding, stream)
     monkeypatch.setattr("dpsql.mechanisms.histogram.accounting.impulse_response", lambda counter: np.array([1.0, -1e-9]))

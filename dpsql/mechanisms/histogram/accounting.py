@@ -89,6 +89,7 @@ def check(plan: PrivacyPlan, source: Source) -> Spent:
     Raises:
         AccountingError: the recomputed mu or delta is larger than what the plan or the query says.
     """
+    _check_carried(plan)
     cost = spent(plan, source)
     mechanisms = [p.mechanism for p in plan.perturbations]
     if mechanisms != list(range(1, len(mechanisms) + 1)):
@@ -97,7 +98,6 @@ def check(plan: PrivacyPlan, source: Source) -> Spent:
         raise AccountingError(f"the plan copies a record into {plan.windows_per_record} windows, the query into another number")
     if plan.selection is None and plan.query.keys and plan.query.asked.group_selection_strategy is not GroupSelection.PUBLIC_GROUPS:
         raise AccountingError("the plan releases unknown keys without selecting them")
-    _check_carried(plan)
     if plan.epsilon > plan.query.epsilon or plan.delta > plan.query.delta:
         raise AccountingError(f"the plan promises ({plan.epsilon}, {plan.delta}), the query ({plan.query.epsilon}, {plan.query.delta})")
     for name, found, promised in (

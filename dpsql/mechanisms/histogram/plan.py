@@ -188,7 +188,7 @@ def document(plan: PrivacyPlan) -> dict[str, Any]:
         del asked["keys_per_unit"]
     if asked["carry_windows"] == 1:
         del asked["carry_windows"]
-    if given["selection"] and given["selection"]["carried"] is None:
+    if isinstance(given["selection"], dict) and given["selection"]["carried"] is None:
         del given["selection"]["carried"]
     query |= asked
     return given
