@@ -77,7 +77,7 @@ def test_200_random_plans_fail_as_they_may_and_no_less() -> None:
             check(smaller(plan, pick.randrange(len(plan.selection.carried.lengths))), stream)
 
 
-def test_what_theorem_15_is_not_about_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_theorem_29_is_not_about_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     plan, stream = random_plan(random.Random(1)), source(max_keys=1000)
     assert plan.selection and plan.selection.carried
     alone = dataclasses.replace(plan, selection=dataclasses.replace(plan.selection, carried=None))

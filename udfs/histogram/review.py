@@ -1,6 +1,6 @@
 """The end of a window: which silent keys several windows prove together, and which known keys their last windows no longer support.
 
-Guarantee (docs/privacy/histogram.md, theorem 15): a range of a silent key is the last d windows, d fixed by the plan, cut at the key's epoch and at
+Guarantee (docs/privacy/histogram.md, theorem 29): a range of a silent key is the last d windows, d fixed by the plan, cut at the key's epoch and at
 nothing else: that windows without a record count with their noise is what the proof needs. Thresholds are for as many windows as the range
 has, each with m users that may be there whatever one user does. The review of known keys reads sums of known keys only.
 """

@@ -198,7 +198,7 @@ def _threshold_failures(selection: SelectionPlan, plan: PrivacyPlan, weights: in
 
 
 def _check_carried(plan: PrivacyPlan) -> None:
-    """Theorem 15 is about windows that do not overlap, keys that stay known, and counters whose noise adds up with no negative factor."""
+    """Theorem 29 is about windows that do not overlap, keys that stay known, and counters whose noise adds up with no negative factor."""
     carried = plan.selection.carried if plan.selection else None
     if (plan.query.asked.carry_windows if plan.selection else 1) != (carried.windows if carried else 1):
         raise AccountingError("the plan carries evidence over another number of windows than the query asks for")

@@ -1,4 +1,4 @@
-"""Thresholds of key selection over several windows: the planner's numbers for theorem 15.
+"""Thresholds of key selection over several windows: the planner's numbers for theorem 29.
 
 A test of length d whose range has k windows, in each of which at most m units count, one of them the unit u, crosses with probability at
 most beta_d; with K groups of u, K d ranges of length d hold one of them, so all lengths together fail with probability at most

@@ -15,7 +15,7 @@ from dpsql.parsed_query import Aggregate, ContributionPeriod, CounterName, Parse
 
 @dataclass(frozen=True, kw_only=True)
 class CarriedPlan:
-    """Tests of a key over several windows, at the end of each (docs/privacy/histogram.md, theorem 15).
+    """Tests of a key over several windows, at the end of each (docs/privacy/histogram.md, theorem 29).
 
     Args:
         windows: L: how many windows, the present one included, may prove a key together.
