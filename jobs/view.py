@@ -52,7 +52,7 @@ def view(
 ) -> None:
     """Write a page with charts, error bars, every key's trend, lag and budget. One file; it needs no server and no network.
 
-    It shows the newest window that is finished, else the newest; with --watch the newest.
+    It shows the newest finished window in which something is larger than its noise; with --watch the newest.
 
     Open it in a browser, or put it where others can see it: all of it is public.
 
@@ -105,15 +105,23 @@ def _follow(lake: Lake, name: str, target: Path, write: Callable[[int], None]) -
 def _made(lake: Lake, name: str, window_us: int | None, growing: bool, limit: int, budget: Budget | None, refresh: int | None) -> str:
     from dpsql.frames import aggregates_of, frame_of, lists_of
     from dpsql.lake.published import read_histogram
+    from dpsql.lake.runs import plan_of
+    from dpsql.view.measures import counted
     from dpsql.view.page import page
     from dpsql.view.standing import standing
-    from dpsql.view.windows import one_window
+    from dpsql.view.top_lists import as_histogram
+    from dpsql.view.windows import one_window, passed_over
 
+    plan = plan_of(lake, name)
     every: pd.DataFrame = frame_of(read_histogram(lake, name))
-    if lists_of(every) or not aggregates_of(every):
-        raise ConfigError(f"dpsql view draws histograms, and {name} publishes a sketch: dpsql show {name}, dpsql ask {name} VALUE")
-    rows = one_window(every, name, window_us, growing)
-    return page(standing(lake, name, rows, budget, clock=every["trigger_time"].max()), rows, refresh, limit, every)
+    if listed := bool(lists_of(every)):
+        every = as_histogram(every, plan)
+    if not aggregates_of(every):
+        raise ConfigError(f"dpsql view draws values, and {name} lists none: dpsql ask {name} VALUE")
+    rows = one_window(every, name, window_us, growing, counted(every, plan))
+    passed = passed_over(every, rows) if window_us is None else ""
+    now = standing(lake, name, rows, budget, clock=every["trigger_time"].max())
+    return page(now, rows, refresh, limit, every, passed, listed)
 
 
 def _write(target: Path, text: str) -> None:

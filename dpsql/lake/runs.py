@@ -139,6 +139,14 @@ def read_run(lake: Lake, name: str) -> Run:
     return run
 
 
+def plan_of(lake: Lake, name: str) -> dict[str, Any] | None:
+    """The document of a name's plan; None for whoever may read the histogram alone."""
+    try:
+        return read_run(lake, name).plan
+    except LakeError:
+        return None
+
+
 def list_queries(lake: Lake) -> tuple[Listed, ...]:
     """Every query of a lake, by name.
 

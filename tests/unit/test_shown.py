@@ -16,7 +16,7 @@ from dpsql.parsed_query import ContributionPeriod, WindowSpec
 from dpsql.view.bounds import heads, left_out
 from dpsql.view.formatting import Z95, measured
 from dpsql.view.nothing import next_trigger, why_nothing
-from dpsql.view.windows import finished, in_order, newest_triggers, one_window
+from dpsql.view.windows import finished, in_order, newest_triggers, one_window, passed_over
 from jobs.histogram_table import print_histogram
 from tests.property.plans import COUNT, DAY, HOUR, SUM, USERS, query, source
 
@@ -72,6 +72,26 @@ def test_finished_windows_come_first_and_each_with_its_newest_trigger() -> None:
     assert set(one_window(rows(), "views", third)["window_start"].dt.day) == {3}
     with pytest.raises(LakeError, match="no window that starts at this time"):
         one_window(rows(), "views", third + 1)
+
+
+def test_windows_of_noise_alone_are_passed_over_and_that_is_said() -> None:
+    def days(*values: float) -> pd.DataFrame:
+        """Three days of which the last one grows; both keys have the value of their day."""
+        found = rows()
+        return found.assign(views=found["window_start"].dt.day.map(lambda day: values[day - 1]))
+
+    def first(found: pd.DataFrame) -> pd.DataFrame:
+        return one_window(found, "views", None, of=["views"])
+
+    old = first(days(-40.0, 2.4, 50.0))  # 2.4 errors are seldom for one value, and less so for the largest of two
+    assert set(old["window_start"].dt.day) == {1}
+    over = "A newer window, that of 2026-01-02 00:00 UTC, is passed over: no value in it is clearly above its own noise."
+    assert passed_over(days(-40.0, 2.4, 50.0), old) == over
+    for values in ((40.0, 4.0, 0.0), (0.0, 0.0, 9.0), (0.0, np.nan, 0.0)):
+        newest = first(days(*values))
+        assert set(newest["window_start"].dt.day) == {2} and passed_over(days(*values), newest) == ""
+    two = rows().assign(views=lambda f: f["window_start"].dt.day.map({1: 9.0, 2: 0.0, 3: 0.0}), window_end=lambda f: f["window_start"])
+    assert passed_over(two, first(two)).startswith("2 newer windows, of 2026-01-02 00:00 to 2026-01-03 00:00 UTC, are passed over")
 
 
 def test_heads_and_sentences_say_what_the_bounds_leave_out() -> None:
