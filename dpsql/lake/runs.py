@@ -73,9 +73,9 @@ class Run:
     def tables(self) -> Mapping[str, Mapping[str, Table]]:
         """Operator -> the tables of its state."""
         if self.state is None:
-            from udfs.histogram.stages import AdmissionStage, ReleaseStage  # slow to import
+            from udfs.histogram.stages import AdmissionStage, ReleaseStage, release_tables  # slow to import
 
-            return {stage.operator: stage.tables for stage in (AdmissionStage, ReleaseStage)}
+            return {AdmissionStage.operator: AdmissionStage.tables, ReleaseStage.operator: release_tables(carries=False)}
         return self.state
 
 
