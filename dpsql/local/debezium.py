@@ -14,16 +14,16 @@ from dpsql.local.typed import quote
 BESIDE_COLUMNS: Columns = parse_ddl(f"{CHANGE} STRING, {POSITION} BIGINT, {TIME} TIMESTAMP", "a change feed")
 """What is beside the columns of the table."""
 
-_NOT_AS_WRITTEN = r"[0-9][eE]|[.][0-9]*0[^0-9.]|-0|[0-9]{16}|[\s][{\[\]}\":,]|[{\[\]}\":,][\s]"
-"""Where DuckDB may write a number or a space otherwise than it stands in the text, which is what Spark hands on."""
+_UNUSUAL = "[0-9][eE]|-0|[0-9]{16}|[0-9]{7}[.][0-9]|[^0-9]0[.]00"
+"""In messages that may have numbers which DuckDB writes otherwise than Java does."""
 
 
 def images_select(sequence_by: str) -> str:
     """The images as `line, CHANGE, POSITION, TIME`; a message that is none has NULL for the first two of them."""
     place = sequence_by.split(".")[1]
-    mended = f"SELECT dpsql_mended(line) AS good, regexp_matches(line, {quote(_NOT_AS_WRITTEN)}) AS odd FROM dpsql_messages"
-    outer = f"SELECT good, odd, {_text('payload')} AS payload FROM ({_fields(mended, ('payload',))})"
-    whole = f"SELECT odd, CASE WHEN payload IS NULL THEN good ELSE dpsql_mended(payload) END AS good FROM ({outer})"
+    mended = f"SELECT dpsql_mended(line) AS good, regexp_matches(line, {quote(_UNUSUAL)}) AS unusual FROM dpsql_messages"
+    outer = f"SELECT good, unusual, {_text('payload')} AS payload FROM ({_fields(mended, ('payload',))})"
+    whole = f"SELECT unusual, CASE WHEN payload IS NULL THEN good ELSE dpsql_mended(payload) END AS good FROM ({outer})"
     inner = f"SELECT {', '.join(f'{_text(name)} AS {name}' for name in MESSAGE[:-1])} FROM ({_fields(whole, MESSAGE[:-1])})"
     told = tuple(dict.fromkeys((place, SOURCE_TIME)))
     source = f"SELECT before, after, op, dpsql_mended(source) AS good FROM ({inner})"
@@ -46,7 +46,7 @@ def images_select(sequence_by: str) -> str:
     return f"SELECT image.line AS line, image.change AS {CHANGE}, place AS {POSITION}, moment AS {TIME} FROM ({listed})"
 
 
-def _fields(objects: str, names: Sequence[str], beside: Sequence[str] = ("good", "odd")) -> str:
+def _fields(objects: str, names: Sequence[str], beside: Sequence[str] = ("good", "unusual")) -> str:
     """The raw text of fields of the JSON objects `good`."""
     shape = json.dumps(dict.fromkeys(names, "JSON"))
     raw = ", ".join(f'CAST(o[{quote(name)}] AS VARCHAR) AS "{name}"' for name in names)
@@ -54,10 +54,10 @@ def _fields(objects: str, names: Sequence[str], beside: Sequence[str] = ("good",
 
 
 def _text(name: str) -> str:
-    """A field as text: of a string what it says, of anything else what is written."""
+    """A field as text: of a string what it says, of anything else its JSON."""
     return (
         f"CASE WHEN {name}[1] = '\"' THEN CAST({name} AS JSON) ->> '$' WHEN {name} IS NULL THEN NULL "
-        f"WHEN odd THEN dpsql_py_raw_field(good, '{name}') ELSE {name} END"
+        f"WHEN unusual THEN dpsql_py_rewritten(good, '{name}') ELSE {name} END"
     )
 
 

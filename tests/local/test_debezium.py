@@ -13,34 +13,29 @@ import pytest
 from dpsql.config import Source
 from dpsql.errors import DataError
 from dpsql.local.connection import connect
-from dpsql.local.sources import Chunk, InputReader
+from dpsql.local.sources import InputReader
 from tests.debezium import BEGUN, BOTH, DECLARED, HARD, NEW, OLD, SCHEMA, message
 
 SOURCE = Source("visits", path="x", schema=SCHEMA, privacy_unit=("user_id",), **DECLARED)
 
 
-def read(made: Any, source: Source = SOURCE) -> tuple[list[tuple[Any, ...]], int]:
-    """Of files, or of a frame."""
-    connection = connect()
+def read(made: Any, source: Source = SOURCE, connection: Any = None) -> tuple[list[tuple[Any, ...]], int]:
+    """Of a file, or of a frame."""
+    connection = connection or connect()
     reader = InputReader(connection, source)
     rows, malformed = [], 0
-
-    def take(chunk: Chunk) -> int:
+    for chunk in reader.files([made]) if isinstance(made, Path) else [reader.frame(made)]:
         columns = (f'epoch_us("{name}")' if kind.name == "timestamp" else f'"{name}"' for name, kind in chunk.table.columns)
         rows.extend(connection.sql(f'SELECT {", ".join(columns)} FROM "{chunk.table.view}"').fetchall())
-        return chunk.malformed
-
-    for chunk in reader.files([made]) if isinstance(made, Path) else [reader.frame(made)]:
-        malformed += take(chunk)
+        malformed += chunk.malformed
     return rows, malformed
 
 
-@pytest.mark.parametrize("number", range(len(HARD)))
-def test_what_a_message_says(tmp_path: Path, number: int) -> None:
-    line, images, malformed = HARD[number]
-    file = tmp_path / "a.json"
-    file.write_text(line + "\n", encoding="utf-8")
-    assert read(file) == (images, malformed)
+def test_what_messages_say(tmp_path: Path) -> None:
+    file, connection = tmp_path / "a.json", connect()
+    for line, images, malformed in HARD:
+        file.write_text(line + "\n", encoding="utf-8")
+        assert read(file, connection=connection) == (images, malformed), line
 
 
 def test_messages_of_files_topics_and_frames_are_the_same(tmp_path: Path) -> None:

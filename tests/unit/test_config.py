@@ -271,7 +271,9 @@ sources:
     sequence_by: source.lsn
     privacy_unit: owner
 """
-FILES = MESSAGES.replace("format: kafka", "format: json", 1).replace('options: {kafka.bootstrap.servers: "a:1", subscribe: accounts}', "path: a")
+FILES = MESSAGES.replace("format: kafka", "format: json", 1).replace(
+    'options: {kafka.bootstrap.servers: "a:1", subscribe: accounts}', "path: a"
+)
 FILES = FILES.replace("    value_format: json\n", "")
 
 
