@@ -35,16 +35,24 @@ SCHEMA = "user_id STRING, ts TIMESTAMP, page STRING"
 MEMORY = "6g"
 
 
-def sql(rows: int, triggers: int) -> str:
-    """The private query: a count per page, one window, T triggers."""
-    return f"""
-        SELECT WITH DIFFERENTIAL_PRIVACY
-          OPTIONS (epsilon = 6, delta = 1e-9, privacy_unit_column = user_id, max_rows_contributed = {rows},
-                   trigger_interval = '{INTERVAL_US} microseconds')
-          page, COUNT(*) AS views
-        FROM visits
-        GROUP BY window(ts, '{triggers * INTERVAL_US} microseconds'), page
-    """
+OPTIONS = "epsilon = 6, delta = 1e-9, trigger_interval = '{interval} microseconds'"
+UNIT = "privacy_unit_column = user_id, max_rows_contributed = {rows}"
+QUERIES = {
+    "dpsql": f"OPTIONS ({OPTIONS}, {UNIT}) page, COUNT(*) AS views FROM visits GROUP BY window(ts, '{{window}} microseconds'), page",
+    "top-units": f"OPTIONS ({OPTIONS}, {UNIT}, max_rows_per_group = 1) "
+    "APPROX_TOP_COUNT(page, 100) AS top FROM visits GROUP BY window(ts, '{window} microseconds')",
+    "top-events": f"OPTIONS ({OPTIONS}, privacy_level = EVENT) "
+    "APPROX_TOP_COUNT(page, 100) AS top FROM visits GROUP BY window(ts, '{window} microseconds')",
+    "cells-events": f"OPTIONS ({OPTIONS}, privacy_level = EVENT) COUNT_SKETCH(page) AS cells FROM visits "
+    "GROUP BY window(ts, '{window} microseconds')",
+}
+"""The private queries, each with one window of T triggers: a count per page; the largest pages, of units and of single events; cells alone."""
+
+
+def sql(engine: str, rows: int, triggers: int) -> str:
+    """A private query."""
+    filled = QUERIES[engine].format(interval=INTERVAL_US, rows=rows, window=triggers * INTERVAL_US)
+    return f"SELECT WITH DIFFERENTIAL_PRIVACY {filled}"
 
 
 def stored(folder: Path) -> int:
@@ -103,7 +111,15 @@ def plain(spark: Any, stream: Path, batches: int, distinct: bool, out: Path, cor
 
 
 def private(
-    spark: Any, stream: Path, batches: int, rows: int, lake: Path, samples_of: Callable[..., Samples], silent: int, triggers: int
+    spark: Any,
+    engine: str,
+    stream: Path,
+    batches: int,
+    rows: int,
+    lake: Path,
+    samples_of: Callable[..., Samples],
+    silent: int,
+    triggers: int,
 ) -> None:
     """dpsql: as `dpsql.streaming.live`, with a scripted clock; at most one micro-batch ahead of its release."""
     from dpsql.lake.event_log import EventLog
@@ -120,8 +136,10 @@ def private(
     shutil.rmtree(lake, ignore_errors=True)
     options = (("maxFilesPerTrigger", "1"),)
     bounds = {"max_users": 5_000_000, "max_keys": 1_000_000}
-    source = Source("visits", "parquet", str(stream), options, SCHEMA, event_time="ts", privacy_unit=("user_id",), **bounds)
-    query = dpsql.compile(sql(rows, triggers), {"visits": source})
+    source = Source(
+        "visits", "parquet", str(stream), options, SCHEMA, event_time="ts", privacy_unit=("user_id",), start_us=START_US, **bounds
+    )
+    query = dpsql.compile(sql(engine, rows, triggers), {"visits": source})
     secret, ledger = Secret.load(lake.parent / "secret"), Ledger.beside(lake.parent / "secret")
     opened = Lake(lake)
     run = open_run(opened, "q", query, secret, ledger, source)
@@ -178,7 +196,7 @@ def private(
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("engine", choices=["count", "distinct", "dpsql"])
+    parser.add_argument("engine", choices=["count", "distinct", *QUERIES])
     parser.add_argument("--stream", type=Path, required=True)
     parser.add_argument("--batches", type=int, required=True)
     parser.add_argument("--out", type=Path, required=True)
@@ -190,9 +208,10 @@ def main() -> int:
     parser.add_argument("--master", help="instead of local[cores]; with executors of their own: local-cluster[executors,cores,MiB]")
     given = parser.parse_args()
     spark = session(given.master or f"local[{given.cores}]")
-    if given.engine == "dpsql":
+    if given.engine in QUERIES:
         private(
             spark,
+            given.engine,
             given.stream,
             given.batches,
             given.rows_contributed,

@@ -1,31 +1,43 @@
 """The sketches of LazySketch (arXiv 2507.03361) with the paper's own calibration, beside ours: same stream, same epsilon and delta.
 
-    python benchmarks/lazysketch.py [figures | throughput] [seeds]
+    python benchmarks/lazysketch.py [figures [seeds]]    # the table in docs/accuracy.md
+    python benchmarks/lazysketch.py throughput           # the table in docs/performance.md; needs a C compiler
 
 `figures`: average relative error (ARE) on the 15 largest of 2^20 Zipf draws over 2^20 values, in the settings of the paper's figures (b) to (f):
 delta 1e-3, d = 3. The paper's algorithms in numpy, by the law of their counters' noise at the end of the stream; widths of 24 KB are 2000, 55 and
 33 columns, others in proportion. Ours: level EVENT, T = 100, the planner's noise, the product's hashing and estimates, and the widest power of two
-whose cells (40 bytes each) fit; the paper protects replaced events, ours added or removed ones. `throughput`: the product's intake of events, without
-Spark, records per CPU-second by width.
+whose cells (40 bytes each) fit; the paper protects replaced events, ours added or removed ones. `throughput`: millions of records per CPU-second by
+width, d = 3: the paper's algorithms in C with 64-bit numbers for values, and the product's intake of events with encoded values, without Spark.
 """
 
 from __future__ import annotations
 
+import ctypes
 import math
+import subprocess
 import sys
+import tempfile
 import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
-import numpy as np
-import pyarrow as pa
+CHECKOUT = Path(__file__).resolve().parents[1]
+if str(CHECKOUT) not in sys.path:  # `python benchmarks/...` puts this folder first, not the checkout
+    sys.path.insert(0, str(CHECKOUT))
 
-from dpsql.config import Source
-from dpsql.mechanisms.sketch.asked import Asked, Wanted
-from dpsql.mechanisms.sketch.plan import SketchPlan
-from dpsql.mechanisms.sketch.planner import make_plan
-from dpsql.mechanisms.sketch.stages import intake, shape
-from dpsql.parsed_query import ContributionPeriod, ParsedQuery, PrivacyLevel, WindowSpec
-from udfs.sketch.estimates import estimate, joint
-from udfs.stage import Clock
+import numpy as np  # noqa: E402
+import pyarrow as pa  # noqa: E402
+
+from benchmarks.page import PERFORMANCE, write  # noqa: E402
+from dpsql.config import Source  # noqa: E402
+from dpsql.mechanisms.sketch.asked import Asked, Wanted  # noqa: E402
+from dpsql.mechanisms.sketch.plan import SketchPlan  # noqa: E402
+from dpsql.mechanisms.sketch.planner import make_plan  # noqa: E402
+from dpsql.mechanisms.sketch.stages import intake, shape  # noqa: E402
+from dpsql.parsed_query import ContributionPeriod, ParsedQuery, PrivacyLevel, WindowSpec  # noqa: E402
+from udfs.sketch.estimates import estimate, joint  # noqa: E402
+from udfs.stage import Clock  # noqa: E402
 
 UPDATES = UNIVERSE = 1 << 20
 DELTA, TOP, TRIGGERS = 1e-3, 15, 100
@@ -116,9 +128,10 @@ def ours(
     return estimate(of, of.read(cells, fields[:, best[: len(top)]])).astype(float), joint(of, cells, fields[:, best])[: len(top)]
 
 
-def figures(seeds: int) -> None:
+def figures(seeds: int) -> list[str]:
+    """Lines of the table of docs/accuracy.md."""
     names = ["CMS", "CS", "LazyCMS", "LazyCS", "PunctualCMS", "PunctualCS", "ours, median", "ours, joint"]
-    print("| figure | skew | epsilon | KB | d | " + " | ".join(names) + " |\n|" + "---|" * (5 + len(names)))
+    lines = ["| figure | skew | epsilon | KB | d | " + " | ".join(names) + " |", "|" + "---|" * (5 + len(names))]
     for title, skew, epsilon, kb, depth in GRID:
         found = []
         for seed in range(seeds):
@@ -132,33 +145,61 @@ def figures(seeds: int) -> None:
             ]
             each += ours(counts, top, epsilon, kb, depth, g)
             found.append([np.mean(np.abs(e - counts[top]) / counts[top]) for e in each])
-        print(
-            f"| {title} | {skew} | {epsilon} | {kb} | {depth} | " + " | ".join(f"{v:.4f}" for v in np.mean(found, axis=0)) + " |",
-            flush=True,
-        )
+        lines.append(f"| {title} | {skew} | {epsilon} | {kb} | {depth} | " + " | ".join(f"{v:.4f}" for v in np.mean(found, axis=0)) + " |")
+    return lines
 
 
-def throughput() -> None:
-    g = np.random.default_rng(1)
-    values = g.integers(-(1 << 63), 1 << 63, (UNIVERSE, 4))[stream(1.3, 1)]
+def compiled(folder: Path) -> Any:
+    """The paper's algorithms in C (`benchmarks/lazysketch.c`), by the machine's compiler."""
+    library = folder / "lazysketch.so"
+    source = Path(__file__).with_suffix(".c")
+    subprocess.run(["cc", "-O3", "-march=native", "-shared", "-fPIC", "-o", str(library), str(source), "-lm"], check=True)
+    updates = ctypes.CDLL(str(library)).updates
+    kinds = (ctypes.c_void_p, ctypes.c_long, ctypes.c_int, ctypes.c_uint32, ctypes.c_int, ctypes.c_double)
+    updates.argtypes, updates.restype = kinds, ctypes.c_double
+    return updates
+
+
+def rate(work: Callable[[], object], size: int) -> float:
+    """Millions of records per CPU-second, the best of three."""
+    spent = []
+    for _ in range(3):
+        began = time.process_time()
+        work()
+        spent.append(time.process_time() - began)
+    return size / min(spent) / 1e6
+
+
+def throughput() -> list[str]:
+    """Lines of the table of docs/performance.md."""
+    g, x = np.random.default_rng(1), stream(1.3, 1)
+    values = g.integers(-(1 << 63), 1 << 63, (UNIVERSE, 4))[x]
     names = pa.FixedSizeBinaryArray.from_buffers(pa.binary(32), UPDATES, [None, pa.py_buffer(np.ascontiguousarray(values).tobytes())])
     rows = pa.table({"drop": np.zeros(UPDATES, np.int8), "ts": np.zeros(UPDATES, np.int64), "key_bytes": names.cast(pa.binary())})
-    print("| d | w | M records per CPU-second |\n|---|---|---|")
-    for depth, width in ((3, 64), (3, 256), (3, 4096), (9, 8192)):
-        stage, spent = intake(plan_of(1.0, depth, width), 0), []
-        for _ in range(3):
-            began = time.process_time()
-            stage.step(stage.empty(), rows, Clock(), ROOT)
-            spent.append(time.process_time() - began)
-        print(f"| {depth} | {width} | {UPDATES / min(spent) / 1e6:.1f} |", flush=True)
+    with tempfile.TemporaryDirectory() as folder:
+        updates = compiled(Path(folder))
+        header = ("d", "w", "CMS", "LazyCMS", "PunctualCMS", "Lazy / Punctual", "ours", "ours / Punctual", "ours / Lazy")
+        lines = [f"| {' | '.join(header)} |", f"|{'---|' * len(header)}"]
+        for depth, width in [*((3, 1 << e) for e in range(6, 13)), (9, 8192)]:
+            sizes = (UPDATES, UPDATES, max(1_000, min(UPDATES, 30_000_000 // (depth * width))))
+            paper = [
+                rate(lambda: updates(x.ctypes.data, size, depth, width, kind, 5.0), size)  # noqa: B023
+                for kind, size in enumerate(sizes)
+            ]
+            stage = intake(plan_of(1.0, depth, width), 0)
+            ours = rate(lambda: stage.step(stage.empty(), rows, Clock(), ROOT), UPDATES)  # noqa: B023
+            ratios = (paper[1] / paper[2], ours / paper[2], ours / paper[1])
+            shown = [f"{value:.3g}" for value in (*paper, ratios[0], ours, *ratios[1:])]
+            lines.append(f"| {depth} | {width} | {' | '.join(shown)} |")
+    return lines
 
 
 def main() -> None:
-    seeds = int(sys.argv[2]) if len(sys.argv) > 2 else 1
+    seeds = int(sys.argv[2]) if len(sys.argv) > 2 else 3
     if len(sys.argv) > 1 and sys.argv[1] == "throughput":
-        throughput()
+        write("sketch-intake", throughput(), PERFORMANCE)
     else:
-        figures(seeds)
+        write("sketches", figures(seeds))
 
 
 if __name__ == "__main__":

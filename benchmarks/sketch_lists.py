@@ -1,17 +1,24 @@
 """Lists of the largest values: three public streams beside the histogram, and 26.6 million draws, through the product's own steps.
 
     python benchmarks/sketch_lists.py real DATA [seeds]    # DATA/wikiticker/events.parquet, DATA/nasa-http-day/..., DATA/online-retail/...
+    python benchmarks/sketch_lists.py cells DATA [seeds]
     python benchmarks/sketch_lists.py heavy [draws]
+    python benchmarks/sketch_lists.py state
 
 `real`: epsilon 2, delta 1e-6, 24 triggers, at most one row of a unit per value, the local engine with fresh noise for each seed. Of the list at
 the last trigger: precision and recall of the k largest bounded counts (k = 50, or half of the values), the average relative error (ARE) on the 15
 largest, a missing value counted as 0; of 200 values that are drawn by what was brought, whatever was found, how many intervals cover the truth.
-`heavy`: a Zipf law of exponent 1.1 over 312,000 values, single events, epsilon 0.3, delta 1e-6, T = 100; k = 256. (The trace of the paper is not public.)
+`cells`: the same streams with 5 x 4,096 listed cells and C = 16: ARE with the one-cell rule, and with noise that covers C^2 in its place.
+`state`: bytes of both stages' state after ten thousand and ten million values.
+`heavy`: a Zipf law of exponent 1.1 over 312,000 values, single events, epsilon 0.3, delta 1e-6, T = 100; k = 256. (The trace of the paper is not
+public.)
 """
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
+import math
 import sys
 import tempfile
 from collections.abc import Callable, Mapping
@@ -28,12 +35,13 @@ import pyarrow as pa  # noqa: E402
 
 import dpsql  # noqa: E402
 from dpsql.config import Source  # noqa: E402
-from dpsql.mechanisms.sketch.asked import Asked, Wanted  # noqa: E402
+from dpsql.mechanisms.sketch.asked import Asked, Bounds, Wanted  # noqa: E402
 from dpsql.mechanisms.sketch.planner import make_plan  # noqa: E402
 from dpsql.mechanisms.sketch.stages import intake, reading, release  # noqa: E402
 from dpsql.parsed_query import ContributionPeriod, GroupSelection, ParsedQuery, PrivacyLevel, WindowSpec  # noqa: E402
 from dpsql.privacy.secret import Secret  # noqa: E402
 from udfs.columns import Float, Int  # noqa: E402
+from udfs.keys import encode  # noqa: E402
 from udfs.sketch.estimates import estimate, margins  # noqa: E402
 from udfs.sketch.hashing import digest, digests  # noqa: E402
 from udfs.sketch.reading import Listed, empty_state, read  # noqa: E402
@@ -119,6 +127,61 @@ def real(data: Path, seeds: int) -> None:
                     print(f"  {name:26s} precision {p:.2f}  recall {r:.2f}  ARE {are:.3f}", flush=True)
 
 
+def one_cell_rule(data: Path, seeds: int) -> None:
+    """The rule leaves a unit's colliding values out of a row; without it one unit could move a cell by C, and the noise would have to cover d C^2."""
+    most, depth, width = 16, 5, 4_096
+    for stream in STREAMS:
+        events = pd.read_parquet(data / stream.name / "events.parquet")[["user_id", "key", "ts"]].sort_values("ts", kind="stable")
+        truth = bounded(events, most)
+        asked = Asked(
+            level=PrivacyLevel.USER,
+            value="key",
+            wanted=(Wanted("top", 50),),
+            depth=depth,
+            width=width,
+            bounds=Bounds(most, 1, most),
+            strategy=GroupSelection.PUBLIC_GROUPS,
+        )
+        plan = make_plan(query(asked, epsilon=2.0, triggers=24), Source(stream.name, "parquet", event_time="ts", privacy_unit=("user_id",)))
+        worst = dataclasses.replace(plan.cells[0], sigma=plan.cells[0].sigma * math.sqrt(most), sd=tuple(4 * sd for sd in plan.cells[0].sd))
+        users = np.unique(events["user_id"].to_numpy().astype(str), return_inverse=True)[1]
+        keys = pa.array([encode([str(key).encode()]) for key in events["key"]], pa.binary())
+        ts = np.sort(np.random.default_rng(0).choice(DAY, len(events), replace=False))  # one window: the order is what counts
+        rows = pa.table({"drop": np.zeros(len(ts), np.int8), "user": users.astype(np.int64), "ts": ts, "key_bytes": keys})
+        names = [encode([str(key).encode()]) for key in truth.index]
+        for name, each in (("one-cell rule", plan), ("C^2", dataclasses.replace(plan, cells=(worst,)))):
+            admission, closing, errors = intake(each, 0), release(each, 0), []
+            done = admission.step(admission.empty(), rows.select(admission.takes.names), Clock(), bytes(32)).rows
+            for seed in range(seeds):
+                given = done.append_column("batch", pa.array(np.zeros(done.num_rows, np.int64)))
+                last = closing.step(closing.empty(), given, [Tick(0, DAY)], hashlib.sha256(b"%d" % seed).digest()).rows
+                last = last.filter(pa.array(last.column("trigger").to_numpy() == 24)).sort_by("row")
+                cells = np.stack([np.frombuffer(row, "<i8") for row in last.column("payload").to_pylist()])
+                of = reading(each).shape
+                some = digests(pa.array([digest(one) for one in names[:LARGEST]], pa.binary(32)))
+                found = estimate(of, of.read(cells, of.fields(admission.parameters.hash_key(bytes(32), 0), some)))
+                errors.append(np.mean(np.abs(found - truth.iloc[:LARGEST].to_numpy()) / truth.iloc[:LARGEST].to_numpy()))
+            print(f"{stream.name}: ARE {np.mean(errors):.3f} with {name}", flush=True)
+
+
+def state_of(values: int) -> tuple[int, int]:
+    """Bytes of state of intake and release after so many values of single events, of which none is listed."""
+    asked = Asked(level=PrivacyLevel.EVENT, value="source", wanted=(Wanted("cells", 0),), depth=9, width=8_192, bounds=None, strategy=None)
+    plan = make_plan(query(asked), Source("packets", "parquet", event_time="ts", max_keys=10_000_000))
+    admission, closing = intake(plan, 0), release(plan, 0)
+    state, size = (admission.empty(), closing.empty()), 1_000_000
+    for batch, low in enumerate(range(0, values, size)):
+        names = pa.array([b"%d" % i for i in range(low, min(values, low + size))], pa.binary())
+        rows = pa.table({"drop": np.zeros(len(names), np.int8), "ts": np.full(len(names), batch, np.int64), "key_bytes": names})
+        taken = admission.step(state[0], rows.select(admission.takes.names), Clock(), bytes(32))
+        given = taken.rows.append_column("batch", pa.array(np.full(taken.rows.num_rows, batch)))
+        last = low + size >= values  # half of the window is closed: its cells are open, with noise
+        closed = closing.step(state[1], given, [Tick(batch, DAY // 2)] if last else [], bytes(32))
+        state = (taken.state, closed.state)
+    first, second = (sum(table.nbytes for table in tables.values()) for tables in state)
+    return first, second
+
+
 def counted(rows: pd.DataFrame) -> dict[str, float]:
     """Value -> count of a histogram or of a list."""
     if "key" in rows.columns:
@@ -189,17 +252,17 @@ def coverage(p: object, sketches: pa.Table, names: pa.Array, counts: Int) -> Non
         print(f"  intervals of values drawn {name}: {covers.mean():.4f} cover")
 
 
-def query(asked: Asked) -> ParsedQuery[Asked]:
-    """One day of events, T = 100."""
+def query(asked: Asked, epsilon: float = 0.3, triggers: int = 100) -> ParsedQuery[Asked]:
+    """One day."""
     return ParsedQuery(
         mechanism="sketch",
-        epsilon=0.3,
+        epsilon=epsilon,
         delta=1e-6,
-        privacy_unit=(),
+        privacy_unit=("user_id",) if asked.bounds else (),
         contribution_period=ContributionPeriod.WINDOW,
         event_time="ts",
         window=WindowSpec(DAY, DAY, 0),
-        trigger_interval_us=DAY // 100,
+        trigger_interval_us=DAY // triggers,
         allowed_lateness_us=0,
         max_ahead_us=DAY,
         public_groups=None,
@@ -213,8 +276,18 @@ def query(asked: Asked) -> ParsedQuery[Asked]:
     )
 
 
-if __name__ == "__main__":
-    if sys.argv[1] == "real":
-        real(Path(sys.argv[2]), int((sys.argv[3:] or ["5"])[0]))
+def main() -> None:
+    what, *rest = sys.argv[1:]
+    if what == "real":
+        real(Path(rest[0]), int((rest[1:] or ["5"])[0]))
+    elif what == "cells":
+        one_cell_rule(Path(rest[0]), int((rest[1:] or ["5"])[0]))
+    elif what == "state":
+        for values in (10_000, 10_000_000):
+            print(f"{values:,} values: {state_of(values)} bytes of state (intake, release)", flush=True)
     else:
-        heavy(int((sys.argv[2:] or ["26600000"])[0]))
+        heavy(int((rest or ["26600000"])[0]))
+
+
+if __name__ == "__main__":
+    main()

@@ -33,11 +33,16 @@ from benchmarks.page import PERFORMANCE, write  # noqa: E402
 from benchmarks.stream_files import Stream  # noqa: E402
 
 ENGINES = {"count": "plain `groupBy(key).count()`", "distinct": "plain exact distinct users", "dpsql": "dpsql"}
+SKETCHES = {
+    "top-units": "dpsql, `APPROX_TOP_COUNT(page, 100)` of units",
+    "top-events": "dpsql, the same of single events",
+    "cells-events": "dpsql, `COUNT_SKETCH(page)` of single events",
+}
 STREAMS = {"small": (500_000, 100_000), "large": (5_000_000, 1_000_000)}
 """Name -> users and keys."""
 
 
-BATCHES = {"count": 60, "distinct": 16, "dpsql": 96}
+BATCHES = {"count": 60, "distinct": 16, "dpsql": 96} | dict.fromkeys(SKETCHES, 24)
 """Micro-batches of a run: exact distinct users keep every pair in memory; a window of 100 triggers stays open for a few silent ones."""
 
 SPANS = ((10, 20), (25, 45), (86, 96))
@@ -116,7 +121,7 @@ def table(given: argparse.Namespace) -> list[str]:
     ]
     for name in given.streams:
         base = 0.0
-        for engine, label in ENGINES.items():
+        for engine, label in (ENGINES | SKETCHES).items():
             found = list(runs(given.out, name, engine))
             if not found:
                 continue
@@ -180,7 +185,7 @@ def machine() -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--streams", nargs="+", choices=STREAMS, default=list(STREAMS))
-    parser.add_argument("--engines", nargs="+", choices=ENGINES, default=list(ENGINES))
+    parser.add_argument("--engines", nargs="+", choices=ENGINES | SKETCHES, default=list(ENGINES))
     parser.add_argument("--rows", type=int, default=1_000_000, help="per micro-batch")
     parser.add_argument("--batches", type=int, help="micro-batches of each run; default: as many as each engine needs to be steady")
     parser.add_argument("--rounds", type=int, default=1)
@@ -188,6 +193,7 @@ def main() -> int:
     parser.add_argument("--cores", type=int, default=2)
     parser.add_argument("--out", type=Path, default=Path("throughput-out"))
     parser.add_argument("--table", action="store_true", help="only make the table again")
+    parser.add_argument("--section", default="throughput", help="of the page: where the table is written")
     parser.add_argument("--no-page", action="store_true", help="do not write docs/performance.md")
     given = parser.parse_args()
     given.out = given.out.absolute()
@@ -197,7 +203,7 @@ def main() -> int:
     if given.no_page:
         print("\n".join(lines))
     else:
-        write("throughput", lines, PERFORMANCE)
+        write(given.section, lines, PERFORMANCE)
     return 0
 
 

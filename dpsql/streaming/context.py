@@ -43,11 +43,12 @@ from dpsql.streaming.release import ReleaseSink
 from dpsql.streaming.rows import listed_keys, records
 from dpsql.streaming.session import CATCH_UP, check_s3, run_session
 from dpsql.streaming.sketch_tables import SketchTables
-from dpsql.streaming.workers import stateful
+from dpsql.streaming.workers import by_task, stateful
 from dpsql.times import now_us
 from udfs.keys import PublicGroups
 from udfs.noise import randomness
 from udfs.stage import ADMISSION, OPERATORS, RELEASE, Clock, Stage, Tick
+from udfs.task_intake import Gathered, TaskIntake
 from udfs.worker import Intake, Release
 
 BUCKETS_PER_CORE = 2
@@ -195,16 +196,15 @@ class RunContext:
         kind = PublishedTable if self.query.shape.sketch is None else SketchTables
         histogram = kind(self.histogram_path, self.tables.histogram_application, self.query.parsed, self.query.shape, given.key_types)
         self._create(histogram)
-        work = Intake(
-            intake,
-            preflight.state_files(self.engine, ADMISSION),
-            part.pointers,
-            self.tables.contributions.files,
-            keys,
-            randomness.intake_key(self.secret.noise_key(self.run.run_id, self.query.plan.identity)),
-        )
+        files, to = preflight.state_files(self.engine, ADMISSION), self.tables.contributions.files
+        key = randomness.intake_key(self.secret.noise_key(self.run.run_id, self.query.plan.identity))
+        if intake.tables:
+            admission = stateful(given.frame, Intake(intake, files, part.pointers, to, keys, key))
+        else:
+            of_tasks = by_task(given.frame, TaskIntake(intake, users, key))
+            admission = stateful(of_tasks, Gathered(intake.gives, files, part.pointers, to, keys))
         try:
-            yield Queries(stateful(given.frame, work), *self._release_query(release, histogram))
+            yield Queries(admission, *self._release_query(release, histogram))
         finally:
             for table in tables:
                 table.unpersist()

@@ -27,7 +27,7 @@ from dpsql.streaming.failures import reason_of
 from dpsql.streaming.native import digest_prefix, joined
 from dpsql.streaming.totality import guarded
 from udfs.keys import HEADER, MAX_KEY_BYTES, NULL_HEADER, max_encoded_bytes
-from udfs.stage import ADMISSION, END, NO_RECORD, NO_SEQUENCE
+from udfs.stage import END, NO_RECORD, NO_SEQUENCE
 
 DROPPED = "dpsql_dropped"
 MALFORMED = 1
@@ -57,7 +57,7 @@ def records(session: SparkSession, plan: Plan, salt: bytes, buckets: int) -> Rec
         session: where the views are.
         plan: the plan.
         salt: 16 bytes of this run; makes the ids.
-        buckets: users are spread over so many buckets; single rows where the query has no privacy unit.
+        buckets: users are spread over so many buckets; keys where the query has no privacy unit.
 
     Raises:
         DataError: a column is missing or has a type that cannot be used.
@@ -97,9 +97,8 @@ def records(session: SparkSession, plan: Plan, salt: bytes, buckets: int) -> Rec
         if shape.feed:
             row = [digest_prefix(session, joined(session, [F.expr(f"(SELECT r FROM {salts})"), F.col("row_bytes")])).alias("row")]
         frame = frame.select(*([user.alias("user")] if unit else []), "ts", key.alias("key"), "key_bytes", *row, *told, *a)
-    # Where an intake has no state any bucket will do, so a key that has most of the rows goes to all of them.
-    place = "user" if unit else "key" if shape.state[ADMISSION] else f"xxhash64({', '.join(['ts', 'key', *a])})"
-    frame = frame.selectExpr(f"cast(pmod({place}, {buckets}L) AS INT) AS bucket", "*")
+    # Where an intake has no state, tasks step over what they read, and nobody asks for the bucket.
+    frame = frame.selectExpr(f"cast(pmod({'user' if unit else 'key'}, {buckets}L) AS INT) AS bucket", "*")
     return Records(frame, tuple(key_type(types[key]) for key in keys))
 
 

@@ -17,6 +17,7 @@ from pyspark.sql.streaming.state import GroupStateTimeout
 
 from dpsql.streaming.spreading import labels, spread
 from udfs.stage import FILE, StateFile
+from udfs.task_intake import TaskIntake
 from udfs.worker import MicroBatch, Work
 
 MICRO_BATCH = "dpsql.micro-batch"
@@ -54,6 +55,23 @@ def shipped(work: Work) -> Callable[..., Iterator[pd.DataFrame]]:
         yield from answer(work, bucket_of[int(key[0])], frames, state, context.getLocalProperty(micro_batch) if context else None)
 
     return of_bucket
+
+
+def by_task(frame: DataFrame, work: TaskIntake) -> DataFrame:
+    """What every task makes of the records that it reads, with the column `bucket`; before anything is shuffled."""
+    schema = ", ".join(f"{field.name} {TYPES[field.type]}" for field in work.output)
+    micro_batch = MICRO_BATCH
+
+    def of_task(batches: Iterator[Any]) -> Iterator[Any]:
+        from pyspark import TaskContext
+
+        from udfs.worker import without_values
+
+        context = TaskContext.get()
+        assert context is not None
+        yield from without_values(work.run)(batches, context.partitionId(), context.getLocalProperty(micro_batch))
+
+    return frame.select(*(name for name in work.stage.takes.names if name != "drop")).mapInArrow(of_task, schema)
 
 
 def hand_over(frame: DataFrame, micro_batch: MicroBatch) -> None:

@@ -52,7 +52,7 @@ UDFS_FILES = ("udfs/bucket_state.py", "udfs/contribution_files.py")
 ONLY_FILES = {"pyarrow.csv", "pyarrow.dataset", "pyarrow.feather", "pyarrow.fs", "pyarrow.json", "pyarrow.orc", "pyarrow.parquet"}
 FILES_MAY = {"os", "urllib.parse", "uuid"}
 # Around the stages: frames of Spark come in and go out here.
-UDFS_FRAMES = ("udfs/worker.py",)
+UDFS_FRAMES = ("udfs/task_intake.py", "udfs/worker.py")
 FRAMES_MAY = {"errno", "gc", "json", "pandas", "warnings"}
 # Only these may look at the environment besides jobs/.
 MAY_READ_ENVIRONMENT = {"dpsql/jars.py", "dpsql/streaming/session.py"}

@@ -9,6 +9,7 @@ two values that agree in 64 bits can be made by hand, and one of them could lift
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 
 import numpy as np
@@ -32,20 +33,29 @@ Field = npt.NDArray[np.uint32]
 
 def digest(encoded: bytes) -> bytes:
     """The digest of one encoded value (`udfs.keys`)."""
-    made = hashes.Hash(hashes.SHA256())
-    made.update(LABEL + encoded)
-    return made.finalize()
+    return hashlib.sha256(LABEL + encoded).digest()
 
 
 def digests_of(encoded: pa.ChunkedArray) -> Int:
-    """Digests of a column of encoded values as numbers, shape (n, 4); each value is digested once."""
+    """Digests of a column of encoded values as numbers, shape (n, 4)."""
+    each, value, _ = distinct_digests(encoded)
+    return each[value]
+
+
+def distinct_digests(encoded: pa.ChunkedArray) -> tuple[Int, Int, pa.Array]:
+    """The distinct values of a column: their digests, shape (m, 4); the number of each row's; the values. Each is digested once."""
     if not len(encoded):
-        return np.zeros((0, 4), np.int64)
+        return np.zeros((0, 4), np.int64), np.zeros(0, np.int64), pa.array([], encoded.type)
     seen = encoded.combine_chunks().dictionary_encode()
     if isinstance(seen, pa.ChunkedArray):
         seen = seen.unify_dictionaries().combine_chunks()
-    each = digests(pa.array([digest(value) for value in seen.dictionary.to_pylist()], pa.binary(DIGEST_BYTES)))
-    return each[seen.indices.to_numpy()]
+    start = hashlib.sha256(LABEL)  # its copies go on from there: a value is digested once, not its label again
+    made = bytearray()
+    for value in seen.dictionary.to_pylist():
+        each = start.copy()
+        each.update(value)
+        made += each.digest()
+    return np.frombuffer(bytes(made), "<i8").reshape(-1, 4), seen.indices.to_numpy(), seen.dictionary
 
 
 def digests(column: pa.Array | pa.ChunkedArray) -> Int:

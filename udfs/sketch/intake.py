@@ -1,4 +1,4 @@
-"""The two intakes: records to partial sketches and candidate keys. By unit with bounds and the one-cell rule, or by record without state."""
+"""The intake where one privacy unit is protected: records to partial sketches and candidate keys, by bounds and the one-cell rule."""
 
 from __future__ import annotations
 
@@ -61,42 +61,6 @@ class IntakeParameters:
 
 
 @dataclass(frozen=True)
-class EventIntake:
-    """Where one record is protected: every task sketches what it reads, and no record is shuffled."""
-
-    parameters: IntakeParameters
-    operator: ClassVar[str] = ADMISSION
-    tables: ClassVar[Mapping[str, Table]] = {}
-
-    @property
-    def takes(self) -> pa.Schema:
-        """Records."""
-        return self.parameters.takes
-
-    @property
-    def gives(self) -> pa.Schema:
-        """Partial sketches and candidate keys."""
-        return SCHEMA
-
-    def empty(self) -> Tables:
-        """It remembers nothing."""
-        return {}
-
-    def for_bucket(self, bucket: int, buckets: int) -> EventIntake:
-        """It is the same everywhere."""
-        return self
-
-    def step(self, state: Tables, rows: pa.Table, now: Clock, noise_key: bytes) -> Stepped:
-        """`noise_key` is the root of the run's hash keys (`hashing.hash_key`)."""
-        p = self.parameters
-        rows, drops = _timely(rows, now, p)
-        ts, values = rows.column("ts").to_numpy(), digests_of(rows.column("key_bytes"))
-        window = p.grid.latest_window(ts) if p.unknown_keys else np.zeros(len(ts), np.int64)
-        fields = fields_of(window, values, {w: p.hash_key(noise_key, w) for w in np.unique(window).tolist()}, p.shape)
-        return Stepped({}, _sketched(rows, ts, values, fields, None, now, p), {"drops": {k: n for k, n in drops.items() if n}})
-
-
-@dataclass(frozen=True)
 class UserIntake:
     """Where one privacy unit is protected: its bounds, and one key of it per cell."""
 
@@ -126,7 +90,7 @@ class UserIntake:
         """`noise_key` is the root of the run's hash keys (`hashing.hash_key`)."""
         p = self.parameters
         assert p.bounds is not None
-        rows, drops = _timely(rows, now, p)
+        rows, drops = timely(rows, now, p)
         ts, user, values = rows.column("ts").to_numpy(), rows.column("user").to_numpy(), digests_of(rows.column("key_bytes"))
         period = p.grid.period(ts) if p.renews else np.zeros(len(ts), np.int64)
         # Ties of event time: another order for every unit, whatever arrived first.
@@ -142,23 +106,29 @@ class UserIntake:
         return Stepped(_forget({"users": users, "owners": owners}, now, p), out, {"drops": {k: n for k, n in drops.items() if n}})
 
 
-def _timely(rows: pa.Table, now: Clock, p: IntakeParameters) -> tuple[pa.Table, dict[str, int]]:
+def timely(rows: pa.Table, now: Clock, p: IntakeParameters) -> tuple[pa.Table, dict[str, int]]:
     """The records whose newest window exists and is open, and why the others are left out."""
     drops = dict.fromkeys(REASONS, 0)
     code, ts = rows.column("drop").to_numpy(), rows.column("ts").to_numpy()
+    if not code.any() and (not len(ts) or (ts.max() <= now.latest_us and not _is_closed(ts.min(keepdims=True), now, p)[0])):
+        return rows, drops  # windows close in order: where that of the first record is open, all are
     for number, count in zip(*np.unique(code[code > 0], return_counts=True), strict=True):
         drops[CODES[number - 1]] += int(count)
     live: Bool = code == 0
     ahead = live & (ts > now.latest_us)
     drops["too_far_ahead"] += int(ahead.sum())
-    newest = p.grid.latest_window(ts)
-    closed = live & ~ahead & ((_trigger(ts, newest, now, p) > p.grid.horizon) | (newest < p.first_window_us))
+    closed = live & ~ahead & _is_closed(ts, now, p)
     drops["window_closed"] += int(closed.sum())
     timely = live & ~ahead & ~closed
     return rows if timely.all() else rows.filter(pa.array(timely)), drops
 
 
-def _trigger(ts: Int, window: Int, now: Clock, p: IntakeParameters) -> Int:
+def _is_closed(ts: Int, now: Clock, p: IntakeParameters) -> Bool:
+    newest = p.grid.latest_window(ts)
+    return (trigger_of(ts, newest, now, p) > p.grid.horizon) | (newest < p.first_window_us)
+
+
+def trigger_of(ts: Int, window: Int, now: Clock, p: IntakeParameters) -> Int:
     """The first trigger of the window after the event time that is not closed yet."""
     return np.maximum(p.grid.own_trigger(ts, window), p.grid.closed_triggers(window, now.closed_us) + 1)
 
@@ -166,7 +136,7 @@ def _trigger(ts: Int, window: Int, now: Clock, p: IntakeParameters) -> Int:
 def _sketched(rows: pa.Table, ts: Int, values: Int, fields: Field, owned: Mask | None, now: Clock, p: IntakeParameters) -> pa.Table:
     """Partial sketches of every (window, trigger), and the keys that were brought."""
     record, window = p.grid.windows_of(ts)
-    trigger = _trigger(ts[record], window, now, p)
+    trigger = trigger_of(ts[record], window, now, p)
     open_ = (trigger <= p.grid.horizon) & (window >= p.first_window_us)
     record, window, trigger = record[open_], window[open_], trigger[open_]
     order = sort_order(window, trigger)

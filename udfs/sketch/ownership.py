@@ -64,18 +64,20 @@ def _first_in_cell(table: list[Int], new: list[Int], when: Int, keys: dict[int, 
     group = np.cumsum(starts := run_starts(new[0], new[1])) - 1
     low, high = find([column[starts] for column in new[:2]], table[:2])
     known = np.repeat(low - np.cumsum(high - low) + (high - low), high - low) + np.arange(int((high - low).sum()))
-    groups = np.concatenate([np.repeat(np.arange(len(low)), high - low), group])
-    # Known keys come first, then new ones as they arrived.
-    rank = np.concatenate([np.zeros(len(known), np.int64), 1 + np.argsort(np.argsort(when, kind="stable"), kind="stable")])
-    place = np.concatenate([table[0][known], new[0]])
-    values = np.stack([np.concatenate([column[known], mine]) for column, mine in zip(table[2:], new[2:], strict=True)], axis=1)
+    # Known keys come first, then new ones as they arrived: then a stable sort by unit and column has the earliest of each cell in front.
+    arrived = np.argsort(when, kind="stable")
+    groups = np.concatenate([np.repeat(np.arange(len(low)), high - low), group[arrived]])
+    place = np.concatenate([table[0][known], new[0][arrived]])
+    values = np.stack([np.concatenate([column[known], mine[arrived]]) for column, mine in zip(table[2:], new[2:], strict=True)], axis=1)
     fields = fields_of(place, values, keys, shape)
     owned = np.zeros(len(groups), np.uint32)
     for row in range(shape.depth):
         column = (fields[row] >> 1).astype(np.int64)
-        order = sort_order(groups, column, rank)
+        order = sort_order(groups, column)
         owned[order[run_starts(groups[order], column[order])]] |= np.uint32(1 << row)
-    return owned[len(known) :]
+    out = np.empty(len(arrived), np.uint32)
+    out[arrived] = owned[len(known) :]
+    return out
 
 
 def fields_of(place: Int, values: Int, keys: dict[int, bytes], shape: Shape) -> Field:

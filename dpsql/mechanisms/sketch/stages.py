@@ -13,8 +13,9 @@ from udfs.histogram.perturbation import PerturbationParameters
 from udfs.keys import PublicGroups
 from udfs.noise.counters import counter
 from udfs.sketch.bounding import UnitBounds
+from udfs.sketch.event_intake import EventIntake
 from udfs.sketch.hashing import DIGEST_BYTES, Shape, digest, digests
-from udfs.sketch.intake import EventIntake, IntakeParameters, UserIntake
+from udfs.sketch.intake import IntakeParameters, UserIntake
 from udfs.sketch.publishing import SketchRelease
 from udfs.sketch.reading import Listed, ReadParameters, Shown
 from udfs.sketch.refresh import Schedule

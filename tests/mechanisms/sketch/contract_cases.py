@@ -28,5 +28,6 @@ PLANS = {
     "units, unknown": _plan(query(**HOURS, bounds=Bounds(4, 2, 3))),
     "units for ever, unknown": _plan(query(**HOURS, bounds=Bounds(6, 2, 3), contribution_period=ContributionPeriod.STREAM, cycle=2)),
     "units, listed, sliding": _plan(public(**SLIDING, bounds=Bounds(4, 1, 4), wanted=BOTH, cycle=3)),
+    "events, unknown": _plan(event(**HOURS)),
     "events, only asked": _plan(event(**HOURS, strategy=None, wanted=(Wanted("cells", 0),))),
 }

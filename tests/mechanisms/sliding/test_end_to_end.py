@@ -20,7 +20,6 @@ from dpsql.lake.savepoints import take_savepoint
 from dpsql.local.verification import verify_run
 from dpsql.parsed_query import PrivacyLevel
 from dpsql.privacy.origin import Origin
-from dpsql.streaming.rows import records
 from jobs.cli import main
 from tests.matrix import same_rows
 from tests.matrix.same_rows import SECRET, Stream
@@ -70,17 +69,6 @@ def test_both_engines_publish_the_same_rows_and_verify_makes_them_again(spark: S
     again = same_rows.start(spark, query, lake, stream.until_us, (2, 3))
     assert verify_run(lake, "q", again, query, SECRET).identical
     assert set(pq.read_schema(next(lake.histogram("q").glob("*.parquet"))).names) == set(here.column_names)
-
-
-def test_rows_of_one_key_are_spread_over_all_buckets(spark: SparkSession, tmp_path: Path) -> None:
-    """Catches: a bin that has all records, in the memory of one worker."""
-    stream = same_rows.wiki()
-    query = compiled("events, without a key", stream, tmp_path)
-    pq.write_table(stream.records.slice(0, 2_000), tmp_path / "records.parquet")
-    spark.read.parquet(str(tmp_path / "records.parquet")).createOrReplaceTempView("wiki")
-    found = records(spark, query.plan, bytes(16), 4).frame.groupBy("bucket").count().collect()
-    assert {row["bucket"] for row in found} == {0, 1, 2, 3}
-    assert min(row["count"] for row in found) > 300
 
 
 def test_a_savepoint_is_restored_with_other_buckets_to_the_same_rows(spark: SparkSession, tmp_path: Path) -> None:

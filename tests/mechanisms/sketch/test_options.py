@@ -1,0 +1,84 @@
+"""No option of a query of sketches is accepted and ignored: each changes what the steps do."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from dpsql.compiled import compile_query
+from dpsql.config import load_sources
+from dpsql.errors import QueryError
+from dpsql.mechanisms.sketch.options import OPTIONS
+from dpsql.mechanisms.sketch.stages import intake, reading, release
+from tests.sql.golden import FOLDER
+
+BASE = {
+    "epsilon": "2",
+    "delta": "1e-6",
+    "privacy_level": "USER",
+    "privacy_unit_column": "user_id",
+    "max_rows_contributed": "16",
+    "max_rows_per_group": "2",
+    "max_groups_contributed": "8",
+    "contribution_period": "WINDOW",
+    "trigger_interval": "'1 hour'",
+    "allowed_lateness": "'0 seconds'",
+    "group_selection_strategy": "THRESHOLD",
+    "counter": "BLT",
+    "sketch_depth": "9",
+    "sketch_width": "8192",
+    "sketch": "COUNT_SKETCH",
+    "refresh_cycle": "1",
+}
+OF_UNITS = ("privacy_unit_column", "max_rows_contributed", "max_rows_per_group", "max_groups_contributed", "contribution_period")
+LISTED = {"group_selection_strategy": "PUBLIC_GROUPS", "public_groups": "(SELECT page FROM pages)"}
+OTHERWISE: dict[str, dict[str, Any]] = {
+    "epsilon": {"epsilon": "3"},
+    "delta": {"delta": "1e-7"},
+    "privacy_level": {"privacy_level": "EVENT", **dict.fromkeys(OF_UNITS)},
+    "max_rows_contributed": {"max_rows_contributed": "15"},
+    "max_rows_per_group": {"max_rows_per_group": "1"},
+    "max_groups_contributed": {"max_groups_contributed": "7"},
+    "contribution_period": {"contribution_period": "STREAM"},
+    "trigger_interval": {"trigger_interval": "'2 hours'"},
+    "allowed_lateness": {"allowed_lateness": "'1 hour'"},
+    "max_ahead": {"max_ahead": "'2 hours'"},
+    "group_selection_strategy": LISTED,
+    "public_groups": LISTED,
+    "counter": {"counter": "SQRT"},
+    "sketch_depth": {"sketch_depth": "7"},
+    "sketch_width": {"sketch_width": "4096"},
+    "sketch": {"sketch": "COUNT_MIN", **LISTED},
+    "refresh_cycle": {"refresh_cycle": "2"},
+}
+
+
+def behaviour(options: dict[str, str | None]) -> tuple[Any, ...]:
+    """All numbers of the steps, and what engines read: how far ahead a record may be, and the list."""
+    written = ", ".join(f"{name} = {value}" for name, value in options.items() if value is not None)
+    text = f"SELECT WITH DIFFERENTIAL_PRIVACY OPTIONS ({written}) APPROX_TOP_COUNT(url, 5) AS top FROM visits GROUP BY window(ts, '1 day')"
+    query = compile_query(text, load_sources(FOLDER / "sources.yaml"))
+    plan = query.plan
+    steps = (intake(plan, 0), release(plan, 0), reading(plan))
+    return (*map(dataclasses.asdict, steps), plan.query.max_ahead_us, plan.query.public_groups)
+
+
+def test_every_option_is_tried() -> None:
+    # The unit is the source's; another one is refused.
+    assert {*OTHERWISE, "privacy_unit_column"} == {option.name for option in OPTIONS}
+    with pytest.raises(QueryError, match="The privacy unit of the source visits is user_id"):
+        behaviour(BASE | {"privacy_unit_column": "status"})
+
+
+@pytest.mark.parametrize("name", OTHERWISE)
+def test_an_option_changes_what_is_done(name: str) -> None:
+    assert behaviour(BASE | OTHERWISE[name]) != behaviour(BASE)
+
+
+def test_options_of_other_mechanisms_are_refused_by_name() -> None:
+    for foreign in ("min_privacy_units_per_group = 3", "selection_weight_decay = 0.5", "group_selection_share = 0.3", "release = RESELECT"):
+        name, _, value = foreign.partition(" = ")
+        with pytest.raises(QueryError, match=name):
+            behaviour(BASE | {name: value})

@@ -1,0 +1,126 @@
+"""Where an intake has no state: every task steps over the records it reads, and only what comes of them is shuffled.
+
+The bucket that the rows are sent to writes them to the contributions as they are. Their sums are the same however records were cut into
+tasks, so a task or a micro-batch that is done again changes nothing.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from udfs.bucket_state import BucketFiles
+from udfs.columns import sort_order
+from udfs.contribution_files import ContributionFiles
+from udfs.stage import Clock, Stage, StateFile
+from udfs.worker import FILE_COLUMNS, Frames, MicroBatch, to_arrow
+
+AT_ONCE = 1_000_000
+"""Records that a task steps over together: more of them share a value, and they fit in memory."""
+DROPPED = "dropped"
+"""A column of bytes: empty in rows that go on, and in one row per step what it counted, as JSON."""
+
+
+@dataclass(frozen=True)
+class TaskIntake:
+    """What every task of query 1 does.
+
+    Args:
+        stage: of the mechanism; without state.
+        buckets: what comes of a task goes to one of them.
+        intake_key: of this run (`udfs.noise.randomness.intake_key`).
+    """
+
+    stage: Stage[Clock]
+    buckets: int
+    intake_key: bytes = field(repr=False)
+
+    @property
+    def output(self) -> pa.Schema:
+        """What the stage gives, where it goes, and what was counted."""
+        return pa.schema([("bucket", pa.int32()), *self.stage.gives, (DROPPED, pa.binary())])
+
+    def run(self, batches: Iterable[pa.RecordBatch], task: int, told: str | None) -> Iterator[pa.RecordBatch]:
+        """Of the records of one task."""
+        clock = MicroBatch.of(told).clock
+        for records in _pieces(batches, self.stage.takes.remove(self.stage.takes.get_field_index("drop"))):
+            given = records.append_column("drop", pa.array(np.zeros(records.num_rows, np.int8)))
+            done = self.stage.step(self.stage.empty(), given.select(self.stage.takes.names), clock, self.intake_key)
+            counts = self._row_of(json.dumps(done.counted["drops"]).encode())
+            rows = done.rows.append_column(DROPPED, pa.array([b""] * done.rows.num_rows, pa.binary()))
+            table = pa.concat_tables([rows.select(counts.column_names), counts])
+            table = table.add_column(0, "bucket", pa.array(np.full(table.num_rows, task % self.buckets, np.int32)))
+            yield from table.cast(self.output).to_batches()
+
+    def _row_of(self, counts: bytes) -> pa.Table:
+        neutral = {pa.binary(): b"", pa.float64(): 0.0}
+        columns = {each.name: pa.array([neutral.get(each.type, 0)], each.type) for each in self.stage.gives}
+        return pa.table(columns | {DROPPED: pa.array([counts], pa.binary())})
+
+
+@dataclass(frozen=True)
+class Gathered:
+    """Query 1 behind the tasks: what they made goes into files of the table `contributions`.
+
+    Args:
+        gives: of the stage.
+        files, pointers: as in `Work`; there is never a file.
+        contributions: where rows go.
+        key_buckets: they are labelled with the bucket of their key.
+    """
+
+    gives: pa.Schema
+    files: BucketFiles
+    pointers: Mapping[int, int]
+    contributions: ContributionFiles
+    key_buckets: int
+
+    @property
+    def output(self) -> pa.Schema:
+        """Reports only."""
+        return FILE_COLUMNS
+
+    def run(self, bucket: int, frames: Frames, sequence: int, told: str | None) -> tuple[StateFile, pa.Table]:
+        """Its report names the new files of contributions."""
+        given = to_arrow(frames, pa.schema([*self.gives, (DROPPED, pa.binary())]))
+        is_count = pc.not_equal(given[DROPPED], b"")
+        drops = Counter[str]()
+        for counts in given.filter(is_count)[DROPPED].to_pylist():
+            drops.update(json.loads(counts))
+        rows = given.filter(pc.invert(is_count)).drop_columns([DROPPED])
+        rows = rows.take(pa.array(sort_order(rows.column(self.contributions.era_of).to_numpy())))
+        to = pa.array((rows.column("key").to_numpy() % self.key_buckets).astype(np.int32))
+        written = self.contributions.write(rows.append_column("bucket", to), bucket, MicroBatch.of(told).number)
+        file = StateFile(bucket, sequence, 0, {"drops": dict(drops), "sha256": {}})
+        return file.counting(rows=rows.num_rows, files=written), self.output.empty_table()
+
+
+def _pieces(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.Table]:
+    """Records, many at a time."""
+    kept, size = list[pa.RecordBatch](), 0
+    for batch in batches:
+        kept.append(batch)
+        size += batch.num_rows
+        if size >= AT_ONCE:
+            yield _records(kept, schema)
+            kept, size = [], 0
+    if size:
+        yield _records(kept, schema)
+
+
+def _records(batches: list[pa.RecordBatch], schema: pa.Schema) -> pa.Table:
+    """Columns by name, as the stage takes them.
+
+    Raises:
+        TypeError: one holds a NULL.
+    """
+    table = pa.Table.from_batches(batches).select(schema.names)
+    if any(column.null_count for column in table.columns):
+        raise TypeError("a column of records must not hold NULL")
+    return table.cast(schema)
