@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -52,7 +52,7 @@ def view(
 ) -> None:
     """Write a page with charts, error bars, every key's trend, lag and budget. One file; it needs no server and no network.
 
-    It shows the newest window that is finished, else the newest; with --watch the newest.
+    It shows the newest finished window in which something is larger than its noise; with --watch the newest.
 
     Open it in a browser, or put it where others can see it: all of it is public.
 
@@ -107,13 +107,29 @@ def _made(lake: Lake, name: str, window_us: int | None, growing: bool, limit: in
     from dpsql.lake.published import read_histogram
     from dpsql.view.page import page
     from dpsql.view.standing import standing
-    from dpsql.view.windows import one_window
+    from dpsql.view.top_lists import as_histogram
+    from dpsql.view.windows import one_window, standing_out
 
     every: pd.DataFrame = frame_of(read_histogram(lake, name))
-    if lists_of(every) or not aggregates_of(every):
-        raise ConfigError(f"dpsql view draws histograms, and {name} publishes a sketch: dpsql show {name}, dpsql ask {name} VALUE")
-    rows = one_window(every, name, window_us, growing)
-    return page(standing(lake, name, rows, budget, clock=every["trigger_time"].max()), rows, refresh, limit, every)
+    if listed := bool(lists_of(every)):
+        every = as_histogram(every, _document(lake, name))
+    if not aggregates_of(every):
+        raise ConfigError(f"dpsql view draws values, and {name} lists none: dpsql ask {name} VALUE")
+    rows, passed_over = one_window(every, name, window_us, growing), 0
+    if window_us is None and not growing:
+        rows, passed_over = standing_out(every)
+    now = standing(lake, name, rows, budget, clock=every["trigger_time"].max())
+    return page(now, rows, refresh, limit, every, passed_over, listed)
+
+
+def _document(lake: Lake, name: str) -> dict[str, Any] | None:
+    """Of the plan; None for whoever may read the public tables alone."""
+    from dpsql.lake.runs import read_run
+
+    try:
+        return read_run(lake, name).plan
+    except LakeError:
+        return None
 
 
 def _write(target: Path, text: str) -> None:

@@ -132,10 +132,12 @@ def histogram_version(lake: Lake, name: str) -> int:
     from deltalake import DeltaTable
     from deltalake.exceptions import DeltaError
 
-    read_run(lake, name)
     table = lake.histogram(name)
     try:
-        return DeltaTable(str(table)).version() if (table / "_delta_log").is_dir() else 0
+        if (table / "_delta_log").is_dir():  # whoever may read this alone is told of it
+            return DeltaTable(str(table)).version()
+        read_run(lake, name)
+        return 0
     except (DeltaError, OSError) as problem:
         raise LakeError(f"histogram {table}: cannot be read ({type(problem).__name__})") from None
 

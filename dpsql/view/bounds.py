@@ -12,7 +12,12 @@ from dpsql.times import duration
 
 NOISE_ONLY = "± is 95% of the noise. It does not cover what the contribution bounds leave out."
 PREDICTED = "Where fewer slides are measured than a window has, the others are predicted, and ± does not cover what is predicted."
-NOISE_OF_ROWS = "± is 95% of the noise. What is protected is one row, not one person."
+NOT_ONE_PERSON = "What is protected is one row, not one person."
+NOISE_OF_ROWS = f"± is 95% of the noise. {NOT_ONE_PERSON}"
+LISTED = (
+    "± is 95% of values named before looking, noise and collisions with other values included; a value that made the list by luck is too high. "
+    "Any value can be asked for: dpsql ask."
+)
 LEFT_OUT = "What is beyond is left out of these numbers: true ones can be much larger, above all where few units do much."
 
 
@@ -39,6 +44,12 @@ def left_out(document: Mapping[str, Any] | None) -> tuple[str, ...]:
     if not query.get("max_rows_contributed"):
         return (NOISE_ONLY, LEFT_OUT, *predicted)
     return (NOISE_ONLY, f"{_allowance(query)} {LEFT_OUT}", *predicted)
+
+
+def of_lists(document: Mapping[str, Any] | None) -> tuple[str, ...]:
+    """The sentences below the values that a sketch lists."""
+    query = asked(document)
+    return (LISTED, NOT_ONE_PERSON) if query and not query["privacy_unit"] else (LISTED, LEFT_OUT)
 
 
 def asked(document: Mapping[str, Any] | None) -> dict[str, Any]:

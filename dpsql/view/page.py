@@ -23,7 +23,7 @@ from dpsql.frames import has_windows, keys_of
 from dpsql.text import number
 from dpsql.times import duration
 from dpsql.view import charts
-from dpsql.view.bounds import left_out
+from dpsql.view.bounds import left_out, of_lists
 from dpsql.view.formatting import printable
 from dpsql.view.measures import Measure, measures, ranked
 from dpsql.view.standing import Standing
@@ -37,6 +37,7 @@ MOST_ROWS = 200
 MOST_WINDOWS, ROWS_ELSEWHERE = 12, 50
 """Windows that can be picked besides the one that is shown first, and how many keys each has: a page stays small."""
 
+SHOWN_OF_LIST = "the largest that stand out of the noise; a missing one is not zero, and can be asked for"
 CHART_WINDOWS = 120
 TIME = "%Y-%m-%d %H:%M"
 
@@ -84,6 +85,8 @@ def page(
     refresh_seconds: int | None = None,
     most_rows: int = MOST_ROWS,
     every: pd.DataFrame | None = None,
+    passed_over: int = 0,
+    listed: bool = False,
 ) -> str:
     """The page of a histogram; one window is shown first, others can be picked.
 
@@ -93,6 +96,8 @@ def page(
         refresh_seconds: how often a browser loads the page anew; None: never.
         most_rows: rows of its table, the largest keys first.
         every: the rows of all windows, of which the newest can be picked; `rows` unless given.
+        passed_over: newer finished windows that are not shown first, because nothing in them is larger than its noise.
+        listed: the rows are the values that a sketch lists (`dpsql.view.top_lists.as_histogram`).
 
     Returns:
         A whole HTML document.
@@ -107,9 +112,10 @@ def page(
         script=Markup(script),
         refresh_seconds=refresh_seconds,
         standing=standing,
-        lead=_lead(standing, rows),
-        cards=_cards(standing, rows),
-        said=left_out(standing.plan),
+        lead=_lead(standing, rows, passed_over, listed),
+        listed=listed,
+        cards=_cards(standing, rows, listed),
+        said=of_lists(standing.plan) if listed else left_out(standing.plan),
         sections=[section for each in measures(rows, standing.plan) if (section := _section(each, rows, every, standing)).pictures],
         panels=_all_panels(standing, rows, every, most_rows),
     )
@@ -151,22 +157,25 @@ def _headline(made: Table) -> str:
     return f"{made.heads[at][0]}: {', '.join(first.keys)} {words}, {first.cells[at].text}"
 
 
-def _lead(standing: Standing, rows: pd.DataFrame) -> str:
+def _lead(standing: Standing, rows: pd.DataFrame, passed_over: int, listed: bool) -> str:
     first = rows.iloc[0]
     state = {"running": "live", "stopped": "stopped", "published": "released from stored input"}.get(standing.state or "", "")
     grows = "" if standing.ended else f"; unfinished, so far up to {standing.trigger_time:{TIME}}"
     window = f"The whole table at {standing.trigger_time:{TIME}} UTC"
     if has_windows(rows):
         window = f"Window {first['window_start']:{TIME}} to {first['window_end']:{TIME}} UTC{grows}"
-    return f"A private histogram. {window}{f'; {state}' if state else ''}."
+    what = "The largest values, private" if listed else "A private histogram"
+    windows = "window has" if passed_over == 1 else "windows have"
+    newer = f" {passed_over:,} newer {windows} nothing in them that is larger than its own noise." if passed_over else ""
+    return f"{what}. {window}{f'; {state}' if state else ''}.{newer}"
 
 
-def _cards(standing: Standing, rows: pd.DataFrame) -> list[Card]:
+def _cards(standing: Standing, rows: pd.DataFrame, listed: bool) -> list[Card]:
     horizon = _last(standing)
     of = f" of {horizon:,}" if horizon else ""
     keys = int((rows["trigger"] == standing.triggers).sum())
     return [
-        Card("Keys shown", f"{keys:,}", "with enough people; a missing key is not zero")
+        Card("Keys shown", f"{keys:,}", SHOWN_OF_LIST if listed else "with enough people; a missing key is not zero")
         if keys_of(rows)
         else Card("Keys", "none", f"one row per {'window' if has_windows(rows) else 'trigger'}"),
         *_promise(standing),
@@ -185,7 +194,7 @@ def _last(standing: Standing) -> int | None:
     if not standing.plan:
         return None
     query = standing.plan["query"]
-    last = query["max_triggers"] if "max_triggers" in query else standing.plan.get("horizon", 1)
+    last = query["max_triggers"] if "max_triggers" in query else standing.plan.get("horizon", standing.plan.get("triggers", 1))
     return int(last) if last else None
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from dpsql.frames import TIMES
+from dpsql.frames import TIMES, lists_of
+from dpsql.view.formatting import Z95
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -19,3 +21,25 @@ def lines_of(frame: pd.DataFrame, name: str) -> list[dict[str, Any]]:
             amount = entry["count"] if "count" in entry else entry["sum"]
             out.append({**{time: row[time] for time in times}, **entry, "amount": amount})
     return out
+
+
+def as_histogram(frame: pd.DataFrame, document: Mapping[str, Any] | None, alias: str | None = None) -> pd.DataFrame:
+    """A list with a row per listed value, as a histogram has them, so that it can be drawn as one.
+
+    `<alias>_stderr` is what makes low .. high a 95% interval: noise and collisions. Of several lists the one called `alias`, or the first.
+    """
+    import pandas as pd  # slow to import
+
+    name = lists_of(frame)[0] if alias is None else alias
+    value = ((document or {}).get("query", {}).get("asked") or {}).get("value", "value")
+    key = "value" if value == name or "," in value else value.rpartition(".")[2]
+    lines = lines_of(frame, name)
+    times = {time: pd.Series([line[time] for line in lines], dtype=frame[time].dtype) for time in TIMES if time in frame.columns}
+    wide = [(line["high"] - line["low"]) / (2 * Z95) for line in lines]
+    return pd.DataFrame(
+        times | {key: [_text(line["value"]) for line in lines], name: [line["amount"] for line in lines], f"{name}_stderr": wide}
+    )
+
+
+def _text(value: Any) -> Any:
+    return ", ".join(map(str, value.values())) if isinstance(value, dict) else value

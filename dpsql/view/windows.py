@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from dpsql.errors import LakeError
 from dpsql.frames import aggregates_of, has_windows
+from dpsql.view.formatting import Z95
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -63,3 +64,21 @@ def one_window(rows: pd.DataFrame, name: str, window_us: int | None, growing: bo
     if kept.empty:
         raise LakeError(f"query {name!r} has published no window that starts at this time; `dpsql show {name} --all` shows all there are")
     return kept
+
+
+def standing_out(rows: pd.DataFrame) -> tuple[pd.DataFrame, int]:
+    """The newest finished window in which some value is larger than 95% of its noise, and how many newer ones were passed over.
+
+    The newest finished one where no window has such a value; the newest where none is finished, and all there is where there are no windows.
+    """
+    if not has_windows(rows) or not finished(rows).any():
+        return one_window(rows, "", None), 0
+    newest = newest_triggers(rows[finished(rows)])
+    large = newest["trigger"] < 0
+    for alias in aggregates_of(rows):
+        large |= (newest[alias].astype("float64").abs() > Z95 * newest[f"{alias}_stderr"].astype("float64")).fillna(False)
+    starts = newest["window_start"].drop_duplicates().sort_values(ascending=False)
+    telling = newest.loc[large, "window_start"]
+    if telling.empty:
+        return one_window(rows, "", None), 0
+    return rows[rows["window_start"] == telling.max()], int((starts > telling.max()).sum())

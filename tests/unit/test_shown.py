@@ -16,7 +16,7 @@ from dpsql.parsed_query import ContributionPeriod, WindowSpec
 from dpsql.view.bounds import heads, left_out
 from dpsql.view.formatting import Z95, measured
 from dpsql.view.nothing import next_trigger, why_nothing
-from dpsql.view.windows import finished, in_order, newest_triggers, one_window
+from dpsql.view.windows import finished, in_order, newest_triggers, one_window, standing_out
 from jobs.histogram_table import print_histogram
 from tests.property.plans import COUNT, DAY, HOUR, SUM, USERS, query, source
 
@@ -68,6 +68,7 @@ def test_finished_windows_come_first_and_each_with_its_newest_trigger() -> None:
     assert set(one_window(rows(), "views", None, growing=True)["window_start"].dt.day) == {3}
     only = rows()[rows()["window_start"].dt.day == 3]
     assert len(one_window(only, "views", None)) == 2, "where no window is finished, the one that grows"
+    assert standing_out(only)[1] == 0 and len(standing_out(only)[0]) == 2
     third = int((MIDNIGHT + timedelta(days=2)).timestamp() * 1e6)
     assert set(one_window(rows(), "views", third)["window_start"].dt.day) == {3}
     with pytest.raises(LakeError, match="no window that starts at this time"):
@@ -117,3 +118,18 @@ def test_a_smoothed_value_has_the_digits_of_its_error(capsys: pytest.CaptureFixt
     print_histogram(frame, 5, None)
     shown = capsys.readouterr().out
     assert "12 ± 10         7\n" in shown
+
+
+def test_a_window_that_says_nothing_is_passed_over() -> None:
+    """Catches: a page that opens on windows after the end of the data, where every listed key is noise."""
+    every = rows()
+    ended = every["window_start"].dt.day == 2
+    every.loc[ended, "views"] = [0, 1, -1, 1]  # at most 1.96 times the error
+    shown, passed_over = standing_out(every)
+    assert set(shown["window_start"].dt.day) == {2} and passed_over == 0, "of the first day nothing is larger either"
+    every.loc[~ended, "views"] = -5
+    shown, passed_over = standing_out(every)
+    assert set(shown["window_start"].dt.day) == {1} and passed_over == 1
+    assert len(shown) == 4, "with all its triggers"
+    every["views_stderr"] = np.nan
+    assert set(standing_out(every)[0]["window_start"].dt.day) == {2}

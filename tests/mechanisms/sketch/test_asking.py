@@ -24,6 +24,7 @@ from dpsql.local.feeder import Feeder
 from dpsql.local.published_table import published_table
 from dpsql.local.record_reader import RowReader
 from dpsql.mechanisms.protocol import RunFacts
+from dpsql.view.top_lists import as_histogram
 from jobs.cli import main
 from tests.matrix.same_rows import RUN_ID, SECRET
 from udfs.stage import Clock
@@ -152,3 +153,20 @@ def test_lists_are_shown_value_by_value(lakes: dict[str, str]) -> None:
     assert "dpsql ask" in CliRunner().invoke(main, ["show", "q", "--lake", lakes["event"]]).output
     newest = dpsql.latest(lakes["user"], "q")
     assert len(newest) == 2 and [entry["value"] for entry in newest["top"][0]] == ["/a", "/b"]
+
+
+def test_the_page_draws_lists_with_their_intervals(lakes: dict[str, str], tmp_path: Path) -> None:
+    """Catches: whiskers of the noise alone, where collisions count as well; words of a histogram."""
+    out = tmp_path / "q.html"
+    done = CliRunner().invoke(main, ["view", "q", "--lake", lakes["user"], "--out", str(out), "--secret-file", str(tmp_path / "none")])
+    assert done.exit_code == 0, done.output
+    text = out.read_text()
+    for words in ("The largest values, private. Window 2024-10-04 00:00", "95% of noise and collisions", "dpsql ask", "/a</td>", "/b</td>"):
+        assert words in text
+    assert "A private histogram" not in text and "/rare" not in text
+    [entry] = [each for each in dpsql.latest(lakes["user"], "q")["top"][0] if each["value"] == "/a"]
+    drawn = as_histogram(dpsql.latest(lakes["user"], "q"), None)
+    half = 1.96 * drawn[(drawn["value"] == "/a") & (drawn["window_start"].dt.day == 4)]["top_stderr"].iloc[0]
+    assert half == pytest.approx((entry["high"] - entry["low"]) / 2, rel=1e-3) and half > 1.96 * entry["stderr"]
+    nothing = CliRunner().invoke(main, ["view", "q", "--lake", lakes["event"], "--out", str(out)])
+    assert nothing.exit_code == 2 and "lists none: dpsql ask q VALUE" in nothing.output
