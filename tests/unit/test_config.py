@@ -289,7 +289,12 @@ def test_messages_of_changes(tmp_path: Path, text: str) -> None:
         (MESSAGES, "    primary_key: account_id\n", "", "needs `primary_key`"),
         (MESSAGES, "    sequence_by: source.lsn\n", "", "needs `sequence_by`"),
         (MESSAGES, "sequence_by: source.lsn", "sequence_by: lsn", "`sequence_by` must be a whole number in `source`"),
-        (FILES, "change_feed: debezium\n    primary_key: account_id", "event_time: ts", "`sequence_by` is for sources with `change_feed: DEBEZIUM`"),
+        (
+            FILES,
+            "change_feed: debezium\n    primary_key: account_id",
+            "event_time: ts",
+            "`sequence_by` is for sources with `change_feed: DEBEZIUM`",
+        ),
         (FILES, "format: json", "format: csv", "is for messages: `format: kafka`, or `format: json`"),
         (FILES, "path: a", "path: a\n    options: {multiLine: true}", "a message is a line"),
         (FILES, "path: a", "path: a\n    event_time: ts", "a change counts from its commit on"),
