@@ -78,10 +78,9 @@ def compare(name: str, keys: tuple[str, ...], lake_folder: str, window_us: int |
 
 
 def _released(name: str, lake_folder: str) -> tuple[pd.DataFrame, dict[str, Any] | None]:
-    from dpsql.errors import LakeError
     from dpsql.frames import frame_of, lists_of
     from dpsql.lake.published import read_histogram
-    from dpsql.lake.runs import Lake, read_run
+    from dpsql.lake.runs import Lake, plan_of
 
     lake = Lake(lake_folder)
     rows = frame_of(read_histogram(lake, name))
@@ -89,10 +88,7 @@ def _released(name: str, lake_folder: str) -> tuple[pd.DataFrame, dict[str, Any]
         raise DataError(f"query {name!r} has published nothing yet")
     if lists_of(rows):
         raise DataError(f"query {name!r} publishes lists: `dpsql ask {name} VALUE VALUE` gives any values' counts with their intervals")
-    try:
-        return rows, read_run(lake, name).plan
-    except LakeError:  # whoever may read the histogram alone: errors are bounded instead
-        return rows, None
+    return rows, plan_of(lake, name)  # for whoever has no plan errors are bounded instead
 
 
 def _columns(rows: pd.DataFrame, name: str, by: str | None) -> list[str]:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from dpsql.errors import LakeError
 from jobs.options import UtcTime, json_option, lake_option, name_argument
 from jobs.terminal import note, print_json, records
 
@@ -28,7 +27,9 @@ POLL_SECONDS = 1.0
 @click.option("--watch", is_flag=True, help="Print the newest window whenever a trigger is published, until Ctrl-C.")
 @json_option
 def show(name: str, lake_folder: str, window_us: int | None, every: bool, limit: int, watch: bool, as_json: bool) -> None:
-    """Print a window's newest histogram, each value with its 95% error: the newest window that is finished, else the newest.
+    """Print a window's newest histogram, each value with its 95% error.
+
+    It is the newest finished window that has a value above its own noise; with --json the newest finished one, with --watch the newest.
 
     \b
     dpsql show page_views --lake lake
@@ -54,16 +55,21 @@ def show(name: str, lake_folder: str, window_us: int | None, every: bool, limit:
 
 
 def _print(name: str, lake_folder: str, window_us: int | None, every: bool, limit: int, growing: bool = False) -> None:
+    from dpsql.frames import aggregates_of
+    from dpsql.view.measures import counted
     from dpsql.view.reading import as_read
-    from dpsql.view.windows import finished
+    from dpsql.view.windows import finished, passed_over
     from jobs.histogram_table import TIME, print_histogram  # slow to import
 
     rows, document = _rows(name, lake_folder, every), _document(name, lake_folder)
     if rows.empty:
         _print_nothing(name, lake_folder, document)
         return
-    shown = as_read(_chosen(rows, name, window_us, every, growing), document)
+    chosen = _chosen(rows, name, window_us, every, growing, counted(rows, document) if aggregates_of(rows) else ())
+    shown = as_read(chosen, document)
     print_histogram(shown, limit, document, every, clock=rows["trigger_time"].max())
+    if not every and window_us is None and (passed := passed_over(rows, chosen)):
+        click.echo(passed)
     grows = rows[~finished(rows)]  # none where there are no windows
     for start, window in grows.groupby("window_start") if len(grows) else ():
         if (shown["window_start"] == start).any():
@@ -87,12 +93,9 @@ def _print_nothing(name: str, lake_folder: str, document: dict[str, Any] | None)
 
 def _document(name: str, lake_folder: str) -> dict[str, Any] | None:
     """Of the plan; None for whoever may read the histogram alone."""
-    from dpsql.lake.runs import Lake, read_run
+    from dpsql.lake.runs import Lake, plan_of
 
-    try:
-        return read_run(Lake(lake_folder), name).plan
-    except LakeError:
-        return None
+    return plan_of(Lake(lake_folder), name)
 
 
 def _notes(name: str, lake_folder: str) -> tuple[str, ...]:
@@ -112,10 +115,20 @@ def _rows(name: str, lake_folder: str, every: bool) -> pd.DataFrame:
     return frame_of(read_histogram(lake, name)) if every else newest(lake, name)
 
 
-def _chosen(rows: pd.DataFrame, name: str, window_us: int | None, every: bool, growing: bool = False) -> pd.DataFrame:
+def _chosen(
+    rows: pd.DataFrame, name: str, window_us: int | None, every: bool, growing: bool = False, of: Sequence[str] = ()
+) -> pd.DataFrame:
+    from dpsql.frames import lists_of
+    from dpsql.view.top_lists import listing
     from dpsql.view.windows import one_window
 
-    return rows if every else one_window(rows, name, window_us, growing)
+    if every:
+        return rows
+    if lists_of(rows) and window_us is None and not growing:
+        rows, said = listing(rows)
+        if said:
+            note(said)
+    return one_window(rows, name, window_us, growing, of)
 
 
 def _watched(lake_folder: str, name: str, show: Callable[[], None]) -> None:

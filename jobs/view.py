@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -105,31 +105,25 @@ def _follow(lake: Lake, name: str, target: Path, write: Callable[[int], None]) -
 def _made(lake: Lake, name: str, window_us: int | None, growing: bool, limit: int, budget: Budget | None, refresh: int | None) -> str:
     from dpsql.frames import aggregates_of, frame_of, lists_of
     from dpsql.lake.published import read_histogram
+    from dpsql.lake.runs import plan_of
+    from dpsql.view.measures import counted
     from dpsql.view.page import page
     from dpsql.view.standing import standing
-    from dpsql.view.top_lists import as_histogram
-    from dpsql.view.windows import one_window, standing_out
+    from dpsql.view.top_lists import as_histogram, listing
+    from dpsql.view.windows import one_window, passed_over
 
+    plan = plan_of(lake, name)
     every: pd.DataFrame = frame_of(read_histogram(lake, name))
+    empty = ""
     if listed := bool(lists_of(every)):
-        every = as_histogram(every, _document(lake, name))
+        empty = listing(every)[1]
+        every = as_histogram(every, plan)
     if not aggregates_of(every):
         raise ConfigError(f"dpsql view draws values, and {name} lists none: dpsql ask {name} VALUE")
-    rows, passed_over = one_window(every, name, window_us, growing), 0
-    if window_us is None and not growing:
-        rows, passed_over = standing_out(every)
+    rows = one_window(every, name, window_us, growing, counted(every, plan))
+    passed = (empty if listed else passed_over(every, rows)) if window_us is None else ""
     now = standing(lake, name, rows, budget, clock=every["trigger_time"].max())
-    return page(now, rows, refresh, limit, every, passed_over, listed)
-
-
-def _document(lake: Lake, name: str) -> dict[str, Any] | None:
-    """Of the plan; None for whoever may read the public tables alone."""
-    from dpsql.lake.runs import read_run
-
-    try:
-        return read_run(lake, name).plan
-    except LakeError:
-        return None
+    return page(now, rows, refresh, limit, every, passed, listed)
 
 
 def _write(target: Path, text: str) -> None:

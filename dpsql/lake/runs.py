@@ -73,9 +73,9 @@ class Run:
     def tables(self) -> Mapping[str, Mapping[str, Table]]:
         """Operator -> the tables of its state."""
         if self.state is None:
-            from udfs.histogram.stages import AdmissionStage, ReleaseStage  # slow to import
+            from udfs.histogram.stages import AdmissionStage, ReleaseStage, release_tables  # slow to import
 
-            return {stage.operator: stage.tables for stage in (AdmissionStage, ReleaseStage)}
+            return {AdmissionStage.operator: AdmissionStage.tables, ReleaseStage.operator: release_tables(carries=False)}
         return self.state
 
 
@@ -137,6 +137,14 @@ def read_run(lake: Lake, name: str) -> Run:
     if run.name != name or not re.fullmatch(r"[0-9a-f]{32}", run.run_id):
         raise record.DamagedFile(f"{path}: damaged; {ORIGINAL}")
     return run
+
+
+def plan_of(lake: Lake, name: str) -> dict[str, Any] | None:
+    """The document of a name's plan; None for whoever may read the histogram alone."""
+    try:
+        return read_run(lake, name).plan
+    except LakeError:
+        return None
 
 
 def list_queries(lake: Lake) -> tuple[Listed, ...]:

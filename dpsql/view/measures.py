@@ -49,6 +49,12 @@ def ranked(rows: pd.DataFrame, of: Sequence[Measure]) -> tuple[pd.DataFrame, str
     return (rows.sort_values(f"{of[0].alias}_stderr", kind="stable") if of else rows), None
 
 
+def counted(rows: pd.DataFrame, document: Mapping[str, Any] | None) -> list[str]:
+    """The aggregates that grow with the number of records; all, where there are only averages."""
+    of = measures(rows, document)
+    return [each.alias for each in of if each.within is None] or [each.alias for each in of]
+
+
 def _measure(alias: str, aggregate: Mapping[str, Any], cap: str) -> Measure:
     function, bounds = aggregate.get("function"), aggregate.get("bounds")
     within = (float(bounds[0]), float(bounds[1])) if function == "AVG" and bounds else None

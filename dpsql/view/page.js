@@ -4,7 +4,7 @@ const panels = [...document.querySelectorAll("section.panel")];
 let sorted = "";
 function remember() {
   const parts = [field ? encodeURIComponent(field.value) : ""];
-  if (picker && picker.selectedIndex) parts.push("window=" + picker.value);
+  if (picker && picker.value !== panels[0].dataset.window) parts.push("window=" + picker.value);
   if (sorted) parts.push("sort=" + sorted);
   history.replaceState(null, "", "#" + parts.join("&"));
 }

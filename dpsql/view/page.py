@@ -85,7 +85,7 @@ def page(
     refresh_seconds: int | None = None,
     most_rows: int = MOST_ROWS,
     every: pd.DataFrame | None = None,
-    passed_over: int = 0,
+    passed: str = "",
     listed: bool = False,
 ) -> str:
     """The page of a histogram; one window is shown first, others can be picked.
@@ -96,7 +96,7 @@ def page(
         refresh_seconds: how often a browser loads the page anew; None: never.
         most_rows: rows of its table, the largest keys first.
         every: the rows of all windows, of which the newest can be picked; `rows` unless given.
-        passed_over: newer finished windows that are not shown first, because nothing in them is larger than its noise.
+        passed: what is said of newer finished windows that are not shown first.
         listed: the rows are the values that a sketch lists (`dpsql.view.top_lists.as_histogram`).
 
     Returns:
@@ -112,7 +112,7 @@ def page(
         script=Markup(script),
         refresh_seconds=refresh_seconds,
         standing=standing,
-        lead=_lead(standing, rows, passed_over, listed),
+        lead=_lead(standing, rows, passed, listed),
         listed=listed,
         cards=_cards(standing, rows, listed),
         said=of_lists(standing.plan) if listed else left_out(standing.plan),
@@ -157,7 +157,7 @@ def _headline(made: Table) -> str:
     return f"{made.heads[at][0]}: {', '.join(first.keys)} {words}, {first.cells[at].text}"
 
 
-def _lead(standing: Standing, rows: pd.DataFrame, passed_over: int, listed: bool) -> str:
+def _lead(standing: Standing, rows: pd.DataFrame, passed: str, listed: bool) -> str:
     first = rows.iloc[0]
     state = {"running": "live", "stopped": "stopped", "published": "released from stored input"}.get(standing.state or "", "")
     grows = "" if standing.ended else f"; unfinished, so far up to {standing.trigger_time:{TIME}}"
@@ -165,9 +165,7 @@ def _lead(standing: Standing, rows: pd.DataFrame, passed_over: int, listed: bool
     if has_windows(rows):
         window = f"Window {first['window_start']:{TIME}} to {first['window_end']:{TIME}} UTC{grows}"
     what = "The largest values, private" if listed else "A private histogram"
-    windows = "window has" if passed_over == 1 else "windows have"
-    newer = f" {passed_over:,} newer {windows} nothing in them that is larger than its own noise." if passed_over else ""
-    return f"{what}. {window}{f'; {state}' if state else ''}.{newer}"
+    return f"{what}. {window}{f'; {state}' if state else ''}. {passed}".rstrip()
 
 
 def _cards(standing: Standing, rows: pd.DataFrame, listed: bool) -> list[Card]:

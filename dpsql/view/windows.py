@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from dpsql.errors import LakeError
 from dpsql.frames import aggregates_of, has_windows
-from dpsql.view.formatting import Z95
 
 if TYPE_CHECKING:
     import pandas as pd
+
+BY_CHANCE = 0.01
+"""How often a window of noise alone has, at most, a value that passes for more (Gaussian noise; `telling`)."""
 
 
 def finished(rows: pd.DataFrame, clock: Any = None) -> pd.Series:
@@ -40,7 +45,19 @@ def in_order(rows: pd.DataFrame, by: str | None = None, keep: bool = False) -> p
     return ordered.drop(columns="_finished")
 
 
-def one_window(rows: pd.DataFrame, name: str, window_us: int | None, growing: bool = False) -> pd.DataFrame:
+def telling(rows: pd.DataFrame, aggregates: Sequence[str]) -> pd.Series:
+    """Per row whether its window has a value above its own noise. Of many noisy values some are large: the more there are, the larger one must be."""
+    last = newest_triggers(rows)
+    values = last[list(aggregates)].to_numpy(np.float64, na_value=np.nan)
+    errors = last[[f"{alias}_stderr" for alias in aggregates]].to_numpy(np.float64, na_value=np.nan)
+    largest = np.divide(np.abs(values), errors, out=np.zeros_like(values), where=(errors > 0) & np.isfinite(values)).max(axis=1)
+    windows = last[["window_start"]].assign(largest=largest).groupby("window_start")["largest"].agg(["max", "size"])
+    # P(|N| > z) <= exp(-z^2 / 2), of which a union bound makes that of all values
+    enough = windows["max"] > np.sqrt(2 * np.log(windows["size"] * len(aggregates) / BY_CHANCE))
+    return rows["window_start"].map(enough)
+
+
+def one_window(rows: pd.DataFrame, name: str, window_us: int | None, growing: bool = False, of: Sequence[str] = ()) -> pd.DataFrame:
     """The rows of one window; all there are where there are no windows.
 
     Args:
@@ -48,6 +65,7 @@ def one_window(rows: pd.DataFrame, name: str, window_us: int | None, growing: bo
         name: of the query.
         window_us: where the window starts, microseconds since 1970 UTC; None: the newest one that is finished, or, where none is, the newest.
         growing: the newest one, finished or not.
+        of: aggregates, one of which is above its own noise in the window that is chosen, if there is such a one.
 
     Raises:
         LakeError: the query has published no such window.
@@ -59,6 +77,8 @@ def one_window(rows: pd.DataFrame, name: str, window_us: int | None, growing: bo
     if window_us is None:
         ended = rows[finished(rows)]
         chosen = rows if growing or ended.empty else ended
+        if of and not growing and (tells := telling(chosen, of)).any():
+            chosen = chosen[tells]
         return chosen[chosen["window_start"] == chosen["window_start"].max()]
     kept = rows[rows["window_start"].astype("datetime64[us, UTC]").astype("int64") == window_us]
     if kept.empty:
@@ -66,19 +86,14 @@ def one_window(rows: pd.DataFrame, name: str, window_us: int | None, growing: bo
     return kept
 
 
-def standing_out(rows: pd.DataFrame) -> tuple[pd.DataFrame, int]:
-    """The newest finished window in which some value is larger than 95% of its noise, and how many newer ones were passed over.
-
-    The newest finished one where no window has such a value; the newest where none is finished, and all there is where there are no windows.
-    """
-    if not has_windows(rows) or not finished(rows).any():
-        return one_window(rows, "", None), 0
-    newest = newest_triggers(rows[finished(rows)])
-    large = newest["trigger"] < 0
-    for alias in aggregates_of(rows):
-        large |= (newest[alias].astype("float64").abs() > Z95 * newest[f"{alias}_stderr"].astype("float64")).fillna(False)
-    starts = newest["window_start"].drop_duplicates().sort_values(ascending=False)
-    telling = newest.loc[large, "window_start"]
-    if telling.empty:
-        return one_window(rows, "", None), 0
-    return rows[rows["window_start"] == telling.max()], int((starts > telling.max()).sum())
+def passed_over(rows: pd.DataFrame, shown: pd.DataFrame) -> str:
+    """What is said of the finished windows that are newer than the one that is shown; nothing where there are none."""
+    if not has_windows(rows):
+        return ""
+    newer = rows[finished(rows) & (rows["window_start"] > shown["window_start"].iloc[0])]["window_start"]
+    if newer.empty:
+        return ""
+    if newer.nunique() == 1:
+        return f"A newer window, that of {newer.min():%Y-%m-%d %H:%M} UTC, is passed over: no value in it is clearly above its own noise."
+    span = f"{newer.min():%Y-%m-%d %H:%M} to {newer.max():%Y-%m-%d %H:%M} UTC"
+    return f"{newer.nunique():,} newer windows, of {span}, are passed over: no value in them is clearly above its own noise."

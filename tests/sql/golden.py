@@ -36,6 +36,7 @@ ORDER = [
     "counter",
     "selection_weight_decay",
     "keys_per_unit",
+    "carry_windows",
     "max_triggers",
     "hide_below",
     "keys",
@@ -109,6 +110,8 @@ def dump(parsed: ParsedQuery) -> str:
         del flat["mechanism"]
         if flat["keys_per_unit"] is None:
             del flat["keys_per_unit"]
+        if flat["carry_windows"] == 1:
+            del flat["carry_windows"]
     names = [*(name for name in ORDER if name in flat), *(name for name in flat if name not in {*ORDER, "event_time"})]
     return json.dumps({name: flat[name] for name in names}, indent=2, ensure_ascii=False) + "\n"
 

@@ -122,6 +122,8 @@ def test_a_query_in_rounds_is_refused() -> None:
         Workbench(compiled(release="RESELECT"), sample())
     with pytest.raises(dpsql.errors.ConfigError, match="keys_per_unit stands for"):
         Workbench(compiled(keys_per_unit=3), sample())
+    with pytest.raises(dpsql.errors.ConfigError, match="each window by itself"):
+        Workbench(compiled(carry_windows=3), sample())
     with pytest.raises(dpsql.errors.ConfigError, match="the query's aggregates are n, users, x, s, m"):
         Workbench(QUERIES["tumbling"], sample(), column="none")
 

@@ -145,6 +145,7 @@ CHANGES: dict[str, object] = {
     "counter": CounterName.HONAKER,
     "selection_weight_decay": 0.0,
     "keys_per_unit": 3.0,
+    "carry_windows": 4,
     "keys": (Key("page", "lower(page)"),),
     "aggregates": (COUNT, USERS),
     "from_sql": "FROM visits WHERE status = 200",
@@ -210,7 +211,7 @@ def variants(value: Any) -> Iterator[Any]:
         yield 1 if value is None else not value if isinstance(value, bool) else value + ("x" if isinstance(value, str) else 1)
 
 
-@pytest.mark.parametrize("more", [{}, {"group_selection_strategy": GroupSelection.PUBLIC_GROUPS}])
+@pytest.mark.parametrize("more", [{}, {"group_selection_strategy": GroupSelection.PUBLIC_GROUPS}, {"carry_windows": 3}])
 def test_the_identity_covers_every_field_at_any_depth(more: dict[str, Any]) -> None:
     """Of new fields, too. Catches: a number that noise or a threshold depends on and that two plans of one identity, so of one noise key, differ in."""
     asked = query(aggregates=(COUNT, SUM, AVG), **more)

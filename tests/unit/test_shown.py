@@ -16,7 +16,7 @@ from dpsql.parsed_query import ContributionPeriod, WindowSpec
 from dpsql.view.bounds import heads, left_out
 from dpsql.view.formatting import Z95, measured
 from dpsql.view.nothing import next_trigger, why_nothing
-from dpsql.view.windows import finished, in_order, newest_triggers, one_window, standing_out
+from dpsql.view.windows import finished, in_order, newest_triggers, one_window, passed_over
 from jobs.histogram_table import print_histogram
 from tests.property.plans import COUNT, DAY, HOUR, SUM, USERS, query, source
 
@@ -68,11 +68,30 @@ def test_finished_windows_come_first_and_each_with_its_newest_trigger() -> None:
     assert set(one_window(rows(), "views", None, growing=True)["window_start"].dt.day) == {3}
     only = rows()[rows()["window_start"].dt.day == 3]
     assert len(one_window(only, "views", None)) == 2, "where no window is finished, the one that grows"
-    assert standing_out(only)[1] == 0 and len(standing_out(only)[0]) == 2
     third = int((MIDNIGHT + timedelta(days=2)).timestamp() * 1e6)
     assert set(one_window(rows(), "views", third)["window_start"].dt.day) == {3}
     with pytest.raises(LakeError, match="no window that starts at this time"):
         one_window(rows(), "views", third + 1)
+
+
+def test_windows_of_noise_alone_are_passed_over_and_that_is_said() -> None:
+    def days(*values: float) -> pd.DataFrame:
+        """Three days of which the last one grows; both keys have the value of their day."""
+        found = rows()
+        return found.assign(views=found["window_start"].dt.day.map(lambda day: values[day - 1]))
+
+    def first(found: pd.DataFrame) -> pd.DataFrame:
+        return one_window(found, "views", None, of=["views"])
+
+    old = first(days(-40.0, 2.4, 50.0))  # 2.4 errors are seldom for one value, and less so for the largest of two
+    assert set(old["window_start"].dt.day) == {1}
+    over = "A newer window, that of 2026-01-02 00:00 UTC, is passed over: no value in it is clearly above its own noise."
+    assert passed_over(days(-40.0, 2.4, 50.0), old) == over
+    for values in ((40.0, 4.0, 0.0), (0.0, 0.0, 9.0), (0.0, np.nan, 0.0)):
+        newest = first(days(*values))
+        assert set(newest["window_start"].dt.day) == {2} and passed_over(days(*values), newest) == ""
+    two = rows().assign(views=lambda f: f["window_start"].dt.day.map({1: 9.0, 2: 0.0, 3: 0.0}), window_end=lambda f: f["window_start"])
+    assert passed_over(two, first(two)).startswith("2 newer windows, of 2026-01-02 00:00 to 2026-01-03 00:00 UTC, are passed over")
 
 
 def test_heads_and_sentences_say_what_the_bounds_leave_out() -> None:
@@ -118,18 +137,3 @@ def test_a_smoothed_value_has_the_digits_of_its_error(capsys: pytest.CaptureFixt
     print_histogram(frame, 5, None)
     shown = capsys.readouterr().out
     assert "12 ± 10         7\n" in shown
-
-
-def test_a_window_that_says_nothing_is_passed_over() -> None:
-    """Catches: a page that opens on windows after the end of the data, where every listed key is noise."""
-    every = rows()
-    ended = every["window_start"].dt.day == 2
-    every.loc[ended, "views"] = [0, 1, -1, 1]  # at most 1.96 times the error
-    shown, passed_over = standing_out(every)
-    assert set(shown["window_start"].dt.day) == {2} and passed_over == 0, "of the first day nothing is larger either"
-    every.loc[~ended, "views"] = -5
-    shown, passed_over = standing_out(every)
-    assert set(shown["window_start"].dt.day) == {1} and passed_over == 1
-    assert len(shown) == 4, "with all its triggers"
-    every["views_stderr"] = np.nan
-    assert set(standing_out(every)[0]["window_start"].dt.day) == {2}

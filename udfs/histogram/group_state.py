@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -53,11 +53,14 @@ class ReleaseState:
         closed triggers), and the noise states `noise, p0..` (lists of fixed length). Schema metadata: the closed time.
     pending: `window, trigger, key, weight, users, v0..` (rounds: `user`): increments of triggers that have not closed.
     seen: `window, key, round, user`: who counts in a group's current round (empty without rounds); sorted by (window, key, user).
+    memory, evidence: where windows prove keys together (`udfs.histogram.memory`).
     """
 
     groups: pa.Table
     pending: pa.Table
     seen: pa.Table
+    memory: pa.Table | None = None
+    evidence: pa.Table | None = None
 
     @property
     def closed_us(self) -> int:
@@ -66,7 +69,8 @@ class ReleaseState:
 
     def tables(self) -> dict[str, pa.Table]:
         """By name, as they are stored."""
-        return {"groups": self.groups, "pending": self.pending, "seen": self.seen}
+        tables = {"groups": self.groups, "pending": self.pending, "seen": self.seen, "memory": self.memory, "evidence": self.evidence}
+        return {name: table for name, table in tables.items() if table is not None}
 
 
 @dataclass(frozen=True)
@@ -152,7 +156,7 @@ def add_rows(state: ReleaseState, rows: pa.Table, layout: StateLayout) -> Releas
     if len(fresh):
         names = rows.column("key_bytes").take(pa.array(fresh))
         groups = add_groups(groups, new_groups(layout, window[fresh], key[fresh], names, trigger[fresh]))
-    return ReleaseState(groups, pending, state.seen)
+    return replace(state, groups=groups, pending=pending)
 
 
 def add_groups(groups: pa.Table, new: pa.Table) -> pa.Table:
@@ -166,7 +170,7 @@ def add_groups(groups: pa.Table, new: pa.Table) -> pa.Table:
             columns[name] = to_lists(insert(_as_rows(old, kind.list_size), _as_rows(added, kind.list_size), where))
         elif pa.types.is_binary(kind):
             order = insert(np.arange(len(old)), len(old) + np.arange(len(added)), where)
-            columns[name] = pa.concat_arrays([*old.chunks, *added.cast(kind).chunks]).take(pa.array(order))
+            columns[name] = pa.concat_arrays([pa.array([], kind), *old.chunks, *added.cast(kind).chunks]).take(pa.array(order))
         else:
             columns[name] = insert(old.to_numpy(), added.to_numpy(), where)
     return pa.table(columns).replace_schema_metadata(groups.schema.metadata)

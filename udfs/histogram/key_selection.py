@@ -17,6 +17,7 @@ import numpy as np
 
 from udfs.columns import Bool, Float, Int, find, insert, match, places, run_starts, sort_order
 from udfs.histogram.group_state import Closing
+from udfs.histogram.review import CarriedParameters
 from udfs.noise import randomness
 from udfs.noise.counters import Counter, Draw
 from udfs.noise.exact_paths import Redraw, reached
@@ -29,13 +30,14 @@ WEIGHT_UNIT = 2.0**-20
 @dataclass(frozen=True)
 class SelectionParameters:
     """sigma in users' weight; thresholds tau_1..tau_T in units of 2^-20; `min_users` exact users (with sliding windows: users' periods)
-    before the noisy test."""
+    before the noisy test; `carried`: tests over several windows."""
 
     counter: Counter
     sigma: float
     thresholds: tuple[int, ...]
     min_users: int
     rounds: bool = False
+    carried: CarriedParameters | None = None
 
 
 def crosses(path: Float, weight: Int, trigger: int, p: SelectionParameters, again: Redraw) -> Bool:

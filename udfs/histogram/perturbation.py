@@ -13,8 +13,9 @@ from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from udfs.columns import Float, Int
+from udfs.columns import Float, Int, sort_order
 from udfs.histogram.group_state import Closing
 from udfs.noise import randomness
 from udfs.noise.counters import Counter
@@ -106,6 +107,21 @@ def finish(column: OutputColumn, values: list[Int], trigger: Int) -> tuple[Int |
     count is below 1; its stderr is the first-order propagation of the two noises, from released numbers only.
     """
     return combine(column, values, [np.array(stderr)[trigger - 1] for stderr in column.stderr])
+
+
+def released_rows(rows: tuple[Int, Int, list[Int]], window: Int, key_bytes: pa.ChunkedArray, columns: tuple[OutputColumn, ...]) -> pa.Table:
+    """Released rows sorted by (window, trigger, key bytes): their order says nothing about hashes or arrival."""
+    group, trigger, values = rows
+    shown, position = np.unique(group, return_inverse=True)
+    names = key_bytes.take(pa.array(shown))
+    rank = np.empty(len(shown), np.int64)
+    rank[pc.sort_indices(names).to_numpy()] = np.arange(len(shown))
+    order = sort_order(window[group], trigger, rank[position])
+    group, trigger, values = group[order], trigger[order], [v[order] for v in values]
+    table = {"window": window[group], "trigger": trigger, "key_bytes": names.take(pa.array(position[order]))}
+    for i, column in enumerate(columns):
+        table[f"c{i}"], table[f"s{i}"] = finish(column, values, trigger)
+    return pa.table(table)
 
 
 def released_columns(columns: Sequence[OutputColumn]) -> pa.Schema:

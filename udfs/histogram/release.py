@@ -12,40 +12,17 @@ from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from udfs.columns import Int, match, sort_order
-from udfs.grid import Grid
-from udfs.histogram.group_state import ReleaseState, StateLayout, add_groups, add_rows, close_state, empty_state, new_groups, open_closing
-from udfs.histogram.key_selection import SelectionParameters, predict, select
-from udfs.histogram.perturbation import OutputColumn, PerturbationParameters, finish, perturb, released_columns
+from udfs.columns import match
+from udfs.histogram import carrying
+from udfs.histogram.group_state import ReleaseState, add_groups, add_rows, close_state, empty_state, new_groups, open_closing
+from udfs.histogram.key_selection import predict, select
+from udfs.histogram.memory import empty_memory
+from udfs.histogram.parameters import ReleaseParameters
+from udfs.histogram.perturbation import perturb, released_columns, released_rows
 from udfs.keys import PublicGroups
 from udfs.noise.randomness import tags
 from udfs.stage import Tick
-
-
-@dataclass(frozen=True)
-class ReleaseParameters:
-    """Concrete numbers of the step; it holds no secret. Either `selection` or `public` is given."""
-
-    grid: Grid
-    selection: SelectionParameters | None
-    perturbations: tuple[PerturbationParameters, ...]
-    columns: tuple[OutputColumn, ...]
-    public: PublicGroups | None = None
-
-    @property
-    def layout(self) -> StateLayout:
-        """What the state holds per group."""
-        width = self.selection.counter.width if self.selection else 1
-        rounds = self.selection is not None and self.selection.rounds
-        return StateLayout(width, tuple(q.counter.width for q in self.perturbations), rounds)
-
-    def for_bucket(self, bucket: int, buckets: int) -> ReleaseParameters:
-        """The same, with the public groups of one bucket only."""
-        if self.public is None:
-            return self
-        return dataclasses.replace(self, public=self.public.for_bucket(bucket, buckets))
 
 
 @dataclass(frozen=True)
@@ -69,7 +46,7 @@ def release(state: ReleaseState | None, rows: pa.Table, ticks: Sequence[Tick], p
     Returns:
         Released; a pure function of its arguments.
     """
-    state = empty_state(p.layout) if state is None else state
+    state = empty_release_state(p) if state is None else state
     out = [released_columns(p.columns).empty_table()]
     batch = rows.column("batch").to_numpy()
     done = np.zeros(rows.num_rows, bool)
@@ -78,9 +55,15 @@ def release(state: ReleaseState | None, rows: pa.Table, ticks: Sequence[Tick], p
         state = add_rows(state, rows.filter(pa.array(due)), p.layout)
         done |= due
         if tick.closed_us > state.closed_us:
-            state, released = _close(state, tick.closed_us, p, noise_key)
+            state, released = (carrying.close if p.carries else _close)(state, tick.closed_us, p, noise_key)
             out.append(released)
     return Released(add_rows(state, rows.filter(pa.array(~done)), p.layout), pa.concat_tables(out).combine_chunks())
+
+
+def empty_release_state(p: ReleaseParameters) -> ReleaseState:
+    """The state of a bucket that has seen nothing."""
+    state = empty_state(p.layout)
+    return dataclasses.replace(state, **empty_memory()) if p.carries else state
 
 
 def _close(state: ReleaseState, closed_us: int, p: ReleaseParameters, noise_key: bytes) -> tuple[ReleaseState, pa.Table]:
@@ -97,7 +80,7 @@ def _close(state: ReleaseState, closed_us: int, p: ReleaseParameters, noise_key:
         shown = [np.zeros(0, np.int64)] * (closing.last + 1)
         for trigger in closing.triggers:
             shown[trigger] = np.flatnonzero((closing.before < trigger) & (closing.now >= trigger))
-    released = _release_table(perturb(closing, shown, p.perturbations, noise_key), closing.groups["window"], key_bytes, p)
+    released = released_rows(perturb(closing, shown, p.perturbations, noise_key), closing.groups["window"], key_bytes, p.columns)
     return close_state(closing, key_bytes, pending, closed_us, p.grid, p.layout), released
 
 
@@ -121,16 +104,4 @@ def _add_public(state: ReleaseState, closed_us: int, p: ReleaseParameters, publi
     return dataclasses.replace(state, groups=add_groups(groups, added))
 
 
-def _release_table(rows: tuple[Int, Int, list[Int]], window: Int, key_bytes: pa.ChunkedArray, p: ReleaseParameters) -> pa.Table:
-    """Released rows sorted by (window, trigger, key bytes): their order says nothing about hashes or arrival."""
-    group, trigger, values = rows
-    shown, position = np.unique(group, return_inverse=True)
-    names = key_bytes.take(pa.array(shown))
-    rank = np.empty(len(shown), np.int64)
-    rank[pc.sort_indices(names).to_numpy()] = np.arange(len(shown))
-    order = sort_order(window[group], trigger, rank[position])
-    group, trigger, values = group[order], trigger[order], [v[order] for v in values]
-    table = {"window": window[group], "trigger": trigger, "key_bytes": names.take(pa.array(position[order]))}
-    for i, column in enumerate(p.columns):
-        table[f"c{i}"], table[f"s{i}"] = finish(column, values, trigger)
-    return pa.table(table)
+__all__ = ["ReleaseParameters", "ReleaseState", "Released", "empty_release_state", "release"]

@@ -8,11 +8,12 @@ from typing import ClassVar
 
 import pyarrow as pa
 
-from udfs.histogram import group_state, user_state
+from udfs.histogram import group_state, memory, user_state
 from udfs.histogram.contribution_bounding import BoundingParameters, admit
 from udfs.histogram.group_state import ReleaseState
+from udfs.histogram.parameters import ReleaseParameters
 from udfs.histogram.perturbation import released_columns
-from udfs.histogram.release import ReleaseParameters, release
+from udfs.histogram.release import empty_release_state, release
 from udfs.stage import ADMISSION, RELEASE, Clock, Stepped, Tables, Tick
 from udfs.state_table import Table
 
@@ -68,7 +69,11 @@ class ReleaseStage:
 
     parameters: ReleaseParameters
     operator: ClassVar[str] = RELEASE
-    tables: ClassVar[Mapping[str, Table]] = group_state.TABLES
+
+    @property
+    def tables(self) -> Mapping[str, Table]:
+        """Of groups; and of keys, where windows prove them together."""
+        return release_tables(self.parameters.carries)
 
     @property
     def takes(self) -> pa.Schema:
@@ -83,7 +88,7 @@ class ReleaseStage:
 
     def empty(self) -> Tables:
         """No group is there, nothing is closed."""
-        return group_state.empty_state(self.parameters.layout).tables()
+        return empty_release_state(self.parameters).tables()
 
     def for_bucket(self, bucket: int, buckets: int) -> ReleaseStage:
         """With the public groups of one bucket only."""
@@ -93,6 +98,11 @@ class ReleaseStage:
         """As `release`; counted: `closed_us`, up to when the grid is closed now."""
         done = release(ReleaseState(**state), rows, now, self.parameters, noise_key)
         return Stepped(done.state.tables(), done.rows, {"closed_us": done.state.closed_us})
+
+
+def release_tables(carries: bool) -> Mapping[str, Table]:
+    """What the release keeps; `carries`: windows prove keys together."""
+    return group_state.TABLES | memory.TABLES if carries else group_state.TABLES
 
 
 def contributions(values: int, by_user: bool = False, by_level: bool = False) -> pa.Schema:

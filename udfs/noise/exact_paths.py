@@ -101,6 +101,47 @@ def reached(path: Float, sigma: float, margin: npt.NDArray[np.floating], step: i
     return found
 
 
+def sum_reaches(
+    noise_key: bytes,
+    chosen: Counter,
+    sigma: float,
+    paths: randomness.Blocks,
+    words: randomness.Blocks,
+    sd: float,
+    round_: int,
+    margin: float,
+) -> bool:
+    """Whether sigma times (the sum of the last exact paths of some groups and of `sd` times one normal of others) is at least `margin`.
+
+    Args:
+        noise_key: the run's.
+        chosen, sigma: of key selection.
+        paths, words: rows of `randomness.tags`: of groups with a path, in round 0, and of groups with one word, in round `round_` of the last step.
+        sd, margin: read as exact.
+    """
+    last = chosen.horizon
+    steps, numbers = _draws(chosen, last)
+    cells = [(np.repeat(tag[None], len(steps), axis=0), 0, steps, numbers) for tag in paths]
+    bits = 64
+    while True:
+        width = bits + GUARD
+        total = sum((Fraction(exact_path(chosen, _normals(noise_key, *cell, width), last, bits), 1 << bits) for cell in cells), Fraction(0))
+        single = _normals(noise_key, words, round_, np.full(len(words), last), np.zeros(len(words), np.int64), width)
+        total += Fraction(sd) * Fraction(sum(single), 1 << width)
+        off = Fraction(len(paths), 1 << bits) + Fraction(sd) * Fraction(len(words), 1 << width)
+        low, high = (Fraction(sigma) * (total + sign * off) >= Fraction(margin) for sign in (-1, 1))
+        if low == high or bits > MOST_BITS:
+            return low
+        bits *= 2
+
+
+def _normals(noise_key: bytes, tag: randomness.Blocks, round_: int, steps: Int, numbers: Int, width: int) -> list[int]:
+    """Draws of key selection times 2^width, each off by less than 1."""
+    z = randomness.normals(noise_key, tag, randomness.SELECTION, round_, steps, numbers)
+    words = randomness.words(noise_key, tag, randomness.SELECTION, round_, steps, numbers)
+    return [quantile(high, low, at, width) for (high, low), at in zip(words.tolist(), z.tolist(), strict=True)]
+
+
 def _settle_in_float64(z: Float, b: Float, scale: float, shift: Fraction, off: int) -> int | None:
     """floor(sum of b z * scale + shift), or None if the rounding of float64 could change it; b is within `off` units of rounding."""
     products = np.abs(b * z)

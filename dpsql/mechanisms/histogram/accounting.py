@@ -15,10 +15,11 @@ import numpy as np
 from dpsql.config import Source
 from dpsql.errors import AccountingError
 from dpsql.mechanisms.histogram.asked import ReleaseRule
-from dpsql.mechanisms.histogram.plan import PerturbationPlan, PrivacyPlan, SelectionPlan
-from dpsql.parsed_query import AggregateFunction, ContributionPeriod, GroupSelection
+from dpsql.mechanisms.histogram.plan import CarriedPlan, PerturbationPlan, PrivacyPlan, SelectionPlan
+from dpsql.parsed_query import AggregateFunction, ContributionPeriod, CounterName, GroupSelection
 from dpsql.privacy.cost import Cost, Overlap, PrivacyLevel, gaussian_delta
 from dpsql.privacy.factorisation import factorisation
+from udfs.noise.counters import counter, impulse_response
 
 TOLERANCE = 1e-9
 """Relative slack for rounding in float64; far below anything that matters."""
@@ -88,6 +89,7 @@ def check(plan: PrivacyPlan, source: Source) -> Spent:
     Raises:
         AccountingError: the recomputed mu or delta is larger than what the plan or the query says.
     """
+    _check_carried(plan)
     cost = spent(plan, source)
     mechanisms = [p.mechanism for p in plan.perturbations]
     if mechanisms != list(range(1, len(mechanisms) + 1)):
@@ -123,7 +125,9 @@ def _threshold_failure(plan: PrivacyPlan, more: int) -> float:
     units = plan.query.asked.min_privacy_units_per_group
     # The exact test counts units' periods. Where a window meets two of them, m - 1 units can count 2 (m - 1) times: it wants one more.
     least = (2 * (units - 1) + 1 if _periods_meet(plan) else units) + more
-    return _times_counted(plan) * math.fsum(_threshold_failures(plan.selection, plan, least))
+    own = _threshold_failures(plan.selection, plan, least)
+    carried = plan.selection.carried
+    return _times_counted(plan) * math.fsum(own + (_carried_failures(carried, plan.selection, plan, least) if carried else []))
 
 
 def _hash_failure(plan: PrivacyPlan, source: Source) -> float:
@@ -191,3 +195,33 @@ def _threshold_failures(selection: SelectionPlan, plan: PrivacyPlan, weights: in
     from scipy.stats import norm  # slow to import
 
     return [float(v) for v in norm.sf(margin / sd)]
+
+
+def _check_carried(plan: PrivacyPlan) -> None:
+    """Theorem 29 is about windows that do not overlap, keys that stay known, and counters whose noise adds up with no negative factor."""
+    carried = plan.selection.carried if plan.selection else None
+    if (plan.query.asked.carry_windows if plan.selection else 1) != (carried.windows if carried else 1):
+        raise AccountingError("the plan carries evidence over another number of windows than the query asks for")
+    if carried is None or plan.selection is None:
+        return
+    if plan.windows_per_record > 1 or plan.query.asked.release is ReleaseRule.RESELECT:
+        raise AccountingError("evidence is carried over windows that overlap, or in rounds: no theorem says what that costs")
+    if tuple(map(len, carried.thresholds)) != carried.lengths or max(carried.lengths) > carried.windows:
+        raise AccountingError("the plan does not have a threshold for each number of windows that a test can read")
+    name = plan.selection.counter
+    # The tree's estimates are means, so their factors are positive by their form.
+    if name is not CounterName.HONAKER and float(np.min(impulse_response(counter(name, plan.horizon)))) < 0:
+        raise AccountingError(f"the noise of counter {name} has a negative factor: a failed test could make a later one likelier to pass")
+
+
+def _carried_failures(carried: CarriedPlan, selection: SelectionPlan, plan: PrivacyPlan, least: int) -> list[float]:
+    """Per length d: d ranges hold one group of a unit, each with at most `least` units in each of its 1 to d windows."""
+    sd = selection.sigma * factorisation(selection.counter, plan.horizon)[1][-1]
+    from scipy.stats import norm  # slow to import
+
+    failures = []
+    for d, taus in zip(carried.lengths, carried.thresholds, strict=True):
+        k = np.arange(1, d + 1)
+        margin = (np.array(taus) - k * least * selection.weights[0]) / 2.0**20
+        failures.append(d * float(np.max(norm.sf(margin / (np.sqrt(k) * sd)))))
+    return failures

@@ -18,6 +18,12 @@ LAST_TRIGGER_BETA_SHARE = 0.5
 SELECTION_SHARE = 0.7
 """Default part of mu^2 for key selection: too little and few keys appear, too much and their counts are noisier."""
 
+SELECTION_SHARE_OF_SEVERAL = 0.5
+"""The same where windows prove keys together: selection needs less then, and counts want more."""
+
+CARRIED_SHARE = 0.5
+"""Part of the thresholds' delta for tests over several windows."""
+
 WEIGHT_BITS = 20
 
 

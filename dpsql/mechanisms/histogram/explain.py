@@ -6,6 +6,7 @@ Everything here is computed from the plan alone: public numbers, no data. `facts
 from __future__ import annotations
 
 import math
+import textwrap
 from typing import Any
 
 from dpsql.config import Source
@@ -75,6 +76,8 @@ def _selection_facts(plan: PrivacyPlan) -> dict[str, Any] | None:
     if plan.selection is None:
         return None
     asked = plan.query.asked
+    carried = plan.selection.carried
+    several = [] if carried is None else [carried.users_needed(i, plan.selection.weights[0]) for i in range(len(carried.lengths))]
     by_keys = {"weight_decay": None, "keys_per_unit": asked.keys_per_unit}
     return {
         **({"weight_decay": asked.selection_weight_decay} if asked.keys_per_unit is None else by_keys),
@@ -82,6 +85,7 @@ def _selection_facts(plan: PrivacyPlan) -> dict[str, Any] | None:
         "counter": str(plan.selection.counter),
         "users_needed_first_trigger": plan.selection.users_needed(1),
         "users_needed_last_trigger": plan.selection.users_needed(plan.horizon),
+        **({"users_needed_in_each_of": dict(zip(map(str, carried.lengths), several, strict=True))} if carried else {}),
     }
 
 
@@ -235,6 +239,7 @@ def _keys(plan: PrivacyPlan) -> str:
         f"  No key is known beforehand. A key appears once about {first} units have it by the first trigger, {last} by the last",
         f"  (half of the keys with exactly that many appear); {later}.",
     ]
+    lines += _carried(plan)
     times = len(plan.selection.weights)
     if plan.selection.falls:
         share = plan.selection.weights[-1] / plan.selection.weights[0]
@@ -248,9 +253,31 @@ def _keys(plan: PrivacyPlan) -> str:
         lines.append(
             f"  {who} counts once per period of {duration(plan.query.windows.size_us)}, so up to twice where a window holds records of two periods."
         )
-    if plan.query.asked.min_privacy_units_per_group > 1:
+    if plan.query.asked.min_privacy_units_per_group > 1 and not plan.carries:
         lines.append(f"  A key with fewer than {plan.query.asked.min_privacy_units_per_group} units never appears.")
     return "\n".join(lines)
+
+
+def _carried(plan: PrivacyPlan) -> list[str]:
+    """What windows do together, and what a row of a known key means."""
+    selection, m = plan.selection, plan.query.asked.min_privacy_units_per_group
+    if selection is None or selection.carried is None:
+        return []
+    carried = selection.carried
+    needed = [f"{carried.users_needed(i, selection.weights[0]):,} over {d}" for i, d in enumerate(carried.lengths)]
+    said = [
+        f"Windows prove a key together, at the end of each; units needed in every window: {', '.join(needed)} windows.",
+        "From then on it is shown in every window from the first trigger on, at no cost, until its last windows no longer support it: a carried "
+        "key may have no record now, so read its number with its error bar. A key whose records end goes after some windows.",
+        f"The declared max_keys counts all keys of {carried.windows} windows, and all known ones.",
+    ]
+    if m > 1:
+        said.insert(
+            2,
+            f"No key becomes known that did not have {m:,} different units within one of the last {carried.windows} windows; once known it may "
+            "be shown longer.",
+        )
+    return [line for each in said for line in textwrap.wrap(each, 112, initial_indent="  ", subsequent_indent="  ")]
 
 
 def _columns(plan: PrivacyPlan) -> str:

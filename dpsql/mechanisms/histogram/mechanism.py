@@ -81,7 +81,7 @@ class Histogram:
         """Windows with their triggers; each aggregate and its error bar."""
         from dpsql.mechanisms.histogram.stages import admission_stage, grid
         from udfs.histogram.contribution_bounding import DROP_REASONS
-        from udfs.histogram.stages import AdmissionStage, ReleaseStage
+        from udfs.histogram.stages import AdmissionStage, ReleaseStage, release_tables
 
         query = plan.query
         return Shape(
@@ -89,7 +89,7 @@ class Histogram:
             arguments=tuple(map(Argument, plan.arguments, plan.presence_only)),
             listed=plan.selection is None,
             contributions=admission_stage(plan).gives,
-            state={stage.operator: stage.tables for stage in (AdmissionStage, ReleaseStage)},
+            state={AdmissionStage.operator: AdmissionStage.tables, ReleaseStage.operator: release_tables(plan.carries)},
             columns=tuple(made for i, column in enumerate(plan.columns) for made in value_and_error(column.aggregate, i)),
             drops=DROP_REASONS,
             # An allowance is for one period, which is one window long.

@@ -46,6 +46,15 @@ def needed(plan: PrivacyPlan, shown: int = SHOWN) -> tuple[Needed, ...]:
     return tuple(_needed(plan.selection, trigger, plan.min_counted) for trigger in sorted(triggers))
 
 
+def carried_needs(selection: SelectionPlan) -> str:
+    """How many units a key needs in each of several windows, where windows prove keys together."""
+    carried = selection.carried
+    if carried is None:
+        return ""
+    each = [f"{carried.users_needed(i, selection.weights[0]):,} units over {d}" for i, d in enumerate(carried.lengths)]
+    return f"half of the keys pass with {', '.join(each)} windows, in each of them"
+
+
 def facts(plan: PrivacyPlan) -> dict[str, Any]:
     """The same under stable names (`dpsql explain --missing --json`)."""
     weights = plan.selection.weights if plan.selection else ()
@@ -92,7 +101,14 @@ def _takes(plan: PrivacyPlan, selection: SelectionPlan) -> str:
             for row in rows
         ),
         "",
-        "     Each trigger tests anew, with what the window has so far: a key may come later. A new window begins with nothing.",
+        *(
+            ["     Each trigger tests anew, with what the window has so far: a key may come later. A new window begins with nothing."]
+            if selection.carried is None
+            else [
+                "     Each trigger tests anew, with what the window has so far: a key may come later. Several windows prove a key together at",
+                f"     the end of each: {carried_needs(selection)}.",
+            ]
+        ),
     ]
     if plan.periods_meet:
         lines += [

@@ -6,7 +6,7 @@ from dpsql.mechanisms.histogram.asked import Asked, ReleaseRule
 from dpsql.parsed_query import CounterName
 from dpsql.sql import options
 from dpsql.sql.draft import Check, Draft, Option
-from dpsql.sql.options import MOST_ROWS, number_option
+from dpsql.sql.options import MOST_ROWS, number_option, whole_option
 
 _WRITE = "write keys_per_unit = 3, or leave it out"
 KEYS_PER_UNIT = number_option(
@@ -15,6 +15,8 @@ KEYS_PER_UNIT = number_option(
     Check("least", lambda keys: keys >= 1, "keys_per_unit must be at least 1: a unit that has a record has a key", _WRITE),
     Check("most", lambda keys: keys <= MOST_ROWS, f"keys_per_unit must be at most {MOST_ROWS:,}", _WRITE),
 )
+MOST_WINDOWS = 64
+CARRY_WINDOWS = whole_option("carry_windows", "carry_windows = 28", MOST_WINDOWS, default=lambda draft: 1)
 
 OPTIONS: tuple[Option, ...] = (
     options.EPSILON,
@@ -36,6 +38,7 @@ OPTIONS: tuple[Option, ...] = (
     options.COUNTER,
     options.SELECTION_WEIGHT_DECAY,
     KEYS_PER_UNIT,
+    CARRY_WINDOWS,
 )
 
 

@@ -14,6 +14,29 @@ from dpsql.parsed_query import Aggregate, ContributionPeriod, CounterName, Parse
 
 
 @dataclass(frozen=True, kw_only=True)
+class CarriedPlan:
+    """Tests of a key over several windows, at the end of each (docs/privacy/histogram.md, theorem 29).
+
+    Args:
+        windows: L: how many windows, the present one included, may prove a key together.
+        lengths: D: over how many windows a sum is tested.
+        betas: per length, failure probability of one test.
+        thresholds: per length d, tau_(d,k) for k = 1..d windows in the range; in units of 2^-20 (integers).
+        kept: (d, least sum over its last d windows with which a known key stays known, in units of 2^-20).
+    """
+
+    windows: int
+    lengths: tuple[int, ...]
+    betas: tuple[float, ...]
+    thresholds: tuple[tuple[int, ...], ...]
+    kept: tuple[tuple[int, int], ...]
+
+    def users_needed(self, place: int, weight: int) -> int:
+        """Units in each window, with this key as their first, that bring the noiseless sum of a full range to its threshold."""
+        return -(-self.thresholds[place][-1] // (self.lengths[place] * weight))
+
+
+@dataclass(frozen=True, kw_only=True)
 class SelectionPlan:
     """Key selection.
 
@@ -25,6 +48,7 @@ class SelectionPlan:
         sd: standard deviation of the noisy path at triggers 1..T, in users' weight.
         betas: beta_i, failure probability of the threshold at trigger i.
         thresholds: tau_i in units of 2^-20 (integers).
+        carried: tests over several windows; None: each window by itself.
     """
 
     counter: CounterName
@@ -34,6 +58,7 @@ class SelectionPlan:
     sd: tuple[float, ...]
     betas: tuple[float, ...]
     thresholds: tuple[int, ...]
+    carried: CarriedPlan | None = None
 
     @property
     def falls(self) -> bool:
@@ -118,6 +143,11 @@ class PrivacyPlan:
         return self.selection is not None
 
     @property
+    def carries(self) -> bool:
+        """Whether windows prove keys together."""
+        return self.selection is not None and self.selection.carried is not None
+
+    @property
     def periods_meet(self) -> bool:
         """Two contribution periods of a unit can meet in one group: periods are as long as a window, and windows slide."""
         return self.query.contribution_period is ContributionPeriod.WINDOW and self.windows_per_record > 1
@@ -153,10 +183,15 @@ def document(plan: PrivacyPlan) -> dict[str, Any]:
     del query["mechanism"]
     query["window"]["event_time"] = query.pop("event_time")
     asked = query.pop("asked")
-    if asked["keys_per_unit"] is None:  # plans from before there was such an option
+    # Plans from before there were such options.
+    if asked["keys_per_unit"] is None:
         del asked["keys_per_unit"]
+    if asked["carry_windows"] == 1:
+        del asked["carry_windows"]
+    if isinstance(given["selection"], dict) and given["selection"]["carried"] is None:
+        del given["selection"]["carried"]
     query |= asked
     return given
 
 
-__all__ = ["Aggregate", "ColumnPlan", "NoisySum", "PerturbationPlan", "PrivacyPlan", "SelectionPlan", "document"]
+__all__ = ["Aggregate", "CarriedPlan", "ColumnPlan", "NoisySum", "PerturbationPlan", "PrivacyPlan", "SelectionPlan", "document"]

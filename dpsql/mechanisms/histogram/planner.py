@@ -9,13 +9,16 @@ from dpsql.config import Source
 from dpsql.errors import ConfigError
 from dpsql.mechanisms.histogram.asked import Asked, ReleaseRule
 from dpsql.mechanisms.histogram.calibration import (
+    CARRIED_SHARE,
     SELECTION_SHARE,
+    SELECTION_SHARE_OF_SEVERAL,
     THRESHOLD_DELTA_SHARE,
     failure_probabilities,
     selection_weights,
     thresholds,
     weights_of_typical_units,
 )
+from dpsql.mechanisms.histogram.carried import carried_plan
 from dpsql.mechanisms.histogram.plan import ColumnPlan, PerturbationPlan, PrivacyPlan, SelectionPlan, document
 from dpsql.mechanisms.identity import identity_of
 from dpsql.parsed_query import Aggregate, AggregateFunction, ContributionPeriod, GroupSelection, ParsedQuery
@@ -68,7 +71,8 @@ def unnamed_plan(query: ParsedQuery[Asked], source: Source) -> PrivacyPlan:
     delta_threshold = rest * THRESHOLD_DELTA_SHARE if selects else 0.0
     delta_noise = (rest - delta_threshold) * (1 - 1e-12)
     mu = round_down(total_mu(query.epsilon, delta_noise))
-    asked = query.asked.group_selection_share if query.asked.group_selection_share is not None else SELECTION_SHARE
+    default = SELECTION_SHARE if query.asked.carry_windows == 1 else SELECTION_SHARE_OF_SEVERAL
+    asked = query.asked.group_selection_share if query.asked.group_selection_share is not None else default
     share = asked if selects else 0.0
     selection = _selection(query, windows, horizon, share, mu, delta_threshold * (1 - 1e-12), meet) if selects else None
     arguments = _arguments(query)
@@ -147,10 +151,17 @@ def _selection(
         weights = weights_of_typical_units(times, typical)
     sigma = round_up(column_norm(chosen) / (mu * math.sqrt(share)) * (1 + 1e-12))
     sd = tuple(sigma * v for v in path_sd(chosen))
-    betas = failure_probabilities(delta_threshold / times, horizon)
     least = query.asked.min_privacy_units_per_group
+    carried = None
+    if query.asked.carry_windows > 1:
+        delta_carried = delta_threshold * CARRIED_SHARE
+        delta_threshold -= delta_carried
+        carried = carried_plan(query.asked.carry_windows, weights[0], sd[-1], least, times, delta_carried)
+    betas = failure_probabilities(delta_threshold / times, horizon)
     taus = thresholds(weights, sd, betas, 2 * least - 1 if meet else least)
-    return SelectionPlan(counter=query.asked.counter, share=share, weights=weights, sigma=sigma, sd=sd, betas=betas, thresholds=taus)
+    return SelectionPlan(
+        counter=query.asked.counter, share=share, weights=weights, sigma=sigma, sd=sd, betas=betas, thresholds=taus, carried=carried
+    )
 
 
 def _arguments(query: ParsedQuery[Asked]) -> tuple[str, ...]:

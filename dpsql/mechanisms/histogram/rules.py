@@ -24,6 +24,7 @@ SELECTION_OPTIONS: Mapping[str, Callable[[Any], bool]] = {
     "min_privacy_units_per_group": lambda value: value is not None and value > 1,
     "selection_weight_decay": lambda value: value is not None,
     "keys_per_unit": lambda value: value is not None,
+    "carry_windows": lambda value: value is not None and value > 1,
     "release": lambda value: value == ReleaseRule.RESELECT,
 }
 """Options of key selection, and which of their values ask for it."""
@@ -74,6 +75,17 @@ def weights_twice(draft: Draft) -> Iterator[Problem]:
         yield problem(given.name_span, message, "write one of them")
 
 
+def carried_over(draft: Draft) -> Iterator[Problem]:
+    """Windows prove a key together where they are disjoint and a key that is known stays so."""
+    given = draft.given("carry_windows")
+    if not given or (draft.value("carry_windows") or 1) == 1:
+        return
+    if draft.value("release") == ReleaseRule.RESELECT:
+        yield problem(given.name_span, "A round of RESELECT starts every key anew", "use release = EVERY_TRIGGER, or carry_windows = 1")
+    if draft.window_times and draft.window_times[1] < draft.window_times[0]:
+        yield problem(given.name_span, "Windows that overlap carry nothing over", "leave out the slide, or write carry_windows = 1")
+
+
 def horizon_limit(draft: Draft) -> Iterator[Problem]:
     """At most 10,000 triggers per window."""
     given = draft.given("trigger_interval") or draft.given("allowed_lateness")
@@ -115,6 +127,7 @@ RULES = (
     clause_rules.groups_above_rows,
     selection_without_keys,
     weights_twice,
+    carried_over,
     horizon_limit,
     horizon_of_square_root,
 )

@@ -56,6 +56,13 @@ def _adds_up(together: Sequence[tuple[str, float]]) -> str:
 def _keys(plan: PrivacyPlan, unit: str, key: str) -> str:
     if plan.selection is None:
         return "the listed ones, all of them." if key else "none: one row per window."
+    carried = plan.selection.carried
+    if carried is not None:
+        alone, together = plan.selection.users_needed(plan.horizon), carried.users_needed(-1, plan.selection.weights[0])
+        return (
+            f"{key} appears once about {alone:,} different {unit} have it in a window, or {together:,} in each of {carried.windows}; "
+            "what is missing is not zero."
+        )
     return (
         f"{key} appears once about {plan.selection.users_needed(plan.horizon):,} different {unit} have it in a window; "
         "what is missing is not zero."

@@ -6,13 +6,14 @@ import math
 from collections.abc import Sequence
 
 from dpsql.mechanisms.histogram.asked import ReleaseRule
-from dpsql.mechanisms.histogram.plan import NoisySum, PerturbationPlan, PrivacyPlan
+from dpsql.mechanisms.histogram.plan import CarriedPlan, NoisySum, PerturbationPlan, PrivacyPlan
 from dpsql.parsed_query import Aggregate, AggregateFunction, ContributionPeriod
-from udfs.grid import Grid
+from udfs.grid import NO_CLOCK, Grid
 from udfs.histogram.contribution_bounding import BoundingParameters, Increment
 from udfs.histogram.key_selection import SelectionParameters
+from udfs.histogram.parameters import ReleaseParameters
 from udfs.histogram.perturbation import OutputColumn, PerturbationParameters
-from udfs.histogram.release import ReleaseParameters
+from udfs.histogram.review import CarriedParameters
 from udfs.histogram.stages import AdmissionStage, ReleaseStage
 from udfs.keys import PublicGroups
 from udfs.noise.counters import counter
@@ -35,7 +36,7 @@ def stages(
     plan: PrivacyPlan, public: PublicGroups | None = None, first_window_us: int | None = None
 ) -> tuple[AdmissionStage, ReleaseStage]:
     """Both; arguments as `bounding_parameters`."""
-    return admission_stage(plan, public, first_window_us), ReleaseStage(release_parameters(plan, public))
+    return admission_stage(plan, public, first_window_us), ReleaseStage(release_parameters(plan, public, first_window_us))
 
 
 def bounding_parameters(plan: PrivacyPlan, public: PublicGroups | None = None, first_window_us: int | None = None) -> BoundingParameters:
@@ -58,15 +59,16 @@ def bounding_parameters(plan: PrivacyPlan, public: PublicGroups | None = None, f
     )
 
 
-def release_parameters(plan: PrivacyPlan, public: PublicGroups | None = None) -> ReleaseParameters:
-    """Parameters of `udfs.histogram.release.release`; `public` where the plan has no key selection."""
+def release_parameters(plan: PrivacyPlan, public: PublicGroups | None = None, first_window_us: int | None = None) -> ReleaseParameters:
+    """Parameters of `udfs.histogram.release.release`; arguments as `bounding_parameters`."""
     if (plan.selection is None) != (public is not None):
         raise ValueError("a plan has either key selection or public groups")
     selection = None
     if plan.selection:
         chosen = counter(plan.selection.counter, plan.horizon)
         rounds = plan.query.asked.release is ReleaseRule.RESELECT
-        selection = SelectionParameters(chosen, plan.selection.sigma, plan.selection.thresholds, plan.min_counted, rounds)
+        carried = _carried(plan.selection.carried, first_window_us) if plan.selection.carried else None
+        selection = SelectionParameters(chosen, plan.selection.sigma, plan.selection.thresholds, plan.min_counted, rounds, carried)
     perturbations = tuple(
         PerturbationParameters(p.mechanism, counter(p.counter, plan.horizon), p.sigma, p.grid) for p in plan.perturbations
     )
@@ -74,6 +76,11 @@ def release_parameters(plan: PrivacyPlan, public: PublicGroups | None = None) ->
         output_column(column.aggregate, column.perturbations, tuple(map(stderr, column.perturbations))) for column in plan.columns
     )
     return ReleaseParameters(grid(plan), selection, perturbations, columns, public)
+
+
+def _carried(plan: CarriedPlan, first_window_us: int | None) -> CarriedParameters:
+    first = NO_CLOCK if first_window_us is None else first_window_us
+    return CarriedParameters(plan.windows, plan.lengths, plan.thresholds, plan.kept, first)
 
 
 def stderr(perturbation: PerturbationPlan) -> tuple[float, ...]:

@@ -13,4 +13,5 @@ PLANS = {
     "rounds": make_plan(query(**LOUD, release=ReleaseRule.RESELECT), source()),
     "sliding": make_plan(query(**LOUD, window=WindowSpec(DAY, 8 * HOUR, 0)), source()),
     "for ever": make_plan(query(**LOUD | {"max_rows_contributed": 6}, contribution_period=ContributionPeriod.STREAM), source()),
+    "carried": make_plan(query(**LOUD, carry_windows=3), source()),
 }

@@ -1,0 +1,41 @@
+"""Numbers of the release step of the histogram."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+
+from udfs.grid import Grid
+from udfs.histogram.group_state import StateLayout
+from udfs.histogram.key_selection import SelectionParameters
+from udfs.histogram.perturbation import OutputColumn, PerturbationParameters
+from udfs.keys import PublicGroups
+
+
+@dataclass(frozen=True)
+class ReleaseParameters:
+    """Concrete numbers of the step; it holds no secret. Either `selection` or `public` is given."""
+
+    grid: Grid
+    selection: SelectionParameters | None
+    perturbations: tuple[PerturbationParameters, ...]
+    columns: tuple[OutputColumn, ...]
+    public: PublicGroups | None = None
+
+    @property
+    def layout(self) -> StateLayout:
+        """What the state holds per group."""
+        width = self.selection.counter.width if self.selection else 1
+        rounds = self.selection is not None and self.selection.rounds
+        return StateLayout(width, tuple(q.counter.width for q in self.perturbations), rounds)
+
+    @property
+    def carries(self) -> bool:
+        """Whether windows prove keys together."""
+        return self.selection is not None and self.selection.carried is not None
+
+    def for_bucket(self, bucket: int, buckets: int) -> ReleaseParameters:
+        """The same, with the public groups of one bucket only."""
+        if self.public is None:
+            return self
+        return dataclasses.replace(self, public=self.public.for_bucket(bucket, buckets))
