@@ -59,12 +59,13 @@ def asked(document: Mapping[str, Any] | None) -> dict[str, Any]:
 
 
 def _per_key(query: Mapping[str, Any]) -> int:
-    return min(query["max_rows_per_group"], query["max_rows_contributed"])
+    most = int(query["max_rows_contributed"])
+    return min(query.get("max_rows_per_group", most), most)  # marginals bound records alone
 
 
 def _allowance(query: Mapping[str, Any]) -> str:
     """`One user_id counts with at most 8 records in a window, 4 per channel, in at most 2 values of channel.`"""
-    most, each, groups = query["max_rows_contributed"], _per_key(query), query["max_groups_contributed"]
+    most, each, groups = query["max_rows_contributed"], _per_key(query), query.get("max_groups_contributed")
     period = "in the whole stream"
     if query["contribution_period"] == "WINDOW" and query["window"]:
         sliding = query["window"]["slide_us"] != query["window"]["size_us"]
@@ -73,5 +74,5 @@ def _allowance(query: Mapping[str, Any]) -> str:
     what, at_once = ("row version", " at the same time") if query.get("feed") else ("record", "")
     parts = [f"One {', '.join(query['privacy_unit'])} counts with at most {most:,} {what}{'' if most == 1 else 's'} {period}"]
     parts += [f"{each:,} per {key}{at_once}"] if key and each < most else []
-    parts += [f"in at most {groups:,} value{'' if groups == 1 else 's'} of {key}"] if key and groups < most else []
+    parts += [f"in at most {groups:,} value{'' if groups == 1 else 's'} of {key}"] if key and groups and groups < most else []
     return ", ".join(parts) + "."
