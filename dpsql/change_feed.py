@@ -5,8 +5,11 @@ However a feed is written, engines read it as Delta writes it: the columns of th
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
 
 from udfs.stage import BEGIN, END
 
@@ -23,6 +26,22 @@ class FeedForm(StrEnum):
     """How a change feed is written."""
 
     DELTA = "DELTA"
+    DEBEZIUM = "DEBEZIUM"
+
+
+IMAGES: Mapping[str, tuple[tuple[str, str], ...]] = {
+    "c": (("insert", "after"),),
+    "r": (("insert", "after"),),
+    "u": (("update_preimage", "before"), ("update_postimage", "after")),
+    "d": (("delete", "before"),),
+}
+"""The images that a message of Debezium is, by its `op`: the value of CHANGE, and the field that has the row."""
+
+MESSAGE = ("before", "after", "op", "source", "payload")
+"""The fields of a message that are read. With a schema beside it the message is in `payload`."""
+
+SOURCE_TIME = "ts_ms"
+"""The field of a message's `source` that says when it was committed, in milliseconds."""
 
 
 @dataclass(frozen=True)
@@ -31,6 +50,42 @@ class Feed:
 
     form: FeedForm
     primary_key: tuple[str, ...]
+
+
+FEED_OPTIONS = ("readchangefeed", "readchangedata", "skipchangecommits", "ignorechanges", "ignoredeletes", "excluderegex")
+"""Options of Delta's source that choose what is read of a table's changes."""
+
+LINE_OPTIONS = ("multiline", "wholetext", "linesep")
+"""Options of Spark's file source that cut files otherwise than at the ends of lines."""
+
+
+def feed_rules(source: Any) -> Iterator[tuple[bool, str, str]]:
+    """Settings of a `dpsql.config.Source` that depend on one another: whether one is broken, by which key, and what is wrong."""
+    feed, debezium = source.change_feed is not None, source.change_feed is FeedForm.DEBEZIUM
+    named = {name.lower() for name, _ in source.options}
+    if not feed:
+        yield source.primary_key != (), "primary_key", "`primary_key` is for sources with `change_feed`"
+    if not debezium:
+        yield source.sequence_by is not None, "sequence_by", "`sequence_by` is for sources with `change_feed: DEBEZIUM`"
+    if not feed:
+        return
+    yield source.change_feed is FeedForm.DELTA and source.format != "delta", "change_feed", "`change_feed: DELTA` is for `format: delta`"
+    yield source.static, "static", "a table whose changes are read cannot be static"
+    yield source.event_time != TIME, "event_time", f"leave it out: a change counts from its commit on, `{TIME}`"
+    yield bool(named & {*FEED_OPTIONS}), "options", f"leave {', '.join(FEED_OPTIONS)} away: every change is read, once"
+    if debezium:
+        said = "`change_feed: DEBEZIUM` is for messages: `format: kafka`, or `format: json` for files with one in a line"
+        yield source.format not in ("kafka", "json"), "change_feed", said
+        yield source.value_format == "avro", "value_format", "`change_feed: DEBEZIUM` reads `value_format: json`"
+        said = "`change_feed: DEBEZIUM` needs `primary_key`: the columns of the row that name it, like `primary_key: account_id`"
+        yield not source.primary_key, "", said
+        said = (
+            "needs `sequence_by`: the number in `source` of a message that grows with each change of a row, like `sequence_by: source.lsn`"
+        )
+        yield source.sequence_by is None, "", f"`change_feed: DEBEZIUM` {said}"
+        said = "`sequence_by` must be a whole number in `source` of a message, like `source.lsn` or `source.ts_ms`"
+        yield re.fullmatch(r"source\.[A-Za-z_][A-Za-z0-9_]*", source.sequence_by or "source.lsn") is None, "sequence_by", said
+        yield bool(named & {*LINE_OPTIONS}), "options", f"leave {', '.join(LINE_OPTIONS)} away: a message is a line"
 
 
 def kind_sql(change: str) -> str:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from dpsql.caps import NO_CAP, Cap, read_caps
-from dpsql.change_feed import TIME, FeedForm
+from dpsql.change_feed import TIME, FeedForm, feed_rules
 from dpsql.domains import Domain, read_domains
 from dpsql.parsed_query import PrivacyLevel
 from dpsql.times import EPOCH, parse_duration
@@ -58,10 +58,9 @@ SOURCE_KEYS = (
     "start",
     "change_feed",
     "primary_key",
+    "sequence_by",
     "domains",
 )
-FEED_OPTIONS = ("readchangefeed", "readchangedata", "skipchangecommits", "ignorechanges", "ignoredeletes", "excluderegex")
-"""Options of Delta's source that choose what is read of a table's changes."""
 CUTS_BY_RECORDS = r"(max|min)(bytes|offsets|records|rows|messages|events)per(trigger|(micro)?batch)"
 """Names of such options of any source, in lower case and letters only."""
 
@@ -94,6 +93,7 @@ class Source:
         change_feed: how the changes of a table are written that the stream consists of; None: its records stay. A change counts from the time
             of its commit on.
         primary_key: of that table, the columns that name a row of one privacy unit (lower case); empty: equal rows of a unit are copies.
+        sequence_by: the number in a message that says which of two changes of a row is later.
         domains: all values that keys of these names (lower case) can have, for GROUP BY CUBE.
     """
 
@@ -120,6 +120,7 @@ class Source:
     event_cap: Cap | None = None
     change_feed: FeedForm | None = None
     primary_key: tuple[str, ...] = ()
+    sequence_by: str | None = None
     domains: tuple[tuple[str, Domain], ...] = ()
 
     def __post_init__(self) -> None:
@@ -236,6 +237,7 @@ def _source(document: YamlDocument, name: str) -> Source:
         public=read.boolean("public"),
         change_feed=_change_feed(read),
         primary_key=_columns(read, "primary_key"),
+        sequence_by=read.text("sequence_by") or None,
         domains=read_domains(document, (*at, "domains")) if "domains" in read.given else (),
     )
     _check_together(source, document, at)
@@ -247,7 +249,7 @@ def _check_together(source: Source, document: YamlDocument, at: tuple[str, ...])
     wants_schema = source.format in FORMATS_WITHOUT_SCHEMA_OF_THEIR_OWN and not source.schema
     kafka = source.format == "kafka"
     named, part = source.format == CATALOG, r"[A-Za-z_][A-Za-z0-9_]*"
-    avro, feed = source.value_format == "avro", source.change_feed is not None
+    avro = source.value_format == "avro"
     loses = dict((name.lower(), value) for name, value in source.options).get("failondataloss", "true") != "true"
     cut = cut_by_records(source)
     rules: tuple[tuple[bool, str, str], ...] = (
@@ -272,15 +274,7 @@ def _check_together(source: Source, document: YamlDocument, at: tuple[str, ...])
         (refused_option(source) is not None, "options", refused_option(source) or ""),
         (refused_schema(source) is not None, "schema", refused_schema(source) or ""),
         (kafka and source.static, "static", "a Kafka topic cannot be a static table"),
-        (feed and source.format != "delta", "change_feed", "`change_feed: DELTA` is for `format: delta`"),
-        (feed and source.static, "static", "a table whose changes are read cannot be static"),
-        (feed and source.event_time != TIME, "event_time", f"leave it out: a change counts from its commit on, `{TIME}`"),
-        (not feed and source.primary_key != (), "primary_key", "`primary_key` is for sources with `change_feed`"),
-        (
-            feed and any(name.lower() in FEED_OPTIONS for name, _ in source.options),
-            "options",
-            f"leave {', '.join(FEED_OPTIONS)} away: every change is read, once",
-        ),
+        *feed_rules(source),
         (not source.static and source.event_time is None, "", "a stream needs `event_time`: the column that windows are cut by"),
         (
             not source.static and not source.privacy_unit and source.cap is not None,

@@ -118,9 +118,17 @@ def _rows(name: str, lake_folder: str, every: bool) -> pd.DataFrame:
 def _chosen(
     rows: pd.DataFrame, name: str, window_us: int | None, every: bool, growing: bool = False, of: Sequence[str] = ()
 ) -> pd.DataFrame:
+    from dpsql.frames import lists_of
+    from dpsql.view.top_lists import listing
     from dpsql.view.windows import one_window
 
-    return rows if every else one_window(rows, name, window_us, growing, of)
+    if every:
+        return rows
+    if lists_of(rows) and window_us is None and not growing:
+        rows, said = listing(rows)
+        if said:
+            note(said)
+    return one_window(rows, name, window_us, growing, of)
 
 
 def _watched(lake_folder: str, name: str, show: Callable[[], None]) -> None:

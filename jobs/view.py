@@ -109,17 +109,19 @@ def _made(lake: Lake, name: str, window_us: int | None, growing: bool, limit: in
     from dpsql.view.measures import counted
     from dpsql.view.page import page
     from dpsql.view.standing import standing
-    from dpsql.view.top_lists import as_histogram
+    from dpsql.view.top_lists import as_histogram, listing
     from dpsql.view.windows import one_window, passed_over
 
     plan = plan_of(lake, name)
     every: pd.DataFrame = frame_of(read_histogram(lake, name))
+    empty = ""
     if listed := bool(lists_of(every)):
+        empty = listing(every)[1]
         every = as_histogram(every, plan)
     if not aggregates_of(every):
         raise ConfigError(f"dpsql view draws values, and {name} lists none: dpsql ask {name} VALUE")
     rows = one_window(every, name, window_us, growing, counted(every, plan))
-    passed = passed_over(every, rows) if window_us is None else ""
+    passed = (empty if listed else passed_over(every, rows)) if window_us is None else ""
     now = standing(lake, name, rows, budget, clock=every["trigger_time"].max())
     return page(now, rows, refresh, limit, every, passed, listed)
 

@@ -15,6 +15,7 @@ from duckdb.func import ARROW, SPECIAL
 
 from dpsql.local import spark_text
 from dpsql.local.lines import mend, raw_field
+from dpsql.local.nested_json import rewritten
 from dpsql.scratch import scratch
 
 _BLANK = "(chr(0) || " + " || ".join(f"chr({code})" for code in (*range(1, 33), 127)) + ")"
@@ -79,6 +80,7 @@ PYTHON_FUNCTIONS: tuple[tuple[str, Callable[..., object], str, str], ...] = (
     ("dpsql_py_java_double", spark_text.java_double, "VARCHAR", "DOUBLE"),
     ("dpsql_py_mend", mend, "VARCHAR", "VARCHAR"),
     ("dpsql_py_raw_field", raw_field, "VARCHAR VARCHAR", "VARCHAR"),
+    ("dpsql_py_rewritten", rewritten, "VARCHAR VARCHAR", "VARCHAR"),
     ("dpsql_py_date", spark_text.to_date, "VARCHAR", "INTEGER"),
     ("dpsql_py_timestamp", spark_text.to_timestamp, "VARCHAR", "BIGINT"),
     ("dpsql_py_date_text", spark_text.date_text, "BIGINT", "VARCHAR"),

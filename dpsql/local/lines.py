@@ -10,7 +10,7 @@ import codecs
 import io
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -77,8 +77,8 @@ CSV_VALUES: Mapping[str, str] = {
 }
 
 
-def json_lines(path: Path) -> Iterator[pa.Table]:
-    """The lines of a file as tables with one column `line`; blank lines are no records.
+def json_lines(path: Path, arrays: bool = True) -> Iterator[pa.Table]:
+    """The lines of a file as tables with one column `line`; blank lines are no records, and each element of an array is, if `arrays`.
 
     Raises:
         DataError: the file cannot be read.
@@ -89,17 +89,18 @@ def json_lines(path: Path) -> Iterator[pa.Table]:
         lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
         rest = "" if last else lines.pop()
         records = [line for line in lines if line and not line.isspace()]
-        if _ARRAY.search(text):
+        if arrays and _ARRAY.search(text):
             records = [element for line in records for element in _elements(line)]
         yield pa.table({"line": pa.array(records, pa.string())})
 
 
-def json_select(columns: Columns) -> str:
-    """DuckDB text that turns `dpsql_raw(line)` into the declared columns and `dpsql_malformed`."""
+def json_select(columns: Columns, beside: Sequence[str] = ()) -> str:
+    """DuckDB text that turns `dpsql_raw(line)` into the declared columns and `dpsql_malformed`; columns beside the line are passed on."""
     shape = json.dumps({name: "JSON" for name, _ in columns})
     raw = ", ".join(f"CAST(o[{quote(name)}] AS VARCHAR) AS r{i}" for i, (name, _) in enumerate(columns))
-    objects = f"SELECT good, from_json(good, {quote(shape)}) AS o FROM (SELECT dpsql_mended(line) AS good FROM dpsql_raw)"
-    return _typed(f"SELECT good, good IS NULL AS broken, {raw} FROM ({objects})", columns, JSON_VALUES)
+    kept = ", ".join(("good", *beside))
+    objects = f"SELECT {kept}, from_json(good, {quote(shape)}) AS o FROM (SELECT *, dpsql_mended(line) AS good FROM dpsql_raw)"
+    return _typed(f"SELECT {kept}, good IS NULL AS broken, {raw} FROM ({objects})", columns, JSON_VALUES, beside)
 
 
 def mend(line: str) -> str | None:
@@ -232,10 +233,10 @@ def csv_select(columns: Columns) -> str:
     return _typed("SELECT FALSE AS broken, * FROM dpsql_raw", columns, CSV_VALUES)
 
 
-def _typed(raw: str, columns: Columns, values: Mapping[str, str]) -> str:
+def _typed(raw: str, columns: Columns, values: Mapping[str, str], beside: Sequence[str] = ()) -> str:
     converted = ", ".join(f"{_value(f'r{i}', name, kind, values)} AS v{i}" for i, (name, kind) in enumerate(columns))
     bad = " OR ".join(f"(v{i} IS NULL AND r{i} IS NOT NULL)" for i, (_, kind) in enumerate(columns) if kind.name in values)
-    named = ", ".join(f'v{i} AS "{name.replace(chr(34), chr(34) * 2)}"' for i, (name, _) in enumerate(columns))
+    named = ", ".join((*(f'v{i} AS "{name.replace(chr(34), chr(34) * 2)}"' for i, (name, _) in enumerate(columns)), *beside))
     return f"SELECT broken OR {bad or 'FALSE'} AS dpsql_malformed, {named} FROM (SELECT *, {converted} FROM ({raw}))"
 
 

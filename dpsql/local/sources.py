@@ -17,9 +17,10 @@ from urllib.parse import unquote, urlsplit
 import duckdb
 import pyarrow as pa
 
-from dpsql.change_feed import BESIDE
+from dpsql.change_feed import BESIDE, FeedForm
 from dpsql.config import Source, refused_schema
 from dpsql.errors import ConfigError, DataError
+from dpsql.local.debezium import BESIDE_COLUMNS, images_select
 from dpsql.local.from_clause import Table
 from dpsql.local.lines import csv_chunks, csv_select, json_lines, json_select
 from dpsql.local.spark_types import INTEGER_BITS, Columns, SparkType, from_duckdb, parse_ddl
@@ -49,6 +50,8 @@ class InputReader:
         self._connection, self._source = connection, source
         self._view = f"dpsql_in_{source.name}"
         self._declared = parse_ddl(source.schema, f"sources.{source.name}.schema") if source.schema else None
+        self._beside = BESIDE_COLUMNS if source.change_feed else ()
+        self._of_messages = source.change_feed is FeedForm.DEBEZIUM
 
     def files(self, paths: Sequence[Path]) -> Iterator[Chunk]:
         """The files one by one, large text files in pieces; only the newest chunk is visible."""
@@ -57,9 +60,9 @@ class InputReader:
 
     def check(self, paths: Sequence[Path]) -> Table:
         """The columns that the files will have, or what is wrong with them; no record is read (text files have no columns of their own)."""
-        table = Table(self._view, tuple((name.lower(), kind) for name, kind in self._declared or ()))
+        table = self._table()
         for path in paths:
-            if self._format(path) == "parquet":
+            if self._format(path) == "parquet" and not self._of_messages:
                 table = self._fit(_parquet(path), str(path))
         return table
 
@@ -70,6 +73,8 @@ class InputReader:
         except (pa.ArrowException, TypeError, ValueError, AttributeError):
             raise DataError(f"the frame for `{self._source.name}` is no Arrow table and no DataFrame with one type per column") from None
         self._connection.register("dpsql_frame", _in_microseconds(table))
+        if self._of_messages:
+            return self._values("SELECT * FROM dpsql_frame", "the frame")
         return Chunk(self._fit("SELECT * FROM dpsql_frame", "the frame", lenient=True, keep=True), 0)
 
     def whole(self, paths: Sequence[Path]) -> Chunk:
@@ -90,12 +95,18 @@ class InputReader:
         if not path.is_file():
             raise DataError(f"{path}: no such file")
         kind = self._format(path)
+        if kind == "parquet" and self._of_messages:
+            yield self._values(_parquet(path), str(path))
+            return
         if kind == "parquet":
             yield Chunk(self._fit(_parquet(path), str(path)), 0)
             return
         if self._declared is None:
             raise ConfigError(f"format {kind} needs `schema`, like `schema: user_id STRING, ts TIMESTAMP` at sources.{self._source.name}")
-        if kind == "json":
+        if self._of_messages:
+            for lines in json_lines(path, arrays=False):
+                yield self._messages(lines)
+        elif kind == "json":
             for lines in json_lines(path):
                 yield self._lines(lines, json_select(self._declared), 0)
         else:
@@ -111,17 +122,41 @@ class InputReader:
             raise DataError(f"{path}: format {kind} is read on Spark only; the local engine reads {', '.join(FORMATS)}")
         return kind
 
+    def _values(self, select: str, where: str) -> Chunk:
+        """Messages as a topic keeps them: in the column `value`, text or bytes; one without a value is no record."""
+        try:
+            found = {name.lower(): kind for name, kind, *_ in self._connection.execute(f"DESCRIBE {select}").fetchall()}
+        except duckdb.Error:
+            raise DataError(f"{where}: not a readable Parquet file") from None
+        texts = {"VARCHAR": "value", "BLOB": "TRY(decode(value))"}
+        if (kind := found.get("value", "")) not in texts:
+            raise DataError(f"{where}: messages of source `{self._source.name}` are to be in a column `value`, as STRING or BINARY")
+        reader = self._connection.sql(f"SELECT {texts[kind]} AS line FROM ({select}) WHERE value IS NOT NULL").to_arrow_reader(1 << 20)
+        return self._messages(reader.read_all())
+
+    def _messages(self, lines: pa.Table) -> Chunk:
+        """Messages of a change feed, one in each line, as images."""
+        assert self._declared is not None
+        self._connection.register("dpsql_messages", lines)
+        self._connection.execute(f"CREATE OR REPLACE TEMP TABLE dpsql_raw_images AS {images_select(str(self._source.sequence_by))}")
+        images = self._connection.sql("FROM dpsql_raw_images").to_arrow_table()
+        return self._lines(images, json_select(self._declared, BESIDE), 0)
+
+    def _table(self) -> Table:
+        """Of text: the declared columns, and those beside them."""
+        return Table(self._view, tuple((name.lower(), kind) for name, kind in (*(self._declared or ()), *self._beside)))
+
     def _lines(self, raw: pa.Table, select: str, wrong_width: int) -> Chunk:
         assert self._declared is not None
         self._connection.register("dpsql_raw", raw)
         self._connection.execute(f"CREATE OR REPLACE TEMP TABLE dpsql_lines AS {select}")
-        quoted = [('"' + name.replace('"', '""') + '"', kind) for name, kind in self._declared]
+        quoted = [('"' + name.replace('"', '""') + '"', kind) for name, kind in (*self._declared, *self._beside)]
         bad = self._connection.execute("SELECT count(*) FROM dpsql_lines WHERE dpsql_malformed").fetchall()[0][0]
         listed = ", ".join(f"{_within_calendar(column, kind)} AS {column}" for column, kind in quoted)
         self._connection.execute(
             f'CREATE OR REPLACE TEMP VIEW "{self._view}" AS SELECT {listed} FROM dpsql_lines WHERE NOT dpsql_malformed'
         )
-        return Chunk(Table(self._view, tuple((name.lower(), kind) for name, kind in self._declared)), int(bad) + wrong_width)
+        return Chunk(self._table(), int(bad) + wrong_width)
 
     def _fit(self, select: str, where: str, lenient: bool = False, keep: bool = False) -> Table:
         """Make the view, with the declared columns and types where there are any."""
@@ -130,7 +165,7 @@ class InputReader:
         except duckdb.Error:
             raise DataError(f"{where}: not a readable Parquet file") from None
         by_name = {name.lower(): name for name in found}
-        wanted = self._declared or tuple((name, from_duckdb(kind)) for name, kind in found.items())
+        wanted = (*self._declared, *self._beside) if self._declared else tuple((name, from_duckdb(kind)) for name, kind in found.items())
         missing = [name for name, _ in wanted if name.lower() not in by_name]
         if missing:
             raise DataError(
@@ -218,7 +253,7 @@ def source_files(source: Source, given: Mapping[str, Sequence[Path]], version: i
     """
     if source.name in given:
         return [file for path in given[source.name] for file in _expanded(path, source, None)]
-    if source.change_feed:
+    if source.change_feed is FeedForm.DELTA:
         raise DataError(
             f"source `{source.name}` is a change feed, which Spark reads: export what changed as Parquet, with the columns {', '.join(BESIDE)}, and "
             f"add --input {source.name}=FILE"

@@ -18,6 +18,7 @@ from urllib.parse import unquote, urlsplit
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dpsql.change_feed import FeedForm
 from dpsql.compiled import Query
 from dpsql.config import Source
 from dpsql.errors import DataError, DpsqlError, LakeError
@@ -167,7 +168,7 @@ def _records(batch: ReadBatch, gone: Collection[Path], reader: RowReader, source
 
 def files_not_read(tables: Tables, source: Source) -> list[str]:
     """The files of a source that a run has not read: they came later, or an earlier release of dpsql passed over them."""
-    if source.change_feed:
+    if source.change_feed is FeedForm.DELTA:
         return []
     read = {file for _, batch in _batches(tables, source) for file in batch.files}
     read |= {_local(entry["path"]) for entry in source_entries(tables.folder, ADMISSION)}
@@ -222,7 +223,7 @@ def _without_newer(published: pa.Table, released_us: int, ticked_us: int) -> pa.
 def _batches(tables: Tables, source: Source) -> list[tuple[int, ReadBatch]]:
     """Every listed micro-batch that counts."""
     listed = listed_details(tables.folder / "files", tables.engine.void)
-    if source.change_feed:
+    if source.change_feed is FeedForm.DELTA:
         commits = read_commits(listed, source)
         return [(batch, ReadBatch((), Clock(**detail["clock"]), commits[batch])) for batch, detail in listed.items()]
     if not all("files" in detail for detail in listed.values()):

@@ -39,6 +39,7 @@ def declaration(source: Source) -> dict[str, str]:
         "start": None if source.start_us is None else f"{source.start_us} us",
         "change_feed": source.change_feed,
         "primary_key": ", ".join(source.primary_key),
+        "sequence_by": source.sequence_by,
         **{f"options.{name}": options.get(name) for name in INPUT_OPTIONS},
         READER: _reader(options) if source.format in FILE_FORMATS else None,
     }

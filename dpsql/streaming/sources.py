@@ -12,11 +12,12 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
+from dpsql.change_feed import FeedForm
 from dpsql.config import Source, refused_option, refused_schema
 from dpsql.errors import ConfigError, DataError
 from dpsql.lake.read_files import readable
 from dpsql.parsed_query import ParsedQuery
-from dpsql.streaming import internals, long_lines, messages, text_times
+from dpsql.streaming import debezium, internals, long_lines, messages, text_times
 from dpsql.streaming.failures import reason_of, translate
 from dpsql.streaming.text_times import CORRUPT
 
@@ -109,7 +110,8 @@ def stream(session: SparkSession, source: Source, may_be_empty: bool = False) ->
         return _files(session, source, may_be_empty)
     if source.format == "kafka":
         reader = session.readStream.format("kafka").options(**messages.reader_options(source))
-        return without_malformed(messages.parsed(_load(reader, source, None), source))
+        read = debezium.parsed if source.change_feed is FeedForm.DEBEZIUM else messages.parsed
+        return without_malformed(read(_load(reader, source, None), source))
     reader = session.readStream.format(source.format).options(**dict(source.options))
     return _load(reader.option("readChangeFeed", "true") if source.change_feed else reader, source, source.path)
 
@@ -160,14 +162,16 @@ def _files(session: SparkSession, source: Source, may_be_empty: bool) -> DataFra
     options = {name: value for name, value in source.options if name.lower() not in FORCED} | {"ignoreMissingFiles": "false"}
     options["ignoreCorruptFiles"] = "false"
     set_by_user = {name.lower() for name in options}
-    declared = text_times.declared(session, source) if source.format in LINES else None
-    schema: T.StructType | str | None = source.schema
+    changes = source.change_feed is FeedForm.DEBEZIUM  # whose messages are lines
+    declared = text_times.declared(session, source) if source.format in LINES and not changes else None
+    schema: T.StructType | str | None = "value STRING" if changes else source.schema
+    form = "text" if changes else source.format
     if declared is not None:
         options |= {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": CORRUPT}
         schema = text_times.as_read(declared, source).add(CORRUPT, "string")
     if source.format == "csv":
         options |= {"maxColumns": str(long_lines.CSV_COLUMNS), long_lines.LIMIT: str(long_lines.LONGEST_LINE)}
-    reader = session.read.format(source.format).options(**options)
+    reader = session.read.format(form).options(**options)
     known = _load(reader.schema(schema) if schema else reader, source, path)
     if not (may_be_empty and schema) and not known.inputFiles():
         raise DataError(f"source {source.name!r}: no files in {source.path}")
@@ -175,7 +179,9 @@ def _files(session: SparkSession, source: Source, may_be_empty: bool) -> DataFra
         options["maxFilesPerTrigger"] = str(BATCH_FILES)
     # Spark's default of 7 days hides files that come with an older time, and forgets the names of those that it has read.
     options["maxFileAge"] = ENDLESS
-    frame = _load(session.readStream.format(source.format).schema(known.schema).options(**options), source, path)
+    frame = _load(session.readStream.format(form).schema(known.schema).options(**options), source, path)
+    if changes:
+        return without_malformed(debezium.parsed(frame, source))
     return without_malformed(text_times.typed(frame, declared)) if declared is not None else frame
 
 

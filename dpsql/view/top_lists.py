@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from dpsql.frames import TIMES, lists_of
 from dpsql.view.formatting import Z95
+from dpsql.view.windows import finished, newest_triggers
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -21,6 +22,18 @@ def lines_of(frame: pd.DataFrame, name: str) -> list[dict[str, Any]]:
             amount = entry["count"] if "count" in entry else entry["sum"]
             out.append({**{time: row[time] for time in times}, **entry, "amount": amount})
     return out
+
+
+def listing(frame: pd.DataFrame) -> tuple[pd.DataFrame, str]:
+    """The newest finished window that lists something, and words for newer ones that list nothing; all that is there where no window does."""
+    ended = frame[finished(frame)]
+    lists = newest_triggers(ended)
+    full = lists[[any(len(row[name]) for name in lists_of(frame)) for row in lists.to_dict("records")]]["window_start"]
+    if full.empty:
+        return frame, ""
+    newer = int(lists[lists["window_start"] > full.max()]["window_start"].nunique())
+    words = f"{newer:,} newer window{' lists' if newer == 1 else 's list'} nothing." if newer else ""
+    return frame[frame["window_start"] == full.max()], words
 
 
 def as_histogram(frame: pd.DataFrame, document: Mapping[str, Any] | None, alias: str | None = None) -> pd.DataFrame:

@@ -2,12 +2,14 @@
 
     python -m tests.crash.feeds [--kills 20] [--seed 1]
 
-Two declarations of one table: with its primary key, and without, where rows of a unit are copies of each other.
+Two declarations of one table: with its primary key, and without, where rows of a unit are copies of each other. And messages of Debezium in files,
+each of which begins with a third of what the one before has said.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import random
 import shutil
@@ -23,6 +25,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from tests.crash.kill import FILES, START, at_random, differences, left, whole_run
 from tests.crash.sliding import EventStage, verified
+from tests.debezium import message
 
 SQL = """
 SELECT WITH DIFFERENTIAL_PRIVACY OPTIONS (
@@ -83,16 +86,62 @@ class CopiesStage(FeedStage):
     sources: ClassVar[str] = FeedStage.sources.replace("    primary_key: id\n", "")
 
 
+class MessagesStage(FeedStage):
+    """The same kinds of change as messages of Debezium, some of which come twice."""
+
+    sources: ClassVar[str] = """
+sources:
+  visits:
+    format: json
+    path: visits
+    schema: id BIGINT, user_id STRING, page STRING, seconds DOUBLE
+    change_feed: DEBEZIUM
+    primary_key: id
+    sequence_by: source.lsn
+    privacy_unit: user_id
+    start: 2100-01-01
+    options: {maxFilesPerTrigger: 1}
+"""
+
+    @property
+    def arrivals(self) -> Path:
+        """Files with a message in each line."""
+        return self.folder / "visits"
+
+    def bring(self, number: int) -> None:
+        """Rows that come, and in the second file changes of some and the end of others."""
+        first, said = 1_000 * number, list[str]()
+        rows = [{"id": first + i, "user_id": f"u{i // 4}", "page": f"p{i % 4}", "seconds": float(i % 60)} for i in range(480)]
+        for commit in range(FILES):
+            when = START + timedelta(days=number, hours=1 + commit)
+            new = [
+                message("c", None, row) if not commit else message("d", row) if i % 6 == 1 else message("u", row, {**row, "page": "p0"})
+                for i, row in enumerate(rows)
+                if not commit or i % 3 == 1
+            ]
+            for i, each in enumerate(new):
+                each["source"] |= {"lsn": 10_000 * number + 1_000 * commit + i, "ts_ms": round(when.timestamp() * 1000)}
+            lines = [json.dumps(each) for each in new]
+            file = self.arrivals / f"{number * FILES + commit:03d}.json"
+            file.write_text("\n".join([*said[-len(said) // 3 :], *lines]))
+            os.utime(file, (when.timestamp(), when.timestamp()))
+            said = lines
+
+
+KINDS: Mapping[str, type[FeedStage]] = {"key": FeedStage, "copies": CopiesStage, "messages": MessagesStage}
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--folder", type=Path, default=Path("crash-out-feeds"), help="made anew; everything is below it")
     parser.add_argument("--kills", type=int, default=20, help="of each declaration")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--catch-ups", type=int, default=2)
+    parser.add_argument("--only", choices=KINDS, help="one of the declarations")
     given = parser.parse_args()
     shutil.rmtree(given.folder, ignore_errors=True)
     wrong = False
-    for name, kind in (("key", FeedStage), ("copies", CopiesStage)):
+    for name, kind in ((name, KINDS[name]) for name in KINDS if given.only in (None, name)):
         stage, kills = kind(given.folder.resolve() / name, given.catch_ups), Counter[str]()
         stage.prepare()
         whole, lake = whole_run(stage), stage.lake("random")

@@ -47,9 +47,9 @@ def test_kills_of_sliding_windows_leave_the_same_table(tmp_path: Path) -> None:
     whole, lake = stage.lake("whole"), stage.lake("killed")
     assert stage.start(stage.command(whole, 0)) == 0
     assert len(left(whole)["histogram"]) == 20  # five pages, windows that end from 6:00 to 12:00
-    for name in ("admission: rows appended", "release: after the step"):
-        assert stage.start(stage.command(lake, 0), name) == KILLED
-        assert broken(lake, tables=stage.tables) == []
+    # Where the step is this mechanism's own; that rows come once is the same code for all.
+    assert stage.start(stage.command(lake, 0), "release: after the step") == KILLED
+    assert broken(lake, tables=stage.tables) == []
     assert stage.start(stage.command(lake, 0)) == 0
     assert differences(left(whole), left(lake)) == []
     assert verified(stage, lake).startswith("identical")

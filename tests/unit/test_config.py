@@ -244,7 +244,7 @@ def test_a_change_feed_has_the_times_of_its_commits(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "says"),
     [
-        ("change_feed: delta", "change_feed: cdc", "`change_feed` must be DELTA, not 'cdc'"),
+        ("change_feed: delta", "change_feed: cdc", "`change_feed` must be DELTA or DEBEZIUM, not 'cdc'"),
         ("change_feed: delta", "event_time: ts", "`primary_key` is for sources with `change_feed`"),
         ("format: delta", "format: parquet", "is for `format: delta`"),
         ("privacy_unit: owner", "privacy_unit: owner\n    event_time: opened", "a change counts from its commit on"),
@@ -257,3 +257,57 @@ def test_a_change_feed_has_the_times_of_its_commits(tmp_path: Path) -> None:
 def test_what_is_wrong_with_a_change_feed(tmp_path: Path, old: str, new: str, says: str) -> None:
     with pytest.raises(ConfigError, match=re.escape(says)):
         load_sources(write(tmp_path, FEED.replace(old, new)))
+
+
+MESSAGES = """
+sources:
+  accounts:
+    format: kafka
+    options: {kafka.bootstrap.servers: "a:1", subscribe: accounts}
+    value_format: json
+    schema: account_id BIGINT, owner STRING
+    change_feed: debezium
+    primary_key: account_id
+    sequence_by: source.lsn
+    privacy_unit: owner
+"""
+FILES = MESSAGES.replace("format: kafka", "format: json", 1).replace(
+    'options: {kafka.bootstrap.servers: "a:1", subscribe: accounts}', "path: a"
+)
+FILES = FILES.replace("    value_format: json\n", "")
+
+
+@pytest.mark.parametrize("text", [MESSAGES, FILES])
+def test_messages_of_changes(tmp_path: Path, text: str) -> None:
+    source = load_sources(write(tmp_path, text))["accounts"]
+    assert (source.change_feed, source.sequence_by, source.event_time) == ("DEBEZIUM", "source.lsn", "_commit_timestamp")
+
+
+@pytest.mark.parametrize(
+    ("text", "old", "new", "says"),
+    [
+        (MESSAGES, "    primary_key: account_id\n", "", "needs `primary_key`"),
+        (MESSAGES, "    sequence_by: source.lsn\n", "", "needs `sequence_by`"),
+        (MESSAGES, "sequence_by: source.lsn", "sequence_by: lsn", "`sequence_by` must be a whole number in `source`"),
+        (
+            FILES,
+            "change_feed: debezium\n    primary_key: account_id",
+            "event_time: ts",
+            "`sequence_by` is for sources with `change_feed: DEBEZIUM`",
+        ),
+        (FILES, "format: json", "format: csv", "is for messages: `format: kafka`, or `format: json`"),
+        (FILES, "path: a", "path: a\n    options: {multiLine: true}", "a message is a line"),
+        (FILES, "path: a", "path: a\n    event_time: ts", "a change counts from its commit on"),
+        (FILES, "owner STRING", "owner DECIMAL(9, 2)", "DECIMAL cannot be read safely from text"),
+    ],
+)
+def test_what_is_wrong_with_messages_of_changes(tmp_path: Path, text: str, old: str, new: str, says: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(says)):
+        load_sources(write(tmp_path, text.replace(old, new)))
+
+
+def test_messages_of_changes_are_json(tmp_path: Path) -> None:
+    (tmp_path / "a.avsc").write_text('{"type": "record"}')
+    text = MESSAGES.replace("value_format: json", "value_format: avro\n    value_schema: a.avsc")
+    with pytest.raises(ConfigError, match="`change_feed: DEBEZIUM` reads `value_format: json`"):
+        load_sources(write(tmp_path, text))

@@ -174,7 +174,7 @@ class _Tree:
         return kept
 
     def answers(self, nodes: dict[int, Node]) -> tuple[list[Int], list[np.ndarray]]:
-        """Of each sum and key: the noisy value, and its standard error."""
+        """Of each sum and key: the noisy value, and its standard error; NaN where no node answers, and the value is 0 whatever there is."""
         size = len(self.key)
         values, variances = [np.zeros(size, np.int64) for _ in self.p.sums], [np.zeros(size) for _ in self.p.sums]
         for node in nodes.values():
@@ -186,7 +186,7 @@ class _Tree:
                         told -= self._paths(node, 2 * j + 4).rounded(node.removed[j], some, age, q.removed * times / q.grid)
                     values[j][some] += told
                     variances[j][some] += q.variance(np.array(times), age)
-        return values, [np.sqrt(each) for each in variances]
+        return values, [np.sqrt(np.where(each > 0, each, np.nan)) for each in variances]
 
     def _count(self, node: Node) -> None:
         """One more trigger of a node: noise, and whether a round ends."""

@@ -110,6 +110,17 @@ def test_without_noise_it_counts_what_is_there(cuts: tuple[int, ...]) -> None:
     assert told(contributions, silent()) == counts(contributions)
 
 
+def test_an_error_is_told_only_where_a_node_answers() -> None:
+    """Catches: 0 with an error of 0, in words "certainly nothing", where nodes are too small for their noise and nobody knows."""
+    many = [(2, row, row, 3, BEGIN) for row in range(40)]
+    p = dataclasses.replace(silent(), gone=0.1)
+    rows = grow(None, added(many), [Tick(0, START + 8 * HOUR)], p, KEY).rows.to_pylist()
+    assert len(rows) == 16
+    for row in rows:
+        answers = row["key_bytes"] == b"a" and row["trigger"] > 1
+        assert (row["c0"], math.isnan(row["s0"]), math.isnan(row["s1"])) == (40 * answers, not answers, not answers)
+
+
 def of_no_node(begin: Int, trigger: Int) -> Int:
     return np.zeros(len(begin), np.int64)
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pytest
 from click.testing import CliRunner
@@ -24,7 +25,7 @@ from dpsql.local.feeder import Feeder
 from dpsql.local.published_table import published_table
 from dpsql.local.record_reader import RowReader
 from dpsql.mechanisms.protocol import RunFacts
-from dpsql.view.top_lists import as_histogram
+from dpsql.view.top_lists import as_histogram, listing
 from jobs.cli import main
 from tests.matrix.same_rows import RUN_ID, SECRET
 from udfs.stage import Clock
@@ -170,3 +171,19 @@ def test_the_page_draws_lists_with_their_intervals(lakes: dict[str, str], tmp_pa
     assert half == pytest.approx((entry["high"] - entry["low"]) / 2, rel=1e-3) and half > 1.96 * entry["stderr"]
     nothing = CliRunner().invoke(main, ["view", "q", "--lake", lakes["event"], "--out", str(out)])
     assert nothing.exit_code == 2 and "lists none: dpsql ask q VALUE" in nothing.output
+
+
+def test_windows_that_list_nothing_are_passed_over(lakes: dict[str, str]) -> None:
+    """Catches: an empty table, because the newest finished window came after the end of the data."""
+    frame = dpsql.latest(lakes["user"], "q")
+    first = frame.sort_values("window_start").iloc[:1]
+    later = [
+        first.assign(window_start=first["window_start"] + pd.Timedelta(days=d), window_end=first["window_end"] + pd.Timedelta(days=d))
+        for d in (1, 2)
+    ]
+    empty = pd.concat(later).assign(top=pd.Series([[], []], dtype=frame["top"].dtype).array)
+    rows = pd.concat([first, empty], ignore_index=True).assign(trigger_time=lambda f: f["window_end"])
+    rows = rows.astype({"top": frame["top"].dtype})
+    shown, said = listing(rows)
+    assert len(shown) == 1 and said == "2 newer windows list nothing." and shown["window_start"].iloc[0] == first["window_start"].iloc[0]
+    assert listing(rows.iloc[1:])[1] == "" and len(listing(rows.iloc[1:])[0]) == 2

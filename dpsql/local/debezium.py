@@ -1,0 +1,65 @@
+"""Messages of Debezium as images: the columns of the row, and beside them what a Delta change feed has; as on Spark
+(`dpsql.streaming.debezium`). DuckDB text over the view `dpsql_messages(line)`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+from dpsql.change_feed import CHANGE, IMAGES, MESSAGE, POSITION, SOURCE_TIME, TIME
+from dpsql.local.spark_types import Columns, parse_ddl
+from dpsql.local.typed import quote
+
+BESIDE_COLUMNS: Columns = parse_ddl(f"{CHANGE} STRING, {POSITION} BIGINT, {TIME} TIMESTAMP", "a change feed")
+"""What is beside the columns of the table."""
+
+_UNUSUAL = "[0-9][eE]|-0|[0-9]{16}|[0-9]{7}[.][0-9]|[^0-9]0[.]00"
+"""In messages that may have numbers which DuckDB writes otherwise than Java does."""
+
+
+def images_select(sequence_by: str) -> str:
+    """The images as `line, CHANGE, POSITION, TIME`; a message that is none has NULL for the first two of them."""
+    place = sequence_by.split(".")[1]
+    mended = f"SELECT dpsql_mended(line) AS good, regexp_matches(line, {quote(_UNUSUAL)}) AS unusual FROM dpsql_messages"
+    outer = f"SELECT good, unusual, {_text('payload')} AS payload FROM ({_fields(mended, ('payload',))})"
+    whole = f"SELECT unusual, CASE WHEN payload IS NULL THEN good ELSE dpsql_mended(payload) END AS good FROM ({outer})"
+    inner = f"SELECT {', '.join(f'{_text(name)} AS {name}' for name in MESSAGE[:-1])} FROM ({_fields(whole, MESSAGE[:-1])})"
+    told = tuple(dict.fromkeys((place, SOURCE_TIME)))
+    source = f"SELECT before, after, op, dpsql_mended(source) AS good FROM ({inner})"
+    numbers = ", ".join(f'{_whole(name)} AS "n_{name}", "{name}" IS NOT NULL AND {_whole(name)} IS NULL AS "b_{name}"' for name in told)
+    read = f"SELECT before, after, op, {numbers} FROM ({_fields(source, told, ('before', 'after', 'op'))})"
+    known = " AND ".join((f'"n_{place}" IS NOT NULL', *(f'NOT "b_{name}"' for name in told)))
+    said = []
+    for op, images in IMAGES.items():
+        listed = ", ".join(f"{{'change': '{change}', 'line': {field}}}" for change, field in images)
+        said.append(f"WHEN {known} AND op = '{op}' THEN [{listed}]")
+    nothing = "[{'change': NULL::VARCHAR, 'line': NULL::VARCHAR}]"
+    time = f'"n_{SOURCE_TIME}"'
+    # Milliseconds of which Spark's 64 bits hold the microseconds; those beyond the years 1 to 9999 only need to be beyond them.
+    at = (
+        f"CASE WHEN {time} BETWEEN -9223372036854775 AND 9223372036854775 "
+        f"THEN make_timestamp(greatest(least({time}, 999999999999999), -999999999999999) * 1000) END"
+    )
+    image = f"unnest(CASE {' '.join(said)} ELSE {nothing} END) AS image"
+    listed = f'SELECT {image}, "n_{place}" AS place, {at} AS moment FROM ({read})'
+    return f"SELECT image.line AS line, image.change AS {CHANGE}, place AS {POSITION}, moment AS {TIME} FROM ({listed})"
+
+
+def _fields(objects: str, names: Sequence[str], beside: Sequence[str] = ("good", "unusual")) -> str:
+    """The raw text of fields of the JSON objects `good`."""
+    shape = json.dumps(dict.fromkeys(names, "JSON"))
+    raw = ", ".join(f'CAST(o[{quote(name)}] AS VARCHAR) AS "{name}"' for name in names)
+    return f"SELECT {', '.join(beside)}, {raw} FROM (SELECT *, from_json(good, {quote(shape)}) AS o FROM ({objects}))"
+
+
+def _text(name: str) -> str:
+    """A field as text: of a string what it says, of anything else its JSON."""
+    return (
+        f"CASE WHEN {name}[1] = '\"' THEN CAST({name} AS JSON) ->> '$' WHEN {name} IS NULL THEN NULL "
+        f"WHEN unusual THEN dpsql_py_rewritten(good, '{name}') ELSE {name} END"
+    )
+
+
+def _whole(name: str) -> str:
+    return f'CASE WHEN regexp_full_match("{name}", \'-?[0-9]+\') THEN TRY_CAST("{name}" AS BIGINT) END'
