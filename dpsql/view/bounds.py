@@ -5,6 +5,7 @@ From the document of a plan (`run.json`), so that whoever may read it needs no q
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -59,13 +60,13 @@ def asked(document: Mapping[str, Any] | None) -> dict[str, Any]:
 
 
 def _per_key(query: Mapping[str, Any]) -> int:
-    most = int(query["max_rows_contributed"])
-    return min(query.get("max_rows_per_group", most), most)  # marginals bound records alone
+    return int(min(query.get("max_rows_per_group", math.inf), query["max_rows_contributed"]))  # where keys have domains no key has a bound
 
 
 def _allowance(query: Mapping[str, Any]) -> str:
     """`One user_id counts with at most 8 records in a window, 4 per channel, in at most 2 values of channel.`"""
-    most, each, groups = query["max_rows_contributed"], _per_key(query), query.get("max_groups_contributed")
+    most, each = query["max_rows_contributed"], _per_key(query)
+    groups = query.get("max_groups_contributed", most)
     period = "in the whole stream"
     if query["contribution_period"] == "WINDOW" and query["window"]:
         sliding = query["window"]["slide_us"] != query["window"]["size_us"]
@@ -74,5 +75,5 @@ def _allowance(query: Mapping[str, Any]) -> str:
     what, at_once = ("row version", " at the same time") if query.get("feed") else ("record", "")
     parts = [f"One {', '.join(query['privacy_unit'])} counts with at most {most:,} {what}{'' if most == 1 else 's'} {period}"]
     parts += [f"{each:,} per {key}{at_once}"] if key and each < most else []
-    parts += [f"in at most {groups:,} value{'' if groups == 1 else 's'} of {key}"] if key and groups and groups < most else []
+    parts += [f"in at most {groups:,} value{'' if groups == 1 else 's'} of {key}"] if key and groups < most else []
     return ", ".join(parts) + "."
