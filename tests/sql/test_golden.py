@@ -10,8 +10,6 @@ import pytest
 
 from dpsql.compiled import parse_query
 from dpsql.errors import QueryError
-from dpsql.view.bounds import heads, left_out
-from dpsql.view.nothing import why_nothing
 from tests.sql.golden import EXAMPLES, EXPLAINED, FOLDER, NUMBER, WHOLE, Golden, compiled, expectations, goldens, numbers, outcome, sources
 
 EXPECTATIONS = list(expectations())
@@ -56,16 +54,6 @@ def test_every_sentence_is_in_an_explanation_that_is_kept_whole():
     kept = {sentence for golden in goldens("accepted") if golden.path.stem in WHOLE for sentence in _sentences(golden)}
     new = {golden.path.stem: found for golden in goldens("accepted") if (found := _sentences(golden) - kept)}
     assert new == {}
-
-
-@pytest.mark.parametrize("golden", goldens("accepted"), ids=lambda golden: golden.path.stem)
-def test_what_the_bounds_leave_out_can_be_said_of_every_query(golden: Golden):
-    """Catches: `try`, `show` and `view` of a mechanism whose bounds have other names, such as GROUP BY CUBE, end with a KeyError."""
-    document = compiled(golden).document()
-    asked = document["query"] | document["query"].get("asked", {})
-    capped = {each["alias"] for each in asked["aggregates"] if each["function"] != "COUNT(DISTINCT)"} if "aggregates" in asked else set()
-    assert set(heads(document)) in (set(), capped)
-    assert all(sentence.endswith(".") for sentence in (*left_out(document), why_nothing(document)))
 
 
 def test_a_number_that_changes_is_seen():
