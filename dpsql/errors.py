@@ -6,6 +6,7 @@
     │   ├── ConfigError            sources.yaml, options, flags, environment
     │   ├── DataError              the input files: missing, unreadable, wrong columns or types
     │   ├── LakeError              the lake or the checkpoints: foreign, lost, belongs to another query
+    │   ├── SparkOnly              what the local engine does not compute
     │   ├── SecretError            the secret file: readable by others, foreign, malformed
     │   └── BudgetError            the ledger: a cap would be exceeded
     ├── AccountingError            a finished plan that does not keep its promise: a bug, never released
@@ -80,6 +81,22 @@ class DataError(InputError):
 
 class LakeError(InputError):
     """A lake or checkpoint that this run must not touch."""
+
+
+class SparkOnly(InputError):
+    """An expression that the local engine does not compute.
+
+    Args:
+        what: the expression, or its function.
+        instead: another spelling, which it does compute; may be empty.
+    """
+
+    def __init__(self, what: str, instead: str = "") -> None:
+        self.what = what
+        other = f", or write {instead}" if instead else ""
+        super().__init__(
+            f"`{what}` runs on Spark only: use `dpsql run --until-caught-up`{other} (docs/reference.md lists which functions run where)"
+        )
 
 
 class SecretError(InputError):

@@ -130,3 +130,10 @@ CASTS: dict[tuple[str, str], str] = {
     ("string", "date"): "dpsql_to_date({0})",
     ("string", "timestamp"): "dpsql_to_timestamp({0})",
 }
+
+SPELLINGS = {
+    "mod": "a % b", "locate": "instr(text, part)", "position": "instr(text, part)", "date_part": "hour(ts), month(ts), ...",
+    "datepart": "hour(ts), month(ts), ...", "Extract": "hour(ts), month(ts), ...", "ILike": "lower(x) LIKE 'pattern'",
+    "negative": "-x", "concat_ws": "a || ',' || b", "try_divide": "a / b", "btrim": "trim(x)",
+}  # fmt: skip
+"""What to write in the place of a function, or of a kind of node, that only Spark has."""

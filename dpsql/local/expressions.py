@@ -13,7 +13,7 @@ import sqlglot
 from sqlglot import exp
 
 from dpsql.errors import InputError
-from dpsql.local.allowed import COMPARISONS, DAYS_ONLY, FUNCTIONS, SYNONYMS, TRUNCATION_UNITS, Form
+from dpsql.local.allowed import COMPARISONS, DAYS_ONLY, FUNCTIONS, SPELLINGS, SYNONYMS, TRUNCATION_UNITS, Form
 from dpsql.local.arithmetic import arithmetic, divide, negative, number, remainder, whole_quotient, wide
 from dpsql.local.spark_types import INTEGER_BITS, SparkType, from_sqlglot
 from dpsql.local.typed import BOOLEAN, DOUBLE, STRING, VOID, Typed, cast, compare, quote, shown_types, spark_only, unify
@@ -77,7 +77,15 @@ def translate(node: exp.Expression, resolve: Resolve) -> Typed:
         return compare(COMPARISONS[kind], translate(node.this, resolve), translate(node.expression, resolve))
     if kind in _OPERATORS:
         return _OPERATORS[kind](translate(node.this, resolve), translate(node.expression, resolve))
-    return spark_only(_shown(node))
+    return spark_only(_shown(node), SPELLINGS.get(kind, ""))
+
+
+def arities(name: str) -> frozenset[int] | None:
+    """With how many arguments a function can be called; none: on Spark only. None: with as many as on Spark."""
+    name = SYNONYMS.get(name, name)
+    if name in _SPECIAL or name in _CALLED_CASTS:
+        return None
+    return frozenset(len(form.arguments) for form in FUNCTIONS.get(name, ()))
 
 
 def _shown(node: exp.Expression) -> str:
@@ -176,7 +184,7 @@ def _call(node: exp.Anonymous, resolve: Resolve) -> Typed:
     if name in _CALLED_CASTS and len(node.expressions) == 1:
         return cast(translate(node.expressions[0], resolve), SparkType(name))
     if name not in FUNCTIONS:
-        return spark_only(name)
+        return spark_only(name, SPELLINGS.get(name, ""))
     arguments = _all(node.expressions, resolve)
     for form in FUNCTIONS[name]:
         if (matched := _matched(form, arguments, name)) is not None:

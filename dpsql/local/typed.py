@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NoReturn
 
-from dpsql.errors import InputError
+from dpsql.errors import SparkOnly
 from dpsql.local.allowed import CASTS
 from dpsql.local.spark_types import INTEGER_BITS, SparkType, widest
 
@@ -24,9 +24,9 @@ class Typed:
     literal: str | int | None = None
 
 
-def spark_only(what: str) -> NoReturn:
-    """Refuse something that the local engine does not compute."""
-    raise InputError(f"`{what}` runs on Spark only: use `dpsql run --until-caught-up`")
+def spark_only(what: str, instead: str = "") -> NoReturn:
+    """Refuse something that the local engine does not compute; `instead` is a spelling that it does."""
+    raise SparkOnly(what, instead)
 
 
 def cast(value: Typed, target: SparkType) -> Typed:

@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 from dpsql.change_feed import FeedForm
 from dpsql.compiled import Query
 from dpsql.config import Source
-from dpsql.errors import DataError, DpsqlError, LakeError
+from dpsql.errors import DataError, DpsqlError, LakeError, SparkOnly
 from dpsql.files import Place
 from dpsql.lake.catch_up import live_pins, read_catch_up
 from dpsql.lake.contributions import check_ticks
@@ -92,6 +92,18 @@ class Ticked:
     closed_us: int
 
 
+@contextmanager
+def _recomputable(name: str) -> Iterator[None]:
+    """While inside, what the local engine does not compute is told as a limit of `verify`."""
+    try:
+        yield
+    except SparkOnly as problem:
+        raise LakeError(
+            f"`{problem.what}` runs on Spark only, so `dpsql verify` cannot recompute the rows of {name}: they say no more and no less than before. "
+            "What can be verified: docs/reference.md, functions"
+        ) from None
+
+
 def verify_run(lake: Lake, name: str, run: Run, query: Query, secret: Secret, progress: Progress | None = None) -> Verification:
     """Recompute a run with its own noise key and compare; publishes nothing.
 
@@ -116,18 +128,19 @@ def verify_run(lake: Lake, name: str, run: Run, query: Query, secret: Secret, pr
         raise LakeError(f"{folder.name}: nothing is released yet, so there is nothing to verify; start the run again, or wait")
     gone, from_us = _gone([batch for tick in ticked if tick.closed_us <= released_us for batch in tick.batches], query)
     published = read_histogram(lake, name)
-    reader = RowReader(query.plan, query.sources, secret.salt(run.run_id), {}, _static_versions(folder))
-    noise_key, public = secret.noise_key(run.run_id, query.plan.identity), public_groups.load(folder)
-    feeder = Feeder(query.mechanism.stages(query.plan, RunFacts(public, run.first_window_us)), noise_key)
-    released = []
-    for tick in ticked:
-        if tick.closed_us > released_us:
-            break
-        for batch in tick.batches:
-            feeder.micro_batch(_records(batch, gone, reader, query.source), batch.clock)
-            if progress:
-                progress(feeder.records)
-        released.extend(feeder.tick(tick.closed_us))
+    with _recomputable(name):
+        reader = RowReader(query.plan, query.sources, secret.salt(run.run_id), {}, _static_versions(folder))
+        noise_key, public = secret.noise_key(run.run_id, query.plan.identity), public_groups.load(folder)
+        feeder = Feeder(query.mechanism.stages(query.plan, RunFacts(public, run.first_window_us)), noise_key)
+        released = []
+        for tick in ticked:
+            if tick.closed_us > released_us:
+                break
+            for batch in tick.batches:
+                feeder.micro_batch(_records(batch, gone, reader, query.source), batch.clock)
+                if progress:
+                    progress(feeder.records)
+            released.extend(feeder.tick(tick.closed_us))
     pairs = [(published, published_table(query.plan, released, reader.key_types))]
     if (sketch := query.shape.sketch) is not None:
         with _reading(folder):

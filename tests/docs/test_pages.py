@@ -13,6 +13,7 @@ import yaml
 
 import dpsql
 from jobs.cli import main
+from tests.docs import functions
 from tests.docs.test_readme import CHECKOUT, call, place
 
 __all__ = ["place"]
@@ -75,6 +76,11 @@ def run(page: Path, place: Path) -> str:
             continue
         assert said[-1].returncode == 0, f"{page.name}\n{text}\n{said[-1].stderr}"
     return "\n".join(each.stdout for each in said)
+
+
+def test_the_reference_lists_where_functions_run() -> None:
+    page = functions.REFERENCE.read_text(encoding="utf-8")
+    assert functions.written(page) == page, "python -m tests.docs.functions"
 
 
 @pytest.mark.parametrize("page", [page for page in WITH_PROGRAMS if page.name not in NEEDS_SPARK], ids=lambda page: page.name)

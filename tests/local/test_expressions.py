@@ -57,7 +57,24 @@ def test_what_is_not_on_the_list_runs_on_spark_only(expression: str) -> None:
     with pytest.raises(InputError) as caught:
         read_from("FROM v", TABLES).value(expression)
     assert SPARK_ONLY[expression] in str(caught.value)
-    assert str(caught.value).endswith("runs on Spark only: use `dpsql run --until-caught-up`") and caught.value.exit_code == 2
+    assert "runs on Spark only: use `dpsql run --until-caught-up`" in str(caught.value) and caught.value.exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("expression", "said", "instead"),
+    [
+        ("mod(i, 2)", "a % b", "i % 2"),
+        ("EXTRACT(HOUR FROM ts)", "hour(ts), month(ts), ...", "hour(ts)"),
+        ("s ILIKE 'A%'", "lower(x) LIKE 'pattern'", "lower(s) LIKE 'a%'"),
+        ("locate('a', s)", "instr(text, part)", "instr(s, 'a')"),
+    ],
+)
+def test_another_spelling_is_named_where_the_local_engine_has_one(expression: str, said: str, instead: str) -> None:
+    scope = read_from("FROM v", TABLES)
+    with pytest.raises(InputError) as caught:
+        scope.value(expression)
+    assert f", or write {said} (docs" in str(caught.value)
+    assert scope.value(instead).sql
 
 
 FROM = {

@@ -25,9 +25,11 @@ from dpsql.lake.engine_file import Engine, Part, write_engine
 from dpsql.lake.manifest import Manifest
 from dpsql.lake.restore_points import open_tables
 from dpsql.lake.runs import Lake, Run
+from dpsql.local import verification
 from dpsql.local.feeder import Feeder
 from dpsql.local.published_table import published_table
 from dpsql.local.record_reader import RowReader
+from dpsql.local.typed import spark_only
 from dpsql.local.verification import Verification, count_differences, files_not_read, verify_run
 from dpsql.mechanisms.histogram.stages import stages
 from dpsql.parsed_query import ContributionPeriod
@@ -125,6 +127,14 @@ def published(compile_on: Compile, secret: Secret, tmp_path: Path) -> Published:
 def test_a_run_is_recomputed_row_by_row(published: Published) -> None:
     found = published.verify()
     assert found.identical and found.published == found.recomputed > 20 and found.differences == 0
+
+
+def test_what_only_spark_computes_is_said_to_be_beyond_verify(published: Published, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Catches: the advice that is meant for `dpsql try`, to run the query on Spark."""
+    monkeypatch.setattr(verification, "RowReader", lambda *_: spark_only("parse_url"))
+    with pytest.raises(LakeError, match="`parse_url` runs on Spark only, so `dpsql verify` cannot recompute the rows of visits") as caught:
+        published.verify()
+    assert "dpsql run" not in str(caught.value)
 
 
 def test_one_changed_bit_is_found(published: Published) -> None:

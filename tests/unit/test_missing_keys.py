@@ -6,6 +6,7 @@ import numpy as np
 from scipy.stats import norm
 
 import dpsql
+import dpsql.config
 from dpsql.mechanisms.histogram.missing_keys import facts, needed, why_missing
 from dpsql.mechanisms.histogram.plan import PrivacyPlan
 

@@ -1,0 +1,89 @@
+"""Windows that prove keys together, on both engines: the same rows, which `verify` makes again, also after a restore with other buckets."""
+
+from __future__ import annotations
+
+import shutil
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+from click.testing import CliRunner
+
+import dpsql
+from dpsql import record
+from dpsql.config import Source, Sources
+from dpsql.lake.published import read_histogram
+from dpsql.lake.runs import SCHEMA_VERSION, Lake, Run, read_run
+from dpsql.lake.savepoints import take_savepoint
+from dpsql.local.verification import verify_run
+from jobs.cli import main
+from tests.matrix import same_rows
+from tests.matrix.same_rows import RUN_ID, SECRET, Stream
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+OPTIONS = "epsilon = 12, delta = 1e-6, privacy_unit_column = user_id, max_rows_contributed = 8, max_rows_per_group = 2"
+WINDOW = "GROUP BY window(ts, '2 hours'), channel"
+
+
+def compiled(stream: Stream, folder: Path, more: str) -> dpsql.Query:
+    source = Source(
+        name="wiki",
+        format="parquet",
+        path=str(folder / "data"),
+        options=(("maxFilesPerTrigger", "2"),),
+        event_time="ts",
+        privacy_unit=("user_id",),
+        start_us=stream.start_us,
+    )
+    text = f"SELECT WITH DIFFERENTIAL_PRIVACY OPTIONS ({OPTIONS}, {more}) key AS channel, COUNT(*) AS edits FROM wiki {WINDOW}"
+    return dpsql.compile(text, Sources((source, *stream.static(folder))))
+
+
+def half() -> Stream:
+    whole = same_rows.wiki()
+    return Stream("wiki", whole.records.slice(0, len(whole.records) // 2), "2 hours", "30 minutes")
+
+
+def test_both_engines_carry_the_same_keys_and_a_restore_forgets_none(spark: SparkSession, tmp_path: Path) -> None:
+    stream = half()
+    query = compiled(stream, tmp_path, "trigger_interval = '30 minutes', allowed_lateness = '30 minutes', carry_windows = 4")
+    here = same_rows.local_rows(query, stream, 1, (1, 1))
+    assert same_rows.same(here, same_rows.local_rows(query, stream, 5, (3, 7)))
+    assert carried(here) >= 3
+    same_rows.write(stream.cut(3), tmp_path / "data")
+    lake = Lake(tmp_path / "lake")
+    run = Run("q", RUN_ID, query.plan.identity, SECRET.check(), query.text, {}, "2026-01-01T00:00:00+00:00", state=query.shape.state)
+    lake.private("q").mkdir(parents=True, mode=0o700)
+    (lake.private("q") / "run.json").write_bytes(record.content(run, SCHEMA_VERSION))
+    middle = stream.start_us + (stream.until_us - stream.start_us) * 2 // 3
+    start(spark, query, run, lake, middle, (2, 3))
+    assert read_run(lake, "q").tables["release"]["evidence"].sorted_by == ("key", "window")
+    take_savepoint(lake, "q", "middle")
+    for path in (lake.private("q") / "state").glob("release-*"):
+        shutil.rmtree(path)
+    done = CliRunner().invoke(main, ["restore", "q", "--lake", str(lake.root), "--to", "middle", "--buckets", "4"])
+    assert done.exit_code == 0, done.output
+    start(spark, query, run, lake, stream.until_us, (4, 4))
+    assert same_rows.same(same_rows.ordered(read_histogram(lake, "q"), query), here)
+    assert verify_run(lake, "q", run, query, SECRET).identical
+
+
+def start(spark: SparkSession, query: dpsql.Query, named: Run, lake: Lake, until_us: int, buckets: tuple[int, int]) -> None:
+    from dpsql.streaming.job import run
+
+    run(spark, query, named, lake, SECRET, until_caught_up=True, until_us=until_us, buckets=buckets)
+
+
+def carried(rows: pa.Table) -> int:
+    """Keys of a window that are there from its first trigger on and were in the window before."""
+    found: dict[object, set[object]] = {}
+    first: dict[object, set[object]] = {}
+    for row in rows.select(["window_start", "trigger", "channel"]).to_pylist():
+        found.setdefault(row["window_start"], set()).add(row["channel"])
+        if row["trigger"] == 1:
+            first.setdefault(row["window_start"], set()).add(row["channel"])
+    windows = sorted(found)  # type: ignore[type-var]
+    return sum(len(first.get(now, set()) & found[before]) for before, now in pairwise(windows))
