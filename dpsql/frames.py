@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 TIMES = ("window_start", "window_end", "trigger", "trigger_time")
 """Columns of a histogram before its keys; without windows the last two."""
 
+GROUPING = "grouping_id"
+"""The column of a table of several sets of keys that says which set a row is of."""
+
 BESIDE = ("smoothed", "measured")
 """Endings of columns that say more of an aggregate, besides its `stderr`: a better guess, and how much of the value is measured. No key is called so
 (`dpsql.sql.select_rules`)."""

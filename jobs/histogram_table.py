@@ -12,7 +12,7 @@ from rich.text import Text
 
 from dpsql.frames import aggregates_of, beside, has_windows, keys_of, lists_of
 from dpsql.view.bounds import heads, left_out
-from dpsql.view.formatting import Z95, absent, amount, measured, printable, said_beside
+from dpsql.view.formatting import Z95, absent, amount, key_text, measured, printable, said_beside
 from dpsql.view.reading import is_ordered
 from dpsql.view.windows import finished, in_order, newest_triggers
 from jobs.terminal import console
@@ -128,7 +128,7 @@ def _place(row: Mapping[Any, Any], keys: Sequence[str], ended: bool) -> list[str
     return [
         f"{row['window_start' if 'window_start' in row else 'trigger_time']:{TIME}}",
         trigger if ended else f"{trigger}, unfinished",
-        *[_key(row[key]) for key in keys],
+        *[_key(row, key) for key in keys],
     ]
 
 
@@ -151,8 +151,8 @@ def _more(rows: int, limit: int) -> str:
     return f"{rows - limit:,} more rows: --limit {rows}" if rows > limit else ""
 
 
-def _key(value: Any) -> Text:
-    return Text("NULL", style="dim italic") if absent(value) else Text(printable(value))
+def _key(row: Mapping[Any, Any], name: str) -> Text:
+    return Text(key_text(row, name), style="dim italic" if absent(row[name]) else "")
 
 
 def _aggregate(row: Mapping[Any, Any], alias: str) -> list[Text | str]:

@@ -5,6 +5,7 @@ From the document of a plan (`run.json`), so that whoever may read it needs no q
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -59,12 +60,13 @@ def asked(document: Mapping[str, Any] | None) -> dict[str, Any]:
 
 
 def _per_key(query: Mapping[str, Any]) -> int:
-    return min(query["max_rows_per_group"], query["max_rows_contributed"])
+    return int(min(query.get("max_rows_per_group", math.inf), query["max_rows_contributed"]))  # where keys have domains no key has a bound
 
 
 def _allowance(query: Mapping[str, Any]) -> str:
     """`One user_id counts with at most 8 records in a window, 4 per channel, in at most 2 values of channel.`"""
-    most, each, groups = query["max_rows_contributed"], _per_key(query), query["max_groups_contributed"]
+    most, each = query["max_rows_contributed"], _per_key(query)
+    groups = query.get("max_groups_contributed", most)
     period = "in the whole stream"
     if query["contribution_period"] == "WINDOW" and query["window"]:
         sliding = query["window"]["slide_us"] != query["window"]["size_us"]

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from numbers import Integral
 from typing import Any
 
-from dpsql.frames import beside
+from dpsql.frames import GROUPING, beside
 
 Z95 = 1.959963984540054
 UNITS = ((1_000_000_000, " bn"), (1_000_000, " M"), (1, ""))
@@ -24,6 +24,13 @@ def printable(value: Any) -> str:
 def absent(value: Any) -> bool:
     """NULL, NaN or NaT; the last two differ from themselves."""
     return value is None or bool(value != value)
+
+
+def key_text(row: Mapping[Any, Any], name: str) -> str:
+    """A row's key; `all` where the row is not grouped by it. (Keys with domains, of which such tables are, have no NULL of their own.)"""
+    if absent(row[name]):
+        return "all" if GROUPING in row else "NULL"
+    return printable(row[name])
 
 
 def measured(value: Any, stderr: float) -> tuple[str, bool]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from dpsql.frames import aggregates_of, has_windows, keys_of, lists_of
 from dpsql.view.bounds import heads, left_out
-from dpsql.view.formatting import absent, measured, printable, said_beside
+from dpsql.view.formatting import absent, key_text, measured, printable, said_beside
 from dpsql.view.nothing import why_nothing
 from dpsql.view.reading import as_read, is_ordered
 from dpsql.view.top_lists import lines_of
@@ -56,7 +56,7 @@ def _line(line: Mapping[str, Any], name: str) -> dict[str, str]:
 def _row(row: Mapping[Any, Any], aggregates: list[str], caps: Mapping[str, str]) -> dict[str, str]:
     place = "window_start" if has_windows(row) else "trigger_time"
     cells = {place.removesuffix("_start").removeprefix("trigger_"): f"{row[place]:{TIME}}"}
-    cells |= {key: "NULL" if absent(row[key]) else printable(row[key]) for key in keys_of(row)}
+    cells |= {key: key_text(row, key) for key in keys_of(row)}
     for alias in aggregates:
         text, small = measured(row[alias], row[f"{alias}_stderr"])
         head = f"{alias} ({caps[alias]})" if caps.get(alias) else alias

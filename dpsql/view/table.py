@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from markupsafe import Markup
 
-from dpsql.frames import has_windows, keys_of
+from dpsql.frames import GROUPING, has_windows, keys_of
 from dpsql.view.difference import between_windows, difference, places
-from dpsql.view.formatting import Z95, absent, amount, measured, printable, said_beside
+from dpsql.view.formatting import Z95, absent, amount, key_text, measured, printable, said_beside
 from dpsql.view.interval import intervals
 from dpsql.view.measures import Measure, measures, ranked
 from dpsql.view.reading import as_read, is_ordered
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from udfs.columns import Float
 
 
-GROUPING = "grouping_id"
 NONE = -1e300
 """The size of a NULL: below all."""
 
@@ -124,7 +123,7 @@ def table(
                 )
             size = NONE if absent(row[each.alias]) else float(row[each.alias])
             cells.append(Cell(text, size, small, tuple(said), drawn[each.alias][at], way))
-        texts = tuple("NULL" if absent(row[name]) else printable(row[name]) for name in names)
+        texts = tuple(key_text(row, name) for name in names)
         lines.append(Row(spans.get(index, ""), texts, tuple(cells)))
     heads = tuple((printable(each.alias), each.cap) for each in of)
     stands_out = not all(cell.small or cell.size == NONE for line in lines for cell in line.cells)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -14,11 +15,12 @@ from dpsql.mechanisms.histogram.plan import document
 from dpsql.mechanisms.histogram.planner import make_plan
 from dpsql.parsed_query import ContributionPeriod, WindowSpec
 from dpsql.view.bounds import heads, left_out
-from dpsql.view.formatting import Z95, measured
+from dpsql.view.formatting import Z95, key_text, measured
 from dpsql.view.nothing import next_trigger, why_nothing
 from dpsql.view.windows import finished, in_order, newest_triggers, one_window, passed_over
 from jobs.histogram_table import print_histogram
 from tests.property.plans import COUNT, DAY, HOUR, SUM, USERS, query, source
+from tests.sql.golden import Golden, compiled, goldens
 
 MIDNIGHT = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -137,3 +139,19 @@ def test_a_smoothed_value_has_the_digits_of_its_error(capsys: pytest.CaptureFixt
     print_histogram(frame, 5, None)
     shown = capsys.readouterr().out
     assert "12 ± 10         7\n" in shown
+
+
+@pytest.mark.parametrize("golden", goldens("accepted"), ids=lambda golden: golden.path.stem)
+def test_every_plan_has_words_for_what_is_shown(golden: Golden) -> None:
+    """Catches: `show`, `try` and `view` that know the bounds of some mechanisms only."""
+    query = compiled(golden)
+    document = json.loads(json.dumps(query.mechanism.document(query.plan)))
+    assert set(heads(document)) <= {column.name for column in query.shape.columns}
+    for words in (*left_out(document), why_nothing(document), next_trigger(document, 0)):
+        assert "None" not in words and "inf" not in words.split(), words
+
+
+def test_a_row_that_is_not_grouped_by_a_key_says_all() -> None:
+    assert key_text({"channel": None, "grouping_id": 1}, "channel") == "all"
+    assert key_text({"channel": None}, "channel") == "NULL"
+    assert key_text({"channel": "a\n", "grouping_id": 0}, "channel") == "a\\n"
