@@ -19,7 +19,7 @@ import numpy as np
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
-from dpsql.frames import has_windows, keys_of
+from dpsql.frames import GROUPING, has_windows, keys_of
 from dpsql.text import number
 from dpsql.times import duration
 from dpsql.view import charts
@@ -173,9 +173,7 @@ def _cards(standing: Standing, rows: pd.DataFrame, listed: bool) -> list[Card]:
     of = f" of {horizon:,}" if horizon else ""
     keys = int((rows["trigger"] == standing.triggers).sum())
     return [
-        Card("Keys shown", f"{keys:,}", SHOWN_OF_LIST if listed else "with enough people; a missing key is not zero")
-        if keys_of(rows)
-        else Card("Keys", "none", f"one row per {'window' if has_windows(rows) else 'trigger'}"),
+        _shown(rows, keys, listed),
         *_promise(standing),
         Card(
             "Trigger",
@@ -185,6 +183,14 @@ def _cards(standing: Standing, rows: pd.DataFrame, listed: bool) -> list[Card]:
         ),
         _lag(standing),
     ]
+
+
+def _shown(rows: pd.DataFrame, keys: int, listed: bool) -> Card:
+    if not keys_of(rows):
+        return Card("Keys", "none", f"one row per {'window' if has_windows(rows) else 'trigger'}")
+    if GROUPING in rows.columns:
+        return Card("Cells shown", f"{keys:,}", "all there are, records or not")
+    return Card("Keys shown", f"{keys:,}", SHOWN_OF_LIST if listed else "with enough people; a missing key is not zero")
 
 
 def _last(standing: Standing) -> int | None:

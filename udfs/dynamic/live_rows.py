@@ -190,8 +190,8 @@ def _merged(table: pa.Table, at: Int, given: dict[str, Any], by: int) -> pa.Tabl
     """A sorted table without some of its rows, with new ones that are sorted too; `by`, the number of columns that it is sorted by."""
     kept = np.ones(table.num_rows, bool)
     kept[at] = False
-    others = table.filter(pa.array(kept))
     new = pa.table({name: given[name] for name in table.column_names}).cast(table.schema)
-    where = find(*([part.column(name).to_numpy() for name in table.column_names[:by]] for part in (new, others)))[0]
-    order = insert(np.arange(others.num_rows), others.num_rows + np.arange(new.num_rows), places(where))
-    return pa.concat_tables([others, new]).take(pa.array(order)).combine_chunks()
+    names = table.column_names[:by]
+    where = find([new.column(name).to_numpy() for name in names], [table.column(name).to_numpy()[kept] for name in names])[0]
+    order = insert(np.flatnonzero(kept), table.num_rows + np.arange(new.num_rows), places(where))
+    return pa.concat_tables([table, new]).take(pa.array(order)).combine_chunks()
