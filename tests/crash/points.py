@@ -107,16 +107,21 @@ def _appended(ending: str) -> Callable[..., bool]:
     return lambda path, *given: path.parent.name == "public" and path.name.endswith(ending)
 
 
-SKETCH_POINTS = {
-    **POINTS,
-    **{
-        f"{operator}: inside the step": Point(f"udfs.sketch.{module}", function, False)
-        for operator, module, function in (("admission", "intake", "bound"), ("release", "publishing", "read"))
-    },
-    "release: before the cells": Point(f"{LAKE}.delta_tables", "append_files", False, _appended(".sketch")),
-    "release: cells appended, lists not": Point(f"{LAKE}.delta_tables", "append_files", True, _appended(".sketch")),
+_OF_SKETCHES = {
+    "admission: inside the step": Point("udfs.sketch.intake", "bound", False),
+    "release: inside the step": Point("udfs.sketch.publishing", "read", False),
     "release: histogram appended": Point(f"{STREAMING}.sketch_tables:SketchTables", "publish", True),
 }
+_CELLS = {
+    "release: before the cells": Point(f"{LAKE}.delta_tables", "append_files", False, _appended(".sketch")),
+    "release: cells appended, lists not": Point(f"{LAKE}.delta_tables", "append_files", True, _appended(".sketch")),
+}
+_UNTIL_CELLS = list(POINTS).index("release: histogram appended")
+SKETCH_POINTS = {
+    **dict(list(POINTS.items())[:_UNTIL_CELLS]),
+    **_CELLS,
+    **dict(list(POINTS.items())[_UNTIL_CELLS:]),
+} | _OF_SKETCHES
 """Of a run of sketches, whose tick makes two commits."""
 
 RETENTION = f"{LAKE}.retention"
