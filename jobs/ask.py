@@ -62,9 +62,9 @@ def ask(
     was chosen without looking at that release.
 
     \b
-    dpsql ask top_pages /robots.txt /images/ --lake lake
-    dpsql ask top_pages --keys pages.txt --window 2026-01-31 --lake lake
-    dpsql ask edits "SELECT COUNT(*) FROM edits WHERE hour BETWEEN 8 AND 17" --max-error 1% --lake lake
+    dpsql ask wiki_top '#en.wikipedia' '#eo.wikipedia' --lake lake
+    dpsql ask wiki_top '#eo.wikipedia' --window 2015-09-12 --json --lake lake
+    dpsql ask wiki_cube "SELECT COUNT(*) FROM wiki_cube WHERE hour BETWEEN 8 AND 17" --max-error 5% --lake lake
     """
     from dpsql.lake.marginals import publishes_marginals
     from dpsql.lake.runs import Lake

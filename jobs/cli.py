@@ -34,10 +34,10 @@ def main(debug: bool) -> None:
     """Private histograms of a stream, from one SQL query.
 
     \b
-    dpsql explain conf/queries/page_views.sql
-    dpsql try conf/queries/page_views.sql --input visits.parquet
-    dpsql run conf/queries/page_views.sql --lake lake --until-caught-up
-    dpsql show page_views --lake lake
+    dpsql explain conf/queries/demo.sql
+    dpsql try conf/queries/demo.sql --until 2015-09-13
+    dpsql run conf/queries/demo.sql --lake lake --until-caught-up --until 2015-09-13
+    dpsql show demo --lake lake
     """
 
 

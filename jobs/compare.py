@@ -43,9 +43,9 @@ def compare(name: str, keys: tuple[str, ...], lake_folder: str, window_us: int |
     several columns is written with commas between them, a NULL as NULL. Spends nothing.
 
     \b
-    dpsql compare page_views /home /search --lake lake
-    dpsql compare page_views /home --lake lake
-    dpsql compare page_views --lake lake
+    dpsql compare demo '#en.wikipedia' '#de.wikipedia' --lake lake
+    dpsql compare demo '#en.wikipedia' --lake lake
+    dpsql compare demo --lake lake
     """
     if len(keys) > 2:
         raise click.UsageError("at most two keys can be compared")

@@ -19,9 +19,9 @@ def explain(query_file: Path, sources_file: Path, missing: bool, as_json: bool) 
     """Say what a query promises and how noisy it will be: no Spark, no data, nothing spent.
 
     \b
-    dpsql explain conf/queries/page_views.sql
-    dpsql explain conf/queries/page_views.sql --missing
-    dpsql explain conf/queries/page_views.sql --json
+    dpsql explain conf/queries/demo.sql
+    dpsql explain conf/queries/demo.sql --missing
+    dpsql explain conf/queries/demo.sql --json
     """
 
     query = compiled(query_file, sources_file)

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from dpsql.frames import aggregates_of, beside, has_windows, keys_of, lists_of
+from dpsql.frames import GROUPING, aggregates_of, beside, has_windows, keys_of, lists_of
 from dpsql.view.bounds import heads, left_out
 from dpsql.view.formatting import Z95, absent, amount, key_text, measured, printable, said_beside
 from dpsql.view.reading import is_ordered
@@ -62,7 +62,7 @@ def print_histogram(frame: pd.DataFrame, limit: int, document: Mapping[str, Any]
             "? smaller than its own error: it may well be nothing." if small else "",
             "Below zero is noise: leave it in when you add rows up, or sums come out too large." if below else "",
             *left_out(document),
-            "A key that is missing is not zero: dpsql explain QUERY.sql --missing" if keys else "",
+            "A key that is missing is not zero: dpsql explain QUERY.sql --missing" if keys and GROUPING not in keys else "",
             _more(len(rows), limit),
         ],
     )

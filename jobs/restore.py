@@ -35,9 +35,9 @@ def restore(
     """Make lost checkpoints, listings or state of a stopped run anew; nothing is published.
 
     \b
-    dpsql restore page_views --lake lake
-    dpsql restore page_views --lake lake --buckets 16
-    dpsql restore page_views --lake lake --new-run
+    dpsql restore demo --lake lake
+    dpsql restore demo --lake lake --buckets 16
+    dpsql restore demo --lake lake --new-run
     """
     from dpsql.lake.runs import Lake, read_run
 

@@ -24,8 +24,8 @@ def run(flags: RunFlags, master: str, properties_file: Path | None) -> None:
     A live job ends after its micro-batch on Ctrl-C, SIGTERM or `dpsql stop`; the same command goes on.
 
     \b
-    dpsql run conf/queries/page_views.sql --lake lake
-    dpsql run conf/queries/page_views.sql --lake lake --until-caught-up
-    dpsql run conf/queries/page_views.sql --lake lake --until-caught-up --until 2026-02-01 --name january
+    dpsql run conf/queries/demo.sql --lake lake
+    dpsql run conf/queries/demo.sql --lake lake --until-caught-up --until 2015-09-13
+    dpsql run conf/queries/demo.sql --lake lake --until-caught-up --until 2015-09-13 --name saturday
     """
     start(flags, master, spark_properties(properties_file, needs_s3(flags)))

@@ -17,8 +17,8 @@ def savepoint(name: str, label: str | None, lake_folder: str, as_json: bool) -> 
     """Keep the newest state of a run under a name; it is plain Parquet.
 
     \b
-    dpsql savepoint page_views --lake lake
-    dpsql savepoint page_views before_upgrade --lake lake
+    dpsql savepoint demo --lake lake
+    dpsql savepoint demo before_upgrade --lake lake
     """
     from dpsql.lake.runs import Lake
     from dpsql.lake.savepoints import take_savepoint

@@ -32,9 +32,9 @@ def show(name: str, lake_folder: str, window_us: int | None, every: bool, limit:
     It is the newest finished window that has a value above its own noise; with --json the newest finished one, with --watch the newest.
 
     \b
-    dpsql show page_views --lake lake
-    dpsql show page_views --lake lake --window 2026-01-31
-    dpsql show page_views --lake lake --watch
+    dpsql show demo --lake lake
+    dpsql show demo --lake lake --window 2015-09-12
+    dpsql show demo --lake lake --watch
     """
     if every and window_us is not None:
         raise click.UsageError("--all and --window exclude each other")

@@ -25,8 +25,8 @@ def status(name: str, lake_folder: str, max_lag_us: int | None, max_drop_share: 
     Counts of records in it are exact: for the operator alone.
 
     \b
-    dpsql status page_views --lake lake
-    dpsql status page_views --lake lake --max-lag '30 minutes'
+    dpsql status demo --lake lake
+    dpsql status demo --lake lake --max-lag '30 minutes'
     """
     from dpsql.lake.runs import Lake
     from dpsql.lake.status import status as found_status

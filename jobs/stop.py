@@ -18,7 +18,7 @@ def stop(name: str, lake_folder: str, wait_seconds: float, as_json: bool) -> Non
     """End a running job after its micro-batch; starting it again goes on from there.
 
     \b
-    dpsql stop page_views --lake lake
+    dpsql stop demo --lake lake
     """
     from dpsql.lake.running import ask_to_stop
     from dpsql.lake.runs import Lake, read_run

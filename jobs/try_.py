@@ -54,8 +54,8 @@ def try_(
     Prints the newest trigger of every window, the newest finished window first.
 
     \b
-    dpsql try conf/queries/page_views.sql --input visits.parquet
-    dpsql try conf/queries/page_views.sql --input visits=day1.csv --input visits=day2.csv --compare
+    dpsql try conf/queries/demo.sql --until 2015-09-13
+    dpsql try conf/queries/demo.sql --input wiki=conf/demo/wiki/part-000.parquet --input wiki=conf/demo/wiki/part-001.parquet --compare
     """
     from dpsql.local.feeder import try_query
     from dpsql.local.input_check import check_input

@@ -65,8 +65,8 @@ def tune(
     group_selection_share, epsilon and the trigger interval keep, drop and cost, and prints the query with the best options.
 
     \b
-    dpsql tune conf/queries/page_views.sql --sample last_year.parquet
-    dpsql tune conf/queries/page_views.sql --sample visits=a_twentieth.csv --scale 20 --column views --output tuned.sql
+    dpsql tune conf/queries/demo.sql --sample conf/demo/wiki/part-006.parquet
+    dpsql tune conf/queries/demo.sql --sample wiki=conf/demo/wiki/part-006.parquet --scale 20 --column edits --output tuned.sql
     """
     from dpsql.tuning import Workbench, around, check_tunable, edited, read_sample, search
 

@@ -23,7 +23,7 @@ def verify(name: str, lake_folder: str, sources_file: Path, secret_file: Path | 
     Exit code 1 when a row differs.
 
     \b
-    dpsql verify page_views --lake lake
+    dpsql verify demo --lake lake
     """
     import dpsql
     from dpsql.lake.opening import check_binding

@@ -57,8 +57,8 @@ def view(
     Open it in a browser, or put it where others can see it: all of it is public.
 
     \b
-    dpsql view page_views --lake lake
-    dpsql view page_views --lake lake --out /srv/www/page_views.html --watch
+    dpsql view demo --lake lake
+    dpsql view demo --lake lake --out /srv/www/demo.html --watch
     """
     from dpsql.lake.published import histogram_version
     from dpsql.lake.runs import Lake

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from dpsql.frames import aggregates_of, has_windows, keys_of, lists_of
+from dpsql.frames import GROUPING, aggregates_of, has_windows, keys_of, lists_of
 from dpsql.view.bounds import heads, left_out
 from dpsql.view.formatting import absent, key_text, measured, printable, said_beside
 from dpsql.view.nothing import why_nothing
@@ -39,7 +39,7 @@ def plain_table(rows: pd.DataFrame, document: Mapping[str, Any], limit: int) -> 
     caps = heads(document)
     shown = [_row(row, aggregates_of(rows), caps) for row in ordered.head(limit).to_dict("records")]
     below = list(left_out(document))
-    if keys_of(rows):
+    if keys_of(rows) and GROUPING not in rows.columns:  # of declared domains none is missing
         below.append("A key that is missing is not zero.")
     if len(ordered) > limit:
         below.append(f"{len(ordered) - limit:,} more rows: .rows has all.")
