@@ -55,7 +55,8 @@ GROUP BY window(ts, '1 day')
 
         query = dpsql.compile(self.sql, dpsql.load_sources(self.folder / "sources.yaml"))
         run = read_run(Lake(lake), NAME)
-        root = intake_key(Secret.load(self.secret(lake)).noise_key(run.run_id, query.plan.identity))
+        secret = Secret.load(self.secret(lake)).of_ledger(run.ledger_id)
+        root = intake_key(secret.noise_key(run.run_id, query.plan.identity))
         days = [START + timedelta(days=number) for number in range(self.catch_ups + 1)]
         return {day: hash_key(root, int(day.timestamp()) * 1_000_000) for day in days}
 
