@@ -9,6 +9,7 @@ import re
 import pytest
 
 from dpsql.compiled import parse_query
+from dpsql.config import load_sources
 from dpsql.errors import QueryError
 from tests.sql.golden import EXAMPLES, EXPLAINED, FOLDER, NUMBER, WHOLE, Golden, compiled, expectations, goldens, numbers, outcome, sources
 
@@ -103,7 +104,8 @@ def test_explanations_are_narrow_and_of_one_page(golden: Golden):
 
 @pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.sql")), ids=lambda path: path.stem)
 def test_examples_are_accepted(path):
-    parse_query(path.read_text(encoding="utf-8"), sources(), path.name)
+    """With the sources that come with them, as `dpsql explain` reads them."""
+    parse_query(path.read_text(encoding="utf-8"), load_sources(EXAMPLES.parent / "sources.yaml"), path.name)
 
 
 def test_equal_questions_are_equal():
