@@ -71,13 +71,14 @@ def _short(plan: SketchPlan, source: Source) -> str:
         else f"records of one {unit} that count: at most {bounds.max_rows:,}; values: at most {bounds.max_keys:,}"
     )
     whole, again = "that is all this run costs, however long it lasts.", "each window costs as much again; dpsql budget adds that up."
+    noise = Z95 * figures(plan, source)["estimate_stderr"]
     return in_short(
         {
             "Protected": f"{who}: epsilon {plan.epsilon:g}, delta {plan.delta:g}.",
             **({} if event else {"Adds up to": whole if for_ever else again}),
             "When": f"windows of {duration(query.windows.size_us)}, released every {duration(query.trigger_interval_us)}.",
             "Keys": f"{f'at most {largest:,} values are listed; ' if largest else ''}dpsql ask gives the count of any value, listed or not.",
-            "Noise": f"{asked.wanted[0].alias} ± {number(Z95 * figures(plan, source)['estimate_stderr'])} at a window's end, 95%, and what collides with the value.",
+            "Noise": f"{asked.wanted[0].alias} ± {number(noise)} at a window's end, 95%, and what collides with the value.",
             "Left out": f"{left}. {'Further ones are dropped, and no error bar says so.' if bounds else ''}".strip(),
         }
     )
