@@ -294,9 +294,11 @@ def _columns(plan: PrivacyPlan) -> str:
     for column in plan.columns:
         if column.aggregate.function in SPREADS:
             name, least = column.aggregate.alias, 2 if column.aggregate.function in SAMPLES else 1
-            of_root = "; s is the deviation itself" if column.aggregate.function in DEVIATIONS else ""
+            root = ["  s is the deviation itself."] if column.aggregate.function in DEVIATIONS else []
             lines += [
-                f"  {name} is made of noisy sums of values and of their squares, and a noisy count n of values; the table has the squares' error{of_root}.",
+                f"  {name} is made of noisy sums of values and of their squares, and a noisy count n of values;",
+                "  the table has the error of the squares.",
+                *root,
                 f"  {name}_stderr has the errors of all three; where n is below {least}, {name} is NULL.",
             ]
         elif len(column.perturbations) > 1:
