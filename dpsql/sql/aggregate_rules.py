@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from sqlglot import exp
 
 from dpsql.errors import Problem
-from dpsql.parsed_query import AggregateFunction
+from dpsql.parsed_query import BOUNDED, SPREADS
 from dpsql.sql import constructs
 from dpsql.sql.aggregates import BOUNDS, FOREIGN_AGGREGATES, FOREIGN_ARGUMENTS, WAYS_OUT, Call, argument_name, read_bounds
 from dpsql.sql.draft import Draft
@@ -48,10 +48,10 @@ def aggregate_wrappers(draft: Draft) -> Iterator[Problem]:
 
 
 def known_aggregates(draft: Draft) -> Iterator[Problem]:
-    """COUNT, SUM, AVG only."""
+    """COUNT, SUM, AVG, STDDEV, VARIANCE only."""
     for call in draft.calls:
         if call.name.upper() not in OUR_AGGREGATES and not call.of_values:
-            ours = "the aggregates are COUNT(*), COUNT(x), COUNT(DISTINCT privacy unit), SUM and AVG"
+            ours = "the aggregates are COUNT(*), COUNT(x), COUNT(DISTINCT privacy unit), SUM, AVG, STDDEV and VARIANCE"
             written = FOREIGN_AGGREGATES.get(call.name)
             hint = f"write {written}" if written else WAYS_OUT.get(call.name, ours)
             yield problem(call.item.span, f"The aggregate {call.name.upper()} is not available", hint)
@@ -97,7 +97,7 @@ def distinct_arguments(draft: Draft) -> Iterator[Problem]:
 
 
 def named_arguments(draft: Draft) -> Iterator[Problem]:
-    """contribution_bounds_per_row, once, in SUM and AVG."""
+    """contribution_bounds_per_row, once, where values are added."""
     for call in _ours(draft):
         for argument in call.named:
             name, span = argument_name(argument), draft.span(argument)
@@ -117,9 +117,9 @@ def named_arguments(draft: Draft) -> Iterator[Problem]:
 
 
 def bounds_given(draft: Draft) -> Iterator[Problem]:
-    """SUM and AVG need bounds: two finite number literals in order."""
+    """Values need bounds: two finite number literals in order."""
     for call in _ours(draft):
-        if call.function not in (AggregateFunction.SUM, AggregateFunction.AVG) or call.distinct:
+        if call.function not in BOUNDED or call.distinct:
             continue
         written = call.bounds_arguments
         if not written and call.named:
@@ -150,7 +150,7 @@ def bounds_ordered(draft: Draft) -> Iterator[Problem]:
 
 
 def numeric_arguments(draft: Draft) -> Iterator[Problem]:
-    """SUM and AVG of numbers."""
+    """Numbers are added."""
     for call in _ours(draft):
         if call.name == "count" or len(call.positional) != 1:
             continue
@@ -161,4 +161,15 @@ def numeric_arguments(draft: Draft) -> Iterator[Problem]:
                 draft.span(call.positional[0]),
                 f"{call.name.upper()} needs a number, and this is {kind.sql(dialect='spark')}",
                 f"cast it: CAST({sql} AS DOUBLE)",
+            )
+
+
+def spreads_of_windows(draft: Draft) -> Iterator[Problem]:
+    """STDDEV and VARIANCE where a mechanism does not have them."""
+    for call in draft.calls:
+        if call.function in SPREADS:
+            sums = "SUM(x), SUM(x * x) and COUNT(x)" if draft.grouping_sets else "AVG(x) and AVG(x * x)"
+            message = f"{call.name.upper()} is for queries with a window that protect users, and not for counters of panes"
+            yield problem(
+                call.item.span, message, f"select {sums}, and compute the variance when reading: the mean square less the squared mean"
             )

@@ -39,8 +39,9 @@ DROP_REASONS = (
 class Increment:
     """How one record becomes the integer increment of one perturbation.
 
-    rule: `rows` (1), `valid` (1 where the argument is not NULL), `users` (1 at the user's first record in the group, of all periods) or
-    `sum` (argument minus centre, rounded to the grid, clamped to lower..upper; NULL adds 0).
+    rule: `rows` (1), `valid` (1 where the argument is not NULL), `users` (1 at the user's first record in the group, of all periods),
+    `sum` (argument minus centre, rounded to the grid, clamped to lower..upper; NULL adds 0) or `squares` (that squared, rounded, less upper,
+    clamped: a square lies between 0 and twice upper).
     """
 
     rule: str
@@ -59,7 +60,9 @@ class Increment:
         if self.rule == "valid":
             return (~null).astype(np.int64)
         with np.errstate(over="ignore"):  # a warning would tell of a value; infinity is clamped like any other
-            scaled = np.clip(np.rint((np.where(null, 0.0, x) - self.centre) / self.grid), self.lower, self.upper)
+            centred = np.where(null, 0.0, x) - self.centre
+            scaled = np.rint(centred * centred / self.grid) - self.upper if self.rule == "squares" else np.rint(centred / self.grid)
+            scaled = np.clip(scaled, self.lower, self.upper)
         return np.where(null, 0, scaled.astype(np.int64))
 
 
