@@ -82,7 +82,7 @@ def run_options(command: Command) -> Command:
         shared = {name: given.pop(name) for name in RunFlags.__dataclass_fields__}
         return command(flags=RunFlags(**shared), **given)
 
-    buckets = "Parts that users, and keys, are hashed to; fixed once a run has begun.  [default: two per core]"
+    buckets = "Parts that users, and keys, are hashed to; fixed once a run has begun.  [default: two per core, of keys one]"
     interval = "It divides the trigger interval.  [default: about a tenth of it, 1 second to 1 minute]"
     options = (
         query_argument,
