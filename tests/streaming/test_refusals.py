@@ -86,7 +86,7 @@ def test_damaged_small_files_are_refused(done: Any) -> None:
 
 
 def test_other_bucket_counts_are_refused(done: Any) -> None:
-    with pytest.raises(LakeError, match=r"is cut into \(4, 4\) buckets"):
+    with pytest.raises(LakeError, match=r"is cut into \(4, 2\) buckets"):
         done.go(buckets=(2, 2))
 
 
