@@ -46,11 +46,21 @@ def published_table(plan: Plan, released: Sequence[pa.Table], key_types: Sequenc
         if name in keys:
             columns[name] = keys[name]
         for column in shape.of(name):
+            if column.size:
+                columns[column.name] = lists([rows.column(name) for name in column.sources])
+                continue
             values = rows.column(column.source)
             columns[column.name] = (
                 _value(values, KINDS[column.kind]) if column.kind in KINDS else _list(plan, values, column.kind, key_types)
             )
     return pa.table(columns)
+
+
+def lists(columns: Sequence[pa.ChunkedArray]) -> pa.Array:
+    """ARRAY<DOUBLE> of columns that are NaN together; NULL then."""
+    values = np.stack([column.to_numpy() for column in columns], axis=1)
+    ends = pa.array(np.arange(len(values) + 1) * len(columns), pa.int32(), mask=np.append(np.isnan(values[:, 0]), False))
+    return pa.ListArray.from_arrays(ends, pa.array(values.ravel()))
 
 
 def _list(plan: Plan, packed: pa.ChunkedArray, kind: str, key_types: Sequence[SparkType]) -> pa.Array:

@@ -15,7 +15,7 @@ from dpsql.sql.relations import star_of
 from dpsql.sql.spans import Span, node_span
 from dpsql.sql.values import bare
 
-OUR_AGGREGATES = ("COUNT", "SUM", "AVG")
+OUR_AGGREGATES = ("COUNT", "SUM", "AVG", "APPROX_QUANTILES")
 """Those of a group's records; `SKETCHES` are the others."""
 WINDOW_CALLS = frozenset({"window", "session_window", "window_time", "tumble", "hop", "cumulate"})
 

@@ -27,7 +27,7 @@ from dpsql.parsed_query import ParsedQuery
 
 Pair = tuple[int, int]
 """(window start in microseconds, trigger number)."""
-KINDS = {"INT": T.IntegerType(), "BIGINT": T.LongType(), "DOUBLE": T.DoubleType()}
+KINDS = {"INT": T.IntegerType(), "BIGINT": T.LongType(), "DOUBLE": T.DoubleType(), "DOUBLES": T.ArrayType(T.DoubleType())}
 DRIVER_ROWS = 100_000
 """Up to so many rows are written by the driver itself: that takes milliseconds, an append by Spark takes a CPU-second however small."""
 ROWS_PER_FILE = 1_000_000
@@ -149,7 +149,7 @@ class PublishedTable:
             if name in decoded:
                 columns.append(f"{decoded[name]} AS `{name}`")
             else:
-                columns += [f"{_value(column.source, column.kind)} AS `{column.name}`" for column in self.shape.of(name)]
+                columns += [f"{_value(column)} AS `{column.name}`" for column in self.shape.of(name)]
         return released.selectExpr(*columns, "key_bytes AS dpsql_key")
 
     def same(self, released: DataFrame, pairs: Collection[Pair]) -> bool:
@@ -244,9 +244,12 @@ def _everything(table: Path) -> Iterator[tuple[str, int]]:
         yield from ((os.path.join(folder, name), 0o644) for name in names)
 
 
-def _value(column: str, kind: str) -> str:
-    """Spark SQL for a released value; a DOUBLE is NULL where the step says NaN (an average of too few)."""
-    return f"CASE WHEN NOT isnan({column}) THEN {column} END" if kind == "DOUBLE" else f"cast({column} AS {kind})"
+def _value(column: OutputColumn) -> str:
+    """Spark SQL for a released value; a DOUBLE, and an array of them, is NULL where the step says NaN (an average of too few)."""
+    if column.kind == "DOUBLES":
+        return f"CASE WHEN NOT isnan({column.sources[0]}) THEN array({', '.join(column.sources)}) END"
+    name = column.source
+    return f"CASE WHEN NOT isnan({name}) THEN {name} END" if column.kind == "DOUBLE" else f"cast({name} AS {column.kind})"
 
 
 def _decoded(column: str, kind: T.DataType) -> str:

@@ -20,6 +20,7 @@ import pyarrow as pa
 from udfs.columns import Bool, Float, Int, run_starts, run_sums, running_count, sort_order
 from udfs.grid import Grid
 from udfs.histogram.user_state import GROUPS, KEYS, Entries, count_entries, empty_state, forget, has, merge, used_up
+from udfs.leaf_counts import with_leaves
 from udfs.stage import NO_RECORD, Clock
 
 DROP_REASONS = (
@@ -39,8 +40,9 @@ DROP_REASONS = (
 class Increment:
     """How one record becomes the integer increment of one perturbation.
 
-    rule: `rows` (1), `valid` (1 where the argument is not NULL), `users` (1 at the user's first record in the group, of all periods) or
-    `sum` (argument minus centre, rounded to the grid, clamped to lower..upper; NULL adds 0).
+    rule: `rows` (1), `valid` (1 where the argument is not NULL), `users` (1 at the user's first record in the group, of all periods), `sum`
+    (argument minus centre, rounded to the grid, clamped to lower..upper; NULL adds 0) or `leaf` (likewise, rounded up: the number of the leaf of
+    width `grid` in which it is, 0 of NULL; `udfs.leaf_counts` counts by it).
     """
 
     rule: str
@@ -59,7 +61,8 @@ class Increment:
         if self.rule == "valid":
             return (~null).astype(np.int64)
         with np.errstate(over="ignore"):  # a warning would tell of a value; infinity is clamped like any other
-            scaled = np.clip(np.rint((np.where(null, 0.0, x) - self.centre) / self.grid), self.lower, self.upper)
+            rounded = np.ceil if self.rule == "leaf" else np.rint
+            scaled = np.clip(rounded((np.where(null, 0.0, x) - self.centre) / self.grid), self.lower, self.upper)
         return np.where(null, 0, scaled.astype(np.int64))
 
 
@@ -322,7 +325,12 @@ def _sum_by_group(
         np.maximum.reduceat(weight[order], np.flatnonzero(starts)) if p.by_user and len(head) else run_sums(weight[order], starts)
     )
     table["users"] = run_sums(first[order].astype(np.int64), starts)
-    return pa.table(table | {f"v{j}": run_sums(column[order], starts) for j, column in enumerate(sums)})
+    plain = [np.zeros(len(column), np.int64) if rule.rule == "leaf" else column for column, rule in zip(sums, p.increments, strict=True)]
+    summed = pa.table(table | {f"v{j}": run_sums(column[order], starts) for j, column in enumerate(plain)})
+    leaves = {j: sums[j] for j, rule in enumerate(p.increments) if rule.rule == "leaf"}
+    if not leaves:
+        return summed
+    return with_leaves(summed, window, trigger, key, key_bytes.take(pa.array(row)), np.ones(len(row), np.int64), leaves)
 
 
 def _fingerprint(hashes: Int) -> npt.NDArray[np.uint32]:

@@ -38,7 +38,8 @@ class OutputColumn:
     """One released column.
 
     Args:
-        kind: `count` (int64), `sum` (float64, an exact multiple of the grid) or `avg` (float64, NaN where there are too few).
+        kind: `count` (int64), `sum` (float64, an exact multiple of the grid), `avg` (float64, NaN where there are too few), or `quantiles`: so many
+            float64 as there are `parts`, and one (`udfs.quantiles`).
         perturbations: positions of its perturbations (avg: centred sum, then count).
         grids: their grids.
         stderr: per perturbation, standard deviation of the noise at triggers 1..horizon, in value units.
@@ -51,6 +52,7 @@ class OutputColumn:
     stderr: tuple[tuple[float, ...], ...]
     bounds: tuple[float, float] = (0.0, 0.0)
     centre: float = 0.0
+    parts: int = 0
 
 
 def noisy(exact: Int, path: Float, trigger: int, p: PerturbationParameters, again: Redraw) -> Int:
@@ -128,6 +130,9 @@ def released_columns(columns: Sequence[OutputColumn]) -> pa.Schema:
     """Columns of released rows."""
     fields = [("window", pa.int64()), ("trigger", pa.int64()), ("key_bytes", pa.binary())]
     for i, column in enumerate(columns):
+        if column.kind == "quantiles":
+            fields += [*((f"c{i}_{k}", pa.float64()) for k in range(column.parts + 1)), (f"s{i}", pa.float64())]
+            continue
         fields += [(f"c{i}", pa.int64() if column.kind == "count" else pa.float64()), (f"s{i}", pa.float64())]
     return pa.schema(fields)
 
