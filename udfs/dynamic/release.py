@@ -197,7 +197,7 @@ def _close(
         shown = _select(g, trigger, p.selection, noise) if p.selection and noise else np.arange(len(g["key"]))
         if len(shown):
             out.append(_release(g, shown, trigger, paths, names, p, trees))
-    after = trees.kept(g["key"]) | {"waiting": rest} if trees else {}
+    after = {"waiting": rest} | trees.kept(g["key"]) if trees else {}
     return TableState(closed(g, names, closed_us, p.layout), pending), out, after
 
 
