@@ -59,8 +59,9 @@ def published_table(plan: Plan, released: Sequence[pa.Table], key_types: Sequenc
 def lists(columns: Sequence[pa.ChunkedArray]) -> pa.Array:
     """ARRAY<DOUBLE> of columns that are NaN together; NULL then."""
     values = np.stack([column.to_numpy() for column in columns], axis=1)
-    ends = pa.array(np.arange(len(values) + 1) * len(columns), pa.int32(), mask=np.append(np.isnan(values[:, 0]), False))
-    return pa.ListArray.from_arrays(ends, pa.array(values.ravel()))
+    none = np.isnan(values[:, 0])
+    ends = np.concatenate([[0], np.cumsum(np.where(none, 0, len(columns)))])
+    return pa.ListArray.from_arrays(pa.array(ends, pa.int32()), pa.array(values[~none].ravel()), mask=pa.array(none))
 
 
 def _list(plan: Plan, packed: pa.ChunkedArray, kind: str, key_types: Sequence[SparkType]) -> pa.Array:

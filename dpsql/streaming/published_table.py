@@ -247,7 +247,8 @@ def _everything(table: Path) -> Iterator[tuple[str, int]]:
 def _value(column: OutputColumn) -> str:
     """Spark SQL for a released value; a DOUBLE, and an array of them, is NULL where the step says NaN (an average of too few)."""
     if column.kind == "DOUBLES":
-        return f"CASE WHEN NOT isnan({column.sources[0]}) THEN array({', '.join(column.sources)}) END"
+        first = column.sources[0]  # a NaN is NULL once Spark has had it from pandas
+        return f"CASE WHEN {first} IS NOT NULL AND NOT isnan({first}) THEN array({', '.join(column.sources)}) END"
     name = column.source
     return f"CASE WHEN NOT isnan({name}) THEN {name} END" if column.kind == "DOUBLE" else f"cast({name} AS {column.kind})"
 

@@ -125,7 +125,8 @@ def test_the_contents_of_a_delta_table_on_both_engines(case: Any, accounts: Acco
         there = accounts.contents[min(row["trigger"], 10) - 1][row["branch"]]
         assert abs(row["accounts"] - there) < 5 * row["accounts_stderr"]
         assert row["accounts_stderr"] < 20 < there
-        assert (row["quartiles"][0], row["quartiles"][4]) == (0, 100) and row["quartiles"] == sorted(row["quartiles"])
+        assert row["quartiles"] is None or (row["quartiles"] == sorted(row["quartiles"]) and row["quartiles"][::4] == [0, 100])
+    assert any(row["quartiles"] for row in published.to_pylist())
 
 
 def test_an_interval_tree_on_both_engines(case: Any, accounts: Accounts) -> None:
