@@ -1,4 +1,5 @@
-"""The command line: `dpsql init | explain | tune | try | run | verify | show | ask | compare | status | view | list | stop | budget | restore | savepoint`.
+"""The command line: `dpsql init | explain | tune | try | run | verify | show | ask | synthesize | compare | status | view | list | stop | budget |
+restore | savepoint`.
 
 Only this folder reads argv, the environment and signals. What a command needs is imported when it runs, so that `explain` starts without
 pyspark or duckdb.
@@ -21,6 +22,7 @@ from jobs.savepoint import savepoint
 from jobs.show import show
 from jobs.status import status
 from jobs.stop import stop
+from jobs.synthesize import synthesize
 from jobs.try_ import try_
 from jobs.tune import tune
 from jobs.verify import verify
@@ -41,7 +43,25 @@ def main(debug: bool) -> None:
     """
 
 
-for command in (ask, budget, compare, explain, init, list_, restore, run, savepoint, show, status, stop, try_, tune, verify, view):
+for command in (
+    ask,
+    budget,
+    compare,
+    explain,
+    init,
+    list_,
+    restore,
+    run,
+    savepoint,
+    show,
+    status,
+    stop,
+    synthesize,
+    try_,
+    tune,
+    verify,
+    view,
+):
     main.add_command(command)
 
 

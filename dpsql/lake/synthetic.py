@@ -1,0 +1,151 @@
+"""Synthetic tables: fitted to published marginals alone, and published beside them. No secret, no ledger, no private file.
+
+`DIR/public/NAME.synthetic` has `trigger, trigger_time`, the keys, and under the name of the count a weight: the sum of the weights is the noisy
+total. Rows are appended, a trigger at a time.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from dpsql.errors import DataError, LakeError
+from dpsql.files import Place
+from dpsql.lake.marginals import PublishedMarginals
+from udfs.marginals.synthetic import Fitted, fit, marginal
+from udfs.marginals.synthetic_rows import draw
+
+ENDING = "synthetic"
+PROPERTY = "dpsql.synthetic"
+"""Of a synthetic table: what it is of, as JSON. A table has one kind of rows only."""
+MARK = "synthetic"
+MAX_CELLS = 2**22
+MAX_ROWS = 10_000_000
+TIME = pa.timestamp("us", tz="UTC")
+
+
+@dataclass(frozen=True)
+class Misfit:
+    """How far the synthetic table is from one published table: keys, cells, the noise of a cell, and the rms difference in units of it."""
+
+    keys: tuple[str, ...]
+    cells: int
+    stderr: float
+    off: float
+
+
+@dataclass(frozen=True, eq=False)
+class Synthetic:
+    """A synthetic table of one trigger: its rows as published, their total weight, and where it fits badly."""
+
+    column: str
+    trigger: int
+    rows: pa.Table
+    total: float
+    misfits: tuple[Misfit, ...]
+
+
+def synthetic_path(histogram: Place) -> Place:
+    """The synthetic table beside the public table of a query: `NAME.synthetic`."""
+    return histogram.parent / f"{histogram.name}.{ENDING}"
+
+
+def synthesize(found: PublishedMarginals, column: str, rows: int | None = None) -> Synthetic:
+    """Fit a table to the marginals of one trigger.
+
+    Args:
+        found: what is published.
+        column: a count.
+        rows: draw so many rows of equal weight; None: a row for every cell, with its weight.
+
+    Raises:
+        DataError: the column is no count, there are too many cells or rows, or the noisy total is not positive.
+
+    Guarantee:
+        A function of the public table alone, the drawn rows too: it costs nothing. Biased, without a bound.
+    """
+    if column not in found.counts:
+        raise DataError(f"{column} may be negative, and weights are not: give a count ({', '.join(found.counts) or 'the query has none'})")
+    known, tables = found.columns[column]
+    if (cells := math.prod(known.sizes)) > MAX_CELLS:
+        raise DataError(
+            f"the keys have {cells:,} combinations of values, and a synthetic table has at most {MAX_CELLS:,}: group by fewer keys"
+        )
+    if rows is not None and not 0 < rows <= MAX_ROWS:
+        raise DataError(f"{rows:,} rows are asked for: give 1 to {MAX_ROWS:,}")
+    fitted = fit(known, tables)
+    total = float(fitted.weights.sum())
+    if not total > 0:
+        raise DataError(f"the noisy total at trigger {found.trigger} is not positive, so there is no table that fits: try a later trigger")
+    chosen = np.arange(cells) if rows is None else draw(fitted.weights, rows, _seed(found, column))
+    weights = fitted.weights.ravel() if rows is None else np.full(rows, total / rows)
+    return Synthetic(column, found.trigger, _rows(found, column, chosen, weights), total, _misfits(found, column, fitted))
+
+
+def publish(path: Place, name: str, made: Synthetic, rows: int | None) -> bool:
+    """Append a synthetic table to the Delta table at a path, which is made unless it is there.
+
+    Args:
+        path: of the Delta table.
+        name: the query's.
+        made: what to append.
+        rows: as it was made.
+
+    Returns:
+        False if its trigger is there already: then nothing was written.
+
+    Raises:
+        LakeError: another table is there, or it cannot be written.
+    """
+    from deltalake import DeltaTable, Schema
+    from deltalake.exceptions import DeltaError
+
+    from dpsql.lake import delta_tables  # opens tables
+
+    kind = {"of": name, "column": made.column, "rows": rows}
+    try:
+        delta_tables.create(path, Schema.from_arrow(made.rows.schema), properties={PROPERTY: json.dumps(kind)})
+        given = DeltaTable(str(path)).metadata().configuration.get(PROPERTY)
+        if given is None or json.loads(given) != kind:
+            of = "is no synthetic table" if given is None else f"has other rows ({given})"
+            raise LakeError(f"{path}: what is there {of}: name another place with --out")
+        return delta_tables.append(path, made.rows, {MARK: made.trigger})
+    except (DeltaError, OSError, pa.ArrowException) as problem:
+        raise LakeError(f"{path}: cannot be written ({type(problem).__name__}); try again, or name another place with --out") from None
+
+
+def _seed(found: PublishedMarginals, column: str) -> bytes:
+    """32 bytes made from what is released."""
+    digest = hashlib.sha256(f"{MARK}/{column}/{found.trigger}".encode())
+    for table in found.columns[column][1]:
+        digest.update(np.ascontiguousarray(table, "<f8").tobytes())
+    return digest.digest()
+
+
+def _rows(found: PublishedMarginals, column: str, cells: np.ndarray, weights: np.ndarray) -> pa.Table:
+    """Rows as published: a cell and a weight each. A key that no measured table has is NULL: nothing is known of it."""
+    columns = {
+        "trigger": pa.array(np.full(len(cells), found.trigger, np.int64)),
+        "trigger_time": pa.array(np.full(len(cells), found.time_us, np.int64)).cast(TIME),
+    }
+    places = np.unravel_index(cells, found.columns[column][0].sizes)
+    for (key, values), place in zip(found.keys.items(), places, strict=True):
+        kind = pa.int64() if values and isinstance(values[0], int) else pa.string()
+        known: list[str | int | None] = [*values] or [None]
+        columns[key] = pa.array(known, kind).take(pa.array(place))
+    return pa.table(columns | {column: pa.array(weights, pa.float64())})
+
+
+def _misfits(found: PublishedMarginals, column: str, fitted: Fitted) -> tuple[Misfit, ...]:
+    known, tables = found.columns[column]
+    names = list(found.keys)
+    out = []
+    for keys, variance, table in zip(known.tables, known.variances, tables, strict=True):
+        off = math.sqrt(float(np.mean((marginal(fitted.weights, keys) - table) ** 2)) / variance)
+        out.append(Misfit(tuple(names[key] for key in keys), table.size, math.sqrt(variance), off))
+    return tuple(out)
