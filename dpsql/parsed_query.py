@@ -22,6 +22,10 @@ class AggregateFunction(StrEnum):
     SUM = "SUM"
     AVG = "AVG"
     APPROX_QUANTILES = "APPROX_QUANTILES"
+    VAR_POP = "VAR_POP"
+    VAR_SAMP = "VAR_SAMP"
+    STDDEV_POP = "STDDEV_POP"
+    STDDEV_SAMP = "STDDEV_SAMP"
     APPROX_TOP_COUNT = "APPROX_TOP_COUNT"
     APPROX_TOP_SUM = "APPROX_TOP_SUM"
     COUNT_SKETCH = "COUNT_SKETCH"
@@ -29,6 +33,18 @@ class AggregateFunction(StrEnum):
 
 SKETCHES = (AggregateFunction.APPROX_TOP_COUNT, AggregateFunction.APPROX_TOP_SUM, AggregateFunction.COUNT_SKETCH)
 """Aggregates that are about the values of an expression, which no GROUP BY names (docs/privacy/sketch.md)."""
+
+
+VARIANCES = (AggregateFunction.VAR_POP, AggregateFunction.VAR_SAMP)
+DEVIATIONS = (AggregateFunction.STDDEV_POP, AggregateFunction.STDDEV_SAMP)
+SPREADS = (*VARIANCES, *DEVIATIONS)
+"""How far values lie apart; of a sample: the sum of squares is divided by one less than there are values."""
+
+AVERAGED = (AggregateFunction.AVG, *SPREADS)
+"""Aggregates that do not grow with the number of records; where there is no value there is nothing."""
+
+BOUNDED = (AggregateFunction.SUM, *AVERAGED)
+"""Aggregates of values, which need `contribution_bounds_per_row`; all are DOUBLE."""
 
 
 class PrivacyLevel(StrEnum):

@@ -94,8 +94,13 @@ def increment(values: Sequence[float], rule: Increment, first: bool) -> int:
     if rule.rule == "valid":
         return 1
     if math.isinf(x):
+        if rule.rule == "squares":
+            return rule.upper
         return rule.upper if x > 0 else rule.lower
     steps = (x - rule.centre) / rule.grid
+    if rule.rule == "squares":
+        square = (x - rule.centre) ** 2 / rule.grid if abs(x) < 1e150 else math.inf
+        return rule.upper if square >= 2 * rule.upper else round(square) - rule.upper
     return rule.upper if steps >= rule.upper else rule.lower if steps <= rule.lower else round(steps)
 
 
@@ -276,7 +281,14 @@ def _output(column: OutputColumn, values: Sequence[int]) -> float | None:
         return first
     if column.kind == "sum":
         return first * column.grids[0]
-    count = values[column.perturbations[1]]
+    count = values[column.perturbations[-1]]
+    if column.kind in ("variance", "deviation"):
+        if count < 1 + column.sample:
+            return None
+        total, squares = (values[j] * grid for j, grid in zip(column.perturbations[:2], column.grids[:2], strict=True))
+        widest = ((column.bounds[1] - column.bounds[0]) / 2) ** 2
+        variance = min(max(squares / count + column.offset - (total / count) ** 2, 0.0), widest) * (count / (count - column.sample))
+        return math.sqrt(variance) if column.kind == "deviation" else variance
     return None if count < 1 else min(max(column.centre + first * column.grids[0] / count, column.bounds[0]), column.bounds[1])
 
 

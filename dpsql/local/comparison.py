@@ -16,7 +16,7 @@ from dpsql.local.published_table import typed_keys
 from dpsql.local.spark_types import SparkType
 from dpsql.mechanisms import registry
 from dpsql.mechanisms.protocol import Plan
-from dpsql.parsed_query import Aggregate, AggregateFunction
+from dpsql.parsed_query import AVERAGED, SPREADS, Aggregate, AggregateFunction
 
 Z95 = 1.959963984540054
 MEAN, MEDIAN = 0.7978845608028654, 0.6744897501960817
@@ -83,7 +83,7 @@ class Truth:
         true = truth.astype(whole).rename(columns={alias: f"{alias}_true" for alias in aliases})
         both = true.merge(private.astype(whole), on=names, how="outer")
         for aggregate in self._plan.query.aggregates:
-            if aggregate.function is not AggregateFunction.AVG:
+            if aggregate.function not in AVERAGED:
                 exact = f"{aggregate.alias}_true"
                 both[exact] = both[exact].where(both[exact].notna(), 0)
         start = np.asarray(both["window_start"].astype("datetime64[us, UTC]").astype("int64"), np.int64)
@@ -126,6 +126,8 @@ class Truth:
             return f"count(*) FILTER (NOT isnan({a}))"
         low, high = aggregate.bounds or (0.0, 0.0)
         finite = f"CASE WHEN isinf({a}) THEN CASE WHEN {a} > 0 THEN {high}::DOUBLE ELSE {low}::DOUBLE END ELSE {a} END"
+        if aggregate.function in SPREADS:
+            return f"{aggregate.function}({finite}) FILTER (NOT isnan({a}))"
         mean = "avg" if aggregate.function is AggregateFunction.AVG else "sum"
         return f"coalesce({mean}({finite}) FILTER (NOT isnan({a})), 0)"
 
@@ -137,7 +139,7 @@ class Truth:
 
 def _errors(both: pd.DataFrame, aggregate: Aggregate) -> dict[str, float]:
     alias, low = aggregate.alias, (aggregate.bounds or (0.0, 0.0))[0]
-    if aggregate.function is AggregateFunction.AVG:
+    if aggregate.function in AVERAGED:
         both = both[both[f"{alias}_private"].notna() & both[f"{alias}_true"].notna()]
     private, true = _values(both, f"{alias}_private"), _values(both, f"{alias}_true")
     if low >= 0:
@@ -157,7 +159,7 @@ def _made_of(both: pd.DataFrame, aggregate: Aggregate) -> dict[str, float]:
     alias = aggregate.alias
     released = both[both[f"{alias}_private"].notna()]
     true, private, stderr = (_values(released, f"{alias}{end}") for end in ("_true", "_private", "_stderr"))
-    if aggregate.function is AggregateFunction.AVG:
+    if aggregate.function in AVERAGED:
         known = released[f"{alias}_true"].notna().to_numpy()
         if not known.any():
             return {}

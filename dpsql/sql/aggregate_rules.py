@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from sqlglot import exp
 
 from dpsql.errors import Problem
-from dpsql.parsed_query import AggregateFunction
+from dpsql.parsed_query import BOUNDED, SPREADS
 from dpsql.sql import constructs
 from dpsql.sql.aggregates import (
     BOUNDS,
@@ -58,10 +58,10 @@ def aggregate_wrappers(draft: Draft) -> Iterator[Problem]:
 
 
 def known_aggregates(draft: Draft) -> Iterator[Problem]:
-    """COUNT, SUM, AVG, APPROX_QUANTILES only."""
+    """COUNT, SUM, AVG, STDDEV, VARIANCE, APPROX_QUANTILES only."""
     for call in draft.calls:
         if call.name.upper() not in OUR_AGGREGATES and not call.of_values:
-            ours = "the aggregates are COUNT(*), COUNT(x), COUNT(DISTINCT privacy unit), SUM, AVG and APPROX_QUANTILES"
+            ours = "the aggregates are COUNT(*), COUNT(x), COUNT(DISTINCT privacy unit), SUM, AVG, STDDEV, VARIANCE and APPROX_QUANTILES"
             written = FOREIGN_AGGREGATES.get(call.name)
             hint = f"write {written}" if written else WAYS_OUT.get(call.name, ours)
             yield problem(call.item.span, f"The aggregate {call.name.upper()} is not available", hint)
@@ -140,7 +140,7 @@ def distinct_arguments(draft: Draft) -> Iterator[Problem]:
 
 
 def named_arguments(draft: Draft) -> Iterator[Problem]:
-    """contribution_bounds_per_row, once, in SUM, AVG and quantiles."""
+    """contribution_bounds_per_row, once, where values are added."""
     for call in _ours(draft):
         for argument in call.named:
             name, span = argument_name(argument), draft.span(argument)
@@ -160,9 +160,9 @@ def named_arguments(draft: Draft) -> Iterator[Problem]:
 
 
 def bounds_given(draft: Draft) -> Iterator[Problem]:
-    """SUM, AVG and quantiles need bounds: two finite number literals in order."""
+    """Values need bounds: two finite number literals in order."""
     for call in _ours(draft):
-        if call.function not in (AggregateFunction.SUM, AggregateFunction.AVG, AggregateFunction.APPROX_QUANTILES) or call.distinct:
+        if not (call.function in BOUNDED or call.of_quantiles) or call.distinct:
             continue
         written = call.bounds_arguments
         if not written and call.named:
@@ -193,7 +193,7 @@ def bounds_ordered(draft: Draft) -> Iterator[Problem]:
 
 
 def numeric_arguments(draft: Draft) -> Iterator[Problem]:
-    """SUM, AVG and quantiles of numbers."""
+    """Numbers are added, or ranked."""
     for call in _ours(draft):
         if call.name == "count" or len(call.positional) != (2 if call.of_quantiles else 1):
             continue
@@ -204,4 +204,15 @@ def numeric_arguments(draft: Draft) -> Iterator[Problem]:
                 draft.span(call.positional[0]),
                 f"{call.name.upper()} needs a number, and this is {kind.sql(dialect='spark')}",
                 f"cast it: CAST({sql} AS DOUBLE)",
+            )
+
+
+def spreads_of_windows(draft: Draft) -> Iterator[Problem]:
+    """STDDEV and VARIANCE where a mechanism does not have them."""
+    for call in draft.calls:
+        if call.function in SPREADS:
+            sums = "SUM(x), SUM(x * x) and COUNT(x)" if draft.grouping_sets else "AVG(x) and AVG(x * x)"
+            message = f"{call.name.upper()} is for queries with a window that protect users, and not for counters of panes"
+            yield problem(
+                call.item.span, message, f"select {sums}, and compute the variance when reading: the mean square less the squared mean"
             )

@@ -1,4 +1,4 @@
-"""Aggregate calls: COUNT, SUM, AVG, APPROX_QUANTILES with their named arguments."""
+"""Aggregate calls: COUNT, SUM, AVG, STDDEV, VARIANCE, APPROX_QUANTILES with their named arguments."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from sqlglot import exp
 
-from dpsql.parsed_query import SKETCHES, AggregateFunction
-from dpsql.sql.items import Item, call_name
+from dpsql.parsed_query import BOUNDED, SKETCHES, AggregateFunction
+from dpsql.sql.items import SPREAD_NAMES, Item, call_name
 from dpsql.sql.values import NUMBER, bare
 
 BOUNDS = "contribution_bounds_per_row"
@@ -20,6 +20,8 @@ FOREIGN_AGGREGATES: Mapping[str, str] = {
     "anon_count": "COUNT(*) or COUNT(x)",
     "anon_sum": "SUM(x, contribution_bounds_per_row => (lo, hi))",
     "anon_avg": "AVG(x, contribution_bounds_per_row => (lo, hi))",
+    "anon_var_pop": "VAR_POP(x, contribution_bounds_per_row => (lo, hi))",
+    "anon_stddev_pop": "STDDEV_POP(x, contribution_bounds_per_row => (lo, hi))",
     "mean": "AVG(x, contribution_bounds_per_row => (lo, hi))",
     "count_if": "SUM(CASE WHEN condition THEN 1 ELSE 0 END, contribution_bounds_per_row => (0, 1))",
     "approx_count_distinct": "COUNT(DISTINCT privacy unit)",
@@ -31,15 +33,12 @@ FOREIGN_AGGREGATES: Mapping[str, str] = {
 
 _RANGES = "make ranges of x a key, for example width_bucket(x, 0, 100, 20) AS x_range, and count"
 _QUANTILES = f"in a table without a window write APPROX_QUANTILES(x, 4, {BOUNDS} => (lo, hi)); in a windowed query {_RANGES}"
-_SQUARES = "select AVG of x and AVG of x * x: the variance is the second less the square of the first, computed when reading"
 _ONE_RECORD = f"it would publish one record's value: {_RANGES}"
 
 WAYS_OUT: Mapping[str, str] = {
     **dict.fromkeys(("min", "max", "first", "first_value", "last", "last_value", "any_value", "min_by", "max_by"), _ONE_RECORD),
     **dict.fromkeys(("median", "percentile", "percentile_approx", "approx_percentile", "percentile_cont", "percentile_disc"), _QUANTILES),
     **dict.fromkeys(("quantile", "quantiles", "approx_quantile", "anon_percentile_cont", "histogram_numeric"), _QUANTILES),
-    **dict.fromkeys(("stddev", "std", "stddev_pop", "stddev_samp", "variance", "var_pop", "var_samp"), _SQUARES),
-    **dict.fromkeys(("anon_var_pop", "anon_stddev_pop"), _SQUARES),
     "mode": "make x a key and count: the largest counts are the commonest values",
     **dict.fromkeys(("collect_list", "collect_set", "array_agg", "listagg", "string_agg"), "leave it out: it would publish records"),
 }
@@ -77,14 +76,14 @@ class Call:
             return AggregateFunction.COUNT_DISTINCT_UNIT
         if self.name == "count" and len(self.positional) == 1 and isinstance(self.positional[0], exp.Star):
             return AggregateFunction.COUNT_ROWS
-        plain = {"count": AggregateFunction.COUNT, "sum": AggregateFunction.SUM, "avg": AggregateFunction.AVG}
+        plain = {"count": AggregateFunction.COUNT, "sum": AggregateFunction.SUM, "avg": AggregateFunction.AVG, **SPREAD_NAMES}
         plain["approx_quantiles"] = AggregateFunction.APPROX_QUANTILES
         return plain.get(self.name) or next((each for each in SKETCHES if each.lower() == self.name), None)
 
     @property
     def has_argument(self) -> bool:
         """Whether it aggregates the value of an expression."""
-        return self.function in (AggregateFunction.COUNT, AggregateFunction.SUM, AggregateFunction.AVG, AggregateFunction.APPROX_QUANTILES)
+        return self.function in (AggregateFunction.COUNT, *BOUNDED) or self.of_quantiles
 
     @property
     def of_quantiles(self) -> bool:

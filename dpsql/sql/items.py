@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
 from sqlglot import exp
 from sqlglot.tokens import Token
 
+from dpsql.parsed_query import AggregateFunction
 from dpsql.sql.functions import AGGREGATES
 from dpsql.sql.normal import needs_quotes, write
 from dpsql.sql.relations import star_of
 from dpsql.sql.spans import Span, node_span
 from dpsql.sql.values import bare
 
-OUR_AGGREGATES = ("COUNT", "SUM", "AVG", "APPROX_QUANTILES")
+SPREAD_NAMES: Mapping[str, AggregateFunction] = {
+    **dict.fromkeys(("stddev", "std", "stddev_samp"), AggregateFunction.STDDEV_SAMP),
+    **dict.fromkeys(("variance", "var_samp"), AggregateFunction.VAR_SAMP),
+    "stddev_pop": AggregateFunction.STDDEV_POP,
+    "var_pop": AggregateFunction.VAR_POP,
+}
+"""Without an ending it is the sample's, in Spark and in GoogleSQL."""
+
+OUR_AGGREGATES = frozenset({"COUNT", "SUM", "AVG", "APPROX_QUANTILES", *map(str.upper, SPREAD_NAMES)})
 """Those of a group's records; `SKETCHES` are the others."""
 WINDOW_CALLS = frozenset({"window", "session_window", "window_time", "tumble", "hop", "cumulate"})
 

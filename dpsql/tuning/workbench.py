@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -15,13 +16,14 @@ from dpsql.mechanisms import registry
 from dpsql.mechanisms.histogram.asked import ReleaseRule
 from dpsql.mechanisms.histogram.plan import ColumnPlan, PerturbationPlan, PrivacyPlan
 from dpsql.mechanisms.histogram.planner import unnamed_plan
-from dpsql.mechanisms.histogram.stages import stderr
-from dpsql.parsed_query import Aggregate, AggregateFunction, ParsedQuery, changed
+from dpsql.mechanisms.histogram.stages import SAMPLES, stderr
+from dpsql.parsed_query import AVERAGED, DEVIATIONS, SPREADS, Aggregate, AggregateFunction, ParsedQuery, changed
 from dpsql.tuning.bounding import Admitted, Arrangement, Bounds
 from dpsql.tuning.expected import Outcome, selected, thinned, unit_paths
 from dpsql.tuning.sample import Sample
 from udfs.columns import Float, Int
 from udfs.histogram.key_selection import WEIGHT_UNIT
+from udfs.histogram.spread import Moments
 from udfs.noise.counters import counter
 
 
@@ -118,7 +120,9 @@ class Workbench:
         if column is not None and column not in aliases:
             raise ConfigError(f"no column {column!r}: the query's aggregates are {', '.join(aliases)}")
         self.query, self.sample, self.scale, self.goal = query, sample, scale, goal
-        self.counted = (column,) if column is not None else tuple(aliases)
+        # An average's errors are no shares of a whole: they say little beside those of counts.
+        sizes = tuple(each.aggregate.alias for each in query.plan.columns if each.aggregate.function not in AVERAGED)
+        self.counted = (column,) if column is not None else sizes or tuple(aliases)
         self.written = Setting.of(query.parsed)
         self.arrangement = Arrangement(sample, query.plan)
         self._true = {each.aggregate.alias: self._truth(each) for each in query.plan.columns}
@@ -227,6 +231,8 @@ class Workbench:
         true, first = self._true[column.aggregate.alias], column.perturbations[0]
         total, error = sums.values[first.mechanism - 1] * self.scale, stderr(first)[-1]
         low, high = column.aggregate.bounds or (0.0, 0.0)
+        if column.aggregate.function in SPREADS:
+            return self._spread(column, true, sums, released)
         if column.aggregate.function is not AggregateFunction.AVG:
             return Outcome(true * self.scale, total, error, released, low >= 0)
         second = column.perturbations[1]
@@ -234,6 +240,18 @@ class Workbench:
         mean = total / count
         spread = np.sqrt(error**2 + (mean * stderr(second)[-1]) ** 2) / count
         return Outcome(true, first.centre + mean, spread, released, low >= 0, high - low)
+
+    def _spread(self, column: ColumnPlan, true: Float, sums: _Sums, released: Float) -> Outcome:
+        parts = column.perturbations
+        total, squares, count = (sums.values[p.mechanism - 1] * self.scale for p in parts)
+        errors = [stderr(p)[-1] for p in parts]
+        low, high = column.aggregate.bounds or (0.0, 0.0)
+        largest, least = ((high - low) / 2) ** 2, 2.0 if column.aggregate.function in SAMPLES else 1.0
+        count = np.maximum(count, least)
+        moments = Moments(total, errors[0], squares, errors[1], count, errors[2], parts[1].upper * parts[1].grid, largest)
+        deviation = column.aggregate.function in DEVIATIONS
+        value, error = (moments.deviation if deviation else moments.variance)(column.aggregate.function in SAMPLES)
+        return Outcome(true, value, error, released, True, math.sqrt(largest) if deviation else largest)
 
     def _increments(self, p: PerturbationPlan) -> Float:
         """One record's increment, as the engine makes it, in value units; per record of the arrangement."""
@@ -243,7 +261,9 @@ class Workbench:
         if p.rule == "valid":
             return (~np.isnan(x)).astype(float)
         with np.errstate(over="ignore"):
-            scaled = np.clip(np.rint((np.nan_to_num(x, nan=0.0, posinf=np.inf, neginf=-np.inf) - p.centre) / p.grid), p.lower, p.upper)
+            centred = np.nan_to_num(x, nan=0.0, posinf=np.inf, neginf=-np.inf) - p.centre
+            scaled = np.rint(centred * centred / p.grid) - p.upper if p.rule == "squares" else np.rint(centred / p.grid)
+            scaled = np.clip(scaled, p.lower, p.upper)
         return np.where(np.isnan(x), 0.0, scaled * p.grid)
 
     def _finite(self, aggregate: Aggregate) -> Float:
@@ -264,7 +284,12 @@ class Workbench:
         if aggregate.function is AggregateFunction.COUNT:
             return count
         total = _per_cell(a.cell[there], x[there], a.cells)
-        return total / np.maximum(count, 1.0) if aggregate.function is AggregateFunction.AVG else total
+        mean = total / np.maximum(count, 1.0)
+        if aggregate.function in SPREADS:
+            away = _per_cell(a.cell[there], (x[there] - mean[a.cell[there]]) ** 2, a.cells)
+            variance = away / np.maximum(count - (aggregate.function in SAMPLES), 1.0)
+            return np.sqrt(variance) if aggregate.function in DEVIATIONS else variance
+        return mean if aggregate.function is AggregateFunction.AVG else total
 
 
 def _per_cell(cell: Int, values: np.ndarray, cells: int) -> Float:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from dpsql.frames import aggregates_of
+from dpsql.parsed_query import DEVIATIONS, VARIANCES
 from dpsql.view.bounds import asked, heads
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ class Measure:
     Args:
         alias: its column.
         cap: what the bounds cap, in words; may be empty.
-        within: an average lies between these two; None for what grows with the number of records.
+        within: an average, a variance or a deviation lies between these two; None for what grows with the number of records.
         adds_up: the keys' values sum to the whole, and none is negative: each has a share.
     """
 
@@ -57,6 +58,16 @@ def counted(rows: pd.DataFrame, document: Mapping[str, Any] | None) -> list[str]
 
 def _measure(alias: str, aggregate: Mapping[str, Any], cap: str) -> Measure:
     function, bounds = aggregate.get("function"), aggregate.get("bounds")
-    within = (float(bounds[0]), float(bounds[1])) if function == "AVG" and bounds else None
+    within = _within(function, (float(bounds[0]), float(bounds[1]))) if bounds else None
     adds_up = function in ("COUNT", "COUNT(*)") or (function == "SUM" and bounds is not None and bounds[0] >= 0)
     return Measure(alias, cap, within, adds_up)
+
+
+def _within(function: str | None, bounds: tuple[float, float]) -> tuple[float, float] | None:
+    """What lies between: an average its bounds, a deviation 0 and half their width, a variance the square of that."""
+    half = (bounds[1] - bounds[0]) / 2
+    if function == "AVG":
+        return bounds
+    if function in DEVIATIONS:
+        return 0.0, half
+    return (0.0, half**2) if function in VARIANCES else None

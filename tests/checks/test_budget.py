@@ -53,7 +53,7 @@ def ratios(plan: PrivacyPlan) -> list[float]:
     out = []
     for column in plan.columns:
         for p in column.perturbations:
-            largest = max(abs(p.lower), abs(p.upper)) * p.grid if p.rule == "sum" else 1.0
+            largest = max(abs(p.lower), abs(p.upper)) * p.grid if p.rule in ("sum", "squares") else 1.0
             units = column.aggregate.function is AggregateFunction.COUNT_DISTINCT_UNIT
             moved = (
                 math.sqrt(r * min(q.asked.max_rows_contributed, q.asked.max_groups_contributed) * places(plan) if units else squares)

@@ -69,6 +69,8 @@ QUERIES = {
     + TAIL
     + "key",
     "square roots and a mean": "max_rows_contributed = 16, counter = SQRT) key, " + MEAN + ", COUNT(*) AS n FROM records" + TAIL + "key",
+    "spread": "max_rows_contributed = 8) key, COUNT(*) AS n, STDDEV(value, contribution_bounds_per_row => (0, 100)) AS spread, "
+    "VAR_POP(value, contribution_bounds_per_row => (0, 20)) AS small FROM records" + TAIL + "key",
     "sliding": "max_rows_contributed = 6, max_groups_contributed = 3) key, COUNT(*) AS n, " + MEAN + " FROM records" + SLIDING + "key",
     "sliding for ever": "max_rows_contributed = 16, contribution_period = STREAM, release = RESELECT) key, COUNT(DISTINCT user_id) AS users, "
     "COUNT(*) AS n FROM records" + SLIDING + "key",

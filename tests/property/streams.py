@@ -28,7 +28,13 @@ FAR = 1 << 60
 EVERYTHING = 1 << 61
 """A closed time after every window that the strategies make."""
 
-INCREMENTS = (Increment("rows"), Increment("valid", 0), Increment("users"), Increment("sum", 0, 0.25, -8, 12, 0.5))
+INCREMENTS = (
+    Increment("rows"),
+    Increment("valid", 0),
+    Increment("users"),
+    Increment("sum", 0, 0.25, -8, 12, 0.5),
+    Increment("squares", 0, 0.5, -6, 6, 0.5),
+)
 
 
 def identifier(name: int) -> int:
@@ -178,13 +184,15 @@ COLUMNS = (
     OutputColumn("count", (2,), (1.0,), ()),
     OutputColumn("sum", (3,), (INCREMENTS[3].grid,), ()),
     OutputColumn("avg", (3, 1), (INCREMENTS[3].grid, 1.0), (), (-1.5, 3.5), INCREMENTS[3].centre),
+    OutputColumn("variance", (3, 4, 1), (INCREMENTS[3].grid, INCREMENTS[4].grid, 1.0), (), (-1.5, 3.5), INCREMENTS[3].centre, 3.0),
+    OutputColumn("deviation", (3, 4, 1), (INCREMENTS[3].grid, INCREMENTS[4].grid, 1.0), (), (-1.5, 3.5), INCREMENTS[3].centre, 3.0, True),
 )
 
 
 def release_parameters(
     p: BoundingParameters, s: SelectionParameters | None, name: str = "BLT", public: PublicGroups | None = None
 ) -> ReleaseParameters:
-    """Release what `p` admits: COUNT(*), COUNT(DISTINCT), SUM and AVG, with much noise."""
+    """Release what `p` admits: COUNT(*), COUNT(DISTINCT), SUM, AVG, VAR_POP and STDDEV, with much noise."""
     horizon = p.grid.horizon
     perturbations = tuple(PerturbationParameters(j + 1, counter(name, horizon), 40.0, rule.grid) for j, rule in enumerate(p.increments))
     errors = (40.0,) * horizon

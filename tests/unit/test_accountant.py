@@ -38,6 +38,7 @@ from tests.property.plans import COUNT, DAY, HOUR, SUM, USERS, VALID, query, sou
 from udfs.noise.counters import counter, noise_matrix
 
 AVG = Aggregate("mean", AggregateFunction.AVG, "seconds", (-5.0, 60.0))
+STDDEV = Aggregate("spread", AggregateFunction.STDDEV_SAMP, "seconds", (-5.0, 60.0))
 Change = Callable[[PrivacyPlan], PrivacyPlan]
 
 
@@ -74,7 +75,7 @@ def random_query(pick: random.Random) -> ParsedQuery:
         keys_per_unit=pick.choice([None, None, 1.0, 2.5, 1e6]),
         release=pick.choice(list(ReleaseRule)),
         counter=pick.choice([CounterName.BLT, CounterName.BLT, CounterName.SQRT, CounterName.HONAKER]),
-        aggregates=tuple(a for a in (COUNT, VALID, USERS, SUM, AVG) if pick.random() < 0.5) or (COUNT,),
+        aggregates=tuple(a for a in (COUNT, VALID, USERS, SUM, AVG, STDDEV) if pick.random() < 0.5) or (COUNT,),
     )
 
 

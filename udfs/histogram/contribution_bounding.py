@@ -40,9 +40,10 @@ DROP_REASONS = (
 class Increment:
     """How one record becomes the integer increment of one perturbation.
 
-    rule: `rows` (1), `valid` (1 where the argument is not NULL), `users` (1 at the user's first record in the group, of all periods), `sum`
-    (argument minus centre, rounded to the grid, clamped to lower..upper; NULL adds 0) or `leaf` (likewise, rounded up: the number of the leaf of
-    width `grid` in which it is, 0 of NULL; `udfs.leaf_counts` counts by it).
+    rule: `rows` (1), `valid` (1 where the argument is not NULL), `users` (1 at the user's first record in the group, of all periods),
+    `sum` (argument minus centre, rounded to the grid, clamped to lower..upper; NULL adds 0), `squares` (that squared, rounded, less upper,
+    clamped: a square lies between 0 and twice upper) or `leaf` (like a sum's, but rounded up: the number of the leaf of width `grid` in
+    which it is, 0 of NULL; `udfs.leaf_counts` counts by it).
     """
 
     rule: str
@@ -61,8 +62,10 @@ class Increment:
         if self.rule == "valid":
             return (~null).astype(np.int64)
         with np.errstate(over="ignore"):  # a warning would tell of a value; infinity is clamped like any other
+            centred = np.where(null, 0.0, x) - self.centre
             rounded = np.ceil if self.rule == "leaf" else np.rint
-            scaled = np.clip(rounded((np.where(null, 0.0, x) - self.centre) / self.grid), self.lower, self.upper)
+            scaled = np.rint(centred * centred / self.grid) - self.upper if self.rule == "squares" else rounded(centred / self.grid)
+            scaled = np.clip(scaled, self.lower, self.upper)
         return np.where(null, 0, scaled.astype(np.int64))
 
 

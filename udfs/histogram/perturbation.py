@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 
 from udfs.columns import Float, Int, sort_order
 from udfs.histogram.group_state import Closing
+from udfs.histogram.spread import Moments
 from udfs.noise import randomness
 from udfs.noise.counters import Counter
 from udfs.noise.exact_paths import Redraw, rounded
@@ -38,12 +39,13 @@ class OutputColumn:
     """One released column.
 
     Args:
-        kind: `count` (int64), `sum` (float64, an exact multiple of the grid), `avg` (float64, NaN where there are too few), or `quantiles`: so many
-            float64 as there are `parts`, and one (`udfs.quantiles`).
-        perturbations: positions of its perturbations (avg: centred sum, then count).
+        kind: `count` (int64), `sum` (float64, an exact multiple of the grid), `avg`, `variance` or `deviation` (float64, NaN where there are too
+            few), or `quantiles`: so many float64 as there are `parts`, and one (`udfs.quantiles`).
+        perturbations: positions of its perturbations (avg: centred sum, then count; variance and deviation: squares between the two).
         grids: their grids.
         stderr: per perturbation, standard deviation of the noise at triggers 1..horizon, in value units.
-        bounds: clip of an average. centre: what its values were centred on.
+        bounds: clip of an average; one record's of a variance. centre: what its values were centred on.
+        offset: what was taken from each square. sample: a variance divides by the count less 1.
     """
 
     kind: str
@@ -53,6 +55,8 @@ class OutputColumn:
     bounds: tuple[float, float] = (0.0, 0.0)
     centre: float = 0.0
     parts: int = 0
+    offset: float = 0.0
+    sample: bool = False
 
 
 def noisy(exact: Int, path: Float, trigger: int, p: PerturbationParameters, again: Redraw) -> Int:
@@ -144,6 +148,8 @@ def combine(column: OutputColumn, values: list[Int], errors: list[Float]) -> tup
         return first, errors[0]
     if column.kind == "sum":
         return (first * column.grids[0]).astype(np.float64), errors[0]
+    if column.kind in ("variance", "deviation"):
+        return _spread(column, values, errors)
     count = values[column.perturbations[1]]
     enough = count >= 1
     safe = np.where(enough, count, 1)
@@ -151,3 +157,10 @@ def combine(column: OutputColumn, values: list[Int], errors: list[Float]) -> tup
     average: Float = np.clip(column.centre + quotient, *column.bounds)
     stderr: Float = np.sqrt(errors[0] ** 2 + (quotient * errors[1]) ** 2) / safe
     return np.where(enough, average, np.nan), np.where(enough, stderr, np.nan)
+
+
+def _spread(column: OutputColumn, values: list[Int], errors: list[Float]) -> tuple[Float, Float]:
+    total, squares, count = ((values[j] * grid).astype(np.float64) for j, grid in zip(column.perturbations, column.grids, strict=True))
+    largest = ((column.bounds[1] - column.bounds[0]) / 2) ** 2
+    found = Moments(total, errors[0], squares, errors[1], count, errors[2], column.offset, largest)
+    return found.deviation(column.sample) if column.kind == "deviation" else found.variance(column.sample)

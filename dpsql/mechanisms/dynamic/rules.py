@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dpsql.errors import Problem
 from dpsql.mechanisms.histogram import rules as bounded
 from dpsql.parsed_query import AggregateFunction, CounterName, GroupSelection, Release
-from dpsql.sql import clause_rules, feed_rules, table_rules
+from dpsql.sql import aggregate_rules, clause_rules, feed_rules, table_rules
 from dpsql.sql.draft import Draft
 from dpsql.sql.spans import problem
 
@@ -68,4 +68,5 @@ RULES = (
     counter_with_an_end,
     hidden_without_keys,
     interval_tree,
+    aggregate_rules.spreads_of_windows,
 )

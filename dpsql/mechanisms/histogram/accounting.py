@@ -167,9 +167,9 @@ def _ratio(p: PerturbationPlan, plan: PrivacyPlan) -> float:
         min(query.asked.max_rows_contributed, query.asked.max_groups_contributed * query.asked.max_rows_per_group),
     )
     column = next(column for column in plan.columns if p in column.perturbations)
-    if p.rule not in ("rows", "valid", "users", "sum"):
+    if p.rule not in ("rows", "valid", "users", "sum", "squares"):
         raise AccountingError(f"rule {p.rule} is unknown to the accountant")
-    largest = max(abs(p.lower), abs(p.upper)) * p.grid if p.rule == "sum" else 1.0  # other rules add 0 or 1 whatever the clamp
+    largest = max(abs(p.lower), abs(p.upper)) * p.grid if p.rule in ("sum", "squares") else 1.0  # other rules add 0 or 1 whatever the clamp
     if p.rule == "users" and column.aggregate.function is AggregateFunction.COUNT_DISTINCT_UNIT:
         # One 1 in each of K groups; where periods meet it may come back elsewhere when this period is gone, for the other one.
         per_user = math.sqrt(_groups(plan) * (1 + _periods_meet(plan)))

@@ -13,10 +13,10 @@ from dpsql.config import Source
 from dpsql.mechanisms.histogram.accounting import cost
 from dpsql.mechanisms.histogram.asked import ReleaseRule
 from dpsql.mechanisms.histogram.plan import ColumnPlan, PerturbationPlan, PrivacyPlan
-from dpsql.mechanisms.histogram.short import in_short
-from dpsql.mechanisms.histogram.stages import grid, stderr
+from dpsql.mechanisms.histogram.short import in_short, main, over
+from dpsql.mechanisms.histogram.stages import SAMPLES, grid, stderr
 from dpsql.mechanisms.live_runs import live_runs
-from dpsql.parsed_query import Aggregate, AggregateFunction, ContributionPeriod, ParsedQuery
+from dpsql.parsed_query import DEVIATIONS, SPREADS, Aggregate, AggregateFunction, ContributionPeriod, ParsedQuery
 from dpsql.privacy.cost import Cost, touched
 from dpsql.privacy.curve import epsilon_of
 from dpsql.schedule import by_window
@@ -27,6 +27,7 @@ PERIODS = (7, 30, 365)
 DAY_US = 86_400_000_000
 SPANS = {"a day": 1, "a week": 7, "30 days": 30}
 Z95 = 1.959963984540054
+SEVERAL = {2: "an average has two", 3: "a variance or deviation three"}
 
 
 def facts(plan: PrivacyPlan, source: Source) -> dict[str, Any]:
@@ -35,7 +36,8 @@ def facts(plan: PrivacyPlan, source: Source) -> dict[str, Any]:
     `sigma` is the standard deviation of the noise of one strategy step: noise multiplier times sensitivity. `stderr_*` are
     standard deviations of released values, where `stderr_of` is `value`. Where it is `sum` the column is an average: a noisy sum over a
     noisy count n of values. Its error depends on n, so `sigma` and `stderr_*` are the sum's, and `parts` has those of both; an average
-    that lies q from the middle of its bounds has standard error sqrt(sum's^2 + (q * count's)^2) / n.
+    that lies q from the middle of its bounds has standard error sqrt(sum's^2 + (q * count's)^2) / n. Where it is `squares` the column is a
+    variance, or the root of one, and `sigma` and `stderr_*` are those of the sum of squares.
     Users needed is ceil(tau / w_1): users that have the key as their first. `cost` is what one unit pays in one contribution period, and
     `periods` in several, `days` in all that so many days can touch (none for STREAM): `failure` is part of that delta, at which `epsilon` is what `mu` gives.
     """
@@ -94,24 +96,24 @@ def _column_facts(column: ColumnPlan) -> dict[str, Any]:
     return {
         "alias": column.aggregate.alias,
         "aggregate": str(column.aggregate.function),
-        "sigma": column.perturbations[0].sigma,
+        "sigma": main(column).sigma,
         "stderr_first_trigger": errors[0],
         "stderr_last_trigger": errors[-1],
         "clamp": list(column.aggregate.bounds) if column.aggregate.bounds else None,
-        "stderr_of": "value" if len(column.perturbations) == 1 else "sum",
+        "stderr_of": "value" if len(column.perturbations) == 1 else main(column).rule,
         "parts": [_part_facts(part) for part in column.perturbations] if len(column.perturbations) > 1 else None,
     }
 
 
 def _part_facts(part: PerturbationPlan) -> dict[str, Any]:
     errors = stderr(part)
-    of = "sum" if part.rule == "sum" else "count"
+    of = part.rule if part.rule in ("sum", "squares") else "count"
     return {"of": of, "sigma": part.sigma, "stderr_first_trigger": errors[0], "stderr_last_trigger": errors[-1]}
 
 
 def _errors(column: ColumnPlan) -> tuple[float, ...]:
     """Standard error per trigger. An average's depends on its group's size: given for the sum it divides (see `_columns`)."""
-    return stderr(column.perturbations[0])
+    return stderr(main(column))
 
 
 def _renews(plan: PrivacyPlan) -> bool:
@@ -286,11 +288,20 @@ def _columns(plan: PrivacyPlan) -> str:
     lines.append(f"  {'column':<{max(width, 6)}}  {'aggregate':<16} {'first trigger':>16} {'last trigger':>16}")
     for column in plan.columns:
         errors = _errors(column)
-        each = " / n" if len(column.perturbations) > 1 else ""
+        each = over(column)
         cells = [f"± {number(Z95 * errors[i])}{each}" for i in (0, -1)]
         lines.append(f"  {column.aggregate.alias:<{max(width, 6)}}  {written(column.aggregate):<16} {cells[0]:>16} {cells[1]:>16}")
     for column in plan.columns:
-        if len(column.perturbations) > 1:
+        if column.aggregate.function in SPREADS:
+            name, least = column.aggregate.alias, 2 if column.aggregate.function in SAMPLES else 1
+            root = ["  s is the deviation itself."] if column.aggregate.function in DEVIATIONS else []
+            lines += [
+                f"  {name} is made of noisy sums of values and of their squares, and a noisy count n of values;",
+                "  the table has the error of the squares.",
+                *root,
+                f"  {name}_stderr has the errors of all three; where n is below {least}, {name} is NULL.",
+            ]
+        elif len(column.perturbations) > 1:
             first, last = (number(Z95 * stderr(column.perturbations[1])[i]) for i in (0, -1))
             name = column.aggregate.alias
             lines += [
@@ -316,7 +327,8 @@ def _budget(plan: PrivacyPlan) -> str:
         f"  All noise is Gaussian and accounted for together: mu = {plan.mu:.4f}, the most noise-saving way to ({plan.epsilon:g}, {plan.delta_noise:.3g}).",
     ]
     share = plan.selection.share if plan.selection else 0.0
-    averages = f", of which there are {len(plan.perturbations)}: an average has two" if len(plan.perturbations) > len(plan.columns) else ""
+    several = [words for n, words in SEVERAL.items() if any(len(column.perturbations) == n for column in plan.columns)]
+    averages = f", of which there are {len(plan.perturbations)}: {', '.join(several)}" if several else ""
     if plan.selection:
         lines.append(
             f"  {percent(share)} of mu^2 chooses keys, {percent((1 - share) / len(plan.perturbations))} goes to each noisy number{averages}."

@@ -10,7 +10,7 @@ from dpsql.mechanisms.histogram import accounting, options, plan, rules
 from dpsql.mechanisms.histogram.asked import Asked
 from dpsql.mechanisms.histogram.plan import PrivacyPlan
 from dpsql.mechanisms.protocol import Argument, OutputColumn, RunFacts, Shape
-from dpsql.parsed_query import Aggregate, AggregateFunction, ContributionPeriod, ParsedQuery, PrivacyLevel, Quantiles
+from dpsql.parsed_query import BOUNDED, Aggregate, ContributionPeriod, ParsedQuery, PrivacyLevel, Quantiles
 from dpsql.privacy.cost import Cost
 from dpsql.schedule import by_window
 
@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from dpsql.sql.draft import Draft, Option
     from dpsql.sql.rules import Rule
     from udfs.stage import Clock, Stage, Tick
-
-REALS = (AggregateFunction.SUM, AggregateFunction.AVG)
 
 
 class Histogram:
@@ -109,7 +107,7 @@ def value_and_error(aggregate: Aggregate, i: int) -> tuple[OutputColumn, OutputC
     if isinstance(aggregate, Quantiles):
         error = OutputColumn(alias, f"{alias}_rank_stderr", "DOUBLE", f"s{i}")
         return OutputColumn(alias, alias, "DOUBLES", f"c{i}", aggregate.parts + 1), error
-    kind = "DOUBLE" if aggregate.function in REALS else "BIGINT"
+    kind = "DOUBLE" if aggregate.function in BOUNDED else "BIGINT"
     return OutputColumn(alias, alias, kind, f"c{i}"), OutputColumn(alias, f"{alias}_stderr", "DOUBLE", f"s{i}")
 
 

@@ -76,11 +76,11 @@ class NoisySum:
 
     Args:
         mechanism: number of the mechanism in the noise function (selection is 0, perturbations from 1).
-        rule: how a record becomes an increment: `rows`, `valid`, `users` or `sum` (see `udfs.histogram.contribution_bounding`).
+        rule: how a record becomes an increment: `rows`, `valid`, `users`, `sum` or `squares` (see `udfs.histogram.contribution_bounding`).
         argument: position of the record's argument column a0, a1, ..., or -1.
         grid: size of one integer unit (a power of two; 1.0 for counts).
         lower, upper: clamp of one record's increment, in grid units.
-        centre: what is subtracted before clamping (AVG), in value units.
+        centre: what is subtracted before clamping (AVG, variances), in value units.
         sensitivity: L2 sensitivity of one strategy step, the counter's largest column norm included, in value units.
         sigma: standard deviation of the noise of one strategy step, in value units.
     """
@@ -121,7 +121,7 @@ class PerturbationPlan(NoisySum):
 
 @dataclass(frozen=True, kw_only=True)
 class ColumnPlan:
-    """One output column: the aggregate and the perturbations it is made of (AVG: sum, then count)."""
+    """One output column: the aggregate and the perturbations it is made of (AVG: sum, then count; variances: squares between the two)."""
 
     aggregate: Aggregate
     perturbations: tuple[PerturbationPlan, ...]

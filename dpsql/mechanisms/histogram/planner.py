@@ -21,7 +21,7 @@ from dpsql.mechanisms.histogram.calibration import (
 from dpsql.mechanisms.histogram.carried import carried_plan
 from dpsql.mechanisms.histogram.plan import ColumnPlan, PerturbationPlan, PrivacyPlan, SelectionPlan, document
 from dpsql.mechanisms.identity import identity_of
-from dpsql.parsed_query import Aggregate, AggregateFunction, ContributionPeriod, GroupSelection, ParsedQuery
+from dpsql.parsed_query import SPREADS, Aggregate, AggregateFunction, ContributionPeriod, GroupSelection, ParsedQuery
 from dpsql.privacy.curve import round_down, round_up, total_mu
 from udfs.noise.counters import column_norm, counter, path_sd
 from udfs.noise.randomness import MAX_NORMAL
@@ -216,9 +216,12 @@ def increments_of(aggregate: Aggregate, source: Source, rows: int) -> list[tuple
     lo, hi = aggregate.bounds
     if aggregate.function is AggregateFunction.SUM:
         return [("sum", *_clamp(aggregate, lo, hi, source, rows), 0.0)]
-    # AVG: values centred on the middle of the bounds have half their width as sensitivity.
+    # Values centred on the middle of the bounds have half their width as sensitivity; so have their squares, less half of the largest.
     centre, half = lo + (hi - lo) / 2, (hi - lo) / 2
-    return [("sum", *_clamp(aggregate, -half, half, source, rows), centre), ("valid", 1.0, 0, 1, 0.0)]
+    parts = [("sum", *_clamp(aggregate, -half, half, source, rows), centre)]
+    if aggregate.function in SPREADS:
+        parts.append(("squares", *_squares(aggregate, half, source, rows), centre))
+    return [*parts, ("valid", 1.0, 0, 1, 0.0)]
 
 
 def _clamp(aggregate: Aggregate, lo: float, hi: float, source: Source, rows: int) -> tuple[float, int, int]:
@@ -245,6 +248,15 @@ def check_width(aggregate: Aggregate, width: float) -> None:
         raise ConfigError(
             f"the bounds of {aggregate.alias} are {width:g} apart: scale the values so that it is between {MIN_WIDTH:g} and {MAX_WIDTH:g}"
         )
+
+
+def _squares(aggregate: Aggregate, half: float, source: Source, rows: int) -> tuple[float, int, int]:
+    if not MIN_WIDTH <= half * half <= MAX_WIDTH:
+        raise ConfigError(
+            f"the bounds of {aggregate.alias} are {2 * half:g} apart, and their squares leave the range of numbers: scale the values, so that it is "
+            f"between {2 * math.sqrt(MIN_WIDTH):g} and {2 * math.sqrt(MAX_WIDTH):g}"
+        )
+    return _clamp(aggregate, -half * half / 2, half * half / 2, source, rows)
 
 
 def _check_noise(perturbation: PerturbationPlan, aggregate: Aggregate) -> None:

@@ -12,7 +12,7 @@ from dpsql.mechanisms.histogram import rules as bounded
 from dpsql.mechanisms.marginals.grouping import MAX_CELLS
 from dpsql.mechanisms.marginals.options import MOST_KEYS, domains_of, sets_of
 from dpsql.parsed_query import AggregateFunction
-from dpsql.sql import table_rules
+from dpsql.sql import aggregate_rules, table_rules
 from dpsql.sql.draft import Draft
 from dpsql.sql.grouping_sets import LISTS, TEXT_TYPES, WHOLE_TYPES
 from dpsql.sql.relations import value_type
@@ -129,6 +129,7 @@ RULES = (
     domains_declared,
     few_cells,
     linear_aggregates,
+    aggregate_rules.spreads_of_windows,
     own_names,
     records_stay,
     keys_of_a_cube,

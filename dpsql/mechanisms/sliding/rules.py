@@ -8,7 +8,7 @@ from dpsql.errors import Problem
 from dpsql.mechanisms.sliding.asked import PaneGrouping, Smoothing
 from dpsql.mechanisms.sliding.options import OWN, counter
 from dpsql.parsed_query import AggregateFunction, CounterName, GroupSelection
-from dpsql.sql import clause_rules, window_rules
+from dpsql.sql import aggregate_rules, clause_rules, window_rules
 from dpsql.sql.draft import Draft
 from dpsql.sql.durations import divisor_near
 from dpsql.sql.event_rules import event, rows_of_events, units_of_events
@@ -148,6 +148,7 @@ RULES = (
     groupings,
     smoothings,
     one_column_above,
+    aggregate_rules.spreads_of_windows,
     cap_of_level,
     clause_rules.rows_per_group_above_rows,
     clause_rules.groups_above_rows,
