@@ -30,10 +30,12 @@ from dpsql.mechanisms.histogram.stages import stages  # noqa: E402
 from dpsql.streaming.workers import MICRO_BATCH, shipped  # noqa: E402
 from tests.property.plans import COUNT, DAY, SUM, query, source  # noqa: E402
 from udfs.bucket_state import BucketFiles  # noqa: E402
-from udfs.contribution_files import ContributionFiles  # noqa: E402
+from udfs.contribution_files import ContributionFiles, ContributionRows  # noqa: E402
 from udfs.histogram.contribution_bounding import admit  # noqa: E402
 from udfs.keys import encode  # noqa: E402
-from udfs.stage import ADMISSION, RELEASE, Clock  # noqa: E402
+from udfs.release_plan import ReleasePlan  # noqa: E402
+from udfs.released_files import ReleasedFiles  # noqa: E402
+from udfs.stage import ADMISSION, RELEASE, Clock, Tick  # noqa: E402
 from udfs.worker import Intake, MicroBatch, Release  # noqa: E402
 
 TURNS = 5
@@ -70,8 +72,8 @@ def in_a_worker(what: str, folder: Path) -> dict[str, Any]:
     """Run a stage, or import `udfs` alone, in a process that has what Spark's own worker has: what came in by it."""
     given = folder / what
     if what != "udfs":
-        function, frame = STAGES[what](folder)
-        told = {MICRO_BATCH: str(MicroBatch(0, Clock()))}
+        function, frame, plan = STAGES[what](folder)
+        told = {MICRO_BATCH: str(plan)}
         given.write_bytes(cloudpickle.dumps(function) + b"".join(pickle.dumps(part) for part in (frame, told)))
     environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(CHECKOUT), "PYTHONWARNINGS": "ignore"}
     command = [sys.executable, "-c", CHILD, what, str(given)]
@@ -88,22 +90,25 @@ def _records() -> pa.Table:
     return pa.table(table | {"key_bytes": pa.array([key] * 900, pa.binary()), "a0": pa.array([1.0] * 900)})
 
 
-def _admission(folder: Path) -> tuple[Any, pd.DataFrame]:
+def _admission(folder: Path) -> tuple[Any, pd.DataFrame, MicroBatch]:
     stage, _ = stages(make_plan(query(aggregates=(COUNT, SUM)), source()))
     fields = [("kind", pa.int32()), *stage.gives, ("bucket", pa.int32()), ("batch", pa.int64()), ("closed_us", pa.int64())]
     files = BucketFiles(str(folder / "state"), ADMISSION, 1, 1, tuple(stage.tables))
     contributions = ContributionFiles(str(folder / "contributions"), pa.schema(fields), "window", 0, 64 * DAY)
-    return shipped(Intake(stage, files, {}, contributions, 1, bytes(32))), _records().to_pandas()
+    return shipped(Intake(stage, files, {}, contributions, 1, bytes(32))), _records().to_pandas(), MicroBatch(0, Clock())
 
 
-def _release(folder: Path) -> tuple[Any, pd.DataFrame]:
+def _release(folder: Path) -> tuple[Any, pd.DataFrame, ReleasePlan]:
     admission, stage = stages(make_plan(query(aggregates=(COUNT, SUM)), source()))
     records = _records().append_column("drop", pa.array(np.zeros(900, np.int8)))
-    frame = admit(None, records, Clock(), admission.parameters).contributions.to_pandas()
-    frame = frame.assign(kind=np.int32(0), batch=np.int64(0), closed_us=np.int64(0))
-    tick = frame.iloc[:1].assign(kind=np.int32(1), closed_us=np.int64(19_702 * DAY))
+    rows = admit(None, records, Clock(), admission.parameters).contributions
+    rows = rows.append_column("bucket", pa.array(np.zeros(len(rows), np.int32)))
+    fields = [("kind", pa.int32()), *stage.takes, ("bucket", pa.int32()), ("closed_us", pa.int64())]
+    written = ContributionFiles(str(folder / "contributions"), pa.schema(fields), "window", 0, 64 * DAY).write(rows, 0, 0)
     files = BucketFiles(str(folder / "state"), RELEASE, 1, 1, tuple(stage.tables))
-    return shipped(Release(stage, files, {}, 1, bytes(32))), pd.concat([frame, tick])
+    to, given = ReleasedFiles(str(folder / "released"), 1), ContributionRows(str(folder / "contributions"), stage.takes, 1)
+    plan = ReleasePlan(-1, 1, tuple(file["path"] for file in written), (Tick(0, 19_702 * DAY),))
+    return shipped(Release(stage, files, {}, given, to, bytes(32))), pd.DataFrame({"label": [0]}), plan
 
 
 STAGES = {ADMISSION: _admission, RELEASE: _release}

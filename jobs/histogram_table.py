@@ -95,9 +95,7 @@ def print_comparison(comparison: Mapping[str, Any], limit: int, document: Mappin
 def _sentence(alias: str, made_of: Mapping[str, float]) -> str:
     name = printable(alias)
     if "typical" in made_of:
-        return (
-            f"{name}: a released average is typically {made_of['typical']:.3g} off, of which noise alone would be {made_of['noise']:.2g}."
-        )
+        return f"{name}: a released value is typically {made_of['typical']:.3g} off, of which noise alone would be {made_of['noise']:.2g}."
     if not made_of:
         return f"{name}: there is nothing to compare."
     took = made_of["bounds"]

@@ -82,7 +82,7 @@ def run_options(command: Command) -> Command:
         shared = {name: given.pop(name) for name in RunFlags.__dataclass_fields__}
         return command(flags=RunFlags(**shared), **given)
 
-    buckets = "Parts that users, and keys, are hashed to; fixed once a run has begun.  [default: two per core]"
+    buckets = "Parts that users, and keys, are hashed to; fixed once a run has begun.  [default: two per core, of keys one]"
     interval = "It divides the trigger interval.  [default: about a tenth of it, 1 second to 1 minute]"
     options = (
         query_argument,
@@ -153,12 +153,12 @@ def start(flags: RunFlags, master: str | None, properties: Mapping[str, str]) ->
         if master is None or not master.startswith("local"):  # perhaps without Delta or a secret: nothing may be bound or spent then
             _session(master, properties)
         run = open_run(lake, name, query, secret, ledger, query.source)
+        from dpsql.streaming.failures import stopping
+
         os.umask(0o077)  # for all that is written from here on; the histogram is opened to readers by name
         spark = _session(master, properties)
-        try:
+        with stopping(spark):
             summary = _run(flags, spark, query, run, lake, secret, ledger)
-        finally:
-            spark.stop()
         _print_summary(summary, str(lake.histogram(name)), f"dpsql show {name} --lake {flags.lake_folder}", flags.as_json)
 
 

@@ -3,18 +3,21 @@
 Rows that are already in columns in a worker would otherwise become rows of the JVM, be cached there, and become columns again.
 
 A file's name holds the SHA-256 of its bytes, so the table's own log lists the digest of every file; whoever is about to use a file
-compares it (`dpsql.lake.delta_rows.check_files`).
+compares it (`dpsql.lake.delta_rows.check_files`). The rows of a bucket of keys are a row group of their own: a task of query 2 reads no others.
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from udfs.bucket_state import filesystem, make_folder, write_whole
@@ -23,6 +26,9 @@ from udfs.stage import ROW
 
 RANDOM_COLUMNS = ("key", "key_bytes")
 """Hashes are as good as random: a Parquet dictionary of them is wasted work."""
+
+BUCKETS = b"dpsql.buckets"
+"""In the metadata of a file: the bucket of each of its row groups, as JSON. Files of earlier releases do not have it, and are read whole."""
 
 
 @dataclass(frozen=True)
@@ -60,17 +66,67 @@ class ContributionFiles:
             for field in self.schema
         ]
         table = pa.table(columns, schema=self.schema)
-        edges = [*np.flatnonzero(run_starts(era)), len(era)]
+        order = np.lexsort((rows.column("bucket").to_numpy(), era))
+        table, edges = table.take(pa.array(order)), [*np.flatnonzero(run_starts(era)), len(era)]
         return [self.write_era(table.slice(a, b - a), int(era[a]), bucket) for a, b in pairwise(edges)]
 
     def write_era(self, table: pa.Table, era: int, bucket: int) -> dict[str, Any]:
-        """One file of rows or ticks in all columns; returns its path below the table, bytes, rows and partition."""
+        """One file of rows or ticks in all columns, sorted by bucket; returns its path below the table, bytes, rows and partition."""
         system, root = filesystem(self.path)
         make_folder(system, f"{root}/era={era}")
         sink = pa.BufferOutputStream()
         coded = [column for column in table.column_names if column not in RANDOM_COLUMNS]
-        pq.write_table(table, sink, compression="lz4", use_dictionary=coded, write_statistics=False)
+        buckets = table["bucket"].to_numpy()
+        starts = np.flatnonzero(run_starts(buckets))
+        schema = table.schema.with_metadata({BUCKETS: json.dumps(buckets[starts].tolist()).encode()})
+        with pq.ParquetWriter(sink, schema, compression="lz4", use_dictionary=coded, write_statistics=False) as file:
+            for a, b in pairwise([*starts, len(buckets)]):
+                file.write_table(table.slice(a, b - a), row_group_size=b - a)
         content = sink.getvalue()
         name = f"part-{bucket:05d}-{hashlib.sha256(content).hexdigest()}.parquet"
         size = write_whole(system, f"{root}/era={era}", name, content)
         return {"path": f"era={era}/{name}", "bytes": size, "rows": table.num_rows, "partition": {"era": str(era)}}
+
+
+@dataclass(frozen=True)
+class ContributionRows:
+    """What a bucket of keys reads of the table.
+
+    Args:
+        path: of the table.
+        takes: the columns that its stage takes.
+        buckets: how many buckets of keys there are.
+        void: micro-batches (first, last) of query 1 whose rows do not count.
+        relabelled: files may carry buckets of another number of buckets.
+    """
+
+    path: str
+    takes: pa.Schema
+    buckets: int
+    void: tuple[tuple[int, int], ...] = ()
+    relabelled: bool = False
+
+    def read(self, names: Iterable[str], bucket: int) -> pa.Table:
+        """The rows of a bucket in some files of the table (paths below it), in columns `takes`."""
+        system, root = filesystem(self.path)
+        parts = [self.takes.empty_table()]
+        for name in names:
+            with system.open_input_file(f"{root}/{name}") as source:
+                parts.append(self._of_bucket(pq.ParquetFile(source), bucket))
+        return pa.concat_tables(parts).combine_chunks()
+
+    def _of_bucket(self, file: pq.ParquetFile, bucket: int) -> pa.Table:
+        columns = [*self.takes.names, *(["batch"] if self.void and "batch" not in self.takes.names else [])]
+        listed = json.loads((file.schema_arrow.metadata or {}).get(BUCKETS, b"null"))
+        if listed is None or self.relabelled:
+            rows = file.read([*dict.fromkeys([*columns, "kind", "bucket", "key"])])
+            if self.relabelled:
+                mine = pa.array(rows["key"].to_numpy() % self.buckets == bucket)
+            else:
+                mine = pc.equal(rows["bucket"], bucket)
+            rows = rows.filter(pc.and_(mine, pc.equal(rows["kind"], ROW)))
+        else:
+            rows = file.read_row_groups([group for group, found in enumerate(listed) if found == bucket], columns)
+        for first, last in self.void:
+            rows = rows.filter(pc.or_(pc.less(rows["batch"], first), pc.greater(rows["batch"], last)))
+        return rows.select(self.takes.names).cast(self.takes)

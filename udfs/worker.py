@@ -18,12 +18,12 @@ from typing import Any, Protocol
 import numpy as np
 import pandas as pd
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from udfs.bucket_state import BucketFiles
-from udfs.contribution_files import ContributionFiles
-from udfs.keys import decode
-from udfs.stage import FILE, ROW, TICK, Clock, Stage, StateFile, Tick, run_bucket
+from udfs.contribution_files import ContributionFiles, ContributionRows
+from udfs.release_plan import ReleasePlan
+from udfs.released_files import ReleasedFiles
+from udfs.stage import FILE, ROW, Clock, Stage, StateFile, Tick, run_bucket
 
 FILE_COLUMNS = pa.schema(
     [("kind", pa.int32()), ("bucket", pa.int32()), ("window", pa.int64()), ("trigger", pa.int64()), ("key_bytes", pa.binary())]
@@ -113,38 +113,42 @@ class Intake:
 
 @dataclass(frozen=True)
 class Release:
-    """Query 2: the stage's rows go to the driver with their keys decoded; the noise key is here and nowhere else.
+    """Query 2: the stage's rows go into files for the driver, with their keys decoded; the noise key is here and nowhere else.
 
     Args:
         stage: of the mechanism.
         files, pointers: as in `Work`.
-        keys: how many key columns there are.
+        contributions: where the rows come from.
+        released: where the rows go.
         noise_key: 32 bytes of this run.
     """
 
     stage: Stage[Sequence[Tick]]
     files: BucketFiles
     pointers: Mapping[int, int]
-    keys: int
+    contributions: ContributionRows
+    released: ReleasedFiles
     noise_key: bytes = field(repr=False)
 
     @property
     def output(self) -> pa.Schema:
-        """Released rows, with a column for every part of the key."""
-        values = [field for field in self.stage.gives if field.name not in FILE_COLUMNS.names]
-        return pa.schema([*FILE_COLUMNS, *((f"k{i}", pa.binary()) for i in range(self.keys)), *values])
+        """Reports only."""
+        return FILE_COLUMNS
 
     def run(self, bucket: int, frames: Frames, sequence: int, told: str | None) -> tuple[StateFile, pa.Table]:
-        """Its report tells which triggers have how many rows, and the ticks that released them."""
-        given = to_arrow(frames, pa.schema([("kind", pa.int32()), *self.stage.takes, ("closed_us", pa.int64())]))
-        rows = given.filter(pc.equal(given["kind"], ROW)).select(self.stage.takes.names).combine_chunks()
-        tick_rows = given.filter(pc.equal(given["kind"], TICK))
-        ticks = [Tick(*pair) for pair in zip(tick_rows["batch"].to_pylist(), tick_rows["closed_us"].to_pylist(), strict=True)]
-        file, released = run_bucket(self.stage, self.files, bucket, sequence, rows, ticks, self.noise_key)
-        for i, column in enumerate(decode(released["key_bytes"], self.keys)):
-            released = released.append_column(f"k{i}", column)
+        """Its report tells which triggers have how many rows, in which file, and the ticks that released them."""
+        for _ in frames:  # they say that there is a micro-batch, and nothing else
+            pass
+        plan = ReleasePlan.of(told)
+        rows = self.contributions.read(plan.files, bucket)
+        file, released = run_bucket(self.stage, self.files, bucket, sequence, rows, plan.ticks, self.noise_key)
         pairs = _pairs(released)
-        return file.counting(pairs=pairs, ticks=sorted({tick.closed_us for tick in ticks}) if pairs else []), released
+        if not pairs:
+            return file.counting(pairs=[], ticks=[], released=None), self.output.empty_table()
+        written = self.released.write(released, bucket)
+        return file.counting(
+            pairs=pairs, ticks=sorted({tick.closed_us for tick in plan.ticks}), released=written
+        ), self.output.empty_table()
 
 
 class StepError(Exception):

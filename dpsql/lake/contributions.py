@@ -6,7 +6,6 @@ Rows come in one commit per micro-batch of query 1, ticks in a commit of their o
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,9 +18,10 @@ from dpsql.lake import delta_tables
 from dpsql.lake.delta_rows import check_files
 from dpsql.lake.marks import closed_mark, forgotten_mark, rows_mark, tick_mark, ticked_mark
 from dpsql.schedule import ERA, Schedule
-from udfs.contribution_files import ContributionFiles
+from udfs.contribution_files import ContributionFiles, ContributionRows
 from udfs.grid import NO_CLOCK
-from udfs.stage import ADMISSION, TICK
+from udfs.release_plan import ReleasePlan
+from udfs.stage import ADMISSION, TICK, Tick
 
 TICK_ERA = NO_CLOCK
 """Era of all ticks: no window is there, so deleting old eras never deletes a tick."""
@@ -87,14 +87,39 @@ class Contributions:
         """Add the rows of a micro-batch, in files that workers have written; adding them again changes nothing."""
         delta_tables.append_files(self.path, files, {self._rows: batch})
 
-    def check(self, before: str | None, position: str) -> None:
-        """Refuse a damaged file among those that query 2 reads between two of its positions (Spark's offsets as JSON; None: the first).
+    def plan(self, after: int, upto: int, most: int | None = None) -> ReleasePlan:
+        """What query 2 reads in the commits after a version and up to another.
+
+        Args:
+            after, upto: versions of the table.
+            most: the plan ends before the commit with which it would have more files, but has one commit at least; None: it has all.
+
+        Raises:
+            FileNotFoundError: a commit is gone.
+        """
+        files, ticks, last = list[str](), list[Tick](), after
+        for version in range(after + 1, upto + 1):
+            commit = delta_tables.commit_of(self.path, version)
+            rows = [name for name in commit.files if not name.startswith(f"era={TICK_ERA}/")]
+            if most is not None and files and len(files) + len(rows) > most:
+                break
+            files += rows
+            if self._closed in commit.marks:
+                ticks.append(Tick(commit.marks[self._ticked] - 1, commit.marks[self._closed]))
+            last = version
+        return ReleasePlan(after, last, tuple(files), tuple(ticks))
+
+    def check(self, plan: ReleasePlan) -> None:
+        """Refuse a damaged file among those of a plan.
 
         Raises:
             FileNotFoundError, DamagedFile: a file is gone or damaged.
         """
-        first = 0 if before is None else int(json.loads(before)["reservoirVersion"])
-        check_files(self.path, delta_tables.added_files(self.path, first, int(json.loads(position)["reservoirVersion"])))
+        check_files(self.path, plan.files)
+
+    def rows_for(self, takes: pa.Schema) -> ContributionRows:
+        """What the workers of query 2 need to know to read rows, in these columns."""
+        return ContributionRows(str(self.path), takes, self.key_buckets, self.void, self.relabelled)
 
     def ticked(self, number: int) -> bool:
         """Whether the tick of a catch-up is here: then its reading is over, and what arrives later waits for the next one."""

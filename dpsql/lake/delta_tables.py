@@ -10,6 +10,7 @@ import json
 import time
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -213,6 +214,30 @@ def added_files(path: Place, first: int, last: int) -> list[str]:
                 added = json.loads(line).get("add")
                 names += [unquote(added["path"])] if added else []
     return names
+
+
+@dataclass(frozen=True)
+class Commit:
+    """What a commit says: the files that it has added whose rows are new (paths below the table), and its transaction marks."""
+
+    files: tuple[str, ...]
+    marks: Mapping[str, int]
+
+
+def commit_of(path: Place, version: int) -> Commit:
+    """A commit of a table, from its log.
+
+    Raises:
+        FileNotFoundError: it is not there.
+    """
+    text = (path / "_delta_log" / f"{version:020d}.json").read_text()
+    actions = [json.loads(line) for line in text.splitlines() if line]
+    added = (action["add"] for action in actions if "add" in action)
+    marks = (action["txn"] for action in actions if "txn" in action)
+    return Commit(
+        tuple(unquote(one["path"]) for one in added if one.get("dataChange", True)),
+        {str(mark["appId"]): int(mark["version"]) for mark in marks},
+    )
 
 
 def settle(root: Place, before: int) -> list[str]:

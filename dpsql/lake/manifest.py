@@ -91,12 +91,13 @@ class Manifest:
         wanted = ((bucket, detail) for bucket, sequence, detail in rows if versions.get(bucket) == sequence)
         return {bucket: json.loads(detail).get("sha256", {}) for bucket, detail in wanted}
 
-    def batches(self, batch: int | None = None) -> dict[int, dict[str, Any]]:
-        """Batch -> its `detail`, of every micro-batch listed or of one of them."""
+    def batches(self, batch: int | None = None, since: int | None = None) -> dict[int, dict[str, Any]]:
+        """Batch -> its `detail`, of every micro-batch listed, of those from a number on, or of one of them."""
         if self.newest_batch is None:
             return {}
         wanted = self._mine & (pc.field("bucket") == BATCH_ROW)
         wanted = wanted if batch is None else wanted & (pc.field("batch") == batch)
+        wanted = wanted if since is None else wanted & (pc.field("batch") >= since)
         table = read_rows(self.path, ["batch", "detail"], wanted)
         return {row["batch"]: json.loads(row["detail"]) for row in table.to_pylist()}
 

@@ -6,7 +6,6 @@ and the state files of the real run are overwritten in the meantime. So everythi
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
@@ -18,17 +17,18 @@ from dpsql.lake import clock_guard, delta_tables, remedies, torn_commits
 from dpsql.lake.engine_file import FILE, Engine, Layout, Part, read_engine, started_queries, write_engine
 from dpsql.lake.manifest import Manifest
 from dpsql.lake.read_files import ReadFiles, readable
+from dpsql.lake.release_plans import next_version
 from udfs.bucket_state import BucketFiles, UnknownVersion
 from udfs.stage import ADMISSION, OPERATORS, RELEASE
 
 
-def open_engine(folder: Place, buckets: tuple[int, int] | None, default: int, tables: Layout) -> Engine:
+def open_engine(folder: Place, buckets: tuple[int, int] | None, default: tuple[int, int], tables: Layout) -> Engine:
     """The engine settings of a run, fixed at its first start.
 
     Args:
         folder: the run's private folder.
         buckets: asked for by the user; None takes what the run has, or `default` for a new one.
-        default: number of buckets of a new run.
+        default: numbers of buckets of a new run.
         tables: operator -> the tables of its state.
 
     Raises:
@@ -38,7 +38,7 @@ def open_engine(folder: Place, buckets: tuple[int, int] | None, default: int, ta
     if engine is None:
         if any((folder / name).exists() for name in ("checkpoints", "state", "files", "contributions")):
             raise LakeError(f"{folder / FILE} is lost, but the run has been started before; {remedies.unrepairable(folder)}")
-        engine = Engine(folder, buckets or (default, default), {operator: Part() for operator in OPERATORS}, tables=tables)
+        engine = Engine(folder, buckets or default, {operator: Part() for operator in OPERATORS}, tables=tables)
         write_engine(engine, {})
     if buckets is not None and buckets != engine.buckets:
         users, keys = buckets
@@ -176,34 +176,15 @@ def lost_contributions(engine: Engine, path: Place, listed: Manifest) -> str | N
     if read is None:
         return None
     newest = DeltaTable(str(path)).version()
-    if read[0] > newest + 1:
+    if read > newest + 1:
         return f"the table contributions at {path} has lost versions after {newest} that were read already"
     return None
 
 
-def release_position(engine: Engine, listed: Manifest) -> tuple[int, int] | None:
-    """Version of `contributions` that query 2 reads next, and how much of it it has read (-1: nothing); None if it has read nothing.
-
-    Where Spark's own note is damaged, what is listed must do: only what is listed can be published.
-    """
-    checkpoint = engine.checkpoint(RELEASE)
-    planned = checkpoint.newest_batch
-    try:
-        offsets = [] if planned is None else checkpoint.position(planned)["offsets"]
-        return _next_version(offsets[0]) if offsets or planned is None else _listed_position(listed)
-    except (ValueError, KeyError, IndexError, TypeError):
-        return None if planned is None else _listed_position(listed)
-
-
-def _listed_position(listed: Manifest) -> tuple[int, int] | None:
+def release_position(engine: Engine, listed: Manifest) -> int | None:
+    """Version of `contributions` that query 2 reads next; None if it has read nothing that was published."""
     newest = listed.newest_batch
-    offsets = [] if newest is None else listed.batches(newest)[newest].get("offsets", [])
-    return _next_version(offsets[0]) if offsets else None
-
-
-def _next_version(offset: str) -> tuple[int, int]:
-    given = json.loads(offset)
-    return int(given["reservoirVersion"]), int(given.get("index", -1))
+    return None if newest is None else next_version(listed.batches(newest)[newest], engine.parts[RELEASE].position)
 
 
 def lost_state(engine: Engine, operator: str, manifest: Manifest, whole: bool = True) -> str | None:

@@ -12,7 +12,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-import pyarrow as pa
 from deltalake import DeltaTable
 
 from dpsql.errors import LakeError
@@ -33,7 +32,7 @@ from dpsql.lake.spark_checkpoint import Checkpoint
 from dpsql.record import DamagedFile
 from udfs.bucket_state import BucketFiles
 from udfs.grid import NO_CLOCK
-from udfs.stage import ADMISSION, OPERATORS, RELEASE, Clock, StateFile, closed_us
+from udfs.stage import ADMISSION, OPERATORS, RELEASE, Clock, StateFile
 
 
 @dataclass(frozen=True)
@@ -73,6 +72,17 @@ def restore(
         if tables is None:
             raise LakeError(f"query {name!r} has not been started yet: there is nothing to restore")
         return _restore_stopped(tables, buckets, savepoint, checkpoints)
+
+
+def take_over(lake: Lake, name: str) -> None:
+    """Make query 2 of a run that an earlier release has started anew, from its newest listed state: its checkpoint is that of another source.
+
+    Raises:
+        LakeError: as `restore`.
+    """
+    tables = open_tables(lake, name)
+    if tables is not None and not tables.engine.plans:
+        _restore(tables, {RELEASE}, tables.engine.buckets, None, ())
 
 
 def _restore_stopped(tables: Tables, buckets: tuple[int, int] | None, savepoint: str | None, checkpoints: bool) -> Restored:
@@ -142,7 +152,7 @@ def _mend_contributions(tables: Tables, lost: torn_commits.Torn) -> str:
         lost.replace(tables.folder, "contributions", actions)
         return "contributions: its newest commit was damaged, and is written again from the files that it had added"
     read = preflight.release_position(tables.engine, release_listing)
-    if lost.has_checkpoint or (read is not None and read > (lost.version, -1)):
+    if lost.has_checkpoint or (read is not None and read > lost.version):
         raise LakeError(
             f"{lost.path} is damaged, query 2 has read it, and it cannot be told which files it had added: "
             f"{remedies.unrepairable(tables.folder)}"
@@ -193,11 +203,10 @@ def _restore(tables: Tables, wanted: set[str], buckets: tuple[int, int], saved: 
     if ADMISSION in parts:
         point = points[ADMISSION]
         _skip_files(engine, parts[ADMISSION], tables.files_read(point.batch), point)
-    if RELEASE in parts:
-        _make_room(tables, parts[RELEASE], points[RELEASE])
     queries = {operator: query for operator, query in started_queries(engine.folder).items() if operator not in parts}
     relabelled = engine.relabelled or buckets[1] != engine.buckets[1]
-    write_engine(replace(engine, buckets=buckets, parts={**engine.parts, **parts}, void=void, relabelled=relabelled), queries)
+    restored = replace(engine, buckets=buckets, parts={**engine.parts, **parts}, void=void, relabelled=relabelled)
+    write_engine(replace(restored, plans=engine.plans or RELEASE in parts), queries)
     return Restored(listed, {operator: point.batch for operator, point in points.items()}, buckets)
 
 
@@ -234,7 +243,12 @@ def _or_none(batch: int) -> int | None:
 
 
 def _list_again(tables: Tables, operator: str) -> bool:
-    """The manifest lost its newest version, but checkpoint and state files are there: then list what they have."""
+    """The manifest lost its newest version, but checkpoint and state files are there: then list what they have.
+
+    Not of query 2: what it had read is known from the list alone. It goes back to what is listed.
+    """
+    if operator == RELEASE:
+        return False
     engine, manifest = tables.engine, tables.manifest(operator)
     marks = [manifest.newest_batch, _or_none(tables.rows_mark(operator))]
     checkpoint = engine.checkpoint(operator)
@@ -247,13 +261,7 @@ def _list_again(tables: Tables, operator: str) -> bool:
     newest = {bucket: files.newest(bucket) for bucket in range(files.buckets)}
     changed = {bucket: sequence for bucket, sequence in newest.items() if sequence > before.get(bucket, 0)}
     detail: dict[str, Any] = checkpoint.position(done, -1 if manifest.newest_batch is None else manifest.newest_batch)
-    if operator == RELEASE:
-        closed = (closed_us(files.load(bucket, sequence)) for bucket, sequence in newest.items() if sequence)
-        detail["closed_us"] = max(closed)
-        if (mark := tables.published().triggers) is not None:
-            detail["mark"] = mark
-    else:
-        detail["clock"] = _clock(tables, done)
+    detail["clock"] = _clock(tables, done)
     # `bytes` says that a file was written; its size is not worth a look.
     manifest.commit(done, [StateFile(bucket, sequence, 1, {}) for bucket, sequence in changed.items()], {**detail, "rows": 0})
     return True
@@ -293,11 +301,14 @@ def _rows_after(tables: Tables, point: Point) -> int:
 def _release_point(tables: Tables, before: int | None) -> Point:
     """The newest point of query 2 that its table can be read on from, at or before a version of it."""
     deleted = tables.deletions()
-    points = tables.points(RELEASE)
+    points, engine = tables.points(RELEASE), tables.engine
+    marks = [tables.manifest(RELEASE).newest_batch, _or_none(tables.rows_mark(RELEASE))]
+    whole = not preflight.lost_listing(engine, RELEASE, marks, tables.manifest(RELEASE))
     for number, point in enumerate([*points, Point(NOTHING, {}, {})]):
         if point.version is None or (before is not None and point.version > before + 1):
             continue
-        newest = number == 0 and point.batch != NOTHING
+        # What was deleted since the newest listed one was read has been read by it.
+        newest = whole and number == 0 and point.batch != NOTHING
         if newest or not [version for version in deleted if version >= point.version]:
             return point
     raise LakeError(
@@ -345,11 +356,3 @@ def _skip_files(engine: Engine, part: Part, files: Mapping[str, int], point: Poi
     if source is not None and files:
         checkpoint: Checkpoint = replace(engine, parts={**engine.parts, ADMISSION: part}).checkpoint(ADMISSION)
         checkpoint.skip_files(files, source)
-
-
-def _make_room(tables: Tables, part: Part, point: Point) -> None:
-    """Spark does not begin at a version that is not there yet: then an empty commit is added."""
-    table = DeltaTable(str(tables.contributions))
-    if point.version is not None and point.version > table.version():
-        empty = pa.schema(table.schema().to_arrow()).empty_table()
-        delta_tables.append(tables.contributions, empty, {f"{tables.run_id}/release/g{part.generation}/restored": 1})

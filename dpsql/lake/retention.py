@@ -15,9 +15,10 @@ from dpsql.lake import compaction, delta_tables
 from dpsql.lake.contributions import Contributions
 from dpsql.lake.engine_file import Engine
 from dpsql.lake.manifest import Manifest
+from dpsql.lake.release_plans import read_and_noted
 from dpsql.lake.sorted_file import sorted_file
 from udfs.bucket_state import filesystem
-from udfs.stage import OPERATORS, Clock
+from udfs.stage import OPERATORS, RELEASE, Clock
 
 SWEEP_SECONDS, SWEEP_BATCHES = 60, 10
 TEMPORARY_SECONDS = 86_400
@@ -109,23 +110,17 @@ class Retention:
 
     def _needed(self) -> int:
         """Query 2 begins at this version of `contributions` or later: as far back as Spark remembers, and not after what is listed."""
-        checkpoint, newest = self.engine.checkpoint("release"), self.listed.newest_batch
+        checkpoint = self.engine.checkpoint(RELEASE)
         oldest = checkpoint.oldest_commit
         # Of its first micro-batch Spark does not know where it had begun, and may read it again.
-        if oldest is None or oldest == checkpoint.newest_commit or newest is None:
-            return 0
-        offsets = (checkpoint.position(oldest)["offsets"], self.listed.batches(newest)[newest].get("offsets"))
-        return min(int(json.loads(of[0])["reservoirVersion"]) if of else 0 for of in offsets)
+        return (self._read(oldest) or 0) if oldest is not None and oldest != checkpoint.newest_commit else 0
 
     def _release_position(self) -> int | None:
         """Versions of `contributions` below this one have been read by query 2, and Spark has noted it."""
-        checkpoint = self.engine.checkpoint("release")
-        newest = checkpoint.newest_commit
-        if newest is None:
-            return None
-        offsets = checkpoint.position(newest)["offsets"]
-        # A restored query has none before its first commit.
-        return int(json.loads(offsets[0])["reservoirVersion"]) if offsets else None
+        return self._read(self.engine.checkpoint(RELEASE).newest_commit)
+
+    def _read(self, done: int | None) -> int | None:
+        return read_and_noted(self.listed, done, self.engine.parts[RELEASE].position)
 
     def _sweep_state(self, operator: str) -> None:
         checkpoint, buckets = self.engine.checkpoint(operator), self.engine.buckets[OPERATORS.index(operator)]

@@ -11,8 +11,9 @@ import pyarrow as pa
 
 from dpsql.errors import InputError
 from dpsql.frames import frame_of
+from dpsql.lake.published_rows import typed_keys
 from dpsql.local.connection import connect
-from dpsql.local.published_table import typed_keys
+from dpsql.local.published_table import arrow_types
 from dpsql.local.spark_types import SparkType
 from dpsql.mechanisms import registry
 from dpsql.mechanisms.protocol import Plan
@@ -112,7 +113,7 @@ class Truth:
         text = f"SELECT win, any_value(key_bytes) AS key_bytes, {', '.join(values)} FROM seen GROUP BY win, key ORDER BY win, key_bytes"
         found = self._connection.sql(text).to_arrow_table()
         columns: dict[str, Any] = {"window_start": found.column("win").cast(pa.timestamp("us", tz="UTC"))}
-        columns |= typed_keys(self._plan, found.column("key_bytes"), key_types)
+        columns |= typed_keys(self._plan.query, found.column("key_bytes"), arrow_types(self._plan, key_types))
         columns |= {aggregate.alias: found.column(f"c{i}") for i, aggregate in enumerate(self._plan.query.aggregates)}
         return frame_of(pa.table(columns), [key.name for key in self._plan.query.keys])
 

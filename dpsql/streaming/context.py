@@ -25,6 +25,7 @@ from dpsql.lake.manifest import Manifest
 from dpsql.lake.marks import triggers_mark
 from dpsql.lake.published import published_marks
 from dpsql.lake.read_files import ReadFiles, readable
+from dpsql.lake.release_plans import ReleasePlans
 from dpsql.lake.retention import Retention
 from dpsql.lake.runs import Lake, Run, public_tables
 from dpsql.mechanisms import public_groups
@@ -32,11 +33,11 @@ from dpsql.mechanisms.protocol import RunFacts
 from dpsql.privacy.ledger import Ledger
 from dpsql.privacy.register import RunRegister
 from dpsql.privacy.secret import Secret
-from dpsql.streaming import intact, long_lines, sources, static_tables
+from dpsql.streaming import intact, long_lines, released, sources, static_tables
 from dpsql.streaming.admission import AdmissionSink
+from dpsql.streaming.bell import rings
 from dpsql.streaming.clocks import Clocks, listed_clocks
-from dpsql.streaming.contribution_stream import stream
-from dpsql.streaming.microbatches import Sink, Stepping, drain
+from dpsql.streaming.microbatches import Sink, Stepping, Stop, drain
 from dpsql.streaming.progress import Summary, Tally
 from dpsql.streaming.published_table import PublishedTable
 from dpsql.streaming.release import ReleaseSink
@@ -47,11 +48,14 @@ from dpsql.streaming.workers import by_task, stateful
 from dpsql.times import now_us
 from udfs.keys import PublicGroups
 from udfs.noise import randomness
+from udfs.released_files import ReleasedFiles
 from udfs.stage import ADMISSION, OPERATORS, RELEASE, Clock, Stage, Tick
 from udfs.task_intake import Gathered, TaskIntake
 from udfs.worker import Intake, Release
 
-BUCKETS_PER_CORE = 2
+PER_CORE = 2, 1
+"""Buckets of users and of keys, in a new run. Of keys every bucket has its task at every trigger, also at a silent one; with one of users larger
+arrays make the intake a tenth dearer."""
 
 
 @dataclass(frozen=True)
@@ -78,6 +82,13 @@ class Queries:
     admission: DataFrame
     release: DataFrame
     sink: ReleaseSink
+
+
+@dataclass(frozen=True)
+class _Enough:
+    """Says that no other micro-batch is to begin."""
+
+    is_set: Callable[[], bool]
 
 
 @dataclass(frozen=True)
@@ -215,12 +226,16 @@ class RunContext:
             stage,
             preflight.state_files(self.engine, RELEASE),
             part.pointers,
-            len(self.query.parsed.output_keys),
+            self.tables.contributions.rows_for(stage.takes),
+            ReleasedFiles(str(self.folder / released.FOLDER), len(self.query.parsed.output_keys)),
             self.secret.noise_key(self.run.run_id, self.query.plan.identity),
         )
-        checkpoint = self.engine.checkpoint(RELEASE)
-        sink = ReleaseSink(self.tables.release, histogram, checkpoint, self.tally.add_published, self._publishing, part.closed_us)
-        return stateful(stream(session, self.tables.contributions, part.position), work), sink
+        released.sweep(self.folder / released.FOLDER)
+        plans = ReleasePlans(self.tables.contributions, self.tables.release, part.position)
+        before = None if part.closed_us is None else (part.first - 1, part.closed_us)
+        to = self.folder / released.FOLDER
+        sink = ReleaseSink(self.tables.release, histogram, plans, to, self.tally.add_published, self._publishing, before)
+        return stateful(rings(session, self.engine.buckets[1]), work), sink
 
     def admission_sink(self, clocks: Clocks, done: Callable[[int, Clock], None] = lambda batch, clock: None) -> Sink:
         """The sink of query 1."""
@@ -257,16 +272,27 @@ class RunContext:
         histogram.create()
 
     def _unreleased(self, sink: ReleaseSink) -> bool:
-        """Whether a live run died between a tick and its release."""
-        checkpoint = self.engine.checkpoint(RELEASE)
-        return checkpoint.newest_batch != checkpoint.newest_commit or self.tables.contributions.closed_us > sink.released_us
+        """Whether there is a tick that is not released, or a start died between the listing of released rows and their publication."""
+        return self.tables.contributions.closed_us > sink.released_us or not (sink.has_published or self._is_published())
+
+    def _is_published(self) -> bool:
+        """Whether the rows of the newest listed micro-batch of query 2 are in the histogram."""
+        newest = self.tables.release.newest_batch
+        if newest is None:
+            return True
+        published = published_marks(self.tables.histogram_path, self.run.run_id, self.engine.generation(RELEASE))
+        return published.have(newest, self.tables.release.batches(newest)[newest])
 
     def release(self, queries: Queries) -> bool:
-        """Run query 2 until everything in `contributions` is released; False if stopped before."""
+        """Run query 2 until every tick in `contributions` is released; False if stopped before."""
         stage, self.tally.stage = self.tally.stage, "releasing"
-        done = self.drain(RELEASE, queries.release, self._release_sink(queries.sink), lambda report: self.tally.tell())
+        sink = self.remembering(RELEASE, queries.sink)
+        # A query that has repeated a micro-batch would begin one more, in which there is nothing to read.
+        enough = _Enough(lambda: self.stop.is_set() or not self._unreleased(queries.sink))
+        while not enough.is_set():
+            self.drain(RELEASE, queries.release, sink, lambda report: self.tally.tell(), enough)
         self.tally.stage = stage
-        return done
+        return not self._unreleased(queries.sink)
 
     @contextmanager
     def releasing(self, queries: Queries) -> Iterator[Callable[[int], bool]]:
@@ -292,11 +318,7 @@ class RunContext:
 
     def _start_releasing(self, queries: Queries, closed_us: int) -> Stepping:
         checkpoint, sink = self.engine.checkpoint(RELEASE), queries.sink
-        return Stepping(queries.release, self._release_sink(sink), checkpoint, self.stop, lambda: sink.released_us, closed_us)
-
-    def _release_sink(self, sink: ReleaseSink) -> Sink:
-        checkpoint, start = self.engine.checkpoint(RELEASE), self.engine.parts[RELEASE].position
-        return self.remembering(RELEASE, intact.checking(sink, self.tables.contributions, checkpoint, start))
+        return Stepping(queries.release, self.remembering(RELEASE, sink), checkpoint, self.stop, lambda: sink.released_us, closed_us)
 
     def remembering(self, operator: str, sink: Sink) -> Sink:
         """A sink for Spark's own numbers of micro-batches. It first records whose checkpoint this is: from the first commit on, another must
@@ -314,10 +336,10 @@ class RunContext:
 
         return remember
 
-    def drain(self, operator: str, frame: Any, sink: Sink, told: Callable[[Any], None]) -> bool:
+    def drain(self, operator: str, frame: Any, sink: Sink, told: Callable[[Any], None], stop: Stop | None = None) -> bool:
         """Hand every stored micro-batch of a query to its sink; False if stopped before."""
         with self.failing(operator):
-            return drain(frame, sink, self.engine.checkpoint(operator), self.stop, told)
+            return drain(frame, sink, self.engine.checkpoint(operator), self.stop if stop is None else stop, told)
 
     @contextmanager
     def failing(self, operator: str) -> Iterator[None]:
@@ -357,7 +379,8 @@ def run_context(
     folder, histogram_path = lake.private(run.name), lake.histogram(run.name)
     if isinstance(folder, ObjectPath):
         check_s3(spark)
-    engine = preflight.open_engine(folder, buckets, BUCKETS_PER_CORE * spark.sparkContext.defaultParallelism, query.shape.state)
+    cores = spark.sparkContext.defaultParallelism
+    engine = preflight.open_engine(folder, buckets, (PER_CORE[0] * cores, PER_CORE[1] * cores), query.shape.state)
     generation = {operator: engine.generation(operator) for operator in OPERATORS}
     contributions = Contributions(
         folder / "contributions",

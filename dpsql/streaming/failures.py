@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import PurePosixPath
 from typing import Any
 from urllib.parse import unquote
 
+from py4j.protocol import Py4JNetworkError
 from pyspark.errors import PySparkException
 
 from dpsql.errors import DataError, DpsqlError
@@ -26,6 +28,13 @@ QUOTED_IN_REASONS = {
 }
 """Error conditions of the analyser whose parameters are names and types only."""
 
+
+GONE = (
+    "Spark's own process is gone: ended by a signal that went to all processes of the job, or for lack of memory. What is published stays; the same "
+    "command goes on from there"
+)
+LOST = (ConnectionError, Py4JNetworkError)
+"""What calls to a JVM raise that is no longer there."""
 
 DAMAGED_CONDITIONS = ("CANNOT_LOAD_STATE_STORE", "STATE_STORE", "INVALID_CHECKPOINT")
 DAMAGED_CLASSES = (
@@ -62,6 +71,8 @@ def translate(problem: BaseException, source: str, step: str, remedy: str = "") 
     """
     if isinstance(problem, DpsqlError):
         return problem
+    if isinstance(problem, LOST):
+        return DpsqlError(GONE)
     causes = list(_causes(problem))
     innermost = causes[-1] if causes else ("", {}, type(problem).__name__)
     told = f"{step} failed in Spark ({innermost[0] or innermost[2].split('.')[-1]})"
@@ -91,6 +102,22 @@ def translate(problem: BaseException, source: str, step: str, remedy: str = "") 
     if any(name.endswith(DAMAGED_CLASSES) for _, _, name in causes):
         return damaged
     return DpsqlError(f"{told}; nothing was published from this micro-batch. Start again; if that fails alike, run: {remedy}")
+
+
+@contextmanager
+def stopping(spark: Any) -> Iterator[None]:
+    """Ends Spark afterwards, if it has not ended before.
+
+    Raises:
+        DpsqlError: it has, and something asked it for more.
+    """
+    try:
+        yield
+    except LOST:
+        raise DpsqlError(GONE) from None
+    finally:
+        with suppress(*LOST):
+            spark.stop()
 
 
 def worker_error(problem: BaseException) -> str | None:

@@ -2,42 +2,33 @@
 
 from __future__ import annotations
 
-from pyspark.sql import DataFrame
-
 from dpsql.errors import DpsqlError, LakeError
 from dpsql.lake import preflight, remedies
-from dpsql.lake.contributions import Contributions
 from dpsql.lake.engine_file import Engine
 from dpsql.lake.manifest import Manifest
-from dpsql.lake.spark_checkpoint import Checkpoint
+from dpsql.lake.release_plans import ReleasePlans
 from dpsql.streaming.failures import translate, worker_error
-from dpsql.streaming.microbatches import Sink
 from udfs.bucket_state import DamagedFile
+from udfs.release_plan import ReleasePlan
 
 DAMAGED = (DamagedFile.__name__, FileNotFoundError.__name__)
 
 
-def checking(sink: Sink, contributions: Contributions, checkpoint: Checkpoint, start: str | None) -> Sink:
-    """The sink of query 2, which first looks whether the contributions that it is about to use are those that were written.
+def plan_of(plans: ReleasePlans, batch: int) -> ReleasePlan:
+    """What a micro-batch of query 2 reads, whose files are those that were written.
 
-    Args:
-        sink: of query 2.
-        contributions: the table that it reads.
-        checkpoint: of query 2.
-        start: where it began, as Spark's offset; None: at the first commit.
+    Raises:
+        LakeError: one of them is lost or damaged.
     """
-
-    def check(frame: DataFrame, batch: int) -> None:
-        before = next(iter(checkpoint.position(batch - 1)["offsets"]), start)
-        try:
-            contributions.check(before, checkpoint.position(batch)["offsets"][0])
-        except FileNotFoundError:
-            raise LakeError(f"a file of {contributions.path} is lost; {remedies.unrepairable(checkpoint.path.parent.parent)}") from None
-        except DamagedFile as problem:
-            raise LakeError(f"{problem}; {remedies.unrepairable(checkpoint.path.parent.parent)}") from None
-        sink(frame, batch)
-
-    return check
+    contributions = plans.contributions
+    try:
+        plan = plans.of(batch)
+        contributions.check(plan)
+    except FileNotFoundError:
+        raise LakeError(f"a file of {contributions.path} is lost; {remedies.unrepairable(contributions.path.parent)}") from None
+    except DamagedFile as problem:
+        raise LakeError(f"{problem}; {remedies.unrepairable(contributions.path.parent)}") from None
+    return plan
 
 
 def failure(problem: BaseException, source: str, engine: Engine, operator: str, manifest: Manifest) -> DpsqlError:

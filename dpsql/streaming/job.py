@@ -12,6 +12,7 @@ from dpsql.compiled import Query
 from dpsql.errors import InputError, LakeError
 from dpsql.lake.engine_file import Engine
 from dpsql.lake.event_log import EventLog
+from dpsql.lake.restore import take_over
 from dpsql.lake.running import exclusive, stop_requests
 from dpsql.lake.runs import Lake, Run, read_run
 from dpsql.privacy.ledger import Ledger
@@ -52,7 +53,7 @@ def run(
         secret: the run's secret.
         until_caught_up: read what is stored, tick once, release, return; else run live.
         until_us: close the grid up to here (microseconds since 1970 UTC); None is the wall clock at the first start of this catch-up.
-        buckets: of users and of keys; None takes two per core at the run's first start.
+        buckets: of users and of keys; None takes two and one per core at the run's first start.
         live: of a live run; a catch-up has its retention, too.
         progress: told after every micro-batch.
         stop: set it from another thread to stop after the running micro-batch, as Ctrl-C, SIGTERM and `dpsql stop` do.
@@ -81,6 +82,10 @@ def run(
         events = EventLog(folder, run.run_id, run.name, log, metrics)
         with events.of_start("catch_up" if until_caught_up else "live", stop):
             context = run_context(spark, query, run, lake, secret, buckets, Tally(progress, events), stop, ledger)
+            if not context.engine.plans:
+                context.check()
+                take_over(lake, run.name)
+                context = run_context(spark, query, run, lake, secret, buckets, context.tally, stop, ledger)
             return context.catch_up(until_us, options.retention_us) if until_caught_up else follow_for_ever(context, options)
 
 

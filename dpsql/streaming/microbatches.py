@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime
 from types import FrameType
-from typing import Any
+from typing import Any, Protocol
 
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming import StreamingQuery, StreamingQueryListener
@@ -25,11 +25,18 @@ COMMIT_SECONDS = 30
 """How long Spark may take to note that a micro-batch is finished; one that is not noted is repeated at the next start."""
 
 
+class Stop(Protocol):
+    """Asked before every micro-batch: an event, or whatever else says so."""
+
+    def is_set(self) -> bool:
+        """Whether no other is to begin."""
+
+
 class _Stopped(Exception):
     """Raised between micro-batches to end a query that was asked to stop."""
 
 
-def drain(frame: DataFrame, sink: Sink, checkpoint: Checkpoint, stop: threading.Event, told: Callable[[Any], None]) -> bool:
+def drain(frame: DataFrame, sink: Sink, checkpoint: Checkpoint, stop: Stop, told: Callable[[Any], None]) -> bool:
     """Hand every micro-batch of the stored input to a sink.
 
     Args:
@@ -65,8 +72,8 @@ def drain(frame: DataFrame, sink: Sink, checkpoint: Checkpoint, stop: threading.
 class _Query:
     """A query that runs until `finish`."""
 
-    def __init__(self, frame: DataFrame, guard: _Guard, checkpoint: Checkpoint, interval_us: int = 0) -> None:
-        self._guard, self._checkpoint = guard, checkpoint
+    def __init__(self, frame: DataFrame, guard: _Guard, stop: threading.Event, checkpoint: Checkpoint, interval_us: int = 0) -> None:
+        self._guard, self._stop, self._checkpoint = guard, stop, checkpoint
         self._start = lambda: _writer(frame, guard, checkpoint).trigger(processingTime=f"{interval_us} microseconds").start()
         self._query = self._start()
 
@@ -81,7 +88,7 @@ class _Query:
 
     def finish(self) -> None:
         """Let the running micro-batch finish and end the query; `stop` is set, so that no other begins."""
-        self._guard.stop.set()
+        self._stop.set()
         # Whatever Spark raises here: it has stopped by itself, or failed after the last check. Nothing is half done.
         with contextlib.suppress(Exception):
             limit = time.monotonic() + COMMIT_SECONDS
@@ -116,7 +123,7 @@ class Following(_Query):
     ) -> None:
         self._told, self._listener, self._streams = told, _Listener(), frame.sparkSession.streams
         self._streams.addListener(self._listener)
-        super().__init__(frame, _Guard(sink, stop), checkpoint, interval_us)
+        super().__init__(frame, _Guard(sink, stop), stop, checkpoint, interval_us)
 
     @property
     def idle_since_us(self) -> int:
@@ -170,7 +177,7 @@ class Stepping(_Query):
         self, frame: DataFrame, sink: Sink, checkpoint: Checkpoint, stop: threading.Event, reached: Callable[[], int], wanted: int
     ) -> None:
         self._turn, self._now_at, self._wanted, self._done = threading.Condition(), reached, wanted, reached()
-        super().__init__(frame, _Guard(sink, stop, self._rest), checkpoint)
+        super().__init__(frame, _Guard(sink, stop, self._rest), stop, checkpoint)
 
     def step(self, wanted: int) -> bool:
         """Go on until `wanted` is reached; False if the query was stopped before.
@@ -201,7 +208,7 @@ class Stepping(_Query):
 class _Guard:
     """Around a sink: begins no micro-batch once a stop is asked for, and keeps what the sink raised. `rest` comes after each."""
 
-    def __init__(self, sink: Sink, stop: threading.Event, rest: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, sink: Sink, stop: Stop, rest: Callable[[], None] = lambda: None) -> None:
         self._sink, self.stop, self._rest = sink, stop, rest
         self.failure: BaseException | None = None
         self.stopped, self.working = False, False

@@ -16,21 +16,21 @@ from deltalake import DeltaTable, Schema
 from pyspark.sql import DataFrame, DataFrameWriter
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
+from pyspark.sql.pandas.types import to_arrow_type
 
 from dpsql.errors import DataError, ReleaseConflict
 from dpsql.files import ObjectPath, Place
 from dpsql.lake import delta_tables
 from dpsql.lake.delta_rows import read_rows
+from dpsql.lake.published_rows import published_rows
 from dpsql.lake.sorted_file import sorted_file
 from dpsql.mechanisms.protocol import OutputColumn, Shape
 from dpsql.parsed_query import ParsedQuery
+from dpsql.streaming.released import Pair, Released
 
-Pair = tuple[int, int]
-"""(window start in microseconds, trigger number)."""
 KINDS = {"INT": T.IntegerType(), "BIGINT": T.LongType(), "DOUBLE": T.DoubleType(), "DOUBLES": T.ArrayType(T.DoubleType())}
-DRIVER_ROWS = 100_000
-"""Up to so many rows are written by the driver itself: that takes milliseconds, an append by Spark takes a CPU-second however small."""
-ROWS_PER_FILE = 1_000_000
+DRIVER_ROWS = ROWS_PER_FILE = 1_000_000
+"""Up to so many rows of a tick are in the driver at a time, which writes them without a job of Spark's."""
 
 
 @dataclass(frozen=True)
@@ -96,11 +96,11 @@ class PublishedTable:
         """The transaction number of a tick: grid points of triggers from 1970 up to its time."""
         return self.shape.schedule.points(closed_us)
 
-    def check(self, released: DataFrame, pairs: Collection[Pair], closed_before_us: int, newest_us: int) -> set[Pair]:
+    def check(self, released: Released, pairs: Collection[Pair], closed_before_us: int, newest_us: int) -> set[Pair]:
         """Which of the triggers about to be published are published already, just so.
 
         Args:
-            released: ROW rows of query 2's output.
+            released: the rows of a micro-batch.
             pairs: every (window, trigger) in `released`.
             closed_before_us: every trigger up to here was published by an earlier micro-batch, perhaps without rows.
             newest_us: no published trigger is later than this.
@@ -120,21 +120,34 @@ class PublishedTable:
             )
         return known
 
-    def publish(self, released: DataFrame, closed_us: int, due: Mapping[Pair, int], every: bool) -> None:
+    def publish(self, released: Released, closed_us: int, due: Mapping[Pair, int], every: bool) -> None:
         """Append the rows that a tick releases in one commit, sorted by window, trigger and key; doing it again changes nothing.
 
         Args:
-            released: ROW rows of query 2's output.
+            released: the rows of a micro-batch.
             closed_us: time of the tick.
             due: the triggers to write, with their number of rows.
             every: `released` has no others.
         """
-        rows = self._published_form(released)
+        mark = {self.application: self.triggers(closed_us)}
+        if sum(due.values()) <= DRIVER_ROWS:
+            given, shape = released.table(None if every else due), self.shape
+            rows = published_rows(self.query, shape.schedule, shape.columns, given, self._arrow_types)
+            if delta_tables.committed(delta_tables.newest(self.path), *next(iter(mark.items()))):
+                return
+            table = rows.select([field.name for field in self.schema])
+            self.open_to_readers(delta_tables.append_files(self.path, [sorted_file(self.path, table)], mark))
+            return
+        frame = self._published_form(released.frame())
         if not every:
-            rows = rows.join(self.pair_frame(rows, due), self._pair, "left_semi")
-        order = [*self._pair, "dpsql_key"]
-        written = append_frame(rows, sum(due.values()), self.path, self.application, self.triggers(closed_us), order)
-        self.open_to_readers(written)
+            frame = frame.join(self.pair_frame(frame, due), self._pair, "left_semi")
+        append_frame(frame, self.path, mark, [*self._pair, "dpsql_key"])
+        self.open_to_readers()
+
+    @property
+    def _arrow_types(self) -> list[pa.DataType]:
+        """Of the key columns."""
+        return [to_arrow_type(kind) for kind in self.key_types]
 
     def _published_form(self, released: DataFrame) -> DataFrame:
         """Keys decoded to their types, times as TIMESTAMP, NaN as NULL; `dpsql_key` keeps the key's bytes for sorting."""
@@ -152,9 +165,9 @@ class PublishedTable:
                 columns += [f"{_value(column)} AS `{column.name}`" for column in self.shape.of(name)]
         return released.selectExpr(*columns, "key_bytes AS dpsql_key")
 
-    def same(self, released: DataFrame, pairs: Collection[Pair]) -> bool:
+    def same(self, released: Released, pairs: Collection[Pair]) -> bool:
         """Whether the published rows of these triggers are exactly those that are released."""
-        rows = self._published_form(released)
+        rows = self._published_form(released.frame())
         wanted, names = self.pair_frame(rows, pairs), self.schema.names
         published = rows.sparkSession.read.format("delta").load(str(self.path))
         # Bounds as literals: by file statistics Delta reads a few windows instead of years.
@@ -209,32 +222,22 @@ def open_files(table: Place, written: Iterable[str] | None = None) -> None:
             os.chmod(path, mode | wanted)
 
 
-def append_frame(frame: DataFrame, rows: int, path: Place, application: str, version: int, order: Sequence[str]) -> list[str] | None:
-    """Append a frame under a transaction mark, in one commit; doing it again changes nothing.
+def append_frame(frame: DataFrame, path: Place, mark: Mapping[str, int], order: Sequence[str]) -> None:
+    """Append a frame of many rows under a transaction mark, in one commit; doing it again changes nothing.
 
     Who sees the table learns nothing but the rows: files are in their order and as many as their number says, and so is the rest of the
-    commit. (`write_deltalake` notes how long it took; a sort by Spark makes files by a sample.)
+    commit. (A sort by Spark makes files by a sample.)
 
     Args:
         frame: columns of the table, and perhaps others to sort by.
-        rows: how many there are.
-        path, application, version: the table and the mark.
+        path, mark: the table and the mark.
         order: columns to sort by.
-
-    Returns:
-        The files that came with it; None: Spark has written them, and does not say.
     """
     names = [field.name for field in DeltaTable(str(path)).schema().fields]
-    if rows <= DRIVER_ROWS:
-        table = frame.toArrow().sort_by([(name, "ascending") for name in order]).select(names)
-        if delta_tables.committed(DeltaTable(str(path)), application, version):
-            return []
-        return delta_tables.append_files(path, [sorted_file(path, table)], {application: version})
+    (application, version), before = next(iter(mark.items())), DeltaTable(str(path)).version()
     writer: DataFrameWriter = frame.coalesce(1).sortWithinPartitions(*order).select(*names).write.format("delta").mode("append")
-    before = DeltaTable(str(path)).version()
     writer.option("maxRecordsPerFile", ROWS_PER_FILE).option("txnAppId", application).option("txnVersion", version).save(str(path))
     delta_tables.settle(path, before)
-    return None
 
 
 def _everything(table: Path) -> Iterator[tuple[str, int]]:

@@ -8,12 +8,14 @@ from dataclasses import dataclass
 
 from pyspark.sql import DataFrame
 
+from dpsql.files import Place
 from dpsql.lake.manifest import Manifest
-from dpsql.lake.spark_checkpoint import Checkpoint
-from dpsql.streaming.published_table import Pair, PublishedTable
-from dpsql.streaming.workers import reports
+from dpsql.lake.release_plans import ReleasePlans, position
+from dpsql.streaming import intact
+from dpsql.streaming.published_table import PublishedTable
+from dpsql.streaming.released import Pair, Released
+from dpsql.streaming.workers import hand_over, reports
 from udfs.grid import NO_CLOCK
-from udfs.stage import ROW
 
 
 @dataclass
@@ -23,24 +25,28 @@ class ReleaseSink:
     Args:
         manifest: of this operator.
         histogram: the public table.
-        checkpoint: of this query.
+        plans: what each micro-batch reads.
+        released: the folder of the rows that tasks have released.
         count: told the triggers and rows published in every micro-batch.
         publishing: told, before rows are published, up to when the grid is closed.
-        closed_us: the time up to which triggers were published before the query was restored.
+        before: number of the micro-batch before the first, and the time up to which triggers were published before the query was restored.
     """
 
     manifest: Manifest
     histogram: PublishedTable
-    checkpoint: Checkpoint
+    plans: ReleasePlans
+    released: Place
     count: Callable[[int, int], None]
     publishing: Callable[[int], None]
-    closed_us: int | None = None
+    before: tuple[int, int] | None = None
 
     def __post_init__(self) -> None:
         self._closed = {batch: int(detail["closed_us"]) for batch, detail in self.manifest.batches().items()}
-        if self.closed_us is not None:
-            self._closed[self.checkpoint.first - 1] = self.closed_us
+        if self.before is not None:
+            self._closed.update([self.before])
         self._newest_us: int | None = None
+        self.has_published = False
+        """What is listed is published: this start has finished a micro-batch."""
 
     @property
     def released_us(self) -> int:
@@ -53,34 +59,36 @@ class ReleaseSink:
         Raises:
             ReleaseConflict: it would publish a trigger otherwise than before; nothing is written.
         """
-        frame.persist()
-        try:
-            files = reports(frame)
-            pairs: dict[Pair, int] = {}
-            for window, trigger, rows in (entry for file in files for entry in file.counted["pairs"]):
-                pairs[window, trigger] = pairs.get((window, trigger), 0) + rows
-            before = max((closed for earlier, closed in self._closed.items() if earlier < batch), default=NO_CLOCK)
-            released_rows = frame.where(f"kind = {ROW}")
-            known = self._published(released_rows, pairs, before) if pairs else set()
-            new = {pair: rows for pair, rows in pairs.items() if pair not in known}
-            closed = max((int(file.counted["closed_us"]) for file in files), default=NO_CLOCK)
-            if closed > before or pairs:  # a trigger without rows says something too
-                self.publishing(closed)
-            due = self._by_tick(new, {tick for file in files for tick in file.counted["ticks"]})
-            if any(file.bytes for file in files):
-                detail = {"closed_us": closed, "rows": sum(new.values())}
-                detail |= {"mark": self.histogram.triggers(max(due))} if due else {}
-                self.manifest.commit(batch, files, {**self.checkpoint.position(batch), **detail})
-                # Micro-batches come in order and never close less: the newest two are enough, also when one is repeated.
-                self._closed = dict(sorted({**self._closed, batch: closed}.items())[-2:])
-            # One commit per tick, however the ticks were cut into micro-batches: that depends on how many private files there are.
-            for tick, of_tick in sorted(due.items()):
-                self.histogram.publish(released_rows, tick, of_tick, every=len(of_tick) == len(pairs))
-        finally:
-            frame.unpersist()
+        plan = intact.plan_of(self.plans, batch)
+        hand_over(frame, plan)
+        files = reports(frame)
+        pairs: dict[Pair, int] = {}
+        for window, trigger, rows in (entry for file in files for entry in file.counted["pairs"]):
+            pairs[window, trigger] = pairs.get((window, trigger), 0) + rows
+        before = max((closed for earlier, closed in self._closed.items() if earlier < batch), default=NO_CLOCK)
+        names = tuple(file.counted["released"] for file in files if file.counted["released"])
+        released = Released(frame.sparkSession, self.released, names)
+        known = self._published(released, pairs, before) if pairs else set()
+        new = {pair: rows for pair, rows in pairs.items() if pair not in known}
+        closed = max((int(file.counted["closed_us"]) for file in files), default=NO_CLOCK)
+        if closed > before or pairs:  # a trigger without rows says something too
+            self.publishing(closed)
+        due = self._by_tick(new, {tick for file in files for tick in file.counted["ticks"]})
+        if not plan.is_empty:
+            detail = {"closed_us": closed, "rows": sum(new.values())}
+            detail |= {"mark": self.histogram.triggers(max(due))} if due else {}
+            self.manifest.commit(batch, files, {**position(plan.upto), **detail})
+            self.plans.list(batch, plan)
+            # Micro-batches come in order and never close less: the newest two are enough, also when one is repeated.
+            self._closed = dict(sorted({**self._closed, batch: closed}.items())[-2:])
+        # One commit per tick, however the ticks were cut into micro-batches: that depends on how many private files there are.
+        for tick, of_tick in sorted(due.items()):
+            self.histogram.publish(released, tick, of_tick, every=len(of_tick) == len(pairs))
+        released.remove()
+        self.has_published = True
         self.count(len(new), sum(new.values()))
 
-    def _published(self, rows: DataFrame, pairs: Collection[Pair], before: int) -> set[Pair]:
+    def _published(self, rows: Released, pairs: Collection[Pair], before: int) -> set[Pair]:
         """Which triggers are published already. Nobody else publishes, so only the first micro-batch looks how far the histogram goes."""
         if self._newest_us is None:
             self._newest_us = self.histogram.newest_trigger_us()

@@ -14,8 +14,6 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable, Schema
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
 from pyspark.sql import types as T
 from pyspark.sql.pandas.types import to_arrow_type
 
@@ -27,7 +25,8 @@ from dpsql.lake.sketch_tables import CELLS, cell_rows, cells_path, properties, t
 from dpsql.lake.sorted_file import sorted_file
 from dpsql.mechanisms.protocol import OutputColumn
 from dpsql.sketch_shape import SketchShape
-from dpsql.streaming.published_table import Pair, PublishedTable, open_files
+from dpsql.streaming.published_table import PublishedTable, open_files
+from dpsql.streaming.released import Pair, Released
 
 AT_ONCE = 64 << 20
 """Bytes of cells that are in the driver at a time."""
@@ -64,7 +63,7 @@ class SketchTables(PublishedTable):
         open_files(cells)
         super().create()
 
-    def publish(self, released: DataFrame, closed_us: int, due: Mapping[Pair, int], every: bool) -> None:
+    def publish(self, released: Released, closed_us: int, due: Mapping[Pair, int], every: bool) -> None:
         """Append what a tick releases: the cells in one commit, then the lists in one; doing it again changes nothing.
 
         Raises:
@@ -87,20 +86,19 @@ class SketchTables(PublishedTable):
         together = pa.concat_tables(lists)
         self.open_to_readers(delta_tables.append_files(self.path, [sorted_file(self.path, together)] if together.num_rows else [], mark))
 
-    def same(self, released: DataFrame, pairs: Collection[Pair]) -> bool:
+    def same(self, released: Released, pairs: Collection[Pair]) -> bool:
         """Whether the published rows of these triggers, lists and cells, are exactly those that are released."""
         return all(
             self._same_lists(rows) and self._same_cells(cell_rows(rows, self.shape.schedule, self.sketch))
             for rows in self._pieces(released, pairs)
         )
 
-    def _pieces(self, released: DataFrame, pairs: Collection[Pair]) -> Iterator[pa.Table]:
+    def _pieces(self, released: Released, pairs: Collection[Pair]) -> Iterator[pa.Table]:
         """The released rows of some triggers, in order, a few at a time."""
         sketch, wanted = self.sketch, sorted(pairs)
         size = max(1, AT_ONCE // (8 * sketch.depth * sketch.width * len(sketch.aliases)))
         for low in range(0, len(wanted), size):
-            few = released.sparkSession.createDataFrame(wanted[low : low + size], "window BIGINT, trigger BIGINT")
-            rows = released.join(F.broadcast(few), ["window", "trigger"], "left_semi").toArrow()
+            rows = released.table(wanted[low : low + size])
             yield rows.sort_by([("window", "ascending"), ("trigger", "ascending")])
 
     def _lists(self, rows: pa.Table) -> pa.Table:

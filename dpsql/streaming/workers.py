@@ -16,6 +16,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql.streaming.state import GroupStateTimeout
 
 from dpsql.streaming.spreading import labels, spread
+from udfs.release_plan import ReleasePlan
 from udfs.stage import FILE, StateFile
 from udfs.task_intake import TaskIntake
 from udfs.worker import MicroBatch, Work
@@ -74,9 +75,9 @@ def by_task(frame: DataFrame, work: TaskIntake) -> DataFrame:
     return frame.select(*(name for name in work.stage.takes.names if name != "drop")).mapInArrow(of_task, schema)
 
 
-def hand_over(frame: DataFrame, micro_batch: MicroBatch) -> None:
+def hand_over(frame: DataFrame, told: MicroBatch | ReleasePlan) -> None:
     """Tell all tasks of the jobs that this thread starts from here on."""
-    frame.sparkSession.sparkContext.setLocalProperty(MICRO_BATCH, str(micro_batch))
+    frame.sparkSession.sparkContext.setLocalProperty(MICRO_BATCH, str(told))
 
 
 def reports(frame: DataFrame) -> list[StateFile]:

@@ -53,6 +53,10 @@ def _written(self: Any, rows: Any, bucket: int, batch: int) -> bool:
     return bucket == _bucket()
 
 
+def _released(self: Any, rows: Any, bucket: int) -> bool:
+    return bucket == _bucket()
+
+
 def _second_micro_batch(self: Any, frame: Any, batch: int) -> bool:
     # Every catch-up reads two files, one per micro-batch.
     return batch % 2 == 1
@@ -94,8 +98,12 @@ POINTS = {
     "admission: after Spark's commit": Point(f"{STREAMING}.admission:AdmissionSink", "__call__", False, _second_micro_batch),
     "tick: before": Point(f"{LAKE}.contributions:Contributions", "tick", False),
     "tick: between the tick and its release": Point(f"{LAKE}.contributions:Contributions", "tick", True),
+    "release: what an earlier start has left is removed": Point(f"{STREAMING}.released", "sweep", True),
+    "release: before it is told what to read": Point(f"{STREAMING}.release", "hand_over", False),
     **_steps("release", "Release", "release"),
+    "release: file of released rows written": Point("udfs.released_files:ReleasedFiles", "write", True, _released, True),
     "release: histogram appended": Point(f"{STREAMING}.published_table:PublishedTable", "publish", True),
+    "release: released rows removed": Point(f"{STREAMING}.released:Released", "remove", True),
     "release: before Spark's commit": Point(f"{STREAMING}.release:ReleaseSink", "__call__", True),
     "catch-up: before its end is written": Point(f"{STREAMING}.context", "finish", False),
     "catch-up: its end is written": Point(f"{STREAMING}.context", "finish", True),
@@ -134,9 +142,11 @@ LIVE_POINTS = {
     "live admission: after the manifest": Point(f"{LAKE}.manifest:Manifest", "commit", True, _operator("admission")),
     "live admission: rows appended": Point(f"{LAKE}.contributions:Contributions", "append", True),
     "live release: after the step": Point("udfs.worker:Release", "run", True, _of_bucket(), True),
+    "live release: file of released rows written": Point("udfs.released_files:ReleasedFiles", "write", True, _released, True),
     "live release: before it is noted beside the ledger": Point("dpsql.privacy.register:RunRegister", "publishing", False),
     "live release: noted beside the ledger": Point("dpsql.privacy.register:RunRegister", "publishing", True),
     "live release: histogram appended": Point(f"{STREAMING}.published_table:PublishedTable", "publish", True),
+    "live release: before released rows are removed": Point(f"{STREAMING}.released:Released", "remove", False),
     "live release: told to rest": Point(f"{STREAMING}.microbatches:Stepping", "_rest", False),
     "live release: woken from its rest": Point(f"{STREAMING}.microbatches:Stepping", "_rest", True),
     "clean-up: before": Point(f"{RETENTION}:Retention", "sweep", False),

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from dpsql.errors import DataError
-from dpsql.local.published_table import typed_keys
+from dpsql.lake.published_rows import typed_keys
 from dpsql.local.record_reader import RowReader
 from tests.local.conftest import DAY, Compile
 from udfs.keys import encode
@@ -125,7 +125,7 @@ def test_keys_of_every_type_are_encoded_and_decoded(compile_on: Compile, name: s
     rows, reader = read(query, table)
     assert rows.column("key_bytes").to_pylist() == [encode([value]) for value in encoded]
     assert rows.column("key").to_pylist() == [reference_id(b"k", [value]) for value in encoded]
-    decoded = typed_keys(query.plan, rows.column("key_bytes"), reader.key_types)["page"]
+    decoded = typed_keys(query.parsed, rows.column("key_bytes"), [kind.arrow for kind in reader.key_types])["page"]
     assert decoded.type == kind and decoded.to_pylist() == values
 
 

@@ -32,6 +32,6 @@ def test_contributions_go_into_one_file_per_era(tmp_path: Path) -> None:
 
 
 def test_no_rows_no_files(tmp_path: Path) -> None:
-    schema = pa.schema([("kind", pa.int32()), ("window", pa.int64()), ("batch", pa.int64())])
+    schema = pa.schema([("kind", pa.int32()), ("bucket", pa.int32()), ("window", pa.int64()), ("batch", pa.int64())])
     assert ContributionFiles(str(tmp_path), schema, "window", 0, 64).write(schema.empty_table(), 0, 0) == []
     assert not list(tmp_path.iterdir())

@@ -80,7 +80,7 @@ def test_what_spark_has_committed_is_on_the_disk(tmp_path: Path, synced: list[st
     delta_tables.create(path, SCHEMA)
     synced.clear()
     frame: Any = Written()
-    published_table.append_frame(frame, published_table.DRIVER_ROWS + 1, path, "a", 7, ["x"])
+    published_table.append_frame(frame, path, {"a": 7}, ["x"])
     assert delta_tables.mark(path, "a") == 7
     assert {commit(1), *(Path(name).name for name in DeltaTable(path).file_uris())} <= set(synced)
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from py4j.protocol import Py4JNetworkError
 
-from dpsql.streaming.failures import translate
+from dpsql.errors import DataError, DpsqlError
+from dpsql.streaming.failures import GONE, stopping, translate
 
 COMMAND = "dpsql restore demo --lake lake --checkpoints"
 
@@ -74,3 +76,26 @@ def test_without_a_query_there_is_no_checkpoint_to_mend() -> None:
     assert str(translate(Failed(Java("java.lang.IllegalStateException")), "visits", "reading it")) == (
         "reading it failed in Spark (IllegalStateException); nothing was read"
     )
+
+
+class Ended:
+    """A session whose JVM is gone."""
+
+    def stop(self) -> None:
+        raise ConnectionRefusedError(111, "Connection refused")
+
+
+@pytest.mark.parametrize("problem", [ConnectionRefusedError(111, "Connection refused"), Py4JNetworkError("Answer from Java side is empty")])
+def test_a_jvm_that_is_gone_is_no_internal_error(problem: Exception) -> None:
+    """SIGTERM to the whole group ends the JVM, too. Catches: `internal error (ConnectionRefusedError)`, advice to mend a checkpoint that is whole."""
+    assert str(translate(problem, "visits", "the release query", "dpsql restore q --checkpoints")) == GONE
+    with pytest.raises(DpsqlError, match="Spark's own process is gone"), stopping(Ended()):
+        raise problem
+
+
+def test_what_was_said_before_spark_was_gone_stays_said() -> None:
+    """Catches: the failure of stop() in the place of the reason; a failure after all went well."""
+    with pytest.raises(DataError, match="the reason"), stopping(Ended()):
+        raise DataError("the reason")
+    with stopping(Ended()):
+        pass

@@ -48,11 +48,11 @@ UDFS_MAY = {"cryptography", "numpy", "pyarrow", "scipy.special", "udfs"}
 UDFS_MAY |= {"__future__", "abc", "bisect", "collections", "dataclasses", "enum", "fractions", "functools", "hashlib", "itertools", "math"}
 UDFS_MAY |= {"operator", "re", "struct", "typing", "zlib"}
 # Files are read and written, and named at random, by these.
-UDFS_FILES = ("udfs/bucket_state.py", "udfs/contribution_files.py")
+UDFS_FILES = ("udfs/bucket_state.py", "udfs/contribution_files.py", "udfs/released_files.py")
 ONLY_FILES = {"pyarrow.csv", "pyarrow.dataset", "pyarrow.feather", "pyarrow.fs", "pyarrow.json", "pyarrow.orc", "pyarrow.parquet"}
-FILES_MAY = {"os", "urllib.parse", "uuid"}
-# Around the stages: frames of Spark come in and go out here.
-UDFS_FRAMES = ("udfs/task_intake.py", "udfs/worker.py")
+FILES_MAY = {"json", "os", "urllib.parse", "uuid"}
+# Around the stages: frames of Spark, and what the driver tells, come in and go out here.
+UDFS_FRAMES = ("udfs/release_plan.py", "udfs/task_intake.py", "udfs/worker.py")
 FRAMES_MAY = {"errno", "gc", "json", "pandas", "warnings"}
 # Only these may look at the environment besides jobs/.
 MAY_READ_ENVIRONMENT = {"dpsql/jars.py", "dpsql/streaming/session.py"}

@@ -23,6 +23,7 @@ from dpsql.lake.contributions import Contributions
 from dpsql.lake.engine_file import Engine, Part
 from dpsql.lake.hadoop_checksums import differs
 from dpsql.lake.manifest import Manifest
+from dpsql.lake.release_plans import position
 from dpsql.lake.restore_points import Tables
 from dpsql.lake.spark_checkpoint import Checkpoint
 from dpsql.mechanisms.histogram.stages import admission_stage
@@ -166,24 +167,16 @@ def test_rows_of_a_listed_micro_batch_must_be_all_there(run: Private) -> None:
 
 
 @pytest.mark.parametrize(
-    ("offset", "left_out"),
-    [
-        (None, True),
-        ({"reservoirVersion": 4, "index": -1}, True),
-        ({"reservoirVersion": 4, "index": 0}, False),
-        ({"reservoirVersion": 5, "index": -1}, False),
-    ],
+    ("upto", "left_out"),
+    [(None, True), (3, True), (4, False), (5, False)],
 )
-def test_a_commit_that_cannot_be_told_is_left_out_only_if_query_2_has_not_read_it(
-    run: Private, offset: dict[str, int] | None, left_out: bool
-) -> None:
+def test_a_commit_that_cannot_be_told_is_left_out_only_if_query_2_has_not_read_it(run: Private, upto: int | None, left_out: bool) -> None:
     run.contributions.tick(2, 1, 2 * HOUR, 9 * HOUR)
     path = run.newest()
     path.write_bytes(b"")
     next(file for file in (run.folder / "contributions").glob("era=-*/*.parquet") if file.stat().st_mtime_ns == newest_time(run)).unlink()
-    (run.folder / "checkpoints/release/offsets").mkdir(parents=True)
-    if offset is not None:
-        (run.folder / "checkpoints/release/offsets/0").write_text("v1\n{}\n" + json.dumps(offset))
+    if upto is not None:
+        Manifest(run.folder / "files", RUN, "release", 1).commit(0, [], {"closed_us": HOUR, "rows": 0, **position(upto)})
     tables = Tables(run.folder, "unused", RUN, Engine(run.folder, (2, 2), {operator: Part() for operator in OPERATORS}))
     lost = torn_commits.torn(run.contributions.path)
     assert lost is not None

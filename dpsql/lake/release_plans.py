@@ -1,0 +1,93 @@
+"""Which commits of `contributions` a micro-batch of query 2 reads.
+
+Everything that a micro-batch computes depends on its plan, so a repeated one must have the same. The plan of a micro-batch that is listed is the
+listed one: it was listed with the state files, before anything was published. One that is not listed has left nothing that anybody reads, so it
+may get another. It begins where the newest listed one before it ends; so every commit is in exactly one listed plan.
+
+A position is written as Delta writes the offset of a stream: that is what listings, savepoints and restores of earlier releases say.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from dpsql.lake.contributions import Contributions
+from dpsql.lake.manifest import Manifest
+from udfs.release_plan import ReleasePlan
+
+MOST_FILES = 1_000
+"""A plan ends before the commit with which it would have more files, unless that is its first: tasks are told their names."""
+
+RECENT = 64
+
+
+def position(upto: int) -> dict[str, list[str]]:
+    """What a listing says of a plan that ends with a version of `contributions`."""
+    return {"offsets": [json.dumps({"reservoirVersion": upto + 1, "index": -1, "isStartingVersion": False})]}
+
+
+def next_version(detail: Mapping[str, Any], start: str | None) -> int:
+    """The version of `contributions` after a listed plan.
+
+    Args:
+        detail: of the listing.
+        start: where the query began, as a listing says it; None: with the first commit.
+    """
+    given = next(iter(detail.get("offsets", [])), start)
+    return 0 if given is None else int(json.loads(given)["reservoirVersion"])
+
+
+@dataclass
+class ReleasePlans:
+    """The plans of one start.
+
+    Args:
+        contributions: the table.
+        listed: the state files of query 2.
+        start: where it began, as a listing says it.
+    """
+
+    contributions: Contributions
+    listed: Manifest
+    start: str | None
+    _next: dict[int, int] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._next = {batch: next_version(detail, self.start) for batch, detail in self.listed.batches().items()}
+
+    def of(self, batch: int) -> ReleasePlan:
+        """The plan of a micro-batch.
+
+        Raises:
+            FileNotFoundError: a commit is gone.
+        """
+        before = [listed for listed in self._next if listed < batch]
+        first = self._next[max(before)] if before else next_version({}, self.start)
+        upto = self._next[batch] - 1 if batch in self._next else self.contributions.version
+        return self.contributions.plan(first - 1, upto, MOST_FILES if batch not in self._next else None)
+
+    def list(self, batch: int, plan: ReleasePlan) -> None:
+        """A micro-batch is listed with its plan."""
+        # Micro-batches come in order: the newest two are enough, also when one is repeated.
+        self._next = dict(sorted({**self._next, batch: plan.upto + 1}.items())[-2:])
+
+
+def read_and_noted(listed: Manifest, newest_commit: int | None, start: str | None) -> int | None:
+    """Versions of `contributions` below this one are read, and no micro-batch that read them will be repeated; None if nothing is read.
+
+    Args:
+        listed: the state files of query 2.
+        newest_commit: the newest micro-batch that Spark has finished.
+        start: where query 2 began, as a listing says it.
+    """
+    if newest_commit is None:
+        return None if start is None else next_version({}, start)
+    # Not all of them: there are as many as the run is old, and few that are not listed.
+    done = {batch: detail for batch, detail in listed.batches(since=newest_commit - RECENT).items() if batch <= newest_commit}
+    done = done or {batch: detail for batch, detail in listed.batches().items() if batch <= newest_commit}
+    if not done:
+        return None if start is None else next_version({}, start)
+    return next_version(done[max(done)], start)

@@ -1,0 +1,90 @@
+"""The rows that the tasks of a micro-batch of query 2 have released: in files, whose names their reports say."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql import DataFrame, SparkSession
+
+from dpsql.files import Place
+from dpsql.streaming.workers import TYPES
+from udfs.bucket_state import filesystem
+
+FOLDER = "released"
+"""In the private folder of a run."""
+Pair = tuple[int, int]
+"""(window start in microseconds, trigger number)."""
+
+
+@dataclass(frozen=True)
+class Released:
+    """The rows of one micro-batch.
+
+    Args:
+        session: reads them where they are many.
+        folder: where the files are.
+        names: of the files.
+    """
+
+    session: SparkSession
+    folder: Place
+    names: tuple[str, ...]
+
+    def table(self, pairs: Collection[Pair] | None = None) -> pa.Table:
+        """The rows of some triggers, or all; in any order."""
+        system, root = filesystem(str(self.folder))
+        parts = []
+        for name in self.names:
+            with system.open_input_file(f"{root}/{name}") as file:
+                opened = pq.ParquetFile(file)
+                parts += [opened.read()] if pairs is None else [opened.schema_arrow.empty_table(), *_of_pairs(opened, pairs)]
+        return pa.concat_tables(parts)
+
+    def frame(self) -> DataFrame:
+        """All rows, for Spark."""
+        system, root = filesystem(str(self.folder))
+        with system.open_input_file(f"{root}/{self.names[0]}") as file:
+            columns = ", ".join(f"{field.name} {TYPES[field.type]}" for field in pq.ParquetFile(file).schema_arrow)
+        return self.session.read.schema(columns).parquet(*(f"{self.folder}/{name}" for name in self.names))
+
+    def remove(self) -> None:
+        """They are published, or known to be."""
+        for name in self.names:
+            with contextlib.suppress(FileNotFoundError):
+                (self.folder / name).unlink()
+
+
+def sweep(folder: Place) -> None:
+    """Remove what an earlier start has left; no micro-batch is at work."""
+    files: list[Place] = list(folder.iterdir()) if folder.is_dir() else []
+    for file in files:
+        with contextlib.suppress(FileNotFoundError):
+            file.unlink()
+
+
+def _of_pairs(file: pq.ParquetFile, pairs: Collection[Pair]) -> Iterator[pa.Table]:
+    """The rows of some triggers; of the other row groups two columns are read."""
+    for group in range(file.num_row_groups):
+        wanted = _is_in(file.read_row_group(group, ["window", "trigger"]), pairs)
+        if wanted.true_count:
+            yield file.read_row_group(group).filter(wanted)
+
+
+def _is_in(rows: pa.Table, pairs: Collection[Pair]) -> pa.Array:
+    """Which rows are of some triggers."""
+    windows, triggers = (rows[name].to_numpy() for name in ("window", "trigger"))
+    found = np.zeros(rows.num_rows, bool)
+    by_window: dict[int, list[int]] = {}
+    for window, trigger in pairs:
+        by_window.setdefault(window, []).append(trigger)
+    order = np.argsort(windows, kind="stable")
+    starts = windows[order]
+    for window, wanted in by_window.items():
+        of_window = order[np.searchsorted(starts, window) : np.searchsorted(starts, window, side="right")]
+        found[of_window] = np.isin(triggers[of_window], wanted)
+    return pa.array(found)

@@ -1,0 +1,155 @@
+"""What a micro-batch of query 2 reads: each commit in exactly one listed plan, and of its files the rows of one bucket."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import dpsql
+from dpsql.config import Source, Sources
+from dpsql.lake import delta_tables
+from dpsql.lake.contributions import Contributions
+from dpsql.lake.manifest import Manifest
+from dpsql.lake.release_plans import ReleasePlans, position, read_and_noted
+from dpsql.mechanisms.registry import shape
+from tests.unit.test_torn_commits import SQL
+from udfs.contribution_files import BUCKETS
+from udfs.release_plan import ReleasePlan
+from udfs.stage import Tick
+
+RUN, HOUR, BUCKET_COUNT = "5a" * 16, 3_600_000_000, 3
+TAKES = pa.schema([("window", pa.int64()), ("key", pa.int64()), ("weight", pa.int64())])
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Contributions:
+    source = Source("visits", "parquet", str(tmp_path), (), None, event_time="ts", privacy_unit=("user_id",))
+    of = shape(dpsql.compile(SQL, Sources((source,))).plan)
+    made = Contributions(tmp_path / "contributions", RUN, of.schedule, of.contributions, 1, BUCKET_COUNT)
+    made.create()
+    return made
+
+
+@pytest.fixture
+def listed(tmp_path: Path) -> Manifest:
+    made = Manifest(tmp_path / "files", RUN, "release", 1)
+    made.create()
+    return made
+
+
+def rows(table: Contributions, seed: int, size: int = 40) -> pa.Table:
+    """Contributions of two eras, with the bucket of their key."""
+    generator = np.random.default_rng(seed)
+    window = np.sort(generator.choice([0, 65], size)) * 24 * HOUR
+    key = generator.integers(-(1 << 62), 1 << 62, size)
+    given = {"window": window, "key": key, "bucket": (key % table.key_buckets).astype(np.int32)}
+    columns = {field.name: given.get(field.name, np.zeros(size, np.int64)) for field in table.rows}
+    columns["weight"] = generator.integers(1, 99, size)
+    made = {field.name: pa.array(columns[field.name], pa.int64()) for field in table.rows if field.type == pa.int64()}
+    made |= {field.name: pa.array([b"k"] * size, pa.binary()) for field in table.rows if field.type == pa.binary()}
+    return pa.table({**made, "bucket": pa.array(given["bucket"])})
+
+
+def commit(table: Contributions, batch: int, given: pa.Table) -> list[str]:
+    """Append rows as query 1 does; returns the files."""
+    files = table.files.write(given, 0, batch)
+    table.append(files, batch)
+    return [file["path"] for file in files]
+
+
+def test_every_commit_is_in_exactly_one_listed_plan(table: Contributions, listed: Manifest) -> None:
+    first = commit(table, 0, rows(table, 0))
+    table.tick_by_clock(0, HOUR, HOUR)
+    plans = ReleasePlans(table, listed, None)
+    one = plans.of(0)
+    assert one == ReleasePlan(-1, 2, tuple(first), (Tick(0, HOUR),))
+    later = commit(table, 1, rows(table, 1))
+    assert ReleasePlans(table, listed, None).of(0) == ReleasePlan(-1, 3, (*first, *later), (Tick(0, HOUR),))  # not listed: another one
+    listed.commit(0, [], {"closed_us": HOUR, "rows": 0, **position(one.upto)})
+    for known in (plans, ReleasePlans(table, listed, None)):  # the same start, and the next
+        known.list(0, one)
+        assert known.of(0) == one
+        assert known.of(1) == known.of(7) == ReleasePlan(2, 3, tuple(later))
+    table.tick_by_clock(1, 2 * HOUR, HOUR)
+    assert plans.of(1) == ReleasePlan(2, 4, tuple(later), (Tick(1, 2 * HOUR),))
+    plans.list(1, plans.of(1))
+    assert plans.of(2).is_empty and not plans.of(1).is_empty
+
+
+def test_a_restored_query_begins_where_it_was_told(table: Contributions, listed: Manifest) -> None:
+    commit(table, 0, rows(table, 0))
+    later = commit(table, 1, rows(table, 1))
+    (start,) = position(1)["offsets"]
+    assert ReleasePlans(table, listed, start).of(5).files == tuple(later)
+    assert read_and_noted(listed, None, start) == 2 and read_and_noted(listed, None, None) is None
+
+
+def test_what_is_read_and_noted_is_what_spark_will_not_repeat(listed: Manifest) -> None:
+    for batch in range(200):
+        listed.commit(batch, [], {"closed_us": batch, "rows": 0, **position(10 * batch)})
+    assert read_and_noted(listed, 7, None) == 71
+    assert read_and_noted(listed, 199, None) == read_and_noted(listed, 500, None) == 1991
+
+
+def test_a_plan_has_few_files_or_one_commit(table: Contributions) -> None:
+    files = [commit(table, batch, rows(table, batch)) for batch in range(4)]
+    assert [len(names) for names in files] == [2] * 4
+    assert (table.plan(0, 4, 1).files, table.plan(0, 4, 1).upto) == (tuple(files[0]), 1)
+    assert (table.plan(0, 4, 5).files, table.plan(0, 4, 5).upto) == ((*files[0], *files[1]), 2)
+    assert len(table.plan(0, 4, 8).files) == 8 and table.plan(0, 4).upto == 4
+
+
+def test_files_that_were_put_together_are_not_read_again(table: Contributions) -> None:
+    for batch in range(3):
+        table.tick_by_clock(batch, (batch + 1) * HOUR, HOUR)
+    names = commit(table, 3, rows(table, 3))
+    opened = delta_tables.newest(table.path)
+    whole = pa.concat_tables([pq.read_table(table.path / name, partitioning=None) for name in names[:1]])
+    merged = table.files.write_era(whole, 0, 9)
+    delta_tables.replace_files(opened, table.path, names[:1], merged, {"merged": 1})
+    plan = table.plan(-1, table.version)
+    assert plan.files == tuple(names) and len(plan.ticks) == 3
+
+
+def test_a_commit_that_is_gone_is_no_empty_one(table: Contributions) -> None:
+    commit(table, 0, rows(table, 0))
+    (table.path / "_delta_log" / f"{1:020d}.json").unlink()
+    with pytest.raises(FileNotFoundError):
+        table.plan(-1, 1)
+
+
+def test_a_plan_is_told_as_text() -> None:
+    plan = ReleasePlan(3, 9, ("era=1/part-0.parquet", 'era=-1/"%.parquet'), (Tick(1, -5), Tick(2, 1 << 60)))
+    assert ReleasePlan.of(str(plan)) == plan
+    with pytest.raises(RuntimeError, match="was not told"):
+        ReleasePlan.of(None)
+
+
+@pytest.mark.parametrize("old", [False, True])
+@pytest.mark.parametrize("void", [(), ((1, 1),), ((0, 0), (2, 9))])
+@pytest.mark.parametrize("buckets", [BUCKET_COUNT, 5])
+def test_a_bucket_reads_its_rows_and_no_others(table: Contributions, old: bool, void: tuple[tuple[int, int], ...], buckets: int) -> None:
+    """Files of all releases, with rows that do not count, and after the number of buckets has changed. Catches: a row twice, or never."""
+    parts = [rows(table, seed) for seed in range(3)]
+    names = [name for batch, part in enumerate(parts) for name in commit(table, batch, part)]
+    if old:  # without its list of row groups, and with a tick among the rows
+        for name in names:
+            content = pq.read_table(table.path / name, partitioning=None)
+            assert content.schema.metadata.pop(BUCKETS)
+            tick = content.slice(0, 1).set_column(0, "kind", pa.array([1], pa.int32()))
+            pq.write_table(pa.concat_tables([content, tick]).replace_schema_metadata({}), table.path / name)
+    reader = replace(table, key_buckets=buckets, void=void, relabelled=buckets != BUCKET_COUNT).rows_for(TAKES)
+    counted = [part for batch, part in enumerate(parts) if not any(first <= batch <= last for first, last in void)]
+    wanted = pa.concat_tables([part.select(TAKES.names) for part in counted])
+    found = [reader.read(names, bucket) for bucket in range(buckets)]
+    for bucket, part in enumerate(found):
+        assert part.schema == TAKES
+        assert set((part["key"].to_numpy() % buckets).tolist()) <= {bucket}
+    by = [(name, "ascending") for name in TAKES.names]
+    assert pa.concat_tables(found).sort_by(by).equals(wanted.sort_by(by).cast(TAKES))
+    assert reader.read([], 0).schema == TAKES

@@ -1,0 +1,45 @@
+"""What a micro-batch of query 2 reads: the driver decides it and tells the tasks; they read the files themselves."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+
+from udfs.stage import Tick
+
+
+@dataclass(frozen=True)
+class ReleasePlan:
+    """Some commits of the table `contributions`, in order.
+
+    Args:
+        after, upto: versions of the table: those after the first are read, up to the second.
+        files: data files that they have added, below the table.
+        ticks: that they have made.
+    """
+
+    after: int
+    upto: int
+    files: tuple[str, ...] = ()
+    ticks: tuple[Tick, ...] = ()
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether it can change nothing."""
+        return not (self.files or self.ticks)
+
+    def __str__(self) -> str:
+        ticks = [(tick.batch, tick.closed_us) for tick in self.ticks]
+        return json.dumps([self.after, self.upto, self.files, ticks], separators=(",", ":"))
+
+    @classmethod
+    def of(cls, told: str | None) -> ReleasePlan:
+        """As it was told to a task.
+
+        Raises:
+            RuntimeError: nobody told it.
+        """
+        if told is None:
+            raise RuntimeError("a task of the release query was not told what to read")
+        after, upto, files, ticks = json.loads(told)
+        return cls(after, upto, tuple(files), tuple(Tick(*tick) for tick in ticks))
