@@ -255,11 +255,11 @@ def _quantiles(plan: TablePlan, column: ColumnPlan, source: Source) -> list[str]
     (tree,) = (each for each in plan.trees if each in column.perturbations)
     name, (lo, hi) = column.aggregate.alias, column.aggregate.bounds or (0.0, 0.0)
     each = quantiles.NODES * plan.counter.width * 8 / 1e6
-    groups = f", for {source.name}'s {source.max_keys:,} keys {number(each * source.max_keys / 1e3)} GB" if plan.query.keys else ""
+    groups = f"; all {source.max_keys:,} declared keys {number(each * source.max_keys / 1e3)} GB" if plan.query.keys else ""
     return [
-        f"  {name}: {tree.parts + 1} values from {lo:g} to {hi:g}, on a grid of {tree.grid:g}, with equally many rows between them. Its error is in ranks:",
-        f"  so many rows too many or too few may be below a value; {name}_rank_stderr says it as a share of the noisy number of rows.",
-        f"  Where that number is below 1, {name} is NULL. Where many rows have one value, ranks jump there, and the error says nothing of it.",
+        f"  {name}: {tree.parts + 1} values from {lo:g} to {hi:g}, on a grid of {tree.grid:.4g}, with equally many rows between them.",
+        "  Its error is in ranks: so many rows too many or too few may be below a value, more where many rows have one value.",
+        f"  {name}_rank_stderr says it as a share of the noisy number of rows; where that is below 1, {name} is NULL.",
         f"  A key that is shown keeps {quantiles.NODES:,} counters for it, {each:.1f} MB{groups}.",
     ]
 
