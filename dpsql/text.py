@@ -1,8 +1,12 @@
-"""Numbers as people read them, in sentences and tables: amounts, shares."""
+"""Numbers as people read them, in sentences and tables: amounts, shares; and the first lines of an explanation."""
 
 from __future__ import annotations
 
 import math
+import textwrap
+from collections.abc import Mapping
+
+WIDTH = 112
 
 
 def number(value: float) -> str:
@@ -18,3 +22,9 @@ def number(value: float) -> str:
 def percent(share: float) -> str:
     """Three significant digits and never 0% of something: `70%`, `99.9%`, `0.025%`."""
     return f"{100 * share:.3g}%"
+
+
+def in_short(lines: Mapping[str, str]) -> str:
+    """The head of an explanation: a few words, and what is to be said under each."""
+    wrapped = [textwrap.wrap(f"{name + ':':<12}{text}", WIDTH, subsequent_indent=" " * 12) for name, text in lines.items()]
+    return "\n".join(["In short", *("  " + line for one in wrapped for line in one)])

@@ -23,8 +23,8 @@ NOTE = (
 
 
 MARGINALS_NOTE = (
-    "Of questions chosen without looking at this release: who picks the largest of many cells picks its noise, too. It is of what contribution "
-    "bounds let count: true numbers can be larger. Nothing was spent: the table is public, this reads it."
+    "Of questions chosen without looking at this release: who picks the largest of many cells picks its noise, too. Counted is {bound}: true "
+    "numbers can be larger.{nulls} Nothing was spent: the table is public, this reads it."
 )
 MOST_ROWS = 1_000
 
@@ -83,7 +83,7 @@ def answer_question(lake: Lake, name: str, text: str, trigger: int | None, max_e
     """Print the answer to one question, a row for each cell of its GROUP BY."""
     from scipy.special import ndtri
 
-    from dpsql.lake.marginals import open_marginals
+    from dpsql.lake.marginals import open_marginals, said_bound
     from dpsql.sql.question import per_cell, read_question, table_of
     from dpsql.times import timestamp
 
@@ -106,9 +106,13 @@ def answer_question(lake: Lake, name: str, text: str, trigger: int | None, max_e
             told = f"is ± {half:,.6g} at {confidence:.4g}" if math.isfinite(half) else "is not covered: no measured table has all its keys"
             raise DataError(f"a free answer to this {told}; allow that, or ask for more of it at once")
         rows.append(given | {column: answer.value, "stderr": answer.stderr, "low": answer.value - half, "high": answer.value + half})
-    when = timestamp(found.time_us)
+    when, bound = timestamp(found.time_us), said_bound(lake, name)
     if as_json:
-        print_json({"name": name, "trigger": found.trigger, "trigger_time": when, "confidence": confidence, "source": "free", "rows": rows})
+        beside = {"counted": bound, "other_with_null": list(asked.with_null)}
+        print_json(
+            {"name": name, "trigger": found.trigger, "trigger_time": when, "confidence": confidence, "source": "free", "rows": rows}
+            | beside
+        )
         return
     shown = [
         (
@@ -120,7 +124,8 @@ def answer_question(lake: Lake, name: str, text: str, trigger: int | None, max_e
         for row in rows
     ]
     print_table((*names, column, "stderr", f"{confidence:.4g}"), tuple(shown), len(names))
-    click.echo(f"At trigger {found.trigger} ({when}), free. {MARGINALS_NOTE}")
+    nulls = f" `other` of {', '.join(asked.with_null)} holds NULL too, so unlike in SQL <> and NOT count it." if asked.with_null else ""
+    click.echo(f"At trigger {found.trigger} ({when}), free. {MARGINALS_NOTE.format(bound=bound, nulls=nulls)}")
 
 
 def _largest(written: str, total: float) -> float:

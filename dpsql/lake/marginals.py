@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -18,10 +19,14 @@ from dpsql.errors import LakeError
 from dpsql.frames import TIMES, aggregates_of
 from dpsql.lake.delta_rows import read_rows
 from dpsql.lake.runs import Lake
+from dpsql.parsed_query import ParsedQuery
 from udfs.marginals.least_squares import Estimate, LeastSquares, Product
 from udfs.marginals.unions import estimate
 
 GROUPING_ID = "grouping_id"
+BOUND = "dpsql.max_rows_contributed"
+UNIT = "dpsql.privacy_unit"
+"""Of the public table: how many records of whom are in it, for those who read nothing else. Tables of earlier releases do not say."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,6 +75,22 @@ def publishes_marginals(lake: Lake, name: str) -> bool:
         return GROUPING_ID in {field.name for field in DeltaTable(str(lake.histogram(name))).schema().fields}
     except (DeltaError, OSError):
         return False
+
+
+def bound_properties(query: ParsedQuery[Any]) -> dict[str, str | None]:
+    """Of the public table of a query."""
+    return {BOUND: str(query.asked.max_rows_contributed), UNIT: ", ".join(query.privacy_unit)}
+
+
+def said_bound(lake: Lake, name: str) -> str:
+    """What the numbers of a published table are of."""
+    from deltalake import DeltaTable
+
+    given = DeltaTable(str(lake.histogram(name))).metadata().configuration
+    if BOUND not in given or UNIT not in given:
+        return "of what contribution bounds let count"
+    rows = int(given[BOUND])
+    return f"of at most {rows:,} {'record' if rows == 1 else 'records'} of one {given[UNIT]}, the earliest"
 
 
 def open_marginals(lake: Lake, name: str, trigger: int | None = None) -> PublishedMarginals:

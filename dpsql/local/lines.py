@@ -64,6 +64,9 @@ JSON_VALUES: Mapping[str, str] = {
     f"ELSE dpsql_to_timestamp({_TEXT}) END",
 }
 
+# Of messages, where Spark's `from_json` writes anew what is no text: 1.50 is 1.5.
+MESSAGE_VALUES = {**JSON_VALUES, "string": JSON_VALUES["string"].replace("raw_field", "rewritten")}
+
 # The text {0} of a CSV field as a value.
 CSV_VALUES: Mapping[str, str] = {
     **{name: _INTEGER.replace("-?", "[+-]?") for name in ("tinyint", "smallint", "int", "bigint")},
@@ -94,13 +97,21 @@ def json_lines(path: Path, arrays: bool = True) -> Iterator[pa.Table]:
         yield pa.table({"line": pa.array(records, pa.string())})
 
 
-def json_select(columns: Columns, beside: Sequence[str] = ()) -> str:
-    """DuckDB text that turns `dpsql_raw(line)` into the declared columns and `dpsql_malformed`; columns beside the line are passed on."""
+def json_select(columns: Columns, beside: Sequence[str] = (), messages: bool = False) -> str:
+    """DuckDB text that turns `dpsql_raw(line)` into the declared columns and `dpsql_malformed`; columns beside the line are passed on.
+
+    Args:
+        columns: names and types as declared.
+        beside: columns that stand beside the line.
+        messages: the lines are those of a topic, which Spark reads in another way than files.
+    """
     shape = json.dumps({name: "JSON" for name, _ in columns})
     raw = ", ".join(f"CAST(o[{quote(name)}] AS VARCHAR) AS r{i}" for i, (name, _) in enumerate(columns))
     kept = ", ".join(("good", *beside))
     objects = f"SELECT {kept}, from_json(good, {quote(shape)}) AS o FROM (SELECT *, dpsql_mended(line) AS good FROM dpsql_raw)"
-    return _typed(f"SELECT {kept}, good IS NULL AS broken, {raw} FROM ({objects})", columns, JSON_VALUES, beside)
+    return _typed(
+        f"SELECT {kept}, good IS NULL AS broken, {raw} FROM ({objects})", columns, MESSAGE_VALUES if messages else JSON_VALUES, beside
+    )
 
 
 def mend(line: str) -> str | None:

@@ -108,7 +108,7 @@ class InputReader:
                 yield self._messages(lines)
         elif kind == "json":
             for lines in json_lines(path):
-                yield self._lines(lines, json_select(self._declared), 0)
+                yield self._lines(lines, json_select(self._declared, messages=self._source.format == "kafka"), 0)
         else:
             for fields, wrong_width in csv_chunks(path, self._declared, {k.lower(): v for k, v in self._source.options}):
                 yield self._lines(fields, csv_select(self._declared), wrong_width)

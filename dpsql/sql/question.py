@@ -17,6 +17,7 @@ import numpy.typing as npt
 from sqlglot import exp
 from sqlglot.tokens import Token
 
+from dpsql.domains import OTHER
 from dpsql.errors import DataError, QueryError
 from dpsql.sql.items import call_name
 from dpsql.sql.spans import node_span, problem
@@ -55,12 +56,14 @@ class Question:
         column: of the public table, lower case; None: COUNT(*).
         products: the condition; no two share a cell. None at all: no cell.
         by: places of the keys of GROUP BY, as selected.
+        with_null: keys of which <> or NOT has counted `other`, and so NULL, which SQL's <> and NOT never count.
     """
 
     table: str
     column: str | None
     products: tuple[Chosen, ...]
     by: tuple[int, ...]
+    with_null: tuple[str, ...] = ()
 
 
 def table_of(text: str) -> str:
@@ -179,7 +182,13 @@ class _Reader:
             self._refuse(group or self.tree, "Keys of the select list and of GROUP BY are the same", "name each key once in both")
         where = self.tree.args.get("where")
         products = self._condition(bare(where.this)) if where is not None else [Chosen()]
-        return Question(self.table(), self._column(sums[0]), tuple(products), by)
+        return Question(self.table(), self._column(sums[0]), tuple(products), by, self._with_null(where))
+
+    def _with_null(self, where: exp.Expr | None) -> tuple[str, ...]:
+        """Keys with `other` in a test that is turned round."""
+        turned = [*where.find_all(exp.NEQ, exp.Not)] if where is not None else []
+        found = {column.name.lower() for node in turned for column in node.find_all(exp.Column)}
+        return tuple(name for name, values in zip(self.names, self.values, strict=True) if name in found and OTHER in values)
 
     def _column(self, node: exp.Expr) -> str | None:
         inside = node.expressions if isinstance(node, exp.Anonymous) else []

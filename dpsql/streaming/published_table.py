@@ -22,6 +22,7 @@ from dpsql.errors import DataError, ReleaseConflict
 from dpsql.files import ObjectPath, Place
 from dpsql.lake import delta_tables
 from dpsql.lake.delta_rows import read_rows
+from dpsql.lake.marginals import GROUPING_ID, bound_properties
 from dpsql.lake.published_rows import published_rows
 from dpsql.lake.sorted_file import sorted_file
 from dpsql.mechanisms.protocol import OutputColumn, Shape
@@ -85,7 +86,8 @@ class PublishedTable:
 
     def create(self) -> None:
         """Make the empty table unless it is there."""
-        delta_tables.create(self.path, Schema.from_json(self.schema.json()))
+        grouped = any(column.source == GROUPING_ID for column in self.shape.columns)
+        delta_tables.create(self.path, Schema.from_json(self.schema.json()), properties=bound_properties(self.query) if grouped else {})
         self.open_to_readers()
 
     def trigger_time(self, pair: Pair) -> int:

@@ -254,3 +254,16 @@ def test_a_change_feed_is_given_as_files(tmp_path: Path) -> None:
     ):
         source_files(feed, {})
     assert source_files(feed, {"accounts": [Path(__file__)]}) == [Path(__file__)]
+
+
+def test_texts_of_messages_are_what_spark_makes_of_them(tmp_path: Path) -> None:
+    """`from_json` writes numbers anew, a reader of files does not. Catches: 1.50 on one engine and 1.5 on the other, two keys of one."""
+    path = text(
+        tmp_path / "a.json", '{"name": 1.50}\n{"name": 1e2}\n{"name": 7}\n{"name": "1.50"}\n{"name": true}\n{"name": {"a": 2.0e1}}\n{}\n'
+    )
+    topic = {"format": "kafka", "value_format": "json", "options": (("subscribe", "visits"),)}
+    messages, malformed = load(path, "name STRING", **topic)
+    assert malformed == 0
+    assert [name for (name,) in messages] == ["1.5", "100.0", "7", "1.50", "true", '{"a":20.0}', None]
+    files, _ = load(path, "name STRING", format="json")
+    assert [name for (name,) in files][:3] == ["1.50", "1e2", "7"]

@@ -18,7 +18,8 @@ from udfs.columns import Float
 from udfs.marginals.cells import Keys
 
 NOTHING = 1e-12
-"""A part of a predicate below this share of its squared norm is rounding."""
+"""The mean part of a key's weights, or the centred one, is rounding below this share of their squared norm. That is judged key by key: a predicate
+over many cells may have a part that is far smaller than the whole, and is in no table all the same."""
 
 Product = Mapping[int, Float]
 """A predicate that is a product: key -> a weight per value. A key that is not there has weight 1 everywhere."""
@@ -61,13 +62,11 @@ class LeastSquares:
 
     def variance(self, predicate: Product) -> float:
         """Of the estimate: the sum of |P_B f|^2 / lambda_B; infinite where some part of it is in no table."""
-        energy = energies(self.sizes, predicate)
-        least = NOTHING * sum(energy.values())
         total = 0.0
-        for part, squared in energy.items():
+        for part, squared in energies(self.sizes, predicate).items():
             if part in self.precision:
                 total += squared / self.precision[part]
-            elif squared > least:
+            elif squared:
                 return math.inf
         return total
 
@@ -104,11 +103,17 @@ def parts(keys: Keys) -> Iterator[Keys]:
 
 
 def energies(sizes: Sequence[int], predicate: Product) -> dict[Keys, float]:
-    """|P_B f|^2 for every B among the predicate's keys; for all others it is 0."""
+    """|P_B f|^2 for every B among the predicate's keys, 0 where it is rounding; for all others it is 0."""
     named = tuple(sorted(predicate))
     base = math.prod(n for key, n in enumerate(sizes) if key not in predicate)
-    squares = {key: tuple(float(part @ part) for part in _mean_and_centred(predicate[key])) for key in named}
+    squares = {key: _squares(predicate[key]) for key in named}
     return {part: base * math.prod(squares[key][key in part] for key in named) for part in parts(named)}
+
+
+def _squares(weights: Float) -> tuple[float, ...]:
+    whole = float(weights @ weights)
+    squared = (float(part @ part) for part in _mean_and_centred(weights))
+    return tuple(each if each > NOTHING * whole else 0.0 for each in squared)
 
 
 def _mean_and_centred(weights: Float) -> tuple[Float, Float]:

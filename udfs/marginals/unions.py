@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from udfs.columns import Float
-from udfs.marginals.least_squares import NOT_COVERED, NOTHING, Estimate, LeastSquares, Product, parts
+from udfs.marginals.least_squares import NOT_COVERED, Estimate, LeastSquares, Product, parts
 
 
 def estimate(known: LeastSquares, products: Sequence[Product], released: Sequence[np.ndarray]) -> Estimate:
@@ -27,13 +27,16 @@ def estimate(known: LeastSquares, products: Sequence[Product], released: Sequenc
     if len(products) == 1:
         return known.estimate(products[0], released)
     found = [known.estimate(product, released) for product in products]
-    if any(each.stderr == math.inf for each in found):  # what cancels only up to rounding is no knowledge
-        return NOT_COVERED
     return Estimate(math.fsum(each.value for each in found), math.sqrt(variance))
 
 
 def covariance(known: LeastSquares, products: Sequence[Product]) -> float:
-    """The variance of the estimate of f = sum of the products: the sum of <P_B f, P_B f> / lambda_B; infinite where some part is in no table."""
+    """The variance of the estimate of f = sum of the products: the sum of <P_B f, P_B f> / lambda_B; infinite where one of the products is not covered.
+
+    What products that are not covered have in common might cancel; up to rounding that cannot be told, so it is no knowledge.
+    """
+    if any(known.variance(product) == math.inf for product in products):
+        return math.inf
     named = sorted({key for product in products for key in product})
     outside = math.prod(n for key, n in enumerate(known.sizes) if key not in named)
     means, centred = {}, {}
@@ -42,15 +45,10 @@ def covariance(known: LeastSquares, products: Sequence[Product]) -> float:
         weights: Float = np.array([product[key] if key in product else np.ones(n) for product in products], np.float64)
         sums = weights.sum(axis=1)
         means[key] = np.outer(sums, sums) / n
-        centred[key] = weights @ weights.T - means[key]
-    energy = {part: outside * _over(named, part, means, centred, len(products)) for part in parts(tuple(named))}
-    least, total = NOTHING * sum(abs(each) for each in energy.values()), 0.0
-    for part, squared in energy.items():
-        if part in known.precision:
-            total += max(squared, 0.0) / known.precision[part]
-        elif squared > least:
-            return math.inf
-    return total
+        apart = weights - sums[:, None] / n
+        centred[key] = apart @ apart.T
+    covered = (part for part in parts(tuple(named)) if part in known.precision)
+    return sum(max(outside * _over(named, part, means, centred, len(products)), 0.0) / known.precision[part] for part in covered)
 
 
 def _over(named: Sequence[int], part: tuple[int, ...], means: dict[int, Float], centred: dict[int, Float], count: int) -> float:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Sequence
 
+from dpsql import text
 from dpsql.mechanisms.histogram.plan import ColumnPlan, PerturbationPlan, PrivacyPlan
 from dpsql.mechanisms.histogram.stages import stderr
 from dpsql.parsed_query import DEVIATIONS, ContributionPeriod
@@ -12,7 +12,6 @@ from dpsql.text import number
 from dpsql.times import duration
 
 Z95 = 1.959963984540054
-WIDTH = 112
 LARGE = 20.0
 """No single query may ask for more; in a week all its windows together may come to it."""
 
@@ -35,8 +34,7 @@ def in_short(plan: PrivacyPlan, together: Sequence[tuple[str, float]]) -> str:
         "Noise": _noise(plan),
         "Left out": _left_out(plan, unit, key, "for ever" if for_ever else f"in {size}"),
     }
-    wrapped = [textwrap.wrap(f"{name + ':':<12}{text}", WIDTH, subsequent_indent=" " * 12) for name, text in lines.items()]
-    return "\n".join(["In short", *("  " + line for one in wrapped for line in one)])
+    return text.in_short(lines)
 
 
 def _adds_up(together: Sequence[tuple[str, float]]) -> str:

@@ -13,7 +13,7 @@ from dpsql.mechanisms.marginals.plan import MarginalsPlan, MeasuredSum
 from dpsql.mechanisms.marginals.shares import BITS
 from dpsql.mechanisms.marginals.stages import schedule
 from dpsql.mechanisms.marginals.workload import ORDERS, energies_of
-from dpsql.text import number, percent
+from dpsql.text import in_short, number, percent
 from dpsql.times import duration, timestamp
 from udfs.marginals.cells import Keys
 from udfs.marginals.least_squares import LeastSquares
@@ -83,6 +83,7 @@ def facts(plan: MarginalsPlan, source: Source) -> dict[str, Any]:
 def explain(plan: MarginalsPlan, source: Source) -> str:
     """The whole explanation as plain text."""
     sections = (
+        _short(plan),
         _promise(plan),
         live_runs(schedule(plan)),
         _time(plan),
@@ -112,6 +113,27 @@ def _orders(plan: MarginalsPlan) -> range:
 
 def _finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
+
+
+def _short(plan: MarginalsPlan) -> str:
+    query, asked, unit = plan.query, plan.query.asked, ", ".join(plan.query.privacy_unit)
+    last = triggers(plan)[-1]
+    found = [
+        (aggregate.alias, Z95 * typical_error(plan, each, 1, last)) for aggregate, each in zip(query.aggregates, plan.sums, strict=True)
+    ]
+    noise = ", ".join(f"{alias} {f'± {number(error)}' if math.isfinite(error) else 'not covered'}" for alias, error in found)
+    until = "for ever" if asked.max_triggers is None else f"{asked.max_triggers:,} times"
+    return in_short(
+        {
+            "Protected": f"everything that one {unit} does for ever: epsilon {plan.epsilon:g}, delta {plan.delta:g}.",
+            "Adds up to": "that is all this run costs, with every answer that is read from it.",
+            "When": f"the whole table, every {duration(query.trigger_interval_us)}, {until}.",
+            "Keys": f"all {plan.marginals.first[-1]:,} cells of {len(plan.tables)} tables over {', '.join(key.name for key in query.keys)}.",
+            "Noise": f"{noise} in an answer about one key at trigger {last:,}, 95%.",
+            "Left out": f"records of one {unit} that count: at most {asked.max_rows_contributed:,} for ever. Further ones are dropped, and no error bar "
+            "says so.",
+        }
+    )
 
 
 def _promise(plan: MarginalsPlan) -> str:

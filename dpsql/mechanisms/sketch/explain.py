@@ -15,6 +15,7 @@ from dpsql.mechanisms.sketch.stages import grid
 from dpsql.parsed_query import ContributionPeriod, GroupSelection, PrivacyLevel
 from dpsql.privacy.curve import epsilon_of
 from dpsql.schedule import by_window
+from dpsql.text import in_short, number
 from dpsql.times import duration
 from udfs.sketch.floor import null_law, scales, threshold
 
@@ -24,6 +25,7 @@ LAZY_FROM = 10_000_000
 
 
 WIDTH = 120
+Z95 = 1.959963984540054
 
 
 def explain(plan: SketchPlan, source: Source) -> str:
@@ -31,7 +33,7 @@ def explain(plan: SketchPlan, source: Source) -> str:
     query, asked = plan.query, plan.query.asked
     first, *rest = sentences(plan, source)
     period = "in its whole life" if query.contribution_period is ContributionPeriod.STREAM else "in one contribution period"
-    lines = [f"Promise: protects {first}", *([rest.pop(0)] if asked.bounds is None else [])]
+    lines = [*_short(plan, source).splitlines(), "", f"Promise: protects {first}", *([rest.pop(0)] if asked.bounds is None else [])]
     lines += ["", live_runs(by_window(grid(plan))), ""]
     lines += [
         f"Windows: {duration(query.windows.size_us)}, a new one every {duration(query.windows.slide_us)}, each released {plan.triggers:,} times, "
@@ -53,6 +55,33 @@ def explain(plan: SketchPlan, source: Source) -> str:
     lines += ["", f"Query identity: {plan.identity}"]
     text = "\n".join(lines).splitlines()
     return "\n".join(part for line in text for part in textwrap.wrap(line, WIDTH, subsequent_indent="  ") or [""]) + "\n"
+
+
+def _short(plan: SketchPlan, source: Source) -> str:
+    query, asked, unit = plan.query, plan.query.asked, ", ".join(plan.query.privacy_unit)
+    for_ever = query.contribution_period is ContributionPeriod.STREAM
+    event = asked.level is PrivacyLevel.EVENT
+    period = "for ever" if for_ever else f"in {duration(query.windows.size_us)}"
+    who = f"one row of {query.stream}, not one person" if event else f"everything that one {unit} does {period}"
+    largest = max((wanted.number for wanted in asked.wanted), default=0)
+    bounds = asked.bounds
+    left = (
+        "no row by bounds"
+        if bounds is None
+        else f"records of one {unit} that count: at most {bounds.max_rows:,}; values: at most {bounds.max_keys:,}"
+    )
+    whole, again = "that is all this run costs, however long it lasts.", "each window costs as much again; dpsql budget adds that up."
+    noise = Z95 * figures(plan, source)["estimate_stderr"]
+    return in_short(
+        {
+            "Protected": f"{who}: epsilon {plan.epsilon:g}, delta {plan.delta:g}.",
+            **({} if event else {"Adds up to": whole if for_ever else again}),
+            "When": f"windows of {duration(query.windows.size_us)}, released every {duration(query.trigger_interval_us)}.",
+            "Keys": f"{f'at most {largest:,} values are listed; ' if largest else ''}dpsql ask gives the count of any value, listed or not.",
+            "Noise": f"{asked.wanted[0].alias} ± {number(noise)} at a window's end, 95%, and what collides with the value.",
+            "Left out": f"{left}. {'Further ones are dropped, and no error bar says so.' if bounds else ''}".strip(),
+        }
+    )
 
 
 def facts(plan: SketchPlan, source: Source) -> dict[str, Any]:

@@ -61,4 +61,6 @@ def test_both_engines_publish_the_same_rows_and_answer_alike(spark: SparkSession
     records = stream.records.to_pandas()
     exact = np.sum((records["key"] == known[0]) | (records["ts"].dt.hour < 12))
     assert abs(answer["n"] - exact) < 5 * answer["stderr"] + np.sum(records.groupby("user_id").cumcount() >= 16)
-    assert "free" in asked("SELECT key, SUM(total) FROM q WHERE hour BETWEEN 0 AND 5 GROUP BY key", "--trigger", "3")
+    said = asked("SELECT key, SUM(total) FROM q WHERE hour BETWEEN 0 AND 5 GROUP BY key", "--trigger", "3")
+    assert "free" in said and "at most 16 records of one user_id" in said and "NULL" not in said
+    assert "`other` of key holds NULL too" in asked(f"SELECT COUNT(*) FROM q WHERE key <> '{known[0]}'")

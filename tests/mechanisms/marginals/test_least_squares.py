@@ -14,6 +14,7 @@ from tests.property.plans import HOUR
 from udfs.marginals.cells import Marginals
 from udfs.marginals.closed_cells import ClockKeys, ClosedCells
 from udfs.marginals.least_squares import LeastSquares, energies
+from udfs.marginals.unions import covariance
 
 Predicate = dict[int, np.ndarray]
 
@@ -74,6 +75,20 @@ def test_the_closed_form_is_dense_least_squares() -> None:
             covered += 1
             assert found.value == pytest.approx(value, rel=1e-7, abs=1e-7)
     assert 60 < covered < 190
+
+
+def test_a_small_part_that_no_table_has_is_not_taken_for_rounding() -> None:
+    """All cells but those of one value of each of four keys: the part of all keys is 1e-16 of the whole, and in no table. Weights that are the same
+    for all values have no such part, though their sums are rounded. Catches: a share of the whole in the place of one of each key."""
+    n, keys = 10_000, range(4)
+    pairs = tuple(itertools.combinations(keys, 2))
+    known = LeastSquares((n,) * 4, pairs, (1.0,) * len(pairs))
+    some = {key: (np.arange(n) > 0).astype(float) for key in keys}
+    energy = energies(known.sizes, some)
+    assert 0 < energy[0, 1, 2, 3] < 1e-12 * sum(energy.values())
+    assert known.variance(some) == math.inf and covariance(known, [some, {0: 1 - some[0]}]) == math.inf
+    flat = {key: np.full(n, 0.1) for key in keys}
+    assert math.isfinite(known.variance(flat | {0: some[0], 3: some[3]}))
 
 
 def test_a_planted_multiplicity_is_told_from_the_closed_form() -> None:

@@ -71,6 +71,20 @@ def test_a_condition_means_what_it_means_in_sql(condition: str) -> None:
     assert math.fsum(parts) == pytest.approx(float(expected), abs=1e-9)
 
 
+@pytest.mark.parametrize(
+    ("condition", "keys"),
+    [
+        ("url <> '/a'", ("url",)),
+        ("NOT (hour > 8 OR url = '/a')", ("url",)),
+        ("url IN ('/a', 'other') AND size <> 'large'", ()),
+        ("true", ()),
+    ],
+)
+def test_null_is_counted_with_other_where_a_test_is_turned_round(condition: str, keys: tuple[str, ...]) -> None:
+    """SQL would leave NULL out; what is published cannot tell it from `other`, so the answer says so."""
+    assert read_question(f"SELECT COUNT(*) FROM t WHERE {condition}", KEYS).with_null == keys
+
+
 def test_products_are_disjoint_and_make_up_the_union() -> None:
     pick = np.random.default_rng(3)
 
