@@ -39,7 +39,13 @@ def keys_of(columns: Iterable[Hashable]) -> list[str]:
     """The columns that name a row besides its window and trigger."""
     names = [str(column) for column in columns]
     aggregates = aggregates_of(names)
-    taken = {*TIMES, *(f"{name}{ending}" for name in aggregates for ending in ("", "_stderr", *(f"_{each}" for each in BESIDE)))}
+    quantiles = [name for name in names if f"{name}_rank_stderr" in names]
+    taken = {
+        *TIMES,
+        *quantiles,
+        *(f"{name}_rank_stderr" for name in quantiles),
+        *(f"{name}{ending}" for name in aggregates for ending in ("", "_stderr", *(f"_{each}" for each in BESIDE))),
+    }
     return [name for name in names if name not in taken]
 
 

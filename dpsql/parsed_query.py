@@ -21,6 +21,7 @@ class AggregateFunction(StrEnum):
     COUNT_DISTINCT_UNIT = "COUNT(DISTINCT)"
     SUM = "SUM"
     AVG = "AVG"
+    APPROX_QUANTILES = "APPROX_QUANTILES"
     VAR_POP = "VAR_POP"
     VAR_SAMP = "VAR_SAMP"
     STDDEV_POP = "STDDEV_POP"
@@ -93,6 +94,13 @@ class Aggregate:
     function: AggregateFunction
     argument: str | None = None
     bounds: tuple[float, float] | None = None
+
+
+@dataclass(frozen=True)
+class Quantiles(Aggregate):
+    """APPROX_QUANTILES(argument, parts): `parts` + 1 values, from the lower bound to the upper one, with equally many rows between them."""
+
+    parts: int = 0
 
 
 @dataclass(frozen=True)

@@ -39,6 +39,14 @@ class Column(Protocol):
     def source(self) -> str:
         """Which released column has it."""
 
+    @property
+    def size(self) -> int:
+        """Of an array: how many values; else 0."""
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """Of an array: which released columns have them."""
+
 
 def published_rows(
     query: ParsedQuery, schedule: Schedule, columns: Sequence[Column], released: pa.Table, key_types: Sequence[pa.DataType]
@@ -68,6 +76,9 @@ def published_rows(
         if name in keys:
             found[name] = keys[name]
         for column in (each for each in columns if each.aggregate == name):
+            if column.size:
+                found[column.name] = _doubles([rows.column(source) for source in column.sources])
+                continue
             values = rows.column(column.source)
             found[column.name] = (
                 _value(values, KINDS[column.kind]) if column.kind in KINDS else _list(query, values, column.kind, key_types)
@@ -83,6 +94,14 @@ def typed_keys(query: ParsedQuery, key_bytes: pa.ChunkedArray, key_types: Sequen
 
 def _list(query: ParsedQuery, packed: pa.ChunkedArray, kind: str, key_types: Sequence[pa.DataType]) -> pa.Array:
     return top_lists(packed, kind, [(key.name, each) for key, each in zip(query.keys, key_types, strict=True)])
+
+
+def _doubles(columns: Sequence[pa.ChunkedArray]) -> pa.Array:
+    """ARRAY<DOUBLE> of columns that are NaN together; NULL then."""
+    values = np.stack([column.to_numpy() for column in columns], axis=1)
+    none = np.isnan(values[:, 0])
+    ends = np.concatenate([[0], np.cumsum(np.where(none, 0, len(columns)))])
+    return pa.ListArray.from_arrays(pa.array(ends, pa.int32()), pa.array(values[~none].ravel()), mask=pa.array(none))
 
 
 def _value(values: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:

@@ -70,14 +70,21 @@ class OutputColumn:
         aggregate: the alias in the select list that it belongs to; its columns follow each other.
         name: as published.
         kind: `INT`, `BIGINT` or `DOUBLE`; in a DOUBLE, NaN stands for NULL. `TOP_COUNT` or `TOP_SUM`: a packed list (`udfs.sketch.lists`), as
-            ARRAY<STRUCT<value, count BIGINT or sum DOUBLE, stderr DOUBLE, low, high>>.
-        source: the column of the released rows that it shows.
+            ARRAY<STRUCT<value, count BIGINT or sum DOUBLE, stderr DOUBLE, low, high>>. `DOUBLES`: ARRAY<DOUBLE>, NULL where the first is NaN.
+        source: the column of the released rows that it shows; of DOUBLES the columns `source_0`, `source_1`, ...
+        size: of DOUBLES: how many.
     """
 
     aggregate: str
     name: str
     kind: str
     source: str
+    size: int = 0
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """All columns of the released rows that it is made of."""
+        return tuple(f"{self.source}_{i}" for i in range(self.size)) if self.size else (self.source,)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,7 +9,17 @@ from sqlglot import exp
 from dpsql.errors import Problem
 from dpsql.parsed_query import BOUNDED, SPREADS
 from dpsql.sql import constructs
-from dpsql.sql.aggregates import BOUNDS, FOREIGN_AGGREGATES, FOREIGN_ARGUMENTS, WAYS_OUT, Call, argument_name, read_bounds
+from dpsql.sql.aggregates import (
+    BOUNDS,
+    FOREIGN_AGGREGATES,
+    FOREIGN_ARGUMENTS,
+    MOST_PARTS,
+    WAYS_OUT,
+    Call,
+    argument_name,
+    read_bounds,
+    read_parts,
+)
 from dpsql.sql.draft import Draft
 from dpsql.sql.items import OUR_AGGREGATES, Kind
 from dpsql.sql.relations import value_type
@@ -48,10 +58,10 @@ def aggregate_wrappers(draft: Draft) -> Iterator[Problem]:
 
 
 def known_aggregates(draft: Draft) -> Iterator[Problem]:
-    """COUNT, SUM, AVG, STDDEV, VARIANCE only."""
+    """COUNT, SUM, AVG, STDDEV, VARIANCE, APPROX_QUANTILES only."""
     for call in draft.calls:
         if call.name.upper() not in OUR_AGGREGATES and not call.of_values:
-            ours = "the aggregates are COUNT(*), COUNT(x), COUNT(DISTINCT privacy unit), SUM, AVG, STDDEV and VARIANCE"
+            ours = "the aggregates are COUNT(*), COUNT(x), COUNT(DISTINCT privacy unit), SUM, AVG, STDDEV, VARIANCE and APPROX_QUANTILES"
             written = FOREIGN_AGGREGATES.get(call.name)
             hint = f"write {written}" if written else WAYS_OUT.get(call.name, ours)
             yield problem(call.item.span, f"The aggregate {call.name.upper()} is not available", hint)
@@ -61,10 +71,45 @@ def _ours(draft: Draft) -> list[Call]:
     return [call for call in draft.calls if call.name.upper() in OUR_AGGREGATES]
 
 
+def _example(call: Call, shown: str = "x") -> str:
+    return f"{call.name.upper()}({shown}, {'4, ' if call.of_quantiles else ''}{BOUNDS} => (lo, hi))"
+
+
+def quantiles_elsewhere(draft: Draft) -> Iterator[Problem]:
+    """APPROX_QUANTILES is for tables without windows, by one set of keys."""
+    for call in draft.calls:
+        if not call.of_quantiles:
+            continue
+        if draft.sketches:
+            continue  # a mechanism's own
+        if draft.grouping_sets is not None:
+            hint = f"use {' '.join(f'GROUP BY {item.name}' for item in draft.keys[:1]) or 'one GROUP BY'} in a query of its own"
+            yield problem(call.item.span, "Quantiles are not linear, so CUBE, ROLLUP and GROUPING SETS cannot have them", hint)
+        elif not draft.windowless:
+            hint = "leave the window out and write trigger_interval, or make ranges of x a key and count"
+            yield problem(call.item.span, "APPROX_QUANTILES is for tables without windows", hint)
+
+
+def quantile_parts(draft: Draft) -> Iterator[Problem]:
+    """An expression, and a whole number of parts."""
+    for call in draft.calls:
+        if not call.of_quantiles or call.distinct:
+            continue
+        if len(call.positional) != 2 or isinstance(call.positional[0], exp.Star):
+            yield problem(
+                call.item.span, "APPROX_QUANTILES takes one expression and a number of parts", f"write {_example(call)} for quartiles"
+            )
+        elif not 2 <= (read_parts(call) or 0) <= MOST_PARTS:
+            hint = f"write {_example(call)} for quartiles, 10 for deciles, 100 for percentiles"
+            yield problem(draft.span(call.positional[1]), f"The number of parts must be a whole number from 2 to {MOST_PARTS}", hint)
+
+
 def aggregate_arguments(draft: Draft) -> Iterator[Problem]:
-    """One argument each."""
+    """One argument each; of quantiles there is a rule of its own."""
     for call in _ours(draft):
         name = call.name.upper()
+        if call.of_quantiles:
+            continue
         if len(call.positional) != (0 if call.distinct else 1):
             example = "COUNT(*) or COUNT(x)" if name == "COUNT" else f"{name}(x, {BOUNDS} => (lo, hi))"
             yield problem(call.item.span, f"{name} takes one expression", f"write {example}")
@@ -79,9 +124,7 @@ def distinct_arguments(draft: Draft) -> Iterator[Problem]:
         if call.distinct is None:
             continue
         if call.name != "count":
-            yield problem(
-                call.item.span, f"{call.name.upper()}(DISTINCT ...) is not available", f"write {call.name.upper()}(x, {BOUNDS} => (lo, hi))"
-            )
+            yield problem(call.item.span, f"{call.name.upper()}(DISTINCT ...) is not available", f"write {_example(call)}")
             continue
         columns = [
             bare(part) for node in call.distinct.expressions for part in (node.expressions if isinstance(node, exp.Tuple) else [node])
@@ -119,7 +162,7 @@ def named_arguments(draft: Draft) -> Iterator[Problem]:
 def bounds_given(draft: Draft) -> Iterator[Problem]:
     """Values need bounds: two finite number literals in order."""
     for call in _ours(draft):
-        if call.function not in BOUNDED or call.distinct:
+        if not (call.function in BOUNDED or call.of_quantiles) or call.distinct:
             continue
         written = call.bounds_arguments
         if not written and call.named:
@@ -129,7 +172,7 @@ def bounds_given(draft: Draft) -> Iterator[Problem]:
             yield problem(
                 call.item.span,
                 f"{call.name.upper()} needs bounds for one record's value",
-                f"write {call.name.upper()}({shown}, {BOUNDS} => (0, 100)); values outside are clamped",
+                f"write {_example(call, shown).replace('(lo, hi)', '(0, 100)')}; values outside are clamped",
             )
             continue
         bounds = read_bounds(written[0])
@@ -150,9 +193,9 @@ def bounds_ordered(draft: Draft) -> Iterator[Problem]:
 
 
 def numeric_arguments(draft: Draft) -> Iterator[Problem]:
-    """Numbers are added."""
+    """Numbers are added, or ranked."""
     for call in _ours(draft):
-        if call.name == "count" or len(call.positional) != 1:
+        if call.name == "count" or len(call.positional) != (2 if call.of_quantiles else 1):
             continue
         kind = value_type(draft.scope, call.positional[0])
         if kind is not None and kind.this not in _NUMBERS:

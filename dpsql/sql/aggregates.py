@@ -1,4 +1,4 @@
-"""Aggregate calls: COUNT, SUM, AVG, STDDEV, VARIANCE with their named arguments."""
+"""Aggregate calls: COUNT, SUM, AVG, STDDEV, VARIANCE, APPROX_QUANTILES with their named arguments."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from dpsql.sql.items import SPREAD_NAMES, Item, call_name
 from dpsql.sql.values import NUMBER, bare
 
 BOUNDS = "contribution_bounds_per_row"
+MOST_PARTS = 100
+"""Of APPROX_QUANTILES."""
 
 FOREIGN_AGGREGATES: Mapping[str, str] = {
     "anon_count": "COUNT(*) or COUNT(x)",
@@ -30,12 +32,13 @@ FOREIGN_AGGREGATES: Mapping[str, str] = {
 }
 
 _RANGES = "make ranges of x a key, for example width_bucket(x, 0, 100, 20) AS x_range, and count"
+_QUANTILES = f"in a table without a window write APPROX_QUANTILES(x, 4, {BOUNDS} => (lo, hi)); in a windowed query {_RANGES}"
 _ONE_RECORD = f"it would publish one record's value: {_RANGES}"
 
 WAYS_OUT: Mapping[str, str] = {
     **dict.fromkeys(("min", "max", "first", "first_value", "last", "last_value", "any_value", "min_by", "max_by"), _ONE_RECORD),
-    **dict.fromkeys(("median", "percentile", "percentile_approx", "approx_percentile", "percentile_cont", "percentile_disc"), _RANGES),
-    **dict.fromkeys(("quantile", "quantiles", "approx_quantile", "approx_quantiles", "anon_percentile_cont", "histogram_numeric"), _RANGES),
+    **dict.fromkeys(("median", "percentile", "percentile_approx", "approx_percentile", "percentile_cont", "percentile_disc"), _QUANTILES),
+    **dict.fromkeys(("quantile", "quantiles", "approx_quantile", "anon_percentile_cont", "histogram_numeric"), _QUANTILES),
     "mode": "make x a key and count: the largest counts are the commonest values",
     **dict.fromkeys(("collect_list", "collect_set", "array_agg", "listagg", "string_agg"), "leave it out: it would publish records"),
 }
@@ -74,12 +77,18 @@ class Call:
         if self.name == "count" and len(self.positional) == 1 and isinstance(self.positional[0], exp.Star):
             return AggregateFunction.COUNT_ROWS
         plain = {"count": AggregateFunction.COUNT, "sum": AggregateFunction.SUM, "avg": AggregateFunction.AVG, **SPREAD_NAMES}
+        plain["approx_quantiles"] = AggregateFunction.APPROX_QUANTILES
         return plain.get(self.name) or next((each for each in SKETCHES if each.lower() == self.name), None)
 
     @property
     def has_argument(self) -> bool:
         """Whether it aggregates the value of an expression."""
-        return self.function in (AggregateFunction.COUNT, *BOUNDED)
+        return self.function in (AggregateFunction.COUNT, *BOUNDED) or self.of_quantiles
+
+    @property
+    def of_quantiles(self) -> bool:
+        """Whether it is APPROX_QUANTILES(x, parts)."""
+        return self.name == "approx_quantiles"
 
     @property
     def of_values(self) -> bool:
@@ -108,7 +117,7 @@ class Call:
         """All that it computes of a record."""
         if self.of_values:
             return self.counted + (() if self.weight is None else (self.positional[self.weight],))
-        return self.positional if self.has_argument else ()
+        return self.positional[:1] if self.of_quantiles else self.positional if self.has_argument else ()
 
 
 def _parts(value: exp.Expr) -> tuple[exp.Expr, ...]:
@@ -136,6 +145,13 @@ def read_call(item: Item) -> Call | None:
         named=tuple(argument for argument in arguments if isinstance(argument, exp.Kwarg)),
         distinct=distinct,
     )
+
+
+def read_parts(call: Call) -> int | None:
+    """Of APPROX_QUANTILES: into how many parts, where that is a whole number."""
+    written = call.positional[1] if call.of_quantiles and len(call.positional) > 1 else None
+    whole = isinstance(written, exp.Literal) and not written.is_string and written.name.isascii() and written.name.isdigit()
+    return int(written.name) if whole and written is not None and len(written.name) < 10 else None
 
 
 def read_bounds(argument: exp.Kwarg) -> tuple[float, float] | None:

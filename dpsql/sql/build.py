@@ -6,8 +6,8 @@ from typing import Any
 
 from sqlglot import exp
 
-from dpsql.parsed_query import Aggregate, ContributionPeriod, Key, ParsedQuery, PrivacyLevel, WindowSpec
-from dpsql.sql.aggregates import Call, read_bounds
+from dpsql.parsed_query import Aggregate, ContributionPeriod, Key, ParsedQuery, PrivacyLevel, Quantiles, WindowSpec
+from dpsql.sql.aggregates import Call, read_bounds, read_parts
 from dpsql.sql.draft import Draft
 from dpsql.sql.group_rules import public_groups_sql
 from dpsql.sql.items import Kind
@@ -87,4 +87,6 @@ def _aggregate(call: Call) -> Aggregate:
         raise AssertionError("a rule let an unknown aggregate pass")
     argument = None if call.weight is None else write(call.plain[call.weight])
     bounds = read_bounds(call.bounds_arguments[0]) if call.bounds_arguments else None
+    if (parts := read_parts(call)) is not None:
+        return Quantiles(call.item.name, call.function, argument, bounds, parts)
     return Aggregate(call.item.name, call.function, argument, bounds)

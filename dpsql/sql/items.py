@@ -24,7 +24,7 @@ SPREAD_NAMES: Mapping[str, AggregateFunction] = {
 }
 """Without an ending it is the sample's, in Spark and in GoogleSQL."""
 
-OUR_AGGREGATES = frozenset({"COUNT", "SUM", "AVG", *map(str.upper, SPREAD_NAMES)})
+OUR_AGGREGATES = frozenset({"COUNT", "SUM", "AVG", "APPROX_QUANTILES", *map(str.upper, SPREAD_NAMES)})
 """Those of a group's records; `SKETCHES` are the others."""
 WINDOW_CALLS = frozenset({"window", "session_window", "window_time", "tumble", "hop", "cumulate"})
 

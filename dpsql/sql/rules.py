@@ -55,6 +55,8 @@ RULES: tuple[Rule, ...] = (
     select_rules.grouping_sets,
     select_rules.key_types,
     aggregate_rules.known_aggregates,
+    aggregate_rules.quantiles_elsewhere,
+    aggregate_rules.quantile_parts,
     aggregate_rules.aggregate_arguments,
     aggregate_rules.distinct_arguments,
     aggregate_rules.named_arguments,

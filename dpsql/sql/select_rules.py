@@ -16,7 +16,12 @@ from dpsql.sql.spans import Span, problem
 _ONE_SET = "name every key; or, for a table without windows, write one of them alone, like GROUP BY CUBE(url, status)"
 _SPECIAL = (exp.Literal, exp.Tuple, exp.Cube, exp.Rollup, exp.GroupingSets)
 RESERVED_NAMES = frozenset({"window", "window_start", "window_end", "trigger", "trigger_time"})
-ENDINGS = {"stderr": "standard error", "smoothed": "smoothed value", "measured": "number of measured panes"}
+ENDINGS = {
+    "stderr": "standard error",
+    "rank_stderr": "standard error of the ranks",
+    "smoothed": "smoothed value",
+    "measured": "number of measured panes",
+}
 """Of columns that aggregates have beside them, of one mechanism or another; no mechanism's keys are called so, for readers know them by name."""
 LONGEST_NAME = 128
 KEY_TYPES = frozenset(

@@ -29,7 +29,7 @@ from dpsql.mechanisms.protocol import OutputColumn, Shape
 from dpsql.parsed_query import ParsedQuery
 from dpsql.streaming.released import Pair, Released
 
-KINDS = {"INT": T.IntegerType(), "BIGINT": T.LongType(), "DOUBLE": T.DoubleType()}
+KINDS = {"INT": T.IntegerType(), "BIGINT": T.LongType(), "DOUBLE": T.DoubleType(), "DOUBLES": T.ArrayType(T.DoubleType())}
 DRIVER_ROWS = ROWS_PER_FILE = 1_000_000
 """Up to so many rows of a tick are in the driver at a time, which writes them without a job of Spark's."""
 
@@ -164,7 +164,7 @@ class PublishedTable:
             if name in decoded:
                 columns.append(f"{decoded[name]} AS `{name}`")
             else:
-                columns += [f"{_value(column.source, column.kind)} AS `{column.name}`" for column in self.shape.of(name)]
+                columns += [f"{_value(column)} AS `{column.name}`" for column in self.shape.of(name)]
         return released.selectExpr(*columns, "key_bytes AS dpsql_key")
 
     def same(self, released: Released, pairs: Collection[Pair]) -> bool:
@@ -249,9 +249,13 @@ def _everything(table: Path) -> Iterator[tuple[str, int]]:
         yield from ((os.path.join(folder, name), 0o644) for name in names)
 
 
-def _value(column: str, kind: str) -> str:
-    """Spark SQL for a released value; a DOUBLE is NULL where the step says NaN (an average of too few)."""
-    return f"CASE WHEN NOT isnan({column}) THEN {column} END" if kind == "DOUBLE" else f"cast({column} AS {kind})"
+def _value(column: OutputColumn) -> str:
+    """Spark SQL for a released value; a DOUBLE, and an array of them, is NULL where the step says NaN (an average of too few)."""
+    if column.kind == "DOUBLES":
+        first = column.sources[0]  # a NaN is NULL once Spark has had it from pandas
+        return f"CASE WHEN {first} IS NOT NULL AND NOT isnan({first}) THEN array({', '.join(column.sources)}) END"
+    name = column.source
+    return f"CASE WHEN NOT isnan({name}) THEN {name} END" if column.kind == "DOUBLE" else f"cast({name} AS {column.kind})"
 
 
 def _decoded(column: str, kind: T.DataType) -> str:

@@ -112,7 +112,8 @@ def locally(one: Any, feed: pa.Table, until_us: int) -> pa.Table:
 @pytest.mark.parametrize("key", [("account",), ()])
 def test_the_contents_of_a_delta_table_on_both_engines(case: Any, accounts: Accounts, key: tuple[str, ...]) -> None:
     """Catches: rows that stay, are counted twice, move to another key by an update and leave something behind; engines that differ."""
-    one = case(SQL, path=str(accounts.path), primary_key=key, options=PIECES if key else WHOLE, **DECLARED)
+    sql = SQL.replace("\nFROM", ",\n  APPROX_QUANTILES(balance, 4, contribution_bounds_per_row => (0, 100)) AS quartiles\nFROM")
+    one = case(sql, path=str(accounts.path), primary_key=key, options=PIECES if key else WHOLE, **DECLARED)
     assert one.go(START + 11 * DAY).triggers == 11
     assert one.go(START + 12 * DAY).triggers == 1
     published = read_histogram(one.lake, "demo")
@@ -123,7 +124,9 @@ def test_the_contents_of_a_delta_table_on_both_engines(case: Any, accounts: Acco
     for row in published.to_pylist():
         there = accounts.contents[min(row["trigger"], 10) - 1][row["branch"]]
         assert abs(row["accounts"] - there) < 5 * row["accounts_stderr"]
-        assert row["accounts_stderr"] < 20 < there
+        assert row["accounts_stderr"] < 25 < there
+        assert row["quartiles"] is None or (row["quartiles"] == sorted(row["quartiles"]) and row["quartiles"][::4] == [0, 100])
+    assert any(row["quartiles"] for row in published.to_pylist())
 
 
 def test_an_interval_tree_on_both_engines(case: Any, accounts: Accounts) -> None:
@@ -172,4 +175,4 @@ def test_messages_of_debezium_on_both_engines(case: Any, accounts: Accounts, spa
     for row in published.to_pylist():
         there = accounts.contents[min(row["trigger"], 10) - 1][row["branch"]]
         assert abs(row["accounts"] - there) < 5 * row["accounts_stderr"]
-        assert row["accounts_stderr"] < 20 < there
+        assert row["accounts_stderr"] < 25 < there

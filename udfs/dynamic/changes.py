@@ -23,6 +23,7 @@ from udfs.dynamic.versions import UNCOUNTED, Events, Versions, cut
 from udfs.histogram import contribution_bounding
 from udfs.histogram.contribution_bounding import Increment
 from udfs.histogram.stages import contributions
+from udfs.leaf_counts import with_leaves
 from udfs.stage import END, NO_RECORD, Clock, Tables
 
 DROP_REASONS = (*contribution_bounding.DROP_REASONS, "unknown_row")
@@ -56,7 +57,8 @@ class FeedParameters:
     @property
     def gives(self) -> pa.Schema:
         """Contributions."""
-        return contributions(len(self.increments), by_level=self.by_level)
+        leaves = any(rule.rule == "leaf" for rule in self.increments)
+        return contributions(len(self.increments), by_level=self.by_level, by_leaf=leaves)
 
 
 @dataclass(frozen=True)
@@ -135,6 +137,11 @@ def _summed(versions: Versions, events: Events, present: Spells, p: FeedParamete
     table = {"window": np.full(len(head), p.grid.offset_us), "trigger": trigger[head], "key": key[head]}
     table["key_bytes"] = versions.key_bytes.take(pa.array(version[head]))
     table |= {"weight": run_sums(weight[order], starts), "users": run_sums(users[order], starts)}
+    leaves = {j: versions.values[j][version] for j, rule in enumerate(p.increments) if rule.rule == "leaf"}
     for j, rule in enumerate(p.increments):
-        table[f"v{j}"] = run_sums((users if rule.rule == "users" else sign * versions.values[j][version])[order], starts)
-    return pa.table(table | ({"level": level[head]} if p.by_level else {}), p.gives)
+        counted = users if rule.rule == "users" else sign * (0 if j in leaves else versions.values[j][version])
+        table[f"v{j}"] = run_sums(counted[order], starts)
+    if not leaves:
+        return pa.table(table | ({"level": level[head]} if p.by_level else {}), p.gives)
+    names = versions.key_bytes.take(pa.array(version))
+    return with_leaves(pa.table(table), np.full(len(version), p.grid.offset_us), trigger, key, names, sign, leaves)

@@ -23,12 +23,13 @@ DRAWS_AT_A_TIME = 1 << 20
 
 @dataclass(frozen=True)
 class Paths:
-    """The noise of one mechanism, for the groups whose inner noise blocks are `tag`."""
+    """The noise of one mechanism, for the groups whose inner noise blocks are `tag`; `round_`: where a group has several paths, which it is."""
 
     counter: Counter | BltInf
     mechanism: int
     noise_key: bytes
     tag: npt.NDArray[np.uint64]
+    round_: Int | None = None
 
     def follow(self, state: Float, step: Int, groups: Int, trigger: int) -> None:
         """Bring the paths of some groups up to a trigger; changes `state` and `step`, which have a row for every group."""
@@ -58,15 +59,19 @@ class Paths:
         return self.counter.error(trigger) if isinstance(self.counter, BltInf) else float(trust(self.counter).error[trigger - 1])
 
     def _again(self, groups: Int) -> Redraw:
-        return Redraw(self.noise_key, self.tag, groups, self.mechanism, 0, self.counter)
+        return Redraw(self.noise_key, self.tag, groups, self.mechanism, 0 if self.round_ is None else self.round_, self.counter)
 
     def _draw(self, groups: Int, now: int) -> Draw:
-        tag = self.tag[groups]
-        return lambda number: randomness.normals(self.noise_key, tag, self.mechanism, 0, now, number)
+        tag, round_ = self.tag[groups], self._rounds(groups)
+        return lambda number: randomness.normals(self.noise_key, tag, self.mechanism, round_, now, number)
 
     def _normals(self, groups: Int, steps: Int) -> Float:
         tag = np.repeat(self.tag[groups], len(steps), axis=0)
-        return randomness.normals(self.noise_key, tag, self.mechanism, 0, np.tile(steps, len(groups))).reshape(len(groups), len(steps))
+        round_ = np.repeat(self._rounds(groups), len(steps))
+        return randomness.normals(self.noise_key, tag, self.mechanism, round_, np.tile(steps, len(groups))).reshape(len(groups), len(steps))
+
+    def _rounds(self, groups: Int) -> Int:
+        return np.zeros(len(groups), np.int64) if self.round_ is None else self.round_[groups]
 
 
 def standard_deviation(counter: Counter | BltInf, trigger: int) -> float:

@@ -18,6 +18,8 @@ import pyarrow.compute as pc
 
 from udfs.columns import Bool, Int, match, sort_order
 from udfs.dynamic.grid import TableGrid
+from udfs.dynamic.leaves import Quantiles, Trees, empty_leaves, waiting
+from udfs.dynamic.leaves import opened as opened_trees
 from udfs.dynamic.paths import Paths, standard_deviation
 from udfs.dynamic.state import Arrays, Layout, TableState, add_groups, add_rows, closed, due, empty_state, new_groups, opened
 from udfs.histogram.key_selection import WEIGHT_UNIT
@@ -26,7 +28,7 @@ from udfs.keys import PublicGroups
 from udfs.noise.blt_inf import BltInf
 from udfs.noise.counters import Counter
 from udfs.noise.randomness import SELECTION, tags
-from udfs.stage import Tick
+from udfs.stage import Tables, Tick
 
 
 @dataclass(frozen=True)
@@ -70,13 +72,15 @@ class Perturbation:
 
 @dataclass(frozen=True)
 class TableParameters:
-    """Concrete numbers of the step; it holds no secret. Either `selection` or `public` is given."""
+    """Concrete numbers of the step; it holds no secret. Either `selection` or `public` is given. Columns of `quantiles` have mechanisms of their
+    own, after those of the perturbations."""
 
     grid: TableGrid
     selection: Selection | None
     perturbations: tuple[Perturbation, ...]
     columns: tuple[OutputColumn, ...]
     public: PublicGroups | None = None
+    quantiles: tuple[Quantiles, ...] = ()
 
     @property
     def layout(self) -> Layout:
@@ -112,8 +116,41 @@ def release(state: TableState | None, rows: pa.Table, ticks: Sequence[Tick], p: 
         Released; a pure function of its arguments.
     """
     state = empty_state(p.layout) if state is None else state
-    state, out = replay(state, rows, ticks, p.layout, lambda before, closed_us: _close(before, closed_us, p, noise_key))
+    state, out = replay(state, rows, ticks, p.layout, lambda before, tick: _close(before, tick.closed_us, p, noise_key)[:2])
     return Released(state, pa.concat_tables([released_columns(p.columns).empty_table(), *out]).combine_chunks())
+
+
+def release_with_quantiles(
+    state: Tables, rows: pa.Table, ticks: Sequence[Tick], p: TableParameters, noise_key: bytes
+) -> tuple[Tables, pa.Table]:
+    """As `release`, with `p.quantiles`: (new state, released rows).
+
+    Args:
+        state: tables of `udfs.dynamic.leaves`.
+        rows: contributions with a column `leaf`.
+        ticks, p, noise_key: as of `release`.
+    """
+    of, leaf = p.quantiles, rows.column("leaf").to_numpy()
+    plain, counted = rows.filter(pa.array(leaf == 0)), rows.filter(pa.array(leaf > 0))
+    batch = counted.column("batch").to_numpy()
+    done = np.zeros(len(batch), bool)
+    trees = {name: state[name] for name in empty_leaves(of)}
+
+    def close(before: TableState, tick: Tick) -> tuple[TableState, list[pa.Table]]:
+        nonlocal trees, done
+        now = ~done & (batch <= tick.batch)
+        done |= now
+        trees["waiting"] = _with_waiting(trees["waiting"], counted.filter(pa.array(now)), p)
+        after, released, trees = _close(before, tick.closed_us, p, noise_key, trees)
+        return after, released
+
+    table, out = replay(TableState(state["groups"], state["pending"]), plain, ticks, p.layout, close)
+    trees["waiting"] = _with_waiting(trees["waiting"], counted.filter(pa.array(~done)), p)
+    return table.tables() | trees, pa.concat_tables([released_columns(p.columns).empty_table(), *out]).combine_chunks()
+
+
+def _with_waiting(before: pa.Table, rows: pa.Table, p: TableParameters) -> pa.Table:
+    return pa.concat_tables([before, waiting(rows, len(p.perturbations), p.quantiles)]).combine_chunks()
 
 
 def replay(
@@ -121,9 +158,9 @@ def replay(
     rows: pa.Table,
     ticks: Sequence[Tick],
     layout: Layout,
-    close: Callable[[TableState, int], tuple[TableState, list[pa.Table]]],
+    close: Callable[[TableState, Tick], tuple[TableState, list[pa.Table]]],
 ) -> tuple[TableState, list[pa.Table]]:
-    """Add rows and close what ticks close, in order of arrival batch; `close` releases up to a time."""
+    """Add rows and close what ticks close, in order of arrival batch; `close` releases up to a tick."""
     out: list[pa.Table] = []
     batch = rows.column("batch").to_numpy()
     done = np.zeros(rows.num_rows, bool)
@@ -132,19 +169,22 @@ def replay(
         state = add_rows(state, rows.filter(pa.array(now)), layout)
         done |= now
         if tick.closed_us > state.closed_us:
-            state, released = close(state, tick.closed_us)
+            state, released = close(state, tick)
             out += released
     return add_rows(state, rows.filter(pa.array(~done)), layout), out
 
 
-def _close(state: TableState, closed_us: int, p: TableParameters, noise_key: bytes) -> tuple[TableState, list[pa.Table]]:
-    """Close every trigger up to closed_us."""
+def _close(
+    state: TableState, closed_us: int, p: TableParameters, noise_key: bytes, leaves: Tables | None = None
+) -> tuple[TableState, list[pa.Table], Tables]:
+    """Close every trigger up to closed_us; `leaves`: of `p.quantiles`."""
     before, now = p.grid.closed(state.closed_us), p.grid.closed(closed_us)
     groups = _with_public(state.groups, p.layout, p.public) if p.public and now > before else state.groups
     names, g = groups.column("key_bytes"), opened(groups, p.layout)
     tag = tags(noise_key, np.zeros(len(g["key"]), np.int64), g["key"])
     noise = Paths(p.selection.counter, SELECTION, noise_key, tag) if p.selection else None
     paths = [Paths(q.counter, q.mechanism, noise_key, tag) for q in p.perturbations]
+    trees, rest = opened_trees(leaves, g["key"], now, p.quantiles, noise_key, tag) if leaves else (None, None)
     increments, pending = due(state.pending, g["key"], now)
     bounds = np.searchsorted(increments["trigger"], np.arange(before + 1, now + 2))
     out = []
@@ -152,10 +192,13 @@ def _close(state: TableState, closed_us: int, p: TableParameters, noise_key: byt
         changed = increments["group"][low:high]
         for name in ("weight", "users", *p.layout.values):
             g[name][changed] += increments[name][low:high]
+        if trees:
+            trees.advance(trigger)
         shown = _select(g, trigger, p.selection, noise) if p.selection and noise else np.arange(len(g["key"]))
         if len(shown):
-            out.append(_release(g, shown, trigger, paths, names, p))
-    return TableState(closed(g, names, closed_us, p.layout), pending), out
+            out.append(_release(g, shown, trigger, paths, names, p, trees))
+    after = {"waiting": rest} | trees.kept(g["key"]) if trees else {}
+    return TableState(closed(g, names, closed_us, p.layout), pending), out, after
 
 
 def _select(g: Arrays, trigger: int, p: Selection, noise: Paths) -> Int:
@@ -175,7 +218,9 @@ def _reaches(g: Arrays, groups: Int, trigger: int, least: int, p: Selection, noi
     return noise.reached(g["noise"], groups, trigger, p.sigma, margin)
 
 
-def _release(g: Arrays, shown: Int, trigger: int, paths: list[Paths], names: pa.ChunkedArray, p: TableParameters) -> pa.Table:
+def _release(
+    g: Arrays, shown: Int, trigger: int, paths: list[Paths], names: pa.ChunkedArray, p: TableParameters, trees: Trees | None
+) -> pa.Table:
     """The rows of one trigger, sorted by key bytes: their order says nothing about hashes or arrival."""
     shown = shown[pc.sort_indices(names.take(pa.array(shown))).to_numpy()]
     values, errors = [], []
@@ -188,8 +233,11 @@ def _release(g: Arrays, shown: Int, trigger: int, paths: list[Paths], names: pa.
     g["paths_step"][:] = step
     table = {"window": np.full(len(shown), p.grid.offset_us), "trigger": np.full(len(shown), trigger)}
     table["key_bytes"] = names.take(pa.array(shown))
+    if trees:
+        table |= trees.released(shown, trigger)
     for i, column in enumerate(p.columns):
-        table[f"c{i}"], table[f"s{i}"] = combine(column, values, [errors[j] for j in column.perturbations])
+        if column.kind != "quantiles":
+            table[f"c{i}"], table[f"s{i}"] = combine(column, values, [errors[j] for j in column.perturbations])
     return pa.table(table, released_columns(p.columns))
 
 

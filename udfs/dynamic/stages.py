@@ -8,14 +8,14 @@ from typing import ClassVar
 
 import pyarrow as pa
 
-from udfs.dynamic import live_rows, tree_state
+from udfs.dynamic import leaves, live_rows, tree_state
 from udfs.dynamic.changes import FeedParameters, admit_changes
 from udfs.dynamic.interval_tree import TreeParameters, grow
-from udfs.dynamic.release import TableParameters, release
+from udfs.dynamic.release import TableParameters, release, release_with_quantiles
 from udfs.dynamic.state import TABLES, TableState, empty_state
 from udfs.histogram.perturbation import released_columns
 from udfs.histogram.stages import contributions
-from udfs.stage import ADMISSION, RELEASE, Clock, Stepped, Tables, Tick
+from udfs.stage import ADMISSION, RELEASE, Clock, Stepped, Tables, Tick, closed_us
 from udfs.state_table import Table
 
 
@@ -93,6 +93,28 @@ class TableStage:
         """As `release`; counted: `closed_us`, up to when the grid is closed now."""
         done = release(TableState(**state), rows, now, self.parameters, noise_key)
         return Stepped(done.state.tables(), done.rows, {"closed_us": done.state.closed_us})
+
+
+@dataclass(frozen=True)
+class QuantileStage(TableStage):
+    """Likewise, where columns are quantiles."""
+
+    tables: ClassVar[Mapping[str, Table]] = leaves.TABLES
+
+    @property
+    def takes(self) -> pa.Schema:
+        """Contributions, also of leaves, with the micro-batch that they came in."""
+        p = self.parameters
+        return contributions(len(p.perturbations) + len(p.quantiles), by_leaf=True).append(pa.field("batch", pa.int64()))
+
+    def empty(self) -> Tables:
+        """No key is there, nothing is closed."""
+        return super().empty() | leaves.empty_leaves(self.parameters.quantiles)
+
+    def step(self, state: Tables, rows: pa.Table, now: Sequence[Tick], noise_key: bytes) -> Stepped:
+        """As `release_with_quantiles`; counted: `closed_us`, up to when the grid is closed now."""
+        after, released = release_with_quantiles(state, rows, now, self.parameters, noise_key)
+        return Stepped(after, released, {"closed_us": closed_us(after)})
 
 
 @dataclass(frozen=True)

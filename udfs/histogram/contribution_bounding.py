@@ -20,6 +20,7 @@ import pyarrow as pa
 from udfs.columns import Bool, Float, Int, run_starts, run_sums, running_count, sort_order
 from udfs.grid import Grid
 from udfs.histogram.user_state import GROUPS, KEYS, Entries, count_entries, empty_state, forget, has, merge, used_up
+from udfs.leaf_counts import with_leaves
 from udfs.stage import NO_RECORD, Clock
 
 DROP_REASONS = (
@@ -40,8 +41,9 @@ class Increment:
     """How one record becomes the integer increment of one perturbation.
 
     rule: `rows` (1), `valid` (1 where the argument is not NULL), `users` (1 at the user's first record in the group, of all periods),
-    `sum` (argument minus centre, rounded to the grid, clamped to lower..upper; NULL adds 0) or `squares` (that squared, rounded, less upper,
-    clamped: a square lies between 0 and twice upper).
+    `sum` (argument minus centre, rounded to the grid, clamped to lower..upper; NULL adds 0), `squares` (that squared, rounded, less upper,
+    clamped: a square lies between 0 and twice upper) or `leaf` (like a sum's, but rounded up: the number of the leaf of width `grid` in
+    which it is, 0 of NULL; `udfs.leaf_counts` counts by it).
     """
 
     rule: str
@@ -61,7 +63,8 @@ class Increment:
             return (~null).astype(np.int64)
         with np.errstate(over="ignore"):  # a warning would tell of a value; infinity is clamped like any other
             centred = np.where(null, 0.0, x) - self.centre
-            scaled = np.rint(centred * centred / self.grid) - self.upper if self.rule == "squares" else np.rint(centred / self.grid)
+            rounded = np.ceil if self.rule == "leaf" else np.rint
+            scaled = np.rint(centred * centred / self.grid) - self.upper if self.rule == "squares" else rounded(centred / self.grid)
             scaled = np.clip(scaled, self.lower, self.upper)
         return np.where(null, 0, scaled.astype(np.int64))
 
@@ -325,7 +328,12 @@ def _sum_by_group(
         np.maximum.reduceat(weight[order], np.flatnonzero(starts)) if p.by_user and len(head) else run_sums(weight[order], starts)
     )
     table["users"] = run_sums(first[order].astype(np.int64), starts)
-    return pa.table(table | {f"v{j}": run_sums(column[order], starts) for j, column in enumerate(sums)})
+    plain = [np.zeros(len(column), np.int64) if rule.rule == "leaf" else column for column, rule in zip(sums, p.increments, strict=True)]
+    summed = pa.table(table | {f"v{j}": run_sums(column[order], starts) for j, column in enumerate(plain)})
+    leaves = {j: sums[j] for j, rule in enumerate(p.increments) if rule.rule == "leaf"}
+    if not leaves:
+        return summed
+    return with_leaves(summed, window, trigger, key, key_bytes.take(pa.array(row)), np.ones(len(row), np.int64), leaves)
 
 
 def _fingerprint(hashes: Int) -> npt.NDArray[np.uint32]:

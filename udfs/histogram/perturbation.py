@@ -39,7 +39,8 @@ class OutputColumn:
     """One released column.
 
     Args:
-        kind: `count` (int64), `sum` (float64, an exact multiple of the grid), `avg`, `variance` or `deviation` (float64, NaN where there are too few).
+        kind: `count` (int64), `sum` (float64, an exact multiple of the grid), `avg`, `variance` or `deviation` (float64, NaN where there are too
+            few), or `quantiles`: so many float64 as there are `parts`, and one (`udfs.quantiles`).
         perturbations: positions of its perturbations (avg: centred sum, then count; variance and deviation: squares between the two).
         grids: their grids.
         stderr: per perturbation, standard deviation of the noise at triggers 1..horizon, in value units.
@@ -53,6 +54,7 @@ class OutputColumn:
     stderr: tuple[tuple[float, ...], ...]
     bounds: tuple[float, float] = (0.0, 0.0)
     centre: float = 0.0
+    parts: int = 0
     offset: float = 0.0
     sample: bool = False
 
@@ -132,6 +134,9 @@ def released_columns(columns: Sequence[OutputColumn]) -> pa.Schema:
     """Columns of released rows."""
     fields = [("window", pa.int64()), ("trigger", pa.int64()), ("key_bytes", pa.binary())]
     for i, column in enumerate(columns):
+        if column.kind == "quantiles":
+            fields += [*((f"c{i}_{k}", pa.float64()) for k in range(column.parts + 1)), (f"s{i}", pa.float64())]
+            continue
         fields += [(f"c{i}", pa.int64() if column.kind == "count" else pa.float64()), (f"s{i}", pa.float64())]
     return pa.schema(fields)
 

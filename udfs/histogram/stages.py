@@ -43,7 +43,8 @@ class AdmissionStage:
     @property
     def gives(self) -> pa.Schema:
         """Contributions."""
-        return contributions(len(self.parameters.increments), self.parameters.by_user)
+        leaves = any(rule.rule == "leaf" for rule in self.parameters.increments)
+        return contributions(len(self.parameters.increments), self.parameters.by_user, by_leaf=leaves)
 
     def empty(self) -> Tables:
         """No unit has used anything."""
@@ -105,9 +106,10 @@ def release_tables(carries: bool) -> Mapping[str, Table]:
     return group_state.TABLES | memory.TABLES if carries else group_state.TABLES
 
 
-def contributions(values: int, by_user: bool = False, by_level: bool = False) -> pa.Schema:
-    """What the intake tells the release: sums of so many increments, per user where rounds of selection want that, per level of an interval tree."""
+def contributions(values: int, by_user: bool = False, by_level: bool = False, by_leaf: bool = False) -> pa.Schema:
+    """What the intake tells the release: sums of so many increments, per user where rounds of selection want that, per level of an interval tree,
+    per leaf of quantiles."""
     ints = ["window", "trigger", "key", *(["user"] if by_user else [])]
-    sums = ["weight", "users", *(f"v{j}" for j in range(values)), *(["level"] if by_level else [])]
+    sums = ["weight", "users", *(f"v{j}" for j in range(values)), *(["level"] if by_level else []), *(["leaf"] if by_leaf else [])]
     int64 = pa.int64()
     return pa.schema([*((name, int64) for name in ints), ("key_bytes", pa.binary()), *((name, int64) for name in sums)])

@@ -160,7 +160,7 @@ class CellRelease:
     def step(self, state: Tables, rows: pa.Table, now: Sequence[Tick], noise_key: bytes) -> Stepped:
         """Every trigger releases every cell; counted: `closed_us`, up to when the grid is closed now."""
         done, released = replay(
-            TableState(**state), rows, now, self.layout, lambda before, closed_us: self._close(before, closed_us, noise_key)
+            TableState(**state), rows, now, self.layout, lambda before, tick: self._close(before, tick.closed_us, noise_key)
         )
         return Stepped(
             done.tables(), pa.concat_tables([self.gives.empty_table(), *released]).combine_chunks(), {"closed_us": done.closed_us}

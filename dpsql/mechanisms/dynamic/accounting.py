@@ -15,11 +15,12 @@ import numpy as np
 
 from dpsql.config import Source
 from dpsql.errors import AccountingError
-from dpsql.mechanisms.dynamic.plan import NoisySum, TablePlan, TreePlan
+from dpsql.mechanisms.dynamic.plan import NoisySum, QuantileSum, TablePlan, TreePlan
 from dpsql.parsed_query import AggregateFunction, ContributionPeriod, CounterName, GroupSelection
 from dpsql.privacy.cost import Cost, Overlap, PrivacyLevel, gaussian_delta
 from dpsql.privacy.endless import column_norm, path_deviations
 from dpsql.privacy.factorisation import factorisation
+from udfs import quantiles
 from udfs.dynamic.grid import LAST_STEP
 from udfs.noise.blt_inf import BltInf
 from udfs.noise.counters import counter, impulse_response
@@ -77,6 +78,9 @@ def account(plan: TablePlan, source: Source) -> Cost:
 def _ratio(p: NoisySum, plan: TablePlan, norm: float, counts: int) -> float:
     """Sensitivity over sigma of one perturbation, from the query's bounds; a unit can begin to count so many times."""
     asked, ends = plan.query.asked, plan.changes is not None
+    bounds = asked.max_rows_contributed, asked.max_rows_per_group, asked.max_groups_contributed
+    if isinstance(p, QuantileSum):
+        return math.sqrt(_levels(p)) * row_ratio(*bounds, ends, (0.0, 1.0), norm, p.sigma)
     if p.rule not in ("rows", "valid", "users", "sum"):
         raise AccountingError(f"rule {p.rule} is unknown to the accountant")
     if (
@@ -85,8 +89,22 @@ def _ratio(p: NoisySum, plan: TablePlan, norm: float, counts: int) -> float:
     ):
         return presence_ratio((1.0,) * counts, ends, norm, p.sigma)
     values = (p.lower * p.grid, p.upper * p.grid) if p.rule == "sum" else (0.0, 1.0)  # other rules add 0 or 1 whatever the clamp
-    bounds = asked.max_rows_contributed, asked.max_rows_per_group, asked.max_groups_contributed
     return row_ratio(*bounds, ends, values, norm, p.sigma)
+
+
+def _levels(p: QuantileSum) -> int:
+    """Nodes of a tree that one record counts in: of one level after the other, until a node is a leaf. Levels share no node, so squares add up.
+
+    Raises:
+        AccountingError: the tree is another than the one that is released.
+    """
+    levels, leaves = 0, 1
+    while leaves < p.upper:
+        levels, leaves = levels + 1, leaves * p.fan_out
+    counted = levels == p.levels == quantiles.LEVELS and leaves == p.upper == quantiles.LEAVES and p.lower == 1
+    if p.rule != "leaf" or not counted:
+        raise AccountingError(f"a tree of {p.upper} leaves and fan-out {p.fan_out} is unknown to the accountant")
+    return levels
 
 
 def _tree_ratios(plan: TreePlan, norm: float) -> list[float]:

@@ -8,12 +8,14 @@ from dpsql.config import Source
 from dpsql.mechanisms.dynamic.accounting import account
 from dpsql.mechanisms.dynamic.asked import AskedOfChanges
 from dpsql.mechanisms.dynamic.plan import ColumnPlan, TablePlan, TreePlan
-from dpsql.mechanisms.dynamic.stages import perturbations, schedule, selection
+from dpsql.mechanisms.dynamic.stages import perturbations, quantile_noise, schedule, selection
 from dpsql.mechanisms.histogram.explain import Z95, written
 from dpsql.mechanisms.live_runs import live_runs
 from dpsql.text import number, percent
 from dpsql.times import duration, timestamp
+from udfs import quantiles
 from udfs.dynamic.interval_tree import TreeSum
+from udfs.dynamic.leaves import Quantiles
 from udfs.dynamic.release import Perturbation
 
 STEPS = (1, 10, 100, 1_000, 10_000)
@@ -83,20 +85,22 @@ def explain(plan: TablePlan, source: Source) -> str:
         _time(plan),
         _bounds(plan, source),
         _keys(plan),
-        _columns(plan),
+        _columns(plan, source),
         _budget(plan),
         _stages(plan),
     )
     return "\n\n".join([*parts, f"Query identity: {plan.identity}"]) + "\n"
 
 
-def _parts(plan: TablePlan, column: ColumnPlan) -> tuple[Perturbation | TreeSum, ...]:
-    return tuple(p for p in perturbations(plan) if p.mechanism in {part.mechanism for part in column.perturbations})
+def _parts(plan: TablePlan, column: ColumnPlan) -> tuple[Perturbation | TreeSum | Quantiles, ...]:
+    return tuple(
+        p for p in (*perturbations(plan), *quantile_noise(plan)) if p.mechanism in {part.mechanism for part in column.perturbations}
+    )
 
 
 def _column_facts(plan: TablePlan, column: ColumnPlan) -> dict[str, Any]:
     parts = [
-        {"of": "sum" if of.rule == "sum" else "count", "sigma": p.sigma, "stderr": _stderr(plan, p)}
+        {"of": {"sum": "sum", "leaf": "rank"}.get(of.rule, "count"), "sigma": p.sigma, "stderr": _stderr(plan, p)}
         for of, p in zip(column.perturbations, _parts(plan, column), strict=True)
     ]
     return {
@@ -105,12 +109,12 @@ def _column_facts(plan: TablePlan, column: ColumnPlan) -> dict[str, Any]:
         "sigma": parts[0]["sigma"],
         "stderr": parts[0]["stderr"],
         "clamp": list(column.aggregate.bounds) if column.aggregate.bounds else None,
-        "stderr_of": "value" if len(parts) == 1 else "sum",
+        "stderr_of": "sum" if len(parts) > 1 else "rank" if parts[0]["of"] == "rank" else "value",
         "parts": parts if len(parts) > 1 else None,
     }
 
 
-def _stderr(plan: TablePlan, p: Perturbation | TreeSum) -> list[dict[str, Any]]:
+def _stderr(plan: TablePlan, p: Perturbation | TreeSum | Quantiles) -> list[dict[str, Any]]:
     return [{"trigger": trigger, "stderr": p.stderr(trigger)} for trigger in triggers(plan)]
 
 
@@ -211,7 +215,7 @@ def _keys(plan: TablePlan) -> str:
     return "\n".join(lines)
 
 
-def _columns(plan: TablePlan) -> str:
+def _columns(plan: TablePlan, source: Source) -> str:
     width = max(6, *(len(column.aggregate.alias) for column in plan.columns))
     heads = "".join(f"{f'trigger {trigger:,}':>17}" for trigger in triggers(plan))
     lines = [
@@ -220,7 +224,7 @@ def _columns(plan: TablePlan) -> str:
     ]
     for column in plan.columns:
         parts = _parts(plan, column)
-        each = " / n" if len(parts) > 1 else ""
+        each = " / n" if len(parts) > 1 else " rows" if column.perturbations[0] in plan.trees else ""
         cells = "".join(f"{f'± {number(Z95 * parts[0].stderr(trigger))}{each}':>17}" for trigger in triggers(plan))
         lines.append(f"  {column.aggregate.alias:<{width}}  {written(column.aggregate):<15}{cells}")
     for column in plan.columns:
@@ -230,6 +234,9 @@ def _columns(plan: TablePlan) -> str:
                 f"  {name} is a noisy sum over a noisy count n of values; the table has the sum's error, to be divided by n.",
                 f"  The count's is ± {' / '.join(count)}. {name}_stderr has both; where n is below 1, {name} is NULL.",
             ]
+    for column in plan.columns:
+        if column.perturbations[0] in plan.trees:
+            lines += _quantiles(plan, column, source)
     if isinstance(plan, TreePlan):
         lines += [
             "  That is where no node of the tree has ended a round: a node of level l is in its round r l times r times as noisy",
@@ -241,6 +248,20 @@ def _columns(plan: TablePlan) -> str:
         lines.append("  It grows for ever, ever more slowly: with the logarithm of the trigger's number, after a million with its root.")
     lines.append("  Not in these numbers: what the bounds above drop or clamp.")
     return "\n".join(lines)
+
+
+def _quantiles(plan: TablePlan, column: ColumnPlan, source: Source) -> list[str]:
+    """What the numbers of quantiles mean."""
+    (tree,) = (each for each in plan.trees if each in column.perturbations)
+    name, (lo, hi) = column.aggregate.alias, column.aggregate.bounds or (0.0, 0.0)
+    each = quantiles.NODES * plan.counter.width * 8 / 1e6
+    groups = f"; all {source.max_keys:,} declared keys {number(each * source.max_keys / 1e3)} GB" if plan.query.keys else ""
+    return [
+        f"  {name}: {tree.parts + 1} values from {lo:g} to {hi:g}, on a grid of {tree.grid:.4g}, with equally many rows between them.",
+        "  Its error is in ranks: so many rows too many or too few may be below a value, more where many rows have one value.",
+        f"  {name}_rank_stderr says it as a share of the noisy number of rows; where that is below 1, {name} is NULL.",
+        f"  A key that is shown keeps {quantiles.NODES:,} counters for it, {each:.1f} MB{groups}.",
+    ]
 
 
 def _budget(plan: TablePlan) -> str:

@@ -72,13 +72,13 @@ class Dynamic:
         """No windows; each aggregate and its error bar."""
         from dpsql.mechanisms.dynamic.stages import admission_stage, schedule
         from udfs.dynamic.changes import DROP_REASONS as OF_CHANGES
-        from udfs.dynamic.stages import TableStage, TreeStage
+        from udfs.dynamic.stages import QuantileStage, TableStage, TreeStage
         from udfs.histogram.contribution_bounding import DROP_REASONS
         from udfs.keys import PublicGroups
 
         nobody = PublicGroups((), (), plan.start_us) if plan.selection is None else None
         intake = admission_stage(plan, nobody)
-        release = TreeStage if isinstance(plan, TreePlan) else TableStage
+        release = TreeStage if isinstance(plan, TreePlan) else QuantileStage if plan.trees else TableStage
         return Shape(
             schedule=schedule(plan),
             arguments=tuple(map(Argument, plan.arguments, plan.presence_only)),

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
 
 from dpsql.mechanisms.dynamic.asked import Asked, AskedOfChanges
-from dpsql.mechanisms.histogram.plan import NoisySum, presence_only
+from dpsql.mechanisms.histogram.plan import NoisySum, QuantileSum, presence_only
 from dpsql.parsed_query import Aggregate, ParsedQuery
 from udfs.noise.blt_inf import BltInf
 from udfs.noise.counters import Counter, counter
@@ -87,8 +87,13 @@ class TablePlan:
 
     @property
     def perturbations(self) -> tuple[NoisySum, ...]:
-        """All perturbations in mechanism order."""
-        return tuple(p for column in self.columns for p in column.perturbations)
+        """All perturbations in mechanism order: trees of quantiles come last."""
+        return tuple(sorted((p for column in self.columns for p in column.perturbations), key=lambda p: p.mechanism))
+
+    @property
+    def trees(self) -> tuple[QuantileSum, ...]:
+        """Those of quantiles."""
+        return tuple(p for p in self.perturbations if isinstance(p, QuantileSum))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,4 +120,4 @@ def document(plan: TablePlan) -> dict[str, Any]:
     return given
 
 
-__all__ = ["ColumnPlan", "NoisySum", "SelectionPlan", "TablePlan", "TreePlan", "document"]
+__all__ = ["ColumnPlan", "NoisySum", "QuantileSum", "SelectionPlan", "TablePlan", "TreePlan", "document"]

@@ -9,7 +9,7 @@ from dpsql.config import Source
 from dpsql.errors import ConfigError
 from dpsql.mechanisms.dynamic.asked import Asked, AskedOfChanges, AskedOfTree
 from dpsql.mechanisms.dynamic.calibration import TableBounds, blocks, endless_thresholds, presence_sensitivity, row_sensitivity, shown_from
-from dpsql.mechanisms.dynamic.plan import ColumnPlan, NoisySum, SelectionPlan, TablePlan, TreePlan, document
+from dpsql.mechanisms.dynamic.plan import ColumnPlan, NoisySum, QuantileSum, SelectionPlan, TablePlan, TreePlan, document
 from dpsql.mechanisms.histogram.calibration import (
     SELECTION_SHARE,
     THRESHOLD_DELTA_SHARE,
@@ -17,10 +17,11 @@ from dpsql.mechanisms.histogram.calibration import (
     selection_weights,
     thresholds,
 )
-from dpsql.mechanisms.histogram.planner import MAX_EXACT, hash_charge, increments_of
+from dpsql.mechanisms.histogram.planner import MAX_EXACT, check_width, hash_charge, increments_of
 from dpsql.mechanisms.identity import identity_of
-from dpsql.parsed_query import GroupSelection, ParsedQuery
+from dpsql.parsed_query import GroupSelection, ParsedQuery, Quantiles
 from dpsql.privacy.curve import round_down, round_up, total_mu
+from udfs import quantiles
 from udfs.dynamic.grid import LAST_STEP
 from udfs.dynamic.interval_tree import MOST_ROUNDS
 from udfs.noise.blt_inf import BltInf
@@ -124,12 +125,18 @@ def _selection(plan: TablePlan, bounds: TableBounds, share: float, norm: float, 
 
 def _columns(plan: TablePlan, source: Source, bounds: TableBounds, norm: float, mu: float) -> tuple[ColumnPlan, ...]:
     query = plan.query
-    increments = [increments_of(aggregate, source, bounds.rows) for aggregate in query.aggregates]
-    part = mu / math.sqrt(sum(len(each) for each in increments))
-    columns, number = [], 0
+    increments = [[] if isinstance(a, Quantiles) else increments_of(a, source, bounds.rows) for a in query.aggregates]
+    plain = sum(len(each) for each in increments)
+    wanted = [a for a in query.aggregates if isinstance(a, Quantiles)]
+    part = mu / math.sqrt(plain + len(wanted))
+    columns: list[ColumnPlan] = []
+    number = 0
     for aggregate, each in zip(query.aggregates, increments, strict=True):
         argument = plan.arguments.index(aggregate.argument) if aggregate.argument is not None else -1
-        perturbations = []
+        perturbations: list[NoisySum] = []
+        if isinstance(aggregate, Quantiles):
+            mechanism = plain + wanted.index(aggregate) + 1
+            perturbations.append(_tree_of_counts(plan, aggregate, mechanism, argument, source, bounds, norm, part))
         for rule, grid, lower, upper, centre in each:
             number += 1
             per_row = row_sensitivity(bounds, lower * grid, upper * grid)
@@ -151,6 +158,34 @@ def _columns(plan: TablePlan, source: Source, bounds: TableBounds, norm: float, 
             perturbations.append(perturbation)
         columns.append(ColumnPlan(aggregate=aggregate, perturbations=tuple(perturbations)))
     return tuple(columns)
+
+
+def _tree_of_counts(
+    plan: TablePlan, aggregate: Quantiles, mechanism: int, argument: int, source: Source, bounds: TableBounds, norm: float, mu: float
+) -> QuantileSum:
+    """Every row counts one in a node of each level."""
+    lower, upper = aggregate.bounds or (0.0, 0.0)
+    check_width(aggregate, upper - lower)
+    sensitivity = round_up(row_sensitivity(bounds, 0.0, 1.0) * math.sqrt(quantiles.LEVELS) * norm * (1 + 1e-12))
+    sigma = round_up(sensitivity / mu * (1 + 1e-12))
+    last = BltInf().path_variance(LAST_STEP) if isinstance(plan.counter, BltInf) else max(path_sd(plan.counter)) ** 2
+    largest = quantiles.NODES * BEYOND * (sigma * math.sqrt(last) + 1) + quantiles.LEVELS * source.max_users * bounds.rows
+    if not 4 * largest < quantiles.MOST_ROWS:
+        raise ConfigError(f"the counts of {aggregate.alias} could overflow 64 bits: raise epsilon, or lower max_rows_contributed")
+    return QuantileSum(
+        mechanism=mechanism,
+        rule="leaf",
+        argument=argument,
+        grid=(upper - lower) / quantiles.LEAVES,
+        lower=1,
+        upper=quantiles.LEAVES,
+        centre=lower,
+        sensitivity=sensitivity,
+        sigma=sigma,
+        fan_out=quantiles.FAN_OUT,
+        levels=quantiles.LEVELS,
+        parts=aggregate.parts,
+    )
 
 
 def _tree(plan: TablePlan, source: Source, asked: AskedOfTree) -> TreePlan:

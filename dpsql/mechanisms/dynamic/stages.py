@@ -9,8 +9,9 @@ from dpsql.schedule import Eras, Schedule
 from udfs.dynamic.changes import FeedParameters
 from udfs.dynamic.grid import TableGrid
 from udfs.dynamic.interval_tree import TreeParameters, TreeSum
+from udfs.dynamic.leaves import Quantiles
 from udfs.dynamic.release import Perturbation, Selection, TableParameters
-from udfs.dynamic.stages import FeedStage, TableStage, TreeStage
+from udfs.dynamic.stages import FeedStage, QuantileStage, TableStage, TreeStage
 from udfs.histogram.contribution_bounding import BoundingParameters, Increment
 from udfs.histogram.stages import AdmissionStage
 from udfs.keys import PublicGroups
@@ -42,6 +43,8 @@ def stages(plan: TablePlan, public: PublicGroups | None = None) -> tuple[Admissi
     """Both; likewise."""
     if isinstance(plan, TreePlan):
         return admission_stage(plan, public), TreeStage(tree_parameters(plan, public))
+    if plan.trees:
+        return admission_stage(plan, public), QuantileStage(table_parameters(plan, public))
     return admission_stage(plan, public), TableStage(table_parameters(plan, public))
 
 
@@ -89,6 +92,16 @@ def table_parameters(plan: TablePlan, public: PublicGroups | None = None) -> Tab
         _perturbations(plan),
         tuple(output_column(column.aggregate, column.perturbations) for column in plan.columns),
         public,
+        quantile_noise(plan),
+    )
+
+
+def quantile_noise(plan: TablePlan) -> tuple[Quantiles, ...]:
+    """The columns of quantiles, in mechanism order."""
+    of = {p.mechanism: i for i, column in enumerate(plan.columns) for p in column.perturbations}
+    bounds = [plan.columns[of[p.mechanism]].aggregate.bounds or (0.0, 0.0) for p in plan.trees]
+    return tuple(
+        Quantiles(of[p.mechanism], p.mechanism, plan.counter, p.sigma, p.parts, *b) for p, b in zip(plan.trees, bounds, strict=True)
     )
 
 
@@ -121,4 +134,5 @@ def perturbations(plan: TablePlan) -> tuple[Perturbation | TreeSum, ...]:
 
 
 def _perturbations(plan: TablePlan) -> tuple[Perturbation, ...]:
-    return tuple(Perturbation(p.mechanism, plan.counter, p.sigma, p.grid) for p in plan.perturbations)
+    plain = [p for p in plan.perturbations if p not in plan.trees]
+    return tuple(Perturbation(p.mechanism, plan.counter, p.sigma, p.grid) for p in plain)

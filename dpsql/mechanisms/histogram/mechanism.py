@@ -10,7 +10,7 @@ from dpsql.mechanisms.histogram import accounting, options, plan, rules
 from dpsql.mechanisms.histogram.asked import Asked
 from dpsql.mechanisms.histogram.plan import PrivacyPlan
 from dpsql.mechanisms.protocol import Argument, OutputColumn, RunFacts, Shape
-from dpsql.parsed_query import BOUNDED, Aggregate, ContributionPeriod, ParsedQuery, PrivacyLevel
+from dpsql.parsed_query import BOUNDED, Aggregate, ContributionPeriod, ParsedQuery, PrivacyLevel, Quantiles
 from dpsql.privacy.cost import Cost
 from dpsql.schedule import by_window
 
@@ -103,8 +103,11 @@ class Histogram:
 
 def value_and_error(aggregate: Aggregate, i: int) -> tuple[OutputColumn, OutputColumn]:
     """The two columns of the i-th aggregate."""
-    kind = "DOUBLE" if aggregate.function in BOUNDED else "BIGINT"
     alias = aggregate.alias
+    if isinstance(aggregate, Quantiles):
+        error = OutputColumn(alias, f"{alias}_rank_stderr", "DOUBLE", f"s{i}")
+        return OutputColumn(alias, alias, "DOUBLES", f"c{i}", aggregate.parts + 1), error
+    kind = "DOUBLE" if aggregate.function in BOUNDED else "BIGINT"
     return OutputColumn(alias, alias, kind, f"c{i}"), OutputColumn(alias, f"{alias}_stderr", "DOUBLE", f"s{i}")
 
 

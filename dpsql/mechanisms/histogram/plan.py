@@ -97,6 +97,21 @@ class NoisySum:
 
 
 @dataclass(frozen=True, kw_only=True)
+class QuantileSum(NoisySum):
+    """A tree of noisy counts: `rule` is `leaf`, `grid` the width of a leaf, `centre` where the first one begins, `upper` the number of the last.
+
+    Args:
+        fan_out: leaves or nodes below one node; there is no root.
+        levels: nodes that one record counts in.
+        parts: of the quantiles.
+    """
+
+    fan_out: int
+    levels: int
+    parts: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class PerturbationPlan(NoisySum):
     """With its counter, and the standard deviation of the released path at triggers 1..T, in value units."""
 

@@ -227,10 +227,7 @@ def increments_of(aggregate: Aggregate, source: Source, rows: int) -> list[tuple
 def _clamp(aggregate: Aggregate, lo: float, hi: float, source: Source, rows: int) -> tuple[float, int, int]:
     """Grid of a power of two no coarser than (hi - lo) / 2^20, and the clamp in grid units, rounded inwards."""
     width = hi - lo
-    if not MIN_WIDTH <= width <= MAX_WIDTH:
-        raise ConfigError(
-            f"the bounds of {aggregate.alias} are {width:g} apart: scale the values so that it is between {MIN_WIDTH:g} and {MAX_WIDTH:g}"
-        )
+    check_width(aggregate, width)
     grid = math.ldexp(1.0, math.frexp(width)[1] - 21)
     lower, upper = math.ceil(lo / grid), math.floor(hi / grid)
     if max(abs(lower), abs(upper)) * source.max_users * rows >= MAX_EXACT // 2:
@@ -239,6 +236,18 @@ def _clamp(aggregate: Aggregate, lo: float, hi: float, source: Source, rows: int
             f"or declare fewer at sources.{source.name}.max_users"
         )
     return grid, lower, upper
+
+
+def check_width(aggregate: Aggregate, width: float) -> None:
+    """Bounds so close, or so far apart, that float64 is no grid for what lies between.
+
+    Raises:
+        ConfigError: they are.
+    """
+    if not MIN_WIDTH <= width <= MAX_WIDTH:
+        raise ConfigError(
+            f"the bounds of {aggregate.alias} are {width:g} apart: scale the values so that it is between {MIN_WIDTH:g} and {MAX_WIDTH:g}"
+        )
 
 
 def _squares(aggregate: Aggregate, half: float, source: Source, rows: int) -> tuple[float, int, int]:

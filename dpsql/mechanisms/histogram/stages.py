@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from dpsql.mechanisms.histogram.asked import ReleaseRule
 from dpsql.mechanisms.histogram.plan import CarriedPlan, NoisySum, PerturbationPlan, PrivacyPlan
-from dpsql.parsed_query import DEVIATIONS, VARIANCES, Aggregate, AggregateFunction, ContributionPeriod
+from dpsql.parsed_query import DEVIATIONS, VARIANCES, Aggregate, AggregateFunction, ContributionPeriod, Quantiles
 from udfs.grid import NO_CLOCK, Grid
 from udfs.histogram.contribution_bounding import BoundingParameters, Increment
 from udfs.histogram.key_selection import SelectionParameters
@@ -21,6 +21,7 @@ from udfs.noise.counters import counter
 KINDS = {
     AggregateFunction.SUM: "sum",
     AggregateFunction.AVG: "avg",
+    AggregateFunction.APPROX_QUANTILES: "quantiles",
     **dict.fromkeys(VARIANCES, "variance"),
     **dict.fromkeys(DEVIATIONS, "deviation"),
 }
@@ -103,6 +104,7 @@ def output_column(aggregate: Aggregate, parts: Sequence[NoisySum], errors: tuple
         stderr=errors,
         bounds=aggregate.bounds or (0.0, 0.0),
         centre=parts[0].centre,
+        parts=aggregate.parts if isinstance(aggregate, Quantiles) else 0,
         offset=next((p.upper * p.grid for p in parts if p.rule == "squares"), 0.0),
         sample=aggregate.function in SAMPLES,
     )

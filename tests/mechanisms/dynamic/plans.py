@@ -7,11 +7,12 @@ from typing import Any
 from dpsql.change_feed import Feed, FeedForm
 from dpsql.config import Source
 from dpsql.mechanisms.dynamic.asked import Asked, AskedOfChanges, AskedOfTree
-from dpsql.parsed_query import ContributionPeriod, CounterName, GroupSelection, Key, ParsedQuery
+from dpsql.parsed_query import AggregateFunction, ContributionPeriod, CounterName, GroupSelection, Key, ParsedQuery, Quantiles
 from tests.property import plans
 from tests.property.plans import COUNT, HOUR, SUM, USERS
 
 START = 1_767_225_600_000_000
+DECILES = Quantiles("deciles", AggregateFunction.APPROX_QUANTILES, "seconds", (0.0, 60.0), 10)
 FEED = Feed(FeedForm.DELTA, ("account",))
 COPIES = Feed(FeedForm.DELTA, ())
 

@@ -1,0 +1,119 @@
+"""Quantiles of a real table whose rows end, through both steps of a plan: online-retail, an order line is a row for 30 days, a trigger a day.
+
+    python benchmarks/quantiles.py DATA [RUNS]       DATA: a folder with `online-retail` (docs/accuracy.md)
+
+Deciles of values in (0, 100); C = c = 8 rows of a customer for ever, epsilon = 6, delta = 1e-9. Rank error: how far the share of the bounded rows
+at or below a released value (or below it) is from the share that was asked for; mean of all deciles, every 13th trigger from the 60th on.
+Beside it the same leaves as one flat level: each leaf a counter, all the budget of the tree, its values read off in the same way.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+CHECKOUT = Path(__file__).resolve().parents[1]
+if str(CHECKOUT) not in sys.path:  # `python benchmarks/...` puts this folder first, not the checkout
+    sys.path.insert(0, str(CHECKOUT))
+
+from dpsql.mechanisms.dynamic.planner import make_plan  # noqa: E402
+from dpsql.mechanisms.dynamic.stages import stages  # noqa: E402
+from dpsql.parsed_query import AggregateFunction, Quantiles  # noqa: E402
+from tests.mechanisms.dynamic import plans  # noqa: E402
+from udfs import quantiles  # noqa: E402
+from udfs.columns import Float, Int  # noqa: E402
+from udfs.histogram.contribution_bounding import mix  # noqa: E402
+from udfs.keys import PublicGroups  # noqa: E402
+from udfs.noise.blt_inf import BltInf  # noqa: E402
+from udfs.quantiles import LEAVES  # noqa: E402
+from udfs.stage import BEGIN, END, Clock, Tick  # noqa: E402
+
+DAY, KEPT, PARTS, UPPER = 86_400_000_000, 30, 10, 100.0
+SHARES = np.arange(1, PARTS) / PARTS
+DECILES = Quantiles("deciles", AggregateFunction.APPROX_QUANTILES, "value", (0.0, UPPER), PARTS)
+
+
+def read(path: Path) -> tuple[Int, Float, Int]:
+    """Units, values, event times; values that are positive."""
+    table = pq.read_table(path / "events.parquet")
+    unit = np.unique(np.asarray(table["user_id"].to_pylist()), return_inverse=True)[1]
+    value = table["value"].to_numpy(zero_copy_only=False).astype(np.float64)
+    ts = table["ts"].cast(pa.timestamp("us", "UTC")).cast(pa.int64()).to_numpy()
+    kept = np.isfinite(value) & (value > 0)
+    return unit[kept], value[kept], ts[kept]
+
+
+def rank_error(counts: Int, values: Float) -> Float:
+    """Of each share; a share within an atom is right."""
+    leaf = np.rint(values / UPPER * LEAVES).astype(np.int64)
+    upto = np.concatenate([[0], np.cumsum(counts)]) / max(int(counts.sum()), 1)
+    return np.maximum(0.0, np.maximum(upto[leaf - 1] - SHARES, SHARES - upto[leaf]))
+
+
+def flat(counts: Int, deviation: float, chance: np.random.Generator) -> Float:
+    """Values of one level of noisy leaves."""
+    sums = np.cumsum(counts + np.rint(chance.normal(0, deviation, LEAVES)).astype(np.int64))[None] * quantiles.WHOLE
+    return quantiles.values(quantiles.places(sums, PARTS), np.abs(sums), 0.0, UPPER)[0, 1:-1]
+
+
+def main() -> None:
+    """Print the errors of both, and what the tree says of its own."""
+    data, runs = Path(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else 3
+    unit, value, ts = read(data / "online-retail")
+    start = int(ts.min()) // DAY * DAY
+    last = int((ts.max() - start) // DAY) + 1
+    bounds = {"max_rows_contributed": 8, "max_rows_per_group": 8, "trigger_interval_us": DAY}
+    plan = make_plan(plans.query(feed=plans.FEED, keys=(), aggregates=(DECILES,), **bounds), plans.source(start_us=start))
+    intake, release = stages(plan, PublicGroups((0,), (b"",), start))
+    size = len(unit)
+    table: dict[str, Any] = {
+        "drop": np.zeros(2 * size, np.int8),
+        "user": np.tile(mix(unit).view(np.int64), 2),
+        "row": np.tile(np.arange(size), 2),
+    }
+    table |= {"seq": np.repeat([0, 1], size), "ts": np.concatenate([ts, ts + KEPT * DAY]), "key": np.zeros(2 * size, np.int64)}
+    table |= {"kind": np.repeat(np.array([BEGIN, END], np.int8), size), "key_bytes": pa.array([b""] * (2 * size)), "a0": np.tile(value, 2)}
+    added = intake.step(intake.empty(), pa.table(table).select(intake.takes.names), Clock(start, int(ts.max())), b"").rows
+    added = added.append_column("batch", pa.array(np.zeros(added.num_rows, np.int64)))
+    counts = np.zeros((last + 1, LEAVES), np.int64)
+    trigger, leaf, sign = (added.column(name).to_numpy() for name in ("trigger", "leaf", "v0"))
+    counted = (leaf > 0) & (trigger <= last)
+    np.add.at(counts, (trigger[counted], leaf[counted] - 1), sign[counted])
+    counts = np.cumsum(counts, axis=0)
+    looked = range(60, last + 1, 13)
+    alone = int(((ts <= start + last * DAY) & (ts + KEPT * DAY > start + last * DAY)).sum())
+    print(f"online-retail: {size:,} rows, {last} triggers; at the last {alone:,} rows are there, {int(counts[last].sum()):,} count")
+    (tree,), began = plan.trees, time.process_time()
+    found = [
+        release.step(release.empty(), added, [Tick(0, start + last * DAY)], number.to_bytes(32, "big")) for number in range(1, runs + 1)
+    ]
+    seconds = (time.process_time() - began) / runs / last
+    errors, levels, said, none = [], [], [], 0
+    for number, run in enumerate(found):
+        chance = np.random.default_rng(number)
+        rows = {row["trigger"]: row for row in run.rows.to_pylist()}
+        for now in looked:
+            values = np.array([rows[now][f"c0_{k}"] for k in range(1, PARTS)])
+            none += bool(np.isnan(values).any())
+            if not np.isnan(values).any():
+                errors.append(rank_error(counts[now], values))
+                said.append(rows[now]["s0"])
+            deviation = tree.sigma / math.sqrt(quantiles.LEVELS) * math.sqrt(BltInf().path_variance(now))
+            levels.append(rank_error(counts[now], flat(counts[now], deviation, chance)))
+    megabytes = found[0].state["nodes"].nbytes / 1e6
+    print(
+        f"  rank error against the rows that count: tree {np.mean(errors):.4f} (worst decile {np.mean(errors, axis=0).max():.4f}),", end=" "
+    )
+    print(f"flat {np.mean(levels):.4f}, {np.mean(levels) / np.mean(errors):.1f} times as large; {none} of {len(levels)} were NULL")
+    print(f"  rank_stderr {np.mean(said):.4f}; {1e3 * seconds:.1f} ms of CPU a trigger and key, {megabytes:.2f} MB of noise state a key")
+
+
+if __name__ == "__main__":
+    main()

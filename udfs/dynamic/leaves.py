@@ -1,0 +1,193 @@
+"""Quantiles of a table's groups: exact counts of leaves, and the noise of the trees of those groups that have been shown.
+
+Counts of leaves are kept where there are any. A group gets its nodes when it is first shown: their noise is a function of (key, mechanism, node,
+trigger) and of nothing else, so it is caught up then, as a path of a sum is.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from udfs import quantiles
+from udfs.columns import Float, Int, match, run_starts, run_sums, sort_order
+from udfs.dynamic.paths import Paths, standard_deviation
+from udfs.dynamic.state import TABLES as PLAIN
+from udfs.histogram.group_state import from_lists, to_lists
+from udfs.noise.blt_inf import BltInf
+from udfs.noise.counters import Counter
+from udfs.noise.randomness import Blocks
+from udfs.stage import Tables
+from udfs.state_table import Table
+
+TABLES = PLAIN | {
+    "waiting": Table(("trigger", "key"), "key", order="any"),
+    "leaves": Table(("key", "leaf"), "key"),
+    "nodes": Table(("key",), "key"),
+}
+NODES = quantiles.NODES
+
+
+@dataclass(frozen=True)
+class Quantiles:
+    """One column of quantiles.
+
+    Args:
+        column: which column of the released rows it is.
+        mechanism: numbers the noise, like that of a perturbation; node n of a tree has its round n.
+        counter: of every node.
+        sigma: of one step of a node.
+        parts: how many parts of equal size.
+        lower, upper: of the values.
+    """
+
+    column: int
+    mechanism: int
+    counter: Counter | BltInf
+    sigma: float
+    parts: int
+    lower: float
+    upper: float
+
+    def stderr(self, trigger: int) -> float:
+        """Of how many values there are up to a released one, where they lie evenly."""
+        return quantiles.rows_error(self.parts, self.deviation(trigger))
+
+    def deviation(self, trigger: int) -> float:
+        """Of a node's noise at a trigger, the rounding to whole numbers included."""
+        return float(np.sqrt((self.sigma * standard_deviation(self.counter, trigger)) ** 2 + 1 / 12))
+
+
+def empty_leaves(of: tuple[Quantiles, ...]) -> Tables:
+    """waiting: `trigger, key, leaf`, and per column of quantiles `n0..`: signed counts of triggers that have not closed. leaves: likewise, of
+    those that have, where they are not 0. nodes: groups that have been shown; `step` and, per column, `q0..`, the noise states of all nodes.
+    """
+    counts = [(f"n{j}", pa.int64()) for j in range(len(of))]
+    lists = [(f"q{j}", pa.list_(pa.float64(), NODES * q.counter.width)) for j, q in enumerate(of)]
+    ints = [(name, pa.int64()) for name in ("trigger", "key", "leaf", "step")]
+    return {
+        "waiting": pa.schema([*ints[:3], *counts]).empty_table(),
+        "leaves": pa.schema([*ints[1:3], *counts]).empty_table(),
+        "nodes": pa.schema([ints[1], ints[3], *lists]).empty_table(),
+    }
+
+
+def waiting(rows: pa.Table, plain: int, of: tuple[Quantiles, ...]) -> pa.Table:
+    """Contributions of leaves as they are kept.
+
+    Args:
+        rows: of leaves only.
+        plain: how many perturbations come before the quantiles.
+        of: the columns.
+    """
+    columns = {name: rows.column(name) for name in ("trigger", "key", "leaf")}
+    return pa.table(columns | {f"n{j}": rows.column(f"v{plain + j}") for j in range(len(of))})
+
+
+@dataclass
+class Trees:
+    """The trees of one bucket while triggers close, one after the other.
+
+    Args:
+        of: the columns of quantiles.
+        noise_key, tag: of the groups' noise.
+        trigger, group, leaf, counts: what there is to count, sorted by trigger; what closed before is at trigger 0.
+        place: of each group in the arrays below; -1: it has never been shown.
+        exact, step, noise: of those that have been: counts of leaves, and per column the noise states of their nodes.
+    """
+
+    of: tuple[Quantiles, ...]
+    noise_key: bytes
+    tag: Blocks
+    trigger: Int
+    group: Int
+    leaf: Int
+    counts: list[Int]
+    place: Int
+    step: Int
+    noise: list[Float]
+    exact: Int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.exact = np.zeros((len(self.step), len(self.of), quantiles.LEAVES), np.int64)
+        self._count(slice(0, int(np.searchsorted(self.trigger, 0, side="right"))))
+
+    def advance(self, trigger: int) -> None:
+        """Count what becomes due."""
+        self._count(slice(*np.searchsorted(self.trigger, [trigger, trigger + 1]).tolist()))
+
+    def released(self, shown: Int, trigger: int) -> dict[str, Any]:
+        """The columns of the groups that are shown, in their order; changes their noise states."""
+        self._open(shown[self.place[shown] < 0], trigger)
+        place = self.place[shown]
+        cells = (place[:, None] * NODES + np.arange(NODES)).ravel()
+        groups = np.empty(len(self.step), np.int64)
+        groups[self.place[self.place >= 0]] = np.flatnonzero(self.place >= 0)
+        tag, node = np.repeat(self.tag[groups], NODES, axis=0), np.tile(np.arange(NODES), len(groups))
+        columns: dict[str, Any] = {}
+        step = np.repeat(self.step, NODES)
+        for j, q in enumerate(self.of):
+            paths, moved = Paths(q.counter, q.mechanism, self.noise_key, tag, node), step.copy()
+            paths.follow(self.noise[j], moved, cells, trigger)
+            exact = quantiles.nodes(self.exact[place, j])
+            noisy = exact + paths.rounded(self.noise[j], cells, trigger, q.sigma).reshape(exact.shape)
+            sums = quantiles.cumulated(noisy)
+            edges = quantiles.places(sums, q.parts)
+            values = quantiles.values(edges, sums, q.lower, q.upper)
+            columns |= {f"c{q.column}_{k}": values[:, k] for k in range(q.parts + 1)}
+            columns[f"s{q.column}"] = quantiles.rank_error(edges, sums, q.deviation(trigger))
+        self.step[place] = trigger
+        return columns
+
+    def kept(self, key: Int) -> Tables:
+        """What remains of it; `key` has those of all groups."""
+        order = sort_order(self.group, self.leaf)
+        starts = run_starts(self.group[order], self.leaf[order])
+        sums = [run_sums(column[order], starts) for column in self.counts]
+        there = np.any([column != 0 for column in sums], axis=0) if len(order) else np.zeros(0, bool)
+        head = order[starts][there]
+        leaves = {"key": key[self.group[head]], "leaf": self.leaf[head]} | {f"n{j}": column[there] for j, column in enumerate(sums)}
+        groups = np.flatnonzero(self.place >= 0)
+        place = self.place[groups]
+        states = {f"q{j}": to_lists(noise.reshape(len(self.step), NODES * noise.shape[1])[place]) for j, noise in enumerate(self.noise)}
+        return {"leaves": pa.table(leaves), "nodes": pa.table({"key": key[groups], "step": self.step[place]} | states)}
+
+    def _count(self, which: slice) -> None:
+        place, leaf = self.place[self.group[which]], self.leaf[which] - 1
+        known = place >= 0
+        for j, column in enumerate(self.counts):
+            np.add.at(self.exact[:, j], (place[known], leaf[known]), column[which][known])
+
+    def _open(self, groups: Int, trigger: int) -> None:
+        """Nodes for groups that are shown for the first time, with what has been counted so far."""
+        if not len(groups):
+            return
+        size = len(self.step)
+        self.place[groups] = size + np.arange(len(groups))
+        self.step = np.concatenate([self.step, np.zeros(len(groups), np.int64)])
+        fresh = [np.zeros((len(groups) * NODES, q.counter.width)) for q in self.of]
+        self.noise = [np.concatenate(both) for both in zip(self.noise, fresh, strict=True)]
+        self.exact = np.concatenate([self.exact, np.zeros((len(groups), len(self.of), quantiles.LEAVES), np.int64)])
+        due = slice(0, int(np.searchsorted(self.trigger, trigger, side="right")))
+        place = self.place[self.group[due]]
+        new = place >= size
+        for j, column in enumerate(self.counts):
+            np.add.at(self.exact[:, j], (place[new], self.leaf[due][new] - 1), column[due][new])
+
+
+def opened(state: Tables, key: Int, now: int, of: tuple[Quantiles, ...], noise_key: bytes, tag: Blocks) -> tuple[Trees, pa.Table]:
+    """(trees of the groups whose keys are `key`, up to trigger `now`; what waits still)."""
+    due = state["waiting"].column("trigger").to_numpy() <= now
+    rows, rest = state["waiting"].filter(pa.array(due)), state["waiting"].filter(pa.array(~due)).combine_chunks()
+    before, names = state["leaves"], [f"n{j}" for j in range(len(of))]
+    trigger = np.concatenate([np.zeros(before.num_rows, np.int64), rows.column("trigger").to_numpy()])
+    order = np.argsort(trigger, kind="stable")
+    both = {name: np.concatenate([before.column(name).to_numpy(), rows.column(name).to_numpy()])[order] for name in ("key", "leaf", *names)}
+    place = match([key], [state["nodes"].column("key").to_numpy()])
+    noise = [from_lists(state["nodes"].column(f"q{j}"), NODES * q.counter.width).reshape(-1, q.counter.width) for j, q in enumerate(of)]
+    step = state["nodes"].column("step").to_numpy().copy()
+    group = match([both["key"]], [key])
+    return Trees(of, noise_key, tag, trigger[order], group, both["leaf"], [both[name] for name in names], place, step, noise), rest
