@@ -110,12 +110,12 @@ class Contributions:
         return ReleasePlan(after, last, tuple(files), tuple(ticks))
 
     def check(self, plan: ReleasePlan) -> None:
-        """Refuse a damaged file among those of a plan.
+        """Refuse a damaged file among those of the commits of a plan: those with ticks too, which `verify` reads.
 
         Raises:
             FileNotFoundError, DamagedFile: a file is gone or damaged.
         """
-        check_files(self.path, plan.files)
+        check_files(self.path, delta_tables.added_files(self.path, plan.after + 1, plan.upto))
 
     def rows_for(self, takes: pa.Schema) -> ContributionRows:
         """What the workers of query 2 need to know to read rows, in these columns."""

@@ -14,6 +14,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from dpsql import record
+from dpsql.files import Place
 from dpsql.lake.contributions import Contributions
 from dpsql.lake.manifest import Manifest
 from udfs.release_plan import ReleasePlan
@@ -22,6 +24,25 @@ MOST_FILES = 1_000
 """A plan ends before the commit with which it would have more files, unless that is its first: tasks are told their names."""
 
 RECENT = 64
+FILE = "plan.json"
+"""In the private folder: the newest plan that is listed, or is about to be. With it a listing that is lost can be made anew."""
+VERSION = 1
+
+
+@dataclass(frozen=True)
+class KeptPlan:
+    """Which micro-batch reads up to which version of `contributions`."""
+
+    batch: int
+    upto: int
+
+
+def kept_plan(folder: Place) -> KeptPlan | None:
+    """The newest plan of a run; None before the first, or where the file is damaged: it is never needed but for a listing that is lost."""
+    try:
+        return record.read(folder / FILE, KeptPlan, VERSION)
+    except record.DamagedFile:
+        return None
 
 
 def position(upto: int) -> dict[str, list[str]]:
@@ -68,6 +89,10 @@ class ReleasePlans:
         first = self._next[max(before)] if before else next_version({}, self.start)
         upto = self._next[batch] - 1 if batch in self._next else self.contributions.version
         return self.contributions.plan(first - 1, upto, MOST_FILES if batch not in self._next else None)
+
+    def keep(self, batch: int, plan: ReleasePlan) -> None:
+        """A micro-batch is about to be listed with its plan."""
+        record.write(self.contributions.path.parent / FILE, KeptPlan(batch, plan.upto), VERSION)
 
     def list(self, batch: int, plan: ReleasePlan) -> None:
         """A micro-batch is listed with its plan."""

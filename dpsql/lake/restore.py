@@ -23,6 +23,7 @@ from dpsql.lake.delta_rows import read_rows
 from dpsql.lake.engine_file import Engine, Part, started_queries, write_engine
 from dpsql.lake.manifest import Manifest
 from dpsql.lake.marks import tick_mark
+from dpsql.lake.release_plans import kept_plan, position
 from dpsql.lake.rescale import recut
 from dpsql.lake.restore_points import NOTHING, Point, Tables, open_tables
 from dpsql.lake.running import exclusive
@@ -243,12 +244,7 @@ def _or_none(batch: int) -> int | None:
 
 
 def _list_again(tables: Tables, operator: str) -> bool:
-    """The manifest lost its newest version, but checkpoint and state files are there: then list what they have.
-
-    Not of query 2: what it had read is known from the list alone. It goes back to what is listed.
-    """
-    if operator == RELEASE:
-        return False
+    """The manifest lost its newest version, but checkpoint and state files are there: then list what they have."""
     engine, manifest = tables.engine, tables.manifest(operator)
     marks = [manifest.newest_batch, _or_none(tables.rows_mark(operator))]
     checkpoint = engine.checkpoint(operator)
@@ -260,8 +256,18 @@ def _list_again(tables: Tables, operator: str) -> bool:
     files, before = preflight.state_files(engine, operator), manifest.pointers()
     newest = {bucket: files.newest(bucket) for bucket in range(files.buckets)}
     changed = {bucket: sequence for bucket, sequence in newest.items() if sequence > before.get(bucket, 0)}
-    detail: dict[str, Any] = checkpoint.position(done, -1 if manifest.newest_batch is None else manifest.newest_batch)
-    detail["clock"] = _clock(tables, done)
+    detail: dict[str, Any]
+    if operator == RELEASE:
+        plan = kept_plan(engine.folder)
+        if plan is None or plan.batch != done:
+            return False  # it goes back to what is listed
+        closed = (closed_us(files.load(bucket, sequence)) for bucket, sequence in newest.items() if sequence)
+        detail = {**position(plan.upto), "closed_us": max(closed)}
+        if (mark := tables.published().triggers) is not None:
+            detail["mark"] = mark
+    else:
+        detail = checkpoint.position(done, -1 if manifest.newest_batch is None else manifest.newest_batch)
+        detail["clock"] = _clock(tables, done)
     # `bytes` says that a file was written; its size is not worth a look.
     manifest.commit(done, [StateFile(bucket, sequence, 1, {}) for bucket, sequence in changed.items()], {**detail, "rows": 0})
     return True

@@ -149,7 +149,7 @@ class PublishedTable:
     @property
     def _arrow_types(self) -> list[pa.DataType]:
         """Of the key columns."""
-        return [to_arrow_type(kind) for kind in self.key_types]
+        return [to_arrow_type(kind, timezone="UTC") for kind in self.key_types]
 
     def _published_form(self, released: DataFrame) -> DataFrame:
         """Keys decoded to their types, times as TIMESTAMP, NaN as NULL; `dpsql_key` keeps the key's bytes for sorting."""

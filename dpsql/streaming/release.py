@@ -77,6 +77,7 @@ class ReleaseSink:
         if not plan.is_empty:
             detail = {"closed_us": closed, "rows": sum(new.values())}
             detail |= {"mark": self.histogram.triggers(max(due))} if due else {}
+            self.plans.keep(batch, plan)
             self.manifest.commit(batch, files, {**position(plan.upto), **detail})
             self.plans.list(batch, plan)
             # Micro-batches come in order and never close less: the newest two are enough, also when one is repeated.

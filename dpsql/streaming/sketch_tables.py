@@ -109,7 +109,7 @@ class SketchTables(PublishedTable):
         times = (start, pc.add(start, grid.window_us), due)
         first, last, released = (each.cast(pa.timestamp("us", "UTC")) for each in times)
         columns = {"window_start": first, "window_end": last, "trigger": trigger.cast(pa.int32()), "trigger_time": released}
-        parts = [(key.name, to_arrow_type(kind)) for key, kind in zip(self.query.keys, self.key_types, strict=True)]
+        parts = [(key.name, to_arrow_type(kind, timezone="UTC")) for key, kind in zip(self.query.keys, self.key_types, strict=True)]
         columns |= {column.name: top_lists(rows[column.source], column.kind, parts) for column in self.shape.columns}
         return pa.table(columns).select([field.name for field in self.schema])
 

@@ -123,6 +123,7 @@ def test_a_run_in_a_bucket_is_verified_and_goes_on(store: ObjectStore, tmp_path:
         "contributions",
         "engine.json",
         "files",
+        "plan.json",
         "run.json",
         "state",
         "status.json",
