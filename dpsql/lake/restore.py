@@ -33,7 +33,7 @@ from dpsql.lake.spark_checkpoint import Checkpoint
 from dpsql.record import DamagedFile
 from udfs.bucket_state import BucketFiles
 from udfs.grid import NO_CLOCK
-from udfs.stage import ADMISSION, OPERATORS, RELEASE, Clock, StateFile
+from udfs.stage import ADMISSION, OPERATORS, RELEASE, Clock, StateFile, closed_us
 
 
 @dataclass(frozen=True)
