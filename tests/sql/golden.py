@@ -55,7 +55,7 @@ WHOLE = {"keyless_sliding", "keyless_stream", "lateness", "min_units", "public_g
 WHOLE |= {"table", "table_ending", "table_keyless", "table_public_groups", "changes", "changes_spells", "changes_interval_tree"}
 WHOLE |= {path.stem for path in (FOLDER / "accepted").glob("carry_windows*.sql")}
 WHOLE |= {"sliding_rounds", "sliding_uneven", "stream_period", "stream_period_quoted", "sums", "time_keys"}
-WHOLE |= {"spread", "spread_of_all", "changes_quantiles"}
+WHOLE |= {"spread", "spread_of_all", "changes_quantiles", "table_quantiles"}
 WHOLE |= {path.stem for own in ("panes_*.sql", "sketch_*.sql", "marginals_*.sql") for path in (FOLDER / "accepted").glob(own)}
 """Of these the explanation is kept as it is read. Every sentence that any query gets is in one of them: a test looks."""
 
