@@ -124,6 +124,7 @@ def test_a_run_in_a_bucket_is_verified_and_goes_on(store: ObjectStore, tmp_path:
         "engine.json",
         "files",
         "plan.json",
+        "released",
         "run.json",
         "state",
         "status.json",
