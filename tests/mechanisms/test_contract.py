@@ -21,19 +21,19 @@ from tests.sql.golden import Golden, compiled, goldens, sources
 from udfs.noise.discrete_laplace import DiscreteLaplace, discrete_laplace
 
 ACCEPTED = goldens("accepted")
-SHOWN = [*ACCEPTED[::8], *(golden for golden in ACCEPTED if golden.path.stem.startswith(("panes_", "marginals_")))]
+SHOWN = [*ACCEPTED[::8], *(golden for golden in ACCEPTED if golden.stem.startswith(("panes_", "marginals_")))]
 """Enough for what is slow."""
 SHRINK = 0.999
 FOR_EVER = 1 << 60
 
 
-@pytest.mark.parametrize("golden", ACCEPTED, ids=lambda golden: golden.path.stem)
+@pytest.mark.parametrize("golden", ACCEPTED, ids=lambda golden: golden.stem)
 def test_exactly_one_mechanism_claims_a_query(golden: Golden) -> None:
     draft = parse.read_draft(golden.text, sources(), parse.options_of(MECHANISMS))
     assert [mechanism.name for mechanism in MECHANISMS if mechanism.claims(draft)] == [compiled(golden).parsed.mechanism]
 
 
-@pytest.mark.parametrize("golden", ACCEPTED, ids=lambda golden: golden.path.stem)
+@pytest.mark.parametrize("golden", ACCEPTED, ids=lambda golden: golden.stem)
 def test_the_promise_is_kept_and_not_wasted(golden: Golden) -> None:
     query = compiled(golden)
     cost = query.mechanism.account(query.plan, query.source)
@@ -44,7 +44,7 @@ def test_the_promise_is_kept_and_not_wasted(golden: Golden) -> None:
         assert 0.98 * query.parsed.epsilon <= cost.epsilon <= query.parsed.epsilon
 
 
-@pytest.mark.parametrize("golden", ACCEPTED, ids=lambda golden: golden.path.stem)
+@pytest.mark.parametrize("golden", ACCEPTED, ids=lambda golden: golden.stem)
 def test_the_document_is_the_whole_plan(golden: Golden) -> None:
     """Catches: a number that shapes noise and is not in the identity, so that two plans share their noise."""
     query = compiled(golden)
@@ -55,7 +55,7 @@ def test_the_document_is_the_whole_plan(golden: Golden) -> None:
     assert query.plan.identity == document["identity"] and len(query.plan.identity) == hashlib.sha256().digest_size * 2
 
 
-@pytest.mark.parametrize("golden", SHOWN, ids=lambda golden: golden.path.stem)
+@pytest.mark.parametrize("golden", SHOWN, ids=lambda golden: golden.stem)
 def test_less_noise_or_a_lower_threshold_is_refused(golden: Golden) -> None:
     """Catches: a number that the accountant does not look at. Each is a thousandth too small, alone."""
     query = compiled(golden)
@@ -67,7 +67,7 @@ def test_less_noise_or_a_lower_threshold_is_refused(golden: Golden) -> None:
             pytest.fail(f"{what} is not checked")
 
 
-@pytest.mark.parametrize("golden", ACCEPTED, ids=lambda golden: golden.path.stem)
+@pytest.mark.parametrize("golden", ACCEPTED, ids=lambda golden: golden.stem)
 def test_a_ledger_line_renews_with_the_period_of_the_query(golden: Golden) -> None:
     """Catches: a period that is taken from the grid of panes or triggers: a cap would count too few of them, or too many."""
     query = compiled(golden)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 from dpsql.compiled import Query, compile_query, parse_query
@@ -51,31 +51,31 @@ EXAMPLES = FOLDER.parents[1] / "conf" / "queries"
 EXPLAINED = FOLDER / "explained.txt"
 """The numbers of every explanation, a line for each accepted query."""
 
-WHOLE = {"keyless_sliding", "keyless_stream", "lateness", "min_units", "public_groups", "reselect", "sliding_rounds_window"}
-WHOLE |= {"table", "table_ending", "table_keyless", "table_public_groups", "changes", "changes_spells", "changes_interval_tree"}
-WHOLE |= {path.stem for path in (FOLDER / "accepted").glob("carry_windows*.sql")}
-WHOLE |= {"sliding_rounds", "sliding_uneven", "stream_period", "stream_period_quoted", "sums", "time_keys"}
-WHOLE |= {"spread", "spread_of_all", "changes_quantiles", "table_quantiles"}
-WHOLE |= {path.stem for own in ("panes_*.sql", "sketch_*.sql", "marginals_*.sql") for path in (FOLDER / "accepted").glob(own)}
-"""Of these the explanation is kept as it is read. Every sentence that any query gets is in one of them: a test looks."""
+QUERY, SAID = "=== ", "---\n"
+"""In a file of queries: the line that begins one, with its name; the line between its text and what must be said of it.
+
+To add a query: its name, its text and, where what is said of it is to be kept, the second line; `regenerate` writes the rest."""
 
 NUMBER = r"-?\d+(?:,\d{3})*(?:\.\d+)?(?:e[+-]?\d+)?"
 
 
 @dataclass(frozen=True)
 class Golden:
-    """One query and the folder (kind) it is in."""
+    """One query, the folder (kind) it is in, and what must be said of it.
+
+    `said` is the message of a refused query; of an accepted one the explanation, or None where only its numbers are kept. `file` is where
+    that is written.
+    """
 
     kind: str
-    path: Path
+    stem: str
+    text: str
+    said: str | None
+    file: Path
 
     @property
     def name(self) -> str:
-        return f"{self.kind}/{self.path.stem}"
-
-    @property
-    def text(self) -> str:
-        return self.path.read_bytes().decode("utf-8")
+        return f"{self.kind}/{self.stem}"
 
 
 @cache
@@ -84,23 +84,63 @@ def sources() -> Mapping[str, Source]:
     return load_sources(FOLDER / "sources.yaml")
 
 
-def goldens(kind: str) -> list[Golden]:
-    """All queries of one folder, by name."""
-    return [Golden(kind, path) for path in sorted((FOLDER / kind).glob("*.sql"))]
+@cache
+def goldens(kind: str) -> tuple[Golden, ...]:
+    """All queries of one folder, by name: the entries of its files, a topic each, and those of `raw`, where every byte counts."""
+    found = [golden for file in topics(kind) for golden in entries(kind, file)]
+    for path in (FOLDER / kind / "raw").glob("*.sql"):
+        said = path.with_suffix(".txt")
+        found.append(Golden(kind, path.stem, read(path), read(said) if said.exists() else None, said))
+    return tuple(sorted(found, key=lambda golden: golden.stem))
 
 
-def outcome(golden: Golden) -> str:
-    """The message of a refused query, the dump of an accepted one."""
+def topics(kind: str) -> list[Path]:
+    """The files that hold many queries."""
+    return sorted((FOLDER / kind).glob("*.txt"))
+
+
+def entries(kind: str, file: Path) -> Iterator[Golden]:
+    """The queries of one topic, in their order."""
+    for entry in re.split(f"(?m)^{QUERY}", read(file))[1:]:
+        stem, _, rest = entry.partition("\n")
+        text, *said = re.split(f"(?m)^{SAID}", rest, maxsplit=1)
+        yield Golden(kind, stem, text, said[0] if said else None, file)
+
+
+def written(those: Iterable[Golden]) -> str:
+    """The file of these queries."""
+    return "".join(f"{QUERY}{each.stem}\n{each.text}{'' if each.said is None else SAID + each.said}" for each in those)
+
+
+def anew(golden: Golden) -> Golden:
+    """The same query with what is said of it today, if that is kept."""
+    return golden if golden.said is None and golden.kind == "accepted" else dataclasses.replace(golden, said=said(golden))
+
+
+def read(path: Path) -> str:
+    """A file as it is, whatever its ends of lines."""
+    return path.read_bytes().decode("utf-8")
+
+
+def said(golden: Golden) -> str:
+    """The message of a refused query, the explanation of an accepted one."""
+    return compiled(golden).explain() if golden.kind == "accepted" else f"{refusal(golden)}\n"
+
+
+@cache
+def refusal(golden: Golden) -> QueryError:
+    """Why a query is refused."""
     try:
-        return dump(parse_query(golden.text, sources(), golden.path.name))
+        parse_query(golden.text, sources(), f"{golden.stem}.sql")
     except QueryError as error:
-        return f"{error}\n"
+        return error
+    raise AssertionError(f"{golden.name} is accepted")
 
 
 @cache
 def compiled(golden: Golden) -> Query:
     """An accepted query with its plan, as a run would have it."""
-    return compile_query(golden.text, sources(), golden.path.name)
+    return compile_query(golden.text, sources(), f"{golden.stem}.sql")
 
 
 def dump(parsed: ParsedQuery) -> str:
@@ -119,31 +159,28 @@ def dump(parsed: ParsedQuery) -> str:
 
 
 def parts(golden: Golden) -> Mapping[Path, Callable[[], str]]:
-    """The files of expectations of one query, each with what makes its text.
-
-    Of an accepted query: what was parsed (.json), the plan's public numbers (.plan.json) and, of some, the explanation (.explain.txt).
-    """
-    if golden.kind == "refused":
-        return {golden.path.with_suffix(".txt"): lambda: outcome(golden)}
-    made: dict[Path, Callable[[], str]] = {
-        golden.path.with_suffix(".json"): lambda: dump(compiled(golden).parsed),
-        golden.path.with_suffix(".plan.json"): lambda: json.dumps(compiled(golden).explain_json(), indent=2, ensure_ascii=False) + "\n",
+    """What was parsed (.json) and the plan's public numbers (.plan.json) of an accepted query, each with what makes its text."""
+    stem = FOLDER / golden.kind / golden.stem
+    return {
+        stem.with_suffix(".json"): lambda: dump(compiled(golden).parsed),
+        stem.with_suffix(".plan.json"): lambda: json.dumps(compiled(golden).explain_json(), indent=2, ensure_ascii=False) + "\n",
     }
-    if golden.path.stem in WHOLE:
-        made[golden.path.with_suffix(".explain.txt")] = lambda: compiled(golden).explain()
-    return made
 
 
 def numbers(golden: Golden) -> str:
     """What an explanation says in numbers, in its order; without the query's own text and its identity (they are in the other files)."""
     lines = [line for line in compiled(golden).explain().splitlines() if not line.startswith(("  1. read", "Query identity"))]
-    return f"{golden.path.stem}: {' '.join(re.findall(NUMBER, ' '.join(lines)))}"
+    return f"{golden.stem}: {' '.join(re.findall(NUMBER, ' '.join(lines)))}"
 
 
-def expectations() -> Iterator[tuple[Golden, Path, Callable[[], str]]]:
+def expectations() -> Iterator[tuple[Path, Callable[[], str]]]:
     """Every file of expectations and what makes its text."""
     for kind in ("accepted", "refused"):
+        for file in topics(kind):
+            yield file, lambda kind=kind, file=file: written(map(anew, entries(kind, file)))
         for golden in goldens(kind):
-            for path, text in parts(golden).items():
-                yield golden, path, text
-    yield goldens("accepted")[0], EXPLAINED, lambda: "".join(f"{numbers(golden)}\n" for golden in goldens("accepted"))
+            if golden.file.parent.name == "raw" and golden.said is not None:
+                yield golden.file, partial(said, golden)
+            if kind == "accepted":
+                yield from parts(golden).items()
+    yield EXPLAINED, lambda: "".join(f"{numbers(golden)}\n" for golden in goldens("accepted"))

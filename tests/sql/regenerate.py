@@ -7,7 +7,7 @@ from tests.sql.golden import expectations
 
 def main() -> None:
     """Write every file whose text changed and name it."""
-    for _, path, make in expectations():
+    for path, make in expectations():
         text = make()
         if not path.exists() or path.read_bytes().decode("utf-8") != text:
             path.write_text(text, encoding="utf-8", newline="")

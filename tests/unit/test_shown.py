@@ -141,7 +141,7 @@ def test_a_smoothed_value_has_the_digits_of_its_error(capsys: pytest.CaptureFixt
     assert "12 ± 10         7\n" in shown
 
 
-@pytest.mark.parametrize("golden", goldens("accepted"), ids=lambda golden: golden.path.stem)
+@pytest.mark.parametrize("golden", goldens("accepted"), ids=lambda golden: golden.stem)
 def test_every_plan_has_words_for_what_is_shown(golden: Golden) -> None:
     """Catches: `show`, `try` and `view` that know the bounds of some mechanisms only."""
     query = compiled(golden)

@@ -16,7 +16,7 @@ from tests.mechanisms.sketch.sketch_runs import COUNT, ROOT, START, Run, cells_o
 from tests.mechanisms.sketch.test_hashing import KEY, some
 from tests.mechanisms.sketch.test_reading import WIDE, keys_of, many
 from tests.property.plans import DAY, HOUR, source
-from tests.sql.golden import goldens, outcome
+from tests.sql.golden import goldens, refusal
 from udfs.columns import Int
 from udfs.noise.randomness import intake_key
 from udfs.sketch import publishing, reading, release
@@ -232,5 +232,5 @@ def test_rows_do_not_tell_which_windows_have_records(planted: Callable[..., None
 def test_a_count_beside_a_sketch_is_refused() -> None:
     """Bug 16: COUNT(*) without a key beside a sketch has min(C, G c) rows of a unit in one group, not c. Until its noise has a proof it is
     refused, and nothing can be calibrated with c."""
-    golden = next(each for each in goldens("refused") if each.path.stem == "sketch_beside_count")
-    assert "COUNT has no place beside a sketch" in outcome(golden)
+    golden = next(each for each in goldens("refused") if each.stem == "sketch_beside_count")
+    assert "COUNT has no place beside a sketch" in str(refusal(golden))

@@ -1,6 +1,0 @@
-SELECT WITH DIFFERENTIAL_PRIVACY
-  OPTIONS (epsilon = 6, delta = 1e-9, privacy_unit_column = owner_id, max_rows_contributed = 8, max_rows_per_group = 2,
-           trigger_interval = '1 hour')
-  branch, COUNT(*) AS accounts, SUM(balance, contribution_bounds_per_row => (0, 10000)) AS deposits
-FROM accounts
-GROUP BY branch

@@ -1,4 +1,0 @@
-SELECT WITH DIFFERENTIAL_PRIVACY
-  OPTIONS (epsilon = 6, delta = 1e-9, privacy_unit_column = user_id, max_rows_contributed = 8, trigger_interval = '1 day')
-  APPROX_QUANTILES(seconds, 10, contribution_bounds_per_row => (-1, 60)) AS deciles
-FROM visits

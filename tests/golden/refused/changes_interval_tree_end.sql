@@ -1,3 +1,0 @@
-SELECT WITH DIFFERENTIAL_PRIVACY
-  OPTIONS (epsilon = 6, delta = 1e-9, privacy_unit_column = owner_id, max_rows_contributed = 8, trigger_interval = '1 hour', max_triggers = 100, release = INTERVAL_TREE)
-  COUNT(*) AS n FROM accounts

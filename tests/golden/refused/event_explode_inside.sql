@@ -1,5 +1,0 @@
-SELECT WITH DIFFERENTIAL_PRIVACY
-  OPTIONS (epsilon = 0.1, delta = 0, privacy_level = EVENT, group_selection_strategy = PUBLIC_GROUPS, public_groups = (SELECT page FROM pages))
-  tag, COUNT(*) AS views
-FROM (SELECT ts, explode(tags) AS tag FROM visits)
-GROUP BY window(ts, '15 minutes', '1 minute'), tag

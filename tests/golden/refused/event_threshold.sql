@@ -1,5 +1,0 @@
-SELECT WITH DIFFERENTIAL_PRIVACY
-  OPTIONS (epsilon = 0.1, delta = 0, privacy_level = EVENT)
-  url, COUNT(*) AS views
-FROM visits
-GROUP BY window(ts, '15 minutes', '1 minute'), url

@@ -1,5 +1,0 @@
-SELECT WITH DIFFERENTIAL_PRIVACY
-  OPTIONS (epsilon = 6, delta = 1e-9, privacy_unit_column = user_id, max_rows_contributed = 32)
-  tags, COUNT(*) AS views
-FROM visits
-GROUP BY window(ts, '1 day'), tags

@@ -1,5 +1,0 @@
-SELECT WITH DIFFERENTIAL_PRIVACY
-  OPTIONS (epsilon = 6, delta = 1e-9, privacy_unit_column = person, max_rows_contributed = 32)
-  exact, COUNT(*) AS n
-FROM typed
-GROUP BY window(at, '1 day'), exact

@@ -1,1 +1,0 @@
-SELECT url, COUNT(*) AS views FROM visits GROUP BY url

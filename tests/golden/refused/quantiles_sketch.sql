@@ -1,5 +1,0 @@
-SELECT WITH DIFFERENTIAL_PRIVACY
-  OPTIONS (epsilon = 6, delta = 1e-9, privacy_unit_column = user_id, max_rows_contributed = 8)
-  APPROX_TOP_COUNT(url, 10) AS top, APPROX_QUANTILES(seconds, 4, contribution_bounds_per_row => (0, 60)) AS quartiles
-FROM visits
-GROUP BY window(ts, '1 day')

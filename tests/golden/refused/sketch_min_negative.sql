@@ -1,5 +1,0 @@
-SELECT WITH DIFFERENTIAL_PRIVACY
-  OPTIONS (epsilon = 2, delta = 1e-6, privacy_unit_column = user_id, max_rows_contributed = 16, sketch = COUNT_MIN, group_selection_strategy = PUBLIC_GROUPS, public_groups = (SELECT page FROM pages))
-  APPROX_TOP_SUM(url, seconds, 50, contribution_bounds_per_row => (-60, 60)) AS net
-FROM visits
-GROUP BY window(ts, '1 day')

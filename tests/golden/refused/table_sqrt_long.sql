@@ -1,5 +1,0 @@
-SELECT WITH DIFFERENTIAL_PRIVACY
-  OPTIONS (epsilon = 6, delta = 1e-9, privacy_unit_column = user_id, max_rows_contributed = 8, trigger_interval = '1 day', counter = SQRT, max_triggers = 2001)
-  url, COUNT(*) AS views
-FROM visits
-GROUP BY url

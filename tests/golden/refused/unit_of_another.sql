@@ -1,5 +1,0 @@
-SELECT WITH DIFFERENTIAL_PRIVACY
-  OPTIONS (epsilon = 6, delta = 1e-9, privacy_unit_column = url, max_rows_contributed = 32)
-  url, COUNT(*) AS views
-FROM visits
-GROUP BY window(ts, '1 day'), url
