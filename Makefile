@@ -10,10 +10,10 @@ STAMP := .venv/.made-in
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-fast test-pages test-browser test-audit test-jvm audit table1 throughput check format lock clean distclean
+.PHONY: help setup demo test test-long test-browser audit table1 throughput check format lock clean distclean
 
 # Preflight runs before anything else, so that a missing tool is one line and exit code 2
-NEEDY := setup demo test test-fast test-pages test-browser test-audit test-jvm audit table1 throughput check format lock
+NEEDY := setup demo test test-long test-browser audit table1 throughput check format lock
 ifneq ($(filter $(NEEDY),$(MAKECMDGOALS)),)
 PREFLIGHT := $(shell PYTHON='$(PYTHON)' sh .ci/preflight 2>&1)
 ifneq ($(firstword $(PREFLIGHT)),python:)
@@ -56,18 +56,19 @@ conf/spark-defaults.conf: conf/spark-defaults.template conf/ivy.xml conf/jars.sh
 demo: setup ## a small stream, a private histogram of it, and what it promises
 	@$(RUN) -m jobs.demo
 
-test: test-fast test-pages test-audit test-jvm ## all tests
+# A file of tests stays with one worker, which starts Spark once for all of its files; their order is that of tests/conftest.py
+PYTEST := $(RUN) -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
-test-fast: setup ## the tests that need no JVM, on two cores
-	@$(RUN) -m pytest -m "not jvm and not audit and not pages and not browser" -n 2 --dist worksteal
+test: setup ## all tests that a change needs, on two cores
+	@$(PYTEST)
 
-test-pages: setup ## the tests of documentation, notebooks, tuning and the live view that need no JVM
-	@$(RUN) -m pytest -m "pages and not jvm" -n 2 --dist worksteal
+test-long: setup ## what takes too long for every change: kills, clusters, other users, restores, the whole matrix
+	@$(PYTEST) tests/long
 
 test-browser: setup ## the live view in a real Chromium, which has to be there (CHROMIUM names it)
-	@$(RUN) -m pytest -m browser
+	@$(RUN) -m pytest tests/browser
 
-test-audit: setup ## privacy audits and the paper's baseline, at the size their power needs
+audit: setup ## privacy audits and the paper's baseline, at the size their power needs
 	@$(RUN) -m pytest -m audit -n 2 --dist worksteal
 
 test-jvm: setup ## the tests that start Spark, two files at a time

@@ -34,8 +34,6 @@ from udfs.histogram.release import ReleaseParameters, release
 from udfs.noise.counters import Honaker, counter, noise_matrix, path_sd
 from udfs.stage import Tick
 
-pytestmark = pytest.mark.audit
-
 PLANS = 200
 DENSE = 100
 """Largest horizon whose matrices are made dense here."""

@@ -22,8 +22,6 @@ from tests.property.plans import COUNT, USERS, query, source
 from udfs.grid import NO_CLOCK
 from udfs.noise.counters import Blt
 
-pytestmark = pytest.mark.audit
-
 SUM = Aggregate("total", AggregateFunction.SUM, "x", (-3.0, 2.0))
 AVG = Aggregate("mean", AggregateFunction.AVG, "x", (-3.0, 2.0))
 SIZE = 12

@@ -27,8 +27,6 @@ from tests.checks.several_periods import search
 from tests.property.plans import COUNT, USERS, query, source
 from udfs.histogram.contribution_bounding import BoundingParameters
 
-pytestmark = pytest.mark.audit
-
 SIZE = 1200
 PLANS = 50
 SUM = Aggregate("total", AggregateFunction.SUM, "x", (-3.0, 2.0))

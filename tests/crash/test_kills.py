@@ -1,21 +1,22 @@
-"""A few of the kills of `python -m tests.crash.kill`, at the most telling points, and what they do where a protection is taken away."""
+"""Two of the kills of `python -m tests.crash.kill`, at the most telling points. `tests/long/crash` has more."""
 
 from __future__ import annotations
 
+import importlib
 from pathlib import Path
 
 import pytest
 
 from tests.crash.kill import Stage, broken, differences, left
-from tests.crash.points import HALF, LIVE_POINTS, POINTS, SKETCH_POINTS
-from tests.crash.sliding import UnitStage, verified
+from tests.crash.points import LIVE_POINTS, POINTS, SKETCH_POINTS
 
 KILLED = -9
 
 
-@pytest.mark.jvm
-def test_kills_leave_what_an_uninterrupted_run_leaves(tmp_path: Path) -> None:
-    stage = Stage(tmp_path / "stage", 1)
+def killed_twice(folder: Path) -> tuple[Stage, Path, Path]:
+    """A run that is killed and goes on as if it had not been. Returns where it was, what an uninterrupted run leaves, and a copy of the lake
+    from between the kills."""
+    stage = Stage(folder, 1)
     stage.prepare()
     stage.bring(0)
     whole, lake = stage.lake("whole"), stage.lake("killed")
@@ -25,39 +26,18 @@ def test_kills_leave_what_an_uninterrupted_run_leaves(tmp_path: Path) -> None:
         assert stage.start(stage.command(lake, 0), name) == KILLED
         assert broken(lake) == []
         if name == "admission: rows appended":
-            doubled, torn = (stage.copy(lake, name) for name in ("doubled", "torn"))
+            between = stage.copy(lake, "between")
     assert stage.start(stage.command(lake, 0)) == 0
     assert differences(left(whole), left(lake)) == []
-
-    # The same kill without a protection: the comparison tells.
-    stage.environment = {"CRASH_WITHOUT": "transaction marks"}
-    stage.start(stage.command(doubled, 0))
-    assert "histogram" in differences(left(whole), left(doubled))
-    stage.environment = {"CRASH_WITHOUT": "the atomic rename"}
-    assert stage.start(stage.command(torn, 0), HALF) == KILLED
-    assert [wrong for wrong in broken(torn) if wrong.endswith("is listed and torn")]
+    return stage, whole, between
 
 
 @pytest.mark.jvm
-def test_kills_of_sliding_windows_leave_the_same_table(tmp_path: Path) -> None:
-    """Units, correlated noise. `python -m tests.crash.sliding` kills more often, and a query that protects rows too."""
-    stage = UnitStage(tmp_path / "stage", 1)
-    stage.prepare()
-    stage.bring(0)
-    whole, lake = stage.lake("whole"), stage.lake("killed")
-    assert stage.start(stage.command(whole, 0)) == 0
-    assert len(left(whole)["histogram"]) == 20  # five pages, windows that end from 6:00 to 12:00
-    # Where the step is this mechanism's own; that rows come once is the same code for all.
-    assert stage.start(stage.command(lake, 0), "release: after the step") == KILLED
-    assert broken(lake, tables=stage.tables) == []
-    assert stage.start(stage.command(lake, 0)) == 0
-    assert differences(left(whole), left(lake)) == []
-    assert verified(stage, lake).startswith("identical")
+def test_kills_leave_what_an_uninterrupted_run_leaves(tmp_path: Path) -> None:
+    killed_twice(tmp_path / "stage")
 
 
 def test_points_are_many_and_in_the_product() -> None:
-    import importlib
-
     assert len(POINTS) >= 24
     for point in (*SKETCH_POINTS.values(), *POINTS.values(), *LIVE_POINTS.values()):
         module, _, owner = point.owner.partition(":")

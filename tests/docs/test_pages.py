@@ -23,6 +23,7 @@ DECLARED = {"format": "parquet", "path": "x", "schema": "user_id STRING, ts TIME
 """What a fragment of sources.yaml leaves out."""
 
 NEEDS_SPARK = ("tutorial.md", "howto.md")
+"""The former is run below, the latter in `tests/long/docs`."""
 
 
 def blocks(page: Path) -> list[tuple[str, str]]:
@@ -88,21 +89,10 @@ def test_programs_run(page: Path, place: Path) -> None:
     assert run(page, place)
 
 
-@pytest.mark.jvm
 def test_the_tutorial_runs(place: Path) -> None:
     said = run(FOLDER / "tutorial.md", place)
     assert "identical: all" in said and "channels have surely more than no edit" in said
     assert (place / "demo.html").exists()
-
-
-@pytest.mark.jvm
-def test_the_howto_runs(place: Path) -> None:
-    """What it quotes of `explain` is what explain says, too."""
-    page = FOLDER / "howto.md"
-    said = " ".join(run(page, place).split())
-    quoted = re.search(r"> (A key appears.*)", page.read_text(encoding="utf-8"))
-    assert quoted is not None and " ".join(quoted[1].split()) in said
-    assert "22]" in said and "#en.wikipedia" in said and "Summary(records=39232" in said
 
 
 def test_the_reference_has_every_command_and_flag() -> None:

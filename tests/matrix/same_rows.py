@@ -10,7 +10,7 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyarrow import csv
 
@@ -29,6 +30,7 @@ from dpsql.lake.published import read_histogram
 from dpsql.lake.runs import Lake, Run
 from dpsql.local.feeder import run_batches
 from dpsql.local.record_reader import RowReader
+from dpsql.local.spark_types import SparkType
 from dpsql.local.verification import count_differences
 from dpsql.privacy.secret import Secret
 from dpsql.times import parse_duration
@@ -191,18 +193,52 @@ def wiki() -> Stream:
 def local_rows(query: dpsql.Query, stream: Stream, parts: int, buckets: tuple[int, int], run_id: str = RUN_ID) -> pa.Table:
     """The histogram by the local engine."""
     reader = RowReader(query.plan, query.sources, SECRET.salt(run_id), {})
-    noise_key = SECRET.noise_key(run_id, query.plan.identity)
-    batches = (reader.frame(part) for part in stream.cut(parts))
+    return released(query, stream, reader, (reader.frame(part) for part in stream.cut(parts)), buckets, run_id)
+
+
+def released(
+    query: dpsql.Query,
+    stream: Stream,
+    reader: RowReader,
+    batches: Iterable[pa.Table],
+    buckets: tuple[int, int] = (1, 1),
+    run_id: str = RUN_ID,
+    key_types: tuple[SparkType, ...] | None = None,
+) -> pa.Table:
+    """The histogram that the local engine makes of records, whoever has read them; with the types of keys where the reader cannot know them."""
     result = run_batches(
         query.plan,
         batches,
-        noise_key=noise_key,
-        key_types=lambda: reader.key_types,
+        noise_key=SECRET.noise_key(run_id, query.plan.identity),
+        key_types=lambda: key_types or reader.key_types,
         until_us=stream.until_us,
         buckets=buckets,
         public=reader.public_groups(query.source),
     )
     return ordered(result.histogram, query)
+
+
+def spark_records(spark: SparkSession, query: dpsql.Query, paths: Sequence[Path], salt: bytes) -> pa.Table:
+    """FROM by Spark, of Parquet files in their order, as one batch job: the records that query 1 would hand to its workers."""
+    from dpsql.streaming.rows import records
+    from dpsql.streaming.session import run_session
+    from dpsql.streaming.sources import static, within_calendar
+
+    session = run_session(spark, 1)
+    within_calendar(session.read.parquet(*map(str, paths)).coalesce(1)).createOrReplaceTempView(query.parsed.stream)
+    tables = {name: static(session, query.sources[name]) for name in query.parsed.static_sources}
+    for name, table in tables.items():
+        table.createOrReplaceTempView(name)
+    try:
+        return records(session, query.plan, salt, 1).frame.drop("bucket").toArrow()
+    finally:
+        for table in tables.values():
+            table.unpersist()
+
+
+def same_records(here: pa.Table, there: pa.Table) -> bool:
+    """Whether Spark has what is left of the local reader's `rows` table without the dropped ones, in any order, bit for bit."""
+    return count_differences(here.filter(pc.equal(here["drop"], 0)).select(there.column_names).cast(there.schema), there) == 0
 
 
 def spark_rows(spark: SparkSession, query: dpsql.Query, stream: Stream, files: int, buckets: tuple[int, int], folder: Path) -> pa.Table:

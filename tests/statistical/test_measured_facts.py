@@ -27,8 +27,6 @@ from udfs.histogram.contribution_bounding import admit
 from udfs.histogram.release import release
 from udfs.stage import Clock, Tick
 
-pytestmark = pytest.mark.audit
-
 T = 4
 RUNS = 1_000
 INTERVAL = DAY // T

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import shutil
 import threading
+import uuid
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,8 @@ import pytest
 
 from dpsql.errors import InputError, LakeError
 from dpsql.lake.event_log import FILE
+from dpsql.lake.runs import Lake
+from tests.streaming.conftest import SQL, case_of
 from udfs.bucket_state import VERSION_KEY
 
 DAY = 86_400_000_000
@@ -25,42 +29,52 @@ def files(one: Any) -> dict[str, bytes]:
     return {str(path): path.read_bytes() for path in Path(one.lake.root).rglob("*") if path.is_file() and path.name != FILE}
 
 
-@pytest.fixture
-def done(case: Any, write: Any, visits: Any) -> Any:
-    write(visits(days=1))
-    one = case()
-    one.go(START + DAY)
+@pytest.fixture(scope="module")
+def first(spark: Any, visits: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """A run that has released a day, made once: a refusal touches nothing and asks nothing of Spark."""
+    base = tmp_path_factory.mktemp("first")
+    (base / "visits").mkdir()
+    pq.write_table(visits(days=1), base / "visits" / "part-000.parquet")
+    one = case_of(spark, base, SQL, "lake")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("dpsql.times.time.time_ns", lambda: START * 1000)
+        one.go(START + DAY)
     return one
 
 
+@pytest.fixture
+def done(first: Any, tmp_path: Path) -> Any:
+    """A copy of that run."""
+    lake = Lake(tmp_path / "lake")
+    shutil.copytree(first.lake.root, lake.root)
+    return replace(first, lake=lake)
+
+
 @pytest.mark.parametrize("operator", ["admission", "release"])
-def test_a_deleted_checkpoint_is_refused_before_anything_is_touched(done: Any, write: Any, visits: Any, operator: str) -> None:
+def test_a_deleted_checkpoint_is_refused_before_anything_is_touched(done: Any, operator: str) -> None:
     shutil.rmtree(done.private / "checkpoints" / operator)
-    write(visits(days=1, first_day=1), first=1)
     before = files(done)
     with pytest.raises(LakeError, match=rf"checkpoint .*{operator} is lost; nothing was touched.*dpsql restore"):
         done.go()
     assert files(done) == before
 
 
-def test_a_foreign_checkpoint_is_refused(done: Any, case: Any) -> None:
-    other = case()
-    other.go(START + DAY)
-    shutil.rmtree(done.private / "checkpoints" / "admission")
-    shutil.copytree(other.private / "checkpoints" / "admission", done.private / "checkpoints" / "admission")
+def test_a_foreign_checkpoint_is_refused(done: Any) -> None:
+    metadata = done.private / "checkpoints" / "admission" / "metadata"
+    metadata.write_text(json.dumps({"id": str(uuid.uuid4())}))
+    metadata.with_name(".metadata.crc").unlink()
     with pytest.raises(LakeError, match="belongs to another run"):
         done.go()
 
 
-def test_an_older_checkpoint_is_refused(done: Any, write: Any, visits: Any) -> None:
-    old = done.private / "old"
-    shutil.copytree(done.private / "checkpoints", old)
-    write(visits(days=1, first_day=1), first=1)
-    done.go(START + 2 * DAY)
-    shutil.rmtree(done.private / "checkpoints")
-    old.rename(done.private / "checkpoints")
+def test_an_older_checkpoint_is_refused(case: Any, write: Any, visits: Any) -> None:
+    write(visits(days=1), 2)
+    one = case(options=(("maxFilesPerTrigger", "1"),))
+    one.go(START + DAY)
+    for path in (one.private / "checkpoints" / "admission").glob("*/*1*"):
+        path.unlink()
     with pytest.raises(LakeError, match="ends at micro-batch 0, but the lake has rows of micro-batch 1"):
-        done.go()
+        one.go()
 
 
 def test_lost_tables_and_files_are_refused(done: Any) -> None:

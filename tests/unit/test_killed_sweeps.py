@@ -1,6 +1,6 @@
 """A sweep that is killed, after any of its changes of the lake: nothing is lost by it, and the next sweep leaves what it would have left.
 
-Without Spark: `dpsql.lake` sweeps alone. What only Spark can show, that the run goes on, is in `tests/streaming/test_clean_up.py`.
+Without Spark: `dpsql.lake` sweeps alone. What only Spark can show, that the run goes on, is in `tests/long/streaming/test_clean_up.py`.
 """
 
 from __future__ import annotations

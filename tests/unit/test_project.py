@@ -204,7 +204,7 @@ def lines_of_requirements_lock_pin_everything(checkout: Path) -> Violations:
 
 def ci_runs_what_a_contributor_runs(checkout: Path) -> Violations:
     script = checkout / ".ci" / "run"
-    lines = [line for line in script.read_text().splitlines() if line.startswith("make")]
+    lines = [line.strip() for line in script.read_text().splitlines() if line.lstrip().startswith("make")]
     wanted = ["make setup", "make check", "make test"]
     return ([f".ci/run runs {lines}"] if lines != wanted else []) + ([] if os.access(script, os.X_OK) else [".ci/run cannot be run"])
 

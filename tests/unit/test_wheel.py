@@ -74,31 +74,6 @@ def test_commands_run_from_any_folder(installed: Path, tmp_path: Path) -> None:
     assert "none.sql" in where and "Traceback" not in where
 
 
-@pytest.mark.jvm
-def test_a_wheel_runs_spark(installed: Path, tmp_path: Path) -> None:
-    """Its own settings and pinned jars, from the cache of the user: here a link to the checkout's, so that nothing is fetched again."""
-    dp(installed, tmp_path, "init", "here")
-    (tmp_path / "cache" / "dpsql").mkdir(parents=True)
-    (tmp_path / "cache" / "dpsql" / "jars").symlink_to(CHECKOUT / ".jars")
-    own = {"XDG_CACHE_HOME": str(tmp_path / "cache"), "DPSQL_SECRET_FILE": str(tmp_path / "keys" / "secret"), "DPSQL_LAKE": "lake"}
-    quick = {"SPARK_SUBMIT_OPTS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
-    words = (
-        "here/conf/queries/demo.sql",
-        "--sources",
-        "here/conf/sources.yaml",
-        "--until-caught-up",
-        "--until",
-        "2015-09-13",
-        "--master",
-        "local[2]",
-    )
-    done = dp(installed, tmp_path, "run", *words, **own, **quick)
-    assert done.returncode == 0, done.stderr
-    assert "#en.wikipedia" in dp(installed, tmp_path, "show", "demo", **own).stdout
-    assert dp(installed, tmp_path, "view", "demo", **own).stdout == "wrote demo.html\n"
-    assert (tmp_path / "demo.html").stat().st_size > 100_000
-
-
 def test_the_shell_completes_commands(installed: Path, tmp_path: Path) -> None:
     asked = {"_DPSQL_COMPLETE": "bash_complete", "COMP_WORDS": "dpsql tu", "COMP_CWORD": "1"}
     assert dp(installed, tmp_path, **asked).stdout.split() == ["plain,tune"]

@@ -30,7 +30,6 @@ def test_montreal() -> None:
     assert found["PLANNED"][2] <= 1.15 * 0.917
 
 
-@pytest.mark.audit
 def test_order_on_the_world_cup_model() -> None:
     found = shares("worldcup", 1)
     order = [found["PLANNED"][2], found["PANES"][2], found["PANES"][1], found["PANES"][0], found["RETROACTIVE"][0]]

@@ -12,7 +12,7 @@ import pytest
 
 from dpsql.errors import DpsqlError, LakeError
 from dpsql.lake.catch_up import read_catch_up
-from tests.streaming.test_restore import BrokenOff, content, copy, dpsql, run_file, verified
+from tests.long.streaming.test_restore import BrokenOff, content, copy, dpsql, run_file, verified
 
 DAY = 86_400_000_000
 START = 19_700 * DAY

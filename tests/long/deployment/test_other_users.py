@@ -9,8 +9,6 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-import pytest
-
 from dpsql import jars
 from dpsql.lake.runs import Lake, read_run
 from dpsql.privacy.secret import Secret
@@ -23,7 +21,6 @@ from tests.deployment.workload import UNTIL, json_lines, visits, write_files, wr
 
 USER, RARE_KEY = "planted-user-5e1f", "planted-rare-page-0c77"
 SECRET = bytes(range(190, 222))
-pytestmark = pytest.mark.jvm
 
 
 def adopted(folder: Path, *more: str) -> tuple[dict[str, bytes], dict[str, bytes], dict[str, list[bytes]]]:

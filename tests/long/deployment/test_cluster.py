@@ -8,7 +8,6 @@ import signal
 from pathlib import Path
 
 import pyarrow as pa
-import pytest
 
 from dpsql.lake.published import read_histogram
 from dpsql.lake.runs import Lake
@@ -19,7 +18,6 @@ from tests.deployment.spark_cluster import SECRET, Cluster
 from tests.deployment.workload import UNTIL, json_lines, visits, write_files, write_query
 
 PARTS = 3
-pytestmark = pytest.mark.jvm
 
 
 def committed(lake: Path) -> int:
@@ -35,7 +33,7 @@ def rows(lake: Path) -> pa.Table:
 def strangers_get_nothing(folder: Path, jobs: list[int]) -> None:
     """No port of driver, master, workers and executors serves a block; no file is open to others; the secret stands in no command line.
 
-    That the client would find blocks is shown in tests/deployment/test_other_users.py.
+    That the client would find blocks is shown in tests/long/deployment/test_other_users.py.
     """
     assert all(listening(children(pid)) for pid in jobs)
     for pid in jobs:

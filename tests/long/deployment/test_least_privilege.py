@@ -11,8 +11,6 @@ import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import pytest
-
 from dpsql import jars
 from dpsql.lake.published import read_histogram
 from dpsql.lake.runs import Lake, read_run
@@ -25,7 +23,6 @@ from tests.deployment.workload import json_lines, visits, write_files, write_que
 
 USER, RARE_KEY = "planted-user-5e1f", "planted-rare-page-0c77"
 SECRET = bytes(range(190, 222))
-pytestmark = pytest.mark.jvm
 
 
 def forms(value: bytes) -> list[bytes]:
