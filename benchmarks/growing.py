@@ -32,15 +32,12 @@ if str(CHECKOUT) not in sys.path:  # `python benchmarks/...` puts this folder fi
 from benchmarks.growing_rivals import pmwg, sum_over_cells  # noqa: E402
 from dpsql.domains import Domain  # noqa: E402
 from dpsql.mechanisms.marginals.accounting import account  # noqa: E402
-from dpsql.mechanisms.marginals.answers import ask, estimate  # noqa: E402
 from dpsql.mechanisms.marginals.grouping import cube  # noqa: E402
 from dpsql.mechanisms.marginals.plan import MarginalsPlan  # noqa: E402
 from dpsql.mechanisms.marginals.planner import make_plan  # noqa: E402
-from tests.mechanisms.marginals.plans import START, numbered, query, source  # noqa: E402
-from tests.property.plans import HOUR  # noqa: E402
-from udfs.marginals.closed_cells import ClockKeys  # noqa: E402
+from tests.mechanisms.marginals.dense import nothing_seen, release, split, sums  # noqa: E402
+from tests.mechanisms.marginals.plans import numbered, query, source  # noqa: E402
 from udfs.marginals.least_squares import LeastSquares, Product, energies  # noqa: E402
-from udfs.marginals.release import nothing_seen, release  # noqa: E402
 from udfs.marginals.synthetic import fit, marginal  # noqa: E402
 
 SEED, QUESTIONS = 7, 10_000
@@ -115,13 +112,9 @@ def questions(table: Table, count: int, chance: np.random.Generator) -> list[Que
     return out
 
 
-def plan_of(table: Table, lateness_us: int | None = None) -> MarginalsPlan:
-    """The default plan; with a lateness the key 1 is a clock of hours."""
-    clock = None
-    if lateness_us is not None:
-        begins = tuple(START + hour * HOUR for hour in range(table.sizes[1]))
-        clock = ClockKeys((1,), begins, tuple(begin + HOUR for begin in begins), lateness_us, START, HOUR)
-    asked = query(domains=table.domains, grouping_sets=cube(table.sizes, 3), max_triggers=table.last, clock=clock)
+def plan_of(table: Table) -> MarginalsPlan:
+    """The default plan."""
+    asked = query(domains=table.domains, grouping_sets=cube(table.sizes, 3), max_triggers=table.last)
     declared = source(max_users=len(table.values))
     plan = make_plan(asked, declared)
     account(plan, declared)
@@ -130,41 +123,36 @@ def plan_of(table: Table, lateness_us: int | None = None) -> MarginalsPlan:
 
 def stderrs(plan: MarginalsPlan, asked: Sequence[Question]) -> np.ndarray:
     """The law of the answers' errors."""
-    each = plan.sums[0]
-    noise, marginals = plan.noisy_tables(each), plan.marginals
-    if noise.clock is None:
-        fits = {t: LeastSquares(marginals.sizes, marginals.tables, noise.variances(t)) for t in {q.trigger for q in asked}}
-        return np.sqrt([fits[q.trigger].variance(q.predicate) for q in asked])
-    empty = [np.zeros(marginals.shape(t)) for t in range(len(marginals.tables))]
-    return np.array([estimate(plan, each, empty, q.trigger, q.predicate).stderr for q in asked])
+    fits = {trigger: known(plan, trigger) for trigger in {q.trigger for q in asked}}
+    return np.sqrt([fits[q.trigger].variance(q.predicate) for q in asked])
+
+
+def known(plan: MarginalsPlan, trigger: int) -> LeastSquares:
+    """Of the noise of the first sum at a trigger."""
+    return LeastSquares(plan.marginals.sizes, plan.marginals.tables, plan.noisy_tables(plan.sums[0]).variances(trigger))
 
 
 def line(name: str, sd: np.ndarray, asked: Sequence[Question]) -> str:
     rows = np.array([q.rows for q in asked])
-    with np.errstate(divide="ignore"):  # about hours that have not come: exactly 0
-        found = [float(erf(share * rows / sd / math.sqrt(2)).sum()) * QUESTIONS / len(asked) for share in SHARES]
+    found = [float(erf(share * rows / sd / math.sqrt(2)).sum()) * QUESTIONS / len(asked) for share in SHARES]
     within = " / ".join(f"{each:,.0f}" for each in found)
-    exact = f"   {np.sum(sd == 0):,} exact, median of the others {np.median(sd[sd > 0]):.1f}" if np.any(sd == 0) else ""
-    return f"{name:32s} median stderr {np.median(sd):8.1f}   within 1% / .5% / .2%: {within}{exact}"
+    return f"{name:32s} median stderr {np.median(sd):8.1f}   within 1% / .5% / .2%: {within}"
 
 
 def errors(table: Table, plan: MarginalsPlan, asked: Sequence[Question], keys: int) -> str:
     """The release itself, from trigger 1 to the last: errors in units of the stated error."""
-    each, last = plan.sums[0], table.last
-    noise, exact = plan.noisy_tables(each), nothing_seen(plan.noisy_tables(each)).sums
-    added = []
+    noise, last, added = plan.noisy_tables(plan.sums[0]), table.last, []
     for trigger in range(1, last + 1):
         values = table.values[table.trigger == trigger]
-        added.append(plan.marginals.sums(values, np.ones(len(values), np.int64)))
-        exact = exact + added[-1]
+        added.append(sums(plan.marginals, values, np.ones(len(values), np.int64)))
     truth = [float(np.prod([w[table.values[:, k]] for k, w in q.predicate.items()], axis=0).sum()) for q in asked]
     out = []
     for number in range(1, keys + 1):
         state = nothing_seen(noise)
         for amounts in added:
             state, cells = release(state, amounts, noise, number.to_bytes(32, "big"))
-        tables = plan.marginals.split(cells)
-        found = [ask(plan, each, tables, last, q.predicate) for q in asked]
+        tables = split(plan.marginals, cells)
+        found = [known(plan, last).estimate(q.predicate, tables) for q in asked]
         out.append([(answer.value - true) / answer.stderr for answer, true in zip(found, truth, strict=True)])
     z = np.array(out)
     inside = np.mean(np.abs(z) < 1.959964)
@@ -177,19 +165,18 @@ def synthetic(table: Table, plan: MarginalsPlan, asked: Sequence[Question]) -> s
     state = nothing_seen(noise)
     for trigger in range(1, table.last + 1):
         values = table.values[table.trigger == trigger]
-        state, cells = release(state, plan.marginals.sums(values, np.ones(len(values), np.int64)), noise, (1).to_bytes(32, "big"))
-    known = LeastSquares(plan.marginals.sizes, plan.marginals.tables, noise.variances(table.last))
+        state, cells = release(state, sums(plan.marginals, values, np.ones(len(values), np.int64)), noise, (1).to_bytes(32, "big"))
     began = time.perf_counter()
-    fitted = fit(known, plan.marginals.split(cells))
+    fitted = fit(known(plan, table.last), split(plan.marginals, cells))
     took = time.perf_counter() - began
     truth = np.bincount(np.ravel_multi_index(tuple(table.values.T), table.sizes), minlength=math.prod(table.sizes)).reshape(table.sizes)
-    sums: dict[tuple[int, ...], np.ndarray] = {}
+    made: dict[tuple[int, ...], np.ndarray] = {}
     off = []
     for q in asked:
         keys = tuple(q.predicate)
-        if keys not in sums:
-            sums[keys] = marginal(fitted.weights - truth, keys)
-        apart = sums[keys]
+        if keys not in made:
+            made[keys] = marginal(fitted.weights - truth, keys)
+        apart = made[keys]
         for weights in q.predicate.values():
             apart = np.tensordot(weights, apart, axes=(0, 0))
         off.append(abs(float(apart)) / len(table.values))
@@ -220,9 +207,6 @@ def main() -> None:
     energy = np.array([sum(energies(table.sizes, q.predicate).values()) for q in asked])
     print(line("sum over all cells, all of mu^2", sum_over_cells(plan, energy, [q.trigger for q in asked]), asked))
     print(line("marginals, default", stderrs(plan, asked), asked))
-    if given.name == "wikiticker":
-        for hours in (0, 1):
-            print(line(f"closed cells, lateness {hours} h", stderrs(plan_of(table, hours * HOUR), asked), asked))
     if given.synthetic:
         print(synthetic(table, plan, asked))
     if given.errors:

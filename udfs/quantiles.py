@@ -4,7 +4,7 @@ Every value is counted in one leaf, so in one node of each level. All nodes of a
 tree of equal noise are weighted averages, up and down (Hay, Rastogi, Miklau, Suciu, VLDB 2010, section 4.1); with three levels of fan-out 16
 and no root the weights are fractions of small integers, so they are taken in integers here: equal counts give equal bits everywhere.
 
-Guarantee: functions of noisy counts alone, so they cost nothing beyond them (docs/privacy/dynamic.md, theorem 31).
+Guarantee: functions of noisy counts alone, so they cost nothing beyond them (docs/privacy/dynamic.md, theorem 27).
 """
 
 from __future__ import annotations

@@ -7,7 +7,6 @@ the order in which they are listed and cells in the order of their keys. So a ce
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -79,18 +78,3 @@ class Marginals:
                 place = place * self.sizes[key] + values[:, key]
             out[:, table] = self.first[table] + place
         return out
-
-    def sums(self, values: Int, amounts: Int) -> Int:
-        """What rows add to all cells; `amounts` are integers, one per row."""
-        out = np.zeros(self.first[-1], np.int64)
-        np.add.at(out, self.touched(values), amounts[:, None])
-        return out
-
-    def split(self, cells: np.ndarray) -> list[np.ndarray]:
-        """A number per cell, of all tables, as one array per table."""
-        return [cells[self.first[t] : self.first[t + 1]].reshape(self.shape(t)) for t in range(len(self.tables))]
-
-    def values(self, table: int) -> dict[int, Int]:
-        """Of each of a table's keys the value of every cell, in the order of cells."""
-        within: Sequence[Int] = np.unravel_index(np.arange(self.cells[table]), self.shape(table)) if self.tables[table] else ()
-        return dict(zip(self.tables[table], within, strict=True))

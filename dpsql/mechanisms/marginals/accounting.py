@@ -1,7 +1,7 @@
 """The accountant of marginals: what their numbers cost, by a loop of its own over tables and definitions. It knows neither planner nor shares.
 
 Beside the sum of squares it checks what the proof asks (docs/privacy/marginals.md, theorem 25): no table is there twice, so that no two sums
-have the same noise; a table whose cells are released once contains all clock keys, whose buckets do not overlap.
+have the same noise.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import math
 
 from dpsql.config import Source
 from dpsql.errors import AccountingError
-from dpsql.mechanisms.marginals.asked import Asked
 from dpsql.mechanisms.marginals.plan import MarginalsPlan, MeasuredSum, MeasuredTable
 from dpsql.parsed_query import ContributionPeriod
 from dpsql.privacy.cost import Cost, Overlap, PrivacyLevel, gaussian_delta
@@ -23,7 +22,7 @@ TOLERANCE = 1e-9
 
 
 def account(plan: MarginalsPlan, source: Source) -> Cost:
-    """What a plan costs one privacy unit, for ever, with all that paid answers may ever cost.
+    """What a plan costs one privacy unit, for ever.
 
     Raises:
         AccountingError: the recomputed mu or delta is larger than what the plan or the query says.
@@ -35,12 +34,9 @@ def account(plan: MarginalsPlan, source: Source) -> Cost:
         raise AccountingError("sums must be mechanisms 1, 2, ...: equal numbers share their noise")
     if plan.epsilon > query.epsilon or plan.delta > query.delta:
         raise AccountingError(f"the plan promises ({plan.epsilon}, {plan.delta}), the query ({query.epsilon}, {query.delta})")
-    _check_tables(plan.tables, asked)
+    _check_tables(plan.tables, len(asked.domains))
     norm = column_norm(BltInf()) if asked.max_triggers is None else factorisation(asked.counter, asked.max_triggers)[0]
-    tables = math.fsum(_squared(each, plan.tables, asked.max_rows_contributed, norm) for each in plan.sums)
-    if plan.mu2_session < 0:
-        raise AccountingError("what is kept for paid answers is negative")
-    mu = math.sqrt(tables + plan.mu2_session)
+    mu = math.sqrt(math.fsum(_squared(each, plan.tables, asked.max_rows_contributed, norm) for each in plan.sums))
     noise, ids = gaussian_delta(mu, plan.epsilon), source.max_users / 2.0**64
     for name, found, promised in (
         ("mu", mu, plan.mu),
@@ -60,36 +56,16 @@ def _squared(each: MeasuredSum, tables: tuple[MeasuredTable, ...], rows: int, no
     if len(each.sigmas) != len(tables) or not all(sigma > 0 for sigma in each.sigmas):
         raise AccountingError("every table needs noise")
     largest = max(-each.lower * each.grid, each.upper * each.grid, 0.0) if each.rule == "sum" else 1.0
-    total = 0.0
-    for table, sigma in zip(tables, each.sigmas, strict=True):
-        # Every row moves one cell of the table: shown at all triggers from its own on (norm), or once.
-        total += (rows * largest * (1.0 if table.once else norm) / sigma) ** 2
-    return total
+    # Every row moves one cell of each table, shown at all triggers from its own on.
+    return math.fsum((rows * largest * norm / sigma) ** 2 for sigma in each.sigmas)
 
 
-def _check_tables(tables: tuple[MeasuredTable, ...], asked: Asked) -> None:
-    """What theorem 25 asks of tables and clock."""
+def _check_tables(tables: tuple[MeasuredTable, ...], keys: int) -> None:
+    """What theorem 25 asks of tables."""
     seen = [frozenset(table.keys) for table in tables]
     if not tables or len({*seen}) != len(seen) or any(len(one) != len(table.keys) for one, table in zip(seen, tables, strict=True)):
         raise AccountingError("a table is measured twice, or a key is in it twice: equal cells share their noise")
-    keys = len(asked.domains)
     for table in tables:
         bits = sum(2 ** (keys - 1 - key) for key in range(keys) if key not in table.keys)
         if any(not 0 <= key < keys for key in table.keys) or table.grouping_id != bits:
             raise AccountingError(f"a table's grouping id is {table.grouping_id}, and its keys say {bits}")
-    clock = asked.clock
-    if clock is None:
-        if any(table.once for table in tables):
-            raise AccountingError("cells are released once, and there is no clock")
-        return
-    if asked.max_triggers is None:
-        raise AccountingError("a clock needs a last trigger: its keys would come round again")
-    if list(clock.keys) != sorted({*clock.keys} & {*range(keys)}) or not clock.keys:
-        raise AccountingError("the clock is not a list of keys")
-    if len(clock.ends_us) != math.prod(asked.domains[key].size for key in clock.keys):
-        raise AccountingError("the clock's buckets are not the values of its keys")
-    spans = sorted((begin, end) for begin, end in zip(clock.begins_us, clock.ends_us, strict=True))
-    if any(end > spans[at + 1][0] for at, (_, end) in enumerate(spans[:-1])):
-        raise AccountingError("buckets of the clock overlap: a cell would be shown twice")
-    if any(table.once != ({*clock.keys} <= {*table.keys}) for table in tables):
-        raise AccountingError("the tables that are released once are those with all clock keys")

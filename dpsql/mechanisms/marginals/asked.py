@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from dpsql.domains import Domain
 from dpsql.parsed_query import CounterName
 from udfs.marginals.cells import Keys
-from udfs.marginals.closed_cells import ClockKeys
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,8 +19,6 @@ class Asked:
         grouping_sets: the tables that may be measured; the planner gives each its share, or none.
         max_triggers: number of the last trigger; None: there is none.
         counter: with a last trigger.
-        session_share: share of mu^2 that is kept for answers that are paid for.
-        clock: which keys close, and when; None: none.
     """
 
     max_rows_contributed: int
@@ -29,5 +26,3 @@ class Asked:
     grouping_sets: tuple[Keys, ...]
     max_triggers: int | None
     counter: CounterName
-    session_share: float
-    clock: ClockKeys | None

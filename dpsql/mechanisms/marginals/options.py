@@ -55,6 +55,4 @@ def read(draft: Draft) -> Asked:
         grouping_sets=sets_of(draft, draft.grouping_sets),
         max_triggers=draft.value("max_triggers"),
         counter=draft.value("counter") or CounterName.BLT,
-        session_share=0.0,
-        clock=None,
     )

@@ -37,17 +37,16 @@ class MeasuredSum:
 
 @dataclass(frozen=True, kw_only=True)
 class MeasuredTable:
-    """One marginal: its keys, its number in SQL, its share of what tables have of mu^2 (in 2^-20), and whether its cells are released once."""
+    """One marginal: its keys, its number in SQL, and its share of mu^2 (in 2^-20)."""
 
     keys: Keys
     grouping_id: int
     share: int
-    once: bool
 
 
 @dataclass(frozen=True, kw_only=True)
 class MarginalsPlan:
-    """The whole promise and how it is kept; `mu2_session` of mu^2 is kept for paid answers, all the rest is in the tables."""
+    """The whole promise and how it is kept."""
 
     mechanism: ClassVar[str] = "marginals"
 
@@ -58,7 +57,6 @@ class MarginalsPlan:
     delta_noise: float
     delta_hash: float
     mu: float
-    mu2_session: float
     tables: tuple[MeasuredTable, ...]
     sums: tuple[MeasuredSum, ...]
     arguments: tuple[str, ...]
@@ -71,13 +69,13 @@ class MarginalsPlan:
 
     @property
     def counter(self) -> Counter | BltInf:
-        """Of every cell that is released at every trigger: without a last trigger BLT_INF."""
+        """Of every cell: without a last trigger BLT_INF."""
         last = self.query.asked.max_triggers
         return BltInf() if last is None else counter(self.query.asked.counter, last)
 
     def noisy_tables(self, each: MeasuredSum) -> NoisyTables:
         """The numbers of one sum for its release."""
-        return NoisyTables(self.marginals, each.sigmas, self.counter, each.mechanism, each.grid, self.query.asked.clock)
+        return NoisyTables(self.marginals, each.sigmas, self.counter, each.mechanism, each.grid)
 
 
 def document(plan: MarginalsPlan) -> dict[str, Any]:

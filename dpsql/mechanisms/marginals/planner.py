@@ -17,10 +17,10 @@ from dpsql.mechanisms.marginals.workload import default_energies
 from dpsql.parsed_query import AggregateFunction, ParsedQuery
 from dpsql.privacy.curve import round_down, round_up, total_mu
 from udfs.dynamic.grid import LAST_STEP
-from udfs.marginals.cells import Keys, Marginals
+from udfs.marginals.cells import Marginals
 from udfs.marginals.least_squares import parts
 from udfs.noise.blt_inf import BltInf
-from udfs.noise.counters import column_norm, path_sd
+from udfs.noise.counters import column_norm
 from udfs.noise.randomness import MAX_NORMAL
 
 PLAN_VERSION = 1
@@ -38,7 +38,7 @@ def make_plan(query: ParsedQuery[Asked], source: Source) -> MarginalsPlan:
         source: the declaration of the stream it reads.
 
     Returns:
-        A plan that spends at most (query.epsilon, query.delta) on all that one privacy unit ever does, paid answers included.
+        A plan that spends at most (query.epsilon, query.delta) on all that one privacy unit ever does.
 
     Raises:
         ConfigError: the source declares no start, there are too many cells, or a number does not fit.
@@ -48,10 +48,6 @@ def make_plan(query: ParsedQuery[Asked], source: Source) -> MarginalsPlan:
         raise ConfigError(
             f"all cells are released from the declared start on: add a line like `start: 2026-01-01` at sources.{source.name}"
         )
-    if not 0 <= asked.session_share < 1:
-        raise ConfigError(f"session_share is {asked.session_share:g}: give a share of the budget from 0 to below 1")
-    if asked.clock is not None and asked.max_triggers is None:
-        raise ConfigError("clock_keys number intervals up to a last trigger: add max_triggers")
     if math.prod(domain.size for domain in asked.domains) > MAX_PLACES:
         raise ConfigError("the grouped keys have more than 2^62 combinations of values: group by fewer keys, or give them smaller domains")
     delta_hash = hash_charge(query.delta, source, source.max_users, 0)  # cells have numbers and no hashes
@@ -66,7 +62,6 @@ def make_plan(query: ParsedQuery[Asked], source: Source) -> MarginalsPlan:
         delta_noise=delta_noise,
         delta_hash=delta_hash,
         mu=mu,
-        mu2_session=mu**2 * asked.session_share,
         tables=(),
         sums=(),
         arguments=arguments,
@@ -85,35 +80,27 @@ def identity(plan: MarginalsPlan) -> str:
     return identity_of(PLAN_VERSION, document(dataclasses.replace(plan, identity="")))
 
 
-def _once(asked: Asked, keys: Keys) -> bool:
-    return asked.clock is not None and {*asked.clock.keys} <= {*keys}
-
-
 def _norm(plan: MarginalsPlan) -> float:
     chosen = plan.counter
     return math.sqrt(chosen.squared_norm()) if isinstance(chosen, BltInf) else column_norm(chosen)
 
 
 def _tables(plan: MarginalsPlan) -> tuple[MeasuredTable, ...]:
-    """Shares for the error at the last trigger; without one, and without a clock, all tables age alike."""
-    asked, chosen = plan.query.asked, plan.counter
+    asked = plan.query.asked
     sizes = tuple(domain.size for domain in asked.domains)
-    moving = 1.0 if isinstance(chosen, BltInf) else (_norm(plan) * path_sd(chosen)[-1]) ** 2
-    spread = [1.0 if _once(asked, keys) else moving for keys in asked.grouping_sets]
     # What no set can tell does not count: GROUPING SETS say what may be asked.
     told = {part for keys in asked.grouping_sets for part in parts(keys)}
     energies = {part: energy for part, energy in default_energies(asked.domains).items() if part in told}
-    found = shares(sizes, asked.grouping_sets, energies, spread)
+    found = shares(sizes, asked.grouping_sets, energies)
     marginals = Marginals(sizes, tuple(found))
     return tuple(
-        MeasuredTable(keys=keys, grouping_id=marginals.grouping_id(t), share=share, once=_once(asked, keys))
-        for t, (keys, share) in enumerate(found.items())
+        MeasuredTable(keys=keys, grouping_id=marginals.grouping_id(t), share=share) for t, (keys, share) in enumerate(found.items())
     )
 
 
 def _sums(plan: MarginalsPlan, source: Source) -> tuple[MeasuredSum, ...]:
     query, rows, norm = plan.query, plan.query.asked.max_rows_contributed, _norm(plan)
-    base = math.sqrt((plan.mu**2 - plan.mu2_session) / len(query.aggregates))
+    base = math.sqrt(plan.mu**2 / len(query.aggregates))
     reach = plan.counter.response_sum(LAST_STEP) if isinstance(plan.counter, BltInf) else float(plan.counter.horizon)
     out = []
     for number, aggregate in enumerate(query.aggregates, start=1):
@@ -123,10 +110,7 @@ def _sums(plan: MarginalsPlan, source: Source) -> tuple[MeasuredSum, ...]:
         argument = plan.arguments.index(aggregate.argument) if aggregate.argument is not None else -1
         # A row is in one cell of a table: the shifts of C rows add up to at most C times the largest.
         sensitivity = rows * max(abs(lower), abs(upper)) * grid
-        sigmas = tuple(
-            round_up(sensitivity * (1.0 if table.once else norm) / (base * math.sqrt(table.share / 2**BITS)) * (1 + 1e-12))
-            for table in plan.tables
-        )
+        sigmas = tuple(round_up(sensitivity * norm / (base * math.sqrt(table.share / 2**BITS)) * (1 + 1e-12)) for table in plan.tables)
         if not MAX_NORMAL * max(sigmas) / grid * reach < MAX_EXACT // 2:
             raise ConfigError(f"the noise of {aggregate.alias} could overflow 64 bits: raise epsilon, or lower max_rows_contributed")
         out.append(MeasuredSum(mechanism=number, rule=rule, argument=argument, grid=grid, lower=lower, upper=upper, sigmas=sigmas))

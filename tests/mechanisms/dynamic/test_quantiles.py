@@ -237,7 +237,7 @@ def test_parameters_that_could_overflow_are_refused() -> None:
 
 
 def test_the_projection_is_near_what_is_true() -> None:
-    """Theorem 31: of n rows of X kinds and a workload of noisy counts, the nearest table of n rows; and a radius that is too small is found."""
+    """Theorem 27: of n rows of X kinds and a workload of noisy counts, the nearest table of n rows; and a radius that is too small is found."""
     chance = np.random.default_rng(2)
     w = strategy()[LEAVES:, :: LEAVES // 64]
     n, s, beta, far = 400, 25.0, 0.05, 0

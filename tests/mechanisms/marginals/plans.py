@@ -11,7 +11,6 @@ from dpsql.mechanisms.marginals.grouping import cube
 from dpsql.parsed_query import ContributionPeriod, CounterName, Key, ParsedQuery
 from tests.property import plans
 from tests.property.plans import COUNT, HOUR
-from udfs.marginals.closed_cells import ClockKeys
 
 START = 1_442_016_000_000_000
 """2015-09-12."""
@@ -23,15 +22,6 @@ def numbered(size: int, ordered: bool) -> Domain:
 
 
 DOMAINS = (numbered(5, False), numbered(4, True), numbered(3, True))
-HOURS = ClockKeys(
-    keys=(1,),
-    begins_us=tuple(START + i * HOUR for i in range(4)),
-    ends_us=tuple(START + (i + 1) * HOUR for i in range(4)),
-    lateness_us=0,
-    start_us=START,
-    trigger_us=HOUR,
-)
-"""The key of four values as the first four hours."""
 
 
 def source(**changes: Any) -> Source:
@@ -48,8 +38,6 @@ def query(**changes: Any) -> ParsedQuery[Asked]:
         "grouping_sets": cube([domain.size for domain in domains], 2),
         "max_triggers": 24,
         "counter": CounterName.BLT,
-        "session_share": 0.1,
-        "clock": None,
     }
     names = [f"k{i}" for i in range(len(domains))]
     fields: dict[str, Any] = {

@@ -1,18 +1,15 @@
-"""The closed form against dense least squares, cells against plain counting, closed cells against a dense solution of the same system."""
+"""The closed form against dense least squares and cells against plain counting."""
 
 from __future__ import annotations
 
 import itertools
 import math
-from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from tests.mechanisms.marginals.plans import HOURS, START
-from tests.property.plans import HOUR
+from tests.mechanisms.marginals.dense import split, sums
 from udfs.marginals.cells import Marginals
-from udfs.marginals.closed_cells import ClockKeys, ClosedCells
 from udfs.marginals.least_squares import LeastSquares, energies
 from udfs.marginals.unions import covariance
 
@@ -140,15 +137,11 @@ def test_cells_are_those_of_plain_counting() -> None:
     marginals = Marginals(sizes, tables)
     values = np.column_stack([pick.integers(0, n, 200) for n in sizes])
     amounts = pick.integers(-5, 9, 200)
-    for t, (keys, table) in enumerate(zip(tables, marginals.split(marginals.sums(values, amounts)), strict=True)):
+    for keys, table in zip(tables, split(marginals, sums(marginals, values, amounts)), strict=True):
         expected = np.zeros([sizes[key] for key in keys], np.int64)
         for row, amount in zip(values.tolist(), amounts.tolist(), strict=True):
             expected[tuple(row[key] for key in keys)] += amount
         assert np.array_equal(table, expected)
-        assert all(
-            np.array_equal(np.unravel_index(np.arange(expected.size), expected.shape)[keys.index(k)], v)
-            for k, v in marginals.values(t).items()
-        )
     # Spark and DuckDB: GROUPING_ID(a, b, c) of (a, c) is 2, of () is 7.
     assert [marginals.grouping_id(t) for t in range(len(tables))] == [7, 3, 2, 0, 4]
 
@@ -165,79 +158,3 @@ def test_what_is_outside_a_domain_has_no_cell() -> None:
 def test_tables_that_are_none_are_refused(tables: tuple[tuple[int, ...], ...]) -> None:
     with pytest.raises(ValueError, match=r"marginal is|the keys of a table"):
         Marginals((3, 2), tables)
-
-
-@pytest.mark.parametrize("seed", range(24))
-def test_estimates_over_closed_cells_are_unbiased_and_their_error_is_exact(seed: int) -> None:
-    """As linear maps of the noise: exact tables give the exact count, and the noise's coefficients have the stated norm. Catches: open cells that are
-    read, the clock's conditions left out where a bucket is open, tables over all values beside those over closed ones."""
-    pick = np.random.default_rng(seed)
-    two = seed % 2 == 1
-    sizes, clock = ((2, 2, 2, 3), (1, 2)) if two else ((2, 4, 3), (1,))
-    every = [some for size in range(len(sizes) + 1) for some in itertools.combinations(range(len(sizes)), size)]
-    marginals = Marginals(sizes, tuple(every))
-    variances = tuple(float(v) for v in np.exp(pick.normal(0, 1, len(every))))
-    begun = np.arange(4) < pick.integers(1, 5)
-    closed = begun & (np.arange(4) < pick.integers(0, 5))
-    cells = np.array([*itertools.product(*map(range, sizes))])
-    bucket = cells[:, clock[0]] * 2 + cells[:, clock[1]] if two else cells[:, 1]
-    exact = pick.integers(0, 20, len(cells)) * begun[bucket]
-    fit = ClosedCells(marginals, variances, clock, closed, begun)
-
-    def shown(tables: list[np.ndarray]) -> list[np.ndarray]:
-        """Cells that are not closed are not there."""
-        out = []
-        for t, table in enumerate(tables):
-            values = marginals.values(t)
-            if {*clock} <= {*values}:
-                at = values[clock[0]] * 2 + values[clock[1]] if two else values[1]
-                table = np.where(closed[at].reshape(table.shape), table, np.nan)
-            out.append(table.astype(float))
-        return out
-
-    truth = marginals.split(marginals.sums(cells, exact))
-    predicate = any_predicate(pick, sizes) | ({1: np.array([1.0, 1, 0, 0])} if not two and seed % 3 == 0 else {})
-    found = fit.estimate(predicate, shown(truth))
-    if found.stderr == math.inf:  # all keys are named, and an open bucket is among those that are asked for
-        assert not np.array_equal(begun, closed) and len(predicate) >= len(clock) + 1
-        return
-    assert found.value == pytest.approx(float(dense(sizes, predicate) @ exact), abs=1e-6)
-    total = 0.0
-    for t, table in enumerate(truth):
-        for cell in range(table.size):
-            unit = [np.zeros_like(other, float) for other in truth]
-            unit[t].ravel()[cell] = 1.0
-            coefficient = fit.estimate(predicate, shown(unit)).value
-            total += variances[t] * (0.0 if math.isnan(coefficient) else coefficient) ** 2
-    assert math.sqrt(total) == pytest.approx(found.stderr, rel=1e-7, abs=1e-9)
-
-
-def test_a_question_about_closed_buckets_is_answered_from_them_beside_an_open_one() -> None:
-    """Catches: a closed bucket that counts as open, so that the counters alone are asked."""
-    marginals = Marginals((2, 4), ((0,), (0, 1)))
-    closed, begun = np.array([True, True, False, False]), np.array([True, True, True, False])
-    fit = ClosedCells(marginals, (1.0, 1.0), (1,), closed, begun)
-    tables = [np.array([30, 9]), np.arange(8).reshape(2, 4)]
-    one = {0: np.array([1.0, 0]), 1: np.array([1.0, 0, 0, 0])}
-    found = fit.estimate(one, tables)
-    assert (found.value, found.stderr) == pytest.approx((0.0, 1.0), abs=1e-9)
-    rest = fit.estimate(one | {1: np.array([0.0, 0, 1, 0])}, tables)  # all of it less what is closed
-    assert (rest.value, rest.stderr) == pytest.approx((29.0, math.sqrt(3)))
-
-
-def test_buckets_close_with_the_clock() -> None:
-    """At the first trigger at or after end and lateness; what would join later is not in time."""
-    assert HOURS.closes_at().tolist() == [1, 2, 3, 4]
-    late = replace(HOURS, lateness_us=HOUR + 1, ends_us=tuple(end - 1 for end in HOURS.ends_us))
-    assert late.closes_at().tolist() == [2, 3, 4, 5]
-    assert replace(late, lateness_us=HOUR + 2).closes_at().tolist() == [3, 4, 5, 6]
-    assert late.closed(3).tolist() == [True, True, False, False] and late.begun(3).tolist() == [True, True, True, False]
-    assert late.in_time(np.array([0, 0, 3]), np.array([2, 3, 3])).tolist() == [True, False, True]
-    old = replace(HOURS, start_us=START + 10 * HOUR)
-    assert old.closed(1).all() and not old.closed(0).any()
-
-
-def test_a_clock_that_comes_round_again_is_refused() -> None:
-    """An hour of the day in a table of two days."""
-    with pytest.raises(ValueError, match="came round again"):
-        ClockKeys((0,), (0, HOUR), (25 * HOUR, 2 * HOUR), 0, 0, HOUR)

@@ -22,7 +22,7 @@ from dpsql.mechanisms.marginals.shares import BITS, shares
 from dpsql.mechanisms.marginals.workload import ORDERS, default_energies
 from dpsql.parsed_query import Aggregate, AggregateFunction, ContributionPeriod, CounterName, ParsedQuery
 from dpsql.privacy.cost import Overlap, gaussian_delta
-from tests.mechanisms.marginals.plans import DOMAINS, HOURS, numbered, query, source
+from tests.mechanisms.marginals.plans import DOMAINS, numbered, query, source
 from tests.property.plans import COUNT, SUM, USERS, VALID
 from udfs.marginals.least_squares import energies
 
@@ -42,7 +42,6 @@ def any_query(pick: np.random.Generator) -> ParsedQuery[Asked]:
         grouping_sets=cube([domain.size for domain in domains], int(pick.integers(1, 4))),
         max_triggers=last,
         counter=CounterName.BLT if last is None else [CounterName.BLT, CounterName.SQRT, CounterName.HONAKER][int(pick.integers(3))],
-        session_share=float(pick.choice([0.0, 0.1, 0.5])),
         aggregates=(COUNT, *(a for a in (VALID, SUM, SIGNED) if pick.random() < 0.5)),
     )
 
@@ -74,7 +73,7 @@ def sigma_of(number: int, table: int) -> Callable[[MarginalsPlan], MarginalsPlan
         sums = list(plan.sums)
         sigmas = list(sums[number].sigmas)
         # Of one table among many 0.1% of the whole is more than 0.1% of its own.
-        room = 0.001 * plan.mu**2 / (plan.mu**2 - plan.mu2_session) * len(sums) * 2**BITS / plan.tables[table].share
+        room = 0.001 * len(sums) * 2**BITS / plan.tables[table].share
         sigmas[table] /= math.sqrt(1 + 2 * room)
         sums[number] = dataclasses.replace(sums[number], sigmas=tuple(sigmas))
         return dataclasses.replace(plan, sums=tuple(sums))
@@ -96,8 +95,6 @@ PLANTED: dict[str, Callable[[MarginalsPlan], MarginalsPlan]] = {
     "sigma of the last table of a sum": sigma_of(1, -1),
     "sensitivity of one table": sensitivity_of_one_table,
     "mu": lambda plan: dataclasses.replace(plan, mu=plan.mu * 0.999),
-    "what is kept for paid answers": lambda plan: dataclasses.replace(plan, mu2_session=plan.mu2_session + 0.002 * plan.mu**2),
-    "what is kept is negative": lambda plan: dataclasses.replace(plan, mu2_session=-1e-9),
     "delta_hash": lambda plan: dataclasses.replace(plan, delta_hash=plan.delta_hash * 0.999),
     "delta_noise": lambda plan: dataclasses.replace(plan, delta_noise=plan.delta_noise * 0.999),
     "epsilon": lambda plan: dataclasses.replace(plan, epsilon=plan.epsilon * 1.001),
@@ -106,7 +103,6 @@ PLANTED: dict[str, Callable[[MarginalsPlan], MarginalsPlan]] = {
     "a table twice": lambda plan: dataclasses.replace(plan, tables=(plan.tables[1], *plan.tables[1:])),
     "a key twice": lambda plan: with_table(plan, 0, keys=(0, 0)),
     "grouping id": lambda plan: with_table(plan, 0, grouping_id=plan.tables[0].grouping_id ^ 1),
-    "once without a clock": lambda plan: with_table(plan, 0, once=True),
     "a table without noise": lambda plan: dataclasses.replace(
         plan, sums=(dataclasses.replace(plan.sums[0], sigmas=plan.sums[0].sigmas[:-1]), *plan.sums[1:])
     ),
@@ -134,39 +130,6 @@ def test_a_number_that_is_too_small_is_refused(name: str) -> None:
         account(PLANTED[name](plan), source())
 
 
-CLOCKS: dict[str, Callable[[MarginalsPlan], MarginalsPlan]] = {
-    "a counter's table released once": lambda plan: with_table(plan, _at(plan, once=False), once=True),
-    "a clock's table with the noise of one draw, at every trigger": lambda plan: with_table(plan, _at(plan, once=True), once=False),
-    "no last trigger": lambda plan: with_asked(plan, max_triggers=None),
-    "no key is the clock": lambda plan: with_asked(plan, clock=dataclasses.replace(HOURS, keys=())),
-    "too few buckets": lambda plan: with_asked(
-        plan, clock=dataclasses.replace(HOURS, begins_us=HOURS.begins_us[:3], ends_us=HOURS.ends_us[:3])
-    ),
-}
-
-
-def _at(plan: MarginalsPlan, once: bool) -> int:
-    return [table.once for table in plan.tables].index(once)
-
-
-@pytest.mark.parametrize("name", CLOCKS)
-def test_cells_that_are_not_released_once_are_refused(name: str) -> None:
-    plan = make_plan(query(clock=HOURS, max_triggers=4), source())
-    account(plan, source())
-    with pytest.raises(AccountingError):
-        account(CLOCKS[name](plan), source())
-
-
-def test_closed_cells_pay_no_counter() -> None:
-    plan = make_plan(query(clock=HOURS, max_triggers=4), source())
-    noise = plan.noisy_tables(plan.sums[0])
-    base = math.sqrt(plan.mu**2 - plan.mu2_session)
-    for t, table in enumerate(plan.tables):
-        assert table.once == (1 in table.keys) == noise.once(t)
-        if table.once:
-            assert plan.sums[0].sigmas[t] == pytest.approx(1 / (base * math.sqrt(table.share / 2**BITS)), rel=1e-6)
-
-
 @pytest.mark.parametrize("seed", range(6))
 def test_shares_are_as_good_as_a_general_optimiser_finds(seed: int) -> None:
     """Mean variance within 10^-4 of L-BFGS on log p. Catches: a gain without the square, a table that starves."""
@@ -174,12 +137,11 @@ def test_shares_are_as_good_as_a_general_optimiser_finds(seed: int) -> None:
     domains = tuple(numbered(int(pick.integers(2, 60)), bool(pick.random() < 0.5)) for _ in range(int(pick.integers(2, 6))))
     sizes, energy = [domain.size for domain in domains], default_energies(domains)
     tables = cube(sizes, 3)
-    spread = np.where([0 in keys for keys in tables], 1.0, float(pick.choice([1.0, 4.3])))
-    found = shares(sizes, tables, energy, spread.tolist())
+    found = shares(sizes, tables, energy)
     assert sum(found.values()) <= 2**BITS
 
     def loss(p: np.ndarray) -> float:
-        each = [math.prod(n for k, n in enumerate(sizes) if k not in keys) * x / s for keys, x, s in zip(tables, p, spread, strict=True)]
+        each = [math.prod(n for k, n in enumerate(sizes) if k not in keys) * x for keys, x in zip(tables, p, strict=True)]
         return sum(e / sum(v for keys, v in zip(tables, each, strict=True) if {*part} <= {*keys}) for part, e in energy.items())
 
     ours = loss(np.array([found.get(keys, 0) / 2**BITS for keys in tables]))
@@ -221,11 +183,8 @@ def test_cube_has_few_keys_and_the_whole_table() -> None:
     ("changes", "declared", "says"),
     [
         ({}, {"start_us": None}, "add a line like `start"),
-        ({"session_share": 1.0}, {}, "session_share is 1"),
-        ({"session_share": -0.1}, {}, "session_share is -0.1"),
         ({"aggregates": (USERS,)}, {}, "no sum over rows"),
         ({"aggregates": (MEAN,)}, {}, "no sum over rows"),
-        ({"clock": HOURS, "max_triggers": None}, {}, "add max_triggers"),
         ({"domains": (numbered(4096, False), numbered(2048, False))}, {}, "name GROUPING SETS with fewer"),
         ({"delta": 1e-12}, {"max_users": 10**9}, "Raise delta"),
         ({"aggregates": (WIDE,), "epsilon": 1e-4, "delta": 1e-9, "max_rows_contributed": 10**6}, {"max_users": 10}, "could overflow"),

@@ -14,12 +14,12 @@ from dpsql.local.feeder import Feeder
 from dpsql.mechanisms.marginals.plan import MarginalsPlan
 from dpsql.mechanisms.marginals.planner import make_plan
 from dpsql.mechanisms.marginals.stages import intake, release
+from tests.mechanisms.marginals.dense import nothing_seen, sums
+from tests.mechanisms.marginals.dense import release as dense
 from tests.mechanisms.marginals.plans import START, query, source
 from tests.property.plans import COUNT, HOUR, SUM
 from udfs.grid import NO_CLOCK
 from udfs.keys import decode, encode
-from udfs.marginals.release import nothing_seen
-from udfs.marginals.release import release as dense
 from udfs.marginals.stages import OUTSIDE
 from udfs.stage import Clock
 
@@ -76,7 +76,7 @@ def test_rows_are_the_exact_sums_and_noise_of_every_cell(last: int | None) -> No
         amounts = intake(asked).parameters.increments[i].of(records)
         for now in range(1, LAST + 1):
             mine = inside & (trigger == now)
-            state, expected = dense(state, asked.marginals.sums(places[mine], amounts[mine]), noise, NOISE_KEY)
+            state, expected = dense(state, sums(asked.marginals, places[mine], amounts[mine]), noise, NOISE_KEY)
             shown = found["trigger"].to_numpy() == now
             released = found[f"c{i}"].to_numpy()[shown] / (each.grid if each.rule == "sum" else 1)
             assert np.array_equal(released, expected[cells[shown]])
