@@ -3,7 +3,7 @@
     python -m tests.frozen [NAME ...]     writes tests/golden/frozen.txt anew, or these lines of it, and names every line that changed
 
 A line that changes means: runs of this query that are under way do not go on (identity), or would publish other numbers (rows). Where that
-is meant, the changelog says so and `planner.PLAN_VERSION` has been raised, or the query's kind is refused for old runs.
+is meant, the changelog says so and the `PLAN_VERSION` of its planner has been raised, or the query's kind is refused for old runs.
 """
 
 from __future__ import annotations

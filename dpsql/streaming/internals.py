@@ -1,7 +1,8 @@
 """All that is used of Spark and Delta and that they do not promise to keep, in one place.
 
 `tests/streaming/test_internals.py` has a canary for each: when a version moves, it says in one line which of them has changed, and who needs it.
-What is known of Spark's and Delta's files is in `checkpoints` and `delta_log`, and of its hash in `spreading`; their canaries are there, too.
+What is known of Spark's and Delta's files is in `dpsql.lake` (`spark_checkpoint`, `hadoop_checksums`, `log_head`, `delta_tables`), and of its hash
+in `spreading`; their canaries are there, too.
 """
 
 from __future__ import annotations
