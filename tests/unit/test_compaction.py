@@ -278,14 +278,14 @@ def test_nobody_begins_where_ticks_have_moved(table: Path) -> None:
 
 
 def test_a_log_that_is_shortened_stays_short(table: Path) -> None:
-    for number in range(10, 60):
+    for number in range(10, 30):
         add(table, number)
         merged(table)
         compaction.shorten(table)
     found = len(os.listdir(f"{table}/_delta_log"))
-    for number in range(60, 100):
+    for number in range(30, 50):
         add(table, number)
         merged(table)
         compaction.shorten(table)
     assert len(os.listdir(f"{table}/_delta_log")) <= found + 4 <= 16
-    assert read_rows(table).num_rows == 200
+    assert read_rows(table).num_rows == 100
