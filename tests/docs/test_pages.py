@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 import textwrap
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -64,19 +65,24 @@ def loaded(text: str, folder: Path) -> dpsql.Sources:
 
 def run(page: Path, place: Path) -> str:
     """Every command and program of a page, in order, in one folder. Returns what they printed."""
-    said = []
+    said = ""
     for language, text in blocks(page):
-        if language == "bash":
-            for line in text.splitlines():
-                words = shlex.split(line, comments=True)
-                assert words[0] == "dpsql", f"{page.name}: only dpsql is run here, not {words[0]}"
-                said.append(call(place, "-m", "jobs.cli", *words[1:]))
-        elif language == "python":
-            said.append(call(place, "-W", "error::DeprecationWarning:__main__", "-c", text))
-        else:
-            continue
-        assert said[-1].returncode == 0, f"{page.name}\n{text}\n{said[-1].stderr}"
-    return "\n".join(each.stdout for each in said)
+        for words in programs(page, language, text):
+            done = call(place, *words)
+            assert done.returncode == 0, f"{page.name}\n{text}\n{done.stderr}"
+            said += f"{done.stdout}\n"
+    return said
+
+
+def programs(page: Path, language: str, text: str) -> Iterator[list[str]]:
+    """The arguments of Python for each command of a block. spark-submit is run before a release (CONTRIBUTING.md); `test_readme.py` compares
+    its flags."""
+    if language == "python":
+        yield ["-W", "error::DeprecationWarning:__main__", "-c", text]
+    for words in (shlex.split(line, comments=True) for line in text.splitlines() if language == "bash"):
+        if words and words[0] != "spark-submit":
+            assert words[0] == "dpsql", f"{page.name}: only dpsql is run here, not {words[0]}"
+            yield ["-m", "jobs.cli", *words[1:]]
 
 
 def test_the_reference_lists_where_functions_run() -> None:
