@@ -1,19 +1,28 @@
-"""What must not change by accident, one line per query: its plan's identity, and its released rows as a digest.
+"""What must not change by accident, one line per query: its plan's identity, its released rows and the numbers that are said of it, as digests.
 
     python -m tests.frozen [NAME ...]     writes tests/golden/frozen.txt anew, or these lines of it, and names every line that changed
+    python -m tests.frozen --show NAME    the whole plan with what was parsed, and the facts, as JSON; then the explanation
 
-A line that changes means: runs of this query that are under way do not go on (identity), or would publish other numbers (rows). Where that
-is meant, the changelog says so and the `PLAN_VERSION` of its planner has been raised, or the query's kind is refused for old runs.
+A line that changes means: runs of this query that are under way do not go on (identity), or would publish other numbers (rows), or only that
+people are told other numbers (the last digest). Where one of the first two is meant, the changelog says so and the `PLAN_VERSION` of its planner has
+been raised, or the query's kind is refused for old runs. To see which number it was, compare what `--show` prints before and after.
+
+Nothing else has to be kept of a plan: identity digests its document, which has what was parsed and every number that the planner chose
+(`test_frozen.py` looks). What the accountant and `explain` make of these is in no identity, and so has a digest of its own.
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
+import math
+import re
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -36,8 +45,10 @@ TRIGGERS = 12
 """Records are of two and a half windows, but of no more triggers: some windows have thousands."""
 HEAD = """\
 # Of every accepted golden query and every query of tests/matrix: the beginning of its plan's identity, a digest of the rows that it
-# releases, how many these are. See tests/frozen.py, which writes this file. First frozen at commit 27b5d01.
+# releases, how many these are, a digest of the numbers that are said of it. See tests/frozen.py, which writes this file. First frozen at
+# commit 27b5d01.
 """
+NUMBER = r"-?\d+(?:,\d{3})*(?:\.\d+)?(?:e[+-]?\d+)?"
 FIRST_US = 1_767_225_600_000_000
 """2026-01-01: where no start is declared."""
 
@@ -55,7 +66,35 @@ def digest(table: pa.Table) -> str:
 
 def line(query: Query, rows: pa.Table) -> str:
     """What is frozen of a query."""
-    return f"{query.plan.identity[:DIGITS]} {digest(rows)} {rows.num_rows}"
+    return f"{query.plan.identity[:DIGITS]} {digest(rows)} {rows.num_rows} {numbers_said(query.explain_json(), query.explain())}"
+
+
+def numbers_said(facts: dict[str, Any], explanation: str) -> str:
+    """A digest of the facts of a query, but for its identity, and of the numbers in its explanation, in their order.
+
+    Floats of facts count with 32 bits: quantiles and square roots may end in another bit on another machine.
+    """
+    lines = [line for line in explanation.splitlines() if not line.startswith(("  1. read", "Query identity"))]
+    said = [rounded(facts | {"query_identity": ""}), re.findall(NUMBER, " ".join(lines))]
+    return hashlib.sha256(json.dumps(said).encode()).hexdigest()[:DIGITS]
+
+
+def rounded(value: Any) -> Any:
+    """A JSON value with floats as texts, which no integer is equal to. In binary: planned numbers have few bits, and none lies at a half."""
+    if isinstance(value, dict):
+        return {name: rounded(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [rounded(each) for each in value]
+    if not isinstance(value, float) or not math.isfinite(value):
+        return value
+    mantissa, exponent = math.frexp(value)
+    return math.ldexp(round(math.ldexp(mantissa, 32)), exponent - 32).hex()
+
+
+def shown(query: Query) -> str:
+    """The whole plan and the facts as JSON, lists of numbers on a line each."""
+    text = json.dumps({"plan": query.document(), "facts": query.explain_json()}, indent=2, ensure_ascii=False)
+    return re.sub(r"\[\n([^][{}]*)\n *\]", lambda found: f"[{' '.join(found[1].split())}]", text) + "\n"
 
 
 def frozen() -> dict[str, str]:
@@ -146,8 +185,21 @@ def _spark_rows(query: Query, folder: Path) -> pa.Table:
     return spark_rows(spark, query, wiki(), 2, (2, 2), folder / "lake")
 
 
+def show(name: str) -> int:
+    """Print what is said of an accepted golden query."""
+    from tests.sql.golden import compiled, goldens
+
+    found = [compiled(golden) for golden in goldens("accepted") if name in (golden.name, golden.stem)]
+    if not found:
+        sys.exit(f"no such golden query: {name}")
+    print(f"{shown(found[0])}\n{found[0].explain()}")
+    return 0
+
+
 def main(wanted: list[str]) -> int:
     """Write the file anew, or some lines of it, and say what changed."""
+    if wanted[:1] == ["--show"] and len(wanted) == 2:
+        return show(wanted[1])
     before = frozen() if FILE.exists() else {}
     with tempfile.TemporaryDirectory() as folder:
         lines = current(Path(folder))

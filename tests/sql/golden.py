@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -13,58 +12,24 @@ from pathlib import Path
 from dpsql.compiled import Query, compile_query, parse_query
 from dpsql.config import Source, load_sources
 from dpsql.errors import QueryError
-from dpsql.parsed_query import ParsedQuery
+from tests.frozen import shown
 
 FOLDER = Path(__file__).resolve().parents[1] / "golden"
-ORDER = [
-    "epsilon",
-    "delta",
-    "privacy_unit",
-    "max_rows_contributed",
-    "max_rows_per_group",
-    "max_groups_contributed",
-    "contribution_period",
-    "window",
-    "trigger_interval_us",
-    "allowed_lateness_us",
-    "max_ahead_us",
-    "min_privacy_units_per_group",
-    "group_selection_strategy",
-    "public_groups",
-    "group_selection_share",
-    "release",
-    "counter",
-    "selection_weight_decay",
-    "keys_per_unit",
-    "carry_windows",
-    "max_triggers",
-    "hide_below",
-    "keys",
-    "aggregates",
-    "from_sql",
-    "stream",
-    "static_sources",
-    "columns_in_order",
-]
-"""Of the fields in a dump."""
 EXAMPLES = FOLDER.parents[1] / "conf" / "queries"
-EXPLAINED = FOLDER / "explained.txt"
-"""The numbers of every explanation, a line for each accepted query."""
-
+PLANS = FOLDER / "plans"
+"""Of each mechanism and family of options one plan as `python -m tests.frozen --show NAME` prints it: to see what a change is about."""
 QUERY, SAID = "=== ", "---\n"
 """In a file of queries: the line that begins one, with its name; the line between its text and what must be said of it.
 
 To add a query: its name, its text and, where what is said of it is to be kept, the second line; `regenerate` writes the rest."""
-
-NUMBER = r"-?\d+(?:,\d{3})*(?:\.\d+)?(?:e[+-]?\d+)?"
 
 
 @dataclass(frozen=True)
 class Golden:
     """One query, the folder (kind) it is in, and what must be said of it.
 
-    `said` is the message of a refused query; of an accepted one the explanation, or None where only its numbers are kept. `file` is where
-    that is written.
+    `said` is the message of a refused query; of an accepted one the explanation, or None where only a digest of its numbers is kept
+    (`tests/frozen.py`). `file` is where that is written.
     """
 
     kind: str
@@ -143,34 +108,10 @@ def compiled(golden: Golden) -> Query:
     return compile_query(golden.text, sources(), f"{golden.stem}.sql")
 
 
-def dump(parsed: ParsedQuery) -> str:
-    """A ParsedQuery as JSON: what is asked of the mechanism among what every query says, in the order of old."""
-    given = dataclasses.asdict(parsed)
-    flat = given | given.pop("asked")
-    flat["window"] = {"event_time": flat["event_time"]} | (flat["window"] or {})
-    if parsed.mechanism == "histogram":
-        del flat["mechanism"]
-        if flat["keys_per_unit"] is None:
-            del flat["keys_per_unit"]
-        if flat["carry_windows"] == 1:
-            del flat["carry_windows"]
-    names = [*(name for name in ORDER if name in flat), *(name for name in flat if name not in {*ORDER, "event_time"})]
-    return json.dumps({name: flat[name] for name in names}, indent=2, ensure_ascii=False) + "\n"
-
-
-def parts(golden: Golden) -> Mapping[Path, Callable[[], str]]:
-    """What was parsed (.json) and the plan's public numbers (.plan.json) of an accepted query, each with what makes its text."""
-    stem = FOLDER / golden.kind / golden.stem
-    return {
-        stem.with_suffix(".json"): lambda: dump(compiled(golden).parsed),
-        stem.with_suffix(".plan.json"): lambda: json.dumps(compiled(golden).explain_json(), indent=2, ensure_ascii=False) + "\n",
-    }
-
-
-def numbers(golden: Golden) -> str:
-    """What an explanation says in numbers, in its order; without the query's own text and its identity (they are in the other files)."""
-    lines = [line for line in compiled(golden).explain().splitlines() if not line.startswith(("  1. read", "Query identity"))]
-    return f"{golden.stem}: {' '.join(re.findall(NUMBER, ' '.join(lines)))}"
+def plans() -> dict[Path, Golden]:
+    """The files of the plans that are kept, and whose they are."""
+    accepted = {golden.stem: golden for golden in goldens("accepted")}
+    return {path: accepted[path.stem] for path in sorted(PLANS.iterdir())}
 
 
 def expectations() -> Iterator[tuple[Path, Callable[[], str]]]:
@@ -181,6 +122,5 @@ def expectations() -> Iterator[tuple[Path, Callable[[], str]]]:
         for golden in goldens(kind):
             if golden.file.parent.name == "raw" and golden.said is not None:
                 yield golden.file, partial(said, golden)
-            if kind == "accepted":
-                yield from parts(golden).items()
-    yield EXPLAINED, lambda: "".join(f"{numbers(golden)}\n" for golden in goldens("accepted"))
+    for path, golden in plans().items():
+        yield path, lambda golden=golden: shown(compiled(golden))
