@@ -68,12 +68,6 @@ test-long: setup ## what takes too long for every change: kills, clusters, other
 test-browser: setup ## the live view in a real Chromium, which has to be there (CHROMIUM names it)
 	@$(RUN) -m pytest tests/browser
 
-audit: setup ## privacy audits and the paper's baseline, at the size their power needs
-	@$(RUN) -m pytest -m audit -n 2 --dist worksteal
-
-test-jvm: setup ## the tests that start Spark, two files at a time
-	@$(RUN) -m pytest -m jvm -n 2 --dist loadfile
-
 audit: setup ## audits and independent checks at full size; writes the tables of docs/audits.md
 	@$(RUN) benchmarks/audit.py --full
 	@$(RUN) benchmarks/checks.py
