@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import pkgutil
-import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -16,21 +15,16 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import dpsql
-from benchmarks.soak import Generator, Job
 from dpsql.config import Source, Sources
-from dpsql.errors import DpsqlError, LakeError
-from dpsql.lake.contributions import Contributions
+from dpsql.errors import LakeError
 from dpsql.lake.event_log import newest_events
-from dpsql.lake.manifest import Manifest
 from dpsql.lake.published import read_histogram
-from dpsql.lake.running import exclusive
-from dpsql.lake.runs import Lake, list_queries, read_run
+from dpsql.lake.runs import Lake, read_run
 from dpsql.local.verification import verify_run
 from dpsql.privacy.ledger import Ledger
 from dpsql.privacy.secret import Secret
 from dpsql.streaming.live import LiveOptions
 from dpsql.streaming.microbatches import Following
-from dpsql.streaming.published_table import PublishedTable
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -49,16 +43,6 @@ SELECT WITH DIFFERENTIAL_PRIVACY OPTIONS (
 """
 PATIENCE = 400
 """Seconds; a busy machine is slow, and only a test that fails waits for so long."""
-POINTS: list[tuple[Any, str]] = [
-    (Manifest, "commit"),
-    (Contributions, "append"),
-    (Contributions, "tick_by_clock"),
-    (PublishedTable, "publish"),
-]
-
-
-class BrokenOff(DpsqlError):
-    pass
 
 
 @dataclass
@@ -142,57 +126,6 @@ def no_trigger_is_lost_or_doubled(rows: list[tuple[int, int, str]]) -> None:
         assert triggers == list(range(triggers[0], last + 1)), (window, page)
 
 
-def test_broken_off_anywhere_and_started_again(case: Case) -> None:
-    for turn, (owner, name) in enumerate(POINTS):
-        original, calls = getattr(owner, name), 0
-
-        def broken(*given: Any, _original: Any = original, _after: bool = turn % 2 == 0, **named: Any) -> Any:
-            nonlocal calls
-            calls += 1
-            if calls == 3 and not _after:
-                raise BrokenOff
-            done = _original(*given, **named)
-            if calls == 3:
-                raise BrokenOff
-            return done
-
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(owner, name, broken)
-            with pytest.raises(BrokenOff):
-                case.start().wait(PATIENCE)
-    handle = case.start()
-    count = len(case.rows())
-    until(lambda: len(case.rows()) > count + 8)
-    case.writing.clear()
-    quiet = time.time()
-    # Silence: the windows of the last records are released to their last trigger
-    until(lambda: max(window + trigger * TRIGGER for window, trigger, _ in case.rows()) > quiet + TRIGGER)
-    assert handle.running and handle.progress.rows > 0
-    assert [listed.state for listed in list_queries(case.lake)] == ["running"]
-    version, threads = handle.progress.triggers, threading.active_count()
-    time.sleep(HORIZON * TRIGGER)
-    # Ticks of a live run come for months: a thread that each of them leaves behind would end it.
-    assert threading.active_count() <= threads
-    assert handle.stop().stopped
-    assert [listed.state for listed in list_queries(case.lake)] == ["stopped"]
-    no_trigger_is_lost_or_doubled(case.rows())
-    assert version > 0
-    # A catch-up in between, then live again, then a time to come
-    case.writing.set()
-    assert not case.start(until_caught_up=True).wait(PATIENCE).stopped
-    handle = case.start()
-    count = len(case.rows())
-    until(lambda: len(case.rows()) > count + 4)
-    handle.stop()
-    found = verify_run(case.lake, "visits", read_run(case.lake, "visits"), case.query, case.secret)
-    assert found.identical and found.published > 20
-    case.start(until_caught_up=True, until_us=(time.time_ns() // 1000) + 3_600_000_000).wait(PATIENCE)
-    with pytest.raises(LakeError, match="which is still to come: a live run would drop every record"):
-        case.start().wait(PATIENCE)
-    with exclusive(case.lake.private("visits")), pytest.raises(LakeError, match="is running already"):
-        case.start().wait(PATIENCE)
-
-
 def test_a_table_without_windows(case: Case) -> None:
     """Every grid point is published, in silence too, and all of it is recomputed."""
     case.query = dpsql.compile(TABLE, case.query.sources)
@@ -250,39 +183,3 @@ def test_a_clock_that_steps_a_day_ahead_closes_nothing_early(case: Case, monkeyp
     no_trigger_is_lost_or_doubled(case.rows())
     found = verify_run(case.lake, "visits", read_run(case.lake, "visits"), case.query, case.secret)
     assert found.identical and found.published > 12
-
-
-@pytest.mark.jvm
-def test_sigterm_start_again_and_stop(tmp_path: Path) -> None:
-    """The command itself, in its own process, on the stream of the soak."""
-    job = Job(tmp_path, TRIGGER, WINDOW, HORIZON, interval=1)
-    generator = Generator(tmp_path / "visits", 100, (10_000, 0))
-    lake = Lake(tmp_path / "lake")
-
-    def newest() -> float:
-        try:
-            return max(time.timestamp() for time in read_histogram(lake, "soak")["trigger_time"].to_pylist())
-        except (LakeError, ValueError):
-            return 0.0
-
-    generator.start()
-    job.start()
-    try:
-        until(lambda: newest() > 0 or job.process.poll() is not None)
-        assert job.terminate() == 0, job.log.read_text()
-        before = newest()
-        job.start()
-        until(lambda: newest() > before + 3 * TRIGGER or job.process.poll() is not None)
-        generator.stop.set()
-        assert job.command("stop", "soak") == "soak has stopped"
-        assert job.process.wait(60) == 0, job.log.read_text()
-    finally:
-        generator.stop.set()
-        if job.process.poll() is None:
-            subprocess.Popen.kill(job.process)
-            job.process.wait()
-    table = read_histogram(lake, "soak")
-    seconds = [round(start.timestamp()) for start in table["window_start"].to_pylist()]
-    no_trigger_is_lost_or_doubled(sorted(zip(seconds, table["trigger"].to_pylist(), table["page"].to_pylist(), strict=True)))
-    assert job.verify().startswith("identical: all")
-    assert job.command("stop", "soak") == "query 'soak' is not running"

@@ -10,7 +10,6 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from dpsql.errors import DataError
 from tests.deployment.kafka_broker import Broker
 
 DAY = 86_400_000_000
@@ -121,43 +120,3 @@ def test_rows_are_those_of_files_and_bad_messages_are_counted(
     assert summary.dropped["malformed"] == len(bad), (summary, dropped)
     warnings = [report.warning for report in told if report.warning]
     assert warnings == [f"{len(bad)} malformed records in micro-batch 0 of source 'visits' (max_malformed 1)"]
-
-
-def test_a_later_start_goes_on_from_the_offsets_and_never_past_a_gap(case: Any, write: Any, visits: Any, broker: Broker) -> None:
-    first, second = visits(days=1), visits(days=1, first_day=1)
-    write(first)
-    files = case(SQL)
-    files.go(START + DAY)
-    write(second, first=1)
-    files.go(START + 2 * DAY)
-    broker.make_topic("goes_on", 2)
-    broker.send("goes_on", [(i % 2, as_json(row)) for i, row in enumerate(rows_of(first))])
-    kafka = case(SQL, **declared(broker, "goes_on"))
-    kafka.go(START + DAY)
-    broker.expire("goes_on", 0, 100)  # read already: no loss
-    broker.send("goes_on", [(i % 2, as_json(row)) for i, row in enumerate(rows_of(second))])
-    assert kafka.go(START + 2 * DAY).records == 360
-    assert kafka.histogram() == files.histogram()
-    before = kafka.histogram()
-    broker.send("goes_on", [(0, as_json(row)) for row in rows_of(visits(days=1, first_day=2))])
-    broker.expire("goes_on", 0, 400)
-    for _ in range(2):
-        with pytest.raises(DataError, match=r"source 'visits': the broker no longer has messages that this run has not read") as told:
-            kafka.go(START + 3 * DAY)
-        assert "\n" not in str(told.value)
-    assert kafka.histogram() == before
-
-
-def test_a_topic_made_anew_or_a_broker_that_is_away_is_told(case: Any, visits: Any, broker: Broker) -> None:
-    broker.make_topic("anew", 1)
-    broker.send("anew", [(0, as_json(row)) for row in rows_of(visits(days=1))])
-    kafka = case(SQL, **declared(broker, "anew"))
-    kafka.go(START + DAY)
-    broker.drop_topic("anew")
-    broker.make_topic("anew", 1)
-    broker.send("anew", [(0, as_json(row)) for row in rows_of(visits(days=1))[:10]])
-    with pytest.raises(DataError, match="the broker no longer has messages that this run has not read"):
-        kafka.go(START + 2 * DAY)
-    away = {"kafka.bootstrap.servers": "127.0.0.1:1", "kafka.default.api.timeout.ms": "2000", "kafka.request.timeout.ms": "1000"}
-    with pytest.raises(DataError, match=r"source 'visits': no Kafka broker answers"):
-        case(SQL, **declared(broker, "x", **away, **{"fetchOffset.numRetries": "1"})).go(START + DAY)

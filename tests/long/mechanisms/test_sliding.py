@@ -1,0 +1,46 @@
+"""Sliding windows for ever, restored from a savepoint."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from click.testing import CliRunner
+
+from dpsql.errors import LakeError
+from dpsql.lake.published import read_histogram
+from dpsql.lake.runs import Lake
+from dpsql.lake.savepoints import take_savepoint
+from dpsql.local.verification import verify_run
+from jobs.cli import main
+from tests.matrix import same_rows
+from tests.matrix.same_rows import SECRET, Stream
+from tests.mechanisms.sliding.test_end_to_end import FILES, compiled
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def test_a_savepoint_is_restored_with_other_buckets_to_the_same_rows(spark: SparkSession, tmp_path: Path) -> None:
+    """State of both steps: bounds of units, pending sums, noise paths."""
+    whole = same_rows.wiki()
+    stream = Stream("wiki", whole.records.slice(0, len(whole.records) // 3), "2 hours", "20 minutes")
+    query = compiled("units", stream, tmp_path)
+    expected = same_rows.spark_rows(spark, query, stream, FILES, (2, 3), tmp_path / "whole")
+    lake = Lake(tmp_path / "lake")
+    middle = stream.start_us + (stream.until_us - stream.start_us) // 2
+    run = same_rows.start(spark, query, lake, middle, (2, 3))
+    (lake.private("q") / "run.json").write_text(json.dumps({"version": 1, **vars(run)}))
+    take_savepoint(lake, "q", "middle")
+    for path in (lake.private("q") / "state").glob("release-*"):
+        shutil.rmtree(path)
+    with pytest.raises(LakeError, match="dpsql restore"):
+        same_rows.start(spark, query, lake, stream.until_us, (2, 3))
+    done = CliRunner().invoke(main, ["restore", "q", "--lake", str(lake.root), "--to", "middle", "--buckets", "4"])
+    assert done.exit_code == 0, done.output
+    same_rows.start(spark, query, lake, stream.until_us, (4, 4))
+    assert same_rows.same(same_rows.ordered(read_histogram(lake, "q"), query), expected)
+    assert verify_run(lake, "q", run, query, SECRET).identical
