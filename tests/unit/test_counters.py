@@ -134,3 +134,17 @@ def test_paths_do_not_depend_on_the_paths_beside_them(chosen: Counter) -> None:
 def test_no_buffers_at_horizon_1() -> None:
     assert Blt.of(1).width == 1
     assert column_norm(Blt.of(1)) == path_sd(Blt.of(1))[0] == 1.0
+
+
+@pytest.mark.parametrize("paths", [1, 2, 65])
+def test_the_square_root_adds_one_draw_after_the_other(paths: int) -> None:
+    """Catches: a sum in pairs, whose last bits depend on how many draws there are."""
+    chosen, rng = Sqrt(40), np.random.default_rng(7)
+    f, state, draws = chosen.coefficients(), np.zeros((paths, chosen.width)), []
+    for step in range(1, chosen.horizon + 1):
+        draws.append(rng.standard_normal(paths))
+        state = chosen.advance(state, lambda _: draws[-1], step)
+        path = np.zeros(paths)
+        for j, draw in enumerate(draws):
+            path += f[step - 1 - j] * draw
+        assert state[:, 0].tobytes() == path.tobytes()

@@ -91,10 +91,8 @@ class Sqrt:
         """State after one more step; column 0 is the unit-noise path, column j the draw of step j."""
         out = state.copy()
         out[:, step] = draw(0)
-        f = self.coefficients()
-        out[:, 0] = 0.0
-        for j in range(1, step + 1):
-            out[:, 0] += f[step - j] * out[:, j]
+        f = self.coefficients()[:step][::-1]
+        out[:, 0] = 0.0 + np.add.accumulate(f * out[:, 1 : step + 1], axis=1)[:, -1]  # one draw after the other, unlike `sum`
         return out
 
     def squared_norm(self) -> float:
