@@ -43,6 +43,8 @@ RECORDS, USERS = 2000, 1500
 WINDOWS = 2.5
 TRIGGERS = 12
 """Records are of two and a half windows, but of no more triggers: some windows have thousands."""
+PASSED = 500
+"""Of the first window: each trigger before is a step of every path."""
 HEAD = """\
 # Of every accepted golden query and every query of tests/matrix: the beginning of its plan's identity, a digest of the rows that it
 # releases, how many these are, a digest of the numbers that are said of it. See tests/frozen.py, which writes this file. First frozen at
@@ -117,12 +119,20 @@ def released(query: Query) -> pa.Table:
         public_groups(plan, query.source, salt, [*names[1:], encode([b"nobody"] * len(plan.query.keys))]) if query.shape.listed else None
     )
     feeder = Feeder(query.mechanism.stages(plan, RunFacts(public)), SECRET.noise_key(RUN_ID, plan.identity))
-    first = public.first_window_us if public else FIRST_US
+    first = public.first_window_us if public else _begin_us(query)
     for rows in _records(query, first, [b""] * 3 if not plan.query.keys else names):
         feeder.micro_batch(rows, Clock(NO_CLOCK, 1 << 62))
     after = (plan.query.window.size_us if plan.query.window else 0) + plan.query.allowed_lateness_us
     closed = first + _span_us(query) + min(after, TRIGGERS * plan.query.trigger_interval_us)
     return pa.concat_tables(feeder.tick(closed)).combine_chunks()
+
+
+def _begin_us(query: Query) -> int:
+    """Where records begin: within a window that has gone on for no more triggers than `PASSED`."""
+    if (window := query.plan.query.window) is None:
+        return FIRST_US
+    passed = (FIRST_US - window.offset_us) % window.slide_us
+    return FIRST_US - passed + min(passed, PASSED * query.plan.query.trigger_interval_us)
 
 
 def _span_us(query: Query) -> int:
