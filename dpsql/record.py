@@ -38,7 +38,7 @@ def write(path: Place, value: Any, version: int) -> None:
     replace_file(path, content(value, version))
 
 
-def read(path: Place, kind: type[T], version: int, remedy: str = PUT_BACK, older: tuple[int, ...] = ()) -> T | None:
+def read(path: Place, kind: type[T], version: int, remedy: str = PUT_BACK) -> T | None:
     """The value in a file; None if it is not there.
 
     Args:
@@ -46,7 +46,6 @@ def read(path: Place, kind: type[T], version: int, remedy: str = PUT_BACK, older
         kind: a frozen dataclass.
         version: that `content` was given.
         remedy: what to do where the file is damaged.
-        older: versions that are read as well; what they lack has a default.
 
     Raises:
         DamagedFile: it is not what `content` gave.
@@ -55,7 +54,7 @@ def read(path: Place, kind: type[T], version: int, remedy: str = PUT_BACK, older
     try:
         given = json.loads(path.read_bytes())
         found = given.pop("version")
-        if found == version or (type(found) is int and found in older):
+        if found == version:
             return parse(given, kind)
     except (FileNotFoundError, NotADirectoryError):
         return None

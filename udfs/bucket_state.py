@@ -24,8 +24,6 @@ import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
 SCHEMA_VERSION = b"2"
-UNSEALED_VERSION = b"1"
-"""Files of commit 27b5d01 and before: read as they are, until they are written anew."""
 
 VERSION_KEY = b"dpsql.state.version"
 S3_ALIASES = ("s3a", "s3n")
@@ -137,8 +135,8 @@ def read_table(location: str) -> pa.Table:
     return _read(*filesystem(location))[0]
 
 
-def _read(system: pafs.FileSystem, path: str) -> tuple[pa.Table, str | None]:
-    """The table, and the digest in the seal of its file; files of an older release have none."""
+def _read(system: pafs.FileSystem, path: str) -> tuple[pa.Table, str]:
+    """The table, and the digest in the seal of its file."""
     with system.open_input_file(path) as file:
         data = file.read_buffer()
     digest = _seal(data, path)
@@ -146,8 +144,8 @@ def _read(system: pafs.FileSystem, path: str) -> tuple[pa.Table, str | None]:
         table = _opened(pa.BufferReader(data), path).read()
     except (pa.ArrowException, OSError) as problem:
         raise DamagedFile(f"{path} is damaged ({type(problem).__name__})") from None
-    metadata, version = _metadata(table.schema, path)
-    if digest is None and version != UNSEALED_VERSION:
+    metadata = _metadata(table.schema, path)
+    if digest is None:
         raise DamagedFile(f"{path} is damaged: its seal is gone")
     return table.replace_schema_metadata(metadata or None), digest
 
@@ -159,16 +157,15 @@ def _opened(file: pa.NativeFile, path: str) -> pq.ParquetFile:
         raise DamagedFile(f"{path} is damaged ({type(problem).__name__})") from None
 
 
-def _metadata(schema: pa.Schema, path: str) -> tuple[dict[bytes, bytes], bytes]:
-    """What the writer said of the table, and the version of this format."""
+def _metadata(schema: pa.Schema, path: str) -> dict[bytes, bytes]:
+    """What the writer said of the table, in this version of the format."""
     metadata = dict(schema.metadata or {})
     found = metadata.pop(VERSION_KEY, b"none")
-    if found not in (SCHEMA_VERSION, UNSEALED_VERSION):
+    if found != SCHEMA_VERSION:
         raise UnknownVersion(
-            f"state file {path}: version {found.decode(errors='replace')} is unknown; "
-            f"this release reads versions {UNSEALED_VERSION.decode()} and {SCHEMA_VERSION.decode()}"
+            f"state file {path}: version {found.decode(errors='replace')} is unknown; this release reads version {SCHEMA_VERSION.decode()}"
         )
-    return metadata, found
+    return metadata
 
 
 def _sealed(content: pa.Buffer) -> tuple[pa.Buffer, str]:

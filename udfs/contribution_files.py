@@ -28,7 +28,7 @@ RANDOM_COLUMNS = ("key", "key_bytes")
 """Hashes are as good as random: a Parquet dictionary of them is wasted work."""
 
 BUCKETS = b"dpsql.buckets"
-"""In the metadata of a file: the bucket of each of its row groups, as JSON. Files of earlier releases do not have it, and are read whole."""
+"""In the metadata of a file: the bucket of each of its row groups, as JSON."""
 
 
 @dataclass(frozen=True)
@@ -117,15 +117,12 @@ class ContributionRows:
 
     def _of_bucket(self, file: pq.ParquetFile, bucket: int) -> pa.Table:
         columns = [*self.takes.names, *(["batch"] if self.void and "batch" not in self.takes.names else [])]
-        listed = json.loads((file.schema_arrow.metadata or {}).get(BUCKETS, b"null"))
-        if listed is None or self.relabelled:
-            rows = file.read([*dict.fromkeys([*columns, "kind", "bucket", "key"])])
-            if self.relabelled:
-                mine = pa.array(rows["key"].to_numpy() % self.buckets == bucket)
-            else:
-                mine = pc.equal(rows["bucket"], bucket)
+        if self.relabelled:
+            rows = file.read([*dict.fromkeys([*columns, "kind", "key"])])
+            mine = pa.array(rows["key"].to_numpy() % self.buckets == bucket)
             rows = rows.filter(pc.and_(mine, pc.equal(rows["kind"], ROW)))
         else:
+            listed = json.loads(file.schema_arrow.metadata[BUCKETS])
             rows = file.read_row_groups([group for group, found in enumerate(listed) if found == bucket], columns)
         for first, last in self.void:
             rows = rows.filter(pc.or_(pc.less(rows["batch"], first), pc.greater(rows["batch"], last)))

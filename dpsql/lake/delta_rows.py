@@ -20,7 +20,7 @@ from dpsql.files import Place
 from udfs.bucket_state import DamagedFile, filesystem
 
 NAMED_BY_BYTES = re.compile(r"-([0-9a-f]{64})\.parquet$")
-"""Files of commit 27b5d01 and before, and those of other writers, have other names; they are used as they are."""
+"""Those of other writers have other names; they are used as they are."""
 
 READERS = 8
 

@@ -13,10 +13,8 @@ from udfs.state_table import Table
 
 FILE = "engine.json"
 Layout = Mapping[str, Mapping[str, Table]]
-VERSION = 4
-"""Spark's own state is keyed by the labels of `spreading` since 3: with other keys a bucket would not find its version. Since 4 query 2 may read by
-plans, of which earlier releases know nothing."""
-OLDER = (3,)
+VERSION = 5
+"""Another one where Spark's own state is keyed otherwise, with which a bucket would not find its version, or query 2 reads otherwise."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +45,6 @@ class Kept:
     void: tuple[tuple[int, int], ...]
     relabelled: bool
     queries: Mapping[str, str | None] = field(default_factory=dict)
-    plans: bool = False
 
     def __post_init__(self) -> None:
         if set(self.parts) != set(OPERATORS):
@@ -65,7 +62,6 @@ class Engine:
         void: micro-batches of query 1 (first, last) whose contributions do not count: they were read again after a restore.
         relabelled: contributions may carry buckets of an earlier number of buckets.
         tables: operator -> the tables of its state, as the run's mechanism has them.
-        plans: query 2 reads by plans (`dpsql.lake.release_plans`); that of earlier releases is a stream of `contributions`.
     """
 
     folder: Place
@@ -74,7 +70,6 @@ class Engine:
     void: tuple[tuple[int, int], ...] = ()
     relabelled: bool = False
     tables: Layout = field(default_factory=dict)
-    plans: bool = True
 
     def generation(self, operator: str) -> int:
         """Of one operator's state."""
@@ -110,7 +105,7 @@ def started_queries(folder: Place) -> dict[str, str | None]:
 
 def write_engine(engine: Engine, queries: Mapping[str, str | None]) -> None:
     """Keep the settings: a restore is done when this is."""
-    kept = Kept(engine.buckets, engine.parts, engine.void, engine.relabelled, queries, engine.plans)
+    kept = Kept(engine.buckets, engine.parts, engine.void, engine.relabelled, queries)
     record.write(engine.folder / FILE, kept, VERSION)
 
 
@@ -121,8 +116,8 @@ def read_engine(folder: Place, tables: Layout) -> Engine | None:
         LakeError: the file is damaged.
     """
     kept = _kept(folder)
-    return None if kept is None else Engine(folder, kept.buckets, kept.parts, kept.void, kept.relabelled, tables, kept.plans)
+    return None if kept is None else Engine(folder, kept.buckets, kept.parts, kept.void, kept.relabelled, tables)
 
 
 def _kept(folder: Place) -> Kept | None:
-    return record.read(folder / FILE, Kept, VERSION, older=OLDER)
+    return record.read(folder / FILE, Kept, VERSION)

@@ -26,7 +26,7 @@ from udfs.marginals.unions import estimate
 GROUPING_ID = "grouping_id"
 BOUND = "dpsql.max_rows_contributed"
 UNIT = "dpsql.privacy_unit"
-"""Of the public table: how many records of whom are in it, for those who read nothing else. Tables of earlier releases do not say."""
+"""Of the public table: how many records of whom are in it, for those who read nothing else."""
 
 
 @dataclass(frozen=True, eq=False)

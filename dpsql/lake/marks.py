@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 def rows_mark(run_id: str, operator: str, generation: int) -> str:
-    """Its version is the newest micro-batch of an operator whose rows are in its table: contributions, or the histogram."""
+    """Its version is the newest micro-batch of an operator whose rows are in its table."""
     return f"{run_id}/{operator}/g{generation}/rows"
 
 

@@ -108,9 +108,7 @@ def check_binding(run: Run, query: Query, secret: Secret, lake: Lake) -> None:
         if run.plan.get("query") == json.loads(json.dumps(query.document().get("query"))):
             raise LakeError(
                 f"run {run.name!r} in lake {lake.root} was started by another version of dpsql, or under other declarations, which make "
-                "another plan of the same query. (Up to commit 27b5d01, sliding windows counted a privacy unit once per period instead of "
-                "once per window, and RESELECT with them did not keep its promise: see CHANGELOG.md.) "
-                "It cannot go on with other noise: start a new run with another --name"
+                "another plan of the same query. It cannot go on with other noise: start a new run with another --name"
             )
         raise LakeError(
             f"name {run.name!r} in lake {lake.root} belongs to another query (identity {run.query_identity}); "

@@ -46,28 +46,20 @@ class PublishedMarks:
     Args:
         triggers: grid points of triggers up to the newest tick with rows, counted from 1970: public, unlike a number of micro-batches, which
             tells how many private files there are. None before the first commit.
-        batch: newest micro-batch of the release query, as commits said until they counted triggers.
     """
 
     triggers: int | None
-    batch: int | None
 
-    def have(self, batch: int, detail: Mapping[str, Any]) -> bool:
+    def have(self, detail: Mapping[str, Any]) -> bool:
         """Whether the rows of a listed micro-batch of the release query are in the histogram."""
-        if not detail.get("rows") or (self.batch is not None and batch <= self.batch):
-            return True
-        # One that was listed without a mark came before every commit that counts triggers.
-        return self.triggers is not None and int(detail.get("mark", self.triggers)) <= self.triggers
+        return not detail.get("rows") or (self.triggers is not None and int(detail["mark"]) <= self.triggers)
 
     def newest_batch(self, listed: Mapping[int, Mapping[str, Any]]) -> int | None:
         """The newest micro-batch with rows in the histogram; where the list ends before, the one after its end."""
         marks = [int(detail["mark"]) for detail in listed.values() if "mark" in detail]
-        with_rows = [batch for batch, detail in listed.items() if detail.get("rows")]
-        unmarked = bool(with_rows) and "mark" not in listed[max(with_rows)]
-        if self.triggers is not None and not unmarked and self.triggers > max(marks, default=self.triggers - 1):
+        if self.triggers is not None and self.triggers > max(marks, default=self.triggers - 1):
             return max(listed, default=-1) + 1
-        there = [batch for batch in with_rows if self.have(batch, listed[batch])]
-        return max([*there, *([] if self.batch is None else [self.batch])], default=None)
+        return max((batch for batch, detail in listed.items() if detail.get("rows") and self.have(detail)), default=None)
 
 
 def published_marks(histogram: Place, run_id: str, generation: int) -> PublishedMarks:
@@ -75,10 +67,8 @@ def published_marks(histogram: Place, run_id: str, generation: int) -> Published
     from deltalake import DeltaTable
 
     if not DeltaTable.is_deltatable(str(histogram)):
-        return PublishedMarks(None, None)
-    table = DeltaTable(str(histogram))
-    names = (triggers_mark(run_id, generation), f"{run_id}/release/g{generation}/rows")
-    return PublishedMarks(*(table.transaction_version(name) for name in names))
+        return PublishedMarks(None)
+    return PublishedMarks(DeltaTable(str(histogram)).transaction_version(triggers_mark(run_id, generation)))
 
 
 def live_notes(lake: Lake, name: str) -> tuple[str, ...]:

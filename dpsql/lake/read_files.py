@@ -1,7 +1,7 @@
 """Which files a run has read: none is read twice, whatever became of its modification time.
 
 Spark keeps every path that it has handed out, in the log of its file source. Here the run's own list of files says the same once more:
-Spark's log may be lost, or have been made while Spark still forgot paths after 7 days (commit 27b5d01 and before).
+Spark's log may be lost.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ Everything that a micro-batch computes depends on its plan, so a repeated one mu
 listed one: it was listed with the state files, before anything was published. One that is not listed has left nothing that anybody reads, so it
 may get another. It begins where the newest listed one before it ends; so every commit is in exactly one listed plan.
 
-A position is written as Delta writes the offset of a stream: that is what listings, savepoints and restores of earlier releases say.
+A position is written as Delta writes the offset of a stream, which a restore reads for any source.
 """
 
 from __future__ import annotations

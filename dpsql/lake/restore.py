@@ -75,17 +75,6 @@ def restore(
         return _restore_stopped(tables, buckets, savepoint, checkpoints)
 
 
-def take_over(lake: Lake, name: str) -> None:
-    """Make query 2 of a run that an earlier release has started anew, from its newest listed state: its checkpoint is that of another source.
-
-    Raises:
-        LakeError: as `restore`.
-    """
-    tables = open_tables(lake, name)
-    if tables is not None and not tables.engine.plans:
-        _restore(tables, {RELEASE}, tables.engine.buckets, None, ())
-
-
 def _restore_stopped(tables: Tables, buckets: tuple[int, int] | None, savepoint: str | None, checkpoints: bool) -> Restored:
     for part, path in {"contributions": tables.contributions, "files": tables.folder / "files", **tables.public}.items():
         if not delta_tables.exists(path):
@@ -206,8 +195,7 @@ def _restore(tables: Tables, wanted: set[str], buckets: tuple[int, int], saved: 
         _skip_files(engine, parts[ADMISSION], tables.files_read(point.batch), point)
     queries = {operator: query for operator, query in started_queries(engine.folder).items() if operator not in parts}
     relabelled = engine.relabelled or buckets[1] != engine.buckets[1]
-    restored = replace(engine, buckets=buckets, parts={**engine.parts, **parts}, void=void, relabelled=relabelled)
-    write_engine(replace(restored, plans=engine.plans or RELEASE in parts), queries)
+    write_engine(replace(engine, buckets=buckets, parts={**engine.parts, **parts}, void=void, relabelled=relabelled), queries)
     return Restored(listed, {operator: point.batch for operator, point in points.items()}, buckets)
 
 

@@ -144,7 +144,7 @@ class Tables:
         released = {NOTHING: NO_CLOCK}
         for generation in range(1, part.generation + 1):
             for batch, detail in self.manifest(RELEASE, generation).batches().items():
-                if batch <= done or (generation == part.generation and published.have(batch, detail)):
+                if batch <= done or (generation == part.generation and published.have(detail)):
                     released[batch] = max(int(detail["closed_us"]), released.get(batch, NO_CLOCK))
         if part.generation > 1 and checkpoint.oldest_commit is None and max(released) < part.first:
             raise LakeError(f"{self.folder.name}: was restored and not started since; start it first, then verify")

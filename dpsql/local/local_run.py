@@ -21,8 +21,6 @@ from dpsql.privacy.secret import Secret
 from udfs.keys import PublicGroups
 
 KIND = "local"
-WHOLE_INPUT = "2:"
-"""Begins the fingerprint of all that the output depends on. One without it is of the records alone (up to commit 27b5d01)."""
 
 
 @dataclass(frozen=True)
@@ -53,20 +51,14 @@ class LocalRun:
         """
         if not self.named:
             return  # nobody else knows the run id, and nobody can give it: it has a line and no entry
-        records = _records(rows)
-        whole = [records, repr(tuple(key_types)).encode()]
+        whole = [_records(rows), repr(tuple(key_types)).encode()]
         if public is not None:
             whole += [str(public.first_window_us).encode(), *sorted(public.key_bytes)]
-        given = WHOLE_INPUT + self.secret.fingerprint(_digest(whole))
+        given = self.secret.fingerprint(_digest(whole))
         entry = self.ledger.register.find(self.run_id)
         if entry is None:
             self.ledger.register.add(Entry(self.run_id, given=given))
-        elif not entry.given.startswith(WHOLE_INPUT) and public is not None:
-            raise LakeError(
-                f"run {self.run_id} was made by an earlier release, which did not keep the list of public groups and the start of the stream "
-                "that it saw: the same noise might be on another input. Leave run_id away for a new run"
-            )
-        elif entry.given not in (given, self.secret.fingerprint(records)):
+        elif entry.given != given:
             raise LakeError(
                 f"run {self.run_id} has seen other records (or another order of them, other types, another list of public groups or another "
                 "start of the stream): the same noise on two inputs shows their exact difference. Leave run_id away for a new run"

@@ -50,22 +50,18 @@ def check_declaration(known: Mapping[str, str], source: Source, run: str) -> Non
     """Refuse a source whose input is declared otherwise than when the run was started; columns may be added at the end of its schema.
 
     Args:
-        known: its declaration then; empty if nobody has kept it.
+        known: its declaration then.
         source: as declared now.
         run: the run's name, for the message.
 
     Raises:
         LakeError: names what differs, and what stood there.
     """
-    if not known:
-        return
     now = declaration(source)
     for name in sorted(known.keys() | now.keys()):
         was, stands = known.get(name), now.get(name)
         if was == stands or (name == SCHEMA and was and f"{stands}, ".startswith(f"{was}, ")):
             continue
-        if name == READER and was is None:
-            continue  # kept by an earlier release, which kept no options
         raise LakeError(
             f"run {run!r} was started with {_said(name, was)} at sources.{source.name}, and it says {_said(name, stands)} now: one run sees "
             "one input. Put the old setting back, or start a new run under another --name"

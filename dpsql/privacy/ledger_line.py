@@ -1,13 +1,12 @@
 """A line of the budget ledger: what one run may spend on one privacy unit, as a value and as JSON.
 
 Lines of version 2 say what several contribution periods cost (`dpsql.privacy.cost`). Those of version 3 say besides what a floor test costs several
-events; they are written where there is such a test, so that an older release reads all others. Those of version 1, written up to commit
-27b5d01, do not even say whether windows slide; they are charged as if they did (`_first_version`).
+events; they are written where there is such a test, so that a line without is not read as one that has it. A line of another
+version stops all spending: it may have spent more than could be read from it.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -19,8 +18,6 @@ from dpsql.privacy.cost import Cost, Overlap, PrivacyLevel, total, touched
 from dpsql.privacy.origin import UNKNOWN, Origin
 
 SCHEMA_VERSION, WITH_FLOOR = 2, 3
-MOST_CELLS = 4_000_000 * 10_000
-"""Tests of one unit's groups that a plan of version 1 can have had: times that it can count (`planner.MAX_WEIGHTS`), triggers of a window."""
 
 
 class UnknownVersion(ValueError):
@@ -80,17 +77,16 @@ def document(line: Line) -> dict[str, Any]:
 
 
 def line_from(given: Mapping[str, Any]) -> Line:
-    """A line that `document` wrote, or version 1.
+    """A line that `document` wrote.
 
     Raises:
         UnknownVersion: another release wrote it.
         ValueError, TypeError, KeyError: it is damaged: a wrong number must not make a budget look larger.
     """
     version, rest = given["version"], {name: value for name, value in given.items() if name != "version"}
-    if version == 1:
-        rest = _first_version(rest)
-    elif version not in (SCHEMA_VERSION, WITH_FLOOR):
-        raise UnknownVersion(f"version {version!r} was written by another release of dpsql; this one reads versions 1 to {WITH_FLOOR}")
+    if version not in (SCHEMA_VERSION, WITH_FLOOR):
+        reads = f"this one reads versions {SCHEMA_VERSION} and {WITH_FLOOR}"
+        raise UnknownVersion(f"version {version!r} was written by another release of dpsql; {reads}. Nothing is spent beside it")
     if "origin" not in rest:
         raise ValueError("no origin")
     line: Line = record.parse(rest, Line)
@@ -104,39 +100,3 @@ def line_from(given: Mapping[str, Any]) -> Line:
     ):
         raise ValueError
     return line
-
-
-def _is_amount(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < math.inf
-
-
-def _first_version(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Version 1 in the words of version 2.
-
-    It says nothing of the slide, so a line per window is taken for one of sliding windows: of two periods or more, each costs twice mu^2,
-    and thresholds fail as often as where a unit's two periods meet in one key. How often that is the line does not say: docs/privacy/index.md,
-    theorem 4, bounds it.
-    """
-    amounts = {name: given[name] for name in ("mu2", "delta_threshold", "delta_hash", "epsilon", "delta")}
-    if not all(_is_amount(amount) for amount in amounts.values()):
-        raise ValueError
-    rest = {name: value for name, value in given.items() if name not in amounts}
-    mu2, threshold, hashes = amounts["mu2"], amounts["delta_threshold"], amounts["delta_hash"]
-    alone = mu2, threshold + hashes
-    if ContributionPeriod(given["period"]) is ContributionPeriod.STREAM:
-        overlap, shared = Overlap.STREAM, alone
-    else:
-        overlap, shared = Overlap.WINDOWS, (2 * mu2, _met(threshold, mu2) + hashes)
-    cost = Cost(PrivacyLevel.USER, alone[0], 0.0, alone[1], overlap, *shared)
-    return {**rest, "cost": cost, "declared_epsilon": amounts["epsilon"], "declared_delta": amounts["delta"], "origin": UNKNOWN}
-
-
-def _met(threshold: float, mu2: float) -> float:
-    """At most this much of delta per period, if a key's threshold failed with `threshold` for one period of a unit and now two meet in it."""
-    if threshold == 0:
-        return 0.0
-    from scipy.special import ndtr, ndtri  # here, because they are slow to import
-
-    # One weight more moves a threshold by at most mu deviations, and equal parts over as many tests as there can be are the worst.
-    met = MOST_CELLS * float(ndtr(ndtri(threshold / MOST_CELLS) + math.sqrt(mu2)))
-    return max(threshold, met / 2)

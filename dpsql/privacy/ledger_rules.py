@@ -24,7 +24,7 @@ def check_line(before: Sequence[Line], line: Line) -> None:
     for other in before:
         if other.ledger == line.ledger or frozenset((other.ledger, line.ledger)) in apart:
             continue
-        # Lines of earlier releases say nothing of places: the source's name is all that they have.
+        # Of a line that says nothing of places the source's name is all that there is.
         if overlap(line.origin.reads, other.origin.reads) or (not other.origin.reads and other.source == line.source):
             raise BudgetError(
                 f"source {line.source!r} would spend on ledger {line.ledger!r}, but reads what {other.source!r} has spent on ledger "

@@ -21,8 +21,8 @@ class Origin:
     """Of one run.
 
     Args:
-        ledger_id: of the ledger that the run began with; it is in its noise. Empty for runs of earlier releases.
-        reads: places of its records (`dpsql.privacy.protected`); empty in lines of earlier releases.
+        ledger_id: of the ledger that the run began with; it is in its noise. Empty: of none.
+        reads: places of its records (`dpsql.privacy.protected`); may be empty.
         cap: the declared cap of its level, as epsilon, delta and microseconds (0: one row);
              empty where `cap: none` said that there is none; None where nothing did.
         apart_from: ledgers that were declared to have budgets of their own, though their sources read the same.
@@ -43,7 +43,7 @@ class Origin:
 
 
 UNKNOWN = Origin()
-"""In lines of earlier releases."""
+"""Of a line that says nothing of its records."""
 
 
 def origin_of(source: Source, ledger_id: str, files: Iterable[Path] = (), level: PrivacyLevel = PrivacyLevel.USER) -> Origin:

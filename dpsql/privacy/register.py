@@ -20,7 +20,7 @@ from dpsql import record
 from dpsql.config import Source
 from dpsql.errors import LakeError
 from dpsql.files import Place, create_file, place
-from dpsql.privacy.declaration import check_declaration, declaration
+from dpsql.privacy.declaration import check_declaration
 from dpsql.record import RUN_FILE
 from dpsql.times import timestamp
 
@@ -37,7 +37,7 @@ class Entry:
         place: the run's private folder at its last start; empty for runs without a lake.
         closed_us: everything up to here may have been published, microseconds since 1970 UTC; None before the first release.
         given: fingerprint of the input of a run without a lake (`dpsql.local.local_run`); empty for others.
-        declared: what `sources.yaml` said of its input at its first start (`dpsql.privacy.declaration`); empty where nobody has kept it.
+        declared: what `sources.yaml` said of its input at its first start (`dpsql.privacy.declaration`); empty for runs without a lake.
     """
 
     run_id: str
@@ -85,7 +85,7 @@ class RunRegister:
         Args:
             run_id: of the run.
             folder: its private folder.
-            source: as declared now; a run of an earlier release is held to it from here on.
+            source: as declared now.
 
         Raises:
             LakeError: the run is not registered here, is also at another place, or was started on another input.
@@ -106,10 +106,6 @@ class RunRegister:
             self._write(entry)
         if source is not None:
             check_declaration(entry.declared, source, folder.name)
-            kept = {**declaration(source), **entry.declared}  # an earlier release kept nothing, or less
-            if kept != entry.declared:
-                entry = replace(entry, declared=kept)
-                self._write(entry)
         return entry
 
     def check(self, run_id: str, closed_us: int) -> None:

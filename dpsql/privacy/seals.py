@@ -7,8 +7,8 @@
 One row per line, in order, only ever added to. CHECK tells which secret has sealed; SEAL is its keyed digest of the ledger's id, the row
 before, the line's number and its bytes. So a changed line or row does not fit, nor does a line of another ledger or another number, and a
 row without its line says that the line is gone. Whoever adds a line seals it before anything is read under it; a process that dies between
-the two has spent nothing, and the next one seals what it finds. A ledger of an earlier release is sealed as found when its next line is
-added.
+the two has spent nothing, and the next one seals what it finds. Lines that were written without the secret are
+sealed as found.
 """
 
 from __future__ import annotations

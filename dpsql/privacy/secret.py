@@ -76,7 +76,7 @@ class Secret:
         """The same secret for the runs of one ledger: under another ledger the same run id has another noise and another salt.
 
         Args:
-            ledger_id: as in the run's `run.json` or ledger line; empty for runs that are older than ledger ids.
+            ledger_id: as in the run's `run.json` or ledger line.
         """
         return Secret(self._value, self.path, ledger_id)
 

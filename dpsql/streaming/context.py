@@ -281,7 +281,7 @@ class RunContext:
         if newest is None:
             return True
         published = published_marks(self.tables.histogram_path, self.run.run_id, self.engine.generation(RELEASE))
-        return published.have(newest, self.tables.release.batches(newest)[newest])
+        return published.have(self.tables.release.batches(newest)[newest])
 
     def release(self, queries: Queries) -> bool:
         """Run query 2 until every tick in `contributions` is released; False if stopped before."""

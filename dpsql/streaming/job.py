@@ -12,7 +12,6 @@ from dpsql.compiled import Query
 from dpsql.errors import InputError, LakeError
 from dpsql.lake.engine_file import Engine
 from dpsql.lake.event_log import EventLog
-from dpsql.lake.restore import take_over
 from dpsql.lake.running import exclusive, stop_requests
 from dpsql.lake.runs import Lake, Run, read_run
 from dpsql.privacy.ledger import Ledger
@@ -82,10 +81,6 @@ def run(
         events = EventLog(folder, run.run_id, run.name, log, metrics)
         with events.of_start("catch_up" if until_caught_up else "live", stop):
             context = run_context(spark, query, run, lake, secret, buckets, Tally(progress, events), stop, ledger)
-            if not context.engine.plans:
-                context.check()
-                take_over(lake, run.name)
-                context = run_context(spark, query, run, lake, secret, buckets, context.tally, stop, ledger)
             return context.catch_up(until_us, options.retention_us) if until_caught_up else follow_for_ever(context, options)
 
 

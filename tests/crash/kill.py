@@ -19,7 +19,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, ClassVar
@@ -110,7 +110,6 @@ class Stage:
     def copy(self, lake: Path, name: str) -> Path:
         """The same run in another lake, with its own copy of secret and ledger: each believes that it is the only one."""
         from dpsql.privacy.ledger import Ledger
-        from dpsql.privacy.register import Entry
 
         twin = self.folder / name
         shutil.copytree(lake, twin)
@@ -122,7 +121,7 @@ class Stage:
         published = register.find(entry.stem)
         assert published is not None
         entry.unlink()
-        register.add(Entry(entry.stem, str(twin / "private" / NAME), published.closed_us))
+        register.add(replace(published, place=str(twin / "private" / NAME)))
         return twin
 
     def secret(self, lake: Path) -> Path:

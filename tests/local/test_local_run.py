@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -191,38 +189,3 @@ def test_a_run_id_in_another_ledger_has_other_noise_or_is_refused(compile_on: Co
     assert len(both) > 20 and shared.gt(2).mean() > 0.5  # noise, where the exact difference is u0's: 13 records of 4000
     spread = float((both["time_spent_x"] - both["time_spent_y"]).std() / both["time_spent_stderr_x"].mean())
     assert 0.5 < spread < 3, "two independent noises"
-
-
-OLD_LINE = {
-    "ledger": "visits", "source": "visits", "unit": ["user_id"], "period": "WINDOW", "size_us": 86400000000, "offset_us": 0,
-    "mu2": 0.9181097317423337, "delta_threshold": 4.999756049462481e-10, "delta_hash": 4.879010750380638e-14, "epsilon": 6.0, "delta": 1e-09,
-    "run_id": RUN, "kind": "local", "created": "2026-11-22T10:54:00+00:00", "version": 1,
-}  # fmt: skip
-OLD = {
-    SQL: (
-        "fe55476cc976cb45a5e25d9baf5647746c9f0bc49882a23d46580f44fe50d4a9",
-        "83fa47318228b80b0cee799a15eec5a1e5cc860be9a6bfa0d3f0b57dd70b1573",
-    ),
-    NO_KEY: ("0d01d44a92ada10a9718d164abb4504dd925e2631d842a5257114f5d8e0b7d61", ""),
-}
-"""Made by commit 27b5d01: the fingerprint in the register, and the digest of the histogram as CSV."""
-
-
-def test_a_run_of_an_earlier_release_goes_on_where_its_records_are_all_it_depends_on(
-    compile_on: Compile, secret: Secret, tmp_path: Path
-) -> None:
-    """The same noise, bit for bit; but where a list or a start shaped the output, nobody has kept which, so it is refused."""
-    for sql, (given, digest) in OLD.items():
-        query, folder = compile_on(sql, start_us=DAY), tmp_path / "secrets" / "ledger"
-        (folder / "runs").mkdir(parents=True, exist_ok=True)
-        (folder / "000001.json").write_text(json.dumps({**OLD_LINE, "query_identity": query.plan.identity}))
-        entry = {"version": 1, "run_id": RUN, "place": "", "closed_us": None, "given": given}
-        (folder / "runs" / f"{RUN}.json").write_text(json.dumps(entry))
-        if not digest:
-            with pytest.raises(LakeError, match=r"an earlier release.*Leave run_id away"):
-                dpsql.run_local(query, visits(), secret, RUN, until_us=UNTIL)
-            continue
-        histogram = dpsql.run_local(query, visits(), secret, RUN, until_us=UNTIL)
-        assert hashlib.sha256(histogram.to_csv().encode()).hexdigest() == digest
-        with pytest.raises(LakeError, match="has seen other records"):
-            dpsql.run_local(query, visits().slice(1), secret, RUN, until_us=UNTIL)

@@ -19,12 +19,10 @@ from udfs import bucket_state
 from udfs.bucket_state import (
     SCHEMA_VERSION,
     SEAL_BYTES,
-    UNSEALED_VERSION,
     VERSION_KEY,
     BucketFiles,
     DamagedFile,
     UnknownVersion,
-    read_table,
 )
 from udfs.histogram import user_state
 
@@ -116,18 +114,14 @@ def test_a_sealed_file_is_plain_parquet_and_a_cut_one_is_refused(stored: tuple[B
             files.load(2, 7)
 
 
-def test_a_file_without_seal_is_taken_from_an_older_release_only(tmp_path: Path) -> None:
+def test_a_file_without_seal_is_refused(tmp_path: Path) -> None:
     users = filled(user_state.empty_state().schema)
     files = BucketFiles(str(tmp_path), "admission", 4, 1, ("users",))
     files.store(2, 7, {"users": users})
     path = tmp_path / "admission-4/g1/bucket=0002/000007.users.parquet"
-    for version, accepted in ((UNSEALED_VERSION, True), (SCHEMA_VERSION, False)):
-        pq.write_table(users.replace_schema_metadata({VERSION_KEY: version}), path)
-        if accepted:
-            assert files.load(2, 7)["users"].equals(read_table(str(path)))
-        else:
-            with pytest.raises(DamagedFile, match="its seal is gone"):
-                files.load(2, 7)
+    pq.write_table(users.replace_schema_metadata({VERSION_KEY: SCHEMA_VERSION}), path)
+    with pytest.raises(DamagedFile, match="its seal is gone"):
+        files.load(2, 7)
 
 
 @pytest.mark.parametrize("mechanism", FIRST)
@@ -143,4 +137,4 @@ def test_every_flip_in_a_file_of_contributions_is_refused(mechanism: str, tmp_pa
     path.rename(old)
     with pytest.raises(FileNotFoundError):
         check_files(tmp_path, [listed[0]["path"]])
-    check_files(tmp_path, [str(old.relative_to(tmp_path))])  # one of an older release
+    check_files(tmp_path, [str(old.relative_to(tmp_path))])  # one of another writer

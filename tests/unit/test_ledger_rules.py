@@ -153,19 +153,6 @@ def test_a_run_that_began_without_a_cap_still_counts_when_it_is_back(tmp_path: P
         operator.spends(CAP)
 
 
-def test_a_run_of_an_earlier_release_is_held_to_what_it_finds_first(tmp_path: Path) -> None:
-    operator = Operator(tmp_path)
-    run_id = operator.starts(CAP)
-    register = operator.ledger.register
-    entry = register.find(run_id)
-    assert entry is not None
-    (register.folder / f"{run_id}.json").unlink()
-    register.add(replace(entry, declared={}))  # as 27b5d01 has made it
-    operator.starts(CAP)
-    with pytest.raises(LakeError, match="and it says path"):
-        operator.starts(CAP, path="other")
-
-
 def test_declarations_that_contradict_one_another(tmp_path: Path) -> None:
     operator = Operator(tmp_path)
     for more, says in (

@@ -85,7 +85,7 @@ def test_a_line_is_read_as_strictly() -> None:
 def test_what_has_a_default_may_be_missing(tmp_path: Path) -> None:
     path = tmp_path / "file.json"
     given = json.loads(record.content(FILES[0], 1))
-    del given["ledger_id"], given["first_window_us"]  # as commit 27b5d01 did not write them
+    del given["ledger_id"], given["first_window_us"]
     path.write_text(json.dumps(given))
     assert record.read(path, Run, 1) == replace(FILES[0], ledger_id="", first_window_us=None)
 

@@ -18,7 +18,6 @@ from dpsql.lake.manifest import Manifest
 from dpsql.lake.release_plans import ReleasePlans, position, read_and_noted
 from dpsql.mechanisms.registry import shape
 from tests.unit.test_torn_commits import SQL
-from udfs.contribution_files import BUCKETS
 from udfs.release_plan import ReleasePlan
 from udfs.stage import Tick
 
@@ -130,19 +129,12 @@ def test_a_plan_is_told_as_text() -> None:
         ReleasePlan.of(None)
 
 
-@pytest.mark.parametrize("old", [False, True])
 @pytest.mark.parametrize("void", [(), ((1, 1),), ((0, 0), (2, 9))])
 @pytest.mark.parametrize("buckets", [BUCKET_COUNT, 5])
-def test_a_bucket_reads_its_rows_and_no_others(table: Contributions, old: bool, void: tuple[tuple[int, int], ...], buckets: int) -> None:
-    """Files of all releases, with rows that do not count, and after the number of buckets has changed. Catches: a row twice, or never."""
+def test_a_bucket_reads_its_rows_and_no_others(table: Contributions, void: tuple[tuple[int, int], ...], buckets: int) -> None:
+    """With rows that do not count, and after the number of buckets has changed. Catches: a row twice, or never."""
     parts = [rows(table, seed) for seed in range(3)]
     names = [name for batch, part in enumerate(parts) for name in commit(table, batch, part)]
-    if old:  # without its list of row groups, and with a tick among the rows
-        for name in names:
-            content = pq.read_table(table.path / name, partitioning=None)
-            assert content.schema.metadata.pop(BUCKETS)
-            tick = content.slice(0, 1).set_column(0, "kind", pa.array([1], pa.int32()))
-            pq.write_table(pa.concat_tables([content, tick]).replace_schema_metadata({}), table.path / name)
     reader = replace(table, key_buckets=buckets, void=void, relabelled=buckets != BUCKET_COUNT).rows_for(TAKES)
     counted = [part for batch, part in enumerate(parts) if not any(first <= batch <= last for first, last in void)]
     wanted = pa.concat_tables([part.select(TAKES.names) for part in counted])

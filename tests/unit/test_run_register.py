@@ -112,10 +112,10 @@ def test_a_damaged_entry_stops_the_run(register: RunRegister, damage: str | dict
     assert path.read_bytes() == was
 
 
-def test_a_run_of_an_earlier_release_is_held_to_what_it_kept_and_from_now_on_to_the_rest(register: RunRegister, tmp_path: Path) -> None:
+def test_a_start_is_held_to_the_declaration_of_the_first(register: RunRegister, tmp_path: Path) -> None:
     source = Source("s", "csv", "/data", schema="u STRING", options=(("sep", ";"),))
     place = lake(tmp_path / "one")
-    register.add(Entry(RUN, str(place), declared={name: text for name, text in declaration(source).items() if "reader" not in name}))
+    register.add(Entry(RUN, str(place), declared=declaration(source)))
     register.enter(RUN, place, source)
     with pytest.raises(LakeError, match="options of the reader 'sep: ;'"):
         register.enter(RUN, place, replace(source, options=()))

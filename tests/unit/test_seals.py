@@ -170,7 +170,7 @@ def test_two_ledgers_have_two_ids_and_other_noise(tmp_path: Path) -> None:
     run = "ab" * 16
     bound = [SECRET.of_ledger(each) for each in ("", *ids)]
     assert len({secret.noise_key(run, "plan") for secret in bound}) == len({secret.salt(run) for secret in bound}) == 3
-    assert bound[0].noise_key(run, "plan") == SECRET.noise_key(run, "plan")  # runs of earlier releases keep theirs
+    assert bound[0].noise_key(run, "plan") == SECRET.noise_key(run, "plan")
     with pytest.raises(BudgetError, match="needs the secret"):
         Ledger(tmp_path / "c" / "ledger").append(replace(LINE, origin=replace(LINE.origin, ledger_id=ids[0])), None)
 

@@ -42,7 +42,7 @@ def lake(tmp_path: Path) -> Lake:
     plan = {"query": {"window": {"offset_us": 0}, "trigger_interval_us": HOUR}}
     run = Run("views", RUN, "identity", "check", "SELECT", plan, "2026-01-01T00:00:00+00:00")
     (folder / "run.json").write_text(json.dumps({"version": 1, **asdict(run)}))
-    (folder / "engine.json").write_text(json.dumps({"version": 3, "queries": {"admission": "x"}}))
+    (folder / "engine.json").write_text(json.dumps({"version": 5, "queries": {"admission": "x"}}))
     (folder / "live.json").write_text(json.dumps({"version": 1}))
     mark = CommitProperties(app_transactions=[Transaction(f"{RUN}/closed_us", 10 * HOUR + 7_000_000)])
     for table in (str(folder / "contributions"), str(folder / "files"), made.histogram("views")):
