@@ -89,7 +89,7 @@ def read(path: Path) -> str:
 
 def said(golden: Golden) -> str:
     """The message of a refused query, the explanation of an accepted one."""
-    return compiled(golden).explain() if golden.kind == "accepted" else f"{refusal(golden)}\n"
+    return explained(golden) if golden.kind == "accepted" else f"{refusal(golden)}\n"
 
 
 @cache
@@ -106,6 +106,12 @@ def refusal(golden: Golden) -> QueryError:
 def compiled(golden: Golden) -> Query:
     """An accepted query with its plan, as a run would have it."""
     return compile_query(golden.text, sources(), f"{golden.stem}.sql")
+
+
+@cache
+def explained(golden: Golden) -> str:
+    """The explanation of an accepted query."""
+    return compiled(golden).explain()
 
 
 def plans() -> dict[Path, Golden]:

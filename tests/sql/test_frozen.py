@@ -80,12 +80,10 @@ def _fields(value: Any) -> set[tuple[str, str]]:
 
 def test_a_last_bit_is_not_what_is_said_and_a_ninth_digit_is() -> None:
     """Also: no number of a golden query lies where another machine could round it otherwise."""
-    lines = frozen()
     for golden in ACCEPTED:
-        facts, text = compiled(golden).explain_json(), compiled(golden).explain()
-        found = [numbers_said(_scaled(facts, factor), text) for factor in (1.0, 1 - 8 * ULP, 1 + 8 * ULP, 1 - 1e-8, 1 + 1e-8)]
-        said = lines[golden.name].split()[3]
-        assert [each == said for each in found] == [True, True, True, False, False], golden.name
+        facts = compiled(golden).explain_json()
+        said, *others = [numbers_said(_scaled(facts, factor), "") for factor in (1.0, 1 - 8 * ULP, 1 + 8 * ULP, 1 - 1e-8, 1 + 1e-8)]
+        assert [each == said for each in others] == [True, True, False, False], golden.name
 
 
 def _scaled(value: Any, factor: float) -> Any:

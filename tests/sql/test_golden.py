@@ -20,6 +20,7 @@ from tests.sql.golden import (
     Golden,
     compiled,
     entries,
+    explained,
     goldens,
     plans,
     read,
@@ -47,8 +48,9 @@ def test_every_name_of_a_number_is_in_a_plan_that_is_kept():
     """Catches: a new number, or a mechanism's, that would be seen as a digest only."""
     kept = set(plans().values())
     assert {compiled(golden).parsed.mechanism for golden in kept} == {mechanism.name for mechanism in MECHANISMS}
-    known = {name for golden in kept for name in _names(json.loads(shown(compiled(golden))))}
-    new = {golden.stem: found for golden in goldens("accepted") if (found := _names(json.loads(shown(compiled(golden)))) - known)}
+    names = {golden: _names(json.loads(shown(compiled(golden)))) for golden in goldens("accepted")}
+    known = set().union(*(names[golden] for golden in kept))
+    new = {golden.stem: found for golden in names if (found := names[golden] - known)}
     assert new == {}
 
 
@@ -93,8 +95,9 @@ def test_every_file_is_a_list_of_queries_and_every_other_belongs_to_one():
 
 def test_every_sentence_is_in_an_explanation_that_is_kept_whole():
     """Catches: a new branch of the wording of which only the numbers would be looked at."""
-    kept = {sentence for golden in goldens("accepted") if golden.said is not None for sentence in _sentences(golden)}
-    new = {golden.stem: found for golden in goldens("accepted") if (found := _sentences(golden) - kept)}
+    sentences = {golden: _sentences(golden) for golden in goldens("accepted")}
+    kept = set().union(*(sentences[golden] for golden in sentences if golden.said is not None))
+    new = {golden.stem: found for golden in sentences if (found := sentences[golden] - kept)}
     assert new == {}
 
 
@@ -104,7 +107,7 @@ def _sentences(golden: Golden) -> set[str]:
     aliases = [aggregate.alias for aggregate in query.aggregates]
     names = [*aliases, *(key.name for key in query.keys), *query.privacy_unit, query.stream, query.event_time, "key"]
     name = "|".join(re.escape(name) for name in sorted(names, key=len, reverse=True))
-    text = re.sub(r"(?m)^  1\. read .*|^Query identity: .*|(?<=public groups: ).*|(?<=counter )\w+", "x", compiled(golden).explain())
+    text = re.sub(r"(?m)^  1\. read .*|^Query identity: .*|(?<=public groups: ).*|(?<=counter )\w+", "x", explained(golden))
     text = re.sub(r"\n {14}", " ", text)  # "In short" is wrapped where its words end
     text = re.sub(rf"(?<!\w)(?:{name}|{NUMBER}(?: (?:microsecond|millisecond|second|minute|hour|day|week)s?\b)?)(?!\w)", "x", text)
     text = re.sub(r"(?<=Noise:     ) [x±,/ n]+(?= at|\()", " x ± x", text)
@@ -125,7 +128,7 @@ def test_problems_are_in_text_order_and_inside_the_text(golden: Golden):
 @pytest.mark.parametrize("golden", goldens("accepted"), ids=lambda golden: golden.name)
 def test_explanations_are_narrow_and_of_one_page(golden: Golden):
     """Lines of at most 120 characters; stage 1 quotes FROM as it is written and may be longer."""
-    lines = compiled(golden).explain().splitlines()
+    lines = explained(golden).splitlines()
     assert [line for line in lines if len(line) > 120 and not line.startswith("  1. read")] == []
     assert len(lines) < 72
 
