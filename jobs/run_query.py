@@ -51,6 +51,8 @@ if TYPE_CHECKING:
 CREDENTIAL = re.compile(r"secret(?!\.file)|password|token|access\.?key", re.IGNORECASE)
 """In names of settings; what Spark itself redacts."""
 FILE = click.Path(dir_okay=False, path_type=Path)
+SPARK_SAID = "spark.log"
+"""In the private folder of a run on this machine: what its JVM printed since the last start."""
 
 
 @dataclass(frozen=True)
@@ -156,7 +158,8 @@ def start(flags: RunFlags, master: str | None, properties: Mapping[str, str]) ->
         from dpsql.streaming.failures import stopping
 
         os.umask(0o077)  # for all that is written from here on; the histogram is opened to readers by name
-        spark = _session(master, properties)
+        folder = lake.private(name)
+        spark = _session(master, properties, folder / SPARK_SAID if isinstance(folder, Path) else None)
         with stopping(spark):
             summary = _run(flags, spark, query, run, lake, secret, ledger)
         _print_summary(summary, str(lake.histogram(name)), f"dpsql show {name} --lake {flags.lake_folder}", flags.as_json)
@@ -195,14 +198,14 @@ def spark_properties(properties_file: Path | None, s3: bool = False) -> dict[str
     return properties
 
 
-def _session(master: str | None, properties: Mapping[str, str]) -> Any:
+def _session(master: str | None, properties: Mapping[str, str], said: Path | None = None) -> Any:
     from dpsql.streaming.session import session
 
     if master is not None:  # else spark-submit has started it
         note("starting Spark ...")
     before = os.umask(0o077)  # Spark and its workers keep it
     try:
-        return session(master, properties)
+        return session(master, properties, said)
     finally:
         os.umask(before)
 

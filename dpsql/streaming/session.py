@@ -97,12 +97,13 @@ CATCH_UP = {
 """As well, where a query ends by itself. Spark takes the first value that it meets in an executor."""
 
 
-def session(master: str | None, properties: Mapping[str, str]) -> SparkSession:
+def session(master: str | None, properties: Mapping[str, str], said: Path | None = None) -> SparkSession:
     """Start (or find) the Spark session.
 
     Args:
         master: like `local[2]` or `spark://host:7077`; None leaves it to spark-submit.
         properties: Spark settings of the user (`conf/spark-defaults.conf`, with `spark.jars`); they win over ours.
+        said: a file for what the JVM and its daemons print, shown if Spark does not start; None, or a log level that the user sets: stderr.
 
     Raises:
         ConfigError: Spark does not start, or would not keep a secret; the session has no Delta, because the jars are not on its class path.
@@ -119,7 +120,7 @@ def session(master: str | None, properties: Mapping[str, str]) -> SparkSession:
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     settings = {**SESSION, **WORKERS, **({**LOCAL, **_sockets()} if local else CLUSTER if master is not None else {}), **properties}
     settings |= {} if master is None else {"spark.master": master, "spark.app.name": "dpsql"}
-    spark = _started(settings)
+    spark = _started(settings, None if LOG_LEVEL in properties else said)
     # Log lines of failed tasks quote exception texts, and those may quote records.
     spark.sparkContext.setLogLevel(properties.get(LOG_LEVEL, "OFF"))
     adopt(spark)
@@ -139,7 +140,7 @@ def adopt(spark: SparkSession) -> None:
         ship(spark)
 
 
-def _started(settings: Mapping[str, str]) -> SparkSession:
+def _started(settings: Mapping[str, str], said: Path | None) -> SparkSession:
     """Start Spark; nothing has been read by then, but a foreign text may still be long, so its kind is named and its known causes."""
     try:
         if GATEWAY in os.environ:
@@ -147,12 +148,12 @@ def _started(settings: Mapping[str, str]) -> SparkSession:
             settings = {**settings, **_local_folders({**dict(SparkConf().getAll()), **settings})}
         else:
             settings = {**settings, **_local_folders(settings)}
-            with _by_file(settings):
+            with _by_file(settings), _stderr_in(said):
                 internals.start_jvm()
     except ConfigError:
         raise
     except Exception as problem:
-        raise _not_started(problem) from None
+        raise _not_started(problem, said) from None
     configured = SparkConf()
     master = settings.get("spark.master") or configured.get("spark.master") or ""
     if not (protection.makes_secret(master) or protection.SECRET in settings or configured.contains(protection.SECRET)):
@@ -167,11 +168,13 @@ def _started(settings: Mapping[str, str]) -> SparkSession:
         SparkContext.getOrCreate(configured)
         return SparkSession.builder.getOrCreate()
     except Exception as problem:
-        raise _not_started(problem) from None
+        raise _not_started(problem, said) from None
 
 
-def _not_started(problem: Exception) -> ConfigError:
+def _not_started(problem: Exception, said: Path | None) -> ConfigError:
     text = str(problem)
+    if said is not None and said.exists():
+        sys.stderr.write(said.read_text(errors="replace"))
     if "BindException" in text:
         found = re.search(r"Service '(\w+)' failed after", text)
         what = f" ({found[1]})" if found else ""
@@ -195,6 +198,22 @@ def _sockets() -> dict[str, str]:
     """JVM and Python talk by files for us alone. A port that waits for one of them takes whoever comes first, and a stranger would end the run."""
     folder = str(scratch())
     return {SOCKETS: "true", SOCKETS_IN: folder} if len(folder) <= LONGEST_SOCKETS_IN else {}
+
+
+@contextlib.contextmanager
+def _stderr_in(file: Path | None) -> Iterator[None]:
+    """While inside, a process that is launched has this file, for us alone, as its stderr."""
+    if file is None:
+        yield
+        return
+    ours, theirs = os.dup(2), os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o600)
+    os.dup2(theirs, 2)
+    try:
+        yield
+    finally:
+        os.dup2(ours, 2)
+        for descriptor in (ours, theirs):
+            os.close(descriptor)
 
 
 @contextlib.contextmanager

@@ -70,6 +70,7 @@ def run(page: Path, place: Path) -> str:
         for words in programs(page, language, text):
             done = call(place, *words)
             assert done.returncode == 0, f"{page.name}\n{text}\n{done.stderr}"
+            assert not re.search("warning|log level|Traceback", done.stderr, re.IGNORECASE), done.stderr
             said += f"{done.stdout}\n"
     return said
 

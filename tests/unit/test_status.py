@@ -241,6 +241,7 @@ def test_the_parser_reads_what_is_of_the_format() -> None:
 def test_much_that_is_dropped_is_an_alarm() -> None:
     assert dropped_much(999, {"null_privacy_unit": 999}) is None
     assert dropped_much(1000, {"null_privacy_unit": 200}) is None
+    assert dropped_much(1000, {"null_privacy_unit": 200, "over_max_rows": 700}) is None  # what the query asked for is no alarm
     assert "201 of 1,000" in str(dropped_much(1000, {"null_privacy_unit": 200, "window_closed": 1}))
     assert "null privacy unit" in str(dropped_much(1000, {"null_privacy_unit": 200, "window_closed": 1}))
 
