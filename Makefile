@@ -54,7 +54,7 @@ conf/spark-defaults.conf: conf/spark-defaults.template conf/ivy.xml conf/jars.sh
 	@$(RUN) -m dpsql.jars $@
 
 demo: setup ## a small stream, a private histogram of it, and what it promises
-	@$(RUN) -m jobs.demo
+	@$(RUN) -m dpsql.jobs.demo
 
 # A file of tests stays with one worker, which starts Spark once for all of its files; their order is that of tests/conftest.py
 PYTEST := $(RUN) -m pytest -n 2 --dist loadfile --no-loadscope-reorder

@@ -28,8 +28,8 @@ from benchmarks.sharded import Job
 from benchmarks.workload import identifiers, ranks
 from dpsql.mechanisms.histogram.calibration import THRESHOLD_DELTA_SHARE
 from dpsql.privacy.curve import total_mu
-from udfs.columns import Bool, Float, Int, run_starts, run_sums, sort_order
-from udfs.noise.randomness import normals, tags
+from dpsql.udfs.columns import Bool, Float, Int, run_starts, run_sums, sort_order
+from dpsql.udfs.noise.randomness import normals, tags
 
 
 @dataclass(frozen=True)

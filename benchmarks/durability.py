@@ -41,8 +41,8 @@ from dpsql.lake.manifest import Manifest  # noqa: E402
 from dpsql.lake.sorted_file import sorted_file  # noqa: E402
 from dpsql.mechanisms.registry import shape  # noqa: E402
 from dpsql.streaming.published_table import PublishedTable  # noqa: E402
-from udfs.bucket_state import BucketFiles  # noqa: E402
-from udfs.stage import ADMISSION, StateFile  # noqa: E402
+from dpsql.udfs.bucket_state import BucketFiles  # noqa: E402
+from dpsql.udfs.stage import ADMISSION, StateFile  # noqa: E402
 
 BUCKETS, STATE_ROWS, ROWS = 8, 60_000, 2_000
 HOUR = 3_600_000_000

@@ -24,12 +24,12 @@ if str(CHECKOUT) not in sys.path:  # `python benchmarks/...` puts this folder fi
 from dpsql.mechanisms.dynamic.plan import TablePlan  # noqa: E402
 from dpsql.mechanisms.dynamic.planner import make_plan  # noqa: E402
 from dpsql.mechanisms.dynamic.stages import stages  # noqa: E402
+from dpsql.udfs.columns import Int, sort_order  # noqa: E402
+from dpsql.udfs.histogram.contribution_bounding import mix  # noqa: E402
+from dpsql.udfs.keys import PublicGroups  # noqa: E402
+from dpsql.udfs.stage import BEGIN, END, Clock, Tick  # noqa: E402
 from tests.mechanisms.dynamic import plans  # noqa: E402
 from tests.property.plans import COUNT, USERS  # noqa: E402
-from udfs.columns import Int, sort_order  # noqa: E402
-from udfs.histogram.contribution_bounding import mix  # noqa: E402
-from udfs.keys import PublicGroups  # noqa: E402
-from udfs.stage import BEGIN, END, Clock, Tick  # noqa: E402
 
 MINUTE = 60_000_000
 RUNS = 5

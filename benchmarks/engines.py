@@ -131,7 +131,7 @@ def private(
     from dpsql.streaming.context import run_context
     from dpsql.streaming.microbatches import drain
     from dpsql.streaming.progress import Tally
-    from udfs.stage import Clock
+    from dpsql.udfs.stage import Clock
 
     shutil.rmtree(lake, ignore_errors=True)
     options = (("maxFilesPerTrigger", "1"),)

@@ -35,10 +35,10 @@ from dpsql.mechanisms.marginals.accounting import account  # noqa: E402
 from dpsql.mechanisms.marginals.grouping import cube  # noqa: E402
 from dpsql.mechanisms.marginals.plan import MarginalsPlan  # noqa: E402
 from dpsql.mechanisms.marginals.planner import make_plan  # noqa: E402
+from dpsql.udfs.marginals.least_squares import LeastSquares, Product, energies  # noqa: E402
+from dpsql.udfs.marginals.synthetic import fit, marginal  # noqa: E402
 from tests.mechanisms.marginals.dense import nothing_seen, release, split, sums  # noqa: E402
 from tests.mechanisms.marginals.plans import numbered, query, source  # noqa: E402
-from udfs.marginals.least_squares import LeastSquares, Product, energies  # noqa: E402
-from udfs.marginals.synthetic import fit, marginal  # noqa: E402
 
 SEED, QUESTIONS = 7, 10_000
 SHARES = (0.01, 0.005, 0.002)

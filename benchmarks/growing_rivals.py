@@ -15,8 +15,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from dpsql.mechanisms.marginals.plan import MarginalsPlan
-from udfs.marginals.least_squares import Product
-from udfs.noise.counters import column_norm, path_sd
+from dpsql.udfs.marginals.least_squares import Product
+from dpsql.udfs.noise.counters import column_norm, path_sd
 
 ALPHA, EPSILON = 0.1, 1.0
 LOOKED_AT = 400

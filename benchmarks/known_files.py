@@ -25,7 +25,7 @@ from benchmarks.throughput import machine  # noqa: E402
 from dpsql.lake.manifest import Manifest  # noqa: E402
 from dpsql.lake.read_files import ReadFiles  # noqa: E402
 from dpsql.lake.spark_checkpoint import Checkpoint  # noqa: E402
-from udfs.stage import ADMISSION, StateFile  # noqa: E402
+from dpsql.udfs.stage import ADMISSION, StateFile  # noqa: E402
 
 LISTED_TOGETHER = 1_000
 

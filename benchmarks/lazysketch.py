@@ -36,8 +36,8 @@ from dpsql.mechanisms.sketch.plan import SketchPlan  # noqa: E402
 from dpsql.mechanisms.sketch.planner import make_plan  # noqa: E402
 from dpsql.mechanisms.sketch.stages import intake, shape  # noqa: E402
 from dpsql.parsed_query import ContributionPeriod, ParsedQuery, PrivacyLevel, WindowSpec  # noqa: E402
-from udfs.sketch.estimates import estimate, joint  # noqa: E402
-from udfs.stage import Clock  # noqa: E402
+from dpsql.udfs.sketch.estimates import estimate, joint  # noqa: E402
+from dpsql.udfs.stage import Clock  # noqa: E402
 
 UPDATES = UNIVERSE = 1 << 20
 DELTA, TOP, TRIGGERS = 1e-3, 15, 100

@@ -13,9 +13,9 @@ import pyarrow as pa
 from benchmarks.sharded import Job, by_bucket
 from benchmarks.workload import ranks
 from dpsql.mechanisms.histogram.stages import release_parameters
-from udfs.columns import Bool, Int
-from udfs.histogram.release import ReleaseState, release
-from udfs.stage import Tick
+from dpsql.udfs.columns import Bool, Int
+from dpsql.udfs.histogram.release import ReleaseState, release
+from dpsql.udfs.stage import Tick
 
 
 @dataclass(frozen=True)

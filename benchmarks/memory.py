@@ -27,10 +27,10 @@ from dpsql.config import Source  # noqa: E402
 from dpsql.local.record_reader import RowReader  # noqa: E402
 from dpsql.mechanisms.histogram.plan import PrivacyPlan  # noqa: E402
 from dpsql.mechanisms.histogram.stages import bounding_parameters, grid, release_parameters  # noqa: E402
-from udfs.columns import Float, Int  # noqa: E402
-from udfs.histogram.contribution_bounding import admit  # noqa: E402
-from udfs.histogram.release import ReleaseState, release  # noqa: E402
-from udfs.stage import Clock, Tick  # noqa: E402
+from dpsql.udfs.columns import Float, Int  # noqa: E402
+from dpsql.udfs.histogram.contribution_bounding import admit  # noqa: E402
+from dpsql.udfs.histogram.release import ReleaseState, release  # noqa: E402
+from dpsql.udfs.stage import Clock, Tick  # noqa: E402
 
 SEEDS = 5
 

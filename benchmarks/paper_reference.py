@@ -50,9 +50,9 @@ from dpsql.parsed_query import (  # noqa: E402
     ParsedQuery,
     WindowSpec,
 )
-from udfs.histogram.contribution_bounding import admit  # noqa: E402
-from udfs.histogram.release import release  # noqa: E402
-from udfs.stage import Clock, Tick  # noqa: E402
+from dpsql.udfs.histogram.contribution_bounding import admit  # noqa: E402
+from dpsql.udfs.histogram.release import release  # noqa: E402
+from dpsql.udfs.stage import Clock, Tick  # noqa: E402
 
 DAY = 86_400_000_000
 PAPER_USERS, PAPER_KEYS, PAPER_FLAT = 10_000_000, 1_000_000, 1000

@@ -29,11 +29,11 @@ if str(CHECKOUT) not in sys.path:  # `python benchmarks/...` puts this folder fi
 from benchmarks.charts import Line, Panel, draw  # noqa: E402
 from dpsql.mechanisms.dynamic.planner import make_plan  # noqa: E402
 from dpsql.mechanisms.dynamic.stages import stages  # noqa: E402
+from dpsql.udfs.histogram.contribution_bounding import mix  # noqa: E402
+from dpsql.udfs.keys import PublicGroups  # noqa: E402
+from dpsql.udfs.stage import Clock, Tick  # noqa: E402
 from tests.mechanisms.dynamic import plans  # noqa: E402
 from tests.property.plans import COUNT  # noqa: E402
-from udfs.histogram.contribution_bounding import mix  # noqa: E402
-from udfs.keys import PublicGroups  # noqa: E402
-from udfs.stage import Clock, Tick  # noqa: E402
 
 EPSILON, DELTA, BETA = 1.0, 1e-9, 1e-3
 NOISE_KEYS = 4

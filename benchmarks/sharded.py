@@ -27,9 +27,9 @@ from benchmarks.workload import DAY, SLICES, Workload, identifiers, records
 from dpsql.local.feeder import split
 from dpsql.mechanisms.histogram.plan import PrivacyPlan
 from dpsql.mechanisms.histogram.stages import bounding_parameters
-from udfs.columns import Bool, Int
-from udfs.histogram.contribution_bounding import admit
-from udfs.stage import Clock
+from dpsql.udfs.columns import Bool, Int
+from dpsql.udfs.histogram.contribution_bounding import admit
+from dpsql.udfs.stage import Clock
 
 
 @dataclass(frozen=True)

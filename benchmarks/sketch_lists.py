@@ -41,12 +41,12 @@ from dpsql.mechanisms.sketch.planner import make_plan  # noqa: E402
 from dpsql.mechanisms.sketch.stages import intake, reading, release  # noqa: E402
 from dpsql.parsed_query import ContributionPeriod, GroupSelection, ParsedQuery, PrivacyLevel, WindowSpec  # noqa: E402
 from dpsql.privacy.secret import Secret  # noqa: E402
-from udfs.columns import Float, Int  # noqa: E402
-from udfs.keys import encode  # noqa: E402
-from udfs.sketch.estimates import estimate, margins  # noqa: E402
-from udfs.sketch.hashing import digest, digests  # noqa: E402
-from udfs.sketch.reading import Listed, empty_state, read  # noqa: E402
-from udfs.stage import Clock, Tick  # noqa: E402
+from dpsql.udfs.columns import Float, Int  # noqa: E402
+from dpsql.udfs.keys import encode  # noqa: E402
+from dpsql.udfs.sketch.estimates import estimate, margins  # noqa: E402
+from dpsql.udfs.sketch.hashing import digest, digests  # noqa: E402
+from dpsql.udfs.sketch.reading import Listed, empty_state, read  # noqa: E402
+from dpsql.udfs.stage import Clock, Tick  # noqa: E402
 
 DAY = 86_400_000_000
 K, LARGEST, ASKED = 50, 15, 200

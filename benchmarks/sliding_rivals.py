@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from udfs.columns import Float
+from dpsql.udfs.columns import Float
 
 
 def zero(x: np.ndarray, epsilon: float, w: int, g: np.random.Generator) -> Iterator[Float]:

@@ -131,7 +131,7 @@ class Job:
         return (done.stdout or done.stderr).strip()
 
     def _python(self, command: list[str]) -> list[str]:
-        return [sys.executable, "-m", "jobs.cli", *command]
+        return [sys.executable, "-m", "dpsql.jobs.cli", *command]
 
     def _environment(self) -> dict[str, str]:
         return {**os.environ, "PYTHONPATH": str(CHECKOUT)}

@@ -40,7 +40,7 @@ from dpsql.compiled import Query  # noqa: E402
 from dpsql.config import Source  # noqa: E402
 from dpsql.mechanisms.histogram.calibration import thresholds  # noqa: E402
 from dpsql.mechanisms.histogram.plan import PrivacyPlan  # noqa: E402
-from udfs.noise.counters import column_norm, counter, path_sd  # noqa: E402
+from dpsql.udfs.noise.counters import column_norm, counter, path_sd  # noqa: E402
 
 RESULTS = CHECKOUT / "benchmarks" / "results" / "table1"
 RECORDS = 61_150_000

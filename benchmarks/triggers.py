@@ -112,7 +112,7 @@ class Private:
         self._planned.acquire()
 
     def _clock(self, batch: int) -> Any:
-        from udfs.stage import Clock
+        from dpsql.udfs.stage import Clock
 
         self._planned.release()
         self._go.acquire()

@@ -78,7 +78,7 @@ def ask(lake: Lake, state: str, times: int) -> int:
             (lake.private(NAME) / "engine.json").write_text("{")
         for _ in range(times):
             began, before = time.monotonic(), os.times()
-            command = [sys.executable, "-m", "jobs.cli", "status", NAME, "--lake", str(lake.root), "--max-lag", "3 hours"]
+            command = [sys.executable, "-m", "dpsql.jobs.cli", "status", NAME, "--lake", str(lake.root), "--max-lag", "3 hours"]
             done = subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True, check=False)
             after = os.times()
             seconds.append(time.monotonic() - began)

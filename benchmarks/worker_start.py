@@ -28,15 +28,15 @@ sys.path.insert(0, str(CHECKOUT))
 from dpsql.mechanisms.histogram.planner import make_plan  # noqa: E402
 from dpsql.mechanisms.histogram.stages import stages  # noqa: E402
 from dpsql.streaming.workers import MICRO_BATCH, shipped  # noqa: E402
+from dpsql.udfs.bucket_state import BucketFiles  # noqa: E402
+from dpsql.udfs.contribution_files import ContributionFiles, ContributionRows  # noqa: E402
+from dpsql.udfs.histogram.contribution_bounding import admit  # noqa: E402
+from dpsql.udfs.keys import encode  # noqa: E402
+from dpsql.udfs.release_plan import ReleasePlan  # noqa: E402
+from dpsql.udfs.released_files import ReleasedFiles  # noqa: E402
+from dpsql.udfs.stage import ADMISSION, RELEASE, Clock, Tick  # noqa: E402
+from dpsql.udfs.worker import Intake, MicroBatch, Release  # noqa: E402
 from tests.property.plans import COUNT, DAY, SUM, query, source  # noqa: E402
-from udfs.bucket_state import BucketFiles  # noqa: E402
-from udfs.contribution_files import ContributionFiles, ContributionRows  # noqa: E402
-from udfs.histogram.contribution_bounding import admit  # noqa: E402
-from udfs.keys import encode  # noqa: E402
-from udfs.release_plan import ReleasePlan  # noqa: E402
-from udfs.released_files import ReleasedFiles  # noqa: E402
-from udfs.stage import ADMISSION, RELEASE, Clock, Tick  # noqa: E402
-from udfs.worker import Intake, MicroBatch, Release  # noqa: E402
 
 TURNS = 5
 
@@ -49,7 +49,7 @@ before, memory, cpu = set(sys.modules), rss(), time.process_time()
 what, given = sys.argv[1:3]
 rows = None
 if what == 'udfs':
-    import udfs.worker, udfs.histogram.stages
+    import dpsql.udfs.worker, dpsql.udfs.histogram.stages
 else:
     from pyspark.taskcontext import TaskContext
     with open(given, 'rb') as file:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from udfs.stage import BEGIN, END
+from dpsql.udfs.stage import BEGIN, END
 
 CHANGE, POSITION, TIME = "_change_type", "_commit_version", "_commit_timestamp"
 BESIDE = (CHANGE, POSITION, TIME)

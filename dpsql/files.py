@@ -99,7 +99,7 @@ class ObjectPath:
 
 def _opened(uri: str) -> tuple[pafs.FileSystem, str]:
     """The store of an object, and the object's path in it."""
-    from udfs.bucket_state import filesystem  # slow to import, and most lakes are folders
+    from dpsql.udfs.bucket_state import filesystem  # slow to import, and most lakes are folders
 
     return filesystem(uri)
 

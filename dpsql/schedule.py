@@ -8,7 +8,7 @@ import numpy as np
 
 from dpsql.errors import InputError
 from dpsql.times import duration, timestamp
-from udfs.grid import NO_CLOCK, Grid
+from dpsql.udfs.grid import NO_CLOCK, Grid
 
 AT_ONCE = 100_000
 """Triggers that are closed at once, at most, where each is replayed. A day has 86,400 seconds."""

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True)
 class SketchShape:
-    """One or several sketches that count the same; `udfs.sketch.publishing` says how their cells are released.
+    """One or several sketches that count the same; `dpsql.udfs.sketch.publishing` says how their cells are released.
 
     Args:
         depth, width, signed: of every sketch.
-        hash_scheme: `udfs.sketch.hashing.SCHEME`.
+        hash_scheme: `dpsql.udfs.sketch.hashing.SCHEME`.
         cycle, triggers: p, T.
         aliases: of the sketches, in order of their rows.
         counts: of each, whether it counts records; else it adds up a weight.

@@ -1,4 +1,4 @@
-"""Value bytes of a key (`udfs.keys`) as values of its type."""
+"""Value bytes of a key (`dpsql.udfs.keys`) as values of its type."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ def typed(values: pa.Array, kind: pa.DataType) -> pa.Array:
     """Value bytes of a column in its type; NULL stays NULL.
 
     Args:
-        values: binary, as `udfs.keys.decode` gives them.
+        values: binary, as `dpsql.udfs.keys.decode` gives them.
         kind: the type that readers see.
     """
     if pa.types.is_date(kind):

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dpsql.errors import DataError
-from jobs.options import UtcTime, json_option, lake_option, name_argument
-from jobs.terminal import print_json, print_table, records
+from dpsql.jobs.options import UtcTime, json_option, lake_option, name_argument
+from dpsql.jobs.terminal import print_json, print_table, records
 
 if TYPE_CHECKING:
     from dpsql.lake.runs import Lake

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from jobs.options import CAPS, default_sources, json_option, secret_and_ledger, secret_option
-from jobs.terminal import note, print_json
+from dpsql.jobs.options import CAPS, default_sources, json_option, secret_and_ledger, secret_option
+from dpsql.jobs.terminal import note, print_json
 
 if TYPE_CHECKING:
     from dpsql.privacy.ledger import Ledger

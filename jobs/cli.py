@@ -9,24 +9,24 @@ from __future__ import annotations
 
 import click
 
-from jobs.ask import ask
-from jobs.budget import budget
-from jobs.compare import compare
-from jobs.explain import explain
-from jobs.init import init
-from jobs.list import list_
-from jobs.options import Commands
-from jobs.restore import restore
-from jobs.run import run
-from jobs.savepoint import savepoint
-from jobs.show import show
-from jobs.status import status
-from jobs.stop import stop
-from jobs.synthesize import synthesize
-from jobs.try_ import try_
-from jobs.tune import tune
-from jobs.verify import verify
-from jobs.view import view
+from dpsql.jobs.ask import ask
+from dpsql.jobs.budget import budget
+from dpsql.jobs.compare import compare
+from dpsql.jobs.explain import explain
+from dpsql.jobs.init import init
+from dpsql.jobs.list import list_
+from dpsql.jobs.options import Commands
+from dpsql.jobs.restore import restore
+from dpsql.jobs.run import run
+from dpsql.jobs.savepoint import savepoint
+from dpsql.jobs.show import show
+from dpsql.jobs.status import status
+from dpsql.jobs.stop import stop
+from dpsql.jobs.synthesize import synthesize
+from dpsql.jobs.try_ import try_
+from dpsql.jobs.tune import tune
+from dpsql.jobs.verify import verify
+from dpsql.jobs.view import view
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})

@@ -32,7 +32,7 @@ def main() -> int:
     environment = {**os.environ, "DPSQL_SECRET_FILE": str(OUT / "secret" / "secret")}
     for command in commands:
         print(f"\n$ dpsql {' '.join(command)}", flush=True)
-        code = subprocess.run([sys.executable, "-m", "jobs.cli", *command], env=environment, check=False).returncode
+        code = subprocess.run([sys.executable, "-m", "dpsql.jobs.cli", *command], env=environment, check=False).returncode
         if code:
             return code
     return 0

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import click
 
-from jobs.options import compiled, json_option, query_argument, sources_option
-from jobs.terminal import print_json
+from dpsql.jobs.options import compiled, json_option, query_argument, sources_option
+from dpsql.jobs.terminal import print_json
 
 
 @click.command(short_help="what a query promises and how noisy it is; no data")

@@ -11,12 +11,12 @@ from rich.table import Table
 from rich.text import Text
 
 from dpsql.frames import GROUPING, aggregates_of, beside, has_windows, keys_of, lists_of
+from dpsql.jobs.terminal import console
+from dpsql.jobs.top_list import print_lists
 from dpsql.view.bounds import heads, left_out
 from dpsql.view.formatting import Z95, absent, amount, key_text, measured, printable, said_beside
 from dpsql.view.reading import is_ordered
 from dpsql.view.windows import finished, in_order, newest_triggers
-from jobs.terminal import console
-from jobs.top_list import print_lists
 
 if TYPE_CHECKING:
     import pandas as pd

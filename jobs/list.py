@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dpsql.errors import LakeError
+from dpsql.jobs.options import json_option, lake_option
+from dpsql.jobs.terminal import print_json, print_table
 from dpsql.times import duration
-from jobs.options import json_option, lake_option
-from jobs.terminal import print_json, print_table
 
 if TYPE_CHECKING:
     from dpsql.lake.runs import Lake

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dpsql.errors import ConfigError, DpsqlError
+from dpsql.jobs.terminal import note
 from dpsql.times import microseconds, parse_duration
-from jobs.terminal import note
 
 if TYPE_CHECKING:
     from dpsql import Query

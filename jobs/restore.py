@@ -7,8 +7,8 @@ from pathlib import Path
 import click
 
 from dpsql.errors import ConfigError
-from jobs.options import compiled_text, json_option, lake_option, name_argument, secret_and_ledger, secret_option, sources_option
-from jobs.terminal import print_json
+from dpsql.jobs.options import compiled_text, json_option, lake_option, name_argument, secret_and_ledger, secret_option, sources_option
+from dpsql.jobs.terminal import print_json
 
 
 @click.command(short_help="mend a stopped run that lost a piece")

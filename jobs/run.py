@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from jobs.run_query import RunFlags, needs_s3, run_options, spark_properties, start
+from dpsql.jobs.run_query import RunFlags, needs_s3, run_options, spark_properties, start
 
 
 @click.command(short_help="on Spark: live, or the stored input")

@@ -22,7 +22,7 @@ if __package__ in (None, ""):  # run as a script: its own folder is on the path,
     sys.path.append(str(Path(__file__).resolve().parent.parent))
 
 from dpsql.errors import ConfigError
-from jobs.options import (
+from dpsql.jobs.options import (
     STOPPED,
     Command,
     Duration,
@@ -38,7 +38,7 @@ from jobs.options import (
     stop_politely,
     writable,
 )
-from jobs.terminal import ProgressBar, note, print_dropped, print_json, print_not_read
+from dpsql.jobs.terminal import ProgressBar, note, print_dropped, print_json, print_not_read
 
 if TYPE_CHECKING:
     from dpsql import Query

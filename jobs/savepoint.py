@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import click
 
-from jobs.options import json_option, lake_option, name_argument
-from jobs.terminal import print_json
+from dpsql.jobs.options import json_option, lake_option, name_argument
+from dpsql.jobs.terminal import print_json
 
 
 @click.command(short_help="name and keep the newest state of a run")

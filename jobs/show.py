@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from jobs.options import UtcTime, json_option, lake_option, name_argument
-from jobs.terminal import note, print_json, records
+from dpsql.jobs.options import UtcTime, json_option, lake_option, name_argument
+from dpsql.jobs.terminal import note, print_json, records
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -56,10 +56,10 @@ def show(name: str, lake_folder: str, window_us: int | None, every: bool, limit:
 
 def _print(name: str, lake_folder: str, window_us: int | None, every: bool, limit: int, growing: bool = False) -> None:
     from dpsql.frames import aggregates_of
+    from dpsql.jobs.histogram_table import TIME, print_histogram  # slow to import
     from dpsql.view.measures import counted
     from dpsql.view.reading import as_read
     from dpsql.view.windows import finished, passed_over
-    from jobs.histogram_table import TIME, print_histogram  # slow to import
 
     rows, document = _rows(name, lake_folder, every), _document(name, lake_folder)
     if rows.empty:

@@ -7,8 +7,8 @@ from datetime import UTC, datetime
 
 import click
 
-from jobs.options import Duration, json_option, lake_option, name_argument
-from jobs.terminal import print_json
+from dpsql.jobs.options import Duration, json_option, lake_option, name_argument
+from dpsql.jobs.terminal import print_json
 
 ALARM, DAMAGED = 4, 5
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import click
 
 from dpsql.errors import DpsqlError
-from jobs.options import json_option, lake_option, name_argument
-from jobs.terminal import print_json
+from dpsql.jobs.options import json_option, lake_option, name_argument
+from dpsql.jobs.terminal import print_json
 
 
 @click.command(short_help="end a running job after its micro-batch")

@@ -7,8 +7,8 @@ from dataclasses import asdict
 import click
 
 from dpsql.errors import DataError
-from jobs.options import json_option, lake_option, name_argument
-from jobs.terminal import print_json, print_table
+from dpsql.jobs.options import json_option, lake_option, name_argument
+from dpsql.jobs.terminal import print_json, print_table
 
 NOTE = (
     "Off: in units of the noise; about 1 or less where it fits as well as the truth would. It is biased, without a bound, so what is read from it "

@@ -9,11 +9,11 @@ from rich.table import Table
 from rich.text import Text
 
 from dpsql.frames import lists_of
+from dpsql.jobs.terminal import console
 from dpsql.view.bounds import left_out
 from dpsql.view.formatting import Z95, absent, amount, printable
 from dpsql.view.top_lists import lines_of
 from dpsql.view.windows import finished, newest_triggers
-from jobs.terminal import console
 
 if TYPE_CHECKING:
     import pandas as pd

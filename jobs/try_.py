@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from dpsql.errors import ConfigError
-from jobs.options import (
+from dpsql.jobs.options import (
     UtcTime,
     compiled,
     files_by_source,
@@ -21,8 +21,8 @@ from jobs.options import (
     sources_option,
     writable,
 )
-from jobs.show import SHOWN_ROWS
-from jobs.terminal import ProgressBar, note, print_dropped, print_json, records
+from dpsql.jobs.show import SHOWN_ROWS
+from dpsql.jobs.terminal import ProgressBar, note, print_dropped, print_json, records
 
 EXACT = "It would show what single people have done, and no epsilon covers that."
 INPUT = "Files or folders with the records of the stream, or of source NAME"
@@ -92,7 +92,7 @@ def try_(
         head = {"run_id": run_id, "query_identity": query.plan.identity, "drops": result.drops}
         print_json({**head, **comparison, "rows": records(as_read(result.histogram, query.document()))})
         return
-    from jobs.histogram_table import print_comparison, print_histogram  # slow to import
+    from dpsql.jobs.histogram_table import print_comparison, print_histogram  # slow to import
 
     if result.comparison:
         print_comparison(result.comparison, limit, query.document())

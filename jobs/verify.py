@@ -7,8 +7,8 @@ from pathlib import Path
 
 import click
 
-from jobs.options import json_option, lake_option, name_argument, secret_and_ledger, secret_option, sources_option
-from jobs.terminal import ProgressBar, print_gone, print_json, print_not_read
+from dpsql.jobs.options import json_option, lake_option, name_argument, secret_and_ledger, secret_option, sources_option
+from dpsql.jobs.terminal import ProgressBar, print_gone, print_json, print_not_read
 
 
 @click.command(short_help="recompute a run and compare every published row")

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 import click
 
 from dpsql.errors import ConfigError, LakeError
-from jobs.options import CAPS, UtcTime, default_sources, lake_option, name_argument, secret_option, stop_politely, writable
-from jobs.terminal import note
+from dpsql.jobs.options import CAPS, UtcTime, default_sources, lake_option, name_argument, secret_option, stop_politely, writable
+from dpsql.jobs.terminal import note
 
 if TYPE_CHECKING:
     import pandas as pd

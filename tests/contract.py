@@ -19,9 +19,9 @@ import pyarrow as pa
 
 from dpsql.lake.rescale import recut
 from dpsql.local.feeder import Feeder, Kept, Stages
-from udfs.bucket_state import BucketFiles
-from udfs.keys import PublicGroups, encode
-from udfs.stage import BEGIN, END, OPERATORS, RELEASE, Clock, Stage, Tables, Tick, check_state
+from dpsql.udfs.bucket_state import BucketFiles
+from dpsql.udfs.keys import PublicGroups, encode
+from dpsql.udfs.stage import BEGIN, END, OPERATORS, RELEASE, Clock, Stage, Tables, Tick, check_state
 
 HOUR = 3_600_000_000
 START = 19_700 * 24 * HOUR

@@ -32,9 +32,9 @@ from dpsql.local.feeder import Feeder
 from dpsql.mechanisms.protocol import RunFacts
 from dpsql.mechanisms.public_groups import public_groups
 from dpsql.privacy.secret import Secret
-from udfs.grid import NO_CLOCK
-from udfs.keys import encode
-from udfs.stage import BEGIN, END, Clock
+from dpsql.udfs.grid import NO_CLOCK
+from dpsql.udfs.keys import encode
+from dpsql.udfs.stage import BEGIN, END, Clock
 
 FILE = Path(__file__).parent / "golden" / "frozen.txt"
 SECRET, RUN_ID = Secret(bytes(range(32))), "5a" * 16

@@ -10,12 +10,12 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
+from dpsql.udfs.grid import Grid
+from dpsql.udfs.histogram.contribution_bounding import DROP_REASONS, BoundingParameters, Increment
+from dpsql.udfs.histogram.perturbation import OutputColumn
+from dpsql.udfs.histogram.release import ReleaseParameters
+from dpsql.udfs.noise.counters import Counter as NoiseCounter
 from tests.property.noise_paths import unit_path
-from udfs.grid import Grid
-from udfs.histogram.contribution_bounding import DROP_REASONS, BoundingParameters, Increment
-from udfs.histogram.perturbation import OutputColumn
-from udfs.histogram.release import ReleaseParameters
-from udfs.noise.counters import Counter as NoiseCounter
 
 MASK = (1 << 64) - 1
 Group = tuple[int, int]

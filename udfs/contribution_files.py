@@ -20,9 +20,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from udfs.bucket_state import filesystem, make_folder, write_whole
-from udfs.columns import run_starts
-from udfs.stage import ROW
+from dpsql.udfs.bucket_state import filesystem, make_folder, write_whole
+from dpsql.udfs.columns import run_starts
+from dpsql.udfs.stage import ROW
 
 RANDOM_COLUMNS = ("key", "key_bytes")
 """Hashes are as good as random: a Parquet dictionary of them is wasted work."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from udfs.columns import Int
+from dpsql.udfs.columns import Int
 
 NO_CLOCK = -(1 << 62)
 """The closed time before any tick: nothing is closed."""

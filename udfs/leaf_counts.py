@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 import pyarrow as pa
 
-from udfs.columns import Int, run_starts, run_sums, sort_order
+from dpsql.udfs.columns import Int, run_starts, run_sums, sort_order
 
 
 def with_leaves(

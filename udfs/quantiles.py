@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from udfs.columns import Float, Int
+from dpsql.udfs.columns import Float, Int
 
 FAN_OUT = 16
 LEVELS = 3

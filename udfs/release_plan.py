@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 
-from udfs.stage import Tick
+from dpsql.udfs.stage import Tick
 
 
 @dataclass(frozen=True)

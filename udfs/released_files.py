@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from udfs.bucket_state import filesystem, make_folder
-from udfs.keys import decode
+from dpsql.udfs.bucket_state import filesystem, make_folder
+from dpsql.udfs.keys import decode
 
 GROUP_BYTES = 16 << 20
 """Of a row group: rows come by window and trigger, and the driver takes a tick at a time."""

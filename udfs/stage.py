@@ -12,9 +12,9 @@ from typing import Any, Protocol, Self, TypeVar
 
 import pyarrow as pa
 
-from udfs.columns import is_sorted
-from udfs.grid import NO_CLOCK
-from udfs.state_table import Table
+from dpsql.udfs.columns import is_sorted
+from dpsql.udfs.grid import NO_CLOCK
+from dpsql.udfs.state_table import Table
 
 ADMISSION, RELEASE = "admission", "release"
 OPERATORS = (ADMISSION, RELEASE)
@@ -99,7 +99,7 @@ class Stage(Protocol[Now_contra]):
             state: of the bucket.
             rows: columns `takes`, any order; no NULL.
             now: what is known of time.
-            noise_key: 32 bytes, the run's; for the intake, which draws no noise, those of `udfs.noise.randomness.intake_key`.
+            noise_key: 32 bytes, the run's; for the intake, which draws no noise, those of `dpsql.udfs.noise.randomness.intake_key`.
         """
 
 

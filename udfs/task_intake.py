@@ -15,11 +15,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from udfs.bucket_state import BucketFiles
-from udfs.columns import sort_order
-from udfs.contribution_files import ContributionFiles
-from udfs.stage import Clock, Stage, StateFile
-from udfs.worker import FILE_COLUMNS, Frames, MicroBatch, to_arrow
+from dpsql.udfs.bucket_state import BucketFiles
+from dpsql.udfs.columns import sort_order
+from dpsql.udfs.contribution_files import ContributionFiles
+from dpsql.udfs.stage import Clock, Stage, StateFile
+from dpsql.udfs.worker import FILE_COLUMNS, Frames, MicroBatch, to_arrow
 
 AT_ONCE = 1_000_000
 """Records that a task steps over together: more of them share a value, and they fit in memory."""
@@ -34,7 +34,7 @@ class TaskIntake:
     Args:
         stage: of the mechanism; without state.
         buckets: what comes of a task goes to one of them.
-        intake_key: of this run (`udfs.noise.randomness.intake_key`).
+        intake_key: of this run (`dpsql.udfs.noise.randomness.intake_key`).
     """
 
     stage: Stage[Clock]

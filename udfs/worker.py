@@ -19,11 +19,11 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
-from udfs.bucket_state import BucketFiles
-from udfs.contribution_files import ContributionFiles, ContributionRows
-from udfs.release_plan import ReleasePlan
-from udfs.released_files import ReleasedFiles
-from udfs.stage import FILE, ROW, Clock, Stage, StateFile, Tick, run_bucket
+from dpsql.udfs.bucket_state import BucketFiles
+from dpsql.udfs.contribution_files import ContributionFiles, ContributionRows
+from dpsql.udfs.release_plan import ReleasePlan
+from dpsql.udfs.released_files import ReleasedFiles
+from dpsql.udfs.stage import FILE, ROW, Clock, Stage, StateFile, Tick, run_bucket
 
 FILE_COLUMNS = pa.schema(
     [("kind", pa.int32()), ("bucket", pa.int32()), ("window", pa.int64()), ("trigger", pa.int64()), ("key_bytes", pa.binary())]
@@ -84,7 +84,7 @@ class Intake:
         files, pointers: as in `Work`.
         contributions: where its rows go.
         key_buckets: they are labelled with the bucket of their key.
-        intake_key: of this run (`udfs.noise.randomness.intake_key`).
+        intake_key: of this run (`dpsql.udfs.noise.randomness.intake_key`).
     """
 
     stage: Stage[Clock]

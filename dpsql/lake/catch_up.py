@@ -10,7 +10,7 @@ from dpsql.files import Place
 from dpsql.lake.remedies import repairable
 from dpsql.lake.runs import LIVE_FILE
 from dpsql.times import now_us, timestamp
-from udfs.grid import NO_CLOCK
+from dpsql.udfs.grid import NO_CLOCK
 
 FILE = "catch_up.json"
 VERSION = 1

@@ -16,8 +16,8 @@ from dpsql.errors import LakeError
 from dpsql.files import Place
 from dpsql.lake.catch_up import read_catch_up
 from dpsql.times import timestamp
-from udfs.bucket_state import filesystem
-from udfs.grid import NO_CLOCK
+from dpsql.udfs.bucket_state import filesystem
+from dpsql.udfs.grid import NO_CLOCK
 
 SECOND_US = 1_000_000
 APART_US = 60 * SECOND_US

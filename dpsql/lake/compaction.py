@@ -25,7 +25,7 @@ from dpsql.lake.contributions import TICK_ERA, Contributions
 from dpsql.lake.delta_rows import check_files
 from dpsql.lake.marks import forgotten_mark, merged_mark
 from dpsql.lake.sorted_file import sorted_file
-from udfs.bucket_state import filesystem
+from dpsql.udfs.bucket_state import filesystem
 
 MANY_FILES = 40
 SMALL_ROWS = 100_000

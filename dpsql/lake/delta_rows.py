@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 import pyarrow.fs as pafs
 
 from dpsql.files import Place
-from udfs.bucket_state import DamagedFile, filesystem
+from dpsql.udfs.bucket_state import DamagedFile, filesystem
 
 NAMED_BY_BYTES = re.compile(r"-([0-9a-f]{64})\.parquet$")
 """Those of other writers have other names; they are used as they are."""

@@ -22,7 +22,7 @@ from deltalake.transaction import AddAction, RemoveAction
 
 from dpsql.files import ObjectPath, Place
 from dpsql.lake.sorted_file import sorted_file
-from udfs.bucket_state import filesystem, sync
+from dpsql.udfs.bucket_state import filesystem, sync
 
 KEPT_OPEN = 8
 _open: OrderedDict[str, tuple[DeltaTable, object]] = OrderedDict()

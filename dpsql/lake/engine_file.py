@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from dpsql import record
 from dpsql.files import Place
 from dpsql.lake.spark_checkpoint import Checkpoint
-from udfs.stage import OPERATORS
-from udfs.state_table import Table
+from dpsql.udfs.stage import OPERATORS
+from dpsql.udfs.state_table import Table
 
 FILE = "engine.json"
 Layout = Mapping[str, Mapping[str, Table]]

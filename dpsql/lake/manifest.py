@@ -19,7 +19,7 @@ from deltalake import Schema
 from dpsql.files import Place
 from dpsql.lake import delta_tables
 from dpsql.lake.delta_rows import read_rows
-from udfs.stage import StateFile
+from dpsql.udfs.stage import StateFile
 
 BATCH_ROW = -1
 """Bucket of the row that describes the micro-batch as a whole."""

@@ -20,8 +20,8 @@ from dpsql.frames import TIMES, aggregates_of
 from dpsql.lake.delta_rows import read_rows
 from dpsql.lake.runs import Lake
 from dpsql.parsed_query import ParsedQuery
-from udfs.marginals.least_squares import Estimate, LeastSquares, Product
-from udfs.marginals.unions import estimate
+from dpsql.udfs.marginals.least_squares import Estimate, LeastSquares, Product
+from dpsql.udfs.marginals.unions import estimate
 
 GROUPING_ID = "grouping_id"
 BOUND = "dpsql.max_rows_contributed"

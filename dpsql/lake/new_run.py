@@ -31,8 +31,8 @@ from dpsql.privacy.ledger import Ledger
 from dpsql.privacy.secret import Secret
 from dpsql.record import RUN_FILE
 from dpsql.times import now_us
-from udfs.grid import NO_CLOCK
-from udfs.stage import RELEASE
+from dpsql.udfs.grid import NO_CLOCK
+from dpsql.udfs.stage import RELEASE
 
 if TYPE_CHECKING:
     from dpsql.compiled import Query

@@ -18,8 +18,8 @@ from dpsql.lake.engine_file import FILE, Engine, Layout, Part, read_engine, star
 from dpsql.lake.manifest import Manifest
 from dpsql.lake.read_files import ReadFiles, readable
 from dpsql.lake.release_plans import next_version
-from udfs.bucket_state import BucketFiles, UnknownVersion
-from udfs.stage import ADMISSION, OPERATORS, RELEASE
+from dpsql.udfs.bucket_state import BucketFiles, UnknownVersion
+from dpsql.udfs.stage import ADMISSION, OPERATORS, RELEASE
 
 
 def open_engine(folder: Place, buckets: tuple[int, int] | None, default: tuple[int, int], tables: Layout) -> Engine:

@@ -13,7 +13,7 @@ from dpsql.lake.sketch_tables import top_lists
 from dpsql.parsed_query import ParsedQuery
 from dpsql.schedule import Schedule
 from dpsql.typed_values import typed
-from udfs.keys import decode
+from dpsql.udfs.keys import decode
 
 KINDS = {"INT": pa.int32(), "BIGINT": pa.int64(), "DOUBLE": pa.float64()}
 TIME = pa.timestamp("us", tz="UTC")

@@ -21,7 +21,7 @@ from dpsql.files import Place
 from dpsql.lake import delta_tables
 from dpsql.lake.delta_rows import read_rows
 from dpsql.lake.manifest import BATCH_ROW
-from udfs.stage import ADMISSION
+from dpsql.udfs.stage import ADMISSION
 
 MANY = 10_000
 Void = Sequence[tuple[int, int]]

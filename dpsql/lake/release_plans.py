@@ -18,7 +18,7 @@ from dpsql import record
 from dpsql.files import Place
 from dpsql.lake.contributions import Contributions
 from dpsql.lake.manifest import Manifest
-from udfs.release_plan import ReleasePlan
+from dpsql.udfs.release_plan import ReleasePlan
 
 MOST_FILES = 1_000
 """A plan ends before the commit with which it would have more files, unless that is its first: tasks are told their names."""

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 import numpy as np
 import pyarrow as pa
 
-from udfs.stage import CLOSED, Tables
-from udfs.state_table import Table
+from dpsql.udfs.stage import CLOSED, Tables
+from dpsql.udfs.state_table import Table
 
 
 def recut(state: Mapping[int, Tables], buckets: int, layout: Mapping[str, Table]) -> dict[int, Tables]:

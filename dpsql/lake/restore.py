@@ -31,9 +31,9 @@ from dpsql.lake.runs import Lake, read_run
 from dpsql.lake.savepoints import Savepoint, read_savepoint
 from dpsql.lake.spark_checkpoint import Checkpoint
 from dpsql.record import DamagedFile
-from udfs.bucket_state import BucketFiles
-from udfs.grid import NO_CLOCK
-from udfs.stage import ADMISSION, OPERATORS, RELEASE, Clock, StateFile, closed_us
+from dpsql.udfs.bucket_state import BucketFiles
+from dpsql.udfs.grid import NO_CLOCK
+from dpsql.udfs.stage import ADMISSION, OPERATORS, RELEASE, Clock, StateFile, closed_us
 
 
 @dataclass(frozen=True)

@@ -22,9 +22,9 @@ from dpsql.lake.preflight import state_files
 from dpsql.lake.published import PublishedMarks, published_marks
 from dpsql.lake.read_files import listed_details
 from dpsql.lake.runs import Lake, Run, public_tables, read_run
-from udfs.bucket_state import UnknownVersion
-from udfs.grid import NO_CLOCK
-from udfs.stage import ADMISSION, RELEASE, TICK
+from dpsql.udfs.bucket_state import UnknownVersion
+from dpsql.udfs.grid import NO_CLOCK
+from dpsql.udfs.stage import ADMISSION, RELEASE, TICK
 
 NOTHING = -1
 """Number of the micro-batch before the first."""

@@ -17,8 +17,8 @@ from dpsql.lake.engine_file import Engine
 from dpsql.lake.manifest import Manifest
 from dpsql.lake.release_plans import read_and_noted
 from dpsql.lake.sorted_file import sorted_file
-from udfs.bucket_state import filesystem
-from udfs.stage import OPERATORS, RELEASE, Clock
+from dpsql.udfs.bucket_state import filesystem
+from dpsql.udfs.stage import OPERATORS, RELEASE, Clock
 
 SWEEP_SECONDS, SWEEP_BATCHES = 60, 10
 TEMPORARY_SECONDS = 86_400

@@ -20,7 +20,7 @@ from dpsql.files import ObjectPath, Place, reason
 from dpsql.lake.overruns import read_overruns
 from dpsql.lake.running import is_running
 from dpsql.record import RUN_FILE
-from udfs.state_table import Table
+from dpsql.udfs.state_table import Table
 
 SCHEMA_VERSION = 1
 ORIGINAL = f"{record.PUT_BACK}, or start under another --name (a new run with a new ledger line)"
@@ -73,7 +73,7 @@ class Run:
     def tables(self) -> Mapping[str, Mapping[str, Table]]:
         """Operator -> the tables of its state."""
         if self.state is None:
-            from udfs.histogram.stages import AdmissionStage, ReleaseStage, release_tables  # slow to import
+            from dpsql.udfs.histogram.stages import AdmissionStage, ReleaseStage, release_tables  # slow to import
 
             return {AdmissionStage.operator: AdmissionStage.tables, ReleaseStage.operator: release_tables(carries=False)}
         return self.state

@@ -25,8 +25,8 @@ from dpsql.files import Place, create_file
 from dpsql.lake.preflight import state_files
 from dpsql.lake.restore_points import NOTHING, Point, Tables, open_tables
 from dpsql.lake.runs import Lake
-from udfs.bucket_state import read_table
-from udfs.stage import OPERATORS
+from dpsql.udfs.bucket_state import read_table
+from dpsql.udfs.stage import OPERATORS
 
 FOLDER = "savepoints"
 VERSION = 1

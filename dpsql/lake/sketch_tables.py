@@ -14,8 +14,8 @@ from dpsql.files import Place
 from dpsql.schedule import Schedule
 from dpsql.sketch_shape import SketchShape
 from dpsql.typed_values import typed
-from udfs.keys import decode
-from udfs.sketch.lists import unpack
+from dpsql.udfs.keys import decode
+from dpsql.udfs.sketch.lists import unpack
 
 CELLS_ENDING = "sketch"
 PROPERTY = "dpsql.sketch"
@@ -39,7 +39,7 @@ def top_lists(packed: pa.ChunkedArray, kind: str, parts: Sequence[tuple[str, pa.
     """Packed lists as ARRAY<STRUCT<value, count or sum, stderr, low, high>>.
 
     Args:
-        packed: of `udfs.sketch.lists`.
+        packed: of `dpsql.udfs.sketch.lists`.
         kind: `TOP_COUNT` or `TOP_SUM`.
         parts: path and type of each part of a value; the value of several is a STRUCT.
     """

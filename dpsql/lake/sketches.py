@@ -21,11 +21,11 @@ from dpsql.lake.runs import Lake
 from dpsql.lake.sketch_tables import cells_path, described
 from dpsql.sketch_shape import SketchShape
 from dpsql.times import timestamp
-from udfs.columns import Int
-from udfs.keys import encode
-from udfs.sketch.estimates import estimate, joint, margins
-from udfs.sketch.hashing import DIGEST_BYTES, SCHEME, Shape, digest, digests
-from udfs.sketch.refresh import Schedule
+from dpsql.udfs.columns import Int
+from dpsql.udfs.keys import encode
+from dpsql.udfs.sketch.estimates import estimate, joint, margins
+from dpsql.udfs.sketch.hashing import DIGEST_BYTES, SCHEME, Shape, digest, digests
+from dpsql.udfs.sketch.refresh import Schedule
 
 if TYPE_CHECKING:
     import pandas as pd

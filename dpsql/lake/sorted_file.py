@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from dpsql.files import Place
-from udfs.bucket_state import filesystem, write_whole
+from dpsql.udfs.bucket_state import filesystem, write_whole
 
 FIRST_MS, LAST_MS = -62_167_219_200_000, 253_402_300_799_999
 """The beginning of the year 0, where windows of the first day of the year 1 may begin, and the end of the year 9999."""

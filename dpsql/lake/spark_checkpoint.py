@@ -12,7 +12,7 @@ from typing import Any
 from dpsql.errors import LakeError
 from dpsql.files import Place, replace_file
 from dpsql.lake.hadoop_checksums import differs
-from udfs.bucket_state import filesystem
+from dpsql.udfs.bucket_state import filesystem
 
 LOG_HEADER = "v1"
 NO_LOG = -1

@@ -17,8 +17,8 @@ import pyarrow as pa
 from dpsql.errors import DataError, LakeError
 from dpsql.files import Place
 from dpsql.lake.marginals import PublishedMarginals
-from udfs.marginals.synthetic import Fitted, fit, marginal
-from udfs.marginals.synthetic_rows import draw
+from dpsql.udfs.marginals.synthetic import Fitted, fit, marginal
+from dpsql.udfs.marginals.synthetic_rows import draw
 
 ENDING = "synthetic"
 PROPERTY = "dpsql.synthetic"

@@ -25,9 +25,9 @@ from dpsql.lake.delta_rows import check_files
 from dpsql.lake.hadoop_checksums import checksum_path, differs
 from dpsql.lake.manifest import Manifest
 from dpsql.lake.marks import closed_mark, rows_mark, tick_mark, ticked_mark
-from udfs.bucket_state import filesystem, sync
-from udfs.grid import NO_CLOCK
-from udfs.stage import ROW, TICK
+from dpsql.udfs.bucket_state import filesystem, sync
+from dpsql.udfs.grid import NO_CLOCK
+from dpsql.udfs.stage import ROW, TICK
 
 FOLDER = "damaged"
 """In the private folder: what was put aside."""

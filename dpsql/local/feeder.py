@@ -29,10 +29,10 @@ from dpsql.mechanisms.protocol import Plan, RunFacts
 from dpsql.privacy.ledger import Ledger
 from dpsql.privacy.secret import Secret
 from dpsql.times import now_us
-from udfs.grid import NO_CLOCK
-from udfs.keys import PublicGroups
-from udfs.noise.randomness import intake_key
-from udfs.stage import ADMISSION, OPERATORS, RELEASE, Clock, Stage, StateStore, Tables, Tick, run_bucket
+from dpsql.udfs.grid import NO_CLOCK
+from dpsql.udfs.keys import PublicGroups
+from dpsql.udfs.noise.randomness import intake_key
+from dpsql.udfs.stage import ADMISSION, OPERATORS, RELEASE, Clock, Stage, StateStore, Tables, Tick, run_bucket
 
 if TYPE_CHECKING:
     import pandas as pd

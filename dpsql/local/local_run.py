@@ -18,7 +18,7 @@ from dpsql.privacy.ledger_rules import cap_for
 from dpsql.privacy.origin import origin_of
 from dpsql.privacy.register import Entry
 from dpsql.privacy.secret import Secret
-from udfs.keys import PublicGroups
+from dpsql.udfs.keys import PublicGroups
 
 KIND = "local"
 

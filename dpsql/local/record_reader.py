@@ -1,6 +1,6 @@
 """Input as the `rows` table of docs/architecture.md, made by DuckDB exactly as Spark makes it.
 
-Ids are the first 8 bytes of SHA-256(salt || tag || encoding); the encoding is that of `udfs.keys`.
+Ids are the first 8 bytes of SHA-256(salt || tag || encoding); the encoding is that of `dpsql.udfs.keys`.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from dpsql.local.typed import DOUBLE, Typed, cast
 from dpsql.mechanisms import registry
 from dpsql.mechanisms.protocol import Argument, Plan
 from dpsql.mechanisms.public_groups import public_groups
-from udfs.keys import HEADER, NULL_HEADER, PublicGroups, max_encoded_bytes
-from udfs.stage import END, NO_SEQUENCE
+from dpsql.udfs.keys import HEADER, NULL_HEADER, PublicGroups, max_encoded_bytes
+from dpsql.udfs.stage import END, NO_SEQUENCE
 
 MALFORMED = 1
 LIMIT_US = 1 << 61

@@ -43,8 +43,8 @@ from dpsql.local.sources import source_files
 from dpsql.mechanisms import public_groups
 from dpsql.mechanisms.protocol import RunFacts
 from dpsql.privacy.secret import Secret
-from udfs.bucket_state import DamagedFile
-from udfs.stage import ADMISSION, Clock
+from dpsql.udfs.bucket_state import DamagedFile
+from dpsql.udfs.stage import ADMISSION, Clock
 
 LIMIT_US = 253_402_300_800_000_000
 """The year 10000."""

@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
     from dpsql.sql.draft import Draft, Option
     from dpsql.sql.rules import Rule
-    from udfs.keys import PublicGroups
-    from udfs.stage import Clock, Stage, Tick
-    from udfs.state_table import Table
+    from dpsql.udfs.keys import PublicGroups
+    from dpsql.udfs.stage import Clock, Stage, Tick
+    from dpsql.udfs.state_table import Table
 
 
 class Plan(Protocol):
@@ -69,7 +69,7 @@ class OutputColumn:
     Args:
         aggregate: the alias in the select list that it belongs to; its columns follow each other.
         name: as published.
-        kind: `INT`, `BIGINT` or `DOUBLE`; in a DOUBLE, NaN stands for NULL. `TOP_COUNT` or `TOP_SUM`: a packed list (`udfs.sketch.lists`), as
+        kind: `INT`, `BIGINT` or `DOUBLE`; in a DOUBLE, NaN stands for NULL. `TOP_COUNT` or `TOP_SUM`: a packed list (`dpsql.udfs.sketch.lists`), as
             ARRAY<STRUCT<value, count BIGINT or sum DOUBLE, stderr DOUBLE, low, high>>. `DOUBLES`: ARRAY<DOUBLE>, NULL where the first is NaN.
         source: the column of the released rows that it shows; of DOUBLES the columns `source_0`, `source_1`, ...
         size: of DOUBLES: how many.

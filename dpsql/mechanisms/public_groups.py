@@ -16,7 +16,7 @@ from dpsql.errors import ConfigError, LakeError
 from dpsql.files import Place, replace_file
 from dpsql.mechanisms import registry
 from dpsql.mechanisms.protocol import Plan
-from udfs.keys import PublicGroups
+from dpsql.udfs.keys import PublicGroups
 
 FILE = "public_groups.parquet"
 
@@ -36,7 +36,7 @@ def first_window_us(plan: Plan, source: Source) -> int:
 
 
 def public_groups(plan: Plan, source: Source, salt: bytes, encoded: Iterable[bytes], first_window: int | None = None) -> PublicGroups:
-    """The groups of encoded keys (see `udfs.keys`); without keys the one group of the empty encoding.
+    """The groups of encoded keys (see `dpsql.udfs.keys`); without keys the one group of the empty encoding.
 
     Args:
         plan: a plan without key selection.

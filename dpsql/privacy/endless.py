@@ -12,7 +12,7 @@ from functools import lru_cache
 import numpy as np
 
 from dpsql.errors import AccountingError
-from udfs.noise.blt_inf import BltInf
+from dpsql.udfs.noise.blt_inf import BltInf
 
 LAGS = 1 << 10
 """Of C and B, found by measuring; the rest of C is a sum of powers, closed."""

@@ -8,7 +8,7 @@ from functools import lru_cache
 import numpy as np
 
 from dpsql.parsed_query import CounterName
-from udfs.noise.counters import counter, impulse_response
+from dpsql.udfs.noise.counters import counter, impulse_response
 
 
 @lru_cache(maxsize=64)

@@ -7,7 +7,7 @@ from functools import lru_cache
 from itertools import pairwise
 
 from dpsql.errors import AccountingError
-from udfs.noise.discrete_laplace import WORDS, DiscreteLaplace
+from dpsql.udfs.noise.discrete_laplace import WORDS, DiscreteLaplace
 
 _BITS = 192
 """Binary places of the lower bound of e^epsilon: far beyond the 2^-40 by which tables fall short of it."""

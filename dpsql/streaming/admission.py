@@ -13,8 +13,8 @@ from dpsql.lake.read_files import ReadFiles
 from dpsql.lake.spark_checkpoint import Checkpoint
 from dpsql.streaming.clocks import Clocks
 from dpsql.streaming.workers import hand_over, reports
-from udfs.stage import Clock
-from udfs.worker import MicroBatch
+from dpsql.udfs.stage import Clock
+from dpsql.udfs.worker import MicroBatch
 
 
 @dataclass(frozen=True)

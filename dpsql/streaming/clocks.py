@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from dpsql.lake.manifest import Manifest
-from udfs.stage import Clock
+from dpsql.udfs.stage import Clock
 
 
 @dataclass(frozen=True)

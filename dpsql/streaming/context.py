@@ -46,12 +46,12 @@ from dpsql.streaming.session import CATCH_UP, check_s3, run_session
 from dpsql.streaming.sketch_tables import SketchTables
 from dpsql.streaming.workers import by_task, stateful
 from dpsql.times import now_us
-from udfs.keys import PublicGroups
-from udfs.noise import randomness
-from udfs.released_files import ReleasedFiles
-from udfs.stage import ADMISSION, OPERATORS, RELEASE, Clock, Stage, Tick
-from udfs.task_intake import Gathered, TaskIntake
-from udfs.worker import Intake, Release
+from dpsql.udfs.keys import PublicGroups
+from dpsql.udfs.noise import randomness
+from dpsql.udfs.released_files import ReleasedFiles
+from dpsql.udfs.stage import ADMISSION, OPERATORS, RELEASE, Clock, Stage, Tick
+from dpsql.udfs.task_intake import Gathered, TaskIntake
+from dpsql.udfs.worker import Intake, Release
 
 PER_CORE = 2, 1
 """Buckets of users and of keys, in a new run. Of keys every bucket has its task at every trigger, also at a silent one; with one of users larger

@@ -8,8 +8,8 @@ from dpsql.lake.engine_file import Engine
 from dpsql.lake.manifest import Manifest
 from dpsql.lake.release_plans import ReleasePlans
 from dpsql.streaming.failures import translate, worker_error
-from udfs.bucket_state import DamagedFile
-from udfs.release_plan import ReleasePlan
+from dpsql.udfs.bucket_state import DamagedFile
+from dpsql.udfs.release_plan import ReleasePlan
 
 DAMAGED = (DamagedFile.__name__, FileNotFoundError.__name__)
 

@@ -32,7 +32,7 @@ from dpsql.streaming.microbatches import POLL_SECONDS, Following, Sink, began_us
 from dpsql.streaming.progress import Summary, Tally
 from dpsql.times import now_us as wall_us
 from dpsql.times import timestamp
-from udfs.stage import ADMISSION, Clock
+from dpsql.udfs.stage import ADMISSION, Clock
 
 LATEST_US = 1 << 62
 NOTE_SECONDS = 60

@@ -15,7 +15,7 @@ from dpsql.streaming import intact
 from dpsql.streaming.published_table import PublishedTable
 from dpsql.streaming.released import Pair, Released
 from dpsql.streaming.workers import hand_over, reports
-from udfs.grid import NO_CLOCK
+from dpsql.udfs.grid import NO_CLOCK
 
 
 @dataclass

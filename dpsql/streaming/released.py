@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from dpsql.files import Place
 from dpsql.streaming.workers import TYPES
-from udfs.bucket_state import filesystem
+from dpsql.udfs.bucket_state import filesystem
 
 FOLDER = "released"
 """In the private folder of a run."""

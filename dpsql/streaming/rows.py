@@ -26,8 +26,8 @@ from dpsql.mechanisms.protocol import Argument, Plan
 from dpsql.streaming.failures import reason_of
 from dpsql.streaming.native import digest_prefix, joined
 from dpsql.streaming.totality import guarded
-from udfs.keys import HEADER, MAX_KEY_BYTES, NULL_HEADER, max_encoded_bytes
-from udfs.stage import END, NO_RECORD, NO_SEQUENCE
+from dpsql.udfs.keys import HEADER, MAX_KEY_BYTES, NULL_HEADER, max_encoded_bytes
+from dpsql.udfs.stage import END, NO_RECORD, NO_SEQUENCE
 
 DROPPED = "dpsql_dropped"
 MALFORMED = 1

@@ -50,7 +50,7 @@ LOCAL_DIRS, LOCAL_DIRS_VARIABLE = "spark.local.dir", "SPARK_LOCAL_DIRS"
 GATEWAY = "PYSPARK_GATEWAY_PORT"
 """Set where spark-submit has started the JVM."""
 SUBMIT_ARGUMENTS = "PYSPARK_SUBMIT_ARGS"
-SHIPPED = ("udfs",)
+SHIPPED = "udfs"
 
 RUN = {
     "spark.sql.session.timeZone": "UTC",
@@ -249,16 +249,16 @@ def _escaped(text: str) -> str:
 
 def ship(spark: SparkSession) -> None:
     """Send what workers need, as it is here: a worker may have none, or others."""
-    checkout = Path(__file__).resolve().parent.parent.parent
-    if not (checkout / "udfs").is_dir():
+    package = Path(__file__).resolve().parent.parent
+    if not (package / "udfs").is_dir():
         return  # we are in a zip that spark-submit --py-files has brought here, and brings to the workers
     # Workers fetch the file from here as long as Spark runs; Spark removes the folder when it stops.
     folder = Path(SparkFiles.getRootDirectory()) / "shipped"
     folder.mkdir(mode=0o700, exist_ok=True)
     with zipfile.ZipFile(folder / "dpsql-shipped.zip", "w", zipfile.ZIP_DEFLATED) as archive:
-        for package in SHIPPED:
-            for path in sorted((checkout / package).rglob("*.py")):
-                archive.write(path, str(path.relative_to(checkout)))
+        archive.writestr("dpsql/__init__.py", "")
+        for path in sorted((package / SHIPPED).rglob("*.py")):
+            archive.write(path, f"dpsql/{path.relative_to(package)}")
     spark.sparkContext.addPyFile(str(folder / "dpsql-shipped.zip"))
 
 

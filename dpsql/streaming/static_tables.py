@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 from dpsql.config import Source
 from dpsql.errors import DataError, LakeError
 from dpsql.streaming import sources
-from udfs.bucket_state import filesystem
+from dpsql.udfs.bucket_state import filesystem
 
 Pins = Mapping[str, int | str]
 """By source name."""

@@ -16,10 +16,10 @@ from pyspark.sql import DataFrame
 from pyspark.sql.streaming.state import GroupStateTimeout
 
 from dpsql.streaming.spreading import labels, spread
-from udfs.release_plan import ReleasePlan
-from udfs.stage import FILE, StateFile
-from udfs.task_intake import TaskIntake
-from udfs.worker import MicroBatch, Work
+from dpsql.udfs.release_plan import ReleasePlan
+from dpsql.udfs.stage import FILE, StateFile
+from dpsql.udfs.task_intake import TaskIntake
+from dpsql.udfs.worker import MicroBatch, Work
 
 MICRO_BATCH = "dpsql.micro-batch"
 """Spark carries this local property of the thread that starts a job to every task of the job, also when a task is tried again."""
@@ -50,7 +50,7 @@ def shipped(work: Work) -> Callable[..., Iterator[pd.DataFrame]]:
     def of_bucket(key: tuple[int], frames: Iterable[Any], state: Any) -> Iterator[Any]:
         from pyspark import TaskContext
 
-        from udfs.worker import answer
+        from dpsql.udfs.worker import answer
 
         context = TaskContext.get()
         yield from answer(work, bucket_of[int(key[0])], frames, state, context.getLocalProperty(micro_batch) if context else None)
@@ -66,7 +66,7 @@ def by_task(frame: DataFrame, work: TaskIntake) -> DataFrame:
     def of_task(batches: Iterator[Any]) -> Iterator[Any]:
         from pyspark import TaskContext
 
-        from udfs.worker import without_values
+        from dpsql.udfs.worker import without_values
 
         context = TaskContext.get()
         assert context is not None

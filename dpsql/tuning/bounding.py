@@ -1,6 +1,6 @@
 """Contribution bounding of a sample for many settings: everything that does not depend on C, c, G is sorted once.
 
-The same rules as `udfs.histogram.contribution_bounding` (a test compares them record by record), for stored input without a clock. Of one
+The same rules as `dpsql.udfs.histogram.contribution_bounding` (a test compares them record by record), for stored input without a clock. Of one
 user's records with equal event times the earlier in the file comes first; the engine breaks such ties by a hash.
 """
 
@@ -15,7 +15,7 @@ from dpsql.mechanisms.histogram.plan import PrivacyPlan
 from dpsql.mechanisms.histogram.stages import grid
 from dpsql.parsed_query import ContributionPeriod
 from dpsql.tuning.sample import Sample
-from udfs.columns import Bool, Int, run_starts, running_count, sort_order
+from dpsql.udfs.columns import Bool, Int, run_starts, running_count, sort_order
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import ndtr
 
-from udfs.columns import Float, Int
-from udfs.noise import randomness
-from udfs.noise.counters import Counter
+from dpsql.udfs.columns import Float, Int
+from dpsql.udfs.noise import randomness
+from dpsql.udfs.noise.counters import Counter
 
 PATHS = 128
 """Simulated noise paths, for the chance to be selected at an earlier trigger but not at the last; that at the last is exact."""

@@ -13,9 +13,9 @@ from dpsql.compiled import Query
 from dpsql.errors import DataError
 from dpsql.local.record_reader import RowReader
 from dpsql.local.sources import source_files
-from udfs.columns import Float, Int
-from udfs.histogram.contribution_bounding import DROP_REASONS
-from udfs.keys import PublicGroups
+from dpsql.udfs.columns import Float, Int
+from dpsql.udfs.histogram.contribution_bounding import DROP_REASONS
+from dpsql.udfs.keys import PublicGroups
 
 NO_SALT = bytes(16)
 """Ids need no secret here: nothing leaves the process."""

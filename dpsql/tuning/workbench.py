@@ -21,10 +21,10 @@ from dpsql.parsed_query import AVERAGED, DEVIATIONS, SPREADS, Aggregate, Aggrega
 from dpsql.tuning.bounding import Admitted, Arrangement, Bounds
 from dpsql.tuning.expected import Outcome, selected, thinned, unit_paths
 from dpsql.tuning.sample import Sample
-from udfs.columns import Float, Int
-from udfs.histogram.key_selection import WEIGHT_UNIT
-from udfs.histogram.spread import Moments
-from udfs.noise.counters import counter
+from dpsql.udfs.columns import Float, Int
+from dpsql.udfs.histogram.key_selection import WEIGHT_UNIT
+from dpsql.udfs.histogram.spread import Moments
+from dpsql.udfs.noise.counters import counter
 
 
 @dataclass(frozen=True)

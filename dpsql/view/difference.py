@@ -15,7 +15,7 @@ import numpy as np
 from dpsql.view.formatting import Z95
 
 if TYPE_CHECKING:
-    from udfs.columns import Float, Int
+    from dpsql.udfs.columns import Float, Int
 
 BLOCK = 256
 """Keys whose places are found at once: memory is that of a block times all keys."""
@@ -50,8 +50,8 @@ def difference(one: float, stderr: float, other: float, other_stderr: float, cor
 
 def between_triggers(document: Mapping[str, Any] | None, alias: str, one: int, other: int) -> float | None:
     """The correlation of a key's noise at two triggers of one window; None where the plan does not say, or the value is made of several sums."""
-    from udfs.noise.counters import counter
-    from udfs.noise.exact_paths import coefficients
+    from dpsql.udfs.noise.counters import counter
+    from dpsql.udfs.noise.exact_paths import coefficients
 
     sums = _sums(document, alias)
     if len(sums) != 1 or document is None or "horizon" not in document or "counter" not in sums[0]:

@@ -21,7 +21,7 @@ from dpsql.view.windows import newest_triggers
 if TYPE_CHECKING:
     import pandas as pd
 
-    from udfs.columns import Float
+    from dpsql.udfs.columns import Float
 
 
 NONE = -1e300

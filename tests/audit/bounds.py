@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import betaincinv, ndtri
 
-from udfs.columns import Float
+from dpsql.udfs.columns import Float
 
 LEVEL = 0.025
 """Failure probability of one Clopper-Pearson limit; a bound uses two."""

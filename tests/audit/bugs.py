@@ -10,20 +10,20 @@ from unittest import mock
 
 import numpy as np
 
-import udfs.histogram.contribution_bounding
-import udfs.histogram.key_selection
-import udfs.histogram.release
+import dpsql.udfs.histogram.contribution_bounding
+import dpsql.udfs.histogram.key_selection
+import dpsql.udfs.histogram.release
 from dpsql.mechanisms.histogram.calibration import thresholds
 from dpsql.mechanisms.histogram.plan import PrivacyPlan
 from dpsql.privacy.cost import Cost, Overlap
+from dpsql.udfs.columns import Int
+from dpsql.udfs.histogram.group_state import Closing
+from dpsql.udfs.histogram.key_selection import SelectionParameters
+from dpsql.udfs.histogram.user_state import count_entries
+from dpsql.udfs.noise import randomness
+from dpsql.udfs.noise.counters import column_norm
 from tests.audit.scenarios import SCENARIOS, Scenario
 from tests.audit.trials import Bug, Parameters
-from udfs.columns import Int
-from udfs.histogram.group_state import Closing
-from udfs.histogram.key_selection import SelectionParameters
-from udfs.histogram.user_state import count_entries
-from udfs.noise import randomness
-from udfs.noise.counters import column_norm
 
 BY_NAME: dict[str, Scenario] = {scenario.name: scenario for scenario in SCENARIOS}
 
@@ -58,7 +58,7 @@ def _rank_forgotten() -> Iterator[None]:
         counted = count_entries(*arguments)
         return dataclasses.replace(counted, user_entries=np.zeros_like(counted.user_entries))
 
-    with mock.patch.object(udfs.histogram.contribution_bounding, "count_entries", forgetful):
+    with mock.patch.object(dpsql.udfs.histogram.contribution_bounding, "count_entries", forgetful):
         yield
 
 
@@ -75,8 +75,8 @@ def _rounds_alike() -> Iterator[None]:
             step[moving] = now
 
     with (
-        mock.patch.object(udfs.histogram.key_selection, "advance_to", advance_to),
-        mock.patch.object(udfs.histogram.release, "predict", lambda *_: None),
+        mock.patch.object(dpsql.udfs.histogram.key_selection, "advance_to", advance_to),
+        mock.patch.object(dpsql.udfs.histogram.release, "predict", lambda *_: None),
     ):
         yield
 

@@ -14,10 +14,10 @@ import numpy as np
 from scipy.special import ndtri
 from scipy.stats import norm
 
+from dpsql.udfs.columns import Float, Int
+from dpsql.udfs.noise.counters import Counter, noise_matrix
 from tests.audit.bounds import CHOOSING, LEVEL, bound_of, cuts, delta_of, directed, hits, mu_of
 from tests.audit.trials import Experiment, Outcome
-from udfs.columns import Float, Int
-from udfs.noise.counters import Counter, noise_matrix
 
 UNIT = 2.0**-20
 

@@ -11,15 +11,15 @@ import numpy as np
 import pytest
 from scipy.stats import binom, norm
 
-import udfs.noise.randomness
+import dpsql.udfs.noise.randomness
+from dpsql.udfs.histogram.contribution_bounding import admit
+from dpsql.udfs.stage import Clock
 from tests.audit.auditing import audit
 from tests.audit.bounds import LEVEL, at_least, at_most, found
 from tests.audit.bugs import BUGS, BY_NAME
 from tests.audit.ideal import mu_of_paths
 from tests.audit.scenarios import SCENARIOS, Crowd, Scenario, Visit, plan_of
 from tests.audit.trials import Bug, crowd_rows, experiment, parameters, records, run
-from udfs.histogram.contribution_bounding import admit
-from udfs.stage import Clock
 
 TRIALS = 20_000
 """A side. Bounds on mu are then expected 0.05 below the truth; every planted bug is caught with the power that is tested below."""
@@ -83,9 +83,11 @@ def test_noise_of_two_rounds_is_independent() -> None:
         return float(np.mean(pattern[first] >> 1 & 1))
 
     assert again() == pytest.approx(0.5, abs=0.02)
-    normals = udfs.noise.randomness.normals
+    normals = dpsql.udfs.noise.randomness.normals
     with mock.patch.object(
-        udfs.noise.randomness, "normals", lambda key, tag, mechanism, _round, step, number=0: normals(key, tag, mechanism, 0, step, number)
+        dpsql.udfs.noise.randomness,
+        "normals",
+        lambda key, tag, mechanism, _round, step, number=0: normals(key, tag, mechanism, 0, step, number),
     ):
         assert again() > 0.6
 

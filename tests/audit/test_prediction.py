@@ -13,15 +13,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-import udfs.histogram.key_selection
-import udfs.histogram.release
-from udfs.grid import NO_CLOCK, Grid
-from udfs.histogram.group_state import Closing
-from udfs.histogram.key_selection import SelectionParameters, predict
-from udfs.histogram.perturbation import OutputColumn, PerturbationParameters
-from udfs.histogram.release import ReleaseParameters, ReleaseState, release
-from udfs.noise.counters import counter
-from udfs.stage import Tick
+import dpsql.udfs.histogram.key_selection
+import dpsql.udfs.histogram.release
+from dpsql.udfs.grid import NO_CLOCK, Grid
+from dpsql.udfs.histogram.group_state import Closing
+from dpsql.udfs.histogram.key_selection import SelectionParameters, predict
+from dpsql.udfs.histogram.perturbation import OutputColumn, PerturbationParameters
+from dpsql.udfs.histogram.release import ReleaseParameters, ReleaseState, release
+from dpsql.udfs.noise.counters import counter
+from dpsql.udfs.stage import Tick
 
 KEY = bytes(range(32))
 STEP = 10
@@ -112,7 +112,7 @@ def steps(run: Run) -> list[tuple[ReleaseState, pa.Table]]:
 
 def awake() -> Any:
     """Nobody is ever put to sleep: every group with users is tested at every trigger."""
-    return mock.patch.object(udfs.histogram.release, "predict", lambda *_: None)
+    return mock.patch.object(dpsql.udfs.histogram.release, "predict", lambda *_: None)
 
 
 @settings(derandomize=True, max_examples=200, deadline=None, database=None, suppress_health_check=list(HealthCheck))
@@ -167,5 +167,5 @@ def test_a_wrong_prediction_is_seen(rounds: bool) -> None:
 
     run = quiet(rounds)
     right = [rows.to_pylist() for _, rows in steps(run)]
-    with mock.patch.object(udfs.histogram.release, "predict", late):
+    with mock.patch.object(dpsql.udfs.histogram.release, "predict", late):
         assert [rows.to_pylist() for _, rows in steps(run)] != right

@@ -18,13 +18,13 @@ from dpsql.mechanisms.histogram.accounting import cost
 from dpsql.mechanisms.histogram.plan import PrivacyPlan
 from dpsql.mechanisms.histogram.stages import bounding_parameters, release_parameters
 from dpsql.privacy.cost import Cost, Overlap, PrivacyLevel
+from dpsql.udfs.columns import Float, Int
+from dpsql.udfs.grid import NO_CLOCK
+from dpsql.udfs.histogram.contribution_bounding import BoundingParameters, admit
+from dpsql.udfs.histogram.release import ReleaseParameters, release
+from dpsql.udfs.keys import PublicGroups
+from dpsql.udfs.stage import Clock, Tick
 from tests.audit.scenarios import INTERVAL, SOURCE, Crowd, Scenario, Visit, plan_of
-from udfs.columns import Float, Int
-from udfs.grid import NO_CLOCK
-from udfs.histogram.contribution_bounding import BoundingParameters, admit
-from udfs.histogram.release import ReleaseParameters, release
-from udfs.keys import PublicGroups
-from udfs.stage import Clock, Tick
 
 KEYS = 16
 """Keys per trial at most; key number = trial * KEYS + key."""

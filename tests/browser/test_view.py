@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner
 from matplotlib.image import imread
 
-from jobs.cli import main
+from dpsql.jobs.cli import main
 from tests.page.conftest import CHECKOUT, Published, half_a_day, published
 
 __all__ = ["half_a_day", "published"]

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from udfs.histogram.contribution_bounding import BoundingParameters, admit
-from udfs.stage import Clock
+from dpsql.udfs.histogram.contribution_bounding import BoundingParameters, admit
+from dpsql.udfs.stage import Clock
 
 Option = tuple[int, int, float]
 """(event time, key, value) of one record."""

@@ -23,16 +23,16 @@ from dpsql.mechanisms.histogram.plan import PrivacyPlan
 from dpsql.mechanisms.histogram.planner import make_plan
 from dpsql.mechanisms.histogram.rules import PANED
 from dpsql.parsed_query import AggregateFunction, ContributionPeriod, CounterName
+from dpsql.udfs.grid import Grid
+from dpsql.udfs.histogram.key_selection import SelectionParameters
+from dpsql.udfs.histogram.perturbation import PerturbationParameters
+from dpsql.udfs.histogram.release import ReleaseParameters, release
+from dpsql.udfs.noise.counters import Honaker, counter, noise_matrix, path_sd
+from dpsql.udfs.stage import Tick
 from tests.checks.test_sensitivity import strategy
 from tests.property.plans import source
 from tests.unit.test_accountant import random_query
 from tests.unit.test_release import COUNT
-from udfs.grid import Grid
-from udfs.histogram.key_selection import SelectionParameters
-from udfs.histogram.perturbation import PerturbationParameters
-from udfs.histogram.release import ReleaseParameters, release
-from udfs.noise.counters import Honaker, counter, noise_matrix, path_sd
-from udfs.stage import Tick
 
 PLANS = 200
 DENSE = 100

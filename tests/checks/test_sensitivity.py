@@ -17,10 +17,10 @@ from dpsql.mechanisms.histogram.plan import PrivacyPlan
 from dpsql.mechanisms.histogram.planner import make_plan
 from dpsql.mechanisms.histogram.stages import bounding_parameters
 from dpsql.parsed_query import Aggregate, AggregateFunction, ContributionPeriod, CounterName, WindowSpec
+from dpsql.udfs.grid import NO_CLOCK
+from dpsql.udfs.noise.counters import Blt
 from tests.checks.one_user import shifts, squared, squared_in_rounds, streams
 from tests.property.plans import COUNT, USERS, query, source
-from udfs.grid import NO_CLOCK
-from udfs.noise.counters import Blt
 
 SUM = Aggregate("total", AggregateFunction.SUM, "x", (-3.0, 2.0))
 AVG = Aggregate("mean", AggregateFunction.AVG, "x", (-3.0, 2.0))

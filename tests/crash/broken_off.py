@@ -15,7 +15,7 @@ import pytest
 from deltalake import DeltaTable
 
 from dpsql.lake import compaction, delta_tables, retention
-from udfs.contribution_files import ContributionFiles
+from dpsql.udfs.contribution_files import ContributionFiles
 
 
 class BrokenOff(BaseException):

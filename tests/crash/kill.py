@@ -153,7 +153,7 @@ class Stage:
         """The real job, from the command line."""
         options = ["--sources", "sources.yaml", "--lake", str(lake), "--secret-file", str(self.secret(lake)), "--name", NAME]
         small = ["--buckets", str(BUCKETS), "--master", "local[2]", "--properties-file", "spark.conf"]
-        return [sys.executable, "-m", "jobs.cli", "run", "query.sql", *options, *how, *small]
+        return [sys.executable, "-m", "dpsql.jobs.cli", "run", "query.sql", *options, *how, *small]
 
     def own_environment(self) -> dict[str, str]:
         """What every process of the job gets."""

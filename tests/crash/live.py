@@ -59,7 +59,7 @@ class LiveStage(Stage):
     def words(self, lake: Path, command: str) -> str:
         """What another command says of the run."""
         flags = ["--sources", "sources.yaml", "--secret-file", str(self.secret(lake))] if command == "verify" else []
-        given = [sys.executable, "-m", "jobs.cli", command, NAME, "--lake", str(lake), *flags]
+        given = [sys.executable, "-m", "dpsql.jobs.cli", command, NAME, "--lake", str(lake), *flags]
         done = subprocess.run(given, cwd=self.folder, env=self.own_environment(), capture_output=True, text=True, check=False)
         return (done.stdout or done.stderr).strip()
 

@@ -75,13 +75,13 @@ def _bucket() -> int:
 
 
 def _steps(operator: str, step: str, pure: str) -> dict[str, Point]:
-    files = "udfs.bucket_state"
+    files = "dpsql.udfs.bucket_state"
     return {
-        f"{operator}: before the step": Point(f"udfs.worker:{step}", "run", False, _of_bucket(), True),
-        f"{operator}: inside the step": Point("udfs.histogram.stages", pure, False),
+        f"{operator}: before the step": Point(f"dpsql.udfs.worker:{step}", "run", False, _of_bucket(), True),
+        f"{operator}: inside the step": Point("dpsql.udfs.histogram.stages", pure, False),
         f"{operator}: temporary state file written": Point(files, "_write_bytes", True, _file_of_bucket(operator), True),
         f"{operator}: state file renamed": Point(f"{files}:BucketFiles", "store", True, _of_bucket(operator), True),
-        f"{operator}: after the step": Point(f"udfs.worker:{step}", "run", True, _of_bucket(), True),
+        f"{operator}: after the step": Point(f"dpsql.udfs.worker:{step}", "run", True, _of_bucket(), True),
         f"{operator}: before the manifest": Point(f"{LAKE}.manifest:Manifest", "commit", False, _operator(operator)),
         f"{operator}: after the manifest": Point(f"{LAKE}.manifest:Manifest", "commit", True, _operator(operator)),
     }
@@ -92,7 +92,7 @@ POINTS = {
     "catch-up: its time is written": Point("dpsql.record", "write", True, _named("catch_up.json")),
     "admission: before Spark's query id is kept": Point(f"{LAKE}.preflight:Engine", "remember_query", False),
     **_steps("admission", "Intake", "admit"),
-    "admission: files of contributions written": Point("udfs.contribution_files:ContributionFiles", "write", True, _written, True),
+    "admission: files of contributions written": Point("dpsql.udfs.contribution_files:ContributionFiles", "write", True, _written, True),
     "admission: rows appended": Point(f"{LAKE}.contributions:Contributions", "append", True),
     "admission: before Spark's commit": Point(f"{STREAMING}.admission:AdmissionSink", "__call__", True),
     "admission: after Spark's commit": Point(f"{STREAMING}.admission:AdmissionSink", "__call__", False, _second_micro_batch),
@@ -101,7 +101,7 @@ POINTS = {
     "release: what an earlier start has left is removed": Point(f"{STREAMING}.released", "sweep", True),
     "release: before it is told what to read": Point(f"{STREAMING}.release", "hand_over", False),
     **_steps("release", "Release", "release"),
-    "release: file of released rows written": Point("udfs.released_files:ReleasedFiles", "write", True, _released, True),
+    "release: file of released rows written": Point("dpsql.udfs.released_files:ReleasedFiles", "write", True, _released, True),
     "release: histogram appended": Point(f"{STREAMING}.published_table:PublishedTable", "publish", True),
     "release: released rows removed": Point(f"{STREAMING}.released:Released", "remove", True),
     "release: before Spark's commit": Point(f"{STREAMING}.release:ReleaseSink", "__call__", True),
@@ -116,8 +116,8 @@ def _appended(ending: str) -> Callable[..., bool]:
 
 
 _OF_SKETCHES = {
-    "admission: inside the step": Point("udfs.sketch.intake", "bound", False),
-    "release: inside the step": Point("udfs.sketch.publishing", "read", False),
+    "admission: inside the step": Point("dpsql.udfs.sketch.intake", "bound", False),
+    "release: inside the step": Point("dpsql.udfs.sketch.publishing", "read", False),
     "release: histogram appended": Point(f"{STREAMING}.sketch_tables:SketchTables", "publish", True),
 }
 _CELLS = {
@@ -138,11 +138,11 @@ LIVE_POINTS = {
     "live: backlog read, no tick yet": Point(f"{STREAMING}.live:Ticker", "begin", False),
     "live tick: before": Point(f"{LAKE}.contributions:Contributions", "tick_by_clock", False),
     "live tick: between the tick and its release": Point(f"{LAKE}.contributions:Contributions", "tick_by_clock", True),
-    "live admission: after the step": Point("udfs.worker:Intake", "run", True, _of_bucket(), True),
+    "live admission: after the step": Point("dpsql.udfs.worker:Intake", "run", True, _of_bucket(), True),
     "live admission: after the manifest": Point(f"{LAKE}.manifest:Manifest", "commit", True, _operator("admission")),
     "live admission: rows appended": Point(f"{LAKE}.contributions:Contributions", "append", True),
-    "live release: after the step": Point("udfs.worker:Release", "run", True, _of_bucket(), True),
-    "live release: file of released rows written": Point("udfs.released_files:ReleasedFiles", "write", True, _released, True),
+    "live release: after the step": Point("dpsql.udfs.worker:Release", "run", True, _of_bucket(), True),
+    "live release: file of released rows written": Point("dpsql.udfs.released_files:ReleasedFiles", "write", True, _released, True),
     "live release: before it is noted beside the ledger": Point("dpsql.privacy.register:RunRegister", "publishing", False),
     "live release: noted beside the ledger": Point("dpsql.privacy.register:RunRegister", "publishing", True),
     "live release: histogram appended": Point(f"{STREAMING}.published_table:PublishedTable", "publish", True),
@@ -231,7 +231,7 @@ def _no_marks() -> None:
 
 def _no_rename() -> None:
     """State files are written in place, in two halves."""
-    state = importlib.import_module("udfs.bucket_state")
+    state = importlib.import_module("dpsql.udfs.bucket_state")
     whole = state._write_bytes
 
     def write(system: Any, path: str, data: Any) -> None:
@@ -246,7 +246,7 @@ def _no_rename() -> None:
 
 
 HALF = "half of a state file written in place"
-POINTS_WITHOUT_RENAME = {HALF: Point("udfs.bucket_state", "_write_half", True, _file_of_bucket("admission"), True)}
+POINTS_WITHOUT_RENAME = {HALF: Point("dpsql.udfs.bucket_state", "_write_half", True, _file_of_bucket("admission"), True)}
 
 WITHOUT = {"transaction marks": _no_marks, "the atomic rename": _no_rename}
 """Protections that can be taken away, by name."""

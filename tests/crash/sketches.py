@@ -21,13 +21,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dpsql.privacy.secret import Secret
+from dpsql.udfs.noise.randomness import intake_key
+from dpsql.udfs.sketch.hashing import hash_key
+from dpsql.udfs.sketch.intake import UserIntake
+from dpsql.udfs.sketch.publishing import SketchRelease
 from tests.crash.kill import BUCKETS, NAME, START, Stage, at_random, broken, differences, left, whole_run
 from tests.crash.points import SKETCH_POINTS
 from tests.crash.sliding import verified
-from udfs.noise.randomness import intake_key
-from udfs.sketch.hashing import hash_key
-from udfs.sketch.intake import UserIntake
-from udfs.sketch.publishing import SketchRelease
 
 LAST = 2
 """Trigger of a window, with which its cells come."""

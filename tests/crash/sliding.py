@@ -20,8 +20,8 @@ from typing import ClassVar
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from dpsql.udfs.sliding.state import TABLES
 from tests.crash.kill import NAME, Stage, at_random, differences, left, whole_run
-from udfs.sliding.state import TABLES
 
 EVENTS = "epsilon = 1, delta = 0, privacy_level = EVENT"
 UNITS = (
@@ -70,7 +70,7 @@ class UnitStage(EventStage):
 
 def verified(stage: Stage, lake: Path) -> str:
     """What `dpsql verify` says."""
-    given = [sys.executable, "-m", "jobs.cli", "verify", NAME, "--lake", str(lake), "--sources", "sources.yaml"]
+    given = [sys.executable, "-m", "dpsql.jobs.cli", "verify", NAME, "--lake", str(lake), "--sources", "sources.yaml"]
     given += ["--secret-file", str(stage.secret(lake))]
     done = subprocess.run(given, cwd=stage.folder, env=stage.own_environment(), capture_output=True, text=True, check=False)
     return (done.stdout or done.stderr).strip()

@@ -30,13 +30,13 @@ import pytest
 from click.testing import CliRunner
 
 from dpsql.errors import LakeError
+from dpsql.jobs.cli import main as cli
 from dpsql.lake import retention
 from dpsql.lake.runs import read_run
 from dpsql.lake.savepoints import take_savepoint
 from dpsql.local.verification import verify_run
 from dpsql.streaming import session
 from dpsql.streaming.live import LiveOptions
-from jobs.cli import main as cli
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 HOUR, DAY = 3_600_000_000, 86_400_000_000

@@ -27,5 +27,5 @@ def environment(home: Path, **more: str) -> dict[str, str]:
 
 
 def dpsql(*arguments: str, env: Mapping[str, str], timeout: float = 300) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "jobs.cli", *arguments]
+    command = [sys.executable, "-m", "dpsql.jobs.cli", *arguments]
     return subprocess.run(command, env=dict(env), cwd=CHECKOUT, capture_output=True, text=True, timeout=timeout, check=False)

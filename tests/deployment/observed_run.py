@@ -70,8 +70,8 @@ PLANTED_SETTING = "planted-setting-9d04"
 def main(folder: Path, port: str, query: Path, sources: Path, jars: str, level: str) -> None:
     from pyspark.sql.streaming import DataStreamWriter
 
-    from jobs.options import one_line_errors
-    from jobs.run_query import RunFlags, start
+    from dpsql.jobs.options import one_line_errors
+    from dpsql.jobs.run_query import RunFlags, start
 
     os.umask(0o022)
     watcher = Watcher(f"http://127.0.0.1:{port}", folder / "shown.txt")

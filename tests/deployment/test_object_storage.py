@@ -14,9 +14,9 @@ from click.testing import CliRunner
 
 from dpsql.errors import LakeError
 from dpsql.files import ObjectPath, create_file, place, replace_file
+from dpsql.jobs.cli import main
 from dpsql.lake.running import exclusive, stop_requests
 from dpsql.lake.runs import Lake, Run, list_queries
-from jobs.cli import main
 from tests.deployment.object_store import ObjectStore
 
 

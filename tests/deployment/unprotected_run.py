@@ -43,7 +43,7 @@ if __name__ == "__main__":
     take_out()
     wait_at_the_end()
     if session.GATEWAY in os.environ:
-        from jobs.run_query import main
+        from dpsql.jobs.run_query import main
     else:
-        from jobs.cli import main
+        from dpsql.jobs.cli import main
     main()

@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 import dpsql
-from jobs.cli import main
+from dpsql.jobs.cli import main
 from tests.docs import functions
 from tests.docs.test_readme import CHECKOUT, call, place
 
@@ -83,7 +83,7 @@ def programs(page: Path, language: str, text: str) -> Iterator[list[str]]:
     for words in (shlex.split(line, comments=True) for line in text.splitlines() if language == "bash"):
         if words and words[0] != "spark-submit":
             assert words[0] == "dpsql", f"{page.name}: only dpsql is run here, not {words[0]}"
-            yield ["-m", "jobs.cli", *words[1:]]
+            yield ["-m", "dpsql.jobs.cli", *words[1:]]
 
 
 def test_the_reference_lists_where_functions_run() -> None:

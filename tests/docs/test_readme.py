@@ -67,7 +67,7 @@ def test_the_first_query_is_the_demo() -> None:
 
 @pytest.mark.parametrize("words", dpsql_commands(spark=False), ids=" ".join)
 def test_commands_without_spark(words: list[str], place: Path) -> None:
-    done = call(place, "-m", "jobs.cli", *words)
+    done = call(place, "-m", "dpsql.jobs.cli", *words)
     assert done.returncode == 0, done.stderr
     assert done.stdout
 
@@ -83,7 +83,7 @@ def test_flags_of_spark_submit_are_those_of_the_script() -> None:
     """Its flags are compared with the script's help; the block itself is run before a release (CONTRIBUTING.md)."""
     from click.testing import CliRunner
 
-    from jobs.run_query import main
+    from dpsql.jobs.run_query import main
 
     known = CliRunner().invoke(main, ["--help"]).output
     submitted = [words for words in commands(REFERENCE) if words[0] == "spark-submit"]

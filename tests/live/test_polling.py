@@ -24,7 +24,7 @@ from dpsql.polling import polling_interval
 from dpsql.schedule import by_window
 from dpsql.streaming.live import Pace, Ticker
 from dpsql.streaming.progress import Tally
-from udfs.grid import NO_CLOCK, Grid
+from dpsql.udfs.grid import NO_CLOCK, Grid
 
 MS, SECOND, MINUTE = 1_000, 1_000_000, 60_000_000
 T0 = 1_800_000_000 * SECOND

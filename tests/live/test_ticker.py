@@ -29,9 +29,9 @@ from dpsql.mechanisms.registry import shape
 from dpsql.streaming.clocks import Clocks, listed_clocks
 from dpsql.streaming.live import Ticker, _follow
 from dpsql.streaming.published_table import PublishedTable
-from udfs.bucket_state import filesystem
-from udfs.grid import NO_CLOCK
-from udfs.stage import OPERATORS, Clock, StateFile
+from dpsql.udfs.bucket_state import filesystem
+from dpsql.udfs.grid import NO_CLOCK
+from dpsql.udfs.stage import OPERATORS, Clock, StateFile
 
 SECOND = 1_000_000
 T0 = 1_800_000_000 * SECOND

@@ -15,11 +15,11 @@ from click.testing import CliRunner
 import dpsql
 from dpsql.compiled import Query
 from dpsql.frames import frame_of
+from dpsql.jobs.cli import main
 from dpsql.lake.published import newest
 from dpsql.lake.runs import Lake
 from dpsql.privacy.secret import Secret
 from dpsql.view import charts
-from jobs.cli import main
 from tests.local.conftest import DAY
 
 WIDE = [2**53, 2**53 + 1, None]

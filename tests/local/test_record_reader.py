@@ -15,8 +15,8 @@ import pytest
 from dpsql.errors import DataError
 from dpsql.lake.published_rows import typed_keys
 from dpsql.local.record_reader import RowReader
+from dpsql.udfs.keys import encode
 from tests.local.conftest import DAY, Compile
-from udfs.keys import encode
 
 SALT = bytes(range(16))
 NOON = dt.datetime(2024, 2, 29, 12, tzinfo=dt.UTC)

@@ -17,9 +17,9 @@ from dpsql.local.sources import OTHER_BATCH_FILES, micro_batches, source_files
 from dpsql.streaming.rows import listed_keys
 from dpsql.streaming.session import run_session
 from dpsql.streaming.sources import BATCH_FILES, stream
+from dpsql.udfs.keys import encode
 from tests.local.conftest import Compile, visits
 from tests.local.test_sources import MALFORMED_CSV, MALFORMED_JSON, SCHEMA, load
-from udfs.keys import encode
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -34,9 +34,9 @@ from dpsql.local.verification import Verification, count_differences, files_not_
 from dpsql.mechanisms.histogram.stages import stages
 from dpsql.parsed_query import ContributionPeriod
 from dpsql.privacy.secret import Secret
+from dpsql.udfs.grid import NO_CLOCK
+from dpsql.udfs.stage import OPERATORS, Clock
 from tests.local.conftest import DAY, HOUR, RUN, Compile, visits
-from udfs.grid import NO_CLOCK
-from udfs.stage import OPERATORS, Clock
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

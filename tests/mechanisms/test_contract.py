@@ -17,8 +17,8 @@ from dpsql.privacy import ledger_line
 from dpsql.privacy.ledger_line import line_from
 from dpsql.privacy.origin import UNKNOWN
 from dpsql.sql import parse
+from dpsql.udfs.noise.discrete_laplace import DiscreteLaplace, discrete_laplace
 from tests.sql.golden import Golden, compiled, goldens, sources
-from udfs.noise.discrete_laplace import DiscreteLaplace, discrete_laplace
 
 ACCEPTED = goldens("accepted")
 SHOWN = [*ACCEPTED[::8], *(golden for golden in ACCEPTED if golden.stem.startswith(("panes_", "marginals_")))]

@@ -9,8 +9,8 @@ import pandas as pd
 import pytest
 from click.testing import CliRunner, Result
 
+from dpsql.jobs.cli import main
 from dpsql.lake.runs import Lake
-from jobs.cli import main
 from tests.page.conftest import EVIL, Published
 
 EN, DE = "#en.wikipedia", "#de.wikipedia"

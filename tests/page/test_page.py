@@ -21,13 +21,13 @@ import pytest
 from click.testing import CliRunner, Result
 
 from dpsql.config import load_sources
+from dpsql.jobs.cli import main
 from dpsql.lake.runs import Lake, read_run
 from dpsql.privacy.budget import budgets
 from dpsql.privacy.ledger import Ledger
 from dpsql.view.page import page
 from dpsql.view.standing import Standing, standing
 from dpsql.view.trend import trend
-from jobs.cli import main
 from tests.page.conftest import CHECKOUT, EVIL, Published
 
 WORDS = (
@@ -228,7 +228,7 @@ def test_watch_follows_the_run_until_it_is_asked_to_stop(published: Published, t
     ]
     place = os.environ | {"PYTHONPATH": str(CHECKOUT)}
     watching = subprocess.Popen(
-        [sys.executable, "-m", "jobs.cli", *words], env=place, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [sys.executable, "-m", "dpsql.jobs.cli", *words], env=place, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
     try:
         _until(lambda: out.exists() and "12 of 24" in out.read_text(), watching)

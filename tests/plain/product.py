@@ -22,9 +22,9 @@ from dpsql.local.record_reader import RowReader
 from dpsql.local.sources import micro_batches
 from dpsql.mechanisms.histogram.stages import stages
 from dpsql.privacy.secret import Secret
+from dpsql.udfs.grid import NO_CLOCK
+from dpsql.udfs.stage import Clock
 from tests.plain.pairs import Pair
-from udfs.grid import NO_CLOCK
-from udfs.stage import Clock
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -97,4 +97,4 @@ def _words(word: int) -> Any:
     def words(_key: bytes, tag: np.ndarray, *_cell: object) -> np.ndarray:
         return np.full((len(tag), 2), word, np.uint64)
 
-    return mock.patch("udfs.noise.randomness.words", words)
+    return mock.patch("dpsql.udfs.noise.randomness.words", words)

@@ -26,7 +26,7 @@ from pathlib import Path
 from tests.planted.faults import CHECKOUT, Fault, read
 
 LEFT_OUT = (".git", ".venv", ".jars", ".*_cache", ".hypothesis", "*.egg-info", "build", "dist", "demo-out", "spark-warehouse")
-WHERE = "import dpsql, jobs, udfs; print(dpsql.__file__, jobs.__file__, udfs.__file__)"
+WHERE = "import dpsql.jobs, dpsql.udfs; print(dpsql.__file__, dpsql.jobs.__file__, dpsql.udfs.__file__)"
 SECONDS = {False: 300, True: 1200}
 """A test that takes longer has not said anything."""
 PASSED, FAILED = 0, 1

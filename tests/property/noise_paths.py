@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from functools import lru_cache
 
-from udfs.noise.counters import Blt, Counter, Honaker, Sqrt
+from dpsql.udfs.noise.counters import Blt, Counter, Honaker, Sqrt
 
 
 def unit_path(counter: Counter, trigger: int, z: Callable[[int, int], float]) -> float:

@@ -13,15 +13,15 @@ import pyarrow as pa
 from hypothesis import strategies as st
 
 from dpsql.mechanisms.histogram.calibration import selection_weights
+from dpsql.udfs.grid import NO_CLOCK, Grid
+from dpsql.udfs.histogram.contribution_bounding import BoundingParameters, Increment, admit
+from dpsql.udfs.histogram.key_selection import SelectionParameters
+from dpsql.udfs.histogram.perturbation import OutputColumn, PerturbationParameters
+from dpsql.udfs.histogram.release import ReleaseParameters, ReleaseState, release
+from dpsql.udfs.keys import PublicGroups
+from dpsql.udfs.noise.counters import counter
+from dpsql.udfs.stage import Clock, Tick
 from tests.reference import Cells, Record
-from udfs.grid import NO_CLOCK, Grid
-from udfs.histogram.contribution_bounding import BoundingParameters, Increment, admit
-from udfs.histogram.key_selection import SelectionParameters
-from udfs.histogram.perturbation import OutputColumn, PerturbationParameters
-from udfs.histogram.release import ReleaseParameters, ReleaseState, release
-from udfs.keys import PublicGroups
-from udfs.noise.counters import counter
-from udfs.stage import Clock, Tick
 
 WINDOW = 12
 FAR = 1 << 60

@@ -17,6 +17,11 @@ from hypothesis import strategies as st
 from scipy.special import ndtri
 
 from dpsql.mechanisms.histogram.calibration import selection_weights
+from dpsql.udfs.grid import Grid
+from dpsql.udfs.histogram.contribution_bounding import BoundingParameters
+from dpsql.udfs.histogram.release import ReleaseParameters, release
+from dpsql.udfs.keys import PublicGroups
+from dpsql.udfs.stage import Clock, Tick
 from tests.property.streams import (
     EVERYTHING,
     INCREMENTS,
@@ -38,11 +43,6 @@ from tests.property.streams import (
     selection,
 )
 from tests.reference import Admitted, Bounder, Record, Row, released
-from udfs.grid import Grid
-from udfs.histogram.contribution_bounding import BoundingParameters
-from udfs.histogram.release import ReleaseParameters, release
-from udfs.keys import PublicGroups
-from udfs.stage import Clock, Tick
 
 KEY = bytes(range(32))
 OTHER_KEY = bytes(range(1, 33))
@@ -84,7 +84,7 @@ def test_without_noise_the_released_rows_are_the_reference(
 ) -> None:
     """Catches: a key that is not tested again, a total that misses a late record, a row before its selection or after the last trigger."""
     p = data.draw(releasing(b))
-    with mock.patch("udfs.noise.randomness.words", no_noise):
+    with mock.patch("dpsql.udfs.noise.randomness.words", no_noise):
         rows = joined(run_release(run_admission(stream, b).contributions, stream.ticks, p, KEY, buckets))
     assert plain(rows, p) == released(admitted(stream, b), p, EVERYTHING)
 

@@ -10,8 +10,8 @@ import pyarrow as pa
 
 from dpsql.mechanisms.histogram.plan import PrivacyPlan
 from dpsql.mechanisms.histogram.stages import release_parameters
-from udfs.histogram.release import release
-from udfs.stage import Tick
+from dpsql.udfs.histogram.release import release
+from dpsql.udfs.stage import Tick
 
 CERTAIN = 1 << 50
 """A weight above every threshold by more than any noise."""

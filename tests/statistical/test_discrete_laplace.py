@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from dpsql.udfs.noise.discrete_laplace import discrete_laplace
+from dpsql.udfs.noise.randomness import tags
 from tests.statistical.sampling import FLAKE
-from udfs.noise.discrete_laplace import discrete_laplace
-from udfs.noise.randomness import tags
 
 DRAWS = 1_000_000
 

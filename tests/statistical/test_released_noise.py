@@ -14,11 +14,11 @@ import pytest
 
 from dpsql.mechanisms.histogram.plan import PrivacyPlan
 from dpsql.mechanisms.histogram.planner import make_plan
+from dpsql.udfs.noise.counters import Blt, noise_matrix
+from dpsql.udfs.noise.randomness import normals, tags
 from tests.property.plans import DAY, query, source
 from tests.statistical.noise import Noise, group_keys, measure, noise_key
 from tests.statistical.sampling import NORMALS, PAIRS, covers, has_covariance, has_sd, independent, standard_normal
-from udfs.noise.counters import Blt, noise_matrix
-from udfs.noise.randomness import normals, tags
 
 T = 24
 POINTS = (0, T // 2, T - 1)
@@ -93,7 +93,7 @@ def test_planted_one_noise_for_two_columns_is_rejected() -> None:
     def without_mechanism(key: bytes, tag: np.ndarray, mechanism: int, round_: int, step: int, number: int) -> np.ndarray:
         return normals(key, tag, min(mechanism, 1), round_, step, number)
 
-    with mock.patch("udfs.noise.randomness.normals", without_mechanism):
+    with mock.patch("dpsql.udfs.noise.randomness.normals", without_mechanism):
         m = measure(plan(), PAIRS)
     assert not independent(steps(m, 0)[:, 0], steps(m, 1)[:, 0])
 
@@ -102,7 +102,7 @@ def test_planted_noise_reused_across_windows_is_rejected() -> None:
     def without_window(key: bytes, window: np.ndarray, group: np.ndarray) -> np.ndarray:
         return tags(key, np.zeros_like(window), group)
 
-    with mock.patch("udfs.histogram.release.tags", without_window):
+    with mock.patch("dpsql.udfs.histogram.release.tags", without_window):
         one, two = measure(plan(), PAIRS), measure(plan(), PAIRS, window=DAY)
     assert not independent(steps(one, 0)[:, 0], steps(two, 0)[:, 0])
 
@@ -116,7 +116,7 @@ def test_the_same_cell_asked_twice_is_the_same_and_a_planted_generator_is_not() 
 
     assert same()
     generator = np.random.default_rng(1)
-    with mock.patch("udfs.noise.randomness.normals", lambda _key, tag, *_: generator.standard_normal(len(tag))):
+    with mock.patch("dpsql.udfs.noise.randomness.normals", lambda _key, tag, *_: generator.standard_normal(len(tag))):
         assert not same()
 
 

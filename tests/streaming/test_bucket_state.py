@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from udfs.bucket_state import BucketFiles, DamagedFile, filesystem
+from dpsql.udfs.bucket_state import BucketFiles, DamagedFile, filesystem
 
 TABLE = pa.table({"user": pa.array([1, -(1 << 63)]), "noise": pa.FixedSizeListArray.from_arrays(pa.array([0.1, 0.2, 0.3, 0.4]), 2)})
 

@@ -14,12 +14,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from dpsql.errors import ConfigError, DataError, LakeError
+from dpsql.jobs.run_query import _print_summary
 from dpsql.lake.contributions import Contributions
 from dpsql.lake.read_files import ReadFiles, listed_details
 from dpsql.lake.runs import read_run
 from dpsql.lake.spark_checkpoint import Checkpoint
 from dpsql.local.verification import Verification, verify_run
-from jobs.run_query import _print_summary
 
 DAY = 86_400_000_000
 START = 19_700 * DAY

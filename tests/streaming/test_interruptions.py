@@ -15,7 +15,7 @@ from dpsql.lake.delta_rows import read_rows
 from dpsql.lake.manifest import Manifest
 from dpsql.streaming import context
 from dpsql.streaming.published_table import PublishedTable
-from udfs.bucket_state import BucketFiles
+from dpsql.udfs.bucket_state import BucketFiles
 
 DAY = 86_400_000_000
 START = 19_700 * DAY

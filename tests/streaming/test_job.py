@@ -15,10 +15,10 @@ from deltalake import DeltaTable
 
 from dpsql.errors import InputError, ReleaseConflict
 from dpsql.mechanisms.histogram.stages import bounding_parameters, release_parameters
-from udfs.histogram.contribution_bounding import admit
-from udfs.histogram.release import release
-from udfs.keys import decode, encode
-from udfs.stage import Clock, Tick
+from dpsql.udfs.histogram.contribution_bounding import admit
+from dpsql.udfs.histogram.release import release
+from dpsql.udfs.keys import decode, encode
+from dpsql.udfs.stage import Clock, Tick
 
 DAY = 86_400_000_000
 START = 19_700 * DAY

@@ -20,7 +20,7 @@ from dpsql.streaming.clocks import Clocks
 from dpsql.streaming.context import run_context
 from dpsql.streaming.live import LiveOptions
 from dpsql.streaming.progress import Tally
-from udfs.stage import Clock
+from dpsql.udfs.stage import Clock
 
 MINUTE = 60_000_000
 DAY = 1440 * MINUTE

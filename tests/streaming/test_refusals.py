@@ -17,8 +17,8 @@ import pytest
 from dpsql.errors import InputError, LakeError
 from dpsql.lake.event_log import FILE
 from dpsql.lake.runs import Lake
+from dpsql.udfs.bucket_state import VERSION_KEY
 from tests.streaming.conftest import SQL, case_of
-from udfs.bucket_state import VERSION_KEY
 
 DAY = 86_400_000_000
 START = 19_700 * DAY

@@ -16,7 +16,7 @@ from dpsql.config import Source, Sources
 from dpsql.errors import DataError
 from dpsql.streaming.rows import records
 from dpsql.streaming.session import run_session
-from udfs.keys import encode
+from dpsql.udfs.keys import encode
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -23,10 +23,10 @@ from dpsql.mechanisms import registry
 from dpsql.mechanisms.protocol import RunFacts
 from dpsql.privacy.ledger import Ledger
 from dpsql.privacy.secret import Secret
+from dpsql.udfs.keys import PublicGroups
 from tests.contract import CONTRACT, HOUR, START
 from tests.toy.driver.mechanism import TOY
 from tests.toy.worker import stages
-from udfs.keys import PublicGroups
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -15,13 +15,13 @@ from click.testing import CliRunner, Result
 
 import dpsql
 from benchmarks.tuning import judge
+from dpsql.jobs.cli import main
 from dpsql.local.feeder import try_query
 from dpsql.privacy.secret import Secret
 from dpsql.sql.editing import edit_options
 from dpsql.tuning import Sample, Workbench, edited, read_sample, search
 from dpsql.tuning.expected import Outcome, selected, unit_paths
-from jobs.cli import main
-from udfs.noise.counters import counter, path_sd
+from dpsql.udfs.noise.counters import counter, path_sd
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 WIKI = CHECKOUT / "conf" / "demo" / "wiki"

@@ -8,6 +8,7 @@ arrows go one way.
 from __future__ import annotations
 
 import ast
+import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -34,6 +35,11 @@ MOST_ROOMS = 20
 BEGIN, END = "<!-- rooms: begin -->", "<!-- rooms: end -->"
 
 
+def by_folder(name: str) -> str:
+    """An import name as the name of its module: `dpsql.udfs.keys` is `udfs/keys.py`."""
+    return re.sub(r"^dpsql\.(?=(?:jobs|udfs)\b)", "", name)
+
+
 def room(path: str) -> str:
     """Of a module, given as its path below the checkout. The folders of a mechanism `NAME` are one room in `dpsql` and one in `udfs`."""
     folders = path.split("/")[:-1]
@@ -58,11 +64,13 @@ def arrows(checkout: Path) -> dict[str, set[str]]:
 def _imported(tree: ast.Module, known: Mapping[str, str]) -> Iterator[str]:
     """Of `from package import name`: the module of that name, or else the package."""
     for node in ast.walk(tree):
+        names: list[str] = []
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names if alias.name in known)
+            names = [by_folder(alias.name) for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
-            names = [name if (name := f"{node.module}.{alias.name}") in known else f"{node.module}" for alias in node.names]
-            yield from (name for name in names if name in known)
+            package = by_folder(f"{node.module}")
+            names = [name if (name := by_folder(f"{node.module}.{alias.name}")) in known else package for alias in node.names]
+        yield from (name for name in names if name in known)
 
 
 def between_rooms(checkout: Path) -> dict[str, set[str]]:
@@ -84,7 +92,7 @@ def packages(checkout: Path) -> dict[str, set[str]]:
             for node in imports
             for name in ([node.module or ""] if isinstance(node, ast.ImportFrom) else [a.name for a in node.names])
         }
-        found.setdefault(room(path), set()).update(names - {"jobs", "dpsql", "udfs"} - sys.stdlib_module_names)
+        found.setdefault(room(path), set()).update(names - {"dpsql"} - sys.stdlib_module_names)
     return found
 
 

@@ -34,8 +34,8 @@ from dpsql.parsed_query import (
 )
 from dpsql.privacy.cost import Overlap
 from dpsql.privacy.factorisation import factorisation
+from dpsql.udfs.noise.counters import counter, noise_matrix
 from tests.property.plans import COUNT, DAY, HOUR, SUM, USERS, VALID, query, source
-from udfs.noise.counters import counter, noise_matrix
 
 AVG = Aggregate("mean", AggregateFunction.AVG, "seconds", (-5.0, 60.0))
 STDDEV = Aggregate("spread", AggregateFunction.STDDEV_SAMP, "seconds", (-5.0, 60.0))

@@ -14,9 +14,8 @@ import pytest
 from dpsql.lake.contributions import Contributions
 from dpsql.lake.delta_rows import check_files
 from dpsql.mechanisms import registry
-from tests.unit.test_contract import CASES, stages_of
-from udfs import bucket_state
-from udfs.bucket_state import (
+from dpsql.udfs import bucket_state
+from dpsql.udfs.bucket_state import (
     SCHEMA_VERSION,
     SEAL_BYTES,
     VERSION_KEY,
@@ -24,7 +23,8 @@ from udfs.bucket_state import (
     DamagedFile,
     UnknownVersion,
 )
-from udfs.histogram import user_state
+from dpsql.udfs.histogram import user_state
+from tests.unit.test_contract import CASES, stages_of
 
 FLIPS = 60
 """In each kind of file: all kinds together find what lets one flip in a thousand pass with 95%."""

@@ -17,6 +17,8 @@ from click.testing import CliRunner, Result
 from deltalake import write_deltalake
 
 import dpsql
+from dpsql.jobs import run_query
+from dpsql.jobs.cli import main
 from dpsql.lake.opening import open_run
 from dpsql.lake.overruns import Overruns, write_overruns
 from dpsql.lake.runs import Lake
@@ -24,8 +26,6 @@ from dpsql.local.verification import Verification
 from dpsql.privacy.ledger import Ledger
 from dpsql.privacy.secret import Secret, default_secret_path
 from dpsql.streaming.progress import Summary
-from jobs import run_query
-from jobs.cli import main
 
 SOURCES = """\
 sources:
@@ -104,7 +104,7 @@ def test_explain(work: Path) -> None:
 
 
 def test_explain_starts_without_spark_duckdb_and_pandas(work: Path) -> None:
-    code = "import sys; from jobs.cli import main; main(['explain', 'views.sql'], standalone_mode=False)"
+    code = "import sys; from dpsql.jobs.cli import main; main(['explain', 'views.sql'], standalone_mode=False)"
     code += "; print(list(sys.modules), file=sys.stderr)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert "Query identity" in done.stdout

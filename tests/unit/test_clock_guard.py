@@ -12,7 +12,7 @@ import pytest
 
 from dpsql.errors import LakeError
 from dpsql.lake.clock_guard import ClockGuard, check_absence, check_store, passed_us
-from udfs.grid import NO_CLOCK
+from dpsql.udfs.grid import NO_CLOCK
 
 SECOND = 1_000_000
 HOUR = 3600 * SECOND

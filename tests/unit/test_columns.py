@@ -9,7 +9,7 @@ from collections import defaultdict
 import numpy as np
 import pytest
 
-from udfs.columns import find, insert, match, places, run_starts, run_sums, running_count, sort_order
+from dpsql.udfs.columns import find, insert, match, places, run_starts, run_sums, running_count, sort_order
 
 
 def random_columns(seed: int, size: int) -> list[np.ndarray]:

@@ -17,9 +17,9 @@ import pytest
 from dpsql.local.feeder import Stages
 from dpsql.mechanisms.protocol import RunFacts
 from dpsql.mechanisms.registry import MECHANISMS
+from dpsql.udfs.state_table import Table
 from tests import contract
 from tests.contract import CONTRACT
-from udfs.state_table import Table
 
 Check = Callable[[Stages, Path], None]
 

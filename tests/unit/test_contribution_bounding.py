@@ -11,13 +11,13 @@ import pyarrow as pa
 import pytest
 
 from dpsql.mechanisms.histogram.calibration import selection_weights
+from dpsql.udfs.grid import Grid
+from dpsql.udfs.histogram import contribution_bounding
+from dpsql.udfs.histogram.contribution_bounding import DROP_REASONS, BoundingParameters, Increment, admit, mix
+from dpsql.udfs.histogram.user_state import GROUPS
+from dpsql.udfs.stage import Clock
 from tests.property.streams import cells, replay_stream, run_admission, table
 from tests.reference import Bounder, Record, digest, increment
-from udfs.grid import Grid
-from udfs.histogram import contribution_bounding
-from udfs.histogram.contribution_bounding import DROP_REASONS, BoundingParameters, Increment, admit, mix
-from udfs.histogram.user_state import GROUPS
-from udfs.stage import Clock
 
 ANN, BOB = 11 << 40, 12 << 40
 A, B, C, D = (k << 40 for k in (1, 2, 3, 4))

@@ -7,7 +7,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from udfs.contribution_files import ContributionFiles
+from dpsql.udfs.contribution_files import ContributionFiles
 
 KEYS = [0, 1, -1, (1 << 63) - 1, -(1 << 63)]
 

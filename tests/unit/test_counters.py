@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from benchmarks.fit_blt import impulse, loss
+from dpsql.udfs.noise.blt_constants import BLT_CONSTANTS
+from dpsql.udfs.noise.counters import Blt, Counter, Honaker, Sqrt, column_norm, counter, impulse_response, noise_matrix, path_sd
 from tests.property.noise_paths import toeplitz, unit_path
-from udfs.noise.blt_constants import BLT_CONSTANTS
-from udfs.noise.counters import Blt, Counter, Honaker, Sqrt, column_norm, counter, impulse_response, noise_matrix, path_sd
 
 HORIZONS = [1, 2, 3, 5, 7, 8, 24, 100]
 EVERY = [counter(name, t) for name in ("BLT", "SQRT", "HONAKER") for t in HORIZONS]

@@ -20,7 +20,7 @@ from dpsql.lake import delta_tables, manifest
 from dpsql.lake.manifest import Manifest
 from dpsql.lake.sorted_file import sorted_file
 from dpsql.streaming import published_table
-from udfs.stage import StateFile
+from dpsql.udfs.stage import StateFile
 
 SCHEMA = Schema.from_arrow(pa.schema([("x", pa.int64())]))
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from dpsql.udfs.noise.counters import counter, noise_matrix
 from dpsql.view.difference import between_triggers, between_windows, difference, places
-from udfs.noise.counters import counter, noise_matrix
 
 T = 13
 

@@ -14,9 +14,9 @@ import pytest
 
 from dpsql.errors import AccountingError
 from dpsql.privacy.table_proof import prove
-from udfs.noise import discrete_laplace as module
-from udfs.noise import randomness
-from udfs.noise.discrete_laplace import LARGEST, SMALLEST, WORDS, DiscreteLaplace, discrete_laplace
+from dpsql.udfs.noise import discrete_laplace as module
+from dpsql.udfs.noise import randomness
+from dpsql.udfs.noise.discrete_laplace import LARGEST, SMALLEST, WORDS, DiscreteLaplace, discrete_laplace
 
 EPSILONS = (LARGEST, 3.0, 1.0, 0.1, 0.01, 1e-4)
 

@@ -11,17 +11,17 @@ import pyarrow as pa
 import pytest
 from scipy.special import ndtri
 
+from dpsql.udfs.histogram.key_selection import SelectionParameters, crosses
+from dpsql.udfs.histogram.perturbation import PerturbationParameters, noisy
+from dpsql.udfs.histogram.release import ReleaseParameters, release
+from dpsql.udfs.noise import exact_paths, path_error, randomness
+from dpsql.udfs.noise.counters import Counter, Honaker, Sqrt, counter, noise_matrix
+from dpsql.udfs.noise.exact_normal import quantile
+from dpsql.udfs.noise.exact_paths import GUARD, Redraw, coefficients, exact_path
+from dpsql.udfs.noise.path_error import ABSOLUTE, RELATIVE, UNIT, trust
+from dpsql.udfs.noise.randomness import lower_tails, normals, tags, words
+from dpsql.udfs.stage import Tick
 from tests.unit.test_release import COUNT, GRID, KEY, rows
-from udfs.histogram.key_selection import SelectionParameters, crosses
-from udfs.histogram.perturbation import PerturbationParameters, noisy
-from udfs.histogram.release import ReleaseParameters, release
-from udfs.noise import exact_paths, path_error, randomness
-from udfs.noise.counters import Counter, Honaker, Sqrt, counter, noise_matrix
-from udfs.noise.exact_normal import quantile
-from udfs.noise.exact_paths import GUARD, Redraw, coefficients, exact_path
-from udfs.noise.path_error import ABSOLUTE, RELATIVE, UNIT, trust
-from udfs.noise.randomness import lower_tails, normals, tags, words
-from udfs.stage import Tick
 
 DIGITS = 60
 PATHS = 8
@@ -200,7 +200,7 @@ def test_a_path_next_to_a_boundary_is_rounded_exactly(chosen: Counter) -> None:
             computed = in_float64(chosen, step)[path]
             wrong["float64"] += int(np.rint(computed * p.sigma)) != exact
             small = dataclasses.replace(trust(chosen), error=trust(chosen).error * 1e-6)
-            with mock.patch("udfs.histogram.perturbation.trust", lambda _, small=small: small):
+            with mock.patch("dpsql.udfs.histogram.perturbation.trust", lambda _, small=small: small):
                 wrong["bound a million times too small"] += noise_at(chosen, path, step, p) != exact
             lazy = mock.patch.object(Redraw, "rounded", lambda *_, at=computed * p.sigma: np.array([int(np.rint(at))]))
             with lazy:
@@ -249,17 +249,17 @@ def test_every_cell_by_the_slow_path_is_the_same_release(name: str, rounds: bool
     def nothing_is_small(c: Counter) -> path_error.Trust:
         return dataclasses.replace(real(c), limits=np.full((4, c.width), 0.5))
 
-    with mock.patch("udfs.histogram.perturbation.trust", no_trust), mock.patch("udfs.histogram.key_selection.trust", no_trust):
+    with mock.patch("dpsql.udfs.histogram.perturbation.trust", no_trust), mock.patch("dpsql.udfs.histogram.key_selection.trust", no_trust):
         assert run().equals(expected)
-        with mock.patch("udfs.noise.exact_paths._settle_in_float64", lambda *_: None):
+        with mock.patch("dpsql.udfs.noise.exact_paths._settle_in_float64", lambda *_: None):
             assert run().equals(expected)
             with mock.patch(
-                "udfs.noise.exact_paths.quantile", lambda high, low, start, bits: quantile(high, low, start, bits) + (1 << bits)
+                "dpsql.udfs.noise.exact_paths.quantile", lambda high, low, start, bits: quantile(high, low, start, bits) + (1 << bits)
             ):
                 assert not run().equals(expected)  # the slow path is what was released
     with (
-        mock.patch("udfs.histogram.perturbation.trust", nothing_is_small),
-        mock.patch("udfs.histogram.key_selection.trust", nothing_is_small),
+        mock.patch("dpsql.udfs.histogram.perturbation.trust", nothing_is_small),
+        mock.patch("dpsql.udfs.histogram.key_selection.trust", nothing_is_small),
     ):
         assert run().equals(expected)
 

@@ -19,8 +19,8 @@ from dpsql.parsed_query import Aggregate, AggregateFunction, ContributionPeriod,
 from dpsql.privacy.curve import total_mu
 from dpsql.text import number, percent
 from dpsql.times import duration
+from dpsql.udfs.histogram.perturbation import finish
 from tests.property.plans import COUNT, DAY, HOUR, SUM, USERS, VALID, query, source
-from udfs.histogram.perturbation import finish
 
 AVG = Aggregate("mean_time", AggregateFunction.AVG, "seconds", (10.0, 60.0))
 QUERIES = {

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from dpsql.udfs.grid import NO_CLOCK, Grid
 from tests.reference import trigger_of, windows_of
-from udfs.grid import NO_CLOCK, Grid
 
 GRIDS = [
     Grid(12, 12, 0, 4, 3),

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from jobs.cli import main
+from dpsql.jobs.cli import main
 
 EXAMPLES = [
     (name, line.strip())

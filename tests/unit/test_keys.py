@@ -7,7 +7,7 @@ import itertools
 import pyarrow as pa
 import pytest
 
-from udfs.keys import MAX_KEY_BYTES, NULL_HEADER, decode, encode
+from dpsql.udfs.keys import MAX_KEY_BYTES, NULL_HEADER, decode, encode
 
 VALUES = [None, b"", b"a", b"----", b"0001a", b"\x00\xff", "é".encode(), b"x" * 4000]
 

@@ -29,9 +29,9 @@ from dpsql.lake.manifest import Manifest
 from dpsql.lake.retention import Retention
 from dpsql.mechanisms.histogram.stages import admission_stage, grid
 from dpsql.schedule import ERA, by_window
+from dpsql.udfs.bucket_state import BucketFiles
+from dpsql.udfs.stage import OPERATORS, RELEASE, StateFile
 from tests.crash.broken_off import BrokenOff, Changes
-from udfs.bucket_state import BucketFiles
-from udfs.stage import OPERATORS, RELEASE, StateFile
 
 RUN, HOUR = "5a" * 16, 3_600_000_000
 ERA_US = ERA * HOUR

@@ -15,9 +15,9 @@ from click.testing import CliRunner
 from deltalake import write_deltalake
 
 from dpsql.files import Place
+from dpsql.jobs.cli import main
 from dpsql.lake import published
 from dpsql.lake.runs import Lake, Run
-from jobs.cli import main
 
 DAY = 86_400_000_000
 QUERIES: dict[str, dict[str, Any]] = {

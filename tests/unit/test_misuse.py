@@ -12,9 +12,9 @@ import pandas as pd
 import pytest
 from click.testing import CliRunner
 
+from dpsql.jobs.cli import main
 from dpsql.privacy.ledger import Ledger
 from dpsql.privacy.secret import default_secret_path
-from jobs.cli import main
 
 SOURCES = """\
 sources:

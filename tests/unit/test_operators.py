@@ -12,10 +12,10 @@ from dpsql.mechanisms.histogram.asked import ReleaseRule
 from dpsql.mechanisms.histogram.planner import make_plan
 from dpsql.mechanisms.histogram.stages import bounding_parameters, grid, release_parameters, stderr
 from dpsql.parsed_query import Aggregate, AggregateFunction, ContributionPeriod, CounterName, GroupSelection, WindowSpec, changed
+from dpsql.udfs.histogram.contribution_bounding import Increment
+from dpsql.udfs.keys import PublicGroups
+from dpsql.udfs.noise.counters import Honaker
 from tests.property.plans import COUNT, DAY, HOUR, SUM, USERS, VALID, query, source
-from udfs.histogram.contribution_bounding import Increment
-from udfs.keys import PublicGroups
-from udfs.noise.counters import Honaker
 
 AVG = Aggregate("mean", AggregateFunction.AVG, "pages", (10.0, 60.0))
 PUBLIC = PublicGroups((5, 3), (b"5", b"3"), 0)

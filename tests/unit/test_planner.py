@@ -30,8 +30,8 @@ from dpsql.parsed_query import (
     changed,
 )
 from dpsql.privacy.curve import total_mu
+from dpsql.udfs.noise.counters import column_norm, counter
 from tests.property.plans import COUNT, DAY, HOUR, SUM, USERS, VALID, query, source
-from udfs.noise.counters import column_norm, counter
 
 AVG = Aggregate("mean", AggregateFunction.AVG, "seconds", (10.0, 60.0))
 BIG = 9.0

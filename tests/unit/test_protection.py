@@ -11,8 +11,8 @@ from types import SimpleNamespace
 import pytest
 
 from dpsql.errors import ConfigError
+from dpsql.jobs.run_query import spark_properties
 from dpsql.streaming import protection, session
-from jobs.run_query import spark_properties
 
 
 @pytest.mark.parametrize("name", protection.SETTINGS)

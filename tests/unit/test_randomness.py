@@ -11,7 +11,7 @@ import pytest
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from scipy.special import ndtr, ndtri
 
-from udfs.noise.randomness import MAX_NORMAL, lower_tails, normals, tags, words
+from dpsql.udfs.noise.randomness import MAX_NORMAL, lower_tails, normals, tags, words
 
 KEY = bytes(range(32))
 WINDOWS = np.array([0, -1, 86_400_000_000, -(2**62), 2**62], dtype=np.int64)

@@ -13,13 +13,13 @@ from dpsql.lake.rescale import recut
 from dpsql.mechanisms.histogram.asked import ReleaseRule
 from dpsql.mechanisms.histogram.planner import make_plan
 from dpsql.mechanisms.histogram.stages import bounding_parameters, release_parameters, stages
+from dpsql.udfs.histogram import group_state, user_state
+from dpsql.udfs.histogram.contribution_bounding import admit
+from dpsql.udfs.histogram.group_state import ReleaseState
+from dpsql.udfs.histogram.release import ReleaseParameters, release
+from dpsql.udfs.histogram.stages import AdmissionStage, ReleaseStage
+from dpsql.udfs.stage import Clock, Tick, check_state
 from tests.property.plans import COUNT, HOUR, query, source
-from udfs.histogram import group_state, user_state
-from udfs.histogram.contribution_bounding import admit
-from udfs.histogram.group_state import ReleaseState
-from udfs.histogram.release import ReleaseParameters, release
-from udfs.histogram.stages import AdmissionStage, ReleaseStage
-from udfs.stage import Clock, Tick, check_state
 
 KEYS = np.random.default_rng(5).integers(-(2**62), 2**62, 120)
 NOISE_KEY = bytes(range(32))

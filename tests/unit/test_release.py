@@ -8,14 +8,14 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from udfs.grid import NO_CLOCK, Grid
-from udfs.histogram.key_selection import SelectionParameters
-from udfs.histogram.perturbation import OutputColumn, PerturbationParameters, finish, noisy
-from udfs.histogram.release import Released, ReleaseParameters, ReleaseState, release
-from udfs.keys import PublicGroups
-from udfs.noise.counters import Blt, Sqrt
-from udfs.noise.exact_paths import Redraw
-from udfs.stage import Tick
+from dpsql.udfs.grid import NO_CLOCK, Grid
+from dpsql.udfs.histogram.key_selection import SelectionParameters
+from dpsql.udfs.histogram.perturbation import OutputColumn, PerturbationParameters, finish, noisy
+from dpsql.udfs.histogram.release import Released, ReleaseParameters, ReleaseState, release
+from dpsql.udfs.keys import PublicGroups
+from dpsql.udfs.noise.counters import Blt, Sqrt
+from dpsql.udfs.noise.exact_paths import Redraw
+from dpsql.udfs.stage import Tick
 
 UNIT = 1 << 20
 GRID = Grid(40, 40, 0, 10, 4)
@@ -52,7 +52,7 @@ def rows(*history: tuple[int, int, int, int], by_user: bool = False) -> pa.Table
 
 def quiet(state: ReleaseState | None, table: pa.Table, ticks: list[Tick], p: ReleaseParameters) -> Released:
     """Without noise: every word is the one whose normal is nearest to zero, from above (4e-39, in float64 0)."""
-    with mock.patch("udfs.noise.randomness.words", lambda _key, tag, *_: np.full((len(tag), 2), 2**64 - 1, np.uint64)):
+    with mock.patch("dpsql.udfs.noise.randomness.words", lambda _key, tag, *_: np.full((len(tag), 2), 2**64 - 1, np.uint64)):
         return release(state, table, ticks, p, KEY)
 
 

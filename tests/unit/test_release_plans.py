@@ -17,9 +17,9 @@ from dpsql.lake.contributions import Contributions
 from dpsql.lake.manifest import Manifest
 from dpsql.lake.release_plans import ReleasePlans, position, read_and_noted
 from dpsql.mechanisms.registry import shape
+from dpsql.udfs.release_plan import ReleasePlan
+from dpsql.udfs.stage import Tick
 from tests.unit.test_torn_commits import SQL
-from udfs.release_plan import ReleasePlan
-from udfs.stage import Tick
 
 RUN, HOUR, BUCKET_COUNT = "5a" * 16, 3_600_000_000, 3
 TAKES = pa.schema([("window", pa.int64()), ("key", pa.int64()), ("weight", pa.int64())])

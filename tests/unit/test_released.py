@@ -11,9 +11,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from dpsql.streaming.released import Released, sweep
-from udfs import released_files
-from udfs.keys import encode
-from udfs.released_files import ReleasedFiles
+from dpsql.udfs import released_files
+from dpsql.udfs.keys import encode
+from dpsql.udfs.released_files import ReleasedFiles
 
 NO_SESSION: Any = None
 

@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 
 from dpsql.errors import LakeError
+from dpsql.jobs.histogram_table import print_histogram
 from dpsql.mechanisms.histogram.plan import document
 from dpsql.mechanisms.histogram.planner import make_plan
 from dpsql.parsed_query import ContributionPeriod, WindowSpec
@@ -18,7 +19,6 @@ from dpsql.view.bounds import heads, left_out
 from dpsql.view.formatting import Z95, key_text, measured
 from dpsql.view.nothing import next_trigger, why_nothing
 from dpsql.view.windows import finished, in_order, newest_triggers, one_window, passed_over
-from jobs.histogram_table import print_histogram
 from tests.property.plans import COUNT, DAY, HOUR, SUM, USERS, query, source
 from tests.sql.golden import Golden, compiled, goldens
 

@@ -21,12 +21,12 @@ from click.testing import CliRunner
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
 from dpsql.errors import LakeError
+from dpsql.jobs.cli import main
 from dpsql.lake import log_head
 from dpsql.lake.event_log import COMMON, FILE, SCHEMA, EventLog, dropped_much, newest_events
 from dpsql.lake.running import exclusive
 from dpsql.lake.runs import Lake, Run
 from dpsql.lake.status import status
-from jobs.cli import main
 from tests.observed import check_line, parsed
 
 HOUR = 3_600_000_000
@@ -261,7 +261,7 @@ def test_what_status_imports(lake: Lake, state: str) -> None:
     for table in ("contributions", "files"):  # one with a mark after its checkpoint, one with none
         DeltaTable(str(lake.private("views") / table)).create_checkpoint()
     (lake.private("views") / "engine.json").write_text("{" if state == "damaged" else "{}")
-    code = f"import sys; from jobs.cli import main; main(['status', 'views', '--lake', {str(lake.root)!r}, '--max-lag', '1 hour'], standalone_mode=False)"
+    code = f"import sys; from dpsql.jobs.cli import main; main(['status', 'views', '--lake', {str(lake.root)!r}, '--max-lag', '1 hour'], standalone_mode=False)"
     with ExitStack() as held:
         if state == "running":
             held.enter_context(exclusive(lake.private("views")))

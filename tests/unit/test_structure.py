@@ -67,7 +67,11 @@ PLANTED: list[tuple[Callable[[Path], Violations], dict[str, str], str]] = [
         "dpsql.privacy.ledger imports dpsql.mechanisms.registry",
     ),
     (arrows_go_down, {"udfs/keys.py": "from dpsql.errors import DpsqlError", "dpsql/errors.py": ""}, "udfs.keys imports dpsql.errors"),
-    (arrows_go_down, {"udfs/stage.py": "from udfs.sketch import step", "udfs/sketch/step.py": ""}, "udfs.stage imports udfs.sketch.step"),
+    (
+        arrows_go_down,
+        {"udfs/stage.py": "from dpsql.udfs.sketch import step", "udfs/sketch/step.py": ""},
+        "udfs.stage imports udfs.sketch.step",
+    ),
     (
         arrows_go_down,
         {"dpsql/files.py": LATER.format("import dpsql.sql.parse"), "dpsql/sql/parse.py": ""},
@@ -87,7 +91,11 @@ PLANTED: list[tuple[Callable[[Path], Violations], dict[str, str], str]] = [
     ),
     (
         nothing_goes_in_a_circle,
-        {"jobs/a.py": "import jobs.b", "jobs/b.py": "import jobs.c", "jobs/c.py": FOR_TYPES.format("from jobs.a import X")},
+        {
+            "jobs/a.py": "import dpsql.jobs.b",
+            "jobs/b.py": "import dpsql.jobs.c",
+            "jobs/c.py": FOR_TYPES.format("from dpsql.jobs.a import X"),
+        },
         "jobs.c",
     ),
     (
@@ -126,11 +134,11 @@ def test_what_goes_down_is_not_reported(tmp_path: Path) -> None:
         "dpsql/sql/__init__.py": "",
         "dpsql/sql/parse.py": "from dpsql.sql import rules\nfrom dpsql.errors import QueryError\n",
         "dpsql/sql/rules.py": "import sqlglot\n",
-        "dpsql/lake/runs.py": "from dpsql import errors\nfrom dpsql.compiled import Query\nfrom udfs.stage import Stage\n",
+        "dpsql/lake/runs.py": "from dpsql import errors\nfrom dpsql.compiled import Query\nfrom dpsql.udfs.stage import Stage\n",
         "dpsql/errors.py": "",
-        "dpsql/mechanisms/sketch/plan.py": "from udfs.sketch.step import STEP\n",
-        "udfs/sketch/step.py": "from udfs.noise import counters\n",
-        "udfs/noise/counters.py": "from udfs.stage import Stage\n",
+        "dpsql/mechanisms/sketch/plan.py": "from dpsql.udfs.sketch.step import STEP\n",
+        "udfs/sketch/step.py": "from dpsql.udfs.noise import counters\n",
+        "udfs/noise/counters.py": "from dpsql.udfs.stage import Stage\n",
         "udfs/stage.py": "",
     }
     for path, text in texts.items():

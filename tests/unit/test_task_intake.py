@@ -15,16 +15,16 @@ import pytest
 
 from dpsql.mechanisms.sketch.mechanism import SKETCH
 from dpsql.mechanisms.sliding.mechanism import SLIDING
+from dpsql.udfs import task_intake
+from dpsql.udfs.bucket_state import BucketFiles
+from dpsql.udfs.contribution_files import ContributionFiles
+from dpsql.udfs.sketch.partial import KEY, add_cells
+from dpsql.udfs.stage import Clock, Stage, StateFile
+from dpsql.udfs.task_intake import Gathered, TaskIntake
+from dpsql.udfs.worker import FILE_COLUMNS, MicroBatch
 from tests.contract import LATEST, START, records
 from tests.mechanisms.sketch import contract_cases as sketches
 from tests.mechanisms.sliding import contract_cases as windows
-from udfs import task_intake
-from udfs.bucket_state import BucketFiles
-from udfs.contribution_files import ContributionFiles
-from udfs.sketch.partial import KEY, add_cells
-from udfs.stage import Clock, Stage, StateFile
-from udfs.task_intake import Gathered, TaskIntake
-from udfs.worker import FILE_COLUMNS, MicroBatch
 
 INTAKES: dict[str, Stage[Clock]] = {
     "cells": SKETCH.stages(sketches.PLANS["events, only asked"], sketches.FACTS)[0],

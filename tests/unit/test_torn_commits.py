@@ -28,7 +28,7 @@ from dpsql.lake.restore_points import Tables
 from dpsql.lake.spark_checkpoint import Checkpoint
 from dpsql.mechanisms.histogram.stages import admission_stage
 from dpsql.mechanisms.registry import shape
-from udfs.stage import OPERATORS, StateFile
+from dpsql.udfs.stage import OPERATORS, StateFile
 
 RUN = "5a" * 16
 HOUR = 3_600_000_000

@@ -12,15 +12,14 @@ from pathlib import Path
 import pytest
 
 CHECKOUT = Path(__file__).resolve().parents[2]
-ROOMS = ("dpsql", "udfs", "jobs")
 
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The unpacked wheel; built from a copy, because setuptools leaves its traces where it builds."""
     source, out = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("wheel")
-    for room in ROOMS:
-        shutil.copytree(CHECKOUT / room, source / room, ignore=shutil.ignore_patterns("__pycache__"))
+    for room in ("dpsql", "jobs", "udfs"):
+        shutil.copytree(CHECKOUT / room, source / room, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copytree(CHECKOUT / "conf", source / "conf")
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(CHECKOUT / name, source)
@@ -44,15 +43,17 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def dp(installed: Path, folder: Path, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
     where = os.environ | {"PYTHONPATH": str(installed)} | environment
-    code = "import sys; sys.argv[0] = 'dpsql'; from jobs.cli import main; main(prog_name='dpsql')"
+    code = "import sys; sys.argv[0] = 'dpsql'; from dpsql.jobs.cli import main; main(prog_name='dpsql')"
     return subprocess.run([sys.executable, "-P", "-c", code, *words], cwd=folder, env=where, capture_output=True, text=True, check=False)
 
 
 def test_every_module_and_the_types_are_in_it(installed: Path) -> None:
     """Catches: a new package that pyproject.toml does not list."""
-    expected = {path.relative_to(CHECKOUT).as_posix() for room in ROOMS for path in (CHECKOUT / room).rglob("*.py")}
+    expected = {path.relative_to(CHECKOUT).as_posix() for room in ("dpsql", "jobs", "udfs") for path in (CHECKOUT / room).rglob("*.py")}
+    expected = {path if path.startswith("dpsql/") else f"dpsql/{path}" for path in expected}
+    assert {path.name for path in installed.iterdir() if not path.name.endswith(".dist-info")} == {"dpsql"}
     assert {path.relative_to(installed).as_posix() for path in installed.rglob("*.py")} == expected
-    assert all((installed / room / "py.typed").exists() for room in ROOMS)
+    assert (installed / "dpsql" / "py.typed").exists()
     conf = {path.relative_to(CHECKOUT).as_posix() for path in (CHECKOUT / "conf").rglob("*") if path.is_file()} - {
         "conf/spark-defaults.conf"
     }

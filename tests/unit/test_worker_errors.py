@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from dpsql.streaming.failures import _python_kind
-from udfs.worker import StepError, without_values
+from dpsql.udfs.worker import StepError, without_values
 
 
 def failing(key: tuple[int], frames: list[pd.DataFrame], state: object) -> Iterator[pd.DataFrame]:

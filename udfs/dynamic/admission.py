@@ -12,10 +12,10 @@ from itertools import pairwise
 
 import numpy as np
 
-from udfs.columns import Bool, Int, run_starts, running_count, sort_order
-from udfs.dynamic.live_rows import Pairs
-from udfs.dynamic.versions import NO_SLOT, UNCOUNTED, Events, Versions
-from udfs.stage import BEGIN
+from dpsql.udfs.columns import Bool, Int, run_starts, running_count, sort_order
+from dpsql.udfs.dynamic.live_rows import Pairs
+from dpsql.udfs.dynamic.versions import NO_SLOT, UNCOUNTED, Events, Versions
+from dpsql.udfs.stage import BEGIN
 
 NEVER = 1 << 62
 """From when on a slot is free that a version is in."""

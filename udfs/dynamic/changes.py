@@ -12,19 +12,19 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from udfs.columns import Int, run_starts, run_sums, sort_order
-from udfs.dynamic.admission import Bounds, admitted
-from udfs.dynamic.grid import TableGrid
-from udfs.dynamic.images import Images, images
-from udfs.dynamic.interval_tree import level_before
-from udfs.dynamic.live_rows import closed, empty_state, live_versions, pairs
-from udfs.dynamic.presence import Spells, spells
-from udfs.dynamic.versions import UNCOUNTED, Events, Versions, cut
-from udfs.histogram import contribution_bounding
-from udfs.histogram.contribution_bounding import Increment
-from udfs.histogram.stages import contributions
-from udfs.leaf_counts import with_leaves
-from udfs.stage import END, NO_RECORD, Clock, Tables
+from dpsql.udfs.columns import Int, run_starts, run_sums, sort_order
+from dpsql.udfs.dynamic.admission import Bounds, admitted
+from dpsql.udfs.dynamic.grid import TableGrid
+from dpsql.udfs.dynamic.images import Images, images
+from dpsql.udfs.dynamic.interval_tree import level_before
+from dpsql.udfs.dynamic.live_rows import closed, empty_state, live_versions, pairs
+from dpsql.udfs.dynamic.presence import Spells, spells
+from dpsql.udfs.dynamic.versions import UNCOUNTED, Events, Versions, cut
+from dpsql.udfs.histogram import contribution_bounding
+from dpsql.udfs.histogram.contribution_bounding import Increment
+from dpsql.udfs.histogram.stages import contributions
+from dpsql.udfs.leaf_counts import with_leaves
+from dpsql.udfs.stage import END, NO_RECORD, Clock, Tables
 
 DROP_REASONS = (*contribution_bounding.DROP_REASONS, "unknown_row")
 """The last: an end of a row that is not there."""
@@ -41,7 +41,7 @@ class FeedParameters:
         increments: one per perturbation.
         copies: rows have no primary key.
         public_keys: sorted key hashes that may count; None: any key.
-        by_level: tell also from which node of an interval tree it is that rows end (`udfs.dynamic.interval_tree`).
+        by_level: tell also from which node of an interval tree it is that rows end (`dpsql.udfs.dynamic.interval_tree`).
     """
 
     grid: TableGrid

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from udfs.columns import Int
-from udfs.grid import Grid
+from dpsql.udfs.columns import Int
+from dpsql.udfs.grid import Grid
 
 LAST_STEP = 2**32 - 1
-"""Numbers of steps have 32 bits in a noise cell (udfs.noise.randomness)."""
+"""Numbers of steps have 32 bits in a noise cell (dpsql.udfs.noise.randomness)."""
 ENDLESS_US = 1 << 62
 LATEST_US = 1 << 61
 """Event times stay below."""

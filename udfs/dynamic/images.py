@@ -10,9 +10,9 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from udfs.columns import Bool, Int, run_starts, run_sums, running_count, sort_order
-from udfs.histogram.contribution_bounding import Increment, mix
-from udfs.stage import BEGIN, END, Clock
+from dpsql.udfs.columns import Bool, Int, run_starts, run_sums, running_count, sort_order
+from dpsql.udfs.histogram.contribution_bounding import Increment, mix
+from dpsql.udfs.stage import BEGIN, END, Clock
 
 
 @dataclass(frozen=True)

@@ -17,15 +17,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from scipy.special import ndtri
 
-from udfs.columns import Int, match
-from udfs.dynamic.grid import TableGrid
-from udfs.dynamic.paths import Paths, standard_deviation
-from udfs.dynamic.tree_state import Node, TreeState, empty_state, nodes_of, table_of
-from udfs.histogram.perturbation import OutputColumn, combine, released_columns
-from udfs.keys import PublicGroups
-from udfs.noise.blt_inf import BltInf
-from udfs.noise.randomness import tags
-from udfs.stage import Tick
+from dpsql.udfs.columns import Int, match
+from dpsql.udfs.dynamic.grid import TableGrid
+from dpsql.udfs.dynamic.paths import Paths, standard_deviation
+from dpsql.udfs.dynamic.tree_state import Node, TreeState, empty_state, nodes_of, table_of
+from dpsql.udfs.histogram.perturbation import OutputColumn, combine, released_columns
+from dpsql.udfs.keys import PublicGroups
+from dpsql.udfs.noise.blt_inf import BltInf
+from dpsql.udfs.noise.randomness import tags
+from dpsql.udfs.stage import Tick
 
 COUNTER = BltInf()
 SIZE, GONE = 1, 2
@@ -109,7 +109,7 @@ def level_before(begin: Int, trigger: Int) -> Int:
 
 
 def grow(state: TreeState | None, rows: pa.Table, ticks: Sequence[Tick], p: TreeParameters, noise_key: bytes) -> Grown:
-    """Add rows and close what the ticks close, in order of arrival batch; arguments as of `udfs.dynamic.release.release`.
+    """Add rows and close what the ticks close, in order of arrival batch; arguments as of `dpsql.udfs.dynamic.release.release`.
 
     The rows' first value counts rows, the others are the sums; `level` is that of the node that what ends is taken from.
     """

@@ -12,16 +12,16 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from udfs import quantiles
-from udfs.columns import Float, Int, match, run_starts, run_sums, sort_order
-from udfs.dynamic.paths import Paths, standard_deviation
-from udfs.dynamic.state import TABLES as PLAIN
-from udfs.histogram.group_state import from_lists, to_lists
-from udfs.noise.blt_inf import BltInf
-from udfs.noise.counters import Counter
-from udfs.noise.randomness import Blocks
-from udfs.stage import Tables
-from udfs.state_table import Table
+from dpsql.udfs import quantiles
+from dpsql.udfs.columns import Float, Int, match, run_starts, run_sums, sort_order
+from dpsql.udfs.dynamic.paths import Paths, standard_deviation
+from dpsql.udfs.dynamic.state import TABLES as PLAIN
+from dpsql.udfs.histogram.group_state import from_lists, to_lists
+from dpsql.udfs.noise.blt_inf import BltInf
+from dpsql.udfs.noise.counters import Counter
+from dpsql.udfs.noise.randomness import Blocks
+from dpsql.udfs.stage import Tables
+from dpsql.udfs.state_table import Table
 
 TABLES = PLAIN | {
     "waiting": Table(("trigger", "key"), "key", order="any"),

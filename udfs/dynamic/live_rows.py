@@ -12,10 +12,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from udfs.columns import Bool, Int, find, insert, match, places, run_starts, sort_order
-from udfs.dynamic.versions import Events, Versions
-from udfs.stage import BEGIN, Tables
-from udfs.state_table import Table
+from dpsql.udfs.columns import Bool, Int, find, insert, match, places, run_starts, sort_order
+from dpsql.udfs.dynamic.versions import Events, Versions
+from dpsql.udfs.stage import BEGIN, Tables
+from dpsql.udfs.state_table import Table
 
 TABLES = {
     "live": Table(("user", "row", "copy"), "user"),

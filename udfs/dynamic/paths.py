@@ -11,12 +11,12 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from udfs.columns import Bool, Float, Int
-from udfs.noise import randomness
-from udfs.noise.blt_inf import BltInf
-from udfs.noise.counters import Counter, Draw, path_sd
-from udfs.noise.exact_paths import Redraw, reached, rounded
-from udfs.noise.path_error import trust
+from dpsql.udfs.columns import Bool, Float, Int
+from dpsql.udfs.noise import randomness
+from dpsql.udfs.noise.blt_inf import BltInf
+from dpsql.udfs.noise.counters import Counter, Draw, path_sd
+from dpsql.udfs.noise.exact_paths import Redraw, reached, rounded
+from dpsql.udfs.noise.path_error import trust
 
 DRAWS_AT_A_TIME = 1 << 20
 

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from udfs.columns import Int, run_starts, running_count, sort_order
-from udfs.dynamic.live_rows import Pairs
-from udfs.dynamic.versions import Events, Versions
-from udfs.stage import BEGIN, END
+from dpsql.udfs.columns import Int, run_starts, running_count, sort_order
+from dpsql.udfs.dynamic.live_rows import Pairs
+from dpsql.udfs.dynamic.versions import Events, Versions
+from dpsql.udfs.stage import BEGIN, END
 
 
 @dataclass(frozen=True)

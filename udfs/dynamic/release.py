@@ -16,19 +16,19 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from udfs.columns import Bool, Int, match, sort_order
-from udfs.dynamic.grid import TableGrid
-from udfs.dynamic.leaves import Quantiles, Trees, empty_leaves, waiting
-from udfs.dynamic.leaves import opened as opened_trees
-from udfs.dynamic.paths import Paths, standard_deviation
-from udfs.dynamic.state import Arrays, Layout, TableState, add_groups, add_rows, closed, due, empty_state, new_groups, opened
-from udfs.histogram.key_selection import WEIGHT_UNIT
-from udfs.histogram.perturbation import OutputColumn, combine, released_columns
-from udfs.keys import PublicGroups
-from udfs.noise.blt_inf import BltInf
-from udfs.noise.counters import Counter
-from udfs.noise.randomness import SELECTION, tags
-from udfs.stage import Tables, Tick
+from dpsql.udfs.columns import Bool, Int, match, sort_order
+from dpsql.udfs.dynamic.grid import TableGrid
+from dpsql.udfs.dynamic.leaves import Quantiles, Trees, empty_leaves, waiting
+from dpsql.udfs.dynamic.leaves import opened as opened_trees
+from dpsql.udfs.dynamic.paths import Paths, standard_deviation
+from dpsql.udfs.dynamic.state import Arrays, Layout, TableState, add_groups, add_rows, closed, due, empty_state, new_groups, opened
+from dpsql.udfs.histogram.key_selection import WEIGHT_UNIT
+from dpsql.udfs.histogram.perturbation import OutputColumn, combine, released_columns
+from dpsql.udfs.keys import PublicGroups
+from dpsql.udfs.noise.blt_inf import BltInf
+from dpsql.udfs.noise.counters import Counter
+from dpsql.udfs.noise.randomness import SELECTION, tags
+from dpsql.udfs.stage import Tables, Tick
 
 
 @dataclass(frozen=True)
@@ -126,7 +126,7 @@ def release_with_quantiles(
     """As `release`, with `p.quantiles`: (new state, released rows).
 
     Args:
-        state: tables of `udfs.dynamic.leaves`.
+        state: tables of `dpsql.udfs.dynamic.leaves`.
         rows: contributions with a column `leaf`.
         ticks, p, noise_key: as of `release`.
     """

@@ -8,15 +8,15 @@ from typing import ClassVar
 
 import pyarrow as pa
 
-from udfs.dynamic import leaves, live_rows, tree_state
-from udfs.dynamic.changes import FeedParameters, admit_changes
-from udfs.dynamic.interval_tree import TreeParameters, grow
-from udfs.dynamic.release import TableParameters, release, release_with_quantiles
-from udfs.dynamic.state import TABLES, TableState, empty_state
-from udfs.histogram.perturbation import released_columns
-from udfs.histogram.stages import contributions
-from udfs.stage import ADMISSION, RELEASE, Clock, Stepped, Tables, Tick, closed_us
-from udfs.state_table import Table
+from dpsql.udfs.dynamic import leaves, live_rows, tree_state
+from dpsql.udfs.dynamic.changes import FeedParameters, admit_changes
+from dpsql.udfs.dynamic.interval_tree import TreeParameters, grow
+from dpsql.udfs.dynamic.release import TableParameters, release, release_with_quantiles
+from dpsql.udfs.dynamic.state import TABLES, TableState, empty_state
+from dpsql.udfs.histogram.perturbation import released_columns
+from dpsql.udfs.histogram.stages import contributions
+from dpsql.udfs.stage import ADMISSION, RELEASE, Clock, Stepped, Tables, Tick, closed_us
+from dpsql.udfs.state_table import Table
 
 
 @dataclass(frozen=True)

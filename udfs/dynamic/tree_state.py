@@ -7,12 +7,12 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from udfs.columns import Float, Int, match, sort_order
-from udfs.grid import NO_CLOCK
-from udfs.histogram.group_state import from_lists, to_lists
-from udfs.noise.blt_inf import BltInf
-from udfs.stage import CLOSED, closed_us
-from udfs.state_table import Table
+from dpsql.udfs.columns import Float, Int, match, sort_order
+from dpsql.udfs.grid import NO_CLOCK
+from dpsql.udfs.histogram.group_state import from_lists, to_lists
+from dpsql.udfs.noise.blt_inf import BltInf
+from dpsql.udfs.stage import CLOSED, closed_us
+from dpsql.udfs.state_table import Table
 
 TABLES = {"nodes": Table(("key", "level"), "key"), "pending": Table(("trigger", "key", "level"), "key", order="any")}
 OF_NODE = ("round", "first", "halted", "size")

@@ -1,7 +1,7 @@
 """Row versions, cut from images: a begin of a row starts one, its end ends it, whether it counts or not.
 
 No row depends on another one here. A row's images come in the order of their places in the feed, ends before begins at one place
-(`udfs.dynamic.images`), so whether a row is there before an image is known from the image before it.
+(`dpsql.udfs.dynamic.images`), so whether a row is there before an image is known from the image before it.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from udfs.columns import Bool, Int, find, match, run_starts, running_count, sort_order
-from udfs.dynamic.images import Images
-from udfs.stage import BEGIN, END, NO_SEQUENCE
+from dpsql.udfs.columns import Bool, Int, find, match, run_starts, running_count, sort_order
+from dpsql.udfs.dynamic.images import Images
+from dpsql.udfs.stage import BEGIN, END, NO_SEQUENCE
 
 UNCOUNTED, NO_SLOT = -2, -1
 """Instead of a slot: the version does not count; it counts and needs none, because a key has room for all."""

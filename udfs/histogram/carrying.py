@@ -13,16 +13,16 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pyarrow as pa
 
-from udfs.columns import Bool, Int, match, run_starts, sort_order
-from udfs.grid import NO_CLOCK, Grid
-from udfs.histogram.group_state import Closing, ReleaseState, add_groups, close_state, empty_state, new_groups, open_closing
-from udfs.histogram.key_selection import SelectionParameters, advance_to, predict, select
-from udfs.histogram.memory import SILENT, Evidence, Memory
-from udfs.histogram.parameters import ReleaseParameters
-from udfs.histogram.perturbation import perturb, released_columns, released_rows
-from udfs.histogram.review import CarriedParameters, Review
-from udfs.noise.randomness import tags
-from udfs.stage import CLOSED
+from dpsql.udfs.columns import Bool, Int, match, run_starts, sort_order
+from dpsql.udfs.grid import NO_CLOCK, Grid
+from dpsql.udfs.histogram.group_state import Closing, ReleaseState, add_groups, close_state, empty_state, new_groups, open_closing
+from dpsql.udfs.histogram.key_selection import SelectionParameters, advance_to, predict, select
+from dpsql.udfs.histogram.memory import SILENT, Evidence, Memory
+from dpsql.udfs.histogram.parameters import ReleaseParameters
+from dpsql.udfs.histogram.perturbation import perturb, released_columns, released_rows
+from dpsql.udfs.histogram.review import CarriedParameters, Review
+from dpsql.udfs.noise.randomness import tags
+from dpsql.udfs.stage import CLOSED
 
 
 def close(state: ReleaseState, closed_us: int, p: ReleaseParameters, noise_key: bytes) -> tuple[ReleaseState, pa.Table]:

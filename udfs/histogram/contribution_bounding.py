@@ -17,11 +17,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from udfs.columns import Bool, Float, Int, run_starts, run_sums, running_count, sort_order
-from udfs.grid import Grid
-from udfs.histogram.user_state import GROUPS, KEYS, Entries, count_entries, empty_state, forget, has, merge, used_up
-from udfs.leaf_counts import with_leaves
-from udfs.stage import NO_RECORD, Clock
+from dpsql.udfs.columns import Bool, Float, Int, run_starts, run_sums, running_count, sort_order
+from dpsql.udfs.grid import Grid
+from dpsql.udfs.histogram.user_state import GROUPS, KEYS, Entries, count_entries, empty_state, forget, has, merge, used_up
+from dpsql.udfs.leaf_counts import with_leaves
+from dpsql.udfs.stage import NO_RECORD, Clock
 
 DROP_REASONS = (
     *NO_RECORD,
@@ -43,7 +43,7 @@ class Increment:
     rule: `rows` (1), `valid` (1 where the argument is not NULL), `users` (1 at the user's first record in the group, of all periods),
     `sum` (argument minus centre, rounded to the grid, clamped to lower..upper; NULL adds 0), `squares` (that squared, rounded, less upper,
     clamped: a square lies between 0 and twice upper) or `leaf` (like a sum's, but rounded up: the number of the leaf of width `grid` in
-    which it is, 0 of NULL; `udfs.leaf_counts` counts by it).
+    which it is, 0 of NULL; `dpsql.udfs.leaf_counts` counts by it).
     """
 
     rule: str

@@ -9,10 +9,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from udfs.columns import Int, find, insert, match, places, run_starts, run_sums, sort_order
-from udfs.grid import NO_CLOCK, Grid
-from udfs.stage import CLOSED, closed_us
-from udfs.state_table import Table
+from dpsql.udfs.columns import Int, find, insert, match, places, run_starts, run_sums, sort_order
+from dpsql.udfs.grid import NO_CLOCK, Grid
+from dpsql.udfs.stage import CLOSED, closed_us
+from dpsql.udfs.state_table import Table
 
 TABLES = {
     "groups": Table(("window", "key"), "key"),
@@ -53,7 +53,7 @@ class ReleaseState:
         closed triggers), and the noise states `noise, p0..` (lists of fixed length). Schema metadata: the closed time.
     pending: `window, trigger, key, weight, users, v0..` (rounds: `user`): increments of triggers that have not closed.
     seen: `window, key, round, user`: who counts in a group's current round (empty without rounds); sorted by (window, key, user).
-    memory, evidence: where windows prove keys together (`udfs.histogram.memory`).
+    memory, evidence: where windows prove keys together (`dpsql.udfs.histogram.memory`).
     """
 
     groups: pa.Table

@@ -15,13 +15,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from udfs.columns import Bool, Float, Int, find, insert, match, places, run_starts, sort_order
-from udfs.histogram.group_state import Closing
-from udfs.histogram.review import CarriedParameters
-from udfs.noise import randomness
-from udfs.noise.counters import Counter, Draw
-from udfs.noise.exact_paths import Redraw, reached
-from udfs.noise.path_error import trust
+from dpsql.udfs.columns import Bool, Float, Int, find, insert, match, places, run_starts, sort_order
+from dpsql.udfs.histogram.group_state import Closing
+from dpsql.udfs.histogram.review import CarriedParameters
+from dpsql.udfs.noise import randomness
+from dpsql.udfs.noise.counters import Counter, Draw
+from dpsql.udfs.noise.exact_paths import Redraw, reached
+from dpsql.udfs.noise.path_error import trust
 
 WEIGHT_UNIT = 2.0**-20
 """Weights and thresholds are integers in this unit."""

@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pyarrow as pa
 
-from udfs.columns import Bool, Float, Int, find, insert, match, places, run_starts, sort_order
-from udfs.grid import NO_CLOCK
-from udfs.state_table import Table
+from dpsql.udfs.columns import Bool, Float, Int, find, insert, match, places, run_starts, sort_order
+from dpsql.udfs.grid import NO_CLOCK
+from dpsql.udfs.state_table import Table
 
 TABLES = {"memory": Table(("key",), "key"), "evidence": Table(("key", "window"), "key")}
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 
-from udfs.grid import Grid
-from udfs.histogram.group_state import StateLayout
-from udfs.histogram.key_selection import SelectionParameters
-from udfs.histogram.perturbation import OutputColumn, PerturbationParameters
-from udfs.keys import PublicGroups
+from dpsql.udfs.grid import Grid
+from dpsql.udfs.histogram.group_state import StateLayout
+from dpsql.udfs.histogram.key_selection import SelectionParameters
+from dpsql.udfs.histogram.perturbation import OutputColumn, PerturbationParameters
+from dpsql.udfs.keys import PublicGroups
 
 
 @dataclass(frozen=True)

@@ -15,13 +15,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from udfs.columns import Float, Int, sort_order
-from udfs.histogram.group_state import Closing
-from udfs.histogram.spread import Moments
-from udfs.noise import randomness
-from udfs.noise.counters import Counter
-from udfs.noise.exact_paths import Redraw, rounded
-from udfs.noise.path_error import trust
+from dpsql.udfs.columns import Float, Int, sort_order
+from dpsql.udfs.histogram.group_state import Closing
+from dpsql.udfs.histogram.spread import Moments
+from dpsql.udfs.noise import randomness
+from dpsql.udfs.noise.counters import Counter
+from dpsql.udfs.noise.exact_paths import Redraw, rounded
+from dpsql.udfs.noise.path_error import trust
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class OutputColumn:
 
     Args:
         kind: `count` (int64), `sum` (float64, an exact multiple of the grid), `avg`, `variance` or `deviation` (float64, NaN where there are too
-            few), or `quantiles`: so many float64 as there are `parts`, and one (`udfs.quantiles`).
+            few), or `quantiles`: so many float64 as there are `parts`, and one (`dpsql.udfs.quantiles`).
         perturbations: positions of its perturbations (avg: centred sum, then count; variance and deviation: squares between the two).
         grids: their grids.
         stderr: per perturbation, standard deviation of the noise at triggers 1..horizon, in value units.

@@ -13,16 +13,16 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from udfs.columns import match
-from udfs.histogram import carrying
-from udfs.histogram.group_state import ReleaseState, add_groups, add_rows, close_state, empty_state, new_groups, open_closing
-from udfs.histogram.key_selection import predict, select
-from udfs.histogram.memory import empty_memory
-from udfs.histogram.parameters import ReleaseParameters
-from udfs.histogram.perturbation import perturb, released_columns, released_rows
-from udfs.keys import PublicGroups
-from udfs.noise.randomness import tags
-from udfs.stage import Tick
+from dpsql.udfs.columns import match
+from dpsql.udfs.histogram import carrying
+from dpsql.udfs.histogram.group_state import ReleaseState, add_groups, add_rows, close_state, empty_state, new_groups, open_closing
+from dpsql.udfs.histogram.key_selection import predict, select
+from dpsql.udfs.histogram.memory import empty_memory
+from dpsql.udfs.histogram.parameters import ReleaseParameters
+from dpsql.udfs.histogram.perturbation import perturb, released_columns, released_rows
+from dpsql.udfs.keys import PublicGroups
+from dpsql.udfs.noise.randomness import tags
+from dpsql.udfs.stage import Tick
 
 
 @dataclass(frozen=True)

@@ -12,13 +12,13 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from udfs.columns import Bool, Float, Int
-from udfs.histogram.memory import SILENT, Evidence, Memory
-from udfs.noise import randomness
-from udfs.noise.counters import Counter, path_sd
-from udfs.noise.exact_paths import sum_reaches
-from udfs.noise.path_error import ABSOLUTE, RELATIVE, ROOM, UNIT, trust
-from udfs.noise.randomness import MAX_NORMAL, Blocks, tags
+from dpsql.udfs.columns import Bool, Float, Int
+from dpsql.udfs.histogram.memory import SILENT, Evidence, Memory
+from dpsql.udfs.noise import randomness
+from dpsql.udfs.noise.counters import Counter, path_sd
+from dpsql.udfs.noise.exact_paths import sum_reaches
+from dpsql.udfs.noise.path_error import ABSOLUTE, RELATIVE, ROOM, UNIT, trust
+from dpsql.udfs.noise.randomness import MAX_NORMAL, Blocks, tags
 
 WEIGHT_UNIT = 2.0**-20
 WORD_ROUND = 1

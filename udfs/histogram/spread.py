@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from udfs.columns import Float
+from dpsql.udfs.columns import Float
 
 AT_ZERO = math.sqrt(2 * math.pi) / 4
 """A root of less than so many errors of the variance has the error of a root at 0: E max(0, s Z) = s / sqrt(2 pi)."""

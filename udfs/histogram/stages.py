@@ -8,14 +8,14 @@ from typing import ClassVar
 
 import pyarrow as pa
 
-from udfs.histogram import group_state, memory, user_state
-from udfs.histogram.contribution_bounding import BoundingParameters, admit
-from udfs.histogram.group_state import ReleaseState
-from udfs.histogram.parameters import ReleaseParameters
-from udfs.histogram.perturbation import released_columns
-from udfs.histogram.release import empty_release_state, release
-from udfs.stage import ADMISSION, RELEASE, Clock, Stepped, Tables, Tick
-from udfs.state_table import Table
+from dpsql.udfs.histogram import group_state, memory, user_state
+from dpsql.udfs.histogram.contribution_bounding import BoundingParameters, admit
+from dpsql.udfs.histogram.group_state import ReleaseState
+from dpsql.udfs.histogram.parameters import ReleaseParameters
+from dpsql.udfs.histogram.perturbation import released_columns
+from dpsql.udfs.histogram.release import empty_release_state, release
+from dpsql.udfs.stage import ADMISSION, RELEASE, Clock, Stepped, Tables, Tick
+from dpsql.udfs.state_table import Table
 
 
 @dataclass(frozen=True)

@@ -17,9 +17,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from udfs.columns import Bool, Int, find, insert, match, places, run_starts, running_count, sort_order
-from udfs.grid import Grid
-from udfs.state_table import Table
+from dpsql.udfs.columns import Bool, Int, find, insert, match, places, run_starts, running_count, sort_order
+from dpsql.udfs.grid import Grid
+from dpsql.udfs.state_table import Table
 
 KEYS, GROUPS = 0, 1
 COLUMNS = ("period", "user", "part", "fingerprint", "rows")

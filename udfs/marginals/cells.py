@@ -12,7 +12,7 @@ from functools import cached_property
 
 import numpy as np
 
-from udfs.columns import Bool, Int
+from dpsql.udfs.columns import Bool, Int
 
 Keys = tuple[int, ...]
 """Places of a table's keys, ascending."""

@@ -9,14 +9,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from udfs.columns import Int
-from udfs.keys import NULL_HEADER, decode, encode
-from udfs.marginals.cells import Marginals
+from dpsql.udfs.columns import Int
+from dpsql.udfs.keys import NULL_HEADER, decode, encode
+from dpsql.udfs.marginals.cells import Marginals
 
 
 @dataclass(frozen=True)
 class Domains:
-    """The values of every key as bytes (`udfs.keys`), and whether the last of them stands for all else."""
+    """The values of every key as bytes (`dpsql.udfs.keys`), and whether the last of them stands for all else."""
 
     values: tuple[tuple[bytes, ...], ...]
     others: tuple[bool, ...]

@@ -14,8 +14,8 @@ from functools import cached_property
 
 import numpy as np
 
-from udfs.columns import Float
-from udfs.marginals.cells import Keys
+from dpsql.udfs.columns import Float
+from dpsql.udfs.marginals.cells import Keys
 
 NOTHING = 1e-12
 """The mean part of a key's weights, or the centred one, is rounding below this share of their squared norm. That is judged key by key: a predicate

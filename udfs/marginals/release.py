@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from udfs.dynamic.paths import standard_deviation
-from udfs.marginals.cells import Marginals
-from udfs.noise.blt_inf import BltInf
-from udfs.noise.counters import Counter
+from dpsql.udfs.dynamic.paths import standard_deviation
+from dpsql.udfs.marginals.cells import Marginals
+from dpsql.udfs.noise.blt_inf import BltInf
+from dpsql.udfs.noise.counters import Counter
 
 
 @dataclass(frozen=True)

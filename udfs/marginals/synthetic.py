@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from udfs.columns import Float
-from udfs.marginals.cells import Keys
-from udfs.marginals.least_squares import LeastSquares
+from dpsql.udfs.columns import Float
+from dpsql.udfs.marginals.cells import Keys
+from dpsql.udfs.marginals.least_squares import LeastSquares
 
 STEPS, HALVINGS = 150, 30
 LONGER = 1.6

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from udfs.columns import Float, Int
-from udfs.noise.randomness import tags, words
+from dpsql.udfs.columns import Float, Int
+from dpsql.udfs.noise.randomness import tags, words
 
 BITS = 53
 """Of a position within its part: as many as a float64 has."""

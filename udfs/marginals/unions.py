@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from udfs.columns import Float
-from udfs.marginals.least_squares import NOT_COVERED, Estimate, LeastSquares, Product, parts
+from dpsql.udfs.columns import Float
+from dpsql.udfs.marginals.least_squares import NOT_COVERED, Estimate, LeastSquares, Product, parts
 
 
 def estimate(known: LeastSquares, products: Sequence[Product], released: Sequence[np.ndarray]) -> Estimate:

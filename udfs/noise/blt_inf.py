@@ -18,11 +18,11 @@ from functools import cached_property, lru_cache
 
 import numpy as np
 
-from udfs.columns import Float, Int
-from udfs.noise import double_double as dd
-from udfs.noise.counters import Draw
-from udfs.noise.path_error import ABSOLUTE, RELATIVE, ROOM, UNIT
-from udfs.noise.randomness import MAX_NORMAL
+from dpsql.udfs.columns import Float, Int
+from dpsql.udfs.noise import double_double as dd
+from dpsql.udfs.noise.counters import Draw
+from dpsql.udfs.noise.path_error import ABSOLUTE, RELATIVE, ROOM, UNIT
+from dpsql.udfs.noise.randomness import MAX_NORMAL
 
 SCALE = 24
 """theta and omega are multiples of 2^-24: a product with half a float64 is exact."""
@@ -100,7 +100,7 @@ class BltInf:
         return sum((r * np.exp(rate * steps) for rate, r in zip(rates, residues, strict=True)), np.zeros(len(steps)))
 
     def error(self, step: int) -> float:
-        """Bound on |high part of the path - exact path| after a step, one product by sigma included; `udfs.noise.path_error` has that of others.
+        """Bound on |high part of the path - exact path| after a step, one product by sigma included; `dpsql.udfs.noise.path_error` has that of others.
 
         A draw is off by UNIT (RELATIVE |z| + ABSOLUTE), and its error reaches the path times b_k. No path is larger than MAX_NORMAL times
         the sum of b. Roundings of double-double: draws of x = z - omega . s are at most 2 MAX_NORMAL, as the absolute sum of the inverse

@@ -17,8 +17,8 @@ from functools import lru_cache
 
 import numpy as np
 
-from udfs.columns import Float
-from udfs.noise.blt_constants import BLT_CONSTANTS
+from dpsql.udfs.columns import Float
+from dpsql.udfs.noise.blt_constants import BLT_CONSTANTS
 
 Draw = Callable[[int], Float]
 """Standard normals of the current step, one per path; the argument numbers the draws of one step (tree levels), 0 first."""

@@ -16,8 +16,8 @@ from functools import cached_property, lru_cache
 import numpy as np
 import numpy.typing as npt
 
-from udfs.columns import Int
-from udfs.noise.randomness import Blocks, words
+from dpsql.udfs.columns import Int
+from dpsql.udfs.noise.randomness import Blocks, words
 
 WORDS = 1 << 128
 """Number of random words."""

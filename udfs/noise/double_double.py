@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TypeVar
 
-from udfs.columns import Float
+from dpsql.udfs.columns import Float
 
 Number = TypeVar("Number", float, Float)
 

@@ -1,7 +1,7 @@
 """Noise paths again from their random words, for the few cells where float64 cannot tell how the exact real number would be rounded.
 
 The exact path is defined once, for every machine: the counter's linear map, with its float64 constants read as exact rationals, of the exact
-normal quantiles of the words (udfs.noise.exact_normal), times the float64 sigma read as a rational. Two tries, dear and dearer: a sum of
+normal quantiles of the words (dpsql.udfs.noise.exact_normal), times the float64 sigma read as a rational. Two tries, dear and dearer: a sum of
 float64 draws with an error bound of its own, then integers with as many bits as the decision needs.
 """
 
@@ -15,12 +15,12 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
-from udfs.columns import Bool, Float, Int
-from udfs.noise import randomness
-from udfs.noise.blt_inf import BltInf
-from udfs.noise.counters import Blt, Counter, Honaker, Sqrt
-from udfs.noise.exact_normal import quantile
-from udfs.noise.path_error import ABSOLUTE, RELATIVE, UNIT
+from dpsql.udfs.columns import Bool, Float, Int
+from dpsql.udfs.noise import randomness
+from dpsql.udfs.noise.blt_inf import BltInf
+from dpsql.udfs.noise.counters import Blt, Counter, Honaker, Sqrt
+from dpsql.udfs.noise.exact_normal import quantile
+from dpsql.udfs.noise.path_error import ABSOLUTE, RELATIVE, UNIT
 
 GUARD = 64
 """Bits beyond those asked for: a path of 10,000 steps rounds and carries less than 2^40 units."""

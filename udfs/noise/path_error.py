@@ -3,7 +3,7 @@
 A computed path obeys its recurrence up to one rounding per operation, so the deviation from the exact path is the counter's linear
 response to these roundings. Each is at most u = 2^-53 times the size of a result. Sizes are not taken from the worst draws possible, which
 would make the bounds useless at long horizons, but enforced: `within` turns a path that leaves LIMIT deviations into NaN, for good, and
-NaN is never trusted (udfs.noise.exact_paths). About one state in 10^10 does. All bounds are enlarged by ROOM, for their
+NaN is never trusted (dpsql.udfs.noise.exact_paths). About one state in 10^10 does. All bounds are enlarged by ROOM, for their
 own rounding and for products of two roundings.
 """
 
@@ -14,9 +14,9 @@ from functools import lru_cache
 
 import numpy as np
 
-from udfs.columns import Float
-from udfs.noise.counters import Blt, Counter, Draw, Honaker, Sqrt
-from udfs.noise.randomness import MAX_NORMAL
+from dpsql.udfs.columns import Float
+from dpsql.udfs.noise.counters import Blt, Counter, Draw, Honaker, Sqrt
+from dpsql.udfs.noise.randomness import MAX_NORMAL
 
 UNIT = 2.0**-53
 ROOM = 1.01

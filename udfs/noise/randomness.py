@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives import hashes, hmac
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from scipy.special import ndtri
 
-from udfs.columns import Float, Int
+from dpsql.udfs.columns import Float, Int
 
 MAX_NORMAL = 13.2
 """The quantile of 2^-129 is -13.11: no draw is larger."""

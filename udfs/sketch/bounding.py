@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from udfs.columns import Bool, Int, find, insert, match, places, run_starts, running_count, sort_order
-from udfs.sketch.hashing import DIGEST
+from dpsql.udfs.columns import Bool, Int, find, insert, match, places, run_starts, running_count, sort_order
+from dpsql.udfs.sketch.hashing import DIGEST
 
 BY = ("period", "user", *DIGEST)
 

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from udfs.columns import Float, Int
-from udfs.sketch.hashing import Field, Shape
+from dpsql.udfs.columns import Float, Int
+from dpsql.udfs.sketch.hashing import Field, Shape
 
 ROUNDS = 30
 MISSED = 0.025

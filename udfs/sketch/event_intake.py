@@ -12,12 +12,12 @@ from typing import ClassVar
 import numpy as np
 import pyarrow as pa
 
-from udfs.columns import Int, run_starts, sort_order
-from udfs.sketch.hashing import Field, distinct_digests
-from udfs.sketch.intake import IntakeParameters, timely, trigger_of
-from udfs.sketch.partial import SCHEMA, cell_rows, key_rows
-from udfs.stage import ADMISSION, Clock, Stepped, Tables
-from udfs.state_table import Table
+from dpsql.udfs.columns import Int, run_starts, sort_order
+from dpsql.udfs.sketch.hashing import Field, distinct_digests
+from dpsql.udfs.sketch.intake import IntakeParameters, timely, trigger_of
+from dpsql.udfs.sketch.partial import SCHEMA, cell_rows, key_rows
+from dpsql.udfs.stage import ADMISSION, Clock, Stepped, Tables
+from dpsql.udfs.state_table import Table
 
 FEW = 4
 """Values per record from which on the values of a piece are sorted, in the place of counted by number."""

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from udfs.columns import Bool, Float, Int
+from dpsql.udfs.columns import Bool, Float, Int
 
 MOST_BINS = 128
 """On each side of 0."""

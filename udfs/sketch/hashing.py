@@ -18,7 +18,7 @@ import pyarrow as pa
 from cryptography.hazmat.primitives import hashes, hmac
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
-from udfs.columns import Int, Word
+from dpsql.udfs.columns import Int, Word
 
 LABEL = b"dpsql/1/sketch"
 SCHEME = "dpsql-sketch/1"
@@ -32,7 +32,7 @@ Field = npt.NDArray[np.uint32]
 
 
 def digest(encoded: bytes) -> bytes:
-    """The digest of one encoded value (`udfs.keys`)."""
+    """The digest of one encoded value (`dpsql.udfs.keys`)."""
     return hashlib.sha256(LABEL + encoded).digest()
 
 

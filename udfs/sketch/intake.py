@@ -9,16 +9,16 @@ from typing import ClassVar
 import numpy as np
 import pyarrow as pa
 
-from udfs.columns import Bool, Int, run_starts, sort_order
-from udfs.grid import Grid
-from udfs.histogram.contribution_bounding import Increment
-from udfs.sketch import bounding, ownership
-from udfs.sketch.bounding import UnitBounds, bound
-from udfs.sketch.hashing import Field, Shape, digests_of, hash_key
-from udfs.sketch.ownership import Mask, admitted_by, fields_of, own
-from udfs.sketch.partial import SCHEMA, cell_rows, key_rows
-from udfs.stage import ADMISSION, Clock, Stepped, Tables
-from udfs.state_table import Table
+from dpsql.udfs.columns import Bool, Int, run_starts, sort_order
+from dpsql.udfs.grid import Grid
+from dpsql.udfs.histogram.contribution_bounding import Increment
+from dpsql.udfs.sketch import bounding, ownership
+from dpsql.udfs.sketch.bounding import UnitBounds, bound
+from dpsql.udfs.sketch.hashing import Field, Shape, digests_of, hash_key
+from dpsql.udfs.sketch.ownership import Mask, admitted_by, fields_of, own
+from dpsql.udfs.sketch.partial import SCHEMA, cell_rows, key_rows
+from dpsql.udfs.stage import ADMISSION, Clock, Stepped, Tables
+from dpsql.udfs.state_table import Table
 
 CODES = ("malformed", "null_event_time", "null_privacy_unit", "key_too_long")
 REASONS = (*CODES, "too_far_ahead", "window_closed", "over_max_groups", "over_max_rows_per_group", "over_max_rows")

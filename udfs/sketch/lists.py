@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-from udfs.columns import Int
+from dpsql.udfs.columns import Int
 
 NUMBERS = ("value", "stderr", "low", "high")
 

@@ -15,8 +15,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from udfs.columns import Bool, Int, find, insert, match, places, run_starts, sort_order
-from udfs.sketch.hashing import DIGEST, Field, Shape
+from dpsql.udfs.columns import Bool, Int, find, insert, match, places, run_starts, sort_order
+from dpsql.udfs.sketch.hashing import DIGEST, Field, Shape
 
 BY = ("place", "user", *DIGEST)
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-from udfs.columns import Int
-from udfs.sketch.hashing import DIGEST
+from dpsql.udfs.columns import Int
+from dpsql.udfs.sketch.hashing import DIGEST
 
 DENSE, PAIRS, KEY = 0, 1, 2
 """Forms of rows: all cells; (column, value) of those that are not 0; a candidate key."""

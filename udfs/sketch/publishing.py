@@ -13,13 +13,13 @@ from typing import ClassVar
 import numpy as np
 import pyarrow as pa
 
-from udfs.noise.randomness import intake_key
-from udfs.sketch import reading, state
-from udfs.sketch.lists import pack
-from udfs.sketch.reading import Read, ReadParameters, read
-from udfs.sketch.release import CELLS, ReleaseStage
-from udfs.stage import RELEASE, Stepped, Tables, Tick
-from udfs.state_table import Table
+from dpsql.udfs.noise.randomness import intake_key
+from dpsql.udfs.sketch import reading, state
+from dpsql.udfs.sketch.lists import pack
+from dpsql.udfs.sketch.reading import Read, ReadParameters, read
+from dpsql.udfs.sketch.release import CELLS, ReleaseStage
+from dpsql.udfs.stage import RELEASE, Stepped, Tables, Tick
+from dpsql.udfs.state_table import Table
 
 SKETCH = pa.schema([("first_column", pa.int64()), ("stride", pa.int64()), ("cells", pa.binary()), ("hash_key", pa.binary())])
 """Of a released row: the cells that it publishes, row after row of all sketches; no cells where it publishes none."""
@@ -29,7 +29,7 @@ SKETCH = pa.schema([("first_column", pa.int64()), ("stride", pa.int64()), ("cell
 class SketchRelease:
     """Partial sketches, candidates and ticks to lists and published cells.
 
-    Released, once per (window, trigger): a packed list `c0, c1, ..` of each sketch (`udfs.sketch.lists`), and SKETCH.
+    Released, once per (window, trigger): a packed list `c0, c1, ..` of each sketch (`dpsql.udfs.sketch.lists`), and SKETCH.
     """
 
     release: ReleaseStage

@@ -15,15 +15,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from udfs.columns import Int, insert, places, run_starts, sort_order
-from udfs.columns import find as find_rows
-from udfs.sketch.estimates import estimate, joint, margins
-from udfs.sketch.floor import passes
-from udfs.sketch.hashing import DIGEST, Field, Shape, hash_key
-from udfs.sketch.partial import KEY
-from udfs.sketch.refresh import Schedule
-from udfs.stage import Tables
-from udfs.state_table import Table
+from dpsql.udfs.columns import Int, insert, places, run_starts, sort_order
+from dpsql.udfs.columns import find as find_rows
+from dpsql.udfs.sketch.estimates import estimate, joint, margins
+from dpsql.udfs.sketch.floor import passes
+from dpsql.udfs.sketch.hashing import DIGEST, Field, Shape, hash_key
+from dpsql.udfs.sketch.partial import KEY
+from dpsql.udfs.sketch.refresh import Schedule
+from dpsql.udfs.stage import Tables
+from dpsql.udfs.state_table import Table
 
 TABLES = {"newest": Table(("window", "row"), "window"), "brought": Table(("window", *DIGEST), "window")}
 """newest: the newest published ones of open windows. brought: keys of open windows, since when they are there, and at which

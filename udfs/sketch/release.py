@@ -13,18 +13,18 @@ from typing import Any, ClassVar
 import numpy as np
 import pyarrow as pa
 
-from udfs.columns import Float, Int
-from udfs.grid import Grid
-from udfs.histogram.perturbation import PerturbationParameters, noisy
-from udfs.noise import randomness
-from udfs.noise.exact_paths import Redraw
-from udfs.noise.path_error import trust
-from udfs.sketch.hashing import DIGEST
-from udfs.sketch.partial import KEY, SCHEMA, add_cells
-from udfs.sketch.refresh import Schedule
-from udfs.sketch.state import TABLES, Cells, cells_table, empty_state, new_cells, opened, split
-from udfs.stage import RELEASE, Stepped, Tables, Tick, closed_us
-from udfs.state_table import Table
+from dpsql.udfs.columns import Float, Int
+from dpsql.udfs.grid import Grid
+from dpsql.udfs.histogram.perturbation import PerturbationParameters, noisy
+from dpsql.udfs.noise import randomness
+from dpsql.udfs.noise.exact_paths import Redraw
+from dpsql.udfs.noise.path_error import trust
+from dpsql.udfs.sketch.hashing import DIGEST
+from dpsql.udfs.sketch.partial import KEY, SCHEMA, add_cells
+from dpsql.udfs.sketch.refresh import Schedule
+from dpsql.udfs.sketch.state import TABLES, Cells, cells_table, empty_state, new_cells, opened, split
+from dpsql.udfs.stage import RELEASE, Stepped, Tables, Tick, closed_us
+from dpsql.udfs.state_table import Table
 
 CELLS = 0
 """Kind of a released row that has cells; `partial.KEY` is the other."""

@@ -9,12 +9,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from udfs.columns import Int
-from udfs.grid import NO_CLOCK
-from udfs.sketch.hashing import DIGEST
-from udfs.sketch.partial import KEY
-from udfs.stage import CLOSED, Tables
-from udfs.state_table import Table
+from dpsql.udfs.columns import Int
+from dpsql.udfs.grid import NO_CLOCK
+from dpsql.udfs.sketch.hashing import DIGEST
+from dpsql.udfs.sketch.partial import KEY
+from dpsql.udfs.stage import CLOSED, Tables
+from dpsql.udfs.state_table import Table
 
 TABLES = {
     "cells": Table(("window", "row"), "window"),

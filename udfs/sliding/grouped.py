@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from udfs.columns import Bool, Float, Int
-from udfs.sliding.measurement import Bins
+from dpsql.udfs.columns import Bool, Float, Int
+from dpsql.udfs.sliding.measurement import Bins
 
 UNMEASURED = 0
 ALONE = np.iinfo(np.int64).min

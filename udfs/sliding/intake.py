@@ -9,12 +9,12 @@ from typing import ClassVar
 import numpy as np
 import pyarrow as pa
 
-from udfs.columns import Bool, Int, run_starts, run_sums, sort_order
-from udfs.grid import Grid
-from udfs.histogram import user_state
-from udfs.histogram.contribution_bounding import DROP_REASONS, BoundingParameters, Increment, admit, timely
-from udfs.stage import ADMISSION, Clock, Stepped, Tables
-from udfs.state_table import Table
+from dpsql.udfs.columns import Bool, Int, run_starts, run_sums, sort_order
+from dpsql.udfs.grid import Grid
+from dpsql.udfs.histogram import user_state
+from dpsql.udfs.histogram.contribution_bounding import DROP_REASONS, BoundingParameters, Increment, admit, timely
+from dpsql.udfs.stage import ADMISSION, Clock, Stepped, Tables
+from dpsql.udfs.state_table import Table
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,8 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from udfs.columns import Float, Int
-from udfs.sliding.panes import Cells
+from dpsql.udfs.columns import Float, Int
+from dpsql.udfs.sliding.panes import Cells
 
 Bins = dict[str, npt.NDArray[Any]]
 """Numbers per bin by name, of shape (bins,) or (bins, width); a pane changes them in place."""

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from udfs.columns import Float, Int
-from udfs.grid import NO_CLOCK
-from udfs.noise.discrete_laplace import DiscreteLaplace
-from udfs.noise.randomness import Blocks, normals, tags
+from dpsql.udfs.columns import Float, Int
+from dpsql.udfs.grid import NO_CLOCK
+from dpsql.udfs.noise.discrete_laplace import DiscreteLaplace
+from dpsql.udfs.noise.randomness import Blocks, normals, tags
 
 PANE, SUM, MONITOR = 0, 1, 2
 """Round numbers of noise cells: a pane's own measurement, the sum of several panes, a question whether a pane differs."""

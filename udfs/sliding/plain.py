@@ -8,11 +8,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from udfs.columns import Int
-from udfs.noise.discrete_laplace import DiscreteLaplace
-from udfs.sliding.measurement import Bins, Window
-from udfs.sliding.panes import Cells
-from udfs.sliding.smoothing import MEMORIES, LimitedTranslation
+from dpsql.udfs.columns import Int
+from dpsql.udfs.noise.discrete_laplace import DiscreteLaplace
+from dpsql.udfs.sliding.measurement import Bins, Window
+from dpsql.udfs.sliding.panes import Cells
+from dpsql.udfs.sliding.smoothing import MEMORIES, LimitedTranslation
 
 
 @dataclass(frozen=True)

@@ -12,12 +12,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from udfs.columns import Bool, Float, Int
-from udfs.noise.discrete_laplace import DiscreteLaplace
-from udfs.sliding.grouped import ALONE, UNMEASURED, measured, put, revise, stderr, whole, window_sum
-from udfs.sliding.measurement import Bins, Window
-from udfs.sliding.panes import Cells
-from udfs.sliding.smoothing import MEMORIES, LimitedTranslation, power, weight
+from dpsql.udfs.columns import Bool, Float, Int
+from dpsql.udfs.noise.discrete_laplace import DiscreteLaplace
+from dpsql.udfs.sliding.grouped import ALONE, UNMEASURED, measured, put, revise, stderr, whole, window_sum
+from dpsql.udfs.sliding.measurement import Bins, Window
+from dpsql.udfs.sliding.panes import Cells
+from dpsql.udfs.sliding.smoothing import MEMORIES, LimitedTranslation, power, weight
 
 GROUP = 8
 """Panes of a group."""

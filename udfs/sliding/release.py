@@ -15,14 +15,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from udfs.columns import Float, Int, match, run_starts, run_sums, sort_order
-from udfs.grid import NO_CLOCK
-from udfs.sliding.intake import pane_sums
-from udfs.sliding.measurement import Bins, Measurement, Window, new_bins
-from udfs.sliding.panes import Cells, Panes
-from udfs.sliding.state import TABLES, SlidingState, first_state, numbers_of, with_numbers
-from udfs.stage import RELEASE, Stepped, Tables, Tick
-from udfs.state_table import Table
+from dpsql.udfs.columns import Float, Int, match, run_starts, run_sums, sort_order
+from dpsql.udfs.grid import NO_CLOCK
+from dpsql.udfs.sliding.intake import pane_sums
+from dpsql.udfs.sliding.measurement import Bins, Measurement, Window, new_bins
+from dpsql.udfs.sliding.panes import Cells, Panes
+from dpsql.udfs.sliding.state import TABLES, SlidingState, first_state, numbers_of, with_numbers
+from dpsql.udfs.stage import RELEASE, Stepped, Tables, Tick
+from dpsql.udfs.state_table import Table
 
 
 @dataclass(frozen=True)

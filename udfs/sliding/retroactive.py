@@ -13,12 +13,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from udfs.columns import Bool, Float, Int
-from udfs.noise.discrete_laplace import DiscreteLaplace
-from udfs.sliding.grouped import UNMEASURED, measured, put, stderr, whole, window_sum
-from udfs.sliding.grouped import revise as revise_panes
-from udfs.sliding.measurement import Bins, Window
-from udfs.sliding.panes import Cells
+from dpsql.udfs.columns import Bool, Float, Int
+from dpsql.udfs.noise.discrete_laplace import DiscreteLaplace
+from dpsql.udfs.sliding.grouped import UNMEASURED, measured, put, stderr, whole, window_sum
+from dpsql.udfs.sliding.grouped import revise as revise_panes
+from dpsql.udfs.sliding.measurement import Bins, Window
+from dpsql.udfs.sliding.panes import Cells
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from udfs.columns import Float
+from dpsql.udfs.columns import Float
 
 MEMORIES = (16, 32, 64, 128, 256, 512)
 RISK = 128

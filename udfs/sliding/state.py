@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from udfs.grid import NO_CLOCK
-from udfs.sliding.measurement import Bins, Measurement, new_bins
-from udfs.stage import CLOSED, closed_us
-from udfs.state_table import Table
+from dpsql.udfs.grid import NO_CLOCK
+from dpsql.udfs.sliding.measurement import Bins, Measurement, new_bins
+from dpsql.udfs.stage import CLOSED, closed_us
+from dpsql.udfs.state_table import Table
 
 TABLES = {"bins": Table(("key",), "key"), "pending": Table(("pane", "key"), "key")}
 

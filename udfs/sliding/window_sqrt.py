@@ -18,13 +18,13 @@ from functools import cached_property, lru_cache
 
 import numpy as np
 
-from udfs.columns import Float, Int
-from udfs.noise import randomness
-from udfs.noise.exact_normal import quantile
-from udfs.noise.path_error import ABSOLUTE, RELATIVE, ROOM, UNIT
-from udfs.noise.randomness import MAX_NORMAL
-from udfs.sliding.measurement import Bins, Window
-from udfs.sliding.panes import PANE, Cells
+from dpsql.udfs.columns import Float, Int
+from dpsql.udfs.noise import randomness
+from dpsql.udfs.noise.exact_normal import quantile
+from dpsql.udfs.noise.path_error import ABSOLUTE, RELATIVE, ROOM, UNIT
+from dpsql.udfs.noise.randomness import MAX_NORMAL
+from dpsql.udfs.sliding.measurement import Bins, Window
+from dpsql.udfs.sliding.panes import PANE, Cells
 
 GUARD = 64
 """Binary places beyond those asked for: roundings of a recursion that forgets add up to far less."""

@@ -13,10 +13,10 @@ from dpsql.mechanisms.histogram.explain import Z95, written
 from dpsql.mechanisms.live_runs import live_runs
 from dpsql.text import number, percent
 from dpsql.times import duration, timestamp
-from udfs import quantiles
-from udfs.dynamic.interval_tree import TreeSum
-from udfs.dynamic.leaves import Quantiles
-from udfs.dynamic.release import Perturbation
+from dpsql.udfs import quantiles
+from dpsql.udfs.dynamic.interval_tree import TreeSum
+from dpsql.udfs.dynamic.leaves import Quantiles
+from dpsql.udfs.dynamic.release import Perturbation
 
 STEPS = (1, 10, 100, 1_000, 10_000)
 

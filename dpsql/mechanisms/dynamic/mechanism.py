@@ -17,7 +17,7 @@ from dpsql.privacy.cost import Cost
 if TYPE_CHECKING:
     from dpsql.sql.draft import Draft, Option
     from dpsql.sql.rules import Rule
-    from udfs.stage import Clock, Stage, Tick
+    from dpsql.udfs.stage import Clock, Stage, Tick
 
 
 class Dynamic:
@@ -71,10 +71,10 @@ class Dynamic:
     def shape(self, plan: TablePlan) -> Shape:
         """No windows; each aggregate and its error bar."""
         from dpsql.mechanisms.dynamic.stages import admission_stage, schedule
-        from udfs.dynamic.changes import DROP_REASONS as OF_CHANGES
-        from udfs.dynamic.stages import QuantileStage, TableStage, TreeStage
-        from udfs.histogram.contribution_bounding import DROP_REASONS
-        from udfs.keys import PublicGroups
+        from dpsql.udfs.dynamic.changes import DROP_REASONS as OF_CHANGES
+        from dpsql.udfs.dynamic.stages import QuantileStage, TableStage, TreeStage
+        from dpsql.udfs.histogram.contribution_bounding import DROP_REASONS
+        from dpsql.udfs.keys import PublicGroups
 
         nobody = PublicGroups((), (), plan.start_us) if plan.selection is None else None
         intake = admission_stage(plan, nobody)

@@ -8,8 +8,8 @@ from typing import Any, ClassVar
 from dpsql.mechanisms.dynamic.asked import Asked, AskedOfChanges
 from dpsql.mechanisms.histogram.plan import NoisySum, QuantileSum, presence_only
 from dpsql.parsed_query import Aggregate, ParsedQuery
-from udfs.noise.blt_inf import BltInf
-from udfs.noise.counters import Counter, counter
+from dpsql.udfs.noise.blt_inf import BltInf
+from dpsql.udfs.noise.counters import Counter, counter
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,15 +6,15 @@ from dpsql.mechanisms.dynamic.asked import AskedOfChanges
 from dpsql.mechanisms.dynamic.plan import TablePlan, TreePlan
 from dpsql.mechanisms.histogram.stages import output_column
 from dpsql.schedule import Eras, Schedule
-from udfs.dynamic.changes import FeedParameters
-from udfs.dynamic.grid import TableGrid
-from udfs.dynamic.interval_tree import TreeParameters, TreeSum
-from udfs.dynamic.leaves import Quantiles
-from udfs.dynamic.release import Perturbation, Selection, TableParameters
-from udfs.dynamic.stages import FeedStage, QuantileStage, TableStage, TreeStage
-from udfs.histogram.contribution_bounding import BoundingParameters, Increment
-from udfs.histogram.stages import AdmissionStage
-from udfs.keys import PublicGroups
+from dpsql.udfs.dynamic.changes import FeedParameters
+from dpsql.udfs.dynamic.grid import TableGrid
+from dpsql.udfs.dynamic.interval_tree import TreeParameters, TreeSum
+from dpsql.udfs.dynamic.leaves import Quantiles
+from dpsql.udfs.dynamic.release import Perturbation, Selection, TableParameters
+from dpsql.udfs.dynamic.stages import FeedStage, QuantileStage, TableStage, TreeStage
+from dpsql.udfs.histogram.contribution_bounding import BoundingParameters, Increment
+from dpsql.udfs.histogram.stages import AdmissionStage
+from dpsql.udfs.keys import PublicGroups
 
 ROWS = Increment("rows", -1, 1.0, 0, 1, 0.0)
 """What an interval tree goes by."""
@@ -49,7 +49,7 @@ def stages(plan: TablePlan, public: PublicGroups | None = None) -> tuple[Admissi
 
 
 def bounding_parameters(plan: TablePlan, public: PublicGroups | None = None) -> BoundingParameters:
-    """Parameters of `udfs.histogram.contribution_bounding.admit`: the whole stream is one period; `public` where no key is selected."""
+    """Parameters of `dpsql.udfs.histogram.contribution_bounding.admit`: the whole stream is one period; `public` where no key is selected."""
     asked = plan.query.asked
     return BoundingParameters(
         grid=grid(plan),
@@ -64,7 +64,7 @@ def bounding_parameters(plan: TablePlan, public: PublicGroups | None = None) -> 
 
 
 def feed_parameters(plan: TablePlan, asked: AskedOfChanges, public: PublicGroups | None = None) -> FeedParameters:
-    """Parameters of `udfs.dynamic.changes.admit_changes`; likewise."""
+    """Parameters of `dpsql.udfs.dynamic.changes.admit_changes`; likewise."""
     return FeedParameters(
         grid=grid(plan),
         max_rows=asked.max_rows_contributed,
@@ -83,7 +83,7 @@ def _increments(plan: TablePlan) -> tuple[Increment, ...]:
 
 
 def table_parameters(plan: TablePlan, public: PublicGroups | None = None) -> TableParameters:
-    """Parameters of `udfs.dynamic.release.release`; `public` where the plan has no key selection."""
+    """Parameters of `dpsql.udfs.dynamic.release.release`; `public` where the plan has no key selection."""
     if (plan.selection is None) != (public is not None):
         raise ValueError("a plan has either key selection or public groups")
     return TableParameters(
@@ -106,7 +106,7 @@ def quantile_noise(plan: TablePlan) -> tuple[Quantiles, ...]:
 
 
 def tree_parameters(plan: TreePlan, public: PublicGroups | None) -> TreeParameters:
-    """Parameters of `udfs.dynamic.interval_tree.grow`."""
+    """Parameters of `dpsql.udfs.dynamic.interval_tree.grow`."""
     if public is None:
         raise ValueError("an interval tree has public groups")
     columns = tuple(output_column(column.aggregate, column.perturbations) for column in plan.columns)

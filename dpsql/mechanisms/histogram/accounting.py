@@ -19,7 +19,7 @@ from dpsql.mechanisms.histogram.plan import CarriedPlan, PerturbationPlan, Priva
 from dpsql.parsed_query import AggregateFunction, ContributionPeriod, CounterName, GroupSelection
 from dpsql.privacy.cost import Cost, Overlap, PrivacyLevel, gaussian_delta
 from dpsql.privacy.factorisation import factorisation
-from udfs.noise.counters import counter, impulse_response
+from dpsql.udfs.noise.counters import counter, impulse_response
 
 TOLERANCE = 1e-9
 """Relative slack for rounding in float64; far below anything that matters."""

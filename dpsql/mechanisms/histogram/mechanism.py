@@ -17,7 +17,7 @@ from dpsql.schedule import by_window
 if TYPE_CHECKING:
     from dpsql.sql.draft import Draft, Option
     from dpsql.sql.rules import Rule
-    from udfs.stage import Clock, Stage, Tick
+    from dpsql.udfs.stage import Clock, Stage, Tick
 
 
 class Histogram:
@@ -78,8 +78,8 @@ class Histogram:
     def shape(self, plan: PrivacyPlan) -> Shape:
         """Windows with their triggers; each aggregate and its error bar."""
         from dpsql.mechanisms.histogram.stages import admission_stage, grid
-        from udfs.histogram.contribution_bounding import DROP_REASONS
-        from udfs.histogram.stages import AdmissionStage, ReleaseStage, release_tables
+        from dpsql.udfs.histogram.contribution_bounding import DROP_REASONS
+        from dpsql.udfs.histogram.stages import AdmissionStage, ReleaseStage, release_tables
 
         query = plan.query
         return Shape(

@@ -23,8 +23,8 @@ from dpsql.mechanisms.histogram.plan import ColumnPlan, PerturbationPlan, Privac
 from dpsql.mechanisms.identity import identity_of
 from dpsql.parsed_query import SPREADS, Aggregate, AggregateFunction, ContributionPeriod, GroupSelection, ParsedQuery
 from dpsql.privacy.curve import round_down, round_up, total_mu
-from udfs.noise.counters import column_norm, counter, path_sd
-from udfs.noise.randomness import MAX_NORMAL
+from dpsql.udfs.noise.counters import column_norm, counter, path_sd
+from dpsql.udfs.noise.randomness import MAX_NORMAL
 
 PLAN_VERSION = 2
 """Changes when the same query would get other noise; part of the query's identity."""

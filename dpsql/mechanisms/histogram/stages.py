@@ -8,15 +8,15 @@ from collections.abc import Sequence
 from dpsql.mechanisms.histogram.asked import ReleaseRule
 from dpsql.mechanisms.histogram.plan import CarriedPlan, NoisySum, PerturbationPlan, PrivacyPlan
 from dpsql.parsed_query import DEVIATIONS, VARIANCES, Aggregate, AggregateFunction, ContributionPeriod, Quantiles
-from udfs.grid import NO_CLOCK, Grid
-from udfs.histogram.contribution_bounding import BoundingParameters, Increment
-from udfs.histogram.key_selection import SelectionParameters
-from udfs.histogram.parameters import ReleaseParameters
-from udfs.histogram.perturbation import OutputColumn, PerturbationParameters
-from udfs.histogram.review import CarriedParameters
-from udfs.histogram.stages import AdmissionStage, ReleaseStage
-from udfs.keys import PublicGroups
-from udfs.noise.counters import counter
+from dpsql.udfs.grid import NO_CLOCK, Grid
+from dpsql.udfs.histogram.contribution_bounding import BoundingParameters, Increment
+from dpsql.udfs.histogram.key_selection import SelectionParameters
+from dpsql.udfs.histogram.parameters import ReleaseParameters
+from dpsql.udfs.histogram.perturbation import OutputColumn, PerturbationParameters
+from dpsql.udfs.histogram.review import CarriedParameters
+from dpsql.udfs.histogram.stages import AdmissionStage, ReleaseStage
+from dpsql.udfs.keys import PublicGroups
+from dpsql.udfs.noise.counters import counter
 
 KINDS = {
     AggregateFunction.SUM: "sum",
@@ -47,7 +47,7 @@ def stages(
 
 
 def bounding_parameters(plan: PrivacyPlan, public: PublicGroups | None = None, first_window_us: int | None = None) -> BoundingParameters:
-    """Parameters of `udfs.histogram.contribution_bounding.admit`; `public` where the plan has no key selection.
+    """Parameters of `dpsql.udfs.histogram.contribution_bounding.admit`; `public` where the plan has no key selection.
 
     `first_window_us`: windows that start earlier belong to an earlier run (public groups know their first window themselves).
     """
@@ -67,7 +67,7 @@ def bounding_parameters(plan: PrivacyPlan, public: PublicGroups | None = None, f
 
 
 def release_parameters(plan: PrivacyPlan, public: PublicGroups | None = None, first_window_us: int | None = None) -> ReleaseParameters:
-    """Parameters of `udfs.histogram.release.release`; arguments as `bounding_parameters`."""
+    """Parameters of `dpsql.udfs.histogram.release.release`; arguments as `bounding_parameters`."""
     if (plan.selection is None) != (public is not None):
         raise ValueError("a plan has either key selection or public groups")
     selection = None

@@ -15,7 +15,7 @@ from dpsql.parsed_query import ContributionPeriod
 from dpsql.privacy.cost import Cost, Overlap, PrivacyLevel, gaussian_delta
 from dpsql.privacy.endless import column_norm
 from dpsql.privacy.factorisation import factorisation
-from udfs.noise.blt_inf import BltInf
+from dpsql.udfs.noise.blt_inf import BltInf
 
 TOLERANCE = 1e-9
 """Relative slack for rounding in float64."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from dpsql.domains import Domain
 from dpsql.parsed_query import CounterName
-from udfs.marginals.cells import Keys
+from dpsql.udfs.marginals.cells import Keys
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,8 +15,8 @@ from dpsql.mechanisms.marginals.stages import schedule
 from dpsql.mechanisms.marginals.workload import ORDERS, energies_of
 from dpsql.text import in_short, number, percent
 from dpsql.times import duration, timestamp
-from udfs.marginals.cells import Keys
-from udfs.marginals.least_squares import LeastSquares
+from dpsql.udfs.marginals.cells import Keys
+from dpsql.udfs.marginals.least_squares import LeastSquares
 
 STEPS = (1, 10, 100, 1_000, 10_000)
 SHOWN = 40

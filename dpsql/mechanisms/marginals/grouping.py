@@ -6,7 +6,7 @@ import itertools
 import math
 from collections.abc import Sequence
 
-from udfs.marginals.cells import Keys
+from dpsql.udfs.marginals.cells import Keys
 
 MAX_CELLS = 2**22
 """Of all measured tables together."""

@@ -16,7 +16,7 @@ from dpsql.privacy.cost import Cost
 if TYPE_CHECKING:
     from dpsql.sql.draft import Draft, Option
     from dpsql.sql.rules import Rule
-    from udfs.stage import Clock, Stage, Tick
+    from dpsql.udfs.stage import Clock, Stage, Tick
 
 
 class Marginals:
@@ -70,7 +70,7 @@ class Marginals:
     def shape(self, plan: MarginalsPlan) -> Shape:
         """No windows; each aggregate and its error bar; which keys a row has."""
         from dpsql.mechanisms.marginals.stages import intake, release, schedule
-        from udfs.marginals.stages import DROP_REASONS
+        from dpsql.udfs.marginals.stages import DROP_REASONS
 
         stages = intake(plan), release(plan)
         first = plan.query.aggregates[0].alias

@@ -10,7 +10,7 @@ from dpsql.sql import options
 from dpsql.sql.draft import Draft, Option
 from dpsql.sql.grouping_sets import GroupingSets
 from dpsql.sql.options import whole_option
-from udfs.marginals.cells import Keys
+from dpsql.udfs.marginals.cells import Keys
 
 MOST_KEYS = 16
 GROUPING_KEYS = 3

@@ -7,10 +7,10 @@ from typing import Any, ClassVar
 
 from dpsql.mechanisms.marginals.asked import Asked
 from dpsql.parsed_query import ParsedQuery
-from udfs.marginals.cells import Keys, Marginals
-from udfs.marginals.release import NoisyTables
-from udfs.noise.blt_inf import BltInf
-from udfs.noise.counters import Counter, counter
+from dpsql.udfs.marginals.cells import Keys, Marginals
+from dpsql.udfs.marginals.release import NoisyTables
+from dpsql.udfs.noise.blt_inf import BltInf
+from dpsql.udfs.noise.counters import Counter, counter
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,7 +19,7 @@ class MeasuredSum:
 
     Args:
         mechanism: number of the mechanism in the noise function, from 1.
-        rule: how a record becomes an increment: `rows`, `valid` or `sum` (see `udfs.histogram.contribution_bounding`).
+        rule: how a record becomes an increment: `rows`, `valid` or `sum` (see `dpsql.udfs.histogram.contribution_bounding`).
         argument: position of the record's argument column a0, a1, ..., or -1.
         grid: size of one integer unit (a power of two; 1.0 for counts).
         lower, upper: clamp of one record's increment, in grid units.

@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 import numpy as np
 
 from dpsql.errors import ConfigError
-from udfs.marginals.cells import Keys
+from dpsql.udfs.marginals.cells import Keys
 
 BITS = 20
 """Shares are multiples of 2^-20."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dpsql.mechanisms.marginals.plan import MarginalsPlan
 from dpsql.schedule import Eras, Schedule
-from udfs.dynamic.grid import TableGrid
-from udfs.histogram.contribution_bounding import BoundingParameters, Increment
-from udfs.marginals.domains import Domains
-from udfs.marginals.stages import CellIntake, CellRelease
+from dpsql.udfs.dynamic.grid import TableGrid
+from dpsql.udfs.histogram.contribution_bounding import BoundingParameters, Increment
+from dpsql.udfs.marginals.domains import Domains
+from dpsql.udfs.marginals.stages import CellIntake, CellRelease
 
 
 def grid(plan: MarginalsPlan) -> TableGrid:

@@ -7,8 +7,8 @@ import math
 from collections.abc import Sequence
 
 from dpsql.domains import Domain
-from udfs.marginals.cells import Keys
-from udfs.marginals.least_squares import parts
+from dpsql.udfs.marginals.cells import Keys
+from dpsql.udfs.marginals.least_squares import parts
 
 ORDERS = (0.2, 0.5, 0.3)
 """How many keys a predicate names: one, two, three."""

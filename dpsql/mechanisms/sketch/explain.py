@@ -17,7 +17,7 @@ from dpsql.privacy.curve import epsilon_of
 from dpsql.schedule import by_window
 from dpsql.text import in_short, number
 from dpsql.times import duration
-from udfs.sketch.floor import null_law, scales, threshold
+from dpsql.udfs.sketch.floor import null_law, scales, threshold
 
 EVENTS = 10
 LAZY_FROM = 10_000_000
@@ -181,7 +181,7 @@ def sentences(plan: SketchPlan, source: Source) -> list[str]:
 
 
 def _buffers(plan: SketchPlan) -> tuple[float, ...]:
-    from udfs.noise.counters import Blt, counter
+    from dpsql.udfs.noise.counters import Blt, counter
 
     chosen = counter(plan.query.asked.counter, plan.refreshes)
     return chosen.theta if isinstance(chosen, Blt) else (0.0,) * (chosen.width - 1)

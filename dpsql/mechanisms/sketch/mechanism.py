@@ -18,7 +18,7 @@ from dpsql.sketch_shape import SketchShape
 if TYPE_CHECKING:
     from dpsql.sql.draft import Draft, Option
     from dpsql.sql.rules import Rule
-    from udfs.stage import Clock, Stage, Tick
+    from dpsql.udfs.stage import Clock, Stage, Tick
 
 
 class Sketch:
@@ -72,10 +72,10 @@ class Sketch:
     def shape(self, plan: SketchPlan) -> Shape:
         """Windows with their triggers; a list for each sketch that has one, and the second table."""
         from dpsql.mechanisms.sketch.stages import grid
-        from udfs.sketch.intake import REASONS, UserIntake
-        from udfs.sketch.partial import SCHEMA
-        from udfs.sketch.publishing import SketchRelease
-        from udfs.stage import ADMISSION, RELEASE
+        from dpsql.udfs.sketch.intake import REASONS, UserIntake
+        from dpsql.udfs.sketch.partial import SCHEMA
+        from dpsql.udfs.sketch.publishing import SketchRelease
+        from dpsql.udfs.stage import ADMISSION, RELEASE
 
         asked = plan.query.asked
         return Shape(

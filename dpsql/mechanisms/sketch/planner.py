@@ -14,10 +14,10 @@ from dpsql.mechanisms.sketch.medians import stderr
 from dpsql.mechanisms.sketch.plan import CellsPlan, SketchPlan, document
 from dpsql.parsed_query import Aggregate, AggregateFunction, ContributionPeriod, GroupSelection, ParsedQuery, PrivacyLevel
 from dpsql.privacy.curve import round_down, round_up, total_mu
-from udfs.noise.counters import column_norm, counter, path_sd
-from udfs.noise.randomness import MAX_NORMAL
-from udfs.sketch.hashing import SCHEME
-from udfs.sketch.refresh import Schedule
+from dpsql.udfs.noise.counters import column_norm, counter, path_sd
+from dpsql.udfs.noise.randomness import MAX_NORMAL
+from dpsql.udfs.sketch.hashing import SCHEME
+from dpsql.udfs.sketch.refresh import Schedule
 
 PLAN_VERSION = 1
 """Changes when the same query would get other noise; part of the query's identity."""

@@ -7,19 +7,19 @@ import pyarrow as pa
 from dpsql.mechanisms.sketch.asked import SketchKind
 from dpsql.mechanisms.sketch.plan import SketchPlan
 from dpsql.parsed_query import ContributionPeriod, GroupSelection
-from udfs.grid import Grid
-from udfs.histogram.contribution_bounding import Increment
-from udfs.histogram.perturbation import PerturbationParameters
-from udfs.keys import PublicGroups
-from udfs.noise.counters import counter
-from udfs.sketch.bounding import UnitBounds
-from udfs.sketch.event_intake import EventIntake
-from udfs.sketch.hashing import DIGEST_BYTES, Shape, digest, digests
-from udfs.sketch.intake import IntakeParameters, UserIntake
-from udfs.sketch.publishing import SketchRelease
-from udfs.sketch.reading import Listed, ReadParameters, Shown
-from udfs.sketch.refresh import Schedule
-from udfs.sketch.release import ReleaseParameters, ReleaseStage
+from dpsql.udfs.grid import Grid
+from dpsql.udfs.histogram.contribution_bounding import Increment
+from dpsql.udfs.histogram.perturbation import PerturbationParameters
+from dpsql.udfs.keys import PublicGroups
+from dpsql.udfs.noise.counters import counter
+from dpsql.udfs.sketch.bounding import UnitBounds
+from dpsql.udfs.sketch.event_intake import EventIntake
+from dpsql.udfs.sketch.hashing import DIGEST_BYTES, Shape, digest, digests
+from dpsql.udfs.sketch.intake import IntakeParameters, UserIntake
+from dpsql.udfs.sketch.publishing import SketchRelease
+from dpsql.udfs.sketch.reading import Listed, ReadParameters, Shown
+from dpsql.udfs.sketch.refresh import Schedule
+from dpsql.udfs.sketch.release import ReleaseParameters, ReleaseStage
 
 
 def stages(plan: SketchPlan, public: PublicGroups) -> tuple[EventIntake | UserIntake, SketchRelease]:

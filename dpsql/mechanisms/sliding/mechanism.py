@@ -16,7 +16,7 @@ from dpsql.privacy.cost import Cost
 if TYPE_CHECKING:
     from dpsql.sql.draft import Draft, Option
     from dpsql.sql.rules import Rule
-    from udfs.stage import Clock, Stage, Tick
+    from dpsql.udfs.stage import Clock, Stage, Tick
 
 REALS = (AggregateFunction.SUM, AggregateFunction.AVG)
 
@@ -72,11 +72,11 @@ class Sliding:
     def shape(self, plan: SlidingPlan) -> Shape:
         """Windows that are released once; each aggregate, its error bar, and what is shown beside it."""
         from dpsql.mechanisms.sliding.stages import schedule
-        from udfs.histogram import user_state
-        from udfs.histogram.contribution_bounding import DROP_REASONS
-        from udfs.sliding import state
-        from udfs.sliding.intake import pane_sums
-        from udfs.stage import ADMISSION, RELEASE
+        from dpsql.udfs.histogram import user_state
+        from dpsql.udfs.histogram.contribution_bounding import DROP_REASONS
+        from dpsql.udfs.sliding import state
+        from dpsql.udfs.sliding.intake import pane_sums
+        from dpsql.udfs.stage import ADMISSION, RELEASE
 
         of_unit = plan.query.asked.privacy_level is PrivacyLevel.USER
         return Shape(

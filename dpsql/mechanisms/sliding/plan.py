@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from dpsql.mechanisms.sliding.asked import Asked
 from dpsql.parsed_query import ParsedQuery
-from udfs.noise.discrete_laplace import DiscreteLaplace
+from dpsql.udfs.noise.discrete_laplace import DiscreteLaplace
 
 TABLES = ("fine", "monitor", "together")
 """Fields that are tables of noise."""
@@ -19,7 +19,7 @@ class MeasurementPlan:
 
     Args:
         mechanism: number in the noise function, from 1.
-        rule: how a record becomes an increment: `rows`, `valid` or `sum` (`udfs.histogram.contribution_bounding.Increment`).
+        rule: how a record becomes an increment: `rows`, `valid` or `sum` (`dpsql.udfs.histogram.contribution_bounding.Increment`).
         argument: position of the argument column, or -1.
         grid: value of one step (a power of two; 1.0 for counts).
         lower, upper: clamp of one record's increment, in steps.

@@ -15,9 +15,9 @@ from dpsql.mechanisms.sliding.half_width import half_width
 from dpsql.mechanisms.sliding.plan import MeasurementPlan, SlidingPlan, document
 from dpsql.parsed_query import Aggregate, AggregateFunction, CounterName, ParsedQuery, PrivacyLevel
 from dpsql.privacy.curve import round_down, round_up, total_mu
-from udfs.noise.discrete_laplace import LARGEST, SMALLEST, DiscreteLaplace, discrete_laplace
-from udfs.noise.randomness import MAX_NORMAL
-from udfs.sliding.window_sqrt import coefficients, response
+from dpsql.udfs.noise.discrete_laplace import LARGEST, SMALLEST, DiscreteLaplace, discrete_laplace
+from dpsql.udfs.noise.randomness import MAX_NORMAL
+from dpsql.udfs.sliding.window_sqrt import coefficients, response
 
 PLAN_VERSION = 1
 """Changes when the same query would get other noise; part of the query's identity."""

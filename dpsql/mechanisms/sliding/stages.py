@@ -8,18 +8,18 @@ from dpsql.mechanisms.sliding.asked import Asked, PaneGrouping, Smoothing
 from dpsql.mechanisms.sliding.plan import MeasurementPlan, SlidingPlan
 from dpsql.parsed_query import AggregateFunction, ContributionPeriod, CounterName, PrivacyLevel
 from dpsql.schedule import Schedule, by_window
-from udfs.grid import Grid
-from udfs.histogram.contribution_bounding import Increment
-from udfs.keys import PublicGroups
-from udfs.sliding.intake import EventIntake, EventParameters, PaneBounding, PaneGrid, UnitIntake
-from udfs.sliding.measurement import Measurement
-from udfs.sliding.panes import Panes
-from udfs.sliding.plain import EveryPane
-from udfs.sliding.planned import Planned
-from udfs.sliding.release import PaneRelease, Shown, SlidingParameters
-from udfs.sliding.retroactive import Retroactive
-from udfs.sliding.smoothing import LimitedTranslation
-from udfs.sliding.window_sqrt import WindowSqrt
+from dpsql.udfs.grid import Grid
+from dpsql.udfs.histogram.contribution_bounding import Increment
+from dpsql.udfs.keys import PublicGroups
+from dpsql.udfs.sliding.intake import EventIntake, EventParameters, PaneBounding, PaneGrid, UnitIntake
+from dpsql.udfs.sliding.measurement import Measurement
+from dpsql.udfs.sliding.panes import Panes
+from dpsql.udfs.sliding.plain import EveryPane
+from dpsql.udfs.sliding.planned import Planned
+from dpsql.udfs.sliding.release import PaneRelease, Shown, SlidingParameters
+from dpsql.udfs.sliding.retroactive import Retroactive
+from dpsql.udfs.sliding.smoothing import LimitedTranslation
+from dpsql.udfs.sliding.window_sqrt import WindowSqrt
 
 KINDS = {AggregateFunction.SUM: "sum", AggregateFunction.AVG: "avg"}
 

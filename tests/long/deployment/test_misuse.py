@@ -24,7 +24,7 @@ def test_a_port_in_use(tmp_path: Path) -> None:
     checkout = Path(__file__).resolve().parents[2]
     with socket.create_server(("127.0.0.1", 0)) as taken:
         (tmp_path / "spark.conf").write_text(f"spark.driver.port {taken.getsockname()[1]}\nspark.port.maxRetries 0\n")
-        words = ["-m", "jobs.cli", "run", "views.sql", "--lake", "lake", "--properties-file", "spark.conf"]
+        words = ["-m", "dpsql.jobs.cli", "run", "views.sql", "--lake", "lake", "--properties-file", "spark.conf"]
         environment = os.environ | {"PYTHONPATH": str(checkout)}
         done = subprocess.run([sys.executable, *words], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 2, done.stderr

@@ -15,6 +15,7 @@ import pytest
 from click.testing import CliRunner
 
 from dpsql.errors import LakeError
+from dpsql.jobs.cli import main
 from dpsql.lake import preflight, restore
 from dpsql.lake.contributions import Contributions
 from dpsql.lake.delta_rows import read_rows
@@ -28,8 +29,7 @@ from dpsql.local.verification import verify_run
 from dpsql.privacy.ledger import Ledger
 from dpsql.privacy.secret import Secret
 from dpsql.streaming.published_table import PublishedTable
-from jobs.cli import main
-from udfs.bucket_state import BucketFiles
+from dpsql.udfs.bucket_state import BucketFiles
 
 DAY = 86_400_000_000
 START = 19_700 * DAY

@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from udfs.dynamic.changes import FeedParameters
-from udfs.histogram.contribution_bounding import mix
-from udfs.stage import Clock
+from dpsql.udfs.dynamic.changes import FeedParameters
+from dpsql.udfs.histogram.contribution_bounding import mix
+from dpsql.udfs.stage import Clock
 
 NOWHERE = -(1 << 62)
 

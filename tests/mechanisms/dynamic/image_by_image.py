@@ -1,6 +1,6 @@
 """The intake of a change feed unit by unit and image by image: slow, with the same state and the same sums.
 
-It reads the state that `udfs.dynamic` keeps, and shares with it the images and the look-up in sorted tables.
+It reads the state that `dpsql.udfs.dynamic` keeps, and shares with it the images and the look-up in sorted tables.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from udfs.columns import Int, find, run_starts, run_sums, sort_order
-from udfs.dynamic.changes import DROP_REASONS, Admission, FeedParameters
-from udfs.dynamic.images import Images, images
-from udfs.dynamic.live_rows import TABLES, empty_state
-from udfs.histogram.stages import contributions
-from udfs.stage import BEGIN, NO_RECORD, NO_SEQUENCE, Clock, Tables
+from dpsql.udfs.columns import Int, find, run_starts, run_sums, sort_order
+from dpsql.udfs.dynamic.changes import DROP_REASONS, Admission, FeedParameters
+from dpsql.udfs.dynamic.images import Images, images
+from dpsql.udfs.dynamic.live_rows import TABLES, empty_state
+from dpsql.udfs.histogram.stages import contributions
+from dpsql.udfs.stage import BEGIN, NO_RECORD, NO_SEQUENCE, Clock, Tables
 
 UNCOUNTED, NO_SLOT = -2, -1
 """Instead of a slot: the version does not count; it counts and needs none, because a key has room for all."""
@@ -28,7 +28,7 @@ TAKEN = -1
 
 
 class Image(NamedTuple):
-    """As in `udfs.dynamic.images`; `trigger` is the first that it can have."""
+    """As in `dpsql.udfs.dynamic.images`; `trigger` is the first that it can have."""
 
     row: int
     seq: int
@@ -228,7 +228,7 @@ Presences = dict[int, Presence]
 
 
 def admit_changes(state: Tables | None, rows: pa.Table, clock: Clock, p: FeedParameters) -> Admission:
-    """As `udfs.dynamic.changes.admit_changes`."""
+    """As `dpsql.udfs.dynamic.changes.admit_changes`."""
     state = empty_state(len(p.increments)) if state is None else state
     drops = Counter[str]()
     code = rows.column("drop").to_numpy()

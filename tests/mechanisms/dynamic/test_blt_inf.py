@@ -9,12 +9,12 @@ import mpmath
 import numpy as np
 import pytest
 
+from dpsql.udfs.noise import double_double as dd
+from dpsql.udfs.noise.blt_inf import BltInf
+from dpsql.udfs.noise.exact_normal import quantile
+from dpsql.udfs.noise.exact_paths import GUARD, Redraw, coefficients, exact_path
+from dpsql.udfs.noise.randomness import normals, tags, words
 from tests.mechanisms.dynamic.reference import toeplitz
-from udfs.noise import double_double as dd
-from udfs.noise.blt_inf import BltInf
-from udfs.noise.exact_normal import quantile
-from udfs.noise.exact_paths import GUARD, Redraw, coefficients, exact_path
-from udfs.noise.randomness import normals, tags, words
 
 CHOSEN = BltInf()
 KEY = bytes(32)

@@ -22,8 +22,8 @@ from dpsql.mechanisms.dynamic.calibration import (
     row_sensitivity,
     shown_from,
 )
-from udfs.dynamic.grid import LAST_STEP
-from udfs.noise.blt_inf import OMEGA, THETA, BltInf
+from dpsql.udfs.dynamic.grid import LAST_STEP
+from dpsql.udfs.noise.blt_inf import OMEGA, THETA, BltInf
 
 CHOSEN = BltInf()
 F = math.sqrt(CHOSEN.squared_norm())

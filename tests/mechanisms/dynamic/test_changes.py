@@ -13,13 +13,13 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
+from dpsql.udfs.dynamic.changes import Admission, FeedParameters, admit_changes
+from dpsql.udfs.dynamic.grid import TableGrid
+from dpsql.udfs.histogram.contribution_bounding import Increment
+from dpsql.udfs.noise.blt_inf import BltInf
+from dpsql.udfs.stage import Clock, Tables
 from tests.mechanisms.dynamic import image_by_image
 from tests.mechanisms.dynamic.feed_reference import NOWHERE, Image, Sums, histories, sums
-from udfs.dynamic.changes import Admission, FeedParameters, admit_changes
-from udfs.dynamic.grid import TableGrid
-from udfs.histogram.contribution_bounding import Increment
-from udfs.noise.blt_inf import BltInf
-from udfs.stage import Clock, Tables
 
 RULES = (Increment("rows"), Increment("users"), Increment("sum", 0, 0.5, -8, 12))
 LATEST = 40

@@ -10,11 +10,11 @@ from scipy.signal import lfilter
 from dpsql.mechanisms.dynamic.plan import TablePlan
 from dpsql.mechanisms.dynamic.planner import make_plan
 from dpsql.parsed_query import CounterName
+from dpsql.udfs.noise.blt_inf import BltInf
+from dpsql.udfs.noise.counters import counter, impulse_response
 from tests.mechanisms.dynamic.plans import FEED, query, source
 from tests.mechanisms.dynamic.test_plan import AVG
 from tests.property.plans import COUNT, SUM, USERS
-from udfs.noise.blt_inf import BltInf
-from udfs.noise.counters import counter, impulse_response
 
 LAST = 300
 Version = tuple[int, int, int, float]

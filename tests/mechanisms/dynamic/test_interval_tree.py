@@ -18,15 +18,15 @@ from dpsql.mechanisms.dynamic.plan import TreePlan
 from dpsql.mechanisms.dynamic.planner import make_plan
 from dpsql.mechanisms.dynamic.stages import stages
 from dpsql.parsed_query import GroupSelection
+from dpsql.udfs.columns import Int
+from dpsql.udfs.dynamic import changes
+from dpsql.udfs.dynamic.interval_tree import TreeParameters, TreeSum, grow, level_before, nodes_at
+from dpsql.udfs.keys import PublicGroups
+from dpsql.udfs.noise.blt_inf import BltInf
+from dpsql.udfs.stage import BEGIN, END, Clock, Tick
 from tests.mechanisms.dynamic.plans import FEED, START, query, source
 from tests.property.plans import COUNT, HOUR, SUM
 from tests.statistical.sampling import has_sd
-from udfs.columns import Int
-from udfs.dynamic import changes
-from udfs.dynamic.interval_tree import TreeParameters, TreeSum, grow, level_before, nodes_at
-from udfs.keys import PublicGroups
-from udfs.noise.blt_inf import BltInf
-from udfs.stage import BEGIN, END, Clock, Tick
 
 KEY = bytes(range(32))
 LISTED = PublicGroups((3, 5), (b"a", b"b"), START)

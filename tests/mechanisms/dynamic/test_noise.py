@@ -13,6 +13,11 @@ from dpsql.mechanisms.dynamic.explain import facts
 from dpsql.mechanisms.dynamic.planner import make_plan
 from dpsql.mechanisms.dynamic.stages import stages
 from dpsql.parsed_query import GroupSelection
+from dpsql.udfs.dynamic.grid import TableGrid
+from dpsql.udfs.dynamic.release import Perturbation, Selection, TableParameters, release
+from dpsql.udfs.histogram.release import Tick
+from dpsql.udfs.keys import PublicGroups
+from dpsql.udfs.noise.blt_inf import BltInf
 from tests.mechanisms.dynamic import plans
 from tests.mechanisms.dynamic.reference import toeplitz
 from tests.mechanisms.dynamic.test_release import COUNT, START, STEP
@@ -20,11 +25,6 @@ from tests.property.plans import COUNT as COUNT_ROWS
 from tests.property.plans import SUM
 from tests.statistical.noise import CERTAIN, contributions, group_keys, noise_key
 from tests.statistical.sampling import PAIRS, has_covariance, has_sd, independent
-from udfs.dynamic.grid import TableGrid
-from udfs.dynamic.release import Perturbation, Selection, TableParameters, release
-from udfs.histogram.release import Tick
-from udfs.keys import PublicGroups
-from udfs.noise.blt_inf import BltInf
 
 LAST, SIGMA = 12, 40.0
 LATE = 300

@@ -20,13 +20,13 @@ from dpsql.mechanisms.dynamic.planner import identity, make_plan
 from dpsql.mechanisms.dynamic.stages import bounding_parameters, table_parameters
 from dpsql.parsed_query import Aggregate, AggregateFunction, CounterName, GroupSelection, ParsedQuery
 from dpsql.privacy.cost import Overlap, gaussian_delta
+from dpsql.udfs.dynamic.release import release
+from dpsql.udfs.histogram.contribution_bounding import admit
+from dpsql.udfs.keys import PublicGroups
+from dpsql.udfs.stage import Clock, Tick
 from dpsql.view.bounds import left_out
 from tests.mechanisms.dynamic.plans import FEED, START, query, source
 from tests.property.plans import COUNT, HOUR, SUM, USERS
-from udfs.dynamic.release import release
-from udfs.histogram.contribution_bounding import admit
-from udfs.keys import PublicGroups
-from udfs.stage import Clock, Tick
 
 AVG = Aggregate("mean", AggregateFunction.AVG, "seconds", (-3.0, 9.0))
 KEY = bytes(range(32))

@@ -11,13 +11,13 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from dpsql.udfs.columns import Int
+from dpsql.udfs.dynamic import admission, changes, images, live_rows, presence, versions
+from dpsql.udfs.dynamic.changes import counted
+from dpsql.udfs.dynamic.versions import NO_SLOT, UNCOUNTED, Events, Versions
+from dpsql.udfs.stage import BEGIN, END, Tables
 from tests.mechanisms.dynamic.feed_reference import Image, histories, sums
 from tests.mechanisms.dynamic.test_changes import LATEST, Batches, cut, parameters, run
-from udfs.columns import Int
-from udfs.dynamic import admission, changes, images, live_rows, presence, versions
-from udfs.dynamic.changes import counted
-from udfs.dynamic.versions import NO_SLOT, UNCOUNTED, Events, Versions
-from udfs.stage import BEGIN, END, Tables
 
 FEEDS = 120
 in_order = images._in_order

@@ -12,15 +12,15 @@ from scipy.stats import norm
 from dpsql.errors import AccountingError
 from dpsql.mechanisms.dynamic.accounting import account
 from dpsql.mechanisms.dynamic.planner import make_plan
+from dpsql.udfs.columns import Int
+from dpsql.udfs.dynamic import release
+from dpsql.udfs.dynamic.state import Arrays
+from dpsql.udfs.noise.blt_inf import BltInf
 from tests.mechanisms.dynamic.plans import FEED, query, source
 from tests.mechanisms.dynamic.reference import Change, keyed
 from tests.mechanisms.dynamic.reference import release as reference
 from tests.mechanisms.dynamic.test_release import KEY, UNIT, parameters, run
 from tests.property.plans import COUNT
-from udfs.columns import Int
-from udfs.dynamic import release
-from udfs.dynamic.state import Arrays
-from udfs.noise.blt_inf import BltInf
 
 LAST = 12
 ROWS = [Change(0, 1, key, 20 * UNIT, 20, (20, 0)) for key in range(8)]

@@ -16,16 +16,16 @@ from dpsql.mechanisms.dynamic.accounting import account
 from dpsql.mechanisms.dynamic.plan import QuantileSum, TablePlan
 from dpsql.mechanisms.dynamic.planner import make_plan
 from dpsql.mechanisms.dynamic.stages import stages, table_parameters
+from dpsql.udfs import leaf_counts, quantiles
+from dpsql.udfs.dynamic import changes, leaves
+from dpsql.udfs.histogram.contribution_bounding import Increment
+from dpsql.udfs.keys import PublicGroups
+from dpsql.udfs.noise.blt_inf import BltInf
+from dpsql.udfs.noise.randomness import normals, tags
+from dpsql.udfs.quantiles import BRANCHES, FAN_OUT, LEAVES, NODES, TWIGS, WHOLE
+from dpsql.udfs.stage import Clock, Tick
 from tests.mechanisms.dynamic.plans import DECILES, FEED, START, query, source
 from tests.property.plans import COUNT, HOUR
-from udfs import leaf_counts, quantiles
-from udfs.dynamic import changes, leaves
-from udfs.histogram.contribution_bounding import Increment
-from udfs.keys import PublicGroups
-from udfs.noise.blt_inf import BltInf
-from udfs.noise.randomness import normals, tags
-from udfs.quantiles import BRANCHES, FAN_OUT, LEAVES, NODES, TWIGS, WHOLE
-from udfs.stage import Clock, Tick
 
 NOISE_KEY = bytes(range(32))
 ONE = PublicGroups((7,), (b"",), START)

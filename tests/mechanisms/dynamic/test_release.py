@@ -12,16 +12,16 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from dpsql.udfs.dynamic.grid import TableGrid
+from dpsql.udfs.dynamic.release import Perturbation, Released, Selection, TableParameters, release
+from dpsql.udfs.dynamic.state import TableState
+from dpsql.udfs.histogram.perturbation import OutputColumn
+from dpsql.udfs.keys import PublicGroups
+from dpsql.udfs.noise.blt_inf import BltInf
+from dpsql.udfs.noise.counters import Blt
+from dpsql.udfs.stage import Tick
 from tests.mechanisms.dynamic.reference import Change, Noise, keyed, silent
 from tests.mechanisms.dynamic.reference import release as reference
-from udfs.dynamic.grid import TableGrid
-from udfs.dynamic.release import Perturbation, Released, Selection, TableParameters, release
-from udfs.dynamic.state import TableState
-from udfs.histogram.perturbation import OutputColumn
-from udfs.keys import PublicGroups
-from udfs.noise.blt_inf import BltInf
-from udfs.noise.counters import Blt
-from udfs.stage import Tick
 
 KEY = bytes(range(32))
 UNIT = 1 << 20
@@ -115,7 +115,7 @@ def test_released_rows_are_the_reference(counter: str, history: tuple, min_users
         whole, _ = run(changes, cuts, p)
         assert state is not None and whole is not None and state.groups.equals(whole.groups)
     else:
-        with mock.patch("udfs.noise.randomness.words", lambda _key, tag, *_: np.full((len(tag), 2), 2**64 - 1, np.uint64)):
+        with mock.patch("dpsql.udfs.noise.randomness.words", lambda _key, tag, *_: np.full((len(tag), 2), 2**64 - 1, np.uint64)):
             _, found = run(changes, cuts, p, merge)
     same(found, expected)
 
@@ -147,7 +147,7 @@ def test_a_key_that_loses_its_rows_is_hidden_and_comes_back() -> None:
     p = parameters(tau=4.0)
     up, down = Change(0, 1, 5, 4 * UNIT, 4, (4, 0)), Change(0, 3, 5, -3 * UNIT, -3, (-3, 0))
     again = Change(0, 5, 5, 2 * UNIT, 2, (2, 0))
-    with mock.patch("udfs.noise.randomness.words", lambda _key, tag, *_: np.full((len(tag), 2), 2**64 - 1, np.uint64)):
+    with mock.patch("dpsql.udfs.noise.randomness.words", lambda _key, tag, *_: np.full((len(tag), 2), 2**64 - 1, np.uint64)):
         _, found = run([up, down, again], [(0, 6)], p)
     assert [(row[0], row[2]) for row in found] == [(1, 4), (2, 4), (5, 3), (6, 3)]
 

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from udfs.grid import NO_CLOCK
-from udfs.histogram.parameters import ReleaseParameters
-from udfs.noise import randomness
-from udfs.noise.counters import path_sd
+from dpsql.udfs.grid import NO_CLOCK
+from dpsql.udfs.histogram.parameters import ReleaseParameters
+from dpsql.udfs.noise import randomness
+from dpsql.udfs.noise.counters import path_sd
 
 UNIT = 2.0**-20
 Contributions = Mapping[tuple[int, int], Mapping[int, tuple[int, int]]]

@@ -16,19 +16,19 @@ import pytest
 
 from dpsql.mechanisms.histogram.calibration import failure_probabilities, thresholds
 from dpsql.mechanisms.histogram.carried import carried_plan
+from dpsql.udfs.columns import run_starts
+from dpsql.udfs.grid import NO_CLOCK, Grid
+from dpsql.udfs.histogram import carrying
+from dpsql.udfs.histogram.key_selection import SelectionParameters
+from dpsql.udfs.histogram.memory import Evidence, Memory
+from dpsql.udfs.histogram.parameters import ReleaseParameters
+from dpsql.udfs.histogram.perturbation import OutputColumn, PerturbationParameters
+from dpsql.udfs.histogram.release import release
+from dpsql.udfs.histogram.review import CarriedParameters, Review
+from dpsql.udfs.noise.counters import counter, path_sd
+from dpsql.udfs.stage import Tick
 from tests.mechanisms.histogram.carried_reference import Reference
 from tests.mechanisms.histogram.test_carried_release import KEY, UNIT, history, parameters, run
-from udfs.columns import run_starts
-from udfs.grid import NO_CLOCK, Grid
-from udfs.histogram import carrying
-from udfs.histogram.key_selection import SelectionParameters
-from udfs.histogram.memory import Evidence, Memory
-from udfs.histogram.parameters import ReleaseParameters
-from udfs.histogram.perturbation import OutputColumn, PerturbationParameters
-from udfs.histogram.release import release
-from udfs.histogram.review import CarriedParameters, Review
-from udfs.noise.counters import counter, path_sd
-from udfs.stage import Tick
 
 TRIALS = 20_000
 BEFORE = 8

@@ -9,15 +9,15 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from dpsql.udfs.grid import NO_CLOCK, Grid
+from dpsql.udfs.histogram.key_selection import SelectionParameters
+from dpsql.udfs.histogram.parameters import ReleaseParameters
+from dpsql.udfs.histogram.perturbation import OutputColumn, PerturbationParameters
+from dpsql.udfs.histogram.release import ReleaseState, release
+from dpsql.udfs.histogram.review import CarriedParameters
+from dpsql.udfs.noise.counters import counter, path_sd
+from dpsql.udfs.stage import Tick
 from tests.mechanisms.histogram.carried_reference import Contributions, Reference
-from udfs.grid import NO_CLOCK, Grid
-from udfs.histogram.key_selection import SelectionParameters
-from udfs.histogram.parameters import ReleaseParameters
-from udfs.histogram.perturbation import OutputColumn, PerturbationParameters
-from udfs.histogram.release import ReleaseState, release
-from udfs.histogram.review import CarriedParameters
-from udfs.noise.counters import counter, path_sd
-from udfs.stage import Tick
 
 UNIT = 1 << 20
 KEY = bytes(range(32))
@@ -140,7 +140,7 @@ def test_doubtful_sums_are_settled_exactly(name: str, monkeypatch: pytest.Monkey
         calls += 1
         return settle(*arguments)  # type: ignore[arg-type]
 
-    import udfs.histogram.review as review
+    import dpsql.udfs.histogram.review as review
 
     settle = review.sum_reaches
     monkeypatch.setattr(review, "sum_reaches", counted)

@@ -23,10 +23,10 @@ from dpsql.mechanisms.histogram.stages import bounding_parameters, release_param
 from dpsql.parsed_query import Aggregate, AggregateFunction
 from dpsql.privacy.ledger import Ledger
 from dpsql.privacy.secret import Secret
+from dpsql.udfs.histogram import perturbation
+from dpsql.udfs.histogram.perturbation import finish
+from dpsql.udfs.histogram.spread import Moments
 from tests.property.plans import HOUR, query, source
-from udfs.histogram import perturbation
-from udfs.histogram.perturbation import finish
-from udfs.histogram.spread import Moments
 
 LOW, HIGH = -20.0, 60.0
 FUNCTIONS = {

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from udfs.columns import Float, Int
-from udfs.dynamic.paths import Paths
-from udfs.marginals.cells import Marginals
-from udfs.marginals.release import NoisyTables
-from udfs.noise.randomness import tags
+from dpsql.udfs.columns import Float, Int
+from dpsql.udfs.dynamic.paths import Paths
+from dpsql.udfs.marginals.cells import Marginals
+from dpsql.udfs.marginals.release import NoisyTables
+from dpsql.udfs.noise.randomness import tags
 
 
 @dataclass(frozen=True)

@@ -12,9 +12,9 @@ from click.testing import CliRunner
 import dpsql
 from dpsql.config import Source, Sources
 from dpsql.domains import Domain
+from dpsql.jobs.ask import ask
 from dpsql.lake.runs import Lake
 from dpsql.local.verification import verify_run
-from jobs.ask import ask
 from tests.matrix import same_rows
 from tests.matrix.same_rows import SECRET, Stream
 

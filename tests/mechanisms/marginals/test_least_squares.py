@@ -8,10 +8,10 @@ import math
 import numpy as np
 import pytest
 
+from dpsql.udfs.marginals.cells import Marginals
+from dpsql.udfs.marginals.least_squares import LeastSquares, energies
+from dpsql.udfs.marginals.unions import covariance
 from tests.mechanisms.marginals.dense import split, sums
-from udfs.marginals.cells import Marginals
-from udfs.marginals.least_squares import LeastSquares, energies
-from udfs.marginals.unions import covariance
 
 Predicate = dict[int, np.ndarray]
 

@@ -22,9 +22,9 @@ from dpsql.mechanisms.marginals.shares import BITS, shares
 from dpsql.mechanisms.marginals.workload import ORDERS, default_energies
 from dpsql.parsed_query import Aggregate, AggregateFunction, ContributionPeriod, CounterName, ParsedQuery
 from dpsql.privacy.cost import Overlap, gaussian_delta
+from dpsql.udfs.marginals.least_squares import energies
 from tests.mechanisms.marginals.plans import DOMAINS, numbered, query, source
 from tests.property.plans import COUNT, SUM, USERS, VALID
-from udfs.marginals.least_squares import energies
 
 SIGNED = Aggregate("balance", AggregateFunction.SUM, "amount", (-3.0, 100.0))
 WIDE = Aggregate("wide", AggregateFunction.SUM, "seconds", (0.0, 2.0**20))

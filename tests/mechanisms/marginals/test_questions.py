@@ -13,8 +13,8 @@ import pytest
 from dpsql.errors import DataError, LakeError, QueryError
 from dpsql.lake.marginals import PublishedMarginals, published
 from dpsql.sql.question import complement, disjoint, intersection, per_cell, read_question
-from udfs.marginals.least_squares import LeastSquares
-from udfs.marginals.unions import covariance, estimate
+from dpsql.udfs.marginals.least_squares import LeastSquares
+from dpsql.udfs.marginals.unions import covariance, estimate
 
 KEYS = {"url": ["/a", "/b", "other"], "hour": [7, 8, 9, 10], "size": ["large", "small"]}
 SIZES = (3, 4, 2)

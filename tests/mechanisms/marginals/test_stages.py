@@ -14,14 +14,14 @@ from dpsql.local.feeder import Feeder
 from dpsql.mechanisms.marginals.plan import MarginalsPlan
 from dpsql.mechanisms.marginals.planner import make_plan
 from dpsql.mechanisms.marginals.stages import intake, release
+from dpsql.udfs.grid import NO_CLOCK
+from dpsql.udfs.keys import decode, encode
+from dpsql.udfs.marginals.stages import OUTSIDE
+from dpsql.udfs.stage import Clock
 from tests.mechanisms.marginals.dense import nothing_seen, sums
 from tests.mechanisms.marginals.dense import release as dense
 from tests.mechanisms.marginals.plans import START, query, source
 from tests.property.plans import COUNT, HOUR, SUM
-from udfs.grid import NO_CLOCK
-from udfs.keys import decode, encode
-from udfs.marginals.stages import OUTSIDE
-from udfs.stage import Clock
 
 NOISE_KEY = bytes(range(32))
 DOMAINS = (Domain(("/a", "/b", "other"), False, other=True), Domain(("7", "8", "9", "10"), True, whole=True))

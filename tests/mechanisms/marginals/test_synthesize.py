@@ -17,6 +17,7 @@ import dpsql
 from dpsql.config import Source, Sources
 from dpsql.domains import Domain
 from dpsql.errors import DataError, LakeError
+from dpsql.jobs.cli import main
 from dpsql.lake import delta_tables
 from dpsql.lake.delta_rows import read_rows
 from dpsql.lake.marginals import open_marginals, published
@@ -26,12 +27,11 @@ from dpsql.local.feeder import Feeder
 from dpsql.local.published_table import published_table
 from dpsql.local.record_reader import RowReader
 from dpsql.mechanisms.protocol import RunFacts
-from jobs.cli import main
+from dpsql.udfs.marginals.synthetic import fit, marginal
+from dpsql.udfs.marginals.synthetic_rows import draw
+from dpsql.udfs.stage import Clock
 from tests.matrix.same_rows import RUN_ID, SECRET
 from tests.mechanisms.marginals.test_questions import rows as exact_rows
-from udfs.marginals.synthetic import fit, marginal
-from udfs.marginals.synthetic_rows import draw
-from udfs.stage import Clock
 
 HOUR = 3_600_000_000
 START = 500_000 * HOUR

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from scipy.optimize import nnls
 
+from dpsql.udfs.marginals.least_squares import LeastSquares
+from dpsql.udfs.marginals.synthetic import fit, marginal
 from tests.mechanisms.marginals.test_least_squares import strategy
-from udfs.marginals.least_squares import LeastSquares
-from udfs.marginals.synthetic import fit, marginal
 
 SIZES, TABLES = (4, 3, 5), ((0,), (0, 1), (1, 2), (0, 1, 2))
 VARIANCES = (4.0, 2.0, 9.0, 25.0)

@@ -9,10 +9,10 @@ from dpsql.mechanisms.sketch.asked import Bounds, Wanted
 from dpsql.mechanisms.sketch.plan import SketchPlan
 from dpsql.mechanisms.sketch.planner import make_plan
 from dpsql.parsed_query import ContributionPeriod, ParsedQuery, WindowSpec
+from dpsql.udfs.keys import PublicGroups, encode
 from tests.contract import HOUR, KEYS, START
 from tests.mechanisms.sketch.sketch_runs import event, public, query
 from tests.property.plans import source
-from udfs.keys import PublicGroups, encode
 
 FACTS = RunFacts(PublicGroups(tuple(range(KEYS)), tuple(encode([b"key %d" % number]) for number in range(KEYS)), START))
 HOURS: dict[str, Any] = {"window": WindowSpec(8 * HOUR, 8 * HOUR, 0), "trigger_interval_us": 2 * HOUR, "depth": 3}

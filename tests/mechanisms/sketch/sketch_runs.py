@@ -13,11 +13,11 @@ from dpsql.mechanisms.sketch.asked import Asked, Bounds, Wanted
 from dpsql.mechanisms.sketch.plan import SketchPlan
 from dpsql.mechanisms.sketch.stages import intake, reading, release
 from dpsql.parsed_query import ContributionPeriod, GroupSelection, ParsedQuery, PrivacyLevel, WindowSpec
+from dpsql.udfs.grid import NO_CLOCK
+from dpsql.udfs.sketch.hashing import digest
+from dpsql.udfs.sketch.reading import Listed, Read, empty_state, read
+from dpsql.udfs.stage import Clock, Tables, Tick, check_state
 from tests.property.plans import DAY, HOUR
-from udfs.grid import NO_CLOCK
-from udfs.sketch.hashing import digest
-from udfs.sketch.reading import Listed, Read, empty_state, read
-from udfs.stage import Clock, Tables, Tick, check_state
 
 START = 20_000 * DAY
 ROOT = hashlib.sha256(b"root").digest()

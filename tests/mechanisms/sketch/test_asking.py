@@ -16,6 +16,7 @@ from deltalake import Schema
 import dpsql
 from dpsql.config import Source, Sources
 from dpsql.errors import DataError, LakeError
+from dpsql.jobs.cli import main
 from dpsql.lake import delta_tables
 from dpsql.lake.delta_rows import read_rows
 from dpsql.lake.runs import Lake
@@ -25,10 +26,9 @@ from dpsql.local.feeder import Feeder
 from dpsql.local.published_table import published_table
 from dpsql.local.record_reader import RowReader
 from dpsql.mechanisms.protocol import RunFacts
+from dpsql.udfs.stage import Clock
 from dpsql.view.top_lists import as_histogram, listing
-from jobs.cli import main
 from tests.matrix.same_rows import RUN_ID, SECRET
-from udfs.stage import Clock
 
 DAY = 86_400_000_000
 START = 20_000 * DAY

@@ -7,9 +7,9 @@ from itertools import product
 import numpy as np
 import pytest
 
+from dpsql.udfs.sketch.estimates import estimate, joint, margins
+from dpsql.udfs.sketch.hashing import Shape, hash_key
 from tests.mechanisms.sketch.sketch_runs import ROOT
-from udfs.sketch.estimates import estimate, joint, margins
-from udfs.sketch.hashing import Shape, hash_key
 
 KEY = hash_key(ROOT, None)
 

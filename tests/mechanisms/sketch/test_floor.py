@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from dpsql.udfs.sketch.estimates import estimate
+from dpsql.udfs.sketch.floor import Scale, null_law, passes, scales, threshold
+from dpsql.udfs.sketch.hashing import Shape, hash_key
 from tests.mechanisms.sketch.sketch_runs import ROOT
-from udfs.sketch.estimates import estimate
-from udfs.sketch.floor import Scale, null_law, passes, scales, threshold
-from udfs.sketch.hashing import Shape, hash_key
 
 SHAPE, SD, FRESH = Shape(5, 512), 40.0, 400_000
 TABLES = {

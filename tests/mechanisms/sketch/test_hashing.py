@@ -7,9 +7,9 @@ import pyarrow as pa
 import pytest
 from scipy import stats
 
+from dpsql.udfs.sketch.hashing import Shape, digest, digests, hash_key
 from tests.mechanisms.sketch import reference
 from tests.mechanisms.sketch.sketch_runs import ROOT
-from udfs.sketch.hashing import Shape, digest, digests, hash_key
 
 SHAPES = [Shape(3, 64), Shape(9, 8192), Shape(5, 4096, False), Shape(31, 1 << 24)]
 KEY = hash_key(ROOT, None)

@@ -10,11 +10,11 @@ import pytest
 from dpsql.mechanisms.sketch.asked import Wanted
 from dpsql.mechanisms.sketch.plan import SketchPlan
 from dpsql.mechanisms.sketch.planner import make_plan
+from dpsql.udfs.noise.counters import counter, noise_matrix
+from dpsql.udfs.sketch.refresh import Schedule
 from tests.mechanisms.sketch.sketch_runs import COUNT, START, Run, cells_of, event
 from tests.property.plans import DAY, HOUR, source
 from tests.statistical.sampling import has_covariance, has_sd, independent
-from udfs.noise.counters import counter, noise_matrix
-from udfs.sketch.refresh import Schedule
 
 TRIGGERS = 24
 SUM = Wanted("spent", 3, "seconds", (-3.0, 9.0))

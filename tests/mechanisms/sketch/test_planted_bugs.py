@@ -12,19 +12,19 @@ import pytest
 
 from dpsql.mechanisms.sketch.asked import Wanted
 from dpsql.mechanisms.sketch.planner import make_plan
+from dpsql.udfs.columns import Int
+from dpsql.udfs.noise.randomness import intake_key
+from dpsql.udfs.sketch import publishing, reading, release
+from dpsql.udfs.sketch.hashing import Field, Shape, digests, hash_key
+from dpsql.udfs.sketch.partial import add_cells
+from dpsql.udfs.sketch.publishing import SketchRelease
+from dpsql.udfs.sketch.refresh import Schedule
+from dpsql.udfs.stage import Clock, Tick
 from tests.mechanisms.sketch.sketch_runs import COUNT, ROOT, START, Run, cells_of, event, noise_key, public, records
 from tests.mechanisms.sketch.test_hashing import KEY, some
 from tests.mechanisms.sketch.test_reading import WIDE, keys_of, many
 from tests.property.plans import DAY, HOUR, source
 from tests.sql.golden import goldens, refusal
-from udfs.columns import Int
-from udfs.noise.randomness import intake_key
-from udfs.sketch import publishing, reading, release
-from udfs.sketch.hashing import Field, Shape, digests, hash_key
-from udfs.sketch.partial import add_cells
-from udfs.sketch.publishing import SketchRelease
-from udfs.sketch.refresh import Schedule
-from udfs.stage import Clock, Tick
 
 HERE = Path(__file__).parent
 FOUND_BY = {

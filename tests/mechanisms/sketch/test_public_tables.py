@@ -27,7 +27,7 @@ from dpsql.lake.status import status
 from dpsql.privacy.ledger import Ledger
 from dpsql.privacy.secret import Secret
 from dpsql.streaming.sketch_tables import unpublished
-from udfs.stage import OPERATORS
+from dpsql.udfs.stage import OPERATORS
 
 RUN, HOUR = "5a" * 16, 3_600_000_000
 MARK = triggers_mark(RUN, 1)

@@ -9,10 +9,10 @@ import pyarrow as pa
 
 from dpsql.mechanisms.sketch.asked import Bounds, Wanted
 from dpsql.mechanisms.sketch.planner import make_plan
+from dpsql.udfs.sketch.estimates import estimate
+from dpsql.udfs.sketch.hashing import digest, digests, hash_key
 from tests.mechanisms.sketch.sketch_runs import COUNT, ROOT, START, Run, cells_of, event, public, query, records
 from tests.property.plans import DAY, HOUR, source
-from udfs.sketch.estimates import estimate
-from udfs.sketch.hashing import digest, digests, hash_key
 
 WIDE = {"depth": 9, "width": 256}
 

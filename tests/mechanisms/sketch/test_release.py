@@ -15,17 +15,17 @@ from dpsql.mechanisms.sketch.asked import Bounds, Wanted
 from dpsql.mechanisms.sketch.plan import SketchPlan
 from dpsql.mechanisms.sketch.planner import make_plan
 from dpsql.parsed_query import ContributionPeriod, WindowSpec
+from dpsql.udfs.grid import Grid
+from dpsql.udfs.histogram.perturbation import OutputColumn
+from dpsql.udfs.histogram.release import ReleaseParameters, release
+from dpsql.udfs.keys import PublicGroups
+from dpsql.udfs.sketch.hashing import hash_key
+from dpsql.udfs.sketch.refresh import Schedule
+from dpsql.udfs.stage import Clock, Tick
 from tests.mechanisms.sketch import reference
 from tests.mechanisms.sketch.reference import Record
 from tests.mechanisms.sketch.sketch_runs import COUNT, ROOT, START, Run, cells_of, event, noise_key, public, query, records
 from tests.property.plans import DAY, HOUR, source
-from udfs.grid import Grid
-from udfs.histogram.perturbation import OutputColumn
-from udfs.histogram.release import ReleaseParameters, release
-from udfs.keys import PublicGroups
-from udfs.sketch.hashing import hash_key
-from udfs.sketch.refresh import Schedule
-from udfs.stage import Clock, Tick
 
 KEYS = [b"a", b"b", b"c", b"d", b"e"]
 SUM = Wanted("spent", 3, "seconds", (-3.0, 9.0))

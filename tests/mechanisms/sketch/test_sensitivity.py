@@ -7,13 +7,13 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
+from dpsql.udfs.columns import Int
+from dpsql.udfs.noise.counters import counter, noise_matrix
+from dpsql.udfs.sketch.bounding import UnitBounds, bound, no_users
+from dpsql.udfs.sketch.hashing import Shape, hash_key
+from dpsql.udfs.sketch.ownership import admitted_by, fields_of, no_owners, own
+from dpsql.udfs.sketch.refresh import Schedule
 from tests.mechanisms.sketch.sketch_runs import ROOT
-from udfs.columns import Int
-from udfs.noise.counters import counter, noise_matrix
-from udfs.sketch.bounding import UnitBounds, bound, no_users
-from udfs.sketch.hashing import Shape, hash_key
-from udfs.sketch.ownership import admitted_by, fields_of, no_owners, own
-from udfs.sketch.refresh import Schedule
 
 T, UNITS, BRING = 6, 6_000, 4
 SHAPE = Shape(2, 4)

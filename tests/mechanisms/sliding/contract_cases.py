@@ -8,9 +8,9 @@ from dpsql.mechanisms.protocol import RunFacts
 from dpsql.mechanisms.sliding.asked import PaneGrouping
 from dpsql.mechanisms.sliding.planner import make_plan
 from dpsql.parsed_query import ContributionPeriod, changed
+from dpsql.udfs.keys import PublicGroups, encode
 from tests.contract import HOUR, KEYS, START, UNITS
 from tests.mechanisms.sliding.queries import AVG, COUNT, EVENT, SOURCE, SQRT, SUM, USER, bounds, query_of_hours
-from udfs.keys import PublicGroups, encode
 
 _IDS = np.random.default_rng(0).integers(-(1 << 62), 1 << 62, UNITS + KEYS)[UNITS:]
 FACTS = RunFacts(PublicGroups(tuple(_IDS.tolist()), tuple(encode([b"key %d" % number]) for number in range(KEYS)), START))

@@ -20,13 +20,13 @@ import pyarrow as pa
 from dpsql.local.feeder import Stages
 from dpsql.mechanisms.sliding.plan import SlidingPlan
 from dpsql.mechanisms.sliding.stages import stages
+from dpsql.udfs.columns import Float, Int
+from dpsql.udfs.keys import PublicGroups, encode
+from dpsql.udfs.noise.discrete_laplace import DiscreteLaplace
+from dpsql.udfs.sliding.panes import PANE, SUM, Cells
+from dpsql.udfs.sliding.window_sqrt import WindowSqrt
+from dpsql.udfs.stage import Clock, Tick
 from tests.mechanisms.sliding.queries import HOUR
-from udfs.columns import Float, Int
-from udfs.keys import PublicGroups, encode
-from udfs.noise.discrete_laplace import DiscreteLaplace
-from udfs.sliding.panes import PANE, SUM, Cells
-from udfs.sliding.window_sqrt import WindowSqrt
-from udfs.stage import Clock, Tick
 
 START = 480_000 * HOUR
 SLIDE = HOUR

@@ -7,13 +7,13 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from udfs.noise.discrete_laplace import discrete_laplace
-from udfs.sliding.measurement import Bins, Measurement, Window, new_bins
-from udfs.sliding.panes import Cells
-from udfs.sliding.plain import EveryPane
-from udfs.sliding.planned import Planned
-from udfs.sliding.retroactive import Retroactive
-from udfs.sliding.smoothing import LimitedTranslation
+from dpsql.udfs.noise.discrete_laplace import discrete_laplace
+from dpsql.udfs.sliding.measurement import Bins, Measurement, Window, new_bins
+from dpsql.udfs.sliding.panes import Cells
+from dpsql.udfs.sliding.plain import EveryPane
+from dpsql.udfs.sliding.planned import Planned
+from dpsql.udfs.sliding.retroactive import Retroactive
+from dpsql.udfs.sliding.smoothing import LimitedTranslation
 
 SLIDE = 60_000_000
 

@@ -8,13 +8,13 @@ import math
 import numpy as np
 import pytest
 
+from dpsql.udfs.columns import Float
+from dpsql.udfs.noise.discrete_laplace import DiscreteLaplace, discrete_laplace
+from dpsql.udfs.sliding.measurement import Measurement
 from tests.audit.bounds import at_least, at_most, cuts, directed, hits
 from tests.mechanisms.sliding.neighbours import Event, told
 from tests.mechanisms.sliding.pane_runs import plain, planned, retroactive, windows
 from tests.mechanisms.sliding.worst import BUGS, EPSILON, PLANS, Bug, caught, search
-from udfs.columns import Float
-from udfs.noise.discrete_laplace import DiscreteLaplace, discrete_laplace
-from udfs.sliding.measurement import Measurement
 
 TRIALS = 20_000
 ALL_OF_IT = {"units, WINDOW_SQRT": 0.9}

@@ -14,14 +14,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from dpsql.udfs.noise.discrete_laplace import DiscreteLaplace
+from dpsql.udfs.sliding.measurement import Bins, Measurement, Window, new_bins
+from dpsql.udfs.sliding.panes import Cells
+from dpsql.udfs.sliding.planned import Planned
+from dpsql.udfs.sliding.retroactive import Retroactive
+from dpsql.udfs.sliding.smoothing import MEMORIES, LimitedTranslation
 from tests.mechanisms.sliding import reference
 from tests.mechanisms.sliding.pane_runs import SLIDE, cells, plain, planned, retroactive, windows
-from udfs.noise.discrete_laplace import DiscreteLaplace
-from udfs.sliding.measurement import Bins, Measurement, Window, new_bins
-from udfs.sliding.panes import Cells
-from udfs.sliding.planned import Planned
-from udfs.sliding.retroactive import Retroactive
-from udfs.sliding.smoothing import MEMORIES, LimitedTranslation
 
 W = 6
 

@@ -19,10 +19,10 @@ from dpsql.mechanisms.sliding.plan import SlidingPlan, document
 from dpsql.mechanisms.sliding.planner import make_plan
 from dpsql.mechanisms.sliding.stages import intake, measurements, shown
 from dpsql.parsed_query import CounterName, ParsedQuery, PrivacyLevel, changed
+from dpsql.udfs.keys import PublicGroups
+from dpsql.udfs.noise.discrete_laplace import discrete_laplace
+from dpsql.udfs.sliding.window_sqrt import coefficients, response
 from tests.mechanisms.sliding.queries import EVENT, MINUTE, QUERIES, SOURCE, SQRT, SUM, USER, bounds, windows
-from udfs.keys import PublicGroups
-from udfs.noise.discrete_laplace import discrete_laplace
-from udfs.sliding.window_sqrt import coefficients, response
 
 
 @pytest.mark.parametrize("name", QUERIES)

@@ -15,6 +15,8 @@ import dpsql
 from dpsql.config import Cap, Sources, load_sources
 from dpsql.errors import BudgetError, ConfigError, InputError, QueryError
 from dpsql.frames import frame_of, keys_of
+from dpsql.jobs.histogram_table import print_histogram
+from dpsql.jobs.terminal import records
 from dpsql.mechanisms.sliding.plan import document
 from dpsql.mechanisms.sliding.planner import make_plan
 from dpsql.mechanisms.sliding.stages import schedule
@@ -27,8 +29,6 @@ from dpsql.schedule import AT_ONCE
 from dpsql.view.bounds import PREDICTED, heads, left_out
 from dpsql.view.page import page
 from dpsql.view.standing import Standing
-from jobs.histogram_table import print_histogram
-from jobs.terminal import records
 from tests.mechanisms.sliding.queries import MINUTE, QUERIES, SOURCE
 
 EVENTS = """\

@@ -10,17 +10,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dpsql.udfs.grid import NO_CLOCK
+from dpsql.udfs.histogram.contribution_bounding import Increment
+from dpsql.udfs.sliding.intake import EventIntake, EventParameters, PaneGrid
+from dpsql.udfs.sliding.measurement import Measurement
+from dpsql.udfs.sliding.panes import Cells, Panes
+from dpsql.udfs.sliding.release import PaneRelease, Shown, SlidingParameters, SlidingReleased, release_windows
+from dpsql.udfs.sliding.state import SlidingState
+from dpsql.udfs.stage import Clock, Stepped, Tick, check_state
 from tests.mechanisms.sliding import reference
 from tests.mechanisms.sliding.pane_runs import noise_key, plain, planned, retroactive
 from tests.mechanisms.sliding.test_window_sqrt import measurement
-from udfs.grid import NO_CLOCK
-from udfs.histogram.contribution_bounding import Increment
-from udfs.sliding.intake import EventIntake, EventParameters, PaneGrid
-from udfs.sliding.measurement import Measurement
-from udfs.sliding.panes import Cells, Panes
-from udfs.sliding.release import PaneRelease, Shown, SlidingParameters, SlidingReleased, release_windows
-from udfs.sliding.state import SlidingState
-from udfs.stage import Clock, Stepped, Tick, check_state
 
 W, SLIDE, FIRST = 3, 60, 1_000
 LATE = 120

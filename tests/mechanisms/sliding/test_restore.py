@@ -23,11 +23,11 @@ from dpsql.mechanisms.sliding.plan import SlidingPlan
 from dpsql.mechanisms.sliding.planner import make_plan
 from dpsql.mechanisms.sliding.stages import schedule, stages
 from dpsql.parsed_query import ContributionPeriod, changed
+from dpsql.udfs.grid import NO_CLOCK
+from dpsql.udfs.stage import ADMISSION, OPERATORS, RELEASE, Clock, StateFile
 from tests.contract import HOUR, LATEST, NOISE_KEY, START, TICKS, records
 from tests.mechanisms.sliding.contract_cases import FACTS, PLANS
 from tests.mechanisms.sliding.queries import QUERIES, SOURCE, query_of_hours
-from udfs.grid import NO_CLOCK
-from udfs.stage import ADMISSION, OPERATORS, RELEASE, Clock, StateFile
 
 NAME, RUN_ID = "edits", "2" * 32
 CORRELATED = changed(QUERIES["sqrt, user"], epsilon=4.0, contribution_period=ContributionPeriod.WINDOW)

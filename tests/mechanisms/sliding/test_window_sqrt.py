@@ -9,10 +9,10 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
+from dpsql.udfs.sliding.measurement import new_bins
+from dpsql.udfs.sliding.window_sqrt import WindowSqrt, coefficients, exact_noise, response
 from tests.mechanisms.sliding.pane_runs import cells, windows
 from tests.statistical.sampling import SAMPLES, has_covariance, has_sd
-from udfs.sliding.measurement import new_bins
-from udfs.sliding.window_sqrt import WindowSqrt, coefficients, exact_noise, response
 
 
 def measurement(w: int, sigma: float = 1.0) -> WindowSqrt:

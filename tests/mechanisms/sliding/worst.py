@@ -19,18 +19,18 @@ from dpsql.mechanisms.sliding.asked import PaneGrouping, Smoothing
 from dpsql.mechanisms.sliding.plan import SlidingPlan
 from dpsql.mechanisms.sliding.planner import make_plan
 from dpsql.parsed_query import ContributionPeriod, CounterName, changed
+from dpsql.udfs.columns import Float, Int
+from dpsql.udfs.noise.discrete_laplace import LARGEST, discrete_laplace
+from dpsql.udfs.sliding import panes as panes_module
+from dpsql.udfs.sliding.intake import EventIntake, UnitIntake
+from dpsql.udfs.sliding.measurement import Bins, Window
+from dpsql.udfs.sliding.panes import Cells
+from dpsql.udfs.sliding.planned import Planned
+from dpsql.udfs.sliding.retroactive import Retroactive
+from dpsql.udfs.sliding.window_sqrt import coefficients
+from dpsql.udfs.stage import Clock, Stepped
 from tests.mechanisms.sliding.neighbours import SLIDE, Event, Told, busy, event, gaussian, told
 from tests.mechanisms.sliding.queries import AVG, COUNT, EVENT, HOUR, SOURCE, SQRT, SUM, USER, bounds, query_of_hours
-from udfs.columns import Float, Int
-from udfs.noise.discrete_laplace import LARGEST, discrete_laplace
-from udfs.sliding import panes as panes_module
-from udfs.sliding.intake import EventIntake, UnitIntake
-from udfs.sliding.measurement import Bins, Window
-from udfs.sliding.panes import Cells
-from udfs.sliding.planned import Planned
-from udfs.sliding.retroactive import Retroactive
-from udfs.sliding.window_sqrt import coefficients
-from udfs.stage import Clock, Stepped
 
 W, PANES, EPSILON = 4, 100, 0.5
 LATE = {"allowed_lateness_us": HOUR}

@@ -13,10 +13,10 @@ from dpsql.privacy.cost import Cost
 from dpsql.schedule import by_window
 from dpsql.sql import clause_rules, options
 from dpsql.sql.draft import Draft
+from dpsql.udfs.stage import Clock, Stage, Tick
 from tests.toy.driver import accounting, plan
 from tests.toy.driver.plan import ToyPlan
 from tests.toy.worker.stages import CONTRIBUTIONS, DROPS, ToyIntake, ToyRelease
-from udfs.stage import Clock, Stage, Tick
 
 OWN = options.whole_option("toy", "toy = 1", 1)
 """Who writes it asks for the toy."""

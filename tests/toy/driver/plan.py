@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 from dpsql.config import Source
 from dpsql.parsed_query import ParsedQuery
 from dpsql.privacy.curve import round_up, total_mu
-from udfs.grid import Grid
+from dpsql.udfs.grid import Grid
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,12 +9,12 @@ from typing import ClassVar
 import numpy as np
 import pyarrow as pa
 
-from udfs.columns import match, run_starts, run_sums, sort_order
-from udfs.grid import NO_CLOCK, Grid
-from udfs.keys import PublicGroups
-from udfs.noise.randomness import normals, tags
-from udfs.stage import ADMISSION, CLOSED, NO_RECORD, RELEASE, Clock, Stepped, Tables, Tick, closed_us
-from udfs.state_table import Table
+from dpsql.udfs.columns import match, run_starts, run_sums, sort_order
+from dpsql.udfs.grid import NO_CLOCK, Grid
+from dpsql.udfs.keys import PublicGroups
+from dpsql.udfs.noise.randomness import normals, tags
+from dpsql.udfs.stage import ADMISSION, CLOSED, NO_RECORD, RELEASE, Clock, Stepped, Tables, Tick, closed_us
+from dpsql.udfs.state_table import Table
 
 INT = pa.int64()
 CONTRIBUTIONS = pa.schema([("window", INT), ("trigger", INT), ("key", INT), ("key_bytes", pa.binary()), ("units", INT)])
