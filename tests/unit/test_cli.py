@@ -246,8 +246,8 @@ def test_run_binds_the_name_and_hands_everything_over(work: Path, monkeypatch: p
     calls: list[tuple[str, object]] = []
     spark = SimpleNamespace(stop=lambda: calls.append(("stop", None)))
 
-    def start(master: str | None, properties: object) -> SimpleNamespace:
-        calls.append(("session", master))
+    def start(master: str | None, properties: object, said: Path) -> SimpleNamespace:
+        calls.append(("session", (master, said.name)))
         return spark
 
     def job(*given: object, **named: object) -> Summary:
@@ -264,7 +264,7 @@ def test_run_binds_the_name_and_hands_everything_over(work: Path, monkeypatch: p
     assert "read 1,234 records, published 2 triggers with 3 rows\ndropped: 1 malformed\n" in result.stdout
     told = json.loads(dp("run", *flags, "--json").stdout)
     assert (told["rows"], told["dropped"], told["histogram"]) == (3, {"malformed": 1}, str(Lake("lake").histogram("views")))
-    assert [name for name, _ in calls] == ["session", "run", "stop"] * 2
+    assert [name for name, _ in calls] == ["session", "run", "stop"] * 2 and calls[0][1] == ("local[*]", "spark.log")
     assert handed.items() <= calls[1][1].items()  # type: ignore[attr-defined]
     (work / "views.sql").write_text(SQL.replace("epsilon = 6", "epsilon = 5"))
     calls.clear()
