@@ -54,13 +54,16 @@ def latest_us(opened: CatchUp, max_ahead_us: int) -> int:
     return min(max(opened.wall_us, opened.until_us) + max_ahead_us, 1 << 62)
 
 
-def open_catch_up(folder: Place, until_us: int | None, closed_us: int, static: dict[str, int | str]) -> CatchUp:
+def open_catch_up(folder: Place, until_us: int | None, closed_us: int, ticked: int, static: dict[str, int | str]) -> CatchUp:
     """The catch-up to work on: the interrupted one, or else the next.
+
+    The ticks count, whatever the file says: it may be lost, or an older copy, and a number that has ticked would publish nothing.
 
     Args:
         folder: the run's private folder.
         until_us: what the user asked for; None is the wall clock (never before the last tick).
         closed_us: the last tick's time, or NO_CLOCK.
+        ticked: number of the newest catch-up that has ticked; 0 if none has.
         static: what the static tables are now.
 
     Raises:
@@ -70,7 +73,7 @@ def open_catch_up(folder: Place, until_us: int | None, closed_us: int, static: d
     last = read_catch_up(folder)
     if until_us is not None and abs(until_us) > LIMIT_US:
         raise InputError("--until is out of range")
-    if last is not None and not last.released:
+    if last is not None and not last.released and last.number >= ticked:
         if until_us not in (None, last.until_us):
             raise InputError(
                 f"an interrupted catch-up until {timestamp(last.until_us)} has to be finished first: leave --until away, then start again"
@@ -82,7 +85,7 @@ def open_catch_up(folder: Place, until_us: int | None, closed_us: int, static: d
         )
     now = now_us()
     opened = CatchUp(
-        number=1 if last is None else last.number + 1,
+        number=max(ticked, 0 if last is None else last.number) + 1,
         until_us=until_us if until_us is not None else max(now, closed_us),
         wall_us=now,
         released=False,

@@ -78,6 +78,11 @@ class Contributions:
         return NO_CLOCK if closed is None else closed
 
     @property
+    def newest_tick(self) -> int:
+        """Number of the newest catch-up that has ticked; 0 if none has."""
+        return delta_tables.mark(self.path, tick_mark(self.run_id)) or 0
+
+    @property
     def files(self) -> ContributionFiles:
         """What the workers of query 1 need to know to write rows."""
         eras = self.schedule.eras
@@ -121,26 +126,20 @@ class Contributions:
         """What the workers of query 2 need to know to read rows, in these columns."""
         return ContributionRows(str(self.path), takes, self.key_buckets, self.void, self.relabelled)
 
-    def ticked(self, number: int) -> bool:
-        """Whether the tick of a catch-up is here: then its reading is over, and what arrives later waits for the next one."""
-        committed = delta_tables.mark(self.path, self._tick)
-        return committed is not None and committed >= number
-
     def tick(self, number: int, batch: int, closed_us: int, latest_us: int) -> bool:
         """Close the grid up to a time for all rows of micro-batches <= batch, once per catch-up.
 
         Returns:
             False if no row and no grid point lies between the last tick and this one: then nothing is written and nothing is due.
         """
-        committed = delta_tables.mark(self.path, self._tick)
-        if committed is None or committed < number:
+        if self.newest_tick < number:
             ticked = delta_tables.mark(self.path, self._ticked)
             newest = newest_rows(self.path, self.run_id, self.generation)
             rows = newest is not None and (ticked is None or newest >= ticked)
             # Rows alone are reason enough: ticks also tell which micro-batches were read under which clock.
             if not (self.schedule.crossed(self.closed_us, closed_us) or rows):
                 return False
-            self._write_ticks(batch, closed_us, latest_us, {self._tick: number, self._closed: closed_us})
+            self._write_ticks(batch, closed_us, latest_us, {tick_mark(self.run_id): number, self._closed: closed_us})
         return True
 
     def tick_by_clock(self, batch: int, closed_us: int, latest_us: int) -> int:
@@ -183,10 +182,6 @@ class Contributions:
     @property
     def _rows(self) -> str:
         return rows_mark(self.run_id, ADMISSION, self.generation)
-
-    @property
-    def _tick(self) -> str:
-        return tick_mark(self.run_id)
 
     @property
     def _ticked(self) -> str:
