@@ -220,7 +220,7 @@ def run_for(m: Measurement, x: np.ndarray, panes: int, marks: int) -> list[tuple
     """The bins after `marks` and after all panes, through the release step, with the mean CPU time of a pane in ms; x is repeated."""
     bins = x.shape[1]
     names = tuple(b"%08d" % i for i in range(bins))
-    p = SlidingParameters(Panes(SLIDE_US, W, 0), (m,), (Shown("count", (0,), (1.0,)),), tuple(range(bins)), names, None)
+    p = SlidingParameters(Panes(SLIDE_US, W, 0), (m,), (0,), (Shown("count", (0,), (1.0,)),), tuple(range(bins)), names, None)
     kept, out, began, done = None, list[tuple[pa.Table, float]](), time.process_time(), 0
     for pane in range(panes):
         key = np.flatnonzero(x[pane % len(x)])

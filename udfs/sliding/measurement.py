@@ -41,7 +41,7 @@ class Measurement(Protocol):
         """Numbers per bin: name -> (int or float, width; 0: one number). They begin as zeros."""
 
     def close(self, bins: Bins, exact: Int, pane: int, cells: Cells) -> Window:
-        """Measure pane number `pane`, whose exact sums are given."""
+        """Measure pane number `pane`, whose exact sums are given, in steps."""
 
 
 def new_bins(columns: Mapping[str, tuple[type, int]], size: int) -> Bins:

@@ -53,7 +53,8 @@ class Panes:
 class Cells:
     """The noise cells of one aggregate in one pane: all bins of a bucket.
 
-    A cell is asked once per run: a pane's own by its start, a sum's by the start of its first pane and the number of its panes.
+    A cell is asked once per run: a pane's own by its start, a sum's by the start of its first pane and the number of its panes. A step of the
+    noise is 2^bits units, in which records are added up modulo 2^64: so what is asked for is added to its noise modulo 2^(64 - bits).
     """
 
     noise_key: bytes
@@ -61,22 +62,31 @@ class Cells:
     start_us: int
     slide_us: int
     mechanism: int
+    bits: int = 0
 
-    def pane(self, table: DiscreteLaplace, rows: Int) -> Int:
-        """Noise for this pane's own measurement, for some of the bins."""
-        return table.draw(self.noise_key, self._tag(rows, 0), self.mechanism, PANE, 1)
+    def rounded(self, units: Int) -> Int:
+        """A pane's sum in steps, half up. To even would not do: round(1.5) - round(0.5) = 2, where one step is charged."""
+        return (units + (1 << self.bits >> 1)) >> self.bits
 
-    def monitor(self, table: DiscreteLaplace, rows: Int) -> Int:
-        """Noise for the question whether this pane differs."""
-        return table.draw(self.noise_key, self._tag(rows, 0), self.mechanism, MONITOR, 1)
+    def pane(self, table: DiscreteLaplace, rows: Int, exact: Int) -> Int:
+        """This pane's own measurement, for some of the bins."""
+        return self._noisy(table, rows, 0, PANE, 1, exact)
 
-    def sum(self, table: DiscreteLaplace, rows: Int, back: Int, members: Int) -> Int:
-        """Noise for the sum of `members` panes, the first of which lies `back` panes before this one."""
-        return table.draw(self.noise_key, self._tag(rows, back), self.mechanism, SUM, members)
+    def monitor(self, table: DiscreteLaplace, rows: Int, exact: Int) -> Int:
+        """What the question whether this pane differs is answered from."""
+        return self._noisy(table, rows, 0, MONITOR, 1, exact)
+
+    def sum(self, table: DiscreteLaplace, rows: Int, back: Int, members: Int, exact: Int) -> Int:
+        """The sum of `members` panes, the first of which lies `back` panes before this one."""
+        return self._noisy(table, rows, back, SUM, members, exact)
 
     def normal(self) -> Float:
         """A standard normal for this pane, for every bin."""
         return normals(self.noise_key, self._tag(np.arange(len(self.key)), 0), self.mechanism, PANE, 1)
+
+    def _noisy(self, table: DiscreteLaplace, rows: Int, back: Int | int, round_: int, members: Int | int, exact: Int) -> Int:
+        noise = table.draw(self.noise_key, self._tag(rows, back), self.mechanism, round_, members)
+        return (exact + noise) << self.bits >> self.bits
 
     def _tag(self, rows: Int, back: Int | int) -> Blocks:
         return tags(self.noise_key, self.start_us - self.slide_us * np.broadcast_to(np.asarray(back, np.int64), rows.shape), self.key[rows])

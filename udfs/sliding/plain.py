@@ -37,7 +37,7 @@ class EveryPane:
 
     def close(self, bins: Bins, exact: Int, pane: int, cells: Cells) -> Window:
         """Measure a pane."""
-        noisy = exact + cells.pane(self.table, np.arange(len(exact)))
+        noisy = cells.pane(self.table, np.arange(len(exact)), exact)
         at = pane % self.panes
         bins["window"] += noisy - bins["ring"][:, at]
         bins["ring"][:, at] = noisy

@@ -71,13 +71,13 @@ class Planned:
         grouped = bins["grouped"] == 1
         burst = np.zeros(len(exact), bool)
         at = every[grouped]
-        apart = np.abs(exact[at] + cells.monitor(self.monitor, at) - bins["rate"][at])
+        apart = np.abs(cells.monitor(self.monitor, at, exact[at]) - bins["rate"][at])
         burst[at] = apart > BURST / self.monitor.epsilon
         self._measure(bins, burst & (bins["open"] > 0), 1, pane, cells)
         bins["open"][burst] = bins["sum"][burst] = bins["since"][burst] = 0
         value = bins["rate"].copy()
         for rows, table in ((~grouped, self.fine), (burst, self.table)):
-            value[rows] = (exact[rows] + cells.pane(table, every[rows])).astype(np.float64)
+            value[rows] = cells.pane(table, every[rows], exact[rows]).astype(np.float64)
         put(bins, pane, value, np.where(burst, -1, np.where(grouped, UNMEASURED, ALONE)))
         waits = grouped & ~burst
         bins["sum"][waits] += exact[waits]
@@ -98,7 +98,7 @@ class Planned:
     def _measure(self, bins: Bins, rows: Bool, back: int, pane: int, cells: Cells) -> Float:
         """Measure the open groups of some bins, whose last pane was `back` panes ago; the sums, 0 elsewhere."""
         sums, at, size = np.zeros(len(rows)), np.flatnonzero(rows), bins["open"]
-        sums[at] = (bins["sum"][at] + cells.sum(self.table, at, size[at] + (back - 1), size[at])).astype(np.float64)
+        sums[at] = cells.sum(self.table, at, size[at] + (back - 1), size[at], bins["sum"][at]).astype(np.float64)
         revise(bins, rows, sums / np.maximum(size, 1), size, back, pane)
         off = np.where(rows, sums - size * bins["rate"], 0.0)
         for i, memory in enumerate(MEMORIES):

@@ -32,7 +32,7 @@ class Shown:
     Args:
         kind: `count` (int64), `sum` (float64, an exact multiple of the grid) or `avg` (float64, NaN where there are too few).
         parts: positions of its measurements (avg: centred sum, then count).
-        grids: their grids.
+        grids: the values of their steps.
         bounds: clip of an average. centre: what its values were centred on.
     """
 
@@ -50,6 +50,7 @@ class SlidingParameters:
     Args:
         panes: when panes begin and close.
         measurements: one per noisy sum; number j is mechanism j + 1 of the noise.
+        bits: log2 of the units of a step, for each of them: a pane's sum is rounded when the pane closes, once and whatever was cut how.
         columns: what is shown.
         keys, key_bytes: the listed keys, hashes and encodings.
         publish_above: rows whose first column is below it are left out; None: all are shown.
@@ -57,6 +58,7 @@ class SlidingParameters:
 
     panes: Panes
     measurements: tuple[Measurement, ...]
+    bits: tuple[int, ...]
     columns: tuple[Shown, ...]
     keys: tuple[int, ...]
     key_bytes: tuple[bytes, ...]
@@ -167,7 +169,8 @@ def _exact(pending: pa.Table, pane: Int, number: int, key: Int, count: int) -> l
 
 def _close(numbers: list[Bins], exact: list[Int], number: int, key: Int, p: SlidingParameters, noise_key: bytes) -> list[Window]:
     start, slide = p.panes.start(number), p.panes.slide_us
-    return [m.close(numbers[j], exact[j], number, Cells(noise_key, key, start, slide, j + 1)) for j, m in enumerate(p.measurements)]
+    cells = [Cells(noise_key, key, start, slide, j, bits) for j, bits in enumerate(p.bits, 1)]
+    return [m.close(numbers[j], cells[j].rounded(exact[j]), number, cells[j]) for j, m in enumerate(p.measurements)]
 
 
 def _shown(found: list[Window], number: int, names: pa.Array, p: SlidingParameters) -> pa.Table:

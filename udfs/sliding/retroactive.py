@@ -51,7 +51,7 @@ class Retroactive:
         """Measure a pane, or let it wait."""
         every = np.arange(len(exact))
         if pane:
-            apart = bins["previous"] - (exact + cells.monitor(self.monitor, every))
+            apart = bins["previous"] - cells.monitor(self.monitor, every, exact)
             fire = apart * apart >= 2.0 / (self.table.epsilon * self.table.epsilon)
         else:
             fire = np.ones(len(exact), bool)
@@ -63,7 +63,7 @@ class Retroactive:
         waiting = np.where(fire, 0, waiting + 1)
         done = ~fire & (waiting >= bins["target"])
         value = bins["last"].copy()
-        value[fire] = (exact[fire] + cells.pane(self.table, every[fire])).astype(np.float64)
+        value[fire] = cells.pane(self.table, every[fire], exact[fire]).astype(np.float64)
         average = self._average(bins["sum"], done, cells, waiting - 1, waiting)
         value[done] = average[done]
         # Without revision the last member stands for its group: a share of the noise of a sum of that many, by itself.
@@ -82,5 +82,5 @@ class Retroactive:
     def _average(self, sums: Int, rows: Bool, cells: Cells, back: Int, size: Int) -> Float:
         """Measure the groups of some bins, which began `back` panes ago, and divide by their size; 0 elsewhere."""
         out, at = np.zeros(len(rows)), np.flatnonzero(rows)
-        out[at] = (sums[at] + cells.sum(self.table, at, back[at], size[at])) / size[at]
+        out[at] = cells.sum(self.table, at, back[at], size[at], sums[at]) / size[at]
         return out

@@ -44,7 +44,8 @@ def facts(plan: SlidingPlan, source: Source) -> dict[str, Any]:
     """The plan's public numbers under stable names.
 
     `cost` is what one event, or one unit in one contribution period, pays. `events` and `periods` are epsilon for several, at delta. `stderr` is
-    of a late window's value; of an average (`stderr_of` is `sum`) that of the sum it divides. `half_width` is that of the exact 95% interval.
+    of a late window's value; of an average (`stderr_of` is `sum`) that of the sum it divides. `half_width` is that of the exact 95% interval,
+    but for the rounding of values.
     """
     asked, cost = plan.query.asked, account(plan, source)
     event = asked.privacy_level is PrivacyLevel.EVENT
@@ -209,6 +210,11 @@ def _columns(plan: SlidingPlan) -> str:
             lines.append(
                 f"  {alias}: a noisy sum (standard error {sums}) over a noisy count (standard error {counts}), clipped; no exact interval."
             )
+        elif m.half_width is not None and m.rule == "sum":
+            lines += [
+                f"  {alias}: standard error {_figure(m.stderr)}; within {_figure(m.half_width)} of the truth with probability 0.95, and at most "
+                f"{_figure(m.grid)} further off for each row, as values are rounded to multiples of that.",
+            ]
         elif m.half_width is not None:
             lines.append(
                 f"  {alias}: unbiased, standard error {_figure(m.stderr)}; within {_figure(m.half_width)} of the truth with probability 0.95, whatever "

@@ -12,6 +12,9 @@ from dpsql.udfs.noise.discrete_laplace import DiscreteLaplace
 TABLES = ("fine", "monitor", "together")
 """Fields that are tables of noise."""
 
+BITS_OF_A_STEP = 10
+"""log2 of the units of a step of a noisy sum under PANES: finer steps would make tables of noise long, and no sum better."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class MeasurementPlan:
@@ -21,8 +24,8 @@ class MeasurementPlan:
         mechanism: number in the noise function, from 1.
         rule: how a record becomes an increment: `rows`, `valid` or `sum` (`dpsql.udfs.histogram.contribution_bounding.Increment`).
         argument: position of the argument column, or -1.
-        grid: value of one step (a power of two; 1.0 for counts).
-        lower, upper: clamp of one record's increment, in steps.
+        grid: value of one unit (a power of two; 1.0 for counts): records are rounded to units, and a pane's sum of them to steps.
+        lower, upper: clamp of one record's increment, in units.
         centre: what is subtracted before clamping (AVG), in value units.
         fine: noise of a pane that is measured by itself with the whole budget; None where no pane is.
         monitor, together: noise of a grouping's monitor, and of what it measures; None without grouping.
@@ -46,6 +49,16 @@ class MeasurementPlan:
     stderr: float
     half_width: float | None
     floor: bool
+
+    @property
+    def bits(self) -> int:
+        """log2 of the units of a step of the noise."""
+        return BITS_OF_A_STEP if self.rule == "sum" and not self.sigma else 0
+
+    @property
+    def step(self) -> float:
+        """Value of a step."""
+        return self.grid * 2**self.bits
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -28,8 +28,8 @@ MAX_EXACT = 2**62
 MOST_PANES = 500
 """Of a window with WINDOW_SQRT: beyond, exact noise that float64 cannot round would take seconds."""
 
-STEPS_OF_A_SUM = 10
-"""log2 of the steps that the largest value of a SUM has under PANES: more would make tables of noise long, and no sum better."""
+BITS_OF_A_SUM = 20
+"""log2 of the units that the largest value of a SUM has at most."""
 
 EPSILON_BITS = 40
 NORMAL_95 = 1.959964
@@ -47,7 +47,8 @@ def make_plan(query: ParsedQuery[Asked], source: Source) -> SlidingPlan:
     """
     window = query.windows
     arguments = tuple(dict.fromkeys(a.argument for a in query.aggregates if a.argument is not None))
-    sums = [each for aggregate in query.aggregates for each in _sums(query, aggregate, arguments)]
+    sums = [each for aggregate in query.aggregates for each in _sums(aggregate, arguments)]
+    sums = [replace(each, mechanism=number) for number, each in enumerate(sums, 1)]
     noise = _window_sqrt if query.asked.counter is CounterName.WINDOW_SQRT else _every_pane
     plan = SlidingPlan(
         query=query,
@@ -85,9 +86,9 @@ def pure_epsilon(query: ParsedQuery[Asked], source: Source) -> float:
     return left * (1 - 1e-12)
 
 
-def _every_pane(plan: SlidingPlan, sums: list[_Sum], source: Source) -> SlidingPlan:
+def _every_pane(plan: SlidingPlan, sums: list[MeasurementPlan], source: Source) -> SlidingPlan:
     each = pure_epsilon(plan.query, source) / len(sums)
-    return replace(plan, measurements=tuple(_pane_plan(plan, number, one, each) for number, one in enumerate(sums, 1)))
+    return replace(plan, measurements=tuple(_pane_plan(plan, one, each) for one in sums))
 
 
 def _check_sizes(plan: SlidingPlan, source: Source) -> None:
@@ -103,68 +104,75 @@ def _check_sizes(plan: SlidingPlan, source: Source) -> None:
             raise ConfigError("noise could overflow 64 bits: raise epsilon, or lower max_rows_contributed")
 
 
-_Sum = tuple[str, int, float, int, int, float, bool]
-"""rule, argument, grid, lower, upper, centre, floor."""
-
-
-def _sums(query: ParsedQuery[Asked], aggregate: Aggregate, arguments: tuple[str, ...]) -> list[_Sum]:
+def _sums(aggregate: Aggregate, arguments: tuple[str, ...]) -> list[MeasurementPlan]:
+    """What is summed of an aggregate, with no noise yet."""
     argument = arguments.index(aggregate.argument) if aggregate.argument is not None else -1
     match aggregate.function:
         case AggregateFunction.COUNT_ROWS:
-            return [("rows", -1, 1.0, 0, 1, 0.0, True)]
+            return [_bare("rows", -1, (1.0, 0, 1))]
         case AggregateFunction.COUNT:
-            return [("valid", argument, 1.0, 0, 1, 0.0, True)]
+            return [_bare("valid", argument, (1.0, 0, 1))]
         case AggregateFunction.SUM | AggregateFunction.AVG if aggregate.bounds is not None:
             lo, hi = aggregate.bounds
             if aggregate.function is AggregateFunction.SUM:
-                return [("sum", argument, *_clamp(query.asked, aggregate.alias, lo, hi), 0.0, lo >= 0)]
+                return [_bare("sum", argument, _clamp(aggregate.alias, lo, hi), floor=lo >= 0)]
             centre, half = lo + (hi - lo) / 2, (hi - lo) / 2
-            count: _Sum = ("valid", argument, 1.0, 0, 1, 0.0, True)
-            return [("sum", argument, *_clamp(query.asked, aggregate.alias, -half, half), centre, False), count]
+            centred = _bare("sum", argument, _clamp(aggregate.alias, -half, half), centre, floor=False)
+            return [centred, _bare("valid", argument, (1.0, 0, 1))]
     raise ConfigError(f"{aggregate.function} of {aggregate.alias} is not a sum over panes")
 
 
-def _clamp(asked: Asked, alias: str, lo: float, hi: float) -> tuple[float, int, int]:
-    """Grid of a power of two and the clamp in its steps, rounded inwards."""
-    largest = max(abs(lo), abs(hi))
-    if not 1e-100 <= largest <= 1e100:
-        raise ConfigError(f"the bounds of {alias} reach to {largest:g}: scale the values so that it is between 1e-100 and 1e+100")
-    mantissa, exponent = math.frexp(largest)
-    bits = STEPS_OF_A_SUM if asked.counter is CounterName.PANES else 20
-    grid = math.ldexp(1.0, exponent - bits - (1 if mantissa == 0.5 else 0))
-    lower, upper = math.ceil(lo / grid), math.floor(hi / grid)
-    if lower >= upper:
-        raise ConfigError(f"the bounds of {alias} are too close together for where they are: subtract a constant from the values")
-    return grid, lower, upper
-
-
-def _pane_plan(plan: SlidingPlan, number: int, each: _Sum, epsilon: float) -> MeasurementPlan:
-    asked, (rule, argument, grid, lower, upper, centre, floor) = plan.query.asked, each
-    per_step = round_down(epsilon / (max(abs(lower), abs(upper)) * asked.rows), EPSILON_BITS)
-    fine = monitor = together = None
-    if asked.grouping is not PaneGrouping.NONE:
-        watch = round_down(asked.monitor_share * per_step, EPSILON_BITS)
-        monitor, together = _table(watch), _table(round_down(per_step - watch, EPSILON_BITS))
-    if asked.grouping is not PaneGrouping.RETROACTIVE:
-        fine = _table(per_step)
-    shown = fine or together
-    assert shown is not None
+def _bare(rule: str, argument: int, clamp: tuple[float, int, int], centre: float = 0.0, floor: bool = True) -> MeasurementPlan:
+    grid, lower, upper = clamp
     return MeasurementPlan(
-        mechanism=number,
+        mechanism=0,
         rule=rule,
         argument=argument,
         grid=grid,
         lower=lower,
         upper=upper,
         centre=centre,
-        fine=fine,
-        monitor=monitor,
-        together=together,
+        fine=None,
+        monitor=None,
+        together=None,
         sigma=0.0,
-        stderr=math.sqrt(plan.panes * shown.variance) * grid,
-        half_width=half_width(per_step, plan.panes) * grid if asked.grouping is PaneGrouping.NONE else None,
+        stderr=0.0,
+        half_width=None,
         floor=floor,
     )
+
+
+def _clamp(alias: str, lo: float, hi: float) -> tuple[float, int, int]:
+    """Grid of a power of two and the clamp in its units, rounded inwards."""
+    largest = max(abs(lo), abs(hi))
+    if not 1e-100 <= largest <= 1e100:
+        raise ConfigError(f"the bounds of {alias} reach to {largest:g}: scale the values so that it is between 1e-100 and 1e+100")
+    mantissa, exponent = math.frexp(largest)
+    grid = math.ldexp(1.0, exponent - BITS_OF_A_SUM - (1 if mantissa == 0.5 else 0))
+    lower, upper = math.ceil(lo / grid), math.floor(hi / grid)
+    if lower >= upper:
+        raise ConfigError(f"the bounds of {alias} are too close together for where they are: subtract a constant from the values")
+    return grid, lower, upper
+
+
+def _pane_plan(plan: SlidingPlan, m: MeasurementPlan, epsilon: float) -> MeasurementPlan:
+    asked = plan.query.asked
+    # Rounded up: two sums that differ by a part of a step may be rounded to two steps that differ by one.
+    steps = math.ceil(max(abs(m.lower), abs(m.upper)) / 2**m.bits)
+    per_step = round_down(epsilon / (steps * asked.rows), EPSILON_BITS)
+    fine = monitor = together = None
+    if asked.grouping is not PaneGrouping.NONE:
+        watch = round_down(asked.monitor_share * per_step, EPSILON_BITS)
+        monitor, together = _table(watch), _table(round_down(per_step - watch, EPSILON_BITS))
+    if asked.grouping is not PaneGrouping.RETROACTIVE:
+        fine = _table(per_step)
+    noise = fine or together
+    assert noise is not None
+    stderr, bar = math.sqrt(plan.panes * noise.variance) * m.step, None
+    if asked.grouping is PaneGrouping.NONE:
+        # Each pane of a sum may be half a step off by its rounding, all of them to one side.
+        bar = (half_width(per_step, plan.panes) + (plan.panes / 2 if m.bits else 0)) * m.step
+    return replace(m, fine=fine, monitor=monitor, together=together, stderr=stderr, half_width=bar)
 
 
 def _table(epsilon: float) -> DiscreteLaplace:
@@ -174,7 +182,7 @@ def _table(epsilon: float) -> DiscreteLaplace:
     return discrete_laplace(epsilon)
 
 
-def _window_sqrt(plan: SlidingPlan, sums: list[_Sum], source: Source) -> SlidingPlan:
+def _window_sqrt(plan: SlidingPlan, sums: list[MeasurementPlan], source: Source) -> SlidingPlan:
     asked, panes, delta = plan.query.asked, plan.panes, plan.delta
     if panes > MOST_PANES:
         raise ConfigError(f"WINDOW_SQRT takes windows of at most {MOST_PANES} slides, not {panes}: let the window slide further")
@@ -188,27 +196,10 @@ def _window_sqrt(plan: SlidingPlan, sums: list[_Sum], source: Source) -> Sliding
     sd = sd[: 1 + int(np.argmax(sd >= sd[-1]))]
     rows = math.sqrt((asked.max_rows_per_group or 1) * asked.rows)
     plans = []
-    for number, (rule, argument, grid, lower, upper, centre, floor) in enumerate(sums, 1):
-        sigma = round_up(max(abs(lower), abs(upper)) * rows * norm / (mu / math.sqrt(len(sums))) * (1 + 1e-12))
-        stderr = math.sqrt((sigma * float(sd[-1])) ** 2 + 1 / 12) * grid
-        plans.append(
-            MeasurementPlan(
-                mechanism=number,
-                rule=rule,
-                argument=argument,
-                grid=grid,
-                lower=lower,
-                upper=upper,
-                centre=centre,
-                fine=None,
-                monitor=None,
-                together=None,
-                sigma=sigma,
-                stderr=stderr,
-                half_width=NORMAL_95 * stderr,
-                floor=floor,
-            )
-        )
+    for m in sums:
+        sigma = round_up(max(abs(m.lower), abs(m.upper)) * rows * norm / (mu / math.sqrt(len(sums))) * (1 + 1e-12))
+        stderr = math.sqrt((sigma * float(sd[-1])) ** 2 + 1 / 12) * m.grid
+        plans.append(replace(m, sigma=sigma, stderr=stderr, half_width=NORMAL_95 * stderr))
     return replace(plan, measurements=tuple(plans), mu=mu, coefficients=c, sd=tuple(sd.tolist()), failure=failure)
 
 

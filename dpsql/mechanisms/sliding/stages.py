@@ -68,7 +68,8 @@ def intake(plan: SlidingPlan, public: PublicGroups) -> EventIntake | UnitIntake:
 def parameters(plan: SlidingPlan, public: PublicGroups) -> SlidingParameters:
     """Of the release."""
     panes = Panes(plan.query.windows.slide_us, plan.panes, public.first_window_us, plan.lateness_us)
-    return SlidingParameters(panes, measurements(plan), shown(plan), public.keys, public.key_bytes, plan.query.asked.publish_above)
+    bits = tuple(m.bits for m in plan.measurements)
+    return SlidingParameters(panes, measurements(plan), bits, shown(plan), public.keys, public.key_bytes, plan.query.asked.publish_above)
 
 
 def shown(plan: SlidingPlan) -> tuple[Shown, ...]:
@@ -79,7 +80,7 @@ def shown(plan: SlidingPlan) -> tuple[Shown, ...]:
         parts = plan.measurements[at : at + count]
         places = tuple(range(at, at + count))
         kind = KINDS.get(aggregate.function, "count")
-        out.append(Shown(kind, places, tuple(m.grid for m in parts), aggregate.bounds or (0.0, 0.0), parts[0].centre))
+        out.append(Shown(kind, places, tuple(m.step for m in parts), aggregate.bounds or (0.0, 0.0), parts[0].centre))
         at += count
     return tuple(out)
 

@@ -16,7 +16,7 @@ from hypothesis.extra import numpy as hnp
 
 from dpsql.udfs.noise.discrete_laplace import DiscreteLaplace
 from dpsql.udfs.sliding.measurement import Bins, Measurement, Window, new_bins
-from dpsql.udfs.sliding.panes import Cells
+from dpsql.udfs.sliding.panes import MONITOR, PANE, SUM, Cells
 from dpsql.udfs.sliding.planned import Planned
 from dpsql.udfs.sliding.retroactive import Retroactive
 from dpsql.udfs.sliding.smoothing import MEMORIES, LimitedTranslation
@@ -24,6 +24,8 @@ from tests.mechanisms.sliding import reference
 from tests.mechanisms.sliding.pane_runs import SLIDE, cells, plain, planned, retroactive, windows
 
 W = 6
+NOTHING = np.zeros(1, np.int64)
+KINDS = {PANE: "pane", SUM: "sum", MONITOR: "monitor"}
 
 
 def bursty(panes: int = 150, bins: int = 12, seed: int = 5) -> np.ndarray:
@@ -43,7 +45,7 @@ def test_plain_is_the_sum_of_noisy_panes() -> None:
 
         def noise(pane: int, j: int = j) -> int:
             each = cells(1, x.shape[1], pane)
-            return int(dataclasses.replace(each, key=each.key[j : j + 1]).pane(table, one)[0])
+            return int(dataclasses.replace(each, key=each.key[j : j + 1]).pane(table, one, NOTHING)[0])
 
         assert found[:, j].tolist() == reference.plain(x[:, j].tolist(), W, noise)
 
@@ -60,12 +62,12 @@ def test_without_its_repairs_retroactive_is_the_papers_algorithm() -> None:
             return dataclasses.replace(cells(1, 1, pane), key=key)
 
         def together(first: int, size: int, at=at) -> int:  # type: ignore[no-untyped-def]
-            return int(at(first).sum(m.table, one, np.array([0]), np.array([size]))[0])
+            return int(at(first).sum(m.table, one, np.array([0]), np.array([size]), NOTHING)[0])
 
         values, alone = reference.paper(
             x[:, j].tolist(),
-            lambda t, at=at: int(at(t).monitor(m.monitor, one)[0]),
-            lambda t, at=at: int(at(t).pane(m.table, one)[0]),
+            lambda t, at=at: int(at(t).monitor(m.monitor, one, NOTHING)[0]),
+            lambda t, at=at: int(at(t).pane(m.table, one, NOTHING)[0]),
             together,
             m.table.epsilon,
         )
@@ -85,26 +87,22 @@ class Watched(Cells):
         for row, a, b in zip(rows.tolist(), first.tolist(), size.tolist(), strict=True):
             self.asked.append((kind, row, a, b, table.epsilon))
 
-    def pane(self, table: DiscreteLaplace, rows: np.ndarray) -> np.ndarray:
-        here = np.full(len(rows), self.start_us // self.slide_us)
-        self._note("pane", rows, here, np.ones(len(rows), np.int64), table)
-        return super().pane(table, rows) * (not self.silent)
+    def _noisy(self, table, rows, back, round_, members, exact):  # type: ignore[no-untyped-def]
+        self._note(KINDS[round_], rows, *_panes_of(self, rows, back, members), table)
+        noisy = super()._noisy(table, rows, back, round_, members, exact)
+        return exact if self.silent else noisy
 
-    def monitor(self, table: DiscreteLaplace, rows: np.ndarray) -> np.ndarray:
-        here = np.full(len(rows), self.start_us // self.slide_us)
-        self._note("monitor", rows, here, np.ones(len(rows), np.int64), table)
-        return super().monitor(table, rows) * (not self.silent)
 
-    def sum(self, table: DiscreteLaplace, rows: np.ndarray, back: np.ndarray, members: np.ndarray) -> np.ndarray:
-        self._note("sum", rows, self.start_us // self.slide_us - back, members, table)
-        return super().sum(table, rows, back, members) * (not self.silent)
+def _panes_of(at: Cells, rows: np.ndarray, back: np.ndarray | int, members: np.ndarray | int) -> tuple[np.ndarray, np.ndarray]:
+    """Number of the first pane and how many panes, for each row."""
+    return at.start_us // at.slide_us - np.broadcast_to(back, rows.shape), np.broadcast_to(members, rows.shape)
 
 
 def watch(m: Measurement, x: np.ndarray, silent: bool = False) -> Iterator[tuple[list[tuple[str, int, int, int, float]], Window, Bins]]:
     bins = new_bins(m.columns, x.shape[1])
     for pane, row in enumerate(x):
         each = cells(1, x.shape[1], pane)
-        watched = Watched(each.noise_key, each.key, each.start_us, each.slide_us, 1, [], silent)
+        watched = Watched(each.noise_key, each.key, each.start_us, each.slide_us, 1, 0, [], silent)
         window = m.close(bins, row.astype(np.int64), pane, watched)
         yield watched.asked, window, bins
 
@@ -183,7 +181,7 @@ def test_the_mode_of_a_pane_is_fixed_before_it() -> None:
         for counts in (x[pane], x[pane] * 0, x[pane] + 10**6):
             bins = {name: values.copy() for name, values in before[pane - 1].items()}
             each = cells(1, x.shape[1], pane)
-            watched = Watched(each.noise_key, each.key, each.start_us, SLIDE, 1, [])
+            watched = Watched(each.noise_key, each.key, each.start_us, SLIDE, 1, 0, [])
             m.close(bins, counts.astype(np.int64), pane, watched)
             modes.append(tuple(sorted(row for kind, row, *_ in watched.asked if kind == "monitor")))
         assert len({*modes}) == 1
@@ -198,38 +196,34 @@ class TakenBack(Cells):
     there: int = 0
     added: int = 0
 
-    def _less(self, first: np.ndarray, size: np.ndarray) -> np.ndarray:
-        return -self.added * ((first <= self.there) & (self.there < first + size)).astype(np.int64)
-
-    def pane(self, table: DiscreteLaplace, rows: np.ndarray) -> np.ndarray:
-        return super().pane(table, rows) + self._less(np.full(len(rows), self.start_us // self.slide_us), np.ones(len(rows), np.int64))
-
-    def monitor(self, table: DiscreteLaplace, rows: np.ndarray) -> np.ndarray:
-        return super().monitor(table, rows) + self._less(np.full(len(rows), self.start_us // self.slide_us), np.ones(len(rows), np.int64))
-
-    def sum(self, table: DiscreteLaplace, rows: np.ndarray, back: np.ndarray, members: np.ndarray) -> np.ndarray:
-        return super().sum(table, rows, back, members) + self._less(self.start_us // self.slide_us - back, members)
+    def _noisy(self, table, rows, back, round_, members, exact):  # type: ignore[no-untyped-def]
+        first, size = _panes_of(self, rows, back, members)
+        less = self.added * ((first <= self.there) & (self.there < first + size)).astype(np.int64)
+        return super()._noisy(table, rows, back, round_, members, exact - less)
 
 
+@pytest.mark.parametrize("bits", [0, 10])
 @pytest.mark.parametrize(
     "m",
     [plain(W, 1e-4), retroactive(W, 1e-4, share=0.9), retroactive(W, 1e-4, repaired=False, share=0.9), planned(W, 1e-4)],
     ids=["PANES", "RETROACTIVE", "paper", "PLANNED"],
 )
-def test_a_sum_that_wraps_around_is_seen_with_its_noise_only(m: Measurement) -> None:
-    """How many rows come is not bounded, so sums go round at 64 bits. The noise goes round with them: everything is a function of sum plus
-    noise, modulo 2^64. A sum taken as a number before, or compared, would jump by 2^64 for one row more, and no noise covers that.
+def test_a_sum_that_wraps_around_is_seen_with_its_noise_only(m: Measurement, bits: int) -> None:
+    """How many rows come is not bounded, so sums go round at 64 bits, and at 54 where 2^10 units are a step. The noise goes round with them:
+    everything is a function of sum plus noise, modulo 2^64 units. A sum taken as a number before, or compared, would jump for one row more,
+    and no noise covers that.
     """
-    size, pane, more = 60, 20, 9
-    near = {"previous": 2.0**63 - 1024, "rate": 2.0**63 - 300_032, "sum": 2, "open": 7, "target": 2, "grouped": np.arange(size) % 2}
-    exact, at = np.full(size, 2**63 - 5), cells(1, size, pane)
+    size, pane, more, end = 60, 20, 9, 2 ** (63 - bits)
+    near = {"previous": end - 1024.0, "rate": end - 300_032.0, "sum": 2, "open": 7, "target": 2, "grouped": np.arange(size) % 2}
+    at = dataclasses.replace(cells(1, size, pane), bits=bits)
     found = []
     for added in (0, more):
         bins = new_bins(m.columns, size)
         for name in bins.keys() & near.keys():
             bins[name][:] = near[name]
-        back = TakenBack(at.noise_key, at.key, at.start_us, at.slide_us, at.mechanism, pane, added)
-        window = m.close(bins, exact + added, pane, back)
+        back = TakenBack(at.noise_key, at.key, at.start_us, at.slide_us, at.mechanism, bits, pane, added)
+        exact = at.rounded(np.full(size, (end - 5 + added << bits) - 2**64 * (added > 4)))
+        window = m.close(bins, exact, pane, back)
         found.append([*bins.values(), window.value, window.stderr, *([] if window.smoothed is None else [window.smoothed])])
     assert all(np.array_equal(a, b) for a, b in zip(*found, strict=True))
 

@@ -82,8 +82,11 @@ def test_what_the_accountant_refuses() -> None:
     seam = dataclasses.replace(plan, measurements=(dataclasses.replace(plan.measurements[0], fine=off),))
     longer = dataclasses.replace(sqrt, coefficients=coefficients(30))  # noise of a longer band, sigma for the shorter one's norm
     clamp = dataclasses.replace(
-        three, measurements=(three.measurements[0], dataclasses.replace(three.measurements[1], upper=1024), *three.measurements[2:])
+        three, measurements=(three.measurements[0], dataclasses.replace(three.measurements[1], upper=2**20), *three.measurements[2:])
     )
+    # 1,016.8 steps, which move a pane's sum by 1,017 at times, charged as 1,016.
+    parts = planned(changed(EVENT, aggregates=(dataclasses.replace(SUM, bounds=(0.0, 0.993)),)))
+    finer = dataclasses.replace(parts.measurements[0], fine=discrete_laplace(0.1 / 1016 * (1 - 1e-8)))
     ids = dataclasses.replace(SOURCE, max_users=2**58)
     cases = [
         (shared, "equal numbers share their noise"),
@@ -91,6 +94,7 @@ def test_what_the_accountant_refuses() -> None:
         (seam, "does not keep its epsilon"),
         (longer, "mu is"),
         (clamp, "more than the"),
+        (dataclasses.replace(parts, measurements=(finer,)), "more than the"),
         (dataclasses.replace(plan, query=changed(EVENT, privacy_level=PrivacyLevel.USER)), "a unit needs bounds"),
         (dataclasses.replace(plan, query=changed(EVENT, privacy_unit=("user_id",))), "no unit and no bounds"),
         (dataclasses.replace(plan, query=changed(EVENT, grouping=PaneGrouping.PLANNED)), "other noise than"),
@@ -208,10 +212,11 @@ def test_explain_says_what_events_cost() -> None:
     assert "one privacy unit (user_id) does in one period of 15 minutes" in said(USER)
 
 
-def test_a_grid_has_at_most_1024_steps_to_the_largest_value() -> None:
+def test_a_grid_has_at_most_2_20_units_to_the_largest_value_and_a_step_2_10_of_them() -> None:
     for hi in (1.0, 1.5, 2.0, 1023.9, 1024.0, 1e-7):
         m = planned(changed(EVENT, aggregates=(dataclasses.replace(SUM, bounds=(-hi / 3, hi)),))).measurements[0]
-        assert 512 < hi / m.grid <= 1024
+        assert 512 < hi / m.step <= 1024
+        assert m.step == m.grid * 2**10
         assert math.frexp(m.grid)[0] == 0.5
         assert -hi / 3 <= m.lower * m.grid <= m.upper * m.grid <= hi
         assert not m.floor

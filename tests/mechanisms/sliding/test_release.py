@@ -6,6 +6,7 @@ import dataclasses
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -34,7 +35,7 @@ Records = list[tuple[int, int, int]]
 
 
 def parameters(m: Measurement) -> SlidingParameters:
-    return SlidingParameters(PANES, (m,), (COUNT,), KEYS, NAMES, None)
+    return SlidingParameters(PANES, (m,), (0,), (COUNT,), KEYS, NAMES, None)
 
 
 def taken_in(table: pa.Table, clock: Clock, *increments: Increment, keys: tuple[int, ...] = KEYS) -> Stepped:
@@ -94,12 +95,13 @@ def test_any_cut_any_buckets_any_order_same_rows(name: str, records: Records, sh
     assert [row["key_bytes"] for row in once[: len(KEYS)]] == sorted(NAMES)
 
 
-@pytest.mark.parametrize("name", ["PANES", "WINDOW_SQRT"])
-def test_sums_that_wrap_around_keep_their_noise(name: str) -> None:
-    """From records to windows, modulo 2^64: what a window shows is its true sum plus the noise of an empty stream, against Python's integers."""
+@pytest.mark.parametrize(("name", "bits"), [("PANES", 0), ("PANES", 10), ("WINDOW_SQRT", 0)])
+def test_sums_that_wrap_around_keep_their_noise(name: str, bits: int) -> None:
+    """From records to windows, modulo 2^64 units: what a window shows is its true sum plus the noise of an empty stream, against Python's
+    integers. All values are whole steps."""
     p, large = parameters(MEASUREMENTS[name]), Increment("sum", 0, 1.0, -(2**62), 2**62)
-    p = dataclasses.replace(p, keys=KEYS[:1], key_bytes=NAMES[:1])
-    batches = [[(pane, 2.0**62 - 512 * i) for pane in range(6) for i in range(1 + batch)] for batch in range(2)]
+    p = dataclasses.replace(p, bits=(bits,), keys=KEYS[:1], key_bytes=NAMES[:1])
+    batches = [[(pane, 2.0**62 - 1024 * i) for pane in range(6) for i in range(1 + batch)] for batch in range(2)]
     rows = []
     for batch, records in enumerate(batches):
         table = pa.table(
@@ -112,7 +114,32 @@ def test_sums_that_wrap_around_keep_their_noise(name: str) -> None:
     true = W * sum(int(value) for records in batches for pane, value in records if pane == 0)
     assert true > 2**64 and shown.num_rows == 6 - W + 1
     for window, noise in zip(shown["c0"].to_pylist(), silent["c0"].to_pylist(), strict=True):
-        assert (window - noise - true) % 2**64 == 0
+        assert (window - noise - (true >> bits)) % 2 ** (64 - bits) == 0
+
+
+def test_a_pane_is_rounded_once_half_up_when_it_closes() -> None:
+    """Whatever came together. To even, round(1536) - round(512) would be two steps for one of 2^10 units; half up it is one."""
+    p = dataclasses.replace(
+        parameters(dataclasses.replace(plain(1, 1.0), smoother=None)), panes=dataclasses.replace(PANES, count=1), bits=(10,)
+    )
+    parts = [(512,), (511,), (1536,), (-512,), (-513,), (700, 700), (300, 300, 300), (-700, -700, -700)]
+
+    def shown(cuts: int) -> np.ndarray:
+        """The parts of pane i in as many micro-batches, calls and rows as there are; or all together."""
+        state, rows = None, []
+        for at in range(3):
+            mine = [(PANES.start(i), KEYS[0], each, at) for i, part in enumerate(parts) for each in part[at : at + 1]]
+            rows.append(pa.table(dict(zip(("window", "key", "v0", "batch"), map(np.array, zip(*mine, strict=True)), strict=True))))
+            if cuts == 3:
+                state = release_windows(state, rows.pop(), [], p, noise_key(3)).state
+        given = pa.concat_tables(rows) if rows else summed([])
+        done = release_windows(state, given, [Tick(3, PANES.start(len(parts)) + LATE)], p, noise_key(3)).rows
+        return done.filter(pc.equal(done["key_bytes"], NAMES[0]))["c0"].to_numpy()
+
+    silent = release_windows(None, summed([]), [Tick(3, PANES.start(len(parts)) + LATE)], p, noise_key(3)).rows
+    noise = silent.filter(pc.equal(silent["key_bytes"], NAMES[0]))["c0"].to_numpy()
+    for cuts in (1, 3):
+        assert (shown(cuts) - noise).tolist() == [1, 0, 2, 0, -1, 1, 1, -2]
 
 
 @given(records=STREAM)
@@ -127,7 +154,9 @@ def test_windows_are_the_noisy_sums_of_the_records_that_came_in_time(records: Re
         x = [sums.get((pane, key), 0) for pane in range(panes)]
 
         def noise(pane: int, key: int = key) -> int:
-            return int(Cells(noise_key(3), np.array([key]), PANES.start(pane), SLIDE, 1).pane(table, np.arange(1))[0])
+            return int(
+                Cells(noise_key(3), np.array([key]), PANES.start(pane), SLIDE, 1).pane(table, np.arange(1), np.zeros(1, np.int64))[0]
+            )
 
         assert [row["c0"] for row in rows if row["key_bytes"] == name] == reference.plain(x, W, noise)[W - 1 :]
 
@@ -167,7 +196,7 @@ def test_averages_and_sums() -> None:
     """SUM: steps of the grid; AVG: the quotient of two noisy sums, clipped, NaN where the noisy count is below 1."""
     m = dataclasses.replace(plain(W, 5.0), smoother=None)
     columns = (Shown("sum", (0,), (0.25,)), Shown("avg", (1, 2), (0.25, 1.0), (0.0, 4.0), 2.0))
-    p = SlidingParameters(PANES, (m, m, m), columns, KEYS, NAMES, None)
+    p = SlidingParameters(PANES, (m, m, m), (0, 0, 0), columns, KEYS, NAMES, None)
     sums = {
         "window": [PANES.start(i) for i in range(3)],
         "key": [12] * 3,

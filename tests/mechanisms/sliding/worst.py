@@ -34,17 +34,27 @@ from tests.mechanisms.sliding.queries import AVG, COUNT, EVENT, HOUR, SOURCE, SQ
 
 W, PANES, EPSILON = 4, 100, 0.5
 LATE = {"allowed_lateness_us": HOUR}
+NOT_WHOLE = dataclasses.replace(SUM, bounds=(-0.993, 0.993))
+"""1,016.8 steps of the noise: a row moves a pane's sum by 1,016 or 1,017, as the rest of it will have it."""
 PLANS: dict[str, SlidingPlan] = {
     name: make_plan(query_of_hours(query, W), SOURCE)
     for name, query in {
         "PANES": changed(EVENT, epsilon=EPSILON, **LATE),
         "PANES, three aggregates": changed(EVENT, epsilon=EPSILON, aggregates=(COUNT, SUM, AVG), **LATE),
+        "PANES, two sums of parts of steps": changed(
+            EVENT, epsilon=EPSILON, aggregates=(NOT_WHOLE, dataclasses.replace(AVG, bounds=(-0.3, 0.69))), **LATE
+        ),
         "RETROACTIVE": changed(
             EVENT, epsilon=EPSILON, grouping=PaneGrouping.RETROACTIVE, monitor_share=0.4, smoothing=Smoothing.NONE, **LATE
         ),
+        "RETROACTIVE, a sum of parts of steps": changed(
+            EVENT, epsilon=EPSILON, grouping=PaneGrouping.RETROACTIVE, aggregates=(NOT_WHOLE,), smoothing=Smoothing.NONE, **LATE
+        ),
         "PLANNED": changed(EVENT, epsilon=EPSILON, grouping=PaneGrouping.PLANNED, **LATE),
+        "PLANNED, a sum of parts of steps": changed(EVENT, epsilon=EPSILON, grouping=PaneGrouping.PLANNED, aggregates=(NOT_WHOLE,), **LATE),
         "WINDOW_SQRT": changed(SQRT, epsilon=EPSILON, **LATE),
         "units, PANES": changed(USER, epsilon=EPSILON, **bounds(3, 2, 2), **LATE),
+        "units, a sum of parts of steps": changed(USER, epsilon=EPSILON, aggregates=(NOT_WHOLE,), **bounds(3, 2, 2), **LATE),
         "units, PLANNED": changed(USER, epsilon=EPSILON, grouping=PaneGrouping.PLANNED, **bounds(2, 2, 1), **LATE),
         "units, STREAM": changed(USER, epsilon=EPSILON, contribution_period=ContributionPeriod.STREAM, **bounds(3, 2, 2), **LATE),
         "units, WINDOW_SQRT": changed(
@@ -174,7 +184,7 @@ def _average_with_too_little_noise() -> Iterator[None]:
         for members in np.unique(size[rows]):
             at = np.flatnonzero(rows & (size == members))
             table = discrete_laplace(min(m.table.epsilon * float(members) ** 2, LARGEST))
-            out[at] = sums[at] / members + cells.sum(table, at, back[at], size[at])
+            out[at] = sums[at] / members + cells.sum(table, at, back[at], size[at], np.zeros(len(at), np.int64))
         return out
 
     with mock.patch.object(Retroactive, "_average", average):
