@@ -52,7 +52,8 @@ class Feed:
     primary_key: tuple[str, ...]
 
 
-FEED_OPTIONS = ("readchangefeed", "readchangedata", "skipchangecommits", "ignorechanges", "ignoredeletes", "excluderegex")
+READS_CHANGES = ("readchangefeed", "readchangedata")
+FEED_OPTIONS = (*READS_CHANGES, "skipchangecommits", "ignorechanges", "ignoredeletes", "excluderegex")
 """Options of Delta's source that choose what is read of a table's changes."""
 
 LINE_OPTIONS = ("multiline", "wholetext", "linesep")
@@ -65,6 +66,8 @@ def feed_rules(source: Any) -> Iterator[tuple[bool, str, str]]:
     named = {name.lower() for name, _ in source.options}
     if not feed:
         yield source.primary_key != (), "primary_key", "`primary_key` is for sources with `change_feed`"
+        images = not source.static and bool(named & {*READS_CHANGES})
+        yield images, "options", "leave readChangeFeed away and write `change_feed: DELTA`: rows of a feed begin and end"
     if not debezium:
         yield source.sequence_by is not None, "sequence_by", "`sequence_by` is for sources with `change_feed: DEBEZIUM`"
     if not feed:

@@ -18,6 +18,7 @@ from dpsql.caps import NO_CAP, Cap, read_caps
 from dpsql.change_feed import TIME, FeedForm, feed_rules
 from dpsql.domains import Domain, read_domains
 from dpsql.parsed_query import PrivacyLevel
+from dpsql.record_columns import column_rules
 from dpsql.times import EPOCH, parse_duration
 from dpsql.yaml_file import Block, YamlDocument, read_yaml
 
@@ -246,7 +247,7 @@ def _source(document: YamlDocument, name: str) -> Source:
 
 def _check_together(source: Source, document: YamlDocument, at: tuple[str, ...]) -> None:
     """Settings that depend on one another."""
-    wants_schema = source.format in FORMATS_WITHOUT_SCHEMA_OF_THEIR_OWN and not source.schema
+    wants_schema = source.static and source.format in FORMATS_WITHOUT_SCHEMA_OF_THEIR_OWN and not source.schema
     kafka = source.format == "kafka"
     named, part = source.format == CATALOG, r"[A-Za-z_][A-Za-z0-9_]*"
     avro = source.value_format == "avro"
@@ -275,6 +276,7 @@ def _check_together(source: Source, document: YamlDocument, at: tuple[str, ...])
         (refused_schema(source) is not None, "schema", refused_schema(source) or ""),
         (kafka and source.static, "static", "a Kafka topic cannot be a static table"),
         *feed_rules(source),
+        *column_rules(source),
         (not source.static and source.event_time is None, "", "a stream needs `event_time`: the column that windows are cut by"),
         (
             not source.static and not source.privacy_unit and source.cap is not None,

@@ -173,7 +173,7 @@ class RowReader:
         if feed:  # an end counts whatever its time is, or its row would stay for ever
             kind = kind_sql(scope.value(CHANGE).sql)
             us = f"CASE WHEN {us} BETWEEN -{LIMIT_US} AND {LIMIT_US} THEN {us} WHEN {kind} = {END} THEN 0 END"
-            image = f", {kind} AS kind, coalesce(CAST({scope.value(POSITION).sql} AS BIGINT), {NO_SEQUENCE}) AS seq"
+            image = f", {kind} AS kind, coalesce(TRY_CAST({scope.value(POSITION).sql} AS BIGINT), {NO_SEQUENCE}) AS seq"
         plain = f"SELECT {us} AS us{named}{a}{image} {scope.sql}"
         names = [f"a{i}" for i in range(len(arguments))]
         nobody = " OR ".join(f"{c} IS NULL" for c in u) or "false"

@@ -223,6 +223,8 @@ def _fitted(column: str, found: str, wanted: SparkType, lenient: bool) -> str | 
         return column if same else f"{'TRY_CAST' if wanted.name == 'timestamp' else 'CAST'}({column} AS {wanted.duckdb})"
     if have.name == "void":
         return f"CAST(NULL AS {wanted.duckdb})"
+    if found == "UBIGINT" and wanted.name == "bigint":  # as `deltalake` exports the feed of a table; NULL from 2^63 on
+        return f"TRY_CAST({column} AS BIGINT)"
     if have.is_integer and wanted.is_integer:
         wider = INTEGER_BITS[wanted.name] > INTEGER_BITS[have.name]
         return f"TRY_CAST({column} AS {wanted.duckdb})" if wider or lenient else None

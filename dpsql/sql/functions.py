@@ -109,7 +109,7 @@ FAMILIES: tuple[Family, ...] = (
     Family(
         "surroundings",
         _words("""input_file_name input_file_block_start input_file_block_length current_user session_user user current_database
-            current_schema current_catalog version _metadata"""),
+            current_schema current_catalog version"""),
         "`{name}` depends on where the query runs or on how the input is stored, not on the record",
         "leave it out, or put the value into the records as a column",
     ),

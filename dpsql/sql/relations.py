@@ -77,6 +77,14 @@ class Scope:
             return [_inside(field, parts[2:]) for relation in named for field in relation.find(parts[1])]
         return [_inside(field, parts[1:]) for relation in self.relations for field in relation.find(parts[0])]
 
+    def reached(self, column: exp.Column) -> tuple[str, str | None]:
+        """The name of the column that a reference means or reaches into, and the source whose undeclared one it may be."""
+        first, *others = (part.name.lower() for part in column.parts)
+        named = [relation for relation in self.relations if others and relation.name == first]
+        name, relations = (others[0], named) if named else (first, self.relations)
+        known = any(field.name == name for relation in relations for field in relation.fields)
+        return name, None if known else next((relation.passes for relation in relations if relation.passes), None)
+
     def names(self) -> list[str]:
         """All known column names, for suggestions."""
         return [field.name for relation in self.relations for field in relation.fields]

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from sqlglot import exp
 
 from dpsql.errors import Problem
+from dpsql.record_columns import NOT_OF_RECORDS
 from dpsql.sql import constructs, functions
 from dpsql.sql.draft import Draft, Site
 from dpsql.sql.items import call_name
@@ -77,8 +78,7 @@ def _family(node: exp.Expr) -> functions.Family | None:
 
 def _called(node: exp.Expr) -> str | None:
     if isinstance(node, exp.Column) and isinstance(node.this, exp.Identifier):
-        first = node.parts[0].name.lower()
-        return first if first == "_metadata" or (len(node.parts) == 1 and first in functions.CALL_WORDS) else None
+        return node.name.lower() if len(node.parts) == 1 and node.name.lower() in functions.CALL_WORDS else None
     return call_name(node)
 
 
@@ -176,7 +176,9 @@ def known_columns(draft: Draft) -> Iterator[Problem]:
     """Columns that FROM does not have, or has twice."""
     for site in draft.sites:
         for node in nodes(site):
-            if isinstance(node, exp.Column) and isinstance(node.this, exp.Identifier) and _family(node) is None:
+            if not isinstance(node, exp.Column) or not isinstance(node.this, exp.Identifier) or _family(node) is not None:
+                continue
+            if site.scope.reached(node)[0] not in NOT_OF_RECORDS:  # which have a rule of their own
                 yield from column_problems(draft, site, node)
 
 

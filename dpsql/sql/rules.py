@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from dpsql.errors import Problem
 from dpsql.sql import (
     aggregate_rules,
+    beside_rules,
     clause_rules,
     feed_rules,
     from_rules,
@@ -93,6 +94,7 @@ RULES: tuple[Rule, ...] = (
     literal_rules.times_by_the_clock,
     literal_rules.time_zones,
     row_local_rules.known_columns,
+    *beside_rules.RULES,
     feed_rules.window_over_changes,
     window_rules.second_window,
     window_rules.other_windows,

@@ -21,6 +21,7 @@ GROUND = {
     "dpsql.files",
     "dpsql.parsed_query",
     "dpsql.record",
+    "dpsql.record_columns",
     "dpsql.schedule",
     "dpsql.sketch_shape",
     "dpsql.typed_values",
