@@ -23,6 +23,7 @@ from dpsql.mechanisms.sliding.stages import stages
 from dpsql.udfs.columns import Float, Int
 from dpsql.udfs.keys import PublicGroups, encode
 from dpsql.udfs.noise.discrete_laplace import DiscreteLaplace
+from dpsql.udfs.sliding import panes as panes_module
 from dpsql.udfs.sliding.panes import PANE, SUM, Cells
 from dpsql.udfs.sliding.window_sqrt import WindowSqrt
 from dpsql.udfs.stage import Clock, Tick
@@ -76,12 +77,13 @@ class Interview:
     def __init__(self, before: Interview | None = None) -> None:
         self.questions: list[Question] = []
         self.paths: list[tuple[int, Int]] = []
+        self.normals: list[np.ndarray] = []
         self.alike = True
         self._before, self._rows = before, (np.zeros(0, np.int64), np.zeros(0, np.int64))
 
     @contextmanager
     def listening(self) -> Iterator[None]:
-        tag, draw, close, me = Cells._tag, DiscreteLaplace.draw, WindowSqrt.close, self
+        tag, draw, close, normals, me = Cells._tag, DiscreteLaplace.draw, WindowSqrt.close, panes_module.normals, self
 
         def tagged(cells: Cells, rows: Int, back: Int | int) -> Any:
             me._rows = cells.key[rows], cells.start_us - cells.slide_us * np.broadcast_to(np.asarray(back, np.int64), rows.shape)
@@ -89,12 +91,15 @@ class Interview:
 
         def drawn(table: DiscreteLaplace, noise_key: bytes, tags: Any, mechanism: int, round_: int, step: int | Int) -> Asked:
             noise = draw(table, noise_key, tags, mechanism, round_, step).view(Asked)
-            members = np.broadcast_to(np.asarray(step, np.int64), (len(noise),))
-            where = np.column_stack([tags.view(np.int64), np.full((len(noise), 2), (mechanism, round_)), members])
+            where = _address(tags, mechanism, round_, step)
             key, first = me._rows
-            question = Question(where, key, round_, (first - START) // SLIDE, members, table.epsilon)
+            question = Question(where, key, round_, (first - START) // SLIDE, where[:, -1], table.epsilon)
             noise.hear = lambda exact: me._answer(question, exact, noise.view(np.ndarray))
             return noise
+
+        def drawn_normal(noise_key: bytes, tags: Any, mechanism: int, round_: int, step: int) -> Float:
+            me.normals.append(_address(tags, mechanism, round_, step))
+            return normals(noise_key, tags, mechanism, round_, step)
 
         def closed(m: WindowSqrt, bins: Any, exact: Int, pane: int, cells: Cells) -> Any:
             if len(exact):  # else it is asked what its columns are
@@ -105,6 +110,7 @@ class Interview:
             mock.patch.object(Cells, "_tag", tagged),
             mock.patch.object(DiscreteLaplace, "draw", drawn),
             mock.patch.object(WindowSqrt, "close", closed),
+            mock.patch.object(panes_module, "normals", drawn_normal),
         ):
             yield
 
@@ -121,6 +127,12 @@ class Interview:
         return question.answer.copy()
 
 
+def _address(tags: Any, mechanism: int, round_: int, step: int | Int) -> np.ndarray:
+    """The noise cells of a draw, one a row; the number of panes is last."""
+    members = np.broadcast_to(np.asarray(step, np.int64), (len(tags),))
+    return np.column_stack([tags.view(np.int64), np.full((len(tags), 2), (mechanism, round_)), members])
+
+
 @dataclass(frozen=True)
 class Told:
     """What two neighbouring streams tell apart.
@@ -129,7 +141,7 @@ class Told:
         loss: per bin, of discrete Laplace noise: what all questions moved times their loss per step.
         moved: per bin, the questions that moved, as (kind, first pane, members).
         alike: given the same answers both streams were asked the same.
-        shared: noise words that were used for several questions; then the losses say nothing.
+        shared: noise words that were used for several questions, or draws of Gaussian paths; then the losses say nothing.
         paths: [measurement, pane, bin], by how much exact sums below Gaussian noise differ.
     """
 
@@ -200,7 +212,7 @@ def _compared(one: Interview, other: Interview, keys: Int, measurements: int, pa
         kind = {PANE: "pane", SUM: "sum"}.get(int(a.round_), "monitor")
         for i in np.flatnonzero(shift):
             moved.setdefault(int(at[i]), []).append((kind, int(a.first[i]), int(a.members[i])))
-    used = np.concatenate([q.address for q in one.questions]) if one.questions else np.zeros((0, 5), np.int64)
+    used = np.concatenate([*(q.address for q in one.questions), *one.normals])
     paths = np.zeros((measurements, panes, len(keys)), np.int64)
     for sign, interview in ((1, one), (-1, other)):
         for number, (pane, exact) in enumerate(interview.paths):

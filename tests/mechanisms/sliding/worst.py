@@ -53,6 +53,7 @@ PLANS: dict[str, SlidingPlan] = {
         "PLANNED": changed(EVENT, epsilon=EPSILON, grouping=PaneGrouping.PLANNED, **LATE),
         "PLANNED, a sum of parts of steps": changed(EVENT, epsilon=EPSILON, grouping=PaneGrouping.PLANNED, aggregates=(NOT_WHOLE,), **LATE),
         "WINDOW_SQRT": changed(SQRT, epsilon=EPSILON, **LATE),
+        "WINDOW_SQRT, three aggregates": changed(SQRT, epsilon=EPSILON, aggregates=(COUNT, SUM, AVG), **LATE),
         "units, PANES": changed(USER, epsilon=EPSILON, **bounds(3, 2, 2), **LATE),
         "units, a sum of parts of steps": changed(USER, epsilon=EPSILON, aggregates=(NOT_WHOLE,), **bounds(3, 2, 2), **LATE),
         "units, PLANNED": changed(USER, epsilon=EPSILON, grouping=PaneGrouping.PLANNED, **bounds(2, 2, 1), **LATE),
