@@ -135,6 +135,13 @@ def read_table(location: str) -> pa.Table:
     return _read(*filesystem(location))[0]
 
 
+def write_table(location: str, table: pa.Table) -> None:
+    """Write a file as those of state are, with a seal, for `read_table`; its folder is there."""
+    system, path = filesystem(location)
+    folder, _, name = path.rpartition("/")
+    _write(system, folder, name, table)
+
+
 def _read(system: pafs.FileSystem, path: str) -> tuple[pa.Table, str]:
     """The table, and the digest in the seal of its file."""
     with system.open_input_file(path) as file:

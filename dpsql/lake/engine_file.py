@@ -86,6 +86,11 @@ class Engine:
         """Folder of all state files."""
         return str(self.folder / "state")
 
+    @property
+    def has_begun(self) -> bool:
+        """Whether a query of the run was ever started; a restore forgets which."""
+        return bool(started_queries(self.folder)) or any(part.generation > 1 for part in self.parts.values())
+
     def buckets_of(self, operator: str) -> int:
         """How many buckets an operator's state is cut into."""
         return self.buckets[OPERATORS.index(operator)]

@@ -124,13 +124,16 @@ def verify_run(lake: Lake, name: str, run: Run, query: Query, secret: Secret, pr
         tables = _opened(lake, name, run)
         # Before the histogram is read: a live job may publish more in the meantime.
         ticked, released_us = read_ticks(tables, query.source), tables.released_us
+        public = public_groups.load(folder)
+    if public is None and query.shape.listed:
+        raise LakeError(f"{folder / public_groups.FILE} is lost; put back the original file")
     if ticked[0].closed_us > released_us:
         raise LakeError(f"{folder.name}: nothing is released yet, so there is nothing to verify; start the run again, or wait")
     gone, from_us = _gone([batch for tick in ticked if tick.closed_us <= released_us for batch in tick.batches], query)
     published = read_histogram(lake, name)
     with _recomputable(name):
         reader = RowReader(query.plan, query.sources, secret.salt(run.run_id), {}, _static_versions(folder))
-        noise_key, public = secret.noise_key(run.run_id, query.plan.identity), public_groups.load(folder)
+        noise_key = secret.noise_key(run.run_id, query.plan.identity)
         feeder = Feeder(query.mechanism.stages(query.plan, RunFacts(public, run.first_window_us)), noise_key)
         released = []
         for tick in ticked:

@@ -9,13 +9,13 @@ import hashlib
 from collections.abc import Iterable
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from dpsql.config import Source
-from dpsql.errors import ConfigError, LakeError
-from dpsql.files import Place, replace_file
+from dpsql.errors import ConfigError
+from dpsql.files import Place
 from dpsql.mechanisms import registry
 from dpsql.mechanisms.protocol import Plan
+from dpsql.udfs.bucket_state import read_table, write_table
 from dpsql.udfs.keys import PublicGroups
 
 FILE = "public_groups.parquet"
@@ -54,18 +54,18 @@ def public_groups(plan: Plan, source: Source, salt: bytes, encoded: Iterable[byt
 def save(groups: PublicGroups, folder: Place) -> None:
     """Keep the groups with their run."""
     table = pa.table({"key": pa.array(groups.keys, pa.int64()), "key_bytes": pa.array(groups.key_bytes, pa.binary())})
-    sink = pa.BufferOutputStream()
-    pq.write_table(table.replace_schema_metadata({"first_window_us": str(groups.first_window_us)}), sink)
-    replace_file(folder / FILE, sink.getvalue().to_pybytes())
+    write_table(str(folder / FILE), table.replace_schema_metadata({"first_window_us": str(groups.first_window_us)}))
 
 
 def load(folder: Place) -> PublicGroups | None:
-    """The groups of a run, or None before its first start."""
+    """The groups of a run, or None before its first start.
+
+    Raises:
+        DamagedFile, UnknownVersion: the file is not what `save` wrote.
+    """
     try:
-        table = pq.read_table(pa.BufferReader((folder / FILE).read_bytes()))
+        table = read_table(str(folder / FILE))
     except FileNotFoundError:
         return None
-    except (OSError, pa.ArrowException):
-        raise LakeError(f"{folder / FILE} cannot be read") from None
     first = int((table.schema.metadata or {})[b"first_window_us"])
     return PublicGroups(tuple(table["key"].to_pylist()), tuple(table["key_bytes"].to_pylist()), first)

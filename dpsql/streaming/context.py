@@ -28,7 +28,6 @@ from dpsql.lake.read_files import ReadFiles, readable
 from dpsql.lake.release_plans import ReleasePlans
 from dpsql.lake.retention import Retention
 from dpsql.lake.runs import Lake, Run, public_tables
-from dpsql.mechanisms import public_groups
 from dpsql.mechanisms.protocol import RunFacts
 from dpsql.privacy.ledger import Ledger
 from dpsql.privacy.register import RunRegister
@@ -37,16 +36,16 @@ from dpsql.streaming import intact, long_lines, released, sources, static_tables
 from dpsql.streaming.admission import AdmissionSink
 from dpsql.streaming.bell import rings
 from dpsql.streaming.clocks import Clocks, listed_clocks
+from dpsql.streaming.listed_groups import groups_of
 from dpsql.streaming.microbatches import Sink, Stepping, Stop, drain
 from dpsql.streaming.progress import Summary, Tally
 from dpsql.streaming.published_table import PublishedTable
 from dpsql.streaming.release import ReleaseSink
-from dpsql.streaming.rows import listed_keys, records
+from dpsql.streaming.rows import records
 from dpsql.streaming.session import CATCH_UP, check_s3, run_session
 from dpsql.streaming.sketch_tables import SketchTables
 from dpsql.streaming.workers import by_task, stateful
 from dpsql.times import now_us
-from dpsql.udfs.keys import PublicGroups
 from dpsql.udfs.noise import randomness
 from dpsql.udfs.released_files import ReleasedFiles
 from dpsql.udfs.stage import ADMISSION, OPERATORS, RELEASE, Clock, Stage, Tick
@@ -201,8 +200,9 @@ class RunContext:
         tables = sources.register(
             session, self.query.parsed, self._resumed_sources(part.position), static_tables.versions(static), may_be_empty=live
         )
-        given = records(session, self.query.plan, self.secret.salt(self.run.run_id), users)
-        facts = RunFacts(self._public(session), self.run.first_window_us)
+        salt, first_window_us = self.secret.salt(self.run.run_id), self.run.first_window_us
+        given = records(session, self.query.plan, salt, users)
+        facts = RunFacts(groups_of(session, self.query, self.engine, first_window_us, salt), first_window_us)
         intake, release = self.query.mechanism.stages(self.query.plan, facts)
         kind = PublishedTable if self.query.shape.sketch is None else SketchTables
         histogram = kind(self.histogram_path, self.tables.histogram_application, self.query.parsed, self.query.shape, given.key_types)
@@ -245,18 +245,6 @@ class RunContext:
             self.tally.tell(f"{read.twice}; `dpsql verify` says what to do")
         count, unseen = self.tally.add_dropped, partial(long_lines.count, self.spark, self.query.source)
         return AdmissionSink(tables.admission, tables.contributions, checkpoint, clocks, read, count, unseen, done)
-
-    def _public(self, session: SparkSession) -> PublicGroups | None:
-        """The public groups, computed at the run's first start and kept with it."""
-        if not self.query.shape.listed:
-            return None
-        kept = public_groups.load(self.folder)
-        if kept is None:
-            salt = self.secret.salt(self.run.run_id)
-            listed = listed_keys(session, self.query.plan)
-            kept = public_groups.public_groups(self.query.plan, self.query.source, salt, listed, self.run.first_window_us)
-            public_groups.save(kept, self.folder)
-        return kept
 
     def _resumed_sources(self, position: str | None) -> dict[str, Source]:
         """All sources; the stream begins where a restored query goes on."""

@@ -60,10 +60,10 @@ class Released:
 
 
 def sweep(folder: Place) -> None:
-    """Remove what an earlier start has left; no micro-batch is at work."""
+    """Remove what an earlier start has left; no micro-batch is at work. A folder is nobody's of ours, and stays."""
     files: list[Place] = list(folder.iterdir()) if folder.is_dir() else []
     for file in files:
-        with contextlib.suppress(FileNotFoundError):
+        with contextlib.suppress(FileNotFoundError, IsADirectoryError):
             file.unlink()
 
 

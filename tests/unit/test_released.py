@@ -57,5 +57,6 @@ def test_the_rows_of_some_triggers(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 def test_what_an_earlier_start_has_left_is_removed(tmp_path: Path) -> None:
     sweep(tmp_path / "none")
     ReleasedFiles(str(tmp_path / "released"), 2).write(rows(0), 7)
+    (tmp_path / "released" / "theirs").mkdir()
     sweep(tmp_path / "released")
-    assert not list((tmp_path / "released").iterdir())
+    assert [left.name for left in (tmp_path / "released").iterdir()] == ["theirs"]
