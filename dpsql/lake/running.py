@@ -10,8 +10,8 @@ import socket
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from dpsql.errors import ConfigError, LakeError
@@ -24,16 +24,27 @@ POLL_SECONDS = 0.3
 
 
 @contextmanager
-def exclusive(folder: Place) -> Iterator[None]:
+def exclusive(folder: Place) -> Iterator[Callable[[], None]]:
     """While inside, no other process on this machine may work on the run. The lock ends with the process, however it ends.
 
     Args:
         folder: the run's private folder.
 
+    Yields:
+        A call that refuses to go on once the lock's file was removed or replaced: another process may have locked the new one.
+
     Raises:
         LakeError: somebody else is at work.
     """
-    descriptor = os.open(_local(folder) / LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o600)
+    file = _local(folder) / LOCK_FILE
+    descriptor = os.open(file, os.O_RDWR | os.O_CREAT, 0o600)
+
+    def check_held() -> None:
+        with suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(descriptor), os.stat(file)):
+                return
+        raise LakeError(f"{file} was removed or replaced while this run was at work, so that two may be; start it again once no other is")
+
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -41,7 +52,7 @@ def exclusive(folder: Place) -> Iterator[None]:
             raise LakeError(f"query {folder.name!r} is running already ({_who(folder)}); end that with `dpsql stop`, or wait") from None
         os.truncate(descriptor, 0)
         os.write(descriptor, json.dumps({"process": os.getpid(), "host": socket.gethostname()}).encode())
-        yield
+        yield check_held
     finally:
         os.close(descriptor)
 

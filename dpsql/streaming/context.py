@@ -105,6 +105,7 @@ class RunContext:
         tables: of the run.
         tally: what this start did, and whoever is told.
         stop: set to stop after the running micro-batch.
+        check_held: refuses to go on where another start may be at work (`dpsql.lake.running.exclusive`); asked before every micro-batch.
     """
 
     spark: SparkSession
@@ -118,6 +119,7 @@ class RunContext:
     tables: RunTables
     tally: Tally
     stop: threading.Event
+    check_held: Callable[[], None]
 
     def catch_up(self, until_us: int | None, retention_us: int) -> Summary:
         """Check, read, tick, release, sweep."""
@@ -315,6 +317,7 @@ class RunContext:
 
         def remember(frame: Any, batch: int) -> None:
             nonlocal recorded
+            self.check_held()
             if not recorded:
                 self.engine.remember_query(operator)
                 recorded = True
@@ -358,6 +361,7 @@ def run_context(
     tally: Tally,
     stop: threading.Event,
     ledger: Ledger | None,
+    check_held: Callable[[], None],
 ) -> RunContext:
     """All that a start works with; a new run gets its number of buckets.
 
@@ -383,4 +387,5 @@ def run_context(
     admission, release = (Manifest(folder / "files", run.run_id, operator, generation[operator]) for operator in OPERATORS)
     tables = RunTables(contributions, admission, release, histogram_path, triggers_mark(run.run_id, generation[RELEASE]))
     register = ledger.register if ledger else None
-    return RunContext(spark, query, run, folder, histogram_path, secret.of_ledger(run.ledger_id), register, engine, tables, tally, stop)
+    secret = secret.of_ledger(run.ledger_id)
+    return RunContext(spark, query, run, folder, histogram_path, secret, register, engine, tables, tally, stop, check_held)

@@ -75,12 +75,12 @@ def run(
         options.interval(query.shape.schedule)
     query = replace(query, sources=located(spark, query.sources, (query.parsed.stream, *query.parsed.static_sources)))
     folder = lake.private(run.name)
-    with exclusive(folder), stop_requests(folder, stop), stop_on_signals(stop):
+    with exclusive(folder) as check_held, stop_requests(folder, stop), stop_on_signals(stop):
         if (folder / RUN_FILE).exists() and read_run(lake, run.name).run_id != run.run_id:
             raise LakeError(f"{run.name!r} became a new run while this one was starting; start again")
         events = EventLog(folder, run.run_id, run.name, log, metrics)
         with events.of_start("catch_up" if until_caught_up else "live", stop):
-            context = run_context(spark, query, run, lake, secret, buckets, Tally(progress, events), stop, ledger)
+            context = run_context(spark, query, run, lake, secret, buckets, Tally(progress, events), stop, ledger, check_held)
             return context.catch_up(until_us, options.retention_us) if until_caught_up else follow_for_ever(context, options)
 
 

@@ -133,7 +133,7 @@ def live(case: Any, write: Any, world: str, behind: bool = False) -> Any:
 def work(one: Any, behind: bool) -> None:
     """Admitted, and then ticked and released by the parts of a live run, without its waiting; `behind`: all ticks are there before the release."""
     tally = Tally(None, EventLog(one.private, one.run_id.run_id, "demo"))
-    job = run_context(one.spark, one.query, one.run_id, one.lake, one.secret, (1, 1), tally, threading.Event(), None)
+    job = run_context(one.spark, one.query, one.run_id, one.lake, one.secret, (1, 1), tally, threading.Event(), None, lambda: None)
     job.check()
     with job.queries({}) as queries:
         sink = job.admission_sink(Clocks({}, lambda batch: Clock()))
