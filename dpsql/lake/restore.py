@@ -16,7 +16,7 @@ from deltalake import DeltaTable
 
 from dpsql.errors import LakeError
 from dpsql.files import place
-from dpsql.lake import delta_tables, preflight, remedies, torn_commits
+from dpsql.lake import delta_tables, preflight, remedies, torn_commits, unreadable
 from dpsql.lake.catch_up import FILE as CATCH_UP_FILE
 from dpsql.lake.catch_up import forget_interrupted, read_catch_up
 from dpsql.lake.delta_rows import read_rows
@@ -72,11 +72,12 @@ def restore(
         tables = open_tables(lake, name)
         if tables is None:
             raise LakeError(f"query {name!r} has not been started yet: there is nothing to restore")
-        return _restore_stopped(tables, buckets, savepoint, checkpoints)
+        with unreadable.named(tables.folder, tables.private | tables.public):
+            return _restore_stopped(tables, buckets, savepoint, checkpoints)
 
 
 def _restore_stopped(tables: Tables, buckets: tuple[int, int] | None, savepoint: str | None, checkpoints: bool) -> Restored:
-    for part, path in {"contributions": tables.contributions, "files": tables.folder / "files", **tables.public}.items():
+    for part, path in {**tables.private, **tables.public}.items():
         if not delta_tables.exists(path):
             raise LakeError(f"the table {part} at {path} is lost: no restore can make it anew; {remedies.unrepairable(tables.folder)}")
     mended = _mend_logs(tables)

@@ -90,6 +90,11 @@ class Tables:
         return {"histogram": self.histogram, **self.beside}
 
     @property
+    def private(self) -> dict[str, Place]:
+        """Its two own."""
+        return {"contributions": self.contributions, "files": self.folder / "files"}
+
+    @property
     def published_mark(self) -> str:
         """What marks the ticks of the current generation in them."""
         return triggers_mark(self.run_id, self.engine.generation(RELEASE))

@@ -17,7 +17,7 @@ from dpsql.compiled import Query
 from dpsql.config import Source
 from dpsql.errors import DpsqlError
 from dpsql.files import ObjectPath, Place
-from dpsql.lake import preflight, remedies
+from dpsql.lake import preflight, remedies, unreadable
 from dpsql.lake.catch_up import CatchUp, finish, latest_us, live_pins, open_catch_up
 from dpsql.lake.contributions import Contributions
 from dpsql.lake.engine_file import Engine
@@ -153,15 +153,16 @@ class RunContext:
         needed = {"contributions": self.folder / "contributions", "files": self.folder / "files"}
         public = public_tables(self.histogram_path, self.run)
         needed |= public
-        preflight.check_logs(self.engine, needed)
-        published = published_marks(tables.histogram_path, self.run.run_id, self.engine.generation(RELEASE))
-        marks = {
-            ADMISSION: [tables.admission.newest_batch, tables.contributions.newest_batch],
-            RELEASE: [tables.release.newest_batch, published.newest_batch(tables.release.batches())],
-        }
-        preflight.check(self.engine, needed, marks, {ADMISSION: tables.admission, RELEASE: tables.release})
-        preflight.check_beside(self.folder, public, tables.histogram_application)
-        preflight.check_files(self.engine, self.query.source.name)
+        with unreadable.named(self.folder, needed):
+            preflight.check_logs(self.engine, needed)
+            published = published_marks(tables.histogram_path, self.run.run_id, self.engine.generation(RELEASE))
+            marks = {
+                ADMISSION: [tables.admission.newest_batch, tables.contributions.newest_batch],
+                RELEASE: [tables.release.newest_batch, published.newest_batch(tables.release.batches())],
+            }
+            preflight.check(self.engine, needed, marks, {ADMISSION: tables.admission, RELEASE: tables.release})
+            preflight.check_beside(self.folder, public, tables.histogram_application)
+            preflight.check_files(self.engine, self.query.source.name)
         if self.register:
             self.register.check(self.run.run_id, tables.contributions.closed_us)
 
