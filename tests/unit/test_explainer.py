@@ -137,7 +137,8 @@ def test_so_many_windows_that_nothing_is_promised_of_all_of_them() -> None:
 def test_a_day_a_week_and_a_month_are_told() -> None:
     """The design's figures at (6, 1e-9): 6 / 17.4 / 42. For a STREAM period there is nothing to add up."""
     plan = make_plan(query(), source())
-    (told,) = re.findall(r"epsilon ([\d.]+) / ([\d.]+) / ([\d.]+)\n  \(delta times", explain(plan, source()))
+    (told,) = re.findall(r"epsilon ([\d.]+) / ([\d.]+) / ([\d.]+) \(delta times", explain(plan, source()))
+    assert "calendar days, counted from 1970 (up to 1 / 7 / 30 windows), together" in explain(plan, source())
     # half of delta goes to the thresholds, so mu and these are a little smaller than for the whole
     assert [float(v) for v in told] == pytest.approx([6, 17.4, 42], rel=0.05)
     stream = dataclasses.replace(query(), contribution_period=ContributionPeriod.STREAM)

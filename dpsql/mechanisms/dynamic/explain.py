@@ -18,6 +18,7 @@ from dpsql.udfs.dynamic.interval_tree import TreeSum
 from dpsql.udfs.dynamic.leaves import Quantiles
 from dpsql.udfs.dynamic.release import Perturbation
 
+HANDED_ON = "  A row that is handed on to another user is that user's from then on, and is not hidden by this promise."
 STEPS = (1, 10, 100, 1_000, 10_000)
 
 
@@ -128,6 +129,7 @@ def _promise(plan: TablePlan) -> str:
             f"  whoever sees the released tables {many}, learns almost the same",
             f"  whether that unit's {'rows, and all that happened to them, were' if plan.changes else 'records were'} there or not,",
             f"  up to (epsilon, delta) = ({plan.epsilon:g}, {plan.delta:g}), on this run alone: what all runs cost together, dpsql budget says.",
+            *([HANDED_ON] if plan.changes else []),
             "  Not hidden: when triggers happen, and the operator's own metrics (totals per micro-batch, never per key or unit).",
         ]
     )

@@ -25,7 +25,8 @@ from dpsql.times import duration
 
 PERIODS = (7, 30, 365)
 DAY_US = 86_400_000_000
-SPANS = {"a day": 1, "a week": 7, "30 days": 30}
+SPANS = {"a calendar day": 1, "a calendar week": 7, "30 calendar days": 30}
+"""Blocks of so many days, counted from 1970-01-01 UTC: any 24 hours, or 7 days, can touch a window more."""
 Z95 = 1.959963984540054
 SEVERAL = {2: "an average has two", 3: "a variance or deviation three"}
 
@@ -170,16 +171,16 @@ def _promise(plan: PrivacyPlan, source: Source) -> str:
         several = [_period_facts(plan, one, n) for n in counts]
         many = " / ".join(number(each["epsilon"]) for each in several)
         touches = " / ".join(f"{n:,}" for n in counts)
+        lines.append(f"  One unit's records in 1 / 7 / 30 calendar days, counted from 1970 (up to {touches} {what}), together:")
         if sliding:
             deltas, window = " / ".join(f"{each['delta']:.2g}" for each in several), _period_facts(plan, one, 2)
             lines += [
-                f"  One unit's records in 1 / 7 / 30 days (up to {touches} {what}) together: epsilon {many},",
-                f"  delta {deltas}. A window can hold records of two periods, and there what they add meets:",
+                f"  epsilon {many}, delta {deltas}.",
+                "  A window can hold records of two periods, and there what they add meets:",
                 f"  one whole window, like any stretch of {length}, has epsilon {number(window['epsilon'])}, delta {window['delta']:.2g}.",
             ]
         else:
-            lines.append(f"  One unit's records in 1 / 7 / 30 days (up to {touches} {what}) together: epsilon {many}")
-            lines.append("  (delta times as many windows).")
+            lines.append(f"  epsilon {many} (delta times as many windows).")
     lines.append("  Not hidden: when triggers happen, and the operator's own metrics (totals per micro-batch, never per key or unit).")
     return "\n".join(lines)
 

@@ -21,7 +21,7 @@ def in_short(plan: PrivacyPlan, together: Sequence[tuple[str, float]]) -> str:
 
     Args:
         plan: the plan.
-        together: a span (`a week`) and the epsilon of one unit in all windows that it can touch; nothing for a STREAM.
+        together: a span (`a calendar week`) and the epsilon of one unit in all windows that it can touch; nothing for a STREAM.
     """
     query = plan.query
     unit, size, key = ", ".join(query.privacy_unit), duration(query.windows.size_us), ", ".join(key.name for key in query.keys)
@@ -41,7 +41,7 @@ def _adds_up(together: Sequence[tuple[str, float]]) -> str:
     if not together:
         return "that is all this run costs, however long it lasts."
     said = ", ".join(f"{number(epsilon)} in {span}" for span, epsilon in together)
-    week = dict(together)["a week"]
+    week = dict(together)["a calendar week"]
     careful = ""
     if week > LARGE:
         careful = (
