@@ -13,10 +13,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dpsql.errors import ConfigError, DataError, LakeError
+from dpsql.errors import ConfigError, LakeError
 from dpsql.jobs.run_query import _print_summary
 from dpsql.lake.contributions import Contributions
-from dpsql.lake.read_files import ReadFiles, listed_details
+from dpsql.lake.read_files import listed_details
 from dpsql.lake.runs import read_run
 from dpsql.lake.spark_checkpoint import Checkpoint
 from dpsql.local.verification import Verification, verify_run
@@ -85,25 +85,6 @@ def test_files_with_old_and_renewed_times_count_once(case: Any, put: Any) -> Non
     assert abs(views(one) - 910) < 15
     found = verified(one)
     assert found.identical and found.not_read == 0
-
-
-def test_a_run_that_has_read_a_file_twice_is_told_by_verify(case: Any, put: Any, forgetful: Any) -> None:
-    one = case(ONE_CELL)
-    old = put("old.parquet", 300, days_ago=8)
-    put("new.parquet", 300)
-    one.go(START)
-    age(old, 0)
-    put("c.parquet", 10)
-    forgetful.setattr(ReadFiles, "again", lambda *given: None)
-    assert one.go(START + 40 * DAY).records == 310
-    assert abs(views(one) - 910) < 15  # 610 users
-    with pytest.raises(DataError, match=r"/visits/old.parquet was read twice: micro-batches 0 and 1\. .*--new-run"):
-        verified(one)
-    put("d.parquet", 10)
-    reports: list[Any] = []
-    one.go(START + 80 * DAY, told=reports)
-    said = [report.warning for report in reports if report.warning]
-    assert len(said) == 1 and said[0].endswith("visits/old.parquet was read twice: micro-batches 0 and 1; `dpsql verify` says what to do")
 
 
 def test_what_comes_during_a_catch_up_is_told(case: Any, put: Any, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:

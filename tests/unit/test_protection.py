@@ -162,7 +162,7 @@ def test_a_standalone_cluster_without_a_secret_is_refused(monkeypatch: pytest.Mo
     monkeypatch.setattr(session, "SparkContext", SimpleNamespace(_ensure_initialized=lambda: None))
     monkeypatch.setattr(session, "SparkConf", lambda: SimpleNamespace(contains=lambda _: False))
     with pytest.raises(ConfigError, match=r"^spark://h:1 needs spark\.authenticate\.secret, the same as its master and workers have"):
-        session._started({"spark.master": "spark://h:1"})
+        session._started({"spark.master": "spark://h:1"}, None)
 
 
 def test_a_properties_file_with_a_credential_is_for_its_owner_alone(tmp_path: Path) -> None:

@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from dpsql.errors import LakeError
+from dpsql.errors import DataError, LakeError
 from dpsql.lake import preflight
 from dpsql.lake.event_log import FILE
+from dpsql.lake.read_files import ReadFiles
 from dpsql.lake.restore import restore
 from dpsql.streaming import sources
 from dpsql.streaming.context import RunContext
@@ -129,3 +130,22 @@ def test_damaged_state_is_refused_at_the_start_and_by_the_workers(case: Any, wri
     path.write_bytes(content)
     one.go()
     assert len(one.histogram()) > before
+
+
+def test_a_run_that_has_read_a_file_twice_is_told_by_verify(case: Any, put: Any, forgetful: Any) -> None:
+    one = case(ONE_CELL)
+    old = put("old.parquet", 300, days_ago=8)
+    put("new.parquet", 300)
+    one.go(START)
+    age(old, 0)
+    put("c.parquet", 10)
+    forgetful.setattr(ReadFiles, "again", lambda *given: None)
+    assert one.go(START + 40 * DAY).records == 310
+    assert abs(views(one) - 910) < 15  # 610 users
+    with pytest.raises(DataError, match=r"/visits/old.parquet was read twice: micro-batches 0 and 1\. .*--new-run"):
+        verified(one)
+    put("d.parquet", 10)
+    reports: list[Any] = []
+    one.go(START + 80 * DAY, told=reports)
+    said = [report.warning for report in reports if report.warning]
+    assert len(said) == 1 and said[0].endswith("visits/old.parquet was read twice: micro-batches 0 and 1; `dpsql verify` says what to do")
