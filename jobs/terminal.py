@@ -27,8 +27,16 @@ def note(message: str) -> None:
 
 
 def print_json(document: Any) -> None:
-    """One JSON document on stdout."""
-    print(json.dumps(document, ensure_ascii=False, allow_nan=False, default=str))
+    """One JSON document on stdout; what is unlimited is null."""
+    print(json.dumps(_limited(document), ensure_ascii=False, allow_nan=False, default=str))
+
+
+def _limited(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {name: _limited(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_limited(each) for each in value]
+    return None if isinstance(value, float) and abs(value) == float("inf") else value
 
 
 def records(frame: pd.DataFrame) -> list[dict[str, Any]]:

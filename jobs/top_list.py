@@ -18,6 +18,7 @@ from dpsql.view.windows import finished, newest_triggers
 if TYPE_CHECKING:
     import pandas as pd
 
+RANKS = "_rank_stderr"
 TIME = "%Y-%m-%d %H:%M"
 FOOT = (
     "with collisions: a 95% interval that also covers collisions with other values, for values named before looking;",
@@ -29,7 +30,9 @@ def print_lists(frame: pd.DataFrame, limit: int, document: Mapping[str, Any] | N
     """A table for every list, and what the bounds leave out in words: the newest finished window first, or all triggers, the newest first."""
     out = console()
     if not lists_of(frame):
-        out.print("No list is published. How often a value came: dpsql ask NAME VALUE", markup=False)
+        quantiles = [str(name).removesuffix(RANKS) for name in frame.columns if str(name).endswith(RANKS)]
+        sketch = "No list is published. How often a value came: dpsql ask NAME VALUE"
+        out.print(f"Quantiles ({', '.join(quantiles)}) are in no table: write --json" if quantiles else sketch, markup=False)
         return
     rows = frame if every else newest_triggers(frame)
     ended = dict(zip(rows["window_start"], finished(rows, clock), strict=True))

@@ -120,6 +120,9 @@ class DpParser(SparkParser):
 class DpGenerator(SparkGenerator):
     """Writes the canonical SQL: a string literal with escapes is repeated exactly as the analyst wrote it."""
 
+    TRANSFORMS: ClassVar[dict[Any, Any]] = {**SparkGenerator.TRANSFORMS, DpClause: lambda *_: "WITH DIFFERENTIAL_PRIVACY"}
+    """The clause is written where a query stands inside another one, which rules refuse by name."""
+
     def literal_sql(self, expression: exp.Literal) -> str:
         """Verbatim where the text has escapes: Spark and sqlglot do not agree on all of them."""
         return expression.meta.get("verbatim") or super().literal_sql(expression)

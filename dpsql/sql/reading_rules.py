@@ -7,7 +7,8 @@ from collections.abc import Iterator, Sequence
 from sqlglot import exp
 
 from dpsql.errors import Problem
-from dpsql.parsed_query import Reading
+from dpsql.parsed_query import SKETCHES, AggregateFunction, Reading
+from dpsql.sql.aggregates import read_call
 from dpsql.sql.draft import Draft
 from dpsql.sql.items import Item, Kind
 from dpsql.sql.normal import write
@@ -16,6 +17,7 @@ from dpsql.sql.values import bare
 
 _CONDITIONS = (exp.And, exp.Or, exp.Not, exp.Paren, exp.EQ, exp.NEQ, exp.GT, exp.GTE, exp.LT, exp.LTE, exp.Between, exp.In, exp.Is)
 _VALUES = (exp.Literal, exp.Neg, exp.Null, exp.Boolean, exp.Identifier, exp.Star)
+_ARRAYS = (AggregateFunction.APPROX_QUANTILES, *SKETCHES)
 _HINT = "compare keys and aggregates of the select list with numbers and texts, like HAVING views > 100"
 
 
@@ -30,6 +32,11 @@ def having_reads_released(draft: Draft) -> Iterator[Problem]:
         yield problem(span, f"HAVING reads what is released, and `{unknown[0]}` is not", f"the select list has {_listed(draft)}")
     elif not all(isinstance(node, (*_CONDITIONS, *_VALUES, exp.Column)) for node in released.walk()):
         yield problem(span, "HAVING takes plain comparisons", _HINT)
+    else:
+        arrays = {item.name for item in _released(draft) if (call := read_call(item)) and call.function in _ARRAYS}
+        compared = [c.name for c in released.find_all(exp.Column) if c.name in arrays and not isinstance(c.parent, exp.Is)]
+        if compared:
+            yield problem(span, f"HAVING compares single values, and `{compared[0]}` is an array", f"leave {compared[0]} out of HAVING")
 
 
 def order_reads_released(draft: Draft) -> Iterator[Problem]:

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from dpsql.errors import ConfigError
+from dpsql.jobs.terminal import print_json
 from dpsql.mechanisms.histogram.asked import ReleaseRule
 from dpsql.mechanisms.histogram.explain import Z95, explain, facts
 from dpsql.mechanisms.histogram.planner import make_plan
@@ -125,13 +126,17 @@ def test_rounds_are_not_called_refreshes() -> None:
     assert "refreshed at every trigger" not in explain(make_plan(QUERIES["paper"], source()), source())
 
 
-def test_so_many_windows_that_nothing_is_promised_of_all_of_them() -> None:
-    """Windows of a second, with delta 1e-6: what a month's may fail with is more than 1. Catches: an explanation that ends in an error."""
+def test_so_many_windows_that_nothing_is_promised_of_all_of_them(capsys: pytest.CaptureFixture[str]) -> None:
+    """Windows of a second, with delta 1e-6: what a month's may fail with is more than 1. Catches: an explanation that ends in an error, or is
+    no JSON."""
     many = query(delta=1e-6, window=WindowSpec(1_000_000, 1_000_000, 0), trigger_interval_us=1_000_000)
     plan = make_plan(many, source())
     month = facts(plan, source())["days"][-1]
     assert (month["delta"], month["epsilon"]) == (1.0, None)
     assert "/ unlimited" in explain(plan, source())
+    print_json({**facts(plan, source()), "costs": (float("inf"), 1.5)})
+    printed = json.loads(capsys.readouterr().out)
+    assert printed["days"][-1]["epsilon"] is None and printed["costs"] == [None, 1.5]
 
 
 def test_a_day_a_week_and_a_month_are_told() -> None:
