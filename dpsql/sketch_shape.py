@@ -19,6 +19,7 @@ class SketchShape:
         sd: of their cells' noise by refresh number, in value units.
         stderr: of an estimate's noise, per standard deviation of a cell's.
         by_window: every window has a hash key of its own, published with its last cells.
+        missed: the largest share of a value's records that a row leaves out.
     """
 
     depth: int
@@ -33,3 +34,4 @@ class SketchShape:
     sd: tuple[tuple[float, ...], ...]
     stderr: float
     by_window: bool
+    missed: float

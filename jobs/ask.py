@@ -169,7 +169,7 @@ def _values_of_a_sketch(
     found = found.assign(value=given)
     if as_json:
         window = {"window_start": timestamp(sketch.start), "window_end": timestamp(sketch.end), "trigger": sketch.trigger}
-        print_json({"name": name, **window, "noise_sd": sketch.noise_sd, "rows": records(found)})
+        print_json({"name": name, **window, "noise_sd": sketch.noise_sd, "missed": sketch.shape.missed, "rows": records(found)})
         return
     amount = str(found.columns[1])
     rows = [
@@ -182,7 +182,8 @@ def _values_of_a_sketch(
         for row in found.to_dict("records")
     ]
     print_table(("value", amount, "noise alone", "95%"), tuple(rows), 1)
-    click.echo(f"Of {timestamp(sketch.start)} to {timestamp(sketch.end)}, trigger {sketch.trigger}. {NOTE}")
+    further = f" Ends reach {sketch.shape.missed:.2%} further, for what the one-cell rule may leave out." if sketch.shape.missed else ""
+    click.echo(f"Of {timestamp(sketch.start)} to {timestamp(sketch.end)}, trigger {sketch.trigger}.{further} {NOTE}")
 
 
 def _parts(value: str) -> Any:

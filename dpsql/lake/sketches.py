@@ -23,7 +23,7 @@ from dpsql.sketch_shape import SketchShape
 from dpsql.times import timestamp
 from dpsql.udfs.columns import Int
 from dpsql.udfs.keys import encode
-from dpsql.udfs.sketch.estimates import estimate, joint, margins
+from dpsql.udfs.sketch.estimates import estimate, interval, joint
 from dpsql.udfs.sketch.hashing import DIGEST_BYTES, SCHEME, Shape, digest, digests
 from dpsql.udfs.sketch.refresh import Schedule
 
@@ -73,7 +73,7 @@ class PublishedSketch:
 
         Returns:
             `value, count` (`sum` of a weighted sketch), `stderr` of the noise alone, and `low, high`, which hold the true number with
-            probability 0.95, collisions included, for a value that was named before looking.
+            probability 0.95, with collisions and what the one-cell rule leaves out, for a value that was named before looking.
 
         Raises:
             DataError: a value is not of the type.
@@ -82,8 +82,7 @@ class PublishedSketch:
 
         given, layout = list(values), self._layout
         scores = layout.read(self.cells, layout.fields(self.hash_key, self._digests(given)))
-        found, (below, above) = estimate(layout, scores), margins(layout, self.cells)
-        return pd.DataFrame({"value": given, **self._numbers(found, below, above)})
+        return pd.DataFrame({"value": given, **self._numbers(estimate(layout, scores))})
 
     def top(self, candidates: Iterable[Any], k: int) -> pd.DataFrame:
         """The k largest of some values, estimated together. Values without a record come out as noise: name those that are there."""
@@ -93,21 +92,21 @@ class PublishedSketch:
         fields = layout.fields(self.hash_key, self._digests(given))
         found = joint(layout, self.cells, fields) if layout.signed else estimate(layout, layout.read(self.cells, fields)).astype(np.float64)
         best = np.argsort(-found, kind="stable")[:k]
-        numbers = self._numbers(np.rint(found[best]).astype(np.int64), *margins(layout, self.cells))
+        numbers = self._numbers(np.rint(found[best]).astype(np.int64))
         return pd.DataFrame({"value": [given[i] for i in best.tolist()], **numbers})
 
     @property
     def _layout(self) -> Shape:
         return Shape(self.shape.depth, self.shape.width, self.shape.signed)
 
-    def _numbers(self, found: Int, below: int, above: int) -> dict[str, Any]:
+    def _numbers(self, found: Int) -> dict[str, Any]:
         grid = self.shape.grids[self.number]
-        whole = self.shape.counts[self.number]
-        exact: dict[str, Any] = {"sum": found * grid, "low": (found - below) * grid, "high": (found + above) * grid}
-        if whole:
-            exact = {"count": found, "low": found - below, "high": found + above}
-        first, low, high = exact.items()
-        return {first[0]: first[1], "stderr": np.full(len(found), self.noise_sd), low[0]: low[1], high[0]: high[1]}
+        low, high = interval(self._layout, self.cells, found, self.shape.missed)
+        exact: dict[str, Any] = {"sum": found * grid, "low": low * grid, "high": high * grid}
+        if self.shape.counts[self.number]:
+            exact = {"count": found, "low": np.floor(low).astype(np.int64), "high": np.ceil(high).astype(np.int64)}
+        name = next(iter(exact))
+        return {name: exact.pop(name), "stderr": np.full(len(found), self.noise_sd), **exact}
 
     def _digests(self, values: Sequence[Any]) -> Int:
         encoded = [encode(self._encoded(value)) for value in values]

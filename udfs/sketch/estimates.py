@@ -36,8 +36,23 @@ def joint(shape: Shape, cells: Int, fields: Field) -> Float:
     return found
 
 
+def interval(shape: Shape, cells: Int, found: Float | Int, missed: float) -> tuple[Float, Float]:
+    """(low, high): they hold the true value of each estimate with probability 0.95, with collisions and what the one-cell rule leaves out.
+
+    Args:
+        shape, cells: of one sketch.
+        found: estimates of keys named before looking at the cells.
+        missed: the largest share of a key's records that a row is expected to leave out. A row then holds (1 - missed) of them or more, so
+            an end that is not 0 is divided by that. Of weights of both signs what is left out is taken to be as the rest.
+    """
+    below, above = margins(shape, cells)
+    low, high = np.asarray(found - below, np.float64), np.asarray(found + above, np.float64)
+    kept = 1 - missed
+    return np.where(low < 0, low / kept, low), np.where(high > 0, high / kept, high)
+
+
 def margins(shape: Shape, cells: Int) -> tuple[int, int]:
-    """(below, above): the true value lies in estimate - below .. estimate + above with probability 0.95, collisions included.
+    """(below, above): what the rows hold of a key lies in estimate - below .. estimate + above with probability 0.95, collisions included.
 
     For keys named before looking at the cells: theirs are then independent of all other keys', and the error of an estimate has the law of
     the estimate of a key that no record has, which the cells give exactly.

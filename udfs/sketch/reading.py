@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from dpsql.udfs.columns import Int, insert, places, run_starts, sort_order
 from dpsql.udfs.columns import find as find_rows
-from dpsql.udfs.sketch.estimates import estimate, joint, margins
+from dpsql.udfs.sketch.estimates import estimate, interval, joint
 from dpsql.udfs.sketch.floor import passes
 from dpsql.udfs.sketch.hashing import DIGEST, Field, Shape, hash_key
 from dpsql.udfs.sketch.partial import KEY
@@ -71,13 +71,15 @@ class Listed:
 
 @dataclass(frozen=True)
 class ReadParameters:
-    """Concrete numbers; no secret. `beta`: of the floor test at each trigger, where keys are unknown; else None, with `listed` or without."""
+    """Concrete numbers; no secret. `beta`: of the floor test at each trigger, where keys are unknown; else None, with `listed` or without.
+    `missed`: of `estimates.interval`."""
 
     shape: Shape
     schedule: Schedule
     sketches: tuple[Shown, ...]
     beta: float | None
     listed: Listed | None
+    missed: float
 
 
 @dataclass(frozen=True)
@@ -206,11 +208,13 @@ def _list(cells: Int, fields: Field, names: pa.Array, window: int, trigger: int,
     by_name = np.empty(len(names), np.int64)
     by_name[pc.sort_indices(names).to_numpy()] = np.arange(len(names))
     best = np.lexsort((by_name, -found))[: shown.number]
-    below, above = margins(p.shape, cells)
     size, value = len(best), found[best]
+    low, high = interval(p.shape, cells, value, p.missed)
+    if shown.whole:
+        low, high = np.floor(low), np.ceil(high)
     stderr = _sd(shown, p, trigger) * shown.stderr
     columns = [np.full(size, window), np.full(size, trigger), np.full(size, j), np.arange(1, size + 1), names.take(pa.array(best))]
-    numbers = (value, np.full(size, stderr), value - below, value + above)
+    numbers = (value, np.full(size, stderr), low, high)
     return pa.table([*columns, *(each * shown.grid for each in numbers)], schema=LISTS)
 
 

@@ -11,7 +11,7 @@ from dpsql.mechanisms.live_runs import live_runs
 from dpsql.mechanisms.sketch.accounting import account
 from dpsql.mechanisms.sketch.plan import SketchPlan
 from dpsql.mechanisms.sketch.planner import collisions
-from dpsql.mechanisms.sketch.stages import grid
+from dpsql.mechanisms.sketch.stages import grid, missed_by_a_row
 from dpsql.parsed_query import ContributionPeriod, GroupSelection, PrivacyLevel
 from dpsql.privacy.curve import epsilon_of
 from dpsql.schedule import by_window
@@ -138,6 +138,7 @@ def figures(plan: SketchPlan, source: Source) -> dict[str, float]:
         "estimate_stderr": first.sd[-1] * plan.stderr,
         "staleness_triggers": float(asked.cycle - 1),
         "left_out": collisions(asked.bounds.keys, asked.width) if asked.bounds else 0.0,
+        "missed": missed_by_a_row(plan),
         "floor": _floor(plan) if plan.beta is not None else 0.0,
         "max_keys": float(source.max_keys),
     }
@@ -174,7 +175,10 @@ def sentences(plan: SketchPlan, source: Source) -> list[str]:
     elif said["cells"] >= LAZY_FROM:
         out.append("A refresh_cycle above 1 would publish fewer cells per trigger, with less noise.")
     if asked.bounds is not None:
-        out.append(f"The one-cell rule leaves out up to {said['left_out']:.2%} of a unit's values in each row.")
+        out.append(
+            f"The one-cell rule leaves out up to {said['left_out']:.2%} of a unit's values in each row; of one value's counts up to "
+            f"{said['missed']:.2%}, by which intervals reach further."
+        )
     if asked.depth * asked.width > 2 * source.max_keys:  # of one sketch: a histogram, too, has as many counters as there are columns
         out.append("A histogram with GROUP BY is smaller and more accurate here.")
     return out

@@ -71,7 +71,7 @@ class Sketch:
 
     def shape(self, plan: SketchPlan) -> Shape:
         """Windows with their triggers; a list for each sketch that has one, and the second table."""
-        from dpsql.mechanisms.sketch.stages import grid
+        from dpsql.mechanisms.sketch.stages import grid, missed_by_a_row
         from dpsql.udfs.sketch.intake import REASONS, UserIntake
         from dpsql.udfs.sketch.partial import SCHEMA
         from dpsql.udfs.sketch.publishing import SketchRelease
@@ -104,6 +104,7 @@ class Sketch:
                 sd=tuple(each.sd for each in plan.cells),
                 stderr=plan.stderr,
                 by_window=plan.unknown_keys,
+                missed=missed_by_a_row(plan),
             ),
         )
 

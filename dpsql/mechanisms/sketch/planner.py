@@ -19,7 +19,7 @@ from dpsql.udfs.noise.randomness import MAX_NORMAL
 from dpsql.udfs.sketch.hashing import SCHEME
 from dpsql.udfs.sketch.refresh import Schedule
 
-PLAN_VERSION = 1
+PLAN_VERSION = 2
 """Changes when the same query would get other noise; part of the query's identity."""
 
 FLOOR_SHARE = 0.1
@@ -90,6 +90,11 @@ def collisions(keys: int, width: int) -> float:
     return 1 - width * -math.expm1(keys * math.log1p(-1 / width)) / keys
 
 
+def missed(keys: int, width: int) -> float:
+    """The largest share of one value's records that a row leaves out, where it is the last of its units' values."""
+    return -math.expm1((keys - 1) * math.log1p(-1 / width))
+
+
 def _check(query: ParsedQuery[Asked], triggers: int, windows: int) -> None:
     asked = query.asked
     if (asked.level is PrivacyLevel.EVENT) != (asked.bounds is None):
@@ -103,10 +108,10 @@ def _check(query: ParsedQuery[Asked], triggers: int, windows: int) -> None:
     if not asked.wanted or any(not 0 <= each.number <= MOST_LISTED for each in asked.wanted):
         raise ConfigError(f"a list has 1 to {MOST_LISTED:,} values")
     if asked.bounds is not None and asked.width < APART * asked.bounds.keys:
-        missed = collisions(asked.bounds.keys, asked.width)
+        share = collisions(asked.bounds.keys, asked.width)
         need = min((w for w in WIDTHS if w >= APART * asked.bounds.keys), default=None)
         way = f"sketch_width = {need}" if need else "lower max_groups_contributed"
-        raise ConfigError(f"a user's own values would collide: each row would miss up to {missed:.1%} of the counts; {way}")
+        raise ConfigError(f"a user's own values would collide: each row would miss up to {share:.1%} of the counts; {way}")
     if asked.strategy is GroupSelection.THRESHOLD:
         if windows > 1:
             raise ConfigError("the salt of a window must stay secret until it closes: slide = size, or PUBLIC_GROUPS")
@@ -171,4 +176,4 @@ def _cells(
     )
 
 
-__all__ = ["collisions", "identity", "make_plan", "tests"]
+__all__ = ["collisions", "identity", "make_plan", "missed", "tests"]

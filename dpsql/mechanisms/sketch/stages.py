@@ -6,6 +6,7 @@ import pyarrow as pa
 
 from dpsql.mechanisms.sketch.asked import SketchKind
 from dpsql.mechanisms.sketch.plan import SketchPlan
+from dpsql.mechanisms.sketch.planner import missed
 from dpsql.parsed_query import ContributionPeriod, GroupSelection
 from dpsql.udfs.grid import Grid
 from dpsql.udfs.histogram.contribution_bounding import Increment
@@ -68,6 +69,12 @@ def release(plan: SketchPlan, first_window_us: int) -> ReleaseStage:
     return ReleaseStage(ReleaseParameters(grid(plan), first_window_us, asked.depth, asked.width, asked.cycle, noise))
 
 
+def missed_by_a_row(plan: SketchPlan) -> float:
+    """Of a value's records, at most: by the one-cell rule, where units are protected."""
+    bounds = plan.query.asked.bounds
+    return missed(bounds.keys, plan.query.asked.width) if bounds else 0.0
+
+
 def reading(plan: SketchPlan, listed: Listed | None = None) -> ReadParameters:
     """What makes public tables of released rows."""
     asked = plan.query.asked
@@ -75,4 +82,4 @@ def reading(plan: SketchPlan, listed: Listed | None = None) -> ReadParameters:
         Shown(w.number, c.grid, c.rule == "rows", tuple(sd / c.grid for sd in c.sd), plan.stderr)
         for w, c in zip(asked.wanted, plan.cells, strict=True)
     )
-    return ReadParameters(shape(plan), Schedule(plan.triggers, asked.cycle), shown, plan.beta, listed)
+    return ReadParameters(shape(plan), Schedule(plan.triggers, asked.cycle), shown, plan.beta, listed, missed_by_a_row(plan))
