@@ -23,7 +23,8 @@ def noise_key(seed: int) -> bytes:
 
 
 def cells(seed: int, bins: int, pane: int) -> Cells:
-    return Cells(noise_key(seed), np.arange(bins) * 7919 + 1, pane * SLIDE, SLIDE, 1)
+    """Of the second sum of a query: noise that were always the first one's would be seen."""
+    return Cells(noise_key(seed), np.arange(bins) * 7919 + 1, pane * SLIDE, SLIDE, 2)
 
 
 def windows(m: Measurement, exact: np.ndarray, seed: int = 1, bins: Bins | None = None) -> Iterator[Window]:
