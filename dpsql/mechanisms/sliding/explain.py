@@ -211,10 +211,10 @@ def _columns(plan: SlidingPlan) -> str:
                 f"  {alias}: a noisy sum (standard error {sums}) over a noisy count (standard error {counts}), clipped; no exact interval."
             )
         elif m.half_width is not None and m.rule == "sum":
-            lines += [
+            lines.append(
                 f"  {alias}: standard error {_figure(m.stderr)}; within {_figure(m.half_width)} of the truth with probability 0.95, and at most "
-                f"{_figure(m.grid)} further off for each row, as values are rounded to multiples of that.",
-            ]
+                f"{_figure(m.grid)} further off for each row, as values are rounded to multiples of that."
+            )
         elif m.half_width is not None:
             lines.append(
                 f"  {alias}: unbiased, standard error {_figure(m.stderr)}; within {_figure(m.half_width)} of the truth with probability 0.95, whatever "
