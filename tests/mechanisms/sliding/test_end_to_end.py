@@ -27,13 +27,15 @@ TEXTS = {
     "events, without a key": "(epsilon = 2, delta = 1e-6, privacy_level = EVENT) COUNT(*) AS edits, "
     "AVG(value, contribution_bounds_per_row => (0, 100)) AS mean",
     "units": f"(epsilon = 4, delta = 0, grouping = PLANNED, {USER}, {LISTED}) key AS channel, COUNT(value) AS known",
+    "sums of units": f"(epsilon = 4, delta = 0, {USER}, {LISTED}) key AS channel, COUNT(*) AS edits, "
+    "SUM(value, contribution_bounds_per_row => (-3.3, 99.3)) AS total",
 }
 FILES = 5
 
 
 def compiled(name: str, stream: Stream, folder: Path) -> dpsql.Query:
     """One of TEXTS on a stream whose source names no unit, where the query needs none."""
-    unit = ("user_id",) if name == "units" else ()
+    unit = ("user_id",) if name.endswith("units") else ()
     source = Source(
         name="wiki",
         format="parquet",
