@@ -11,10 +11,10 @@ from dpsql.lake.published import newest
 from dpsql.lake.runs import Lake, list_queries, read_run
 from tests.deployment.commands import SMALL_SPARK, dpsql, environment
 from tests.deployment.object_store import ACCESS_KEY, SECRET_KEY, ObjectStore
-from tests.deployment.test_object_storage import store
+from tests.deployment.test_object_storage import _credentials, store
 from tests.deployment.workload import UNTIL, json_lines, visits, write_files, write_query
 
-__all__ = ["store"]
+__all__ = ["_credentials", "store"]
 
 
 @pytest.mark.jvm
