@@ -145,7 +145,7 @@ def private(
     run = open_run(opened, "q", query, secret, ledger, source)
     stop = threading.Event()
     tally = Tally(None, EventLog(lake / "private/q", run.run_id, run.name))
-    job = run_context(spark, query, run, opened, secret, None, tally, threading.Event(), ledger)
+    job = run_context(spark, query, run, opened, secret, None, tally, threading.Event(), ledger, lambda: None)
     job.check()
     state = lake / "private/q/state"
     samples = samples_of(lambda: {"state": stored(state)})

@@ -88,9 +88,8 @@ class Private:
         # One run id for all: so they must publish the same rows.
         run = replace(open_run(opened, "q", query, secret, ledger, source), run_id="f" * 32, ledger_id="e" * 32)
         stop = threading.Event()
-        self._job = run_context(
-            spark, query, run, opened, secret, buckets, Tally(None, EventLog(lake / "private/q", run.run_id, run.name)), stop, None
-        )
+        tally = Tally(None, EventLog(lake / "private/q", run.run_id, run.name))
+        self._job = run_context(spark, query, run, opened, secret, buckets, tally, stop, None, lambda: None)
         self._job.check()
         self._contributions, self._newest, self._failed = self._job.tables.contributions, -1, list[BaseException]()
         self._planned, self._go, self._done = threading.Semaphore(0), threading.Semaphore(0), threading.Semaphore(0)
