@@ -16,7 +16,7 @@ import hashlib
 import os
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from urllib.parse import unquote, urlparse
 
 import pyarrow as pa
@@ -51,6 +51,7 @@ class BucketFiles:
         buckets: how many buckets the operator's state is cut into.
         generation: 1 for a new run, one more after each restore.
         names: the tables that make up one bucket's state.
+        known: version -> what `fingerprint` says of its files, of the bucket at hand, as far as it is known.
     """
 
     root: str
@@ -58,6 +59,7 @@ class BucketFiles:
     buckets: int
     generation: int
     names: tuple[str, ...]
+    known: Mapping[int, str] = field(default_factory=dict)
 
     def folder(self, bucket: int) -> str:
         """Where all versions of one bucket are."""
@@ -68,11 +70,15 @@ class BucketFiles:
 
         Raises:
             FileNotFoundError: the version is not there.
-            DamagedFile: the bytes of a file are not those that were written.
+            DamagedFile: the bytes of a file are not those that were written, or are those of another version.
             UnknownVersion: a file was written in another version of this format.
         """
         system, folder = filesystem(self.folder(bucket))
-        return {name: _read(system, f"{folder}/{sequence:06d}.{name}.parquet")[0] for name in self.names}
+        read = {name: _read(system, f"{folder}/{sequence:06d}.{name}.parquet") for name in self.names}
+        found = fingerprint({name: digest for name, (_, digest) in read.items()})
+        if self.known.get(sequence, found) != found:
+            raise DamagedFile(f"version {sequence} of the state in {folder} is another one than was listed")
+        return {name: table for name, (table, _) in read.items()}
 
     def check(self, bucket: int, sequence: int, whole: bool = False, digests: Mapping[str, str] = {}) -> None:
         """Look at one version: at the footers only, or at all bytes.
@@ -117,6 +123,11 @@ class BucketFiles:
         make_folder(system, folder)
         written = {name: _write(system, folder, f"{sequence:06d}.{name}.parquet", table) for name, table in tables.items()}
         return sum(size for size, _ in written.values()), {name: digest for name, (_, digest) in written.items()}
+
+
+def fingerprint(digests: Mapping[str, str]) -> str:
+    """Of a version of a bucket, from the digests of its tables' files: short, for it is told to every task."""
+    return hashlib.sha256("".join(f"{name} {digest} " for name, digest in sorted(digests.items())).encode()).hexdigest()[:16]
 
 
 def filesystem(location: str) -> tuple[pafs.FileSystem, str]:

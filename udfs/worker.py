@@ -12,8 +12,8 @@ import gc
 import json
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 import pandas as pd
@@ -57,7 +57,9 @@ class MicroBatch:
 
 
 class Work(Protocol):
-    """What the buckets of one query do; shipped to the workers."""
+    """What the buckets of one query do, a dataclass; shipped to the workers."""
+
+    __dataclass_fields__: ClassVar[dict[str, Any]]
 
     @property
     def files(self) -> BucketFiles:
@@ -174,7 +176,7 @@ def without_values(function: Stateful) -> Stateful:
 
 
 @without_values
-def answer(work: Work, bucket: int, frames: Frames, state: Any, told: str | None) -> Iterator[pd.DataFrame]:
+def answer(work: Work, bucket: int, frames: Frames, state: Any, told: str | None, listed: str | None) -> Iterator[pd.DataFrame]:
     """What a bucket gives back to Spark in one micro-batch: its rows, then its report.
 
     Args:
@@ -183,11 +185,13 @@ def answer(work: Work, bucket: int, frames: Frames, state: Any, told: str | None
         frames: its rows.
         state: Spark's own of the bucket (`GroupState`): the version of its files.
         told: what the driver has told the tasks of the micro-batch.
+        listed: the versions that they go on from, as it knows them (`dpsql.lake.listed_versions`).
     """
     _freeze_modules()
     warnings.filterwarnings("ignore", category=FutureWarning)  # pandas 2 warns of Spark's own concatenations
     sequence = int(state.get[0]) if state.exists else work.pointers.get(bucket, 0)
-    file, rows = work.run(bucket, frames, sequence, told)
+    known = dict([json.loads(listed).get(str(bucket), (0, ""))]) if listed else {}
+    file, rows = replace(work, files=replace(work.files, known=known)).run(bucket, frames, sequence, told)
     if file.bytes:
         state.update((file.sequence,))
     if rows.num_rows:

@@ -1,8 +1,9 @@
 """Which commits of `contributions` a micro-batch of query 2 reads.
 
 Everything that a micro-batch computes depends on its plan, so a repeated one must have the same. The plan of a micro-batch that is listed is the
-listed one: it was listed with the state files, before anything was published. One that is not listed has left nothing that anybody reads, so it
-may get another. It begins where the newest listed one before it ends; so every commit is in exactly one listed plan.
+listed one: it was listed with the state files, before anything was published. One that is not listed may have left tasks, which outlive their driver
+and write their state files late: so its plan is kept before they are told it, and what they write is what is there. A plan begins where the newest
+listed one before it ends; so every commit is in exactly one listed plan.
 
 A position is written as Delta writes the offset of a stream, which a restore reads for any source.
 """
@@ -25,7 +26,7 @@ MOST_FILES = 1_000
 
 RECENT = 64
 FILE = "plan.json"
-"""In the private folder: the newest plan that is listed, or is about to be. With it a listing that is lost can be made anew."""
+"""In the private folder: the newest plan that tasks were told. With it a listing that is lost can be made anew."""
 VERSION = 1
 
 
@@ -75,8 +76,10 @@ class ReleasePlans:
     listed: Manifest
     start: str | None
     _next: dict[int, int] = field(init=False)
+    _kept: KeptPlan | None = field(init=False)
 
     def __post_init__(self) -> None:
+        self._kept = kept_plan(self.contributions.path.parent)
         self._next = {batch: next_version(detail, self.start) for batch, detail in self.listed.batches().items()}
 
     def of(self, batch: int) -> ReleasePlan:
@@ -87,12 +90,17 @@ class ReleasePlans:
         """
         before = [listed for listed in self._next if listed < batch]
         first = self._next[max(before)] if before else next_version({}, self.start)
-        upto = self._next[batch] - 1 if batch in self._next else self.contributions.version
-        return self.contributions.plan(first - 1, upto, MOST_FILES if batch not in self._next else None)
+        newest, kept = self.contributions.version, self._kept
+        if batch in self._next:
+            return self.contributions.plan(first - 1, self._next[batch] - 1)
+        if kept is not None and kept.batch == batch and first <= kept.upto <= newest:
+            return self.contributions.plan(first - 1, kept.upto)
+        return self.contributions.plan(first - 1, newest, MOST_FILES)
 
     def keep(self, batch: int, plan: ReleasePlan) -> None:
-        """A micro-batch is about to be listed with its plan."""
-        record.write(self.contributions.path.parent / FILE, KeptPlan(batch, plan.upto), VERSION)
+        """A micro-batch's tasks are about to be told its plan, and it is about to be listed: if it is done again, then with the same."""
+        self._kept = KeptPlan(batch, plan.upto)
+        record.write(self.contributions.path.parent / FILE, self._kept, VERSION)
 
     def list(self, batch: int, plan: ReleasePlan) -> None:
         """A micro-batch is listed with its plan."""

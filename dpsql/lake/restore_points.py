@@ -202,10 +202,10 @@ class Tables:
         return {path: time for detail in read for path, time in zip(detail.get("files", []), detail.get("times", []), strict=True)}
 
     def _readable(self, operator: str, point: Point) -> bool:
-        files = state_files(self.engine, operator)
+        files, digests = state_files(self.engine, operator), self.manifest(operator).digests(point.pointers)
         try:
             for bucket, sequence in point.pointers.items():
-                files.check(bucket, sequence, whole=True)
+                files.check(bucket, sequence, True, digests.get(bucket, {}))
         except UnknownVersion:
             raise
         except OSError:

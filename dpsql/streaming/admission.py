@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 
 from pyspark.sql import DataFrame
 
 from dpsql.lake.contributions import Contributions
+from dpsql.lake.listed_versions import ListedVersions
 from dpsql.lake.manifest import Manifest
 from dpsql.lake.read_files import ReadFiles
 from dpsql.lake.spark_checkpoint import Checkpoint
-from dpsql.streaming.clocks import Clocks
+from dpsql.streaming.clocks import Clocks, keep_clock
 from dpsql.streaming.workers import hand_over, reports
 from dpsql.udfs.stage import Clock
 from dpsql.udfs.worker import MicroBatch
@@ -40,6 +41,10 @@ class AdmissionSink:
     count: Callable[[Mapping[str, int]], None]
     unseen: Callable[[Sequence[str]], int] = lambda files: 0
     done: Callable[[int, Clock], None] = lambda batch, clock: None
+    versions: ListedVersions = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "versions", ListedVersions(self.manifest))
 
     def __call__(self, frame: DataFrame, batch: int) -> None:
         """Commit one micro-batch; doing it again changes nothing.
@@ -51,13 +56,15 @@ class AdmissionSink:
         files_read = position.get("files", [])
         self.read.refuse_again(files_read, batch)
         clock = self.clocks.of(batch)
-        hand_over(frame, MicroBatch(batch, clock))
+        keep_clock(self.manifest, batch, clock)
+        hand_over(frame, MicroBatch(batch, clock), self.versions.before(batch))
         files = reports(frame)
         rows = sum(file.counted["rows"] for file in files)
         # One that only dropped records counts too: read again under a later clock, they might be admitted. A stage without state writes none.
         if rows or any(file.bytes or file.counted["drops"] for file in files):
             detail = {"clock": asdict(clock), "rows": rows, "contributions": self.contributions.version}
             self.manifest.commit(batch, files, {**position, **detail})
+            self.versions.add(files)
             self.read.add(files_read)
         if rows:
             self.contributions.append([entry for file in files for entry in file.counted["files"]], batch)

@@ -35,7 +35,7 @@ from dpsql.privacy.secret import Secret
 from dpsql.streaming import intact, long_lines, released, sources, static_tables
 from dpsql.streaming.admission import AdmissionSink
 from dpsql.streaming.bell import rings
-from dpsql.streaming.clocks import Clocks, listed_clocks
+from dpsql.streaming.clocks import Clocks, known_clocks
 from dpsql.streaming.listed_groups import groups_of
 from dpsql.streaming.microbatches import Sink, Stepping, Stop, drain
 from dpsql.streaming.progress import Summary, Tally
@@ -185,7 +185,7 @@ class RunContext:
     def _admit(self, frame: DataFrame, catch_up: CatchUp, retention: Retention) -> bool:
         """Query 1."""
         clock = Clock(self.tables.contributions.closed_us, self._latest(catch_up))
-        clocks = Clocks(listed_clocks(self.tables.admission), lambda batch: clock)
+        clocks = Clocks(known_clocks(self.tables.admission, clock.closed_us), lambda batch: clock)
         sink = self.admission_sink(clocks, retention.after(lambda batch, clock: None))
         return self.drain(ADMISSION, frame, self.remembering(ADMISSION, sink), self.was_read)
 

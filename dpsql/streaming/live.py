@@ -26,7 +26,7 @@ from dpsql.lake.retention import Retention
 from dpsql.lake.spark_checkpoint import Checkpoint
 from dpsql.polling import polling_interval
 from dpsql.schedule import Schedule
-from dpsql.streaming.clocks import Clocks, listed_clocks
+from dpsql.streaming.clocks import Clocks, known_clocks
 from dpsql.streaming.context import RunContext
 from dpsql.streaming.microbatches import POLL_SECONDS, Following, Sink, began_us
 from dpsql.streaming.progress import Summary, Tally
@@ -88,7 +88,8 @@ def live(context: RunContext, options: LiveOptions) -> Summary:
     begin_live(context.folder, static, interval_us)
     with context.queries(static, live=True) as queries:
         retention = context.retention(queries, options.retention_us)
-        sink = context.admission_sink(Clocks(listed_clocks(context.tables.admission), ticker.clock), retention.after(ticker.rows_are_there))
+        clocks = Clocks(known_clocks(context.tables.admission, ticker.closed_us), ticker.clock)
+        sink = context.admission_sink(clocks, retention.after(ticker.rows_are_there))
         sink = context.remembering(ADMISSION, ticker.alone(sink))
         if not (_read_backlog(context, queries.admission, sink, ticker) and context.release(queries)):
             return context.tally.summary(stopped=True)

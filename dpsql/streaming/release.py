@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pyspark.sql import DataFrame
 
 from dpsql.files import Place
+from dpsql.lake.listed_versions import ListedVersions
 from dpsql.lake.manifest import Manifest
 from dpsql.lake.release_plans import ReleasePlans, position
 from dpsql.streaming import intact
@@ -45,6 +46,7 @@ class ReleaseSink:
         if self.before is not None:
             self._closed.update([self.before])
         self._newest_us: int | None = None
+        self._versions = ListedVersions(self.manifest)
         self.has_published = False
         """What is listed is published: this start has finished a micro-batch."""
 
@@ -60,7 +62,9 @@ class ReleaseSink:
             ReleaseConflict: it would publish a trigger otherwise than before; nothing is written.
         """
         plan = intact.plan_of(self.plans, batch)
-        hand_over(frame, plan)
+        if not plan.is_empty:
+            self.plans.keep(batch, plan)
+        hand_over(frame, plan, self._versions.before(batch))
         files = reports(frame)
         pairs: dict[Pair, int] = {}
         for window, trigger, rows in (entry for file in files for entry in file.counted["pairs"]):
@@ -77,8 +81,8 @@ class ReleaseSink:
         if not plan.is_empty:
             detail = {"closed_us": closed, "rows": sum(new.values())}
             detail |= {"mark": self.histogram.triggers(max(due))} if due else {}
-            self.plans.keep(batch, plan)
             self.manifest.commit(batch, files, {**position(plan.upto), **detail})
+            self._versions.add(files)
             self.plans.list(batch, plan)
             # Micro-batches come in order and never close less: the newest two are enough, also when one is repeated.
             self._closed = dict(sorted({**self._closed, batch: closed}.items())[-2:])

@@ -24,6 +24,9 @@ from dpsql.udfs.worker import MicroBatch, Work
 MICRO_BATCH = "dpsql.micro-batch"
 """Spark carries this local property of the thread that starts a job to every task of the job, also when a task is tried again."""
 
+LISTED = "dpsql.listed-versions"
+"""Another one."""
+
 STATE = "sequence BIGINT"
 """Spark's own state of a bucket: which version of its files is current."""
 
@@ -45,7 +48,7 @@ def stateful(frame: DataFrame, work: Work) -> DataFrame:
 def shipped(work: Work) -> Callable[..., Iterator[pd.DataFrame]]:
     """The function that Spark pickles."""
     bucket_of = {label: bucket for bucket, label in enumerate(labels(work.files.buckets))}
-    micro_batch = MICRO_BATCH
+    properties = MICRO_BATCH, LISTED
 
     def of_bucket(key: tuple[int], frames: Iterable[Any], state: Any) -> Iterator[Any]:
         from pyspark import TaskContext
@@ -53,7 +56,8 @@ def shipped(work: Work) -> Callable[..., Iterator[pd.DataFrame]]:
         from dpsql.udfs.worker import answer
 
         context = TaskContext.get()
-        yield from answer(work, bucket_of[int(key[0])], frames, state, context.getLocalProperty(micro_batch) if context else None)
+        told, listed = (context.getLocalProperty(name) if context else None for name in properties)
+        yield from answer(work, bucket_of[int(key[0])], frames, state, told, listed)
 
     return of_bucket
 
@@ -75,9 +79,10 @@ def by_task(frame: DataFrame, work: TaskIntake) -> DataFrame:
     return frame.select(*(name for name in work.stage.takes.names if name != "drop")).mapInArrow(of_task, schema)
 
 
-def hand_over(frame: DataFrame, told: MicroBatch | ReleasePlan) -> None:
-    """Tell all tasks of the jobs that this thread starts from here on."""
-    frame.sparkSession.sparkContext.setLocalProperty(MICRO_BATCH, str(told))
+def hand_over(frame: DataFrame, told: MicroBatch | ReleasePlan, listed: str) -> None:
+    """Tell all tasks of the jobs that this thread starts from here on: what they do, and from which versions of their state."""
+    for name, value in ((MICRO_BATCH, str(told)), (LISTED, listed)):
+        frame.sparkSession.sparkContext.setLocalProperty(name, value)
 
 
 def reports(frame: DataFrame) -> list[StateFile]:

@@ -26,7 +26,7 @@ from dpsql.lake.retention import Retention, compact, kept_by_savepoints, sweep_b
 from dpsql.lake.spark_checkpoint import Checkpoint
 from dpsql.mechanisms.histogram.plan import PrivacyPlan
 from dpsql.mechanisms.registry import shape
-from dpsql.streaming.clocks import Clocks, listed_clocks
+from dpsql.streaming.clocks import Clocks, known_clocks
 from dpsql.streaming.live import Ticker, _follow
 from dpsql.streaming.published_table import PublishedTable
 from dpsql.udfs.bucket_state import filesystem
@@ -172,11 +172,11 @@ def test_while_a_backlog_is_read_nothing_ticks(contributions: Contributions, che
 def test_a_repeated_micro_batch_has_the_clock_that_is_listed(tmp_path: Path) -> None:
     manifest = Manifest(tmp_path / "files", "5a" * 16, "admission", 1)
     manifest.create()
-    assert listed_clocks(manifest) == {}
+    assert known_clocks(manifest, NO_CLOCK) == {}
     for batch in (3, 4):
         detail = {"offsets": ["{}"], "clock": {"closed_us": batch, "latest_us": 10 + batch}}
         manifest.commit(batch, [StateFile(0, batch, 100, {})], detail)
-    clocks = Clocks(listed_clocks(manifest), lambda batch: Clock(-1, -1))
+    clocks = Clocks(known_clocks(manifest, NO_CLOCK), lambda batch: Clock(-1, -1))
     assert (clocks.of(4), clocks.of(5)) == (Clock(4, 14), Clock(-1, -1))
 
 
