@@ -225,11 +225,13 @@ def _run(flags: RunFlags, spark: Any, query: Query, run: Run, lake: Lake, secret
 def _print_summary(summary: Summary, histogram: str, after: str, as_json: bool) -> None:
     if summary.stopped:
         note(STOPPED)
-    if as_json:
-        print_json({**asdict(summary), "histogram": histogram})
-        return
-    click.echo(f"read {summary.records:,} records, published {summary.triggers:,} triggers with {summary.rows:,} rows")
+    told = {name: value for name, value in asdict(summary).items() if name not in ("records", "dropped")}
+    note(f"read {summary.records:,} records")  # exact totals are the operator's: never on stdout, which is handed on
     print_dropped(summary.dropped)
+    if as_json:
+        print_json({**told, "histogram": histogram})
+        return
+    click.echo(f"published {summary.triggers:,} triggers with {summary.rows:,} rows")
     if summary.overruns:
         click.echo(
             f"{summary.overruns:,} micro-batches took longer than the polling interval: choose a longer --interval (dpsql show says more)"

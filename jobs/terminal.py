@@ -79,10 +79,10 @@ def print_gone(count: int, names: Sequence[str], from_us: int | None) -> None:
 
 
 def print_dropped(dropped: Mapping[str, int]) -> None:
-    """How many records were dropped, and why; on stdout."""
+    """How many records were dropped, and why; on stderr."""
     for reason, count in dropped.items():
         if count:
-            print(f"dropped: {count:,} {reason.replace('_', ' ')}")
+            note(f"dropped: {count:,} {reason.replace('_', ' ')}")
 
 
 class ProgressBar:

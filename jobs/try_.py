@@ -82,14 +82,16 @@ def try_(
     origin = origin_of(source, ledger_id, files.get(source.name, ()), query.protects)
     ledger.append(query.line(run_id, "compare" if compare else "try", origin), cap_for(source, query.protects))
     bound = secret.of_ledger(ledger_id)
+    exact = compare or source.public  # else a total is an exact answer about whomever WHERE names
     with ProgressBar() as bar:
-        result = try_query(query, files, run_id=run_id, secret=bound, until_us=until_us, progress=bar.records, compare=compare)
+        progress = bar.records if exact else None
+        result = try_query(query, files, run_id=run_id, secret=bound, until_us=until_us, progress=progress, compare=compare)
     if output is not None:
         result.histogram.to_parquet(output, index=False)
         note(f"wrote {len(result.histogram)} rows to {output}")
     if as_json:
         comparison = {"comparison": _comparison(result.comparison)} if result.comparison else {}
-        head = {"run_id": run_id, "query_identity": query.plan.identity, "drops": result.drops}
+        head = {"run_id": run_id, "query_identity": query.plan.identity, **({"drops": result.drops} if exact else {})}
         print_json({**head, **comparison, "rows": records(as_read(result.histogram, query.document()))})
         return
     from dpsql.jobs.histogram_table import print_comparison, print_histogram  # slow to import
@@ -97,11 +99,14 @@ def try_(
     if result.comparison:
         print_comparison(result.comparison, limit, query.document())
     elif not len(result.histogram):
-        click.echo(f"{why_nothing(query.document())} Read: {result.records:,} records.")
+        click.echo(why_nothing(query.document()) + (f" Read: {result.records:,} records." if exact else ""))
     elif output is None:
         document = query.document()
         print_histogram(as_read(result.histogram, document), limit, document)
-    print_dropped(result.drops)
+    if exact:
+        print_dropped(result.drops)
+    else:
+        note(f"not told: how many records were read or dropped, since {source.name} is not `public: true`")
 
 
 def _comparison(comparison: dict[str, Any]) -> dict[str, Any]:

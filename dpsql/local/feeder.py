@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -52,8 +52,8 @@ class LocalResult:
     """The histogram (Arrow), how many records were dropped and why, and how many were read."""
 
     histogram: pa.Table
-    drops: dict[str, int]
-    records: int
+    drops: dict[str, int] = field(repr=False)
+    records: int = field(repr=False)
 
 
 @dataclass(frozen=True)
@@ -61,8 +61,8 @@ class TryResult:
     """As LocalResult, for pandas; `comparison` with the exact histogram where it was asked for."""
 
     histogram: pd.DataFrame
-    drops: dict[str, int]
-    records: int
+    drops: dict[str, int] = field(repr=False)
+    records: int = field(repr=False)
     comparison: dict[str, Any] | None
 
 
