@@ -79,12 +79,12 @@ table1: setup ## the paper's Table 1 at full size (an hour, 8 GiB); writes docs/
 throughput: setup ## speed beside plain Spark (an hour, 12 GiB); writes docs/performance.md
 	@$(RUN) benchmarks/throughput.py
 
-check: setup ## lint, format, types, the lock file and who imports whom
+check: setup ## lint, format, types, the lock file, who imports whom, and whether faults can be planted
 	@$(PYTHON_BIN)/ruff check
 	@$(PYTHON_BIN)/ruff format --check
 	@$(PYTHON_BIN)/mypy
 	@$(RUN) .ci/lock.py check
-	@$(RUN) -m pytest -q tests/unit/test_project.py tests/unit/test_structure.py tests/unit/test_rooms.py
+	@$(RUN) -m pytest -q tests/unit/test_project.py tests/unit/test_structure.py tests/unit/test_rooms.py tests/planted
 
 format: setup ## make the code look as `check` wants it
 	@$(PYTHON_BIN)/ruff check --fix-only --quiet
