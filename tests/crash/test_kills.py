@@ -13,8 +13,8 @@ from tests.crash.points import LIVE_POINTS, POINTS, SKETCH_POINTS
 KILLED = -9
 
 
-def killed_twice(folder: Path) -> tuple[Stage, Path, Path]:
-    """A run that is killed and goes on as if it had not been. Returns where it was, what an uninterrupted run leaves, and a copy of the lake
+def killed_twice(folder: Path, *names: str) -> tuple[Stage, Path, list[Path]]:
+    """A run that is killed and goes on as if it had not been. Returns where it was, what an uninterrupted run leaves, and copies of the lake
     from between the kills."""
     stage = Stage(folder, 1)
     stage.prepare()
@@ -26,7 +26,7 @@ def killed_twice(folder: Path) -> tuple[Stage, Path, Path]:
         assert stage.start(stage.command(lake, 0), name) == KILLED
         assert broken(lake) == []
         if name == "admission: rows appended":
-            between = stage.copy(lake, "between")
+            between = [stage.copy(lake, one) for one in names]
     assert stage.start(stage.command(lake, 0)) == 0
     assert differences(left(whole), left(lake)) == []
     return stage, whole, between

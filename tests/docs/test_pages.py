@@ -70,7 +70,8 @@ def run(page: Path, place: Path) -> str:
         for words in programs(page, language, text):
             done = call(place, *words)
             assert done.returncode == 0, f"{page.name}\n{text}\n{done.stderr}"
-            assert not re.search("warning|log level|Traceback", done.stderr, re.IGNORECASE), done.stderr
+            if words[0] == "-m":  # a program may start a Spark of its own, which says what it likes
+                assert not re.search("warning|log level|Traceback", done.stderr, re.IGNORECASE), done.stderr
             said += f"{done.stdout}\n"
     return said
 

@@ -12,8 +12,7 @@ from tests.crash.test_kills import KILLED, killed_twice
 
 def test_kills_leave_what_an_uninterrupted_run_leaves(tmp_path: Path) -> None:
     """`make test` has the same two kills; here the comparison tells of them where a protection is taken away."""
-    stage, whole, doubled = killed_twice(tmp_path / "stage")
-    torn = stage.copy(doubled, "torn")
+    stage, whole, (doubled, torn) = killed_twice(tmp_path / "stage", "doubled", "torn")
     # The same kill without a protection: the comparison tells.
     stage.environment = {"CRASH_WITHOUT": "transaction marks"}
     stage.start(stage.command(doubled, 0))
