@@ -130,7 +130,7 @@ def _promise(plan: TablePlan) -> str:
             f"  whether that unit's {'rows, and all that happened to them, were' if plan.changes else 'records were'} there or not,",
             f"  up to (epsilon, delta) = ({plan.epsilon:g}, {plan.delta:g}), on this run alone: what all runs cost together, dpsql budget says.",
             *([HANDED_ON] if plan.changes else []),
-            "  Not hidden: when triggers happen, and the operator's own metrics (totals per micro-batch, never per key or unit).",
+            "  Not hidden: when triggers happen, and the operator's own metrics (exact totals per micro-batch of what WHERE leaves).",
         ]
     )
 

@@ -181,7 +181,7 @@ def _promise(plan: PrivacyPlan, source: Source) -> str:
             ]
         else:
             lines.append(f"  epsilon {many} (delta times as many windows).")
-    lines.append("  Not hidden: when triggers happen, and the operator's own metrics (totals per micro-batch, never per key or unit).")
+    lines.append("  Not hidden: when triggers happen, and the operator's own metrics (exact totals per micro-batch of what WHERE leaves).")
     return "\n".join(lines)
 
 

@@ -146,7 +146,7 @@ def _promise(plan: MarginalsPlan) -> str:
             f"  whoever sees the released tables {many}, learns almost the same",
             "  whether that unit's records were there or not,",
             f"  up to (epsilon, delta) = ({plan.epsilon:g}, {plan.delta:g}), on this run alone: what all runs cost together, dpsql budget says.",
-            "  Not hidden: when triggers happen, and the operator's own metrics (totals per micro-batch, never per key or unit).",
+            "  Not hidden: when triggers happen, and the operator's own metrics (exact totals per micro-batch of what WHERE leaves).",
         ]
     )
 

@@ -149,7 +149,7 @@ def _promise(plan: SlidingPlan, source: Source) -> str:
         lines.append("  delta is 0 for ideal random words; they come from a pseudo-random function (AES), as all noise does.")
     lines += [
         "  On this run alone: what all runs cost together, dpsql budget says.",
-        "  Not hidden: when windows end, and the operator's own metrics (totals per micro-batch, never per key or unit).",
+        "  Not hidden: when windows end, and the operator's own metrics (exact totals per micro-batch of what WHERE leaves).",
     ]
     return "\n".join(lines)
 
