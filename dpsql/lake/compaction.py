@@ -25,7 +25,7 @@ from dpsql.lake.contributions import TICK_ERA, Contributions
 from dpsql.lake.delta_rows import check_files
 from dpsql.lake.marks import forgotten_mark, merged_mark
 from dpsql.lake.sorted_file import sorted_file
-from dpsql.udfs.bucket_state import filesystem
+from dpsql.udfs.bucket_state import DamagedFile, filesystem
 
 MANY_FILES = 40
 SMALL_ROWS = 100_000
@@ -93,6 +93,9 @@ def merge(
 
     Returns:
         The files of the commit, and those of the log that came with it, on a local disk; nothing if there was nothing to do.
+
+    Raises:
+        DamagedFile: a file is not as it was written; nothing is changed.
     """
     table = DeltaTable(str(path))
     if len(names) <= MANY_FILES or not _is_plain(table) or not set(names) <= _named(table):
@@ -107,8 +110,9 @@ def merge(
                 break
         content = pa.concat_tables([one.cast(rows[-1].schema) for one in rows])
     except (OSError, ValueError, pa.ArrowException):
-        # Whoever needs its rows is told so then; a run is not stopped for tidiness.
-        return []
+        raise DamagedFile(
+            f"{path}/{name} is lost or damaged: put it back as it was; until then the table's small files stay small"
+        ) from None
     if len(chosen) < 2:
         return []
     new = write(content)
@@ -184,7 +188,7 @@ def _opens(path: Place, version: int) -> bool:
 def _read(table: DeltaTable, path: Place, name: str) -> pa.Table:
     system, root = filesystem(str(path))
     with system.open_input_file(f"{root}/{name}") as file:
-        rows = pq.read_table(file, coerce_int96_timestamp_unit="us")
+        rows = pq.read_table(file, coerce_int96_timestamp_unit="us", page_checksum_verification=True)
     # Spark's INT96 does not say that it is UTC.
     instants = {field.name for field in table.schema().fields if field.type == PrimitiveType("timestamp")}
     fields = [field.with_type(pa.timestamp("us", "UTC")) if field.name in instants else field for field in rows.schema]

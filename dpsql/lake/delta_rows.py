@@ -14,15 +14,20 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.dataset as pads
 import pyarrow.fs as pafs
+import pyarrow.parquet as pq
 
 from dpsql.files import Place
+from dpsql.lake.log_head import in_words
 from dpsql.udfs.bucket_state import DamagedFile, filesystem
 
 NAMED_BY_BYTES = re.compile(r"-([0-9a-f]{64})\.parquet$")
 """Those of other writers have other names; they are used as they are."""
 
 READERS = 8
+CHECKED = pads.ParquetFragmentScanOptions(page_checksum_verification=True)
+"""A page whose bytes are not those that were written is an error, not other rows."""
 
 
 def read_rows(location: Place, columns: Sequence[str] | None = None, condition: pc.Expression | None = None) -> pa.Table:
@@ -41,7 +46,41 @@ def read_rows(location: Place, columns: Sequence[str] | None = None, condition: 
 
     files = pafs.SubTreeFileSystem(*reversed(filesystem(str(location))))
     dataset = DeltaTable(str(location)).to_pyarrow_dataset(filesystem=files)
-    return dataset.to_table(None if columns is None else list(columns), filter=condition)
+    return dataset.to_table(None if columns is None else list(columns), filter=condition, fragment_scan_options=CHECKED)
+
+
+def damage(location: Place, whole: bool) -> str | None:
+    """Which data files of a table without partitions are not as they were written, in words.
+
+    Args:
+        location: of the table; one that is not there has no files.
+        whole: look at all bytes; else their number must do.
+    """
+    from deltalake import DeltaTable  # slow to import, and not every command reads tables
+
+    if not DeltaTable.is_deltatable(str(location)):
+        return None
+    added = pa.table(DeltaTable(str(location)).get_add_actions()).select(["path", "size_bytes"])
+    system, root = filesystem(str(location))
+    there = {file.base_name: file.size for file in system.get_file_info(pafs.FileSelector(root))}
+
+    def wrong(name: str, size: int) -> str | None:
+        if name not in there:
+            return f"{name} is gone"
+        if there[name] != size:
+            return f"{name} has {there[name]:,} bytes of {size:,}"
+        try:
+            if whole and NAMED_BY_BYTES.search(name):
+                check_files(location, [name])
+            elif whole:  # of Spark: it has checksums of its pages
+                pq.read_table(f"{root}/{name}", filesystem=system, page_checksum_verification=True)
+        except (OSError, pa.ArrowException):
+            return f"{name} has other bytes than were written"
+        return None
+
+    with ThreadPoolExecutor(READERS) as readers:
+        found = readers.map(wrong, *(column.to_pylist() for column in added.columns))
+        return in_words(location, [problem for problem in found if problem])
 
 
 def check_files(location: Place, names: Iterable[str]) -> None:

@@ -22,7 +22,7 @@ from dpsql.files import Place, replace_file
 
 VERSION = 1
 FILE = "status.json"
-"""In the run's private folder: the newest event of each kind."""
+"""In the run's private folder: the newest event of each kind, and of each alarm."""
 
 COMMON: Mapping[str, type] = {"version": int, "time": str, "run": str, "name": str, "kind": str}
 SCHEMA: Mapping[str, Mapping[str, type]] = {
@@ -33,6 +33,9 @@ SCHEMA: Mapping[str, Mapping[str, type]] = {
     "end": {"stopped": bool, "failed": str},
 }
 """Fields of each kind of event besides COMMON. `seconds` is Spark's time by phase; `failed` the class of what ended the run, or empty."""
+
+DAMAGED = "damaged"
+"""The alarm that a file of a table is not as it was written."""
 
 DROP_SHARE, DROP_RECORDS = 0.2, 1_000
 """Alarm where more than this share of a micro-batch of at least so many records is dropped: a column renamed upstream looks like that."""
@@ -66,7 +69,7 @@ class EventLog:
         event = {"version": VERSION, "time": _now(), "run": self.run_id, "name": self.name, "kind": kind, **given}
         if set(event) != {*COMMON, *SCHEMA[kind]}:
             raise ValueError(f"an event of kind {kind} has the fields {sorted(SCHEMA[kind])}")
-        self.newest[kind] = event
+        self.newest[f"alarm/{given['alarm']}" if kind == "alarm" else kind] = event
         self._count(kind, event)
         newest = json.dumps({"version": VERSION, "newest": self.newest, "totals": self.totals}).encode()
         with suppress(OSError):

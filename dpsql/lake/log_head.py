@@ -9,12 +9,18 @@ from __future__ import annotations
 import json
 import os
 import re
+from contextlib import suppress
 from pathlib import Path
+
+from dpsql.files import Place
 
 COMMIT, CHECKPOINT = re.compile(r"(\d{20})\.json"), re.compile(r"(\d{20})\.checkpoint\.parquet")
 HINT = "_last_checkpoint"
 LOOK_BACK = 200
 """So many commits are asked for a mark. Older ones are in a checkpoint, or gone."""
+
+NAMED = 3
+"""So many damaged files are named."""
 
 MAGIC, FOOTER_LENGTH = b"PAR1", 4
 """What Parquet files begin and end with; before the end, how long the footer is."""
@@ -50,6 +56,31 @@ def newest_mark(table: Path, application: str) -> int | None:
             if mark.get("appId") == application:
                 return int(mark["version"])
     return None
+
+
+def damage(table: Path) -> str | None:
+    """Which data files of the newest commits are gone or have another size, in words; all bytes of all files are looked at by a start.
+
+    Raises:
+        OSError: the log cannot be reached.
+    """
+    removed, wrong = set[str](), list[str]()
+    for version in sorted(_versions(os.listdir(table / "_delta_log"), COMMIT), reverse=True)[:LOOK_BACK]:
+        actions = [json.loads(line) for line in _lines(table / "_delta_log", version)]
+        removed.update(action["remove"]["path"] for action in actions if "remove" in action)
+        for name, size in [(one["path"], one["size"]) for action in actions if (one := action.get("add")) and one["path"] not in removed]:
+            with suppress(FileNotFoundError):
+                if (found := (table / name).stat().st_size) != size:
+                    wrong.append(f"{name} has {found:,} bytes of {size:,}")
+                continue
+            wrong.append(f"{name} is gone")
+    return in_words(table, wrong)
+
+
+def in_words(table: Place, wrong: list[str]) -> str | None:
+    """A sentence on damaged files of a table; None if there are none."""
+    more = f" and {len(wrong) - NAMED:,} more files" if len(wrong) > NAMED else ""
+    return f"the table {table} is damaged: {'; '.join(wrong[:NAMED])}{more}. Put its files back as they were" if wrong else None
 
 
 def _versions(names: list[str], kind: re.Pattern[str]) -> list[int]:

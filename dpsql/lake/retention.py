@@ -6,7 +6,7 @@ import json
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol, TypeVar
 
 import pyarrow.fs as pafs
 
@@ -17,7 +17,7 @@ from dpsql.lake.engine_file import Engine
 from dpsql.lake.manifest import Manifest
 from dpsql.lake.release_plans import read_and_noted
 from dpsql.lake.sorted_file import sorted_file
-from dpsql.udfs.bucket_state import filesystem
+from dpsql.udfs.bucket_state import DamagedFile, filesystem
 from dpsql.udfs.stage import OPERATORS, RELEASE, Clock
 
 SWEEP_SECONDS, SWEEP_BATCHES = 60, 10
@@ -27,6 +27,7 @@ TEMPORARY_SECONDS = 86_400
 VACUUM_HOURS = 1
 """Whoever reads the list of files opens it anew, and is done in seconds."""
 SAVEPOINTS = "savepoints"
+T = TypeVar("T")
 
 
 class PublicTable(Protocol):
@@ -54,6 +55,7 @@ class Retention:
         retention_us: its rows are kept so long after the last trigger of their windows.
         listed: the state files of query 2.
         public: the histogram, and what is beside it.
+        damaged: is told of a damaged file in words; a run is not stopped for tidiness.
     """
 
     engine: Engine
@@ -61,6 +63,7 @@ class Retention:
     retention_us: int
     listed: Manifest
     public: PublicTable
+    damaged: Callable[[str], None]
     _next: float = field(default=0.0, init=False)
     _batches: int = field(default=0, init=False)
 
@@ -102,11 +105,18 @@ class Retention:
         for operator in OPERATORS:
             self._sweep_state(operator)
         files = self.engine.folder / "files"
-        compact(files)
+        self._tell(compact, files)
         compaction.shorten(files)
-        compaction.tidy_contributions(self.contributions, self._needed())
+        self._tell(compaction.tidy_contributions, self.contributions, self._needed())
         for path in self.public.paths:
-            self.public.open_to_readers(compaction.tidy_public(path, self.public.application))
+            self.public.open_to_readers(self._tell(compaction.tidy_public, path, self.public.application) or ())
+
+    def _tell(self, tidy: Callable[..., T], *given: Any) -> T | None:
+        try:
+            return tidy(*given)
+        except DamagedFile as problem:
+            self.damaged(str(problem))
+            return None
 
     def _needed(self) -> int:
         """Query 2 begins at this version of `contributions` or later: as far back as Spark remembers, and not after what is listed."""

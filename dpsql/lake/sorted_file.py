@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import sys
 import uuid
 from typing import Any
@@ -34,10 +35,11 @@ def sorted_file(path: Place, rows: pa.Table) -> dict[str, Any]:
     """
     rows = rows.combine_chunks()
     sink = pa.BufferOutputStream()
-    pq.write_table(rows, sink, compression="snappy", row_group_size=rows.num_rows)
+    pq.write_table(rows, sink, compression="snappy", row_group_size=rows.num_rows, write_page_checksum=True)
     system, root = filesystem(str(path))
-    name = f"part-00000-{uuid.uuid4()}-c000.snappy.parquet"
-    size = write_whole(system, root, name, sink.getvalue())
+    content = sink.getvalue()
+    name = f"part-00000-{uuid.uuid4()}-{hashlib.sha256(content).hexdigest()}.parquet"
+    size = write_whole(system, root, name, content)
     return {"path": name, "bytes": size, "rows": rows.num_rows, "partition": {}, "stats": statistics(rows)}
 
 

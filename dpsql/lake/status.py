@@ -1,6 +1,6 @@
 """`dpsql status`: how a run stands, for a watchdog: is it at work, how far behind is it, is anything damaged. No Spark, no secret.
 
-It reads the small files of the run's private folder and the marks of its tables, and no row of any of them.
+It reads the small files of the run's private folder, the marks of its tables and the sizes of published files, and no row of any of them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dpsql import times
 from dpsql.errors import LakeError
 from dpsql.files import ObjectPath, Place, reason
 from dpsql.lake import log_head
-from dpsql.lake.event_log import newest_events
+from dpsql.lake.event_log import DAMAGED, newest_events
 from dpsql.lake.marks import closed_mark
 from dpsql.lake.running import is_running
 from dpsql.lake.runs import LIVE_FILE, Lake, Run, public_tables, read_run
@@ -90,8 +90,8 @@ def _found(lake: Lake, name: str, max_lag_us: int | None, max_drop_share: float 
     batch = newest.get("micro_batch", {})
     share = sum(batch["dropped"].values()) / batch["records"] if batch.get("records") else None
     failure = _failure(newest)
-    state = _state(folder, lake, name, failure)
-    alarms = []
+    alarms = _damaged(lake.histogram(name), run, newest)
+    state = "damaged" if alarms else _state(folder, lake, name, failure)
     if state == "failed":
         alarms.append(f"its last start ended badly ({failure}); start the same command again: it goes on, or its message says more")
     if max_lag_us is not None and (lag is None or lag * 1e6 > max_lag_us):
@@ -100,6 +100,16 @@ def _found(lake: Lake, name: str, max_lag_us: int | None, max_drop_share: float 
     if max_drop_share is not None and share is not None and share > max_drop_share:
         alarms.append(f"{share:.0%} of the newest micro-batch was dropped, more than the {max_drop_share:.0%} that are allowed")
     return Status(name, run.run_id, state, released_us, lag, share, newest, tuple(alarms))
+
+
+def _damaged(histogram: Place, run: Run, newest: dict[str, dict[str, Any]]) -> list[str]:
+    """Published files that are gone or have other sizes now, and what the last start, which looks at all bytes, has found."""
+    there = [path for path in public_tables(histogram, run).values() if isinstance(path, Path) and (path / "_delta_log").is_dir()]
+    found = [problem for problem in map(log_head.damage, there) if problem]
+    told = newest.get(f"alarm/{DAMAGED}")
+    if told is not None and told["time"] >= newest.get("start", told)["time"] and told["text"] not in found:
+        found.append(str(told["text"]))
+    return found
 
 
 def _failure(newest: dict[str, dict[str, Any]]) -> str:

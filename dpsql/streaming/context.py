@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
@@ -20,7 +21,9 @@ from dpsql.files import ObjectPath, Place
 from dpsql.lake import preflight, remedies, unreadable
 from dpsql.lake.catch_up import CatchUp, finish, latest_us, live_pins, open_catch_up
 from dpsql.lake.contributions import Contributions
+from dpsql.lake.delta_rows import damage
 from dpsql.lake.engine_file import Engine
+from dpsql.lake.event_log import DAMAGED
 from dpsql.lake.manifest import Manifest
 from dpsql.lake.marks import triggers_mark
 from dpsql.lake.published import published_marks
@@ -163,12 +166,16 @@ class RunContext:
             preflight.check(self.engine, needed, marks, {ADMISSION: tables.admission, RELEASE: tables.release})
             preflight.check_beside(self.folder, public, tables.histogram_application)
             preflight.check_files(self.engine, self.query.source.name)
+        for path in public.values():
+            if problem := damage(path, whole=isinstance(path, Path)):
+                self.tally.alarm(DAMAGED, problem)
         if self.register:
             self.register.check(self.run.run_id, tables.contributions.closed_us)
 
     def retention(self, queries: Queries, kept_us: int) -> Retention:
         """The sweeper of this start."""
-        return Retention(self.engine, self.tables.contributions, kept_us, self.tables.release, queries.sink.histogram)
+        told = partial(self.tally.alarm, DAMAGED)
+        return Retention(self.engine, self.tables.contributions, kept_us, self.tables.release, queries.sink.histogram, told)
 
     def _publishing(self, closed_us: int) -> None:
         self.tally.publishing(closed_us)

@@ -128,6 +128,11 @@ class Tally:
             self.events.tell("release", triggers=triggers, rows=rows, closed_us=self._closed_us)
             self._closed_us = None
 
+    def alarm(self, alarm: str, text: str) -> None:
+        """Tell an alarm, once per start, to the log of events and to the listener."""
+        if self.events.alarm(alarm, text):
+            self.tell(text)
+
     def tell(self, warning: str | None = None) -> None:
         """Report to the listener, if there is one."""
         if self.listener is not None:

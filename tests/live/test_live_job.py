@@ -173,7 +173,7 @@ def test_a_clock_that_steps_a_day_ahead_closes_nothing_early(case: Case, monkeyp
     until(more(4))
     step[0] = 86_400_000_000
     until(more(6))
-    assert "stepped ahead by 1 day" in newest_events(case.lake.private("visits"))["alarm"]["text"] and not any(anew)
+    assert "stepped ahead by 1 day" in newest_events(case.lake.private("visits"))["alarm/clock"]["text"] and not any(anew)
     step[0] = 0
     case.writing.clear()  # nothing is begun anew while a micro-batch is at work
     until(lambda: any(anew))

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from dpsql.errors import InputError, LakeError
-from dpsql.lake.event_log import FILE
+from dpsql.lake.event_log import DAMAGED, FILE, newest_events
 from dpsql.lake.runs import Lake
 from dpsql.udfs.bucket_state import VERSION_KEY
 from tests.streaming.conftest import SQL, case_of
@@ -86,6 +86,18 @@ def test_lost_tables_and_files_are_refused(done: Any) -> None:
     (done.private / "engine.json").unlink()
     with pytest.raises(LakeError, match=r"engine.json is lost"):
         done.go()
+
+
+def test_a_start_names_published_files_that_are_not_as_they_were_written_and_goes_on(done: Any) -> None:
+    table = Path(done.lake.histogram("demo"))
+    (path,) = table.glob("*.parquet")
+    told = list[str]()
+    content = bytearray(path.read_bytes())
+    content[len(content) // 3] ^= 1
+    path.write_bytes(content)
+    done.go(progress=lambda report: told.append(report.warning or ""))
+    assert any(f"{path.name} has other bytes than were written" in line for line in told)
+    assert path.name in newest_events(done.private)[f"alarm/{DAMAGED}"]["text"]
 
 
 def test_damaged_small_files_are_refused(done: Any) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
+from collections.abc import Callable
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -18,12 +19,20 @@ from deltalake.exceptions import CommitFailedError
 from pyspark.sql import types as T
 
 from dpsql.lake import compaction, delta_tables
-from dpsql.lake.delta_rows import read_rows
+from dpsql.lake.delta_rows import damage, read_rows
 from dpsql.lake.engine_file import Engine
 from dpsql.lake.marks import merged_mark
 from dpsql.lake.restore_points import Tables
 from dpsql.lake.sorted_file import sorted_file
 from dpsql.lake.torn_commits import torn, unreadable
+from dpsql.udfs.bucket_state import DamagedFile
+
+HARMS: dict[str, Callable[[Path], object]] = {
+    "deleted": Path.unlink,
+    "emptied": lambda path: path.write_bytes(b""),
+    "flipped": lambda path: path.write_bytes(path.read_bytes().replace(b"page ", b"pagf ", 1)),
+}
+"""What may happen to a file. The first page of texts is changed, and no length: nobody but a checksum notices."""
 
 KINDS = {
     "text": T.StringType(),
@@ -199,10 +208,35 @@ def test_a_table_whose_files_are_not_its_rows(table: Path) -> None:
     assert merged(table) == [] and DeltaTable(str(table)).version() == newest
 
 
-def test_a_damaged_file_is_left_for_its_readers(table: Path) -> None:
+@pytest.mark.parametrize("harm", HARMS)
+def test_a_damaged_file_is_named_and_nothing_is_merged(table: Path, harm: str) -> None:
     name = compaction.small_files(table)[3]
-    table.joinpath(name).write_bytes(b"")
-    assert merged(table) == [] and DeltaTable(str(table)).version() == 10
+    HARMS[harm](table / name)
+    with pytest.raises(DamagedFile, match=name):
+        merged(table)
+    assert DeltaTable(str(table)).version() == 10
+
+
+@pytest.mark.parametrize("harm", HARMS)
+@pytest.mark.parametrize("writer", ["ours", "another"])
+def test_damage_of_a_data_file_is_told(table: Path, harm: str, writer: str) -> None:
+    """Also in a file that Spark has written: then by the checksums of its pages."""
+    name = compaction.small_files(table)[3]
+    if writer == "another":
+        (table / name).rename(table / "part-00000-c000.snappy.parquet")
+        log = table / "_delta_log"
+        for commit in log.glob("*.json"):
+            commit.write_text(commit.read_text().replace(name, "part-00000-c000.snappy.parquet"))
+        for file in [*log.glob("*.checkpoint.parquet"), log / "_last_checkpoint"]:
+            file.unlink(missing_ok=True)
+        name = "part-00000-c000.snappy.parquet"
+    assert damage(table, whole=True) is None
+    HARMS[harm](table / name)
+    told = damage(table, whole=True)
+    assert told is not None and name in told and told.count("part-") == 1
+    assert (damage(table, whole=False) is None) == (harm == "flipped")
+    with pytest.raises((OSError, pa.ArrowException)):
+        read_rows(table)
 
 
 @pytest.mark.parametrize(("needed", "oldest"), [(None, 10), (7, 5), (11, 10), (4, 0), (0, 0)])

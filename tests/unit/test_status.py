@@ -23,7 +23,7 @@ from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from dpsql.errors import LakeError
 from dpsql.jobs.cli import main
 from dpsql.lake import log_head
-from dpsql.lake.event_log import COMMON, FILE, SCHEMA, EventLog, dropped_much, newest_events
+from dpsql.lake.event_log import COMMON, DAMAGED, FILE, SCHEMA, EventLog, dropped_much, newest_events
 from dpsql.lake.running import exclusive
 from dpsql.lake.runs import Lake, Run
 from dpsql.lake.status import status
@@ -48,6 +48,25 @@ def lake(tmp_path: Path) -> Lake:
     for table in (str(folder / "contributions"), str(folder / "files"), made.histogram("views")):
         write_deltalake(table, pa.table({"x": [1]}), commit_properties=mark)
     return made
+
+
+@pytest.mark.parametrize(("content", "said"), [(None, "is gone"), (b"", "has 0 bytes of")])
+def test_a_published_file_that_is_gone_or_cut_is_told(lake: Lake, content: bytes | None, said: str) -> None:
+    (file,) = Path(lake.histogram("views")).glob("*.parquet")
+    assert status(lake, "views").alarms == ()
+    file.unlink() if content is None else file.write_bytes(content)
+    found = CliRunner().invoke(main, ["status", "views", "--lake", str(lake.root)])
+    assert found.exit_code == 5 and f"{file.name} {said}" in found.output
+
+
+def test_what_a_start_has_found_damaged_is_told_until_the_next_start(lake: Lake) -> None:
+    log = log_of(lake)
+    with log.of_start("live", threading.Event()):
+        log.alarm(DAMAGED, "the table t is damaged")
+        log.alarm("clock", "another alarm")
+        assert status(lake, "views").alarms == ("the table t is damaged",)
+    finished(lake)
+    assert status(lake, "views").alarms == ()
 
 
 def log_of(lake: Lake, **files: Path) -> EventLog:
