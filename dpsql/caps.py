@@ -18,7 +18,8 @@ class Cap:
     """The bound of one level.
 
     Args:
-        epsilon, delta: on everything a privacy unit does within one period; for EVENT on one row, and then delta may be 0.
+        epsilon, delta: on everything a privacy unit does within one period; for EVENT on one row, and then delta may be 0: a person
+            with k rows may pay k times epsilon, which no cap of USER bounds.
         period_us: length of the period, in microseconds; periods are counted from 1970-01-01 UTC. 0 for EVENT, which has none.
         protects: the level; costs of one level never count against a cap of the other.
     """

@@ -38,7 +38,8 @@ from dpsql.jobs.options import (
     stop_politely,
     writable,
 )
-from dpsql.jobs.terminal import ProgressBar, note, print_dropped, print_json, print_not_read
+from dpsql.jobs.terminal import ProgressBar, note, note_totals, print_json, print_not_read
+from dpsql.totals import may_be_told, without
 
 if TYPE_CHECKING:
     from dpsql import Query
@@ -128,6 +129,7 @@ def start(flags: RunFlags, master: str | None, properties: Mapping[str, str]) ->
     """
     if flags.until_us is not None and not flags.until_caught_up:
         raise ConfigError("--until needs --until-caught-up: a live run releases every trigger when its time has come")
+    from dpsql.lake.event_log import FILE as STATUS_FILE
     from dpsql.lake.opening import open_run
     from dpsql.lake.runs import Lake
     from dpsql.polling import polling_interval
@@ -162,6 +164,7 @@ def start(flags: RunFlags, master: str | None, properties: Mapping[str, str]) ->
         spark = _session(master, properties, folder / SPARK_SAID if isinstance(folder, Path) else None)
         with stopping(spark):
             summary = _run(flags, spark, query, run, lake, secret, ledger)
+        note_totals(query.source, summary.records, summary.dropped, kept=str(folder / STATUS_FILE))
         _print_summary(summary, str(lake.histogram(name)), f"dpsql show {name} --lake {flags.lake_folder}", flags.as_json)
 
 
@@ -217,7 +220,7 @@ def _run(flags: RunFlags, spark: Any, query: Query, run: Run, lake: Lake, secret
     options: dict[str, Any] = {"buckets": (flags.buckets, flags.buckets)} if flags.buckets else {}
     options |= {"until_caught_up": flags.until_caught_up, "until_us": flags.until_us}
     options |= {"live": LiveOptions(flags.interval_us, flags.retention_us, flags.accept_clock)}
-    with ProgressBar() as bar:
+    with ProgressBar(may_be_told(query.source)) as bar:
         options |= {"progress": bar.stage, "log": flags.log, "metrics": flags.metrics}
         return run_job(spark, query, run, lake, secret, ledger=ledger, **options)
 
@@ -225,11 +228,8 @@ def _run(flags: RunFlags, spark: Any, query: Query, run: Run, lake: Lake, secret
 def _print_summary(summary: Summary, histogram: str, after: str, as_json: bool) -> None:
     if summary.stopped:
         note(STOPPED)
-    told = {name: value for name, value in asdict(summary).items() if name not in ("records", "dropped")}
-    note(f"read {summary.records:,} records")  # exact totals are the operator's: never on stdout, which is handed on
-    print_dropped(summary.dropped)
     if as_json:
-        print_json({**told, "histogram": histogram})
+        print_json({**without(asdict(summary)), "histogram": histogram})
         return
     click.echo(f"published {summary.triggers:,} triggers with {summary.rows:,} rows")
     if summary.overruns:

@@ -22,7 +22,7 @@ ALARM, DAMAGED = 4, 5
 def status(name: str, lake_folder: str, max_lag_us: int | None, max_drop_share: float | None, as_json: bool) -> None:
     """Say how a run stands. Exit code 0: all is well; 4: an alarm, or the lake cannot be reached; 5: something is damaged. Needs no Spark and no secret.
 
-    Counts of records in it are exact: for the operator alone.
+    It tells no exact total: those are in the run's status.json, for the operator alone.
 
     \b
     dpsql status demo --lake lake

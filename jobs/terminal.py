@@ -10,12 +10,14 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
 from dpsql.frames import aggregates_of
+from dpsql.totals import may_be_told
 from dpsql.view.formatting import printable
 
 if TYPE_CHECKING:
     import pandas as pd
     from rich.console import Console
 
+    from dpsql.config import Source
     from dpsql.streaming.progress import Progress as Report
 
 PIPE_WIDTH = 200
@@ -78,23 +80,40 @@ def print_gone(count: int, names: Sequence[str], from_us: int | None) -> None:
         )
 
 
-def print_dropped(dropped: Mapping[str, int]) -> None:
-    """How many records were dropped, and why; on stderr."""
+def note_totals(source: Source, records: int, dropped: Mapping[str, int], compared: bool = False, kept: str = "") -> None:
+    """How many records were read, how many dropped and why, if they may be told; on stderr.
+
+    Args:
+        source: the stream.
+        records, dropped: the totals.
+        compared: as in `dpsql.totals.may_be_told`.
+        kept: where the operator finds them.
+    """
+    if not may_be_told(source, compared):
+        note(
+            f"not told: how many records were read or dropped, since {source.name} is not `public: true`{kept and f'; they are in {kept}'}"
+        )
+        return
+    note(f"read {records:,} records")
     for reason, count in dropped.items():
         if count:
             note(f"dropped: {count:,} {reason.replace('_', ' ')}")
 
 
 class ProgressBar:
-    """What is going on, on stderr: a moving line in a terminal, plain lines for the Spark job's log elsewhere."""
+    """What is going on, on stderr: a moving line in a terminal, plain lines for the Spark job's log elsewhere.
 
-    def __init__(self) -> None:
+    Args:
+        exact: exact totals may be told (`dpsql.totals`).
+    """
+
+    def __init__(self, exact: bool) -> None:
         from rich.console import Console  # slow to import
         from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
         console = Console(stderr=True)
         columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
-        self._live = console.is_terminal
+        self._exact, self._live = exact, console.is_terminal
         self._progress = Progress(*columns, console=console, transient=True, disable=not self._live)
         self._task = self._progress.add_task("reading", total=None)
 
@@ -107,7 +126,7 @@ class ProgressBar:
 
     def records(self, count: int) -> None:
         """Records that the local engine has read so far."""
-        self._progress.update(self._task, description=f"{count:,} records")
+        self._progress.update(self._task, description=f"{count:,} records" if self._exact else "reading")
 
     def settings(self, count: int, least: float) -> None:
         """Settings that `tune` has measured so far, and the least error of them."""
@@ -115,8 +134,8 @@ class ProgressBar:
 
     def stage(self, report: Report) -> None:
         """A report of the Spark job; its warnings always become a line."""
-        read = f"{report.records:,} records, {report.records_per_second:,.0f} a second"
-        text = f"{report.stage}: {read}; {report.triggers:,} triggers, {report.rows:,} rows published"
+        read = f"{report.records:,} records, {report.records_per_second:,.0f} a second; " if self._exact else ""
+        text = f"{report.stage}: {read}{report.triggers:,} triggers, {report.rows:,} rows published"
         if self._live:
             self._progress.update(self._task, description=text)
         else:

@@ -22,7 +22,7 @@ from dpsql.jobs.options import (
     writable,
 )
 from dpsql.jobs.show import SHOWN_ROWS
-from dpsql.jobs.terminal import ProgressBar, note, print_dropped, print_json, records
+from dpsql.jobs.terminal import ProgressBar, note, note_totals, print_json, records
 
 EXACT = "It would show what single people have done, and no epsilon covers that."
 INPUT = "Files or folders with the records of the stream, or of source NAME"
@@ -62,6 +62,7 @@ def try_(
     from dpsql.privacy.ledger_rules import cap_for
     from dpsql.privacy.origin import origin_of
     from dpsql.times import now_us
+    from dpsql.totals import may_be_told
     from dpsql.view.nothing import why_nothing
     from dpsql.view.reading import as_read
 
@@ -82,10 +83,10 @@ def try_(
     origin = origin_of(source, ledger_id, files.get(source.name, ()), query.protects)
     ledger.append(query.line(run_id, "compare" if compare else "try", origin), cap_for(source, query.protects))
     bound = secret.of_ledger(ledger_id)
-    exact = compare or source.public  # else a total is an exact answer about whomever WHERE names
-    with ProgressBar() as bar:
-        progress = bar.records if exact else None
-        result = try_query(query, files, run_id=run_id, secret=bound, until_us=until_us, progress=progress, compare=compare)
+    exact = may_be_told(source, compare)
+    with ProgressBar(exact) as bar:
+        result = try_query(query, files, run_id=run_id, secret=bound, until_us=until_us, progress=bar.records, compare=compare)
+    note_totals(source, result.records, result.drops, compare)
     if output is not None:
         result.histogram.to_parquet(output, index=False)
         note(f"wrote {len(result.histogram)} rows to {output}")
@@ -99,14 +100,10 @@ def try_(
     if result.comparison:
         print_comparison(result.comparison, limit, query.document())
     elif not len(result.histogram):
-        click.echo(why_nothing(query.document()) + (f" Read: {result.records:,} records." if exact else ""))
+        click.echo(why_nothing(query.document()))
     elif output is None:
         document = query.document()
         print_histogram(as_read(result.histogram, document), limit, document)
-    if exact:
-        print_dropped(result.drops)
-    else:
-        note(f"not told: how many records were read or dropped, since {source.name} is not `public: true`")
 
 
 def _comparison(comparison: dict[str, Any]) -> dict[str, Any]:

@@ -76,7 +76,7 @@ def tune(
     check_tunable(query)
     files = files_by_source(samples, query, "--sample")
     refuse_own_input(query, files.get(query.parsed.stream), "--sample", WARNING)
-    with ProgressBar() as bar:
+    with ProgressBar(exact=True) as bar:
         bench = Workbench(query, read_sample(query, files, bar.records), scale, column, goal)
         best = search(bench, bar.settings)
         written, recommended = bench.measure(bench.written), bench.measure(best)

@@ -29,13 +29,14 @@ def verify(name: str, lake_folder: str, sources_file: Path, secret_file: Path | 
     from dpsql.lake.opening import check_binding
     from dpsql.lake.runs import Lake, read_run
     from dpsql.local.verification import verify_run
+    from dpsql.totals import may_be_told
 
     lake = Lake(lake_folder)
     found = read_run(lake, name)
     query = dpsql.compile(found.query_text, dpsql.load_sources(sources_file), name=name)
     secret, _ = secret_and_ledger(secret_file, create=False)
     check_binding(found, query, secret, lake)
-    with ProgressBar() as bar:
+    with ProgressBar(may_be_told(query.source)) as bar:
         verification = verify_run(lake, name, found, query, secret, bar.records)
     if as_json:
         print_json(asdict(verification))

@@ -140,15 +140,15 @@ def newest_events(folder: Place) -> dict[str, dict[str, Any]]:
 
 
 def dropped_much(records: int, dropped: Mapping[str, int]) -> str | None:
-    """The sentence for a micro-batch of which too much could not be used, or None. Names no record: reasons and totals. What is over the bounds
-    of the query was good, and asked to be left out."""
+    """The sentence for a micro-batch of which too much could not be used, or None. It names a reason, and no record or total. What is over the
+    bounds of the query was good, and asked to be left out."""
     unusable = {reason: count for reason, count in dropped.items() if not reason.startswith("over_")}
     count = sum(unusable.values())
     if records < DROP_RECORDS or count <= DROP_SHARE * records:
         return None
     reason = max(unusable, key=lambda name: unusable[name])
     return (
-        f"{count:,} of {records:,} records of a micro-batch were dropped, most of them as {reason.replace('_', ' ')}: "
+        f"more than {DROP_SHARE:.0%} of the records of a micro-batch were dropped, most of them as {reason.replace('_', ' ')}: "
         "did a column or a format change upstream?"
     )
 

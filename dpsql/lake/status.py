@@ -20,6 +20,7 @@ from dpsql.lake.event_log import DAMAGED, newest_events
 from dpsql.lake.marks import closed_mark
 from dpsql.lake.running import is_running
 from dpsql.lake.runs import LIVE_FILE, Lake, Run, public_tables, read_run
+from dpsql.totals import without
 
 NETWORK = {errno.ESTALE, errno.ENOTCONN, errno.ETIMEDOUT, errno.EHOSTDOWN, errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EREMOTEIO}
 REPAIR = "start the run again: its message names the command that repairs it"
@@ -40,8 +41,7 @@ class Status:
             store, or the disk over the network, does not answer, which says nothing of the run.
         released_us: the newest grid point that is released; None before the first. Microseconds since 1970 UTC.
         lag_seconds: the present time less that; None likewise.
-        dropped_share: of the newest micro-batch; None before the first.
-        newest: kind of event -> the newest (`dpsql.lake.event_log`). Totals in it are exact: for the operator.
+        newest: kind of event -> the newest (`dpsql.lake.event_log`), without exact totals.
         alarms: what is wrong, one sentence each.
     """
 
@@ -50,7 +50,6 @@ class Status:
     state: str
     released_us: int | None
     lag_seconds: float | None
-    dropped_share: float | None
     newest: dict[str, dict[str, Any]]
     alarms: tuple[str, ...]
 
@@ -61,7 +60,7 @@ def status(lake: Lake, name: str, max_lag_us: int | None = None, max_drop_share:
     Args:
         lake, name: the run.
         max_lag_us: more than this behind is an alarm.
-        max_drop_share: a larger share of the newest micro-batch dropped is an alarm.
+        max_drop_share: a larger share of the newest micro-batch dropped is an alarm; the share itself is not told.
         now_us: the present time, microseconds since 1970 UTC (default: the wall clock).
 
     Raises:
@@ -71,7 +70,7 @@ def status(lake: Lake, name: str, max_lag_us: int | None = None, max_drop_share:
         return _found(lake, name, max_lag_us, max_drop_share, now_us)
     except OSError as problem:
         where = f"{lake.private(name)} cannot be reached ({reason(problem)}): whether the run is well cannot be told from here"
-        return Status(name, "", "unreachable", None, None, None, {}, (where,))
+        return Status(name, "", "unreachable", None, None, {}, (where,))
 
 
 def _found(lake: Lake, name: str, max_lag_us: int | None, max_drop_share: float | None, now_us: int | None) -> Status:
@@ -82,7 +81,7 @@ def _found(lake: Lake, name: str, max_lag_us: int | None, max_drop_share: float 
         run = read_run(lake, name)
         closed_us = _closed_us(folder, lake, run)
     except LakeError as damage:
-        return Status(name, "", "damaged", None, None, None, newest_events(folder), (str(damage),))
+        return Status(name, "", "damaged", None, None, _told(newest_events(folder)), (str(damage),))
     newest = newest_events(folder)
     told = newest.get("release", {}).get("closed_us")
     released_us = _on_grid(run, closed_us if told is None or closed_us is None else min(int(told), closed_us))
@@ -98,8 +97,12 @@ def _found(lake: Lake, name: str, max_lag_us: int | None, max_drop_share: float 
         behind = "nothing is released yet" if lag is None else f"{lag:,.0f} seconds behind"
         alarms.append(f"{behind}, more than the {max_lag_us / 1e6:,.0f} that are allowed")
     if max_drop_share is not None and share is not None and share > max_drop_share:
-        alarms.append(f"{share:.0%} of the newest micro-batch was dropped, more than the {max_drop_share:.0%} that are allowed")
-    return Status(name, run.run_id, state, released_us, lag, share, newest, tuple(alarms))
+        alarms.append(f"more of the newest micro-batch was dropped than the {max_drop_share:.0%} that are allowed")
+    return Status(name, run.run_id, state, released_us, lag, _told(newest), tuple(alarms))
+
+
+def _told(newest: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    return {kind: without(event) for kind, event in newest.items()}
 
 
 def _damaged(histogram: Place, run: Run, newest: dict[str, dict[str, Any]]) -> list[str]:

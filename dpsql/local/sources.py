@@ -33,7 +33,7 @@ OTHER_BATCH_FILES = 64
 """Files in a micro-batch of `dpsql run` (`streaming.sources.BATCH_FILES`; a Delta source has Delta's own default)."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Chunk:
     """A piece of input, now visible in DuckDB as `table`; `malformed` lines were left out of it."""
 

@@ -16,6 +16,7 @@ from dpsql.privacy.ledger_rules import remarks
 from dpsql.text import number
 from dpsql.times import duration
 
+EVENT = PrivacyLevel.EVENT
 DAY_US = 86_400_000_000
 PERIODS = (1, 7, 30)
 ROWS = (1, 10, 100)
@@ -66,6 +67,7 @@ class Budget:
         cap: None where none is declared.
         remarks: what was declared on purpose, or changed (`dpsql.privacy.ledger_rules.remarks`).
         protects: the level of its runs; those of the other level are a budget of their own.
+        beside: of level USER, how many runs on the name protect rows only, and what these cost so many rows of one person.
     """
 
     ledger: str
@@ -75,23 +77,19 @@ class Budget:
     cap: CapState | None
     remarks: tuple[str, ...] = ()
     protects: PrivacyLevel = PrivacyLevel.USER
+    beside: tuple[int, tuple[Total, ...]] = (0, ())
 
 
 def budgets(lines: Sequence[Line], sources: Iterable[Source] = ()) -> tuple[Budget, ...]:
     """One Budget per ledger name and level, by name: those with runs, and those that the sources declare a cap for."""
     streams = [source for source in sources if not source.static]
     caps = {(source.ledger, level): cap for source in streams for level in PrivacyLevel if (cap := source.cap_of(level))}
-    names = sorted(
-        {(line.ledger, line.cost.protects) for line in lines} | set(caps), key=lambda name: (name[0], name[1] == PrivacyLevel.EVENT)
-    )
+    names = sorted({(line.ledger, line.cost.protects) for line in lines} | set(caps), key=lambda name: (name[0], name[1] is EVENT))
     declared = {name: [(source.name, source.privacy_unit) for source in streams if source.ledger == name] for name, _ in names}
+    of = {name: tuple(line for line in lines if (line.ledger, line.cost.protects) == name) for name in names}
     return tuple(
         _budget(
-            name,
-            level,
-            tuple(line for line in lines if (line.ledger, line.cost.protects) == (name, level)),
-            caps.get((name, level)),
-            declared[name],
+            name, level, of[name, level], caps.get((name, level)), declared[name], of.get((name, EVENT), ()) if level is not EVENT else ()
         )
         for name, level in names
     )
@@ -104,10 +102,8 @@ def facts(budget: Budget) -> dict[str, Any]:
         "ledger": budget.ledger,
         "privacy_level": str(budget.protects),
         "privacy_units": [{"source": source, "columns": list(columns)} for source, columns in budget.units],
-        "totals": [
-            {"rows" if budget.protects is PrivacyLevel.EVENT else "days": t.days, "epsilon": _finite(t.epsilon), "delta": t.delta}
-            for t in budget.totals
-        ],
+        "totals": _totals(budget.totals, "rows" if budget.protects is EVENT else "days"),
+        "rows_only": {"runs": budget.beside[0], "totals": _totals(budget.beside[1], "rows")},
         "cap": {name: _finite(getattr(cap, name)) for name in CapState.__dataclass_fields__} if cap else None,
         "remarks": list(budget.remarks),
         "runs": [
@@ -128,12 +124,16 @@ def facts(budget: Budget) -> dict[str, Any]:
     }
 
 
+def _totals(totals: Sequence[Total], of: str) -> list[dict[str, Any]]:
+    return [{of: t.days, "epsilon": _finite(t.epsilon), "delta": t.delta} for t in totals]
+
+
 def describe(budget: Budget, shown: int = 10, names: Mapping[str, str] | None = None) -> str:
     """The same in sentences; of the runs the newest `shown`, by name where a run id has one in `names`."""
     called = names or {}
     units = "; ".join(f"{', '.join(columns)} of {source}" for source, columns in budget.units)
     count = len(budget.lines)
-    event = budget.protects is PrivacyLevel.EVENT
+    event = budget.protects is EVENT
     who = f"one row of {', '.join(source for source, _ in budget.units)}, not one person" if event else units
     text = [f"Ledger {budget.ledger}: {count} run{'' if count == 1 else 's'}. Who is protected: {who}."]
     if count:
@@ -141,9 +141,16 @@ def describe(budget: Budget, shown: int = 10, names: Mapping[str, str] | None = 
         text.append(f"  {what} is hidden, in all these runs together, up to")
         for t in budget.totals:
             days = f"{t.days} {'row' if event else 'day'}{'' if t.days == 1 else 's'}"
-            text.append(f"    {days:<8} epsilon {number(t.epsilon) if t.epsilon < math.inf else 'unlimited'}, delta {t.delta:.2g}")
+            text.append(f"    {days:<8} epsilon {_epsilon_text(t)}, delta {t.delta:.2g}")
         if not event and any(t.days == 7 and t.epsilon > MOST_EPSILON for t in budget.totals):
             text.append(f"  CAREFUL: more than epsilon {MOST_EPSILON:g} in a week promises little to somebody who is there all week.")
+    if (beside := budget.beside)[0]:
+        rows, costs = (" / ".join(each) for each in zip(*((f"{t.days}", _epsilon_text(t)) for t in beside[1]), strict=True))
+        delta = f" (delta {beside[1][-1].delta:.2g})" if beside[1][-1].delta else ""
+        text.append(
+            f"  {beside[0]} run{' protects' if beside[0] == 1 else 's protect'} rows only: a person with {rows} rows there in that time pays "
+            f"epsilon {costs}{delta} more, which no total here has."
+        )
     text += _cap_lines(budget)
     text += [f"  Note: {remark}." for remark in budget.remarks]
     if shown_exactly := sum(line.kind == COMPARE for line in budget.lines):
@@ -157,12 +164,18 @@ def describe(budget: Budget, shown: int = 10, names: Mapping[str, str] | None = 
 
 
 def _budget(
-    name: str, level: PrivacyLevel, lines: tuple[Line, ...], cap: Cap | None, declared: list[tuple[str, tuple[str, ...]]]
+    name: str,
+    level: PrivacyLevel,
+    lines: tuple[Line, ...],
+    cap: Cap | None,
+    declared: list[tuple[str, tuple[str, ...]]],
+    beside: tuple[Line, ...],
 ) -> Budget:
     units = dict.fromkeys([*((line.source, line.unit) for line in lines), *declared])
-    each = _rows if level is PrivacyLevel.EVENT else _total
-    totals = tuple(each(lines, n) for n in (ROWS if level is PrivacyLevel.EVENT else PERIODS)) if lines else ()
-    return Budget(name, tuple(units), lines, totals, _cap_state(lines, cap) if cap else None, remarks(lines), level)
+    each, many = (_rows, ROWS) if level is EVENT else (_total, PERIODS)
+    totals = tuple(each(lines, n) for n in many) if lines else ()
+    rows = tuple(_rows(beside, n) for n in ROWS) if beside else ()
+    return Budget(name, tuple(units), lines, totals, _cap_state(lines, cap) if cap else None, remarks(lines), level, (len(beside), rows))
 
 
 def _total(lines: Sequence[Line], days: int) -> Total:
@@ -176,7 +189,7 @@ def _total(lines: Sequence[Line], days: int) -> Total:
 
 def _rows(lines: Sequence[Line], rows: int) -> Total:
     """What all runs cost together for so many rows of one person."""
-    together = total((line.cost.periods(rows) for line in lines), PrivacyLevel.EVENT)
+    together = total((line.cost.periods(rows) for line in lines), EVENT)
     noise = math.fsum(line.declared_delta - line.cost.failure for line in lines)
     return Total(rows, together.epsilon + _epsilon(together.mu, noise), noise + together.failure)
 
@@ -235,7 +248,7 @@ def _cap_lines(budget: Budget) -> list[str]:
 
 
 def _per(line: Line) -> str:
-    if line.cost.protects is PrivacyLevel.EVENT:
+    if line.cost.protects is EVENT:
         return "per row"
     return "for ever" if line.period == "STREAM" else f"per {duration(line.size_us)}"
 
@@ -243,6 +256,10 @@ def _per(line: Line) -> str:
 def _promise(line: Line) -> str:
     exact = "; exact values were shown" if line.kind == COMPARE else ""
     return f"{line.source}: epsilon {line.declared_epsilon:g}, delta {line.declared_delta:g} {_per(line)}{exact}"
+
+
+def _epsilon_text(total: Total) -> str:
+    return number(total.epsilon) if total.epsilon < math.inf else "unlimited"
 
 
 def _finite(value: float) -> float | None:

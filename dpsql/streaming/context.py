@@ -354,9 +354,9 @@ class RunContext:
     def was_read(self, report: Any) -> None:
         """A micro-batch of query 1 is finished."""
         source, malformed, alarm = self.query.source, self.tally.malformed(report), self.tally.was_read(report)
-        where = f"in micro-batch {report.batchId} of source {source.name!r} (max_malformed {source.max_malformed})"
+        where = f"in micro-batch {report.batchId} of source {source.name!r}"
         told = malformed > source.max_malformed and self.tally.is_news()
-        self.tally.tell(f"{malformed} malformed records {where}" if told else alarm)
+        self.tally.tell(f"more malformed records than max_malformed = {source.max_malformed} {where}" if told else alarm)
 
 
 def run_context(

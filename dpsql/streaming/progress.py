@@ -27,11 +27,11 @@ class Progress:
     """
 
     stage: str
-    records: int
-    records_per_second: float
+    records: int = field(repr=False)
+    records_per_second: float = field(repr=False)
     triggers: int
     rows: int
-    dropped: Mapping[str, int]
+    dropped: Mapping[str, int] = field(repr=False)
     warning: str | None = None
 
 
@@ -48,17 +48,17 @@ class Summary:
     that the run has not read when a catch-up ends, `not_read_names` has the first of them.
     """
 
-    records: int
+    records: int = field(repr=False)
     triggers: int
     rows: int
-    dropped: dict[str, int]
+    dropped: dict[str, int] = field(repr=False)
     stopped: bool = False
     overruns: int = 0
     not_read: int = 0
     not_read_names: tuple[str, ...] = ()
 
 
-@dataclass
+@dataclass(repr=False)
 class Tally:
     """Running counts of one start, told to a listener after every micro-batch and written to the log of events."""
 

@@ -228,6 +228,7 @@ def _promise(standing: Standing) -> Iterator[Card]:
     week = next((total for total in standing.budget.totals if total.days == 7), None)
     if week is not None:
         runs = f"{len(standing.budget.lines)} run{'' if len(standing.budget.lines) == 1 else 's'} of ledger {standing.budget.ledger}"
+        runs += f"; not in it: {standing.budget.beside[0]} that protect rows only" if standing.budget.beside[0] else ""
         yield Card("All runs, in 7 days", f"epsilon {number(week.epsilon) if np.isfinite(week.epsilon) else 'unlimited'}", runs)
     cap = standing.budget.cap
     if cap is not None:

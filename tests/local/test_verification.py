@@ -19,30 +19,26 @@ from dpsql import record
 from dpsql.compiled import Query
 from dpsql.config import Source
 from dpsql.errors import DataError, LakeError
-from dpsql.lake.catch_up import CatchUp, finish
+from dpsql.lake.catch_up import CatchUp
 from dpsql.lake.delta_rows import read_rows
-from dpsql.lake.engine_file import Engine, Part, write_engine
+from dpsql.lake.engine_file import Engine, write_engine
 from dpsql.lake.manifest import Manifest
 from dpsql.lake.restore_points import open_tables
 from dpsql.lake.runs import Lake, Run
 from dpsql.local import verification
-from dpsql.local.feeder import Feeder
-from dpsql.local.published_table import published_table
-from dpsql.local.record_reader import RowReader
 from dpsql.local.typed import spark_only
 from dpsql.local.verification import Verification, count_differences, files_not_read, verify_run
-from dpsql.mechanisms.histogram.stages import stages
 from dpsql.parsed_query import ContributionPeriod
 from dpsql.privacy.secret import Secret
 from dpsql.udfs.grid import NO_CLOCK
-from dpsql.udfs.stage import OPERATORS, Clock
+from dpsql.udfs.stage import Clock
 from tests.local.conftest import DAY, HOUR, RUN, Compile, visits
+from tests.local.published import engine_of, publish
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 CATCH_UPS = (((0, [0]), (1, [1, 2])), DAY + 13 * HOUR), (((3, [3]),), DAY + 24 * HOUR)
-"""Of two catch-ups: the micro-batches with their files, and until when."""
 
 
 @dataclass
@@ -60,7 +56,7 @@ class Published:
 
     @property
     def engine(self) -> Engine:
-        return Engine(self.private, (2, 3), {operator: Part() for operator in OPERATORS})
+        return engine_of(self.private)
 
     def listing(self, operator: str) -> Manifest:
         return Manifest(self.private / "files", RUN, operator, 1)
@@ -85,45 +81,8 @@ def published(compile_on: Compile, secret: Secret, tmp_path: Path) -> Published:
         pq.write_table(table.slice(i * 1000, 1000), file)
     lake = Lake(tmp_path / "lake")
     run = Run("visits", RUN, query.plan.identity, secret.check(), query.text, {}, "2024-03-01T00:00:00+00:00")
-    case = Published(lake, run, query, secret)
-    reader, feeder = (
-        RowReader(query.plan, query.sources, secret.salt(RUN), {}),
-        Feeder(stages(query.plan), secret.noise_key(RUN, query.plan.identity), (2, 3)),
-    )
-    closed, released, ticks, log = NO_CLOCK, [], [], ["v1"]
-    case.private.mkdir(parents=True)
-    (case.private / "run.json").write_text(json.dumps({"version": 1, **asdict(run)}))
-    write_engine(case.engine, {})
-    case.listing("admission").create()
-    for batches, until in CATCH_UPS:
-        for batch, numbers in batches:
-            clock = Clock(closed, until + (6 + batch) * HOUR)
-            feeder.micro_batch(pa.concat_tables(reader.files([files[n] for n in numbers])), clock)
-            uris = [files[n].as_uri() for n in numbers]
-            log += [
-                json.dumps({"path": uri, "timestamp": files[n].stat().st_mtime_ns // 1_000_000, "batchId": batch})
-                for uri, n in zip(uris, numbers, strict=True)
-            ]
-            case.listing("admission").commit(batch, [], {"files": uris, "clock": asdict(clock)})
-        due = feeder.tick(until)
-        released += due
-        ticks += [{"kind": 1, "batch": batches[-1][0], "closed_us": until, "window": 1 << 62, "bucket": bucket} for bucket in range(3)]
-        case.listing("release").commit(
-            len(ticks) // 3 - 1, [], {"closed_us": until, "rows": sum(rows.num_rows for rows in due), "mark": len(ticks)}
-        )
-        closed = until
-    write_deltalake(lake.histogram("visits"), published_table(query.plan, released, reader.key_types))
-    write_deltalake(
-        str(case.private / "contributions"),
-        pa.Table.from_pylist([*ticks, {"kind": 0, "batch": 0, "closed_us": 0, "window": 0, "bucket": 0}]),
-    )
-    (case.private / "checkpoints/admission/sources/0").mkdir(parents=True)
-    (case.private / "checkpoints/admission/sources/0/3").write_text("\n".join(log))
-    (case.private / "checkpoints/release/commits").mkdir(parents=True)
-    for batch in range(len(CATCH_UPS)):
-        (case.private / f"checkpoints/release/commits/{batch}").touch()
-    finish(case.private, CatchUp(2, closed, closed, True, {}))
-    return case
+    publish(lake, run, query, secret, files, CATCH_UPS)
+    return Published(lake, run, query, secret)
 
 
 def test_a_run_is_recomputed_row_by_row(published: Published) -> None:

@@ -138,7 +138,7 @@ def test_malformed_lines_are_counted_and_told(case: Any, write: Any, visits: Any
     assert summary.dropped == {"malformed": 3}
     assert summary.records == 363
     assert [report.warning for report in told if report.warning] == [
-        "3 malformed records in micro-batch 0 of source 'visits' (max_malformed 2)"
+        "more malformed records than max_malformed = 2 in micro-batch 0 of source 'visits'"
     ]
     parquet = case()
     parquet.go()

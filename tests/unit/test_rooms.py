@@ -27,7 +27,7 @@ GROUND = {
     "dpsql.typed_values",
     "dpsql.sources",
 }
-GROUND |= {"dpsql.text", "dpsql.times", "dpsql.yaml_file"}
+GROUND |= {"dpsql.text", "dpsql.times", "dpsql.totals", "dpsql.yaml_file"}
 """What every room may import."""
 
 MAY = {
