@@ -1,9 +1,13 @@
 """A tick where windows prove keys together: known keys are shown whatever has records, and every window ends with a review.
 
-What one window shows decides what the next ones do, so a tick goes through its grid in order of time, in passes: one pass to the end of each window
-or, where late records keep several windows open, one for each grid point. So one tick over many windows is by construction the same as many ticks.
-At a grid point: known keys enter the windows that have their first trigger; own tests of silent keys in all open windows; at the last trigger of a
-window its evidence, the review and the tests over several windows; then every key that has become known is shown in all open windows.
+What one window shows decides what the next ones do, so a tick goes through its grid in order of time. At a grid point: known keys enter the windows
+that have their first trigger; own tests of silent keys in all open windows; at the last trigger of a window its evidence, the review and the tests over
+several windows; then every key that has become known is shown in all open windows.
+
+A pass goes over many grid points: up to the next last trigger of a window, or the first time at which an own test passes while several windows are
+open. Before its end no key becomes known or silent. Then known keys enter windows, groups are tested and shown, and increments fall due by window and
+trigger alone, with noise of the same cells: no group sees another one, or how its triggers are cut. So one pass is as many of one grid point each, and
+one tick over many windows the same as many ticks. Its work goes with windows that have groups, known keys or evidence, not with the time between.
 """
 
 from __future__ import annotations
@@ -33,11 +37,11 @@ def close(state: ReleaseState, closed_us: int, p: ReleaseParameters, noise_key: 
     memory, evidence = Memory.of(state.memory), Evidence.of(state.evidence)
     ahead = _Ahead.of(state)
     work = _Work(p, selection, selection.carried, noise_key)
-    now, released = state.closed_us, [released_columns(p.columns).empty_table()]
+    now, reach, released = state.closed_us, p.grid.horizon, [released_columns(p.columns).empty_table()]
     open_ = replace(ahead.begun(NO_CLOCK), groups=_closed(ahead.groups.slice(0, 0), now), seen=state.seen)
     while True:
         first = _first_window(open_.groups if open_.groups.num_rows else ahead.groups.slice(ahead.group))
-        until = _next(p.grid, now, closed_us, first, bool(len(memory.key)))
+        until = _next(p.grid, now, closed_us, first, bool(len(memory.key)), reach)
         if until is None:
             break
         begun = ahead.begun(until - p.grid.trigger_us)
@@ -46,9 +50,10 @@ def close(state: ReleaseState, closed_us: int, p: ReleaseParameters, noise_key: 
             groups=_closed(pa.concat_tables([open_.groups, begun.groups]).combine_chunks(), now),
             pending=pa.concat_tables([open_.pending, begun.pending]).combine_chunks(),
         )
-        open_, memory, evidence, rows = work.pass_(open_, memory, evidence, now, until)
+        open_, memory, evidence, rows, now = work.pass_(open_, memory, evidence, now, until)
         released.append(rows)
-        now = until
+        # After a pass that was made again the next ones begin short: what is done twice stays a part of what is done once.
+        reach = min(2 * reach, p.grid.horizon) if now == until else 1
     rest = ahead.begun(1 << 62)
     groups = pa.concat_tables([open_.groups, rest.groups]).combine_chunks()
     pending = pa.concat_tables([open_.pending, rest.pending]).combine_chunks()
@@ -96,7 +101,7 @@ def _closed(groups: pa.Table, closed_us: int) -> pa.Table:
     return groups.replace_schema_metadata({CLOSED: str(closed_us)})
 
 
-def _next(grid: Grid, now: int, limit: int, first: int | None, busy: bool) -> int | None:
+def _next(grid: Grid, now: int, limit: int, first: int | None, busy: bool, reach: int) -> int | None:
     """Up to when the next pass goes; None: nothing is left to do up to `limit`.
 
     Args:
@@ -105,15 +110,15 @@ def _next(grid: Grid, now: int, limit: int, first: int | None, busy: bool) -> in
         limit: of the tick.
         first: the oldest window with a group.
         busy: keys are remembered, so every window has a review.
+        reach: over so many grid points at most.
     """
     if not busy and first is None:
         return None
     begins = now if busy else max(now, (first or 0) + grid.trigger_us - 1)
-    step = grid.trigger_us if _overlap(grid) else grid.window_us
-    until = (begins - grid.offset_us) // step * step + grid.offset_us + step
-    if _overlap(grid):
-        return until if until <= limit else None
-    until = min(until, limit)
+    span, since = grid.horizon * grid.trigger_us, begins - grid.offset_us
+    end = (since - span) // grid.slide_us * grid.slide_us + grid.slide_us + span
+    points = min(since // grid.trigger_us + reach, end // grid.trigger_us, (limit - grid.offset_us) // grid.trigger_us)
+    until = grid.offset_us + points * grid.trigger_us
     return until if until > begins else None
 
 
@@ -131,14 +136,16 @@ class _Work:
 
     def pass_(
         self, state: ReleaseState, memory: Memory, evidence: Evidence, now: int, until: int
-    ) -> tuple[ReleaseState, Memory, Evidence, pa.Table]:
-        """From one time to the next at which something can change."""
-        p, grid = self.p, self.p.grid
+    ) -> tuple[ReleaseState, Memory, Evidence, pa.Table, int]:
+        """From one time to the next at which something changes: `until`, or earlier; it comes last."""
+        p, grid, given = self.p, self.p.grid, state
         state = self._show_known(state, memory, now, until)
         names = state.groups.column("key_bytes")
         c, pending = self._open(state, until)
         shown = select(c, self.selection, self.noise_key)
         fresh, names_fresh, since = self._found(c, names, memory)
+        if _overlap(grid) and (earliest := int(since.min(initial=until))) < until:
+            return self.pass_(given, memory, evidence, now, earliest)
         memory = memory.with_keys(fresh, names_fresh, self.carried.first).learnt(fresh, since)
         found = fresh
         ended = until - grid.horizon * grid.trigger_us
@@ -153,7 +160,7 @@ class _Work:
             added, more = self._extra(extra, until)
             rows.append(more)
             state = replace(state, groups=add_groups(state.groups, added))
-        return state, memory, evidence, pa.concat_tables(rows)
+        return state, memory, evidence, pa.concat_tables(rows), until
 
     def _open(self, state: ReleaseState, until: int) -> tuple[Closing, pa.Table]:
         groups = state.groups

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import random
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
 from dpsql.udfs.grid import NO_CLOCK, Grid
+from dpsql.udfs.histogram import carrying
 from dpsql.udfs.histogram.key_selection import SelectionParameters
 from dpsql.udfs.histogram.parameters import ReleaseParameters
 from dpsql.udfs.histogram.perturbation import OutputColumn, PerturbationParameters
@@ -107,6 +109,41 @@ def test_rows_are_those_of_the_plain_reference_however_time_and_keys_are_cut(win
         some, _ = run(given, p, [*sorted(pick.sample(grid[:-1], 5)), end], buckets=3)
         assert some == one
     assert carried > 0 and dropped > 0
+
+
+@pytest.mark.parametrize(("windows", "triggers", "late", "old"), [(8, 20, 0, 1), (8, 20, 7, 3), (28, 8, 8, 1)])
+def test_old_records_cost_passes_of_windows_and_not_of_grid_points(
+    windows: int, triggers: int, late: int, old: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A record in a window long ago is evidence for L windows: each has one pass. The rows are those of a tick at each grid point."""
+    p, passes, apart = parameters(windows, triggers, late), 0, 40 * (windows + 4)
+
+    def counted(*given: Any) -> Any:
+        nonlocal passes
+        passes += 1
+        return done(*given)
+
+    done = carrying._Work.pass_
+    monkeypatch.setattr(carrying._Work, "pass_", counted)
+    given = {(window * apart, 5): {3: (1, 1)} for window in range(old)} | {(old * apart, 7): {1: (UNIT * 9, 9), triggers: (UNIT * 9, 9)}}
+    end = apart * old + 200
+    rows, _ = run(given, p, [end])
+    assert rows and old * windows <= passes <= (old + 1) * (windows + 8)
+    again, _ = run(given, p, list(range(p.grid.trigger_us, end + 1, p.grid.trigger_us)))
+    assert again == rows
+
+
+def test_a_dropped_key_is_remembered_until_no_range_reaches_back() -> None:
+    """Its first record since comes when the longest range is the first that would be a window longer without its epoch: L - 2 windows after it."""
+    for windows, triggers, late in ((4, 4, 0), (5, 2, 1), (6, 1, 0)):
+        p = parameters(windows, triggers, late)
+        strong = {(40 * window, key): {1: (UNIT, 1)} for window in range(3) for key in range(300)}
+        dropped = Reference(p, KEY, strong, 40 * 40).silent_since
+        assert len(dropped) > 80
+        late_again = {(epoch + 40 * (windows - 2), key): {1: (UNIT // 2, 1)} for key, epoch in dropped.items()}
+        expected = Reference(p, KEY, strong | late_again, 40 * 40)
+        rows, _ = run(strong | late_again, p, [40 * 40])
+        assert {(window, trigger, int(name)) for window, trigger, name, _ in rows} == expected.rows
 
 
 def test_nothing_is_remembered_when_nothing_is_left_to_say() -> None:
