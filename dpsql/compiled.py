@@ -11,10 +11,11 @@ from typing import Any
 from dpsql.config import Source, cut_by_records, load_sources
 from dpsql.errors import AccountingError, ConfigError
 from dpsql.mechanisms import registry
-from dpsql.mechanisms.protocol import Mechanism, Shape
+from dpsql.mechanisms.protocol import Mechanism, RunFacts, Shape
 from dpsql.parsed_query import AS_RELEASED, ParsedQuery, PrivacyLevel, Reading
 from dpsql.privacy.ledger_line import Line
 from dpsql.privacy.origin import Origin
+from dpsql.udfs.keys import PublicGroups
 
 
 @dataclass(frozen=True)
@@ -54,6 +55,11 @@ class Query:
     def source(self) -> Source:
         """The stream that the query reads."""
         return self.sources[self.parsed.stream]
+
+    def facts(self, public: PublicGroups | None) -> RunFacts:
+        """What a first run of it knows; `public`: its listed groups."""
+        shape, start = self.shape, self.source.start_us
+        return RunFacts(public, shape.schedule.window_of(start) if shape.carries and start is not None else None)
 
     def document(self) -> dict[str, Any]:
         """The plan as JSON values, for people to read, and how its rows are shown."""

@@ -90,7 +90,8 @@ class Source:
         public: the records are no secret, so exact values may be shown.
         value_format: how a Kafka value is written.
         value_schema: the Avro schema that values were written with, as JSON.
-        start_us: when the stream was declared to start, microseconds since 1970 UTC; public groups are released from there on.
+        start_us: when the stream was declared to start, microseconds since 1970 UTC; public groups are released from there on,
+            and windows that prove keys together begin there.
         change_feed: how the changes of a table are written that the stream consists of; None: its records stay. A change counts from the time
             of its commit on.
         primary_key: of that table, the columns that name a row of one privacy unit (lower case); empty: equal rows of a unit are copies.

@@ -29,7 +29,6 @@ import pyarrow as pa
 
 from dpsql.compiled import Query
 from dpsql.local.feeder import Feeder
-from dpsql.mechanisms.protocol import RunFacts
 from dpsql.mechanisms.public_groups import public_groups
 from dpsql.privacy.secret import Secret
 from dpsql.udfs.grid import NO_CLOCK
@@ -118,7 +117,7 @@ def released(query: Query) -> pa.Table:
     public = (
         public_groups(plan, query.source, salt, [*names[1:], encode([b"nobody"] * len(plan.query.keys))]) if query.shape.listed else None
     )
-    feeder = Feeder(query.mechanism.stages(plan, RunFacts(public)), SECRET.noise_key(RUN_ID, plan.identity))
+    feeder = Feeder(query.mechanism.stages(plan, query.facts(public)), SECRET.noise_key(RUN_ID, plan.identity))
     first = public.first_window_us if public else _begin_us(query)
     for rows in _records(query, first, [b""] * 3 if not plan.query.keys else names):
         feeder.micro_batch(rows, Clock(NO_CLOCK, 1 << 62))

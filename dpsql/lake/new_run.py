@@ -61,10 +61,10 @@ def begin_new_run(lake: Lake, name: str, query: Query, secret: Secret, ledger: L
     old = read_run(lake, name)
     with exclusive(folder):
         closed = closed_us(lake, old, ledger)
-        free = NO_CLOCK if closed == NO_CLOCK else schedule.first_free_window(closed)
-        first = max(free, NO_CLOCK if old.first_window_us is None else old.first_window_us)
         run = new_run(lake, name, query, secret, ledger, query.source)
-        run = replace(run, first_window_us=None if first == NO_CLOCK else first)
+        firsts = [one.first_window_us for one in (old, run) if one.first_window_us is not None]
+        firsts += [] if closed == NO_CLOCK else [schedule.first_free_window(closed)]
+        run = replace(run, first_window_us=max(firsts, default=None))
         _exchange(folder, prepared, old, run)
     return run
 

@@ -40,7 +40,7 @@ class Run:
         query_text: the SQL as first started.
         plan: the plan, for people to read.
         created: UTC time, ISO 8601.
-        first_window_us: windows that start earlier were published by an earlier run under this name and stay closed; None: there was none.
+        first_window_us: windows that start earlier were published by an earlier run under this name, or do not exist; None: there are none.
         ledger_id: of the ledger that the run began with; it is in its noise and salt. Empty for runs of earlier releases.
         mechanism: whose query it is. Runs of earlier releases do not say: there was one.
         triggers: offset and interval of the grid on which they are due, in microseconds. Earlier ones have it in the plan.

@@ -30,7 +30,6 @@ from dpsql.privacy.ledger import Ledger
 from dpsql.privacy.secret import Secret
 from dpsql.times import now_us
 from dpsql.udfs.grid import NO_CLOCK
-from dpsql.udfs.keys import PublicGroups
 from dpsql.udfs.noise.randomness import intake_key
 from dpsql.udfs.stage import ADMISSION, OPERATORS, RELEASE, Clock, Stage, StateStore, Tables, Tick, run_bucket
 
@@ -164,7 +163,7 @@ def run_batches(
     until_us: int,
     buckets: Buckets = (1, 1),
     progress: Progress | None = None,
-    public: PublicGroups | None = None,
+    facts: RunFacts,
 ) -> LocalResult:
     """Replay micro-batches without a clock, then tick once.
 
@@ -176,9 +175,9 @@ def run_batches(
         until_us: the time of the tick, microseconds since 1970 UTC.
         buckets: user and key buckets.
         progress: told how many records were read.
-        public: the groups of a plan without key selection.
+        facts: of the run.
     """
-    feeder = Feeder(registry.named(plan.mechanism).stages(plan, RunFacts(public)), noise_key, buckets)
+    feeder = Feeder(registry.named(plan.mechanism).stages(plan, facts), noise_key, buckets)
     clock = Clock(NO_CLOCK, min(max(until_us, now_us()) + plan.query.max_ahead_us, LATEST_US))
     for rows in batches:
         feeder.micro_batch(rows, clock)
@@ -227,8 +226,8 @@ def run_local(
     run = open_local_run(query, secret, run_id, ledger)
     run_id = run.run_id
     reader = RowReader(query.plan, query.sources, run.secret.salt(run_id), {})
-    rows, public = reader.frame(frame), reader.public_groups(query.source)
-    run.check_input(rows, reader.key_types, public)
+    rows, facts = reader.frame(frame), query.facts(reader.public_groups(query.source))
+    run.check_input(rows, reader.key_types, facts)
     result = run_batches(
         query.plan,
         [rows],
@@ -236,7 +235,7 @@ def run_local(
         key_types=reader.key_types,
         until_us=until_us,
         buckets=buckets,
-        public=public,
+        facts=facts,
     )
     return frame_of(result.histogram)
 
@@ -281,7 +280,7 @@ def try_query(
         until_us=until_us,
         buckets=buckets,
         progress=progress,
-        public=reader.public_groups(query.source),
+        facts=query.facts(reader.public_groups(query.source)),
     )
     comparison = truth.compare(result.histogram, result.drops, reader.key_types) if truth else None
     return TryResult(frame_of(result.histogram), result.drops, result.records, comparison)

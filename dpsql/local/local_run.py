@@ -13,12 +13,12 @@ import pyarrow as pa
 from dpsql.compiled import Query
 from dpsql.errors import BudgetError, LakeError
 from dpsql.local.spark_types import SparkType
+from dpsql.mechanisms.protocol import RunFacts
 from dpsql.privacy.ledger import Ledger
 from dpsql.privacy.ledger_rules import cap_for
 from dpsql.privacy.origin import origin_of
 from dpsql.privacy.register import Entry
 from dpsql.privacy.secret import Secret
-from dpsql.udfs.keys import PublicGroups
 
 KIND = "local"
 
@@ -38,13 +38,13 @@ class LocalRun:
     secret: Secret
     ledger: Ledger
 
-    def check_input(self, rows: pa.Table, key_types: Sequence[SparkType], public: PublicGroups | None) -> None:
+    def check_input(self, rows: pa.Table, key_types: Sequence[SparkType], facts: RunFacts) -> None:
         """Refuse another input under the same run id: equal noise would show the exact difference.
 
         Args:
             rows: what FROM makes of the records, static tables included.
             key_types: of the keys.
-            public: the groups that are released without selection, and from which window on; None where keys are selected.
+            facts: the groups that are released without selection, and the first window.
 
         Raises:
             LakeError: the run id has seen another input.
@@ -52,8 +52,10 @@ class LocalRun:
         if not self.named:
             return  # nobody else knows the run id, and nobody can give it: it has a line and no entry
         whole = [_records(rows), repr(tuple(key_types)).encode()]
-        if public is not None:
+        if (public := facts.public) is not None:
             whole += [str(public.first_window_us).encode(), *sorted(public.key_bytes)]
+        elif facts.first_window_us is not None:
+            whole.append(str(facts.first_window_us).encode())
         given = self.secret.fingerprint(_digest(whole))
         entry = self.ledger.register.find(self.run_id)
         if entry is None:

@@ -98,6 +98,7 @@ class Shape:
         schedule: when triggers are due.
         arguments: the columns a0, a1, ... of the records.
         listed: keys are not selected: `RunFacts.public` has those that are released.
+        carries: windows prove keys together, those from the source's declared start on.
         contributions: what the intake gives; its first column is an int64.
         state: operator -> the tables of its state.
         columns: of the public table.
@@ -117,6 +118,7 @@ class Shape:
     forgets_us: int | None
     sketch: SketchShape | None = None
     feed: Feed | None = None
+    carries: bool = False
 
     def of(self, alias: str) -> tuple[OutputColumn, ...]:
         """The columns of one aggregate."""
@@ -129,7 +131,7 @@ class RunFacts:
 
     Args:
         public: the listed groups, where keys are not selected.
-        first_window_us: windows that start earlier belong to an earlier run.
+        first_window_us: windows that start earlier belong to an earlier run, or do not exist.
     """
 
     public: PublicGroups | None = None

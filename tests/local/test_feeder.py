@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import dpsql
-from dpsql.errors import DataError, InputError
+from dpsql.errors import DataError, InputError, LakeError
 from dpsql.local.feeder import run_batches, run_local, split, try_query
 from dpsql.local.record_reader import RowReader
 from dpsql.parsed_query import Key
@@ -38,7 +38,9 @@ def stream(compile_on: Compile, secret: Secret):
         edges = [0, *sorted(cuts), rows.num_rows]
         batches = [rows.slice(start, end - start) for start, end in itertools.pairwise(edges)]
         key = secret.noise_key(run_id, query.plan.identity)
-        return run_batches(query.plan, batches, noise_key=key, key_types=reader.key_types, until_us=UNTIL, buckets=buckets).histogram
+        return run_batches(
+            query.plan, batches, noise_key=key, key_types=reader.key_types, until_us=UNTIL, buckets=buckets, facts=query.facts(None)
+        ).histogram
 
     return released
 
@@ -112,6 +114,24 @@ def test_until_in_the_middle_of_a_window_compares_what_is_due(compile_on: Compil
     assert result.comparison is not None
     expected = int((visits().column("ts").cast(pa.int64()).to_numpy() < DAY + 12 * HOUR).sum())
     assert result.comparison["true_histogram"]["views"].sum() == expected
+
+
+def test_windows_with_memory_begin_at_the_declared_start(compile_on: Compile, secret: Secret, tmp_path: Path) -> None:
+    """Records from before it are dropped and counted, however many prove a key, and no range reaches back: another start is another input."""
+    sql = SQL.replace("max_rows_contributed", "carry_windows = 3, allowed_lateness = '6 hours', max_rows_contributed")
+    query = compile_on(sql, start_us=DAY - 21 * HOUR)
+    old = visits(400, 400, 1)
+    old = old.set_column(2, "ts", pa.array(old["ts"].cast(pa.int64()).to_numpy() - 2 * 24 * HOUR).cast(old["ts"].type))
+    (tmp_path / "files").mkdir()
+    pq.write_table(pa.concat_tables([old, visits()]), tmp_path / "files" / "both.parquet")
+    result = try_query(query, {"visits": [tmp_path / "files"]}, run_id=RUN, secret=of_its_ledger(secret), until_us=UNTIL + 24 * HOUR)
+    expected = run_local(query, visits(), secret, RUN, until_us=UNTIL + 24 * HOUR)
+    pd.testing.assert_frame_equal(result.histogram, expected)
+    assert result.drops["window_closed"] == 400
+    assert (compile_on(sql).facts(None).first_window_us, query.facts(None).first_window_us) == (None, DAY - 24 * HOUR)
+    assert compile_on(start_us=DAY).facts(None).first_window_us is None
+    with pytest.raises(LakeError, match="another start of the stream"):
+        run_local(compile_on(sql, start_us=DAY), visits(), secret, RUN, until_us=UNTIL)
 
 
 def test_run_local_takes_pandas_and_arrow(compile_on: Compile, secret: Secret) -> None:

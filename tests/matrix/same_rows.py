@@ -213,7 +213,7 @@ def released(
         key_types=lambda: key_types or reader.key_types,
         until_us=stream.until_us,
         buckets=buckets,
-        public=reader.public_groups(query.source),
+        facts=query.facts(reader.public_groups(query.source)),
     )
     return ordered(result.histogram, query)
 

@@ -106,7 +106,8 @@ def locally(one: Any, feed: pa.Table, until_us: int) -> pa.Table:
     run_id = one.run_id.run_id
     reader = RowReader(one.query.plan, one.query.sources, one.secret.salt(run_id), {})
     key = one.secret.noise_key(run_id, one.query.plan.identity)
-    return run_batches(one.query.plan, [reader.frame(feed)], noise_key=key, key_types=lambda: reader.key_types, until_us=until_us).histogram
+    facts, kinds = one.query.facts(None), lambda: reader.key_types
+    return run_batches(one.query.plan, [reader.frame(feed)], noise_key=key, key_types=kinds, until_us=until_us, facts=facts).histogram
 
 
 @pytest.mark.parametrize("key", [("account",), ()])

@@ -92,6 +92,7 @@ class Histogram:
             drops=DROP_REASONS,
             # An allowance is for one period, which is one window long.
             forgets_us=query.windows.size_us if query.contribution_period is ContributionPeriod.WINDOW else None,
+            carries=plan.carries,
         )
 
     def stages(self, plan: PrivacyPlan, run: RunFacts) -> tuple[Stage[Clock], Stage[Sequence[Tick]]]:

@@ -49,7 +49,7 @@ def stages(
 def bounding_parameters(plan: PrivacyPlan, public: PublicGroups | None = None, first_window_us: int | None = None) -> BoundingParameters:
     """Parameters of `dpsql.udfs.histogram.contribution_bounding.admit`; `public` where the plan has no key selection.
 
-    `first_window_us`: windows that start earlier belong to an earlier run (public groups know their first window themselves).
+    `first_window_us`: windows that start earlier are not this run's (public groups know their first window themselves).
     """
     query = plan.query
     return BoundingParameters(
