@@ -10,12 +10,13 @@ import pytest
 
 from dpsql.errors import DpsqlError
 from dpsql.lake import preflight
-from dpsql.lake.contributions import Contributions
+from dpsql.lake.contributions import TICK_ERA, Contributions
 from dpsql.lake.delta_rows import read_rows
 from dpsql.lake.manifest import Manifest
 from dpsql.streaming import context
 from dpsql.streaming.published_table import PublishedTable
 from dpsql.udfs.bucket_state import BucketFiles
+from dpsql.udfs.stage import ADMISSION
 
 DAY = 86_400_000_000
 START = 19_700 * DAY
@@ -70,6 +71,10 @@ def test_breaking_off_anywhere_changes_nothing(case: Any, write: Any, visits: An
                 patch.setattr(owner, name, breaking(getattr(owner, name), after=turn == 0))
                 with pytest.raises(BrokenOff):
                     broken.go(until_us)
+            # Nothing that a unit adds is there before what it has used is listed.
+            rows = [row["batch"] for row in read_rows(broken.private / "contributions").to_pylist() if row["era"] != TICK_ERA]
+            listed = [row["batch"] for row in read_rows(broken.private / "files").to_pylist() if row["operator"] == ADMISSION]
+            assert set(rows) <= set(listed)
         broken.go(until_us)
         assert left(broken) == left(whole)
     assert {row["window_start"].day for row in broken.histogram()} == {9, 10, 11}

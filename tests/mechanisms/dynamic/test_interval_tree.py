@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 from dpsql.errors import AccountingError
@@ -21,6 +22,7 @@ from dpsql.parsed_query import GroupSelection
 from dpsql.udfs.columns import Int
 from dpsql.udfs.dynamic import changes
 from dpsql.udfs.dynamic.interval_tree import TreeParameters, TreeSum, grow, level_before, nodes_at
+from dpsql.udfs.dynamic.paths import Paths
 from dpsql.udfs.keys import PublicGroups
 from dpsql.udfs.noise.blt_inf import BltInf
 from dpsql.udfs.stage import BEGIN, END, Clock, Tick
@@ -210,12 +212,54 @@ def test_a_second_round_has_twice_the_noise() -> None:
 
 
 def test_no_word_is_used_twice() -> None:
-    """Nodes, rounds and purposes have cells of their own: what two of them release is independent."""
+    """Nodes and rounds have cells of their own: what two of them release is independent."""
     _, values, _ = noisy(large())
     noise = values - 1_000_000 * np.arange(1, UNTIL + 1)[:, None]
     # Triggers 4 and 8 have one node each, and no other in common.
     assert abs(np.corrcoef(noise[3], noise[7])[0, 1]) < 5 / math.sqrt(KEYS)
     assert np.corrcoef(noise[7], noise[8])[0, 1] > 0.5
+    # At trigger 11 both nodes of trigger 10 begin a second round.
+    _, values, _ = noisy(large(gone_at=11))
+    assert abs(np.corrcoef(values[9], values[10])[0, 1]) < 5 / math.sqrt(KEYS)
+
+
+def test_when_a_round_ends_is_a_function_of_noisy_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Theorem 28: a round's end is seen, so nothing exact may decide it. Fewer rows that have gone, and as much more noise on their count: the
+    same keys begin a round at each trigger."""
+    keys, fewer, first = np.arange(300), 70, 8
+    public = PublicGroups(tuple(keys.tolist()), tuple(b"%05d" % key for key in keys), START)
+    p = dataclasses.replace(silent(), public=public, gone=10.0, size=5.0)
+
+    def begun(less: int) -> list[np.ndarray]:
+        """Of every trigger after the first 8, whether node 8 is in a later round; it has 4,000 rows, and 425 of them go at a time."""
+        state, out = None, []
+        for trigger in range(1, 16):
+            level, rows = (0, 500) if trigger <= first else (4, less * (trigger == first + 1) - 425)
+            columns = {
+                "window": START,
+                "trigger": trigger,
+                "weight": 0,
+                "users": 0,
+                "v0": rows,
+                "v1": rows,
+                "v2": rows,
+                "level": level,
+                "batch": 0,
+            }
+            table = pa.table({name: np.full(len(keys), value) for name, value in columns.items()} | {"key": keys})
+            state = grow(state, table, [Tick(0, START + trigger * HOUR)], p, KEY).state
+            if trigger > first:
+                out.append(state.nodes.filter(pc.equal(state.nodes["level"], 4))["round"].to_numpy() > 1)
+        return out
+
+    as_it_is, reached = begun(0), Paths.reached
+    assert any(0.1 < some.mean() < 0.9 for some in as_it_is)
+
+    def louder(self: Paths, state: Any, groups: Int, trigger: int, sigma: float, margin: Any) -> Any:
+        return reached(self, state, groups, trigger, sigma, margin - fewer * (sigma == p.gone * 4))
+
+    monkeypatch.setattr(Paths, "reached", louder)
+    assert np.array_equal(begun(fewer), as_it_is)
 
 
 def test_the_budget_is_kept_and_little_is_wasted() -> None:

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import hashlib
+from collections import Counter
 from dataclasses import dataclass
 
 import numpy as np
 import pytest
 
 from dpsql.udfs.columns import Int
+from dpsql.udfs.grid import NO_CLOCK, Grid
+from dpsql.udfs.histogram.contribution_bounding import Increment
 from dpsql.udfs.noise.counters import counter, noise_matrix
 from dpsql.udfs.sketch.bounding import UnitBounds, bound, no_users
-from dpsql.udfs.sketch.hashing import Shape, hash_key
+from dpsql.udfs.sketch.hashing import DIGEST, Shape, hash_key
+from dpsql.udfs.sketch.intake import IntakeParameters, UserIntake
 from dpsql.udfs.sketch.ownership import admitted_by, fields_of, no_owners, own
+from dpsql.udfs.sketch.partial import KEY, add_cells
 from dpsql.udfs.sketch.refresh import Schedule
-from tests.mechanisms.sketch.sketch_runs import ROOT
+from dpsql.udfs.stage import Clock
+from tests.mechanisms.sketch.sketch_runs import ROOT, records
 
 T, UNITS, BRING = 6, 6_000, 4
 SHAPE = Shape(2, 4)
@@ -110,6 +117,43 @@ def test_with_a_hash_key_per_window_each_window_has_an_ownership_of_its_own() ->
     assert 0.9 < float(shifts(b, b.window, keys, 1, bounds).max()) / allowed < 1 + 1e-9
     once = shifts(b, np.zeros_like(b.window), {0: keys[0]}, 1, bounds, fields_at=b.window)
     assert float(once.max()) / allowed > 1.3
+
+
+CLOCKS = (NO_CLOCK, 3, 6, 7, 11, 13)
+"""Windows of 6 end at 6 and 12; records may be late until 9 and 15."""
+
+
+def by_steps(seed: int, bounds: UnitBounds, unknown: bool) -> tuple[float, int, int]:
+    """One unit through the real intake, some records in time and some late: the most |C x|^2 of a window, over f^2, the most that it changes
+    one cell by, and its candidates there."""
+    g, last = np.random.default_rng(seed), T + T // 2
+    p = IntakeParameters(Grid(T, T, 0, 1, last), 0, SHAPE, (Increment("rows"),), unknown, True, 0, bounds)
+    stage, root, out = UserIntake(p), hashlib.sha256(b"%d" % seed).digest(), []
+    state, pool = stage.empty(), [b"%d" % number for number in g.integers(0, 1 << 40, 5)]
+    for closed in CLOCKS:
+        ts = g.integers(max(closed - last + 1, 0) // T * T, max(closed + 3, T), 4)
+        rows = records([1] * len(ts), np.sort(ts).tolist(), [pool[i] for i in g.integers(0, len(pool), len(ts))])
+        done = stage.step(state, rows.select(stage.takes.names), Clock(closed, 1 << 60), root)
+        state = done.state
+        out += done.rows.to_pylist()
+    x = np.zeros((3, last, SHAPE.depth, SHAPE.width), np.int64)
+    for row in out:
+        if row["form"] != KEY:
+            add_cells(x[row["window"] // T, row["trigger"] - 1, row["row"]], row["form"], row["payload"])
+    moved = np.einsum("ij,wjrc->wirc", matrix(last), x)
+    named = {(row["window"], *(row[name] for name in DIGEST)) for row in out if row["form"] == KEY}
+    most = float((moved**2).sum(axis=(1, 2, 3)).max()) / counter("BLT", last).squared_norm()
+    return most, int(np.abs(x).sum(axis=1).max()), max(Counter(window for window, *_ in named).values(), default=0)
+
+
+@pytest.mark.parametrize("unknown", [False, True])
+@pytest.mark.parametrize("bounds", [UnitBounds(4, 1, 4), UnitBounds(4, 4, 1), UnitBounds(3, 2, 2)])
+def test_late_records_move_no_more_and_bring_no_more_candidates(bounds: UnitBounds, unknown: bool) -> None:
+    """Records of a window that is over count with those that were in time. Catches: an allowance or an ownership that goes when the period or the
+    window ends and not when it closes; candidates beyond the bounds."""
+    moved, of_one, candidates = (max(each) for each in zip(*(by_steps(seed, bounds, unknown) for seed in range(40)), strict=True))
+    assert 0.6 < moved / (SHAPE.depth * squares(bounds)) < 1 + 1e-9
+    assert (of_one, candidates) == (bounds.max_rows_per_key, unknown * min(bounds.max_rows, bounds.max_keys))
 
 
 def test_two_periods_that_meet_cost_up_to_twice_two() -> None:
