@@ -102,6 +102,11 @@ class BucketFiles:
             with system.open_input_file(path) as file:
                 _metadata(_opened(file, path).schema_arrow, path)
 
+    def digests(self, bucket: int, sequence: int) -> dict[str, str]:
+        """Table -> digest of its file, as `store` gave it; raises as `load`."""
+        system, folder = filesystem(self.folder(bucket))
+        return {name: _read(system, f"{folder}/{sequence:06d}.{name}.parquet")[1] for name in self.names}
+
     def newest(self, bucket: int) -> int:
         """The newest version that is stored whole; 0 if there is none, as of a stage without state."""
         if not self.names:

@@ -258,7 +258,8 @@ def _list_again(tables: Tables, operator: str) -> bool:
         detail = checkpoint.position(done, -1 if manifest.newest_batch is None else manifest.newest_batch)
         detail["clock"] = _clock(tables, done)
     # `bytes` says that a file was written; its size is not worth a look.
-    manifest.commit(done, [StateFile(bucket, sequence, 1, {}) for bucket, sequence in changed.items()], {**detail, "rows": 0})
+    written = [StateFile(bucket, sequence, 1, {"sha256": files.digests(bucket, sequence)}) for bucket, sequence in changed.items()]
+    manifest.commit(done, written, {**detail, "rows": 0})
     return True
 
 

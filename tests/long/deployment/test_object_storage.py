@@ -39,6 +39,7 @@ def test_a_run_in_a_bucket_is_verified_and_goes_on(store: ObjectStore, tmp_path:
         ".run.json",
         "catch_up.json",
         "checkpoints",
+        "clock.json",
         "contributions",
         "engine.json",
         "files",
