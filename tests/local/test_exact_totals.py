@@ -170,8 +170,8 @@ def interfaces() -> Iterator[Any]:
     yield dpsql.latest("lake", "plain")
     yield try_query(query, {}, run_id=RUN, secret=secret, until_us=DAY + 24 * HOUR)
     reader = RowReader(query.plan, query.sources, secret.salt(RUN), {})
-    rows = [reader.together([Path("data/a.json")])]
-    yield run_batches(query.plan, rows, noise_key=bytes(32), key_types=reader.key_types, until_us=DAY + 24 * HOUR)
+    rows, facts = [reader.together([Path("data/a.json")])], query.facts(None)
+    yield run_batches(query.plan, rows, noise_key=bytes(32), key_types=reader.key_types, until_us=DAY + 24 * HOUR, facts=facts)
     frame = pd.DataFrame({"user_id": ["u"] * ONE, "page": ["/p"] * ONE, "ts": pd.Timestamp("2024-02-29T01:00:00Z"), "seconds": 1.5})
     answer = dpsql.query(SQL, frame, unit="user_id", time="ts", until=UNTIL, secret=secret)
     yield from (answer, answer._repr_html_(), answer.explain())
