@@ -42,6 +42,22 @@ def java_context(session: SparkSession) -> Any:
     return session.sparkContext._jsc.sc()
 
 
+def submission_port(session: SparkSession, master: str) -> int | None:
+    """The port on which a standalone master runs the programs of whoever connects, if it has one; it is asked itself, as it may be any port."""
+    jvm, sparks = jvm_of(session), jvm_of(session).org.apache.spark
+    address = sparks.rpc.RpcAddress.fromSparkURL(master)
+    question = getattr(getattr(sparks.deploy.master, "MasterMessages$BoundPortsRequest$"), "MODULE$")
+    port = (
+        java_context(session)
+        .env()
+        .rpcEnv()
+        .setupEndpointRef(address, "Master")
+        .askSync(question, jvm.scala.reflect.ClassTag.Any())
+        .restPort()
+    )
+    return int(port.get()) if port.isDefined() else None
+
+
 def analyzed(frame: DataFrame) -> Any:
     """The plan of a frame with all names resolved."""
     return frame._jdf.queryExecution().analyzed()

@@ -10,6 +10,7 @@ import logging
 import os
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
@@ -80,11 +81,34 @@ def protect(spark: SparkSession) -> None:
     for name, given in there.items():
         if not given:
             raise ConfigError(f"this Spark session was started without {name}: others could read salt, noise key or rows; {_wanted(name)}")
+    check_submissions(spark, str(context.master()))
     if configured.getBoolean("spark.eventLog.enabled", False):
         check_event_log(configured.get("spark.eventLog.dir", "file:///tmp/spark-events"))
     for folder in context.env().blockManager().diskBlockManager().localDirs():
         close(Path(str(folder)))
     hush(spark)
+
+
+def check_submissions(spark: SparkSession, master: str) -> None:
+    """Refuse a standalone cluster that runs the programs of whoever connects: they could read its secret, and with that all that it keeps.
+
+    Raises:
+        ConfigError: a master takes programs over HTTP, and the message has the line to write; or none says whether it does.
+    """
+    if not master.startswith("spark://"):
+        return
+    ports = {}
+    for one in master.removeprefix("spark://").split(","):
+        with suppress(Exception):  # one of several may be down; it keeps no application then
+            ports[one] = internals.submission_port(spark, f"spark://{one}")
+    if not ports:
+        raise ConfigError(f"{master} does not say whether it runs the programs of whoever connects: is it of another version of Spark?")
+    for one, port in ports.items():
+        if port is not None:
+            raise ConfigError(
+                f"the master spark://{one} runs the programs of whoever connects to its port {port}, without {SECRET}: write "
+                "`spark.master.rest.enabled false` into its conf/spark-defaults.conf and start it anew (docs/deployment.md, Cluster)"
+            )
 
 
 def close(folder: Path) -> None:

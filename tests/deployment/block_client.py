@@ -31,8 +31,8 @@ def frame(kind: int, body: bytes) -> bytes:
 class Connection:
     """One connection to a port of which nothing is known."""
 
-    def __init__(self, port: int, seconds: float = 1.5) -> None:
-        self.socket = socket.create_connection(("127.0.0.1", port), seconds)
+    def __init__(self, port: int, seconds: float = 1.5, host: str = "127.0.0.1") -> None:
+        self.socket = socket.create_connection((host, port), seconds)
         self.socket.settimeout(seconds)
 
     def fetch(self, name: str, application: str = "a", executor: str = "e") -> bytes | None:
@@ -70,11 +70,11 @@ class Connection:
         return b"".join(parts)
 
 
-def served(port: int) -> dict[str, bytes]:
+def served(port: int, host: str = "127.0.0.1") -> dict[str, bytes]:
     """What a port hands out; a server that does not speak the protocol, or closes, hands out nothing."""
     blocks: dict[str, bytes] = {}
     try:
-        connection = Connection(port)
+        connection = Connection(port, host=host)
         for name in NAMES:
             block = connection.fetch(name)
             if block is not None:
@@ -84,11 +84,16 @@ def served(port: int) -> dict[str, bytes]:
     return blocks
 
 
-if __name__ == "__main__":
+def become_nobody() -> None:
+    """Root is let in everywhere."""
     if os.geteuid() == 0:
         os.setgroups([])
         os.setgid(65534)
         os.setuid(65534)
+
+
+if __name__ == "__main__":
+    become_nobody()
     with ThreadPoolExecutor(len(sys.argv)) as threads:  # a port that says nothing is waited for
         by_port = dict(zip(sys.argv[1:], threads.map(served, map(int, sys.argv[1:])), strict=True))
     print(

@@ -11,13 +11,14 @@ import subprocess
 import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 
 from tests.deployment.processes import children
 
 FRAME = b"LZ4Block"
-CLIENT = Path(__file__).with_name("block_client.py")
+CLIENT, PORT_CLIENT = Path(__file__).with_name("block_client.py"), Path(__file__).with_name("port_client.py")
 
 
 def listening(processes: Iterable[int]) -> list[int]:
@@ -62,6 +63,13 @@ def blocks_of(pid: int) -> dict[str, bytes]:
     command = [sys.executable, "-I", "-S", str(CLIENT), *map(str, ports)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
     return {name: plain(base64.b64decode(block)) for name, block in json.loads(done.stdout).items()}
+
+
+def answers(processes: Iterable[int]) -> dict[str, dict[str, Any]]:
+    """What a stranger gets of every port of some processes (`port_client.py`), by its place."""
+    places = [f"127.0.0.1:{port}" for port in listening(processes)]
+    done = subprocess.run([sys.executable, "-S", str(PORT_CLIENT), *places], capture_output=True, text=True, timeout=300, check=True)
+    return dict(json.loads(done.stdout))
 
 
 def plain(block: bytes) -> bytes:

@@ -25,8 +25,9 @@ def spark_home() -> Path:
 class Cluster:
     """A master and workers with one core each, for a `with` block; afterwards no process and no port of them is left."""
 
-    def __init__(self, root: Path, environment: dict[str, str], workers: int = 2, protected: bool = True) -> None:
+    def __init__(self, root: Path, environment: dict[str, str], workers: int = 2, protected: bool = True, rest: int = 0) -> None:
         self.root, self.count, self.protected = root, workers, protected
+        self.rest = f"true\nspark.master.rest.port {rest}" if rest else "false"
         self.port = free_ports(1)[0]
         self.url = f"spark://127.0.0.1:{self.port}"
         self.settings = {"SPARK_CONF_DIR": str(root / "conf")}
@@ -53,7 +54,8 @@ class Cluster:
         settings = self.root / "conf" / "spark-defaults.conf"
         settings.touch(mode=0o600)
         protection = "spark.authenticate true\nspark.network.crypto.enabled true\n" if self.protected else ""
-        settings.write_text(f"{protection}spark.authenticate.secret {SECRET}\n")
+        closed = f"spark.master.rest.enabled {self.rest}\nspark.ui.killEnabled false\n"
+        settings.write_text(f"{protection}{closed}spark.authenticate.secret {SECRET}\n")
         self.master = self._daemon("master", "--port", str(self.port))
         self.master.wait_for(lambda: "New state: ALIVE" in self.master.log.read_text())
         self.workers = [self._daemon(f"worker{i}", "--cores", "1", "--memory", "1500m", self.url) for i in range(self.count)]

@@ -29,6 +29,7 @@ from dpsql.lake.spark_checkpoint import LOG_HEADER, Checkpoint
 from dpsql.scratch import scratch
 from dpsql.streaming import internals, native, spreading
 from dpsql.streaming.session import CATCH_UP, RUN, run_session
+from tests.deployment.processes import free_ports
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -100,6 +101,20 @@ def test_class_path_and_context(spark: SparkSession, tmp_path: Path) -> None:
         path, system = internals.hadoop_path(spark, str(tmp_path))
         assert system.exists(path) and not internals.is_pattern(spark, path)
         assert internals.is_pattern(spark, internals.hadoop_path(spark, f"{tmp_path}/*.parquet")[0])
+
+
+def test_a_master_says_where_it_takes_submissions(spark: SparkSession) -> None:
+    jvm, (port, rest) = internals.jvm_of(spark), free_ports(2)
+    for wanted in (None, rest):
+        conf = internals.java_context(spark).conf().clone()
+        conf.set("spark.master.rest.enabled", str(wanted is not None).lower()).set("spark.master.rest.port", str(rest))
+        with canary("Master or its BoundPortsRequest, for who may run programs on a cluster (`protection`),"):
+            started = jvm.org.apache.spark.deploy.master.Master.startRpcEnvAndEndpoint("127.0.0.1", port, 0, conf)._1()
+            try:
+                assert internals.submission_port(spark, f"spark://127.0.0.1:{port}") == wanted
+            finally:
+                started.shutdown()
+                started.awaitTermination()
 
 
 def test_python_and_jvm_meet_in_a_folder_of_ours(spark: SparkSession) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 from pathlib import Path
@@ -53,6 +54,9 @@ def test_services_share_the_configuration_files_and_only_the_job_has_the_secret(
     }
     assert "--load-spark-defaults" in services["job"]["command"]
     assert mounts["notebook"] == ["lake:/lake/public"]
+    assert [name for name, service in services.items() if "networks" in service] == ["notebook"], (
+        "on the others' network nobody is a stranger"
+    )
     named = {one.split(":")[0] for found in mounts.values() for one in found if not one.startswith(".")}
     assert named == set(resolved()["volumes"])
     command = services["job"]["command"]
@@ -61,13 +65,21 @@ def test_services_share_the_configuration_files_and_only_the_job_has_the_secret(
     assert f"apache/kafka:{re.search(r'kafka_2.13. rev=.([0-9.]+)', (CHECKOUT / 'conf/ivy.xml').read_text())[1]}" in TEXT  # type: ignore[index]
 
 
-def test_the_secret_of_the_cluster_is_made_once_and_for_its_owner_alone(tmp_path: Path) -> None:
+def test_the_file_and_the_page_close_a_cluster_alike(tmp_path: Path) -> None:
+    """Its secret is made once, and for its owner alone."""
     words = [word.replace("/spark-conf", str(tmp_path)).replace("$$", "$") for word in resolved()["services"]["keys"]["command"]]
     made = []
     for _ in range(2):
         subprocess.run(words, check=True)
         made.append((tmp_path / "spark-defaults.conf").read_text())
     assert made[0] == made[1] and [path.name for path in tmp_path.iterdir()] == ["spark-defaults.conf"]
-    assert (tmp_path / "spark-defaults.conf").stat().st_mode & 0o777 == 0o600
-    pattern = r"spark.authenticate true\nspark.network.crypto.enabled true\nspark.authenticate.secret [0-9a-f]{64}\n"
-    assert re.fullmatch(pattern, made[0])
+    page = re.search(r"^\(umask 077; .*?\)$", (CHECKOUT / "docs" / "deployment.md").read_text(), re.MULTILINE | re.DOTALL)
+    assert page
+    (tmp_path / "page").mkdir()
+    subprocess.run(["sh", "-c", page[0]], env={"SPARK_CONF_DIR": str(tmp_path / "page"), "PATH": os.environ["PATH"]}, check=True)
+    settings = "authenticate true", "network.crypto.enabled true", "master.rest.enabled false", "ui.killEnabled false"
+    wanted = "".join(f"spark.{setting}\n" for setting in settings) + r"spark.authenticate.secret [0-9a-f]{64}\n"
+    for folder in (tmp_path, tmp_path / "page"):
+        file = folder / "spark-defaults.conf"
+        assert file.stat().st_mode & 0o777 == 0o600
+        assert re.fullmatch(wanted, file.read_text())

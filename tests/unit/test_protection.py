@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -84,7 +85,26 @@ def test_an_adopted_session_without_a_protection_is_refused_by_its_name(tmp_path
     }.items():
         with pytest.raises(ConfigError, match=rf"^this Spark session was started without {name}: .*`{name} true`"):
             protection.protect(given)  # type: ignore[arg-type]
-    protection.protect(Context(tmp_path, network=True, master="spark://h:1"))  # type: ignore[arg-type]
+    protection.protect(Context(tmp_path, network=True, master="local[1]"))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("ports", "message"),
+    [
+        ({"spark://a:1": 6066}, r"^the master spark://a:1 runs .* to its port 6066, .*`spark\.master\.rest\.enabled false`"),
+        ({"spark://a:1": None, "spark://b:2": 7}, r"^the master spark://b:2 runs .* port 7, "),
+        ({}, r"^spark://a:1,b:2 does not say whether"),
+        ({"spark://b:2": None}, None),
+    ],
+)
+def test_a_master_that_runs_the_programs_of_strangers_is_refused(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, ports: dict[str, int | None], message: str | None
+) -> None:
+    """Asked of every one of several masters, of which one may be down."""
+    monkeypatch.setattr(protection.internals, "submission_port", lambda _, master: ports[master])
+    there = Context(tmp_path, network=True, master="spark://a:1,b:2")
+    with pytest.raises(ConfigError, match=message) if message else nullcontext():
+        protection.protect(there)  # type: ignore[arg-type]
 
 
 def test_local_folders_of_an_adopted_session_are_closed_with_all_that_is_in_them(tmp_path: Path) -> None:
