@@ -5,9 +5,9 @@ It shares with `udfs` the parameter values, `mix`, which orders what nothing els
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -53,10 +53,11 @@ class Spell:
 
 @dataclass
 class History:
-    """Of one unit."""
+    """Of one unit; `drops`: why images were dropped, or did not count."""
 
-    versions: list[Version]
-    spells: list[Spell]
+    versions: list[Version] = field(default_factory=list)
+    spells: list[Spell] = field(default_factory=list)
+    drops: Counter[str] = field(default_factory=Counter)
 
 
 Sums = dict[tuple[int, int], list[int]]
@@ -65,10 +66,13 @@ Sums = dict[tuple[int, int], list[int]]
 
 def histories(batches: Iterable[tuple[list[Image], Clock]], p: FeedParameters) -> dict[int, History]:
     """Every unit's own."""
-    out: dict[int, History] = defaultdict(lambda: History([], []))
+    out: dict[int, History] = defaultdict(History)
     for given, clock in batches:
         for user in sorted({image.user for image in given}):
-            for image in _order(_kept([image for image in given if image.user == user], clock, p), p):
+            kept = _kept([image for image in given if image.user == user], p)
+            timely = [image for image in kept if image.kind == -1 or image.ts <= clock.latest_us]
+            out[user].drops["too_far_ahead"] += len(kept) - len(timely)
+            for image in _order(timely, p):
                 _take(
                     out[user], image, max((image.ts - p.grid.offset_us) // p.grid.trigger_us + 1, p.grid.closed(clock.closed_us) + 1, 1), p
                 )
@@ -105,8 +109,8 @@ def row_of(image: Image, p: FeedParameters) -> int:
     )
 
 
-def _kept(given: list[Image], clock: Clock, p: FeedParameters) -> list[Image]:
-    """Equal ends and begins at one place of a row are nothing; begins ahead of the clock are dropped."""
+def _kept(given: list[Image], p: FeedParameters) -> list[Image]:
+    """Equal ends and begins at one place of a row are nothing."""
     places: dict[Any, dict[int, list[Image]]] = defaultdict(lambda: {1: [], -1: []})
     for image in sorted(given, key=lambda image: image.ts):
         places[row_of(image, p), image.seq, image.key, image.values][image.kind].append(image)
@@ -114,7 +118,7 @@ def _kept(given: list[Image], clock: Clock, p: FeedParameters) -> list[Image]:
     for both in places.values():
         gone = min(len(both[1]), len(both[-1]))
         out += both[1][gone:] + both[-1][gone:]
-    return [image for image in out if image.kind == -1 or image.ts <= clock.latest_us]
+    return out
 
 
 def _order(given: list[Image], p: FeedParameters) -> list[Image]:
@@ -138,6 +142,8 @@ def _take(unit: History, image: Image, trigger: int, p: FeedParameters) -> None:
     if image.kind == -1:
         if there:
             _end(unit, there[-1], trigger)
+        else:
+            unit.drops["unknown_row"] += 1
         return
     if there and not p.copies:
         if (there[-1].key, there[-1].values) == (image.key, image.values):
@@ -148,13 +154,14 @@ def _take(unit: History, image: Image, trigger: int, p: FeedParameters) -> None:
     unit.versions.append(version)
     counted = [v for v in unit.versions if v.counted]
     keys = {v.key for v in counted}
-    known = image.key in keys or len(keys) < p.max_groups
-    if (
-        (p.public_keys is not None and image.key not in p.public_keys)
-        or trigger > p.grid.horizon
-        or len(counted) >= p.max_rows
-        or not known
-    ):
+    over = {
+        "not_a_public_group": p.public_keys is not None and image.key not in p.public_keys,
+        "window_closed": trigger > p.grid.horizon,
+        "over_max_rows": len(counted) >= p.max_rows,
+        "over_max_groups": image.key not in keys and len(keys) >= p.max_groups,
+    }
+    if why := next((reason for reason, is_so in over.items() if is_so), None):
+        unit.drops[why] += 1
         return
     if p.max_rows_per_group < p.max_rows:
         taken = {v.slot for v in counted if v.key == image.key and v.end is None}
@@ -164,6 +171,7 @@ def _take(unit: History, image: Image, trigger: int, p: FeedParameters) -> None:
             if slot not in taken
         }
         if not free:
+            unit.drops["over_max_rows_per_group"] += 1
             return
         version.slot = min(free, key=lambda slot: (free[slot], slot))
         version.begin = max(trigger, free[version.slot])
