@@ -37,11 +37,13 @@ from tests.local.conftest import DAY, HOUR, RUN, SQL
 from tests.local.published import publish
 
 CHECKOUT = Path(__file__).resolve().parents[2]
-ONE, MALFORMED, OTHERS = 4327, 3719, 1201
-"""Records of one person with one key, of whom 8 count; lines with a time that cannot be read; people who have two of another key."""
+ONE, MALFORMED, OTHERS, FILES = 4327, 3719, 1201, 1013
+"""Records of one person with one key, of whom 8 count; lines with a time that cannot be read; people who have two of another key; files that
+come too late."""
 RECORDS = ONE + MALFORMED + 2 * OTHERS
 DROPPED = ONE - 8
-PLANTED = {"records": RECORDS, "dropped": DROPPED, "malformed": MALFORMED, "one key": ONE, "all dropped": DROPPED + MALFORMED}
+PLANTED = {"records": RECORDS, "dropped": DROPPED, "malformed": MALFORMED, "one key": ONE, "files": FILES}
+PLANTED["all dropped"] = DROPPED + MALFORMED
 SHARE = (DROPPED + MALFORMED) / RECORDS
 FOUND = {name: re.compile(rf"(?<![\w.]){total:,}(?![\w])|(?<![\w.]){total}(?![\w])") for name, total in PLANTED.items()}
 FOUND["share"] = re.compile(rf"{SHARE:.0%}|{SHARE:.4f}"[:-1])
@@ -78,7 +80,7 @@ class Seen:
     def value(self, value: Any) -> None:
         """What an interface gives back: its text, and its attributes."""
         name = type(value).__name__
-        self.text(f"the text of {name}", repr(value) + str(value))
+        self.text(f"repr({name})", repr(value) + str(value))
         for total in sorted(FIELDS & {*dir(value)}):
             self.text(name, json.dumps(getattr(value, total)))
 
@@ -107,17 +109,22 @@ def played(_: object, query: dpsql.Query, run: Any, lake: Lake, secret: Secret, 
         tally.publishing(until_us)
         tally.add_published(4, 8)
         tally.tell()
-    return tally.summary(stopped=False)
+    return tally.summary(stopped=False, not_read=["late.json"] * FILES)
+
+
+def plant(folder: Path) -> None:
+    """The query and its input."""
+    (folder / "data").mkdir()
+    one = LINE.replace("USER", "u").replace("PAGE", "/p")
+    others = "".join(LINE.replace("USER", f"u{i}").replace("PAGE", "/q") * 2 for i in range(OTHERS))
+    (folder / "data/a.json").write_text(one * ONE + others + one.replace("2024-02-29T", "x") * MALFORMED)
+    (folder / "q.sql").write_text(SQL)
 
 
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A query over a folder of lines, and a `dpsql run` without Spark."""
-    (tmp_path / "data").mkdir()
-    one = LINE.replace("USER", "u").replace("PAGE", "/p")
-    others = "".join(LINE.replace("USER", f"u{i}").replace("PAGE", "/q") * 2 for i in range(OTHERS))
-    (tmp_path / "data/a.json").write_text(one * ONE + others + one.replace("2024-02-29T", "x") * MALFORMED)
-    (tmp_path / "q.sql").write_text(SQL)
+    plant(tmp_path)
     shutil.copytree(tmp_path / "data", tmp_path / "copy")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("DPSQL_SECRET_FILE", str(tmp_path / "keys/secret"))
@@ -158,6 +165,10 @@ def test_every_number_that_is_given_out_is_listed(place: Path, public: bool) -> 
         seen.text(called, path.read_text())
         assert path.stat().st_mode & 0o077 == 0
     seen.text("view", Path("page.html").read_text())
+    for i in range(FILES):
+        (place / f"data/{i}.json").touch()
+    for flags in ((), ("--json",)):
+        seen.command("verify", *lake, *query[1:], *flags)
     for value in interfaces():
         seen.value(value)
     assert seen.commands == {*main.commands} and seen.found == listed(public)
@@ -168,7 +179,7 @@ def interfaces() -> Iterator[Any]:
     query, secret = dpsql.compile(SQL, dpsql.load_sources("sources.yaml")), Secret.load("keys/secret")
     yield status(Lake("lake"), "plain")
     yield dpsql.latest("lake", "plain")
-    yield try_query(query, {}, run_id=RUN, secret=secret, until_us=DAY + 24 * HOUR)
+    yield try_query(query, {"visits": [Path("copy")]}, run_id=RUN, secret=secret, until_us=DAY + 24 * HOUR)
     reader = RowReader(query.plan, query.sources, secret.salt(RUN), {})
     rows, facts = [reader.together([Path("data/a.json")])], query.facts(None)
     yield run_batches(query.plan, rows, noise_key=bytes(32), key_types=reader.key_types, until_us=DAY + 24 * HOUR, facts=facts)
