@@ -146,6 +146,12 @@ def test_a_dropped_key_is_remembered_until_no_range_reaches_back() -> None:
         assert {(window, trigger, int(name)) for window, trigger, name, _ in rows} == expected.rows
 
 
+def test_units_of_several_windows_are_not_added_up() -> None:
+    """A key with one unit in each window does not appear where two are asked for, whatever the noise says."""
+    p = parameters(4, 1, 0, least=2, loud=0.7)
+    assert run({cell: {1: (UNIT, 1)} for cell in history(random.Random(1), p, 30, keys=60)}, p, [40 * 32])[0] == []
+
+
 def test_nothing_is_remembered_when_nothing_is_left_to_say() -> None:
     """Once keys are dropped or forgotten, and as many windows more have closed, the state is empty."""
     p = parameters(4, 4, 2)
