@@ -211,28 +211,3 @@ def test_busy_groups_under_much_noise_are_the_reference(rounds: bool, name: str)
     expected = released(admitted(stream, b), p, closed[-1], one_normal)
     assert len(expected) > 50
     assert plain(joined(rows), p) == expected
-
-
-@pytest.mark.parametrize("seed", [1, 2])
-def test_one_seven_and_fifty_cuts_give_the_same_histogram(seed: int) -> None:
-    """A larger stream through both steps with real noise: the whole run in 1, 7 and 50 micro-batches and 1, 3 and 8 buckets."""
-    generator = np.random.default_rng(seed)
-    b = BoundingParameters(Grid(WINDOW, WINDOW, 0, 5, 3), True, 5, 2, 3, selection_weights(3, 0.5), INCREMENTS)
-    stream = [
-        Record(identifier(int(user)), int(ts), identifier(int(key) % 40), (float(value),))
-        for user, ts, key, value in zip(
-            generator.integers(0, 60, 600),
-            generator.integers(-24, 48, 600),
-            generator.zipf(1.5, 600),
-            generator.normal(size=600),
-            strict=True,
-        )
-    ]
-    p = release_parameters(b, selection(b, [1 << 20] * b.grid.horizon))
-    histograms = []
-    for pieces, buckets in ((1, 1), (7, 3), (50, 8)):
-        run = replay_stream(cut_by_time(stream, np.linspace(-24, 48, pieces + 1)[1:-1].astype(int).tolist()))
-        contributions = run_admission(run, b, buckets).contributions
-        histograms.append(joined(run_release(contributions, run.ticks, p, KEY, buckets, range(0, len(run.batches), 3))))
-    assert histograms[0].num_rows > 100
-    assert all(bits(h) == bits(histograms[0]) for h in histograms)

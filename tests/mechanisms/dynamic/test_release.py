@@ -120,15 +120,6 @@ def test_released_rows_are_the_reference(counter: str, history: tuple, min_users
     same(found, expected)
 
 
-@settings(max_examples=25, deadline=None)
-@given(history=histories(), buckets=st.integers(2, 4))
-def test_buckets_change_nothing(history: tuple, buckets: int) -> None:
-    changes, cuts = history
-    p = parameters()
-    parts = [run([c for c in changes if c.key % buckets == bucket], cuts, p)[1] for bucket in range(buckets)]
-    assert sorted((row for part in parts for row in part), key=lambda row: row[:2]) == run(changes, cuts, p)[1]
-
-
 def test_a_key_appears_late_with_the_noise_of_its_trigger() -> None:
     """It catches up 700 steps in one go. Catches: a jump that is not what the steps one by one are."""
     p = parameters(tau=3.0)
