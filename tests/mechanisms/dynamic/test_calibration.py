@@ -237,19 +237,3 @@ def test_presence_costs_its_weights_and_ends_double_the_square() -> None:
         assert 0.5 * bound**2 < apart <= bound**2 * (1 + 1e-9)
     with pytest.raises(AccountingError, match="weights"):
         accounting.presence_ratio((0.3, 0.5), True, F, 1.0)
-
-
-PLANTED = {
-    "ends charged nothing": lambda b: row_sensitivity(TableBounds(b.max_rows, b.max_rows_per_group, 1), 0.0, 1.0),
-    "a finite horizon": lambda b: row_sensitivity(b, 0.0, 1.0) * float(np.linalg.norm(c_of(40))) / F,
-    "lifetime c taken for one": lambda b: math.sqrt(2 * b.max_rows),
-}
-
-
-@pytest.mark.parametrize("name", PLANTED)
-def test_a_planted_bound_is_found(name: str) -> None:
-    """One unit whose rows live at the same time for long: more than each planted bound, and not more than the true one."""
-    bounds = TableBounds(4, 4, 1, ends=True)
-    d = np.zeros(301)
-    d[0], d[300] = 4, -4
-    assert (PLANTED[name](bounds) * F) ** 2 < shift2(d) <= (row_sensitivity(bounds, 0.0, 1.0) * F) ** 2

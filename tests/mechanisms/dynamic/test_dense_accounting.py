@@ -120,13 +120,3 @@ def test_no_stream_of_one_unit_costs_more_than_200_plans_say() -> None:
         assert found <= 1 + 1e-9
         most = max(most, found)
     assert most > 0.6
-
-
-def test_a_planted_sigma_is_found() -> None:
-    """Sigmas of a table that only grows, for rows that end."""
-    pick = np.random.default_rng(3)
-    bounds = {"max_rows_contributed": 4, "max_groups_contributed": 1, "aggregates": (COUNT,), "keys": ()}
-    ending, growing = (make_plan(query(**bounds, feed=feed), source()) for feed in (FEED, None))
-    slots = slots_of(ending, pick, True)
-    assert squared_shift(ending, slots) <= ending.mu**2
-    assert squared_shift(growing, slots) > growing.mu**2

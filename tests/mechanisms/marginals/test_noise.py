@@ -71,22 +71,6 @@ def test_errors_are_standard_normal_in_units_of_the_error_bar() -> None:
     assert not is_standard_normal(z * 1.3)
 
 
-def test_a_noise_that_is_one_for_all_tables_is_found() -> None:
-    """Planted: cells are numbered within their table, so that tables share their noise."""
-    plan = make_plan(query(max_triggers=4), source())
-    each, given, exact, out = plan.sums[0], rows(1, plan), truth(rows(1, plan)), []
-    for number in range(KEYS // 2):
-        tables = run(plan, given, noise_key(number))
-        zero = run(plan, [v[:0] for v in given], noise_key(number))
-        sharing = []
-        for t, (noisy, noise) in enumerate(zip(tables, zero, strict=True)):
-            same = np.resize(zero[0].ravel() / each.sigmas[0], noise.size).reshape(noise.shape) * each.sigmas[t]
-            sharing.append(noisy - noise + same)
-        found = answer(plan, sharing)
-        out.append((found.value - exact) / found.stderr)
-    assert not is_standard_normal(np.array(out))
-
-
 def test_the_release_is_exact_sums_and_noise_that_does_not_depend_on_them() -> None:
     """Sums of rows join the same noise."""
     plan = make_plan(query(max_triggers=4, aggregates=(COUNT, SUM)), source())
