@@ -10,10 +10,10 @@ STAMP := .venv/.made-in
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-long test-browser audit table1 throughput check format lock clean distclean
+.PHONY: help setup demo test test-long test-browser compose audit table1 throughput check format lock clean distclean
 
 # Preflight runs before anything else, so that a missing tool is one line and exit code 2
-NEEDY := setup demo test test-long test-browser audit table1 throughput check format lock
+NEEDY := setup demo test test-long test-browser compose audit table1 throughput check format lock
 ifneq ($(filter $(NEEDY),$(MAKECMDGOALS)),)
 PREFLIGHT := $(shell PYTHON='$(PYTHON)' sh .ci/preflight 2>&1)
 ifneq ($(firstword $(PREFLIGHT)),python:)
@@ -67,6 +67,10 @@ test-long: setup ## what takes too long for every change: kills, clusters, other
 
 test-browser: setup ## the live view in a real Chromium, which has to be there (CHROMIUM names it)
 	@$(RUN) -m pytest tests/browser
+
+compose: setup ## docker-compose.yml on this machine's Docker Engine: started, killed, verified, every port asked, stopped
+	@docker compose version >/dev/null 2>&1 && docker info >/dev/null 2>&1 || { echo "make compose needs a Docker Engine that answers, and the plugin compose"; exit 2; }
+	@$(RUN) -m pytest -s tests/long/deployment/test_compose.py
 
 audit: setup ## audits and independent checks at full size; writes the tables of docs/audits.md
 	@$(RUN) benchmarks/audit.py --full

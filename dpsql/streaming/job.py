@@ -19,6 +19,7 @@ from dpsql.privacy.secret import Secret
 from dpsql.record import RUN_FILE
 from dpsql.streaming.catalog import located
 from dpsql.streaming.context import run_context
+from dpsql.streaming.executors import watched
 from dpsql.streaming.live import LiveOptions
 from dpsql.streaming.live import live as follow_for_ever
 from dpsql.streaming.microbatches import stop_on_signals
@@ -79,8 +80,9 @@ def run(
         if (folder / RUN_FILE).exists() and read_run(lake, run.name).run_id != run.run_id:
             raise LakeError(f"{run.name!r} became a new run while this one was starting; start again")
         events = EventLog(folder, run.run_id, run.name, log, metrics)
-        with events.of_start("catch_up" if until_caught_up else "live", stop):
-            context = run_context(spark, query, run, lake, secret, buckets, Tally(progress, events), stop, ledger, check_held)
+        tally = Tally(progress, events)
+        with events.of_start("catch_up" if until_caught_up else "live", stop), watched(spark, stop, tally.tell):
+            context = run_context(spark, query, run, lake, secret, buckets, tally, stop, ledger, check_held)
             return context.catch_up(until_us, options.retention_us) if until_caught_up else follow_for_ever(context, options)
 
 

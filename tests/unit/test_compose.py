@@ -12,6 +12,8 @@ import pytest
 import yaml
 from compose_spec import PyCompose
 
+import dpsql
+
 CHECKOUT = Path(__file__).resolve().parents[2]
 TEXT = (CHECKOUT / "docker-compose.yml").read_text()
 
@@ -22,13 +24,85 @@ def resolved() -> dict[str, Any]:
 
 
 def parse(document: dict[str, Any]) -> PyCompose:
-    return PyCompose.from_yaml(yaml.safe_dump(document, sort_keys=False))
+    """Read as Compose would; the reader knows neither variables nor that `on-failure` may have a number."""
+    text = re.sub(r"\$\{\w+:-(\w+)\}", r"\1", yaml.safe_dump(document, sort_keys=False))
+    return PyCompose.from_yaml(text.replace("on-failure:3", "on-failure"))
+
+
+def mounts(document: dict[str, Any]) -> dict[str, list[str]]:
+    return {name: list(service.get("volumes", [])) for name, service in document["services"].items()}
+
+
+def mounting(document: dict[str, Any], volume: str) -> set[str]:
+    return {name for name, found in mounts(document).items() if any(one.split(":")[0] == volume for one in found)}
+
+
+def mistakes(document: dict[str, Any]) -> list[str]:
+    """What would make the file give something away, lose something, or throw a cluster away."""
+    services, text = document["services"], yaml.safe_dump(document)
+    keys, kafka, job = services["keys"]["command"][-1], services["kafka"], services["job"]
+    built = [service["image"] for service in services.values() if "build" in service]
+    logs = kafka["environment"].get("KAFKA_LOG_DIRS", "/tmp")
+    readers = {"page", "notebook"}
+    wrong = {
+        "a master runs the programs of strangers": "'master.rest.enabled false'" not in keys or "'ui.killEnabled false'" not in keys,
+        "old engines ignore subpath": "subpath" in text,
+        "an image is built twice": sorted(built) != ["dpsql", "dpsql-notebook"],
+        "an image is asked of a registry": any(s["image"] == "dpsql" and s.get("pull_policy") != "never" for s in services.values()),
+        "Kafka keeps nothing": not any(logs.startswith(one.split(":")[1]) for one in kafka["volumes"]),
+        "others than the job have the secret of the noise": mounting(document, "secret") != {"job"},
+        "others than the cluster have its secret": mounting(document, "spark-conf") != {"keys", "master", "worker", "job"},
+        "others than the cluster have the private half": mounting(document, "private") != {"worker", "job"},
+        "readers have more than the public half": any(mounts(document)[name] != ["public:/lake/public:ro"] for name in readers),
+        "readers reach the cluster": any(services[name]["networks"] != ["reading"] for name in readers)
+        or any("reading" in service["networks"] for name, service in services.items() if name not in readers),
+        "a port is open to other machines": any(
+            not port.startswith("127.0.0.1:") for s in services.values() for port in s.get("ports", [])
+        ),
+        "a port of the cluster is published": {name for name, service in services.items() if "ports" in service} != readers,
+        "the job is not ended politely": job["command"][0] != "dpsql" or not job["init"] or job["stop_grace_period"] != "2m",
+        "a wrong query is started for ever": job["restart"] != "on-failure:3",
+        "a master forgets": mounting(document, "recovery") != {"master"} or "'deploy.recoveryDirectory /recovery'" not in keys,
+    }
+    return [what for what, there in wrong.items() if there]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "says"),
+    [
+        ("", "", []),
+        ("'master.rest.enabled false' ", "", ["a master runs the programs of strangers"]),
+        ("      KAFKA_LOG_DIRS: /var/lib/kafka/data\n", "", ["Kafka keeps nothing"]),
+        ("DIRS: /var/lib/kafka/data", "DIRS: /opt/kafka/data", ["Kafka keeps nothing"]),
+        ('volumes: ["public:/lake/public:ro"]', 'volumes: ["lake:/lake"]', ["readers have more than the public half"]),
+        ("private:/lake/private", "lake:/lake/private", ["others than the cluster have the private half"]),
+        ("    networks: [reading]\n", "    networks: [reading, cluster]\n", ["readers reach the cluster"]),
+        ("127.0.0.1:${DPSQL_PAGE", "${DPSQL_PAGE", ["a port is open to other machines"]),
+        ("    build: .\n", "", ["an image is built twice"]),
+        ("on-failure:3", "on-failure", ["a wrong query is started for ever"]),
+    ],
+)
+def test_the_file_gives_nothing_away(old: str, new: str, says: list[str]) -> None:
+    assert old in TEXT
+    assert mistakes(yaml.safe_load(TEXT.replace(old, new) if old else TEXT)) == says
 
 
 def test_it_is_a_compose_file() -> None:
-    services = {"kafka", "keys", "master", "worker", "job", "notebook"}
+    services = {"kafka", "feed", "keys", "master", "worker", "job", "page", "notebook"}
     assert set(parse(resolved()).service_names()) == services
-    assert set(resolved()["services"]) == services
+    named = {one.split(":")[0] for found in mounts(resolved()).values() for one in found if not one.startswith(".")}
+    assert named == set(resolved()["volumes"])
+    live = CHECKOUT / "conf" / "live"
+    assert dpsql.compile((live / "edits.sql").read_text(), dpsql.load_sources(live / "sources.yaml")).source.format == "kafka"
+    for path in re.findall(r"conf-mounted/\S+?\.(?:sql|py|yaml)", TEXT):
+        assert (CHECKOUT / path.replace("conf-mounted", "conf")).is_file()
+    assert f"apache/kafka:{re.search(r'kafka_2.13. rev=.([0-9.]+)', (CHECKOUT / 'conf/ivy.xml').read_text())[1]}" in TEXT  # type: ignore[index]
+
+
+def test_what_is_secret_goes_into_no_image() -> None:
+    lines = (CHECKOUT / ".dockerignore").read_text().split()
+    assert lines[0] == "*" and not {"!demo-out", "!secrets", "!lake", "!tests", "!."} & set(lines)
+    assert "secrets/" in (CHECKOUT / ".gitignore").read_text().split()
 
 
 @pytest.mark.parametrize(("service", "key", "value"), [("job", "comand", ["x"]), ("kafka", "ports", {"a": 1}), ("worker", "depends_on", 7)])
@@ -37,32 +111,6 @@ def test_a_mistake_in_it_is_found(service: str, key: str, value: Any) -> None:
     wrong["services"][service][key] = value
     with pytest.raises(Exception, match=r"."):
         parse(wrong)
-
-
-def test_services_share_the_configuration_files_and_only_the_job_has_the_secret() -> None:
-    services = resolved()["services"]
-    mounts = {
-        name: [v if isinstance(v, str) else f"{v['source']}:{v['target']}" for v in s.get("volumes", [])] for name, s in services.items()
-    }
-    assert {name for name, found in mounts.items() if any(one.startswith("./conf:") for one in found)} == {"worker", "job"}
-    assert {name for name, found in mounts.items() if any(one.startswith("secret:") for one in found)} == {"job"}
-    assert {name for name, found in mounts.items() if any(one.startswith("spark-conf:") for one in found)} == {
-        "keys",
-        "master",
-        "worker",
-        "job",
-    }
-    assert "--load-spark-defaults" in services["job"]["command"]
-    assert mounts["notebook"] == ["lake:/lake/public"]
-    assert [name for name, service in services.items() if "networks" in service] == ["notebook"], (
-        "on the others' network nobody is a stranger"
-    )
-    named = {one.split(":")[0] for found in mounts.values() for one in found if not one.startswith(".")}
-    assert named == set(resolved()["volumes"])
-    command = services["job"]["command"]
-    for path in (one.replace("conf-mounted", "conf") for one in command if re.search(r"\.(sql|py)$", one)):
-        assert (CHECKOUT / path).is_file()
-    assert f"apache/kafka:{re.search(r'kafka_2.13. rev=.([0-9.]+)', (CHECKOUT / 'conf/ivy.xml').read_text())[1]}" in TEXT  # type: ignore[index]
 
 
 def test_the_file_and_the_page_close_a_cluster_alike(tmp_path: Path) -> None:
@@ -77,9 +125,13 @@ def test_the_file_and_the_page_close_a_cluster_alike(tmp_path: Path) -> None:
     assert page
     (tmp_path / "page").mkdir()
     subprocess.run(["sh", "-c", page[0]], env={"SPARK_CONF_DIR": str(tmp_path / "page"), "PATH": os.environ["PATH"]}, check=True)
-    settings = "authenticate true", "network.crypto.enabled true", "master.rest.enabled false", "ui.killEnabled false"
-    wanted = "".join(f"spark.{setting}\n" for setting in settings) + r"spark.authenticate.secret [0-9a-f]{64}\n"
+    settings = {
+        f"spark.{name}"
+        for name in ("authenticate true", "network.crypto.enabled true", "master.rest.enabled false", "ui.killEnabled false")
+    }
     for folder in (tmp_path, tmp_path / "page"):
         file = folder / "spark-defaults.conf"
         assert file.stat().st_mode & 0o777 == 0o600
-        assert re.fullmatch(wanted, file.read_text())
+        *given, secret = file.read_text().splitlines()
+        assert re.fullmatch(r"spark.authenticate.secret [0-9a-f]{64}", secret)
+        assert settings <= set(given)

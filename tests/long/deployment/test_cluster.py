@@ -5,6 +5,9 @@ from __future__ import annotations
 import os
 import re
 import signal
+import subprocess
+import sys
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pyarrow as pa
@@ -18,6 +21,12 @@ from tests.deployment.spark_cluster import SECRET, Cluster
 from tests.deployment.workload import UNTIL, json_lines, visits, write_files, write_query
 
 PARTS = 3
+IMPATIENT = """
+from dpsql.jobs.cli import main
+from dpsql.streaming import executors
+executors.SAY_SECONDS, executors.END_SECONDS = 5.0, 20.0
+main()
+"""
 
 
 def committed(lake: Path) -> int:
@@ -31,19 +40,14 @@ def rows(lake: Path) -> pa.Table:
 
 
 def strangers_get_nothing(folder: Path, jobs: list[int]) -> None:
-    """No port of driver, master, workers and executors serves a block; none of the cluster runs or tells anything, or kills this run; no file is
-    open to others; the secret stands in no command line.
+    """No port of driver, master, workers and executors serves a block; no file is open to others; the secret stands in no command line.
 
-    That the clients would find something is shown in tests/long/deployment/test_other_users.py, and below.
+    That the client would find blocks is shown in tests/long/deployment/test_other_users.py.
     """
     assert all(listening(children(pid)) for pid in jobs)
     for pid in jobs:
         assert blocks_of(pid) == {}
         assert SECRET.encode() not in shown_of(pid)
-    # The driver's other ports take one connection at a time: a stranger can disturb it, as docs/deployment.md says
-    for place, got in answers(one for pid in jobs[1:] for one in children(pid)).items():
-        assert not got["ran"] and not got["blocks"], place
-        assert not re.findall(rf"{SECRET}|\bu17\b", str(got["pages"])), place
     for place in ("driver", "cluster/local"):
         assert list((folder / place).rglob("shuffle_*")) or place == "driver"
         assert readable(folder / place) == []
@@ -98,3 +102,33 @@ def test_a_cluster_that_runs_the_programs_of_strangers_is_refused(tmp_path: Path
     assert f"runs the programs of whoever connects to its port {port}, " in refused.stderr
     assert "`spark.master.rest.enabled false`" in refused.stderr
     assert not (tmp_path / "lake").exists()  # nothing is begun or spent
+
+
+def test_strangers_get_nothing_of_a_live_run_and_it_ends_when_its_master_has_forgotten_it(tmp_path: Path) -> None:
+    """Every port of master, worker and executor is asked to run, to kill and to tell something. That the client would find something is shown above.
+
+    A master that was killed and started anew knows no application, and takes its executors away: Spark would wait for others for ever."""
+    today = [visit | {"ts": f"{datetime.now(UTC):%Y-%m-%d}{visit['ts'][10:]}"} for visit in visits()]
+    query, sources = write_query(tmp_path, write_files(tmp_path / "visits", json_lines(today)))
+    env, lake = environment(tmp_path), ["--lake", str(tmp_path / "lake")]
+    with Cluster(tmp_path / "cluster", env, workers=1) as cluster:
+        command = [sys.executable, "-c", IMPATIENT, "run", str(query), "--sources", str(sources), *lake, "--master", cluster.url]
+        job = subprocess.Popen(command, env=env | cluster.settings, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        try:
+            wait_until(lambda: committed(tmp_path / "lake") >= 1 or job.poll() is not None, "the backlog", 200)
+            assert job.poll() is None, job.communicate()
+            # The driver's ports take one connection at a time: a stranger can disturb it, as docs/deployment.md says
+            for place, got in answers(one for daemon in (cluster.master, *cluster.workers) for one in children(daemon.process.pid)).items():
+                assert not got["ran"] and not got["blocks"], place
+                assert not re.findall(rf"{SECRET}|\bu17\b", str(got["pages"])), place
+            assert len(cluster.executors()) == 1 and job.poll() is None, "a stranger has killed it"
+            cluster.master.kill()
+            cluster.master = cluster._daemon("master", "--port", str(cluster.port))
+            out, err = job.communicate(timeout=200)
+        finally:
+            job.kill()
+            job.wait()
+    assert job.returncode == 1, out + err
+    assert "warning: this run has no executor: " in err and "the same command goes on from there" in err, err
+    failed = dpsql("status", "visits", *lake, env=env)
+    assert failed.returncode == 4 and failed.stdout.startswith("visits: failed;"), failed.stdout

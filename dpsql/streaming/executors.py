@@ -1,0 +1,65 @@
+"""Whether a cluster gives a run something to work with: Spark itself waits for executors for ever, and says nothing."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from dpsql.errors import DpsqlError
+from dpsql.streaming import internals
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+LOOK_SECONDS, SAY_SECONDS, END_SECONDS = 5.0, 30.0, 300.0
+NONE = "this run has no executor: others have all cores or memory of the cluster (spark.cores.max), or its master has forgotten it"
+
+
+@contextmanager
+def watched(spark: SparkSession, stop: threading.Event, tell: Callable[[str], None]) -> Iterator[None]:
+    """Inside, a run on a cluster that has no executor says so, and is ended when it has had none for minutes.
+
+    Raises:
+        DpsqlError: it was ended; the same command goes on.
+    """
+    context, over, ended = internals.java_context(spark), threading.Event(), threading.Event()
+    if str(context.master()).startswith("local"):
+        yield
+        return
+
+    def watch() -> None:
+        since, told = time.monotonic(), False
+        while not over.wait(LOOK_SECONDS):
+            if _served(context) and not ended.is_set():
+                since, told = time.monotonic(), False
+            elif time.monotonic() - since > END_SECONDS:
+                ended.set()
+                stop.set()
+                context.cancelAllJobs()
+            elif time.monotonic() - since > SAY_SECONDS and not told:
+                told = True
+                tell(f"{NONE}; it waits")
+
+    thread = threading.Thread(target=watch, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+        if ended.is_set():
+            raise DpsqlError(
+                f"{NONE}, for {END_SECONDS / 60:.0f} minutes. What is published stays; the same command goes on from there"
+            ) from None
+
+
+def _served(context: Any) -> bool:
+    """Whether it has an executor, or needs none: those of an idle run are taken away where they come and go."""
+    if context.getExecutorMemoryStatus().size() > 1:  # the first is the driver
+        return True
+    return bool(context.getConf().getBoolean("spark.dynamicAllocation.enabled", False)) and not len(
+        context.statusTracker().getActiveJobIds()
+    )
