@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -31,7 +31,7 @@ from dpsql.lake.runs import Lake, Run
 from dpsql.local.feeder import run_batches
 from dpsql.local.record_reader import RowReader
 from dpsql.local.spark_types import SparkType
-from dpsql.local.verification import count_differences
+from dpsql.local.verification import count_differences, verify_run
 from dpsql.privacy.secret import Secret
 from dpsql.times import parse_duration
 
@@ -141,19 +141,14 @@ class Stream:
         """The declared start: a window without records, and not at its edge."""
         return int(np.asarray(self.records["ts"].cast(pa.int64())).min()) - parse_duration(self.window)
 
+    def source(self, name: str, folder: Path, files_per_batch: int = 2, **other: Any) -> Source:
+        """This stream as it is stored in a folder."""
+        given: dict[str, Any] = {"path": str(folder), "event_time": "ts", "privacy_unit": ("user_id",), "start_us": self.start_us}
+        return Source(name, "parquet", options=(("maxFilesPerTrigger", str(files_per_batch)),), **given | other)
+
     def query(self, name: str, folder: Path, files_per_batch: int = 1) -> dpsql.Query:
         """One of QUERIES on this stream, stored in a folder, with the static tables beside it."""
-        source = Source(
-            name="records",
-            format="parquet",
-            path=str(folder),
-            options=(("maxFilesPerTrigger", str(files_per_batch)),),
-            event_time="ts",
-            privacy_unit=("user_id",),
-            max_users=10**6,
-            max_keys=10**6,
-            start_us=self.start_us,
-        )
+        source = self.source("records", folder, files_per_batch, max_users=10**6, max_keys=10**6)
         count, unit = self.trigger.split()
         lengths = {f"{word}_triggers": f"{times * int(count)} {unit}s" for word, times in (("six", 6), ("two", 2))}
         text = (HEAD + QUERIES[name]).format(window=self.window, trigger=self.trigger, **lengths)
@@ -247,6 +242,15 @@ def spark_rows(spark: SparkSession, query: dpsql.Query, stream: Stream, files: i
     lake = Lake(folder)
     start(spark, query, lake, stream.until_us, buckets)
     return ordered(read_histogram(lake, "q"), query)
+
+
+def on_both_engines(spark: SparkSession, query: dpsql.Query, stream: Stream, files: int, folder: Path) -> pa.Table:
+    """The histogram, of which both engines make the same, however it is cut; `verify` makes it again from the lake in the folder."""
+    here, lake = local_rows(query, stream, 1, (1, 1)), Lake(folder)
+    assert same(here, local_rows(query, stream, 7, (3, 5)))
+    assert same(here, spark_rows(spark, query, stream, files, (2, 3), folder))
+    assert verify_run(lake, "q", start(spark, query, lake, stream.until_us, (2, 3)), query, SECRET).identical
+    return here
 
 
 def write(parts: Sequence[pa.Table], folder: Path) -> None:

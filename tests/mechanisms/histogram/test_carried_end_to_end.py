@@ -13,7 +13,7 @@ from click.testing import CliRunner
 
 import dpsql
 from dpsql import record
-from dpsql.config import Source, Sources
+from dpsql.config import Sources
 from dpsql.jobs.cli import main
 from dpsql.lake.published import read_histogram
 from dpsql.lake.runs import SCHEMA_VERSION, Lake, Run, read_run
@@ -30,17 +30,8 @@ WINDOW = "GROUP BY window(ts, '2 hours'), channel"
 
 
 def compiled(stream: Stream, folder: Path, more: str) -> dpsql.Query:
-    source = Source(
-        name="wiki",
-        format="parquet",
-        path=str(folder / "data"),
-        options=(("maxFilesPerTrigger", "2"),),
-        event_time="ts",
-        privacy_unit=("user_id",),
-        start_us=stream.start_us,
-    )
     text = f"SELECT WITH DIFFERENTIAL_PRIVACY OPTIONS ({OPTIONS}, {more}) key AS channel, COUNT(*) AS edits FROM wiki {WINDOW}"
-    return dpsql.compile(text, Sources((source, *stream.static(folder))))
+    return dpsql.compile(text, Sources((stream.source("wiki", folder / "data"), *stream.static(folder))))
 
 
 def half() -> Stream:

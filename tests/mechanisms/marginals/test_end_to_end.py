@@ -10,13 +10,11 @@ import numpy as np
 from click.testing import CliRunner
 
 import dpsql
-from dpsql.config import Source, Sources
+from dpsql.config import Sources
 from dpsql.domains import Domain
 from dpsql.jobs.ask import ask
-from dpsql.lake.runs import Lake
-from dpsql.local.verification import verify_run
 from tests.matrix import same_rows
-from tests.matrix.same_rows import SECRET, Stream
+from tests.matrix.same_rows import Stream
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -32,27 +30,13 @@ def test_both_engines_publish_the_same_rows_and_answer_alike(spark: SparkSession
     whole = same_rows.wiki()
     stream = Stream("wiki", whole.records.slice(0, len(whole.records) // 3), "1 day", "4 hours")
     known = sorted({*stream.records["key"].to_pylist()} - {None})[1::2]
-    source = Source(
-        name="wiki",
-        format="parquet",
-        path=str(tmp_path / "data"),
-        options=(("maxFilesPerTrigger", "2"),),
-        event_time="ts",
-        privacy_unit=("user_id",),
-        start_us=stream.start_us,
-        domains=(("hour", Domain(tuple(map(str, range(24))), True, whole=True)), ("key", Domain((*known, "other"), False, other=True))),
-    )
-    query = dpsql.compile(TEXT, Sources((source,)))
-    here = same_rows.local_rows(query, stream, 1, (1, 1))
-    assert same_rows.same(here, same_rows.local_rows(query, stream, 7, (3, 5)))
-    there = same_rows.spark_rows(spark, query, stream, 3, (2, 3), tmp_path / "lake")
-    assert same_rows.same(here, there) and here.num_rows == 9 * query.plan.marginals.first[-1]
-    lake = Lake(tmp_path / "lake")
-    again = same_rows.start(spark, query, lake, stream.until_us, (2, 3))
-    assert verify_run(lake, "q", again, query, SECRET).identical
+    domains = ("hour", Domain(tuple(map(str, range(24))), True, whole=True)), ("key", Domain((*known, "other"), False, other=True))
+    query = dpsql.compile(TEXT, Sources((stream.source("wiki", tmp_path / "data", domains=domains),)))
+    here = same_rows.on_both_engines(spark, query, stream, 3, tmp_path / "lake")
+    assert here.num_rows == 9 * query.plan.marginals.first[-1]
 
     def asked(*arguments: str) -> str:
-        done = CliRunner().invoke(ask, ["q", *arguments, "--lake", str(lake.root)])
+        done = CliRunner().invoke(ask, ["q", *arguments, "--lake", str(tmp_path / "lake")])
         assert done.exit_code == 0, done.output
         return done.output
 

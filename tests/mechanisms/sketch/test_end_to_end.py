@@ -9,13 +9,12 @@ import pyarrow as pa
 import pytest
 
 import dpsql
-from dpsql.config import Source, Sources
+from dpsql.config import Sources
 from dpsql.lake.delta_rows import read_rows
 from dpsql.lake.runs import Lake
 from dpsql.lake.sketch_tables import cells_path
-from dpsql.local.verification import verify_run
 from tests.matrix import same_rows
-from tests.matrix.same_rows import SECRET, Stream
+from tests.matrix.same_rows import Stream
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -36,17 +35,8 @@ def whole() -> Stream:
 
 def compiled(name: str, stream: Stream, folder: Path) -> dpsql.Query:
     """One of TEXTS on a stream."""
-    source = Source(
-        name="wiki",
-        format="parquet",
-        path=str(folder / "data"),
-        options=(("maxFilesPerTrigger", "2"),),
-        event_time="ts",
-        privacy_unit=("user_id",),
-        start_us=stream.start_us,
-    )
     text = f"SELECT WITH DIFFERENTIAL_PRIVACY OPTIONS {TEXTS[name]} FROM wiki GROUP BY window(ts, '1 day')"
-    return dpsql.compile(text, Sources((source, *stream.static(folder))))
+    return dpsql.compile(text, Sources((stream.source("wiki", folder / "data"), *stream.static(folder))))
 
 
 def top(rows: pa.Table, trigger: int = -1) -> dict[str, int]:
@@ -59,15 +49,9 @@ def top(rows: pa.Table, trigger: int = -1) -> dict[str, int]:
 def test_both_engines_publish_the_same_rows_and_verify_makes_them_again(spark: SparkSession, tmp_path: Path, name: str) -> None:
     stream = whole()
     query = compiled(name, stream, tmp_path)
-    here = same_rows.local_rows(query, stream, 1, (1, 1))
-    assert same_rows.same(here, same_rows.local_rows(query, stream, 7, (3, 5)))
-    there = same_rows.spark_rows(spark, query, stream, 3, (2, 3), tmp_path / "lake")
-    assert same_rows.same(here, there)
+    here = same_rows.on_both_engines(spark, query, stream, 3, tmp_path / "lake")
     assert len(top(here)) >= 2
-    lake = Lake(tmp_path / "lake")
-    again = same_rows.start(spark, query, lake, stream.until_us, (2, 3))
-    assert verify_run(lake, "q", again, query, SECRET).identical
-    cells = read_rows(cells_path(lake.histogram("q")))
+    cells = read_rows(cells_path(Lake(tmp_path / "lake").histogram("q")))
     unknown = name == "units, unknown"  # then a window's cells come with its last trigger, and not before
     assert cells.num_rows == (here.num_rows // 6 * 9 if unknown else here.num_rows * 2 * 9)
     assert set(cells["trigger"].to_pylist()) == ({6} if unknown else set(range(1, 7)))
