@@ -51,12 +51,8 @@ class LocalRun:
         """
         if not self.named:
             return  # nobody else knows the run id, and nobody can give it: it has a line and no entry
-        whole = [_records(rows), repr(tuple(key_types)).encode()]
-        if (public := facts.public) is not None:
-            whole += [str(public.first_window_us).encode(), *sorted(public.key_bytes)]
-        elif facts.first_window_us is not None:
-            whole.append(str(facts.first_window_us).encode())
-        given = self.secret.fingerprint(_digest(whole))
+        # Public groups are in one order, whatever the table that lists them has.
+        given = self.secret.fingerprint(_digest([_records(rows), repr((tuple(key_types), facts)).encode()]))
         entry = self.ledger.register.find(self.run_id)
         if entry is None:
             self.ledger.register.add(Entry(self.run_id, given=given))

@@ -40,7 +40,8 @@ def close(state: ReleaseState, closed_us: int, p: ReleaseParameters, noise_key: 
     now, reach, released = state.closed_us, p.grid.horizon, [released_columns(p.columns).empty_table()]
     open_ = replace(ahead.begun(NO_CLOCK), groups=_closed(ahead.groups.slice(0, 0), now), seen=state.seen)
     while True:
-        first = _first_window(open_.groups if open_.groups.num_rows else ahead.groups.slice(ahead.group))
+        oldest = open_.groups if open_.groups.num_rows else ahead.groups.slice(ahead.group)
+        first = oldest.column("window")[0].as_py() if oldest.num_rows else None
         until = _next(p.grid, now, closed_us, first, bool(len(memory.key)), reach)
         if until is None:
             break
@@ -58,7 +59,8 @@ def close(state: ReleaseState, closed_us: int, p: ReleaseParameters, noise_key: 
     groups = pa.concat_tables([open_.groups, rest.groups]).combine_chunks()
     pending = pa.concat_tables([open_.pending, rest.pending]).combine_chunks()
     done = ReleaseState(_closed(groups, closed_us), pending, open_.seen, memory.table(), evidence.table())
-    return done, _in_order(pa.concat_tables(released).combine_chunks())
+    # The order of passes, and of groups that begin late, must not be seen.
+    return done, pa.concat_tables(released).combine_chunks().sort_by([(name, "ascending") for name in ("window", "trigger", "key_bytes")])
 
 
 @dataclass
@@ -88,15 +90,6 @@ class _Ahead:
         return ReleaseState(*taken, self.groups.slice(0, 0))
 
 
-def _in_order(rows: pa.Table) -> pa.Table:
-    """The order of passes, and of groups that begin late, must not be seen."""
-    return rows.sort_by([(name, "ascending") for name in ("window", "trigger", "key_bytes")])
-
-
-def _first_window(groups: pa.Table) -> int | None:
-    return groups.column("window")[0].as_py() if groups.num_rows else None
-
-
 def _closed(groups: pa.Table, closed_us: int) -> pa.Table:
     return groups.replace_schema_metadata({CLOSED: str(closed_us)})
 
@@ -122,11 +115,6 @@ def _next(grid: Grid, now: int, limit: int, first: int | None, busy: bool, reach
     return until if until > begins else None
 
 
-def _overlap(grid: Grid) -> bool:
-    """Whether a window is open when the next one begins."""
-    return grid.horizon * grid.trigger_us > grid.window_us
-
-
 @dataclass(frozen=True)
 class _Work:
     p: ReleaseParameters
@@ -144,7 +132,8 @@ class _Work:
         c, pending = self._open(state, until)
         shown = select(c, self.selection, self.noise_key)
         fresh, names_fresh, since = self._found(c, names, memory)
-        if _overlap(grid) and (earliest := int(since.min(initial=until))) < until:
+        several = grid.horizon * grid.trigger_us > grid.window_us  # windows are open at a time
+        if several and (earliest := int(since.min(initial=until))) < until:
             return self.pass_(given, memory, evidence, now, earliest)
         memory = memory.with_keys(fresh, names_fresh, self.carried.first).learnt(fresh, since)
         found = fresh
