@@ -5,6 +5,7 @@ One unit sends records that nobody else's depend on, into 0, 1 and 1,000 further
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 import threading
@@ -38,6 +39,7 @@ GROUP BY window(ts, '1 minute'), page
 """
 TICKS = (START + MINUTE, START + 3 * MINUTE, END)
 UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+DIGEST = re.compile(r"-[0-9a-f]{64}")
 LAKE = re.compile(r"lake[0-9]+")
 TIMES = {"timestamp", "modificationTime", "createdTime", "inCommitTimestamp", "lastUpdated"}
 EXACT = {"window_start", "window_end", "trigger", "trigger_time", "page"}
@@ -89,7 +91,13 @@ def masked(value: Any, rows_too: bool) -> Any:
         return [masked(item, rows_too) for item in value]
     if isinstance(value, str) and value[:1] == "{":
         return masked(json.loads(value), rows_too)
-    return LAKE.sub("lake", UUID.sub("random", value)) if isinstance(value, str) else value
+    return LAKE.sub("lake", named(value, rows_too)) if isinstance(value, str) else value
+
+
+def named(text: str, rows_too: bool) -> str:
+    """Without random names; a name's digest follows from the rows."""
+    text = UUID.sub("random", text)
+    return DIGEST.sub("-digest", text) if rows_too else text
 
 
 def public(case: Any, rows_too: bool = False) -> list[Any]:
@@ -104,10 +112,12 @@ def public(case: Any, rows_too: bool = False) -> list[Any]:
             out.append((path.name, masked(line, rows_too)))
             if "add" in line:
                 out.append(content(root / "demo" / line["add"]["path"], rows_too))
-    return [*out, sorted(UUID.sub("random", str(path.relative_to(root))) for path in root.rglob("*"))]
+    return [*out, sorted(named(str(path.relative_to(root)), rows_too) for path in root.rglob("*"))]
 
 
 def content(path: Path, rows_too: bool) -> Any:
+    if of_name := DIGEST.search(path.name):
+        assert of_name[0] == f"-{hashlib.sha256(path.read_bytes()).hexdigest()}"
     if not rows_too:
         return path.read_bytes()
     table, metadata = pq.read_table(path), pq.read_metadata(path)
