@@ -17,6 +17,20 @@ USERS = Aggregate("visitors", AggregateFunction.COUNT_DISTINCT_UNIT)
 SUM = Aggregate("time_spent", AggregateFunction.SUM, "seconds", (0.0, 60.0))
 
 
+COMMON: dict[str, Any] = {
+    "privacy_unit": ("user_id",),
+    "event_time": "ts",
+    "trigger_interval_us": HOUR,
+    "allowed_lateness_us": 0,
+    "max_ahead_us": HOUR,
+    "public_groups": None,
+    "from_sql": "FROM visits",
+    "stream": "visits",
+    "static_sources": (),
+}
+"""What the queries of all mechanisms have here."""
+
+
 def source(**changes: Any) -> Source:
     """The stream `visits`; its users and keys cost next to nothing of delta = 1e-9."""
     return Source(**({"name": "visits", "format": "parquet", "max_users": 1_000_000, "max_keys": 10_000} | changes))
@@ -28,35 +42,26 @@ def query(**changes: Any) -> ParsedQuery[Asked]:
     fields: dict[str, Any] = {
         "epsilon": 6.0,
         "delta": 1e-9,
-        "privacy_unit": ("user_id",),
         "max_rows_contributed": rows,
         "max_rows_per_group": rows,
         "max_groups_contributed": rows,
         "contribution_period": ContributionPeriod.WINDOW,
-        "event_time": "ts",
         "window": WindowSpec(DAY, DAY, 0),
-        "trigger_interval_us": HOUR,
-        "allowed_lateness_us": 0,
-        "max_ahead_us": HOUR,
         "min_privacy_units_per_group": 1,
         "group_selection_strategy": GroupSelection.THRESHOLD,
-        "public_groups": None,
         "group_selection_share": None,
         "release": ReleaseRule.EVERY_TRIGGER,
         "counter": CounterName.BLT,
         "selection_weight_decay": 0.5,
         "keys": (Key("page", "page"),),
         "aggregates": (COUNT, USERS, SUM),
-        "from_sql": "FROM visits",
-        "stream": "visits",
-        "static_sources": (),
         "columns_in_order": ("page", "views", "visitors", "time_spent"),
     }
-    return parsed(fields | changes)
+    return parsed(COMMON | fields | changes)
 
 
-def parsed(fields: dict[str, Any]) -> ParsedQuery[Asked]:
-    """A query of the histogram from all its fields, those of what is asked of it among them."""
-    asked = {name: value for name, value in fields.items() if name in Asked.__dataclass_fields__}
+def parsed(fields: dict[str, Any], mechanism: str = "histogram", kind: Any = Asked) -> ParsedQuery[Any]:
+    """A query from all its fields, those of what is asked of its mechanism among them."""
+    asked = {name: value for name, value in fields.items() if name in kind.__dataclass_fields__}
     rest = {name: value for name, value in fields.items() if name not in asked}
-    return ParsedQuery(mechanism="histogram", **rest, asked=Asked(**asked))
+    return ParsedQuery(mechanism=mechanism, **rest, asked=kind(**asked))

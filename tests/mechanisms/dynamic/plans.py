@@ -9,7 +9,7 @@ from dpsql.config import Source
 from dpsql.mechanisms.dynamic.asked import Asked, AskedOfChanges, AskedOfTree
 from dpsql.parsed_query import AggregateFunction, ContributionPeriod, CounterName, GroupSelection, Key, ParsedQuery, Quantiles
 from tests.property import plans
-from tests.property.plans import COUNT, HOUR, SUM, USERS
+from tests.property.plans import COUNT, SUM, USERS
 
 START = 1_767_225_600_000_000
 DECILES = Quantiles("deciles", AggregateFunction.APPROX_QUANTILES, "seconds", (0.0, 60.0), 10)
@@ -25,7 +25,7 @@ def source(**changes: Any) -> Source:
 def query(**changes: Any) -> ParsedQuery[Asked]:
     """The table per page, every hour, C = 4; any field can be changed. With a `feed` its rows end; with `tree`, too, by an interval tree."""
     rows = changes.get("max_rows_contributed", 4)
-    asked = {
+    fields: dict[str, Any] = {
         "max_rows_contributed": rows,
         "max_rows_per_group": rows,
         "max_groups_contributed": rows,
@@ -36,30 +36,15 @@ def query(**changes: Any) -> ParsedQuery[Asked]:
         "selection_weight_decay": 0.5,
         "max_triggers": None,
         "hide_below": 0.5,
-    }
-    fields: dict[str, Any] = {
-        "mechanism": "dynamic",
         "epsilon": 6.0,
         "delta": 1e-9,
-        "privacy_unit": ("user_id",),
         "contribution_period": ContributionPeriod.STREAM,
-        "event_time": "ts",
         "window": None,
-        "trigger_interval_us": HOUR,
-        "allowed_lateness_us": 0,
-        "max_ahead_us": HOUR,
-        "public_groups": None,
         "keys": (Key("page", "page"),),
         "aggregates": (COUNT, USERS, SUM),
-        "from_sql": "FROM visits",
-        "stream": "visits",
-        "static_sources": (),
         "columns_in_order": ("page", "views", "visitors", "time_spent"),
     }
-    feed, tree = changes.pop("feed", None), changes.pop("tree", False)
-    spells = changes.pop("max_spells_contributed", rows)
-    asked |= {name: value for name, value in changes.items() if name in asked}
-    fields |= {name: value for name, value in changes.items() if name not in asked}
-    kind = AskedOfTree if tree else AskedOfChanges
-    of_table = Asked(**asked) if feed is None else kind(**asked, max_spells_contributed=spells, feed=feed)
-    return ParsedQuery(**fields, asked=of_table)
+    feed, tree, spells = changes.pop("feed", None), changes.pop("tree", False), changes.pop("max_spells_contributed", rows)
+    ends = {"feed": feed, "max_spells_contributed": spells} if feed else {}
+    kind = Asked if feed is None else AskedOfTree if tree else AskedOfChanges
+    return plans.parsed(plans.COMMON | fields | ends | changes, "dynamic", kind)

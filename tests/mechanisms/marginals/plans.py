@@ -10,7 +10,7 @@ from dpsql.mechanisms.marginals.asked import Asked
 from dpsql.mechanisms.marginals.grouping import cube
 from dpsql.parsed_query import ContributionPeriod, CounterName, Key, ParsedQuery
 from tests.property import plans
-from tests.property.plans import COUNT, HOUR
+from tests.property.plans import COUNT
 
 START = 1_442_016_000_000_000
 """2015-09-12."""
@@ -32,33 +32,19 @@ def source(**changes: Any) -> Source:
 def query(**changes: Any) -> ParsedQuery[Asked]:
     """All marginals of up to two of three keys and the whole table, hourly, C = 1, 24 triggers; any field can be changed."""
     domains = changes.get("domains", DOMAINS)
-    asked = {
+    names = [f"k{i}" for i in range(len(domains))]
+    fields: dict[str, Any] = {
         "max_rows_contributed": 1,
         "domains": domains,
         "grouping_sets": cube([domain.size for domain in domains], 2),
         "max_triggers": 24,
         "counter": CounterName.BLT,
-    }
-    names = [f"k{i}" for i in range(len(domains))]
-    fields: dict[str, Any] = {
-        "mechanism": "marginals",
         "epsilon": 1.0,
         "delta": 1e-6,
-        "privacy_unit": ("user_id",),
         "contribution_period": ContributionPeriod.STREAM,
-        "event_time": "ts",
         "window": None,
-        "trigger_interval_us": HOUR,
-        "allowed_lateness_us": 0,
-        "max_ahead_us": HOUR,
-        "public_groups": None,
         "keys": tuple(Key(name, name) for name in names),
         "aggregates": (COUNT,),
-        "from_sql": "FROM visits",
-        "stream": "visits",
-        "static_sources": (),
         "columns_in_order": (*names, "views"),
     }
-    asked |= {name: value for name, value in changes.items() if name in asked}
-    fields |= {name: value for name, value in changes.items() if name not in asked}
-    return ParsedQuery(**fields, asked=Asked(**asked))
+    return plans.parsed(plans.COMMON | fields | changes, "marginals", Asked)

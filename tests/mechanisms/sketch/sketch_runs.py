@@ -17,7 +17,7 @@ from dpsql.udfs.grid import NO_CLOCK
 from dpsql.udfs.sketch.hashing import digest
 from dpsql.udfs.sketch.reading import Listed, Read, empty_state, read
 from dpsql.udfs.stage import Clock, Tables, Tick, check_state
-from tests.property.plans import DAY, HOUR
+from tests.property.plans import COMMON, DAY, HOUR, parsed
 
 START = 20_000 * DAY
 ROOT = hashlib.sha256(b"root").digest()
@@ -30,36 +30,23 @@ def noise_key(seed: int = 1) -> bytes:
 
 def query(**changes: Any) -> ParsedQuery[Asked]:
     """APPROX_TOP_COUNT of a page, one day in hours, C = 4, c = 1, 5 x 64; any field can be changed."""
-    asked: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "level": PrivacyLevel.USER,
         "value": "page",
         "wanted": (COUNT,),
         "depth": 5,
         "width": 64,
         "bounds": Bounds(4, 1, 4),
-    }
-    fields: dict[str, Any] = {
-        "mechanism": "sketch",
         "epsilon": 2.0,
         "delta": 1e-6,
-        "privacy_unit": ("user_id",),
         "contribution_period": ContributionPeriod.WINDOW,
-        "event_time": "ts",
         "window": WindowSpec(DAY, DAY, 0),
         "trigger_interval_us": 4 * HOUR,
-        "allowed_lateness_us": 0,
-        "max_ahead_us": HOUR,
-        "public_groups": None,
         "keys": (),
         "aggregates": (),
-        "from_sql": "FROM visits",
-        "stream": "visits",
-        "static_sources": (),
         "columns_in_order": ("top",),
     }
-    asked |= {name: value for name, value in changes.items() if name in Asked.__dataclass_fields__}
-    fields |= {name: value for name, value in changes.items() if name not in asked}
-    return ParsedQuery(**fields, asked=Asked(**asked))
+    return parsed(COMMON | fields | changes, "sketch", Asked)
 
 
 def event(**changes: Any) -> ParsedQuery[Asked]:
