@@ -241,7 +241,7 @@ def test_a_restored_query_sweeps_before_its_first_commit(plan: PrivacyPlan, cont
     histogram = PublishedTable(tmp_path / "public", "run", plan.query, shape(plan), (StringType(),))
     histogram.create()
     rows(contributions, T0)
-    Retention(engine, contributions, 0, listed, histogram).sweep(T0 + 10**12, -1)
+    Retention(engine, contributions, 0, listed, histogram, pytest.fail).sweep(T0 + 10**12, -1)
     assert len(DeltaTable(contributions.path).file_uris()) == 1
 
 

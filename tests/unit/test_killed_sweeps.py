@@ -110,7 +110,7 @@ class Nights:
 
     def sweep(self) -> None:
         """What the end of a catch-up does."""
-        Retention(self.engine, self.contributions, HOUR, self.listed[RELEASE], self.public).after_catch_up()
+        Retention(self.engine, self.contributions, HOUR, self.listed[RELEASE], self.public, pytest.fail).after_catch_up()
 
     def tables(self) -> dict[str, Path]:
         return {name: self.folder / name for name in ("contributions", "files", "public")}
