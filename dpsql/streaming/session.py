@@ -46,6 +46,8 @@ LONGEST_SOCKETS_IN = 60
 """Characters of the folder's name; a socket's own has 42, and 103 together is what every system takes."""
 
 LOG_LEVEL = "spark.log.level"
+JAVA_OPTIONS = "spark.driver.defaultJavaOptions"
+"""Before the user's own, `spark.driver.extraJavaOptions`, which win."""
 LOCAL_DIRS, LOCAL_DIRS_VARIABLE = "spark.local.dir", "SPARK_LOCAL_DIRS"
 GATEWAY = "PYSPARK_GATEWAY_PORT"
 """Set where spark-submit has started the JVM."""
@@ -147,7 +149,7 @@ def _started(settings: Mapping[str, str], said: Path | None) -> SparkSession:
             internals.start_jvm()
             settings = {**settings, **_local_folders({**dict(SparkConf().getAll()), **settings})}
         else:
-            settings = {**settings, **_local_folders(settings)}
+            settings = {**settings, **_local_folders(settings), **_temporary_files(settings)}
             with _by_file(settings), _stderr_in(said):
                 internals.start_jvm()
     except ConfigError:
@@ -194,6 +196,14 @@ def _local_folders(settings: Mapping[str, str]) -> dict[str, str]:
     return {LOCAL_DIRS: ",".join(str(scratch(place.strip())) for place in given.split(","))}
 
 
+def _temporary_files(settings: Mapping[str, str]) -> dict[str, str]:
+    """What the JVM itself writes, in the folder of this process: in the system's own nothing would remove native libraries after a hard kill,
+    and others could look at its counters."""
+    folder = re.sub(r'(["\\])', r"\\\1", str(scratch()))
+    ours = f'"-Djava.io.tmpdir={folder}" "-Dio.netty.native.workdir={folder}" -XX:+PerfDisableSharedMem'
+    return {JAVA_OPTIONS: f"{ours} {settings.get(JAVA_OPTIONS, '')}".rstrip()}
+
+
 def _sockets() -> dict[str, str]:
     """JVM and Python talk by files for us alone. A port that waits for one of them takes whoever comes first, and a stranger would end the run."""
     folder = str(scratch())
@@ -235,9 +245,11 @@ def _by_file(settings: Mapping[str, str]) -> Iterator[None]:
         before = {name: os.environ.pop(name, None) for name in (SUBMIT_ARGUMENTS, LOCAL_DIRS_VARIABLE)}
         arguments = before[SUBMIT_ARGUMENTS] or "pyspark-shell"
         os.environ[SUBMIT_ARGUMENTS] = f"--load-spark-defaults --properties-file {shlex.quote(file.name)} {arguments}"
+        usual, tempfile.tempdir = tempfile.tempdir, str(scratch())  # where pyspark meets the JVM
         try:
             yield
         finally:
+            tempfile.tempdir = usual
             del os.environ[SUBMIT_ARGUMENTS]
             os.environ.update({name: value for name, value in before.items() if value is not None})
 

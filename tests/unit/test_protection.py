@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 import sys
 from contextlib import nullcontext
@@ -155,6 +156,10 @@ def test_settings_reach_a_new_jvm_by_a_file_of_ours_alone(tmp_path: Path, monkey
     monkeypatch.setenv("SPARK_LOCAL_DIRS", str(tmp_path))
     given = session._local_folders({})
     assert given["spark.local.dir"].startswith(f"{tmp_path}/dpsql-{os.getuid()}/run-")
+    with monkeypatch.context() as patched:
+        patched.setattr(session, "scratch", lambda *_: Path('/a "b"'))
+        java = shlex.split(session._temporary_files({session.JAVA_OPTIONS: "-Dmine=1"})[session.JAVA_OPTIONS])
+    assert java == ['-Djava.io.tmpdir=/a "b"', '-Dio.netty.native.workdir=/a "b"', "-XX:+PerfDisableSharedMem", "-Dmine=1"]
     with session._by_file({"spark.a": " b\\c=d\ne", "spark.f#": "1"}):
         words = os.environ["PYSPARK_SUBMIT_ARGS"].split()
         assert words[:2] == ["--load-spark-defaults", "--properties-file"] and words[3:] == ["--verbose", "pyspark-shell"]
