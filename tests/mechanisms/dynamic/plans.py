@@ -11,6 +11,7 @@ from dpsql.parsed_query import AggregateFunction, ContributionPeriod, CounterNam
 from tests.property import plans
 from tests.property.plans import COUNT, SUM, USERS
 
+HOUR = plans.HOUR
 START = 1_767_225_600_000_000
 DECILES = Quantiles("deciles", AggregateFunction.APPROX_QUANTILES, "seconds", (0.0, 60.0), 10)
 FEED = Feed(FeedForm.DELTA, ("account",))
