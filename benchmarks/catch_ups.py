@@ -34,7 +34,7 @@ DAY = 86_400_000_000
 START = 19_700 * DAY
 SQL = """
 SELECT WITH DIFFERENTIAL_PRIVACY OPTIONS (
-    epsilon = 20, delta = 1e-6, privacy_unit_column = user_id, max_rows_contributed = 4, max_ahead = INTERVAL 1 HOUR)
+    epsilon = 20, delta = 1e-6, privacy_unit_column = user_id, max_rows_contributed = 4)
   page, COUNT(*) AS views FROM visits GROUP BY window(ts, '1 hour'), page
 """
 KINDS = (

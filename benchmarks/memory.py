@@ -26,7 +26,9 @@ import dpsql  # noqa: E402
 from dpsql.config import Source  # noqa: E402
 from dpsql.local.record_reader import RowReader  # noqa: E402
 from dpsql.mechanisms.histogram.plan import PrivacyPlan  # noqa: E402
+from dpsql.mechanisms.histogram.planner import make_plan  # noqa: E402
 from dpsql.mechanisms.histogram.stages import bounding_parameters, grid, release_parameters  # noqa: E402
+from dpsql.parsed_query import changed  # noqa: E402
 from dpsql.udfs.columns import Float, Int  # noqa: E402
 from dpsql.udfs.histogram.contribution_bounding import admit  # noqa: E402
 from dpsql.udfs.histogram.release import ReleaseState, release  # noqa: E402
@@ -37,40 +39,38 @@ SEEDS = 5
 
 @dataclass(frozen=True)
 class Case:
-    """A file, its windows and triggers, bounds, and how many windows carry over."""
+    """A file, its windows and triggers, bounds, the share of key selection without memory, how many windows carry over, and its share with."""
 
     file: str
     window: str
     trigger: str
     bounds: str
-    today: str
+    today: float
     windows: int
+    share: float | None = None
 
 
 CASES = {
-    "wikiticker by hours": Case("wikiticker", "1 hour", "15 minutes", "max_rows_per_group = 4", "group_selection_share = 0.7", 24),
-    "nasa-http-day by hours": Case("nasa-http-day", "1 hour", "15 minutes", "max_rows_per_group = 4", "group_selection_share = 0.7", 12),
-    "online-retail by 28 days": Case("online-retail", "28 days", "1 day", "max_rows_per_group = 1", "group_selection_share = 0.9", 13),
-    "online-retail by 28 days, share 0.9": Case(
-        "online-retail", "28 days", "1 day", "max_rows_per_group = 1, group_selection_share = 0.9", "", 13
-    ),
+    "wikiticker by hours": Case("wikiticker", "1 hour", "15 minutes", "max_rows_per_group = 4", 0.7, 24),
+    "nasa-http-day by hours": Case("nasa-http-day", "1 hour", "15 minutes", "max_rows_per_group = 4", 0.7, 12),
+    "online-retail by 28 days": Case("online-retail", "28 days", "1 day", "max_rows_per_group = 1", 0.9, 13),
+    "online-retail by 28 days, share 0.9": Case("online-retail", "28 days", "1 day", "max_rows_per_group = 1", 0.9, 13, 0.9),
 }
 
 
-def plan_of(window: str, trigger: str, options: str) -> PrivacyPlan:
+def plan_of(window: str, trigger: str, options: str, share: float | None = None) -> PrivacyPlan:
     source = Source("records", "parquet", event_time="ts", privacy_unit=("user_id",), max_users=1_000_000, max_keys=1_000_000)
     text = f"""SELECT WITH DIFFERENTIAL_PRIVACY OPTIONS (epsilon = 6, delta = 1e-9, privacy_unit_column = user_id, max_rows_contributed = 32,
         trigger_interval = '{trigger}', {options}) key, COUNT(*) AS n FROM records GROUP BY window(ts, '{window}'), key"""
-    return dpsql.compile(text, {"records": source}).plan
+    return make_plan(changed(dpsql.compile(text, {"records": source}).parsed, group_selection_share=share), source)
 
 
 def plans(case: Case) -> tuple[PrivacyPlan, PrivacyPlan]:
     """Without memory, and with."""
-    today = f"{case.bounds}, {case.today}" if case.today else case.bounds
-    made = (
-        plan_of(case.window, case.trigger, f"{options}, carry_windows = {n}") for options, n in ((today, 1), (case.bounds, case.windows))
+    return (
+        plan_of(case.window, case.trigger, case.bounds, case.today),
+        plan_of(case.window, case.trigger, f"{case.bounds}, carry_windows = {case.windows}", case.share),
     )
-    return next(made), next(made)
 
 
 def noise_key(seed: int) -> bytes:
@@ -155,7 +155,7 @@ def main(arguments: list[str]) -> None:
     print("| stream | keys | l_1 | l_2 | false |\n|---|---|---|---|---|")
     if arguments[0] == "model":
         days = int(arguments[1]) if len(arguments) > 1 else 28
-        case = Case("", "1 day", "1 hour", "max_rows_per_group = 1", "", 28)
+        case = Case("", "1 day", "1 hour", "max_rows_per_group = 1", 0.7, 28)
         for label, plan in zip(("today", "28 windows"), plans(case), strict=True):
             start, found = time.process_time(), model(plan, days)
             print(line(f"model, {label}, days {days // 2 + 1} to {days}", found), f" {time.process_time() - start:.0f} CPU-s", flush=True)

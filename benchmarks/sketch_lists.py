@@ -102,7 +102,7 @@ def rows_of(stream: Stream, events: pd.DataFrame, selected: str, options: str, s
 
 def real(data: Path, seeds: int) -> None:
     """The table of three streams."""
-    public = "group_selection_strategy = PUBLIC_GROUPS, public_groups = (SELECT key FROM listed), "
+    public = "public_groups = (SELECT key FROM listed), "
     with tempfile.TemporaryDirectory() as folder:
         for stream in STREAMS:
             secret = Secret.load(Path(folder) / stream.name / "secret")  # a ledger of its own
@@ -112,7 +112,7 @@ def real(data: Path, seeds: int) -> None:
             for most in (16, 1):
                 truth = bounded(events, most)
                 k = min(K, len(truth) // 2)
-                rows, wide = f"max_rows_contributed = {most}", "sketch_depth = 9, sketch_width = 8192"
+                rows, wide = f"max_rows_contributed = {most}", "sketch_width = 8192"
                 cases = {
                     "histogram, unknown": ("key, COUNT(*) AS n", rows),
                     "sketch 9 x 8192, unknown": (f"APPROX_TOP_COUNT(key, {k}) AS n", f"{rows}, {wide}"),

@@ -20,7 +20,6 @@ import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -119,14 +118,11 @@ def stream(name: str) -> tuple[np.ndarray, np.ndarray]:
 
 
 def ways(epsilon: float, w: int = W) -> dict[str, Measurement]:
-    """The measurements of four plans for one COUNT at level EVENT."""
+    """Our measurement and the paper's for one COUNT at level EVENT."""
     event = changed(windows(EVENT, w), epsilon=epsilon)
-    retroactive: dict[str, Any] = {"grouping": PaneGrouping.RETROACTIVE, "smoothing": Smoothing.NONE}
     asked = {
         "PANES": event,
-        "RETROACTIVE, the paper's": changed(event, **retroactive, revise=False, rescue=False),
-        "RETROACTIVE": changed(event, **retroactive),
-        "PLANNED": changed(event, grouping=PaneGrouping.PLANNED),
+        "RETROACTIVE, the paper's": changed(event, grouping=PaneGrouping.RETROACTIVE, smoothing=Smoothing.NONE),
     }
     return {name: measurements(make_plan(each, SOURCE))[0] for name, each in asked.items()}
 
@@ -163,7 +159,6 @@ def table(name: str, epsilon: float, keys: int) -> None:
 CURVES = {
     "PANES": ("PANES", 0),
     "PANES, smoothed": ("PANES", 2),
-    "PLANNED, smoothed": ("PLANNED", 2),
     "RETROACTIVE": ("RETROACTIVE", 0),
     "the paper's RG": ("RETROACTIVE, the paper's", 0),
 }
@@ -207,7 +202,6 @@ def state() -> None:
     )
     sqrt = changed(windows(SQRT, W), epsilon=0.1)
     of = {**ways(0.1), "WINDOW_SQRT": measurements(make_plan(sqrt, SOURCE))[0]}
-    del of["RETROACTIVE, the paper's"]  # its state is RETROACTIVE's
     of = {label: of[label] for label in sys.argv[4:5] or of}
     for label, m in of.items():
         grown = run_for(m, x, panes, early)
@@ -220,7 +214,7 @@ def run_for(m: Measurement, x: np.ndarray, panes: int, marks: int) -> list[tuple
     """The bins after `marks` and after all panes, through the release step, with the mean CPU time of a pane in ms; x is repeated."""
     bins = x.shape[1]
     names = tuple(b"%08d" % i for i in range(bins))
-    p = SlidingParameters(Panes(SLIDE_US, W, 0), (m,), (0,), (Shown("count", (0,), (1.0,)),), tuple(range(bins)), names, None)
+    p = SlidingParameters(Panes(SLIDE_US, W, 0), (m,), (0,), (Shown("count", (0,), (1.0,)),), tuple(range(bins)), names)
     kept, out, began, done = None, list[tuple[pa.Table, float]](), time.process_time(), 0
     for pane in range(panes):
         key = np.flatnonzero(x[pane % len(x)])

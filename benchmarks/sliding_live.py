@@ -37,7 +37,7 @@ W = 15
 SQL = """
 SELECT WITH DIFFERENTIAL_PRIVACY
   OPTIONS (epsilon = 0.1, delta = 0, privacy_level = EVENT,
-           group_selection_strategy = PUBLIC_GROUPS, public_groups = (SELECT channel FROM channels))
+           public_groups = (SELECT channel FROM channels))
   channel, COUNT(*) AS edits
 FROM wiki
 GROUP BY window(ts, '{size} seconds', '{slide} seconds'), channel

@@ -1,18 +1,21 @@
 """What each setting does to keys, l_1 and l_2, one at a time around the defaults, on every stream: why the defaults are what they are.
 
     python benchmarks/sweeps.py DATA    # the folders of real_streams.py
+    python benchmarks/sweeps.py DATA --constants
 
-The table goes to docs/accuracy.md.
+The tables go to docs/accuracy.md. The second holds the two constants that only the data could choose against the best pair for all streams.
 """
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
+import math
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 CHECKOUT = Path(__file__).resolve().parents[1]
 if str(CHECKOUT) not in sys.path:  # `python benchmarks/...` puts this folder first, not the checkout
@@ -21,13 +24,17 @@ if str(CHECKOUT) not in sys.path:  # `python benchmarks/...` puts this folder fi
 import numpy as np  # noqa: E402
 import pyarrow as pa  # noqa: E402
 
+from benchmarks.measure import Figures  # noqa: E402
 from benchmarks.page import write  # noqa: E402
 from benchmarks.real_streams import DAY, STREAMS, Exact, Stream, path_of, plan_of, read, released  # noqa: E402
 from benchmarks.workload import SLICES, Workload, records  # noqa: E402
-from dpsql.mechanisms.histogram.calibration import thresholds  # noqa: E402
+from dpsql.mechanisms.histogram.asked import ReleaseRule  # noqa: E402
+from dpsql.mechanisms.histogram.calibration import SELECTION_DECAY, SELECTION_SHARE, thresholds  # noqa: E402
 from dpsql.mechanisms.histogram.plan import PrivacyPlan  # noqa: E402
+from dpsql.parsed_query import CounterName  # noqa: E402
 
 TRIGGERS, SEEDS, SCALE = 100, 3, 0.05
+SHARES, DECAYS = (0.5, 0.6, 0.7, 0.8, 0.9), (0.25, 0.5, 0.75)
 
 Change = Callable[[PrivacyPlan], PrivacyPlan]
 
@@ -39,6 +46,7 @@ class Setting:
     label: str
     rows: int = 32
     options: tuple[tuple[str, float | str], ...] = ()
+    asked: tuple[tuple[str, Any], ...] = ()
     change: Change = lambda plan: plan
 
 
@@ -60,10 +68,15 @@ def one(name: str, *values: float) -> list[Setting]:
     return [Setting(f"`{name} = {value:g}`", options=((name, value),)) for value in values]
 
 
+def fixed(name: str, what: str, *values: float) -> list[Setting]:
+    """The values of one constant."""
+    return [Setting(f"{what} {value:g}", asked=((name, value),)) for value in values]
+
+
 SETTINGS: tuple[tuple[str, list[Setting]], ...] = (
     ("defaults", [Setting("defaults")]),
-    ("share of mu^2 for key selection", one("group_selection_share", 0.5, 0.6, 0.8, 0.9)),
-    ("decay of selection weights", one("selection_weight_decay", 0, 0.25, 0.75, 1)),
+    ("share of mu^2 for key selection", fixed("group_selection_share", "share", 0.5, 0.6, 0.8, 0.9)),
+    ("decay of selection weights", fixed("selection_weight_decay", "decay", 0, 0.25, 0.75, 1)),
     ("C", [Setting(f"`max_rows_contributed = {c}`", rows=c) for c in (8, 16, 64, 128)]),
     ("c", one("max_rows_per_group", 1, 2, 4, 8)),
     ("G", one("max_groups_contributed", 1, 2, 4, 8, 16)),
@@ -74,9 +87,9 @@ SETTINGS: tuple[tuple[str, list[Setting]], ...] = (
     (
         "counter and release rule",
         [
-            Setting("`counter = SQRT`", options=(("counter", "SQRT"),)),
-            Setting("`counter = HONAKER`", options=(("counter", "HONAKER"),)),
-            Setting("`release = RESELECT`", options=(("release", "RESELECT"),)),
+            Setting("the paper's tree", asked=(("counter", CounterName.HONAKER),)),
+            Setting("the paper's rounds", asked=(("release", ReleaseRule.RESELECT),)),
+            Setting("`mechanism = PAPER`", options=(("mechanism", "PAPER"),)),
         ],
     ),
 )
@@ -99,15 +112,40 @@ def sweep(data: Path) -> list[str]:
             cells = []
             for stream, rows, base in inputs:
                 options = ", ".join(f"{name} = {value}" for name, value in (base | dict(setting.options)).items())
-                plan = setting.change(plan_of(stream, TRIGGERS, setting.rows, options))
+                plan = setting.change(plan_of(stream, TRIGGERS, setting.rows, options, **dict(setting.asked)))
                 seeds = range(SEEDS if stream is not synthetic else 1)
-                if setting.options and setting.options[0][0] == "release" and stream is synthetic:
+                if plan.query.asked.release is ReleaseRule.RESELECT and stream is synthetic:
                     cells.append("")
                     continue
                 f = path_of(exact[stream.name], [_kept(run) for run in released(plan, rows, exact[stream.name], seeds)])[-1]
                 cells.append(f"{f.keys:,.0f} / {f.l_1:,.0f} / {f.l_2:,.0f}")
             out.append(f"| {setting.label} | {' | '.join(cells)} |")
             print(out[-1], flush=True)
+    return out
+
+
+def constants(data: Path) -> list[str]:
+    """Share of mu^2 and decay, one pair for all, at the last of T triggers: ours, the best pair for all, and the best of each stream and T."""
+    pairs = [(share, decay) for share in SHARES for decay in DECAYS]
+    found: dict[tuple[str, int], dict[tuple[float, float], Figures]] = {}
+    for stream in STREAMS:
+        rows = read(stream, data / stream.name / "events.parquet")
+        for triggers in (1, 24, 100):
+            exact = Exact.of(rows, plan_of(stream, triggers, 32, stream.bounds))
+            found[stream.name, triggers] = {
+                (share, decay): path_of(exact, [_kept(run) for run in released(plan, rows, exact, range(SEEDS))])[-1]
+                for share, decay in pairs
+                for plan in [plan_of(stream, triggers, 32, stream.bounds, group_selection_share=share, selection_weight_decay=decay)]
+            }
+            print(stream.name, triggers, flush=True)
+    best = min(pairs, key=lambda pair: sum(math.log(each[pair].l_1) for each in found.values()))
+    ours = (SELECTION_SHARE, SELECTION_DECAY)
+    out = [f"| | ours: {ours[0]:g}, {ours[1]:g} | best for all: {best[0]:g}, {best[1]:g} | best of each | | ", "|---|---|---|---|---|"]
+    for (name, triggers), each in found.items():
+        mine = min(pairs, key=lambda pair: each[pair].l_1)
+        cells = [f"{f.keys:,.0f} / {f.l_1:,.0f} / {f.l_2:,.0f}" for f in (each[ours], each[best], each[mine])]
+        lost = f"{each[ours].l_1 / each[mine].l_1 - 1:+.1%} of l_1"
+        out.append(f"| {name}, T = {triggers} | {' | '.join(cells)} | {mine[0]:g}, {mine[1]:g}: {lost} |")
     return out
 
 
@@ -120,7 +158,9 @@ def _kept(shown: np.ndarray) -> np.ndarray:
 def main() -> int:
     parser = argparse.ArgumentParser(description="What each setting does on each stream.")
     parser.add_argument("data", type=Path, help="folder with one folder per stream")
-    write("sweeps", sweep(parser.parse_args().data))
+    parser.add_argument("--constants", action="store_true", help="the two constants alone")
+    given = parser.parse_args()
+    write(*(("constants", constants(given.data)) if given.constants else ("sweeps", sweep(given.data))))
     return 0
 
 

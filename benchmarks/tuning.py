@@ -3,7 +3,7 @@
 python benchmarks/tuning.py EVENTS.parquet QUERY.sql [--sources FILE] [--part 0.5] [--draws 3]
 
 EVENTS.parquet is the input of the query's stream and has its privacy unit as a column. The users are split by a hash. The grid has other
-values of C, c, G, a and the share than the search; its best point and the recommendation are then run with fresh noise on the local engine.
+values of C, c and G than the search; its best point and the recommendation are then run with fresh noise on the local engine.
 With --part 0.1 a tenth of the users is the sample and tuning is told the scale.
 """
 
@@ -63,8 +63,6 @@ FINE = (
     2160,
 )
 FILLED = (0.4, 0.55, 0.7, 0.85, 1.0)
-DECAYS = tuple(np.linspace(0, 1, 8).round(4))
-SHARES = (0.05, 0.12, 0.18, 0.24, 0.31, 0.37, 0.43, 0.49, 0.55, 0.61, 0.67, 0.73, 0.79, 0.86, 0.92)
 MOST = 400
 """Larger bounds are on no grid: with a few thousand users they are far from useful."""
 
@@ -110,18 +108,9 @@ def split(events: Path, unit: tuple[str, ...], part: float, folder: Path) -> tup
 
 
 def best_of_grid(bench: Workbench, most: int = MOST) -> tuple[Setting, int]:
-    """The least expected error of a full grid of bounds, then of a and share for the best thirty of these."""
-    selects = bench.query.plan.selection is not None
-    start = dataclasses.replace(bench.written, group_selection_share=0.49) if selects else bench.written
-    costs = {setting: bench.cost(setting) for setting in _bounds(bench, start, most)}
-    points = len(costs)
-    if selects:
-        for setting in sorted(costs, key=lambda each: costs[each])[:30]:
-            for decay in DECAYS:
-                for share in SHARES:
-                    moved = dataclasses.replace(setting, selection_weight_decay=float(decay), group_selection_share=share)
-                    costs[moved] = bench.cost(moved)
-    return min(costs, key=lambda each: costs[each]), max(points, len(costs))
+    """The least expected error of a full grid of bounds."""
+    costs = {setting: bench.cost(setting) for setting in _bounds(bench, bench.written, most)}
+    return min(costs, key=lambda each: costs[each]), len(costs)
 
 
 def _bounds(bench: Workbench, start: Setting, limit: int) -> Iterator[Setting]:

@@ -61,6 +61,7 @@ SOURCE_KEYS = (
     "primary_key",
     "sequence_by",
     "domains",
+    "max_ahead",
 )
 CUTS_BY_RECORDS = r"(max|min)(bytes|offsets|records|rows|messages|events)per(trigger|(micro)?batch)"
 """Names of such options of any source, in lower case and letters only."""
@@ -97,6 +98,7 @@ class Source:
         primary_key: of that table, the columns that name a row of one privacy unit (lower case); empty: equal rows of a unit are copies.
         sequence_by: the number in a message that says which of two changes of a row is later.
         domains: all values that keys of these names (lower case) can have, for GROUP BY CUBE.
+        max_ahead_us: records further ahead of the clock are dropped; None: the query's trigger interval.
     """
 
     name: str
@@ -124,6 +126,7 @@ class Source:
     primary_key: tuple[str, ...] = ()
     sequence_by: str | None = None
     domains: tuple[tuple[str, Domain], ...] = ()
+    max_ahead_us: int | None = None
 
     def __post_init__(self) -> None:
         if self.change_feed and not self.event_time:
@@ -241,6 +244,7 @@ def _source(document: YamlDocument, name: str) -> Source:
         primary_key=_columns(read, "primary_key"),
         sequence_by=read.text("sequence_by") or None,
         domains=read_domains(document, (*at, "domains")) if "domains" in read.given else (),
+        max_ahead_us=read.duration("max_ahead"),
     )
     _check_together(source, document, at)
     return source

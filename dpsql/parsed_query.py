@@ -68,11 +68,16 @@ class GroupSelection(StrEnum):
     PUBLIC_GROUPS = "PUBLIC_GROUPS"
 
 
+class Basis(StrEnum):
+    """Whose mechanism: ours, which has no word, or the one that the paper on this kind of query printed."""
+
+    PAPER = "PAPER"
+
+
 class CounterName(StrEnum):
     """The continual counting mechanisms; PANES and WINDOW_SQRT are of sliding windows for ever (docs/privacy/sliding.md)."""
 
     BLT = "BLT"
-    SQRT = "SQRT"
     HONAKER = "HONAKER"
     PANES = "PANES"
     WINDOW_SQRT = "WINDOW_SQRT"

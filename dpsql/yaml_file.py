@@ -12,6 +12,7 @@ from typing import Any
 import yaml
 
 from dpsql.errors import ConfigError
+from dpsql.times import parse_duration
 
 MAX_BYTES = 1 << 20
 
@@ -66,6 +67,13 @@ class Block:
         if not isinstance(value, str) or (key in self.given and not value.strip()):
             raise self.wrong(key, "text")
         return value.strip()
+
+    def duration(self, name: str) -> int | None:
+        """Microseconds; None if it is not given."""
+        try:
+            return parse_duration(str(self.given[name])) if name in self.given else None
+        except ValueError:
+            raise self.wrong(name, "a duration like '5 minutes'") from None
 
     def boolean(self, key: str) -> bool:
         """True or false; false when absent."""

@@ -19,7 +19,7 @@ WARNING = """\
 Choose on data that you may look at: synthetic, public or last year's, or of people who agreed. A setting chosen on the private records
 themselves tells about them, and no epsilon covers that."""
 REASONS = {"over_max_groups": "over G", "over_max_rows_per_group": "over c", "over_max_rows": "over C"}
-SYMBOLS = {"max_rows_contributed": "C", "max_rows_per_group": "c", "max_groups_contributed": "G", "selection_weight_decay": "a"}
+SYMBOLS = {"max_rows_contributed": "C", "max_rows_per_group": "c", "max_groups_contributed": "G"}
 FIXED = {
     "epsilon": "more is always more accurate, and less private: your choice",
     "trigger_interval_us": "fewer releases are always more accurate: your choice",
@@ -61,8 +61,8 @@ def tune(
 ) -> None:
     """Recommend bounds on data that you may look at: no JVM, nothing released, nothing spent.
 
-    Shows what C (max_rows_contributed), c (max_rows_per_group), G (max_groups_contributed), a (selection_weight_decay),
-    group_selection_share, epsilon and the trigger interval keep, drop and cost, and prints the query with the best options.
+    Shows what C (max_rows_contributed), c (max_rows_per_group), G (max_groups_contributed), epsilon and the trigger interval
+    keep, drop and cost, and prints the query with the best options.
 
     \b
     dpsql tune conf/queries/demo.sql --sample conf/demo/wiki/part-006.parquet
@@ -147,7 +147,7 @@ def _print(bench: Workbench, written: Measurement, recommended: Measurement, lin
 def _table(label: str, rows: list[tuple[str, Measurement]], bench: Workbench, with_errors: bool) -> None:
     """What each setting keeps."""
     aliases = list(rows[0][1].columns) if with_errors else []
-    heads = (label, "C", "c", "G", "a", "share", "kept", *REASONS.values(), "keys", *aliases)
+    heads = (label, "C", "c", "G", "kept", *REASONS.values(), "keys", *aliases)
     print_table(heads, [(head, *_kept(each, bench), *(_share(each, alias) for alias in aliases)) for head, each in rows], right_from=1)
 
 
@@ -169,9 +169,8 @@ def _errors(rows: list[tuple[str, Measurement]]) -> None:
 
 
 def _kept(each: Measurement, bench: Workbench) -> list[str]:
-    setting, selection = each.setting, bench.plan(each.setting).selection
+    setting = each.setting
     cells = [f"{setting.max_rows_contributed:,}", f"{setting.max_rows_per_group:,}", f"{setting.max_groups_contributed:,}"]
-    cells += [f"{setting.selection_weight_decay:g}", f"{selection.share:.2g}"] if selection else ["-", "-"]
     cells += [f"{each.kept:.0%}", *(f"{each.dropped[reason] / len(bench.sample.ts):.1%}" for reason in REASONS)]
     return [*cells, f"{each.keys_kept:,.0f} of {each.keys:,}"]
 
@@ -191,4 +190,4 @@ def _value(name: str, each: Measurement) -> str:
     value = getattr(each.setting, name)
     if name == "trigger_interval_us":
         return f"{show_duration(value)} (T = {each.horizon:,})"
-    return "planner's" if value is None else f"{value:g}" if isinstance(value, float) else f"{value:,}"
+    return f"{value:g}" if isinstance(value, float) else f"{value:,}"

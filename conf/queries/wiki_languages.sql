@@ -4,7 +4,7 @@
 SELECT WITH DIFFERENTIAL_PRIVACY
   OPTIONS (
     epsilon = 6, delta = 1e-9, privacy_unit_column = user_id, max_rows_contributed = 4, max_groups_contributed = 2,
-    group_selection_strategy = PUBLIC_GROUPS, public_groups = (SELECT language FROM channels), trigger_interval = INTERVAL 1 HOUR
+    public_groups = (SELECT language FROM channels), trigger_interval = INTERVAL 1 HOUR
   )
   c.language,
   COUNT(*) AS edits,

@@ -41,7 +41,7 @@ def build(draft: Draft, mechanism: str, asked: Any) -> ParsedQuery[Any]:
         window=_window(*draft.window_times) if draft.window_times else None,
         trigger_interval_us=value("trigger_interval"),
         allowed_lateness_us=value("allowed_lateness"),
-        max_ahead_us=value("max_ahead"),
+        max_ahead_us=value("trigger_interval") if draft.stream.max_ahead_us is None else draft.stream.max_ahead_us,
         public_groups=public_groups_sql(value("public_groups")),
         keys=_counted(draft) if draft.sketches else tuple(Key(item.name or "", item.sql) for item in draft.keys),
         aggregates=tuple(_aggregate(call) for call in draft.calls),

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from sqlglot.tokens import TokenType
 
 from dpsql.errors import Problem
-from dpsql.parsed_query import GroupSelection, PrivacyLevel
+from dpsql.parsed_query import PrivacyLevel
 from dpsql.sql import options
 from dpsql.sql.draft import Draft, Option, read_option
 from dpsql.sql.spans import problem, token_span
@@ -53,7 +53,7 @@ def unknown_options(draft: Draft) -> Iterator[Problem]:
     """Names that no system has."""
     known = [option.name for option in draft.options]
     for given in draft.givens:
-        if given.name not in known and given.name not in options.FOREIGN_OPTIONS:
+        if given.name not in (*known, options.STRATEGY) and given.name not in options.FOREIGN_OPTIONS:
             guess = nearest(given.name, known)
             hint = f"did you mean {guess}?" if guess else f"the options are {', '.join(known)}"
             yield problem(given.name_span, f"Unknown differential privacy option: {given.name}", hint)
@@ -85,14 +85,19 @@ def option_values(draft: Draft) -> Iterator[Problem]:
                 yield problem(given.value_span, *wrong)
 
 
-def public_groups_pairing(draft: Draft) -> Iterator[Problem]:
-    """PUBLIC_GROUPS and public_groups come together."""
-    strategy, given = draft.given("group_selection_strategy"), draft.given("public_groups")
-    public = draft.value("group_selection_strategy") == GroupSelection.PUBLIC_GROUPS
-    if public and strategy and not given:
-        yield problem(strategy.value_span, "PUBLIC_GROUPS needs the list of groups", "add public_groups = (SELECT page FROM pages)")
-    if given and not public:
-        yield problem(given.name_span, "public_groups needs the strategy PUBLIC_GROUPS", "add group_selection_strategy = PUBLIC_GROUPS")
+def strategy_holds(draft: Draft) -> Iterator[Problem]:
+    """GoogleSQL's word for how groups are found says what holds without it."""
+    given = draft.given(options.STRATEGY)
+    word = given.words[0].text.upper() if given and len(given.words) == 1 else ""
+    if not given or word in (("PUBLIC_GROUPS",) if draft.listed else ("THRESHOLD", "LAPLACE_THRESHOLD")):
+        return
+    if word == "PUBLIC_GROUPS":
+        yield problem(given.value_span, "PUBLIC_GROUPS needs the list of groups", "add public_groups = (SELECT page FROM pages)")
+    else:
+        what = "are listed" if draft.listed else "are selected by a noisy threshold"
+        yield problem(
+            given.value_span, f"The groups of this query {what}", f"leave {given.name} out: public_groups = (...) alone lists groups"
+        )
 
 
 def unit_declared(draft: Draft) -> Iterator[Problem]:

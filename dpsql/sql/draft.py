@@ -11,6 +11,7 @@ from sqlglot import exp
 from sqlglot.tokens import Token
 
 from dpsql.config import Source
+from dpsql.parsed_query import Basis, GroupSelection
 from dpsql.sql.aggregates import Call, read_call
 from dpsql.sql.dialect import DpClause
 from dpsql.sql.durations import Misread, read_duration
@@ -35,11 +36,16 @@ class Check:
 
 @dataclass(frozen=True)
 class Option:
-    """One option: `read` makes a value of the written words, every check must hold for it; `default` makes one of the draft without it."""
+    """One option: `read` makes a value of the written words, every check must hold for it; `default` makes one of the draft without it.
+
+    `what` and `usually` are for the reference: what it says, and its default in words.
+    """
 
     name: str
     read: Callable[[Given], Any]
     example: str
+    what: str
+    usually: str
     checks: tuple[Check, ...] = ()
     default: Callable[[Draft], Any] = lambda draft: None
 
@@ -124,6 +130,21 @@ class Draft:
             return self.values[name]
         option = next((option for option in self.options if option.name == name), None)
         return None if self.given(name) or option is None else option.default(self)
+
+    @property
+    def listed(self) -> bool:
+        """Whether the query lists its groups; else they are selected, or there is one."""
+        return self.given("public_groups") is not None
+
+    @property
+    def strategy(self) -> GroupSelection:
+        """The same as a word."""
+        return GroupSelection.PUBLIC_GROUPS if self.listed else GroupSelection.THRESHOLD
+
+    @property
+    def paper(self) -> bool:
+        """Whether the query asks for the mechanism that its paper printed."""
+        return self.value("mechanism") is Basis.PAPER
 
     @cached_property
     def scopes(self) -> tuple[Scope, ...]:

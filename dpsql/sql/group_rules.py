@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from sqlglot import exp
 
 from dpsql.errors import Problem
-from dpsql.parsed_query import GroupSelection, PrivacyLevel
+from dpsql.parsed_query import PrivacyLevel
 from dpsql.sql.draft import Draft
 from dpsql.sql.normal import canonical, write
 from dpsql.sql.relations import read_scopes
@@ -60,8 +60,8 @@ def public_groups_query(draft: Draft) -> Iterator[Problem]:
 
 def unit_as_key(draft: Draft) -> Iterator[Problem]:
     """Grouping by the privacy unit: every group would be one person."""
-    stream, listed = draft.stream, draft.value("group_selection_strategy") == GroupSelection.PUBLIC_GROUPS
-    if stream is None or not stream.privacy_unit or listed or draft.value("privacy_level") is PrivacyLevel.EVENT:
+    stream = draft.stream
+    if stream is None or not stream.privacy_unit or draft.listed or draft.value("privacy_level") is PrivacyLevel.EVENT:
         return
     plain = {item.root.name.lower(): item for item in draft.keys if isinstance(item.root, exp.Column)}
     named = [plain[column] for column in stream.privacy_unit if column in plain]
@@ -72,16 +72,13 @@ def unit_as_key(draft: Draft) -> Iterator[Problem]:
 
 def start_declared(draft: Draft) -> Iterator[Problem]:
     """Without key selection every window from the stream's declared start on is released: the first record must not tell where to begin."""
-    given = draft.given("group_selection_strategy")
-    listed = draft.value("group_selection_strategy") == GroupSelection.PUBLIC_GROUPS
-    if not draft.stream or draft.stream.start_us is not None or not (listed or draft.keyless) or draft.windowless:
+    given = draft.given("public_groups")
+    if not draft.stream or draft.stream.start_us is not None or not (given or draft.keyless) or draft.windowless:
         return  # without a window the start is needed always: `table_rules`
     hint = f"add a line like `start: 2026-01-01` to sources.{draft.stream.name}"
-    if listed and given:
-        message = (
-            f"PUBLIC_GROUPS releases every window from the start of the stream on, and the source {draft.stream.name} declares no start"
-        )
-        yield problem(given.value_span, message, hint)
+    if given:
+        message = f"With public_groups every window from the start of the stream on is released, and the source {draft.stream.name} declares no start"
+        yield problem(given.name_span, message, hint)
     else:
         message = (
             f"A query without a key releases every window from the start of the stream on, "

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from dpsql.parsed_query import ContributionPeriod, CounterName, GroupSelection, PrivacyLevel, Release
+from dpsql.parsed_query import Basis, ContributionPeriod, PrivacyLevel
 from dpsql.sql.draft import Check, Draft, Option
 from dpsql.sql.durations import LONGEST_US
 from dpsql.sql.values import read_columns, read_duration_option, read_number, read_query, read_whole, read_word
@@ -25,31 +25,39 @@ def _none(draft: Draft) -> Any:
     return None
 
 
-def number_option(name: str, example: str, *checks: Check, default: Default = _none) -> Option:
-    """A number."""
-    return Option(name, lambda given: read_number(given, example), example, checks, default)
+def number_option(example: str, what: str, *checks: Check) -> Option:
+    """A number that has to be written."""
+    return Option(_name(example), lambda given: read_number(given, example), example, what, "required", checks)
 
 
-def whole_option(name: str, example: str, most: int, default: Default = _none) -> Option:
+def _name(example: str) -> str:
+    return example.split(" = ", maxsplit=1)[0]
+
+
+def whole_option(example: str, what: str, usually: str, most: int, default: Default = _none, *checks: Check) -> Option:
     """A whole number from 1."""
+    name = _name(example)
     least_check = Check("least", lambda value: value >= 1, f"{name} must be at least 1", f"write {example}")
     most_check = Check("most", lambda value: value <= most, f"{name} must be at most {most:,}", f"write a number up to {most}")
-    return Option(name, lambda given: read_whole(given, example), example, (least_check, most_check), default)
+    return Option(name, lambda given: read_whole(given, example), example, what, usually, (least_check, most_check, *checks), default)
 
 
-def duration_option(name: str, example: str, zero: bool, default: Default = _none) -> Option:
+def duration_option(example: str, what: str, usually: str, zero: bool, default: Default = _none) -> Option:
     """A duration; `zero` says whether it may be none."""
+    name = _name(example)
     if zero:
         least = Check("least", lambda us: us >= 0, f"{name} must not be negative", f"write {example}")
     else:
         least = Check("least", lambda us: us > 0, f"{name} must be longer than zero", f"write {example}")
     most = Check("most", lambda us: us <= LONGEST_US, f"{name} must be at most 36525 days", "write a shorter duration")
-    return Option(name, lambda given: read_duration_option(given, example), example, (least, most), default)
+    return Option(name, lambda given: read_duration_option(given, example), example, what, usually, (least, most), default)
 
 
-def word_option(name: str, example: str, values: type, foreign: Mapping[str, str] | None = None, default: Default = _none) -> Option:
+def word_option(
+    example: str, what: str, usually: str, values: type, foreign: Mapping[str, str] | None = None, default: Default = _none
+) -> Option:
     """One of some words."""
-    return Option(name, lambda given: read_word(given, values, dict(foreign or {})), example, (), default)
+    return Option(_name(example), lambda given: read_word(given, values, dict(foreign or {})), example, what, usually, (), default)
 
 
 _EPSILON = (
@@ -70,12 +78,6 @@ _DELTA = (
         "write a number well below one over the number of users, for example delta = 1e-9",
     ),
 )
-_SHARE = Check(
-    "inside", lambda s: 0 < s < 1, "group_selection_share must be above 0 and below 1", "write group_selection_share = 0.5, or leave it out"
-)
-_DECAY = Check(
-    "inside", lambda a: 0 <= a <= 1, "selection_weight_decay must be from 0 to 1", "write selection_weight_decay = 0.5, or leave it out"
-)
 
 
 def _rows(draft: Draft) -> Any:
@@ -92,53 +94,75 @@ def _groups(draft: Draft) -> Any:
     return draft.value("max_rows_contributed")
 
 
-EPSILON = number_option("epsilon", "epsilon = 1", *_EPSILON)
-DELTA = number_option("delta", "delta = 1e-9", *_DELTA)
-PRIVACY_UNIT_COLUMN = Option(
-    "privacy_unit_column", lambda given: read_columns(given, "privacy_unit_column = user_id"), "privacy_unit_column = user_id"
-)
-MAX_ROWS_CONTRIBUTED = whole_option("max_rows_contributed", "max_rows_contributed = 32", MOST_ROWS)
-MAX_ROWS_PER_GROUP = whole_option("max_rows_per_group", "max_rows_per_group = 4", MOST_ROWS, _rows)
-MAX_GROUPS_CONTRIBUTED = whole_option("max_groups_contributed", "max_groups_contributed = 8", MOST_ROWS, _groups)
+EPSILON = number_option("epsilon = 1", "budget of one privacy unit and contribution period, for the whole query", *_EPSILON)
+DELTA = number_option("delta = 1e-9", "the same; 0 in windows of listed keys, which then have noise of their own in every slide", *_DELTA)
 PRIVACY_LEVEL = word_option(
-    "privacy_level",
     "privacy_level = EVENT",
+    "`USER`: all that one unit does in a period is protected. `EVENT`: one row, whoever it belongs to; options on units are then left out",
+    "`USER`",
     PrivacyLevel,
     {"ROW": "EVENT", "RECORD": "EVENT", "UNIT": "USER"},
     default=lambda draft: PrivacyLevel.USER,
 )
-COUNTER = word_option("counter", "counter = BLT", CounterName, {"TREE": "HONAKER", "BINARY_TREE": "HONAKER", "LAPLACE": "PANES"})
-"""Each mechanism has a default of its own."""
+PRIVACY_UNIT_COLUMN = Option(
+    "privacy_unit_column",
+    lambda given: read_columns(given, "privacy_unit_column = user_id"),
+    "privacy_unit_column = user_id",
+    "the column (or tuple of columns) that the source declares",
+    "required",
+)
+MAX_ROWS_CONTRIBUTED = whole_option(
+    "max_rows_contributed = 32", "C: records of one unit that count, per contribution period", "required", MOST_ROWS
+)
+MAX_ROWS_PER_GROUP = whole_option("max_rows_per_group = 4", "c: of these, records with one key", "C", MOST_ROWS, _rows)
+MAX_GROUPS_CONTRIBUTED = whole_option(
+    "max_groups_contributed = 8",
+    "G: different keys of one unit",
+    "C; without a key 1 (sliding: 2), in windows with `STREAM` C",
+    MOST_ROWS,
+    _groups,
+)
 CONTRIBUTION_PERIOD = word_option(
-    "contribution_period",
-    "contribution_period = WINDOW",
+    "contribution_period = STREAM",
+    "`WINDOW`: allowance and promise are per window (sliding: per period as long as one); `STREAM`: for ever",
+    "`WINDOW`; without a window `STREAM`",
     ContributionPeriod,
     default=lambda draft: ContributionPeriod.STREAM if draft.windowless else ContributionPeriod.WINDOW,
 )
-RELEASE = word_option("release", "release = EVERY_TRIGGER", Release, default=lambda draft: Release.EVERY_TRIGGER)
 TRIGGER_INTERVAL = duration_option(
-    "trigger_interval",
     "trigger_interval = '15 minutes'",
+    "time between releases; the window's slide is a multiple of it",
+    "the slide; without one, the window; without a window it has to be written",
     zero=False,
     default=lambda draft: draft.window_times[1] if draft.window_times else None,
 )
-ALLOWED_LATENESS = duration_option("allowed_lateness", "allowed_lateness = '1 hour'", zero=True, default=lambda draft: 0)
-MAX_AHEAD = duration_option("max_ahead", "max_ahead = '5 minutes'", zero=True, default=lambda draft: draft.value("trigger_interval"))
-GROUP_SELECTION_STRATEGY = word_option(
-    "group_selection_strategy",
-    "group_selection_strategy = THRESHOLD",
-    GroupSelection,
-    {"LAPLACE_THRESHOLD": "THRESHOLD"},
-    lambda draft: GroupSelection.THRESHOLD,
+ALLOWED_LATENESS = duration_option(
+    "allowed_lateness = '1 hour'",
+    "how long after its end a window takes late records; adds triggers",
+    "0",
+    zero=True,
+    default=lambda draft: 0,
 )
 PUBLIC_GROUPS = Option(
-    "public_groups", lambda given: read_query(given, "public_groups = (SELECT page FROM pages)"), "public_groups = (SELECT page FROM pages)"
+    "public_groups",
+    lambda given: read_query(given, "public_groups = (SELECT page FROM pages)"),
+    "public_groups = (SELECT page FROM pages)",
+    "keys are those of a static source, one column per key, in every window from the source's `start` on",
+    "none: the query finds keys",
 )
-MAX_TRIGGERS = whole_option("max_triggers", "max_triggers = 365", HORIZON_LIMIT)
-"""Of tables without windows."""
-MIN_PRIVACY_UNITS_PER_GROUP = whole_option("min_privacy_units_per_group", "min_privacy_units_per_group = 10", MOST_ROWS, lambda draft: 1)
-GROUP_SELECTION_SHARE = number_option("group_selection_share", "group_selection_share = 0.5", _SHARE)
-SELECTION_WEIGHT_DECAY = number_option("selection_weight_decay", "selection_weight_decay = 0.5", _DECAY, default=lambda draft: 0.5)
+MECHANISM = word_option(
+    "mechanism = PAPER", "the paper's mechanism of this kind of query, as printed, to compare; it is less accurate", "ours", Basis
+)
+MAX_TRIGGERS = whole_option(
+    "max_triggers = 365", "number of the last trigger; a quarter less noise, and nothing after it", "none: for ever", HORIZON_LIMIT
+)
+MIN_PRIVACY_UNITS_PER_GROUP = whole_option(
+    "min_privacy_units_per_group = 10",
+    "m: a key with fewer units never appears (sliding, per window: it has to be counted 2 m - 1 times, and a unit counts once per period)",
+    "1",
+    MOST_ROWS,
+    lambda draft: 1,
+)
 
 BOUNDS = (MAX_ROWS_CONTRIBUTED, MAX_ROWS_PER_GROUP, MAX_GROUPS_CONTRIBUTED)
 """What one unit may contribute."""
@@ -152,17 +176,15 @@ OF_EITHER_LEVEL = (
     CONTRIBUTION_PERIOD,
     TRIGGER_INTERVAL,
     ALLOWED_LATENESS,
-    MAX_AHEAD,
-    GROUP_SELECTION_STRATEGY,
     PUBLIC_GROUPS,
-    COUNTER,
+    MECHANISM,
 )
 """Of mechanisms that protect units or rows, as the query says."""
 
 FOREIGN_OPTIONS: Mapping[str, str] = {
     "contribution_bounds_per_group": "SUM(x, contribution_bounds_per_row => (lo, hi)) with max_rows_per_group bound a group's sum",
     "contribution_bounds_per_row": "write it inside the aggregate: SUM(x, contribution_bounds_per_row => (lo, hi))",
-    "group_selection_epsilon": "group_selection_share = 0.5 gives key selection a share of the one budget",
+    "group_selection_epsilon": "leave it out: key selection has its share of the one budget",
     "report_format": "leave it out: every aggregate has a column <alias>_stderr",
     "max_groups": "write max_groups_contributed",
     "kappa": "write max_groups_contributed",
@@ -176,5 +198,23 @@ FOREIGN_OPTIONS: Mapping[str, str] = {
     "k_threshold": "write min_privacy_units_per_group for exact users; the noisy threshold is computed from the budget",
     "watermark": "write allowed_lateness",
     "contribution_bounding_strategy": "leave it out: a user's first records by event time are kept",
+    "counter": "leave it out: the query decides, and mechanism = PAPER is the paper's",
+    "release": "leave it out: every trigger is released, and mechanism = PAPER is the paper's",
+    "grouping": "leave it out: every pane is measured, and mechanism = PAPER is the paper's",
+    "monitor_share": "leave it out: every pane is measured, and mechanism = PAPER is the paper's",
+    "sketch": "leave it out: cells have signs, and mechanism = PAPER is the paper's",
+    "smoothing": "leave it out: a smoothed column is there where it costs nothing",
+    "group_selection_share": "leave it out: the share was measured, and min_privacy_units_per_group says how many a key needs at least",
+    "selection_weight_decay": "write max_groups_contributed = 3: fewer keys of each user, of which each counts more",
+    "keys_per_unit": "write max_groups_contributed = 3: fewer keys of each user, of which each counts more",
+    "hide_below": "leave it out: a key that has appeared is hidden while its weight is below half of its threshold",
+    "publish_above": "write HAVING: all rows are published, and it chooses what readers show",
+    "max_ahead": "write max_ahead: 5 minutes at the source",
+    "max_grouping_keys": "GROUPING SETS say which tables are wanted",
+    "sketch_depth": "leave it out: sketches have 9 rows, and sketch_width says how many cells each has",
+    "refresh_cycle": "leave it out: every cell is released at every trigger; a smaller sketch_width or a longer trigger_interval makes fewer",
 }
-"""Spellings of GoogleSQL and its relatives, and our nearest option."""
+"""Spellings of GoogleSQL and its relatives, and what other systems let one choose, with our nearest word."""
+
+STRATEGY = "group_selection_strategy"
+"""GoogleSQL's word for what `public_groups` says already: read where it says the same (`clause_rules.strategy_holds`)."""

@@ -31,7 +31,7 @@ RULES: tuple[Rule, ...] = (
     clause_rules.foreign_options,
     clause_rules.duplicate_options,
     clause_rules.option_values,
-    clause_rules.public_groups_pairing,
+    clause_rules.strategy_holds,
     clause_rules.unit_declared,
     clause_rules.unit_untouched,
     group_rules.public_groups_query,

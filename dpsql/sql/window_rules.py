@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from sqlglot import exp
 
 from dpsql.errors import Problem
+from dpsql.parsed_query import AggregateFunction
 from dpsql.sql.draft import Draft
 from dpsql.sql.durations import FORMS, LONGEST_US, Misread, divisor_near, read_duration
 from dpsql.sql.items import WINDOW_CALLS, Kind, call_name, names_window
@@ -17,7 +18,21 @@ from dpsql.times import show_duration
 
 _NO_WINDOW = "or trigger_interval = '1 day' to OPTIONS for a table without windows"
 _TIMES = ("size", "slide", "start offset")
+MOST_PANES = 500
+"""Of a window that is made of panes, with a delta: beyond, exact noise that float64 cannot round would take seconds."""
+
+SUMS = (AggregateFunction.COUNT_ROWS, AggregateFunction.COUNT, AggregateFunction.SUM, AggregateFunction.AVG)
+"""Aggregates of a window that its panes add up to."""
 TIME_TYPES = (exp.DType.TIMESTAMP, exp.DType.TIMESTAMPTZ, exp.DType.TIMESTAMPLTZ, exp.DType.TIMESTAMPNTZ)
+
+
+def made_of_panes(draft: Draft) -> bool:
+    """Whether windows of a query that protects users are sums of panes: they slide and are released once, keys are listed or there is none, and
+    panes take every aggregate. A record counts in one pane, and in no copy: for a day by hours a standard error of 71 in the place of 316."""
+    if not draft.window_times or draft.given("trigger_interval") or not (draft.listed or draft.keyless):
+        return False
+    size, slide, _ = draft.window_times
+    return slide < size and size % slide == 0 and size // slide <= MOST_PANES and all(call.function in SUMS for call in draft.calls)
 
 
 def window_missing(draft: Draft) -> Iterator[Problem]:

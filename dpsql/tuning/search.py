@@ -1,7 +1,7 @@
 """The setting with the least expected error: line searches over one option after the other, from several starts.
 
-Searched are the options that cost no privacy and change no meaning: C, c, G, how a user's weight falls, and the share of the budget for
-key selection. More epsilon and fewer triggers always help, so they are shown (`around`) and left to the analyst.
+Searched are the options that cost no privacy and change no meaning: C, c and G. More epsilon and fewer triggers always help, so they are shown
+(`around`) and left to the analyst.
 """
 
 from __future__ import annotations
@@ -11,21 +11,18 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from dpsql.compiled import parse_query
-from dpsql.mechanisms.histogram.planner import SELECTION_SHARE
 from dpsql.sql.editing import edit_options
 from dpsql.tuning.bounding import steps_up_to
 from dpsql.tuning.workbench import Setting, Workbench
 
 STEPS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 4096, 8192, 16384, 65536, 262144)
-DECAYS = (0.0, 0.25, 0.5, 0.75, 1.0)
-SHARES = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 EPSILONS = (0.25, 0.5, 1.0, 2.0, 4.0)
 PARTS = (1, 2, 3, 4, 6, 8, 12, 24, 48, 96, 288)
 BETTER = 1e-3
 """A change worth less than this share of the error is not made."""
 
 ROWS, PER_GROUP, GROUPS = "max_rows_contributed", "max_rows_per_group", "max_groups_contributed"
-DECAY, SHARE, EPSILON, INTERVAL = "selection_weight_decay", "group_selection_share", "epsilon", "trigger_interval_us"
+EPSILON, INTERVAL = "epsilon", "trigger_interval_us"
 
 Told = Callable[[int, float], None]
 """Called with the number of settings measured so far and the least cost."""
@@ -63,8 +60,6 @@ def search(bench: Workbench, told: Told | None = None) -> Setting:
 
 def line(bench: Workbench, here: Setting, name: str) -> list[Setting]:
     """The settings that differ from one in a single option, and in what has to follow: c and G are at most C, C at most G c."""
-    if name in (DECAY, SHARE):
-        return [dataclasses.replace(here, **{name: value}) for value in (DECAYS if name == DECAY else SHARES)]  # type: ignore[arg-type]
     most = bench.arrangement.longest()
     longest = {ROWS: most.rows, PER_GROUP: most.per_group, GROUPS: most.groups}[name]
     if not bench.query.parsed.keys:  # one key: all records of a user are records of it
@@ -104,9 +99,7 @@ def around(bench: Workbench, here: Setting) -> Iterator[tuple[str, list[Setting]
 
 def _searched(bench: Workbench) -> tuple[str, ...]:
     """The options that mean something for this query."""
-    query = bench.query.parsed
-    bounds = (GROUPS, PER_GROUP, ROWS) if query.keys else (ROWS,)
-    return (*bounds, DECAY, SHARE) if bench.query.plan.selection else bounds
+    return (GROUPS, PER_GROUP, ROWS) if bench.query.parsed.keys else (ROWS,)
 
 
 def edited(bench: Workbench, setting: Setting) -> str:
@@ -115,9 +108,9 @@ def edited(bench: Workbench, setting: Setting) -> str:
     changes = dict[str, str]()
     for _ in range(2):  # c and G that are not written follow C: the second time they are written out
         written = Setting.of(parse_query(text, query.sources))
-        for name in (ROWS, PER_GROUP, GROUPS, DECAY, SHARE, EPSILON):
+        for name in (ROWS, PER_GROUP, GROUPS, EPSILON):
             if getattr(written, name) != getattr(setting, name):
-                changes[name] = f"{getattr(setting, name):g}" if name in (DECAY, SHARE, EPSILON) else str(getattr(setting, name))
+                changes[name] = f"{getattr(setting, name):g}" if name == EPSILON else str(getattr(setting, name))
         text = edit_options(query.text, query.sources, changes)
     if parse_query(text, query.sources) != bench.parsed(setting):
         raise AssertionError("the edited text is another query than the one that was measured")
@@ -152,9 +145,8 @@ def _near(here: Setting, name: str, settings: list[Setting], most: int) -> list[
     by_value: dict[Any, Setting] = {}
     for setting in settings:
         by_value.setdefault(getattr(setting, name), setting)
-    shown = getattr(here, name) if getattr(here, name) is not None else SELECTION_SHARE
-    by_value[shown] = here
+    by_value[getattr(here, name)] = here
     values = sorted(by_value)
-    at = values.index(shown)
+    at = values.index(getattr(here, name))
     start = max(0, min(at - most // 2, len(values) - most))
     return [by_value[value] for value in values[start : start + most]]

@@ -29,13 +29,11 @@ from dpsql.udfs.noise.counters import counter
 
 @dataclass(frozen=True)
 class Setting:
-    """What tuning looks at, under the names of the options; `group_selection_share` None is the planner's choice."""
+    """What tuning looks at, under the names of the options."""
 
     max_rows_contributed: int
     max_rows_per_group: int
     max_groups_contributed: int
-    selection_weight_decay: float
-    group_selection_share: float | None
     epsilon: float
     trigger_interval_us: int
 
@@ -86,17 +84,15 @@ def check_tunable(query: Query) -> None:
     """Refuse a query whose settings cannot be measured here; no sample has to be read for that.
 
     Raises:
-        ConfigError: another mechanism's query, `release = RESELECT`, `carry_windows` above 1, or `keys_per_unit`.
+        ConfigError: another mechanism's query, `mechanism = PAPER`, or `carry_windows` above 1.
     """
     if query.parsed.mechanism != PrivacyPlan.mechanism:
         takes = registry.named(PrivacyPlan.mechanism).takes
         raise ConfigError(f"tune measures {takes}; what another setting does to {query.mechanism.takes}, `dpsql try` shows")
     if query.parsed.asked.release is ReleaseRule.RESELECT:
-        raise ConfigError("tuning measures release = EVERY_TRIGGER, which is more accurate than RESELECT: leave the option out")
+        raise ConfigError("tuning measures our mechanism, which is more accurate than the paper's: leave mechanism out")
     if query.parsed.asked.carry_windows > 1:
         raise ConfigError("tuning looks at each window by itself: write carry_windows = 1, or leave the option out")
-    if query.parsed.asked.keys_per_unit is not None:
-        raise ConfigError("tuning looks for the best selection_weight_decay, which keys_per_unit stands for: leave the option out")
 
 
 class Workbench:

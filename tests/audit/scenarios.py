@@ -131,7 +131,6 @@ STREAM = {"contribution_period": ContributionPeriod.STREAM}
 
 SCENARIOS: tuple[Scenario, ...] = (
     Scenario("C records in one key", {}, visits(1, 6), crowds=certain(1)),
-    Scenario("the same, square-root counter", {"counter": CounterName.SQRT}, visits(1, 6), crowds=certain(1)),
     Scenario("the same, tree", {"counter": CounterName.HONAKER}, visits(1, 6), crowds=certain(1)),
     Scenario("C records in C keys, c = 1", {"c": 1, "triggers": 4}, visits(5, 2), crowds=certain(5)),
     Scenario("many records in one key, c = 1", {"c": 1}, visits(1, 6), crowds=certain(1)),

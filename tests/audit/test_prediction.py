@@ -64,7 +64,7 @@ def runs(draw: st.DrawFn) -> Run:
     slide = draw(st.sampled_from([horizon, max(1, horizon // 2)]))
     thresholds = tuple(draw(st.lists(st.integers(1 << 18, 2 << 20), min_size=horizon, max_size=horizon)))
     rounds = draw(st.booleans())
-    p = parameters(draw(st.sampled_from(["BLT", "SQRT", "HONAKER"])), horizon, slide, thresholds, draw(st.sampled_from([1, 1, 2])), rounds)
+    p = parameters(draw(st.sampled_from(["BLT", "HONAKER"])), horizon, slide, thresholds, draw(st.sampled_from([1, 1, 2])), rounds)
     length = draw(st.integers(2, 8))
     times = sorted(draw(st.lists(st.integers(0, 2 * horizon * STEP), min_size=length - 1, max_size=length - 1)))
     batches, before = [], NO_CLOCK

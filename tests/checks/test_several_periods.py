@@ -62,7 +62,7 @@ def random_plan(pick: random.Random) -> PrivacyPlan:
             release=pick.choice([ReleaseRule.EVERY_TRIGGER, ReleaseRule.EVERY_TRIGGER, ReleaseRule.RESELECT])
             if selects
             else ReleaseRule.EVERY_TRIGGER,
-            counter=pick.choice([CounterName.BLT, CounterName.BLT, CounterName.SQRT, CounterName.HONAKER]),
+            counter=pick.choice([CounterName.BLT, CounterName.HONAKER]),
             keys=query().keys if keys else (),
             aggregates=pick.choice(AGGREGATES),
         ),

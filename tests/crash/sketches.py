@@ -38,7 +38,7 @@ class SketchStage(Stage):
 
     sql: ClassVar[str] = """
 SELECT WITH DIFFERENTIAL_PRIVACY OPTIONS (
-    epsilon = 20, delta = 1e-6, privacy_unit_column = user_id, max_rows_contributed = 3, sketch_depth = 5, sketch_width = 64,
+    epsilon = 20, delta = 1e-6, privacy_unit_column = user_id, max_rows_contributed = 3, sketch_width = 64,
     trigger_interval = INTERVAL 12 HOURS)
   APPROX_TOP_COUNT(page, 3) AS top
 FROM visits

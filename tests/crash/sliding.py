@@ -25,14 +25,13 @@ from tests.crash.kill import NAME, Stage, at_random, differences, left, whole_ru
 
 EVENTS = "epsilon = 1, delta = 0, privacy_level = EVENT"
 UNITS = (
-    "epsilon = 2, delta = 1e-6, counter = WINDOW_SQRT, privacy_unit_column = user_id, max_rows_contributed = 3, max_rows_per_group = 2, "
-    "max_groups_contributed = 2"
+    "epsilon = 2, delta = 1e-6, privacy_unit_column = user_id, max_rows_contributed = 3, max_rows_per_group = 2, max_groups_contributed = 2"
 )
 
 
 def sql(options: str) -> str:
     """Six hours, every two."""
-    listed = "group_selection_strategy = PUBLIC_GROUPS, public_groups = (SELECT page FROM pages)"
+    listed = "public_groups = (SELECT page FROM pages)"
     text = f"SELECT WITH DIFFERENTIAL_PRIVACY OPTIONS ({options}, {listed}) page, COUNT(*) AS views FROM visits"
     return f"{text} GROUP BY window(ts, '6 hours', '2 hours'), page"
 

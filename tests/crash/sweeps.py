@@ -42,8 +42,7 @@ CHECKOUT = Path(__file__).resolve().parents[2]
 HOUR, DAY = 3_600_000_000, 86_400_000_000
 START = 19_700 * DAY
 SQL = """
-SELECT WITH DIFFERENTIAL_PRIVACY OPTIONS (epsilon = 20, delta = 1e-6, privacy_unit_column = user_id, max_rows_contributed = 4,
-    max_ahead = INTERVAL 1 HOUR)
+SELECT WITH DIFFERENTIAL_PRIVACY OPTIONS (epsilon = 20, delta = 1e-6, privacy_unit_column = user_id, max_rows_contributed = 4)
   page, COUNT(*) AS views FROM visits GROUP BY window(ts, '15 minutes'), page
 """
 BOUNDS = {"MANY_FILES": 2, "LOG_COMMITS": 3, "KEPT_HOURS": 0, "VACUUM_HOURS": 0}

@@ -14,7 +14,7 @@ import yaml
 
 import dpsql
 from dpsql.jobs.cli import main
-from tests.docs import functions
+from tests.docs import reference
 from tests.docs.test_readme import CHECKOUT, call, place
 
 __all__ = ["place"]
@@ -87,9 +87,9 @@ def programs(page: Path, language: str, text: str) -> Iterator[list[str]]:
             yield ["-m", "dpsql.jobs.cli", *words[1:]]
 
 
-def test_the_reference_lists_where_functions_run() -> None:
-    page = functions.REFERENCE.read_text(encoding="utf-8")
-    assert functions.written(page) == page, "python -m tests.docs.functions"
+def test_the_reference_says_what_the_code_does() -> None:
+    page = reference.REFERENCE.read_text(encoding="utf-8")
+    assert reference.written(page) == page, "python -m tests.docs.reference"
 
 
 @pytest.mark.parametrize("page", [page for page in WITH_PROGRAMS if page.name not in NEEDS_SPARK], ids=lambda page: page.name)

@@ -19,7 +19,7 @@ __all__ = ["case"]
 PANES = 3
 SQL = f"""
 SELECT WITH DIFFERENTIAL_PRIVACY OPTIONS (
-    epsilon = 1, delta = 0, privacy_level = EVENT, group_selection_strategy = PUBLIC_GROUPS, public_groups = (SELECT page FROM pages))
+    epsilon = 1, delta = 0, privacy_level = EVENT, public_groups = (SELECT page FROM pages))
   page, COUNT(*) AS views FROM visits GROUP BY window(ts, '{PANES * TRIGGER} seconds', '{TRIGGER} seconds'), page
 """
 PAGES = ["never", "p0", "p1"]

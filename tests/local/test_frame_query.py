@@ -61,7 +61,7 @@ def test_windows_that_come_without_records_need_start_and_until(secret) -> None:
 
 def test_public_groups_and_joined_tables_are_files(secret, tmp_path: Path) -> None:
     pq.write_table(pa.table({"page": ["/p1", "/nobody"], "topic": ["one", "none"]}), tmp_path / "pages.parquet")
-    clause = CLAUSE.replace(")", ", group_selection_strategy = PUBLIC_GROUPS, public_groups = (SELECT page FROM pages))")
+    clause = CLAUSE.replace(")", ", public_groups = (SELECT page FROM pages))")
     sql = f"SELECT WITH DIFFERENTIAL_PRIVACY {clause} page, COUNT(*) AS views FROM visits GROUP BY window(ts, '1 day'), page"
     tables = {"pages": tmp_path / "pages.parquet"}
     answer = dpsql.query(sql, visits(), unit="user_id", time="ts", tables=tables, start="2024-02-29", until=NEXT_DAY, secret=secret)

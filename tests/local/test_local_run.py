@@ -97,9 +97,7 @@ def test_a_cap_holds_for_local_runs_and_without_a_ledger_there_is_no_run(compile
 
 
 NO_KEY = SQL.replace("page, COUNT(*)", "COUNT(*)").replace("'1 day'), page", "'1 day')")
-LISTED = SQL.replace(
-    "max_rows_contributed", "group_selection_strategy = PUBLIC_GROUPS, public_groups = (SELECT page FROM pages), max_rows_contributed"
-)
+LISTED = SQL.replace("max_rows_contributed", "public_groups = (SELECT page FROM pages), max_rows_contributed")
 
 
 def listing(folder: Path, pages: list[str]) -> None:

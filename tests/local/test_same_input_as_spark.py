@@ -185,7 +185,7 @@ def test_a_key_of_every_length_that_is_allowed(spark: SparkSession, compile_on: 
     """Listed keys of 4,095 and 4,096 bytes are public groups on both engines, one of 4,097 is none."""
     keys = ["x" * length for length in (4095, 4096, 4097)]
     pq.write_table(pa.table({"page": keys, "topic": keys, "rank": pa.array([1, 2, 3], pa.int32())}), tmp_path / "pages")
-    options = "epsilon = 6, delta = 1e-9, privacy_unit_column = user_id, max_rows_contributed = 8, group_selection_strategy = PUBLIC_GROUPS"
+    options = "epsilon = 6, delta = 1e-9, privacy_unit_column = user_id, max_rows_contributed = 8"
     query = compile_on(
         f"SELECT WITH DIFFERENTIAL_PRIVACY OPTIONS ({options}, public_groups = (SELECT page FROM pages)) page, COUNT(*) AS n "
         "FROM visits GROUP BY window(ts, '1 day'), page",

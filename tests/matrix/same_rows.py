@@ -45,7 +45,7 @@ HEAD = (
 )
 TAIL = " GROUP BY window(ts, '{window}'), "
 SLIDING = " GROUP BY window(ts, '{six_triggers}', '{two_triggers}'), "
-LISTED = "group_selection_strategy = PUBLIC_GROUPS, public_groups = (SELECT key FROM listed)"
+LISTED = "public_groups = (SELECT key FROM listed)"
 TOTAL = "SUM(value, contribution_bounds_per_row => (0, 500)) AS total"
 MEAN = "AVG(value, contribution_bounds_per_row => (0, 100)) AS mean"
 QUERIES = {
@@ -58,23 +58,19 @@ QUERIES = {
     "FROM (SELECT user_id, ts, lower(key) AS name FROM records WHERE value >= 0)" + TAIL + "name",
     "two keys": "max_rows_contributed = 16) key, large, COUNT(*) AS n, COUNT(value) AS known "
     "FROM (SELECT user_id, ts, key, value, value > 20 AS large FROM records)" + TAIL + "key, large",
-    "few groups": "max_rows_contributed = 16, max_groups_contributed = 4, max_rows_per_group = 4, selection_weight_decay = 0) "
+    "few groups": "max_rows_contributed = 16, max_groups_contributed = 4, max_rows_per_group = 4) "
     "key, COUNT(value) AS known, SUM(value, contribution_bounds_per_row => (-10, 10)) AS net FROM records" + TAIL + "key",
     "late and many": "max_rows_contributed = 16, allowed_lateness = '{trigger}', min_privacy_units_per_group = 5) key, COUNT(*) AS n FROM records"
     + TAIL
     + "key",
-    "for ever": "max_rows_contributed = 64, contribution_period = STREAM, group_selection_share = 0.9) "
+    "for ever": "max_rows_contributed = 64, contribution_period = STREAM) "
     "key, COUNT(DISTINCT user_id) AS users FROM records" + TAIL + "key",
-    "rounds": "max_rows_contributed = 16, release = RESELECT, counter = HONAKER, selection_weight_decay = 0) key, COUNT(*) AS n, "
-    + TOTAL
-    + " FROM records"
-    + TAIL
-    + "key",
-    "square roots and a mean": "max_rows_contributed = 16, counter = SQRT) key, " + MEAN + ", COUNT(*) AS n FROM records" + TAIL + "key",
+    "rounds": "max_rows_contributed = 16, mechanism = PAPER) key, COUNT(*) AS n, " + TOTAL + " FROM records" + TAIL + "key",
+    "a mean": "max_rows_contributed = 16) key, " + MEAN + ", COUNT(*) AS n FROM records" + TAIL + "key",
     "spread": "max_rows_contributed = 8) key, COUNT(*) AS n, STDDEV(value, contribution_bounds_per_row => (0, 100)) AS spread, "
     "VAR_POP(value, contribution_bounds_per_row => (0, 20)) AS small FROM records" + TAIL + "key",
     "sliding": "max_rows_contributed = 6, max_groups_contributed = 3) key, COUNT(*) AS n, " + MEAN + " FROM records" + SLIDING + "key",
-    "sliding for ever": "max_rows_contributed = 16, contribution_period = STREAM, release = RESELECT) key, COUNT(DISTINCT user_id) AS users, "
+    "sliding for ever": "max_rows_contributed = 16, contribution_period = STREAM, mechanism = PAPER) key, COUNT(DISTINCT user_id) AS users, "
     "COUNT(*) AS n FROM records" + SLIDING + "key",
     "public groups": "max_rows_contributed = 16, "
     + LISTED
@@ -82,13 +78,7 @@ QUERIES = {
     + TOTAL
     + " FROM records"
     " " + TAIL + "key",
-    "sliding public groups": "max_rows_contributed = 6, counter = HONAKER, "
-    + LISTED
-    + ") key, "
-    + MEAN
-    + ", COUNT(*) AS n FROM records"
-    + SLIDING
-    + "key",
+    "sliding public groups": "max_rows_contributed = 6, " + LISTED + ") key, " + MEAN + ", COUNT(*) AS n FROM records" + SLIDING + "key",
     "no key": "max_rows_contributed = 16) COUNT(*) AS n, " + MEAN + " FROM records GROUP BY window(ts, '{window}')",
     "no key, sliding for ever": "max_rows_contributed = 16, contribution_period = STREAM) " + TOTAL + " FROM records "
     "GROUP BY window(ts, '{six_triggers}', '{two_triggers}')",
@@ -106,7 +96,7 @@ QUERIES = {
     + TAIL
     + "w.word",
     "a table": "max_rows_contributed = 32) key, COUNT(*) AS n, COUNT(DISTINCT user_id) AS users, " + MEAN + " FROM records GROUP BY key",
-    "a table of listed keys": "max_rows_contributed = 16, max_triggers = 30, counter = HONAKER, "
+    "a table of listed keys": "max_rows_contributed = 16, max_triggers = 30, "
     + LISTED
     + ") key, COUNT(*) AS n, "
     + TOTAL

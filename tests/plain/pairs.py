@@ -110,6 +110,7 @@ class Pair:
             options=options,
             event_time="ts",
             privacy_unit=self.question.unit,
+            max_ahead_us=self.question.max_ahead,
             max_users=100_000,
             max_keys=100_000,
             start_us=self.question.start,
@@ -173,7 +174,7 @@ def _question(rng: random.Random, base: int) -> tuple[Question, str]:
     unit = ("user_id", "device") if rng.random() < 0.2 else ("user_id",)
     columns = _columns(rng, unit)
     least = rng.choice([1, 1, 5, 40]) if kind in ("threshold", "rounds") else 1
-    decay = rng.choice([0.0, 0.5, 1.0])
+    decay = 0.0 if kind == "rounds" else 0.5
     start = base + rng.randint(-2 * size, size // 2) if kind in ("listed", "keyless") else None
     listed = frozenset(_listed_keys(rng, keys)) if kind == "listed" else frozenset([()]) if kind == "keyless" else None
     question = Question(
@@ -182,16 +183,14 @@ def _question(rng: random.Random, base: int) -> tuple[Question, str]:
     )  # fmt: skip
     words = ["epsilon = 20", "delta = 9e-6", f"privacy_unit_column = ({', '.join(unit)})", f"max_rows_contributed = {rows}"]
     words += [f"max_rows_per_group = {per_key}"] * (per_key < rows) + [f"max_groups_contributed = {per_unit}"] * (per_unit != usual)
-    words += [f"trigger_interval = '{_length(interval)}'", f"counter = {rng.choice(['BLT', 'SQRT', 'HONAKER'])}"]
-    words += [f"allowed_lateness = '{_length(lateness)}'"] * (lateness > 0) + [f"max_ahead = '{_length(max_ahead)}'"] * (
-        max_ahead != interval
-    )
+    words += [f"trigger_interval = '{_length(interval)}'"]
+    words += [f"allowed_lateness = '{_length(lateness)}'"] * (lateness > 0)
     words += ["contribution_period = STREAM"] * for_ever
-    words += ["release = RESELECT"] * (kind == "rounds")
+    words += ["mechanism = PAPER"] * (kind == "rounds")
     if kind in ("threshold", "rounds"):
-        words += [f"selection_weight_decay = {decay}", f"min_privacy_units_per_group = {least}"]
+        words += [f"min_privacy_units_per_group = {least}"]
     if kind == "listed":
-        words += ["group_selection_strategy = PUBLIC_GROUPS", f"public_groups = (SELECT {', '.join(keys)} FROM listed)"]
+        words += [f"public_groups = (SELECT {', '.join(keys)} FROM listed)"]
     return question, ", ".join(words)
 
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from functools import lru_cache
 
-from dpsql.udfs.noise.counters import Blt, Counter, Honaker, Sqrt
+from dpsql.udfs.noise.counters import Blt, Counter, Honaker
 
 
 def unit_path(counter: Counter, trigger: int, z: Callable[[int, int], float]) -> float:
@@ -36,11 +36,9 @@ def _node(end: int, level: int, z: Callable[[int, int], float]) -> float:
 
 
 @lru_cache(maxsize=64)
-def toeplitz(counter: Blt | Sqrt) -> tuple[float, ...]:
-    """First column of B = A C^-1, by the power series of 1 / ((1 - x) C(x)); for the square root B = C."""
+def toeplitz(counter: Blt) -> tuple[float, ...]:
+    """First column of B = A C^-1, by the power series of 1 / ((1 - x) C(x))."""
     n = counter.horizon
-    if isinstance(counter, Sqrt):
-        return tuple(math.comb(2 * k, k) / 4**k for k in range(n))
     c = [1.0] + [math.fsum(w * t ** (k - 1) for t, w in zip(counter.theta, counter.omega, strict=True)) for k in range(1, n)]
     inverse: list[float] = []
     for k in range(n):

@@ -209,7 +209,7 @@ def selection(p: BoundingParameters, thresholds: Sequence[int], min_users: int =
 def releasing(draw: st.DrawFn, p: BoundingParameters) -> ReleaseParameters:
     """Thresholds of less than one user up to three, different at every trigger; any counter."""
     thresholds = draw(st.lists(st.integers(1 << 18, 3 << 20), min_size=p.grid.horizon, max_size=p.grid.horizon))
-    name = draw(st.sampled_from(["BLT", "BLT", "SQRT", "HONAKER"]))
+    name = draw(st.sampled_from(["BLT", "BLT", "HONAKER"]))
     return release_parameters(p, selection(p, thresholds, draw(st.sampled_from([1, 1, 2])), name), name)
 
 

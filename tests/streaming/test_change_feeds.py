@@ -134,7 +134,7 @@ def test_an_interval_tree_on_both_engines(case: Any, accounts: Accounts) -> None
     """Catches: a column of contributions or state that one engine loses; a level that a restart forgets."""
     sql = SQL.replace("  branch, COUNT", "  COUNT").replace(" GROUP BY branch", "").replace(", COUNT(DISTINCT user_id) AS owners", "")
     one = case(
-        sql.replace("'1 day')", "'1 day', release = INTERVAL_TREE)"),
+        sql.replace("'1 day')", "'1 day', mechanism = PAPER)"),
         path=str(accounts.path),
         primary_key=("account",),
         options=PIECES,

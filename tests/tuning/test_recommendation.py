@@ -61,10 +61,10 @@ def test_the_recommendation_is_nearly_the_best_for_other_users() -> None:
     """Tuned on half of the editors, within 15% of the best point of a finer grid on the other half (benchmarks/tuning.py)."""
     text = DEMO.replace(",\n  SUM(value, contribution_bounds_per_row => (0, 250)) AS characters_added", "")
     judged = judge(WIKI, text, SOURCES, draws=0, most=40)
-    assert judged["points"] > 3000  # type: ignore[operator]
+    assert judged["points"] > 600  # type: ignore[operator]
     assert judged["ratio"] < 1.15  # type: ignore[operator]
     written, best = (judged[name]["expected"]["cost"] for name in ("as written", "best of the grid"))  # type: ignore[index]
-    assert written > 1.15 * best, "the query is as good as the best already: this test could not fail"
+    assert written > 1.1 * best, "the query is as good as the best already: this test could not fail"
 
 
 def test_errors_of_one_group() -> None:
@@ -121,9 +121,9 @@ def test_the_edited_query_is_the_recommended_one_and_nothing_else_changes() -> N
 @pytest.mark.parametrize(
     ("before", "after"),
     [
-        ("max_rows_contributed=8 /* eight */)", "max_rows_contributed=5, group_selection_share = 0.3 /* eight */)"),
-        ("max_rows_contributed = 8 -- eight\n)", "max_rows_contributed = 5, group_selection_share = 0.3 -- eight\n)"),
-        ("group_selection_share = 0.7, max_rows_contributed = (8))", "group_selection_share = 0.3, max_rows_contributed = 5)"),
+        ("max_rows_contributed=8 /* eight */)", "max_rows_contributed=5, max_groups_contributed = 3 /* eight */)"),
+        ("max_rows_contributed = 8 -- eight\n)", "max_rows_contributed = 5, max_groups_contributed = 3 -- eight\n)"),
+        ("max_groups_contributed = 7, max_rows_contributed = (8))", "max_groups_contributed = 3, max_rows_contributed = 5)"),
     ],
 )
 def test_options_are_edited_in_place(before: str, after: str) -> None:
@@ -131,7 +131,7 @@ def test_options_are_edited_in_place(before: str, after: str) -> None:
         "SELECT WITH DIFFERENTIAL_PRIVACY OPTIONS (epsilon = 6, delta = 1e-9, privacy_unit_column = user_id, {}"
         " key, COUNT(*) AS n FROM wiki GROUP BY window(ts, '1 day'), key"
     )
-    changes = {"max_rows_contributed": "5", "group_selection_share": "0.3"}
+    changes = {"max_rows_contributed": "5", "max_groups_contributed": "3"}
     assert edit_options(text.format(before), SOURCES, changes) == text.format(after)
 
 
@@ -150,7 +150,6 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         "recommended",
         "over G",
         "noise ±",
-        "selection_weight_decay (a)",
         "epsilon: more",
         "trigger_interval: fewer",
     ):
@@ -159,7 +158,7 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     document = json.loads(tune("--sample", "wiki=conf/demo/wiki", "--json").stdout)
     assert document["recommended"]["cost"] < document["written"]["cost"]
     assert document["query"] == (tmp_path / "tuned.sql").read_text()
-    assert set(document["around"]) >= {"max_rows_contributed", "epsilon", "trigger_interval_us", "group_selection_share"}
+    assert set(document["around"]) >= {"max_rows_contributed", "epsilon", "trigger_interval_us"}
 
 
 def test_the_input_of_the_stream_itself_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from dp_accounting import get_epsilon_gaussian
 from scipy.stats import norm
 
 from dpsql.mechanisms.histogram.accounting import gaussian_delta
-from dpsql.mechanisms.histogram.calibration import failure_probabilities, selection_weights, thresholds, weights_of_typical_units
+from dpsql.mechanisms.histogram.calibration import failure_probabilities, selection_weights, thresholds
 from dpsql.privacy.curve import epsilon_of, round_down, round_up, total_mu
 
 
@@ -29,35 +29,6 @@ def test_weights_are_a_unit_vector_rounded_down(groups: int, decay: float) -> No
     assert np.all(np.abs(np.array(weights) / 2**20 - exact) <= 2.0**-20 + 1e-9)
     if groups == 1:
         assert weights[0] in (2**20, 2**20 - 1)
-
-
-@pytest.mark.parametrize("keys", [1.0, 1.5, 5.0, 1e6])
-@pytest.mark.parametrize("groups", [1, 2, 32, 10_000])
-def test_weights_of_typical_units_are_a_unit_vector_rounded_down(groups: int, keys: float) -> None:
-    """Catches: as above; and powers of the wrong number, from the second key instead of the first."""
-    weights = weights_of_typical_units(groups, keys)
-    assert len(weights) == groups
-    assert sum(w * w for w in weights) <= 2**40
-    assert all(a >= b >= 0 for a, b in itertools.pairwise(weights))
-    exact = np.cumprod(np.r_[1.0, np.full(groups - 1, 1 - 1 / keys)])
-    exact /= np.linalg.norm(exact)
-    assert np.all(np.abs(np.array(weights) / 2**20 - exact) <= 2.0**-20 + 1e-9)
-
-
-@pytest.mark.parametrize("keys", [1.2, 3.0, 10.0])
-def test_weights_of_typical_units_add_most_to_the_keys_of_such_units(keys: float) -> None:
-    """What units with a geometric number of keys add to the keys, each of which is as likely to be its unit's first as any other: no weights of a
-    decay add more, and where the guess is right none of another guess. Catches: weights for another law than the one that is stated."""
-    units = np.minimum(np.random.default_rng(5).geometric(1 / keys, 200_000), 32)
-
-    def added(weights: tuple[int, ...]) -> float:
-        return float(np.cumsum(np.array(weights) / 2**20)[units - 1].mean())
-
-    best = added(weights_of_typical_units(32, keys))
-    others = [selection_weights(32, decay) for decay in (0.0, 0.25, 0.5, 0.75, 1.0)]
-    others += [weights_of_typical_units(32, keys * factor) for factor in (0.5, 0.8, 1.25, 2.0) if keys * factor >= 1]
-    assert all(best >= added(weights) * (1 - 1e-3) for weights in others)
-    assert best >= 1.02 * added(selection_weights(32, 0.5))
 
 
 @pytest.mark.parametrize("horizon", [1, 2, 24, 10_000])

@@ -16,7 +16,7 @@ def document(name: str, sums: int = 1) -> dict[str, object]:
     return {"horizon": T, "columns": [column]}
 
 
-@pytest.mark.parametrize("name", ["BLT", "SQRT", "HONAKER"])
+@pytest.mark.parametrize("name", ["BLT", "HONAKER"])
 def test_the_error_of_a_change_is_that_of_the_counters_own_matrix(name: str) -> None:
     b = noise_matrix(counter(name, T))
     sd = np.linalg.norm(b, axis=1)

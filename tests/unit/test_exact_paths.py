@@ -15,7 +15,7 @@ from dpsql.udfs.histogram.key_selection import SelectionParameters, crosses
 from dpsql.udfs.histogram.perturbation import PerturbationParameters, noisy
 from dpsql.udfs.histogram.release import ReleaseParameters, release
 from dpsql.udfs.noise import exact_paths, path_error, randomness
-from dpsql.udfs.noise.counters import Counter, Honaker, Sqrt, counter, noise_matrix
+from dpsql.udfs.noise.counters import Counter, Honaker, counter, noise_matrix
 from dpsql.udfs.noise.exact_normal import quantile
 from dpsql.udfs.noise.exact_paths import GUARD, Redraw, coefficients, exact_path
 from dpsql.udfs.noise.path_error import ABSOLUTE, RELATIVE, UNIT, trust
@@ -27,7 +27,7 @@ DIGITS = 60
 PATHS = 8
 IDS = np.arange(PATHS, dtype=np.int64)
 TAG = tags(KEY, IDS, 3 * IDS + 1)
-COUNTERS = [counter(name, horizon) for name in ("BLT", "SQRT", "HONAKER") for horizon in (1, 7, 24)]
+COUNTERS = [counter(name, horizon) for name in ("BLT", "HONAKER") for horizon in (1, 7, 24)]
 
 
 def by_mpmath(high: int, low: int) -> mpmath.mpf:
@@ -59,8 +59,6 @@ def path_by_mpmath(chosen: Counter, path: int, step: int) -> mpmath.mpf:
                     end += 2**level
                     total += node(end, level)
             return total
-        if isinstance(chosen, Sqrt):
-            return mpmath.fsum(mpmath.binomial(2 * k, k) / mpmath.mpf(4) ** k * z(step - k) for k in range(step))
         c = [mpmath.fsum(mpmath.mpf(w) * mpmath.mpf(t) ** k for t, w in zip(chosen.theta, chosen.omega, strict=True)) for k in range(step)]
         x: list[mpmath.mpf] = []
         for at in range(1, step + 1):
@@ -146,7 +144,7 @@ def test_float64_paths_are_within_their_bound(chosen: Counter) -> None:
     assert trust(chosen).error[-1] < 1e-11
 
 
-@pytest.mark.parametrize(("name", "horizon"), [("BLT", 100), ("BLT", 1000), ("SQRT", 100), ("HONAKER", 1000)])
+@pytest.mark.parametrize(("name", "horizon"), [("BLT", 100), ("BLT", 1000), ("HONAKER", 1000)])
 def test_rounding_at_every_operation_stays_within_the_bound(name: str, horizon: int) -> None:
     """Float64 against the same recurrence in extended precision, same draws. Catches: a bound that grows too slowly with the steps."""
     chosen, wide = counter(name, horizon), np.longdouble
@@ -187,7 +185,7 @@ def noise_at(chosen: Counter, path: int, step: int, p: PerturbationParameters) -
     return int(noisy(np.zeros(1, np.int64), in_float64(chosen, step)[path : path + 1], step, p, again)[0])
 
 
-@pytest.mark.parametrize("chosen", [counter(name, 7) for name in ("BLT", "SQRT", "HONAKER")], ids=str)
+@pytest.mark.parametrize("chosen", [counter(name, 7) for name in ("BLT", "HONAKER")], ids=str)
 def test_a_path_next_to_a_boundary_is_rounded_exactly(chosen: Counter) -> None:
     """All planted paths, against mpmath; float64 alone gets some wrong, and so do both planted bugs."""
     wrong = {"float64": 0, "bound a million times too small": 0, "slow path returns the float": 0}
@@ -228,7 +226,7 @@ def test_a_path_next_to_the_threshold_is_compared_exactly() -> None:
 
 
 @pytest.mark.parametrize("rounds", [False, True])
-@pytest.mark.parametrize("name", ["BLT", "SQRT", "HONAKER"])
+@pytest.mark.parametrize("name", ["BLT", "HONAKER"])
 def test_every_cell_by_the_slow_path_is_the_same_release(name: str, rounds: bool) -> None:
     """The bound widened until nothing is trusted, then numbers that no path may have: the released rows keep their bits."""
     chosen = counter(name, 4)

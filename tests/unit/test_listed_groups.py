@@ -22,7 +22,7 @@ from tests.unit.test_checksums import silent
 
 SQL = """
 SELECT WITH DIFFERENTIAL_PRIVACY OPTIONS (epsilon = 6, delta = 1e-6, privacy_unit_column = user_id, max_rows_contributed = 4,
-    group_selection_strategy = PUBLIC_GROUPS, public_groups = (SELECT page FROM pages))
+    public_groups = (SELECT page FROM pages))
   page, COUNT(*) AS views FROM visits GROUP BY window(ts, '1 hour'), page
 """
 NO_SESSION: Any = None

@@ -17,7 +17,6 @@ from dpsql.mechanisms.histogram import planner
 from dpsql.mechanisms.histogram.accounting import check
 from dpsql.mechanisms.histogram.asked import Asked, ReleaseRule
 from dpsql.mechanisms.histogram.planner import MAX_EXACT, identity, make_plan
-from dpsql.mechanisms.histogram.rules import PANED
 from dpsql.parsed_query import (
     Aggregate,
     AggregateFunction,
@@ -144,7 +143,6 @@ CHANGES: dict[str, object] = {
     "release": ReleaseRule.RESELECT,
     "counter": CounterName.HONAKER,
     "selection_weight_decay": 0.0,
-    "keys_per_unit": 3.0,
     "carry_windows": 4,
     "keys": (Key("page", "lower(page)"),),
     "aggregates": (COUNT, USERS),
@@ -179,7 +177,7 @@ def test_the_identity_covers_every_number_of_the_plan() -> None:
     for field in dataclasses.fields(first):
         value = getattr(first, field.name)
         other = (
-            CounterName.SQRT
+            CounterName.HONAKER
             if field.name == "counter"
             else "valid"
             if field.name == "rule"
@@ -229,7 +227,7 @@ def test_the_identity_covers_every_field_at_any_depth(more: dict[str, Any]) -> N
 
 
 @pytest.mark.parametrize("ulps", [-4, -1, 1, 4])
-@pytest.mark.parametrize("name", [name for name in CounterName if name not in PANED])
+@pytest.mark.parametrize("name", [CounterName.BLT, CounterName.HONAKER])
 def test_another_machine_makes_the_same_plan(name: CounterName, ulps: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Matrix products, powers and quantiles end in other bits on another processor. Catches: such a bit in the identity."""
     asked = query(counter=name, max_rows_contributed=32, aggregates=(COUNT, USERS, SUM, AVG))

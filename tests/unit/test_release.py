@@ -13,7 +13,7 @@ from dpsql.udfs.histogram.key_selection import SelectionParameters
 from dpsql.udfs.histogram.perturbation import OutputColumn, PerturbationParameters, finish, noisy
 from dpsql.udfs.histogram.release import Released, ReleaseParameters, ReleaseState, release
 from dpsql.udfs.keys import PublicGroups
-from dpsql.udfs.noise.counters import Blt, Sqrt
+from dpsql.udfs.noise.counters import Blt, Honaker
 from dpsql.udfs.noise.exact_paths import Redraw
 from dpsql.udfs.stage import Tick
 
@@ -184,8 +184,8 @@ def test_an_old_state_is_not_changed_in_place() -> None:
     assert {name: table.to_pydict() for name, table in state.tables().items()} == kept
 
 
-def test_the_square_root_counter_releases_too() -> None:
-    counter = Sqrt(4)
+def test_the_papers_counter_releases_too() -> None:
+    counter = Honaker(4)
     p = ReleaseParameters(
         GRID, SelectionParameters(counter, 1.0, (UNIT,) * 4, 1), (PerturbationParameters(1, counter, 1.0, 1.0),), (COUNT,)
     )

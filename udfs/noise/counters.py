@@ -69,42 +69,6 @@ class Blt:
 
 
 @dataclass(frozen=True)
-class Sqrt:
-    """Square-root factorisation (arXiv 2202.11205): B = C, Toeplitz with f_0 = 1, f_k = f_(k-1) (2k - 1) / (2k).
-
-    The state is the path and every draw so far, so it suits short horizons; BLT reaches the same error with a few numbers.
-    """
-
-    horizon: int
-
-    @property
-    def width(self) -> int:
-        """Numbers of state per path."""
-        return 1 + self.horizon
-
-    def coefficients(self) -> Float:
-        """f_0..f_(horizon-1)."""
-        k = np.arange(1, self.horizon)
-        return np.concatenate([[1.0], np.cumprod((2 * k - 1) / (2 * k))])
-
-    def advance(self, state: Float, draw: Draw, step: int) -> Float:
-        """State after one more step; column 0 is the unit-noise path, column j the draw of step j."""
-        out = state.copy()
-        out[:, step] = draw(0)
-        f = self.coefficients()[:step][::-1]
-        out[:, 0] = 0.0 + np.add.accumulate(f * out[:, 1 : step + 1], axis=1)[:, -1]  # one draw after the other, unlike `sum`
-        return out
-
-    def squared_norm(self) -> float:
-        """Largest squared column norm of C."""
-        return float(np.sum(self.coefficients() ** 2))
-
-    def path_variance(self) -> Float:
-        """Variance of the path at steps 1..horizon for unit noise."""
-        return np.cumsum(self.coefficients() ** 2)
-
-
-@dataclass(frozen=True)
 class Honaker:
     """Binary tree with Honaker's bottom-up estimates, the counter of DP-SQLP (Algorithm 1).
 
@@ -157,13 +121,13 @@ class Honaker:
         return np.array([math.fsum(v[k] for k in range(self.levels) if step >> k & 1) for step in range(1, self.horizon + 1)])
 
 
-Counter = Blt | Sqrt | Honaker
+Counter = Blt | Honaker
 
 
 @lru_cache(maxsize=64)
 def counter(name: str, horizon: int) -> Counter:
-    """The counter of that name (`BLT`, `SQRT`, `HONAKER`) for a horizon."""
-    made: dict[str, Callable[[int], Counter]] = {"BLT": Blt.of, "SQRT": Sqrt, "HONAKER": Honaker}
+    """The counter of that name (`BLT`, `HONAKER`) for a horizon."""
+    made: dict[str, Callable[[int], Counter]] = {"BLT": Blt.of, "HONAKER": Honaker}
     return made[name](horizon)
 
 

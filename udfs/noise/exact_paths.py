@@ -18,7 +18,7 @@ import numpy.typing as npt
 from dpsql.udfs.columns import Bool, Float, Int
 from dpsql.udfs.noise import randomness
 from dpsql.udfs.noise.blt_inf import BltInf
-from dpsql.udfs.noise.counters import Blt, Counter, Honaker, Sqrt
+from dpsql.udfs.noise.counters import Blt, Counter, Honaker
 from dpsql.udfs.noise.exact_normal import quantile
 from dpsql.udfs.noise.path_error import ABSOLUTE, RELATIVE, UNIT
 
@@ -172,11 +172,10 @@ def coefficients(chosen: Counter | BltInf, step: int) -> Float:
 
 
 @lru_cache(maxsize=16)
-def _column(chosen: Blt | Sqrt) -> Float:
+def _column(chosen: Blt) -> Float:
     bits = 128
     unit = [1 << (bits + GUARD)] + [0] * (chosen.horizon - 1)
-    column = _square_root(chosen.horizon, bits + GUARD) if isinstance(chosen, Sqrt) else _buffered(chosen, unit, bits + GUARD)
-    return np.array([value / (1 << (bits + GUARD)) for value in column])
+    return np.array([value / (1 << (bits + GUARD)) for value in _buffered(chosen, unit, bits + GUARD)])
 
 
 @lru_cache(maxsize=1024)
@@ -210,8 +209,6 @@ def exact_path(chosen: Counter | BltInf, z: list[int], step: int, bits: int) -> 
     width = bits + GUARD
     if isinstance(chosen, Honaker):
         path = _tree(z, step)
-    elif isinstance(chosen, Sqrt):
-        path = sum(f * x for f, x in zip(reversed(_square_root(step, width)), z, strict=True)) >> width
     else:
         path = _buffered(chosen, z, width)[-1]
     return path >> GUARD
@@ -227,15 +224,6 @@ def _buffered(chosen: Blt | BltInf, z: list[int], width: int) -> list[int]:
         s = [(t * v >> width) + x for t, v in zip(theta, s, strict=True)]
         path += x
         out.append(path)
-    return out
-
-
-def _square_root(count: int, width: int) -> list[int]:
-    """f_0, f_1, ... of `Sqrt` over 2^width: binomial(2k, k) / 4^k."""
-    out, value = [], 1 << (width + GUARD)
-    for k in range(1, count + 1):
-        out.append(value >> GUARD)
-        value = value * (2 * k - 1) // (2 * k)
     return out
 
 

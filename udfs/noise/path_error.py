@@ -15,7 +15,7 @@ from functools import lru_cache
 import numpy as np
 
 from dpsql.udfs.columns import Float
-from dpsql.udfs.noise.counters import Blt, Counter, Draw, Honaker, Sqrt
+from dpsql.udfs.noise.counters import Blt, Counter, Draw, Honaker
 from dpsql.udfs.noise.randomness import MAX_NORMAL
 
 UNIT = 2.0**-53
@@ -55,12 +55,7 @@ class Trust:
 @lru_cache(maxsize=64)
 def trust(chosen: Counter) -> Trust:
     """The error bound of a counter's paths."""
-    if isinstance(chosen, Blt):
-        error, limits = _blt(chosen)
-    elif isinstance(chosen, Honaker):
-        error, limits = _honaker(chosen)
-    else:
-        error, limits = _sqrt(chosen), None
+    error, limits = _blt(chosen) if isinstance(chosen, Blt) else _honaker(chosen)
     return Trust(chosen, ROOM * error, limits)
 
 
@@ -87,15 +82,6 @@ def _blt(chosen: Blt) -> tuple[Float, Float]:
     to_path = np.cumsum(np.abs(responses[:, :, 0]), axis=0)
     error = of_path + of_x * to_path[:, 0] + np.sum(of_s * to_path[:, 1:], axis=1) + UNIT * limits[:, 0]
     return error, limits
-
-
-def _sqrt(chosen: Sqrt) -> Float:
-    f = chosen.coefficients()
-    steps = np.arange(chosen.horizon)
-    # f_k is a product of k quotients, each rounded twice more; then one product with the draw and one addition per draw so far.
-    per_draw = (RELATIVE + 3 * steps + 1) * MAX_NORMAL + ABSOLUTE
-    size = MAX_NORMAL * np.cumsum(f)
-    return UNIT * (np.cumsum(f * per_draw) + (steps + 2) * size)
 
 
 def _honaker(chosen: Honaker) -> tuple[Float, Float]:

@@ -53,7 +53,6 @@ class SlidingParameters:
         bits: log2 of the units of a step, for each of them: a pane's sum is rounded when the pane closes, once and whatever was cut how.
         columns: what is shown.
         keys, key_bytes: the listed keys, hashes and encodings.
-        publish_above: rows whose first column is below it are left out; None: all are shown.
     """
 
     panes: Panes
@@ -62,7 +61,6 @@ class SlidingParameters:
     columns: tuple[Shown, ...]
     keys: tuple[int, ...]
     key_bytes: tuple[bytes, ...]
-    publish_above: float | None
 
     def for_bucket(self, bucket: int, buckets: int) -> SlidingParameters:
         """The same, with the keys of one bucket only."""
@@ -192,8 +190,7 @@ def _shown(found: list[Window], number: int, names: pa.Array, p: SlidingParamete
             table[f"smoothed{i}"] = one.smoothed[order] * grid
         if one.measured is not None:
             table[f"measured{i}"] = one.measured[order]
-    shown = pa.table(table)
-    return shown if p.publish_above is None else shown.filter(pa.array(table["c0"] >= p.publish_above))
+    return pa.table(table)
 
 
 def _quotient(column: Shown, total: Window, count: Window, order: Int) -> tuple[Float, Float]:

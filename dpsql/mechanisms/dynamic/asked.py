@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from dpsql.change_feed import Feed
+from dpsql.mechanisms.histogram.calibration import SELECTION_DECAY
 from dpsql.parsed_query import CounterName, GroupSelection, Release
 
 
 @dataclass(frozen=True, kw_only=True)
 class Asked:
-    """Bounds and key selection; the options of the same names, every default filled in.
+    """Bounds and key selection; the options of the same names, every default filled in, and what the planner fixes.
 
     `max_triggers`: number of the last trigger; None: there is none. `hide_below`: a key that has appeared is not shown while its noisy weight
     is below that share of its threshold.
@@ -21,11 +22,11 @@ class Asked:
     max_groups_contributed: int
     min_privacy_units_per_group: int
     group_selection_strategy: GroupSelection
-    group_selection_share: float | None
-    counter: CounterName
-    selection_weight_decay: float
     max_triggers: int | None
-    hide_below: float
+    group_selection_share: float | None = None
+    counter: CounterName = CounterName.BLT
+    selection_weight_decay: float = SELECTION_DECAY
+    hide_below: float = 0.5
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,7 +19,7 @@ class ReleaseRule(StrEnum):
 class Asked:
     """Bounds, key selection and release of one query; the options of the same names, every default filled in.
 
-    Where `keys_per_unit` is given the weights come from it, and `selection_weight_decay` says nothing. `carry_windows`: how many windows, the
+    `carry_windows`: how many windows, the
     present one included, may prove a key together; 1: each for itself.
     """
 
@@ -32,5 +32,4 @@ class Asked:
     release: ReleaseRule
     counter: CounterName
     selection_weight_decay: float
-    keys_per_unit: float | None = None
     carry_windows: int = 1

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 
 import numpy as np
-import numpy.typing as npt
 
 from dpsql.privacy.curve import round_up
 
@@ -21,6 +20,12 @@ SELECTION_SHARE = 0.7
 SELECTION_SHARE_OF_SEVERAL = 0.5
 """The same where windows prove keys together: selection needs less then, and counts want more."""
 
+SELECTION_DECAY = 0.5
+"""How fast the weights of a unit's keys fall, from the first on."""
+
+PAPER_SHARE, PAPER_DECAY = 0.5, 0.0
+"""What the paper splits evenly, and weighs alike."""
+
 CARRIED_SHARE = 0.5
 """Part of the thresholds' delta for tests over several windows."""
 
@@ -29,16 +34,7 @@ WEIGHT_BITS = 20
 
 def selection_weights(groups: int, decay: float) -> tuple[int, ...]:
     """w_i proportional to i^-decay with sum of squares at most 1, rounded down to multiples of 2^-20; in units of 2^-20."""
-    return _unit_vector(np.arange(1, groups + 1, dtype=np.float64) ** -decay)
-
-
-def weights_of_typical_units(groups: int, keys: float) -> tuple[int, ...]:
-    """As `selection_weights`, w_i proportional to h_i = (1 - 1/g)^(i-1): the share of units with i keys or more, where their number is
-    geometric with mean g = `keys`. Of all weights of norm 1 these add most to the keys of such units (Cauchy-Schwarz)."""
-    return _unit_vector((1 - 1 / keys) ** np.arange(groups, dtype=np.float64))
-
-
-def _unit_vector(raw: npt.NDArray[np.float64]) -> tuple[int, ...]:
+    raw = np.arange(1, groups + 1, dtype=np.float64) ** -decay
     scaled = raw / math.sqrt(float(np.sum(raw**2))) * (1 - 1e-12)
     return tuple(int(v) for v in np.floor(scaled * 2.0**WEIGHT_BITS))
 

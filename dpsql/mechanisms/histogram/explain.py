@@ -81,9 +81,8 @@ def _selection_facts(plan: PrivacyPlan) -> dict[str, Any] | None:
     asked = plan.query.asked
     carried = plan.selection.carried
     several = [] if carried is None else [carried.users_needed(i, plan.selection.weights[0]) for i in range(len(carried.lengths))]
-    by_keys = {"weight_decay": None, "keys_per_unit": asked.keys_per_unit}
     return {
-        **({"weight_decay": asked.selection_weight_decay} if asked.keys_per_unit is None else by_keys),
+        "weight_decay": asked.selection_weight_decay,
         "sigma": plan.selection.sigma,
         "counter": str(plan.selection.counter),
         "users_needed_first_trigger": plan.selection.users_needed(1),

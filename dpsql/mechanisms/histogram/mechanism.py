@@ -13,6 +13,7 @@ from dpsql.mechanisms.protocol import Argument, OutputColumn, RunFacts, Shape
 from dpsql.parsed_query import BOUNDED, Aggregate, ContributionPeriod, ParsedQuery, PrivacyLevel, Quantiles
 from dpsql.privacy.cost import Cost
 from dpsql.schedule import by_window
+from dpsql.sql.window_rules import made_of_panes
 
 if TYPE_CHECKING:
     from dpsql.sql.draft import Draft, Option
@@ -29,15 +30,10 @@ class Histogram:
     rules: tuple[Rule, ...] = rules.RULES
 
     def claims(self, draft: Draft) -> bool:
-        """A query with a window that protects users, and writes no option, or word of one, of another mechanism."""
-        own, known = {option.name for option in self.options}, {option.name for option in draft.options}
-        elsewhere = draft.value("privacy_level") is PrivacyLevel.EVENT or draft.value("delta") == 0 or draft.value("counter") in rules.PANED
-        return (
-            bool(draft.window_calls)
-            and not elsewhere
-            and not draft.sketches
-            and all(given.name in own for given in draft.givens if given.name in known)
-        )
+        """A query with a window that protects users with a delta, unless panes make its windows, or it writes an option of another mechanism alone."""
+        elsewhere = draft.sketches or draft.value("privacy_level") is PrivacyLevel.EVENT or draft.value("delta") == 0
+        others = {option.name for option in draft.options} - {option.name for option in self.options}
+        return bool(draft.window_calls) and not elsewhere and not made_of_panes(draft) and not any(map(draft.given, others))
 
     def read(self, draft: Draft) -> Asked:
         """Bounds, key selection and release."""

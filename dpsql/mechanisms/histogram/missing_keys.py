@@ -147,7 +147,7 @@ def _dropped(plan: PrivacyPlan) -> str:
             "  3. Records that never got there: WHERE, a join without a match, no privacy unit or event time, a closed window, an event time",
             f"     more than {duration(plan.query.max_ahead_us)} ahead. `dpsql try` and a run's log say how many, never whose or which key's.",
             "",
-            "  What helps: a longer window, fewer triggers, more epsilon, fewer columns, a larger group_selection_share; or PUBLIC_GROUPS, where",
-            "  the keys are no secret. Nothing says how close a key came: that would tell about few units.",
+            "  What helps: a longer window, fewer triggers, more epsilon, fewer columns; or public_groups, where the keys",
+            "  are no secret. Nothing says how close a key came: that would tell about few units.",
         ]
     )

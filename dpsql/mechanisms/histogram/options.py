@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from dpsql.mechanisms.histogram.asked import Asked, ReleaseRule
+from dpsql.mechanisms.histogram.calibration import PAPER_DECAY, PAPER_SHARE, SELECTION_DECAY
 from dpsql.parsed_query import CounterName
 from dpsql.sql import options
-from dpsql.sql.draft import Check, Draft, Option
-from dpsql.sql.options import MOST_ROWS, number_option, whole_option
+from dpsql.sql.draft import Draft, Option
+from dpsql.sql.options import whole_option
 
-_WRITE = "write keys_per_unit = 3, or leave it out"
-KEYS_PER_UNIT = number_option(
-    "keys_per_unit",
-    "keys_per_unit = 3",
-    Check("least", lambda keys: keys >= 1, "keys_per_unit must be at least 1: a unit that has a record has a key", _WRITE),
-    Check("most", lambda keys: keys <= MOST_ROWS, f"keys_per_unit must be at most {MOST_ROWS:,}", _WRITE),
-)
 MOST_WINDOWS = 64
-CARRY_WINDOWS = whole_option("carry_windows", "carry_windows = 28", MOST_WINDOWS, default=lambda draft: 1)
+CARRY_WINDOWS = whole_option(
+    "carry_windows = 28",
+    "L, of windows that do not overlap: how many, the present one included, may prove a key together; a key once proven is shown in later windows "
+    "from their first trigger on, until they no longer support it",
+    "1: each window by itself",
+    MOST_WINDOWS,
+    lambda draft: 1,
+)
 
 OPTIONS: tuple[Option, ...] = (
     options.EPSILON,
@@ -29,20 +30,20 @@ OPTIONS: tuple[Option, ...] = (
     options.CONTRIBUTION_PERIOD,
     options.TRIGGER_INTERVAL,
     options.ALLOWED_LATENESS,
-    options.MAX_AHEAD,
     options.MIN_PRIVACY_UNITS_PER_GROUP,
-    options.GROUP_SELECTION_STRATEGY,
     options.PUBLIC_GROUPS,
-    options.GROUP_SELECTION_SHARE,
-    options.RELEASE,
-    options.COUNTER,
-    options.SELECTION_WEIGHT_DECAY,
-    KEYS_PER_UNIT,
+    options.MECHANISM,
     CARRY_WINDOWS,
 )
 
 
 def read(draft: Draft) -> Asked:
     """What an accepted query asks, every default filled in."""
-    given = {name: draft.value(name) for name in Asked.__dataclass_fields__}
-    return Asked(**given | {"counter": given["counter"] or CounterName.BLT, "release": ReleaseRule(given["release"])})
+    return Asked(
+        **{option.name: draft.value(option.name) for option in (*options.BOUNDS, options.MIN_PRIVACY_UNITS_PER_GROUP, CARRY_WINDOWS)},
+        group_selection_strategy=draft.strategy,
+        group_selection_share=PAPER_SHARE if draft.paper else None,
+        release=ReleaseRule.RESELECT if draft.paper and not draft.listed and not draft.keyless else ReleaseRule.EVERY_TRIGGER,
+        counter=CounterName.HONAKER if draft.paper else CounterName.BLT,
+        selection_weight_decay=PAPER_DECAY if draft.paper else SELECTION_DECAY,
+    )

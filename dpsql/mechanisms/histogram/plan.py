@@ -199,8 +199,6 @@ def document(plan: PrivacyPlan) -> dict[str, Any]:
     query["window"]["event_time"] = query.pop("event_time")
     asked = query.pop("asked")
     # Plans from before there were such options.
-    if asked["keys_per_unit"] is None:
-        del asked["keys_per_unit"]
     if asked["carry_windows"] == 1:
         del asked["carry_windows"]
     if isinstance(given["selection"], dict) and given["selection"]["carried"] is None:

@@ -16,7 +16,6 @@ from dpsql.mechanisms.histogram.calibration import (
     failure_probabilities,
     selection_weights,
     thresholds,
-    weights_of_typical_units,
 )
 from dpsql.mechanisms.histogram.carried import carried_plan
 from dpsql.mechanisms.histogram.plan import ColumnPlan, PerturbationPlan, PrivacyPlan, SelectionPlan, document
@@ -144,11 +143,7 @@ def _selection(
             f"one privacy unit could count {times:,} times in key selection ({windows:,} windows hold one record); at most {MAX_WEIGHTS:,} "
             "are planned: lower max_groups_contributed or max_rows_contributed, or let windows slide further"
         )
-    typical = query.asked.keys_per_unit
-    if typical is None:
-        weights = selection_weights(times, query.asked.selection_weight_decay)
-    else:
-        weights = weights_of_typical_units(times, typical)
+    weights = selection_weights(times, query.asked.selection_weight_decay)
     sigma = round_up(column_norm(chosen) / (mu * math.sqrt(share)) * (1 + 1e-12))
     sd = tuple(sigma * v for v in path_sd(chosen))
     least = query.asked.min_privacy_units_per_group

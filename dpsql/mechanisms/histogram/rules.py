@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from dpsql.errors import Problem
-from dpsql.mechanisms.histogram.asked import ReleaseRule
-from dpsql.parsed_query import CounterName, GroupSelection, PrivacyLevel, Release
+from dpsql.parsed_query import PrivacyLevel
 from dpsql.sql import clause_rules, options, window_rules
 from dpsql.sql.draft import Draft
 from dpsql.sql.options import HORIZON_LIMIT
@@ -15,17 +14,9 @@ from dpsql.sql.spans import problem
 from dpsql.times import show_duration
 
 REQUIRED = (options.EPSILON, options.DELTA, options.PRIVACY_UNIT_COLUMN, options.MAX_ROWS_CONTRIBUTED)
-SQRT_LIMIT = 2_000
-PANED = (CounterName.PANES, CounterName.WINDOW_SQRT)
-"""Counters of another mechanism."""
-
 SELECTION_OPTIONS: Mapping[str, Callable[[Any], bool]] = {
-    "group_selection_share": lambda value: value is not None,
     "min_privacy_units_per_group": lambda value: value is not None and value > 1,
-    "selection_weight_decay": lambda value: value is not None,
-    "keys_per_unit": lambda value: value is not None,
     "carry_windows": lambda value: value is not None and value > 1,
-    "release": lambda value: value == ReleaseRule.RESELECT,
 }
 """Options of key selection, and which of their values ask for it."""
 
@@ -37,12 +28,10 @@ def required_options(draft: Draft) -> Iterator[Problem]:
 
 def of_units(draft: Draft) -> Iterator[Problem]:
     """Units are protected here, by noise of counters that go on from trigger to trigger."""
-    level, counter = draft.given("privacy_level"), draft.given("counter")
+    level = draft.given("privacy_level")
     if level and draft.value("privacy_level") is PrivacyLevel.EVENT:
         hint = "declare the row's key as privacy_unit of the source, and write privacy_level = USER"
         yield problem(level.value_span, "privacy_level EVENT is for sliding windows of listed keys", hint)
-    if counter and draft.value("counter") in PANED:
-        yield problem(counter.value_span, f"counter = {draft.value('counter')} is for sliding windows of listed keys", "leave it out")
 
 
 def delta_above_zero(draft: Draft) -> Iterator[Problem]:
@@ -54,25 +43,15 @@ def delta_above_zero(draft: Draft) -> Iterator[Problem]:
 
 def selection_without_keys(draft: Draft) -> Iterator[Problem]:
     """Options of key selection where no key is selected."""
-    public = draft.value("group_selection_strategy") == GroupSelection.PUBLIC_GROUPS
-    if not public and not draft.keyless:
+    if not draft.listed and not draft.keyless:
         return
-    where, hint = "with PUBLIC_GROUPS", "leave it out: it belongs to group_selection_strategy = THRESHOLD"
-    if not public:
-        where, hint = "in a query without a key", f"{hint} and a query with keys"
+    where, hint = "with public_groups", "leave it out: it belongs to keys that are selected"
+    if not draft.listed:
+        where, hint = "in a query without a key", "leave it out: it belongs to a query with keys"
     for name, asks in SELECTION_OPTIONS.items():
         given = draft.given(name)
         if given and asks(draft.value(name)):
-            what = "release = RESELECT" if name == "release" else name
-            yield problem(given.name_span, f"{what} has no meaning {where}: no key is selected", hint)
-
-
-def weights_twice(draft: Draft) -> Iterator[Problem]:
-    """Two options that both say how much a unit's keys count."""
-    given = draft.given("keys_per_unit")
-    if given and draft.given("selection_weight_decay"):
-        message = "keys_per_unit and selection_weight_decay both say how much a unit's keys count"
-        yield problem(given.name_span, message, "write one of them")
+            yield problem(given.name_span, f"{name} has no meaning {where}: no key is selected", hint)
 
 
 def carried_over(draft: Draft) -> Iterator[Problem]:
@@ -80,8 +59,8 @@ def carried_over(draft: Draft) -> Iterator[Problem]:
     given = draft.given("carry_windows")
     if not given or (draft.value("carry_windows") or 1) == 1:
         return
-    if draft.value("release") == ReleaseRule.RESELECT:
-        yield problem(given.name_span, "A round of RESELECT starts every key anew", "use release = EVERY_TRIGGER, or carry_windows = 1")
+    if draft.paper:
+        yield problem(given.name_span, "The paper's rounds start every key anew", "leave mechanism out, or carry_windows")
     if draft.window_times and draft.window_times[1] < draft.window_times[0]:
         yield problem(given.name_span, "Windows that overlap carry nothing over", "leave out the slide, or write carry_windows = 1")
 
@@ -102,32 +81,14 @@ def horizon_limit(draft: Draft) -> Iterator[Problem]:
     yield problem(given.value_span, message, hint)
 
 
-def horizon_of_square_root(draft: Draft) -> Iterator[Problem]:
-    """At most 2,000 triggers per window with the square-root counter, whose state has a number per step."""
-    given = draft.given("counter")
-    if given and draft.value("counter") == CounterName.SQRT and draft.horizon and draft.horizon > SQRT_LIMIT:
-        message = f"SQRT keeps every step of a window, here {draft.horizon:,}; at most {SQRT_LIMIT:,} are accepted"
-        yield problem(given.value_span, message, "use BLT, the default: it is about as accurate and keeps a few numbers")
-
-
-def of_tables(draft: Draft) -> Iterator[Problem]:
-    """A window ends, and so do its counters."""
-    given = draft.given("release")
-    if given and draft.value("release") is Release.INTERVAL_TREE:
-        yield problem(given.value_span, "release = INTERVAL_TREE is for tables whose rows end, without a window", "leave it out")
-
-
 RULES = (
     window_rules.window_missing,
     required_options,
     of_units,
-    of_tables,
     delta_above_zero,
     clause_rules.rows_per_group_above_rows,
     clause_rules.groups_above_rows,
     selection_without_keys,
-    weights_twice,
     carried_over,
     horizon_limit,
-    horizon_of_square_root,
 )

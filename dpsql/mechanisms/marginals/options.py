@@ -9,7 +9,6 @@ from dpsql.parsed_query import CounterName
 from dpsql.sql import options
 from dpsql.sql.draft import Draft, Option
 from dpsql.sql.grouping_sets import GroupingSets
-from dpsql.sql.options import whole_option
 from dpsql.udfs.marginals.cells import Keys
 
 MOST_KEYS = 16
@@ -24,10 +23,8 @@ OPTIONS: tuple[Option, ...] = (
     options.CONTRIBUTION_PERIOD,
     options.TRIGGER_INTERVAL,
     options.ALLOWED_LATENESS,
-    options.MAX_AHEAD,
-    options.COUNTER,
     options.MAX_TRIGGERS,
-    whole_option("max_grouping_keys", "max_grouping_keys = 2", MOST_KEYS, default=lambda draft: GROUPING_KEYS),
+    options.MECHANISM,
 )
 
 
@@ -41,7 +38,7 @@ def sets_of(draft: Draft, written: GroupingSets) -> tuple[Keys, ...]:
     """The tables that may be measured, as places of keys in the select list."""
     place = {id(item): at for at, item in enumerate(draft.keys)}
     if written.word == "CUBE":
-        return cube([domain.size for domain in domains_of(draft) if domain], draft.value("max_grouping_keys"))
+        return cube([domain.size for domain in domains_of(draft) if domain], GROUPING_KEYS)
     return tuple(tuple(sorted(place[id(entry.key)] for entry in each)) for each in written.sets())
 
 
@@ -54,5 +51,5 @@ def read(draft: Draft) -> Asked:
         domains=tuple(domain for domain in domains_of(draft) if domain),
         grouping_sets=sets_of(draft, draft.grouping_sets),
         max_triggers=draft.value("max_triggers"),
-        counter=draft.value("counter") or CounterName.BLT,
+        counter=CounterName.BLT,
     )

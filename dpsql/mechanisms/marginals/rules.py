@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Iterator
 
 from dpsql.errors import Problem
-from dpsql.mechanisms.dynamic.rules import counter_with_an_end
 from dpsql.mechanisms.histogram import rules as bounded
 from dpsql.mechanisms.marginals.grouping import MAX_CELLS
 from dpsql.mechanisms.marginals.options import MOST_KEYS, domains_of, sets_of
@@ -73,13 +72,13 @@ def few_cells(draft: Draft) -> Iterator[Problem]:
     written, domains = draft.grouping_sets, domains_of(draft)
     sizes = [domain.size for domain in domains if domain]
     named = written is not None and all(entry.key is not None for entry in written.entries)
-    if written is None or not named or len(sizes) < len(domains) or len(sizes) > MOST_KEYS or not draft.value("max_grouping_keys"):
+    if written is None or not named or len(sizes) < len(domains) or len(sizes) > MOST_KEYS:
         return
     whole = tuple(range(len(sizes)))
     sets = [keys for keys in sets_of(draft, written) if keys != whole or written.word != "CUBE"]
     cells = sum(math.prod(sizes[key] for key in keys) for keys in sets)
     if cells > MAX_CELLS:
-        hint = "lower max_grouping_keys, or name GROUPING SETS" if written.word == "CUBE" else "name sets of fewer keys"
+        hint = "name GROUPING SETS" if written.word == "CUBE" else "name sets of fewer keys"
         message = f"All sets together have {cells:,} cells, and each is released at every trigger: at most {MAX_CELLS:,} are accepted"
         yield problem(written.span, message, hint)
 
@@ -108,11 +107,10 @@ def records_stay(draft: Draft) -> Iterator[Problem]:
         yield problem(draft.grouping_sets.span, message, "GROUP BY the keys of one set")
 
 
-def keys_of_a_cube(draft: Draft) -> Iterator[Problem]:
-    """max_grouping_keys chooses among the sets of a CUBE."""
-    given, written = draft.given("max_grouping_keys"), draft.grouping_sets
-    if given and written and written.word != "CUBE":
-        yield problem(given.name_span, f"max_grouping_keys has no meaning: {written.word} says which sets there are", "leave it out")
+def of_the_paper(draft: Draft) -> Iterator[Problem]:
+    """The paper answers questions one by one, in a session of its own."""
+    if draft.paper and (given := draft.given("mechanism")):
+        yield problem(given.name_span, f"The paper's mechanism for {_word(draft)} is not built", "leave mechanism out")
 
 
 def _word(draft: Draft) -> str:
@@ -124,7 +122,6 @@ RULES = (
     bounded.required_options,
     bounded.of_units,
     bounded.delta_above_zero,
-    counter_with_an_end,
     plain_keys,
     domains_declared,
     few_cells,
@@ -132,5 +129,5 @@ RULES = (
     aggregate_rules.spreads_of_windows,
     own_names,
     records_stay,
-    keys_of_a_cube,
+    of_the_paper,
 )

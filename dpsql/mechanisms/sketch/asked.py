@@ -7,6 +7,9 @@ from enum import StrEnum
 
 from dpsql.parsed_query import CounterName, GroupSelection, PrivacyLevel
 
+DEPTH = 9
+"""Rows of a sketch."""
+
 
 class SketchKind(StrEnum):
     """Cells with signs and medians (unbiased), or without and minima (the paper's; biased, for comparison)."""
@@ -52,7 +55,7 @@ class Asked:
         level: what neighbouring streams differ in.
         value: what is counted, Spark SQL; all sketches of a query count the same.
         wanted: the aggregates.
-        depth, width, kind, cycle: `sketch_depth`, `sketch_width`, `sketch`, `refresh_cycle`.
+        width: `sketch_width`. depth, kind, cycle: what the planner fixes.
         strategy: how the values of a list are found; None where nothing is listed.
         counter: of every cell.
         bounds: at level USER; None at level EVENT, which knows no unit.
@@ -61,7 +64,7 @@ class Asked:
     level: PrivacyLevel
     value: str
     wanted: tuple[Wanted, ...]
-    depth: int = 9
+    depth: int = DEPTH
     width: int = 8192
     kind: SketchKind = SketchKind.COUNT_SKETCH
     cycle: int = 1

@@ -3,38 +3,29 @@
 from __future__ import annotations
 
 from dpsql.mechanisms.sketch.asked import Asked, Bounds, SketchKind, Wanted
-from dpsql.parsed_query import AggregateFunction, CounterName
+from dpsql.parsed_query import AggregateFunction
 from dpsql.sql import options
 from dpsql.sql.aggregates import Call, read_bounds
 from dpsql.sql.draft import Check, Draft, Option
 from dpsql.sql.event_rules import event
 from dpsql.sql.normal import write
-from dpsql.sql.options import whole_option, word_option
+from dpsql.sql.options import whole_option
 from dpsql.sql.values import NUMBER
 
 MOST_LISTED = 10_000
-DEEPEST, WIDEST = 31, 1 << 24
+WIDEST = 1 << 20
+"""Nine rows of so many cells are 75 MB at a trigger: the file is written in one piece."""
 
-_ODD = Check("odd", lambda d: d % 2 == 1 and d >= 3, "sketch_depth must be odd, 3 to 31", "write sketch_depth = 9, or leave it out")
 _POWER = Check(
     "power of two",
     lambda w: w >= 64 and w & (w - 1) == 0,
-    "sketch_width must be a power of two, 64 to 2^24",
+    "sketch_width must be a power of two, 64 to 2^20",
     "write sketch_width = 8192, or leave it out",
 )
 
 
-def _with(option: Option, check: Check) -> Option:
-    return Option(option.name, option.read, option.example, (*option.checks, check), option.default)
-
-
-DEPTH = _with(whole_option("sketch_depth", "sketch_depth = 9", DEEPEST, lambda draft: 9), _ODD)
-WIDTH = _with(whole_option("sketch_width", "sketch_width = 8192", WIDEST, lambda draft: 8192), _POWER)
-KIND = word_option("sketch", "sketch = COUNT_SKETCH", SketchKind, default=lambda draft: SketchKind.COUNT_SKETCH)
-CYCLE = whole_option("refresh_cycle", "refresh_cycle = 8", WIDEST, lambda draft: 1)
-OWN = (DEPTH, WIDTH, KIND, CYCLE)
-
-OPTIONS: tuple[Option, ...] = (*options.OF_EITHER_LEVEL, *OWN)
+WIDTH = whole_option("sketch_width = 8192", "columns of a sketch, which has 9 rows of cells", "8192", WIDEST, lambda draft: 8192, _POWER)
+OPTIONS: tuple[Option, ...] = (*options.OF_EITHER_LEVEL, WIDTH)
 
 
 def lists(draft: Draft) -> bool:
@@ -59,12 +50,9 @@ def read(draft: Draft) -> Asked:
         level=draft.value("privacy_level"),
         value=", ".join(write(part) for part in draft.sketches[0].counted_plain),
         wanted=tuple(map(_wanted, draft.sketches)),
-        depth=draft.value("sketch_depth"),
         width=draft.value("sketch_width"),
-        kind=draft.value("sketch"),
-        cycle=draft.value("refresh_cycle"),
-        strategy=draft.value("group_selection_strategy") if lists(draft) else None,
-        counter=draft.value("counter") or CounterName.BLT,
+        kind=SketchKind.COUNT_MIN if draft.paper else SketchKind.COUNT_SKETCH,
+        strategy=draft.strategy if lists(draft) else None,
         bounds=None if event(draft) else _bounds(draft),
     )
 

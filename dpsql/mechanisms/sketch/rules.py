@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dpsql.errors import Problem
-from dpsql.mechanisms.sketch.asked import SketchKind
+from dpsql.mechanisms.sketch.asked import DEPTH
 from dpsql.mechanisms.sketch.options import MOST_LISTED, WIDEST, lists, number_of
 from dpsql.mechanisms.sketch.planner import APART, MOST_DRAWS, collisions
-from dpsql.parsed_query import AggregateFunction, CounterName, GroupSelection
+from dpsql.parsed_query import AggregateFunction
 from dpsql.sql import clause_rules, window_rules
 from dpsql.sql.aggregates import BOUNDS, argument_name, read_bounds
 from dpsql.sql.constructs import READING
@@ -97,9 +97,9 @@ def bounds_of_sums(draft: Draft) -> Iterator[Problem]:
             yield problem(draft.span(written), "The bounds must be two number literals", f"write {BOUNDS} => (0, 100)")
         elif found[0] >= found[1]:
             yield problem(draft.span(written), "The lower bound must be below the upper bound", f"write {BOUNDS} => (lo, hi) with lo < hi")
-        elif found[0] < 0 and draft.value("sketch") is SketchKind.COUNT_MIN:
-            message = "COUNT_MIN takes the smallest cell, which says nothing where values are negative"
-            yield problem(draft.span(written), message, "write sketch = COUNT_SKETCH, or a lower bound of 0")
+        elif found[0] < 0 and draft.paper:
+            message = "The paper takes the smallest cell, which says nothing where values are negative"
+            yield problem(draft.span(written), message, "leave mechanism out, or write a lower bound of 0")
 
 
 def one_expression(draft: Draft) -> Iterator[Problem]:
@@ -137,42 +137,30 @@ def lists_only(draft: Draft) -> Iterator[Problem]:
 
 def unknown_values(draft: Draft) -> Iterator[Problem]:
     """What the floor test needs: signs, and hash keys that are secret until their window closes."""
-    if not lists(draft) or draft.value("group_selection_strategy") is not GroupSelection.THRESHOLD:
+    if not lists(draft) or draft.listed:
         return
     if draft.window_times and draft.window_times[1] < draft.window_times[0]:
         message = "The hash key of a window must stay secret until it closes, and these windows overlap"
-        hint = "leave the slide out, or add group_selection_strategy = PUBLIC_GROUPS, public_groups = (SELECT page FROM pages)"
+        hint = "leave the slide out, or add public_groups = (SELECT page FROM pages)"
         yield problem(draft.span(draft.window_calls[0].expressions[2]), message, hint)
-    given = draft.given("sketch")
-    if given and draft.value("sketch") is SketchKind.COUNT_MIN:
-        message = "COUNT_MIN has no signs, so a value that no record has cannot be told from others"
-        hint = "write sketch = COUNT_SKETCH, or add group_selection_strategy = PUBLIC_GROUPS, public_groups = (SELECT page FROM pages)"
-        yield problem(given.value_span, message, hint)
-
-
-def counters(draft: Draft) -> Iterator[Problem]:
-    """Counters of panes."""
-    given = draft.given("counter")
-    if given and draft.value("counter") in (CounterName.PANES, CounterName.WINDOW_SQRT):
-        yield problem(given.value_span, f"counter = {draft.value('counter')} is for sliding windows of listed keys", "leave it out")
+    given = draft.given("mechanism")
+    if given and draft.paper:
+        message = "The paper's cells have no signs, so a value that no record has cannot be told from others"
+        yield problem(given.name_span, message, "leave mechanism out, or add public_groups = (SELECT page FROM pages)")
 
 
 def sizes(draft: Draft) -> Iterator[Problem]:
-    """Cells, triggers and cycle fit each other."""
-    depth, width, cycle, triggers = draft.value("sketch_depth"), draft.value("sketch_width"), draft.value("refresh_cycle"), draft.horizon
-    if triggers is None or not depth or not width:
+    """Cells and triggers fit each other."""
+    width, triggers = draft.value("sketch_width"), draft.horizon
+    if triggers is None or not width:
         return
-    given = draft.given("refresh_cycle")
-    if given and cycle and cycle > min(triggers, width):
-        message = f"refresh_cycle is {cycle}, and a window has {triggers:,} triggers"
-        yield problem(given.value_span, message, f"write refresh_cycle = {min(triggers, width)} or less")
     place = draft.given("trigger_interval") or draft.given("sketch_width") or draft.given("allowed_lateness")
     span = place.value_span if place else draft.clause_span
     if triggers > HORIZON_LIMIT:
         message = f"A window would have {triggers:,} triggers; at most {HORIZON_LIMIT:,} are accepted"
         yield problem(span, message, "write a longer trigger_interval, or a shorter allowed_lateness")
-    elif depth * width * triggers * len(draft.sketches) > MOST_DRAWS:
-        message = f"{depth} x {width} cells at {triggers:,} triggers are more than 2^36 draws of noise per window"
+    elif DEPTH * width * triggers * len(draft.sketches) > MOST_DRAWS:
+        message = f"{DEPTH} x {width} cells at {triggers:,} triggers are more than 2^36 draws of noise per window"
         yield problem(span, message, "write a longer trigger_interval, or a smaller sketch_width")
 
 
@@ -216,7 +204,6 @@ RULES = (
     types,
     lists_only,
     unknown_values,
-    counters,
     sizes,
     own_values_apart,
     cap_of_level,

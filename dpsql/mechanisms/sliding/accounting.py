@@ -61,8 +61,6 @@ def _loss(m: MeasurementPlan, grouping: PaneGrouping) -> Fraction:
             return fine
         case PaneGrouping.RETROACTIVE if fine is None and monitor is not None and together is not None:
             return monitor + together
-        case PaneGrouping.PLANNED if fine is not None and monitor is not None and together is not None:
-            return max(fine, monitor + together)
     raise AccountingError(f"a measurement has other noise than grouping {grouping} asks for")
 
 

@@ -9,11 +9,10 @@ from dpsql.parsed_query import CounterName, PrivacyLevel
 
 
 class PaneGrouping(StrEnum):
-    """Whether panes are measured together, and when that is decided."""
+    """Whether panes are measured together: only as the paper does, afterwards."""
 
     NONE = "NONE"
     RETROACTIVE = "RETROACTIVE"
-    PLANNED = "PLANNED"
 
 
 class Smoothing(StrEnum):
@@ -25,28 +24,23 @@ class Smoothing(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Asked:
-    """The options of the same names, every default filled in.
+    """Bounds and noise of one query.
 
     Args:
         privacy_level: what neighbouring streams differ in.
         counter: PANES or WINDOW_SQRT.
-        monitor_share: share of epsilon that a grouping's monitor gets.
-        publish_above: rows whose aggregate is below are not written; None: all are.
         max_rows_contributed, max_rows_per_group, max_groups_contributed: C, c, G; None at level EVENT, which knows no unit.
-        revise, rescue: repairs of RETROACTIVE; the paper's own configuration has neither, and SQL cannot ask for it.
+        monitor_share: share of epsilon that a grouping's monitor gets.
     """
 
     privacy_level: PrivacyLevel
     counter: CounterName
     grouping: PaneGrouping
-    monitor_share: float
     smoothing: Smoothing
-    publish_above: float | None
     max_rows_contributed: int | None
     max_rows_per_group: int | None
     max_groups_contributed: int | None
-    revise: bool = True
-    rescue: bool = True
+    monitor_share: float = 0.1
 
     @property
     def rows(self) -> int:

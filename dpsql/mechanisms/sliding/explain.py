@@ -9,19 +9,21 @@ from typing import Any
 
 from dpsql.config import Source
 from dpsql.mechanisms.live_runs import live_runs
-from dpsql.mechanisms.sliding.accounting import account
+from dpsql.mechanisms.sliding.accounting import account, gamma
 from dpsql.mechanisms.sliding.asked import PaneGrouping
 from dpsql.mechanisms.sliding.plan import MeasurementPlan, SlidingPlan
 from dpsql.mechanisms.sliding.planner import alternatives
 from dpsql.mechanisms.sliding.stages import schedule, shown, smooths
 from dpsql.parsed_query import Aggregate, AggregateFunction, ContributionPeriod, CounterName, PrivacyLevel
 from dpsql.privacy.cost import Cost
-from dpsql.privacy.curve import epsilon_of
-from dpsql.times import duration
+from dpsql.privacy.curve import epsilon_of, total_mu
+from dpsql.times import duration, show_duration
+from dpsql.udfs.sliding.window_sqrt import coefficients
 
 COMPARED_DELTA = 1e-9
 EVENTS = (10, 100)
 WIDTH = 120
+DAY_US = 86_400_000_000
 PERIODS = (7, 30, 365)
 
 
@@ -73,15 +75,12 @@ def facts(plan: SlidingPlan, source: Source) -> dict[str, Any]:
 
 def missing(plan: SlidingPlan) -> str:
     """Why a key may be missing."""
-    above = plan.query.asked.publish_above
     listed = "A key that the list does not have is never shown." if plan.query.keys else "There is no key: every window has one row."
     lines = [
         "Why is my key missing?",
         f"  {listed} Every listed key has a row in every window, records or not,",
         f"  from the first whole window after the start of the stream on, once its last {duration(plan.query.windows.slide_us)} has closed.",
     ]
-    if above is not None:
-        lines.append(f"  publish_above = {above:g}: a row whose noisy value is below is left out.")
     return "\n".join(lines) + "\n"
 
 
@@ -192,13 +191,7 @@ def _keys(plan: SlidingPlan) -> str:
     what = (
         "Those that public_groups lists when the run first starts, each one" if plan.query.keys else "There is no key: one row per window,"
     )
-    lines = ["Which keys appear", f"  {what} in every window, with or without records."]
-    above = plan.query.asked.publish_above
-    if above is not None:
-        lines.append(
-            f"  publish_above: rows whose noisy {plan.query.aggregates[0].alias} is below {above:g} are not written. That costs no budget."
-        )
-    return "\n".join(lines)
+    return f"Which keys appear\n  {what} in every window, with or without records."
 
 
 def _columns(plan: SlidingPlan) -> str:
@@ -232,20 +225,35 @@ def _columns(plan: SlidingPlan) -> str:
     if asked.counter is CounterName.WINDOW_SQRT:
         lines.append("  The first windows have less noise than later ones; their standard errors say so.")
     if asked.grouping is PaneGrouping.RETROACTIVE:
-        lines.append("  RETROACTIVE is worse than counter = PANES without grouping on every stream that was tried.")
+        lines.append("  mechanism = PAPER is worse than the query without it, which measures every pane, on every stream that was tried.")
     return "\n".join(lines)
 
 
 def _beside(plan: SlidingPlan) -> str:
-    """The other counters' errors, for one COUNT."""
+    """The other ways to ask for the same windows: error of one COUNT, what a month costs, when rows appear."""
     delta = plan.delta or COMPARED_DELTA
     other = alternatives(plan, delta)
     if other is None or plan.query.asked.grouping is not PaneGrouping.NONE:
         return ""
-    smaller = CounterName.PANES if other.panes < other.window_sqrt else CounterName.WINDOW_SQRT
-    lines = [
-        "Beside other counters: the standard error of one COUNT",
-        f"  PANES with delta 0: {_figure(other.panes)}. WINDOW_SQRT with delta {delta:g}: {_figure(other.window_sqrt)}. {smaller} is smaller here.",
-        f"  A copy of every record in each of its {plan.panes} windows, with delta {delta:g}: {_figure(other.copies)}.",
-    ]
-    return "\n".join(lines)
+    costs, end = _a_month(plan, delta), f"once, at the window's end{' and ' + duration(plan.lateness_us) if plan.lateness_us else ''}"
+    once = "leave trigger_interval out" if plan.query.asked.privacy_level is PrivacyLevel.USER else "privacy_level = EVENT"
+    ways = {
+        f"delta = 0 (PANES): {_figure(other.panes)}{costs[0]}; {end}": not plan.delta,
+        f"{once}, delta = {delta:g} (WINDOW_SQRT): {_figure(other.window_sqrt)}{costs[1]}; {end}": bool(plan.delta),
+        f"trigger_interval = '{show_duration(plan.query.windows.slide_us)}', delta = {delta:g}, a copy of every record in each of its {plan.panes} "
+        f"windows: {_figure(other.copies)}{costs[2]}; at every trigger": False,
+    }
+    if plan.query.asked.privacy_level is PrivacyLevel.EVENT:
+        ways.popitem()  # a window of its own protects users
+    lines = [f"  {way}.{' This query.' if mine else ''}" for way, mine in ways.items()]
+    return "\n".join(["Other ways to ask: the standard error of one COUNT, what it costs, when rows appear", *lines])
+
+
+def _a_month(plan: SlidingPlan, delta: float) -> tuple[str, ...]:
+    """What one unit pays in 30 days, in words, of each way."""
+    n = -(-30 * DAY_US // plan.query.windows.size_us)
+    if plan.query.asked.privacy_level is PrivacyLevel.EVENT or not _renews(plan) or n < 2:
+        return ("",) * 3
+    mu2 = total_mu(plan.epsilon, delta) ** 2
+    gaussian = (epsilon_of(math.sqrt(n * times * mu2), n * delta) for times in (gamma(coefficients(plan.panes), plan.panes), 2.0))
+    return tuple(f", epsilon {_figure(epsilon)} in 30 days" for epsilon in (n * plan.epsilon, *gaussian))

@@ -25,7 +25,7 @@ class Sliding:
     """One row per listed key for the last size of time, at every slide, for ever (docs/privacy/sliding.md)."""
 
     name: str = SlidingPlan.mechanism
-    takes: str = "sliding windows of listed keys, with privacy_level = EVENT, delta = 0, or counter = PANES or WINDOW_SQRT"
+    takes: str = "windows of listed keys that slide, with privacy_level = EVENT, delta = 0, or no trigger_interval"
     options: tuple[Option, ...] = options.OPTIONS
     rules: tuple[Rule, ...] = rules.RULES
 
@@ -67,7 +67,7 @@ class Sliding:
         """Listed keys are never missing, unless somebody asked for it."""
         from dpsql.mechanisms.sliding.explain import missing
 
-        return missing(plan), {"listed": bool(plan.query.keys), "publish_above": plan.query.asked.publish_above}
+        return missing(plan), {"listed": bool(plan.query.keys)}
 
     def shape(self, plan: SlidingPlan) -> Shape:
         """Windows that are released once; each aggregate, its error bar, and what is shown beside it."""

@@ -105,6 +105,7 @@ def document(plan: SlidingPlan) -> dict[str, Any]:
     """The plan as JSON values; noise tables by the digest of their entries, which are part of the promise."""
     bare = [replace(m, fine=None, monitor=None, together=None) for m in plan.measurements]
     out = asdict(replace(plan, measurements=tuple(bare)))
+    out["query"]["asked"] |= {"publish_above": None, "revise": True, "rescue": True}
     for shown, measurement in zip(out["measurements"], plan.measurements, strict=True):
         for name in TABLES:
             table = getattr(measurement, name)

@@ -15,6 +15,7 @@ from dpsql.mechanisms.sliding.half_width import half_width
 from dpsql.mechanisms.sliding.plan import MeasurementPlan, SlidingPlan, document
 from dpsql.parsed_query import Aggregate, AggregateFunction, CounterName, ParsedQuery, PrivacyLevel
 from dpsql.privacy.curve import round_down, round_up, total_mu
+from dpsql.sql.window_rules import MOST_PANES
 from dpsql.udfs.noise.discrete_laplace import LARGEST, SMALLEST, DiscreteLaplace, discrete_laplace
 from dpsql.udfs.noise.randomness import MAX_NORMAL
 from dpsql.udfs.sliding.window_sqrt import coefficients, response
@@ -24,9 +25,6 @@ PLAN_VERSION = 1
 
 MAX_EXACT = 2**62
 """Sums, and the noise, each stay below half of this many steps: int64 cannot overflow when they are added."""
-
-MOST_PANES = 500
-"""Of a window with WINDOW_SQRT: beyond, exact noise that float64 cannot round would take seconds."""
 
 BITS_OF_A_SUM = 20
 """log2 of the units that the largest value of a SUM has at most."""
@@ -161,10 +159,10 @@ def _pane_plan(plan: SlidingPlan, m: MeasurementPlan, epsilon: float) -> Measure
     steps = math.ceil(max(abs(m.lower), abs(m.upper)) / 2**m.bits)
     per_step = round_down(epsilon / (steps * asked.rows), EPSILON_BITS)
     fine = monitor = together = None
-    if asked.grouping is not PaneGrouping.NONE:
+    if asked.grouping is PaneGrouping.RETROACTIVE:
         watch = round_down(asked.monitor_share * per_step, EPSILON_BITS)
         monitor, together = _table(watch), _table(round_down(per_step - watch, EPSILON_BITS))
-    if asked.grouping is not PaneGrouping.RETROACTIVE:
+    else:
         fine = _table(per_step)
     noise = fine or together
     assert noise is not None
@@ -185,7 +183,7 @@ def _table(epsilon: float) -> DiscreteLaplace:
 def _window_sqrt(plan: SlidingPlan, sums: list[MeasurementPlan], source: Source) -> SlidingPlan:
     asked, panes, delta = plan.query.asked, plan.panes, plan.delta
     if panes > MOST_PANES:
-        raise ConfigError(f"WINDOW_SQRT takes windows of at most {MOST_PANES} slides, not {panes}: let the window slide further")
+        raise ConfigError(f"with a delta a window has at most {MOST_PANES} slides, not {panes}: let it slide further, or write delta = 0")
     failure = 0.0 if asked.privacy_level is PrivacyLevel.EVENT else source.max_users / 2.0**64
     if failure > 0.01 * delta:
         raise ConfigError(f"delta = {delta:g} is too small: collisions of 64-bit ids alone cost {failure:.2g}, over 1% of it")

@@ -15,7 +15,6 @@ from dpsql.udfs.sliding.intake import EventIntake, EventParameters, PaneBounding
 from dpsql.udfs.sliding.measurement import Measurement
 from dpsql.udfs.sliding.panes import Panes
 from dpsql.udfs.sliding.plain import EveryPane
-from dpsql.udfs.sliding.planned import Planned
 from dpsql.udfs.sliding.release import PaneRelease, Shown, SlidingParameters
 from dpsql.udfs.sliding.retroactive import Retroactive
 from dpsql.udfs.sliding.smoothing import LimitedTranslation
@@ -69,7 +68,7 @@ def parameters(plan: SlidingPlan, public: PublicGroups) -> SlidingParameters:
     """Of the release."""
     panes = Panes(plan.query.windows.slide_us, plan.panes, public.first_window_us, plan.lateness_us)
     bits = tuple(m.bits for m in plan.measurements)
-    return SlidingParameters(panes, measurements(plan), bits, shown(plan), public.keys, public.key_bytes, plan.query.asked.publish_above)
+    return SlidingParameters(panes, measurements(plan), bits, shown(plan), public.keys, public.key_bytes)
 
 
 def shown(plan: SlidingPlan) -> tuple[Shown, ...]:
@@ -96,20 +95,13 @@ def _measurement(plan: SlidingPlan, m: MeasurementPlan, averaged: bool) -> Measu
     if asked.counter is CounterName.WINDOW_SQRT:
         return WindowSqrt(plan.panes, plan.coefficients, m.sigma, plan.sd)
     if asked.grouping is PaneGrouping.RETROACTIVE and m.monitor and m.together:
-        return Retroactive(plan.panes, m.monitor, m.together, asked.revise, asked.rescue)
+        return Retroactive(plan.panes, m.monitor, m.together)
     if m.fine is None:
         raise ValueError("a plan without noise")
-    if asked.grouping is PaneGrouping.PLANNED and m.monitor and m.together:
-        return Planned(plan.panes, m.fine, m.monitor, m.together, _smoother(plan, m))
-    return EveryPane(plan.panes, m.fine, _smoother(plan, m) if smooths(asked) and not averaged else None)
+    smoother = LimitedTranslation(plan.panes, m.fine.variance, m.floor) if smooths(asked) and not averaged else None
+    return EveryPane(plan.panes, m.fine, smoother)
 
 
 def smooths(asked: Asked) -> bool:
     """Whether a smoothed column is shown beside sums and counts."""
     return asked.smoothing is Smoothing.LIMITED_TRANSLATION
-
-
-def _smoother(plan: SlidingPlan, m: MeasurementPlan) -> LimitedTranslation:
-    if m.fine is None:
-        raise ValueError("a smoother needs the noise of single panes")
-    return LimitedTranslation(plan.panes, m.fine.variance, m.floor)

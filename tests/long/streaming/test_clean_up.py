@@ -25,7 +25,7 @@ HOUR, DAY = 3_600_000_000, 86_400_000_000
 START = 19_700 * DAY
 HOURLY = """
 SELECT WITH DIFFERENTIAL_PRIVACY OPTIONS (
-    epsilon = 20, delta = 1e-6, privacy_unit_column = user_id, max_rows_contributed = 4, max_ahead = INTERVAL 1 HOUR)
+    epsilon = 20, delta = 1e-6, privacy_unit_column = user_id, max_rows_contributed = 4)
   page, COUNT(*) AS views FROM visits GROUP BY window(ts, '1 hour'), page
 """
 
@@ -102,7 +102,7 @@ def test_input_that_was_read_may_go(case: Any, write: Any, visits: Any, tmp_path
     for day in (0, 1):
         (tmp_path / f"visits/part-{day:03d}.parquet").unlink()
     found = verify_run(one.lake, "demo", run, one.query, one.secret)
-    # Two days and `max_ahead` of an hour, and a window: what started before may have depended on the files.
+    # Two days and an hour ahead, and a window: what started before may have depended on the files.
     assert found.identical and (found.gone, [Path(name).name for name in found.gone_names]) == (2, ["part-000.parquet", "part-001.parquet"])
     assert found.from_us == START + 2 * DAY + 2 * HOUR + 1 and 0 < found.published < whole.published
     write(visits(users=40, days=1, first_day=3), first=3)

@@ -7,13 +7,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tests.crash.sweeps import SQL, killed_nights, reference, same
+from tests.crash.sweeps import HOUR, SQL, killed_nights, reference, same
 
 NIGHTS, SEED = 3, 5
 
 
 def test_nights_with_killed_sweeps_publish_what_one_catch_up_does(case: Callable[..., Any], tmp_path: Path) -> None:
-    one, whole, told = case(SQL), case(SQL), list[str]()
+    one, whole, told = case(SQL, max_ahead_us=HOUR), case(SQL, max_ahead_us=HOUR), list[str]()
     killed_nights(one, NIGHTS, random.Random(SEED), tmp_path / "sweep", told.append)
     reference(whole, NIGHTS)
     assert same(one, whole), told

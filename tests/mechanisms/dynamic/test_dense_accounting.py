@@ -34,7 +34,6 @@ def plan(pick: np.random.Generator) -> TablePlan:
             max_spells_contributed=int(pick.integers(1, rows + 1)),
             selection_weight_decay=float(pick.choice([0.0, 0.5, 1.0])),
             max_triggers=last,
-            counter=CounterName.BLT if last is None or pick.random() < 0.5 else CounterName.SQRT,
             aggregates=(COUNT, *(a for a in (USERS, SUM, AVG) if pick.random() < 0.5)),
         ),
         source(),

@@ -18,7 +18,7 @@ from dpsql.mechanisms.dynamic.asked import Asked
 from dpsql.mechanisms.dynamic.plan import TablePlan, document
 from dpsql.mechanisms.dynamic.planner import identity, make_plan
 from dpsql.mechanisms.dynamic.stages import bounding_parameters, table_parameters
-from dpsql.parsed_query import Aggregate, AggregateFunction, CounterName, GroupSelection, ParsedQuery
+from dpsql.parsed_query import Aggregate, AggregateFunction, GroupSelection, ParsedQuery
 from dpsql.privacy.cost import Overlap, gaussian_delta
 from dpsql.udfs.dynamic.release import release
 from dpsql.udfs.histogram.contribution_bounding import admit
@@ -47,7 +47,6 @@ def any_query(pick: np.random.Generator) -> ParsedQuery[Asked]:
         group_selection_strategy=GroupSelection.PUBLIC_GROUPS if public else GroupSelection.THRESHOLD,
         selection_weight_decay=float(pick.choice([0.0, 0.5, 1.0])),
         max_triggers=last,
-        counter=CounterName.BLT if last is None else [*CounterName][int(pick.integers(3))],
         aggregates=(COUNT, *some),
         feed=None if pick.random() < 0.5 else FEED,
         max_spells_contributed=int(pick.integers(1, rows + 1)),

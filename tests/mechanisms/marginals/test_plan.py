@@ -20,7 +20,7 @@ from dpsql.mechanisms.marginals.plan import MarginalsPlan, MeasuredTable, docume
 from dpsql.mechanisms.marginals.planner import identity, make_plan
 from dpsql.mechanisms.marginals.shares import BITS, shares
 from dpsql.mechanisms.marginals.workload import ORDERS, default_energies
-from dpsql.parsed_query import Aggregate, AggregateFunction, ContributionPeriod, CounterName, ParsedQuery
+from dpsql.parsed_query import Aggregate, AggregateFunction, ContributionPeriod, ParsedQuery
 from dpsql.privacy.cost import Overlap, gaussian_delta
 from dpsql.udfs.marginals.least_squares import energies
 from tests.mechanisms.marginals.plans import DOMAINS, numbered, query, source
@@ -41,7 +41,6 @@ def any_query(pick: np.random.Generator) -> ParsedQuery[Asked]:
         max_rows_contributed=int(pick.integers(1, 9)),
         grouping_sets=cube([domain.size for domain in domains], int(pick.integers(1, 4))),
         max_triggers=last,
-        counter=CounterName.BLT if last is None else [CounterName.BLT, CounterName.SQRT, CounterName.HONAKER][int(pick.integers(3))],
         aggregates=(COUNT, *(a for a in (VALID, SUM, SIGNED) if pick.random() < 0.5)),
     )
 

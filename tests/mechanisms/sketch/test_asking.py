@@ -32,8 +32,8 @@ from tests.matrix.same_rows import RUN_ID, SECRET
 
 DAY = 86_400_000_000
 START = 20_000 * DAY
-HEAD = "SELECT WITH DIFFERENTIAL_PRIVACY OPTIONS (epsilon = 2, delta = 1e-6, sketch_depth = 5, sketch_width = 1024, "
-EVENT = HEAD + "privacy_level = EVENT, trigger_interval = '12 hours', refresh_cycle = 2) COUNT_SKETCH(STRUCT(page, status)) AS pages"
+HEAD = "SELECT WITH DIFFERENTIAL_PRIVACY OPTIONS (epsilon = 2, delta = 1e-6, sketch_width = 1024, "
+EVENT = HEAD + "privacy_level = EVENT, trigger_interval = '12 hours') COUNT_SKETCH(STRUCT(page, status)) AS pages"
 USER = HEAD + "privacy_unit_column = user_id, max_rows_contributed = 2, trigger_interval = '6 hours') APPROX_TOP_COUNT(page, 3) AS top"
 TAIL = " FROM visits GROUP BY window(ts, '1 day')"
 COUNTS = {"/a": 700, "/b": 300, "/rare": 1}
@@ -102,8 +102,8 @@ def test_from_python(lakes: dict[str, str]) -> None:
     assert list(sketch.top(["/rare", "/b", "/a"], 2)["value"]) == ["/a", "/b"]
 
 
-def test_windows_of_one_hash_key_add_up_and_lazy_columns_are_the_newest(lakes: dict[str, str]) -> None:
-    """refresh_cycle = 2: at the last trigger every column is there; compound values are arrays."""
+def test_windows_of_one_hash_key_add_up(lakes: dict[str, str]) -> None:
+    """Compound values are arrays."""
     both = open_sketch(Lake(lakes["event"]), "q", START, until_us=START + 2 * DAY)
     one = open_sketch(Lake(lakes["event"]), "q", START)
     assert both.noise_sd == pytest.approx(2**0.5 * one.noise_sd)
@@ -111,7 +111,7 @@ def test_windows_of_one_hash_key_add_up_and_lazy_columns_are_the_newest(lakes: d
         for page, count in COUNTS.items():
             assert abs(int(sketch.estimate([(page, 200)])["count"][0]) - days * count) < 7 * both.noise_sd
     early = open_sketch(Lake(lakes["event"]), "q", START, trigger=1)
-    assert not np.array_equal(early.cells, one.cells) and early.cells[:, ::2].any() != early.cells[:, 1::2].any()
+    assert not np.array_equal(early.cells, one.cells)
     assert ask('["/a", 200]', "--lake", lakes["event"]).exit_code == 0
 
 

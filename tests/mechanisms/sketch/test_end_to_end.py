@@ -19,7 +19,7 @@ from tests.matrix.same_rows import Stream
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-LISTED = "group_selection_strategy = PUBLIC_GROUPS, public_groups = (SELECT key FROM listed)"
+LISTED = "public_groups = (SELECT key FROM listed)"
 TEXTS = {
     "events, listed": f"(epsilon = 2, delta = 1e-6, privacy_level = EVENT, sketch_width = 256, {LISTED}, trigger_interval = '4 hours') "
     "APPROX_TOP_COUNT(key, 5) AS top, COUNT_SKETCH(key) AS all",

@@ -25,15 +25,10 @@ BASE = {
     "contribution_period": "WINDOW",
     "trigger_interval": "'1 hour'",
     "allowed_lateness": "'0 seconds'",
-    "group_selection_strategy": "THRESHOLD",
-    "counter": "BLT",
-    "sketch_depth": "9",
     "sketch_width": "8192",
-    "sketch": "COUNT_SKETCH",
-    "refresh_cycle": "1",
 }
 OF_UNITS = ("privacy_unit_column", "max_rows_contributed", "max_rows_per_group", "max_groups_contributed", "contribution_period")
-LISTED = {"group_selection_strategy": "PUBLIC_GROUPS", "public_groups": "(SELECT page FROM pages)"}
+LISTED = {"public_groups": "(SELECT page FROM pages)"}
 OTHERWISE: dict[str, dict[str, Any]] = {
     "epsilon": {"epsilon": "3"},
     "delta": {"delta": "1e-7"},
@@ -44,14 +39,9 @@ OTHERWISE: dict[str, dict[str, Any]] = {
     "contribution_period": {"contribution_period": "STREAM"},
     "trigger_interval": {"trigger_interval": "'2 hours'"},
     "allowed_lateness": {"allowed_lateness": "'1 hour'"},
-    "max_ahead": {"max_ahead": "'2 hours'"},
-    "group_selection_strategy": LISTED,
     "public_groups": LISTED,
-    "counter": {"counter": "SQRT"},
-    "sketch_depth": {"sketch_depth": "7"},
     "sketch_width": {"sketch_width": "4096"},
-    "sketch": {"sketch": "COUNT_MIN", **LISTED},
-    "refresh_cycle": {"refresh_cycle": "2"},
+    "mechanism": {"mechanism": "PAPER", **LISTED},
 }
 
 

@@ -21,7 +21,6 @@ _HOURS = {
     "units": changed(USER, epsilon=2.0, **bounds(3, 2, 2)),
     "units for ever": changed(USER, epsilon=2.0, contribution_period=ContributionPeriod.STREAM, **bounds(6, 3, 3)),
     "retroactive": changed(EVENT, epsilon=2.0, grouping=PaneGrouping.RETROACTIVE),
-    "planned": changed(EVENT, epsilon=2.0, grouping=PaneGrouping.PLANNED),
     "correlated": changed(SQRT, epsilon=2.0, allowed_lateness_us=HOUR),
 }
 PLANS = {name: make_plan(query_of_hours(query), SOURCE) for name, query in _HOURS.items()}

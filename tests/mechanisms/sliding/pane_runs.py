@@ -11,7 +11,6 @@ from dpsql.udfs.noise.discrete_laplace import discrete_laplace
 from dpsql.udfs.sliding.measurement import Bins, Measurement, Window, new_bins
 from dpsql.udfs.sliding.panes import Cells
 from dpsql.udfs.sliding.plain import EveryPane
-from dpsql.udfs.sliding.planned import Planned
 from dpsql.udfs.sliding.retroactive import Retroactive
 from dpsql.udfs.sliding.smoothing import LimitedTranslation
 
@@ -39,11 +38,5 @@ def plain(w: int, epsilon: float) -> EveryPane:
     return EveryPane(w, table, LimitedTranslation(w, table.variance, True))
 
 
-def retroactive(w: int, epsilon: float, repaired: bool = True, share: float = 0.1) -> Retroactive:
-    return Retroactive(w, discrete_laplace(share * epsilon), discrete_laplace((1 - share) * epsilon), repaired, repaired)
-
-
-def planned(w: int, epsilon: float, share: float = 0.1) -> Planned:
-    fine = discrete_laplace(epsilon)
-    smoother = LimitedTranslation(w, fine.variance, True)
-    return Planned(w, fine, discrete_laplace(share * epsilon), discrete_laplace((1 - share) * epsilon), smoother)
+def retroactive(w: int, epsilon: float, share: float = 0.1) -> Retroactive:
+    return Retroactive(w, discrete_laplace(share * epsilon), discrete_laplace((1 - share) * epsilon))

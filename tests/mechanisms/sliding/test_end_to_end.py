@@ -19,13 +19,13 @@ from tests.matrix.same_rows import Stream
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-LISTED = "group_selection_strategy = PUBLIC_GROUPS, public_groups = (SELECT key FROM listed)"
+LISTED = "public_groups = (SELECT key FROM listed)"
 USER = "privacy_unit_column = user_id, max_rows_contributed = 8, max_groups_contributed = 3, max_rows_per_group = 4"
 TEXTS = {
     "the example": f"(epsilon = 0.1, delta = 0, privacy_level = EVENT, {LISTED}) key AS channel, COUNT(*) AS edits",
     "events, without a key": "(epsilon = 2, delta = 1e-6, privacy_level = EVENT) COUNT(*) AS edits, "
     "AVG(value, contribution_bounds_per_row => (0, 100)) AS mean",
-    "units": f"(epsilon = 4, delta = 0, grouping = PLANNED, {USER}, {LISTED}) key AS channel, COUNT(value) AS known",
+    "units": f"(epsilon = 4, delta = 0, {USER}, {LISTED}) key AS channel, COUNT(value) AS known",
     "sums of units": f"(epsilon = 4, delta = 0, {USER}, {LISTED}) key AS channel, COUNT(*) AS edits, "
     "SUM(value, contribution_bounds_per_row => (-3.3, 99.3)) AS total",
 }

@@ -25,14 +25,11 @@ def test_montreal() -> None:
     found = shares("montreal", 5)
     assert found["expected"][0] == pytest.approx(1.0, abs=0.02)
     assert found["RETROACTIVE, the paper's"][0] == pytest.approx(1.57, rel=0.05)
-    assert found["RETROACTIVE"][0] == pytest.approx(1.25, rel=0.05)
     assert found["PANES"][2] <= 1.1 * 0.906
-    assert found["PLANNED"][2] <= 1.15 * 0.917
 
 
 def test_order_on_the_world_cup_model() -> None:
     found = shares("worldcup", 1)
-    order = [found["PLANNED"][2], found["PANES"][2], found["PANES"][1], found["PANES"][0], found["RETROACTIVE"][0]]
-    assert sorted([*order, found["RETROACTIVE, the paper's"][0]]) == [*order, found["RETROACTIVE, the paper's"][0]]
+    order = [found["PANES"][2], found["PANES"][1], found["PANES"][0], found["RETROACTIVE, the paper's"][0]]
+    assert sorted(order) == order
     assert found["PANES"][2] <= 1.1 * 0.246
-    assert found["PLANNED"][2] <= 1.15 * 0.223

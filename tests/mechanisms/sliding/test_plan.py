@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import re
 from itertools import pairwise
 
 import numpy as np
@@ -97,7 +98,7 @@ def test_what_the_accountant_refuses() -> None:
         (dataclasses.replace(parts, measurements=(finer,)), "more than the"),
         (dataclasses.replace(plan, query=changed(EVENT, privacy_level=PrivacyLevel.USER)), "a unit needs bounds"),
         (dataclasses.replace(plan, query=changed(EVENT, privacy_unit=("user_id",))), "no unit and no bounds"),
-        (dataclasses.replace(plan, query=changed(EVENT, grouping=PaneGrouping.PLANNED)), "other noise than"),
+        (dataclasses.replace(plan, query=changed(EVENT, grouping=PaneGrouping.RETROACTIVE)), "other noise than"),
         (dataclasses.replace(sqrt, coefficients=sqrt.coefficients[:10]), "begins with 1"),
     ]
     for wrong, message in cases:
@@ -206,8 +207,16 @@ def test_explain_says_what_events_cost() -> None:
     assert "a person with 10 events has epsilon 1, with 100 events epsilon 10" in event
     assert "Changing an event instead of adding it: epsilon 0.2." in event
     assert "within 108 of the truth" in event
-    assert "PANES is smaller here" in event
-    assert "WINDOW_SQRT is smaller here" in said(windows(EVENT, 168))
+    assert (
+        "delta = 0 (PANES): 54.75; once, at the window's end. This query. privacy_level = EVENT, delta = 1e-09 (WINDOW_SQRT): 105.5; once"
+        in event
+    )
+    user = said(changed(QUERIES["sqrt, user"], delta=1e-6))
+    assert re.search(
+        r"delta = 0 \(PANES\): [\d.]+, epsilon 288 in 30 days; .* leave trigger_interval out, .*: [\d.]+, epsilon [\d.]+ in 30 days; .* This query\.",
+        user,
+    )
+    assert "trigger_interval = '1 minute', delta = 1e-06, a copy of every record in each of its 15 windows: " in user
     assert "worse than" in said(QUERIES["retroactive"])
     assert "one privacy unit (user_id) does in one period of 15 minutes" in said(USER)
 

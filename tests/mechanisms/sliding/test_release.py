@@ -20,7 +20,7 @@ from dpsql.udfs.sliding.release import Shown, SlidingParameters, release_windows
 from dpsql.udfs.sliding.state import SlidingState
 from dpsql.udfs.stage import Clock, Stepped, Tick
 from tests.mechanisms.sliding import reference
-from tests.mechanisms.sliding.pane_runs import noise_key, plain, planned, retroactive
+from tests.mechanisms.sliding.pane_runs import noise_key, plain, retroactive
 from tests.mechanisms.sliding.test_window_sqrt import measurement
 
 W, SLIDE, FIRST = 3, 60, 1_000
@@ -29,13 +29,13 @@ PANES = Panes(SLIDE, W, FIRST, LATE)
 GRID = PaneGrid(SLIDE, SLIDE, FIRST % SLIDE, SLIDE, 1 + LATE // SLIDE, W * SLIDE)
 KEYS = (-(2**60), -7, 12, 5, 2**61)
 NAMES = (b"e", b"b", b"d", b"a", b"c")
-MEASUREMENTS = {"PANES": plain(W, 1.0), "WINDOW_SQRT": measurement(W, 3.0), "RETROACTIVE": retroactive(W, 1.0), "PLANNED": planned(W, 1.0)}
+MEASUREMENTS = {"PANES": plain(W, 1.0), "WINDOW_SQRT": measurement(W, 3.0), "RETROACTIVE": retroactive(W, 1.0)}
 COUNT = Shown("count", (0,), (1.0,))
 Records = list[tuple[int, int, int]]
 
 
 def parameters(m: Measurement) -> SlidingParameters:
-    return SlidingParameters(PANES, (m,), (0,), (COUNT,), KEYS, NAMES, None)
+    return SlidingParameters(PANES, (m,), (0,), (COUNT,), KEYS, NAMES)
 
 
 def taken_in(table: pa.Table, clock: Clock, *increments: Increment, keys: tuple[int, ...] = KEYS) -> Stepped:
@@ -151,7 +151,7 @@ def test_a_row_of_a_closed_pane_counts_nowhere() -> None:
 
 
 def test_a_clock_that_does_not_move_releases_nothing_and_a_retry_the_same() -> None:
-    p = parameters(MEASUREMENTS["PLANNED"])
+    p = parameters(MEASUREMENTS["RETROACTIVE"])
     once = [release_windows(None, summed([(0, FIRST + 5, 12)]), [Tick(0, FIRST + 600)], p, noise_key(1)) for _ in range(2)]
     assert once[0].rows.equals(once[1].rows)
     assert once[0].rows.num_rows
@@ -175,7 +175,7 @@ def test_averages_and_sums() -> None:
     """SUM: steps of the grid; AVG: the quotient of two noisy sums, clipped, NaN where the noisy count is below 1."""
     m = dataclasses.replace(plain(W, 5.0), smoother=None)
     columns = (Shown("sum", (0,), (0.25,)), Shown("avg", (1, 2), (0.25, 1.0), (0.0, 4.0), 2.0))
-    p = SlidingParameters(PANES, (m, m, m), (0, 0, 0), columns, KEYS, NAMES, None)
+    p = SlidingParameters(PANES, (m, m, m), (0, 0, 0), columns, KEYS, NAMES)
     sums = {
         "window": [PANES.start(i) for i in range(3)],
         "key": [12] * 3,
@@ -208,14 +208,6 @@ def test_values_are_clamped_and_rounded_before_they_are_added() -> None:
     each = (Increment("sum", 0, 0.25, -4, 8), Increment("valid", 0), Increment("rows"))
     taken = taken_in(table, Clock(NO_CLOCK, 1 << 60), *each, keys=(12,))
     assert taken.rows.to_pylist() == [{"window": FIRST, "key": 12, "v0": 4 + 4 + 5 + 0 + 8 - 4 + 8, "v1": 6, "v2": 7}]
-
-
-def test_rows_below_a_limit_are_left_out_and_others_keep_their_bits() -> None:
-    p, records = parameters(MEASUREMENTS["PANES"]), [(0, FIRST + i, KEYS[i % 5]) for i in range(100)]
-    all_rows = release_windows(None, summed(records), [Tick(0, FIRST + 600)], p, noise_key(1)).rows
-    above = release_windows(None, summed(records), [Tick(0, FIRST + 600)], dataclasses.replace(p, publish_above=2.0), noise_key(1)).rows
-    assert 0 < above.num_rows < all_rows.num_rows
-    assert above.to_pylist() == [row for row in all_rows.to_pylist() if row["c0"] >= 2]
 
 
 def test_state_that_lacks_a_listed_key_is_refused_once_something_is_closed() -> None:

@@ -23,9 +23,7 @@ from dpsql.udfs.columns import Float, Int
 from dpsql.udfs.noise.discrete_laplace import LARGEST, discrete_laplace
 from dpsql.udfs.sliding import panes as panes_module
 from dpsql.udfs.sliding.intake import EventIntake, UnitIntake
-from dpsql.udfs.sliding.measurement import Bins, Window
 from dpsql.udfs.sliding.panes import Cells
-from dpsql.udfs.sliding.planned import Planned
 from dpsql.udfs.sliding.retroactive import Retroactive
 from dpsql.udfs.sliding.window_sqrt import coefficients
 from dpsql.udfs.stage import Clock, Stepped
@@ -50,13 +48,10 @@ PLANS: dict[str, SlidingPlan] = {
         "RETROACTIVE, a sum of parts of steps": changed(
             EVENT, epsilon=EPSILON, grouping=PaneGrouping.RETROACTIVE, aggregates=(NOT_WHOLE,), smoothing=Smoothing.NONE, **LATE
         ),
-        "PLANNED": changed(EVENT, epsilon=EPSILON, grouping=PaneGrouping.PLANNED, **LATE),
-        "PLANNED, a sum of parts of steps": changed(EVENT, epsilon=EPSILON, grouping=PaneGrouping.PLANNED, aggregates=(NOT_WHOLE,), **LATE),
         "WINDOW_SQRT": changed(SQRT, epsilon=EPSILON, **LATE),
         "WINDOW_SQRT, three aggregates": changed(SQRT, epsilon=EPSILON, aggregates=(COUNT, SUM, AVG), **LATE),
         "units, PANES": changed(USER, epsilon=EPSILON, **bounds(3, 2, 2), **LATE),
         "units, a sum of parts of steps": changed(USER, epsilon=EPSILON, aggregates=(NOT_WHOLE,), **bounds(3, 2, 2), **LATE),
-        "units, PLANNED": changed(USER, epsilon=EPSILON, grouping=PaneGrouping.PLANNED, **bounds(2, 2, 1), **LATE),
         "units, STREAM": changed(USER, epsilon=EPSILON, contribution_period=ContributionPeriod.STREAM, **bounds(3, 2, 2), **LATE),
         "units, WINDOW_SQRT": changed(
             USER, epsilon=EPSILON, delta=1e-6, counter=CounterName.WINDOW_SQRT, smoothing=Smoothing.NONE, **bounds(3, 2, 2), **LATE
@@ -161,22 +156,6 @@ def _group_asked_twice() -> Iterator[None]:
 
 
 @contextmanager
-def _cut_group_measured_again() -> Iterator[None]:
-    """A group that a change has cut is measured, and goes on."""
-    close = Retroactive.close
-
-    def on(m: Retroactive, bins: Bins, exact: Int, pane: int, cells: Cells) -> Window:
-        sums, size = bins["sum"].copy(), bins["open"].copy()
-        window = close(m, bins, exact, pane, cells)
-        cut = (size > 0) & (bins["target"] == 2) & (bins["open"] == 0)
-        bins["sum"][cut], bins["open"][cut] = sums[cut], size[cut]
-        return window
-
-    with mock.patch.object(Retroactive, "close", on):
-        yield
-
-
-@contextmanager
 def _average_with_too_little_noise() -> Iterator[None]:
     """The average of a group moves by 1 / |G|; its noise has scale 1 / (eps2 |G|^2)."""
 
@@ -189,18 +168,6 @@ def _average_with_too_little_noise() -> Iterator[None]:
         return out
 
     with mock.patch.object(Retroactive, "_average", average):
-        yield
-
-
-@contextmanager
-def _mode_from_the_present_pane() -> Iterator[None]:
-    close = Planned.close
-
-    def now(m: Planned, bins: Bins, exact: Int, pane: int, cells: Cells) -> Window:
-        bins["grouped"][exact % 2 == 1] = 0
-        return close(m, bins, exact, pane, cells)
-
-    with mock.patch.object(Planned, "close", now):
         yield
 
 
@@ -251,12 +218,10 @@ def _longer_band(plan: SlidingPlan) -> SlidingPlan:
 
 BUGS = (
     Bug("group asked twice", "RETROACTIVE", patch=_group_asked_twice),
-    Bug("cut group measured, and its panes measured later", "RETROACTIVE", patch=_cut_group_measured_again),
     Bug(
         "monitor and release share a noise cell", "RETROACTIVE", patch=lambda: mock.patch.object(panes_module, "MONITOR", panes_module.PANE)
     ),
     Bug("average of m panes with noise 1/(eps2 m^2)", "RETROACTIVE", patch=_average_with_too_little_noise),
-    Bug("mode decided from the present pane", "PLANNED", patch=_mode_from_the_present_pane),
     Bug("scale 1/eps for several aggregates", "PANES, three aggregates", plan=_louder(lambda plan: len(plan.measurements))),
     Bug("late row measured in the next pane too", "PANES", change=_late_rows_twice),
     Bug("level USER without C", "units, PANES", plan=_louder(lambda plan: plan.query.asked.rows)),

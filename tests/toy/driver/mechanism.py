@@ -18,7 +18,7 @@ from tests.toy.driver import accounting, plan
 from tests.toy.driver.plan import ToyPlan
 from tests.toy.worker.stages import CONTRIBUTIONS, DROPS, ToyIntake, ToyRelease
 
-OWN = options.whole_option("toy", "toy = 1", 1)
+OWN = options.whole_option("toy = 1", "nothing", "required", 1)
 """Who writes it asks for the toy."""
 
 
@@ -39,7 +39,6 @@ class Toy:
         options.CONTRIBUTION_PERIOD,
         options.TRIGGER_INTERVAL,
         options.ALLOWED_LATENESS,
-        options.MAX_AHEAD,
         OWN,
     )
     rules = (required,)

@@ -1,0 +1,54 @@
+"""What the reference says of options, and of which functions run where: made from the code. `python -m tests.docs.reference` writes it anew."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from dpsql.local.expressions import arities
+from dpsql.mechanisms.registry import MECHANISMS
+from dpsql.sql.functions import FUNCTIONS
+from dpsql.sql.parse import options_of
+
+REFERENCE = Path(__file__).resolve().parents[2] / "docs" / "reference.md"
+
+
+def functions() -> str:
+    """Where each runs."""
+    local, spark = [], []
+    for name, signature in sorted(FUNCTIONS.items()):
+        taken = arities(name)
+        if taken is None or taken >= set(range(signature.least, (signature.most or signature.least) + 1)):
+            local.append(f"`{name}`")
+        elif taken:
+            local += [f"`{name}({', '.join('xyz'[:count])})`" for count in sorted(taken)]
+            spark.append(f"other forms of `{name}`")
+        else:
+            spark.append(f"`{name}`")
+    return f"| where | functions |\n|---|---|\n| `run`, `try`, `verify` | {', '.join(local)} |\n| `run` | {', '.join(spark)} |\n"
+
+
+def options() -> str:
+    """Each with an example, its default, what is checked, and the kinds of query that take it."""
+    rows = ["| option | what it says | default | refused unless | kinds of query |", "|---|---|---|---|---|"]
+    for option in options_of(MECHANISMS):
+        takers = [mechanism.name for mechanism in MECHANISMS if option.name in {own.name for own in mechanism.options}]
+        kinds = "all" if len(takers) == len(MECHANISMS) else ", ".join(takers)
+        checks = "; ".join(check.message.removeprefix(f"{option.name} ") for check in option.checks)
+        rows.append(f"| `{option.example}` | {option.what} | {option.usually} | {checks} | {kinds} |")
+    return "\n".join(rows) + "\n"
+
+
+TABLES = {"functions": functions, "options": options}
+
+
+def written(page: str) -> str:
+    """The page with the tables of this code."""
+    for name, table in TABLES.items():
+        begin, end = f"<!-- {name}: python -m tests.docs.reference -->\n", f"<!-- end of {name} -->\n"
+        before, rest = page.split(begin)
+        page = before + begin + "\n" + table() + "\n" + end + rest.split(end)[1]
+    return page
+
+
+if __name__ == "__main__":
+    REFERENCE.write_text(written(REFERENCE.read_text(encoding="utf-8")), encoding="utf-8")
