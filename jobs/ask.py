@@ -1,9 +1,10 @@
-"""`dpsql ask`: how often a value came, read from a published sketch; or a question in SQL, answered from published marginals."""
+"""`dpsql ask`: how often a value came, read from a published sketch; a question in SQL, answered from published marginals; or a table fitted to them."""
 
 from __future__ import annotations
 
 import json
 import math
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +27,10 @@ MARGINALS_NOTE = (
     "Of questions chosen without looking at this release: who picks the largest of many cells picks its noise, too. Counted is {bound}: true "
     "numbers can be larger.{nulls} Nothing was spent: the table is public, this reads it."
 )
+SYNTHETIC_NOTE = (
+    "Off: in units of the noise; about 1 or less where it fits as well as the truth would. It is biased, without a bound, so what is read from it "
+    "has no error bar: `dpsql ask` gives answers that have one. Nothing was spent: it is made of the public table alone."
+)
 MOST_ROWS = 1_000
 
 
@@ -42,6 +47,17 @@ MOST_ROWS = 1_000
 @click.option("--trigger", type=click.IntRange(1), help="As published at this trigger.  [default: the newest]")
 @click.option("--max-error", metavar="ROWS|P%", help="Of a question in SQL: refuse an answer that is further off.")
 @click.option("--confidence", type=float, metavar="P", help="Of a question in SQL: of low .. high, per question.  [default: 0.95]")
+@click.option(
+    "--synthetic",
+    "out",
+    metavar="[DIR]",
+    is_flag=False,
+    flag_value="",
+    help="Append a synthetic table, fitted to what a CUBE has published, to this Delta table.  [default: NAME.synthetic beside the public table]",
+)
+@click.option(
+    "--rows", "drawn", type=click.IntRange(1), metavar="N", help="Of it: N rows of equal weight.  [default: every cell, with its weight]"
+)
 @json_option
 def ask(
     name: str,
@@ -54,21 +70,30 @@ def ask(
     trigger: int | None,
     max_error: str | None,
     confidence: float | None,
+    out: str | None,
+    drawn: int | None,
     as_json: bool,
 ) -> None:
     """Print how often values came, also values that were never listed, with their error; needs the public part of the lake alone.
 
     A value of several columns is a JSON array. Of a query with CUBE, ROLLUP or GROUPING SETS: one question in SQL. Its error is of a question that
-    was chosen without looking at that release.
+    was chosen without looking at that release. Of the same a table (--synthetic) with weights of all cells that are not negative and fit the noisy
+    tables: anyone may query it in DuckDB or Spark.
 
     \b
     dpsql ask wiki_top '#en.wikipedia' '#eo.wikipedia' --lake lake
     dpsql ask wiki_top '#eo.wikipedia' --window 2015-09-12 --json --lake lake
     dpsql ask wiki_cube "SELECT COUNT(*) FROM wiki_cube WHERE hour BETWEEN 8 AND 17" --max-error 5% --lake lake
+    dpsql ask wiki_cube --synthetic --rows 10000 --lake lake
     """
     from dpsql.lake.marginals import publishes_marginals
     from dpsql.lake.runs import Lake
 
+    if out is not None or drawn is not None:
+        if values or file or window_us is not None or until_us is not None or trigger is not None:
+            raise click.UsageError("--synthetic makes a table of the newest trigger, and answers nothing")
+        _synthesize(Lake(lake_folder), name, drawn, out, alias, as_json)
+        return
     if publishes_marginals(Lake(lake_folder), name):
         if len(values) != 1 or file or alias or window_us is not None or until_us is not None:
             raise click.UsageError(f'{name} has published sets of keys: ask one question, like "SELECT COUNT(*) FROM {name} WHERE ..."')
@@ -77,6 +102,34 @@ def ask(
     if max_error is not None or confidence is not None:
         raise click.UsageError("--max-error and --confidence are for queries with CUBE, ROLLUP or GROUPING SETS")
     _values_of_a_sketch(name, values, lake_folder, file, alias, window_us, until_us, trigger, as_json)
+
+
+def _synthesize(lake: Lake, name: str, rows: int | None, out: str | None, alias: str | None, as_json: bool) -> None:
+    from dpsql.lake.marginals import publishes_marginals
+    from dpsql.lake.runs import Lake
+
+    if lake.histogram(name).exists() and not publishes_marginals(lake, name):
+        raise DataError(f"{name} publishes no sets of keys: a synthetic table is of a query with CUBE, ROLLUP or GROUPING SETS")
+    from dpsql.lake.marginals import open_marginals
+    from dpsql.lake.synthetic import publish, synthetic_path
+    from dpsql.lake.synthetic import synthesize as make
+    from dpsql.times import timestamp
+
+    found = open_marginals(lake, name)
+    made = make(found, found.column(alias.lower() if alias else None), rows)
+    path = synthetic_path(lake.histogram(name)) if not out else Lake(out).root
+    written = publish(path, name, made, rows)
+    if as_json:
+        tables = [asdict(each) for each in made.misfits]
+        given = {"name": name, "trigger": made.trigger, "trigger_time": timestamp(found.time_us), "table": str(path), "written": written}
+        print_json(given | {"rows": made.rows.num_rows, "total": made.total, "tables": tables})
+        return
+    shown = [(", ".join(each.keys) or "(all)", f"{each.cells:,}", f"± {each.stderr:,.3g}", f"{each.off:.2f}") for each in made.misfits]
+    print_table(("table", "cells", "noise", "off"), tuple(shown), 1)
+    done = f"{made.rows.num_rows:,} rows" if written else "was there already, nothing is written"
+    click.echo(
+        f"{path}: {done}; {made.total:,.0f} {made.column} in all, trigger {made.trigger} ({timestamp(found.time_us)}). {SYNTHETIC_NOTE}"
+    )
 
 
 def answer_question(lake: Lake, name: str, text: str, trigger: int | None, max_error: str | None, confidence: float, as_json: bool) -> None:

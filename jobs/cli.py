@@ -1,4 +1,4 @@
-"""The command line: `dpsql init | explain | tune | try | run | verify | show | ask | synthesize | compare | status | view | list | stop | budget |
+"""The command line: `dpsql init | explain | tune | try | run | verify | show | ask | compare | status | view | stop | budget |
 restore | savepoint`.
 
 Only this folder reads argv, the environment and signals. What a command needs is imported when it runs, so that `explain` starts without
@@ -14,7 +14,6 @@ from dpsql.jobs.budget import budget
 from dpsql.jobs.compare import compare
 from dpsql.jobs.explain import explain
 from dpsql.jobs.init import init
-from dpsql.jobs.list import list_
 from dpsql.jobs.options import Commands
 from dpsql.jobs.restore import restore
 from dpsql.jobs.run import run
@@ -22,7 +21,6 @@ from dpsql.jobs.savepoint import savepoint
 from dpsql.jobs.show import show
 from dpsql.jobs.status import status
 from dpsql.jobs.stop import stop
-from dpsql.jobs.synthesize import synthesize
 from dpsql.jobs.try_ import try_
 from dpsql.jobs.tune import tune
 from dpsql.jobs.verify import verify
@@ -49,14 +47,12 @@ for command in (
     compare,
     explain,
     init,
-    list_,
     restore,
     run,
     savepoint,
     show,
     status,
     stop,
-    synthesize,
     try_,
     tune,
     verify,

@@ -33,12 +33,14 @@ ORDER = (
     "show",
     "compare",
     "view",
-    "list",
     "verify",
     "budget",
     "savepoint",
     "restore",
 )
+
+ELSEWHERE = {"list": "status", "synthesize": "ask NAME --synthetic"}
+"""What were commands of their own."""
 
 query_argument = click.argument("query_file", metavar="QUERY.sql", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 name_argument = click.argument("name", metavar="NAME")
@@ -66,6 +68,12 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print one JS
 
 class Commands(click.Group):
     """A group whose commands end in a message and an exit code, never in a traceback."""
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
+        """A command that is another one now is refused by name."""
+        if args and args[0] in ELSEWHERE:
+            raise click.UsageError(f"there is no `dpsql {args[0]}`: write `dpsql {ELSEWHERE[args[0]]}`", ctx)
+        return super().resolve_command(ctx, args)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """In the order in which one meets them."""

@@ -105,7 +105,7 @@ class Lake:
 
 @dataclass(frozen=True)
 class Listed:
-    """One line of `dpsql list`.
+    """One line of `dpsql status`.
 
     `state` is `running` (a process on this machine works on it), `stopped` (a live run that nobody works on), `published` (stored input
     was released), `started` (nothing is published yet) or `unreadable`. `overruns` counts the micro-batches of a live run that took longer than
@@ -133,7 +133,7 @@ def read_run(lake: Lake, name: str) -> Run:
     path = lake.private(name) / RUN_FILE
     run = record.read(path, Run, SCHEMA_VERSION, ORIGINAL)
     if run is None:
-        raise LakeError(f"no query {name!r} in lake {lake.root}; see: dpsql list --lake {lake.root}")
+        raise LakeError(f"no query {name!r} in lake {lake.root}; see: dpsql status --lake {lake.root}")
     if run.name != name or not re.fullmatch(r"[0-9a-f]{32}", run.run_id):
         raise record.DamagedFile(f"{path}: damaged; {ORIGINAL}")
     return run

@@ -24,7 +24,7 @@ class Standing:
     Args:
         name: of the query.
         now: when this was found out.
-        state: as `dpsql list`; None when the private folder cannot be read.
+        state: as `dpsql status`; None when the private folder cannot be read.
         plan: the plan as in run.json; None likewise.
         triggers: number of triggers of the shown window that are published.
         trigger_time: the newest of them, on the grid.

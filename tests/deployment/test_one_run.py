@@ -64,7 +64,7 @@ def test_spark_gives_out_no_total_and_leaves_nothing_beside_the_scratch_folder(t
     for label, flags in (("plain", ()), ("json", ("--json",))):
         for command, *more in (("status",), ("show",), ("verify", *query, *secret), ("restore", *query, *secret), ("savepoint", label)):
             seen.command(command, "q", *more, *lake[1:], *flags)
-        seen.command("list", *lake[1:], *flags)
+        seen.command("status", *lake[1:], *flags)
     private = Path("lake/private/q")
     for called, path in (("--log", Path("log")), ("--metrics", Path("metrics")), (FILE, private / FILE)):
         seen.text(called, path.read_text())

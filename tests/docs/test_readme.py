@@ -18,7 +18,7 @@ CHECKOUT = Path(__file__).resolve().parents[2]
 README, REFERENCE = CHECKOUT / "README.md", CHECKOUT / "docs" / "reference.md"
 PROOFS = sorted((CHECKOUT / "docs" / "privacy").glob("*.md"))
 PAGES = (README, *sorted((CHECKOUT / "docs").glob("*.md")), *PROOFS, CHECKOUT / "CONTRIBUTING.md", CHECKOUT / "CHANGELOG.md")
-NEEDS_SPARK = ("run", "show", "list", "verify")
+NEEDS_SPARK = ("run", "show", "status", "verify")
 """Commands that start Spark, or read what such a command has left."""
 
 

@@ -131,8 +131,8 @@ def test_what_the_user_can_mend_is_exit_code_2(work: Path) -> None:
     refused("run", "views.sql", says="--lake")
     refused("run", "views.sql", "--lake", "lake", "--until", "soon", says="write it like 2026-01-31")
     refused("show", "views", "--lake", "lake", says="no query 'views' in lake")
-    refused("list", "--lake", "lake", says="no lake at")
-    refused("verify", "views", "--lake", "lake", says="dpsql list")
+    refused("status", "--lake", "lake", says="no lake at")
+    refused("verify", "views", "--lake", "lake", says="dpsql status")
     assert not default_secret_path(os.environ).exists()
 
 
@@ -141,9 +141,9 @@ def test_a_bug_is_one_line_that_quotes_nothing(work: Path, monkeypatch: pytest.M
         raise RuntimeError("user 4711 was here")
 
     monkeypatch.setattr("dpsql.lake.runs.list_queries", broken)
-    refused("list", "--lake", "lake", says="internal error (RuntimeError)", code=1)
-    assert "4711" not in dp("list", "--lake", "lake").output
-    assert isinstance(dp("--debug", "list", "--lake", "lake").exception, RuntimeError)
+    refused("status", "--lake", "lake", says="internal error (RuntimeError)", code=1)
+    assert "4711" not in dp("status", "--lake", "lake").output
+    assert isinstance(dp("--debug", "status", "--lake", "lake").exception, RuntimeError)
 
 
 def test_show_and_list(work: Path) -> None:
@@ -165,9 +165,9 @@ def test_show_and_list(work: Path) -> None:
     expected = [{"name": "views", "run_id": run_id, "query_identity": identity, "state": "published", "overruns": 0}]
     expected[0] |= {"source": "visits", "privacy_unit": ["user_id"], "epsilon": 6.0, "delta": 1e-7, "period_us": 86_400_000_000, "rows": 3}
     expected[0] |= {"newest_trigger": "2026-01-02T00:00:00Z"}
-    assert json.loads(dp("list", "--lake", "lake", "--json").stdout) == expected
+    assert json.loads(dp("status", "--lake", "lake", "--json").stdout) == expected
     for part in ("published", "epsilon 6 per 1 day", "2026-01-02 00:00:00"):
-        assert part in dp("list", "--lake", "lake").stdout
+        assert part in dp("status", "--lake", "lake").stdout
 
 
 def test_try_writes_its_own_ledger_line_before_it_reads(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -239,7 +239,8 @@ def test_what_a_live_run_assumes_is_shown(work: Path) -> None:
     write_overruns(Path("lake/private/views"), Overruns(3, 7_300_000, 0, 5_000_000))
     found = json.loads(dp("show", "views", "--lake", "lake", "--json").stdout)["live"]
     assert len(found) == 2 and found[1].startswith("3 micro-batches were still at work when the next poll was due")
-    assert [(query["state"], query["overruns"]) for query in json.loads(dp("list", "--lake", "lake", "--json").stdout)] == [("stopped", 3)]
+    (query,) = json.loads(dp("status", "--lake", "lake", "--json").stdout)
+    assert (query["state"], query["overruns"]) == ("stopped", 3)
 
 
 def test_run_binds_the_name_and_hands_everything_over(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:

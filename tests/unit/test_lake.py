@@ -203,7 +203,7 @@ def test_reading_what_was_published(tmp_path: Path) -> None:
     lake = Lake(tmp_path / "lake")
     with pytest.raises(LakeError, match="no lake at"):
         list_queries(lake)
-    with pytest.raises(LakeError, match=r"no query 'views'.*dpsql list"):
+    with pytest.raises(LakeError, match=r"no query 'views'.*dpsql status"):
         read_histogram(lake, "views")
     run_id = opened(tmp_path)
     assert [(q.name, q.run_id, q.state) for q in list_queries(lake)] == [("views", run_id, "started")]

@@ -1,4 +1,4 @@
-"""`dpsql list`: a line per query, whatever its mechanism, and no row of what it does not print."""
+"""`dpsql status`: a line per query, whatever its mechanism, and no row of what it does not print."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_list_says_what_is_promised_and_reads_times_alone(tmp_path: Path, monkey
         return read(location, columns)
 
     monkeypatch.setattr(published, "read_rows", spied)
-    lines = CliRunner().invoke(main, ["list", "--lake", str(tmp_path)]).stdout.splitlines()[1:]
+    lines = CliRunner().invoke(main, ["status", "--lake", str(tmp_path)]).stdout.splitlines()[1:]
     for line, span in zip(lines, QUERIES, strict=True):
         assert f"epsilon 2 {span.partition(',')[0]} " in line, line
     assert "2026-01-03 00:00:00  " in lines[1] and lines[1].rstrip().endswith(" 2") and "none yet" in lines[0]

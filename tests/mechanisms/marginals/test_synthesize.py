@@ -1,4 +1,4 @@
-"""`dpsql synthesize`: from the public table alone a table whose answers are near the published ones, the same whoever makes it."""
+"""`dpsql ask --synthetic`: from the public table alone a table whose answers are near the published ones, the same whoever makes it."""
 
 from __future__ import annotations
 
@@ -85,7 +85,9 @@ def lake(tmp_path_factory: pytest.TempPathFactory) -> Lake:
 
 
 def called(lake: Lake, *arguments: str) -> Any:
-    return CliRunner().invoke(main, ["synthesize", "q", "--lake", str(lake.root), *arguments])
+    return CliRunner().invoke(
+        main, ["ask", "q", "--lake", str(lake.root), *(() if "--synthetic" in arguments else ("--synthetic",)), *arguments]
+    )
 
 
 def test_its_answers_are_near_the_published_ones(lake: Lake) -> None:
@@ -110,7 +112,7 @@ def test_its_answers_are_near_the_published_ones(lake: Lake) -> None:
     assert sum(kept["views"].to_pylist()) == pytest.approx(found.estimate("views", [{}]).value)
     again = called(lake)
     assert again.exit_code == 0 and "there already" in again.output and "no error bar" in again.output
-    elsewhere = called(lake, "--out", str(lake.root / "mine"))
+    elsewhere = called(lake, "--synthetic", str(lake.root / "mine"))
     assert elsewhere.exit_code == 0, elsewhere.output
     assert read_rows(lake.root / "mine").equals(kept) and read_rows(lake.root / "public" / "q.synthetic").equals(kept)
 
@@ -164,7 +166,7 @@ def test_what_cannot_be_made_is_refused(lake: Lake, tmp_path: Path) -> None:
         (("--of", "clicks"), "no column 'clicks'"),
         (("--rows", "7"), "has other rows"),
         (("--rows", "10000001"), "give 1 to 10,000,000"),
-        (("--out", str(lake.histogram("q"))), "is no synthetic table"),
+        (("--synthetic", str(lake.histogram("q"))), "is no synthetic table"),
     ):
         called(lake)
         done = called(lake, *arguments)
@@ -179,7 +181,7 @@ def test_what_cannot_be_made_is_refused(lake: Lake, tmp_path: Path) -> None:
     with pytest.raises(DataError, match="8,388,608 combinations"):
         synthesize(wide, "views")
     put(lake, "plain", pa.table({"trigger": [1], "n": [3]}))
-    done = CliRunner().invoke(main, ["synthesize", "plain", "--lake", str(lake.root)])
+    done = CliRunner().invoke(main, ["ask", "plain", "--lake", str(lake.root), "--synthetic"])
     assert done.exit_code == 2 and "publishes no sets of keys" in done.output
     (tmp_path / "file").write_text("")
     with pytest.raises(LakeError, match="cannot be written"):
