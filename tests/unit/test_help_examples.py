@@ -38,7 +38,7 @@ def test_an_example_names_what_is_there(made: Path, monkeypatch: pytest.MonkeyPa
     given = main.commands[name].make_context(name, arguments).params
     queries = {path.stem for path in (made / "conf" / "queries").glob("*.sql")}
     assert of in ("", name)
-    if given.get("lake_folder") and "name" in given and name != "run":
+    if given.get("lake_folder") and given.get("name") and name != "run":
         assert given["name"] in queries
     for value in (value for argument in arguments for value in [argument.partition("=")[2] or argument]):
         if value.startswith("conf/"):
