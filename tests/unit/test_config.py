@@ -44,6 +44,19 @@ def write(folder: Path, text: str | bytes) -> Path:
     return path
 
 
+def test_how_far_ahead_records_may_be_stands_at_the_source(tmp_path: Path) -> None:
+    """In the place of the query's trigger interval; and it is part of the query's identity."""
+    text = "sources:\n  v:\n    format: parquet\n    path: v\n    event_time: ts\n    privacy_unit: u\n    schema: u STRING, ts TIMESTAMP, k STRING\n"
+    sql = """SELECT WITH DIFFERENTIAL_PRIVACY OPTIONS (epsilon = 1, delta = 1e-9, privacy_unit_column = u, max_rows_contributed = 4)
+        k, COUNT(*) AS n FROM v GROUP BY window(ts, '1 day'), k"""
+    plans = []
+    for number, more in enumerate(("", "    max_ahead: 5 minutes\n")):
+        (tmp_path / f"{number}.yaml").write_text(text + more)
+        plans.append(dpsql.compile(sql, load_sources(tmp_path / f"{number}.yaml")).plan)
+    assert [plan.query.max_ahead_us for plan in plans] == [86_400_000_000, 300_000_000]
+    assert plans[0].identity != plans[1].identity
+
+
 def test_everything_that_can_be_said(tmp_path: Path) -> None:
     sources = load_sources(write(tmp_path, GOOD))
     assert list(sources) == ["visits", "pages", "clicks"]
@@ -74,6 +87,7 @@ def test_options_of_files_that_change_nothing_are_accepted(tmp_path: Path) -> No
     ("old", "new", "line", "says", "at"),
     [
         ("privacy_unit: [", "privacy_unt: [", 6, "did you mean `privacy_unit`?", "sources.visits.privacy_unt"),
+        ("max_users: 5000", "max_ahead: soon", 7, "a duration like '5 minutes'", "sources.visits.max_ahead"),
         ("max_users: 5000", "max_users: many", 7, "whole number from 1 on, not 'many'", "sources.visits.max_users"),
         ("max_users: 5000", "max_users: true", 7, "not True", "sources.visits.max_users"),
         ("max_users: 5000", "max_users: -1", 7, "not -1", "sources.visits.max_users"),

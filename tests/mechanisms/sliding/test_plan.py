@@ -11,6 +11,8 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
+import dpsql
+from dpsql.config import Source
 from dpsql.errors import AccountingError, ConfigError
 from dpsql.mechanisms.sliding.accounting import account, gamma
 from dpsql.mechanisms.sliding.asked import PaneGrouping
@@ -219,6 +221,28 @@ def test_explain_says_what_events_cost() -> None:
     assert "trigger_interval = '1 minute', delta = 1e-06, a copy of every record in each of its 15 windows: " in user
     assert "worse than" in said(QUERIES["retroactive"])
     assert "one privacy unit (user_id) does in one period of 15 minutes" in said(USER)
+
+
+def test_other_ways_to_ask_have_the_errors_and_costs_that_they_are_told_to_have() -> None:
+    """Each way is asked, and its own plan and accountant say the same. Catches: a window with copies told without its counter."""
+    sources = {"wiki": dataclasses.replace(SOURCE, schema="user_id STRING, channel STRING, ts TIMESTAMP")}
+    sources["channels"] = Source("channels", "parquet", path="channels", schema="channel STRING", static=True)
+
+    def asked(delta: str, more: str = "") -> dpsql.Query:
+        bounds = "privacy_unit_column = user_id, max_rows_contributed = 20, max_rows_per_group = 4, max_groups_contributed = 5"
+        return dpsql.compile(
+            f"SELECT WITH DIFFERENTIAL_PRIVACY OPTIONS (epsilon = 1, delta = {delta}, {bounds}{more}, public_groups = (SELECT channel FROM channels)) "
+            "channel, COUNT(*) AS n FROM wiki GROUP BY window(ts, '1 day', '1 hour'), channel",
+            sources,
+        )
+
+    panes, root, copies = asked("0"), asked("1e-6"), asked("1e-6", ", trigger_interval = '1 hour'")
+    assert [query.plan.mechanism for query in (panes, root, copies)] == ["sliding", "sliding", "histogram"]
+    true = [panes.plan.measurements[0].stderr, root.plan.measurements[0].stderr, copies.plan.columns[0].perturbations[0].sd[-1]]
+    costs = [next(each["epsilon"] for each in query.explain_json()["periods"] if each["periods"] == 30) for query in (panes, root, copies)]
+    told = re.findall(r": ([\d.]+), epsilon ([\d.]+) in 30 days", " ".join(root.explain().split()))
+    assert [float(error) for error, _ in told] == pytest.approx(true, rel=2e-3)
+    assert [float(cost) for _, cost in told] == pytest.approx(costs, rel=2e-3)
 
 
 def test_a_grid_has_at_most_2_20_units_to_the_largest_value_and_a_step_2_10_of_them() -> None:
