@@ -11,7 +11,8 @@ COPY conf/ivy.xml conf/ivysettings.xml conf/jars.sha256 conf/
 COPY dpsql/jars.py dpsql/errors.py dpsql/
 RUN .venv/bin/python -m dpsql.jars && rm -rf .jars/cache
 COPY . .
-RUN make setup
+# A checkout may be younger than those layers, with the same lock file
+RUN touch .venv/.locked && make setup
 
 FROM dpsql AS notebook
 # In an environment of its own, so that it moves no package of dpsql's

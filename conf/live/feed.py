@@ -1,6 +1,7 @@
 """Makes the topic `edits` and writes the demo's day of edits into it, 48 times as fast: a day is half an hour by the wall clock, again and again."""
 
 import json
+import re
 import time
 from pathlib import Path
 
@@ -8,7 +9,12 @@ import pyarrow.parquet as pq
 from confluent_kafka import KafkaException, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-BROKER, TOPIC = {"bootstrap.servers": "kafka:9092"}, "edits"
+LOGIN = dict(re.findall(r'(\w+)="?(\w+)', Path("/kafka-secret/login").read_text()))
+BROKER = {
+    "bootstrap.servers": "kafka:9092", "security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN",
+    "sasl.username": LOGIN["username"], "sasl.password": LOGIN["password"],
+}  # fmt: skip
+TOPIC = "edits"
 DAY, SPEED = 86_400, 48
 LENGTH = DAY // SPEED
 

@@ -95,6 +95,10 @@ def translate(problem: BaseException, source: str, step: str, remedy: str = "") 
             )
         if name.endswith("FileNotFoundException"):
             return DataError(f"a file of source {source!r} has vanished while it was read: put it back and start again")
+    if any(name.startswith("org.apache.kafka") and name.endswith(("AuthenticationException", "KafkaException")) for _, _, name in causes):
+        return DataError(
+            f"source {source!r}: Kafka refuses the options: are login and password right, and is the file there that they are read from?"
+        )
     if kind := worker_error(problem):
         return DpsqlError(f"{step} failed in a worker ({kind}); nothing was published from this micro-batch")
     if not remedy:

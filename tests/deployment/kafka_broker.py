@@ -27,23 +27,42 @@ ONE_OF_EACH = {
     for setting in settings
 }
 """Internal topics: their three replicas and fifty partitions would never form here."""
+PASSWORD = "planted-kafka-password-3d08"
+LOGIN = f'org.apache.kafka.common.security.plain.PlainLoginModule required username=dpsql password="{PASSWORD}" user_dpsql="{PASSWORD}";'
+FROM_FILE = {
+    "config.providers": "directory",
+    "config.providers.directory.class": "org.apache.kafka.common.config.provider.DirectoryConfigProvider",
+}
 
 
 class Broker:
-    """Kafka for a `with` block; afterwards no process and no port of it is left."""
+    """Kafka for a `with` block, which asks for a password unless it is open; afterwards no process and no port of it is left."""
 
-    def __init__(self, home: Path) -> None:
+    def __init__(self, home: Path, opened: bool = False) -> None:
         self.home = home
         self.port, controller = free_ports(2)
         self.bootstrap = f"127.0.0.1:{self.port}"
         self._ports = (self.port, controller)
+        protocol, login = "PLAINTEXT" if opened else "SASL_PLAINTEXT", f"${{directory:{home / 'secret'}:login}}"
+        asking = {} if opened else {"sasl.mechanism": "PLAIN", "sasl.jaas.config": login, **FROM_FILE}
+        self.options = {"bootstrap.servers": self.bootstrap, "security.protocol": protocol, **asking}
+        """For a client in Java, as sources declare them."""
+        passwords = {} if opened else {"sasl.mechanism": "PLAIN", "sasl.username": "dpsql", "sasl.password": PASSWORD}
+        self._client = {"bootstrap.servers": self.bootstrap, "security.protocol": protocol, "log_level": 0, **passwords}
         self._settings = {
             "process.roles": "broker,controller",
             "node.id": "1",
             "controller.quorum.voters": f"1@127.0.0.1:{controller}",
-            "listeners": f"PLAINTEXT://{self.bootstrap},CONTROLLER://127.0.0.1:{controller}",
-            "advertised.listeners": f"PLAINTEXT://{self.bootstrap}",
+            "listeners": f"CLUSTER://{self.bootstrap},CONTROLLER://127.0.0.1:{controller}",
+            "advertised.listeners": f"CLUSTER://{self.bootstrap}",
+            "listener.security.protocol.map": f"CLUSTER:{protocol},CONTROLLER:{protocol}",
+            "inter.broker.listener.name": "CLUSTER",
             "controller.listener.names": "CONTROLLER",
+            **dict.fromkeys(
+                ("sasl.enabled.mechanisms", "sasl.mechanism.inter.broker.protocol", "sasl.mechanism.controller.protocol"), "PLAIN"
+            ),
+            **{f"listener.name.{name}.plain.sasl.jaas.config": login for name in ("cluster", "controller")},
+            **FROM_FILE,
             "log.dirs": str(home / "data"),
             "group.initial.rebalance.delay.ms": "0",
             "log.cleaner.dedupe.buffer.size": "2097152",
@@ -51,7 +70,8 @@ class Broker:
         }
 
     def __enter__(self) -> Broker:
-        self.home.mkdir(parents=True, exist_ok=True)
+        (self.home / "secret").mkdir(parents=True, mode=0o700)
+        (self.home / "secret" / "login").write_text(LOGIN)
         conf = self.home / "server.properties"
         conf.write_text("".join(f"{name}={value}\n" for name, value in self._settings.items()))
         cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=").replace("-", "A")
@@ -59,14 +79,14 @@ class Broker:
             self._java("kafka.tools.StorageTool", "format", "-t", cluster, "-c", str(conf)), capture_output=True, text=True, check=False
         )
         assert done.returncode == 0, done.stdout + done.stderr
-        self._daemon = Daemon(self._java("kafka.Kafka", str(conf)), self.home / "stdout.log")
-        self._daemon.wait_for(lambda: listens(self.port))
-        self.admin = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0})
+        self.daemon = Daemon(self._java("kafka.Kafka", str(conf)), self.home / "stdout.log")
+        self.daemon.wait_for(lambda: listens(self.port))
+        self.admin = AdminClient(self._client)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None) -> None:
         del self.admin  # a client that outlives its broker complains on stderr
-        self._daemon.stop()
+        self.daemon.stop()
         assert not any(listens(port) for port in self._ports)
 
     def make_topic(self, topic: str, partitions: int) -> None:
@@ -77,7 +97,7 @@ class Broker:
 
     def send(self, topic: str, messages: Iterable[tuple[int, bytes | None]]) -> None:
         """Write (partition, value) in order."""
-        producer = Producer({"bootstrap.servers": self.bootstrap, "enable.idempotence": True, "log_level": 0})
+        producer = Producer({**self._client, "enable.idempotence": True})
         for partition, value in messages:
             producer.produce(topic, value=value, partition=partition)
         assert producer.flush(60) == 0

@@ -9,6 +9,8 @@ import base64
 import http.client
 import json
 import re
+import socket
+import struct
 import sys
 from concurrent.futures import ThreadPoolExecutor
 
@@ -64,6 +66,18 @@ def pages_of(host: str, port: int) -> dict[str, str]:
     return found
 
 
+def kafka(host: str, port: int, what: int, body: bytes) -> str:
+    """A broker's answer to one request without a password; "" if it closes, or is none."""
+    request = struct.pack(">hhih", what, 4, 17, -1) + body
+    try:
+        with socket.create_connection((host, port), SECONDS) as connection:
+            connection.sendall(struct.pack(">i", len(request)) + request)
+            answer = connection.recv(1 << 16)
+    except OSError:
+        return ""
+    return answer[8:].decode(errors="replace") if answer[4:8] == struct.pack(">i", 17) else ""
+
+
 def asked(place: str) -> dict[str, object]:
     """Everything that one port is asked for, and what it answers."""
     host, _, given = place.rpartition(":")
@@ -77,6 +91,10 @@ def asked(place: str) -> dict[str, object]:
         created = ask(host, port, "POST", "/v1/submissions/create", json.dumps(PROGRAM), "application/json")
         pages["POST /v1/submissions/create"] = created
         return {"is": "HTTP", "ran": '"success" : true' in created, "blocks": {}, "pages": pages}
+    topic = struct.pack(">ih8sihiiib", 1, 8, b"stranger", 1, 1, 0, 0, 9_000, False)
+    pages = {"Kafka's topics": kafka(host, port, 3, struct.pack(">ib", -1, False)), "a topic for Kafka": kafka(host, port, 19, topic)}
+    if any(pages.values()):
+        return {"is": "Kafka", "ran": bool(pages["a topic for Kafka"]), "blocks": {}, "pages": pages}
     blocks = {name: base64.b64encode(block).decode() for name, block in served(port, host).items()}
     return {"is": said(host, port), "ran": False, "blocks": blocks, "pages": {}}
 

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tests.deployment.kafka_broker import Broker
+from tests.deployment.kafka_broker import PASSWORD, Broker
 
 DAY = 86_400_000_000
 START = 19_700 * DAY
@@ -91,7 +91,7 @@ BAD_AVRO = [
 
 
 def declared(broker: Broker, topic: str, value_format: str = "json", **more: str) -> dict[str, Any]:
-    options = {"kafka.bootstrap.servers": broker.bootstrap, "subscribe": topic, **more}
+    options = {f"kafka.{name}": value for name, value in broker.options.items()} | {"subscribe": topic, **more}
     schema = AVRO if value_format == "avro" else None
     return {
         **{"format": "kafka", "path": None, "schema": SCHEMA, "options": tuple(sorted(options.items()))},
@@ -120,3 +120,5 @@ def test_rows_are_those_of_files_and_bad_messages_are_counted(
     assert summary.dropped["malformed"] == len(bad), (summary, dropped)
     warnings = [report.warning for report in told if report.warning]
     assert warnings == ["more malformed records than max_malformed = 1 in micro-batch 0 of source 'visits'"]
+    written = [path for path in kafka.folder.parent.rglob("*") if path.is_file()]
+    assert len(written) > 20 and not [path for path in written if PASSWORD.encode() in path.read_bytes()]

@@ -43,6 +43,8 @@ def mistakes(document: dict[str, Any]) -> list[str]:
     keys, kafka, job = services["keys"]["command"][-1], services["kafka"], services["job"]
     built = [service["image"] for service in services.values() if "build" in service]
     logs = kafka["environment"].get("KAFKA_LOG_DIRS", "/tmp")
+    listeners = {one.split("://")[0] for one in kafka["environment"]["KAFKA_LISTENERS"].split(",")}
+    asking = set(re.findall(r"(\w+):SASL_", kafka["environment"].get("KAFKA_LISTENER_SECURITY_PROTOCOL_MAP", "")))
     readers = {"page", "notebook"}
     wrong = {
         "a master runs the programs of strangers": "'master.rest.enabled false'" not in keys or "'ui.killEnabled false'" not in keys,
@@ -50,6 +52,13 @@ def mistakes(document: dict[str, Any]) -> list[str]:
         "an image is built twice": sorted(built) != ["dpsql", "dpsql-notebook"],
         "an image is asked of a registry": any(s["image"] == "dpsql" and s.get("pull_policy") != "never" for s in services.values()),
         "Kafka keeps nothing": not any(logs.startswith(one.split(":")[1]) for one in kafka["volumes"]),
+        "Kafka lets strangers in": asking != listeners,
+        "the password of Kafka is not from its file": any(
+            kafka["environment"].get(f"KAFKA_LISTENER_NAME_{one}_PLAIN_SASL_JAAS_CONFIG") != "$${directory:/kafka-secret:login}"
+            for one in listeners
+        ),
+        "others than Kafka and its clients have its password": mounting(document, "kafka-secret")
+        != {"keys", "kafka", "feed", "worker", "job"},
         "others than the job have the secret of the noise": mounting(document, "secret") != {"job"},
         "others than the cluster have its secret": mounting(document, "spark-conf") != {"keys", "master", "worker", "job"},
         "others than the cluster have the private half": mounting(document, "private") != {"worker", "job"},
@@ -74,6 +83,10 @@ def mistakes(document: dict[str, Any]) -> list[str]:
         ("'master.rest.enabled false' ", "", ["a master runs the programs of strangers"]),
         ("      KAFKA_LOG_DIRS: /var/lib/kafka/data\n", "", ["Kafka keeps nothing"]),
         ("DIRS: /var/lib/kafka/data", "DIRS: /opt/kafka/data", ["Kafka keeps nothing"]),
+        ("CLUSTER:SASL_PLAINTEXT", "CLUSTER:PLAINTEXT", ["Kafka lets strangers in"]),
+        ("CONTROLLER:SASL_PLAINTEXT", "CONTROLLER:PLAINTEXT", ["Kafka lets strangers in"]),
+        ("${directory:/kafka-secret:login}", "Module required;", ["the password of Kafka is not from its file"]),
+        ("      - kafka-secret:/kafka-secret:ro\n", "", ["others than Kafka and its clients have its password"]),
         ('volumes: ["public:/lake/public:ro"]', 'volumes: ["lake:/lake"]', ["readers have more than the public half"]),
         ("private:/lake/private", "lake:/lake/private", ["others than the cluster have the private half"]),
         ("    networks: [reading]\n", "    networks: [reading, cluster]\n", ["readers reach the cluster"]),
@@ -93,7 +106,8 @@ def test_it_is_a_compose_file() -> None:
     named = {one.split(":")[0] for found in mounts(resolved()).values() for one in found if not one.startswith(".")}
     assert named == set(resolved()["volumes"])
     live = CHECKOUT / "conf" / "live"
-    assert dpsql.compile((live / "edits.sql").read_text(), dpsql.load_sources(live / "sources.yaml")).source.format == "kafka"
+    source = dpsql.compile((live / "edits.sql").read_text(), dpsql.load_sources(live / "sources.yaml")).source
+    assert source.format == "kafka" and ("kafka.sasl.jaas.config", "${directory:/kafka-secret:login}") in source.options
     for path in re.findall(r"conf-mounted/\S+?\.(?:sql|py|yaml)", TEXT):
         assert (CHECKOUT / path.replace("conf-mounted", "conf")).is_file()
     assert f"apache/kafka:{re.search(r'kafka_2.13. rev=.([0-9.]+)', (CHECKOUT / 'conf/ivy.xml').read_text())[1]}" in TEXT  # type: ignore[index]
@@ -114,13 +128,20 @@ def test_a_mistake_in_it_is_found(service: str, key: str, value: Any) -> None:
 
 
 def test_the_file_and_the_page_close_a_cluster_alike(tmp_path: Path) -> None:
-    """Its secret is made once, and for its owner alone."""
-    words = [word.replace("/spark-conf", str(tmp_path)).replace("$$", "$") for word in resolved()["services"]["keys"]["command"]]
+    """Secrets are made once, and for their owners alone."""
+    command = resolved()["services"]["keys"]["command"]
+    assert "chown 1000 " in command[-1]  # Kafka's user in its image
+    here = {"/spark-conf": str(tmp_path), "/kafka-secret": str(tmp_path), "$$": "$", "chown 1000 ": f"chown {os.getuid()} "}
+    for there, instead in here.items():
+        command = [word.replace(there, instead) for word in command]
     made = []
     for _ in range(2):
-        subprocess.run(words, check=True)
-        made.append((tmp_path / "spark-defaults.conf").read_text())
-    assert made[0] == made[1] and [path.name for path in tmp_path.iterdir()] == ["spark-defaults.conf"]
+        subprocess.run(command, check=True)
+        made.append({path.name: path.read_text() for path in tmp_path.iterdir()})
+    assert made[0] == made[1] and set(made[0]) == {"spark-defaults.conf", "login"}
+    assert (tmp_path / "login").stat().st_mode & 0o777 == 0o600
+    password = re.search(r'required username=dpsql password="([0-9a-f]{64})" user_dpsql="\1";$', made[0]["login"])
+    assert password and password[1] not in made[0]["spark-defaults.conf"]
     page = re.search(r"^\(umask 077; .*?\)$", (CHECKOUT / "docs" / "deployment.md").read_text(), re.MULTILINE | re.DOTALL)
     assert page
     (tmp_path / "page").mkdir()
