@@ -40,6 +40,19 @@ def _query(request: pytest.FixtureRequest) -> ParsedQuery:
     return QUERIES[request.param]
 
 
+def test_what_a_key_needs_with_three_groups_is_what_that_query_says_it_needs(q: ParsedQuery) -> None:
+    told = re.findall(
+        r"max_groups_contributed = 3 in the place of (\d+): about (\d+) by the last", explain(make_plan(q, source()), source())
+    )
+    if q.asked.max_groups_contributed <= 3 or q.asked.group_selection_strategy is GroupSelection.PUBLIC_GROUPS:
+        assert not told
+        return
+    fewer = make_plan(dataclasses.replace(q, asked=dataclasses.replace(q.asked, max_groups_contributed=3)), source())
+    needed = facts(fewer, source())["selection"]["users_needed_last_trigger"]
+    assert [(int(groups), int(units)) for groups, units in told] == [(q.asked.max_groups_contributed, needed)]
+    assert f"{needed} by the last" in explain(fewer, source())
+
+
 def test_the_text_holds_every_number_of_the_facts(q: ParsedQuery) -> None:
     """Golden-free: a number that the program promises to others must be one that a person was told.
 

@@ -7,16 +7,19 @@ from __future__ import annotations
 
 import math
 import textwrap
+from dataclasses import replace
 from typing import Any
 
 from dpsql.config import Source
 from dpsql.mechanisms.histogram.accounting import cost
 from dpsql.mechanisms.histogram.asked import ReleaseRule
 from dpsql.mechanisms.histogram.plan import ColumnPlan, PerturbationPlan, PrivacyPlan
+from dpsql.mechanisms.histogram.planner import unnamed_plan
 from dpsql.mechanisms.histogram.short import in_short, main, over
 from dpsql.mechanisms.histogram.stages import SAMPLES, grid, stderr
 from dpsql.mechanisms.live_runs import live_runs
-from dpsql.parsed_query import DEVIATIONS, SPREADS, Aggregate, AggregateFunction, ContributionPeriod, ParsedQuery
+from dpsql.mechanisms.other_ways import Ways
+from dpsql.parsed_query import DEVIATIONS, SPREADS, Aggregate, AggregateFunction, ContributionPeriod, CounterName, ParsedQuery
 from dpsql.privacy.cost import Cost, touched
 from dpsql.privacy.curve import epsilon_of
 from dpsql.schedule import by_window
@@ -24,6 +27,7 @@ from dpsql.text import number, percent
 from dpsql.times import duration
 
 PERIODS = (7, 30, 365)
+FEW_GROUPS = 3
 DAY_US = 86_400_000_000
 SPANS = {"a calendar day": 1, "a calendar week": 7, "30 calendar days": 30}
 """Blocks of so many days, counted from 1970-01-01 UTC: any 24 hours, or 7 days, can touch a window more."""
@@ -71,8 +75,17 @@ def explain(plan: PrivacyPlan, source: Source) -> str:
     promised = (_promise(plan, source), live_runs(by_window(grid(plan))), _time(plan))
     one = cost(plan, source)
     together = [(span, _period_facts(plan, one, _periods(plan, days))["epsilon"]) for span, days in SPANS.items()] if _renews(plan) else []
-    parts = (in_short(plan, together), *promised, _bounds(plan, source), _keys(plan), _columns(plan), _budget(plan), _stages(plan))
-    return "\n\n".join([*parts, f"Query identity: {plan.identity}"]) + "\n"
+    parts = (
+        in_short(plan, together),
+        *promised,
+        _bounds(plan, source),
+        _keys(plan, source),
+        _columns(plan),
+        _other_ways(plan),
+        _budget(plan),
+        _stages(plan),
+    )
+    return "\n\n".join([*filter(None, parts), f"Query identity: {plan.identity}"]) + "\n"
 
 
 def _selection_facts(plan: PrivacyPlan) -> dict[str, Any] | None:
@@ -226,7 +239,7 @@ def _bounds(plan: PrivacyPlan, source: Source) -> str:
     return "\n".join(lines)
 
 
-def _keys(plan: PrivacyPlan) -> str:
+def _keys(plan: PrivacyPlan, source: Source) -> str:
     if plan.selection is None:
         windows = "in every window from the declared start of the stream on, at every trigger, with or without records"
         if not plan.query.keys:
@@ -241,7 +254,7 @@ def _keys(plan: PrivacyPlan) -> str:
         f"  No key is known beforehand. A key appears once about {first} units have it by the first trigger, {last} by the last",
         f"  (half of the keys with exactly that many appear); {later}.",
     ]
-    lines += _carried(plan)
+    lines += [*_with_fewer_groups(plan, source), *_carried(plan)]
     times = len(plan.selection.weights)
     if plan.selection.falls:
         share = plan.selection.weights[-1] / plan.selection.weights[0]
@@ -258,6 +271,27 @@ def _keys(plan: PrivacyPlan) -> str:
     if plan.query.asked.min_privacy_units_per_group > 1 and not plan.carries:
         lines.append(f"  A key with fewer than {plan.query.asked.min_privacy_units_per_group} units never appears.")
     return "\n".join(lines)
+
+
+def _with_fewer_groups(plan: PrivacyPlan, source: Source) -> list[str]:
+    """What a smaller G would change: a unit that may count with fewer keys weighs more with each."""
+    asked = plan.query.asked
+    if asked.max_groups_contributed <= FEW_GROUPS:
+        return []
+    fewer = unnamed_plan(replace(plan.query, asked=replace(asked, max_groups_contributed=FEW_GROUPS)), source)
+    assert fewer.selection is not None
+    return [
+        f"  With max_groups_contributed = {FEW_GROUPS} in the place of {asked.max_groups_contributed}: about "
+        f"{fewer.selection.users_needed(plan.horizon)} by the last; a unit's further keys are dropped."
+    ]
+
+
+def _other_ways(plan: PrivacyPlan) -> str:
+    asked = plan.query.asked
+    if plan.selection is not None or asked.counter is not CounterName.BLT:
+        return ""
+    rows = min(asked.max_rows_contributed, asked.max_groups_contributed * asked.max_rows_per_group)
+    return Ways(query=plan.query, rows=rows, per_key=asked.max_rows_per_group, mine=asked.counter).said()
 
 
 def _carried(plan: PrivacyPlan) -> list[str]:

@@ -4,26 +4,22 @@ from __future__ import annotations
 
 import math
 import textwrap
-from dataclasses import asdict
 from typing import Any
 
 from dpsql.config import Source
 from dpsql.mechanisms.live_runs import live_runs
-from dpsql.mechanisms.sliding.accounting import account, gamma
+from dpsql.mechanisms.other_ways import Ways
+from dpsql.mechanisms.sliding.accounting import account
 from dpsql.mechanisms.sliding.asked import PaneGrouping
 from dpsql.mechanisms.sliding.plan import MeasurementPlan, SlidingPlan
-from dpsql.mechanisms.sliding.planner import alternatives
 from dpsql.mechanisms.sliding.stages import schedule, shown, smooths
 from dpsql.parsed_query import Aggregate, AggregateFunction, ContributionPeriod, CounterName, PrivacyLevel
 from dpsql.privacy.cost import Cost
-from dpsql.privacy.curve import epsilon_of, total_mu
-from dpsql.times import duration, show_duration
-from dpsql.udfs.sliding.window_sqrt import coefficients
+from dpsql.privacy.curve import epsilon_of
+from dpsql.times import duration
 
-COMPARED_DELTA = 1e-9
 EVENTS = (10, 100)
 WIDTH = 120
-DAY_US = 86_400_000_000
 PERIODS = (7, 30, 365)
 
 
@@ -36,7 +32,7 @@ def explain(plan: SlidingPlan, source: Source) -> str:
         _bounds(plan, source),
         _keys(plan),
         _columns(plan),
-        _beside(plan),
+        _ways(plan).said() if plan.query.asked.grouping is PaneGrouping.NONE else "",
     ]
     lines = "\n\n".join([*filter(None, parts), f"Query identity: {plan.identity}"]).splitlines()
     return "\n".join(part for line in lines for part in textwrap.wrap(line, WIDTH, subsequent_indent="  ") or [""]) + "\n"
@@ -51,7 +47,7 @@ def facts(plan: SlidingPlan, source: Source) -> dict[str, Any]:
     """
     asked, cost = plan.query.asked, account(plan, source)
     event = asked.privacy_level is PrivacyLevel.EVENT
-    other = alternatives(plan, plan.delta or COMPARED_DELTA)
+    other = _ways(plan)
     return {
         "epsilon": plan.epsilon,
         "delta": plan.delta,
@@ -69,7 +65,7 @@ def facts(plan: SlidingPlan, source: Source) -> dict[str, Any]:
         "max_groups_contributed": asked.max_groups_contributed,
         "query_identity": plan.identity,
         "columns": [_column_facts(aggregate, parts) for aggregate, parts in _parts(plan)],
-        "stderr_of_count": None if other is None else {"delta": plan.delta or COMPARED_DELTA, **asdict(other)},
+        "stderr_of_count": {"delta": other.delta, **other.errors} if other.exist else None,
     }
 
 
@@ -229,31 +225,7 @@ def _columns(plan: SlidingPlan) -> str:
     return "\n".join(lines)
 
 
-def _beside(plan: SlidingPlan) -> str:
-    """The other ways to ask for the same windows: error of one COUNT, what a month costs, when rows appear."""
-    delta = plan.delta or COMPARED_DELTA
-    other = alternatives(plan, delta)
-    if other is None or plan.query.asked.grouping is not PaneGrouping.NONE:
-        return ""
-    costs, end = _a_month(plan, delta), f"once, at the window's end{' and ' + duration(plan.lateness_us) if plan.lateness_us else ''}"
-    once = "leave trigger_interval out" if plan.query.asked.privacy_level is PrivacyLevel.USER else "privacy_level = EVENT"
-    ways = {
-        f"delta = 0 (PANES): {_figure(other.panes)}{costs[0]}; {end}": not plan.delta,
-        f"{once}, delta = {delta:g} (WINDOW_SQRT): {_figure(other.window_sqrt)}{costs[1]}; {end}": bool(plan.delta),
-        f"trigger_interval = '{show_duration(plan.query.windows.slide_us)}', delta = {delta:g}, a copy of every record in each of its {plan.panes} "
-        f"windows: {_figure(other.copies)}{costs[2]}; at every trigger": False,
-    }
-    if plan.query.asked.privacy_level is PrivacyLevel.EVENT:
-        ways.popitem()  # a window of its own protects users
-    lines = [f"  {way}.{' This query.' if mine else ''}" for way, mine in ways.items()]
-    return "\n".join(["Other ways to ask: the standard error of one COUNT, what it costs, when rows appear", *lines])
-
-
-def _a_month(plan: SlidingPlan, delta: float) -> tuple[str, ...]:
-    """What one unit pays in 30 days, in words, of each way."""
-    n = -(-30 * DAY_US // plan.query.windows.size_us)
-    if plan.query.asked.privacy_level is PrivacyLevel.EVENT or not _renews(plan) or n < 2:
-        return ("",) * 3
-    mu2 = total_mu(plan.epsilon, delta) ** 2
-    gaussian = (epsilon_of(math.sqrt(n * times * mu2), n * delta) for times in (gamma(coefficients(plan.panes), plan.panes), 2.0))
-    return tuple(f", epsilon {_figure(epsilon)} in 30 days" for epsilon in (n * plan.epsilon, *gaussian))
+def _ways(plan: SlidingPlan) -> Ways:
+    asked = plan.query.asked
+    event = asked.privacy_level is PrivacyLevel.EVENT
+    return Ways(query=plan.query, rows=asked.rows, per_key=asked.max_rows_per_group or 1, mine=asked.counter, event=event)

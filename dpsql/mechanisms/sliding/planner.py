@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -16,7 +16,6 @@ from dpsql.mechanisms.sliding.plan import MeasurementPlan, SlidingPlan, document
 from dpsql.parsed_query import Aggregate, AggregateFunction, CounterName, ParsedQuery, PrivacyLevel
 from dpsql.privacy.curve import round_down, round_up, total_mu
 from dpsql.sql.window_rules import MOST_PANES
-from dpsql.udfs.noise.counters import column_norm, counter, path_sd
 from dpsql.udfs.noise.discrete_laplace import LARGEST, SMALLEST, DiscreteLaplace, discrete_laplace
 from dpsql.udfs.noise.randomness import MAX_NORMAL
 from dpsql.udfs.sliding.window_sqrt import coefficients, response
@@ -200,27 +199,3 @@ def _window_sqrt(plan: SlidingPlan, sums: list[MeasurementPlan], source: Source)
         stderr = math.sqrt((sigma * float(sd[-1])) ** 2 + 1 / 12) * m.grid
         plans.append(replace(m, sigma=sigma, stderr=stderr, half_width=NORMAL_95 * stderr))
     return replace(plan, measurements=tuple(plans), mu=mu, coefficients=c, sd=tuple(sd.tolist()), failure=failure)
-
-
-@dataclass(frozen=True)
-class Alternatives:
-    """Standard errors of a COUNT's window: PANES with the same epsilon and delta 0; with a delta WINDOW_SQRT, and copies of records in all windows."""
-
-    panes: float
-    window_sqrt: float
-    copies: float
-
-
-def alternatives(plan: SlidingPlan, delta: float) -> Alternatives | None:
-    """What the other counters would give; None where one of them cannot be planned."""
-    asked, panes = plan.query.asked, plan.panes
-    per_step = plan.epsilon / asked.rows
-    if panes > MOST_PANES or not SMALLEST <= per_step <= LARGEST:
-        return None
-    c, mu = coefficients(panes), total_mu(plan.epsilon, delta)
-    rows = math.sqrt((asked.max_rows_per_group or 1) * asked.rows)
-    of_window = math.sqrt(math.fsum(v * v for v in c)) * float(np.linalg.norm(response(panes, c).window))
-    # A window with copies is released at every slide, by a counter; this is its last release.
-    counts = counter(CounterName.BLT, panes + plan.lateness_us // plan.query.windows.slide_us)
-    of_copies = math.sqrt(panes) * column_norm(counts) * path_sd(counts)[-1]
-    return Alternatives(math.sqrt(panes * discrete_laplace(per_step).variance), rows * of_window / mu, rows * of_copies / mu)

@@ -223,26 +223,42 @@ def test_explain_says_what_events_cost() -> None:
     assert "one privacy unit (user_id) does in one period of 15 minutes" in said(USER)
 
 
-def test_other_ways_to_ask_have_the_errors_and_costs_that_they_are_told_to_have() -> None:
+@pytest.mark.parametrize(
+    ("window", "c", "more", "keyed"),
+    [
+        ("'1 day', '1 hour'", 4, "", True),
+        ("'1 day', '1 hour'", 4, ", allowed_lateness = '30 minutes'", True),
+        ("'1 day', '6 hours'", 20, "", False),
+        ("'7 days'", 4, "", True),
+        ("'1 day'", 4, ", allowed_lateness = '2 hours'", False),
+    ],
+)
+def test_other_ways_to_ask_have_the_errors_and_costs_that_they_are_told_to_have(window: str, c: int, more: str, keyed: bool) -> None:
     """Each way is asked, and its own plan and accountant say the same. Catches: a window with copies told without its counter."""
     sources = {"wiki": dataclasses.replace(SOURCE, schema="user_id STRING, channel STRING, ts TIMESTAMP")}
     sources["channels"] = Source("channels", "parquet", path="channels", schema="channel STRING", static=True)
+    listed, key = ("public_groups = (SELECT channel FROM channels), ", "channel") if keyed else ("", "")
 
-    def asked(delta: str, more: str = "") -> dpsql.Query:
-        bounds = "privacy_unit_column = user_id, max_rows_contributed = 20, max_rows_per_group = 4, max_groups_contributed = 5"
+    def asked(options: str) -> dpsql.Query:
+        bounds = f"privacy_unit_column = user_id, max_rows_contributed = 20, max_rows_per_group = {c}{more}"
         return dpsql.compile(
-            f"SELECT WITH DIFFERENTIAL_PRIVACY OPTIONS (epsilon = 1, delta = {delta}, {bounds}{more}, public_groups = (SELECT channel FROM channels)) "
-            "channel, COUNT(*) AS n FROM wiki GROUP BY window(ts, '1 day', '1 hour'), channel",
+            f"SELECT WITH DIFFERENTIAL_PRIVACY OPTIONS ({listed}epsilon = 1, {bounds}, {options}) {key + ', ' if key else ''}COUNT(*) AS n "
+            f"FROM wiki GROUP BY window(ts, {window}){', ' + key if key else ''}",
             sources,
         )
 
-    panes, root, copies = asked("0"), asked("1e-6"), asked("1e-6", ", trigger_interval = '1 hour'")
-    assert [query.plan.mechanism for query in (panes, root, copies)] == ["sliding", "sliding", "histogram"]
-    true = [panes.plan.measurements[0].stderr, root.plan.measurements[0].stderr, copies.plan.columns[0].perturbations[0].sd[-1]]
-    costs = [next(each["epsilon"] for each in query.explain_json()["periods"] if each["periods"] == 30) for query in (panes, root, copies)]
-    told = re.findall(r": ([\d.]+), epsilon ([\d.]+) in 30 days", " ".join(root.explain().split()))
-    assert [float(error) for error, _ in told] == pytest.approx(true, rel=2e-3)
-    assert [float(cost) for _, cost in told] == pytest.approx(costs, rel=2e-3)
+    def error(query: dpsql.Query) -> float:
+        return query.plan.columns[0].perturbations[0].sd[-1] if query.plan.mechanism == "histogram" else query.plan.measurements[0].stderr
+
+    first, interval = asked("delta = 1e-6"), f", trigger_interval = {window.rsplit(', ', maxsplit=1)[-1]}"
+    ways = [asked("delta = 0"), first, *([asked("delta = 1e-6" + interval)] if "," in window else [])]
+    costs = [next(each["epsilon"] for each in query.explain_json()["periods"] if each["periods"] == 30) for query in ways]
+    for mine, query in enumerate(ways):
+        told = re.findall(r": ([\d.]+), epsilon ([\d.]+) in 30 days;[^.]*\.( This)?", " ".join(query.explain().split()))
+        assert [bool(this) for _, _, this in told] == [each == mine for each in range(len(ways))]
+        if query.plan.delta:
+            assert [float(each) for each, _, _ in told] == pytest.approx(list(map(error, ways)), rel=2e-3)
+            assert "7" in window or [float(cost) for _, cost, _ in told] == pytest.approx(costs, rel=2e-3)
 
 
 def test_a_grid_has_at_most_2_20_units_to_the_largest_value_and_a_step_2_10_of_them() -> None:

@@ -1,0 +1,112 @@
+"""The ways to ask for the same windows of listed keys: error of one COUNT, what 30 days cost, when rows appear, and what to write."""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from dpsql.mechanisms.sliding.accounting import gamma
+from dpsql.parsed_query import ContributionPeriod, CounterName, ParsedQuery
+from dpsql.privacy.cost import touched
+from dpsql.privacy.curve import epsilon_of, total_mu
+from dpsql.sql.window_rules import MOST_PANES, SUMS
+from dpsql.times import duration, show_duration
+from dpsql.udfs.noise.counters import column_norm, counter, path_sd
+from dpsql.udfs.noise.discrete_laplace import LARGEST, SMALLEST, discrete_laplace
+from dpsql.udfs.sliding.window_sqrt import coefficients, response
+
+COMPARED_DELTA = 1e-9
+"""Of the ways that need one, where the query has none."""
+
+DAY_US = 86_400_000_000
+MONTH = 30
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ways:
+    """Panes without a delta, panes with one, and a window of its own, in which a record is copied into every window that it is in.
+
+    Args:
+        query: what is asked, by either mechanism.
+        rows: of the protected unit in one contribution period.
+        per_key: c, of these with one key.
+        mine: PANES, WINDOW_SQRT, or the counter of a window of its own.
+        event: one row is protected, and no unit: it has no period, and no window of its own takes it.
+    """
+
+    query: ParsedQuery[Any]
+    rows: int
+    per_key: int
+    mine: CounterName
+    event: bool = False
+
+    @property
+    def panes(self) -> int:
+        """Slides of a window."""
+        return self.query.windows.size_us // self.query.windows.slide_us
+
+    @property
+    def delta(self) -> float:
+        """The query's, or one to compare with."""
+        return self.query.delta or COMPARED_DELTA
+
+    @property
+    def exist(self) -> bool:
+        """Whether panes could take the query, with this epsilon."""
+        whole = self.query.windows.size_us % self.query.windows.slide_us == 0 and self.panes <= MOST_PANES
+        return whole and SMALLEST <= self.query.epsilon / self.rows <= LARGEST and all(a.function in SUMS for a in self.query.aggregates)
+
+    @cached_property
+    def errors(self) -> dict[str, float]:
+        """Standard error of a COUNT alone, by way."""
+        panes, c, mu = self.panes, coefficients(self.panes), total_mu(self.query.epsilon, self.delta)
+        rows = math.sqrt(self.per_key * self.rows)
+        of_window = math.sqrt(math.fsum(v * v for v in c)) * float(np.linalg.norm(response(panes, c).window))
+        # A window of its own is released again and again, by a counter; this is its last release.
+        counts = counter(
+            CounterName.BLT, -(-(self.query.windows.size_us + self.query.allowed_lateness_us) // self.query.trigger_interval_us)
+        )
+        return {
+            "panes": math.sqrt(panes * discrete_laplace(self.query.epsilon / self.rows).variance),
+            "window_sqrt": rows * of_window / mu,
+            "copies": rows * math.sqrt(panes) * column_norm(counts) * path_sd(counts)[-1] / mu,
+        }
+
+    def month(self) -> dict[str, float]:
+        """What one unit pays in 30 days, by way; nothing where one period has them all."""
+        window = self.query.windows
+        n = touched(MONTH * DAY_US, window.size_us, window.offset_us)
+        if self.event or self.query.contribution_period is ContributionPeriod.STREAM or n < 2:
+            return {}
+        mu2, meet = total_mu(self.query.epsilon, self.delta) ** 2, 2.0 if self.panes > 1 else 1.0
+        times = {"window_sqrt": gamma(coefficients(self.panes), self.panes), "copies": meet}
+        return {"panes": n * self.query.epsilon} | {
+            way: epsilon_of(math.sqrt(n * many * mu2), n * self.delta) for way, many in times.items()
+        }
+
+    def said(self) -> str:
+        """A line for each way that takes the query; nothing where there is one alone."""
+        if not self.exist:
+            return ""
+        query, slides, costs = self.query, self.panes > 1, self.month()
+        errors = {
+            way: f"{error:.4g}" + (f", epsilon {costs[way]:.4g} in {MONTH} days" if costs else "") for way, error in self.errors.items()
+        }
+        lateness = -(-query.allowed_lateness_us // query.windows.slide_us) * query.windows.slide_us  # panes are late as a whole
+        late = f" and {duration(lateness)}" if lateness else ""
+        end, interval = f"once, at the window's end{late}", show_duration(query.trigger_interval_us)
+        level = ", privacy_level = EVENT" if self.event else ""
+        copied = f", a copy of every record in each of its {self.panes} windows" if slides else ""
+        ways = {CounterName.PANES: f"delta = 0{level}, no trigger_interval: {errors['panes']}; {end}"}
+        if slides or self.event:
+            ways[CounterName.WINDOW_SQRT] = f"delta = {self.delta:g}{level}, no trigger_interval: {errors['window_sqrt']}; {end}"
+        if not self.event:
+            ways[CounterName.BLT] = f"delta = {self.delta:g}, trigger_interval = '{interval}'{copied}: {errors['copies']}; at every trigger"
+        said = [f"  {way}.{' This query.' if name is self.mine else ''}" for name, way in ways.items()]
+        lines = [line for each in said for line in textwrap.wrap(each, 120, subsequent_indent="  ")]
+        return "\n".join(["Other ways to ask: the standard error of one COUNT, what it costs, when rows appear", *lines])
