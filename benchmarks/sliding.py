@@ -29,9 +29,10 @@ CHECKOUT = Path(__file__).resolve().parents[1]
 if str(CHECKOUT) not in sys.path:  # `python benchmarks/...` puts this folder first, not the checkout
     sys.path.insert(0, str(CHECKOUT))
 
+import dpsql  # noqa: E402
 from benchmarks.charts import Line, Panel, draw  # noqa: E402
 from benchmarks.sliding_rivals import RIVALS, error  # noqa: E402
-from dpsql.mechanisms.sliding.asked import PaneGrouping, Smoothing  # noqa: E402
+from dpsql.config import Source  # noqa: E402
 from dpsql.mechanisms.sliding.planner import make_plan  # noqa: E402
 from dpsql.mechanisms.sliding.stages import measurements  # noqa: E402
 from dpsql.parsed_query import changed  # noqa: E402
@@ -41,10 +42,16 @@ from dpsql.udfs.sliding.panes import Cells, Panes  # noqa: E402
 from dpsql.udfs.sliding.release import Shown, SlidingParameters, release_windows  # noqa: E402
 from dpsql.udfs.sliding.window_sqrt import coefficients, response  # noqa: E402
 from dpsql.udfs.stage import RELEASE, Tick  # noqa: E402
-from tests.mechanisms.sliding.queries import EVENT, SOURCE, SQRT, windows  # noqa: E402
+from tests.mechanisms.sliding.queries import SOURCE, SQRT, windows  # noqa: E402
 
 SEED = 20150912
 W = 15
+SQL = """
+    SELECT WITH DIFFERENTIAL_PRIVACY OPTIONS (epsilon = {}, delta = 0, privacy_level = EVENT, public_groups = (SELECT channel FROM channels){})
+      channel, COUNT(*) AS edits
+    FROM wiki GROUP BY window(ts, '{} minutes', '1 minute'), channel
+"""
+SOURCES = {"wiki": SOURCE, "channels": Source("channels", "parquet", path="channels", static=True)}
 SLIDE_US = 60_000_000
 
 
@@ -119,12 +126,8 @@ def stream(name: str) -> tuple[np.ndarray, np.ndarray]:
 
 def ways(epsilon: float, w: int = W) -> dict[str, Measurement]:
     """Our measurement and the paper's for one COUNT at level EVENT."""
-    event = changed(windows(EVENT, w), epsilon=epsilon)
-    asked = {
-        "PANES": event,
-        "RETROACTIVE, the paper's": changed(event, grouping=PaneGrouping.RETROACTIVE, smoothing=Smoothing.NONE),
-    }
-    return {name: measurements(make_plan(each, SOURCE))[0] for name, each in asked.items()}
+    asked = {"PANES": "", "RETROACTIVE, the paper's": ", mechanism = PAPER"}
+    return {name: measurements(dpsql.compile(SQL.format(epsilon, more, w), SOURCES).plan)[0] for name, more in asked.items()}
 
 
 def errors(m: Measurement, x: np.ndarray, weights: np.ndarray, seed: int, w: int = W) -> np.ndarray:
@@ -159,7 +162,6 @@ def table(name: str, epsilon: float, keys: int) -> None:
 CURVES = {
     "PANES": ("PANES", 0),
     "PANES, smoothed": ("PANES", 2),
-    "RETROACTIVE": ("RETROACTIVE", 0),
     "the paper's RG": ("RETROACTIVE, the paper's", 0),
 }
 OTHERS = {"BA": "BA", "FAST, drift 1": "FAST, drift 1", "PeGaSus": "PeGaSus"}
@@ -183,7 +185,8 @@ def figures(folder: Path = Path(__file__).parents[1] / "docs" / "figures") -> No
     """The paper's figures 3 to 5: error against epsilon, against panes of a window, against panes of the stream."""
     for asked in sys.argv[2:] or ("montreal", "worldcup"):
         x, weights = stream(asked)
-        panes, name = len(x), Path(asked.split(":")[0]).stem
+        panes, file = len(x), Path(asked.split(":")[0])
+        name = file.parent.name or file.stem
         axes: dict[str, list[tuple[float, float, int, int]]] = {
             "log10 epsilon": [(math.log10(epsilon), epsilon, W, panes) for epsilon in (0.02, 0.05, 0.1, 0.2, 0.5, 1.0)],
             "panes of a window (epsilon 0.1)": [(float(w), 0.1, w, panes) for w in (5, 10, 15, 20, 25, 30)],
