@@ -233,7 +233,7 @@ def heavy(draws: int, values: int = 312_000, skew: float = 1.1, k: int = 256) ->
             words = digests(pa.array([digest(name) for name in names.to_pylist()], pa.binary(32))).tolist()
             listed = Listed(tuple((a, b, c, d) for a, b, c, d in words), tuple(names.to_pylist()))
         p = reading(plan, listed)
-        shown = read(empty_state(p), last, p, bytes(32))
+        shown = read(empty_state(), last, p, bytes(32))
         found = [int(name) for name in shown.lists.column("key_bytes").to_pylist()]
         best = {*truth[:k].tolist()}
         recall = len(best & {*found}) / k

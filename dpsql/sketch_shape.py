@@ -12,11 +12,10 @@ class SketchShape:
     Args:
         depth, width, signed: of every sketch.
         hash_scheme: `dpsql.udfs.sketch.hashing.SCHEME`.
-        cycle, triggers: p, T.
         aliases: of the sketches, in order of their rows.
         counts: of each, whether it counts records; else it adds up a weight.
         grids: value of one step of their cells.
-        sd: of their cells' noise by refresh number, in value units.
+        sd: of their cells' noise by trigger, in value units.
         stderr: of an estimate's noise, per standard deviation of a cell's.
         by_window: every window has a hash key of its own, published with its last cells.
         missed: the largest share of a value's records that a row leaves out.
@@ -26,8 +25,6 @@ class SketchShape:
     width: int
     signed: bool
     hash_scheme: str
-    cycle: int
-    triggers: int
     aliases: tuple[str, ...]
     counts: tuple[bool, ...]
     grids: tuple[float, ...]

@@ -23,11 +23,8 @@ PROPERTY = "dpsql.sketch"
 
 COUNTS = {"TOP_COUNT": ("count", pa.int64()), "TOP_SUM": ("sum", pa.float64())}
 TIME = pa.timestamp("us", tz="UTC")
-CELLS = pa.schema(
-    [("window_start", TIME), ("window_end", TIME), ("trigger", pa.int32()), ("trigger_time", TIME)]
-    + [(name, pa.int32()) for name in ("row", "first_column", "stride")]
-    + [("cells", pa.list_(pa.int64())), ("hash_key", pa.binary())]
-)
+TIMES = [("window_start", TIME), ("window_end", TIME), ("trigger", pa.int32()), ("trigger_time", TIME)]
+CELLS = pa.schema([*TIMES, ("row", pa.int32()), ("cells", pa.list_(pa.int64())), ("hash_key", pa.binary())])
 
 
 def cells_path(histogram: Place) -> Place:
@@ -58,16 +55,15 @@ def cell_rows(released: pa.Table, schedule: Schedule, sketch: SketchShape) -> pa
     grid = schedule.grid
     size, parts = len(sketch.aliases) * sketch.depth, [CELLS.empty_table()]
     released = released.sort_by([("window", "ascending"), ("trigger", "ascending")])
-    for row in released.select(["window", "trigger", "first_column", "stride", "cells", "hash_key"]).to_pylist():
+    for row in released.select(["window", "trigger", "cells", "hash_key"]).to_pylist():
         if not row["cells"]:
             continue
         flat = np.frombuffer(row["cells"], "<i8")
         times = (row["window"], row["window"] + grid.window_us, row["window"] + row["trigger"] * grid.trigger_us)
         start, end, due = (pa.array(np.full(size, us)).cast(TIME) for us in times)
-        ints = [pa.array(values, pa.int32()) for values in (range(size), [row["first_column"]] * size, [row["stride"]] * size)]
         cells = pa.ListArray.from_arrays(pa.array(np.arange(size + 1) * (len(flat) // size), pa.int32()), pa.array(flat))
-        number = pa.array([row["trigger"]] * size, pa.int32())
-        parts.append(pa.table([start, end, number, due, *ints, cells, pa.array([row["hash_key"]] * size)], schema=CELLS))
+        number, places = (pa.array(values, pa.int32()) for values in ([row["trigger"]] * size, range(size)))
+        parts.append(pa.table([start, end, number, due, places, cells, pa.array([row["hash_key"]] * size)], schema=CELLS))
     return pa.concat_tables(parts).combine_chunks()
 
 

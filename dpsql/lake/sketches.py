@@ -25,7 +25,6 @@ from dpsql.udfs.columns import Int
 from dpsql.udfs.keys import encode
 from dpsql.udfs.sketch.estimates import estimate, interval, joint
 from dpsql.udfs.sketch.hashing import DIGEST_BYTES, SCHEME, Shape, digest, digests
-from dpsql.udfs.sketch.refresh import Schedule
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -211,17 +210,12 @@ def _added(
         begins = pc.field("window_start") == pa.scalar(start, pa.int64()).cast(pa.timestamp("us", tz="UTC"))
         low, high = number * shape.depth, (number + 1) * shape.depth
         mine = (pc.field("row") >= low) & (pc.field("row") < high)
-        rows = read_rows(path, None, begins & mine & (pc.field("trigger") <= at)).sort_by("trigger")
-        if at not in rows["trigger"].to_pylist():
+        rows = read_rows(path, None, begins & mine & (pc.field("trigger") == at)).sort_by("row")
+        if not rows.num_rows:
             raise LakeError(f"the sketch of the window {timestamp(start)} was not published at trigger {at}")
-        window = np.zeros_like(cells)
-        for row, first, stride, values in zip(
-            *(rows[c].to_pylist() for c in ("row", "first_column", "stride")), rows["cells"], strict=True
-        ):
-            window[row - low, first::stride] = values.values.to_numpy()
-        cells, hash_key = cells + window, rows["hash_key"][-1].as_py()
-        schedule = Schedule(shape.triggers, shape.cycle)
-        variance += max(shape.sd[number][max(schedule.count(block, at), 1) - 1] for block in range(shape.cycle)) ** 2
+        cells += rows["cells"].combine_chunks().flatten().to_numpy().reshape(cells.shape)
+        hash_key = rows["hash_key"][0].as_py()
+        variance += shape.sd[number][at - 1] ** 2
     last = windows[-1]
     at = last[2] if trigger is None else trigger
     return PublishedSketch(shape, kinds, windows[0][0], last[1], last[3], at, number, cells, hash_key, math.sqrt(variance))

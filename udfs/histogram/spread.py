@@ -1,6 +1,6 @@
 """Variances and standard deviations from three noisy sums: centred values, their centred squares, and how many values there are.
 
-Guarantee (docs/privacy/histogram.md, theorem 30): post-processing of the three numbers, each of which has its own noise. Squares are summed
+Guarantee (docs/privacy/histogram.md, theorem 22): post-processing of the three numbers, each of which has its own noise. Squares are summed
 less the middle of what they can be, so that one record moves their sum by half as much; the middle times the noisy count is added here.
 """
 

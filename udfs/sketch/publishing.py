@@ -21,7 +21,7 @@ from dpsql.udfs.sketch.release import CELLS, ReleaseStage
 from dpsql.udfs.stage import RELEASE, Stepped, Tables, Tick
 from dpsql.udfs.state_table import Table
 
-SKETCH = pa.schema([("first_column", pa.int64()), ("stride", pa.int64()), ("cells", pa.binary()), ("hash_key", pa.binary())])
+SKETCH = pa.schema([("cells", pa.binary()), ("hash_key", pa.binary())])
 """Of a released row: the cells that it publishes, row after row of all sketches; no cells where it publishes none."""
 
 
@@ -50,7 +50,7 @@ class SketchRelease:
 
     def empty(self) -> Tables:
         """Nothing is closed, nothing has been released."""
-        return self.release.empty() | reading.empty_state(self.reads)
+        return self.release.empty() | reading.empty_state()
 
     def for_bucket(self, bucket: int, buckets: int) -> SketchRelease:
         """With the windows of one bucket."""
@@ -83,9 +83,8 @@ def _by_pair(rows: pa.Table) -> dict[tuple[int, int], pa.Table]:
     return {(w, t): rows.filter(pa.array((window == w) & (trigger == t))) for w, t in pairs}
 
 
-def _published(rows: pa.Table) -> tuple[int, int, bytes, bytes]:
+def _published(rows: pa.Table) -> tuple[bytes, bytes]:
     if not rows.num_rows:
-        return 0, 0, b"", b""
+        return b"", b""
     rows = rows.take(pa.array(np.argsort(rows.column("row").to_numpy(), kind="stable")))
-    first, stride = (rows.column(name)[0].as_py() for name in ("first_column", "stride"))
-    return first, stride, b"".join(rows.column("cells").to_pylist()), rows.column("hash_key")[0].as_py()
+    return b"".join(rows.column("cells").to_pylist()), rows.column("hash_key")[0].as_py()

@@ -1,6 +1,6 @@
 """The release: every window that there can be has its noisy cells published at every trigger, records or not.
 
-Cells are integers; noise is drawn once per cell and refresh, at the cell's owner, rounded to the grid and then added. A published cell is a
+Cells are integers; noise is drawn once per cell and trigger, at the cell's owner, rounded to the grid and then added. A published cell is a
 function of (window, row, column, trigger, exact sum): not of buckets, cuts or order.
 """
 
@@ -21,7 +21,6 @@ from dpsql.udfs.noise.exact_paths import Redraw
 from dpsql.udfs.noise.path_error import trust
 from dpsql.udfs.sketch.hashing import DIGEST
 from dpsql.udfs.sketch.partial import KEY, SCHEMA, add_cells
-from dpsql.udfs.sketch.refresh import Schedule
 from dpsql.udfs.sketch.state import TABLES, Cells, cells_table, empty_state, new_cells, opened, split
 from dpsql.udfs.stage import RELEASE, Stepped, Tables, Tick, closed_us
 from dpsql.udfs.state_table import Table
@@ -38,8 +37,7 @@ class ReleaseParameters:
         grid: windows and triggers.
         first_window_us: the first window that there is; every later one is published.
         depth, width: of a sketch.
-        cycle: p.
-        noise: of each sketch, by refresh number: the counter's horizon is `Schedule.horizon`.
+        noise: of each sketch, by trigger.
         bucket, buckets: whole windows are here, those whose start is `bucket` modulo `buckets`.
     """
 
@@ -47,7 +45,6 @@ class ReleaseParameters:
     first_window_us: int
     depth: int
     width: int
-    cycle: int
     noise: tuple[PerturbationParameters, ...]
     bucket: int = 0
     buckets: int = 1
@@ -56,11 +53,6 @@ class ReleaseParameters:
     def rows(self) -> Int:
         """Of all sketches: number j * depth + i is row i of sketch j."""
         return np.arange(len(self.noise) * self.depth)
-
-    @property
-    def schedule(self) -> Schedule:
-        """Which columns are published when."""
-        return Schedule(self.grid.horizon, self.cycle)
 
     @property
     def numbers(self) -> int:
@@ -72,7 +64,7 @@ class ReleaseParameters:
 class ReleaseStage:
     """Partial sketches, candidate keys and ticks to noisy cells, and to keys whose first trigger has closed.
 
-    Released: `kind, window, trigger, row`, columns `first_column, first_column + stride, ..` of it in `payload` (int64), or a key's digest and bytes.
+    Released: `kind, window, trigger, row`, and its cells in `payload` (int64), or a key's digest and bytes.
     """
 
     parameters: ReleaseParameters
@@ -87,7 +79,7 @@ class ReleaseStage:
     @property
     def gives(self) -> pa.Schema:
         """Noisy cells and candidate keys."""
-        ints = ("window", "trigger", "row", "first_column", "stride", *DIGEST)
+        ints = ("window", "trigger", "row", *DIGEST)
         return pa.schema([("kind", pa.int8()), *((name, pa.int64()) for name in ints), ("payload", pa.binary())])
 
     def empty(self) -> Tables:
@@ -116,16 +108,15 @@ class ReleaseStage:
         after = {"cells": cells, "pending": pending, "keys": keys}
         return Stepped(after, pa.concat_tables(out).combine_chunks(), {"closed_us": closed})
 
-    def _cells(self, published: list[tuple[int, int, int, int, int, bytes]]) -> pa.Table:
-        ints = np.array([row[:-1] for row in published], np.int64).reshape(-1, 5).T
+    def _cells(self, published: list[tuple[int, int, int, bytes]]) -> pa.Table:
+        ints = np.array([row[:-1] for row in published], np.int64).reshape(-1, 3).T
         zeros = [np.zeros(len(published), np.int64)] * len(DIGEST)
         payload = pa.array([row[-1] for row in published], pa.binary())
         return pa.table([np.full(len(published), CELLS, np.int8), *ints, *zeros, payload], schema=self.gives)
 
     def _keys(self, keys: pa.Table) -> pa.Table:
-        zeros = [np.zeros(keys.num_rows, np.int64)] * 3
-        both = [keys.column(name) for name in ("window", "trigger")]
-        return pa.table([np.full(keys.num_rows, KEY, np.int8), *both, *zeros, *keys.columns[2:]], schema=self.gives)
+        kind, row = np.full(keys.num_rows, KEY, np.int8), np.zeros(keys.num_rows, np.int64)
+        return pa.table([kind, keys.column("window"), keys.column("trigger"), row, *keys.columns[2:]], schema=self.gives)
 
 
 def _added(pending: pa.Table, keys: pa.Table, rows: pa.Table) -> tuple[pa.Table, pa.Table]:
@@ -149,7 +140,7 @@ def _close(
         mine = pending.filter(pa.array(is_due & (window == start)))
         for number in range(before + 1, now + 1):
             _add(windows[start], mine, number)
-            published += _refresh(windows[start], start, number, p, noise_key)
+            published += _published(windows[start], start, number, p, noise_key)
         if now == grid.horizon:
             del windows[start]
     rest = pending.filter(pa.array(~is_due)).combine_chunks()
@@ -165,44 +156,32 @@ def _begun(before_us: int, now_us: int, p: ReleaseParameters) -> list[int]:
 
 
 def _add(cells: Cells, pending: pa.Table, trigger: int) -> None:
-    """The sums of one trigger begin to wait for their column's refresh."""
+    """The sums of one trigger enter their cells."""
     at = np.flatnonzero(pending.column("trigger").to_numpy() == trigger)
     place = np.searchsorted(cells.row, pending.column("row").to_numpy()[at])
     forms, payloads = pending.column("form").to_numpy(), pending.column("payload")
     for each, row in zip(at.tolist(), place.tolist(), strict=True):
-        add_cells(cells.waiting[row], int(forms[each]), payloads[each].as_py())
+        add_cells(cells.v[row], int(forms[each]), payloads[each].as_py())
 
 
-def _refresh(cells: Cells, window: int, trigger: int, p: ReleaseParameters, noise_key: bytes) -> list[Any]:
-    """Publish the columns that are due, each row by itself."""
-    shown = np.empty_like(cells.v)
-    for first, stride, step in p.schedule.due(trigger):
-        cells.v[:, first::stride] += cells.waiting[:, first::stride]
-        cells.waiting[:, first::stride] = 0
-        for number, noise in enumerate(p.noise):
-            at = np.ix_(np.flatnonzero(cells.row // p.depth == number), np.arange(first, p.width, stride))
-            shown[at] = _noisy(cells, at, window, step, noise, p, noise_key)
-    whole = trigger == p.grid.horizon or p.cycle == 1
-    first, stride = (0, 1) if whole else (trigger % p.cycle, p.cycle)
-    return [
-        (window, trigger, row, first, stride, values[first::stride].astype("<i8").tobytes())
-        for row, values in zip(cells.row.tolist(), shown, strict=True)
-    ]
+def _published(cells: Cells, window: int, trigger: int, p: ReleaseParameters, noise_key: bytes) -> list[Any]:
+    """All cells at one trigger, each row by itself."""
+    shown = []
+    for number, noise in enumerate(p.noise):
+        mine = slice(number * p.depth, (number + 1) * p.depth)
+        shown.append(_noisy(cells.v[mine], cells.path[mine], window, trigger, noise, noise_key))
+    return [(window, trigger, row, values.astype("<i8").tobytes()) for row, values in enumerate(np.concatenate(shown))]
 
 
-def _noisy(cells: Cells, at: Any, window: int, step: int, q: PerturbationParameters, p: ReleaseParameters, noise_key: bytes) -> Int:
-    """One refresh of some cells of one sketch: the next step of their paths, rounded, and added to their sums."""
-    rows, columns = at
-    cell = ((cells.row[rows] % p.depth) * p.width + columns).reshape(-1)
+def _noisy(exact: Int, paths: Float, window: int, trigger: int, q: PerturbationParameters, noise_key: bytes) -> Int:
+    """One trigger of the cells of one sketch: the next step of their paths, rounded, and added to their sums."""
+    numbers, cell = q.counter.width, np.arange(exact.size)
     tag = randomness.tags(noise_key, np.full(len(cell), window, np.int64), cell)
-    numbers = q.counter.width
-    path = cells.path[rows, columns, :numbers].reshape(-1, numbers)
 
     def draw(number: int) -> Float:
-        return randomness.normals(noise_key, tag, q.mechanism, 0, step, number)
+        return randomness.normals(noise_key, tag, q.mechanism, 0, trigger, number)
 
-    path = trust(q.counter).advance(path, draw, step)
-    cells.path[rows, columns, :numbers] = path.reshape(len(rows), -1, numbers)
-    again = Redraw(noise_key, tag, np.arange(len(cell)), q.mechanism, 0, q.counter)
-    exact = cells.v[rows, columns]
-    return noisy(exact.reshape(-1), path[:, 0], step, q, again).reshape(exact.shape)
+    path = trust(q.counter).advance(paths[:, :, :numbers].reshape(-1, numbers), draw, trigger)
+    paths[:, :, :numbers] = path.reshape(*exact.shape, numbers)
+    again = Redraw(noise_key, tag, cell, q.mechanism, 0, q.counter)
+    return noisy(exact.reshape(-1), path[:, 0], trigger, q, again).reshape(exact.shape)

@@ -21,8 +21,8 @@ TABLES = {
     "pending": Table(("window", "trigger", "row"), "window", order="any"),
     "keys": Table(("window", "trigger", *DIGEST), "window", order="any"),
 }
-"""cells: one row per open window and row of a sketch: `window, row, v` (published sums), `waiting` (sums of closed triggers whose column has not
-been refreshed since), `path` (noise). pending: partial sketches of triggers that have not closed. keys: candidates of such triggers."""
+"""cells: one row per open window and row of a sketch: `window, row, v` (sums of closed triggers), `path` (noise). pending:
+partial sketches of triggers that have not closed. keys: candidates of such triggers."""
 
 PENDING = pa.schema([*((name, pa.int64()) for name in ("window", "trigger", "form", "row")), ("payload", pa.binary())])
 KEYS = pa.schema([*((name, pa.int64()) for name in ("window", "trigger", *DIGEST)), ("key_bytes", pa.binary())])
@@ -34,14 +34,12 @@ class Cells:
 
     row: Int
     v: Int
-    waiting: Int
     path: npt.NDArray[np.float64]
 
 
 def new_cells(rows: Int, width: int, numbers: int) -> Cells:
     """Of a window that begins."""
-    nothing = np.zeros((len(rows), width), np.int64)
-    return Cells(rows, nothing, nothing.copy(), np.zeros((len(rows), width, numbers)))
+    return Cells(rows, np.zeros((len(rows), width), np.int64), np.zeros((len(rows), width, numbers)))
 
 
 def empty_state(width: int, numbers: int) -> Tables:
@@ -61,7 +59,7 @@ def cells_table(windows: dict[int, Cells], width: int, numbers: int, closed_us: 
         "window": np.repeat(np.array(sorted(windows), np.int64), [len(windows[window].row) for window in sorted(windows)]),
         "row": np.concatenate([cells.row for cells in each]),
     }
-    for name, size in (("v", width), ("waiting", width), ("path", width * numbers)):
+    for name, size in (("v", width), ("path", width * numbers)):
         flat = np.concatenate([getattr(cells, name).reshape(-1) for cells in each])
         columns[name] = pa.FixedSizeListArray.from_arrays(pa.array(flat), size)
     return pa.table(columns).replace_schema_metadata({CLOSED: str(closed_us)})
@@ -71,13 +69,13 @@ def opened(cells: pa.Table, width: int, numbers: int) -> dict[int, Cells]:
     """The windows of a table; copies."""
     window, row = cells.column("window").to_numpy(), cells.column("row").to_numpy()
     lists = {}
-    for name, size in (("v", width), ("waiting", width), ("path", width * numbers)):
+    for name, size in (("v", width), ("path", width * numbers)):
         lists[name] = np.array(cells.column(name).combine_chunks().flatten().to_numpy()).reshape(len(row), size)
     out = {}
     for each in np.unique(window).tolist():
         at = window == each
         paths = lists["path"][at].reshape(-1, width, numbers)
-        out[each] = Cells(row[at].copy(), lists["v"][at], lists["waiting"][at], paths)
+        out[each] = Cells(row[at].copy(), lists["v"][at], paths)
     return out
 
 

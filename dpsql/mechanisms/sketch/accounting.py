@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import Counter as Tally
 from dataclasses import dataclass
 
 from dpsql.config import Source
@@ -91,18 +90,15 @@ def check(plan: SketchPlan, source: Source) -> Spent:
 
 
 def _ratio(cells: CellsPlan, plan: SketchPlan) -> float:
-    """Sensitivity over sigma of one sketch: Theorem 21 for the cells, Theorem 22 for the counter."""
+    """Sensitivity over sigma of one sketch (theorem 21)."""
     asked = plan.query.asked
     if cells.rule not in ("rows", "sum"):
         raise AccountingError(f"rule {cells.rule} is unknown to the accountant")
     largest = 1.0 if cells.rule == "rows" else max(abs(cells.lower), abs(cells.upper)) * cells.grid
-    steps = _refreshes(plan.triggers, asked.cycle)
-    if plan.refreshes < steps:
-        raise AccountingError(f"a column is refreshed {steps} times, and the counter has {plan.refreshes} steps")
     copies = sum(1 for k in range(10_000) if k * plan.query.windows.slide_us < plan.query.windows.size_us)
     # Per row and window: the owned keys of a unit lie in different cells, n_j <= c records in each, all together at most `rows`.
     squares = _squares(asked)
-    return math.sqrt(copies * asked.depth * squares) * largest * factorisation(asked.counter, plan.refreshes)[0] / cells.sigma
+    return math.sqrt(copies * asked.depth * squares) * largest * factorisation(asked.counter, plan.triggers)[0] / cells.sigma
 
 
 def _squares(asked: Asked) -> int:
@@ -112,12 +108,6 @@ def _squares(asked: Asked) -> int:
     c = asked.bounds.max_rows_per_key
     rows = min(asked.bounds.max_rows, asked.bounds.max_keys * c)
     return c * rows - rows % c * (c - rows % c)
-
-
-def _refreshes(triggers: int, cycle: int) -> int:
-    """Most refreshes of a column, counted: column j at triggers j modulo p, and all at the last one."""
-    times = Tally(trigger % cycle for trigger in range(1, triggers))
-    return 1 + max(times.values(), default=0)
 
 
 def _tests(plan: SketchPlan) -> int:

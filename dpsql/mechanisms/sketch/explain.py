@@ -17,13 +17,10 @@ from dpsql.privacy.curve import epsilon_of
 from dpsql.schedule import by_window
 from dpsql.text import in_short, number
 from dpsql.times import duration
+from dpsql.udfs.noise.counters import counter
 from dpsql.udfs.sketch.floor import null_law, scales, threshold
 
 EVENTS = 10
-LAZY_FROM = 10_000_000
-"""Cells from which a refresh cycle is proposed: a second of noise per trigger."""
-
-
 WIDTH = 120
 Z95 = 1.959963984540054
 
@@ -98,7 +95,6 @@ def facts(plan: SketchPlan, source: Source) -> dict[str, Any]:
         "sketch": str(asked.kind),
         "sketch_depth": asked.depth,
         "sketch_width": asked.width,
-        "refresh_cycle": asked.cycle,
         "query_identity": plan.identity,
         "columns": [
             {"alias": wanted.alias, "listed": wanted.number, "cell_stderr": cells.sd[-1], "estimate_stderr": cells.sd[-1] * plan.stderr}
@@ -129,14 +125,12 @@ def figures(plan: SketchPlan, source: Source) -> dict[str, float]:
     """Numbers under stable names; errors are those at a window's last trigger, of the first sketch."""
     asked, first = plan.query.asked, plan.cells[0]
     cells = asked.depth * asked.width * len(plan.cells)
-    numbers = 2 + len(_buffers(plan))
     return {
         "cells": float(cells),
-        "state_bytes_per_window": float(8 * cells * (2 + numbers)),
-        "published_bytes_per_trigger": float(8 * cells // asked.cycle),
+        "state_bytes_per_window": float(8 * cells * (1 + counter(asked.counter, plan.triggers).width)),
+        "published_bytes_per_trigger": float(8 * cells),
         "cell_stderr": first.sd[-1],
         "estimate_stderr": first.sd[-1] * plan.stderr,
-        "staleness_triggers": float(asked.cycle - 1),
         "left_out": collisions(asked.bounds.keys, asked.width) if asked.bounds else 0.0,
         "missed": missed_by_a_row(plan),
         "floor": _floor(plan) if plan.beta is not None else 0.0,
@@ -170,10 +164,6 @@ def sentences(plan: SketchPlan, source: Source) -> list[str]:
         out.append("Hash key and cells of a window are published when it closes; until then only its list is.")
     else:
         out.append("The hash key is public from the first release: who knows it can make values that collide with one of their choice.")
-    if asked.cycle > 1:
-        out.append(f"A count is up to {asked.cycle - 1} triggers old, but at a window's last trigger it is complete.")
-    elif said["cells"] >= LAZY_FROM:
-        out.append("A refresh_cycle above 1 would publish fewer cells per trigger, with less noise.")
     if asked.bounds is not None:
         out.append(
             f"The one-cell rule leaves out up to {said['left_out']:.2%} of a unit's values in each row; of one value's counts up to "
@@ -182,13 +172,6 @@ def sentences(plan: SketchPlan, source: Source) -> list[str]:
     if asked.depth * asked.width > 2 * source.max_keys:  # of one sketch: a histogram, too, has as many counters as there are columns
         out.append("A histogram with GROUP BY is smaller and more accurate here.")
     return out
-
-
-def _buffers(plan: SketchPlan) -> tuple[float, ...]:
-    from dpsql.udfs.noise.counters import Blt, counter
-
-    chosen = counter(plan.query.asked.counter, plan.refreshes)
-    return chosen.theta if isinstance(chosen, Blt) else (0.0,) * (chosen.width - 1)
 
 
 def _floor(plan: SketchPlan) -> float:

@@ -96,8 +96,6 @@ class Sketch:
                 width=asked.width,
                 signed=asked.kind is SketchKind.COUNT_SKETCH,
                 hash_scheme=plan.hash_scheme,
-                cycle=asked.cycle,
-                triggers=plan.triggers,
                 aliases=tuple(each.alias for each in asked.wanted),
                 counts=tuple(each.rule == "rows" for each in plan.cells),
                 grids=tuple(each.grid for each in plan.cells),

@@ -14,7 +14,8 @@ from dpsql.sql.values import NUMBER
 
 MOST_LISTED = 10_000
 WIDEST = 1 << 20
-"""Nine rows of so many cells are 75 MB at a trigger: the file is written in one piece."""
+MOST_BYTES = 100_000_000
+"""Of cells at a trigger: the file is written in one piece."""
 
 _POWER = Check(
     "power of two",

@@ -21,7 +21,7 @@ class CellsPlan:
         lower, upper: clamp of one record's increment, in steps.
         sensitivity: L2 sensitivity of one strategy step over all cells, the counter's column norm included, in value units.
         sigma: standard deviation of the noise of one strategy step, in value units.
-        sd: standard deviation of a published cell's noise at refreshes 1.., in value units.
+        sd: standard deviation of a published cell's noise at triggers 1.., in value units.
     """
 
     mechanism: int

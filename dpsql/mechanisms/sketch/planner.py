@@ -17,7 +17,6 @@ from dpsql.privacy.curve import round_down, round_up, total_mu
 from dpsql.udfs.noise.counters import column_norm, counter, path_sd
 from dpsql.udfs.noise.randomness import MAX_NORMAL
 from dpsql.udfs.sketch.hashing import SCHEME
-from dpsql.udfs.sketch.refresh import Schedule
 
 PLAN_VERSION = 2
 """Changes when the same query would get other noise; part of the query's identity."""
@@ -57,12 +56,11 @@ def make_plan(query: ParsedQuery[Asked], source: Source) -> SketchPlan:
     if not delta_noise > 0:
         raise ConfigError("a sketch has Gaussian noise: delta must be above 0")
     mu = round_down(total_mu(query.epsilon, delta_noise))
-    refreshes = Schedule(triggers, asked.cycle).horizon
     arguments = tuple(dict.fromkeys(each.weight for each in asked.wanted if each.weight is not None))
     plan = SketchPlan(
         query=query,
         triggers=triggers,
-        refreshes=refreshes,
+        refreshes=triggers,
         windows_per_record=windows,
         epsilon=query.epsilon,
         delta=query.delta,
@@ -73,7 +71,7 @@ def make_plan(query: ParsedQuery[Asked], source: Source) -> SketchPlan:
         beta=_beta(query, triggers, mu, delta_floor) if unknown else None,
         stderr=stderr(asked.kind, asked.depth),
         hash_scheme=SCHEME,
-        cells=tuple(_cells(query, source, number, each, refreshes, windows, arguments, mu) for number, each in enumerate(asked.wanted, 1)),
+        cells=tuple(_cells(query, source, number, each, triggers, windows, arguments, mu) for number, each in enumerate(asked.wanted, 1)),
         arguments=arguments,
         identity="",
     )
@@ -103,8 +101,6 @@ def _check(query: ParsedQuery[Asked], triggers: int, windows: int) -> None:
         raise ConfigError(f"sketch_depth is odd, 3 to 31, and sketch_width a power of two, 64 to 2^24; not {asked.depth} and {asked.width}")
     if asked.depth * asked.width * triggers * len(asked.wanted) > MOST_DRAWS:
         raise ConfigError(f"{asked.depth} x {asked.width} cells at {triggers} triggers are more than 2^36 draws of noise per window")
-    if not 1 <= asked.cycle <= min(triggers, asked.width):
-        raise ConfigError(f"refresh_cycle is at least 1 and at most the triggers of a window, {triggers}")
     if not asked.wanted or any(not 0 <= each.number <= MOST_LISTED for each in asked.wanted):
         raise ConfigError(f"a list has 1 to {MOST_LISTED:,} values")
     if asked.bounds is not None and asked.width < APART * asked.bounds.keys:
@@ -148,12 +144,12 @@ def _cells(
     source: Source,
     number: int,
     wanted: Wanted,
-    refreshes: int,
+    triggers: int,
     windows: int,
     arguments: tuple[str, ...],
     mu: float,
 ) -> CellsPlan:
-    asked, chosen = query.asked, counter(query.asked.counter, refreshes)
+    asked, chosen = query.asked, counter(query.asked.counter, triggers)
     rows = asked.bounds.rows if asked.bounds else 1
     function = AggregateFunction.COUNT_ROWS if wanted.weight is None else AggregateFunction.SUM
     [(rule, grid, lower, upper, _)] = increments_of(Aggregate(wanted.alias, function, wanted.weight, wanted.bounds), source, rows)
@@ -161,7 +157,7 @@ def _cells(
     largest = max(abs(lower), abs(upper)) * grid
     sensitivity = round_up(math.sqrt(windows * asked.depth * together) * largest * column_norm(chosen))
     sigma = round_up(sensitivity / (mu / math.sqrt(len(asked.wanted))) * (1 + 1e-12))
-    if not MAX_NORMAL * sigma / grid * refreshes < MAX_EXACT // 2:
+    if not MAX_NORMAL * sigma / grid * triggers < MAX_EXACT // 2:
         raise ConfigError(f"the noise of {wanted.alias} could overflow 64 bits: raise epsilon, or lower max_rows_contributed")
     return CellsPlan(
         mechanism=number,

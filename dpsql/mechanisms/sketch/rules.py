@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from dpsql.errors import Problem
 from dpsql.mechanisms.sketch.asked import DEPTH
-from dpsql.mechanisms.sketch.options import MOST_LISTED, WIDEST, lists, number_of
+from dpsql.mechanisms.sketch.options import MOST_BYTES, MOST_LISTED, WIDEST, lists, number_of
 from dpsql.mechanisms.sketch.planner import APART, MOST_DRAWS, collisions
 from dpsql.parsed_query import AggregateFunction
 from dpsql.sql import clause_rules, window_rules
@@ -162,6 +162,10 @@ def sizes(draft: Draft) -> Iterator[Problem]:
     elif DEPTH * width * triggers * len(draft.sketches) > MOST_DRAWS:
         message = f"{DEPTH} x {width} cells at {triggers:,} triggers are more than 2^36 draws of noise per window"
         yield problem(span, message, "write a longer trigger_interval, or a smaller sketch_width")
+    elif (size := 8 * DEPTH * width * len(draft.sketches)) > MOST_BYTES:
+        wide = draft.given("sketch_width")
+        message = f"{len(draft.sketches)} x {DEPTH} x {width:,} cells are {size / 1e6:.0f} MB at each trigger; at most {MOST_BYTES / 1e6:.0f} MB are accepted"
+        yield problem(wide.value_span if wide else span, message, "write a smaller sketch_width, or one query for each sketch")
 
 
 def own_values_apart(draft: Draft) -> Iterator[Problem]:

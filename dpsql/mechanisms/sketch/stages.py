@@ -19,7 +19,6 @@ from dpsql.udfs.sketch.hashing import DIGEST_BYTES, Shape, digest, digests
 from dpsql.udfs.sketch.intake import IntakeParameters, UserIntake
 from dpsql.udfs.sketch.publishing import SketchRelease
 from dpsql.udfs.sketch.reading import Listed, ReadParameters, Shown
-from dpsql.udfs.sketch.refresh import Schedule
 from dpsql.udfs.sketch.release import ReleaseParameters, ReleaseStage
 
 
@@ -64,9 +63,9 @@ def intake(plan: SketchPlan, first_window_us: int) -> EventIntake | UserIntake:
 def release(plan: SketchPlan, first_window_us: int) -> ReleaseStage:
     """The stage of query 2."""
     asked = plan.query.asked
-    chosen = counter(asked.counter, plan.refreshes)
+    chosen = counter(asked.counter, plan.triggers)
     noise = tuple(PerturbationParameters(c.mechanism, chosen, c.sigma, c.grid) for c in plan.cells)
-    return ReleaseStage(ReleaseParameters(grid(plan), first_window_us, asked.depth, asked.width, asked.cycle, noise))
+    return ReleaseStage(ReleaseParameters(grid(plan), first_window_us, asked.depth, asked.width, noise))
 
 
 def missed_by_a_row(plan: SketchPlan) -> float:
@@ -82,4 +81,4 @@ def reading(plan: SketchPlan, listed: Listed | None = None) -> ReadParameters:
         Shown(w.number, c.grid, c.rule == "rows", tuple(sd / c.grid for sd in c.sd), plan.stderr)
         for w, c in zip(asked.wanted, plan.cells, strict=True)
     )
-    return ReadParameters(shape(plan), Schedule(plan.triggers, asked.cycle), shown, plan.beta, listed, missed_by_a_row(plan))
+    return ReadParameters(shape(plan), plan.triggers, shown, plan.beta, listed, missed_by_a_row(plan))

@@ -1,4 +1,4 @@
-"""Plans that the contract of the stages is checked with: both intakes, unknown, listed and only asked values, several sketches, lazy refresh."""
+"""Plans that the contract of the stages is checked with: both intakes, unknown, listed and only asked values, several sketches."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def _plan(asked: ParsedQuery[Any]) -> SketchPlan:
 
 PLANS = {
     "units, unknown": _plan(query(**HOURS, bounds=Bounds(4, 2, 3))),
-    "units for ever, unknown": _plan(query(**HOURS, bounds=Bounds(6, 2, 3), contribution_period=ContributionPeriod.STREAM, cycle=2)),
-    "units, listed, sliding": _plan(public(**SLIDING, bounds=Bounds(4, 1, 4), wanted=BOTH, cycle=3)),
+    "units for ever, unknown": _plan(query(**HOURS, bounds=Bounds(6, 2, 3), contribution_period=ContributionPeriod.STREAM)),
+    "units, listed, sliding": _plan(public(**SLIDING, bounds=Bounds(4, 1, 4), wanted=BOTH)),
     "events, unknown": _plan(event(**HOURS)),
     "events, only asked": _plan(event(**HOURS, strategy=None, wanted=(Wanted("cells", 0),))),
 }

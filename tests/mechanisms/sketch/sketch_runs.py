@@ -83,7 +83,7 @@ class Run:
         self.stages = intake(plan, START), release(plan, START)
         self.p = reading(plan, listed(keys) if keys else None)
         self.state: list[dict[int, Tables]] = [{b: stage.empty() for b in range(n)} for stage, n in zip(self.stages, buckets, strict=True)]
-        self.read: Read = Read(empty_state(self.p), *[pa.table({})] * 2)
+        self.read: Read = Read(empty_state(), *[pa.table({})] * 2)
         self.waiting: list[pa.Table] = []
         self.released: list[pa.Table] = []
         self.batch, self.closed = 0, NO_CLOCK
@@ -117,10 +117,10 @@ class Run:
 
 
 def cells_of(released: pa.Table, plan: SketchPlan, trigger: int, window: int = START) -> np.ndarray:
-    """(rows, width): the newest published cells of every column at a trigger."""
+    """(rows, width): the published cells of a trigger; 0 where there are none."""
     asked = plan.query.asked
     out = np.zeros((asked.depth * len(plan.cells), asked.width), np.int64)
-    for row in sorted(released.to_pylist(), key=lambda row: row["trigger"]):
-        if row["kind"] == 0 and row["window"] == window and row["trigger"] <= trigger:
-            out[row["row"], row["first_column"] :: row["stride"]] = np.frombuffer(row["payload"], "<i8")
+    for row in released.to_pylist():
+        if row["kind"] == 0 and row["window"] == window and row["trigger"] == trigger:
+            out[row["row"]] = np.frombuffer(row["payload"], "<i8")
     return out

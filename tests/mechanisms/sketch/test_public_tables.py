@@ -40,7 +40,7 @@ def append(path: Path, mark: int, width: int = 8) -> None:
     """One tick, of cells or of lists."""
     if path.name.endswith(".sketch"):
         times = {name: [mark * HOUR] for name in ("window_start", "window_end", "trigger_time")}
-        numbers = {"trigger": [mark], "row": [0], "first_column": [0], "stride": [1]}
+        numbers = {"trigger": [mark], "row": [0]}
         rows = pa.table({**times, **numbers, "cells": [[mark * width + i for i in range(width)]], "hash_key": [b"k"]}, schema=CELLS)
     else:
         rows = pa.table({"trigger": [mark]}, schema=LISTS)

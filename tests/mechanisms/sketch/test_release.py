@@ -20,7 +20,6 @@ from dpsql.udfs.histogram.perturbation import OutputColumn
 from dpsql.udfs.histogram.release import ReleaseParameters, release
 from dpsql.udfs.keys import PublicGroups
 from dpsql.udfs.sketch.hashing import hash_key
-from dpsql.udfs.sketch.refresh import Schedule
 from dpsql.udfs.stage import Clock, Tick
 from tests.mechanisms.sketch import reference
 from tests.mechanisms.sketch.reference import Record
@@ -42,11 +41,11 @@ def planned(asked: Any, noiseless: bool = False) -> SketchPlan:
 
 ASKED = {
     "unknown": query(**BOUNDS),
-    "unknown, STREAM, lazy": query(**BOUNDS, **STREAM, cycle=4),
-    "sums, listed": public(**BOUNDS, wanted=(COUNT, SUM), cycle=3),
+    "unknown, STREAM": query(**BOUNDS, **STREAM),
+    "sums, listed": public(**BOUNDS, wanted=(COUNT, SUM)),
     "sliding": public(**BOUNDS, window=WindowSpec(DAY, 8 * HOUR, 0)),
     "event, unknown": event(depth=3, wanted=(COUNT, SUM)),
-    "event, only asked": event(depth=3, strategy=None, wanted=(Wanted("cells", 0),), cycle=2, window=WindowSpec(DAY, 8 * HOUR, 0)),
+    "event, only asked": event(depth=3, strategy=None, wanted=(Wanted("cells", 0),), window=WindowSpec(DAY, 8 * HOUR, 0)),
 }
 MINUTE = HOUR // 60
 
@@ -104,7 +103,7 @@ def _cells(released: pa.Table) -> pa.Table:
 
 
 def expected(plan: SketchPlan, some: pa.Table, window: int, trigger: int) -> np.ndarray:
-    """Exact cells as plain lists: what was admitted, owned, and refreshed by this trigger."""
+    """Exact cells as plain lists: what was admitted and owned by this trigger."""
     asked, query = plan.query.asked, plan.query
     size, slide = query.windows.size_us, query.windows.slide_us
     given = [Record(r["user"], r["ts"], r["key_bytes"], int(r["a0"])) for r in some.to_pylist()]
@@ -123,32 +122,27 @@ def expected(plan: SketchPlan, some: pa.Table, window: int, trigger: int) -> np.
         key = hash_key(ROOT, place if plan.unknown_keys else None)
         return place, reference.place(key, reference.digest(record.key), row, asked.width, blocks)[0]
 
-    schedule = Schedule(plan.triggers, asked.cycle)
     for row in range(asked.depth):
         for record in reference.owned(given, row, column) if asked.bounds else given:
             if not window <= record.ts < window + size or window < START:
                 continue
             key = hash_key(ROOT, window if plan.unknown_keys else None)
             at, sign = reference.place(key, reference.digest(record.key), row, asked.width, blocks)
-            own = (record.ts - window) // query.trigger_interval_us + 1
-            due = [t for t in range(own, trigger + 1) if t % asked.cycle == at % asked.cycle or t == plan.triggers]
-            assert not due or due[0] - own <= asked.cycle - 1
-            if due:
+            if (record.ts - window) // query.trigger_interval_us < trigger:
                 for number, each in enumerate(plan.cells):
                     value = min(max(record.value / each.grid, each.lower), each.upper) if each.rule == "sum" else 1
                     out[number * asked.depth + row, at] += sign * int(value)
-    assert schedule.horizon == plan.refreshes
     return out
 
 
 @pytest.mark.parametrize("name", ASKED)
 @pytest.mark.parametrize("seed", [2, 3])
 def test_without_noise_the_table_is_the_sketch_of_what_was_admitted(name: str, seed: int) -> None:
-    """At every trigger: a record is shown at the first refresh of its column, p - 1 triggers later at most; at T everything is there."""
+    """At every trigger: a record is in its cells from its own trigger on."""
     plan, rows = planned(ASKED[name], noiseless=True), table(stream(seed))
     released, _ = done(Run(plan, buckets=(2, 2)), rows, TICKS, pieces=2)
     for window in (START, START + DAY):
-        for trigger in (1, plan.triggers // 2, plan.triggers):
+        for trigger in range(1, plan.triggers + 1):
             assert np.array_equal(cells_of(released, plan, trigger, window), expected(plan, rows, window, trigger))
 
 
@@ -156,7 +150,7 @@ def test_every_window_has_its_cells_at_every_trigger_whether_it_has_records_or_n
     plan = planned(public(depth=3))
     empty, _ = done(Run(plan), table([]), TICKS)
     full, _ = done(Run(plan), table([(1, 3, b"a", 1)]), TICKS)
-    names = ["kind", "window", "trigger", "row", "first_column", "stride"]
+    names = ["kind", "window", "trigger", "row"]
     assert empty.select(names).equals(full.select(names))
     assert empty.num_rows == 2 * plan.triggers * 3
     changed = np.flatnonzero([a != b for a, b in zip(empty["payload"].to_pylist(), full["payload"].to_pylist(), strict=True)])
@@ -164,7 +158,7 @@ def test_every_window_has_its_cells_at_every_trigger_whether_it_has_records_or_n
 
 
 def test_a_sketch_is_a_histogram_over_the_numbers_of_its_cells() -> None:
-    """p = 1, listed: the same noise key and plan, cells as public groups of the histogram: the same numbers, bit for bit."""
+    """Listed: the same noise key and plan, cells as public groups of the histogram: the same numbers, bit for bit."""
     plan = planned(event(strategy=None, depth=3))
     rows = table([(user, 40 * user, KEYS[user % 5], 1) for user in range(1, 36)])
     run = Run(plan)
@@ -195,20 +189,6 @@ def test_a_sketch_is_a_histogram_over_the_numbers_of_its_cells() -> None:
     for trigger in range(1, 7):
         mine = found.filter(pa.array(found["trigger"].to_numpy() == trigger))
         assert np.array_equal(mine["c0"].to_numpy().reshape(3, 64), cells_of(run.released[0], plan, trigger))
-
-
-@pytest.mark.parametrize(("triggers", "cycle"), [(t, p) for t in (1, 2, 5, 6, 7, 24, 25) for p in (1, 2, 3, 8) if p <= t])
-def test_the_schedule_column_by_column(triggers: int, cycle: int) -> None:
-    schedule, counts = Schedule(triggers, cycle), [0] * 16
-    for trigger in range(1, triggers + 1):
-        now = set()
-        for first, stride, step in schedule.due(trigger):
-            for column in range(first, 16, stride):
-                counts[column] += 1
-                assert counts[column] == step == schedule.count(column % cycle, trigger)
-                now.add(column)
-        assert now == {j for j in range(16) if j % cycle == trigger % cycle or trigger == triggers}
-    assert max(counts) == schedule.horizon
 
 
 def test_records_that_count_nowhere() -> None:
