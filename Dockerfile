@@ -1,4 +1,6 @@
-# One image for the Spark master, the workers, the job and the page; `notebook` adds a notebook server.
+# One image for the Spark master, the workers, the job and the page; `notebook` adds a notebook server, under another name.
+# Packages and jars are pinned by their digests, jupyterlab by its version. Python's base image and Debian's packages are not: their fixes come
+# with the next build.
 FROM python:3.11-slim AS dpsql
 RUN apt-get update && apt-get install -y --no-install-recommends default-jre-headless make git && rm -rf /var/lib/apt/lists/*
 WORKDIR /opt/dpsql

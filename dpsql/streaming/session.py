@@ -120,7 +120,7 @@ def session(master: str | None, properties: Mapping[str, str], said: Path | None
     local = master is not None and master.startswith("local")
     if local:
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    settings = {**SESSION, **WORKERS, **({**LOCAL, **_sockets()} if local else CLUSTER if master is not None else {}), **properties}
+    settings = {**SESSION, **WORKERS, **(LOCAL if local else CLUSTER if master is not None else {}), **properties}
     settings |= {} if master is None else {"spark.master": master, "spark.app.name": "dpsql"}
     spark = _started(settings, None if LOG_LEVEL in properties else said)
     # Log lines of failed tasks quote exception texts, and those may quote records.
@@ -164,7 +164,7 @@ def _started(settings: Mapping[str, str], said: Path | None) -> SparkSession:
             "conf/spark-defaults.conf or another properties file, of mode 0600 (docs/deployment.md, Cluster)"
         )
     # Not by the builder of the session: Spark logs its options.
-    for name, value in settings.items():
+    for name, value in {**_sockets(master), **settings}.items():
         configured.set(name, value)
     try:
         SparkContext.getOrCreate(configured)
@@ -204,10 +204,14 @@ def _temporary_files(settings: Mapping[str, str]) -> dict[str, str]:
     return {JAVA_OPTIONS: f"{ours} {settings.get(JAVA_OPTIONS, '')}".rstrip()}
 
 
-def _sockets() -> dict[str, str]:
-    """JVM and Python talk by files for us alone. A port that waits for one of them takes whoever comes first, and a stranger would end the run."""
+def _sockets(master: str) -> dict[str, str]:
+    """JVM and Python talk by files for us alone. A port that waits for one of them takes whoever comes first, and a stranger would end the run.
+
+    The processes of a standalone cluster have them in their own temporary folders; elsewhere the names of these are too long."""
     folder = str(scratch())
-    return {SOCKETS: "true", SOCKETS_IN: folder} if len(folder) <= LONGEST_SOCKETS_IN else {}
+    if len(folder) > LONGEST_SOCKETS_IN or not master.startswith(("local", "spark:")):
+        return {}
+    return {SOCKETS: "true", **({SOCKETS_IN: folder} if master.startswith("local") else {})}
 
 
 @contextlib.contextmanager

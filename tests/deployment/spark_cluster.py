@@ -1,18 +1,23 @@
-"""A standalone Spark cluster from the installed pyspark: one master and workers on loopback, each a process of its own."""
+"""A standalone Spark cluster from the installed pyspark, as docs/deployment.md says: one master and workers on loopback, each a process of its own."""
 
 from __future__ import annotations
 
 import importlib.util
+import os
+import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 from types import TracebackType
 
-from dpsql import jars
 from tests.deployment.commands import CHECKOUT, SMALL_SPARK
 from tests.deployment.processes import Daemon, children, free_ports, listens, running, wait_until
 
-SECRET = "planted-cluster-secret-77b1"
+SHARE, RUN, SUBMIT = re.findall(
+    r"^```\n(.*?)^```$", (CHECKOUT / "docs/deployment.md").read_text().partition("\n## Cluster\n")[2], re.MULTILINE | re.DOTALL
+)[:3]
+"""Commands of the page: the settings that all processes share, and the two ways to run a query."""
 DAEMON = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Dspark.worker.timeout=10"
 
 
@@ -27,7 +32,7 @@ class Cluster:
 
     def __init__(self, root: Path, environment: dict[str, str], workers: int = 2, protected: bool = True, rest: int = 0) -> None:
         self.root, self.count, self.protected = root, workers, protected
-        self.rest = f"true\nspark.master.rest.port {rest}" if rest else "false"
+        self.rest = rest
         self.port = free_ports(1)[0]
         self.url = f"spark://127.0.0.1:{self.port}"
         self.settings = {"SPARK_CONF_DIR": str(root / "conf")}
@@ -51,11 +56,14 @@ class Cluster:
 
     def __enter__(self) -> Cluster:
         (self.root / "conf").mkdir(parents=True)
-        settings = self.root / "conf" / "spark-defaults.conf"
-        settings.touch(mode=0o600)
-        protection = "spark.authenticate true\nspark.network.crypto.enabled true\n" if self.protected else ""
-        closed = f"spark.master.rest.enabled {self.rest}\nspark.ui.killEnabled false\n"
-        settings.write_text(f"{protection}{closed}spark.authenticate.secret {SECRET}\n")
+        subprocess.run(["sh", "-c", SHARE], env=os.environ | self.settings, check=True)
+        text = (settings := self.root / "conf" / "spark-defaults.conf").read_text()
+        self.secret = text.split()[-1]
+        if not self.protected:
+            text = text.replace("spark.authenticate true\nspark.network.crypto.enabled true\n", "")
+        if self.rest:
+            text = text.replace("rest.enabled false", f"rest.enabled true\nspark.master.rest.port {self.rest}")
+        settings.write_text(text)
         self.master = self._daemon("master", "--port", str(self.port))
         self.master.wait_for(lambda: "New state: ALIVE" in self.master.log.read_text())
         self.workers = [self._daemon(f"worker{i}", "--cores", "1", "--memory", "1500m", self.url) for i in range(self.count)]
@@ -70,19 +78,26 @@ class Cluster:
         wait_until(lambda: not any(running(pid) for pid in family), "executors end with their workers", 60)
         assert not listens(self.port)
 
-    def submit(self, folder: Path, script: str, *arguments: str) -> subprocess.Popen[str]:
-        """spark-submit in a folder, for a script of the checkout; its driver has `folder/driver` for itself."""
-        properties = folder / "spark.conf"
+    def start(self, commands: str, folder: Path, query: Path, *flags: str, script: str = "") -> subprocess.Popen[str]:
+        """`RUN` or `SUBMIT` in a folder, with this cluster, a query of ours, the lake `folder/lake` and more flags.
+
+        Args:
+            script: of the checkout, in the place of the one that the page submits.
+        """
+        properties = folder / "more.conf"
         local = "spark.driver.host 127.0.0.1\nspark.driver.bindAddress 127.0.0.1\nspark.executor.memory 700m\n"
         local += "spark.executor.extraJavaOptions -XX:TieredStopAtLevel=1 -XX:+UseSerialGC\n"
-        local += f"spark.local.dir {folder / 'driver'}\nspark.cleaner.referenceTracking false\n"
-        properties.write_text(f"{SMALL_SPARK}{local}spark.jars {','.join(map(str, jars.ensure()))}\n")
-        submit = [str(Path(sys.executable).parent / "spark-submit"), "--master", self.url, "--load-spark-defaults"]
-        pythons = {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
+        properties.write_text(f"{SMALL_SPARK}{local}spark.local.dir {folder / 'driver'}\nspark.cleaner.referenceTracking false\n")
+        commands = commands.replace("spark-defaults.conf\n", f"spark-defaults.conf && cat {properties} >> spark-defaults.conf &&\n", 1)
+        for there, here in (("spark://master:7077", self.url), ("conf/queries/demo.sql", str(query)), ("/mnt/lake", str(folder / "lake"))):
+            assert there in commands
+            commands = commands.replace(there, here)
+        if script:
+            commands = re.sub(r'"\$\(.*\)"', str(CHECKOUT / script), commands)
         return subprocess.Popen(
-            [*submit, "--properties-file", str(properties), str(CHECKOUT / script), *arguments],
-            env=self.submitters | pythons | self.settings, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-            start_new_session=True,
+            ["sh", "-c", f"{commands.rstrip()} {shlex.join(flags)}"],
+            env=self.submitters | {"PATH": f"{folder}:{Path(sys.executable).parent}:{os.environ['PATH']}"} | self.settings,
+            cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
         )  # fmt: skip
 
     def executors(self) -> list[int]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import signal
-import subprocess
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
@@ -17,11 +16,11 @@ from dpsql.lake.runs import Lake
 from tests.deployment.commands import dpsql, environment
 from tests.deployment.other_user import answers, blocks_of, listening, readable, shown_of
 from tests.deployment.processes import children, free_ports, wait_until
-from tests.deployment.spark_cluster import SECRET, Cluster
+from tests.deployment.spark_cluster import RUN, SUBMIT, Cluster
 from tests.deployment.workload import UNTIL, json_lines, visits, write_files, write_query
 
 PARTS = 3
-IMPATIENT = """
+IMPATIENT = f"""#!{sys.executable}
 from dpsql.jobs.cli import main
 from dpsql.streaming import executors
 executors.SAY_SECONDS, executors.END_SECONDS = 5.0, 20.0
@@ -39,7 +38,7 @@ def rows(lake: Path) -> pa.Table:
     return read_histogram(Lake(lake), "visits").sort_by(order)
 
 
-def strangers_get_nothing(folder: Path, jobs: list[int]) -> None:
+def strangers_get_nothing(folder: Path, secret: str, jobs: list[int]) -> None:
     """No port of driver, master, workers and executors serves a block; no file is open to others; the secret stands in no command line.
 
     That the client would find blocks is shown in tests/long/deployment/test_other_users.py.
@@ -47,26 +46,27 @@ def strangers_get_nothing(folder: Path, jobs: list[int]) -> None:
     assert all(listening(children(pid)) for pid in jobs)
     for pid in jobs:
         assert blocks_of(pid) == {}
-        assert SECRET.encode() not in shown_of(pid)
+        assert secret.encode() not in shown_of(pid)
     for place in ("driver", "cluster/local"):
         assert list((folder / place).rglob("shuffle_*")) or place == "driver"
         assert readable(folder / place) == []
 
 
 def test_rows_are_recomputed_after_kills(tmp_path: Path) -> None:
-    """spark-submit to a master; an executor is killed after the first micro-batch, a worker after the second.
+    """The page's spark-submit; an executor is killed after the first micro-batch, a worker after the second.
 
     `dpsql verify` recomputes every published row on one core, without Spark.
     """
     query, sources = write_query(tmp_path, write_files(tmp_path / "visits", json_lines(visits()), PARTS))
     lake, env = tmp_path / "lake", environment(tmp_path)
     with Cluster(tmp_path / "cluster", env) as cluster:
-        flags = ["--sources", str(sources), "--lake", str(lake), "--until-caught-up", "--until", UNTIL, "--buckets", "2"]
-        job = cluster.submit(tmp_path, "jobs/run_query.py", str(query), *flags)
+        job = cluster.start(SUBMIT, tmp_path, query, "--sources", str(sources), "--until", UNTIL, "--buckets", "2")
         try:
             wait_until(lambda: committed(lake) >= 1 or job.poll() is not None, "the first micro-batch", 400)
             assert job.poll() is None, job.communicate()
-            strangers_get_nothing(tmp_path, [job.pid, *(daemon.process.pid for daemon in (cluster.master, *cluster.workers))])
+            strangers_get_nothing(
+                tmp_path, cluster.secret, [job.pid, *(daemon.process.pid for daemon in (cluster.master, *cluster.workers))]
+            )
             os.kill(cluster.executors()[0], signal.SIGKILL)
             wait_until(lambda: committed(lake) >= 2 or job.poll() is not None, "the second micro-batch", 400)
             assert job.poll() is None, job.communicate()
@@ -82,7 +82,7 @@ def test_rows_are_recomputed_after_kills(tmp_path: Path) -> None:
     assert committed(lake) == PARTS
     daemons = "".join(path.read_text(errors="replace") for path in (tmp_path / "cluster").glob("*.log"))
     assert "Successfully registered with master" in daemons
-    assert SECRET not in daemons + logs + out + err
+    assert cluster.secret not in daemons + logs + out + err
     # what the executors say of failed tasks shows no record
     assert "Traceback" not in logs
     assert not [user for user in ("u17", "u99") if user in logs.split()]
@@ -105,29 +105,36 @@ def test_a_cluster_that_runs_the_programs_of_strangers_is_refused(tmp_path: Path
 
 
 def test_strangers_get_nothing_of_a_live_run_and_it_ends_when_its_master_has_forgotten_it(tmp_path: Path) -> None:
-    """Every port of master, worker and executor is asked to run, to kill and to tell something. That the client would find something is shown above.
+    """The page's `dpsql run`, live. Every port of driver, master, worker and executor is asked to run, to kill and to tell something. That the
+    client would find something is shown above.
 
     A master that was killed and started anew knows no application, and takes its executors away: Spark would wait for others for ever."""
     today = [visit | {"ts": f"{datetime.now(UTC):%Y-%m-%d}{visit['ts'][10:]}"} for visit in visits()]
     query, sources = write_query(tmp_path, write_files(tmp_path / "visits", json_lines(today)))
     env, lake = environment(tmp_path), ["--lake", str(tmp_path / "lake")]
     with Cluster(tmp_path / "cluster", env, workers=1) as cluster:
-        command = [sys.executable, "-c", IMPATIENT, "run", str(query), "--sources", str(sources), *lake, "--master", cluster.url]
-        job = subprocess.Popen(command, env=env | cluster.settings, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        (tmp_path / "dpsql").write_text(IMPATIENT)
+        (tmp_path / "dpsql").chmod(0o700)
+        job = cluster.start(RUN.replace(" --until-caught-up", ""), tmp_path, query, "--sources", str(sources))
         try:
             wait_until(lambda: committed(tmp_path / "lake") >= 1 or job.poll() is not None, "the backlog", 200)
             assert job.poll() is None, job.communicate()
-            # The driver's ports take one connection at a time: a stranger can disturb it, as docs/deployment.md says
-            for place, got in answers(one for daemon in (cluster.master, *cluster.workers) for one in children(daemon.process.pid)).items():
-                assert not got["ran"] and not got["blocks"], place
-                assert not re.findall(rf"{SECRET}|\bu17\b", str(got["pages"])), place
+            processes = {"driver": job.pid, "master": cluster.master.process.pid, "worker": cluster.workers[0].process.pid}
+            for name, pid in processes.items():
+                asked = answers(children(pid))
+                assert name != "driver" or len(asked) == 4, "RPC, blocks, and py4j's two: all else between Python and JVM goes by files"
+                for place, got in asked.items():
+                    print(f"{name} {place}: {got['is']}, {len(got['pages'])} pages, {len(got['blocks'])} blocks")
+                    assert not got["ran"] and not got["blocks"], (name, place)
+                    assert not re.findall(rf"{cluster.secret}|\bu17\b", str(got["pages"])), (name, place)
             assert len(cluster.executors()) == 1 and job.poll() is None, "a stranger has killed it"
             cluster.master.kill()
             cluster.master = cluster._daemon("master", "--port", str(cluster.port))
             out, err = job.communicate(timeout=200)
         finally:
-            job.kill()
-            job.wait()
+            if job.poll() is None:
+                os.killpg(job.pid, signal.SIGKILL)
+                job.wait()
     assert job.returncode == 1, out + err
     assert "warning: this run has no executor: " in err and "the same command goes on from there" in err, err
     failed = dpsql("status", "visits", *lake, env=env)

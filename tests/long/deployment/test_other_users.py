@@ -15,7 +15,7 @@ from dpsql.privacy.secret import Secret
 from tests.deployment.commands import CHECKOUT, SMALL_SPARK, environment
 from tests.deployment.other_user import blocks_of, named, readable
 from tests.deployment.processes import wait_until
-from tests.deployment.spark_cluster import Cluster
+from tests.deployment.spark_cluster import SUBMIT, Cluster
 from tests.deployment.unprotected_run import AT_WORK
 from tests.deployment.workload import UNTIL, json_lines, visits, write_files, write_query
 
@@ -127,5 +127,5 @@ def test_so_it_does_with_a_local_master_and_with_a_cluster(tmp_path: Path) -> No
 
     query, sources = plant(submitted)
     with Cluster(submitted / "cluster", environment(submitted), workers=1, protected=False) as cluster:
-        job = cluster.submit(submitted, "tests/deployment/unprotected_run.py", str(query), *flags_of(submitted, sources))
+        job = cluster.start(SUBMIT, submitted, query, *flags_of(submitted, sources), script="tests/deployment/unprotected_run.py")
         assert found_of(job, submitted, [cluster.workers[0].process.pid]) == {"noise key", "salt", "rows"}
