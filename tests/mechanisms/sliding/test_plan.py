@@ -210,12 +210,12 @@ def test_explain_says_what_events_cost() -> None:
     assert "Changing an event instead of adding it: epsilon 0.2." in event
     assert "within 108 of the truth" in event
     assert (
-        "delta = 0 (PANES): 54.75; once, at the window's end. This query. privacy_level = EVENT, delta = 1e-09 (WINDOW_SQRT): 105.5; once"
-        in event
+        "delta = 0, privacy_level = EVENT, no trigger_interval: 54.75; once, at the window's end. This query. "
+        "delta = 1e-09, privacy_level = EVENT, no trigger_interval: 105.5; once" in event
     )
     user = said(changed(QUERIES["sqrt, user"], delta=1e-6))
     assert re.search(
-        r"delta = 0 \(PANES\): [\d.]+, epsilon 288 in 30 days; .* leave trigger_interval out, .*: [\d.]+, epsilon [\d.]+ in 30 days; .* This query\.",
+        r"delta = 0, no trigger_interval: [\d.]+, epsilon 288 in 30 days; .* delta = [\de.-]+, no trigger_interval: [\d.]+, epsilon [\d.]+ in 30 days; .* This query\.",
         user,
     )
     assert "trigger_interval = '1 minute', delta = 1e-06, a copy of every record in each of its 15 windows: " in user
