@@ -218,7 +218,7 @@ def test_explain_says_what_events_cost() -> None:
         r"delta = 0, no trigger_interval: [\d.]+, epsilon 288 in 30 days; .* delta = [\de.-]+, no trigger_interval: [\d.]+, epsilon [\d.]+ in 30 days; .* This query\.",
         user,
     )
-    assert "trigger_interval = '1 minute', delta = 1e-06, a copy of every record in each of its 15 windows: " in user
+    assert "delta = 1e-06, trigger_interval = '1 minute', a copy of every record in each of its 15 windows: " in user
     assert "worse than" in said(QUERIES["retroactive"])
     assert "one privacy unit (user_id) does in one period of 15 minutes" in said(USER)
 
