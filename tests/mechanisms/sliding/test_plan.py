@@ -215,7 +215,8 @@ def test_explain_says_what_events_cost() -> None:
     )
     user = said(changed(QUERIES["sqrt, user"], delta=1e-6))
     assert re.search(
-        r"delta = 0, no trigger_interval: [\d.]+, epsilon 288 in 30 days; .* delta = [\de.-]+, no trigger_interval: [\d.]+, epsilon [\d.]+ in 30 days; .* This query\.",
+        r"delta = 0, no trigger_interval: [\d.]+, epsilon 288 in 30 days; .* "
+        r"delta = [\de.-]+, no trigger_interval: [\d.]+, epsilon [\d.]+ in 30 days; .* This query\.",
         user,
     )
     assert "delta = 1e-06, trigger_interval = '1 minute', a copy of every record in each of its 15 windows: " in user
