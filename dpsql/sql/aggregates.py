@@ -47,7 +47,7 @@ WAYS_OUT: Mapping[str, str] = {
 FOREIGN_ARGUMENTS: Mapping[str, str] = {
     "contribution_bounds_per_group": "write contribution_bounds_per_row => (lo, hi); max_rows_per_group bounds the rows of a user per key",
     "report_format": "leave it out: every aggregate has a column <alias>_stderr",
-    "epsilon": "leave it out: the budget is shared by the whole query; group_selection_share sets the share of key selection",
+    "epsilon": "leave it out: the budget is shared by the whole query",
     "delta": "leave it out: the budget is shared by the whole query",
     "contribution_bounding_strategy": "leave it out: a user's first records by event time are kept",
 }

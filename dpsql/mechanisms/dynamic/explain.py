@@ -61,8 +61,6 @@ def facts(plan: TablePlan, source: Source) -> dict[str, Any]:
         "selection": None
         if plan.selection is None
         else {
-            "weight_decay": asked.selection_weight_decay,
-            "hide_below": asked.hide_below,
             "sigma": plan.selection.sigma,
             "users_needed": [{"trigger": trigger, "units": users_needed(plan, trigger)} for trigger in triggers(plan)],
         },

@@ -20,7 +20,6 @@ def facts(plan: TablePlan) -> dict[str, Any]:
         "users_needed": [{"trigger": trigger, "half_pass": users_needed(plan, trigger)} for trigger in steps],
         "weight_of_a_users_nth_key": [weight / weights[0] for weight in weights[:RANKS]],
         "min_privacy_units_per_group": plan.query.asked.min_privacy_units_per_group,
-        "hide_below": plan.query.asked.hide_below,
     }
 
 
@@ -42,7 +41,7 @@ def why_missing(plan: TablePlan) -> str:
             for trigger in triggers(plan)
         ),
         "     Each trigger tests anew: a key may come later.",
-        f"     Afterwards it is hidden at triggers at which its noisy number is below {percent(asked.hide_below)} of that (hide_below).",
+        f"     Afterwards it is hidden at triggers at which its noisy number is below {percent(asked.hide_below)} of that.",
     ]
     if asked.min_privacy_units_per_group > 1:
         lines.append(f"     With fewer than {asked.min_privacy_units_per_group:,} units it never passes (min_privacy_units_per_group).")

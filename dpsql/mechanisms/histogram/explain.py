@@ -91,11 +91,9 @@ def explain(plan: PrivacyPlan, source: Source) -> str:
 def _selection_facts(plan: PrivacyPlan) -> dict[str, Any] | None:
     if plan.selection is None:
         return None
-    asked = plan.query.asked
     carried = plan.selection.carried
     several = [] if carried is None else [carried.users_needed(i, plan.selection.weights[0]) for i in range(len(carried.lengths))]
     return {
-        "weight_decay": asked.selection_weight_decay,
         "sigma": plan.selection.sigma,
         "counter": str(plan.selection.counter),
         "users_needed_first_trigger": plan.selection.users_needed(1),

@@ -98,7 +98,9 @@ def _check(query: ParsedQuery[Asked], triggers: int, windows: int) -> None:
     if (asked.level is PrivacyLevel.EVENT) != (asked.bounds is None):
         raise ConfigError("privacy_level = EVENT takes no bounds, and USER needs them")
     if asked.depth not in DEPTHS or asked.width not in WIDTHS:
-        raise ConfigError(f"sketch_depth is odd, 3 to 31, and sketch_width a power of two, 64 to 2^24; not {asked.depth} and {asked.width}")
+        raise ConfigError(
+            f"a sketch has 3 to 31 rows, an odd number, and sketch_width is a power of two, 64 to 2^24; not {asked.depth} and {asked.width}"
+        )
     if asked.depth * asked.width * triggers * len(asked.wanted) > MOST_DRAWS:
         raise ConfigError(f"{asked.depth} x {asked.width} cells at {triggers} triggers are more than 2^36 draws of noise per window")
     if not asked.wanted or any(not 0 <= each.number <= MOST_LISTED for each in asked.wanted):

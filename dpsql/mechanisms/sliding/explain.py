@@ -59,7 +59,7 @@ def facts(plan: SlidingPlan, source: Source) -> dict[str, Any]:
         "panes": plan.panes,
         "counter": str(asked.counter),
         "grouping": str(asked.grouping),
-        "smoothing": str(asked.smoothing),
+        "smooths": smooths(asked),
         "max_rows_contributed": asked.max_rows_contributed,
         "max_rows_per_group": asked.max_rows_per_group,
         "max_groups_contributed": asked.max_groups_contributed,

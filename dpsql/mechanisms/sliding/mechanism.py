@@ -30,7 +30,7 @@ class Sliding:
     rules: tuple[Rule, ...] = rules.RULES
 
     def claims(self, draft: Draft) -> bool:
-        """A query that protects events; or with windows, and delta = 0, or a counter or an option of this mechanism."""
+        """A query that protects events; or windows of units that slide, where panes are better."""
         return rules.claims(draft)
 
     def read(self, draft: Draft) -> Asked:
