@@ -77,8 +77,8 @@ class Answering:
             job.plan.horizon,
             job.batches,
         )
-        assert query.asked.group_selection_share is not None
-        self._share, self._epsilon, self._delta = query.asked.group_selection_share, query.epsilon, query.delta
+        assert job.plan.selection is not None
+        self._share, self._epsilon, self._delta = job.plan.selection.share, query.epsilon, query.delta
         self._mine, self._ids = np.flatnonzero(mine), identifiers(np.arange(len(mine)))
         self._noise_key = hashlib.sha256(b"baselines, seed %d" % job.seed).digest()
         self._users, self._counts = np.zeros(len(mine), np.int64), np.zeros(len(mine), np.int64)

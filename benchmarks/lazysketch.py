@@ -90,7 +90,7 @@ def paper(
 
 def plan_of(epsilon: float, depth: int, width: int, delta: float = DELTA) -> SketchPlan:
     """One window with the stream in it."""
-    asked = Asked(level=PrivacyLevel.EVENT, value="x", wanted=(Wanted("n", 0),), depth=depth, width=width, strategy=None)
+    asked = Asked(level=PrivacyLevel.EVENT, value="x", wanted=(Wanted("n", 0),), depth=depth, width=width)
     query = ParsedQuery(
         mechanism="sketch",
         epsilon=epsilon,

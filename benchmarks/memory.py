@@ -28,7 +28,6 @@ from dpsql.local.record_reader import RowReader  # noqa: E402
 from dpsql.mechanisms.histogram.plan import PrivacyPlan  # noqa: E402
 from dpsql.mechanisms.histogram.planner import make_plan  # noqa: E402
 from dpsql.mechanisms.histogram.stages import bounding_parameters, grid, release_parameters  # noqa: E402
-from dpsql.parsed_query import changed  # noqa: E402
 from dpsql.udfs.columns import Float, Int  # noqa: E402
 from dpsql.udfs.histogram.contribution_bounding import admit  # noqa: E402
 from dpsql.udfs.histogram.release import ReleaseState, release  # noqa: E402
@@ -62,7 +61,7 @@ def plan_of(window: str, trigger: str, options: str, share: float | None = None)
     source = Source("records", "parquet", event_time="ts", privacy_unit=("user_id",), max_users=1_000_000, max_keys=1_000_000)
     text = f"""SELECT WITH DIFFERENTIAL_PRIVACY OPTIONS (epsilon = 6, delta = 1e-9, privacy_unit_column = user_id, max_rows_contributed = 32,
         trigger_interval = '{trigger}', {options}) key, COUNT(*) AS n FROM records GROUP BY window(ts, '{window}'), key"""
-    return make_plan(changed(dpsql.compile(text, {"records": source}).parsed, group_selection_share=share), source)
+    return make_plan(dpsql.compile(text, {"records": source}).parsed, source, share)
 
 
 def plans(case: Case) -> tuple[PrivacyPlan, PrivacyPlan]:

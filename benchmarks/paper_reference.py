@@ -45,7 +45,6 @@ from dpsql.parsed_query import (  # noqa: E402
     AggregateFunction,
     ContributionPeriod,
     CounterName,
-    GroupSelection,
     Key,
     ParsedQuery,
     WindowSpec,
@@ -200,11 +199,8 @@ def paper_plan(scale: float, triggers: int, rows: int = 32, epsilon: float = 6.0
             max_rows_per_group=rows,
             max_groups_contributed=rows,
             min_privacy_units_per_group=1,
-            group_selection_strategy=GroupSelection.THRESHOLD,
-            group_selection_share=0.5,
             release=ReleaseRule.RESELECT,
             counter=CounterName.HONAKER,
-            selection_weight_decay=0.0,
         ),
     )
     source = Source("visits", "parquet", max_users=round(PAPER_USERS * scale), max_keys=round(PAPER_KEYS * scale))

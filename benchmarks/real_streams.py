@@ -94,8 +94,10 @@ STREAMS = (
 )
 
 
-def plan_of(stream: Stream, triggers: int, rows: int, options: str, **asked: Any) -> PrivacyPlan:
-    """The plan of the stream's query; `asked`: what the planner fixes, otherwise."""
+def plan_of(
+    stream: Stream, triggers: int, rows: int, options: str, share: float | None = None, decay: float | None = None, **asked: Any
+) -> PrivacyPlan:
+    """The plan of the stream's query; `share`, `decay`, `asked`: what the planner fixes, otherwise."""
     source = Source(stream.name, "parquet", event_time="ts", privacy_unit=("user_id",), max_users=1_000_000, max_keys=1_000_000)
     sql = f"""
         SELECT WITH DIFFERENTIAL_PRIVACY
@@ -104,7 +106,7 @@ def plan_of(stream: Stream, triggers: int, rows: int, options: str, **asked: Any
           key, COUNT(*) AS n
         FROM `{stream.name}` GROUP BY {stream.window}, key
     """
-    return make_plan(changed(dpsql.compile(sql, {stream.name: source}).parsed, **asked), source)
+    return make_plan(changed(dpsql.compile(sql, {stream.name: source}).parsed, **asked), source, share, decay)
 
 
 def read(stream: Stream, path: Path) -> pa.Table:

@@ -39,7 +39,7 @@ from dpsql.config import Source  # noqa: E402
 from dpsql.mechanisms.sketch.asked import Asked, Bounds, Wanted  # noqa: E402
 from dpsql.mechanisms.sketch.planner import make_plan  # noqa: E402
 from dpsql.mechanisms.sketch.stages import intake, reading, release  # noqa: E402
-from dpsql.parsed_query import ContributionPeriod, GroupSelection, ParsedQuery, PrivacyLevel, WindowSpec  # noqa: E402
+from dpsql.parsed_query import ContributionPeriod, ParsedQuery, PrivacyLevel, WindowSpec  # noqa: E402
 from dpsql.privacy.secret import Secret  # noqa: E402
 from dpsql.udfs.columns import Float, Int  # noqa: E402
 from dpsql.udfs.keys import encode  # noqa: E402
@@ -50,6 +50,7 @@ from dpsql.udfs.stage import Clock, Tick  # noqa: E402
 
 DAY = 86_400_000_000
 K, LARGEST, ASKED = 50, 15, 200
+LISTED = "SELECT value FROM listed"
 
 
 @dataclass(frozen=True)
@@ -141,9 +142,10 @@ def one_cell_rule(data: Path, seeds: int) -> None:
             depth=depth,
             width=width,
             bounds=Bounds(most, 1, most),
-            strategy=GroupSelection.PUBLIC_GROUPS,
         )
-        plan = make_plan(query(asked, epsilon=2.0, triggers=24), Source(stream.name, "parquet", event_time="ts", privacy_unit=("user_id",)))
+        plan = make_plan(
+            query(asked, LISTED, epsilon=2.0, triggers=24), Source(stream.name, "parquet", event_time="ts", privacy_unit=("user_id",))
+        )
         worst = dataclasses.replace(plan.cells[0], sigma=plan.cells[0].sigma * math.sqrt(most), sd=tuple(4 * sd for sd in plan.cells[0].sd))
         users = np.unique(events["user_id"].to_numpy().astype(str), return_inverse=True)[1]
         keys = pa.array([encode([str(key).encode()]) for key in events["key"]], pa.binary())
@@ -175,7 +177,7 @@ def one_cell_rule(data: Path, seeds: int) -> None:
 
 def state_of(values: int) -> tuple[int, int]:
     """Bytes of state of intake and release after so many values of single events, of which none is listed."""
-    asked = Asked(level=PrivacyLevel.EVENT, value="source", wanted=(Wanted("cells", 0),), depth=9, width=8_192, bounds=None, strategy=None)
+    asked = Asked(level=PrivacyLevel.EVENT, value="source", wanted=(Wanted("cells", 0),), depth=9, width=8_192, bounds=None)
     plan = make_plan(query(asked), Source("packets", "parquet", event_time="ts", max_keys=10_000_000))
     admission, closing = intake(plan, 0), release(plan, 0)
     state, size = (admission.empty(), closing.empty()), 1_000_000
@@ -206,7 +208,7 @@ def heavy(draws: int, values: int = 312_000, skew: float = 1.1, k: int = 256) ->
     truth = np.argsort(-counts, kind="stable")
     names = pa.array([b"%d" % i for i in range(values)], pa.binary())
     stream = g.permutation(np.repeat(np.arange(values, dtype=np.int32), counts))
-    for depth, width, strategy in ((9, 16_384, GroupSelection.PUBLIC_GROUPS), (17, 8_192, GroupSelection.THRESHOLD)):
+    for depth, width, groups in ((9, 16_384, LISTED), (17, 8_192, None)):
         asked = Asked(
             level=PrivacyLevel.EVENT,
             value="source",
@@ -214,9 +216,8 @@ def heavy(draws: int, values: int = 312_000, skew: float = 1.1, k: int = 256) ->
             depth=depth,
             width=width,
             bounds=None,
-            strategy=strategy,
         )
-        plan = make_plan(query(asked), Source("packets", "parquet", event_time="ts", max_keys=1_000_000))
+        plan = make_plan(query(asked, groups), Source("packets", "parquet", event_time="ts", max_keys=1_000_000))
         admission, closing = intake(plan, 0), release(plan, 0)
         parts, size = [], 1_000_000
         for batch, low in enumerate(range(0, draws, size)):
@@ -229,7 +230,7 @@ def heavy(draws: int, values: int = 312_000, skew: float = 1.1, k: int = 256) ->
         last = closing.step(closing.empty(), pa.concat_tables(parts), [Tick(len(parts), DAY)], noise_key).rows
         last = last.filter(pa.array((last.column("trigger").to_numpy() == 100) | (last.column("kind").to_numpy() != 0)))
         listed = None
-        if strategy is GroupSelection.PUBLIC_GROUPS:
+        if groups:
             words = digests(pa.array([digest(name) for name in names.to_pylist()], pa.binary(32))).tolist()
             listed = Listed(tuple((a, b, c, d) for a, b, c, d in words), tuple(names.to_pylist()))
         p = reading(plan, listed)
@@ -238,7 +239,8 @@ def heavy(draws: int, values: int = 312_000, skew: float = 1.1, k: int = 256) ->
         best = {*truth[:k].tolist()}
         recall = len(best & {*found}) / k
         print(
-            f"{depth} x {width:,} {strategy}: {len(found):,} listed; of the {k} largest {recall:.3f} listed, first {k}: {len(best & {*found[:k]}) / k:.3f}"
+            f"{depth} x {width:,}{' listed' if groups else ''}: {len(found):,} listed; of the {k} largest {recall:.3f} listed, "
+            f"first {k}: {len(best & {*found[:k]}) / k:.3f}"
         )
         coverage(p, shown.sketches, names, counts)
 
@@ -261,7 +263,7 @@ def coverage(p: object, sketches: pa.Table, names: pa.Array, counts: Int) -> Non
         print(f"  intervals of values drawn {name}: {covers.mean():.4f} cover")
 
 
-def query(asked: Asked, epsilon: float = 0.3, triggers: int = 100) -> ParsedQuery[Asked]:
+def query(asked: Asked, groups: str | None = None, epsilon: float = 0.3, triggers: int = 100) -> ParsedQuery[Asked]:
     """One day."""
     return ParsedQuery(
         mechanism="sketch",
@@ -274,7 +276,7 @@ def query(asked: Asked, epsilon: float = 0.3, triggers: int = 100) -> ParsedQuer
         trigger_interval_us=DAY // triggers,
         allowed_lateness_us=0,
         max_ahead_us=DAY,
-        public_groups=None,
+        public_groups=groups,
         keys=(),
         aggregates=(),
         from_sql="FROM packets",

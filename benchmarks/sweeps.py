@@ -75,8 +75,8 @@ def fixed(name: str, what: str, *values: float) -> list[Setting]:
 
 SETTINGS: tuple[tuple[str, list[Setting]], ...] = (
     ("defaults", [Setting("defaults")]),
-    ("share of mu^2 for key selection", fixed("group_selection_share", "share", 0.5, 0.6, 0.8, 0.9)),
-    ("decay of selection weights", fixed("selection_weight_decay", "decay", 0, 0.25, 0.75, 1)),
+    ("share of mu^2 for key selection", fixed("share", "share", 0.5, 0.6, 0.8, 0.9)),
+    ("decay of selection weights", fixed("decay", "decay", 0, 0.25, 0.75, 1)),
     ("C", [Setting(f"`max_rows_contributed = {c}`", rows=c) for c in (8, 16, 64, 128)]),
     ("c", one("max_rows_per_group", 1, 2, 4, 8)),
     ("G", one("max_groups_contributed", 1, 2, 4, 8, 16)),
@@ -87,7 +87,7 @@ SETTINGS: tuple[tuple[str, list[Setting]], ...] = (
     (
         "counter and release rule",
         [
-            Setting("the paper's tree", asked=(("counter", CounterName.HONAKER),)),
+            Setting("the paper's tree", asked=(("counter", CounterName.HONAKER), ("share", SELECTION_SHARE), ("decay", SELECTION_DECAY))),
             Setting("the paper's rounds", asked=(("release", ReleaseRule.RESELECT),)),
             Setting("`mechanism = PAPER`", options=(("mechanism", "PAPER"),)),
         ],
@@ -135,7 +135,7 @@ def constants(data: Path) -> list[str]:
             found[stream.name, triggers] = {
                 (share, decay): path_of(exact, [_kept(run) for run in released(plan, rows, exact, range(SEEDS))])[-1]
                 for share, decay in pairs
-                for plan in [plan_of(stream, triggers, 32, stream.bounds, group_selection_share=share, selection_weight_decay=decay)]
+                for plan in [plan_of(stream, triggers, 32, stream.bounds, share=share, decay=decay)]
             }
             print(stream.name, triggers, flush=True)
     best = min(pairs, key=lambda pair: sum(math.log(each[pair].l_1) for each in found.values()))

@@ -40,7 +40,6 @@ from dpsql.compiled import Query  # noqa: E402
 from dpsql.config import Source  # noqa: E402
 from dpsql.mechanisms.histogram.calibration import thresholds  # noqa: E402
 from dpsql.mechanisms.histogram.plan import PrivacyPlan  # noqa: E402
-from dpsql.parsed_query import changed  # noqa: E402
 from dpsql.udfs.noise.counters import column_norm, counter, path_sd  # noqa: E402
 
 RESULTS = CHECKOUT / "benchmarks" / "results" / "table1"
@@ -130,7 +129,8 @@ def baselines(per_group: int, share: float) -> Configuration:
     options = f"max_rows_per_group = {per_group}"
 
     def split(plan: PrivacyPlan) -> PrivacyPlan:
-        return dataclasses.replace(plan, query=changed(plan.query, group_selection_share=share))
+        assert plan.selection is not None
+        return dataclasses.replace(plan, selection=dataclasses.replace(plan.selection, share=share))
 
     return Configuration(f"baselines-{per_group}", f"baselines, C = 32, c = {per_group}", 32, 1000, options, answering, split)
 

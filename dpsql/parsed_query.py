@@ -61,13 +61,6 @@ class ContributionPeriod(StrEnum):
     STREAM = "STREAM"
 
 
-class GroupSelection(StrEnum):
-    """How the keys that appear are chosen."""
-
-    THRESHOLD = "THRESHOLD"
-    PUBLIC_GROUPS = "PUBLIC_GROUPS"
-
-
 class Basis(StrEnum):
     """Whose mechanism: ours, which has no word, or the one that the paper on this kind of query printed."""
 
@@ -173,6 +166,11 @@ class ParsedQuery(Generic[Asked_co]):
     def output_keys(self) -> tuple[Key, ...]:
         """Those that are columns of the public table."""
         return tuple(key for key in self.keys if key.name in self.columns_in_order)
+
+    @property
+    def selects(self) -> bool:
+        """Whether keys are found in the records: there are some, and no list has them."""
+        return bool(self.keys) and self.public_groups is None
 
     @property
     def windows(self) -> WindowSpec:

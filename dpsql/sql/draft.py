@@ -11,7 +11,7 @@ from sqlglot import exp
 from sqlglot.tokens import Token
 
 from dpsql.config import Source
-from dpsql.parsed_query import Basis, GroupSelection
+from dpsql.parsed_query import Basis
 from dpsql.sql.aggregates import Call, read_call
 from dpsql.sql.dialect import DpClause
 from dpsql.sql.durations import Misread, read_duration
@@ -135,11 +135,6 @@ class Draft:
     def listed(self) -> bool:
         """Whether the query lists its groups; else they are selected, or there is one."""
         return self.given("public_groups") is not None
-
-    @property
-    def strategy(self) -> GroupSelection:
-        """The same as a word."""
-        return GroupSelection.PUBLIC_GROUPS if self.listed else GroupSelection.THRESHOLD
 
     @property
     def paper(self) -> bool:

@@ -14,7 +14,7 @@ from dpsql.config import Source
 from dpsql.mechanisms.histogram.asked import ReleaseRule
 from dpsql.mechanisms.histogram.plan import PrivacyPlan
 from dpsql.mechanisms.histogram.planner import make_plan
-from dpsql.parsed_query import Aggregate, AggregateFunction, ContributionPeriod, CounterName, GroupSelection, Key, WindowSpec
+from dpsql.parsed_query import Aggregate, AggregateFunction, ContributionPeriod, CounterName, Key, WindowSpec
 from tests.property.plans import parsed
 
 EPSILON, DELTA = 1.0, 0.01
@@ -108,12 +108,9 @@ def plan_of(scenario: Scenario) -> PrivacyPlan:
         "allowed_lateness_us": late * INTERVAL,
         "max_ahead_us": INTERVAL,
         "min_privacy_units_per_group": asked.pop("least", 1),
-        "group_selection_strategy": GroupSelection.PUBLIC_GROUPS if scenario.public else GroupSelection.THRESHOLD,
         "public_groups": "SELECT page FROM pages" if scenario.public else None,
-        "group_selection_share": None if scenario.public else asked.pop("share", PATHS),
         "release": ReleaseRule.EVERY_TRIGGER,
         "counter": CounterName.BLT,
-        "selection_weight_decay": asked.pop("decay", 0.0),
         "keys": (Key("page", "page"),),
         "aggregates": (ROWS,),
         "from_sql": "FROM visits",
@@ -121,7 +118,8 @@ def plan_of(scenario: Scenario) -> PrivacyPlan:
         "static_sources": (),
         "columns_in_order": (),
     }
-    return make_plan(parsed(fields | asked), SOURCE)
+    share, decay = asked.pop("share", PATHS), asked.pop("decay", 0.0)
+    return make_plan(parsed(fields | asked), SOURCE, share, decay)
 
 
 SOURCE = Source("visits", "parquet", max_users=1_000_000, max_keys=100_000)

@@ -20,7 +20,6 @@ from dpsql.mechanisms.histogram.accounting import gaussian_delta, spent
 from dpsql.mechanisms.histogram.asked import ReleaseRule
 from dpsql.mechanisms.histogram.calibration import thresholds
 from dpsql.mechanisms.histogram.plan import PrivacyPlan
-from dpsql.mechanisms.histogram.planner import make_plan
 from dpsql.parsed_query import AggregateFunction, ContributionPeriod, CounterName
 from dpsql.udfs.grid import Grid
 from dpsql.udfs.histogram.key_selection import SelectionParameters
@@ -30,7 +29,7 @@ from dpsql.udfs.noise.counters import Honaker, counter, noise_matrix, path_sd
 from dpsql.udfs.stage import Tick
 from tests.checks.test_sensitivity import strategy
 from tests.property.plans import source
-from tests.unit.test_accountant import random_query
+from tests.unit.test_accountant import random_plan
 from tests.unit.test_release import COUNT
 
 PLANS = 200
@@ -81,7 +80,7 @@ def integrated_delta(mu: float, epsilon: float) -> float:
 def plans() -> list[PrivacyPlan]:
     pick, out = random.Random(11), []
     while len(out) < PLANS:
-        plan = make_plan(random_query(pick), source())
+        plan = random_plan(pick, source())
         if plan.horizon <= DENSE:
             out.append(plan)
     return out

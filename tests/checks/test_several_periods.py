@@ -22,7 +22,7 @@ from dpsql.mechanisms.histogram.explain import facts
 from dpsql.mechanisms.histogram.plan import PrivacyPlan
 from dpsql.mechanisms.histogram.planner import make_plan
 from dpsql.mechanisms.histogram.stages import release_parameters
-from dpsql.parsed_query import Aggregate, AggregateFunction, ContributionPeriod, CounterName, GroupSelection, WindowSpec
+from dpsql.parsed_query import Aggregate, AggregateFunction, ContributionPeriod, CounterName, WindowSpec
 from dpsql.udfs.histogram.contribution_bounding import BoundingParameters
 from tests.checks.several_periods import search
 from tests.property.plans import COUNT, USERS, query, source
@@ -31,7 +31,7 @@ SIZE = 1200
 PLANS = 50
 SUM = Aggregate("total", AggregateFunction.SUM, "x", (-3.0, 2.0))
 AVG = Aggregate("mean", AggregateFunction.AVG, "x", (-3.0, 2.0))
-SELECTED = {"group_selection_strategy": GroupSelection.THRESHOLD, "public_groups": None}
+SELECTED = {"public_groups": None}
 SLIDES = {1200: (300, 400, 600), 600: (100, 200, 300), 400: (100, 200), 300: (100, 150), 500: (100, 250)}
 AGGREGATES = ((COUNT,), (USERS,), (SUM,), (AVG,), (COUNT, USERS), (SUM, USERS), (COUNT, USERS, SUM))
 
@@ -55,10 +55,7 @@ def random_plan(pick: random.Random) -> PrivacyPlan:
             trigger_interval_us=pick.choice(SLIDES[slide]),
             allowed_lateness_us=pick.choice([0, 300, 1200]),
             min_privacy_units_per_group=pick.choice([1, 1, 3]) if selects else 1,
-            group_selection_strategy=GroupSelection.PUBLIC_GROUPS if public else GroupSelection.THRESHOLD,
             public_groups="SELECT page FROM pages" if public else None,
-            group_selection_share=pick.choice([None, 0.99]) if selects else None,
-            selection_weight_decay=pick.choice([0.0, 0.5, 1.0]) if selects else 0.5,
             release=pick.choice([ReleaseRule.EVERY_TRIGGER, ReleaseRule.EVERY_TRIGGER, ReleaseRule.RESELECT])
             if selects
             else ReleaseRule.EVERY_TRIGGER,
@@ -67,6 +64,8 @@ def random_plan(pick: random.Random) -> PrivacyPlan:
             aggregates=pick.choice(AGGREGATES),
         ),
         source(),
+        share=pick.choice([None, 0.99]),
+        decay=pick.choice([0.0, 0.5, 1.0]),
     )
 
 
@@ -118,11 +117,11 @@ def test_the_plans_are_of_every_kind() -> None:
     assert any(plan.query.contribution_period is ContributionPeriod.STREAM for plan in plans())
 
 
-def sliding_plan(**changes: Any) -> PrivacyPlan:
-    """Windows of 1,200 that begin every 300; PUBLIC_GROUPS unless it is changed."""
-    public = {"group_selection_strategy": GroupSelection.PUBLIC_GROUPS, "public_groups": "SELECT page FROM pages"}
+def sliding_plan(share: float | None = None, decay: float | None = None, **changes: Any) -> PrivacyPlan:
+    """Windows of 1,200 that begin every 300; groups are listed unless it is changed."""
+    public = {"public_groups": "SELECT page FROM pages"}
     given = {"window": WindowSpec(SIZE, 300, 0), "trigger_interval_us": 300, "allowed_lateness_us": SIZE, "max_rows_contributed": 1}
-    return make_plan(query(**({"delta": 1e-6} | given | public | {"aggregates": (COUNT,)} | changes)), source())
+    return make_plan(query(**({"delta": 1e-6} | given | public | {"aggregates": (COUNT,)} | changes)), source(), share, decay)
 
 
 def test_the_old_formula_for_several_periods_is_found() -> None:
@@ -133,7 +132,7 @@ def test_the_old_formula_for_several_periods_is_found() -> None:
 
 def test_the_old_formula_for_thresholds_is_found() -> None:
     """Up to 27b5d01: n times the failure of one period; but two of a unit meet in one key that nobody else has."""
-    plan = sliding_plan(epsilon=10.0, **SELECTED, selection_weight_decay=0.0)
+    plan = sliding_plan(epsilon=10.0, **SELECTED, decay=0.0)
     assert search(plan, 1, 0).failure <= cost(plan, source()).failure
     assert search(plan, 2, 0).failure > 2 * cost(plan, source()).failure * 1.3
 
@@ -142,7 +141,7 @@ def test_rounds_that_know_units_but_not_periods_are_found() -> None:
     """Up to 27b5d01: without one period the other one's copies counted in its place."""
     plan = sliding_plan(
         **SELECTED, release=ReleaseRule.RESELECT, max_rows_contributed=8, max_rows_per_group=1, max_groups_contributed=8,
-        selection_weight_decay=1.0, group_selection_share=0.99,
+        decay=1.0, share=0.99,
     )  # fmt: skip
     promised = stated(plan, 1)[0]
     assert math.sqrt(search(plan, 1, 0).mu2) <= promised

@@ -6,7 +6,7 @@ from typing import Any
 
 from dpsql.config import Source
 from dpsql.mechanisms.histogram.asked import Asked, ReleaseRule
-from dpsql.parsed_query import Aggregate, AggregateFunction, ContributionPeriod, CounterName, GroupSelection, Key, ParsedQuery, WindowSpec
+from dpsql.parsed_query import Aggregate, AggregateFunction, ContributionPeriod, CounterName, Key, ParsedQuery, WindowSpec
 
 HOUR = 3_600_000_000
 DAY = 24 * HOUR
@@ -48,11 +48,8 @@ def query(**changes: Any) -> ParsedQuery[Asked]:
         "contribution_period": ContributionPeriod.WINDOW,
         "window": WindowSpec(DAY, DAY, 0),
         "min_privacy_units_per_group": 1,
-        "group_selection_strategy": GroupSelection.THRESHOLD,
-        "group_selection_share": None,
         "release": ReleaseRule.EVERY_TRIGGER,
         "counter": CounterName.BLT,
-        "selection_weight_decay": 0.5,
         "keys": (Key("page", "page"),),
         "aggregates": (COUNT, USERS, SUM),
         "columns_in_order": ("page", "views", "visitors", "time_spent"),

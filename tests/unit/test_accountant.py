@@ -26,8 +26,6 @@ from dpsql.parsed_query import (
     AggregateFunction,
     ContributionPeriod,
     CounterName,
-    GroupSelection,
-    ParsedQuery,
     WindowSpec,
     changed,
 )
@@ -53,11 +51,11 @@ def test_gaussian_delta_is_that_of_dp_accounting(mu: float, epsilon: float) -> N
     assert gaussian_delta(0.0, epsilon) == 0.0
 
 
-def random_query(pick: random.Random) -> ParsedQuery:
+def random_plan(pick: random.Random, stream: Source) -> PrivacyPlan:
     rows = pick.choice([1, 2, 5, 32, 100])
     trigger = pick.choice([DAY, 6 * HOUR, HOUR, HOUR // 4])
     slide = pick.choice([d for d in (DAY, DAY, 12 * HOUR, 10 * HOUR) if d % trigger == 0])
-    return query(
+    asked: dict[str, Any] = dict(
         epsilon=10 ** pick.uniform(-2, 1.3),
         delta=10 ** pick.uniform(-8, -5.1),
         max_rows_contributed=rows,
@@ -68,13 +66,15 @@ def random_query(pick: random.Random) -> ParsedQuery:
         trigger_interval_us=trigger,
         allowed_lateness_us=pick.choice([0, HOUR]),
         min_privacy_units_per_group=pick.choice([1, 1, 7]),
-        group_selection_strategy=pick.choice([GroupSelection.THRESHOLD] * 3 + [GroupSelection.PUBLIC_GROUPS]),
-        group_selection_share=pick.choice([None, 0.3]),
-        selection_weight_decay=pick.choice([0.0, 0.5, 1.0]),
+        public_groups=pick.choice([None] * 3 + ["SELECT page FROM pages"]),
+    )
+    share, decay = pick.choice([None, 0.3]), pick.choice([0.0, 0.5, 1.0])
+    asked |= dict(
         release=pick.choice(list(ReleaseRule)),
         counter=pick.choice([CounterName.BLT, CounterName.HONAKER]),
         aggregates=tuple(a for a in (COUNT, VALID, USERS, SUM, AVG, STDDEV) if pick.random() < 0.5) or (COUNT,),
     )
+    return make_plan(query(**asked), stream, share, decay)
 
 
 def test_200_random_plans_keep_their_promise_and_waste_nothing() -> None:
@@ -82,7 +82,7 @@ def test_200_random_plans_keep_their_promise_and_waste_nothing() -> None:
     pick = random.Random(20)
     stream = source(max_keys=1000)
     for _ in range(200):
-        plan = make_plan(random_query(pick), stream)
+        plan = random_plan(pick, stream)
         cost = check(plan, stream)
         assert cost.delta <= plan.query.delta
         assert plan.mu * 0.999 <= cost.mu <= plan.mu * (1 + 1e-9)
@@ -95,7 +95,7 @@ def test_the_cost_of_several_periods_is_that_of_theorem_4() -> None:
     stream = source(max_keys=1000)
     seen = set()
     for _ in range(100):
-        plan = make_plan(random_query(pick), stream)
+        plan = random_plan(pick, stream)
         one = cost(plan, stream)
         seen.add(one.overlap)
         assert one.mu2 == pytest.approx(plan.mu**2, rel=1e-5) and one.mu2 <= plan.mu**2 * (1 + 1e-9)

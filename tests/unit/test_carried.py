@@ -42,11 +42,11 @@ def random_plan(pick: random.Random) -> PrivacyPlan:
             trigger_interval_us=pick.choice([DAY, 6 * HOUR, HOUR]),
             allowed_lateness_us=pick.choice([0, HOUR, 3 * DAY]),
             min_privacy_units_per_group=pick.choice([1, 1, 7]),
-            selection_weight_decay=pick.choice([0.0, 0.5, 1.0]),
             counter=pick.choice([CounterName.BLT, CounterName.HONAKER]),
             carry_windows=pick.randint(2, 64),
         ),
         source(max_keys=1000),
+        decay=pick.choice([0.0, 0.5, 1.0]),
     )
 
 

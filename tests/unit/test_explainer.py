@@ -16,7 +16,7 @@ from dpsql.mechanisms.histogram.asked import ReleaseRule
 from dpsql.mechanisms.histogram.explain import Z95, explain, facts
 from dpsql.mechanisms.histogram.planner import make_plan
 from dpsql.mechanisms.histogram.stages import release_parameters, stderr
-from dpsql.parsed_query import Aggregate, AggregateFunction, ContributionPeriod, CounterName, GroupSelection, ParsedQuery, WindowSpec
+from dpsql.parsed_query import Aggregate, AggregateFunction, ContributionPeriod, CounterName, ParsedQuery, WindowSpec
 from dpsql.privacy.curve import total_mu
 from dpsql.text import number, percent
 from dpsql.times import duration
@@ -28,8 +28,8 @@ QUERIES = {
     "plain": query(),
     "all aggregates": query(aggregates=(COUNT, VALID, USERS, SUM, AVG), max_rows_per_group=3, max_groups_contributed=2),
     "for ever": query(contribution_period=ContributionPeriod.STREAM, min_privacy_units_per_group=17),
-    "paper": query(counter=CounterName.HONAKER, release=ReleaseRule.RESELECT, selection_weight_decay=0.0, max_rows_contributed=32),
-    "public": query(group_selection_strategy=GroupSelection.PUBLIC_GROUPS, public_groups="SELECT page FROM pages"),
+    "paper": query(counter=CounterName.HONAKER, release=ReleaseRule.RESELECT, max_rows_contributed=32),
+    "public": query(public_groups="SELECT page FROM pages"),
     "late": query(allowed_lateness_us=2 * HOUR, trigger_interval_us=HOUR // 4, max_ahead_us=5 * HOUR),
     "small epsilon": query(epsilon=0.01, delta=2.5e-8),
 }
@@ -44,7 +44,7 @@ def test_what_a_key_needs_with_three_groups_is_what_that_query_says_it_needs(q: 
     told = re.findall(
         r"max_groups_contributed = 3 in the place of (\d+): about (\d+) by the last", explain(make_plan(q, source()), source())
     )
-    if q.asked.max_groups_contributed <= 3 or q.asked.group_selection_strategy is GroupSelection.PUBLIC_GROUPS:
+    if q.asked.max_groups_contributed <= 3 or not q.selects:
         assert not told
         return
     fewer = make_plan(dataclasses.replace(q, asked=dataclasses.replace(q.asked, max_groups_contributed=3)), source())
@@ -197,8 +197,8 @@ def test_shares(share: float, words: str) -> None:
 
 def test_a_plan_at_its_limits_is_explained_and_one_beyond_is_refused() -> None:
     """A million rows of a unit, for which the plan has a million weights; more than MAX_WEIGHTS of them would fill the memory."""
-    limit = query(delta=9e-6, max_rows_contributed=1_000_000, max_rows_per_group=1, selection_weight_decay=1.0)
-    text = explain(make_plan(limit, source(max_keys=1000)), source(max_keys=1000))
+    limit = query(delta=9e-6, max_rows_contributed=1_000_000, max_rows_per_group=1)
+    text = explain(make_plan(limit, source(max_keys=1000), decay=1.0), source(max_keys=1000))
     assert "number 1000000 counts 0% of the first" in text  # its weight is below 2^-20
     sliding = dataclasses.replace(limit, window=WindowSpec(DAY, HOUR, 0))
     with pytest.raises(ConfigError, match=r"could count 24,000,000 times .*24 windows.*max_groups_contributed"):

@@ -12,7 +12,7 @@ import pytest
 from dpsql.mechanisms.histogram.asked import ReleaseRule
 from dpsql.mechanisms.histogram.planner import make_plan
 from dpsql.mechanisms.histogram.stages import bounding_parameters, grid, release_parameters, stderr
-from dpsql.parsed_query import Aggregate, AggregateFunction, ContributionPeriod, CounterName, GroupSelection, WindowSpec, changed
+from dpsql.parsed_query import Aggregate, AggregateFunction, ContributionPeriod, CounterName, WindowSpec, changed
 from dpsql.udfs.histogram.contribution_bounding import Increment
 from dpsql.udfs.keys import PublicGroups
 from dpsql.udfs.noise.counters import Honaker
@@ -70,7 +70,6 @@ def test_the_release_parameters_are_the_plans() -> None:
 
 def test_public_groups_replace_selection() -> None:
     q = query(
-        group_selection_strategy=GroupSelection.PUBLIC_GROUPS,
         public_groups="SELECT page FROM pages",
         window=WindowSpec(DAY, DAY, HOUR),
     )

@@ -22,7 +22,6 @@ from dpsql.parsed_query import (
     AggregateFunction,
     ContributionPeriod,
     CounterName,
-    GroupSelection,
     Key,
     ParsedQuery,
     WindowSpec,
@@ -65,7 +64,7 @@ def test_sensitivities_of_the_design() -> None:
 
 
 def test_public_groups_and_no_keys_spend_everything_on_the_columns() -> None:
-    for q in (query(group_selection_strategy=GroupSelection.PUBLIC_GROUPS, public_groups="SELECT page FROM pages"), query(keys=())):
+    for q in (query(public_groups="SELECT page FROM pages"), query(keys=())):
         plan = make_plan(q, source())
         assert plan.selection is None
         assert plan.delta_threshold == 0.0
@@ -137,12 +136,9 @@ CHANGES: dict[str, object] = {
     "allowed_lateness_us": HOUR,
     "max_ahead_us": 2 * HOUR,
     "min_privacy_units_per_group": 2,
-    "group_selection_strategy": GroupSelection.PUBLIC_GROUPS,
     "public_groups": "SELECT page FROM pages",
-    "group_selection_share": 0.5,
     "release": ReleaseRule.RESELECT,
     "counter": CounterName.HONAKER,
-    "selection_weight_decay": 0.0,
     "carry_windows": 4,
     "keys": (Key("page", "lower(page)"),),
     "aggregates": (COUNT, USERS),
@@ -209,7 +205,7 @@ def variants(value: Any) -> Iterator[Any]:
         yield 1 if value is None else not value if isinstance(value, bool) else value + ("x" if isinstance(value, str) else 1)
 
 
-@pytest.mark.parametrize("more", [{}, {"group_selection_strategy": GroupSelection.PUBLIC_GROUPS}, {"carry_windows": 3}])
+@pytest.mark.parametrize("more", [{}, {"public_groups": "SELECT page FROM pages"}, {"carry_windows": 3}])
 def test_the_identity_covers_every_field_at_any_depth(more: dict[str, Any]) -> None:
     """Of new fields, too. Catches: a number that noise or a threshold depends on and that two plans of one identity, so of one noise key, differ in."""
     asked = query(aggregates=(COUNT, SUM, AVG), **more)

@@ -16,7 +16,7 @@ import numpy as np
 from dpsql.config import Source
 from dpsql.errors import AccountingError
 from dpsql.mechanisms.dynamic.plan import NoisySum, QuantileSum, TablePlan, TreePlan
-from dpsql.parsed_query import AggregateFunction, ContributionPeriod, CounterName, GroupSelection
+from dpsql.parsed_query import AggregateFunction, ContributionPeriod, CounterName
 from dpsql.privacy.cost import Cost, Overlap, PrivacyLevel, gaussian_delta
 from dpsql.privacy.endless import column_norm, path_deviations
 from dpsql.privacy.factorisation import factorisation
@@ -40,14 +40,14 @@ def account(plan: TablePlan, source: Source) -> Cost:
         raise AccountingError("a table without windows has one contribution period, STREAM")
     if [p.mechanism for p in plan.perturbations] != list(range(1, len(plan.perturbations) + 1)):
         raise AccountingError("perturbations must be mechanisms 1, 2, ...: equal numbers share their noise, and 0 is key selection")
-    if plan.selection is None and query.keys and asked.group_selection_strategy is not GroupSelection.PUBLIC_GROUPS:
+    if plan.selection is None and query.selects:
         raise AccountingError("the plan releases unknown keys without selecting them")
     if plan.epsilon > query.epsilon or plan.delta > query.delta:
         raise AccountingError(f"the plan promises ({plan.epsilon}, {plan.delta}), the query ({query.epsilon}, {query.delta})")
-    finite = None if asked.max_triggers is None else factorisation(asked.counter, asked.max_triggers)
+    finite = None if asked.max_triggers is None else factorisation(CounterName.BLT, asked.max_triggers)
     norm = column_norm(BltInf()) if finite is None else finite[0]
     if plan.changes and finite is not None:
-        _check_that_rows_may_end(asked.counter, asked.max_triggers or 0)
+        _check_that_rows_may_end(asked.max_triggers or 0)
     groups = min(asked.max_rows_contributed, asked.max_groups_contributed)
     ends, counts = plan.changes is not None, plan.changes.max_spells_contributed if plan.changes else groups
     ratios = _tree_ratios(plan, norm) if isinstance(plan, TreePlan) else [_ratio(p, plan, norm, counts) for p in plan.perturbations]
@@ -129,21 +129,19 @@ def _tree_ratios(plan: TreePlan, norm: float) -> list[float]:
     return [ratio * math.pi**2 / 6 for ratio in found]
 
 
-def _check_that_rows_may_end(name: CounterName, horizon: int) -> None:
-    """With a last trigger; for a tree it holds by its nodes: of rows that follow each other one begins in a node in which the other ends.
+def _check_that_rows_may_end(horizon: int) -> None:
+    """With a last trigger.
 
     Raises:
         AccountingError: C is not convex and falling, or B negative.
     """
-    if name is CounterName.HONAKER:
-        return
-    b = impulse_response(counter(name, max(horizon, 3)))
+    b = impulse_response(counter(CounterName.BLT, max(horizon, 3)))
     reciprocal = np.diff(np.concatenate([[0.0], b]))
     from scipy.signal import lfilter  # slow to import
 
     column = lfilter([1.0], reciprocal, np.eye(1, len(b))[0])
     if np.any(b < 0) or np.any(column < -1e-12) or np.any(np.diff(column) > 1e-12) or np.any(np.diff(column, 2) < -1e-12):
-        raise AccountingError(f"{name} is not convex and falling: rows that end would cost more than accounted for")
+        raise AccountingError("the counter is not convex and falling: rows that end would cost more than accounted for")
 
 
 def row_ratio(max_rows: int, per_group: int, max_groups: int, ends: bool, values: tuple[float, float], norm: float, sigma: float) -> float:

@@ -5,28 +5,21 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from dpsql.change_feed import Feed
-from dpsql.mechanisms.histogram.calibration import SELECTION_DECAY
-from dpsql.parsed_query import CounterName, GroupSelection, Release
+from dpsql.parsed_query import Release
 
 
 @dataclass(frozen=True, kw_only=True)
 class Asked:
-    """Bounds and key selection; the options of the same names, every default filled in, and what the planner fixes.
+    """Bounds and key selection; the options of the same names, every default filled in.
 
-    `max_triggers`: number of the last trigger; None: there is none. `hide_below`: a key that has appeared is not shown while its noisy weight
-    is below that share of its threshold.
+    `max_triggers`: number of the last trigger; None: there is none.
     """
 
     max_rows_contributed: int
     max_rows_per_group: int
     max_groups_contributed: int
     min_privacy_units_per_group: int
-    group_selection_strategy: GroupSelection
     max_triggers: int | None
-    group_selection_share: float | None = None
-    counter: CounterName = CounterName.BLT
-    selection_weight_decay: float = SELECTION_DECAY
-    hide_below: float = 0.5
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,6 +16,8 @@ SINGLE = 64
 """Triggers up to here have a threshold each."""
 PER_OCTAVE = 32
 """Later ones share one with their neighbours: so many per doubling of the trigger number; less than 1% above the least up to trigger 2^23."""
+HIDE_BELOW = 0.5
+"""A key that has appeared is not shown while its noisy weight is below that share of its threshold."""
 
 
 @dataclass(frozen=True)
@@ -102,6 +104,6 @@ def endless_thresholds(chosen: BltInf, sigma: float, largest_weight: int, min_un
     return tuple(taus)
 
 
-def shown_from(thresholds: Sequence[int], hide_below: float) -> tuple[int, ...]:
-    """The noisy weight below which a key that has appeared is not shown: a share of the threshold, rounded up; in units of 2^-20."""
-    return tuple(math.ceil(Fraction(hide_below) * tau) for tau in thresholds)
+def shown_from(thresholds: Sequence[int]) -> tuple[int, ...]:
+    """The noisy weight below which a key that has appeared is not shown, rounded up; in units of 2^-20."""
+    return tuple(math.ceil(Fraction(HIDE_BELOW) * tau) for tau in thresholds)

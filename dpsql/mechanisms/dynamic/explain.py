@@ -7,6 +7,7 @@ from typing import Any
 from dpsql.config import Source
 from dpsql.mechanisms.dynamic.accounting import account
 from dpsql.mechanisms.dynamic.asked import AskedOfChanges
+from dpsql.mechanisms.dynamic.calibration import HIDE_BELOW
 from dpsql.mechanisms.dynamic.plan import ColumnPlan, TablePlan, TreePlan
 from dpsql.mechanisms.dynamic.stages import perturbations, quantile_noise, schedule, selection
 from dpsql.mechanisms.histogram.explain import Z95, written
@@ -202,11 +203,11 @@ def _keys(plan: TablePlan) -> str:
         "  No key is known beforehand. A key appears once about so many units have it (half of the keys with so many do):",
         f"  {needed}.",
         "  That it has appeared stays public; it is shown at each trigger at which its noisy number of units",
-        f"  is at least {percent(asked.hide_below)} of what it takes then.",
+        f"  is at least {percent(HIDE_BELOW)} of what it takes then.",
         *(["  A key whose rows have ended goes within the noise; it comes back by the same rule."] if plan.changes else []),
     ]
     times = len(plan.selection.weights)
-    if asked.selection_weight_decay > 0 and times > 1:
+    if plan.selection.weights[-1] < plan.selection.weights[0]:
         share = plan.selection.weights[-1] / plan.selection.weights[0]
         what = "first time in a key" if plan.changes else "first key"
         lines.append(f"  A unit's {what} counts in full, later ones less and less; number {times} counts {percent(share)} of the first.")
@@ -290,7 +291,7 @@ def _budget(plan: TablePlan) -> str:
 def _stages(plan: TablePlan) -> str:
     query, last = plan.query, plan.query.asked.max_triggers
     tree = isinstance(plan, TreePlan)
-    counter = f"{query.asked.counter} without a last trigger" if last is None else f"{query.asked.counter} for {last:,} triggers"
+    counter = "BLT without a last trigger" if last is None else f"BLT for {last:,} triggers"
     if plan.selection is None:
         choice = f"public groups: {query.public_groups}" if query.public_groups else "one group"
     else:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from dpsql.mechanisms.dynamic.calibration import HIDE_BELOW
 from dpsql.mechanisms.dynamic.explain import triggers, users_needed
 from dpsql.mechanisms.dynamic.plan import TablePlan
 from dpsql.mechanisms.histogram.missing_keys import RANKS
@@ -41,12 +42,12 @@ def why_missing(plan: TablePlan) -> str:
             for trigger in triggers(plan)
         ),
         "     Each trigger tests anew: a key may come later.",
-        f"     Afterwards it is hidden at triggers at which its noisy number is below {percent(asked.hide_below)} of that.",
+        f"     Afterwards it is hidden at triggers at which its noisy number is below {percent(HIDE_BELOW)} of that.",
     ]
     if asked.min_privacy_units_per_group > 1:
         lines.append(f"     With fewer than {asked.min_privacy_units_per_group:,} units it never passes (min_privacy_units_per_group).")
     lines += ["", "  2. Units that count less, or not at all."]
-    if shares and asked.selection_weight_decay > 0:
+    if weights[-1] < weights[0]:
         lines.append(f"     Of a unit's keys the first counts in full, {', '.join(shares)}.")
     if plan.changes:
         lines += [

@@ -36,7 +36,7 @@ OPTIONS: tuple[Option, ...] = (
 def read(draft: Draft) -> Asked:
     """What an accepted query asks, every default filled in."""
     own = (*options.BOUNDS, options.MIN_PRIVACY_UNITS_PER_GROUP, options.MAX_TRIGGERS)
-    given = {option.name: draft.value(option.name) for option in own} | {"group_selection_strategy": draft.strategy}
+    given = {option.name: draft.value(option.name) for option in own}
     stream = draft.stream
     if stream is None or stream.change_feed is None:
         return Asked(**given)

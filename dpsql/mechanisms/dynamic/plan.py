@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from dpsql.mechanisms.dynamic.asked import Asked, AskedOfChanges
 from dpsql.mechanisms.histogram.plan import NoisySum, QuantileSum, presence_only
-from dpsql.parsed_query import Aggregate, ParsedQuery
+from dpsql.parsed_query import Aggregate, CounterName, ParsedQuery
 from dpsql.udfs.noise.blt_inf import BltInf
 from dpsql.udfs.noise.counters import Counter, counter
 
@@ -78,7 +78,7 @@ class TablePlan:
     def counter(self) -> Counter | BltInf:
         """Of every path: without a last trigger BLT_INF."""
         last = self.query.asked.max_triggers
-        return BltInf() if last is None else counter(self.query.asked.counter, last)
+        return BltInf() if last is None else counter(CounterName.BLT, last)
 
     @property
     def presence_only(self) -> tuple[bool, ...]:

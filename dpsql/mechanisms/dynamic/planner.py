@@ -11,6 +11,7 @@ from dpsql.mechanisms.dynamic.asked import Asked, AskedOfChanges, AskedOfTree
 from dpsql.mechanisms.dynamic.calibration import TableBounds, blocks, endless_thresholds, presence_sensitivity, row_sensitivity, shown_from
 from dpsql.mechanisms.dynamic.plan import ColumnPlan, NoisySum, QuantileSum, SelectionPlan, TablePlan, TreePlan, document
 from dpsql.mechanisms.histogram.calibration import (
+    SELECTION_DECAY,
     SELECTION_SHARE,
     THRESHOLD_DELTA_SHARE,
     failure_probabilities,
@@ -19,7 +20,7 @@ from dpsql.mechanisms.histogram.calibration import (
 )
 from dpsql.mechanisms.histogram.planner import MAX_EXACT, check_width, hash_charge, increments_of
 from dpsql.mechanisms.identity import identity_of
-from dpsql.parsed_query import GroupSelection, ParsedQuery, Quantiles
+from dpsql.parsed_query import ParsedQuery, Quantiles
 from dpsql.privacy.curve import round_down, round_up, total_mu
 from dpsql.udfs import quantiles
 from dpsql.udfs.dynamic.grid import LAST_STEP
@@ -58,12 +59,10 @@ def make_plan(query: ParsedQuery[Asked], source: Source) -> TablePlan:
     bounds = _bounds(asked)
     delta_hash = hash_charge(query.delta, source, source.max_users, bounds.keys)
     rest = query.delta - delta_hash
-    selects = asked.group_selection_strategy is GroupSelection.THRESHOLD and bool(query.keys)
-    delta_threshold = rest * THRESHOLD_DELTA_SHARE if selects else 0.0
+    delta_threshold = rest * THRESHOLD_DELTA_SHARE if query.selects else 0.0
     delta_noise = (rest - delta_threshold) * (1 - 1e-12)
     mu = round_down(total_mu(query.epsilon, delta_noise))
-    given = asked.group_selection_share if asked.group_selection_share is not None else SELECTION_SHARE
-    share = given if selects else 0.0
+    share = SELECTION_SHARE if query.selects else 0.0
     arguments = tuple(dict.fromkeys(a.argument for a in query.aggregates if a.argument is not None))
     plan = TablePlan(
         query=query,
@@ -84,7 +83,7 @@ def make_plan(query: ParsedQuery[Asked], source: Source) -> TablePlan:
         plan = _tree(plan, source, asked)
         return dataclasses.replace(plan, identity=identity(plan))
     norm = _norm(plan.counter)
-    selection = _selection(plan, bounds, share, norm, delta_threshold * (1 - 1e-12)) if selects else None
+    selection = _selection(plan, bounds, share, norm, delta_threshold * (1 - 1e-12)) if query.selects else None
     columns = _columns(plan, source, bounds, norm, mu * math.sqrt(1 - share))
     plan = dataclasses.replace(plan, selection=selection, columns=columns)
     return dataclasses.replace(plan, identity=identity(plan))
@@ -108,7 +107,7 @@ def _norm(chosen: Counter | BltInf) -> float:
 
 def _selection(plan: TablePlan, bounds: TableBounds, share: float, norm: float, failure: float) -> SelectionPlan:
     asked, chosen = plan.query.asked, plan.counter
-    weights = selection_weights(bounds.counts, asked.selection_weight_decay)
+    weights = selection_weights(bounds.counts, SELECTION_DECAY)
     sensitivity = norm * presence_sensitivity(bounds, (1.0,))  # the squares of the weights add up to at most 1
     sigma = round_up(sensitivity / (plan.mu * math.sqrt(share)) * (1 + 1e-12))
     least, each = asked.min_privacy_units_per_group, failure / bounds.keys
@@ -118,9 +117,7 @@ def _selection(plan: TablePlan, bounds: TableBounds, share: float, norm: float, 
         first = tuple(range(1, chosen.horizon + 1))
         sd = tuple(sigma * v for v in path_sd(chosen))
         taus = thresholds(weights, sd, failure_probabilities(each, chosen.horizon), least)
-    return SelectionPlan(
-        share=share, weights=weights, sigma=sigma, first=first, thresholds=taus, shown_from=shown_from(taus, asked.hide_below)
-    )
+    return SelectionPlan(share=share, weights=weights, sigma=sigma, first=first, thresholds=taus, shown_from=shown_from(taus))
 
 
 def _columns(plan: TablePlan, source: Source, bounds: TableBounds, norm: float, mu: float) -> tuple[ColumnPlan, ...]:

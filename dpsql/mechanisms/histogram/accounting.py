@@ -16,7 +16,7 @@ from dpsql.config import Source
 from dpsql.errors import AccountingError
 from dpsql.mechanisms.histogram.asked import ReleaseRule
 from dpsql.mechanisms.histogram.plan import CarriedPlan, PerturbationPlan, PrivacyPlan, SelectionPlan
-from dpsql.parsed_query import AggregateFunction, ContributionPeriod, CounterName, GroupSelection
+from dpsql.parsed_query import AggregateFunction, ContributionPeriod, CounterName
 from dpsql.privacy.cost import Cost, Overlap, PrivacyLevel, gaussian_delta
 from dpsql.privacy.factorisation import factorisation
 from dpsql.udfs.noise.counters import counter, impulse_response
@@ -96,7 +96,7 @@ def check(plan: PrivacyPlan, source: Source) -> Spent:
         raise AccountingError("perturbations must be mechanisms 1, 2, ...: equal numbers share their noise, and 0 is key selection")
     if plan.windows_per_record != -(-plan.query.windows.size_us // plan.query.windows.slide_us):
         raise AccountingError(f"the plan copies a record into {plan.windows_per_record} windows, the query into another number")
-    if plan.selection is None and plan.query.keys and plan.query.asked.group_selection_strategy is not GroupSelection.PUBLIC_GROUPS:
+    if plan.selection is None and plan.query.selects:
         raise AccountingError("the plan releases unknown keys without selecting them")
     if plan.epsilon > plan.query.epsilon or plan.delta > plan.query.delta:
         raise AccountingError(f"the plan promises ({plan.epsilon}, {plan.delta}), the query ({plan.query.epsilon}, {plan.query.delta})")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from dpsql.parsed_query import CounterName, GroupSelection
+from dpsql.parsed_query import CounterName
 
 
 class ReleaseRule(StrEnum):
@@ -27,9 +27,6 @@ class Asked:
     max_rows_per_group: int
     max_groups_contributed: int
     min_privacy_units_per_group: int
-    group_selection_strategy: GroupSelection
-    group_selection_share: float | None
     release: ReleaseRule
     counter: CounterName
-    selection_weight_decay: float
     carry_windows: int = 1

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dpsql.mechanisms.histogram.asked import Asked, ReleaseRule
-from dpsql.mechanisms.histogram.calibration import PAPER_DECAY, PAPER_SHARE, SELECTION_DECAY
 from dpsql.parsed_query import CounterName
 from dpsql.sql import options
 from dpsql.sql.draft import Draft, Option
@@ -41,9 +40,6 @@ def read(draft: Draft) -> Asked:
     """What an accepted query asks, every default filled in."""
     return Asked(
         **{option.name: draft.value(option.name) for option in (*options.BOUNDS, options.MIN_PRIVACY_UNITS_PER_GROUP, CARRY_WINDOWS)},
-        group_selection_strategy=draft.strategy,
-        group_selection_share=PAPER_SHARE if draft.paper else None,
         release=ReleaseRule.RESELECT if draft.paper and not draft.listed and not draft.keyless else ReleaseRule.EVERY_TRIGGER,
         counter=CounterName.HONAKER if draft.paper else CounterName.BLT,
-        selection_weight_decay=PAPER_DECAY if draft.paper else SELECTION_DECAY,
     )

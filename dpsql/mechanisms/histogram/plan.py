@@ -191,19 +191,12 @@ def presence_only(arguments: Sequence[str], perturbations: Sequence[NoisySum]) -
 
 
 def document(plan: PrivacyPlan) -> dict[str, Any]:
-    """The plan as JSON values: what its identity digests. What is asked of the histogram stands among what every query says, as it did
-    before there were other mechanisms; a field that moves may not move here."""
+    """The plan as JSON values: what its identity digests. What is asked of the histogram stands among what every query says."""
     given = asdict(plan)
     query = given["query"]
     del query["mechanism"]
     query["window"]["event_time"] = query.pop("event_time")
-    asked = query.pop("asked")
-    # Plans from before there were such options.
-    if asked["carry_windows"] == 1:
-        del asked["carry_windows"]
-    if isinstance(given["selection"], dict) and given["selection"]["carried"] is None:
-        del given["selection"]["carried"]
-    query |= asked
+    query |= query.pop("asked")
     return given
 
 

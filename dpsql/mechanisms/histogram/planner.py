@@ -10,6 +10,9 @@ from dpsql.errors import ConfigError
 from dpsql.mechanisms.histogram.asked import Asked, ReleaseRule
 from dpsql.mechanisms.histogram.calibration import (
     CARRIED_SHARE,
+    PAPER_DECAY,
+    PAPER_SHARE,
+    SELECTION_DECAY,
     SELECTION_SHARE,
     SELECTION_SHARE_OF_SEVERAL,
     THRESHOLD_DELTA_SHARE,
@@ -20,7 +23,7 @@ from dpsql.mechanisms.histogram.calibration import (
 from dpsql.mechanisms.histogram.carried import carried_plan
 from dpsql.mechanisms.histogram.plan import ColumnPlan, PerturbationPlan, PrivacyPlan, SelectionPlan, document
 from dpsql.mechanisms.identity import identity_of
-from dpsql.parsed_query import SPREADS, Aggregate, AggregateFunction, ContributionPeriod, GroupSelection, ParsedQuery
+from dpsql.parsed_query import SPREADS, Aggregate, AggregateFunction, ContributionPeriod, CounterName, ParsedQuery
 from dpsql.privacy.curve import round_down, round_up, total_mu
 from dpsql.udfs.noise.counters import column_norm, counter, path_sd
 from dpsql.udfs.noise.randomness import MAX_NORMAL
@@ -41,12 +44,14 @@ MAX_EXACT = 2**62
 """Sums, and the noise, each stay below half of this many grid units: int64 cannot overflow when they are added."""
 
 
-def make_plan(query: ParsedQuery[Asked], source: Source) -> PrivacyPlan:
+def make_plan(query: ParsedQuery[Asked], source: Source, share: float | None = None, decay: float | None = None) -> PrivacyPlan:
     """Plan one query.
 
     Args:
         query: an accepted query.
         source: the declaration of the stream it reads.
+        share: of mu^2, for key selection; None: the measured best, or the paper's.
+        decay: of the weights with which a unit's keys count there; likewise.
 
     Returns:
         A plan that spends at most (query.epsilon, query.delta) per privacy unit and contribution period.
@@ -54,11 +59,11 @@ def make_plan(query: ParsedQuery[Asked], source: Source) -> PrivacyPlan:
     Raises:
         ConfigError: the id hash would cost over 10% of delta, or clamps could overflow.
     """
-    plan = unnamed_plan(query, source)
+    plan = unnamed_plan(query, source, share, decay)
     return dataclasses.replace(plan, identity=identity(plan))
 
 
-def unnamed_plan(query: ParsedQuery[Asked], source: Source) -> PrivacyPlan:
+def unnamed_plan(query: ParsedQuery[Asked], source: Source, share: float | None = None, decay: float | None = None) -> PrivacyPlan:
     """As `make_plan`, without an identity: enough for who compares many plans and runs none."""
     horizon = -(-(query.windows.size_us + query.allowed_lateness_us) // query.trigger_interval_us)
     windows = -(-query.windows.size_us // query.windows.slide_us)
@@ -66,14 +71,18 @@ def unnamed_plan(query: ParsedQuery[Asked], source: Source) -> PrivacyPlan:
     meet = windows > 1 and query.contribution_period is ContributionPeriod.WINDOW
     delta_hash = _hash_charge(query, source, groups, meet)
     rest = query.delta - delta_hash
-    selects = query.asked.group_selection_strategy is GroupSelection.THRESHOLD and bool(query.keys)
-    delta_threshold = rest * THRESHOLD_DELTA_SHARE if selects else 0.0
+    delta_threshold = rest * THRESHOLD_DELTA_SHARE if query.selects else 0.0
     delta_noise = (rest - delta_threshold) * (1 - 1e-12)
     mu = round_down(total_mu(query.epsilon, delta_noise))
-    default = SELECTION_SHARE if query.asked.carry_windows == 1 else SELECTION_SHARE_OF_SEVERAL
-    asked = query.asked.group_selection_share if query.asked.group_selection_share is not None else default
-    share = asked if selects else 0.0
-    selection = _selection(query, windows, horizon, share, mu, delta_threshold * (1 - 1e-12), meet) if selects else None
+    paper = query.asked.counter is CounterName.HONAKER
+    if share is None:
+        share = PAPER_SHARE if paper else SELECTION_SHARE if query.asked.carry_windows == 1 else SELECTION_SHARE_OF_SEVERAL
+    if decay is None:
+        decay = PAPER_DECAY if paper else SELECTION_DECAY
+    if query.selects:
+        selection = _selection(query, windows, horizon, share, decay, mu, delta_threshold * (1 - 1e-12), meet)
+    else:
+        selection, share = None, 0.0
     arguments = _arguments(query)
     columns = _columns(query, source, arguments, horizon, windows, groups, meet, mu * math.sqrt(1 - share))
     return PrivacyPlan(
@@ -134,7 +143,7 @@ def participations(query: ParsedQuery[Asked], windows: int) -> int:
 
 
 def _selection(
-    query: ParsedQuery[Asked], windows: int, horizon: int, share: float, mu: float, delta_threshold: float, meet: bool
+    query: ParsedQuery[Asked], windows: int, horizon: int, share: float, decay: float, mu: float, delta_threshold: float, meet: bool
 ) -> SelectionPlan:
     chosen = counter(query.asked.counter, horizon)
     times = participations(query, windows)
@@ -143,7 +152,7 @@ def _selection(
             f"one privacy unit could count {times:,} times in key selection ({windows:,} windows hold one record); at most {MAX_WEIGHTS:,} "
             "are planned: lower max_groups_contributed or max_rows_contributed, or let windows slide further"
         )
-    weights = selection_weights(times, query.asked.selection_weight_decay)
+    weights = selection_weights(times, decay)
     sigma = round_up(column_norm(chosen) / (mu * math.sqrt(share)) * (1 + 1e-12))
     sd = tuple(sigma * v for v in path_sd(chosen))
     least = query.asked.min_privacy_units_per_group

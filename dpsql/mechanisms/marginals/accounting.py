@@ -11,7 +11,7 @@ import math
 from dpsql.config import Source
 from dpsql.errors import AccountingError
 from dpsql.mechanisms.marginals.plan import MarginalsPlan, MeasuredSum, MeasuredTable
-from dpsql.parsed_query import ContributionPeriod
+from dpsql.parsed_query import ContributionPeriod, CounterName
 from dpsql.privacy.cost import Cost, Overlap, PrivacyLevel, gaussian_delta
 from dpsql.privacy.endless import column_norm
 from dpsql.privacy.factorisation import factorisation
@@ -35,7 +35,7 @@ def account(plan: MarginalsPlan, source: Source) -> Cost:
     if plan.epsilon > query.epsilon or plan.delta > query.delta:
         raise AccountingError(f"the plan promises ({plan.epsilon}, {plan.delta}), the query ({query.epsilon}, {query.delta})")
     _check_tables(plan.tables, len(asked.domains))
-    norm = column_norm(BltInf()) if asked.max_triggers is None else factorisation(asked.counter, asked.max_triggers)[0]
+    norm = column_norm(BltInf()) if asked.max_triggers is None else factorisation(CounterName.BLT, asked.max_triggers)[0]
     mu = math.sqrt(math.fsum(_squared(each, plan.tables, asked.max_rows_contributed, norm) for each in plan.sums))
     noise, ids = gaussian_delta(mu, plan.epsilon), source.max_users / 2.0**64
     for name, found, promised in (

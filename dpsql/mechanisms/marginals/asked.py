@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from dpsql.domains import Domain
-from dpsql.parsed_query import CounterName
 from dpsql.udfs.marginals.cells import Keys
 
 
@@ -18,11 +17,9 @@ class Asked:
         domains: of the keys, in their order.
         grouping_sets: the tables that may be measured; the planner gives each its share, or none.
         max_triggers: number of the last trigger; None: there is none.
-        counter: with a last trigger.
     """
 
     max_rows_contributed: int
     domains: tuple[Domain, ...]
     grouping_sets: tuple[Keys, ...]
     max_triggers: int | None
-    counter: CounterName

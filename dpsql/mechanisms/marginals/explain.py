@@ -246,7 +246,7 @@ def _budget(plan: MarginalsPlan) -> str:
 
 def _stages(plan: MarginalsPlan) -> str:
     query, last = plan.query, plan.query.asked.max_triggers
-    counter = f"{query.asked.counter} without a last trigger" if last is None else f"{query.asked.counter} for {last:,} triggers"
+    counter = "BLT without a last trigger" if last is None else f"BLT for {last:,} triggers"
     return "\n".join(
         [
             "Stages",

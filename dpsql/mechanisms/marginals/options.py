@@ -5,7 +5,6 @@ from __future__ import annotations
 from dpsql.domains import Domain
 from dpsql.mechanisms.marginals.asked import Asked
 from dpsql.mechanisms.marginals.grouping import cube
-from dpsql.parsed_query import CounterName
 from dpsql.sql import options
 from dpsql.sql.draft import Draft, Option
 from dpsql.sql.grouping_sets import GroupingSets
@@ -51,5 +50,4 @@ def read(draft: Draft) -> Asked:
         domains=tuple(domain for domain in domains_of(draft) if domain),
         grouping_sets=sets_of(draft, draft.grouping_sets),
         max_triggers=draft.value("max_triggers"),
-        counter=CounterName.BLT,
     )

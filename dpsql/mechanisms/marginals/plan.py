@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
 
 from dpsql.mechanisms.marginals.asked import Asked
-from dpsql.parsed_query import ParsedQuery
+from dpsql.parsed_query import CounterName, ParsedQuery
 from dpsql.udfs.marginals.cells import Keys, Marginals
 from dpsql.udfs.marginals.release import NoisyTables
 from dpsql.udfs.noise.blt_inf import BltInf
@@ -71,7 +71,7 @@ class MarginalsPlan:
     def counter(self) -> Counter | BltInf:
         """Of every cell: without a last trigger BLT_INF."""
         last = self.query.asked.max_triggers
-        return BltInf() if last is None else counter(self.query.asked.counter, last)
+        return BltInf() if last is None else counter(CounterName.BLT, last)
 
     def noisy_tables(self, each: MeasuredSum) -> NoisyTables:
         """The numbers of one sum for its release."""

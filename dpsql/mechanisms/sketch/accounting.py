@@ -9,7 +9,7 @@ from dpsql.config import Source
 from dpsql.errors import AccountingError
 from dpsql.mechanisms.sketch.asked import Asked, SketchKind
 from dpsql.mechanisms.sketch.plan import CellsPlan, SketchPlan
-from dpsql.parsed_query import ContributionPeriod, GroupSelection, ParsedQuery
+from dpsql.parsed_query import ContributionPeriod, CounterName, ParsedQuery
 from dpsql.privacy.cost import Cost, Overlap, PrivacyLevel, gaussian_delta, shifted
 from dpsql.privacy.factorisation import factorisation
 
@@ -68,7 +68,7 @@ def check(plan: SketchPlan, source: Source) -> Spent:
         raise AccountingError("one event has no bounds, and a unit needs them")
     if [each.mechanism for each in plan.cells] != list(range(1, len(plan.cells) + 1)) or len(plan.cells) != len(asked.wanted):
         raise AccountingError("sketches must be mechanisms 1, 2, ...: equal numbers share their noise")
-    if (plan.beta is None) != (asked.strategy is not GroupSelection.THRESHOLD):
+    if (plan.beta is None) != (not asked.lists or query.public_groups is not None):
         raise AccountingError("unknown values need the floor test, and nothing else has one")
     if plan.beta is not None and (query.windows.slide_us < query.windows.size_us or asked.kind is not SketchKind.COUNT_SKETCH):
         raise AccountingError("the floor test needs signs, and hash keys that are secret until their window closes")
@@ -98,7 +98,7 @@ def _ratio(cells: CellsPlan, plan: SketchPlan) -> float:
     copies = sum(1 for k in range(10_000) if k * plan.query.windows.slide_us < plan.query.windows.size_us)
     # Per row and window: the owned keys of a unit lie in different cells, n_j <= c records in each, all together at most `rows`.
     squares = _squares(asked)
-    return math.sqrt(copies * asked.depth * squares) * largest * factorisation(asked.counter, plan.triggers)[0] / cells.sigma
+    return math.sqrt(copies * asked.depth * squares) * largest * factorisation(CounterName.BLT, plan.triggers)[0] / cells.sigma
 
 
 def _squares(asked: Asked) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from dpsql.parsed_query import CounterName, GroupSelection, PrivacyLevel
+from dpsql.parsed_query import PrivacyLevel
 
 DEPTH = 9
 """Rows of a sketch."""
@@ -55,9 +55,7 @@ class Asked:
         level: what neighbouring streams differ in.
         value: what is counted, Spark SQL; all sketches of a query count the same.
         wanted: the aggregates.
-        width: `sketch_width`. depth, kind, cycle: what the planner fixes.
-        strategy: how the values of a list are found; None where nothing is listed.
-        counter: of every cell.
+        width: `sketch_width`. depth, kind: what the planner fixes.
         bounds: at level USER; None at level EVENT, which knows no unit.
     """
 
@@ -67,7 +65,9 @@ class Asked:
     depth: int = DEPTH
     width: int = 8192
     kind: SketchKind = SketchKind.COUNT_SKETCH
-    cycle: int = 1
-    strategy: GroupSelection | None = GroupSelection.THRESHOLD
-    counter: CounterName = CounterName.BLT
     bounds: Bounds | None = None
+
+    @property
+    def lists(self) -> bool:
+        """Whether any aggregate has a list."""
+        return any(each.number for each in self.wanted)

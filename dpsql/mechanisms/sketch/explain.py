@@ -12,7 +12,7 @@ from dpsql.mechanisms.sketch.accounting import account
 from dpsql.mechanisms.sketch.plan import SketchPlan
 from dpsql.mechanisms.sketch.planner import collisions
 from dpsql.mechanisms.sketch.stages import grid, missed_by_a_row
-from dpsql.parsed_query import ContributionPeriod, GroupSelection, PrivacyLevel
+from dpsql.parsed_query import ContributionPeriod, CounterName, PrivacyLevel
 from dpsql.privacy.curve import epsilon_of
 from dpsql.schedule import by_window
 from dpsql.text import in_short, number
@@ -91,7 +91,7 @@ def facts(plan: SketchPlan, source: Source) -> dict[str, Any]:
         "mu": plan.mu,
         "cost": account(plan, source).document(),
         "triggers": plan.triggers,
-        "counter": str(asked.counter),
+        "counter": str(CounterName.BLT),
         "sketch": str(asked.kind),
         "sketch_depth": asked.depth,
         "sketch_width": asked.width,
@@ -106,15 +106,15 @@ def facts(plan: SketchPlan, source: Source) -> dict[str, Any]:
 
 def missing(plan: SketchPlan) -> str:
     """Why a value may be missing."""
-    strategy, ask = plan.query.asked.strategy, "It can be asked for all the same: dpsql ask NAME VALUE."
+    ask = "It can be asked for all the same: dpsql ask NAME VALUE."
     lines = ["Why is my value missing?"]
-    if strategy is GroupSelection.THRESHOLD:
+    if plan.unknown_keys:
         lines += [
             "  A value is listed once its cells stand out of what a value without any record would find in them; `dpsql explain` says how many",
             "  records that takes in an empty sketch. In a full one it takes more.",
             "  When its window has closed: " + ask[0].lower() + ask[1:],
         ]
-    elif strategy is GroupSelection.PUBLIC_GROUPS:
+    elif plan.query.asked.lists:
         lines += ["  Listed are the largest of the declared values that stand out of the noise.", f"  {ask}"]
     else:
         lines += [f"  COUNT_SKETCH lists none. {ask}"]
@@ -127,7 +127,7 @@ def figures(plan: SketchPlan, source: Source) -> dict[str, float]:
     cells = asked.depth * asked.width * len(plan.cells)
     return {
         "cells": float(cells),
-        "state_bytes_per_window": float(8 * cells * (1 + counter(asked.counter, plan.triggers).width)),
+        "state_bytes_per_window": float(8 * cells * (1 + counter(CounterName.BLT, plan.triggers).width)),
         "published_bytes_per_trigger": float(8 * cells),
         "cell_stderr": first.sd[-1],
         "estimate_stderr": first.sd[-1] * plan.stderr,

@@ -53,7 +53,6 @@ def read(draft: Draft) -> Asked:
         wanted=tuple(map(_wanted, draft.sketches)),
         width=draft.value("sketch_width"),
         kind=SketchKind.COUNT_MIN if draft.paper else SketchKind.COUNT_SKETCH,
-        strategy=draft.strategy if lists(draft) else None,
         bounds=None if event(draft) else _bounds(draft),
     )
 

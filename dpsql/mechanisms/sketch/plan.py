@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
 
 from dpsql.mechanisms.sketch.asked import Asked
-from dpsql.parsed_query import GroupSelection, ParsedQuery
+from dpsql.parsed_query import ParsedQuery
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,8 +40,7 @@ class SketchPlan:
     """The whole promise and how it is kept; `delta = delta_noise + delta_floor + delta_hash` at most, `mu` is all of it.
 
     Args:
-        triggers: T of a window.
-        refreshes: of a column in a window, at most; the counter's horizon.
+        triggers: T of a window, and steps of every cell's counter.
         windows_per_record: r.
         beta: probability with which a key that no record has may pass the floor test at one trigger, in one sketch; None: no key is unknown.
         stderr: standard deviation of an estimate's noise, per standard deviation of a cell's.
@@ -54,7 +53,6 @@ class SketchPlan:
 
     query: ParsedQuery[Asked]
     triggers: int
-    refreshes: int
     windows_per_record: int
     epsilon: float
     delta: float
@@ -72,7 +70,7 @@ class SketchPlan:
     @property
     def unknown_keys(self) -> bool:
         """Values are found by the floor test, and every window has a hash key of its own, published when it closes."""
-        return self.query.asked.strategy is GroupSelection.THRESHOLD
+        return self.query.asked.lists and self.query.public_groups is None
 
 
 def document(plan: SketchPlan) -> dict[str, Any]:

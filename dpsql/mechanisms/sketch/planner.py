@@ -12,7 +12,7 @@ from dpsql.mechanisms.identity import identity_of
 from dpsql.mechanisms.sketch.asked import Asked, Bounds, SketchKind, Wanted
 from dpsql.mechanisms.sketch.medians import stderr
 from dpsql.mechanisms.sketch.plan import CellsPlan, SketchPlan, document
-from dpsql.parsed_query import Aggregate, AggregateFunction, ContributionPeriod, GroupSelection, ParsedQuery, PrivacyLevel
+from dpsql.parsed_query import Aggregate, AggregateFunction, ContributionPeriod, CounterName, ParsedQuery, PrivacyLevel
 from dpsql.privacy.curve import round_down, round_up, total_mu
 from dpsql.udfs.noise.counters import column_norm, counter, path_sd
 from dpsql.udfs.noise.randomness import MAX_NORMAL
@@ -47,7 +47,7 @@ def make_plan(query: ParsedQuery[Asked], source: Source) -> SketchPlan:
     asked, triggers = query.asked, -(-(query.windows.size_us + query.allowed_lateness_us) // query.trigger_interval_us)
     windows = -(-query.windows.size_us // query.windows.slide_us)
     _check(query, triggers, windows)
-    unknown = asked.strategy is GroupSelection.THRESHOLD
+    unknown = asked.lists and query.public_groups is None
     delta_hash = source.max_users / 2.0**64 if asked.bounds else 0.0
     if delta_hash > IDS_SHARE * query.delta:
         raise ConfigError(f"delta = {query.delta:g} is too small: collisions of 64-bit ids alone cost {delta_hash:.2g}, over 1% of it")
@@ -60,7 +60,6 @@ def make_plan(query: ParsedQuery[Asked], source: Source) -> SketchPlan:
     plan = SketchPlan(
         query=query,
         triggers=triggers,
-        refreshes=triggers,
         windows_per_record=windows,
         epsilon=query.epsilon,
         delta=query.delta,
@@ -110,7 +109,7 @@ def _check(query: ParsedQuery[Asked], triggers: int, windows: int) -> None:
         need = min((w for w in WIDTHS if w >= APART * asked.bounds.keys), default=None)
         way = f"sketch_width = {need}" if need else "lower max_groups_contributed"
         raise ConfigError(f"a user's own values would collide: each row would miss up to {share:.1%} of the counts; {way}")
-    if asked.strategy is GroupSelection.THRESHOLD:
+    if asked.lists and query.public_groups is None:
         if windows > 1:
             raise ConfigError("the salt of a window must stay secret until it closes: slide = size, or PUBLIC_GROUPS")
         if asked.kind is SketchKind.COUNT_MIN:
@@ -151,7 +150,7 @@ def _cells(
     arguments: tuple[str, ...],
     mu: float,
 ) -> CellsPlan:
-    asked, chosen = query.asked, counter(query.asked.counter, triggers)
+    asked, chosen = query.asked, counter(CounterName.BLT, triggers)
     rows = asked.bounds.rows if asked.bounds else 1
     function = AggregateFunction.COUNT_ROWS if wanted.weight is None else AggregateFunction.SUM
     [(rule, grid, lower, upper, _)] = increments_of(Aggregate(wanted.alias, function, wanted.weight, wanted.bounds), source, rows)

@@ -7,7 +7,7 @@ import pyarrow as pa
 from dpsql.mechanisms.sketch.asked import SketchKind
 from dpsql.mechanisms.sketch.plan import SketchPlan
 from dpsql.mechanisms.sketch.planner import missed
-from dpsql.parsed_query import ContributionPeriod, GroupSelection
+from dpsql.parsed_query import ContributionPeriod, CounterName
 from dpsql.udfs.grid import Grid
 from dpsql.udfs.histogram.contribution_bounding import Increment
 from dpsql.udfs.histogram.perturbation import PerturbationParameters
@@ -25,7 +25,7 @@ from dpsql.udfs.sketch.release import ReleaseParameters, ReleaseStage
 def stages(plan: SketchPlan, public: PublicGroups) -> tuple[EventIntake | UserIntake, SketchRelease]:
     """Both, from the first window of the run on."""
     named = None
-    if plan.query.asked.strategy is GroupSelection.PUBLIC_GROUPS:
+    if plan.query.public_groups is not None:
         words = digests(pa.array([digest(name) for name in public.key_bytes], pa.binary(DIGEST_BYTES))).tolist()
         named = Listed(tuple((a, b, c, d) for a, b, c, d in words), public.key_bytes)
     first = public.first_window_us
@@ -63,7 +63,7 @@ def intake(plan: SketchPlan, first_window_us: int) -> EventIntake | UserIntake:
 def release(plan: SketchPlan, first_window_us: int) -> ReleaseStage:
     """The stage of query 2."""
     asked = plan.query.asked
-    chosen = counter(asked.counter, plan.triggers)
+    chosen = counter(CounterName.BLT, plan.triggers)
     noise = tuple(PerturbationParameters(c.mechanism, chosen, c.sigma, c.grid) for c in plan.cells)
     return ReleaseStage(ReleaseParameters(grid(plan), first_window_us, asked.depth, asked.width, noise))
 

@@ -9,7 +9,7 @@ from dpsql.config import Source
 from dpsql.errors import AccountingError
 from dpsql.mechanisms.sliding.asked import Asked, PaneGrouping
 from dpsql.mechanisms.sliding.plan import MeasurementPlan, SlidingPlan
-from dpsql.parsed_query import ContributionPeriod, CounterName
+from dpsql.parsed_query import ContributionPeriod
 from dpsql.privacy.cost import Cost, Overlap, PrivacyLevel, gaussian_delta
 from dpsql.privacy.table_proof import prove
 
@@ -32,7 +32,7 @@ def account(plan: SlidingPlan, source: Source) -> Cost:
         raise AccountingError("a unit needs bounds")
     if [m.mechanism for m in plan.measurements] != list(range(1, len(plan.measurements) + 1)):
         raise AccountingError("measurements must be mechanisms 1, 2, ...: equal numbers share their noise")
-    if asked.counter is CounterName.WINDOW_SQRT:
+    if plan.query.delta > 0:
         return _gaussian(plan, source)
     return _pure(plan, source)
 
@@ -85,6 +85,8 @@ def _gaussian(plan: SlidingPlan, source: Source) -> Cost:
     asked, query = plan.query.asked, plan.query
     if asked.grouping is not PaneGrouping.NONE or len(plan.coefficients) < plan.panes or plan.coefficients[0] != 1.0:
         raise AccountingError("WINDOW_SQRT measures no groups, and its matrix begins with 1")
+    if not all(m.sigma > 0 for m in plan.measurements):
+        raise AccountingError("a sum without noise")
     squared = sum((Fraction(c) ** 2 for c in plan.coefficients), Fraction(0))
     # One unit's rows in a bin move its path by n_g |C| at most, and sum n_g^2 <= c sum n_g <= c min(C, G c).
     times = (asked.max_rows_per_group or 1) * _rows(asked)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from dpsql.parsed_query import CounterName, PrivacyLevel
+from dpsql.parsed_query import PrivacyLevel
 
 
 class PaneGrouping(StrEnum):
@@ -15,32 +15,21 @@ class PaneGrouping(StrEnum):
     RETROACTIVE = "RETROACTIVE"
 
 
-class Smoothing(StrEnum):
-    """What is shown beside the unbiased sums."""
-
-    NONE = "NONE"
-    LIMITED_TRANSLATION = "LIMITED_TRANSLATION"
-
-
 @dataclass(frozen=True, kw_only=True)
 class Asked:
     """Bounds and noise of one query.
 
     Args:
         privacy_level: what neighbouring streams differ in.
-        counter: PANES or WINDOW_SQRT.
+        grouping: whether panes are measured together.
         max_rows_contributed, max_rows_per_group, max_groups_contributed: C, c, G; None at level EVENT, which knows no unit.
-        monitor_share: share of epsilon that a grouping's monitor gets.
     """
 
     privacy_level: PrivacyLevel
-    counter: CounterName
     grouping: PaneGrouping
-    smoothing: Smoothing
     max_rows_contributed: int | None
     max_rows_per_group: int | None
     max_groups_contributed: int | None
-    monitor_share: float = 0.1
 
     @property
     def rows(self) -> int:

@@ -12,7 +12,7 @@ from dpsql.mechanisms.other_ways import Ways
 from dpsql.mechanisms.sliding.accounting import account
 from dpsql.mechanisms.sliding.asked import PaneGrouping
 from dpsql.mechanisms.sliding.plan import MeasurementPlan, SlidingPlan
-from dpsql.mechanisms.sliding.stages import schedule, shown, smooths
+from dpsql.mechanisms.sliding.stages import schedule, shown
 from dpsql.parsed_query import Aggregate, AggregateFunction, ContributionPeriod, CounterName, PrivacyLevel
 from dpsql.privacy.cost import Cost
 from dpsql.privacy.curve import epsilon_of
@@ -57,9 +57,9 @@ def facts(plan: SlidingPlan, source: Source) -> dict[str, Any]:
         "events": [{"events": n, "epsilon": _epsilon(cost, n, plan.delta)} for n in (1, 2, *EVENTS)] if event else [],
         "periods": [] if event or not _renews(plan) else [_several(plan, cost, n) for n in (1, 2, *PERIODS)],
         "panes": plan.panes,
-        "counter": str(asked.counter),
+        "counter": str(plan.counter),
         "grouping": str(asked.grouping),
-        "smooths": smooths(asked),
+        "smooths": plan.smooths,
         "max_rows_contributed": asked.max_rows_contributed,
         "max_rows_per_group": asked.max_rows_per_group,
         "max_groups_contributed": asked.max_groups_contributed,
@@ -214,11 +214,11 @@ def _columns(plan: SlidingPlan) -> str:
                 f"  {alias}: panes that have not been measured are predicted, and no error bar covers that without an assumption;",
                 f"  {alias}_stderr is the noise of what was measured, {alias}_measured how many of the {plan.panes} panes that is.",
             ]
-        if smooths(asked) and aggregate.function is not AggregateFunction.AVG:
+        if plan.smooths and aggregate.function is not AggregateFunction.AVG:
             lines.append(
                 f"  {alias}_smoothed: the better guess, made of released values, so it costs no budget; the interval is that of {alias}."
             )
-    if asked.counter is CounterName.WINDOW_SQRT:
+    if plan.counter is CounterName.WINDOW_SQRT:
         lines.append("  The first windows have less noise than later ones; their standard errors say so.")
     if asked.grouping is PaneGrouping.RETROACTIVE:
         lines.append("  mechanism = PAPER is worse than the query without it, which measures every pane, on every stream that was tried.")
@@ -228,4 +228,4 @@ def _columns(plan: SlidingPlan) -> str:
 def _ways(plan: SlidingPlan) -> Ways:
     asked = plan.query.asked
     event = asked.privacy_level is PrivacyLevel.EVENT
-    return Ways(query=plan.query, rows=asked.rows, per_key=asked.max_rows_per_group or 1, mine=asked.counter, event=event)
+    return Ways(query=plan.query, rows=asked.rows, per_key=asked.max_rows_per_group or 1, mine=plan.counter, event=event)

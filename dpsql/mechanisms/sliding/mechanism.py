@@ -34,7 +34,7 @@ class Sliding:
         return rules.claims(draft)
 
     def read(self, draft: Draft) -> Asked:
-        """Level, counter, grouping, smoothing, bounds."""
+        """Level, grouping, bounds."""
         return options.read(draft)
 
     def plan(self, query: ParsedQuery[Asked], source: Source) -> SlidingPlan:
@@ -100,12 +100,10 @@ class Sliding:
 
 
 def _columns(plan: SlidingPlan, aggregate: Aggregate, i: int) -> Iterator[OutputColumn]:
-    from dpsql.mechanisms.sliding.stages import smooths
-
     alias, asked = aggregate.alias, plan.query.asked
     yield OutputColumn(alias, alias, "DOUBLE" if aggregate.function in REALS else "BIGINT", f"c{i}")
     yield OutputColumn(alias, f"{alias}_stderr", "DOUBLE", f"s{i}")
-    if smooths(asked) and aggregate.function is not AggregateFunction.AVG:
+    if plan.smooths and aggregate.function is not AggregateFunction.AVG:
         yield OutputColumn(alias, f"{alias}_smoothed", "DOUBLE", f"smoothed{i}")
     if asked.grouping is not PaneGrouping.NONE:
         yield OutputColumn(alias, f"{alias}_measured", "INT", f"measured{i}")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, replace
 from typing import Any, ClassVar
 
-from dpsql.mechanisms.sliding.asked import Asked
-from dpsql.parsed_query import ParsedQuery
+from dpsql.mechanisms.sliding.asked import Asked, PaneGrouping
+from dpsql.parsed_query import CounterName, ParsedQuery
 from dpsql.udfs.noise.discrete_laplace import DiscreteLaplace
 
 TABLES = ("fine", "monitor", "together")
@@ -95,6 +95,16 @@ class SlidingPlan:
     identity: str
 
     @property
+    def counter(self) -> CounterName:
+        """PANES keep a pure promise; with a delta WINDOW_SQRT is less noisy over many periods."""
+        return CounterName.WINDOW_SQRT if self.query.delta > 0 else CounterName.PANES
+
+    @property
+    def smooths(self) -> bool:
+        """Whether a smoothed column is shown beside sums and counts: where it costs nothing."""
+        return self.counter is CounterName.PANES and self.query.asked.grouping is PaneGrouping.NONE
+
+    @property
     def presence_only(self) -> tuple[bool, ...]:
         """Per argument: True if only COUNT(x) reads it."""
         used = [{m.rule for m in self.measurements if m.argument == i} for i in range(len(self.arguments))]
@@ -105,7 +115,6 @@ def document(plan: SlidingPlan) -> dict[str, Any]:
     """The plan as JSON values; noise tables by the digest of their entries, which are part of the promise."""
     bare = [replace(m, fine=None, monitor=None, together=None) for m in plan.measurements]
     out = asdict(replace(plan, measurements=tuple(bare)))
-    out["query"]["asked"] |= {"publish_above": None, "revise": True, "rescue": True}
     for shown, measurement in zip(out["measurements"], plan.measurements, strict=True):
         for name in TABLES:
             table = getattr(measurement, name)

@@ -13,7 +13,7 @@ from dpsql.mechanisms.identity import identity_of
 from dpsql.mechanisms.sliding.asked import Asked, PaneGrouping
 from dpsql.mechanisms.sliding.half_width import half_width
 from dpsql.mechanisms.sliding.plan import MeasurementPlan, SlidingPlan, document
-from dpsql.parsed_query import Aggregate, AggregateFunction, CounterName, ParsedQuery, PrivacyLevel
+from dpsql.parsed_query import Aggregate, AggregateFunction, ParsedQuery, PrivacyLevel
 from dpsql.privacy.curve import round_down, round_up, total_mu
 from dpsql.sql.window_rules import MOST_PANES
 from dpsql.udfs.noise.discrete_laplace import LARGEST, SMALLEST, DiscreteLaplace, discrete_laplace
@@ -30,6 +30,9 @@ BITS_OF_A_SUM = 20
 """log2 of the units that the largest value of a SUM has at most."""
 
 EPSILON_BITS = 40
+MONITOR_SHARE = 0.1
+"""Share of epsilon that a grouping's monitor gets."""
+
 NORMAL_95 = 1.959964
 
 
@@ -47,7 +50,6 @@ def make_plan(query: ParsedQuery[Asked], source: Source) -> SlidingPlan:
     arguments = tuple(dict.fromkeys(a.argument for a in query.aggregates if a.argument is not None))
     sums = [each for aggregate in query.aggregates for each in _sums(aggregate, arguments)]
     sums = [replace(each, mechanism=number) for number, each in enumerate(sums, 1)]
-    noise = _window_sqrt if query.asked.counter is CounterName.WINDOW_SQRT else _every_pane
     plan = SlidingPlan(
         query=query,
         panes=window.size_us // window.slide_us,
@@ -62,7 +64,7 @@ def make_plan(query: ParsedQuery[Asked], source: Source) -> SlidingPlan:
         arguments=arguments,
         identity="",
     )
-    plan = noise(plan, sums, source)
+    plan = (_window_sqrt if query.delta > 0 else _every_pane)(plan, sums, source)
     _check_sizes(plan, source)
     return replace(plan, identity=identity(plan))
 
@@ -160,7 +162,7 @@ def _pane_plan(plan: SlidingPlan, m: MeasurementPlan, epsilon: float) -> Measure
     per_step = round_down(epsilon / (steps * asked.rows), EPSILON_BITS)
     fine = monitor = together = None
     if asked.grouping is PaneGrouping.RETROACTIVE:
-        watch = round_down(asked.monitor_share * per_step, EPSILON_BITS)
+        watch = round_down(MONITOR_SHARE * per_step, EPSILON_BITS)
         monitor, together = _table(watch), _table(round_down(per_step - watch, EPSILON_BITS))
     else:
         fine = _table(per_step)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from dpsql.mechanisms.sliding.asked import Asked, PaneGrouping, Smoothing
+from dpsql.mechanisms.sliding.asked import PaneGrouping
 from dpsql.mechanisms.sliding.plan import MeasurementPlan, SlidingPlan
 from dpsql.parsed_query import AggregateFunction, ContributionPeriod, CounterName, PrivacyLevel
 from dpsql.schedule import Schedule, by_window
@@ -91,17 +91,11 @@ def measurements(plan: SlidingPlan) -> tuple[Measurement, ...]:
 
 
 def _measurement(plan: SlidingPlan, m: MeasurementPlan, averaged: bool) -> Measurement:
-    asked = plan.query.asked
-    if asked.counter is CounterName.WINDOW_SQRT:
+    if plan.counter is CounterName.WINDOW_SQRT:
         return WindowSqrt(plan.panes, plan.coefficients, m.sigma, plan.sd)
-    if asked.grouping is PaneGrouping.RETROACTIVE and m.monitor and m.together:
+    if plan.query.asked.grouping is PaneGrouping.RETROACTIVE and m.monitor and m.together:
         return Retroactive(plan.panes, m.monitor, m.together)
     if m.fine is None:
         raise ValueError("a plan without noise")
-    smoother = LimitedTranslation(plan.panes, m.fine.variance, m.floor) if smooths(asked) and not averaged else None
+    smoother = LimitedTranslation(plan.panes, m.fine.variance, m.floor) if plan.smooths and not averaged else None
     return EveryPane(plan.panes, m.fine, smoother)
-
-
-def smooths(asked: Asked) -> bool:
-    """Whether a smoothed column is shown beside sums and counts."""
-    return asked.smoothing is Smoothing.LIMITED_TRANSLATION

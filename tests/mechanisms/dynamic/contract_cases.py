@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from dpsql.mechanisms.dynamic.planner import make_plan
-from dpsql.parsed_query import GroupSelection
 from tests import contract
 from tests.mechanisms.dynamic.plans import COPIES, DECILES, FEED, query, source
 from tests.property.plans import COUNT, SUM
 
 LOUD = {"epsilon": 60.0, "max_rows_contributed": 6, "max_rows_per_group": 2, "max_groups_contributed": 3}
-LISTED = {"group_selection_strategy": GroupSelection.PUBLIC_GROUPS, "aggregates": (COUNT, SUM)}
+LISTED = {"public_groups": "SELECT page FROM pages", "aggregates": (COUNT, SUM)}
 SOURCE = source(start_us=contract.START)
 PLANS = {
     "for ever": make_plan(query(**LOUD), SOURCE),
@@ -17,5 +16,5 @@ PLANS = {
     "copies end": make_plan(query(**LOUD | {"max_rows_per_group": 6}, feed=COPIES, max_spells_contributed=3), SOURCE),
     "an interval tree": make_plan(query(**LOUD | LISTED, feed=FEED, tree=True), SOURCE),
     "quantiles of rows that end": make_plan(query(**LOUD, aggregates=(COUNT, DECILES, SUM), feed=FEED), SOURCE),
-    "to trigger 40": make_plan(query(**LOUD, max_triggers=40, hide_below=1.0), SOURCE),
+    "to trigger 40": make_plan(query(**LOUD, max_triggers=40), SOURCE),
 }

@@ -7,7 +7,7 @@ from typing import Any
 from dpsql.change_feed import Feed, FeedForm
 from dpsql.config import Source
 from dpsql.mechanisms.dynamic.asked import Asked, AskedOfChanges, AskedOfTree
-from dpsql.parsed_query import AggregateFunction, ContributionPeriod, CounterName, GroupSelection, Key, ParsedQuery, Quantiles
+from dpsql.parsed_query import AggregateFunction, ContributionPeriod, Key, ParsedQuery, Quantiles
 from tests.property import plans
 from tests.property.plans import COUNT, SUM, USERS
 
@@ -31,12 +31,7 @@ def query(**changes: Any) -> ParsedQuery[Asked]:
         "max_rows_per_group": rows,
         "max_groups_contributed": rows,
         "min_privacy_units_per_group": 1,
-        "group_selection_strategy": GroupSelection.THRESHOLD,
-        "group_selection_share": None,
-        "counter": CounterName.BLT,
-        "selection_weight_decay": 0.5,
         "max_triggers": None,
-        "hide_below": 0.5,
         "epsilon": 6.0,
         "delta": 1e-9,
         "contribution_period": ContributionPeriod.STREAM,

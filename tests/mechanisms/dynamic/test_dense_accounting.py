@@ -32,7 +32,6 @@ def plan(pick: np.random.Generator) -> TablePlan:
             max_rows_per_group=int(pick.integers(1, rows + 1)),
             max_groups_contributed=int(pick.integers(1, rows + 1)),
             max_spells_contributed=int(pick.integers(1, rows + 1)),
-            selection_weight_decay=float(pick.choice([0.0, 0.5, 1.0])),
             max_triggers=last,
             aggregates=(COUNT, *(a for a in (USERS, SUM, AVG) if pick.random() < 0.5)),
         ),
@@ -68,7 +67,7 @@ def slots_of(made: TablePlan, pick: np.random.Generator, greedy: bool) -> list[l
 def squared_shift(made: TablePlan, slots: list[list[Version]]) -> float:
     """Sum of |C d|^2 / sigma^2 over all that the plan releases, d what the unit adds to each key at each trigger."""
     asked = made.query.asked
-    column, found = strategy(asked.counter if asked.max_triggers else None), 0.0
+    column, found = strategy(CounterName.BLT if asked.max_triggers else None), 0.0
     whole = [version for slot in slots for version in slot]
 
     def shift(changes: list[tuple[int, int, float]], sigma: float) -> float:

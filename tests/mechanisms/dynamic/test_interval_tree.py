@@ -18,7 +18,6 @@ from dpsql.mechanisms.dynamic.accounting import account
 from dpsql.mechanisms.dynamic.plan import TreePlan
 from dpsql.mechanisms.dynamic.planner import make_plan
 from dpsql.mechanisms.dynamic.stages import stages
-from dpsql.parsed_query import GroupSelection
 from dpsql.udfs.columns import Int
 from dpsql.udfs.dynamic import changes
 from dpsql.udfs.dynamic.interval_tree import TreeParameters, TreeSum, grow, level_before, nodes_at
@@ -37,7 +36,7 @@ LAST = 75
 
 def plan(**given: Any) -> TreePlan:
     made = make_plan(
-        query(**{"group_selection_strategy": GroupSelection.PUBLIC_GROUPS, "aggregates": (COUNT, SUM), "feed": FEED, "tree": True} | given),
+        query(**{"public_groups": "SELECT page FROM pages", "aggregates": (COUNT, SUM), "feed": FEED, "tree": True} | given),
         source(),
     )
     assert isinstance(made, TreePlan)

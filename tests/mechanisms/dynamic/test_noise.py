@@ -12,7 +12,6 @@ import pytest
 from dpsql.mechanisms.dynamic.explain import facts
 from dpsql.mechanisms.dynamic.planner import make_plan
 from dpsql.mechanisms.dynamic.stages import stages
-from dpsql.parsed_query import GroupSelection
 from dpsql.udfs.dynamic.grid import TableGrid
 from dpsql.udfs.dynamic.release import Perturbation, Selection, TableParameters, release
 from dpsql.udfs.histogram.release import Tick
@@ -83,7 +82,7 @@ def test_keys_and_runs_are_independent() -> None:
 def test_figures_of_explain_are_those_of_10_000_paths() -> None:
     """Both steps of a plan, 10,000 listed keys: standard errors as `explain` tells them, within 3%. A planted 5% are found."""
     listed = PublicGroups(tuple(range(10_000)), tuple(b"%05d" % key for key in range(10_000)), plans.START)
-    asked = {"group_selection_strategy": GroupSelection.PUBLIC_GROUPS, "aggregates": (COUNT_ROWS, SUM), "feed": plans.FEED}
+    asked = {"public_groups": "SELECT page FROM pages", "aggregates": (COUNT_ROWS, SUM), "feed": plans.FEED}
     plan = make_plan(plans.query(**asked), plans.source())
     stage = stages(plan, listed)[1]
     rows = stage.step(stage.empty(), stage.takes.empty_table(), [Tick(0, plans.START + 100 * plans.HOUR)], noise_key(7)).rows

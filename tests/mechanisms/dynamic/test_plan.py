@@ -18,7 +18,7 @@ from dpsql.mechanisms.dynamic.asked import Asked
 from dpsql.mechanisms.dynamic.plan import TablePlan, document
 from dpsql.mechanisms.dynamic.planner import identity, make_plan
 from dpsql.mechanisms.dynamic.stages import bounding_parameters, table_parameters
-from dpsql.parsed_query import Aggregate, AggregateFunction, GroupSelection, ParsedQuery
+from dpsql.parsed_query import Aggregate, AggregateFunction, ParsedQuery
 from dpsql.privacy.cost import Overlap, gaussian_delta
 from dpsql.udfs.dynamic.release import release
 from dpsql.udfs.histogram.contribution_bounding import admit
@@ -44,8 +44,7 @@ def any_query(pick: np.random.Generator) -> ParsedQuery[Asked]:
         max_rows_per_group=int(pick.integers(1, rows + 1)),
         max_groups_contributed=int(pick.integers(1, rows + 1)),
         min_privacy_units_per_group=int(pick.choice([1, 3])),
-        group_selection_strategy=GroupSelection.PUBLIC_GROUPS if public else GroupSelection.THRESHOLD,
-        selection_weight_decay=float(pick.choice([0.0, 0.5, 1.0])),
+        public_groups="SELECT page FROM pages" if public else None,
         max_triggers=last,
         aggregates=(COUNT, *some),
         feed=None if pick.random() < 0.5 else FEED,
@@ -138,9 +137,9 @@ def test_a_declared_last_trigger_costs_less_noise() -> None:
 def test_the_document_and_identity_say_everything() -> None:
     plan = make_plan(query(), source())
     assert plan.identity == identity(plan) == make_plan(query(), source()).identity
-    assert document(plan)["query"]["hide_below"] == 0.5
+    assert document(plan)["query"]["max_triggers"] is None
     assert make_plan(query(), source(start_us=START + HOUR)).identity != plan.identity
-    others = [{"hide_below": 0.4}, {"max_triggers": 10_000}, {"trigger_interval_us": 2 * HOUR}, {"max_rows_contributed": 5}]
+    others = [{"min_privacy_units_per_group": 2}, {"max_triggers": 10_000}, {"trigger_interval_us": 2 * HOUR}, {"max_rows_contributed": 5}]
     assert len({plan.identity, *(make_plan(query(**other), source()).identity for other in others)}) == 5
 
 
@@ -174,8 +173,8 @@ def test_both_steps_are_a_count_of_the_bounded_table_and_the_stated_noise(last: 
     """Records in six micro-batches, late ones too, through both steps with a plan's numbers. Catches: rows before the start or late ones that
     are lost, a trigger too early, a bound per window instead of for ever, noise that is not the column's."""
     listed = PublicGroups((3, 5), (b"00013", b"00015"), START) if public else None
-    strategy = GroupSelection.PUBLIC_GROUPS if public else GroupSelection.THRESHOLD
-    plan = make_plan(query(max_triggers=last, group_selection_strategy=strategy, max_ahead_us=100 * HOUR), source())
+    groups = "SELECT page FROM pages" if public else None
+    plan = make_plan(query(max_triggers=last, public_groups=groups, max_ahead_us=100 * HOUR), source())
     intake, output = bounding_parameters(plan, listed), table_parameters(plan, listed)
     rows, state, groups, counted, released = records(4000, 5), None, None, defaultdict(int), []
     expected: dict[tuple[int, int], int] = defaultdict(int)

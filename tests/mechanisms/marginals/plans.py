@@ -8,7 +8,7 @@ from dpsql.config import Source
 from dpsql.domains import Domain
 from dpsql.mechanisms.marginals.asked import Asked
 from dpsql.mechanisms.marginals.grouping import cube
-from dpsql.parsed_query import ContributionPeriod, CounterName, Key, ParsedQuery
+from dpsql.parsed_query import ContributionPeriod, Key, ParsedQuery
 from tests.property import plans
 from tests.property.plans import COUNT
 
@@ -38,7 +38,6 @@ def query(**changes: Any) -> ParsedQuery[Asked]:
         "domains": domains,
         "grouping_sets": cube([domain.size for domain in domains], 2),
         "max_triggers": 24,
-        "counter": CounterName.BLT,
         "epsilon": 1.0,
         "delta": 1e-6,
         "contribution_period": ContributionPeriod.STREAM,

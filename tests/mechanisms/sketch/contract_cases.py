@@ -11,7 +11,7 @@ from dpsql.mechanisms.sketch.planner import make_plan
 from dpsql.parsed_query import ContributionPeriod, ParsedQuery, WindowSpec
 from dpsql.udfs.keys import PublicGroups, encode
 from tests.contract import HOUR, KEYS, START
-from tests.mechanisms.sketch.sketch_runs import event, public, query
+from tests.mechanisms.sketch.sketch_runs import ONLY_ASKED, event, public, query
 from tests.property.plans import source
 
 FACTS = RunFacts(PublicGroups(tuple(range(KEYS)), tuple(encode([b"key %d" % number]) for number in range(KEYS)), START))
@@ -29,5 +29,5 @@ PLANS = {
     "units for ever, unknown": _plan(query(**HOURS, bounds=Bounds(6, 2, 3), contribution_period=ContributionPeriod.STREAM)),
     "units, listed, sliding": _plan(public(**SLIDING, bounds=Bounds(4, 1, 4), wanted=BOTH)),
     "events, unknown": _plan(event(**HOURS)),
-    "events, only asked": _plan(event(**HOURS, strategy=None, wanted=(Wanted("cells", 0),))),
+    "events, only asked": _plan(event(**HOURS, wanted=(ONLY_ASKED,))),
 }

@@ -12,7 +12,7 @@ import pyarrow as pa
 from dpsql.mechanisms.sketch.asked import Asked, Bounds, Wanted
 from dpsql.mechanisms.sketch.plan import SketchPlan
 from dpsql.mechanisms.sketch.stages import intake, reading, release
-from dpsql.parsed_query import ContributionPeriod, GroupSelection, ParsedQuery, PrivacyLevel, WindowSpec
+from dpsql.parsed_query import ContributionPeriod, ParsedQuery, PrivacyLevel, WindowSpec
 from dpsql.udfs.grid import NO_CLOCK
 from dpsql.udfs.sketch.hashing import digest
 from dpsql.udfs.sketch.reading import Listed, Read, empty_state, read
@@ -22,6 +22,7 @@ from tests.property.plans import COMMON, DAY, HOUR, parsed
 START = 20_000 * DAY
 ROOT = hashlib.sha256(b"root").digest()
 COUNT = Wanted("top", 5)
+ONLY_ASKED = Wanted("cells", 0)
 
 
 def noise_key(seed: int = 1) -> bytes:
@@ -56,7 +57,7 @@ def event(**changes: Any) -> ParsedQuery[Asked]:
 
 def public(**changes: Any) -> ParsedQuery[Asked]:
     """With listed values, or none."""
-    return query(strategy=GroupSelection.PUBLIC_GROUPS, **changes)
+    return query(public_groups="SELECT page FROM pages", **changes)
 
 
 def records(users: Sequence[int], ts: Sequence[int], keys: Sequence[bytes], values: Sequence[float] | None = None) -> pa.Table:

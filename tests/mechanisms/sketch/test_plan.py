@@ -18,9 +18,9 @@ from dpsql.mechanisms.sketch.explain import figures, sentences
 from dpsql.mechanisms.sketch.medians import MEDIAN, SMALLEST
 from dpsql.mechanisms.sketch.plan import document
 from dpsql.mechanisms.sketch.planner import identity, make_plan
-from dpsql.parsed_query import ContributionPeriod, GroupSelection, WindowSpec
+from dpsql.parsed_query import ContributionPeriod, WindowSpec
 from dpsql.privacy.cost import Overlap, gaussian_delta
-from tests.mechanisms.sketch.sketch_runs import COUNT, event, public, query
+from tests.mechanisms.sketch.sketch_runs import COUNT, ONLY_ASKED, event, public, query
 from tests.property.plans import DAY, HOUR, source
 
 SUM = Wanted("spent", 3, "seconds", (-3.0, 9.0))
@@ -55,7 +55,7 @@ def test_200_random_plans_keep_their_promise_and_waste_nothing() -> None:
         assert found.mu > 0.9999 * plan.mu
         assert cost.delta(plan.epsilon) == pytest.approx(delta)
         assert json.loads(json.dumps(document(plan)))["mu"] == plan.mu
-        assert plan.identity == identity(plan) != identity(dataclasses.replace(plan, refreshes=plan.refreshes + 1))
+        assert plan.identity == identity(plan) != identity(dataclasses.replace(plan, triggers=plan.triggers + 1))
 
 
 @pytest.mark.parametrize("asked", [query(), public(**SLIDING), event(), query(wanted=(COUNT, SUM))])
@@ -109,7 +109,7 @@ def test_periods_and_events() -> None:
     assert meeting.periods(7).mu2 == pytest.approx(14 * meeting.mu2)
     stream = account(make_plan(query(contribution_period=ContributionPeriod.STREAM), source()), source())
     assert stream.periods(7).mu2 == stream.mu2
-    events = account(make_plan(event(strategy=GroupSelection.PUBLIC_GROUPS), source()), source())
+    events = account(make_plan(public(level=event().asked.level, bounds=None), source()), source())
     assert events.periods(10).mu == pytest.approx(10 * events.mu)
     assert events.failure == 0
     unknown_plan = make_plan(event(), source())
@@ -147,7 +147,7 @@ REFUSED = [
     (query(**SLIDING), "slide = size, or PUBLIC_GROUPS"),
     (query(kind=SketchKind.COUNT_MIN), "PUBLIC_GROUPS"),
     (public(kind=SketchKind.COUNT_MIN, wanted=(SUM,)), "negative"),
-    (query(delta=0.0, bounds=None, level=event().asked.level, strategy=None), "above 0"),
+    (query(delta=0.0, bounds=None, level=event().asked.level, wanted=(ONLY_ASKED,)), "above 0"),
     (query(bounds=None), "takes no bounds"),
     (query(delta=1e-14), "64-bit ids"),
 ]
@@ -167,7 +167,7 @@ def test_what_is_said() -> None:
     for max_keys, wanted, advised in ((159, (COUNT,), True), (160, (COUNT,), False), (160, (COUNT, SUM), False), (159, (COUNT, SUM), True)):
         declared = source(max_keys=max_keys)  # 5 x 64 cells, whatever the number of sketches
         assert ("GROUP BY" in " ".join(sentences(make_plan(query(wanted=wanted), declared), declared))) == advised
-    said = " ".join(sentences(make_plan(event(strategy=None), source()), source()))
+    said = " ".join(sentences(make_plan(event(wanted=(ONLY_ASKED,)), source()), source()))
     assert "Not one person: a person with 10 events has epsilon" in said
     assert "GROUP BY" not in said
     shown = figures(make_plan(query(depth=9, width=8192, bounds=Bounds(16, 1, 16), trigger_interval_us=HOUR), source()), source())

@@ -7,11 +7,11 @@ import dataclasses
 import numpy as np
 import pyarrow as pa
 
-from dpsql.mechanisms.sketch.asked import Bounds, Wanted
+from dpsql.mechanisms.sketch.asked import Bounds
 from dpsql.mechanisms.sketch.planner import make_plan
 from dpsql.udfs.sketch.estimates import estimate
 from dpsql.udfs.sketch.hashing import digest, digests, hash_key
-from tests.mechanisms.sketch.sketch_runs import COUNT, ROOT, START, Run, cells_of, event, public, query, records
+from tests.mechanisms.sketch.sketch_runs import COUNT, ONLY_ASKED, ROOT, START, Run, cells_of, event, public, query, records
 from tests.property.plans import DAY, HOUR, source
 
 WIDE = {"depth": 9, "width": 256}
@@ -100,7 +100,7 @@ def test_listed_keys_and_only_asked_sketches_are_published_at_every_trigger() ->
     assert [(row["trigger"], row["row"]) for row in run.read.sketches.to_pylist()] == [(t, row) for t in range(1, 7) for row in range(9)]
     last = {row["key_bytes"]: row for row in lists.to_pylist() if row["trigger"] == 6}
     assert all(row["low"] <= count <= row["high"] for row, count in ((last[b"a"], 500), (last[b"b"], 700)))
-    asked = make_plan(event(strategy=None, wanted=(Wanted("cells", 0),)), source())
+    asked = make_plan(event(wanted=(ONLY_ASKED,)), source())
     only = Run(asked)
     assert only.tick(START + DAY).num_rows == 0
     assert only.read.sketches.num_rows == 6 * 5

@@ -23,7 +23,7 @@ from dpsql.udfs.sketch.hashing import hash_key
 from dpsql.udfs.stage import Clock, Tick
 from tests.mechanisms.sketch import reference
 from tests.mechanisms.sketch.reference import Record
-from tests.mechanisms.sketch.sketch_runs import COUNT, ROOT, START, Run, cells_of, event, noise_key, public, query, records
+from tests.mechanisms.sketch.sketch_runs import COUNT, ONLY_ASKED, ROOT, START, Run, cells_of, event, noise_key, public, query, records
 from tests.property.plans import DAY, HOUR, source
 
 KEYS = [b"a", b"b", b"c", b"d", b"e"]
@@ -45,7 +45,7 @@ ASKED = {
     "sums, listed": public(**BOUNDS, wanted=(COUNT, SUM)),
     "sliding": public(**BOUNDS, window=WindowSpec(DAY, 8 * HOUR, 0)),
     "event, unknown": event(depth=3, wanted=(COUNT, SUM)),
-    "event, only asked": event(depth=3, strategy=None, wanted=(Wanted("cells", 0),), window=WindowSpec(DAY, 8 * HOUR, 0)),
+    "event, only asked": event(depth=3, wanted=(ONLY_ASKED,), window=WindowSpec(DAY, 8 * HOUR, 0)),
 }
 MINUTE = HOUR // 60
 
@@ -159,7 +159,7 @@ def test_every_window_has_its_cells_at_every_trigger_whether_it_has_records_or_n
 
 def test_a_sketch_is_a_histogram_over_the_numbers_of_its_cells() -> None:
     """Listed: the same noise key and plan, cells as public groups of the histogram: the same numbers, bit for bit."""
-    plan = planned(event(strategy=None, depth=3))
+    plan = planned(event(wanted=(ONLY_ASKED,), depth=3))
     rows = table([(user, 40 * user, KEYS[user % 5], 1) for user in range(1, 36)])
     run = Run(plan)
     run.feed(rows)
@@ -210,7 +210,7 @@ def test_records_that_count_nowhere() -> None:
 
 
 def test_state_does_not_grow_with_values_and_is_forgotten() -> None:
-    plan, sizes = planned(event(strategy=None)), []
+    plan, sizes = planned(event(wanted=(ONLY_ASKED,))), []
     for many in (5, 500):
         run = Run(plan)
         run.feed(records([1] * many, list(range(START, START + many)), [b"%d" % i for i in range(many)]))

@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from dpsql.config import Source
-from dpsql.mechanisms.sliding.asked import Asked, PaneGrouping, Smoothing
+from dpsql.mechanisms.sliding.asked import Asked, PaneGrouping
 from dpsql.parsed_query import (
     Aggregate,
     AggregateFunction,
     ContributionPeriod,
-    CounterName,
     Key,
     ParsedQuery,
     PrivacyLevel,
@@ -45,9 +44,7 @@ EVENT = ParsedQuery(
     columns_in_order=("channel", "edits"),
     asked=Asked(
         privacy_level=PrivacyLevel.EVENT,
-        counter=CounterName.PANES,
         grouping=PaneGrouping.NONE,
-        smoothing=Smoothing.LIMITED_TRANSLATION,
         max_rows_contributed=None,
         max_rows_per_group=None,
         max_groups_contributed=None,
@@ -71,16 +68,16 @@ USER = changed(
     contribution_period=ContributionPeriod.WINDOW,
     **bounds(20, 4, 3),
 )
-SQRT = changed(EVENT, delta=1e-6, counter=CounterName.WINDOW_SQRT, smoothing=Smoothing.NONE)
+SQRT = changed(EVENT, delta=1e-6)
 QUERIES = {
     "event": EVENT,
     "event, three aggregates": changed(EVENT, epsilon=2.0, aggregates=(COUNT, SUM, AVG)),
     "user": USER,
     "user, STREAM": changed(USER, epsilon=4.0, contribution_period=ContributionPeriod.STREAM, aggregates=(COUNT, SUM), **bounds(3, 1, 2)),
-    "retroactive": changed(EVENT, grouping=PaneGrouping.RETROACTIVE, smoothing=Smoothing.NONE),
+    "retroactive": changed(EVENT, grouping=PaneGrouping.RETROACTIVE),
     "sqrt": SQRT,
     "sqrt, three aggregates": changed(SQRT, aggregates=(COUNT, SUM, AVG)),
-    "sqrt, user": changed(USER, delta=1e-6, counter=CounterName.WINDOW_SQRT, smoothing=Smoothing.NONE),
+    "sqrt, user": changed(USER, delta=1e-6),
 }
 
 

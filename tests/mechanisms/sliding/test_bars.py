@@ -9,7 +9,6 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from dpsql.mechanisms.sliding.asked import Smoothing
 from dpsql.mechanisms.sliding.half_width import coverage
 from dpsql.mechanisms.sliding.planner import make_plan
 from dpsql.mechanisms.sliding.stages import measurements, stages
@@ -81,7 +80,7 @@ def test_rows_that_are_small_beside_their_bound_lie_inside_the_printed_interval(
 
 def _inside(aggregate: Aggregate, bounds: tuple[float, float], values: np.ndarray) -> np.ndarray:
     """[bin, window]: whether what is shown of the same rows in every bin lies in the printed interval, or in 1.96 standard errors of an average."""
-    asked = changed(EVENT, epsilon=1.0, smoothing=Smoothing.NONE, aggregates=(dataclasses.replace(aggregate, bounds=bounds),))
+    asked = changed(EVENT, epsilon=1.0, aggregates=(dataclasses.replace(aggregate, bounds=bounds),))
     plan = make_plan(query_of_hours(asked, W), SOURCE)
     names = tuple(b"%03d" % i for i in range(BINS))
     intake, release = stages(plan, PublicGroups(tuple(range(BINS)), names, START))
@@ -107,7 +106,7 @@ def _inside(aggregate: Aggregate, bounds: tuple[float, float], values: np.ndarra
 def test_the_bar_of_a_sum_has_room_for_the_rounding_of_its_panes() -> None:
     """Little noise, a week of minutes, and every pane half a step above one: all are rounded to one side. Without that room 89% were inside."""
     w, bins = 10_080, 400
-    query = changed(EVENT, epsilon=20.0, smoothing=Smoothing.NONE, aggregates=(dataclasses.replace(SUM, bounds=(0.0, 1.0)),))
+    query = changed(EVENT, epsilon=20.0, aggregates=(dataclasses.replace(SUM, bounds=(0.0, 1.0)),))
     plan = make_plan(windows(query, w), SOURCE)
     m, measurement = plan.measurements[0], measurements(plan)[0]
     state, units = new_bins(measurement.columns, bins), np.full(bins, 3 << (m.bits - 1))

@@ -21,7 +21,7 @@ from dpsql.mechanisms.sliding.half_width import coverage, half_width
 from dpsql.mechanisms.sliding.plan import SlidingPlan, document
 from dpsql.mechanisms.sliding.planner import make_plan
 from dpsql.mechanisms.sliding.stages import intake, measurements, shown
-from dpsql.parsed_query import CounterName, ParsedQuery, PrivacyLevel, changed
+from dpsql.parsed_query import ParsedQuery, PrivacyLevel, changed
 from dpsql.udfs.keys import PublicGroups
 from dpsql.udfs.noise.discrete_laplace import discrete_laplace
 from dpsql.udfs.sliding.window_sqrt import coefficients, response
@@ -34,7 +34,7 @@ def test_plans_cost_what_is_promised_and_waste_nothing(name: str) -> None:
     plan = planned(query)
     cost = account(plan, SOURCE)
     assert cost.protects is query.asked.privacy_level
-    if query.asked.counter is CounterName.WINDOW_SQRT:
+    if query.delta > 0:
         assert 0.98 * query.delta <= cost.delta(query.epsilon) <= query.delta
     else:
         assert 0.999 * query.epsilon <= cost.epsilon <= query.epsilon
@@ -102,6 +102,8 @@ def test_what_the_accountant_refuses() -> None:
         (dataclasses.replace(plan, query=changed(EVENT, privacy_unit=("user_id",))), "no unit and no bounds"),
         (dataclasses.replace(plan, query=changed(EVENT, grouping=PaneGrouping.RETROACTIVE)), "other noise than"),
         (dataclasses.replace(sqrt, coefficients=sqrt.coefficients[:10]), "begins with 1"),
+        (dataclasses.replace(sqrt, measurements=(dataclasses.replace(sqrt.measurements[0], sigma=0.0),)), "without noise"),
+        (dataclasses.replace(sqrt, measurements=plan.measurements), "without noise"),
     ]
     for wrong, message in cases:
         with pytest.raises(AccountingError, match=message):

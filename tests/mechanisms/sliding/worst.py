@@ -15,10 +15,10 @@ import pyarrow as pa
 
 from dpsql.local.feeder import Stages
 from dpsql.mechanisms.sliding.accounting import account
-from dpsql.mechanisms.sliding.asked import PaneGrouping, Smoothing
+from dpsql.mechanisms.sliding.asked import PaneGrouping
 from dpsql.mechanisms.sliding.plan import SlidingPlan
 from dpsql.mechanisms.sliding.planner import make_plan
-from dpsql.parsed_query import ContributionPeriod, CounterName, changed
+from dpsql.parsed_query import ContributionPeriod, changed
 from dpsql.udfs.columns import Float, Int
 from dpsql.udfs.noise.discrete_laplace import LARGEST, discrete_laplace
 from dpsql.udfs.sliding import panes as panes_module
@@ -42,22 +42,23 @@ PLANS: dict[str, SlidingPlan] = {
         "PANES, two sums of parts of steps": changed(
             EVENT, epsilon=EPSILON, aggregates=(NOT_WHOLE, dataclasses.replace(AVG, bounds=(-0.3, 0.69))), **LATE
         ),
-        "RETROACTIVE": changed(
-            EVENT, epsilon=EPSILON, grouping=PaneGrouping.RETROACTIVE, monitor_share=0.4, smoothing=Smoothing.NONE, **LATE
-        ),
+        "RETROACTIVE": changed(EVENT, epsilon=EPSILON, grouping=PaneGrouping.RETROACTIVE, **LATE),
         "RETROACTIVE, a sum of parts of steps": changed(
-            EVENT, epsilon=EPSILON, grouping=PaneGrouping.RETROACTIVE, aggregates=(NOT_WHOLE,), smoothing=Smoothing.NONE, **LATE
+            EVENT, epsilon=EPSILON, grouping=PaneGrouping.RETROACTIVE, aggregates=(NOT_WHOLE,), **LATE
         ),
         "WINDOW_SQRT": changed(SQRT, epsilon=EPSILON, **LATE),
         "WINDOW_SQRT, three aggregates": changed(SQRT, epsilon=EPSILON, aggregates=(COUNT, SUM, AVG), **LATE),
         "units, PANES": changed(USER, epsilon=EPSILON, **bounds(3, 2, 2), **LATE),
         "units, a sum of parts of steps": changed(USER, epsilon=EPSILON, aggregates=(NOT_WHOLE,), **bounds(3, 2, 2), **LATE),
         "units, STREAM": changed(USER, epsilon=EPSILON, contribution_period=ContributionPeriod.STREAM, **bounds(3, 2, 2), **LATE),
-        "units, WINDOW_SQRT": changed(
-            USER, epsilon=EPSILON, delta=1e-6, counter=CounterName.WINDOW_SQRT, smoothing=Smoothing.NONE, **bounds(3, 2, 2), **LATE
-        ),
+        "units, WINDOW_SQRT": changed(USER, epsilon=EPSILON, delta=1e-6, **bounds(3, 2, 2), **LATE),
     }.items()
 }
+# A monitor with two fifths of epsilon, so that groups are found among the few panes of a search.
+_OFTEN = dataclasses.replace(
+    PLANS["RETROACTIVE"].measurements[0], monitor=discrete_laplace(0.4 * EPSILON), together=discrete_laplace(0.6 * EPSILON)
+)
+PLANS["RETROACTIVE"] = dataclasses.replace(PLANS["RETROACTIVE"], measurements=(_OFTEN,))
 BINS_OF_A_UNIT = 3
 Change = Callable[[Stages], Stages]
 
