@@ -12,7 +12,7 @@ from dpsql.errors import Problem
 from dpsql.sql.clock_words import reads_the_clock
 from dpsql.sql.draft import Draft
 from dpsql.sql.items import call_name
-from dpsql.sql.patterns import ENDLESS, TOO_SLOW, refusal
+from dpsql.sql.patterns import TOO_SLOW, refusal
 from dpsql.sql.row_local_rules import calls, is_literal, nodes
 from dpsql.sql.spans import problem
 from dpsql.sql.values import bare
@@ -29,10 +29,9 @@ _OFFSET = re.compile(r"[+-](0\d|1[0-7]):[0-5]\d")
 _SEARCHES = frozenset({"regexp_extract", "regexp_like", "regexp_replace", "split"})
 """Functions whose second argument is a regular expression."""
 
-_SIMPLER = {
-    ENDLESS: "write [ab]* instead of (a|b)*, a+ instead of (a+)+, or use contains, startswith, endswith or LIKE",
-    TOO_SLOW: "write [^,]*, instead of .*, or begin with ^, or write several conditions with AND",
-}
+_ONCE = r"write [ab]* instead of (a|b)*, a+ instead of (a+)+, \d+[.]\d+[.] instead of (\d+[.]){2}; or use contains, startswith, endswith or LIKE"
+_FEWER = "write [^,]*, instead of .*, or begin with ^, or write several conditions with AND"
+"""What to write in the place of a pattern that may take too long."""
 
 _LENGTHS = {"repeat": (1, 1_000), "space": (0, 10_000), "lpad": (1, 10_000), "rpad": (1, 10_000)}
 """Functions that make a text as long as an argument says: which one (from 0), and how much it may be."""
@@ -52,7 +51,7 @@ def endless_patterns(draft: Draft) -> Iterator[Problem]:
             pattern = node.expression if like else pattern
             found = refusal(bare(pattern).name, like) if pattern is not None else None
             if pattern is not None and found is not None:
-                yield problem(draft.span(pattern), found, _SIMPLER[found])
+                yield problem(draft.span(pattern), found, _FEWER if found == TOO_SLOW else _ONCE)
 
 
 def huge_lengths(draft: Draft) -> Iterator[Problem]:

@@ -11,8 +11,9 @@ Degree and choices are upper bounds: sets of characters are taken too large rath
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence, Set
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from math import inf, log2
 
 MAX_SEARCHED = 10_000
@@ -27,11 +28,11 @@ MOST_STEPS = 1e9
 MAX_CHANGED = 1_000_000
 """Characters of a text that are looked at where the result may be many times as long, or have as many elements."""
 
-ENDLESS = "A search for this pattern could take exponential time: it repeats a group that repeats or chooses, or refers to a group"
+ENDLESS = "A search for this pattern could take exponential time: {}"
 TOO_SLOW = "A search for this pattern could take hours on one text: too many repetitions in it can match the same characters"
 
 MAX_TIMES = 10
-"""A group with repetitions may be repeated so often; a repetition of fewer is a choice."""
+"""A repetition of fewer is a choice."""
 
 FEW_CHOICES = 3
 """Bits of choices with which a long text is searched as a whole."""
@@ -42,26 +43,26 @@ MAX_WIDTH = 100
 MAX_DEPTH = 50
 """Groups within groups; a pattern with more is taken for one without end."""
 
+_ESCAPE = r"\\(?:[pPxN]\{[^}]*\}|[pP]\w|x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|0[0-7]{1,3}|c.|.)"
+_INNER_SET = r"\[\^?+\]?+(?:\\.|[^\]\\\[])*+\]"
+_PIECE = re.compile(
+    r"(?P<flags>\(\?[a-zA-Z-]*\))|(?P<opens>\((?:\?(?:[:=!>]|<[=!]|<[A-Za-z][A-Za-z0-9]*>|[a-zA-Z-]*:))?)|(?P<closes>\))|(?P<chooses>\|)"
+    rf"|(?P<place>[\^$]|\\[bBAzZG])|(?P<refers>\\[1-9k])|(?P<several>\\[RX])"
+    rf"|(?P<character>\[\^?+\]?+(?:\\.|{_INNER_SET}|[^\]\\\[])*+(?:\]|\Z)|{_ESCAPE}|[^\[])",
+    re.DOTALL,
+)
 _QUANTIFIER = re.compile(r"([*+?]|\{\d+(?:,\d*)?\})([?+]?)")
-_OPENING = re.compile(r"\((?:\?(?:[:=!>]|<[=!]|<[A-Za-z][A-Za-z0-9]*>|[a-zA-Z-]*:))?")
-_FLAGS = re.compile(r"\(\?[a-zA-Z-]*\)")
 _ANY_FLAGS = re.compile(r"\(\?[a-zA-Z-]+[:)]")
-_ESCAPE = re.compile(r"\\(?:Q(?P<quoted>.*?)(?:\\E|\Z)|[pPxN]\{[^}]*\}|[pP]\w|x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|0[0-7]{1,3}|c.|.)", re.DOTALL)
+_QUOTED = re.compile(r"(\\[^Q])|\\Q(.*?)(?:\\E|\Z)", re.DOTALL)
 
-_OTHER = 1 << 128
-"""All characters beyond ASCII are one bit of a set."""
+_SAFE = r"\\[dDwWsStnrf]|\\[^\w\s]"
+_READ_ALIKE = re.compile(rf"{_SAFE}|[^\\.\[]|\[\^?\]?(?:{_SAFE}|(?!--|&&|~~|\|\|)[^\\\[\]])+\]", re.DOTALL)
+"""Characters and sets of them that mean the same to Java and to Python."""
 
-_EVERY = 2 * _OTHER - 1
+_BEYOND, _NOTHING = 128, -1
+"""In a set of what may come: any character beyond ASCII; perhaps nothing more."""
 
-
-def _bits(characters: str) -> int:
-    return sum({1 << ord(char) if ord(char) < 128 else _OTHER for char in characters})
-
-
-_DIGITS = "0123456789"
-_LETTERS = "abcdefghijklmnopqrstuvwxyz"
-_KINDS = {"d": _bits(_DIGITS), "w": _bits(_DIGITS + _LETTERS + _LETTERS.upper() + "_"), "s": _bits(" \t\n\x0b\f\r")}
-_PLAIN = {"t": "\t", "n": "\n", "r": "\r", "f": "\f", "a": "\a", "e": "\x1b"}
+_EVERY = frozenset(range(_BEYOND + 1))
 
 
 @dataclass(frozen=True)
@@ -72,13 +73,13 @@ class Effort:
         degree: a search takes time like this power of the text's length.
         choices: times 2 to the power of this.
         repeats: whether a part of it can match texts of different lengths.
-        explodes: whether it may take exponential time.
+        endless: which part of it may take exponential time, and why; nothing where none does.
     """
 
     degree: float = 0
     choices: float = 0
     repeats: bool = False
-    explodes: bool = False
+    endless: str = ""
 
 
 @dataclass(frozen=True)
@@ -93,41 +94,25 @@ class _Part:
         width: whether it moves on (looking ahead or behind does not).
     """
 
-    chars: int = 0
+    chars: frozenset[int] = frozenset()
     branches: tuple[tuple[_Part, ...], ...] = ()
     least: float = 1
     most: float = 1
     keeps: bool = False
     width: bool = True
 
-    def first(self) -> _Next:
+    def first(self) -> frozenset[int]:
         """What it may begin with."""
         if not self.width:
-            return _Next(0, True)
-        found = [_next(branch, _Next(0, True)) for branch in self.branches] or [_Next(self.chars, False)]
-        return _Next(_joined(found), self.least == 0 or any(one.nothing for one in found))
+            return frozenset({_NOTHING})
+        found = self.chars.union(*(_next(branch, {_NOTHING}) for branch in self.branches))
+        return found if self.least else found | {_NOTHING}
 
-    def varies(self) -> bool:
-        """Whether it repeats or chooses, itself or within."""
-        return self.least != self.most or len(self.branches) > 1 or any(part.varies() for branch in self.branches for part in branch)
-
-    def explodes(self) -> bool:
-        within = [part for branch in self.branches for part in branch]
-        return any(part.explodes() for part in within) or (
-            self.most > MAX_TIMES and (len(self.branches) > 1 or any(part.varies() for part in within))
-        )
-
-
-@dataclass(frozen=True)
-class _Next:
-    """What comes next: one of these characters, or perhaps nothing more."""
-
-    chars: int
-    nothing: bool
-
-    def apart(self, other: _Next) -> bool:
-        """Whether one character tells which of both it is."""
-        return not self.nothing and not other.nothing and not self.chars & other.chars
+    def repeats(self, or_chooses: bool = False) -> bool:
+        """Whether it can match texts of different lengths, itself or within; or in different ways."""
+        own = self.least != self.most and (or_chooses or self.most > 1)
+        within = any(part.repeats(or_chooses) for branch in self.branches for part in branch)
+        return own or within or (or_chooses and len(self.branches) > 1)
 
 
 @dataclass(frozen=True)
@@ -139,19 +124,16 @@ class _Cost:
     choices: float = 0
 
 
-_UNKNOWN = _Next(_EVERY, True)
-_SEVERAL = _Part(_EVERY, most=2, keeps=True)
-
-
 def effort(pattern: str) -> Effort:
     """Read a regular expression of Java that is looked for anywhere in a text; never raises."""
-    reader = _Reader(pattern)
-    whole = reader.whole()
-    if reader.explodes or whole.explodes():
-        return Effort(explodes=True)
-    cost = _cost(whole, _UNKNOWN, last=True)
-    anchored = re.match(r"\^|\\A", pattern) and len(whole.branches) == 1 and not reader.flagged and not _QUANTIFIER.match(pattern, 1)
-    return Effort(cost.steps + (not anchored), cost.choices, _repeats(whole))
+    pattern = _QUOTED.sub(lambda found: found[1] or re.escape(found[2]), pattern)
+    flagged = bool(_ANY_FLAGS.search(pattern))
+    whole = _read(pattern, flagged)
+    if isinstance(whole, str):
+        return Effort(endless=whole)
+    cost = _cost(whole, _EVERY | {_NOTHING}, last=True)
+    anchored = re.match(r"\^|\\A", pattern) and len(whole.branches) == 1 and not flagged and not _QUANTIFIER.match(pattern, 1)
+    return Effort(cost.steps + (not anchored), cost.choices, whole.repeats())
 
 
 def like_effort(pattern: str) -> Effort:
@@ -166,7 +148,7 @@ def searched(pattern: str, like: bool = False) -> int | None:
     Of patterns that are refused (`refusal`) it is the least number.
     """
     known = like_effort(pattern) if like else effort(pattern)
-    if not known.repeats and known.degree <= 1 and known.choices <= FEW_CHOICES:
+    if not (known.endless or known.repeats) and known.degree <= 1 and known.choices <= FEW_CHOICES:
         return None
     return next((characters for characters in SEARCHED if _within(known, characters)), SEARCHED[-1])
 
@@ -174,60 +156,49 @@ def searched(pattern: str, like: bool = False) -> int | None:
 def refusal(pattern: str, like: bool = False) -> str | None:
     """Why a pattern is not taken; None: it is."""
     known = like_effort(pattern) if like else effort(pattern)
-    if known.explodes:
-        return ENDLESS
+    if known.endless:
+        return ENDLESS.format(known.endless)
     return None if _within(known, SEARCHED[-1]) else TOO_SLOW
 
 
 def _within(known: Effort, characters: int) -> bool:
-    return not known.explodes and known.choices + known.degree * log2(characters) <= log2(MOST_STEPS)
+    return not known.endless and known.choices + known.degree * log2(characters) <= log2(MOST_STEPS)
 
 
-def _repeats(part: _Part) -> bool:
-    return (part.most > 1 and part.least != part.most) or any(_repeats(one) for branch in part.branches for one in branch)
-
-
-def _joined(some: Sequence[_Next]) -> int:
-    chars = 0
-    for one in some:
-        chars |= one.chars
-    return chars
-
-
-def _next(parts: Sequence[_Part], after: _Next) -> _Next:
+def _next(parts: Sequence[_Part], after: Set[int]) -> frozenset[int]:
     """What a sequence may begin with, if `after` comes after it."""
-    chars = 0
+    found: frozenset[int] = frozenset()
     for part in parts:
         own = part.first()
-        chars |= own.chars
-        if not own.nothing:
-            return _Next(chars, False)
-    return _Next(chars | after.chars, after.nothing)
+        found |= own - {_NOTHING}
+        if _NOTHING not in own:
+            return found
+    return found | after
 
 
-def _cost(part: _Part, after: _Next, last: bool) -> _Cost:
+def _apart(one: Set[int], other: Set[int]) -> bool:
+    """Whether one character tells which of both it is."""
+    return _NOTHING not in one | other and not one & other
+
+
+def _cost(part: _Part, after: Set[int], last: bool) -> _Cost:
     """What it takes to match a part before `after`; `last`: with it the whole pattern is matched, and nothing is tried again."""
-    own = part.first()
     # A repetition that ends where a character comes that it cannot match has one way only to go on.
-    sure = part.keeps or part.least == part.most or replace(part, least=1).first().apart(after)
+    sure = part.keeps or part.least == part.most or _apart(replace(part, least=1).first(), after)
     if part.most > MAX_TIMES:
         exact = part.least == part.most and part.most <= MAX_WIDTH
-        return _Cost(0 if sure else 1, 0 if exact or (last and part.width) else 1)
-    if part.most == 0:
-        return _Cost()
+        return _Cost(not sure, not (exact or (last and part.width)))
     if part.keeps:
-        after, last = _UNKNOWN, False
-    elif part.most > 1:
-        after, last = _Next(own.chars | after.chars, own.nothing or after.nothing), False
+        after, last = _EVERY | {_NOTHING}, False
     each = [_sequence(branch, after, last) for branch in part.branches] or [_Cost()]
-    ends, steps = max(cost.ends for cost in each), max(cost.steps for cost in each)
-    choices = max(cost.choices for cost in each) + (0 if _told_apart(part.branches, after) else log2(len(each)))
-    counts = 0 if sure or (last and not part.branches) else log2(part.most - part.least + 1)
-    steps = (part.most - 1) * ends + steps
-    return _Cost(0 if part.keeps else part.most * ends, steps, part.most * choices + counts)
+    firsts = [_next(branch, after) for branch in part.branches]
+    told_apart = all(_apart(one, other) for i, one in enumerate(firsts) for other in firsts[:i])
+    counts = 0 if sure or (last and part.most == 1 and not part.branches) else log2(part.most - part.least + 1)
+    choices = max(cost.choices for cost in each) + (0 if told_apart else log2(len(each))) + counts
+    return _Cost(0 if part.keeps else max(cost.ends for cost in each), max(cost.steps for cost in each), choices)
 
 
-def _sequence(parts: Sequence[_Part], after: _Next, last: bool) -> _Cost:
+def _sequence(parts: Sequence[_Part], after: Set[int], last: bool) -> _Cost:
     ends, steps, choices = 0.0, 0.0, 0.0
     for i, part in enumerate(parts):
         cost = _cost(part, _next(parts[i + 1 :], after), last and i + 1 == len(parts))
@@ -236,145 +207,63 @@ def _sequence(parts: Sequence[_Part], after: _Next, last: bool) -> _Cost:
     return _Cost(ends, steps, choices)
 
 
-def _told_apart(branches: Sequence[Sequence[_Part]], after: _Next) -> bool:
-    firsts = [_next(branch, after) for branch in branches]
-    return all(one.apart(other) for i, one in enumerate(firsts) for other in firsts[:i])
-
-
-@dataclass
-class _Open:
-    """A group, or the whole pattern, as far as it has been read."""
-
-    opening: str = ""
-    branches: list[list[_Part]] = field(default_factory=lambda: [[]])
-
-    def closed(self) -> _Part:
-        aside = self.opening in ("(?=", "(?!", "(?<=", "(?<!")
-        return _Part(branches=tuple(map(tuple, self.branches)), keeps=aside or self.opening == "(?>", width=not aside)
-
-
-class _Reader:
-    """Reads a pattern into its parts."""
-
-    def __init__(self, pattern: str) -> None:
-        self._pattern, self._open = pattern, [_Open()]
-        self.flagged = bool(_ANY_FLAGS.search(pattern))
-        self.explodes = False
-
-    def whole(self) -> _Part:
-        at = 0
-        while at < len(self._pattern):
-            at = self._one(at)
-        while len(self._open) > 1:
-            self._add(self._open.pop().closed())
-        return self._open[0].closed()
-
-    def _one(self, at: int) -> int:
-        """Read what stands at a place and what it is repeated by; returns the place after it."""
-        char = self._pattern[at]
-        if char == "\\":
-            end = self._escape(at)
-        elif char == "[":
-            end = _class_end(self._pattern, at)
-            self._character(self._class(self._pattern[at + 1 : end - 1]))
-        elif flags := _FLAGS.match(self._pattern, at):
-            self.explodes |= "x" in flags.group()  # comments: what counts is not what it seems
-            return flags.end()
-        elif opening := _OPENING.match(self._pattern, at):
-            self.explodes |= ("x" in opening.group() and opening.group().endswith(":")) or len(self._open) > MAX_DEPTH
-            self._open.append(_Open(opening.group()))
-            return opening.end()
-        elif char == ")" and len(self._open) > 1:
-            group, end = self._open.pop(), at + 1
+def _read(pattern: str, flagged: bool) -> _Part | str:
+    """The parts of a pattern, or which of them may take exponential time, and why."""
+    groups: list[tuple[int, str, list[list[_Part]]]] = [(0, "", [[]])]
+    at = 0
+    while at < len(pattern) or len(groups) > 1:
+        piece = _PIECE.match(pattern, at) if at < len(pattern) else _PIECE.match(")")
+        if piece is None or len(groups) > MAX_DEPTH:
+            return f"what begins at character {at + 1} is too deep, or has no end"
+        kind, text, start, branches = piece.lastgroup, piece.group(), at, groups[-1][2]
+        at += len(text)
+        quantifier = _QUANTIFIER.match(pattern, at)
+        if kind in ("refers", "flags", "opens"):
+            if kind == "refers":
+                return f"`{text}` refers to a group"
+            if re.fullmatch(r"\(\?[a-zA-Z-]*x[a-zA-Z-]*[:)]", text):
+                return f"`{text}` allows comments, in which what counts is not what it seems"
+            if kind == "opens":
+                groups.append((start, text, [[]]))
+            continue
+        if kind == "chooses":
+            branches.append([])
+            continue
+        if kind == "closes" and len(groups) > 1:
+            start, opening, _ = groups.pop()
+            aside = opening in ("(?=", "(?!", "(?<=", "(?<!")
+            once = _Part(branches=tuple(map(tuple, branches)), keeps=aside or opening == "(?>", width=not aside)
             # Java looks behind from every place that could be the beginning.
-            self.explodes |= group.opening.startswith(("(?<=", "(?<!")) and _repeats(group.closed())
-            self._add(group.closed())
-        elif char == "|":
-            self._open[-1].branches.append([])
-            return at + 1
-        elif char in "^$":
-            self._add(_Part(branches=((),)))
-            end = at + 1
+            if opening.startswith(("(?<=", "(?<!")) and once.repeats():
+                return f"`{pattern[start:at]}` looks behind for what repeats"
+        elif kind == "place":
+            once = _Part(branches=((),))
+        elif kind == "several" and not quantifier:  # a line break or a grapheme is one character or several
+            once = _Part(_EVERY, most=2, keeps=True)
         else:
-            self._character(_EVERY if char == "." else self._folded(_bits(char)))
-            end = at + 1
-        return self._repeated(end)
-
-    def _repeated(self, at: int) -> int:
-        quantifier, parts = _QUANTIFIER.match(self._pattern, at), self._open[-1].branches[-1]
-        if quantifier is None or not parts:
-            return at
-        least, most = _times(quantifier.group(1))
-        once = parts.pop()
-        if once is _SEVERAL:
-            once = _Part(_EVERY)
-        if not once.width or (once.least, once.most) != (1, 1):
-            once = _Part(branches=((once,),))
-        parts.append(replace(once, least=least, most=most, keeps=once.keeps or quantifier.group(2) == "+"))
-        return quantifier.end()
-
-    def _escape(self, at: int) -> int:
-        found, name = _ESCAPE.match(self._pattern, at), self._pattern[at + 1 : at + 2]
-        if found is None:
-            return len(self._pattern)
-        if found["quoted"] is not None:
-            for char in found["quoted"]:
-                self._character(self._folded(_bits(char)))
-        elif name in tuple("bBAzZGE"):
-            self._add(_Part(branches=((),)))
-        elif name in ("R", "X"):  # a line break or a grapheme is one character or several
-            self._add(_SEVERAL)
-        else:
-            self.explodes |= name in tuple("123456789k")
-            self._character(self._folded(_escaped(found.group())[0]))
-        return found.end()
-
-    def _class(self, text: str) -> int:
-        """A set that holds every character of a class."""
-        negated, most, sure = text.startswith("^"), 0, 0
-        items = re.findall(rf"(?:{_ESCAPE.pattern.replace('?P<quoted>', '?:')}|[^\\])(?:-(?=[^\\\[\]])[^\\])?", text[negated:], re.DOTALL)
-        if "[" in text or "-\\" in text or "&&" in text or "\\Q" in text or sum(map(len, items)) != len(text) - negated:
-            return _EVERY
-        for item in items:
-            upper, lower = _members(item)
-            most, sure = most | upper, sure | lower
-        return _EVERY & ~sure if negated else self._folded(most)
-
-    def _folded(self, chars: int) -> int:
-        """With flags, letters may match those of the other case, and beyond ASCII."""
-        if not self.flagged:
-            return chars
-        both = [_bits(letter + letter.upper()) for letter in _LETTERS]
-        return chars | _OTHER | sum(pair for pair in both if pair & chars and pair & ~chars) & ~chars
-
-    def _character(self, chars: int) -> None:
-        self._add(_Part(chars))
-
-    def _add(self, part: _Part) -> None:
-        self._open[-1].branches[-1].append(part)
+            once = _Part(_chars(text, flagged))
+        if quantifier:
+            at = quantifier.end()
+            least, most = _times(quantifier.group(1))
+            if most > 1 and once.repeats(or_chooses=True):
+                return f"`{pattern[start:at]}` repeats what itself repeats or chooses"
+            once = once if once.width and once.most == 1 else _Part(branches=((once,),))
+            once = replace(once, least=least, most=most, keeps=once.keeps or quantifier.group(2) == "+")
+        groups[-1][2][-1].append(once)
+    return _Part(branches=tuple(map(tuple, groups[0][2])))
 
 
-def _escaped(text: str) -> tuple[int, int]:
-    """The characters that an escape matches: at most, and surely."""
-    name = text[1:2]
-    if name.lower() in _KINDS:
-        kind = _KINDS[name.lower()]
-        return (kind, kind) if name.islower() else (_EVERY & ~kind, 0)
-    if name in _PLAIN or not name.isalnum():
-        return 2 * (_bits(_PLAIN.get(name, name)),)
-    return _EVERY, 0
-
-
-def _members(item: str) -> tuple[int, int]:
-    """The characters of an item of a class: one, a range, or an escape; at most, and surely."""
-    if item.startswith("\\"):
-        return (_EVERY, 0) if re.fullmatch(r"\\.-.", item, re.DOTALL) else _escaped(item)
-    if len(item) == 1:
-        chars = _bits(item)
-    else:
-        low, high = ord(item[0]), ord(item[2])
-        chars = sum(1 << code for code in range(low, min(high, 127) + 1)) | (_OTHER if high > 127 else 0)
-    return chars, chars & ~_OTHER
+@lru_cache(1_000)
+def _chars(text: str, flagged: bool) -> frozenset[int]:
+    """What one character of a pattern, or a set of them, can match, and perhaps more; with flags, letters of the other case and beyond ASCII."""
+    if not _READ_ALIKE.fullmatch(text):
+        return _EVERY
+    try:
+        ways = [re.compile(text, re.ASCII), *([re.compile(text, re.ASCII | re.IGNORECASE)] if flagged else [])]
+    except re.error:
+        return _EVERY
+    beyond = frozenset({_BEYOND}) if flagged or not text.isascii() or ways[0].match("\uffff") else frozenset()
+    return beyond | frozenset(code for code in range(_BEYOND) if any(way.match(chr(code)) for way in ways))
 
 
 def _times(quantifier: str) -> tuple[float, float]:
@@ -382,19 +271,3 @@ def _times(quantifier: str) -> tuple[float, float]:
         return {"*": (0, inf), "+": (1, inf), "?": (0, 1)}[quantifier]
     least, comma, most = quantifier[1:-1].partition(",")
     return float(least), float(most) if most else inf if comma else float(least)
-
-
-def _class_end(pattern: str, at: int) -> int:
-    """Past the bracket that closes the character class that begins at `at`."""
-    depth, first = 0, at
-    while at < len(pattern):
-        if pattern[at] == "\\":
-            at += 1
-        elif pattern[at] == "[":
-            depth, first = depth + 1, at + (pattern[at + 1 : at + 2] == "^")
-        elif pattern[at] == "]" and at != first + 1:
-            depth -= 1
-            if not depth:
-                return at + 1
-        at += 1
-    return len(pattern)

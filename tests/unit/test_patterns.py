@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dpsql.sql.patterns import TOO_SLOW, effort, refusal, searched
+from dpsql.sql.patterns import ENDLESS, TOO_SLOW, effort, refusal, searched
 
 
 @pytest.mark.parametrize(
@@ -14,7 +14,7 @@ from dpsql.sql.patterns import TOO_SLOW, effort, refusal, searched
         (r"^(\d\d)-\Q(a+)+\E$", 0, None),
         ("(a|b)c?", 1, None),
         (r"(?<year>\d{4})(?i)x", 1, None),
-        ("(a|a){10}b", 1, 10_000),
+        ("(a|a)(b|b)(a|a)(b|b)b", 1, 10_000),
         ("a.*b", 2, 10_000),
         ("^.*a.*b", 2, 10_000),
         (r"[()+*[a|b]]+x", 2, 10_000),
@@ -23,7 +23,10 @@ from dpsql.sql.patterns import TOO_SLOW, effort, refusal, searched
         (r"(https?://)?(www\.)?([^/]+)", 1, 10_000),
         (r"https?://([^/]+)/(.*)", 2, 10_000),
         (r"(\d+)-(\w+)", 2, 10_000),
-        (r"(\d{1,3}\.){3}\d{1,3}", 1, 10_000),
+        (r"\d{1,3}\.\d{1,3}\.\d{1,3}\.\d{1,3}", 1, 10_000),
+        (r"(\d{3}\.){3}\d{3}", 1, None),
+        (r"[\--a]*\n", 2, 10_000),
+        (r"[a-z&&[^b]]+1", 2, 10_000),
         (".*error.*", 2, 10_000),
         ("([^/]*)/([^/]*)/", 2, 10_000),
         (r"^(\S+)\s+(\S+)\s+(.*)$", 2, 10_000),
@@ -39,33 +42,47 @@ def test_the_degree_decides_how_much_is_searched(pattern: str, degree: float, ch
 
 
 @pytest.mark.parametrize(
-    "pattern", ["(a*){10}b", "^.*a.*b.*c.*d", ".*a.*b.*c", "((a|a){10}){10}", "(a?){10}(a?){10}(a?){10}", "(?=.*a.*b.*c)"]
+    "pattern", ["^.*a.*b.*c.*d", ".*a.*b.*c", "(?=.*a.*b.*c)", "(a|a)" * 30, "a?" * 30 + "a" * 30, "a{0,9}" * 10 + "b"]
 )
 def test_patterns_of_a_high_degree_are_refused(pattern: str) -> None:
     assert refusal(pattern) == TOO_SLOW
 
 
 @pytest.mark.parametrize(
-    "pattern",
+    ("pattern", "named"),
     [
-        "(a+)+",
-        "(a|b)*c",
-        "(a?)*",
-        "((ab)?c)+",
-        "(?:x|y)+?",
-        "(a|b)*+",
-        "(a*){11}",
-        "((a|b)){2,}",
-        r"(a)\1",
-        r"(?<n>a)\k<n>",
-        r"(\X)*",
-        r"(\R)+",
-        "(?x)#[\n(b|c)*",
-        "(?ix-s:#[\n(b|c)*)",
+        ("x(a+)+y", "(a+)+"),
+        ("(a|b)*c", "(a|b)*"),
+        ("(a?)*", "(a?)*"),
+        ("((ab)?c)+", "((ab)?c)+"),
+        ("(?:x|y)+?", "(?:x|y)+?"),
+        ("(a|b)*+", "(a|b)*+"),
+        ("(a*){2}", "(a*){2}"),
+        ("((a|b)){2,}", "((a|b)){2,}"),
+        (r"(\d{1,3}\.){3}\d{1,3}", r"(\d{1,3}\.){3}"),
+        (r"(\X)*", r"(\X)*"),
+        (r"(\R)+", r"(\R)+"),
+        (r"[\Q[\E](a+)+]", "(a+)+"),
     ],
 )
-def test_repeated_choices_are_found(pattern: str) -> None:
-    assert effort(pattern).explodes
+def test_a_nested_repetition_is_refused_by_name(pattern: str, named: str) -> None:
+    assert refusal(pattern) == ENDLESS.format(f"`{named}` repeats what itself repeats or chooses")
+
+
+@pytest.mark.parametrize(
+    ("pattern", "why"),
+    [
+        (r"(a)\1", r"`\1` refers to a group"),
+        (r"(?<n>a)\k<n>", r"`\k` refers to a group"),
+        ("(?x)#[\n(b|c)*", "`(?x)` allows comments"),
+        ("(?ix-s:#[\n(b|c)*)", "`(?ix-s:` allows comments"),
+        ("b(?<=a+)", "`(?<=a+)` looks behind for what repeats"),
+        ("[[[a]]]", "what begins at character 1 is too deep"),
+        ("(" * 60 + "a" + ")" * 60, "what begins at character 51 is too deep"),
+    ],
+)
+def test_what_may_take_exponential_time_otherwise_is_named(pattern: str, why: str) -> None:
+    assert str(refusal(pattern)).startswith(ENDLESS.format(why))
 
 
 @pytest.mark.parametrize(
