@@ -190,7 +190,7 @@ def test_patterns_of_a_high_degree_are_refused(compiled: SparkSession) -> None:
         "s RLIKE '^.*a.*b.*c.*d'",
         "s LIKE '%a%b%c%d'",
         r"s LIKE r'\%a\%b\%c\%d' ESCAPE '!'",
-        "regexp_extract(s, '(a*){10}b', 1)",
+        "regexp_extract(s, '(a*a*a*a*)b', 1)",
     ):
         with pytest.raises(DataError, match="hours on one text"):
             guarded(compiled, compiled.sql(f"SELECT {expression} AS c FROM one"))
