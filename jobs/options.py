@@ -39,8 +39,8 @@ ORDER = (
     "restore",
 )
 
-ELSEWHERE = {"list": "status", "synthesize": "ask NAME --synthetic"}
-"""What were commands of their own."""
+ELSEWHERE = {"list": "status", "synthesize": "ask NAME --synthetic", "budget --record": "restore NAME --ledger"}
+"""What was written otherwise."""
 
 query_argument = click.argument("query_file", metavar="QUERY.sql", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 name_argument = click.argument("name", metavar="NAME")
@@ -70,9 +70,11 @@ class Commands(click.Group):
     """A group whose commands end in a message and an exit code, never in a traceback."""
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
-        """A command that is another one now is refused by name."""
-        if args and args[0] in ELSEWHERE:
-            raise click.UsageError(f"there is no `dpsql {args[0]}`: write `dpsql {ELSEWHERE[args[0]]}`", ctx)
+        """What is written otherwise now is refused by name."""
+        for old, instead in ELSEWHERE.items():
+            command, *option = old.split()
+            if args[:1] == [command] and set(option) <= set(args):
+                raise click.UsageError(f"there is no `dpsql {old}`: write `dpsql {instead}`", ctx)
         return super().resolve_command(ctx, args)
 
     def list_commands(self, ctx: click.Context) -> list[str]:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from dpsql.errors import ConfigError
 from dpsql.jobs.options import compiled_text, json_option, lake_option, name_argument, secret_and_ledger, secret_option, sources_option
 from dpsql.jobs.terminal import print_json
+
+if TYPE_CHECKING:
+    from dpsql.lake.runs import Lake
 
 
 @click.command(short_help="mend a stopped run that lost a piece")
@@ -18,6 +22,7 @@ from dpsql.jobs.terminal import print_json
 @click.option("--to", "label", metavar="LABEL", help="Go back to a savepoint.  [default: the newest state that is whole]")
 @click.option("--checkpoints", is_flag=True, help="Make Spark's checkpoints anew, even where they look whole.")
 @click.option("--new-run", is_flag=True, help="End the run and begin a new one under its name; costs a ledger line.")
+@click.option("--ledger", "lost_ledger", is_flag=True, help="Write down anew what the run spends, after the ledger was lost; nothing else.")
 @sources_option
 @secret_option
 @json_option
@@ -28,6 +33,7 @@ def restore(
     label: str | None,
     checkpoints: bool,
     new_run: bool,
+    lost_ledger: bool,
     sources_file: Path,
     secret_file: Path | None,
     as_json: bool,
@@ -38,10 +44,16 @@ def restore(
     dpsql restore demo --lake lake
     dpsql restore demo --lake lake --buckets 16
     dpsql restore demo --lake lake --new-run
+    dpsql restore demo --lake lake --ledger
     """
     from dpsql.lake.runs import Lake, read_run
 
     lake = Lake(lake_folder)
+    if lost_ledger:
+        if buckets or label or checkpoints or new_run:
+            raise ConfigError("--ledger touches the ledger alone: leave --buckets, --to, --checkpoints and --new-run away")
+        _write_down(lake, name, sources_file, secret_file, as_json)
+        return
     if new_run:
         if buckets or label or checkpoints:
             raise ConfigError("--new-run begins with no state: leave --buckets, --to and --checkpoints away")
@@ -72,3 +84,19 @@ def restore(
         click.echo(f"{operator}: goes on " + (f"after micro-batch {batch}" if batch >= 0 else "from the beginning"))
     if not (done.listed or done.batches or done.mended):
         click.echo("nothing is lost: the run can go on as it is")
+
+
+def _write_down(lake: Lake, name: str, sources_file: Path, secret_file: Path | None, as_json: bool) -> None:
+    from dpsql.lake.lost_ledger import record_run
+    from dpsql.lake.opening import check_binding
+    from dpsql.lake.runs import read_run
+
+    secret, ledger = secret_and_ledger(secret_file, create=False)
+    run = read_run(lake, name)
+    query = compiled_text(run.query_text, sources_file, name)
+    check_binding(run, query, secret, lake)
+    done = record_run(lake, run, query, ledger, query.source)
+    if as_json:
+        print_json({"name": name, "run_id": run.run_id, "new_run": False, "written": done})
+        return
+    click.echo(f"run {run.run_id} " + ("is written down again" if done else "was there already"))

@@ -61,7 +61,7 @@ def open_run(lake: Lake, name: str, query: Query, secret: Secret, ledger: Ledger
     if line is None:
         raise LakeError(
             f"run {name!r} in lake {lake.root} has no line in {ledger.folder}: the ledger was lost, is older than the lake, or belongs to "
-            f"another secret file. Put back the newest ledger; if there is none: dpsql budget --record {name} --lake {lake.root}"
+            f"another secret file. Put back the newest ledger; if there is none: dpsql restore {name} --ledger --lake {lake.root}"
         )
     if line.origin.ledger_id != run.ledger_id:
         raise LakeError(f"{folder / RUN_FILE} names another ledger than the run's line in {ledger.folder}; put back the original file")

@@ -41,7 +41,7 @@ REGISTER = "runs"
 HOME = "home"
 PUT_BACK = "nothing can be spent before it is known what was spent"
 NO_ORIGINAL = (
-    "If there is none, begin a new ledger: move this folder away, and write down the runs of each lake with `dpsql budget --record NAME "
+    "If there is none, begin a new ledger: move this folder away, and write down the runs of each lake with `dpsql restore NAME --ledger "
     "--lake DIR`; what only the old ledger knew is then counted no more"
 )
 
@@ -71,7 +71,7 @@ class Ledger:
             if own.is_dir():
                 instead = (
                     f"{own} is there already, and one secret has one budget. Move {linked} away, and write down the runs of each lake with "
-                    "`dpsql budget --record NAME --lake DIR`"
+                    "`dpsql restore NAME --lake DIR --ledger`"
                 )
             raise BudgetError(f"ledger {linked} is beside a link, but a ledger belongs beside the secret itself ({own.parent}): {instead}")
         return cls(own, secret)

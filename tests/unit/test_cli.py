@@ -313,7 +313,6 @@ def test_budget_says_what_was_promised_and_what_a_cap_leaves(work: Path) -> None
     alone = dp("budget")
     assert alone.exit_code == 0 and "caps are not known" in alone.stderr
     refused("budget", "--sources", "none.yaml", says="no such file")
-    refused("budget", "--record", "views", says="needs --lake and --sources")
 
 
 def test_a_lost_ledger_is_recorded_again(work: Path) -> None:
@@ -321,11 +320,12 @@ def test_a_lost_ledger_is_recorded_again(work: Path) -> None:
     shutil.rmtree(default_secret_path(os.environ).parent / "ledger")
     assert "nothing was spent" in dp("budget").stdout
     for says in ("is written down again", "was there already"):
-        recorded = dp("budget", "--record", "views", "--lake", "lake", "--json")
-        assert recorded.exit_code == 0 and says in recorded.stderr
-        assert [run["run_id"] for run in json.loads(recorded.stdout)[0]["runs"]] == [run_id]
+        assert dp("restore", "views", "--lake", "lake", "--ledger").stdout == f"run {run_id} {says}\n"
+        assert [run["run_id"] for run in json.loads(dp("budget", "--json").stdout)[0]["runs"]] == [run_id]
+    assert json.loads(dp("restore", "views", "--lake", "lake", "--ledger", "--json").stdout)["written"] is False
     (work / "conf" / "sources.yaml").write_text(SOURCES.replace("format: parquet\n", "format: parquet\n    max_users: 5\n", 1))
-    refused("budget", "--record", "views", "--lake", "lake", says="another plan of the same query")
+    refused("restore", "views", "--lake", "lake", "--ledger", says="another plan of the same query")
+    refused("restore", "views", "--lake", "lake", "--ledger", "--new-run", says="--ledger touches the ledger alone")
 
 
 def private_input(work: Path) -> Path:

@@ -264,7 +264,7 @@ def test_a_ledger_that_does_not_know_the_run_stops_it_until_it_is_recorded(tmp_p
     lake, ledger = Lake(tmp_path / "lake"), Ledger(tmp_path / "ledger", SECRET)
     before = ledger.lines()
     lose(tmp_path / "ledger")
-    with pytest.raises(LakeError, match=r"older than the lake.*dpsql budget --record"):
+    with pytest.raises(LakeError, match=r"older than the lake.*dpsql restore \w+ .*--ledger"):
         opened(tmp_path)
     run = read_run(lake, "views")
     capped = replace(SOURCE, cap=Cap(0.1, 1e-9, 86_400_000_000))

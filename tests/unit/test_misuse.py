@@ -95,7 +95,11 @@ CASES = [
     Case("no duration", f"{RUN} --interval 10s", "write it like '30 seconds'"),
     Case("until in a live run", f"{RUN} --until 2026-01-31", "--until needs --until-caught-up"),
     Case("flags that exclude each other", "show views --lake lake --watch --json", "--watch and --json exclude each other"),
-    Case("a lost ledger of no lake", "budget --record views", "--record NAME needs --lake"),
+    Case(
+        "a lost ledger, written as before",
+        "budget --json --record views",
+        "there is no `dpsql budget --record`: write `dpsql restore NAME --ledger`",
+    ),
     # paths
     Case("wrong path of a query", "explain view.sql", "'view.sql' does not exist"),
     Case("a folder as a query", "explain conf", "'conf' is a directory"),

@@ -42,7 +42,7 @@ def test_an_entry_comes_back_and_is_made_once(register: RunRegister) -> None:
 
 
 def test_a_run_that_nobody_registered_does_not_start(register: RunRegister, tmp_path: Path) -> None:
-    with pytest.raises(LakeError, match=r"older than the lake.*dpsql budget --record"):
+    with pytest.raises(LakeError, match=r"older than the lake.*dpsql restore \w+ .*--ledger"):
         register.enter(RUN, lake(tmp_path / "one"))
 
 

@@ -47,7 +47,7 @@ def test_an_edit_of_any_part_of_any_line_is_noticed_and_named(ledger: Ledger, nu
     given = json.loads(original)
     for change in ({"cost": {**given["cost"], "mu2": 0.0, "mu2_shared": 0.0}}, {"ledger": "others"}, {"kind": "try"}):
         path.write_bytes(json.dumps({**given, **change}, indent=1).encode() + b"\n")
-        with pytest.raises(BudgetError, match=rf"edited after it was written: {number:06d}\.json; put back the original.*--record"):
+        with pytest.raises(BudgetError, match=rf"edited after it was written: {number:06d}\.json; put back the original.*--ledger"):
             ledger.lines()
         assert len(Ledger(ledger.folder).lines()) == 5  # only the owner of the secret can tell
     path.write_bytes(original)
@@ -185,7 +185,7 @@ def test_a_ledger_is_beside_the_secret_itself_whatever_links_lead_to_it(tmp_path
     assert Ledger.beside(tmp_path / "b" / "secret", secret).lines() == (LINE,)
     (tmp_path / "b" / "ledger").mkdir()
     (tmp_path / "b" / "ledger" / "000001.json").write_text(json.dumps({**asdict(LINE), "version": 2}))
-    with pytest.raises(BudgetError, match=r"b/ledger is beside a link.*a/ledger is there already.*--record"):
+    with pytest.raises(BudgetError, match=r"b/ledger is beside a link.*a/ledger is there already.*--ledger"):
         Ledger.beside(tmp_path / "b" / "secret")
     shutil.rmtree(tmp_path / "a" / "ledger")
     with pytest.raises(BudgetError, match=r"move it there: mv .*b/ledger .*a/ledger"):
