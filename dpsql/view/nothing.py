@@ -8,7 +8,7 @@ from typing import Any
 
 from dpsql.times import EPOCH, duration
 
-HELPS = "What helps: longer windows, fewer and coarser keys, more epsilon; PUBLIC_GROUPS, where the keys are no secret."
+HELPS = "What helps: longer windows, fewer and coarser keys, more epsilon; public_groups, where the keys are no secret."
 
 
 def why_nothing(document: Mapping[str, Any] | None) -> str:

@@ -111,9 +111,9 @@ def _check(query: ParsedQuery[Asked], triggers: int, windows: int) -> None:
         raise ConfigError(f"a user's own values would collide: each row would miss up to {share:.1%} of the counts; {way}")
     if asked.lists and query.public_groups is None:
         if windows > 1:
-            raise ConfigError("the salt of a window must stay secret until it closes: slide = size, or PUBLIC_GROUPS")
+            raise ConfigError("the salt of a window must stay secret until it closes: slide = size, or public_groups")
         if asked.kind is SketchKind.COUNT_MIN:
-            raise ConfigError("COUNT_MIN has no signs, so a value that no record has cannot be told from others: PUBLIC_GROUPS")
+            raise ConfigError("COUNT_MIN has no signs, so a value that no record has cannot be told from others: public_groups")
     if asked.kind is SketchKind.COUNT_MIN and any(each.bounds and each.bounds[0] < 0 for each in asked.wanted):
         raise ConfigError("COUNT_MIN takes the smallest cell, which is nothing where values are negative: COUNT_SKETCH")
 
