@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -36,8 +37,9 @@ MOST_ROWS = 1_000
 
 @click.command(short_help="free answers from what a sketch or a CUBE has published")
 @name_argument
-@click.argument("values", metavar="VALUE...", nargs=-1)
+@click.argument("question", metavar="[SQL]", nargs=-1)
 @lake_option
+@click.option("--value", "values", metavar="VALUE", multiple=True, help="How often it came, from a sketch; may be repeated.")
 @click.option("--keys", "file", metavar="FILE", type=click.Path(dir_okay=False, exists=True, path_type=Path), help="Values, one a line.")
 @click.option("--of", "alias", metavar="ALIAS", help="Which sketch of the query.  [default: the first]")
 @click.option(
@@ -61,8 +63,9 @@ MOST_ROWS = 1_000
 @json_option
 def ask(
     name: str,
-    values: tuple[str, ...],
+    question: tuple[str, ...],
     lake_folder: str,
+    values: tuple[str, ...],
     file: Path | None,
     alias: str | None,
     window_us: int | None,
@@ -81,36 +84,35 @@ def ask(
     tables: anyone may query it in DuckDB or Spark.
 
     \b
-    dpsql ask wiki_top '#en.wikipedia' '#eo.wikipedia' --lake lake
-    dpsql ask wiki_top '#eo.wikipedia' --window 2015-09-12 --json --lake lake
+    dpsql ask wiki_top --value '#en.wikipedia' --value '#eo.wikipedia' --lake lake
+    dpsql ask wiki_top --value '#eo.wikipedia' --window 2015-09-12 --json --lake lake
     dpsql ask wiki_cube "SELECT COUNT(*) FROM wiki_cube WHERE hour BETWEEN 8 AND 17" --max-error 5% --lake lake
     dpsql ask wiki_cube --synthetic --rows 10000 --lake lake
     """
-    from dpsql.lake.marginals import publishes_marginals
     from dpsql.lake.runs import Lake
 
     if out is not None or drawn is not None:
-        if values or file or window_us is not None or until_us is not None or trigger is not None:
+        if question or values or file or window_us is not None or until_us is not None or trigger is not None:
             raise click.UsageError("--synthetic makes a table of the newest trigger, and answers nothing")
         _synthesize(Lake(lake_folder), name, drawn, out, alias, as_json)
         return
-    if publishes_marginals(Lake(lake_folder), name):
-        if len(values) != 1 or file or alias or window_us is not None or until_us is not None:
-            raise click.UsageError(f'{name} has published sets of keys: ask one question, like "SELECT COUNT(*) FROM {name} WHERE ..."')
-        answer_question(Lake(lake_folder), name, values[0], trigger, max_error, 0.95 if confidence is None else confidence, as_json)
+    if question:
+        if len(question) > 1 or not re.match(r"\s*SELECT\b", question[0], re.IGNORECASE):
+            raise click.UsageError(
+                f'ask one question, like "SELECT COUNT(*) FROM {name} WHERE ..."; a value is asked for with --value VALUE'
+            )
+        if values or file or alias or window_us is not None or until_us is not None:
+            raise click.UsageError("--value, --keys, --of, --window and --to are of a sketch: leave them away, or the question")
+        answer_question(Lake(lake_folder), name, question[0], trigger, max_error, 0.95 if confidence is None else confidence, as_json)
         return
     if max_error is not None or confidence is not None:
-        raise click.UsageError("--max-error and --confidence are for queries with CUBE, ROLLUP or GROUPING SETS")
+        raise click.UsageError("--max-error and --confidence are of a question in SQL")
     _values_of_a_sketch(name, values, lake_folder, file, alias, window_us, until_us, trigger, as_json)
 
 
 def _synthesize(lake: Lake, name: str, rows: int | None, out: str | None, alias: str | None, as_json: bool) -> None:
-    from dpsql.lake.marginals import publishes_marginals
-    from dpsql.lake.runs import Lake
-
-    if lake.histogram(name).exists() and not publishes_marginals(lake, name):
-        raise DataError(f"{name} publishes no sets of keys: a synthetic table is of a query with CUBE, ROLLUP or GROUPING SETS")
     from dpsql.lake.marginals import open_marginals
+    from dpsql.lake.runs import Lake
     from dpsql.lake.synthetic import publish, synthetic_path
     from dpsql.lake.synthetic import synthesize as make
     from dpsql.times import timestamp
@@ -216,7 +218,7 @@ def _values_of_a_sketch(
 
     given = [*values, *(file.read_text(encoding="utf-8").splitlines() if file else [])]
     if not given:
-        raise click.UsageError("name a value, or a file of values with --keys")
+        raise click.UsageError("ask a question in SQL, or name a value with --value, or a file of values with --keys")
     sketch = open_sketch(Lake(lake_folder), name, window_us, until_us=until_us, trigger=trigger, alias=alias)
     found = sketch.estimate(given if len(sketch.kinds) == 1 else [_parts(value) for value in given])
     found = found.assign(value=given)

@@ -87,7 +87,7 @@ def _released(name: str, lake_folder: str) -> tuple[pd.DataFrame, dict[str, Any]
     if rows.empty:
         raise DataError(f"query {name!r} has published nothing yet")
     if lists_of(rows):
-        raise DataError(f"query {name!r} publishes lists: `dpsql ask {name} VALUE VALUE` gives any values' counts with their intervals")
+        raise DataError(f"query {name!r} publishes lists: `dpsql ask {name} --value VALUE` gives any value's count with its interval")
     return rows, plan_of(lake, name)  # for whoever has no plan errors are bounded instead
 
 

@@ -22,7 +22,7 @@ RANKS = "_rank_stderr"
 TIME = "%Y-%m-%d %H:%M"
 FOOT = (
     "with collisions: a 95% interval that also covers collisions with other values, for values named before looking;",
-    "a value that is listed by luck is estimated too high. Any other value: dpsql ask NAME VALUE.",
+    "a value that is listed by luck is estimated too high. Any other value: dpsql ask NAME --value VALUE.",
 )
 
 
@@ -31,7 +31,7 @@ def print_lists(frame: pd.DataFrame, limit: int, document: Mapping[str, Any] | N
     out = console()
     if not lists_of(frame):
         quantiles = [str(name).removesuffix(RANKS) for name in frame.columns if str(name).endswith(RANKS)]
-        sketch = "No list is published. How often a value came: dpsql ask NAME VALUE"
+        sketch = "No list is published. How often a value came: dpsql ask NAME --value VALUE"
         out.print(f"Quantiles ({', '.join(quantiles)}) are in no table: write --json" if quantiles else sketch, markup=False)
         return
     rows = frame if every else newest_triggers(frame)

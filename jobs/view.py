@@ -119,7 +119,7 @@ def _made(lake: Lake, name: str, window_us: int | None, growing: bool, limit: in
         empty = listing(every)[1]
         every = as_histogram(every, plan)
     if not aggregates_of(every):
-        raise ConfigError(f"dpsql view draws values, and {name} lists none: dpsql ask {name} VALUE")
+        raise ConfigError(f"dpsql view draws values, and {name} lists none: dpsql ask {name} --value VALUE")
     rows = one_window(every, name, window_us, growing, counted(every, plan))
     passed = (empty if listed else passed_over(every, rows)) if window_us is None else ""
     now = standing(lake, name, rows, budget, clock=every["trigger_time"].max())

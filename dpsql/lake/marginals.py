@@ -66,17 +66,6 @@ class PublishedMarginals:
         return estimate(known, products, tables)
 
 
-def publishes_marginals(lake: Lake, name: str) -> bool:
-    """Whether the public table of a query has sets of keys."""
-    from deltalake import DeltaTable
-    from deltalake.exceptions import DeltaError
-
-    try:
-        return GROUPING_ID in {field.name for field in DeltaTable(str(lake.histogram(name))).schema().fields}
-    except (DeltaError, OSError):
-        return False
-
-
 def bound_properties(query: ParsedQuery[Any]) -> dict[str, str | None]:
     """Of the public table of a query."""
     return {BOUND: str(query.asked.max_rows_contributed), UNIT: ", ".join(query.privacy_unit)}
@@ -101,12 +90,18 @@ def open_marginals(lake: Lake, name: str, trigger: int | None = None) -> Publish
         trigger: None: the newest.
 
     Raises:
-        LakeError: there is no such query or trigger, or it cannot be read.
+        LakeError: there is no such query or trigger, it cannot be read, or it has no sets of keys.
     """
+    from deltalake import DeltaTable
     from deltalake.exceptions import DeltaError
 
     path = lake.histogram(name)
     try:
+        if GROUPING_ID not in {field.name for field in DeltaTable(str(path)).schema().fields}:
+            raise LakeError(
+                f"query {name!r} publishes no sets of keys: a question in SQL and a synthetic table are of a query with CUBE, ROLLUP or "
+                f"GROUPING SETS; how often values came in a sketch: dpsql ask {name} --value VALUE"
+            )
         if trigger is None:
             trigger = pc.max(read_rows(path, ["trigger"])["trigger"]).as_py()
         rows = read_rows(path, None, pc.field("trigger") == (0 if trigger is None else trigger))

@@ -106,7 +106,7 @@ def facts(plan: SketchPlan, source: Source) -> dict[str, Any]:
 
 def missing(plan: SketchPlan) -> str:
     """Why a value may be missing."""
-    ask = "It can be asked for all the same: dpsql ask NAME VALUE."
+    ask = "It can be asked for all the same: dpsql ask NAME --value VALUE."
     lines = ["Why is my value missing?"]
     if plan.unknown_keys:
         lines += [

@@ -81,7 +81,7 @@ def ask(*arguments: str) -> Any:
 
 def test_a_value_that_was_never_listed_is_answered_with_an_interval(lakes: dict[str, str]) -> None:
     """The lake has no private folder, and no secret or ledger is named."""
-    done = ask("/a", "/rare", "/never", "--lake", lakes["user"], "--json")
+    done = ask("--value", "/a", "--value", "/rare", "--value", "/never", "--lake", lakes["user"], "--json")
     assert done.exit_code == 0, done.output
     said = json.loads(done.output)
     rows = {row["value"]: row for row in said["rows"]}
@@ -90,7 +90,7 @@ def test_a_value_that_was_never_listed_is_answered_with_an_interval(lakes: dict[
         if page in rows:
             assert rows[page]["low"] - 5 * said["noise_sd"] <= count <= rows[page]["high"] + 5 * said["noise_sd"]
     assert rows["/a"]["count"] > 400 > abs(rows["/rare"]["count"])
-    spoken = ask("/a", "--lake", lakes["user"]).output
+    spoken = ask("--value", "/a", "--lake", lakes["user"]).output
     assert "Nothing was spent" in spoken and "true numbers can be much larger" in spoken
 
 
@@ -112,21 +112,26 @@ def test_windows_of_one_hash_key_add_up(lakes: dict[str, str]) -> None:
             assert abs(int(sketch.estimate([(page, 200)])["count"][0]) - days * count) < 7 * both.noise_sd
     early = open_sketch(Lake(lakes["event"]), "q", START, trigger=1)
     assert not np.array_equal(early.cells, one.cells)
-    assert ask('["/a", 200]', "--lake", lakes["event"]).exit_code == 0
+    assert ask("--value", '["/a", 200]', "--lake", lakes["event"]).exit_code == 0
 
 
 def test_what_cannot_be_asked_is_said(lakes: dict[str, str]) -> None:
     for arguments, what in (
-        (("/a", "--window", "2024-10-05"), "published when it closes"),  # begun, and not closed
-        (("/a", "--to", "2024-10-06"), "hash key of its own"),
-        (("/a", "--of", "others"), "the sketches are top"),
-        (("/a", "--trigger", "7"), "not published at trigger 7"),
-        ((), "name a value"),
+        (("--value", "/a", "--window", "2024-10-05"), "published when it closes"),  # begun, and not closed
+        (("--value", "/a", "--to", "2024-10-06"), "hash key of its own"),
+        (("--value", "/a", "--of", "others"), "the sketches are top"),
+        (("--value", "/a", "--trigger", "7"), "not published at trigger 7"),
+        ((), "name a value with --value"),
+        (("/a",), "a value is asked for with --value VALUE"),  # as it was written before
+        (("/a", "/b"), "a value is asked for with --value VALUE"),
+        (("SELECT COUNT(*) FROM q",), "publishes no sets of keys"),
+        (("SELECT COUNT(*) FROM q", "--value", "/a"), "leave them away, or the question"),
+        (("--value", "/a", "--max-error", "5%"), "are of a question in SQL"),
     ):
         done = ask(*arguments, "--lake", lakes["user"])
         assert done.exit_code == 2 and what in done.output and "Traceback" not in done.output, done.output
     for value in ("/a", '["/a"]', '["/a", "many"]'):
-        done = ask(value, "--lake", lakes["event"])
+        done = ask("--value", value, "--lake", lakes["event"])
         assert done.exit_code == 2 and "Traceback" not in done.output and "many" not in done.output, done.output
     with pytest.raises(LakeError, match="no published sketch"):
         open_sketch(Lake(lakes["user"]), "other")
@@ -170,7 +175,7 @@ def test_the_page_draws_lists_with_their_intervals(lakes: dict[str, str], tmp_pa
     half = 1.96 * drawn[(drawn["value"] == "/a") & (drawn["window_start"].dt.day == 4)]["top_stderr"].iloc[0]
     assert half == pytest.approx((entry["high"] - entry["low"]) / 2, rel=1e-3) and half > 1.96 * entry["stderr"]
     nothing = CliRunner().invoke(main, ["view", "q", "--lake", lakes["event"], "--out", str(out)])
-    assert nothing.exit_code == 2 and "lists none: dpsql ask q VALUE" in nothing.output
+    assert nothing.exit_code == 2 and "lists none: dpsql ask q --value VALUE" in nothing.output
 
 
 def test_windows_that_list_nothing_are_passed_over(lakes: dict[str, str]) -> None:
