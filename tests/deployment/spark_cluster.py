@@ -14,10 +14,10 @@ from types import TracebackType
 from tests.deployment.commands import CHECKOUT, SMALL_SPARK
 from tests.deployment.processes import Daemon, children, free_ports, listens, running, wait_until
 
-SHARE, RUN, SUBMIT = re.findall(
+SHARE, RUN, SUBMIT, COMPOSE = re.findall(
     r"^```\n(.*?)^```$", (CHECKOUT / "docs/deployment.md").read_text().partition("\n## Cluster\n")[2], re.MULTILINE | re.DOTALL
-)[:3]
-"""Commands of the page: the settings that all processes share, and the two ways to run a query."""
+)[:4]
+"""Commands of the page: the settings that all processes share, the two ways to run a query, and what is done with docker-compose.yml."""
 DAEMON = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Dspark.worker.timeout=10"
 
 

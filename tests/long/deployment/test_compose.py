@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -20,13 +21,15 @@ import pytest
 
 from tests.deployment.commands import CHECKOUT
 from tests.deployment.processes import free_ports, wait_until
+from tests.deployment.spark_cluster import COMPOSE
 
 PROJECT = "dpsql-check"
 """Of its own: whoever has the file's own project at work here keeps it."""
 CLIENTS = CHECKOUT / "tests" / "deployment"
 LISTENING = "cat /proc/net/tcp /proc/net/tcp6 2>/dev/null"
 KILL = "kill -9 $(grep -l '^java$' /proc/[0-9]*/comm | cut -d/ -f3)"
-DEMO = ["dpsql", "run", "conf-mounted/queries/demo.sql", "--master", "spark://master:7077", "--until-caught-up", "--until", "2015-09-13"]
+LOOK, SECOND = (shlex.split(line)[2:] for line in COMPOSE.replace("\\\n", "").splitlines())
+"""The page's commands, after `docker compose`: a look at the live run, and a run beside it."""
 NEWEST = "import dpsql; print(dpsql.latest('/lake', 'edits').trigger_time.max())"
 NOTEBOOK = "import nbformat, nbclient; b = nbformat.read('conf/live/histogram.ipynb', 4); nbclient.NotebookClient(b).execute(); print(b.cells[0].outputs)"
 SUBMISSIONS = (
@@ -138,18 +141,19 @@ def test_a_live_histogram_comes_to_a_page_and_a_notebook(stack: Stack) -> None:
     assert "#en.wikipedia" in stack.inside("notebook", "/opt/dpsql/.venv/bin/python", "-c", NOTEBOOK)
     assert "Jupyter" in opened(stack.notebook, "/login")
     assert [stack.inside(reader, "ls", "/lake").split() for reader in READERS] == [["public"], ["public"]]
-    assert stack.inside("job", "dpsql", "status", "edits").startswith("edits: running; ")
+    assert stack.compose(*LOOK).startswith("edits: running; ")
 
 
 def test_kills_and_restarts_change_no_row(stack: Stack) -> None:
     """A second run has cores beside the live one; worker and master are killed under both, Kafka goes on from its volume, and the live one is
     started anew."""
+    containers = set(stack.compose("ps", "-q").split())
     run = subprocess.Popen(
-        ["docker", "compose", "--project-directory", str(CHECKOUT), "-p", PROJECT, "run", "--rm", "-T", "--no-deps", "job", *DEMO,
-         "--sources", "conf-mounted/sources.yaml"],
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        ["docker", "compose", "--project-directory", str(CHECKOUT), "-p", PROJECT, *SECOND],
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
     )  # fmt: skip
     time.sleep(45)
+    assert containers <= set(stack.compose("ps", "-q").split()), "a second run throws the cluster away"
     before = stack.newest()
     for service in ("worker", "master"):
         stack.inside(service, "sh", "-c", KILL, check=False)
