@@ -17,35 +17,31 @@ if TYPE_CHECKING:
     from dpsql.view.difference import Difference
 
 TIME = "%Y-%m-%d %H:%M"
-SHOWN = 20
 NEAR = 3
 """Published keys that are named when one is not found."""
 
 NOISE = "± is 95% of the noise: of twenty differences that are none, one passes for real."
-PLACES = "Each place holds with 95% of the noise; keys that share places cannot be told apart. Only published keys have one: a key that is missing is not zero."
 AT_MOST = "At most: how the two noises go together is not known, so their errors are added."
 
 
 @click.command(short_help="whether keys, windows or triggers really differ")
 @name_argument
-@click.argument("keys", metavar="[KEY [KEY]]", nargs=-1)
+@click.argument("keys", metavar="KEY [KEY]", nargs=-1)
 @lake_option
 @click.option(
     "--window", "window_us", metavar="TIME", type=UtcTime(), help="The window that starts at TIME (UTC); default: as `dpsql show`."
 )
-@click.option("--by", metavar="COLUMN", help="Only this column of the SELECT list; default: all, and the first one for places.")
-@click.option("--limit", type=click.IntRange(1), default=SHOWN, show_default=True, help="Places to print.")
+@click.option("--by", metavar="COLUMN", help="Only this column of the SELECT list; default: all.")
 @json_option
-def compare(name: str, keys: tuple[str, ...], lake_folder: str, window_us: int | None, by: str | None, limit: int, as_json: bool) -> None:
+def compare(name: str, keys: tuple[str, ...], lake_folder: str, window_us: int | None, by: str | None, as_json: bool) -> None:
     """Say whether a difference is real, with the error of the difference itself.
 
-    Two keys: which is larger. One: what has changed since the trigger and the window before. None: which places keys can have. A key of
+    Two keys: which is larger. One: what has changed since the trigger and the window before; so without keys, of a query that has none. A key of
     several columns is written with commas between them, a NULL as NULL. Spends nothing.
 
     \b
     dpsql compare demo '#en.wikipedia' '#de.wikipedia' --lake lake
     dpsql compare demo '#en.wikipedia' --lake lake
-    dpsql compare demo --lake lake
     """
     if len(keys) > 2:
         raise click.UsageError("at most two keys can be compared")
@@ -59,11 +55,8 @@ def compare(name: str, keys: tuple[str, ...], lake_folder: str, window_us: int |
         if keys:
             raise click.UsageError(f"query {name!r} has no key columns: leave {keys[0]!r} away to see what has changed")
         keys = ("",)
-    if not keys and "grouping_id" in rows.columns:
-        raise DataError(f"query {name!r} publishes several tables, whose rows have no common places: name keys, or use `dpsql ask {name}`")
     if not keys:
-        _places(newest_triggers(window), columns[0], document, limit, as_json)
-        return
+        raise click.UsageError(f"name a key, or two; which places keys can have: `dpsql show {name}`")
     newest = newest_triggers(window)
     one = _row(newest, keys[0])
     if len(keys) == 2:
@@ -217,37 +210,6 @@ def _told(key: str, one: Mapping[Any, Any], alias: str, name: str, value: float,
         "at_most": made.at_most,
         "real": made.real,
     }
-
-
-def _places(newest: pd.DataFrame, alias: str, document: Mapping[str, Any] | None, limit: int, as_json: bool) -> None:
-    import numpy as np
-
-    from dpsql.view.difference import places
-    from dpsql.view.formatting import measured
-
-    values = newest[alias].to_numpy(float, na_value=np.nan)
-    errors = newest[f"{alias}_stderr"].to_numpy(float)
-    best, worst = places(values, errors, limit)
-    order = np.argsort(-np.where(np.isfinite(values), values, -np.inf), kind="stable")[: len(best)]
-    labels = _labels(newest)
-    rows = newest.iloc[order].to_dict("records")
-    if as_json:
-        print_json(
-            [
-                {"key": labels[i], alias: row[alias], "from": int(low), "to": int(high)}
-                for i, row, low, high in zip(order, rows, best, worst, strict=True)
-            ]
-        )
-        return
-    told = [
-        (f"{low}" if low == high else f"{low} to {high}", labels[i], measured(row[alias], row[f"{alias}_stderr"])[0])
-        for i, row, low, high in zip(order, rows, best, worst, strict=True)
-    ]
-    print_table(("place", "key", alias), told)
-    if len(newest) > limit:
-        click.echo(f"{len(newest) - limit:,} more keys: --limit {len(newest)}")
-    for sentence in (PLACES, *_bounds(document)):
-        click.echo(sentence)
 
 
 def _bounds(document: Mapping[str, Any] | None) -> tuple[str, ...]:

@@ -22,9 +22,17 @@ if TYPE_CHECKING:
     import pandas as pd
 
 TIME = "%Y-%m-%d %H:%M"
+PLACES = "Each place holds with 95% of the noise; keys that share places cannot be told apart."
 
 
-def print_histogram(frame: pd.DataFrame, limit: int, document: Mapping[str, Any] | None, every: bool = False, clock: Any = None) -> None:
+def print_histogram(
+    frame: pd.DataFrame,
+    limit: int,
+    document: Mapping[str, Any] | None,
+    every: bool = False,
+    clock: Any = None,
+    ranks: tuple[str | None, Mapping[Any, str]] = (None, {}),
+) -> None:
     """A table with a 95% error on every cell; `?` marks a value that is smaller than its own error.
 
     Args:
@@ -33,6 +41,7 @@ def print_histogram(frame: pd.DataFrame, limit: int, document: Mapping[str, Any]
         document: of the plan, for the heads and what is said below; None where it cannot be read.
         every: all triggers, the newest first; else each window's newest.
         clock: the newest trigger of all windows, where these are not all of them.
+        ranks: a column, and which places rows can have by it.
     """
     if lists_of(frame) or not aggregates_of(frame):
         print_lists(frame, limit, document, every, clock)
@@ -49,9 +58,12 @@ def print_histogram(frame: pd.DataFrame, limit: int, document: Mapping[str, Any]
         _number(table, column, caps.get(column, ""))
         for ending in beside(frame, column):
             _number(table, ending)
+    by, places = ranks
+    if by:
+        _number(table, "place", f"by {by}" if len(aggregates) > 1 else "")
     for index, row in zip(rows.index[:limit], rows.head(limit).to_dict("records"), strict=True):
         cells = [cell for column in aggregates for cell in _aggregate(row, column)]
-        table.add_row(*_place(row, keys, bool(ended[index])), *cells)
+        table.add_row(*_place(row, keys, bool(ended[index])), *cells, *([places.get(index, "")] if by else []))
     out = console()
     out.print(table)
     small = any(measured(row[c], row[f"{c}_stderr"])[1] for row in rows.head(limit).to_dict("records") for c in aggregates)
@@ -62,6 +74,7 @@ def print_histogram(frame: pd.DataFrame, limit: int, document: Mapping[str, Any]
             "? smaller than its own error: it may well be nothing." if small else "",
             "Below zero is noise: leave it in when you add rows up, or sums come out too large." if below else "",
             *left_out(document),
+            PLACES if by else "",
             "A key that is missing is not zero: dpsql explain QUERY.sql --missing" if keys and GROUPING not in keys else "",
             _more(len(rows), limit),
         ],

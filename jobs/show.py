@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -55,11 +55,12 @@ def show(name: str, lake_folder: str, window_us: int | None, every: bool, limit:
 
 
 def _print(name: str, lake_folder: str, window_us: int | None, every: bool, limit: int, growing: bool = False) -> None:
-    from dpsql.frames import aggregates_of
+    from dpsql.frames import aggregates_of, lists_of
     from dpsql.jobs.histogram_table import TIME, print_histogram  # slow to import
     from dpsql.view.measures import counted
     from dpsql.view.reading import as_read
-    from dpsql.view.windows import finished, passed_over
+    from dpsql.view.table import places_shown
+    from dpsql.view.windows import finished, in_order, newest_triggers, passed_over
 
     rows, document = _rows(name, lake_folder, every), _document(name, lake_folder)
     if rows.empty:
@@ -67,7 +68,10 @@ def _print(name: str, lake_folder: str, window_us: int | None, every: bool, limi
         return
     chosen = _chosen(rows, name, window_us, every, growing, counted(rows, document) if aggregates_of(rows) else ())
     shown = as_read(chosen, document)
-    print_histogram(shown, limit, document, every, clock=rows["trigger_time"].max())
+    ranks: tuple[str | None, Mapping[Any, str]] = (None, {})
+    if not every and aggregates_of(rows) and not lists_of(rows):
+        ranks = places_shown(chosen, in_order(newest_triggers(shown)).head(limit), document)
+    print_histogram(shown, limit, document, every, clock=rows["trigger_time"].max(), ranks=ranks)
     if not every and window_us is None and (passed := passed_over(rows, chosen)):
         click.echo(passed)
     grows = rows[~finished(rows)]  # none where there are no windows

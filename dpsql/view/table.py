@@ -99,7 +99,7 @@ def table(
     shown = kept.head(most_rows)
     if GROUPING in names:  # rows of several tables: a total is no rival of its parts
         by = None
-    spans = _places(ordered, by, int(ordered.index.get_indexer(shown.index).max(initial=0)) + 1) if by and names else {}
+    spans = _places(ordered, by, shown) if by and names else {}
     key = window.groupby(names, dropna=False, sort=False).ngroup() if names else window["trigger"] * 0
     has_trends = window["trigger"].nunique() > 1
     paths = {number: path for number, path in window.sort_values("trigger").groupby(key)} if has_trends else {}
@@ -132,8 +132,17 @@ def table(
     )
 
 
-def _places(ordered: pd.DataFrame, by: str, shown: int) -> dict[Any, str]:
-    best, worst = places(*_floats(ordered, by), shown)
+def places_shown(window: pd.DataFrame, shown: pd.DataFrame, document: Mapping[str, Any] | None) -> tuple[str | None, dict[Any, str]]:
+    """What the keys of one window are ranked by, and from which to which place each of the shown rows can be; None where they have no places."""
+    ordered, by = ranked(newest_triggers(window), measures(window, document))
+    names = keys_of(window)
+    if not by or not names or GROUPING in names or is_ordered(document):
+        return None, {}
+    return by, _places(ordered, by, shown)
+
+
+def _places(ordered: pd.DataFrame, by: str, shown: pd.DataFrame) -> dict[Any, str]:
+    best, worst = places(*_floats(ordered, by), int(ordered.index.get_indexer(shown.index).max(initial=0)) + 1)
     return {
         i: f"{one}" if one == other else f"{one}–{other}" for i, one, other in zip(ordered.index[: len(best)], best, worst, strict=True)
     }

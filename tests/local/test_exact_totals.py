@@ -146,7 +146,7 @@ def test_every_number_that_is_given_out_is_listed(place: Path, public: bool) -> 
     for name, flags in (("plain", ()), ("json", ("--json",))):
         lake, files = (name, "--lake", "lake"), ("--log", str(place / "log"), "--metrics", str(place / "metrics"))
         seen.command("run", *query, "--lake", "lake", "--name", name, "--until-caught-up", "--until", UNTIL, *files, *flags)
-        for words in (("status",), ("show",), ("show", "--all"), ("compare",), ("verify", *query[1:])):
+        for words in (("status",), ("show",), ("show", "--all"), ("compare", "/q"), ("verify", *query[1:])):
             seen.command(words[0], *lake, *words[1:], *flags)
         seen.command("status", *lake, "--max-drop-share", "0.5", *flags, code=ALARM)
         seen.command("savepoint", name, "first", *lake[1:], *flags, code=2)

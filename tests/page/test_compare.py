@@ -53,12 +53,19 @@ def test_changes_since_the_trigger_and_the_window_before(published: Published) -
     assert of_windows["difference"] == 0 and of_windows["stderr"] == pytest.approx(independent) and not of_windows["real"]
 
 
-def test_places(published: Published) -> None:
-    told = json.loads(said(published, "--json").stdout)
-    assert told[0] == {"key": EN, "editors": told[0]["editors"], "from": 1, "to": 1}
-    assert all(line["from"] <= place <= line["to"] for place, line in enumerate(told, start=1))
-    text = said(published, "--limit", "2").stdout
-    assert len(re.findall(r"^1 ", text, re.MULTILINE)) == 1 and "more keys: --limit" in text and "missing, not zero" not in text
+def test_places_are_in_show(published: Published) -> None:
+    """Among all published keys, however few are printed; as the page has them."""
+    text = CliRunner().invoke(main, ["show", "demo", "--lake", published.lake, "--window", "2015-09-12", "--limit", "3"]).stdout
+    assert re.search(r"^ +edits .* place$", text, re.MULTILINE) and re.search(r" by editors$", text, re.MULTILINE)
+    assert "keys that share places cannot be told apart" in text
+    assert [line.split()[-1] for line in text.splitlines() if EN in line] == ["1"]
+    all_rows = CliRunner().invoke(main, ["show", "demo", "--lake", published.lake, "--all"]).stdout
+    assert "place" not in all_rows
+    lines = (
+        CliRunner().invoke(main, ["show", "demo", "--lake", published.lake, "--window", "2015-09-12", "--limit", "40"]).stdout.splitlines()
+    )
+    ends = [re.split(r"\s{2,}", line)[-1] for line in lines if line.startswith("2015-09-12")]
+    assert len(ends) > 10 and all(re.fullmatch(r"\d+(–\d+)?", end) for end in ends) and any("–" in end for end in ends)
 
 
 def test_without_the_plan_errors_are_bounded(published: Published) -> None:
@@ -71,9 +78,10 @@ def test_without_the_plan_errors_are_bounded(published: Published) -> None:
     ("words", "message"),
     [
         (["#en.wikipedi"], f"'#en.wikipedi' is not among the .* published keys of this window .*'{EN}'"),
-        (["--by", "views"], "has no column 'views' with an error; it has editors, edits, characters_added"),
+        ([EN, "--by", "views"], "has no column 'views' with an error; it has editors, edits, characters_added"),
+        ([], "name a key, or two; which places keys can have: `dpsql show demo`"),
         (["a", "b", "c"], "at most two keys can be compared"),
-        (["--window", "2001-01-01"], "has published no window that starts at this time"),
+        ([EN, "--window", "2001-01-01"], "has published no window that starts at this time"),
     ],
 )
 def test_what_is_wrong_is_said_in_a_line(published: Published, words: list[str], message: str) -> None:
