@@ -97,11 +97,12 @@ def work(folder: Path, count: int) -> list[float]:
     source = Source(
         name="visits", format="parquet", path="visits", event_time="ts", privacy_unit=("user_id",), max_users=1000, max_keys=1000
     )
-    plan = dpsql.compile(SQL, Sources((source,))).plan
+    query = dpsql.compile(SQL, Sources((source,)))
+    plan = query.plan
     # Small bounds, so that there is something to merge and to remove.
     compaction.MANY_FILES, compaction.LOG_COMMITS, compaction.KEPT_HOURS, retention.VACUUM_HOURS = 2, 3, 0, 0
     contributions = Contributions(folder / "contributions", "5a" * 16, shape(plan).schedule, shape(plan).contributions, 1, BUCKETS)
-    histogram = PublishedTable(folder / "histogram", "5a" * 16, plan.query, shape(plan), (T.StringType(),))
+    histogram = PublishedTable(folder / "histogram", "5a" * 16, plan.query, shape(plan), (T.StringType(),), query.published, "described")
     manifest = Manifest(folder / "files", "5a" * 16, ADMISSION, 1)
     state = BucketFiles(str(folder / "state"), ADMISSION, BUCKETS, 1, ("users",))
     for table in (contributions, histogram, manifest):

@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from dpsql.compiled import compile_query as compile
     from dpsql.config import Source, Sources, load_sources
     from dpsql.frame_query import Answer, query
-    from dpsql.lake.sketches import PublishedSketch
     from dpsql.privacy.ledger import Ledger
     from dpsql.privacy.secret import Secret
+    from dpsql.published.sketches import PublishedSketch
     from dpsql.streaming.handle import Handle
 
 __all__ = [
@@ -126,7 +126,7 @@ def sketch(lake: str, name: str, window: str | None = None, alias: str | None = 
         alias: which sketch of the query; the first unless given.
     """
     from dpsql.lake.runs import Lake
-    from dpsql.lake.sketches import open_sketch
+    from dpsql.published.sketches import open_sketch
     from dpsql.times import microseconds
 
     return open_sketch(Lake(lake), name, None if window is None else microseconds(window), alias=alias)
@@ -134,13 +134,8 @@ def sketch(lake: str, name: str, window: str | None = None, alias: str | None = 
 
 def latest(lake: str, name: str) -> pd.DataFrame:
     """The newest release of every window that a query has published, read without Spark: in its order, if the query says one."""
-    from dpsql.errors import LakeError
-    from dpsql.lake.published import newest
-    from dpsql.lake.runs import Lake, read_run
+    from dpsql.lake.runs import Lake
+    from dpsql.published.histogram import newest, own_reading
     from dpsql.view.reading import as_read
 
-    rows = newest(Lake(lake), name)
-    try:
-        return as_read(rows, read_run(Lake(lake), name).plan).reset_index(drop=True)
-    except LakeError:
-        return rows  # whoever may read the histogram alone
+    return as_read(newest(Lake(lake), name), own_reading(Lake(lake), name)).reset_index(drop=True)

@@ -9,8 +9,10 @@ from datetime import UTC, datetime
 from typing import Any
 
 from dpsql.config import Source, cut_by_records, load_sources
+from dpsql.description import Published
 from dpsql.errors import AccountingError, ConfigError
 from dpsql.mechanisms import registry
+from dpsql.mechanisms.describe import described
 from dpsql.mechanisms.protocol import Mechanism, RunFacts, Shape
 from dpsql.parsed_query import AS_RELEASED, ParsedQuery, PrivacyLevel, Reading
 from dpsql.privacy.ledger_line import Line
@@ -45,6 +47,11 @@ class Query:
     def shape(self) -> Shape:
         """What engines and the lake know of the plan."""
         return self.mechanism.shape(self.plan)
+
+    @property
+    def published(self) -> Published:
+        """What its public table says of itself."""
+        return described(self.plan, self.shape, self.reading)
 
     @property
     def protects(self) -> PrivacyLevel:

@@ -58,11 +58,11 @@ class Answer:
         return len(self.rows)
 
     def __repr__(self) -> str:
-        table, below = plain_table(self.rows, self.query.document(), SHOWN_ROWS)
+        table, below = plain_table(self.rows, SHOWN_ROWS, self.query.reading)
         return "\n".join(([] if table.empty else [table.to_string(index=False)]) + below)
 
     def _repr_html_(self) -> str:
-        table, below = plain_table(self.rows, self.query.document(), SHOWN_ROWS)
+        table, below = plain_table(self.rows, SHOWN_ROWS, self.query.reading)
         shown = "" if table.empty else table.to_html(index=False, escape=True, border=0)
         return shown + "".join(f"<div>{html.escape(line)}</div>" for line in below)
 

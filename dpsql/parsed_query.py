@@ -120,11 +120,15 @@ class WindowSpec:
 
 @dataclass(frozen=True)
 class Reading:
-    """How released rows are shown: HAVING, ORDER BY and LIMIT of the query, over the names of its columns. No plan knows of it."""
+    """How released rows are shown: HAVING, ORDER BY and LIMIT of the query, over the names of its columns. No plan knows of it.
+
+    `private`: the condition names a key or a text, so it may name a person: it is not told to who has not the run's folder.
+    """
 
     condition: str | None = None
     order: tuple[str, ...] = ()
     limit: int | None = None
+    private: bool = False
 
 
 AS_RELEASED = Reading()

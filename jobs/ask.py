@@ -111,10 +111,10 @@ def ask(
 
 
 def _synthesize(lake: Lake, name: str, rows: int | None, out: str | None, alias: str | None, as_json: bool) -> None:
-    from dpsql.lake.marginals import open_marginals
     from dpsql.lake.runs import Lake
-    from dpsql.lake.synthetic import publish, synthetic_path
-    from dpsql.lake.synthetic import synthesize as make
+    from dpsql.published.marginals import open_marginals
+    from dpsql.published.synthetic import publish, synthetic_path
+    from dpsql.published.synthetic import synthesize as make
     from dpsql.times import timestamp
 
     found = open_marginals(lake, name)
@@ -138,7 +138,7 @@ def answer_question(lake: Lake, name: str, text: str, trigger: int | None, max_e
     """Print the answer to one question, a row for each cell of its GROUP BY."""
     from scipy.special import ndtri
 
-    from dpsql.lake.marginals import open_marginals, said_bound
+    from dpsql.published.marginals import open_marginals
     from dpsql.sql.question import per_cell, read_question, table_of
     from dpsql.times import timestamp
 
@@ -161,7 +161,7 @@ def answer_question(lake: Lake, name: str, text: str, trigger: int | None, max_e
             told = f"is ± {half:,.6g} at {confidence:.4g}" if math.isfinite(half) else "is not covered: no measured table has all its keys"
             raise DataError(f"a free answer to this {told}; allow that, or ask for more of it at once")
         rows.append(given | {column: answer.value, "stderr": answer.stderr, "low": answer.value - half, "high": answer.value + half})
-    when, bound = timestamp(found.time_us), said_bound(lake, name)
+    when, bound = timestamp(found.time_us), found.bound
     if as_json:
         beside = {"counted": bound, "other_with_null": list(asked.with_null)}
         print_json(
@@ -213,14 +213,14 @@ def _values_of_a_sketch(
     as_json: bool,
 ) -> None:
     from dpsql.lake.runs import Lake
-    from dpsql.lake.sketches import open_sketch
+    from dpsql.published.sketches import open_sketch
     from dpsql.times import timestamp
 
     given = [*values, *(file.read_text(encoding="utf-8").splitlines() if file else [])]
     if not given:
         raise click.UsageError("ask a question in SQL, or name a value with --value, or a file of values with --keys")
     sketch = open_sketch(Lake(lake_folder), name, window_us, until_us=until_us, trigger=trigger, alias=alias)
-    found = sketch.estimate(given if len(sketch.kinds) == 1 else [_parts(value) for value in given])
+    found = sketch.estimate(given if len(sketch.shape.value) == 1 else [_parts(value) for value in given])
     found = found.assign(value=given)
     if as_json:
         window = {"window_start": timestamp(sketch.start), "window_end": timestamp(sketch.end), "trigger": sketch.trigger}

@@ -14,6 +14,7 @@ from dpsql.jobs.terminal import print_json, print_table
 if TYPE_CHECKING:
     import pandas as pd
 
+    from dpsql.description import Published
     from dpsql.view.difference import Difference
 
 TIME = "%Y-%m-%d %H:%M"
@@ -45,13 +46,13 @@ def compare(name: str, keys: tuple[str, ...], lake_folder: str, window_us: int |
     """
     if len(keys) > 2:
         raise click.UsageError("at most two keys can be compared")
-    rows, document = _released(name, lake_folder)
+    rows = _released(name, lake_folder)
     columns = _columns(rows, name, by)
-    from dpsql.frames import keys_of
+    from dpsql.published.frames import published_of
     from dpsql.view.windows import newest_triggers, one_window
 
-    window = one_window(rows, name, window_us)
-    if not keys_of(rows):
+    window, published = one_window(rows, name, window_us), published_of(rows)
+    if not published.keys:
         if keys:
             raise click.UsageError(f"query {name!r} has no key columns: leave {keys[0]!r} away to see what has changed")
         keys = ("",)
@@ -62,32 +63,32 @@ def compare(name: str, keys: tuple[str, ...], lake_folder: str, window_us: int |
     if len(keys) == 2:
         other = _row(newest, keys[1])
         found = [_against(one, other, alias, keys[1], 0.0) for alias in columns]
-        _print(keys[0], one, found, document, as_json)
+        _print(keys[0], one, found, published, as_json)
         return
-    found = [line for alias in columns for line in _changes(rows, one, alias, document)]
+    found = [line for alias in columns for line in _changes(rows, one, alias)]
     if not found:
         raise DataError(f"{keys[0] or name!r} has no trigger or window before this one that it could be compared with")
-    _print(keys[0], one, found, document, as_json)
+    _print(keys[0], one, found, published, as_json)
 
 
-def _released(name: str, lake_folder: str) -> tuple[pd.DataFrame, dict[str, Any] | None]:
-    from dpsql.frames import frame_of, lists_of
-    from dpsql.lake.published import read_histogram
-    from dpsql.lake.runs import Lake, plan_of
+def _released(name: str, lake_folder: str) -> pd.DataFrame:
+    from dpsql.lake.runs import Lake
+    from dpsql.published.frames import published_of
+    from dpsql.published.histogram import all_rows
 
     lake = Lake(lake_folder)
-    rows = frame_of(read_histogram(lake, name))
+    rows = all_rows(lake, name)
     if rows.empty:
         raise DataError(f"query {name!r} has published nothing yet")
-    if lists_of(rows):
+    if published_of(rows).lists:
         raise DataError(f"query {name!r} publishes lists: `dpsql ask {name} --value VALUE` gives any value's count with its interval")
-    return rows, plan_of(lake, name)  # for whoever has no plan errors are bounded instead
+    return rows
 
 
 def _columns(rows: pd.DataFrame, name: str, by: str | None) -> list[str]:
-    from dpsql.frames import aggregates_of
+    from dpsql.published.frames import published_of
 
-    known = aggregates_of(rows)
+    known = published_of(rows).amounts
     if by is None:
         return known
     if by not in known:
@@ -113,10 +114,10 @@ def _row(newest: pd.DataFrame, key: str) -> dict[Any, Any]:
 
 
 def _labels(rows: pd.DataFrame) -> list[str]:
-    from dpsql.frames import keys_of
+    from dpsql.published.frames import published_of
     from dpsql.view.formatting import absent, printable
 
-    names = keys_of(rows)
+    names = published_of(rows).keys
     records = rows[names].to_dict("records")  # without pandas' own NULL
     return [",".join("NULL" if absent(row[name]) else printable(row[name]) for name in names) for row in records]
 
@@ -134,19 +135,18 @@ def _against(
     return alias, name, value, difference(float(one[alias]), float(one[f"{alias}_stderr"]), value, error, correlation)
 
 
-def _changes(
-    rows: pd.DataFrame, one: Mapping[Any, Any], alias: str, document: Mapping[str, Any] | None
-) -> list[tuple[str, str, float, Difference | None]]:
+def _changes(rows: pd.DataFrame, one: Mapping[Any, Any], alias: str) -> list[tuple[str, str, float, Difference | None]]:
     """Since the trigger before in this window, and since the window before at the same trigger, or its newest."""
-    from dpsql.frames import has_windows
+    from dpsql.published.frames import published_of
     from dpsql.view.difference import between_triggers, between_windows
 
-    windows = has_windows(rows)
+    published = published_of(rows)
+    windows = published.windows
     same = rows[rows["window_start"] == one["window_start"]] if windows else rows
     found = []
     earlier = _only(same[same["trigger"] < one["trigger"]], one)
     if earlier is not None:
-        correlation = between_triggers(document, alias, int(one["trigger"]), int(earlier["trigger"]))
+        correlation = between_triggers(published, alias, int(one["trigger"]), int(earlier["trigger"]))
         found.append(_against(one, earlier, alias, f"trigger {earlier['trigger']}", correlation))
     if windows:
         before = rows[rows["window_start"] < one["window_start"]]
@@ -154,16 +154,16 @@ def _changes(
         twin = _only(before[before["trigger"] <= one["trigger"]], one)
         if twin is not None:
             when = f"{twin['window_start']:{TIME}}" + ("" if twin["trigger"] == one["trigger"] else f", trigger {twin['trigger']}")
-            found.append(_against(one, twin, alias, when, between_windows(document, alias)))
+            found.append(_against(one, twin, alias, when, between_windows(published)))
     return found
 
 
 def _only(rows: pd.DataFrame, one: Mapping[Any, Any]) -> dict[Any, Any] | None:
     """The newest row of the same key; None where it is missing."""
-    from dpsql.frames import keys_of
+    from dpsql.published.frames import published_of
     from dpsql.view.formatting import absent
 
-    for name in keys_of(rows):
+    for name in published_of(rows).keys:
         rows = rows[rows[name].isna() if absent(one[name]) else (rows[name] == one[name]).fillna(False)]
     return dict(rows.iloc[[int(rows["trigger"].argmax())]].to_dict("records")[0]) if len(rows) else None
 
@@ -172,7 +172,7 @@ def _print(
     key: str,
     one: Mapping[Any, Any],
     found: Sequence[tuple[str, str, float, Difference | None]],
-    document: Mapping[str, Any] | None,
+    published: Published,
     as_json: bool,
 ) -> None:
     from dpsql.view.formatting import Z95, amount
@@ -194,7 +194,7 @@ def _print(
         lines.append((alias, name, this, that, f"{amount(made.value, error)} {bar}", verdict))
     print_table(("column", "against", "this", "that", "difference", ""), lines)
     bounded = [AT_MOST] if any(made and made.at_most for *_, made in found) else []
-    for sentence in (NOISE, *bounded, *_bounds(document)):
+    for sentence in (NOISE, *bounded, *_bounds(published)):
         click.echo(sentence)
 
 
@@ -212,8 +212,8 @@ def _told(key: str, one: Mapping[Any, Any], alias: str, name: str, value: float,
     }
 
 
-def _bounds(document: Mapping[str, Any] | None) -> tuple[str, ...]:
+def _bounds(published: Published) -> tuple[str, ...]:
     """What no error covers: two keys can differ in what the contribution bounds leave out."""
     from dpsql.view.bounds import left_out
 
-    return left_out(document)[1:]
+    return left_out(published)[1:]

@@ -10,9 +10,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from dpsql.frames import GROUPING, aggregates_of, beside, has_windows, keys_of, lists_of
+from dpsql.description import Published
 from dpsql.jobs.terminal import console
 from dpsql.jobs.top_list import print_lists
+from dpsql.published.frames import published_of
 from dpsql.view.bounds import heads, left_out
 from dpsql.view.formatting import Z95, absent, amount, key_text, measured, printable, said_beside
 from dpsql.view.reading import is_ordered
@@ -28,7 +29,6 @@ PLACES = "Each place holds with 95% of the noise; keys that share places cannot 
 def print_histogram(
     frame: pd.DataFrame,
     limit: int,
-    document: Mapping[str, Any] | None,
     every: bool = False,
     clock: Any = None,
     ranks: tuple[str | None, Mapping[Any, str]] = (None, {}),
@@ -38,32 +38,32 @@ def print_histogram(
     Args:
         frame: rows of the histogram.
         limit: how many are printed.
-        document: of the plan, for the heads and what is said below; None where it cannot be read.
         every: all triggers, the newest first; else each window's newest.
         clock: the newest trigger of all windows, where these are not all of them.
         ranks: a column, and which places rows can have by it.
     """
-    if lists_of(frame) or not aggregates_of(frame):
-        print_lists(frame, limit, document, every, clock)
+    published = published_of(frame)
+    aggregates, keys = published.amounts, published.keys
+    if not aggregates:
+        print_lists(frame, limit, every, clock)
         return
-    aggregates, keys = aggregates_of(frame), keys_of(frame)
     if every:
-        window = ["window_start"] if has_windows(frame) else []
-        largest = [] if is_ordered(document) else aggregates[:1]
+        window = ["window_start"] if published.windows else []
+        largest = [] if is_ordered(frame) else aggregates[:1]
         rows = frame.sort_values([*window, "trigger", *largest], ascending=False, kind="stable")
     else:
-        rows = in_order(newest_triggers(frame), keep=is_ordered(document))
-    table, caps, ended = _table(keys, has_windows(frame)), heads(document), finished(frame, clock)
+        rows = in_order(newest_triggers(frame), keep=is_ordered(frame))
+    table, caps, ended = _table(keys, bool(published.windows)), heads(published), finished(frame, clock)
     for column in aggregates:
         _number(table, column, caps.get(column, ""))
-        for ending in beside(frame, column):
+        for ending in published.beside(column):
             _number(table, ending)
     by, places = ranks
     if by:
         _number(table, "place", f"by {by}" if len(aggregates) > 1 else "")
     for index, row in zip(rows.index[:limit], rows.head(limit).to_dict("records"), strict=True):
-        cells = [cell for column in aggregates for cell in _aggregate(row, column)]
-        table.add_row(*_place(row, keys, bool(ended[index])), *cells, *([places.get(index, "")] if by else []))
+        cells = [cell for column in aggregates for cell in _aggregate(row, column, published)]
+        table.add_row(*_place(row, published, bool(ended[index])), *cells, *([places.get(index, "")] if by else []))
     out = console()
     out.print(table)
     small = any(measured(row[c], row[f"{c}_stderr"])[1] for row in rows.head(limit).to_dict("records") for c in aggregates)
@@ -73,28 +73,29 @@ def print_histogram(
         [
             "? smaller than its own error: it may well be nothing." if small else "",
             "Below zero is noise: leave it in when you add rows up, or sums come out too large." if below else "",
-            *left_out(document),
+            *left_out(published),
             PLACES if by else "",
-            "A key that is missing is not zero: dpsql explain QUERY.sql --missing" if keys and GROUPING not in keys else "",
+            "A key that is missing is not zero: dpsql explain QUERY.sql --missing" if keys and not published.sets else "",
             _more(len(rows), limit),
         ],
     )
 
 
-def print_comparison(comparison: Mapping[str, Any], limit: int, document: Mapping[str, Any]) -> None:
+def print_comparison(comparison: Mapping[str, Any], limit: int) -> None:
     """Private and true values, key by key, then in a sentence for each aggregate what the difference is made of."""
     both: pd.DataFrame = comparison["compared"]
+    published = published_of(both)
     aggregates = list(comparison["columns"])
-    keys = [name for name in keys_of(both) if name not in {f"{alias}_true" for alias in aggregates}]
+    keys = published.keys
     rows = in_order(both, by=f"{aggregates[0]}_true")
-    table, caps, ended = _table(keys), heads(document), finished(both)
+    table, caps, ended = _table(keys), heads(published), finished(both)
     for alias in aggregates:
         _number(table, alias, caps.get(alias, ""))
         _number(table, "true")
         _number(table, "off")
     for index, row in zip(rows.index[:limit], rows.head(limit).to_dict("records"), strict=True):
         cells = [cell for alias in aggregates for cell in _compared(row[alias], row[f"{alias}_stderr"], row[f"{alias}_true"])]
-        table.add_row(*_place(row, keys, bool(ended[index])), *cells)
+        table.add_row(*_place(row, published, bool(ended[index])), *cells)
     out = console()
     out.print(table)
     windows = f"{comparison['windows']:,} window{'' if comparison['windows'] == 1 else 's'}"
@@ -102,7 +103,7 @@ def print_comparison(comparison: Mapping[str, Any], limit: int, document: Mappin
     sentences = [_sentence(alias, made_of) for alias, made_of in comparison["made_of"].items()]
     for line in (kept, *sentences):
         out.print(line, markup=False)
-    _foot(out, [*left_out(document), _more(len(rows), limit)])
+    _foot(out, [*left_out(published), _more(len(rows), limit)])
 
 
 def _sentence(alias: str, made_of: Mapping[str, float]) -> str:
@@ -134,12 +135,12 @@ def _number(table: Table, name: str, cap: str = "") -> None:
     table.add_column(head, justify="right")
 
 
-def _place(row: Mapping[Any, Any], keys: Sequence[str], ended: bool) -> list[str | Text]:
+def _place(row: Mapping[Any, Any], published: Published, ended: bool) -> list[str | Text]:
     trigger = "" if absent(row["trigger"]) else f"{row['trigger']:.0f}"
     return [
-        f"{row['window_start' if 'window_start' in row else 'trigger_time']:{TIME}}",
+        f"{row['window_start' if published.windows else 'trigger_time']:{TIME}}",
         trigger if ended else f"{trigger}, unfinished",
-        *[_key(row, key) for key in keys],
+        *[Text(key_text(row, key, published), style="dim italic" if absent(row[key]) else "") for key in published.keys],
     ]
 
 
@@ -162,13 +163,9 @@ def _more(rows: int, limit: int) -> str:
     return f"{rows - limit:,} more rows: --limit {rows}" if rows > limit else ""
 
 
-def _key(row: Mapping[Any, Any], name: str) -> Text:
-    return Text(key_text(row, name), style="dim italic" if absent(row[name]) else "")
-
-
-def _aggregate(row: Mapping[Any, Any], alias: str) -> list[Text | str]:
+def _aggregate(row: Mapping[Any, Any], alias: str, published: Published) -> list[Text | str]:
     """A value with its error, and what is said beside it."""
-    return [_cell(row[alias], row[f"{alias}_stderr"]), *said_beside(row, alias).values()]
+    return [_cell(row[alias], row[f"{alias}_stderr"]), *said_beside(row, alias, published).values()]
 
 
 def _cell(value: Any, stderr: float) -> Text:

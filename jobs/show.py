@@ -14,6 +14,9 @@ from dpsql.jobs.terminal import note, print_json, records
 if TYPE_CHECKING:
     import pandas as pd
 
+    from dpsql.description import Published
+    from dpsql.parsed_query import Reading
+
 SHOWN_ROWS = 20
 POLL_SECONDS = 1.0
 
@@ -43,35 +46,37 @@ def show(name: str, lake_folder: str, window_us: int | None, every: bool, limit:
     if watch:
         _watched(lake_folder, name, lambda: _print(name, lake_folder, window_us, every, limit, growing=True))
     elif as_json:
+        from dpsql.published.frames import published_of
         from dpsql.view.bounds import left_out
         from dpsql.view.reading import as_read
 
-        document = _document(name, lake_folder)
-        rows = as_read(_chosen(_rows(name, lake_folder, every), name, window_us, every), document)
-        said = list(left_out(document))
-        print_json({"name": name, "live": list(_notes(name, lake_folder)), "errors": said, "rows": records(rows)})
+        rows = as_read(_chosen(_rows(name, lake_folder, every), name, window_us, every), _own(name, lake_folder))
+        published = published_of(rows)
+        said = [*left_out(published), *_unread(name, lake_folder, published)]
+        print_json({"name": name, "live": list(_notes(name, lake_folder)), "errors": said, "rows": records(rows, published)})
     else:
         _print(name, lake_folder, window_us, every, limit)
 
 
 def _print(name: str, lake_folder: str, window_us: int | None, every: bool, limit: int, growing: bool = False) -> None:
-    from dpsql.frames import aggregates_of, lists_of
     from dpsql.jobs.histogram_table import TIME, print_histogram  # slow to import
+    from dpsql.published.frames import published_of
     from dpsql.view.measures import counted
     from dpsql.view.reading import as_read
     from dpsql.view.table import places_shown
     from dpsql.view.windows import finished, in_order, newest_triggers, passed_over
 
-    rows, document = _rows(name, lake_folder, every), _document(name, lake_folder)
+    rows = _rows(name, lake_folder, every)
+    published = published_of(rows)
     if rows.empty:
-        _print_nothing(name, lake_folder, document)
+        _print_nothing(name, lake_folder, published)
         return
-    chosen = _chosen(rows, name, window_us, every, growing, counted(rows, document) if aggregates_of(rows) else ())
-    shown = as_read(chosen, document)
+    chosen = _chosen(rows, name, window_us, every, growing, counted(rows) if published.amounts else ())
+    shown = as_read(chosen, _own(name, lake_folder))
     ranks: tuple[str | None, Mapping[Any, str]] = (None, {})
-    if not every and aggregates_of(rows) and not lists_of(rows):
-        ranks = places_shown(chosen, in_order(newest_triggers(shown)).head(limit), document)
-    print_histogram(shown, limit, document, every, clock=rows["trigger_time"].max(), ranks=ranks)
+    if not every and published.amounts:
+        ranks = places_shown(chosen, in_order(newest_triggers(shown)).head(limit))
+    print_histogram(shown, limit, every, clock=rows["trigger_time"].max(), ranks=ranks)
     if not every and window_us is None and (passed := passed_over(rows, chosen)):
         click.echo(passed)
     grows = rows[~finished(rows)]  # none where there are no windows
@@ -80,55 +85,64 @@ def _print(name: str, lake_folder: str, window_us: int | None, every: bool, limi
             continue
         more = f"{window['trigger_time'].max():{TIME}}; --window {start:%Y-%m-%dT%H:%M:%S}"
         click.echo(f"unfinished: the window of {start:{TIME}}, so far up to {more}")
+    for sentence in _unread(name, lake_folder, published):
+        click.echo(sentence)
     if notes := _notes(name, lake_folder):
         click.echo("; ".join(notes))
 
 
-def _print_nothing(name: str, lake_folder: str, document: dict[str, Any] | None) -> None:
+def _print_nothing(name: str, lake_folder: str, published: Published) -> None:
     from dpsql.lake.running import is_running
     from dpsql.lake.runs import Lake
     from dpsql.times import now_us
     from dpsql.view.nothing import next_trigger, why_nothing
 
-    click.echo(why_nothing(document))
-    if document is not None and is_running(Lake(lake_folder).private(name)):
-        click.echo(f"It is running; the next trigger is at {next_trigger(document, now_us())}.")
+    click.echo(why_nothing(published))
+    if is_running(Lake(lake_folder).private(name)):
+        click.echo(f"It is running; the next trigger is at {next_trigger(published, now_us())}.")
 
 
-def _document(name: str, lake_folder: str) -> dict[str, Any] | None:
-    """Of the plan; None for whoever may read the histogram alone."""
-    from dpsql.lake.runs import Lake, plan_of
+def _own(name: str, lake_folder: str) -> Reading | None:
+    """How rows are shown; None for whoever may read the histogram alone."""
+    from dpsql.lake.runs import Lake
+    from dpsql.published.histogram import own_reading
 
-    return plan_of(Lake(lake_folder), name)
+    return own_reading(Lake(lake_folder), name)
+
+
+def _unread(name: str, lake_folder: str, published: Published) -> list[str]:
+    """What is said to them of a condition that is not public."""
+    from dpsql.view.reading import PRIVATE
+
+    return [PRIVATE] if published.reading.private and _own(name, lake_folder) is None else []
 
 
 def _notes(name: str, lake_folder: str) -> tuple[str, ...]:
-    from dpsql.lake.published import live_notes
     from dpsql.lake.runs import Lake
+    from dpsql.view.standing import live_notes
 
     return live_notes(Lake(lake_folder), name)
 
 
 def _rows(name: str, lake_folder: str, every: bool) -> pd.DataFrame:
     """Of all windows: every trigger, or the newest."""
-    from dpsql.frames import frame_of
-    from dpsql.lake.published import newest, read_histogram
     from dpsql.lake.runs import Lake
+    from dpsql.published.histogram import all_rows, newest
 
     lake = Lake(lake_folder)
-    return frame_of(read_histogram(lake, name)) if every else newest(lake, name)
+    return all_rows(lake, name) if every else newest(lake, name)
 
 
 def _chosen(
     rows: pd.DataFrame, name: str, window_us: int | None, every: bool, growing: bool = False, of: Sequence[str] = ()
 ) -> pd.DataFrame:
-    from dpsql.frames import lists_of
+    from dpsql.published.frames import published_of
     from dpsql.view.top_lists import listing
     from dpsql.view.windows import one_window
 
     if every:
         return rows
-    if lists_of(rows) and window_us is None and not growing:
+    if published_of(rows).lists and window_us is None and not growing:
         rows, said = listing(rows)
         if said:
             note(said)
@@ -145,8 +159,8 @@ def _watched(lake_folder: str, name: str, show: Callable[[], None]) -> None:
     Raises:
         LakeError: no such query, or its tables cannot be read.
     """
-    from dpsql.lake.published import histogram_version
     from dpsql.lake.runs import Lake
+    from dpsql.published.histogram import histogram_version
 
     lake, shown = Lake(lake_folder), None
     try:

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
-from dpsql.frames import aggregates_of
+from dpsql.description import Published, Role
 from dpsql.totals import may_be_told
 from dpsql.view.formatting import printable
 
@@ -41,9 +41,9 @@ def _limited(value: Any) -> Any:
     return None if isinstance(value, float) and abs(value) == float("inf") else value
 
 
-def records(frame: pd.DataFrame) -> list[dict[str, Any]]:
-    """The rows as JSON values: times in ISO 8601 UTC, binary keys in hex, NULL and NaN as null, errors to six digits."""
-    errors = {f"{alias}_stderr" for alias in aggregates_of(frame)}
+def records(frame: pd.DataFrame, published: Published | None = None) -> list[dict[str, Any]]:
+    """The rows as JSON values: times in ISO 8601 UTC, binary keys in hex, NULL and NaN as null, errors of a published table to six digits."""
+    errors = {*published.names(Role.STDERR, Role.RANK_STDERR)} if published else ()
     return [
         {str(column): _json_value(_short(value) if column in errors else value) for column, value in row.items()}
         for row in frame.to_dict("records")

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 from rich.text import Text
 
-from dpsql.frames import lists_of
 from dpsql.jobs.terminal import console
+from dpsql.published.frames import published_of
 from dpsql.view.bounds import left_out
 from dpsql.view.formatting import Z95, absent, amount, printable
 from dpsql.view.top_lists import lines_of
@@ -18,7 +17,6 @@ from dpsql.view.windows import finished, newest_triggers
 if TYPE_CHECKING:
     import pandas as pd
 
-RANKS = "_rank_stderr"
 TIME = "%Y-%m-%d %H:%M"
 FOOT = (
     "with collisions: a 95% interval that also covers collisions with other values, for values named before looking;",
@@ -26,17 +24,18 @@ FOOT = (
 )
 
 
-def print_lists(frame: pd.DataFrame, limit: int, document: Mapping[str, Any] | None, every: bool = False, clock: Any = None) -> None:
+def print_lists(frame: pd.DataFrame, limit: int, every: bool = False, clock: Any = None) -> None:
     """A table for every list, and what the bounds leave out in words: the newest finished window first, or all triggers, the newest first."""
     out = console()
-    if not lists_of(frame):
-        quantiles = [str(name).removesuffix(RANKS) for name in frame.columns if str(name).endswith(RANKS)]
+    published = published_of(frame)
+    if not published.lists:
+        quantiles = published.quantiles
         sketch = "No list is published. How often a value came: dpsql ask NAME --value VALUE"
         out.print(f"Quantiles ({', '.join(quantiles)}) are in no table: write --json" if quantiles else sketch, markup=False)
         return
     rows = frame if every else newest_triggers(frame)
     ended = dict(zip(rows["window_start"], finished(rows, clock), strict=True))
-    for name in lists_of(rows):
+    for name in published.lists:
         lines = lines_of(rows, name)
         lines.sort(key=lambda line: (bool(ended[line["window_start"]]), line["window_start"], line["trigger"]), reverse=True)
         table = Table("window", "trigger", box=None, pad_edge=False)
@@ -52,7 +51,7 @@ def print_lists(frame: pd.DataFrame, limit: int, document: Mapping[str, Any] | N
             out.print(f"{name}: no value is listed.", markup=False)
         elif len(lines) > limit:
             out.print(f"{len(lines) - limit:,} more rows: --limit {len(lines)}", style="dim", markup=False)
-    for said in (*left_out(document), *FOOT):
+    for said in (*left_out(published), *FOOT):
         out.print(said, style="dim", markup=False)
 
 

@@ -93,17 +93,16 @@ def try_(
     if as_json:
         comparison = {"comparison": _comparison(result.comparison)} if result.comparison else {}
         head = {"run_id": run_id, "query_identity": query.plan.identity, **({"drops": result.drops} if exact else {})}
-        print_json({**head, **comparison, "rows": records(as_read(result.histogram, query.document()))})
+        print_json({**head, **comparison, "rows": records(as_read(result.histogram, query.reading), query.published)})
         return
     from dpsql.jobs.histogram_table import print_comparison, print_histogram  # slow to import
 
     if result.comparison:
-        print_comparison(result.comparison, limit, query.document())
+        print_comparison(result.comparison, limit)
     elif not len(result.histogram):
-        click.echo(why_nothing(query.document()))
+        click.echo(why_nothing(query.published))
     elif output is None:
-        document = query.document()
-        print_histogram(as_read(result.histogram, document), limit, document)
+        print_histogram(as_read(result.histogram, query.reading), limit)
 
 
 def _comparison(comparison: dict[str, Any]) -> dict[str, Any]:

@@ -60,8 +60,8 @@ def view(
     dpsql view demo --lake lake
     dpsql view demo --lake lake --out /srv/www/demo.html --watch
     """
-    from dpsql.lake.published import histogram_version
     from dpsql.lake.runs import Lake
+    from dpsql.published.histogram import histogram_version
 
     if missing := [package for package in ("matplotlib", "jinja2") if find_spec(package) is None]:
         raise ConfigError(f"dpsql view draws with {missing[0]}, which is not installed: pip install 'dpsql[notebooks]'")
@@ -86,7 +86,7 @@ def view(
 
 def _follow(lake: Lake, name: str, target: Path, write: Callable[[int], None]) -> None:
     """Until Ctrl-C or SIGTERM."""
-    from dpsql.lake.published import histogram_version
+    from dpsql.published.histogram import histogram_version
 
     shown, written = 0, 0.0
     while True:
@@ -103,27 +103,25 @@ def _follow(lake: Lake, name: str, target: Path, write: Callable[[int], None]) -
 
 
 def _made(lake: Lake, name: str, window_us: int | None, growing: bool, limit: int, budget: Budget | None, refresh: int | None) -> str:
-    from dpsql.frames import aggregates_of, frame_of, lists_of
-    from dpsql.lake.published import read_histogram
-    from dpsql.lake.runs import plan_of
+    from dpsql.published.frames import published_of
+    from dpsql.published.histogram import all_rows, own_reading
     from dpsql.view.measures import counted
     from dpsql.view.page import page
     from dpsql.view.standing import standing
     from dpsql.view.top_lists import as_histogram, listing
     from dpsql.view.windows import one_window, passed_over
 
-    plan = plan_of(lake, name)
-    every: pd.DataFrame = frame_of(read_histogram(lake, name))
+    every: pd.DataFrame = all_rows(lake, name)
     empty = ""
-    if listed := bool(lists_of(every)):
+    if listed := bool(published_of(every).lists):
         empty = listing(every)[1]
-        every = as_histogram(every, plan)
-    if not aggregates_of(every):
+        every = as_histogram(every)
+    if not published_of(every).amounts:
         raise ConfigError(f"dpsql view draws values, and {name} lists none: dpsql ask {name} --value VALUE")
-    rows = one_window(every, name, window_us, growing, counted(every, plan))
+    rows = one_window(every, name, window_us, growing, counted(every))
     passed = (empty if listed else passed_over(every, rows)) if window_us is None else ""
     now = standing(lake, name, rows, budget, clock=every["trigger_time"].max())
-    return page(now, rows, refresh, limit, every, passed, listed)
+    return page(now, rows, refresh, limit, every, passed, listed, own_reading(lake, name))
 
 
 def _write(target: Path, text: str) -> None:

@@ -93,8 +93,12 @@ def rounded(value: Any) -> Any:
 
 
 def shown(query: Query) -> str:
-    """The whole plan and the facts as JSON, lists of numbers on a line each."""
-    text = json.dumps({"plan": query.document(), "facts": query.explain_json()}, indent=2, ensure_ascii=False)
+    """The whole plan, the facts, and what the public table says of itself, a text for each fact, as JSON; lists of numbers are on a line each."""
+    said = [
+        (name, one) for name, value in json.loads(query.published.text()).items() for one in (value if isinstance(value, list) else [value])
+    ]
+    told = [f"{name}: {json.dumps(one)}".replace('"', "") for name, one in said]
+    text = json.dumps({"plan": query.document(), "facts": query.explain_json(), "published": told}, indent=2, ensure_ascii=False)
     return re.sub(r"\[\n([^][{}]*)\n *\]", lambda found: f"[{' '.join(found[1].split())}]", text) + "\n"
 
 

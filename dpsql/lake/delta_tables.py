@@ -34,7 +34,13 @@ def exists(path: Place) -> bool:
     return (path / "_delta_log").is_dir() and DeltaTable.is_deltatable(str(path))
 
 
-def create(path: Place, schema: Schema, partition_by: list[str] | None = None, properties: Mapping[str, str | None] = {}) -> None:
+def create(
+    path: Place,
+    schema: Schema,
+    partition_by: list[str] | None = None,
+    properties: Mapping[str, str | None] = {},
+    marks: Mapping[str, int] = {},
+) -> None:
     """Make an empty table unless it is there; of one that is there, wait until its newest commit is on the disk: who made it may have been
     killed before that, and what it made unneeded is removed next."""
     if exists(path):
@@ -43,9 +49,31 @@ def create(path: Place, schema: Schema, partition_by: list[str] | None = None, p
         # Old commits are what a restored or verifying reader starts from: they are not cleaned up behind our back.
         settings: dict[str, str | None] = {"delta.enableExpiredLogCleanup": "false", **properties}
         DeltaTable.create(
-            str(path), schema, mode="ignore", partition_by=partition_by, configuration=settings, raise_if_key_not_exists=not properties
+            str(path),
+            schema,
+            mode="ignore",
+            partition_by=partition_by,
+            configuration=settings,
+            commit_properties=_committing(marks),
+            raise_if_key_not_exists=not properties,
         )
         settle(path, -1)
+
+
+def set_properties(path: Place, properties: Mapping[str, str], marks: Mapping[str, int]) -> list[str]:
+    """Change properties of a table, in one commit without rows.
+
+    Returns:
+        As `append_files`.
+    """
+    table = newest(path)
+    before = table.version()
+    table.alter.set_table_properties(dict(properties), raise_if_not_exists=False, commit_properties=_committing(marks))
+    return settle(path, before)
+
+
+def _committing(marks: Mapping[str, int]) -> CommitProperties:
+    return CommitProperties(app_transactions=[Transaction(name, number) for name, number in marks.items()])
 
 
 def newest(path: Place) -> DeltaTable:
@@ -129,7 +157,7 @@ def append_files(path: Place, files: Sequence[Mapping[str, Any]], marks: Mapping
         )
         for file in files
     ]
-    properties = CommitProperties(app_transactions=[Transaction(name, number) for name, number in marks.items()])
+    properties = _committing(marks)
     partition_by = list(files[0]["partition"]) if files else []
     before = table.version()
     table.create_write_transaction(actions, "append", table.schema(), partition_by, commit_properties=properties)

@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 
 from dpsql.config import Source
 from dpsql.errors import LakeError
-from dpsql.lake.published import read_histogram
+from dpsql.lake.delta_rows import read_rows
 from dpsql.lake.runs import Lake, Run
 from dpsql.privacy.declaration import declaration
 from dpsql.privacy.ledger import Ledger
@@ -56,7 +56,7 @@ def _published_until(lake: Lake, run: Run) -> int | None:
     from dpsql.lake.delta_tables import mark
     from dpsql.lake.marks import closed_mark  # slow to import
 
-    rows = read_histogram(lake, run.name)
+    rows = read_rows(lake.histogram(run.name))
     if run.first_window_us is not None:  # earlier windows are another run's
         rows = rows.filter(pc.greater_equal(rows["window_start"].cast(pa.timestamp("us", "UTC")).cast(pa.int64()), run.first_window_us))
     newest = pc.max(rows["trigger_time"].cast(pa.timestamp("us", "UTC")).cast(pa.int64())).as_py()

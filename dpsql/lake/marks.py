@@ -36,3 +36,8 @@ def merged_mark(run_id: str) -> str:
 def triggers_mark(run_id: str, generation: int) -> str:
     """Its version counts the grid points of triggers, from 1970 to the newest tick whose rows are in the histogram."""
     return f"{run_id}/release/g{generation}/triggers"
+
+
+def described_mark(run_id: str) -> str:
+    """Its version is 1: what a public table says of itself speaks of the run, too."""
+    return f"{run_id}/described"

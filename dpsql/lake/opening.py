@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING
 
 from dpsql import record
 from dpsql.config import Source
+from dpsql.description import CELLS_ENDING
 from dpsql.errors import LakeError
 from dpsql.files import ObjectPath, Place, create_file, reason
-from dpsql.lake.runs import SCHEMA_VERSION, Lake, Run, read_run
-from dpsql.lake.sketch_tables import CELLS_ENDING, cells_path
+from dpsql.lake.runs import SCHEMA_VERSION, Lake, Run, cells_path, read_run
 from dpsql.privacy.declaration import declaration
 from dpsql.privacy.ledger import Ledger
 from dpsql.privacy.ledger_rules import cap_for

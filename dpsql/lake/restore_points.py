@@ -19,7 +19,7 @@ from dpsql.lake.engine_file import Engine, read_engine
 from dpsql.lake.manifest import Manifest
 from dpsql.lake.marks import closed_mark, merged_mark, rows_mark, ticked_mark, triggers_mark
 from dpsql.lake.preflight import state_files
-from dpsql.lake.published import PublishedMarks, published_marks
+from dpsql.lake.published_marks import PublishedMarks, published_marks
 from dpsql.lake.read_files import listed_details
 from dpsql.lake.runs import Lake, Run, public_tables, read_run
 from dpsql.udfs.bucket_state import UnknownVersion

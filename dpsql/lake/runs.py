@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from dpsql import record
+from dpsql.description import CELLS_ENDING
 from dpsql.errors import LakeError
 from dpsql.files import ObjectPath, Place, reason
 from dpsql.lake.overruns import read_overruns
@@ -124,6 +125,11 @@ def public_tables(histogram: Place, run: Run) -> dict[str, Place]:
     return {ending: histogram.parent / f"{histogram.name}.{ending}" for ending in run.beside} | {"histogram": histogram}
 
 
+def cells_path(histogram: Place) -> Place:
+    """The table of cells beside the public table of a query."""
+    return histogram.parent / f"{histogram.name}.{CELLS_ENDING}"
+
+
 def read_run(lake: Lake, name: str) -> Run:
     """The run that a name is bound to.
 
@@ -137,14 +143,6 @@ def read_run(lake: Lake, name: str) -> Run:
     if run.name != name or not re.fullmatch(r"[0-9a-f]{32}", run.run_id):
         raise record.DamagedFile(f"{path}: damaged; {ORIGINAL}")
     return run
-
-
-def plan_of(lake: Lake, name: str) -> dict[str, Any] | None:
-    """The document of a name's plan; None for whoever may read the histogram alone."""
-    try:
-        return read_run(lake, name).plan
-    except LakeError:
-        return None
 
 
 def list_queries(lake: Lake) -> tuple[Listed, ...]:

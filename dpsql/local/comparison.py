@@ -9,15 +9,14 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
+from dpsql.compiled import Query
 from dpsql.errors import InputError
-from dpsql.frames import frame_of
-from dpsql.lake.published_rows import typed_keys
 from dpsql.local.connection import connect
 from dpsql.local.published_table import arrow_types
 from dpsql.local.spark_types import SparkType
-from dpsql.mechanisms import registry
-from dpsql.mechanisms.protocol import Plan
 from dpsql.parsed_query import AVERAGED, SPREADS, Aggregate, AggregateFunction
+from dpsql.published.frames import frame_of
+from dpsql.published.rows import typed_keys
 
 Z95 = 1.959963984540054
 MEAN, MEDIAN = 0.7978845608028654, 0.6744897501960817
@@ -30,9 +29,9 @@ class Truth:
     A window counts up to its last trigger that is closed at `until_us`; later records are left out on both sides.
     """
 
-    def __init__(self, plan: Plan, until_us: int) -> None:
-        shape = registry.shape(plan)
-        self._plan, self._until_us, self._grid = plan, until_us, shape.schedule.grid
+    def __init__(self, query: Query, until_us: int) -> None:
+        plan, shape = query.plan, query.shape
+        self._published, self._plan, self._until_us, self._grid = query.published, plan, until_us, shape.schedule.grid
         if shape.sketch is not None:
             raise InputError("--compare is not there yet for sketches: leave it out")
         if not plan.query.privacy_unit:
@@ -60,7 +59,7 @@ class Truth:
             DataFrame: the histogram's columns, missing keys included, and `<alias>_true`) and `made_of`: alias -> see `_made_of`.
         """
         truth = self._exact(key_types)
-        last = frame_of(self._last_trigger(released))
+        last = frame_of(self._last_trigger(released), self._published)
         names = ["window_start", *(key.name for key in self._plan.query.keys)]
         both = truth.merge(last, on=names, how="outer", suffixes=("_true", "_private"))
         errors = {aggregate.alias: _errors(both, aggregate) for aggregate in self._plan.query.aggregates}
@@ -90,6 +89,7 @@ class Truth:
         start = np.asarray(both["window_start"].astype("datetime64[us, UTC]").astype("int64"), np.int64)
         triggers = self._grid.closed_triggers(start, self._until_us)
         times = {"window_end": start + self._grid.window_us, "trigger_time": start + triggers * self._grid.trigger_us}
+        both.attrs = last.attrs  # a merge loses them
         return both.assign(
             trigger=triggers, **{name: pd.Series(us, both.index).astype("datetime64[us, UTC]") for name, us in times.items()}
         )
@@ -115,7 +115,7 @@ class Truth:
         columns: dict[str, Any] = {"window_start": found.column("win").cast(pa.timestamp("us", tz="UTC"))}
         columns |= typed_keys(self._plan.query, found.column("key_bytes"), arrow_types(self._plan, key_types))
         columns |= {aggregate.alias: found.column(f"c{i}") for i, aggregate in enumerate(self._plan.query.aggregates)}
-        return frame_of(pa.table(columns), [key.name for key in self._plan.query.keys])
+        return frame_of(pa.table(columns), self._published)
 
     def _aggregate(self, aggregate: Aggregate) -> str:
         if aggregate.function is AggregateFunction.COUNT_ROWS:

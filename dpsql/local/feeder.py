@@ -16,7 +16,6 @@ import numpy as np
 import pyarrow as pa
 
 from dpsql.compiled import Query
-from dpsql.frames import frame_of
 from dpsql.local.comparison import Truth
 from dpsql.local.input_check import check_frame
 from dpsql.local.local_run import open_local_run
@@ -28,6 +27,7 @@ from dpsql.mechanisms import registry
 from dpsql.mechanisms.protocol import Plan, RunFacts
 from dpsql.privacy.ledger import Ledger
 from dpsql.privacy.secret import Secret
+from dpsql.published.frames import frame_of
 from dpsql.times import now_us
 from dpsql.udfs.grid import NO_CLOCK
 from dpsql.udfs.noise.randomness import intake_key
@@ -237,7 +237,7 @@ def run_local(
         buckets=buckets,
         facts=facts,
     )
-    return frame_of(result.histogram)
+    return frame_of(result.histogram, query.published)
 
 
 def try_query(
@@ -270,7 +270,7 @@ def try_query(
     plan, until_us = query.plan, now_us() if until_us is None else until_us
     files = source_files(query.source, inputs)
     reader = RowReader(plan, query.sources, secret.salt(run_id), inputs)
-    truth = Truth(plan, until_us) if compare else None
+    truth = Truth(query, until_us) if compare else None
     rows = (reader.together(batch) for batch in micro_batches(query.source, files))
     result = run_batches(
         plan,
@@ -283,4 +283,4 @@ def try_query(
         facts=query.facts(reader.public_groups(query.source)),
     )
     comparison = truth.compare(result.histogram, result.drops, reader.key_types) if truth else None
-    return TryResult(frame_of(result.histogram), result.drops, result.records, comparison)
+    return TryResult(frame_of(result.histogram, query.published), result.drops, result.records, comparison)

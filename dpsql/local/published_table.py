@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 
-from dpsql.lake.published_rows import published_rows
 from dpsql.local.spark_types import SparkType
 from dpsql.mechanisms import registry
 from dpsql.mechanisms.protocol import Plan
+from dpsql.published.rows import published_rows
 
 
 def published_table(plan: Plan, released: Sequence[pa.Table], key_types: Sequence[SparkType]) -> pa.Table:

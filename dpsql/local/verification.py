@@ -28,11 +28,9 @@ from dpsql.lake.contributions import check_ticks
 from dpsql.lake.delta_rows import read_rows
 from dpsql.lake.engine_file import FILE as ENGINE_FILE
 from dpsql.lake.opening import check_binding
-from dpsql.lake.published import read_histogram
 from dpsql.lake.read_files import listed_details
 from dpsql.lake.restore_points import Tables, tables_of
-from dpsql.lake.runs import Lake, Run
-from dpsql.lake.sketch_tables import cell_rows, cells_path
+from dpsql.lake.runs import Lake, Run, cells_path
 from dpsql.lake.spark_checkpoint import source_entries
 from dpsql.local.connection import connect
 from dpsql.local.feed_commits import Commits, changes, read_commits
@@ -43,6 +41,8 @@ from dpsql.local.sources import source_files
 from dpsql.mechanisms import public_groups
 from dpsql.mechanisms.protocol import RunFacts
 from dpsql.privacy.secret import Secret
+from dpsql.published.cells import cell_rows
+from dpsql.published.histogram import read_histogram
 from dpsql.udfs.bucket_state import DamagedFile
 from dpsql.udfs.stage import ADMISSION, Clock
 

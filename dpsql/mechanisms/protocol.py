@@ -7,15 +7,15 @@ the explanation. How to add one: CONTRIBUTING.md.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 
 from dpsql.change_feed import Feed
 from dpsql.config import Source
+from dpsql.description import Noise, Role, Sets, SketchShape
 from dpsql.parsed_query import ParsedQuery
 from dpsql.privacy.cost import Cost
 from dpsql.schedule import Schedule
-from dpsql.sketch_shape import SketchShape
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -72,6 +72,7 @@ class OutputColumn:
         kind: `INT`, `BIGINT` or `DOUBLE`; in a DOUBLE, NaN stands for NULL. `TOP_COUNT` or `TOP_SUM`: a packed list (`dpsql.udfs.sketch.lists`), as
             ARRAY<STRUCT<value, count BIGINT or sum DOUBLE, stderr DOUBLE, low, high>>. `DOUBLES`: ARRAY<DOUBLE>, NULL where the first is NaN.
         source: the column of the released rows that it shows; of DOUBLES the columns `source_0`, `source_1`, ...
+        role: what it is to a reader.
         size: of DOUBLES: how many.
     """
 
@@ -79,12 +80,34 @@ class OutputColumn:
     name: str
     kind: str
     source: str
+    role: Role
     size: int = 0
 
     @property
     def sources(self) -> tuple[str, ...]:
         """All columns of the released rows that it is made of."""
         return tuple(f"{self.source}_{i}" for i in range(self.size)) if self.size else (self.source,)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Told:
+    """What only the mechanism knows of what a table says of itself (`dpsql.description`).
+
+    Args:
+        noise: its counter.
+        bounds: C, c and G; None where there is none.
+        sums: noisy sums of a group.
+        units_needed: by a key; None: keys are listed.
+        grids: of an alias: the step that its values are multiples of.
+        sets: of a CUBE.
+    """
+
+    noise: Noise
+    bounds: tuple[int | None, int | None, int | None]
+    sums: int
+    units_needed: int | None = None
+    grids: Mapping[str, float] = field(default_factory=dict)
+    sets: Sets | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,6 +125,7 @@ class Shape:
         contributions: what the intake gives; its first column is an int64.
         state: operator -> the tables of its state.
         columns: of the public table.
+        told: what the public table says of itself.
         drops: why a record may be dropped, in the order in which that is told.
         forgets_us: windows that begin so long after a record do not depend on it; None: everything later does.
         sketch: of the second public table, which has cells; None: there is none.
@@ -114,6 +138,7 @@ class Shape:
     contributions: pa.Schema
     state: Mapping[str, Mapping[str, Table]]
     columns: tuple[OutputColumn, ...]
+    told: Told
     drops: tuple[str, ...]
     forgets_us: int | None
     sketch: SketchShape | None = None

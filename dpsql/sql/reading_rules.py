@@ -59,9 +59,21 @@ def limit_is_a_number(draft: Draft) -> Iterator[Problem]:
 def read_reading(draft: Draft) -> Reading:
     """Of a draft without problems; conditions and orders in DuckDB's SQL, which reads the rows."""
     having, order, limit = (draft.canonical.args.get(name) for name in ("having", "order", "limit"))
-    condition = _named(draft, having.this)[0].sql(dialect="duckdb") if having is not None else None
+    named = _named(draft, having.this)[0] if having is not None else None
     ordered = [_ordered(draft, each) for each in order.expressions] if order is not None else []
-    return Reading(condition, tuple(each.sql(dialect="duckdb") for each in ordered if each is not None), _limit(limit) if limit else None)
+    return Reading(
+        named.sql(dialect="duckdb") if named is not None else None,
+        tuple(each.sql(dialect="duckdb") for each in ordered if each is not None),
+        _limit(limit) if limit else None,
+        named is not None and _private(draft, named),
+    )
+
+
+def _private(draft: Draft, condition: exp.Expr) -> bool:
+    """Whether a condition says more than how aggregates compare with numbers."""
+    aggregates = {item.name for item in draft.items if item.kind is Kind.AGGREGATE}
+    texts = any(literal.is_string for literal in condition.find_all(exp.Literal))
+    return texts or any(column.name not in aggregates for column in condition.find_all(exp.Column))
 
 
 def _released(draft: Draft) -> Sequence[Item]:

@@ -25,8 +25,8 @@ from dpsql.lake.delta_rows import damage
 from dpsql.lake.engine_file import Engine
 from dpsql.lake.event_log import DAMAGED
 from dpsql.lake.manifest import Manifest
-from dpsql.lake.marks import triggers_mark
-from dpsql.lake.published import published_marks
+from dpsql.lake.marks import described_mark, triggers_mark
+from dpsql.lake.published_marks import published_marks
 from dpsql.lake.read_files import ReadFiles, readable
 from dpsql.lake.release_plans import ReleasePlans
 from dpsql.lake.retention import Retention
@@ -214,8 +214,9 @@ class RunContext:
         given = records(session, self.query.plan, salt, users)
         facts = RunFacts(groups_of(session, self.query, self.engine, first_window_us, salt), first_window_us)
         intake, release = self.query.mechanism.stages(self.query.plan, facts)
-        kind = PublishedTable if self.query.shape.sketch is None else SketchTables
-        histogram = kind(self.histogram_path, self.tables.histogram_application, self.query.parsed, self.query.shape, given.key_types)
+        asked, place = self.query, (self.histogram_path, self.tables.histogram_application)
+        kind, described = PublishedTable if asked.shape.sketch is None else SketchTables, described_mark(self.run.run_id)
+        histogram = kind(*place, asked.parsed, asked.shape, given.key_types, asked.published, described)
         self._create(histogram)
         files, to = preflight.state_files(self.engine, ADMISSION), self.tables.contributions.files
         key = randomness.intake_key(self.secret.noise_key(self.run.run_id, self.query.plan.identity))

@@ -18,15 +18,15 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 from pyspark.sql.pandas.types import to_arrow_type
 
-from dpsql.errors import DataError, ReleaseConflict
+from dpsql.description import PROPERTY, Published, read
+from dpsql.errors import DataError, LakeError, ReleaseConflict
 from dpsql.files import ObjectPath, Place
 from dpsql.lake import delta_tables
 from dpsql.lake.delta_rows import read_rows
-from dpsql.lake.marginals import GROUPING_ID, bound_properties
-from dpsql.lake.published_rows import published_rows
 from dpsql.lake.sorted_file import sorted_file
 from dpsql.mechanisms.protocol import OutputColumn, Shape
 from dpsql.parsed_query import ParsedQuery
+from dpsql.published.rows import published_rows
 from dpsql.streaming.released import Pair, Released
 
 KINDS = {"INT": T.IntegerType(), "BIGINT": T.LongType(), "DOUBLE": T.DoubleType(), "DOUBLES": T.ArrayType(T.DoubleType())}
@@ -44,6 +44,8 @@ class PublishedTable:
         query: what was asked.
         shape: of the plan.
         key_types: Spark types of the key columns, in the order of `query.keys`.
+        published: what the table says of itself.
+        described: marks that it speaks of this run (`dpsql.lake.marks.described_mark`).
     """
 
     path: Place
@@ -51,6 +53,8 @@ class PublishedTable:
     query: ParsedQuery
     shape: Shape
     key_types: tuple[T.DataType, ...]
+    published: Published
+    described: str
 
     @property
     def schema(self) -> T.StructType:
@@ -85,10 +89,19 @@ class PublishedTable:
         return (self.path,)
 
     def create(self) -> None:
-        """Make the empty table unless it is there."""
-        grouped = any(column.source == GROUPING_ID for column in self.shape.columns)
-        delta_tables.create(self.path, Schema.from_json(self.schema.json()), properties=bound_properties(self.query) if grouped else {})
+        """Make the empty table unless it is there; one that is there says what it is now."""
+        self._make(self.path, Schema.from_json(self.schema.json()), self.published)
         self.open_to_readers()
+
+    def _make(self, path: Place, schema: Schema, published: Published) -> None:
+        mark = {self.described: 1}
+        delta_tables.create(path, schema, properties=published.properties, marks=mark)
+        table = DeltaTable(str(path))
+        first, older = table.transaction_version(self.described) is None, table.metadata().configuration.get(PROPERTY)
+        if older is None or (known := read(older)) is None:
+            raise LakeError(f"{path}: an earlier dpsql made this table: run the query under another name")
+        if (wanted := published.after(known, first)) != known or first:
+            delta_tables.set_properties(path, wanted.properties, mark)
 
     def trigger_time(self, pair: Pair) -> int:
         """When a trigger is due, in microseconds."""

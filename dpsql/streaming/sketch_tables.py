@@ -17,14 +17,15 @@ from deltalake import DeltaTable, Schema
 from pyspark.sql import types as T
 from pyspark.sql.pandas.types import to_arrow_type
 
+from dpsql.description import SketchShape
 from dpsql.errors import ReleaseConflict
 from dpsql.files import Place
 from dpsql.lake import delta_tables
 from dpsql.lake.delta_rows import read_rows
-from dpsql.lake.sketch_tables import CELLS, cell_rows, cells_path, properties, top_lists
+from dpsql.lake.runs import cells_path
 from dpsql.lake.sorted_file import sorted_file
 from dpsql.mechanisms.protocol import OutputColumn
-from dpsql.sketch_shape import SketchShape
+from dpsql.published.cells import CELLS, cell_rows, of_cells, top_lists
 from dpsql.streaming.published_table import PublishedTable, open_files
 from dpsql.streaming.released import Pair, Released
 
@@ -59,7 +60,7 @@ class SketchTables(PublishedTable):
         """Make the empty tables unless they are there."""
         kinds = [(key.name, kind.simpleString()) for key, kind in zip(self.query.keys, self.key_types, strict=True)]
         cells = cells_path(self.path)
-        delta_tables.create(cells, Schema.from_arrow(CELLS), properties=properties(self.sketch, kinds))
+        self._make(cells, Schema.from_arrow(CELLS), of_cells(self.published, self.sketch, kinds))
         open_files(cells)
         super().create()
 

@@ -1,18 +1,13 @@
-"""What the contribution bounds of a run leave out, in words: an error bar knows nothing of it.
-
-From the document of a plan (`run.json`), so that whoever may read it needs no query. A document that says no bounds gets the general words.
-"""
+"""What the contribution bounds of a run leave out, in words: an error bar knows nothing of it. From what a table says of itself."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
-from typing import Any
-
+from dpsql.description import Protects, Published, Role, Rows
+from dpsql.parsed_query import AggregateFunction
 from dpsql.times import duration
 
 NOISE_ONLY = "± is 95% of the noise. It does not cover what the contribution bounds leave out."
-PREDICTED = "Where fewer slides are measured than a window has, the others are predicted, and ± does not cover what is predicted."
+PREDICTED = "Where a slide was not measured by itself, the value is predicted, and nobody knows how far it is off."
 NOT_ONE_PERSON = "What is protected is one row, not one person."
 NOISE_OF_ROWS = f"± is 95% of the noise. {NOT_ONE_PERSON}"
 LISTED = (
@@ -20,60 +15,56 @@ LISTED = (
     "Any value can be asked for: dpsql ask."
 )
 LEFT_OUT = "What is beyond is left out of these numbers: true ones can be much larger, above all where few units do much."
+EITHER_SIDE = "What is beyond is left out: true averages, deviations and quantiles can be larger or smaller, for records that count may be unlike others."
 
 
-def heads(document: Mapping[str, Any] | None) -> dict[str, str]:
+def heads(published: Published) -> dict[str, str]:
     """Per aggregate what its column's head says of the bounds: `at most 4 each`; nothing where each unit counts once."""
-    query = asked(document)
-    if not query.get("max_rows_contributed"):
+    run = published.protects[-1] if published.protects else None
+    if run is None or run.max_rows is None or published.rows is Rows.LISTS:
         return {}
     found = {}
-    for aggregate in query["aggregates"]:
-        if aggregate["function"] == "COUNT(DISTINCT)":
+    for measure in published.measures:
+        if measure.function is AggregateFunction.COUNT_DISTINCT_UNIT:
             continue
-        values = "{:g} to {:g}, ".format(*aggregate["bounds"]) if aggregate["bounds"] else ""
-        found[aggregate["alias"]] = f"{values}at most {_per_key(query):,} each"
+        values = "{:g} to {:g}, ".format(*measure.bounds) if measure.bounds else ""
+        found[measure.alias] = f"{values}at most {_per_key(run):,} each"
     return found
 
 
-def left_out(document: Mapping[str, Any] | None) -> tuple[str, ...]:
+def left_out(published: Published) -> tuple[str, ...]:
     """The sentences below a table of noisy numbers."""
-    query = asked(document)
-    predicted = (PREDICTED,) if query.get("grouping", "NONE") != "NONE" else ()
-    if query and not query["privacy_unit"]:
+    predicted = (PREDICTED,) if published.predicts else ()
+    run = published.protects[-1] if published.protects else None
+    if run is not None and not run.units:
         return (NOISE_OF_ROWS, *predicted)
-    if not query.get("max_rows_contributed"):
-        return (NOISE_ONLY, LEFT_OUT, *predicted)
-    return (NOISE_ONLY, f"{_allowance(query)} {LEFT_OUT}", *predicted)
+    grows = [measure.additive or measure.function is AggregateFunction.COUNT_DISTINCT_UNIT for measure in published.measures]
+    words = [LEFT_OUT] * (any(grows) or not grows) + [EITHER_SIDE] * (not all(grows))
+    if run is not None and run.max_rows is not None:
+        words.insert(0, _allowance(run, published))
+    return (NOISE_ONLY, " ".join(words), *predicted)
 
 
-def of_lists(document: Mapping[str, Any] | None) -> tuple[str, ...]:
+def of_lists(published: Published) -> tuple[str, ...]:
     """The sentences below the values that a sketch lists."""
-    query = asked(document)
-    return (LISTED, NOT_ONE_PERSON) if query and not query["privacy_unit"] else (LISTED, LEFT_OUT)
+    return (LISTED, LEFT_OUT if published.protects[-1].units else NOT_ONE_PERSON)
 
 
-def asked(document: Mapping[str, Any] | None) -> dict[str, Any]:
-    """What every query says, and what is asked of its mechanism."""
-    query = (document or {}).get("query", {})
-    return {**query, **query.get("asked", {})}
+def _per_key(run: Protects) -> int:
+    """Records of one unit with one key, of which there is one where a query names none; where keys have domains no key has a bound."""
+    return min(run.max_rows or 0, run.max_rows_per_group or run.max_rows or 0)
 
 
-def _per_key(query: Mapping[str, Any]) -> int:
-    return int(min(query.get("max_rows_per_group", math.inf), query["max_rows_contributed"]))  # where keys have domains no key has a bound
-
-
-def _allowance(query: Mapping[str, Any]) -> str:
+def _allowance(run: Protects, published: Published) -> str:
     """`One user_id counts with at most 8 records in a window, 4 per channel, in at most 2 values of channel.`"""
-    most, each = query["max_rows_contributed"], _per_key(query)
-    groups = query.get("max_groups_contributed", most)
+    key = ", ".join(published.names(Role.KEY))
+    most, each = (run.max_rows or 0) if key else _per_key(run), _per_key(run)
+    groups = run.max_groups or most
     period = "in the whole stream"
-    if query["contribution_period"] == "WINDOW" and query["window"]:
-        sliding = query["window"]["slide_us"] != query["window"]["size_us"]
-        period = f"in {duration(query['window']['size_us'])}" if sliding else "in a window"
-    key = ", ".join(key["name"] for key in query["keys"])
-    what, at_once = ("row version", " at the same time") if query.get("feed") else ("record", "")
-    parts = [f"One {', '.join(query['privacy_unit'])} counts with at most {most:,} {what}{'' if most == 1 else 's'} {period}"]
+    if run.period == "WINDOW" and (window := published.windows):
+        period = f"in {duration(window.size_us)}" if window.slide_us != window.size_us else "in a window"
+    what, at_once = ("row version", " at the same time") if run.rows_end else ("record", "")
+    parts = [f"One {', '.join(run.units)} counts with at most {most:,} {what}{'' if most == 1 else 's'} {period}"]
     parts += [f"{each:,} per {key}{at_once}"] if key and each < most else []
     parts += [f"in at most {groups:,} value{'' if groups == 1 else 's'} of {key}"] if key and groups < most else []
     return ", ".join(parts) + "."

@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, StrMethodFormatter
 
 from dpsql.errors import DataError
-from dpsql.frames import aggregates_of, has_windows, keys_of
+from dpsql.published.frames import published_of
 from dpsql.view.formatting import Z95, absent, printable
 from dpsql.view.windows import newest_triggers
 
@@ -60,7 +60,7 @@ def growth(
     rows = _newest(histogram, column)
     last = rows[rows["trigger"] == rows["trigger"].max()].nlargest(keys, by or column)
     begin, end = rows["trigger_time"].min(), rows["trigger_time"].max()
-    if has_windows(rows):
+    if published_of(rows).windows:
         begin, end = rows["window_start"].min(), max(rows["window_end"].max(), end)
     caption = f"{_span(rows)}. A line begins at the trigger at which its key was selected."
     return _panels(rows, column, last, "trigger_time", (begin, end), "trigger time (UTC)", unit, title, caption)
@@ -74,7 +74,7 @@ def over_windows(
     Args: as of `growth`; the rows are those of several windows.
     """
     _newest(histogram, column)
-    if not has_windows(histogram):
+    if not published_of(histogram).windows:
         raise DataError("this histogram has no windows: charts.growth draws it trigger by trigger")
     rows = newest_triggers(histogram)
     last = rows[rows["window_start"] == rows["window_start"].max()].nlargest(keys, by or column)
@@ -99,7 +99,7 @@ def bars(
         by: the column that says how large a key is. For an average take a count: ranked by itself, the noisiest keys come first.
         within: the bounds of an average: values are dots between them, and whiskers are cut to them.
     """
-    rows, names = _newest(histogram, column), keys_of(histogram)
+    rows, names = _newest(histogram, column), published_of(histogram).keys
     last = rows[rows["trigger"] == rows["trigger"].max()]
     shown = last.nlargest(keys, by or column).iloc[::-1]
     value, error = shown[column].astype(float).to_numpy(), Z95 * shown[f"{column}_stderr"].astype(float).to_numpy()
@@ -145,7 +145,7 @@ def _panels(
     caption: str,
 ) -> Chart:
     """Small multiples: the same time for every key, whose name stands above its line, and a scale of its own, or the largest flattens the others."""
-    names = keys_of(rows)
+    names = published_of(rows).keys
     across = min(PANELS_ACROSS, max(1, len(chosen)))
     down = -(-max(1, len(chosen)) // across)
     figure = Chart(figsize=(WIDTH, 1.3 + 1.55 * down), dpi=150, layout="constrained", facecolor="white")
@@ -254,16 +254,16 @@ def _newest(histogram: pd.DataFrame, column: str) -> pd.DataFrame:
     Raises:
         DataError: no rows, or no such aggregate.
     """
-    if f"{column}_stderr" not in histogram.columns:
-        known = aggregates_of(histogram)
+    known = published_of(histogram).amounts
+    if column not in known:
         raise DataError(f"no aggregate {column!r} in this histogram; it has {', '.join(known) or 'none'}")
     if not len(histogram):
         raise DataError("this histogram has no rows: no key has been selected yet (docs/howto.md says why a key is missing)")
-    return histogram[histogram["window_start"] == histogram["window_start"].max()] if has_windows(histogram) else histogram
+    return histogram[histogram["window_start"] == histogram["window_start"].max()] if published_of(histogram).windows else histogram
 
 
 def _span(rows: pd.DataFrame) -> str:
-    return f"Window from {rows['window_start'].min():%Y-%m-%d %H:%M}" if has_windows(rows) else "The whole table"
+    return f"Window from {rows['window_start'].min():%Y-%m-%d %H:%M}" if published_of(rows).windows else "The whole table"
 
 
 def _label(row: Mapping[Any, Any], names: Sequence[str], most: int = LABEL) -> str:

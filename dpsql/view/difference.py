@@ -1,17 +1,17 @@
 """Is it real? The difference of two released values with an error of its own, and the places that keys can have in an order of noisy values.
 
-All of it is read from released rows and the plan's public numbers: it spends nothing. An error covers noise alone, as everywhere in a histogram.
+All of it is read from released rows and what their table says of itself: it spends nothing. An error covers noise alone, as everywhere in a histogram.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from dpsql.description import Noise, Published, Rows
 from dpsql.view.formatting import Z95
 
 if TYPE_CHECKING:
@@ -48,23 +48,23 @@ def difference(one: float, stderr: float, other: float, other_stderr: float, cor
     return Difference(one - other, math.sqrt(max(0.0, variance)))
 
 
-def between_triggers(document: Mapping[str, Any] | None, alias: str, one: int, other: int) -> float | None:
-    """The correlation of a key's noise at two triggers of one window; None where the plan does not say, or the value is made of several sums."""
+def between_triggers(published: Published, alias: str, one: int, other: int) -> float | None:
+    """The correlation of a key's noise at two triggers of one window; None where that is not known, as where the value is made of several sums."""
     from dpsql.udfs.noise.counters import counter
     from dpsql.udfs.noise.exact_paths import coefficients
 
-    sums = _sums(document, alias)
-    if len(sums) != 1 or document is None or "horizon" not in document or "counter" not in sums[0]:
+    noise = _of_windows(published)
+    if noise is None or noise.horizon is None or all(each.grid is None for each in published.measures if each.alias == alias):
         return None
-    chosen = counter(sums[0]["counter"], document["horizon"])
+    chosen = counter(noise.counter, noise.horizon)
     first, second = sorted((coefficients(chosen, step) for step in (one, other)), key=len)
     # Draws stand in order of time: those of the earlier trigger come first
     return float(first @ second[: len(first)] / math.sqrt(float(first @ first) * float(second @ second)))
 
 
-def between_windows(document: Mapping[str, Any] | None, alias: str) -> float | None:
-    """The correlation of a key's noise in two windows: 0 for the histogram, which draws it anew; None where that is not known."""
-    return 0.0 if _sums(document, alias) and document is not None and "horizon" in document else None
+def between_windows(published: Published) -> float | None:
+    """The correlation of a key's noise in two windows: 0 where each draws its own; None where that is not known."""
+    return None if _of_windows(published) is None else 0.0
 
 
 def places(values: Float, stderrs: Float, shown: int) -> tuple[Int, Int]:
@@ -97,7 +97,7 @@ def places(values: Float, stderrs: Float, shown: int) -> tuple[Int, Int]:
     return best, worst
 
 
-def _sums(document: Mapping[str, Any] | None, alias: str) -> list[Mapping[str, Any]]:
-    """The noisy sums that an aggregate is made of."""
-    found = [column for column in (document or {}).get("columns", ()) if column.get("aggregate", {}).get("alias") == alias]
-    return list(found[0].get("perturbations", ())) if found else []
+def _of_windows(published: Published) -> Noise | None:
+    """The noise of windows that each have their own; None of others."""
+    noise = published.noise
+    return noise if published.rows is Rows.HISTOGRAM and published.windows and noise and noise.horizon else None

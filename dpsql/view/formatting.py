@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from numbers import Integral
 from typing import Any
 
-from dpsql.frames import GROUPING, beside
+from dpsql.description import Published, Role
 
 Z95 = 1.959963984540054
 UNITS = ((1_000_000_000, " bn"), (1_000_000, " M"), (1, ""))
@@ -26,30 +26,33 @@ def absent(value: Any) -> bool:
     return value is None or bool(value != value)
 
 
-def key_text(row: Mapping[Any, Any], name: str) -> str:
+def key_text(row: Mapping[Any, Any], name: str, published: Published) -> str:
     """A row's key; `all` where the row is not grouped by it. (Keys with domains, of which such tables are, have no NULL of their own.)"""
     if absent(row[name]):
-        return "all" if GROUPING in row else "NULL"
+        return "all" if published.sets else "NULL"
     return printable(row[name])
 
 
 def measured(value: Any, stderr: float) -> tuple[str, bool]:
-    """`1,203 ± 76`, to the second significant digit of its 95% error, and whether the value is smaller than that error.
+    """`1,203 ± 76`, to the second significant digit of its 95% error, and whether the value is smaller than that error. A value without an error
+    was not measured: it is `1,203, predicted`, and passes for no more.
 
     >>> measured(0.03124, 0.00021)[0], measured(521_887.3, 9_684)[0], measured(26_213_456, 3_776_000)[0]
     ('0.03124 ± 0.00041', '522,000 ± 19,000', '26.2 M ± 7.4 M')
     """
     if absent(value):
         return "NULL", True
+    if absent(stderr):
+        return f"{value:,.6g}, predicted", True
     error, whole = Z95 * stderr, isinstance(value, Integral)
     return f"{amount(value, error, whole)} ± {amount(error, error, whole)}", bool(abs(value) < error)
 
 
-def said_beside(row: Mapping[Any, Any], alias: str) -> dict[str, str]:
+def said_beside(row: Mapping[Any, Any], alias: str, published: Published) -> dict[str, str]:
     """What a row says beside an aggregate's value, by ending: a smoothed value has the digits of the error, for it is no better than that."""
-    out = {ending: row[column] for ending, column in beside(row, alias).items()}
+    out = {ending: row[column] for ending, column in published.beside(alias).items()}
     if "smoothed" in out:
-        out["smoothed"] = amount(out["smoothed"], Z95 * row[f"{alias}_stderr"], isinstance(row[alias], Integral))
+        out["smoothed"] = amount(out["smoothed"], Z95 * row[published.of(alias, Role.STDERR)[0]], isinstance(row[alias], Integral))
     return {ending: str(value) for ending, value in out.items()}
 
 

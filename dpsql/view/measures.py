@@ -1,14 +1,15 @@
-"""What each aggregate of a histogram measures, as far as drawing and ranking it depends on that. From the document of a plan."""
+"""What each aggregate of a histogram measures, as far as drawing and ranking it depends on that. From what its table says of itself."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from dpsql.frames import aggregates_of
-from dpsql.parsed_query import DEVIATIONS, VARIANCES
-from dpsql.view.bounds import asked, heads
+from dpsql import description
+from dpsql.parsed_query import DEVIATIONS, VARIANCES, AggregateFunction
+from dpsql.published.frames import published_of
+from dpsql.view.bounds import heads
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -22,20 +23,20 @@ class Measure:
         alias: its column.
         cap: what the bounds cap, in words; may be empty.
         within: an average, a variance or a deviation lies between these two; None for what grows with the number of records.
-        adds_up: the keys' values sum to the whole, and none is negative: each has a share.
+        has_shares: the keys' values sum to the whole, and none is negative: each has a share.
     """
 
     alias: str
     cap: str = ""
     within: tuple[float, float] | None = None
-    adds_up: bool = False
+    has_shares: bool = False
 
 
-def measures(rows: pd.DataFrame, document: Mapping[str, Any] | None) -> tuple[Measure, ...]:
-    """The aggregates of a frame, in its order; without a document nothing is known of them but their names."""
-    known = {each["alias"]: each for each in asked(document).get("aggregates", ())}
-    caps = heads(document)
-    return tuple(_measure(alias, known.get(alias, {}), caps.get(alias, "")) for alias in aggregates_of(rows))
+def measures(rows: pd.DataFrame) -> tuple[Measure, ...]:
+    """The aggregates of a frame that have a standard error, in its order."""
+    published = published_of(rows)
+    known, caps = {each.alias: each for each in published.measures}, heads(published)
+    return tuple(_measure(alias, known.get(alias), caps.get(alias, "")) for alias in published.amounts)
 
 
 def ranked(rows: pd.DataFrame, of: Sequence[Measure]) -> tuple[pd.DataFrame, str | None]:
@@ -50,23 +51,23 @@ def ranked(rows: pd.DataFrame, of: Sequence[Measure]) -> tuple[pd.DataFrame, str
     return (rows.sort_values(f"{of[0].alias}_stderr", kind="stable") if of else rows), None
 
 
-def counted(rows: pd.DataFrame, document: Mapping[str, Any] | None) -> list[str]:
+def counted(rows: pd.DataFrame) -> list[str]:
     """The aggregates that grow with the number of records; all, where there are only averages."""
-    of = measures(rows, document)
+    of = measures(rows)
     return [each.alias for each in of if each.within is None] or [each.alias for each in of]
 
 
-def _measure(alias: str, aggregate: Mapping[str, Any], cap: str) -> Measure:
-    function, bounds = aggregate.get("function"), aggregate.get("bounds")
-    within = _within(function, (float(bounds[0]), float(bounds[1]))) if bounds else None
-    adds_up = function in ("COUNT", "COUNT(*)") or (function == "SUM" and bounds is not None and bounds[0] >= 0)
-    return Measure(alias, cap, within, adds_up)
+def _measure(alias: str, known: description.Measure | None, cap: str) -> Measure:
+    if known is None:
+        return Measure(alias, cap)
+    within = _within(known.function, known.bounds) if known.bounds else None
+    return Measure(alias, cap, within, known.additive and (known.bounds is None or known.bounds[0] >= 0))
 
 
-def _within(function: str | None, bounds: tuple[float, float]) -> tuple[float, float] | None:
+def _within(function: AggregateFunction, bounds: tuple[float, float]) -> tuple[float, float] | None:
     """What lies between: an average its bounds, a deviation 0 and half their width, a variance the square of that."""
     half = (bounds[1] - bounds[0]) / 2
-    if function == "AVG":
+    if function is AggregateFunction.AVG:
         return bounds
     if function in DEVIATIONS:
         return 0.0, half

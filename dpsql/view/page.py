@@ -19,7 +19,8 @@ import numpy as np
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
-from dpsql.frames import GROUPING, has_windows, keys_of
+from dpsql.parsed_query import Reading
+from dpsql.published.frames import published_of
 from dpsql.text import number
 from dpsql.times import duration
 from dpsql.view import charts
@@ -87,6 +88,7 @@ def page(
     every: pd.DataFrame | None = None,
     passed: str = "",
     listed: bool = False,
+    reading: Reading | None = None,
 ) -> str:
     """The page of a histogram; one window is shown first, others can be picked.
 
@@ -97,6 +99,7 @@ def page(
         most_rows: rows of its table, the largest keys first.
         every: the rows of all windows, of which the newest can be picked; `rows` unless given.
         passed: what is said of newer finished windows that are not shown first.
+        reading: as for `dpsql.view.reading.as_read`.
         listed: the rows are the values that a sketch lists (`dpsql.view.top_lists.as_histogram`).
 
     Returns:
@@ -115,26 +118,27 @@ def page(
         lead=_lead(standing, rows, passed, listed),
         listed=listed,
         cards=_cards(standing, rows, listed),
-        said=of_lists(standing.plan) if listed else left_out(standing.plan),
-        sections=[section for each in measures(rows, standing.plan) if (section := _section(each, rows, every, standing)).pictures],
-        panels=_all_panels(standing, rows, every, most_rows),
+        said=of_lists(standing.published) if listed else left_out(standing.published),
+        sections=[section for each in measures(rows) if (section := _section(each, rows, every, standing)).pictures],
+        panels=_all_panels(standing, rows, every, most_rows, reading),
     )
 
 
-def _all_panels(standing: Standing, rows: pd.DataFrame, every: pd.DataFrame, most_rows: int) -> list[Panel]:
+def _all_panels(standing: Standing, rows: pd.DataFrame, every: pd.DataFrame, most_rows: int, reading: Reading | None) -> list[Panel]:
     """That of the window that is shown first, then those of other windows, the newest first."""
-    panels = [_panel(standing, rows, every, most_rows)]
-    if has_windows(every):
+    panels = [_panel(standing, rows, every, most_rows, reading)]
+    if published_of(every).windows:
         others = every[every["window_start"] != rows["window_start"].iloc[0]]
         newest = sorted(others["window_start"].unique(), reverse=True)[:MOST_WINDOWS]
-        panels += [_panel(standing, others[others["window_start"] == start], every, min(most_rows, ROWS_ELSEWHERE)) for start in newest]
+        few = min(most_rows, ROWS_ELSEWHERE)
+        panels += [_panel(standing, others[others["window_start"] == start], every, few, reading) for start in newest]
     return panels
 
 
-def _panel(standing: Standing, window: pd.DataFrame, every: pd.DataFrame, most_rows: int) -> Panel:
+def _panel(standing: Standing, window: pd.DataFrame, every: pd.DataFrame, most_rows: int, reading: Reading | None) -> Panel:
     ended = bool(finished(window, every["trigger_time"].max()).all())
-    made = table(window, window_before(every, window) if ended else None, standing.plan, _last(standing), most_rows)
-    if not has_windows(window):
+    made = table(window, window_before(every, window) if ended else None, _last(standing), most_rows, reading)
+    if not published_of(window).windows:
         return Panel("", "The whole table", _headline(made), made)
     first = window.iloc[0]
     title = f"{first['window_start']:{TIME}} to {first['window_end']:{TIME}} UTC"
@@ -162,7 +166,7 @@ def _lead(standing: Standing, rows: pd.DataFrame, passed: str, listed: bool) -> 
     state = {"running": "live", "stopped": "stopped", "published": "released from stored input"}.get(standing.state or "", "")
     grows = "" if standing.ended else f"; unfinished, so far up to {standing.trigger_time:{TIME}}"
     window = f"The whole table at {standing.trigger_time:{TIME}} UTC"
-    if has_windows(rows):
+    if published_of(rows).windows:
         window = f"Window {first['window_start']:{TIME}} to {first['window_end']:{TIME}} UTC{grows}"
     what = "The largest values, private" if listed else "A private histogram"
     return f"{what}. {window}{f'; {state}' if state else ''}. {passed}".rstrip()
@@ -186,20 +190,18 @@ def _cards(standing: Standing, rows: pd.DataFrame, listed: bool) -> list[Card]:
 
 
 def _shown(rows: pd.DataFrame, keys: int, listed: bool) -> Card:
-    if not keys_of(rows):
-        return Card("Keys", "none", f"one row per {'window' if has_windows(rows) else 'trigger'}")
-    if GROUPING in rows.columns:
+    published = published_of(rows)
+    if not published.keys:
+        return Card("Keys", "none", f"one row per {'window' if published.windows else 'trigger'}")
+    if published.sets:
         return Card("Cells shown", f"{keys:,}", "all there are, records or not")
     return Card("Keys shown", f"{keys:,}", SHOWN_OF_LIST if listed else "with enough people; a missing key is not zero")
 
 
 def _last(standing: Standing) -> int | None:
     """The number of a window's last trigger, or a table's; None where there is none."""
-    if not standing.plan:
-        return None
-    query = standing.plan["query"]
-    last = query["max_triggers"] if "max_triggers" in query else standing.plan.get("horizon", standing.plan.get("triggers", 1))
-    return int(last) if last else None
+    windows, noise = standing.published.windows, standing.published.noise
+    return windows.triggers if windows else noise.horizon if noise else None
 
 
 def _lag(standing: Standing) -> Card:
@@ -207,21 +209,20 @@ def _lag(standing: Standing) -> Card:
     if standing.replayed:
         return Card("Input", "stored", f"stored input, so nothing is late; {written}")
     overdue = standing.overdue
-    interval = timedelta(microseconds=int(standing.plan["query"]["trigger_interval_us"])) if standing.plan else None
-    if overdue is not None and interval is not None and overdue > interval:
+    if overdue is not None and overdue > standing.interval:
         return Card("Lag", f"{_length(overdue)} overdue", f"the next trigger has not come; {written}", warn=True)
-    next_one = f"; next {standing.trigger_time + interval:{TIME}}" if overdue is not None and interval is not None else ""
+    next_one = f"; next {standing.trigger_time + standing.interval:{TIME}}" if overdue is not None else ""
     return Card("Lag", _length(max(standing.late, timedelta(0))), f"{written}{next_one}")
 
 
 def _promise(standing: Standing) -> Iterator[Card]:
-    if standing.plan is not None:
-        plan, query = standing.plan, standing.plan["query"]
-        span = "for ever" if query["contribution_period"] == "STREAM" else f"per {duration(int(query['window']['size_us']))}"
+    windows, promises = standing.published.windows, standing.published.protects
+    for at, run in enumerate(promises, 1):
+        span = f"per {duration(windows.size_us)}" if windows and run.period == "WINDOW" else "for ever"
         yield Card(
-            "Promise",
-            f"epsilon {plan['epsilon']:g}",
-            f"{span}, delta {plan['delta']:g}; unit: {', '.join(query['privacy_unit']) or 'one row, not one person'}",
+            "Promise" if len(promises) == 1 else f"Promise of run {at} of {len(promises)}",
+            f"epsilon {run.epsilon:g}",
+            f"{span}, delta {run.delta:g}; unit: {', '.join(run.units) or 'one row, not one person'}",
         )
     if standing.budget is None:
         return
@@ -240,10 +241,10 @@ def _promise(standing: Standing) -> Iterator[Card]:
 
 def _section(measure: Measure, rows: pd.DataFrame, every: pd.DataFrame, standing: Standing) -> Section:
     """Pictures of what has several points in time: windows, triggers of the window that is shown."""
-    alias, (_, by) = measure.alias, ranked(rows, measures(rows, standing.plan))
+    alias, (_, by) = measure.alias, ranked(rows, measures(rows))
     unit = f"{alias}\n({measure.cap})" if measure.cap else alias
     drawn = []
-    if has_windows(every):
+    if published_of(every).windows:
         closed = every[finished(every)]
         if closed["window_start"].nunique() > 1:
             newest = sorted(closed["window_start"].unique())[-CHART_WINDOWS:]

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from dpsql.frames import GROUPING, aggregates_of, has_windows, keys_of, lists_of
+from dpsql.description import Published
+from dpsql.parsed_query import Reading
+from dpsql.published.frames import published_of
 from dpsql.view.bounds import heads, left_out
 from dpsql.view.formatting import absent, key_text, measured, printable, said_beside
 from dpsql.view.nothing import why_nothing
@@ -19,27 +21,28 @@ if TYPE_CHECKING:
 TIME = "%Y-%m-%d %H:%M"
 
 
-def plain_table(rows: pd.DataFrame, document: Mapping[str, Any], limit: int) -> tuple[pd.DataFrame, list[str]]:
+def plain_table(rows: pd.DataFrame, limit: int, reading: Reading) -> tuple[pd.DataFrame, list[str]]:
     """Each window's newest trigger with its 95% errors, and the sentences below it.
 
     Args:
         rows: of a histogram.
-        document: of the plan.
         limit: how many rows are shown.
+        reading: of the query.
     """
     import pandas as pd
 
+    published = published_of(rows)
     if rows.empty:
-        return pd.DataFrame(), [why_nothing(document)]
-    if lists_of(rows):
-        listed = [_line(line, name) for name in lists_of(rows) for line in lines_of(newest_triggers(rows), name)]
+        return pd.DataFrame(), [why_nothing(published)]
+    if published.lists:
+        listed = [_line(line, name) for name in published.lists for line in lines_of(newest_triggers(rows), name)]
         more = [f"{len(listed) - limit:,} more: .rows has all."] if len(listed) > limit else []
-        return pd.DataFrame(listed[:limit]), [*left_out(document), *more]
-    ordered = in_order(as_read(newest_triggers(rows), document), keep=is_ordered(document))
-    caps = heads(document)
-    shown = [_row(row, aggregates_of(rows), caps) for row in ordered.head(limit).to_dict("records")]
-    below = list(left_out(document))
-    if keys_of(rows) and GROUPING not in rows.columns:  # of declared domains none is missing
+        return pd.DataFrame(listed[:limit]), [*left_out(published), *more]
+    ordered = in_order(as_read(newest_triggers(rows), reading), keep=is_ordered(rows))
+    caps = heads(published)
+    shown = [_row(row, published, caps) for row in ordered.head(limit).to_dict("records")]
+    below = list(left_out(published))
+    if published.keys and not published.sets:  # of declared domains none is missing
         below.append("A key that is missing is not zero.")
     if len(ordered) > limit:
         below.append(f"{len(ordered) - limit:,} more rows: .rows has all.")
@@ -53,13 +56,13 @@ def _line(line: Mapping[str, Any], name: str) -> dict[str, str]:
     return {"window": f"{line['window_start']:{TIME}}", "value": text, name: measured(line["amount"], line["stderr"])[0]}
 
 
-def _row(row: Mapping[Any, Any], aggregates: list[str], caps: Mapping[str, str]) -> dict[str, str]:
-    place = "window_start" if has_windows(row) else "trigger_time"
+def _row(row: Mapping[Any, Any], published: Published, caps: Mapping[str, str]) -> dict[str, str]:
+    place = "window_start" if published.windows else "trigger_time"
     cells = {place.removesuffix("_start").removeprefix("trigger_"): f"{row[place]:{TIME}}"}
-    cells |= {key: key_text(row, key) for key in keys_of(row)}
-    for alias in aggregates:
+    cells |= {key: key_text(row, key, published) for key in published.keys}
+    for alias in published.amounts:
         text, small = measured(row[alias], row[f"{alias}_stderr"])
         head = f"{alias} ({caps[alias]})" if caps.get(alias) else alias
         cells[head] = f"? {text}" if small and text != "NULL" else text
-        cells |= {f"{alias} {ending}": said for ending, said in said_beside(row, alias).items()}
+        cells |= {f"{alias} {ending}": said for ending, said in said_beside(row, alias, published).items()}
     return cells

@@ -2,47 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from dpsql.frames import has_windows
+from dpsql.parsed_query import Reading
+from dpsql.published.frames import published_of
 
 if TYPE_CHECKING:
     import pandas as pd
 
 ROW = "dpsql_row"
+PRIVATE = "The query has a condition (HAVING) that is not public, because it may name somebody: rows that it leaves out are shown, too."
 
 
-def is_ordered(document: Mapping[str, Any] | None) -> bool:
+def is_ordered(rows: pd.DataFrame) -> bool:
     """Whether the query says how rows are ordered."""
-    return bool(_reading(document).get("order"))
+    return bool(published_of(rows).reading.order)
 
 
-def as_read(rows: pd.DataFrame, document: Mapping[str, Any] | None) -> pd.DataFrame:
+def as_read(rows: pd.DataFrame, own: Reading | None = None) -> pd.DataFrame:
     """The rows of each window and trigger that are shown, in their order; all of them where the query does not say.
 
     Args:
         rows: of a histogram.
-        document: of the plan, from a run's `run.json` or `Query.document`; None where it cannot be read.
+        own: of who may read the query; else a condition that is not public leaves no row out.
     """
-    reading = _reading(document)
-    if not reading or rows.empty:
+    published = published_of(rows)
+    reading = own or published.reading
+    if rows.empty or (reading.condition, reading.order, reading.limit) == (None, (), None):
         return rows
     import duckdb
     import numpy as np
     import pyarrow as pa
 
     table = pa.Table.from_pandas(rows, preserve_index=False).append_column(ROW, pa.array(np.arange(len(rows))))
-    release = "window_start, trigger" if has_windows(rows) else "trigger"
-    order = ", ".join([*reading.get("order", ()), ROW])
-    text = f"SELECT {ROW} FROM released WHERE {reading.get('condition') or 'true'}"
-    if reading.get("limit"):
-        text += f" QUALIFY row_number() OVER (PARTITION BY {release} ORDER BY {order}) <= {int(reading['limit'])}"
+    release = "window_start, trigger" if published.windows else "trigger"
+    order = ", ".join([*reading.order, ROW])
+    text = f"SELECT {ROW} FROM released WHERE {reading.condition or 'true'}"
+    if reading.limit:
+        text += f" QUALIFY row_number() OVER (PARTITION BY {release} ORDER BY {order}) <= {int(reading.limit)}"
     with duckdb.connect(config={"enable_external_access": "false"}) as connection:
         connection.register("released", table)
         chosen = connection.execute(f"{text} ORDER BY {release}, {order}").fetchnumpy()[ROW]
     return rows.iloc[np.asarray(chosen, np.int64)]
-
-
-def _reading(document: Mapping[str, Any] | None) -> dict[str, Any]:
-    return dict((document or {}).get("reading", {}))

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from dpsql.description import Published
 from dpsql.errors import LakeError
-from dpsql.lake.published import histogram_written
-from dpsql.lake.runs import Lake, list_queries, read_run
+from dpsql.lake.overruns import read_overruns
+from dpsql.lake.runs import LIVE_FILE, Lake, list_queries
+from dpsql.polling import ASSUMPTION
 from dpsql.privacy.budget import Budget
+from dpsql.published.frames import published_of
+from dpsql.published.histogram import histogram_written
 from dpsql.view.nothing import why_nothing
 from dpsql.view.windows import finished
 
@@ -25,7 +30,7 @@ class Standing:
         name: of the query.
         now: when this was found out.
         state: as `dpsql status`; None when the private folder cannot be read.
-        plan: the plan as in run.json; None likewise.
+        published: what the table says of itself.
         triggers: number of triggers of the shown window that are published.
         trigger_time: the newest of them, on the grid.
         ended: the window had ended by the newest trigger of all windows.
@@ -36,7 +41,7 @@ class Standing:
     name: str
     now: datetime
     state: str | None
-    plan: dict[str, Any] | None
+    published: Published
     triggers: int
     trigger_time: datetime
     written: datetime
@@ -56,9 +61,14 @@ class Standing:
     @property
     def overdue(self) -> timedelta | None:
         """By how much the next trigger is late now; negative while it is still to come. None where nobody works on the run."""
-        if self.plan is None or self.state != "running":
+        if self.state != "running":
             return None
-        return self.now - self.trigger_time - timedelta(microseconds=int(self.plan["query"]["trigger_interval_us"]))
+        return self.now - self.trigger_time - self.interval
+
+    @property
+    def interval(self) -> timedelta:
+        """Between triggers."""
+        return timedelta(microseconds=self.published.trigger_us)
 
 
 def standing(
@@ -76,24 +86,33 @@ def standing(
     Raises:
         LakeError: the histogram cannot be read, or has no rows.
     """
-    state, plan = None, None
-    try:
-        plan = read_run(lake, name).plan
-        state = next((listed.state for listed in list_queries(lake) if listed.name == name), None)
-    except LakeError:
-        pass  # whoever may read the histogram alone sees the page without them
+    state, published = None, published_of(rows)
+    with contextlib.suppress(LakeError):  # whoever may read the histogram alone sees the page without it
+        state = next((each.state for each in list_queries(lake) if each.name == name and each.state != "unreadable"), None)
     if rows.empty:
-        raise LakeError(f"query {name!r}: {why_nothing(plan)}")
+        raise LakeError(f"query {name!r}: {why_nothing(published)}")
     newest = rows.loc[rows["trigger"].idxmax()]
     when = newest["trigger_time"].to_pydatetime()
     return Standing(
         name=name,
         now=now or datetime.now(UTC),
         state=state,
-        plan=plan,
+        published=published,
         triggers=int(newest["trigger"]),
         trigger_time=when if when.tzinfo else when.replace(tzinfo=UTC),
         written=histogram_written(lake, name),
         budget=budget,
         ended=bool(finished(rows, clock).all()),
     )
+
+
+def live_notes(lake: Lake, name: str) -> tuple[str, ...]:
+    """What a live run's promise assumes, and whether that was so; nothing for other runs, and for readers of the histogram alone."""
+    folder = lake.private(name)
+    try:
+        if not (folder / LIVE_FILE).exists():
+            return ()
+        found = read_overruns(folder).said()
+    except (LakeError, OSError):
+        return ()
+    return (ASSUMPTION, found or "every micro-batch did")

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from markupsafe import Markup
 
-from dpsql.frames import GROUPING, has_windows, keys_of
+from dpsql.description import Published
+from dpsql.parsed_query import Reading
+from dpsql.published.frames import published_of
 from dpsql.view.difference import between_windows, difference, places
 from dpsql.view.formatting import Z95, absent, amount, key_text, measured, printable, said_beside
 from dpsql.view.interval import intervals
@@ -76,42 +78,41 @@ class Table:
     order: str
 
 
-def table(
-    window: pd.DataFrame, before: pd.DataFrame | None, document: Mapping[str, Any] | None, horizon: int | None, most_rows: int
-) -> Table:
+def table(window: pd.DataFrame, before: pd.DataFrame | None, horizon: int | None, most_rows: int, reading: Reading | None = None) -> Table:
     """The table of one window.
 
     Args:
         window: its rows, of all its triggers so far.
         before: the rows of the window before it; None where there is none, or where the two cannot be compared.
-        document: of the plan; None where it cannot be read.
-        horizon: triggers of a whole window; None: unknown.
+        horizon: triggers of a whole window; None: there is no last one.
         most_rows: rows of the table.
+        reading: as for `as_read`.
     """
-    names, of = keys_of(window), measures(window, document)
+    published = published_of(window)
+    names, of = published.keys, measures(window)
     last = newest_triggers(window)
     ordered, by = ranked(last, of)
-    kept = as_read(ordered, document)
-    if is_ordered(document):
+    kept = as_read(ordered, reading)
+    if is_ordered(window):
         by, order = None, "in the order that the query asks for"
     else:
         order = f"by {printable(by)}, the largest first" if by else "the smallest error first, which is where most records are"
     shown = kept.head(most_rows)
-    if GROUPING in names:  # rows of several tables: a total is no rival of its parts
+    if published.sets or published.predicts:  # a total is no rival of its parts, and of a prediction nobody knows how far it is off
         by = None
     spans = _places(ordered, by, shown) if by and names else {}
     key = window.groupby(names, dropna=False, sort=False).ngroup() if names else window["trigger"] * 0
     has_trends = window["trigger"].nunique() > 1
     paths = {number: path for number, path in window.sort_values("trigger").groupby(key)} if has_trends else {}
     older = {} if before is None else {_key(row, names): row for row in newest_triggers(before).to_dict("records")}
-    whole = {each.alias: float(last[each.alias].astype(float).sum()) for each in of if each.adds_up and names and GROUPING not in names}
+    whole = {each.alias: float(last[each.alias].astype(float).sum()) for each in of if each.has_shares and names and not published.sets}
     drawn = {each.alias: intervals(*_floats(shown, each.alias), each.within) for each in of}
     lines, has_changes = [], False
     for at, (index, row) in enumerate(zip(shown.index, shown.to_dict("records"), strict=True)):
         cells = []
         for each in of:
-            said = [f"{ending} {value}" for ending, value in said_beside(row, each.alias).items()]
-            change = _change(row, older.get(_key(row, names)), each, document)
+            said = [f"{ending} {value}" for ending, value in said_beside(row, each.alias, published).items()]
+            change = _change(row, older.get(_key(row, names)), each, published)
             has_changes |= bool(change)
             said += _share(row, each, whole) + change
             text, small = measured(row[each.alias], row[f"{each.alias}_stderr"])
@@ -123,7 +124,7 @@ def table(
                 )
             size = NONE if absent(row[each.alias]) else float(row[each.alias])
             cells.append(Cell(text, size, small, tuple(said), drawn[each.alias][at], way))
-        texts = tuple(key_text(row, name) for name in names)
+        texts = tuple(key_text(row, name, published) for name in names)
         lines.append(Row(spans.get(index, ""), texts, tuple(cells)))
     heads = tuple((printable(each.alias), each.cap) for each in of)
     stands_out = not all(cell.small or cell.size == NONE for line in lines for cell in line.cells)
@@ -132,11 +133,12 @@ def table(
     )
 
 
-def places_shown(window: pd.DataFrame, shown: pd.DataFrame, document: Mapping[str, Any] | None) -> tuple[str | None, dict[Any, str]]:
+def places_shown(window: pd.DataFrame, shown: pd.DataFrame) -> tuple[str | None, dict[Any, str]]:
     """What the keys of one window are ranked by, and from which to which place each of the shown rows can be; None where they have no places."""
-    ordered, by = ranked(newest_triggers(window), measures(window, document))
-    names = keys_of(window)
-    if not by or not names or GROUPING in names or is_ordered(document):
+    published = published_of(window)
+    ordered, by = ranked(newest_triggers(window), measures(window))
+    # A total is no rival of its parts, and of a prediction nobody knows how far it is off
+    if not by or not published.keys or published.sets or published.predicts or is_ordered(window):
         return None, {}
     return by, _places(ordered, by, shown)
 
@@ -154,13 +156,11 @@ def _share(row: Mapping[Any, Any], of: Measure, whole: Mapping[str, float]) -> l
     return [f"{row[of.alias] / whole[of.alias]:.1%} of all published"]
 
 
-def _change(row: Mapping[Any, Any], older: Mapping[Any, Any] | None, of: Measure, document: Mapping[str, Any] | None) -> list[str]:
+def _change(row: Mapping[Any, Any], older: Mapping[Any, Any] | None, of: Measure, published: Published) -> list[str]:
     alias = of.alias
     if older is None or absent(row[alias]) or absent(older[alias]):
         return []
-    found = difference(
-        float(row[alias]), row[f"{alias}_stderr"], float(older[alias]), older[f"{alias}_stderr"], between_windows(document, alias)
-    )
+    found = difference(float(row[alias]), row[f"{alias}_stderr"], float(older[alias]), older[f"{alias}_stderr"], between_windows(published))
     if not found.real:
         return []
     error = Z95 * found.stderr
@@ -178,7 +178,7 @@ def _key(row: Mapping[Any, Any], names: list[str]) -> tuple[Any, ...]:
 
 def window_before(rows: pd.DataFrame, window: pd.DataFrame) -> pd.DataFrame | None:
     """The rows of the newest window that had ended when this one began: sliding windows that share records are not compared."""
-    if not has_windows(rows):
+    if not published_of(rows).windows:
         return None
     older = rows[rows["window_end"] <= window["window_start"].iloc[0]]
     return None if older.empty else older[older["window_start"] == older["window_start"].max()]

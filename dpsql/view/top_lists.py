@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from dpsql.frames import TIMES, lists_of
+from dpsql.description import PROPERTY, Column, Role, Rows
+from dpsql.published.frames import published_of
 from dpsql.view.formatting import Z95
 from dpsql.view.windows import finished, newest_triggers
 
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
 def lines_of(frame: pd.DataFrame, name: str) -> list[dict[str, Any]]:
     """Times, trigger and the fields of every entry of a list; `amount` is its count or sum. A window whose list is empty has none."""
-    times = [time for time in TIMES if time in frame.columns]
+    times = published_of(frame).names(Role.TIME)
     out = []
     for row in frame[[*times, name]].to_dict("records"):
         for entry in row[name]:
@@ -28,7 +29,7 @@ def listing(frame: pd.DataFrame) -> tuple[pd.DataFrame, str]:
     """The newest finished window that lists something, and words for newer ones that list nothing; all that is there where no window does."""
     ended = frame[finished(frame)]
     lists = newest_triggers(ended)
-    full = lists[[any(len(row[name]) for name in lists_of(frame)) for row in lists.to_dict("records")]]["window_start"]
+    full = lists[[any(len(row[name]) for name in published_of(frame).lists) for row in lists.to_dict("records")]]["window_start"]
     if full.empty:
         return frame, ""
     newer = int(lists[lists["window_start"] > full.max()]["window_start"].nunique())
@@ -36,22 +37,27 @@ def listing(frame: pd.DataFrame) -> tuple[pd.DataFrame, str]:
     return frame[frame["window_start"] == full.max()], words
 
 
-def as_histogram(frame: pd.DataFrame, document: Mapping[str, Any] | None, alias: str | None = None) -> pd.DataFrame:
+def as_histogram(frame: pd.DataFrame, alias: str | None = None) -> pd.DataFrame:
     """A list with a row per listed value, as a histogram has them, so that it can be drawn as one.
 
     `<alias>_stderr` is what makes low .. high a 95% interval: noise and collisions. Of several lists the one called `alias`, or the first.
     """
     import pandas as pd  # slow to import
 
-    name = lists_of(frame)[0] if alias is None else alias
-    value = ((document or {}).get("query", {}).get("asked") or {}).get("value", "value")
-    key = "value" if value == name or "," in value else value.rpartition(".")[2]
+    published = published_of(frame)
+    name = published.lists[0] if alias is None else alias
+    (parts,) = (column.values for column in published.columns if column.name == name)
+    key = parts[0] if len(parts) == 1 and parts[0] != name else "value"
     lines = lines_of(frame, name)
-    times = {time: pd.Series([line[time] for line in lines], dtype=frame[time].dtype) for time in TIMES if time in frame.columns}
+    times = {time: pd.Series([line[time] for line in lines], dtype=frame[time].dtype) for time in published.names(Role.TIME)}
     wide = [(line["high"] - line["low"]) / (2 * Z95) for line in lines]
-    return pd.DataFrame(
+    made = pd.DataFrame(
         times | {key: [_text(line["value"]) for line in lines], name: [line["amount"] for line in lines], f"{name}_stderr": wide}
     )
+    columns = [column for column in published.columns if column.role is Role.TIME]
+    columns += [Column(key, Role.KEY), Column(name, Role.VALUE, name), Column(f"{name}_stderr", Role.STDERR, name)]
+    made.attrs[PROPERTY] = replace(published, rows=Rows.HISTOGRAM, columns=tuple(columns), noise=None).text()
+    return made
 
 
 def _text(value: Any) -> Any:

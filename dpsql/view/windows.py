@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dpsql.errors import LakeError
-from dpsql.frames import aggregates_of, has_windows
+from dpsql.published.frames import published_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -19,14 +19,14 @@ BY_CHANCE = 0.01
 
 def finished(rows: pd.DataFrame, clock: Any = None) -> pd.Series:
     """Per row whether its window had ended by the newest trigger: `clock`, or of these rows. (Late records may still change it.)"""
-    if not has_windows(rows):
+    if not published_of(rows).windows:
         return rows["trigger"].notna()  # a table is what it is at its newest trigger
     return rows["window_end"] <= (rows["trigger_time"].max() if clock is None else clock)
 
 
 def newest_triggers(rows: pd.DataFrame) -> pd.DataFrame:
     """The rows of every window's newest trigger; without windows those of the newest."""
-    if not has_windows(rows):
+    if not published_of(rows).windows:
         return rows[rows["trigger"] == rows["trigger"].max()]
     return rows[rows["trigger"] == rows.groupby("window_start")["trigger"].transform("max")]
 
@@ -39,8 +39,8 @@ def in_order(rows: pd.DataFrame, by: str | None = None, keep: bool = False) -> p
         by: the column that says how large a key is; the first aggregate unless given.
         keep: the rows of one window stay in their order.
     """
-    sizes = [] if keep else [by] if by else aggregates_of(rows)[:1]
-    columns = [*(["window_start"] if has_windows(rows) else []), "trigger", *sizes]
+    sizes = [] if keep else [by] if by else published_of(rows).amounts[:1]
+    columns = [*(["window_start"] if published_of(rows).windows else []), "trigger", *sizes]
     ordered = rows.assign(_finished=finished(rows)).sort_values(["_finished", *columns], ascending=False, kind="stable")
     return ordered.drop(columns="_finished")
 
@@ -70,7 +70,7 @@ def one_window(rows: pd.DataFrame, name: str, window_us: int | None, growing: bo
     Raises:
         LakeError: the query has published no such window.
     """
-    if not has_windows(rows):
+    if not published_of(rows).windows:
         if window_us is not None:
             raise LakeError(f"query {name!r} has no windows: leave --window away")
         return rows
@@ -88,7 +88,7 @@ def one_window(rows: pd.DataFrame, name: str, window_us: int | None, growing: bo
 
 def passed_over(rows: pd.DataFrame, shown: pd.DataFrame) -> str:
     """What is said of the finished windows that are newer than the one that is shown; nothing where there are none."""
-    if not has_windows(rows):
+    if not published_of(rows).windows:
         return ""
     newer = rows[finished(rows) & (rows["window_start"] > shown["window_start"].iloc[0])]["window_start"]
     if newer.empty:

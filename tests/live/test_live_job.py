@@ -18,11 +18,11 @@ import dpsql
 from dpsql.config import Source, Sources
 from dpsql.errors import LakeError
 from dpsql.lake.event_log import newest_events
-from dpsql.lake.published import read_histogram
 from dpsql.lake.runs import Lake, read_run
 from dpsql.local.verification import verify_run
 from dpsql.privacy.ledger import Ledger
 from dpsql.privacy.secret import Secret
+from dpsql.published.histogram import read_histogram
 from dpsql.streaming.live import LiveOptions
 from dpsql.streaming.microbatches import Following
 

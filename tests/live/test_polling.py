@@ -17,7 +17,6 @@ from dpsql.errors import InputError, LakeError
 from dpsql.lake.contributions import Contributions
 from dpsql.lake.event_log import EventLog
 from dpsql.lake.overruns import FILE, Overruns, read_overruns, write_overruns
-from dpsql.lake.published import live_notes
 from dpsql.lake.runs import Lake
 from dpsql.mechanisms.registry import shape
 from dpsql.polling import polling_interval
@@ -25,6 +24,7 @@ from dpsql.schedule import by_window
 from dpsql.streaming.live import Pace, Ticker
 from dpsql.streaming.progress import Tally
 from dpsql.udfs.grid import NO_CLOCK, Grid
+from dpsql.view.standing import live_notes
 
 MS, SECOND, MINUTE = 1_000, 1_000_000, 60_000_000
 T0 = 1_800_000_000 * SECOND

@@ -22,10 +22,13 @@ from dpsql.lake.contributions import TICK_ERA, Contributions
 from dpsql.lake.delta_rows import read_rows
 from dpsql.lake.engine_file import Engine, Part
 from dpsql.lake.manifest import Manifest
+from dpsql.lake.marks import described_mark
 from dpsql.lake.retention import Retention, compact, kept_by_savepoints, sweep_bucket
 from dpsql.lake.spark_checkpoint import Checkpoint
+from dpsql.mechanisms.describe import described
 from dpsql.mechanisms.histogram.plan import PrivacyPlan
 from dpsql.mechanisms.registry import shape
+from dpsql.parsed_query import AS_RELEASED
 from dpsql.streaming.clocks import Clocks, known_clocks
 from dpsql.streaming.live import Ticker, _follow
 from dpsql.streaming.published_table import PublishedTable
@@ -238,7 +241,8 @@ def test_a_restored_query_sweeps_before_its_first_commit(plan: PrivacyPlan, cont
     (checkpoint.path / "offsets").mkdir(parents=True)
     (checkpoint.path / "offsets/0").write_text("v1\n{}\n" + json.dumps({"reservoirVersion": 5}))
     assert (checkpoint.newest_batch, checkpoint.newest_commit) == (7, 6)
-    histogram = PublishedTable(tmp_path / "public", "run", plan.query, shape(plan), (StringType(),))
+    published = described(plan, shape(plan), AS_RELEASED)
+    histogram = PublishedTable(tmp_path / "public", "run", plan.query, shape(plan), (StringType(),), published, described_mark("run"))
     histogram.create()
     rows(contributions, T0)
     Retention(engine, contributions, 0, listed, histogram, pytest.fail).sweep(T0 + 10**12, -1)

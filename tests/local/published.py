@@ -22,6 +22,7 @@ from dpsql.mechanisms.protocol import RunFacts
 from dpsql.privacy.secret import Secret
 from dpsql.udfs.grid import NO_CLOCK
 from dpsql.udfs.stage import OPERATORS, Clock
+from tests.described import write
 from tests.local.conftest import HOUR
 
 CatchUps = Sequence[tuple[Sequence[tuple[int, Sequence[int]]], int]]
@@ -59,7 +60,7 @@ def publish(lake: Lake, run: Run, query: Query, secret: Secret, files: Sequence[
         ticks += [{"kind": 1, "batch": batches[-1][0], "closed_us": until, "window": 1 << 62, "bucket": bucket} for bucket in range(3)]
         release.commit(len(ticks) // 3 - 1, [], {"closed_us": until, "rows": sum(rows.num_rows for rows in due), "mark": len(ticks)})
         closed = until
-    write_deltalake(lake.histogram(run.name), published_table(query.plan, released, reader.key_types))
+    write(lake.histogram(run.name), published_table(query.plan, released, reader.key_types), query.published)
     write_deltalake(
         str(private / "contributions"), pa.Table.from_pylist([*ticks, {"kind": 0, "batch": 0, "closed_us": 0, "window": 0, "bucket": 0}])
     )

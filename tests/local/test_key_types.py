@@ -14,12 +14,13 @@ from click.testing import CliRunner
 
 import dpsql
 from dpsql.compiled import Query
-from dpsql.frames import frame_of
 from dpsql.jobs.cli import main
-from dpsql.lake.published import newest
 from dpsql.lake.runs import Lake
 from dpsql.privacy.secret import Secret
+from dpsql.published.frames import frame_of
+from dpsql.published.histogram import newest
 from dpsql.view import charts
+from tests.described import described
 from tests.local.conftest import DAY
 
 WIDE = [2**53, 2**53 + 1, None]
@@ -97,7 +98,7 @@ def test_frames_and_charts(query: Query, folder: Path) -> None:
     frame = dpsql.run_local(query, pq.read_table("visits.parquet"), secret, until_us=DAY + 86_400_000_000)
     table = pa.Table.from_pandas(frame, preserve_index=False)
     assert {name: table.schema.field(name).type for name in KEYS} == KEYS
-    assert frame_of(table).equals(frame)
+    assert frame_of(table, query.published).equals(frame)
     assert sorted(frame["k"].dropna()) == WIDE[:2]
     assert frame["n"].dtype == "int64"
     assert frame["trigger"].dtype == "int32"
@@ -114,7 +115,8 @@ def test_the_newest_release_of_a_lake(monkeypatch: pytest.MonkeyPatch) -> None:
         "n": [5, 6, 7],
         "n_stderr": [1.0] * 3,
     }
-    monkeypatch.setattr("dpsql.lake.published.read_histogram", lambda *_: pa.table(columns))
+    monkeypatch.setattr("dpsql.published.histogram.read_histogram", lambda *_: pa.table(columns))
+    monkeypatch.setattr("dpsql.published.histogram.described", lambda _: described(columns))
     assert newest(Lake("lake"), "q")["k"].tolist() == [*WIDE[:2], pd.NA]
 
 

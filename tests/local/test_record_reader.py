@@ -13,8 +13,8 @@ import pyarrow as pa
 import pytest
 
 from dpsql.errors import DataError
-from dpsql.lake.published_rows import typed_keys
 from dpsql.local.record_reader import RowReader
+from dpsql.published.rows import typed_keys
 from dpsql.udfs.keys import encode
 from tests.local.conftest import DAY, Compile
 

@@ -26,13 +26,13 @@ from pyarrow import csv
 import dpsql
 from dpsql.config import Source, Sources
 from dpsql.errors import InputError
-from dpsql.lake.published import read_histogram
 from dpsql.lake.runs import Lake, Run
 from dpsql.local.feeder import run_batches
 from dpsql.local.record_reader import RowReader
 from dpsql.local.spark_types import SparkType
 from dpsql.local.verification import count_differences, verify_run
 from dpsql.privacy.secret import Secret
+from dpsql.published.histogram import read_histogram
 from dpsql.times import parse_duration
 
 if TYPE_CHECKING:

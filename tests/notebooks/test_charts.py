@@ -14,6 +14,7 @@ from matplotlib.image import imread
 
 from dpsql.errors import DataError
 from dpsql.view import charts
+from tests.described import told
 
 DAY = datetime(2026, 1, 1, tzinfo=UTC)
 KEYS = ["a", "_hidden", "$x^2$", None, "x" * 100, "tab\there"]
@@ -25,7 +26,7 @@ def histogram() -> pd.DataFrame:
         for i, key in enumerate(KEYS):
             when = DAY + timedelta(hours=6 * trigger)
             rows.append((DAY, DAY + timedelta(days=1), trigger, when, key, 1000 * trigger // (i + 1) - 600 * (i == 5), 10.0 * trigger))
-    return pd.DataFrame(rows, columns=["window_start", "window_end", "trigger", "trigger_time", "page", "views", "views_stderr"])
+    return told(pd.DataFrame(rows, columns=["window_start", "window_end", "trigger", "trigger_time", "page", "views", "views_stderr"]))
 
 
 def texts(chart: charts.Chart) -> str:
@@ -64,7 +65,7 @@ def test_bars_name_every_key_and_mark_what_is_below_its_error() -> None:
 
 
 def test_whiskers_of_an_average_end_at_its_bounds_and_a_count_ranks_it() -> None:
-    data = histogram().assign(rating=4.5, rating_stderr=2.0)
+    data = told(histogram().assign(rating=4.5, rating_stderr=2.0))
     data.loc[data["page"] == "tab\there", "rating"] = 5.0
     chart = charts.bars(data, "rating", by="views", within=(0.0, 5.0))
     axes = chart.axes[0]

@@ -15,6 +15,7 @@ from dpsql.lake.opening import open_run
 from dpsql.lake.runs import Lake
 from dpsql.privacy.ledger import Ledger
 from dpsql.privacy.secret import Secret
+from tests.described import write
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 EVIL = "<script>document.title='owned'</script>\x1b[31m$x^2$ \"'&"
@@ -49,9 +50,5 @@ def published(half_a_day: pd.DataFrame, tmp_path: Path) -> Published:
     query = dpsql.compile((CHECKOUT / "conf/queries/demo.sql").read_text(), dpsql.load_sources(CHECKOUT / "conf/sources.yaml"))
     path, lake = tmp_path / "keys" / "secret", str(tmp_path / "lake")
     open_run(Lake(lake), "demo", query, Secret.load(path), Ledger.beside(path), query.source)
-    write_deltalake(
-        Lake(lake).histogram("demo"), pa.Table.from_pandas(half_a_day, preserve_index=False).schema.empty_table()
-    )  # the engine makes the table before it publishes
-    made = Published(lake, path, half_a_day)
-    made.more(half_a_day)
-    return made
+    write(Lake(lake).histogram("demo"), half_a_day, query.published)
+    return Published(lake, path, half_a_day)

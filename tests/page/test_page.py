@@ -21,10 +21,12 @@ import pytest
 from click.testing import CliRunner, Result
 
 from dpsql.config import load_sources
+from dpsql.description import PROPERTY
 from dpsql.jobs.cli import main
-from dpsql.lake.runs import Lake, read_run
+from dpsql.lake.runs import Lake
 from dpsql.privacy.budget import budgets
 from dpsql.privacy.ledger import Ledger
+from dpsql.published.frames import published_of
 from dpsql.view.page import page
 from dpsql.view.standing import Standing, standing
 from dpsql.view.trend import trend
@@ -121,14 +123,20 @@ def test_no_name_commands_it(published: Published) -> None:
     """Catches: a place of the template whose text is not escaped: name of the query, columns, unit, ledger, attributes of a tag."""
     strange = {"edits": EVIL, "edits_stderr": f"{EVIL}_stderr", "channel": f"key {EVIL}"}
     found = at(published, NOON, "running")
-    plan = {**read_run(Lake(published.lake), "demo").plan}
-    plan["query"] = {**plan["query"], "privacy_unit": [f"unit {EVIL}"]}
+    columns = tuple(
+        dataclasses.replace(each, name=strange.get(each.name, each.name), of=strange.get(each.of or "", each.of))
+        for each in found.published.columns
+    )
+    measures = tuple(dataclasses.replace(each, alias=strange.get(each.alias, each.alias)) for each in found.published.measures)
+    renamed = published.rows.rename(columns=strange)
+    renamed.attrs[PROPERTY] = dataclasses.replace(found.published, columns=columns, measures=measures).text()
+    said = dataclasses.replace(found.published, protects=(dataclasses.replace(found.published.protects[0], units=(f"unit {EVIL}",)),))
     (budget,) = [each for each in budgets(Ledger.beside(published.secret).lines(), ()) if each.ledger == "wiki"]
     budget = dataclasses.replace(budget, ledger=f"ledger {EVIL}")
-    strange_one = dataclasses.replace(found, name=f"name {EVIL}", plan=plan, budget=budget)
+    strange_one = dataclasses.replace(found, name=f"name {EVIL}", published=said, budget=budget)
     plain, seen = (
         Seen(page(at(published, NOON, "running"), published.rows)),
-        Seen(page(strange_one, published.rows.rename(columns=strange))),
+        Seen(page(strange_one, renamed)),
     )
     assert {tag for tag, _ in seen.tags} == {tag for tag, _ in plain.tags}
     assert len(seen.all("script")) == 1
@@ -138,22 +146,21 @@ def test_no_name_commands_it(published: Published) -> None:
 
 
 def test_a_page_of_no_run_that_can_be_read(published: Published, tmp_path: Path) -> None:
-    """An analyst who may read the histogram alone sees it without promise and budget."""
+    """An analyst who may read the histogram alone sees what it promises, and no budget."""
     private = Lake(published.lake).private("demo")
     private.rename(tmp_path / "elsewhere")
     private.write_text("a file in the way")
     found = standing(Lake(published.lake), "demo", published.rows)
-    assert (found.plan, found.state, found.overdue) == (None, None, None)
+    assert (found.state, found.overdue) == (None, None)
     text = Seen(page(found, published.rows)).text
-    assert "Trigger 12 2015-09-12 12:00" in text and "epsilon" not in text
+    assert "Trigger 12 of 24 2015-09-12 12:00" in text and "epsilon 6" in text and "All runs" not in text
 
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
 
 def at(published: Published, now: datetime, state: str | None) -> Standing:
-    plan = read_run(Lake(published.lake), "demo").plan
-    return Standing("demo", now, state, plan, 12, NOON, NOON + timedelta(seconds=42))
+    return Standing("demo", now, state, published_of(published.rows), 12, NOON, NOON + timedelta(seconds=42))
 
 
 def test_lag(published: Published) -> None:

@@ -5,25 +5,27 @@ from __future__ import annotations
 import dataclasses
 import re
 from datetime import UTC, datetime
-from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 
+from dpsql.description import PROPERTY, Measure, Noise
+from dpsql.parsed_query import AggregateFunction
+from dpsql.published.frames import published_of
 from dpsql.view import charts
 from dpsql.view.page import page
 from dpsql.view.standing import Standing
 from dpsql.view.table import Table, table, window_before
 from dpsql.view.trend import HEIGHT, trend
+from tests.described import described
 
 DAYS = pd.to_datetime(["2024-03-01", "2024-03-02", "2024-03-03"], utc=True)
-COLUMNS = [{"aggregate": {"alias": "n"}, "perturbations": [{"counter": "BLT"}]}]
-SUMS = {"horizon": 2, "columns": COLUMNS, "query": {"aggregates": [{"alias": "n", "function": "COUNT"}]}}
-AVERAGES = {"horizon": 2, "query": {"aggregates": [{"alias": "n", "function": "AVG", "bounds": [0, 10]}]}}
+SUMS = Measure("n", AggregateFunction.COUNT, True, None, 1.0)
+AVERAGES = Measure("n", AggregateFunction.AVG, False, (0.0, 10.0), None)
 
 
-def published(values: dict[int, dict[str, float]], stderr: float = 5.0) -> pd.DataFrame:
+def published(values: dict[int, dict[str, float]], stderr: float = 5.0, measure: Measure = SUMS) -> pd.DataFrame:
     """Windows of a day, two triggers each; the first trigger has half of every value."""
     rows = []
     for day, keys in values.items():
@@ -31,12 +33,17 @@ def published(values: dict[int, dict[str, float]], stderr: float = 5.0) -> pd.Da
             for key, value in keys.items():
                 when = DAYS[day] + pd.Timedelta(hours=12 * trigger)
                 rows.append((DAYS[day], DAYS[day] + pd.Timedelta(days=1), trigger, when, key, value * trigger / 2, stderr))
-    return pd.DataFrame(rows, columns=["window_start", "window_end", "trigger", "trigger_time", "page", "n", "n_stderr"])
+    return said(pd.DataFrame(rows, columns=["window_start", "window_end", "trigger", "trigger_time", "page", "n", "n_stderr"]), measure)
 
 
-def made(rows: pd.DataFrame, day: int, document: dict[str, Any] = SUMS, most: int = 9) -> Table:
+def said(rows: pd.DataFrame, measure: Measure = SUMS) -> pd.DataFrame:
+    rows.attrs[PROPERTY] = dataclasses.replace(described(rows.columns), measures=(measure,), noise=Noise("BLT", 2)).text()
+    return rows
+
+
+def made(rows: pd.DataFrame, day: int, most: int = 9) -> Table:
     window = rows[rows["window_start"] == DAYS[day]]
-    return table(window, window_before(rows, window), document, 2, most)
+    return table(window, window_before(rows, window), 2, most)
 
 
 ROWS = published({0: {"a": 500, "b": 300, "c": 310}, 1: {"a": 800, "b": 305, "c": 100, "d": 2}})
@@ -62,8 +69,8 @@ def test_only_so_many_rows_and_places_among_all() -> None:
 
 
 def test_an_average_has_no_share_no_place_and_stays_within_its_bounds() -> None:
-    rows = published({0: {"a": 9.0, "b": 12.0}}, stderr=2.0)
-    found = made(rows, 0, AVERAGES)
+    rows = published({0: {"a": 9.0, "b": 12.0}}, stderr=2.0, measure=AVERAGES)
+    found = made(rows, 0)
     assert found.by is None and found.order.startswith("the smallest error first")
     for row in found.rows:
         assert row.place == "" and row.cells[0].beside == ()
@@ -74,16 +81,24 @@ def test_an_average_has_no_share_no_place_and_stays_within_its_bounds() -> None:
     assert bounded != free
 
 
-def standing(document: dict[str, Any] | None) -> Standing:
+def standing(rows: pd.DataFrame) -> Standing:
     values = {each.name: None for each in dataclasses.fields(Standing)}
     now = datetime(2024, 3, 4, tzinfo=UTC)
-    known = {"name": "pages", "triggers": 2, "trigger_time": now, "written": now, "now": now, "ended": True, "plan": document}
+    known = {
+        "name": "pages",
+        "triggers": 2,
+        "trigger_time": now,
+        "written": now,
+        "now": now,
+        "ended": True,
+        "published": published_of(rows),
+    }
     return Standing(**(values | known))
 
 
 def test_other_windows_can_be_picked_and_a_window_of_noise_says_so() -> None:
     rows = pd.concat([ROWS, published({2: {"a": 3, "b": -4}})])
-    text = page(standing(None), rows[rows["window_start"] == DAYS[2]], every=rows)
+    text = page(standing(rows), rows[rows["window_start"] == DAYS[2]], every=rows)
     assert "Nothing in this window is larger than its own noise" in text
     assert re.findall(r'<option value="([^"]+)"', text) == [f"2024-03-0{day}T00:00:00" for day in (3, 2, 1)]
     assert text.count('<section class="panel"') == 3 and text.count('data-window="2024-03-02T00:00:00" hidden') == 1
@@ -93,8 +108,8 @@ def test_other_windows_can_be_picked_and_a_window_of_noise_says_so() -> None:
 
 def test_no_arrows_are_explained_where_there_are_none() -> None:
     rows = ROWS[ROWS["window_start"] == DAYS[0]]
-    assert "▲" not in page(standing(None), rows)
-    assert "▲ ▼: change since the window before" in page(standing(None), ROWS[ROWS["window_start"] == DAYS[1]], every=ROWS)
+    assert "▲" not in page(standing(rows), rows)
+    assert "▲ ▼: change since the window before" in page(standing(ROWS), ROWS[ROWS["window_start"] == DAYS[1]], every=ROWS)
 
 
 @pytest.mark.parametrize(("days", "labels"), [(1, "%H:%M"), (30, "%d %b"), (900, "%b %Y")])
@@ -104,7 +119,7 @@ def test_a_chart_tells_years_apart_and_scales_each_panel(days: int, labels: str)
         [(s, s + pd.Timedelta(days=days) / 8, 1, s, key, size, 1.0) for s in starts for key, size in (("big", 9000.0), ("small", 90.0))],
         columns=["window_start", "window_end", "trigger", "trigger_time", "page", "n", "n_stderr"],
     )
-    figure = charts.over_windows(rows, "n")
+    figure = charts.over_windows(said(rows), "n")
     big, small = figure.axes[:2]
     assert big.get_ylim()[1] > 9000 and small.get_ylim()[1] < 200
     assert big.xaxis.get_major_formatter().fmt == labels  # type: ignore[attr-defined]
@@ -113,12 +128,12 @@ def test_a_chart_tells_years_apart_and_scales_each_panel(days: int, labels: str)
 @pytest.mark.parametrize("key", ["/users/{id}", "{}", "}", "{0.__class__}"])
 def test_a_key_is_no_format(key: str) -> None:
     rows = published({0: {key: 900, "b": 20}})
-    assert f"n: {key} is first, 900.0 ± 9.8".replace("'", "&#39;") in page(standing(None), rows).replace("\u00a0", " ")
+    assert f"n: {key} is first, 900.0 ± 9.8".replace("'", "&#39;") in page(standing(rows), rows).replace("\u00a0", " ")
 
 
 def test_rows_of_several_tables_have_no_common_places_and_shares() -> None:
     rows = published({0: {"a": 600, "b": 400, "all": 1000}})
-    found = made(rows.assign(grouping_id=np.where(rows["page"] == "all", 1, 0)), 0)
+    found = made(said(rows.assign(grouping_id=np.where(rows["page"] == "all", 1, 0))), 0)
     assert found.by is None and not any(row.place or row.cells[0].beside for row in found.rows)
 
 

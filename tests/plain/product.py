@@ -14,7 +14,6 @@ import numpy as np
 import pyarrow as pa
 
 import dpsql
-from dpsql.lake.published import read_histogram
 from dpsql.lake.runs import Lake, Run
 from dpsql.local.feeder import LATEST_US, Feeder, try_query
 from dpsql.local.published_table import published_table
@@ -22,6 +21,7 @@ from dpsql.local.record_reader import RowReader
 from dpsql.local.sources import micro_batches
 from dpsql.mechanisms.histogram.stages import stages
 from dpsql.privacy.secret import Secret
+from dpsql.published.histogram import read_histogram
 from dpsql.udfs.grid import NO_CLOCK
 from dpsql.udfs.stage import Clock
 from tests.plain.pairs import Pair

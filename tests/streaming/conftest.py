@@ -14,9 +14,9 @@ import pytest
 
 import dpsql
 from dpsql.config import Source, Sources
-from dpsql.lake.published import read_histogram
 from dpsql.lake.runs import Lake, Run
 from dpsql.privacy.secret import Secret
+from dpsql.published.histogram import read_histogram
 from dpsql.streaming.job import run
 from dpsql.streaming.progress import Summary
 

@@ -15,10 +15,10 @@ from deltalake import DeltaTable, write_deltalake
 
 from dpsql.change_feed import TIME, FeedForm
 from dpsql.config import Source
-from dpsql.lake.published import read_histogram
 from dpsql.local.feeder import run_batches
 from dpsql.local.record_reader import RowReader
 from dpsql.local.verification import count_differences, verify_run
+from dpsql.published.histogram import read_histogram
 from dpsql.streaming import debezium
 from dpsql.streaming.session import run_session
 from tests.debezium import DECLARED as MESSAGES

@@ -7,10 +7,9 @@ from typing import Any
 import pytest
 
 from dpsql.errors import InputError
-from dpsql.frames import frame_of
 from dpsql.lake.catch_up import read_catch_up
-from dpsql.lake.published import newest, read_histogram
 from dpsql.local.verification import verify_run
+from dpsql.published.histogram import all_rows, newest, read_histogram
 from dpsql.schedule import AT_ONCE
 from dpsql.view.windows import newest_triggers
 
@@ -40,4 +39,4 @@ def test_a_table_grows_over_two_catch_ups(case: Any, write: Any, visits: Any) ->
     ]
     assert verify_run(one.lake, "demo", one.run_id, one.query, one.secret).identical
     last = newest(one.lake, "demo")
-    assert set(last["trigger"]) == {5} and len(newest_triggers(frame_of(rows))) == len(last) == 3
+    assert set(last["trigger"]) == {5} and len(newest_triggers(all_rows(one.lake, "demo"))) == len(last) == 3

@@ -15,7 +15,6 @@ import pytest
 import dpsql
 from dpsql.config import Source, Sources
 from dpsql.lake.opening import open_run
-from dpsql.lake.published import read_histogram
 from dpsql.lake.runs import Lake
 from dpsql.local.feeder import Stages, run_local
 from dpsql.local.verification import verify_run
@@ -23,6 +22,7 @@ from dpsql.mechanisms import registry
 from dpsql.mechanisms.protocol import RunFacts
 from dpsql.privacy.ledger import Ledger
 from dpsql.privacy.secret import Secret
+from dpsql.published.histogram import read_histogram
 from dpsql.udfs.keys import PublicGroups
 from tests.contract import CONTRACT, HOUR, START
 from tests.toy.driver.mechanism import TOY

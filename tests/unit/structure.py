@@ -21,6 +21,7 @@ FLOORS = (
     ("dpsql",),
     ("dpsql/tuning", "dpsql/view"),
     ("dpsql/local", "dpsql/streaming"),
+    ("dpsql/published",),
     ("dpsql/lake",),
     ("dpsql/compiled",),
     ("dpsql/mechanisms",),

@@ -14,9 +14,9 @@ from types import SimpleNamespace
 import pandas as pd
 import pytest
 from click.testing import CliRunner, Result
-from deltalake import write_deltalake
 
 import dpsql
+from dpsql.description import PROPERTY
 from dpsql.jobs import run_query
 from dpsql.jobs.cli import main
 from dpsql.lake.opening import open_run
@@ -26,6 +26,7 @@ from dpsql.local.verification import Verification
 from dpsql.privacy.ledger import Ledger
 from dpsql.privacy.secret import Secret, default_secret_path
 from dpsql.streaming.progress import Summary
+from tests.described import told, write
 
 SOURCES = """\
 sources:
@@ -71,7 +72,7 @@ def histogram() -> pd.DataFrame:
     end = datetime(2026, 1, 2, tzinfo=UTC)
     rows = [(DAY, end, 1, end, "a", 1000, 3.5), (DAY, end, 1, end, "b\x1b[31m", 2, 3.5), (DAY, end, 1, end, None, -40, 3.5)]
     columns = ["window_start", "window_end", "trigger", "trigger_time", "page", "views", "views_stderr"]
-    return pd.DataFrame(rows, columns=columns).astype({"trigger": "int32"})
+    return told(pd.DataFrame(rows, columns=columns).astype({"trigger": "int32"}))
 
 
 def published() -> str:
@@ -79,7 +80,7 @@ def published() -> str:
     path = default_secret_path(os.environ)
     query = dpsql.compile(SQL, dpsql.load_sources("conf/sources.yaml"))
     run = open_run(Lake("lake"), "views", query, Secret.load(path), Ledger.beside(path), query.source)
-    write_deltalake(Lake("lake").histogram("views"), histogram())
+    write(Lake("lake").histogram("views"), histogram(), query.published)
     return run.run_id
 
 
@@ -166,24 +167,24 @@ def test_show_and_list(work: Path) -> None:
     expected[0] |= {"source": "visits", "privacy_unit": ["user_id"], "epsilon": 6.0, "delta": 1e-7, "period_us": 86_400_000_000, "rows": 3}
     expected[0] |= {"newest_trigger": "2026-01-02T00:00:00Z"}
     assert json.loads(dp("status", "--lake", "lake", "--json").stdout) == expected
-    for part in ("published", "epsilon 6 per 1 day", "2026-01-02 00:00:00"):
-        assert part in dp("status", "--lake", "lake").stdout
+    said = dp("status", "--lake", "lake").stdout
+    assert "published" in said and "epsilon 6 per 1 day" in said and "2026-01-02 00:00:00" in said
 
 
 def test_try_writes_its_own_ledger_line_before_it_reads(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen = {}
-    errors = {"views": {"l_inf": 3.5, "l_1": 4.5, "l_2": 3.6}}
     compared = {
         "true_histogram": histogram()[["window_start", "page", "views"]],
         "windows": 1,
         "keys": 5,
         "keys_kept": 3,
-        "columns": errors,
+        "columns": {"views": {"l_inf": 3.5, "l_1": 4.5, "l_2": 3.6}},
         "compared": histogram().assign(
             views_true=[1500, 0, 700], views=pd.Series([1000, 2, None], dtype=object), views_stderr=[3.5, 3.5, None]
         ),
         "made_of": {"views": {"missing": 0.318, "bounds": 0.2265, "bounds_error": 0.01, "noise": 0.003}},
     }
+    compared["compared"].attrs = {PROPERTY: dpsql.compile(SQL, dpsql.load_sources("conf/sources.yaml")).published.text()}
 
     def engine(query: dpsql.Query, inputs: dict[str, list[Path]], *, compare: bool, **given: object) -> SimpleNamespace:
         seen["lines"] = Ledger.beside(default_secret_path(os.environ)).lines()
@@ -204,8 +205,7 @@ def test_try_writes_its_own_ledger_line_before_it_reads(work: Path, monkeypatch:
     assert len(document["rows"]) == len(pd.read_parquet("o.parquet")) == 3
     text = (done := dp("try", "views.sql", "--input", "a.parquet", "--compare")).stdout
     assert "dropped: 2 malformed" in done.stderr
-    for part in ("at most 8 each", "3 of 5 groups in 1 window are released"):
-        assert part in text
+    assert "at most 8 each" in text and "3 of 5 groups in 1 window are released" in text
     assert [line.split()[2:] for line in text.splitlines()[2:5]] == [
         ["1", "a", "1,000", "±", "7", "1,500", "-500"],
         ["1", "NULL", "missing", "700"],
@@ -214,7 +214,7 @@ def test_try_writes_its_own_ledger_line_before_it_reads(work: Path, monkeypatch:
     assert "views: of all that is truly there, missing keys hold 32%, the contribution bounds took about 23%, noise is about 0.3%." in text
     assert "does not cover what the contribution bounds leave out" in text
     comparison = json.loads(dp("try", "views.sql", "--input", "a.parquet", "--compare", "--json").stdout)["comparison"]
-    assert comparison["columns"] == errors
+    assert comparison["columns"] == compared["columns"]
     assert comparison["true_histogram"][0] == {"window_start": "2026-01-01T00:00:00Z", "page": "a", "views": 1000}
 
 

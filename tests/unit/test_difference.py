@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
+from dpsql.description import Measure, Noise, Published
+from dpsql.parsed_query import AggregateFunction
 from dpsql.udfs.noise.counters import counter, noise_matrix
 from dpsql.view.difference import between_triggers, between_windows, difference, places
+from tests.described import described
 
 T = 13
 
 
-def document(name: str, sums: int = 1) -> dict[str, object]:
-    column = {"aggregate": {"alias": "views"}, "perturbations": [{"counter": name}] * sums}
-    return {"horizon": T, "columns": [column]}
+def said(name: str, grid: float | None = 1.0, horizon: int | None = T) -> Published:
+    measures = (Measure("views", AggregateFunction.COUNT_ROWS, True, None, grid),)
+    return replace(described(["window_start", "views", "views_stderr"]), noise=Noise(name, horizon), measures=measures)
 
 
 @pytest.mark.parametrize("name", ["BLT", "HONAKER"])
@@ -22,7 +27,7 @@ def test_the_error_of_a_change_is_that_of_the_counters_own_matrix(name: str) -> 
     sd = np.linalg.norm(b, axis=1)
     for one in range(1, T + 1):
         for other in range(1, T + 1):
-            made = difference(10.0, sd[one - 1], 7.0, sd[other - 1], between_triggers(document(name), "views", one, other))
+            made = difference(10.0, sd[one - 1], 7.0, sd[other - 1], between_triggers(said(name), "views", one, other))
             assert made.value == 3.0 and not made.at_most
             assert made.stderr == pytest.approx(np.linalg.norm(b[one - 1] - b[other - 1]), rel=1e-6, abs=1e-6)
     # Taken for independent, the error of a step would be far too large
@@ -31,10 +36,10 @@ def test_the_error_of_a_change_is_that_of_the_counters_own_matrix(name: str) -> 
 
 def test_where_the_plan_says_too_little_the_error_is_bounded() -> None:
     rng = np.random.default_rng(1)
-    assert between_triggers(None, "views", 1, 2) is None and between_windows(None, "views") is None
-    assert between_triggers(document("BLT", sums=2), "views", 1, 2) is None  # an average
-    assert between_triggers({"columns": []}, "views", 1, 2) is None
-    assert between_windows(document("BLT"), "views") == 0.0
+    assert between_triggers(said("PANES", horizon=None), "views", 1, 2) is None and between_windows(said("PANES", horizon=None)) is None
+    assert between_triggers(said("BLT", grid=None), "views", 1, 2) is None  # an average
+    assert between_triggers(said("BLT"), "clicks", 1, 2) is None
+    assert between_windows(said("BLT")) == 0.0
     for _ in range(200):
         a, b = rng.normal(size=(2, 5))
         made = difference(0.0, float(np.linalg.norm(a)), 0.0, float(np.linalg.norm(b)), None)

@@ -13,18 +13,18 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from deltalake import write_deltalake
 
 import dpsql
 from dpsql.config import Cap, Source, Sources
 from dpsql.errors import BudgetError, LakeError
 from dpsql.lake.lost_ledger import record_run
 from dpsql.lake.opening import open_run
-from dpsql.lake.published import newest, read_histogram
 from dpsql.lake.runs import Lake, list_queries, read_run
 from dpsql.privacy.declaration import declaration
 from dpsql.privacy.ledger import Ledger
 from dpsql.privacy.secret import Secret
+from dpsql.published.histogram import newest, read_histogram
+from tests.described import described, write
 from tests.unit.test_ledger import LINE
 
 SOURCE = Source(
@@ -54,7 +54,8 @@ def published(folder: Path, name: str = "views") -> None:
         "trigger_time": day,
         "page": ["a", "b", None, "a"],
     }
-    write_deltalake(Lake(folder / "lake").histogram(name), pd.DataFrame({**frame, "views": [1, 2, 3, 4], "views_stderr": 1.5}))
+    rows = pd.DataFrame({**frame, "views": [1, 2, 3, 4], "views_stderr": 1.5})
+    write(Lake(folder / "lake").histogram(name), rows, described(rows.columns))
 
 
 def test_a_run_is_made_once_and_found_again(tmp_path: Path) -> None:

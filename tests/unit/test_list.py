@@ -16,8 +16,8 @@ from deltalake import write_deltalake
 
 from dpsql.files import Place
 from dpsql.jobs.cli import main
-from dpsql.lake import published
 from dpsql.lake.runs import Lake, Run
+from dpsql.published import histogram as published
 
 DAY = 86_400_000_000
 QUERIES: dict[str, dict[str, Any]] = {

@@ -29,7 +29,7 @@ PLACES = {
     "duckdb": ("dpsql/local", "dpsql/view/reading.py"),
     "sqlglot": ("dpsql/sql", "dpsql/local"),
     "dp_accounting": ("dpsql/privacy/curve.py",),
-    "deltalake": ("dpsql/files.py", "dpsql/lake", "dpsql/local", "dpsql/streaming"),
+    "deltalake": ("dpsql/files.py", "dpsql/lake", "dpsql/local", "dpsql/published", "dpsql/streaming"),
     "click": ("jobs",),
     "rich": ("jobs",),
     "matplotlib": ("dpsql/view",),

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from dpsql.lake.published import PublishedMarks
+from dpsql.lake.published_marks import PublishedMarks
 
 NEW = {3: {"rows": 5, "mark": 30}, 4: {"rows": 0}, 5: {"rows": 7, "mark": 50}}
 

@@ -9,8 +9,9 @@ import pyarrow as pa
 import pytest
 
 from dpsql.compiled import compile_query
-from dpsql.frames import frame_of
+from dpsql.published.frames import frame_of
 from dpsql.view.reading import as_read
+from tests.described import described
 from tests.sql.golden import sources
 
 CLAUSE = "OPTIONS (epsilon = 6, delta = 1e-9, privacy_unit_column = user_id, max_rows_contributed = 32)"
@@ -31,18 +32,17 @@ def rows() -> pd.DataFrame:
             "views_stderr": [1.0] * 9,
         }
     )
-    return frame_of(table)
+    return frame_of(table, described(table.column_names))
 
 
 def shown(ending: str) -> list[tuple[int, int, object, int]]:
-    document = compile_query(f"{SQL} {ending}", sources()).document()
-    found = as_read(rows(), document)
+    found = as_read(rows(), compile_query(f"{SQL} {ending}", sources()).reading)
     return [(r.window_start.day, r.trigger, None if pd.isna(r.url) else r.url, r.views) for r in found.itertuples()]
 
 
 def test_without_a_word_all_rows_are_shown_as_they_are() -> None:
     assert "reading" not in compile_query(SQL, sources()).document()
-    pd.testing.assert_frame_equal(as_read(rows(), None), rows())
+    pd.testing.assert_frame_equal(as_read(rows()), rows())
 
 
 @pytest.mark.parametrize("ending", ["ORDER BY COUNT(*) DESC, url", "ORDER BY views DESC, 1", "ORDER BY 2 DESC, url ASC NULLS FIRST"])
@@ -78,5 +78,5 @@ def test_the_promise_and_the_noise_are_those_of_the_query_without_them() -> None
 
 
 def test_types_of_keys_stay() -> None:
-    document = compile_query(f"{SQL} ORDER BY 2", sources()).document()
-    assert (as_read(rows(), document).dtypes == rows().dtypes).all()
+    own = compile_query(f"{SQL} ORDER BY 2", sources()).reading
+    assert (as_read(rows(), own).dtypes == rows().dtypes).all()

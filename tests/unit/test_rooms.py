@@ -23,7 +23,7 @@ GROUND = {
     "dpsql.record",
     "dpsql.record_columns",
     "dpsql.schedule",
-    "dpsql.sketch_shape",
+    "dpsql.description",
     "dpsql.typed_values",
     "dpsql.sources",
 }
@@ -31,7 +31,7 @@ GROUND |= {"dpsql.text", "dpsql.times", "dpsql.totals", "dpsql.yaml_file"}
 """What every room may import."""
 
 MAY = {
-    "dpsql/lake": {"dpsql.lake", "dpsql.privacy", "dpsql.compiled", "dpsql.frames", "dpsql.polling", "dpsql.scratch"},
+    "dpsql/lake": {"dpsql.lake", "dpsql.privacy", "dpsql.compiled", "dpsql.polling", "dpsql.scratch"},
     "dpsql/mechanisms": {"dpsql.mechanisms", "dpsql.privacy", "dpsql.sql", "dpsql.polling"},
     "dpsql/privacy": {"dpsql.privacy"},
     "dpsql/sql": {"dpsql.sql"},

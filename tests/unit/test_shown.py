@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -12,13 +11,13 @@ import pytest
 
 from dpsql.errors import LakeError
 from dpsql.jobs.histogram_table import print_histogram
-from dpsql.mechanisms.histogram.plan import document
 from dpsql.mechanisms.histogram.planner import make_plan
-from dpsql.parsed_query import ContributionPeriod, WindowSpec
-from dpsql.view.bounds import heads, left_out
+from dpsql.parsed_query import Aggregate, AggregateFunction, ContributionPeriod, WindowSpec
+from dpsql.view.bounds import EITHER_SIDE, LEFT_OUT, heads, left_out
 from dpsql.view.formatting import Z95, key_text, measured
 from dpsql.view.nothing import next_trigger, why_nothing
 from dpsql.view.windows import finished, in_order, newest_triggers, one_window, passed_over
+from tests.described import described, of_plan, told
 from tests.property.plans import COUNT, DAY, HOUR, SUM, USERS, query, source
 from tests.sql.golden import Golden, compiled, goldens
 
@@ -57,7 +56,7 @@ def rows() -> pd.DataFrame:
                 (start, start + timedelta(days=1), trigger, start + timedelta(hours=12 * trigger), key, day * 10 + i, 1.0)
                 for i, key in enumerate("ab")
             ]
-    return pd.DataFrame(found, columns=["window_start", "window_end", "trigger", "trigger_time", "page", "views", "views_stderr"])
+    return told(pd.DataFrame(found, columns=["window_start", "window_end", "trigger", "trigger_time", "page", "views", "views_stderr"]))
 
 
 def test_finished_windows_come_first_and_each_with_its_newest_trigger() -> None:
@@ -97,36 +96,44 @@ def test_windows_of_noise_alone_are_passed_over_and_that_is_said() -> None:
 
 
 def test_heads_and_sentences_say_what_the_bounds_leave_out() -> None:
-    plan = document(
+    plan = of_plan(
         make_plan(query(aggregates=(COUNT, USERS, SUM), max_rows_contributed=8, max_rows_per_group=4, max_groups_contributed=2), source())
     )
     assert heads(plan) == {COUNT.alias: "at most 4 each", SUM.alias: f"{SUM.bounds[0]:g} to {SUM.bounds[1]:g}, at most 4 each"}  # type: ignore[index]
     noise, bounds = left_out(plan)
     assert "It does not cover what the contribution bounds leave out" in noise
     assert bounds.startswith("One user_id counts with at most 8 records in a window, 4 per page, in at most 2 values of page. ")
-    for_ever = document(
+    for_ever = of_plan(
         make_plan(
             query(max_rows_contributed=1, max_rows_per_group=1, max_groups_contributed=1, contribution_period=ContributionPeriod.STREAM),
             source(),
         )
     )
     assert left_out(for_ever)[1].startswith("One user_id counts with at most 1 record in the whole stream. ")
-    sliding = document(
+    sliding = of_plan(
         make_plan(query(window=WindowSpec(DAY, HOUR, 0), max_rows_contributed=3, max_rows_per_group=3, max_groups_contributed=3), source())
     )
     assert left_out(sliding)[1].startswith("One user_id counts with at most 3 records in 1 day. ")
-    assert heads(None) == {} and len(left_out(None)) == 2
+    mean = Aggregate("mean", AggregateFunction.AVG, "seconds", (10.0, 60.0))
+    alone = of_plan(make_plan(query(keys=(), max_rows_contributed=4, max_rows_per_group=1, max_groups_contributed=4), source()))
+    assert (
+        all(each.endswith("at most 1 each") for each in heads(alone).values())
+        and "counts with at most 1 record in a window. " in left_out(alone)[1]
+    )
+    for aggregates, words in (((COUNT,), [LEFT_OUT]), ((mean,), [EITHER_SIDE]), ((COUNT, mean), [LEFT_OUT, EITHER_SIDE])):
+        said = left_out(of_plan(make_plan(query(aggregates=aggregates), source())))[1]
+        assert [each for each in (LEFT_OUT, EITHER_SIDE) if each in said] == words
 
 
 def test_an_empty_table_says_why() -> None:
     plan = make_plan(query(), source())
     assert plan.selection is not None
-    said = why_nothing(document(plan))
+    said = why_nothing(of_plan(plan))
     assert f"about {plan.selection.users_needed(plan.horizon)} different user_id have it in one window" in said
-    assert "no key had enough people" in why_nothing(None)
-    public = document(plan) | {"selection": None}
-    assert "after the source's `start`" in why_nothing(public)
-    plan_of_hours = document(make_plan(query(trigger_interval_us=HOUR), source()))
+    assert "no key had enough people" in said
+    public = make_plan(query(public_groups="SELECT page FROM pages"), source())
+    assert "after the source's `start`" in why_nothing(of_plan(public))
+    plan_of_hours = of_plan(make_plan(query(trigger_interval_us=HOUR), source()))
     noon = int((MIDNIGHT + timedelta(hours=12, minutes=1)).timestamp() * 1e6)
     assert next_trigger(plan_of_hours, noon) == "2026-01-01 13:00:00 UTC"
 
@@ -136,7 +143,7 @@ def test_a_smoothed_value_has_the_digits_of_its_error(capsys: pytest.CaptureFixt
     start = pd.Timestamp("2026-01-01", tz="UTC")
     row = {"window_start": start, "window_end": start + pd.Timedelta("1h"), "trigger": 1, "trigger_time": start + pd.Timedelta("1h")}
     frame = pd.DataFrame([row | {"page": "a", "views": 12, "views_stderr": 4.848, "views_smoothed": 7.174185884435}])
-    print_histogram(frame, 5, None)
+    print_histogram(told(frame), 5)
     shown = capsys.readouterr().out
     assert "12 ± 10         7\n" in shown
 
@@ -145,20 +152,21 @@ def test_a_smoothed_value_has_the_digits_of_its_error(capsys: pytest.CaptureFixt
 def test_every_plan_has_words_for_what_is_shown(golden: Golden) -> None:
     """Catches: `show`, `try` and `view` that know the bounds of some mechanisms only."""
     query = compiled(golden)
-    document = json.loads(json.dumps(query.mechanism.document(query.plan)))
-    assert set(heads(document)) <= {column.name for column in query.shape.columns}
-    for words in (*left_out(document), why_nothing(document), next_trigger(document, 0)):
+    published = query.published
+    assert set(heads(published)) <= {column.name for column in query.shape.columns}
+    for words in (*left_out(published), why_nothing(published), next_trigger(published, 0)):
         assert "None" not in words and "inf" not in words.split(), words
 
 
 def test_a_row_that_is_not_grouped_by_a_key_says_all() -> None:
-    assert key_text({"channel": None, "grouping_id": 1}, "channel") == "all"
-    assert key_text({"channel": None}, "channel") == "NULL"
-    assert key_text({"channel": "a\n", "grouping_id": 0}, "channel") == "a\\n"
+    several, one = described(["channel", "grouping_id"]), described(["channel"])
+    assert key_text({"channel": None}, "channel", several) == "all"
+    assert key_text({"channel": None}, "channel", one) == "NULL"
+    assert key_text({"channel": "a\n"}, "channel", several) == "a\\n"
 
 
 def test_quantiles_alone_are_no_lists(capsys: pytest.CaptureFixture[str]) -> None:
     """Catches: a query without a list that is told how to ask for its values."""
-    print_histogram(pd.DataFrame({"trigger": [1], "deciles": [[1.0, 2.0]], "deciles_rank_stderr": [3.0]}), 5, None)
+    print_histogram(told(pd.DataFrame({"trigger": [1], "deciles": [[1.0, 2.0]], "deciles_rank_stderr": [3.0]})), 5)
     out = capsys.readouterr().out
     assert "Quantiles (deciles) are in no table: write --json" in out and "list" not in out and "ask" not in out

@@ -6,6 +6,7 @@ are measured as one sum. It is worse than EveryPane on every stream that was tri
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -81,16 +82,11 @@ class Retroactive:
         bins["sum"] = np.where(done, 0, bins["sum"])
         bins["open"] = np.where(done, 0, waiting)
         measured = np.count_nonzero(bins["members"], axis=1).astype(np.int64)
-        return Window(_whole(_sum(bins["ring"])), self._stderr(bins["members"], pane), None, measured)
-
-    def _stderr(self, members: Int, pane: int) -> Float:
-        """Standard deviation of the noise of the measured panes of a window, each of which has its share of a sum's."""
-        total = np.zeros(len(members))
-        for age in reversed(range(min(self.panes, pane + 1))):
-            size = members[:, (pane - age) % self.panes]
-            share = np.where(size > 0, 1.0 / np.maximum(size, 1), 0.0)
-            total += share * share * self.table.variance
-        return np.asarray(np.sqrt(total))
+        # Nobody knows how far a prediction is off: a window that has one has no standard error. Of the others each pane was measured by itself.
+        all_of_them = min(self.panes, pane + 1)
+        whole = (measured == all_of_them) & (bins["members"].max(axis=1, initial=0) == 1)
+        stderr = np.where(whole, math.sqrt(all_of_them * self.table.variance), np.nan)
+        return Window(_whole(_sum(bins["ring"])), stderr, None, measured)
 
     def _average(self, sums: Int, rows: Bool, cells: Cells, back: Int, size: Int) -> Float:
         """Measure the groups of some bins, which began `back` panes ago, and divide by their size; 0 elsewhere."""

@@ -9,7 +9,7 @@ from dpsql.mechanisms.dynamic.accounting import account
 from dpsql.mechanisms.dynamic.asked import AskedOfChanges
 from dpsql.mechanisms.dynamic.calibration import HIDE_BELOW
 from dpsql.mechanisms.dynamic.plan import ColumnPlan, TablePlan, TreePlan
-from dpsql.mechanisms.dynamic.stages import perturbations, quantile_noise, schedule, selection
+from dpsql.mechanisms.dynamic.stages import perturbations, quantile_noise, schedule, users_needed
 from dpsql.mechanisms.histogram.explain import Z95, written
 from dpsql.mechanisms.live_runs import live_runs
 from dpsql.text import number, percent
@@ -27,14 +27,6 @@ def triggers(plan: TablePlan) -> tuple[int, ...]:
     """Those of which numbers are told: powers of ten, and the last if there is one."""
     last = plan.query.asked.max_triggers
     return STEPS if last is None else (*(trigger for trigger in STEPS if trigger < last), last)
-
-
-def users_needed(plan: TablePlan, trigger: int) -> int:
-    """Units (each with this key as first key) that bring the noiseless sum to the threshold."""
-    chosen = selection(plan)
-    if plan.selection is None or chosen is None:
-        return 0
-    return -(-chosen.at(trigger)[0] // plan.selection.weights[0])
 
 
 def facts(plan: TablePlan, source: Source) -> dict[str, Any]:

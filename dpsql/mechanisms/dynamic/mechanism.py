@@ -6,12 +6,13 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from dpsql.config import Source
+from dpsql.description import Noise
 from dpsql.mechanisms.dynamic import accounting, options, plan, rules
 from dpsql.mechanisms.dynamic.asked import Asked
 from dpsql.mechanisms.dynamic.plan import TablePlan, TreePlan
 from dpsql.mechanisms.histogram.mechanism import value_and_error
-from dpsql.mechanisms.protocol import Argument, RunFacts, Shape
-from dpsql.parsed_query import ParsedQuery
+from dpsql.mechanisms.protocol import Argument, RunFacts, Shape, Told
+from dpsql.parsed_query import ParsedQuery, Quantiles, Release
 from dpsql.privacy.cost import Cost
 
 if TYPE_CHECKING:
@@ -70,12 +71,13 @@ class Dynamic:
 
     def shape(self, plan: TablePlan) -> Shape:
         """No windows; each aggregate and its error bar."""
-        from dpsql.mechanisms.dynamic.stages import admission_stage, schedule
+        from dpsql.mechanisms.dynamic.stages import admission_stage, schedule, users_needed
         from dpsql.udfs.dynamic.changes import DROP_REASONS as OF_CHANGES
         from dpsql.udfs.dynamic.stages import QuantileStage, TableStage, TreeStage
         from dpsql.udfs.histogram.contribution_bounding import DROP_REASONS
         from dpsql.udfs.keys import PublicGroups
 
+        asked, tree = plan.query.asked, str(Release.INTERVAL_TREE) if isinstance(plan, TreePlan) else ""
         nobody = PublicGroups((), (), plan.start_us) if plan.selection is None else None
         intake = admission_stage(plan, nobody)
         release = TreeStage if isinstance(plan, TreePlan) else QuantileStage if plan.trees else TableStage
@@ -86,6 +88,17 @@ class Dynamic:
             contributions=intake.gives,
             state={intake.operator: intake.tables, release.operator: release.tables},
             columns=tuple(made for i, column in enumerate(plan.columns) for made in value_and_error(column.aggregate, i)),
+            told=Told(
+                noise=Noise(tree or ("BLT" if asked.max_triggers else "BLT_INF"), asked.max_triggers),
+                bounds=(asked.max_rows_contributed, asked.max_rows_per_group, asked.max_groups_contributed),
+                sums=len(plan.perturbations),
+                units_needed=None if plan.selection is None else users_needed(plan, asked.max_triggers or 1),
+                grids={
+                    column.aggregate.alias: column.perturbations[0].grid
+                    for column in plan.columns
+                    if len(column.perturbations) == 1 and not isinstance(column.aggregate, Quantiles)
+                },
+            ),
             drops=OF_CHANGES if plan.changes else DROP_REASONS,
             forgets_us=None,
             feed=plan.changes.feed if plan.changes else None,

@@ -126,6 +126,14 @@ def selection(plan: TablePlan) -> Selection | None:
     return Selection(plan.counter, s.sigma, s.first, s.thresholds, s.shown_from, least)
 
 
+def users_needed(plan: TablePlan, trigger: int) -> int:
+    """Units (each with this key as first key) that bring the noiseless sum to the threshold."""
+    chosen = selection(plan)
+    if plan.selection is None or chosen is None:
+        return 0
+    return -(-chosen.at(trigger)[0] // plan.selection.weights[0])
+
+
 def perturbations(plan: TablePlan) -> tuple[Perturbation | TreeSum, ...]:
     """The noisy sums, in mechanism order; of an interval tree with the error where no node has begun a second round."""
     if isinstance(plan, TreePlan):

@@ -226,7 +226,8 @@ def _bounds(plan: PrivacyPlan, source: Source) -> str:
         "  the earliest count, the rest are dropped (and counted for the operator).",
     ]
     if not query.keys:
-        lines.append("  All records have the same, empty key.")
+        most = min(query.asked.max_rows_contributed, query.asked.max_rows_per_group)
+        lines.append(f"  All records have the same, empty key: at most {most:,} of one unit count.")
     if plan.windows_per_record > 1 or not renews:
         lines.append(f"  Of one unit at most {plan.max_groups:,} pairs of window and key count {period}; further ones add nothing.")
     for column in plan.columns:

@@ -6,10 +6,11 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from dpsql.config import Source
+from dpsql.description import Noise, Role
 from dpsql.mechanisms.histogram import accounting, options, plan, rules
 from dpsql.mechanisms.histogram.asked import Asked
 from dpsql.mechanisms.histogram.plan import PrivacyPlan
-from dpsql.mechanisms.protocol import Argument, OutputColumn, RunFacts, Shape
+from dpsql.mechanisms.protocol import Argument, OutputColumn, RunFacts, Shape, Told
 from dpsql.parsed_query import BOUNDED, Aggregate, ContributionPeriod, ParsedQuery, PrivacyLevel, Quantiles
 from dpsql.privacy.cost import Cost
 from dpsql.schedule import by_window
@@ -85,6 +86,13 @@ class Histogram:
             contributions=admission_stage(plan).gives,
             state={AdmissionStage.operator: AdmissionStage.tables, ReleaseStage.operator: release_tables(plan.carries)},
             columns=tuple(made for i, column in enumerate(plan.columns) for made in value_and_error(column.aggregate, i)),
+            told=Told(
+                noise=Noise(query.asked.counter, plan.horizon),
+                bounds=(query.asked.max_rows_contributed, query.asked.max_rows_per_group, query.asked.max_groups_contributed),
+                sums=len(plan.perturbations),
+                units_needed=None if plan.selection is None else plan.selection.users_needed(plan.horizon),
+                grids={c.aggregate.alias: c.perturbations[0].grid for c in plan.columns if len(c.perturbations) == 1},
+            ),
             drops=DROP_REASONS,
             # An allowance is for one period, which is one window long.
             forgets_us=query.windows.size_us if query.contribution_period is ContributionPeriod.WINDOW else None,
@@ -102,10 +110,11 @@ def value_and_error(aggregate: Aggregate, i: int) -> tuple[OutputColumn, OutputC
     """The two columns of the i-th aggregate."""
     alias = aggregate.alias
     if isinstance(aggregate, Quantiles):
-        error = OutputColumn(alias, f"{alias}_rank_stderr", "DOUBLE", f"s{i}")
-        return OutputColumn(alias, alias, "DOUBLES", f"c{i}", aggregate.parts + 1), error
+        error = OutputColumn(alias, f"{alias}_rank_stderr", "DOUBLE", f"s{i}", Role.RANK_STDERR)
+        return OutputColumn(alias, alias, "DOUBLES", f"c{i}", Role.VALUE, aggregate.parts + 1), error
     kind = "DOUBLE" if aggregate.function in BOUNDED else "BIGINT"
-    return OutputColumn(alias, alias, kind, f"c{i}"), OutputColumn(alias, f"{alias}_stderr", "DOUBLE", f"s{i}")
+    error = OutputColumn(alias, f"{alias}_stderr", "DOUBLE", f"s{i}", Role.STDERR)
+    return OutputColumn(alias, alias, kind, f"c{i}", Role.VALUE), error
 
 
 plan_document = plan.document

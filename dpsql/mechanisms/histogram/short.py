@@ -92,6 +92,7 @@ def over(column: ColumnPlan) -> str:
 def _left_out(plan: PrivacyPlan, unit: str, key: str, period: str) -> str:
     asked = plan.query.asked
     most, each, groups = asked.max_rows_contributed, asked.max_rows_per_group, asked.max_groups_contributed
+    most = most if key else min(most, each)  # the one, empty key is a key
     counted = f"records of one {unit} that count: at most {most:,} {period}"
     counted += f", {each:,} with one {key}" if key and each < most else ""
     counted += f"; values of {key}: at most {groups:,}" if key and groups < most else ""

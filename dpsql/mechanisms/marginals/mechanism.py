@@ -6,10 +6,11 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from dpsql.config import Source
+from dpsql.description import Noise, Role, Sets
 from dpsql.mechanisms.marginals import accounting, options, plan, rules
 from dpsql.mechanisms.marginals.asked import Asked
 from dpsql.mechanisms.marginals.plan import MarginalsPlan
-from dpsql.mechanisms.protocol import Argument, OutputColumn, RunFacts, Shape
+from dpsql.mechanisms.protocol import Argument, OutputColumn, RunFacts, Shape, Told
 from dpsql.parsed_query import ParsedQuery
 from dpsql.privacy.cost import Cost
 
@@ -72,13 +73,13 @@ class Marginals:
         from dpsql.mechanisms.marginals.stages import intake, release, schedule
         from dpsql.udfs.marginals.stages import DROP_REASONS
 
-        stages = intake(plan), release(plan)
+        asked, stages = plan.query.asked, (intake(plan), release(plan))
         first = plan.query.aggregates[0].alias
-        columns = [OutputColumn(first, rules.GROUPING_ID, "BIGINT", "grouping_id")]
+        columns = [OutputColumn(first, rules.GROUPING_ID, "BIGINT", "grouping_id", Role.SET)]
         for i, (aggregate, each) in enumerate(zip(plan.query.aggregates, plan.sums, strict=True)):
             kind = "DOUBLE" if each.rule == "sum" else "BIGINT"
-            columns.append(OutputColumn(aggregate.alias, aggregate.alias, kind, f"c{i}"))
-            columns.append(OutputColumn(aggregate.alias, f"{aggregate.alias}_stderr", "DOUBLE", f"s{i}"))
+            columns.append(OutputColumn(aggregate.alias, aggregate.alias, kind, f"c{i}", Role.VALUE))
+            columns.append(OutputColumn(aggregate.alias, f"{aggregate.alias}_stderr", "DOUBLE", f"s{i}", Role.STDERR))
         presence = {each.argument for each in plan.sums if each.rule == "valid"} - {
             each.argument for each in plan.sums if each.rule == "sum"
         }
@@ -89,6 +90,15 @@ class Marginals:
             contributions=stages[0].gives,
             state={stage.operator: stage.tables for stage in stages},
             columns=tuple(columns),
+            told=Told(
+                noise=Noise("BLT" if asked.max_triggers else "BLT_INF", asked.max_triggers),
+                bounds=(asked.max_rows_contributed, None, None),
+                sums=len(plan.sums),
+                grids={aggregate.alias: each.grid for aggregate, each in zip(plan.query.aggregates, plan.sums, strict=True)},
+                sets=Sets(
+                    tuple(key.name for key in plan.query.keys), plan.marginals.sizes, tuple(table.grouping_id for table in plan.tables)
+                ),
+            ),
             drops=DROP_REASONS,
             forgets_us=None,
         )

@@ -6,14 +6,14 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from dpsql.config import Source
-from dpsql.mechanisms.protocol import Argument, OutputColumn, RunFacts, Shape
+from dpsql.description import Noise, Role, SketchShape
+from dpsql.mechanisms.protocol import Argument, OutputColumn, RunFacts, Shape, Told
 from dpsql.mechanisms.sketch import accounting, options, plan, rules
 from dpsql.mechanisms.sketch.asked import Asked, SketchKind
 from dpsql.mechanisms.sketch.plan import SketchPlan
 from dpsql.parsed_query import ParsedQuery
 from dpsql.privacy.cost import Cost
 from dpsql.schedule import by_window
-from dpsql.sketch_shape import SketchShape
 
 if TYPE_CHECKING:
     from dpsql.sql.draft import Draft, Option
@@ -77,7 +77,7 @@ class Sketch:
         from dpsql.udfs.sketch.publishing import SketchRelease
         from dpsql.udfs.stage import ADMISSION, RELEASE
 
-        asked = plan.query.asked
+        asked, most = plan.query.asked, plan.query.asked.bounds
         return Shape(
             schedule=by_window(grid(plan)),
             arguments=tuple(map(Argument, plan.arguments)),
@@ -85,9 +85,15 @@ class Sketch:
             contributions=SCHEMA,
             state={ADMISSION: UserIntake.tables if asked.bounds else {}, RELEASE: SketchRelease.tables},
             columns=tuple(
-                OutputColumn(each.alias, each.alias, "TOP_COUNT" if each.weight is None else "TOP_SUM", f"c{i}")
+                OutputColumn(each.alias, each.alias, "TOP_COUNT" if each.weight is None else "TOP_SUM", f"c{i}", Role.LIST)
                 for i, each in enumerate(asked.wanted)
                 if each.number
+            ),
+            told=Told(
+                noise=Noise("BLT", plan.triggers),
+                bounds=(None, None, None) if most is None else (most.max_rows, most.max_rows_per_key, most.max_keys),
+                sums=len(plan.cells),
+                grids={each.alias: cells.grid for each, cells in zip(asked.wanted, plan.cells, strict=True)},
             ),
             drops=REASONS,
             forgets_us=None,

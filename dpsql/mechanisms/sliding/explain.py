@@ -212,7 +212,7 @@ def _columns(plan: SlidingPlan) -> str:
         else:
             lines += [
                 f"  {alias}: panes that have not been measured are predicted, and no error bar covers that without an assumption;",
-                f"  {alias}_stderr is the noise of what was measured, {alias}_measured how many of the {plan.panes} panes that is.",
+                f"  {alias}_stderr is NULL then; {alias}_measured says how many of the {plan.panes} panes were measured.",
             ]
         if plan.smooths and aggregate.function is not AggregateFunction.AVG:
             lines.append(

@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from dpsql.config import Source
-from dpsql.mechanisms.protocol import Argument, OutputColumn, RunFacts, Shape
+from dpsql.description import Noise, Role
+from dpsql.mechanisms.protocol import Argument, OutputColumn, RunFacts, Shape, Told
 from dpsql.mechanisms.sliding import accounting, options, plan, rules
 from dpsql.mechanisms.sliding.asked import Asked, PaneGrouping
 from dpsql.mechanisms.sliding.plan import SlidingPlan
@@ -71,14 +72,15 @@ class Sliding:
 
     def shape(self, plan: SlidingPlan) -> Shape:
         """Windows that are released once; each aggregate, its error bar, and what is shown beside it."""
-        from dpsql.mechanisms.sliding.stages import schedule
+        from dpsql.mechanisms.sliding.stages import schedule, shown
         from dpsql.udfs.histogram import user_state
         from dpsql.udfs.histogram.contribution_bounding import DROP_REASONS
         from dpsql.udfs.sliding import state
         from dpsql.udfs.sliding.intake import pane_sums
         from dpsql.udfs.stage import ADMISSION, RELEASE
 
-        of_unit = plan.query.asked.privacy_level is PrivacyLevel.USER
+        asked = plan.query.asked
+        of_unit = asked.privacy_level is PrivacyLevel.USER
         return Shape(
             schedule=schedule(plan),
             arguments=tuple(map(Argument, plan.arguments, plan.presence_only)),
@@ -86,6 +88,12 @@ class Sliding:
             contributions=pane_sums(len(plan.measurements)),
             state={ADMISSION: user_state.TABLES if of_unit else {}, RELEASE: state.TABLES},
             columns=tuple(made for i, aggregate in enumerate(plan.query.aggregates) for made in _columns(plan, aggregate, i)),
+            told=Told(
+                noise=Noise(str(plan.counter), None, asked.grouping is not PaneGrouping.NONE),
+                bounds=(asked.max_rows_contributed, asked.max_rows_per_group, asked.max_groups_contributed),
+                sums=len(plan.measurements),
+                grids={a.alias: s.grids[0] for a, s in zip(plan.query.aggregates, shown(plan), strict=True) if len(s.parts) == 1},
+            ),
             drops=DROP_REASONS,
             forgets_us=None,  # noise paths, running means and groups go on for ever
         )
@@ -101,12 +109,12 @@ class Sliding:
 
 def _columns(plan: SlidingPlan, aggregate: Aggregate, i: int) -> Iterator[OutputColumn]:
     alias, asked = aggregate.alias, plan.query.asked
-    yield OutputColumn(alias, alias, "DOUBLE" if aggregate.function in REALS else "BIGINT", f"c{i}")
-    yield OutputColumn(alias, f"{alias}_stderr", "DOUBLE", f"s{i}")
+    yield OutputColumn(alias, alias, "DOUBLE" if aggregate.function in REALS else "BIGINT", f"c{i}", Role.VALUE)
+    yield OutputColumn(alias, f"{alias}_stderr", "DOUBLE", f"s{i}", Role.STDERR)
     if plan.smooths and aggregate.function is not AggregateFunction.AVG:
-        yield OutputColumn(alias, f"{alias}_smoothed", "DOUBLE", f"smoothed{i}")
+        yield OutputColumn(alias, f"{alias}_smoothed", "DOUBLE", f"smoothed{i}", Role.BESIDE)
     if asked.grouping is not PaneGrouping.NONE:
-        yield OutputColumn(alias, f"{alias}_measured", "INT", f"measured{i}")
+        yield OutputColumn(alias, f"{alias}_measured", "INT", f"measured{i}", Role.BESIDE)
 
 
 plan_document = plan.document

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from dpsql import jars
-from dpsql.lake.published import newest
 from dpsql.lake.runs import Lake, list_queries, read_run
+from dpsql.published.histogram import newest
 from tests.deployment.commands import SMALL_SPARK, dpsql, environment
 from tests.deployment.object_store import ACCESS_KEY, SECRET_KEY, ObjectStore
 from tests.deployment.test_object_storage import _credentials, store

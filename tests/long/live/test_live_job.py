@@ -14,10 +14,10 @@ from benchmarks.soak import Generator, Job
 from dpsql.errors import DpsqlError, LakeError
 from dpsql.lake.contributions import Contributions
 from dpsql.lake.manifest import Manifest
-from dpsql.lake.published import read_histogram
 from dpsql.lake.running import exclusive
 from dpsql.lake.runs import Lake, list_queries, read_run
 from dpsql.local.verification import verify_run
+from dpsql.published.histogram import read_histogram
 from dpsql.streaming.published_table import PublishedTable
 from tests.live.test_live_job import HORIZON, PATIENCE, TRIGGER, WINDOW, Case, case, no_trigger_is_lost_or_doubled, until
 

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from dpsql.errors import LakeError
-from dpsql.lake.published import read_histogram
 from dpsql.lake.restore import restore
 from dpsql.local.verification import verify_run
+from dpsql.published.histogram import read_histogram
 from dpsql.streaming.published_table import PublishedTable
 from tests.streaming.test_public_bytes import END, EVENTS, SQL, TABLE, TICKS, BrokenOff, catch_up, live, private_files, public, work
 

@@ -25,6 +25,7 @@ from dpsql.udfs.histogram.contribution_bounding import admit
 from dpsql.udfs.keys import PublicGroups
 from dpsql.udfs.stage import Clock, Tick
 from dpsql.view.bounds import left_out
+from tests.described import of_plan
 from tests.mechanisms.dynamic.plans import FEED, START, query, source
 from tests.property.plans import COUNT, HOUR, SUM, USERS
 
@@ -206,6 +207,6 @@ def test_both_steps_are_a_count_of_the_bounded_table_and_the_stated_noise(last: 
 
 def test_what_is_shown_counts_row_versions_where_rows_end() -> None:
     plans = (make_plan(query(max_rows_contributed=8, max_rows_per_group=4, **kind), source()) for kind in ({}, {"feed": FEED}))
-    growing, changes = (left_out(document(plan))[1] for plan in plans)
+    growing, changes = (left_out(of_plan(plan))[1] for plan in plans)
     assert growing.startswith("One user_id counts with at most 8 records in the whole stream, 4 per page")
     assert changes.startswith("One user_id counts with at most 8 row versions in the whole stream, 4 per page at the same time")

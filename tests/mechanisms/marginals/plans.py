@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
+import pyarrow as pa
+
 from dpsql.config import Source
+from dpsql.description import Protects
 from dpsql.domains import Domain
 from dpsql.mechanisms.marginals.asked import Asked
 from dpsql.mechanisms.marginals.grouping import cube
 from dpsql.parsed_query import ContributionPeriod, Key, ParsedQuery
+from dpsql.published.marginals import PublishedMarginals, tables_in
+from tests.described import described
 from tests.property import plans
 from tests.property.plans import COUNT
 
@@ -47,3 +53,21 @@ def query(**changes: Any) -> ParsedQuery[Asked]:
         "columns_in_order": (*names, "views"),
     }
     return plans.parsed(plans.COMMON | fields | changes, "marginals", Asked)
+
+
+def published_rows(rows: pa.Table) -> PublishedMarginals:
+    """Rows of one trigger of a table that was made up: it says so, and that each unit has one record in it."""
+    run = Protects(
+        level="USER",
+        units=("user_id",),
+        period="STREAM",
+        max_rows=1,
+        max_rows_per_group=None,
+        max_groups=None,
+        sums=1,
+        units_needed=None,
+        rows_end=False,
+        epsilon=1.0,
+        delta=1e-6,
+    )
+    return tables_in(rows, replace(described(rows.column_names), protects=(run,)))

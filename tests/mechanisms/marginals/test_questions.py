@@ -11,10 +11,11 @@ import pyarrow as pa
 import pytest
 
 from dpsql.errors import DataError, LakeError, QueryError
-from dpsql.lake.marginals import PublishedMarginals, published
+from dpsql.published.marginals import PublishedMarginals
 from dpsql.sql.question import complement, disjoint, intersection, per_cell, read_question
 from dpsql.udfs.marginals.least_squares import LeastSquares
 from dpsql.udfs.marginals.unions import covariance, estimate
+from tests.mechanisms.marginals.plans import published_rows
 
 KEYS = {"url": ["/a", "/b", "other"], "hour": [7, 8, 9, 10], "size": ["large", "small"]}
 SIZES = (3, 4, 2)
@@ -64,7 +65,7 @@ def test_a_condition_means_what_it_means_in_sql(condition: str) -> None:
     with duckdb.connect() as connection:
         connection.register("cells", cells)
         ((expected,),) = connection.sql(f"SELECT coalesce(sum(n), 0) FROM cells WHERE {condition}").fetchall()
-    found = published(rows((*TABLES, (0, 1, 2))))
+    found = published_rows(rows((*TABLES, (0, 1, 2))))
     assert answer(found, condition) == pytest.approx(float(expected), abs=1e-9)
     groups = read_question(f"SELECT url, SUM(views) FROM t WHERE {condition} GROUP BY url", found.keys)
     parts = [found.estimate("views", products).value for _, products in per_cell(groups, found.keys)]
@@ -142,7 +143,7 @@ def test_errors_of_unions_are_those_of_dense_least_squares() -> None:
 
 
 def test_which_column_and_what_is_not_covered() -> None:
-    found = published(rows(((0,), (1,))))
+    found = published_rows(rows(((0,), (1,))))
     assert found.column(None) == "views" and found.column("time") == "time" and found.trigger == 3
     with pytest.raises(LakeError, match=r"no column 'clicks': ask for SUM\(views\), SUM\(time\)"):
         found.column("clicks")
@@ -150,7 +151,7 @@ def test_which_column_and_what_is_not_covered() -> None:
     with pytest.raises(QueryError, match="No measured table has the key `size`"):
         answer(found, "size = 'large'")
     with pytest.raises(LakeError, match="not all cells"):
-        published(rows().slice(1))
+        published_rows(rows().slice(1))
 
 
 @pytest.mark.parametrize(
@@ -192,7 +193,7 @@ def test_what_is_no_question_is_refused_with_its_place(text: str, says: str) -> 
 
 def test_a_union_is_covered_if_its_products_are() -> None:
     """Parts that cancel up to rounding are no knowledge: no answer, in the place of NaN with an error."""
-    found = published(rows(((0,), (1,))))
+    found = published_rows(rows(((0,), (1,))))
     assert math.isnan(answer(found, "(url = '/a' AND hour = 7) OR (url = '/a' AND hour <> 7)"))
     known = LeastSquares((100_000,) * 3, ((0,), (1,), (2,)), (1.0, 1.0, 1.0))
     corner = {key: np.arange(100_000) == 0 for key in range(3)}

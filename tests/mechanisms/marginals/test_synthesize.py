@@ -20,17 +20,19 @@ from dpsql.errors import DataError, LakeError
 from dpsql.jobs.cli import main
 from dpsql.lake import delta_tables
 from dpsql.lake.delta_rows import read_rows
-from dpsql.lake.marginals import open_marginals, published
 from dpsql.lake.runs import Lake
-from dpsql.lake.synthetic import publish, synthesize
 from dpsql.local.feeder import Feeder
 from dpsql.local.published_table import published_table
 from dpsql.local.record_reader import RowReader
 from dpsql.mechanisms.protocol import RunFacts
+from dpsql.published.marginals import open_marginals
+from dpsql.published.synthetic import publish, synthesize
 from dpsql.udfs.marginals.synthetic import fit, marginal
 from dpsql.udfs.marginals.synthetic_rows import draw
 from dpsql.udfs.stage import Clock
+from tests.described import described
 from tests.matrix.same_rows import RUN_ID, SECRET
+from tests.mechanisms.marginals.plans import published_rows
 from tests.mechanisms.marginals.test_questions import rows as exact_rows
 
 HOUR = 3_600_000_000
@@ -55,7 +57,7 @@ def frame() -> pa.Table:
 
 
 def put(lake: Lake, name: str, rows: pa.Table) -> None:
-    delta_tables.create(lake.histogram(name), Schema.from_arrow(rows.schema))
+    delta_tables.create(lake.histogram(name), Schema.from_arrow(rows.schema), properties=described(rows.schema.names).properties)
     delta_tables.append(lake.histogram(name), rows, {"run": 1})
 
 
@@ -149,12 +151,12 @@ def test_the_seed_is_of_released_numbers_alone(lake: Lake) -> None:
     moved[-1].flat[0] += 1
     weights = fit(known, tables).weights
     assert marginal(weights, ()) == pytest.approx(weights.sum())
-    other = type(found)(found.keys, found.trigger, found.time_us, {"views": (known, tuple(moved))}, found.counts)
+    other = type(found)(found.keys, found.trigger, found.time_us, {"views": (known, tuple(moved))}, found.counts, found.bound)
     assert not synthesize(found, "views", 2_000).rows.equals(synthesize(other, "views", 2_000).rows)
 
 
 def test_a_key_that_no_table_has_is_null(lake: Lake) -> None:
-    made = synthesize(published(exact_rows(((0, 1), (1,), ()))), "views")
+    made = synthesize(published_rows(exact_rows(((0, 1), (1,), ()))), "views")
     assert made.rows.num_rows == 12 and made.rows["size"].null_count == 12 and not made.rows["url"].null_count
     assert made.rows["hour"].type == pa.int64() and [each.keys for each in made.misfits][-1] == ()
 
@@ -177,7 +179,7 @@ def test_what_cannot_be_made_is_refused(lake: Lake, tmp_path: Path) -> None:
     with pytest.raises(DataError, match="trigger 3 is not positive"):
         synthesize(open_marginals(lake, "none"), "views")
     known, tables = found.columns["views"]
-    wide = type(found)(found.keys, 1, 0, {"views": (type(known)((2**12, 2**11), ((0,),), (1.0,)), tables)}, ("views",))
+    wide = type(found)(found.keys, 1, 0, {"views": (type(known)((2**12, 2**11), ((0,),), (1.0,)), tables)}, ("views",), found.bound)
     with pytest.raises(DataError, match="8,388,608 combinations"):
         synthesize(wide, "views")
     put(lake, "plain", pa.table({"trigger": [1], "n": [3]}))

@@ -19,13 +19,13 @@ from dpsql.errors import DataError, LakeError
 from dpsql.jobs.cli import main
 from dpsql.lake import delta_tables
 from dpsql.lake.delta_rows import read_rows
-from dpsql.lake.runs import Lake
-from dpsql.lake.sketch_tables import CELLS, cell_rows, cells_path, properties
-from dpsql.lake.sketches import open_sketch
+from dpsql.lake.runs import Lake, cells_path
 from dpsql.local.feeder import Feeder
 from dpsql.local.published_table import published_table
 from dpsql.local.record_reader import RowReader
 from dpsql.mechanisms.protocol import RunFacts
+from dpsql.published.cells import CELLS, cell_rows, of_cells
+from dpsql.published.sketches import open_sketch
 from dpsql.udfs.stage import Clock
 from dpsql.view.top_lists import as_histogram, listing
 from tests.matrix.same_rows import RUN_ID, SECRET
@@ -61,10 +61,10 @@ def published(text: str, folder: Path, until_us: int) -> Path:
     path = cells_path(Lake(folder / "lake").histogram("q"))
     path.mkdir(parents=True)
     kinds = [(key.name, kind.name) for key, kind in zip(query.parsed.keys, reader.key_types, strict=True)]
-    delta_tables.create(path, Schema.from_arrow(CELLS), properties=properties(sketch, kinds))
+    delta_tables.create(path, Schema.from_arrow(CELLS), properties=of_cells(query.published, sketch, kinds).properties)
     delta_tables.append(path, cell_rows(released, query.shape.schedule, sketch), {"run": 1})
     lists = published_table(query.plan, [released], reader.key_types)
-    delta_tables.create(Lake(folder / "lake").histogram("q"), Schema.from_arrow(lists.schema))
+    delta_tables.create(Lake(folder / "lake").histogram("q"), Schema.from_arrow(lists.schema), properties=query.published.properties)
     delta_tables.append(Lake(folder / "lake").histogram("q"), lists, {"run": 1})
     return folder / "lake"
 
@@ -171,7 +171,7 @@ def test_the_page_draws_lists_with_their_intervals(lakes: dict[str, str], tmp_pa
         assert words in text
     assert "A private histogram" not in text and "/rare" not in text
     [entry] = [each for each in dpsql.latest(lakes["user"], "q")["top"][0] if each["value"] == "/a"]
-    drawn = as_histogram(dpsql.latest(lakes["user"], "q"), None)
+    drawn = as_histogram(dpsql.latest(lakes["user"], "q"))
     half = 1.96 * drawn[(drawn["value"] == "/a") & (drawn["window_start"].dt.day == 4)]["top_stderr"].iloc[0]
     assert half == pytest.approx((entry["high"] - entry["low"]) / 2, rel=1e-3) and half > 1.96 * entry["stderr"]
     nothing = CliRunner().invoke(main, ["view", "q", "--lake", lakes["event"], "--out", str(out)])

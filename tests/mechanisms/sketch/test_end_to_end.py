@@ -11,8 +11,7 @@ import pytest
 import dpsql
 from dpsql.config import Sources
 from dpsql.lake.delta_rows import read_rows
-from dpsql.lake.runs import Lake
-from dpsql.lake.sketch_tables import cells_path
+from dpsql.lake.runs import Lake, cells_path
 from tests.matrix import same_rows
 from tests.matrix.same_rows import Stream
 

@@ -20,12 +20,12 @@ from dpsql.lake.engine_file import Engine, Part, write_engine
 from dpsql.lake.marks import triggers_mark
 from dpsql.lake.opening import open_run
 from dpsql.lake.restore_points import Tables
-from dpsql.lake.runs import Lake, Run, public_tables, read_run
-from dpsql.lake.sketch_tables import CELLS, cells_path
+from dpsql.lake.runs import Lake, Run, cells_path, public_tables, read_run
 from dpsql.lake.sorted_file import sorted_file
 from dpsql.lake.status import status
 from dpsql.privacy.ledger import Ledger
 from dpsql.privacy.secret import Secret
+from dpsql.published.cells import CELLS
 from dpsql.streaming.sketch_tables import unpublished
 from dpsql.udfs.stage import OPERATORS
 

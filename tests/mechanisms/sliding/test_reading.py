@@ -14,10 +14,8 @@ import pytest
 import dpsql
 from dpsql.config import Cap, Sources, load_sources
 from dpsql.errors import BudgetError, ConfigError, InputError, QueryError
-from dpsql.frames import frame_of, keys_of
 from dpsql.jobs.histogram_table import print_histogram
 from dpsql.jobs.terminal import records
-from dpsql.mechanisms.sliding.plan import document
 from dpsql.mechanisms.sliding.planner import make_plan
 from dpsql.mechanisms.sliding.stages import schedule
 from dpsql.parsed_query import PrivacyLevel
@@ -25,10 +23,12 @@ from dpsql.privacy.budget import budgets
 from dpsql.privacy.ledger import Ledger
 from dpsql.privacy.origin import Origin
 from dpsql.privacy.secret import Secret
+from dpsql.published.frames import frame_of, published_of
 from dpsql.schedule import AT_ONCE
 from dpsql.view.bounds import PREDICTED, heads, left_out
 from dpsql.view.page import page
 from dpsql.view.standing import Standing
+from tests.described import of_plan
 from tests.mechanisms.sliding.queries import MINUTE, QUERIES, SOURCE
 
 EVENTS = """\
@@ -83,13 +83,13 @@ def us(moment: datetime) -> int:
 
 def test_a_smoothed_value_is_no_key(released: pd.DataFrame, capsys: pytest.CaptureFixture[str]) -> None:
     """Catches: a better guess of sixteen digits among the keys; one chart line for each of its values."""
-    assert keys_of(released) == ["channel"]
+    published = published_of(released)
+    assert published.keys == ["channel"]
     beside, kind = ("smoothed", "float64") if "edits_smoothed" in released else ("measured", "int32")
     assert released[f"edits_{beside}"].dtype == kind
-    assert frame_of(pa.Table.from_pandas(released, preserve_index=False)).dtypes.equals(released.dtypes)
+    assert frame_of(pa.Table.from_pandas(released, preserve_index=False), published).dtypes.equals(released.dtypes)
     assert set(records(released)[0]) == set(released.columns)
-    plan = document(make_plan(QUERIES["event" if beside == "smoothed" else "retroactive"], SOURCE))
-    print_histogram(released, 1, plan)
+    print_histogram(released, 1)
     head, row, *foot = (line.split() for line in capsys.readouterr().out.splitlines())
     assert head == ["window", "trigger", "channel", "edits", beside]
     assert row[-1] == f"{released.sort_values(['window_start', 'edits'])[f'edits_{beside}'].iloc[-1]:.0f}"
@@ -99,13 +99,13 @@ def test_a_smoothed_value_is_no_key(released: pd.DataFrame, capsys: pytest.Captu
 def test_the_page_shows_it_below_its_value(released: pd.DataFrame) -> None:
     last = released[released["window_start"] == released["window_start"].max()]
     moment = last["trigger_time"].iloc[0].to_pydatetime()
-    text = page(Standing("edits", moment, None, None, 1, moment, moment), last)
+    text = page(Standing("edits", moment, None, published_of(released), 1, moment, moment), last)
     assert "edits_smoothed" not in text
-    assert text.count("smoothed " if "edits_smoothed" in last else "measured ") == len(last)
+    assert text.count('soft">smoothed ' if "edits_smoothed" in last else 'soft">measured ') == len(last)
 
 
 def test_what_the_bounds_leave_out_is_said_of_units_and_not_of_rows() -> None:
-    of_units, of_rows = (document(make_plan(QUERIES[name], SOURCE)) for name in ("user", "event"))
+    of_units, of_rows = (of_plan(make_plan(QUERIES[name], SOURCE)) for name in ("user", "event"))
     assert heads(of_units) == {"edits": "at most 4 each"} and heads(of_rows) == {}
     assert left_out(of_units)[1].startswith("One user_id counts with at most 20 records in 15 minutes, 4 per channel, in at most 3 values")
     assert len(left_out(of_rows)) == 1

@@ -153,8 +153,8 @@ def test_a_row_of_a_closed_pane_counts_nowhere() -> None:
 def test_a_clock_that_does_not_move_releases_nothing_and_a_retry_the_same() -> None:
     p = parameters(MEASUREMENTS["RETROACTIVE"])
     once = [release_windows(None, summed([(0, FIRST + 5, 12)]), [Tick(0, FIRST + 600)], p, noise_key(1)) for _ in range(2)]
-    assert once[0].rows.equals(once[1].rows)
-    assert once[0].rows.num_rows
+    one, other = (each.rows.to_pandas() for each in once)
+    assert len(one) and one.equals(other)
     for time in (FIRST + 600, FIRST, 0):
         assert not release_windows(once[0].state, summed([]), [Tick(1, time)], p, noise_key(1)).rows.num_rows
 

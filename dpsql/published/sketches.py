@@ -14,12 +14,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dpsql.description import SketchShape
 from dpsql.errors import DataError, LakeError
 from dpsql.files import Place
 from dpsql.lake.delta_rows import read_rows
-from dpsql.lake.runs import Lake
-from dpsql.lake.sketch_tables import cells_path, described
-from dpsql.sketch_shape import SketchShape
+from dpsql.lake.runs import Lake, cells_path
+from dpsql.published.histogram import described
 from dpsql.times import timestamp
 from dpsql.udfs.columns import Int
 from dpsql.udfs.keys import encode
@@ -39,7 +39,6 @@ class PublishedSketch:
 
     Args:
         shape: of the table.
-        kinds: path and Spark type of each part of a value.
         start, end, released: of the windows, microseconds since 1970 UTC.
         trigger: of the newest window.
         number: which of the table's sketches.
@@ -49,7 +48,6 @@ class PublishedSketch:
     """
 
     shape: SketchShape
-    kinds: tuple[tuple[str, str], ...]
     start: int
     end: int
     released: int
@@ -112,11 +110,11 @@ class PublishedSketch:
         return digests(pa.array([digest(each) for each in encoded], pa.binary(DIGEST_BYTES)))
 
     def _encoded(self, value: Any) -> list[bytes | None]:
-        parts = [value] if len(self.kinds) == 1 else list(value) if isinstance(value, list | tuple) else []
-        if len(parts) != len(self.kinds):
-            names = ", ".join(path.rpartition(".")[2] for path, _ in self.kinds)
-            raise DataError(f"a value has {len(self.kinds)} parts ({names}): give a list of them")
-        return [_value_bytes(part, kind) for part, (_, kind) in zip(parts, self.kinds, strict=True)]
+        parts = [value] if len(self.shape.value) == 1 else list(value) if isinstance(value, list | tuple) else []
+        if len(parts) != len(self.shape.value):
+            names = ", ".join(path.rpartition(".")[2] for path, _ in self.shape.value)
+            raise DataError(f"a value has {len(self.shape.value)} parts ({names}): give a list of them")
+        return [_value_bytes(part, kind) for part, (_, kind) in zip(parts, self.shape.value, strict=True)]
 
 
 def open_sketch(
@@ -140,20 +138,18 @@ def open_sketch(
     Raises:
         LakeError: there is no such sketch, window or trigger, or it cannot be read.
     """
-    from deltalake import DeltaTable
     from deltalake.exceptions import DeltaError
 
     path = cells_path(lake.histogram(name))
     try:
         if not (path / "_delta_log").is_dir():
             raise LakeError(f"query {name!r} has no published sketch in lake {lake.root}")
-        found = described(DeltaTable(str(path)).metadata().configuration)
-        if found is None or found[0].hash_scheme != SCHEME:
+        shape = described(path).sketch
+        if shape is None or shape.hash_scheme != SCHEME:
             raise LakeError(f"{path}: another release of dpsql wrote it; this one reads sketches of {SCHEME}")
-        shape, kinds = found
         number = _number(shape, alias)
         windows = _windows(path)
-        return _added(path, shape, kinds, number, _chosen(windows, shape, name, window_us, until_us), trigger)
+        return _added(path, shape, number, _chosen(windows, shape, name, window_us, until_us), trigger)
     except (DeltaError, OSError, pa.ArrowException) as problem:
         raise LakeError(f"{path}: cannot be read ({type(problem).__name__})") from None
 
@@ -201,9 +197,7 @@ def _chosen(
     return chosen
 
 
-def _added(
-    path: Place, shape: SketchShape, kinds: tuple[tuple[str, str], ...], number: int, windows: list[Any], trigger: int | None
-) -> PublishedSketch:
+def _added(path: Place, shape: SketchShape, number: int, windows: list[Any], trigger: int | None) -> PublishedSketch:
     cells, variance, hash_key = np.zeros((shape.depth, shape.width), np.int64), 0.0, b""
     for start, _, newest, _ in windows:
         at = newest if trigger is None else trigger
@@ -218,7 +212,7 @@ def _added(
         variance += shape.sd[number][at - 1] ** 2
     last = windows[-1]
     at = last[2] if trigger is None else trigger
-    return PublishedSketch(shape, kinds, windows[0][0], last[1], last[3], at, number, cells, hash_key, math.sqrt(variance))
+    return PublishedSketch(shape, windows[0][0], last[1], last[3], at, number, cells, hash_key, math.sqrt(variance))
 
 
 def _value_bytes(value: Any, kind: str) -> bytes | None:

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from dpsql.errors import DataError, LakeError
 from dpsql.files import Place
-from dpsql.lake.marginals import PublishedMarginals
+from dpsql.published.marginals import PublishedMarginals
 from dpsql.udfs.marginals.synthetic import Fitted, fit, marginal
 from dpsql.udfs.marginals.synthetic_rows import draw
 

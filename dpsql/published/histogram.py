@@ -1,23 +1,21 @@
-"""What a query has published: its rows, when they were written, and up to which trigger."""
+"""What a query has published: its rows, and when they were written."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dpsql.description import PROPERTY, Published, read
 from dpsql.errors import LakeError
 from dpsql.files import Place
-from dpsql.frames import frame_of, has_windows, lists_of
 from dpsql.lake.delta_rows import read_rows
-from dpsql.lake.marks import triggers_mark
-from dpsql.lake.overruns import read_overruns
-from dpsql.lake.runs import LIVE_FILE, Lake, read_run
-from dpsql.polling import ASSUMPTION
+from dpsql.lake.runs import Lake, read_run
+from dpsql.parsed_query import AS_RELEASED, Reading
+from dpsql.published.frames import frame_of, published_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -39,48 +37,19 @@ def histogram_written(lake: Lake, name: str) -> datetime:
         raise LakeError(f"histogram {table}: cannot be read ({type(problem).__name__})") from None
 
 
-@dataclass(frozen=True)
-class PublishedMarks:
-    """How far a histogram is, by the transaction marks of its commits.
+def described(table: Place) -> Published:
+    """What a public table says of itself: the one door to it.
 
-    Args:
-        triggers: grid points of triggers up to the newest tick with rows, counted from 1970: public, unlike a number of micro-batches, which
-            tells how many private files there are. None before the first commit.
+    Raises:
+        LakeError: an earlier dpsql made it, or somebody else.
+        DeltaError: it cannot be read.
     """
-
-    triggers: int | None
-
-    def have(self, detail: Mapping[str, Any]) -> bool:
-        """Whether the rows of a listed micro-batch of the release query are in the histogram."""
-        return not detail.get("rows") or (self.triggers is not None and int(detail["mark"]) <= self.triggers)
-
-    def newest_batch(self, listed: Mapping[int, Mapping[str, Any]]) -> int | None:
-        """The newest micro-batch with rows in the histogram; where the list ends before, the one after its end."""
-        marks = [int(detail["mark"]) for detail in listed.values() if "mark" in detail]
-        if self.triggers is not None and self.triggers > max(marks, default=self.triggers - 1):
-            return max(listed, default=-1) + 1
-        return max((batch for batch, detail in listed.items() if detail.get("rows") and self.have(detail)), default=None)
-
-
-def published_marks(histogram: Place, run_id: str, generation: int) -> PublishedMarks:
-    """The marks of a run in a histogram, of one generation of the release query."""
     from deltalake import DeltaTable
 
-    if not DeltaTable.is_deltatable(str(histogram)):
-        return PublishedMarks(None)
-    return PublishedMarks(DeltaTable(str(histogram)).transaction_version(triggers_mark(run_id, generation)))
-
-
-def live_notes(lake: Lake, name: str) -> tuple[str, ...]:
-    """What a live run's promise assumes, and whether that was so; nothing for other runs, and for readers of the histogram alone."""
-    folder = lake.private(name)
-    try:
-        if not (folder / LIVE_FILE).exists():
-            return ()
-        found = read_overruns(folder).said()
-    except (LakeError, OSError):
-        return ()
-    return (ASSUMPTION, found or "every micro-batch did")
+    published = read(DeltaTable(str(table)).metadata().configuration.get(PROPERTY, "{}"))
+    if published is None:
+        raise LakeError(f"{table}: an earlier dpsql made this table: run the query anew; any reader of Delta tables shows it")
+    return published
 
 
 def read_histogram(lake: Lake, name: str, columns: Sequence[str] | None = None) -> pa.Table:
@@ -132,13 +101,30 @@ def histogram_version(lake: Lake, name: str) -> int:
         raise LakeError(f"histogram {table}: cannot be read ({type(problem).__name__})") from None
 
 
+def own_reading(lake: Lake, name: str) -> Reading | None:
+    """How the query's rows are shown, for who may read its run; None for others."""
+    try:
+        given = read_run(lake, name).plan.get("reading")
+    except LakeError:
+        return None
+    return Reading(**given | {"order": tuple(given["order"])}) if given else AS_RELEASED
+
+
+def all_rows(lake: Lake, name: str) -> pd.DataFrame:
+    """The rows of every trigger; raises as `read_histogram`."""
+    rows = read_histogram(lake, name)
+    return frame_of(rows, described(lake.histogram(name)))
+
+
 def newest(lake: Lake, name: str) -> pd.DataFrame:
     """The rows of the newest published trigger of every window, or of a table without windows, by window and keys.
 
     Raises:
         LakeError: as `read_histogram`.
     """
-    rows = frame_of(read_histogram(lake, name))
-    last = rows.groupby("window_start")["trigger"].transform("max") if has_windows(rows) else rows["trigger"].max()
+    rows = all_rows(lake, name)
+    published = published_of(rows)
+    last = rows.groupby("window_start")["trigger"].transform("max") if published.windows else rows["trigger"].max()
     kept = rows[rows["trigger"] == last]
-    return kept.sort_values([name for name in kept.columns if name not in lists_of(kept)], kind="stable", ignore_index=True)
+    by = [column for column in kept.columns if column not in (*published.lists, *published.quantiles)]
+    return kept.sort_values(by, kind="stable", ignore_index=True)

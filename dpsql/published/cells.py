@@ -2,34 +2,23 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
-from dataclasses import asdict
-from typing import Any
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
 
-from dpsql.files import Place
+from dpsql.description import Column, Published, Role, Rows, SketchShape
+from dpsql.parsed_query import AS_RELEASED
 from dpsql.schedule import Schedule
-from dpsql.sketch_shape import SketchShape
 from dpsql.typed_values import typed
 from dpsql.udfs.keys import decode
 from dpsql.udfs.sketch.lists import unpack
-
-CELLS_ENDING = "sketch"
-PROPERTY = "dpsql.sketch"
-"""Of the table of cells: what its readers must know, as JSON."""
 
 COUNTS = {"TOP_COUNT": ("count", pa.int64()), "TOP_SUM": ("sum", pa.float64())}
 TIME = pa.timestamp("us", tz="UTC")
 TIMES = [("window_start", TIME), ("window_end", TIME), ("trigger", pa.int32()), ("trigger_time", TIME)]
 CELLS = pa.schema([*TIMES, ("row", pa.int32()), ("cells", pa.list_(pa.int64())), ("hash_key", pa.binary())])
-
-
-def cells_path(histogram: Place) -> Place:
-    """The table of cells beside the public table of a query: `NAME.sketch`."""
-    return histogram.parent / f"{histogram.name}.{CELLS_ENDING}"
 
 
 def top_lists(packed: pa.ChunkedArray, kind: str, parts: Sequence[tuple[str, pa.DataType]]) -> pa.Array:
@@ -67,22 +56,20 @@ def cell_rows(released: pa.Table, schedule: Schedule, sketch: SketchShape) -> pa
     return pa.concat_tables(parts).combine_chunks()
 
 
-def properties(sketch: SketchShape, kinds: Sequence[tuple[str, str]]) -> dict[str, str | None]:
-    """Of the table of cells.
+def of_cells(published: Published, sketch: SketchShape, kinds: Sequence[tuple[str, str]]) -> Published:
+    """What the table of cells says of itself.
 
     Args:
+        published: what the table of lists says.
         sketch: of the plan.
-        kinds: path and Spark type of each part of a value, so that whoever asks can encode one.
+        kinds: path and Spark type of each part of a value.
     """
-    return {PROPERTY: json.dumps(asdict(sketch) | {"value": [list(kind) for kind in kinds]})}
-
-
-def described(configuration: dict[str, Any]) -> tuple[SketchShape, tuple[tuple[str, str], ...]] | None:
-    """What `properties` has written; None of a table that has none."""
-    if PROPERTY not in configuration:
-        return None
-    given = json.loads(configuration[PROPERTY])
-    kinds = tuple((path, kind) for path, kind in given.pop("value"))
-    for name in ("aliases", "counts", "grids"):
-        given[name] = tuple(given[name])
-    return SketchShape(**given | {"sd": tuple(map(tuple, given["sd"]))}), kinds
+    times = tuple(column for column in published.columns if column.role is Role.TIME)
+    return replace(
+        published,
+        rows=Rows.CELLS,
+        columns=(*times, *(Column(name, Role.BESIDE) for name in CELLS.names[len(times) :])),
+        reading=AS_RELEASED,
+        neighbours=(),
+        sketch=replace(sketch, value=tuple(kinds)),
+    )

@@ -9,24 +9,18 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dpsql.description import Published, Role, Rows
 from dpsql.errors import LakeError
-from dpsql.frames import TIMES, aggregates_of
 from dpsql.lake.delta_rows import read_rows
 from dpsql.lake.runs import Lake
-from dpsql.parsed_query import ParsedQuery
+from dpsql.published.histogram import described
 from dpsql.udfs.marginals.least_squares import Estimate, LeastSquares, Product
 from dpsql.udfs.marginals.unions import estimate
-
-GROUPING_ID = "grouping_id"
-BOUND = "dpsql.max_rows_contributed"
-UNIT = "dpsql.privacy_unit"
-"""Of the public table: how many records of whom are in it, for those who read nothing else."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,6 +33,7 @@ class PublishedMarginals:
         time_us: when it was due, microseconds since 1970 UTC.
         columns: name of a column -> what is known of its noise, and its noisy tables.
         counts: the columns of whole numbers.
+        bound: what the numbers are of.
     """
 
     keys: Mapping[str, Sequence[str | int]]
@@ -46,6 +41,7 @@ class PublishedMarginals:
     time_us: int
     columns: Mapping[str, tuple[LeastSquares, tuple[np.ndarray, ...]]]
     counts: tuple[str, ...]
+    bound: str
 
     def column(self, name: str | None) -> str:
         """The column that a question is about; None: COUNT(*).
@@ -66,20 +62,10 @@ class PublishedMarginals:
         return estimate(known, products, tables)
 
 
-def bound_properties(query: ParsedQuery[Any]) -> dict[str, str | None]:
-    """Of the public table of a query."""
-    return {BOUND: str(query.asked.max_rows_contributed), UNIT: ", ".join(query.privacy_unit)}
-
-
-def said_bound(lake: Lake, name: str) -> str:
+def said_bound(published: Published) -> str:
     """What the numbers of a published table are of."""
-    from deltalake import DeltaTable
-
-    given = DeltaTable(str(lake.histogram(name))).metadata().configuration
-    if BOUND not in given or UNIT not in given:
-        return "of what contribution bounds let count"
-    rows = int(given[BOUND])
-    return f"of at most {rows:,} {'record' if rows == 1 else 'records'} of one {given[UNIT]}, the earliest"
+    said = [f"{one.max_rows:,} {'record' if one.max_rows == 1 else 'records'} of one {', '.join(one.units)}" for one in published.protects]
+    return f"of at most {' and '.join(said)}, the earliest"
 
 
 def open_marginals(lake: Lake, name: str, trigger: int | None = None) -> PublishedMarginals:
@@ -92,12 +78,12 @@ def open_marginals(lake: Lake, name: str, trigger: int | None = None) -> Publish
     Raises:
         LakeError: there is no such query or trigger, it cannot be read, or it has no sets of keys.
     """
-    from deltalake import DeltaTable
     from deltalake.exceptions import DeltaError
 
     path = lake.histogram(name)
     try:
-        if GROUPING_ID not in {field.name for field in DeltaTable(str(path)).schema().fields}:
+        published = described(path)
+        if published.rows is not Rows.CUBE:
             raise LakeError(
                 f"query {name!r} publishes no sets of keys: a question in SQL and a synthetic table are of a query with CUBE, ROLLUP or "
                 f"GROUPING SETS; how often values came in a sketch: dpsql ask {name} --value VALUE"
@@ -109,20 +95,18 @@ def open_marginals(lake: Lake, name: str, trigger: int | None = None) -> Publish
         raise LakeError(f"{path}: cannot be read ({type(problem).__name__})") from None
     if trigger is None or not rows.num_rows:
         raise LakeError(f"query {name!r} has published nothing{'' if trigger is None else f' at trigger {trigger}'}")
-    return published(rows)
+    return tables_in(rows, published)
 
 
-def published(rows: pa.Table) -> PublishedMarginals:
+def tables_in(rows: pa.Table, published: Published) -> PublishedMarginals:
     """The tables in the rows of one trigger."""
-    aggregates = aggregates_of(rows.column_names)
-    beside = {*TIMES, GROUPING_ID, *aggregates, *(f"{alias}_stderr" for alias in aggregates)}
-    names = [name for name in rows.column_names if name not in beside]
+    aggregates, names = published.amounts, published.names(Role.KEY)
     keys = {name.lower(): sorted(value for value in pc.unique(rows[name]).to_pylist() if value is not None) for name in names}
     places = [pc.index_in(rows[name], value_set=pa.array(keys[name.lower()], rows[name].type)).fill_null(-1).to_numpy() for name in names]
     sizes = tuple(max(len(values), 1) for values in keys.values())  # a key that no table has could as well have one value
-    ids = rows[GROUPING_ID].to_numpy()
+    ids = rows[published.names(Role.SET)[0]].to_numpy()
     values = {alias: rows[alias].to_numpy() for alias in aggregates}
-    errors = {alias: rows[f"{alias}_stderr"].to_numpy() for alias in aggregates}
+    errors = {alias: rows[published.of(alias, Role.STDERR)[0]].to_numpy() for alias in aggregates}
     tables, variances = [], {alias: list[float]() for alias in aggregates}
     arrays = {alias: list[np.ndarray]() for alias in aggregates}
     for number in sorted({*ids.tolist()}):
@@ -142,5 +126,10 @@ def published(rows: pa.Table) -> PublishedMarginals:
     time = rows["trigger_time"].cast(pa.timestamp("us", tz="UTC")).cast(pa.int64())[0].as_py()
     counts = tuple(alias for alias in aggregates if pa.types.is_integer(rows[alias].type))
     return PublishedMarginals(
-        keys, rows["trigger"][0].as_py(), time, {alias: (known[alias], tuple(arrays[alias])) for alias in aggregates}, counts
+        keys,
+        rows["trigger"][0].as_py(),
+        time,
+        {alias: (known[alias], tuple(arrays[alias])) for alias in aggregates},
+        counts,
+        said_bound(published),
     )

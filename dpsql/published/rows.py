@@ -9,8 +9,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dpsql.lake.sketch_tables import top_lists
 from dpsql.parsed_query import ParsedQuery
+from dpsql.published.cells import top_lists
 from dpsql.schedule import Schedule
 from dpsql.typed_values import typed
 from dpsql.udfs.keys import decode

@@ -1,0 +1,246 @@
+"""What a public table says of itself: one property of the table, written by whoever writes its rows, and asked by everyone who reads them.
+
+It holds nothing but what a plan and the text of its query say: no types (the schema has them), no text of the query, no run, no count.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
+from enum import StrEnum
+from typing import Any
+
+from dpsql.parsed_query import AggregateFunction, Reading
+
+PROPERTY = "dpsql.table"
+"""Of a Delta table, of the schema of an Arrow table, and in the `attrs` of a pandas frame."""
+
+VERSION = 1
+CELLS_ENDING = "sketch"
+"""The table of cells beside the public table of a query: `NAME.sketch`."""
+ADDITIVE = (AggregateFunction.COUNT_ROWS, AggregateFunction.COUNT, AggregateFunction.SUM)
+
+
+class Rows(StrEnum):
+    """What one row is: a group; a release of lists; a row of cells; a cell of one of several tables; a cell of a fitted table."""
+
+    HISTOGRAM = "HISTOGRAM"
+    LISTS = "LISTS"
+    CELLS = "CELLS"
+    CUBE = "CUBE"
+    SYNTHETIC = "SYNTHETIC"
+
+
+class Role(StrEnum):
+    """What a column is: when; the group; which keys a row of a CUBE has; a number; the standard error of it, or of the ranks of quantiles; more of
+    it (a better guess, how much was measured); an array of the largest."""
+
+    TIME = "TIME"
+    KEY = "KEY"
+    SET = "SET"
+    VALUE = "VALUE"
+    STDERR = "STDERR"
+    RANK_STDERR = "RANK_STDERR"
+    BESIDE = "BESIDE"
+    LIST = "LIST"
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column: `of` is the alias that it belongs to; of a LIST `values` are the names of the parts of a value."""
+
+    name: str
+    role: Role
+    of: str | None = None
+    values: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Measure:
+    """An aggregate: `additive` if it may be summed over groups, of either sign; what values are clamped to; the step that values are multiples of."""
+
+    alias: str
+    function: AggregateFunction
+    additive: bool
+    bounds: tuple[float, float] | None
+    grid: float | None
+
+
+@dataclass(frozen=True)
+class Windows:
+    """Of a table that has them, in microseconds; `triggers`: releases of a window."""
+
+    size_us: int
+    slide_us: int
+    offset_us: int
+    lateness_us: int
+    triggers: int
+
+
+@dataclass(frozen=True)
+class Noise:
+    """`counter`; `horizon`: triggers that share its noise, none if they do not end; `predicted`: what was not measured may be predicted."""
+
+    counter: str
+    horizon: int | None
+    predicted: bool = False
+
+
+@dataclass(frozen=True)
+class Sets:
+    """Of a CUBE: the keys, how many values each has, and the tables that are measured, by their grouping_id."""
+
+    keys: tuple[str, ...]
+    sizes: tuple[int, ...]
+    measured: tuple[int, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SketchShape:
+    """One or several sketches that count the same; `dpsql.udfs.sketch.publishing` says how their cells are released.
+
+    Args:
+        depth, width, signed: of every sketch.
+        hash_scheme: `dpsql.udfs.sketch.hashing.SCHEME`.
+        aliases: of the sketches, in order of their rows.
+        counts: of each, whether it counts records; else it adds up a weight.
+        grids: value of one step of their cells.
+        sd: of their cells' noise by trigger, in value units.
+        stderr: of an estimate's noise, per standard deviation of a cell's.
+        by_window: every window has a hash key of its own, published with its last cells.
+        missed: the largest share of a value's records that a row leaves out.
+        value: path and Spark type of each part of a value, so that whoever asks can encode one; a plan does not know them.
+    """
+
+    depth: int
+    width: int
+    signed: bool
+    hash_scheme: str
+    aliases: tuple[str, ...]
+    counts: tuple[bool, ...]
+    grids: tuple[float, ...]
+    sd: tuple[tuple[float, ...], ...]
+    stderr: float
+    by_window: bool
+    missed: float
+    value: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Protects:
+    """What one run promises: whom, in which period, how much of theirs is in the table (C, c, G), and how many noisy sums a group has.
+
+    `units_needed`: units that bring a key to its threshold at a window's last trigger (where triggers do not end: at the first); none: keys are
+    listed. `rows_end`: rows of the table that is counted can go.
+    """
+
+    level: str
+    units: tuple[str, ...]
+    period: str
+    max_rows: int | None
+    max_rows_per_group: int | None
+    max_groups: int | None
+    sums: int
+    units_needed: int | None
+    rows_end: bool
+    epsilon: float
+    delta: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Published:
+    """The description. `neighbours`: endings of the tables next to it, with what their rows are; `sketch`: what readers of cells must know."""
+
+    rows: Rows
+    trigger_us: int
+    columns: tuple[Column, ...]
+    windows: Windows | None = None
+    measures: tuple[Measure, ...] = ()
+    noise: Noise | None = None
+    reading: Reading = field(default_factory=Reading)
+    sets: Sets | None = None
+    protects: tuple[Protects, ...] = ()
+    neighbours: tuple[tuple[str, Rows], ...] = ()
+    sketch: SketchShape | None = None
+
+    def text(self) -> str:
+        """As the property has it: canonical JSON; equal descriptions have equal texts."""
+        return json.dumps({"version": VERSION} | asdict(self), sort_keys=True, separators=(",", ":"))
+
+    @property
+    def properties(self) -> dict[str, str]:
+        """Of the Delta table."""
+        return {PROPERTY: self.text()}
+
+    def after(self, older: Published, first: bool) -> Published:
+        """The description of a table that had another before; `first`: the run has not written into it yet."""
+        return replace(self, protects=(*older.protects, *self.protects) if first else older.protects)
+
+    @property
+    def keys(self) -> list[str]:
+        """The columns that name a row besides its window and trigger; of a CUBE also which keys it has."""
+        return self.names(Role.KEY, Role.SET)
+
+    @property
+    def amounts(self) -> list[str]:
+        """The aggregates whose values have a standard error: all but quantiles."""
+        return [alias for alias in self.names(Role.VALUE) if self.of(alias, Role.STDERR)]
+
+    @property
+    def quantiles(self) -> list[str]:
+        """The aggregates that are arrays, of which the ranks have a standard error."""
+        return [alias for alias in self.names(Role.VALUE) if self.of(alias, Role.RANK_STDERR)]
+
+    @property
+    def lists(self) -> list[str]:
+        """The columns that are lists of the largest values."""
+        return self.names(Role.LIST)
+
+    @property
+    def predicts(self) -> bool:
+        """Whether values may be predictions, which have no standard error."""
+        return self.noise is not None and self.noise.predicted
+
+    def beside(self, alias: str) -> dict[str, str]:
+        """The columns that say more of an aggregate, by their endings."""
+        return {name.removeprefix(f"{alias}_"): name for name in self.of(alias, Role.BESIDE)}
+
+    def names(self, *roles: Role) -> list[str]:
+        """The columns of some roles, in order."""
+        return [column.name for column in self.columns if column.role in roles]
+
+    def of(self, alias: str, *roles: Role) -> list[str]:
+        """The columns of an aggregate with some roles, in order."""
+        return [column.name for column in self.columns if column.of == alias and column.role in roles]
+
+
+def read(text: str) -> Published | None:
+    """What `Published.text` has written; None of another version."""
+    given = json.loads(text)
+    if given.pop("version", None) != VERSION:
+        return None
+    return Published(
+        **given
+        | {
+            "rows": Rows(given["rows"]),
+            "columns": tuple(Column(each["name"], Role(each["role"]), each["of"], tuple(each["values"])) for each in given["columns"]),
+            "windows": _one(Windows, given["windows"]),
+            "measures": tuple(_one(Measure, each | {"function": AggregateFunction(each["function"])}) for each in given["measures"]),
+            "noise": _one(Noise, given["noise"]),
+            "reading": _one(Reading, given["reading"]),
+            "sets": _one(Sets, given["sets"]),
+            "sketch": _one(SketchShape, given["sketch"]),
+            "protects": tuple(_one(Protects, each) for each in given["protects"]),
+            "neighbours": tuple((ending, Rows(rows)) for ending, rows in given["neighbours"]),
+        }
+    )
+
+
+def _one(kind: Any, given: Mapping[str, Any] | None) -> Any:
+    """A dataclass of JSON values: its sequences are tuples."""
+    return given and kind(**{each.name: _frozen(given[each.name]) for each in fields(kind)})
+
+
+def _frozen(value: Any) -> Any:
+    return tuple(map(_frozen, value)) if isinstance(value, list) else value

@@ -1,0 +1,60 @@
+"""From a plan to what its public tables say of themselves."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from dpsql.description import ADDITIVE, CELLS_ENDING, Column, Measure, Protects, Published, Role, Rows, Windows
+from dpsql.mechanisms.protocol import Plan, Shape
+from dpsql.parsed_query import PrivacyLevel, Reading
+
+
+def described(plan: Plan, shape: Shape, reading: Reading) -> Published:
+    """The description of the public table.
+
+    Args:
+        plan: the plan.
+        shape: of it.
+        reading: of the query; a private condition is left out.
+    """
+    query, told, schedule = plan.query, shape.told, shape.schedule
+    times = ("window_start", "window_end", "trigger", "trigger_time") if schedule.windows else ("trigger", "trigger_time")
+    keys, columns = {key.name for key in query.output_keys}, [Column(name, Role.TIME) for name in times]
+    values = tuple(key.name.rpartition(".")[2] for key in query.keys) if shape.sketch else ()
+    for name in query.columns_in_order:
+        if name in keys:
+            columns.append(Column(name, Role.KEY))
+        for each in shape.of(name):
+            columns.append(Column(each.name, each.role, None if each.role is Role.SET else name, values if each.role is Role.LIST else ()))
+    window, most = query.window, told.bounds
+    return Published(
+        rows=Rows.LISTS if shape.sketch else Rows.CUBE if told.sets else Rows.HISTOGRAM,
+        trigger_us=query.trigger_interval_us,
+        columns=tuple(columns),
+        windows=None
+        if window is None
+        else Windows(window.size_us, window.slide_us, window.offset_us, query.allowed_lateness_us, schedule.grid.horizon),
+        measures=tuple(
+            Measure(each.alias, each.function, each.function in ADDITIVE, each.bounds, told.grids.get(each.alias))
+            for each in query.aggregates
+        ),
+        noise=told.noise,
+        reading=replace(reading, condition=None) if reading.private else reading,
+        sets=told.sets,
+        protects=(
+            Protects(
+                level=str(PrivacyLevel.USER if query.privacy_unit else PrivacyLevel.EVENT),
+                units=query.privacy_unit,
+                period=str(query.contribution_period),
+                max_rows=most[0],
+                max_rows_per_group=most[1],
+                max_groups=most[2],
+                sums=told.sums,
+                units_needed=told.units_needed,
+                rows_end=shape.feed is not None,
+                epsilon=plan.epsilon,
+                delta=plan.delta,
+            ),
+        ),
+        neighbours=((CELLS_ENDING, Rows.CELLS),) if shape.sketch else (),
+    )

@@ -1,0 +1,61 @@
+"""Rows of public tables as pandas frames that lose nothing, and that carry what their table says of itself.
+
+Pandas' own types have no room for a NULL among integers, and forget decimals.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import TYPE_CHECKING
+
+from dpsql.description import PROPERTY, Published, Role, read
+from dpsql.errors import DataError
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import pyarrow as pa
+
+_read = cache(read)
+
+
+def published_of(frame: pd.DataFrame) -> Published:
+    """What the table of a frame says of itself. Filters, sorts and groups of a frame keep it.
+
+    Raises:
+        DataError: it is lost: a merge loses it, and a frame that is built anew never had it.
+    """
+    published = _read(frame.attrs.get(PROPERTY, "{}"))
+    if published is None:
+        raise DataError(
+            f"these rows do not say what they are: take a frame as dpsql hands it out, or give it its description: new.attrs['{PROPERTY}'] = "
+            f"old.attrs['{PROPERTY}']"
+        )
+    return published
+
+
+def frame_of(rows: pa.Table, published: Published) -> pd.DataFrame:
+    """Key columns are Arrow-backed, as `int64[pyarrow]`: type and NULL stay, whatever the other keys are; so are arrays; all others have pandas'
+    own types.
+
+    Written to Parquet, or taken back by `pyarrow.Table.from_pandas`, the frame is the table it was made of.
+
+    Args:
+        rows: of the table, perhaps of some columns.
+        published: what it says of itself.
+    """
+    import pandas as pd  # slow to import
+    import pyarrow as pa
+
+    exact = {*published.names(Role.KEY, Role.SET, Role.LIST)}
+
+    def series(name: str) -> pd.Series:
+        column = rows.column(name)
+        if (name not in exact and not pa.types.is_nested(column.type)) or pa.types.is_timestamp(
+            column.type
+        ):  # pandas has its own NULL among times
+            return column.to_pandas()
+        return column.to_pandas(types_mapper=pd.ArrowDtype)
+
+    frame = pd.DataFrame({name: series(name) for name in rows.column_names})
+    frame.attrs[PROPERTY] = published.text()
+    return frame

@@ -1,0 +1,105 @@
+"""A public table says what it is: one property, made of plan and text alone, the same for every start of a run, and of all runs that wrote into it."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable
+from pyspark.sql.types import StringType
+
+from dpsql.compiled import Query, compile_query
+from dpsql.description import PROPERTY, Role, Rows, read
+from dpsql.errors import LakeError
+from dpsql.lake.marks import described_mark
+from dpsql.published.cells import of_cells
+from dpsql.streaming.published_table import PublishedTable
+from tests.sql.golden import compiled, goldens, sources
+
+ACCEPTED = {golden.stem: golden for golden in goldens("accepted")}
+
+
+@pytest.mark.parametrize("stem", ACCEPTED)
+def test_a_description_is_read_as_it_was_written_and_names_every_column_once(stem: str) -> None:
+    query = compiled(ACCEPTED[stem])
+    published = query.published
+    assert read(published.text()) == published
+    names = [column.name for column in published.columns]
+    assert len({*names}) == len(names)
+    aggregates = {each.alias for each in query.parsed.aggregates}
+    assert {column.of for column in published.columns if column.of} <= aggregates
+    assert {each.alias for each in published.measures} == aggregates
+    for key in query.parsed.output_keys:
+        assert key.name in published.names(Role.KEY)
+    for alias in aggregates:
+        values, errors = published.of(alias, Role.VALUE), published.of(alias, Role.STDERR, Role.RANK_STDERR)
+        assert len(values) == len(errors) == (published.rows is not Rows.LISTS)
+
+
+def test_cells_are_described_with_what_their_readers_need() -> None:
+    query = compiled(ACCEPTED["sketch_user"])
+    assert query.shape.sketch is not None
+    published = of_cells(query.published, query.shape.sketch, [("top.value", "string")])
+    assert read(published.text()) == published
+    assert published.sketch is not None and published.sketch.value == (("top.value", "string"),)
+    assert (published.rows, published.protects) == (Rows.CELLS, query.published.protects)
+
+
+def _asked(having: str) -> Query:
+    text = (
+        "SELECT WITH DIFFERENTIAL_PRIVACY OPTIONS (epsilon = 6, delta = 1e-9, privacy_unit_column = user_id, max_rows_contributed = 32) "
+        f"url, COUNT(*) AS views FROM visits GROUP BY window(ts, '1 day'), url {having}"
+    )
+    return compile_query(text, sources())
+
+
+@pytest.mark.parametrize(
+    ("having", "private"),
+    [
+        ("HAVING url <> 'Jane Doe'", True),
+        ("HAVING views > 10 OR url = 'Jane Doe'", True),
+        ("HAVING views > 10", False),
+        ("ORDER BY url LIMIT 3", False),
+    ],
+)
+def test_a_condition_that_may_name_a_person_is_not_told(having: str, private: bool) -> None:
+    published = _asked(having).published
+    assert published.reading.private is private
+    assert "Jane" not in published.text() and "Doe" not in published.text()
+    assert (published.reading.condition is None) is (private or "HAVING" not in having)
+
+
+def _table(path: Path, query: Query, run: str) -> PublishedTable:
+    return PublishedTable(path, f"{run}/mark", query.parsed, query.shape, (StringType(),), query.published, described_mark(run))
+
+
+def _said(path: Path) -> dict[str, object]:
+    return json.loads(DeltaTable(str(path)).metadata().configuration[PROPERTY])
+
+
+def test_a_start_says_it_anew_only_where_something_is_new(tmp_path: Path) -> None:
+    """Catches: an entry for each start; a run that is left out; a reading that stays as it was; a commit per start."""
+    path, one, other = tmp_path / "public", _asked("HAVING views > 10"), _asked("HAVING views > 20")
+    for _ in range(2):
+        _table(path, one, "a").create()
+        assert DeltaTable(str(path)).version() == 0
+        assert read(json.dumps(_said(path))) == one.published
+    _table(path, other, "a").create()
+    assert read(json.dumps(_said(path))) == other.published
+    for version in (2, 2):
+        _table(path, other, "b").create()
+        found = read(json.dumps(_said(path)))
+        assert found is not None and found.protects == (*one.published.protects, *other.published.protects)
+        assert DeltaTable(str(path)).version() == version
+    assert dataclasses.replace(found, protects=one.published.protects) == other.published
+
+
+def test_a_table_without_a_description_is_not_written_into(tmp_path: Path) -> None:
+    path, query = tmp_path / "public", _asked("")
+    _table(path, query, "a").create()
+    table = DeltaTable(str(path))
+    table.alter.set_table_properties({PROPERTY: '{"version": 0}'}, raise_if_not_exists=False)
+    with pytest.raises(LakeError, match="an earlier dpsql made this table"):
+        _table(path, query, "a").create()
