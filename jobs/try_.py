@@ -57,6 +57,7 @@ def try_(
     dpsql try conf/queries/demo.sql --until 2015-09-13
     dpsql try conf/queries/demo.sql --input wiki=conf/demo/wiki/part-000.parquet --input wiki=conf/demo/wiki/part-001.parquet --compare
     """
+    from dpsql.local.comparison import check_comparable
     from dpsql.local.feeder import try_query
     from dpsql.local.input_check import check_input
     from dpsql.privacy.ledger_rules import cap_for
@@ -74,6 +75,7 @@ def try_(
         writable(output, "--output")  # before anything is spent
     if compare:
         refuse_own_input(query, files.get(query.parsed.stream), "--compare", EXACT)
+        check_comparable(query)
     check_input(query, files)
     query.shape.schedule.check_behind(now_us() if until_us is None else until_us, query.source.start_us)
     if until_us is None and query.shape.schedule.replayed:

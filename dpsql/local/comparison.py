@@ -23,6 +23,20 @@ MEAN, MEDIAN = 0.7978845608028654, 0.6744897501960817
 """Of the distance of a standard normal from 0."""
 
 
+def check_comparable(query: Query) -> None:
+    """Refuse a query whose exact histogram is not computed; before anything is spent on it.
+
+    Raises:
+        InputError: why there is none.
+    """
+    if query.shape.sketch is not None:
+        raise InputError("--compare is not there yet for sketches: leave it out")
+    if not query.parsed.privacy_unit:
+        raise InputError("--compare is not there yet for queries that protect rows, not units: leave it out")
+    if query.parsed.window is None:
+        raise InputError("the exact histogram is of windows: this query has none, so there is nothing to compare with")
+
+
 class Truth:
     """Collects the records of a run as they pass, and compares at the end.
 
@@ -30,14 +44,9 @@ class Truth:
     """
 
     def __init__(self, query: Query, until_us: int) -> None:
+        check_comparable(query)
         plan, shape = query.plan, query.shape
         self._published, self._plan, self._until_us, self._grid = query.published, plan, until_us, shape.schedule.grid
-        if shape.sketch is not None:
-            raise InputError("--compare is not there yet for sketches: leave it out")
-        if not plan.query.privacy_unit:
-            raise InputError("--compare is not there yet for queries that protect rows, not units: leave it out")
-        if not shape.schedule.windows:
-            raise InputError("the exact histogram is of windows: this query has none, so there is nothing to compare with")
         self._arguments = tuple(argument.text for argument in shape.arguments)
         self._connection = connect()
         arguments = "".join(f", a{i} DOUBLE" for i in range(len(self._arguments)))
