@@ -9,7 +9,7 @@ import click
 
 from dpsql.errors import DataError
 from dpsql.jobs.options import UtcTime, json_option, lake_option, name_argument
-from dpsql.jobs.terminal import print_json, print_table
+from dpsql.jobs.terminal import note, print_json, print_table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -88,7 +88,13 @@ def _released(name: str, lake_folder: str) -> pd.DataFrame:
 def _columns(rows: pd.DataFrame, name: str, by: str | None) -> list[str]:
     from dpsql.published.frames import published_of
 
-    known = published_of(rows).amounts
+    known, quantiles = published_of(rows).amounts, published_of(rows).quantiles
+    if not known or by in quantiles:
+        raise DataError(
+            f"the error of quantiles is one of ranks, so their differences have none: `dpsql show {name}` has {', '.join(quantiles)}"
+        )
+    if quantiles and by is None:
+        note(f"not compared: {', '.join(quantiles)} (quantiles)")
     if by is None:
         return known
     if by not in known:

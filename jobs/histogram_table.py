@@ -10,12 +10,12 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from dpsql.description import Published
+from dpsql.description import Published, Role
 from dpsql.jobs.terminal import console
 from dpsql.jobs.top_list import print_lists
 from dpsql.published.frames import published_of
 from dpsql.view.bounds import heads, left_out
-from dpsql.view.formatting import Z95, absent, amount, key_text, measured, printable, said_beside
+from dpsql.view.formatting import Z95, absent, amount, key_text, measured, printable, quantiles_text, said_beside
 from dpsql.view.reading import is_ordered
 from dpsql.view.windows import finished, in_order, newest_triggers
 
@@ -44,7 +44,7 @@ def print_histogram(
     """
     published = published_of(frame)
     aggregates, keys = published.amounts, published.keys
-    if not aggregates:
+    if not aggregates and not published.quantiles:
         print_lists(frame, limit, every, clock)
         return
     if every:
@@ -58,11 +58,14 @@ def print_histogram(
         _number(table, column, caps.get(column, ""))
         for ending in published.beside(column):
             _number(table, ending)
+    for alias in published.quantiles:
+        _number(table, alias, caps.get(alias, ""))
     by, places = ranks
     if by:
         _number(table, "place", f"by {by}" if len(aggregates) > 1 else "")
     for index, row in zip(rows.index[:limit], rows.head(limit).to_dict("records"), strict=True):
         cells = [cell for column in aggregates for cell in _aggregate(row, column, published)]
+        cells += [quantiles_text(row[alias], row[published.of(alias, Role.RANK_STDERR)[0]]) for alias in published.quantiles]
         table.add_row(*_place(row, published, bool(ended[index])), *cells, *([places.get(index, "")] if by else []))
     out = console()
     out.print(table)

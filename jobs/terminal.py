@@ -167,6 +167,6 @@ def _json_value(value: Any) -> Any:
         return {name: _json_value(each) for name, each in value.items()}
     if hasattr(value, "tz_convert"):
         return (value.tz_convert(UTC) if value.tzinfo else value.tz_localize(UTC)).isoformat().replace("+00:00", "Z")
-    if hasattr(value, "item"):
-        return value.item()
+    if hasattr(value, "tolist"):
+        return _json_value(value.tolist())
     return value if isinstance(value, bool | int | float | str) else str(value)

@@ -29,9 +29,7 @@ def print_lists(frame: pd.DataFrame, limit: int, every: bool = False, clock: Any
     out = console()
     published = published_of(frame)
     if not published.lists:
-        quantiles = published.quantiles
-        sketch = "No list is published. How often a value came: dpsql ask NAME --value VALUE"
-        out.print(f"Quantiles ({', '.join(quantiles)}) are in no table: write --json" if quantiles else sketch, markup=False)
+        out.print("No list is published. How often a value came: dpsql ask NAME --value VALUE", markup=False)
         return
     rows = frame if every else newest_triggers(frame)
     ended = dict(zip(rows["window_start"], finished(rows, clock), strict=True))

@@ -15,7 +15,7 @@ LISTED = (
     "Any value can be asked for: dpsql ask."
 )
 LEFT_OUT = "What is beyond is left out of these numbers: true ones can be much larger, above all where few units do much."
-EITHER_SIDE = "What is beyond is left out: true averages, deviations and quantiles can be larger or smaller, for records that count may be unlike others."
+EITHER_SIDE = "Averages, deviations and quantiles are of the records that count: true ones can be larger or smaller."
 
 
 def heads(published: Published) -> dict[str, str]:

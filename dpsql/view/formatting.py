@@ -48,6 +48,14 @@ def measured(value: Any, stderr: float) -> tuple[str, bool]:
     return f"{amount(value, error, whole)} ± {amount(error, error, whole)}", bool(abs(value) < error)
 
 
+def quantiles_text(values: Any, rank_stderr: float) -> str:
+    """`0, 12.5, 60; ranks ± 0.041`: quantiles, and 95% of what their ranks are off, as a share of all rows."""
+    if absent(values) or absent(rank_stderr):
+        return "NULL"
+    off = f"± {Z95 * rank_stderr:.2g}" if Z95 * rank_stderr < 1 else "unknown"
+    return f"{', '.join(f'{value:,.4g}' for value in values)}; ranks {off}"
+
+
 def said_beside(row: Mapping[Any, Any], alias: str, published: Published) -> dict[str, str]:
     """What a row says beside an aggregate's value, by ending: a smoothed value has the digits of the error, for it is no better than that."""
     out = {ending: row[column] for ending, column in published.beside(alias).items()}

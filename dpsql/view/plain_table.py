@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from dpsql.description import Published
+from dpsql.description import Published, Role
 from dpsql.parsed_query import Reading
 from dpsql.published.frames import published_of
 from dpsql.view.bounds import heads, left_out
-from dpsql.view.formatting import absent, key_text, measured, printable, said_beside
+from dpsql.view.formatting import absent, key_text, measured, printable, quantiles_text, said_beside
 from dpsql.view.nothing import why_nothing
 from dpsql.view.reading import as_read, is_ordered
 from dpsql.view.top_lists import lines_of
@@ -65,4 +65,5 @@ def _row(row: Mapping[Any, Any], published: Published, caps: Mapping[str, str]) 
         head = f"{alias} ({caps[alias]})" if caps.get(alias) else alias
         cells[head] = f"? {text}" if small and text != "NULL" else text
         cells |= {f"{alias} {ending}": said for ending, said in said_beside(row, alias, published).items()}
+    cells |= {alias: quantiles_text(row[alias], row[published.of(alias, Role.RANK_STDERR)[0]]) for alias in published.quantiles}
     return cells

@@ -163,10 +163,3 @@ def test_a_row_that_is_not_grouped_by_a_key_says_all() -> None:
     assert key_text({"channel": None}, "channel", several) == "all"
     assert key_text({"channel": None}, "channel", one) == "NULL"
     assert key_text({"channel": "a\n"}, "channel", several) == "a\\n"
-
-
-def test_quantiles_alone_are_no_lists(capsys: pytest.CaptureFixture[str]) -> None:
-    """Catches: a query without a list that is told how to ask for its values."""
-    print_histogram(told(pd.DataFrame({"trigger": [1], "deciles": [[1.0, 2.0]], "deciles_rank_stderr": [3.0]})), 5)
-    out = capsys.readouterr().out
-    assert "Quantiles (deciles) are in no table: write --json" in out and "list" not in out and "ask" not in out

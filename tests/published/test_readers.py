@@ -1,0 +1,125 @@
+"""Every reader of a published table beside every kind of query: it shows each column that was asked for, or says by name what it does not show."""
+
+from __future__ import annotations
+
+import html
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from click.testing import CliRunner, Result
+from deltalake import DeltaTable
+
+import dpsql
+from dpsql.compiled import Query
+from dpsql.frame_query import Answer
+from dpsql.jobs.cli import main
+from dpsql.lake.runs import Lake
+from dpsql.published.rows import published_rows
+from tests.described import write
+from tests.frozen import released
+from tests.sql.golden import compiled, goldens
+
+KINDS = (
+    *(
+        "smallest",
+        "average_beside_others",
+        "spread",
+        "keyless",
+        "sliding",
+        "reading_having",
+        "reading_order",
+        "reading_limit",
+        "carry_windows",
+    ),
+    *("panes_event", "panes_user", "panes_event_keyless", "panes_retroactive", "table", "table_keyless", "table_ending", "table_quantiles"),
+    *(
+        "changes",
+        "changes_quantiles",
+        "changes_interval_tree",
+        "marginals_cube",
+        "marginals_rollup",
+        "sketch_user",
+        "sketch_sums",
+        "sketch_event",
+    ),
+)
+"""Golden queries: windows with keys and without, sliding ones, tables that grow and whose rows end, averages, quantiles, lists, CUBE, HAVING."""
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Query, Path]:
+    """A query, and a lake that has its public table alone."""
+    query = compiled({golden.stem: golden for golden in goldens("accepted")}[request.param])
+    folder = tmp_path_factory.mktemp("reader")
+    kinds = [pa.string()] * len(query.parsed.keys)
+    rows = published_rows(query.parsed, query.shape.schedule, query.shape.columns, released(query), kinds)
+    write(Lake(folder / "lake").histogram("q"), rows, query.published)
+    return query, folder
+
+
+def asked(query: Query) -> list[str]:
+    """What a reader of a table has to show."""
+    return [*query.published.keys, *query.published.amounts, *query.published.quantiles]
+
+
+def read(folder: Path, *words: str) -> Result:
+    done = CliRunner().invoke(main, [*words, "--lake", str(folder / "lake")])
+    assert done.exit_code in (0, 2), done.output
+    assert "internal error" not in done.output and "Traceback" not in done.output
+    return done
+
+
+@pytest.mark.parametrize(
+    "words", [("show", "q"), ("show", "q", "--all"), ("show", "q", "--json"), ("show", "q", "--all", "--json")], ids=" ".join
+)
+def test_show_has_every_column(made: tuple[Query, Path], words: tuple[str, ...]) -> None:
+    query, folder = made
+    done = read(folder, *words)
+    assert done.exit_code == 0, done.output
+    if "--json" in words:
+        rows = json.loads(done.stdout)["rows"]
+        assert rows and all({*rows[0]} == {column.name for column in query.published.columns} for _ in rows)
+    else:
+        assert all(name in done.stdout for name in asked(query)), done.stdout
+
+
+def test_the_newest_rows_have_every_column(made: tuple[Query, Path]) -> None:
+    query, folder = made
+    rows = dpsql.latest(str(folder / "lake"), "q")
+    assert list(rows.columns) == [column.name for column in query.published.columns] and len(rows)
+
+
+def test_an_answer_has_every_column(made: tuple[Query, Path]) -> None:
+    query, folder = made
+    answer = Answer(dpsql.latest(str(folder / "lake"), "q"), query)
+    for text in (repr(answer), html.unescape(answer._repr_html_())):
+        assert all(name in text for name in asked(query)), text
+
+
+def test_the_page_has_every_column_or_says_which_it_has_not(made: tuple[Query, Path]) -> None:
+    query, folder = made
+    page = folder / "page.html"
+    done = read(folder, "view", "q", "--out", str(page))
+    said = done.output + (html.unescape(page.read_text()) if done.exit_code == 0 else "")
+    assert all(name in said for name in asked(query) if name not in query.published.keys), said[-2000:]
+
+
+def test_compare_has_every_column_or_says_which_it_has_not(made: tuple[Query, Path]) -> None:
+    query, folder = made
+    rows = dpsql.latest(str(folder / "lake"), "q")
+    names = query.published.keys
+    key = ["NULL" if rows.iloc[0][name] is None else str(rows.iloc[0][name]) for name in names]
+    done = read(folder, "compare", "q", *([",".join(key)] if names else []))
+    if done.exit_code == 0:
+        assert all(name in done.output for name in asked(query) if name not in names), done.output
+    else:
+        assert any(word in done.output for word in ("lists", "error", "no trigger or window", "not among", "published")), done.output
+
+
+def test_the_table_alone_says_what_it_is(made: tuple[Query, Path]) -> None:
+    """Nobody needs the run: the schema and the description name the same columns."""
+    query, folder = made
+    table = DeltaTable(str(Lake(folder / "lake").histogram("q")))
+    assert [field.name for field in table.schema().fields] == [column.name for column in query.published.columns]
