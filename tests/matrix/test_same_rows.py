@@ -38,7 +38,8 @@ def test_cuts_and_buckets_change_nothing(wiki: Stream, tmp_path: Path, name: str
     for parts, buckets in ((7, (2, 16)), *([MANY_CUTS] if name in MANY_CUTS_OF else [])):
         assert same_rows.same(rows, same_rows.local_rows(query, wiki, parts, buckets)), (parts, buckets)
     other = same_rows.local_rows(query, wiki, 1, (1, 1), OTHER_RUN_ID)
-    assert same_rows.rows_in_common(rows, other, query) <= rows.num_rows // 20
+    # Two counts with noise of 6 are the same by chance in 5% of the rows; those of one run in all
+    assert same_rows.rows_in_common(rows, other, query) <= rows.num_rows // 8
 
 
 @pytest.mark.parametrize("name", QUERIES)
