@@ -46,7 +46,7 @@ PLANTED = {"records": RECORDS, "dropped": DROPPED, "malformed": MALFORMED, "one 
 PLANTED["all dropped"] = DROPPED + MALFORMED
 SHARE = (DROPPED + MALFORMED) / RECORDS
 FOUND = {name: re.compile(rf"(?<![\w.]){total:,}(?![\w])|(?<![\w.]){total}(?![\w])") for name, total in PLANTED.items()}
-FOUND["share"] = re.compile(rf"{SHARE:.0%}|{SHARE:.4f}"[:-1])
+FOUND["share"] = re.compile(rf"(?<!\d)(?:{SHARE:.0%}|{f'{SHARE:.4f}'[:-1]})")
 
 SOURCE = f"""sources:
   visits:
