@@ -50,9 +50,10 @@ def show(name: str, lake_folder: str, window_us: int | None, every: bool, limit:
         from dpsql.view.bounds import left_out
         from dpsql.view.reading import as_read
 
-        rows = as_read(_chosen(_rows(name, lake_folder, every), name, window_us, every), _own(name, lake_folder))
+        own = _own(name, lake_folder)
+        rows = as_read(_chosen(_rows(name, lake_folder, every), name, window_us, every), own)
         published = published_of(rows)
-        said = [*left_out(published), *_unread(name, lake_folder, published)]
+        said = [*left_out(published), *_unread(own, published)]
         print_json({"name": name, "live": list(_notes(name, lake_folder)), "errors": said, "rows": records(rows, published)})
     else:
         _print(name, lake_folder, window_us, every, limit)
@@ -72,7 +73,8 @@ def _print(name: str, lake_folder: str, window_us: int | None, every: bool, limi
         _print_nothing(name, lake_folder, published)
         return
     chosen = _chosen(rows, name, window_us, every, growing, counted(rows) if published.amounts else ())
-    shown = as_read(chosen, _own(name, lake_folder))
+    own = _own(name, lake_folder)
+    shown = as_read(chosen, own)
     ranks: tuple[str | None, Mapping[Any, str]] = (None, {})
     if not every and published.amounts:
         ranks = places_shown(chosen, in_order(newest_triggers(shown)).head(limit))
@@ -85,7 +87,7 @@ def _print(name: str, lake_folder: str, window_us: int | None, every: bool, limi
             continue
         more = f"{window['trigger_time'].max():{TIME}}; --window {start:%Y-%m-%dT%H:%M:%S}"
         click.echo(f"unfinished: the window of {start:{TIME}}, so far up to {more}")
-    for sentence in _unread(name, lake_folder, published):
+    for sentence in _unread(own, published):
         click.echo(sentence)
     if notes := _notes(name, lake_folder):
         click.echo("; ".join(notes))
@@ -110,11 +112,11 @@ def _own(name: str, lake_folder: str) -> Reading | None:
     return own_reading(Lake(lake_folder), name)
 
 
-def _unread(name: str, lake_folder: str, published: Published) -> list[str]:
+def _unread(own: Reading | None, published: Published) -> list[str]:
     """What is said to them of a condition that is not public."""
     from dpsql.view.reading import PRIVATE
 
-    return [PRIVATE] if published.reading.private and _own(name, lake_folder) is None else []
+    return [PRIVATE] if published.reading.private and own is None else []
 
 
 def _notes(name: str, lake_folder: str) -> tuple[str, ...]:

@@ -91,16 +91,13 @@ def table(window: pd.DataFrame, before: pd.DataFrame | None, horizon: int | None
     published = published_of(window)
     names, of = published.keys, measures(window)
     last = newest_triggers(window)
-    ordered, by = ranked(last, of)
+    ordered, ranking = ranked(last, of)
     kept = as_read(ordered, reading)
+    order = f"by {printable(ranking)}, the largest first" if ranking else "the smallest error first, which is where most records are"
     if is_ordered(window):
-        by, order = None, "in the order that the query asks for"
-    else:
-        order = f"by {printable(by)}, the largest first" if by else "the smallest error first, which is where most records are"
+        order = "in the order that the query asks for"
     shown = kept.head(most_rows)
-    if published.sets or published.predicts:  # a total is no rival of its parts, and of a prediction nobody knows how far it is off
-        by = None
-    spans = _places(ordered, by, shown) if by and names else {}
+    by, spans = places_shown(window, shown)
     key = window.groupby(names, dropna=False, sort=False).ngroup() if names else window["trigger"] * 0
     has_trends = window["trigger"].nunique() > 1
     paths = {number: path for number, path in window.sort_values("trigger").groupby(key)} if has_trends else {}
