@@ -131,11 +131,11 @@ def _labels(rows: pd.DataFrame) -> list[str]:
 def _against(
     one: Mapping[Any, Any], other: Mapping[Any, Any], alias: str, name: str, correlation: float | None
 ) -> tuple[str, str, float, Difference | None]:
-    """(column, with what, its value, the difference); no difference where a value is NULL."""
+    """(column, with what, its value, the difference); no difference where a value is NULL or predicted."""
     from dpsql.view.difference import difference
     from dpsql.view.formatting import absent
 
-    if absent(one[alias]) or absent(other[alias]):
+    if any(absent(row[column]) for row in (one, other) for column in (alias, f"{alias}_stderr")):
         return alias, name, float("nan"), None
     value, error = float(other[alias]), float(other[f"{alias}_stderr"])
     return alias, name, value, difference(float(one[alias]), float(one[f"{alias}_stderr"]), value, error, correlation)
@@ -191,7 +191,7 @@ def _print(
     lines = []
     for alias, name, value, made in found:
         if made is None:
-            lines.append((alias, name, "NULL", "NULL", "", "nothing to compare"))
+            lines.append((alias, name, "", "", "", "nothing to compare: a value is NULL or predicted"))
             continue
         error = Z95 * made.stderr
         verdict = ("larger" if made.value > 0 else "smaller") if made.real else "may be noise"

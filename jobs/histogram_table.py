@@ -15,7 +15,7 @@ from dpsql.jobs.terminal import console
 from dpsql.jobs.top_list import print_lists
 from dpsql.published.frames import published_of
 from dpsql.view.bounds import heads, left_out
-from dpsql.view.formatting import Z95, absent, amount, key_text, measured, printable, quantiles_text, said_beside
+from dpsql.view.formatting import Z95, absent, amount, key_text, marked, measured, printable, quantiles_text, said_beside
 from dpsql.view.reading import is_ordered
 from dpsql.view.windows import finished, in_order, newest_triggers
 
@@ -69,7 +69,7 @@ def print_histogram(
         table.add_row(*_place(row, published, bool(ended[index])), *cells, *([places.get(index, "")] if by else []))
     out = console()
     out.print(table)
-    small = any(measured(row[c], row[f"{c}_stderr"])[1] for row in rows.head(limit).to_dict("records") for c in aggregates)
+    small = any(marked(row[c], row[f"{c}_stderr"]).startswith("?") for row in rows.head(limit).to_dict("records") for c in aggregates)
     below = bool((rows[aggregates].head(limit).fillna(0) < 0).to_numpy().any())
     _foot(
         out,
@@ -172,5 +172,4 @@ def _aggregate(row: Mapping[Any, Any], alias: str, published: Published) -> list
 
 
 def _cell(value: Any, stderr: float) -> Text:
-    text, small = measured(value, stderr)
-    return Text(f"? {text}" if small and text != "NULL" else text, style="dim" if small else "")
+    return Text(marked(value, stderr), style="dim" if measured(value, stderr)[1] else "")

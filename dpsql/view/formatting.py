@@ -48,6 +48,12 @@ def measured(value: Any, stderr: float) -> tuple[str, bool]:
     return f"{amount(value, error, whole)} ± {amount(error, error, whole)}", bool(abs(value) < error)
 
 
+def marked(value: Any, stderr: float) -> str:
+    """As `measured`, with a `?` before what is smaller than its own error; a NULL and a prediction have none."""
+    text, small = measured(value, stderr)
+    return f"? {text}" if small and not absent(value) and not absent(stderr) else text
+
+
 def quantiles_text(values: Any, rank_stderr: float) -> str:
     """`0, 12.5, 60; ranks ± 0.041`: quantiles, and 95% of what their ranks are off, as a share of all rows."""
     if absent(values) or absent(rank_stderr):

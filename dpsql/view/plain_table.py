@@ -9,7 +9,7 @@ from dpsql.description import Published, Role
 from dpsql.parsed_query import Reading
 from dpsql.published.frames import published_of
 from dpsql.view.bounds import heads, left_out
-from dpsql.view.formatting import absent, key_text, measured, printable, quantiles_text, said_beside
+from dpsql.view.formatting import absent, key_text, marked, measured, printable, quantiles_text, said_beside
 from dpsql.view.nothing import why_nothing
 from dpsql.view.reading import as_read, is_ordered
 from dpsql.view.top_lists import lines_of
@@ -61,9 +61,8 @@ def _row(row: Mapping[Any, Any], published: Published, caps: Mapping[str, str]) 
     cells = {place.removesuffix("_start").removeprefix("trigger_"): f"{row[place]:{TIME}}"}
     cells |= {key: key_text(row, key, published) for key in published.keys}
     for alias in published.amounts:
-        text, small = measured(row[alias], row[f"{alias}_stderr"])
         head = f"{alias} ({caps[alias]})" if caps.get(alias) else alias
-        cells[head] = f"? {text}" if small and text != "NULL" else text
+        cells[head] = marked(row[alias], row[f"{alias}_stderr"])
         cells |= {f"{alias} {ending}": said for ending, said in said_beside(row, alias, published).items()}
     cells |= {alias: quantiles_text(row[alias], row[published.of(alias, Role.RANK_STDERR)[0]]) for alias in published.quantiles}
     return cells
