@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from enum import StrEnum
 from typing import Any
 
-from dpsql.parsed_query import AggregateFunction, Reading
+from dpsql.parsed_query import AVERAGED, DEVIATIONS, AggregateFunction, Reading
 
 PROPERTY = "dpsql.table"
 """Of a Delta table, of the schema of an Arrow table, and in the `attrs` of a pandas frame."""
@@ -65,6 +65,14 @@ class Measure:
     additive: bool
     bounds: tuple[float, float] | None
     grid: float | None
+
+    @property
+    def within(self) -> tuple[float, float] | None:
+        """What its values lie between: an average its bounds, a deviation 0 and half their width, a variance the square of that; others none."""
+        if self.bounds is None or self.function not in AVERAGED:
+            return None
+        half = (self.bounds[1] - self.bounds[0]) / 2
+        return self.bounds if self.function is AggregateFunction.AVG else (0.0, half if self.function in DEVIATIONS else half**2)
 
 
 @dataclass(frozen=True)

@@ -86,6 +86,8 @@ def print_histogram(
 
 def print_comparison(comparison: Mapping[str, Any], limit: int) -> None:
     """Private and true values, key by key, then in a sentence for each aggregate what the difference is made of."""
+    from dpsql.local.comparison import SIDES  # slow to import
+
     both: pd.DataFrame = comparison["compared"]
     published = published_of(both)
     aggregates = list(comparison["columns"])
@@ -97,7 +99,8 @@ def print_comparison(comparison: Mapping[str, Any], limit: int) -> None:
         _number(table, "true")
         _number(table, "off")
     for index, row in zip(rows.index[:limit], rows.head(limit).to_dict("records"), strict=True):
-        cells = [cell for alias in aggregates for cell in _compared(row[alias], row[f"{alias}_stderr"], row[f"{alias}_true"])]
+        missing = row[SIDES] == "left_only"
+        cells = [cell for alias in aggregates for cell in _compared(row[alias], row[f"{alias}_stderr"], row[f"{alias}_true"], missing)]
         table.add_row(*_place(row, published, bool(ended[index])), *cells)
     out = console()
     out.print(table)
@@ -112,7 +115,7 @@ def print_comparison(comparison: Mapping[str, Any], limit: int) -> None:
 def _sentence(alias: str, made_of: Mapping[str, float]) -> str:
     name = printable(alias)
     if "typical" in made_of:
-        return f"{name}: a released value is typically {made_of['typical']:.3g} off, of which noise alone would be {made_of['noise']:.2g}."
+        return f"{name}: a released value is typically {made_of['typical']:.3g} off; noise alone is typically {made_of['noise']:.2g}."
     if not made_of:
         return f"{name}: there is nothing to compare."
     took = made_of["bounds"]
@@ -147,9 +150,9 @@ def _place(row: Mapping[Any, Any], published: Published, ended: bool) -> list[st
     ]
 
 
-def _compared(value: Any, stderr: Any, true: Any) -> tuple[Text, Text, Text]:
+def _compared(value: Any, stderr: Any, true: Any, missing: bool) -> tuple[Text, Text, Text]:
     exact = Text("NULL" if absent(true) else f"{true:,.6g}" if isinstance(true, float) and abs(true) < 1e6 else f"{true:,.0f}")
-    if absent(stderr):
+    if missing:
         return Text("missing", style="dim"), exact, Text("")
     if absent(value) or absent(true):
         return _cell(value, stderr), exact, Text("")

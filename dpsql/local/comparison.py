@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from statistics import NormalDist
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import pandas as pd
 import pyarrow as pa
 
 from dpsql.compiled import Query
+from dpsql.description import Measure
 from dpsql.errors import InputError
 from dpsql.local.connection import connect
 from dpsql.local.published_table import arrow_types
@@ -19,8 +21,14 @@ from dpsql.published.frames import frame_of
 from dpsql.published.rows import typed_keys
 
 Z95 = 1.959963984540054
-MEAN, MEDIAN = 0.7978845608028654, 0.6744897501960817
+MEAN = 0.7978845608028654
 """Of the distance of a standard normal from 0."""
+
+SIDES = "dpsql_sides"
+"""A column: `left_only` where a key is not released."""
+
+NORMALS = np.array([NormalDist().inv_cdf((i + 0.5) / 200) for i in range(200)])
+"""A standard normal in steps of equal probability."""
 
 
 def check_comparable(query: Query) -> None:
@@ -65,7 +73,7 @@ class Truth:
             `true_histogram` (a DataFrame), `windows`, `keys` (groups with a record), `keys_kept` (released at their window's last
             closed trigger), `dropped` (records by reason), `columns`: alias -> `l_inf, l_1, l_2`, where a key that is not released
             counts as 0 (as nothing at all in an average), and so does a negative release of what cannot be negative, `compared` (a
-            DataFrame: the histogram's columns, missing keys included, and `<alias>_true`) and `made_of`: alias -> see `_made_of`.
+            DataFrame: the histogram's columns, missing keys included, `<alias>_true`, SIDES) and `made_of`: alias -> see `_made_of`.
         """
         truth = self._exact(key_types)
         last = frame_of(self._last_trigger(released), self._published)
@@ -81,7 +89,7 @@ class Truth:
             "dropped": dict(drops),
             "columns": errors,
             "compared": self._compared(truth, last, names),
-            "made_of": {aggregate.alias: _made_of(both, aggregate) for aggregate in self._plan.query.aggregates},
+            "made_of": {measure.alias: _made_of(both, measure) for measure in self._published.measures},
         }
 
     def _compared(self, truth: pd.DataFrame, last: pd.DataFrame, names: list[str]) -> pd.DataFrame:
@@ -90,7 +98,7 @@ class Truth:
         private = last[[*names, *(name for alias in aliases for name in (alias, f"{alias}_stderr"))]]
         whole = {alias: object for alias in aliases if pd.api.types.is_integer_dtype(truth[alias])}
         true = truth.astype(whole).rename(columns={alias: f"{alias}_true" for alias in aliases})
-        both = true.merge(private.astype(whole), on=names, how="outer")
+        both = true.merge(private.astype(whole), on=names, how="outer", indicator=SIDES)
         for aggregate in self._plan.query.aggregates:
             if aggregate.function not in AVERAGED:
                 exact = f"{aggregate.alias}_true"
@@ -158,22 +166,26 @@ def _errors(both: pd.DataFrame, aggregate: Aggregate) -> dict[str, float]:
     return {"l_inf": float(error.max(initial=0.0)), "l_1": float(error.sum()), "l_2": float(np.sqrt((error**2).sum()))}
 
 
-def _made_of(both: pd.DataFrame, aggregate: Aggregate) -> dict[str, float]:
+def _made_of(both: pd.DataFrame, measure: Measure) -> dict[str, float]:
     """What the difference of private and true values is made of.
 
     Returns:
         Of a count or sum, as shares of all that is truly there: `missing` (in keys that are not released), `bounds` (taken by the contribution
         bounds from released keys, as far as the noise lets one see: 95% of it is `bounds_error`), `noise` (expected, over released keys).
-        Of an average `typical`, the median distance over released keys, and `noise`, what it would be by noise alone. Nothing without data.
+        Of an average, over released keys, `typical`, the median distance, and `noise`, what the median would be by noise alone, which
+        cannot bring an average beyond its bounds. Nothing without data.
     """
-    alias = aggregate.alias
+    alias = measure.alias
     released = both[both[f"{alias}_private"].notna()]
     true, private, stderr = (_values(released, f"{alias}{end}") for end in ("_true", "_private", "_stderr"))
-    if aggregate.function in AVERAGED:
-        known = released[f"{alias}_true"].notna().to_numpy()
+    if measure.function in AVERAGED:
+        known = (released[f"{alias}_true"].notna() & released[f"{alias}_stderr"].notna()).to_numpy()
         if not known.any():
             return {}
-        return {"typical": float(np.median(np.abs(private - true)[known])), "noise": float(MEDIAN * np.median(stderr[known]))}
+        within = measure.within or (-np.inf, np.inf)
+        inside = true[known, None].clip(*within)
+        alone = (inside + stderr[known, None] * NORMALS).clip(*within) - inside
+        return {"typical": float(np.median(np.abs(private - true)[known])), "noise": float(np.median(np.abs(alone)))}
     total = float(np.abs(_values(both, f"{alias}_true")).sum())
     if not total:
         return {}

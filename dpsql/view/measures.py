@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from dpsql import description
-from dpsql.parsed_query import DEVIATIONS, VARIANCES, AggregateFunction
 from dpsql.published.frames import published_of
 from dpsql.view.bounds import heads
 
@@ -60,15 +59,4 @@ def counted(rows: pd.DataFrame) -> list[str]:
 def _measure(alias: str, known: description.Measure | None, cap: str) -> Measure:
     if known is None:
         return Measure(alias, cap)
-    within = _within(known.function, known.bounds) if known.bounds else None
-    return Measure(alias, cap, within, known.additive and (known.bounds is None or known.bounds[0] >= 0))
-
-
-def _within(function: AggregateFunction, bounds: tuple[float, float]) -> tuple[float, float] | None:
-    """What lies between: an average its bounds, a deviation 0 and half their width, a variance the square of that."""
-    half = (bounds[1] - bounds[0]) / 2
-    if function is AggregateFunction.AVG:
-        return bounds
-    if function in DEVIATIONS:
-        return 0.0, half
-    return (0.0, half**2) if function in VARIANCES else None
+    return Measure(alias, cap, known.within, known.additive and (known.bounds is None or known.bounds[0] >= 0))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 import secrets
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +18,7 @@ from hypothesis import strategies as st
 
 import dpsql
 from dpsql.errors import DataError, InputError, LakeError
+from dpsql.jobs.histogram_table import print_comparison
 from dpsql.local.feeder import run_batches, run_local, split, try_query
 from dpsql.local.record_reader import RowReader
 from dpsql.parsed_query import Key
@@ -103,6 +105,33 @@ def test_releases_are_near_the_truth(compile_on: Compile, secret: Secret, tmp_pa
     private = last["views"].sum() / 4000
     assert made_of["missing"] == pytest.approx(missing) and made_of["bounds"] == pytest.approx(1 - missing - private)
     assert made_of["noise"] == pytest.approx(np.sqrt(2 / np.pi) * last["views_stderr"].sum() / 4000)
+
+
+@pytest.mark.parametrize(("aggregate", "apart"), [("AVG", 0.2), ("STDDEV", 0.5)])
+def test_the_parts_of_the_error_of_an_average_can_be_true_together(
+    aggregate: str, apart: float, compile_on: Compile, secret: Secret, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Catches: noise that is said to be larger than all of the error, since no value leaves its bounds; a NULL that is called a missing key."""
+    pages = [f"/p{number}" for number in range(400)]
+    pq.write_table(pa.table({"page": pages, "topic": pages, "rank": pa.array([0] * 400, pa.int32())}), tmp_path / "pages")
+    table = visits(pages=400)
+    places = np.random.default_rng(8).integers(0, 300, len(table))  # 100 of the groups have no record
+    pq.write_table(table.set_column(1, "page", pa.array(np.array(pages)[places])), tmp_path / "visits.parquet")
+    text = SQL.replace("max_rows_contributed = 8", "max_rows_contributed = 32, public_groups = (SELECT page FROM pages)")
+    start = text.index("COUNT(*)")
+    text = f"{text[:start]}{aggregate}(seconds, contribution_bounds_per_row => (0, 60)) AS mean {text[text.index('FROM visits') :]}"
+    files = {"visits": [tmp_path / "visits.parquet"]}
+    found = try_query(compile_on(text, start_us=DAY), files, run_id=RUN, secret=secret, until_us=UNTIL, compare=True).comparison
+    assert found is not None
+    made_of, compared = found["made_of"]["mean"], found["compared"]
+    nulls = int((compared["mean"].isna() & compared["mean_true"].notna()).sum())
+    assert nulls > 20
+    # Bounds leave nobody out here: noise alone makes the error, and there are enough keys for a median
+    assert made_of["typical"] == pytest.approx(made_of["noise"], rel=apart) and made_of["noise"] < 60
+    print_comparison(found, 500)
+    shown = capsys.readouterr().out
+    assert "missing" not in shown and len(re.findall(r"NULL +[0-9]", shown)) == nulls
+    assert f"mean: a released value is typically {made_of['typical']:.3g} off; noise alone is typically {made_of['noise']:.2g}." in shown
 
 
 def test_until_in_the_middle_of_a_window_compares_what_is_due(compile_on: Compile, secret: Secret, tmp_path: Path) -> None:

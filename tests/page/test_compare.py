@@ -53,6 +53,21 @@ def test_changes_since_the_trigger_and_the_window_before(published: Published) -
     assert of_windows["difference"] == 0 and of_windows["stderr"] == pytest.approx(independent) and not of_windows["real"]
 
 
+@pytest.mark.parametrize("predicted", [[EN], [DE], [EN, DE]], ids=str)
+def test_what_was_not_measured_is_compared_with_nothing(published: Published, predicted: list[str]) -> None:
+    """Catches: the verdict "larger" on a value that has no error."""
+    day, newest = pd.Timedelta(days=1), published.rows[published.rows["trigger"] == 12]
+    moved = newest.assign(**{column: newest[column] + day for column in ("window_start", "window_end", "trigger_time")})
+    moved.loc[moved["channel"].isin(predicted), "editors_stderr"] = None
+    published.more(moved)
+    told = json.loads(said(published, EN, DE, "--window", "2015-09-13", "--by", "editors", "--json").stdout)
+    assert told == [{"key": EN, "trigger": 12, "column": "editors", "against": DE, "difference": None}]
+    lines = said(published, EN, DE, "--window", "2015-09-13").stdout.splitlines()
+    (line,) = (line for line in lines if line.startswith("editors"))
+    assert re.fullmatch(rf"editors +{DE} +nothing to compare: a value is NULL or predicted", line.rstrip())
+    assert all(line.rstrip().endswith(("larger", "smaller", "may be noise")) for line in lines if line.startswith(("edits", "characters")))
+
+
 def test_places_are_in_show(published: Published) -> None:
     """Among all published keys, however few are printed; as the page has them."""
     text = CliRunner().invoke(main, ["show", "demo", "--lake", published.lake, "--window", "2015-09-12", "--limit", "3"]).stdout
