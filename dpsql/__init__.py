@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from dpsql.privacy.secret import Secret
     from dpsql.published.sketches import PublishedSketch
     from dpsql.streaming.handle import Handle
+    from dpsql.view.plain_table import PublicRows
 
 __all__ = [
     "Answer",
@@ -38,6 +39,7 @@ __all__ = [
     "compile",
     "latest",
     "load_sources",
+    "open",
     "query",
     "run_local",
     "sketch",
@@ -130,6 +132,23 @@ def sketch(lake: str, name: str, window: str | None = None, alias: str | None = 
     from dpsql.times import microseconds
 
     return open_sketch(Lake(lake), name, None if window is None else microseconds(window), alias=alias)
+
+
+def open(path: str) -> PublicRows:  # `dpsql.open`: nobody imports it by itself
+    """A published table by itself, wherever it is: nothing but its folder is read.
+
+    Args:
+        path: of the Delta table, like `lake/public/demo`.
+
+    Returns:
+        The newest release of every window, shown with its errors: `.rows` is the DataFrame; `.explain()` says who is protected, at which
+        epsilon, and what each column is.
+    """
+    from dpsql.published.histogram import newest, opened
+    from dpsql.view.plain_table import PublicRows
+    from dpsql.view.reading import as_read
+
+    return PublicRows(as_read(newest(opened(path), path)).reset_index(drop=True))
 
 
 def latest(lake: str, name: str) -> pd.DataFrame:

@@ -5,12 +5,11 @@ No file is written but a ledger line beside the secret: like `dpsql try`, each c
 
 from __future__ import annotations
 
-import html
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 
@@ -19,23 +18,19 @@ from dpsql.config import Source, Sources
 from dpsql.errors import ConfigError, DataError
 from dpsql.local.feeder import run_local
 from dpsql.local.spark_types import from_arrow
+from dpsql.parsed_query import Reading
 from dpsql.privacy.ledger import Ledger
 from dpsql.privacy.secret import Secret
 from dpsql.sql.parse import stream_named
 from dpsql.times import EPOCH
-from dpsql.view.plain_table import plain_table
-
-if TYPE_CHECKING:
-    import pandas as pd
+from dpsql.view.plain_table import Shown
 
 MOST = 1_000_000
 """Users and keys that records may have unless more are declared. Counting them would not be private."""
 
-SHOWN_ROWS = 20
-
 
 @dataclass(frozen=True, repr=False)
-class Answer:
+class Answer(Shown):
     """What a query released; shown with a 95% error on every value.
 
     Args:
@@ -43,28 +38,16 @@ class Answer:
         query: the compiled query, to explain.
     """
 
-    rows: pd.DataFrame
     query: Query
+
+    @property
+    def reading(self) -> Reading:
+        """As the query says, its private condition included."""
+        return self.query.reading
 
     def explain(self) -> str:
         """What is promised, and how noisy each column is."""
         return self.query.explain()
-
-    def to_pandas(self) -> pd.DataFrame:
-        """The rows."""
-        return self.rows
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    def __repr__(self) -> str:
-        table, below = plain_table(self.rows, SHOWN_ROWS, self.query.reading)
-        return "\n".join(([] if table.empty else [table.to_string(index=False)]) + below)
-
-    def _repr_html_(self) -> str:
-        table, below = plain_table(self.rows, SHOWN_ROWS, self.query.reading)
-        shown = "" if table.empty else table.to_html(index=False, escape=True, border=0)
-        return shown + "".join(f"<div>{html.escape(line)}</div>" for line in below)
 
 
 def query(

@@ -54,7 +54,9 @@ sources_option = click.option(
     show_default=True,
     help="What may be queried (sources.yaml).",
 )
-lake_option = click.option("--lake", "lake_folder", metavar="DIR", envvar="DPSQL_LAKE", required=True, help="The lake's folder.")
+LAKE: dict[str, Any] = {"metavar": "DIR", "envvar": "DPSQL_LAKE", "help": "The lake's folder."}
+lake_option = click.option("--lake", "lake_folder", required=True, **LAKE)
+optional_lake = click.option("--lake", "lake_folder", **LAKE)
 secret_option = click.option(
     "--secret-file",
     metavar="FILE",

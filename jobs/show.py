@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from dpsql.jobs.options import UtcTime, json_option, lake_option, name_argument
-from dpsql.jobs.terminal import note, print_json, records
+from dpsql.jobs.options import UtcTime, json_option, optional_lake
+from dpsql.jobs.terminal import note, print_json, print_table, records
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from dpsql.description import Published
+    from dpsql.lake.runs import Lake
     from dpsql.parsed_query import Reading
 
 SHOWN_ROWS = 20
@@ -22,58 +25,96 @@ POLL_SECONDS = 1.0
 
 
 @click.command(short_help="the newest histogram as a table")
-@name_argument
-@lake_option
+@click.argument("name", metavar="NAME|TABLE")
+@optional_lake
 @click.option("--window", "window_us", metavar="TIME", type=UtcTime(), help="The window that starts at TIME (UTC); default: see above.")
 @click.option("--all", "every", is_flag=True, help="Every window and trigger.")
 @click.option("--limit", type=click.IntRange(1), default=SHOWN_ROWS, show_default=True, help="Rows to print; --json prints all.")
 @click.option("--watch", is_flag=True, help="Print the newest window whenever a trigger is published, until Ctrl-C.")
 @json_option
-def show(name: str, lake_folder: str, window_us: int | None, every: bool, limit: int, watch: bool, as_json: bool) -> None:
+def show(name: str, lake_folder: str | None, window_us: int | None, every: bool, limit: int, watch: bool, as_json: bool) -> None:
     """Print a window's newest histogram, each value with its 95% error.
 
     It is the newest finished window that has a value above its own noise; with --json the newest finished one, with --watch the newest.
+    A published TABLE is shown from its folder alone, wherever that is: a path with a / in it. It says whom it protects, and what its columns are.
 
     \b
     dpsql show demo --lake lake
     dpsql show demo --lake lake --window 2015-09-12
     dpsql show demo --lake lake --watch
+    dpsql show copies/demo.sketch
     """
     if every and window_us is not None:
         raise click.UsageError("--all and --window exclude each other")
     if watch and as_json:
         raise click.UsageError("--watch and --json exclude each other")
+    lake = _lake(name, lake_folder)
     if watch:
-        _watched(lake_folder, name, lambda: _print(name, lake_folder, window_us, every, limit, growing=True))
+        _watched(lake, name, lambda: _print(lake, name, window_us, every, limit, growing=True))
     elif as_json:
-        from dpsql.published.frames import published_of
-        from dpsql.view.bounds import left_out
-        from dpsql.view.reading import as_read
-
-        own = _own(name, lake_folder)
-        rows = as_read(_chosen(_rows(name, lake_folder, every), name, window_us, every), own)
-        published = published_of(rows)
-        said = [*left_out(published), *_unread(own, published)]
-        print_json({"name": name, "live": list(_notes(name, lake_folder)), "errors": said, "rows": records(rows, published)})
+        print_json(_document(lake, name, window_us, every))
     else:
-        _print(name, lake_folder, window_us, every, limit)
+        _print(lake, name, window_us, every, limit)
 
 
-def _print(name: str, lake_folder: str, window_us: int | None, every: bool, limit: int, growing: bool = False) -> None:
-    from dpsql.jobs.histogram_table import TIME, print_histogram  # slow to import
+def _lake(name: str, folder: str | None) -> Lake:
+    """Where the query is published, or the table alone. A name has letters, digits, _ and - only, so whatever has another character is a path."""
+    from dpsql.lake.runs import Lake
+    from dpsql.published.histogram import opened
+
+    if not re.fullmatch(r"[\w-]+", name, re.ASCII):
+        return opened(name)
+    if folder is None:
+        raise click.UsageError(
+            f"Missing option '--lake': {name!r} is the name of a query; the folder of a table is written with a /: ./{name}"
+        )
+    return Lake(folder)
+
+
+def _document(lake: Lake, name: str, window_us: int | None, every: bool) -> dict[str, Any]:
+    from dpsql.published import words
     from dpsql.published.frames import published_of
+    from dpsql.published.histogram import own_reading
+    from dpsql.view.bounds import left_out
+    from dpsql.view.reading import as_read
+    from dpsql.view.standing import live_notes
+
+    own = own_reading(lake, name)
+    rows = as_read(_chosen(_rows(lake, name, every), name, window_us, every), own)
+    published = published_of(rows)
+    return {
+        "name": name,
+        "live": list(live_notes(lake, name)),
+        "errors": [*left_out(published), *_unread(own, published)],
+        "promises": [asdict(run) for run in published.protects],
+        "columns": dict(words.columns(published)),
+        "rows": records(rows, published),
+    }
+
+
+def _print(lake: Lake, name: str, window_us: int | None, every: bool, limit: int, growing: bool = False) -> None:
+    from dpsql.jobs.histogram_table import TIME, print_histogram  # slow to import
+    from dpsql.published import words
+    from dpsql.published.frames import published_of
+    from dpsql.published.histogram import PublicTable, own_reading
     from dpsql.view.measures import counted
     from dpsql.view.reading import as_read
+    from dpsql.view.standing import live_notes
     from dpsql.view.table import places_shown
     from dpsql.view.windows import finished, in_order, newest_triggers, passed_over
 
-    rows = _rows(name, lake_folder, every)
+    rows = _rows(lake, name, every)
     published = published_of(rows)
+    if isinstance(lake, PublicTable):
+        for sentence in words.promises(published):
+            click.echo(sentence)
+        print_table(("column", "is"), words.columns(published))
+        click.echo()
     if rows.empty:
-        _print_nothing(name, lake_folder, published)
+        _print_nothing(lake, name, published)
         return
     chosen = _chosen(rows, name, window_us, every, growing, counted(rows) if published.amounts else ())
-    own = _own(name, lake_folder)
+    own = own_reading(lake, name)
     shown = as_read(chosen, own)
     ranks: tuple[str | None, Mapping[Any, str]] = (None, {})
     if not every and published.amounts:
@@ -89,27 +130,18 @@ def _print(name: str, lake_folder: str, window_us: int | None, every: bool, limi
         click.echo(f"unfinished: the window of {start:{TIME}}, so far up to {more}")
     for sentence in _unread(own, published):
         click.echo(sentence)
-    if notes := _notes(name, lake_folder):
+    if notes := live_notes(lake, name):
         click.echo("; ".join(notes))
 
 
-def _print_nothing(name: str, lake_folder: str, published: Published) -> None:
+def _print_nothing(lake: Lake, name: str, published: Published) -> None:
     from dpsql.lake.running import is_running
-    from dpsql.lake.runs import Lake
     from dpsql.times import now_us
     from dpsql.view.nothing import next_trigger, why_nothing
 
     click.echo(why_nothing(published))
-    if is_running(Lake(lake_folder).private(name)):
+    if is_running(lake.private(name)):
         click.echo(f"It is running; the next trigger is at {next_trigger(published, now_us())}.")
-
-
-def _own(name: str, lake_folder: str) -> Reading | None:
-    """How rows are shown; None for whoever may read the histogram alone."""
-    from dpsql.lake.runs import Lake
-    from dpsql.published.histogram import own_reading
-
-    return own_reading(Lake(lake_folder), name)
 
 
 def _unread(own: Reading | None, published: Published) -> list[str]:
@@ -119,19 +151,10 @@ def _unread(own: Reading | None, published: Published) -> list[str]:
     return [PRIVATE] if published.reading.private and own is None else []
 
 
-def _notes(name: str, lake_folder: str) -> tuple[str, ...]:
-    from dpsql.lake.runs import Lake
-    from dpsql.view.standing import live_notes
-
-    return live_notes(Lake(lake_folder), name)
-
-
-def _rows(name: str, lake_folder: str, every: bool) -> pd.DataFrame:
+def _rows(lake: Lake, name: str, every: bool) -> pd.DataFrame:
     """Of all windows: every trigger, or the newest."""
-    from dpsql.lake.runs import Lake
     from dpsql.published.histogram import all_rows, newest
 
-    lake = Lake(lake_folder)
     return all_rows(lake, name) if every else newest(lake, name)
 
 
@@ -151,20 +174,19 @@ def _chosen(
     return one_window(rows, name, window_us, growing, of)
 
 
-def _watched(lake_folder: str, name: str, show: Callable[[], None]) -> None:
+def _watched(lake: Lake, name: str, show: Callable[[], None]) -> None:
     """Show now, and after every commit to the histogram; Ctrl-C ends it, and that is a success.
 
     Args:
-        lake_folder, name: the query.
+        lake, name: the query.
         show: prints what there is.
 
     Raises:
         LakeError: no such query, or its tables cannot be read.
     """
-    from dpsql.lake.runs import Lake
     from dpsql.published.histogram import histogram_version
 
-    lake, shown = Lake(lake_folder), None
+    shown = None
     try:
         while True:
             version = histogram_version(lake, name)

@@ -11,7 +11,7 @@ from dpsql.jobs.terminal import console
 from dpsql.published.frames import published_of
 from dpsql.view.bounds import left_out
 from dpsql.view.formatting import Z95, absent, amount, printable
-from dpsql.view.top_lists import lines_of
+from dpsql.view.top_lists import NO_LIST, lines_of
 from dpsql.view.windows import finished, newest_triggers
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ def print_lists(frame: pd.DataFrame, limit: int, every: bool = False, clock: Any
     out = console()
     published = published_of(frame)
     if not published.lists:
-        out.print("No list is published. How often a value came: dpsql ask NAME --value VALUE", markup=False)
+        out.print(NO_LIST, markup=False)
         return
     rows = frame if every else newest_triggers(frame)
     ended = dict(zip(rows["window_start"], finished(rows, clock), strict=True))

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dpsql.description import PROPERTY, Published, read
+from dpsql.description import PROPERTY, Published, Role, read
 from dpsql.errors import LakeError
 from dpsql.files import Place
 from dpsql.lake.delta_rows import read_rows
@@ -19,6 +20,34 @@ from dpsql.published.frames import frame_of, published_of
 
 if TYPE_CHECKING:
     import pandas as pd
+
+
+class PublicTable(Lake):
+    """A published table by itself, wherever it is: nothing private is beside it, and it goes by any name."""
+
+    def histogram(self, name: str) -> Place:
+        """The table."""
+        return self.root
+
+    def private(self, name: str) -> Place:
+        """A folder that is not there."""
+        return self.root / "_private"
+
+
+def opened(path: str | Path) -> PublicTable:
+    """The published table in a folder.
+
+    Raises:
+        LakeError: none is there.
+    """
+    from dpsql.lake.delta_tables import exists  # slow to import
+
+    table = PublicTable(path)
+    if not exists(table.root):
+        raise LakeError(
+            f"{path}: no published table is there: give the folder of one, like lake/public/demo, or the NAME of a query and its lake"
+        )
+    return table
 
 
 def histogram_written(lake: Lake, name: str) -> datetime:
@@ -125,6 +154,5 @@ def newest(lake: Lake, name: str) -> pd.DataFrame:
     rows = all_rows(lake, name)
     published = published_of(rows)
     last = rows.groupby("window_start")["trigger"].transform("max") if published.windows else rows["trigger"].max()
-    kept = rows[rows["trigger"] == last]
-    by = [column for column in kept.columns if column not in (*published.lists, *published.quantiles)]
-    return kept.sort_values(by, kind="stable", ignore_index=True)
+    by = published.names(Role.TIME, Role.KEY, Role.SET)
+    return rows[rows["trigger"] == last].sort_values(by, kind="stable", ignore_index=True)

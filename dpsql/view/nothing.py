@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 from dpsql.description import Published
+from dpsql.published.words import appears
 from dpsql.times import EPOCH, duration
 
 HELPS = "What helps: longer windows, fewer and coarser keys, more epsilon; public_groups, where the keys are no secret."
@@ -16,10 +17,7 @@ def why_nothing(published: Published) -> str:
     if run.units_needed is None:
         begins = f" Rows begin with the first {span} after the source's `start`." if published.windows and not published.lists else ""
         return f"No rows: no trigger has passed.{begins}"
-    return (
-        f"No rows: no trigger has passed, or no key had enough people. A key appears once about {run.units_needed:,} different "
-        f"{', '.join(run.units)} have it in one {span}. {HELPS}"
-    )
+    return f"No rows: no trigger has passed, or no key had enough people. {appears(run, published)} {HELPS}"
 
 
 def next_trigger(published: Published, now_us: int) -> str:

@@ -2,23 +2,65 @@
 
 from __future__ import annotations
 
+import html
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from dpsql.description import Published, Role
+from dpsql.description import Published, Role, Rows
 from dpsql.parsed_query import Reading
+from dpsql.published import words
 from dpsql.published.frames import published_of
 from dpsql.view.bounds import heads, left_out
 from dpsql.view.formatting import absent, key_text, marked, measured, printable, quantiles_text, said_beside
 from dpsql.view.nothing import why_nothing
 from dpsql.view.reading import as_read, is_ordered
-from dpsql.view.top_lists import lines_of
+from dpsql.view.top_lists import NO_LIST, lines_of
 from dpsql.view.windows import in_order, newest_triggers
 
 if TYPE_CHECKING:
     import pandas as pd
 
+SHOWN_ROWS = 20
 TIME = "%Y-%m-%d %H:%M"
+
+
+@dataclass(frozen=True, repr=False)
+class Shown:
+    """Released rows, shown with a 95% error on every value."""
+
+    rows: pd.DataFrame
+
+    @property
+    def reading(self) -> Reading:
+        """Which rows are shown."""
+        return published_of(self.rows).reading
+
+    def to_pandas(self) -> pd.DataFrame:
+        """The rows."""
+        return self.rows
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __repr__(self) -> str:
+        table, below = plain_table(self.rows, SHOWN_ROWS, self.reading)
+        return "\n".join(([] if table.empty else [table.to_string(index=False)]) + below)
+
+    def _repr_html_(self) -> str:
+        table, below = plain_table(self.rows, SHOWN_ROWS, self.reading)
+        shown = "" if table.empty else table.to_html(index=False, escape=True, border=0)
+        return shown + "".join(f"<div>{html.escape(line)}</div>" for line in below)
+
+
+class PublicRows(Shown):
+    """The newest rows of a published table, from its folder alone."""
+
+    def explain(self) -> str:
+        """What is promised, how rows are to be read, and what each column is."""
+        published = published_of(self.rows)
+        columns = [f"{name}: {said}" for name, said in words.columns(published)]
+        return "\n".join((*words.promises(published), *left_out(published), *columns))
 
 
 def plain_table(rows: pd.DataFrame, limit: int, reading: Reading) -> tuple[pd.DataFrame, list[str]]:
@@ -34,6 +76,8 @@ def plain_table(rows: pd.DataFrame, limit: int, reading: Reading) -> tuple[pd.Da
     published = published_of(rows)
     if rows.empty:
         return pd.DataFrame(), [why_nothing(published)]
+    if published.rows in (Rows.LISTS, Rows.CELLS) and not published.lists:
+        return pd.DataFrame(), [NO_LIST]
     if published.lists:
         listed = [_line(line, name) for name in published.lists for line in lines_of(newest_triggers(rows), name)]
         more = [f"{len(listed) - limit:,} more: .rows has all."] if len(listed) > limit else []

@@ -13,6 +13,8 @@ from dpsql.view.windows import finished, newest_triggers
 if TYPE_CHECKING:
     import pandas as pd
 
+NO_LIST = "No list is published. How often a value came: dpsql ask NAME --value VALUE"
+
 
 def lines_of(frame: pd.DataFrame, name: str) -> list[dict[str, Any]]:
     """Times, trigger and the fields of every entry of a list; `amount` is its count or sum. A window whose list is empty has none."""

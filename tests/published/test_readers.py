@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import html
 import json
+import re
+import shutil
 from pathlib import Path
 
+import pandas as pd
 import pyarrow as pa
 import pytest
 from click.testing import CliRunner, Result
-from deltalake import DeltaTable
+from deltalake import DeltaTable, write_deltalake
 
 import dpsql
 from dpsql.compiled import Query
+from dpsql.errors import LakeError
 from dpsql.frame_query import Answer
 from dpsql.jobs.cli import main
 from dpsql.lake.runs import Lake
@@ -118,8 +122,52 @@ def test_compare_has_every_column_or_says_which_it_has_not(made: tuple[Query, Pa
         assert any(word in done.output for word in ("lists", "error", "no trigger or window", "not among", "published")), done.output
 
 
-def test_the_table_alone_says_what_it_is(made: tuple[Query, Path]) -> None:
-    """Nobody needs the run: the schema and the description name the same columns."""
+def test_a_copy_of_the_table_in_an_empty_place_says_what_it_is(
+    made: tuple[Query, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody needs the run, its lake, its sources or its query: schema and description name the same columns, and each has its words."""
     query, folder = made
-    table = DeltaTable(str(Lake(folder / "lake").histogram("q")))
-    assert [field.name for field in table.schema().fields] == [column.name for column in query.published.columns]
+    shutil.copytree(Lake(folder / "lake").histogram("q"), tmp_path / "copy")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("DPSQL_LAKE", raising=False)
+    columns = [column.name for column in query.published.columns]
+    assert [field.name for field in DeltaTable("copy").schema().fields] == columns
+    (run,) = query.published.protects
+    wanted = [
+        f"epsilon {run.epsilon:g}, delta {run.delta:g}",
+        f"everything that one {run.units[0]} does" if run.units else "one row, not one",
+    ]
+    wanted += [f"once about {run.units_needed:,} different"] if run.units_needed else []
+    shown, opened = CliRunner().invoke(main, ["show", "./copy"]), dpsql.open("copy")
+    assert shown.exit_code == 0, shown.output
+    assert [word for word in wanted + columns if word not in shown.stdout or word not in opened.explain()] == []
+    assert not re.search(": $|None", opened.explain(), re.MULTILINE)  # no column without words
+    pd.testing.assert_frame_equal(opened.rows, dpsql.latest(str(folder / "lake"), "q"))
+    for text in (repr(opened), html.unescape(opened._repr_html_())):
+        assert all(name in text for name in asked(query)), text
+    told = json.loads(CliRunner().invoke(main, ["show", "./copy", "--json"]).stdout)
+    assert [*told["columns"]] == columns and told["promises"][0]["epsilon"] == run.epsilon
+    assert [{*row} for row in told["rows"]] == [{*columns}] * len(told["rows"])
+
+
+@pytest.mark.parametrize(
+    ("path", "says"),
+    [
+        ("./none", "no published table is there: give the folder of one, like lake/public/demo, or the NAME of a query and its lake"),
+        ("none", "Missing option '--lake': 'none' is the name of a query; the folder of a table is written with a /: ./none"),
+        ("./log", "no published table is there"),
+        ("./other", "an earlier dpsql made this table: run the query anew; any reader of Delta tables shows it"),
+        ("gs://bucket/table", "give a folder, or a bucket and a prefix"),
+    ],
+)
+def test_what_is_no_published_table_is_refused(path: str, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("DPSQL_LAKE", raising=False)
+    (tmp_path / "log" / "_delta_log").mkdir(parents=True)
+    write_deltalake("other", pa.table({"key": ["a"], "n": [1]}))
+    for words in ([path], [path, "--json"], [path, "--all"]):
+        done = CliRunner().invoke(main, ["show", *words])
+        assert (done.exit_code, done.stdout) == (2, "") and says in done.stderr, done.output
+    if path != "none":
+        with pytest.raises(LakeError, match=re.escape(says)):
+            dpsql.open(path)

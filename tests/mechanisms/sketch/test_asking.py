@@ -94,6 +94,18 @@ def test_a_value_that_was_never_listed_is_answered_with_an_interval(lakes: dict[
     assert "Nothing was spent" in spoken and "true numbers can be much larger" in spoken
 
 
+def test_cells_say_what_they_are(lakes: dict[str, str]) -> None:
+    """Rows are for `dpsql ask`; everybody is told whom they protect, and all of them are to be had."""
+    cells = f"{lakes['user']}/public/q.sketch"
+    shown, opened = CliRunner().invoke(main, ["show", cells]).output, dpsql.open(cells)
+    for text in (shown, opened.explain()):
+        assert "everything that one user_id does in 1 day: epsilon 2, delta 1e-06" in text
+        assert all(name in text for name in CELLS.names)
+    assert "dpsql ask NAME --value VALUE" in shown and "dpsql ask NAME --value VALUE" in repr(opened)
+    rows = json.loads(CliRunner().invoke(main, ["show", cells, "--json"]).output)["rows"]
+    assert [row["cells"] for row in rows] == [list(cells) for cells in opened.rows["cells"]] and len(rows) == 9
+
+
 def test_from_python(lakes: dict[str, str]) -> None:
     sketch = dpsql.sketch(lakes["user"], "q", "2024-10-04")
     found = sketch.estimate(["/a", None])

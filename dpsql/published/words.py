@@ -1,0 +1,75 @@
+"""What a public table says of itself, in words: who is protected, how a key comes to be in it, and what each column is."""
+
+from __future__ import annotations
+
+from dpsql.description import Column, Protects, Published, Role, Rows
+from dpsql.times import duration
+
+TIMES = {
+    "window_start": "the window begins, UTC",
+    "window_end": "the window ends, UTC",
+    "trigger": "number of the release",
+    "trigger_time": "when it was due, UTC",
+}
+BESIDE = {
+    "smoothed": "a better guess of {of}, made of its neighbours in time",
+    "measured": "how many slides of the window had been measured",
+    "row": "row of the sketches, one after the other",
+    "cells": "noisy cells of that row, in steps of the grid",
+    "hash_key": "with which values are hashed",
+}
+SEVERAL = "Several runs wrote into this table: whoever is in the records of several has the promise of each, and their epsilons add up."
+
+
+def promises(published: Published) -> tuple[str, ...]:
+    """Of each run that wrote into the table: who is protected, for how long, and with which epsilon; and how often rows come."""
+    windows, span = published.windows, duration(published.trigger_us)
+    when = f"When: windows of {duration(windows.size_us)}" if windows else "When: the whole table"
+    runs = tuple(_promise(run, published) for run in published.protects)
+    return (*runs, *([SEVERAL] if len(runs) > 1 else ()), f"{when}, released every {span}.")
+
+
+def appears(run: Protects, published: Published) -> str:
+    """How many a key needs."""
+    span = f"window of {duration(published.windows.size_us)}" if published.windows else "table"
+    whom = ", ".join(run.units) or "rows"
+    return f"A key appears once about {run.units_needed:,} different {whom} have it in one {span}."
+
+
+def columns(published: Published) -> list[tuple[str, str]]:
+    """The columns, and what each is."""
+    return [(column.name, _is(column, published)) for column in published.columns]
+
+
+def _promise(run: Protects, published: Published) -> str:
+    period = "for ever"
+    if run.period == "WINDOW" and (window := published.windows):
+        period = f"in {'' if window.slide_us == window.size_us else 'a period of '}{duration(window.size_us)}"
+    who = f"everything that one {', '.join(run.units)} does {period}" if run.units else "one row, not one person"
+    keys = " Keys are listed beforehand." if published.names(Role.KEY) else ""
+    if run.units_needed is not None:
+        keys = f" {appears(run, published)} What is missing is not zero."
+    return f"Protected: {who}: epsilon {run.epsilon:g}, delta {run.delta:g}.{keys}"
+
+
+def _is(column: Column, published: Published) -> str:
+    if column.role is Role.VALUE:
+        return _value(column, published)
+    if column.role is Role.STDERR and published.predicts:
+        return f"standard deviation of the noise in {column.of}; NULL where that is predicted"
+    return {
+        Role.TIME: TIMES.get(column.name, ""),
+        Role.KEY: f"key; NULL {'where the row is not grouped by it' if published.sets else 'is a key, too'}",
+        Role.SET: "which keys the row is not grouped by, a bit for each",
+        Role.STDERR: f"standard deviation of the noise in {column.of}",
+        Role.RANK_STDERR: f"standard deviation of the ranks of {column.of}, as a share of all rows",
+        Role.BESIDE: BESIDE.get(column.name.removeprefix(f"{column.of}_"), "").format(of=column.of),
+        Role.LIST: "the largest values, each with its noise and the interval that holds it",
+    }[column.role]
+
+
+def _value(column: Column, published: Published) -> str:
+    (measure,) = (each for each in published.measures if each.alias == column.of)
+    bounds = " of values from {:g} to {:g}".format(*measure.bounds) if measure.bounds else ""
+    sums = ", may be added up" if measure.additive and published.rows is not Rows.CUBE else ""
+    return f"noisy {measure.function}{bounds}{sums}"
