@@ -26,7 +26,7 @@ if str(CHECKOUT) not in sys.path:  # `python benchmarks/...` puts this folder fi
 from dpsql.mechanisms.dynamic.planner import make_plan  # noqa: E402
 from dpsql.mechanisms.dynamic.stages import stages  # noqa: E402
 from dpsql.udfs.columns import Int  # noqa: E402
-from dpsql.udfs.histogram.contribution_bounding import mix  # noqa: E402
+from dpsql.udfs.intake.contribution_bounding import mix  # noqa: E402
 from dpsql.udfs.keys import PublicGroups  # noqa: E402
 from dpsql.udfs.stage import Clock, Stage, Tables, Tick  # noqa: E402
 from tests.mechanisms.dynamic import plans  # noqa: E402

@@ -34,8 +34,8 @@ from dpsql.config import Source  # noqa: E402
 from dpsql.local.feeder import split  # noqa: E402
 from dpsql.mechanisms.histogram.stages import bounding_parameters, release_parameters  # noqa: E402
 from dpsql.udfs.bucket_state import BucketFiles  # noqa: E402
-from dpsql.udfs.histogram.contribution_bounding import admit  # noqa: E402
 from dpsql.udfs.histogram.release import ReleaseState, release  # noqa: E402
+from dpsql.udfs.intake.contribution_bounding import admit  # noqa: E402
 from dpsql.udfs.stage import Clock, Tick  # noqa: E402
 
 SECOND = 1_000_000

@@ -29,8 +29,8 @@ from dpsql.mechanisms.histogram.plan import PrivacyPlan  # noqa: E402
 from dpsql.mechanisms.histogram.planner import make_plan  # noqa: E402
 from dpsql.mechanisms.histogram.stages import bounding_parameters, grid, release_parameters  # noqa: E402
 from dpsql.udfs.columns import Float, Int  # noqa: E402
-from dpsql.udfs.histogram.contribution_bounding import admit  # noqa: E402
 from dpsql.udfs.histogram.release import ReleaseState, release  # noqa: E402
+from dpsql.udfs.intake.contribution_bounding import admit  # noqa: E402
 from dpsql.udfs.stage import Clock, Tick  # noqa: E402
 
 SEEDS = 5

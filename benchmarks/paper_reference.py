@@ -49,8 +49,8 @@ from dpsql.parsed_query import (  # noqa: E402
     ParsedQuery,
     WindowSpec,
 )
-from dpsql.udfs.histogram.contribution_bounding import admit  # noqa: E402
 from dpsql.udfs.histogram.release import release  # noqa: E402
+from dpsql.udfs.intake.contribution_bounding import admit  # noqa: E402
 from dpsql.udfs.stage import Clock, Tick  # noqa: E402
 
 DAY = 86_400_000_000

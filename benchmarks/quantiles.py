@@ -26,12 +26,12 @@ if str(CHECKOUT) not in sys.path:  # `python benchmarks/...` puts this folder fi
 from dpsql.mechanisms.dynamic.planner import make_plan  # noqa: E402
 from dpsql.mechanisms.dynamic.stages import stages  # noqa: E402
 from dpsql.parsed_query import AggregateFunction, Quantiles  # noqa: E402
-from dpsql.udfs import quantiles  # noqa: E402
 from dpsql.udfs.columns import Float, Int  # noqa: E402
-from dpsql.udfs.histogram.contribution_bounding import mix  # noqa: E402
+from dpsql.udfs.intake.contribution_bounding import mix  # noqa: E402
 from dpsql.udfs.keys import PublicGroups  # noqa: E402
+from dpsql.udfs.measure import quantiles  # noqa: E402
+from dpsql.udfs.measure.quantiles import LEAVES  # noqa: E402
 from dpsql.udfs.noise.blt_inf import BltInf  # noqa: E402
-from dpsql.udfs.quantiles import LEAVES  # noqa: E402
 from dpsql.udfs.stage import BEGIN, END, Clock, Tick  # noqa: E402
 from tests.mechanisms.dynamic import plans  # noqa: E402
 

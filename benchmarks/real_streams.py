@@ -34,8 +34,8 @@ from dpsql.mechanisms.histogram.planner import make_plan  # noqa: E402
 from dpsql.mechanisms.histogram.stages import bounding_parameters, grid, release_parameters  # noqa: E402
 from dpsql.parsed_query import changed  # noqa: E402
 from dpsql.udfs.columns import Float, Int  # noqa: E402
-from dpsql.udfs.histogram.contribution_bounding import admit  # noqa: E402
 from dpsql.udfs.histogram.release import release  # noqa: E402
+from dpsql.udfs.intake.contribution_bounding import admit  # noqa: E402
 from dpsql.udfs.stage import Clock, Tick  # noqa: E402
 
 SEEDS = 5

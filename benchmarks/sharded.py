@@ -28,7 +28,7 @@ from dpsql.local.feeder import split
 from dpsql.mechanisms.histogram.plan import PrivacyPlan
 from dpsql.mechanisms.histogram.stages import bounding_parameters
 from dpsql.udfs.columns import Bool, Int
-from dpsql.udfs.histogram.contribution_bounding import admit
+from dpsql.udfs.intake.contribution_bounding import admit
 from dpsql.udfs.stage import Clock
 
 

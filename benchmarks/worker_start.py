@@ -30,7 +30,7 @@ from dpsql.mechanisms.histogram.stages import stages  # noqa: E402
 from dpsql.streaming.workers import MICRO_BATCH, shipped  # noqa: E402
 from dpsql.udfs.bucket_state import BucketFiles  # noqa: E402
 from dpsql.udfs.contribution_files import ContributionFiles, ContributionRows  # noqa: E402
-from dpsql.udfs.histogram.contribution_bounding import admit  # noqa: E402
+from dpsql.udfs.intake.contribution_bounding import admit  # noqa: E402
 from dpsql.udfs.keys import encode  # noqa: E402
 from dpsql.udfs.release_plan import ReleasePlan  # noqa: E402
 from dpsql.udfs.released_files import ReleasedFiles  # noqa: E402

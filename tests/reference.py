@@ -10,10 +10,11 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
+from dpsql.udfs.contributions import Increment
 from dpsql.udfs.grid import Grid
-from dpsql.udfs.histogram.contribution_bounding import DROP_REASONS, BoundingParameters, Increment
-from dpsql.udfs.histogram.perturbation import OutputColumn
 from dpsql.udfs.histogram.release import ReleaseParameters
+from dpsql.udfs.intake.contribution_bounding import DROP_REASONS, BoundingParameters
+from dpsql.udfs.measure.output_columns import OutputColumn
 from dpsql.udfs.noise.counters import Counter as NoiseCounter
 from tests.property.noise_paths import unit_path
 

@@ -74,7 +74,8 @@ class Run:
     def tables(self) -> Mapping[str, Mapping[str, Table]]:
         """Operator -> the tables of its state."""
         if self.state is None:
-            from dpsql.udfs.histogram.stages import AdmissionStage, ReleaseStage, release_tables  # slow to import
+            from dpsql.udfs.histogram.stages import ReleaseStage, release_tables
+            from dpsql.udfs.intake.stages import AdmissionStage
 
             return {AdmissionStage.operator: AdmissionStage.tables, ReleaseStage.operator: release_tables(carries=False)}
         return self.state

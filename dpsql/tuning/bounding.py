@@ -1,6 +1,6 @@
 """Contribution bounding of a sample for many settings: everything that does not depend on C, c, G is sorted once.
 
-The same rules as `dpsql.udfs.histogram.contribution_bounding` (a test compares them record by record), for stored input without a clock. Of one
+The same rules as `dpsql.udfs.intake.contribution_bounding` (a test compares them record by record), for stored input without a clock. Of one
 user's records with equal event times the earlier in the file comes first; the engine breaks such ties by a hash.
 """
 

@@ -14,7 +14,7 @@ from dpsql.errors import DataError
 from dpsql.local.record_reader import RowReader
 from dpsql.local.sources import source_files
 from dpsql.udfs.columns import Float, Int
-from dpsql.udfs.histogram.contribution_bounding import DROP_REASONS
+from dpsql.udfs.intake.contribution_bounding import DROP_REASONS
 from dpsql.udfs.keys import PublicGroups
 
 NO_SALT = bytes(16)

@@ -22,8 +22,8 @@ from dpsql.tuning.bounding import Admitted, Arrangement, Bounds
 from dpsql.tuning.expected import Outcome, selected, thinned, unit_paths
 from dpsql.tuning.sample import Sample
 from dpsql.udfs.columns import Float, Int
-from dpsql.udfs.histogram.key_selection import WEIGHT_UNIT
-from dpsql.udfs.histogram.spread import Moments
+from dpsql.udfs.contributions import WEIGHT_UNIT
+from dpsql.udfs.measure.spread import Moments
 from dpsql.udfs.noise.counters import counter
 
 

@@ -10,16 +10,16 @@ from unittest import mock
 
 import numpy as np
 
-import dpsql.udfs.histogram.contribution_bounding
 import dpsql.udfs.histogram.key_selection
 import dpsql.udfs.histogram.release
+import dpsql.udfs.intake.contribution_bounding
 from dpsql.mechanisms.histogram.calibration import thresholds
 from dpsql.mechanisms.histogram.plan import PrivacyPlan
 from dpsql.privacy.cost import Cost, Overlap
 from dpsql.udfs.columns import Int
 from dpsql.udfs.histogram.group_state import Closing
 from dpsql.udfs.histogram.key_selection import SelectionParameters
-from dpsql.udfs.histogram.user_state import count_entries
+from dpsql.udfs.intake.user_state import count_entries
 from dpsql.udfs.noise import randomness
 from dpsql.udfs.noise.counters import column_norm
 from tests.audit.scenarios import SCENARIOS, Scenario
@@ -58,7 +58,7 @@ def _rank_forgotten() -> Iterator[None]:
         counted = count_entries(*arguments)
         return dataclasses.replace(counted, user_entries=np.zeros_like(counted.user_entries))
 
-    with mock.patch.object(dpsql.udfs.histogram.contribution_bounding, "count_entries", forgetful):
+    with mock.patch.object(dpsql.udfs.intake.contribution_bounding, "count_entries", forgetful):
         yield
 
 

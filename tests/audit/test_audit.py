@@ -12,7 +12,7 @@ import pytest
 from scipy.stats import binom, norm
 
 import dpsql.udfs.noise.randomness
-from dpsql.udfs.histogram.contribution_bounding import admit
+from dpsql.udfs.intake.contribution_bounding import admit
 from dpsql.udfs.stage import Clock
 from tests.audit.auditing import audit
 from tests.audit.bounds import LEVEL, at_least, at_most, found

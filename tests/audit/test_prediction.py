@@ -18,9 +18,10 @@ import dpsql.udfs.histogram.release
 from dpsql.udfs.grid import NO_CLOCK, Grid
 from dpsql.udfs.histogram.group_state import Closing
 from dpsql.udfs.histogram.key_selection import SelectionParameters, predict
-from dpsql.udfs.histogram.perturbation import OutputColumn, PerturbationParameters
 from dpsql.udfs.histogram.release import ReleaseParameters, ReleaseState, release
+from dpsql.udfs.measure.output_columns import OutputColumn
 from dpsql.udfs.noise.counters import counter
+from dpsql.udfs.noise.perturbation import PerturbationParameters
 from dpsql.udfs.stage import Tick
 
 KEY = bytes(range(32))

@@ -20,8 +20,8 @@ from dpsql.mechanisms.histogram.stages import bounding_parameters, release_param
 from dpsql.privacy.cost import Cost, Overlap, PrivacyLevel
 from dpsql.udfs.columns import Float, Int
 from dpsql.udfs.grid import NO_CLOCK
-from dpsql.udfs.histogram.contribution_bounding import BoundingParameters, admit
 from dpsql.udfs.histogram.release import ReleaseParameters, release
+from dpsql.udfs.intake.contribution_bounding import BoundingParameters, admit
 from dpsql.udfs.keys import PublicGroups
 from dpsql.udfs.stage import Clock, Tick
 from tests.audit.scenarios import INTERVAL, SOURCE, Crowd, Scenario, Visit, plan_of

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from dpsql.udfs.histogram.contribution_bounding import BoundingParameters, admit
+from dpsql.udfs.intake.contribution_bounding import BoundingParameters, admit
 from dpsql.udfs.stage import Clock
 
 Option = tuple[int, int, float]

@@ -19,7 +19,7 @@ from dpsql.mechanisms.histogram.plan import PrivacyPlan
 from dpsql.mechanisms.histogram.stages import bounding_parameters, release_parameters
 from dpsql.parsed_query import ContributionPeriod
 from dpsql.udfs.grid import NO_CLOCK
-from dpsql.udfs.histogram.contribution_bounding import BoundingParameters, admit
+from dpsql.udfs.intake.contribution_bounding import BoundingParameters, admit
 from dpsql.udfs.stage import Clock
 from tests.checks.test_sensitivity import strategy
 

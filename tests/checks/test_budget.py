@@ -23,9 +23,9 @@ from dpsql.mechanisms.histogram.plan import PrivacyPlan
 from dpsql.parsed_query import AggregateFunction, ContributionPeriod, CounterName
 from dpsql.udfs.grid import Grid
 from dpsql.udfs.histogram.key_selection import SelectionParameters
-from dpsql.udfs.histogram.perturbation import PerturbationParameters
 from dpsql.udfs.histogram.release import ReleaseParameters, release
 from dpsql.udfs.noise.counters import Honaker, counter, noise_matrix, path_sd
+from dpsql.udfs.noise.perturbation import PerturbationParameters
 from dpsql.udfs.stage import Tick
 from tests.checks.test_sensitivity import strategy
 from tests.property.plans import source

@@ -23,7 +23,7 @@ from dpsql.mechanisms.histogram.plan import PrivacyPlan
 from dpsql.mechanisms.histogram.planner import make_plan
 from dpsql.mechanisms.histogram.stages import release_parameters
 from dpsql.parsed_query import Aggregate, AggregateFunction, ContributionPeriod, CounterName, WindowSpec
-from dpsql.udfs.histogram.contribution_bounding import BoundingParameters
+from dpsql.udfs.intake.contribution_bounding import BoundingParameters
 from tests.checks.several_periods import search
 from tests.property.plans import COUNT, USERS, query, source
 

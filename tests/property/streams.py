@@ -13,13 +13,15 @@ import pyarrow as pa
 from hypothesis import strategies as st
 
 from dpsql.mechanisms.histogram.calibration import selection_weights
+from dpsql.udfs.contributions import Increment
 from dpsql.udfs.grid import NO_CLOCK, Grid
-from dpsql.udfs.histogram.contribution_bounding import BoundingParameters, Increment, admit
 from dpsql.udfs.histogram.key_selection import SelectionParameters
-from dpsql.udfs.histogram.perturbation import OutputColumn, PerturbationParameters
 from dpsql.udfs.histogram.release import ReleaseParameters, ReleaseState, release
+from dpsql.udfs.intake.contribution_bounding import BoundingParameters, admit
 from dpsql.udfs.keys import PublicGroups
+from dpsql.udfs.measure.output_columns import OutputColumn
 from dpsql.udfs.noise.counters import counter
+from dpsql.udfs.noise.perturbation import PerturbationParameters
 from dpsql.udfs.stage import Clock, Tick
 from tests.reference import Cells, Record
 

@@ -11,7 +11,8 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dpsql.udfs.histogram.contribution_bounding import BoundingParameters, Increment, admit
+from dpsql.udfs.contributions import Increment
+from dpsql.udfs.intake.contribution_bounding import BoundingParameters, admit
 from dpsql.udfs.stage import Clock
 from tests.property.streams import (
     EVERYTHING,
@@ -245,7 +246,7 @@ def test_a_period_that_goes_moves_one_user_for_each_of_its_groups_entries(
     def users(batches: list[list[Record]]) -> Cells:
         return {cell: (v[4],) for cell, v in cells(run_admission(Stream(batches, mine.clocks), p).contributions).items()}
 
-    with mock.patch("dpsql.udfs.histogram.contribution_bounding._fingerprint", lambda hashes: np.zeros(len(hashes), np.uint32)):
+    with mock.patch("dpsql.udfs.intake.contribution_bounding._fingerprint", lambda hashes: np.zeros(len(hashes), np.uint32)):
         whole, less = users(mine.batches), users(rest)
         entries = sum(v[0] for v in users(gone).values())
     moved = [whole.get(cell, (0,))[0] - less.get(cell, (0,))[0] for cell in {*whole, *less}]

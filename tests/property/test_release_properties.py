@@ -18,8 +18,8 @@ from scipy.special import ndtri
 
 from dpsql.mechanisms.histogram.calibration import selection_weights
 from dpsql.udfs.grid import Grid
-from dpsql.udfs.histogram.contribution_bounding import BoundingParameters
 from dpsql.udfs.histogram.release import ReleaseParameters, release
+from dpsql.udfs.intake.contribution_bounding import BoundingParameters
 from dpsql.udfs.keys import PublicGroups
 from dpsql.udfs.stage import Clock, Tick
 from tests.property.streams import (

@@ -19,8 +19,8 @@ from dpsql.mechanisms.histogram.explain import facts
 from dpsql.mechanisms.histogram.plan import PrivacyPlan
 from dpsql.mechanisms.histogram.planner import make_plan
 from dpsql.mechanisms.histogram.stages import bounding_parameters, release_parameters
-from dpsql.udfs.histogram.contribution_bounding import admit
 from dpsql.udfs.histogram.release import release
+from dpsql.udfs.intake.contribution_bounding import admit
 from dpsql.udfs.stage import Clock, Tick
 from tests.property.plans import COUNT, DAY, USERS, query, source
 from tests.property.streams import identifier, table

@@ -15,8 +15,8 @@ from deltalake import DeltaTable
 
 from dpsql.errors import InputError, ReleaseConflict
 from dpsql.mechanisms.histogram.stages import bounding_parameters, release_parameters
-from dpsql.udfs.histogram.contribution_bounding import admit
 from dpsql.udfs.histogram.release import release
+from dpsql.udfs.intake.contribution_bounding import admit
 from dpsql.udfs.keys import decode, encode
 from dpsql.udfs.stage import Clock, Tick
 

@@ -16,8 +16,8 @@ from dpsql.parsed_query import ParsedQuery
 from dpsql.tuning import Sample, Setting, Workbench
 from dpsql.tuning.bounding import Bounds
 from dpsql.tuning.expected import thinned
-from dpsql.udfs.histogram.contribution_bounding import admit
-from dpsql.udfs.histogram.key_selection import WEIGHT_UNIT
+from dpsql.udfs.contributions import WEIGHT_UNIT
+from dpsql.udfs.intake.contribution_bounding import admit
 from dpsql.udfs.stage import Clock
 
 HOUR = 3_600_000_000

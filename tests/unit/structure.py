@@ -29,9 +29,13 @@ FLOORS = (
     ("dpsql/privacy",),
     (GROUND,),
     (MECHANISM,),
+    ("udfs/table",),
+    ("udfs/intake", "udfs/measure"),
     ("udfs/noise",),
     ("udfs",),
 )
+SHARED = ([], ["table"], ["intake"], ["measure"], ["noise"])
+"""Folders of `udfs` for what several mechanisms need; the others are a mechanism each."""
 MOST_ROOMS = 20
 BEGIN, END = "<!-- rooms: begin -->", "<!-- rooms: end -->"
 
@@ -47,7 +51,7 @@ def room(path: str) -> str:
     if folders == ["dpsql"]:
         name = path.removesuffix(".py")
         return {"dpsql/__init__": "dpsql", "dpsql/frame_query": "dpsql", "dpsql/compiled": "dpsql/compiled"}.get(name, GROUND)
-    return MECHANISM if folders[0] == "udfs" and folders[1:] not in ([], ["noise"]) else "/".join(folders[:2])
+    return MECHANISM if folders[0] == "udfs" and folders[1:] not in SHARED else "/".join(folders[:2])
 
 
 def modules(checkout: Path) -> dict[str, str]:

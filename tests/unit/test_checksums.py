@@ -23,7 +23,7 @@ from dpsql.udfs.bucket_state import (
     DamagedFile,
     UnknownVersion,
 )
-from dpsql.udfs.histogram import user_state
+from dpsql.udfs.intake import user_state
 from tests.unit.test_contract import CASES, stages_of
 
 FLIPS = 60

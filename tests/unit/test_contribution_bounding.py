@@ -11,10 +11,11 @@ import pyarrow as pa
 import pytest
 
 from dpsql.mechanisms.histogram.calibration import selection_weights
+from dpsql.udfs.contributions import Increment
 from dpsql.udfs.grid import Grid
-from dpsql.udfs.histogram import contribution_bounding
-from dpsql.udfs.histogram.contribution_bounding import DROP_REASONS, BoundingParameters, Increment, admit, mix
-from dpsql.udfs.histogram.user_state import GROUPS
+from dpsql.udfs.intake import contribution_bounding
+from dpsql.udfs.intake.contribution_bounding import DROP_REASONS, BoundingParameters, admit, mix
+from dpsql.udfs.intake.user_state import GROUPS
 from dpsql.udfs.stage import Clock
 from tests.property.streams import cells, replay_stream, run_admission, table
 from tests.reference import Bounder, Record, digest, increment

@@ -13,7 +13,7 @@ from dpsql.mechanisms.histogram.asked import ReleaseRule
 from dpsql.mechanisms.histogram.planner import make_plan
 from dpsql.mechanisms.histogram.stages import bounding_parameters, grid, release_parameters, stderr
 from dpsql.parsed_query import Aggregate, AggregateFunction, ContributionPeriod, CounterName, WindowSpec, changed
-from dpsql.udfs.histogram.contribution_bounding import Increment
+from dpsql.udfs.contributions import Increment
 from dpsql.udfs.keys import PublicGroups
 from dpsql.udfs.noise.counters import Honaker
 from tests.property.plans import COUNT, DAY, HOUR, SUM, USERS, VALID, query, source

@@ -10,11 +10,13 @@ import pytest
 
 from dpsql.udfs.grid import NO_CLOCK, Grid
 from dpsql.udfs.histogram.key_selection import SelectionParameters
-from dpsql.udfs.histogram.perturbation import OutputColumn, PerturbationParameters, finish, noisy
+from dpsql.udfs.histogram.perturbation import finish
 from dpsql.udfs.histogram.release import Released, ReleaseParameters, ReleaseState, release
 from dpsql.udfs.keys import PublicGroups
+from dpsql.udfs.measure.output_columns import OutputColumn
 from dpsql.udfs.noise.counters import Blt, Honaker
 from dpsql.udfs.noise.exact_paths import Redraw
+from dpsql.udfs.noise.perturbation import PerturbationParameters, noisy
 from dpsql.udfs.stage import Tick
 
 UNIT = 1 << 20

@@ -13,18 +13,17 @@ import numpy as np
 import pyarrow as pa
 
 from dpsql.udfs.columns import Int, run_starts, run_sums, sort_order
+from dpsql.udfs.contributions import Increment, contributions
 from dpsql.udfs.dynamic.admission import Bounds, admitted
-from dpsql.udfs.dynamic.grid import TableGrid
 from dpsql.udfs.dynamic.images import Images, images
 from dpsql.udfs.dynamic.interval_tree import level_before
 from dpsql.udfs.dynamic.live_rows import closed, empty_state, live_versions, pairs
 from dpsql.udfs.dynamic.presence import Spells, spells
 from dpsql.udfs.dynamic.versions import UNCOUNTED, Events, Versions, cut
-from dpsql.udfs.histogram import contribution_bounding
-from dpsql.udfs.histogram.contribution_bounding import Increment
-from dpsql.udfs.histogram.stages import contributions
-from dpsql.udfs.leaf_counts import with_leaves
+from dpsql.udfs.intake import contribution_bounding
+from dpsql.udfs.intake.leaf_counts import with_leaves
 from dpsql.udfs.stage import END, NO_RECORD, Clock, Tables
+from dpsql.udfs.table.grid import TableGrid
 
 DROP_REASONS = (*contribution_bounding.DROP_REASONS, "unknown_row")
 """The last: an end of a row that is not there."""

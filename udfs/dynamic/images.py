@@ -11,7 +11,8 @@ import numpy as np
 import pyarrow as pa
 
 from dpsql.udfs.columns import Bool, Int, run_starts, run_sums, running_count, sort_order
-from dpsql.udfs.histogram.contribution_bounding import Increment, mix
+from dpsql.udfs.contributions import Increment
+from dpsql.udfs.intake.contribution_bounding import mix
 from dpsql.udfs.stage import BEGIN, END, Clock
 
 

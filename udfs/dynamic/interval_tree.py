@@ -18,14 +18,14 @@ import pyarrow.compute as pc
 from scipy.special import ndtri
 
 from dpsql.udfs.columns import Int, match
-from dpsql.udfs.dynamic.grid import TableGrid
-from dpsql.udfs.dynamic.paths import Paths, standard_deviation
 from dpsql.udfs.dynamic.tree_state import Node, TreeState, empty_state, nodes_of, table_of
-from dpsql.udfs.histogram.perturbation import OutputColumn, combine, released_columns
 from dpsql.udfs.keys import PublicGroups
+from dpsql.udfs.measure.output_columns import OutputColumn, combine, released_columns
 from dpsql.udfs.noise.blt_inf import BltInf
+from dpsql.udfs.noise.paths import Paths, standard_deviation
 from dpsql.udfs.noise.randomness import tags
 from dpsql.udfs.stage import Tick
+from dpsql.udfs.table.grid import TableGrid
 
 COUNTER = BltInf()
 SIZE, GONE = 1, 2
@@ -109,7 +109,7 @@ def level_before(begin: Int, trigger: Int) -> Int:
 
 
 def grow(state: TreeState | None, rows: pa.Table, ticks: Sequence[Tick], p: TreeParameters, noise_key: bytes) -> Grown:
-    """Add rows and close what the ticks close, in order of arrival batch; arguments as of `dpsql.udfs.dynamic.release.release`.
+    """Add rows and close what the ticks close, in order of arrival batch; arguments as of `dpsql.udfs.table.release.release`.
 
     The rows' first value counts rows, the others are the sums; `level` is that of the node that what ends is taken from.
     """

@@ -8,14 +8,12 @@ from typing import ClassVar
 
 import pyarrow as pa
 
-from dpsql.udfs.dynamic import leaves, live_rows, tree_state
+from dpsql.udfs.contributions import contributions
+from dpsql.udfs.dynamic import live_rows, tree_state
 from dpsql.udfs.dynamic.changes import FeedParameters, admit_changes
 from dpsql.udfs.dynamic.interval_tree import TreeParameters, grow
-from dpsql.udfs.dynamic.release import TableParameters, release, release_with_quantiles
-from dpsql.udfs.dynamic.state import TABLES, TableState, empty_state
-from dpsql.udfs.histogram.perturbation import released_columns
-from dpsql.udfs.histogram.stages import contributions
-from dpsql.udfs.stage import ADMISSION, RELEASE, Clock, Stepped, Tables, Tick, closed_us
+from dpsql.udfs.measure.output_columns import released_columns
+from dpsql.udfs.stage import ADMISSION, RELEASE, Clock, Stepped, Tables, Tick
 from dpsql.udfs.state_table import Table
 
 
@@ -57,64 +55,6 @@ class FeedStage:
         """As `admit_changes`; counted: `drops`, how many images were dropped, or did not count, and why."""
         done = admit_changes(state, rows, now, self.parameters)
         return Stepped(done.state, done.contributions, {"drops": {reason: n for reason, n in done.drops.items() if n}})
-
-
-@dataclass(frozen=True)
-class TableStage:
-    """Contributions and ticks to released rows.
-
-    Args:
-        parameters: the plan's numbers.
-    """
-
-    parameters: TableParameters
-    operator: ClassVar[str] = RELEASE
-    tables: ClassVar[Mapping[str, Table]] = TABLES
-
-    @property
-    def takes(self) -> pa.Schema:
-        """Contributions, with the micro-batch that they came in."""
-        return contributions(len(self.parameters.perturbations)).append(pa.field("batch", pa.int64()))
-
-    @property
-    def gives(self) -> pa.Schema:
-        """Released rows."""
-        return released_columns(self.parameters.columns)
-
-    def empty(self) -> Tables:
-        """No key is there, nothing is closed."""
-        return empty_state(self.parameters.layout).tables()
-
-    def for_bucket(self, bucket: int, buckets: int) -> TableStage:
-        """With the public keys of one bucket only."""
-        return replace(self, parameters=self.parameters.for_bucket(bucket, buckets))
-
-    def step(self, state: Tables, rows: pa.Table, now: Sequence[Tick], noise_key: bytes) -> Stepped:
-        """As `release`; counted: `closed_us`, up to when the grid is closed now."""
-        done = release(TableState(**state), rows, now, self.parameters, noise_key)
-        return Stepped(done.state.tables(), done.rows, {"closed_us": done.state.closed_us})
-
-
-@dataclass(frozen=True)
-class QuantileStage(TableStage):
-    """Likewise, where columns are quantiles."""
-
-    tables: ClassVar[Mapping[str, Table]] = leaves.TABLES
-
-    @property
-    def takes(self) -> pa.Schema:
-        """Contributions, also of leaves, with the micro-batch that they came in."""
-        p = self.parameters
-        return contributions(len(p.perturbations) + len(p.quantiles), by_leaf=True).append(pa.field("batch", pa.int64()))
-
-    def empty(self) -> Tables:
-        """No key is there, nothing is closed."""
-        return super().empty() | leaves.empty_leaves(self.parameters.quantiles)
-
-    def step(self, state: Tables, rows: pa.Table, now: Sequence[Tick], noise_key: bytes) -> Stepped:
-        """As `release_with_quantiles`; counted: `closed_us`, up to when the grid is closed now."""
-        after, released = release_with_quantiles(state, rows, now, self.parameters, noise_key)
-        return Stepped(after, released, {"closed_us": closed_us(after)})
 
 
 @dataclass(frozen=True)

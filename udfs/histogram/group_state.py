@@ -12,7 +12,7 @@ import pyarrow as pa
 from dpsql.udfs.columns import Int, find, insert, match, places, run_starts, run_sums, sort_order
 from dpsql.udfs.grid import NO_CLOCK, Grid
 from dpsql.udfs.stage import CLOSED, closed_us
-from dpsql.udfs.state_table import Table
+from dpsql.udfs.state_table import Table, as_rows, from_lists, to_lists
 
 TABLES = {
     "groups": Table(("window", "key"), "key"),
@@ -167,7 +167,7 @@ def add_groups(groups: pa.Table, new: pa.Table) -> pa.Table:
     for name, kind in zip(groups.schema.names, groups.schema.types, strict=True):
         old, added = groups.column(name), new.column(name)
         if pa.types.is_fixed_size_list(kind):
-            columns[name] = to_lists(insert(_as_rows(old, kind.list_size), _as_rows(added, kind.list_size), where))
+            columns[name] = to_lists(insert(as_rows(old, kind.list_size), as_rows(added, kind.list_size), where))
         elif pa.types.is_binary(kind):
             order = insert(np.arange(len(old)), len(old) + np.arange(len(added)), where)
             columns[name] = pa.concat_arrays([pa.array([], kind), *old.chunks, *added.cast(kind).chunks]).take(pa.array(order))
@@ -235,18 +235,3 @@ def _sum(due: dict[str, Int], by: list[str], names: list[str], horizon: int) -> 
         sums = {n: run_sums(due[n][order], starts) for n in (*names, *(["user"] if "user" in by else []))}
     trigger = due["trigger"][head]
     return Increments(trigger, due["group"][head], sums, np.searchsorted(trigger, np.arange(horizon + 2)))
-
-
-def to_lists(values: npt.NDArray[np.float64]) -> pa.FixedSizeListArray:
-    """A (rows, width) array as a column of fixed-size lists."""
-    return pa.FixedSizeListArray.from_arrays(pa.array(values.reshape(-1)), values.shape[1])
-
-
-def from_lists(column: pa.ChunkedArray, width: int) -> npt.NDArray[np.float64]:
-    """The (rows, width) array of a column of fixed-size lists; a copy."""
-    return np.array(_as_rows(column, width))
-
-
-def _as_rows(column: pa.ChunkedArray, width: int) -> npt.NDArray[np.float64]:
-    flat: npt.NDArray[np.float64] = column.combine_chunks().flatten().to_numpy()
-    return flat.reshape(len(column), width)

@@ -16,15 +16,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from dpsql.udfs.columns import Bool, Float, Int, find, insert, match, places, run_starts, sort_order
+from dpsql.udfs.contributions import WEIGHT_UNIT
 from dpsql.udfs.histogram.group_state import Closing
 from dpsql.udfs.histogram.review import CarriedParameters
 from dpsql.udfs.noise import randomness
 from dpsql.udfs.noise.counters import Counter, Draw
 from dpsql.udfs.noise.exact_paths import Redraw, reached
 from dpsql.udfs.noise.path_error import trust
-
-WEIGHT_UNIT = 2.0**-20
-"""Weights and thresholds are integers in this unit."""
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from dpsql.udfs.grid import Grid
 from dpsql.udfs.histogram.group_state import StateLayout
 from dpsql.udfs.histogram.key_selection import SelectionParameters
-from dpsql.udfs.histogram.perturbation import OutputColumn, PerturbationParameters
 from dpsql.udfs.keys import PublicGroups
+from dpsql.udfs.measure.output_columns import OutputColumn
+from dpsql.udfs.noise.perturbation import PerturbationParameters
 
 
 @dataclass(frozen=True)

@@ -19,8 +19,9 @@ from dpsql.udfs.histogram.group_state import ReleaseState, add_groups, add_rows,
 from dpsql.udfs.histogram.key_selection import predict, select
 from dpsql.udfs.histogram.memory import empty_memory
 from dpsql.udfs.histogram.parameters import ReleaseParameters
-from dpsql.udfs.histogram.perturbation import perturb, released_columns, released_rows
+from dpsql.udfs.histogram.perturbation import perturb, released_rows
 from dpsql.udfs.keys import PublicGroups
+from dpsql.udfs.measure.output_columns import released_columns
 from dpsql.udfs.noise.randomness import tags
 from dpsql.udfs.stage import Tick
 

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dpsql.udfs.columns import Bool, Float, Int
+from dpsql.udfs.contributions import WEIGHT_UNIT
 from dpsql.udfs.histogram.memory import SILENT, Evidence, Memory
 from dpsql.udfs.noise import randomness
 from dpsql.udfs.noise.counters import Counter, path_sd
@@ -20,7 +21,6 @@ from dpsql.udfs.noise.exact_paths import sum_reaches
 from dpsql.udfs.noise.path_error import ABSOLUTE, RELATIVE, ROOM, UNIT, trust
 from dpsql.udfs.noise.randomness import MAX_NORMAL, Blocks, tags
 
-WEIGHT_UNIT = 2.0**-20
 WORD_ROUND = 1
 """The round of the one word of a window without a path; paths are of round 0."""
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dpsql.udfs.dynamic.paths import standard_deviation
 from dpsql.udfs.marginals.cells import Marginals
 from dpsql.udfs.noise.blt_inf import BltInf
 from dpsql.udfs.noise.counters import Counter
+from dpsql.udfs.noise.paths import standard_deviation
 
 
 @dataclass(frozen=True)

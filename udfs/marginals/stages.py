@@ -15,19 +15,19 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dpsql.udfs.columns import Int, run_starts, run_sums, sort_order
-from dpsql.udfs.dynamic.grid import TableGrid
-from dpsql.udfs.dynamic.paths import Paths
-from dpsql.udfs.dynamic.release import replay
-from dpsql.udfs.dynamic.state import TABLES, Layout, TableState, add_groups, closed, due, empty_state, new_groups, opened
-from dpsql.udfs.histogram import user_state
-from dpsql.udfs.histogram.contribution_bounding import BoundingParameters, admit
-from dpsql.udfs.histogram.stages import contributions
+from dpsql.udfs.contributions import contributions
+from dpsql.udfs.intake import user_state
+from dpsql.udfs.intake.contribution_bounding import BoundingParameters, admit
 from dpsql.udfs.marginals.cells import Marginals
 from dpsql.udfs.marginals.domains import Domains
 from dpsql.udfs.marginals.release import NoisyTables
+from dpsql.udfs.noise.paths import Paths
 from dpsql.udfs.noise.randomness import tags
 from dpsql.udfs.stage import ADMISSION, NO_RECORD, RELEASE, Clock, Stepped, Tables, Tick
 from dpsql.udfs.state_table import Table
+from dpsql.udfs.table.grid import TableGrid
+from dpsql.udfs.table.release import replay
+from dpsql.udfs.table.state import TABLES, Layout, TableState, add_groups, closed, due, empty_state, new_groups, opened
 
 OUTSIDE = "outside_the_domain"
 DROP_REASONS = (*NO_RECORD, OUTSIDE, "too_far_ahead", "window_closed", "over_max_rows")

@@ -10,8 +10,8 @@ import numpy as np
 import pyarrow as pa
 
 from dpsql.udfs.columns import Bool, Int, run_starts, sort_order
+from dpsql.udfs.contributions import Increment
 from dpsql.udfs.grid import Grid
-from dpsql.udfs.histogram.contribution_bounding import Increment
 from dpsql.udfs.sketch import bounding, ownership
 from dpsql.udfs.sketch.bounding import UnitBounds, bound
 from dpsql.udfs.sketch.hashing import Field, Shape, digests_of, hash_key

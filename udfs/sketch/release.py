@@ -15,10 +15,10 @@ import pyarrow as pa
 
 from dpsql.udfs.columns import Float, Int
 from dpsql.udfs.grid import Grid
-from dpsql.udfs.histogram.perturbation import PerturbationParameters, noisy
 from dpsql.udfs.noise import randomness
 from dpsql.udfs.noise.exact_paths import Redraw
 from dpsql.udfs.noise.path_error import trust
+from dpsql.udfs.noise.perturbation import PerturbationParameters, noisy
 from dpsql.udfs.sketch.hashing import DIGEST
 from dpsql.udfs.sketch.partial import KEY, SCHEMA, add_cells
 from dpsql.udfs.sketch.state import TABLES, Cells, cells_table, empty_state, new_cells, opened, split

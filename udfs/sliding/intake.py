@@ -10,9 +10,10 @@ import numpy as np
 import pyarrow as pa
 
 from dpsql.udfs.columns import Bool, Int, run_starts, run_sums, sort_order
+from dpsql.udfs.contributions import Increment
 from dpsql.udfs.grid import Grid
-from dpsql.udfs.histogram import user_state
-from dpsql.udfs.histogram.contribution_bounding import DROP_REASONS, BoundingParameters, Increment, admit, timely
+from dpsql.udfs.intake import user_state
+from dpsql.udfs.intake.contribution_bounding import DROP_REASONS, BoundingParameters, admit, timely
 from dpsql.udfs.stage import ADMISSION, Clock, Stepped, Tables
 from dpsql.udfs.state_table import Table
 

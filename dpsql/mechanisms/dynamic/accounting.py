@@ -20,10 +20,10 @@ from dpsql.parsed_query import AggregateFunction, ContributionPeriod, CounterNam
 from dpsql.privacy.cost import Cost, Overlap, PrivacyLevel, gaussian_delta
 from dpsql.privacy.endless import column_norm, path_deviations
 from dpsql.privacy.factorisation import factorisation
-from dpsql.udfs import quantiles
-from dpsql.udfs.dynamic.grid import LAST_STEP
+from dpsql.udfs.measure import quantiles
 from dpsql.udfs.noise.blt_inf import BltInf
 from dpsql.udfs.noise.counters import counter, impulse_response
+from dpsql.udfs.table.grid import LAST_STEP
 
 TOLERANCE = 1e-9
 """Relative slack for rounding in float64."""

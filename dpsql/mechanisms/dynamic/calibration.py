@@ -9,8 +9,8 @@ from fractions import Fraction
 
 from dpsql.mechanisms.histogram.calibration import WEIGHT_BITS
 from dpsql.privacy.curve import round_up
-from dpsql.udfs.dynamic.grid import LAST_STEP
 from dpsql.udfs.noise.blt_inf import BltInf
+from dpsql.udfs.table.grid import LAST_STEP
 
 SINGLE = 64
 """Triggers up to here have a threshold each."""

@@ -14,10 +14,10 @@ from dpsql.mechanisms.histogram.explain import Z95, written
 from dpsql.mechanisms.live_runs import live_runs
 from dpsql.text import number, percent
 from dpsql.times import duration, timestamp
-from dpsql.udfs import quantiles
 from dpsql.udfs.dynamic.interval_tree import TreeSum
-from dpsql.udfs.dynamic.leaves import Quantiles
-from dpsql.udfs.dynamic.release import Perturbation
+from dpsql.udfs.measure import quantiles
+from dpsql.udfs.table.leaves import Quantiles
+from dpsql.udfs.table.release import Perturbation
 
 HANDED_ON = "  A row that is handed on to another user is that user's from then on, and is not hidden by this promise."
 STEPS = (1, 10, 100, 1_000, 10_000)

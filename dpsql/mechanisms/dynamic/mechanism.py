@@ -73,9 +73,10 @@ class Dynamic:
         """No windows; each aggregate and its error bar."""
         from dpsql.mechanisms.dynamic.stages import admission_stage, schedule, users_needed
         from dpsql.udfs.dynamic.changes import DROP_REASONS as OF_CHANGES
-        from dpsql.udfs.dynamic.stages import QuantileStage, TableStage, TreeStage
-        from dpsql.udfs.histogram.contribution_bounding import DROP_REASONS
+        from dpsql.udfs.dynamic.stages import TreeStage
+        from dpsql.udfs.intake.contribution_bounding import DROP_REASONS
         from dpsql.udfs.keys import PublicGroups
+        from dpsql.udfs.table.stages import QuantileStage, TableStage
 
         asked, tree = plan.query.asked, str(Release.INTERVAL_TREE) if isinstance(plan, TreePlan) else ""
         nobody = PublicGroups((), (), plan.start_us) if plan.selection is None else None

@@ -22,12 +22,12 @@ from dpsql.mechanisms.histogram.planner import MAX_EXACT, check_width, hash_char
 from dpsql.mechanisms.identity import identity_of
 from dpsql.parsed_query import ParsedQuery, Quantiles
 from dpsql.privacy.curve import round_down, round_up, total_mu
-from dpsql.udfs import quantiles
-from dpsql.udfs.dynamic.grid import LAST_STEP
 from dpsql.udfs.dynamic.interval_tree import MOST_ROUNDS
+from dpsql.udfs.measure import quantiles
 from dpsql.udfs.noise.blt_inf import BltInf
 from dpsql.udfs.noise.counters import Counter, column_norm, path_sd
 from dpsql.udfs.noise.randomness import MAX_NORMAL
+from dpsql.udfs.table.grid import LAST_STEP
 
 PLAN_VERSION = 1
 """Changes when the same query would get other noise; part of the query's identity."""

@@ -6,15 +6,17 @@ from dpsql.mechanisms.dynamic.asked import AskedOfChanges
 from dpsql.mechanisms.dynamic.plan import TablePlan, TreePlan
 from dpsql.mechanisms.histogram.stages import output_column
 from dpsql.schedule import Eras, Schedule
+from dpsql.udfs.contributions import Increment
 from dpsql.udfs.dynamic.changes import FeedParameters
-from dpsql.udfs.dynamic.grid import TableGrid
 from dpsql.udfs.dynamic.interval_tree import TreeParameters, TreeSum
-from dpsql.udfs.dynamic.leaves import Quantiles
-from dpsql.udfs.dynamic.release import Perturbation, Selection, TableParameters
-from dpsql.udfs.dynamic.stages import FeedStage, QuantileStage, TableStage, TreeStage
-from dpsql.udfs.histogram.contribution_bounding import BoundingParameters, Increment
-from dpsql.udfs.histogram.stages import AdmissionStage
+from dpsql.udfs.dynamic.stages import FeedStage, TreeStage
+from dpsql.udfs.intake.contribution_bounding import BoundingParameters
+from dpsql.udfs.intake.stages import AdmissionStage
 from dpsql.udfs.keys import PublicGroups
+from dpsql.udfs.table.grid import TableGrid
+from dpsql.udfs.table.leaves import Quantiles
+from dpsql.udfs.table.release import Perturbation, Selection, TableParameters
+from dpsql.udfs.table.stages import QuantileStage, TableStage
 
 ROWS = Increment("rows", -1, 1.0, 0, 1, 0.0)
 """What an interval tree goes by."""
@@ -49,7 +51,7 @@ def stages(plan: TablePlan, public: PublicGroups | None = None) -> tuple[Admissi
 
 
 def bounding_parameters(plan: TablePlan, public: PublicGroups | None = None) -> BoundingParameters:
-    """Parameters of `dpsql.udfs.histogram.contribution_bounding.admit`: the whole stream is one period; `public` where no key is selected."""
+    """Parameters of `dpsql.udfs.intake.contribution_bounding.admit`: the whole stream is one period; `public` where no key is selected."""
     asked = plan.query.asked
     return BoundingParameters(
         grid=grid(plan),
@@ -83,7 +85,7 @@ def _increments(plan: TablePlan) -> tuple[Increment, ...]:
 
 
 def table_parameters(plan: TablePlan, public: PublicGroups | None = None) -> TableParameters:
-    """Parameters of `dpsql.udfs.dynamic.release.release`; `public` where the plan has no key selection."""
+    """Parameters of `dpsql.udfs.table.release.release`; `public` where the plan has no key selection."""
     if (plan.selection is None) != (public is not None):
         raise ValueError("a plan has either key selection or public groups")
     return TableParameters(

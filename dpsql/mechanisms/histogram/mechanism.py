@@ -75,8 +75,9 @@ class Histogram:
     def shape(self, plan: PrivacyPlan) -> Shape:
         """Windows with their triggers; each aggregate and its error bar."""
         from dpsql.mechanisms.histogram.stages import admission_stage, grid
-        from dpsql.udfs.histogram.contribution_bounding import DROP_REASONS
-        from dpsql.udfs.histogram.stages import AdmissionStage, ReleaseStage, release_tables
+        from dpsql.udfs.histogram.stages import ReleaseStage, release_tables
+        from dpsql.udfs.intake.contribution_bounding import DROP_REASONS
+        from dpsql.udfs.intake.stages import AdmissionStage
 
         query = plan.query
         return Shape(

@@ -8,15 +8,18 @@ from collections.abc import Sequence
 from dpsql.mechanisms.histogram.asked import ReleaseRule
 from dpsql.mechanisms.histogram.plan import CarriedPlan, NoisySum, PerturbationPlan, PrivacyPlan
 from dpsql.parsed_query import DEVIATIONS, VARIANCES, Aggregate, AggregateFunction, ContributionPeriod, Quantiles
+from dpsql.udfs.contributions import Increment
 from dpsql.udfs.grid import NO_CLOCK, Grid
-from dpsql.udfs.histogram.contribution_bounding import BoundingParameters, Increment
 from dpsql.udfs.histogram.key_selection import SelectionParameters
 from dpsql.udfs.histogram.parameters import ReleaseParameters
-from dpsql.udfs.histogram.perturbation import OutputColumn, PerturbationParameters
 from dpsql.udfs.histogram.review import CarriedParameters
-from dpsql.udfs.histogram.stages import AdmissionStage, ReleaseStage
+from dpsql.udfs.histogram.stages import ReleaseStage
+from dpsql.udfs.intake.contribution_bounding import BoundingParameters
+from dpsql.udfs.intake.stages import AdmissionStage
 from dpsql.udfs.keys import PublicGroups
+from dpsql.udfs.measure.output_columns import OutputColumn
 from dpsql.udfs.noise.counters import counter
+from dpsql.udfs.noise.perturbation import PerturbationParameters
 
 KINDS = {
     AggregateFunction.SUM: "sum",
@@ -47,7 +50,7 @@ def stages(
 
 
 def bounding_parameters(plan: PrivacyPlan, public: PublicGroups | None = None, first_window_us: int | None = None) -> BoundingParameters:
-    """Parameters of `dpsql.udfs.histogram.contribution_bounding.admit`; `public` where the plan has no key selection.
+    """Parameters of `dpsql.udfs.intake.contribution_bounding.admit`; `public` where the plan has no key selection.
 
     `first_window_us`: windows that start earlier are not this run's (public groups know their first window themselves).
     """

@@ -19,7 +19,7 @@ class MeasuredSum:
 
     Args:
         mechanism: number of the mechanism in the noise function, from 1.
-        rule: how a record becomes an increment: `rows`, `valid` or `sum` (see `dpsql.udfs.histogram.contribution_bounding`).
+        rule: how a record becomes an increment: `rows`, `valid` or `sum` (see `dpsql.udfs.intake.contribution_bounding`).
         argument: position of the record's argument column a0, a1, ..., or -1.
         grid: size of one integer unit (a power of two; 1.0 for counts).
         lower, upper: clamp of one record's increment, in grid units.

@@ -16,12 +16,12 @@ from dpsql.mechanisms.marginals.shares import BITS, shares
 from dpsql.mechanisms.marginals.workload import default_energies
 from dpsql.parsed_query import AggregateFunction, ParsedQuery
 from dpsql.privacy.curve import round_down, round_up, total_mu
-from dpsql.udfs.dynamic.grid import LAST_STEP
 from dpsql.udfs.marginals.cells import Marginals
 from dpsql.udfs.marginals.least_squares import parts
 from dpsql.udfs.noise.blt_inf import BltInf
 from dpsql.udfs.noise.counters import column_norm
 from dpsql.udfs.noise.randomness import MAX_NORMAL
+from dpsql.udfs.table.grid import LAST_STEP
 
 PLAN_VERSION = 1
 """Changes when the same query would get other noise; part of the query's identity."""

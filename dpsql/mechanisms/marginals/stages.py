@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dpsql.mechanisms.marginals.plan import MarginalsPlan
 from dpsql.schedule import Eras, Schedule
-from dpsql.udfs.dynamic.grid import TableGrid
-from dpsql.udfs.histogram.contribution_bounding import BoundingParameters, Increment
+from dpsql.udfs.contributions import Increment
+from dpsql.udfs.intake.contribution_bounding import BoundingParameters
 from dpsql.udfs.marginals.domains import Domains
 from dpsql.udfs.marginals.stages import CellIntake, CellRelease
+from dpsql.udfs.table.grid import TableGrid
 
 
 def grid(plan: MarginalsPlan) -> TableGrid:

@@ -15,7 +15,7 @@ class CellsPlan:
 
     Args:
         mechanism: number in the noise function, from 1.
-        rule: how a record becomes an increment: `rows` or `sum` (`dpsql.udfs.histogram.contribution_bounding.Increment`).
+        rule: how a record becomes an increment: `rows` or `sum` (`dpsql.udfs.contributions.Increment`).
         argument: position of the argument column, or -1.
         grid: value of one step (a power of two; 1.0 for counts).
         lower, upper: clamp of one record's increment, in steps.

@@ -8,11 +8,11 @@ from dpsql.mechanisms.sketch.asked import SketchKind
 from dpsql.mechanisms.sketch.plan import SketchPlan
 from dpsql.mechanisms.sketch.planner import missed
 from dpsql.parsed_query import ContributionPeriod, CounterName
+from dpsql.udfs.contributions import Increment
 from dpsql.udfs.grid import Grid
-from dpsql.udfs.histogram.contribution_bounding import Increment
-from dpsql.udfs.histogram.perturbation import PerturbationParameters
 from dpsql.udfs.keys import PublicGroups
 from dpsql.udfs.noise.counters import counter
+from dpsql.udfs.noise.perturbation import PerturbationParameters
 from dpsql.udfs.sketch.bounding import UnitBounds
 from dpsql.udfs.sketch.event_intake import EventIntake
 from dpsql.udfs.sketch.hashing import DIGEST_BYTES, Shape, digest, digests

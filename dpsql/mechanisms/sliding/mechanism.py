@@ -73,8 +73,8 @@ class Sliding:
     def shape(self, plan: SlidingPlan) -> Shape:
         """Windows that are released once; each aggregate, its error bar, and what is shown beside it."""
         from dpsql.mechanisms.sliding.stages import schedule, shown
-        from dpsql.udfs.histogram import user_state
-        from dpsql.udfs.histogram.contribution_bounding import DROP_REASONS
+        from dpsql.udfs.intake import user_state
+        from dpsql.udfs.intake.contribution_bounding import DROP_REASONS
         from dpsql.udfs.sliding import state
         from dpsql.udfs.sliding.intake import pane_sums
         from dpsql.udfs.stage import ADMISSION, RELEASE

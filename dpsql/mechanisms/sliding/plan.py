@@ -22,7 +22,7 @@ class MeasurementPlan:
 
     Args:
         mechanism: number in the noise function, from 1.
-        rule: how a record becomes an increment: `rows`, `valid` or `sum` (`dpsql.udfs.histogram.contribution_bounding.Increment`).
+        rule: how a record becomes an increment: `rows`, `valid` or `sum` (`dpsql.udfs.contributions.Increment`).
         argument: position of the argument column, or -1.
         grid: value of one unit (a power of two; 1.0 for counts): records are rounded to units, and a pane's sum of them to steps.
         lower, upper: clamp of one record's increment, in units.

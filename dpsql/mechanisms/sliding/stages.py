@@ -8,8 +8,8 @@ from dpsql.mechanisms.sliding.asked import PaneGrouping
 from dpsql.mechanisms.sliding.plan import MeasurementPlan, SlidingPlan
 from dpsql.parsed_query import AggregateFunction, ContributionPeriod, CounterName, PrivacyLevel
 from dpsql.schedule import Schedule, by_window
+from dpsql.udfs.contributions import Increment
 from dpsql.udfs.grid import Grid
-from dpsql.udfs.histogram.contribution_bounding import Increment
 from dpsql.udfs.keys import PublicGroups
 from dpsql.udfs.sliding.intake import EventIntake, EventParameters, PaneBounding, PaneGrid, UnitIntake
 from dpsql.udfs.sliding.measurement import Measurement

@@ -12,9 +12,9 @@ from functools import cache, lru_cache
 
 import numpy as np
 
-from dpsql.udfs.dynamic.release import TableParameters
 from dpsql.udfs.noise.blt_inf import BltInf
 from dpsql.udfs.noise.randomness import SELECTION, normals, tags
+from dpsql.udfs.table.release import TableParameters
 
 
 @dataclass(frozen=True)

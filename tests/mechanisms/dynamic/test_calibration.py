@@ -22,8 +22,8 @@ from dpsql.mechanisms.dynamic.calibration import (
     row_sensitivity,
     shown_from,
 )
-from dpsql.udfs.dynamic.grid import LAST_STEP
 from dpsql.udfs.noise.blt_inf import OMEGA, THETA, BltInf
+from dpsql.udfs.table.grid import LAST_STEP
 
 CHOSEN = BltInf()
 F = math.sqrt(CHOSEN.squared_norm())

@@ -13,11 +13,11 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
+from dpsql.udfs.contributions import Increment
 from dpsql.udfs.dynamic.changes import Admission, FeedParameters, admit_changes
-from dpsql.udfs.dynamic.grid import TableGrid
-from dpsql.udfs.histogram.contribution_bounding import Increment
 from dpsql.udfs.noise.blt_inf import BltInf
 from dpsql.udfs.stage import Clock, Tables
+from dpsql.udfs.table.grid import TableGrid
 from tests.mechanisms.dynamic.feed_reference import NOWHERE, Image, Sums, histories, sums
 
 RULES = (Increment("rows"), Increment("users"), Increment("sum", 0, 0.5, -8, 12))

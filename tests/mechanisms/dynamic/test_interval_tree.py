@@ -21,9 +21,9 @@ from dpsql.mechanisms.dynamic.stages import stages
 from dpsql.udfs.columns import Int
 from dpsql.udfs.dynamic import changes
 from dpsql.udfs.dynamic.interval_tree import TreeParameters, TreeSum, grow, level_before, nodes_at
-from dpsql.udfs.dynamic.paths import Paths
 from dpsql.udfs.keys import PublicGroups
 from dpsql.udfs.noise.blt_inf import BltInf
+from dpsql.udfs.noise.paths import Paths
 from dpsql.udfs.stage import BEGIN, END, Clock, Tick
 from tests.mechanisms.dynamic.plans import FEED, START, query, source
 from tests.property.plans import COUNT, HOUR, SUM

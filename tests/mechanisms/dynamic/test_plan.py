@@ -20,10 +20,10 @@ from dpsql.mechanisms.dynamic.planner import identity, make_plan
 from dpsql.mechanisms.dynamic.stages import bounding_parameters, table_parameters
 from dpsql.parsed_query import Aggregate, AggregateFunction, ParsedQuery
 from dpsql.privacy.cost import Overlap, gaussian_delta
-from dpsql.udfs.dynamic.release import release
-from dpsql.udfs.histogram.contribution_bounding import admit
+from dpsql.udfs.intake.contribution_bounding import admit
 from dpsql.udfs.keys import PublicGroups
 from dpsql.udfs.stage import Clock, Tick
+from dpsql.udfs.table.release import release
 from dpsql.view.bounds import left_out
 from tests.described import of_plan
 from tests.mechanisms.dynamic.plans import FEED, START, query, source

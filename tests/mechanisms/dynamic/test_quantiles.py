@@ -16,12 +16,12 @@ from dpsql.mechanisms.dynamic.accounting import account
 from dpsql.mechanisms.dynamic.plan import QuantileSum, TablePlan
 from dpsql.mechanisms.dynamic.planner import make_plan
 from dpsql.mechanisms.dynamic.stages import stages, table_parameters
-from dpsql.udfs import quantiles
-from dpsql.udfs.histogram.contribution_bounding import Increment
+from dpsql.udfs.contributions import Increment
 from dpsql.udfs.keys import PublicGroups
+from dpsql.udfs.measure import quantiles
+from dpsql.udfs.measure.quantiles import BRANCHES, FAN_OUT, LEAVES, NODES, TWIGS, WHOLE
 from dpsql.udfs.noise.blt_inf import BltInf
 from dpsql.udfs.noise.randomness import normals, tags
-from dpsql.udfs.quantiles import BRANCHES, FAN_OUT, LEAVES, NODES, TWIGS, WHOLE
 from dpsql.udfs.stage import Clock, Tick
 from tests.mechanisms.dynamic.plans import DECILES, FEED, START, query, source
 from tests.property.plans import COUNT, HOUR

@@ -12,14 +12,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dpsql.udfs.dynamic.grid import TableGrid
-from dpsql.udfs.dynamic.release import Perturbation, Released, Selection, TableParameters, release
-from dpsql.udfs.dynamic.state import TableState
-from dpsql.udfs.histogram.perturbation import OutputColumn
 from dpsql.udfs.keys import PublicGroups
+from dpsql.udfs.measure.output_columns import OutputColumn
 from dpsql.udfs.noise.blt_inf import BltInf
 from dpsql.udfs.noise.counters import Blt
 from dpsql.udfs.stage import Tick
+from dpsql.udfs.table.grid import TableGrid
+from dpsql.udfs.table.release import Perturbation, Released, Selection, TableParameters, release
+from dpsql.udfs.table.state import TableState
 from tests.mechanisms.dynamic.reference import Change, Noise, keyed, silent
 from tests.mechanisms.dynamic.reference import release as reference
 

@@ -14,10 +14,11 @@ from dpsql.udfs.grid import NO_CLOCK, Grid
 from dpsql.udfs.histogram import carrying
 from dpsql.udfs.histogram.key_selection import SelectionParameters
 from dpsql.udfs.histogram.parameters import ReleaseParameters
-from dpsql.udfs.histogram.perturbation import OutputColumn, PerturbationParameters
 from dpsql.udfs.histogram.release import ReleaseState, release
 from dpsql.udfs.histogram.review import CarriedParameters
+from dpsql.udfs.measure.output_columns import OutputColumn
 from dpsql.udfs.noise.counters import counter, path_sd
+from dpsql.udfs.noise.perturbation import PerturbationParameters
 from dpsql.udfs.stage import Tick
 from tests.mechanisms.histogram.carried_reference import Contributions, Reference
 

@@ -25,7 +25,7 @@ from dpsql.privacy.ledger import Ledger
 from dpsql.privacy.secret import Secret
 from dpsql.udfs.histogram import perturbation
 from dpsql.udfs.histogram.perturbation import finish
-from dpsql.udfs.histogram.spread import Moments
+from dpsql.udfs.measure.spread import Moments
 from tests.property.plans import HOUR, query, source
 
 LOW, HIGH = -20.0, 60.0

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from dpsql.udfs.columns import Float, Int
-from dpsql.udfs.dynamic.paths import Paths
 from dpsql.udfs.marginals.cells import Marginals
 from dpsql.udfs.marginals.release import NoisyTables
+from dpsql.udfs.noise.paths import Paths
 from dpsql.udfs.noise.randomness import tags
 
 

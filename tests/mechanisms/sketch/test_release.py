@@ -16,9 +16,9 @@ from dpsql.mechanisms.sketch.plan import SketchPlan
 from dpsql.mechanisms.sketch.planner import make_plan
 from dpsql.parsed_query import ContributionPeriod, WindowSpec
 from dpsql.udfs.grid import Grid
-from dpsql.udfs.histogram.perturbation import OutputColumn
 from dpsql.udfs.histogram.release import ReleaseParameters, release
 from dpsql.udfs.keys import PublicGroups
+from dpsql.udfs.measure.output_columns import OutputColumn
 from dpsql.udfs.sketch.hashing import hash_key
 from dpsql.udfs.stage import Clock, Tick
 from tests.mechanisms.sketch import reference

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from dpsql.udfs.columns import Int
+from dpsql.udfs.contributions import Increment
 from dpsql.udfs.grid import NO_CLOCK, Grid
-from dpsql.udfs.histogram.contribution_bounding import Increment
 from dpsql.udfs.noise.counters import counter, noise_matrix
 from dpsql.udfs.sketch.bounding import UnitBounds, bound, no_users
 from dpsql.udfs.sketch.hashing import DIGEST, Shape, hash_key

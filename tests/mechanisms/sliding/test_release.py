@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dpsql.udfs.contributions import Increment
 from dpsql.udfs.grid import NO_CLOCK
-from dpsql.udfs.histogram.contribution_bounding import Increment
 from dpsql.udfs.sliding.intake import EventIntake, EventParameters, PaneGrid
 from dpsql.udfs.sliding.measurement import Measurement
 from dpsql.udfs.sliding.panes import Cells, Panes

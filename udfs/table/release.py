@@ -17,18 +17,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dpsql.udfs.columns import Bool, Int, match, sort_order
-from dpsql.udfs.dynamic.grid import TableGrid
-from dpsql.udfs.dynamic.leaves import Quantiles, Trees, empty_leaves, waiting
-from dpsql.udfs.dynamic.leaves import opened as opened_trees
-from dpsql.udfs.dynamic.paths import Paths, standard_deviation
-from dpsql.udfs.dynamic.state import Arrays, Layout, TableState, add_groups, add_rows, closed, due, empty_state, new_groups, opened
-from dpsql.udfs.histogram.key_selection import WEIGHT_UNIT
-from dpsql.udfs.histogram.perturbation import OutputColumn, combine, released_columns
+from dpsql.udfs.contributions import WEIGHT_UNIT
 from dpsql.udfs.keys import PublicGroups
+from dpsql.udfs.measure.output_columns import OutputColumn, combine, released_columns
 from dpsql.udfs.noise.blt_inf import BltInf
 from dpsql.udfs.noise.counters import Counter
+from dpsql.udfs.noise.paths import Paths, standard_deviation
 from dpsql.udfs.noise.randomness import SELECTION, tags
 from dpsql.udfs.stage import Tables, Tick
+from dpsql.udfs.table.grid import TableGrid
+from dpsql.udfs.table.leaves import Quantiles, Trees, empty_leaves, waiting
+from dpsql.udfs.table.leaves import opened as opened_trees
+from dpsql.udfs.table.state import Arrays, Layout, TableState, add_groups, add_rows, closed, due, empty_state, new_groups, opened
 
 
 @dataclass(frozen=True)
@@ -126,7 +126,7 @@ def release_with_quantiles(
     """As `release`, with `p.quantiles`: (new state, released rows).
 
     Args:
-        state: tables of `dpsql.udfs.dynamic.leaves`.
+        state: tables of `dpsql.udfs.table.leaves`.
         rows: contributions with a column `leaf`.
         ticks, p, noise_key: as of `release`.
     """

@@ -17,10 +17,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from dpsql.udfs.columns import Bool, Float, Int, run_starts, run_sums, running_count, sort_order
+from dpsql.udfs.columns import Bool, Int, run_starts, run_sums, running_count, sort_order
+from dpsql.udfs.contributions import Increment
 from dpsql.udfs.grid import Grid
-from dpsql.udfs.histogram.user_state import GROUPS, KEYS, Entries, count_entries, empty_state, forget, has, merge, used_up
-from dpsql.udfs.leaf_counts import with_leaves
+from dpsql.udfs.intake.leaf_counts import with_leaves
+from dpsql.udfs.intake.user_state import GROUPS, KEYS, Entries, count_entries, empty_state, forget, has, merge, used_up
 from dpsql.udfs.stage import NO_RECORD, Clock
 
 DROP_REASONS = (
@@ -34,39 +35,6 @@ DROP_REASONS = (
 )
 """The first four are the codes 1..4 that the record's `drop` column carries; the rest are decided here, in this order
 (but once a user's rows are used up, all further records are `over_max_rows`: nothing else is kept of that user)."""
-
-
-@dataclass(frozen=True)
-class Increment:
-    """How one record becomes the integer increment of one perturbation.
-
-    rule: `rows` (1), `valid` (1 where the argument is not NULL), `users` (1 at the user's first record in the group, of all periods),
-    `sum` (argument minus centre, rounded to the grid, clamped to lower..upper; NULL adds 0), `squares` (that squared, rounded, less upper,
-    clamped: a square lies between 0 and twice upper) or `leaf` (like a sum's, but rounded up: the number of the leaf of width `grid` in
-    which it is, 0 of NULL; `dpsql.udfs.leaf_counts` counts by it).
-    """
-
-    rule: str
-    argument: int = -1
-    grid: float = 1.0
-    lower: int = 0
-    upper: int = 1
-    centre: float = 0.0
-
-    def of(self, rows: pa.Table) -> Int:
-        """One integer per record."""
-        if self.rule in ("rows", "users"):
-            return np.ones(rows.num_rows, np.int64)
-        x: Float = rows.column(f"a{self.argument}").to_numpy()
-        null = np.isnan(x)
-        if self.rule == "valid":
-            return (~null).astype(np.int64)
-        with np.errstate(over="ignore"):  # a warning would tell of a value; infinity is clamped like any other
-            centred = np.where(null, 0.0, x) - self.centre
-            rounded = np.ceil if self.rule == "leaf" else np.rint
-            scaled = np.rint(centred * centred / self.grid) - self.upper if self.rule == "squares" else rounded(centred / self.grid)
-            scaled = np.clip(scaled, self.lower, self.upper)
-        return np.where(null, 0, scaled.astype(np.int64))
 
 
 class Timely(Protocol):

@@ -1,0 +1,55 @@
+"""Contributions: what the intake tells the release, and the integers that a record adds to them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from dpsql.udfs.columns import Float, Int
+
+WEIGHT_UNIT = 2.0**-20
+"""Weights and thresholds are integers in this unit."""
+
+
+@dataclass(frozen=True)
+class Increment:
+    """How one record becomes the integer increment of one perturbation.
+
+    rule: `rows` (1), `valid` (1 where the argument is not NULL), `users` (1 at the user's first record in the group, of all periods),
+    `sum` (argument minus centre, rounded to the grid, clamped to lower..upper; NULL adds 0), `squares` (that squared, rounded, less upper,
+    clamped: a square lies between 0 and twice upper) or `leaf` (like a sum's, but rounded up: the number of the leaf of width `grid` in
+    which it is, 0 of NULL; `dpsql.udfs.intake.leaf_counts` counts by it).
+    """
+
+    rule: str
+    argument: int = -1
+    grid: float = 1.0
+    lower: int = 0
+    upper: int = 1
+    centre: float = 0.0
+
+    def of(self, rows: pa.Table) -> Int:
+        """One integer per record."""
+        if self.rule in ("rows", "users"):
+            return np.ones(rows.num_rows, np.int64)
+        x: Float = rows.column(f"a{self.argument}").to_numpy()
+        null = np.isnan(x)
+        if self.rule == "valid":
+            return (~null).astype(np.int64)
+        with np.errstate(over="ignore"):  # a warning would tell of a value; infinity is clamped like any other
+            centred = np.where(null, 0.0, x) - self.centre
+            rounded = np.ceil if self.rule == "leaf" else np.rint
+            scaled = np.rint(centred * centred / self.grid) - self.upper if self.rule == "squares" else rounded(centred / self.grid)
+            scaled = np.clip(scaled, self.lower, self.upper)
+        return np.where(null, 0, scaled.astype(np.int64))
+
+
+def contributions(values: int, by_user: bool = False, by_level: bool = False, by_leaf: bool = False) -> pa.Schema:
+    """What the intake tells the release: sums of so many increments, per user where rounds of selection want that, per level of an interval tree,
+    per leaf of quantiles."""
+    ints = ["window", "trigger", "key", *(["user"] if by_user else [])]
+    sums = ["weight", "users", *(f"v{j}" for j in range(values)), *(["level"] if by_level else []), *(["leaf"] if by_leaf else [])]
+    int64 = pa.int64()
+    return pa.schema([*((name, int64) for name in ints), ("key_bytes", pa.binary()), *((name, int64) for name in sums)])

@@ -1,0 +1,57 @@
+"""The stage that bounds contributions by unit: of every kind of query whose records only arrive."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+import pyarrow as pa
+
+from dpsql.udfs.contributions import contributions
+from dpsql.udfs.intake import user_state
+from dpsql.udfs.intake.contribution_bounding import BoundingParameters, admit
+from dpsql.udfs.stage import ADMISSION, Clock, Stepped, Tables
+from dpsql.udfs.state_table import Table
+
+
+@dataclass(frozen=True)
+class AdmissionStage:
+    """Records to contributions.
+
+    Args:
+        parameters: the plan's numbers.
+        arguments: how many argument columns a record has.
+    """
+
+    parameters: BoundingParameters
+    arguments: int
+    operator: ClassVar[str] = ADMISSION
+    tables: ClassVar[Mapping[str, Table]] = user_state.TABLES
+
+    @property
+    def takes(self) -> pa.Schema:
+        """Records (docs/architecture.md)."""
+        ints = [(name, pa.int64()) for name in ("user", "ts", "key")]
+        return pa.schema(
+            [("drop", pa.int8()), *ints, ("key_bytes", pa.binary()), *((f"a{i}", pa.float64()) for i in range(self.arguments))]
+        )
+
+    @property
+    def gives(self) -> pa.Schema:
+        """Contributions."""
+        leaves = any(rule.rule == "leaf" for rule in self.parameters.increments)
+        return contributions(len(self.parameters.increments), self.parameters.by_user, by_leaf=leaves)
+
+    def empty(self) -> Tables:
+        """No unit has used anything."""
+        return {"users": user_state.empty_state()}
+
+    def for_bucket(self, bucket: int, buckets: int) -> AdmissionStage:
+        """It knows nothing of units beforehand."""
+        return self
+
+    def step(self, state: Tables, rows: pa.Table, now: Clock, noise_key: bytes) -> Stepped:
+        """As `admit`; counted: `drops`, how many records were dropped and why."""
+        done = admit(state["users"], rows, now, self.parameters)
+        return Stepped({"users": done.state}, done.contributions, {"drops": {reason: n for reason, n in done.drops.items() if n}})

@@ -1,0 +1,73 @@
+"""Output columns: counts, sums, averages, spreads, quantiles and their errors, read off noisy integer sums."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from dpsql.udfs.columns import Float, Int
+from dpsql.udfs.measure.spread import Moments
+
+
+@dataclass(frozen=True)
+class OutputColumn:
+    """One released column.
+
+    Args:
+        kind: `count` (int64), `sum` (float64, an exact multiple of the grid), `avg`, `variance` or `deviation` (float64, NaN where there are too
+            few), or `quantiles`: so many float64 as there are `parts`, and one (`dpsql.udfs.measure.quantiles`).
+        perturbations: positions of its perturbations (avg: centred sum, then count; variance and deviation: squares between the two).
+        grids: their grids.
+        stderr: per perturbation, standard deviation of the noise at triggers 1..horizon, in value units.
+        bounds: clip of an average; one record's of a variance. centre: what its values were centred on.
+        offset: what was taken from each square. sample: a variance divides by the count less 1.
+    """
+
+    kind: str
+    perturbations: tuple[int, ...]
+    grids: tuple[float, ...]
+    stderr: tuple[tuple[float, ...], ...]
+    bounds: tuple[float, float] = (0.0, 0.0)
+    centre: float = 0.0
+    parts: int = 0
+    offset: float = 0.0
+    sample: bool = False
+
+
+def released_columns(columns: Sequence[OutputColumn]) -> pa.Schema:
+    """Columns of released rows."""
+    fields = [("window", pa.int64()), ("trigger", pa.int64()), ("key_bytes", pa.binary())]
+    for i, column in enumerate(columns):
+        if column.kind == "quantiles":
+            fields += [*((f"c{i}_{k}", pa.float64()) for k in range(column.parts + 1)), (f"s{i}", pa.float64())]
+            continue
+        fields += [(f"c{i}", pa.int64() if column.kind == "count" else pa.float64()), (f"s{i}", pa.float64())]
+    return pa.schema(fields)
+
+
+def combine(column: OutputColumn, values: list[Int], errors: list[Float]) -> tuple[Int | Float, Float]:
+    """As `finish`, with the standard deviation of the noise of every row and perturbation given."""
+    first = values[column.perturbations[0]]
+    if column.kind == "count":
+        return first, errors[0]
+    if column.kind == "sum":
+        return (first * column.grids[0]).astype(np.float64), errors[0]
+    if column.kind in ("variance", "deviation"):
+        return _spread(column, values, errors)
+    count = values[column.perturbations[1]]
+    enough = count >= 1
+    safe = np.where(enough, count, 1)
+    quotient = first * column.grids[0] / safe
+    average: Float = np.clip(column.centre + quotient, *column.bounds)
+    stderr: Float = np.sqrt(errors[0] ** 2 + (quotient * errors[1]) ** 2) / safe
+    return np.where(enough, average, np.nan), np.where(enough, stderr, np.nan)
+
+
+def _spread(column: OutputColumn, values: list[Int], errors: list[Float]) -> tuple[Float, Float]:
+    total, squares, count = ((values[j] * grid).astype(np.float64) for j, grid in zip(column.perturbations, column.grids, strict=True))
+    largest = ((column.bounds[1] - column.bounds[0]) / 2) ** 2
+    found = Moments(total, errors[0], squares, errors[1], count, errors[2], column.offset, largest)
+    return found.deviation(column.sample) if column.kind == "deviation" else found.variance(column.sample)
