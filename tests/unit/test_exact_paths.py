@@ -198,7 +198,7 @@ def test_a_path_next_to_a_boundary_is_rounded_exactly(chosen: Counter) -> None:
             computed = in_float64(chosen, step)[path]
             wrong["float64"] += int(np.rint(computed * p.sigma)) != exact
             small = dataclasses.replace(trust(chosen), error=trust(chosen).error * 1e-6)
-            with mock.patch("dpsql.udfs.histogram.perturbation.trust", lambda _, small=small: small):
+            with mock.patch("dpsql.udfs.noise.perturbation.trust", lambda _, small=small: small):
                 wrong["bound a million times too small"] += noise_at(chosen, path, step, p) != exact
             lazy = mock.patch.object(Redraw, "rounded", lambda *_, at=computed * p.sigma: np.array([int(np.rint(at))]))
             with lazy:
@@ -247,7 +247,7 @@ def test_every_cell_by_the_slow_path_is_the_same_release(name: str, rounds: bool
     def nothing_is_small(c: Counter) -> path_error.Trust:
         return dataclasses.replace(real(c), limits=np.full((4, c.width), 0.5))
 
-    with mock.patch("dpsql.udfs.histogram.perturbation.trust", no_trust), mock.patch("dpsql.udfs.histogram.key_selection.trust", no_trust):
+    with mock.patch("dpsql.udfs.noise.perturbation.trust", no_trust), mock.patch("dpsql.udfs.histogram.key_selection.trust", no_trust):
         assert run().equals(expected)
         with mock.patch("dpsql.udfs.noise.exact_paths._settle_in_float64", lambda *_: None):
             assert run().equals(expected)

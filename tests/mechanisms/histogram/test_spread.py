@@ -23,8 +23,8 @@ from dpsql.mechanisms.histogram.stages import bounding_parameters, release_param
 from dpsql.parsed_query import Aggregate, AggregateFunction
 from dpsql.privacy.ledger import Ledger
 from dpsql.privacy.secret import Secret
-from dpsql.udfs.histogram import perturbation
 from dpsql.udfs.histogram.perturbation import finish
+from dpsql.udfs.measure import output_columns
 from dpsql.udfs.measure.spread import Moments
 from tests.property.plans import HOUR, query, source
 
@@ -101,13 +101,13 @@ def test_equal_values_have_the_error_of_a_root_at_0() -> None:
 
 def test_a_forgotten_error_is_found() -> None:
     """Each of the three. Catches: a test of errors that would pass without one of them."""
-    whole = perturbation._spread
+    whole = output_columns._spread
     for place, crowd in ((0, "at the edge"), (1, "in the middle"), (2, "in the middle")):
 
         def without(column, values, errors, place=place):
             return whole(column, values, [0.0 * error if i == place else error for i, error in enumerate(errors)])
 
-        with mock.patch.object(perturbation, "_spread", without):
+        with mock.patch.object(output_columns, "_spread", without):
             found, said = off(AggregateFunction.VAR_POP, CROWDS[crowd](np.random.default_rng(7)))
         assert said < 0.97 * found, place
 
@@ -182,6 +182,6 @@ def test_a_whole_run_is_off_by_its_stderr(tmp_path) -> None:
 
 
 def test_a_forgotten_offset_is_found(tmp_path) -> None:
-    with mock.patch.object(perturbation, "Moments", lambda *given: Moments(*given[:6], 0.9 * given[6], given[7])):
+    with mock.patch.object(output_columns, "Moments", lambda *given: Moments(*given[:6], 0.9 * given[6], given[7])):
         rows = run(tmp_path)
     assert abs(scores(rows, "small")[0]) > 4.5
