@@ -135,6 +135,15 @@ class SketchShape:
     value: tuple[tuple[str, str], ...] = ()
 
 
+@dataclass(frozen=True)
+class Fit:
+    """Of a fitted table: to the numbers of which query, of which of its columns, and how many rows are drawn (none: every cell has one)."""
+
+    of: str
+    column: str
+    drawn: int | None
+
+
 @dataclass(frozen=True, kw_only=True)
 class Protects:
     """What one run promises: whom, in which period, how much of theirs is in the table (C, c, G), and how many noisy sums a group has.
@@ -171,6 +180,7 @@ class Published:
     protects: tuple[Protects, ...] = ()
     neighbours: tuple[tuple[str, Rows], ...] = ()
     sketch: SketchShape | None = None
+    fit: Fit | None = None
 
     def text(self) -> str:
         """As the property has it: canonical JSON; equal descriptions have equal texts."""
@@ -199,6 +209,11 @@ class Published:
     def quantiles(self) -> list[str]:
         """The aggregates that are arrays, of which the ranks have a standard error."""
         return [alias for alias in self.names(Role.VALUE) if self.of(alias, Role.RANK_STDERR)]
+
+    @property
+    def fitted(self) -> list[str]:
+        """The aggregates that are numbers without an error."""
+        return [alias for alias in self.names(Role.VALUE) if not self.of(alias, Role.STDERR, Role.RANK_STDERR)]
 
     @property
     def lists(self) -> list[str]:
@@ -239,6 +254,7 @@ def read(text: str) -> Published | None:
             "reading": _one(Reading, given["reading"]),
             "sets": _one(Sets, given["sets"]),
             "sketch": _one(SketchShape, given["sketch"]),
+            "fit": _one(Fit, given["fit"]),
             "protects": tuple(_one(Protects, each) for each in given["protects"]),
             "neighbours": tuple((ending, Rows(rows)) for ending, rows in given["neighbours"]),
         }

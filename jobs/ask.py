@@ -28,10 +28,7 @@ MARGINALS_NOTE = (
     "Of questions chosen without looking at this release: who picks the largest of many cells picks its noise, too. Counted is {bound}: true "
     "numbers can be larger.{nulls} Nothing was spent: the table is public, this reads it."
 )
-SYNTHETIC_NOTE = (
-    "Off: in units of the noise; about 1 or less where it fits as well as the truth would. It is biased, without a bound, so what is read from it "
-    "has no error bar: `dpsql ask` gives answers that have one. Nothing was spent: it is made of the public table alone."
-)
+OFF = "Off: in units of the noise; about 1 or less where it fits as well as the truth would."
 MOST_ROWS = 1_000
 
 
@@ -116,6 +113,7 @@ def _synthesize(lake: Lake, name: str, rows: int | None, out: str | None, alias:
     from dpsql.published.synthetic import publish, synthetic_path
     from dpsql.published.synthetic import synthesize as make
     from dpsql.times import timestamp
+    from dpsql.view.bounds import FITTED
 
     found = open_marginals(lake, name)
     made = make(found, found.column(alias.lower() if alias else None), rows)
@@ -129,9 +127,8 @@ def _synthesize(lake: Lake, name: str, rows: int | None, out: str | None, alias:
     shown = [(", ".join(each.keys) or "(all)", f"{each.cells:,}", f"± {each.stderr:,.3g}", f"{each.off:.2f}") for each in made.misfits]
     print_table(("table", "cells", "noise", "off"), tuple(shown), 1)
     done = f"{made.rows.num_rows:,} rows" if written else "was there already, nothing is written"
-    click.echo(
-        f"{path}: {done}; {made.total:,.0f} {made.column} in all, trigger {made.trigger} ({timestamp(found.time_us)}). {SYNTHETIC_NOTE}"
-    )
+    click.echo(f"{path}: {done}; {made.total:,.0f} {made.column} in all, trigger {made.trigger} ({timestamp(found.time_us)}).")
+    click.echo(f"{OFF} {FITTED} Nothing was spent: it is made of the public table alone.")
 
 
 def answer_question(lake: Lake, name: str, text: str, trigger: int | None, max_error: str | None, confidence: float, as_json: bool) -> None:

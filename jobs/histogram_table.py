@@ -44,7 +44,7 @@ def print_histogram(
     """
     published = published_of(frame)
     aggregates, keys = published.amounts, published.keys
-    if not aggregates and not published.quantiles:
+    if not published.names(Role.VALUE):
         print_lists(frame, limit, every, clock)
         return
     if every:
@@ -58,7 +58,7 @@ def print_histogram(
         _number(table, column, caps.get(column, ""))
         for ending in published.beside(column):
             _number(table, ending)
-    for alias in published.quantiles:
+    for alias in (*published.quantiles, *published.fitted):
         _number(table, alias, caps.get(alias, ""))
     by, places = ranks
     if by:
@@ -66,6 +66,7 @@ def print_histogram(
     for index, row in zip(rows.index[:limit], rows.head(limit).to_dict("records"), strict=True):
         cells = [cell for column in aggregates for cell in _aggregate(row, column, published)]
         cells += [quantiles_text(row[alias], row[published.of(alias, Role.RANK_STDERR)[0]]) for alias in published.quantiles]
+        cells += [f"{row[alias]:,.6g}" for alias in published.fitted]
         table.add_row(*_place(row, published, bool(ended[index])), *cells, *([places.get(index, "")] if by else []))
     out = console()
     out.print(table)
@@ -78,7 +79,9 @@ def print_histogram(
             "Below zero is noise: leave it in when you add rows up, or sums come out too large." if below else "",
             *left_out(published),
             PLACES if by else "",
-            "A key that is missing is not zero: dpsql explain QUERY.sql --missing" if keys and not published.sets else "",
+            "A key that is missing is not zero: dpsql explain QUERY.sql --missing"
+            if keys and not published.sets and not published.fit
+            else "",
             _more(len(rows), limit),
         ],
     )

@@ -33,7 +33,7 @@ class PublishedMarginals:
         time_us: when it was due, microseconds since 1970 UTC.
         columns: name of a column -> what is known of its noise, and its noisy tables.
         counts: the columns of whole numbers.
-        bound: what the numbers are of.
+        published: what the table says of itself.
     """
 
     keys: Mapping[str, Sequence[str | int]]
@@ -41,7 +41,14 @@ class PublishedMarginals:
     time_us: int
     columns: Mapping[str, tuple[LeastSquares, tuple[np.ndarray, ...]]]
     counts: tuple[str, ...]
-    bound: str
+    published: Published
+
+    @property
+    def bound(self) -> str:
+        """What the numbers are of."""
+        runs = self.published.protects
+        said = [f"{one.max_rows:,} {'record' if one.max_rows == 1 else 'records'} of one {', '.join(one.units)}" for one in runs]
+        return f"of at most {' and '.join(said)}, the earliest"
 
     def column(self, name: str | None) -> str:
         """The column that a question is about; None: COUNT(*).
@@ -60,12 +67,6 @@ class PublishedMarginals:
         """The best linear unbiased estimate of the sum over disjoint products, with its standard error."""
         known, tables = self.columns[column]
         return estimate(known, products, tables)
-
-
-def said_bound(published: Published) -> str:
-    """What the numbers of a published table are of."""
-    said = [f"{one.max_rows:,} {'record' if one.max_rows == 1 else 'records'} of one {', '.join(one.units)}" for one in published.protects]
-    return f"of at most {' and '.join(said)}, the earliest"
 
 
 def open_marginals(lake: Lake, name: str, trigger: int | None = None) -> PublishedMarginals:
@@ -131,5 +132,5 @@ def tables_in(rows: pa.Table, published: Published) -> PublishedMarginals:
         time,
         {alias: (known[alias], tuple(arrays[alias])) for alias in aggregates},
         counts,
-        said_bound(published),
+        published,
     )

@@ -7,22 +7,21 @@ total. Rows are appended, a trigger at a time.
 from __future__ import annotations
 
 import hashlib
-import json
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
 
+from dpsql.description import PROPERTY, Column, Fit, Published, Role, Rows, read
 from dpsql.errors import DataError, LakeError
 from dpsql.files import Place
+from dpsql.parsed_query import AS_RELEASED
 from dpsql.published.marginals import PublishedMarginals
 from dpsql.udfs.marginals.synthetic import Fitted, fit, marginal
 from dpsql.udfs.marginals.synthetic_rows import draw
 
 ENDING = "synthetic"
-PROPERTY = "dpsql.synthetic"
-"""Of a synthetic table: what it is of, as JSON. A table has one kind of rows only."""
 MARK = "synthetic"
 MAX_CELLS = 2**22
 MAX_ROWS = 10_000_000
@@ -41,8 +40,9 @@ class Misfit:
 
 @dataclass(frozen=True, eq=False)
 class Synthetic:
-    """A synthetic table of one trigger: its rows as published, their total weight, and where it fits badly."""
+    """A synthetic table of one trigger: what it is of, its rows as published, their total weight, and where it fits badly."""
 
+    source: Published
     column: str
     trigger: int
     rows: pa.Table
@@ -84,7 +84,22 @@ def synthesize(found: PublishedMarginals, column: str, rows: int | None = None) 
         raise DataError(f"the noisy total at trigger {found.trigger} is not positive, so there is no table that fits: try a later trigger")
     chosen = np.arange(cells) if rows is None else draw(fitted.weights, rows, _seed(found, column))
     weights = fitted.weights.ravel() if rows is None else np.full(rows, total / rows)
-    return Synthetic(column, found.trigger, _rows(found, column, chosen, weights), total, _misfits(found, column, fitted))
+    return Synthetic(found.published, column, found.trigger, _rows(found, column, chosen, weights), total, _misfits(found, column, fitted))
+
+
+def of_fit(published: Published, fit: Fit) -> Published:
+    """What a table says of itself that is fitted to one of sets of keys, which says what is given. It has one kind of rows only."""
+    columns = [replace(column, name=column.name.lower()) for column in published.columns if column.role in (Role.TIME, Role.KEY)]
+    return replace(
+        published,
+        rows=Rows.SYNTHETIC,
+        columns=(*columns, Column(fit.column, Role.VALUE, fit.column)),
+        measures=tuple(each for each in published.measures if each.alias == fit.column),
+        noise=None,
+        reading=AS_RELEASED,
+        sets=None,
+        fit=fit,
+    )
 
 
 def publish(path: Place, name: str, made: Synthetic, rows: int | None) -> bool:
@@ -107,16 +122,20 @@ def publish(path: Place, name: str, made: Synthetic, rows: int | None) -> bool:
 
     from dpsql.lake import delta_tables  # opens tables
 
-    kind = {"of": name, "column": made.column, "rows": rows}
+    wanted = of_fit(made.source, Fit(name, made.column, rows))
     try:
-        delta_tables.create(path, Schema.from_arrow(made.rows.schema), properties={PROPERTY: json.dumps(kind)})
-        given = DeltaTable(str(path)).metadata().configuration.get(PROPERTY)
-        if given is None or json.loads(given) != kind:
-            of = "is no synthetic table" if given is None else f"has other rows ({given})"
-            raise LakeError(f"{path}: what is there {of}: name another place with --out")
+        delta_tables.create(path, Schema.from_arrow(made.rows.schema), properties=wanted.properties)
+        known = read(DeltaTable(str(path)).metadata().configuration.get(PROPERTY, "{}"))
+        if known is None or known.fit != wanted.fit:
+            of = f"has other rows ({known.fit})" if known and known.fit else "is no synthetic table"
+            raise LakeError(f"{path}: what is there {of}: name another place with --synthetic DIR")
+        if known != wanted:  # another run has published since
+            delta_tables.set_properties(path, wanted.properties, {})
         return delta_tables.append(path, made.rows, {MARK: made.trigger})
     except (DeltaError, OSError, pa.ArrowException) as problem:
-        raise LakeError(f"{path}: cannot be written ({type(problem).__name__}); try again, or name another place with --out") from None
+        raise LakeError(
+            f"{path}: cannot be written ({type(problem).__name__}); try again, or name another place with --synthetic DIR"
+        ) from None
 
 
 def _seed(found: PublishedMarginals, column: str) -> bytes:

@@ -26,7 +26,10 @@ def promises(published: Published) -> tuple[str, ...]:
     windows, span = published.windows, duration(published.trigger_us)
     when = f"When: windows of {duration(windows.size_us)}" if windows else "When: the whole table"
     runs = tuple(_promise(run, published) for run in published.protects)
-    return (*runs, *([SEVERAL] if len(runs) > 1 else ()), f"{when}, released every {span}.")
+    if published.fit is not None:
+        drawn = f"{published.fit.drawn:,} rows drawn" if published.fit.drawn else "every cell, with its weight"
+        runs = (f"Fitted to what {published.fit.of} has published, and to nothing else: {drawn}.", *runs)
+    return (*runs, *([SEVERAL] if len(published.protects) > 1 else ()), f"{when}, released every {span}.")
 
 
 def appears(run: Protects, published: Published) -> str:
@@ -72,4 +75,6 @@ def _value(column: Column, published: Published) -> str:
     (measure,) = (each for each in published.measures if each.alias == column.of)
     bounds = " of values from {:g} to {:g}".format(*measure.bounds) if measure.bounds else ""
     sums = ", may be added up" if measure.additive and published.rows is not Rows.CUBE else ""
+    if published.fit is not None:
+        return f"weight of the row, fitted to the noisy {measure.function}"
     return f"noisy {measure.function}{bounds}{sums}"

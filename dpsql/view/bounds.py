@@ -17,6 +17,8 @@ LISTED = (
 LEFT_OUT = "What is beyond is left out of these numbers: true ones can be much larger, above all where few units do much."
 EITHER_SIDE = "Averages, deviations and quantiles are of the records that count: true ones can be larger or smaller."
 
+FITTED = "It is biased, without a bound, so what is read from it has no error bar: `dpsql ask` gives answers that have one."
+
 
 def heads(published: Published) -> dict[str, str]:
     """Per aggregate what its column's head says of the bounds: `at most 4 each`; nothing where each unit counts once."""
@@ -36,6 +38,8 @@ def left_out(published: Published) -> tuple[str, ...]:
     """The sentences below a table of noisy numbers."""
     predicted = (PREDICTED,) if published.predicts else ()
     run = published.protects[-1] if published.protects else None
+    if published.fit is not None:
+        return (FITTED, *([_allowance(run, published)] if run else []))
     if run is not None and not run.units:
         return (NOISE_OF_ROWS, *predicted)
     grows = [measure.additive or measure.function is AggregateFunction.COUNT_DISTINCT_UNIT for measure in published.measures]

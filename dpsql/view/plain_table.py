@@ -86,7 +86,7 @@ def plain_table(rows: pd.DataFrame, limit: int, reading: Reading) -> tuple[pd.Da
     caps = heads(published)
     shown = [_row(row, published, caps) for row in ordered.head(limit).to_dict("records")]
     below = list(left_out(published))
-    if published.keys and not published.sets:  # of declared domains none is missing
+    if published.keys and not published.sets and not published.fit:  # of declared domains none is missing
         below.append("A key that is missing is not zero.")
     if len(ordered) > limit:
         below.append(f"{len(ordered) - limit:,} more rows: .rows has all.")
@@ -109,4 +109,4 @@ def _row(row: Mapping[Any, Any], published: Published, caps: Mapping[str, str]) 
         cells[head] = marked(row[alias], row[f"{alias}_stderr"])
         cells |= {f"{alias} {ending}": said for ending, said in said_beside(row, alias, published).items()}
     cells |= {alias: quantiles_text(row[alias], row[published.of(alias, Role.RANK_STDERR)[0]]) for alias in published.quantiles}
-    return cells
+    return cells | {alias: f"{row[alias]:,.6g}" for alias in published.fitted}

@@ -39,8 +39,9 @@ def in_order(rows: pd.DataFrame, by: str | None = None, keep: bool = False) -> p
         by: the column that says how large a key is; the first aggregate unless given.
         keep: the rows of one window stay in their order.
     """
-    sizes = [] if keep else [by] if by else published_of(rows).amounts[:1]
-    columns = [*(["window_start"] if published_of(rows).windows else []), "trigger", *sizes]
+    published = published_of(rows)
+    sizes = [] if keep else [by] if by else [*published.amounts, *published.fitted][:1]
+    columns = [*(["window_start"] if published.windows else []), "trigger", *sizes]
     ordered = rows.assign(_finished=finished(rows)).sort_values(["_finished", *columns], ascending=False, kind="stable")
     return ordered.drop(columns="_finished")
 

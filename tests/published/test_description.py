@@ -14,9 +14,10 @@ from dpsql.compiled import Query, compile_query
 from dpsql.description import PROPERTY, Role, Rows, read
 from dpsql.errors import LakeError
 from dpsql.lake.marks import described_mark
+from dpsql.published import words
 from dpsql.published.cells import of_cells
 from dpsql.streaming.published_table import PublishedTable
-from tests.sql.golden import compiled, goldens, sources
+from tests.sql.golden import TABLES, compiled, goldens, sources, tables
 
 ACCEPTED = {golden.stem: golden for golden in goldens("accepted")}
 
@@ -36,6 +37,16 @@ def test_a_description_is_read_as_it_was_written_and_names_every_column_once(ste
     for alias in aggregates:
         values, errors = published.of(alias, Role.VALUE), published.of(alias, Role.STDERR, Role.RANK_STDERR)
         assert len(values) == len(errors) == (published.rows is not Rows.LISTS)
+
+
+@pytest.mark.parametrize("rows", Rows)
+def test_what_a_table_says_is_frozen_for_each_kind_of_rows(rows: Rows) -> None:
+    """A new field, another word or a number that moves is seen here; `python -m tests.sql.regenerate` writes it."""
+    path = TABLES / f"{rows}.json"
+    published = tables()[path]
+    assert json.loads(path.read_text()) == json.loads(published.text())
+    assert read(published.text()) == published
+    assert all(said for _, said in words.columns(published))
 
 
 def test_cells_are_described_with_what_their_readers_need() -> None:

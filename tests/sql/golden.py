@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -11,13 +12,18 @@ from pathlib import Path
 
 from dpsql.compiled import Query, compile_query, parse_query
 from dpsql.config import Source, load_sources
+from dpsql.description import Fit, Published
 from dpsql.errors import QueryError
+from dpsql.published.cells import of_cells
+from dpsql.published.synthetic import of_fit
 from tests.frozen import shown
 
 FOLDER = Path(__file__).resolve().parents[1] / "golden"
 EXAMPLES = FOLDER.parents[1] / "conf" / "queries"
 PLANS = FOLDER / "plans"
 """Of each mechanism and family of options one plan as `python -m tests.frozen --show NAME` prints it: to see what a change is about."""
+TABLES = FOLDER / "tables"
+"""For each kind of rows what one public table says of itself."""
 QUERY, SAID = "=== ", "---\n"
 """In a file of queries: the line that begins one, with its name; the line between its text and what must be said of it.
 
@@ -120,6 +126,21 @@ def plans() -> dict[Path, Golden]:
     return {path: accepted[path.stem] for path in sorted(PLANS.iterdir())}
 
 
+def tables() -> dict[Path, Published]:
+    """The files of what public tables say of themselves."""
+    accepted = {golden.stem: golden for golden in goldens("accepted")}
+    cube, lists = compiled(accepted["marginals_cube"]), compiled(accepted["sketch_user"])
+    assert lists.shape.sketch is not None
+    found = (
+        compiled(accepted["panes_event"]).published,
+        lists.published,
+        of_cells(lists.published, lists.shape.sketch, [("url", "string")]),
+        cube.published,
+        of_fit(cube.published, Fit("cube", "views", 1000)),
+    )
+    return {TABLES / f"{published.rows}.json": published for published in found}
+
+
 def expectations() -> Iterator[tuple[Path, Callable[[], str]]]:
     """Every file of expectations and what makes its text."""
     for kind in ("accepted", "refused"):
@@ -130,3 +151,5 @@ def expectations() -> Iterator[tuple[Path, Callable[[], str]]]:
                 yield golden.file, partial(said, golden)
     for path, golden in plans().items():
         yield path, lambda golden=golden: shown(compiled(golden))
+    for path, published in tables().items():
+        yield path, lambda published=published: f"{json.dumps(json.loads(published.text()), indent=1)}\n"

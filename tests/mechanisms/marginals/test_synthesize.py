@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ from deltalake import Schema
 
 import dpsql
 from dpsql.config import Source, Sources
+from dpsql.description import Published
 from dpsql.domains import Domain
 from dpsql.errors import DataError, LakeError
 from dpsql.jobs.cli import main
@@ -56,8 +59,9 @@ def frame() -> pa.Table:
     return pa.table({"user_id": users, "page": pages, "size": size, "spent": np.ones(len(pages)), "ts": time})
 
 
-def put(lake: Lake, name: str, rows: pa.Table) -> None:
-    delta_tables.create(lake.histogram(name), Schema.from_arrow(rows.schema), properties=described(rows.schema.names).properties)
+def put(lake: Lake, name: str, rows: pa.Table, published: Published | None = None) -> None:
+    said = published or described(rows.schema.names)
+    delta_tables.create(lake.histogram(name), Schema.from_arrow(rows.schema), properties=said.properties)
     delta_tables.append(lake.histogram(name), rows, {"run": 1})
 
 
@@ -82,7 +86,7 @@ def lake(tmp_path_factory: pytest.TempPathFactory) -> Lake:
     feeder = Feeder(query.mechanism.stages(query.plan, RunFacts(public)), SECRET.noise_key(RUN_ID, query.plan.identity))
     feeder.micro_batch(rows, Clock())
     made = Lake(folder / "lake")
-    put(made, "q", published_table(query.plan, feeder.tick(START + 2 * HOUR), reader.key_types))
+    put(made, "q", published_table(query.plan, feeder.tick(START + 2 * HOUR), reader.key_types), query.published)
     return made
 
 
@@ -119,6 +123,31 @@ def test_its_answers_are_near_the_published_ones(lake: Lake) -> None:
     assert read_rows(lake.root / "mine").equals(kept) and read_rows(lake.root / "public" / "q.synthetic").equals(kept)
 
 
+def test_it_says_what_it_is(lake: Lake, tmp_path: Path) -> None:
+    """From its folder alone, newest trigger and largest weights first; where another run has published since, it is protected by both."""
+    table = tmp_path / "made"
+    for trigger in (1, 2):
+        made = synthesize(open_marginals(lake, "q", trigger), "views")
+        assert publish(table, "q", made, None)
+    opened = dpsql.open(str(table))
+    weights = made.rows["views"].to_pylist()
+    assert sorted(opened.rows["views"]) == sorted(weights) and set(opened.rows["trigger"]) == {2}
+    for words in ([], ["--all"]):
+        shown = CliRunner().invoke(main, ["show", str(table), *words]).output
+        for text in (shown, opened.explain()):
+            assert "Fitted to what q has published, and to nothing else: every cell, with its weight." in text
+            assert "everything that one user_id does for ever: epsilon 4, delta 1e-06" in text
+            assert "weight of the row, fitted to the noisy COUNT(*)" in text and "biased, without a bound" in text
+            assert "95%" not in text and "predicted" not in text
+        assert f"{max(weights):,.6g}" in shown and ("1" in re.findall(r"^2027-01-15 \d\d:00  (\d)", shown, re.M)) is bool(words), shown
+        assert "more rows" in shown or not words
+    assert f"{max(weights):,.6g}" in repr(opened).splitlines()[1] and "95%" not in repr(opened)
+    (run,) = made.source.protects
+    twice = replace(made, source=replace(made.source, protects=(run, replace(run, epsilon=3.0))))
+    assert not publish(table, "q", twice, None)
+    assert "epsilon 3, delta" in dpsql.open(str(table)).explain() and "their epsilons add up" in dpsql.open(str(table)).explain()
+
+
 def test_rows_are_drawn_alike_by_everyone_and_weigh_the_total(lake: Lake) -> None:
     found = open_marginals(lake, "q")
     cells, drawn = synthesize(found, "views"), synthesize(found, "views", 500)
@@ -151,7 +180,7 @@ def test_the_seed_is_of_released_numbers_alone(lake: Lake) -> None:
     moved[-1].flat[0] += 1
     weights = fit(known, tables).weights
     assert marginal(weights, ()) == pytest.approx(weights.sum())
-    other = type(found)(found.keys, found.trigger, found.time_us, {"views": (known, tuple(moved))}, found.counts, found.bound)
+    other = type(found)(found.keys, found.trigger, found.time_us, {"views": (known, tuple(moved))}, found.counts, found.published)
     assert not synthesize(found, "views", 2_000).rows.equals(synthesize(other, "views", 2_000).rows)
 
 
@@ -179,7 +208,7 @@ def test_what_cannot_be_made_is_refused(lake: Lake, tmp_path: Path) -> None:
     with pytest.raises(DataError, match="trigger 3 is not positive"):
         synthesize(open_marginals(lake, "none"), "views")
     known, tables = found.columns["views"]
-    wide = type(found)(found.keys, 1, 0, {"views": (type(known)((2**12, 2**11), ((0,),), (1.0,)), tables)}, ("views",), found.bound)
+    wide = type(found)(found.keys, 1, 0, {"views": (type(known)((2**12, 2**11), ((0,),), (1.0,)), tables)}, ("views",), found.published)
     with pytest.raises(DataError, match="8,388,608 combinations"):
         synthesize(wide, "views")
     put(lake, "plain", pa.table({"trigger": [1], "n": [3]}))
