@@ -26,7 +26,7 @@ from scipy.stats import norm
 from benchmarks.measure import Figures
 from benchmarks.sharded import Job
 from benchmarks.workload import identifiers, ranks
-from dpsql.mechanisms.histogram.calibration import THRESHOLD_DELTA_SHARE
+from dpsql.parts.key_selection import THRESHOLD_DELTA_SHARE
 from dpsql.privacy.curve import total_mu
 from dpsql.udfs.columns import Bool, Float, Int, run_starts, run_sums, sort_order
 from dpsql.udfs.noise.randomness import normals, tags

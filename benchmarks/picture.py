@@ -16,8 +16,8 @@ from matplotlib.figure import Figure
 
 import dpsql
 from dpsql.local.feeder import try_query
+from dpsql.text import Z95
 from dpsql.view.charts import COLOURS
-from dpsql.view.formatting import Z95
 
 CHECKOUT = Path(__file__).resolve().parents[1]
 WIKI = CHECKOUT / "conf" / "demo" / "wiki"

@@ -37,10 +37,10 @@ from dpsql.mechanisms.sliding.planner import make_plan  # noqa: E402
 from dpsql.mechanisms.sliding.stages import measurements  # noqa: E402
 from dpsql.parsed_query import changed  # noqa: E402
 from dpsql.udfs.bucket_state import BucketFiles  # noqa: E402
+from dpsql.udfs.noise.window_sqrt import coefficients, response  # noqa: E402
 from dpsql.udfs.sliding.measurement import Measurement, new_bins  # noqa: E402
 from dpsql.udfs.sliding.panes import Cells, Panes  # noqa: E402
 from dpsql.udfs.sliding.release import Shown, SlidingParameters, release_windows  # noqa: E402
-from dpsql.udfs.sliding.window_sqrt import coefficients, response  # noqa: E402
 from dpsql.udfs.stage import RELEASE, Tick  # noqa: E402
 from tests.mechanisms.sliding.queries import SOURCE, SQRT, windows  # noqa: E402
 

@@ -29,9 +29,9 @@ from benchmarks.page import write  # noqa: E402
 from benchmarks.real_streams import DAY, STREAMS, Exact, Stream, path_of, plan_of, read, released  # noqa: E402
 from benchmarks.workload import SLICES, Workload, records  # noqa: E402
 from dpsql.mechanisms.histogram.asked import ReleaseRule  # noqa: E402
-from dpsql.mechanisms.histogram.calibration import SELECTION_DECAY, SELECTION_SHARE, thresholds  # noqa: E402
 from dpsql.mechanisms.histogram.plan import PrivacyPlan  # noqa: E402
 from dpsql.parsed_query import CounterName  # noqa: E402
+from dpsql.parts.key_selection import SELECTION_DECAY, SELECTION_SHARE, thresholds  # noqa: E402
 
 TRIGGERS, SEEDS, SCALE = 100, 3, 0.05
 SHARES, DECAYS = (0.5, 0.6, 0.7, 0.8, 0.9), (0.25, 0.5, 0.75)

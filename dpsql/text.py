@@ -7,6 +7,8 @@ import textwrap
 from collections.abc import Mapping
 
 WIDTH = 112
+Z95 = 1.959963984540054
+"""Standard normal quantile of 97.5%: half of a 95% interval, in standard errors."""
 
 
 def number(value: float) -> str:

@@ -181,7 +181,8 @@ def _print(
     published: Published,
     as_json: bool,
 ) -> None:
-    from dpsql.view.formatting import Z95, amount
+    from dpsql.text import Z95
+    from dpsql.view.formatting import amount
 
     if as_json:
         print_json([_told(key, one, *line) for line in found])

@@ -14,8 +14,9 @@ from dpsql.description import Published, Role
 from dpsql.jobs.terminal import console
 from dpsql.jobs.top_list import print_lists
 from dpsql.published.frames import published_of
+from dpsql.text import Z95
 from dpsql.view.bounds import heads, left_out
-from dpsql.view.formatting import Z95, absent, amount, key_text, marked, measured, printable, quantiles_text, said_beside
+from dpsql.view.formatting import absent, amount, key_text, marked, measured, printable, quantiles_text, said_beside
 from dpsql.view.reading import is_ordered
 from dpsql.view.windows import finished, in_order, newest_triggers
 

@@ -9,8 +9,9 @@ from rich.text import Text
 
 from dpsql.jobs.terminal import console
 from dpsql.published.frames import published_of
+from dpsql.text import Z95
 from dpsql.view.bounds import left_out
-from dpsql.view.formatting import Z95, absent, amount, printable
+from dpsql.view.formatting import absent, amount, printable
 from dpsql.view.top_lists import NO_LIST, lines_of
 from dpsql.view.windows import finished, newest_triggers
 

@@ -10,7 +10,7 @@ import click
 
 from dpsql.jobs.options import compiled, files_by_source, json_option, query_argument, refuse_own_input, sources_option, writable
 from dpsql.jobs.terminal import ProgressBar, note, print_json, print_table
-from dpsql.view.formatting import Z95
+from dpsql.text import Z95
 
 if TYPE_CHECKING:
     from dpsql.tuning import Measurement, Workbench

@@ -19,8 +19,8 @@ from dpsql.local.spark_types import SparkType
 from dpsql.parsed_query import AVERAGED, SPREADS, Aggregate, AggregateFunction
 from dpsql.published.frames import frame_of
 from dpsql.published.rows import typed_keys
+from dpsql.text import Z95
 
-Z95 = 1.959963984540054
 MEAN = 0.7978845608028654
 """Of the distance of a standard normal from 0."""
 

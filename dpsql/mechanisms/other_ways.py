@@ -10,15 +10,14 @@ from typing import Any
 
 import numpy as np
 
-from dpsql.mechanisms.sliding.accounting import gamma
 from dpsql.parsed_query import ContributionPeriod, CounterName, ParsedQuery
-from dpsql.privacy.cost import touched
+from dpsql.privacy.cost import gamma, touched
 from dpsql.privacy.curve import epsilon_of, total_mu
 from dpsql.sql.window_rules import MOST_PANES, SUMS
 from dpsql.times import duration, show_duration
 from dpsql.udfs.noise.counters import column_norm, counter, path_sd
 from dpsql.udfs.noise.discrete_laplace import LARGEST, SMALLEST, discrete_laplace
-from dpsql.udfs.sliding.window_sqrt import coefficients, response
+from dpsql.udfs.noise.window_sqrt import coefficients, response
 
 COMPARED_DELTA = 1e-9
 """Of the ways that need one, where the query has none."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 from sqlglot.tokens import TokenType
 
@@ -12,6 +13,12 @@ from dpsql.sql import options
 from dpsql.sql.draft import Draft, Option, read_option
 from dpsql.sql.spans import problem, token_span
 from dpsql.sql.values import nearest
+
+SELECTION_OPTIONS: Mapping[str, Callable[[Any], bool]] = {
+    "min_privacy_units_per_group": lambda value: value is not None and value > 1,
+    "carry_windows": lambda value: value is not None and value > 1,
+}
+"""Options of key selection, and which of their values ask for it."""
 
 
 def clause_missing(draft: Draft) -> Iterator[Problem]:
@@ -163,3 +170,31 @@ def rows_per_group_above_rows(draft: Draft) -> Iterator[Problem]:
 def groups_above_rows(draft: Draft) -> Iterator[Problem]:
     """G above C."""
     return _above_rows(draft, "max_groups_contributed")
+
+
+def of_units(draft: Draft) -> Iterator[Problem]:
+    """Units are protected here, by noise of counters that go on from trigger to trigger."""
+    level = draft.given("privacy_level")
+    if level and draft.value("privacy_level") is PrivacyLevel.EVENT:
+        hint = "declare the row's key as privacy_unit of the source, and write privacy_level = USER"
+        yield problem(level.value_span, "privacy_level EVENT is for sliding windows of listed keys", hint)
+
+
+def delta_above_zero(draft: Draft) -> Iterator[Problem]:
+    """Gaussian noise keeps no promise with delta = 0."""
+    given = draft.given("delta")
+    if given and draft.value("delta") == 0:
+        yield problem(given.value_span, "delta must be above 0", "write a small positive number, for example delta = 1e-9")
+
+
+def selection_without_keys(draft: Draft) -> Iterator[Problem]:
+    """Options of key selection where no key is selected."""
+    if not draft.listed and not draft.keyless:
+        return
+    where, hint = "with public_groups", "leave it out: it belongs to keys that are selected"
+    if not draft.listed:
+        where, hint = "in a query without a key", "leave it out: it belongs to a query with keys"
+    for name, asks in SELECTION_OPTIONS.items():
+        given = draft.given(name)
+        if given and asks(draft.value(name)):
+            yield problem(given.name_span, f"{name} has no meaning {where}: no key is selected", hint)

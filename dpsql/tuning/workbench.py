@@ -16,8 +16,9 @@ from dpsql.mechanisms import registry
 from dpsql.mechanisms.histogram.asked import ReleaseRule
 from dpsql.mechanisms.histogram.plan import ColumnPlan, PerturbationPlan, PrivacyPlan
 from dpsql.mechanisms.histogram.planner import unnamed_plan
-from dpsql.mechanisms.histogram.stages import SAMPLES, stderr
+from dpsql.mechanisms.histogram.stages import stderr
 from dpsql.parsed_query import AVERAGED, DEVIATIONS, SPREADS, Aggregate, AggregateFunction, ParsedQuery, changed
+from dpsql.parts.output_columns import SAMPLES
 from dpsql.tuning.bounding import Admitted, Arrangement, Bounds
 from dpsql.tuning.expected import Outcome, selected, thinned, unit_paths
 from dpsql.tuning.sample import Sample

@@ -18,7 +18,8 @@ from matplotlib.ticker import MaxNLocator, StrMethodFormatter
 
 from dpsql.errors import DataError
 from dpsql.published.frames import published_of
-from dpsql.view.formatting import Z95, absent, printable
+from dpsql.text import Z95
+from dpsql.view.formatting import absent, printable
 from dpsql.view.windows import newest_triggers
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dpsql.description import Noise, Published, Rows
-from dpsql.view.formatting import Z95
+from dpsql.text import Z95
 
 if TYPE_CHECKING:
     from dpsql.udfs.columns import Float, Int

@@ -8,8 +8,8 @@ from numbers import Integral
 from typing import Any
 
 from dpsql.description import Published, Role
+from dpsql.text import Z95
 
-Z95 = 1.959963984540054
 UNITS = ((1_000_000_000, " bn"), (1_000_000, " M"), (1, ""))
 MOST_DECIMALS = 6
 

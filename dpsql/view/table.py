@@ -12,8 +12,9 @@ from markupsafe import Markup
 from dpsql.description import Published
 from dpsql.parsed_query import Reading
 from dpsql.published.frames import published_of
+from dpsql.text import Z95
 from dpsql.view.difference import between_windows, difference, places
-from dpsql.view.formatting import Z95, absent, amount, key_text, measured, printable, said_beside
+from dpsql.view.formatting import absent, amount, key_text, measured, printable, said_beside
 from dpsql.view.interval import intervals
 from dpsql.view.measures import Measure, measures, ranked
 from dpsql.view.reading import as_read, is_ordered

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from dpsql.description import PROPERTY, Column, Role, Rows
 from dpsql.published.frames import published_of
-from dpsql.view.formatting import Z95
+from dpsql.text import Z95
 from dpsql.view.windows import finished, newest_triggers
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from markupsafe import Markup
 
-from dpsql.view.formatting import Z95
+from dpsql.text import Z95
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -13,8 +13,8 @@ import numpy as np
 import dpsql.udfs.histogram.key_selection
 import dpsql.udfs.histogram.release
 import dpsql.udfs.intake.contribution_bounding
-from dpsql.mechanisms.histogram.calibration import thresholds
 from dpsql.mechanisms.histogram.plan import PrivacyPlan
+from dpsql.parts.key_selection import thresholds
 from dpsql.privacy.cost import Cost, Overlap
 from dpsql.udfs.columns import Int
 from dpsql.udfs.histogram.group_state import Closing

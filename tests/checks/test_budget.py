@@ -18,9 +18,9 @@ from dp_accounting.pld import privacy_loss_distribution
 
 from dpsql.mechanisms.histogram.accounting import gaussian_delta, spent
 from dpsql.mechanisms.histogram.asked import ReleaseRule
-from dpsql.mechanisms.histogram.calibration import thresholds
 from dpsql.mechanisms.histogram.plan import PrivacyPlan
 from dpsql.parsed_query import AggregateFunction, ContributionPeriod, CounterName
+from dpsql.parts.key_selection import thresholds
 from dpsql.udfs.grid import Grid
 from dpsql.udfs.histogram.key_selection import SelectionParameters
 from dpsql.udfs.histogram.release import ReleaseParameters, release

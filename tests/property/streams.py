@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 from hypothesis import strategies as st
 
-from dpsql.mechanisms.histogram.calibration import selection_weights
+from dpsql.parts.key_selection import selection_weights
 from dpsql.udfs.contributions import Increment
 from dpsql.udfs.grid import NO_CLOCK, Grid
 from dpsql.udfs.histogram.key_selection import SelectionParameters

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.special import ndtri
 
-from dpsql.mechanisms.histogram.calibration import selection_weights
+from dpsql.parts.key_selection import selection_weights
 from dpsql.udfs.grid import Grid
 from dpsql.udfs.histogram.release import ReleaseParameters, release
 from dpsql.udfs.intake.contribution_bounding import BoundingParameters

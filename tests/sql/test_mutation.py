@@ -16,7 +16,6 @@ import pytest
 from sqlglot import exp
 
 from dpsql.errors import Problem
-from dpsql.mechanisms.histogram import rules as histogram_rules
 from dpsql.mechanisms.registry import MECHANISMS
 from dpsql.sql import (
     aggregate_rules,
@@ -140,10 +139,11 @@ def test_option_check(option, check):
     assert changes([clause_rules.option_values], tuple(lenient if o is option else o for o in KNOWN))
 
 
-@pytest.mark.parametrize("option", histogram_rules.REQUIRED, ids=lambda option: option.name)
-def test_required_option(option):
-    with mock.patch.object(histogram_rules, "REQUIRED", tuple(o for o in histogram_rules.REQUIRED if o is not option)):
-        assert changes([histogram_rules.required_options])
+@pytest.mark.parametrize("name", ["epsilon", "delta", "privacy_unit_column", "max_rows_contributed"])
+def test_required_option(name):
+    whole = clause_rules.missing_options
+    with mock.patch.object(clause_rules, "missing_options", lambda draft, of: whole(draft, tuple(o for o in of if o.name != name))):
+        assert changes([clause_rules.required_options])
 
 
 @pytest.mark.parametrize("option", KNOWN, ids=lambda option: option.name)
@@ -208,10 +208,10 @@ def test_foreign_arguments():
     assert set(aggregates.FOREIGN_ARGUMENTS) == set(aggregate_rules.FOREIGN_ARGUMENTS)
 
 
-@pytest.mark.parametrize("name", sorted(histogram_rules.SELECTION_OPTIONS))
+@pytest.mark.parametrize("name", sorted(clause_rules.SELECTION_OPTIONS))
 def test_selection_option(name):
-    with mock.patch.object(histogram_rules, "SELECTION_OPTIONS", without(histogram_rules.SELECTION_OPTIONS, name)):
-        assert changes([histogram_rules.selection_without_keys])
+    with mock.patch.object(clause_rules, "SELECTION_OPTIONS", without(clause_rules.SELECTION_OPTIONS, name)):
+        assert changes([clause_rules.selection_without_keys])
 
 
 def test_the_mutations_are_not_vacuous():

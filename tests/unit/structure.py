@@ -25,6 +25,7 @@ FLOORS = (
     ("dpsql/lake",),
     ("dpsql/compiled",),
     ("dpsql/mechanisms",),
+    ("dpsql/parts",),
     ("dpsql/sql",),
     ("dpsql/privacy",),
     (GROUND,),

@@ -18,7 +18,6 @@ from dpsql.config import DEFAULT_MAX_KEYS, DEFAULT_MAX_USERS, Source
 from dpsql.errors import AccountingError, ConfigError
 from dpsql.mechanisms.histogram.accounting import check, cost, gaussian_delta, spent
 from dpsql.mechanisms.histogram.asked import ReleaseRule
-from dpsql.mechanisms.histogram.calibration import failure_probabilities
 from dpsql.mechanisms.histogram.plan import PrivacyPlan
 from dpsql.mechanisms.histogram.planner import make_plan
 from dpsql.parsed_query import (
@@ -29,6 +28,7 @@ from dpsql.parsed_query import (
     WindowSpec,
     changed,
 )
+from dpsql.parts.key_selection import failure_probabilities
 from dpsql.privacy.cost import Overlap
 from dpsql.privacy.factorisation import factorisation
 from dpsql.udfs.noise.counters import counter, noise_matrix

@@ -11,7 +11,7 @@ from dp_accounting import get_epsilon_gaussian
 from scipy.stats import norm
 
 from dpsql.mechanisms.histogram.accounting import gaussian_delta
-from dpsql.mechanisms.histogram.calibration import failure_probabilities, selection_weights, thresholds
+from dpsql.parts.key_selection import failure_probabilities, selection_weights, thresholds
 from dpsql.privacy.curve import epsilon_of, round_down, round_up, total_mu
 
 

@@ -13,12 +13,12 @@ import pytest
 from dpsql.errors import ConfigError
 from dpsql.jobs.terminal import print_json
 from dpsql.mechanisms.histogram.asked import ReleaseRule
-from dpsql.mechanisms.histogram.explain import Z95, explain, facts
+from dpsql.mechanisms.histogram.explain import explain, facts
 from dpsql.mechanisms.histogram.planner import make_plan
 from dpsql.mechanisms.histogram.stages import release_parameters, stderr
 from dpsql.parsed_query import Aggregate, AggregateFunction, ContributionPeriod, CounterName, ParsedQuery, WindowSpec
 from dpsql.privacy.curve import total_mu
-from dpsql.text import number, percent
+from dpsql.text import Z95, number, percent
 from dpsql.times import duration
 from dpsql.udfs.histogram.perturbation import finish
 from tests.property.plans import COUNT, DAY, HOUR, SUM, USERS, VALID, query, source

@@ -16,7 +16,7 @@ from dpsql.errors import ConfigError
 from dpsql.mechanisms.histogram import planner
 from dpsql.mechanisms.histogram.accounting import check
 from dpsql.mechanisms.histogram.asked import Asked, ReleaseRule
-from dpsql.mechanisms.histogram.planner import MAX_EXACT, identity, make_plan
+from dpsql.mechanisms.histogram.planner import identity, make_plan
 from dpsql.parsed_query import (
     Aggregate,
     AggregateFunction,
@@ -27,6 +27,7 @@ from dpsql.parsed_query import (
     WindowSpec,
     changed,
 )
+from dpsql.parts.increments import MAX_EXACT
 from dpsql.privacy.curve import total_mu
 from dpsql.udfs.noise.counters import column_norm, counter
 from tests.property.plans import COUNT, DAY, HOUR, SUM, USERS, VALID, query, source

@@ -32,7 +32,8 @@ GROUND |= {"dpsql.text", "dpsql.times", "dpsql.totals", "dpsql.yaml_file"}
 
 MAY = {
     "dpsql/lake": {"dpsql.lake", "dpsql.privacy", "dpsql.compiled", "dpsql.polling", "dpsql.scratch"},
-    "dpsql/mechanisms": {"dpsql.mechanisms", "dpsql.privacy", "dpsql.sql", "dpsql.polling"},
+    "dpsql/mechanisms": {"dpsql.mechanisms", "dpsql.parts", "dpsql.privacy", "dpsql.sql", "dpsql.polling"},
+    "dpsql/parts": {"dpsql.parts", "dpsql.privacy"},
     "dpsql/privacy": {"dpsql.privacy"},
     "dpsql/sql": {"dpsql.sql"},
 }
@@ -52,7 +53,7 @@ ABOVE_THE_LAKE = {
     "dpsql.mechanisms",
 }
 
-PLANS = {"planner", "calibration", "curve"}
+PLANS = {"planner", "calibration", "curve", "key_selection", "increments", "hash_charge"}
 """Modules that make a plan's numbers."""
 
 

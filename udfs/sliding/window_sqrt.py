@@ -14,7 +14,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import cached_property, lru_cache
+from functools import cached_property
 
 import numpy as np
 
@@ -23,6 +23,7 @@ from dpsql.udfs.noise import randomness
 from dpsql.udfs.noise.exact_normal import quantile
 from dpsql.udfs.noise.path_error import ABSOLUTE, RELATIVE, ROOM, UNIT
 from dpsql.udfs.noise.randomness import MAX_NORMAL
+from dpsql.udfs.noise.window_sqrt import response
 from dpsql.udfs.sliding.measurement import Bins, Window
 from dpsql.udfs.sliding.panes import PANE, Cells
 
@@ -31,54 +32,6 @@ GUARD = 64
 
 MOST_BITS = 1 << 12
 """No path is closer to a boundary: that has a probability of 2^-4000."""
-
-VANISHED = 2.0**-300
-"""Responses below this are nothing: an exact path reaches back until what is left out is below its precision."""
-
-LONGEST = 1 << 18
-"""Steps after which a response must have vanished."""
-
-
-def coefficients(panes: int) -> tuple[float, ...]:
-    """c_0 .. c_(2w-1): those of (1 - z)^(-1/2), half of them again w later with the opposite sign."""
-    exact = [Fraction(1)]
-    for k in range(1, 2 * panes):
-        exact.append(exact[-1] * (2 * k - 1) / (2 * k))
-    return tuple(float(exact[k] - (exact[k - panes] / 2 if k >= panes else 0)) for k in range(2 * panes))
-
-
-@dataclass(frozen=True)
-class Response:
-    """What a draw does later: to u (`inverse`, the first column of C^-1) and to windows (`window`, that of B), until it has vanished."""
-
-    inverse: Float
-    window: Float
-
-    @cached_property
-    def left(self) -> Float:
-        """By number of draws: how far all older ones together can move a window."""
-        sizes = np.abs(self.window)
-        return np.asarray(MAX_NORMAL * ROOM * np.append(np.cumsum(sizes[::-1])[::-1], 0.0))
-
-
-@lru_cache(maxsize=16)
-def response(panes: int, c: tuple[float, ...]) -> Response:
-    """Measured by pushing one draw through the recursion.
-
-    Raises:
-        ValueError: it does not vanish.
-    """
-    band = np.array(c[1:])[::-1]
-    width = len(band)
-    u = np.zeros(width + LONGEST)
-    u[width] = 1.0
-    for t in range(1, LONGEST):
-        u[width + t] = -float(band @ u[t : width + t])
-        if t % (2 * panes) == 0 and np.abs(u[t + 1 : width + t + 1]).max() < VANISHED:
-            inverse = u[width : width + t + 1]
-            total = np.cumsum(inverse)
-            return Response(inverse, total - np.concatenate([np.zeros(panes), total[:-panes]]))
-    raise ValueError(f"the square-root factorisation of a window of {panes} panes does not forget")
 
 
 @dataclass(frozen=True)

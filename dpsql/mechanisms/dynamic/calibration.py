@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
-from dpsql.mechanisms.histogram.calibration import WEIGHT_BITS
+from dpsql.parts.key_selection import WEIGHT_BITS
 from dpsql.privacy.curve import round_up
 from dpsql.udfs.noise.blt_inf import BltInf
 from dpsql.udfs.table.grid import LAST_STEP

@@ -10,9 +10,9 @@ from dpsql.mechanisms.dynamic.asked import AskedOfChanges
 from dpsql.mechanisms.dynamic.calibration import HIDE_BELOW
 from dpsql.mechanisms.dynamic.plan import ColumnPlan, TablePlan, TreePlan
 from dpsql.mechanisms.dynamic.stages import perturbations, quantile_noise, schedule, users_needed
-from dpsql.mechanisms.histogram.explain import Z95, written
 from dpsql.mechanisms.live_runs import live_runs
-from dpsql.text import number, percent
+from dpsql.parts.words import written
+from dpsql.text import Z95, number, percent
 from dpsql.times import duration, timestamp
 from dpsql.udfs.dynamic.interval_tree import TreeSum
 from dpsql.udfs.measure import quantiles

@@ -10,8 +10,7 @@ from dpsql.description import Noise
 from dpsql.mechanisms.dynamic import accounting, options, plan, rules
 from dpsql.mechanisms.dynamic.asked import Asked
 from dpsql.mechanisms.dynamic.plan import TablePlan, TreePlan
-from dpsql.mechanisms.histogram.mechanism import value_and_error
-from dpsql.mechanisms.protocol import Argument, RunFacts, Shape, Told
+from dpsql.mechanisms.protocol import Argument, RunFacts, Shape, Told, value_and_error
 from dpsql.parsed_query import ParsedQuery, Quantiles, Release
 from dpsql.privacy.cost import Cost
 

@@ -8,7 +8,7 @@ from dpsql.mechanisms.dynamic.calibration import HIDE_BELOW
 from dpsql.mechanisms.dynamic.explain import triggers
 from dpsql.mechanisms.dynamic.plan import TablePlan
 from dpsql.mechanisms.dynamic.stages import users_needed
-from dpsql.mechanisms.histogram.missing_keys import RANKS
+from dpsql.parts.words import RANKS
 from dpsql.text import percent
 from dpsql.times import duration
 

@@ -6,8 +6,8 @@ from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
 
 from dpsql.mechanisms.dynamic.asked import Asked, AskedOfChanges
-from dpsql.mechanisms.histogram.plan import NoisySum, QuantileSum, presence_only
 from dpsql.parsed_query import Aggregate, CounterName, ParsedQuery
+from dpsql.parts.sums import NoisySum, QuantileSum, presence_only
 from dpsql.udfs.noise.blt_inf import BltInf
 from dpsql.udfs.noise.counters import Counter, counter
 

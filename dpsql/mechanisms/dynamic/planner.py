@@ -10,7 +10,11 @@ from dpsql.errors import ConfigError
 from dpsql.mechanisms.dynamic.asked import Asked, AskedOfChanges, AskedOfTree
 from dpsql.mechanisms.dynamic.calibration import TableBounds, blocks, endless_thresholds, presence_sensitivity, row_sensitivity, shown_from
 from dpsql.mechanisms.dynamic.plan import ColumnPlan, NoisySum, QuantileSum, SelectionPlan, TablePlan, TreePlan, document
-from dpsql.mechanisms.histogram.calibration import (
+from dpsql.mechanisms.identity import identity_of
+from dpsql.parsed_query import ParsedQuery, Quantiles
+from dpsql.parts.hash_charge import hash_charge
+from dpsql.parts.increments import MAX_EXACT, check_width, increments_of
+from dpsql.parts.key_selection import (
     SELECTION_DECAY,
     SELECTION_SHARE,
     THRESHOLD_DELTA_SHARE,
@@ -18,9 +22,6 @@ from dpsql.mechanisms.histogram.calibration import (
     selection_weights,
     thresholds,
 )
-from dpsql.mechanisms.histogram.planner import MAX_EXACT, check_width, hash_charge, increments_of
-from dpsql.mechanisms.identity import identity_of
-from dpsql.parsed_query import ParsedQuery, Quantiles
 from dpsql.privacy.curve import round_down, round_up, total_mu
 from dpsql.udfs.dynamic.interval_tree import MOST_ROUNDS
 from dpsql.udfs.measure import quantiles

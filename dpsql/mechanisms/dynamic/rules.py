@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dpsql.errors import Problem
-from dpsql.mechanisms.histogram import rules as bounded
 from dpsql.parsed_query import AggregateFunction
 from dpsql.sql import aggregate_rules, clause_rules, feed_rules, table_rules
 from dpsql.sql.draft import Draft
@@ -32,12 +31,12 @@ def of_the_paper(draft: Draft) -> Iterator[Problem]:
 RULES = (
     *table_rules.RULES,
     *feed_rules.RULES,
-    bounded.required_options,
-    bounded.of_units,
-    bounded.delta_above_zero,
+    clause_rules.required_options,
+    clause_rules.of_units,
+    clause_rules.delta_above_zero,
     clause_rules.rows_per_group_above_rows,
     clause_rules.groups_above_rows,
-    bounded.selection_without_keys,
+    clause_rules.selection_without_keys,
     of_the_paper,
     aggregate_rules.spreads_of_windows,
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dpsql.mechanisms.dynamic.asked import AskedOfChanges
 from dpsql.mechanisms.dynamic.plan import TablePlan, TreePlan
-from dpsql.mechanisms.histogram.stages import output_column
+from dpsql.parts.output_columns import output_column
 from dpsql.schedule import Eras, Schedule
 from dpsql.udfs.contributions import Increment
 from dpsql.udfs.dynamic.changes import FeedParameters

@@ -16,14 +16,16 @@ from dpsql.mechanisms.histogram.asked import ReleaseRule
 from dpsql.mechanisms.histogram.plan import ColumnPlan, PerturbationPlan, PrivacyPlan
 from dpsql.mechanisms.histogram.planner import unnamed_plan
 from dpsql.mechanisms.histogram.short import in_short, main, over
-from dpsql.mechanisms.histogram.stages import SAMPLES, grid, stderr
+from dpsql.mechanisms.histogram.stages import grid, stderr
 from dpsql.mechanisms.live_runs import live_runs
 from dpsql.mechanisms.other_ways import Ways
-from dpsql.parsed_query import DEVIATIONS, SPREADS, Aggregate, AggregateFunction, ContributionPeriod, CounterName, ParsedQuery
+from dpsql.parsed_query import DEVIATIONS, SPREADS, ContributionPeriod, CounterName, ParsedQuery
+from dpsql.parts.output_columns import SAMPLES
+from dpsql.parts.words import written
 from dpsql.privacy.cost import Cost, touched
 from dpsql.privacy.curve import epsilon_of
 from dpsql.schedule import by_window
-from dpsql.text import number, percent
+from dpsql.text import Z95, number, percent
 from dpsql.times import duration
 
 PERIODS = (7, 30, 365)
@@ -31,7 +33,6 @@ FEW_GROUPS = 3
 DAY_US = 86_400_000_000
 SPANS = {"a calendar day": 1, "a calendar week": 7, "30 calendar days": 30}
 """Blocks of so many days, counted from 1970-01-01 UTC: any 24 hours, or 7 days, can touch a window more."""
-Z95 = 1.959963984540054
 SEVERAL = {2: "an average has two", 3: "a variance or deviation three"}
 
 
@@ -344,14 +345,6 @@ def _columns(plan: PrivacyPlan) -> str:
             ]
     lines.append("  Not in these numbers: what the bounds above drop or clamp. Try `dpsql try --compare` on data you may look at.")
     return "\n".join(lines)
-
-
-def written(aggregate: Aggregate) -> str:
-    """An aggregate as it is called in a table."""
-    function = aggregate.function
-    return {AggregateFunction.COUNT_DISTINCT_UNIT: "COUNT(DISTINCT)", AggregateFunction.COUNT_ROWS: "COUNT(*)"}.get(
-        function, f"{function}(x)"
-    )
 
 
 def _budget(plan: PrivacyPlan) -> str:

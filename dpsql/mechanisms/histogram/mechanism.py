@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from dpsql.config import Source
-from dpsql.description import Noise, Role
+from dpsql.description import Noise
 from dpsql.mechanisms.histogram import accounting, options, plan, rules
 from dpsql.mechanisms.histogram.asked import Asked
 from dpsql.mechanisms.histogram.plan import PrivacyPlan
-from dpsql.mechanisms.protocol import Argument, OutputColumn, RunFacts, Shape, Told
-from dpsql.parsed_query import BOUNDED, Aggregate, ContributionPeriod, ParsedQuery, PrivacyLevel, Quantiles
+from dpsql.mechanisms.protocol import Argument, RunFacts, Shape, Told, value_and_error
+from dpsql.parsed_query import ContributionPeriod, ParsedQuery, PrivacyLevel
 from dpsql.privacy.cost import Cost
 from dpsql.schedule import by_window
 from dpsql.sql.window_rules import made_of_panes
@@ -105,17 +105,6 @@ class Histogram:
         from dpsql.mechanisms.histogram.stages import stages
 
         return stages(plan, run.public, run.first_window_us)
-
-
-def value_and_error(aggregate: Aggregate, i: int) -> tuple[OutputColumn, OutputColumn]:
-    """The two columns of the i-th aggregate."""
-    alias = aggregate.alias
-    if isinstance(aggregate, Quantiles):
-        error = OutputColumn(alias, f"{alias}_rank_stderr", "DOUBLE", f"s{i}", Role.RANK_STDERR)
-        return OutputColumn(alias, alias, "DOUBLES", f"c{i}", Role.VALUE, aggregate.parts + 1), error
-    kind = "DOUBLE" if aggregate.function in BOUNDED else "BIGINT"
-    error = OutputColumn(alias, f"{alias}_stderr", "DOUBLE", f"s{i}", Role.STDERR)
-    return OutputColumn(alias, alias, kind, f"c{i}", Role.VALUE), error
 
 
 plan_document = plan.document

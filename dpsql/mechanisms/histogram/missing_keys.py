@@ -12,6 +12,7 @@ from typing import Any
 from dpsql.mechanisms.histogram.asked import ReleaseRule
 from dpsql.mechanisms.histogram.plan import PrivacyPlan, SelectionPlan
 from dpsql.parsed_query import ContributionPeriod
+from dpsql.parts.words import RANKS
 from dpsql.text import percent
 from dpsql.times import duration
 
@@ -19,7 +20,6 @@ Z_MOST = 1.6448536269514722
 """Standard normal quantile of 95%."""
 
 SHOWN = 12
-RANKS = 4
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,13 @@ import math
 from dpsql.config import Source
 from dpsql.errors import ConfigError
 from dpsql.mechanisms.histogram.asked import Asked, ReleaseRule
-from dpsql.mechanisms.histogram.calibration import (
+from dpsql.mechanisms.histogram.carried import carried_plan
+from dpsql.mechanisms.histogram.plan import ColumnPlan, PerturbationPlan, PrivacyPlan, SelectionPlan, document
+from dpsql.mechanisms.identity import identity_of
+from dpsql.parsed_query import Aggregate, ContributionPeriod, CounterName, ParsedQuery
+from dpsql.parts.hash_charge import hash_charge
+from dpsql.parts.increments import MAX_EXACT, increments_of
+from dpsql.parts.key_selection import (
     CARRIED_SHARE,
     PAPER_DECAY,
     PAPER_SHARE,
@@ -20,10 +26,6 @@ from dpsql.mechanisms.histogram.calibration import (
     selection_weights,
     thresholds,
 )
-from dpsql.mechanisms.histogram.carried import carried_plan
-from dpsql.mechanisms.histogram.plan import ColumnPlan, PerturbationPlan, PrivacyPlan, SelectionPlan, document
-from dpsql.mechanisms.identity import identity_of
-from dpsql.parsed_query import SPREADS, Aggregate, AggregateFunction, ContributionPeriod, CounterName, ParsedQuery
 from dpsql.privacy.curve import round_down, round_up, total_mu
 from dpsql.udfs.noise.counters import column_norm, counter, path_sd
 from dpsql.udfs.noise.randomness import MAX_NORMAL
@@ -31,17 +33,8 @@ from dpsql.udfs.noise.randomness import MAX_NORMAL
 PLAN_VERSION = 2
 """Changes when the same query would get other noise; part of the query's identity."""
 
-MIN_WIDTH, MAX_WIDTH = 1e-100, 1e100
-"""Clamps narrower or wider than this have no meaning and would leave the range of float64 on the way."""
-
 MAX_WEIGHTS = 4_000_000
 """Numbers of a plan that key selection may need: one for every time a unit can count."""
-
-HASH_SHARE = 0.1
-"""Of delta, at most, for collisions of ids: it leaves nine tenths for noise and thresholds, which costs half a percent of the noise at most."""
-
-MAX_EXACT = 2**62
-"""Sums, and the noise, each stay below half of this many grid units: int64 cannot overflow when they are added."""
 
 
 def make_plan(query: ParsedQuery[Asked], source: Source, share: float | None = None, decay: float | None = None) -> PrivacyPlan:
@@ -118,23 +111,6 @@ def _hash_charge(query: ParsedQuery[Asked], source: Source, groups: int, meet: b
     return hash_charge(query.delta, source, users, groups)
 
 
-def hash_charge(delta: float, source: Source, users: int, groups: int) -> float:
-    """What colliding ids cost, of so many users and K groups of one user.
-
-    Raises:
-        ConfigError: over 10% of delta.
-    """
-    ids = groups * (1 + source.max_keys / 2.0**32)
-    charge = (users + ids * source.max_keys) / 2.0**64
-    if charge > HASH_SHARE * delta:
-        raise ConfigError(
-            f"delta = {delta:g} is too small for {source.max_users} users and {source.max_keys} keys: collisions of 64-bit ids alone cost "
-            f"{charge:.2g}, over {HASH_SHARE:.0%} of it. Raise delta to {charge / HASH_SHARE:.2g} or more, or declare fewer at sources.{source.name}.max_users "
-            f"and sources.{source.name}.max_keys"
-        )
-    return charge
-
-
 def participations(query: ParsedQuery[Asked], windows: int) -> int:
     """How often one unit can count in key selection: once per group, or, in rounds, once per admitted copy of a record."""
     if query.asked.release is ReleaseRule.RESELECT:
@@ -208,59 +184,6 @@ def _columns(
             perturbations.append(perturbation)
         columns.append(ColumnPlan(aggregate=aggregate, perturbations=tuple(perturbations)))
     return tuple(columns)
-
-
-def increments_of(aggregate: Aggregate, source: Source, rows: int) -> list[tuple[str, float, int, int, float]]:
-    """(rule, grid, lower, upper, centre) of one record's increment, per perturbation of the aggregate."""
-    count = {AggregateFunction.COUNT_ROWS: "rows", AggregateFunction.COUNT: "valid", AggregateFunction.COUNT_DISTINCT_UNIT: "users"}
-    if aggregate.function in count:
-        return [(count[aggregate.function], 1.0, 0, 1, 0.0)]
-    if aggregate.bounds is None:
-        raise ConfigError(f"{aggregate.function} needs contribution_bounds_per_row")
-    lo, hi = aggregate.bounds
-    if aggregate.function is AggregateFunction.SUM:
-        return [("sum", *_clamp(aggregate, lo, hi, source, rows), 0.0)]
-    # Values centred on the middle of the bounds have half their width as sensitivity; so have their squares, less half of the largest.
-    centre, half = lo + (hi - lo) / 2, (hi - lo) / 2
-    parts = [("sum", *_clamp(aggregate, -half, half, source, rows), centre)]
-    if aggregate.function in SPREADS:
-        parts.append(("squares", *_squares(aggregate, half, source, rows), centre))
-    return [*parts, ("valid", 1.0, 0, 1, 0.0)]
-
-
-def _clamp(aggregate: Aggregate, lo: float, hi: float, source: Source, rows: int) -> tuple[float, int, int]:
-    """Grid of a power of two no coarser than (hi - lo) / 2^20, and the clamp in grid units, rounded inwards."""
-    width = hi - lo
-    check_width(aggregate, width)
-    grid = math.ldexp(1.0, math.frexp(width)[1] - 21)
-    lower, upper = math.ceil(lo / grid), math.floor(hi / grid)
-    if max(abs(lower), abs(upper)) * source.max_users * rows >= MAX_EXACT // 2:
-        raise ConfigError(
-            f"the bounds ({lo:g}, {hi:g}) of {aggregate.alias} could overflow a 64-bit sum over {source.max_users} users: bring them closer to zero, "
-            f"or declare fewer at sources.{source.name}.max_users"
-        )
-    return grid, lower, upper
-
-
-def check_width(aggregate: Aggregate, width: float) -> None:
-    """Bounds so close, or so far apart, that float64 is no grid for what lies between.
-
-    Raises:
-        ConfigError: they are.
-    """
-    if not MIN_WIDTH <= width <= MAX_WIDTH:
-        raise ConfigError(
-            f"the bounds of {aggregate.alias} are {width:g} apart: scale the values so that it is between {MIN_WIDTH:g} and {MAX_WIDTH:g}"
-        )
-
-
-def _squares(aggregate: Aggregate, half: float, source: Source, rows: int) -> tuple[float, int, int]:
-    if not MIN_WIDTH <= half * half <= MAX_WIDTH:
-        raise ConfigError(
-            f"the bounds of {aggregate.alias} are {2 * half:g} apart, and their squares leave the range of numbers: scale the values, so that it is "
-            f"between {2 * math.sqrt(MIN_WIDTH):g} and {2 * math.sqrt(MAX_WIDTH):g}"
-        )
-    return _clamp(aggregate, -half * half / 2, half * half / 2, source, rows)
 
 
 def _check_noise(perturbation: PerturbationPlan, aggregate: Aggregate) -> None:

@@ -2,56 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
 from dpsql.errors import Problem
-from dpsql.parsed_query import PrivacyLevel
-from dpsql.sql import clause_rules, options, window_rules
+from dpsql.sql import clause_rules, window_rules
 from dpsql.sql.draft import Draft
 from dpsql.sql.options import HORIZON_LIMIT
 from dpsql.sql.spans import problem
 from dpsql.times import show_duration
-
-REQUIRED = (options.EPSILON, options.DELTA, options.PRIVACY_UNIT_COLUMN, options.MAX_ROWS_CONTRIBUTED)
-SELECTION_OPTIONS: Mapping[str, Callable[[Any], bool]] = {
-    "min_privacy_units_per_group": lambda value: value is not None and value > 1,
-    "carry_windows": lambda value: value is not None and value > 1,
-}
-"""Options of key selection, and which of their values ask for it."""
-
-
-def required_options(draft: Draft) -> Iterator[Problem]:
-    """Options without a default."""
-    yield from clause_rules.missing_options(draft, REQUIRED)
-
-
-def of_units(draft: Draft) -> Iterator[Problem]:
-    """Units are protected here, by noise of counters that go on from trigger to trigger."""
-    level = draft.given("privacy_level")
-    if level and draft.value("privacy_level") is PrivacyLevel.EVENT:
-        hint = "declare the row's key as privacy_unit of the source, and write privacy_level = USER"
-        yield problem(level.value_span, "privacy_level EVENT is for sliding windows of listed keys", hint)
-
-
-def delta_above_zero(draft: Draft) -> Iterator[Problem]:
-    """Gaussian noise keeps no promise with delta = 0."""
-    given = draft.given("delta")
-    if given and draft.value("delta") == 0:
-        yield problem(given.value_span, "delta must be above 0", "write a small positive number, for example delta = 1e-9")
-
-
-def selection_without_keys(draft: Draft) -> Iterator[Problem]:
-    """Options of key selection where no key is selected."""
-    if not draft.listed and not draft.keyless:
-        return
-    where, hint = "with public_groups", "leave it out: it belongs to keys that are selected"
-    if not draft.listed:
-        where, hint = "in a query without a key", "leave it out: it belongs to a query with keys"
-    for name, asks in SELECTION_OPTIONS.items():
-        given = draft.given(name)
-        if given and asks(draft.value(name)):
-            yield problem(given.name_span, f"{name} has no meaning {where}: no key is selected", hint)
 
 
 def carried_over(draft: Draft) -> Iterator[Problem]:
@@ -83,12 +41,12 @@ def horizon_limit(draft: Draft) -> Iterator[Problem]:
 
 RULES = (
     window_rules.window_missing,
-    required_options,
-    of_units,
-    delta_above_zero,
+    clause_rules.required_options,
+    clause_rules.of_units,
+    clause_rules.delta_above_zero,
     clause_rules.rows_per_group_above_rows,
     clause_rules.groups_above_rows,
-    selection_without_keys,
+    clause_rules.selection_without_keys,
     carried_over,
     horizon_limit,
 )

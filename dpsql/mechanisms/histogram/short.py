@@ -8,10 +8,9 @@ from dpsql import text
 from dpsql.mechanisms.histogram.plan import ColumnPlan, PerturbationPlan, PrivacyPlan
 from dpsql.mechanisms.histogram.stages import stderr
 from dpsql.parsed_query import DEVIATIONS, ContributionPeriod
-from dpsql.text import number
+from dpsql.text import Z95, number
 from dpsql.times import duration
 
-Z95 = 1.959963984540054
 LARGE = 20.0
 """No single query may ask for more; in a week all its windows together may come to it."""
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 from dpsql.mechanisms.histogram.asked import ReleaseRule
-from dpsql.mechanisms.histogram.plan import CarriedPlan, NoisySum, PerturbationPlan, PrivacyPlan
-from dpsql.parsed_query import DEVIATIONS, VARIANCES, Aggregate, AggregateFunction, ContributionPeriod, Quantiles
+from dpsql.mechanisms.histogram.plan import CarriedPlan, PerturbationPlan, PrivacyPlan
+from dpsql.parsed_query import ContributionPeriod
+from dpsql.parts.output_columns import output_column
 from dpsql.udfs.contributions import Increment
 from dpsql.udfs.grid import NO_CLOCK, Grid
 from dpsql.udfs.histogram.key_selection import SelectionParameters
@@ -17,18 +17,8 @@ from dpsql.udfs.histogram.stages import ReleaseStage
 from dpsql.udfs.intake.contribution_bounding import BoundingParameters
 from dpsql.udfs.intake.stages import AdmissionStage
 from dpsql.udfs.keys import PublicGroups
-from dpsql.udfs.measure.output_columns import OutputColumn
 from dpsql.udfs.noise.counters import counter
 from dpsql.udfs.noise.perturbation import PerturbationParameters
-
-KINDS = {
-    AggregateFunction.SUM: "sum",
-    AggregateFunction.AVG: "avg",
-    AggregateFunction.APPROX_QUANTILES: "quantiles",
-    **dict.fromkeys(VARIANCES, "variance"),
-    **dict.fromkeys(DEVIATIONS, "deviation"),
-}
-SAMPLES = (AggregateFunction.VAR_SAMP, AggregateFunction.STDDEV_SAMP)
 
 
 def grid(plan: PrivacyPlan) -> Grid:
@@ -96,18 +86,3 @@ def _carried(plan: CarriedPlan, first_window_us: int | None) -> CarriedParameter
 def stderr(perturbation: PerturbationPlan) -> tuple[float, ...]:
     """Standard deviation of a perturbation's noise at triggers 1..T, the rounding to the grid included."""
     return tuple(math.sqrt(v * v + perturbation.grid**2 / 12) for v in perturbation.sd)
-
-
-def output_column(aggregate: Aggregate, parts: Sequence[NoisySum], errors: tuple[tuple[float, ...], ...] = ()) -> OutputColumn:
-    """How a released column is made of noisy sums, whose standard deviations at triggers 1..T are `errors`."""
-    return OutputColumn(
-        kind=KINDS.get(aggregate.function, "count"),
-        perturbations=tuple(p.mechanism - 1 for p in parts),
-        grids=tuple(p.grid for p in parts),
-        stderr=errors,
-        bounds=aggregate.bounds or (0.0, 0.0),
-        centre=parts[0].centre,
-        parts=aggregate.parts if isinstance(aggregate, Quantiles) else 0,
-        offset=next((p.upper * p.grid for p in parts if p.rule == "squares"), 0.0),
-        sample=aggregate.function in SAMPLES,
-    )

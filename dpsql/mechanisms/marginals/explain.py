@@ -6,14 +6,14 @@ import math
 from typing import Any
 
 from dpsql.config import Source
-from dpsql.mechanisms.histogram.explain import Z95, written
 from dpsql.mechanisms.live_runs import live_runs
 from dpsql.mechanisms.marginals.accounting import account
 from dpsql.mechanisms.marginals.plan import MarginalsPlan, MeasuredSum
 from dpsql.mechanisms.marginals.shares import BITS
 from dpsql.mechanisms.marginals.stages import schedule
 from dpsql.mechanisms.marginals.workload import ORDERS, energies_of
-from dpsql.text import in_short, number, percent
+from dpsql.parts.words import written
+from dpsql.text import Z95, in_short, number, percent
 from dpsql.times import duration, timestamp
 from dpsql.udfs.marginals.cells import Keys
 from dpsql.udfs.marginals.least_squares import LeastSquares

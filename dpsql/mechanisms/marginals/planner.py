@@ -7,7 +7,6 @@ import math
 
 from dpsql.config import Source
 from dpsql.errors import ConfigError
-from dpsql.mechanisms.histogram.planner import MAX_EXACT, hash_charge, increments_of
 from dpsql.mechanisms.identity import identity_of
 from dpsql.mechanisms.marginals.asked import Asked
 from dpsql.mechanisms.marginals.grouping import MAX_CELLS
@@ -15,6 +14,8 @@ from dpsql.mechanisms.marginals.plan import MarginalsPlan, MeasuredSum, Measured
 from dpsql.mechanisms.marginals.shares import BITS, shares
 from dpsql.mechanisms.marginals.workload import default_energies
 from dpsql.parsed_query import AggregateFunction, ParsedQuery
+from dpsql.parts.hash_charge import hash_charge
+from dpsql.parts.increments import MAX_EXACT, increments_of
 from dpsql.privacy.curve import round_down, round_up, total_mu
 from dpsql.udfs.marginals.cells import Marginals
 from dpsql.udfs.marginals.least_squares import parts

@@ -7,11 +7,10 @@ from collections import Counter
 from collections.abc import Iterator
 
 from dpsql.errors import Problem
-from dpsql.mechanisms.histogram import rules as bounded
 from dpsql.mechanisms.marginals.grouping import MAX_CELLS
 from dpsql.mechanisms.marginals.options import MOST_KEYS, domains_of, sets_of
 from dpsql.parsed_query import AggregateFunction
-from dpsql.sql import aggregate_rules, table_rules
+from dpsql.sql import aggregate_rules, clause_rules, table_rules
 from dpsql.sql.draft import Draft
 from dpsql.sql.grouping_sets import LISTS, TEXT_TYPES, WHOLE_TYPES
 from dpsql.sql.relations import value_type
@@ -119,9 +118,9 @@ def _word(draft: Draft) -> str:
 
 RULES = (
     *table_rules.RULES,
-    bounded.required_options,
-    bounded.of_units,
-    bounded.delta_above_zero,
+    clause_rules.required_options,
+    clause_rules.of_units,
+    clause_rules.delta_above_zero,
     plain_keys,
     domains_declared,
     few_cells,

@@ -15,14 +15,13 @@ from dpsql.mechanisms.sketch.stages import grid, missed_by_a_row
 from dpsql.parsed_query import ContributionPeriod, CounterName, PrivacyLevel
 from dpsql.privacy.curve import epsilon_of
 from dpsql.schedule import by_window
-from dpsql.text import in_short, number
+from dpsql.text import Z95, in_short, number
 from dpsql.times import duration
 from dpsql.udfs.noise.counters import counter
 from dpsql.udfs.sketch.floor import null_law, scales, threshold
 
 EVENTS = 10
 WIDTH = 120
-Z95 = 1.959963984540054
 
 
 def explain(plan: SketchPlan, source: Source) -> str:

@@ -7,12 +7,12 @@ import math
 
 from dpsql.config import Source
 from dpsql.errors import ConfigError
-from dpsql.mechanisms.histogram.planner import MAX_EXACT, increments_of
 from dpsql.mechanisms.identity import identity_of
 from dpsql.mechanisms.sketch.asked import Asked, Bounds, SketchKind, Wanted
 from dpsql.mechanisms.sketch.medians import stderr
 from dpsql.mechanisms.sketch.plan import CellsPlan, SketchPlan, document
 from dpsql.parsed_query import Aggregate, AggregateFunction, ContributionPeriod, CounterName, ParsedQuery, PrivacyLevel
+from dpsql.parts.increments import MAX_EXACT, increments_of
 from dpsql.privacy.curve import round_down, round_up, total_mu
 from dpsql.udfs.noise.counters import column_norm, counter, path_sd
 from dpsql.udfs.noise.randomness import MAX_NORMAL

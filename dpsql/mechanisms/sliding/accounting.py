@@ -10,7 +10,7 @@ from dpsql.errors import AccountingError
 from dpsql.mechanisms.sliding.asked import Asked, PaneGrouping
 from dpsql.mechanisms.sliding.plan import MeasurementPlan, SlidingPlan
 from dpsql.parsed_query import ContributionPeriod
-from dpsql.privacy.cost import Cost, Overlap, PrivacyLevel, gaussian_delta
+from dpsql.privacy.cost import Cost, Overlap, PrivacyLevel, gamma, gaussian_delta
 from dpsql.privacy.table_proof import prove
 
 TOLERANCE = 1e-9
@@ -107,19 +107,3 @@ def _cost(plan: SlidingPlan, mu2: float, epsilon: float, failure: float, meeting
     if not mu2:
         return Cost(PrivacyLevel.USER, mu2, epsilon, failure, Overlap.NONE, mu2, failure)
     return Cost(PrivacyLevel.USER, mu2, epsilon, failure, Overlap.WINDOWS, mu2 * meeting, failure)
-
-
-def gamma(coefficients: tuple[float, ...], panes: int) -> float:
-    """How much more n periods of one unit cost together than n times one, as periods that follow each other meet in a bin's path.
-
-    With g(k) the inner product of C's columns k panes apart: 1 + max (|g(a)| + |g(b)|) / g(0) over a, b >= 1 with a + b >= w + 1, plus
-    2 max |g(k)| / g(0) over k > w. Rows of three consecutive periods lie so; those of periods further apart do not meet.
-    """
-    size = len(coefficients)
-    products = [abs(math.fsum(coefficients[m] * coefficients[m + k] for m in range(size - k))) for k in range(size)]
-    largest = [each / products[0] for each in products] + [0.0] * (panes + 2)
-    beyond = largest[:]
-    for k in reversed(range(len(beyond) - 1)):
-        beyond[k] = max(beyond[k], beyond[k + 1])
-    together = max(largest[a] + beyond[max(1, panes + 1 - a)] for a in range(1, len(largest)))
-    return (1 + together + 2 * beyond[panes + 1]) * (1 + TOLERANCE)

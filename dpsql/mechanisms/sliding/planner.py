@@ -18,7 +18,7 @@ from dpsql.privacy.curve import round_down, round_up, total_mu
 from dpsql.sql.window_rules import MOST_PANES
 from dpsql.udfs.noise.discrete_laplace import LARGEST, SMALLEST, DiscreteLaplace, discrete_laplace
 from dpsql.udfs.noise.randomness import MAX_NORMAL
-from dpsql.udfs.sliding.window_sqrt import coefficients, response
+from dpsql.udfs.noise.window_sqrt import coefficients, response
 
 PLAN_VERSION = 1
 """Changes when the same query would get other noise; part of the query's identity."""

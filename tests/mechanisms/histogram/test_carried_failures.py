@@ -12,8 +12,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from dpsql.mechanisms.histogram.calibration import failure_probabilities, thresholds
 from dpsql.mechanisms.histogram.carried import carried_plan
+from dpsql.parts.key_selection import failure_probabilities, thresholds
 from dpsql.udfs.grid import NO_CLOCK, Grid
 from dpsql.udfs.histogram.key_selection import SelectionParameters
 from dpsql.udfs.histogram.parameters import ReleaseParameters

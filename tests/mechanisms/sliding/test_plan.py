@@ -14,7 +14,7 @@ import pytest
 import dpsql
 from dpsql.config import Source
 from dpsql.errors import AccountingError, ConfigError
-from dpsql.mechanisms.sliding.accounting import account, gamma
+from dpsql.mechanisms.sliding.accounting import account
 from dpsql.mechanisms.sliding.asked import PaneGrouping
 from dpsql.mechanisms.sliding.explain import explain
 from dpsql.mechanisms.sliding.half_width import coverage, half_width
@@ -22,9 +22,10 @@ from dpsql.mechanisms.sliding.plan import SlidingPlan, document
 from dpsql.mechanisms.sliding.planner import make_plan
 from dpsql.mechanisms.sliding.stages import intake, measurements, shown
 from dpsql.parsed_query import ParsedQuery, PrivacyLevel, changed
+from dpsql.privacy.cost import gamma
 from dpsql.udfs.keys import PublicGroups
 from dpsql.udfs.noise.discrete_laplace import discrete_laplace
-from dpsql.udfs.sliding.window_sqrt import coefficients, response
+from dpsql.udfs.noise.window_sqrt import coefficients, response
 from tests.mechanisms.sliding.queries import EVENT, MINUTE, QUERIES, SOURCE, SQRT, SUM, USER, bounds, windows
 
 

@@ -21,11 +21,11 @@ from dpsql.mechanisms.sliding.planner import make_plan
 from dpsql.parsed_query import ContributionPeriod, changed
 from dpsql.udfs.columns import Float, Int
 from dpsql.udfs.noise.discrete_laplace import LARGEST, discrete_laplace
+from dpsql.udfs.noise.window_sqrt import coefficients
 from dpsql.udfs.sliding import panes as panes_module
 from dpsql.udfs.sliding.intake import EventIntake, UnitIntake
 from dpsql.udfs.sliding.panes import Cells
 from dpsql.udfs.sliding.retroactive import Retroactive
-from dpsql.udfs.sliding.window_sqrt import coefficients
 from dpsql.udfs.stage import Clock, Stepped
 from tests.mechanisms.sliding.neighbours import SLIDE, Event, Told, busy, event, gaussian, told
 from tests.mechanisms.sliding.queries import AVG, COUNT, EVENT, HOUR, SOURCE, SQRT, SUM, USER, bounds, query_of_hours

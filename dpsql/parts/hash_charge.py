@@ -1,0 +1,26 @@
+"""What colliding 64-bit ids cost of delta."""
+
+from __future__ import annotations
+
+from dpsql.config import Source
+from dpsql.errors import ConfigError
+
+HASH_SHARE = 0.1
+"""Of delta, at most, for collisions of ids: it leaves nine tenths for noise and thresholds, which costs half a percent of the noise at most."""
+
+
+def hash_charge(delta: float, source: Source, users: int, groups: int) -> float:
+    """What colliding ids cost, of so many users and K groups of one user.
+
+    Raises:
+        ConfigError: over 10% of delta.
+    """
+    ids = groups * (1 + source.max_keys / 2.0**32)
+    charge = (users + ids * source.max_keys) / 2.0**64
+    if charge > HASH_SHARE * delta:
+        raise ConfigError(
+            f"delta = {delta:g} is too small for {source.max_users} users and {source.max_keys} keys: collisions of 64-bit ids alone cost "
+            f"{charge:.2g}, over {HASH_SHARE:.0%} of it. Raise delta to {charge / HASH_SHARE:.2g} or more, or declare fewer at sources.{source.name}.max_users "
+            f"and sources.{source.name}.max_keys"
+        )
+    return charge
