@@ -9,9 +9,10 @@ import pyarrow as pa
 
 from dpsql.udfs.columns import Float, Int, match, sort_order
 from dpsql.udfs.grid import NO_CLOCK
+from dpsql.udfs.lists import from_lists, to_lists
 from dpsql.udfs.noise.blt_inf import BltInf
 from dpsql.udfs.stage import CLOSED, closed_us
-from dpsql.udfs.state_table import Table, from_lists, to_lists
+from dpsql.udfs.state_table import Table
 
 TABLES = {"nodes": Table(("key", "level"), "key"), "pending": Table(("trigger", "key", "level"), "key", order="any")}
 OF_NODE = ("round", "first", "halted", "size")

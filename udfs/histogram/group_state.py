@@ -11,8 +11,9 @@ import pyarrow as pa
 
 from dpsql.udfs.columns import Int, find, insert, match, places, run_starts, run_sums, sort_order
 from dpsql.udfs.grid import NO_CLOCK, Grid
+from dpsql.udfs.lists import as_rows, from_lists, to_lists
 from dpsql.udfs.stage import CLOSED, closed_us
-from dpsql.udfs.state_table import Table, as_rows, from_lists, to_lists
+from dpsql.udfs.state_table import Table
 
 TABLES = {
     "groups": Table(("window", "key"), "key"),

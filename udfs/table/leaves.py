@@ -13,13 +13,14 @@ import numpy as np
 import pyarrow as pa
 
 from dpsql.udfs.columns import Float, Int, match, run_starts, run_sums, sort_order
+from dpsql.udfs.lists import from_lists, to_lists
 from dpsql.udfs.measure import quantiles
 from dpsql.udfs.noise.blt_inf import BltInf
 from dpsql.udfs.noise.counters import Counter
 from dpsql.udfs.noise.paths import Paths, standard_deviation
 from dpsql.udfs.noise.randomness import Blocks
 from dpsql.udfs.stage import Tables
-from dpsql.udfs.state_table import Table, from_lists, to_lists
+from dpsql.udfs.state_table import Table
 from dpsql.udfs.table.state import TABLES as PLAIN
 
 TABLES = PLAIN | {

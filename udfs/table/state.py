@@ -14,8 +14,9 @@ import pyarrow as pa
 
 from dpsql.udfs.columns import Int, find, insert, match, places, run_starts, run_sums, sort_order
 from dpsql.udfs.grid import NO_CLOCK
+from dpsql.udfs.lists import from_lists, to_lists
 from dpsql.udfs.stage import CLOSED, closed_us
-from dpsql.udfs.state_table import Table, from_lists, to_lists
+from dpsql.udfs.state_table import Table
 
 TABLES = {"groups": Table(("key",), "key"), "pending": Table(("trigger", "key"), "key", order="any")}
 """Groups are searched, so they must be sorted so; pending increments may come in any order."""
