@@ -107,10 +107,21 @@ def _opened(uri: str) -> tuple[pafs.FileSystem, str]:
 Place = Path | ObjectPath
 
 
-def reason(problem: OSError) -> str:
+def reason(problem: Exception) -> str:
     """What went wrong, in a few words: the system's, or the object store's error code (its text may name an account)."""
+    if unreached := re.search(r"curlCode: .*Details: (.+)", str(problem)):
+        return f"the object store is not reached ({unreached[1]}): is AWS_ENDPOINT_URL right, and may this machine reach it?"
     code = re.search(r"AWS Error ([A-Z_]+)", str(problem))
-    return problem.strerror or (f"the object store says {code[1]}" if code else type(problem).__name__)
+    return getattr(problem, "strerror", None) or (f"the object store says {code[1]}" if code else type(problem).__name__)
+
+
+def bucket_problem(uri: str) -> str:
+    """Why there is no such bucket, in a few words: nobody answers, or it is not there. Nothing where the store answers anything else."""
+    try:
+        there = place("/".join(uri.split("/")[:3])).exists()
+    except OSError as problem:
+        return reason(problem) if "curlCode" in str(problem) else ""
+    return "" if there else "the object store says NO_SUCH_BUCKET"
 
 
 def place(location: str | Path) -> Place:

@@ -51,6 +51,8 @@ if TYPE_CHECKING:
 
 CREDENTIAL = re.compile(r"secret(?!\.file)|password|token|access\.?key", re.IGNORECASE)
 """In names of settings; what Spark itself redacts."""
+OTHER_STORE = re.compile(r"fs\.s3a\.(?!path\.style)")
+"""In names of settings: Spark asks for buckets where our own environment does not."""
 FILE = click.Path(dir_okay=False, path_type=Path)
 SPARK_SAID = "spark.log"
 """In the private folder of a run on this machine: what its JVM printed since the last start."""
@@ -131,9 +133,9 @@ def start(flags: RunFlags, master: str | None, properties: Mapping[str, str]) ->
         raise ConfigError("--until needs --until-caught-up: a live run releases every trigger when its time has come")
     from dpsql.lake.event_log import FILE as STATUS_FILE
     from dpsql.lake.opening import open_run
-    from dpsql.lake.runs import Lake
+    from dpsql.lake.runs import Lake, has_begun
     from dpsql.polling import polling_interval
-    from dpsql.record import RUN_FILE
+    from dpsql.reachable import check_reachable
     from dpsql.spark_home import UNTESTED, check_spark
     from dpsql.streaming.protection import check_settings
     from dpsql.times import now_us
@@ -149,9 +151,13 @@ def start(flags: RunFlags, master: str | None, properties: Mapping[str, str]) ->
     if master is not None:
         check_spark(master, os.environ)
         check_settings(properties)
-    secret, ledger = secret_and_ledger(flags.secret_file)
+    elsewhere = "HADOOP_CONF_DIR" in os.environ or any(OTHER_STORE.search(setting) for setting in properties)
+    names = (query.parsed.stream, *query.parsed.static_sources)
+    check_reachable([query.sources[each] for each in names], buckets=master is not None and not elsewhere)
     name = flags.name or flags.query_file.stem
-    if not (lake.private(name) / RUN_FILE).exists():
+    begun = has_begun(lake, name)
+    secret, ledger = secret_and_ledger(flags.secret_file)
+    if not begun:
         query.shape.schedule.check_behind(now_us() if flags.until_us is None else flags.until_us, query.source.start_us)
     with stop_politely():
         if master is None or not master.startswith("local"):  # perhaps without Delta or a secret: nothing may be bound or spent then

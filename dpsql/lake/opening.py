@@ -19,7 +19,7 @@ from dpsql.config import Source
 from dpsql.description import CELLS_ENDING
 from dpsql.errors import LakeError
 from dpsql.files import ObjectPath, Place, create_file, reason
-from dpsql.lake.runs import SCHEMA_VERSION, Lake, Run, cells_path, read_run
+from dpsql.lake.runs import SCHEMA_VERSION, Lake, Run, cells_path, has_begun, read_run
 from dpsql.privacy.declaration import declaration
 from dpsql.privacy.ledger import Ledger
 from dpsql.privacy.ledger_rules import cap_for
@@ -44,7 +44,7 @@ def open_run(lake: Lake, name: str, query: Query, secret: Secret, ledger: Ledger
         BudgetError: a new run would exceed the source's cap.
     """
     folder, ledger = _prepare(lake, name), ledger.sealed_by(secret)
-    if not (folder / RUN_FILE).exists():
+    if not has_begun(lake, name):
         if (folder.parent / NEXT.format(name=name) / RUN_FILE).exists():
             raise LakeError(f"a new run of {name!r} was begun and broken off; finish it: dpsql restore {name} --lake {lake.root} --new-run")
         _refuse_orphans(lake, name, folder)

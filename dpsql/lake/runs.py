@@ -17,7 +17,7 @@ from typing import Any
 from dpsql import record
 from dpsql.description import CELLS_ENDING
 from dpsql.errors import LakeError
-from dpsql.files import ObjectPath, Place, reason
+from dpsql.files import ObjectPath, Place, bucket_problem, reason
 from dpsql.lake.overruns import read_overruns
 from dpsql.lake.running import is_running
 from dpsql.record import RUN_FILE
@@ -129,6 +129,21 @@ def public_tables(histogram: Place, run: Run) -> dict[str, Place]:
 def cells_path(histogram: Place) -> Place:
     """The table of cells beside the public table of a query."""
     return histogram.parent / f"{histogram.name}.{CELLS_ENDING}"
+
+
+def has_begun(lake: Lake, name: str) -> bool:
+    """Whether a name is bound to a run.
+
+    Raises:
+        LakeError: the lake is not reached.
+    """
+    try:
+        begun = (lake.private(name) / RUN_FILE).exists()
+    except OSError as problem:
+        raise LakeError(f"lake {lake.root}: {reason(problem)}") from None
+    if not begun and isinstance(lake.root, ObjectPath) and (said := bucket_problem(lake.root.uri)):
+        raise LakeError(f"lake {lake.root}: {said}")
+    return begun
 
 
 def read_run(lake: Lake, name: str) -> Run:

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from dpsql.description import PROPERTY, Published, Role, read
 from dpsql.errors import LakeError
-from dpsql.files import Place
+from dpsql.files import Place, reason
 from dpsql.lake.delta_rows import read_rows
 from dpsql.lake.runs import Lake, read_run
 from dpsql.parsed_query import AS_RELEASED, Reading
@@ -63,7 +63,7 @@ def histogram_written(lake: Lake, name: str) -> datetime:
     try:
         return datetime.fromtimestamp(DeltaTable(str(table)).history(1)[0]["timestamp"] / 1000, UTC)
     except (DeltaError, OSError) as problem:
-        raise LakeError(f"histogram {table}: cannot be read ({type(problem).__name__})") from None
+        raise LakeError(f"histogram {table}: cannot be read ({reason(problem)})") from None
 
 
 def described(table: Place) -> Published:
@@ -102,7 +102,7 @@ def read_histogram(lake: Lake, name: str, columns: Sequence[str] | None = None) 
         read_run(lake, name)
         raise LakeError(f"query {name!r} has published nothing yet: no trigger has passed") from None
     except (DeltaError, OSError, pa.ArrowException) as problem:
-        raise LakeError(f"histogram {table}: cannot be read ({type(problem).__name__})") from None
+        raise LakeError(f"histogram {table}: cannot be read ({reason(problem)})") from None
 
 
 def newest_trigger(lake: Lake, name: str) -> tuple[datetime | None, int]:
@@ -127,7 +127,7 @@ def histogram_version(lake: Lake, name: str) -> int:
         read_run(lake, name)
         return 0
     except (DeltaError, OSError) as problem:
-        raise LakeError(f"histogram {table}: cannot be read ({type(problem).__name__})") from None
+        raise LakeError(f"histogram {table}: cannot be read ({reason(problem)})") from None
 
 
 def own_reading(lake: Lake, name: str) -> Reading | None:

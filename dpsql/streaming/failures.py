@@ -60,6 +60,11 @@ def reason_of(problem: PySparkException) -> str:
     return f"Spark refuses it ({', '.join([condition or type(problem).__name__, *shown])})"
 
 
+def kind_of(problem: BaseException) -> str:
+    """The class of what was the cause, in Java or here."""
+    return [type(problem).__name__, *(name.split(".")[-1] for *_, name in _causes(problem))][-1]
+
+
 def translate(problem: BaseException, source: str, step: str, remedy: str = "") -> DpsqlError:
     """The error to raise for a failed streaming query.
 

@@ -12,6 +12,7 @@ from dpsql.lake.opening import open_run
 from dpsql.lake.runs import Lake
 from dpsql.privacy.ledger import Ledger
 from dpsql.privacy.secret import Secret
+from dpsql.reachable import check_reachable
 from dpsql.streaming.job import LiveOptions, run
 from dpsql.streaming.progress import Progress, Summary
 from dpsql.streaming.session import adopt
@@ -26,6 +27,7 @@ class Handle:
         adopt(spark)  # before anything is bound or spent
         if not options.get("until_caught_up"):
             (options.get("live") or LiveOptions()).interval(query.shape.schedule)
+        check_reachable([query.source], buckets=False)
         opened = open_run(lake, name, query, secret, ledger, query.source)
         self.name, self.run_id = name, opened.run_id
         self._stop = threading.Event()

@@ -18,7 +18,7 @@ from dpsql.errors import ConfigError, DataError
 from dpsql.lake.read_files import readable
 from dpsql.parsed_query import ParsedQuery
 from dpsql.streaming import debezium, internals, long_lines, messages, text_times
-from dpsql.streaming.failures import reason_of, translate
+from dpsql.streaming.failures import kind_of, reason_of, translate
 from dpsql.streaming.text_times import CORRUPT
 
 MALFORMED = "dpsql_malformed"
@@ -220,7 +220,7 @@ def _existing(session: SparkSession, source: Source) -> str:
     except DataError:
         raise
     except Exception as problem:
-        raise DataError(f"source {source.name!r}: {source.path} cannot be read ({type(problem).__name__})") from None
+        raise DataError(f"source {source.name!r}: {source.path} cannot be read ({kind_of(problem)})") from None
     return str(source.path)
 
 

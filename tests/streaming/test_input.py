@@ -29,6 +29,10 @@ def counts(case: Any) -> dict[tuple[Any, int, str], int]:
 def test_a_missing_path(case: Any) -> None:
     with pytest.raises(DataError, match=r"source 'visits': .*/visits does not exist"):
         case().go()
+    with pytest.raises(DataError, match=r"source 'visits': file://nowhere.invalid/visits cannot be read \(IllegalArgumentException\)"):
+        case(path="file://nowhere.invalid/visits").go()
+    with pytest.raises(DataError, match=r"source 'visits': hdfs://nowhere.invalid:1/visits cannot be read \(UnknownHostException\)"):
+        case(path="hdfs://nowhere.invalid:1/visits").go()
 
 
 def test_an_empty_folder(case: Any, tmp_path: Path) -> None:
