@@ -19,6 +19,7 @@ PROPERTY = "dpsql.table"
 VERSION = 1
 CELLS_ENDING = "sketch"
 """The table of cells beside the public table of a query: `NAME.sketch`."""
+START, END, DUE = "window_start", "window_end", "trigger_time"
 ADDITIVE = (AggregateFunction.COUNT_ROWS, AggregateFunction.COUNT, AggregateFunction.SUM)
 
 
@@ -201,6 +202,17 @@ class Published:
         return self.names(Role.KEY, Role.SET)
 
     @property
+    def release(self) -> list[str]:
+        """The columns that tell one release from another."""
+        return [START, "trigger"] if self.windows else ["trigger"]
+
+    @property
+    def shown(self) -> list[Column]:
+        """The columns that a table for people has, besides times and keys: errors are said with their values, lists in tables of their own."""
+        elsewhere = (Role.TIME, Role.KEY, Role.SET, Role.STDERR, Role.RANK_STDERR, Role.LIST)
+        return [column for column in self.columns if column.role not in elsewhere]
+
+    @property
     def amounts(self) -> list[str]:
         """The aggregates whose values have a standard error: all but quantiles."""
         return [alias for alias in self.names(Role.VALUE) if self.of(alias, Role.STDERR)]
@@ -225,9 +237,15 @@ class Published:
         """Whether values may be predictions, which have no standard error."""
         return self.noise is not None and self.noise.predicted
 
-    def beside(self, alias: str) -> dict[str, str]:
+    def stderr(self, alias: str) -> str:
+        """The column of its standard error."""
+        return self.of(alias, Role.STDERR)[0]
+
+    def beside(self, alias: str) -> dict[str, Column]:
         """The columns that say more of an aggregate, by their endings."""
-        return {name.removeprefix(f"{alias}_"): name for name in self.of(alias, Role.BESIDE)}
+        return {
+            column.name.removeprefix(f"{alias}_"): column for column in self.shown if column.of == alias and column.role is not Role.VALUE
+        }
 
     def names(self, *roles: Role) -> list[str]:
         """The columns of some roles, in order."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from dpsql.description import START
 from dpsql.errors import DataError
 from dpsql.jobs.options import UtcTime, json_option, lake_option, name_argument
 from dpsql.jobs.terminal import note, print_json, print_table
@@ -62,7 +63,7 @@ def compare(name: str, keys: tuple[str, ...], lake_folder: str, window_us: int |
     one = _row(newest, keys[0])
     if len(keys) == 2:
         other = _row(newest, keys[1])
-        found = [_against(one, other, alias, keys[1], 0.0) for alias in columns]
+        found = [_against(published, one, other, alias, keys[1], 0.0) for alias in columns]
         _print(keys[0], one, found, published, as_json)
         return
     found = [line for alias in columns for line in _changes(rows, one, alias)]
@@ -89,16 +90,16 @@ def _columns(rows: pd.DataFrame, name: str, by: str | None) -> list[str]:
     from dpsql.published.frames import published_of
 
     known, quantiles = published_of(rows).amounts, published_of(rows).quantiles
-    if not known or by in quantiles:
+    if by in quantiles or (quantiles and not known):
         raise DataError(
             f"the error of quantiles is one of ranks, so their differences have none: `dpsql show {name}` has {', '.join(quantiles)}"
         )
     if quantiles and by is None:
         note(f"not compared: {', '.join(quantiles)} (quantiles)")
-    if by is None:
+    if by is None and known:
         return known
-    if by not in known:
-        raise DataError(f"query {name!r} has no column {by!r} with an error; it has {', '.join(known)}")
+    if by is None or by not in known:
+        raise DataError(f"query {name!r} has no column {f'{by!r} ' if by else ''}with an error; it has {', '.join(known) or 'none'}")
     return [by]
 
 
@@ -129,16 +130,17 @@ def _labels(rows: pd.DataFrame) -> list[str]:
 
 
 def _against(
-    one: Mapping[Any, Any], other: Mapping[Any, Any], alias: str, name: str, correlation: float | None
+    published: Published, one: Mapping[Any, Any], other: Mapping[Any, Any], alias: str, name: str, correlation: float | None
 ) -> tuple[str, str, float, Difference | None]:
     """(column, with what, its value, the difference); no difference where a value is NULL or predicted."""
     from dpsql.view.difference import difference
     from dpsql.view.formatting import absent
 
-    if any(absent(row[column]) for row in (one, other) for column in (alias, f"{alias}_stderr")):
+    error = published.stderr(alias)
+    if any(absent(row[column]) for row in (one, other) for column in (alias, error)):
         return alias, name, float("nan"), None
-    value, error = float(other[alias]), float(other[f"{alias}_stderr"])
-    return alias, name, value, difference(float(one[alias]), float(one[f"{alias}_stderr"]), value, error, correlation)
+    value = float(other[alias])
+    return alias, name, value, difference(float(one[alias]), float(one[error]), value, float(other[error]), correlation)
 
 
 def _changes(rows: pd.DataFrame, one: Mapping[Any, Any], alias: str) -> list[tuple[str, str, float, Difference | None]]:
@@ -148,19 +150,19 @@ def _changes(rows: pd.DataFrame, one: Mapping[Any, Any], alias: str) -> list[tup
 
     published = published_of(rows)
     windows = published.windows
-    same = rows[rows["window_start"] == one["window_start"]] if windows else rows
+    same = rows[rows[START] == one[START]] if windows else rows
     found = []
     earlier = _only(same[same["trigger"] < one["trigger"]], one)
     if earlier is not None:
         correlation = between_triggers(published, alias, int(one["trigger"]), int(earlier["trigger"]))
-        found.append(_against(one, earlier, alias, f"trigger {earlier['trigger']}", correlation))
+        found.append(_against(published, one, earlier, alias, f"trigger {earlier['trigger']}", correlation))
     if windows:
-        before = rows[rows["window_start"] < one["window_start"]]
-        before = before[before["window_start"] == before["window_start"].max()]
+        before = rows[rows[START] < one[START]]
+        before = before[before[START] == before[START].max()]
         twin = _only(before[before["trigger"] <= one["trigger"]], one)
         if twin is not None:
-            when = f"{twin['window_start']:{TIME}}" + ("" if twin["trigger"] == one["trigger"] else f", trigger {twin['trigger']}")
-            found.append(_against(one, twin, alias, when, between_windows(published)))
+            when = f"{twin[START]:{TIME}}" + ("" if twin["trigger"] == one["trigger"] else f", trigger {twin['trigger']}")
+            found.append(_against(published, one, twin, alias, when, between_windows(published)))
     return found
 
 
@@ -187,7 +189,7 @@ def _print(
     if as_json:
         print_json([_told(key, one, *line) for line in found])
         return
-    place = f"window {one['window_start']:{TIME}}, trigger {one['trigger']}" if "window_start" in one else f"trigger {one['trigger']}"
+    place = f"window {one[START]:{TIME}}, trigger {one['trigger']}" if published.windows else f"trigger {one['trigger']}"
     click.echo(f"{key or 'all records'}: {place}")
     lines = []
     for alias, name, value, made in found:

@@ -10,13 +10,13 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from dpsql.description import Published, Role
+from dpsql.description import DUE, START, Published, Role
 from dpsql.jobs.terminal import console
 from dpsql.jobs.top_list import print_lists
 from dpsql.published.frames import published_of
 from dpsql.text import Z95
 from dpsql.view.bounds import heads, left_out
-from dpsql.view.formatting import absent, amount, key_text, marked, measured, printable, quantiles_text, said_beside
+from dpsql.view.formatting import absent, amount, key_text, marked, measured, printable, text_of
 from dpsql.view.reading import is_ordered
 from dpsql.view.windows import finished, in_order, newest_triggers
 
@@ -49,29 +49,23 @@ def print_histogram(
         print_lists(frame, limit, every, clock)
         return
     if every:
-        window = ["window_start"] if published.windows else []
         largest = [] if is_ordered(frame) else aggregates[:1]
-        rows = frame.sort_values([*window, "trigger", *largest], ascending=False, kind="stable")
+        rows = frame.sort_values([*published.release, *largest], ascending=False, kind="stable")
     else:
         rows = in_order(newest_triggers(frame), keep=is_ordered(frame))
     table, caps, ended = _table(keys, bool(published.windows)), heads(published), finished(frame, clock)
-    for column in aggregates:
-        _number(table, column, caps.get(column, ""))
-        for ending in published.beside(column):
-            _number(table, ending)
-    for alias in (*published.quantiles, *published.fitted):
-        _number(table, alias, caps.get(alias, ""))
-    by, places = ranks
+    for column in published.shown:
+        _number(table, column.name, caps.get(column.name, ""))
+    (by, places), small = ranks, False
     if by:
         _number(table, "place", f"by {by}" if len(aggregates) > 1 else "")
     for index, row in zip(rows.index[:limit], rows.head(limit).to_dict("records"), strict=True):
-        cells = [cell for column in aggregates for cell in _aggregate(row, column, published)]
-        cells += [quantiles_text(row[alias], row[published.of(alias, Role.RANK_STDERR)[0]]) for alias in published.quantiles]
-        cells += [f"{row[alias]:,.6g}" for alias in published.fitted]
-        table.add_row(*_place(row, published, bool(ended[index])), *cells, *([places.get(index, "")] if by else []))
+        cells = [text_of(row, column, published) for column in published.shown]
+        small |= any(cell.startswith("?") for cell in cells)
+        dimmed = [Text(cell, style="dim" if cell.startswith(("?", "NULL")) else "") for cell in cells]
+        table.add_row(*_place(row, published, bool(ended[index])), *dimmed, *([places.get(index, "")] if by else []))
     out = console()
     out.print(table)
-    small = any(marked(row[c], row[f"{c}_stderr"]).startswith("?") for row in rows.head(limit).to_dict("records") for c in aggregates)
     below = bool((rows[aggregates].head(limit).fillna(0) < 0).to_numpy().any())
     _foot(
         out,
@@ -104,7 +98,9 @@ def print_comparison(comparison: Mapping[str, Any], limit: int) -> None:
         _number(table, "off")
     for index, row in zip(rows.index[:limit], rows.head(limit).to_dict("records"), strict=True):
         missing = row[SIDES] == "left_only"
-        cells = [cell for alias in aggregates for cell in _compared(row[alias], row[f"{alias}_stderr"], row[f"{alias}_true"], missing)]
+        cells = [
+            cell for alias in aggregates for cell in _compared(row[alias], row[published.stderr(alias)], row[f"{alias}_true"], missing)
+        ]
         table.add_row(*_place(row, published, bool(ended[index])), *cells)
     out = console()
     out.print(table)
@@ -148,7 +144,7 @@ def _number(table: Table, name: str, cap: str = "") -> None:
 def _place(row: Mapping[Any, Any], published: Published, ended: bool) -> list[str | Text]:
     trigger = "" if absent(row["trigger"]) else f"{row['trigger']:.0f}"
     return [
-        f"{row['window_start' if published.windows else 'trigger_time']:{TIME}}",
+        f"{row[START if published.windows else DUE]:{TIME}}",
         trigger if ended else f"{trigger}, unfinished",
         *[Text(key_text(row, key, published), style="dim italic" if absent(row[key]) else "") for key in published.keys],
     ]
@@ -171,11 +167,6 @@ def _foot(out: Console, lines: Sequence[str]) -> None:
 
 def _more(rows: int, limit: int) -> str:
     return f"{rows - limit:,} more rows: --limit {rows}" if rows > limit else ""
-
-
-def _aggregate(row: Mapping[Any, Any], alias: str, published: Published) -> list[Text | str]:
-    """A value with its error, and what is said beside it."""
-    return [_cell(row[alias], row[f"{alias}_stderr"]), *said_beside(row, alias, published).values()]
 
 
 def _cell(value: Any, stderr: float) -> Text:

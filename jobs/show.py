@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from dpsql.description import DUE, START
 from dpsql.jobs.options import UtcTime, json_option, optional_lake
 from dpsql.jobs.terminal import note, print_json, print_table, records
 
@@ -119,14 +120,14 @@ def _print(lake: Lake, name: str, window_us: int | None, every: bool, limit: int
     ranks: tuple[str | None, Mapping[Any, str]] = (None, {})
     if not every and published.amounts:
         ranks = places_shown(chosen, in_order(newest_triggers(shown)).head(limit))
-    print_histogram(shown, limit, every, clock=rows["trigger_time"].max(), ranks=ranks)
+    print_histogram(shown, limit, every, clock=rows[DUE].max(), ranks=ranks)
     if not every and window_us is None and (passed := passed_over(rows, chosen)):
         click.echo(passed)
     grows = rows[~finished(rows)]  # none where there are no windows
-    for start, window in grows.groupby("window_start") if len(grows) else ():
-        if (shown["window_start"] == start).any():
+    for start, window in grows.groupby(START) if len(grows) else ():
+        if (shown[START] == start).any():
             continue
-        more = f"{window['trigger_time'].max():{TIME}}; --window {start:%Y-%m-%dT%H:%M:%S}"
+        more = f"{window[DUE].max():{TIME}}; --window {start:%Y-%m-%dT%H:%M:%S}"
         click.echo(f"unfinished: the window of {start:{TIME}}, so far up to {more}")
     for sentence in _unread(own, published):
         click.echo(sentence)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from rich.table import Table
 from rich.text import Text
 
+from dpsql.description import START
 from dpsql.jobs.terminal import console
 from dpsql.published.frames import published_of
 from dpsql.text import Z95
@@ -33,18 +34,18 @@ def print_lists(frame: pd.DataFrame, limit: int, every: bool = False, clock: Any
         out.print(NO_LIST, markup=False)
         return
     rows = frame if every else newest_triggers(frame)
-    ended = dict(zip(rows["window_start"], finished(rows, clock), strict=True))
+    ended = dict(zip(rows[START], finished(rows, clock), strict=True))
     for name in published.lists:
         lines = lines_of(rows, name)
-        lines.sort(key=lambda line: (bool(ended[line["window_start"]]), line["window_start"], line["trigger"]), reverse=True)
+        lines.sort(key=lambda line: (bool(ended[line[START]]), line[START], line["trigger"]), reverse=True)
         table = Table("window", "trigger", box=None, pad_edge=False)
         table.add_column("value", overflow="fold")
         table.add_column(Text(printable(name)), justify="right")
         table.add_column("noise", justify="right")
         table.add_column("with collisions", justify="right")
         for line in lines[:limit]:
-            unfinished = "" if ended[line["window_start"]] else ", unfinished"
-            table.add_row(f"{line['window_start']:{TIME}}", f"{line['trigger']}{unfinished}", text_of(line["value"]), *numbers(line))
+            unfinished = "" if ended[line[START]] else ", unfinished"
+            table.add_row(f"{line[START]:{TIME}}", f"{line['trigger']}{unfinished}", text_of(line["value"]), *numbers(line))
         out.print(table)
         if not lines:
             out.print(f"{name}: no value is listed.", markup=False)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from dpsql.description import DUE
 from dpsql.errors import ConfigError, LakeError
 from dpsql.jobs.options import CAPS, UtcTime, default_sources, lake_option, name_argument, secret_option, stop_politely, writable
 from dpsql.jobs.terminal import note
@@ -124,7 +125,7 @@ def _made(lake: Lake, name: str, window_us: int | None, growing: bool, limit: in
         raise ConfigError(f"dpsql view draws values, and {name} lists none: dpsql ask {name} --value VALUE")
     rows = one_window(every, name, window_us, growing, counted(every))
     passed = (empty if listed else passed_over(every, rows)) if window_us is None else ""
-    now = standing(lake, name, rows, budget, clock=every["trigger_time"].max())
+    now = standing(lake, name, rows, budget, clock=every[DUE].max())
     return page(now, rows, refresh, limit, every, passed, listed, own_reading(lake, name))
 
 

@@ -8,6 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dpsql.config import Source
+from dpsql.description import DUE, START
 from dpsql.errors import LakeError
 from dpsql.lake.delta_rows import read_rows
 from dpsql.lake.runs import Lake, Run
@@ -58,7 +59,7 @@ def _published_until(lake: Lake, run: Run) -> int | None:
 
     rows = read_rows(lake.histogram(run.name))
     if run.first_window_us is not None:  # earlier windows are another run's
-        rows = rows.filter(pc.greater_equal(rows["window_start"].cast(pa.timestamp("us", "UTC")).cast(pa.int64()), run.first_window_us))
-    newest = pc.max(rows["trigger_time"].cast(pa.timestamp("us", "UTC")).cast(pa.int64())).as_py()
+        rows = rows.filter(pc.greater_equal(rows[START].cast(pa.timestamp("us", "UTC")).cast(pa.int64()), run.first_window_us))
+    newest = pc.max(rows[DUE].cast(pa.timestamp("us", "UTC")).cast(pa.int64())).as_py()
     ticked = mark(lake.private(run.name) / "contributions", closed_mark(run.run_id))
     return max((time for time in (newest, ticked) if time is not None), default=None)

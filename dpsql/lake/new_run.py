@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 from deltalake.exceptions import DeltaError
 
 from dpsql import record
+from dpsql.description import DUE
 from dpsql.errors import LakeError
 from dpsql.files import Place, create_file
 from dpsql.lake import delta_tables
@@ -130,7 +131,7 @@ def _prepared(folder: Path) -> Path:
 def _published(histogram: Place) -> list[int]:
     """The newest trigger time of a histogram, if it can be read."""
     try:
-        times = read_rows(histogram, ["trigger_time"])["trigger_time"] if delta_tables.exists(histogram) else None
+        times = read_rows(histogram, [DUE])[DUE] if delta_tables.exists(histogram) else None
     except (DeltaError, OSError, pa.ArrowException):
         raise LakeError(f"histogram {histogram}: cannot be read, so it is unknown which windows are published") from None
     return [] if times is None or not len(times) else [int(pc.max(times.cast(pa.timestamp("us", "UTC")).cast(pa.int64())).as_py())]

@@ -21,6 +21,7 @@ import pyarrow.compute as pc
 from dpsql.change_feed import FeedForm
 from dpsql.compiled import Query
 from dpsql.config import Source
+from dpsql.description import DUE, START
 from dpsql.errors import DataError, DpsqlError, LakeError, SparkOnly
 from dpsql.files import Place
 from dpsql.lake.catch_up import live_pins, read_catch_up
@@ -232,7 +233,7 @@ def read_ticks(tables: Tables, source: Source) -> list[Ticked]:
 
 def _without_newer(published: pa.Table, released_us: int, ticked_us: int) -> pa.Table:
     """Leave out what was published since; rows of triggers that no tick has closed stay, and are found out."""
-    due_us = pc.cast(pc.cast(published["trigger_time"], pa.timestamp("us", "UTC")), pa.int64())
+    due_us = pc.cast(pc.cast(published[DUE], pa.timestamp("us", "UTC")), pa.int64())
     return published.filter(pc.or_(pc.less_equal(due_us, released_us), pc.greater(due_us, ticked_us)))
 
 
@@ -320,7 +321,7 @@ def _needed(gone: Collection[Path], why: str) -> str:
 
 
 def _from(rows: pa.Table, from_us: int) -> pa.Table:
-    start_us = pc.cast(pc.cast(rows["window_start"], pa.timestamp("us", "UTC")), pa.int64())
+    start_us = pc.cast(pc.cast(rows[START], pa.timestamp("us", "UTC")), pa.int64())
     return rows.filter(pc.greater_equal(start_us, from_us))
 
 

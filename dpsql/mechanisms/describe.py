@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from dpsql.description import ADDITIVE, CELLS_ENDING, Column, Measure, Protects, Published, Role, Rows, Windows
+from dpsql.description import ADDITIVE, CELLS_ENDING, DUE, END, START, Column, Measure, Protects, Published, Role, Rows, Windows
 from dpsql.mechanisms.protocol import Plan, Shape
 from dpsql.parsed_query import PrivacyLevel, Reading
 
@@ -18,7 +18,7 @@ def described(plan: Plan, shape: Shape, reading: Reading) -> Published:
         reading: of the query; a private condition is left out.
     """
     query, told, schedule = plan.query, shape.told, shape.schedule
-    times = ("window_start", "window_end", "trigger", "trigger_time") if schedule.windows else ("trigger", "trigger_time")
+    times = (START, END, "trigger", DUE) if schedule.windows else ("trigger", DUE)
     keys, columns = {key.name for key in query.output_keys}, [Column(name, Role.TIME) for name in times]
     values = tuple(key.name.rpartition(".")[2] for key in query.keys) if shape.sketch else ()
     for name in query.columns_in_order:

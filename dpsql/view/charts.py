@@ -16,6 +16,7 @@ from matplotlib.dates import AutoDateLocator, DateFormatter
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, StrMethodFormatter
 
+from dpsql.description import DUE, END, START
 from dpsql.errors import DataError
 from dpsql.published.frames import published_of
 from dpsql.text import Z95
@@ -60,11 +61,11 @@ def growth(
     """
     rows = _newest(histogram, column)
     last = rows[rows["trigger"] == rows["trigger"].max()].nlargest(keys, by or column)
-    begin, end = rows["trigger_time"].min(), rows["trigger_time"].max()
+    begin, end = rows[DUE].min(), rows[DUE].max()
     if published_of(rows).windows:
-        begin, end = rows["window_start"].min(), max(rows["window_end"].max(), end)
+        begin, end = rows[START].min(), max(rows[END].max(), end)
     caption = f"{_span(rows)}. A line begins at the trigger at which its key was selected."
-    return _panels(rows, column, last, "trigger_time", (begin, end), "trigger time (UTC)", unit, title, caption)
+    return _panels(rows, column, last, DUE, (begin, end), "trigger time (UTC)", unit, title, caption)
 
 
 def over_windows(
@@ -78,10 +79,10 @@ def over_windows(
     if not published_of(histogram).windows:
         raise DataError("this histogram has no windows: charts.growth draws it trigger by trigger")
     rows = newest_triggers(histogram)
-    last = rows[rows["window_start"] == rows["window_start"].max()].nlargest(keys, by or column)
-    span = (rows["window_start"].min(), rows["window_start"].max())
+    last = rows[rows[START] == rows[START].max()].nlargest(keys, by or column)
+    span = (rows[START].min(), rows[START].max())
     caption = "Each window at its newest trigger. Where a line is interrupted, the key was not published: that is not zero."
-    return _panels(rows, column, last, "window_start", span, "beginning of the window (UTC)", unit, title, caption)
+    return _panels(rows, column, last, START, span, "beginning of the window (UTC)", unit, title, caption)
 
 
 def bars(
@@ -103,7 +104,7 @@ def bars(
     rows, names = _newest(histogram, column), published_of(histogram).keys
     last = rows[rows["trigger"] == rows["trigger"].max()]
     shown = last.nlargest(keys, by or column).iloc[::-1]
-    value, error = shown[column].astype(float).to_numpy(), Z95 * shown[f"{column}_stderr"].astype(float).to_numpy()
+    value, error = shown[column].astype(float).to_numpy(), Z95 * shown[published_of(rows).stderr(column)].astype(float).to_numpy()
     figure, axes = _figure(title or _seen(shown, column, by, names), 1.6 + 0.28 * max(len(shown), 4))
     places = list(range(len(shown)))
     small = [False] * len(shown) if within else (abs(value) < error).tolist()
@@ -162,7 +163,7 @@ def _panels(
         for name in names:
             mine = mine[mine[name].isna() if absent(row[name]) else mine[name] == row[name]]
         line = mine.drop_duplicates(when, keep="last").set_index(when).reindex(times)
-        value, error = line[column].astype(float), Z95 * line[f"{column}_stderr"].astype(float)
+        value, error = line[column].astype(float), Z95 * line[published_of(rows).stderr(column)].astype(float)
         axes.fill_between(times, value - error, value + error, color=COLOURS[0], alpha=0.25, linewidth=0)
         axes.plot(times, value, color=COLOURS[0], marker="o", markersize=2.5, linewidth=1.2)
         axes.set_title(_label(row, names, PANEL_LABEL), loc="left", fontsize=9)
@@ -193,7 +194,8 @@ def _seen(shown: pd.DataFrame, column: str, by: str | None, names: Sequence[str]
     if not names or (by and by != column) or len(shown) < 2:
         return f"{_plain(column)} per {_plain(', '.join(names) or 'window')}"
     first, second = shown.iloc[-1], shown.iloc[-2]
-    error = Z95 * (float(first[f"{column}_stderr"]) ** 2 + float(second[f"{column}_stderr"]) ** 2) ** 0.5
+    stderr = published_of(shown).stderr(column)
+    error = Z95 * (float(first[stderr]) ** 2 + float(second[stderr]) ** 2) ** 0.5
     if float(first[column]) - float(second[column]) > error:
         return f"{_label(first.to_dict(), names, PANEL_LABEL)} leads in {_plain(column)}"
     return f"Which of the first leads in {_plain(column)} cannot be told apart"
@@ -260,11 +262,11 @@ def _newest(histogram: pd.DataFrame, column: str) -> pd.DataFrame:
         raise DataError(f"no aggregate {column!r} in this histogram; it has {', '.join(known) or 'none'}")
     if not len(histogram):
         raise DataError("this histogram has no rows: no key has been selected yet (docs/howto.md says why a key is missing)")
-    return histogram[histogram["window_start"] == histogram["window_start"].max()] if published_of(histogram).windows else histogram
+    return histogram[histogram[START] == histogram[START].max()] if published_of(histogram).windows else histogram
 
 
 def _span(rows: pd.DataFrame) -> str:
-    return f"Window from {rows['window_start'].min():%Y-%m-%d %H:%M}" if published_of(rows).windows else "The whole table"
+    return f"Window from {rows[START].min():%Y-%m-%d %H:%M}" if published_of(rows).windows else "The whole table"
 
 
 def _label(row: Mapping[Any, Any], names: Sequence[str], most: int = LABEL) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from numbers import Integral
 from typing import Any
 
-from dpsql.description import Published, Role
+from dpsql.description import Column, Published, Role
 from dpsql.text import Z95
 
 UNITS = ((1_000_000_000, " bn"), (1_000_000, " M"), (1, ""))
@@ -62,12 +62,15 @@ def quantiles_text(values: Any, rank_stderr: float) -> str:
     return f"{', '.join(f'{value:,.4g}' for value in values)}; ranks {off}"
 
 
-def said_beside(row: Mapping[Any, Any], alias: str, published: Published) -> dict[str, str]:
-    """What a row says beside an aggregate's value, by ending: a smoothed value has the digits of the error, for it is no better than that."""
-    out = {ending: row[column] for ending, column in published.beside(alias).items()}
-    if "smoothed" in out:
-        out["smoothed"] = amount(out["smoothed"], Z95 * row[published.of(alias, Role.STDERR)[0]], isinstance(row[alias], Integral))
-    return {ending: str(value) for ending, value in out.items()}
+def text_of(row: Mapping[Any, Any], column: Column, published: Published) -> str:
+    """What a row has in a column, with its error; a real number beside a value has the digits of that error, for it is no better."""
+    value, of = row[column.name], column.of or ""
+    if column.role is not Role.VALUE:
+        whole = isinstance(row[of], Integral)
+        return str(value) if isinstance(value, Integral | str) else amount(value, Z95 * row[published.stderr(of)], whole)
+    if ranks := published.of(of, Role.RANK_STDERR):
+        return quantiles_text(value, row[ranks[0]])
+    return f"{value:,.6g}" if of in published.fitted else marked(value, row[published.stderr(of)])
 
 
 def amount(value: float, error: float, whole: bool = False) -> str:

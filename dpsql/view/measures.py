@@ -47,7 +47,7 @@ def ranked(rows: pd.DataFrame, of: Sequence[Measure]) -> tuple[pd.DataFrame, str
     sizes = [each.alias for each in of if each.within is None]
     if sizes:
         return rows.sort_values(sizes[0], ascending=False, kind="stable"), sizes[0]
-    return (rows.sort_values(f"{of[0].alias}_stderr", kind="stable") if of else rows), None
+    return (rows.sort_values(published_of(rows).stderr(of[0].alias), kind="stable") if of else rows), None
 
 
 def counted(rows: pd.DataFrame) -> list[str]:

@@ -19,6 +19,7 @@ import numpy as np
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
+from dpsql.description import DUE, END, START
 from dpsql.parsed_query import Reading
 from dpsql.published.frames import published_of
 from dpsql.text import number
@@ -128,21 +129,21 @@ def _all_panels(standing: Standing, rows: pd.DataFrame, every: pd.DataFrame, mos
     """That of the window that is shown first, then those of other windows, the newest first."""
     panels = [_panel(standing, rows, every, most_rows, reading)]
     if published_of(every).windows:
-        others = every[every["window_start"] != rows["window_start"].iloc[0]]
-        newest = sorted(others["window_start"].unique(), reverse=True)[:MOST_WINDOWS]
+        others = every[every[START] != rows[START].iloc[0]]
+        newest = sorted(others[START].unique(), reverse=True)[:MOST_WINDOWS]
         few = min(most_rows, ROWS_ELSEWHERE)
-        panels += [_panel(standing, others[others["window_start"] == start], every, few, reading) for start in newest]
+        panels += [_panel(standing, others[others[START] == start], every, few, reading) for start in newest]
     return panels
 
 
 def _panel(standing: Standing, window: pd.DataFrame, every: pd.DataFrame, most_rows: int, reading: Reading | None) -> Panel:
-    ended = bool(finished(window, every["trigger_time"].max()).all())
+    ended = bool(finished(window, every[DUE].max()).all())
     made = table(window, window_before(every, window) if ended else None, _last(standing), most_rows, reading)
     if not published_of(window).windows:
         return Panel("", "The whole table", _headline(made), made)
     first = window.iloc[0]
-    title = f"{first['window_start']:{TIME}} to {first['window_end']:{TIME}} UTC"
-    return Panel(f"{first['window_start']:%Y-%m-%dT%H:%M:%S}", title if ended else f"{title}, unfinished", _headline(made), made)
+    title = f"{first[START]:{TIME}} to {first[END]:{TIME}} UTC"
+    return Panel(f"{first[START]:%Y-%m-%dT%H:%M:%S}", title if ended else f"{title}, unfinished", _headline(made), made)
 
 
 def _headline(made: Table) -> str:
@@ -167,7 +168,7 @@ def _lead(standing: Standing, rows: pd.DataFrame, passed: str, listed: bool) -> 
     grows = "" if standing.ended else f"; unfinished, so far up to {standing.trigger_time:{TIME}}"
     window = f"The whole table at {standing.trigger_time:{TIME}} UTC"
     if published_of(rows).windows:
-        window = f"Window {first['window_start']:{TIME}} to {first['window_end']:{TIME}} UTC{grows}"
+        window = f"Window {first[START]:{TIME}} to {first[END]:{TIME}} UTC{grows}"
     what = "The largest values, private" if listed else "A private histogram"
     return f"{what}. {window}{f'; {state}' if state else ''}. {passed}".rstrip()
 
@@ -246,12 +247,10 @@ def _section(measure: Measure, rows: pd.DataFrame, every: pd.DataFrame, standing
     drawn = []
     if published_of(every).windows:
         closed = every[finished(every)]
-        if closed["window_start"].nunique() > 1:
-            newest = sorted(closed["window_start"].unique())[-CHART_WINDOWS:]
+        if closed[START].nunique() > 1:
+            newest = sorted(closed[START].unique())[-CHART_WINDOWS:]
             drawn.append(
-                charts.over_windows(
-                    closed[closed["window_start"] >= newest[0]], alias, unit=unit, title=f"{alias}, window by window", by=by
-                )
+                charts.over_windows(closed[closed[START] >= newest[0]], alias, unit=unit, title=f"{alias}, window by window", by=by)
             )
     if rows["trigger"].nunique() > 1:
         drawn.append(charts.growth(rows, alias, unit=unit, title=f"{alias}, trigger by trigger", by=by))

@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from dpsql.description import Published, Role, Rows
+from dpsql.description import DUE, START, Published, Rows
 from dpsql.parsed_query import Reading
 from dpsql.published import words
 from dpsql.published.frames import published_of
 from dpsql.view.bounds import heads, left_out
-from dpsql.view.formatting import absent, key_text, marked, measured, printable, quantiles_text, said_beside
+from dpsql.view.formatting import absent, key_text, measured, printable, text_of
 from dpsql.view.nothing import why_nothing
 from dpsql.view.reading import as_read, is_ordered
 from dpsql.view.top_lists import NO_LIST, lines_of
@@ -97,16 +97,11 @@ def _line(line: Mapping[str, Any], name: str) -> dict[str, str]:
     value = line["value"]
     parts = value.values() if isinstance(value, dict) else (value,)
     text = ", ".join("NULL" if absent(part) else printable(part) for part in parts)
-    return {"window": f"{line['window_start']:{TIME}}", "value": text, name: measured(line["amount"], line["stderr"])[0]}
+    return {"window": f"{line[START]:{TIME}}", "value": text, name: measured(line["amount"], line["stderr"])[0]}
 
 
 def _row(row: Mapping[Any, Any], published: Published, caps: Mapping[str, str]) -> dict[str, str]:
-    place = "window_start" if published.windows else "trigger_time"
-    cells = {place.removesuffix("_start").removeprefix("trigger_"): f"{row[place]:{TIME}}"}
-    cells |= {key: key_text(row, key, published) for key in published.keys}
-    for alias in published.amounts:
-        head = f"{alias} ({caps[alias]})" if caps.get(alias) else alias
-        cells[head] = marked(row[alias], row[f"{alias}_stderr"])
-        cells |= {f"{alias} {ending}": said for ending, said in said_beside(row, alias, published).items()}
-    cells |= {alias: quantiles_text(row[alias], row[published.of(alias, Role.RANK_STDERR)[0]]) for alias in published.quantiles}
-    return cells | {alias: f"{row[alias]:,.6g}" for alias in published.fitted}
+    place = {"window": f"{row[START]:{TIME}}"} if published.windows else {"time": f"{row[DUE]:{TIME}}"}
+    keys = {key: key_text(row, key, published) for key in published.keys}
+    heads = {column: f"{column.name} ({caps[column.name]})" if caps.get(column.name) else column.name for column in published.shown}
+    return place | keys | {head: text_of(row, column, published) for column, head in heads.items()}

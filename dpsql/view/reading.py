@@ -35,7 +35,7 @@ def as_read(rows: pd.DataFrame, own: Reading | None = None) -> pd.DataFrame:
     import pyarrow as pa
 
     table = pa.Table.from_pandas(rows, preserve_index=False).append_column(ROW, pa.array(np.arange(len(rows))))
-    release = "window_start, trigger" if published.windows else "trigger"
+    release = ", ".join(published.release)
     order = ", ".join([*reading.order, ROW])
     text = f"SELECT {ROW} FROM released WHERE {reading.condition or 'true'}"
     if reading.limit:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
-from dpsql.description import Published
+from dpsql.description import DUE, Published
 from dpsql.errors import LakeError
 from dpsql.lake.overruns import read_overruns
 from dpsql.lake.runs import LIVE_FILE, Lake, list_queries
@@ -92,7 +92,7 @@ def standing(
     if rows.empty:
         raise LakeError(f"query {name!r}: {why_nothing(published)}")
     newest = rows.loc[rows["trigger"].idxmax()]
-    when = newest["trigger_time"].to_pydatetime()
+    when = newest[DUE].to_pydatetime()
     return Standing(
         name=name,
         now=now or datetime.now(UTC),

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from markupsafe import Markup
 
-from dpsql.description import Published
+from dpsql.description import END, START, Published
 from dpsql.parsed_query import Reading
 from dpsql.published.frames import published_of
 from dpsql.text import Z95
 from dpsql.view.difference import between_windows, difference, places
-from dpsql.view.formatting import absent, amount, key_text, measured, printable, said_beside
+from dpsql.view.formatting import absent, amount, key_text, measured, printable, text_of
 from dpsql.view.interval import intervals
 from dpsql.view.measures import Measure, measures, ranked
 from dpsql.view.reading import as_read, is_ordered
@@ -109,11 +109,11 @@ def table(window: pd.DataFrame, before: pd.DataFrame | None, horizon: int | None
     for at, (index, row) in enumerate(zip(shown.index, shown.to_dict("records"), strict=True)):
         cells = []
         for each in of:
-            said = [f"{ending} {value}" for ending, value in said_beside(row, each.alias, published).items()]
+            said = [f"{ending} {text_of(row, column, published)}" for ending, column in published.beside(each.alias).items()]
             change = _change(row, older.get(_key(row, names)), each, published)
             has_changes |= bool(change)
             said += _share(row, each, whole) + change
-            text, small = measured(row[each.alias], row[f"{each.alias}_stderr"])
+            text, small = measured(row[each.alias], row[published.stderr(each.alias)])
             path = paths.get(key[index])
             way = Markup()
             if path is not None:
@@ -155,19 +155,19 @@ def _share(row: Mapping[Any, Any], of: Measure, whole: Mapping[str, float]) -> l
 
 
 def _change(row: Mapping[Any, Any], older: Mapping[Any, Any] | None, of: Measure, published: Published) -> list[str]:
-    alias = of.alias
+    alias, error = of.alias, published.stderr(of.alias)
     if older is None or absent(row[alias]) or absent(older[alias]):
         return []
-    found = difference(float(row[alias]), row[f"{alias}_stderr"], float(older[alias]), older[f"{alias}_stderr"], between_windows(published))
+    found = difference(float(row[alias]), row[error], float(older[alias]), older[error], between_windows(published))
     if not found.real:
         return []
-    error = Z95 * found.stderr
-    return [f"{'▲' if found.value > 0 else '▼'} {amount(abs(found.value), error)} ± {amount(error, error)}"]
+    off = Z95 * found.stderr
+    return [f"{'▲' if found.value > 0 else '▼'} {amount(abs(found.value), off)} ± {amount(off, off)}"]
 
 
 def _floats(rows: pd.DataFrame, alias: str) -> tuple[Float, Float]:
     """Values and their standard deviations; NaN for NULL."""
-    return rows[alias].to_numpy(np.float64, na_value=np.nan), rows[f"{alias}_stderr"].to_numpy(np.float64, na_value=np.nan)
+    return rows[alias].to_numpy(np.float64, na_value=np.nan), rows[published_of(rows).stderr(alias)].to_numpy(np.float64, na_value=np.nan)
 
 
 def _key(row: Mapping[Any, Any], names: list[str]) -> tuple[Any, ...]:
@@ -178,5 +178,5 @@ def window_before(rows: pd.DataFrame, window: pd.DataFrame) -> pd.DataFrame | No
     """The rows of the newest window that had ended when this one began: sliding windows that share records are not compared."""
     if not published_of(rows).windows:
         return None
-    older = rows[rows["window_end"] <= window["window_start"].iloc[0]]
-    return None if older.empty else older[older["window_start"] == older["window_start"].max()]
+    older = rows[rows[END] <= window[START].iloc[0]]
+    return None if older.empty else older[older[START] == older[START].max()]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from dpsql.description import PROPERTY, Column, Role, Rows
+from dpsql.description import PROPERTY, START, Column, Role, Rows
 from dpsql.published.frames import published_of
 from dpsql.text import Z95
 from dpsql.view.windows import finished, newest_triggers
@@ -31,12 +31,12 @@ def listing(frame: pd.DataFrame) -> tuple[pd.DataFrame, str]:
     """The newest finished window that lists something, and words for newer ones that list nothing; all that is there where no window does."""
     ended = frame[finished(frame)]
     lists = newest_triggers(ended)
-    full = lists[[any(len(row[name]) for name in published_of(frame).lists) for row in lists.to_dict("records")]]["window_start"]
+    full = lists[[any(len(row[name]) for name in published_of(frame).lists) for row in lists.to_dict("records")]][START]
     if full.empty:
         return frame, ""
-    newer = int(lists[lists["window_start"] > full.max()]["window_start"].nunique())
+    newer = int(lists[lists[START] > full.max()][START].nunique())
     words = f"{newer:,} newer window{' lists' if newer == 1 else 's list'} nothing." if newer else ""
-    return frame[frame["window_start"] == full.max()], words
+    return frame[frame[START] == full.max()], words
 
 
 def as_histogram(frame: pd.DataFrame, alias: str | None = None) -> pd.DataFrame:
@@ -53,11 +53,10 @@ def as_histogram(frame: pd.DataFrame, alias: str | None = None) -> pd.DataFrame:
     lines = lines_of(frame, name)
     times = {time: pd.Series([line[time] for line in lines], dtype=frame[time].dtype) for time in published.names(Role.TIME)}
     wide = [(line["high"] - line["low"]) / (2 * Z95) for line in lines]
-    made = pd.DataFrame(
-        times | {key: [_text(line["value"]) for line in lines], name: [line["amount"] for line in lines], f"{name}_stderr": wide}
-    )
+    error = f"{name}_stderr"
+    made = pd.DataFrame(times | {key: [_text(line["value"]) for line in lines], name: [line["amount"] for line in lines], error: wide})
     columns = [column for column in published.columns if column.role is Role.TIME]
-    columns += [Column(key, Role.KEY), Column(name, Role.VALUE, name), Column(f"{name}_stderr", Role.STDERR, name)]
+    columns += [Column(key, Role.KEY), Column(name, Role.VALUE, name), Column(error, Role.STDERR, name)]
     made.attrs[PROPERTY] = replace(published, rows=Rows.HISTOGRAM, columns=tuple(columns), noise=None).text()
     return made
 

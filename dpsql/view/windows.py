@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from dpsql.description import DUE, END, START
 from dpsql.errors import LakeError
 from dpsql.published.frames import published_of
 
@@ -21,14 +22,14 @@ def finished(rows: pd.DataFrame, clock: Any = None) -> pd.Series:
     """Per row whether its window had ended by the newest trigger: `clock`, or of these rows. (Late records may still change it.)"""
     if not published_of(rows).windows:
         return rows["trigger"].notna()  # a table is what it is at its newest trigger
-    return rows["window_end"] <= (rows["trigger_time"].max() if clock is None else clock)
+    return rows[END] <= (rows[DUE].max() if clock is None else clock)
 
 
 def newest_triggers(rows: pd.DataFrame) -> pd.DataFrame:
     """The rows of every window's newest trigger; without windows those of the newest."""
     if not published_of(rows).windows:
         return rows[rows["trigger"] == rows["trigger"].max()]
-    return rows[rows["trigger"] == rows.groupby("window_start")["trigger"].transform("max")]
+    return rows[rows["trigger"] == rows.groupby(START)["trigger"].transform("max")]
 
 
 def in_order(rows: pd.DataFrame, by: str | None = None, keep: bool = False) -> pd.DataFrame:
@@ -41,8 +42,8 @@ def in_order(rows: pd.DataFrame, by: str | None = None, keep: bool = False) -> p
     """
     published = published_of(rows)
     sizes = [] if keep else [by] if by else [*published.amounts, *published.fitted][:1]
-    columns = [*(["window_start"] if published.windows else []), "trigger", *sizes]
-    ordered = rows.assign(_finished=finished(rows)).sort_values(["_finished", *columns], ascending=False, kind="stable")
+    columns = ["_finished", *published.release, *sizes]
+    ordered = rows.assign(_finished=finished(rows)).sort_values(columns, ascending=False, kind="stable")
     return ordered.drop(columns="_finished")
 
 
@@ -50,12 +51,12 @@ def telling(rows: pd.DataFrame, aggregates: Sequence[str]) -> pd.Series:
     """Per row whether its window has a value above its own noise. Of many noisy values some are large: the more there are, the larger one must be."""
     last = newest_triggers(rows)
     values = last[list(aggregates)].to_numpy(np.float64, na_value=np.nan)
-    errors = last[[f"{alias}_stderr" for alias in aggregates]].to_numpy(np.float64, na_value=np.nan)
+    errors = last[[published_of(rows).stderr(alias) for alias in aggregates]].to_numpy(np.float64, na_value=np.nan)
     largest = np.divide(np.abs(values), errors, out=np.zeros_like(values), where=(errors > 0) & np.isfinite(values)).max(axis=1)
-    windows = last[["window_start"]].assign(largest=largest).groupby("window_start")["largest"].agg(["max", "size"])
+    windows = last[[START]].assign(largest=largest).groupby(START)["largest"].agg(["max", "size"])
     # P(|N| > z) <= exp(-z^2 / 2), of which a union bound makes that of all values
     enough = windows["max"] > np.sqrt(2 * np.log(windows["size"] * len(aggregates) / BY_CHANCE))
-    return rows["window_start"].map(enough)
+    return rows[START].map(enough)
 
 
 def one_window(rows: pd.DataFrame, name: str, window_us: int | None, growing: bool = False, of: Sequence[str] = ()) -> pd.DataFrame:
@@ -80,8 +81,8 @@ def one_window(rows: pd.DataFrame, name: str, window_us: int | None, growing: bo
         chosen = rows if growing or ended.empty else ended
         if of and not growing and (tells := telling(chosen, of)).any():
             chosen = chosen[tells]
-        return chosen[chosen["window_start"] == chosen["window_start"].max()]
-    kept = rows[rows["window_start"].astype("datetime64[us, UTC]").astype("int64") == window_us]
+        return chosen[chosen[START] == chosen[START].max()]
+    kept = rows[rows[START].astype("datetime64[us, UTC]").astype("int64") == window_us]
     if kept.empty:
         raise LakeError(f"query {name!r} has published no window that starts at this time; `dpsql show {name} --all` shows all there are")
     return kept
@@ -91,7 +92,7 @@ def passed_over(rows: pd.DataFrame, shown: pd.DataFrame) -> str:
     """What is said of the finished windows that are newer than the one that is shown; nothing where there are none."""
     if not published_of(rows).windows:
         return ""
-    newer = rows[finished(rows) & (rows["window_start"] > shown["window_start"].iloc[0])]["window_start"]
+    newer = rows[finished(rows) & (rows[START] > shown[START].iloc[0])][START]
     if newer.empty:
         return ""
     if newer.nunique() == 1:

@@ -145,8 +145,7 @@ def test_a_smoothed_value_has_the_digits_of_its_error(capsys: pytest.CaptureFixt
     row = {"window_start": start, "window_end": start + pd.Timedelta("1h"), "trigger": 1, "trigger_time": start + pd.Timedelta("1h")}
     frame = pd.DataFrame([row | {"page": "a", "views": 12, "views_stderr": 4.848, "views_smoothed": 7.174185884435}])
     print_histogram(told(frame), 5)
-    shown = capsys.readouterr().out
-    assert "12 ± 10         7\n" in shown
+    assert capsys.readouterr().out.splitlines()[1].split()[-4:] == ["12", "±", "10", "7"]
 
 
 @pytest.mark.parametrize("golden", goldens("accepted"), ids=lambda golden: golden.stem)

@@ -96,7 +96,7 @@ def test_a_smoothed_value_is_no_key(released: pd.DataFrame, capsys: pytest.Captu
         assert "predicted" not in line or ("?" not in line and "±" not in line) or "slide" in line
     assert released["edits_stderr"].isna().any() == (beside == "measured")
     head, row, *foot = (line.split() for line in said.splitlines())
-    assert head == ["window", "trigger", "channel", "edits", beside]
+    assert head == ["window", "trigger", "channel", "edits", f"edits_{beside}"]
     assert row[-1] == f"{released.sort_values(['window_start', 'edits'])[f'edits_{beside}'].iloc[-1]:.0f}"
     assert (PREDICTED in " ".join(word for line in foot for word in line)) == (beside == "measured")
 
