@@ -25,7 +25,7 @@ import dpsql
 from dpsql.local.feeder import try_query
 from dpsql.privacy.secret import Secret
 from dpsql.tuning import Setting, Workbench, edited, read_sample, search
-from dpsql.tuning.bounding import steps_up_to
+from dpsql.tuning.search import steps_up_to
 
 FINE = (
     1,
@@ -114,12 +114,12 @@ def best_of_grid(bench: Workbench, most: int = MOST) -> tuple[Setting, int]:
 
 
 def _bounds(bench: Workbench, start: Setting, limit: int) -> Iterator[Setting]:
-    most = bench.arrangement.longest()
+    most = bench.longest
     seen = set()
-    for groups in steps_up_to(min(most.groups, limit), FINE):
-        for per_group in steps_up_to(min(most.per_group, limit), FINE):
+    for groups in steps_up_to(min(most["max_groups_contributed"], limit), FINE):
+        for per_group in steps_up_to(min(most["max_rows_per_group"], limit), FINE):
             for filled in FILLED:
-                rows = min(max(groups, per_group, round(filled * groups * per_group)), most.rows)
+                rows = min(max(groups, per_group, round(filled * groups * per_group)), most["max_rows_contributed"])
                 if (rows, per_group, groups) not in seen and max(groups, per_group) <= rows:
                     seen.add((rows, per_group, groups))
                     yield dataclasses.replace(start, max_rows_contributed=rows, max_rows_per_group=per_group, max_groups_contributed=groups)

@@ -101,7 +101,7 @@ def _document(
     sample = bench.sample
     return {
         "warning": " ".join(WARNING.split()),
-        "sample": {"users": sample.users, "records": len(sample.ts), "dropped": sample.drops},
+        "sample": {"users": sample.users, "records": sample.rows.num_rows, "dropped": sample.drops},
         "scale": bench.scale,
         "goal": bench.goal,
         "clamped": bench.clamped(),
@@ -116,7 +116,7 @@ def _print(bench: Workbench, written: Measurement, recommended: Measurement, lin
     sample, scale = bench.sample, bench.scale
     click.echo(WARNING)
     counted = "counted as the whole stream (--scale 1)" if scale == 1 else f"counted {scale:g} times (--scale {scale:g})"
-    click.echo(f"\nSample: {sample.users:,} users, {len(sample.ts):,} records, {written.keys:,} keys in all windows; {counted}.")
+    click.echo(f"\nSample: {sample.users:,} users, {sample.rows.num_rows:,} records, {written.keys:,} keys in all windows; {counted}.")
     click.echo(
         f"So the stream would have {sample.users * scale:,.0f} users. Noise does not grow with them: a wrong scale gives wrong bounds."
     )
@@ -171,7 +171,7 @@ def _errors(rows: list[tuple[str, Measurement]]) -> None:
 def _kept(each: Measurement, bench: Workbench) -> list[str]:
     setting = each.setting
     cells = [f"{setting.max_rows_contributed:,}", f"{setting.max_rows_per_group:,}", f"{setting.max_groups_contributed:,}"]
-    cells += [f"{each.kept:.0%}", *(f"{each.dropped[reason] / len(bench.sample.ts):.1%}" for reason in REASONS)]
+    cells += [f"{each.kept:.0%}", *(f"{each.dropped[reason] / bench.sample.rows.num_rows:.1%}" for reason in REASONS)]
     return [*cells, f"{each.keys_kept:,.0f} of {each.keys:,}"]
 
 

@@ -125,10 +125,16 @@ class Truth:
             self._connection.execute("INSERT INTO seen SELECT * FROM part")
             self._connection.unregister("part")
 
-    def _exact(self, key_types: Sequence[SparkType]) -> pd.DataFrame:
+    def groups(self) -> pa.Table:
+        """`win, key, key_bytes` of every group with a record, in order, and its exact values c0, c1, ..."""
         values = [f"{self._aggregate(aggregate)} AS c{i}" for i, aggregate in enumerate(self._plan.query.aggregates)]
-        text = f"SELECT win, any_value(key_bytes) AS key_bytes, {', '.join(values)} FROM seen GROUP BY win, key ORDER BY win, key_bytes"
-        found = self._connection.sql(text).to_arrow_table()
+        text = (
+            f"SELECT win, key, any_value(key_bytes) AS key_bytes, {', '.join(values)} FROM seen GROUP BY win, key ORDER BY win, key_bytes"
+        )
+        return self._connection.sql(text).to_arrow_table()
+
+    def _exact(self, key_types: Sequence[SparkType]) -> pd.DataFrame:
+        found = self.groups()
         columns: dict[str, Any] = {"window_start": found.column("win").cast(pa.timestamp("us", tz="UTC"))}
         columns |= typed_keys(self._plan.query, found.column("key_bytes"), arrow_types(self._plan, key_types))
         columns |= {aggregate.alias: found.column(f"c{i}") for i, aggregate in enumerate(self._plan.query.aggregates)}

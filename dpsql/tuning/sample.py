@@ -13,9 +13,8 @@ from dpsql.compiled import Query
 from dpsql.errors import DataError
 from dpsql.local.record_reader import RowReader
 from dpsql.local.sources import source_files
-from dpsql.udfs.columns import Float, Int
-from dpsql.udfs.intake.contribution_bounding import DROP_REASONS
 from dpsql.udfs.keys import PublicGroups
+from dpsql.udfs.stage import NO_RECORD
 
 NO_SALT = bytes(16)
 """Ids need no secret here: nothing leaves the process."""
@@ -29,24 +28,19 @@ class Sample:
     """Records in the order of the files.
 
     Args:
-        ts: event times, microseconds since 1970 UTC.
-        user, key: ids.
-        arguments: one column per argument of the plan; NaN where NULL.
+        rows: as the intake takes them.
         drops: records that are no records, by reason (malformed, without a time, ...).
         public: the listed groups of a query without key selection.
     """
 
-    ts: Int
-    user: Int
-    key: Int
-    arguments: tuple[Float, ...]
+    rows: pa.Table
     drops: dict[str, int]
     public: PublicGroups | None
 
     @property
     def users(self) -> int:
         """Different privacy units."""
-        return len(np.unique(self.user))
+        return len(np.unique(self.rows.column("user").to_numpy()))
 
 
 def read_sample(query: Query, inputs: Mapping[str, Sequence[Path]], progress: Callable[[int], None] | None = None) -> Sample:
@@ -71,7 +65,7 @@ def read_sample(query: Query, inputs: Mapping[str, Sequence[Path]], progress: Ca
             progress(read)
     rows = pa.concat_tables(tables) if tables else None
     code = rows.column("drop").to_numpy() if rows is not None else np.zeros(0, np.int8)
-    drops = {reason: int((code == number).sum()) for number, reason in enumerate(DROP_REASONS[:4], start=1)}
+    drops = {reason: int((code == number).sum()) for number, reason in enumerate(NO_RECORD, start=1)}
     if rows is None or not (code == 0).any():
         raise DataError(f"the sample has no record of `{query.parsed.stream}` that the query reads ({read:,} rows in all)")
     rows = rows.filter(pa.array(code == 0)).combine_chunks()
@@ -80,5 +74,4 @@ def read_sample(query: Query, inputs: Mapping[str, Sequence[Path]], progress: Ca
         listed = np.isin(rows.column("key").to_numpy(), np.array(public.keys, np.int64))
         drops["not_a_public_group"] = int((~listed).sum())
         rows = rows.filter(pa.array(listed)).combine_chunks()
-    ts, user, key = (rows.column(name).to_numpy() for name in ("ts", "user", "key"))
-    return Sample(ts, user, key, tuple(rows.column(f"a{i}").to_numpy() for i in range(len(query.plan.arguments))), drops, public)
+    return Sample(rows, drops, public)

@@ -7,13 +7,12 @@ Searched are the options that cost no privacy and change no meaning: C, c and G.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from dpsql.compiled import parse_query
 from dpsql.sql.editing import edit_options
-from dpsql.tuning.bounding import steps_up_to
-from dpsql.tuning.workbench import Setting, Workbench
+from dpsql.tuning.workbench import GROUPS, PER_GROUP, ROWS, Setting, Workbench
 
 STEPS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 4096, 8192, 16384, 65536, 262144)
 EPSILONS = (0.25, 0.5, 1.0, 2.0, 4.0)
@@ -21,8 +20,10 @@ PARTS = (1, 2, 3, 4, 6, 8, 12, 24, 48, 96, 288)
 BETTER = 1e-3
 """A change worth less than this share of the error is not made."""
 
-ROWS, PER_GROUP, GROUPS = "max_rows_contributed", "max_rows_per_group", "max_groups_contributed"
 EPSILON, INTERVAL = "epsilon", "trigger_interval_us"
+
+MOST_RECORDS = 50_000
+"""A line search looks at no more records: it asks for hundreds of settings, of which other users say nearly the same."""
 
 Told = Callable[[int, float], None]
 """Called with the number of settings measured so far and the least cost."""
@@ -35,6 +36,7 @@ def search(bench: Workbench, told: Told | None = None) -> Setting:
         bench: the query and the sample.
         told: progress.
     """
+    bench, whole = bench.of_fewer(MOST_RECORDS), bench
     tried: dict[Setting, float] = {}
 
     def cost(setting: Setting) -> float:
@@ -55,13 +57,13 @@ def search(bench: Workbench, told: Told | None = None) -> Setting:
             if not cost(here) < before * (1 - BETTER):
                 break
     best = min(tried, key=lambda setting: tried[setting])
-    return best if tried[best] < tried[bench.written] * (1 - BETTER) else bench.written
+    return best if whole.cost(best) < whole.cost(whole.written) * (1 - BETTER) else whole.written
 
 
 def line(bench: Workbench, here: Setting, name: str) -> list[Setting]:
     """The settings that differ from one in a single option, and in what has to follow: c and G are at most C, C at most G c."""
-    most = bench.arrangement.longest()
-    longest = {ROWS: most.rows, PER_GROUP: most.per_group, GROUPS: most.groups}[name]
+    most = bench.longest
+    longest = most[name]
     if not bench.query.parsed.keys:  # one key: all records of a user are records of it
         values = steps_up_to(longest, STEPS)
         return [
@@ -80,7 +82,7 @@ def line(bench: Workbench, here: Setting, name: str) -> list[Setting]:
         for value in steps_up_to(longest, STEPS):
             moved = dataclasses.replace(here, **{name: value})
             rows = max(value, round(full * moved.max_rows_per_group * moved.max_groups_contributed))
-            out.append(_with(dataclasses.replace(moved, max_rows_contributed=min(rows, most.rows)), name, min(value, most.rows)))
+            out.append(_with(dataclasses.replace(moved, max_rows_contributed=min(rows, most[ROWS])), name, min(value, most[ROWS])))
     return list(dict.fromkeys(out))
 
 
@@ -120,14 +122,19 @@ def edited(bench: Workbench, setting: Setting) -> str:
 def _starts(bench: Workbench) -> Iterator[Setting]:
     written = bench.written
     yield written
-    most = bench.arrangement.longest()
+    most = bench.longest
     if not bench.query.parsed.keys:
         return
     for per_group, groups in ((1, 4), (2, 16), (8, 2)):
-        per_group, groups = min(per_group, most.per_group), min(groups, most.groups)
+        per_group, groups = min(per_group, most[PER_GROUP]), min(groups, most[GROUPS])
         yield dataclasses.replace(
             written, max_rows_contributed=per_group * groups, max_rows_per_group=per_group, max_groups_contributed=groups
         )
+
+
+def steps_up_to(most: int, steps: Iterable[int]) -> tuple[int, ...]:
+    """The steps below `most`, and `most`."""
+    return (*(step for step in steps if step < most), most)
 
 
 def _with(here: Setting, name: str, value: int) -> Setting:

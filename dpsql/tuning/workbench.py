@@ -1,31 +1,39 @@
-"""One query and one sample, measured under many settings. Sums are cached by bounds: a budget or a threshold changes none of them."""
+"""One query and one sample, measured under many settings: the intake of the query's own plan bounds the sample, and what its release would
+make of that is expected from the plan's numbers."""
 
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
+from typing import Any
 
 import numpy as np
+import pandas as pd
+import pyarrow as pa
 
 from dpsql.compiled import Query
 from dpsql.errors import ConfigError
+from dpsql.local.comparison import Truth
 from dpsql.mechanisms import registry
 from dpsql.mechanisms.histogram.asked import ReleaseRule
-from dpsql.mechanisms.histogram.plan import ColumnPlan, PerturbationPlan, PrivacyPlan
+from dpsql.mechanisms.histogram.plan import PrivacyPlan
 from dpsql.mechanisms.histogram.planner import unnamed_plan
-from dpsql.mechanisms.histogram.stages import stderr
-from dpsql.parsed_query import AVERAGED, DEVIATIONS, SPREADS, Aggregate, AggregateFunction, ParsedQuery, changed
-from dpsql.parts.output_columns import SAMPLES
-from dpsql.tuning.bounding import Admitted, Arrangement, Bounds
+from dpsql.mechanisms.histogram.stages import stages
+from dpsql.parsed_query import AVERAGED, SPREADS, ContributionPeriod, ParsedQuery, changed
 from dpsql.tuning.expected import Outcome, selected, thinned, unit_paths
 from dpsql.tuning.sample import Sample
-from dpsql.udfs.columns import Float, Int
+from dpsql.udfs.columns import Bool, Float, Int
 from dpsql.udfs.contributions import WEIGHT_UNIT
-from dpsql.udfs.measure.spread import Moments
+from dpsql.udfs.intake.contribution_bounding import DROP_REASONS
+from dpsql.udfs.measure.output_columns import combine
 from dpsql.udfs.noise.counters import counter
+from dpsql.udfs.stage import Clock
+
+ROWS, PER_GROUP, GROUPS = "max_rows_contributed", "max_rows_per_group", "max_groups_contributed"
+AFTER_ALL_US = 1 << 60
+"""All windows of a sample are over by then."""
 
 
 @dataclass(frozen=True)
@@ -69,18 +77,6 @@ class Measurement:
     cost: float
 
 
-@dataclass(frozen=True)
-class _Sums:
-    """What one set of bounds leaves: values per perturbation and cell, and each user's first copy in each of its cells."""
-
-    admitted: Admitted
-    values: tuple[Float, ...]
-    cell: Int
-    rank: Int
-    record: Int
-    start: Int
-
-
 def check_tunable(query: Query) -> None:
     """Refuse a query whose settings cannot be measured here; no sample has to be read for that.
 
@@ -113,20 +109,28 @@ class Workbench:
 
     def __init__(self, query: Query, sample: Sample, scale: float = 1.0, column: str | None = None, goal: str = "l_1") -> None:
         check_tunable(query)
-        aliases = [each.aggregate.alias for each in query.plan.columns]
+        self._aggregates = [each.aggregate for each in query.plan.columns]
+        aliases = [aggregate.alias for aggregate in self._aggregates]
         if column is not None and column not in aliases:
             raise ConfigError(f"no column {column!r}: the query's aggregates are {', '.join(aliases)}")
-        self.query, self.sample, self.scale, self.goal = query, sample, scale, goal
+        self.query, self.sample, self.scale, self.goal, self._column = query, sample, scale, goal, column
         # An average's errors are no shares of a whole: they say little beside those of counts.
-        sizes = tuple(each.aggregate.alias for each in query.plan.columns if each.aggregate.function not in AVERAGED)
+        sizes = tuple(aggregate.alias for aggregate in self._aggregates if aggregate.function not in AVERAGED)
         self.counted = (column,) if column is not None else sizes or tuple(aliases)
         self.written = Setting.of(query.parsed)
-        self.arrangement = Arrangement(sample, query.plan)
-        self._true = {each.aggregate.alias: self._truth(each) for each in query.plan.columns}
-        self._seen = np.unique(self.arrangement.cell)
-        self._values = {p.mechanism: self._increments(p) for p in query.plan.perturbations}
-        self._sums = lru_cache(maxsize=8)(self._add_up)
+        self._true, self._seen = self._truth()
         self._measured = lru_cache(maxsize=None)(self._measure)
+
+    def of_fewer(self, records: int) -> Workbench:
+        """The same for a share of the users, with about so many records at most; they stand for all."""
+        rows = self.sample.rows
+        user = rows.column("user").to_numpy()
+        users = np.unique(user)  # ids are hashes: any range of them is a random share
+        some = users[: -(-len(users) * records // rows.num_rows)]
+        if len(some) == len(users):
+            return self
+        sample = dataclasses.replace(self.sample, rows=rows.filter(pa.array(user <= some[-1])).combine_chunks())
+        return Workbench(self.query, sample, self.scale * len(users) / len(some), self._column, self.goal)
 
     def parsed(self, setting: Setting) -> ParsedQuery:
         """The query with this setting; a default `max_ahead` follows the trigger interval."""
@@ -156,141 +160,102 @@ class Workbench:
     def clamped(self) -> dict[str, dict[str, float]]:
         """Alias -> share of the values that the bounds per row clamp, and how much of the sum of |values| that takes away."""
         out = {}
-        for column in self.query.plan.columns:
-            if column.aggregate.bounds is not None:
-                x = self._finite(column.aggregate)
-                x = x[~np.isnan(x)]
-                lost = np.abs(x - np.clip(x, *column.aggregate.bounds))
+        for aggregate in self._aggregates:
+            if aggregate.bounds is not None:
+                x = self.sample.rows.column(f"a{self.query.plan.arguments.index(aggregate.argument or '')}").to_numpy()
+                x = x[np.isfinite(x)]
+                lost = np.abs(x - np.clip(x, *aggregate.bounds))
                 whole = np.abs(x).sum()
-                out[column.aggregate.alias] = {
+                out[aggregate.alias] = {
                     "clamped": float((lost > 0).mean()) if len(x) else 0.0,
                     "lost": float(lost.sum() / whole) if whole else 0.0,
                 }
         return out
 
+    @cached_property
+    def longest(self) -> dict[str, int]:
+        """Bounds that drop nothing of this sample, by option."""
+        rows, plan = self.sample.rows, self.query.plan
+        ts = rows.column("ts").to_numpy()
+        renews = plan.query.contribution_period is ContributionPeriod.WINDOW
+        period = self.query.shape.schedule.grid.period(ts) if renews else np.zeros(len(ts), np.int64)
+        keys = (
+            rows.select(["user", "key"])
+            .append_column("period", pa.array(period))
+            .group_by(["period", "user", "key"])
+            .aggregate([([], "count_all")])
+        )
+        users = keys.group_by(["period", "user"]).aggregate([("count_all", which) for which in ("sum", "max", "count")])
+        most = (max(users.column(f"count_all_{which}").to_pylist()) for which in ("sum", "max", "count"))
+        return dict(zip((ROWS, PER_GROUP, GROUPS), most, strict=True))
+
     def _measure(self, setting: Setting, largest: bool) -> Measurement:
-        plan = self.plan(setting)
-        sums = self._sums(Bounds(setting.max_rows_contributed, setting.max_rows_per_group, setting.max_groups_contributed), plan.max_groups)
-        released = self._released(plan, sums)
+        plan, rows = self.plan(setting), self.sample.rows
+        intake, release = stages(plan, self.sample.public)
+        bounded = intake.step(intake.empty(), rows, Clock(), bytes(32))
+        found = bounded.rows
+        group = self._true.index.get_indexer(pd.MultiIndex.from_arrays([found.column(name).to_numpy() for name in ("window", "key")]))
+        released = self._released(plan, group, found)
+        sums: list[Any] = [
+            np.bincount(group, found.column(f"v{j}").to_numpy(), len(self._true)) * self.scale for j in range(len(plan.perturbations))
+        ]
         columns = {}
-        for column in plan.columns:
-            alias = column.aggregate.alias
-            outcome = self._outcome(column, sums, released)
+        for aggregate, column in zip(self._aggregates, release.parameters.columns, strict=True):
+            alias, (low, high) = aggregate.alias, column.bounds
+            if aggregate.function in AVERAGED:  # of too few there is none
+                sums[column.perturbations[-1]] = np.maximum(sums[column.perturbations[-1]], 2.0 if column.sample else 1.0)
+            errors: list[Any] = [stderr[-1] for stderr in column.stderr]
+            value, stderr = combine(column, sums, errors)
+            widest = {"avg": high - low, "variance": ((high - low) / 2) ** 2, "deviation": (high - low) / 2}.get(column.kind, np.inf)
+            true = self._true[alias].to_numpy() * (1.0 if aggregate.function in AVERAGED else self.scale)
+            outcome = Outcome(true, value.astype(float), stderr, released, low >= 0 or aggregate.function in SPREADS, widest)
             columns[alias] = {
                 "l_1": float(outcome.absolute().sum()),
                 "l_2": float(np.sqrt(outcome.squared().sum())),
-                "true": float(np.abs(outcome.true).sum()),
-                "true_l_2": float(np.sqrt((outcome.true**2).sum())),
-                "stderr": stderr(column.perturbations[0])[-1],
+                "true": float(np.abs(true).sum()),
+                "true_l_2": float(np.sqrt((true**2).sum())),
+                "stderr": column.stderr[0][-1],
             }
             if largest:
                 columns[alias]["l_inf"] = outcome.largest()
-        kept = sums.admitted.records / len(self.sample.ts)
+        dropped = {reason: bounded.counted["drops"].get(reason, 0) for reason in DROP_REASONS[-3:]}
+        kept = 1 - sum(dropped.values()) / rows.num_rows
         keys_kept = float(released[self._seen].sum())
-        cost = self._cost(columns, keys_kept)
-        return Measurement(setting, plan.horizon, kept, sums.admitted.dropped, len(self._seen), keys_kept, columns, cost)
+        return Measurement(setting, plan.horizon, kept, dropped, int(self._seen.sum()), keys_kept, columns, self._cost(columns, keys_kept))
 
     def _cost(self, columns: Mapping[str, Mapping[str, float]], keys_kept: float) -> float:
         if self.goal == "keys":
-            return 1 - keys_kept / len(self._seen)
+            return 1 - keys_kept / self._seen.sum()
         whole = {"l_1": "true", "l_2": "true_l_2"}[self.goal]
         return float(np.mean([columns[alias][self.goal] / max(columns[alias][whole], 1e-300) for alias in self.counted]))
 
-    def _add_up(self, bounds: Bounds, max_groups: int) -> _Sums:
-        a = self.arrangement
-        admitted = a.admit(bounds, max_groups)
-        copies, record = admitted.copies, a.record[admitted.copies]
-        cell = a.cell[copies]
-        values = tuple(
-            _per_cell(cell, admitted.new if p.rule == "users" else self._values[p.mechanism][record], a.cells)
-            for p in self.query.plan.perturbations
-        )
-        firsts = copies[admitted.first]
-        return _Sums(admitted, values, a.cell[firsts], admitted.rank[admitted.first], a.record[firsts], a.start[firsts])
-
-    def _released(self, plan: PrivacyPlan, sums: _Sums) -> Float:
-        """Probability that each cell has been released by its last trigger."""
-        selection, a = plan.selection, self.arrangement
+    def _released(self, plan: PrivacyPlan, group: Int, found: pa.Table) -> Float:
+        """Probability that each group has been released by its last trigger."""
+        selection, groups = plan.selection, len(self._true)
         if selection is None:
-            return np.ones(a.cells)
+            return np.ones(groups)
         triggers = thinned(plan.horizon)
-        own = np.searchsorted(triggers, (a.ts[sums.record] - sums.start) // plan.query.trigger_interval_us + 1)
-        place, shape = sums.cell * len(triggers) + own, (a.cells, len(triggers))
-        weights = np.array((0, *selection.weights)) * WEIGHT_UNIT * self.scale
-        weight = np.bincount(place, weights[sums.rank], a.cells * len(triggers)).reshape(shape).cumsum(axis=1)
-        users = np.bincount(place, minlength=a.cells * len(triggers)).reshape(shape).cumsum(axis=1)
-        tested = users * self.scale >= plan.min_counted
+        place = group * len(triggers) + np.searchsorted(triggers, found.column("trigger").to_numpy())
+        weight, users = (
+            np.bincount(place, found.column(name).to_numpy(), groups * len(triggers)).reshape(groups, -1).cumsum(axis=1) * self.scale
+            for name in ("weight", "users")
+        )
         tau, sd = np.array(selection.thresholds)[triggers - 1] * WEIGHT_UNIT, np.array(selection.sd)[triggers - 1]
         paths = _paths(selection.counter, plan.horizon) * selection.sigma
-        return selected(weight, tau, sd, paths, tested & (users > 0))
+        return selected(weight * WEIGHT_UNIT, tau, sd, paths, (users >= plan.min_counted) & (users > 0))
 
-    def _outcome(self, column: ColumnPlan, sums: _Sums, released: Float) -> Outcome:
-        true, first = self._true[column.aggregate.alias], column.perturbations[0]
-        total, error = sums.values[first.mechanism - 1] * self.scale, stderr(first)[-1]
-        low, high = column.aggregate.bounds or (0.0, 0.0)
-        if column.aggregate.function in SPREADS:
-            return self._spread(column, true, sums, released)
-        if column.aggregate.function is not AggregateFunction.AVG:
-            return Outcome(true * self.scale, total, error, released, low >= 0)
-        second = column.perturbations[1]
-        count = np.maximum(sums.values[second.mechanism - 1] * self.scale, 1.0)
-        mean = total / count
-        spread = np.sqrt(error**2 + (mean * stderr(second)[-1]) ** 2) / count
-        return Outcome(true, first.centre + mean, spread, released, low >= 0, high - low)
-
-    def _spread(self, column: ColumnPlan, true: Float, sums: _Sums, released: Float) -> Outcome:
-        parts = column.perturbations
-        total, squares, count = (sums.values[p.mechanism - 1] * self.scale for p in parts)
-        errors = [stderr(p)[-1] for p in parts]
-        low, high = column.aggregate.bounds or (0.0, 0.0)
-        largest, least = ((high - low) / 2) ** 2, 2.0 if column.aggregate.function in SAMPLES else 1.0
-        count = np.maximum(count, least)
-        moments = Moments(total, errors[0], squares, errors[1], count, errors[2], parts[1].upper * parts[1].grid, largest)
-        deviation = column.aggregate.function in DEVIATIONS
-        value, error = (moments.deviation if deviation else moments.variance)(column.aggregate.function in SAMPLES)
-        return Outcome(true, value, error, released, True, math.sqrt(largest) if deviation else largest)
-
-    def _increments(self, p: PerturbationPlan) -> Float:
-        """One record's increment, as the engine makes it, in value units; per record of the arrangement."""
-        if p.rule in ("rows", "users"):
-            return np.ones(len(self.arrangement.ts))
-        x = self.sample.arguments[p.argument][self.arrangement.order]
-        if p.rule == "valid":
-            return (~np.isnan(x)).astype(float)
-        with np.errstate(over="ignore"):
-            centred = np.nan_to_num(x, nan=0.0, posinf=np.inf, neginf=-np.inf) - p.centre
-            scaled = np.rint(centred * centred / p.grid) - p.upper if p.rule == "squares" else np.rint(centred / p.grid)
-            scaled = np.clip(scaled, p.lower, p.upper)
-        return np.where(np.isnan(x), 0.0, scaled * p.grid)
-
-    def _finite(self, aggregate: Aggregate) -> Float:
-        """The argument with infinities clamped, NaN where NULL; per record of the arrangement."""
-        x = self.sample.arguments[self.query.plan.arguments.index(aggregate.argument or "")][self.arrangement.order]
-        return np.where(np.isinf(x), np.clip(x, *(aggregate.bounds or (0.0, 0.0))), x)
-
-    def _truth(self, column: ColumnPlan) -> Float:
-        """The exact value of every cell, without bounds."""
-        a, aggregate = self.arrangement, column.aggregate
-        if aggregate.function is AggregateFunction.COUNT_ROWS:
-            return np.bincount(a.cell, minlength=a.cells).astype(float)
-        if aggregate.function is AggregateFunction.COUNT_DISTINCT_UNIT:
-            return a.users_of_cell.astype(float)
-        x = self._finite(aggregate)[a.record]
-        there = ~np.isnan(x)
-        count = np.bincount(a.cell[there], minlength=a.cells).astype(float)
-        if aggregate.function is AggregateFunction.COUNT:
-            return count
-        total = _per_cell(a.cell[there], x[there], a.cells)
-        mean = total / np.maximum(count, 1.0)
-        if aggregate.function in SPREADS:
-            away = _per_cell(a.cell[there], (x[there] - mean[a.cell[there]]) ** 2, a.cells)
-            variance = away / np.maximum(count - (aggregate.function in SAMPLES), 1.0)
-            return np.sqrt(variance) if aggregate.function in DEVIATIONS else variance
-        return mean if aggregate.function is AggregateFunction.AVG else total
-
-
-def _per_cell(cell: Int, values: np.ndarray, cells: int) -> Float:
-    return np.bincount(cell, values, cells).astype(np.float64)
+    def _truth(self) -> tuple[pd.DataFrame, Bool]:
+        """The exact values of every group by window and key, without bounds, and whether it has a record: a listed group may have none."""
+        truth = Truth(self.query, AFTER_ALL_US)
+        list(truth.watch([self.sample.rows]))
+        found = truth.groups().drop(["key_bytes"]).to_pandas().set_index(["win", "key"]).fillna(0.0).astype(float)
+        found.columns = [aggregate.alias for aggregate in self._aggregates]
+        public = self.sample.public
+        if public is None:
+            return found, np.ones(len(found), bool)
+        found = found[found.index.get_level_values("win") >= public.first_window_us]
+        every = pd.MultiIndex.from_product([found.index.get_level_values("win").unique(), public.keys])
+        return found.reindex(every, fill_value=0.0), every.isin(found.index)
 
 
 @lru_cache(maxsize=64)

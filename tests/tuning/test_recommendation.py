@@ -96,6 +96,16 @@ def test_the_chance_of_selection_is_that_of_the_paths() -> None:
     assert (selected(weight, tau, np.array(path_sd(chosen)), paths, tested)[:2] < found[:2]).all()
 
 
+def test_some_users_stand_for_all() -> None:
+    """Of a large sample a search looks at a share of the users, whose number is the scale's business."""
+    some = bench().of_fewer(10_000)
+    assert some.sample.users == pytest.approx(bench().sample.users * 10_000 / 39_232, abs=1)
+    assert some.scale == pytest.approx(bench().sample.users / some.sample.users)
+    everybody, found = (each.measure(each.written) for each in (bench(), some))
+    assert found.columns["editors"]["true"] == pytest.approx(everybody.columns["editors"]["true"], rel=0.05)
+    assert bench().of_fewer(39_232) is bench()
+
+
 def test_a_larger_scale_asks_for_larger_bounds() -> None:
     small, large = search(bench()), search(bench(scale=30.0))
     assert large.max_rows_contributed > 2 * small.max_rows_contributed
