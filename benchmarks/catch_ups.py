@@ -24,7 +24,8 @@ import pyarrow.parquet as pq
 import dpsql
 from dpsql.config import Source, Sources
 from dpsql.lake import compaction, retention
-from dpsql.lake.runs import Lake, Run
+from dpsql.lake.opening import run_of
+from dpsql.lake.runs import Lake
 from dpsql.privacy.secret import Secret
 from dpsql.streaming.job import run
 from dpsql.streaming.live import LiveOptions
@@ -96,7 +97,7 @@ def catch_up(folder: Path, day: int, rows: int, buckets: int) -> None:
         name="visits", format="parquet", path=str(folder / "visits"), event_time="ts", privacy_unit=("user_id",), max_users=10_000, max_keys=1000
     )  # fmt: skip
     query, secret, lake = dpsql.compile(SQL, Sources((source,))), Secret(bytes(range(32))), Lake(folder / "lake")
-    named = Run("demo", "5a" * 16, query.plan.identity, secret.check(), query.text, {}, "2026-01-01T00:00:00+00:00")
+    named = run_of("demo", "5a" * 16, query, secret, "")
     Path(lake.private("demo")).mkdir(parents=True, exist_ok=True)
     # A week and an hour are kept of some things. Here a day takes seconds.
     retention.VACUUM_HOURS, compaction.KEPT_HOURS = 0, 0

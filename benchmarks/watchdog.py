@@ -56,7 +56,7 @@ def make(lake: Lake, files: int) -> None:
     private = lake.private(NAME)
     Path(private).mkdir(parents=True)
     plan = {"query": {"window": {"offset_us": 0}, "trigger_interval_us": HOUR}}
-    run = Run(NAME, RUN, "identity", "check", "SELECT", plan, "2026-01-01T00:00:00+00:00")
+    run = Run(NAME, RUN, "identity", "check", "SELECT", plan, "2026-01-01", "histogram", (0, HOUR), {})
     small = {"run": {"version": 1, **asdict(run)}, "engine": {"version": 3, "queries": {"admission": "x"}}, "live": {"version": 1}}
     for name, content in small.items():
         (private / f"{name}.json").write_text(json.dumps(content))

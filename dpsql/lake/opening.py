@@ -77,26 +77,32 @@ def new_run(lake: Lake, name: str, query: Query, secret: Secret, ledger: Ledger,
     Raises:
         BudgetError: it would exceed the source's cap, or the source spends on another ledger than before.
     """
-    ledger, shape = ledger.sealed_by(secret), query.shape
-    run = Run(
+    ledger = ledger.sealed_by(secret)
+    run = run_of(name, secrets.token_hex(16), query, secret, ledger.own_id())
+    origin = origin_of(source, run.ledger_id, level=query.protects)
+    ledger.append(query.line(run.run_id, "run", origin), cap_for(source, query.protects))
+    ledger.register.add(Entry(run.run_id, str(lake.private(name)), declared=declaration(source)))
+    return run
+
+
+def run_of(name: str, run_id: str, query: Query, secret: Secret, ledger_id: str) -> Run:
+    """What a run says of itself, begun now."""
+    shape = query.shape
+    return Run(
         name=name,
-        run_id=secrets.token_hex(16),
+        run_id=run_id,
         query_identity=query.plan.identity,
         secret_check=secret.check(),
         query_text=query.text,
         plan=query.document(),
         created=datetime.now(UTC).isoformat(timespec="seconds"),
-        first_window_us=query.facts(None).first_window_us,
-        ledger_id=ledger.own_id(),
         mechanism=query.parsed.mechanism,
-        triggers=(shape.schedule.offset_us, shape.schedule.interval_us),
-        state=shape.state,
+        triggers_us=(shape.schedule.offset_us, shape.schedule.interval_us),
+        tables=shape.state,
+        first_window_us=query.facts(None).first_window_us,
+        ledger_id=ledger_id,
         beside=(CELLS_ENDING,) if shape.sketch else (),
     )
-    origin = origin_of(source, run.ledger_id, level=query.protects)
-    ledger.append(query.line(run.run_id, "run", origin), cap_for(source, query.protects))
-    ledger.register.add(Entry(run.run_id, str(lake.private(name)), declared=declaration(source)))
-    return run
 
 
 def check_binding(run: Run, query: Query, secret: Secret, lake: Lake) -> None:

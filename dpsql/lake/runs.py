@@ -41,11 +41,11 @@ class Run:
         query_text: the SQL as first started.
         plan: the plan, for people to read.
         created: UTC time, ISO 8601.
+        mechanism: whose query it is.
+        triggers_us: offset and interval of the grid on which they are due.
+        tables: operator -> the tables of its state.
         first_window_us: windows that start earlier were published by an earlier run under this name, or do not exist; None: there are none.
-        ledger_id: of the ledger that the run began with; it is in its noise and salt. Empty for runs of earlier releases.
-        mechanism: whose query it is. Runs of earlier releases do not say: there was one.
-        triggers: offset and interval of the grid on which they are due, in microseconds. Earlier ones have it in the plan.
-        state: operator -> tables of its state. Earlier ones do not say.
+        ledger_id: of the ledger that the run began with; it is in its noise and salt.
         beside: endings of the names of its public tables besides the histogram: `sketch` for `NAME.sketch`.
     """
 
@@ -56,29 +56,12 @@ class Run:
     query_text: str
     plan: dict[str, Any]
     created: str
+    mechanism: str
+    triggers_us: tuple[int, int]
+    tables: Mapping[str, Mapping[str, Table]]
     first_window_us: int | None = None
     ledger_id: str = ""
-    mechanism: str = "histogram"
-    triggers: tuple[int, int] | None = None
-    state: Mapping[str, Mapping[str, Table]] | None = None
     beside: tuple[str, ...] = ()
-
-    @property
-    def triggers_us(self) -> tuple[int, int]:
-        """Offset and interval of the grid on which triggers are due."""
-        query = self.plan["query"]
-        offset, interval = self.triggers or (query["window"]["offset_us"], query["trigger_interval_us"])
-        return int(offset), int(interval)
-
-    @property
-    def tables(self) -> Mapping[str, Mapping[str, Table]]:
-        """Operator -> the tables of its state."""
-        if self.state is None:
-            from dpsql.udfs.histogram.stages import ReleaseStage, release_tables
-            from dpsql.udfs.intake.stages import AdmissionStage
-
-            return {AdmissionStage.operator: AdmissionStage.tables, ReleaseStage.operator: release_tables(carries=False)}
-        return self.state
 
 
 @dataclass(frozen=True)

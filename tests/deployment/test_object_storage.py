@@ -75,7 +75,7 @@ def test_a_run_in_a_bucket_is_asked_to_stop(tmp_path: Path, monkeypatch: pytest.
     """Catches: a URI taken for a path, below which nobody is at work."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))  # where the lock of a run in a bucket is
     lake, stop, begun = Lake("s3a://lake/stopped"), Event(), Event()
-    run = Run("visits", "5a" * 16, "identity", "check", "SELECT", {}, "2026-01-01")
+    run = Run("visits", "5a" * 16, "identity", "check", "SELECT", {}, "2026-01-01", "histogram", (0, 3_600_000_000), {})
     create_file(lake.private("visits") / "run.json", json.dumps({"version": 1, **asdict(run)}).encode())
 
     def work() -> None:

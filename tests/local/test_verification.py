@@ -23,6 +23,7 @@ from dpsql.lake.catch_up import CatchUp
 from dpsql.lake.delta_rows import read_rows
 from dpsql.lake.engine_file import Engine, write_engine
 from dpsql.lake.manifest import Manifest
+from dpsql.lake.opening import run_of
 from dpsql.lake.restore_points import open_tables
 from dpsql.lake.runs import Lake, Run
 from dpsql.local import verification
@@ -80,7 +81,7 @@ def published(compile_on: Compile, secret: Secret, tmp_path: Path) -> Published:
     for i, file in enumerate(files):
         pq.write_table(table.slice(i * 1000, 1000), file)
     lake = Lake(tmp_path / "lake")
-    run = Run("visits", RUN, query.plan.identity, secret.check(), query.text, {}, "2024-03-01T00:00:00+00:00")
+    run = run_of("visits", RUN, query, secret, "")
     publish(lake, run, query, secret, files, CATCH_UPS)
     return Published(lake, run, query, secret)
 

@@ -26,6 +26,7 @@ from pyarrow import csv
 import dpsql
 from dpsql.config import Source, Sources
 from dpsql.errors import InputError
+from dpsql.lake.opening import run_of
 from dpsql.lake.runs import Lake, Run
 from dpsql.local.feeder import run_batches
 from dpsql.local.record_reader import RowReader
@@ -256,7 +257,7 @@ def start(spark: SparkSession, query: dpsql.Query, lake: Lake, until_us: int, bu
     """Start the run `q` of a lake, or start it again."""
     from dpsql.streaming.job import run
 
-    named = Run("q", RUN_ID, query.plan.identity, SECRET.check(), query.text, {}, "2026-01-01T00:00:00+00:00")
+    named = run_of("q", RUN_ID, query, SECRET, "")
     lake.private("q").mkdir(parents=True, mode=0o700, exist_ok=True)
     run(spark, query, named, lake, SECRET, until_caught_up=True, until_us=until_us, buckets=buckets)
     return named

@@ -14,7 +14,8 @@ import numpy as np
 import pyarrow as pa
 
 import dpsql
-from dpsql.lake.runs import Lake, Run
+from dpsql.lake.opening import run_of
+from dpsql.lake.runs import Lake
 from dpsql.local.feeder import LATEST_US, Feeder, try_query
 from dpsql.local.published_table import published_table
 from dpsql.local.record_reader import RowReader
@@ -63,7 +64,7 @@ def ran(pair: Pair, query: dpsql.Query, folder: Path, spark: SparkSession) -> Pu
     from dpsql.streaming.job import run
 
     lake = Lake(folder / "lake")
-    named = Run("q", RUN_ID, query.plan.identity, SECRET.check(), query.text, {}, "2026-01-01T00:00:00+00:00")
+    named = run_of("q", RUN_ID, query, SECRET, "")
     lake.private("q").mkdir(parents=True, mode=0o700)
     drops: dict[str, int] = {}
     for step, until in enumerate(pair.until):

@@ -14,6 +14,7 @@ import pytest
 
 import dpsql
 from dpsql.config import Source, Sources
+from dpsql.lake.opening import run_of
 from dpsql.lake.runs import Lake, Run
 from dpsql.privacy.secret import Secret
 from dpsql.published.histogram import read_histogram
@@ -96,7 +97,7 @@ def case_of(spark: SparkSession, base: Path, sql: str, lake_name: str, folder: s
     )
     query = dpsql.compile(sql, Sources((source,)))
     lake = Lake(base / lake_name)
-    named = Run("demo", "5a" * 16, query.plan.identity, secret.check(), query.text, {}, "2026-01-01T00:00:00+00:00")
+    named = run_of("demo", "5a" * 16, query, secret, "")
     lake.private("demo").mkdir(parents=True, mode=0o700)
     return Case(spark, base / folder, query, lake, named, secret)
 

@@ -34,7 +34,7 @@ def test_list_says_what_is_promised_and_reads_times_alone(tmp_path: Path, monkey
         folder = tmp_path / f"private/q{number}"
         folder.mkdir(parents=True)
         plan = {"epsilon": 2.0, "delta": 1e-7, "query": {"stream": "visits", "trigger_interval_us": DAY, **query}}
-        run = Run(f"q{number}", "5a" * 16, "identity", "check", "SELECT", plan, "2026-01-01T00:00:00+00:00")
+        run = Run(f"q{number}", "5a" * 16, "identity", "check", "SELECT", plan, "2026-01-01", "histogram", (0, DAY), {})
         (folder / "run.json").write_text(json.dumps({"version": 1, **asdict(run)}))
     times = pa.array([datetime(2026, 1, 3, tzinfo=UTC), datetime(2026, 1, 2, tzinfo=UTC)], pa.timestamp("us", "UTC"))
     write_deltalake(lake.histogram("q1"), pa.table({"trigger_time": times, "page": ["a", "b"], "views": [1, 2]}))

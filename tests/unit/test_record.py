@@ -29,7 +29,7 @@ ORIGIN = Origin("l", ("path /data",), (6.0, 1e-9, 86_400_000_000), ("other",))
 PARTS = {"admission": Part(1, 0, {0: 3, 12: 4}, "{}", None), "release": Part(2, 5, {}, None, 7)}
 POINTS = {"admission": Point(3, {0: 3}, {"offsets": ["{}"]}), "release": Point(-1, {}, {})}
 FILES: list[Any] = [
-    Run("visits", RUN_ID, "0" * 16, "c", "SELECT", {"query": {"epsilon": 6}}, "2026-11-22", None, "l"),
+    Run("visits", RUN_ID, "0" * 16, "c", "SELECT", {"query": {"epsilon": 6}}, "2026-11-22", "toy", (0, 5), {}, None, "l"),
     Entry(RUN_ID, "/lake/private/visits", 7, "", {"time": "ts"}),
     Line("visits", "visits", ("user_id",), COST, "WINDOW", 3_600_000_000, 0, 6.0, 1e-9, "0" * 16, RUN_ID, "run", "2026-11-22", ORIGIN),
     CatchUp(3, 8, 9, True, {"wikis": 4, "pages": "a"}),

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
@@ -57,6 +58,32 @@ PLANS = {"planner", "calibration", "curve", "key_selection", "increments", "hash
 """Modules that make a plan's numbers."""
 
 
+NAMES = tuple(mechanism.name for mechanism in MECHANISMS)
+SKETCHES = (
+    "estimates.estimate estimates.interval estimates.joint hashing.DIGEST_BYTES hashing.SCHEME hashing.Shape hashing.digest hashing.digests"
+)
+CELLS = "least_squares.Estimate least_squares.LeastSquares least_squares.Product unions.estimate"
+SYNTHETIC = "synthetic.Fitted synthetic.fit synthetic.marginal synthetic_rows.draw"
+FOREIGN = {
+    # readers estimate from published cells what the release has measured
+    "dpsql/published/cells.py": "udfs.sketch.lists.unpack",
+    "dpsql/published/sketches.py": " ".join(f"udfs.sketch.{name}" for name in SKETCHES.split()),
+    "dpsql/published/marginals.py": " ".join(f"udfs.marginals.{name}" for name in CELLS.split()),
+    "dpsql/published/synthetic.py": " ".join(f"udfs.marginals.{name}" for name in SYNTHETIC.split()),
+    # `tune` compares many plans of the histogram
+    "dpsql/tuning/bounding.py": "dpsql.mechanisms.histogram.plan.PrivacyPlan dpsql.mechanisms.histogram.stages.grid",
+    "dpsql/tuning/workbench.py": "dpsql.mechanisms.histogram.asked.ReleaseRule dpsql.mechanisms.histogram.plan.ColumnPlan "
+    "dpsql.mechanisms.histogram.plan.PerturbationPlan dpsql.mechanisms.histogram.plan.PrivacyPlan "
+    "dpsql.mechanisms.histogram.planner.unnamed_plan dpsql.mechanisms.histogram.stages.stderr",
+}
+"""Names that others take from a mechanism's folders, and why. No mechanism is here: what two need stands in `udfs`' rooms or `dpsql/parts`."""
+
+TABLES_ARE_CALLED = {
+    *("dpsql/lake/preflight.py", "dpsql/lake/restore_points.py", "dpsql/lake/runs.py", "jobs/run_query.py"),  # the public table of a run
+    *("dpsql/description.py", "dpsql/__init__.py", "dpsql/sql/options.py"),  # the table of cells; a function; another product's argument
+}
+
+
 def upward_imports(checkout: Path) -> Violations:
     return [
         f"{path} imports {name}"
@@ -107,6 +134,38 @@ def engines_that_know_a_mechanism(checkout: Path) -> Violations:
     ]
 
 
+def foreign_names(checkout: Path, allowed: Mapping[str, str] = FOREIGN) -> Violations:
+    """What is imported from a mechanism's folders outside them; an entry of the list that nothing needs goes, so the list only shrinks."""
+    found: dict[str, set[str]] = {}
+    for path, tree in modules(checkout, "dpsql", "jobs", "udfs"):
+        names = {name for name in imported(path, tree) if (of := _mechanism(name.split("."))) and of != _mechanism(path.split("/"))}
+        found[path] = {name for name in names if not any(other.startswith(f"{name}.") for other in names)}
+    found["dpsql/mechanisms/registry.py"] = set()
+    known = {path: {*names.split()} for path, names in allowed.items()}
+    new = [f"{path} imports {name}" for path, names in found.items() for name in sorted(names - known.get(path, set()))]
+    gone = [f"{path} needs no {name}" for path, names in known.items() if path in found for name in sorted(names - found[path])]
+    return new + gone
+
+
+def names_as_constants(checkout: Path) -> Violations:
+    """A mechanism is asked, never compared by its name; the registry orders values, and two tables of a lake are called `histogram`, `sketch`."""
+    return [
+        f"{path} says {node.value!r}"
+        for path, tree in modules(checkout, "dpsql", "jobs", "udfs")
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Constant)
+        and node.value in NAMES
+        and path not in TABLES_ARE_CALLED
+        and _mechanism(path.split("/")) != node.value
+    ]
+
+
+def _mechanism(parts: list[str]) -> str:
+    """Whose folder it is in; of nobody, nothing."""
+    own = parts[1:2] if parts[0] == "udfs" else parts[2:3] if parts[:2] == ["dpsql", "mechanisms"] else []
+    return own[0] if own and own[0] in NAMES else ""
+
+
 PLANTED: list[tuple[Callable[[Path], Violations], str, str, str]] = [
     (
         engines_that_know_a_mechanism,
@@ -114,6 +173,20 @@ PLANTED: list[tuple[Callable[[Path], Violations], str, str, str]] = [
         "from dpsql.mechanisms.histogram import plan",
         "imports dpsql.mechanisms.histogram",
     ),
+    (
+        foreign_names,
+        "dpsql/local/feeder.py",
+        "from dpsql.udfs.sketch.hashing import SCHEME",
+        "imports udfs.sketch.hashing.SCHEME",
+    ),
+    (names_as_constants, "dpsql/view/page.py", "KINDS = {'sketch': 1}", "says 'sketch'"),
+    (
+        foreign_names,
+        "dpsql/mechanisms/histogram/explain.py",
+        "from dpsql.mechanisms.marginals import planner",
+        "imports dpsql.mechanisms.marginals.planner",
+    ),
+    (foreign_names, "dpsql/published/cells.py", "", "needs no udfs.sketch.lists.unpack"),
     (upward_imports, "dpsql/privacy/ledger.py", "from dpsql.mechanisms import registry", "imports dpsql.mechanisms"),
     (upward_imports, "dpsql/privacy/cost.py", "def f():\n    import dpsql.lake.runs\n", "imports dpsql.lake.runs"),
     (upward_imports, "dpsql/privacy/budget.py", "from dpsql.view.formatting import printable", "imports dpsql.view.formatting"),
@@ -145,7 +218,7 @@ ALLOWED = {
     "dpsql/mechanisms/toy/accounting.py": "from dpsql.mechanisms.toy.plan import Plan\nfrom dpsql.privacy.cost import Cost\n",
     "dpsql/lake/runs.py": "from dpsql.privacy.ledger import Ledger\n",
 }
-RULES = (upward_imports, imports_of_accountings, engines_that_know_a_mechanism)
+RULES = (upward_imports, imports_of_accountings, engines_that_know_a_mechanism, foreign_names, names_as_constants)
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)

@@ -40,7 +40,7 @@ def lake(tmp_path: Path) -> Lake:
     folder = made.private("views")
     folder.mkdir(parents=True)
     plan = {"query": {"window": {"offset_us": 0}, "trigger_interval_us": HOUR}}
-    run = Run("views", RUN, "identity", "check", "SELECT", plan, "2026-01-01T00:00:00+00:00")
+    run = Run("views", RUN, "identity", "check", "SELECT", plan, "2026-01-01", "histogram", (0, HOUR), {})
     (folder / "run.json").write_text(json.dumps({"version": 1, **asdict(run)}))
     (folder / "engine.json").write_text(json.dumps({"version": 5, "queries": {"admission": "x"}}))
     (folder / "live.json").write_text(json.dumps({"version": 1}))

@@ -15,6 +15,7 @@ import dpsql
 from dpsql import record
 from dpsql.config import Sources
 from dpsql.jobs.cli import main
+from dpsql.lake.opening import run_of
 from dpsql.lake.runs import SCHEMA_VERSION, Lake, Run, read_run
 from dpsql.lake.savepoints import take_savepoint
 from dpsql.local.verification import verify_run
@@ -49,8 +50,7 @@ def test_both_engines_carry_the_same_keys_and_a_restore_forgets_none(spark: Spar
     # Many units brought one channel before the declared start: nobody sees it.
     same_rows.write(with_older(stream).cut(3), tmp_path / "data")
     lake = Lake(tmp_path / "lake")
-    run = Run("q", RUN_ID, query.plan.identity, SECRET.check(), query.text, {}, "2026-01-01T00:00:00+00:00", state=query.shape.state)
-    run = replace(run, first_window_us=query.facts(None).first_window_us)
+    run = run_of("q", RUN_ID, query, SECRET, "")
     lake.private("q").mkdir(parents=True, mode=0o700)
     (lake.private("q") / "run.json").write_bytes(record.content(run, SCHEMA_VERSION))
     middle = stream.start_us + (stream.until_us - stream.start_us) * 2 // 3

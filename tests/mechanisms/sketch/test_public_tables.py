@@ -52,7 +52,7 @@ def tables(tmp_path: Path) -> Tables:
     """A run of sketches with two ticks in both public tables."""
     folder, histogram = tmp_path / "lake/private/top", tmp_path / "lake/public/top"
     plan = {"query": {"window": {"offset_us": 0}, "trigger_interval_us": HOUR}}
-    run = Run("top", RUN, "identity", "check", "SELECT", plan, "2026-01-01T00:00:00+00:00", mechanism="sketch", beside=("sketch",))
+    run = Run("top", RUN, "identity", "check", "SELECT", plan, "2026-01-01", "sketch", (0, HOUR), {}, beside=("sketch",))
     folder.mkdir(parents=True)
     (folder / "run.json").write_text(json.dumps({"version": 1, **asdict(run)}))
     for path, schema in {folder / "contributions": LISTS, folder / "files": LISTS, histogram: LISTS, cells_path(histogram): CELLS}.items():

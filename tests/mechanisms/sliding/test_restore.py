@@ -48,7 +48,7 @@ class Started:
         self.private = self.lake.private(NAME)
         assert isinstance(self.private, Path)
         self.private.mkdir(parents=True)
-        self.run = Run(NAME, RUN_ID, plan.identity, "", "", {}, "2026-01-01T00:00:00+00:00", mechanism="sliding", state=tables)
+        self.run = Run(NAME, RUN_ID, plan.identity, "", "", {}, "2026-01-01T00:00:00+00:00", "sliding", (0, 1), tables)
         (self.private / "run.json").write_text(json.dumps({"version": 1, **asdict(self.run)}))
         write_engine(Engine(self.private, (2, 3), {operator: Part() for operator in OPERATORS}, tables=tables), {})
         Manifest(self.private / "files", RUN_ID, RELEASE, 1).create()
