@@ -11,7 +11,7 @@ from dpsql.description import START
 from dpsql.jobs.terminal import console
 from dpsql.published.frames import published_of
 from dpsql.text import Z95
-from dpsql.view.bounds import left_out
+from dpsql.view.bounds import heads, left_out
 from dpsql.view.formatting import absent, amount, printable
 from dpsql.view.top_lists import NO_LIST, lines_of
 from dpsql.view.windows import finished, newest_triggers
@@ -33,14 +33,13 @@ def print_lists(frame: pd.DataFrame, limit: int, every: bool = False, clock: Any
     if not published.lists:
         out.print(NO_LIST, markup=False)
         return
-    rows = frame if every else newest_triggers(frame)
+    rows, caps = frame if every else newest_triggers(frame), heads(published)
     ended = dict(zip(rows[START], finished(rows, clock), strict=True))
     for name in published.lists:
         lines = lines_of(rows, name)
-        lines.sort(key=lambda line: (bool(ended[line[START]]), line[START], line["trigger"]), reverse=True)
         table = Table("window", "trigger", box=None, pad_edge=False)
         table.add_column("value", overflow="fold")
-        table.add_column(Text(printable(name)), justify="right")
+        table.add_column(Text.assemble(printable(name), (f"\n{caps[name]}" if name in caps else "", "dim")), justify="right")
         table.add_column("noise", justify="right")
         table.add_column("with collisions", justify="right")
         for line in lines[:limit]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dpsql.description import Protects, Published, Role, Rows
-from dpsql.parsed_query import AggregateFunction
+from dpsql.description import Protects, Published, Role
+from dpsql.parsed_query import SKETCHES, AggregateFunction
 from dpsql.times import duration
 
 NOISE_ONLY = "± is 95% of the noise. It does not cover what the contribution bounds leave out."
@@ -23,11 +23,11 @@ FITTED = "It is biased, without a bound, so what is read from it has no error ba
 def heads(published: Published) -> dict[str, str]:
     """Per aggregate what its column's head says of the bounds: `at most 4 each`; nothing where each unit counts once."""
     run = published.protects[-1] if published.protects else None
-    if run is None or run.max_rows is None or published.rows is Rows.LISTS:
+    if run is None or run.max_rows is None:
         return {}
     found = {}
     for measure in published.measures:
-        if measure.function is AggregateFunction.COUNT_DISTINCT_UNIT:
+        if measure.function in (AggregateFunction.COUNT_DISTINCT_UNIT, AggregateFunction.COUNT_SKETCH):  # the latter has no column
             continue
         values = "{:g} to {:g}, ".format(*measure.bounds) if measure.bounds else ""
         found[measure.alias] = f"{values}at most {_per_key(run):,} each"
@@ -42,7 +42,7 @@ def left_out(published: Published) -> tuple[str, ...]:
         return (FITTED, *([_allowance(run, published)] if run else []))
     if run is not None and not run.units:
         return (NOISE_OF_ROWS, *predicted)
-    grows = [measure.additive or measure.function is AggregateFunction.COUNT_DISTINCT_UNIT for measure in published.measures]
+    grows = [measure.additive or measure.function in (AggregateFunction.COUNT_DISTINCT_UNIT, *SKETCHES) for measure in published.measures]
     words = [LEFT_OUT] * (any(grows) or not grows) + [EITHER_SIDE] * (not all(grows))
     if run is not None and run.max_rows is not None:
         words.insert(0, _allowance(run, published))
@@ -61,7 +61,8 @@ def _per_key(run: Protects) -> int:
 
 def _allowance(run: Protects, published: Published) -> str:
     """`One user_id counts with at most 8 records in a window, 4 per channel, in at most 2 values of channel.`"""
-    key = ", ".join(published.names(Role.KEY))
+    listed = next((column.values for column in published.columns if column.role is Role.LIST), ())
+    key = ", ".join(published.names(Role.KEY) or listed)
     most, each = (run.max_rows or 0) if key else _per_key(run), _per_key(run)
     groups = run.max_groups or most
     period = "in the whole stream"
@@ -70,5 +71,6 @@ def _allowance(run: Protects, published: Published) -> str:
     what, at_once = ("row version", " at the same time") if run.rows_end else ("record", "")
     parts = [f"One {', '.join(run.units)} counts with at most {most:,} {what}{'' if most == 1 else 's'} {period}"]
     parts += [f"{each:,} per {key}{at_once}"] if key and each < most else []
-    parts += [f"in at most {groups:,} value{'' if groups == 1 else 's'} of {key}"] if key and groups < most else []
+    of = "" if key == "value" else f" of {key}"
+    parts += [f"in at most {groups:,} value{'' if groups == 1 else 's'}{of}"] if key and groups < most else []
     return ", ".join(parts) + "."

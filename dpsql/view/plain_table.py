@@ -79,12 +79,11 @@ def plain_table(rows: pd.DataFrame, limit: int, reading: Reading) -> tuple[pd.Da
     if published.rows in (Rows.LISTS, Rows.CELLS) and not published.lists:
         return pd.DataFrame(), [NO_LIST]
     if published.lists:
-        listed = [_line(line, name) for name in published.lists for line in lines_of(newest_triggers(rows), name)]
+        listed = [_line(line, _headed(name, published)) for name in published.lists for line in lines_of(newest_triggers(rows), name)]
         more = [f"{len(listed) - limit:,} more: .rows has all."] if len(listed) > limit else []
         return pd.DataFrame(listed[:limit]), [*left_out(published), *more]
     ordered = in_order(as_read(newest_triggers(rows), reading), keep=is_ordered(rows))
-    caps = heads(published)
-    shown = [_row(row, published, caps) for row in ordered.head(limit).to_dict("records")]
+    shown = [_row(row, published) for row in ordered.head(limit).to_dict("records")]
     below = list(left_out(published))
     if published.keys and not published.sets and not published.fit:  # of declared domains none is missing
         below.append("A key that is missing is not zero.")
@@ -93,15 +92,19 @@ def plain_table(rows: pd.DataFrame, limit: int, reading: Reading) -> tuple[pd.Da
     return pd.DataFrame(shown), below
 
 
-def _line(line: Mapping[str, Any], name: str) -> dict[str, str]:
+def _headed(alias: str, published: Published) -> str:
+    cap = heads(published).get(alias)
+    return f"{alias} ({cap})" if cap else alias
+
+
+def _line(line: Mapping[str, Any], head: str) -> dict[str, str]:
     value = line["value"]
     parts = value.values() if isinstance(value, dict) else (value,)
     text = ", ".join("NULL" if absent(part) else printable(part) for part in parts)
-    return {"window": f"{line[START]:{TIME}}", "value": text, name: measured(line["amount"], line["stderr"])[0]}
+    return {"window": f"{line[START]:{TIME}}", "value": text, head: measured(line["amount"], line["stderr"])[0]}
 
 
-def _row(row: Mapping[Any, Any], published: Published, caps: Mapping[str, str]) -> dict[str, str]:
+def _row(row: Mapping[Any, Any], published: Published) -> dict[str, str]:
     place = {"window": f"{row[START]:{TIME}}"} if published.windows else {"time": f"{row[DUE]:{TIME}}"}
     keys = {key: key_text(row, key, published) for key in published.keys}
-    heads = {column: f"{column.name} ({caps[column.name]})" if caps.get(column.name) else column.name for column in published.shown}
-    return place | keys | {head: text_of(row, column, published) for column, head in heads.items()}
+    return place | keys | {_headed(column.name, published): text_of(row, column, published) for column in published.shown}

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from dpsql.description import PROPERTY, START, Column, Role, Rows
 from dpsql.published.frames import published_of
 from dpsql.text import Z95
-from dpsql.view.windows import finished, newest_triggers
+from dpsql.view.windows import finished, in_order, newest_triggers
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -17,10 +17,13 @@ NO_LIST = "No list is published. How often a value came: dpsql ask NAME --value 
 
 
 def lines_of(frame: pd.DataFrame, name: str) -> list[dict[str, Any]]:
-    """Times, trigger and the fields of every entry of a list; `amount` is its count or sum. A window whose list is empty has none."""
+    """Times, trigger and the fields of every entry of a list, the newest finished window first; `amount` is its count or sum.
+
+    A window whose list is empty has none.
+    """
     times = published_of(frame).names(Role.TIME)
     out = []
-    for row in frame[[*times, name]].to_dict("records"):
+    for row in in_order(frame, keep=True)[[*times, name]].to_dict("records"):
         for entry in row[name]:
             amount = entry["count"] if "count" in entry else entry["sum"]
             out.append({**{time: row[time] for time in times}, **entry, "amount": amount})
