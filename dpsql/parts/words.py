@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from dpsql.parsed_query import Aggregate, AggregateFunction
 
 RANKS = 4
@@ -14,3 +16,12 @@ def written(aggregate: Aggregate) -> str:
     return {AggregateFunction.COUNT_DISTINCT_UNIT: "COUNT(DISTINCT)", AggregateFunction.COUNT_ROWS: "COUNT(*)"}.get(
         function, f"{function}(x)"
     )
+
+
+def clamps(aggregates: Iterable[Aggregate]) -> list[str]:
+    """What is done to values, a line for each aggregate of values."""
+    return [
+        f"  {each.alias}: each value is clamped to [{each.bounds[0]:g}, {each.bounds[1]:g}]; NULL and NaN add nothing."
+        for each in aggregates
+        if each.bounds
+    ]

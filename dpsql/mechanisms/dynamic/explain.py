@@ -9,9 +9,10 @@ from dpsql.mechanisms.dynamic.accounting import account
 from dpsql.mechanisms.dynamic.asked import AskedOfChanges
 from dpsql.mechanisms.dynamic.calibration import HIDE_BELOW
 from dpsql.mechanisms.dynamic.plan import ColumnPlan, TablePlan, TreePlan
-from dpsql.mechanisms.dynamic.stages import perturbations, quantile_noise, schedule, users_needed
+from dpsql.mechanisms.dynamic.stages import perturbations, quantile_noise, users_needed
 from dpsql.mechanisms.live_runs import live_runs
-from dpsql.parts.words import written
+from dpsql.parts.whole_table import counter_said, growing, how_often, promise, schedule, triggers
+from dpsql.parts.words import clamps, written
 from dpsql.text import Z95, number, percent
 from dpsql.times import duration, timestamp
 from dpsql.udfs.dynamic.interval_tree import TreeSum
@@ -20,13 +21,6 @@ from dpsql.udfs.table.leaves import Quantiles
 from dpsql.udfs.table.release import Perturbation
 
 HANDED_ON = "  A row that is handed on to another user is that user's from then on, and is not hidden by this promise."
-STEPS = (1, 10, 100, 1_000, 10_000)
-
-
-def triggers(plan: TablePlan) -> tuple[int, ...]:
-    """Those of which numbers are told: powers of ten, and the last if there is one."""
-    last = plan.query.asked.max_triggers
-    return STEPS if last is None else (*(trigger for trigger in STEPS if trigger < last), last)
 
 
 def facts(plan: TablePlan, source: Source) -> dict[str, Any]:
@@ -55,7 +49,7 @@ def facts(plan: TablePlan, source: Source) -> dict[str, Any]:
         if plan.selection is None
         else {
             "sigma": plan.selection.sigma,
-            "users_needed": [{"trigger": trigger, "units": users_needed(plan, trigger)} for trigger in triggers(plan)],
+            "users_needed": [{"trigger": trigger, "units": users_needed(plan, trigger)} for trigger in triggers(plan.query)],
         },
         "columns": [_column_facts(plan, column) for column in plan.columns],
     }
@@ -72,8 +66,8 @@ def _change_facts(asked: AskedOfChanges) -> dict[str, Any]:
 def explain(plan: TablePlan, source: Source) -> str:
     """The whole explanation as plain text, at most 120 characters wide."""
     parts = (
-        _promise(plan),
-        live_runs(schedule(plan)),
+        promise(plan.query, "rows, and all that happened to them,", HANDED_ON) if plan.changes else promise(plan.query, "records"),
+        live_runs(schedule(plan.query, plan.start_us)),
         _time(plan),
         _bounds(plan, source),
         _keys(plan),
@@ -107,48 +101,23 @@ def _column_facts(plan: TablePlan, column: ColumnPlan) -> dict[str, Any]:
 
 
 def _stderr(plan: TablePlan, p: Perturbation | TreeSum | Quantiles) -> list[dict[str, Any]]:
-    return [{"trigger": trigger, "stderr": p.stderr(trigger)} for trigger in triggers(plan)]
-
-
-def _promise(plan: TablePlan) -> str:
-    last = plan.query.asked.max_triggers
-    many = "of all triggers together, and there is no last one" if last is None else f"of all {last:,} triggers together"
-    return "\n".join(
-        [
-            "What is promised",
-            f"  Everything one privacy unit ({', '.join(plan.query.privacy_unit)}) ever does is protected, for ever:",
-            f"  whoever sees the released tables {many}, learns almost the same",
-            f"  whether that unit's {'rows, and all that happened to them, were' if plan.changes else 'records were'} there or not,",
-            f"  up to (epsilon, delta) = ({plan.epsilon:g}, {plan.delta:g}), on this run alone: what all runs cost together, dpsql budget says.",
-            *([HANDED_ON] if plan.changes else []),
-            "  Not hidden: when triggers happen, and the operator's own metrics (exact totals per micro-batch of what WHERE leaves).",
-        ]
-    )
+    return [{"trigger": trigger, "stderr": p.stderr(trigger)} for trigger in triggers(plan.query)]
 
 
 def _time(plan: TablePlan) -> str:
-    query, last = plan.query, plan.query.asked.max_triggers
-    every, start = duration(query.trigger_interval_us), timestamp(plan.start_us)
-    until = "for ever" if last is None else f"{last:,} times, the last at {timestamp(plan.start_us + last * query.trigger_interval_us)}"
-    if plan.changes:
-        dropped = "" if last is None else ", and after the last trigger"
-        return "\n".join(
-            [
-                "When",
-                f"  What is in the table then, every {every} from {start} on, {until}.",
-                f"  A change counts from the first trigger after its commit ({query.event_time}, UTC), an old one from trigger 1.",
-                "  Nothing is late: a change that comes after its trigger counts from the next one.",
-                f"  Dropped: beginnings of rows more than {duration(query.max_ahead_us)} ahead of the clock{dropped}. Ends never are.",
-            ]
-        )
-    lines = [
-        "When",
-        f"  No window: the whole table, every {every} from {start} on, {until}.",
-        f"  A record counts from the first trigger after its event time ({query.event_time}, UTC), one from before the start from trigger 1.",
-        "  Nothing is late: a record that comes after its trigger counts from the next one. Nothing is ever taken out again.",
-        f"  Dropped: records more than {duration(query.max_ahead_us)} ahead of the clock{'' if last is None else ', and all after the last trigger'}.",
-    ]
-    return "\n".join(lines)
+    query = plan.query
+    if not plan.changes:
+        return growing(query, plan.start_us)
+    dropped = "" if query.asked.max_triggers is None else ", and after the last trigger"
+    return "\n".join(
+        [
+            "When",
+            f"  What is in the table then, {how_often(query, plan.start_us)}.",
+            f"  A change counts from the first trigger after its commit ({query.event_time}, UTC), an old one from trigger 1.",
+            "  Nothing is late: a change that comes after its trigger counts from the next one.",
+            f"  Dropped: beginnings of rows more than {duration(query.max_ahead_us)} ahead of the clock{dropped}. Ends never are.",
+        ]
+    )
 
 
 def _bounds(plan: TablePlan, source: Source) -> str:
@@ -176,10 +145,7 @@ def _bounds(plan: TablePlan, source: Source) -> str:
         ]
     if not plan.query.keys:
         lines.append("  All records have the same, empty key.")
-    for column in plan.columns:
-        if column.aggregate.bounds:
-            lo, hi = column.aggregate.bounds
-            lines.append(f"  {column.aggregate.alias}: each value is clamped to [{lo:g}, {hi:g}]; NULL and NaN add nothing.")
+    lines += clamps(plan.query.aggregates)
     lines.append(f"  Declared for {source.name}: at most {source.max_users:,} units and {source.max_keys:,} keys.")
     return "\n".join(lines)
 
@@ -189,7 +155,7 @@ def _keys(plan: TablePlan) -> str:
     if plan.selection is None:
         what = "Those that public_groups lists when the run first starts, each one" if plan.query.keys else "There is no key: one row"
         return f"Which keys appear\n  {what} at every trigger, with or without records."
-    needed = ", ".join(f"{users_needed(plan, trigger):,} by trigger {trigger:,}" for trigger in triggers(plan))
+    needed = ", ".join(f"{users_needed(plan, trigger):,} by trigger {trigger:,}" for trigger in triggers(plan.query))
     lines = [
         "Which keys appear",
         "  No key is known beforehand. A key appears once about so many units have it (half of the keys with so many do):",
@@ -210,7 +176,7 @@ def _keys(plan: TablePlan) -> str:
 
 def _columns(plan: TablePlan, source: Source) -> str:
     width = max(6, *(len(column.aggregate.alias) for column in plan.columns))
-    heads = "".join(f"{f'trigger {trigger:,}':>17}" for trigger in triggers(plan))
+    heads = "".join(f"{f'trigger {trigger:,}':>17}" for trigger in triggers(plan.query))
     lines = [
         "How noisy each column is (95% of released values are this close to the bounded truth)",
         f"  {'column':<{width}}  {'aggregate':<15}{heads}",
@@ -218,11 +184,11 @@ def _columns(plan: TablePlan, source: Source) -> str:
     for column in plan.columns:
         parts = _parts(plan, column)
         each = " / n" if len(parts) > 1 else " rows" if column.perturbations[0] in plan.trees else ""
-        cells = "".join(f"{f'± {number(Z95 * parts[0].stderr(trigger))}{each}':>17}" for trigger in triggers(plan))
+        cells = "".join(f"{f'± {number(Z95 * parts[0].stderr(trigger))}{each}':>17}" for trigger in triggers(plan.query))
         lines.append(f"  {column.aggregate.alias:<{width}}  {written(column.aggregate):<15}{cells}")
     for column in plan.columns:
         if len(parts := _parts(plan, column)) > 1:
-            name, count = column.aggregate.alias, [number(Z95 * parts[1].stderr(trigger)) for trigger in triggers(plan)]
+            name, count = column.aggregate.alias, [number(Z95 * parts[1].stderr(trigger)) for trigger in triggers(plan.query)]
             lines += [
                 f"  {name} is a noisy sum over a noisy count n of values; the table has the sum's error, to be divided by n.",
                 f"  The count's is ± {' / '.join(count)}. {name}_stderr has both; where n is below 1, {name} is NULL.",
@@ -281,9 +247,8 @@ def _budget(plan: TablePlan) -> str:
 
 
 def _stages(plan: TablePlan) -> str:
-    query, last = plan.query, plan.query.asked.max_triggers
+    query, counter = plan.query, counter_said(plan.query)
     tree = isinstance(plan, TreePlan)
-    counter = "BLT without a last trigger" if last is None else f"BLT for {last:,} triggers"
     if plan.selection is None:
         choice = f"public groups: {query.public_groups}" if query.public_groups else "one group"
     else:

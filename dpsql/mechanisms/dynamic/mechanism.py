@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 from dpsql.config import Source
 from dpsql.description import Noise
-from dpsql.mechanisms.dynamic import accounting, options, plan, rules
+from dpsql.mechanisms.dynamic import accounting, options, rules
 from dpsql.mechanisms.dynamic.asked import Asked
 from dpsql.mechanisms.dynamic.plan import TablePlan, TreePlan
 from dpsql.mechanisms.protocol import Argument, RunFacts, Shape, Told, value_and_error
 from dpsql.parsed_query import ParsedQuery, Quantiles, Release
+from dpsql.parts.whole_table import document, schedule
 from dpsql.privacy.cost import Cost
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ class Dynamic:
 
     def document(self, plan: TablePlan) -> Mapping[str, Any]:
         """As run.json has it."""
-        return plan_document(plan)
+        return document(plan)
 
     def explain(self, plan: TablePlan, source: Source) -> str:
         """All of it in sentences."""
@@ -70,7 +71,7 @@ class Dynamic:
 
     def shape(self, plan: TablePlan) -> Shape:
         """No windows; each aggregate and its error bar."""
-        from dpsql.mechanisms.dynamic.stages import admission_stage, schedule, users_needed
+        from dpsql.mechanisms.dynamic.stages import admission_stage, users_needed
         from dpsql.udfs.dynamic.changes import DROP_REASONS as OF_CHANGES
         from dpsql.udfs.dynamic.stages import TreeStage
         from dpsql.udfs.intake.contribution_bounding import DROP_REASONS
@@ -82,7 +83,7 @@ class Dynamic:
         intake = admission_stage(plan, nobody)
         release = TreeStage if isinstance(plan, TreePlan) else QuantileStage if plan.trees else TableStage
         return Shape(
-            schedule=schedule(plan),
+            schedule=schedule(plan.query, plan.start_us),
             arguments=tuple(map(Argument, plan.arguments, plan.presence_only)),
             listed=plan.selection is None,
             contributions=intake.gives,
@@ -111,5 +112,4 @@ class Dynamic:
         return stages(plan, run.public)
 
 
-plan_document = plan.document
 DYNAMIC = Dynamic()

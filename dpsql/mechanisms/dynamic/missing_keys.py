@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from dpsql.mechanisms.dynamic.calibration import HIDE_BELOW
-from dpsql.mechanisms.dynamic.explain import triggers
 from dpsql.mechanisms.dynamic.plan import TablePlan
 from dpsql.mechanisms.dynamic.stages import users_needed
+from dpsql.parts.whole_table import triggers
 from dpsql.parts.words import RANKS
 from dpsql.text import percent
 from dpsql.times import duration
@@ -16,7 +16,7 @@ from dpsql.times import duration
 def facts(plan: TablePlan) -> dict[str, Any]:
     """The same under stable names (`dpsql explain --missing --json`)."""
     weights = plan.selection.weights if plan.selection else ()
-    steps = triggers(plan) if plan.selection else ()
+    steps = triggers(plan.query) if plan.selection else ()
     return {
         "keys": "selected" if plan.selection else "public" if plan.query.keys else "none",
         "users_needed": [{"trigger": trigger, "half_pass": users_needed(plan, trigger)} for trigger in steps],
@@ -40,7 +40,7 @@ def why_missing(plan: TablePlan) -> str:
         "  1. Too few units. A key appears once a noisy number of its units passes a threshold; half of the keys pass with",
         *(
             f"     {users_needed(plan, trigger):>9,} units by trigger {trigger:,}, {duration(trigger * plan.query.trigger_interval_us)} after the start"
-            for trigger in triggers(plan)
+            for trigger in triggers(plan.query)
         ),
         "     Each trigger tests anew: a key may come later.",
         f"     Afterwards it is hidden at triggers at which its noisy number is below {percent(HIDE_BELOW)} of that.",

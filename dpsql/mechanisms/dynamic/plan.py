@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import Any, ClassVar
+from dataclasses import dataclass
+from typing import ClassVar
 
 from dpsql.mechanisms.dynamic.asked import Asked, AskedOfChanges
 from dpsql.parsed_query import Aggregate, CounterName, ParsedQuery
@@ -113,11 +113,4 @@ class TreePlan(TablePlan):
     beta: float
 
 
-def document(plan: TablePlan) -> dict[str, Any]:
-    """The plan as JSON values: what its identity digests, and what run.json keeps."""
-    given = {"mechanism": plan.mechanism} | asdict(plan)
-    given["query"] |= given["query"].pop("asked")
-    return given
-
-
-__all__ = ["ColumnPlan", "NoisySum", "QuantileSum", "SelectionPlan", "TablePlan", "TreePlan", "document"]
+__all__ = ["ColumnPlan", "NoisySum", "QuantileSum", "SelectionPlan", "TablePlan", "TreePlan"]

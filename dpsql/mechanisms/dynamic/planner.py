@@ -9,7 +9,7 @@ from dpsql.config import Source
 from dpsql.errors import ConfigError
 from dpsql.mechanisms.dynamic.asked import Asked, AskedOfChanges, AskedOfTree
 from dpsql.mechanisms.dynamic.calibration import TableBounds, blocks, endless_thresholds, presence_sensitivity, row_sensitivity, shown_from
-from dpsql.mechanisms.dynamic.plan import ColumnPlan, NoisySum, QuantileSum, SelectionPlan, TablePlan, TreePlan, document
+from dpsql.mechanisms.dynamic.plan import ColumnPlan, NoisySum, QuantileSum, SelectionPlan, TablePlan, TreePlan
 from dpsql.mechanisms.identity import identity_of
 from dpsql.parsed_query import ParsedQuery, Quantiles
 from dpsql.parts.hash_charge import hash_charge
@@ -22,6 +22,7 @@ from dpsql.parts.key_selection import (
     selection_weights,
     thresholds,
 )
+from dpsql.parts.whole_table import document
 from dpsql.privacy.curve import round_down, round_up, total_mu
 from dpsql.udfs.dynamic.interval_tree import MOST_ROUNDS
 from dpsql.udfs.measure import quantiles

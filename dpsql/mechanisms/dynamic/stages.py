@@ -5,7 +5,7 @@ from __future__ import annotations
 from dpsql.mechanisms.dynamic.asked import AskedOfChanges
 from dpsql.mechanisms.dynamic.plan import TablePlan, TreePlan
 from dpsql.parts.output_columns import output_column
-from dpsql.schedule import Eras, Schedule
+from dpsql.parts.whole_table import grid
 from dpsql.udfs.contributions import Increment
 from dpsql.udfs.dynamic.changes import FeedParameters
 from dpsql.udfs.dynamic.interval_tree import TreeParameters, TreeSum
@@ -13,25 +13,12 @@ from dpsql.udfs.dynamic.stages import FeedStage, TreeStage
 from dpsql.udfs.intake.contribution_bounding import BoundingParameters
 from dpsql.udfs.intake.stages import AdmissionStage
 from dpsql.udfs.keys import PublicGroups
-from dpsql.udfs.table.grid import TableGrid
 from dpsql.udfs.table.leaves import Quantiles
 from dpsql.udfs.table.release import Perturbation, Selection, TableParameters
 from dpsql.udfs.table.stages import QuantileStage, TableStage
 
 ROWS = Increment("rows", -1, 1.0, 0, 1, 0.0)
 """What an interval tree goes by."""
-
-
-def grid(plan: TablePlan) -> TableGrid:
-    """The trigger grid of a plan."""
-    return TableGrid.of(plan.start_us, plan.query.trigger_interval_us, plan.query.asked.max_triggers)
-
-
-def schedule(plan: TablePlan) -> Schedule:
-    """One window that does not end; contributions of a trigger are needed until it is due."""
-    interval_us = plan.query.trigger_interval_us
-    eras = Eras("trigger", 0, 1, plan.start_us, interval_us)
-    return Schedule(grid(plan), plan.start_us, interval_us, eras, windows=False, replayed=True)
 
 
 def admission_stage(plan: TablePlan, public: PublicGroups | None = None) -> AdmissionStage | FeedStage:
@@ -54,7 +41,7 @@ def bounding_parameters(plan: TablePlan, public: PublicGroups | None = None) -> 
     """Parameters of `dpsql.udfs.intake.contribution_bounding.admit`: the whole stream is one period; `public` where no key is selected."""
     asked = plan.query.asked
     return BoundingParameters(
-        grid=grid(plan),
+        grid=grid(plan.query, plan.start_us),
         renews=False,
         max_rows=asked.max_rows_contributed,
         max_rows_per_group=asked.max_rows_per_group,
@@ -68,7 +55,7 @@ def bounding_parameters(plan: TablePlan, public: PublicGroups | None = None) -> 
 def feed_parameters(plan: TablePlan, asked: AskedOfChanges, public: PublicGroups | None = None) -> FeedParameters:
     """Parameters of `dpsql.udfs.dynamic.changes.admit_changes`; likewise."""
     return FeedParameters(
-        grid=grid(plan),
+        grid=grid(plan.query, plan.start_us),
         max_rows=asked.max_rows_contributed,
         max_rows_per_group=asked.max_rows_per_group,
         max_groups=asked.max_groups_contributed,
@@ -89,7 +76,7 @@ def table_parameters(plan: TablePlan, public: PublicGroups | None = None) -> Tab
     if (plan.selection is None) != (public is not None):
         raise ValueError("a plan has either key selection or public groups")
     return TableParameters(
-        grid(plan),
+        grid(plan.query, plan.start_us),
         selection(plan),
         _perturbations(plan),
         tuple(output_column(column.aggregate, column.perturbations) for column in plan.columns),
@@ -112,7 +99,7 @@ def tree_parameters(plan: TreePlan, public: PublicGroups | None) -> TreeParamete
     if public is None:
         raise ValueError("an interval tree has public groups")
     columns = tuple(output_column(column.aggregate, column.perturbations) for column in plan.columns)
-    return TreeParameters(grid(plan), plan.size, plan.gone, plan.beta, tree_sums(plan), columns, public)
+    return TreeParameters(grid(plan.query, plan.start_us), plan.size, plan.gone, plan.beta, tree_sums(plan), columns, public)
 
 
 def tree_sums(plan: TreePlan) -> tuple[TreeSum, ...]:

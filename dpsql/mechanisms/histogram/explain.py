@@ -21,7 +21,7 @@ from dpsql.mechanisms.live_runs import live_runs
 from dpsql.mechanisms.other_ways import Ways
 from dpsql.parsed_query import DEVIATIONS, SPREADS, ContributionPeriod, CounterName, ParsedQuery
 from dpsql.parts.output_columns import SAMPLES
-from dpsql.parts.words import written
+from dpsql.parts.words import clamps, written
 from dpsql.privacy.cost import Cost, touched
 from dpsql.privacy.curve import epsilon_of
 from dpsql.schedule import by_window
@@ -231,10 +231,7 @@ def _bounds(plan: PrivacyPlan, source: Source) -> str:
         lines.append(f"  All records have the same, empty key: at most {most:,} of one unit count.")
     if plan.windows_per_record > 1 or not renews:
         lines.append(f"  Of one unit at most {plan.max_groups:,} pairs of window and key count {period}; further ones add nothing.")
-    for column in plan.columns:
-        if column.aggregate.bounds:
-            lo, hi = column.aggregate.bounds
-            lines.append(f"  {column.aggregate.alias}: each value is clamped to [{lo:g}, {hi:g}]; NULL and NaN add nothing.")
+    lines += clamps(plan.query.aggregates)
     lines.append(f"  Declared for {source.name}: at most {source.max_users:,} units and {source.max_keys:,} keys.")
     return "\n".join(lines)
 

@@ -10,23 +10,16 @@ from dpsql.mechanisms.live_runs import live_runs
 from dpsql.mechanisms.marginals.accounting import account
 from dpsql.mechanisms.marginals.plan import MarginalsPlan, MeasuredSum
 from dpsql.mechanisms.marginals.shares import BITS
-from dpsql.mechanisms.marginals.stages import schedule
 from dpsql.mechanisms.marginals.workload import ORDERS, energies_of
-from dpsql.parts.words import written
+from dpsql.parts.whole_table import counter_said, growing, promise, schedule, triggers
+from dpsql.parts.words import clamps, written
 from dpsql.text import Z95, in_short, number, percent
 from dpsql.times import duration, timestamp
 from dpsql.udfs.marginals.cells import Keys
 from dpsql.udfs.marginals.least_squares import LeastSquares
 
-STEPS = (1, 10, 100, 1_000, 10_000)
 SHOWN = 40
 """So many tables are listed in words."""
-
-
-def triggers(plan: MarginalsPlan) -> tuple[int, ...]:
-    """Those of which numbers are told: powers of ten, and the last if there is one."""
-    last = plan.query.asked.max_triggers
-    return STEPS if last is None else (*(trigger for trigger in STEPS if trigger < last), last)
 
 
 def typical_error(plan: MarginalsPlan, each: MeasuredSum, keys: int, trigger: int) -> float:
@@ -70,7 +63,7 @@ def facts(plan: MarginalsPlan, source: Source) -> dict[str, Any]:
                 "answers": [
                     {
                         "keys": keys,
-                        "stderr": [{"trigger": t, "stderr": _finite(typical_error(plan, each, keys, t))} for t in triggers(plan)],
+                        "stderr": [{"trigger": t, "stderr": _finite(typical_error(plan, each, keys, t))} for t in triggers(plan.query)],
                     }
                     for keys in _orders(plan)
                 ],
@@ -84,9 +77,9 @@ def explain(plan: MarginalsPlan, source: Source) -> str:
     """The whole explanation as plain text."""
     sections = (
         _short(plan),
-        _promise(plan),
-        live_runs(schedule(plan)),
-        _time(plan),
+        promise(plan.query, "records"),
+        live_runs(schedule(plan.query, plan.start_us)),
+        growing(plan.query, plan.start_us),
         _bounds(plan, source),
         _tables(plan),
         _answers(plan),
@@ -117,7 +110,7 @@ def _finite(value: float) -> float | None:
 
 def _short(plan: MarginalsPlan) -> str:
     query, asked, unit = plan.query, plan.query.asked, ", ".join(plan.query.privacy_unit)
-    last = triggers(plan)[-1]
+    last = triggers(plan.query)[-1]
     found = [
         (aggregate.alias, Z95 * typical_error(plan, each, 1, last)) for aggregate, each in zip(query.aggregates, plan.sums, strict=True)
     ]
@@ -136,47 +129,13 @@ def _short(plan: MarginalsPlan) -> str:
     )
 
 
-def _promise(plan: MarginalsPlan) -> str:
-    last = plan.query.asked.max_triggers
-    many = "of all triggers together, and there is no last one" if last is None else f"of all {last:,} triggers together"
-    return "\n".join(
-        [
-            "What is promised",
-            f"  Everything one privacy unit ({', '.join(plan.query.privacy_unit)}) ever does is protected, for ever:",
-            f"  whoever sees the released tables {many}, learns almost the same",
-            "  whether that unit's records were there or not,",
-            f"  up to (epsilon, delta) = ({plan.epsilon:g}, {plan.delta:g}), on this run alone: what all runs cost together, dpsql budget says.",
-            "  Not hidden: when triggers happen, and the operator's own metrics (exact totals per micro-batch of what WHERE leaves).",
-        ]
-    )
-
-
-def _time(plan: MarginalsPlan) -> str:
-    query, last = plan.query, plan.query.asked.max_triggers
-    every, start = duration(query.trigger_interval_us), timestamp(plan.start_us)
-    until = "for ever" if last is None else f"{last:,} times, the last at {timestamp(plan.start_us + last * query.trigger_interval_us)}"
-    end = "" if last is None else ", and all after the last trigger"
-    return "\n".join(
-        [
-            "When",
-            f"  No window: the whole table, every {every} from {start} on, {until}.",
-            f"  A record counts from the first trigger after its event time ({query.event_time}, UTC), one from before the start from trigger 1.",
-            "  Nothing is late: a record that comes after its trigger counts from the next one. Nothing is ever taken out again.",
-            f"  Dropped: records more than {duration(query.max_ahead_us)} ahead of the clock{end}.",
-        ]
-    )
-
-
 def _bounds(plan: MarginalsPlan, source: Source) -> str:
     lines = [
         "What each unit may contribute",
         f"  C = {plan.query.asked.max_rows_contributed} records for ever; the earliest count, the rest are dropped (and counted for the operator).",
         "  Records with a value outside a declared domain are dropped before they are counted.",
     ]
-    for aggregate in plan.query.aggregates:
-        if aggregate.bounds:
-            lo, hi = aggregate.bounds
-            lines.append(f"  {aggregate.alias}: each value is clamped to [{lo:g}, {hi:g}]; NULL and NaN add nothing.")
+    lines += clamps(plan.query.aggregates)
     lines.append(f"  Declared for {source.name}: at most {source.max_users:,} units.")
     return "\n".join(lines)
 
@@ -187,10 +146,10 @@ def _tables(plan: MarginalsPlan) -> str:
     lines = [
         "What is measured",
         f"  Values of each key: {declared}. Released at every trigger: all {plan.marginals.first[-1]:,} cells, records or not.",
-        f"  {'share of mu^2':>13}  {'cells':>11}  {'95% of one cell at trigger ' + f'{triggers(plan)[-1]:,}':<32}  keys",
+        f"  {'share of mu^2':>13}  {'cells':>11}  {'95% of one cell at trigger ' + f'{triggers(plan.query)[-1]:,}':<32}  keys",
     ]
     each = plan.sums[0]
-    variances = plan.noisy_tables(each).variances(triggers(plan)[-1])
+    variances = plan.noisy_tables(each).variances(triggers(plan.query)[-1])
     for table, cells, variance in [*zip(plan.tables, plan.marginals.cells, variances, strict=True)][:SHOWN]:
         error = f"± {number(Z95 * math.sqrt(variance))} ({plan.query.aggregates[0].alias})"
         lines.append(f"  {percent(table.share / 2**BITS):>13}  {cells:>11,}  {error:<32}  {_named(plan, table.keys)}")
@@ -208,7 +167,7 @@ def _named(plan: MarginalsPlan, keys: Keys) -> str:
 
 
 def _answers(plan: MarginalsPlan) -> str:
-    heads = "".join(f"{f'trigger {trigger:,}':>17}" for trigger in triggers(plan))
+    heads = "".join(f"{f'trigger {trigger:,}':>17}" for trigger in triggers(plan.query))
     width = max(6, *(len(aggregate.alias) for aggregate in plan.query.aggregates))
     lines = [
         "How far off free answers are (dpsql ask, over ranges and sets of values; 95% are this close to the bounded truth)",
@@ -216,10 +175,10 @@ def _answers(plan: MarginalsPlan) -> str:
     ]
     for aggregate, each in zip(plan.query.aggregates, plan.sums, strict=True):
         for keys in _orders(plan):
-            errors = [Z95 * typical_error(plan, each, keys, trigger) for trigger in triggers(plan)]
+            errors = [Z95 * typical_error(plan, each, keys, trigger) for trigger in triggers(plan.query)]
             cells = "".join(f"{f'± {number(e)}' if math.isfinite(e) else 'not covered':>17}" for e in errors)
             lines.append(f"  {aggregate.alias:<{width}}  {written(aggregate):<15}{keys:>5}{cells}")
-    first, last = plan.sums[0], triggers(plan)[-1]
+    first, last = plan.sums[0], triggers(plan.query)[-1]
     needed = [100 * Z95 * typical_error(plan, first, keys, last) for keys in _orders(plan)]
     if first.rule != "sum":
         sizes = ", ".join(f"{keys} {'key' if keys == 1 else 'keys'}: {number(n)}" for keys, n in zip(_orders(plan), needed, strict=True))
@@ -245,14 +204,13 @@ def _budget(plan: MarginalsPlan) -> str:
 
 
 def _stages(plan: MarginalsPlan) -> str:
-    query, last = plan.query, plan.query.asked.max_triggers
-    counter = "BLT without a last trigger" if last is None else f"BLT for {last:,} triggers"
+    query = plan.query
     return "\n".join(
         [
             "Stages",
             f"  1. read {query.stream}: {query.from_sql}",
             f"  2. contribution bounding, by ({', '.join(query.privacy_unit)}); each record in one cell of each of {len(plan.tables)} tables",
-            f"  3. perturbation of {', '.join(aggregate.alias for aggregate in query.aggregates)}: counter {counter}",
+            f"  3. perturbation of {', '.join(aggregate.alias for aggregate in query.aggregates)}: counter {counter_said(query)}",
             "  4. table, appended once per trigger; NULL stands for a key that a row is not grouped by, grouping_id says which",
         ]
     )

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 from dpsql.config import Source
 from dpsql.description import Noise, Role, Sets
-from dpsql.mechanisms.marginals import accounting, options, plan, rules
+from dpsql.mechanisms.marginals import accounting, options, rules
 from dpsql.mechanisms.marginals.asked import Asked
 from dpsql.mechanisms.marginals.plan import MarginalsPlan
 from dpsql.mechanisms.protocol import Argument, OutputColumn, RunFacts, Shape, Told
 from dpsql.parsed_query import ParsedQuery
+from dpsql.parts.whole_table import document, schedule
 from dpsql.privacy.cost import Cost
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ class Marginals:
 
     def document(self, plan: MarginalsPlan) -> Mapping[str, Any]:
         """As run.json has it."""
-        return plan_document(plan)
+        return document(plan)
 
     def explain(self, plan: MarginalsPlan, source: Source) -> str:
         """All of it in sentences."""
@@ -70,7 +71,7 @@ class Marginals:
 
     def shape(self, plan: MarginalsPlan) -> Shape:
         """No windows; each aggregate and its error bar; which keys a row has."""
-        from dpsql.mechanisms.marginals.stages import intake, release, schedule
+        from dpsql.mechanisms.marginals.stages import intake, release
         from dpsql.udfs.marginals.stages import DROP_REASONS
 
         asked, stages = plan.query.asked, (intake(plan), release(plan))
@@ -84,7 +85,7 @@ class Marginals:
             each.argument for each in plan.sums if each.rule == "sum"
         }
         return Shape(
-            schedule=schedule(plan),
+            schedule=schedule(plan.query, plan.start_us),
             arguments=tuple(Argument(text, i in presence) for i, text in enumerate(plan.arguments)),
             listed=False,
             contributions=stages[0].gives,
@@ -110,5 +111,4 @@ class Marginals:
         return intake(plan), release(plan)
 
 
-plan_document = plan.document
 MARGINALS = Marginals()

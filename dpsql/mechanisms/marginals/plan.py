@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import Any, ClassVar
+from dataclasses import dataclass
+from typing import ClassVar
 
 from dpsql.mechanisms.marginals.asked import Asked
 from dpsql.parsed_query import CounterName, ParsedQuery
@@ -76,10 +76,3 @@ class MarginalsPlan:
     def noisy_tables(self, each: MeasuredSum) -> NoisyTables:
         """The numbers of one sum for its release."""
         return NoisyTables(self.marginals, each.sigmas, self.counter, each.mechanism, each.grid)
-
-
-def document(plan: MarginalsPlan) -> dict[str, Any]:
-    """The plan as JSON values: what its identity digests."""
-    given = {"mechanism": plan.mechanism} | asdict(plan)
-    given["query"] |= given["query"].pop("asked")
-    return given

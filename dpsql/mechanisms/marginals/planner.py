@@ -10,12 +10,13 @@ from dpsql.errors import ConfigError
 from dpsql.mechanisms.identity import identity_of
 from dpsql.mechanisms.marginals.asked import Asked
 from dpsql.mechanisms.marginals.grouping import MAX_CELLS
-from dpsql.mechanisms.marginals.plan import MarginalsPlan, MeasuredSum, MeasuredTable, document
+from dpsql.mechanisms.marginals.plan import MarginalsPlan, MeasuredSum, MeasuredTable
 from dpsql.mechanisms.marginals.shares import BITS, shares
 from dpsql.mechanisms.marginals.workload import default_energies
 from dpsql.parsed_query import AggregateFunction, ParsedQuery
 from dpsql.parts.hash_charge import hash_charge
 from dpsql.parts.increments import MAX_EXACT, increments_of
+from dpsql.parts.whole_table import document
 from dpsql.privacy.curve import round_down, round_up, total_mu
 from dpsql.udfs.marginals.cells import Marginals
 from dpsql.udfs.marginals.least_squares import parts

@@ -3,24 +3,11 @@
 from __future__ import annotations
 
 from dpsql.mechanisms.marginals.plan import MarginalsPlan
-from dpsql.schedule import Eras, Schedule
+from dpsql.parts.whole_table import grid
 from dpsql.udfs.contributions import Increment
 from dpsql.udfs.intake.contribution_bounding import BoundingParameters
 from dpsql.udfs.marginals.domains import Domains
 from dpsql.udfs.marginals.stages import CellIntake, CellRelease
-from dpsql.udfs.table.grid import TableGrid
-
-
-def grid(plan: MarginalsPlan) -> TableGrid:
-    """The trigger grid of a plan."""
-    return TableGrid.of(plan.start_us, plan.query.trigger_interval_us, plan.query.asked.max_triggers)
-
-
-def schedule(plan: MarginalsPlan) -> Schedule:
-    """One window that does not end, as of every table without windows."""
-    interval_us = plan.query.trigger_interval_us
-    eras = Eras("trigger", 0, 1, plan.start_us, interval_us)
-    return Schedule(grid(plan), plan.start_us, interval_us, eras, windows=False, replayed=True)
 
 
 def domains(plan: MarginalsPlan) -> Domains:
@@ -36,7 +23,7 @@ def intake(plan: MarginalsPlan) -> CellIntake:
     rows = plan.query.asked.max_rows_contributed
     increments = tuple(Increment(p.rule, p.argument, p.grid, p.lower, p.upper) for p in plan.sums)
     bounds = BoundingParameters(
-        grid=grid(plan),
+        grid=grid(plan.query, plan.start_us),
         renews=False,
         max_rows=rows,
         max_rows_per_group=rows,
@@ -50,4 +37,4 @@ def intake(plan: MarginalsPlan) -> CellIntake:
 def release(plan: MarginalsPlan) -> CellRelease:
     """Noise of its own size for every table."""
     whole = tuple(each.rule != "sum" for each in plan.sums)
-    return CellRelease(grid(plan), tuple(plan.noisy_tables(each) for each in plan.sums), whole, domains(plan))
+    return CellRelease(grid(plan.query, plan.start_us), tuple(plan.noisy_tables(each) for each in plan.sums), whole, domains(plan))

@@ -14,6 +14,7 @@ from dpsql.mechanisms.sliding.asked import PaneGrouping
 from dpsql.mechanisms.sliding.plan import MeasurementPlan, SlidingPlan
 from dpsql.mechanisms.sliding.stages import schedule, shown
 from dpsql.parsed_query import Aggregate, AggregateFunction, ContributionPeriod, CounterName, PrivacyLevel
+from dpsql.parts.words import clamps
 from dpsql.privacy.cost import Cost
 from dpsql.privacy.curve import epsilon_of
 from dpsql.times import duration
@@ -173,10 +174,7 @@ def _bounds(plan: SlidingPlan, source: Source) -> str:
             f"G = {asked.max_groups_contributed} keys;",
             "  the earliest count, the rest are dropped (and counted for the operator). No record is copied into several windows.",
         ]
-    for aggregate in plan.query.aggregates:
-        if aggregate.bounds:
-            lo, hi = aggregate.bounds
-            lines.append(f"  {aggregate.alias}: each value is clamped to [{lo:g}, {hi:g}]; NULL and NaN add nothing.")
+    lines += clamps(plan.query.aggregates)
     if asked.privacy_level is PrivacyLevel.USER:
         lines.append(f"  Declared for {source.name}: at most {source.max_users:,} units.")
         return "\n".join(["What each unit may contribute", *lines])

@@ -15,10 +15,11 @@ from dpsql.change_feed import Feed
 from dpsql.errors import AccountingError, ConfigError
 from dpsql.mechanisms.dynamic.accounting import account
 from dpsql.mechanisms.dynamic.asked import Asked
-from dpsql.mechanisms.dynamic.plan import TablePlan, document
+from dpsql.mechanisms.dynamic.plan import TablePlan
 from dpsql.mechanisms.dynamic.planner import identity, make_plan
 from dpsql.mechanisms.dynamic.stages import bounding_parameters, table_parameters
 from dpsql.parsed_query import Aggregate, AggregateFunction, ParsedQuery
+from dpsql.parts.whole_table import document
 from dpsql.privacy.cost import Overlap, gaussian_delta
 from dpsql.udfs.intake.contribution_bounding import admit
 from dpsql.udfs.keys import PublicGroups

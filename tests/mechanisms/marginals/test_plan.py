@@ -16,11 +16,12 @@ from dpsql.errors import AccountingError, ConfigError
 from dpsql.mechanisms.marginals.accounting import account
 from dpsql.mechanisms.marginals.asked import Asked
 from dpsql.mechanisms.marginals.grouping import MAX_CELLS, cube
-from dpsql.mechanisms.marginals.plan import MarginalsPlan, MeasuredTable, document
+from dpsql.mechanisms.marginals.plan import MarginalsPlan, MeasuredTable
 from dpsql.mechanisms.marginals.planner import identity, make_plan
 from dpsql.mechanisms.marginals.shares import BITS, shares
 from dpsql.mechanisms.marginals.workload import ORDERS, default_energies
 from dpsql.parsed_query import Aggregate, AggregateFunction, ContributionPeriod, ParsedQuery
+from dpsql.parts.whole_table import document
 from dpsql.privacy.cost import Overlap, gaussian_delta
 from dpsql.udfs.marginals.least_squares import energies
 from tests.mechanisms.marginals.plans import DOMAINS, numbered, query, source
