@@ -17,6 +17,7 @@ from dpsql.published.frames import published_of
 from dpsql.text import Z95
 from dpsql.view.bounds import heads, left_out
 from dpsql.view.formatting import absent, amount, key_text, marked, measured, printable, text_of
+from dpsql.view.measures import size_of
 from dpsql.view.reading import is_ordered
 from dpsql.view.windows import finished, in_order, newest_triggers
 
@@ -49,7 +50,7 @@ def print_histogram(
         print_lists(frame, limit, every, clock)
         return
     if every:
-        largest = [] if is_ordered(frame) else aggregates[:1]
+        largest = [] if is_ordered(frame) else [each for each in (size_of(frame), *aggregates) if each][:1]
         rows = frame.sort_values([*published.release, *largest], ascending=False, kind="stable")
     else:
         rows = in_order(newest_triggers(frame), keep=is_ordered(frame))

@@ -21,6 +21,8 @@ from dpsql.errors import DataError
 from dpsql.published.frames import published_of
 from dpsql.text import Z95
 from dpsql.view.formatting import absent, printable
+from dpsql.view.measures import measures, ranked
+from dpsql.view.table import places_shown
 from dpsql.view.windows import newest_triggers
 
 if TYPE_CHECKING:
@@ -57,10 +59,10 @@ def growth(
         keys: how many keys, the largest at the last trigger.
         unit: what the values count; the column's name unless given.
         title: above the chart.
-        by: the column that says how large a key is; for an average a count. The column itself unless given.
+        by: the column that says how large a key is; as the page of `dpsql view` unless given.
     """
     rows = _newest(histogram, column)
-    last = rows[rows["trigger"] == rows["trigger"].max()].nlargest(keys, by or column)
+    last = _largest(rows[rows["trigger"] == rows["trigger"].max()], keys, by)
     begin, end = rows[DUE].min(), rows[DUE].max()
     if published_of(rows).windows:
         begin, end = rows[START].min(), max(rows[END].max(), end)
@@ -79,7 +81,7 @@ def over_windows(
     if not published_of(histogram).windows:
         raise DataError("this histogram has no windows: charts.growth draws it trigger by trigger")
     rows = newest_triggers(histogram)
-    last = rows[rows[START] == rows[START].max()].nlargest(keys, by or column)
+    last = _largest(rows[rows[START] == rows[START].max()], keys, by)
     span = (rows[START].min(), rows[START].max())
     caption = "Each window at its newest trigger. Where a line is interrupted, the key was not published: that is not zero."
     return _panels(rows, column, last, START, span, "beginning of the window (UTC)", unit, title, caption)
@@ -98,14 +100,17 @@ def bars(
 
     Args:
         histogram, column, keys, unit, title: as of `growth`; the title says what is seen unless given.
-        by: the column that says how large a key is. For an average take a count: ranked by itself, the noisiest keys come first.
+        by: as of `growth`. Ranked by an average, the noisiest keys would come first.
         within: the bounds of an average: values are dots between them, and whiskers are cut to them.
     """
     rows, names = _newest(histogram, column), published_of(histogram).keys
-    last = rows[rows["trigger"] == rows["trigger"].max()]
-    shown = last.nlargest(keys, by or column).iloc[::-1]
+    last = rows[rows["trigger"] == rows["trigger"].max()].reset_index(drop=True)
+    ordered, by = ranked(last, measures(last), by)
+    shown = ordered.head(keys).iloc[::-1]
+    spans = places_shown(last, shown, by)[1]
+    labels = [f"{_label(row, names)}  {spans.get(i, '')}".rstrip() for i, row in zip(shown.index, shown.to_dict("records"), strict=True)]
     value, error = shown[column].astype(float).to_numpy(), Z95 * shown[published_of(rows).stderr(column)].astype(float).to_numpy()
-    figure, axes = _figure(title or _seen(shown, column, by, names), 1.6 + 0.28 * max(len(shown), 4))
+    figure, axes = _figure(title or _seen(shown, column, by, names, spans, len(last)), 1.6 + 0.28 * max(len(shown), 4))
     places = list(range(len(shown)))
     small = [False] * len(shown) if within else (abs(value) < error).tolist()
     faces = ["white" if hollow else COLOURS[0] for hollow in small]
@@ -119,19 +124,20 @@ def bars(
         axes.barh(places, value, color=faces, edgecolor=COLOURS[0])
         axes.errorbar(value, places, xerr=error, fmt="none", ecolor="#333333", capsize=3, linewidth=1)
         axes.axvline(0, color="#333333", linewidth=0.8)
-    axes.set_yticks(places, [_label(row, names) for row in shown.to_dict("records")])
+    axes.set_yticks(places, labels)
     axes.set_xlabel(unit or column)
     axes.xaxis.set_major_formatter(NUMBERS)
     axes.xaxis.set_major_locator(MaxNLocator(nbins=5))
     hidden = len(last) - len(shown)
     more = f" {hidden} smaller keys are not drawn." if hidden else ""
     order = f" Ordered by {by}." if by and by != column else ""
+    told = f" After each key: its place by {by}; keys that share places cannot be told apart." if spans else ""
     hollow = " Hollow: smaller than its own error." if any(small) else ""
     cut = " Whiskers end at the declared bounds." if within else ""
     return _captioned(
         figure,
         f"{_span(shown)}, trigger {last['trigger'].max()}.{order} Whiskers: 95% of the noise; what the contribution bounds leave out is not "
-        f"in them. Keys whose whiskers overlap may change places.{hollow}{cut}{more} Keys that were not selected are missing, not zero.",
+        f"in them.{told}{hollow}{cut}{more} Keys that were not selected are missing, not zero.",
     )
 
 
@@ -189,16 +195,19 @@ def _panels(
     )
 
 
-def _seen(shown: pd.DataFrame, column: str, by: str | None, names: Sequence[str]) -> str:
+def _largest(last: pd.DataFrame, keys: int, by: str | None) -> pd.DataFrame:
+    return ranked(last, measures(last), by)[0].head(keys)
+
+
+def _seen(shown: pd.DataFrame, column: str, by: str | None, names: Sequence[str], spans: Mapping[Any, str], keys: int) -> str:
     """The title of a chart of values: which key leads, if that is no noise. `shown` has the largest last."""
-    if not names or (by and by != column) or len(shown) < 2:
+    if by != column or not spans or keys < 2:
         return f"{_plain(column)} per {_plain(', '.join(names) or 'window')}"
-    first, second = shown.iloc[-1], shown.iloc[-2]
-    stderr = published_of(shown).stderr(column)
-    error = Z95 * (float(first[stderr]) ** 2 + float(second[stderr]) ** 2) ** 0.5
-    if float(first[column]) - float(second[column]) > error:
-        return f"{_label(first.to_dict(), names, PANEL_LABEL)} leads in {_plain(column)}"
-    return f"Which of the first leads in {_plain(column)} cannot be told apart"
+    if spans[shown.index[-1]] == "1":
+        return f"{_label(shown.iloc[-1].to_dict(), names, PANEL_LABEL)} leads in {_plain(column)}"
+    if spans[shown.index[-1]] == f"1–{keys}":
+        return f"No key can be told apart by {_plain(column)}"
+    return f"Which key leads in {_plain(column)} cannot be told apart"
 
 
 def curves(

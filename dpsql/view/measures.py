@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from dpsql import description
+from dpsql.parsed_query import AggregateFunction
 from dpsql.published.frames import published_of
 from dpsql.view.bounds import heads
 
@@ -38,15 +39,28 @@ def measures(rows: pd.DataFrame) -> tuple[Measure, ...]:
     return tuple(_measure(alias, known.get(alias), caps.get(alias, "")) for alias in published.amounts)
 
 
-def ranked(rows: pd.DataFrame, of: Sequence[Measure]) -> tuple[pd.DataFrame, str | None]:
-    """The rows, the largest first, and the column that says so.
+def size_of(rows: pd.DataFrame) -> str | None:
+    """The column that says how large a key is: of people, whom bounds hardly touch; else the count or sum that stands out most of its noise.
 
-    An average of few records is noise, and the noisiest are the largest and the smallest. So keys are ranked by the first count or sum;
-    where there are only averages, by how small the error is: that grows with the number of records. Then there is no such column.
+    None where there are only averages: of few records they are noise, and the noisiest are the largest and the smallest.
     """
-    sizes = [each.alias for each in of if each.within is None]
-    if sizes:
-        return rows.sort_values(sizes[0], ascending=False, kind="stable"), sizes[0]
+    published = published_of(rows)
+    people = {each.alias for each in published.measures if each.function is AggregateFunction.COUNT_DISTINCT_UNIT}
+
+    def signal(alias: str) -> tuple[bool, float]:
+        noise = float((rows[published.stderr(alias)].astype(float) ** 2).sum() ** 0.5)
+        return alias in people, float(rows[alias].astype(float).abs().sum()) / noise if noise > 0 else 0.0
+
+    return max((each.alias for each in measures(rows) if each.within is None), key=signal, default=None)
+
+
+def ranked(rows: pd.DataFrame, of: Sequence[Measure], by: str | None = None) -> tuple[pd.DataFrame, str | None]:
+    """The rows, the largest first, and the column that says so: the one that is asked for, or `size_of`.
+
+    Where there are only averages, those with the smallest error come first: it says where most records are.
+    """
+    if size := by or size_of(rows):
+        return rows.sort_values(size, ascending=False, kind="stable"), size
     return (rows.sort_values(published_of(rows).stderr(of[0].alias), kind="stable") if of else rows), None
 
 

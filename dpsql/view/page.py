@@ -27,7 +27,7 @@ from dpsql.times import duration
 from dpsql.view import charts
 from dpsql.view.bounds import left_out, of_lists
 from dpsql.view.formatting import printable
-from dpsql.view.measures import Measure, measures, ranked
+from dpsql.view.measures import Measure, measures
 from dpsql.view.standing import Standing
 from dpsql.view.table import Table, table, window_before
 from dpsql.view.windows import finished
@@ -242,18 +242,16 @@ def _promise(standing: Standing) -> Iterator[Card]:
 
 def _section(measure: Measure, rows: pd.DataFrame, every: pd.DataFrame, standing: Standing) -> Section:
     """Pictures of what has several points in time: windows, triggers of the window that is shown."""
-    alias, (_, by) = measure.alias, ranked(rows, measures(rows))
+    alias = measure.alias
     unit = f"{alias}\n({measure.cap})" if measure.cap else alias
     drawn = []
     if published_of(every).windows:
         closed = every[finished(every)]
         if closed[START].nunique() > 1:
             newest = sorted(closed[START].unique())[-CHART_WINDOWS:]
-            drawn.append(
-                charts.over_windows(closed[closed[START] >= newest[0]], alias, unit=unit, title=f"{alias}, window by window", by=by)
-            )
+            drawn.append(charts.over_windows(closed[closed[START] >= newest[0]], alias, unit=unit, title=f"{alias}, window by window"))
     if rows["trigger"].nunique() > 1:
-        drawn.append(charts.growth(rows, alias, unit=unit, title=f"{alias}, trigger by trigger", by=by))
+        drawn.append(charts.growth(rows, alias, unit=unit, title=f"{alias}, trigger by trigger"))
     return Section(printable(alias), tuple(_picture(chart, alias) for chart in drawn))
 
 

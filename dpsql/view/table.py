@@ -131,10 +131,12 @@ def table(window: pd.DataFrame, before: pd.DataFrame | None, horizon: int | None
     )
 
 
-def places_shown(window: pd.DataFrame, shown: pd.DataFrame) -> tuple[str | None, dict[Any, str]]:
+def places_shown(window: pd.DataFrame, shown: pd.DataFrame, by: str | None = None) -> tuple[str | None, dict[Any, str]]:
     """What the keys of one window are ranked by, and from which to which place each of the shown rows can be; None where they have no places."""
-    published = published_of(window)
-    ordered, by = ranked(newest_triggers(window), measures(window))
+    published, of = published_of(window), measures(window)
+    ordered, by = ranked(newest_triggers(window), of, by)
+    if any(each.alias == by and each.within for each in of):
+        return None, {}
     # A total is no rival of its parts, and of a prediction nobody knows how far it is off
     if not by or not published.keys or published.sets or published.predicts or is_ordered(window):
         return None, {}

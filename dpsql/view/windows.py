@@ -10,6 +10,7 @@ import numpy as np
 from dpsql.description import DUE, END, START
 from dpsql.errors import LakeError
 from dpsql.published.frames import published_of
+from dpsql.view.measures import size_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -37,11 +38,11 @@ def in_order(rows: pd.DataFrame, by: str | None = None, keep: bool = False) -> p
 
     Args:
         rows: of a histogram.
-        by: the column that says how large a key is; the first aggregate unless given.
+        by: the column that says how large a key is; as `size_of` unless given, or the first aggregate.
         keep: the rows of one window stay in their order.
     """
     published = published_of(rows)
-    sizes = [] if keep else [by] if by else [*published.amounts, *published.fitted][:1]
+    sizes = [each for each in (by or size_of(rows), *published.amounts, *published.fitted) if each and not keep][:1]
     columns = ["_finished", *published.release, *sizes]
     ordered = rows.assign(_finished=finished(rows)).sort_values(columns, ascending=False, kind="stable")
     return ordered.drop(columns="_finished")

@@ -12,9 +12,11 @@ import pytest
 from matplotlib.collections import PolyCollection
 from matplotlib.image import imread
 
+from dpsql.description import DUE
 from dpsql.errors import DataError
 from dpsql.view import charts
 from tests.described import told
+from tests.page.conftest import CHECKOUT, half_a_day  # noqa: F401
 
 DAY = datetime(2026, 1, 1, tzinfo=UTC)
 KEYS = ["a", "_hidden", "$x^2$", None, "x" * 100, "tab\there"]
@@ -59,8 +61,8 @@ def test_bars_name_every_key_and_mark_what_is_below_its_error() -> None:
     assert [bar.get_width() for bar in bars][-1] == 4000
     assert bars[0].get_facecolor() == (1.0, 1.0, 1.0, 1.0)
     said = texts(chart)
-    assert "Hollow: smaller than its own error" in said and "missing, not zero" in said
-    for key in ("a", "NULL", r"\$x^2\$"):
+    assert "Hollow: smaller than its own error" in " ".join(said.split()) and "missing, not zero" in said
+    for key in ("a  1", "NULL  4", r"\$x^2\$  3"):
         assert key in said.splitlines()
 
 
@@ -72,8 +74,29 @@ def test_whiskers_of_an_average_end_at_its_bounds_and_a_count_ranks_it() -> None
     assert not axes.patches and axes.get_xlim() == (0.0, 5.0)
     ends = np.concatenate([path.vertices[:, 0] for path in axes.collections[0].get_paths()])
     assert ends.min() >= 0 and ends.max() == 5.0
-    assert [label.get_text() for label in axes.get_yticklabels()][-1] == "a", "the most views, not the highest rating"
+    assert [label.get_text() for label in axes.get_yticklabels()][-1] == "a  1", "the most views, not the highest rating"
     assert "Ordered by views" in texts(chart)
+
+
+def test_places_hold_the_truth_and_people_say_how_large_a_key_is(half_a_day: pd.DataFrame) -> None:
+    """Catches: a chart of what bounds leave hardly anything of, ranked by itself; keys that are called first and are not."""
+    rows = half_a_day[half_a_day["channel"].notna() & half_a_day["channel"].astype(str).str.startswith("#")]
+    wiki = pd.read_parquet(CHECKOUT / "conf/demo/wiki")
+    true = wiki[wiki["ts"] < rows[DUE].max()].groupby("key")["user_id"].nunique()
+    orders = []
+    for column in ("editors", "edits", "characters_added"):
+        chart = charts.bars(rows, column, keys=15)
+        labels = [label.get_text().rsplit("  ", 1) for label in chart.axes[0].get_yticklabels()]
+        orders.append(labels)
+        held = [int(place.split("–")[0]) <= 1 + (true > true[key]).sum() and (true >= true[key]).sum() <= int(place.split("–")[-1]) for key, place in labels]
+        assert len(labels) == 15 and sum(held) >= 13, labels  # each with 95%
+        assert "its place by editors; keys that share places cannot be told apart" in " ".join(chart.get_supxlabel().split())
+        growing = [axes.get_title(loc="left") for axes in charts.growth(rows, column, keys=6).axes]
+        assert growing == [key for key, _ in labels[::-1][:6]]
+    assert orders[0] == orders[1] == orders[2]
+    assert "leads in editors" in charts.bars(rows, "editors").axes[0].get_title(loc="left")
+    noisy = rows.assign(**{f"{column}_stderr": 1e6 for column in ("editors", "edits", "characters_added")})
+    assert charts.bars(noisy, "editors").axes[0].get_title(loc="left") == "No key can be told apart by editors"
 
 
 def test_a_window_in_which_a_key_is_missing_interrupts_its_line() -> None:

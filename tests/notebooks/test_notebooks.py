@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import os
+import re
 from pathlib import Path
 
 import nbclient
@@ -25,6 +26,12 @@ def _kernel(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 def test_there_is_one_test_per_notebook() -> None:
     assert {path.stem for path in NOTEBOOKS} == set(PICTURES)
+
+
+def test_the_first_pictures_are_of_what_bounds_leave_whole() -> None:
+    """Catches: characters, of which bounds take four fifths, and edits without the robots that make most of them."""
+    text = (CHECKOUT / "notebooks/quickstart.ipynb").read_text()
+    assert set(re.findall(r'charts\.\w+\(histogram, \\"(\w+)\\"', text)) == {"editors"}
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::RuntimeWarning")  # of the kernel's client, not of this code
