@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
-from dpsql.description import Column, Protects, Published, Role, Rows
+from dpsql.description import DUE, END, START, Column, Protects, Published, Role, Rows
 from dpsql.times import duration
 
-TIMES = {
-    "window_start": "the window begins, UTC",
-    "window_end": "the window ends, UTC",
+NAMED = {
+    START: "the window begins, UTC",
+    END: "the window ends, UTC",
     "trigger": "number of the release",
-    "trigger_time": "when it was due, UTC",
-}
-BESIDE = {
+    DUE: "when it was due, UTC",
     "smoothed": "a better guess of {of}, made of its neighbours in time",
     "measured": "how many slides of the window had been measured",
     "row": "row of the sketches, one after the other",
     "cells": "noisy cells of that row, in steps of the grid",
     "hash_key": "with which values are hashed",
+}
+"""Columns of the roles TIME and BESIDE, by their names, or by the endings of these."""
+
+WORDS = {
+    Role.KEY: "key; NULL is a key, too",
+    Role.SET: "which keys the row is not grouped by, a bit for each",
+    Role.STDERR: "standard deviation of the noise in {of}",
+    Role.RANK_STDERR: "standard deviation of the ranks of {of}, as a share of all rows",
+    Role.LIST: "the largest values, each with its noise and the interval that holds it",
 }
 SEVERAL = "Several runs wrote into this table: whoever is in the records of several has the promise of each, and their epsilons add up."
 
@@ -58,17 +65,14 @@ def _promise(run: Protects, published: Published) -> str:
 def _is(column: Column, published: Published) -> str:
     if column.role is Role.VALUE:
         return _value(column, published)
-    if column.role is Role.STDERR and published.predicts:
-        return f"standard deviation of the noise in {column.of}; NULL where that is predicted"
-    return {
-        Role.TIME: TIMES.get(column.name, ""),
-        Role.KEY: f"key; NULL {'where the row is not grouped by it' if published.sets else 'is a key, too'}",
-        Role.SET: "which keys the row is not grouped by, a bit for each",
-        Role.STDERR: f"standard deviation of the noise in {column.of}",
-        Role.RANK_STDERR: f"standard deviation of the ranks of {column.of}, as a share of all rows",
-        Role.BESIDE: BESIDE.get(column.name.removeprefix(f"{column.of}_"), "").format(of=column.of),
-        Role.LIST: "the largest values, each with its noise and the interval that holds it",
-    }[column.role]
+    if column.role in (Role.TIME, Role.BESIDE):
+        said = NAMED[column.name.removeprefix(f"{column.of}_")]
+    elif column.role is Role.KEY and published.sets:
+        said = "key; NULL where the row is not grouped by it"
+    else:
+        said = WORDS[column.role]
+    predicted = "; NULL where that is predicted" if column.role is Role.STDERR and published.predicts else ""
+    return said.format(of=column.of) + predicted
 
 
 def _value(column: Column, published: Published) -> str:
