@@ -233,6 +233,11 @@ class Published:
         return self.names(Role.LIST)
 
     @property
+    def selects(self) -> bool:
+        """Whether a key that records have may be missing: it was not found, or is not shown."""
+        return any(run.units_needed is not None for run in self.protects) or self.reading != Reading(order=self.reading.order)
+
+    @property
     def predicts(self) -> bool:
         """Whether values may be predictions, which have no standard error."""
         return self.noise is not None and self.noise.predicted

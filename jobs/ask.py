@@ -104,7 +104,10 @@ def ask(
         return
     if max_error is not None or confidence is not None:
         raise click.UsageError("--max-error and --confidence are of a question in SQL")
-    _values_of_a_sketch(name, values, lake_folder, file, alias, window_us, until_us, trigger, as_json)
+    which = {"window_us": window_us, "until_us": until_us, "trigger": trigger, "alias": alias}
+    _values_of_a_sketch(
+        Lake(lake_folder), name, [*values, *(file.read_text(encoding="utf-8").splitlines() if file else [])], which, as_json
+    )
 
 
 def _synthesize(lake: Lake, name: str, rows: int | None, out: str | None, alias: str | None, as_json: bool) -> None:
@@ -160,22 +163,14 @@ def answer_question(lake: Lake, name: str, text: str, trigger: int | None, max_e
         rows.append(given | {column: answer.value, "stderr": answer.stderr, "low": answer.value - half, "high": answer.value + half})
     when, bound = timestamp(found.time_us), found.bound
     if as_json:
-        beside = {"counted": bound, "other_with_null": list(asked.with_null)}
-        print_json(
-            {"name": name, "trigger": found.trigger, "trigger_time": when, "confidence": confidence, "source": "free", "rows": rows}
-            | beside
-        )
+        said = {"name": name, "trigger": found.trigger, "trigger_time": when, "confidence": confidence, "source": "free", "rows": rows}
+        print_json(said | {"counted": bound, "other_with_null": list(asked.with_null)})
         return
-    shown = [
-        (
-            *(str(row[key]) for key in names),
-            f"{row[column]:,.6g}",
-            f"{row['stderr']:,.3g}",
-            f"{row['low']:,.6g} .. {row['high']:,.6g}",
-        )
-        for row in rows
-    ]
-    print_table((*names, column, "stderr", f"{confidence:.4g}"), tuple(shown), len(names))
+    shown = []
+    for row in rows:
+        interval = f"{row['low']:,.6g} .. {row['high']:,.6g}"
+        shown.append((*(str(row[key]) for key in names), f"{row[column]:,.6g}", f"{row['stderr']:,.3g}", interval))
+    print_table((*names, column, "stderr", f"{confidence:.4g}"), shown, len(names))
     nulls = f" `other` of {', '.join(asked.with_null)} holds NULL too, so unlike in SQL <> and NOT count it." if asked.with_null else ""
     click.echo(f"At trigger {found.trigger} ({when}), free. {MARGINALS_NOTE.format(bound=bound, nulls=nulls)}")
 
@@ -198,25 +193,13 @@ def _largest(written: str, total: float) -> float:
     return amount * total / 100 if share else amount
 
 
-def _values_of_a_sketch(
-    name: str,
-    values: tuple[str, ...],
-    lake_folder: str,
-    file: Path | None,
-    alias: str | None,
-    window_us: int | None,
-    until_us: int | None,
-    trigger: int | None,
-    as_json: bool,
-) -> None:
-    from dpsql.lake.runs import Lake
+def _values_of_a_sketch(lake: Lake, name: str, given: list[str], which: dict[str, Any], as_json: bool) -> None:
     from dpsql.published.sketches import open_sketch
     from dpsql.times import timestamp
 
-    given = [*values, *(file.read_text(encoding="utf-8").splitlines() if file else [])]
     if not given:
         raise click.UsageError("ask a question in SQL, or name a value with --value, or a file of values with --keys")
-    sketch = open_sketch(Lake(lake_folder), name, window_us, until_us=until_us, trigger=trigger, alias=alias)
+    sketch = open_sketch(lake, name, **which)
     found = sketch.estimate(given if len(sketch.shape.value) == 1 else [_parts(value) for value in given])
     found = found.assign(value=given)
     if as_json:
@@ -224,16 +207,11 @@ def _values_of_a_sketch(
         print_json({"name": name, **window, "noise_sd": sketch.noise_sd, "missed": sketch.shape.missed, "rows": records(found)})
         return
     amount = str(found.columns[1])
-    rows = [
-        (
-            row["value"],
-            f"{row[amount]:,.6g}" if amount == "sum" else f"{row[amount]:,}",
-            f"± {1.96 * row['stderr']:,.3g}",
-            f"{row['low']:,} .. {row['high']:,}",
-        )
-        for row in found.to_dict("records")
-    ]
-    print_table(("value", amount, "noise alone", "95%"), tuple(rows), 1)
+    rows = []
+    for row in found.to_dict("records"):
+        number = f"{row[amount]:,.6g}" if amount == "sum" else f"{row[amount]:,}"
+        rows.append((row["value"], number, f"± {1.96 * row['stderr']:,.3g}", f"{row['low']:,} .. {row['high']:,}"))
+    print_table(("value", amount, "noise alone", "95%"), rows, 1)
     further = f" Ends reach {sketch.shape.missed:.2%} further, for what the one-cell rule may leave out." if sketch.shape.missed else ""
     click.echo(f"Of {timestamp(sketch.start)} to {timestamp(sketch.end)}, trigger {sketch.trigger}.{further} {NOTE}")
 

@@ -41,23 +41,7 @@ def main(debug: bool) -> None:
     """
 
 
-for command in (
-    ask,
-    budget,
-    compare,
-    explain,
-    init,
-    restore,
-    run,
-    savepoint,
-    show,
-    status,
-    stop,
-    try_,
-    tune,
-    verify,
-    view,
-):
+for command in (ask, budget, compare, explain, init, restore, run, savepoint, show, status, stop, try_, tune, verify, view):
     main.add_command(command)
 
 

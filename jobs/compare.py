@@ -177,11 +177,7 @@ def _only(rows: pd.DataFrame, one: Mapping[Any, Any]) -> dict[Any, Any] | None:
 
 
 def _print(
-    key: str,
-    one: Mapping[Any, Any],
-    found: Sequence[tuple[str, str, float, Difference | None]],
-    published: Published,
-    as_json: bool,
+    key: str, one: Mapping[Any, Any], found: Sequence[tuple[str, str, float, Difference | None]], published: Published, as_json: bool
 ) -> None:
     from dpsql.text import Z95
     from dpsql.view.formatting import amount

@@ -29,11 +29,7 @@ PLACES = "Each place holds with 95% of the noise; keys that share places cannot 
 
 
 def print_histogram(
-    frame: pd.DataFrame,
-    limit: int,
-    every: bool = False,
-    clock: Any = None,
-    ranks: tuple[str | None, Mapping[Any, str]] = (None, {}),
+    frame: pd.DataFrame, limit: int, every: bool = False, clock: Any = None, ranks: tuple[str | None, Mapping[Any, str]] = (None, {})
 ) -> None:
     """A table with a 95% error on every cell; `?` marks a value that is smaller than its own error.
 
@@ -75,9 +71,7 @@ def print_histogram(
             "Below zero is noise: leave it in when you add rows up, or sums come out too large." if below else "",
             *left_out(published),
             PLACES if by else "",
-            "A key that is missing is not zero: dpsql explain QUERY.sql --missing"
-            if keys and not published.sets and not published.fit
-            else "",
+            "A key that is missing is not zero: dpsql explain QUERY.sql --missing" if published.selects else "",
             _more(len(rows), limit),
         ],
     )

@@ -22,22 +22,7 @@ if TYPE_CHECKING:
 
 STOPPED = "stopped; the same command goes on from here"
 Command = Callable[..., Any]
-ORDER = (
-    "init",
-    "explain",
-    "tune",
-    "try",
-    "run",
-    "stop",
-    "status",
-    "show",
-    "compare",
-    "view",
-    "verify",
-    "budget",
-    "savepoint",
-    "restore",
-)
+ORDER = ("init", "explain", "tune", "try", "run", "stop", "status", "show", "compare", "view", "verify", "budget", "savepoint", "restore")
 
 ELSEWHERE = {"list": "status", "synthesize": "ask NAME --synthetic", "budget --record": "restore NAME --ledger"}
 """What was written otherwise."""

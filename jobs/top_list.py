@@ -13,7 +13,7 @@ from dpsql.published.frames import published_of
 from dpsql.text import Z95
 from dpsql.view.bounds import heads, left_out
 from dpsql.view.formatting import absent, amount, printable
-from dpsql.view.top_lists import NO_LIST, lines_of
+from dpsql.view.top_lists import NO_LIST, lines_of, value_text
 from dpsql.view.windows import finished, newest_triggers
 
 if TYPE_CHECKING:
@@ -40,11 +40,12 @@ def print_lists(frame: pd.DataFrame, limit: int, every: bool = False, clock: Any
         table = Table("window", "trigger", box=None, pad_edge=False)
         table.add_column("value", overflow="fold")
         table.add_column(Text.assemble(printable(name), (f"\n{caps[name]}" if name in caps else "", "dim")), justify="right")
-        table.add_column("noise", justify="right")
-        table.add_column("with collisions", justify="right")
+        for head in ("noise", "with collisions"):
+            table.add_column(head, justify="right")
         for line in lines[:limit]:
-            unfinished = "" if ended[line[START]] else ", unfinished"
-            table.add_row(f"{line[START]:{TIME}}", f"{line['trigger']}{unfinished}", text_of(line["value"]), *numbers(line))
+            trigger = f"{line['trigger']}{'' if ended[line[START]] else ', unfinished'}"
+            value = Text(value_text(line["value"]), style="dim italic" if absent(line["value"]) else "")
+            table.add_row(f"{line[START]:{TIME}}", trigger, value, *numbers(line))
         out.print(table)
         if not lines:
             out.print(f"{name}: no value is listed.", markup=False)
@@ -60,10 +61,3 @@ def numbers(line: dict[str, Any]) -> tuple[str, str, str]:
     error = Z95 * line["stderr"]
     low, high = (f"{line[end]:,.0f}" if whole else amount(line[end], error) for end in ("low", "high"))
     return f"{line['amount']:,.0f}" if whole else amount(line["amount"], error), f"± {amount(error, error, whole)}", f"{low} .. {high}"
-
-
-def text_of(value: Any) -> Text:
-    """A value; the parts of a compound one with commas between them."""
-    if isinstance(value, dict):
-        return Text(", ".join("NULL" if absent(part) else printable(part) for part in value.values()))
-    return Text("NULL", style="dim italic") if absent(value) else Text(printable(value))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -44,10 +45,23 @@ def opened(path: str | Path) -> PublicTable:
 
     table = PublicTable(path)
     if not exists(table.root):
-        raise LakeError(
-            f"{path}: no published table is there: give the folder of one, like lake/public/demo, or the NAME of a query and its lake"
-        )
+        raise LakeError(f"{path}: no published table is there: give its folder, like lake/public/demo, or the NAME of a query and its lake")
     return table
+
+
+@contextmanager
+def readable(table: Place) -> Iterator[None]:
+    """Around what reads a public table.
+
+    Raises:
+        LakeError: it cannot be read.
+    """
+    from deltalake.exceptions import DeltaError  # slow to import
+
+    try:
+        yield
+    except (DeltaError, OSError, pa.ArrowException) as problem:
+        raise LakeError(f"{table}: cannot be read ({reason(problem)})") from None
 
 
 def histogram_written(lake: Lake, name: str) -> datetime:
@@ -57,13 +71,9 @@ def histogram_written(lake: Lake, name: str) -> datetime:
         LakeError: the table cannot be read.
     """
     from deltalake import DeltaTable
-    from deltalake.exceptions import DeltaError
 
-    table = lake.histogram(name)
-    try:
+    with readable(table := lake.histogram(name)):
         return datetime.fromtimestamp(DeltaTable(str(table)).history(1)[0]["timestamp"] / 1000, UTC)
-    except (DeltaError, OSError) as problem:
-        raise LakeError(f"histogram {table}: cannot be read ({reason(problem)})") from None
 
 
 def described(table: Place) -> Published:
@@ -91,18 +101,10 @@ def read_histogram(lake: Lake, name: str, columns: Sequence[str] | None = None) 
     Raises:
         LakeError: no such query, nothing published yet, or the table cannot be read.
     """
-    from deltalake.exceptions import DeltaError, TableNotFoundError  # slow to import; only readers of tables need it
-
-    table = lake.histogram(name)
-    try:
-        if not (table / "_delta_log").is_dir():
-            raise TableNotFoundError
+    if not _is_there(lake, name):
+        raise LakeError(f"query {name!r} has published nothing yet: no trigger has passed")
+    with readable(table := lake.histogram(name)):
         return read_rows(table, columns)
-    except TableNotFoundError:
-        read_run(lake, name)
-        raise LakeError(f"query {name!r} has published nothing yet: no trigger has passed") from None
-    except (DeltaError, OSError, pa.ArrowException) as problem:
-        raise LakeError(f"histogram {table}: cannot be read ({reason(problem)})") from None
 
 
 def newest_trigger(lake: Lake, name: str) -> tuple[datetime | None, int]:
@@ -118,16 +120,20 @@ def histogram_version(lake: Lake, name: str) -> int:
         LakeError: no such query, or the table cannot be read.
     """
     from deltalake import DeltaTable
-    from deltalake.exceptions import DeltaError
 
-    table = lake.histogram(name)
-    try:
-        if (table / "_delta_log").is_dir():  # whoever may read this alone is told of it
-            return DeltaTable(str(table)).version()
+    with readable(table := lake.histogram(name)):
+        return DeltaTable(str(table)).version() if _is_there(lake, name) else 0
+
+
+def _is_there(lake: Lake, name: str) -> bool:
+    """Whether a query has a public table. Whoever may read that alone is told of it; of others the query has to be known."""
+    from dpsql.lake.delta_tables import exists  # slow to import
+
+    with readable(table := lake.histogram(name)):
+        found = exists(table)
+    if not found:
         read_run(lake, name)
-        return 0
-    except (DeltaError, OSError) as problem:
-        raise LakeError(f"histogram {table}: cannot be read ({reason(problem)})") from None
+    return found
 
 
 def own_reading(lake: Lake, name: str) -> Reading | None:

@@ -18,7 +18,7 @@ from dpsql.description import Published, Role, Rows
 from dpsql.errors import LakeError
 from dpsql.lake.delta_rows import read_rows
 from dpsql.lake.runs import Lake
-from dpsql.published.histogram import described
+from dpsql.published.histogram import described, readable
 from dpsql.udfs.marginals.least_squares import Estimate, LeastSquares, Product
 from dpsql.udfs.marginals.unions import estimate
 
@@ -79,10 +79,7 @@ def open_marginals(lake: Lake, name: str, trigger: int | None = None) -> Publish
     Raises:
         LakeError: there is no such query or trigger, it cannot be read, or it has no sets of keys.
     """
-    from deltalake.exceptions import DeltaError
-
-    path = lake.histogram(name)
-    try:
+    with readable(path := lake.histogram(name)):
         published = described(path)
         if published.rows is not Rows.CUBE:
             raise LakeError(
@@ -92,8 +89,6 @@ def open_marginals(lake: Lake, name: str, trigger: int | None = None) -> Publish
         if trigger is None:
             trigger = pc.max(read_rows(path, ["trigger"])["trigger"]).as_py()
         rows = read_rows(path, None, pc.field("trigger") == (0 if trigger is None else trigger))
-    except (DeltaError, OSError, pa.ArrowException) as problem:
-        raise LakeError(f"{path}: cannot be read ({type(problem).__name__})") from None
     if trigger is None or not rows.num_rows:
         raise LakeError(f"query {name!r} has published nothing{'' if trigger is None else f' at trigger {trigger}'}")
     return tables_in(rows, published)

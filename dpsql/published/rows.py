@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -15,41 +15,16 @@ from dpsql.schedule import Schedule
 from dpsql.typed_values import typed
 from dpsql.udfs.keys import decode
 
+if TYPE_CHECKING:
+    from dpsql.mechanisms.protocol import OutputColumn
+
 KINDS = {"INT": pa.int32(), "BIGINT": pa.int64(), "DOUBLE": pa.float64()}
 TIME = pa.timestamp("us", tz="UTC")
 ORDER = [("window", "ascending"), ("trigger", "ascending"), ("key_bytes", "ascending")]
 
 
-class Column(Protocol):
-    """A public column that is no key (`dpsql.mechanisms.protocol.OutputColumn`)."""
-
-    @property
-    def aggregate(self) -> str:
-        """Its alias."""
-
-    @property
-    def name(self) -> str:
-        """Of the column."""
-
-    @property
-    def kind(self) -> str:
-        """Its type."""
-
-    @property
-    def source(self) -> str:
-        """Which released column has it."""
-
-    @property
-    def size(self) -> int:
-        """Of an array: how many values; else 0."""
-
-    @property
-    def sources(self) -> tuple[str, ...]:
-        """Of an array: which released columns have them."""
-
-
 def published_rows(
-    query: ParsedQuery, schedule: Schedule, columns: Sequence[Column], released: pa.Table, key_types: Sequence[pa.DataType]
+    query: ParsedQuery, schedule: Schedule, columns: Sequence[OutputColumn], released: pa.Table, key_types: Sequence[pa.DataType]
 ) -> pa.Table:
     """The public form of released rows, sorted by (window_start, trigger, key bytes).
 

@@ -19,7 +19,7 @@ from dpsql.errors import DataError, LakeError
 from dpsql.files import Place
 from dpsql.lake.delta_rows import read_rows
 from dpsql.lake.runs import Lake, cells_path
-from dpsql.published.histogram import described
+from dpsql.published.histogram import described, readable
 from dpsql.times import timestamp
 from dpsql.udfs.columns import Int
 from dpsql.udfs.keys import encode
@@ -138,10 +138,7 @@ def open_sketch(
     Raises:
         LakeError: there is no such sketch, window or trigger, or it cannot be read.
     """
-    from deltalake.exceptions import DeltaError
-
-    path = cells_path(lake.histogram(name))
-    try:
+    with readable(path := cells_path(lake.histogram(name))):
         if not (path / "_delta_log").is_dir():
             raise LakeError(f"query {name!r} has no published sketch in lake {lake.root}")
         shape = described(path).sketch
@@ -150,8 +147,6 @@ def open_sketch(
         number = _number(shape, alias)
         windows = _windows(path)
         return _added(path, shape, number, _chosen(windows, shape, name, window_us, until_us), trigger)
-    except (DeltaError, OSError, pa.ArrowException) as problem:
-        raise LakeError(f"{path}: cannot be read ({type(problem).__name__})") from None
 
 
 def _number(shape: SketchShape, alias: str | None) -> int:

@@ -12,10 +12,10 @@ from dpsql.parsed_query import Reading
 from dpsql.published import words
 from dpsql.published.frames import published_of
 from dpsql.view.bounds import heads, left_out
-from dpsql.view.formatting import absent, key_text, measured, printable, text_of
+from dpsql.view.formatting import key_text, measured, text_of
 from dpsql.view.nothing import why_nothing
 from dpsql.view.reading import as_read, is_ordered
-from dpsql.view.top_lists import NO_LIST, lines_of
+from dpsql.view.top_lists import NO_LIST, lines_of, value_text
 from dpsql.view.windows import in_order, newest_triggers
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ def plain_table(rows: pd.DataFrame, limit: int, reading: Reading) -> tuple[pd.Da
     ordered = in_order(as_read(newest_triggers(rows), reading), keep=is_ordered(rows))
     shown = [_row(row, published) for row in ordered.head(limit).to_dict("records")]
     below = list(left_out(published))
-    if published.keys and not published.sets and not published.fit:  # of declared domains none is missing
+    if published.selects:
         below.append("A key that is missing is not zero.")
     if len(ordered) > limit:
         below.append(f"{len(ordered) - limit:,} more rows: .rows has all.")
@@ -98,10 +98,7 @@ def _headed(alias: str, published: Published) -> str:
 
 
 def _line(line: Mapping[str, Any], head: str) -> dict[str, str]:
-    value = line["value"]
-    parts = value.values() if isinstance(value, dict) else (value,)
-    text = ", ".join("NULL" if absent(part) else printable(part) for part in parts)
-    return {"window": f"{line[START]:{TIME}}", "value": text, head: measured(line["amount"], line["stderr"])[0]}
+    return {"window": f"{line[START]:{TIME}}", "value": value_text(line["value"]), head: measured(line["amount"], line["stderr"])[0]}
 
 
 def _row(row: Mapping[Any, Any], published: Published) -> dict[str, str]:

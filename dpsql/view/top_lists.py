@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from dpsql.description import PROPERTY, START, Column, Role, Rows
 from dpsql.published.frames import published_of
 from dpsql.text import Z95
+from dpsql.view.formatting import absent, printable
 from dpsql.view.windows import finished, in_order, newest_triggers
 
 if TYPE_CHECKING:
@@ -57,12 +58,14 @@ def as_histogram(frame: pd.DataFrame, alias: str | None = None) -> pd.DataFrame:
     times = {time: pd.Series([line[time] for line in lines], dtype=frame[time].dtype) for time in published.names(Role.TIME)}
     wide = [(line["high"] - line["low"]) / (2 * Z95) for line in lines]
     error = f"{name}_stderr"
-    made = pd.DataFrame(times | {key: [_text(line["value"]) for line in lines], name: [line["amount"] for line in lines], error: wide})
+    values = {key: [value_text(line["value"]) for line in lines], name: [line["amount"] for line in lines], error: wide}
+    made = pd.DataFrame(times | values)
     columns = [column for column in published.columns if column.role is Role.TIME]
     columns += [Column(key, Role.KEY), Column(name, Role.VALUE, name), Column(error, Role.STDERR, name)]
     made.attrs[PROPERTY] = replace(published, rows=Rows.HISTOGRAM, columns=tuple(columns), noise=None).text()
     return made
 
 
-def _text(value: Any) -> Any:
-    return ", ".join(map(str, value.values())) if isinstance(value, dict) else value
+def value_text(value: Any) -> str:
+    """A value; the parts of a compound one with commas between them."""
+    return ", ".join("NULL" if absent(part) else printable(part) for part in (value.values() if isinstance(value, dict) else [value]))

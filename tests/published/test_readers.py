@@ -100,6 +100,8 @@ def test_an_answer_has_every_column(made: tuple[Query, Path]) -> None:
     answer = Answer(dpsql.latest(str(folder / "lake"), "q"), query)
     for text in (repr(answer), html.unescape(answer._repr_html_())):
         assert all(name in text for name in asked(query)), text
+    found = query.published.protects[0].units_needed is not None
+    assert ("A key that is missing is not zero" in text) is (found or "HAVING" in query.text or "LIMIT" in query.text)
 
 
 def test_the_page_has_every_column_or_says_which_it_has_not(made: tuple[Query, Path]) -> None:
@@ -153,7 +155,7 @@ def test_a_copy_of_the_table_in_an_empty_place_says_what_it_is(
 @pytest.mark.parametrize(
     ("path", "says"),
     [
-        ("./none", "no published table is there: give the folder of one, like lake/public/demo, or the NAME of a query and its lake"),
+        ("./none", "no published table is there: give its folder, like lake/public/demo, or the NAME of a query and its lake"),
         ("none", "Missing option '--lake': 'none' is the name of a query; the folder of a table is written with a /: ./none"),
         ("./log", "no published table is there"),
         ("./other", "an earlier dpsql made this table: run the query anew; any reader of Delta tables shows it"),
