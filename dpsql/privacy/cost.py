@@ -6,14 +6,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any
 
+from dpsql.errors import AccountingError
 from dpsql.parsed_query import PrivacyLevel
 
-__all__ = ["Cost", "Overlap", "PrivacyLevel", "gaussian_delta", "shifted", "total"]
+__all__ = ["TOLERANCE", "Cost", "Overlap", "PrivacyLevel", "check_promise", "gaussian_delta", "shifted", "total"]
+
+TOLERANCE = 1e-9
+"""Relative slack for rounding in float64; far below anything that matters."""
 
 
 class Overlap(StrEnum):
@@ -171,3 +175,22 @@ def shifted(probability: float, mu: float) -> float:
     from scipy.stats import norm  # slow to import
 
     return float(norm.sf(norm.isf(min(probability, 1.0)) - mu))
+
+
+def check_promise(plan: Any, found: Mapping[str, float]) -> None:
+    """Refuse a plan that says more than its query, or costs more than it says.
+
+    Args:
+        plan: of any mechanism.
+        found: by the name in the plan, what an accountant has found.
+
+    Raises:
+        AccountingError: it does.
+    """
+    query = plan.query
+    if plan.epsilon > query.epsilon or plan.delta > query.delta:
+        raise AccountingError(f"the plan promises ({plan.epsilon}, {plan.delta}), the query ({query.epsilon}, {query.delta})")
+    for name, cost in found.items():
+        promised = getattr(plan, name)
+        if not cost <= promised * (1 + TOLERANCE):
+            raise AccountingError(f"the plan's {name} is {cost:.12g}, more than the {promised:.12g} it promises")

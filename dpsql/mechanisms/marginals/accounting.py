@@ -12,13 +12,10 @@ from dpsql.config import Source
 from dpsql.errors import AccountingError
 from dpsql.mechanisms.marginals.plan import MarginalsPlan, MeasuredSum, MeasuredTable
 from dpsql.parsed_query import ContributionPeriod, CounterName
-from dpsql.privacy.cost import Cost, Overlap, PrivacyLevel, gaussian_delta
+from dpsql.privacy.cost import Cost, Overlap, PrivacyLevel, check_promise, gaussian_delta
 from dpsql.privacy.endless import column_norm
 from dpsql.privacy.factorisation import factorisation
 from dpsql.udfs.noise.blt_inf import BltInf
-
-TOLERANCE = 1e-9
-"""Relative slack for rounding in float64."""
 
 
 def account(plan: MarginalsPlan, source: Source) -> Cost:
@@ -32,20 +29,11 @@ def account(plan: MarginalsPlan, source: Source) -> Cost:
         raise AccountingError("a growing table has one contribution period, STREAM")
     if [each.mechanism for each in plan.sums] != list(range(1, len(plan.sums) + 1)):
         raise AccountingError("sums must be mechanisms 1, 2, ...: equal numbers share their noise")
-    if plan.epsilon > query.epsilon or plan.delta > query.delta:
-        raise AccountingError(f"the plan promises ({plan.epsilon}, {plan.delta}), the query ({query.epsilon}, {query.delta})")
     _check_tables(plan.tables, len(asked.domains))
     norm = column_norm(BltInf()) if asked.max_triggers is None else factorisation(CounterName.BLT, asked.max_triggers)[0]
     mu = math.sqrt(math.fsum(_squared(each, plan.tables, asked.max_rows_contributed, norm) for each in plan.sums))
     noise, ids = gaussian_delta(mu, plan.epsilon), source.max_users / 2.0**64
-    for name, found, promised in (
-        ("mu", mu, plan.mu),
-        ("delta_noise", noise, plan.delta_noise),
-        ("delta_hash", ids, plan.delta_hash),
-        ("delta", noise + ids, plan.delta),
-    ):
-        if not found <= promised * (1 + TOLERANCE):
-            raise AccountingError(f"the plan's {name} is {found:.12g}, more than the {promised:.12g} it promises")
+    check_promise(plan, {"mu": mu, "delta_noise": noise, "delta_hash": ids, "delta": noise + ids})
     return Cost(PrivacyLevel.USER, mu**2, 0.0, ids, Overlap.STREAM, mu**2, ids)
 
 

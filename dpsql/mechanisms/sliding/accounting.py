@@ -10,11 +10,8 @@ from dpsql.errors import AccountingError
 from dpsql.mechanisms.sliding.asked import Asked, PaneGrouping
 from dpsql.mechanisms.sliding.plan import MeasurementPlan, SlidingPlan
 from dpsql.parsed_query import ContributionPeriod
-from dpsql.privacy.cost import Cost, Overlap, PrivacyLevel, gamma, gaussian_delta
+from dpsql.privacy.cost import TOLERANCE, Cost, Overlap, PrivacyLevel, check_promise, gamma, gaussian_delta
 from dpsql.privacy.table_proof import prove
-
-TOLERANCE = 1e-9
-"""Relative slack for rounding in float64; far below anything that matters."""
 
 
 def account(plan: SlidingPlan, source: Source) -> Cost:
@@ -45,8 +42,7 @@ def _pure(plan: SlidingPlan, source: Source) -> Cost:
     if asked.privacy_level is PrivacyLevel.USER:
         # A unit's id is also another's with probability p; then the two change what each other may do, for twice the loss.
         epsilon += math.log1p(source.max_users / 2.0**64 * math.expm1(epsilon))
-    if not epsilon <= promised * (1 + TOLERANCE):
-        raise AccountingError(f"the plan's epsilon is {epsilon:.12g}, more than the {promised:.12g} it promises")
+    check_promise(plan, {"epsilon": epsilon})
     return _cost(plan, 0.0, min(epsilon, promised), 0.0, 1.0)
 
 
@@ -93,9 +89,7 @@ def _gaussian(plan: SlidingPlan, source: Source) -> Cost:
     mu2 = float(sum((squared * times * _largest(m) ** 2 / Fraction(m.sigma) ** 2 for m in plan.measurements), Fraction(0)))
     failure = 0.0 if asked.privacy_level is PrivacyLevel.EVENT else source.max_users / 2.0**64
     delta = gaussian_delta(math.sqrt(mu2), query.epsilon) + failure
-    for name, found, promised in (("mu", math.sqrt(mu2), plan.mu), ("failure", failure, plan.failure), ("delta", delta, query.delta)):
-        if not found <= promised * (1 + TOLERANCE):
-            raise AccountingError(f"the plan's {name} is {found:.12g}, more than the {promised:.12g} it promises")
+    check_promise(plan, {"mu": math.sqrt(mu2), "failure": failure, "delta": delta})
     return _cost(plan, mu2, 0.0, failure, gamma(plan.coefficients, plan.panes))
 
 
