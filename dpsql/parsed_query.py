@@ -76,14 +76,6 @@ class CounterName(StrEnum):
     WINDOW_SQRT = "WINDOW_SQRT"
 
 
-class Release(StrEnum):
-    """When and how sums are released; RESELECT is the histogram's, INTERVAL_TREE of tables whose rows end (docs/privacy/dynamic.md)."""
-
-    EVERY_TRIGGER = "EVERY_TRIGGER"
-    RESELECT = "RESELECT"
-    INTERVAL_TREE = "INTERVAL_TREE"
-
-
 @dataclass(frozen=True)
 class Aggregate:
     """One aggregate column: `argument` is Spark SQL (None for COUNT(*) and COUNT(DISTINCT unit)); `bounds` clamp each row."""

@@ -49,3 +49,13 @@ def rows_of_events(draft: Draft) -> Iterator[Problem]:
             if join.kind not in ("SEMI", "ANTI"):
                 what = "A join that may find several rows"
                 yield problem(draft.span(join), message.format(what), hint.format("use LEFT SEMI JOIN or LEFT ANTI JOIN"))
+
+
+def cap_of_level(draft: Draft) -> Iterator[Problem]:
+    """A cap protects users or events."""
+    given, stream = draft.given("privacy_level"), draft.stream
+    if given and event(draft) and stream is not None and stream.cap is not None and stream.event_cap is None:
+        delta = "0" if draft.value("delta") == 0 else "1e-6"
+        message = f"The cap of source {stream.name} protects users, this query protects events"
+        hint = f"add `{{privacy_level: EVENT, epsilon: 1, delta: {delta}}}` to the list at sources.{stream.name}.cap"
+        yield problem(given.value_span, message, hint)

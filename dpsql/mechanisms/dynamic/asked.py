@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from dpsql.change_feed import Feed
-from dpsql.parsed_query import Release
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,4 +33,4 @@ class AskedOfChanges(Asked):
 class AskedOfTree(AskedOfChanges):
     """Likewise, by the mechanism of Qiu and Yi: a baseline."""
 
-    release: Release = Release.INTERVAL_TREE
+    release: str = "INTERVAL_TREE"

@@ -201,7 +201,7 @@ def _columns(plan: TablePlan, source: Source) -> str:
             "  That is where no node of the tree has ended a round: a node of level l is in its round r l times r times as noisy",
             "  as one of level 1 in its first. A node with too few rows for its noise answers 0: that error is in no number here.",
             "  Where no node answers, the row says 0 and its error is NULL.",
-            "  This is the mechanism of Qiu and Yi, corrected, to compare with: leave release out for far less noise.",
+            "  This is the mechanism of Qiu and Yi, corrected, to compare with: leave mechanism out for far less noise.",
         ]
     elif plan.query.asked.max_triggers is None:
         lines.append("  It grows for ever, ever more slowly: with the logarithm of the trigger's number, after a million with its root.")

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 from dpsql.config import Source
 from dpsql.description import Noise
 from dpsql.mechanisms.dynamic import accounting, options, rules
-from dpsql.mechanisms.dynamic.asked import Asked
+from dpsql.mechanisms.dynamic.asked import Asked, AskedOfTree
 from dpsql.mechanisms.dynamic.plan import TablePlan, TreePlan
 from dpsql.mechanisms.protocol import Argument, RunFacts, Shape, Told, value_and_error
-from dpsql.parsed_query import ParsedQuery, Quantiles, Release
+from dpsql.parsed_query import ParsedQuery, Quantiles
 from dpsql.parts.whole_table import document, schedule
 from dpsql.privacy.cost import Cost
 
@@ -78,7 +78,7 @@ class Dynamic:
         from dpsql.udfs.keys import PublicGroups
         from dpsql.udfs.table.stages import QuantileStage, TableStage
 
-        asked, tree = plan.query.asked, str(Release.INTERVAL_TREE) if isinstance(plan, TreePlan) else ""
+        asked, tree = plan.query.asked, plan.query.asked.release if isinstance(plan.query.asked, AskedOfTree) else ""
         nobody = PublicGroups((), (), plan.start_us) if plan.selection is None else None
         intake = admission_stage(plan, nobody)
         release = TreeStage if isinstance(plan, TreePlan) else QuantileStage if plan.trees else TableStage

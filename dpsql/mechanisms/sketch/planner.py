@@ -9,7 +9,7 @@ from dpsql.config import Source
 from dpsql.errors import ConfigError
 from dpsql.mechanisms.identity import identity_of
 from dpsql.mechanisms.sketch.asked import Asked, Bounds, SketchKind, Wanted
-from dpsql.mechanisms.sketch.medians import stderr
+from dpsql.mechanisms.sketch.medians import MEDIAN, stderr
 from dpsql.mechanisms.sketch.plan import CellsPlan, SketchPlan, document
 from dpsql.parsed_query import Aggregate, AggregateFunction, ContributionPeriod, CounterName, ParsedQuery, PrivacyLevel
 from dpsql.parts.increments import MAX_EXACT, increments_of
@@ -23,7 +23,7 @@ PLAN_VERSION = 2
 
 FLOOR_SHARE = 0.1
 """Part of delta for the floor test; its thresholds depend on it only through logarithms."""
-DEPTHS, WIDTHS, MOST_LISTED = range(3, 32, 2), [1 << k for k in range(6, 25)], 10_000
+WIDTHS, MOST_LISTED = [1 << k for k in range(6, 25)], 10_000
 MOST_DRAWS = 1 << 36
 """Cells times triggers: some minutes of noise per window."""
 APART = 16
@@ -96,9 +96,9 @@ def _check(query: ParsedQuery[Asked], triggers: int, windows: int) -> None:
     asked = query.asked
     if (asked.level is PrivacyLevel.EVENT) != (asked.bounds is None):
         raise ConfigError("privacy_level = EVENT takes no bounds, and USER needs them")
-    if asked.depth not in DEPTHS or asked.width not in WIDTHS:
+    if asked.depth not in MEDIAN or asked.width not in WIDTHS:
         raise ConfigError(
-            f"a sketch has 3 to 31 rows, an odd number, and sketch_width is a power of two, 64 to 2^24; not {asked.depth} and {asked.width}"
+            f"a sketch has {', '.join(map(str, MEDIAN))} rows, and sketch_width is a power of two, 64 to 2^24; not {asked.depth} and {asked.width}"
         )
     if asked.depth * asked.width * triggers * len(asked.wanted) > MOST_DRAWS:
         raise ConfigError(f"{asked.depth} x {asked.width} cells at {triggers} triggers are more than 2^36 draws of noise per window")

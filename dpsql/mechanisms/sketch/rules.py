@@ -13,7 +13,7 @@ from dpsql.sql import clause_rules, window_rules
 from dpsql.sql.aggregates import BOUNDS, argument_name, read_bounds
 from dpsql.sql.constructs import READING
 from dpsql.sql.draft import Draft
-from dpsql.sql.event_rules import event, rows_of_events, units_of_events
+from dpsql.sql.event_rules import cap_of_level, event, rows_of_events, units_of_events
 from dpsql.sql.normal import write
 from dpsql.sql.options import HORIZON_LIMIT
 from dpsql.sql.relations import value_type
@@ -27,13 +27,6 @@ EXAMPLES = {
 }
 NUMBERS = {AggregateFunction.APPROX_TOP_COUNT: 2, AggregateFunction.APPROX_TOP_SUM: 3, AggregateFunction.COUNT_SKETCH: 1}
 """Positional arguments of each."""
-
-
-def delta_above_zero(draft: Draft) -> Iterator[Problem]:
-    """Gaussian noise keeps no promise with delta = 0."""
-    given = draft.given("delta")
-    if given and draft.value("delta") == 0:
-        yield problem(given.value_span, "A sketch has Gaussian noise: delta must be above 0", "write a small positive number: delta = 1e-9")
 
 
 def keys_beside(draft: Draft) -> Iterator[Problem]:
@@ -184,21 +177,12 @@ def own_values_apart(draft: Draft) -> Iterator[Problem]:
     yield problem(place.value_span if place else draft.clause_span, message, hint)
 
 
-def cap_of_level(draft: Draft) -> Iterator[Problem]:
-    """A cap protects users or events."""
-    given, stream = draft.given("privacy_level"), draft.stream
-    if given and event(draft) and stream is not None and stream.cap is not None and stream.event_cap is None:
-        message = f"The cap of source {stream.name} protects users, this query protects events"
-        hint = f"add `{{privacy_level: EVENT, epsilon: 1, delta: 1e-6}}` to the list at sources.{stream.name}.cap"
-        yield problem(given.value_span, message, hint)
-
-
 RULES = (
     window_rules.window_missing,
     clause_rules.required_options,
     units_of_events,
     rows_of_events,
-    delta_above_zero,
+    clause_rules.delta_above_zero,
     keys_beside,
     shown_as_listed,
     others_beside,

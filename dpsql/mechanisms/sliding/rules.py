@@ -9,7 +9,7 @@ from dpsql.parsed_query import AggregateFunction
 from dpsql.sql import aggregate_rules, clause_rules, window_rules
 from dpsql.sql.draft import Draft
 from dpsql.sql.durations import divisor_near
-from dpsql.sql.event_rules import event, rows_of_events, units_of_events
+from dpsql.sql.event_rules import cap_of_level, event, rows_of_events, units_of_events
 from dpsql.sql.spans import Span, problem
 from dpsql.times import show_duration
 
@@ -69,17 +69,6 @@ def of_the_paper(draft: Draft) -> Iterator[Problem]:
     for call in draft.calls:
         if call.function is AggregateFunction.AVG:
             yield problem(call.item.span, "The paper does not take AVG, which is two sums", "write SUM, or leave mechanism out")
-
-
-def cap_of_level(draft: Draft) -> Iterator[Problem]:
-    """A cap protects users or events."""
-    given, stream = draft.given("privacy_level"), draft.stream
-    if given and event(draft) and stream is not None and stream.cap is not None and stream.event_cap is None:
-        message = f"The cap of source {stream.name} protects users, this query protects events"
-        hint = (
-            f"the source needs a cap for it: add `{{privacy_level: EVENT, epsilon: 1, delta: 0}}` to the list at sources.{stream.name}.cap"
-        )
-        yield problem(given.value_span, message, hint)
 
 
 RULES = (
