@@ -55,10 +55,6 @@ class Schedule:
         """How many grid points lie at or before a time, from the one at the offset on."""
         return (time_us - self.offset_us) // self.interval_us
 
-    def newest_point_us(self, time_us: int) -> int:
-        """The newest grid point at or before a time."""
-        return self.offset_us + self.points(time_us) * self.interval_us
-
     def crossed(self, before_us: int, closed_us: int) -> bool:
         """Whether a grid point lies after `before_us` and at or before `closed_us`."""
         return self.points(closed_us) > self.points(before_us)

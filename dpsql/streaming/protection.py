@@ -30,7 +30,7 @@ SECRET = "spark.authenticate.secret"
 TLS = "spark.ssl.rpc.enabled"
 """In place of `NETWORK`, for those who have certificates."""
 
-OTHERS, OTHERS_AND_GROUP = 0o001, 0o011
+OTHERS = 0o001
 LOGGERS = ("py4j.clientserver", "py4j.java_gateway", "SQLQueryContextLogger", "DataFrameQueryContextLogger")
 """Of Python: py4j's commands carry pickled functions with the noise key, and pyspark's own log of errors the text of queries."""
 

@@ -34,11 +34,6 @@ def add(a: Pair, b: Pair) -> Pair:
     return _quick(s, e + f)
 
 
-def minus(a: Pair) -> Pair:
-    """-a."""
-    return -a[0], -a[1]
-
-
 def times(c: Float, a: Pair) -> Pair:
     """c * a for float64 c of at most 26 significant bits."""
     high, low = _halves(a[0])

@@ -163,18 +163,6 @@ def presence_ratio(weights: Sequence[float], ends: bool, norm: float, sigma: flo
     return norm * math.hypot(*weights) * (math.sqrt(2) if ends else 1.0) / sigma
 
 
-def threshold_failure(
-    chosen: BltInf, sigma: float, first: tuple[int, ...], thresholds: Sequence[int], largest_weight: int, min_units: int
-) -> float:
-    """The probability that a group with one unit too few ever crosses, at most: summed over every trigger that there can be.
-
-    Args:
-        first: first trigger of every block; thresholds: its tau. Weights and thresholds are in units of 2^-20.
-    """
-    end = _ends(first, thresholds, LAST_STEP)
-    return _failures(sigma, first, end, path_deviations(chosen, end), thresholds, min_units * largest_weight)
-
-
 def _ends(first: tuple[int, ...], thresholds: Sequence[int], last: int) -> tuple[int, ...]:
     """The last trigger of every block."""
     if first[0] != 1 or any(b <= a for a, b in pairwise(first)) or len(first) != len(thresholds) or first[-1] > last:

@@ -18,12 +18,6 @@ def half_width(epsilon: float, panes: int) -> int:
     return found if together == 1 else math.ceil(found * together * (1 + 2.0**-12))
 
 
-def coverage(epsilon: float, panes: int, h: int) -> float:
-    """P(|sum| <= h)."""
-    p = _probabilities(epsilon, panes)
-    return float(p[0] + 2.0 * math.fsum(p[1 : h + 1].tolist()))
-
-
 def _exact(epsilon: float, panes: int) -> int:
     p = _probabilities(epsilon, panes)
     inside = p[0] + 2.0 * np.concatenate([[0.0], np.cumsum(p[1 : len(p) // 2])])

@@ -22,6 +22,7 @@ from dpsql.mechanisms.dynamic.calibration import (
     row_sensitivity,
     shown_from,
 )
+from dpsql.privacy.endless import path_deviations
 from dpsql.udfs.noise.blt_inf import OMEGA, THETA, BltInf
 from dpsql.udfs.table.grid import LAST_STEP
 
@@ -74,17 +75,23 @@ def test_thresholds_are_the_quantile_at_each_trigger(min_units: int) -> None:
     assert shown_from(taus) == tuple(-(-tau // 2) for tau in taus)
 
 
+def threshold_failure(sigma: float, first: tuple[int, ...], thresholds: list[int] | tuple[int, ...], largest_weight: int) -> float:
+    """As the accountant finds it: that a group of one unit too few ever crosses."""
+    end = accounting._ends(first, thresholds, LAST_STEP)
+    return accounting._failures(sigma, first, end, path_deviations(CHOSEN, end), thresholds, largest_weight)
+
+
 def test_the_accountant_sums_what_thresholds_fail_with() -> None:
     """From covariances by doubling. What the last triggers that can be numbered leave over is less than 2%."""
     taus = endless_thresholds(CHOSEN, SIGMA, UNIT // 2, 1, TOTAL)
-    found = accounting.threshold_failure(CHOSEN, SIGMA, blocks(), taus, UNIT // 2, 1)
+    found = threshold_failure(SIGMA, blocks(), taus, UNIT // 2)
     assert 0.98 * TOTAL < found <= TOTAL
     lower = [int((tau - UNIT // 2) * 0.999) + UNIT // 2 for tau in taus]
-    assert accounting.threshold_failure(CHOSEN, SIGMA, blocks(), lower, UNIT // 2, 1) > TOTAL * 1.01
-    assert accounting.threshold_failure(CHOSEN, SIGMA * 1.001, blocks(), taus, UNIT // 2, 1) > TOTAL * 1.01
-    assert accounting.threshold_failure(CHOSEN, SIGMA, blocks(), taus, UNIT // 2 + UNIT // 50, 1) > TOTAL
+    assert threshold_failure(SIGMA, blocks(), lower, UNIT // 2) > TOTAL * 1.01
+    assert threshold_failure(SIGMA * 1.001, blocks(), taus, UNIT // 2) > TOTAL * 1.01
+    assert threshold_failure(SIGMA, blocks(), taus, UNIT // 2 + UNIT // 50) > TOTAL
     with pytest.raises(AccountingError, match="blocks"):
-        accounting.threshold_failure(CHOSEN, SIGMA, blocks()[1:], taus[1:], UNIT // 2, 1)
+        threshold_failure(SIGMA, blocks()[1:], taus[1:], UNIT // 2)
 
 
 def test_covariances_by_doubling_are_those_of_a_dense_matrix() -> None:

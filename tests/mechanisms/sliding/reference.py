@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
+
+from dpsql.mechanisms.sliding.half_width import _probabilities
 
 Noise = Callable[[int], int]
 """Noise by number of the pane."""
@@ -67,3 +70,9 @@ def smoothing_target(values: list[float], memory: int, w: int) -> float:
     """w times the mean of the values with weights (1 - 1/memory)^age."""
     weights = [(1 - 1 / memory) ** age for age in range(len(values))][::-1]
     return w * sum(a * v for a, v in zip(weights, values, strict=True)) / sum(weights)
+
+
+def coverage(epsilon: float, panes: int, h: int) -> float:
+    """P(|sum| <= h) of so many discrete Laplace noises."""
+    p = _probabilities(epsilon, panes)
+    return float(p[0] + 2.0 * math.fsum(p[1 : h + 1].tolist()))

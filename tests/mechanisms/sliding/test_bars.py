@@ -9,7 +9,6 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from dpsql.mechanisms.sliding.half_width import coverage
 from dpsql.mechanisms.sliding.planner import make_plan
 from dpsql.mechanisms.sliding.stages import measurements, stages
 from dpsql.parsed_query import Aggregate, changed
@@ -19,6 +18,7 @@ from dpsql.udfs.stage import Clock, Tick
 from tests.mechanisms.sliding.pane_runs import cells, noise_key
 from tests.mechanisms.sliding.pane_runs import windows as shown
 from tests.mechanisms.sliding.queries import AVG, EVENT, HOUR, SOURCE, SQRT, SUM, query_of_hours, windows
+from tests.mechanisms.sliding.reference import coverage
 
 STREAMS, PANES = 10_000, 70
 

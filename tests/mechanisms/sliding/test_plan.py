@@ -17,7 +17,7 @@ from dpsql.errors import AccountingError, ConfigError
 from dpsql.mechanisms.sliding.accounting import account
 from dpsql.mechanisms.sliding.asked import PaneGrouping
 from dpsql.mechanisms.sliding.explain import explain
-from dpsql.mechanisms.sliding.half_width import coverage, half_width
+from dpsql.mechanisms.sliding.half_width import half_width
 from dpsql.mechanisms.sliding.plan import SlidingPlan, document
 from dpsql.mechanisms.sliding.planner import make_plan
 from dpsql.mechanisms.sliding.stages import intake, measurements, shown
@@ -27,6 +27,7 @@ from dpsql.udfs.keys import PublicGroups
 from dpsql.udfs.noise.discrete_laplace import discrete_laplace
 from dpsql.udfs.noise.window_sqrt import coefficients, response
 from tests.mechanisms.sliding.queries import EVENT, MINUTE, QUERIES, SOURCE, SQRT, SUM, USER, bounds, windows
+from tests.mechanisms.sliding.reference import coverage
 
 
 @pytest.mark.parametrize("name", QUERIES)
