@@ -12,7 +12,7 @@ from dpsql.mechanisms.dynamic.plan import ColumnPlan, TablePlan, TreePlan
 from dpsql.mechanisms.dynamic.stages import perturbations, quantile_noise, users_needed
 from dpsql.mechanisms.live_runs import live_runs
 from dpsql.parts.whole_table import counter_said, growing, how_often, promise, schedule, triggers
-from dpsql.parts.words import clamps, written
+from dpsql.parts.words import budget, clamps, shares, written
 from dpsql.text import Z95, number, percent
 from dpsql.times import duration, timestamp
 from dpsql.udfs.dynamic.interval_tree import TreeSum
@@ -224,25 +224,14 @@ def _quantiles(plan: TablePlan, column: ColumnPlan, source: Source) -> list[str]
 
 
 def _budget(plan: TablePlan) -> str:
-    share = plan.selection.share if plan.selection else 0.0
-    each = percent((1 - share) / len(plan.perturbations))
-    averages = f", of which there are {len(plan.perturbations)}: an average has two" if len(plan.perturbations) > len(plan.columns) else ""
-    spent = f"{percent(share)} of mu^2 chooses keys, {each}" if plan.selection else f"No key is chosen: {each} of mu^2"
-    threshold = f" + {plan.delta_threshold:.3g} for keys that only one unit has, at all triggers" if plan.selection else ""
-    return "\n".join(
-        [
-            "How the budget is spent",
-            f"  All noise is Gaussian and accounted for together: mu = {plan.mu:.4f}, the most noise-saving way to ({plan.epsilon:g}, {plan.delta_noise:.3g}).",
-            *(
-                [
-                    "  3/8 of mu^2 are for what nodes release, 3/8 for what goes from them, 1/8 each for their sizes and for how many",
-                    "  rows go; of that, level l has in round r the part (6 / pi^2 / (l r))^2, and each column as much as the others.",
-                ]
-                if isinstance(plan, TreePlan)
-                else [f"  {spent} goes to each noisy number{averages}."]
-            ),
-            f"  delta = {plan.delta_noise:.3g} for the noise{threshold} + {plan.delta_hash:.2g} for id collisions.",
-        ]
+    passing = "keys that only one unit has, at all triggers"
+    if not isinstance(plan, TreePlan):
+        averages = "an average has two" if len(plan.perturbations) > len(plan.columns) else ""
+        return budget(plan, shares(plan, averages), passing=passing)
+    return budget(
+        plan,
+        "  3/8 of mu^2 are for what nodes release, 3/8 for what goes from them, 1/8 each for their sizes and for how many",
+        "  rows go; of that, level l has in round r the part (6 / pi^2 / (l r))^2, and each column as much as the others.",
     )
 
 

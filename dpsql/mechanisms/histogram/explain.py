@@ -21,7 +21,7 @@ from dpsql.mechanisms.live_runs import live_runs
 from dpsql.mechanisms.other_ways import Ways
 from dpsql.parsed_query import DEVIATIONS, SPREADS, ContributionPeriod, CounterName, ParsedQuery
 from dpsql.parts.output_columns import SAMPLES
-from dpsql.parts.words import clamps, written
+from dpsql.parts.words import budget, clamps, shares, written
 from dpsql.privacy.cost import Cost, touched
 from dpsql.privacy.curve import epsilon_of
 from dpsql.schedule import by_window
@@ -345,22 +345,8 @@ def _columns(plan: PrivacyPlan) -> str:
 
 
 def _budget(plan: PrivacyPlan) -> str:
-    lines = [
-        "How the budget is spent",
-        f"  All noise is Gaussian and accounted for together: mu = {plan.mu:.4f}, the most noise-saving way to ({plan.epsilon:g}, {plan.delta_noise:.3g}).",
-    ]
-    share = plan.selection.share if plan.selection else 0.0
     several = [words for n, words in SEVERAL.items() if any(len(column.perturbations) == n for column in plan.columns)]
-    averages = f", of which there are {len(plan.perturbations)}: {', '.join(several)}" if several else ""
-    if plan.selection:
-        lines.append(
-            f"  {percent(share)} of mu^2 chooses keys, {percent((1 - share) / len(plan.perturbations))} goes to each noisy number{averages}."
-        )
-    else:
-        lines.append(f"  No key is chosen: {percent(1 / len(plan.perturbations))} of mu^2 goes to each noisy number{averages}.")
-    threshold = f" + {plan.delta_threshold:.3g} for keys that only one unit has" if plan.selection else ""
-    lines.append(f"  delta = {plan.delta_noise:.3g} for the noise{threshold} + {plan.delta_hash:.2g} for id collisions.")
-    return "\n".join(lines)
+    return budget(plan, shares(plan, ", ".join(several)))
 
 
 def _choice(plan: PrivacyPlan) -> str:
