@@ -99,7 +99,7 @@ def _print(lake: Lake, name: str, window_us: int | None, every: bool, limit: int
     from dpsql.published.frames import published_of
     from dpsql.published.histogram import PublicTable, own_reading
     from dpsql.view.measures import counted
-    from dpsql.view.reading import as_read
+    from dpsql.view.reading import as_read, is_ordered
     from dpsql.view.standing import live_notes
     from dpsql.view.table import places_shown
     from dpsql.view.windows import finished, in_order, newest_triggers, passed_over
@@ -119,7 +119,7 @@ def _print(lake: Lake, name: str, window_us: int | None, every: bool, limit: int
     shown = as_read(chosen, own)
     ranks: tuple[str | None, Mapping[Any, str]] = (None, {})
     if not every and published.amounts:
-        ranks = places_shown(chosen, in_order(newest_triggers(shown)).head(limit))
+        ranks = places_shown(chosen, in_order(newest_triggers(shown), keep=is_ordered(shown)).head(limit))
     print_histogram(shown, limit, every, clock=rows[DUE].max(), ranks=ranks)
     if not every and window_us is None and (passed := passed_over(rows, chosen)):
         click.echo(passed)

@@ -117,11 +117,7 @@ def _made(lake: Lake, name: str, window_us: int | None, growing: bool, limit: in
     if listed := bool(published_of(every).lists):
         empty = listing(every)[1]
         every = as_histogram(every)
-    if quantiles := published_of(every).quantiles:
-        note(f"not drawn: {', '.join(quantiles)} (quantiles); `dpsql show {name}` has them")
-    if not published_of(every).amounts:
-        if quantiles:
-            raise ConfigError(f"dpsql view draws values with an error, and {name} has quantiles alone: dpsql show {name}")
+    if not published_of(every).amounts and not published_of(every).quantiles:
         raise ConfigError(f"dpsql view draws values, and {name} lists none: dpsql ask {name} --value VALUE")
     rows = one_window(every, name, window_us, growing, counted(every))
     passed = (empty if listed else passed_over(every, rows)) if window_us is None else ""

@@ -12,7 +12,6 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from matplotlib.axes import Axes
-from matplotlib.dates import AutoDateLocator, DateFormatter
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, StrMethodFormatter
 
@@ -21,7 +20,7 @@ from dpsql.errors import DataError
 from dpsql.published.frames import published_of
 from dpsql.text import Z95
 from dpsql.view.formatting import absent, printable
-from dpsql.view.measures import measures, ranked
+from dpsql.view.measures import grouped_by, measures, ranked
 from dpsql.view.table import places_shown
 from dpsql.view.windows import newest_triggers
 
@@ -33,8 +32,9 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#0
 
 MARKS = ("o", "s", "^", "D", "v", "P", "X")
 WIDTH, CAPTION = 7.2, 118
-LABEL, PANEL_LABEL = 40, 26
-PANELS_ACROSS = 3
+LABEL, PANEL_LABELS, SEARCHED = 40, (40, 26, 20), 40
+"""Characters of a key: beside a bar, above a panel where there are so many in a row; and keys that are looked at for a line."""
+
 HALF_DAY, MONTHS = timedelta(hours=12), timedelta(days=300)
 NUMBERS = StrMethodFormatter("{x:,.10g}")
 
@@ -62,12 +62,12 @@ def growth(
         by: the column that says how large a key is; as the page of `dpsql view` unless given.
     """
     rows = _newest(histogram, column)
-    last = _largest(rows[rows["trigger"] == rows["trigger"].max()], keys, by)
+    last = _largest(rows[rows["trigger"] == rows["trigger"].max()], by)
     begin, end = rows[DUE].min(), rows[DUE].max()
     if published_of(rows).windows:
         begin, end = rows[START].min(), max(rows[END].max(), end)
-    caption = f"{_span(rows)}. A line begins at the trigger at which its key was selected."
-    return _panels(rows, column, last, DUE, (begin, end), "trigger time (UTC)", unit, title, caption)
+    begins = " A line begins at the trigger at which its key was selected." if published_of(rows).selects else ""
+    return _panels(rows, column, last, keys, DUE, (begin, end), "trigger time (UTC)", unit, title, f"{_span(rows)}.{begins}")
 
 
 def over_windows(
@@ -81,10 +81,11 @@ def over_windows(
     if not published_of(histogram).windows:
         raise DataError("this histogram has no windows: charts.growth draws it trigger by trigger")
     rows = newest_triggers(histogram)
-    last = _largest(rows[rows[START] == rows[START].max()], keys, by)
+    last = _largest(rows[rows[START] == rows[START].max()], by)
     span = (rows[START].min(), rows[START].max())
-    caption = "Each window at its newest trigger. Where a line is interrupted, the key was not published: that is not zero."
-    return _panels(rows, column, last, START, span, "beginning of the window (UTC)", unit, title, caption)
+    missing = " Where a line is interrupted, the key was not published: that is not zero." if published_of(rows).selects else ""
+    caption = f"Each window at its newest trigger.{missing}"
+    return _panels(rows, column, last, keys, START, span, "beginning of the window (UTC)", unit, title, caption)
 
 
 def bars(
@@ -144,7 +145,8 @@ def bars(
 def _panels(
     rows: pd.DataFrame,
     column: str,
-    chosen: pd.DataFrame,
+    ordered: pd.DataFrame,
+    keys: int,
     when: str,
     span: tuple[Any, Any],
     axis: str,
@@ -153,50 +155,61 @@ def _panels(
     caption: str,
 ) -> Chart:
     """Small multiples: the same time for every key, whose name stands above its line, and a scale of its own, or the largest flattens the others."""
-    names = published_of(rows).keys
-    across = min(PANELS_ACROSS, max(1, len(chosen)))
+    names, stderr = grouped_by(rows), published_of(rows).stderr(column)
+    within = next(each.within for each in measures(rows) if each.alias == column)
+    chosen = _with_a_line(rows, ordered, when, keys)
+    across = min(len(PANEL_LABELS), max(1, len(chosen)))
     down = -(-max(1, len(chosen)) // across)
     figure = Chart(figsize=(WIDTH, 1.3 + 1.55 * down), dpi=150, layout="constrained", facecolor="white")
     figure.suptitle(title or f"{_plain(column)} per {_plain(', '.join(names) or 'window')}", x=0.01, ha="left", fontsize=11)
-    grid = figure.subplots(down, across, sharex=True, squeeze=False)
-    times = sorted(rows[when].unique())
-    for place, axes in enumerate(grid.flat):
-        if place >= len(chosen):
-            axes.set_axis_off()
-            continue
-        row = chosen.iloc[place].to_dict()
-        mine = rows
-        for name in names:
-            mine = mine[mine[name].isna() if absent(row[name]) else mine[name] == row[name]]
-        line = mine.drop_duplicates(when, keep="last").set_index(when).reindex(times)
-        value, error = line[column].astype(float), Z95 * line[published_of(rows).stderr(column)].astype(float)
-        axes.fill_between(times, value - error, value + error, color=COLOURS[0], alpha=0.25, linewidth=0)
-        axes.plot(times, value, color=COLOURS[0], marker="o", markersize=2.5, linewidth=1.2)
-        axes.set_title(_label(row, names, PANEL_LABEL), loc="left", fontsize=9)
+    grid = figure.subplots(down, across, squeeze=False)
+    begin, end = span if span[0] < span[1] else (span[0] - HALF_DAY, span[1] + HALF_DAY)
+    length = end - begin
+    form = "%d %b %H:%M" if length < 6 * HALF_DAY else "%d %b" if length < MONTHS else "%b %Y"
+    ends = [f"{begin:{form}}", "", f"{end:{form}}"]
+    for axes, (row, line) in zip(grid.flat, chosen, strict=False):
+        value, error = line[column].astype(float), Z95 * line[stderr].astype(float)
+        low, high = value - error, value + error
+        if within:
+            low, high = low.clip(*within), high.clip(*within)
+        axes.fill_between(line.index, low, high, color=COLOURS[0], alpha=0.25, linewidth=0)
+        axes.plot(line.index, value, color=COLOURS[0], marker="o", markersize=2.5, linewidth=1.2)
+        axes.set_title(_label(row, names, PANEL_LABELS[across - 1]), loc="left", fontsize=9)
         _plain_axes(axes)
         axes.yaxis.set_major_formatter(NUMBERS)
         axes.yaxis.set_major_locator(MaxNLocator(nbins=4))
-        axes.tick_params(labelsize=8)
+        axes.set_xlim(begin - length / 40, end + length / 40)
+        axes.set_xticks([begin, begin + length / 2, end], ends)
+        # At the edges they grow inwards, so that those of two panels never meet
+        axes.get_xticklabels()[0].set_ha("left")
+        axes.get_xticklabels()[-1].set_ha("right")
+        axes.tick_params(labelsize=7.5)
         axes.set_ylim(bottom=min(0.0, axes.get_ylim()[0]))
-    first = grid.flat[0]
-    begin, end = span
-    if begin == end:
-        begin, end = begin - HALF_DAY, end + HALF_DAY
-    margin = (end - begin) / 40
-    first.set_xlim(begin - margin, end + margin)
-    locator = AutoDateLocator(maxticks=4, minticks=2)
-    first.xaxis.set_major_locator(locator)
-    first.xaxis.set_major_formatter(DateFormatter("%H:%M" if end - begin < 3 * HALF_DAY else "%d %b" if end - begin < MONTHS else "%b %Y"))
-    figure.supylabel(unit or _plain(column), fontsize=9)
+    for axes in list(grid.flat)[len(chosen) :]:
+        axes.set_axis_off()
+    for axes in grid[:, 0]:
+        axes.set_ylabel(unit or _plain(column), fontsize=8)
+    scales = ", each panel with its own scale" if len(chosen) > 1 else ""
     return _captioned(
-        figure,
-        f"Across: {axis}, from {begin:%Y-%m-%d} to {end:%Y-%m-%d}; each panel has its own scale. Bands: 95% of the noise; "
-        f"what the contribution bounds leave out is not in them. {caption}",
+        figure, f"Across: {axis}{scales}. Bands: 95% of the noise; what the contribution bounds leave out is not in them. {caption}"
     )
 
 
-def _largest(last: pd.DataFrame, keys: int, by: str | None) -> pd.DataFrame:
-    return ranked(last, measures(last), by)[0].head(keys)
+def _with_a_line(rows: pd.DataFrame, ordered: pd.DataFrame, when: str, keys: int) -> list[tuple[dict[Any, Any], pd.DataFrame]]:
+    """The largest keys, each with what it has at each time; keys of one point come last, for they make no line."""
+    names, times = grouped_by(rows), sorted(rows[when].unique())
+    found = []
+    for row in ordered.head(SEARCHED).to_dict("records"):
+        mine = rows
+        for name in names:
+            mine = mine[mine[name].isna() if absent(row[name]) else mine[name] == row[name]]
+        found.append((row, mine.drop_duplicates(when, keep="last").set_index(when).reindex(times)))
+    found.sort(key=lambda each: each[1]["trigger"].count() < 2)  # which is stable
+    return found[:keys]
+
+
+def _largest(last: pd.DataFrame, by: str | None) -> pd.DataFrame:
+    return ranked(last, measures(last), by)[0]
 
 
 def _seen(shown: pd.DataFrame, column: str, by: str | None, names: Sequence[str], spans: Mapping[Any, str], keys: int) -> str:
@@ -204,7 +217,7 @@ def _seen(shown: pd.DataFrame, column: str, by: str | None, names: Sequence[str]
     if by != column or not spans or keys < 2:
         return f"{_plain(column)} per {_plain(', '.join(names) or 'window')}"
     if spans[shown.index[-1]] == "1":
-        return f"{_label(shown.iloc[-1].to_dict(), names, PANEL_LABEL)} leads in {_plain(column)}"
+        return f"{_label(shown.iloc[-1].to_dict(), names, PANEL_LABELS[1])} leads in {_plain(column)}"
     if spans[shown.index[-1]] == f"1–{keys}":
         return f"No key can be told apart by {_plain(column)}"
     return f"Which key leads in {_plain(column)} cannot be told apart"

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dpsql.description import Noise, Published, Rows
-from dpsql.text import Z95
 
 if TYPE_CHECKING:
     from dpsql.udfs.columns import Float, Int
@@ -32,7 +31,11 @@ class Difference:
     @property
     def real(self) -> bool:
         """More than 95% of its noise."""
-        return abs(self.value) > Z95 * self.stderr
+        return self.real_among(1)
+
+    def real_among(self, others: int) -> bool:
+        """As `real`, of so many differences that are looked at together (Bonferroni)."""
+        return abs(self.value) > _reach(others) * self.stderr
 
 
 def difference(one: float, stderr: float, other: float, other_stderr: float, correlation: float | None) -> Difference:
@@ -80,12 +83,10 @@ def places(values: Float, stderrs: Float, shown: int) -> tuple[Int, Int]:
     Returns:
         (best, worst) place of each, from 1, in the order of `values` from the largest down.
     """
-    from scipy.special import ndtri
-
     known = np.where(np.isfinite(values), values, -np.inf)
     order = np.argsort(-known, kind="stable")
     sorted_values, sorted_errors = known[order], np.where(np.isfinite(stderrs), stderrs, 0.0)[order]
-    z = float(-ndtri(0.025 / max(1, len(values) - 1)))
+    z = _reach(len(values) - 1)
     best, worst = np.ones(min(shown, len(values)), np.int64), np.ones(min(shown, len(values)), np.int64)
     for start in range(0, len(best), BLOCK):
         block = slice(start, min(start + BLOCK, len(best)))
@@ -95,6 +96,13 @@ def places(values: Float, stderrs: Float, shown: int) -> tuple[Int, Int]:
         best[block] = 1 + np.sum(gap > reach, axis=1)
         worst[block] = len(values) - np.sum(gap < -reach, axis=1)
     return best, worst
+
+
+def _reach(differences: int) -> float:
+    """How many standard deviations none of so many differences leaves, with 95%, where all are noise."""
+    from scipy.special import ndtri
+
+    return float(-ndtri(0.025 / max(1, differences)))
 
 
 def _of_windows(published: Published) -> Noise | None:

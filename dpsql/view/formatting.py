@@ -89,4 +89,4 @@ def amount(value: float, error: float, whole: bool = False) -> str:
     if decimals > MOST_DECIMALS:
         return f"{value:.2g}"
     size, name = next((size, name) for size, name in UNITS if error >= size / 10 or size == 1)
-    return f"{round(float(value), decimals) / size:,.{max(0, decimals + round(math.log10(size)))}f}{name}"
+    return f"{(round(float(value), decimals) + 0.0) / size:,.{max(0, decimals + round(math.log10(size)))}f}{name}"

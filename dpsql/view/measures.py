@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from dpsql import description
+from dpsql.description import Role
 from dpsql.parsed_query import AggregateFunction
 from dpsql.published.frames import published_of
 from dpsql.view.bounds import heads
@@ -37,6 +38,18 @@ def measures(rows: pd.DataFrame) -> tuple[Measure, ...]:
     published = published_of(rows)
     known, caps = {each.alias: each for each in published.measures}, heads(published)
     return tuple(_measure(alias, known.get(alias), caps.get(alias, "")) for alias in published.amounts)
+
+
+def grouped_by(rows: pd.DataFrame) -> list[str]:
+    """The key columns; of the rows of a CUBE those that some row has a value of, as all have of one level."""
+    published = published_of(rows)
+    return [name for name in published.keys if not published.sets or (name not in published.names(Role.SET) and rows[name].notna().any())]
+
+
+def levels(rows: pd.DataFrame) -> list[pd.DataFrame]:
+    """The rows of a CUBE by what they are grouped by, few columns first; the total, which is grouped by none, last."""
+    found = [level for _, level in rows.groupby(published_of(rows).names(Role.SET), sort=False)]
+    return sorted(found, key=lambda level: (not grouped_by(level), len(grouped_by(level)), grouped_by(level)))
 
 
 def size_of(rows: pd.DataFrame) -> str | None:

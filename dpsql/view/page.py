@@ -27,7 +27,7 @@ from dpsql.times import duration
 from dpsql.view import charts
 from dpsql.view.bounds import left_out, of_lists
 from dpsql.view.formatting import printable
-from dpsql.view.measures import Measure, measures
+from dpsql.view.measures import Measure, grouped_by, levels, measures
 from dpsql.view.standing import Standing
 from dpsql.view.table import Table, table, window_before
 from dpsql.view.windows import finished
@@ -57,10 +57,10 @@ class Card:
 
 @dataclass(frozen=True)
 class Picture:
-    """A chart as an image."""
+    """A chart as an image, and what is said below it."""
 
-    alt: str
     source: str
+    caption: str
 
 
 @dataclass(frozen=True)
@@ -110,6 +110,7 @@ def page(
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     template = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True).from_string(_asset("page.html"))
     every = rows if every is None else every
+    panels = _all_panels(standing, rows, every, most_rows, reading)
     return template.render(
         policy=f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{digest}'",
         style=Markup(_asset("page.css")),
@@ -120,13 +121,17 @@ def page(
         listed=listed,
         cards=_cards(standing, rows, listed),
         said=of_lists(standing.published) if listed else left_out(standing.published),
-        sections=[section for each in measures(rows) if (section := _section(each, rows, every, standing)).pictures],
-        panels=_all_panels(standing, rows, every, most_rows, reading),
+        sections=[section for each in measures(rows) if (section := _section(each, *_drawn(rows, every))).pictures],
+        panels=panels,
+        picked=panels if published_of(rows).sets else sorted(panels, key=lambda panel: panel.start, reverse=True),
+        picker="Grouped by" if published_of(rows).sets else "Window",
     )
 
 
 def _all_panels(standing: Standing, rows: pd.DataFrame, every: pd.DataFrame, most_rows: int, reading: Reading | None) -> list[Panel]:
-    """That of the window that is shown first, then those of other windows, the newest first."""
+    """That of the window that is shown first, then those of other windows, the newest first; or those of the levels of a CUBE."""
+    if published_of(rows).sets:
+        return [_panel(standing, level, every, most_rows, reading) for level in levels(rows)]
     panels = [_panel(standing, rows, every, most_rows, reading)]
     if published_of(every).windows:
         others = every[every[START] != rows[START].iloc[0]]
@@ -140,7 +145,8 @@ def _panel(standing: Standing, window: pd.DataFrame, every: pd.DataFrame, most_r
     ended = bool(finished(window, every[DUE].max()).all())
     made = table(window, window_before(every, window) if ended else None, _last(standing), most_rows, reading)
     if not published_of(window).windows:
-        return Panel("", "The whole table", _headline(made), made)
+        names = ", ".join(made.names) or "nothing: all records"
+        return Panel(names, names if published_of(window).sets else "The whole table", _headline(made), made)
     first = window.iloc[0]
     title = f"{first[START]:{TIME}} to {first[END]:{TIME}} UTC"
     return Panel(f"{first[START]:%Y-%m-%dT%H:%M:%S}", title if ended else f"{title}, unfinished", _headline(made), made)
@@ -155,11 +161,14 @@ def _headline(made: Table) -> str:
     first = made.rows[0]
     if not made.names:
         return f"{made.heads[0][0]}: {first.cells[0].text}"
-    if not made.by:
+    if not made.by or not made.first:
         return ""
-    at = next((i for i, (alias, _) in enumerate(made.heads) if alias == printable(made.by)), 0)
-    words = "is first" if first.place == "1" else "is largest, but others may be larger"
-    return f"{made.heads[at][0]}: {', '.join(first.keys)} {words}, {first.cells[at].text}"
+    at, (alias, cap) = next((i, head) for i, head in enumerate(made.heads) if head[0] == printable(made.by))
+    of = f"{alias} ({cap})" if cap else alias
+    if made.together:
+        return f"{of}: no key can be told apart from another"
+    words = "is first" if made.first.place == "1" else "is largest, but others may be larger"
+    return f"{of}: {', '.join(made.first.keys)} {words}, {made.first.cells[at].text}"
 
 
 def _lead(standing: Standing, rows: pd.DataFrame, passed: str, listed: bool) -> str:
@@ -196,7 +205,8 @@ def _shown(rows: pd.DataFrame, keys: int, listed: bool) -> Card:
         return Card("Keys", "none", f"one row per {'window' if published.windows else 'trigger'}")
     if published.sets:
         return Card("Cells shown", f"{keys:,}", "all there are, records or not")
-    return Card("Keys shown", f"{keys:,}", SHOWN_OF_LIST if listed else "with enough people; a missing key is not zero")
+    chosen = "with enough people; a missing key is not zero" if published.selects else "all that are listed, records or not"
+    return Card("Keys shown", f"{keys:,}", SHOWN_OF_LIST if listed else chosen)
 
 
 def _last(standing: Standing) -> int | None:
@@ -240,26 +250,37 @@ def _promise(standing: Standing) -> Iterator[Card]:
         )
 
 
-def _section(measure: Measure, rows: pd.DataFrame, every: pd.DataFrame, standing: Standing) -> Section:
+def _drawn(rows: pd.DataFrame, every: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Of a CUBE its first level: cells of several have no common scale."""
+    return (levels(rows)[0],) * 2 if published_of(rows).sets else (rows, every)
+
+
+def _section(measure: Measure, rows: pd.DataFrame, every: pd.DataFrame) -> Section:
     """Pictures of what has several points in time: windows, triggers of the window that is shown."""
     alias = measure.alias
     unit = f"{alias}\n({measure.cap})" if measure.cap else alias
     drawn = []
     if published_of(every).windows:
         closed = every[finished(every)]
-        if closed[START].nunique() > 1:
+        if _comes_again(closed, START):
             newest = sorted(closed[START].unique())[-CHART_WINDOWS:]
             drawn.append(charts.over_windows(closed[closed[START] >= newest[0]], alias, unit=unit, title=f"{alias}, window by window"))
-    if rows["trigger"].nunique() > 1:
+    if _comes_again(rows, "trigger"):
         drawn.append(charts.growth(rows, alias, unit=unit, title=f"{alias}, trigger by trigger"))
-    return Section(printable(alias), tuple(_picture(chart, alias) for chart in drawn))
+    return Section(printable(alias), tuple(map(_picture, drawn)))
 
 
-def _picture(chart: charts.Chart, alias: str) -> Picture:
-    out = io.BytesIO()
+def _comes_again(rows: pd.DataFrame, when: str) -> bool:
+    """Whether some key has two points in time: one alone makes no line."""
+    names = grouped_by(rows)
+    return bool((rows.groupby(names, dropna=False)[when].nunique().max() if names else rows[when].nunique()) > 1)
+
+
+def _picture(chart: charts.Chart) -> Picture:
+    out, caption = io.BytesIO(), " ".join(chart.get_supxlabel().split())
+    chart.supxlabel("")
     chart.savefig(out, format="svg", metadata={"Date": None})
-    what = f"{alias}: {' '.join(chart.get_supxlabel().split())}"
-    return Picture(what, f"data:image/svg+xml;base64,{base64.b64encode(out.getvalue()).decode()}")
+    return Picture(f"data:image/svg+xml;base64,{base64.b64encode(out.getvalue()).decode()}", caption)
 
 
 def _length(span: timedelta) -> str:

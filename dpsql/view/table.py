@@ -13,10 +13,11 @@ from dpsql.description import END, START, Published
 from dpsql.parsed_query import Reading
 from dpsql.published.frames import published_of
 from dpsql.text import Z95
+from dpsql.view import bounds
 from dpsql.view.difference import between_windows, difference, places
 from dpsql.view.formatting import absent, amount, key_text, measured, printable, text_of
 from dpsql.view.interval import intervals
-from dpsql.view.measures import Measure, measures, ranked
+from dpsql.view.measures import Measure, grouped_by, measures, ranked
 from dpsql.view.reading import as_read, is_ordered
 from dpsql.view.trend import trend
 from dpsql.view.windows import newest_triggers
@@ -61,7 +62,9 @@ class Table:
         heads: aggregates, and what the bounds cap in each.
         rows: a line for each key.
         all_rows: how many keys there are.
-        by: what places are of; None: no places, for rows are ordered by their error or by the query.
+        by: what places are of; None: there are no places.
+        first: the line of the largest key, if it is shown.
+        together: no key can be told apart from any other.
         has_trends: there is more than one trigger in this window.
         has_changes: some value has clearly changed since the window before.
         stands_out: some value is larger than its own error.
@@ -73,6 +76,8 @@ class Table:
     rows: tuple[Row, ...]
     all_rows: int
     by: str | None
+    first: Row | None
+    together: bool
     has_trends: bool
     has_changes: bool
     stands_out: bool
@@ -90,7 +95,7 @@ def table(window: pd.DataFrame, before: pd.DataFrame | None, horizon: int | None
         reading: as for `as_read`.
     """
     published = published_of(window)
-    names, of = published.keys, measures(window)
+    names, of = grouped_by(window), measures(window)
     last = newest_triggers(window)
     ordered, ranking = ranked(last, of)
     kept = as_read(ordered, reading)
@@ -103,16 +108,17 @@ def table(window: pd.DataFrame, before: pd.DataFrame | None, horizon: int | None
     has_trends = window["trigger"].nunique() > 1
     paths = {number: path for number, path in window.sort_values("trigger").groupby(key)} if has_trends else {}
     older = {} if before is None else {_key(row, names): row for row in newest_triggers(before).to_dict("records")}
-    whole = {each.alias: float(last[each.alias].astype(float).sum()) for each in of if each.has_shares and names and not published.sets}
+    whole = {each.alias: _whole(last, each.alias) for each in of if each.has_shares and names and not published.sets}
+    ranges = [column for column in published.shown if column.name in published.quantiles]
     drawn = {each.alias: intervals(*_floats(shown, each.alias), each.within) for each in of}
     lines, has_changes = [], False
     for at, (index, row) in enumerate(zip(shown.index, shown.to_dict("records"), strict=True)):
         cells = []
         for each in of:
             said = [f"{ending} {text_of(row, column, published)}" for ending, column in published.beside(each.alias).items()]
-            change = _change(row, older.get(_key(row, names)), each, published)
+            change = _change(row, older.get(_key(row, names)), each, published, len(last))
             has_changes |= bool(change)
-            said += _share(row, each, whole) + change
+            said += [*_share(row, each, whole, published), *change]
             text, small = measured(row[each.alias], row[published.stderr(each.alias)])
             path = paths.get(key[index])
             way = Markup()
@@ -122,12 +128,24 @@ def table(window: pd.DataFrame, before: pd.DataFrame | None, horizon: int | None
                 )
             size = NONE if absent(row[each.alias]) else float(row[each.alias])
             cells.append(Cell(text, size, small, tuple(said), drawn[each.alias][at], way))
+        cells += [Cell(text_of(row, column, published), NONE, False, (), Markup(), Markup()) for column in ranges]
         texts = tuple(key_text(row, name, published) for name in names)
         lines.append(Row(spans.get(index, ""), texts, tuple(cells)))
-    heads = tuple((printable(each.alias), each.cap) for each in of)
-    stands_out = not all(cell.small or cell.size == NONE for line in lines for cell in line.cells)
+    caps = bounds.heads(published)
+    heads = tuple((printable(alias), caps.get(alias, "")) for alias in (*(each.alias for each in of), *published.quantiles))
+    first = next((line for index, line in zip(shown.index, lines, strict=True) if index == ordered.index[0]), None)
     return Table(
-        tuple(map(printable, names)), heads, tuple(lines), len(kept), by if spans else None, has_trends, has_changes, stands_out, order
+        tuple(map(printable, names)),
+        heads,
+        tuple(lines),
+        len(kept),
+        by if spans else None,
+        first,
+        len(ordered) > 1 and {spans.get(index) for index in shown.index} == {f"1–{len(ordered)}"},
+        has_trends,
+        has_changes,
+        not of or not all(cell.small or cell.size == NONE for line in lines for cell in line.cells),
+        order,
     )
 
 
@@ -138,7 +156,7 @@ def places_shown(window: pd.DataFrame, shown: pd.DataFrame, by: str | None = Non
     if any(each.alias == by and each.within for each in of):
         return None, {}
     # A total is no rival of its parts, and of a prediction nobody knows how far it is off
-    if not by or not published.keys or published.sets or published.predicts or is_ordered(window):
+    if not by or not published.keys or published.sets or published.predicts:
         return None, {}
     return by, _places(ordered, by, shown)
 
@@ -150,18 +168,28 @@ def _places(ordered: pd.DataFrame, by: str, shown: pd.DataFrame) -> dict[Any, st
     }
 
 
-def _share(row: Mapping[Any, Any], of: Measure, whole: Mapping[str, float]) -> list[str]:
-    if of.alias not in whole or absent(row[of.alias]) or whole[of.alias] <= 0 or row[of.alias] < 0:
+def _whole(last: pd.DataFrame, alias: str) -> tuple[float, float]:
+    """The sum of a column, and the standard deviation of its noise."""
+    values, stderrs = _floats(last, alias)
+    return float(np.nansum(values)), float(np.sqrt((stderrs**2).sum()))
+
+
+def _share(row: Mapping[Any, Any], of: Measure, whole: Mapping[str, tuple[float, float]], published: Published) -> list[str]:
+    """`31% of all published`, with the digits that the noise of part and whole leaves; nothing where that is larger than the share."""
+    total, noise = whole.get(of.alias, (0.0, 0.0))
+    if absent(row[of.alias]) or total <= 0:
         return []
-    return [f"{row[of.alias] / whole[of.alias]:.1%} of all published"]
+    share, stderr = row[of.alias] / total, row[published.stderr(of.alias)] / total
+    error = Z95 * max(0.0, stderr**2 * (1 - 2 * share) + (share * noise / total) ** 2) ** 0.5
+    return [f"{share:.{0 if error >= 0.005 else 1}%} of all published"] if share > error else []
 
 
-def _change(row: Mapping[Any, Any], older: Mapping[Any, Any] | None, of: Measure, published: Published) -> list[str]:
+def _change(row: Mapping[Any, Any], older: Mapping[Any, Any] | None, of: Measure, published: Published, keys: int) -> list[str]:
     alias, error = of.alias, published.stderr(of.alias)
     if older is None or absent(row[alias]) or absent(older[alias]):
         return []
     found = difference(float(row[alias]), row[error], float(older[alias]), older[error], between_windows(published))
-    if not found.real:
+    if not found.real_among(keys):
         return []
     off = Z95 * found.stderr
     return [f"{'▲' if found.value > 0 else '▼'} {amount(abs(found.value), off)} ± {amount(off, off)}"]
