@@ -37,10 +37,11 @@ from dpsql.mechanisms.sliding.planner import make_plan  # noqa: E402
 from dpsql.mechanisms.sliding.stages import measurements  # noqa: E402
 from dpsql.parsed_query import changed  # noqa: E402
 from dpsql.udfs.bucket_state import BucketFiles  # noqa: E402
+from dpsql.udfs.measure.output_columns import OutputColumn  # noqa: E402
 from dpsql.udfs.noise.window_sqrt import coefficients, response  # noqa: E402
 from dpsql.udfs.sliding.measurement import Measurement, new_bins  # noqa: E402
 from dpsql.udfs.sliding.panes import Cells, Panes  # noqa: E402
-from dpsql.udfs.sliding.release import Shown, SlidingParameters, release_windows  # noqa: E402
+from dpsql.udfs.sliding.release import SlidingParameters, release_windows  # noqa: E402
 from dpsql.udfs.stage import RELEASE, Tick  # noqa: E402
 from tests.mechanisms.sliding.queries import SOURCE, SQRT, windows  # noqa: E402
 
@@ -217,7 +218,7 @@ def run_for(m: Measurement, x: np.ndarray, panes: int, marks: int) -> list[tuple
     """The bins after `marks` and after all panes, through the release step, with the mean CPU time of a pane in ms; x is repeated."""
     bins = x.shape[1]
     names = tuple(b"%08d" % i for i in range(bins))
-    p = SlidingParameters(Panes(SLIDE_US, W, 0), (m,), (0,), (Shown("count", (0,), (1.0,)),), tuple(range(bins)), names)
+    p = SlidingParameters(Panes(SLIDE_US, W, 0), (m,), (0,), (OutputColumn("count", (0,), (1.0,), ()),), tuple(range(bins)), names)
     kept, out, began, done = None, list[tuple[pa.Table, float]](), time.process_time(), 0
     for pane in range(panes):
         key = np.flatnonzero(x[pane % len(x)])

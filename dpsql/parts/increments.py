@@ -15,6 +15,11 @@ MAX_EXACT = 2**62
 """Sums, and the noise, each stay below half of this many grid units: int64 cannot overflow when they are added."""
 
 
+def sums_of(function: AggregateFunction) -> int:
+    """How many noisy sums an aggregate is made of: an average of two, a spread of three."""
+    return 3 if function in SPREADS else 2 if function is AggregateFunction.AVG else 1
+
+
 def increments_of(aggregate: Aggregate, source: Source, rows: int) -> list[tuple[str, float, int, int, float]]:
     """(rule, grid, lower, upper, centre) of one record's increment, per perturbation of the aggregate."""
     count = {AggregateFunction.COUNT_ROWS: "rows", AggregateFunction.COUNT: "valid", AggregateFunction.COUNT_DISTINCT_UNIT: "users"}

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Protocol
 
 from dpsql.parsed_query import DEVIATIONS, VARIANCES, Aggregate, AggregateFunction, Quantiles
-from dpsql.parts.sums import NoisySum
 from dpsql.udfs.measure.output_columns import OutputColumn
 
 KINDS = {
@@ -18,12 +18,40 @@ KINDS = {
 SAMPLES = (AggregateFunction.VAR_SAMP, AggregateFunction.STDDEV_SAMP)
 
 
-def output_column(aggregate: Aggregate, parts: Sequence[NoisySum], errors: tuple[tuple[float, ...], ...] = ()) -> OutputColumn:
+class Summed(Protocol):
+    """What of a noisy sum its column needs."""
+
+    @property
+    def mechanism(self) -> int:
+        """Its number, from 1."""
+
+    @property
+    def rule(self) -> str:
+        """How a record becomes an increment."""
+
+    @property
+    def grid(self) -> float:
+        """Value of a unit of increments."""
+
+    @property
+    def step(self) -> float:
+        """Value of a unit of the noisy sum."""
+
+    @property
+    def upper(self) -> int:
+        """Clamp, in units of increments."""
+
+    @property
+    def centre(self) -> float:
+        """What values were centred on."""
+
+
+def output_column(aggregate: Aggregate, parts: Sequence[Summed], errors: tuple[tuple[float, ...], ...] = ()) -> OutputColumn:
     """How a released column is made of noisy sums, whose standard deviations at triggers 1..T are `errors`."""
     return OutputColumn(
         kind=KINDS.get(aggregate.function, "count"),
         perturbations=tuple(p.mechanism - 1 for p in parts),
-        grids=tuple(p.grid for p in parts),
+        grids=tuple(p.step for p in parts),
         stderr=errors,
         bounds=aggregate.bounds or (0.0, 0.0),
         centre=parts[0].centre,

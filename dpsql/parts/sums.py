@@ -31,6 +31,11 @@ class NoisySum:
     sensitivity: float
     sigma: float
 
+    @property
+    def step(self) -> float:
+        """Value of a unit of the noisy sum: as of increments."""
+        return self.grid
+
 
 @dataclass(frozen=True, kw_only=True)
 class QuantileSum(NoisySum):

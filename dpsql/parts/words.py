@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import Any, TypeVar
 
-from dpsql.parsed_query import Aggregate, AggregateFunction
+from dpsql.parsed_query import DEVIATIONS, SPREADS, Aggregate, AggregateFunction
+from dpsql.parts.increments import sums_of
+from dpsql.parts.output_columns import Summed
 from dpsql.text import percent
+from dpsql.udfs.measure.spread import FEWEST
+
+Sum = TypeVar("Sum", bound=Summed)
 
 RANKS = 4
 """Of a unit's keys, how many have their weight told."""
@@ -48,3 +53,33 @@ def budget(plan: Any, *spent: str, passing: str = "keys that only one unit has")
             f"  delta = {plan.delta_noise:.3g} for the noise{threshold} + {plan.delta_hash:.2g} for id collisions.",
         ]
     )
+
+
+def main(parts: Sequence[Sum]) -> Sum:
+    """The noisy sum whose error a column's is mostly made of: of a variance that of the squares."""
+    return next((p for p in parts if p.rule == "squares"), parts[0])
+
+
+def over(aggregate: Aggregate) -> str:
+    """What that sum's error is divided by."""
+    if aggregate.function in DEVIATIONS:
+        return " / (2 n s)"
+    return " / n" if sums_of(aggregate.function) > 1 else ""
+
+
+def of_several(aggregate: Aggregate, count_errors: str) -> list[str]:
+    """How an average or a spread is made of its noisy sums, and its error of theirs; nothing of other columns."""
+    name, null = aggregate.alias, f"here n is below {FEWEST:g} of its standard errors, {aggregate.alias} is NULL: too few to say."
+    if aggregate.function in SPREADS:
+        return [
+            f"  {name} is made of noisy sums of values and of their squares, and a noisy count n of values; {name}_stderr has",
+            f"  the errors of all three, the table that of the squares{'; s is the deviation itself' if aggregate.function in DEVIATIONS else ''}.",
+            f"  W{null}",
+        ]
+    if sums_of(aggregate.function) == 1:
+        return []
+    return [
+        f"  {name} is a noisy sum over a noisy count n of values; the table has the sum's error, to be divided by n.",
+        f"  The count's is {count_errors}. {name}_stderr has both;",
+        f"  w{null}",
+    ]

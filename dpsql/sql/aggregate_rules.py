@@ -207,12 +207,9 @@ def numeric_arguments(draft: Draft) -> Iterator[Problem]:
             )
 
 
-def spreads_of_windows(draft: Draft) -> Iterator[Problem]:
-    """STDDEV and VARIANCE where a mechanism does not have them."""
+def spreads_of_cells(draft: Draft) -> Iterator[Problem]:
+    """STDDEV and VARIANCE of grouping sets."""
     for call in draft.calls:
         if call.function in SPREADS:
-            sums = "SUM(x), SUM(x * x) and COUNT(x)" if draft.grouping_sets else "AVG(x) and AVG(x * x)"
-            message = f"{call.name.upper()} is for queries with a window that protect users, and not for counters of panes"
-            yield problem(
-                call.item.span, message, f"select {sums}, and compute the variance when reading: the mean square less the squared mean"
-            )
+            hint = "select SUM(x), SUM(x * x) and COUNT(x), and compute the variance when reading: the mean square less the squared mean"
+            yield problem(call.item.span, f"{call.name.upper()} is not of grouping sets", hint)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from sqlglot import exp
 
 from dpsql.errors import Problem
-from dpsql.parsed_query import AggregateFunction
+from dpsql.parsed_query import SPREADS, AggregateFunction
 from dpsql.sql.draft import Draft
 from dpsql.sql.durations import FORMS, LONGEST_US, Misread, divisor_near, read_duration
 from dpsql.sql.items import WINDOW_CALLS, Kind, call_name, names_window
@@ -21,7 +21,7 @@ _TIMES = ("size", "slide", "start offset")
 MOST_PANES = 500
 """Of a window that is made of panes, with a delta: beyond, exact noise that float64 cannot round would take seconds."""
 
-SUMS = (AggregateFunction.COUNT_ROWS, AggregateFunction.COUNT, AggregateFunction.SUM, AggregateFunction.AVG)
+SUMS = (AggregateFunction.COUNT_ROWS, AggregateFunction.COUNT, AggregateFunction.SUM, AggregateFunction.AVG, *SPREADS)
 """Aggregates of a window that its panes add up to."""
 TIME_TYPES = (exp.DType.TIMESTAMP, exp.DType.TIMESTAMPTZ, exp.DType.TIMESTAMPLTZ, exp.DType.TIMESTAMPNTZ)
 

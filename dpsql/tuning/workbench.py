@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+from scipy.special import ndtr
 
 from dpsql.compiled import Query
 from dpsql.errors import ConfigError
@@ -28,6 +29,7 @@ from dpsql.udfs.columns import Bool, Float, Int
 from dpsql.udfs.contributions import WEIGHT_UNIT
 from dpsql.udfs.intake.contribution_bounding import DROP_REASONS
 from dpsql.udfs.measure.output_columns import combine
+from dpsql.udfs.measure.spread import FEWEST
 from dpsql.udfs.noise.counters import counter
 from dpsql.udfs.stage import Clock
 
@@ -202,13 +204,16 @@ class Workbench:
         columns = {}
         for aggregate, column in zip(self._aggregates, release.parameters.columns, strict=True):
             alias, (low, high) = aggregate.alias, column.bounds
-            if aggregate.function in AVERAGED:  # of too few there is none
-                sums[column.perturbations[-1]] = np.maximum(sums[column.perturbations[-1]], 2.0 if column.sample else 1.0)
             errors: list[Any] = [stderr[-1] for stderr in column.stderr]
+            shown = released
+            if aggregate.function in AVERAGED:  # of too few there is none
+                count, least = sums[column.perturbations[-1]], max(2.0 if column.sample else 1.0, FEWEST * errors[-1])
+                shown = released * ndtr((count - least) / errors[-1])
+                sums[column.perturbations[-1]] = np.maximum(count, least)
             value, stderr = combine(column, sums, errors)
             widest = {"avg": high - low, "variance": ((high - low) / 2) ** 2, "deviation": (high - low) / 2}.get(column.kind, np.inf)
             true = self._true[alias].to_numpy() * (1.0 if aggregate.function in AVERAGED else self.scale)
-            outcome = Outcome(true, value.astype(float), stderr, released, low >= 0 or aggregate.function in SPREADS, widest)
+            outcome = Outcome(true, value.astype(float), stderr, shown, low >= 0 or aggregate.function in SPREADS, widest)
             columns[alias] = {
                 "l_1": float(outcome.absolute().sum()),
                 "l_2": float(np.sqrt(outcome.squared().sum())),

@@ -145,12 +145,13 @@ def test_public_groups_need_no_record() -> None:
 @pytest.mark.parametrize(
     ("total", "count", "average", "error"),
     [
-        (8, 4, 5.5, np.sqrt(4 + 0.25) / 4),
-        (0, 1, 5.0, 2.0),
-        (-400, 4, 0.0, None),
-        (400, 4, 10.0, None),
+        (16, 8, 5.5, np.sqrt(4 + 0.25) / 8),
+        (0, 5, 5.0, 0.4),
+        (-400, 8, 0.0, None),
+        (400, 8, 10.0, None),
+        (9, 4, np.nan, np.nan),
         (9, 0, np.nan, np.nan),
-        (9, -3, np.nan, np.nan),
+        (9, -8, np.nan, np.nan),
     ],
 )
 def test_an_average_is_clipped_and_null_without_enough(total: int, count: int, average: float, error: float | None) -> None:

@@ -59,11 +59,7 @@ def _advance_to(c: Closing, groups: Int, trigger: int, perturbations: tuple[Pert
 
 
 def finish(column: OutputColumn, values: list[Int], trigger: Int) -> tuple[Int | Float, Float]:
-    """(released values, their stderr) of one output column.
-
-    An average is the two noisy releases' quotient plus the centre, clipped to its bounds, NaN (with its stderr) where the noisy
-    count is below 1; its stderr is the first-order propagation of the two noises, from released numbers only.
-    """
+    """(released values, their stderr) of one output column."""
     return combine(column, values, [np.array(stderr)[trigger - 1] for stderr in column.stderr])
 
 

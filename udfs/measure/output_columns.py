@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from dpsql.udfs.columns import Float, Int
-from dpsql.udfs.measure.spread import Moments
+from dpsql.udfs.measure.spread import Moments, enough
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,16 @@ def released_columns(columns: Sequence[OutputColumn]) -> pa.Schema:
 
 
 def combine(column: OutputColumn, values: list[Int], errors: list[Float]) -> tuple[Int | Float, Float]:
-    """As `finish`, with the standard deviation of the noise of every row and perturbation given."""
+    """(values, stderr) of one output column.
+
+    An average is the quotient of two noisy sums plus the centre, clipped to its bounds, NaN (with its stderr) where there are not `enough`; its
+    stderr is the first-order propagation of the two noises, from released numbers only.
+
+    Args:
+        column: which.
+        values: noisy sums in steps of their grids, of all perturbations.
+        errors: standard deviation of the noise of every row, of each perturbation of the column.
+    """
     first = values[column.perturbations[0]]
     if column.kind == "count":
         return first, errors[0]
@@ -57,13 +66,13 @@ def combine(column: OutputColumn, values: list[Int], errors: list[Float]) -> tup
         return (first * column.grids[0]).astype(np.float64), errors[0]
     if column.kind in ("variance", "deviation"):
         return _spread(column, values, errors)
-    count = values[column.perturbations[1]]
-    enough = count >= 1
-    safe = np.where(enough, count, 1)
+    count = values[column.perturbations[1]] * column.grids[1]
+    divides = enough(count, errors[1])
+    safe = np.where(divides, count, 1)
     quotient = first * column.grids[0] / safe
     average: Float = np.clip(column.centre + quotient, *column.bounds)
     stderr: Float = np.sqrt(errors[0] ** 2 + (quotient * errors[1]) ** 2) / safe
-    return np.where(enough, average, np.nan), np.where(enough, stderr, np.nan)
+    return np.where(divides, average, np.nan), np.where(divides, stderr, np.nan)
 
 
 def _spread(column: OutputColumn, values: list[Int], errors: list[Float]) -> tuple[Float, Float]:

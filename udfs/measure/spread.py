@@ -6,15 +6,23 @@ less the middle of what they can be, so that one record moves their sum by half 
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
-from dpsql.udfs.columns import Float
+from dpsql.udfs.columns import Bool, Float
 
-AT_ZERO = math.sqrt(2 * math.pi) / 4
-"""A root of less than so many errors of the variance has the error of a root at 0: E max(0, s Z) = s / sqrt(2 pi)."""
+FEWEST = 5.0
+"""A quotient of a noisy count of fewer than so many of its own standard errors says nothing: its error of first order is none."""
+
+Z95 = 1.959963984540054
+
+
+def enough(count: npt.NDArray[Any], error: Float | float, least: int = 1) -> Bool:
+    """Whether a noisy count may divide: it is `least` at least, and stands out of its own noise."""
+    return count >= np.maximum(least, FEWEST * np.asarray(error))
 
 
 @dataclass(frozen=True)
@@ -39,22 +47,24 @@ class Moments:
     largest: float
 
     def variance(self, sample: bool) -> tuple[Float, Float]:
-        """(variance, stderr): NaN where the noisy count is below 1, or 2 of a sample; the error is that of first order in the three noises.
+        """(variance, stderr): NaN where there are not `enough`; the error is that of first order in the three noises.
 
         Args:
             sample: divide by count - 1, as for values that stand for others.
         """
         least = 2 if sample else 1
-        enough = self.count >= least
-        n = np.where(enough, self.count, float(least))
+        divides = enough(self.count, self.count_error, least)
+        n = np.where(divides, self.count, float(least))
         mean, square = self.total / n, self.squares / n
         of_all = np.clip(square + self.offset - mean**2, 0.0, self.largest)
         divisor = n - 1 if sample else n
         by_count = 2 * mean**2 - square - (of_all / divisor if sample else 0.0)
         error = np.sqrt((2 * mean * self.total_error) ** 2 + self.squares_error**2 + (by_count * self.count_error) ** 2) / divisor
-        return np.where(enough, of_all * (n / divisor), np.nan), np.where(enough, error, np.nan)
+        return np.where(divides, of_all * (n / divisor), np.nan), np.where(divides, error, np.nan)
 
     def deviation(self, sample: bool) -> tuple[Float, Float]:
-        """(standard deviation, stderr): the root of the variance; where that is less than its error, the error of a root at 0."""
+        """(standard deviation, stderr): the root of the variance, and so much that its 95% interval holds the roots of the variance's."""
         variance, error = self.variance(sample)
-        return np.sqrt(variance), error / (2 * np.sqrt(np.maximum(variance, AT_ZERO * error)))
+        root, half = np.sqrt(variance), Z95 * error
+        up, down = np.sqrt(variance + half) - root, root - np.sqrt(np.maximum(variance - half, 0.0))
+        return root, np.maximum(up, down) / Z95

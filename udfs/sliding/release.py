@@ -15,32 +15,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dpsql.udfs.columns import Float, Int, match, run_starts, run_sums, sort_order
+from dpsql.udfs.columns import Int, match, run_starts, run_sums, sort_order
 from dpsql.udfs.grid import NO_CLOCK
+from dpsql.udfs.measure.output_columns import OutputColumn, combine
 from dpsql.udfs.sliding.intake import pane_sums
 from dpsql.udfs.sliding.measurement import Bins, Measurement, Window, new_bins
 from dpsql.udfs.sliding.panes import Cells, Panes
 from dpsql.udfs.sliding.state import TABLES, SlidingState, first_state, numbers_of, with_numbers
 from dpsql.udfs.stage import RELEASE, Stepped, Tables, Tick
 from dpsql.udfs.state_table import Table
-
-
-@dataclass(frozen=True)
-class Shown:
-    """One released column.
-
-    Args:
-        kind: `count` (int64), `sum` (float64, an exact multiple of the grid) or `avg` (float64, NaN where there are too few).
-        parts: positions of its measurements (avg: centred sum, then count).
-        grids: the values of their steps.
-        bounds: clip of an average. centre: what its values were centred on.
-    """
-
-    kind: str
-    parts: tuple[int, ...]
-    grids: tuple[float, ...]
-    bounds: tuple[float, float] = (0.0, 0.0)
-    centre: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -58,7 +41,7 @@ class SlidingParameters:
     panes: Panes
     measurements: tuple[Measurement, ...]
     bits: tuple[int, ...]
-    columns: tuple[Shown, ...]
+    columns: tuple[OutputColumn, ...]
     keys: tuple[int, ...]
     key_bytes: tuple[bytes, ...]
 
@@ -177,35 +160,17 @@ def _shown(found: list[Window], number: int, names: pa.Array, p: SlidingParamete
     window = p.panes.start(number) + p.panes.slide_us - p.panes.window_us
     size = len(names)
     table = {"window": np.full(size, window), "trigger": np.ones(size, np.int64), "key_bytes": names.take(pa.array(order))}
+    values = [each.value[order] for each in found]
     for i, column in enumerate(p.columns):
-        one = found[column.parts[0]]
-        if column.kind == "avg":
-            total, count = (found[j] for j in column.parts)
-            table[f"c{i}"], table[f"s{i}"] = _quotient(column, total, count, order)
-            continue
-        grid = column.grids[0]
-        table[f"c{i}"] = one.value[order] if column.kind == "count" else one.value[order] * grid
-        table[f"s{i}"] = one.stderr[order] * grid
+        parts = column.perturbations
+        errors = [found[j].stderr[order] * grid for j, grid in zip(parts, column.grids, strict=True)]
+        table[f"c{i}"], table[f"s{i}"] = combine(column, values, errors)
+        one = found[parts[0]]
         if one.smoothed is not None:
-            table[f"smoothed{i}"] = one.smoothed[order] * grid
+            table[f"smoothed{i}"] = one.smoothed[order] * column.grids[0]
         if one.measured is not None:
             table[f"measured{i}"] = one.measured[order]
     return pa.table(table)
-
-
-def _quotient(column: Shown, total: Window, count: Window, order: Int) -> tuple[Float, Float]:
-    """An average and its standard error: the quotient of two noisy sums plus the centre, clipped, from released numbers only.
-
-    NaN where the noisy count is below 1; the error is the first-order propagation of the two noises.
-    """
-    many = count.value[order] * column.grids[1]
-    enough = many >= 1
-    safe = np.where(enough, many, 1.0)
-    quotient = total.value[order] * column.grids[0] / safe
-    of_total, of_count = (part.stderr[order] * grid for part, grid in zip((total, count), column.grids, strict=True))
-    stderr = np.sqrt(of_total * of_total + quotient * quotient * of_count * of_count) / safe
-    average = np.clip(column.centre + quotient, *column.bounds)
-    return np.where(enough, average, np.nan), np.where(enough, stderr, np.nan)
 
 
 def _no_rows(p: SlidingParameters) -> pa.Table:

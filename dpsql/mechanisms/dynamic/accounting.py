@@ -69,14 +69,16 @@ def _ratio(p: NoisySum, plan: TablePlan, norm: float, counts: int) -> float:
     bounds = asked.max_rows_contributed, asked.max_rows_per_group, asked.max_groups_contributed
     if isinstance(p, QuantileSum):
         return math.sqrt(_levels(p)) * row_ratio(*bounds, ends, (0.0, 1.0), norm, p.sigma)
-    if p.rule not in ("rows", "valid", "users", "sum"):
+    if p.rule not in ("rows", "valid", "users", "sum", "squares"):
         raise AccountingError(f"rule {p.rule} is unknown to the accountant")
     if (
         p.rule == "users"
         and next(c for c in plan.columns if p in c.perturbations).aggregate.function is AggregateFunction.COUNT_DISTINCT_UNIT
     ):
         return presence_ratio((1.0,) * counts, ends, norm, p.sigma)
-    values = (p.lower * p.grid, p.upper * p.grid) if p.rule == "sum" else (0.0, 1.0)  # other rules add 0 or 1 whatever the clamp
+    values = (
+        (p.lower * p.grid, p.upper * p.grid) if p.rule in ("sum", "squares") else (0.0, 1.0)
+    )  # other rules add 0 or 1 whatever the clamp
     return row_ratio(*bounds, ends, values, norm, p.sigma)
 
 

@@ -12,7 +12,7 @@ from dpsql.mechanisms.dynamic.plan import ColumnPlan, TablePlan, TreePlan
 from dpsql.mechanisms.dynamic.stages import perturbations, quantile_noise, users_needed
 from dpsql.mechanisms.live_runs import live_runs
 from dpsql.parts.whole_table import counter_said, growing, how_often, promise, schedule, triggers
-from dpsql.parts.words import budget, clamps, shares, written
+from dpsql.parts.words import budget, clamps, main, of_several, over, shares, written
 from dpsql.text import Z95, number, percent
 from dpsql.times import duration, timestamp
 from dpsql.udfs.dynamic.interval_tree import TreeSum
@@ -86,16 +86,17 @@ def _parts(plan: TablePlan, column: ColumnPlan) -> tuple[Perturbation | TreeSum 
 
 def _column_facts(plan: TablePlan, column: ColumnPlan) -> dict[str, Any]:
     parts = [
-        {"of": {"sum": "sum", "leaf": "rank"}.get(of.rule, "count"), "sigma": p.sigma, "stderr": _stderr(plan, p)}
+        {"of": {"sum": "sum", "squares": "squares", "leaf": "rank"}.get(of.rule, "count"), "sigma": p.sigma, "stderr": _stderr(plan, p)}
         for of, p in zip(column.perturbations, _parts(plan, column), strict=True)
     ]
+    noisy = parts[column.perturbations.index(main(column.perturbations))]
     return {
         "alias": column.aggregate.alias,
         "aggregate": str(column.aggregate.function),
-        "sigma": parts[0]["sigma"],
-        "stderr": parts[0]["stderr"],
+        "sigma": noisy["sigma"],
+        "stderr": noisy["stderr"],
         "clamp": list(column.aggregate.bounds) if column.aggregate.bounds else None,
-        "stderr_of": "sum" if len(parts) > 1 else "rank" if parts[0]["of"] == "rank" else "value",
+        "stderr_of": noisy["of"] if len(parts) > 1 or noisy["of"] == "rank" else "value",
         "parts": parts if len(parts) > 1 else None,
     }
 
@@ -183,16 +184,13 @@ def _columns(plan: TablePlan, source: Source) -> str:
     ]
     for column in plan.columns:
         parts = _parts(plan, column)
-        each = " / n" if len(parts) > 1 else " rows" if column.perturbations[0] in plan.trees else ""
-        cells = "".join(f"{f'± {number(Z95 * parts[0].stderr(trigger))}{each}':>17}" for trigger in triggers(plan.query))
+        each = " rows" if column.perturbations[0] in plan.trees else over(column.aggregate)
+        noisy = parts[column.perturbations.index(main(column.perturbations))]
+        cells = "".join(f"{f'± {number(Z95 * noisy.stderr(trigger))}{each}':>17}" for trigger in triggers(plan.query))
         lines.append(f"  {column.aggregate.alias:<{width}}  {written(column.aggregate):<15}{cells}")
     for column in plan.columns:
-        if len(parts := _parts(plan, column)) > 1:
-            name, count = column.aggregate.alias, [number(Z95 * parts[1].stderr(trigger)) for trigger in triggers(plan.query)]
-            lines += [
-                f"  {name} is a noisy sum over a noisy count n of values; the table has the sum's error, to be divided by n.",
-                f"  The count's is ± {' / '.join(count)}. {name}_stderr has both; where n is below 1, {name} is NULL.",
-            ]
+        counts = [number(Z95 * _parts(plan, column)[-1].stderr(trigger)) for trigger in triggers(plan.query)]
+        lines += of_several(column.aggregate, f"± {' / '.join(counts)}")
     for column in plan.columns:
         if column.perturbations[0] in plan.trees:
             lines += _quantiles(plan, column, source)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from dpsql.errors import Problem
 from dpsql.parsed_query import AggregateFunction
-from dpsql.sql import aggregate_rules, clause_rules, feed_rules, table_rules
+from dpsql.sql import clause_rules, feed_rules, table_rules
 from dpsql.sql.draft import Draft
 from dpsql.sql.spans import problem
 
@@ -38,5 +38,4 @@ RULES = (
     clause_rules.groups_above_rows,
     clause_rules.selection_without_keys,
     of_the_paper,
-    aggregate_rules.spreads_of_windows,
 )

@@ -15,13 +15,12 @@ from dpsql.mechanisms.histogram.accounting import cost
 from dpsql.mechanisms.histogram.asked import ReleaseRule
 from dpsql.mechanisms.histogram.plan import ColumnPlan, PerturbationPlan, PrivacyPlan
 from dpsql.mechanisms.histogram.planner import unnamed_plan
-from dpsql.mechanisms.histogram.short import in_short, main, over
+from dpsql.mechanisms.histogram.short import in_short
 from dpsql.mechanisms.histogram.stages import grid, stderr
 from dpsql.mechanisms.live_runs import live_runs
 from dpsql.mechanisms.other_ways import Ways
-from dpsql.parsed_query import DEVIATIONS, SPREADS, ContributionPeriod, CounterName, ParsedQuery
-from dpsql.parts.output_columns import SAMPLES
-from dpsql.parts.words import budget, clamps, shares, written
+from dpsql.parsed_query import ContributionPeriod, CounterName, ParsedQuery
+from dpsql.parts.words import budget, clamps, main, of_several, over, shares, written
 from dpsql.privacy.cost import Cost, touched
 from dpsql.privacy.curve import epsilon_of
 from dpsql.schedule import by_window
@@ -108,11 +107,11 @@ def _column_facts(column: ColumnPlan) -> dict[str, Any]:
     return {
         "alias": column.aggregate.alias,
         "aggregate": str(column.aggregate.function),
-        "sigma": main(column).sigma,
+        "sigma": main(column.perturbations).sigma,
         "stderr_first_trigger": errors[0],
         "stderr_last_trigger": errors[-1],
         "clamp": list(column.aggregate.bounds) if column.aggregate.bounds else None,
-        "stderr_of": "value" if len(column.perturbations) == 1 else main(column).rule,
+        "stderr_of": "value" if len(column.perturbations) == 1 else main(column.perturbations).rule,
         "parts": [_part_facts(part) for part in column.perturbations] if len(column.perturbations) > 1 else None,
     }
 
@@ -125,7 +124,7 @@ def _part_facts(part: PerturbationPlan) -> dict[str, Any]:
 
 def _errors(column: ColumnPlan) -> tuple[float, ...]:
     """Standard error per trigger. An average's depends on its group's size: given for the sum it divides (see `_columns`)."""
-    return stderr(main(column))
+    return stderr(main(column.perturbations))
 
 
 def _renews(plan: PrivacyPlan) -> bool:
@@ -319,27 +318,12 @@ def _columns(plan: PrivacyPlan) -> str:
     lines.append(f"  {'column':<{max(width, 6)}}  {'aggregate':<16} {'first trigger':>16} {'last trigger':>16}")
     for column in plan.columns:
         errors = _errors(column)
-        each = over(column)
+        each = over(column.aggregate)
         cells = [f"± {number(Z95 * errors[i])}{each}" for i in (0, -1)]
         lines.append(f"  {column.aggregate.alias:<{max(width, 6)}}  {written(column.aggregate):<16} {cells[0]:>16} {cells[1]:>16}")
     for column in plan.columns:
-        if column.aggregate.function in SPREADS:
-            name, least = column.aggregate.alias, 2 if column.aggregate.function in SAMPLES else 1
-            root = ["  s is the deviation itself."] if column.aggregate.function in DEVIATIONS else []
-            lines += [
-                f"  {name} is made of noisy sums of values and of their squares, and a noisy count n of values;",
-                "  the table has the error of the squares.",
-                *root,
-                f"  {name}_stderr has the errors of all three; where n is below {least}, {name} is NULL.",
-            ]
-        elif len(column.perturbations) > 1:
-            first, last = (number(Z95 * stderr(column.perturbations[1])[i]) for i in (0, -1))
-            name = column.aggregate.alias
-            lines += [
-                f"  {name} is a noisy sum over a noisy count n of values; the table has the sum's error, to be divided by n.",
-                f"  The count's is ± {first} at the first and ± {last} at the last trigger. {name}_stderr has both;",
-                f"  where n is below 1, {name} is NULL.",
-            ]
+        first, last = (number(Z95 * stderr(column.perturbations[-1])[i]) for i in (0, -1))
+        lines += of_several(column.aggregate, f"± {first} at the first and ± {last} at the last trigger")
     lines.append("  Not in these numbers: what the bounds above drop or clamp. Try `dpsql try --compare` on data you may look at.")
     return "\n".join(lines)
 

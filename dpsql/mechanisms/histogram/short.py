@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dpsql import text
-from dpsql.mechanisms.histogram.plan import ColumnPlan, PerturbationPlan, PrivacyPlan
+from dpsql.mechanisms.histogram.plan import PrivacyPlan
 from dpsql.mechanisms.histogram.stages import stderr
-from dpsql.parsed_query import DEVIATIONS, ContributionPeriod
+from dpsql.parsed_query import ContributionPeriod
+from dpsql.parts.words import main, over
 from dpsql.text import Z95, number
 from dpsql.times import duration
 
@@ -69,23 +70,11 @@ def _keys(plan: PrivacyPlan, unit: str, key: str) -> str:
 def _noise(plan: PrivacyPlan) -> str:
     each = []
     for column in plan.columns:
-        each.append(f"{column.aggregate.alias} ± {number(Z95 * stderr(main(column))[-1])}{over(column)}")
+        each.append(f"{column.aggregate.alias} ± {number(Z95 * stderr(main(column.perturbations))[-1])}{over(column.aggregate)}")
     average = " (n: values of the average)" if any(len(column.perturbations) == 2 for column in plan.columns) else ""
     if any(len(column.perturbations) > 2 for column in plan.columns):
         average = " (n: how many values there are, s: their deviation)"
     return f"{', '.join(each)}{average} at a window's end, 95%."
-
-
-def main(column: ColumnPlan) -> PerturbationPlan:
-    """The noisy sum whose error a column's is mostly made of: of a variance that of the squares."""
-    return next((p for p in column.perturbations if p.rule == "squares"), column.perturbations[0])
-
-
-def over(column: ColumnPlan) -> str:
-    """What that sum's error is divided by."""
-    if column.aggregate.function in DEVIATIONS:
-        return " / (2 n s)"
-    return " / n" if len(column.perturbations) > 1 else ""
 
 
 def _left_out(plan: PrivacyPlan, unit: str, key: str, period: str) -> str:

@@ -125,7 +125,7 @@ RULES = (
     domains_declared,
     few_cells,
     linear_aggregates,
-    aggregate_rules.spreads_of_windows,
+    aggregate_rules.spreads_of_cells,
     own_names,
     records_stay,
     of_the_paper,

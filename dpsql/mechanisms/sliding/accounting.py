@@ -71,7 +71,7 @@ def _largest(m: MeasurementPlan) -> int:
     """By how many steps one row moves a pane's sum: |round(a) - round(b)| <= ceil(|a - b|), and n rows move all panes by at most n times that."""
     if m.rule in ("rows", "valid"):
         return 1
-    if m.rule == "sum":
+    if m.rule in ("sum", "squares"):
         return -(-max(abs(m.lower), abs(m.upper)) >> m.bits)
     raise AccountingError(f"rule {m.rule} is unknown to the accountant")
 

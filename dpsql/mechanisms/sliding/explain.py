@@ -9,15 +9,16 @@ from typing import Any
 from dpsql.config import Source
 from dpsql.mechanisms.live_runs import live_runs
 from dpsql.mechanisms.other_ways import Ways
+from dpsql.mechanisms.sliding import stages
 from dpsql.mechanisms.sliding.accounting import account
 from dpsql.mechanisms.sliding.asked import PaneGrouping
 from dpsql.mechanisms.sliding.plan import MeasurementPlan, SlidingPlan
-from dpsql.mechanisms.sliding.stages import schedule, shown
-from dpsql.parsed_query import Aggregate, AggregateFunction, ContributionPeriod, CounterName, PrivacyLevel
-from dpsql.parts.words import clamps
+from dpsql.parsed_query import Aggregate, ContributionPeriod, CounterName, PrivacyLevel
+from dpsql.parts.words import clamps, main
 from dpsql.privacy.cost import Cost
 from dpsql.privacy.curve import epsilon_of
 from dpsql.times import duration
+from dpsql.udfs.measure.spread import FEWEST
 
 EVENTS = (10, 100)
 WIDTH = 120
@@ -28,7 +29,7 @@ def explain(plan: SlidingPlan, source: Source) -> str:
     """The whole explanation as plain text."""
     parts = [
         _promise(plan, source),
-        live_runs(schedule(plan)),
+        live_runs(stages.schedule(plan)),
         _time(plan),
         _bounds(plan, source),
         _keys(plan),
@@ -82,23 +83,20 @@ def missing(plan: SlidingPlan) -> str:
 
 
 def _column_facts(aggregate: Aggregate, parts: tuple[MeasurementPlan, ...]) -> dict[str, Any]:
-    average = len(parts) > 1
+    several, noisy = len(parts) > 1, main(parts)
     return {
         "alias": aggregate.alias,
         "aggregate": str(aggregate.function),
-        "stderr": parts[0].stderr,
-        "stderr_of": "sum" if average else "value",
-        "half_width": None if average else parts[0].half_width,
+        "stderr": noisy.stderr,
+        "stderr_of": noisy.rule if several else "value",
+        "half_width": None if several else noisy.half_width,
         "clamp": list(aggregate.bounds) if aggregate.bounds else None,
-        "parts": [{"of": "sum" if m.rule == "sum" else "count", "stderr": m.stderr} for m in parts] if average else None,
+        "parts": [{"of": "count" if m.rule == "valid" else m.rule, "stderr": m.stderr} for m in parts] if several else None,
     }
 
 
 def _parts(plan: SlidingPlan) -> list[tuple[Aggregate, tuple[MeasurementPlan, ...]]]:
-    return [
-        (aggregate, tuple(plan.measurements[place] for place in column.parts))
-        for aggregate, column in zip(plan.query.aggregates, shown(plan), strict=True)
-    ]
+    return list(zip(plan.query.aggregates, stages.parts(plan), strict=True))
 
 
 def _renews(plan: SlidingPlan) -> bool:
@@ -192,11 +190,13 @@ def _columns(plan: SlidingPlan) -> str:
     asked, lines = plan.query.asked, ["How exact the numbers are"]
     for aggregate, parts in _parts(plan):
         alias, m = aggregate.alias, parts[0]
-        if aggregate.function is AggregateFunction.AVG:
-            sums, counts = (_figure(part.stderr) for part in parts)
-            lines.append(
-                f"  {alias}: a noisy sum (standard error {sums}) over a noisy count (standard error {counts}), clipped; no exact interval."
-            )
+        if len(parts) > 1:
+            *sums, counts = (_figure(part.stderr) for part in parts)
+            of, error = ("noisy sums of values and of squares", "errors") if len(sums) > 1 else ("a noisy sum", "error")
+            lines += [
+                f"  {alias}: {of} (standard {error} {' and '.join(sums)}) over a noisy count n (standard error {counts}), clipped; no exact interval;",
+                f"  where n is below {FEWEST:g} of its standard errors, {alias} is NULL: too few to say.",
+            ]
         elif m.half_width is not None and m.rule == "sum":
             lines.append(
                 f"  {alias}: standard error {_figure(m.stderr)}; within {_figure(m.half_width)} of the truth with probability 0.95, and at most "
@@ -212,7 +212,7 @@ def _columns(plan: SlidingPlan) -> str:
                 f"  {alias}: panes that have not been measured are predicted, and no error bar covers that without an assumption;",
                 f"  {alias}_stderr is NULL then; {alias}_measured says how many of the {plan.panes} panes were measured.",
             ]
-        if plan.smooths and aggregate.function is not AggregateFunction.AVG:
+        if plan.smooths and len(parts) == 1:
             lines.append(
                 f"  {alias}_smoothed: the better guess, made of released values, so it costs no budget; the interval is that of {alias}."
             )

@@ -7,19 +7,18 @@ from typing import TYPE_CHECKING, Any
 
 from dpsql.config import Source
 from dpsql.description import Noise, Role
-from dpsql.mechanisms.protocol import Argument, OutputColumn, RunFacts, Shape, Told
+from dpsql.mechanisms.protocol import Argument, OutputColumn, RunFacts, Shape, Told, value_and_error
 from dpsql.mechanisms.sliding import accounting, options, plan, rules
 from dpsql.mechanisms.sliding.asked import Asked, PaneGrouping
 from dpsql.mechanisms.sliding.plan import SlidingPlan
-from dpsql.parsed_query import Aggregate, AggregateFunction, ParsedQuery, PrivacyLevel
+from dpsql.parsed_query import Aggregate, ParsedQuery, PrivacyLevel
+from dpsql.parts.increments import sums_of
 from dpsql.privacy.cost import Cost
 
 if TYPE_CHECKING:
     from dpsql.sql.draft import Draft, Option
     from dpsql.sql.rules import Rule
     from dpsql.udfs.stage import Clock, Stage, Tick
-
-REALS = (AggregateFunction.SUM, AggregateFunction.AVG)
 
 
 class Sliding:
@@ -92,7 +91,7 @@ class Sliding:
                 noise=Noise(str(plan.counter), None, asked.grouping is not PaneGrouping.NONE),
                 bounds=(asked.max_rows_contributed, asked.max_rows_per_group, asked.max_groups_contributed),
                 sums=len(plan.measurements),
-                grids={a.alias: s.grids[0] for a, s in zip(plan.query.aggregates, shown(plan), strict=True) if len(s.parts) == 1},
+                grids={a.alias: s.grids[0] for a, s in zip(plan.query.aggregates, shown(plan), strict=True) if len(s.grids) == 1},
             ),
             drops=DROP_REASONS,
             forgets_us=None,  # noise paths, running means and groups go on for ever
@@ -109,9 +108,8 @@ class Sliding:
 
 def _columns(plan: SlidingPlan, aggregate: Aggregate, i: int) -> Iterator[OutputColumn]:
     alias, asked = aggregate.alias, plan.query.asked
-    yield OutputColumn(alias, alias, "DOUBLE" if aggregate.function in REALS else "BIGINT", f"c{i}", Role.VALUE)
-    yield OutputColumn(alias, f"{alias}_stderr", "DOUBLE", f"s{i}", Role.STDERR)
-    if plan.smooths and aggregate.function is not AggregateFunction.AVG:
+    yield from value_and_error(aggregate, i)
+    if plan.smooths and sums_of(aggregate.function) == 1:
         yield OutputColumn(alias, f"{alias}_smoothed", "DOUBLE", f"smoothed{i}", Role.BESIDE)
     if asked.grouping is not PaneGrouping.NONE:
         yield OutputColumn(alias, f"{alias}_measured", "INT", f"measured{i}", Role.BESIDE)

@@ -22,7 +22,7 @@ class MeasurementPlan:
 
     Args:
         mechanism: number in the noise function, from 1.
-        rule: how a record becomes an increment: `rows`, `valid` or `sum` (`dpsql.udfs.contributions.Increment`).
+        rule: how a record becomes an increment: `rows`, `valid`, `sum` or `squares` (`dpsql.udfs.contributions.Increment`).
         argument: position of the argument column, or -1.
         grid: value of one unit (a power of two; 1.0 for counts): records are rounded to units, and a pane's sum of them to steps.
         lower, upper: clamp of one record's increment, in units.
@@ -53,7 +53,7 @@ class MeasurementPlan:
     @property
     def bits(self) -> int:
         """log2 of the units of a step of the noise."""
-        return BITS_OF_A_STEP if self.rule == "sum" and not self.sigma else 0
+        return BITS_OF_A_STEP if self.rule in ("sum", "squares") and not self.sigma else 0
 
     @property
     def step(self) -> float:
@@ -74,7 +74,7 @@ class SlidingPlan:
         failure: probability that hashed ids collide, charged to delta (WINDOW_SQRT at level USER; a pure promise charges epsilon).
         coefficients: first column of C (WINDOW_SQRT), else ().
         sd: standard deviation of a window's noise for sigma = 1, by pane number; the last one holds for ever (WINDOW_SQRT).
-        measurements: in order of the aggregates; an AVG has two, a centred sum and a count.
+        measurements: in order of the aggregates; an AVG has two, a centred sum and a count; a spread also one of squares.
         arguments: distinct argument expressions of the aggregates.
         identity: digest of all of it.
     """

@@ -13,7 +13,8 @@ from dpsql.mechanisms.identity import identity_of
 from dpsql.mechanisms.sliding.asked import Asked, PaneGrouping
 from dpsql.mechanisms.sliding.half_width import half_width
 from dpsql.mechanisms.sliding.plan import MeasurementPlan, SlidingPlan, document
-from dpsql.parsed_query import Aggregate, AggregateFunction, ParsedQuery, PrivacyLevel
+from dpsql.parsed_query import SPREADS, Aggregate, AggregateFunction, ParsedQuery, PrivacyLevel
+from dpsql.parts.increments import MAX_EXACT, sums_of
 from dpsql.privacy.curve import round_down, round_up, total_mu
 from dpsql.sql.window_rules import MOST_PANES
 from dpsql.udfs.noise.discrete_laplace import LARGEST, SMALLEST, DiscreteLaplace, discrete_laplace
@@ -22,9 +23,6 @@ from dpsql.udfs.noise.window_sqrt import coefficients, response
 
 PLAN_VERSION = 1
 """Changes when the same query would get other noise; part of the query's identity."""
-
-MAX_EXACT = 2**62
-"""Sums, and the noise, each stay below half of this many steps: int64 cannot overflow when they are added."""
 
 BITS_OF_A_SUM = 20
 """log2 of the units that the largest value of a SUM has at most."""
@@ -112,14 +110,17 @@ def _sums(aggregate: Aggregate, arguments: tuple[str, ...]) -> list[MeasurementP
             return [_bare("rows", -1, (1.0, 0, 1))]
         case AggregateFunction.COUNT:
             return [_bare("valid", argument, (1.0, 0, 1))]
-        case AggregateFunction.SUM | AggregateFunction.AVG if aggregate.bounds is not None:
+        case AggregateFunction.SUM if aggregate.bounds is not None:
             lo, hi = aggregate.bounds
-            if aggregate.function is AggregateFunction.SUM:
-                return [_bare("sum", argument, _clamp(aggregate.alias, lo, hi), floor=lo >= 0)]
-            centre, half = lo + (hi - lo) / 2, (hi - lo) / 2
-            centred = _bare("sum", argument, _clamp(aggregate.alias, -half, half), centre, floor=False)
-            return [centred, _bare("valid", argument, (1.0, 0, 1))]
-    raise ConfigError(f"{aggregate.function} of {aggregate.alias} is not a sum over panes")
+            return [_bare("sum", argument, _clamp(aggregate.alias, lo, hi), floor=lo >= 0)]
+    if aggregate.bounds is None or sums_of(aggregate.function) == 1:
+        raise ConfigError(f"{aggregate.function} of {aggregate.alias} is not a sum over panes")
+    lo, hi = aggregate.bounds
+    centre, half = lo + (hi - lo) / 2, (hi - lo) / 2
+    made = [_bare("sum", argument, _clamp(aggregate.alias, -half, half), centre, floor=False)]
+    if aggregate.function in SPREADS:
+        made.append(_bare("squares", argument, _clamp(aggregate.alias, -half * half / 2, half * half / 2), centre, floor=False))
+    return [*made, _bare("valid", argument, (1.0, 0, 1))]
 
 
 def _bare(rule: str, argument: int, clamp: tuple[float, int, int], centre: float = 0.0, floor: bool = True) -> MeasurementPlan:

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 from dpsql.errors import Problem
 from dpsql.parsed_query import AggregateFunction
-from dpsql.sql import aggregate_rules, clause_rules, window_rules
+from dpsql.parts.increments import sums_of
+from dpsql.sql import clause_rules, window_rules
 from dpsql.sql.draft import Draft
 from dpsql.sql.durations import divisor_near
 from dpsql.sql.event_rules import cap_of_level, event, rows_of_events, units_of_events
@@ -67,8 +68,10 @@ def of_the_paper(draft: Draft) -> Iterator[Problem]:
     if len(draft.calls) > 1:
         yield problem(given.name_span, "The paper measures one aggregate", "write a query for each aggregate, or leave mechanism out")
     for call in draft.calls:
-        if call.function is AggregateFunction.AVG:
-            yield problem(call.item.span, "The paper does not take AVG, which is two sums", "write SUM, or leave mechanism out")
+        if call.function is not None and sums_of(call.function) > 1:
+            yield problem(
+                call.item.span, f"The paper does not take {call.name.upper()}, which is several sums", "write SUM, or leave mechanism out"
+            )
 
 
 RULES = (
@@ -81,7 +84,6 @@ RULES = (
     one_release,
     whole_panes,
     of_the_paper,
-    aggregate_rules.spreads_of_windows,
     cap_of_level,
     clause_rules.rows_per_group_above_rows,
     clause_rules.groups_above_rows,

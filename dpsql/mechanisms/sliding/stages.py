@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 
 from dpsql.mechanisms.sliding.asked import PaneGrouping
 from dpsql.mechanisms.sliding.plan import MeasurementPlan, SlidingPlan
-from dpsql.parsed_query import AggregateFunction, ContributionPeriod, CounterName, PrivacyLevel
+from dpsql.parsed_query import ContributionPeriod, CounterName, PrivacyLevel
+from dpsql.parts.increments import sums_of
+from dpsql.parts.output_columns import output_column
 from dpsql.schedule import Schedule, by_window
 from dpsql.udfs.contributions import Increment
 from dpsql.udfs.grid import Grid
 from dpsql.udfs.keys import PublicGroups
+from dpsql.udfs.measure.output_columns import OutputColumn
 from dpsql.udfs.sliding.intake import EventIntake, EventParameters, PaneBounding, PaneGrid, UnitIntake
 from dpsql.udfs.sliding.measurement import Measurement
 from dpsql.udfs.sliding.panes import Panes
 from dpsql.udfs.sliding.plain import EveryPane
-from dpsql.udfs.sliding.release import PaneRelease, Shown, SlidingParameters
+from dpsql.udfs.sliding.release import PaneRelease, SlidingParameters
 from dpsql.udfs.sliding.retroactive import Retroactive
 from dpsql.udfs.sliding.smoothing import LimitedTranslation
 from dpsql.udfs.sliding.window_sqrt import WindowSqrt
-
-KINDS = {AggregateFunction.SUM: "sum", AggregateFunction.AVG: "avg"}
 
 
 def stages(plan: SlidingPlan, public: PublicGroups) -> tuple[EventIntake | UnitIntake, PaneRelease]:
@@ -71,31 +73,28 @@ def parameters(plan: SlidingPlan, public: PublicGroups) -> SlidingParameters:
     return SlidingParameters(panes, measurements(plan), bits, shown(plan), public.keys, public.key_bytes)
 
 
-def shown(plan: SlidingPlan) -> tuple[Shown, ...]:
+def parts(plan: SlidingPlan) -> tuple[tuple[MeasurementPlan, ...], ...]:
+    """What each aggregate is made of, in their order."""
+    left = iter(plan.measurements)
+    return tuple(tuple(itertools.islice(left, sums_of(aggregate.function))) for aggregate in plan.query.aggregates)
+
+
+def shown(plan: SlidingPlan) -> tuple[OutputColumn, ...]:
     """The released columns, in order of the aggregates."""
-    out, at = [], 0
-    for aggregate in plan.query.aggregates:
-        count = 2 if aggregate.function is AggregateFunction.AVG else 1
-        parts = plan.measurements[at : at + count]
-        places = tuple(range(at, at + count))
-        kind = KINDS.get(aggregate.function, "count")
-        out.append(Shown(kind, places, tuple(m.step for m in parts), aggregate.bounds or (0.0, 0.0), parts[0].centre))
-        at += count
-    return tuple(out)
+    return tuple(map(output_column, plan.query.aggregates, parts(plan)))
 
 
 def measurements(plan: SlidingPlan) -> tuple[Measurement, ...]:
     """How every sum is measured."""
-    averaged = {place for column in shown(plan) if column.kind == "avg" for place in column.parts}
-    return tuple(_measurement(plan, m, place in averaged) for place, m in enumerate(plan.measurements))
+    return tuple(_measurement(plan, m, len(each) > 1) for each in parts(plan) for m in each)
 
 
-def _measurement(plan: SlidingPlan, m: MeasurementPlan, averaged: bool) -> Measurement:
+def _measurement(plan: SlidingPlan, m: MeasurementPlan, of_several: bool) -> Measurement:
     if plan.counter is CounterName.WINDOW_SQRT:
         return WindowSqrt(plan.panes, plan.coefficients, m.sigma, plan.sd)
     if plan.query.asked.grouping is PaneGrouping.RETROACTIVE and m.monitor and m.together:
         return Retroactive(plan.panes, m.monitor, m.together)
     if m.fine is None:
         raise ValueError("a plan without noise")
-    smoother = LimitedTranslation(plan.panes, m.fine.variance, m.floor) if plan.smooths and not averaged else None
+    smoother = LimitedTranslation(plan.panes, m.fine.variance, m.floor) if plan.smooths and not of_several else None
     return EveryPane(plan.panes, m.fine, smoother)

@@ -105,7 +105,7 @@ def release(changes: Iterable[Change], last: int, p: TableParameters, noise: Noi
                 j = column.perturbations[0]
                 if column.kind == "avg":
                     n = noisy[column.perturbations[1]]
-                    if n < 1:
+                    if n < max(1, 5 * error[column.perturbations[1]]):
                         row += [None, None]
                         continue
                     quotient = noisy[j] * column.grids[0] / n

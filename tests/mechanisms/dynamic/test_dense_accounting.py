@@ -13,7 +13,7 @@ from dpsql.parsed_query import CounterName
 from dpsql.udfs.noise.blt_inf import BltInf
 from dpsql.udfs.noise.counters import counter, impulse_response
 from tests.mechanisms.dynamic.plans import FEED, query, source
-from tests.mechanisms.dynamic.test_plan import AVG
+from tests.mechanisms.dynamic.test_plan import AVG, SPREAD
 from tests.property.plans import COUNT, SUM, USERS
 
 LAST = 300
@@ -33,7 +33,7 @@ def plan(pick: np.random.Generator) -> TablePlan:
             max_groups_contributed=int(pick.integers(1, rows + 1)),
             max_spells_contributed=int(pick.integers(1, rows + 1)),
             max_triggers=last,
-            aggregates=(COUNT, *(a for a in (USERS, SUM, AVG) if pick.random() < 0.5)),
+            aggregates=(COUNT, *(a for a in (USERS, SUM, AVG, SPREAD) if pick.random() < 0.5)),
         ),
         source(),
     )
@@ -81,7 +81,7 @@ def squared_shift(made: TablePlan, slots: list[list[Version]]) -> float:
 
     spells = presence(whole)
     for p in made.perturbations:
-        values = (p.lower * p.grid, p.upper * p.grid) if p.rule == "sum" else (1.0, 1.0)
+        values = (p.lower * p.grid, p.upper * p.grid) if p.rule in ("sum", "squares") else (1.0, 1.0)
         if p.rule == "users":
             counted = spells[: made.changes.max_spells_contributed] if made.changes else spells
             changes = [change for key, begin, end in counted for change in ((key, begin, 1.0), (key, end, -1.0))]

@@ -31,12 +31,13 @@ from tests.mechanisms.dynamic.plans import FEED, START, query, source
 from tests.property.plans import COUNT, HOUR, SUM, USERS
 
 AVG = Aggregate("mean", AggregateFunction.AVG, "seconds", (-3.0, 9.0))
+SPREAD = Aggregate("spread", AggregateFunction.VAR_SAMP, "seconds", (-3.0, 9.0))
 KEY = bytes(range(32))
 
 
 def any_query(pick: np.random.Generator) -> ParsedQuery[Asked]:
     rows = int(pick.integers(1, 9))
-    some = [a for a in (USERS, SUM, AVG) if pick.random() < 0.5]
+    some = [a for a in (USERS, SUM, AVG, SPREAD) if pick.random() < 0.5]
     last = None if pick.random() < 0.5 else int(pick.choice([1, 2, 7, 100, 1000]))
     public = pick.random() < 0.25
     return query(
@@ -95,13 +96,13 @@ def smaller(plan: TablePlan) -> dict[str, TablePlan]:
     return out
 
 
-NAMES = sorted(smaller(make_plan(query(), source())))
+NAMES = sorted(smaller(make_plan(query(aggregates=(COUNT, USERS, SUM, SPREAD)), source())))
 
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize(("last", "feed"), [(None, None), (100, None), (None, FEED)])
 def test_a_number_that_is_too_small_is_refused(name: str, last: int | None, feed: Feed | None) -> None:
-    plan = make_plan(query(aggregates=(COUNT, USERS, SUM), max_triggers=last, feed=feed), source())
+    plan = make_plan(query(aggregates=(COUNT, USERS, SUM, SPREAD), max_triggers=last, feed=feed), source())
     account(plan, source())
     with pytest.raises(AccountingError):
         account(smaller(plan)[name], source())

@@ -22,6 +22,7 @@ HOUR = 60 * MINUTE
 COUNT = Aggregate("edits", AggregateFunction.COUNT_ROWS)
 SUM = Aggregate("total", AggregateFunction.SUM, "bytes", (0.0, 100.0))
 AVG = Aggregate("mean", AggregateFunction.AVG, "bytes", (-3.0, 9.0))
+SPREAD = Aggregate("spread", AggregateFunction.STDDEV_POP, "bytes", (-3.0, 9.0))
 SOURCE = Source(name="wiki", format="parquet", path="x", event_time="ts", privacy_unit=("user_id",), max_users=10**6, start_us=0)
 
 EVENT = ParsedQuery(

@@ -17,7 +17,7 @@ from tests.mechanisms.sliding.pane_runs import plain, retroactive, windows
 from tests.mechanisms.sliding.worst import BUGS, EPSILON, PLANS, Bug, caught, search
 
 TRIALS = 20_000
-ALL_OF_IT = {"units, WINDOW_SQRT": 0.9}
+ALL_OF_IT = {"units, WINDOW_SQRT": 0.9, "units, a spread": 0.9}
 """The bound sqrt(c min(C, G c)) is above sqrt(n_1^2 + n_2^2) of whole rows: (2, 1) of 3 rows, c = 2, has sqrt(5 / 6)."""
 
 

@@ -44,7 +44,7 @@ def test_plans_cost_what_is_promised_and_waste_nothing(name: str) -> None:
     assert json.loads(json.dumps(document(plan)))
     assert document(plan) != document(planned(changed(query, epsilon=query.epsilon * 1.01)))
     sums = intake(plan, PublicGroups((), (), 0)).parameters.increments
-    assert len(measurements(plan)) == len(sums) == sum(len(column.parts) for column in shown(plan))
+    assert len(measurements(plan)) == len(sums) == sum(len(column.grids) for column in shown(plan))
 
 
 def planned(query: ParsedQuery) -> SlidingPlan:

@@ -13,10 +13,11 @@ from hypothesis import strategies as st
 
 from dpsql.udfs.contributions import Increment
 from dpsql.udfs.grid import NO_CLOCK
+from dpsql.udfs.measure.output_columns import OutputColumn
 from dpsql.udfs.sliding.intake import EventIntake, EventParameters, PaneGrid
 from dpsql.udfs.sliding.measurement import Measurement
 from dpsql.udfs.sliding.panes import Cells, Panes
-from dpsql.udfs.sliding.release import Shown, SlidingParameters, release_windows
+from dpsql.udfs.sliding.release import SlidingParameters, release_windows
 from dpsql.udfs.sliding.state import SlidingState
 from dpsql.udfs.stage import Clock, Stepped, Tick
 from tests.mechanisms.sliding import reference
@@ -30,7 +31,7 @@ GRID = PaneGrid(SLIDE, SLIDE, FIRST % SLIDE, SLIDE, 1 + LATE // SLIDE, W * SLIDE
 KEYS = (-(2**60), -7, 12, 5, 2**61)
 NAMES = (b"e", b"b", b"d", b"a", b"c")
 MEASUREMENTS = {"PANES": plain(W, 1.0), "WINDOW_SQRT": measurement(W, 3.0), "RETROACTIVE": retroactive(W, 1.0)}
-COUNT = Shown("count", (0,), (1.0,))
+COUNT = OutputColumn("count", (0,), (1.0,), ())
 Records = list[tuple[int, int, int]]
 
 
@@ -174,7 +175,7 @@ def test_state_does_not_grow(name: str) -> None:
 def test_averages_and_sums() -> None:
     """SUM: steps of the grid; AVG: the quotient of two noisy sums, clipped, NaN where the noisy count is below 1."""
     m = dataclasses.replace(plain(W, 5.0), smoother=None)
-    columns = (Shown("sum", (0,), (0.25,)), Shown("avg", (1, 2), (0.25, 1.0), (0.0, 4.0), 2.0))
+    columns = (OutputColumn("sum", (0,), (0.25,), ()), OutputColumn("avg", (1, 2), (0.25, 1.0), (), (0.0, 4.0), 2.0))
     p = SlidingParameters(PANES, (m, m, m), (0, 0, 0), columns, KEYS, NAMES)
     sums = {
         "window": [PANES.start(i) for i in range(3)],

@@ -27,8 +27,8 @@ from dpsql.udfs.sliding.intake import EventIntake, UnitIntake
 from dpsql.udfs.sliding.panes import Cells
 from dpsql.udfs.sliding.retroactive import Retroactive
 from dpsql.udfs.stage import Clock, Stepped
-from tests.mechanisms.sliding.neighbours import SLIDE, Event, Told, busy, event, gaussian, told
-from tests.mechanisms.sliding.queries import AVG, COUNT, EVENT, HOUR, SOURCE, SQRT, SUM, USER, bounds, query_of_hours
+from tests.mechanisms.sliding.neighbours import SLIDE, VALUES, Event, Told, busy, event, gaussian, told
+from tests.mechanisms.sliding.queries import AVG, COUNT, EVENT, HOUR, SOURCE, SPREAD, SQRT, SUM, USER, bounds, query_of_hours
 
 W, PANES, EPSILON = 4, 100, 0.5
 LATE = {"allowed_lateness_us": HOUR}
@@ -39,6 +39,7 @@ PLANS: dict[str, SlidingPlan] = {
     for name, query in {
         "PANES": changed(EVENT, epsilon=EPSILON, **LATE),
         "PANES, three aggregates": changed(EVENT, epsilon=EPSILON, aggregates=(COUNT, SUM, AVG), **LATE),
+        "PANES, a spread": changed(EVENT, epsilon=EPSILON, aggregates=(SPREAD,), **LATE),
         "PANES, two sums of parts of steps": changed(
             EVENT, epsilon=EPSILON, aggregates=(NOT_WHOLE, dataclasses.replace(AVG, bounds=(-0.3, 0.69))), **LATE
         ),
@@ -48,6 +49,8 @@ PLANS: dict[str, SlidingPlan] = {
         ),
         "WINDOW_SQRT": changed(SQRT, epsilon=EPSILON, **LATE),
         "WINDOW_SQRT, three aggregates": changed(SQRT, epsilon=EPSILON, aggregates=(COUNT, SUM, AVG), **LATE),
+        "WINDOW_SQRT, a spread": changed(SQRT, epsilon=EPSILON, aggregates=(COUNT, SPREAD), **LATE),
+        "units, a spread": changed(USER, epsilon=EPSILON, delta=1e-6, aggregates=(SPREAD,), **bounds(3, 2, 2), **LATE),
         "units, PANES": changed(USER, epsilon=EPSILON, **bounds(3, 2, 2), **LATE),
         "units, a sum of parts of steps": changed(USER, epsilon=EPSILON, aggregates=(NOT_WHOLE,), **bounds(3, 2, 2), **LATE),
         "units, STREAM": changed(USER, epsilon=EPSILON, contribution_period=ContributionPeriod.STREAM, **bounds(3, 2, 2), **LATE),
@@ -114,7 +117,7 @@ def _units(plan: SlidingPlan, promised: SlidingPlan, trials: int, seed: int, cha
             event(g, first + int(g.integers(span)), trial * BINS_OF_A_UNIT + int(g.integers(BINS_OF_A_UNIT)), PANES, user=-1 - trial)
             for _ in range(12)
         ]
-        rows = [dataclasses.replace(e, at=max(e.at, first)) for e in rows]
+        rows = [dataclasses.replace(e, at=max(e.at, first), value=VALUES[1] if trial % 2 else e.value) for e in rows]
         mine += rows
         periods[trial] = len({int(e.at) // W for e in rows})
     found = told(plan, bins, PANES, common + mine, common, change)
