@@ -81,6 +81,7 @@ SWEEPS: dict[str, list[Load]] = {
     "triggers": [Load(triggers=n) for n in (10, 100, 1000)],
     "windows": [Load(windows=n) for n in (1, 4, 20)],
 }
+SECONDS = "CPU seconds per trigger"
 LABELS = {
     "keys": "keys",
     "users": "users",
@@ -158,7 +159,7 @@ def steady(load: Load) -> tuple[list[str], Panel]:
     at = {n: (statistics.median(spent[n - 6 : n + 5]), written[n - 1]) for n in (10, 30, 50, 95)}
     lines = ["| around trigger | CPU-s per trigger | state written |", "|---|---|---|"]
     lines += [f"| {n} | {seconds:.2f} | {size:.1f} MB |" for n, (seconds, size) in at.items()]
-    return lines, Panel("over a window", "trigger", [Line("measured, CPU seconds per trigger", range(1, len(spent) + 1), spent)])
+    return lines, Panel("Over a window", "trigger", SECONDS, [Line("measured", range(1, len(spent) + 1), spent)])
 
 
 def sweep(name: str) -> Iterator[tuple[int, float, float]]:
@@ -185,9 +186,7 @@ def main() -> int:
         seconds = ", ".join(f"{value:,}: {spent:.2f}" for value, spent, _ in points)
         written = ", ".join(f"{size:.1f}" for _, _, size in points)
         lines.append(f"| {LABELS[name]} | {seconds} | {constant:.2f} + {slope * unit:.2f} per {unit:,} | {written} MB |")
-        panels.append(
-            Panel(LABELS[name], LABELS[name], [Line("measured, CPU seconds per trigger", x, y), Line("fit", x, constant + slope * x)])
-        )
+        panels.append(Panel(f"By {LABELS[name]}", LABELS[name], SECONDS, [Line("measured", x, y), Line("fit", x, constant + slope * x)]))
     lasting, panel = ([], None) if given.only else steady(Load())
     if panel is None:
         print("\n".join(lines))

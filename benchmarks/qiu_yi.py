@@ -253,7 +253,10 @@ def growth(seeds: int) -> None:
     for place, (theirs, mine) in enumerate(found.T):
         print(f"updates {edges[place]:>9,} to {edges[place + 1]:>9,}: as printed {theirs:>9,.0f}, ours {mine:>5,.1f}")
     lines = [Line(label, edges[1:], values.tolist()) for label, values in zip(("Qiu and Yi, as printed", "ours"), found, strict=True)]
-    draw(CHECKOUT / "docs" / "figures" / "qiu-yi.svg", [Panel("mean error of a count of 20,000 rows", "updates so far", lines, log=True)])
+    draw(
+        CHECKOUT / "docs" / "figures" / "qiu-yi.svg",
+        [Panel("A count of 20,000 rows", "updates so far", "mean error, rows", lines, log=True)],
+    )
 
 
 def same_item() -> None:

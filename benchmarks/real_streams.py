@@ -228,10 +228,13 @@ def _figure(stream: Stream, lines: dict[str, list[Figures]]) -> None:
         keys.append(Line(label, hours, [f.keys for f in path]))
         errors.append(Line(label, hours, [f.l_1 for f in path]))
     percent = "percent of the window"
-    titles = (f"{stream.name}: keys released", "l_1 error (exact: all records so far)")
+    titles = (f"{stream.name}: keys released", "Errors of all keys, added up (exact: all records so far)")
     draw(
         FIGURES / f"{stream.name}.svg",
-        [Panel(titles[0], percent, keys, stream.name != "wikiticker" and max(keys[-1].y) > 200), Panel(titles[1], percent, errors)],
+        [
+            Panel(titles[0], percent, "keys", keys, stream.name != "wikiticker" and max(keys[-1].y) > 200),
+            Panel(titles[1], percent, "records", errors),
+        ],
     )
 
 

@@ -14,7 +14,6 @@ Other mechanisms: `benchmarks/sliding_rivals.py`.
 from __future__ import annotations
 
 import hashlib
-import math
 import sys
 import tempfile
 import time
@@ -179,7 +178,8 @@ def panel(title: str, label: str, x: np.ndarray, weights: np.ndarray, points: Se
         for name, rival in OTHERS.items():
             lines[name].append(float(np.sqrt(error(rival, part, weights, epsilon, w, 1) / weights.sum())))
         print(f"{title}, {label}: epsilon {epsilon:g}, w {w}, {panes} panes", flush=True)
-    return Panel(title, label, [Line(name, [point[0] for point in points], y) for name, y in lines.items()], log=True)
+    curves = [Line(name, [point[0] for point in points], y) for name, y in lines.items()]
+    return Panel(title, label, "root mean squared error of a count", curves, log=True, log_x=label == "epsilon")
 
 
 def figures(folder: Path = Path(__file__).parents[1] / "docs" / "figures") -> None:
@@ -189,7 +189,7 @@ def figures(folder: Path = Path(__file__).parents[1] / "docs" / "figures") -> No
         panes, file = len(x), Path(asked.split(":")[0])
         name = file.parent.name or file.stem
         axes: dict[str, list[tuple[float, float, int, int]]] = {
-            "log10 epsilon": [(math.log10(epsilon), epsilon, W, panes) for epsilon in (0.02, 0.05, 0.1, 0.2, 0.5, 1.0)],
+            "epsilon": [(epsilon, epsilon, W, panes) for epsilon in (0.02, 0.05, 0.1, 0.2, 0.5, 1.0)],
             "panes of a window (epsilon 0.1)": [(float(w), 0.1, w, panes) for w in (5, 10, 15, 20, 25, 30)],
             "panes of the stream (epsilon 0.1)": [(float(n), 0.1, W, n) for n in (*(n for n in (100, 200, 300, 400) if n < panes), panes)],
         }

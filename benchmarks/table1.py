@@ -220,7 +220,12 @@ def _cells(figures: dict[str, float]) -> str:
 def figure(results: dict[str, dict[str, Any]]) -> None:
     """Keys and errors over the day."""
     panels = []
-    for name, title in (("keys", "keys released"), ("l_1", "l_1 error"), ("l_2", "l_2 error")):
+    shown = (
+        ("keys", "Keys released", "keys"),
+        ("l_1", "Errors of all keys, added up", "rows"),
+        ("l_2", "Root of the sum of squared errors", "rows"),
+    )
+    for name, title, unit in shown:
         lines = [
             Line(
                 result["label"], [24 * (i + 1) / len(result["path"]) for i in range(len(result["path"]))], [f[name] for f in result["path"]]
@@ -228,7 +233,7 @@ def figure(results: dict[str, dict[str, Any]]) -> None:
             for result in results.values()
             if "path" in result and result["triggers"] > 1
         ]
-        panels.append(Panel(title, "hour of the day", lines))
+        panels.append(Panel(title, "hour of the day", unit, lines))
     draw(FIGURES / "table1.svg", panels)
 
 
