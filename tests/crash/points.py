@@ -75,10 +75,10 @@ def _bucket() -> int:
 
 
 def _steps(operator: str, step: str, pure: str) -> dict[str, Point]:
-    files = "dpsql.udfs.bucket_state"
+    files, stages = "dpsql.udfs.bucket_state", "intake.stages" if operator == "admission" else "histogram.stages"
     return {
         f"{operator}: before the step": Point(f"dpsql.udfs.worker:{step}", "run", False, _of_bucket(), True),
-        f"{operator}: inside the step": Point("dpsql.udfs.histogram.stages", pure, False),
+        f"{operator}: inside the step": Point(f"dpsql.udfs.{stages}", pure, False),
         f"{operator}: temporary state file written": Point(files, "_write_bytes", True, _file_of_bucket(operator), True),
         f"{operator}: state file renamed": Point(f"{files}:BucketFiles", "store", True, _of_bucket(operator), True),
         f"{operator}: after the step": Point(f"dpsql.udfs.worker:{step}", "run", True, _of_bucket(), True),
