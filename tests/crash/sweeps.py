@@ -21,6 +21,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -102,7 +103,7 @@ def killed_nights(one: Any, nights: int, chance: random.Random, scratch: Path, t
         tell: is told of each night.
     """
     # Which `dpsql run` writes first.
-    (one.private / "run.json").write_text(json.dumps({"version": 1, **vars(one.run_id)}))
+    (one.private / "run.json").write_text(json.dumps({"version": 1, **asdict(one.run_id)}))
     damages = (chance.sample(list(DAMAGES), len(DAMAGES)) * nights)[:nights]
     for night, damage in enumerate(damages):
         saved, at, died = chance.random() < 0.5, chance.randrange(CHANGES), list[bool]()

@@ -6,6 +6,7 @@ import json
 import os
 import time
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -64,7 +65,7 @@ def views(one: Any) -> int:
 
 def run_file(one: Any) -> None:
     """What `dpsql run` writes first; the runs of these tests have a fixed run id."""
-    (one.private / "run.json").write_text(json.dumps({"version": 1, **vars(one.run_id)}))
+    (one.private / "run.json").write_text(json.dumps({"version": 1, **asdict(one.run_id)}))
 
 
 def verified(one: Any) -> Verification:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -33,7 +34,7 @@ def test_a_savepoint_is_restored_with_other_buckets_to_the_same_rows(spark: Spar
     lake = Lake(tmp_path / "lake")
     middle = stream.start_us + (stream.until_us - stream.start_us) // 2
     run = same_rows.start(spark, query, lake, middle, (2, 3))
-    (lake.private("q") / "run.json").write_text(json.dumps({"version": 1, **vars(run)}))
+    (lake.private("q") / "run.json").write_text(json.dumps({"version": 1, **asdict(run)}))
     take_savepoint(lake, "q", "middle")
     for path in (lake.private("q") / "state").glob("release-*"):
         shutil.rmtree(path)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,7 @@ class BrokenOff(DpsqlError):
 
 
 def run_file(one: Any) -> None:
-    (one.private / "run.json").write_text(json.dumps({"version": 1, **vars(one.run_id)}))
+    (one.private / "run.json").write_text(json.dumps({"version": 1, **asdict(one.run_id)}))
 
 
 def files_of(one: Any) -> Counter[str]:

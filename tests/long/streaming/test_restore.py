@@ -6,7 +6,7 @@ import json
 import shutil
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +43,7 @@ class BrokenOff(Exception):
 
 def run_file(one: Any) -> None:
     """What `dpsql run` writes first; the runs of these tests have a fixed run id."""
-    (one.private / "run.json").write_text(json.dumps({"version": 1, **vars(one.run_id)}))
+    (one.private / "run.json").write_text(json.dumps({"version": 1, **asdict(one.run_id)}))
 
 
 def copy(one: Any, name: str) -> Any:
