@@ -7,7 +7,6 @@ import os
 import shutil
 import subprocess
 import sys
-from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -19,41 +18,20 @@ import dpsql
 from dpsql.description import PROPERTY
 from dpsql.jobs import run_query
 from dpsql.jobs.cli import main
-from dpsql.lake.opening import open_run
 from dpsql.lake.overruns import Overruns, write_overruns
 from dpsql.lake.runs import Lake
 from dpsql.local.verification import Verification
 from dpsql.privacy.ledger import Ledger
-from dpsql.privacy.secret import Secret, default_secret_path
+from dpsql.privacy.secret import default_secret_path
 from dpsql.streaming.progress import Summary
-from tests.described import told, write
-
-SOURCES = """\
-sources:
-  visits:
-    format: parquet
-    path: visits
-    schema: user_id STRING, ts TIMESTAMP, page STRING
-    event_time: ts
-    privacy_unit: user_id
-  pages: {format: csv, path: pages.csv, schema: page STRING, static: true}
-"""
-SQL = """\
-SELECT WITH DIFFERENTIAL_PRIVACY OPTIONS (epsilon = 6, delta = 1e-7, privacy_unit_column = user_id, max_rows_contributed = 8)
-  page, COUNT(*) AS views FROM visits GROUP BY window(ts, '1 day'), page
-"""
-DAY = datetime(2026, 1, 1, tzinfo=UTC)
+from tests.unit.workplace import SOURCES, SQL, histogram, place, published, records
 
 
 @pytest.fixture
 def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with a query and sources.yaml where the defaults look for them."""
-    folder = tmp_path / "work"
-    (folder / "conf").mkdir(parents=True)
-    (folder / "conf" / "sources.yaml").write_text(SOURCES)
-    (folder / "views.sql").write_text(SQL)
-    monkeypatch.chdir(folder)
-    return folder
+    monkeypatch.chdir(place(tmp_path / "work"))
+    return tmp_path / "work"
 
 
 def dp(*arguments: str) -> Result:
@@ -66,22 +44,6 @@ def refused(*arguments: str, says: str, code: int = 2) -> None:
     assert says in result.stderr
     assert result.stdout == ""
     assert "Traceback" not in result.stderr
-
-
-def histogram() -> pd.DataFrame:
-    end = datetime(2026, 1, 2, tzinfo=UTC)
-    rows = [(DAY, end, 1, end, "a", 1000, 3.5), (DAY, end, 1, end, "b\x1b[31m", 2, 3.5), (DAY, end, 1, end, None, -40, 3.5)]
-    columns = ["window_start", "window_end", "trigger", "trigger_time", "page", "views", "views_stderr"]
-    return told(pd.DataFrame(rows, columns=columns).astype({"trigger": "int32"}))
-
-
-def published() -> str:
-    """A lake with one run and its table; returns the run id."""
-    path = default_secret_path(os.environ)
-    query = dpsql.compile(SQL, dpsql.load_sources("conf/sources.yaml"))
-    run = open_run(Lake("lake"), "views", query, Secret.load(path), Ledger.beside(path), query.source)
-    write(Lake("lake").histogram("views"), histogram(), query.published)
-    return run.run_id
 
 
 def test_every_command_explains_itself() -> None:
@@ -191,9 +153,8 @@ def test_try_writes_its_own_ledger_line_before_it_reads(work: Path, monkeypatch:
         return SimpleNamespace(histogram=histogram(), records=5, drops={"malformed": 2}, comparison=compared if compare else None)
 
     monkeypatch.setitem(sys.modules, "dpsql.local.feeder", SimpleNamespace(try_query=engine))
-    columns = {"user_id": ["u"], "ts": pd.to_datetime([DAY]).as_unit("us"), "page": ["p"]}
     for name in ("a.parquet", "b=c.parquet"):
-        pd.DataFrame(columns).to_parquet(work / name)
+        records().to_parquet(work / name)
     flags = "--input a.parquet --input visits=b=c.parquet --input b=c.parquet --json --output o.parquet"
     result = dp("try", "views.sql", *flags.split())
     assert result.exit_code == 0, result.output
@@ -331,8 +292,7 @@ def private_input(work: Path) -> Path:
     """The source's own input, readable by the local engine."""
     folder = work / "conf" / "visits"
     folder.mkdir()
-    rows = {"user_id": ["u", "v"], "ts": pd.to_datetime([DAY, DAY]).as_unit("us"), "page": ["p", "planted"]}
-    pd.DataFrame(rows).to_parquet(folder / "a.parquet")
+    pd.concat([records(), records(user_id=["v"], page=["planted"])]).to_parquet(folder / "a.parquet")
     return folder
 
 

@@ -15,16 +15,8 @@ from click.testing import CliRunner
 from dpsql.jobs.cli import main
 from dpsql.privacy.ledger import Ledger
 from dpsql.privacy.secret import default_secret_path
+from tests.unit.workplace import SOURCES, place, records
 
-SOURCES = """\
-sources:
-  visits:
-    format: parquet
-    path: visits
-    schema: user_id STRING, ts TIMESTAMP, page STRING, seconds DOUBLE
-    event_time: ts
-    privacy_unit: user_id
-"""
 SQL = """\
 SELECT WITH DIFFERENTIAL_PRIVACY
   OPTIONS (epsilon = 6, delta = 1e-7, privacy_unit_column = user_id, max_rows_contributed = 8)
@@ -76,10 +68,8 @@ def file(name: str, content: str | bytes = "", mode: int = 0o600) -> Change:
     return make
 
 
-def records(**columns: object) -> Change:
-    given = {"user_id": ["u"], "ts": pd.to_datetime(["2026-01-01"], utc=True).as_unit("us"), "page": ["p"], "seconds": [1.0]} | columns
-    kept = {name: values for name, values in given.items() if values is not None}
-    return lambda folder: pd.DataFrame(kept).to_parquet(folder / "visits.parquet")
+def visits(**columns: object) -> Change:
+    return lambda folder: records(**columns).to_parquet(folder / "visits.parquet")
 
 
 RUN = "run views.sql --lake lake"
@@ -110,7 +100,7 @@ CASES = [
     Case("no input where sources.yaml says", "try views.sql", "no such file or folder"),
     Case("input of no source", "try views.sql --input vists=views.sql", "no such source: the query reads visits"),
     Case("output of another kind", "try views.sql --input views.sql --output x.csv", "must end in .parquet"),
-    Case("output nowhere", "try views.sql --input visits.parquet --output x/y.parquet", "there is no folder x", make=records()),
+    Case("output nowhere", "try views.sql --input visits.parquet --output x/y.parquet", "there is no folder x", make=visits()),
     Case("a lake that is a file", f"{RUN} --until-caught-up", "lake: Not a directory", make=file("lake")),
     Case("a lake that cannot be made", "run views.sql --lake taken/lake", "Not a directory", make=file("taken")),
     Case("a lake elsewhere", "run views.sql --lake ftp://host/lake", "like s3a://bucket/lake"),
@@ -168,52 +158,52 @@ CASES = [
         "a missing column",
         "try views.sql --input visits.parquet",
         "column `seconds` of source `visits` is missing",
-        make=records(seconds=None),
+        make=visits(seconds=None),
     ),
-    Case("a column of another type", "try views.sql --input visits.parquet", "`ts` has type STRING", make=records(ts=["x"])),
+    Case("a column of another type", "try views.sql --input visits.parquet", "`ts` has type STRING", make=visits(ts=["x"])),
     Case("a damaged file", "try views.sql --input visits.parquet", "not a readable Parquet file", make=file("visits.parquet", "PAR1")),
     Case(
         "times as pandas makes them",
         "try views.sql --input visits.parquet",
         "`ts` has a time in nanoseconds",
-        make=records(ts=pd.to_datetime(["2026-01-01"], utc=True)),
+        make=visits(ts=pd.to_datetime(["2026-01-01"], utc=True)),
     ),
     Case(
         "a function that only Spark has",
         "try views.sql --input visits.parquet",
         "`substring_index` runs on Spark only: use `dpsql run",
-        make=lambda f: (records()(f), sql("\n  page,", "\n  substring_index(page, '?', 1) AS path,")(f)),
+        make=lambda f: (visits()(f), sql("\n  page,", "\n  substring_index(page, '?', 1) AS path,")(f)),
     ),
     # secret and ledger
     Case(
         "a secret that others can read",
         "try views.sql --input visits.parquet --secret-file key",
         "chmod 600 key",
-        make=lambda f: (records()(f), file("key", b"k" * 32, 0o644)(f)),
+        make=lambda f: (visits()(f), file("key", b"k" * 32, 0o644)(f)),
     ),
     Case(
         "a secret of another kind",
         "try views.sql --input visits.parquet --secret-file key",
         "has 3 bytes, not 32",
-        make=lambda f: (records()(f), file("key", "abc")(f)),
+        make=lambda f: (visits()(f), file("key", "abc")(f)),
     ),
     Case(
         "a secret below a file",
         "try views.sql --input visits.parquet --secret-file key/k",
         "a file, not a folder",
-        make=lambda f: (records()(f), file("key")(f)),
+        make=lambda f: (visits()(f), file("key")(f)),
     ),
     Case(
         "a damaged ledger",
         "try views.sql --input visits.parquet --secret-file k/key",
         "put back the original file",
-        make=lambda f: (records()(f), file("k/key", b"k" * 32)(f), file("k/ledger/000001.json", "{")(f)),
+        make=lambda f: (visits()(f), file("k/key", b"k" * 32)(f), file("k/ledger/000001.json", "{")(f)),
     ),
     Case(
         "a cap that is too small",
         "try views.sql --input visits.parquet",
         "would exceed the cap",
-        make=lambda f: (records()(f), file("conf/sources.yaml", SOURCES + "    cap: {epsilon: 1, delta: 1e-7, period: 1 day}\n")(f)),
+        make=lambda f: (visits()(f), file("conf/sources.yaml", SOURCES + "    cap: {epsilon: 1, delta: 1e-7, period: 1 day}\n")(f)),
     ),
     # tuning
     Case(
@@ -227,7 +217,7 @@ CASES = [
         "no such aggregate",
         "tune views.sql --sample visits.parquet --column view",
         "the query's aggregates are views, total",
-        make=records(),
+        make=visits(),
     ),
     Case(
         "another mechanism's query",
@@ -274,9 +264,7 @@ def test_there_are_at_most_15_commands() -> None:
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_a_mistake_is_one_message(case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = tmp_path / "work"
-    (folder / "conf").mkdir(parents=True)
-    (folder / "conf" / "sources.yaml").write_text(SOURCES)
+    folder = place(tmp_path / "work")
     (folder / "views.sql").write_text(SQL)
     case.make(folder)
     monkeypatch.chdir(folder)
