@@ -245,7 +245,7 @@ def released(admitted: Sequence[Admitted], p: ReleaseParameters, closed_us: int,
                 totals = [sum(a.increments[j] for a in mine if a.trigger <= i) for j in range(len(p.perturbations))]
                 paths = [_path(q.counter, i, window, key, q.mechanism, 0, noise) * (q.sigma / q.grid) for q in p.perturbations]
                 values = [v + round(x) for v, x in zip(totals, paths, strict=True)]
-                rows.append((window, i, name, tuple(_output(column, values) for column in p.columns)))
+                rows.append((window, i, name, tuple(_output(column, values, i) for column in p.columns)))
     return sorted(rows, key=lambda row: row[:3])
 
 
@@ -276,21 +276,21 @@ def _shown(mine: Sequence[Admitted], window: int, key: int, p: ReleaseParameters
     return shown
 
 
-def _output(column: OutputColumn, values: Sequence[int]) -> float | None:
+def _output(column: OutputColumn, values: Sequence[int], trigger: int) -> float | None:
     first = values[column.perturbations[0]]
     if column.kind == "count":
         return first
     if column.kind == "sum":
         return first * column.grids[0]
     count = values[column.perturbations[-1]]
+    if count < max(1 + column.sample, 5 * column.stderr[-1][trigger - 1]):
+        return None
     if column.kind in ("variance", "deviation"):
-        if count < 1 + column.sample:
-            return None
         total, squares = (values[j] * grid for j, grid in zip(column.perturbations[:2], column.grids[:2], strict=True))
         widest = ((column.bounds[1] - column.bounds[0]) / 2) ** 2
         variance = min(max(squares / count + column.offset - (total / count) ** 2, 0.0), widest) * (count / (count - column.sample))
         return math.sqrt(variance) if column.kind == "deviation" else variance
-    return None if count < 1 else min(max(column.centre + first * column.grids[0] / count, column.bounds[0]), column.bounds[1])
+    return min(max(column.centre + first * column.grids[0] / count, column.bounds[0]), column.bounds[1])
 
 
 def _path(counter: NoiseCounter, trigger: int, window: int, key: int, mechanism: int, round_: int, noise: Noise | None) -> float:

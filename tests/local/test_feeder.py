@@ -114,10 +114,11 @@ def test_the_parts_of_the_error_of_an_average_can_be_true_together(
     """Catches: noise that is said to be larger than all of the error, since no value leaves its bounds; a NULL that is called a missing key."""
     pages = [f"/p{number}" for number in range(400)]
     pq.write_table(pa.table({"page": pages, "topic": pages, "rank": pa.array([0] * 400, pa.int32())}), tmp_path / "pages")
-    table = visits(pages=400)
-    places = np.random.default_rng(8).integers(0, 300, len(table))  # 100 of the groups have no record
+    table = visits(rows=60_000, users=6_000, pages=400)
+    places = (300 * np.random.default_rng(8).random(len(table)) ** 3).astype(int)  # 100 of the groups have no record, many have few
     pq.write_table(table.set_column(1, "page", pa.array(np.array(pages)[places])), tmp_path / "visits.parquet")
     text = SQL.replace("max_rows_contributed = 8", "max_rows_contributed = 32, public_groups = (SELECT page FROM pages)")
+    text = text.replace("epsilon = 6", "epsilon = 20")
     start = text.index("COUNT(*)")
     text = f"{text[:start]}{aggregate}(seconds, contribution_bounds_per_row => (0, 60)) AS mean {text[text.index('FROM visits') :]}"
     files = {"visits": [tmp_path / "visits.parquet"]}

@@ -118,5 +118,5 @@ def test_lists_of_a_sketch_are_shown_value_by_value(secret) -> None:
     sql += "APPROX_TOP_COUNT(page, 3) AS top FROM visits GROUP BY window(ts, '1 day')"
     asked = {"unit": "user_id", "time": "ts", "start": "2024-02-29", "until": NEXT_DAY, "secret": secret}
     lines = repr(dpsql.query(sql, visits(), **asked)).splitlines()
-    assert lines[0].split() == ["window", "value", "top"]
+    assert lines[0].split() == ["window", "value", "top", "(at", "most", "8", "each)"]
     assert [line.split()[2] for line in lines[1:4]] == ["/p1", "/p2", "/p3"] and all("±" in line for line in lines[1:4])
