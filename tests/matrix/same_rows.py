@@ -49,6 +49,7 @@ SLIDING = " GROUP BY window(ts, '{six_triggers}', '{two_triggers}'), "
 LISTED = "public_groups = (SELECT key FROM listed)"
 TOTAL = "SUM(value, contribution_bounds_per_row => (0, 500)) AS total"
 MEAN = "AVG(value, contribution_bounds_per_row => (0, 100)) AS mean"
+SPREAD = "STDDEV(value, contribution_bounds_per_row => (0, 100)) AS spread"
 QUERIES = {
     "three columns": "max_rows_contributed = 32) key, COUNT(*) AS n, COUNT(DISTINCT user_id) AS users, "
     + TOTAL
@@ -68,8 +69,11 @@ QUERIES = {
     "key, COUNT(DISTINCT user_id) AS users FROM records" + TAIL + "key",
     "rounds": "max_rows_contributed = 16, mechanism = PAPER) key, COUNT(*) AS n, " + TOTAL + " FROM records" + TAIL + "key",
     "a mean": "max_rows_contributed = 16) key, " + MEAN + ", COUNT(*) AS n FROM records" + TAIL + "key",
-    "spread": "max_rows_contributed = 8) key, COUNT(*) AS n, STDDEV(value, contribution_bounds_per_row => (0, 100)) AS spread, "
-    "VAR_POP(value, contribution_bounds_per_row => (0, 20)) AS small FROM records" + TAIL + "key",
+    "spread": "max_rows_contributed = 8) key, COUNT(*) AS n, "
+    + SPREAD
+    + ", VAR_POP(value, contribution_bounds_per_row => (0, 20)) AS small FROM records"
+    + TAIL
+    + "key",
     "sliding": "max_rows_contributed = 6, max_groups_contributed = 3) key, COUNT(*) AS n, " + MEAN + " FROM records" + SLIDING + "key",
     "sliding for ever": "max_rows_contributed = 16, contribution_period = STREAM, mechanism = PAPER) key, COUNT(DISTINCT user_id) AS users, "
     "COUNT(*) AS n FROM records" + SLIDING + "key",
@@ -102,7 +106,7 @@ QUERIES = {
     + ") key, COUNT(*) AS n, "
     + TOTAL
     + " FROM records GROUP BY key",
-    "a table without a key": "max_rows_contributed = 16) " + MEAN + ", COUNT(value) AS known FROM records",
+    "a table without a key": "max_rows_contributed = 16) " + MEAN + ", COUNT(value) AS known, " + SPREAD + " FROM records",
 }
 """Name -> the query after its common options; windows and trigger intervals are the stream's own."""
 
