@@ -4,8 +4,6 @@ Each function takes a mechanism's two stages and raises if they break it. `tests
 planted stages that are broken.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Messages of Debezium, well formed and not, with the images that both engines must read in them."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Made-up tables of tests, with what real ones say of themselves."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 import pandas as pd

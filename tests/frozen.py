@@ -11,8 +11,6 @@ Nothing else has to be kept of a plan: identity digests its document, which has 
 (`test_frozen.py` looks). What the accountant and `explain` make of these is in no identity, and so has a digest of its own.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import math

@@ -1,7 +1,5 @@
 """What an operator's tools read of a run, read strictly: lines of the log by their schema, and Prometheus' text format 0.0.4 by its grammar."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass, field
 from datetime import datetime

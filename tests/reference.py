@@ -3,8 +3,6 @@
 It shares no code with `udfs` but the parameter values, so a bug there is not repeated here.
 """
 
-from __future__ import annotations
-
 import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence

@@ -1,7 +1,5 @@
 """One audit: run both sides of an experiment, bound delta and mu from below, and compare with promise and truth."""
 
-from __future__ import annotations
-
 import math
 import time
 from dataclasses import dataclass

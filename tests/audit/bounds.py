@@ -5,8 +5,6 @@ Assumed: the trials of a side are independent and alike. Confidence: each bound 
 A bound below the promise proves nothing by itself; how near it can come is computed in `tests.audit.ideal`.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

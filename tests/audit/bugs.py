@@ -1,7 +1,5 @@
 """Planted bugs: a table of small frozen values. Each must push a bound beyond the promise."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 from collections.abc import Callable, Iterator

@@ -4,8 +4,6 @@ The ideal mechanism is written out here with plain Gaussians and the matrix B: i
 the contributions of one trial. From it come the `truth` that a bound should come close to, and the power of the audit.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from functools import lru_cache

@@ -4,8 +4,6 @@ A scenario describes one trial; a run holds many trials side by side, each with 
 intervals since the start of window 0, keys are numbered within the trial.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -175,12 +173,7 @@ SCENARIOS: tuple[Scenario, ...] = (
         closed=(2, 4),
     ),
     Scenario(
-        "a record far in the future",
-        {"C": 1},
-        (Visit(1, 5.5),),
-        strangers=(*(Visit(0, 0.5, 1),) * 3,),
-        crowds=certain(1),
-        closed=(0,),
+        "a record far in the future", {"C": 1}, (Visit(1, 5.5),), strangers=(*(Visit(0, 0.5, 1),) * 3,), crowds=certain(1), closed=(0,)
     ),
     Scenario(
         "two periods that meet in sliding windows",

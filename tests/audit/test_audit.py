@@ -3,8 +3,6 @@
 Noise keys are fixed, so that the outcome is. `benchmarks/audit.py --full` runs the same tables with ten times the trials.
 """
 
-from __future__ import annotations
-
 from unittest import mock
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Algorithm 4: groups that sleep until noise alone would select them release exactly what testing every group at every trigger releases."""
 
-from __future__ import annotations
-
 import hashlib
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """The page of `dpsql view` in a real Chromium: `make test-browser`. Not part of CI, whose machines have no browser (tests/page is)."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

@@ -3,8 +3,6 @@
 All streams are admitted at once, each as a user of its own with keys of its own, so that their contributions stay apart.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 Nothing here calls the planner's formulas or the accountant's; both are compared with the results.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import math
 import random

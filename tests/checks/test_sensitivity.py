@@ -3,8 +3,6 @@
 What the proofs of theorems 1, 2, 3, 11 and 12 say in words: no stream exceeds the formula, and where bounds divide evenly some reaches it.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from functools import cache
 

@@ -3,8 +3,6 @@
 `benchmarks/checks.py` searches more plans.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import math
 import random

@@ -1,7 +1,5 @@
 """End a sweep after any number of its changes of the lake: what a kill between two of them leaves."""
 
-from __future__ import annotations
-
 import functools
 import os
 import pickle

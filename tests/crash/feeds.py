@@ -6,8 +6,6 @@ Two declarations of one table: with its primary key, and without, where rows of 
 each of which begins with a third of what the one before has said.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

@@ -7,8 +7,6 @@ Each start is `dpsql run` in a session of its own. It is killed at the next poin
 lakes have one run id and one secret, so they must end with equal bits. (Two lakes with one run id are for this comparison only.)
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import random

@@ -6,8 +6,6 @@ A live run follows the wall clock, so no second run has the same ticks. What it 
 published row anew from the files and the listed clocks, bit by bit; and no trigger of a published key may be missing or there twice.
 """
 
-from __future__ import annotations
-
 import argparse
 import shutil
 import subprocess

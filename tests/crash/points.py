@@ -4,8 +4,6 @@ the product has no switch for it.
 A point is a function of the product and a side of it; reaching it kills the whole session with SIGKILL: driver, JVM, workers.
 """
 
-from __future__ import annotations
-
 import functools
 import importlib
 import os
@@ -125,11 +123,7 @@ _CELLS = {
     "release: cells appended, lists not": Point(f"{LAKE}.delta_tables", "append_files", True, _appended(".sketch")),
 }
 _UNTIL_CELLS = list(POINTS).index("release: histogram appended")
-SKETCH_POINTS = {
-    **dict(list(POINTS.items())[:_UNTIL_CELLS]),
-    **_CELLS,
-    **dict(list(POINTS.items())[_UNTIL_CELLS:]),
-} | _OF_SKETCHES
+SKETCH_POINTS = {**dict(list(POINTS.items())[:_UNTIL_CELLS]), **_CELLS, **dict(list(POINTS.items())[_UNTIL_CELLS:])} | _OF_SKETCHES
 """Of a run of sketches, whose tick makes two commits."""
 
 RETENTION = f"{LAKE}.retention"

@@ -5,8 +5,6 @@
 Unknown values of units: after every kill, nothing outside the private folder may hold the hash key or a cell of a window that is open.
 """
 
-from __future__ import annotations
-
 import argparse
 import random
 import shutil

@@ -5,8 +5,6 @@
 Two queries: one that protects rows, with smoothing; one that protects units, with correlated noise and bounds in the intake.
 """
 
-from __future__ import annotations
-
 import argparse
 import random
 import shutil

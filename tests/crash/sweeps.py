@@ -7,8 +7,6 @@ Then, also drawn: a savepoint, taken before the sweep; a damage; and what the re
 must be that of a run without nights, and `dpsql verify` must recompute it.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import pickle

@@ -1,7 +1,5 @@
 """Two of the kills of `python -m tests.crash.kill`, at the most telling points. `tests/long/crash` has more."""
 
-from __future__ import annotations
-
 import importlib
 from pathlib import Path
 

@@ -5,8 +5,6 @@ python -m tests.deployment.adopted_run FOLDER QUERY SOURCES JARS [open]
 With `open` the session has no protection and the product's check is taken out: what the tests then find shows that they can find it.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 import time

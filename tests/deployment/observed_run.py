@@ -3,8 +3,6 @@
 python -m tests.deployment.observed_run FOLDER PORT QUERY SOURCES JARS LEVEL
 """
 
-from __future__ import annotations
-
 import os
 import re
 import sys

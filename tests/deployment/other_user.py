@@ -1,7 +1,5 @@
 """What another user of the machine gets from a job: blocks by the network, files, command lines. Searched by whoever planted something."""
 
-from __future__ import annotations
-
 import base64
 import json
 import os

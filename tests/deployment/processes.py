@@ -1,7 +1,5 @@
 """Real processes for tests: each in a session of its own, ended by its own id; afterwards no child and no open port is left."""
 
-from __future__ import annotations
-
 import os
 import signal
 import socket

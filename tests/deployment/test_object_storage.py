@@ -1,7 +1,5 @@
 """A lake in a bucket: the run, its small files and its tables over the S3 protocol, and nothing of the credentials in what is written."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor

@@ -1,7 +1,5 @@
 """One run as an operator starts it, over planted totals: what Spark adds to what is given out, and where its JVM writes meanwhile."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

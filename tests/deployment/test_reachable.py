@@ -1,7 +1,5 @@
 """A source or a lake at an address where nobody answers: one line with the address, exit code 2, within seconds, nothing spent and nothing made."""
 
-from __future__ import annotations
-
 import socket
 import time
 from collections.abc import Iterator

@@ -6,8 +6,6 @@ spark-submit unprotected_run.py QUERY ...                       the script for s
 Before Spark ends, the file `at_work` is made in the working folder, and it is waited until that is gone.
 """
 
-from __future__ import annotations
-
 import os
 import time
 from pathlib import Path

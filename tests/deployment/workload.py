@@ -1,7 +1,5 @@
 """One small stream and one query over it, as files that a user would write."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

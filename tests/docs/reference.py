@@ -1,7 +1,5 @@
 """What the reference says of options, and of which functions run where: made from the code. `python -m tests.docs.reference` writes it anew."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from dpsql.local.expressions import arities

@@ -1,7 +1,5 @@
 """Every block of the documentation that names its language runs: SQL compiles, YAML loads, Python and commands work, in the order of the page."""
 
-from __future__ import annotations
-
 import re
 import shlex
 import textwrap

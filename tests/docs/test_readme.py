@@ -1,7 +1,5 @@
 """Everything that the README shows runs: its SQL compiles and its commands work, in order; and what pages name is there."""
 
-from __future__ import annotations
-
 import os
 import re
 import shlex

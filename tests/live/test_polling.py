@@ -1,7 +1,5 @@
 """What a live run's polling interval may be, that one user's records move no tick, and that micro-batches which take too long are noted."""
 
-from __future__ import annotations
-
 import json
 import random
 from dataclasses import dataclass

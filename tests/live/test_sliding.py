@@ -1,7 +1,5 @@
 """A live run that protects rows: stopped, and started again."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

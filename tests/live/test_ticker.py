@@ -1,7 +1,5 @@
 """When a live run closes the grid: by the clock of its micro-batches and of polls that find nothing, and only across grid points."""
 
-from __future__ import annotations
-
 import json
 import os
 import threading

@@ -1,7 +1,5 @@
 """A small stream, and what every local test needs of a run."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path

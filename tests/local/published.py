@@ -1,7 +1,5 @@
 """A run in a lake as the Spark engine leaves it, made here without Spark."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from dataclasses import asdict

@@ -1,7 +1,5 @@
 """Messages of Debezium as the local engine reads them; `tests/streaming/test_change_feeds.py` asks Spark for the same."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Who sees which number: totals are planted, every command and interface is run, and what they give out is what docs/privacy/index.md lists."""
 
-from __future__ import annotations
-
 import ast
 import json
 import re

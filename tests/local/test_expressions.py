@@ -1,7 +1,5 @@
 """What the translator refuses, and how it reads FROM. (That what it accepts is right: test_same_as_spark.py.)"""
 
-from __future__ import annotations
-
 import pytest
 
 from dpsql.errors import DataError, DpsqlError, InputError

@@ -1,7 +1,5 @@
 """Which commits a run over a change feed has read, and their images as Spark has seen them; without Spark."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

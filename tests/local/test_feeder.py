@@ -1,7 +1,5 @@
 """The feeder: nothing but event time decides, a run id decides the noise, and the public functions hold together."""
 
-from __future__ import annotations
-
 import itertools
 import re
 import secrets

@@ -1,7 +1,5 @@
 """`dpsql.query`: records at hand in, an answer with error bars out, and a ledger line."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime
 from pathlib import Path
 

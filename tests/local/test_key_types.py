@@ -1,7 +1,5 @@
 """Keys beside a NULL keep their types: in files, JSON, tables, DataFrames and charts, and in the true histogram."""
 
-from __future__ import annotations
-
 import json
 from decimal import Decimal
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`dpsql.run_local` is a run: a ledger line before anything is computed, a cap that holds, and one input for one run id."""
 
-from __future__ import annotations
-
 import shutil
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What FROM may use beyond the columns of the records: of a change feed three columns, to pass on, and nothing else of any source."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

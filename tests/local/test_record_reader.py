@@ -1,7 +1,5 @@
 """The `rows` table against a plain reference: ids, encoded keys, drop codes, arguments."""
 
-from __future__ import annotations
-
 import datetime as dt
 import hashlib
 import math

@@ -1,7 +1,5 @@
 """Files and frames: what is read, what is malformed, and what is refused without showing a value."""
 
-from __future__ import annotations
-
 import gzip
 import os
 from pathlib import Path

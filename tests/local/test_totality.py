@@ -1,7 +1,5 @@
 """No value makes an expression fail on the local engine, and none is a time outside the years 1 to 9999."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from pathlib import Path
 

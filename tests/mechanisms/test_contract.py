@@ -1,7 +1,5 @@
 """What every mechanism of the registry must keep: whose query it is, what it costs, and that its plan is its document."""
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 import json

@@ -1,7 +1,5 @@
 """Charts say what they show: axes, units, a caption, errors of 95%, and no key can command them."""
 
-from __future__ import annotations
-
 import io
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -88,7 +86,10 @@ def test_places_hold_the_truth_and_people_say_how_large_a_key_is(half_a_day: pd.
         chart = charts.bars(rows, column, keys=15)
         labels = [label.get_text().rsplit("  ", 1) for label in chart.axes[0].get_yticklabels()]
         orders.append(labels)
-        held = [int(place.split("–")[0]) <= 1 + (true > true[key]).sum() and (true >= true[key]).sum() <= int(place.split("–")[-1]) for key, place in labels]
+        held = [
+            int(place.split("–")[0]) <= 1 + (true > true[key]).sum() and (true >= true[key]).sum() <= int(place.split("–")[-1])
+            for key, place in labels
+        ]
         assert len(labels) == 15 and sum(held) >= 13, labels  # each with 95%
         assert "its place by editors; keys that share places cannot be told apart" in " ".join(chart.get_supxlabel().split())
         growing = [axes.get_title(loc="left") for axes in charts.growth(rows, column, keys=6).axes]

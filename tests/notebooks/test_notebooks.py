@@ -1,7 +1,5 @@
 """Every notebook runs from top to bottom as it is in the repository, and its charts are real pictures."""
 
-from __future__ import annotations
-
 import base64
 import os
 import re

@@ -1,7 +1,5 @@
 """The paper's own configuration through the real steps gives the figures of the paper's algorithm written on plain lists."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 import random

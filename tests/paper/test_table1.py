@@ -1,7 +1,5 @@
 """Table 1 at a small size, through the same command's code: ratios between configurations, and the same rows for one and two processes."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 

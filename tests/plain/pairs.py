@@ -1,7 +1,5 @@
 """Random pairs of a query and its data: keys of every type beside NULL, every aggregate, every kind of window, files out of order."""
 
-from __future__ import annotations
-
 import os
 import random
 from collections.abc import Sequence

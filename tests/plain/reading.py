@@ -4,8 +4,6 @@ Written from the documentation, to be read next to it. It shares nothing with th
 noise. Times are integers, microseconds since 1970 UTC. Records are dicts by column name.
 """
 
-from __future__ import annotations
-
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Hypothesis profiles: `fixed` (always the same examples, for CI) unless another is asked for with --hypothesis-profile."""
 
-from __future__ import annotations
-
 from hypothesis import HealthCheck, settings
 
 CALM = {"deadline": None, "database": None, "suppress_health_check": [HealthCheck.too_slow, HealthCheck.data_too_large]}

@@ -1,7 +1,5 @@
 """The counters' paths from the definitions of their papers, one normal at a time: the reference for what the steps do by recurrence."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from functools import lru_cache

@@ -1,7 +1,5 @@
 """ParsedQuery and Source values made without the parser: the tests of planning and release need no SQL."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from dpsql.config import Source

@@ -1,7 +1,5 @@
 """Contribution bounding for any stream, cut, bucket count and clock."""
 
-from __future__ import annotations
-
 import math
 from collections import defaultdict
 from unittest import mock

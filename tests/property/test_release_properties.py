@@ -1,7 +1,5 @@
 """Releases for any contributions, cut, bucket count and ticks: with the noise replaced by zero, and with all of it."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 import struct

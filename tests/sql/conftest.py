@@ -1,7 +1,5 @@
 """Makes `tests.sql.golden` importable however pytest was started."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The golden queries: what `parse_query` says of each, and where it is written down."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import re

@@ -1,7 +1,5 @@
 """Writes the expectations of the golden queries anew: `python -m tests.sql.regenerate`. Read the difference before you keep it."""
 
-from __future__ import annotations
-
 from tests.sql.golden import expectations
 
 

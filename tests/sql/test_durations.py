@@ -1,7 +1,5 @@
 """Durations in their three forms."""
 
-from __future__ import annotations
-
 import pytest
 
 from dpsql.sql.dialect import DpSpark

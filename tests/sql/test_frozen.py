@@ -1,7 +1,5 @@
 """No plan identity, no released bit and no number that is said of an accepted golden query changes by accident. (Those of tests/matrix: `test_same_rows`.)"""
 
-from __future__ import annotations
-
 import dataclasses
 import importlib
 import json

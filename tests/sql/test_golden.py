@@ -1,7 +1,5 @@
 """Golden queries: what is accepted, what is refused, and with which words."""
 
-from __future__ import annotations
-
 import json
 import math
 import re

@@ -5,8 +5,6 @@ function families, refused constructs and clauses, signatures) are removed one b
 run again.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache

@@ -1,7 +1,5 @@
 """No text may do anything but parse or raise QueryError; equal questions have equal values."""
 
-from __future__ import annotations
-
 import random
 import re
 

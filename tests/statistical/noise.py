@@ -1,7 +1,5 @@
 """Releases of thousands of groups that are certain to be selected: the released value minus the exact one is the noise."""
 
-from __future__ import annotations
-
 import hashlib
 from dataclasses import dataclass
 

@@ -6,8 +6,6 @@ Power: with SAMPLES samples a claim 10% off, on either side, is accepted with pr
 "not rejected" proves nothing about smaller errors.
 """
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

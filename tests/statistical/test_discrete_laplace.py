@@ -4,8 +4,6 @@ Flake rate 1e-6 over the choice of keys (keys are fixed). Power: with a million 
 and so are the planted errors here, each of which a careless sampler would make.
 """
 
-from __future__ import annotations
-
 import hashlib
 import math
 from functools import cache

@@ -5,8 +5,6 @@ of users at which a key appears in half of the runs, found by bisection: about 1
 below 1e-6 for a true claim; a claim 10% off is rejected as surely.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import dataclass
 from functools import cache

@@ -4,8 +4,6 @@ Every claim uses the testers of sampling.py (flake 1e-6, power against 10%), and
 planted bug.
 """
 
-from __future__ import annotations
-
 from functools import cache
 from unittest import mock
 

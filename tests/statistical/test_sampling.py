@@ -1,7 +1,5 @@
 """The testers themselves: each accepts the truth, rejects 10% off on both sides, and rejects broken variants."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

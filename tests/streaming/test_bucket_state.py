@@ -1,7 +1,5 @@
 """State files: the same bytes for the same tables, never half a file, never another version."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pyarrow as pa

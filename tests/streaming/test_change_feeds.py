@@ -1,7 +1,5 @@
 """A table whose rows end: a Delta table that is inserted into, merged into, updated and deleted from, on both engines."""
 
-from __future__ import annotations
-
 import os
 import random
 from collections import Counter

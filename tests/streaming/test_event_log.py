@@ -1,7 +1,5 @@
 """What is told of a start on Spark besides its lines (`tests/deployment/test_one_run.py`): alarms, and what ended it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

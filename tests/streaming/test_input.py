@@ -1,7 +1,5 @@
 """Inputs as they come: missing, empty, malformed, of the wrong type. Messages name files and columns, never values."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

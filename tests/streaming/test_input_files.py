@@ -1,7 +1,5 @@
 """Every file of the source counts once, whatever its modification time says; damaged contributions and state are refused by name."""
 
-from __future__ import annotations
-
 import json
 import os
 import time

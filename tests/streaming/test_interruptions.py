@@ -1,7 +1,5 @@
 """A run that breaks off at every point of its commits, and goes on, leaves exactly what an uninterrupted one leaves."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Whole runs on Spark: what is published, and what changes nothing."""
 
-from __future__ import annotations
-
 import hashlib
 import struct
 from pathlib import Path

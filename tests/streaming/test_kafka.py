@@ -1,7 +1,5 @@
 """Kafka as a source: the same rows as from files, whatever else is in the topic, and never past a gap."""
 
-from __future__ import annotations
-
 import json
 import struct
 from collections.abc import Iterator

@@ -3,8 +3,6 @@
 One unit sends records that nobody else's depend on, into 0, 1 and 1,000 further private files.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re

@@ -1,7 +1,5 @@
 """Lakes, checkpoints and settings that do not belong together: refused before anything is touched."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import threading

@@ -1,7 +1,5 @@
 """One run id, one input: what a lake may lose, and when the same name is a new run with other noise and another ledger line."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 from typing import Any

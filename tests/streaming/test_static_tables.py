@@ -1,7 +1,5 @@
 """Static tables that are plain files: an attempt reads what the catch-up, or the live run, began with, or it is refused."""
 
-from __future__ import annotations
-
 import json
 import threading
 from pathlib import Path

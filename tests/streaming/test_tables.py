@@ -1,7 +1,5 @@
 """A table without windows in a lake: a second catch-up goes on where the first ended, and everything is recomputed."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

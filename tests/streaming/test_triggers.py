@@ -1,7 +1,5 @@
 """What Spark does in a warm trigger: it grew by a job and two compiled classes without anybody noticing."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from pyspark.sql import SparkSession

@@ -1,7 +1,5 @@
 """Expected errors are those of the engine, and what tuning recommends is nearly the best: on a day of Wikipedia edits."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import os
@@ -155,14 +153,7 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert done.exit_code == 0, done.output
     assert done.stdout.startswith("Choose on data that you may look at")
     assert "10,530 users" in done.stdout and "--scale 1" in done.stdout
-    for name in (
-        "as written",
-        "recommended",
-        "over G",
-        "noise ±",
-        "epsilon: more",
-        "trigger_interval: fewer",
-    ):
+    for name in ("as written", "recommended", "over G", "noise ±", "epsilon: more", "trigger_interval: fewer"):
         assert name in done.stdout
     assert "clamps 12.3% of the values" in done.stdout
     document = json.loads(tune("--sample", "wiki=conf/demo/wiki", "--json").stdout)

@@ -1,7 +1,5 @@
 """What tuning expects of a setting is what the engine does, for every kind of window and period."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 

@@ -4,8 +4,6 @@ Every process appends lines until it is refused. A part of them ends by SIGKILL 
 the cap and the line: nothing written yet, written under another name, or linked and not yet sealed or told. Prints how many lines each was granted.
 """
 
-from __future__ import annotations
-
 import os
 import random
 import signal

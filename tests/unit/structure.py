@@ -5,8 +5,6 @@ another, because they stand on other rooms; all others are one, the ground. A ro
 arrows go one way.
 """
 
-from __future__ import annotations
-
 import ast
 import re
 import sys

@@ -1,7 +1,5 @@
 """The accountant against an outside library, against the planner, and against plans with a planted mistake."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 import random
@@ -20,14 +18,7 @@ from dpsql.mechanisms.histogram.accounting import check, cost, gaussian_delta, s
 from dpsql.mechanisms.histogram.asked import ReleaseRule
 from dpsql.mechanisms.histogram.plan import PrivacyPlan
 from dpsql.mechanisms.histogram.planner import make_plan
-from dpsql.parsed_query import (
-    Aggregate,
-    AggregateFunction,
-    ContributionPeriod,
-    CounterName,
-    WindowSpec,
-    changed,
-)
+from dpsql.parsed_query import Aggregate, AggregateFunction, ContributionPeriod, CounterName, WindowSpec, changed
 from dpsql.parts.key_selection import failure_probabilities
 from dpsql.privacy.cost import Overlap
 from dpsql.privacy.factorisation import factorisation

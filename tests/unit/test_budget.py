@@ -1,7 +1,5 @@
 """What `dpsql budget` says: totals by an independent sum, and a rest that the ledger really grants and no more."""
 
-from __future__ import annotations
-
 import json
 import math
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Budget to noise: each number against its definition."""
 
-from __future__ import annotations
-
 import itertools
 import math
 

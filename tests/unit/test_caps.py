@@ -1,7 +1,5 @@
 """Caps per privacy level: how they are read, what they limit, and that a row and a unit are never added up."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from pathlib import Path

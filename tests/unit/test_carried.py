@@ -1,7 +1,5 @@
 """Key selection over several windows: thresholds against their definition, and how often they fail."""
 
-from __future__ import annotations
-
 import dataclasses
 import random
 

@@ -1,7 +1,5 @@
 """Numbers of catch-ups without Spark: whatever became of their file, one that is done has ticked."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Damaged files: random single-bit flips in each kind of file of state and contributions of every mechanism, all refused."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -15,14 +13,7 @@ from dpsql.lake.contributions import Contributions
 from dpsql.lake.delta_rows import check_files
 from dpsql.mechanisms import registry
 from dpsql.udfs import bucket_state
-from dpsql.udfs.bucket_state import (
-    SCHEMA_VERSION,
-    SEAL_BYTES,
-    VERSION_KEY,
-    BucketFiles,
-    DamagedFile,
-    UnknownVersion,
-)
+from dpsql.udfs.bucket_state import SCHEMA_VERSION, SEAL_BYTES, VERSION_KEY, BucketFiles, DamagedFile, UnknownVersion
 from dpsql.udfs.intake import user_state
 from tests.unit.test_contract import CASES, stages_of
 

@@ -1,7 +1,5 @@
 """The command line: exit codes, what goes to stdout, and that no mistake ends in a traceback."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

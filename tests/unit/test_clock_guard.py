@@ -1,7 +1,5 @@
 """A clock that is wrong closes no window early, says so, and is believed again when it is right."""
 
-from __future__ import annotations
-
 import json
 import os
 from dataclasses import dataclass, field

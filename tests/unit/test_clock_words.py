@@ -1,7 +1,5 @@
 """Texts that are another time tomorrow."""
 
-from __future__ import annotations
-
 import pytest
 
 from dpsql.local.spark_text import to_timestamp

@@ -1,7 +1,5 @@
 """Sorted columns against plain Python."""
 
-from __future__ import annotations
-
 import bisect
 import itertools
 from collections import defaultdict

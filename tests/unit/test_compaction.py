@@ -1,7 +1,5 @@
 """Tables stay small: rows, marks and everything that somebody may still read are as before."""
 
-from __future__ import annotations
-
 import json
 import os
 import time

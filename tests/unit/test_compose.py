@@ -1,7 +1,5 @@
 """docker-compose.yml, read strictly by the Compose specification; no container is started here."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

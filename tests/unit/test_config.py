@@ -1,7 +1,5 @@
 """sources.yaml: what is accepted, and that everything else is a message with a line and a path."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

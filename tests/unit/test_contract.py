@@ -1,7 +1,5 @@
 """The contract (tests/contract.py) over the registry, and broken stages that it must find."""
 
-from __future__ import annotations
-
 import importlib
 import itertools
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Contribution bounding on small streams whose answer can be read off. Every other stream: tests/property."""
 
-from __future__ import annotations
-
 import dataclasses
 import warnings
 from unittest import mock

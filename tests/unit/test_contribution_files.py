@@ -1,7 +1,5 @@
 """Contributions as the workers write them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pyarrow as pa

@@ -1,7 +1,5 @@
 """Cost: how the parts of a promise add up, over mechanisms and over contribution periods."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Counters against their definitions: B times C is the prefix sum, and what the planner reads off a counter is what dense matrices say."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

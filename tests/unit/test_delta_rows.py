@@ -1,7 +1,5 @@
 """Rows of Delta tables: which ones, and without Python objects in Arrow's threads."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pyarrow as pa

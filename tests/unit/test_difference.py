@@ -1,7 +1,5 @@
 """The error of a difference against noise that was drawn, and the places of keys against their true order."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Tables of discrete Laplace noise: proven in integers, and looked up exactly as they say."""
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 from bisect import bisect_right

@@ -1,7 +1,5 @@
 """`domains` of a source: what is read, and what is refused with the line."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Draws of few bits against real ones: how far apart the distributions of a rounded path are, and what the bound of theorem 5 says."""
 
-from __future__ import annotations
-
 import math
 from functools import reduce
 

@@ -1,7 +1,5 @@
 """Exact noise against mpmath, which shares nothing with it; the slow path forced, planted next to a boundary, and broken on purpose."""
 
-from __future__ import annotations
-
 import dataclasses
 from unittest import mock
 

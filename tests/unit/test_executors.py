@@ -1,7 +1,5 @@
 """A run on a cluster that has no executor says so, and ends when that lasts."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Iterator

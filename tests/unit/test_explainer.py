@@ -1,7 +1,5 @@
 """Explanations: every number of the facts appears in the text, and the facts are the plan's."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import math

@@ -1,7 +1,5 @@
 """The trigger grid by enumeration, before 1970 as well."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """The examples of every `--help` are commands that can be typed after `dpsql init`: same queries, same names, same files."""
 
-from __future__ import annotations
-
 import shlex
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The key codec: what was encoded comes back, and different keys never share an encoding."""
 
-from __future__ import annotations
-
 import itertools
 
 import pyarrow as pa

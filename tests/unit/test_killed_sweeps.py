@@ -3,8 +3,6 @@
 Without Spark: `dpsql.lake` sweeps alone. What only Spark can show, that the run goes on, is in `tests/long/streaming/test_clean_up.py`.
 """
 
-from __future__ import annotations
-
 import functools
 import json
 import re

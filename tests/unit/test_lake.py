@@ -1,7 +1,5 @@
 """The lake: a name is bound to one query, one run and one secret; nothing foreign is touched and nothing is shown too widely."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -3,8 +3,6 @@
 The sinks and the tasks are the real ones, in one process; Spark's part is played: it keeps a version of each bucket per finished micro-batch.
 """
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Callable, Mapping

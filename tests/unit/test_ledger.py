@@ -1,7 +1,5 @@
 """The ledger: what a cap allows, that two runs never share the last of it, and that a damaged ledger stops spending."""
 
-from __future__ import annotations
-
 import json
 import math
 import subprocess

@@ -1,7 +1,5 @@
 """A cap follows what is protected: no change of names in `sources.yaml` makes it forgotten without a word that the ledger keeps."""
 
-from __future__ import annotations
-
 import shutil
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`dpsql status`: a line per query, whatever its mechanism, and no row of what it does not print."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from dataclasses import asdict

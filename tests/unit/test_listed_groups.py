@@ -1,7 +1,5 @@
 """Public groups are made once in a run's life: whatever became of their file, no other list is published in silence."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What `explain --missing` says of thresholds is what the noise does, and it needs no data."""
 
-from __future__ import annotations
-
 import numpy as np
 from scipy.stats import norm
 

@@ -1,7 +1,5 @@
 """Ways of holding it wrong: each ends in one helpful message, exit code 2, nothing spent, nothing made."""
 
-from __future__ import annotations
-
 import os
 import stat
 from collections.abc import Callable

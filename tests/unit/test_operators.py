@@ -1,7 +1,5 @@
 """Plan to parameters: every number arrives, and no budget or secret does."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 import pickle
@@ -69,10 +67,7 @@ def test_the_release_parameters_are_the_plans() -> None:
 
 
 def test_public_groups_replace_selection() -> None:
-    q = query(
-        public_groups="SELECT page FROM pages",
-        window=WindowSpec(DAY, DAY, HOUR),
-    )
+    q = query(public_groups="SELECT page FROM pages", window=WindowSpec(DAY, DAY, HOUR))
     plan = make_plan(q, source())
     p = release_parameters(plan, PUBLIC)
     assert (p.selection, p.public, p.grid.offset_us) == (None, PUBLIC, HOUR)

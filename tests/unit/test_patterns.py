@@ -1,7 +1,5 @@
 """How long a search for a pattern may take."""
 
-from __future__ import annotations
-
 import pytest
 
 from dpsql.sql.patterns import ENDLESS, TOO_SLOW, effort, refusal, searched

@@ -1,7 +1,5 @@
 """The planner: sensitivities of the design, bounds that cannot overflow, and an identity that covers every number."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections.abc import Iterator
@@ -17,16 +15,7 @@ from dpsql.mechanisms.histogram import planner
 from dpsql.mechanisms.histogram.accounting import check
 from dpsql.mechanisms.histogram.asked import Asked, ReleaseRule
 from dpsql.mechanisms.histogram.planner import identity, make_plan
-from dpsql.parsed_query import (
-    Aggregate,
-    AggregateFunction,
-    ContributionPeriod,
-    CounterName,
-    Key,
-    ParsedQuery,
-    WindowSpec,
-    changed,
-)
+from dpsql.parsed_query import Aggregate, AggregateFunction, ContributionPeriod, CounterName, Key, ParsedQuery, WindowSpec, changed
 from dpsql.parts.increments import MAX_EXACT
 from dpsql.privacy.curve import total_mu
 from dpsql.udfs.noise.counters import column_norm, counter

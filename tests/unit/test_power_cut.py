@@ -1,7 +1,5 @@
 """What is written is there after a power cut: the bytes of every file, and its name in its folder, are on the disk when a commit returns."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from pathlib import Path

@@ -39,10 +39,7 @@ PLACES = {
 # Who may import which room.
 BELOW = {"jobs": {"jobs", "dpsql", "udfs"}, "dpsql": {"dpsql", "udfs"}, "udfs": {"udfs"}}
 # Who may know nothing of whom: two engines of one result. What lies above what: test_rooms.py.
-APART = {
-    "dpsql/local": ("dpsql.streaming",),
-    "dpsql/streaming": ("dpsql.local",),
-}
+APART = {"dpsql/local": ("dpsql.streaming",), "dpsql/streaming": ("dpsql.local",)}
 # `udfs` runs on executors: it knows numbers, columns and one cipher, and what it returns depends on its arguments alone.
 UDFS_MAY = {"cryptography", "numpy", "pyarrow", "scipy.special", "udfs"}
 UDFS_MAY |= {"__future__", "abc", "bisect", "collections", "dataclasses", "enum", "fractions", "functools", "hashlib", "itertools", "math"}

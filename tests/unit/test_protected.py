@@ -1,7 +1,5 @@
 """What a source reads is told by where it is: links, folders around it, topics, tables; and started runs are held to their declaration."""
 
-from __future__ import annotations
-
 import os
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Settings that would let others read salt, noise key or rows are refused before anything is bound; and how settings reach Spark."""
 
-from __future__ import annotations
-
 import os
 import shlex
 import subprocess

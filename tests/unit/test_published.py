@@ -1,7 +1,5 @@
 """What the marks of a histogram say of the micro-batches that are listed."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

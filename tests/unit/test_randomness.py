@@ -1,7 +1,5 @@
 """The noise function: one AES block at a time, extreme uniforms in high precision, and cells that never coincide."""
 
-from __future__ import annotations
-
 import itertools
 import struct
 

@@ -1,7 +1,5 @@
 """HAVING, ORDER BY and LIMIT: what is shown of released rows, window by window; the plan and its identity know nothing of them."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pandas as pd

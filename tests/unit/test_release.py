@@ -1,7 +1,5 @@
 """The release step on small histories whose answer can be read off. Every other history: tests/property."""
 
-from __future__ import annotations
-
 from unittest import mock
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What a micro-batch of query 2 reads: each commit in exactly one listed plan, and of its files the rows of one bucket."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Released rows between tasks and driver: what is read of them is what was written, whatever the triggers that are asked for."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

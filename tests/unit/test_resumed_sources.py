@@ -1,7 +1,5 @@
 """From where a restored query reads its stream."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """Rooms: what lies below knows nothing of what lies above, a checker nothing of the checked, and a mechanism is one name in four places."""
 
-from __future__ import annotations
-
 import ast
 import subprocess
 import sys
@@ -172,12 +170,7 @@ PLANTED: list[tuple[Callable[[Path], Violations], str, str, str]] = [
         "from dpsql.mechanisms.histogram import plan",
         "imports dpsql.mechanisms.histogram",
     ),
-    (
-        foreign_names,
-        "dpsql/local/feeder.py",
-        "from dpsql.udfs.sketch.hashing import SCHEME",
-        "imports udfs.sketch.hashing.SCHEME",
-    ),
+    (foreign_names, "dpsql/local/feeder.py", "from dpsql.udfs.sketch.hashing import SCHEME", "imports udfs.sketch.hashing.SCHEME"),
     (names_as_constants, "dpsql/view/page.py", "KINDS = {'sketch': 1}", "says 'sketch'"),
     (
         foreign_names,

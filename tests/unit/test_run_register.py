@@ -1,7 +1,5 @@
 """The register: a run id goes on only in one place, and only where everything it has published is known."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Who works on a run: the lock of a lake in a bucket is in a folder of this user, which nobody else may have made."""
 
-from __future__ import annotations
-
 import os
 import tempfile
 from dataclasses import fields

@@ -1,7 +1,5 @@
 """How many triggers of a table without windows one start may close."""
 
-from __future__ import annotations
-
 import pytest
 
 from dpsql.errors import InputError

@@ -1,7 +1,5 @@
 """Folders for temporary files: closed, one per process, and gone after a hard kill."""
 
-from __future__ import annotations
-
 import os
 import signal
 import stat

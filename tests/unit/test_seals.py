@@ -1,7 +1,5 @@
 """Seals: edited lines and a lost end are noticed and named, nobody is locked out by a crash, and a copy of a ledger is not a second budget."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

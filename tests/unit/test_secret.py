@@ -1,7 +1,5 @@
 """The secret file: who may read it, how it is made, and that it never leaves the object."""
 
-from __future__ import annotations
-
 import copy
 import hashlib
 import hmac

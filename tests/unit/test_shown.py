@@ -1,7 +1,5 @@
 """What people are shown of a histogram: digits, which window, what the bounds leave out, why there is nothing."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime, timedelta
 from typing import Any
 

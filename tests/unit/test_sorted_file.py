@@ -1,7 +1,5 @@
 """A data file of the histogram: the same rows give the same bytes, and its statistics leave out no row that is there."""
 
-from __future__ import annotations
-
 import json
 from datetime import date
 from decimal import Decimal

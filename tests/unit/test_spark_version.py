@@ -1,7 +1,5 @@
 """Another Spark than the tested one is refused in one line."""
 
-from __future__ import annotations
-
 from importlib.metadata import version
 
 import pytest

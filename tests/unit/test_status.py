@@ -1,7 +1,5 @@
 """`dpsql status` and the log of events, without Spark: a run as its files tell of it."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os

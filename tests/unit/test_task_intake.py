@@ -1,7 +1,5 @@
 """Intakes without state: what tasks make of the records they read adds up to what one step makes of all."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """The benchmarks of speed, as far as they go without a JVM: their stream, their table, and one point of the growth."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

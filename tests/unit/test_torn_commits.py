@@ -1,7 +1,5 @@
 """A commit that was cut, at every length: noticed, and of `contributions` written again as it was, or not at all."""
 
-from __future__ import annotations
-
 import json
 import struct
 import zlib
@@ -166,10 +164,7 @@ def test_rows_of_a_listed_micro_batch_must_be_all_there(run: Private) -> None:
     assert run.rewritten({}) is None
 
 
-@pytest.mark.parametrize(
-    ("upto", "left_out"),
-    [(None, True), (3, True), (4, False), (5, False)],
-)
+@pytest.mark.parametrize(("upto", "left_out"), [(None, True), (3, True), (4, False), (5, False)])
 def test_a_commit_that_cannot_be_told_is_left_out_only_if_query_2_has_not_read_it(run: Private, upto: int | None, left_out: bool) -> None:
     run.contributions.tick(2, 1, 2 * HOUR, 9 * HOUR)
     path = run.newest()

@@ -1,7 +1,5 @@
 """A table that cannot be read ends a start, and a restore, with its name, its file and a command."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from dataclasses import fields
@@ -56,12 +54,7 @@ def run(tmp_path: Path) -> Nights:
 def check(run: Nights) -> None:
     """What every start does first."""
     given: dict[str, Any] = {field.name: None for field in fields(RunContext)}
-    given |= {
-        "folder": run.folder,
-        "histogram_path": run.public.path,
-        "engine": run.engine,
-        "run": SimpleNamespace(run_id=RUN, beside=()),
-    }
+    given |= {"folder": run.folder, "histogram_path": run.public.path, "engine": run.engine, "run": SimpleNamespace(run_id=RUN, beside=())}
     given["tables"] = RunTables(run.contributions, run.listed[ADMISSION], run.listed[RELEASE], run.public.path, RUN)
     given["query"] = SimpleNamespace(source=SimpleNamespace(name="visits"))
     RunContext(**given).check()

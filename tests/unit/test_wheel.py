@@ -1,7 +1,5 @@
 """The wheel: everything that needs no jar works from it, in any folder; and the shell completes commands."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """What a failing step says of itself: the kind of error, and nothing of a record."""
 
-from __future__ import annotations
-
 import traceback
 from collections.abc import Iterator
 

@@ -3,8 +3,6 @@
 A worker knows rows, not budgets: `udfs` and the scientific packages that Spark's own worker and `udfs` need.
 """
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

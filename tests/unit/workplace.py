@@ -1,7 +1,5 @@
 """A folder to work in, as a person has it: sources.yaml, a query, records, and a run with its public table."""
 
-from __future__ import annotations
-
 import os
 from datetime import UTC, datetime
 from pathlib import Path

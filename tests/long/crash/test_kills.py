@@ -1,7 +1,5 @@
 """A few of the kills of `python -m tests.crash.kill`, at the most telling points, and what they do where a protection is taken away."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from tests.crash.kill import broken, differences, left

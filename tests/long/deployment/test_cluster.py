@@ -1,7 +1,5 @@
 """A standalone cluster on loopback: what is shipped is enough, and a killed worker or executor changes no row."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal

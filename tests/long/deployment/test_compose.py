@@ -3,8 +3,6 @@
 `make compose` shows what it finds. Where no Docker Engine answers all of it is skipped, with one line.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

@@ -1,7 +1,5 @@
 """Nobody but the run's user sees more than the histogram: planted ids, keys and secrets are searched for in all that Spark and dpsql show."""
 
-from __future__ import annotations
-
 import base64
 import json
 import os

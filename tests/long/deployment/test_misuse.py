@@ -1,7 +1,5 @@
 """A setting that Spark itself refuses."""
 
-from __future__ import annotations
-
 import os
 import socket
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A run whose lake is in a bucket."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

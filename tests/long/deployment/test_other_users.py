@@ -1,7 +1,5 @@
 """Another user of the machine gets nothing of a job that is at work: no block, no file, no setting. Without the protection they get everything."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess
@@ -61,11 +59,7 @@ def needles_of(lake: Lake, name: str) -> dict[str, list[bytes]]:
     """What a stranger must not find of a run."""
     run = read_run(lake, name)
     secret = Secret(SECRET).of_ledger(run.ledger_id)
-    return {
-        "noise key": [secret.noise_key(run.run_id, run.query_identity)],
-        "salt": [secret.salt(run.run_id)],
-        "rows": [RARE_KEY.encode()],
-    }
+    return {"noise key": [secret.noise_key(run.run_id, run.query_identity)], "salt": [secret.salt(run.run_id)], "rows": [RARE_KEY.encode()]}
 
 
 def plant(folder: Path) -> tuple[Path, Path]:

@@ -1,7 +1,5 @@
 """The wheel runs Spark."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from tests.unit.test_wheel import CHECKOUT, dp, installed

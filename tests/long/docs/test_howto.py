@@ -1,7 +1,5 @@
 """The how-to pages on Spark: every block, in order, in one folder."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

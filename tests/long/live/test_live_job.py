@@ -1,7 +1,5 @@
 """Live runs on Spark that are broken off anywhere and started again, or ended by SIGTERM and `dpsql stop`."""
 
-from __future__ import annotations
-
 import subprocess
 import threading
 import time

@@ -1,7 +1,5 @@
 """The same small runs as in `tests/streaming`."""
 
-from __future__ import annotations
-
 from tests.streaming.conftest import _wall_clock, case, visits, write
 
 __all__ = ["_wall_clock", "case", "visits", "write"]

@@ -1,7 +1,5 @@
 """Catch-ups throw away what nobody can need any more; input that was read may go, and what that costs is said."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections import Counter

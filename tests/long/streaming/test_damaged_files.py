@@ -1,7 +1,5 @@
 """Every file of a run that a power cut or a full disk may leave empty or cut: named, mended by the command in the message, and nothing is lost."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from collections.abc import Callable

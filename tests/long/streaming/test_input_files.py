@@ -1,7 +1,5 @@
 """Files that Spark has hidden or forgotten; damaged contributions and state, refused by name."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A topic that is read on, has lost messages, or was made anew; a broker that is away."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

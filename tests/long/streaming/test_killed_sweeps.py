@@ -1,7 +1,5 @@
 """Nights whose sweeps are killed, with damages, savepoints and restores after them. `python -m tests.crash.sweeps` has many of them."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """More neighbouring inputs whose public bytes are compared: other mechanisms, rows that Spark writes, a job that dies between two ticks."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from dataclasses import asdict

@@ -1,7 +1,5 @@
 """Lost pieces: refused with the command that repairs them, and after it the run goes on to the same bits."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections import Counter

@@ -1,7 +1,5 @@
 """Plans of tables without windows that the contract is held against: with and without a last trigger, with rows that end."""
 
-from __future__ import annotations
-
 from dpsql.mechanisms.dynamic.planner import make_plan
 from tests import contract
 from tests.mechanisms.dynamic.plans import COPIES, DECILES, FEED, query, source

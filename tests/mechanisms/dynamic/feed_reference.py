@@ -3,8 +3,6 @@
 It shares with `udfs` the parameter values, `mix`, which orders what nothing else orders, and nothing else.
 """
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field

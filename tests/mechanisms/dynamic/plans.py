@@ -1,7 +1,5 @@
 """Queries over tables without windows, made without the parser."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from dpsql.change_feed import Feed, FeedForm

@@ -3,8 +3,6 @@
 It shares with `udfs` the parameter values, the words of the noise and nothing else: paths are sums over all draws, by the power series of B.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass

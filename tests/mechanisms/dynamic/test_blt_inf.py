@@ -1,7 +1,5 @@
 """The counter that never ends, against dense matrices, long division and its figures."""
 
-from __future__ import annotations
-
 import math
 from fractions import Fraction
 

@@ -1,8 +1,6 @@
 """Numbers of an endless table: thresholds that fail rarely enough over all triggers, sensitivities that no unit exceeds, and an accountant
 that finds what is too small."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from functools import cache

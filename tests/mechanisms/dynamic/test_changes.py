@@ -1,7 +1,5 @@
 """The intake of a change feed against a plain reading, on feeds that are right and on feeds that are not; what one unit can add at most."""
 
-from __future__ import annotations
-
 import random
 from collections import Counter, defaultdict
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Random plans of tables whose rows end, accounted for once more: one unit's stream, the dense matrix of the counter, and the plan's sigmas."""
 
-from __future__ import annotations
-
 from functools import cache
 
 import numpy as np

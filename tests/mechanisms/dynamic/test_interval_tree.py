@@ -1,7 +1,5 @@
 """The interval tree: counts of the bounded table where its noise is next to none, the stated noise elsewhere, and its cost."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import math
@@ -36,8 +34,7 @@ LAST = 75
 
 def plan(**given: Any) -> TreePlan:
     made = make_plan(
-        query(**{"public_groups": "SELECT page FROM pages", "aggregates": (COUNT, SUM), "feed": FEED, "tree": True} | given),
-        source(),
+        query(**{"public_groups": "SELECT page FROM pages", "aggregates": (COUNT, SUM), "feed": FEED, "tree": True} | given), source()
     )
     assert isinstance(made, TreePlan)
     return made

@@ -1,8 +1,6 @@
 """The noise that a table releases: as large as stderr says, one path over all its triggers. Testers of tests/statistical: flake 1e-6, power
 against 10%."""
 
-from __future__ import annotations
-
 from functools import cache
 
 import numpy as np

@@ -1,8 +1,6 @@
 """Plans of tables, those whose rows end among them: the accountant passes them and little is wasted, finds every number that is too small, and their two steps
 together are a SQL count plus the noise that they state."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections import defaultdict

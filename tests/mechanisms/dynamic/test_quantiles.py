@@ -1,7 +1,5 @@
 """Quantiles of a table: the tree's estimates against dense least squares, the release against plain lists, and the budget."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import math

@@ -1,7 +1,5 @@
 """The release step of tables against plain lists: cuts, order and buckets change nothing, signs or not, with and without noise."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from unittest import mock

@@ -1,7 +1,5 @@
 """Key selection over several windows as plain lists: every sum of every key and window is kept for ever, every grid point is looked at by itself."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import numpy as np

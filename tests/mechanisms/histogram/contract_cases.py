@@ -1,7 +1,5 @@
 """Plans of the histogram that the contract is held against: one for each kind of state and of release."""
 
-from __future__ import annotations
-
 from dpsql.mechanisms.histogram.asked import ReleaseRule
 from dpsql.mechanisms.histogram.planner import make_plan
 from dpsql.parsed_query import Aggregate, AggregateFunction, ContributionPeriod, WindowSpec

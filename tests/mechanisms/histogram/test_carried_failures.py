@@ -3,8 +3,6 @@
 Every key is a trial of its own: its noise is that of its own cells.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The release step with memory against a plain reference, however time and keys are cut."""
 
-from __future__ import annotations
-
 import dataclasses
 import random
 from typing import Any

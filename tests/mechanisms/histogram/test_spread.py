@@ -1,7 +1,5 @@
 """STDDEV and VARIANCE: the truth without noise, errors that are those of repeated releases, and planted mistakes that both find."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Plans that the contract of the stages is checked with: both intakes, unknown, listed and only asked values, several sketches."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from dpsql.mechanisms.protocol import RunFacts

@@ -1,7 +1,5 @@
 """Sketches as plain lists: one record, one key, one row of cells at a time. Hashes are asked for by name, so that both forms have the same."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

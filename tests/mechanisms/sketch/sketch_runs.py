@@ -1,7 +1,5 @@
 """Sketch queries over streams of records, by the product's own steps: any cut, any number of buckets."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Sequence
 from typing import Any

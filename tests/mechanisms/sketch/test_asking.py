@@ -1,7 +1,5 @@
 """`dpsql ask` and `dpsql.sketch`: any value, also one that was never listed, from the public table of cells and nothing else."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Printed intervals of a value that many units have beside others hold its true number as often as they say, by the product's own steps."""
 
-from __future__ import annotations
-
 import hashlib
 
 import numpy as np

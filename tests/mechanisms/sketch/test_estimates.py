@@ -1,7 +1,5 @@
 """Estimates and their intervals: the law of an error read off the cells, covered as often as it says; joint estimates where values collide."""
 
-from __future__ import annotations
-
 from itertools import product
 
 import numpy as np

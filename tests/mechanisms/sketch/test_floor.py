@@ -1,7 +1,5 @@
 """The floor test: a key that no record has passes with probability at most beta, whatever the cells; and what shorter tests would let through."""
 
-from __future__ import annotations
-
 from itertools import product
 
 import numpy as np

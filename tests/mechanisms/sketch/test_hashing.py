@@ -1,7 +1,5 @@
 """Digest and cells: the construction one value at a time, all of the digest in it, and cells as even as chance."""
 
-from __future__ import annotations
-
 import numpy as np
 import pyarrow as pa
 import pytest

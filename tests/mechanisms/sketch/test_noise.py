@@ -1,7 +1,5 @@
 """The noise of published cells: as large as planned at every trigger, one path per cell, no word twice. Flake 1e-6, power against 10%."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """No option of a query of sketches is accepted and ignored: each changes what the steps do."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Plans of sketches: the accountant passes them and little is wasted, and it finds every number that is too small."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import math

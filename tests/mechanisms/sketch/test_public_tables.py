@@ -1,7 +1,5 @@
 """The table of cells is looked after as the histogram is: its loss is told, its torn commit put aside, its many small files become few."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import asdict
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What becomes public: who passes is tested at every trigger, what passed stays, and nothing of a window's hash key or cells before it closes."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import numpy as np

@@ -1,7 +1,5 @@
 """From records to public rows: whatever the cut, the buckets and the order, the same bits; noiseless tables are exact sketches of what was admitted."""
 
-from __future__ import annotations
-
 import dataclasses
 import random
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """Theorem 21 by brute force: how far one unit moves C x, by the real bounds, and the real one-cell rule."""
 
-from __future__ import annotations
-
 import hashlib
 from collections import Counter
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Plans of sliding windows that the contract is held against: one for each kind of state and of release."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from dpsql.mechanisms.protocol import RunFacts

@@ -1,7 +1,5 @@
 """A measurement over a whole stream of exact pane sums, one bin per column."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterator
 

@@ -1,21 +1,10 @@
 """Parsed queries of sliding windows for ever, and the source that they read."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from dpsql.config import Source
 from dpsql.mechanisms.sliding.asked import Asked, PaneGrouping
-from dpsql.parsed_query import (
-    Aggregate,
-    AggregateFunction,
-    ContributionPeriod,
-    Key,
-    ParsedQuery,
-    PrivacyLevel,
-    WindowSpec,
-    changed,
-)
+from dpsql.parsed_query import Aggregate, AggregateFunction, ContributionPeriod, Key, ParsedQuery, PrivacyLevel, WindowSpec, changed
 
 MINUTE = 60_000_000
 HOUR = 60 * MINUTE
@@ -63,11 +52,7 @@ def windows(query: ParsedQuery[Asked], panes: int) -> ParsedQuery[Asked]:
 
 
 USER = changed(
-    EVENT,
-    privacy_level=PrivacyLevel.USER,
-    privacy_unit=("user_id",),
-    contribution_period=ContributionPeriod.WINDOW,
-    **bounds(20, 4, 3),
+    EVENT, privacy_level=PrivacyLevel.USER, privacy_unit=("user_id",), contribution_period=ContributionPeriod.WINDOW, **bounds(20, 4, 3)
 )
 SQRT = changed(EVENT, delta=1e-6)
 QUERIES = {

@@ -1,7 +1,5 @@
 """Sliding windows as plain lists: one bin, one number at a time. Noise is asked for by name, so that both forms can be given the same."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 

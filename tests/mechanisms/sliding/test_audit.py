@@ -1,7 +1,5 @@
 """What real steps tell, against the promise: an exact search over neighbours, samples of released rows, and planted bugs that both must catch."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 

@@ -1,7 +1,5 @@
 """Error bars and the limit of smoothing on ten thousand streams at once: flat, slow, stepping, bursting, with counts up to 10^12."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 

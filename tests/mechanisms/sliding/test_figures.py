@@ -1,7 +1,5 @@
 """The figures of docs/privacy/sliding.md from the product's own steps, on generated streams."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

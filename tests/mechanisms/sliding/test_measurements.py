@@ -1,7 +1,5 @@
 """Every way of measuring against plain lists; what each asks of the data; what smoothing may do."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections import Counter

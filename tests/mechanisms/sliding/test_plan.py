@@ -1,7 +1,5 @@
 """Plans of sliding windows, and an accountant that finds every number that is too small."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import math

@@ -1,7 +1,5 @@
 """What people see of sliding windows, and sources that name nobody: smoothed values stand beside their aggregate, and are no keys."""
 
-from __future__ import annotations
-
 import dataclasses
 from datetime import UTC, datetime, timedelta
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The pane release: whatever the cut into micro-batches, buckets and orders, the same rows; one window per closed pane; constant state."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import numpy as np

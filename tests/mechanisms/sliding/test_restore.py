@@ -1,7 +1,5 @@
 """Savepoint and restore of each kind of state, through the tables of a lake and without Spark: rows as if nothing had happened."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from dataclasses import asdict

@@ -1,7 +1,5 @@
 """WINDOW_SQRT: its matrices, its noise, and that what is rounded is the exact real number."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from fractions import Fraction

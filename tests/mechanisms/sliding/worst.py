@@ -1,7 +1,5 @@
 """The worst neighbours of each plan: what a search over streams, late rows, borders of panes and the start finds, and what planted bugs do to it."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """What a plan costs, from its numbers and the definition: nothing of the planner."""
 
-from __future__ import annotations
-
 from dpsql.config import Source
 from dpsql.errors import AccountingError
 from dpsql.parsed_query import PrivacyLevel

@@ -1,7 +1,5 @@
 """All of it as one value of `dpsql.mechanisms.protocol.Mechanism`."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 

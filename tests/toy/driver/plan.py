@@ -1,7 +1,5 @@
 """ToyPlan: every number, and how it is found."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from dataclasses import asdict, dataclass, replace
