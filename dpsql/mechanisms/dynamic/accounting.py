@@ -15,7 +15,7 @@ import numpy as np
 
 from dpsql.config import Source
 from dpsql.errors import AccountingError
-from dpsql.mechanisms.dynamic.plan import NoisySum, QuantileSum, TablePlan, TreePlan
+from dpsql.mechanisms.dynamic.plan import ColumnPlan, NoisySum, QuantileSum, TablePlan, TreePlan
 from dpsql.parsed_query import AggregateFunction, ContributionPeriod, CounterName
 from dpsql.privacy.cost import Cost, Overlap, PrivacyLevel, check_promise, gaussian_delta
 from dpsql.privacy.endless import column_norm, path_deviations
@@ -45,7 +45,7 @@ def account(plan: TablePlan, source: Source) -> Cost:
         _check_that_rows_may_end(asked.max_triggers or 0)
     groups = min(asked.max_rows_contributed, asked.max_groups_contributed)
     ends, counts = plan.changes is not None, plan.changes.max_spells_contributed if plan.changes else groups
-    ratios = _tree_ratios(plan, norm) if isinstance(plan, TreePlan) else [_ratio(p, plan, norm, counts) for p in plan.perturbations]
+    ratios = _tree_ratios(plan, norm) if isinstance(plan, TreePlan) else [_ratio(column, plan, norm, counts) for column in plan.columns]
     threshold = 0.0
     if (chosen := plan.selection) is not None:
         if len(chosen.weights) != counts:
@@ -63,18 +63,40 @@ def account(plan: TablePlan, source: Source) -> Cost:
     return Cost(PrivacyLevel.USER, mu**2, 0.0, threshold + ids, Overlap.STREAM, mu**2, threshold + ids)
 
 
-def _ratio(p: NoisySum, plan: TablePlan, norm: float, counts: int) -> float:
-    """Sensitivity over sigma of one perturbation, from the query's bounds; a unit can begin to count so many times."""
+def _ratio(column: ColumnPlan, plan: TablePlan, norm: float, counts: int) -> float:
+    """Sensitivity over sigma of all noisy sums of an aggregate: sum by sum, or as one vector where rows end and that is less."""
+    apart, asked = math.hypot(*(_ratio_of_sum(p, column, plan, norm, counts) for p in column.perturbations)), plan.query.asked
+    if plan.changes is None or (squared := _longest_vector(column.perturbations)) is None:
+        return apart
+    return min(apart, norm * math.sqrt(2 * asked.max_rows_per_group * asked.max_rows_contributed * squared))
+
+
+def _longest_vector(parts: Sequence[NoisySum]) -> float | None:
+    """b^2 + eta of the vectors (value, square, 1), over the noise (docs/privacy/lemma.md); None: these are other sums."""
+    if [p.rule for p in parts] not in (["sum", "valid"], ["sum", "squares", "valid"]) or len(
+        {(p.argument, p.centre) for p in parts[:-1]}
+    ) > 1:
+        return None
+    heights = [p.upper * p.grid for p in parts[:-1]] + [1.0]
+    mixed = any(p.lower != -p.upper for p in parts[:-1]) or parts[-1].argument != parts[0].argument
+    if mixed or (len(parts) == 3 and not math.isclose(heights[1], heights[0] ** 2 / 2, rel_tol=1e-5)):
+        return None
+    a, *squares, s = ((height / p.sigma) ** 2 for height, p in zip(heights, parts, strict=True))
+    b = sum(squares)
+    # The least inner product of two such vectors is -eta: at opposite values, unless their squares are worth more than that.
+    eta = a**2 / (8 * b) + b - s if a <= 4 * b else a - b - s
+    return (a + b + s) * (1 + 1e-5) + max(0.0, eta)
+
+
+def _ratio_of_sum(p: NoisySum, column: ColumnPlan, plan: TablePlan, norm: float, counts: int) -> float:
+    """Of one sum, from the query's bounds; a unit can begin to count so many times."""
     asked, ends = plan.query.asked, plan.changes is not None
     bounds = asked.max_rows_contributed, asked.max_rows_per_group, asked.max_groups_contributed
     if isinstance(p, QuantileSum):
         return math.sqrt(_levels(p)) * row_ratio(*bounds, ends, (0.0, 1.0), norm, p.sigma)
     if p.rule not in ("rows", "valid", "users", "sum", "squares"):
         raise AccountingError(f"rule {p.rule} is unknown to the accountant")
-    if (
-        p.rule == "users"
-        and next(c for c in plan.columns if p in c.perturbations).aggregate.function is AggregateFunction.COUNT_DISTINCT_UNIT
-    ):
+    if p.rule == "users" and column.aggregate.function is AggregateFunction.COUNT_DISTINCT_UNIT:
         return presence_ratio((1.0,) * counts, ends, norm, p.sigma)
     values = (
         (p.lower * p.grid, p.upper * p.grid) if p.rule in ("sum", "squares") else (0.0, 1.0)

@@ -20,6 +20,10 @@ HIDE_BELOW = 0.5
 """A key that has appeared is not shown while its noisy weight is below that share of its threshold."""
 
 
+ROUNDING = 1e-5
+"""How much more the sums of a measure may move together because each is rounded to a grid, relatively."""
+
+
 @dataclass(frozen=True)
 class TableBounds:
     """What one privacy unit may add to a table.
@@ -61,6 +65,18 @@ def row_sensitivity(bounds: TableBounds, lower: float, upper: float) -> float:
         return math.sqrt(per_group * bounds.rows) * max(abs(lower), abs(upper))
     largest = math.hypot(lower, upper) if lower < 0 < upper else max(abs(lower), abs(upper))
     return math.sqrt(2 * per_group * bounds.rows) * largest
+
+
+def measure_sensitivity(bounds: TableBounds, sums: int, lower: float, upper: float) -> float:
+    """The same of one of the `sums` of an average or a spread, each with as much of mu^2 as the others.
+
+    Where rows end their shifts are one vector (docs/privacy/lemma.md, a measure whose rows end), and signs cost nothing as long as the count has as
+    much of mu^2 as the sum; of a spread 9 parts, as sum and squares have 8 each.
+    """
+    if not bounds.ends or sums == 1:
+        return row_sensitivity(bounds, lower, upper)
+    parts = 1 / sums if sums == 2 else (9 if lower == 0 else 8) / 25
+    return row_sensitivity(bounds, 0.0, max(abs(lower), abs(upper))) * math.sqrt((1 + ROUNDING) / (sums * parts))
 
 
 def presence_sensitivity(bounds: TableBounds, weights: Sequence[float]) -> float:

@@ -8,7 +8,15 @@ import math
 from dpsql.config import Source
 from dpsql.errors import ConfigError
 from dpsql.mechanisms.dynamic.asked import Asked, AskedOfChanges, AskedOfTree
-from dpsql.mechanisms.dynamic.calibration import TableBounds, blocks, endless_thresholds, presence_sensitivity, row_sensitivity, shown_from
+from dpsql.mechanisms.dynamic.calibration import (
+    TableBounds,
+    blocks,
+    endless_thresholds,
+    measure_sensitivity,
+    presence_sensitivity,
+    row_sensitivity,
+    shown_from,
+)
 from dpsql.mechanisms.dynamic.plan import ColumnPlan, NoisySum, QuantileSum, SelectionPlan, TablePlan, TreePlan
 from dpsql.mechanisms.identity import identity_of
 from dpsql.parsed_query import ParsedQuery, Quantiles
@@ -138,7 +146,7 @@ def _columns(plan: TablePlan, source: Source, bounds: TableBounds, norm: float, 
             perturbations.append(_tree_of_counts(plan, aggregate, mechanism, argument, source, bounds, norm, part))
         for rule, grid, lower, upper, centre in each:
             number += 1
-            per_row = row_sensitivity(bounds, lower * grid, upper * grid)
+            per_row = measure_sensitivity(bounds, len(each), lower * grid, upper * grid)
             by_unit = presence_sensitivity(bounds, (1.0,) * bounds.counts)
             sensitivity = round_up((by_unit if rule == "users" else per_row) * norm)
             perturbation = NoisySum(

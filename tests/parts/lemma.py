@@ -1,0 +1,160 @@
+"""The sensitivity lemma (docs/privacy/lemma.md), in numbers: what a plan costs, by the table of its statement alone.
+
+It reads of a plan its bounds, heights and noise, and of a counter its norm; it knows no formula of a planner or of an accountant.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from dpsql.mechanisms.dynamic.plan import QuantileSum, TablePlan
+from dpsql.mechanisms.histogram.plan import PrivacyPlan
+from dpsql.mechanisms.marginals.plan import MarginalsPlan
+from dpsql.mechanisms.sketch.plan import SketchPlan
+from dpsql.mechanisms.sliding.plan import SlidingPlan
+from dpsql.parsed_query import AggregateFunction, ContributionPeriod, CounterName
+from dpsql.privacy.cost import gamma
+from dpsql.udfs.noise.blt_inf import BltInf
+from dpsql.udfs.noise.counters import Counter, column_norm, counter
+
+
+@dataclass(frozen=True)
+class Charge:
+    """What one unit (or row) costs: in one period, in each of two or more; and the loss of discrete Laplace noise."""
+
+    mu2: float = 0.0
+    meeting: float = 0.0
+    epsilon: float = 0.0
+
+    def __add__(self, other: Charge) -> Charge:
+        return Charge(self.mu2 + other.mu2, self.meeting + other.meeting, self.epsilon + other.epsilon)
+
+
+def rows_that_stay(rows: float, per_key: float, keys: float, height: float) -> float:
+    """E of sums over rows: M N, with M of one key and N of all."""
+    of_key = per_key * height
+    return of_key * min(rows * height, keys * of_key)
+
+
+def whole_rows(rows: int, per_key: int, height: float) -> float:
+    """E of whole rows of one height: keys are filled one after the other."""
+    return height**2 * (rows // per_key * per_key**2 + (rows % per_key) ** 2)
+
+
+def rows_that_end(rows: int, per_key: int, lower: float, upper: float) -> float:
+    """E of a sum whose rows end: versions of one sign add up in squares, signs by Cauchy, and so do the slots of a key."""
+    return 2 * per_key * rows * (lower**2 + upper**2 if lower < 0 < upper else max(lower**2, upper**2))
+
+
+def measure_that_ends(rows: int, per_key: int, heights: list[float]) -> float:
+    """E of a mean (value, count) or a spread (value, square, count) whose rows end, heights in units of their noise: b^2 + eta."""
+    a, *squares, s = (height**2 for height in heights)
+    b = sum(squares)
+    eta = a - s if not b else a**2 / (8 * b) + b - s if a <= 4 * b else a - b - s
+    return 2 * per_key * rows * (a + b + s + max(0.0, eta) + 1e-5 * (a + b + s))
+
+
+def presences(weights: tuple[float, ...], ends: bool) -> float:
+    """E of weights that a unit adds while it is there; of one that may go and come back twice that."""
+    return (1 + ends) * math.fsum(w * w for w in weights)
+
+
+def values_of(part: Any) -> tuple[float, float]:
+    """Least and largest value of what one row adds to a sum."""
+    return (part.lower * part.grid, part.upper * part.grid) if part.rule in ("sum", "squares") else (0.0, 1.0)
+
+
+def norm(of: Counter | BltInf) -> float:
+    """f: of the counter's first column, over as many triggers as it has."""
+    return math.sqrt(of.squared_norm()) if isinstance(of, BltInf) else column_norm(of)
+
+
+def of_windows(plan: PrivacyPlan) -> Charge:
+    """Copies of rows, one a window; units' periods may meet in one."""
+    asked, r, total = plan.query.asked, plan.windows_per_record, Charge()
+    meet = r > 1 and plan.query.contribution_period is ContributionPeriod.WINDOW
+    bounds = asked.max_rows_contributed, asked.max_rows_per_group, asked.max_groups_contributed
+    f = {name: norm(counter(name, plan.horizon)) for name in {p.counter for p in plan.perturbations} | {asked.counter}}
+    for column in plan.columns:
+        for part in column.perturbations:
+            units = column.aggregate.function is AggregateFunction.COUNT_DISTINCT_UNIT
+            times = r * min(bounds[0], bounds[2])
+            e = presences((1.0,) * times, meet) if units else r * rows_that_stay(*bounds, max(map(abs, values_of(part))))
+            mu2 = (f[part.counter] / part.sigma) ** 2 * e
+            total += Charge(mu2, mu2 if units or not meet else 2 * mu2)
+    if plan.selection:
+        e = presences(tuple(w / 2**20 for w in plan.selection.weights), False)
+        mu2 = (f[plan.selection.counter] / plan.selection.sigma) ** 2 * e
+        total += Charge(mu2, 2 * mu2 if meet else mu2)
+    return total
+
+
+def of_table(plan: TablePlan) -> Charge:
+    """For ever; rows may end."""
+    asked, total, f, ends = plan.query.asked, 0.0, norm(plan.counter), plan.changes
+    bounds = asked.max_rows_contributed, asked.max_rows_per_group, asked.max_groups_contributed
+    times = ends.max_spells_contributed if ends else min(bounds[0], bounds[2])
+    for column in plan.columns:
+        units, apart = column.aggregate.function is AggregateFunction.COUNT_DISTINCT_UNIT, 0.0
+        for part in column.perturbations:
+            paths = part.levels if isinstance(part, QuantileSum) else 1
+            lower, upper = values_of(part)
+            rows = rows_that_end(*bounds[:2], lower, upper) if ends else rows_that_stay(*bounds, max(abs(lower), abs(upper)))
+            apart += paths * (presences((1.0,) * times, ends is not None) if units else rows) / part.sigma**2
+        heights = [max(map(abs, values_of(part))) / part.sigma for part in column.perturbations]
+        total += min(apart, measure_that_ends(*bounds[:2], heights)) if ends and len(heights) > 1 else apart
+    if plan.selection:
+        total += presences(tuple(w / 2**20 for w in plan.selection.weights), ends is not None) / plan.selection.sigma**2
+    return Charge(f * f * total, f * f * total)
+
+
+def of_cube(plan: MarginalsPlan) -> Charge:
+    """Every table of the lattice for itself."""
+    asked = plan.query.asked
+    f = norm(BltInf() if asked.max_triggers is None else counter(CounterName.BLT, asked.max_triggers))
+    rows = asked.max_rows_contributed
+    each = [rows_that_stay(rows, rows, 1, max(map(abs, values_of(part)))) / sigma**2 for part in plan.sums for sigma in part.sigmas]
+    return Charge(*(f * f * math.fsum(each),) * 2)
+
+
+def of_panes(plan: SlidingPlan) -> Charge:
+    """Panes of rows that do not overlap, in whole steps of the noise."""
+    asked, total = plan.query.asked, Charge()
+    rows, per_key, keys = (bound or 1 for bound in (asked.max_rows_contributed, asked.max_rows_per_group, asked.max_groups_contributed))
+    f2, together = math.fsum(c * c for c in plan.coefficients), gamma(plan.coefficients, plan.panes) if plan.coefficients else 1.0
+    for part in plan.measurements:
+        height = math.ceil(max(map(abs, values_of(part))) / part.step)
+        if part.sigma:
+            mu2 = f2 * rows_that_stay(rows, per_key, keys, height) / part.sigma**2
+            total += Charge(mu2, mu2 * together if plan.query.contribution_period is ContributionPeriod.WINDOW else mu2)
+        else:
+            losses = (part.fine,) if part.fine else (part.monitor, part.together)
+            loss = math.fsum(table.epsilon for table in losses if table)
+            total += Charge(epsilon=loss * min(rows * height, keys * per_key * height))
+    return total
+
+
+def of_sketch(plan: SketchPlan) -> Charge:
+    """One cell of each row of the sketch, in every window."""
+    asked, windows, total = plan.query.asked, plan.query.windows, Charge()
+    r, f = -(-windows.size_us // windows.slide_us), norm(counter(CounterName.BLT, plan.triggers))
+    meet = r > 1 and plan.query.contribution_period is ContributionPeriod.WINDOW and asked.bounds is not None
+    for part in plan.cells:
+        b, height = asked.bounds, max(map(abs, values_of(part)))
+        e = height**2 if b is None else whole_rows(min(b.max_rows, b.max_keys * b.max_rows_per_key), b.max_rows_per_key, height)
+        mu2 = r * asked.depth * f * f * e / part.sigma**2
+        total += Charge(mu2, 2 * mu2 if meet else mu2)
+    return total
+
+
+CHARGES: Mapping[type, Callable[[Any], Charge]] = {
+    PrivacyPlan: of_windows,
+    TablePlan: of_table,
+    MarginalsPlan: of_cube,
+    SlidingPlan: of_panes,
+    SketchPlan: of_sketch,
+}
+"""An interval tree (`TreePlan`) has a clock per level: theorem 28, not the lemma."""
