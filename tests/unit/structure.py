@@ -53,10 +53,22 @@ def room(path: str) -> str:
     return MECHANISM if folders[0] == "udfs" and folders[1:] not in SHARED else "/".join(folders[:2])
 
 
+def dotted(path: str) -> str:
+    """A module's name, of its path."""
+    return path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+
+
+def plant(folder: Path, texts: Mapping[str, str]) -> None:
+    """Files by their paths below a folder."""
+    for path, text in texts.items():
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).write_text(text)
+
+
 def modules(checkout: Path) -> dict[str, str]:
     """Name of each module of the product, and its path."""
     paths = [path.relative_to(checkout).as_posix() for top in ("jobs", "dpsql", "udfs") for path in sorted((checkout / top).rglob("*.py"))]
-    return {path.removesuffix(".py").removesuffix("/__init__").replace("/", "."): path for path in paths}
+    return {dotted(path): path for path in paths}
 
 
 def arrows(checkout: Path) -> dict[str, set[str]]:

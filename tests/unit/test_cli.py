@@ -73,30 +73,6 @@ def test_explain_starts_without_spark_duckdb_and_pandas(work: Path) -> None:
         assert heavy not in done.stderr
 
 
-def test_what_the_user_can_mend_is_exit_code_2(work: Path) -> None:
-    (work / "bad.sql").write_text(SQL.replace("epsilon = 6", "epsilon = 66"))
-    (work / "latin.sql").write_bytes(b"-- caf\xe9")
-    refused("explain", "bad.sql", says="bad.sql:1:")
-    refused("explain", "latin.sql", says="not UTF-8")
-    refused("explain", "none.sql", says="does not exist")
-    refused("explain", "views.sql", "--sources", "none.yaml", says="no such file")
-    refused("try", "views.sql", says="no such file or folder")
-    refused("try", "views.sql", "--input", "none.parquet", says="no such file or folder")
-    refused("try", "views.sql", "--input", "vists=views.sql", says="no such source: the query reads visits")
-    refused("try", "views.sql", "--input", "views.sql", "--output", "x.csv", says="must end in .parquet")
-    refused("run", "views.sql", "--lake", "lake", "--until", "2026-01-31", says="--until needs --until-caught-up")
-    refused("run", "views.sql", "--lake", "lake", "--interval", "soon", says="write it like '30 seconds'")
-    refused("run", "views.sql", "--lake", "lake", "--interval", "7 seconds", says="does not divide trigger_interval")
-    assert not Path("lake").exists()  # refused before a name is bound
-    refused("run", "views.sql", "--lake", "lake", "--retention", "0 days", says="write it like '30 seconds'")
-    refused("run", "views.sql", says="--lake")
-    refused("run", "views.sql", "--lake", "lake", "--until", "soon", says="write it like 2026-01-31")
-    refused("show", "views", "--lake", "lake", says="no query 'views' in lake")
-    refused("status", "--lake", "lake", says="no lake at")
-    refused("verify", "views", "--lake", "lake", says="dpsql status")
-    assert not default_secret_path(os.environ).exists()
-
-
 def test_a_bug_is_one_line_that_quotes_nothing(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: object) -> None:
         raise RuntimeError("user 4711 was here")

@@ -1,6 +1,7 @@
 """Ways of holding it wrong: each ends in one helpful message, exit code 2, nothing spent, nothing made."""
 
 import os
+import shlex
 import stat
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -66,11 +67,27 @@ def file(name: str, content: str | bytes = "", mode: int = 0o600) -> Change:
     return make
 
 
+def both(*changes: Change) -> Change:
+    return lambda folder: [change(folder) for change in changes]
+
+
 def visits(**columns: object) -> Change:
     return lambda folder: records(**columns).to_parquet(folder / "visits.parquet")
 
 
-RUN = "run views.sql --lake lake"
+WITHOUT_SCHEMA = "\n".join(line for line in SOURCES.replace("parquet", "csv").splitlines() if "schema" not in line)
+ON_SPARK = "\n  page,", "\n  substring_index(page, '?', 1) AS path,"
+BROKEN_LEDGER = file("k/key", b"k" * 32), file("k/ledger/000001.json", "{")
+WITHOUT_WINDOW = (
+    file("views.sql", SQL.replace("= 8)", "= 8, trigger_interval = '1 day')").replace("window(ts, '1 day'), ", "")),
+    file("conf/sources.yaml", SOURCES + "    start: 2026-01-01\n"),
+)
+TUNE_MEASURES = (
+    "tune measures queries that protect users, with a window; what another setting does to queries without a window, `dpsql try` shows"
+)
+CAPPED = file("conf/sources.yaml", SOURCES + "    cap: {epsilon: 1, delta: 1e-7, period: 1 day}\n")
+RUN, EXPLAIN = "run views.sql --lake lake", "explain views.sql"
+TRY, TUNE = "try views.sql --input visits.parquet", "tune views.sql --sample"
 CASES = [
     # words
     Case("typo in a command", "explan views.sql", "Did you mean 'explain'?"),
@@ -83,22 +100,19 @@ CASES = [
     Case("no duration", f"{RUN} --interval 10s", "write it like '30 seconds'"),
     Case("until in a live run", f"{RUN} --until 2026-01-31", "--until needs --until-caught-up"),
     Case("flags that exclude each other", "show views --lake lake --watch --json", "--watch and --json exclude each other"),
-    Case(
-        "a lost ledger, written as before",
-        "budget --json --record views",
-        "there is no `dpsql budget --record`: write `dpsql restore NAME --ledger`",
-    ),
+    Case("a lost ledger", "budget --json --record views", "there is no `dpsql budget --record`: write `dpsql restore NAME --ledger`"),
+    Case("no lake for a run", "run views.sql", "--lake"),
+    Case("polls that miss triggers", f"{RUN} --interval '7 seconds'", "does not divide trigger_interval"),
+    Case("nothing is kept", f"{RUN} --retention '0 days'", "write it like '30 seconds'"),
     # paths
     Case("wrong path of a query", "explain view.sql", "'view.sql' does not exist"),
     Case("a folder as a query", "explain conf", "'conf' is a directory"),
-    Case(
-        "wrong path of sources", "explain views.sql --sources source.yaml", "source.yaml: no such file; name the right one with --sources"
-    ),
+    Case("wrong path of sources", f"{EXPLAIN} --sources source.yaml", "source.yaml: no such file; name the right one with --sources"),
     Case("wrong path of input", "try views.sql --input visit.parquet", "visit.parquet: no such file or folder"),
     Case("no input where sources.yaml says", "try views.sql", "no such file or folder"),
     Case("input of no source", "try views.sql --input vists=views.sql", "no such source: the query reads visits"),
     Case("output of another kind", "try views.sql --input views.sql --output x.csv", "must end in .parquet"),
-    Case("output nowhere", "try views.sql --input visits.parquet --output x/y.parquet", "there is no folder x", make=visits()),
+    Case("output nowhere", f"{TRY} --output x/y.parquet", "there is no folder x", make=visits()),
     Case("a lake that is a file", f"{RUN} --until-caught-up", "lake: Not a directory", make=file("lake")),
     Case("a lake that cannot be made", "run views.sql --lake taken/lake", "Not a directory", make=file("taken")),
     Case("a lake elsewhere", "run views.sql --lake ftp://host/lake", "like s3a://bucket/lake"),
@@ -114,145 +128,47 @@ CASES = [
     Case("nothing to restore", "restore views --lake lake", "see: dpsql status --lake"),
     Case("a name with a blank", f"{RUN} --name a/b", "letters, digits, _ and - only"),
     # sources.yaml
-    Case(
-        "YAML that is not closed",
-        "explain views.sql",
-        "conf/sources.yaml:3:2: not valid YAML",
-        make=file("conf/sources.yaml", "sources:\n  a: [1, 2\nb: {"),
-    ),
-    Case("YAML with a tab", "explain views.sql", "sources.yaml:2:1: not valid YAML", make=file("conf/sources.yaml", "sources:\n\ta: 1\n")),
-    Case("typo in a setting", "explain views.sql", "did you mean `privacy_unit`?", make=sources("privacy_unit", "privacy_units")),
-    Case(
-        "no privacy unit",
-        "explain views.sql",
-        "views.sql:2:61: The source visits declares no privacy unit",
-        lines=4,
-        make=sources("    privacy_unit: user_id\n", ""),
-    ),
-    Case(
-        "csv without schema",
-        "explain views.sql",
-        "format csv needs `schema`",
-        make=file("conf/sources.yaml", "\n".join(line for line in SOURCES.replace("parquet", "csv").splitlines() if "schema" not in line)),
-    ),
+    Case("YAML that is open", EXPLAIN, "sources.yaml:3:2: not valid YAML", make=file("conf/sources.yaml", "sources:\n  a: [1, 2\nb: {")),
+    Case("YAML with a tab", EXPLAIN, "sources.yaml:2:1: not valid YAML", make=file("conf/sources.yaml", "sources:\n\ta: 1\n")),
+    Case("typo in a setting", EXPLAIN, "did you mean `privacy_unit`?", make=sources("privacy_unit", "privacy_units")),
+    Case("no privacy unit", EXPLAIN, "2:61: The source visits declares no privacy unit", 4, sources("    privacy_unit: user_id\n", "")),
+    Case("csv without schema", EXPLAIN, "format csv needs `schema`", make=file("conf/sources.yaml", WITHOUT_SCHEMA)),
     # SQL
-    Case("an empty query", "explain views.sql", "The file holds no query", 4, make=file("views.sql")),
-    Case("typo in an option", "explain views.sql", "did you mean max_rows_contributed?", 4, make=sql("max_rows_c", "max_row_c")),
-    Case("an option that is missing", "explain views.sql", "epsilon", 4, make=sql("epsilon = 6, ", "")),
-    Case("an epsilon that promises nothing", "explain views.sql", "views.sql:2:", 4, make=sql("epsilon = 6", "epsilon = 600")),
-    Case("no such source", "explain views.sql", "did you mean visits?", 4, make=sql("FROM visits", "FROM visit")),
-    Case("no such column", "explain views.sql", "did you mean seconds?", 4, make=sql("SUM(seconds", "SUM(second")),
-    Case(
-        "a sum without bounds",
-        "explain views.sql",
-        "contribution_bounds_per_row",
-        4,
-        make=sql(", contribution_bounds_per_row => (0, 60)", ""),
-    ),
-    Case("no window", "explain views.sql", "window(", 4, make=sql("window(ts, '1 day'), ", "")),
-    Case("a query that is not UTF-8", "explain views.sql", "not UTF-8 (byte 4)", make=file("views.sql", b"-- \xe9")),
+    Case("an empty query", EXPLAIN, "The file holds no query", 4, make=file("views.sql")),
+    Case("typo in an option", EXPLAIN, "did you mean max_rows_contributed?", 4, make=sql("max_rows_c", "max_row_c")),
+    Case("an option that is missing", EXPLAIN, "epsilon", 4, make=sql("epsilon = 6, ", "")),
+    Case("an epsilon that promises nothing", EXPLAIN, "views.sql:2:", 4, make=sql("epsilon = 6", "epsilon = 600")),
+    Case("no such source", EXPLAIN, "did you mean visits?", 4, make=sql("FROM visits", "FROM visit")),
+    Case("no such column", EXPLAIN, "did you mean seconds?", 4, make=sql("SUM(seconds", "SUM(second")),
+    Case("a sum without bounds", EXPLAIN, "contribution_bounds_per_row", 4, make=sql(", contribution_bounds_per_row => (0, 60)", "")),
+    Case("no window", EXPLAIN, "window(", 4, make=sql("window(ts, '1 day'), ", "")),
+    Case("a query that is not UTF-8", EXPLAIN, "not UTF-8 (byte 4)", make=file("views.sql", b"-- \xe9")),
     # records
-    Case(
-        "a missing column",
-        "try views.sql --input visits.parquet",
-        "column `seconds` of source `visits` is missing",
-        make=visits(seconds=None),
-    ),
-    Case("a column of another type", "try views.sql --input visits.parquet", "`ts` has type STRING", make=visits(ts=["x"])),
-    Case("a damaged file", "try views.sql --input visits.parquet", "not a readable Parquet file", make=file("visits.parquet", "PAR1")),
-    Case(
-        "times as pandas makes them",
-        "try views.sql --input visits.parquet",
-        "`ts` has a time in nanoseconds",
-        make=visits(ts=pd.to_datetime(["2026-01-01"], utc=True)),
-    ),
-    Case(
-        "a function that only Spark has",
-        "try views.sql --input visits.parquet",
-        "`substring_index` runs on Spark only: use `dpsql run",
-        make=lambda f: (visits()(f), sql("\n  page,", "\n  substring_index(page, '?', 1) AS path,")(f)),
-    ),
+    Case("a missing column", TRY, "column `seconds` of source `visits` is missing", make=visits(seconds=None)),
+    Case("a column of another type", TRY, "`ts` has type STRING", make=visits(ts=["x"])),
+    Case("a damaged file", TRY, "not a readable Parquet file", make=file("visits.parquet", "PAR1")),
+    Case("times as pandas makes them", TRY, "`ts` has a time in nanoseconds", make=visits(ts=pd.to_datetime(["2026-01-01"], utc=True))),
+    Case("a function of Spark", TRY, "`substring_index` runs on Spark only: use `dpsql run", make=both(visits(), sql(*ON_SPARK))),
     # secret and ledger
-    Case(
-        "a secret that others can read",
-        "try views.sql --input visits.parquet --secret-file key",
-        "chmod 600 key",
-        make=lambda f: (visits()(f), file("key", b"k" * 32, 0o644)(f)),
-    ),
-    Case(
-        "a secret of another kind",
-        "try views.sql --input visits.parquet --secret-file key",
-        "has 3 bytes, not 32",
-        make=lambda f: (visits()(f), file("key", "abc")(f)),
-    ),
-    Case(
-        "a secret below a file",
-        "try views.sql --input visits.parquet --secret-file key/k",
-        "a file, not a folder",
-        make=lambda f: (visits()(f), file("key")(f)),
-    ),
-    Case(
-        "a damaged ledger",
-        "try views.sql --input visits.parquet --secret-file k/key",
-        "put back the original file",
-        make=lambda f: (visits()(f), file("k/key", b"k" * 32)(f), file("k/ledger/000001.json", "{")(f)),
-    ),
-    Case(
-        "a cap that is too small",
-        "try views.sql --input visits.parquet",
-        "would exceed the cap",
-        make=lambda f: (visits()(f), file("conf/sources.yaml", SOURCES + "    cap: {epsilon: 1, delta: 1e-7, period: 1 day}\n")(f)),
-    ),
+    Case("a secret that others can read", f"{TRY} --secret-file key", "chmod 600 key", make=both(visits(), file("key", b"k" * 32, 0o644))),
+    Case("a secret of another kind", f"{TRY} --secret-file key", "has 3 bytes, not 32", make=both(visits(), file("key", "abc"))),
+    Case("a secret below a file", f"{TRY} --secret-file key/k", "a file, not a folder", make=both(visits(), file("key"))),
+    Case("a damaged ledger", f"{TRY} --secret-file k/key", "put back the original file", make=both(visits(), *BROKEN_LEDGER)),
+    Case("a cap that is too small", TRY, "would exceed the cap", make=both(visits(), CAPPED)),
     # tuning
-    Case(
-        "tuned on the stream itself",
-        "tune views.sql --sample conf/visits",
-        "this is the input of `visits` itself",
-        2,
-        make=file("conf/visits/a.parquet"),
-    ),
-    Case(
-        "no such aggregate",
-        "tune views.sql --sample visits.parquet --column view",
-        "the query's aggregates are views, total",
-        make=visits(),
-    ),
-    Case(
-        "another mechanism's query",
-        "tune views.sql --sample visits.parquet",
-        "tune measures queries that protect users, with a window; what another setting does to queries without a window, `dpsql try` shows",
-        make=lambda f: (
-            (f / "views.sql").write_text(SQL.replace("= 8)", "= 8, trigger_interval = '1 day')").replace("window(ts, '1 day'), ", "")),
-            file("conf/sources.yaml", SOURCES + "    start: 2026-01-01\n")(f),
-        ),
-    ),
+    Case("tuned on the stream itself", f"{TUNE} conf/visits", "this is the input of `visits` itself", 2, file("conf/visits/a.parquet")),
+    Case("no such aggregate", f"{TUNE} visits.parquet --column view", "the query's aggregates are views, total", make=visits()),
+    Case("another mechanism's query", f"{TUNE} visits.parquet", TUNE_MEASURES, make=both(*WITHOUT_WINDOW)),
     # Spark
-    Case("no Java", f"{RUN}", "JAVA_HOME is /nowhere, which has no bin/java", environment={"JAVA_HOME": "/nowhere"}),
-    Case("no Java on the path", f"{RUN}", "Java is missing: install a JRE 17 or 21", environment={"PATH": "/nowhere", "JAVA_HOME": ""}),
-    Case(
-        "an old Java",
-        f"{RUN}",
-        "is Java 11, and Spark needs 17 or 21",
-        make=file("jre/bin/java", OLD_JAVA, 0o755),
-        environment={"JAVA_HOME": "jre"},
-    ),
-    Case("no Spark in SPARK_HOME", f"{RUN}", "where there is no Spark: unset it", environment={"SPARK_HOME": "/nowhere"}),
-    Case(
-        "an old Spark",
-        f"{RUN}",
-        "which is Spark 3.5.1; dpsql runs on",
-        make=file("old/jars/spark-core_2.12-3.5.1.jar"),
-        environment={"SPARK_HOME": "old"},
-    ),
+    Case("no Java", RUN, "JAVA_HOME is /nowhere, which has no bin/java", environment={"JAVA_HOME": "/nowhere"}),
+    Case("no Java on the path", RUN, "Java is missing: install a JRE 17 or 21", environment={"PATH": "/nowhere", "JAVA_HOME": ""}),
+    Case("an old Java", RUN, "is Java 11, and Spark needs 17 or 21", 1, file("jre/bin/java", OLD_JAVA, 0o755), {"JAVA_HOME": "jre"}),
+    Case("no Spark in SPARK_HOME", RUN, "where there is no Spark: unset it", environment={"SPARK_HOME": "/nowhere"}),
+    Case("an old Spark", RUN, "is Spark 3.5.1; dpsql runs on", 1, file("old/jars/spark-core_2.12-3.5.1.jar"), {"SPARK_HOME": "old"}),
     Case("a master that is not there", f"{RUN} --master spark://127.0.0.1:1", "nobody answers there"),
     Case("a master that is none", f"{RUN} --master loacl", "write it like local[2], spark://host:7077"),
     Case("a properties file that is not there", f"{RUN} --properties-file spark.conf", "'spark.conf' does not exist"),
-    Case(
-        "a properties file of another kind",
-        f"{RUN} --properties-file spark.conf",
-        "spark.conf:1: not a setting",
-        make=file("spark.conf", "spark"),
-    ),
+    Case("a file of no properties", f"{RUN} --properties-file spark.conf", "spark.conf:1: not a setting", make=file("spark.conf", "spark")),
 ]
 
 
@@ -270,7 +186,7 @@ def test_a_mistake_is_one_message(case: Case, tmp_path: Path, monkeypatch: pytes
     for name, value in case.environment.items():
         monkeypatch.setenv(name, value)
     before = files_of(folder)
-    result = CliRunner().invoke(main, case.words.split())
+    result = CliRunner().invoke(main, shlex.split(case.words))
     assert result.exit_code == 2, result.output
     assert result.stdout == ""
     assert case.says in result.stderr, result.stderr
@@ -278,6 +194,7 @@ def test_a_mistake_is_one_message(case: Case, tmp_path: Path, monkeypatch: pytes
     told = [line for line in result.stderr.rstrip().splitlines() if not line.startswith("new secret ")]  # which is no mistake
     assert len(told) == case.lines, result.stderr
     assert Ledger.beside(default_secret_path(os.environ)).lines() == (), "something was spent"
+    assert "new secret" in result.stderr or not default_secret_path(os.environ).exists()
     assert files_of(folder) == before, "something was made"
 
 

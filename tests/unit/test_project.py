@@ -3,8 +3,6 @@
 A rule is a function of a checkout that names what breaks it. It is held against this checkout, and against planted violations.
 """
 
-from __future__ import annotations
-
 import ast
 import builtins
 import os
@@ -17,7 +15,8 @@ from pathlib import Path
 
 import pytest
 
-CHECKOUT = Path(__file__).resolve().parents[2]
+from tests.unit.structure import CHECKOUT, by_folder, plant
+
 ROOMS = ("jobs", "dpsql", "udfs")
 MAX_LINES = 400
 
@@ -36,10 +35,6 @@ PLACES = {
     "jinja2": ("dpsql/view",),
     "markupsafe": ("dpsql/view",),
 }
-# Who may import which room.
-BELOW = {"jobs": {"jobs", "dpsql", "udfs"}, "dpsql": {"dpsql", "udfs"}, "udfs": {"udfs"}}
-# Who may know nothing of whom: two engines of one result. What lies above what: test_rooms.py.
-APART = {"dpsql/local": ("dpsql.streaming",), "dpsql/streaming": ("dpsql.local",)}
 # `udfs` runs on executors: it knows numbers, columns and one cipher, and what it returns depends on its arguments alone.
 UDFS_MAY = {"cryptography", "numpy", "pyarrow", "scipy.special", "udfs"}
 UDFS_MAY |= {"__future__", "abc", "bisect", "collections", "dataclasses", "enum", "fractions", "functools", "hashlib", "itertools", "math"}
@@ -67,11 +62,6 @@ def modules(checkout: Path, *rooms: str) -> Iterator[tuple[str, ast.Module]]:
     for room in rooms:
         for path in sorted((checkout / room).rglob("*.py")):
             yield path.relative_to(checkout).as_posix(), ast.parse(path.read_text(), str(path))
-
-
-def by_folder(name: str) -> str:
-    """An import name as the rules have it: `dpsql.udfs.keys` is in the folder `udfs`, whose name comes first in them."""
-    return re.sub(r"^dpsql\.(?=(?:jobs|udfs)\b)", "", name)
 
 
 def imported(path: str, tree: ast.Module) -> Iterator[str]:
@@ -123,31 +113,12 @@ def imports_are_written_in_full(checkout: Path) -> Violations:
     ]
 
 
-def imports_go_one_way(checkout: Path) -> Violations:
-    return [
-        f"{path} imports {name}"
-        for path, tree in modules(checkout, *ROOMS)
-        for name in imported(path, tree)
-        if name.split(".")[0] in ROOMS and name.split(".")[0] not in BELOW[path.split("/")[0]]
-    ]
-
-
 def imports_of_engines_stay_in_their_places(checkout: Path) -> Violations:
     return [
         f"{path} imports {name}"
         for path, tree in modules(checkout, *ROOMS)
         for name in imported(path, tree)
         if (places := PLACES.get(name.split(".")[0])) and not is_in(path, places)
-    ]
-
-
-def imports_of_those_who_stand_apart(checkout: Path) -> Violations:
-    return [
-        f"{path} imports {name}"
-        for path, tree in modules(checkout, *ROOMS)
-        for place, others in APART.items()
-        for name in imported(path, tree)
-        if is_in(path, (place,)) and is_below(name, others)
     ]
 
 
@@ -211,26 +182,17 @@ def ci_runs_what_a_contributor_runs(checkout: Path) -> Violations:
     return ([f".ci/run runs {lines}"] if lines != wanted else []) + ([] if os.access(script, os.X_OK) else [".ci/run cannot be run"])
 
 
-RULES = {
-    rule.__name__: rule
-    for rule in (
-        imports_are_written_in_full,
-        imports_go_one_way,
-        imports_of_engines_stay_in_their_places,
-        imports_of_those_who_stand_apart,
-        imports_of_udfs_are_pure,
-        internals_of_spark_have_one_place,
-        only_jobs_reads_argv_and_the_environment,
-        lines_of_a_module_are_few,
-        lines_of_requirements_lock_pin_everything,
-        ci_runs_what_a_contributor_runs,
-    )
-}
-
+RULES = (
+    imports_are_written_in_full, imports_of_engines_stay_in_their_places, imports_of_udfs_are_pure, internals_of_spark_have_one_place,
+    only_jobs_reads_argv_and_the_environment, lines_of_a_module_are_few,
+    lines_of_requirements_lock_pin_everything, ci_runs_what_a_contributor_runs,
+)  # fmt: skip
 LATER = "def f():\n    {}\n"
 FOR_TYPES = "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    {}\n"
 PROJECT = '[project]\ndependencies = ["numpy>=2,<3"]\n[project.optional-dependencies]\ndev = ["flask_cors>=5"]\n'
 CI = "make setup\nmake check\nmake test\n"
+PLACED, PINNED = imports_of_engines_stay_in_their_places, lines_of_requirements_lock_pin_everything
+LOCK = "numpy==2.1 \\\n    --hash=sha256:aa \\\n    --hash=sha256:bb\nflask-cors==5\n"
 # Rule, file, text that breaks the rule, what the rule says of it.
 PLANTED: list[tuple[Callable[[Path], Violations], str, str, str]] = [
     (imports_are_written_in_full, "udfs/keys.py", "from . import grid", "imports relatively"),
@@ -240,33 +202,10 @@ PLANTED: list[tuple[Callable[[Path], Violations], str, str, str]] = [
     (imports_are_written_in_full, "jobs/cli.py", LATER.format("__import__('pyspark')"), "uses __import__"),
     (imports_are_written_in_full, "dpsql/lake/runs.py", "import builtins\ngetattr(builtins, '__import__')('pyspark')", "uses __import__"),
     (imports_are_written_in_full, "dpsql/lake/runs.py", "exec('import pyspark')", "uses exec"),
-    (imports_go_one_way, "udfs/keys.py", "import dpsql.errors", "imports dpsql.errors"),
-    (imports_go_one_way, "udfs/keys.py", FOR_TYPES.format("from dpsql.parsed_query import ParsedQuery"), "imports dpsql.parsed_query"),
-    (imports_go_one_way, "dpsql/streaming/workers.py", LATER.format("from dpsql.jobs import options"), "imports jobs"),
-    (imports_go_one_way, "udfs/deep/er.py", "from ...dpsql import errors", "imports dpsql.errors"),
-    (imports_of_engines_stay_in_their_places, "dpsql/lake/runs.py", LATER.format("from pyspark.sql import types"), "imports pyspark.sql"),
-    (imports_of_engines_stay_in_their_places, "dpsql/streaming_extra.py", "import pyspark", "imports pyspark"),
-    (
-        imports_of_engines_stay_in_their_places,
-        "dpsql/mechanisms/histogram/accounting.py",
-        "import dp_accounting as dp",
-        "imports dp_accounting",
-    ),
-    (imports_of_engines_stay_in_their_places, "dpsql/privacy/budget.py", FOR_TYPES.format("import click"), "imports click"),
-    (imports_of_those_who_stand_apart, "dpsql/local/typed.py", "from dpsql import streaming", "imports dpsql.streaming"),
-    (
-        imports_of_those_who_stand_apart,
-        "dpsql/local/typed.py",
-        "from dpsql.streaming.workers import TICK",
-        "imports dpsql.streaming.workers",
-    ),
-    (imports_of_those_who_stand_apart, "dpsql/local/typed.py", "from ..streaming.workers import TICK", "imports dpsql.streaming.workers"),
-    (
-        imports_of_those_who_stand_apart,
-        "dpsql/streaming/workers.py",
-        LATER.format("import dpsql.local.feeder as e"),
-        "imports dpsql.local.feeder",
-    ),
+    (PLACED, "dpsql/lake/runs.py", LATER.format("from pyspark.sql import types"), "imports pyspark.sql"),
+    (PLACED, "dpsql/streaming_extra.py", "import pyspark", "imports pyspark"),
+    (PLACED, "dpsql/mechanisms/histogram/accounting.py", "import dp_accounting as dp", "imports dp_accounting"),
+    (PLACED, "dpsql/privacy/budget.py", FOR_TYPES.format("import click"), "imports click"),
     (imports_of_udfs_are_pure, "udfs/keys.py", "import pandas", "imports pandas"),
     (imports_of_udfs_are_pure, "udfs/keys.py", "from scipy import stats", "imports scipy.stats"),
     (imports_of_udfs_are_pure, "udfs/keys.py", LATER.format("import time"), "imports time"),
@@ -283,12 +222,7 @@ PLANTED: list[tuple[Callable[[Path], Violations], str, str, str]] = [
     (only_jobs_reads_argv_and_the_environment, "udfs/keys.py", "import os\ngetattr(os, 'environ')", "reads environ"),
     (lines_of_a_module_are_few, "tests/unit/test_long.py", "x = 1\n" * (MAX_LINES + 1), f"has {MAX_LINES + 1} lines"),
     (lines_of_requirements_lock_pin_everything, "requirements.lock", "numpy==2.1 \\\n    --hash=sha256:aa\n", "flask-cors is not pinned"),
-    (
-        lines_of_requirements_lock_pin_everything,
-        "requirements.lock",
-        "numpy==2.1 \\\n    --hash=sha256:aa \\\n    --hash=sha256:bb\nflask-cors==5\n",
-        "flask-cors has no hash",
-    ),
+    (PINNED, "requirements.lock", LOCK, "flask-cors has no hash"),
     (ci_runs_what_a_contributor_runs, ".ci/run", "make setup\nmake test\n", "runs ['make setup', 'make test']"),
     (ci_runs_what_a_contributor_runs, ".ci/run", CI, "cannot be run"),
 ]
@@ -307,59 +241,46 @@ ALLOWED = {
 }
 
 
-@pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
 def test_the_project_keeps_its_rules(rule: Callable[[Path], Violations]) -> None:
     assert rule(CHECKOUT) == []
 
 
 @pytest.mark.parametrize(("rule", "path", "text", "says"), PLANTED, ids=[f"{one[0].__name__}-{one[3]}" for one in PLANTED])
 def test_a_planted_violation_is_found(tmp_path: Path, rule: Callable[[Path], Violations], path: str, text: str, says: str) -> None:
-    _tree(tmp_path, {path: text})
+    plant(tmp_path, {"pyproject.toml": PROJECT, ".ci/run": CI, path: text})
     assert f"{path} {says}" in rule(tmp_path) or says in rule(tmp_path)
 
 
-@pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
 def test_what_is_allowed_is_not_reported(tmp_path: Path, rule: Callable[[Path], Violations]) -> None:
-    _tree(tmp_path, ALLOWED)
+    plant(tmp_path, {"pyproject.toml": PROJECT, ".ci/run": CI, **ALLOWED})
     (tmp_path / ".ci" / "run").chmod(0o755)
     assert rule(tmp_path) == []
 
 
 def test_every_rule_has_a_planted_violation() -> None:
-    assert {rule for rule, *_ in PLANTED} == set(RULES.values())
-
-
-def _tree(folder: Path, texts: dict[str, str]) -> None:
-    for path, text in {"pyproject.toml": PROJECT, ".ci/run": CI, **texts}.items():
-        (folder / path).parent.mkdir(parents=True, exist_ok=True)
-        (folder / path).write_text(text)
+    assert {rule for rule, *_ in PLANTED} == set(RULES)
 
 
 JAVA = '#!/bin/sh\necho "Picked up JAVA_TOOL_OPTIONS: -Dx" >&2\necho \'openjdk version "{}" 2025-01-01\' >&2\n'
-OLD_PYTHON = "#!/bin/sh\nexit 1\n"
+OLD_PYTHON, WITHOUT_PIP = "#!/bin/sh\nexit 1\n", '#!/bin/sh\ncase "$2" in *ensurepip*) exit 1 ;; esac\n'
+REAL = {"python3": "real"}
 
 
 @pytest.mark.parametrize(
     ("tools", "environment", "says"),
     [
-        ({"git": "", "python3": "real"}, {}, "Java is missing: install a JRE 17 or 21"),
-        ({"git": "", "python3": "real", "java": JAVA.format("11.0.2")}, {}, "is version 11.0.2"),
-        ({"git": "", "python3": "real", "java": JAVA.format("1.8.0_312")}, {}, "is version 1.8.0_312"),
-        ({"git": "", "python3": "real", "java": JAVA.format("25")}, {}, "is version 25"),
-        ({"git": "", "python3": "real", "java": "#!/bin/sh\nexit 1\n"}, {}, "is version unknown"),
-        (
-            {"git": "", "python3": "real", "java": JAVA.format("17.0.1")},
-            {"JAVA_HOME": "/nowhere"},
-            "JAVA_HOME is /nowhere, which has no bin/java",
-        ),
+        ({"git": "", **REAL}, {}, "Java is missing: install a JRE 17 or 21"),
+        ({"git": "", **REAL, "java": JAVA.format("11.0.2")}, {}, "is version 11.0.2"),
+        ({"git": "", **REAL, "java": JAVA.format("1.8.0_312")}, {}, "is version 1.8.0_312"),
+        ({"git": "", **REAL, "java": JAVA.format("25")}, {}, "is version 25"),
+        ({"git": "", **REAL, "java": "#!/bin/sh\nexit 1\n"}, {}, "is version unknown"),
+        ({"git": "", **REAL, "java": JAVA.format("17.0.1")}, {"JAVA_HOME": "/no"}, "JAVA_HOME is /no, which has no bin/java"),
         ({"git": "", "java": JAVA.format("17.0.1")}, {}, "Python 3.11 or newer is missing"),
         ({"git": "", "java": JAVA.format("21"), "python3": OLD_PYTHON}, {}, "Python 3.11 or newer is missing"),
-        (
-            {"git": "", "java": JAVA.format("21"), "python3": '#!/bin/sh\ncase "$2" in *ensurepip*) exit 1 ;; esac\n'},
-            {},
-            "apt install python3-venv",
-        ),
-        ({"java": JAVA.format("21"), "python3": "real"}, {}, "git is missing"),
+        ({"git": "", "java": JAVA.format("21"), "python3": WITHOUT_PIP}, {}, "apt install python3-venv"),
+        ({"java": JAVA.format("21"), **REAL}, {}, "git is missing"),
     ],
 )
 def test_make_says_in_one_line_what_is_missing(tmp_path: Path, tools: dict[str, str], environment: dict[str, str], says: str) -> None:

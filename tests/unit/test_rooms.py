@@ -9,24 +9,11 @@ from pathlib import Path
 import pytest
 
 from dpsql.mechanisms.registry import MECHANISMS
+from tests.unit.structure import plant
 from tests.unit.test_project import CHECKOUT, Violations, imported, is_below, modules
 
-GROUND = {
-    "dpsql.caps",
-    "dpsql.change_feed",
-    "dpsql.config",
-    "dpsql.domains",
-    "dpsql.errors",
-    "dpsql.files",
-    "dpsql.parsed_query",
-    "dpsql.record",
-    "dpsql.record_columns",
-    "dpsql.schedule",
-    "dpsql.description",
-    "dpsql.typed_values",
-    "dpsql.sources",
-}
-GROUND |= {"dpsql.text", "dpsql.times", "dpsql.totals", "dpsql.yaml_file"}
+GROUND = "caps change_feed config description domains errors files parsed_query record record_columns schedule sources text times totals"
+GROUND = {f"dpsql.{name}" for name in f"{GROUND} typed_values yaml_file".split()}
 """What every room may import."""
 
 MAY = {
@@ -38,20 +25,8 @@ MAY = {
 }
 """What the lower rooms of dpsql may import besides: no arrow goes upwards."""
 
-ABOVE_THE_LAKE = {
-    "pyspark",
-    "delta",
-    "py4j",
-    "duckdb",
-    "sqlglot",
-    "click",
-    "jobs",
-    "dpsql.streaming",
-    "dpsql.local",
-    "dpsql.sql",
-    "dpsql.mechanisms",
-}
-
+ABOVE_THE_LAKE = {"pyspark", "delta", "py4j", "duckdb", "sqlglot", "click", "jobs"}
+ABOVE_THE_LAKE |= {"dpsql.streaming", "dpsql.local", "dpsql.sql", "dpsql.mechanisms"}
 PLANS = {"planner", "calibration", "curve", "key_selection", "increments", "hash_charge"}
 """Modules that make a plan's numbers."""
 
@@ -163,18 +138,15 @@ def _mechanism(parts: list[str]) -> str:
     return own[0] if own and own[0] in NAMES else ""
 
 
+HISTOGRAM, TOY, OTHERS = "dpsql/mechanisms/histogram", "dpsql/mechanisms/toy", "dpsql.mechanisms.histogram.accounting"
+ENGINES, ACCOUNTANTS = engines_that_know_a_mechanism, imports_of_accountings
 PLANTED: list[tuple[Callable[[Path], Violations], str, str, str]] = [
-    (
-        engines_that_know_a_mechanism,
-        "dpsql/local/feeder.py",
-        "from dpsql.mechanisms.histogram import plan",
-        "imports dpsql.mechanisms.histogram",
-    ),
+    (ENGINES, "dpsql/local/feeder.py", "from dpsql.mechanisms.histogram import plan", "imports dpsql.mechanisms.histogram"),
     (foreign_names, "dpsql/local/feeder.py", "from dpsql.udfs.sketch.hashing import SCHEME", "imports udfs.sketch.hashing.SCHEME"),
     (names_as_constants, "dpsql/view/page.py", "KINDS = {'sketch': 1}", "says 'sketch'"),
     (
         foreign_names,
-        "dpsql/mechanisms/histogram/explain.py",
+        f"{HISTOGRAM}/explain.py",
         "from dpsql.mechanisms.marginals import planner",
         "imports dpsql.mechanisms.marginals.planner",
     ),
@@ -185,25 +157,15 @@ PLANTED: list[tuple[Callable[[Path], Violations], str, str, str]] = [
     (upward_imports, "dpsql/sql/parse.py", "from dpsql.mechanisms.registry import MECHANISMS", "imports dpsql.mechanisms.registry"),
     (upward_imports, "dpsql/lake/restore.py", "from dpsql.streaming import job", "imports dpsql.streaming"),
     (upward_imports, "dpsql/lake/new_run.py", "from dpsql.mechanisms.histogram.stages import grid", "imports dpsql.mechanisms"),
-    (upward_imports, "dpsql/mechanisms/histogram/explain.py", "from dpsql.local.feeder import Feeder", "imports dpsql.local.feeder"),
+    (upward_imports, f"{HISTOGRAM}/explain.py", "from dpsql.local.feeder import Feeder", "imports dpsql.local.feeder"),
     (
-        imports_of_accountings,
-        "dpsql/mechanisms/histogram/accounting.py",
+        ACCOUNTANTS,
+        f"{HISTOGRAM}/accounting.py",
         "from dpsql.mechanisms.histogram import planner",
         "imports dpsql.mechanisms.histogram.planner",
     ),
-    (
-        imports_of_accountings,
-        "dpsql/mechanisms/toy/accounting.py",
-        "from dpsql.privacy.curve import total_mu",
-        "imports dpsql.privacy.curve",
-    ),
-    (
-        imports_of_accountings,
-        "dpsql/mechanisms/toy/accounting.py",
-        "from dpsql.mechanisms.histogram.accounting import factorisation",
-        "imports dpsql.mechanisms.histogram.accounting",
-    ),
+    (ACCOUNTANTS, f"{TOY}/accounting.py", "from dpsql.privacy.curve import total_mu", "imports dpsql.privacy.curve"),
+    (ACCOUNTANTS, f"{TOY}/accounting.py", f"from {OTHERS} import factorisation", f"imports {OTHERS}"),
 ]
 ALLOWED = {
     "dpsql/privacy/ledger.py": "from dpsql.config import Source\nfrom dpsql.privacy.cost import Cost\n",
@@ -222,29 +184,20 @@ def test_imports_between_rooms(rule: Callable[[Path], Violations]) -> None:
     ("rule", "path", "text", "said"), PLANTED, ids=[f"{rule.__name__}-{path}-{i}" for i, (rule, path, *_) in enumerate(PLANTED)]
 )
 def test_planted_imports_are_found(rule: Callable[[Path], Violations], path: str, text: str, said: str, tmp_path: Path) -> None:
-    (tmp_path / path).parent.mkdir(parents=True)
-    (tmp_path / path).write_text(text)
+    plant(tmp_path, {path: text})
     assert any(f"{path} {said}" in each for each in rule(tmp_path))
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
 def test_allowed_imports_are_not_found(rule: Callable[[Path], Violations], tmp_path: Path) -> None:
-    for path, text in ALLOWED.items():
-        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / path).write_text(text)
+    plant(tmp_path, ALLOWED)
     assert rule(tmp_path) == []
 
 
 def test_the_lake_is_read_without_an_engine(tmp_path: Path) -> None:
     assert engines_of_the_lake(CHECKOUT) == []
-    for path, text in {
-        "dpsql/lake/__init__.py": "",
-        "dpsql/lake/runs.py": "import other",
-        "other.py": "import pyspark",
-        "pyspark.py": "",
-    }.items():
-        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / path).write_text(text)
+    lake = {"dpsql/lake/__init__.py": "", "dpsql/lake/runs.py": "import other"}
+    plant(tmp_path, lake | {"other.py": "import pyspark", "pyspark.py": ""})
     assert engines_of_the_lake(tmp_path) == ["dpsql/lake brings pyspark"]
 
 

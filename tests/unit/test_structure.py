@@ -1,13 +1,25 @@
 """The structure of the product: few rooms, arrows that go down, no circle; each rule finds what is planted against it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.unit.structure import BEGIN, CHECKOUT, END, FLOORS, MOST_ROOMS, arrows, between_rooms, circles, modules, room, table
+from tests.unit.structure import (
+    BEGIN,
+    CHECKOUT,
+    END,
+    FLOORS,
+    MOST_ROOMS,
+    arrows,
+    between_rooms,
+    circles,
+    dotted,
+    modules,
+    plant,
+    room,
+    table,
+)
 
 FLOOR = {name: number for number, floor in enumerate(FLOORS) for name in floor}
 Violations = list[str]
@@ -44,70 +56,37 @@ def the_page_shows_it(checkout: Path) -> Violations:
 RULES = (arrows_go_down, nothing_goes_in_a_circle, rooms_are_few, the_page_shows_it)
 LATER = "def f():\n    {}\n"
 FOR_TYPES = "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    {}\n"
+# A module, its import, and the module above it that this reaches.
+UPWARDS = [
+    ("dpsql/lake/runs.py", "from dpsql.local import feeder", "dpsql/local/feeder.py"),
+    ("dpsql/lake/runs.py", LATER.format("import dpsql.view.page"), "dpsql/view/page.py"),
+    ("dpsql/privacy/cost.py", FOR_TYPES.format("from dpsql.lake.runs import Lake"), "dpsql/lake/runs.py"),
+    ("dpsql/privacy/ledger.py", "from dpsql.mechanisms import registry", "dpsql/mechanisms/registry.py"),
+    ("dpsql/streaming/workers.py", LATER.format("from dpsql.jobs import options"), "jobs/options.py"),
+    ("dpsql/local/typed.py", "from dpsql.streaming.workers import TICK", "dpsql/streaming/workers.py"),
+    ("udfs/keys.py", "from dpsql.errors import DpsqlError", "dpsql/errors.py"),
+    ("udfs/keys.py", FOR_TYPES.format("from dpsql.parsed_query import ParsedQuery"), "dpsql/parsed_query.py"),
+    ("udfs/stage.py", "from dpsql.udfs.sketch import step", "udfs/sketch/step.py"),
+    ("dpsql/files.py", LATER.format("import dpsql.sql.parse"), "dpsql/sql/parse.py"),
+    ("dpsql/errors.py", "import dpsql", "dpsql/__init__.py"),
+    ("dpsql/streaming/job.py", "import dpsql.local.feeder", "dpsql/local/feeder.py"),
+]
+THREE = {
+    "jobs/a.py": "import dpsql.jobs.b",
+    "jobs/b.py": "import dpsql.jobs.c",
+    "jobs/c.py": FOR_TYPES.format("from dpsql.jobs.a import X"),
+}
+ROOMS = {"dpsql/view/a.py": "import dpsql.lake.a", "dpsql/lake/a.py": "", "dpsql/lake/b.py": "import dpsql.view.b", "dpsql/view/b.py": ""}
+TWO = {"dpsql/sql/a.py": "from dpsql.sql.b import x", "dpsql/sql/b.py": LATER.format("from dpsql.sql import a")}
+PACKAGE = {"dpsql/sql/__init__.py": "from dpsql.sql.a import x", "dpsql/sql/a.py": "from dpsql.sql import y"}
 # Rule, files that break it, what it says.
 PLANTED: list[tuple[Callable[[Path], Violations], dict[str, str], str]] = [
-    (
-        arrows_go_down,
-        {"dpsql/lake/runs.py": "from dpsql.local import feeder", "dpsql/local/feeder.py": ""},
-        "dpsql.lake.runs imports dpsql.local.feeder",
-    ),
-    (
-        arrows_go_down,
-        {"dpsql/lake/runs.py": LATER.format("import dpsql.view.page"), "dpsql/view/page.py": ""},
-        "dpsql.lake.runs imports dpsql.view.page",
-    ),
-    (
-        arrows_go_down,
-        {"dpsql/privacy/cost.py": FOR_TYPES.format("from dpsql.lake.runs import Lake"), "dpsql/lake/runs.py": ""},
-        "dpsql.privacy.cost imports dpsql.lake.runs",
-    ),
-    (
-        arrows_go_down,
-        {"dpsql/privacy/ledger.py": "from dpsql.mechanisms import registry", "dpsql/mechanisms/registry.py": ""},
-        "dpsql.privacy.ledger imports dpsql.mechanisms.registry",
-    ),
-    (arrows_go_down, {"udfs/keys.py": "from dpsql.errors import DpsqlError", "dpsql/errors.py": ""}, "udfs.keys imports dpsql.errors"),
-    (
-        arrows_go_down,
-        {"udfs/stage.py": "from dpsql.udfs.sketch import step", "udfs/sketch/step.py": ""},
-        "udfs.stage imports udfs.sketch.step",
-    ),
-    (
-        arrows_go_down,
-        {"dpsql/files.py": LATER.format("import dpsql.sql.parse"), "dpsql/sql/parse.py": ""},
-        "dpsql.files imports dpsql.sql.parse",
-    ),
-    (arrows_go_down, {"dpsql/errors.py": "import dpsql", "dpsql/__init__.py": ""}, "dpsql.errors imports dpsql"),
-    (
-        arrows_go_down,
-        {"dpsql/streaming/job.py": "import dpsql.local.feeder", "dpsql/local/feeder.py": ""},
-        "dpsql.streaming.job imports dpsql.local.feeder",
-    ),
+    *((arrows_go_down, {path: text, other: ""}, f"{dotted(path)} imports {dotted(other)}") for path, text, other in UPWARDS),
     (arrows_go_down, {"dpsql/helpers/text.py": ""}, "dpsql/helpers has no floor"),
-    (
-        nothing_goes_in_a_circle,
-        {"dpsql/sql/a.py": "from dpsql.sql.b import x", "dpsql/sql/b.py": LATER.format("from dpsql.sql import a")},
-        "dpsql.sql.a",
-    ),
-    (
-        nothing_goes_in_a_circle,
-        {
-            "jobs/a.py": "import dpsql.jobs.b",
-            "jobs/b.py": "import dpsql.jobs.c",
-            "jobs/c.py": FOR_TYPES.format("from dpsql.jobs.a import X"),
-        },
-        "jobs.c",
-    ),
-    (
-        nothing_goes_in_a_circle,
-        {"dpsql/sql/__init__.py": "from dpsql.sql.a import x", "dpsql/sql/a.py": "from dpsql.sql import y"},
-        "dpsql.sql",
-    ),
-    (
-        nothing_goes_in_a_circle,
-        {"dpsql/view/a.py": "import dpsql.lake.a", "dpsql/lake/a.py": "", "dpsql/lake/b.py": "import dpsql.view.b", "dpsql/view/b.py": ""},
-        "dpsql/lake",
-    ),
+    (nothing_goes_in_a_circle, TWO, "dpsql.sql.a"),
+    (nothing_goes_in_a_circle, THREE, "jobs.c"),
+    (nothing_goes_in_a_circle, PACKAGE, "dpsql.sql"),
+    (nothing_goes_in_a_circle, ROOMS, "dpsql/lake"),
     (rooms_are_few, {f"dpsql/room_{number}/a.py": "" for number in range(MOST_ROOMS + 1)}, f"{MOST_ROOMS + 1} rooms: dpsql/room_0"),
     (the_page_shows_it, {"dpsql/lake/__init__.py": '"""Another purpose."""'}, "docs/architecture.md is out of date"),
 ]
@@ -120,9 +99,7 @@ def test_the_product_keeps_its_structure(rule: Callable[[Path], Violations]) -> 
 
 @pytest.mark.parametrize(("rule", "texts", "says"), PLANTED, ids=[f"{one[0].__name__}-{one[2]}" for one in PLANTED])
 def test_a_planted_violation_is_found(tmp_path: Path, rule: Callable[[Path], Violations], texts: dict[str, str], says: str) -> None:
-    for path, text in {"docs/architecture.md": f"{BEGIN}\n{END}\n", **texts}.items():
-        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / path).write_text(text)
+    plant(tmp_path, {"docs/architecture.md": f"{BEGIN}\n{END}\n", **texts})
     assert [found for found in rule(tmp_path) if found.startswith(says)]
 
 
@@ -141,7 +118,5 @@ def test_what_goes_down_is_not_reported(tmp_path: Path) -> None:
         "udfs/noise/counters.py": "from dpsql.udfs.stage import Stage\n",
         "udfs/stage.py": "",
     }
-    for path, text in texts.items():
-        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / path).write_text(text)
+    plant(tmp_path, texts)
     assert [*arrows_go_down(tmp_path), *nothing_goes_in_a_circle(tmp_path), *rooms_are_few(tmp_path)] == []
