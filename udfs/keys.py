@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
+
+from dpsql.udfs.columns import Int
 
 HEADER = 4
 NULL_HEADER = b"----"
@@ -25,6 +28,45 @@ class PublicGroups:
         """Those of one bucket only."""
         mine = [i for i, key in enumerate(self.keys) if key % buckets == bucket]
         return PublicGroups(tuple(self.keys[i] for i in mine), tuple(self.key_bytes[i] for i in mine), self.first_window_us)
+
+    def names(self, places: Int) -> pa.Array:
+        """The encoded keys at some places."""
+        return pa.array(self.key_bytes, pa.binary()).take(pa.array(places))
+
+
+@dataclass(frozen=True)
+class NumberedGroups:
+    """Groups of several kinds that are released at every trigger, records or not: those of a kind have numbers that follow each other.
+
+    Args:
+        first: number of the first group of each kind, and after the last one how many groups there are.
+        grouping_ids: of each kind.
+        encoded: the encoded keys of some groups, ascending.
+        bucket, buckets: whose groups.
+    """
+
+    first: tuple[int, ...]
+    grouping_ids: tuple[int, ...]
+    encoded: Callable[[Int], pa.Array]
+    bucket: int = 0
+    buckets: int = 1
+
+    def for_bucket(self, bucket: int, buckets: int) -> NumberedGroups:
+        """Those of one bucket only."""
+        return replace(self, bucket=bucket, buckets=buckets)
+
+    @property
+    def keys(self) -> Int:
+        """Their numbers."""
+        return np.arange(self.bucket, self.first[-1], self.buckets)
+
+    def names(self, places: Int) -> pa.Array:
+        """The encoded keys at some places."""
+        return self.encoded(self.keys[places])
+
+    def kinds(self, keys: Int) -> Int:
+        """Of some groups."""
+        return np.searchsorted(self.first, keys, side="right") - 1
 
 
 def encode(values: list[bytes | None]) -> bytes:

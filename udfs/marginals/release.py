@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
+import numpy as np
+
+from dpsql.udfs.columns import Float, Int
+from dpsql.udfs.keys import NumberedGroups
 from dpsql.udfs.marginals.cells import Marginals
+from dpsql.udfs.marginals.domains import Domains
 from dpsql.udfs.noise.blt_inf import BltInf
 from dpsql.udfs.noise.counters import Counter
 from dpsql.udfs.noise.paths import standard_deviation
@@ -32,3 +38,14 @@ class NoisyTables:
         """Of the noise of one cell of each table at a trigger, the rounding to the grid included."""
         moving = standard_deviation(self.counter, trigger) ** 2
         return tuple(sigma**2 * moving + self.grid**2 / 12 for sigma in self.sigmas)
+
+    def of(self, keys: Int, trigger: int) -> tuple[Float, Float]:
+        """As `dpsql.udfs.table.release.Noise`: each table has its own."""
+        kinds = np.searchsorted(self.marginals.first, keys, side="right") - 1
+        return (np.array(self.sigmas) / self.grid)[kinds], np.sqrt(self.variances(trigger))[kinds]
+
+
+def cells(marginals: Marginals, domains: Domains) -> NumberedGroups:
+    """All cells of all tables."""
+    ids = tuple(marginals.grouping_id(table) for table in range(len(marginals.tables)))
+    return NumberedGroups(marginals.first, ids, partial(domains.names, marginals))

@@ -40,9 +40,10 @@ class Redraw:
     round_: Int | int
     counter: Counter | BltInf
 
-    def rounded(self, rows: Int, step: int, scale: float) -> Int:
+    def rounded(self, rows: Int, step: int, scale: Float | float) -> Int:
         """The exact path at a step times `scale`, rounded to integers."""
-        return np.array([self._settle(int(row), step, scale, Fraction(1, 2)) for row in rows], np.int64)
+        each = np.broadcast_to(scale, len(self.groups))
+        return np.array([self._settle(int(row), step, float(each[row]), Fraction(1, 2)) for row in rows], np.int64)
 
     def reaches(self, rows: Int, step: int, scale: float, margin: npt.NDArray[np.floating]) -> Bool:
         """Whether the exact path at a step times `scale` is at least `margin` (one per row, read as exact)."""
@@ -71,12 +72,12 @@ class Redraw:
             bits *= 2
 
 
-def rounded(path: Float, scale: float, step: int, error: float, again: Redraw) -> Int:
+def rounded(path: Float, scale: Float | float, step: int, error: float, again: Redraw) -> Int:
     """The exact paths at a step times `scale`, rounded to integers: from float64 where it can tell, else, or where it is NaN, from the words.
 
     Args:
         path: unit-noise paths, each within `error` of the exact one.
-        scale: one product with it is part of `error`.
+        scale: of all paths or one per path; one product with it is part of `error`.
     """
     scaled = path * scale
     noise = np.rint(scaled)

@@ -44,8 +44,8 @@ class Paths:
                     state[moving] = self._advance(state[moving], self._draw(moving, now), now)
             step[moving] = trigger
 
-    def rounded(self, state: Float, groups: Int, trigger: int, scale: float) -> Int:
-        """The exact paths of some groups at a trigger times `scale`, rounded to integers; their state is that of this trigger."""
+    def rounded(self, state: Float, groups: Int, trigger: int, scale: Float | float) -> Int:
+        """The exact paths of some groups at a trigger times `scale` (one, or one per group), rounded to integers; their state is that of this trigger."""
         return rounded(state[groups, 0], scale, trigger, self._error(trigger), self._again(groups))
 
     def reached(self, state: Float, groups: Int, trigger: int, sigma: float, margin: Float) -> Bool:

@@ -11,14 +11,15 @@ import math
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dpsql.udfs.columns import Bool, Int, match, sort_order
+from dpsql.udfs.columns import Bool, Float, Int, match, sort_order
 from dpsql.udfs.contributions import WEIGHT_UNIT
-from dpsql.udfs.keys import PublicGroups
+from dpsql.udfs.keys import NumberedGroups, PublicGroups
 from dpsql.udfs.measure.output_columns import OutputColumn, combine, released_columns
 from dpsql.udfs.noise.blt_inf import BltInf
 from dpsql.udfs.noise.counters import Counter
@@ -56,6 +57,25 @@ class Selection:
         return self.thresholds[block], self.shown_from[block]
 
 
+class Noise(Protocol):
+    """Of one sum of every group."""
+
+    @property
+    def mechanism(self) -> int:
+        """Numbers the noise, from 1."""
+
+    @property
+    def counter(self) -> Counter | BltInf:
+        """Of every path."""
+
+    @property
+    def grid(self) -> float:
+        """Value of one integer unit (a power of two)."""
+
+    def of(self, keys: Int, trigger: int) -> tuple[Float | float, Float]:
+        """Of some groups: the noise of one step in units of the grid, and the standard error at a trigger."""
+
+
 @dataclass(frozen=True)
 class Perturbation:
     """`mechanism` numbers the noise (from 1); sigma in value units; grid: value of one integer unit (a power of two)."""
@@ -69,6 +89,10 @@ class Perturbation:
         """Of the noise at a trigger, the rounding to the grid included."""
         return math.sqrt((self.sigma * standard_deviation(self.counter, trigger)) ** 2 + self.grid**2 / 12)
 
+    def of(self, keys: Int, trigger: int) -> tuple[float, Float]:
+        """All groups have the same."""
+        return self.sigma / self.grid, np.full(len(keys), self.stderr(trigger))
+
 
 @dataclass(frozen=True)
 class TableParameters:
@@ -77,10 +101,16 @@ class TableParameters:
 
     grid: TableGrid
     selection: Selection | None
-    perturbations: tuple[Perturbation, ...]
+    perturbations: tuple[Noise, ...]
     columns: tuple[OutputColumn, ...]
-    public: PublicGroups | None = None
+    public: PublicGroups | NumberedGroups | None = None
     quantiles: tuple[Quantiles, ...] = ()
+
+    @property
+    def gives(self) -> pa.Schema:
+        """Released rows; groups of several kinds say which they are of."""
+        plain = released_columns(self.columns)
+        return plain.append(pa.field("grouping_id", pa.int64())) if isinstance(self.public, NumberedGroups) else plain
 
     @property
     def layout(self) -> Layout:
@@ -117,7 +147,7 @@ def release(state: TableState | None, rows: pa.Table, ticks: Sequence[Tick], p: 
     """
     state = empty_state(p.layout) if state is None else state
     state, out = replay(state, rows, ticks, p.layout, lambda before, tick: _close(before, tick.closed_us, p, noise_key)[:2])
-    return Released(state, pa.concat_tables([released_columns(p.columns).empty_table(), *out]).combine_chunks())
+    return Released(state, pa.concat_tables([p.gives.empty_table(), *out]).combine_chunks())
 
 
 def release_with_quantiles(
@@ -146,7 +176,7 @@ def release_with_quantiles(
 
     table, out = replay(TableState(state["groups"], state["pending"]), plain, ticks, p.layout, close)
     trees["waiting"] = _with_waiting(trees["waiting"], counted.filter(pa.array(~done)), p)
-    return table.tables() | trees, pa.concat_tables([released_columns(p.columns).empty_table(), *out]).combine_chunks()
+    return table.tables() | trees, pa.concat_tables([p.gives.empty_table(), *out]).combine_chunks()
 
 
 def _with_waiting(before: pa.Table, rows: pa.Table, p: TableParameters) -> pa.Table:
@@ -187,6 +217,7 @@ def _close(
     trees, rest = opened_trees(leaves, g["key"], now, p.quantiles, noise_key, tag) if leaves else (None, None)
     increments, pending = due(state.pending, g["key"], now)
     bounds = np.searchsorted(increments["trigger"], np.arange(before + 1, now + 2))
+    listed = _by_name(np.arange(0 if p.selection else len(g["key"])), names)
     out = []
     for trigger, low, high in zip(range(before + 1, now + 1), bounds[:-1].tolist(), bounds[1:].tolist(), strict=True):
         changed = increments["group"][low:high]
@@ -194,7 +225,7 @@ def _close(
             g[name][changed] += increments[name][low:high]
         if trees:
             trees.advance(trigger)
-        shown = _select(g, trigger, p.selection, noise) if p.selection and noise else np.arange(len(g["key"]))
+        shown = _by_name(_select(g, trigger, p.selection, noise), names) if p.selection and noise else listed
         if len(shown):
             out.append(_release(g, shown, trigger, paths, names, p, trees))
     after = {"waiting": rest} | trees.kept(g["key"]) if trees else {}
@@ -221,15 +252,15 @@ def _reaches(g: Arrays, groups: Int, trigger: int, least: int, p: Selection, noi
 def _release(
     g: Arrays, shown: Int, trigger: int, paths: list[Paths], names: pa.ChunkedArray, p: TableParameters, trees: Trees | None
 ) -> pa.Table:
-    """The rows of one trigger, sorted by key bytes: their order says nothing about hashes or arrival."""
-    shown = shown[pc.sort_indices(names.take(pa.array(shown))).to_numpy()]
+    """The rows of one trigger."""
     values, errors = [], []
     step = g["paths_step"].copy()
     for j, (path, q) in enumerate(zip(paths, p.perturbations, strict=True)):
         step = g["paths_step"].copy()
         path.follow(g[f"p{j}"], step, shown, trigger)
-        values.append(g[f"v{j}"][shown] + path.rounded(g[f"p{j}"], shown, trigger, q.sigma / q.grid))
-        errors.append(np.full(len(shown), q.stderr(trigger)))
+        scale, error = q.of(g["key"][shown], trigger)
+        values.append(g[f"v{j}"][shown] + path.rounded(g[f"p{j}"], shown, trigger, scale))
+        errors.append(error)
     g["paths_step"][:] = step
     table = {"window": np.full(len(shown), p.grid.offset_us), "trigger": np.full(len(shown), trigger)}
     table["key_bytes"] = names.take(pa.array(shown))
@@ -238,13 +269,20 @@ def _release(
     for i, column in enumerate(p.columns):
         if column.kind != "quantiles":
             table[f"c{i}"], table[f"s{i}"] = combine(column, values, [errors[j] for j in column.perturbations])
-    return pa.table(table, released_columns(p.columns))
+    if isinstance(p.public, NumberedGroups):
+        table["grouping_id"] = np.array(p.public.grouping_ids)[p.public.kinds(g["key"][shown])]
+    return pa.table(table, p.gives)
 
 
-def _with_public(groups: pa.Table, layout: Layout, public: PublicGroups) -> pa.Table:
+def _by_name(groups: Int, names: pa.ChunkedArray) -> Int:
+    """Sorted by key bytes: their order says nothing about hashes or arrival."""
+    return groups[pc.sort_indices(names.take(pa.array(groups))).to_numpy()]
+
+
+def _with_public(groups: pa.Table, layout: Layout, public: PublicGroups | NumberedGroups) -> pa.Table:
     key = np.array(public.keys, np.int64)
     order = sort_order(key)
     fresh = order[match([key[order]], [groups.column("key").to_numpy()]) < 0]
     if not len(fresh):
         return groups
-    return add_groups(groups, new_groups(layout, key[fresh], pa.array(public.key_bytes, pa.binary()).take(pa.array(fresh))))
+    return add_groups(groups, new_groups(layout, key[fresh], public.names(fresh)))

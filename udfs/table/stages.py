@@ -9,7 +9,6 @@ from typing import ClassVar
 import pyarrow as pa
 
 from dpsql.udfs.contributions import contributions
-from dpsql.udfs.measure.output_columns import released_columns
 from dpsql.udfs.stage import RELEASE, Stepped, Tables, Tick, closed_us
 from dpsql.udfs.state_table import Table
 from dpsql.udfs.table import leaves
@@ -37,7 +36,7 @@ class TableStage:
     @property
     def gives(self) -> pa.Schema:
         """Released rows."""
-        return released_columns(self.parameters.columns)
+        return self.parameters.gives
 
     def empty(self) -> Tables:
         """No key is there, nothing is closed."""

@@ -7,7 +7,11 @@ from dpsql.parts.whole_table import grid
 from dpsql.udfs.contributions import Increment
 from dpsql.udfs.intake.contribution_bounding import BoundingParameters
 from dpsql.udfs.marginals.domains import Domains
-from dpsql.udfs.marginals.stages import CellIntake, CellRelease
+from dpsql.udfs.marginals.release import cells
+from dpsql.udfs.marginals.stages import CellIntake
+from dpsql.udfs.measure.output_columns import OutputColumn
+from dpsql.udfs.table.release import TableParameters
+from dpsql.udfs.table.stages import TableStage
 
 
 def domains(plan: MarginalsPlan) -> Domains:
@@ -34,7 +38,8 @@ def intake(plan: MarginalsPlan) -> CellIntake:
     return CellIntake(bounds, len(plan.arguments), plan.marginals, domains(plan))
 
 
-def release(plan: MarginalsPlan) -> CellRelease:
+def release(plan: MarginalsPlan) -> TableStage:
     """Noise of its own size for every table."""
-    whole = tuple(each.rule != "sum" for each in plan.sums)
-    return CellRelease(grid(plan.query, plan.start_us), tuple(plan.noisy_tables(each) for each in plan.sums), whole, domains(plan))
+    noise = tuple(plan.noisy_tables(each) for each in plan.sums)
+    columns = tuple(OutputColumn("sum" if each.rule == "sum" else "count", (i,), (each.grid,), ()) for i, each in enumerate(plan.sums))
+    return TableStage(TableParameters(grid(plan.query, plan.start_us), None, noise, columns, cells(plan.marginals, domains(plan))))

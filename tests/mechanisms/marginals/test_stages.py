@@ -13,7 +13,7 @@ from dpsql.errors import ConfigError
 from dpsql.local.feeder import Feeder
 from dpsql.mechanisms.marginals.plan import MarginalsPlan
 from dpsql.mechanisms.marginals.planner import make_plan
-from dpsql.mechanisms.marginals.stages import intake, release
+from dpsql.mechanisms.marginals.stages import domains, intake, release
 from dpsql.udfs.grid import NO_CLOCK
 from dpsql.udfs.keys import decode, encode
 from dpsql.udfs.marginals.stages import OUTSIDE
@@ -68,7 +68,7 @@ def test_rows_are_the_exact_sums_and_noise_of_every_cell(last: int | None, size:
     inside = (places >= 0).all(axis=1)
     assert drops == {OUTSIDE: int((~inside).sum())} and 0 < inside.sum() < len(inside)
     trigger = (records["ts"].to_numpy() - START) // HOUR + 1
-    names = release(asked).domains.names(asked.marginals, np.arange(asked.marginals.first[-1]))
+    names = domains(asked).names(asked.marginals, np.arange(asked.marginals.first[-1]))
     place = {name: cell for cell, name in enumerate(names.to_pylist())}
     assert len(place) == asked.marginals.first[-1] and found.num_rows == LAST * len(place)
     cells = np.array([place[name] for name in found["key_bytes"].to_pylist()])
