@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Protocol, Self, TypeVar
+from typing import Any, ClassVar, Protocol, Self, TypeVar
 
 import pyarrow as pa
 
@@ -101,6 +101,43 @@ class Stage(Protocol[Now_contra]):
             now: what is known of time.
             noise_key: 32 bytes, the run's; for the intake, which draws no noise, those of `dpsql.udfs.noise.randomness.intake_key`.
         """
+
+
+class Intake:
+    """What intakes share: they know nothing of a bucket beforehand, and those without tables remember nothing.
+
+    `arguments` is how many argument columns a record has, `integers` which numbers besides.
+    """
+
+    operator: ClassVar[str] = ADMISSION
+    tables: ClassVar[Mapping[str, Table]] = {}
+    integers: ClassVar[tuple[str, ...]] = ("user", "ts", "key")
+    arguments: int
+
+    @property
+    def takes(self) -> pa.Schema:
+        """Records (docs/architecture.md)."""
+        values = [(f"a{i}", pa.float64()) for i in range(self.arguments)]
+        return pa.schema([("drop", pa.int8()), *((name, pa.int64()) for name in self.integers), ("key_bytes", pa.binary()), *values])
+
+    def empty(self) -> Tables:
+        """No unit has used anything."""
+        return {}
+
+    def for_bucket(self, bucket: int, buckets: int) -> Self:
+        """The same."""
+        return self
+
+
+class Release:
+    """What releases share: of the plan's numbers a bucket has its part."""
+
+    operator: ClassVar[str] = RELEASE
+    parameters: Any
+
+    def for_bucket(self, bucket: int, buckets: int) -> Self:
+        """With what is listed of one bucket only."""
+        return replace(self, parameters=self.parameters.for_bucket(bucket, buckets))  # type: ignore[type-var]
 
 
 class StateStore(Protocol):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar
 
 import pyarrow as pa
@@ -13,12 +13,12 @@ from dpsql.udfs.dynamic import live_rows, tree_state
 from dpsql.udfs.dynamic.changes import FeedParameters, admit_changes
 from dpsql.udfs.dynamic.interval_tree import TreeParameters, grow
 from dpsql.udfs.measure.output_columns import released_columns
-from dpsql.udfs.stage import ADMISSION, RELEASE, Clock, Stepped, Tables, Tick
+from dpsql.udfs.stage import Clock, Intake, Release, Stepped, Tables, Tick
 from dpsql.udfs.state_table import Table
 
 
 @dataclass(frozen=True)
-class FeedStage:
+class FeedStage(Intake):
     """Images of a change feed to contributions.
 
     Args:
@@ -28,15 +28,13 @@ class FeedStage:
 
     parameters: FeedParameters
     arguments: int
-    operator: ClassVar[str] = ADMISSION
     tables: ClassVar[Mapping[str, Table]] = live_rows.TABLES
+    integers: ClassVar[tuple[str, ...]] = ("user", "row", "seq", "ts", "key")
 
     @property
     def takes(self) -> pa.Schema:
-        """Records (docs/architecture.md): also which row of the table an image is of, its place in the feed, and whether it begins or ends."""
-        ints = [(name, pa.int64()) for name in ("user", "row", "seq", "ts", "key")]
-        values = [(f"a{i}", pa.float64()) for i in range(self.arguments)]
-        return pa.schema([("drop", pa.int8()), *ints, ("kind", pa.int8()), ("key_bytes", pa.binary()), *values])
+        """Of images also: the row of the table, its place in the feed, and whether it begins or ends."""
+        return super().takes.append(pa.field("kind", pa.int8()))
 
     @property
     def gives(self) -> pa.Schema:
@@ -47,10 +45,6 @@ class FeedStage:
         """No row is there, no unit has used anything."""
         return live_rows.empty_state(len(self.parameters.increments))
 
-    def for_bucket(self, bucket: int, buckets: int) -> FeedStage:
-        """It knows nothing of units beforehand."""
-        return self
-
     def step(self, state: Tables, rows: pa.Table, now: Clock, noise_key: bytes) -> Stepped:
         """As `admit_changes`; counted: `drops`, how many images were dropped, or did not count, and why."""
         done = admit_changes(state, rows, now, self.parameters)
@@ -58,7 +52,7 @@ class FeedStage:
 
 
 @dataclass(frozen=True)
-class TreeStage:
+class TreeStage(Release):
     """Contributions and ticks to released rows, by an interval tree.
 
     Args:
@@ -66,7 +60,6 @@ class TreeStage:
     """
 
     parameters: TreeParameters
-    operator: ClassVar[str] = RELEASE
     tables: ClassVar[Mapping[str, Table]] = tree_state.TABLES
 
     @property
@@ -82,10 +75,6 @@ class TreeStage:
     def empty(self) -> Tables:
         """No node is there, nothing is closed."""
         return tree_state.empty_state(len(self.parameters.sums)).tables()
-
-    def for_bucket(self, bucket: int, buckets: int) -> TreeStage:
-        """With the keys of one bucket only."""
-        return replace(self, parameters=self.parameters.for_bucket(bucket, buckets))
 
     def step(self, state: Tables, rows: pa.Table, now: Sequence[Tick], noise_key: bytes) -> Stepped:
         """As `grow`; counted: `closed_us`, up to when the grid is closed now."""

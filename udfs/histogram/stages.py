@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import ClassVar
+from dataclasses import dataclass
 
 import pyarrow as pa
 
@@ -14,12 +13,12 @@ from dpsql.udfs.histogram.group_state import ReleaseState
 from dpsql.udfs.histogram.parameters import ReleaseParameters
 from dpsql.udfs.histogram.release import empty_release_state, release
 from dpsql.udfs.measure.output_columns import released_columns
-from dpsql.udfs.stage import RELEASE, Stepped, Tables, Tick
+from dpsql.udfs.stage import Release, Stepped, Tables, Tick
 from dpsql.udfs.state_table import Table
 
 
 @dataclass(frozen=True)
-class ReleaseStage:
+class ReleaseStage(Release):
     """Contributions and ticks to released rows.
 
     Args:
@@ -27,7 +26,6 @@ class ReleaseStage:
     """
 
     parameters: ReleaseParameters
-    operator: ClassVar[str] = RELEASE
 
     @property
     def tables(self) -> Mapping[str, Table]:
@@ -48,10 +46,6 @@ class ReleaseStage:
     def empty(self) -> Tables:
         """No group is there, nothing is closed."""
         return empty_release_state(self.parameters).tables()
-
-    def for_bucket(self, bucket: int, buckets: int) -> ReleaseStage:
-        """With the public groups of one bucket only."""
-        return replace(self, parameters=self.parameters.for_bucket(bucket, buckets))
 
     def step(self, state: Tables, rows: pa.Table, now: Sequence[Tick], noise_key: bytes) -> Stepped:
         """As `release`; counted: `closed_us`, up to when the grid is closed now."""

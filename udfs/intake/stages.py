@@ -11,12 +11,12 @@ import pyarrow as pa
 from dpsql.udfs.contributions import contributions
 from dpsql.udfs.intake import user_state
 from dpsql.udfs.intake.contribution_bounding import BoundingParameters, admit
-from dpsql.udfs.stage import ADMISSION, Clock, Stepped, Tables
+from dpsql.udfs.stage import Clock, Intake, Stepped, Tables
 from dpsql.udfs.state_table import Table
 
 
 @dataclass(frozen=True)
-class AdmissionStage:
+class AdmissionStage(Intake):
     """Records to contributions.
 
     Args:
@@ -26,16 +26,7 @@ class AdmissionStage:
 
     parameters: BoundingParameters
     arguments: int
-    operator: ClassVar[str] = ADMISSION
     tables: ClassVar[Mapping[str, Table]] = user_state.TABLES
-
-    @property
-    def takes(self) -> pa.Schema:
-        """Records (docs/architecture.md)."""
-        ints = [(name, pa.int64()) for name in ("user", "ts", "key")]
-        return pa.schema(
-            [("drop", pa.int8()), *ints, ("key_bytes", pa.binary()), *((f"a{i}", pa.float64()) for i in range(self.arguments))]
-        )
 
     @property
     def gives(self) -> pa.Schema:
@@ -46,10 +37,6 @@ class AdmissionStage:
     def empty(self) -> Tables:
         """No unit has used anything."""
         return {"users": user_state.empty_state()}
-
-    def for_bucket(self, bucket: int, buckets: int) -> AdmissionStage:
-        """It knows nothing of units beforehand."""
-        return self
 
     def step(self, state: Tables, rows: pa.Table, now: Clock, noise_key: bytes) -> Stepped:
         """As `admit`; counted: `drops`, how many records were dropped and why."""

@@ -5,7 +5,7 @@ Of a window and a trigger every value is hashed once, whatever number of records
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -16,38 +16,24 @@ from dpsql.udfs.columns import Int, run_starts, sort_order
 from dpsql.udfs.sketch.hashing import Field, distinct_digests
 from dpsql.udfs.sketch.intake import IntakeParameters, timely, trigger_of
 from dpsql.udfs.sketch.partial import SCHEMA, cell_rows, key_rows
-from dpsql.udfs.stage import ADMISSION, Clock, Stepped, Tables
-from dpsql.udfs.state_table import Table
+from dpsql.udfs.stage import Clock, Intake, Stepped, Tables
 
 FEW = 4
 """Values per record from which on the values of a piece are sorted, in the place of counted by number."""
 
 
 @dataclass(frozen=True)
-class EventIntake:
+class EventIntake(Intake):
     """Records to partial sketches and candidate keys."""
 
     parameters: IntakeParameters
-    operator: ClassVar[str] = ADMISSION
-    tables: ClassVar[Mapping[str, Table]] = {}
-
-    @property
-    def takes(self) -> pa.Schema:
-        """Records."""
-        return self.parameters.takes
+    arguments: int
+    integers: ClassVar[tuple[str, ...]] = ("ts",)
 
     @property
     def gives(self) -> pa.Schema:
         """Partial sketches and candidate keys."""
         return SCHEMA
-
-    def empty(self) -> Tables:
-        """It remembers nothing."""
-        return {}
-
-    def for_bucket(self, bucket: int, buckets: int) -> EventIntake:
-        """It is the same everywhere."""
-        return self
 
     def step(self, state: Tables, rows: pa.Table, now: Clock, noise_key: bytes) -> Stepped:
         """`noise_key` is the root of the run's hash keys (`hashing.hash_key`)."""

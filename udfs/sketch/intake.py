@@ -17,7 +17,7 @@ from dpsql.udfs.sketch.bounding import UnitBounds, bound
 from dpsql.udfs.sketch.hashing import Field, Shape, digests_of, hash_key
 from dpsql.udfs.sketch.ownership import Mask, admitted_by, fields_of, own
 from dpsql.udfs.sketch.partial import SCHEMA, cell_rows, key_rows
-from dpsql.udfs.stage import ADMISSION, Clock, Stepped, Tables
+from dpsql.udfs.stage import Clock, Intake, Stepped, Tables
 from dpsql.udfs.state_table import Table
 
 CODES = ("malformed", "null_event_time", "null_privacy_unit", "key_too_long")
@@ -35,7 +35,6 @@ class IntakeParameters:
         contributions: what a record adds to each sketch.
         unknown_keys: keys that are brought are named, and every window has a hash key of its own.
         renews: the allowance is per period as long as a window, not for the whole stream.
-        arguments: how many argument columns a record has.
         bounds: of one unit; None where one record is protected.
     """
 
@@ -45,15 +44,7 @@ class IntakeParameters:
     contributions: tuple[Increment, ...]
     unknown_keys: bool
     renews: bool
-    arguments: int
     bounds: UnitBounds | None
-
-    @property
-    def takes(self) -> pa.Schema:
-        """Records: what is counted is their key."""
-        user = [("user", pa.int64())] if self.bounds else []
-        arguments = [(f"a{i}", pa.float64()) for i in range(self.arguments)]
-        return pa.schema([("drop", pa.int8()), *user, ("ts", pa.int64()), ("key_bytes", pa.binary()), *arguments])
 
     def hash_key(self, root: bytes, window: int) -> bytes:
         """Of a window."""
@@ -61,17 +52,13 @@ class IntakeParameters:
 
 
 @dataclass(frozen=True)
-class UserIntake:
-    """Where one privacy unit is protected: its bounds, and one key of it per cell."""
+class UserIntake(Intake):
+    """Where one privacy unit is protected: its bounds, and one key of it per cell. What is counted is a record's key."""
 
     parameters: IntakeParameters
-    operator: ClassVar[str] = ADMISSION
+    arguments: int
+    integers: ClassVar[tuple[str, ...]] = ("user", "ts")
     tables: ClassVar[Mapping[str, Table]] = {"users": Table(bounding.BY, "user"), "owners": Table(ownership.BY, "user")}
-
-    @property
-    def takes(self) -> pa.Schema:
-        """Records."""
-        return self.parameters.takes
 
     @property
     def gives(self) -> pa.Schema:
@@ -81,10 +68,6 @@ class UserIntake:
     def empty(self) -> Tables:
         """No unit has used or owns anything."""
         return {"users": bounding.no_users(), "owners": ownership.no_owners()}
-
-    def for_bucket(self, bucket: int, buckets: int) -> UserIntake:
-        """It knows nothing of units beforehand."""
-        return self
 
     def step(self, state: Tables, rows: pa.Table, now: Clock, noise_key: bytes) -> Stepped:
         """`noise_key` is the root of the run's hash keys (`hashing.hash_key`)."""

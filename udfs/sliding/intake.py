@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
@@ -12,10 +11,9 @@ import pyarrow as pa
 from dpsql.udfs.columns import Bool, Int, run_starts, run_sums, sort_order
 from dpsql.udfs.contributions import Increment
 from dpsql.udfs.grid import Grid
-from dpsql.udfs.intake import user_state
-from dpsql.udfs.intake.contribution_bounding import DROP_REASONS, BoundingParameters, admit, timely
-from dpsql.udfs.stage import ADMISSION, Clock, Stepped, Tables
-from dpsql.udfs.state_table import Table
+from dpsql.udfs.intake.contribution_bounding import DROP_REASONS, BoundingParameters, timely
+from dpsql.udfs.intake.stages import AdmissionStage
+from dpsql.udfs.stage import Clock, Intake, Stepped, Tables
 
 
 @dataclass(frozen=True)
@@ -59,8 +57,8 @@ class EventParameters:
 
 
 @dataclass(frozen=True)
-class EventIntake:
-    """Records to sums, where one row is protected.
+class EventIntake(Intake):
+    """Records to sums, where one row is protected: whose they are it does not ask.
 
     Args:
         parameters: the plan's numbers.
@@ -69,26 +67,12 @@ class EventIntake:
 
     parameters: EventParameters
     arguments: int
-    operator: ClassVar[str] = ADMISSION
-    tables: ClassVar[Mapping[str, Table]] = {}
-
-    @property
-    def takes(self) -> pa.Schema:
-        """Records; whose they are it does not ask."""
-        return _records(("ts", "key"), self.arguments)
+    integers: ClassVar[tuple[str, ...]] = ("ts", "key")
 
     @property
     def gives(self) -> pa.Schema:
         """Sums."""
         return pane_sums(len(self.parameters.increments))
-
-    def empty(self) -> Tables:
-        """There is no state."""
-        return {}
-
-    def for_bucket(self, bucket: int, buckets: int) -> EventIntake:
-        """It knows nothing of buckets."""
-        return self
 
     def step(self, state: Tables, rows: pa.Table, now: Clock, noise_key: bytes) -> Stepped:
         """Sum the records of one micro-batch; counted: `drops`, how many records were dropped and why. A record is in one pane or in none."""
@@ -103,49 +87,22 @@ class EventIntake:
 
 
 @dataclass(frozen=True)
-class UnitIntake:
-    """Records to sums, where a unit's contribution period is protected: as the histogram bounds them, and nothing is copied.
-
-    Args:
-        parameters: the plan's numbers.
-        arguments: how many argument columns a record has.
-    """
+class UnitIntake(AdmissionStage):
+    """Records to sums, where a unit's contribution period is protected: as the histogram bounds them, and nothing is copied."""
 
     parameters: PaneBounding
-    arguments: int
-    operator: ClassVar[str] = ADMISSION
-    tables: ClassVar[Mapping[str, Table]] = user_state.TABLES
-
-    @property
-    def takes(self) -> pa.Schema:
-        """Records."""
-        return _records(("user", "ts", "key"), self.arguments)
 
     @property
     def gives(self) -> pa.Schema:
         """Sums."""
         return pane_sums(len(self.parameters.increments))
 
-    def empty(self) -> Tables:
-        """No unit has used anything."""
-        return {"users": user_state.empty_state()}
-
-    def for_bucket(self, bucket: int, buckets: int) -> UnitIntake:
-        """It knows nothing of units beforehand."""
-        return self
-
     def step(self, state: Tables, rows: pa.Table, now: Clock, noise_key: bytes) -> Stepped:
-        """As `admit`; counted: `drops`."""
-        done = admit(state["users"], rows, now, self.parameters)
-        counted = {"drops": {reason: n for reason, n in done.drops.items() if n}}
-        return Stepped({"users": done.state}, done.contributions.select(self.gives.names), counted)
+        """As any unit's rows, without weights."""
+        done = super().step(state, rows, now, noise_key)
+        return replace(done, rows=done.rows.select(self.gives.names))
 
 
 def pane_sums(measurements: int) -> pa.Schema:
     """What the intake gives: exact sums by pane (`window` is its start) and key."""
     return pa.schema([(name, pa.int64()) for name in ("window", "key", *(f"v{j}" for j in range(measurements)))])
-
-
-def _records(ints: tuple[str, ...], arguments: int) -> pa.Schema:
-    values = [(f"a{i}", pa.float64()) for i in range(arguments)]
-    return pa.schema([("drop", pa.int8()), *((name, pa.int64()) for name in ints), ("key_bytes", pa.binary()), *values])

@@ -22,7 +22,7 @@ from dpsql.udfs.sliding.intake import pane_sums
 from dpsql.udfs.sliding.measurement import Bins, Measurement, Window, new_bins
 from dpsql.udfs.sliding.panes import Cells, Panes
 from dpsql.udfs.sliding.state import TABLES, SlidingState, first_state, numbers_of, with_numbers
-from dpsql.udfs.stage import RELEASE, Stepped, Tables, Tick
+from dpsql.udfs.stage import Release, Stepped, Tables, Tick
 from dpsql.udfs.state_table import Table
 
 
@@ -182,7 +182,7 @@ def _no_rows(p: SlidingParameters) -> pa.Table:
 
 
 @dataclass(frozen=True)
-class PaneRelease:
+class PaneRelease(Release):
     """Exact sums and ticks to released rows.
 
     Args:
@@ -190,7 +190,6 @@ class PaneRelease:
     """
 
     parameters: SlidingParameters
-    operator: ClassVar[str] = RELEASE
     tables: ClassVar[Mapping[str, Table]] = TABLES
 
     @property
@@ -206,10 +205,6 @@ class PaneRelease:
     def empty(self) -> Tables:
         """Nothing is closed, and no key is there yet."""
         return first_state((), (), self.parameters.measurements).tables()
-
-    def for_bucket(self, bucket: int, buckets: int) -> PaneRelease:
-        """With the listed keys of one bucket only."""
-        return PaneRelease(self.parameters.for_bucket(bucket, buckets))
 
     def step(self, state: Tables, rows: pa.Table, now: Sequence[Tick], noise_key: bytes) -> Stepped:
         """As `release_windows`; counted: `closed_us`, up to when panes are closed now."""

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar
 
 import pyarrow as pa
 
 from dpsql.udfs.contributions import contributions
-from dpsql.udfs.stage import RELEASE, Stepped, Tables, Tick, closed_us
+from dpsql.udfs.stage import Release, Stepped, Tables, Tick, closed_us
 from dpsql.udfs.state_table import Table
 from dpsql.udfs.table import leaves
 from dpsql.udfs.table.release import TableParameters, release, release_with_quantiles
@@ -17,7 +17,7 @@ from dpsql.udfs.table.state import TABLES, TableState, empty_state
 
 
 @dataclass(frozen=True)
-class TableStage:
+class TableStage(Release):
     """Contributions and ticks to released rows.
 
     Args:
@@ -25,7 +25,6 @@ class TableStage:
     """
 
     parameters: TableParameters
-    operator: ClassVar[str] = RELEASE
     tables: ClassVar[Mapping[str, Table]] = TABLES
 
     @property
@@ -41,10 +40,6 @@ class TableStage:
     def empty(self) -> Tables:
         """No key is there, nothing is closed."""
         return empty_state(self.parameters.layout).tables()
-
-    def for_bucket(self, bucket: int, buckets: int) -> TableStage:
-        """With the public keys of one bucket only."""
-        return replace(self, parameters=self.parameters.for_bucket(bucket, buckets))
 
     def step(self, state: Tables, rows: pa.Table, now: Sequence[Tick], noise_key: bytes) -> Stepped:
         """As `release`; counted: `closed_us`, up to when the grid is closed now."""

@@ -54,10 +54,9 @@ def intake(plan: SketchPlan, first_window_us: int) -> EventIntake | UserIntake:
         contributions=tuple(Increment(c.rule, c.argument, c.grid, c.lower, c.upper) for c in plan.cells),
         unknown_keys=plan.unknown_keys,
         renews=plan.query.contribution_period is ContributionPeriod.WINDOW,
-        arguments=len(plan.arguments),
         bounds=UnitBounds(bounds.max_rows, bounds.max_rows_per_key, bounds.max_keys) if bounds else None,
     )
-    return UserIntake(p) if bounds else EventIntake(p)
+    return (UserIntake if bounds else EventIntake)(p, len(plan.arguments))
 
 
 def release(plan: SketchPlan, first_window_us: int) -> ReleaseStage:

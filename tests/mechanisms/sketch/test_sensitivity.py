@@ -113,8 +113,8 @@ def by_steps(seed: int, bounds: UnitBounds, unknown: bool) -> tuple[float, int, 
     """One unit through the real intake, some records in time and some late: the most |C x|^2 of a window, over f^2, the most that it changes
     one cell by, and its candidates there."""
     g, last = np.random.default_rng(seed), T + T // 2
-    p = IntakeParameters(Grid(T, T, 0, 1, last), 0, SHAPE, (Increment("rows"),), unknown, True, 0, bounds)
-    stage, root, out = UserIntake(p), hashlib.sha256(b"%d" % seed).digest(), []
+    p = IntakeParameters(Grid(T, T, 0, 1, last), 0, SHAPE, (Increment("rows"),), unknown, True, bounds)
+    stage, root, out = UserIntake(p, 0), hashlib.sha256(b"%d" % seed).digest(), []
     state, pool = stage.empty(), [b"%d" % number for number in g.integers(0, 1 << 40, 5)]
     for closed in CLOCKS:
         ts = g.integers(max(closed - last + 1, 0) // T * T, max(closed + 3, T), 4)
