@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
+from importlib import import_module
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar, cast
 
 from dpsql.change_feed import Feed
 from dpsql.config import Source
@@ -178,11 +180,12 @@ Asked = TypeVar("Asked")
 Planned = TypeVar("Planned", bound=Plan)
 
 
-class Mechanism(Protocol[Asked, Planned]):
+class Mechanism(Generic[Asked, Planned]):
     """One mechanism; `registry.MECHANISMS` has all of them.
 
     `name` is that of its folders in `dpsql/mechanisms`, `udfs`, `tests/mechanisms`, and of its page in `docs/privacy`; `takes` says in words which
-    queries are its own; `options` are all that these may write, `rules` judge them and what else is its own.
+    queries are its own; `options` are all that these may write, `rules` judge them and what else is its own. What is the same function of the same
+    module in each folder is called from here, and imported when it is: an engine needs no explanation, and an explanation no engine.
     """
 
     name: str
@@ -192,9 +195,11 @@ class Mechanism(Protocol[Asked, Planned]):
 
     def claims(self, draft: Draft) -> bool:
         """Whether a query is this mechanism's; every accepted query is exactly one's."""
+        raise NotImplementedError
 
     def read(self, draft: Draft) -> Asked:
         """What is asked of it besides what every query says (`ParsedQuery.asked`); frozen, every default filled in."""
+        return cast(Asked, self._own("options").read(draft))
 
     def plan(self, query: ParsedQuery[Asked], source: Source) -> Planned:
         """Every number.
@@ -202,6 +207,7 @@ class Mechanism(Protocol[Asked, Planned]):
         Raises:
             ConfigError: the source's declaration does not allow the query.
         """
+        return cast(Planned, self._own("planner").make_plan(query, source))
 
     def account(self, plan: Planned, source: Source) -> Cost:
         """What a finished plan costs one protected unit, from definitions: its module knows neither the planner nor how it calibrates.
@@ -209,21 +215,27 @@ class Mechanism(Protocol[Asked, Planned]):
         Raises:
             AccountingError: the plan says less than it costs.
         """
+        return cast(Cost, self._own("accounting").account(plan, source))
 
     def document(self, plan: Planned) -> Mapping[str, Any]:
         """The plan as JSON values: what its identity digests, and what run.json keeps."""
+        return cast(Mapping[str, Any], self._own("plan").document(plan))
 
     def explain(self, plan: Planned, source: Source) -> str:
         """The promise, the noise and the keys in plain sentences."""
+        return str(self._own("explain").explain(plan, source))
 
     def facts(self, plan: Planned, source: Source) -> dict[str, Any]:
         """The same under stable names."""
+        return dict(self._own("explain").facts(plan, source))
 
     def missing(self, plan: Planned) -> tuple[str, dict[str, Any]]:
         """Why a key may be missing, in sentences and under stable names."""
+        raise NotImplementedError
 
     def shape(self, plan: Planned) -> Shape:
         """What engines know of it."""
+        raise NotImplementedError
 
     def stages(self, plan: Planned, run: RunFacts) -> tuple[Stage[Clock], Stage[Sequence[Tick]]]:
         """The two pure steps with their numbers, intake and release; no budget and no secret.
@@ -233,3 +245,8 @@ class Mechanism(Protocol[Asked, Planned]):
         contributions have a `key`, by which the release is cut into buckets. The
         release gives `window, trigger, key_bytes` and the sources of the columns, each (window, trigger) once and for ever.
         """
+        raise NotImplementedError
+
+    def _own(self, module: str) -> ModuleType:
+        """A module of its folder."""
+        return import_module(f"dpsql.mechanisms.{self.name}.{module}")

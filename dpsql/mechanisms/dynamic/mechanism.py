@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from dpsql.config import Source
 from dpsql.description import Noise
-from dpsql.mechanisms.dynamic import accounting, options, rules
+from dpsql.mechanisms.dynamic import options, rules
 from dpsql.mechanisms.dynamic.asked import Asked, AskedOfTree
 from dpsql.mechanisms.dynamic.plan import TablePlan, TreePlan
-from dpsql.mechanisms.protocol import Argument, RunFacts, Shape, Told, value_and_error
-from dpsql.parsed_query import ParsedQuery, Quantiles
+from dpsql.mechanisms.protocol import Argument, Mechanism, RunFacts, Shape, Told, value_and_error
+from dpsql.parsed_query import Quantiles
 from dpsql.parts.whole_table import document, schedule
-from dpsql.privacy.cost import Cost
 
 if TYPE_CHECKING:
     from dpsql.sql.draft import Draft, Option
@@ -21,7 +19,7 @@ if TYPE_CHECKING:
     from dpsql.udfs.stage import Clock, Stage, Tick
 
 
-class Dynamic:
+class Dynamic(Mechanism[Asked, TablePlan]):
     """No window: a table that only grows, at every trigger, for ever (docs/privacy/dynamic.md)."""
 
     name: str = TablePlan.mechanism
@@ -33,35 +31,9 @@ class Dynamic:
         """A query without a window that says when to release, of one set of keys."""
         return draft.windowless and not draft.sketches and draft.grouping_sets is None
 
-    def read(self, draft: Draft) -> Asked:
-        """Bounds, key selection and the last trigger."""
-        return options.read(draft)
-
-    def plan(self, query: ParsedQuery[Asked], source: Source) -> TablePlan:
-        """Every number."""
-        from dpsql.mechanisms.dynamic.planner import make_plan
-
-        return make_plan(query, source)
-
-    def account(self, plan: TablePlan, source: Source) -> Cost:
-        """From the bounds and the counter's recurrence."""
-        return accounting.account(plan, source)
-
     def document(self, plan: TablePlan) -> Mapping[str, Any]:
         """As run.json has it."""
         return document(plan)
-
-    def explain(self, plan: TablePlan, source: Source) -> str:
-        """All of it in sentences."""
-        from dpsql.mechanisms.dynamic.explain import explain
-
-        return explain(plan, source)
-
-    def facts(self, plan: TablePlan, source: Source) -> dict[str, Any]:
-        """The public numbers."""
-        from dpsql.mechanisms.dynamic.explain import facts
-
-        return facts(plan, source)
 
     def missing(self, plan: TablePlan) -> tuple[str, dict[str, Any]]:
         """How many units a key needs."""

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from dpsql.config import Source
 from dpsql.description import Noise
-from dpsql.mechanisms.histogram import accounting, options, plan, rules
+from dpsql.mechanisms.histogram import options, rules
 from dpsql.mechanisms.histogram.asked import Asked
 from dpsql.mechanisms.histogram.plan import PrivacyPlan
-from dpsql.mechanisms.protocol import Argument, RunFacts, Shape, Told, value_and_error
-from dpsql.parsed_query import ContributionPeriod, ParsedQuery, PrivacyLevel
-from dpsql.privacy.cost import Cost
+from dpsql.mechanisms.protocol import Argument, Mechanism, RunFacts, Shape, Told, value_and_error
+from dpsql.parsed_query import ContributionPeriod, PrivacyLevel
 from dpsql.schedule import by_window
 from dpsql.sql.window_rules import made_of_panes
 
@@ -22,7 +20,7 @@ if TYPE_CHECKING:
     from dpsql.udfs.stage import Clock, Stage, Tick
 
 
-class Histogram:
+class Histogram(Mechanism[Asked, PrivacyPlan]):
     """`GROUP BY window(...)` with keys or none (docs/privacy/histogram.md)."""
 
     name: str = PrivacyPlan.mechanism
@@ -35,36 +33,6 @@ class Histogram:
         elsewhere = draft.sketches or draft.value("privacy_level") is PrivacyLevel.EVENT or draft.value("delta") == 0
         others = {option.name for option in draft.options} - {option.name for option in self.options}
         return bool(draft.window_calls) and not elsewhere and not made_of_panes(draft) and not any(map(draft.given, others))
-
-    def read(self, draft: Draft) -> Asked:
-        """Bounds, key selection and release."""
-        return options.read(draft)
-
-    def plan(self, query: ParsedQuery[Asked], source: Source) -> PrivacyPlan:
-        """Every number."""
-        from dpsql.mechanisms.histogram.planner import make_plan
-
-        return make_plan(query, source)
-
-    def account(self, plan: PrivacyPlan, source: Source) -> Cost:
-        """From the bounds and the counter's measured response."""
-        return accounting.account(plan, source)
-
-    def document(self, plan: PrivacyPlan) -> Mapping[str, Any]:
-        """As run.json has it."""
-        return plan_document(plan)
-
-    def explain(self, plan: PrivacyPlan, source: Source) -> str:
-        """All of it in sentences."""
-        from dpsql.mechanisms.histogram.explain import explain
-
-        return explain(plan, source)
-
-    def facts(self, plan: PrivacyPlan, source: Source) -> dict[str, Any]:
-        """The public numbers."""
-        from dpsql.mechanisms.histogram.explain import facts
-
-        return facts(plan, source)
 
     def missing(self, plan: PrivacyPlan) -> tuple[str, dict[str, Any]]:
         """How many units a key needs."""
@@ -107,5 +75,4 @@ class Histogram:
         return stages(plan, run.public, run.first_window_us)
 
 
-plan_document = plan.document
 HISTOGRAM = Histogram()

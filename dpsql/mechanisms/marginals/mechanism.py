@@ -5,15 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from dpsql.config import Source
 from dpsql.description import Noise, Role, Sets
-from dpsql.mechanisms.marginals import accounting, options, rules
+from dpsql.mechanisms.marginals import options, rules
 from dpsql.mechanisms.marginals.asked import Asked
 from dpsql.mechanisms.marginals.plan import MarginalsPlan
-from dpsql.mechanisms.protocol import Argument, OutputColumn, RunFacts, Shape, Told
-from dpsql.parsed_query import ParsedQuery
+from dpsql.mechanisms.protocol import Argument, Mechanism, OutputColumn, RunFacts, Shape, Told
 from dpsql.parts.whole_table import document, schedule
-from dpsql.privacy.cost import Cost
 
 if TYPE_CHECKING:
     from dpsql.sql.draft import Draft, Option
@@ -21,7 +18,7 @@ if TYPE_CHECKING:
     from dpsql.udfs.stage import Clock, Stage, Tick
 
 
-class Marginals:
+class Marginals(Mechanism[Asked, MarginalsPlan]):
     """Several sets of keys over declared domains, at every trigger (docs/privacy/marginals.md)."""
 
     name: str = MarginalsPlan.mechanism
@@ -33,35 +30,9 @@ class Marginals:
         """A query without a window whose GROUP BY is one of the three words."""
         return draft.windowless and draft.grouping_sets is not None and not draft.sketches
 
-    def read(self, draft: Draft) -> Asked:
-        """Domains, sets, bounds."""
-        return options.read(draft)
-
-    def plan(self, query: ParsedQuery[Asked], source: Source) -> MarginalsPlan:
-        """Every number."""
-        from dpsql.mechanisms.marginals.planner import make_plan
-
-        return make_plan(query, source)
-
-    def account(self, plan: MarginalsPlan, source: Source) -> Cost:
-        """By a loop of its own over tables."""
-        return accounting.account(plan, source)
-
     def document(self, plan: MarginalsPlan) -> Mapping[str, Any]:
         """As run.json has it."""
         return document(plan)
-
-    def explain(self, plan: MarginalsPlan, source: Source) -> str:
-        """All of it in sentences."""
-        from dpsql.mechanisms.marginals.explain import explain
-
-        return explain(plan, source)
-
-    def facts(self, plan: MarginalsPlan, source: Source) -> dict[str, Any]:
-        """The public numbers."""
-        from dpsql.mechanisms.marginals.explain import facts
-
-        return facts(plan, source)
 
     def missing(self, plan: MarginalsPlan) -> tuple[str, dict[str, Any]]:
         """No cell is."""

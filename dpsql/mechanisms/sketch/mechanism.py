@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from dpsql.config import Source
 from dpsql.description import Noise, Role, SketchShape
-from dpsql.mechanisms.protocol import Argument, OutputColumn, RunFacts, Shape, Told
-from dpsql.mechanisms.sketch import accounting, options, plan, rules
+from dpsql.mechanisms.protocol import Argument, Mechanism, OutputColumn, RunFacts, Shape, Told
+from dpsql.mechanisms.sketch import options, rules
 from dpsql.mechanisms.sketch.asked import Asked, SketchKind
 from dpsql.mechanisms.sketch.plan import SketchPlan
-from dpsql.parsed_query import ParsedQuery
-from dpsql.privacy.cost import Cost
 from dpsql.schedule import by_window
 
 if TYPE_CHECKING:
@@ -21,7 +18,7 @@ if TYPE_CHECKING:
     from dpsql.udfs.stage import Clock, Stage, Tick
 
 
-class Sketch:
+class Sketch(Mechanism[Asked, SketchPlan]):
     """The largest values of an expression, and a public sketch that answers for any value (docs/privacy/sketch.md)."""
 
     name: str = SketchPlan.mechanism
@@ -32,36 +29,6 @@ class Sketch:
     def claims(self, draft: Draft) -> bool:
         """A query that calls a sketch."""
         return bool(draft.sketches)
-
-    def read(self, draft: Draft) -> Asked:
-        """Lists, cells, bounds."""
-        return options.read(draft)
-
-    def plan(self, query: ParsedQuery[Asked], source: Source) -> SketchPlan:
-        """Every number."""
-        from dpsql.mechanisms.sketch.planner import make_plan
-
-        return make_plan(query, source)
-
-    def account(self, plan: SketchPlan, source: Source) -> Cost:
-        """From the bounds, the counter's factorisation and the floor."""
-        return accounting.account(plan, source)
-
-    def document(self, plan: SketchPlan) -> Mapping[str, Any]:
-        """As run.json has it."""
-        return plan_document(plan)
-
-    def explain(self, plan: SketchPlan, source: Source) -> str:
-        """All of it in sentences."""
-        from dpsql.mechanisms.sketch.explain import explain
-
-        return explain(plan, source)
-
-    def facts(self, plan: SketchPlan, source: Source) -> dict[str, Any]:
-        """The public numbers."""
-        from dpsql.mechanisms.sketch.explain import facts
-
-        return facts(plan, source)
 
     def missing(self, plan: SketchPlan) -> tuple[str, dict[str, Any]]:
         """Who stands out of the floor."""
@@ -121,5 +88,4 @@ class Sketch:
         return stages(plan, run.public)
 
 
-plan_document = plan.document
 SKETCH = Sketch()

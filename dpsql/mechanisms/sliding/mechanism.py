@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from dpsql.config import Source
 from dpsql.description import Noise, Role
-from dpsql.mechanisms.protocol import Argument, OutputColumn, RunFacts, Shape, Told, value_and_error
-from dpsql.mechanisms.sliding import accounting, options, plan, rules
+from dpsql.mechanisms.protocol import Argument, Mechanism, OutputColumn, RunFacts, Shape, Told, value_and_error
+from dpsql.mechanisms.sliding import options, rules
 from dpsql.mechanisms.sliding.asked import Asked, PaneGrouping
 from dpsql.mechanisms.sliding.plan import SlidingPlan
-from dpsql.parsed_query import Aggregate, ParsedQuery, PrivacyLevel
+from dpsql.parsed_query import Aggregate, PrivacyLevel
 from dpsql.parts.increments import sums_of
-from dpsql.privacy.cost import Cost
 
 if TYPE_CHECKING:
     from dpsql.sql.draft import Draft, Option
@@ -21,7 +19,7 @@ if TYPE_CHECKING:
     from dpsql.udfs.stage import Clock, Stage, Tick
 
 
-class Sliding:
+class Sliding(Mechanism[Asked, SlidingPlan]):
     """One row per listed key for the last size of time, at every slide, for ever (docs/privacy/sliding.md)."""
 
     name: str = SlidingPlan.mechanism
@@ -32,36 +30,6 @@ class Sliding:
     def claims(self, draft: Draft) -> bool:
         """A query that protects events; or windows of units that slide, where panes are better."""
         return rules.claims(draft)
-
-    def read(self, draft: Draft) -> Asked:
-        """Level, grouping, bounds."""
-        return options.read(draft)
-
-    def plan(self, query: ParsedQuery[Asked], source: Source) -> SlidingPlan:
-        """Every number."""
-        from dpsql.mechanisms.sliding.planner import make_plan
-
-        return make_plan(query, source)
-
-    def account(self, plan: SlidingPlan, source: Source) -> Cost:
-        """From the noise tables and the coefficients."""
-        return accounting.account(plan, source)
-
-    def document(self, plan: SlidingPlan) -> Mapping[str, Any]:
-        """As run.json has it."""
-        return plan_document(plan)
-
-    def explain(self, plan: SlidingPlan, source: Source) -> str:
-        """All of it in sentences."""
-        from dpsql.mechanisms.sliding.explain import explain
-
-        return explain(plan, source)
-
-    def facts(self, plan: SlidingPlan, source: Source) -> dict[str, Any]:
-        """The public numbers."""
-        from dpsql.mechanisms.sliding.explain import facts
-
-        return facts(plan, source)
 
     def missing(self, plan: SlidingPlan) -> tuple[str, dict[str, Any]]:
         """Listed keys are never missing, unless somebody asked for it."""
@@ -115,5 +83,4 @@ def _columns(plan: SlidingPlan, aggregate: Aggregate, i: int) -> Iterator[Output
         yield OutputColumn(alias, f"{alias}_measured", "INT", f"measured{i}", Role.BESIDE)
 
 
-plan_document = plan.document
 SLIDING = Sliding()
