@@ -6,11 +6,10 @@ the explanation. How to add one: CONTRIBUTING.md.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib import import_module
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar, cast
 
 from dpsql.change_feed import Feed
 from dpsql.config import Source
@@ -180,18 +179,37 @@ Asked = TypeVar("Asked")
 Planned = TypeVar("Planned", bound=Plan)
 
 
+class Own(NamedTuple):
+    """What has the same names in all folders: `OPTIONS` and `read`, `RULES`, `make_plan`, `account`, `explain` and `facts`, `document`."""
+
+    options: ModuleType
+    rules: ModuleType
+    planner: ModuleType
+    accounting: ModuleType
+    explain: ModuleType
+    document: Callable[[Any], Mapping[str, Any]]
+
+
 class Mechanism(Generic[Asked, Planned]):
     """One mechanism; `registry.MECHANISMS` has all of them.
 
     `name` is that of its folders in `dpsql/mechanisms`, `udfs`, `tests/mechanisms`, and of its page in `docs/privacy`; `takes` says in words which
-    queries are its own; `options` are all that these may write, `rules` judge them and what else is its own. What is the same function of the same
-    module in each folder is called from here, and imported when it is: an engine needs no explanation, and an explanation no engine.
+    queries are its own.
     """
 
     name: str
     takes: str
-    options: tuple[Option, ...]
-    rules: tuple[Rule, ...]
+    own: Own
+
+    @property
+    def options(self) -> tuple[Option, ...]:
+        """All that its queries may write."""
+        return cast("tuple[Option, ...]", self.own.options.OPTIONS)
+
+    @property
+    def rules(self) -> tuple[Rule, ...]:
+        """What judges them."""
+        return cast("tuple[Rule, ...]", self.own.rules.RULES)
 
     def claims(self, draft: Draft) -> bool:
         """Whether a query is this mechanism's; every accepted query is exactly one's."""
@@ -199,7 +217,7 @@ class Mechanism(Generic[Asked, Planned]):
 
     def read(self, draft: Draft) -> Asked:
         """What is asked of it besides what every query says (`ParsedQuery.asked`); frozen, every default filled in."""
-        return cast(Asked, self._own("options").read(draft))
+        return cast(Asked, self.own.options.read(draft))
 
     def plan(self, query: ParsedQuery[Asked], source: Source) -> Planned:
         """Every number.
@@ -207,7 +225,7 @@ class Mechanism(Generic[Asked, Planned]):
         Raises:
             ConfigError: the source's declaration does not allow the query.
         """
-        return cast(Planned, self._own("planner").make_plan(query, source))
+        return cast(Planned, self.own.planner.make_plan(query, source))
 
     def account(self, plan: Planned, source: Source) -> Cost:
         """What a finished plan costs one protected unit, from definitions: its module knows neither the planner nor how it calibrates.
@@ -215,19 +233,19 @@ class Mechanism(Generic[Asked, Planned]):
         Raises:
             AccountingError: the plan says less than it costs.
         """
-        return cast(Cost, self._own("accounting").account(plan, source))
+        return cast(Cost, self.own.accounting.account(plan, source))
 
     def document(self, plan: Planned) -> Mapping[str, Any]:
         """The plan as JSON values: what its identity digests, and what run.json keeps."""
-        return cast(Mapping[str, Any], self._own("plan").document(plan))
+        return self.own.document(plan)
 
     def explain(self, plan: Planned, source: Source) -> str:
         """The promise, the noise and the keys in plain sentences."""
-        return str(self._own("explain").explain(plan, source))
+        return str(self.own.explain.explain(plan, source))
 
     def facts(self, plan: Planned, source: Source) -> dict[str, Any]:
         """The same under stable names."""
-        return dict(self._own("explain").facts(plan, source))
+        return dict(self.own.explain.facts(plan, source))
 
     def missing(self, plan: Planned) -> tuple[str, dict[str, Any]]:
         """Why a key may be missing, in sentences and under stable names."""
@@ -246,7 +264,3 @@ class Mechanism(Generic[Asked, Planned]):
         release gives `window, trigger, key_bytes` and the sources of the columns, each (window, trigger) once and for ever.
         """
         raise NotImplementedError
-
-    def _own(self, module: str) -> ModuleType:
-        """A module of its folder."""
-        return import_module(f"dpsql.mechanisms.{self.name}.{module}")

@@ -26,8 +26,14 @@ class Reader(Protocol):
 
     name: str
     takes: str
-    options: tuple[Option, ...]
-    rules: tuple[rules.Rule, ...]
+
+    @property
+    def options(self) -> tuple[Option, ...]:
+        """All that its queries may write."""
+
+    @property
+    def rules(self) -> tuple[rules.Rule, ...]:
+        """What judges them."""
 
     def claims(self, draft: Draft) -> bool:
         """Whether a query is this mechanism's."""

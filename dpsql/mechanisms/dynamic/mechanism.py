@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from dpsql.description import Noise
-from dpsql.mechanisms.dynamic import options, rules
+from dpsql.mechanisms.dynamic import accounting, explain, options, planner, rules
 from dpsql.mechanisms.dynamic.asked import Asked, AskedOfTree
 from dpsql.mechanisms.dynamic.plan import TablePlan, TreePlan
-from dpsql.mechanisms.protocol import Argument, Mechanism, RunFacts, Shape, Told, value_and_error
+from dpsql.mechanisms.protocol import Argument, Mechanism, Own, RunFacts, Shape, Told, value_and_error
 from dpsql.parsed_query import Quantiles
 from dpsql.parts.whole_table import document, schedule
 
 if TYPE_CHECKING:
-    from dpsql.sql.draft import Draft, Option
-    from dpsql.sql.rules import Rule
+    from dpsql.sql.draft import Draft
     from dpsql.udfs.stage import Clock, Stage, Tick
 
 
@@ -24,16 +23,11 @@ class Dynamic(Mechanism[Asked, TablePlan]):
 
     name: str = TablePlan.mechanism
     takes: str = "queries without a window"
-    options: tuple[Option, ...] = options.OPTIONS
-    rules: tuple[Rule, ...] = rules.RULES
+    own: Own = Own(options, rules, planner, accounting, explain, document)
 
     def claims(self, draft: Draft) -> bool:
         """A query without a window that says when to release, of one set of keys."""
         return draft.windowless and not draft.sketches and draft.grouping_sets is None
-
-    def document(self, plan: TablePlan) -> Mapping[str, Any]:
-        """As run.json has it."""
-        return document(plan)
 
     def missing(self, plan: TablePlan) -> tuple[str, dict[str, Any]]:
         """How many units a key needs."""

@@ -6,17 +6,16 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from dpsql.description import Noise
-from dpsql.mechanisms.histogram import options, rules
+from dpsql.mechanisms.histogram import accounting, explain, options, planner, rules
 from dpsql.mechanisms.histogram.asked import Asked
-from dpsql.mechanisms.histogram.plan import PrivacyPlan
-from dpsql.mechanisms.protocol import Argument, Mechanism, RunFacts, Shape, Told, value_and_error
+from dpsql.mechanisms.histogram.plan import PrivacyPlan, document
+from dpsql.mechanisms.protocol import Argument, Mechanism, Own, RunFacts, Shape, Told, value_and_error
 from dpsql.parsed_query import ContributionPeriod, PrivacyLevel
 from dpsql.schedule import by_window
 from dpsql.sql.window_rules import made_of_panes
 
 if TYPE_CHECKING:
-    from dpsql.sql.draft import Draft, Option
-    from dpsql.sql.rules import Rule
+    from dpsql.sql.draft import Draft
     from dpsql.udfs.stage import Clock, Stage, Tick
 
 
@@ -25,8 +24,7 @@ class Histogram(Mechanism[Asked, PrivacyPlan]):
 
     name: str = PrivacyPlan.mechanism
     takes: str = "queries that protect users, with a window"
-    options: tuple[Option, ...] = options.OPTIONS
-    rules: tuple[Rule, ...] = rules.RULES
+    own: Own = Own(options, rules, planner, accounting, explain, document)
 
     def claims(self, draft: Draft) -> bool:
         """A query with a window that protects users with a delta, unless panes make its windows, or it writes an option of another mechanism alone."""

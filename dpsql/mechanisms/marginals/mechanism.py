@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from dpsql.description import Noise, Role, Sets
-from dpsql.mechanisms.marginals import options, rules
+from dpsql.mechanisms.marginals import accounting, explain, options, planner, rules
 from dpsql.mechanisms.marginals.asked import Asked
 from dpsql.mechanisms.marginals.plan import MarginalsPlan
-from dpsql.mechanisms.protocol import Argument, Mechanism, OutputColumn, RunFacts, Shape, Told
+from dpsql.mechanisms.protocol import Argument, Mechanism, OutputColumn, Own, RunFacts, Shape, Told
 from dpsql.parts.whole_table import document, schedule
 
 if TYPE_CHECKING:
-    from dpsql.sql.draft import Draft, Option
-    from dpsql.sql.rules import Rule
+    from dpsql.sql.draft import Draft
     from dpsql.udfs.stage import Clock, Stage, Tick
 
 
@@ -23,16 +22,11 @@ class Marginals(Mechanism[Asked, MarginalsPlan]):
 
     name: str = MarginalsPlan.mechanism
     takes: str = "queries with CUBE, ROLLUP or GROUPING SETS"
-    options: tuple[Option, ...] = options.OPTIONS
-    rules: tuple[Rule, ...] = rules.RULES
+    own: Own = Own(options, rules, planner, accounting, explain, document)
 
     def claims(self, draft: Draft) -> bool:
         """A query without a window whose GROUP BY is one of the three words."""
         return draft.windowless and draft.grouping_sets is not None and not draft.sketches
-
-    def document(self, plan: MarginalsPlan) -> Mapping[str, Any]:
-        """As run.json has it."""
-        return document(plan)
 
     def missing(self, plan: MarginalsPlan) -> tuple[str, dict[str, Any]]:
         """No cell is."""

@@ -6,15 +6,14 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from dpsql.description import Noise, Role, SketchShape
-from dpsql.mechanisms.protocol import Argument, Mechanism, OutputColumn, RunFacts, Shape, Told
-from dpsql.mechanisms.sketch import options, rules
+from dpsql.mechanisms.protocol import Argument, Mechanism, OutputColumn, Own, RunFacts, Shape, Told
+from dpsql.mechanisms.sketch import accounting, explain, options, planner, rules
 from dpsql.mechanisms.sketch.asked import Asked, SketchKind
-from dpsql.mechanisms.sketch.plan import SketchPlan
+from dpsql.mechanisms.sketch.plan import SketchPlan, document
 from dpsql.schedule import by_window
 
 if TYPE_CHECKING:
-    from dpsql.sql.draft import Draft, Option
-    from dpsql.sql.rules import Rule
+    from dpsql.sql.draft import Draft
     from dpsql.udfs.stage import Clock, Stage, Tick
 
 
@@ -23,8 +22,7 @@ class Sketch(Mechanism[Asked, SketchPlan]):
 
     name: str = SketchPlan.mechanism
     takes: str = "queries with APPROX_TOP_COUNT, APPROX_TOP_SUM or COUNT_SKETCH"
-    options: tuple[Option, ...] = options.OPTIONS
-    rules: tuple[Rule, ...] = rules.RULES
+    own: Own = Own(options, rules, planner, accounting, explain, document)
 
     def claims(self, draft: Draft) -> bool:
         """A query that calls a sketch."""

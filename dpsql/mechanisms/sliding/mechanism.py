@@ -6,16 +6,15 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from dpsql.description import Noise, Role
-from dpsql.mechanisms.protocol import Argument, Mechanism, OutputColumn, RunFacts, Shape, Told, value_and_error
-from dpsql.mechanisms.sliding import options, rules
+from dpsql.mechanisms.protocol import Argument, Mechanism, OutputColumn, Own, RunFacts, Shape, Told, value_and_error
+from dpsql.mechanisms.sliding import accounting, explain, options, planner, rules
 from dpsql.mechanisms.sliding.asked import Asked, PaneGrouping
-from dpsql.mechanisms.sliding.plan import SlidingPlan
+from dpsql.mechanisms.sliding.plan import SlidingPlan, document
 from dpsql.parsed_query import Aggregate, PrivacyLevel
 from dpsql.parts.increments import sums_of
 
 if TYPE_CHECKING:
-    from dpsql.sql.draft import Draft, Option
-    from dpsql.sql.rules import Rule
+    from dpsql.sql.draft import Draft
     from dpsql.udfs.stage import Clock, Stage, Tick
 
 
@@ -24,8 +23,7 @@ class Sliding(Mechanism[Asked, SlidingPlan]):
 
     name: str = SlidingPlan.mechanism
     takes: str = "windows of listed keys that slide, with privacy_level = EVENT, delta = 0, or no trigger_interval"
-    options: tuple[Option, ...] = options.OPTIONS
-    rules: tuple[Rule, ...] = rules.RULES
+    own: Own = Own(options, rules, planner, accounting, explain, document)
 
     def claims(self, draft: Draft) -> bool:
         """A query that protects events; or windows of units that slide, where panes are better."""
