@@ -1,27 +1,29 @@
-"""Whether the broker or the object store of a source answers, asked before anything is spent. Who may read there, Spark finds out."""
+"""Whether a source is there: its broker or object store answers, its folder exists; asked before anything is spent. Who may read, Spark finds out."""
 
 from __future__ import annotations
 
+import os
 import re
 import socket
 import time
 from collections.abc import Iterable
 
-from dpsql.config import Source
+from dpsql.config import FILE_FORMATS, Source
 from dpsql.errors import DataError
-from dpsql.files import bucket_problem
+from dpsql.files import bucket_problem, reason
+from dpsql.text import without_credentials
 
 SERVERS = "kafka.bootstrap.servers"
 PATIENCE, PAUSE = 10.0, 1.0
 """Seconds: a broker that is started beside the run may take a moment."""
 
 
-def check_reachable(sources: Iterable[Source], buckets: bool) -> None:
-    """Refuse a source at an address where nobody answers.
+def check_reachable(sources: Iterable[Source], as_here: bool) -> None:
+    """Refuse a source at an address where nobody answers, or at a path where nothing is.
 
     Args:
         sources: of a query.
-        buckets: Spark reaches buckets as we do, by the environment alone, so those can be asked for, too.
+        as_here: Spark finds buckets and paths as we do, by the environment alone, so those can be asked for, too.
 
     Raises:
         DataError: names the address, and where it is declared.
@@ -33,10 +35,20 @@ def check_reachable(sources: Iterable[Source], buckets: bool) -> None:
                 f"source {source.name!r}: no Kafka broker answers at {'; '.join(problems)}. Is `{SERVERS}` right at "
                 f"sources.{source.name}.options, and may this machine reach it?"
             )
-        path = source.path or ""
-        ours = buckets and re.match("s3[an]?://", path) and not any("fs.s3" in name for name, _ in source.options)
-        if ours and (problem := bucket_problem(path)):
-            raise DataError(f"source {source.name!r}: {path} at sources.{source.name}.path: {problem}")
+        if as_here and source.path and (problem := _path_problem(source, source.path)):
+            raise DataError(f"source {source.name!r}: {without_credentials(source.path)} at sources.{source.name}.path: {problem}")
+
+
+def _path_problem(source: Source, path: str) -> str:
+    if re.match("s3[an]?://", path):
+        return "" if any("fs.s3" in name for name, _ in source.options) else bucket_problem(path)
+    local = re.sub("^file:/+", "/", path)
+    if local.startswith("/") and source.format in (*FILE_FORMATS, "delta") and not re.search(r"[*?\[\]{}\\%]", local):  # else a pattern
+        try:
+            os.stat(local)
+        except OSError as problem:
+            return reason(problem)
+    return ""
 
 
 def _brokers(servers: str) -> list[str]:

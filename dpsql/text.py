@@ -1,8 +1,9 @@
-"""Numbers as people read them, in sentences and tables: amounts, shares; and the first lines of an explanation."""
+"""What people read in sentences and tables: amounts, shares, addresses; and the first lines of an explanation."""
 
 from __future__ import annotations
 
 import math
+import re
 import textwrap
 from collections.abc import Mapping
 
@@ -24,6 +25,11 @@ def number(value: float) -> str:
 def percent(share: float) -> str:
     """Three significant digits and never 0% of something: `70%`, `99.9%`, `0.025%`."""
     return f"{100 * share:.3g}%"
+
+
+def without_credentials(address: str | None) -> str:
+    """A path or address as it may be printed: `user:password@` and `?key=...` are left out."""
+    return re.sub(r"//[^@]*:[^@]*@|\?[^/]*=.*", lambda found: "//" if found[0].endswith("@") else "", str(address))
 
 
 def in_short(lines: Mapping[str, str]) -> str:

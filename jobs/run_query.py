@@ -51,8 +51,10 @@ if TYPE_CHECKING:
 
 CREDENTIAL = re.compile(r"secret(?!\.file)|password|token|access\.?key", re.IGNORECASE)
 """In names of settings; what Spark itself redacts."""
-OTHER_STORE = re.compile(r"fs\.s3a\.(?!path\.style)")
-"""In names of settings: Spark asks for buckets where our own environment does not."""
+OTHER_STORE = re.compile(r"fs\.s3a\.(?!path\.style)|fs\.default")
+"""In names of settings: Spark looks for buckets, or paths, where we do not."""
+OTHER_SETTINGS = {"HADOOP_CONF_DIR", "YARN_CONF_DIR", "SPARK_CONF_DIR", "SPARK_HOME"}
+"""Of the environment: folders whose files may have such settings."""
 FILE = click.Path(dir_okay=False, path_type=Path)
 SPARK_SAID = "spark.log"
 """In the private folder of a run on this machine: what its JVM printed since the last start."""
@@ -151,17 +153,19 @@ def start(flags: RunFlags, master: str | None, properties: Mapping[str, str]) ->
     if master is not None:
         check_spark(master, os.environ)
         check_settings(properties)
-    elsewhere = "HADOOP_CONF_DIR" in os.environ or any(OTHER_STORE.search(setting) for setting in properties)
-    names = (query.parsed.stream, *query.parsed.static_sources)
-    check_reachable([query.sources[each] for each in names], buckets=master is not None and not elsewhere)
     name = flags.name or flags.query_file.stem
     begun = has_begun(lake, name)
+    elsewhere = not OTHER_SETTINGS.isdisjoint(os.environ) or any(OTHER_STORE.search(setting) for setting in properties)
+    sources = [query.sources[each] for each in (query.parsed.stream, *query.parsed.static_sources)]
+    check_reachable(sources, as_here=master is not None and not elsewhere)
     secret, ledger = secret_and_ledger(flags.secret_file)
     if not begun:
         query.shape.schedule.check_behind(now_us() if flags.until_us is None else flags.until_us, query.source.start_us)
     with stop_politely():
         if master is None or not master.startswith("local"):  # perhaps without Delta or a secret: nothing may be bound or spent then
-            _session(master, properties)
+            from dpsql.streaming.sources import check_there
+
+            check_there(_session(master, properties), sources)
         run = open_run(lake, name, query, secret, ledger, query.source)
         from dpsql.streaming.failures import stopping
 

@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -121,7 +122,10 @@ def has_begun(lake: Lake, name: str) -> bool:
         LakeError: the lake is not reached.
     """
     try:
-        begun = (lake.private(name) / RUN_FILE).exists()
+        private = lake.private(name)
+        begun = (private / RUN_FILE).exists()
+        if isinstance(private, Path) and not begun:
+            os.stat(f"{next(folder for folder in private.parents if folder.exists())}/")  # a file is no place for a lake
     except OSError as problem:
         raise LakeError(f"lake {lake.root}: {reason(problem)}") from None
     if not begun and isinstance(lake.root, ObjectPath) and (said := bucket_problem(lake.root.uri)):

@@ -16,6 +16,7 @@ from dpsql.reachable import check_reachable
 from dpsql.streaming.job import LiveOptions, run
 from dpsql.streaming.progress import Progress, Summary
 from dpsql.streaming.session import adopt
+from dpsql.streaming.sources import check_there
 
 
 class Handle:
@@ -27,7 +28,9 @@ class Handle:
         adopt(spark)  # before anything is bound or spent
         if not options.get("until_caught_up"):
             (options.get("live") or LiveOptions()).interval(query.shape.schedule)
-        check_reachable([query.source], buckets=False)
+        sources = [query.sources[each] for each in (query.parsed.stream, *query.parsed.static_sources)]
+        check_reachable(sources, as_here=False)
+        check_there(spark, sources)
         opened = open_run(lake, name, query, secret, ledger, query.source)
         self.name, self.run_id = name, opened.run_id
         self._stop = threading.Event()

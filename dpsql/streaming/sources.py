@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -20,6 +20,7 @@ from dpsql.parsed_query import ParsedQuery
 from dpsql.streaming import debezium, internals, long_lines, messages, text_times
 from dpsql.streaming.failures import kind_of, reason_of, translate
 from dpsql.streaming.text_times import CORRUPT
+from dpsql.text import without_credentials
 
 MALFORMED = "dpsql_malformed"
 SELF_DESCRIBING = ("parquet", "orc", "avro")
@@ -174,7 +175,7 @@ def _files(session: SparkSession, source: Source, may_be_empty: bool) -> DataFra
     reader = session.read.format(form).options(**options)
     known = _load(reader.schema(schema) if schema else reader, source, path)
     if not (may_be_empty and schema) and not known.inputFiles():
-        raise DataError(f"source {source.name!r}: no files in {source.path}")
+        raise DataError(f"source {source.name!r}: no files in {without_credentials(source.path)}")
     if "maxfilespertrigger" not in set_by_user:
         options["maxFilesPerTrigger"] = str(BATCH_FILES)
     # Spark's default of 7 days hides files that come with an older time, and forgets the names of those that it has read.
@@ -203,6 +204,13 @@ def without_malformed(frame: DataFrame) -> DataFrame:
     return counted.where(f"{CORRUPT} IS NULL").drop(CORRUPT)
 
 
+def check_there(session: SparkSession, sources: Iterable[Source]) -> None:
+    """Refuse a source of files where nothing is; raises as `stream`."""
+    for source in sources:
+        if source.path and source.format in (*FILES, "delta"):
+            _existing(session, source)
+
+
 def _existing(session: SparkSession, source: Source) -> str:
     """The path, in the form that the streaming reader wants.
 
@@ -213,14 +221,14 @@ def _existing(session: SparkSession, source: Source) -> str:
         path, system = internals.hadoop_path(session, str(source.path))
         if not internals.is_pattern(session, path):
             if not system.exists(path):
-                raise DataError(f"source {source.name!r}: {source.path} does not exist")
+                raise DataError(f"source {source.name!r}: {without_credentials(source.path)} does not exist")
             if system.getFileStatus(path).isFile():
                 # The streaming reader takes folders and patterns: a pattern that matches this one file.
                 return f"{path.getParent()}/{{{path.getName()}}}"
     except DataError:
         raise
     except Exception as problem:
-        raise DataError(f"source {source.name!r}: {source.path} cannot be read ({kind_of(problem)})") from None
+        raise DataError(f"source {source.name!r}: {without_credentials(source.path)} cannot be read ({kind_of(problem)})") from None
     return str(source.path)
 
 
@@ -230,9 +238,9 @@ def _load(reader: Any, source: Source, path: str | None) -> DataFrame:
     except AnalysisException as problem:
         condition = problem.getCondition() or ""
         if condition.startswith("PATH_NOT_FOUND"):
-            raise DataError(f"source {source.name!r}: {source.path} does not exist") from None
+            raise DataError(f"source {source.name!r}: {without_credentials(source.path)} does not exist") from None
         if condition.startswith("UNABLE_TO_INFER_SCHEMA"):
-            raise DataError(f"source {source.name!r}: no {source.format} files in {source.path}") from None
+            raise DataError(f"source {source.name!r}: no {source.format} files in {without_credentials(source.path)}") from None
         raise DataError(f"source {source.name!r}: {reason_of(problem)}") from None
     except PySparkException as problem:
         raise translate(problem, source.name, f"reading source {source.name!r}") from None

@@ -12,6 +12,8 @@ from dpsql import reachable
 from dpsql.config import Source
 from dpsql.errors import DataError
 from dpsql.jobs.cli import main
+from dpsql.reachable import check_reachable
+from dpsql.text import without_credentials
 from tests.deployment.object_store import ObjectStore
 
 NOBODY = "127.0.0.1:1"
@@ -60,6 +62,13 @@ def _short(monkeypatch: pytest.MonkeyPatch, store: ObjectStore) -> None:
             f"http://{NOBODY}",
             "s3a://lake/visits at sources.visits.path: the object store is not reached (Failed to",
         ),
+        (FOLDER, "lake", None, "visits at sources.visits.path: No such file or directory"),
+        (
+            BUCKET.format("me:pw@wrong"),
+            "lake",
+            None,
+            "'visits': s3a://wrong/visits at sources.visits.path: the object store says NO_SUCH_BUCKET",
+        ),
         (BUCKET.format("wrong"), "lake", None, "s3a://wrong/visits at sources.visits.path: the object store says NO_SUCH_BUCKET"),
         (
             FOLDER,
@@ -92,20 +101,35 @@ def test_one_broker_that_answers_is_enough_and_it_may_come_a_moment_later(monkey
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         source = Source("visits", "kafka", options=(("kafka.bootstrap.servers", f"{NOBODY}, PLAINTEXT://127.0.0.1:{port}"),))
-        reachable.check_reachable([source], buckets=True)
+        reachable.check_reachable([source], as_here=True)
     with pytest.raises(DataError, match=f"answers at {NOBODY} .*; 127.0.0.1:{port} "):
-        reachable.check_reachable([source], buckets=True)
+        reachable.check_reachable([source], as_here=True)
 
     late = socket.socket()
     late.bind(("127.0.0.1", 0))
     monkeypatch.setattr(time, "sleep", lambda _: late.listen())
     with late:
         source = Source("visits", "kafka", options=(("kafka.bootstrap.servers", f"127.0.0.1:{late.getsockname()[1]}"),))
-        reachable.check_reachable([source], buckets=True)
+        reachable.check_reachable([source], as_here=True)
+
+
+@pytest.mark.parametrize("path", ["/nowhere/*.parquet", "/nowhere/{a,b}", "hdfs://host/nowhere", "memory"])
+def test_a_path_that_only_spark_can_look_up_is_left_to_spark(path: str) -> None:
+    check_reachable([Source("visits", "parquet", path), Source("pages", "other", "/nowhere")], as_here=True)
+    check_reachable([Source("visits", "parquet", "/nowhere")], as_here=False)
+    with pytest.raises(DataError, match=r"'visits': file:/nowhere at sources\.visits\.path: No such file or directory"):
+        check_reachable([Source("visits", "delta", "file:/nowhere")], as_here=True)
+
+
+@pytest.mark.parametrize("address", ["s3a://me:p/w@bucket/visits", "s3a://bucket/visits?key=pw", "s3a://me:pw@bucket/visits?a=pw&b=/pw"])
+def test_credentials_in_an_address_are_not_printed(address: str) -> None:
+    assert without_credentials(address) == "s3a://bucket/visits"
+    for plain in ("/data/a:b@c", "abfss://visits@account.dfs.core.windows.net/a", "/data/day?.parquet", "s3a://bucket/day=?/x"):
+        assert without_credentials(plain) == plain
 
 
 def test_a_bucket_that_spark_reaches_otherwise_is_left_to_spark(monkeypatch: pytest.MonkeyPatch) -> None:
     """Catches: a source refused that Spark's own settings would have found."""
     monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://{NOBODY}")
-    reachable.check_reachable([Source("visits", "parquet", "s3a://lake/visits")], buckets=False)
-    reachable.check_reachable([Source("visits", "parquet", "s3a://lake/visits", options=(("fs.s3a.endpoint", "x"),))], buckets=True)
+    reachable.check_reachable([Source("visits", "parquet", "s3a://lake/visits")], as_here=False)
+    reachable.check_reachable([Source("visits", "parquet", "s3a://lake/visits", options=(("fs.s3a.endpoint", "x"),))], as_here=True)

@@ -192,6 +192,7 @@ def test_run_binds_the_name_and_hands_everything_over(work: Path, monkeypatch: p
     monkeypatch.setitem(sys.modules, "dpsql.streaming.session", SimpleNamespace(session=start))
     monkeypatch.setitem(sys.modules, "dpsql.streaming.job", SimpleNamespace(run=job, LiveOptions=lambda *_: None))
     monkeypatch.setattr(run_query, "spark_properties", lambda *_: {})
+    (work / "conf/visits").mkdir()
     flags = ("views.sql", "--lake", "lake", "--until-caught-up", "--until", "1970-01-02", "--buckets", "4")
     assert (result := dp("run", *flags)).exit_code == 0, result.output
     handed = {"name": "views", "until_caught_up": True, "until_us": 86_400_000_000, "buckets": (4, 4)}
@@ -213,6 +214,7 @@ def test_ctrl_c_ends_a_run_with_success(work: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setitem(sys.modules, "dpsql.streaming.session", SimpleNamespace(session=lambda *_: SimpleNamespace(stop=lambda: None)))
     monkeypatch.setitem(sys.modules, "dpsql.streaming.job", SimpleNamespace(run=job, LiveOptions=lambda *_: None))
     monkeypatch.setattr(run_query, "spark_properties", lambda *_: {})
+    (work / "conf/visits").mkdir()
     result = dp("run", "views.sql", "--lake", "lake", "--until-caught-up")
     assert result.exit_code == 0
     assert "the same command goes on from here" in result.stderr

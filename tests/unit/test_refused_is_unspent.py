@@ -117,6 +117,7 @@ CAUSES = (
     Cause("other declarations", (*SAME_RUN, f"run views.sql {LAKE}"), "another plan of the same query", other_sources),
     Cause("the name is taken", (f"run views.sql {LAKE}",), "belongs to another query", text("views.sql", SQL.replace("epsilon = 6", "epsilon = 5"))),
     Cause("no input", ("try views.sql --input none", "tune views.sql --sample none"), "no such file"),
+    Cause("no input", (f"run views.sql {LAKE} --name other",), "No such file or directory", lambda folder: (folder / "conf/visits").rmdir()),
     Cause("nowhere to write", (f"try views.sql {INPUT} --output x/y.parquet", f"{OF_A_QUERY[2]} --output x/y.sql"), "there is no folder x"),
     Cause("nowhere to write", (f"view views {LAKE} --out x/y.html", f"run views.sql {LAKE} --log x/y"), "there is no folder x"),
     Cause("its own input", ("try views.sql --compare --input conf/visits", "tune views.sql --sample conf/visits"), "is the input of `visits` itself"),
