@@ -187,14 +187,9 @@ def the_stages_fit(stages: Stages, folder: Path) -> None:
 
 
 CONTRACT = (
-    the_stages_fit,
-    cut_order_and_buckets,
-    rescale,
-    retry_and_restart,
-    what_is_dropped_moves_nothing,
-    strange_values_move_no_others,
+    the_stages_fit, cut_order_and_buckets, rescale, retry_and_restart, what_is_dropped_moves_nothing, strange_values_move_no_others,
     damaged_state_is_refused,
-)
+)  # fmt: skip
 
 
 def _same(stages: Stages, folder: Path, *ways: Way) -> None:

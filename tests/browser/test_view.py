@@ -40,13 +40,9 @@ def address(published: Published, tmp_path: Path) -> str:
 def shown(browser: str, address: str, *words: str) -> tuple[str, str]:
     """What the browser made of the page, and what it said of it (console messages)."""
     flags = [
-        "--headless",
-        "--no-sandbox",
-        "--disable-gpu",
-        "--enable-logging=stderr",
-        "--window-size=1280,3000",
+        "--headless", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr", "--window-size=1280,3000",
         "--virtual-time-budget=2000",
-    ]
+    ]  # fmt: skip
     done = subprocess.run([browser, *flags, *words, address], capture_output=True, text=True, timeout=120, check=True)
     return done.stdout, "\n".join(line for line in done.stderr.splitlines() if "CONSOLE" in line)
 

@@ -45,14 +45,8 @@ def pages_of(host: str, port: int) -> dict[str, str]:
     """All that can be looked at: every page that a page links to, and those that are known."""
     found: dict[str, str] = {}
     wanted = [
-        "/",
-        "/json/",
-        "/environment/",
-        "/logPage/?self&logType=out",
-        "/metrics/json/",
-        "/metrics/prometheus/",
-        "/api/v1/applications",
-    ]
+        "/", "/json/", "/environment/", "/logPage/?self&logType=out", "/metrics/json/", "/metrics/prometheus/", "/api/v1/applications",
+    ]  # fmt: skip
     while wanted and len(found) < PAGES:
         path = wanted.pop(0)
         if path in found or "/static/" in path:

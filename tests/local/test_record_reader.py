@@ -61,14 +61,11 @@ def test_why_records_are_dropped(compile_on: Compile) -> None:
     )
     table = pa.concat_tables(
         [
-            visit(ts=[None]),
-            visit(user_id=[None]),
-            visit(page=["x" * 4097, "x" * 4096, "x" * 4095]),
-            visit(user_id=["x" * 4097, "x" * 4096, "x" * 20_000]),
-            visit(ts=[None], user_id=[None]),
+            visit(ts=[None]), visit(user_id=[None]), visit(page=["x" * 4097, "x" * 4096, "x" * 4095]),
+            visit(user_id=["x" * 4097, "x" * 4096, "x" * 20_000]), visit(ts=[None], user_id=[None]),
             visit(page=["x"] * 3).set_column(2, "ts", far),
         ]
-    )
+    )  # fmt: skip
     rows, _ = read(compile_on(), table)
     assert rows.column("drop").to_pylist() == [2, 3, 4, 0, 0, 4, 0, 4, 2, 0, 2, 2]
     dropped = rows.filter(pa.compute.not_equal(rows.column("drop"), 0))

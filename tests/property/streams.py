@@ -31,12 +31,9 @@ EVERYTHING = 1 << 61
 """A closed time after every window that the strategies make."""
 
 INCREMENTS = (
-    Increment("rows"),
-    Increment("valid", 0),
-    Increment("users"),
-    Increment("sum", 0, 0.25, -8, 12, 0.5),
+    Increment("rows"), Increment("valid", 0), Increment("users"), Increment("sum", 0, 0.25, -8, 12, 0.5),
     Increment("squares", 0, 0.5, -6, 6, 0.5),
-)
+)  # fmt: skip
 
 
 def identifier(name: int) -> int:

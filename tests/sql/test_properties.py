@@ -25,27 +25,10 @@ PIECES = sorted(
     | set(functions.FUNCTIONS)
     | {option.name for option in HISTOGRAM.options}
     | {
-        "\x00",
-        "\ufeff",
-        "\u2028",
-        "\udc80",
-        "é",
-        "😀",
-        "/*",
-        "*/",
-        "--",
-        "\\",
-        "'",
-        '"',
-        "`",
-        "${",
-        "{{",
-        "9" * 5000,
-        "1e999",
-        "0x1F",
+        "\x00", "\ufeff", "\u2028", "\udc80", "é", "😀", "/*", "*/", "--", "\\", "'", '"', "`", "${", "{{", "9" * 5000, "1e999", "0x1F",
         "X'zz'",
     }
-)
+)  # fmt: skip
 QUICK = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True, database=None)
 
 

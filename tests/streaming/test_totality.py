@@ -111,12 +111,9 @@ def test_functions_and_operators_of_two_arguments(interpreted: SparkSession) -> 
 def test_without_either_guard_the_fuzz_finds_something(interpreted: SparkSession, monkeypatch: pytest.MonkeyPatch, guard: str) -> None:
     monkeypatch.setattr(guards._Guards, guard, lambda self, node, *name: node)
     cases = [
-        "regexp_replace(s, 'b+', '$x')",
-        "array_max(CAST(days AS ARRAY<TIMESTAMP>))",
-        "to_date(s)",
-        "CAST(l AS TIMESTAMP)",
+        "regexp_replace(s, 'b+', '$x')", "array_max(CAST(days AS ARRAY<TIMESTAMP>))", "to_date(s)", "CAST(l AS TIMESTAMP)",
         "date_add(day, i)",
-    ]
+    ]  # fmt: skip
     assert totality.failures(interpreted, cases, "one", guarded, at_once=1)
 
 
@@ -254,13 +251,9 @@ def test_no_time_is_read_by_the_wall_clock(compiled: SparkSession) -> None:
         "SELECT * FROM VALUES ('12:00'), ('T12:00'), (' 1:2:3'), ('today'), ('2024-02-29 12:00:00') AS v(s)"
     ).createOrReplaceTempView("clock")
     casts = (
-        "CAST(s AS TIMESTAMP)",
-        "timestamp(s)",
-        "to_timestamp(s)",
-        "try_to_timestamp(s)",
-        "date_trunc('HOUR', s)",
+        "CAST(s AS TIMESTAMP)", "timestamp(s)", "to_timestamp(s)", "try_to_timestamp(s)", "date_trunc('HOUR', s)",
         "TRY_CAST(s AS TIMESTAMP)",
-    )
+    )  # fmt: skip
     for cast in casts:
         rows = guarded(compiled, compiled.sql(f"SELECT CAST({cast} AS STRING) AS c FROM clock")).collect()
         assert [row.c for row in rows] == [None] * 4 + ["2024-02-29 12:00:00"], cast

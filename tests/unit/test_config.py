@@ -81,6 +81,9 @@ def test_options_of_files_that_change_nothing_are_accepted(tmp_path: Path) -> No
     assert load_sources(path)["visits"].options
 
 
+KAFKA, PATH, JSON = "subscribe: clicks", "path: data/visits", "value_format: json"
+
+
 @pytest.mark.parametrize(
     ("old", "new", "line", "says", "at"),
     [
@@ -97,40 +100,16 @@ def test_options_of_files_that_change_nothing_are_accepted(tmp_path: Path) -> No
         ("    event_time: TS\n", "", 2, "needs `event_time`", "sources.visits"),
         ("    schema: page STRING\n", "", 10, "needs `schema`", "sources.pages"),
         ("    value_format: json\n", "", 16, "needs `value_format`", "sources.clicks"),
-        ("subscribe: clicks", "subscribe: clicks, maxOffsetsPerTrigger: 9", 18, "more --buckets", "sources.clicks.options"),
-        (
-            "subscribe: clicks",
-            "subscribe: clicks, MINOFFSETSPERTRIGGER: 9",
-            18,
-            "`MINOFFSETSPERTRIGGER` is refused",
-            "sources.clicks.options",
-        ),
-        (
-            "path: data/visits",
-            "path: v\n    options: {maxbytesPerTrigger: 1g}",
-            5,
-            "cut files by `maxFilesPerTrigger`",
-            "sources.visits.options",
-        ),
-        ("path: data/visits", "path: v\n    options: {stream-max-rows-per-micro-batch: 9}", 5, "others' are", "sources.visits.options"),
-        ("value_format: json", "value_format: avro", 16, "needs `value_schema`", "sources.clicks"),
-        (
-            "value_format: json",
-            "value_format: json\n    value_schema: sources.yaml",
-            23,
-            "not an Avro schema",
-            "sources.clicks.value_schema",
-        ),
-        ("value_format: json", "value_format: avro\n    value_schema: none.avsc", 23, "No such file", "sources.clicks.value_schema"),
-        ("subscribe: clicks", "subscribe: clicks, failOnDataLoss: false", 18, "stays true", "sources.clicks.options"),
+        (KAFKA, f"{KAFKA}, maxOffsetsPerTrigger: 9", 18, "more --buckets", "sources.clicks.options"),
+        (KAFKA, f"{KAFKA}, MINOFFSETSPERTRIGGER: 9", 18, "`MINOFFSETSPERTRIGGER` is refused", "sources.clicks.options"),
+        (PATH, "path: v\n    options: {maxbytesPerTrigger: 1g}", 5, "cut files by `maxFilesPerTrigger`", "sources.visits.options"),
+        (PATH, "path: v\n    options: {stream-max-rows-per-micro-batch: 9}", 5, "others' are", "sources.visits.options"),
+        (JSON, "value_format: avro", 16, "needs `value_schema`", "sources.clicks"),
+        (JSON, f"{JSON}\n    value_schema: sources.yaml", 23, "not an Avro schema", "sources.clicks.value_schema"),
+        (JSON, "value_format: avro\n    value_schema: none.avsc", 23, "No such file", "sources.clicks.value_schema"),
+        (KAFKA, f"{KAFKA}, failOnDataLoss: false", 18, "stays true", "sources.clicks.options"),
         *(
-            (
-                "    max_users: 5000",
-                f"    options: {{{option}}}\n    max_users: 5000",
-                7,
-                "every file is read, once",
-                "sources.visits.options",
-            )
+            ("    max_users", f"    options: {{{option}}}\n    max_users", 7, "every file is read, once", "sources.visits.options")
             for option in ("maxFileAge: 30d", "FileNameOnly: true", "cleanSource: delete", "modifiedBefore: '2026-01-01'")
         ),
         ("[user_id, Device]", "[user_id, USER_ID]", 6, "once", "sources.visits.privacy_unit"),
@@ -248,29 +227,6 @@ sources:
 """
 
 
-def test_a_change_feed_has_the_times_of_its_commits(tmp_path: Path) -> None:
-    source = load_sources(write(tmp_path, FEED))["accounts"]
-    assert (source.change_feed, source.primary_key, source.event_time) == ("DELTA", ("account_id", "line"), "_commit_timestamp")
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "says"),
-    [
-        ("change_feed: delta", "change_feed: cdc", "`change_feed` must be DELTA or DEBEZIUM, not 'cdc'"),
-        ("change_feed: delta", "event_time: ts", "`primary_key` is for sources with `change_feed`"),
-        ("format: delta", "format: parquet", "is for `format: delta`"),
-        ("privacy_unit: owner", "privacy_unit: owner\n    event_time: opened", "a change counts from its commit on"),
-        ("privacy_unit: owner", "static: true", "whose changes are read cannot be static"),
-        ("privacy_unit: owner", "privacy_unit: owner\n    options: {skipChangeCommits: true}", "every change is read, once"),
-        ("privacy_unit: owner", "privacy_unit: owner\n    options: {maxBytesPerTrigger: 1g}", "is refused"),
-        ("[Account_ID, line]", "[a, a]", "names each column once"),
-    ],
-)
-def test_what_is_wrong_with_a_change_feed(tmp_path: Path, old: str, new: str, says: str) -> None:
-    with pytest.raises(ConfigError, match=re.escape(says)):
-        load_sources(write(tmp_path, FEED.replace(old, new)))
-
-
 MESSAGES = """
 sources:
   accounts:
@@ -283,37 +239,44 @@ sources:
     sequence_by: source.lsn
     privacy_unit: owner
 """
-FILES = MESSAGES.replace("format: kafka", "format: json", 1).replace(
-    'options: {kafka.bootstrap.servers: "a:1", subscribe: accounts}', "path: a"
-)
-FILES = FILES.replace("    value_format: json\n", "")
+FORM_AND_KEY = "change_feed: debezium\n    primary_key: account_id"
+FILES = MESSAGES.replace("format: kafka", "format: json", 1).replace("    value_format: json\n", "")
+FILES = FILES.replace('options: {kafka.bootstrap.servers: "a:1", subscribe: accounts}', "path: a")
 
 
-@pytest.mark.parametrize("text", [MESSAGES, FILES])
-def test_messages_of_changes(tmp_path: Path, text: str) -> None:
-    source = load_sources(write(tmp_path, text))["accounts"]
-    assert (source.change_feed, source.sequence_by, source.event_time) == ("DEBEZIUM", "source.lsn", "_commit_timestamp")
+def test_a_change_feed_has_the_times_of_its_commits(tmp_path: Path) -> None:
+    for text, form, keys, sequence in (
+        (FEED, "DELTA", ("account_id", "line"), None),
+        (MESSAGES, "DEBEZIUM", ("account_id",), "source.lsn"),
+        (FILES, "DEBEZIUM", ("account_id",), "source.lsn"),
+    ):
+        source = load_sources(write(tmp_path, text))["accounts"]
+        assert (source.change_feed, source.primary_key, source.sequence_by) == (form, keys, sequence)
+        assert source.event_time == "_commit_timestamp"
 
 
 @pytest.mark.parametrize(
     ("text", "old", "new", "says"),
     [
+        (FEED, "change_feed: delta", "change_feed: cdc", "`change_feed` must be DELTA or DEBEZIUM, not 'cdc'"),
+        (FEED, "change_feed: delta", "event_time: ts", "`primary_key` is for sources with `change_feed`"),
+        (FEED, "format: delta", "format: parquet", "is for `format: delta`"),
+        (FEED, "privacy_unit: owner", "privacy_unit: owner\n    event_time: opened", "a change counts from its commit on"),
+        (FEED, "privacy_unit: owner", "static: true", "whose changes are read cannot be static"),
+        (FEED, "privacy_unit: owner", "privacy_unit: owner\n    options: {skipChangeCommits: true}", "every change is read, once"),
+        (FEED, "privacy_unit: owner", "privacy_unit: owner\n    options: {maxBytesPerTrigger: 1g}", "is refused"),
+        (FEED, "[Account_ID, line]", "[a, a]", "names each column once"),
         (MESSAGES, "    primary_key: account_id\n", "", "needs `primary_key`"),
         (MESSAGES, "    sequence_by: source.lsn\n", "", "needs `sequence_by`"),
         (MESSAGES, "sequence_by: source.lsn", "sequence_by: lsn", "`sequence_by` must be a whole number in `source`"),
-        (
-            FILES,
-            "change_feed: debezium\n    primary_key: account_id",
-            "event_time: ts",
-            "`sequence_by` is for sources with `change_feed: DEBEZIUM`",
-        ),
+        (FILES, FORM_AND_KEY, "event_time: ts", "`sequence_by` is for sources with `change_feed: DEBEZIUM`"),
         (FILES, "format: json", "format: csv", "is for messages: `format: kafka`, or `format: json`"),
         (FILES, "path: a", "path: a\n    options: {multiLine: true}", "a message is a line"),
         (FILES, "path: a", "path: a\n    event_time: ts", "a change counts from its commit on"),
         (FILES, "owner STRING", "owner DECIMAL(9, 2)", "DECIMAL cannot be read safely from text"),
     ],
 )
-def test_what_is_wrong_with_messages_of_changes(tmp_path: Path, text: str, old: str, new: str, says: str) -> None:
+def test_what_is_wrong_with_a_change_feed(tmp_path: Path, text: str, old: str, new: str, says: str) -> None:
     with pytest.raises(ConfigError, match=re.escape(says)):
         load_sources(write(tmp_path, text.replace(old, new)))
 

@@ -7,14 +7,9 @@ from dpsql.udfs.grid import NO_CLOCK, Grid
 from tests.reference import trigger_of, windows_of
 
 GRIDS = [
-    Grid(12, 12, 0, 4, 3),
-    Grid(12, 12, 5, 5, 3),
-    Grid(12, 12, -7, 12, 2),
-    Grid(12, 12, 1, 1, 14),
-    Grid(12, 4, 0, 4, 3),
-    Grid(12, 5, 3, 5, 4),
-    Grid(12, 1, 0, 1, 12),
-]
+    Grid(12, 12, 0, 4, 3), Grid(12, 12, 5, 5, 3), Grid(12, 12, -7, 12, 2), Grid(12, 12, 1, 1, 14), Grid(12, 4, 0, 4, 3),
+    Grid(12, 5, 3, 5, 4), Grid(12, 1, 0, 1, 12),
+]  # fmt: skip
 TIMES = list(range(-40, 41))
 
 

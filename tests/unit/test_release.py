@@ -10,9 +10,8 @@ from dpsql.udfs.grid import NO_CLOCK, Grid
 from dpsql.udfs.histogram.key_selection import SelectionParameters
 from dpsql.udfs.histogram.perturbation import finish
 from dpsql.udfs.histogram.release import Released, ReleaseParameters, ReleaseState, release
-from dpsql.udfs.keys import PublicGroups
 from dpsql.udfs.measure.output_columns import OutputColumn
-from dpsql.udfs.noise.counters import Blt, Honaker
+from dpsql.udfs.noise.counters import Blt
 from dpsql.udfs.noise.exact_paths import Redraw
 from dpsql.udfs.noise.perturbation import PerturbationParameters, noisy
 from dpsql.udfs.stage import Tick
@@ -60,28 +59,6 @@ def shown(out: Released) -> list[tuple[int, bytes, int]]:
     return list(zip(*(out.rows.column(n).to_pylist() for n in ("trigger", "key_bytes", "c0")), strict=True))
 
 
-def test_a_key_appears_at_its_threshold_and_is_refreshed_ever_after() -> None:
-    """Threshold 2, 2, 2, 2: the second user makes it. Catches: a count since selection only, and a row at the trigger before."""
-    p = parameters((2 * UNIT,) * 4)
-    out = quiet(None, rows((0, 1, 7, 1), (0, 2, 7, 1), (0, 4, 7, 1), (0, 1, 8, 1)), [Tick(0, 40)], p)
-    assert shown(out) == [(2, b"7", 2), (3, b"7", 2), (4, b"7", 3)]
-    assert out.rows.column("s0").to_pylist() == [2.0, 3.0, 4.0]
-
-
-def test_a_key_without_new_records_is_tested_at_every_trigger() -> None:
-    """Threshold 9, 9, 1, 9. Catches: only keys with new records are tested (the paper's leak), and a selection that a higher tau undoes."""
-    p = parameters((9 * UNIT, 9 * UNIT, UNIT, 9 * UNIT))
-    assert shown(quiet(None, rows((0, 1, 7, 1)), [Tick(0, 40)], p)) == [(3, b"7", 1), (4, b"7", 1)]
-    out = quiet(None, rows((0, 1, 7, 1)), [Tick(0, 10)], p)
-    assert shown(quiet(out.state, rows(), [Tick(1, 20), Tick(2, 30)], p)) == [(3, b"7", 1)]
-
-
-def test_exact_users_come_before_the_noisy_test() -> None:
-    """min_privacy_units_per_group = 2 under a threshold of nothing. Catches: noise that alone selects a key of one user."""
-    p = parameters((-(1 << 40),) * 4, min_users=2)
-    assert shown(quiet(None, rows((0, 1, 7, 9), (0, 3, 7, 0)), [Tick(0, 40)], p)) == [(3, b"7", 2), (4, b"7", 2)]
-
-
 def test_a_key_is_not_tested_before_its_first_record() -> None:
     """Its selection at an earlier trigger would be a release of an empty key that nobody else could have had."""
     p = parameters((-(1 << 40),) * 4)
@@ -108,15 +85,6 @@ def test_ticks_between_grid_points_and_backwards_do_nothing() -> None:
     assert shown(quiet(out.state, rows(), [Tick(2, 12), Tick(3, 19)], p)) == []
 
 
-def test_rounds_start_anew_and_a_user_counts_once_in_each() -> None:
-    """RESELECT with threshold 2. Catches: users of the last round that count again, and mass that is lost between rounds."""
-    p = parameters((2 * UNIT,) * 4, rounds=True)
-    history = rows((0, 1, 7, 1), (0, 1, 7, 1), (0, 2, 7, 1), (0, 4, 7, 1), by_user=True)
-    assert shown(quiet(None, history, [Tick(0, 40)], p)) == [(1, b"7", 2), (4, b"7", 4)]
-    same = history.set_column(history.column_names.index("user"), "user", pa.array([1, 1, 1, 1]))
-    assert shown(quiet(None, same, [Tick(0, 40)], p)) == []
-
-
 def test_sleeping_groups_wake_for_their_noise() -> None:
     """Algorithm 4 is an optimisation: with it or with every group awake the rows are the same. Catches: a group that sleeps through."""
     p = parameters((3 * UNIT,) * 4, sigma=2.0)
@@ -131,13 +99,6 @@ def test_sleeping_groups_wake_for_their_noise() -> None:
     assert pa.concat_tables(parts).sort_by([("trigger", "ascending"), ("key_bytes", "ascending")]).equals(together)
     asleep = release(None, history, [Tick(0, 20)], p, KEY).state.groups.column("wake").to_pylist()
     assert {w for w in asleep if w} == {3, 4, 5}
-
-
-def test_public_groups_need_no_record() -> None:
-    p = ReleaseParameters(GRID, None, parameters((0,) * 4).perturbations, (COUNT,), PublicGroups((7, 8), (b"7", b"8"), 0))
-    out = quiet(None, rows((0, 2, 8, 1)), [Tick(0, 20)], p)
-    assert shown(out) == [(1, b"7", 0), (1, b"8", 0), (2, b"7", 0), (2, b"8", 1)]
-    assert p.for_bucket(1, 2).public == PublicGroups((7,), (b"7",), 0)
 
 
 @pytest.mark.parametrize(
@@ -183,11 +144,3 @@ def test_an_old_state_is_not_changed_in_place() -> None:
     one, two = (release(state, rows((1, 2, 9, 1)), [Tick(1, 30)], p, KEY) for _ in range(2))
     assert one.rows.equals(two.rows)
     assert {name: table.to_pydict() for name, table in state.tables().items()} == kept
-
-
-def test_the_papers_counter_releases_too() -> None:
-    counter = Honaker(4)
-    p = ReleaseParameters(
-        GRID, SelectionParameters(counter, 1.0, (UNIT,) * 4, 1), (PerturbationParameters(1, counter, 1.0, 1.0),), (COUNT,)
-    )
-    assert shown(quiet(None, rows((0, 1, 7, 1)), [Tick(0, 20), Tick(1, 40)], p)) == [(t, b"7", 1) for t in (1, 2, 3, 4)]

@@ -219,25 +219,11 @@ def test_every_line_is_valid_and_metrics_parse(lake: Lake, tmp_path: Path) -> No
 @pytest.mark.parametrize(
     "text",
     [
-        "a 1",
-        "a{} x\n",
-        "a 1 \n",
-        " a 1\n",
-        "1a 1\n",
-        'a{b="c" d="e"} 1\n',
-        'a{b="c",b="d"} 1\n',
-        'a{b="\\t"} 1\n',
-        'a{b="c"} 1\na{b="c"} 2\n',
-        "# TYPE a counter\na -1\n",
-        "# TYPE a counter\n# TYPE a counter\na 1\n",
-        "a 1\n# TYPE a counter\n",
-        "# TYPE a count\na 1\n",
-        'a{x="1"} 1\nb 1\na{x="2"} 1\n',
-        "a 0x1\n",
-        "a 1_0\n",
-        "a nan\n",
+        "a 1", "a{} x\n", "a 1 \n", " a 1\n", "1a 1\n", 'a{b="c" d="e"} 1\n', 'a{b="c",b="d"} 1\n', 'a{b="\\t"} 1\n',
+        'a{b="c"} 1\na{b="c"} 2\n', "# TYPE a counter\na -1\n", "# TYPE a counter\n# TYPE a counter\na 1\n", "a 1\n# TYPE a counter\n",
+        "# TYPE a count\na 1\n", 'a{x="1"} 1\nb 1\na{x="2"} 1\n', "a 0x1\n", "a 1_0\n", "a nan\n",
     ],
-)
+)  # fmt: skip
 def test_the_parser_refuses_what_is_not_of_the_format(text: str) -> None:
     with pytest.raises(ValueError, match=r"."):
         parsed(text)
@@ -291,20 +277,8 @@ def test_what_status_imports(lake: Lake, state: str) -> None:
         )
     said, modules = done.stdout.split("[", 1)
     assert state in said and "'dpsql.lake.status'" in modules
-    for heavy in (
-        "pyspark",
-        "duckdb",
-        "pandas",
-        "dp_accounting",
-        "scipy",
-        "numpy",
-        "pyarrow",
-        "deltalake",
-        "cryptography",
-        "sqlglot",
-        "yaml",
-        "rich",
-    ):
+    heavy_ones = "pyspark duckdb pandas dp_accounting scipy numpy pyarrow deltalake cryptography sqlglot yaml rich"
+    for heavy in heavy_ones.split():
         assert f"'{heavy}'" not in modules, heavy
 
 

@@ -22,17 +22,9 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(CHECKOUT / name, source)
     words = [
-        "-m",
-        "pip",
-        "--disable-pip-version-check",
-        "wheel",
-        "--quiet",
-        "--no-deps",
-        "--no-build-isolation",
-        "--wheel-dir",
-        str(out),
+        "-m", "pip", "--disable-pip-version-check", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--wheel-dir", str(out),
         ".",
-    ]
+    ]  # fmt: skip
     subprocess.run([sys.executable, *words], cwd=source, check=True, capture_output=True)
     with zipfile.ZipFile(next(out.glob("*.whl"))) as wheel:
         wheel.extractall(out / "site")

@@ -12,17 +12,9 @@ from benchmarks.worker_start import STAGES, in_a_worker
 from dpsql.streaming.session import SHIPPED
 
 MAY = {
-    "charset_normalizer",
-    "cryptography",
-    "numpy",
-    "pandas",
-    "pyarrow",
-    "pyspark",
-    "scipy",
-    "scipy.linalg",
-    "scipy.special",
+    "charset_normalizer", "cryptography", "numpy", "pandas", "pyarrow", "pyspark", "scipy", "scipy.linalg", "scipy.special",
     "dpsql.udfs",
-}
+}  # fmt: skip
 """What a stage needs, and what these bring. Of scipy its parts count; names with an underscore are the insides of packages."""
 
 

@@ -30,20 +30,10 @@ LOOK, SECOND = (shlex.split(line)[2:] for line in COMPOSE.replace("\\\n", "").sp
 """The page's commands, after `docker compose`: a look at the live run, and a run beside it."""
 NEWEST = "import dpsql; print(dpsql.latest('/lake', 'edits').trigger_time.max())"
 NOTEBOOK = "import nbformat, nbclient; b = nbformat.read('conf/live/histogram.ipynb', 4); nbclient.NotebookClient(b).execute(); print(b.cells[0].outputs)"
+SUBMIT = "spark-submit --deploy-mode cluster --master spark://master:7077 --name stranger --class Any local:///none.jar"
 SUBMISSIONS = (
     ["python", "-c", "from pyspark import SparkContext; SparkContext('spark://master:7077', 'stranger')"],
-    [
-        "spark-submit",
-        "--deploy-mode",
-        "cluster",
-        "--master",
-        "spark://master:7077",
-        "--name",
-        "stranger",
-        "--class",
-        "Any",
-        "local:///none.jar",
-    ],
+    SUBMIT.split(),
 )
 READERS = "page", "notebook"
 

@@ -26,14 +26,8 @@ def adopted(folder: Path, *more: str) -> tuple[dict[str, bytes], dict[str, bytes
     query, sources = plant(folder)
     (folder / "tmp").mkdir()
     command = [
-        sys.executable,
-        "-m",
-        "tests.deployment.adopted_run",
-        str(folder),
-        str(query),
-        str(sources),
-        ",".join(map(str, jars.ensure())),
-    ]
+        sys.executable, "-m", "tests.deployment.adopted_run", str(folder), str(query), str(sources), ",".join(map(str, jars.ensure())),
+    ]  # fmt: skip
     job = subprocess.Popen(
         [*command, *more],
         env=environment(folder),

@@ -15,15 +15,9 @@ def test_a_wheel_runs_spark(installed: Path, tmp_path: Path) -> None:
     own = {"XDG_CACHE_HOME": str(tmp_path / "cache"), "DPSQL_SECRET_FILE": str(tmp_path / "keys" / "secret"), "DPSQL_LAKE": "lake"}
     quick = {"SPARK_SUBMIT_OPTS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
     words = (
-        "here/conf/queries/demo.sql",
-        "--sources",
-        "here/conf/sources.yaml",
-        "--until-caught-up",
-        "--until",
-        "2015-09-13",
-        "--master",
+        "here/conf/queries/demo.sql", "--sources", "here/conf/sources.yaml", "--until-caught-up", "--until", "2015-09-13", "--master",
         "local[2]",
-    )
+    )  # fmt: skip
     done = dp(installed, tmp_path, "run", *words, **own, **quick)
     assert done.returncode == 0, done.stderr
     assert "#en.wikipedia" in dp(installed, tmp_path, "show", "demo", **own).stdout

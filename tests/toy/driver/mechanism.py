@@ -32,14 +32,9 @@ class Toy:
     name = ToyPlan.mechanism
     takes = "queries with toy = 1"
     options = (
-        options.EPSILON,
-        options.DELTA,
-        options.PRIVACY_UNIT_COLUMN,
-        options.CONTRIBUTION_PERIOD,
-        options.TRIGGER_INTERVAL,
-        options.ALLOWED_LATENESS,
-        OWN,
-    )
+        options.EPSILON, options.DELTA, options.PRIVACY_UNIT_COLUMN, options.CONTRIBUTION_PERIOD, options.TRIGGER_INTERVAL,
+        options.ALLOWED_LATENESS, OWN,
+    )  # fmt: skip
     rules = (required,)
 
     def claims(self, draft: Draft) -> bool:
