@@ -1,6 +1,7 @@
-"""The accountant against an outside library, against the planner, and against plans with a planted mistake."""
+"""Budget to noise, each number against its definition; and the accountant against an outside library, the planner, and planted mistakes."""
 
 import dataclasses
+import itertools
 import math
 import random
 from collections.abc import Callable
@@ -19,8 +20,9 @@ from dpsql.mechanisms.histogram.asked import ReleaseRule
 from dpsql.mechanisms.histogram.plan import PrivacyPlan
 from dpsql.mechanisms.histogram.planner import make_plan
 from dpsql.parsed_query import Aggregate, AggregateFunction, ContributionPeriod, CounterName, WindowSpec, changed
-from dpsql.parts.key_selection import failure_probabilities
+from dpsql.parts.key_selection import failure_probabilities, selection_weights, thresholds
 from dpsql.privacy.cost import Overlap
+from dpsql.privacy.curve import epsilon_of, round_down, round_up, total_mu
 from dpsql.privacy.factorisation import factorisation
 from dpsql.udfs.noise.counters import counter, noise_matrix
 from tests.property.plans import COUNT, DAY, HOUR, SUM, USERS, VALID, query, source
@@ -263,3 +265,60 @@ def test_the_hash_charge_is_refused_above_a_tenth() -> None:
     assert cost.delta_hash == pytest.approx((10**6 + 4 * (1 + 10**4 / 2**32) * 10**4) / 2**64, rel=1e-12)
     with pytest.raises(AccountingError, match="delta_hash"):
         check(good(), Source("visits", "parquet", max_users=10**9))
+
+
+@pytest.mark.parametrize("decay", [0.0, 0.5, 0.75, 1.0])
+@pytest.mark.parametrize("groups", [1, 2, 32, 10_000])
+def test_weights_are_a_unit_vector_rounded_down(groups: int, decay: float) -> None:
+    """Catches: weights not normalised, rounded up (one user would add more than 1), or in the wrong order."""
+    weights = selection_weights(groups, decay)
+    assert len(weights) == groups
+    total = sum(w * w for w in weights)
+    assert total <= 2**40
+    assert all(a >= b >= 0 for a, b in itertools.pairwise(weights))
+    exact = np.arange(1, groups + 1) ** -decay
+    exact /= np.linalg.norm(exact)
+    assert np.all(np.abs(np.array(weights) / 2**20 - exact) <= 2.0**-20 + 1e-9)
+    if groups == 1:
+        assert weights[0] in (2**20, 2**20 - 1)
+
+
+@pytest.mark.parametrize("horizon", [1, 2, 24, 10_000])
+def test_failure_probabilities_add_up(horizon: int) -> None:
+    """Catches: beta spent at every trigger in full (no union bound)."""
+    betas = failure_probabilities(5e-10, horizon)
+    assert len(betas) == horizon
+    assert math.fsum(betas) == pytest.approx(5e-10, rel=1e-12)
+    assert min(betas) > 0
+    assert betas[-1] == max(betas)
+
+
+def test_thresholds_are_the_quantile_rounded_up() -> None:
+    """Catches: 1 - beta in float64 (a beta of 1e-20 would be lost), rounding down, users beyond the first left out."""
+    sd, betas = (3.0, 5.5), (1e-20, 1e-10)
+    found = thresholds((700_000, 500_000), sd, betas, 3)
+    for tau, s, beta in zip(found, sd, betas, strict=True):
+        exact = 3 * 700_000 + s * float(norm.isf(beta)) * 2**20
+        assert exact <= tau <= exact * (1 + 2.0**-23) + 1.01
+        assert float(norm.sf((tau - 3 * 700_000) / 2**20 / s)) <= beta
+
+
+@pytest.mark.parametrize("epsilon", [1e-3, 0.1, 1.0, 6.0, 20.0])
+@pytest.mark.parametrize("delta", [1e-6, 1e-9, 1e-14])
+def test_mu_spends_the_budget_and_no_more(epsilon: float, delta: float) -> None:
+    """By the accountant's own curve and by dp-accounting's inverse."""
+    mu = total_mu(epsilon, delta)
+    assert delta * (1 - 1e-6) <= gaussian_delta(mu, epsilon) <= delta
+    assert epsilon_of(mu, delta) == pytest.approx(epsilon, rel=1e-6)
+    assert epsilon_of(mu, delta) == get_epsilon_gaussian(1 / mu, delta)
+
+
+@pytest.mark.parametrize("value", [1.0, 1 + 2.0**-52, math.pi, 1e-300, 1e300, 2.0**24 + 1, 0.0, -math.pi])
+def test_rounding_goes_one_way_and_leaves_few_digits(value: float) -> None:
+    """Catches: a sigma rounded down, a mu rounded up, digits that another machine would have otherwise."""
+    up, down = round_up(value, 24), round_down(value, 20)
+    assert down <= value <= up
+    assert up - value <= abs(value) * 2.0**-23
+    assert value - down <= abs(value) * 2.0**-19
+    assert math.ldexp(math.frexp(up)[0], 24).is_integer()
+    assert math.ldexp(math.frexp(down)[0], 20).is_integer()

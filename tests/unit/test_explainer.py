@@ -91,11 +91,8 @@ def test_the_facts_are_the_plans(q: ParsedQuery) -> None:
     assert said["mu"] == pytest.approx(total_mu(q.epsilon, said["delta_noise"]), rel=2.0**-19)
     for column, planned in zip(said["columns"], plan.columns, strict=True):
         errors = stderr(planned.perturbations[0])
-        assert (column["sigma"], column["stderr_first_trigger"], column["stderr_last_trigger"]) == (
-            planned.perturbations[0].sigma,
-            errors[0],
-            errors[-1],
-        )
+        assert column["sigma"] == planned.perturbations[0].sigma
+        assert (column["stderr_first_trigger"], column["stderr_last_trigger"]) == (errors[0], errors[-1])
         assert (column["stderr_of"], column["parts"] is None) == (("sum", False) if len(planned.perturbations) > 1 else ("value", True))
     if plan.selection:
         taus, weight = plan.selection.thresholds, plan.selection.weights[0]

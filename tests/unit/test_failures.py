@@ -1,14 +1,18 @@
-"""Which message a failure of Spark gets: only one that is true, and that ends with a command where there is one."""
+"""Which message a failure of Spark, or of a step, gets: only one that is true, quotes no record, and ends with a command where there is one."""
 
 from __future__ import annotations
 
+import traceback
+from collections.abc import Iterator
 from typing import Any
 
+import pandas as pd
 import pytest
 from py4j.protocol import Py4JNetworkError
 
 from dpsql.errors import DataError, DpsqlError
-from dpsql.streaming.failures import GONE, stopping, translate
+from dpsql.streaming.failures import GONE, _python_kind, stopping, translate
+from dpsql.udfs.worker import StepError, without_values
 
 COMMAND = "dpsql restore demo --lake lake --checkpoints"
 
@@ -99,3 +103,20 @@ def test_what_was_said_before_spark_was_gone_stays_said() -> None:
         raise DataError("the reason")
     with stopping(Ended()):
         pass
+
+
+def failing(key: tuple[int], frames: list[pd.DataFrame], state: object) -> Iterator[pd.DataFrame]:
+    yield frames[0]
+    raise ValueError(f"cannot convert {frames[0]['user'][0]!r}")
+
+
+def test_an_error_of_a_step_quotes_no_record() -> None:
+    rows = without_values(failing)((1,), [pd.DataFrame({"user": ["planted-user"]})], None)
+    assert next(rows)["user"][0] == "planted-user"
+    with pytest.raises(StepError) as told:
+        next(rows)
+    text = "".join(traceback.format_exception(told.value))
+    assert "planted-user" not in text
+    assert _python_kind(text) == "ValueError"
+    with pytest.raises(ValueError, match="planted-user"):  # without it, it would
+        list(failing((1,), [pd.DataFrame({"user": ["planted-user"]})], None))

@@ -3,7 +3,11 @@
 import numpy as np
 import pytest
 
+from dpsql.errors import InputError
+from dpsql.parts.whole_table import schedule
+from dpsql.schedule import AT_ONCE
 from dpsql.udfs.grid import NO_CLOCK, Grid
+from tests.mechanisms.dynamic import plans
 from tests.reference import trigger_of, windows_of
 
 GRIDS = [
@@ -64,3 +68,22 @@ def test_far_times_do_not_overflow() -> None:
         assert start <= t < start + grid.window_us
         assert grid.closed_triggers(np.array([start]), NO_CLOCK).tolist() == [0]
         assert 1 <= grid.own_trigger(np.array([t]), np.array([start]))[0] <= 1440
+
+
+SECOND = 1_000_000
+LAST_US = plans.START + AT_ONCE * SECOND
+
+
+def test_more_triggers_than_can_be_replayed_are_refused() -> None:
+    """Catches: a start in 1970 with a trigger each second, which would not end; counting from the start what is closed already."""
+    every_second = schedule(plans.query(trigger_interval_us=SECOND), plans.START)
+    every_second.check_behind(LAST_US, plans.START)
+    with pytest.raises(
+        InputError, match=r"^100,001 triggers, .* go on in steps, the first with --until-caught-up --until 2026-01-02T03:46:40Z"
+    ):
+        every_second.check_behind(LAST_US + SECOND, plans.START)
+    every_second.check_behind(LAST_US + SECOND, plans.START, plans.START + SECOND)
+    with pytest.raises(InputError, match="2026-01-02T03:46:41Z"):
+        every_second.check_behind(LAST_US + 2 * SECOND, plans.START, plans.START + SECOND)
+    ending = schedule(plans.query(trigger_interval_us=SECOND, max_triggers=100), plans.START)
+    ending.check_behind(LAST_US * 2, plans.START)

@@ -64,20 +64,10 @@ def test_lines_come_back_as_written(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("size", "offset", "cap_days", "expected"),
     [
-        (1, 0, 7, 7),
-        (1, 0.5, 7, 8),
-        (2, 0, 7, 4),
-        (7, 0, 1, 1),
-        (7, 1, 1, 1),
-        (7, 0.5, 1, 2),
-        (3, 1, 7, 3),
-        (30, 7, 7, 2),
-        (1, 1, 30, 30),
-        (30, 0, 30, 1),
-        (0.25, 0, 1, 4),
-        (0.25, 0.125, 1, 5),
+        (1, 0, 7, 7), (1, 0.5, 7, 8), (2, 0, 7, 4), (7, 0, 1, 1), (7, 1, 1, 1), (7, 0.5, 1, 2), (3, 1, 7, 3), (30, 7, 7, 2), (1, 1, 30, 30),
+        (30, 0, 30, 1), (0.25, 0, 1, 4), (0.25, 0.125, 1, 5),
     ],
-)
+)  # fmt: skip
 def test_contribution_periods_that_a_cap_period_can_touch(size: float, offset: float, cap_days: int, expected: int) -> None:
     line = replace(LINE, size_us=int(size * DAY), offset_us=int(offset * DAY))
     assert line.charges(cap_days * DAY) == expected

@@ -22,13 +22,8 @@ PUBLIC = PublicGroups((5, 3), (b"5", b"3"), 0)
 
 def test_the_bounding_parameters_are_the_plans() -> None:
     """C, c and G are three different numbers here. Catches: two of them swapped."""
-    q = query(
-        max_rows_contributed=9,
-        max_rows_per_group=4,
-        max_groups_contributed=5,
-        allowed_lateness_us=HOUR,
-        aggregates=(COUNT, VALID, USERS, SUM, AVG),
-    )
+    bounds = {"max_rows_contributed": 9, "max_rows_per_group": 4, "max_groups_contributed": 5}
+    q = query(**bounds, allowed_lateness_us=HOUR, aggregates=(COUNT, VALID, USERS, SUM, AVG))
     plan = make_plan(q, source())
     p = bounding_parameters(plan)
     assert (p.max_rows, p.max_rows_per_group, p.max_groups, p.renews) == (9, 4, 5, True)

@@ -31,13 +31,8 @@ def sum_of(low: float, high: float, function: AggregateFunction = AggregateFunct
 
 def test_sensitivities_of_the_design() -> None:
     """Section 7 with C = 6, c = 2, G = 2, r = 2. Catches: C where min(C, G c) is right (too much noise), G c where C is (too little)."""
-    q = query(
-        max_rows_contributed=6,
-        max_rows_per_group=2,
-        max_groups_contributed=2,
-        window=WindowSpec(DAY, DAY // 2, 0),
-        aggregates=(COUNT, VALID, USERS, SUM, AVG),
-    )
+    bounds = {"max_rows_contributed": 6, "max_rows_per_group": 2, "max_groups_contributed": 2}
+    q = query(**bounds, window=WindowSpec(DAY, DAY // 2, 0), aggregates=(COUNT, VALID, USERS, SUM, AVG))
     plan = make_plan(q, source())
     f = column_norm(counter("BLT", 24))
     rows = math.sqrt(2 * 2 * 4)

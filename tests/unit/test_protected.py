@@ -30,16 +30,8 @@ def test_one_folder_under_many_names(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(data)
     (tmp_path / "other").mkdir()
     mine = on(data)
-    for path in (
-        data,
-        f"{data}/",
-        f"file://{data}",
-        tmp_path / "link",
-        data / "a.parquet",
-        data / "*.parquet",
-        data / "day={1,2}",
-        tmp_path,
-    ):
+    within = (data / "a.parquet", data / "*.parquet", data / "day={1,2}")
+    for path in (data, f"{data}/", f"file://{data}", tmp_path / "link", *within, tmp_path):
         assert same(mine, on(path)), path
     for path in (tmp_path / "other", f"{data}2", tmp_path / "none", "s3a://bucket/data"):
         assert not same(mine, on(path)), path
@@ -52,12 +44,8 @@ def test_topics_tables_buckets_and_other_readers() -> None:
     def kafka(name: str, value: str, server: str = "b:1") -> Source:
         return replace(KAFKA, options=(("kafka.bootstrap.servers", server), (name, value)))
 
-    for name, value in (
-        ("subscribe", "visits"),
-        ("subscribePattern", "vis.*"),
-        ("subscribePattern", "(?<x>"),
-        ("assign", '{"other": [0]}'),
-    ):
+    patterns = [("subscribePattern", "vis.*"), ("subscribePattern", "(?<x>")]
+    for name, value in (("subscribe", "visits"), *patterns, ("assign", '{"other": [0]}')):
         assert same(KAFKA, kafka(name, value)), value
     for name, value in (("subscribe", "clicks"), ("subscribePattern", "cl.*"), ("assign", '{"clicks": [0]}')):
         assert not same(KAFKA, kafka(name, value)), value

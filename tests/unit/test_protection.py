@@ -43,14 +43,7 @@ def test_event_logs_go_where_not_everybody_may_enter(tmp_path: Path, monkeypatch
 
 @pytest.mark.parametrize(
     ("master", "itself"),
-    [
-        ("local", True),
-        ("local[2]", True),
-        ("yarn", True),
-        ("k8s://https://h:1", True),
-        ("spark://h:1", False),
-        ("local-cluster[1,1,1]", False),
-    ],
+    [*((own, True) for own in ("local", "local[2]", "yarn", "k8s://https://h:1")), ("spark://h:1", False), ("local-cluster[1,1,1]", False)],
 )
 def test_who_makes_the_secret(master: str, itself: bool) -> None:
     assert protection.makes_secret(master) is itself

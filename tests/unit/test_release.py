@@ -36,17 +36,8 @@ def rows(*history: tuple[int, int, int, int], by_user: bool = False) -> pa.Table
     ones = np.ones(len(batch), np.int64)
     user = {"user": np.arange(len(batch))} if by_user else {}
     names = pa.array([b"%d" % k for k in key], pa.binary())
-    table = {
-        "window": 0 * ones,
-        "trigger": trigger,
-        "key": key,
-        "key_bytes": names,
-        "weight": weight * UNIT,
-        "users": ones,
-        "v0": ones,
-        "batch": batch,
-    }
-    return pa.table(table | user)
+    table = {"window": 0 * ones, "trigger": trigger, "key": key, "key_bytes": names, "weight": weight * UNIT, "users": ones}
+    return pa.table(table | {"v0": ones, "batch": batch} | user)
 
 
 def quiet(state: ReleaseState | None, table: pa.Table, ticks: list[Tick], p: ReleaseParameters) -> Released:
@@ -104,15 +95,10 @@ def test_sleeping_groups_wake_for_their_noise() -> None:
 @pytest.mark.parametrize(
     ("total", "count", "average", "error"),
     [
-        (16, 8, 5.5, np.sqrt(4 + 0.25) / 8),
-        (0, 5, 5.0, 0.4),
-        (-400, 8, 0.0, None),
-        (400, 8, 10.0, None),
-        (9, 4, np.nan, np.nan),
-        (9, 0, np.nan, np.nan),
-        (9, -8, np.nan, np.nan),
+        (16, 8, 5.5, np.sqrt(4 + 0.25) / 8), (0, 5, 5.0, 0.4), (-400, 8, 0.0, None), (400, 8, 10.0, None), (9, 4, np.nan, np.nan),
+        (9, 0, np.nan, np.nan), (9, -8, np.nan, np.nan),
     ],
-)
+)  # fmt: skip
 def test_an_average_is_clipped_and_null_without_enough(total: int, count: int, average: float, error: float | None) -> None:
     """Grid 0.25, centre 5, bounds 0..10. Catches: division by a noisy zero, a centre added twice."""
     value, stderr = finish(AVG, [np.array([total]), np.array([count])], np.array([1]))

@@ -1,7 +1,10 @@
-"""What a micro-batch of query 2 reads: each commit in exactly one listed plan, and of its files the rows of one bucket."""
+"""What a micro-batch of query 2 reads: each commit in exactly one listed plan, of its files the rows of one bucket; and where a restored run goes on."""
 
+import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -9,12 +12,17 @@ import pyarrow.parquet as pq
 import pytest
 
 import dpsql
+from dpsql.change_feed import FeedForm
 from dpsql.config import Source, Sources
+from dpsql.errors import DataError
 from dpsql.lake import delta_tables
+from dpsql.lake.catch_up import FILE, finish, open_catch_up, read_catch_up
 from dpsql.lake.contributions import Contributions
 from dpsql.lake.manifest import Manifest
+from dpsql.lake.published_marks import PublishedMarks
 from dpsql.lake.release_plans import ReleasePlans, position, read_and_noted
 from dpsql.mechanisms.registry import shape
+from dpsql.streaming.sources import resumed
 from dpsql.udfs.release_plan import ReleasePlan
 from dpsql.udfs.stage import Tick
 from tests.unit.test_torn_commits import SQL
@@ -143,3 +151,96 @@ def test_a_bucket_reads_its_rows_and_no_others(table: Contributions, void: tuple
     by = [(name, "ascending") for name in TAKES.names]
     assert pa.concat_tables(found).sort_by(by).equals(wanted.sort_by(by).cast(TAKES))
     assert reader.read([], 0).schema == TAKES
+
+
+class Nights:
+    """A run of nightly catch-ups, as far as their numbers and ticks go."""
+
+    def __init__(self, table: Contributions) -> None:
+        self.table, self.folder = table, table.path.parent
+
+    def night(self, number: int, released: bool = True) -> int:
+        """One catch-up over new rows; returns the time of the newest tick."""
+        commit(self.table, number, rows(self.table, number))
+        opened = open_catch_up(self.folder, number * HOUR, self.table.closed_us, self.table.newest_tick, {})
+        assert self.table.tick(opened.number, number, opened.until_us, HOUR)
+        if released:
+            finish(self.folder, opened)
+        return self.table.closed_us
+
+
+@pytest.mark.parametrize("kept", [0, 1, 2])
+def test_a_lost_or_older_note_lets_no_night_pass_without_a_tick(table: Contributions, kept: int, tmp_path: Path) -> None:
+    """Catches: a number that has ticked is given again, and nights end well that publish nothing."""
+    nights = Nights(table)
+    for number in range(1, 4):
+        assert nights.night(number) == number * HOUR
+        if number == kept:
+            shutil.copy(nights.folder / FILE, tmp_path / "older")
+    (nights.folder / FILE).unlink()
+    if kept:
+        shutil.copy(tmp_path / "older", nights.folder / FILE)
+    for number in range(4, 7):
+        assert nights.night(number) == number * HOUR
+    done = read_catch_up(nights.folder)
+    assert done is not None and done.number == table.newest_tick == 6
+
+
+def test_an_older_note_of_an_interrupted_catch_up_is_not_gone_on_with(table: Contributions, tmp_path: Path) -> None:
+    """One that has ticked and is not released is; it has the newest number."""
+    nights = Nights(table)
+    nights.night(1, released=False)
+    shutil.copy(nights.folder / FILE, tmp_path / "older")
+    opened = open_catch_up(nights.folder, None, table.closed_us, table.newest_tick, {})
+    assert (opened.number, opened.until_us) == (1, HOUR)
+    finish(nights.folder, opened)
+    nights.night(2)
+    shutil.copy(tmp_path / "older", nights.folder / FILE)
+    assert nights.night(3) == 3 * HOUR
+
+
+NEW = {3: {"rows": 5, "mark": 30}, 4: {"rows": 0}, 5: {"rows": 7, "mark": 50}}
+
+
+@pytest.mark.parametrize(
+    ("marks", "listed", "expected"),
+    [
+        (PublishedMarks(None), {}, None),
+        (PublishedMarks(None), NEW, None),
+        (PublishedMarks(30), NEW, 3),
+        (PublishedMarks(49), NEW, 3),
+        (PublishedMarks(50), NEW, 5),
+        (PublishedMarks(-50), {0: {"rows": 1, "mark": -50}}, 0),
+        # The newest listing is lost.
+        (PublishedMarks(60), NEW, 6),
+        (PublishedMarks(60), {}, 0),
+        # ... and was made anew by a restore.
+        (PublishedMarks(60), {**NEW, 6: {"rows": 0, "mark": 60}}, 5),
+    ],
+)
+def test_the_newest_micro_batch_with_published_rows(marks: PublishedMarks, listed: dict[int, dict[str, Any]], expected: int | None) -> None:
+    assert marks.newest_batch(listed) == expected
+
+
+def test_a_micro_batch_of_several_ticks_is_there_when_its_last_rows_are() -> None:
+    detail = {"rows": 9, "closed_us": 70, "mark": 6}
+    assert [PublishedMarks(mark).have(detail) for mark in (None, 5, 6, 7)] == [False, False, True, True]
+    assert PublishedMarks(None).have({"rows": 0})
+
+
+POSITION = json.dumps({"reservoirVersion": 9, "index": 0, "isStartingVersion": False})
+
+
+def test_a_feed_with_a_primary_key_goes_on_at_its_last_commit() -> None:
+    """Its images are replays, and ignored."""
+    feed = Source("accounts", "delta", "accounts", change_feed=FeedForm.DELTA, primary_key=("id",), options=(("startingVersion", "0"),))
+    assert resumed(feed, POSITION).options == (("startingVersion", "9"),)
+    assert resumed(feed, None) == feed
+
+
+def test_a_feed_of_copies_is_refused() -> None:
+    """Catches: a commit that is read twice and whose rows count twice."""
+    feed = Source("accounts", "delta", "accounts", change_feed=FeedForm.DELTA)
+    assert resumed(feed, None) == feed
+    with pytest.raises(DataError, match="without primary_key: a restored run reads the last commit again"):
+        resumed(feed, POSITION)
