@@ -179,6 +179,7 @@ def _only(rows: pd.DataFrame, one: Mapping[Any, Any]) -> dict[Any, Any] | None:
 def _print(
     key: str, one: Mapping[Any, Any], found: Sequence[tuple[str, str, float, Difference | None]], published: Published, as_json: bool
 ) -> None:
+    from dpsql.published.words import TOO_FEW
     from dpsql.text import Z95
     from dpsql.view.formatting import amount
 
@@ -190,7 +191,7 @@ def _print(
     lines = []
     for alias, name, value, made in found:
         if made is None:
-            lines.append((alias, name, "", "", "", "nothing to compare: a value is NULL or predicted"))
+            lines.append((alias, name, "", "", "", f"nothing to compare: a value is predicted, or NULL: {TOO_FEW}"))
             continue
         error = Z95 * made.stderr
         verdict = ("larger" if made.value > 0 else "smaller") if made.real else "may be noise"

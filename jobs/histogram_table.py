@@ -14,6 +14,7 @@ from dpsql.description import DUE, START, Published, Role
 from dpsql.jobs.terminal import console
 from dpsql.jobs.top_list import print_lists
 from dpsql.published.frames import published_of
+from dpsql.published.words import TOO_FEW, null_of
 from dpsql.text import Z95
 from dpsql.view.bounds import heads, left_out
 from dpsql.view.formatting import absent, amount, key_text, marked, measured, printable, text_of
@@ -59,7 +60,7 @@ def print_histogram(
     for index, row in zip(rows.index[:limit], rows.head(limit).to_dict("records"), strict=True):
         cells = [text_of(row, column, published) for column in published.shown]
         small |= any(cell.startswith("?") for cell in cells)
-        dimmed = [Text(cell, style="dim" if cell.startswith(("?", "NULL")) else "") for cell in cells]
+        dimmed = [Text(cell, style="dim" if cell.startswith(("?", "NULL", TOO_FEW)) else "") for cell in cells]
         table.add_row(*_place(row, published, bool(ended[index])), *dimmed, *([places.get(index, "")] if by else []))
     out = console()
     out.print(table)
@@ -94,7 +95,9 @@ def print_comparison(comparison: Mapping[str, Any], limit: int) -> None:
     for index, row in zip(rows.index[:limit], rows.head(limit).to_dict("records"), strict=True):
         missing = row[SIDES] == "left_only"
         cells = [
-            cell for alias in aggregates for cell in _compared(row[alias], row[published.stderr(alias)], row[f"{alias}_true"], missing)
+            cell
+            for alias in aggregates
+            for cell in _compared(row[alias], row[published.stderr(alias)], row[f"{alias}_true"], missing, null_of(alias, published))
         ]
         table.add_row(*_place(row, published, bool(ended[index])), *cells)
     out = console()
@@ -145,13 +148,13 @@ def _place(row: Mapping[Any, Any], published: Published, ended: bool) -> list[st
     ]
 
 
-def _compared(value: Any, stderr: Any, true: Any, missing: bool) -> tuple[Text, Text, Text]:
+def _compared(value: Any, stderr: Any, true: Any, missing: bool, null: str) -> tuple[Text, Text, Text]:
     exact = Text("NULL" if absent(true) else f"{true:,.6g}" if isinstance(true, float) and abs(true) < 1e6 else f"{true:,.0f}")
     if missing:
         return Text("missing", style="dim"), exact, Text("")
     if absent(value) or absent(true):
-        return _cell(value, stderr), exact, Text("")
-    return _cell(value, stderr), exact, Text(amount(value - true, Z95 * stderr, isinstance(value, Integral)))
+        return _cell(value, stderr, null), exact, Text("")
+    return _cell(value, stderr, null), exact, Text(amount(value - true, Z95 * stderr, isinstance(value, Integral)))
 
 
 def _foot(out: Console, lines: Sequence[str]) -> None:
@@ -164,5 +167,5 @@ def _more(rows: int, limit: int) -> str:
     return f"{rows - limit:,} more rows: --limit {rows}" if rows > limit else ""
 
 
-def _cell(value: Any, stderr: float) -> Text:
-    return Text(marked(value, stderr), style="dim" if measured(value, stderr)[1] else "")
+def _cell(value: Any, stderr: float, null: str) -> Text:
+    return Text(marked(value, stderr, null), style="dim" if measured(value, stderr)[1] else "")

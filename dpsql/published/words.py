@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dpsql.description import DUE, END, START, Column, Protects, Published, Role, Rows
+from dpsql.parsed_query import AVERAGED
 from dpsql.times import duration
 
 NAMED = {
@@ -25,6 +26,8 @@ WORDS = {
     Role.RANK_STDERR: "standard deviation of the ranks of {of}, as a share of all rows",
     Role.LIST: "the largest values, each with its noise and the interval that holds it",
 }
+TOO_FEW = "too few to say"
+"""What a NULL says where a quotient is asked for: its noisy count does not stand out of its own noise."""
 SEVERAL = "Several runs wrote into this table: whoever is in the records of several has the promise of each, and their epsilons add up."
 
 
@@ -81,4 +84,10 @@ def _value(column: Column, published: Published) -> str:
     sums = ", may be added up" if measure.additive and published.rows is not Rows.CUBE else ""
     if published.fit is not None:
         return f"weight of the row, fitted to the noisy {measure.function}"
-    return f"noisy {measure.function}{bounds}{sums}"
+    few = f"; NULL: {TOO_FEW}" if measure.function in AVERAGED else ""
+    return f"noisy {measure.function}{bounds}{sums}{few}"
+
+
+def null_of(alias: str, published: Published) -> str:
+    """What a person reads where an aggregate is NULL."""
+    return TOO_FEW if any(each.alias == alias and each.function in AVERAGED for each in published.measures) else "NULL"

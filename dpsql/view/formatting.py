@@ -8,6 +8,7 @@ from numbers import Integral
 from typing import Any
 
 from dpsql.description import Column, Published, Role
+from dpsql.published.words import null_of
 from dpsql.text import Z95
 
 UNITS = ((1_000_000_000, " bn"), (1_000_000, " M"), (1, ""))
@@ -33,7 +34,7 @@ def key_text(row: Mapping[Any, Any], name: str, published: Published) -> str:
     return printable(row[name])
 
 
-def measured(value: Any, stderr: float) -> tuple[str, bool]:
+def measured(value: Any, stderr: float, null: str = "NULL") -> tuple[str, bool]:
     """`1,203 ± 76`, to the second significant digit of its 95% error, and whether the value is smaller than that error. A value without an error
     was not measured: it is `1,203, predicted`, and passes for no more.
 
@@ -41,16 +42,16 @@ def measured(value: Any, stderr: float) -> tuple[str, bool]:
     ('0.03124 ± 0.00041', '522,000 ± 19,000', '26.2 M ± 7.4 M')
     """
     if absent(value):
-        return "NULL", True
+        return null, True
     if absent(stderr):
         return f"{value:,.6g}, predicted", True
     error, whole = Z95 * stderr, isinstance(value, Integral)
     return f"{amount(value, error, whole)} ± {amount(error, error, whole)}", bool(abs(value) < error)
 
 
-def marked(value: Any, stderr: float) -> str:
+def marked(value: Any, stderr: float, null: str) -> str:
     """As `measured`, with a `?` before what is smaller than its own error; a NULL and a prediction have none."""
-    text, small = measured(value, stderr)
+    text, small = measured(value, stderr, null)
     return f"? {text}" if small and not absent(value) and not absent(stderr) else text
 
 
@@ -70,7 +71,7 @@ def text_of(row: Mapping[Any, Any], column: Column, published: Published) -> str
         return str(value) if isinstance(value, Integral | str) else amount(value, Z95 * row[published.stderr(of)], whole)
     if ranks := published.of(of, Role.RANK_STDERR):
         return quantiles_text(value, row[ranks[0]])
-    return f"{value:,.6g}" if of in published.fitted else marked(value, row[published.stderr(of)])
+    return f"{value:,.6g}" if of in published.fitted else marked(value, row[published.stderr(of)], null_of(of, published))
 
 
 def amount(value: float, error: float, whole: bool = False) -> str:

@@ -12,6 +12,7 @@ from markupsafe import Markup
 from dpsql.description import END, START, Published
 from dpsql.parsed_query import Reading
 from dpsql.published.frames import published_of
+from dpsql.published.words import null_of
 from dpsql.text import Z95
 from dpsql.view import bounds
 from dpsql.view.difference import between_windows, difference, places
@@ -119,7 +120,7 @@ def table(window: pd.DataFrame, before: pd.DataFrame | None, horizon: int | None
             change = _change(row, older.get(_key(row, names)), each, published, len(last))
             has_changes |= bool(change)
             said += [*_share(row, each, whole, published), *change]
-            text, small = measured(row[each.alias], row[published.stderr(each.alias)])
+            text, small = measured(row[each.alias], row[published.stderr(each.alias)], null_of(each.alias, published))
             path = paths.get(key[index])
             way = Markup()
             if path is not None:

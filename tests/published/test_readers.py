@@ -20,7 +20,9 @@ from dpsql.errors import LakeError
 from dpsql.frame_query import Answer
 from dpsql.jobs.cli import main
 from dpsql.lake.runs import Lake
+from dpsql.parsed_query import AVERAGED
 from dpsql.published.rows import published_rows
+from dpsql.published.words import TOO_FEW
 from tests.described import write
 from tests.frozen import released
 from tests.sql.golden import compiled, goldens
@@ -55,12 +57,17 @@ KINDS = (
 @pytest.fixture(scope="module", params=KINDS)
 def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Query, Path]:
     """A query, and a lake that has its public table alone."""
-    query = compiled({golden.stem: golden for golden in goldens("accepted")}[request.param])
+    query, rows = query_and_rows(request.param)
     folder = tmp_path_factory.mktemp("reader")
-    kinds = [pa.string()] * len(query.parsed.keys)
-    rows = published_rows(query.parsed, query.shape.schedule, query.shape.columns, released(query), kinds)
     write(Lake(folder / "lake").histogram("q"), rows, query.published)
     return query, folder
+
+
+def query_and_rows(name: str) -> tuple[Query, pa.Table]:
+    """A golden query, and what it releases of the records that are frozen."""
+    query = compiled({golden.stem: golden for golden in goldens("accepted")}[name])
+    kinds = [pa.string()] * len(query.parsed.keys)
+    return query, published_rows(query.parsed, query.shape.schedule, query.shape.columns, released(query), kinds)
 
 
 def asked(query: Query) -> list[str]:
@@ -87,6 +94,29 @@ def test_show_has_every_column(made: tuple[Query, Path], words: tuple[str, ...])
         assert rows and all({*rows[0]} == {column.name for column in query.published.columns} for _ in rows)
     else:
         assert all(name in done.stdout for name in asked(query)), done.stdout
+
+
+@pytest.mark.parametrize("name", ["average_beside_others", "spread", "panes_event_keyless", "table_spread", "changes_spells"])
+def test_a_quotient_of_too_few_is_said_in_words(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Catches: a NULL or a dash, which says nothing of why; words for a NULL that is none of a quotient."""
+    query, rows = query_and_rows(name)
+    quotients = {each.alias for each in query.published.measures if each.function in AVERAGED}
+    of = {column.name for column in query.published.columns if column.of in quotients}
+    rows = pa.table({each: pa.nulls(len(rows), rows[each].type) if each in of else rows[each] for each in rows.column_names})
+    write(Lake(tmp_path / "lake").histogram("q"), rows, query.published)
+    monkeypatch.chdir(tmp_path)
+    answer, page = Answer(dpsql.latest("lake", "q"), query), tmp_path / "page.html"
+    read(tmp_path, "view", "q", "--out", str(page))
+    shown = [
+        read(tmp_path, "show", "q").stdout,
+        read(tmp_path, "show", "q", "--all").stdout,
+        repr(answer),
+        answer._repr_html_(),
+        page.read_text(),
+    ]
+    for text in shown:
+        assert TOO_FEW in text and "NULL" not in text and "nan" not in text.lower().replace(name, ""), text
+    assert f"NULL: {TOO_FEW}" in CliRunner().invoke(main, ["show", "lake/public/q"]).stdout
 
 
 def test_the_newest_rows_have_every_column(made: tuple[Query, Path]) -> None:
