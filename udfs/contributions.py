@@ -30,6 +30,11 @@ class Increment:
     upper: int = 1
     centre: float = 0.0
 
+    @property
+    def largest(self) -> float:
+        """The most that one record adds, in value units and absolute."""
+        return max(abs(self.lower), abs(self.upper)) * self.grid
+
     def of(self, rows: pa.Table) -> Int:
         """One integer per record."""
         if self.rule in ("rows", "users"):

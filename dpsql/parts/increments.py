@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 
 from dpsql.config import Source
 from dpsql.errors import ConfigError
 from dpsql.parsed_query import SPREADS, Aggregate, AggregateFunction
+from dpsql.udfs.contributions import Increment
 
 MIN_WIDTH, MAX_WIDTH = 1e-100, 1e100
 """Clamps narrower or wider than this have no meaning and would leave the range of float64 on the way."""
@@ -20,39 +22,52 @@ def sums_of(function: AggregateFunction) -> int:
     return 3 if function in SPREADS else 2 if function is AggregateFunction.AVG else 1
 
 
-def increments_of(aggregate: Aggregate, source: Source, rows: int) -> list[tuple[str, float, int, int, float]]:
-    """(rule, grid, lower, upper, centre) of one record's increment, per perturbation of the aggregate."""
+Clamp = Callable[[str, float, float], tuple[float, int, int]]
+"""Of an alias and the bounds of its values: grid, and the clamp in its units, rounded inwards."""
+
+
+def increments_of(aggregate: Aggregate, arguments: Sequence[str], clamp: Clamp) -> list[Increment]:
+    """What a record adds to each of the sums that an aggregate is made of; its argument is one of `arguments`."""
+    argument = -1 if aggregate.argument is None else arguments.index(aggregate.argument)
     count = {AggregateFunction.COUNT_ROWS: "rows", AggregateFunction.COUNT: "valid", AggregateFunction.COUNT_DISTINCT_UNIT: "users"}
     if aggregate.function in count:
-        return [(count[aggregate.function], 1.0, 0, 1, 0.0)]
+        return [Increment(count[aggregate.function], argument)]
     if aggregate.bounds is None:
         raise ConfigError(f"{aggregate.function} needs contribution_bounds_per_row")
     lo, hi = aggregate.bounds
     if aggregate.function is AggregateFunction.SUM:
-        return [("sum", *_clamp(aggregate, lo, hi, source, rows), 0.0)]
+        return [Increment("sum", argument, *clamp(aggregate.alias, lo, hi))]
     # Values centred on the middle of the bounds have half their width as sensitivity; so have their squares, less half of the largest.
     centre, half = lo + (hi - lo) / 2, (hi - lo) / 2
-    parts = [("sum", *_clamp(aggregate, -half, half, source, rows), centre)]
+    parts = [Increment("sum", argument, *clamp(aggregate.alias, -half, half), centre)]
     if aggregate.function in SPREADS:
-        parts.append(("squares", *_squares(aggregate, half, source, rows), centre))
-    return [*parts, ("valid", 1.0, 0, 1, 0.0)]
+        if not MIN_WIDTH <= half * half <= MAX_WIDTH:
+            raise ConfigError(
+                f"the bounds of {aggregate.alias} are {2 * half:g} apart, and their squares leave the range of numbers: scale the values, so that it is "
+                f"between {2 * math.sqrt(MIN_WIDTH):g} and {2 * math.sqrt(MAX_WIDTH):g}"
+            )
+        parts.append(Increment("squares", argument, *clamp(aggregate.alias, -half * half / 2, half * half / 2), centre))
+    return [*parts, Increment("valid", argument)]
 
 
-def _clamp(aggregate: Aggregate, lo: float, hi: float, source: Source, rows: int) -> tuple[float, int, int]:
-    """Grid of a power of two no coarser than (hi - lo) / 2^20, and the clamp in grid units, rounded inwards."""
-    width = hi - lo
-    check_width(aggregate, width)
-    grid = math.ldexp(1.0, math.frexp(width)[1] - 21)
-    lower, upper = math.ceil(lo / grid), math.floor(hi / grid)
-    if max(abs(lower), abs(upper)) * source.max_users * rows >= MAX_EXACT // 2:
-        raise ConfigError(
-            f"the bounds ({lo:g}, {hi:g}) of {aggregate.alias} could overflow a 64-bit sum over {source.max_users} users: bring them closer to zero, "
-            f"or declare fewer at sources.{source.name}.max_users"
-        )
-    return grid, lower, upper
+def of_width(source: Source, rows: int) -> Clamp:
+    """Grids of a power of two no coarser than (hi - lo) / 2^20, for sums over all users of a source with so many rows each."""
+
+    def clamp(alias: str, lo: float, hi: float) -> tuple[float, int, int]:
+        check_width(alias, hi - lo)
+        grid = math.ldexp(1.0, math.frexp(hi - lo)[1] - 21)
+        lower, upper = math.ceil(lo / grid), math.floor(hi / grid)
+        if max(abs(lower), abs(upper)) * source.max_users * rows >= MAX_EXACT // 2:
+            raise ConfigError(
+                f"the bounds ({lo:g}, {hi:g}) of {alias} could overflow a 64-bit sum over {source.max_users} users: bring them closer to zero, "
+                f"or declare fewer at sources.{source.name}.max_users"
+            )
+        return grid, lower, upper
+
+    return clamp
 
 
-def check_width(aggregate: Aggregate, width: float) -> None:
+def check_width(alias: str, width: float) -> None:
     """Bounds so close, or so far apart, that float64 is no grid for what lies between.
 
     Raises:
@@ -60,14 +75,5 @@ def check_width(aggregate: Aggregate, width: float) -> None:
     """
     if not MIN_WIDTH <= width <= MAX_WIDTH:
         raise ConfigError(
-            f"the bounds of {aggregate.alias} are {width:g} apart: scale the values so that it is between {MIN_WIDTH:g} and {MAX_WIDTH:g}"
+            f"the bounds of {alias} are {width:g} apart: scale the values so that it is between {MIN_WIDTH:g} and {MAX_WIDTH:g}"
         )
-
-
-def _squares(aggregate: Aggregate, half: float, source: Source, rows: int) -> tuple[float, int, int]:
-    if not MIN_WIDTH <= half * half <= MAX_WIDTH:
-        raise ConfigError(
-            f"the bounds of {aggregate.alias} are {2 * half:g} apart, and their squares leave the range of numbers: scale the values, so that it is "
-            f"between {2 * math.sqrt(MIN_WIDTH):g} and {2 * math.sqrt(MAX_WIDTH):g}"
-        )
-    return _clamp(aggregate, -half * half / 2, half * half / 2, source, rows)

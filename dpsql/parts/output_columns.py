@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
 
 from dpsql.parsed_query import DEVIATIONS, VARIANCES, Aggregate, AggregateFunction, Quantiles
+from dpsql.parts.sums import Summed
 from dpsql.udfs.measure.output_columns import OutputColumn
 
 KINDS = {
@@ -16,34 +16,6 @@ KINDS = {
     **dict.fromkeys(DEVIATIONS, "deviation"),
 }
 SAMPLES = (AggregateFunction.VAR_SAMP, AggregateFunction.STDDEV_SAMP)
-
-
-class Summed(Protocol):
-    """What of a noisy sum its column needs."""
-
-    @property
-    def mechanism(self) -> int:
-        """Its number, from 1."""
-
-    @property
-    def rule(self) -> str:
-        """How a record becomes an increment."""
-
-    @property
-    def grid(self) -> float:
-        """Value of a unit of increments."""
-
-    @property
-    def step(self) -> float:
-        """Value of a unit of the noisy sum."""
-
-    @property
-    def upper(self) -> int:
-        """Clamp, in units of increments."""
-
-    @property
-    def centre(self) -> float:
-        """What values were centred on."""
 
 
 def output_column(aggregate: Aggregate, parts: Sequence[Summed], errors: tuple[tuple[float, ...], ...] = ()) -> OutputColumn:

@@ -3,38 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+
+from dpsql.udfs.contributions import Increment
 
 
 @dataclass(frozen=True, kw_only=True)
-class NoisySum:
-    """One perturbed integer path per group, whatever its counter.
-
-    Args:
-        mechanism: number of the mechanism in the noise function (selection is 0, perturbations from 1).
-        rule: how a record becomes an increment: `rows`, `valid`, `users`, `sum` or `squares` (`dpsql.udfs.contributions.Increment`).
-        argument: position of the record's argument column a0, a1, ..., or -1.
-        grid: size of one integer unit (a power of two; 1.0 for counts).
-        lower, upper: clamp of one record's increment, in grid units.
-        centre: what is subtracted before clamping (AVG, variances), in value units.
-        sensitivity: L2 sensitivity of one strategy step, the counter's largest column norm included, in value units.
-        sigma: standard deviation of the noise of one strategy step, in value units.
-    """
+class Summed(Increment):
+    """What records add to one integer sum per group; `mechanism` is its number in the noise function (selection is 0, sums from 1)."""
 
     mechanism: int
-    rule: str
-    argument: int
-    grid: float
-    lower: int
-    upper: int
-    centre: float
-    sensitivity: float
-    sigma: float
 
     @property
     def step(self) -> float:
         """Value of a unit of the noisy sum: as of increments."""
         return self.grid
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoisySum(Summed):
+    """One perturbed integer path per group, whatever its counter.
+
+    Args:
+        sensitivity: L2 sensitivity of one strategy step, the counter's largest column norm included, in value units.
+        sigma: standard deviation of the noise of one strategy step, in value units.
+    """
+
+    sensitivity: float
+    sigma: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,3 +52,8 @@ def presence_only(arguments: Sequence[str], perturbations: Sequence[NoisySum]) -
     """Per argument: whether all that read it only ask if there is a value."""
     used = [{p.rule for p in perturbations if p.argument == i} for i in range(len(arguments))]
     return tuple(rules == {"valid"} for rules in used)
+
+
+def bare(sums: Sequence[Increment]) -> tuple[Increment, ...]:
+    """What an intake needs of them."""
+    return tuple(Increment(*(getattr(each, field.name) for field in fields(Increment))) for each in sums)

@@ -21,7 +21,7 @@ from dpsql.mechanisms.dynamic.plan import ColumnPlan, NoisySum, QuantileSum, Sel
 from dpsql.mechanisms.identity import identity_of
 from dpsql.parsed_query import ParsedQuery, Quantiles
 from dpsql.parts.hash_charge import hash_charge
-from dpsql.parts.increments import MAX_EXACT, check_width, increments_of
+from dpsql.parts.increments import MAX_EXACT, check_width, increments_of, of_width
 from dpsql.parts.key_selection import (
     SELECTION_DECAY,
     SELECTION_SHARE,
@@ -132,35 +132,26 @@ def _selection(plan: TablePlan, bounds: TableBounds, share: float, norm: float, 
 
 def _columns(plan: TablePlan, source: Source, bounds: TableBounds, norm: float, mu: float) -> tuple[ColumnPlan, ...]:
     query = plan.query
-    increments = [[] if isinstance(a, Quantiles) else increments_of(a, source, bounds.rows) for a in query.aggregates]
+    clamp = of_width(source, bounds.rows)
+    increments = [[] if isinstance(a, Quantiles) else increments_of(a, plan.arguments, clamp) for a in query.aggregates]
     plain = sum(len(each) for each in increments)
     wanted = [a for a in query.aggregates if isinstance(a, Quantiles)]
     part = mu / math.sqrt(plain + len(wanted))
     columns: list[ColumnPlan] = []
     number = 0
     for aggregate, each in zip(query.aggregates, increments, strict=True):
-        argument = plan.arguments.index(aggregate.argument) if aggregate.argument is not None else -1
         perturbations: list[NoisySum] = []
         if isinstance(aggregate, Quantiles):
             mechanism = plain + wanted.index(aggregate) + 1
-            perturbations.append(_tree_of_counts(plan, aggregate, mechanism, argument, source, bounds, norm, part))
-        for rule, grid, lower, upper, centre in each:
+            perturbations.append(_tree_of_counts(plan, aggregate, mechanism, source, bounds, norm, part))
+        for added in each:
             number += 1
-            per_row = measure_sensitivity(bounds, len(each), lower * grid, upper * grid)
+            per_row = measure_sensitivity(bounds, len(each), added.lower * added.grid, added.upper * added.grid)
             by_unit = presence_sensitivity(bounds, (1.0,) * bounds.counts)
-            sensitivity = round_up((by_unit if rule == "users" else per_row) * norm)
-            perturbation = NoisySum(
-                mechanism=number,
-                rule=rule,
-                argument=argument,
-                grid=grid,
-                lower=lower,
-                upper=upper,
-                centre=centre,
-                sensitivity=sensitivity,
-                sigma=round_up(sensitivity / part * (1 + 1e-12)),
-            )
-            if not MAX_NORMAL * perturbation.sigma / grid * _reach(plan.counter) < MAX_EXACT // 2:
+            sensitivity = round_up((by_unit if added.rule == "users" else per_row) * norm)
+            sigma = round_up(sensitivity / part * (1 + 1e-12))
+            perturbation = NoisySum(**vars(added), mechanism=number, sensitivity=sensitivity, sigma=sigma)
+            if not MAX_NORMAL * sigma / added.grid * _reach(plan.counter) < MAX_EXACT // 2:
                 raise ConfigError(f"the noise of {aggregate.alias} could overflow 64 bits: raise epsilon, or lower max_rows_contributed")
             perturbations.append(perturbation)
         columns.append(ColumnPlan(aggregate=aggregate, perturbations=tuple(perturbations)))
@@ -168,11 +159,11 @@ def _columns(plan: TablePlan, source: Source, bounds: TableBounds, norm: float, 
 
 
 def _tree_of_counts(
-    plan: TablePlan, aggregate: Quantiles, mechanism: int, argument: int, source: Source, bounds: TableBounds, norm: float, mu: float
+    plan: TablePlan, aggregate: Quantiles, mechanism: int, source: Source, bounds: TableBounds, norm: float, mu: float
 ) -> QuantileSum:
     """Every row counts one in a node of each level."""
     lower, upper = aggregate.bounds or (0.0, 0.0)
-    check_width(aggregate, upper - lower)
+    check_width(aggregate.alias, upper - lower)
     sensitivity = round_up(row_sensitivity(bounds, 0.0, 1.0) * math.sqrt(quantiles.LEVELS) * norm * (1 + 1e-12))
     sigma = round_up(sensitivity / mu * (1 + 1e-12))
     last = BltInf().path_variance(LAST_STEP) if isinstance(plan.counter, BltInf) else max(path_sd(plan.counter)) ** 2
@@ -182,7 +173,7 @@ def _tree_of_counts(
     return QuantileSum(
         mechanism=mechanism,
         rule="leaf",
-        argument=argument,
+        argument=plan.arguments.index(str(aggregate.argument)),
         grid=(upper - lower) / quantiles.LEAVES,
         lower=1,
         upper=quantiles.LEAVES,
@@ -203,22 +194,11 @@ def _tree(plan: TablePlan, source: Source, asked: AskedOfTree) -> TreePlan:
     each = once * math.sqrt(3 / 8 / len(plan.query.aggregates))
     columns, removed = [], []
     for number, aggregate in enumerate(plan.query.aggregates, start=1):
-        ((rule, grid, lower, upper, centre),) = increments_of(aggregate, source, rows)
-        argument = plan.arguments.index(aggregate.argument) if aggregate.argument is not None else -1
-        sensitivity = round_up(rows * max(abs(lower), abs(upper)) * grid)
-        sum_ = NoisySum(
-            mechanism=number,
-            rule=rule,
-            argument=argument,
-            grid=grid,
-            lower=lower,
-            upper=upper,
-            centre=centre,
-            sensitivity=sensitivity,
-            sigma=round_up(sensitivity / each),
-        )
+        (added,) = increments_of(aggregate, plan.arguments, of_width(source, rows))
+        sensitivity = round_up(rows * added.largest)
+        sum_ = NoisySum(**vars(added), mechanism=number, sensitivity=sensitivity, sigma=round_up(sensitivity / each))
         removed.append(round_up(norm * sensitivity / each * (1 + 1e-12)))
-        deviation = math.hypot(sum_.sigma, removed[-1] * math.sqrt(BltInf().path_variance(LAST_STEP))) / grid
+        deviation = math.hypot(sum_.sigma, removed[-1] * math.sqrt(BltInf().path_variance(LAST_STEP))) / added.grid
         if not LAST_STEP.bit_length() * MOST_ROUNDS * BEYOND * deviation < 2.0**62:
             raise ConfigError(f"the noise of {aggregate.alias} could overflow 64 bits: raise epsilon, or lower max_rows_contributed")
         columns.append(ColumnPlan(aggregate=aggregate, perturbations=(sum_,)))

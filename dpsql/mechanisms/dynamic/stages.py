@@ -5,6 +5,7 @@ from __future__ import annotations
 from dpsql.mechanisms.dynamic.asked import AskedOfChanges
 from dpsql.mechanisms.dynamic.plan import TablePlan, TreePlan
 from dpsql.parts.output_columns import output_column
+from dpsql.parts.sums import bare
 from dpsql.parts.whole_table import grid
 from dpsql.udfs.contributions import Increment
 from dpsql.udfs.dynamic.changes import FeedParameters
@@ -16,9 +17,6 @@ from dpsql.udfs.keys import PublicGroups
 from dpsql.udfs.table.leaves import Quantiles
 from dpsql.udfs.table.release import Perturbation, Selection, TableParameters
 from dpsql.udfs.table.stages import QuantileStage, TableStage
-
-ROWS = Increment("rows", -1, 1.0, 0, 1, 0.0)
-"""What an interval tree goes by."""
 
 
 def admission_stage(plan: TablePlan, public: PublicGroups | None = None) -> AdmissionStage | FeedStage:
@@ -47,7 +45,7 @@ def bounding_parameters(plan: TablePlan, public: PublicGroups | None = None) -> 
         max_rows_per_group=asked.max_rows_per_group,
         max_groups=asked.max_groups_contributed,
         weights=plan.selection.weights if plan.selection else (0,) * plan.max_groups,
-        increments=_increments(plan),
+        increments=bare(plan.perturbations),
         public_keys=tuple(sorted(public.keys)) if public else None,
     )
 
@@ -60,15 +58,11 @@ def feed_parameters(plan: TablePlan, asked: AskedOfChanges, public: PublicGroups
         max_rows_per_group=asked.max_rows_per_group,
         max_groups=asked.max_groups_contributed,
         weights=plan.selection.weights if plan.selection else (0,) * asked.max_spells_contributed,
-        increments=(ROWS, *_increments(plan)) if isinstance(plan, TreePlan) else _increments(plan),
+        increments=(*((Increment("rows"),) if isinstance(plan, TreePlan) else ()), *bare(plan.perturbations)),
         copies=not asked.feed.primary_key,
         public_keys=tuple(sorted(public.keys)) if public else None,
         by_level=isinstance(plan, TreePlan),
     )
-
-
-def _increments(plan: TablePlan) -> tuple[Increment, ...]:
-    return tuple(Increment(p.rule, p.argument, p.grid, p.lower, p.upper, p.centre) for p in plan.perturbations)
 
 
 def table_parameters(plan: TablePlan, public: PublicGroups | None = None) -> TableParameters:

@@ -13,7 +13,7 @@ from dpsql.mechanisms.histogram.plan import ColumnPlan, PerturbationPlan, Privac
 from dpsql.mechanisms.identity import identity_of
 from dpsql.parsed_query import Aggregate, ContributionPeriod, CounterName, ParsedQuery
 from dpsql.parts.hash_charge import hash_charge
-from dpsql.parts.increments import MAX_EXACT, increments_of
+from dpsql.parts.increments import MAX_EXACT, increments_of, of_width
 from dpsql.parts.key_selection import (
     CARRIED_SHARE,
     PAPER_DECAY,
@@ -155,30 +155,18 @@ def _columns(
     rows = min(query.asked.max_rows_contributed, query.asked.max_groups_contributed * query.asked.max_rows_per_group)
     by_users = math.sqrt(2 * groups if meet else groups)  # where periods meet, a unit that counts no more here may count there
     by_rows = math.sqrt(windows * query.asked.max_rows_per_group * rows)
-    increments = [increments_of(aggregate, source, rows) for aggregate in query.aggregates]
+    increments = [increments_of(aggregate, arguments, of_width(source, rows)) for aggregate in query.aggregates]
     part = mu / math.sqrt(sum(len(each) for each in increments))
     columns, number = [], 0
     for aggregate, each in zip(query.aggregates, increments, strict=True):
-        argument = arguments.index(aggregate.argument) if aggregate.argument is not None else -1
         perturbations = []
-        for rule, grid, lower, upper, centre in each:
+        for added in each:
             number += 1
-            largest = max(abs(lower), abs(upper)) * grid
-            sensitivity = round_up((by_users if rule == "users" else by_rows * largest) * column_norm(chosen))
+            sensitivity = round_up((by_users if added.rule == "users" else by_rows * added.largest) * column_norm(chosen))
             sigma = round_up(sensitivity / part * (1 + 1e-12))
             sd = tuple(sigma * v for v in path_sd(chosen))
             perturbation = PerturbationPlan(
-                mechanism=number,
-                counter=query.asked.counter,
-                rule=rule,
-                argument=argument,
-                grid=grid,
-                lower=lower,
-                upper=upper,
-                centre=centre,
-                sensitivity=sensitivity,
-                sigma=sigma,
-                sd=sd,
+                **vars(added), mechanism=number, counter=query.asked.counter, sensitivity=sensitivity, sigma=sigma, sd=sd
             )
             _check_noise(perturbation, aggregate)
             perturbations.append(perturbation)

@@ -8,7 +8,7 @@ from dpsql.mechanisms.histogram.asked import ReleaseRule
 from dpsql.mechanisms.histogram.plan import CarriedPlan, PerturbationPlan, PrivacyPlan
 from dpsql.parsed_query import ContributionPeriod
 from dpsql.parts.output_columns import output_column
-from dpsql.udfs.contributions import Increment
+from dpsql.parts.sums import bare
 from dpsql.udfs.grid import NO_CLOCK, Grid
 from dpsql.udfs.histogram.key_selection import SelectionParameters
 from dpsql.udfs.histogram.parameters import ReleaseParameters
@@ -52,7 +52,7 @@ def bounding_parameters(plan: PrivacyPlan, public: PublicGroups | None = None, f
         max_rows_per_group=query.asked.max_rows_per_group,
         max_groups=query.asked.max_groups_contributed,
         weights=plan.selection.weights if plan.selection else (0,) * plan.max_groups,
-        increments=tuple(Increment(p.rule, p.argument, p.grid, p.lower, p.upper, p.centre) for p in plan.perturbations),
+        increments=bare(plan.perturbations),
         by_user=query.asked.release is ReleaseRule.RESELECT and plan.selection is not None,
         public_keys=tuple(sorted(public.keys)) if public else None,
         first_window_us=public.first_window_us if public else first_window_us,

@@ -7,6 +7,7 @@ from typing import ClassVar
 
 from dpsql.mechanisms.marginals.asked import Asked
 from dpsql.parsed_query import CounterName, ParsedQuery
+from dpsql.parts.sums import Summed
 from dpsql.udfs.marginals.cells import Keys, Marginals
 from dpsql.udfs.marginals.release import NoisyTables
 from dpsql.udfs.noise.blt_inf import BltInf
@@ -14,24 +15,9 @@ from dpsql.udfs.noise.counters import Counter, counter
 
 
 @dataclass(frozen=True, kw_only=True)
-class MeasuredSum:
-    """One integer sum per cell of every table: an aggregate of the select list, in its order.
+class MeasuredSum(Summed):
+    """One integer sum per cell of every table; `sigmas`: of one step's noise, a table each, in value units."""
 
-    Args:
-        mechanism: number of the mechanism in the noise function, from 1.
-        rule: how a record becomes an increment: `rows`, `valid` or `sum` (see `dpsql.udfs.intake.contribution_bounding`).
-        argument: position of the record's argument column a0, a1, ..., or -1.
-        grid: size of one integer unit (a power of two; 1.0 for counts).
-        lower, upper: clamp of one record's increment, in grid units.
-        sigmas: of one step's noise, a table each, in value units.
-    """
-
-    mechanism: int
-    rule: str
-    argument: int
-    grid: float
-    lower: int
-    upper: int
     sigmas: tuple[float, ...]
 
 

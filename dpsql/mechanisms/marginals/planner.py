@@ -15,7 +15,7 @@ from dpsql.mechanisms.marginals.shares import BITS, shares
 from dpsql.mechanisms.marginals.workload import default_energies
 from dpsql.parsed_query import AggregateFunction, ParsedQuery
 from dpsql.parts.hash_charge import hash_charge
-from dpsql.parts.increments import MAX_EXACT, increments_of
+from dpsql.parts.increments import MAX_EXACT, increments_of, of_width
 from dpsql.parts.whole_table import document
 from dpsql.privacy.curve import round_down, round_up, total_mu
 from dpsql.udfs.marginals.cells import Marginals
@@ -108,12 +108,12 @@ def _sums(plan: MarginalsPlan, source: Source) -> tuple[MeasuredSum, ...]:
     for number, aggregate in enumerate(query.aggregates, start=1):
         if aggregate.function not in LINEAR:
             raise ConfigError(f"{aggregate.function} is no sum over rows, so marginals cannot have it: COUNT and SUM are")
-        ((rule, grid, lower, upper, _),) = increments_of(aggregate, source, rows)
-        argument = plan.arguments.index(aggregate.argument) if aggregate.argument is not None else -1
+        (added,) = increments_of(aggregate, plan.arguments, of_width(source, rows))
         # A row is in one cell of a table: the shifts of C rows add up to at most C times the largest.
-        sensitivity = rows * max(abs(lower), abs(upper)) * grid
-        sigmas = tuple(round_up(sensitivity * norm / (base * math.sqrt(table.share / 2**BITS)) * (1 + 1e-12)) for table in plan.tables)
-        if not MAX_NORMAL * max(sigmas) / grid * reach < MAX_EXACT // 2:
+        sigmas = tuple(
+            round_up(rows * added.largest * norm / (base * math.sqrt(table.share / 2**BITS)) * (1 + 1e-12)) for table in plan.tables
+        )
+        if not MAX_NORMAL * max(sigmas) / added.grid * reach < MAX_EXACT // 2:
             raise ConfigError(f"the noise of {aggregate.alias} could overflow 64 bits: raise epsilon, or lower max_rows_contributed")
-        out.append(MeasuredSum(mechanism=number, rule=rule, argument=argument, grid=grid, lower=lower, upper=upper, sigmas=sigmas))
+        out.append(MeasuredSum(**vars(added), mechanism=number, sigmas=sigmas))
     return tuple(out)

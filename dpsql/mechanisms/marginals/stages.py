@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from dpsql.mechanisms.marginals.plan import MarginalsPlan
+from dpsql.parts.sums import bare
 from dpsql.parts.whole_table import grid
-from dpsql.udfs.contributions import Increment
 from dpsql.udfs.intake.contribution_bounding import BoundingParameters
 from dpsql.udfs.marginals.domains import Domains
 from dpsql.udfs.marginals.release import cells
@@ -25,7 +25,6 @@ def domains(plan: MarginalsPlan) -> Domains:
 def intake(plan: MarginalsPlan) -> CellIntake:
     """The whole stream is one period, and rows alone are bounded."""
     rows = plan.query.asked.max_rows_contributed
-    increments = tuple(Increment(p.rule, p.argument, p.grid, p.lower, p.upper) for p in plan.sums)
     bounds = BoundingParameters(
         grid=grid(plan.query, plan.start_us),
         renews=False,
@@ -33,7 +32,7 @@ def intake(plan: MarginalsPlan) -> CellIntake:
         max_rows_per_group=rows,
         max_groups=rows,
         weights=(0,) * rows,
-        increments=increments,
+        increments=bare(plan.sums),
     )
     return CellIntake(bounds, len(plan.arguments), plan.marginals, domains(plan))
 

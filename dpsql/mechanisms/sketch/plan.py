@@ -7,31 +7,13 @@ from typing import Any, ClassVar
 
 from dpsql.mechanisms.sketch.asked import Asked
 from dpsql.parsed_query import ParsedQuery
+from dpsql.parts.sums import NoisySum
 
 
 @dataclass(frozen=True, kw_only=True)
-class CellsPlan:
-    """The cells of one sketch.
+class CellsPlan(NoisySum):
+    """The cells of one sketch, `sensitivity` over all of them; `sd`: standard deviation of a cell's noise at triggers 1.., in value units."""
 
-    Args:
-        mechanism: number in the noise function, from 1.
-        rule: how a record becomes an increment: `rows` or `sum` (`dpsql.udfs.contributions.Increment`).
-        argument: position of the argument column, or -1.
-        grid: value of one step (a power of two; 1.0 for counts).
-        lower, upper: clamp of one record's increment, in steps.
-        sensitivity: L2 sensitivity of one strategy step over all cells, the counter's column norm included, in value units.
-        sigma: standard deviation of the noise of one strategy step, in value units.
-        sd: standard deviation of a published cell's noise at triggers 1.., in value units.
-    """
-
-    mechanism: int
-    rule: str
-    argument: int
-    grid: float
-    lower: int
-    upper: int
-    sensitivity: float
-    sigma: float
     sd: tuple[float, ...]
 
 

@@ -12,7 +12,7 @@ from dpsql.mechanisms.sketch.asked import Asked, Bounds, SketchKind, Wanted
 from dpsql.mechanisms.sketch.medians import MEDIAN, stderr
 from dpsql.mechanisms.sketch.plan import CellsPlan, SketchPlan, document
 from dpsql.parsed_query import Aggregate, AggregateFunction, ContributionPeriod, CounterName, ParsedQuery, PrivacyLevel
-from dpsql.parts.increments import MAX_EXACT, increments_of
+from dpsql.parts.increments import MAX_EXACT, increments_of, of_width
 from dpsql.privacy.curve import round_down, round_up, total_mu
 from dpsql.udfs.noise.counters import column_norm, counter, path_sd
 from dpsql.udfs.noise.randomness import MAX_NORMAL
@@ -153,24 +153,13 @@ def _cells(
     asked, chosen = query.asked, counter(CounterName.BLT, triggers)
     rows = asked.bounds.rows if asked.bounds else 1
     function = AggregateFunction.COUNT_ROWS if wanted.weight is None else AggregateFunction.SUM
-    [(rule, grid, lower, upper, _)] = increments_of(Aggregate(wanted.alias, function, wanted.weight, wanted.bounds), source, rows)
+    (added,) = increments_of(Aggregate(wanted.alias, function, wanted.weight, wanted.bounds), arguments, of_width(source, rows))
     together = _squares(asked.bounds) if asked.bounds else 1
-    largest = max(abs(lower), abs(upper)) * grid
-    sensitivity = round_up(math.sqrt(windows * asked.depth * together) * largest * column_norm(chosen))
+    sensitivity = round_up(math.sqrt(windows * asked.depth * together) * added.largest * column_norm(chosen))
     sigma = round_up(sensitivity / (mu / math.sqrt(len(asked.wanted))) * (1 + 1e-12))
-    if not MAX_NORMAL * sigma / grid * triggers < MAX_EXACT // 2:
+    if not MAX_NORMAL * sigma / added.grid * triggers < MAX_EXACT // 2:
         raise ConfigError(f"the noise of {wanted.alias} could overflow 64 bits: raise epsilon, or lower max_rows_contributed")
-    return CellsPlan(
-        mechanism=number,
-        rule=rule,
-        argument=-1 if wanted.weight is None else arguments.index(wanted.weight),
-        grid=grid,
-        lower=lower,
-        upper=upper,
-        sensitivity=sensitivity,
-        sigma=sigma,
-        sd=tuple(sigma * v for v in path_sd(chosen)),
-    )
+    return CellsPlan(**vars(added), mechanism=number, sensitivity=sensitivity, sigma=sigma, sd=tuple(sigma * v for v in path_sd(chosen)))
 
 
 __all__ = ["collisions", "identity", "make_plan", "missed", "tests"]

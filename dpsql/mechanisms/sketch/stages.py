@@ -8,7 +8,7 @@ from dpsql.mechanisms.sketch.asked import SketchKind
 from dpsql.mechanisms.sketch.plan import SketchPlan
 from dpsql.mechanisms.sketch.planner import missed
 from dpsql.parsed_query import ContributionPeriod, CounterName
-from dpsql.udfs.contributions import Increment
+from dpsql.parts.sums import bare
 from dpsql.udfs.grid import Grid
 from dpsql.udfs.keys import PublicGroups
 from dpsql.udfs.noise.counters import counter
@@ -51,7 +51,7 @@ def intake(plan: SketchPlan, first_window_us: int) -> EventIntake | UserIntake:
         grid=grid(plan),
         first_window_us=first_window_us,
         shape=shape(plan),
-        contributions=tuple(Increment(c.rule, c.argument, c.grid, c.lower, c.upper) for c in plan.cells),
+        contributions=bare(plan.cells),
         unknown_keys=plan.unknown_keys,
         renews=plan.query.contribution_period is ContributionPeriod.WINDOW,
         bounds=UnitBounds(bounds.max_rows, bounds.max_rows_per_key, bounds.max_keys) if bounds else None,

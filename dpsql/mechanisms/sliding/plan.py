@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 from dpsql.mechanisms.sliding.asked import Asked, PaneGrouping
 from dpsql.parsed_query import CounterName, ParsedQuery
+from dpsql.parts.sums import Summed
 from dpsql.udfs.noise.discrete_laplace import DiscreteLaplace
 
 TABLES = ("fine", "monitor", "together")
@@ -17,16 +18,10 @@ BITS_OF_A_STEP = 10
 
 
 @dataclass(frozen=True, kw_only=True)
-class MeasurementPlan:
-    """One noisy sum per bin.
+class MeasurementPlan(Summed):
+    """One noisy sum per bin: records are rounded to units of the grid, and a pane's sum of them to steps.
 
     Args:
-        mechanism: number in the noise function, from 1.
-        rule: how a record becomes an increment: `rows`, `valid`, `sum` or `squares` (`dpsql.udfs.contributions.Increment`).
-        argument: position of the argument column, or -1.
-        grid: value of one unit (a power of two; 1.0 for counts): records are rounded to units, and a pane's sum of them to steps.
-        lower, upper: clamp of one record's increment, in units.
-        centre: what is subtracted before clamping (AVG), in value units.
         fine: noise of a pane that is measured by itself with the whole budget; None where no pane is.
         monitor, together: noise of a grouping's monitor, and of what it measures; None without grouping.
         sigma: standard deviation of z in steps (WINDOW_SQRT); 0 otherwise.
@@ -35,20 +30,13 @@ class MeasurementPlan:
         floor: no sum can be negative.
     """
 
-    mechanism: int
-    rule: str
-    argument: int
-    grid: float
-    lower: int
-    upper: int
-    centre: float
-    fine: DiscreteLaplace | None
-    monitor: DiscreteLaplace | None
-    together: DiscreteLaplace | None
-    sigma: float
-    stderr: float
-    half_width: float | None
-    floor: bool
+    fine: DiscreteLaplace | None = None
+    monitor: DiscreteLaplace | None = None
+    together: DiscreteLaplace | None = None
+    sigma: float = 0.0
+    stderr: float = 0.0
+    half_width: float | None = None
+    floor: bool = False
 
     @property
     def bits(self) -> int:

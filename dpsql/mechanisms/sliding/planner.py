@@ -13,8 +13,8 @@ from dpsql.mechanisms.identity import identity_of
 from dpsql.mechanisms.sliding.asked import Asked, PaneGrouping
 from dpsql.mechanisms.sliding.half_width import half_width
 from dpsql.mechanisms.sliding.plan import MeasurementPlan, SlidingPlan, document
-from dpsql.parsed_query import SPREADS, Aggregate, AggregateFunction, ParsedQuery, PrivacyLevel
-from dpsql.parts.increments import MAX_EXACT, sums_of
+from dpsql.parsed_query import ParsedQuery, PrivacyLevel
+from dpsql.parts.increments import MAX_EXACT, increments_of
 from dpsql.privacy.curve import round_down, round_up, total_mu
 from dpsql.sql.window_rules import MOST_PANES
 from dpsql.udfs.noise.discrete_laplace import LARGEST, SMALLEST, DiscreteLaplace, discrete_laplace
@@ -46,8 +46,8 @@ def make_plan(query: ParsedQuery[Asked], source: Source) -> SlidingPlan:
     """
     window = query.windows
     arguments = tuple(dict.fromkeys(a.argument for a in query.aggregates if a.argument is not None))
-    sums = [each for aggregate in query.aggregates for each in _sums(aggregate, arguments)]
-    sums = [replace(each, mechanism=number) for number, each in enumerate(sums, 1)]
+    added = [each for aggregate in query.aggregates for each in increments_of(aggregate, arguments, _clamp)]
+    sums = [MeasurementPlan(**vars(each), mechanism=number, floor=each.lower >= 0) for number, each in enumerate(added, 1)]
     plan = SlidingPlan(
         query=query,
         panes=window.size_us // window.slide_us,
@@ -100,47 +100,6 @@ def _check_sizes(plan: SlidingPlan, source: Source) -> None:
             )
         if MAX_NORMAL * m.sigma * len(plan.sd) >= MAX_EXACT // 2:
             raise ConfigError("noise could overflow 64 bits: raise epsilon, or lower max_rows_contributed")
-
-
-def _sums(aggregate: Aggregate, arguments: tuple[str, ...]) -> list[MeasurementPlan]:
-    """What is summed of an aggregate, with no noise yet."""
-    argument = arguments.index(aggregate.argument) if aggregate.argument is not None else -1
-    match aggregate.function:
-        case AggregateFunction.COUNT_ROWS:
-            return [_bare("rows", -1, (1.0, 0, 1))]
-        case AggregateFunction.COUNT:
-            return [_bare("valid", argument, (1.0, 0, 1))]
-        case AggregateFunction.SUM if aggregate.bounds is not None:
-            lo, hi = aggregate.bounds
-            return [_bare("sum", argument, _clamp(aggregate.alias, lo, hi), floor=lo >= 0)]
-    if aggregate.bounds is None or sums_of(aggregate.function) == 1:
-        raise ConfigError(f"{aggregate.function} of {aggregate.alias} is not a sum over panes")
-    lo, hi = aggregate.bounds
-    centre, half = lo + (hi - lo) / 2, (hi - lo) / 2
-    made = [_bare("sum", argument, _clamp(aggregate.alias, -half, half), centre, floor=False)]
-    if aggregate.function in SPREADS:
-        made.append(_bare("squares", argument, _clamp(aggregate.alias, -half * half / 2, half * half / 2), centre, floor=False))
-    return [*made, _bare("valid", argument, (1.0, 0, 1))]
-
-
-def _bare(rule: str, argument: int, clamp: tuple[float, int, int], centre: float = 0.0, floor: bool = True) -> MeasurementPlan:
-    grid, lower, upper = clamp
-    return MeasurementPlan(
-        mechanism=0,
-        rule=rule,
-        argument=argument,
-        grid=grid,
-        lower=lower,
-        upper=upper,
-        centre=centre,
-        fine=None,
-        monitor=None,
-        together=None,
-        sigma=0.0,
-        stderr=0.0,
-        half_width=None,
-        floor=floor,
-    )
 
 
 def _clamp(alias: str, lo: float, hi: float) -> tuple[float, int, int]:

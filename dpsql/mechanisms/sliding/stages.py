@@ -10,8 +10,8 @@ from dpsql.mechanisms.sliding.plan import MeasurementPlan, SlidingPlan
 from dpsql.parsed_query import ContributionPeriod, CounterName, PrivacyLevel
 from dpsql.parts.increments import sums_of
 from dpsql.parts.output_columns import output_column
+from dpsql.parts.sums import bare
 from dpsql.schedule import Schedule, by_window
-from dpsql.udfs.contributions import Increment
 from dpsql.udfs.grid import Grid
 from dpsql.udfs.keys import PublicGroups
 from dpsql.udfs.measure.output_columns import OutputColumn
@@ -47,7 +47,7 @@ def schedule(plan: SlidingPlan) -> Schedule:
 def intake(plan: SlidingPlan, public: PublicGroups) -> EventIntake | UnitIntake:
     """Sums of single events, or of what a unit's bounds admit."""
     asked, keys, first = plan.query.asked, tuple(sorted(public.keys)), public.first_window_us
-    increments = tuple(Increment(m.rule, m.argument, m.grid, m.lower, m.upper, m.centre) for m in plan.measurements)
+    increments = bare(plan.measurements)
     if asked.privacy_level is PrivacyLevel.EVENT:
         return EventIntake(EventParameters(pane_grid(plan), keys, increments, first), len(plan.arguments))
     if asked.max_rows_contributed is None or asked.max_rows_per_group is None or asked.max_groups_contributed is None:
