@@ -167,7 +167,7 @@ MIN_PRIVACY_UNITS_PER_GROUP = whole_option(
 BOUNDS = (MAX_ROWS_CONTRIBUTED, MAX_ROWS_PER_GROUP, MAX_GROUPS_CONTRIBUTED)
 """What one unit may contribute."""
 
-OF_EITHER_LEVEL = (
+USUAL = (
     EPSILON,
     DELTA,
     PRIVACY_LEVEL,
@@ -179,7 +179,7 @@ OF_EITHER_LEVEL = (
     PUBLIC_GROUPS,
     MECHANISM,
 )
-"""Of mechanisms that protect units or rows, as the query says."""
+"""What queries of most mechanisms may write."""
 
 FOREIGN_OPTIONS: Mapping[str, str] = {
     "contribution_bounds_per_group": "SUM(x, contribution_bounds_per_row => (lo, hi)) with max_rows_per_group bound a group's sum",

@@ -9,19 +9,8 @@ from dpsql.sql.draft import Draft, Option
 from dpsql.sql.options import MOST_ROWS, whole_option
 
 OPTIONS: tuple[Option, ...] = (
-    options.PRIVACY_LEVEL,
-    options.EPSILON,
-    options.DELTA,
-    options.PRIVACY_UNIT_COLUMN,
-    options.MAX_ROWS_CONTRIBUTED,
-    options.MAX_ROWS_PER_GROUP,
-    options.MAX_GROUPS_CONTRIBUTED,
-    options.CONTRIBUTION_PERIOD,
-    options.TRIGGER_INTERVAL,
-    options.ALLOWED_LATENESS,
+    *options.USUAL,
     options.MIN_PRIVACY_UNITS_PER_GROUP,
-    options.PUBLIC_GROUPS,
-    options.MECHANISM,
     options.MAX_TRIGGERS,
     whole_option(
         "max_spells_contributed = 4",

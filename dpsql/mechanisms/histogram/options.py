@@ -18,22 +18,7 @@ CARRY_WINDOWS = whole_option(
     lambda draft: 1,
 )
 
-OPTIONS: tuple[Option, ...] = (
-    options.EPSILON,
-    options.DELTA,
-    options.PRIVACY_LEVEL,
-    options.PRIVACY_UNIT_COLUMN,
-    options.MAX_ROWS_CONTRIBUTED,
-    options.MAX_ROWS_PER_GROUP,
-    options.MAX_GROUPS_CONTRIBUTED,
-    options.CONTRIBUTION_PERIOD,
-    options.TRIGGER_INTERVAL,
-    options.ALLOWED_LATENESS,
-    options.MIN_PRIVACY_UNITS_PER_GROUP,
-    options.PUBLIC_GROUPS,
-    options.MECHANISM,
-    CARRY_WINDOWS,
-)
+OPTIONS: tuple[Option, ...] = (*options.USUAL, options.MIN_PRIVACY_UNITS_PER_GROUP, CARRY_WINDOWS)
 
 
 def read(draft: Draft) -> Asked:

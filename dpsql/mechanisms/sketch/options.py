@@ -26,7 +26,7 @@ _POWER = Check(
 
 
 WIDTH = whole_option("sketch_width = 8192", "columns of a sketch, which has 9 rows of cells", "8192", WIDEST, lambda draft: 8192, _POWER)
-OPTIONS: tuple[Option, ...] = (*options.OF_EITHER_LEVEL, WIDTH)
+OPTIONS: tuple[Option, ...] = (*options.USUAL, WIDTH)
 
 
 def lists(draft: Draft) -> bool:

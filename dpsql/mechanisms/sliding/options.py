@@ -9,7 +9,7 @@ from dpsql.parsed_query import PrivacyLevel
 from dpsql.sql import options
 from dpsql.sql.draft import Draft, Option
 
-OPTIONS: tuple[Option, ...] = options.OF_EITHER_LEVEL
+OPTIONS: tuple[Option, ...] = options.USUAL
 
 
 def read(draft: Draft) -> Asked:
