@@ -9,6 +9,7 @@ from dpsql.config import Source
 from dpsql.errors import ConfigError
 from dpsql.parsed_query import SPREADS, Aggregate, AggregateFunction
 from dpsql.udfs.contributions import Increment
+from dpsql.udfs.noise.randomness import MAX_NORMAL
 
 MIN_WIDTH, MAX_WIDTH = 1e-100, 1e100
 """Clamps narrower or wider than this have no meaning and would leave the range of float64 on the way."""
@@ -65,6 +66,16 @@ def of_width(source: Source, rows: int) -> Clamp:
         return grid, lower, upper
 
     return clamp
+
+
+def check_noise(alias: str, sigma: float, grid: float, reach: float) -> None:
+    """The largest noise that can be drawn must fit beside the largest sum; `reach`: how many times the largest draw a path can be.
+
+    Raises:
+        ConfigError: it does not.
+    """
+    if not MAX_NORMAL * sigma / grid * reach < MAX_EXACT // 2:
+        raise ConfigError(f"the noise of {alias} could overflow 64 bits: raise epsilon, or lower max_rows_contributed")
 
 
 def check_width(alias: str, width: float) -> None:

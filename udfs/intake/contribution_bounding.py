@@ -140,11 +140,8 @@ def admit(state: pa.Table | None, rows: pa.Table, clock: Clock, p: BoundingParam
     records = Entries(period, user, _fingerprint(key))
     admitted, first, rank, ordinal, state = _bound(state, records, p, drops)
 
-    record, window = p.grid.windows_of(ts[admitted])
+    record, window, trigger = open_copies(ts[admitted], clock, p)
     record = np.flatnonzero(admitted)[record]
-    trigger = _trigger(ts[record], window, clock, p)
-    open_ = (trigger <= p.grid.horizon) & _exists(window, p)
-    record, window, trigger = record[open_], window[open_], trigger[open_]
     if not p.groups_are_keys:
         # Copies in order of their records, then newest window first: groups are ranked in that order.
         copies = Entries(period[record], user[record], _group_fingerprint(period[record], window, key[record], p))
@@ -174,17 +171,33 @@ def timely(rows: pa.Table, clock: Clock, p: Timely, drops: dict[str, int]) -> Bo
         p: the plan's numbers.
         drops: counts by reason, added to.
     """
-    code = _ints(rows, "drop")
+    code, ts = _ints(rows, "drop"), _ints(rows, "ts")
+    if not len(ts) or (
+        p.public_keys is None and not code.any() and ts.max() <= clock.latest_us and not _is_closed(ts.min(keepdims=True), clock, p)[0]
+    ):
+        return np.ones(len(ts), bool)  # windows close in order: where that of the first record is open, all are
     for number, count in zip(*np.unique(code, return_counts=True), strict=True):
         if number:
             drops[DROP_REASONS[number - 1]] += int(count)
     live = code == 0
     if p.public_keys is not None:
         live &= _drop(live & ~np.isin(_ints(rows, "key"), np.array(p.public_keys, np.int64)), "not_a_public_group", drops)
-    ts = _ints(rows, "ts")
     live &= _drop(live & (ts > clock.latest_us), "too_far_ahead", drops)
+    return live & _drop(live & _is_closed(ts, clock, p), "window_closed", drops)
+
+
+def open_copies(ts: Int, clock: Clock, p: Timely) -> tuple[Int, Int, Int]:
+    """(record, window, trigger) of every copy whose window is open: its first trigger after the event time that is not closed yet."""
+    record, window = p.grid.windows_of(ts)
+    trigger = _trigger(ts[record], window, clock, p)
+    open_ = (trigger <= p.grid.horizon) & _exists(window, p)
+    return record[open_], window[open_], trigger[open_]
+
+
+def _is_closed(ts: Int, clock: Clock, p: Timely) -> Bool:
+    """Whether the newest window of each event time is closed, or does not exist."""
     newest = p.grid.latest_window(ts)
-    return live & _drop(live & ((_trigger(ts, newest, clock, p) > p.grid.horizon) | ~_exists(newest, p)), "window_closed", drops)
+    return (_trigger(ts, newest, clock, p) > p.grid.horizon) | ~_exists(newest, p)
 
 
 def _drop(which: Bool, reason: str, drops: dict[str, int]) -> Bool:

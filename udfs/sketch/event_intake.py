@@ -13,8 +13,9 @@ import numpy as np
 import pyarrow as pa
 
 from dpsql.udfs.columns import Int, run_starts, sort_order
+from dpsql.udfs.intake.contribution_bounding import open_copies
 from dpsql.udfs.sketch.hashing import Field, distinct_digests
-from dpsql.udfs.sketch.intake import IntakeParameters, timely, trigger_of
+from dpsql.udfs.sketch.intake import IntakeParameters, in_time
 from dpsql.udfs.sketch.partial import SCHEMA, cell_rows, key_rows
 from dpsql.udfs.stage import Clock, Intake, Stepped, Tables
 
@@ -38,7 +39,7 @@ class EventIntake(Intake):
     def step(self, state: Tables, rows: pa.Table, now: Clock, noise_key: bytes) -> Stepped:
         """`noise_key` is the root of the run's hash keys (`hashing.hash_key`)."""
         p = self.parameters
-        rows, drops = timely(rows, now, p)
+        rows, drops = in_time(rows, now, p)
         values, value, names = distinct_digests(rows.column("key_bytes"))
         record, window, trigger = _places(rows.column("ts").to_numpy(), now, p)
         added = [None if each.rule == "rows" else each.of(rows) for each in p.contributions]
@@ -63,15 +64,10 @@ class EventIntake(Intake):
 def _places(ts: Int, now: Clock, p: IntakeParameters) -> tuple[Int | None, Int, Int]:
     """Every (record, window, trigger) that is open, in order of window and trigger; None for the records where all are, in their own order."""
     if len(ts) and p.grid.windows_per_record == 1:
-        ends = np.array([ts.min(), ts.max()])
-        of, first = p.grid.windows_of(ends)
-        at = trigger_of(ends[of], first, now, p)
-        if len(of) == 2 and first[0] == first[1] >= p.first_window_us and at[0] == at[1] <= p.grid.horizon:
+        _, first, at = open_copies(np.array([ts.min(), ts.max()]), now, p)
+        if len(at) == 2 and first[0] == first[1] and at[0] == at[1]:
             return None, np.full(len(ts), first[0]), np.full(len(ts), at[0])  # one window, one trigger, as in most micro-batches
-    record, window = p.grid.windows_of(ts)
-    trigger = trigger_of(ts[record], window, now, p)
-    open_ = (trigger <= p.grid.horizon) & (window >= p.first_window_us)
-    record, window, trigger = record[open_], window[open_], trigger[open_]
+    record, window, trigger = open_copies(ts, now, p)
     order = sort_order(window, trigger)
     return record[order], window[order], trigger[order]
 

@@ -12,16 +12,16 @@ import pyarrow as pa
 from dpsql.udfs.columns import Bool, Int, run_starts, sort_order
 from dpsql.udfs.contributions import Increment
 from dpsql.udfs.grid import Grid
+from dpsql.udfs.intake.contribution_bounding import open_copies, timely
 from dpsql.udfs.sketch import bounding, ownership
 from dpsql.udfs.sketch.bounding import UnitBounds, bound
 from dpsql.udfs.sketch.hashing import Field, Shape, digests_of, hash_key
 from dpsql.udfs.sketch.ownership import Mask, admitted_by, fields_of, own
 from dpsql.udfs.sketch.partial import SCHEMA, cell_rows, key_rows
-from dpsql.udfs.stage import Clock, Intake, Stepped, Tables
+from dpsql.udfs.stage import NO_RECORD, Clock, Intake, Stepped, Tables
 from dpsql.udfs.state_table import Table
 
-CODES = ("malformed", "null_event_time", "null_privacy_unit", "key_too_long")
-REASONS = (*CODES, "too_far_ahead", "window_closed", "over_max_groups", "over_max_rows_per_group", "over_max_rows")
+REASONS = (*NO_RECORD, "too_far_ahead", "window_closed", "over_max_groups", "over_max_rows_per_group", "over_max_rows")
 
 
 @dataclass(frozen=True)
@@ -45,6 +45,7 @@ class IntakeParameters:
     unknown_keys: bool
     renews: bool
     bounds: UnitBounds | None
+    public_keys: ClassVar[None] = None
 
     def hash_key(self, root: bytes, window: int) -> bytes:
         """Of a window."""
@@ -73,7 +74,7 @@ class UserIntake(Intake):
         """`noise_key` is the root of the run's hash keys (`hashing.hash_key`)."""
         p = self.parameters
         assert p.bounds is not None
-        rows, drops = timely(rows, now, p)
+        rows, drops = in_time(rows, now, p)
         ts, user, values = rows.column("ts").to_numpy(), rows.column("user").to_numpy(), digests_of(rows.column("key_bytes"))
         period = p.grid.period(ts) if p.renews else np.zeros(len(ts), np.int64)
         # Ties of event time: another order for every unit, whatever arrived first.
@@ -89,39 +90,16 @@ class UserIntake(Intake):
         return Stepped(_forget({"users": users, "owners": owners}, now, p), out, {"drops": {k: n for k, n in drops.items() if n}})
 
 
-def timely(rows: pa.Table, now: Clock, p: IntakeParameters) -> tuple[pa.Table, dict[str, int]]:
-    """The records whose newest window exists and is open, and why the others are left out."""
+def in_time(rows: pa.Table, now: Clock, p: IntakeParameters) -> tuple[pa.Table, dict[str, int]]:
+    """The records that may count, and why the others are left out."""
     drops = dict.fromkeys(REASONS, 0)
-    code, ts = rows.column("drop").to_numpy(), rows.column("ts").to_numpy()
-    if not code.any() and (not len(ts) or (ts.max() <= now.latest_us and not _is_closed(ts.min(keepdims=True), now, p)[0])):
-        return rows, drops  # windows close in order: where that of the first record is open, all are
-    for number, count in zip(*np.unique(code[code > 0], return_counts=True), strict=True):
-        drops[CODES[number - 1]] += int(count)
-    live: Bool = code == 0
-    ahead = live & (ts > now.latest_us)
-    drops["too_far_ahead"] += int(ahead.sum())
-    closed = live & ~ahead & _is_closed(ts, now, p)
-    drops["window_closed"] += int(closed.sum())
-    timely = live & ~ahead & ~closed
-    return rows if timely.all() else rows.filter(pa.array(timely)), drops
-
-
-def _is_closed(ts: Int, now: Clock, p: IntakeParameters) -> Bool:
-    newest = p.grid.latest_window(ts)
-    return (trigger_of(ts, newest, now, p) > p.grid.horizon) | (newest < p.first_window_us)
-
-
-def trigger_of(ts: Int, window: Int, now: Clock, p: IntakeParameters) -> Int:
-    """The first trigger of the window after the event time that is not closed yet."""
-    return np.maximum(p.grid.own_trigger(ts, window), p.grid.closed_triggers(window, now.closed_us) + 1)
+    kept = timely(rows, now, p, drops)
+    return rows if kept.all() else rows.filter(pa.array(kept)), drops
 
 
 def _sketched(rows: pa.Table, ts: Int, values: Int, fields: Field, owned: Mask | None, now: Clock, p: IntakeParameters) -> pa.Table:
     """Partial sketches of every (window, trigger), and the keys that were brought."""
-    record, window = p.grid.windows_of(ts)
-    trigger = trigger_of(ts[record], window, now, p)
-    open_ = (trigger <= p.grid.horizon) & (window >= p.first_window_us)
-    record, window, trigger = record[open_], window[open_], trigger[open_]
+    record, window, trigger = open_copies(ts, now, p)
     order = sort_order(window, trigger)
     starts = np.flatnonzero(run_starts(window[order], trigger[order]))
     added = [None if each.rule == "rows" else each.of(rows) for each in p.contributions]

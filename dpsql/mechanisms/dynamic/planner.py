@@ -21,7 +21,7 @@ from dpsql.mechanisms.dynamic.plan import ColumnPlan, NoisySum, QuantileSum, Sel
 from dpsql.mechanisms.identity import identity_of
 from dpsql.parsed_query import ParsedQuery, Quantiles
 from dpsql.parts.hash_charge import hash_charge
-from dpsql.parts.increments import MAX_EXACT, check_width, increments_of, of_width
+from dpsql.parts.increments import check_noise, check_width, increments_of, of_width
 from dpsql.parts.key_selection import (
     SELECTION_DECAY,
     SELECTION_SHARE,
@@ -36,7 +36,6 @@ from dpsql.udfs.dynamic.interval_tree import MOST_ROUNDS
 from dpsql.udfs.measure import quantiles
 from dpsql.udfs.noise.blt_inf import BltInf
 from dpsql.udfs.noise.counters import Counter, column_norm, path_sd
-from dpsql.udfs.noise.randomness import MAX_NORMAL
 from dpsql.udfs.table.grid import LAST_STEP
 
 PLAN_VERSION = 1
@@ -151,8 +150,7 @@ def _columns(plan: TablePlan, source: Source, bounds: TableBounds, norm: float, 
             sensitivity = round_up((by_unit if added.rule == "users" else per_row) * norm)
             sigma = round_up(sensitivity / part * (1 + 1e-12))
             perturbation = NoisySum(**vars(added), mechanism=number, sensitivity=sensitivity, sigma=sigma)
-            if not MAX_NORMAL * sigma / added.grid * _reach(plan.counter) < MAX_EXACT // 2:
-                raise ConfigError(f"the noise of {aggregate.alias} could overflow 64 bits: raise epsilon, or lower max_rows_contributed")
+            check_noise(aggregate.alias, sigma, added.grid, _reach(plan.counter))
             perturbations.append(perturbation)
         columns.append(ColumnPlan(aggregate=aggregate, perturbations=tuple(perturbations)))
     return tuple(columns)

@@ -11,9 +11,9 @@ from dpsql.mechanisms.histogram.asked import Asked, ReleaseRule
 from dpsql.mechanisms.histogram.carried import carried_plan
 from dpsql.mechanisms.histogram.plan import ColumnPlan, PerturbationPlan, PrivacyPlan, SelectionPlan, document
 from dpsql.mechanisms.identity import identity_of
-from dpsql.parsed_query import Aggregate, ContributionPeriod, CounterName, ParsedQuery
+from dpsql.parsed_query import ContributionPeriod, CounterName, ParsedQuery
 from dpsql.parts.hash_charge import hash_charge
-from dpsql.parts.increments import MAX_EXACT, increments_of, of_width
+from dpsql.parts.increments import check_noise, increments_of, of_width
 from dpsql.parts.key_selection import (
     CARRIED_SHARE,
     PAPER_DECAY,
@@ -28,7 +28,6 @@ from dpsql.parts.key_selection import (
 )
 from dpsql.privacy.curve import round_down, round_up, total_mu
 from dpsql.udfs.noise.counters import column_norm, counter, path_sd
-from dpsql.udfs.noise.randomness import MAX_NORMAL
 
 PLAN_VERSION = 2
 """Changes when the same query would get other noise; part of the query's identity."""
@@ -168,18 +167,12 @@ def _columns(
             perturbation = PerturbationPlan(
                 **vars(added), mechanism=number, counter=query.asked.counter, sensitivity=sensitivity, sigma=sigma, sd=sd
             )
-            _check_noise(perturbation, aggregate)
+            check_noise(
+                aggregate.alias, sigma, added.grid, len(sd)
+            )  # a path adds at most one draw per step, each with a factor of at most 1
             perturbations.append(perturbation)
         columns.append(ColumnPlan(aggregate=aggregate, perturbations=tuple(perturbations)))
     return tuple(columns)
-
-
-def _check_noise(perturbation: PerturbationPlan, aggregate: Aggregate) -> None:
-    """The largest noise that can be drawn must fit beside the largest sum."""
-    # A path adds at most one draw per step, each with a factor of at most 1.
-    largest = MAX_NORMAL * perturbation.sigma / perturbation.grid * len(perturbation.sd)
-    if not largest < MAX_EXACT // 2:
-        raise ConfigError(f"the noise of {aggregate.alias} could overflow 64 bits: raise epsilon, or lower max_rows_contributed")
 
 
 __all__ = ["identity", "make_plan", "participations", "unnamed_plan"]

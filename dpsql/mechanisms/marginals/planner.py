@@ -15,14 +15,13 @@ from dpsql.mechanisms.marginals.shares import BITS, shares
 from dpsql.mechanisms.marginals.workload import default_energies
 from dpsql.parsed_query import AggregateFunction, ParsedQuery
 from dpsql.parts.hash_charge import hash_charge
-from dpsql.parts.increments import MAX_EXACT, increments_of, of_width
+from dpsql.parts.increments import check_noise, increments_of, of_width
 from dpsql.parts.whole_table import document
 from dpsql.privacy.curve import round_down, round_up, total_mu
 from dpsql.udfs.marginals.cells import Marginals
 from dpsql.udfs.marginals.least_squares import parts
 from dpsql.udfs.noise.blt_inf import BltInf
 from dpsql.udfs.noise.counters import column_norm
-from dpsql.udfs.noise.randomness import MAX_NORMAL
 from dpsql.udfs.table.grid import LAST_STEP
 
 PLAN_VERSION = 1
@@ -113,7 +112,6 @@ def _sums(plan: MarginalsPlan, source: Source) -> tuple[MeasuredSum, ...]:
         sigmas = tuple(
             round_up(rows * added.largest * norm / (base * math.sqrt(table.share / 2**BITS)) * (1 + 1e-12)) for table in plan.tables
         )
-        if not MAX_NORMAL * max(sigmas) / added.grid * reach < MAX_EXACT // 2:
-            raise ConfigError(f"the noise of {aggregate.alias} could overflow 64 bits: raise epsilon, or lower max_rows_contributed")
+        check_noise(aggregate.alias, max(sigmas), added.grid, reach)
         out.append(MeasuredSum(**vars(added), mechanism=number, sigmas=sigmas))
     return tuple(out)

@@ -12,10 +12,9 @@ from dpsql.mechanisms.sketch.asked import Asked, Bounds, SketchKind, Wanted
 from dpsql.mechanisms.sketch.medians import MEDIAN, stderr
 from dpsql.mechanisms.sketch.plan import CellsPlan, SketchPlan, document
 from dpsql.parsed_query import Aggregate, AggregateFunction, ContributionPeriod, CounterName, ParsedQuery, PrivacyLevel
-from dpsql.parts.increments import MAX_EXACT, increments_of, of_width
+from dpsql.parts.increments import check_noise, increments_of, of_width
 from dpsql.privacy.curve import round_down, round_up, total_mu
 from dpsql.udfs.noise.counters import column_norm, counter, path_sd
-from dpsql.udfs.noise.randomness import MAX_NORMAL
 from dpsql.udfs.sketch.hashing import SCHEME
 
 PLAN_VERSION = 2
@@ -157,8 +156,7 @@ def _cells(
     together = _squares(asked.bounds) if asked.bounds else 1
     sensitivity = round_up(math.sqrt(windows * asked.depth * together) * added.largest * column_norm(chosen))
     sigma = round_up(sensitivity / (mu / math.sqrt(len(asked.wanted))) * (1 + 1e-12))
-    if not MAX_NORMAL * sigma / added.grid * triggers < MAX_EXACT // 2:
-        raise ConfigError(f"the noise of {wanted.alias} could overflow 64 bits: raise epsilon, or lower max_rows_contributed")
+    check_noise(wanted.alias, sigma, added.grid, triggers)
     return CellsPlan(**vars(added), mechanism=number, sensitivity=sensitivity, sigma=sigma, sd=tuple(sigma * v for v in path_sd(chosen)))
 
 
