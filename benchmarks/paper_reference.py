@@ -40,15 +40,7 @@ from dpsql.mechanisms.histogram.asked import Asked, ReleaseRule  # noqa: E402
 from dpsql.mechanisms.histogram.plan import PrivacyPlan  # noqa: E402
 from dpsql.mechanisms.histogram.planner import make_plan  # noqa: E402
 from dpsql.mechanisms.histogram.stages import bounding_parameters, release_parameters  # noqa: E402
-from dpsql.parsed_query import (  # noqa: E402
-    Aggregate,
-    AggregateFunction,
-    ContributionPeriod,
-    CounterName,
-    Key,
-    ParsedQuery,
-    WindowSpec,
-)
+from dpsql.parsed_query import Aggregate, AggregateFunction, ContributionPeriod, CounterName, Key, ParsedQuery, WindowSpec  # noqa: E402
 from dpsql.udfs.histogram.release import release  # noqa: E402
 from dpsql.udfs.intake.contribution_bounding import admit  # noqa: E402
 from dpsql.udfs.stage import Clock, Tick  # noqa: E402

@@ -70,13 +70,7 @@ STREAMS = (
             ("any library repeated at T = 100, tight accounting", "5 / 9,742 / 23,806 / 10,265"),
         ),
     ),
-    Stream(
-        "nasa-http-day",
-        "window(ts, '1 day')",
-        DAY,
-        "max_rows_per_group = 4",
-        (),
-    ),
+    Stream("nasa-http-day", "window(ts, '1 day')", DAY, "max_rows_per_group = 4", ()),
     Stream(
         "online-retail",
         "window(ts, '374 days', '374 days', '358 days')",

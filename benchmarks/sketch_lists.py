@@ -136,12 +136,7 @@ def one_cell_rule(data: Path, seeds: int) -> None:
         events = pd.read_parquet(data / stream.name / "events.parquet")[["user_id", "key", "ts"]].sort_values("ts", kind="stable")
         truth = bounded(events, most)
         asked = Asked(
-            level=PrivacyLevel.USER,
-            value="key",
-            wanted=(Wanted("top", 50),),
-            depth=depth,
-            width=width,
-            bounds=Bounds(most, 1, most),
+            level=PrivacyLevel.USER, value="key", wanted=(Wanted("top", 50),), depth=depth, width=width, bounds=Bounds(most, 1, most)
         )
         plan = make_plan(
             query(asked, LISTED, epsilon=2.0, triggers=24), Source(stream.name, "parquet", event_time="ts", privacy_unit=("user_id",))
@@ -209,14 +204,7 @@ def heavy(draws: int, values: int = 312_000, skew: float = 1.1, k: int = 256) ->
     names = pa.array([b"%d" % i for i in range(values)], pa.binary())
     stream = g.permutation(np.repeat(np.arange(values, dtype=np.int32), counts))
     for depth, width, groups in ((9, 16_384, LISTED), (17, 8_192, None)):
-        asked = Asked(
-            level=PrivacyLevel.EVENT,
-            value="source",
-            wanted=(Wanted("top", 2_000),),
-            depth=depth,
-            width=width,
-            bounds=None,
-        )
+        asked = Asked(level=PrivacyLevel.EVENT, value="source", wanted=(Wanted("top", 2_000),), depth=depth, width=width, bounds=None)
         plan = make_plan(query(asked, groups), Source("packets", "parquet", event_time="ts", max_keys=1_000_000))
         admission, closing = intake(plan, 0), release(plan, 0)
         parts, size = [], 1_000_000

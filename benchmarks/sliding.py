@@ -159,11 +159,7 @@ def table(name: str, epsilon: float, keys: int) -> None:
         print(f"| {rival} | {float(np.mean(each)) / base:.4g} | | | |", flush=True)
 
 
-CURVES = {
-    "PANES": ("PANES", 0),
-    "PANES, smoothed": ("PANES", 2),
-    "the paper's RG": ("RETROACTIVE, the paper's", 0),
-}
+CURVES = {"PANES": ("PANES", 0), "PANES, smoothed": ("PANES", 2), "the paper's RG": ("RETROACTIVE, the paper's", 0)}
 OTHERS = {"BA": "BA", "FAST, drift 1": "FAST, drift 1", "PeGaSus": "PeGaSus"}
 
 

@@ -152,10 +152,7 @@ PAPER = {
         ("the paper's baseline 1", "435 | 18,077 | 50,835,203 | 430,547"),
         ("the paper's baseline 2", "191 | 21,913 | 58,551,587 | 576,425"),
     ),
-    1000: (
-        ("the paper's DP-SQLP", "22,280 | 1,563 | 19,395,721 | 58,237"),
-        ("the paper's baselines", "0 | 25,497 | 59,052,062 | 594,382"),
-    ),
+    1000: (("the paper's DP-SQLP", "22,280 | 1,563 | 19,395,721 | 58,237"), ("the paper's baselines", "0 | 25,497 | 59,052,062 | 594,382")),
 }
 """Table 1 as published; its truth is another draw of the same workload (59,052,062 records)."""
 

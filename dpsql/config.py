@@ -25,13 +25,7 @@ from dpsql.yaml_file import Block, YamlDocument, read_yaml
 DEFAULT_MAX_USERS = 10_000_000
 DEFAULT_MAX_KEYS = 10_000_000
 FILE_FORMATS = ("parquet", "orc", "avro", "json", "csv", "xml", "text")
-FILE_OPTIONS = {
-    "maxfileage": "",
-    "filenameonly": "false",
-    "cleansource": "off",
-    "modifiedafter": "",
-    "modifiedbefore": "",
-}
+FILE_OPTIONS = {"maxfileage": "", "filenameonly": "false", "cleansource": "off", "modifiedafter": "", "modifiedbefore": ""}
 """Options of Spark's file source that would leave files out, or take away what was read; and the value that does nothing."""
 
 FORMATS_WITHOUT_SCHEMA_OF_THEIR_OWN = ("csv", "json", "kafka")

@@ -140,6 +140,19 @@ class Release:
         return replace(self, parameters=self.parameters.for_bucket(bucket, buckets))  # type: ignore[type-var]
 
 
+class State:
+    """The tables of one bucket as fields of a frozen value; None: it does without."""
+
+    def tables(self) -> Tables:
+        """By name, as they are stored."""
+        return {name: table for name, table in vars(self).items() if table is not None}
+
+    @property
+    def closed_us(self) -> int:
+        """The time up to which the grid is closed."""
+        return closed_us(self.tables())
+
+
 class StateStore(Protocol):
     """Where versions of state are: files in a lake (`BucketFiles`), or memory."""
 

@@ -41,10 +41,7 @@ _VALUE_BYTES = {
     "decimal": "encode(CAST({0} AS VARCHAR))",
     **{name: "encode(CAST({0} AS VARCHAR))" for name in ("tinyint", "smallint", "int", "bigint")},
 }
-_EVENT_TIME = {
-    "timestamp": "epoch_us({0})",
-    "date": "TRY(CAST({0} - DATE '1970-01-01' AS BIGINT) * 86400000000)",
-}
+_EVENT_TIME = {"timestamp": "epoch_us({0})", "date": "TRY(CAST({0} - DATE '1970-01-01' AS BIGINT) * 86400000000)"}
 
 
 class RowReader:

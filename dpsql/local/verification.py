@@ -165,15 +165,7 @@ def verify_run(lake: Lake, name: str, run: Run, query: Query, secret: Secret, pr
         _refuse_changed(folder, [file for tick in ticked for batch in tick.batches for file in batch.files if file not in gone])
     unread, lost = files_not_read(tables, query.source), sorted(map(str, gone))
     return Verification(
-        differences == 0,
-        known,
-        made,
-        differences,
-        len(unread),
-        tuple(unread[:NAMED]),
-        len(lost),
-        tuple(lost[:NAMED]),
-        from_us,
+        differences == 0, known, made, differences, len(unread), tuple(unread[:NAMED]), len(lost), tuple(lost[:NAMED]), from_us
     )
 
 

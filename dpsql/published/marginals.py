@@ -122,10 +122,5 @@ def tables_in(rows: pa.Table, published: Published) -> PublishedMarginals:
     time = rows["trigger_time"].cast(pa.timestamp("us", tz="UTC")).cast(pa.int64())[0].as_py()
     counts = tuple(alias for alias in aggregates if pa.types.is_integer(rows[alias].type))
     return PublishedMarginals(
-        keys,
-        rows["trigger"][0].as_py(),
-        time,
-        {alias: (known[alias], tuple(arrays[alias])) for alias in aggregates},
-        counts,
-        published,
+        keys, rows["trigger"][0].as_py(), time, {alias: (known[alias], tuple(arrays[alias])) for alias in aggregates}, counts, published
     )

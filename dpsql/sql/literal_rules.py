@@ -102,11 +102,9 @@ def times_by_the_clock(draft: Draft) -> Iterator[Problem]:
 def _time_type(cast: exp.Expr) -> str:
     """The type that a text is cast to, in Spark's words."""
     kind = cast.args["to"].this
-    return {
-        exp.DType.TIMESTAMPNTZ: "timestamp_ntz",
-        exp.DType.TIMESTAMPLTZ: "timestamp",
-        exp.DType.TIMESTAMPTZ: "timestamp",
-    }.get(kind, str(getattr(kind, "value", kind)).lower())
+    return {exp.DType.TIMESTAMPNTZ: "timestamp_ntz", exp.DType.TIMESTAMPLTZ: "timestamp", exp.DType.TIMESTAMPTZ: "timestamp"}.get(
+        kind, str(getattr(kind, "value", kind)).lower()
+    )
 
 
 def time_zones(draft: Draft) -> Iterator[Problem]:

@@ -212,19 +212,11 @@ def grouping_sets(draft: Draft) -> Iterator[Problem]:
         if isinstance(grouping.root, (exp.Cube, exp.Rollup, exp.GroupingSets)):
             if draft.windowless and draft.grouping_sets and not draft.sketches:
                 continue  # a mechanism's own
-            yield problem(
-                grouping.span,
-                "ROLLUP, CUBE and GROUPING SETS are not accepted",
-                _ONE_SET,
-            )
+            yield problem(grouping.span, "ROLLUP, CUBE and GROUPING SETS are not accepted", _ONE_SET)
         elif isinstance(grouping.root, exp.Tuple):
             yield problem(grouping.span, "Keys in parentheses are not accepted", "name the keys one by one")
     if any(group.args.get(name) for name in ("cube", "rollup", "grouping_sets", "totals")):
-        yield problem(
-            _suffix_span(draft),
-            "ROLLUP, CUBE and GROUPING SETS are not accepted",
-            _ONE_SET,
-        )
+        yield problem(_suffix_span(draft), "ROLLUP, CUBE and GROUPING SETS are not accepted", _ONE_SET)
 
 
 def _group_start(draft: Draft) -> int:

@@ -113,13 +113,7 @@ class Following(_Query):
     """
 
     def __init__(
-        self,
-        frame: DataFrame,
-        sink: Sink,
-        checkpoint: Checkpoint,
-        stop: threading.Event,
-        told: Callable[[Any], None],
-        interval_us: int,
+        self, frame: DataFrame, sink: Sink, checkpoint: Checkpoint, stop: threading.Event, told: Callable[[Any], None], interval_us: int
     ) -> None:
         self._told, self._listener, self._streams = told, _Listener(), frame.sparkSession.streams
         self._streams.addListener(self._listener)

@@ -134,10 +134,7 @@ def test_no_name_commands_it(published: Published) -> None:
     (budget,) = [each for each in budgets(Ledger.beside(published.secret).lines(), ()) if each.ledger == "wiki"]
     budget = dataclasses.replace(budget, ledger=f"ledger {EVIL}")
     strange_one = dataclasses.replace(found, name=f"name {EVIL}", published=said, budget=budget)
-    plain, seen = (
-        Seen(page(at(published, NOON, "running"), published.rows)),
-        Seen(page(strange_one, renamed)),
-    )
+    plain, seen = (Seen(page(at(published, NOON, "running"), published.rows)), Seen(page(strange_one, renamed)))
     assert {tag for tag, _ in seen.tags} == {tag for tag, _ in plain.tags}
     assert len(seen.all("script")) == 1
     assert {name for _, attributes in seen.tags for name in attributes} == {name for _, attributes in plain.tags for name in attributes}

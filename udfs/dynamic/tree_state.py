@@ -11,7 +11,7 @@ from dpsql.udfs.columns import Float, Int, match, sort_order
 from dpsql.udfs.grid import NO_CLOCK
 from dpsql.udfs.lists import from_lists, to_lists
 from dpsql.udfs.noise.blt_inf import BltInf
-from dpsql.udfs.stage import CLOSED, closed_us
+from dpsql.udfs.stage import CLOSED, State
 from dpsql.udfs.state_table import Table
 
 TABLES = {"nodes": Table(("key", "level"), "key"), "pending": Table(("trigger", "key", "level"), "key", order="any")}
@@ -60,20 +60,11 @@ class Node:
 
 
 @dataclass(frozen=True)
-class TreeState:
+class TreeState(State):
     """`nodes`: key and level, with the columns of `Node`; schema metadata: the closed time. `pending`: increments of triggers that have not closed."""
 
     nodes: pa.Table
     pending: pa.Table
-
-    @property
-    def closed_us(self) -> int:
-        """The time up to which the grid is closed."""
-        return closed_us({"nodes": self.nodes})
-
-    def tables(self) -> dict[str, pa.Table]:
-        """By name, as they are stored."""
-        return {"nodes": self.nodes, "pending": self.pending}
 
     def with_rows(self, rows: pa.Table) -> TreeState:
         """With more increments."""

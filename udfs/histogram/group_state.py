@@ -12,7 +12,7 @@ import pyarrow as pa
 from dpsql.udfs.columns import Int, find, insert, match, places, run_starts, run_sums, sort_order
 from dpsql.udfs.grid import NO_CLOCK, Grid
 from dpsql.udfs.lists import as_rows, from_lists, to_lists
-from dpsql.udfs.stage import CLOSED, closed_us
+from dpsql.udfs.stage import CLOSED, State
 from dpsql.udfs.state_table import Table
 
 TABLES = {
@@ -45,7 +45,7 @@ class StateLayout:
 
 
 @dataclass(frozen=True)
-class ReleaseState:
+class ReleaseState(State):
     """Three tables of plain columns.
 
     groups: one row per live group, sorted by (window, key): `window, key, key_bytes`, `first` (first trigger with a record), `step` and `paths_step`
@@ -62,16 +62,6 @@ class ReleaseState:
     seen: pa.Table
     memory: pa.Table | None = None
     evidence: pa.Table | None = None
-
-    @property
-    def closed_us(self) -> int:
-        """The time up to which the grid is closed."""
-        return closed_us({"groups": self.groups})
-
-    def tables(self) -> dict[str, pa.Table]:
-        """By name, as they are stored."""
-        tables = {"groups": self.groups, "pending": self.pending, "seen": self.seen, "memory": self.memory, "evidence": self.evidence}
-        return {name: table for name, table in tables.items() if table is not None}
 
 
 @dataclass(frozen=True)

@@ -89,12 +89,7 @@ class Review:
         shape = len(key), length
         weight, users, noise = np.zeros(shape, np.int64), np.zeros(shape, np.int64), np.zeros(shape)
         recorded = np.zeros(shape, bool)
-        weight[cell], users[cell], noise[cell], recorded[cell] = (
-            evidence.weight[mine],
-            evidence.users[mine],
-            evidence.noise[mine],
-            True,
-        )
+        weight[cell], users[cell], noise[cell], recorded[cell] = (evidence.weight[mine], evidence.users[mine], evidence.noise[mine], True)
         known_us, epoch = memory.known_us[some], memory.epoch[some]
         inside = windows >= epoch[:, None]
         silent = np.nonzero(inside & ~recorded)

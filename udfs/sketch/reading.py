@@ -91,7 +91,7 @@ def empty_state() -> Tables:
     return {
         "brought": pa.table(
             brought | {"key_bytes": pa.array([], pa.binary()), "since": np.zeros(0, np.int64), "passed_at": np.zeros(0, np.int64)}
-        ),
+        )
     }
 
 

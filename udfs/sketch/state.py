@@ -44,11 +44,7 @@ def new_cells(rows: Int, width: int, numbers: int) -> Cells:
 
 def empty_state(width: int, numbers: int) -> Tables:
     """No window is open, nothing is closed."""
-    return {
-        "cells": cells_table({}, width, numbers, NO_CLOCK),
-        "pending": PENDING.empty_table(),
-        "keys": KEYS.empty_table(),
-    }
+    return {"cells": cells_table({}, width, numbers, NO_CLOCK), "pending": PENDING.empty_table(), "keys": KEYS.empty_table()}
 
 
 def cells_table(windows: dict[int, Cells], width: int, numbers: int, closed_us: int) -> pa.Table:

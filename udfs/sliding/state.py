@@ -10,14 +10,14 @@ import pyarrow as pa
 
 from dpsql.udfs.grid import NO_CLOCK
 from dpsql.udfs.sliding.measurement import Bins, Measurement, new_bins
-from dpsql.udfs.stage import CLOSED, closed_us
+from dpsql.udfs.stage import CLOSED, State
 from dpsql.udfs.state_table import Table
 
 TABLES = {"bins": Table(("key",), "key"), "pending": Table(("pane", "key"), "key")}
 
 
 @dataclass(frozen=True)
-class SlidingState:
+class SlidingState(State):
     """Two tables of plain columns.
 
     bins: one row per listed key, sorted by `key`: `key, key_bytes`, then the numbers of each measurement j as `name_j`, lists of fixed length
@@ -28,24 +28,12 @@ class SlidingState:
     bins: pa.Table
     pending: pa.Table
 
-    @property
-    def closed_us(self) -> int:
-        """The time up to which panes are closed."""
-        return closed_us({"bins": self.bins})
-
-    def tables(self) -> dict[str, pa.Table]:
-        """By name, as they are stored."""
-        return {"bins": self.bins, "pending": self.pending}
-
 
 def first_state(keys: tuple[int, ...], key_bytes: tuple[bytes, ...], measurements: tuple[Measurement, ...]) -> SlidingState:
     """The state of a bucket before its first pane: its listed keys."""
     order = sorted(range(len(keys)), key=keys.__getitem__)
     bins = pa.table(
-        {
-            "key": pa.array([keys[i] for i in order], pa.int64()),
-            "key_bytes": pa.array([key_bytes[i] for i in order], pa.binary()),
-        }
+        {"key": pa.array([keys[i] for i in order], pa.int64()), "key_bytes": pa.array([key_bytes[i] for i in order], pa.binary())}
     )
     ints = ("pane", "key", *(f"v{j}" for j in range(len(measurements))))
     pending = pa.table({name: pa.array([], pa.int64()) for name in ints})

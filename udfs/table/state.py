@@ -15,7 +15,7 @@ import pyarrow as pa
 from dpsql.udfs.columns import Int, find, insert, match, places, run_starts, run_sums, sort_order
 from dpsql.udfs.grid import NO_CLOCK
 from dpsql.udfs.lists import from_lists, to_lists
-from dpsql.udfs.stage import CLOSED, closed_us
+from dpsql.udfs.stage import CLOSED, State
 from dpsql.udfs.state_table import Table
 
 TABLES = {"groups": Table(("key",), "key"), "pending": Table(("trigger", "key"), "key", order="any")}
@@ -50,7 +50,7 @@ class Layout:
 
 
 @dataclass(frozen=True)
-class TableState:
+class TableState(State):
     """Two tables of plain columns.
 
     groups: one row per key that has ever had a row, sorted by key: `key, key_bytes`, `step` and `paths_step` (noise steps done of the
@@ -61,15 +61,6 @@ class TableState:
 
     groups: pa.Table
     pending: pa.Table
-
-    @property
-    def closed_us(self) -> int:
-        """The time up to which the grid is closed."""
-        return closed_us({"groups": self.groups})
-
-    def tables(self) -> dict[str, pa.Table]:
-        """By name, as they are stored."""
-        return {"groups": self.groups, "pending": self.pending}
 
 
 def empty_state(layout: Layout) -> TableState:

@@ -207,9 +207,7 @@ def _time(plan: PrivacyPlan) -> str:
     ]
     if plan.windows_per_record > 1:
         lines.append(f"  The windows overlap: a record counts in {plan.windows_per_record} windows, and the noise covers all of them.")
-    lines += [
-        f"  Dropped: records of a closed window, and records more than {duration(query.max_ahead_us)} ahead of the clock.",
-    ]
+    lines += [f"  Dropped: records of a closed window, and records more than {duration(query.max_ahead_us)} ahead of the clock."]
     return "\n".join(lines)
 
 

@@ -19,7 +19,5 @@ def read(draft: Draft) -> Asked:
     if not event and draft.keyless and not draft.given(options.MAX_GROUPS_CONTRIBUTED.name):
         bounds[options.MAX_GROUPS_CONTRIBUTED.name] = 1  # rows are copied into no window: the one key needs one place
     return Asked(
-        privacy_level=draft.value("privacy_level"),
-        grouping=PaneGrouping.RETROACTIVE if draft.paper else PaneGrouping.NONE,
-        **bounds,
+        privacy_level=draft.value("privacy_level"), grouping=PaneGrouping.RETROACTIVE if draft.paper else PaneGrouping.NONE, **bounds
     )

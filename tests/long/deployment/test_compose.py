@@ -31,10 +31,7 @@ LOOK, SECOND = (shlex.split(line)[2:] for line in COMPOSE.replace("\\\n", "").sp
 NEWEST = "import dpsql; print(dpsql.latest('/lake', 'edits').trigger_time.max())"
 NOTEBOOK = "import nbformat, nbclient; b = nbformat.read('conf/live/histogram.ipynb', 4); nbclient.NotebookClient(b).execute(); print(b.cells[0].outputs)"
 SUBMIT = "spark-submit --deploy-mode cluster --master spark://master:7077 --name stranger --class Any local:///none.jar"
-SUBMISSIONS = (
-    ["python", "-c", "from pyspark import SparkContext; SparkContext('spark://master:7077', 'stranger')"],
-    SUBMIT.split(),
-)
+SUBMISSIONS = (["python", "-c", "from pyspark import SparkContext; SparkContext('spark://master:7077', 'stranger')"], SUBMIT.split())
 READERS = "page", "notebook"
 
 

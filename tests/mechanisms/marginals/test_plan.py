@@ -110,11 +110,7 @@ PLANTED: dict[str, Callable[[MarginalsPlan], MarginalsPlan]] = {
     "a rule that is no sum": lambda plan: dataclasses.replace(plan, sums=(dataclasses.replace(plan.sums[0], rule="users"), *plan.sums[1:])),
     # L is the largest value of a row, as with every sum: (hi - lo) / 2 would do for centred values only.
     "(hi - lo) / 2": lambda plan: dataclasses.replace(
-        plan,
-        sums=(
-            plan.sums[0],
-            dataclasses.replace(plan.sums[1], sigmas=tuple(s * 51.5 / 100 for s in plan.sums[1].sigmas)),
-        ),
+        plan, sums=(plan.sums[0], dataclasses.replace(plan.sums[1], sigmas=tuple(s * 51.5 / 100 for s in plan.sums[1].sigmas)))
     ),
     "another period": lambda plan: dataclasses.replace(
         plan, query=dataclasses.replace(plan.query, contribution_period=ContributionPeriod.WINDOW)
