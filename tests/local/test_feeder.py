@@ -129,7 +129,7 @@ def test_the_parts_of_the_error_of_an_average_can_be_true_together(
     assert made_of["typical"] == pytest.approx(made_of["noise"], rel=apart) and made_of["noise"] < 60
     print_comparison(found, 500)
     shown = capsys.readouterr().out
-    assert "missing" not in shown and len(re.findall(r"NULL +[0-9]", shown)) == nulls
+    assert "missing" not in shown and len(re.findall(r"too few to say +[0-9]", shown)) == nulls
     assert f"mean: a released value is typically {made_of['typical']:.3g} off; noise alone is typically {made_of['noise']:.2g}." in shown
 
 
