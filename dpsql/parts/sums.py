@@ -48,7 +48,7 @@ class QuantileSum(NoisySum):
     parts: int
 
 
-def presence_only(arguments: Sequence[str], perturbations: Sequence[NoisySum]) -> tuple[bool, ...]:
+def presence_only(arguments: Sequence[str], perturbations: Sequence[Summed]) -> tuple[bool, ...]:
     """Per argument: whether all that read it only ask if there is a value."""
     used = [{p.rule for p in perturbations if p.argument == i} for i in range(len(arguments))]
     return tuple(rules == {"valid"} for rules in used)

@@ -31,7 +31,7 @@ class PublishedMarginals:
         keys: every key with its values, in order.
         trigger: which.
         time_us: when it was due, microseconds since 1970 UTC.
-        columns: name of a column -> what is known of its noise, and its noisy tables.
+        columns: name of a column that adds up -> what is known of its noise, and its noisy tables.
         counts: the columns of whole numbers.
         published: what the table says of itself.
     """
@@ -58,6 +58,10 @@ class PublishedMarginals:
         """
         if name in self.columns:
             return str(name)
+        quotients = {each.alias: f"{each.alias} ({each.function})" for each in self.published.measures if not each.additive}
+        if name in quotients or not self.columns:
+            said = quotients.get(name or "", ", ".join(quotients.values()))
+            raise LakeError(f"{said} does not add up over cells, so no answer follows from it: select SUM and COUNT beside it")
         if name is None and len(self.counts) == 1:
             return self.counts[0]
         shown = ", ".join(f"SUM({each})" for each in self.columns)
@@ -96,7 +100,8 @@ def open_marginals(lake: Lake, name: str, trigger: int | None = None) -> Publish
 
 def tables_in(rows: pa.Table, published: Published) -> PublishedMarginals:
     """The tables in the rows of one trigger."""
-    aggregates, names = published.amounts, published.names(Role.KEY)
+    quotients, names = {each.alias for each in published.measures if not each.additive}, published.names(Role.KEY)
+    aggregates = [alias for alias in published.amounts if alias not in quotients]
     keys = {name.lower(): sorted(value for value in pc.unique(rows[name]).to_pylist() if value is not None) for name in names}
     places = [pc.index_in(rows[name], value_set=pa.array(keys[name.lower()], rows[name].type)).fill_null(-1).to_numpy() for name in names]
     sizes = tuple(max(len(values), 1) for values in keys.values())  # a key that no table has could as well have one value

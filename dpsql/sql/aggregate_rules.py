@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from sqlglot import exp
 
 from dpsql.errors import Problem
-from dpsql.parsed_query import BOUNDED, SPREADS
+from dpsql.parsed_query import BOUNDED
 from dpsql.sql import constructs
 from dpsql.sql.aggregates import (
     BOUNDS,
@@ -205,11 +205,3 @@ def numeric_arguments(draft: Draft) -> Iterator[Problem]:
                 f"{call.name.upper()} needs a number, and this is {kind.sql(dialect='spark')}",
                 f"cast it: CAST({sql} AS DOUBLE)",
             )
-
-
-def spreads_of_cells(draft: Draft) -> Iterator[Problem]:
-    """STDDEV and VARIANCE of grouping sets."""
-    for call in draft.calls:
-        if call.function in SPREADS:
-            hint = "select SUM(x), SUM(x * x) and COUNT(x), and compute the variance when reading: the mean square less the squared mean"
-            yield problem(call.item.span, f"{call.name.upper()} is not of grouping sets", hint)

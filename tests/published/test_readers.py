@@ -45,6 +45,7 @@ KINDS = (
         "changes_quantiles",
         "changes_interval_tree",
         "marginals_cube",
+        "marginals_spread",
         "marginals_rollup",
         "sketch_user",
         "sketch_sums",

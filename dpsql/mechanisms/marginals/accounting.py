@@ -39,11 +39,11 @@ def account(plan: MarginalsPlan, source: Source) -> Cost:
 
 def _squared(each: MeasuredSum, tables: tuple[MeasuredTable, ...], rows: int, norm: float) -> float:
     """The squared shift over all tables that one unit can cause in one sum, in units of its noise."""
-    if each.rule not in ("rows", "valid", "sum"):
+    if each.rule not in ("rows", "valid", "sum", "squares"):
         raise AccountingError(f"rule {each.rule} is unknown to the accountant: it is no sum over rows")
     if len(each.sigmas) != len(tables) or not all(sigma > 0 for sigma in each.sigmas):
         raise AccountingError("every table needs noise")
-    largest = max(-each.lower * each.grid, each.upper * each.grid, 0.0) if each.rule == "sum" else 1.0
+    largest = max(-each.lower * each.grid, each.upper * each.grid, 0.0) if each.rule in ("sum", "squares") else 1.0
     # Every row moves one cell of each table, shown at all triggers from its own on.
     return math.fsum((rows * largest * norm / sigma) ** 2 for sigma in each.sigmas)
 

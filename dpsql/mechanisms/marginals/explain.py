@@ -11,8 +11,9 @@ from dpsql.mechanisms.marginals.accounting import account
 from dpsql.mechanisms.marginals.plan import MarginalsPlan, MeasuredSum
 from dpsql.mechanisms.marginals.shares import BITS
 from dpsql.mechanisms.marginals.workload import ORDERS, energies_of
+from dpsql.parsed_query import Aggregate
 from dpsql.parts.whole_table import counter_said, growing, promise, schedule, triggers
-from dpsql.parts.words import clamps, written
+from dpsql.parts.words import clamps, main, of_several, over, written
 from dpsql.text import Z95, in_short, number, percent
 from dpsql.times import duration, timestamp
 from dpsql.udfs.marginals.cells import Keys
@@ -59,16 +60,22 @@ def facts(plan: MarginalsPlan, source: Source) -> dict[str, Any]:
                 "alias": aggregate.alias,
                 "aggregate": str(aggregate.function),
                 "clamp": list(aggregate.bounds) if aggregate.bounds else None,
-                "sigmas": list(each.sigmas),
+                "sigmas": list(main(parts).sigmas),
                 "answers": [
                     {
                         "keys": keys,
                         "stderr": [{"trigger": t, "stderr": _finite(typical_error(plan, each, keys, t))} for t in triggers(plan.query)],
                     }
-                    for keys in _orders(plan)
+                    for each in parts
+                    for keys in (_orders(plan) if len(parts) == 1 else ())
                 ],
+                "parts": [
+                    {"of": {"sum": "sum", "squares": "squares"}.get(each.rule, "count"), "sigmas": list(each.sigmas)} for each in parts
+                ]
+                if len(parts) > 1
+                else None,
             }
-            for aggregate, each in zip(plan.query.aggregates, plan.sums, strict=True)
+            for aggregate, parts in plan.columns
         ],
     }
 
@@ -100,6 +107,11 @@ def missing(plan: MarginalsPlan) -> str:
     )
 
 
+def _additive(plan: MarginalsPlan) -> list[tuple[Aggregate, MeasuredSum]]:
+    """The aggregates that are one sum each."""
+    return [(aggregate, parts[0]) for aggregate, parts in plan.columns if len(parts) == 1]
+
+
 def _orders(plan: MarginalsPlan) -> range:
     return range(1, min(len(ORDERS), len(plan.query.keys)) + 1)
 
@@ -111,10 +123,9 @@ def _finite(value: float) -> float | None:
 def _short(plan: MarginalsPlan) -> str:
     query, asked, unit = plan.query, plan.query.asked, ", ".join(plan.query.privacy_unit)
     last = triggers(plan.query)[-1]
-    found = [
-        (aggregate.alias, Z95 * typical_error(plan, each, 1, last)) for aggregate, each in zip(query.aggregates, plan.sums, strict=True)
-    ]
+    found = [(aggregate.alias, Z95 * typical_error(plan, each, 1, last)) for aggregate, each in _additive(plan)]
     noise = ", ".join(f"{alias} {f'± {number(error)}' if math.isfinite(error) else 'not covered'}" for alias, error in found)
+    noise = f"{noise} in an answer about one key at trigger {last:,}, 95%." if found else "every cell says its own."
     until = "for ever" if asked.max_triggers is None else f"{asked.max_triggers:,} times"
     return in_short(
         {
@@ -122,7 +133,7 @@ def _short(plan: MarginalsPlan) -> str:
             "Adds up to": "that is all this run costs, with every answer that is read from it.",
             "When": f"the whole table, every {duration(query.trigger_interval_us)}, {until}.",
             "Keys": f"all {plan.marginals.first[-1]:,} cells of {len(plan.tables)} tables over {', '.join(key.name for key in query.keys)}.",
-            "Noise": f"{noise} in an answer about one key at trigger {last:,}, 95%.",
+            "Noise": noise,
             "Left out": f"records of one {unit} that count: at most {asked.max_rows_contributed:,} for ever. Further ones are dropped, and no error bar "
             "says so.",
         }
@@ -143,23 +154,31 @@ def _bounds(plan: MarginalsPlan, source: Source) -> str:
 def _tables(plan: MarginalsPlan) -> str:
     asked, names = plan.query.asked, [key.name for key in plan.query.keys]
     declared = ", ".join(f"{name} {domain.size:,}" for name, domain in zip(names, asked.domains, strict=True))
+    errors = [[f"± {number(error)}{over(each)} ({each.alias})" for error in _errors(plan, main(parts))] for each, parts in plan.columns]
+    told = [", ".join(of_table) for of_table in zip(*errors, strict=True)]
+    width = max(32, *map(len, told))
     lines = [
         "What is measured",
         f"  Values of each key: {declared}. Released at every trigger: all {plan.marginals.first[-1]:,} cells, records or not.",
-        f"  {'share of mu^2':>13}  {'cells':>11}  {'95% of one cell at trigger ' + f'{triggers(plan.query)[-1]:,}':<32}  keys",
+        f"  {'share of mu^2':>13}  {'cells':>11}  {'95% of one cell at trigger ' + f'{triggers(plan.query)[-1]:,}':<{width}}  keys",
     ]
-    each = plan.sums[0]
-    variances = plan.noisy_tables(each).variances(triggers(plan.query)[-1])
-    for table, cells, variance in [*zip(plan.tables, plan.marginals.cells, variances, strict=True)][:SHOWN]:
-        error = f"± {number(Z95 * math.sqrt(variance))} ({plan.query.aggregates[0].alias})"
-        lines.append(f"  {percent(table.share / 2**BITS):>13}  {cells:>11,}  {error:<32}  {_named(plan, table.keys)}")
+    for table, cells, error in [*zip(plan.tables, plan.marginals.cells, told, strict=True)][:SHOWN]:
+        lines.append(f"  {percent(table.share / 2**BITS):>13}  {cells:>11,}  {error:<{width}}  {_named(plan, table.keys)}")
     if len(plan.tables) > SHOWN:
         lines.append(f"  and {len(plan.tables) - SHOWN:,} more (dpsql explain --json lists all)")
     left = [keys for keys in asked.grouping_sets if keys not in plan.marginals.tables]
     if left:
         shown = ", ".join(_named(plan, keys) for keys in left[:SHOWN]) + (", ..." if len(left) > SHOWN else "")
         lines.append(f"  Not measured, because the others tell as much: {shown}.")
+    for aggregate, parts in plan.columns:
+        counts = _errors(plan, parts[-1])
+        lines += of_several(aggregate, f"± {number(min(counts))} to {number(max(counts))}")
     return "\n".join(lines)
+
+
+def _errors(plan: MarginalsPlan, each: MeasuredSum) -> list[float]:
+    """95% of one cell of each table, at the last trigger that is told of."""
+    return [Z95 * math.sqrt(variance) for variance in plan.noisy_tables(each).variances(triggers(plan.query)[-1])]
 
 
 def _named(plan: MarginalsPlan, keys: Keys) -> str:
@@ -173,16 +192,18 @@ def _answers(plan: MarginalsPlan) -> str:
         "How far off free answers are (dpsql ask, over ranges and sets of values; 95% are this close to the bounded truth)",
         f"  {'column':<{width}}  {'aggregate':<15}{'keys':>5}{heads}",
     ]
-    for aggregate, each in zip(plan.query.aggregates, plan.sums, strict=True):
+    for aggregate, each in _additive(plan):
         for keys in _orders(plan):
             errors = [Z95 * typical_error(plan, each, keys, trigger) for trigger in triggers(plan.query)]
             cells = "".join(f"{f'± {number(e)}' if math.isfinite(e) else 'not covered':>17}" for e in errors)
             lines.append(f"  {aggregate.alias:<{width}}  {written(aggregate):<15}{keys:>5}{cells}")
-    first, last = plan.sums[0], triggers(plan.query)[-1]
-    needed = [100 * Z95 * typical_error(plan, first, keys, last) for keys in _orders(plan)]
-    if first.rule != "sum":
-        sizes = ", ".join(f"{keys} {'key' if keys == 1 else 'keys'}: {number(n)}" for keys, n in zip(_orders(plan), needed, strict=True))
+    last = triggers(plan.query)[-1]
+    for first in [each for _, each in _additive(plan) if each.rule != "sum"][:1]:
+        needed = [(keys, 100 * Z95 * typical_error(plan, first, keys, last)) for keys in _orders(plan)]
+        sizes = ", ".join(f"{keys} {'key' if keys == 1 else 'keys'}: {number(n)}" for keys, n in needed)
         lines.append(f"  Rows in the table at trigger {last:,} of which that is 1%: {sizes}.")
+    if quotients := [aggregate.alias for aggregate, parts in plan.columns if len(parts) > 1]:
+        lines.append(f"  There is none about {', '.join(quotients)}: cells do not add up. For answers select SUM and COUNT beside.")
     lines += [
         "  Each answer comes with its own exact standard error, of a question that was chosen without looking at that release:",
         "  who picks the largest of many cells picks its noise, too.",
@@ -192,12 +213,12 @@ def _answers(plan: MarginalsPlan) -> str:
 
 
 def _budget(plan: MarginalsPlan) -> str:
-    each = f"1/{len(plan.sums)} for each aggregate, " if len(plan.sums) > 1 else ""
+    each = f"1/{len(plan.sums)} for each noisy number, shared" if len(plan.sums) > 1 else "Shared"
     return "\n".join(
         [
             "How the budget is spent",
             f"  All noise is Gaussian and accounted for together: mu = {plan.mu:.4f}, the most noise-saving way to ({plan.epsilon:g}, {plan.delta_noise:.3g}).",
-            f"  {each}shared among measured tables so that answers over one to three keys are best on average.",
+            f"  {each} among measured tables so that answers over one to three keys are best on average.",
             f"  delta = {plan.delta_noise:.3g} for the noise + {plan.delta_hash:.2g} for id collisions. Cells have numbers and do not collide.",
         ]
     )

@@ -9,7 +9,8 @@ from dpsql.description import Noise, Role, Sets
 from dpsql.mechanisms.marginals import accounting, explain, options, planner, rules
 from dpsql.mechanisms.marginals.asked import Asked
 from dpsql.mechanisms.marginals.plan import MarginalsPlan
-from dpsql.mechanisms.protocol import Argument, Mechanism, OutputColumn, Own, RunFacts, Shape, Told
+from dpsql.mechanisms.protocol import Argument, Mechanism, OutputColumn, Own, RunFacts, Shape, Told, value_and_error
+from dpsql.parts.sums import presence_only
 from dpsql.parts.whole_table import document, schedule
 
 if TYPE_CHECKING:
@@ -42,16 +43,11 @@ class Marginals(Mechanism[Asked, MarginalsPlan]):
         asked, stages = plan.query.asked, (intake(plan), release(plan))
         first = plan.query.aggregates[0].alias
         columns = [OutputColumn(first, rules.GROUPING_ID, "BIGINT", "grouping_id", Role.SET)]
-        for i, (aggregate, each) in enumerate(zip(plan.query.aggregates, plan.sums, strict=True)):
-            kind = "DOUBLE" if each.rule == "sum" else "BIGINT"
-            columns.append(OutputColumn(aggregate.alias, aggregate.alias, kind, f"c{i}", Role.VALUE))
-            columns.append(OutputColumn(aggregate.alias, f"{aggregate.alias}_stderr", "DOUBLE", f"s{i}", Role.STDERR))
-        presence = {each.argument for each in plan.sums if each.rule == "valid"} - {
-            each.argument for each in plan.sums if each.rule == "sum"
-        }
+        for i, aggregate in enumerate(plan.query.aggregates):
+            columns += value_and_error(aggregate, i)
         return Shape(
             schedule=schedule(plan.query, plan.start_us),
-            arguments=tuple(Argument(text, i in presence) for i, text in enumerate(plan.arguments)),
+            arguments=tuple(map(Argument, plan.arguments, presence_only(plan.arguments, plan.sums))),
             listed=False,
             contributions=stages[0].gives,
             state={stage.operator: stage.tables for stage in stages},
@@ -60,7 +56,7 @@ class Marginals(Mechanism[Asked, MarginalsPlan]):
                 noise=Noise("BLT" if asked.max_triggers else "BLT_INF", asked.max_triggers),
                 bounds=(asked.max_rows_contributed, None, None),
                 sums=len(plan.sums),
-                grids={aggregate.alias: each.grid for aggregate, each in zip(plan.query.aggregates, plan.sums, strict=True)},
+                grids={aggregate.alias: parts[0].grid for aggregate, parts in plan.columns if len(parts) == 1},
                 sets=Sets(
                     tuple(key.name for key in plan.query.keys), plan.marginals.sizes, tuple(table.grouping_id for table in plan.tables)
                 ),

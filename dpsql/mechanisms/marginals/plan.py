@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import islice
 from typing import ClassVar
 
 from dpsql.mechanisms.marginals.asked import Asked
-from dpsql.parsed_query import CounterName, ParsedQuery
+from dpsql.parsed_query import Aggregate, CounterName, ParsedQuery
+from dpsql.parts.increments import sums_of
 from dpsql.parts.sums import Summed
 from dpsql.udfs.marginals.cells import Keys, Marginals
 from dpsql.udfs.marginals.release import NoisyTables
@@ -52,6 +54,12 @@ class MarginalsPlan:
     def marginals(self) -> Marginals:
         """The tables as cells."""
         return Marginals(tuple(domain.size for domain in self.query.asked.domains), tuple(table.keys for table in self.tables))
+
+    @property
+    def columns(self) -> tuple[tuple[Aggregate, tuple[MeasuredSum, ...]], ...]:
+        """Each aggregate with the sums that it is made of."""
+        left = iter(self.sums)
+        return tuple((each, tuple(islice(left, sums_of(each.function)))) for each in self.query.aggregates)
 
     @property
     def counter(self) -> Counter | BltInf:

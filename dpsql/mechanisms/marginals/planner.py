@@ -6,6 +6,7 @@ import dataclasses
 import math
 
 from dpsql.config import Source
+from dpsql.description import ADDITIVE
 from dpsql.errors import ConfigError
 from dpsql.mechanisms.identity import identity_of
 from dpsql.mechanisms.marginals.asked import Asked
@@ -13,9 +14,9 @@ from dpsql.mechanisms.marginals.grouping import MAX_CELLS
 from dpsql.mechanisms.marginals.plan import MarginalsPlan, MeasuredSum, MeasuredTable
 from dpsql.mechanisms.marginals.shares import BITS, shares
 from dpsql.mechanisms.marginals.workload import default_energies
-from dpsql.parsed_query import AggregateFunction, ParsedQuery
+from dpsql.parsed_query import AVERAGED, ParsedQuery
 from dpsql.parts.hash_charge import hash_charge
-from dpsql.parts.increments import check_noise, increments_of, of_width
+from dpsql.parts.increments import check_noise, increments_of, of_width, sums_of
 from dpsql.parts.whole_table import document
 from dpsql.privacy.curve import round_down, round_up, total_mu
 from dpsql.udfs.marginals.cells import Marginals
@@ -28,7 +29,6 @@ PLAN_VERSION = 1
 """Changes when the same query would get other noise; part of the query's identity."""
 MAX_PLACES = 2**62
 """A record's places in all domains are one 64-bit number."""
-LINEAR = (AggregateFunction.COUNT_ROWS, AggregateFunction.COUNT, AggregateFunction.SUM)
 
 
 def make_plan(query: ParsedQuery[Asked], source: Source) -> MarginalsPlan:
@@ -101,17 +101,17 @@ def _tables(plan: MarginalsPlan) -> tuple[MeasuredTable, ...]:
 
 def _sums(plan: MarginalsPlan, source: Source) -> tuple[MeasuredSum, ...]:
     query, rows, norm = plan.query, plan.query.asked.max_rows_contributed, _norm(plan)
-    base = math.sqrt(plan.mu**2 / len(query.aggregates))
+    base = math.sqrt(plan.mu**2 / sum(sums_of(aggregate.function) for aggregate in query.aggregates))
     reach = plan.counter.response_sum(LAST_STEP) if isinstance(plan.counter, BltInf) else float(plan.counter.horizon)
-    out = []
-    for number, aggregate in enumerate(query.aggregates, start=1):
-        if aggregate.function not in LINEAR:
-            raise ConfigError(f"{aggregate.function} is no sum over rows, so marginals cannot have it: COUNT and SUM are")
-        (added,) = increments_of(aggregate, plan.arguments, of_width(source, rows))
-        # A row is in one cell of a table: the shifts of C rows add up to at most C times the largest.
-        sigmas = tuple(
-            round_up(rows * added.largest * norm / (base * math.sqrt(table.share / 2**BITS)) * (1 + 1e-12)) for table in plan.tables
-        )
-        check_noise(aggregate.alias, max(sigmas), added.grid, reach)
-        out.append(MeasuredSum(**vars(added), mechanism=number, sigmas=sigmas))
+    out: list[MeasuredSum] = []
+    for aggregate in query.aggregates:
+        if aggregate.function not in (*ADDITIVE, *AVERAGED):
+            raise ConfigError(f"{aggregate.function} is not made of sums over rows, so marginals cannot have it")
+        for added in increments_of(aggregate, plan.arguments, of_width(source, rows)):
+            # A row is in one cell of a table: the shifts of C rows add up to at most C times the largest.
+            sigmas = tuple(
+                round_up(rows * added.largest * norm / (base * math.sqrt(table.share / 2**BITS)) * (1 + 1e-12)) for table in plan.tables
+            )
+            check_noise(aggregate.alias, max(sigmas), added.grid, reach)
+            out.append(MeasuredSum(**vars(added), mechanism=len(out) + 1, sigmas=sigmas))
     return tuple(out)

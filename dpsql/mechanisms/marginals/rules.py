@@ -10,14 +10,13 @@ from dpsql.errors import Problem
 from dpsql.mechanisms.marginals.grouping import MAX_CELLS
 from dpsql.mechanisms.marginals.options import MOST_KEYS, domains_of, sets_of
 from dpsql.parsed_query import AggregateFunction
-from dpsql.sql import aggregate_rules, clause_rules, table_rules
+from dpsql.sql import clause_rules, table_rules
 from dpsql.sql.draft import Draft
 from dpsql.sql.grouping_sets import LISTS, TEXT_TYPES, WHOLE_TYPES
 from dpsql.sql.relations import value_type
 from dpsql.sql.spans import problem
 
 GROUPING_ID = "grouping_id"
-LINEAR = (AggregateFunction.COUNT_ROWS, AggregateFunction.COUNT, AggregateFunction.SUM)
 
 
 def plain_keys(draft: Draft) -> Iterator[Problem]:
@@ -82,14 +81,12 @@ def few_cells(draft: Draft) -> Iterator[Problem]:
         yield problem(written.span, message, hint)
 
 
-def linear_aggregates(draft: Draft) -> Iterator[Problem]:
-    """Sums over rows: only those of a set are the sums of the cells of a larger one."""
+def of_rows(draft: Draft) -> Iterator[Problem]:
+    """Aggregates of rows: only their sums in a set are the sums of the cells of a larger one."""
     for call in draft.calls:
         if call.function is AggregateFunction.COUNT_DISTINCT_UNIT:
             hint = f"use {' '.join(f'GROUP BY {item.name}' for item in draft.keys[:1]) or 'one GROUP BY'} in a query of its own"
             yield problem(call.item.span, f"COUNT(DISTINCT) is not linear, so {_word(draft)} cannot have it", hint)
-        elif call.function is AggregateFunction.AVG:
-            yield problem(call.item.span, f"AVG is not linear, so {_word(draft)} cannot have it", "ask for SUM and COUNT, and divide")
 
 
 def own_names(draft: Draft) -> Iterator[Problem]:
@@ -124,8 +121,7 @@ RULES = (
     plain_keys,
     domains_declared,
     few_cells,
-    linear_aggregates,
-    aggregate_rules.spreads_of_cells,
+    of_rows,
     own_names,
     records_stay,
     of_the_paper,

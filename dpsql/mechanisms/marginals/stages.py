@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dpsql.mechanisms.marginals.plan import MarginalsPlan
+from dpsql.parts.output_columns import output_column
 from dpsql.parts.sums import bare
 from dpsql.parts.whole_table import grid
 from dpsql.udfs.intake.contribution_bounding import BoundingParameters
 from dpsql.udfs.marginals.domains import Domains
 from dpsql.udfs.marginals.release import cells
 from dpsql.udfs.marginals.stages import CellIntake
-from dpsql.udfs.measure.output_columns import OutputColumn
 from dpsql.udfs.table.release import TableParameters
 from dpsql.udfs.table.stages import TableStage
 
@@ -40,5 +40,5 @@ def intake(plan: MarginalsPlan) -> CellIntake:
 def release(plan: MarginalsPlan) -> TableStage:
     """Noise of its own size for every table."""
     noise = tuple(plan.noisy_tables(each) for each in plan.sums)
-    columns = tuple(OutputColumn("sum" if each.rule == "sum" else "count", (i,), (each.grid,), ()) for i, each in enumerate(plan.sums))
+    columns = tuple(output_column(*column) for column in plan.columns)
     return TableStage(TableParameters(grid(plan.query, plan.start_us), None, noise, columns, cells(plan.marginals, domains(plan))))

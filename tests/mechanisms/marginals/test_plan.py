@@ -30,6 +30,7 @@ from tests.property.plans import COUNT, SUM, USERS, VALID
 SIGNED = Aggregate("balance", AggregateFunction.SUM, "amount", (-3.0, 100.0))
 WIDE = Aggregate("wide", AggregateFunction.SUM, "seconds", (0.0, 2.0**20))
 MEAN = Aggregate("mean", AggregateFunction.AVG, "seconds", (0.0, 60.0))
+SPREAD = Aggregate("spread", AggregateFunction.STDDEV_SAMP, "seconds", (0.0, 60.0))
 
 
 def any_query(pick: np.random.Generator) -> ParsedQuery[Asked]:
@@ -42,7 +43,7 @@ def any_query(pick: np.random.Generator) -> ParsedQuery[Asked]:
         max_rows_contributed=int(pick.integers(1, 9)),
         grouping_sets=cube([domain.size for domain in domains], int(pick.integers(1, 4))),
         max_triggers=last,
-        aggregates=(COUNT, *(a for a in (VALID, SUM, SIGNED) if pick.random() < 0.5)),
+        aggregates=(COUNT, *(a for a in (VALID, SUM, SIGNED, MEAN, SPREAD) if pick.random() < 0.5)),
     )
 
 
@@ -66,6 +67,12 @@ def with_table(plan: MarginalsPlan, at: int, **changes: object) -> MarginalsPlan
 
 def with_asked(plan: MarginalsPlan, **changes: object) -> MarginalsPlan:
     return dataclasses.replace(plan, query=dataclasses.replace(plan.query, asked=dataclasses.replace(plan.query.asked, **changes)))  # type: ignore[arg-type]
+
+
+def with_sum(plan: MarginalsPlan, at: int, **changes: object) -> MarginalsPlan:
+    sums = list(plan.sums)
+    sums[at] = dataclasses.replace(sums[at], **changes)  # type: ignore[arg-type]
+    return dataclasses.replace(plan, sums=tuple(sums))
 
 
 def sigma_of(number: int, table: int) -> Callable[[MarginalsPlan], MarginalsPlan]:
@@ -109,9 +116,10 @@ PLANTED: dict[str, Callable[[MarginalsPlan], MarginalsPlan]] = {
     "one noise for two sums": lambda plan: dataclasses.replace(plan, sums=(plan.sums[0], dataclasses.replace(plan.sums[1], mechanism=1))),
     "a rule that is no sum": lambda plan: dataclasses.replace(plan, sums=(dataclasses.replace(plan.sums[0], rule="users"), *plan.sums[1:])),
     # L is the largest value of a row, as with every sum: (hi - lo) / 2 would do for centred values only.
-    "(hi - lo) / 2": lambda plan: dataclasses.replace(
-        plan, sums=(plan.sums[0], dataclasses.replace(plan.sums[1], sigmas=tuple(s * 51.5 / 100 for s in plan.sums[1].sigmas)))
-    ),
+    "(hi - lo) / 2": lambda plan: with_sum(plan, 1, sigmas=tuple(s * 51.5 / 100 for s in plan.sums[1].sigmas)),
+    # Of the three sums of SPREAD.
+    "squares as high as values": lambda plan: with_sum(plan, 3, sigmas=plan.sums[2].sigmas),
+    "the count of a quotient without noise of its own": lambda plan: with_sum(plan, 4, mechanism=3),
     "another period": lambda plan: dataclasses.replace(
         plan, query=dataclasses.replace(plan.query, contribution_period=ContributionPeriod.WINDOW)
     ),
@@ -120,7 +128,7 @@ PLANTED: dict[str, Callable[[MarginalsPlan], MarginalsPlan]] = {
 
 @pytest.mark.parametrize("name", PLANTED)
 def test_a_number_that_is_too_small_is_refused(name: str) -> None:
-    plan = make_plan(query(aggregates=(COUNT, SIGNED), max_rows_contributed=3), source())
+    plan = make_plan(query(aggregates=(COUNT, SIGNED, SPREAD), max_rows_contributed=3), source())
     account(plan, source())
     with pytest.raises(AccountingError):
         account(PLANTED[name](plan), source())
@@ -179,8 +187,7 @@ def test_cube_has_few_keys_and_the_whole_table() -> None:
     ("changes", "declared", "says"),
     [
         ({}, {"start_us": None}, "add a line like `start"),
-        ({"aggregates": (USERS,)}, {}, "no sum over rows"),
-        ({"aggregates": (MEAN,)}, {}, "no sum over rows"),
+        ({"aggregates": (USERS,)}, {}, "not made of sums over rows"),
         ({"domains": (numbered(4096, False), numbered(2048, False))}, {}, "name GROUPING SETS with fewer"),
         ({"delta": 1e-12}, {"max_users": 10**9}, "Raise delta"),
         ({"aggregates": (WIDE,), "epsilon": 1e-4, "delta": 1e-9, "max_rows_contributed": 10**6}, {"max_users": 10}, "could overflow"),

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import itertools
 import math
+from dataclasses import replace
 
 import duckdb
 import numpy as np
 import pyarrow as pa
 import pytest
 
+from dpsql.description import Measure
 from dpsql.errors import DataError, LakeError, QueryError
-from dpsql.published.marginals import PublishedMarginals
+from dpsql.parsed_query import AggregateFunction
+from dpsql.published.marginals import PublishedMarginals, tables_in
+from dpsql.published.synthetic import synthesize
 from dpsql.sql.question import complement, disjoint, intersection, per_cell, read_question
 from dpsql.udfs.marginals.least_squares import LeastSquares
 from dpsql.udfs.marginals.unions import covariance, estimate
@@ -152,6 +156,23 @@ def test_which_column_and_what_is_not_covered() -> None:
         answer(found, "size = 'large'")
     with pytest.raises(LakeError, match="not all cells"):
         published_rows(rows().slice(1))
+
+
+def test_averages_of_cells_are_no_answer() -> None:
+    """By what the table says of its columns. Those that add up are answered for as before."""
+    plain = published_rows(rows())
+    mean = Measure("time", AggregateFunction.AVG, False, (0.0, 60.0), None)
+    beside = tables_in(rows(), replace(plain.published, measures=(mean,)))
+    assert beside.column(None) == "views" and answer(beside, "hour = 7") == answer(plain, "hour = 7")
+    alone = tables_in(
+        rows().drop(["views", "views_stderr"]),
+        replace(plain.published, columns=plain.published.columns[:-4] + plain.published.columns[-2:], measures=(mean,)),
+    )
+    for found, name in ((beside, "time"), (alone, "time"), (alone, None), (alone, "clicks")):
+        with pytest.raises(LakeError, match=r"time \(AVG\) does not add up over cells.*: select SUM and COUNT beside it"):
+            found.column(name)
+    with pytest.raises(DataError, match="give a count"):
+        synthesize(beside, "time")
 
 
 @pytest.mark.parametrize(

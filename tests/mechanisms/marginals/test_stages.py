@@ -21,6 +21,7 @@ from dpsql.udfs.stage import Clock
 from tests.mechanisms.marginals.dense import nothing_seen, sums
 from tests.mechanisms.marginals.dense import release as dense
 from tests.mechanisms.marginals.plans import START, query, source
+from tests.mechanisms.marginals.test_plan import MEAN, SPREAD
 from tests.property.plans import COUNT, HOUR, SUM
 
 NOISE_KEY = bytes(range(32))
@@ -83,6 +84,38 @@ def test_rows_are_the_exact_sums_and_noise_of_every_cell(last: int | None, size:
             assert np.array_equal(released, expected[cells[shown]])
             stderr = np.sqrt(noise.variances(now))[np.searchsorted(asked.marginals.first, cells[shown], side="right") - 1]
             assert np.array_equal(found[f"s{i}"].to_numpy()[shown], stderr)
+
+
+def test_quotients_are_of_noisy_sums_where_there_are_enough() -> None:
+    """Of each cell alone, from the dense release of the sums; there are enough where the noisy count is 5 of the standard errors that it has in
+    its own table."""
+    asked = plan(aggregates=(COUNT, MEAN, SPREAD), epsilon=20.0)
+    records, places = rows(150)
+    found, _ = fed(asked, records)
+    inside, last = (places >= 0).all(axis=1), found["trigger"].to_numpy() == LAST
+    names = domains(asked).names(asked.marginals, np.arange(asked.marginals.first[-1])).to_pylist()
+    cells = np.array([names.index(name) for name in found["key_bytes"].filter(pa.array(last)).to_pylist()])
+    table = np.searchsorted(asked.marginals.first, cells, side="right") - 1
+    trigger = (records["ts"].to_numpy() - START) // HOUR + 1
+    sums_of, errors = [], []
+    for i, each in enumerate(asked.sums):
+        noise, state = asked.noisy_tables(each), nothing_seen(asked.noisy_tables(each))
+        amounts = intake(asked).parameters.increments[i].of(records)
+        for now in range(1, LAST + 1):
+            mine = inside & (trigger == now)
+            state, noisy = dense(state, sums(asked.marginals, places[mine], amounts[mine]), noise, NOISE_KEY)
+        sums_of.append(noisy[cells] * each.grid)
+        errors.append(np.sqrt(noise.variances(LAST))[table])
+    enough = [n >= np.maximum(least, 5 * error) for n, error, least in zip(sums_of[2::3], errors[2::3], (1, 2), strict=True)]
+    assert all(0.1 < np.mean(each) < 0.9 for each in enough)
+    with np.errstate(all="ignore"):
+        mean = np.where(enough[0], np.clip(30 + sums_of[1] / sums_of[2], 0, 60), np.nan)
+        variance = np.clip(sums_of[4] / sums_of[5] + 450 - (sums_of[3] / sums_of[5]) ** 2, 0, 900)
+        spread = np.where(enough[1], np.sqrt(variance * sums_of[5] / (sums_of[5] - 1)), np.nan)
+        error = np.hypot(errors[1], sums_of[1] / sums_of[2] * errors[2]) / sums_of[2]
+    np.testing.assert_allclose(found["c1"].to_numpy()[last], mean, rtol=1e-9)
+    np.testing.assert_allclose(found["s1"].to_numpy()[last], np.where(enough[0], error, np.nan), rtol=1e-9)
+    np.testing.assert_allclose(found["c2"].to_numpy()[last], spread, rtol=1e-9)
 
 
 def test_a_row_says_which_keys_it_has() -> None:
