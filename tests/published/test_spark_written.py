@@ -1,0 +1,70 @@
+"""Readers of a published table beside kinds of query, where Spark wrote the table: other code makes its columns and files than the local engine's."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import pytest
+from pyspark.sql import types as T
+
+from dpsql.lake.marks import described_mark
+from dpsql.lake.runs import Lake
+from dpsql.published.histogram import read_histogram
+from dpsql.streaming import published_table
+from dpsql.streaming.released import Released
+from dpsql.streaming.sketch_tables import SketchTables
+from dpsql.udfs.released_files import ReleasedFiles
+from tests.frozen import released
+from tests.published.test_readers import (
+    query_and_rows,
+    test_a_copy_of_the_table_in_an_empty_place_says_what_it_is,
+    test_an_answer_has_every_column,
+    test_compare_has_every_column_or_says_which_it_has_not,
+    test_show_has_every_column,
+    test_the_newest_rows_have_every_column,
+    test_the_page_has_every_column_or_says_which_it_has_not,
+)
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+    from dpsql.compiled import Query
+
+__all__ = [
+    "test_a_copy_of_the_table_in_an_empty_place_says_what_it_is",
+    "test_an_answer_has_every_column",
+    "test_compare_has_every_column_or_says_which_it_has_not",
+    "test_show_has_every_column",
+    "test_the_newest_rows_have_every_column",
+    "test_the_page_has_every_column_or_says_which_it_has_not",
+]
+KINDS = ("average_beside_others", "table_quantiles", "marginals_cube", "sketch_user")
+"""Others are in `tests/long`."""
+
+
+def spark_wrote(spark: SparkSession, name: str, folder: Path) -> tuple[Query, Path]:
+    """A golden query, and a lake that has its public table alone: made by jobs of Spark, even where the driver would write so few rows."""
+    query, rows = query_and_rows(name)
+    file = ReleasedFiles(str(folder / "released"), len(query.parsed.output_keys)).write(released(query), 0)
+    kind = SketchTables if query.shape.sketch else published_table.PublishedTable
+    keys = (T.StringType(),) * len(query.parsed.keys)
+    lake = Lake(folder / "lake")
+    table = kind(lake.histogram("q"), "run/mark", query.parsed, query.shape, keys, query.published, described_mark("run"))
+    table.create()
+    made = Released(spark, folder / "released", (file,))
+    pairs = made.table().select(["window", "trigger"]).to_pylist()
+    due = Counter((pair["window"], pair["trigger"]) for pair in pairs)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(published_table, "DRIVER_ROWS", 0)
+        table.publish(made, max(map(table.trigger_time, due)), due, every=True)
+    assert read_histogram(lake, "q").to_pylist() == rows.to_pylist()
+    return query, folder
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def made(request: pytest.FixtureRequest, spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> tuple[Query, Path]:
+    """As `tests.published.test_readers` has them."""
+    return spark_wrote(spark, request.param, tmp_path_factory.mktemp("reader"))
