@@ -56,7 +56,6 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 
 @pytest.fixture(autouse=True)
 def _stop_streams(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Stop every stream that a test left running."""
     yield
     if "spark" in request.fixturenames:
         for query in request.getfixturevalue("spark").streams.active:

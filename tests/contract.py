@@ -121,8 +121,7 @@ def what_is_dropped_moves_nothing(stages: Stages, folder: Path) -> None:
     expected = plain(stages)
 
     def with_dropped(rows: pa.Table) -> pa.Table:
-        codes = pa.array(np.arange(rows.num_rows, dtype=np.int8) % 4 + 1)
-        none = rows.set_column(0, "drop", codes)
+        none = rows.set_column(0, "drop", pa.array(np.arange(rows.num_rows, dtype=np.int8) % 4 + 1))
         ahead = rows.set_column(rows.column_names.index("ts"), "ts", pa.array(np.full(rows.num_rows, (1 << 61) - 1)))
         if "kind" in rows.column_names:  # an end is never dropped
             ahead = ahead.filter(pa.array(ahead["kind"].to_numpy() == BEGIN))

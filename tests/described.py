@@ -42,18 +42,15 @@ def described(names: Iterable[str]) -> Published:
 
 
 def of_plan(plan: Plan) -> Published:
-    """What the public table of a plan says of itself."""
     return mechanisms_describe.described(plan, registry.shape(plan), AS_RELEASED)
 
 
 def told(frame: pd.DataFrame) -> pd.DataFrame:
-    """The frame, which says what it is."""
     frame.attrs[PROPERTY] = described(frame.columns).text()
     return frame
 
 
 def write(path: Place, rows: pd.DataFrame | pa.Table, published: Published) -> None:
-    """A Delta table with rows, which says what it is."""
     table = rows if isinstance(rows, pa.Table) else pa.Table.from_pandas(rows, preserve_index=False)
     in_us = [pa.field(each.name, pa.timestamp("us", "UTC") if pa.types.is_timestamp(each.type) else each.type) for each in table.schema]
     table = table.cast(pa.schema(in_us))

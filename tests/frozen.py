@@ -64,7 +64,6 @@ def digest(table: pa.Table) -> str:
 
 
 def line(query: Query, rows: pa.Table) -> str:
-    """What is frozen of a query."""
     return f"{query.plan.identity[:DIGITS]} {digest(rows)} {rows.num_rows} {numbers_said(query.explain_json(), query.explain())}"
 
 
@@ -101,7 +100,6 @@ def shown(query: Query) -> str:
 
 
 def frozen() -> dict[str, str]:
-    """The lines of the file by name."""
     lines = [line for line in FILE.read_text(encoding="utf-8").splitlines() if line and not line.startswith("#")]
     return {name: value.strip() for name, _, value in (line.partition(": ") for line in lines)}
 
@@ -197,7 +195,6 @@ def _spark_rows(query: Query, folder: Path) -> pa.Table:
 
 
 def show(name: str) -> int:
-    """Print what is said of an accepted golden query."""
     from tests.sql.golden import compiled, goldens
 
     found = [compiled(golden) for golden in goldens("accepted") if name in (golden.name, golden.stem)]

@@ -18,8 +18,6 @@ ESCAPED = {r"\\": "\\", r"\"": '"', r"\n": "\n"}
 
 @dataclass
 class Metric:
-    """One metric: its type, and label pairs -> value."""
-
     type: str
     samples: dict[frozenset[tuple[str, str]], float] = field(default_factory=dict)
 

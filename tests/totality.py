@@ -229,8 +229,7 @@ def views(session: SparkSession, path: Path) -> None:
 
     one = within_calendar(session.read.parquet(str(path))).cache()
     one.createOrReplaceTempView("one")
-    second = one.toDF(*(f"{name}2" for name in one.columns))
-    one.crossJoin(second).createOrReplaceTempView("two")
+    one.crossJoin(one.toDF(*(f"{name}2" for name in one.columns))).createOrReplaceTempView("two")
 
 
 Guard = Callable[["SparkSession", "DataFrame"], "DataFrame"]

@@ -95,10 +95,8 @@ def bound_of(name: str, more: Float, n: int, less: Float, m: int, epsilon: float
 
 
 def cuts(values: Float) -> Float:
-    """Where events may begin."""
     return np.unique(np.quantile(values, CANDIDATES, method="nearest"))
 
 
 def hits(values: Float, at: Float) -> Float:
-    """How many values lie at or above each cut."""
     return (len(values) - np.searchsorted(np.sort(values), at, side="left")).astype(np.float64)

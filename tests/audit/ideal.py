@@ -87,7 +87,6 @@ def statistics(e: Experiment, outcomes: tuple[Outcome, Outcome]) -> tuple[Float,
 
 
 def count(patterns: Int) -> dict[int, int]:
-    """How often each pattern occurs."""
     return dict(zip(*(column.tolist() for column in np.unique(patterns, return_counts=True)), strict=True))
 
 

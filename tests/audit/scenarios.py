@@ -88,7 +88,6 @@ def certain(keys: int, windows: tuple[int, ...] = (0,)) -> tuple[Crowd, ...]:
 
 
 def plan_of(scenario: Scenario) -> PrivacyPlan:
-    """The plan, made from the query without SQL."""
     asked = dict(scenario.query)
     triggers, rows = asked.pop("triggers", 8), asked.pop("C", 4)
     size, slide, late = asked.pop("size", triggers), asked.pop("slide", triggers), asked.pop("late", 0)

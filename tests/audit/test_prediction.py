@@ -99,7 +99,6 @@ def table(cells: tuple[Cell, ...], batch: int, rounds: bool) -> pa.Table:
 
 
 def steps(run: Run) -> list[tuple[ReleaseState, pa.Table]]:
-    """State and released rows after every micro-batch."""
     state, out = None, []
     assert run.parameters.selection is not None
     for batch, (cells, closed) in enumerate(zip(run.batches, run.closed, strict=True)):

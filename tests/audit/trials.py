@@ -66,7 +66,6 @@ class Outcome:
 
     @classmethod
     def joined(cls, outcomes: Sequence[Outcome]) -> Outcome:
-        """The trials of several runs."""
         return cls(np.concatenate([o.pattern for o in outcomes], axis=1), np.concatenate([o.values for o in outcomes], axis=2))
 
 
@@ -214,8 +213,7 @@ def _clock(scenario: Scenario, plan: PrivacyPlan, batch: int) -> tuple[Clock, in
 def crowd_rows(crowd: Crowd, plan: PrivacyPlan, b: BoundingParameters, trials: int) -> pa.Table:
     """What admission gives for `users` other users with one record each, whose value is the one that adds nothing to a sum."""
     number = np.arange(trials) * KEYS + crowd.key
-    first = b.weights[0]
-    weight = crowd.users * first
+    weight = crowd.users * b.weights[0]
     if plan.selection is not None and crowd.level is not None:
         weight = round(crowd.level * plan.selection.thresholds[crowd.trigger - 1])
     ones = np.ones(trials, np.int64)

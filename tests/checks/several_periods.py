@@ -56,7 +56,6 @@ class Found:
 
 
 def search(plan: PrivacyPlan, n: int, seed: int, streams: int = 90) -> Found:
-    """Try many streams under several clocks."""
     pick = np.random.default_rng(seed)
     p = bounding_parameters(plan)
     everything = plan.query.contribution_period is ContributionPeriod.STREAM

@@ -160,8 +160,7 @@ def test_the_threshold_fails_as_often_as_beta_says(name: str) -> None:
     """Keys of one user, beta large, through the real release. Each trigger's share is beta_i; all together at most their sum."""
     horizon, groups, betas = 6, 40_000, (0.02, 0.02, 0.02, 0.02, 0.02, 0.1)
     chosen, sigma = counter(name, horizon), 3.0
-    sd = tuple(sigma * v for v in path_sd(chosen))
-    taus = thresholds((1 << 20,), sd, betas, 1)
+    taus = thresholds((1 << 20,), tuple(sigma * v for v in path_sd(chosen)), betas, 1)
     column = dataclasses.replace(COUNT, stderr=((1.0,) * horizon,))
     selection = SelectionParameters(chosen, sigma, taus, 1)
     p = ReleaseParameters(Grid(60, 60, 0, 10, horizon), selection, (PerturbationParameters(1, chosen, 1.0, 1.0),), (column,))

@@ -123,7 +123,6 @@ class Stage:
         return twin
 
     def secret(self, lake: Path) -> Path:
-        """The secret of a lake."""
         return lake.with_name(f"{lake.name}-secret") / "secret"
 
     def bring(self, number: int) -> None:
@@ -143,7 +142,6 @@ class Stage:
             os.utime(path, (1_700_000_000 + number * FILES + part,) * 2)
 
     def command(self, lake: Path, number: int) -> list[str]:
-        """One catch-up."""
         until = (START + timedelta(days=number, hours=12)).strftime("%Y-%m-%dT%H:%M")
         return self.job(lake, ["--until-caught-up", "--until", until])
 
@@ -154,7 +152,6 @@ class Stage:
         return [sys.executable, "-m", "dpsql.jobs.cli", "run", "query.sql", *options, *how, *small]
 
     def own_environment(self) -> dict[str, str]:
-        """What every process of the job gets."""
         python_path = os.pathsep.join([str(CHECKOUT / "tests" / "crash" / "site"), str(CHECKOUT)])
         own = {"PYTHONPATH": python_path, "PYSPARK_PYTHON": sys.executable, "TZ": "UTC", "SPARK_LOCAL_IP": "127.0.0.1"}
         return {**os.environ, **own, **self.environment}

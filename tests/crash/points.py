@@ -206,7 +206,6 @@ def kill_session(session: int) -> None:
 
 
 def members(session: int) -> list[int]:
-    """The processes of a session."""
     found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
@@ -231,8 +230,7 @@ def _no_rename() -> None:
     def write(system: Any, path: str, data: Any) -> None:
         folder, _, name = path.rpartition("/")
         final = f"{folder}/{name[1:].rpartition('.')[0]}"
-        half = data.slice(0, data.size // 2)
-        state._write_half(system, final, half)
+        state._write_half(system, final, data.slice(0, data.size // 2))
         whole(system, final, data)
         whole(system, path, data)  # what the rename will take
 

@@ -66,7 +66,6 @@ class UnitStage(EventStage):
 
 
 def verified(stage: Stage, lake: Path) -> str:
-    """What `dpsql verify` says."""
     given = [sys.executable, "-m", "dpsql.jobs.cli", "verify", NAME, "--lake", str(lake), "--sources", "sources.yaml"]
     given += ["--secret-file", str(stage.secret(lake))]
     done = subprocess.run(given, cwd=stage.folder, env=stage.own_environment(), capture_output=True, text=True, check=False)

@@ -77,7 +77,6 @@ DAMAGES: dict[str, Callable[[Any], None]] = {
 
 
 def bring(folder: Path, night: int) -> None:
-    """A day of visits."""
     folder.mkdir(exist_ok=True)
     rows = [
         (f"u{user}", f"p{page}", START + night * DAY + hour * HOUR + user * 3 + page)

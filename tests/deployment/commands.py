@@ -18,7 +18,6 @@ spark.driver.extraJavaOptions -XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xss4m
 
 
 def environment(home: Path, **more: str) -> dict[str, str]:
-    """The environment of a user with a home of their own."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("DPSQL_", "AWS_", "SPARK_"))}
     given = {"XDG_CONFIG_HOME": str(home / "config"), "PYTHONPATH": str(CHECKOUT), "SPARK_LOCAL_IP": "127.0.0.1", "TZ": "UTC"}
     return kept | given | more

@@ -109,5 +109,4 @@ class Broker:
     def _java(self, *arguments: str) -> list[str]:
         java = str(Path(os.environ["JAVA_HOME"]) / "bin" / "java") if os.environ.get("JAVA_HOME") else "java"
         log = (f"-Dorg.slf4j.simpleLogger.logFile={self.home / 'broker.log'}", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn")
-        path = os.pathsep.join(map(str, jars.ensure(jars.BROKER)))
-        return [java, *SMALL, *log, "-cp", path, *arguments]
+        return [java, *SMALL, *log, "-cp", os.pathsep.join(map(str, jars.ensure(jars.BROKER))), *arguments]

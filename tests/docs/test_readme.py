@@ -21,7 +21,6 @@ NEEDS_SPARK = ("run", "show", "status", "verify")
 
 
 def blocks(language: str, page: Path = README) -> list[str]:
-    """The fenced blocks of one language."""
     return re.findall(rf"^```{language}\n(.*?)^```$", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
 
 

@@ -171,8 +171,7 @@ def test_micro_batches_that_take_too_long_are_noted_and_the_note_does_not_grow(t
     for _ in range(98):
         pace.note(report("2027-01-15T08:00:05.000Z", 7_300))
     pace.write()
-    found = read_overruns(tmp_path)
-    assert found == Overruns(99, 7_300_000, T0 + 12_300_000, 5 * SECOND)
+    assert read_overruns(tmp_path) == Overruns(99, 7_300_000, T0 + 12_300_000, 5 * SECOND)
     assert (tmp_path / FILE).stat().st_size <= size + 2
     assert [line.warning for line in told] == [Overruns(1, 2_100_000, 0, 5 * SECOND).said()]
     assert tally.summary(stopped=True).overruns == 99

@@ -182,7 +182,6 @@ def test_a_repeated_micro_batch_has_the_clock_that_is_listed(tmp_path: Path) -> 
 
 
 def rows(contributions: Contributions, window_us: int) -> None:
-    """One commit with one row of a window."""
     era = (window_us - contributions.schedule.eras.first) // (64 * 30 * SECOND)
     neutral = {field.name: b"" if field.name == "key_bytes" else 0 for field in contributions.schema}
     table = pa.Table.from_pylist([neutral | {"era": era, "window": window_us}], contributions.schema)
@@ -225,8 +224,7 @@ def test_old_state_goes_unless_spark_or_a_savepoint_may_name_it(tmp_path: Path) 
     )
     system, path = filesystem(str(folder))
     sweep_bucket(system, path, 10, kept_by_savepoints(tmp_path, "admission", 1)[0])
-    kept = sorted(int(file.name[:6]) for file in folder.glob("[0-9]*"))
-    assert kept == [5, *range(18, 31)]
+    assert sorted(int(file.name[:6]) for file in folder.glob("[0-9]*")) == [5, *range(18, 31)]
     assert [file.name for file in folder.glob(".*")] == [".000009.users.parquet.0a"]
 
 
@@ -338,8 +336,7 @@ def test_a_step_of_the_clock_closes_no_window_early(
     assert seconds == ([0, 10, 20, 30, 40, 50, 60] if step > 0 else [0, 10, 42, 50, 60])
     assert guard.set_back
     assert len(machine.alarms) == 1
-    again = Ticker(contributions, checkpoint, 10 * SECOND, 2 * SECOND)
-    assert again.closed_us == ticker.closed_us
+    assert Ticker(contributions, checkpoint, 10 * SECOND, 2 * SECOND).closed_us == ticker.closed_us
 
 
 def test_while_the_clock_is_set_back_polling_begins_anew() -> None:

@@ -234,8 +234,7 @@ def test_hostile_records_neither_stop_it_nor_show(compile_on: Compile, secret: S
             "seconds": pa.array([1.0, 1.0, 1.0, 1.0, 1.0, 1.0, float("inf")]),
         }
     )
-    histogram = run_local(compile_on(), pa.concat_tables([table, visits()]), secret, RUN, until_us=UNTIL)
-    assert len(histogram) > 20
+    assert len(run_local(compile_on(), pa.concat_tables([table, visits()]), secret, RUN, until_us=UNTIL)) > 20
 
 
 def test_the_wrong_columns_are_an_input_error(compile_on: Compile, secret: Secret) -> None:

@@ -98,8 +98,7 @@ def test_the_version_is_the_package_s() -> None:
 
 def test_sources_may_be_a_dict(tmp_path: Path) -> None:
     declared = {"visits": {"format": "parquet", "path": str(tmp_path), "event_time": "ts", "privacy_unit": "user_id"}}
-    clause = SQL.replace("1e-9", "1e-8")
-    assert dpsql.compile(clause, declared).source.privacy_unit == ("user_id",)
+    assert dpsql.compile(SQL.replace("1e-9", "1e-8"), declared).source.privacy_unit == ("user_id",)
     with pytest.raises(
         ConfigError, match=r"^unknown setting `privacy_units`: did you mean `privacy_unit`\? at sources.visits.privacy_units$"
     ):

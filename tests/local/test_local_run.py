@@ -84,8 +84,7 @@ def test_one_run_id_never_sees_two_inputs(compile_on: Compile, secret: Secret, t
 
 def test_a_cap_holds_for_local_runs_and_without_a_ledger_there_is_no_run(compile_on: Compile, secret: Secret) -> None:
     query = compile_on()
-    capped = replace(query.source, cap=Cap(8.0, 1e-8, 86_400_000_000))
-    query = replace(query, sources=Sources((capped,)))
+    query = replace(query, sources=Sources((replace(query.source, cap=Cap(8.0, 1e-8, 86_400_000_000)),)))
     dpsql.run_local(query, visits(), secret, RUN, until_us=UNTIL)
     with pytest.raises(BudgetError, match=r"would exceed the cap.*sources\.visits\.cap"):
         dpsql.run_local(query, visits(), secret, until_us=UNTIL)

@@ -200,8 +200,7 @@ def _bits(value: object) -> object:
 
 def _duckdb(path: Path, expressions: list[str]) -> tuple[list[str], pa.Table]:
     connection = connect()
-    source = Source("edges", "parquet", schema=SCHEMA)
-    (chunk,) = InputReader(connection, source).files([path])
+    (chunk,) = InputReader(connection, Source("edges", "parquet", schema=SCHEMA)).files([path])
     scope = read_from("FROM edges", {"edges": chunk.table})
     values = [scope.value(expression) for expression in expressions]
     listed = ", ".join(f"{value.sql} AS c{i}" for i, value in enumerate(values))
@@ -262,5 +261,4 @@ def test_case_of_every_letter_of_unicode(spark: SparkSession, tmp_path: Path) ->
 
 
 def test_every_function_is_among_the_expressions() -> None:
-    missing = [name for name in FUNCTIONS if not any(f"{name}(" in expression for expression in EXPRESSIONS)]
-    assert not missing
+    assert not [name for name in FUNCTIONS if not any(f"{name}(" in expression for expression in EXPRESSIONS)]

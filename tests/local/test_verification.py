@@ -44,8 +44,6 @@ CATCH_UPS = (((0, [0]), (1, [1, 2])), DAY + 13 * HOUR), (((3, [3]),), DAY + 24 *
 
 @dataclass
 class Published:
-    """A run in a lake."""
-
     lake: Lake
     run: Run
     query: Query

@@ -90,7 +90,6 @@ class Pair:
 
     @cached_property
     def sql(self) -> str:
-        """The query's text."""
         q = self.question
         listed = [*q.keys, *(f"{_call(column)} AS {column.alias}" for column in q.columns)]
         window = f"window(ts, '{_length(q.size)}', '{_length(q.slide)}', '{_length(q.offset)}')"
@@ -98,7 +97,6 @@ class Pair:
         return f"SELECT WITH DIFFERENTIAL_PRIVACY OPTIONS ({self.options}) {', '.join(listed)} FROM records GROUP BY {grouped}"
 
     def compile(self, folder: Path) -> dpsql.Query:
-        """The query on a stream in `folder/records`."""
         options = () if self.per_batch is None else (("maxFilesPerTrigger", str(self.per_batch)),)
         stream = Source(
             name="records",
@@ -117,7 +115,6 @@ class Pair:
         return dpsql.compile(self.sql, Sources((stream, listed)))
 
     def write(self, folder: Path, step: int) -> list[Path]:
-        """The files of one catch-up, and the list of public keys."""
         (folder / "records").mkdir(parents=True, exist_ok=True)
         keys = sorted(self.question.listed or (), key=repr)
         kinds = [pa.field(name, ARROW[name]) for name in self.question.keys]
@@ -139,12 +136,10 @@ class Pair:
 
 
 def table_of(records: Sequence[Record]) -> pa.Table:
-    """Records as columns."""
     return pa.table({name: pa.array([record[name] for record in records], kind) for name, kind in ARROW.items()})
 
 
 def make(seed: int) -> Pair:
-    """One pair."""
     rng = random.Random(seed)
     year = rng.choice([2024, 2024, 2024, 1965, 2090])  # past, before 1970, future
     base = (datetime(year, 3, 1, tzinfo=UTC) - EPOCH) // timedelta(microseconds=1)

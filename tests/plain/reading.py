@@ -103,7 +103,6 @@ class Question:
         return [newest - i * self.slide for i in range(self.windows_per_record) if when < newest - i * self.slide + self.size]
 
     def exists(self, window: int) -> bool:
-        """Whether a window belongs to the run."""
         return self.first_window is None or window >= self.first_window
 
     def period_of(self, when: int) -> int:
@@ -175,7 +174,6 @@ class Reading:
                 self._add(record)
 
     def tick(self, until: int) -> None:
-        """Close every trigger up to a time."""
         self._closed = max(self._closed, until)
 
     def _when(self, record: Record) -> int:
@@ -330,7 +328,6 @@ def bytes_of(values: Key) -> int:
 
 
 def text_of(value: Any) -> bytes:
-    """The bytes of one value."""
     if isinstance(value, bytes):
         return value
     if isinstance(value, bool):

@@ -31,7 +31,6 @@ STDERRS = 6
 
 
 def read(pair: Pair) -> Reading:
-    """The pair as plain lists."""
     reading = Reading(pair.question)
     for step, until in enumerate(pair.until):
         for batch in pair.batches(step):

@@ -123,7 +123,6 @@ def cut_by_time(stream: Sequence[Record], cuts: Iterable[int]) -> list[list[Reco
 
 
 def table(batch: Sequence[Record]) -> pa.Table:
-    """The Arrow table of docs/architecture.md."""
     columns: dict[str, Any] = {
         "drop": pa.array([r.drop for r in batch], pa.int8()),
         "user": pa.array([r.user for r in batch], pa.int64()),
@@ -174,7 +173,6 @@ def cells(contributions: pa.Table) -> Cells:
 
 
 def added(one: Cells, other: Cells) -> Cells:
-    """Cell by cell sum."""
     return one | {cell: tuple(x + y for x, y in zip(one.get(cell, (0,) * len(v)), v, strict=True)) for cell, v in other.items()}
 
 
@@ -234,7 +232,6 @@ def run_release(
 
 
 def joined(tables: Sequence[pa.Table]) -> pa.Table:
-    """All released rows in the order of the histogram."""
     order = [("window", "ascending"), ("trigger", "ascending"), ("key_bytes", "ascending")]
     return pa.concat_tables(tables).sort_by(order).combine_chunks()
 

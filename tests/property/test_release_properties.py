@@ -57,8 +57,7 @@ def one_normal(window: int, key: int, mechanism: int, round_: int, step: int, nu
     aes = Cipher(algorithms.AES(KEY), modes.ECB()).encryptor()
     inner = aes.update(struct.pack("<qq", window, key))
     cell = struct.pack("<IIII", mechanism, number, step, round_)
-    outer = aes.update(bytes(x ^ y for x, y in zip(inner, cell, strict=True)))
-    first, second = struct.unpack("<QQ", outer)
+    first, second = struct.unpack("<QQ", aes.update(bytes(x ^ y for x, y in zip(inner, cell, strict=True))))
     z = float(ndtri(((first % 2**63) + (second + 0.5) * 2.0**-64) * 2.0**-64))
     return -z if first >> 63 else z
 
@@ -149,8 +148,7 @@ def test_what_is_published_is_never_published_again_or_changed_by_later_records(
 ) -> None:
     """Catches: a trigger released by two ticks, and releases that depend on what arrives after them."""
     p = data.draw(releasing(b))
-    contributions = run_admission(stream, b).contributions
-    steps = run_release(contributions, stream.ticks, p, KEY, 1, range(len(stream.batches)))
+    steps = run_release(run_admission(stream, b).contributions, stream.ticks, p, KEY, 1, range(len(stream.batches)))
     published: set[tuple[int, int]] = set()
     for step in steps:
         points = {(row["window"], row["trigger"]) for row in step.to_pylist()}
@@ -203,8 +201,7 @@ def test_busy_groups_under_much_noise_are_the_reference(rounds: bool, name: str)
     batches = cut_by_time([Record(identifier(int(u)), int(t), identifier(int(k)), (0.25,)) for u, t, k in drawn], range(-10, 24, 2))
     closed = [-10 + 2 * i for i in range(len(batches))]
     stream = Stream(batches, [Clock(), *(Clock(c) for c in closed[:-1])], closed)
-    s = dataclasses.replace(selection(b, [1 << 20] * 6, name=name), sigma=0.5)
-    p = release_parameters(b, s, name)
+    p = release_parameters(b, dataclasses.replace(selection(b, [1 << 20] * 6, name=name), sigma=0.5), name)
     rows = run_release(run_admission(stream, b).contributions, stream.ticks, p, KEY, 2, range(len(batches)))
     expected = released(admitted(stream, b), p, closed[-1], one_normal)
     assert len(expected) > 50

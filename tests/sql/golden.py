@@ -49,7 +49,6 @@ class Golden:
 
 @cache
 def sources() -> Mapping[str, Source]:
-    """The sources of all golden queries."""
     return load_sources(FOLDER / "sources.yaml")
 
 
@@ -69,7 +68,6 @@ def topics(kind: str) -> list[Path]:
 
 
 def entries(kind: str, file: Path) -> Iterator[Golden]:
-    """The queries of one topic, in their order."""
     for entry in re.split(f"(?m)^{QUERY}", read(file))[1:]:
         stem, _, rest = entry.partition("\n")
         text, *said = re.split(f"(?m)^{SAID}", rest, maxsplit=1)
@@ -77,7 +75,6 @@ def entries(kind: str, file: Path) -> Iterator[Golden]:
 
 
 def written(those: Iterable[Golden]) -> str:
-    """The file of these queries."""
     return "".join(f"{QUERY}{each.stem}\n{each.text}{'' if each.said is None else SAID + each.said}" for each in those)
 
 
@@ -87,7 +84,6 @@ def anew(golden: Golden) -> Golden:
 
 
 def read(path: Path) -> str:
-    """A file as it is, whatever its ends of lines."""
     return path.read_bytes().decode("utf-8")
 
 
@@ -98,7 +94,6 @@ def said(golden: Golden) -> str:
 
 @cache
 def refusal(golden: Golden) -> QueryError:
-    """Why a query is refused."""
     try:
         parse_query(golden.text, sources(), f"{golden.stem}.sql")
     except QueryError as error:
@@ -114,7 +109,6 @@ def compiled(golden: Golden) -> Query:
 
 @cache
 def explained(golden: Golden) -> str:
-    """The explanation of an accepted query."""
     return compiled(golden).explain()
 
 

@@ -48,8 +48,7 @@ def test_every_name_of_a_number_is_in_a_plan_that_is_kept():
     assert {compiled(golden).parsed.mechanism for golden in kept} == {mechanism.name for mechanism in MECHANISMS}
     names = {golden: _names(json.loads(shown(compiled(golden)))) for golden in goldens("accepted")}
     known = set().union(*(names[golden] for golden in kept))
-    new = {golden.stem: found for golden in names if (found := names[golden] - known)}
-    assert new == {}
+    assert {golden.stem: found for golden in names if (found := names[golden] - known)} == {}
 
 
 def _names(value, at: str = "") -> set[str]:
@@ -95,8 +94,7 @@ def test_every_sentence_is_in_an_explanation_that_is_kept_whole():
     """Catches: a new branch of the wording of which only the numbers would be looked at."""
     sentences = {golden: _sentences(golden) for golden in goldens("accepted")}
     kept = set().union(*(sentences[golden] for golden in sentences if golden.said is not None))
-    new = {golden.stem: found for golden in sentences if (found := sentences[golden] - kept)}
-    assert new == {}
+    assert {golden.stem: found for golden in sentences if (found := sentences[golden] - kept)} == {}
 
 
 def _sentences(golden: Golden) -> set[str]:

@@ -63,7 +63,6 @@ def fresh(draft: Draft, known: tuple[Option, ...]) -> Draft:
 
 @cache
 def said() -> Mapping[rules.Rule, tuple[tuple[Problem, ...], ...]]:
-    """What each rule says of each draft."""
     return {rule: tuple(tuple(rule(draft)) for draft in drafts()) for rule in RULES}
 
 

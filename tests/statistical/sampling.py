@@ -28,8 +28,7 @@ Samples = npt.NDArray[np.float64]
 def has_sd(samples: Samples, sd: float, flake: float = FLAKE) -> bool:
     """Mean 0 and this standard deviation: the sum of squares is chi-square. Power: 10% off rejected at SAMPLES."""
     n = len(samples)
-    quantile = stats.chi2.cdf(float(np.sum((samples / sd) ** 2)), n)
-    return flake / 2 <= quantile <= 1 - flake / 2
+    return flake / 2 <= stats.chi2.cdf(float(np.sum((samples / sd) ** 2)), n) <= 1 - flake / 2
 
 
 def covers(inside: int, n: int, probability: float) -> bool:

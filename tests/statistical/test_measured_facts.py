@@ -118,5 +118,4 @@ def test_the_share_rises_with_the_users_and_as_slowly_as_the_noise() -> None:
     for share, trigger in ((measured().first, 1), (measured().last, T)):
         middle, sd = selection.users_needed(trigger), selection.sd[trigger - 1] / (selection.weights[0] / 2**20)
         for offset, expected in ((-2, 0.0228), (-1, 0.1587), (1, 0.8413), (2, 0.9772)):
-            nearest = min(share, key=lambda n: abs(n - (middle + offset * sd)))
-            assert abs(share[nearest] - expected) < 0.12
+            assert abs(share[min(share, key=lambda n: abs(n - (middle + offset * sd)))] - expected) < 0.12

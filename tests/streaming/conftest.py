@@ -47,7 +47,6 @@ class Case:
     secret: Secret
 
     def go(self, until_us: int | None = START + 30 * DAY, **options: Any) -> Summary:
-        """Start the run once."""
         if "told" in options:
             options["progress"] = options.pop("told").append
         return run(self.spark, self.query, self.run_id, self.lake, self.secret, until_caught_up=True, until_us=until_us, **options)

@@ -51,7 +51,6 @@ class Accounts:
         self._committed({row[0]: row for row in rows})
 
     def merge(self, *rows: tuple[Any, ...]) -> None:
-        """Upserts."""
         merging = DeltaTable(self.path).merge(_table(rows), "t.account = s.account", source_alias="s", target_alias="t")
         merging.when_matched_update_all().when_not_matched_insert_all().execute()
         self._committed({row[0]: row for row in rows})

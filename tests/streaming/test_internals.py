@@ -209,8 +209,7 @@ def test_the_source_of_delta(spark: SparkSession, tmp_path: Path) -> None:
         offset = json.loads(Checkpoint(tmp_path / "checkpoint").position(0)["offsets"][0])
         assert (offset["reservoirVersion"], offset["index"], offset["isStartingVersion"]) == (4, -1, False)
     with canary("transaction marks of deltalake as Delta for Spark sees them,"):
-        log = (path / "_delta_log" / f"{3:020d}.json").read_text()
-        assert '{"txn":{"appId":"rows","version":2}}' in log
+        assert '{"txn":{"appId":"rows","version":2}}' in (path / "_delta_log" / f"{3:020d}.json").read_text()
         assert SparkTable.forPath(session, str(path)).toDF().count() == 3
     with canary("that Delta's source passes over commits without new rows, for `compaction`,"):
         from deltalake import DeltaTable

@@ -131,7 +131,6 @@ def catch_up(case: Any, write: Any, world: str, sql: str = SQL) -> Any:
 
 
 def live(case: Any, write: Any, world: str, behind: bool = False) -> Any:
-    """A run by `work`."""
     write(visits(world), folder=world)
     one = case(SQL, folder=world)
     work(one, behind)

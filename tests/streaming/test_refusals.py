@@ -42,7 +42,6 @@ def first(spark: Any, visits: Any, tmp_path_factory: pytest.TempPathFactory) -> 
 
 @pytest.fixture
 def done(first: Any, tmp_path: Path) -> Any:
-    """A copy of that run."""
     lake = Lake(tmp_path / "lake")
     shutil.copytree(first.lake.root, lake.root)
     return replace(first, lake=lake)
@@ -87,8 +86,7 @@ def test_lost_tables_and_files_are_refused(done: Any) -> None:
 
 
 def test_a_start_names_published_files_that_are_not_as_they_were_written_and_goes_on(done: Any) -> None:
-    table = Path(done.lake.histogram("demo"))
-    (path,) = table.glob("*.parquet")
+    (path,) = Path(done.lake.histogram("demo")).glob("*.parquet")
     told = list[str]()
     content = bytearray(path.read_bytes())
     content[len(content) // 3] ^= 1
@@ -132,8 +130,7 @@ def test_lost_damaged_and_foreign_state_files_are_refused(done: Any) -> None:
 
 
 def test_a_stop_ends_after_the_micro_batch_and_the_next_start_goes_on(case: Any, write: Any, visits: Any) -> None:
-    table = visits(days=1)
-    write(table, 3)
+    write(visits(days=1), 3)
     whole, cut = case(options=(("maxFilesPerTrigger", "1"),)), case(options=(("maxFilesPerTrigger", "1"),))
     whole.go()
     stop = threading.Event()

@@ -29,8 +29,7 @@ SOURCES = dpsql.load_sources(CHECKOUT / "conf" / "sources.yaml")
 
 @lru_cache
 def bench(**given: object) -> Workbench:
-    query = dpsql.compile(DEMO, SOURCES)
-    return Workbench(query, sample(), **given)  # type: ignore[arg-type]
+    return Workbench(dpsql.compile(DEMO, SOURCES), sample(), **given)  # type: ignore[arg-type]
 
 
 @lru_cache
@@ -88,8 +87,7 @@ def test_the_chance_of_selection_is_that_of_the_paths() -> None:
     weight = np.array([[0.0] * 8, [2.5] * 8, [9.0] * 8])
     tested = np.ones((3, 8), bool)
     found = selected(weight, tau, np.array(path_sd(chosen)), paths, tested)
-    share = (paths[None] >= (tau - weight)[:, None]).any(axis=2).mean(axis=1)
-    assert found == pytest.approx(share, abs=0.12)
+    assert found == pytest.approx((paths[None] >= (tau - weight)[:, None]).any(axis=2).mean(axis=1), abs=0.12)
     tested[:, :7] = False
     assert (selected(weight, tau, np.array(path_sd(chosen)), paths, tested)[:2] < found[:2]).all()
 
@@ -121,8 +119,7 @@ def test_the_edited_query_is_the_recommended_one_and_nothing_else_changes() -> N
     setting = dataclasses.replace(table.written, max_rows_contributed=6, max_rows_per_group=6, max_groups_contributed=3, epsilon=2.5)
     text = edited(table, setting)
     assert dpsql.compile(text, SOURCES).parsed == table.parsed(setting)
-    changed = [(a, b) for a, b in zip(DEMO.splitlines(), text.splitlines(), strict=True) if a != b]
-    assert len(changed) == 2
+    assert len([(a, b) for a, b in zip(DEMO.splitlines(), text.splitlines(), strict=True) if a != b]) == 2
     assert edited(table, table.written) == DEMO
 
 

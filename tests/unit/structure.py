@@ -54,7 +54,6 @@ def room(path: str) -> str:
 
 
 def dotted(path: str) -> str:
-    """A module's name, of its path."""
     return path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
 
 
@@ -66,7 +65,6 @@ def plant(folder: Path, texts: Mapping[str, str]) -> None:
 
 
 def modules(checkout: Path) -> dict[str, str]:
-    """Name of each module of the product, and its path."""
     paths = [path.relative_to(checkout).as_posix() for top in ("jobs", "dpsql", "udfs") for path in sorted((checkout / top).rglob("*.py"))]
     return {dotted(path): path for path in paths}
 
@@ -148,7 +146,6 @@ def _purpose(checkout: Path, known: Mapping[str, str], name: str) -> str:
 
 
 def main() -> None:
-    """Write the table into docs/architecture.md."""
     page = CHECKOUT / "docs" / "architecture.md"
     before, rest = page.read_text(encoding="utf-8").split(BEGIN)
     page.write_text(f"{before}{BEGIN}\n{table(CHECKOUT)}\n{END}{rest.split(END)[1]}", encoding="utf-8")

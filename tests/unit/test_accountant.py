@@ -273,8 +273,7 @@ def test_weights_are_a_unit_vector_rounded_down(groups: int, decay: float) -> No
     """Catches: weights not normalised, rounded up (one user would add more than 1), or in the wrong order."""
     weights = selection_weights(groups, decay)
     assert len(weights) == groups
-    total = sum(w * w for w in weights)
-    assert total <= 2**40
+    assert sum(w * w for w in weights) <= 2**40
     assert all(a >= b >= 0 for a, b in itertools.pairwise(weights))
     exact = np.arange(1, groups + 1) ** -decay
     exact /= np.linalg.norm(exact)

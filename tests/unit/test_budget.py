@@ -133,8 +133,7 @@ def test_pure_parts_add_up_by_themselves() -> None:
     assert pure.periods(3).epsilon == 1.5
     assert pure.delta(0.4) == 1.0
     assert pure.delta(0.5) == 1e-9
-    both = replace(ALONE, epsilon=0.5)
-    assert both.delta(1.5) == gaussian_delta(0.5, 1.0) + 1e-9
+    assert replace(ALONE, epsilon=0.5).delta(1.5) == gaussian_delta(0.5, 1.0) + 1e-9
 
 
 def test_gaussian_noise_never_passes_for_pure() -> None:

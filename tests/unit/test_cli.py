@@ -346,7 +346,6 @@ EXAMPLES = [
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder after `dpsql init`."""
     folder = tmp_path_factory.mktemp("init")
     assert CliRunner().invoke(main, ["init", str(folder)]).exit_code == 0
     return folder

@@ -21,8 +21,6 @@ T0 = 1_800_000_000 * SECOND
 
 @dataclass
 class Machine:
-    """A machine whose wall clock can be set."""
-
     wall_us: int = T0
     passed_us: int = 5 * SECOND
     told: list[tuple[bool, str]] = field(default_factory=list)

@@ -77,8 +77,7 @@ def test_find_is_a_search_among_sorted_rows(spread: int) -> None:
 def test_rows_are_inserted_before_the_row_they_name() -> None:
     old, new = np.array([10, 20, 30]), np.array([5, 15, 16, 40])
     assert insert(old, new, places(np.array([0, 1, 1, 3]))).tolist() == [5, 10, 15, 16, 20, 30, 40]
-    pairs = insert(np.ones((2, 2)), np.zeros((1, 2)), places(np.array([1])))
-    assert pairs.tolist() == [[1, 1], [0, 0], [1, 1]]
+    assert insert(np.ones((2, 2)), np.zeros((1, 2)), places(np.array([1]))).tolist() == [[1, 1], [0, 0], [1, 1]]
 
 
 def test_match_finds_rows_or_says_so() -> None:

@@ -63,7 +63,6 @@ def rows(number: int) -> pa.Table:
 
 @pytest.fixture
 def table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Ten commits."""
     monkeypatch.setattr(compaction, "MANY_FILES", 5)
     monkeypatch.setattr(compaction, "LOG_COMMITS", 3)
     path = tmp_path / "table"

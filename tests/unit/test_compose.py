@@ -17,7 +17,6 @@ TEXT = (CHECKOUT / "docker-compose.yml").read_text()
 
 
 def resolved() -> dict[str, Any]:
-    """The file with YAML's merges done."""
     return dict(yaml.safe_load(TEXT))
 
 

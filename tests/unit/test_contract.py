@@ -71,8 +71,7 @@ class Broken:
         return Broken(self.stage.for_bucket(bucket, buckets), self.before, self.after, self.layout, bucket)
 
     def step(self, state: Any, rows: Any, now: Any, noise_key: bytes) -> Any:
-        given = self.before(state, rows, now)
-        return self.after(self.stage.step(*given, noise_key), state, rows)
+        return self.after(self.stage.step(*self.before(state, rows, now), noise_key), state, rows)
 
 
 TURN = itertools.count()

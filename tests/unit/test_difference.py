@@ -74,6 +74,5 @@ def test_places_of_clear_equal_and_missing_values() -> None:
     assert best.tolist() == [1, 2, 2, 4] and worst.tolist() == [1, 3, 3, 4]
     best, worst = places(np.array([3.0]), np.array([1.0]), 4)
     assert best.tolist() == [1] and worst.tolist() == [1]
-    many = np.arange(1000.0)
-    best, worst = places(many, np.ones(1000), 600)
+    best, worst = places(np.arange(1000.0), np.ones(1000), 600)
     assert len(best) == 600 and (best[1:] >= best[:-1]).all() and (worst >= best).all()

@@ -146,8 +146,7 @@ def test_float64_paths_are_within_their_bound(chosen: Counter) -> None:
 def test_rounding_at_every_operation_stays_within_the_bound(name: str, horizon: int) -> None:
     """Float64 against the same recurrence in extended precision, same draws. Catches: a bound that grows too slowly with the steps."""
     chosen, wide = counter(name, horizon), np.longdouble
-    pick = np.random.default_rng(2)
-    z = pick.standard_normal((horizon, 11, 20))
+    z = np.random.default_rng(2).standard_normal((horizon, 11, 20))
     state, exact = np.zeros((20, chosen.width)), np.zeros((20, chosen.width), wide)
     worst = 0.0
     for step in range(1, horizon + 1):
@@ -170,8 +169,7 @@ def test_coefficients_are_the_rows_of_the_noise_matrix(chosen: Counter) -> None:
 
 def planted(chosen: Counter, path: int, step: int) -> tuple[PerturbationParameters, int]:
     """Parameters with the boundary, and what the exact path rounds to."""
-    value = in_float64(chosen, step)[path]
-    sigma = 1000.5 / abs(value)
+    sigma = 1000.5 / abs(in_float64(chosen, step)[path])
     with mpmath.workdps(DIGITS):
         exact = path_by_mpmath(chosen, path, step) * mpmath.mpf(sigma)
         assert abs(abs(exact) - 1000.5) < 1e-10

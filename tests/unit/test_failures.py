@@ -18,8 +18,6 @@ COMMAND = "dpsql restore demo --lake lake --checkpoints"
 
 
 class Java:
-    """A Java exception as py4j shows it."""
-
     def __init__(self, name: str, condition: str = "", cause: Java | None = None) -> None:
         self._name, self._condition, self._cause = name, condition, cause
 
@@ -40,8 +38,6 @@ class Java:
 
 
 class Failed(Exception):
-    """What pyspark raises."""
-
     def __init__(self, origin: Java) -> None:
         super().__init__("a value of a record")
         self._origin = origin
@@ -83,8 +79,6 @@ def test_without_a_query_there_is_no_checkpoint_to_mend() -> None:
 
 
 class Ended:
-    """A session whose JVM is gone."""
-
     def stop(self) -> None:
         raise ConnectionRefusedError(111, "Connection refused")
 

@@ -71,7 +71,6 @@ class Nights:
         delta_tables.create(self.public.path, Schema.from_arrow(pa.schema([("x", pa.int64())])))
 
     def night(self, number: int) -> None:
-        """Rows, their tick and their release."""
         neutral = {field.name: b"k" if field.name == "key_bytes" else number for field in self.columns}
         rows = pa.Table.from_pylist([neutral | {"window": number * ERA_US}] * 4, self.columns)
         rows = rows.append_column("bucket", pa.array(np.arange(4, dtype=np.int32) % 2))
@@ -107,7 +106,6 @@ class Nights:
         kept.write_text(json.dumps({"state": [[operator, 1, 0, oldest] for operator in OPERATORS]}))
 
     def sweep(self) -> None:
-        """What the end of a catch-up does."""
         Retention(self.engine, self.contributions, HOUR, self.listed[RELEASE], self.public, pytest.fail).after_catch_up()
 
     def tables(self) -> dict[str, Path]:
@@ -125,7 +123,6 @@ class Nights:
         return found
 
     def files(self) -> Counter[str]:
-        """How many files each folder has."""
         return Counter(str(path.parent.relative_to(self.folder)) for path in self.folder.rglob("*") if path.is_file())
 
     def check(self, public: list[str], newest: int) -> None:

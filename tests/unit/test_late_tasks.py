@@ -43,8 +43,6 @@ EARLY = START + 6 * 3_600_000_000
 
 
 class Group:
-    """Spark's state of a bucket."""
-
     def __init__(self, sequence: int | None) -> None:
         self.exists, self.get = sequence is not None, (sequence,)
 
@@ -65,8 +63,6 @@ class Histogram:
 
 
 class Run:
-    """A run of one of the contract's plans."""
-
     def __init__(self, folder: Path, case: str, patch: pytest.MonkeyPatch) -> None:
         self.folder, self.stages, shape = folder, stages_of_case(case), registry.shape(CASES[case][1])
         tables = {stage.operator: stage.tables for stage in self.stages}
@@ -94,7 +90,6 @@ class Run:
         self.start(EARLY)
 
     def start(self, latest_us: int) -> None:
-        """A new driver."""
         clock = Clock(self.contributions.closed_us, latest_us)
         clocks = Clocks(known_clocks(self.listed[ADMISSION], clock.closed_us), lambda batch: clock)
         read, checkpoint = ReadFiles(self.folder / "files", (), ""), SimpleNamespace(position=lambda batch: {})
@@ -143,11 +138,9 @@ class Run:
                 self.micro_batch(operator, number, rows)
 
     def records(self, seed: int, low_us: int, high_us: int) -> pa.Table:
-        """Of users and times."""
         return records(self.stages[0], seed, 150, low_us, high_us)
 
     def state(self) -> dict[str, bytes]:
-        """Every state file."""
         return {str(path): path.read_bytes() for path in (self.folder / "state").rglob("[0-9]*.parquet")}
 
 

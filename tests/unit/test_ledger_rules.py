@@ -32,8 +32,6 @@ SECRET = Secret(bytes(range(32)))
 
 
 class Operator:
-    """One secret, one lake, and a `sources.yaml` that changes."""
-
     def __init__(self, folder: Path) -> None:
         (folder / "data").mkdir()
         self.folder, self.ledger, self.count = folder, Ledger(folder / "home" / "ledger", SECRET), 0

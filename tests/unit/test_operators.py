@@ -36,8 +36,7 @@ def test_the_bounding_parameters_are_the_plans() -> None:
     assert (p.by_user, p.public_keys, p.first_window_us) == (False, None, None)
     stream = make_plan(dataclasses.replace(q, contribution_period=ContributionPeriod.STREAM), source())
     assert bounding_parameters(stream).renews is False
-    rounds = make_plan(changed(q, release=ReleaseRule.RESELECT), source())
-    assert bounding_parameters(rounds).by_user
+    assert bounding_parameters(make_plan(changed(q, release=ReleaseRule.RESELECT), source())).by_user
 
 
 def test_the_release_parameters_are_the_plans() -> None:
@@ -62,8 +61,7 @@ def test_the_release_parameters_are_the_plans() -> None:
 
 
 def test_public_groups_replace_selection() -> None:
-    q = query(public_groups="SELECT page FROM pages", window=WindowSpec(DAY, DAY, HOUR))
-    plan = make_plan(q, source())
+    plan = make_plan(query(public_groups="SELECT page FROM pages", window=WindowSpec(DAY, DAY, HOUR)), source())
     p = release_parameters(plan, PUBLIC)
     assert (p.selection, p.public, p.grid.offset_us) == (None, PUBLIC, HOUR)
     assert bounding_parameters(plan, PUBLIC).public_keys == (3, 5)

@@ -43,8 +43,7 @@ def test_sensitivities_of_the_design() -> None:
     assert (plan.windows_per_record, plan.max_groups, plan.horizon) == (2, 4, 24)
     squared = sum((p.sensitivity / p.sigma) ** 2 for p in plan.perturbations) + (f / plan.selection.sigma) ** 2
     assert squared == pytest.approx(plan.mu**2, rel=2.0**-21)
-    shares = {round((p.sensitivity / p.sigma) ** 2 / plan.mu**2, 6) for p in plan.perturbations}
-    assert shares == {round(0.3 / 6, 6)}
+    assert {round((p.sensitivity / p.sigma) ** 2 / plan.mu**2, 6) for p in plan.perturbations} == {round(0.3 / 6, 6)}
 
 
 def test_public_groups_and_no_keys_spend_everything_on_the_columns() -> None:

@@ -145,8 +145,7 @@ for kind in QueryContextType:
 def test_settings_reach_a_new_jvm_by_a_file_of_ours_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYSPARK_SUBMIT_ARGS", "--verbose pyspark-shell")
     monkeypatch.setenv("SPARK_LOCAL_DIRS", str(tmp_path))
-    given = session._local_folders({})
-    assert given["spark.local.dir"].startswith(f"{tmp_path}/dpsql-{os.getuid()}/run-")
+    assert session._local_folders({})["spark.local.dir"].startswith(f"{tmp_path}/dpsql-{os.getuid()}/run-")
     with monkeypatch.context() as patched:
         patched.setattr(session, "scratch", lambda *_: Path('/a "b"'))
         java = shlex.split(session._temporary_files({session.JAVA_OPTIONS: "-Dmine=1"})[session.JAVA_OPTIONS])

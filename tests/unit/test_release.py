@@ -59,8 +59,7 @@ def test_a_key_is_not_tested_before_its_first_record() -> None:
 def test_a_tick_covers_its_own_batch_and_the_ones_before() -> None:
     """Catches: rows that arrive after a tick and are released by it."""
     p = parameters((UNIT,) * 4)
-    table = rows((0, 1, 7, 1), (1, 1, 8, 1), (2, 2, 9, 1))
-    out = quiet(None, table, [Tick(1, 10)], p)
+    out = quiet(None, rows((0, 1, 7, 1), (1, 1, 8, 1), (2, 2, 9, 1)), [Tick(1, 10)], p)
     assert shown(out) == [(1, b"7", 1), (1, b"8", 1)]
     assert out.state.pending.num_rows == 1
     assert out.state.closed_us == 10

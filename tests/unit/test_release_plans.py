@@ -115,8 +115,7 @@ def test_files_that_were_put_together_are_not_read_again(table: Contributions) -
     names = commit(table, 3, rows(table, 3))
     opened = delta_tables.newest(table.path)
     whole = pa.concat_tables([pq.read_table(table.path / name, partitioning=None) for name in names[:1]])
-    merged = table.files.write_era(whole, 0, 9)
-    delta_tables.replace_files(opened, table.path, names[:1], merged, {"merged": 1})
+    delta_tables.replace_files(opened, table.path, names[:1], table.files.write_era(whole, 0, 9), {"merged": 1})
     plan = table.plan(-1, table.version)
     assert plan.files == tuple(names) and len(plan.ticks) == 3
 
@@ -160,7 +159,6 @@ class Nights:
         self.table, self.folder = table, table.path.parent
 
     def night(self, number: int, released: bool = True) -> int:
-        """One catch-up over new rows; returns the time of the newest tick."""
         commit(self.table, number, rows(self.table, number))
         opened = open_catch_up(self.folder, number * HOUR, self.table.closed_us, self.table.newest_tick, {})
         assert self.table.tick(opened.number, number, opened.until_us, HOUR)

@@ -74,10 +74,8 @@ def test_what_does_not_fit_into_memory_is_spilled_where_nobody_else_may_look(tmp
     connection.execute("SET memory_limit = '20MB'")
     connection.execute("SET threads = 1")
     connection.execute("CREATE TABLE t AS SELECT sha256(range::VARCHAR) AS a FROM range(400000)")
-    spilled = list(folder.iterdir())
-    assert spilled and closed(folder) and list(tmp_path.iterdir()) == []
-    other = connect()
-    assert other.execute("SELECT current_setting('temp_directory')").fetchall() != [(str(folder),)]
+    assert list(folder.iterdir()) and closed(folder) and list(tmp_path.iterdir()) == []
+    assert connect().execute("SELECT current_setting('temp_directory')").fetchall() != [(str(folder),)]
     connection.close()
     assert not folder.exists()
 

@@ -94,8 +94,7 @@ def test_tasks_add_up(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_task_without_records_says_nothing() -> None:
-    work = TaskIntake(INTAKES["cells"], 4, KEY_OF_RUN)
-    assert not list(work.run([], 0, str(MicroBatch(0, NOW))))
+    assert not list(TaskIntake(INTAKES["cells"], 4, KEY_OF_RUN).run([], 0, str(MicroBatch(0, NOW))))
 
 
 def test_a_null_and_a_forgotten_clock_are_refused() -> None:

@@ -38,8 +38,6 @@ SELECT WITH DIFFERENTIAL_PRIVACY OPTIONS (
 
 
 class Private:
-    """The private tables of a run, without Spark."""
-
     def __init__(self, folder: Path) -> None:
         source = Source(name="visits", format="parquet", path="v", event_time="ts", privacy_unit=("user_id",), max_users=9, max_keys=9)
         plan = dpsql.compile(SQL, Sources((source,))).plan
@@ -51,14 +49,12 @@ class Private:
         self.manifest.create()
 
     def write(self, batch: int, rows: int) -> list[dict[str, Any]]:
-        """Files of a micro-batch that no commit has."""
         neutral = {field.name: b"k" if field.name == "key_bytes" else 1 for field in self.columns}
         table = pa.Table.from_pylist([neutral | {"window": 0} for _ in range(rows)], self.columns)
         table = table.append_column("bucket", pa.array(np.arange(rows, dtype=np.int32) % 2))
         return [file for bucket in (0, 1) for file in self.contributions.files.write(table.slice(bucket, rows - 1), bucket, batch)]
 
     def read(self, batch: int, rows: int) -> None:
-        """A micro-batch: listed, then its rows."""
         files = self.write(batch, rows)
         self.manifest.commit(batch, [StateFile(0, batch + 1, 1, {})], {"rows": sum(file["rows"] for file in files)})
         self.contributions.append(files, batch)
@@ -83,7 +79,6 @@ def run(tmp_path: Path) -> Private:
 
 
 def state(table: str) -> tuple[Any, ...]:
-    """What a reader of a table sees of it."""
     opened = DeltaTable(table)
     names = (f"{RUN}/tick", f"{RUN}/closed_us", f"{RUN}/ticked_batches", f"{RUN}/admission/g1/rows")
     actions = pa.table(opened.get_add_actions(flatten=True)).select(["path", "size_bytes", "num_records", "partition.era"])

@@ -52,7 +52,6 @@ def run(tmp_path: Path) -> Nights:
 
 
 def check(run: Nights) -> None:
-    """What every start does first."""
     given: dict[str, Any] = {field.name: None for field in fields(RunContext)}
     given |= {"folder": run.folder, "histogram_path": run.public.path, "engine": run.engine, "run": SimpleNamespace(run_id=RUN, beside=())}
     given["tables"] = RunTables(run.contributions, run.listed[ADMISSION], run.listed[RELEASE], run.public.path, RUN)
@@ -61,7 +60,6 @@ def check(run: Nights) -> None:
 
 
 def mend(run: Nights) -> None:
-    """What the command does."""
     tables = restore_points.Tables(run.folder, run.public.path, RUN, run.engine)
     with unreadable.named(tables.folder, tables.private | tables.public):
         restore._restore_stopped(tables, None, None, False)

@@ -14,7 +14,6 @@ CHECKOUT = Path(__file__).resolve().parents[2]
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The unpacked wheel; built from a copy, because setuptools leaves its traces where it builds."""
     source, out = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("wheel")
     for room in ("dpsql", "jobs", "udfs"):
         shutil.copytree(CHECKOUT / room, source / room, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))

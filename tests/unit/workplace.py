@@ -31,7 +31,6 @@ DAY = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 def place(folder: Path) -> Path:
-    """The folder, where the defaults look for what they need."""
     (folder / "conf").mkdir(parents=True)
     (folder / "conf" / "sources.yaml").write_text(SOURCES)
     (folder / "views.sql").write_text(SQL)
@@ -45,7 +44,6 @@ def records(**columns: object) -> pd.DataFrame:
 
 
 def histogram() -> pd.DataFrame:
-    """Three rows of one window."""
     end = datetime(2026, 1, 2, tzinfo=UTC)
     rows = [(DAY, end, 1, end, "a", 1000, 3.5), (DAY, end, 1, end, "b\x1b[31m", 2, 3.5), (DAY, end, 1, end, None, -40, 3.5)]
     columns = ["window_start", "window_end", "trigger", "trigger_time", "page", "views", "views_stderr"]

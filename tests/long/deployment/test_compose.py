@@ -75,7 +75,6 @@ class Stack:
         wait_until(lambda: self.newest() > after, "a newer trigger", 300)
 
     def containers(self) -> dict[str, str]:
-        """Names of containers that are at work, by service and number."""
         names = self.compose("ps", "--format", "{{.Name}}").split()
         return {name.removeprefix(f"{PROJECT}-"): name for name in names}
 

@@ -86,8 +86,7 @@ def test_nothing_planted_is_shown_outside_the_private_folder(tmp_path: Path) -> 
     private = lake.private("observed")
     assert set(read_histogram(lake, "observed")["page"].to_pylist()) == {"p0", "p1", "p2"}
 
-    open_to_others = [str(path) for path in (private.parent, private, *private.rglob("*")) if path.stat().st_mode & 0o077]
-    assert open_to_others == []
+    assert [str(path) for path in (private.parent, private, *private.rglob("*")) if path.stat().st_mode & 0o077] == []
     readable = [path for path in lake.histogram("observed").rglob("*") if path.is_file()]
     assert readable
     assert all(path.stat().st_mode & 0o044 == 0o044 for path in readable)

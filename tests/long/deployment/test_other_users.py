@@ -50,7 +50,6 @@ def adopted(folder: Path, *more: str) -> tuple[dict[str, bytes], dict[str, bytes
 
 
 def needles_of(lake: Lake, name: str) -> dict[str, list[bytes]]:
-    """What a stranger must not find of a run."""
     run = read_run(lake, name)
     secret = Secret(SECRET).of_ledger(run.ledger_id)
     return {"noise key": [secret.noise_key(run.run_id, run.query_identity)], "salt": [secret.salt(run.run_id)], "rows": [RARE_KEY.encode()]}

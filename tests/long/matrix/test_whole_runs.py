@@ -66,8 +66,7 @@ def test_public_groups_need_no_record_and_are_kept(spark: SparkSession, wiki: St
     same_rows.write([wiki.records.slice(0, 0), *parts], tmp_path / "data")
     run = same_rows.start(spark, query, lake, wiki.until_us, (2, 3))
     rows = same_rows.ordered(read_histogram(lake, "q"), query)
-    windows = len(set(rows["window_start"].to_pylist()))
-    assert windows == 5
+    assert len(set(rows["window_start"].to_pylist())) == 5
     assert set(rows["key"].to_pylist()) == listed
     assert verify_run(lake, "q", run, query, SECRET).identical
     (tmp_path / "listed.csv").unlink()

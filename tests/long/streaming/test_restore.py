@@ -64,7 +64,6 @@ def admitted(one: Any) -> Counter[tuple[int, int, int, str]]:
 
 
 def verified(one: Any) -> bool:
-    """Whether the local engine recomputes every published row from the files."""
     return verify_run(one.lake, "demo", read_run(one.lake, "demo"), one.query, one.secret).identical
 
 
@@ -115,8 +114,6 @@ DAMAGES: dict[str, tuple[Callable[[Any], None], tuple[str, ...], str]] = {
 
 @pytest.fixture
 def bring(write: Any, visits: Any) -> Callable[[int, int], None]:
-    """Write the visits of some days, two files each."""
-
     def days(first: int, last: int) -> None:
         for day in range(first, last):
             write(visits(users=100, pages=2, days=1, first_day=day), 2, first=2 * day)
@@ -246,8 +243,7 @@ def test_a_new_run_leaves_published_windows_alone(whole: Any, bring: Any, tmp_pa
 
 
 def test_what_is_read_again_counts_once(case: Any, write: Any, visits: Any) -> None:
-    table = visits(users=100, pages=2, days=2)
-    write(table, 4)
+    write(visits(users=100, pages=2, days=2), 4)
     whole, broken = case(options=OPTIONS), case(options=OPTIONS)
     whole.go(END)
     # Three micro-batches are read, the third is not listed any more; nothing has ticked, so it is read again.
@@ -291,8 +287,7 @@ def test_a_restore_that_breaks_off_changes_nothing_and_is_done_again(case: Any, 
     before = whole.histogram()
     assert restore.restore(whole.lake, "demo").batches == {"admission": 0, "release": 0}
     write(visits(users=60, pages=2, days=1, first_day=40), first=1)
-    summary = whole.go(START + 60 * DAY)
-    assert summary.records == 120
+    assert whole.go(START + 60 * DAY).records == 120
     assert whole.histogram()[: len(before)] == before
 
 

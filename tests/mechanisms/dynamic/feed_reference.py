@@ -183,5 +183,4 @@ def _end(unit: History, version: Version, trigger: int) -> None:
     version.end = max(trigger, version.begin) if version.counted else trigger
     if version.counted and not any(v.counted and v.key == version.key and v.end is None for v in unit.versions):
         spell = next(spell for spell in unit.spells if spell.key == version.key and spell.end is None)
-        ends = [v.end for v in unit.versions if v.counted and v.key == version.key and v.end is not None]
-        spell.end = max(ends)
+        spell.end = max([v.end for v in unit.versions if v.counted and v.key == version.key and v.end is not None])

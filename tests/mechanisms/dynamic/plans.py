@@ -17,7 +17,6 @@ COPIES = Feed(FeedForm.DELTA, ())
 
 
 def source(**changes: Any) -> Source:
-    """The stream `visits`, from START on."""
     return plans.source(**({"start_us": START} | changes))
 
 

@@ -67,7 +67,6 @@ def keyed(p: TableParameters, noise_key: bytes, last: int) -> Noise:
 
 
 def silent(_key: int, _mechanism: int, _trigger: int) -> float:
-    """No noise."""
     return 0.0
 
 

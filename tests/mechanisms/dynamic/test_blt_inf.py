@@ -161,8 +161,7 @@ def test_rows_of_b_are_within_the_units_that_are_allowed() -> None:
 
 def test_draws_reach_buffers_no_further_than_the_error_bound_assumes() -> None:
     """|C^-1|_1 <= 2, and an error in a buffer moves no later path by more than itself. Catches: constants for which `error` is no bound."""
-    b = CHOSEN.response(np.arange(1 << 16))
-    assert 1 + np.sum(np.abs(np.diff(b))) <= 2
+    assert 1 + np.sum(np.abs(np.diff(CHOSEN.response(np.arange(1 << 16))))) <= 2
     assert 2 * 13.2 / (1 - max(CHOSEN.theta)) < 2**24.7
     for j in range(1, 1 + len(CHOSEN.theta)):
         state = np.zeros((1, CHOSEN.width))

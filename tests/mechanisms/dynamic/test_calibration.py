@@ -32,7 +32,6 @@ SIGMA = 1.75
 
 
 def c_of(count: int, chosen: BltInf = CHOSEN) -> np.ndarray:
-    """C's first column, from its definition."""
     k = np.arange(count - 1)
     return np.concatenate([[1.0], sum(w * t**k for t, w in zip(chosen.theta, chosen.omega, strict=True))])
 
@@ -82,8 +81,7 @@ def threshold_failure(sigma: float, first: tuple[int, ...], thresholds: list[int
 def test_the_accountant_sums_what_thresholds_fail_with() -> None:
     """From covariances by doubling. What the last triggers that can be numbered leave over is less than 2%."""
     taus = endless_thresholds(CHOSEN, SIGMA, UNIT // 2, 1, TOTAL)
-    found = threshold_failure(SIGMA, blocks(), taus, UNIT // 2)
-    assert 0.98 * TOTAL < found <= TOTAL
+    assert 0.98 * TOTAL < threshold_failure(SIGMA, blocks(), taus, UNIT // 2) <= TOTAL
     lower = [int((tau - UNIT // 2) * 0.999) + UNIT // 2 for tau in taus]
     assert threshold_failure(SIGMA, blocks(), lower, UNIT // 2) > TOTAL * 1.01
     assert threshold_failure(SIGMA * 1.001, blocks(), taus, UNIT // 2) > TOTAL * 1.01
@@ -162,8 +160,7 @@ def test_dense_matrices_and_the_closed_form_agree() -> None:
         d = np.zeros(300)
         d[s], d[e] = 1, -1
         assert shift2(d) == pytest.approx(2 * (g[0] - g[e - s]), rel=1e-12)
-        cut = float(np.sum((matrix @ d) ** 2))
-        assert cut <= shift2(d) + 1e-12
+        assert float(np.sum((matrix @ d) ** 2)) <= shift2(d) + 1e-12
         assert float(np.sum(np.convolve(c_of(1 << 14), d) ** 2)) == pytest.approx(shift2(d), rel=1e-3)
 
 
@@ -229,8 +226,7 @@ def test_a_table_that_only_grows_costs_what_a_window_does(rows: int, per_group: 
 def test_presence_costs_its_weights_and_ends_double_the_square() -> None:
     weights = (0.8, 0.5, 0.3)
     for ends in (False, True):
-        bounds = TableBounds(3, 1, 3, ends, max_spells=3)
-        bound = presence_sensitivity(bounds, weights) * F
+        bound = presence_sensitivity(TableBounds(3, 1, 3, ends, max_spells=3), weights) * F
         assert accounting.presence_ratio(weights, ends, F, 1.0) == pytest.approx(bound, rel=1e-12)
         d = np.zeros(301)
         for i, w in enumerate(weights):  # one key that is left and entered again

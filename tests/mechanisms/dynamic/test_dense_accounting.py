@@ -64,8 +64,7 @@ def slots_of(made: TablePlan, pick: np.random.Generator, greedy: bool) -> list[l
 
 def squared_shift(made: TablePlan, slots: list[list[Version]]) -> float:
     """Sum of |C d|^2 / sigma^2 over all that the plan releases, d what the unit adds to each key at each trigger."""
-    asked = made.query.asked
-    column, found = strategy(CounterName.BLT if asked.max_triggers else None), 0.0
+    column, found = strategy(CounterName.BLT if made.query.asked.max_triggers else None), 0.0
     whole = [version for slot in slots for version in slot]
 
     def shift(changes: list[tuple[int, int, float]], sigma: float) -> float:

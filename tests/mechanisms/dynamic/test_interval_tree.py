@@ -200,8 +200,7 @@ def test_a_second_round_has_twice_the_noise() -> None:
     """At trigger 11 nearly all rows of nodes 8 and 10 have ended."""
     made, values, errors = noisy(large(gone_at=11))
     z = 6 / math.pi**2
-    twice = sum((2 * level) ** 2 for level, node in nodes_at(10))
-    expected = math.sqrt(twice / (z * made.mu**2 * z * 3 / 8))
+    expected = math.sqrt(sum((2 * level) ** 2 for level, node in nodes_at(10)) / (z * made.mu**2 * z * 3 / 8))
     noise = values[10] - 1_000_000
     assert np.std(noise) == pytest.approx(expected, rel=0.05)
     assert has_sd(noise, float(errors[10][0]))

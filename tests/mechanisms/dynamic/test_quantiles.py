@@ -38,8 +38,7 @@ def strategy() -> np.ndarray:
 def test_estimates_are_least_squares() -> None:
     """Of what was measured no vector of leaves is nearer; residuals are orthogonal to every column of the strategy."""
     noisy = np.random.default_rng(1).integers(-300, 900, (2, NODES))
-    sums = quantiles.cumulated(noisy)
-    found = np.diff(sums, axis=1, prepend=0) / WHOLE
+    found = np.diff(quantiles.cumulated(noisy), axis=1, prepend=0) / WHOLE
     w = strategy()
     assert np.abs(w.T @ (noisy - found @ w.T).T).max() < 1e-6
     assert quantiles.cumulated(quantiles.nodes(noisy[:, :LEAVES])).tolist() == (np.cumsum(noisy[:, :LEAVES], axis=1) * WHOLE).tolist()
@@ -49,8 +48,7 @@ def test_the_error_of_a_rank_is_what_noise_does() -> None:
     """By what each node's noise does to the estimates, not by their parts."""
     squares = []
     for low in range(0, NODES, 546):  # what a count of one in each node does to the estimates
-        one = np.eye(min(546, NODES - low), NODES, low, dtype=np.int64)
-        squares.append(quantiles.cumulated(one) / WHOLE)
+        squares.append(quantiles.cumulated(np.eye(min(546, NODES - low), NODES, low, dtype=np.int64)) / WHOLE)
     effect = np.concatenate(squares)
 
     def variance(place: int, share: float) -> float:
@@ -224,8 +222,7 @@ def test_the_projection_is_near_what_is_true() -> None:
             corner = np.zeros(64)
             corner[np.argmin(w.T @ (w @ guess - y))] = n
             guess += 2 / (step + 2) * (corner - guess)
-        columns = (w**2).sum(axis=0).max()
-        bound = 2 * n * s * math.sqrt(columns) * math.sqrt(2 * math.log(2 * 64 / beta))
+        bound = 2 * n * s * math.sqrt((w**2).sum(axis=0).max()) * math.sqrt(2 * math.log(2 * 64 / beta))
         moved = float(((w @ guess - w @ x) ** 2).sum())
         assert moved <= bound
         far += moved > bound / 1000
@@ -234,7 +231,6 @@ def test_the_projection_is_near_what_is_true() -> None:
 
 def test_counters_do_not_share_words() -> None:
     """Node n of mechanism m has cell (m, round n): of plain sums, and of other columns, no cell is one of these."""
-    chosen = plan(aggregates=(COUNT, DECILES, dataclasses.replace(DECILES, alias="again", parts=4)))
-    p = table_parameters(chosen, ONE)
+    p = table_parameters(plan(aggregates=(COUNT, DECILES, dataclasses.replace(DECILES, alias="again", parts=4))), ONE)
     assert [q.mechanism for q in p.perturbations] == [1] and [q.mechanism for q in p.quantiles] == [2, 3]
     assert (BRANCHES + TWIGS + LEAVES) == NODES < 2**32

@@ -125,8 +125,7 @@ def test_a_key_appears_late_with_the_noise_of_its_trigger() -> None:
     _, found = run(changes, [(0, 700), (1, 703)], p)
     path = keyed(p, KEY, 703)
     for trigger, name, count, *_ in found:
-        key = int(name[4:])
-        assert count == 40 + round(2.5 * path(key, 1, trigger))
+        assert count == 40 + round(2.5 * path(int(name[4:]), 1, trigger))
     assert [row[0] for row in found if row[1][4:] == b"5"] == [701, 702, 703]
     assert [row[0] for row in found if row[1][4:] == b"6"] == list(range(1, 704))
 
@@ -165,8 +164,7 @@ def test_state_does_not_grow_with_age() -> None:
 
 def test_after_the_last_trigger_nothing_is_released() -> None:
     p = parameters(COUNTERS["to trigger 40"])
-    changes = [Change(0, 1, 1, 40 * UNIT, 40, (1, 1))]
-    state, found = run(changes, [(0, 39), (0, 41), (0, 90)], p)
+    state, found = run([Change(0, 1, 1, 40 * UNIT, 40, (1, 1))], [(0, 39), (0, 41), (0, 90)], p)
     assert max(row[0] for row in found) == 40
     assert state is not None
 

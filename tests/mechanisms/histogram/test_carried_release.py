@@ -93,8 +93,7 @@ def test_rows_are_those_of_the_plain_reference_however_time_and_keys_are_cut(win
     carried = dropped = 0
     for seed in range(4):
         pick = random.Random(1000 * windows + 10 * late + seed)
-        least = pick.choice([1, 1, 2])
-        p = parameters(windows, triggers, late, least, name=pick.choice(["BLT", "HONAKER"]))
+        p = parameters(windows, triggers, late, pick.choice([1, 1, 2]), name=pick.choice(["BLT", "HONAKER"]))
         given = history(pick, p, 18)
         end = 40 * 18 + p.grid.horizon * p.grid.trigger_us
         expected = Reference(p, KEY, given, end)
@@ -154,8 +153,7 @@ def test_units_of_several_windows_are_not_added_up() -> None:
 def test_nothing_is_remembered_when_nothing_is_left_to_say() -> None:
     """Once keys are dropped or forgotten, and as many windows more have closed, the state is empty."""
     p = parameters(4, 4, 2)
-    given = history(random.Random(5), p, 10)
-    _, (state,) = run(given, p, [400, 40 * 200])
+    _, (state,) = run(history(random.Random(5), p, 10), p, [400, 40 * 200])
     assert state.memory is not None and state.evidence is not None
     assert (state.groups.num_rows, state.pending.num_rows, state.memory.num_rows, state.evidence.num_rows) == (0, 0, 0, 0)
 

@@ -76,8 +76,7 @@ def releases(function: AggregateFunction, values: np.ndarray) -> tuple[np.ndarra
     sds = [p.sd[-1] / p.grid for p in plan.perturbations]
     noisy = [np.rint(v + sd * generator.normal(size=TRIALS)).astype(np.int64) for v, sd in zip(sums_of(plan, values), sds, strict=True)]
     released, stderr = finish(release_parameters(plan).columns[0], noisy, np.full(TRIALS, plan.horizon))
-    truth = FUNCTIONS[function](np.clip(values, LOW, HIGH))
-    return released - truth, stderr
+    return released - FUNCTIONS[function](np.clip(values, LOW, HIGH)), stderr
 
 
 def off(function: AggregateFunction, values: np.ndarray) -> tuple[float, float]:

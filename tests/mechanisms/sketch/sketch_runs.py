@@ -59,7 +59,6 @@ def public(**changes: Any) -> ParsedQuery[Asked]:
 
 
 def records(users: Sequence[int], ts: Sequence[int], keys: Sequence[bytes], values: Sequence[float] | None = None) -> pa.Table:
-    """Records as an engine hands them over."""
     columns = {
         "drop": pa.array(np.zeros(len(ts), np.int8)),
         "user": pa.array(users, pa.int64()),
@@ -88,7 +87,6 @@ class Run:
         self.batch, self.closed = 0, NO_CLOCK
 
     def feed(self, rows: pa.Table, latest_us: int = 1 << 60) -> None:
-        """One micro-batch."""
         rows = rows.select([name for name in self.stages[0].takes.names])
         by = rows.column("user" if "user" in rows.column_names else "ts").to_numpy() % self.buckets[0]
         for bucket in range(self.buckets[0]):

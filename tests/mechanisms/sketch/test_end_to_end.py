@@ -40,8 +40,7 @@ def compiled(name: str, stream: Stream, folder: Path) -> dpsql.Query:
 @pytest.mark.parametrize("name", TEXTS)
 def test_both_engines_publish_the_same_rows_and_verify_makes_them_again(spark: SparkSession, tmp_path: Path, name: str) -> None:
     stream = whole()
-    query = compiled(name, stream, tmp_path)
-    here = same_rows.on_both_engines(spark, query, stream, 3, tmp_path / "lake")
+    here = same_rows.on_both_engines(spark, compiled(name, stream, tmp_path), stream, 3, tmp_path / "lake")
     assert max(map(len, here.column("top").to_pylist())) >= 2
     cells = read_rows(cells_path(Lake(tmp_path / "lake").histogram("q")))
     unknown = name == "units, unknown"  # then a window's cells come with its last trigger, and not before

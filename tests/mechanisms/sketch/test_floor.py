@@ -36,8 +36,7 @@ def table(name: str, seed: int = 3) -> np.ndarray:
 def test_a_key_that_no_record_has_passes_with_probability_at_most_beta(name: str) -> None:
     """99% upper limits of the pass rate, for keys hashed by the product."""
     cells, g = table(name), np.random.default_rng(5)
-    fresh = SHAPE.fields(hash_key(ROOT, None), g.integers(-(1 << 63), 1 << 63, (FRESH, 4)))
-    scores = SHAPE.read(cells, fresh)
+    scores = SHAPE.read(cells, SHAPE.fields(hash_key(ROOT, None), g.integers(-(1 << 63), 1 << 63, (FRESH, 4))))
     for beta in (1e-2, 1e-3, 1e-4):
         passed = int(passes(cells, scores, SD, beta).sum())
         assert stats.beta.ppf(0.99, passed + 1, FRESH - passed) <= beta, beta
@@ -64,8 +63,7 @@ def test_keys_that_are_there_pass() -> None:
 
 def test_the_null_law_is_that_of_all_places() -> None:
     """Every column and sign of every row written out: with bins of one step the law is exact, with coarser ones never too small."""
-    g = np.random.default_rng(1)
-    cells = g.integers(-300, 300, (3, 4))
+    cells = np.random.default_rng(1).integers(-300, 300, (3, 4))
     for scale in (Scale(1, 128), Scale(1, 40), Scale(3, 128), Scale(10, 100)):
         law, reach = null_law(cells, scale), scale.step * scale.half
         scores = [

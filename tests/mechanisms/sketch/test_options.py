@@ -47,8 +47,7 @@ def behaviour(options: dict[str, str | None]) -> tuple[Any, ...]:
     """All numbers of the steps, and what engines read: how far ahead a record may be, and the list."""
     written = ", ".join(f"{name} = {value}" for name, value in options.items() if value is not None)
     text = f"SELECT WITH DIFFERENTIAL_PRIVACY OPTIONS ({written}) APPROX_TOP_COUNT(url, 5) AS top FROM visits GROUP BY window(ts, '1 day')"
-    query = compile_query(text, load_sources(FOLDER / "sources.yaml"))
-    plan = query.plan
+    plan = compile_query(text, load_sources(FOLDER / "sources.yaml")).plan
     steps = (intake(plan, 0), release(plan, 0), reading(plan))
     return (*map(dataclasses.asdict, steps), plan.query.max_ahead_us, plan.query.public_groups)
 

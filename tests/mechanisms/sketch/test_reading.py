@@ -90,16 +90,14 @@ def test_hash_key_and_cells_of_unknown_keys_wait_for_the_close() -> None:
 
 
 def test_listed_keys_and_only_asked_sketches_are_published_at_every_trigger() -> None:
-    plan = make_plan(public(**WIDE, level=event().asked.level, bounds=None), source())
-    run = Run(plan, keys=[b"a", b"b", b"none"])
+    run = Run(make_plan(public(**WIDE, level=event().asked.level, bounds=None), source()), keys=[b"a", b"b", b"none"])
     run.feed(pa.concat_tables([many(b"a", 500, 0), many(b"b", 700, 600), many(b"not listed", 800, 2000)]))
     lists = run.tick(START + DAY)
     assert keys_of(lists, 6) == [b"b", b"a"]  # what stands out, largest first
     assert [(row["trigger"], row["row"]) for row in run.read.sketches.to_pylist()] == [(t, row) for t in range(1, 7) for row in range(9)]
     last = {row["key_bytes"]: row for row in lists.to_pylist() if row["trigger"] == 6}
     assert all(row["low"] <= count <= row["high"] for row, count in ((last[b"a"], 500), (last[b"b"], 700)))
-    asked = make_plan(event(wanted=(ONLY_ASKED,)), source())
-    only = Run(asked)
+    only = Run(make_plan(event(wanted=(ONLY_ASKED,)), source()))
     assert only.tick(START + DAY).num_rows == 0
     assert only.read.sketches.num_rows == 6 * 5
 

@@ -190,8 +190,7 @@ def test_a_sketch_is_a_histogram_over_the_numbers_of_its_cells() -> None:
 
 
 def test_records_that_count_nowhere() -> None:
-    plan = planned(query(**BOUNDS))
-    run = Run(plan)
+    run = Run(planned(query(**BOUNDS)))
     rows = table([(1, 10, b"a", 1), (2, 20, b"b", 1), (3, 30, b"c", 1), (4, 40, b"d", 1)])
     dropped = rows.set_column(0, "drop", pa.array([0, 1, 3, 4], pa.int8()))
     early = rows.set_column(rows.column_names.index("ts"), "ts", pa.array([START - 1, START + 2 * DAY, (1 << 61) - 1, -(1 << 60)]))

@@ -42,8 +42,7 @@ def bring(seed: int, windows: int = 1, pool: int = 6) -> Brought:
     time = np.sort(g.integers(0, T * windows, (UNITS, BRING)), axis=1).reshape(-1)
     # Some units bring everything at once, which moves C x most.
     time = np.where(user % 3 == 0, time // T * T, time)
-    keys = g.integers(-(1 << 63), 1 << 63, (UNITS * pool, 4))
-    values = keys[user * pool + g.integers(0, pool, len(user))]
+    values = g.integers(-(1 << 63), 1 << 63, (UNITS * pool, 4))[user * pool + g.integers(0, pool, len(user))]
     window = time // T
     return Brought(user, np.zeros(len(user), np.int64), window, time % T + 1, values)
 
@@ -101,8 +100,7 @@ def test_with_a_hash_key_per_window_each_window_has_an_ownership_of_its_own() ->
     keys = {window: hash_key(ROOT, window) for window in range(2)}
     allowed = SHAPE.depth * squares(bounds)
     assert 0.9 < float(shifts(b, b.window, keys, bounds).max()) / allowed < 1 + 1e-9
-    once = shifts(b, np.zeros_like(b.window), {0: keys[0]}, bounds, fields_at=b.window)
-    assert float(once.max()) / allowed > 1.3
+    assert float(shifts(b, np.zeros_like(b.window), {0: keys[0]}, bounds, fields_at=b.window).max()) / allowed > 1.3
 
 
 CLOCKS = (NO_CLOCK, 3, 6, 7, 11, 13)

@@ -198,8 +198,7 @@ def _pass(both: Stages, keys: Int, panes: int, stream: Sequence[Event]) -> None:
         mine = rows.filter(pa.array(batch == b))
         taken = intake.step(states[0], mine, Clock(START + b * SLIDE, START + (b + 1) * SLIDE), NOISE_KEY)
         sums = taken.rows.append_column("batch", pa.array(np.full(taken.rows.num_rows, b, np.int64)))
-        done = release.step(states[1], sums, [Tick(b, START + (b + 1) * SLIDE)], NOISE_KEY)
-        states = taken.state, done.state
+        states = taken.state, release.step(states[1], sums, [Tick(b, START + (b + 1) * SLIDE)], NOISE_KEY).state
 
 
 def _compared(one: Interview, other: Interview, keys: Int, measurements: int, panes: int) -> Told:

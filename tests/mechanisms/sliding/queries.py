@@ -47,7 +47,6 @@ def bounds(rows: int, per_group: int, groups: int, **more: Any) -> dict[str, Any
 
 
 def windows(query: ParsedQuery[Asked], panes: int) -> ParsedQuery[Asked]:
-    """The same with other windows."""
     return changed(query, window=WindowSpec(panes * MINUTE, MINUTE, 0))
 
 
@@ -68,5 +67,4 @@ QUERIES = {
 
 
 def query_of_hours(query: ParsedQuery[Asked], panes: int = 3) -> ParsedQuery[Asked]:
-    """The same with panes of an hour."""
     return changed(query, window=WindowSpec(panes * HOUR, HOUR, 0), trigger_interval_us=HOUR, max_ahead_us=HOUR)

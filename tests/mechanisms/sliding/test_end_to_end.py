@@ -44,15 +44,13 @@ def compiled(name: str, stream: Stream, folder: Path) -> dpsql.Query:
 def test_both_engines_publish_the_same_rows_and_verify_makes_them_again(spark: SparkSession, tmp_path: Path, name: str) -> None:
     whole = same_rows.wiki()
     stream = Stream("wiki", whole.records.slice(0, len(whole.records) // 3), "2 hours", "20 minutes")
-    query = compiled(name, stream, tmp_path)
-    here = same_rows.on_both_engines(spark, query, stream, FILES, tmp_path / "lake")
+    here = same_rows.on_both_engines(spark, compiled(name, stream, tmp_path), stream, FILES, tmp_path / "lake")
     assert here.num_rows >= 30
     assert set(pq.read_schema(next(Lake(tmp_path / "lake").histogram("q").glob("*.parquet"))).names) == set(here.column_names)
 
 
 def test_the_ledger_line_says_what_is_protected(tmp_path: Path) -> None:
-    stream = same_rows.wiki()
-    line = compiled("the example", stream, tmp_path).line("0" * 32, "run", Origin())
+    line = compiled("the example", same_rows.wiki(), tmp_path).line("0" * 32, "run", Origin())
     assert line.cost.protects is PrivacyLevel.EVENT
     assert (line.unit, line.cost.mu2, line.cost.failure, line.declared_delta) == ((), 0.0, 0.0, 0.0)
     assert line.cost.epsilon == pytest.approx(0.1, rel=1e-9)

@@ -14,8 +14,7 @@ def shares(name: str, keys: int) -> dict[str, np.ndarray]:
     seeds = {label: range(1, keys + 1) if label == "PANES" else [1] for label in ways(EPSILON)}
     found = {label: np.mean([errors(m, x, weights, seed) for seed in seeds[label]], axis=0) for label, m in ways(EPSILON).items()}
     base = found["PANES"][0]
-    panes = np.minimum(np.arange(1, len(x) + 1), W).mean()
-    expected = panes * weights.sum() / (2 * np.sinh(EPSILON / 2) ** 2)
+    expected = np.minimum(np.arange(1, len(x) + 1), W).mean() * weights.sum() / (2 * np.sinh(EPSILON / 2) ** 2)
     return {"expected": np.array([base / expected]), **{label: each / base for label, each in found.items()}}
 
 

@@ -99,8 +99,7 @@ def watch(m: Measurement, x: np.ndarray, silent: bool = False) -> Iterator[tuple
     for pane, row in enumerate(x):
         each = cells(1, x.shape[1], pane)
         watched = Watched(each.noise_key, each.key, each.start_us, each.slide_us, 1, 0, [], silent)
-        window = m.close(bins, row.astype(np.int64), pane, watched)
-        yield watched.asked, window, bins
+        yield watched.asked, m.close(bins, row.astype(np.int64), pane, watched), bins
 
 
 @pytest.mark.parametrize("m", [plain(W, 0.5), retroactive(W, 0.5)], ids=["PANES", "RETROACTIVE"])
@@ -219,13 +218,11 @@ def test_what_the_smoother_knows_of_the_noise(memory: int, w: int, pane: int) ->
 
 
 def test_the_smoothers_target_is_the_running_mean() -> None:
-    g = np.random.default_rng(3)
-    values = g.normal(5, 2, (50, 2))
+    values = np.random.default_rng(3).normal(5, 2, (50, 2))
     smoother = LimitedTranslation(W, 1.0, False)
     means, distances = np.zeros((2, len(MEMORIES))), np.zeros((2, len(MEMORIES)))
     for pane, row in enumerate(values):
-        window = values[max(0, pane - W + 1) : pane + 1].sum(axis=0)
-        smoother.advance(means, distances, row, window, pane)
+        smoother.advance(means, distances, row, values[max(0, pane - W + 1) : pane + 1].sum(axis=0), pane)
     for memory in MEMORIES:
         found = W * smoother.mean(means, memory, 49)
         assert found == pytest.approx([reference.smoothing_target(values[:, j].tolist(), memory, W) for j in range(2)])

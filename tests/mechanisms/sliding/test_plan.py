@@ -149,8 +149,7 @@ def test_half_widths_are_exact(epsilon: float, w: int, expected: int | None) -> 
 
 def test_half_widths_of_fine_grids_are_no_narrower() -> None:
     for epsilon in (1e-4, 1e-5):
-        h = half_width(epsilon, 15)
-        assert h == pytest.approx(half_width(2.0**-9, 15) * 2.0**-9 / epsilon, rel=2e-3)
+        assert half_width(epsilon, 15) == pytest.approx(half_width(2.0**-9, 15) * 2.0**-9 / epsilon, rel=2e-3)
     assert coverage(1e-4, 15, half_width(1e-4, 15)) >= 0.95
     assert coverage(1e-4, 15, int(half_width(1e-4, 15) * 0.999)) < 0.95
 

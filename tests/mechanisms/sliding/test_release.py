@@ -41,8 +41,7 @@ def taken_in(table: pa.Table, clock: Clock, *increments: Increment, keys: tuple[
     """The intake of one micro-batch."""
     arguments = sum(name.startswith("a") for name in table.column_names)
     stage = EventIntake(EventParameters(GRID, tuple(sorted(keys)), increments, FIRST), arguments)
-    none = pa.array(np.zeros(table.num_rows, np.int8))
-    return stage.step({}, table.append_column("drop", none), clock, b"")
+    return stage.step({}, table.append_column("drop", pa.array(np.zeros(table.num_rows, np.int8))), clock, b"")
 
 
 def summed(records: Records, closed_us: int = NO_CLOCK) -> pa.Table:

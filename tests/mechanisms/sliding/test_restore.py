@@ -77,8 +77,7 @@ class Started:
 
     def list_state(self, closed_us: int) -> None:
         """Write down which versions there are."""
-        engine = read_engine(self.private, self.run.tables)
-        assert engine is not None
+        assert read_engine(self.private, self.run.tables) is not None
         for operator, detail in ((ADMISSION, {"clock": asdict(Clock())}), (RELEASE, {"closed_us": closed_us})):
             files = [StateFile(bucket, version, 1, {}) for bucket, version in self.feeder.sequence[operator].items() if version]
             Manifest(self.private / "files", RUN_ID, operator, 1).commit(self.feeder.batch, files, {**detail, "rows": 0})
@@ -95,8 +94,7 @@ def test_a_restored_run_goes_on_with_other_buckets_to_the_same_rows(tmp_path: Pa
     if savepoint:
         take_savepoint(run.lake, NAME, savepoint)
         shutil.rmtree(run.private / "state")
-    done = restore(run.lake, NAME, (4, 5), savepoint)
-    assert done.buckets == (4, 5)
+    assert restore(run.lake, NAME, (4, 5), savepoint).buckets == (4, 5)
     run.feeder, before = run.opened(), run.feeder
     run.feeder.batch = before.batch
     assert run.feeder.sequence[RELEASE] == dict.fromkeys(range(5), 1)

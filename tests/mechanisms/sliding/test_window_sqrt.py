@@ -24,8 +24,7 @@ def test_c_is_the_square_root_of_the_window(w: int) -> None:
     """C C = A where both have coefficients, in exact arithmetic but for the rounding of each coefficient."""
     c = [Fraction(value) for value in coefficients(w)]
     for k in range(2 * w):
-        squared = sum(c[i] * c[k - i] for i in range(k + 1))
-        assert abs(squared - (1 if k < w else 0)) < 1e-14
+        assert abs(sum(c[i] * c[k - i] for i in range(k + 1)) - (1 if k < w else 0)) < 1e-14
 
 
 @pytest.mark.parametrize("w", [1, 2, 5, 15])
