@@ -43,11 +43,8 @@ def records(stage: Stage[Any], seed: int, size: int, low_us: int, high_us: int) 
     table["key_bytes"] = pa.array([encode([b"key %d" % number]) for number in key], pa.binary())
     table |= {f"a{i}": chance.uniform(-5, 80, size) for i in range(arguments)}
     if "kind" in stage.takes.names:
-        table |= {
-            "row": chance.integers(0, 4, size),
-            "seq": table["ts"],
-            "kind": np.where(chance.random(size) < 0.7, BEGIN, END).astype(np.int8),
-        }
+        table |= {"row": chance.integers(0, 4, size), "seq": table["ts"]}
+        table |= {"kind": np.where(chance.random(size) < 0.7, BEGIN, END).astype(np.int8)}
     return pa.table(table)
 
 

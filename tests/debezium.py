@@ -7,13 +7,8 @@ import pyarrow as pa
 
 from dpsql.change_feed import CHANGE, POSITION, TIME, FeedForm
 
-DECLARED: dict[str, Any] = {
-    "format": "json",
-    "change_feed": FeedForm.DEBEZIUM,
-    "event_time": None,
-    "primary_key": ("account",),
-    "sequence_by": "source.lsn",
-}
+DECLARED: dict[str, Any] = {"format": "json", "change_feed": FeedForm.DEBEZIUM, "event_time": None}
+DECLARED |= {"primary_key": ("account",), "sequence_by": "source.lsn"}
 SCHEMA = "account BIGINT, user_id STRING, branch STRING, balance DOUBLE, opened TIMESTAMP"
 AT = 1_700_000_000_000
 """Of commits, in milliseconds."""

@@ -82,11 +82,8 @@ def test_noise_of_two_rounds_is_independent() -> None:
 
     assert again() == pytest.approx(0.5, abs=0.02)
     normals = dpsql.udfs.noise.randomness.normals
-    with mock.patch.object(
-        dpsql.udfs.noise.randomness,
-        "normals",
-        lambda key, tag, mechanism, _round, step, number=0: normals(key, tag, mechanism, 0, step, number),
-    ):
+    of_round_0 = lambda key, tag, mechanism, _round, step, number=0: normals(key, tag, mechanism, 0, step, number)  # noqa: E731
+    with mock.patch.object(dpsql.udfs.noise.randomness, "normals", of_round_0):
         assert again() > 0.6
 
 

@@ -182,12 +182,8 @@ def left(lake: Path) -> dict[str, Any]:
     private = lake / "private" / NAME
     state = private / "state"
     found: dict[str, Any] = {f"state {path.relative_to(state)}": path.read_bytes() for path in sorted(state.rglob("[0-9]*.parquet"))}
-    for name, path in {
-        "manifest": private / "files",
-        "contributions": private / "contributions",
-        "histogram": lake / "public" / NAME,
-        "cells": lake / "public" / f"{NAME}.sketch",
-    }.items():
+    tables = {"manifest": private / "files", "contributions": private / "contributions"}
+    for name, path in (tables | {"histogram": lake / "public" / NAME, "cells": lake / "public" / f"{NAME}.sketch"}).items():
         rows = read_rows(path).to_pylist() if (path / "_delta_log").is_dir() else []
         # The id of the Delta table is drawn anew for every lake.
         found[name] = sorted(re.sub(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", "<id>", repr(row)) for row in rows)

@@ -18,14 +18,8 @@ class ObjectStore:
     def __init__(self, folder: Path) -> None:
         self.port = free_ports(1)[0]
         self.endpoint = f"http://127.0.0.1:{self.port}"
-        self.environment = {
-            "AWS_ENDPOINT_URL": self.endpoint,
-            "AWS_ALLOW_HTTP": "true",
-            "AWS_REGION": "us-east-1",
-            "AWS_ACCESS_KEY_ID": ACCESS_KEY,
-            "AWS_SECRET_ACCESS_KEY": SECRET_KEY,
-            "AWS_EC2_METADATA_DISABLED": "true",
-        }
+        self.environment = {"AWS_ENDPOINT_URL": self.endpoint, "AWS_ALLOW_HTTP": "true", "AWS_REGION": "us-east-1"}
+        self.environment |= {"AWS_ACCESS_KEY_ID": ACCESS_KEY, "AWS_SECRET_ACCESS_KEY": SECRET_KEY, "AWS_EC2_METADATA_DISABLED": "true"}
         self._log = folder / "s3.log"
 
     def __enter__(self) -> ObjectStore:

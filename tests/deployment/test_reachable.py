@@ -17,6 +17,8 @@ from dpsql.text import without_credentials
 from tests.deployment.object_store import ObjectStore
 
 NOBODY = "127.0.0.1:1"
+AWAY, NO_BROKER = f"http://{NOBODY}", f"no Kafka broker answers at {NOBODY} (Connection refused). Is `kafka.bootstrap.servers` right at"
+NO_BUCKET = "'visits': s3a://wrong/visits at sources.visits.path: the object store says NO_SUCH_BUCKET"
 SOURCES = """\
 sources:
   visits:
@@ -49,33 +51,13 @@ def _short(monkeypatch: pytest.MonkeyPatch, store: ObjectStore) -> None:
 @pytest.mark.parametrize(
     ("declared", "lake", "endpoint", "says"),
     [
-        (
-            BROKER.format(NOBODY),
-            "lake",
-            None,
-            f"no Kafka broker answers at {NOBODY} (Connection refused). Is `kafka.bootstrap.servers` right at",
-        ),
+        (BROKER.format(NOBODY), "lake", None, NO_BROKER),
         (BROKER.format("nowhere.invalid:9"), "lake", None, "no Kafka broker answers at nowhere.invalid:9 ("),
-        (
-            BUCKET.format("lake"),
-            "lake",
-            f"http://{NOBODY}",
-            "s3a://lake/visits at sources.visits.path: the object store is not reached (Failed to",
-        ),
+        (BUCKET.format("lake"), "lake", AWAY, "s3a://lake/visits at sources.visits.path: the object store is not reached (Failed to"),
         (FOLDER, "lake", None, "visits at sources.visits.path: No such file or directory"),
-        (
-            BUCKET.format("me:pw@wrong"),
-            "lake",
-            None,
-            "'visits': s3a://wrong/visits at sources.visits.path: the object store says NO_SUCH_BUCKET",
-        ),
+        (BUCKET.format("me:pw@wrong"), "lake", None, NO_BUCKET),
         (BUCKET.format("wrong"), "lake", None, "s3a://wrong/visits at sources.visits.path: the object store says NO_SUCH_BUCKET"),
-        (
-            FOLDER,
-            "s3a://lake/lake",
-            f"http://{NOBODY}",
-            "lake s3a://lake/lake: the object store is not reached (Failed to connect to 127.0.0.1",
-        ),
+        (FOLDER, "s3a://lake/lake", AWAY, "lake s3a://lake/lake: the object store is not reached (Failed to connect to 127.0.0.1"),
         (FOLDER, "s3a://wrong/lake", None, "lake s3a://wrong/lake: the object store says NO_SUCH_BUCKET"),
     ],
 )

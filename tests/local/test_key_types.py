@@ -106,13 +106,8 @@ def test_frames_and_charts(query: Query, folder: Path) -> None:
 
 @pytest.mark.usefixtures("folder")
 def test_the_newest_release_of_a_lake(monkeypatch: pytest.MonkeyPatch) -> None:
-    columns = {
-        "window_start": pa.array([DAY] * 3, pa.timestamp("us", "UTC")),
-        "trigger": [1, 1, 1],
-        "k": WIDE,
-        "n": [5, 6, 7],
-        "n_stderr": [1.0] * 3,
-    }
+    columns = {"window_start": pa.array([DAY] * 3, pa.timestamp("us", "UTC")), "trigger": [1, 1, 1]}
+    columns |= {"k": WIDE, "n": [5, 6, 7], "n_stderr": [1.0] * 3}
     monkeypatch.setattr("dpsql.published.histogram.read_histogram", lambda *_: pa.table(columns))
     monkeypatch.setattr("dpsql.published.histogram.described", lambda _: described(columns))
     assert newest(Lake("lake"), "q")["k"].tolist() == [*WIDE[:2], pd.NA]

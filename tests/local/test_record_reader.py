@@ -18,6 +18,7 @@ from tests.local.conftest import DAY, Compile
 
 SALT = bytes(range(16))
 NOON = dt.datetime(2024, 2, 29, 12, tzinfo=dt.UTC)
+UTC_MICROS = pa.timestamp("us", tz="UTC")
 
 
 def read(query: Any, table: pa.Table) -> tuple[pa.Table, RowReader]:
@@ -31,7 +32,7 @@ def reference_id(tag: bytes, values: list[bytes | None]) -> int:
 
 def visit(**columns: Any) -> pa.Table:
     values = {"user_id": ["u"], "page": ["/p"], "ts": [NOON], "seconds": [1.0]} | columns
-    types = {"user_id": pa.string(), "page": pa.string(), "ts": pa.timestamp("us", tz="UTC"), "seconds": pa.float64()}
+    types = {"user_id": pa.string(), "page": pa.string(), "ts": UTC_MICROS, "seconds": pa.float64()}
     size = max(len(column) for column in columns.values())
     return pa.table({name: pa.array(column * (size if len(column) == 1 else 1), types[name]) for name, column in values.items()})
 
@@ -56,9 +57,7 @@ def test_a_query_without_keys_has_the_id_of_the_empty_encoding(compile_on: Compi
 
 
 def test_why_records_are_dropped(compile_on: Compile) -> None:
-    far = pa.array([253_402_300_799_999_999, -62_135_596_800_000_001, 253_402_300_800_000_000], pa.int64()).cast(
-        pa.timestamp("us", tz="UTC")
-    )
+    far = pa.array([253_402_300_799_999_999, -62_135_596_800_000_001, 253_402_300_800_000_000], pa.int64()).cast(UTC_MICROS)
     table = pa.concat_tables(
         [
             visit(ts=[None]), visit(user_id=[None]), visit(page=["x" * 4097, "x" * 4096, "x" * 4095]),
@@ -95,11 +94,7 @@ KEYS = {
     "STRING": (pa.string(), ["", "é", None], [b"", "é".encode(), None]),
     "BINARY": (pa.binary(), [b"", b"\xff\x00", None], [b"", b"\xff\x00", None]),
     "DATE": (pa.date32(), [dt.date(1970, 1, 1), dt.date(1969, 12, 31), None], [b"0", b"-1", None]),
-    "TIMESTAMP": (
-        pa.timestamp("us", tz="UTC"),
-        [dt.datetime(1970, 1, 1, 0, 0, 0, 5, dt.UTC), NOON, None],
-        [b"5", b"1709208000000000", None],
-    ),
+    "TIMESTAMP": (UTC_MICROS, [dt.datetime(1970, 1, 1, 0, 0, 0, 5, dt.UTC), NOON, None], [b"5", b"1709208000000000", None]),
     "DECIMAL(10, 2)": (pa.decimal128(10, 2), [Decimal("1.50"), Decimal("-0.05"), None], [b"1.50", b"-0.05", None]),
     "DECIMAL(9, 6)": (pa.decimal128(9, 6), [Decimal("0.000000"), Decimal("123.000001"), None], [b"0.000000", b"123.000001", None]),
 }
@@ -109,14 +104,7 @@ KEYS = {
 def test_keys_of_every_type_are_encoded_and_decoded(compile_on: Compile, name: str) -> None:
     kind, values, encoded = KEYS[name]
     query = compile_on(schema=f"user_id STRING, page {name}, ts TIMESTAMP, seconds DOUBLE")
-    table = pa.table(
-        {
-            "user_id": ["u"] * 3,
-            "page": pa.array(values, kind),
-            "ts": pa.array([NOON] * 3, pa.timestamp("us", tz="UTC")),
-            "seconds": [1.0] * 3,
-        }
-    )
+    table = pa.table({"user_id": ["u"] * 3, "page": pa.array(values, kind), "ts": pa.array([NOON] * 3, UTC_MICROS), "seconds": [1.0] * 3})
     rows, reader = read(query, table)
     assert rows.column("key_bytes").to_pylist() == [encode([value]) for value in encoded]
     assert rows.column("key").to_pylist() == [reference_id(b"k", [value]) for value in encoded]
@@ -140,7 +128,7 @@ def test_several_unit_and_key_columns_do_not_run_together(compile_on: Compile) -
 @pytest.mark.parametrize(("page", "kind"), [([1.0], "DOUBLE"), ([["a"]], "NESTED")])
 def test_keys_of_other_types_are_refused(compile_on: Compile, page: list[Any], kind: str) -> None:
     query = compile_on(schema=None)
-    table = pa.table({"user_id": ["u"], "page": page, "ts": pa.array([NOON], pa.timestamp("us", tz="UTC")), "seconds": [1.0]})
+    table = pa.table({"user_id": ["u"], "page": page, "ts": pa.array([NOON], UTC_MICROS), "seconds": [1.0]})
     with pytest.raises(DataError, match=f"`page` has type {kind}, which cannot be a key"):
         read(query, table)
 

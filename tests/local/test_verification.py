@@ -257,11 +257,8 @@ def test_an_interrupted_catch_up_is_to_be_finished_first(published: Published) -
 
 
 def test_before_the_first_tick_there_is_nothing_to_verify(published: Published) -> None:
-    write_deltalake(
-        str(published.private / "contributions"),
-        pa.Table.from_pylist([{"kind": 0, "batch": 0, "closed_us": 0, "window": 0, "bucket": 0}]),
-        mode="overwrite",
-    )
+    rows = pa.Table.from_pylist([{"kind": 0, "batch": 0, "closed_us": 0, "window": 0, "bucket": 0}])
+    write_deltalake(str(published.private / "contributions"), rows, mode="overwrite")
     with pytest.raises(LakeError, match="no trigger has passed yet"):
         published.verify()
 

@@ -39,21 +39,12 @@ KEY_TYPES: dict[str, tuple[str, pa.DataType, list[Any]]] = {
 }
 """Column -> Spark type, Arrow type, values that many have."""
 
-RARE: dict[str, list[Any]] = {
-    "page": ["rare", LONG + "x"],
-    "raw": [b"rare", LONG.encode() + b"x"],
-    "tiny": [77],
-    "small": [77],
-    "big": [77],
-}
+RARE: dict[str, list[Any]] = {"page": ["rare", LONG + "x"], "raw": [b"rare", LONG.encode() + b"x"]}
+RARE |= {key: [77] for key in ("tiny", "small", "big")}
 """Values that very few have; two of them are longer than a key may be."""
 
-ARGUMENTS: dict[str, tuple[str, pa.DataType]] = {
-    "x": ("DOUBLE", pa.float64()),
-    "n": ("INT", pa.int32()),
-    "m": ("DECIMAL(8,3)", pa.decimal128(8, 3)),
-    "s": ("STRING", pa.string()),
-}
+ARGUMENTS: dict[str, tuple[str, pa.DataType]] = {"x": ("DOUBLE", pa.float64()), "n": ("INT", pa.int32())}
+ARGUMENTS |= {"m": ("DECIMAL(8,3)", pa.decimal128(8, 3)), "s": ("STRING", pa.string())}
 OTHERS: dict[str, tuple[str, pa.DataType]] = {"user_id": ("STRING", pa.string()), "device": ("INT", pa.int32()), "ts": ("TIMESTAMP", TIME)}
 ARROW = {name: kind for name, (_, kind, *_) in {**OTHERS, **ARGUMENTS, **KEY_TYPES}.items()}
 SPARK = {name: kind for name, (kind, *_) in {**OTHERS, **ARGUMENTS, **KEY_TYPES}.items()}

@@ -27,14 +27,8 @@ def group_keys(groups: int) -> np.ndarray:
 def contributions(keys: np.ndarray, windows: np.ndarray, triggers: np.ndarray, weights: np.ndarray, values: list[np.ndarray]) -> pa.Table:
     """Rows of arrival batch 0; as many users as weight units of one would be."""
     names = pa.array([b"%020d" % (int(k) + 2**63) for k in keys], pa.binary())
-    table = {
-        "window": windows,
-        "trigger": triggers,
-        "key": keys,
-        "key_bytes": names,
-        "weight": weights,
-        "users": np.full(len(keys), 1 << 40),
-    }
+    table = {"window": windows, "trigger": triggers, "key": keys, "key_bytes": names, "weight": weights}
+    table |= {"users": np.full(len(keys), 1 << 40)}
     return pa.table(table | {f"v{j}": v for j, v in enumerate(values)} | {"batch": np.zeros(len(keys), np.int64)})
 
 

@@ -130,13 +130,8 @@ def test_the_contents_of_a_delta_table_on_both_engines(case: Any, accounts: Acco
 def test_an_interval_tree_on_both_engines(case: Any, accounts: Accounts) -> None:
     """Catches: a column of contributions or state that one engine loses; a level that a restart forgets."""
     sql = SQL.replace("  branch, COUNT", "  COUNT").replace(" GROUP BY branch", "").replace(", COUNT(DISTINCT user_id) AS owners", "")
-    one = case(
-        sql.replace("'1 day')", "'1 day', mechanism = PAPER)"),
-        path=str(accounts.path),
-        primary_key=("account",),
-        options=PIECES,
-        **DECLARED,
-    )
+    sql = sql.replace("'1 day')", "'1 day', mechanism = PAPER)")
+    one = case(sql, path=str(accounts.path), primary_key=("account",), options=PIECES, **DECLARED)
     assert (one.go(START + 5 * DAY).triggers, one.go(START + 12 * DAY).triggers) == (5, 7)
     published = read_histogram(one.lake, "demo")
     found = verify_run(one.lake, "demo", one.run_id, one.query, one.secret)  # recomputed by the local engine

@@ -50,16 +50,8 @@ def test_a_program_starts_it_in_its_own_session_and_others_read_it(
     query, path = case().query, tmp_path / "keys" / "secret"
     spark.conf.set("spark.sql.shuffle.partitions", "3")
     try:
-        handle = dpsql.start(
-            spark,
-            query,
-            str(tmp_path / "mine"),
-            "views",
-            Secret.load(path),
-            Ledger.beside(path),
-            until_caught_up=True,
-            until_us=START + 30 * DAY,
-        )
+        secret, until = Secret.load(path), {"until_caught_up": True, "until_us": START + 30 * DAY}
+        handle = dpsql.start(spark, query, str(tmp_path / "mine"), "views", secret, Ledger.beside(path), **until)
         summary = handle.wait()
     finally:
         assert spark.conf.get("spark.sql.shuffle.partitions") == "3", "the caller's settings are the caller's"

@@ -71,21 +71,10 @@ def as_avro(row: dict[str, Any]) -> bytes:
 
 
 HUGE = number((1 << 31) - 20)
-BAD_JSON = [
-    b"{",
-    b'{"user_id": 1, "page"',
-    b"\xff\xfe",
-    b'"text"',
-    b"17",
-    b'{"user_id": "u", "page": "p", "ts": "no time", "seconds": "x"}',
-]
-BAD_AVRO = [
-    b"\x01",
-    text(b"u") + b"\x08",
-    HUGE + b"u",
-    text(b"u") + b"\x00" + number(START),
-    as_avro({"user_id": "u", "page": "p", "ts": START, "seconds": 0.0})[:-1] + HUGE,
-]
+BAD_JSON = [b"{", b'{"user_id": 1, "page"', b"\xff\xfe", b'"text"', b"17"]
+BAD_JSON += [b'{"user_id": "u", "page": "p", "ts": "no time", "seconds": "x"}']
+BAD_AVRO = [b"\x01", text(b"u") + b"\x08", HUGE + b"u", text(b"u") + b"\x00" + number(START)]
+BAD_AVRO += [as_avro({"user_id": "u", "page": "p", "ts": START, "seconds": 0.0})[:-1] + HUGE]
 
 
 def declared(broker: Broker, topic: str, value_format: str = "json", **more: str) -> dict[str, Any]:

@@ -25,10 +25,7 @@ SOURCES = dpsql.config.Sources(
             "parquet",
             "nowhere",
             schema="user_id STRING, page STRING, ts TIMESTAMP, seconds DOUBLE",
-            event_time="ts",
-            privacy_unit=("user_id",),
-            max_users=100_000,
-            max_keys=100_000,
+            **{"event_time": "ts", "privacy_unit": ("user_id",), "max_users": 100_000, "max_keys": 100_000},
         ),
     )
 )

@@ -17,14 +17,8 @@ from tests.property.plans import DAY, HOUR, query, source
 
 
 def test_lengths_are_powers_of_two_and_the_last() -> None:
-    assert {n: lengths(n) for n in (2, 3, 4, 5, 28, 64)} == {
-        2: (2,),
-        3: (2, 3),
-        4: (2, 4),
-        5: (2, 4, 5),
-        28: (2, 4, 8, 16, 28),
-        64: (2, 4, 8, 16, 32, 64),
-    }
+    expected = {2: (2,), 3: (2, 3), 4: (2, 4), 5: (2, 4, 5), 28: (2, 4, 8, 16, 28), 64: (2, 4, 8, 16, 32, 64)}
+    assert {n: lengths(n) for n in expected} == expected
 
 
 def random_plan(pick: random.Random) -> PrivacyPlan:

@@ -32,16 +32,8 @@ HARMS: dict[str, Callable[[Path], object]] = {
 }
 """What may happen to a file. The first page of texts is changed, and no length: nobody but a checksum notices."""
 
-KINDS = {
-    "text": T.StringType(),
-    "number": T.LongType(),
-    "real": T.DoubleType(),
-    "raw": T.BinaryType(),
-    "day": T.DateType(),
-    "exact": T.DecimalType(12, 3),
-    "at": T.TimestampType(),
-    "wall": T.TimestampNTZType(),
-}
+KINDS = {"text": T.StringType(), "number": T.LongType(), "real": T.DoubleType(), "raw": T.BinaryType(), "day": T.DateType()}
+KINDS |= {"exact": T.DecimalType(12, 3), "at": T.TimestampType(), "wall": T.TimestampNTZType()}
 
 
 def rows(number: int) -> pa.Table:

@@ -165,10 +165,10 @@ def test_a_day_a_week_and_a_month_are_told() -> None:
     [
         (0, "0 seconds"),
         (1, "1 microsecond"),
-        (5_400_000_000, "90 minutes"),
+        (1_500 * HOUR // 1_000, "90 minutes"),
         (HOUR, "1 hour"),
-        (24 * HOUR, "1 day"),
-        (25 * HOUR, "25 hours"),
+        (DAY, "1 day"),
+        (DAY + HOUR, "25 hours"),
     ],
 )
 def test_durations(us: int, words: str) -> None:

@@ -148,13 +148,9 @@ def _lacks_log(path: Path, version: int) -> bool:
 
 @pytest.fixture
 def swept_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module, name, value in (
-        (compaction, "MANY_FILES", 2),
-        (compaction, "LOG_COMMITS", 3),
-        (compaction, "KEPT_HOURS", 0),
-        (retention, "VACUUM_HOURS", 0),
-    ):
-        monkeypatch.setattr(module, name, value)
+    monkeypatch.setattr(retention, "VACUUM_HOURS", 0)
+    for name, value in (("MANY_FILES", 2), ("LOG_COMMITS", 3), ("KEPT_HOURS", 0)):
+        monkeypatch.setattr(compaction, name, value)
     monkeypatch.setattr(delta_tables, "sync", lambda path: Path(path).exists() or _gone(path))
 
 

@@ -45,14 +45,8 @@ def opened(folder: Path, name: str = "views", epsilon: float = 6, secret: Secret
 
 def published(folder: Path, name: str = "views") -> None:
     day = [datetime(2026, 1, d, tzinfo=UTC) for d in (1, 1, 1, 2)]
-    frame = {
-        "window_start": day,
-        "window_end": day,
-        "trigger": pd.array([1, 2, 2, 1], "int32"),
-        "trigger_time": day,
-        "page": ["a", "b", None, "a"],
-    }
-    rows = pd.DataFrame({**frame, "views": [1, 2, 3, 4], "views_stderr": 1.5})
+    frame = {"window_start": day, "window_end": day, "trigger": pd.array([1, 2, 2, 1], "int32"), "trigger_time": day}
+    rows = pd.DataFrame({**frame, "page": ["a", "b", None, "a"], "views": [1, 2, 3, 4], "views_stderr": 1.5})
     write(Lake(folder / "lake").histogram(name), rows, described(rows.columns))
 
 

@@ -73,18 +73,13 @@ class Run:
         self.listed[RELEASE].create()
         self.histogram = Histogram(shape.schedule)
         self.spark: dict[str, dict[int, int]] = {operator: {} for operator in OPERATORS}
+        takes = self.contributions.rows_for(self.stages[1].takes)
+        to = ReleasedFiles(str(folder / released.FOLDER), len(CASES[case][1].query.output_keys))
         self.works: dict[str, Any] = {
             ADMISSION: Intake(
                 self.stages[0], state_files(self.engine, ADMISSION), {}, self.contributions.files, KEYS, intake_key(NOISE_KEY)
             ),
-            RELEASE: Release(
-                self.stages[1],
-                state_files(self.engine, RELEASE),
-                {},
-                self.contributions.rows_for(self.stages[1].takes),
-                ReleasedFiles(str(folder / released.FOLDER), len(CASES[case][1].query.output_keys)),
-                NOISE_KEY,
-            ),
+            RELEASE: Release(self.stages[1], state_files(self.engine, RELEASE), {}, takes, to, NOISE_KEY),
         }
         self.patch, self.late = patch, list[Callable[[], object]]()
         self.start(EARLY)

@@ -139,17 +139,13 @@ def _mechanism(parts: list[str]) -> str:
 
 
 HISTOGRAM, TOY, OTHERS = "dpsql/mechanisms/histogram", "dpsql/mechanisms/toy", "dpsql.mechanisms.histogram.accounting"
+MARGINALS, PLANNER = "dpsql.mechanisms.marginals", "dpsql.mechanisms.histogram.planner"
 ENGINES, ACCOUNTANTS = engines_that_know_a_mechanism, imports_of_accountings
 PLANTED: list[tuple[Callable[[Path], Violations], str, str, str]] = [
     (ENGINES, "dpsql/local/feeder.py", "from dpsql.mechanisms.histogram import plan", "imports dpsql.mechanisms.histogram"),
     (foreign_names, "dpsql/local/feeder.py", "from dpsql.udfs.sketch.hashing import SCHEME", "imports udfs.sketch.hashing.SCHEME"),
     (names_as_constants, "dpsql/view/page.py", "KINDS = {'sketch': 1}", "says 'sketch'"),
-    (
-        foreign_names,
-        f"{HISTOGRAM}/explain.py",
-        "from dpsql.mechanisms.marginals import planner",
-        "imports dpsql.mechanisms.marginals.planner",
-    ),
+    (foreign_names, f"{HISTOGRAM}/explain.py", f"from {MARGINALS} import planner", f"imports {MARGINALS}.planner"),
     (foreign_names, "dpsql/published/cells.py", "", "needs no udfs.sketch.lists.unpack"),
     (upward_imports, "dpsql/privacy/ledger.py", "from dpsql.mechanisms import registry", "imports dpsql.mechanisms"),
     (upward_imports, "dpsql/privacy/cost.py", "def f():\n    import dpsql.lake.runs\n", "imports dpsql.lake.runs"),
@@ -158,12 +154,7 @@ PLANTED: list[tuple[Callable[[Path], Violations], str, str, str]] = [
     (upward_imports, "dpsql/lake/restore.py", "from dpsql.streaming import job", "imports dpsql.streaming"),
     (upward_imports, "dpsql/lake/new_run.py", "from dpsql.mechanisms.histogram.stages import grid", "imports dpsql.mechanisms"),
     (upward_imports, f"{HISTOGRAM}/explain.py", "from dpsql.local.feeder import Feeder", "imports dpsql.local.feeder"),
-    (
-        ACCOUNTANTS,
-        f"{HISTOGRAM}/accounting.py",
-        "from dpsql.mechanisms.histogram import planner",
-        "imports dpsql.mechanisms.histogram.planner",
-    ),
+    (ACCOUNTANTS, f"{HISTOGRAM}/accounting.py", "from dpsql.mechanisms.histogram import planner", f"imports {PLANNER}"),
     (ACCOUNTANTS, f"{TOY}/accounting.py", "from dpsql.privacy.curve import total_mu", "imports dpsql.privacy.curve"),
     (ACCOUNTANTS, f"{TOY}/accounting.py", f"from {OTHERS} import factorisation", f"imports {OTHERS}"),
 ]

@@ -19,13 +19,8 @@ from dpsql.udfs.contribution_files import ContributionFiles
 SCHEMA = pa.schema(
     [
         *(("window_start", pa.timestamp("us", "UTC")), ("trigger", pa.int32()), ("page", pa.string()), ("day", pa.date32())),
-        *(
-            ("views", pa.int64()),
-            ("views_stderr", pa.float64()),
-            ("price", pa.decimal128(20, 2)),
-            ("new", pa.bool_()),
-            ("raw", pa.binary()),
-        ),
+        *(("views", pa.int64()), ("views_stderr", pa.float64()), ("price", pa.decimal128(20, 2)), ("new", pa.bool_())),
+        ("raw", pa.binary()),
     ]
 )
 YEAR_10000_US = 253_402_300_800_000_000
@@ -99,14 +94,7 @@ KEYS = [0, 1, -1, (1 << 63) - 1, -(1 << 63)]
 
 
 def test_contributions_go_into_one_file_per_era(tmp_path: Path) -> None:
-    rows = pa.table(
-        {
-            "window": [-130, -64, 0, 63, 64],
-            "key": KEYS,
-            "key_bytes": pa.array([b"k"] * 5, pa.binary()),
-            "bucket": pa.array([1] * 5, pa.int32()),
-        }
-    )
+    rows = pa.table({"window": [-130, -64, 0, 63, 64], "key": KEYS, "key_bytes": [b"k"] * 5, "bucket": pa.array([1] * 5, pa.int32())})
     first = [("kind", pa.int32()), ("bucket", pa.int32()), ("batch", pa.int64())]
     schema = pa.schema([*first, *rows.schema.remove(3), ("closed_us", pa.int64())])
     files = ContributionFiles(str(tmp_path), schema, "window", 0, 64).write(rows, bucket=3, batch=7)

@@ -272,13 +272,8 @@ def test_what_status_imports(lake: Lake, state: str) -> None:
     with ExitStack() as held:
         if state == "running":
             held.enter_context(exclusive(lake.private("views")))
-        done = subprocess.run(
-            [sys.executable, "-c", f"try:\n {code}\nfinally: print(list(sys.modules))"],
-            capture_output=True,
-            text=True,
-            check=False,
-            cwd=Path(__file__).resolve().parents[2],
-        )
+        words = [sys.executable, "-c", f"try:\n {code}\nfinally: print(list(sys.modules))"]
+        done = subprocess.run(words, capture_output=True, text=True, check=False, cwd=Path(__file__).resolve().parents[2])
     said, modules = done.stdout.split("[", 1)
     assert state in said and "'dpsql.lake.status'" in modules
     heavy_ones = "pyspark duckdb pandas dp_accounting scipy numpy pyarrow deltalake cryptography sqlglot yaml rich"

@@ -44,13 +44,8 @@ def gathered(stage: Stage[Clock], rows: pa.Table, cuts: Sequence[int], folder: P
     names = [name for name in tasks.output.names if name != "bucket"]
     frames = [batch.to_pandas()[names] for batch in out]
     schema = pa.schema([("kind", pa.int32()), ("bucket", pa.int32()), *stage.gives, ("batch", pa.int64()), ("closed_us", pa.int64())])
-    work = Gathered(
-        stage.gives,
-        BucketFiles(str(folder), "admission", 1, 1, ()),
-        {},
-        ContributionFiles(str(folder), schema, "window", START, 1 << 40),
-        2,
-    )
+    to = ContributionFiles(str(folder), schema, "window", START, 1 << 40)
+    work = Gathered(stage.gives, BucketFiles(str(folder), "admission", 1, 1, ()), {}, to, 2)
     file, reported = work.run(0, frames, 0, told)
     assert reported.schema == FILE_COLUMNS and not reported.num_rows
     return file, pa.concat_tables([pq.read_table(folder / each["path"], partitioning=None) for each in file.counted["files"]])

@@ -28,15 +28,8 @@ def adopted(folder: Path, *more: str) -> tuple[dict[str, bytes], dict[str, bytes
     command = [
         sys.executable, "-m", "tests.deployment.adopted_run", str(folder), str(query), str(sources), ",".join(map(str, jars.ensure())),
     ]  # fmt: skip
-    job = subprocess.Popen(
-        [*command, *more],
-        env=environment(folder),
-        cwd=CHECKOUT,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    job = subprocess.Popen([*command, *more], env=environment(folder), cwd=CHECKOUT, text=True, **pipes)
     try:
         assert job.stdout is not None
         said = job.stdout.readline()

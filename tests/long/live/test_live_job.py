@@ -20,12 +20,8 @@ from dpsql.streaming.published_table import PublishedTable
 from tests.live.test_live_job import HORIZON, PATIENCE, TRIGGER, WINDOW, Case, case, no_trigger_is_lost_or_doubled, until
 
 __all__ = ["case"]
-POINTS: list[tuple[Any, str]] = [
-    (Manifest, "commit"),
-    (Contributions, "append"),
-    (Contributions, "tick_by_clock"),
-    (PublishedTable, "publish"),
-]
+POINTS: list[tuple[Any, str]] = [(Manifest, "commit"), *((Contributions, name) for name in ("append", "tick_by_clock"))]
+POINTS += [(PublishedTable, "publish")]
 
 
 class BrokenOff(DpsqlError):

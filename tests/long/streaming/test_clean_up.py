@@ -44,13 +44,9 @@ def files_of(one: Any) -> Counter[str]:
 
 def test_catch_ups_keep_as_many_files_however_many_there_were(case: Any, write: Any, visits: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """A day each, windows of an hour, retention of a day; `benchmarks/catch_ups.py` does 200. Bounds are small, for a short test."""
-    for module, name, small in (
-        (retention, "VACUUM_HOURS", 0),
-        (compaction, "MANY_FILES", 3),
-        (compaction, "LOG_COMMITS", 4),
-        (compaction, "KEPT_HOURS", 0),
-    ):
-        monkeypatch.setattr(module, name, small)
+    monkeypatch.setattr(retention, "VACUUM_HOURS", 0)
+    for name, small in (("MANY_FILES", 3), ("LOG_COMMITS", 4), ("KEPT_HOURS", 0)):
+        monkeypatch.setattr(compaction, name, small)
     for name, value in (("minBatchesToRetain", "2"), ("fileSource.log.cleanupDelay", "1"), ("fileSource.log.compactInterval", "2")):
         monkeypatch.setitem(session.RUN, f"spark.sql.streaming.{name}", value)
     monkeypatch.setitem(session.RUN, "spark.sql.streaming.stateStore.minDeltasForSnapshot", "2")

@@ -83,6 +83,12 @@ def lose(one: Any, *operators: str) -> None:
         shutil.rmtree(one.private / "checkpoints" / operator)
 
 
+def lose_release(one: Any) -> None:
+    lose(one, "release")
+    for path in (one.private / "state").glob("release-*"):
+        shutil.rmtree(path)
+
+
 def lose_newest_version(table: Path) -> None:
     max((table / "_delta_log").glob("*.json")).unlink()
 
@@ -91,23 +97,12 @@ def lose_newest_listing(one: Any) -> None:
     lose_newest_version(one.private / "files")
 
 
+OPERATORS, FROM_THE_BEGINNING = ("admission", "release"), "release: goes on from the beginning\n"
 DAMAGES: dict[str, tuple[Callable[[Any], None], tuple[str, ...], str]] = {
     "admission": (lambda one: lose(one, "admission"), (), "admission: goes on after micro-batch 3\n"),
-    "both, and other buckets": (
-        lambda one: lose(one, "admission", "release"),
-        ("--buckets", "3"),
-        "release: goes on after micro-batch 0\n",
-    ),
-    "release, with its state": (
-        lambda one: [lose(one, "release"), [shutil.rmtree(path) for path in (one.private / "state").glob("release-*")]],
-        (),
-        "release: goes on from the beginning\n",
-    ),
-    "newest version of the histogram": (
-        lambda one: lose_newest_version(one.lake.histogram("demo")),
-        (),
-        "release: goes on from the beginning\n",
-    ),
+    "both, other buckets": (lambda one: lose(one, *OPERATORS), ("--buckets", "3"), "release: goes on after micro-batch 0\n"),
+    "release, with its state": (lose_release, (), FROM_THE_BEGINNING),
+    "newest version of the histogram": (lambda one: lose_newest_version(one.lake.histogram("demo")), (), FROM_THE_BEGINNING),
     "newest version of the manifest": (lose_newest_listing, (), "release: its newest state is listed again\n"),
 }
 

@@ -24,33 +24,16 @@ Batches = list[tuple[list[Image], Clock]]
 
 
 def parameters(**changes: object) -> FeedParameters:
-    given = {
-        "grid": TableGrid.of(3, 2),
-        "max_rows": 6,
-        "max_rows_per_group": 2,
-        "max_groups": 2,
-        "weights": (900, 500, 300),
-        "increments": RULES,
-    }
-    return FeedParameters(**(given | {"copies": False} | changes))  # type: ignore[arg-type]
+    given = {"grid": TableGrid.of(3, 2), "max_rows": 6, "max_rows_per_group": 2, "max_groups": 2, "weights": (900, 500, 300)}
+    return FeedParameters(**(given | {"increments": RULES, "copies": False} | changes))  # type: ignore[arg-type]
 
 
 def images() -> st.SearchStrategy[Image]:
     """Ends first, twice, of rows that nobody has seen; rows that begin twice; no time order, no place in the feed."""
     seq = st.one_of(st.integers(0, 9), st.just(NOWHERE))
     ts = st.one_of(st.integers(-5, 30), st.sampled_from([LATEST, LATEST + 1, 10**6]))
-    value = st.integers(-3, 3)
-    made = st.builds(
-        lambda *part: Image(*part[:6], (1, 1, part[6])),
-        st.integers(1, 3),
-        st.integers(1, 3),
-        seq,
-        st.sampled_from([1, 1, -1]),
-        ts,
-        st.integers(1, 3),
-        value,
-    )
-    return made
+    small, kind = st.integers(1, 3), st.sampled_from([1, 1, -1])
+    return st.builds(lambda *part: Image(*part[:6], (1, 1, part[6])), small, small, seq, kind, ts, small, st.integers(-3, 3))
 
 
 def rows(given: list[Image]) -> pa.Table:

@@ -230,17 +230,8 @@ def test_when_a_round_ends_is_a_function_of_noisy_counts(monkeypatch: pytest.Mon
         state, out = None, []
         for trigger in range(1, 16):
             level, rows = (0, 500) if trigger <= first else (4, less * (trigger == first + 1) - 425)
-            columns = {
-                "window": START,
-                "trigger": trigger,
-                "weight": 0,
-                "users": 0,
-                "v0": rows,
-                "v1": rows,
-                "v2": rows,
-                "level": level,
-                "batch": 0,
-            }
+            columns = {"window": START, "trigger": trigger, "level": level, **dict.fromkeys(("weight", "users", "batch"), 0)}
+            columns |= dict.fromkeys(("v0", "v1", "v2"), rows)
             table = pa.table({name: np.full(len(keys), value) for name, value in columns.items()} | {"key": keys})
             state = grow(state, table, [Tick(0, START + trigger * HOUR)], p, KEY).state
             if trigger > first:

@@ -171,11 +171,7 @@ def test_a_sketch_is_a_histogram_over_the_numbers_of_its_cells() -> None:
                 contributions[name].append(int(number))
     given = {name: pa.array(values, pa.int64()) for name, values in contributions.items()}
     size = len(contributions["key"])
-    given |= {
-        "weight": pa.array([0] * size, pa.int64()),
-        "users": pa.array([0] * size, pa.int64()),
-        "batch": pa.array([0] * size, pa.int64()),
-    }
+    given |= {name: pa.array([0] * size, pa.int64()) for name in ("weight", "users", "batch")}
     given["key_bytes"] = pa.array([b"%06d" % key for key in contributions["key"]], pa.binary())
     p = run.stages[1].parameters
     grid = Grid(DAY, DAY, 0, 4 * HOUR, 6)

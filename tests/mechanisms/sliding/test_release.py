@@ -174,14 +174,8 @@ def test_averages_and_sums() -> None:
     m = dataclasses.replace(plain(W, 5.0), smoother=None)
     columns = (OutputColumn("sum", (0,), (0.25,), ()), OutputColumn("avg", (1, 2), (0.25, 1.0), (), (0.0, 4.0), 2.0))
     p = SlidingParameters(PANES, (m, m, m), (0, 0, 0), columns, KEYS, NAMES)
-    sums = {
-        "window": [PANES.start(i) for i in range(3)],
-        "key": [12] * 3,
-        "v0": [4, 8, 4000],
-        "v1": [2000, 0, 0],
-        "v2": [1000, 0, 0],
-        "batch": [0, 0, 0],
-    }
+    sums = {"window": [PANES.start(i) for i in range(3)], "key": [12] * 3, "batch": [0, 0, 0]}
+    sums |= {"v0": [4, 8, 4000], "v1": [2000, 0, 0], "v2": [1000, 0, 0]}
     table = pa.table({name: pa.array(values, pa.int64()) for name, values in sums.items()})
     rows = {row["key_bytes"]: row for row in release_windows(None, table, [Tick(0, FIRST + 300)], p, noise_key(1)).rows.to_pylist()}
     assert rows[b"d"]["c0"] == pytest.approx(1003, abs=2)
