@@ -75,6 +75,11 @@ class Measure:
         half = (self.bounds[1] - self.bounds[0]) / 2
         return self.bounds if self.function is AggregateFunction.AVG else (0.0, half if self.function in DEVIATIONS else half**2)
 
+    @property
+    def has_shares(self) -> bool:
+        """Whether groups' values sum to the whole, and none is negative: each has a share."""
+        return self.additive and (self.bounds is None or self.bounds[0] >= 0)
+
 
 @dataclass(frozen=True)
 class Windows:

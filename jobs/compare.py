@@ -11,6 +11,7 @@ from dpsql.description import START
 from dpsql.errors import DataError
 from dpsql.jobs.options import UtcTime, json_option, lake_option, name_argument
 from dpsql.jobs.terminal import note, print_json, print_table
+from dpsql.view.formatting import TIME
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
     from dpsql.description import Published
     from dpsql.view.difference import Difference
 
-TIME = "%Y-%m-%d %H:%M"
 NEAR = 3
 """Published keys that are named when one is not found."""
 
@@ -49,8 +49,8 @@ def compare(name: str, keys: tuple[str, ...], lake_folder: str, window_us: int |
         raise click.UsageError("at most two keys can be compared")
     rows = _released(name, lake_folder)
     columns = _columns(rows, name, by)
-    from dpsql.published.frames import published_of
-    from dpsql.view.windows import newest_triggers, one_window
+    from dpsql.published.frames import newest_triggers, published_of
+    from dpsql.view.windows import one_window
 
     window, published = one_window(rows, name, window_us), published_of(rows)
     if not published.keys:
@@ -194,7 +194,7 @@ def _print(
             lines.append((alias, name, "", "", "", f"nothing to compare: a value is predicted, or NULL: {TOO_FEW}"))
             continue
         error = Z95 * made.stderr
-        verdict = ("larger" if made.value > 0 else "smaller") if made.real else "may be noise"
+        verdict = ("larger" if made.value > 0 else "smaller") if made.real() else "may be noise"
         bar = f"{'at most ' if made.at_most else ''}± {amount(error, error)}"
         this, that = (amount(number, error) for number in (float(one[alias]), value))
         lines.append((alias, name, this, that, f"{amount(made.value, error)} {bar}", verdict))
@@ -214,7 +214,7 @@ def _told(key: str, one: Mapping[Any, Any], alias: str, name: str, value: float,
         "difference": made.value,
         "stderr": made.stderr,
         "at_most": made.at_most,
-        "real": made.real,
+        "real": made.real(),
     }
 
 

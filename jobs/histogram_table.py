@@ -13,19 +13,18 @@ from rich.text import Text
 from dpsql.description import DUE, START, Published, Role
 from dpsql.jobs.terminal import console
 from dpsql.jobs.top_list import print_lists
-from dpsql.published.frames import published_of
+from dpsql.published.frames import newest_triggers, published_of
 from dpsql.published.words import TOO_FEW, null_of
 from dpsql.text import Z95
 from dpsql.view.bounds import heads, left_out
-from dpsql.view.formatting import absent, amount, key_text, marked, measured, printable, text_of
+from dpsql.view.formatting import TIME, absent, amount, key_text, marked, measured, printable, text_of
 from dpsql.view.measures import size_of
 from dpsql.view.reading import is_ordered
-from dpsql.view.windows import finished, in_order, newest_triggers
+from dpsql.view.windows import finished, in_order
 
 if TYPE_CHECKING:
     import pandas as pd
 
-TIME = "%Y-%m-%d %H:%M"
 PLACES = "Each place holds with 95% of the noise; keys that share places cannot be told apart."
 
 

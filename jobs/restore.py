@@ -9,7 +9,7 @@ import click
 
 from dpsql.errors import ConfigError
 from dpsql.jobs.options import compiled_text, json_option, lake_option, name_argument, secret_and_ledger, secret_option, sources_option
-from dpsql.jobs.terminal import print_json
+from dpsql.jobs.terminal import say
 
 if TYPE_CHECKING:
     from dpsql.lake.runs import Lake
@@ -64,26 +64,17 @@ def restore(
         if run is None:
             query = compiled_text(read_run(lake, name).query_text, sources_file, name)
             run = begin_new_run(lake, name, query, secret, ledger)
-        if as_json:
-            print_json({"name": name, "run_id": run.run_id, "new_run": True})
-            return
-        click.echo(f"{name} is a new run now, {run.run_id}, with a ledger line of its own; windows with a published trigger stay closed")
+        text = f"{name} is a new run now, {run.run_id}, with a ledger line of its own; windows with a published trigger stay closed"
+        say({"name": name, "run_id": run.run_id, "new_run": True}, text, as_json)
         return
     from dpsql.lake.restore import restore as restore_run
 
     done = restore_run(lake, name, (buckets, buckets) if buckets else None, label, checkpoints)
-    if as_json:
-        told = {"listed": list(done.listed), "batches": dict(done.batches), "mended": list(done.mended)}
-        print_json({"name": name, "new_run": False, **told})
-        return
-    for sentence in done.mended:
-        click.echo(sentence)
-    for operator in done.listed:
-        click.echo(f"{operator}: its newest state is listed again")
+    told = {"listed": list(done.listed), "batches": dict(done.batches), "mended": list(done.mended)}
+    lines = [*done.mended, *(f"{operator}: its newest state is listed again" for operator in done.listed)]
     for operator, batch in done.batches.items():
-        click.echo(f"{operator}: goes on " + (f"after micro-batch {batch}" if batch >= 0 else "from the beginning"))
-    if not (done.listed or done.batches or done.mended):
-        click.echo("nothing is lost: the run can go on as it is")
+        lines.append(f"{operator}: goes on " + (f"after micro-batch {batch}" if batch >= 0 else "from the beginning"))
+    say({"name": name, "new_run": False, **told}, "\n".join(lines or ["nothing is lost: the run can go on as it is"]), as_json)
 
 
 def _write_down(lake: Lake, name: str, sources_file: Path, secret_file: Path | None, as_json: bool) -> None:
@@ -96,7 +87,5 @@ def _write_down(lake: Lake, name: str, sources_file: Path, secret_file: Path | N
     query = compiled_text(run.query_text, sources_file, name)
     check_binding(run, query, secret, lake)
     done = record_run(lake, run, query, ledger, query.source)
-    if as_json:
-        print_json({"name": name, "run_id": run.run_id, "new_run": False, "written": done})
-        return
-    click.echo(f"run {run.run_id} " + ("is written down again" if done else "was there already"))
+    text = f"run {run.run_id} " + ("is written down again" if done else "was there already")
+    say({"name": name, "run_id": run.run_id, "new_run": False, "written": done}, text, as_json)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from dpsql.jobs.options import json_option, lake_option, name_argument
-from dpsql.jobs.terminal import print_json
+from dpsql.jobs.terminal import say
 
 
 @click.command(short_help="name and keep the newest state of a run")
@@ -24,7 +24,4 @@ def savepoint(name: str, label: str | None, lake_folder: str, as_json: bool) -> 
     from dpsql.lake.savepoints import take_savepoint
 
     taken = take_savepoint(Lake(lake_folder), name, label)
-    if as_json:
-        print_json({"name": name, "label": taken.label, "folder": str(taken.folder)})
-        return
-    click.echo(f"savepoint {taken.label}: {taken.folder}")
+    say({"name": name, "label": taken.label, "folder": str(taken.folder)}, f"savepoint {taken.label}: {taken.folder}", as_json)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +13,7 @@ import click
 from dpsql.description import DUE, START
 from dpsql.jobs.options import UtcTime, json_option, optional_lake
 from dpsql.jobs.terminal import note, print_json, print_table, records
+from dpsql.jobs.watch import follow
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from dpsql.parsed_query import Reading
 
 SHOWN_ROWS = 20
-POLL_SECONDS = 1.0
 
 
 @click.command(short_help="the newest histogram as a table")
@@ -51,7 +51,8 @@ def show(name: str, lake_folder: str | None, window_us: int | None, every: bool,
         raise click.UsageError("--watch and --json exclude each other")
     lake = _lake(name, lake_folder)
     if watch:
-        _watched(lake, name, lambda: _print(lake, name, window_us, every, limit, growing=True))
+        with contextlib.suppress(KeyboardInterrupt):
+            follow(lake, name, lambda: _print(lake, name, window_us, every, limit, growing=True))
     elif as_json:
         print_json(_document(lake, name, window_us, every))
     else:
@@ -94,18 +95,21 @@ def _document(lake: Lake, name: str, window_us: int | None, every: bool) -> dict
 
 
 def _print(lake: Lake, name: str, window_us: int | None, every: bool, limit: int, growing: bool = False) -> None:
-    from dpsql.jobs.histogram_table import TIME, print_histogram  # slow to import
+    from dpsql.jobs.histogram_table import print_histogram  # slow to import
     from dpsql.published import words
-    from dpsql.published.frames import published_of
+    from dpsql.published.frames import newest_triggers, published_of
     from dpsql.published.histogram import PublicTable, own_reading
+    from dpsql.view.formatting import TIME
     from dpsql.view.measures import counted
     from dpsql.view.reading import as_read, is_ordered
     from dpsql.view.standing import live_notes
     from dpsql.view.table import places_shown
-    from dpsql.view.windows import finished, in_order, newest_triggers, passed_over
+    from dpsql.view.windows import finished, in_order, passed_over
 
     rows = _rows(lake, name, every)
     published = published_of(rows)
+    if growing:
+        click.clear()
     if isinstance(lake, PublicTable):
         for sentence in words.promises(published):
             click.echo(sentence)
@@ -173,31 +177,3 @@ def _chosen(
         if said:
             note(said)
     return one_window(rows, name, window_us, growing, of)
-
-
-def _watched(lake: Lake, name: str, show: Callable[[], None]) -> None:
-    """Show now, and after every commit to the histogram; Ctrl-C ends it, and that is a success.
-
-    Args:
-        lake, name: the query.
-        show: prints what there is.
-
-    Raises:
-        LakeError: no such query, or its tables cannot be read.
-    """
-    from dpsql.published.histogram import histogram_version
-
-    shown = None
-    try:
-        while True:
-            version = histogram_version(lake, name)
-            if version != shown:
-                if version:
-                    click.clear()
-                    show()
-                elif shown is None:
-                    note(f"{name} has published nothing yet; waiting for its first trigger")
-                shown = version
-            time.sleep(POLL_SECONDS)
-    except KeyboardInterrupt:
-        return

@@ -6,7 +6,7 @@ import click
 
 from dpsql.errors import DpsqlError
 from dpsql.jobs.options import json_option, lake_option, name_argument
-from dpsql.jobs.terminal import print_json
+from dpsql.jobs.terminal import say
 
 
 @click.command(short_help="end a running job after its micro-batch")
@@ -27,7 +27,4 @@ def stop(name: str, lake_folder: str, wait_seconds: float, as_json: bool) -> Non
     read_run(lake, name)
     if not ask_to_stop(lake.private(name), wait_seconds):
         raise DpsqlError(f"{name} is asked to stop and has not ended within {wait_seconds:g} seconds; it will after its micro-batch")
-    if as_json:
-        print_json({"name": name, "state": "stopped"})
-    else:
-        click.echo(f"{name} has stopped")
+    say({"name": name, "state": "stopped"}, f"{name} has stopped", as_json)

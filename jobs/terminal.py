@@ -33,6 +33,11 @@ def print_json(document: Any) -> None:
     print(json.dumps(_limited(document), ensure_ascii=False, allow_nan=False, default=str))
 
 
+def say(document: Mapping[str, Any], text: str, as_json: bool) -> None:
+    """One JSON document on stdout, or what it says in words."""
+    print_json(document) if as_json else print(text)
+
+
 def _limited(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {name: _limited(each) for name, each in value.items()}
@@ -45,7 +50,7 @@ def records(frame: pd.DataFrame, published: Published | None = None) -> list[dic
     """The rows as JSON values: times in ISO 8601 UTC, binary keys in hex, NULL and NaN as null, errors of a published table to six digits."""
     errors = {*published.names(Role.STDERR, Role.RANK_STDERR)} if published else ()
     return [
-        {str(column): _json_value(_short(value) if column in errors else value) for column, value in row.items()}
+        {str(column): _json_value(float(f"{value:.6g}") if column in errors else value) for column, value in row.items()}
         for row in frame.to_dict("records")
     ]
 
@@ -66,18 +71,20 @@ def print_table(heads: tuple[str, ...], rows: Sequence[tuple[str, ...]], right_f
 def print_not_read(count: int, names: Sequence[str]) -> None:
     """Files of the source that a run has not read; on stdout."""
     if count:
-        some = ", ".join(PurePath(name).name for name in names[:3]) + (", ..." if count > 3 else "")
-        print(f"not read: {count:,} files of the source ({some}); the next start of the run reads them")
+        print(f"not read: {count:,} files of the source ({_some(names)}); the next start of the run reads them")
 
 
 def print_gone(count: int, names: Sequence[str], from_us: int | None) -> None:
     """Files that a run has read and its source no longer has; on stdout."""
     if count and from_us is not None:
-        some = ", ".join(PurePath(name).name for name in names[:3]) + (", ..." if count > 3 else "")
         since = f"{datetime.fromtimestamp(from_us // 1_000_000, UTC):%Y-%m-%d %H:%M:%S} UTC"
         print(
-            f"gone: {count:,} files that the run has read ({some}); rows of windows before {since} cannot be recomputed, and were left out"
+            f"gone: {count:,} files that the run has read ({_some(names)}); rows of windows before {since} cannot be recomputed, and were left out"
         )
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(PurePath(name).name for name in names[:3]) + (", ..." if len(names) > 3 else "")
 
 
 def note_totals(source: Source, records: int, dropped: Mapping[str, int], compared: bool = False, kept: str = "") -> None:
@@ -150,10 +157,6 @@ def console() -> Console:
 
     plain = Console(highlight=False)
     return plain if plain.is_terminal else Console(highlight=False, width=PIPE_WIDTH)
-
-
-def _short(error: float) -> float:
-    return float(f"{error:.6g}")
 
 
 def _json_value(value: Any) -> Any:

@@ -9,17 +9,16 @@ from rich.text import Text
 
 from dpsql.description import START
 from dpsql.jobs.terminal import console
-from dpsql.published.frames import published_of
+from dpsql.published.frames import newest_triggers, published_of
 from dpsql.text import Z95
 from dpsql.view.bounds import heads, left_out
-from dpsql.view.formatting import absent, amount, printable
+from dpsql.view.formatting import TIME, absent, amount, printable
 from dpsql.view.top_lists import NO_LIST, lines_of, value_text
-from dpsql.view.windows import finished, newest_triggers
+from dpsql.view.windows import finished
 
 if TYPE_CHECKING:
     import pandas as pd
 
-TIME = "%Y-%m-%d %H:%M"
 FOOT = (
     "with collisions: a 95% interval that also covers collisions with other values, for values named before looking;",
     "a value that is listed by luck is estimated too high. Any other value: dpsql ask NAME --value VALUE.",

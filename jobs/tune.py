@@ -157,14 +157,8 @@ def _errors(rows: list[tuple[str, Measurement]]) -> None:
     for alias in rows[0][1].columns:
         for head, each in rows:
             column = each.columns[alias]
-            cells = (
-                f"{column['l_1']:,.0f}",
-                _share(each, alias),
-                _short(column["l_2"]),
-                _short(column["l_inf"]),
-                _short(Z95 * column["stderr"]),
-            )
-            out.append((alias, head, *cells))
+            further = (_short(error) for error in (column["l_2"], column["l_inf"], Z95 * column["stderr"]))
+            out.append((alias, head, f"{column['l_1']:,.0f}", _share(each, alias), *further))
     print_table(("error of", "", "l_1", "of true", "l_2", "l_inf", "noise ±"), out, right_from=2)
 
 

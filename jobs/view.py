@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
-from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,7 +12,7 @@ import click
 from dpsql.description import DUE
 from dpsql.errors import ConfigError, LakeError
 from dpsql.jobs.options import CAPS, UtcTime, default_sources, lake_option, name_argument, secret_option, stop_politely, writable
-from dpsql.jobs.terminal import note
+from dpsql.jobs.watch import follow
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -22,7 +20,6 @@ if TYPE_CHECKING:
     from dpsql.lake.runs import Lake
     from dpsql.privacy.budget import Budget
 
-POLL_SECONDS = 1.0
 REFRESH_SECONDS = 5
 """How often a browser loads a watched page anew."""
 
@@ -62,6 +59,7 @@ def view(
     dpsql view demo --lake lake --out /srv/www/demo.html --watch
     """
     from dpsql.lake.runs import Lake
+    from dpsql.privacy.secret import default_secret_path
     from dpsql.published.histogram import histogram_version
 
     if missing := [package for package in ("matplotlib", "jinja2") if find_spec(package) is None]:
@@ -70,8 +68,7 @@ def view(
     target = out or Path(f"{name}.html")
     writable(target, "--out")
     histogram_version(lake, name)  # a name that is not there is refused before anything is waited for
-    ledger = _ledger(secret_file)
-    sources_file = default_sources(sources_file)
+    ledger, sources_file = secret_file or default_secret_path(os.environ), default_sources(sources_file)
 
     def write(refresh: int | None) -> None:
         _write(target, _made(lake, name, window_us, watch, limit, _budget(lake, name, ledger, sources_file), refresh))
@@ -80,27 +77,10 @@ def view(
         write(None)
         click.echo(f"wrote {target}")
         return
+    click.echo(f"{target} follows the run until Ctrl-C")
     with stop_politely():
-        _follow(lake, name, target, write)
+        follow(lake, name, lambda: write(REFRESH_SECONDS), REWRITE_SECONDS)
     write(None)
-
-
-def _follow(lake: Lake, name: str, target: Path, write: Callable[[int], None]) -> None:
-    """Until Ctrl-C or SIGTERM."""
-    from dpsql.published.histogram import histogram_version
-
-    shown, written = 0, 0.0
-    while True:
-        version = histogram_version(lake, name)
-        if version != shown or (shown and time.monotonic() - written > REWRITE_SECONDS):
-            write(REFRESH_SECONDS)
-            if not shown:
-                click.echo(f"wrote {target}; it follows the run until Ctrl-C")
-            shown, written = version, time.monotonic()
-        elif not shown and not written:
-            note(f"{name} has published nothing yet; waiting for its first trigger")
-            written = time.monotonic()
-        time.sleep(POLL_SECONDS)
 
 
 def _made(lake: Lake, name: str, window_us: int | None, growing: bool, limit: int, budget: Budget | None, refresh: int | None) -> str:
@@ -135,12 +115,6 @@ def _write(target: Path, text: str) -> None:
         raise ConfigError(f"--out {target}: {problem.strerror}") from None
     finally:
         temporary.unlink(missing_ok=True)
-
-
-def _ledger(secret_file: Path | None) -> Path:
-    from dpsql.privacy.secret import default_secret_path
-
-    return secret_file or default_secret_path(os.environ)
 
 
 def _budget(lake: Lake, name: str, secret_path: Path, sources_file: Path | None) -> Budget | None:

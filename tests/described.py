@@ -6,13 +6,13 @@ import pandas as pd
 import pyarrow as pa
 from deltalake import Schema
 
-from dpsql.description import PROPERTY, Column, Published, Role, Rows, Sets, Windows
+from dpsql.description import PROPERTY, Column, Measure, Published, Role, Rows, Sets, Windows
 from dpsql.files import Place
 from dpsql.lake import delta_tables
 from dpsql.mechanisms import describe as mechanisms_describe
 from dpsql.mechanisms import registry
 from dpsql.mechanisms.protocol import Plan
-from dpsql.parsed_query import AS_RELEASED
+from dpsql.parsed_query import AS_RELEASED, AggregateFunction
 
 TIMES = ("window_start", "window_end", "trigger", "trigger_time")
 DAY_US = 86_400_000_000
@@ -38,7 +38,11 @@ def described(names: Iterable[str]) -> Published:
     windows = Windows(DAY_US, DAY_US, 0, 0, 24) if "window_start" in known else None
     keys = tuple(column.name for column in columns if column.role is Role.KEY)
     sets = Sets(keys, (2,) * len(keys), (0,)) if "grouping_id" in known else None
-    return Published(rows=Rows.CUBE if sets else Rows.HISTOGRAM, trigger_us=DAY_US, columns=tuple(columns), windows=windows, sets=sets)
+    of_people = tuple(
+        Measure(each.name, AggregateFunction.COUNT_DISTINCT_UNIT, False, None, None) for each in columns if each.role is Role.VALUE
+    )
+    rows = Rows.CUBE if sets else Rows.HISTOGRAM
+    return Published(rows=rows, trigger_us=DAY_US, columns=tuple(columns), windows=windows, sets=sets, measures=of_people)
 
 
 def of_plan(plan: Plan) -> Published:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from functools import cache
 from typing import TYPE_CHECKING
 
-from dpsql.description import PROPERTY, Published, Role, read
+from dpsql.description import PROPERTY, START, Published, Role, read
 from dpsql.errors import DataError
 
 if TYPE_CHECKING:
@@ -59,3 +59,9 @@ def frame_of(rows: pa.Table, published: Published) -> pd.DataFrame:
     frame = pd.DataFrame({name: series(name) for name in rows.column_names})
     frame.attrs[PROPERTY] = published.text()
     return frame
+
+
+def newest_triggers(rows: pd.DataFrame) -> pd.DataFrame:
+    """The rows of every window's newest trigger; without windows those of the newest."""
+    windows = published_of(rows).windows
+    return rows[rows["trigger"] == (rows.groupby(START)["trigger"].transform("max") if windows else rows["trigger"].max())]

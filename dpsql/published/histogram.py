@@ -17,7 +17,7 @@ from dpsql.files import Place, reason
 from dpsql.lake.delta_rows import read_rows
 from dpsql.lake.runs import Lake, read_run
 from dpsql.parsed_query import AS_RELEASED, Reading
-from dpsql.published.frames import frame_of, published_of
+from dpsql.published.frames import frame_of, newest_triggers, published_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -158,7 +158,5 @@ def newest(lake: Lake, name: str) -> pd.DataFrame:
         LakeError: as `read_histogram`.
     """
     rows = all_rows(lake, name)
-    published = published_of(rows)
-    last = rows.groupby("window_start")["trigger"].transform("max") if published.windows else rows["trigger"].max()
-    by = published.names(Role.TIME, Role.KEY, Role.SET)
-    return rows[rows["trigger"] == last].sort_values(by, kind="stable", ignore_index=True)
+    by = published_of(rows).names(Role.TIME, Role.KEY, Role.SET)
+    return newest_triggers(rows).sort_values(by, kind="stable", ignore_index=True)

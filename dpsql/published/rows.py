@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dpsql.parsed_query import ParsedQuery
-from dpsql.published.cells import top_lists
+from dpsql.published.cells import TIME, top_lists
 from dpsql.schedule import Schedule
 from dpsql.typed_values import typed
 from dpsql.udfs.keys import decode
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from dpsql.mechanisms.protocol import OutputColumn
 
 KINDS = {"INT": pa.int32(), "BIGINT": pa.int64(), "DOUBLE": pa.float64()}
-TIME = pa.timestamp("us", tz="UTC")
 ORDER = [("window", "ascending"), ("trigger", "ascending"), ("key_bytes", "ascending")]
 
 
@@ -55,9 +54,11 @@ def published_rows(
                 found[column.name] = _doubles([rows.column(source) for source in column.sources])
                 continue
             values = rows.column(column.source)
-            found[column.name] = (
-                _value(values, KINDS[column.kind]) if column.kind in KINDS else _list(query, values, column.kind, key_types)
-            )
+            if column.kind in KINDS:
+                found[column.name] = _value(values, KINDS[column.kind])
+            else:
+                parts = [(key.name, kind) for key, kind in zip(query.keys, key_types, strict=True)]
+                found[column.name] = top_lists(values, column.kind, parts)
     return pa.table(found)
 
 
@@ -65,10 +66,6 @@ def typed_keys(query: ParsedQuery, key_bytes: pa.ChunkedArray, key_types: Sequen
     """Key columns by name."""
     columns = decode(key_bytes.combine_chunks(), len(query.keys))
     return {key.name: typed(values, kind) for key, values, kind in zip(query.keys, columns, key_types, strict=True)}
-
-
-def _list(query: ParsedQuery, packed: pa.ChunkedArray, kind: str, key_types: Sequence[pa.DataType]) -> pa.Array:
-    return top_lists(packed, kind, [(key.name, each) for key, each in zip(query.keys, key_types, strict=True)])
 
 
 def _doubles(columns: Sequence[pa.ChunkedArray]) -> pa.Array:

@@ -20,7 +20,7 @@ from dpsql.files import Place
 from dpsql.lake.delta_rows import read_rows
 from dpsql.lake.runs import Lake, cells_path
 from dpsql.published.histogram import described, readable
-from dpsql.times import timestamp
+from dpsql.times import EPOCH, timestamp
 from dpsql.udfs.columns import Int
 from dpsql.udfs.keys import encode
 from dpsql.udfs.sketch.estimates import estimate, interval, joint
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
 INTEGERS = ("tinyint", "smallint", "int", "bigint")
-EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True, eq=False)
@@ -150,8 +149,7 @@ def open_sketch(
 
 
 def _number(shape: SketchShape, alias: str | None) -> int:
-    if alias is None:
-        return 0
+    alias = shape.aliases[0] if alias is None else alias
     if alias not in shape.aliases:
         raise LakeError(f"there is no sketch {alias!r}: the sketches are {', '.join(shape.aliases)}")
     return shape.aliases.index(alias)

@@ -17,6 +17,7 @@ from dpsql.description import PROPERTY, Column, Fit, Published, Role, Rows, read
 from dpsql.errors import DataError, LakeError
 from dpsql.files import Place
 from dpsql.parsed_query import AS_RELEASED
+from dpsql.published.cells import TIME
 from dpsql.published.marginals import PublishedMarginals
 from dpsql.udfs.marginals.synthetic import Fitted, fit, marginal
 from dpsql.udfs.marginals.synthetic_rows import draw
@@ -25,7 +26,6 @@ ENDING = "synthetic"
 MARK = "synthetic"
 MAX_CELLS = 2**22
 MAX_ROWS = 10_000_000
-TIME = pa.timestamp("us", tz="UTC")
 
 
 @dataclass(frozen=True)

@@ -28,13 +28,8 @@ class Difference:
     stderr: float
     at_most: bool = False
 
-    @property
-    def real(self) -> bool:
-        """More than 95% of its noise."""
-        return self.real_among(1)
-
-    def real_among(self, others: int) -> bool:
-        """As `real`, of so many differences that are looked at together (Bonferroni)."""
+    def real(self, others: int = 1) -> bool:
+        """More than 95% of its noise; of so many differences that are looked at together (Bonferroni)."""
         return abs(self.value) > _reach(others) * self.stderr
 
 

@@ -13,6 +13,8 @@ from dpsql.text import Z95
 
 UNITS = ((1_000_000_000, " bn"), (1_000_000, " M"), (1, ""))
 MOST_DECIMALS = 6
+TIME = "%Y-%m-%d %H:%M"
+"""UTC."""
 
 
 def printable(value: Any) -> str:

@@ -3,41 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from dpsql import description
-from dpsql.description import Role
+from dpsql.description import Measure, Role
 from dpsql.parsed_query import AggregateFunction
 from dpsql.published.frames import published_of
-from dpsql.view.bounds import heads
 
 if TYPE_CHECKING:
     import pandas as pd
 
 
-@dataclass(frozen=True)
-class Measure:
-    """An aggregate.
-
-    Args:
-        alias: its column.
-        cap: what the bounds cap, in words; may be empty.
-        within: an average, a variance or a deviation lies between these two; None for what grows with the number of records.
-        has_shares: the keys' values sum to the whole, and none is negative: each has a share.
-    """
-
-    alias: str
-    cap: str = ""
-    within: tuple[float, float] | None = None
-    has_shares: bool = False
-
-
-def measures(rows: pd.DataFrame) -> tuple[Measure, ...]:
+def measures(rows: pd.DataFrame) -> list[Measure]:
     """The aggregates of a frame that have a standard error, in its order."""
     published = published_of(rows)
-    known, caps = {each.alias: each for each in published.measures}, heads(published)
-    return tuple(_measure(alias, known.get(alias), caps.get(alias, "")) for alias in published.amounts)
+    known = {each.alias: each for each in published.measures}
+    return [known[alias] for alias in published.amounts]
 
 
 def grouped_by(rows: pd.DataFrame) -> list[str]:
@@ -81,9 +61,3 @@ def counted(rows: pd.DataFrame) -> list[str]:
     """The aggregates that grow with the number of records; all, where there are only averages."""
     of = measures(rows)
     return [each.alias for each in of if each.within is None] or [each.alias for each in of]
-
-
-def _measure(alias: str, known: description.Measure | None, cap: str) -> Measure:
-    if known is None:
-        return Measure(alias, cap)
-    return Measure(alias, cap, known.within, known.additive and (known.bounds is None or known.bounds[0] >= 0))

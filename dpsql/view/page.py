@@ -19,15 +19,15 @@ import numpy as np
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
-from dpsql.description import DUE, END, START
+from dpsql.description import DUE, END, START, Measure
 from dpsql.parsed_query import Reading
 from dpsql.published.frames import published_of
 from dpsql.text import number
 from dpsql.times import duration
 from dpsql.view import charts
-from dpsql.view.bounds import left_out, of_lists
-from dpsql.view.formatting import printable
-from dpsql.view.measures import Measure, grouped_by, levels, measures
+from dpsql.view.bounds import heads, left_out, of_lists
+from dpsql.view.formatting import TIME, printable
+from dpsql.view.measures import grouped_by, levels, measures
 from dpsql.view.standing import Standing
 from dpsql.view.table import Table, table, window_before
 from dpsql.view.windows import finished
@@ -41,7 +41,6 @@ MOST_WINDOWS, ROWS_ELSEWHERE = 12, 50
 
 SHOWN_OF_LIST = "the largest that stand out of the noise; a missing one is not zero, and can be asked for"
 CHART_WINDOWS = 120
-TIME = "%Y-%m-%d %H:%M"
 
 
 @dataclass(frozen=True)
@@ -258,7 +257,8 @@ def _drawn(rows: pd.DataFrame, every: pd.DataFrame) -> tuple[pd.DataFrame, pd.Da
 def _section(measure: Measure, rows: pd.DataFrame, every: pd.DataFrame) -> Section:
     """Pictures of what has several points in time: windows, triggers of the window that is shown."""
     alias = measure.alias
-    unit = f"{alias}\n({measure.cap})" if measure.cap else alias
+    cap = heads(published_of(rows)).get(alias)
+    unit = f"{alias}\n({cap})" if cap else alias
     drawn = []
     if published_of(every).windows:
         closed = every[finished(every)]

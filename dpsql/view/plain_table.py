@@ -10,19 +10,18 @@ from typing import TYPE_CHECKING, Any
 from dpsql.description import DUE, START, Published, Rows
 from dpsql.parsed_query import Reading
 from dpsql.published import words
-from dpsql.published.frames import published_of
+from dpsql.published.frames import newest_triggers, published_of
 from dpsql.view.bounds import heads, left_out
-from dpsql.view.formatting import key_text, measured, text_of
+from dpsql.view.formatting import TIME, key_text, measured, text_of
 from dpsql.view.nothing import why_nothing
 from dpsql.view.reading import as_read, is_ordered
 from dpsql.view.top_lists import NO_LIST, lines_of, value_text
-from dpsql.view.windows import in_order, newest_triggers
+from dpsql.view.windows import in_order
 
 if TYPE_CHECKING:
     import pandas as pd
 
 SHOWN_ROWS = 20
-TIME = "%Y-%m-%d %H:%M"
 
 
 @dataclass(frozen=True, repr=False)

@@ -9,19 +9,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from markupsafe import Markup
 
-from dpsql.description import END, START, Published
+from dpsql.description import END, START, Measure, Published
 from dpsql.parsed_query import Reading
-from dpsql.published.frames import published_of
+from dpsql.published.frames import newest_triggers, published_of
 from dpsql.published.words import null_of
 from dpsql.text import Z95
 from dpsql.view import bounds
 from dpsql.view.difference import between_windows, difference, places
 from dpsql.view.formatting import absent, amount, key_text, measured, printable, text_of
 from dpsql.view.interval import intervals
-from dpsql.view.measures import Measure, grouped_by, measures, ranked
+from dpsql.view.measures import grouped_by, measures, ranked
 from dpsql.view.reading import as_read, is_ordered
 from dpsql.view.trend import trend
-from dpsql.view.windows import newest_triggers
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -190,7 +189,7 @@ def _change(row: Mapping[Any, Any], older: Mapping[Any, Any] | None, of: Measure
     if older is None or absent(row[alias]) or absent(older[alias]):
         return []
     found = difference(float(row[alias]), row[error], float(older[alias]), older[error], between_windows(published))
-    if not found.real_among(keys):
+    if not found.real(keys):
         return []
     off = Z95 * found.stderr
     return [f"{'▲' if found.value > 0 else '▼'} {amount(abs(found.value), off)} ± {amount(off, off)}"]

@@ -6,10 +6,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from dpsql.description import PROPERTY, START, Column, Role, Rows
-from dpsql.published.frames import published_of
+from dpsql.published.frames import newest_triggers, published_of
 from dpsql.text import Z95
 from dpsql.view.formatting import absent, printable
-from dpsql.view.windows import finished, in_order, newest_triggers
+from dpsql.view.windows import finished, in_order
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -9,7 +9,7 @@ import numpy as np
 
 from dpsql.description import DUE, END, START
 from dpsql.errors import LakeError
-from dpsql.published.frames import published_of
+from dpsql.published.frames import newest_triggers, published_of
 from dpsql.view.measures import size_of
 
 if TYPE_CHECKING:
@@ -24,13 +24,6 @@ def finished(rows: pd.DataFrame, clock: Any = None) -> pd.Series:
     if not published_of(rows).windows:
         return rows["trigger"].notna()  # a table is what it is at its newest trigger
     return rows[END] <= (rows[DUE].max() if clock is None else clock)
-
-
-def newest_triggers(rows: pd.DataFrame) -> pd.DataFrame:
-    """The rows of every window's newest trigger; without windows those of the newest."""
-    if not published_of(rows).windows:
-        return rows[rows["trigger"] == rows["trigger"].max()]
-    return rows[rows["trigger"] == rows.groupby(START)["trigger"].transform("max")]
 
 
 def in_order(rows: pd.DataFrame, by: str | None = None, keep: bool = False) -> pd.DataFrame:

@@ -253,6 +253,25 @@ def test_watch_follows_the_run_until_it_is_asked_to_stop(published: Published, t
         watching.wait()
 
 
+def test_a_table_is_shown_once_after_every_commit(published: Published, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Catches: a table that is printed at every look, or never again; Ctrl-C that is an error."""
+    looks = iter(range(6))
+
+    def sleep(_: float) -> None:
+        look = next(looks)
+        if look == 2:
+            newer = published.rows[published.rows["trigger"] == 12].assign(trigger=13)
+            newer["trigger_time"] += pd.Timedelta(hours=1)
+            published.more(newer.astype({"trigger": published.rows["trigger"].dtype}))
+        if look == 5:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("dpsql.jobs.watch.time.sleep", sleep)
+    done = CliRunner().invoke(main, ["show", "demo", "--lake", published.lake, "--watch", "--limit", "3"])
+    assert done.exit_code == 0 and done.stderr == "", done.output
+    assert done.stdout.count("12, unfinished") == done.stdout.count("13, unfinished") == 3
+
+
 def _until(found: object, process: subprocess.Popen[str], seconds: float = 120) -> None:
     limit = time.monotonic() + seconds
     while not found():  # type: ignore[operator]

@@ -7,9 +7,9 @@ import pytest
 from dpsql.errors import InputError
 from dpsql.lake.catch_up import read_catch_up
 from dpsql.local.verification import verify_run
+from dpsql.published.frames import newest_triggers
 from dpsql.published.histogram import all_rows, newest, read_histogram
 from dpsql.schedule import AT_ONCE
-from dpsql.view.windows import newest_triggers
 
 DAY = 86_400_000_000
 START = 19_700 * DAY

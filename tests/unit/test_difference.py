@@ -45,8 +45,8 @@ def test_where_the_plan_says_too_little_the_error_is_bounded() -> None:
 
 
 def test_a_difference_is_real_beyond_its_error() -> None:
-    assert difference(10.0, 3.0, 0.0, 4.0, 0.0).real  # 10 against 1.96 * 5
-    assert not difference(9.7, 3.0, 0.0, 4.0, 0.0).real
+    assert difference(10.0, 3.0, 0.0, 4.0, 0.0).real()  # 10 against 1.96 * 5
+    assert not difference(9.7, 3.0, 0.0, 4.0, 0.0).real()
 
 
 def covered(shrunk: float, trials: int = 400) -> float:

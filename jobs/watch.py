@@ -1,0 +1,40 @@
+"""What follows a run: it is shown anew after every commit to its public table."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from dpsql.jobs.terminal import note
+
+if TYPE_CHECKING:
+    from dpsql.lake.runs import Lake
+
+POLL_SECONDS = 1.0
+
+
+def follow(lake: Lake, name: str, show: Callable[[], None], again_seconds: float = math.inf) -> None:
+    """Show what there is, after every commit and at least so often, until it is interrupted.
+
+    Args:
+        lake, name: the query.
+        show: what there is.
+        again_seconds: what is shown grows old while nothing is published.
+
+    Raises:
+        LakeError: no such query, or its tables cannot be read.
+    """
+    from dpsql.published.histogram import histogram_version
+
+    seen, shown = -1, 0.0
+    while True:
+        version = histogram_version(lake, name)
+        if version and (version != seen or time.monotonic() - shown > again_seconds):
+            show()
+            shown = time.monotonic()
+        elif version != seen:
+            note(f"{name} has published nothing yet; waiting for its first trigger")
+        seen = version
+        time.sleep(POLL_SECONDS)
