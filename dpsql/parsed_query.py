@@ -164,6 +164,11 @@ class ParsedQuery(Generic[Asked_co]):
         return tuple(key for key in self.keys if key.name in self.columns_in_order)
 
     @property
+    def protects(self) -> PrivacyLevel:
+        """What neighbouring streams differ in."""
+        return PrivacyLevel.USER if self.privacy_unit else PrivacyLevel.EVENT
+
+    @property
     def selects(self) -> bool:
         """Whether keys are found in the records: there are some, and no list has them."""
         return bool(self.keys) and self.public_groups is None

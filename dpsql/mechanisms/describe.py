@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from dpsql.description import ADDITIVE, CELLS_ENDING, DUE, END, START, Column, Measure, Protects, Published, Role, Rows, Windows
 from dpsql.mechanisms.protocol import Plan, Shape
-from dpsql.parsed_query import PrivacyLevel, Reading
+from dpsql.parsed_query import Reading
 
 
 def described(plan: Plan, shape: Shape, reading: Reading) -> Published:
@@ -43,7 +43,7 @@ def described(plan: Plan, shape: Shape, reading: Reading) -> Published:
         sets=told.sets,
         protects=(
             Protects(
-                level=str(PrivacyLevel.USER if query.privacy_unit else PrivacyLevel.EVENT),
+                level=str(query.protects),
                 units=query.privacy_unit,
                 period=str(query.contribution_period),
                 max_rows=most[0],

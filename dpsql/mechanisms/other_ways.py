@@ -35,7 +35,7 @@ class Ways:
         rows: of the protected unit in one contribution period.
         per_key: c, of these with one key.
         mine: PANES, WINDOW_SQRT, or the counter of a window of its own.
-        event: one row is protected, and no unit: it has no period, and no window of its own takes it.
+        event: one row is protected, and no unit: it has no period.
     """
 
     query: ParsedQuery[Any]
@@ -104,8 +104,9 @@ class Ways:
         ways = {CounterName.PANES: f"delta = 0{level}, no trigger_interval: {errors['panes']}; {end}"}
         if slides or self.event:
             ways[CounterName.WINDOW_SQRT] = f"delta = {self.delta:g}{level}, no trigger_interval: {errors['window_sqrt']}; {end}"
-        if not self.event:
-            ways[CounterName.BLT] = f"delta = {self.delta:g}, trigger_interval = '{interval}'{copied}: {errors['copies']}; at every trigger"
+        ways[CounterName.BLT] = (
+            f"delta = {self.delta:g}{level}, trigger_interval = '{interval}'{copied}: {errors['copies']}; at every trigger"
+        )
         said = [f"  {way}.{' This query.' if name is self.mine else ''}" for name, way in ways.items()]
         lines = [line for each in said for line in textwrap.wrap(each, 120, subsequent_indent="  ")]
         return "\n".join(["Other ways to ask: the standard error of one COUNT, what it costs, when rows appear", *lines])

@@ -90,6 +90,15 @@ class OutputColumn:
         return tuple(f"{self.source}_{i}" for i in range(self.size)) if self.size else (self.source,)
 
 
+BOUNDS = ("max_rows_contributed", "max_rows_per_group", "max_groups_contributed")
+
+
+def bounds_told(query: ParsedQuery[Any]) -> tuple[int | None, int | None, int | None]:
+    """C, c and G of a unit; None where one row is protected."""
+    most, each, groups = (getattr(query.asked, name) if query.privacy_unit else None for name in BOUNDS)
+    return most, each, groups
+
+
 def value_and_error(aggregate: Aggregate, i: int) -> tuple[OutputColumn, OutputColumn]:
     """The two columns of the i-th aggregate."""
     alias = aggregate.alias

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from dpsql.config import Source
 from dpsql.errors import ConfigError
+from dpsql.parsed_query import ParsedQuery
 
 HASH_SHARE = 0.1
 """Of delta, at most, for collisions of ids: it leaves nine tenths for noise and thresholds, which costs half a percent of the noise at most."""
 
 
-def hash_charge(delta: float, source: Source, users: int, groups: int) -> float:
-    """What colliding ids cost, of so many users and K groups of one user.
+def hash_charge(query: ParsedQuery[Any], source: Source, users: int, groups: int) -> float:
+    """What colliding ids cost, of so many users and K groups of one user; nothing where one row is protected, whose it is nobody asks.
 
     Raises:
         ConfigError: over 10% of delta.
     """
+    if not query.privacy_unit:
+        return 0.0
+    delta = query.delta
     ids = groups * (1 + source.max_keys / 2.0**32)
     charge = (users + ids * source.max_keys) / 2.0**64
     if charge > HASH_SHARE * delta:

@@ -6,6 +6,7 @@ from dataclasses import asdict
 from typing import Any
 
 from dpsql.parsed_query import ParsedQuery
+from dpsql.parts.words import NOT_HIDDEN
 from dpsql.schedule import Eras, Schedule
 from dpsql.times import duration, timestamp
 from dpsql.udfs.table.grid import TableGrid
@@ -55,7 +56,7 @@ def promise(query: ParsedQuery[Any], what: str, *more: str) -> str:
             f"  whether that unit's {what} were there or not,",
             f"  up to (epsilon, delta) = ({query.epsilon:g}, {query.delta:g}), on this run alone: what all runs cost together, dpsql budget says.",
             *more,
-            "  Not hidden: when triggers happen, and the operator's own metrics (exact totals per micro-batch of what WHERE leaves).",
+            NOT_HIDDEN,
         ]
     )
 

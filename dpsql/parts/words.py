@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from typing import Any, TypeVar
 
-from dpsql.parsed_query import DEVIATIONS, SPREADS, Aggregate, AggregateFunction
+from dpsql.parsed_query import DEVIATIONS, SPREADS, Aggregate, AggregateFunction, ParsedQuery
 from dpsql.parts.increments import sums_of
 from dpsql.parts.output_columns import Summed
+from dpsql.privacy.cost import Cost
+from dpsql.privacy.curve import epsilon_of
 from dpsql.text import percent
 from dpsql.udfs.measure.spread import FEWEST
 
 Sum = TypeVar("Sum", bound=Summed)
 
+NOT_HIDDEN = "  Not hidden: when triggers happen, and the operator's own metrics (exact totals per micro-batch of what WHERE leaves)."
+EVENTS = (10, 100)
+"""Of one person, whose cost is told where one row is protected."""
 RANKS = 4
 """Of a unit's keys, how many have their weight told."""
 
@@ -34,6 +40,27 @@ def clamps(aggregates: Iterable[Aggregate]) -> list[str]:
     ]
 
 
+def epsilon_of_several(cost: Cost, n: int, delta: float) -> float:
+    """What n rows, or n periods of a unit, cost together at a delta."""
+    together = cost.periods(n)
+    return together.epsilon if not together.mu2 else epsilon_of(math.sqrt(together.mu2), delta - together.failure)
+
+
+def bounding(query: ParsedQuery[Any]) -> str:
+    """The stage of it, in an explanation."""
+    return f"contribution bounding, by ({', '.join(query.privacy_unit)})" if query.privacy_unit else "each row for itself"
+
+
+def of_rows(query: ParsedQuery[Any], cost: Cost) -> list[str]:
+    """What is promised where one row is protected."""
+    ten, hundred, two = (f"{epsilon_of_several(cost, n, query.delta):.4g}" for n in (*EVENTS, 2))
+    return [
+        f"  protects one event (one row of `{query.stream}`): epsilon {query.epsilon:g}, delta {query.delta:g}, for the whole infinite output.",
+        f"  Not one person: a person with {EVENTS[0]} events has epsilon {ten}, with {EVENTS[1]} events epsilon {hundred}.",
+        f"  Changing an event instead of adding it: epsilon {two}.",
+    ]
+
+
 def shares(plan: Any, several: str) -> str:
     """What mu^2 goes to; `several`: which columns have more than one noisy number."""
     chosen = plan.selection.share if plan.selection else 0.0
@@ -44,13 +71,14 @@ def shares(plan: Any, several: str) -> str:
 
 def budget(plan: Any, *spent: str, passing: str = "keys that only one unit has") -> str:
     """How the budget is spent: on what, and what delta is for; `passing` keys may be released by mistake."""
+    ids = f" + {plan.delta_hash:.2g} for id collisions" if plan.delta_hash else ""
     threshold = f" + {plan.delta_threshold:.3g} for {passing}" if plan.selection else ""
     return "\n".join(
         [
             "How the budget is spent",
             f"  All noise is Gaussian and accounted for together: mu = {plan.mu:.4f}, the most noise-saving way to ({plan.epsilon:g}, {plan.delta_noise:.3g}).",
             *spent,
-            f"  delta = {plan.delta_noise:.3g} for the noise{threshold} + {plan.delta_hash:.2g} for id collisions.",
+            f"  delta = {plan.delta_noise:.3g} for the noise{threshold}{ids}.",
         ]
     )
 

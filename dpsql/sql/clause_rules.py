@@ -177,7 +177,7 @@ def of_units(draft: Draft) -> Iterator[Problem]:
     level = draft.given("privacy_level")
     if level and draft.value("privacy_level") is PrivacyLevel.EVENT:
         hint = "declare the row's key as privacy_unit of the source, and write privacy_level = USER"
-        yield problem(level.value_span, "privacy_level EVENT is for sliding windows of listed keys", hint)
+        yield problem(level.value_span, "privacy_level EVENT is for windows and tables of listed keys", hint)
 
 
 def delta_above_zero(draft: Draft) -> Iterator[Problem]:

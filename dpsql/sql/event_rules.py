@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 from dpsql.errors import Problem
-from dpsql.parsed_query import PrivacyLevel
+from dpsql.parsed_query import AggregateFunction, PrivacyLevel
 from dpsql.sql.draft import Draft
 from dpsql.sql.from_rules import EXPLODES
 from dpsql.sql.items import call_name
+from dpsql.sql.options import BOUNDS
 from dpsql.sql.spans import problem
 from dpsql.sql.values import bare
 
@@ -28,12 +30,35 @@ def event(draft: Draft) -> bool:
     return draft.value("privacy_level") is PrivacyLevel.EVENT
 
 
+def bounds_of(draft: Draft) -> dict[str, Any]:
+    """C, c and G; one row is one of each."""
+    return {option.name: 1 if event(draft) else draft.value(option.name) for option in BOUNDS}
+
+
 def units_of_events(draft: Draft) -> Iterator[Problem]:
     """EVENT knows no unit."""
     for given in map(draft.given, OF_UNITS) if event(draft) else ():
         if given:
             message = "privacy_level EVENT protects one row, whoever it belongs to"
             yield problem(given.name_span, message, f"remove {given.name}, or use privacy_level = USER")
+
+
+def keys_of_events(draft: Draft) -> Iterator[Problem]:
+    """Keys are found by the units that have them."""
+    given = draft.given("privacy_level")
+    if given and event(draft) and not draft.keyless and not draft.listed and draft.keys:
+        yield problem(
+            given.name_span,
+            "Unknown keys are found by the users that have them, and an event has none",
+            "list them: public_groups = (SELECT page FROM pages)",
+        )
+
+
+def counted_units_of_events(draft: Draft) -> Iterator[Problem]:
+    """COUNT(DISTINCT unit)."""
+    for call in draft.calls if event(draft) else ():
+        if call.function is AggregateFunction.COUNT_DISTINCT_UNIT:
+            yield problem(call.item.span, "An event has no user", "write COUNT(*), or use privacy_level = USER")
 
 
 def rows_of_events(draft: Draft) -> Iterator[Problem]:
@@ -59,3 +84,6 @@ def cap_of_level(draft: Draft) -> Iterator[Problem]:
         message = f"The cap of source {stream.name} protects users, this query protects events"
         hint = f"add `{{privacy_level: EVENT, epsilon: 1, delta: {delta}}}` to the list at sources.{stream.name}.cap"
         yield problem(given.value_span, message, hint)
+
+
+RULES = (units_of_events, keys_of_events, rows_of_events, counted_units_of_events, cap_of_level)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from sqlglot import exp
 
 from dpsql.errors import Problem
-from dpsql.parsed_query import SPREADS, AggregateFunction
+from dpsql.parsed_query import SPREADS, AggregateFunction, PrivacyLevel
 from dpsql.sql.draft import Draft
 from dpsql.sql.durations import FORMS, LONGEST_US, Misread, divisor_near, read_duration
 from dpsql.sql.items import WINDOW_CALLS, Kind, call_name, names_window
@@ -27,8 +27,12 @@ TIME_TYPES = (exp.DType.TIMESTAMP, exp.DType.TIMESTAMPTZ, exp.DType.TIMESTAMPLTZ
 
 
 def made_of_panes(draft: Draft) -> bool:
-    """Whether windows of a query that protects users are sums of panes: they slide and are released once, keys are listed or there is none, and
-    panes take every aggregate. A record counts in one pane, and in no copy: for a day by hours a standard error of 71 in the place of 316."""
+    """Whether windows are sums of panes: they slide and are released once, keys are listed or there is none, and panes take every aggregate. A
+    record counts in one pane, and in no copy: for a day by hours a standard error of 71 in the place of 316. Of rows, and with delta = 0, they
+    are panes unless something else is asked."""
+    if draft.value("privacy_level") is PrivacyLevel.EVENT or draft.value("delta") == 0:
+        other = draft.given("trigger_interval") or any(call.function is not None and call.function not in SUMS for call in draft.calls)
+        return draft.value("delta") == 0 or not other
     if not draft.window_times or draft.given("trigger_interval") or not (draft.listed or draft.keyless):
         return False
     size, slide, _ = draft.window_times

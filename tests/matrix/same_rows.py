@@ -106,6 +106,8 @@ QUERIES = {
     + ") key, COUNT(*) AS n, "
     + TOTAL
     + " FROM records GROUP BY key",
+    "rows": "privacy_level = EVENT, " + LISTED + ") key, COUNT(*) AS n, " + MEAN + " FROM records" + SLIDING + "key",
+    "a table of rows": "privacy_level = EVENT) COUNT(*) AS n, " + SPREAD + " FROM records",
     "a table without a key": "max_rows_contributed = 16) " + MEAN + ", COUNT(value) AS known, " + SPREAD + " FROM records",
 }
 """Name -> the query after its common options; windows and trigger intervals are the stream's own."""
@@ -146,7 +148,8 @@ class Stream:
         source = self.source("records", folder, files_per_batch, max_users=10**6, max_keys=10**6)
         count, unit = self.trigger.split()
         lengths = {f"{word}_triggers": f"{times * int(count)} {unit}s" for word, times in (("six", 6), ("two", 2))}
-        text = (HEAD + QUERIES[name]).format(window=self.window, trigger=self.trigger, **lengths)
+        head = HEAD.replace("privacy_unit_column = user_id, ", "") if "EVENT" in QUERIES[name] else HEAD
+        text = (head + QUERIES[name]).format(window=self.window, trigger=self.trigger, **lengths)
         return dpsql.compile(text, Sources((source, *self.static(folder.parent))))
 
     def static(self, folder: Path) -> tuple[Source, Source]:

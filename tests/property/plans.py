@@ -55,6 +55,17 @@ def query(**changes: Any) -> ParsedQuery[Asked]:
     return parsed(COMMON | fields | changes)
 
 
+ROWS: dict[str, Any] = {
+    "privacy_unit": (),
+    "contribution_period": ContributionPeriod.STREAM,
+    "public_groups": "SELECT page FROM pages",
+    "max_rows_contributed": 1,
+    "max_rows_per_group": 1,
+    "max_groups_contributed": 1,
+}
+"""Where one row is protected."""
+
+
 def parsed(fields: dict[str, Any], mechanism: str = "histogram", kind: Any = Asked) -> ParsedQuery[Any]:
     """A query from all its fields, those of what is asked of its mechanism among them."""
     asked = {name: value for name, value in fields.items() if name in kind.__dataclass_fields__}

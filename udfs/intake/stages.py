@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
+import numpy as np
 import pyarrow as pa
 
 from dpsql.udfs.contributions import contributions
@@ -42,3 +43,20 @@ class AdmissionStage(Intake):
         """As `admit`; counted: `drops`, how many records were dropped and why."""
         done = admit(state["users"], rows, now, self.parameters)
         return Stepped({"users": done.state}, done.contributions, {"drops": {reason: n for reason, n in done.drops.items() if n}})
+
+
+@dataclass(frozen=True)
+class RowStage(AdmissionStage):
+    """Likewise, where one row is protected: each is a unit of its own, which nothing remembers. Its bounds are 1."""
+
+    tables: ClassVar[Mapping[str, Table]] = {}
+    integers: ClassVar[tuple[str, ...]] = ("ts", "key")
+
+    def empty(self) -> Tables:
+        """There is no unit."""
+        return {}
+
+    def step(self, state: Tables, rows: pa.Table, now: Clock, noise_key: bytes) -> Stepped:
+        """As `admit`, from nothing."""
+        of_its_own = rows.select(self.takes.names).append_column("user", pa.array(np.arange(rows.num_rows)))
+        return replace(super().step(super().empty(), of_its_own, now, noise_key), state={})

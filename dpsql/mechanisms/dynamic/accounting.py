@@ -58,8 +58,18 @@ def account(plan: TablePlan, source: Source) -> Cost:
     mu = math.sqrt(math.fsum(ratio**2 for ratio in ratios))
     noise = gaussian_delta(mu, plan.epsilon)
     ids = (source.max_users + (groups + groups * source.max_keys / 2.0**32) * source.max_keys) / 2.0**64
+    if not query.privacy_unit:
+        if (
+            ends
+            or plan.selection is not None
+            or {asked.max_rows_contributed, asked.max_rows_per_group, asked.max_groups_contributed} != {1}
+        ):
+            raise AccountingError("one row has no unit: it stays, is one row, of one key, and proves none")
+        ids = 0.0  # no id is asked
     found = {"mu": mu, "delta_noise": noise, "delta_threshold": threshold, "delta_hash": ids, "delta": noise + threshold + ids}
     check_promise(plan, found)
+    if not query.privacy_unit:
+        return Cost(PrivacyLevel.EVENT, mu**2, 0.0, 0.0, Overlap.EVENTS, mu**2, 0.0)
     return Cost(PrivacyLevel.USER, mu**2, 0.0, threshold + ids, Overlap.STREAM, mu**2, threshold + ids)
 
 

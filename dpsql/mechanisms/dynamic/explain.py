@@ -11,8 +11,9 @@ from dpsql.mechanisms.dynamic.calibration import HIDE_BELOW
 from dpsql.mechanisms.dynamic.plan import ColumnPlan, TablePlan, TreePlan
 from dpsql.mechanisms.dynamic.stages import perturbations, quantile_noise, users_needed
 from dpsql.mechanisms.live_runs import live_runs
+from dpsql.mechanisms.protocol import BOUNDS, bounds_told
 from dpsql.parts.whole_table import counter_said, growing, how_often, promise, schedule, triggers
-from dpsql.parts.words import budget, clamps, main, of_several, over, shares, written
+from dpsql.parts.words import NOT_HIDDEN, bounding, budget, clamps, main, of_rows, of_several, over, shares, written
 from dpsql.text import Z95, number, percent
 from dpsql.times import duration, timestamp
 from dpsql.udfs.dynamic.interval_tree import TreeSum
@@ -40,9 +41,7 @@ def facts(plan: TablePlan, source: Source) -> dict[str, Any]:
         "periods": [],
         "start": timestamp(plan.start_us),
         "max_triggers": asked.max_triggers,
-        "max_rows_contributed": asked.max_rows_contributed,
-        "max_rows_per_group": asked.max_rows_per_group,
-        "max_groups_contributed": asked.max_groups_contributed,
+        **dict(zip(BOUNDS, bounds_told(plan.query), strict=True)),
         **(_change_facts(plan.changes) if plan.changes else {}),
         "query_identity": plan.identity,
         "selection": None
@@ -66,7 +65,7 @@ def _change_facts(asked: AskedOfChanges) -> dict[str, Any]:
 def explain(plan: TablePlan, source: Source) -> str:
     """The whole explanation as plain text, at most 120 characters wide."""
     parts = (
-        promise(plan.query, "rows, and all that happened to them,", HANDED_ON) if plan.changes else promise(plan.query, "records"),
+        _promise(plan, source),
         live_runs(schedule(plan.query, plan.start_us)),
         _time(plan),
         _bounds(plan, source),
@@ -76,6 +75,12 @@ def explain(plan: TablePlan, source: Source) -> str:
         _stages(plan),
     )
     return "\n\n".join([*parts, f"Query identity: {plan.identity}"]) + "\n"
+
+
+def _promise(plan: TablePlan, source: Source) -> str:
+    if not plan.query.privacy_unit:
+        return "\n".join(["What is promised", *of_rows(plan.query, account(plan, source)), NOT_HIDDEN])
+    return promise(plan.query, "rows, and all that happened to them,", HANDED_ON) if plan.changes else promise(plan.query, "records")
 
 
 def _parts(plan: TablePlan, column: ColumnPlan) -> tuple[Perturbation | TreeSum | Quantiles, ...]:
@@ -123,6 +128,8 @@ def _time(plan: TablePlan) -> str:
 
 def _bounds(plan: TablePlan, source: Source) -> str:
     asked = plan.query.asked
+    if not plan.query.privacy_unit:
+        return "\n".join(["What each event may contribute", "  One row, to one key.", *clamps(plan.query.aggregates)])
     lines = [
         "What each unit may contribute",
         f"  C = {asked.max_rows_contributed} records for ever, c = {asked.max_rows_per_group} of them with one key, G = {asked.max_groups_contributed} keys;",
@@ -244,7 +251,7 @@ def _stages(plan: TablePlan) -> str:
         [
             "Stages",
             f"  1. read {query.stream}: {query.from_sql}",
-            f"  2. contribution bounding, by ({', '.join(query.privacy_unit)})",
+            f"  2. {bounding(query)}",
             f"  3. {choice}",
             f"  4. perturbation of {', '.join(column.aggregate.alias for column in plan.columns)}: {'interval tree, ' if tree else ''}counter {counter}",
             "  5. table, appended once per trigger",

@@ -9,7 +9,7 @@ from dpsql.description import Noise
 from dpsql.mechanisms.dynamic import accounting, explain, options, planner, rules
 from dpsql.mechanisms.dynamic.asked import Asked, AskedOfTree
 from dpsql.mechanisms.dynamic.plan import TablePlan, TreePlan
-from dpsql.mechanisms.protocol import Argument, Mechanism, Own, RunFacts, Shape, Told, value_and_error
+from dpsql.mechanisms.protocol import Argument, Mechanism, Own, RunFacts, Shape, Told, bounds_told, value_and_error
 from dpsql.parsed_query import Quantiles
 from dpsql.parts.whole_table import document, schedule
 
@@ -57,7 +57,7 @@ class Dynamic(Mechanism[Asked, TablePlan]):
             columns=tuple(made for i, column in enumerate(plan.columns) for made in value_and_error(column.aggregate, i)),
             told=Told(
                 noise=Noise(tree or ("BLT" if asked.max_triggers else "BLT_INF"), asked.max_triggers),
-                bounds=(asked.max_rows_contributed, asked.max_rows_per_group, asked.max_groups_contributed),
+                bounds=bounds_told(plan.query),
                 sums=len(plan.perturbations),
                 units_needed=None if plan.selection is None else users_needed(plan, asked.max_triggers or 1),
                 grids={

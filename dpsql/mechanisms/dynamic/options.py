@@ -6,6 +6,7 @@ from dpsql.change_feed import Feed
 from dpsql.mechanisms.dynamic.asked import Asked, AskedOfChanges, AskedOfTree
 from dpsql.sql import options
 from dpsql.sql.draft import Draft, Option
+from dpsql.sql.event_rules import bounds_of
 from dpsql.sql.options import MOST_ROWS, whole_option
 
 OPTIONS: tuple[Option, ...] = (
@@ -24,8 +25,8 @@ OPTIONS: tuple[Option, ...] = (
 
 def read(draft: Draft) -> Asked:
     """What an accepted query asks, every default filled in."""
-    own = (*options.BOUNDS, options.MIN_PRIVACY_UNITS_PER_GROUP, options.MAX_TRIGGERS)
-    given = {option.name: draft.value(option.name) for option in own}
+    own = (options.MIN_PRIVACY_UNITS_PER_GROUP, options.MAX_TRIGGERS)
+    given = bounds_of(draft) | {option.name: draft.value(option.name) for option in own}
     stream = draft.stream
     if stream is None or stream.change_feed is None:
         return Asked(**given)

@@ -66,7 +66,7 @@ def make_plan(query: ParsedQuery[Asked], source: Source) -> TablePlan:
             f"without a window triggers are counted from the stream's declared start: add a line like `start: 2026-01-01` at sources.{source.name}"
         )
     bounds = _bounds(asked)
-    delta_hash = hash_charge(query.delta, source, source.max_users, bounds.keys)
+    delta_hash = hash_charge(query, source, source.max_users, bounds.keys)
     rest = query.delta - delta_hash
     delta_threshold = rest * THRESHOLD_DELTA_SHARE if query.selects else 0.0
     delta_noise = (rest - delta_threshold) * (1 - 1e-12)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from dpsql.errors import Problem
 from dpsql.parsed_query import AggregateFunction
-from dpsql.sql import clause_rules, feed_rules, table_rules
+from dpsql.sql import clause_rules, event_rules, feed_rules, table_rules
 from dpsql.sql.draft import Draft
 from dpsql.sql.spans import problem
 
@@ -28,11 +28,20 @@ def of_the_paper(draft: Draft) -> Iterator[Problem]:
             yield problem(call.item.span, f"The paper has COUNT and SUM, and no {call.function}", "leave mechanism out")
 
 
+def rows_that_end(draft: Draft) -> Iterator[Problem]:
+    """A row that is changed or deleted is more than one event."""
+    given = draft.given("privacy_level")
+    if given and event_rules.event(draft) and draft.stream and draft.stream.change_feed:
+        hint = "declare the row's key as privacy_unit of the source, and write privacy_level = USER"
+        yield problem(given.value_span, f"privacy_level EVENT protects a row that stays, and rows of {draft.stream.name} end", hint)
+
+
 RULES = (
     *table_rules.RULES,
     *feed_rules.RULES,
     clause_rules.required_options,
-    clause_rules.of_units,
+    *event_rules.RULES,
+    rows_that_end,
     clause_rules.delta_above_zero,
     clause_rules.rows_per_group_above_rows,
     clause_rules.groups_above_rows,

@@ -12,7 +12,7 @@ from dpsql.udfs.dynamic.changes import FeedParameters
 from dpsql.udfs.dynamic.interval_tree import TreeParameters, TreeSum
 from dpsql.udfs.dynamic.stages import FeedStage, TreeStage
 from dpsql.udfs.intake.contribution_bounding import BoundingParameters
-from dpsql.udfs.intake.stages import AdmissionStage
+from dpsql.udfs.intake.stages import AdmissionStage, RowStage
 from dpsql.udfs.keys import PublicGroups
 from dpsql.udfs.table.leaves import Quantiles
 from dpsql.udfs.table.release import Perturbation, Selection, TableParameters
@@ -23,7 +23,7 @@ def admission_stage(plan: TablePlan, public: PublicGroups | None = None) -> Admi
     """The intake; `public` where no key is selected."""
     if plan.changes:
         return FeedStage(feed_parameters(plan, plan.changes, public), len(plan.arguments))
-    return AdmissionStage(bounding_parameters(plan, public), len(plan.arguments))
+    return (AdmissionStage if plan.query.privacy_unit else RowStage)(bounding_parameters(plan, public), len(plan.arguments))
 
 
 def stages(plan: TablePlan, public: PublicGroups | None = None) -> tuple[AdmissionStage | FeedStage, TableStage | TreeStage]:

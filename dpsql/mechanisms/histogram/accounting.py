@@ -66,6 +66,8 @@ def cost(plan: PrivacyPlan, source: Source) -> Cost:
     """What a plan costs one privacy unit in one contribution period, and in several (docs/privacy/index.md, theorem 4)."""
     found = spent(plan, source)
     mu2, failure = found.mu**2, found.delta_threshold + found.delta_hash
+    if plan.query.protects is PrivacyLevel.EVENT:
+        return Cost(PrivacyLevel.EVENT, mu2, 0.0, failure, Overlap.EVENTS, mu2, failure)
     if plan.query.contribution_period is ContributionPeriod.STREAM:
         return Cost(PrivacyLevel.USER, mu2, 0.0, failure, Overlap.STREAM, mu2, failure)
     if not _periods_meet(plan):
@@ -119,10 +121,26 @@ def _threshold_failure(plan: PrivacyPlan, more: int) -> float:
 
 
 def _hash_failure(plan: PrivacyPlan, source: Source) -> float:
+    if _is_one_row(plan):
+        return 0.0  # no id is asked
     groups = _groups(plan)
     # In rounds where periods meet, 63 bits tell units apart: the last one tells the periods.
     ids = source.max_users * (2 if _periods_meet(plan) and plan.query.asked.release is ReleaseRule.RESELECT else 1)
     return (ids + (groups + groups * source.max_keys / 2.0**32) * source.max_keys) / 2.0**64
+
+
+def _is_one_row(plan: PrivacyPlan) -> bool:
+    """Whether one row is protected.
+
+    Raises:
+        AccountingError: with bounds of a unit, or with keys that units are to prove.
+    """
+    asked = plan.query.asked
+    if plan.query.privacy_unit:
+        return False
+    if plan.selection is not None or {asked.max_rows_contributed, asked.max_rows_per_group, asked.max_groups_contributed} != {1}:
+        raise AccountingError("one row has no unit: it is one row, of one key, and proves none")
+    return True
 
 
 def _periods_meet(plan: PrivacyPlan) -> bool:

@@ -19,8 +19,9 @@ from dpsql.mechanisms.histogram.short import in_short
 from dpsql.mechanisms.histogram.stages import grid, stderr
 from dpsql.mechanisms.live_runs import live_runs
 from dpsql.mechanisms.other_ways import Ways
-from dpsql.parsed_query import ContributionPeriod, CounterName, ParsedQuery
-from dpsql.parts.words import budget, clamps, main, of_several, over, shares, written
+from dpsql.mechanisms.protocol import BOUNDS, bounds_told
+from dpsql.parsed_query import ContributionPeriod, CounterName
+from dpsql.parts.words import NOT_HIDDEN, bounding, budget, clamps, main, of_rows, of_several, over, shares, written
 from dpsql.privacy.cost import Cost, touched
 from dpsql.privacy.curve import epsilon_of
 from dpsql.schedule import by_window
@@ -61,9 +62,7 @@ def facts(plan: PrivacyPlan, source: Source) -> dict[str, Any]:
         if _renews(plan)
         else [],
         "horizon": plan.horizon,
-        "max_rows_contributed": query.asked.max_rows_contributed,
-        "max_rows_per_group": query.asked.max_rows_per_group,
-        "max_groups_contributed": query.asked.max_groups_contributed,
+        **dict(zip(BOUNDS, bounds_told(query), strict=True)),
         "query_identity": plan.identity,
         "selection": _selection_facts(plan),
         "columns": [_column_facts(column) for column in plan.columns],
@@ -156,12 +155,10 @@ def _periods(plan: PrivacyPlan, days: int) -> int:
     return max(touched(shorter * DAY_US, window.size_us, window.offset_us) for shorter in SPANS.values() if shorter <= days)
 
 
-def _unit(query: ParsedQuery) -> str:
-    return ", ".join(query.privacy_unit)
-
-
 def _promise(plan: PrivacyPlan, source: Source) -> str:
     query = plan.query
+    if not query.privacy_unit:
+        return "\n".join(["What is promised", *of_rows(query, cost(plan, source)), NOT_HIDDEN])
     sliding = plan.windows_per_record > 1
     length = duration(query.windows.size_us)
     span = "in one window" if _renews(plan) else "in the whole stream, for ever,"
@@ -169,7 +166,7 @@ def _promise(plan: PrivacyPlan, source: Source) -> str:
         span = f"in one period of {length} (of every window that it is in)"
     lines = [
         "What is promised",
-        f"  Everything one privacy unit ({_unit(query)}) does {span} is protected:",
+        f"  Everything one privacy unit ({', '.join(query.privacy_unit)}) does {span} is protected:",
         "  whoever sees all released tables, of all triggers together, learns almost the same whether that unit's records",
         "  were there or not,",
         f"  up to (epsilon, delta) = ({plan.epsilon:g}, {plan.delta:g}), on this run alone: what all runs cost together, dpsql budget says.",
@@ -191,7 +188,7 @@ def _promise(plan: PrivacyPlan, source: Source) -> str:
             ]
         else:
             lines.append(f"  epsilon {many} (delta times as many windows).")
-    lines.append("  Not hidden: when triggers happen, and the operator's own metrics (exact totals per micro-batch of what WHERE leaves).")
+    lines.append(NOT_HIDDEN)
     return "\n".join(lines)
 
 
@@ -213,6 +210,8 @@ def _time(plan: PrivacyPlan) -> str:
 
 def _bounds(plan: PrivacyPlan, source: Source) -> str:
     query = plan.query
+    if not query.privacy_unit:
+        return "\n".join(["What each event may contribute", "  One row, to one key.", *clamps(query.aggregates)])
     renews = query.contribution_period is ContributionPeriod.WINDOW
     period = (
         ("per window" if plan.windows_per_record == 1 else f"per period of {duration(query.windows.size_us)}") if renews else "for ever"
@@ -285,7 +284,8 @@ def _other_ways(plan: PrivacyPlan) -> str:
     if plan.selection is not None or asked.counter is not CounterName.BLT:
         return ""
     rows = min(asked.max_rows_contributed, asked.max_groups_contributed * asked.max_rows_per_group)
-    return Ways(query=plan.query, rows=rows, per_key=asked.max_rows_per_group, mine=asked.counter).said()
+    event = not plan.query.privacy_unit
+    return Ways(query=plan.query, rows=rows, per_key=asked.max_rows_per_group, mine=asked.counter, event=event).said()
 
 
 def _carried(plan: PrivacyPlan) -> list[str]:
@@ -322,7 +322,8 @@ def _columns(plan: PrivacyPlan) -> str:
     for column in plan.columns:
         first, last = (number(Z95 * stderr(column.perturbations[-1])[i]) for i in (0, -1))
         lines += of_several(column.aggregate, f"± {first} at the first and ± {last} at the last trigger")
-    lines.append("  Not in these numbers: what the bounds above drop or clamp. Try `dpsql try --compare` on data you may look at.")
+    compare = " Try `dpsql try --compare` on data you may look at." if plan.query.privacy_unit else ""
+    lines.append(f"  Not in these numbers: what the bounds above drop or clamp.{compare}")
     return "\n".join(lines)
 
 
@@ -346,7 +347,7 @@ def _stages(plan: PrivacyPlan) -> str:
     lines = [
         "Stages",
         f"  1. read {query.stream}: {query.from_sql}",
-        f"  2. contribution bounding, by ({_unit(query)})",
+        f"  2. {bounding(query)}",
         f"  3. {_choice(plan)}",
         f"  4. perturbation of {', '.join(column.aggregate.alias for column in plan.columns)}: counter {query.asked.counter}",
         "  5. histogram, appended once per trigger",

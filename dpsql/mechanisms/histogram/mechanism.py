@@ -9,8 +9,8 @@ from dpsql.description import Noise
 from dpsql.mechanisms.histogram import accounting, explain, options, planner, rules
 from dpsql.mechanisms.histogram.asked import Asked
 from dpsql.mechanisms.histogram.plan import PrivacyPlan, document
-from dpsql.mechanisms.protocol import Argument, Mechanism, Own, RunFacts, Shape, Told, value_and_error
-from dpsql.parsed_query import ContributionPeriod, PrivacyLevel
+from dpsql.mechanisms.protocol import Argument, Mechanism, Own, RunFacts, Shape, Told, bounds_told, value_and_error
+from dpsql.parsed_query import ContributionPeriod
 from dpsql.schedule import by_window
 from dpsql.sql.window_rules import made_of_panes
 
@@ -23,14 +23,13 @@ class Histogram(Mechanism[Asked, PrivacyPlan]):
     """`GROUP BY window(...)` with keys or none (docs/privacy/histogram.md)."""
 
     name: str = PrivacyPlan.mechanism
-    takes: str = "queries that protect users, with a window"
+    takes: str = "queries with a window"
     own: Own = Own(options, rules, planner, accounting, explain, document)
 
     def claims(self, draft: Draft) -> bool:
-        """A query with a window that protects users with a delta, unless panes make its windows, or it writes an option of another mechanism alone."""
-        elsewhere = draft.sketches or draft.value("privacy_level") is PrivacyLevel.EVENT or draft.value("delta") == 0
+        """A query with a window, unless panes make its windows, or it writes an option of another mechanism alone."""
         others = {option.name for option in draft.options} - {option.name for option in self.options}
-        return bool(draft.window_calls) and not elsewhere and not made_of_panes(draft) and not any(map(draft.given, others))
+        return bool(draft.window_calls) and not draft.sketches and not made_of_panes(draft) and not any(map(draft.given, others))
 
     def missing(self, plan: PrivacyPlan) -> tuple[str, dict[str, Any]]:
         """How many units a key needs."""
@@ -43,19 +42,18 @@ class Histogram(Mechanism[Asked, PrivacyPlan]):
         from dpsql.mechanisms.histogram.stages import admission_stage, grid
         from dpsql.udfs.histogram.stages import ReleaseStage, release_tables
         from dpsql.udfs.intake.contribution_bounding import DROP_REASONS
-        from dpsql.udfs.intake.stages import AdmissionStage
 
-        query = plan.query
+        query, intake = plan.query, admission_stage(plan)
         return Shape(
             schedule=by_window(grid(plan)),
             arguments=tuple(map(Argument, plan.arguments, plan.presence_only)),
             listed=plan.selection is None,
-            contributions=admission_stage(plan).gives,
-            state={AdmissionStage.operator: AdmissionStage.tables, ReleaseStage.operator: release_tables(plan.carries)},
+            contributions=intake.gives,
+            state={intake.operator: intake.tables, ReleaseStage.operator: release_tables(plan.carries)},
             columns=tuple(made for i, column in enumerate(plan.columns) for made in value_and_error(column.aggregate, i)),
             told=Told(
                 noise=Noise(query.asked.counter, plan.horizon),
-                bounds=(query.asked.max_rows_contributed, query.asked.max_rows_per_group, query.asked.max_groups_contributed),
+                bounds=bounds_told(query),
                 sums=len(plan.perturbations),
                 units_needed=None if plan.selection is None else plan.selection.users_needed(plan.horizon),
                 grids={c.aggregate.alias: c.perturbations[0].grid for c in plan.columns if len(c.perturbations) == 1},

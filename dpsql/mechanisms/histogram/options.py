@@ -6,6 +6,7 @@ from dpsql.mechanisms.histogram.asked import Asked, ReleaseRule
 from dpsql.parsed_query import CounterName
 from dpsql.sql import options
 from dpsql.sql.draft import Draft, Option
+from dpsql.sql.event_rules import bounds_of
 from dpsql.sql.options import whole_option
 
 MOST_WINDOWS = 64
@@ -23,8 +24,10 @@ OPTIONS: tuple[Option, ...] = (*options.USUAL, options.MIN_PRIVACY_UNITS_PER_GRO
 
 def read(draft: Draft) -> Asked:
     """What an accepted query asks, every default filled in."""
+    own = (options.MIN_PRIVACY_UNITS_PER_GROUP, CARRY_WINDOWS)
     return Asked(
-        **{option.name: draft.value(option.name) for option in (*options.BOUNDS, options.MIN_PRIVACY_UNITS_PER_GROUP, CARRY_WINDOWS)},
+        **bounds_of(draft),
+        **{option.name: draft.value(option.name) for option in own},
         release=ReleaseRule.RESELECT if draft.paper and not draft.listed and not draft.keyless else ReleaseRule.EVERY_TRIGGER,
         counter=CounterName.HONAKER if draft.paper else CounterName.BLT,
     )

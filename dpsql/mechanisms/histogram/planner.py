@@ -107,7 +107,7 @@ def _hash_charge(query: ParsedQuery[Asked], source: Source, groups: int, meet: b
     meet, rounds tell users apart by 63 bits.
     """
     users = source.max_users * (2 if meet and query.asked.release is ReleaseRule.RESELECT else 1)
-    return hash_charge(query.delta, source, users, groups)
+    return hash_charge(query, source, users, groups)
 
 
 def participations(query: ParsedQuery[Asked], windows: int) -> int:

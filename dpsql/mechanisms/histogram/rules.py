@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dpsql.errors import Problem
-from dpsql.sql import clause_rules, window_rules
+from dpsql.sql import clause_rules, event_rules, window_rules
 from dpsql.sql.draft import Draft
 from dpsql.sql.options import HORIZON_LIMIT
 from dpsql.sql.spans import problem
@@ -42,7 +42,7 @@ def horizon_limit(draft: Draft) -> Iterator[Problem]:
 RULES = (
     window_rules.window_missing,
     clause_rules.required_options,
-    clause_rules.of_units,
+    *event_rules.RULES,
     clause_rules.delta_above_zero,
     clause_rules.rows_per_group_above_rows,
     clause_rules.groups_above_rows,

@@ -25,6 +25,14 @@ def in_short(plan: PrivacyPlan, together: Sequence[tuple[str, float]]) -> str:
     """
     query = plan.query
     unit, size, key = ", ".join(query.privacy_unit), duration(query.windows.size_us), ", ".join(key.name for key in query.keys)
+    if not query.privacy_unit:
+        lines = {
+            "Protected": f"one row of {query.stream}, not one person: epsilon {plan.epsilon:g}, delta {plan.delta:g}.",
+            "When": f"windows of {size}, released every {duration(query.trigger_interval_us)}.",
+            "Keys": _keys(plan, "", key),
+            "Noise": _noise(plan),
+        }
+        return text.in_short(lines)
     for_ever = query.contribution_period is ContributionPeriod.STREAM
     lines = {
         "Protected": f"everything that one {unit} does {'for ever' if for_ever else f'in {size}'}: epsilon {plan.epsilon:g}, delta {plan.delta:g}.",

@@ -15,7 +15,7 @@ from dpsql.udfs.histogram.parameters import ReleaseParameters
 from dpsql.udfs.histogram.review import CarriedParameters
 from dpsql.udfs.histogram.stages import ReleaseStage
 from dpsql.udfs.intake.contribution_bounding import BoundingParameters
-from dpsql.udfs.intake.stages import AdmissionStage
+from dpsql.udfs.intake.stages import AdmissionStage, RowStage
 from dpsql.udfs.keys import PublicGroups
 from dpsql.udfs.noise.counters import counter
 from dpsql.udfs.noise.perturbation import PerturbationParameters
@@ -29,7 +29,8 @@ def grid(plan: PrivacyPlan) -> Grid:
 
 def admission_stage(plan: PrivacyPlan, public: PublicGroups | None = None, first_window_us: int | None = None) -> AdmissionStage:
     """The intake; arguments as `bounding_parameters`."""
-    return AdmissionStage(bounding_parameters(plan, public, first_window_us), len(plan.arguments))
+    stage = AdmissionStage if plan.query.privacy_unit else RowStage
+    return stage(bounding_parameters(plan, public, first_window_us), len(plan.arguments))
 
 
 def stages(

@@ -51,7 +51,7 @@ def make_plan(query: ParsedQuery[Asked], source: Source) -> MarginalsPlan:
         )
     if math.prod(domain.size for domain in asked.domains) > MAX_PLACES:
         raise ConfigError("the grouped keys have more than 2^62 combinations of values: group by fewer keys, or give them smaller domains")
-    delta_hash = hash_charge(query.delta, source, source.max_users, 0)  # cells have numbers and no hashes
+    delta_hash = hash_charge(query, source, source.max_users, 0)  # cells have numbers and no hashes
     delta_noise = (query.delta - delta_hash) * (1 - 1e-12)
     mu = round_down(total_mu(query.epsilon, delta_noise))
     arguments = tuple(dict.fromkeys(a.argument for a in query.aggregates if a.argument is not None))

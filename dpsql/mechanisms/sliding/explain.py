@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import textwrap
 from typing import Any
 
@@ -14,13 +13,11 @@ from dpsql.mechanisms.sliding.accounting import account
 from dpsql.mechanisms.sliding.asked import PaneGrouping
 from dpsql.mechanisms.sliding.plan import MeasurementPlan, SlidingPlan
 from dpsql.parsed_query import Aggregate, ContributionPeriod, CounterName, PrivacyLevel
-from dpsql.parts.words import clamps, main
+from dpsql.parts.words import EVENTS, clamps, epsilon_of_several, main, of_rows
 from dpsql.privacy.cost import Cost
-from dpsql.privacy.curve import epsilon_of
 from dpsql.times import duration
 from dpsql.udfs.measure.spread import FEWEST
 
-EVENTS = (10, 100)
 WIDTH = 120
 PERIODS = (7, 30, 365)
 
@@ -56,7 +53,7 @@ def facts(plan: SlidingPlan, source: Source) -> dict[str, Any]:
         "protects": str(asked.privacy_level),
         "mu": plan.mu,
         "cost": cost.document(),
-        "events": [{"events": n, "epsilon": _epsilon(cost, n, plan.delta)} for n in (1, 2, *EVENTS)] if event else [],
+        "events": [{"events": n, "epsilon": epsilon_of_several(cost, n, plan.delta)} for n in (1, 2, *EVENTS)] if event else [],
         "periods": [] if event or not _renews(plan) else [_several(plan, cost, n) for n in (1, 2, *PERIODS)],
         "panes": plan.panes,
         "counter": str(plan.counter),
@@ -107,27 +104,16 @@ def _figure(value: float) -> str:
     return f"{value:.4g}"
 
 
-def _epsilon(cost: Cost, n: int, delta: float) -> float:
-    """What n together cost, at a delta."""
-    together = cost.periods(n)
-    return together.epsilon if not together.mu2 else epsilon_of(math.sqrt(together.mu2), delta - together.failure)
-
-
 def _several(plan: SlidingPlan, cost: Cost, n: int) -> dict[str, Any]:
     together, delta = cost.periods(n), n * plan.delta
-    return {"periods": n, "mu": together.mu, "failure": together.failure, "epsilon": _epsilon(cost, n, delta), "delta": delta}
+    return {"periods": n, "mu": together.mu, "failure": together.failure, "epsilon": epsilon_of_several(cost, n, delta), "delta": delta}
 
 
 def _promise(plan: SlidingPlan, source: Source) -> str:
     cost, promise = account(plan, source), f"epsilon {plan.epsilon:g}, delta {plan.delta:g}"
     lines = ["What is promised"]
     if plan.query.asked.privacy_level is PrivacyLevel.EVENT:
-        ten, hundred = (_figure(_epsilon(cost, n, plan.delta)) for n in EVENTS)
-        lines += [
-            f"  protects one event (one row of `{plan.query.stream}`): {promise}, for the whole infinite output.",
-            f"  Not one person: a person with {EVENTS[0]} events has epsilon {ten}, with {EVENTS[1]} events epsilon {hundred}.",
-            f"  Changing an event instead of adding it: epsilon {_figure(_epsilon(cost, 2, plan.delta))}.",
-        ]
+        lines += of_rows(plan.query, cost)
     else:
         unit, period = ", ".join(plan.query.privacy_unit), duration(plan.query.windows.size_us)
         span = f"in one period of {period}" if _renews(plan) else "in the whole stream, for ever"

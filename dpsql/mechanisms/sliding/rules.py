@@ -7,18 +7,18 @@ from collections.abc import Iterator
 from dpsql.errors import Problem
 from dpsql.parsed_query import AggregateFunction
 from dpsql.parts.increments import sums_of
-from dpsql.sql import clause_rules, window_rules
+from dpsql.sql import clause_rules, event_rules, window_rules
 from dpsql.sql.draft import Draft
 from dpsql.sql.durations import divisor_near
-from dpsql.sql.event_rules import cap_of_level, event, rows_of_events, units_of_events
+from dpsql.sql.event_rules import event
 from dpsql.sql.spans import Span, problem
 from dpsql.times import show_duration
 
 
 def listed_keys(draft: Draft) -> Iterator[Problem]:
     """Keys are listed, or there are none."""
-    asks = draft.given("privacy_level") if event(draft) else draft.given("delta")
-    if asks and not draft.keyless and not draft.listed and draft.keys:
+    asks = draft.given("delta")
+    if asks and not event(draft) and not draft.keyless and not draft.listed and draft.keys:
         hint = "list them: public_groups = (SELECT page FROM pages)"
         yield problem(asks.name_span, "Unknown keys need delta > 0 and users", hint)
 
@@ -26,11 +26,7 @@ def listed_keys(draft: Draft) -> Iterator[Problem]:
 def distinct_units(draft: Draft) -> Iterator[Problem]:
     """COUNT(DISTINCT unit)."""
     for call in draft.calls:
-        if call.function is not AggregateFunction.COUNT_DISTINCT_UNIT:
-            continue
-        if event(draft):
-            yield problem(call.item.span, "An event has no user", "write COUNT(*), or use privacy_level = USER")
-        else:
+        if call.function is AggregateFunction.COUNT_DISTINCT_UNIT and not event(draft):
             message = "The distinct users of a window are not the sum of its panes' distinct users"
             yield problem(call.item.span, message, "write a delta above 0")
 
@@ -77,27 +73,22 @@ def of_the_paper(draft: Draft) -> Iterator[Problem]:
 RULES = (
     window_rules.window_missing,
     clause_rules.required_options,
-    units_of_events,
+    *event_rules.RULES,
     listed_keys,
-    rows_of_events,
     distinct_units,
     one_release,
     whole_panes,
     of_the_paper,
-    cap_of_level,
     clause_rules.rows_per_group_above_rows,
     clause_rules.groups_above_rows,
 )
 
 
 def claims(draft: Draft) -> bool:
-    """A query that protects events, unless it is over a table without windows; or with windows, and delta = 0; or whose windows slide, are released
-    once, and are sums of panes with less noise than windows of their own would have (`window_rules.made_of_panes`)."""
-    if draft.sketches:
+    """A query whose windows are sums of panes (`window_rules.made_of_panes`), or that protects events and has neither window nor table."""
+    if draft.sketches or (draft.windowless and event(draft)):
         return False
-    if event(draft):
-        return not draft.windowless
-    return bool(draft.window_calls) and (draft.value("delta") == 0 or window_rules.made_of_panes(draft))
+    return window_rules.made_of_panes(draft) if draft.window_calls else event(draft)
 
 
 __all__ = ["RULES", "claims"]

@@ -3,7 +3,7 @@
 from dpsql.mechanisms.histogram.asked import ReleaseRule
 from dpsql.mechanisms.histogram.planner import make_plan
 from dpsql.parsed_query import Aggregate, AggregateFunction, ContributionPeriod, WindowSpec
-from tests.property.plans import COUNT, DAY, HOUR, query, source
+from tests.property.plans import COUNT, DAY, HOUR, ROWS, query, source
 
 SPREAD = Aggregate("spread", AggregateFunction.STDDEV_SAMP, "seconds", (0.0, 60.0))
 LOUD = {"epsilon": 60.0, "max_rows_contributed": 3, "max_rows_per_group": 2, "max_groups_contributed": 2}
@@ -13,5 +13,6 @@ PLANS = {
     "sliding": make_plan(query(**LOUD, window=WindowSpec(DAY, 8 * HOUR, 0)), source()),
     "for ever": make_plan(query(**LOUD | {"max_rows_contributed": 6}, contribution_period=ContributionPeriod.STREAM), source()),
     "spread": make_plan(query(**LOUD, aggregates=(COUNT, SPREAD)), source()),
+    "rows": make_plan(query(**ROWS, epsilon=60.0, window=WindowSpec(DAY, 8 * HOUR, 0), aggregates=(COUNT, SPREAD)), source()),
     "carried": make_plan(query(**LOUD, carry_windows=3), source()),
 }
