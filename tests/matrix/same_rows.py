@@ -106,7 +106,7 @@ QUERIES = {
     + ") key, COUNT(*) AS n, "
     + TOTAL
     + " FROM records GROUP BY key",
-    "rows": "privacy_level = EVENT, " + LISTED + ") key, COUNT(*) AS n, " + MEAN + " FROM records" + SLIDING + "key",
+    "rows": "privacy_level = EVENT, " + LISTED + ") key, COUNT(*) AS n, " + TOTAL + " FROM records" + SLIDING + "key",
     "a table of rows": "privacy_level = EVENT) COUNT(*) AS n, " + SPREAD + " FROM records",
     "a table without a key": "max_rows_contributed = 16) " + MEAN + ", COUNT(value) AS known, " + SPREAD + " FROM records",
 }
