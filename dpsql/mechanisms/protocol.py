@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, TypeVar, cast
 
 from dpsql.change_feed import Feed
 from dpsql.config import Source
@@ -28,26 +28,26 @@ if TYPE_CHECKING:
     from dpsql.udfs.state_table import Table
 
 
-class Plan(Protocol):
-    """What every plan says, whatever mechanism made it. It is frozen, and every number that shapes bounding or noise is in it."""
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What every plan says, whatever mechanism made it; every number that shapes bounding or noise is in it.
+
+    Args:
+        query: what was asked.
+        epsilon, delta: what is promised.
+        mu: the Gaussian-DP parameter of all noise together; 0 where noise is discrete Laplace.
+        arguments: distinct argument expressions of the aggregates (Spark SQL), in order: record columns a0, a1, ...
+        identity: the digest of all of it: the same query under other noise has another.
+    """
 
     mechanism: ClassVar[str]
 
-    @property
-    def query(self) -> ParsedQuery[Any]:
-        """What was asked."""
-
-    @property
-    def epsilon(self) -> float:
-        """What is promised."""
-
-    @property
-    def delta(self) -> float:
-        """What is promised."""
-
-    @property
-    def identity(self) -> str:
-        """The digest of all of it: the same query under other noise has another."""
+    query: ParsedQuery[Any]
+    epsilon: float
+    delta: float
+    mu: float
+    arguments: tuple[str, ...]
+    identity: str
 
 
 @dataclass(frozen=True)

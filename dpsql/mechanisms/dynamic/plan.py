@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from dpsql.mechanisms.dynamic.asked import Asked, AskedOfChanges
+from dpsql.mechanisms.protocol import Plan
 from dpsql.parsed_query import Aggregate, CounterName, ParsedQuery
 from dpsql.parts.sums import NoisySum, QuantileSum, presence_only
 from dpsql.udfs.noise.blt_inf import BltInf
@@ -42,7 +43,7 @@ class ColumnPlan:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TablePlan:
+class TablePlan(Plan):
     """The whole promise and how it is kept; `delta = delta_noise + delta_threshold + delta_hash` at most, `mu` is all of it.
 
     Triggers are counted from `start_us`: the same noise under another count of triggers would be on other sums.
@@ -53,16 +54,11 @@ class TablePlan:
     query: ParsedQuery[Asked]
     start_us: int
     max_groups: int
-    epsilon: float
-    delta: float
     delta_noise: float
     delta_threshold: float
     delta_hash: float
-    mu: float
     selection: SelectionPlan | None
     columns: tuple[ColumnPlan, ...]
-    arguments: tuple[str, ...]
-    identity: str
 
     @property
     def changes(self) -> AskedOfChanges | None:

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
 
 from dpsql.mechanisms.histogram.asked import Asked
+from dpsql.mechanisms.protocol import Plan
 from dpsql.parsed_query import Aggregate, ContributionPeriod, CounterName, ParsedQuery
 from dpsql.parts.sums import NoisySum, presence_only
 
@@ -87,7 +88,7 @@ class ColumnPlan:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PrivacyPlan:
+class PrivacyPlan(Plan):
     """The whole promise and how it is kept.
 
     `arguments` are the distinct argument expressions of the aggregates (Spark SQL), in order: record columns a0, a1, ...
@@ -100,16 +101,11 @@ class PrivacyPlan:
     horizon: int
     windows_per_record: int
     max_groups: int
-    epsilon: float
-    delta: float
     delta_noise: float
     delta_threshold: float
     delta_hash: float
-    mu: float
     selection: SelectionPlan | None
     columns: tuple[ColumnPlan, ...]
-    arguments: tuple[str, ...]
-    identity: str
 
     @property
     def selects(self) -> bool:

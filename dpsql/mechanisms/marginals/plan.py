@@ -7,6 +7,7 @@ from itertools import islice
 from typing import ClassVar
 
 from dpsql.mechanisms.marginals.asked import Asked
+from dpsql.mechanisms.protocol import Plan
 from dpsql.parsed_query import Aggregate, CounterName, ParsedQuery
 from dpsql.parts.increments import sums_of
 from dpsql.parts.sums import Summed
@@ -33,22 +34,17 @@ class MeasuredTable:
 
 
 @dataclass(frozen=True, kw_only=True)
-class MarginalsPlan:
+class MarginalsPlan(Plan):
     """The whole promise and how it is kept."""
 
     mechanism: ClassVar[str] = "marginals"
 
     query: ParsedQuery[Asked]
     start_us: int
-    epsilon: float
-    delta: float
     delta_noise: float
     delta_hash: float
-    mu: float
     tables: tuple[MeasuredTable, ...]
     sums: tuple[MeasuredSum, ...]
-    arguments: tuple[str, ...]
-    identity: str
 
     @property
     def marginals(self) -> Marginals:

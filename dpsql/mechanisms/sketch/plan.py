@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
 
+from dpsql.mechanisms.protocol import Plan
 from dpsql.mechanisms.sketch.asked import Asked
 from dpsql.parsed_query import ParsedQuery
 from dpsql.parts.sums import NoisySum
@@ -18,7 +19,7 @@ class CellsPlan(NoisySum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SketchPlan:
+class SketchPlan(Plan):
     """The whole promise and how it is kept; `delta = delta_noise + delta_floor + delta_hash` at most, `mu` is all of it.
 
     Args:
@@ -28,7 +29,6 @@ class SketchPlan:
         stderr: standard deviation of an estimate's noise, per standard deviation of a cell's.
         hash_scheme: what readers of the published sketch must implement.
         cells: in order of the aggregates.
-        arguments: distinct weights.
     """
 
     mechanism: ClassVar[str] = "sketch"
@@ -36,18 +36,13 @@ class SketchPlan:
     query: ParsedQuery[Asked]
     triggers: int
     windows_per_record: int
-    epsilon: float
-    delta: float
     delta_noise: float
     delta_floor: float
     delta_hash: float
-    mu: float
     beta: float | None
     stderr: float
     hash_scheme: str
     cells: tuple[CellsPlan, ...]
-    arguments: tuple[str, ...]
-    identity: str
 
     @property
     def unknown_keys(self) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, replace
 from typing import Any, ClassVar
 
+from dpsql.mechanisms.protocol import Plan
 from dpsql.mechanisms.sliding.asked import Asked, PaneGrouping
 from dpsql.parsed_query import CounterName, ParsedQuery
 from dpsql.parts.sums import Summed
@@ -50,21 +51,17 @@ class MeasurementPlan(Summed):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SlidingPlan:
+class SlidingPlan(Plan):
     """The whole promise and how it is kept.
 
     Args:
-        query: what was asked.
         panes: slides of a window.
         lateness_us: how long a pane stays open after its end: `allowed_lateness`, up to the next end of a pane.
-        epsilon, delta: what is promised.
         mu: Gaussian part of the promise; 0 where noise is discrete Laplace.
         failure: probability that hashed ids collide, charged to delta (WINDOW_SQRT at level USER; a pure promise charges epsilon).
         coefficients: first column of C (WINDOW_SQRT), else ().
         sd: standard deviation of a window's noise for sigma = 1, by pane number; the last one holds for ever (WINDOW_SQRT).
         measurements: in order of the aggregates; an AVG has two, a centred sum and a count; a spread also one of squares.
-        arguments: distinct argument expressions of the aggregates.
-        identity: digest of all of it.
     """
 
     mechanism: ClassVar[str] = "sliding"
@@ -72,15 +69,10 @@ class SlidingPlan:
     query: ParsedQuery[Asked]
     panes: int
     lateness_us: int
-    epsilon: float
-    delta: float
-    mu: float
     failure: float
     coefficients: tuple[float, ...]
     sd: tuple[float, ...]
     measurements: tuple[MeasurementPlan, ...]
-    arguments: tuple[str, ...]
-    identity: str
 
     @property
     def counter(self) -> CounterName:

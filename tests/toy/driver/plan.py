@@ -6,22 +6,19 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, ClassVar
 
 from dpsql.config import Source
+from dpsql.mechanisms.protocol import Plan
 from dpsql.parsed_query import ParsedQuery
 from dpsql.privacy.curve import round_up, total_mu
 from dpsql.udfs.grid import Grid
 
 
 @dataclass(frozen=True, kw_only=True)
-class ToyPlan:
+class ToyPlan(Plan):
     """One noisy number per window."""
 
     mechanism: ClassVar[str] = "toy"
 
-    query: ParsedQuery[None]
-    epsilon: float
-    delta: float
     sigma: float
-    identity: str
 
     @property
     def grid(self) -> Grid:
@@ -32,8 +29,8 @@ class ToyPlan:
 
 def make_plan(query: ParsedQuery[None], source: Source) -> ToyPlan:
     """The least noise that keeps the promise."""
-    sigma = round_up(1 / total_mu(query.epsilon, query.delta * (1 - 1e-9)))
-    plan = ToyPlan(query=query, epsilon=query.epsilon, delta=query.delta, sigma=sigma, identity="")
+    mu = total_mu(query.epsilon, query.delta * (1 - 1e-9))
+    plan = ToyPlan(query=query, epsilon=query.epsilon, delta=query.delta, mu=mu, arguments=(), sigma=round_up(1 / mu), identity="")
     return replace(plan, identity=hashlib.sha256(json.dumps(document(plan), sort_keys=True).encode()).hexdigest())
 
 
