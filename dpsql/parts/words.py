@@ -40,6 +40,12 @@ def clamps(aggregates: Iterable[Aggregate]) -> list[str]:
     ]
 
 
+def promised(plan: Any, cost: Cost) -> dict[str, Any]:
+    """Promise and cost under stable names."""
+    names = ("epsilon", "delta", "delta_noise", "delta_threshold", "delta_hash", "mu")
+    return {name: getattr(plan, name) for name in names if hasattr(plan, name)} | {"cost": cost.document()}
+
+
 def epsilon_of_several(cost: Cost, n: int, delta: float) -> float:
     """What n rows, or n periods of a unit, cost together at a delta."""
     together = cost.periods(n)

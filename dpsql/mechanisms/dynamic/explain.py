@@ -13,7 +13,7 @@ from dpsql.mechanisms.dynamic.stages import perturbations, quantile_noise, users
 from dpsql.mechanisms.live_runs import live_runs
 from dpsql.mechanisms.protocol import BOUNDS, bounds_told
 from dpsql.parts.whole_table import counter_said, growing, how_often, promise, schedule, triggers
-from dpsql.parts.words import NOT_HIDDEN, bounding, budget, clamps, main, of_rows, of_several, over, shares, written
+from dpsql.parts.words import NOT_HIDDEN, bounding, budget, clamps, main, of_rows, of_several, over, promised, shares, written
 from dpsql.text import Z95, number, percent
 from dpsql.times import duration, timestamp
 from dpsql.udfs.dynamic.interval_tree import TreeSum
@@ -31,13 +31,7 @@ def facts(plan: TablePlan, source: Source) -> dict[str, Any]:
     """
     asked = plan.query.asked
     return {
-        "epsilon": plan.epsilon,
-        "delta": plan.delta,
-        "delta_noise": plan.delta_noise,
-        "delta_threshold": plan.delta_threshold,
-        "delta_hash": plan.delta_hash,
-        "mu": plan.mu,
-        "cost": account(plan, source).document(),
+        **promised(plan, account(plan, source)),
         "periods": [],
         "start": timestamp(plan.start_us),
         "max_triggers": asked.max_triggers,

@@ -21,7 +21,7 @@ from dpsql.mechanisms.live_runs import live_runs
 from dpsql.mechanisms.other_ways import Ways
 from dpsql.mechanisms.protocol import BOUNDS, bounds_told
 from dpsql.parsed_query import ContributionPeriod, CounterName
-from dpsql.parts.words import NOT_HIDDEN, bounding, budget, clamps, main, of_rows, of_several, over, shares, written
+from dpsql.parts.words import NOT_HIDDEN, bounding, budget, clamps, main, of_rows, of_several, over, promised, shares, written
 from dpsql.privacy.cost import Cost, touched
 from dpsql.privacy.curve import epsilon_of
 from dpsql.schedule import by_window
@@ -50,13 +50,7 @@ def facts(plan: PrivacyPlan, source: Source) -> dict[str, Any]:
     query = plan.query
     one = cost(plan, source)
     return {
-        "epsilon": plan.epsilon,
-        "delta": plan.delta,
-        "delta_noise": plan.delta_noise,
-        "delta_threshold": plan.delta_threshold,
-        "delta_hash": plan.delta_hash,
-        "mu": plan.mu,
-        "cost": one.document(),
+        **promised(plan, one),
         "periods": [_period_facts(plan, one, n) for n in (1, 2, *PERIODS)] if _renews(plan) else [],
         "days": [{"days": days, **_limited(_period_facts(plan, one, _periods(plan, days)))} for days in SPANS.values()]
         if _renews(plan)
