@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 import dpsql
 from dpsql.local.feeder import try_query
 from dpsql.text import Z95
-from dpsql.view.charts import COLOURS
+from dpsql.view.charts import COLOURS, NUMBERS
 
 CHECKOUT = Path(__file__).resolve().parents[1]
 WIKI = CHECKOUT / "conf" / "demo" / "wiki"
@@ -61,6 +61,9 @@ def through_the_day(axes: mpl.axes.Axes, rows: pd.DataFrame, true: pd.DataFrame,
         axes.annotate(channel, (end["trigger_time"], below), xytext=(5, 0), textcoords="offset points", va="center", color=colour)
     axes.xaxis.set_major_formatter(DateFormatter("%H:%M"))
     axes.margins(x=0.02)
+    axes.set_ylabel("editors")
+    axes.set_xlabel("hour of the day, UTC")
+    axes.yaxis.set_major_formatter(NUMBERS)
     axes.set_title("Editors so far, released every hour", loc="left", fontsize=10)
 
 
@@ -71,6 +74,8 @@ def at_the_end(axes: mpl.axes.Axes, rows: pd.DataFrame, true: pd.DataFrame, chan
     axes.errorbar(last["editors"], places, xerr=Z95 * last["editors_stderr"], fmt="o", color=COLOURS[0], markersize=3.5, capsize=2.5)
     axes.plot(true.iloc[-1][last.index], places, "|", color=GREY, markersize=11, markeredgewidth=1.4)
     axes.set_yticks(places, list(last.index), fontsize=8)
+    axes.set_xlabel("editors")
+    axes.xaxis.set_major_formatter(NUMBERS)
     axes.set_title(f"At the end of the day, ranks {LARGEST + 1} to {SHOWN}", loc="left", fontsize=10)
 
 
@@ -85,8 +90,8 @@ def picture() -> Figure:
     for axes in (left, right):
         axes.spines[["top", "right"]].set_visible(False)
         axes.grid(alpha=0.25)
-    bounds = "noise does not say what the bounds leave out"
-    said = f"Colour: private, with 95% of the noise. Grey: the truth ({bounds}). Wikipedias by editors, 2015-09-12; epsilon 6 per editor and day."
+    said = "Colour: private, with 95% of the noise. Grey: the truth (noise does not say what the bounds leave out).\n"
+    said += "Wikipedias by editors, 2015-09-12; epsilon 6 per editor and day."
     figure.supxlabel(said, fontsize=9, x=0.01, ha="left")
     return figure
 

@@ -132,7 +132,7 @@ def _labels(rows: pd.DataFrame) -> list[str]:
 def _against(
     published: Published, one: Mapping[Any, Any], other: Mapping[Any, Any], alias: str, name: str, correlation: float | None
 ) -> tuple[str, str, float, Difference | None]:
-    """(column, with what, its value, the difference); no difference where a value is NULL or predicted."""
+    """(column, with what, its value, the difference); no difference where a value is NULL or not measured."""
     from dpsql.view.difference import difference
     from dpsql.view.formatting import absent
 
@@ -191,7 +191,7 @@ def _print(
     lines = []
     for alias, name, value, made in found:
         if made is None:
-            lines.append((alias, name, "", "", "", f"nothing to compare: a value is predicted, or NULL: {TOO_FEW}"))
+            lines.append((alias, name, "", "", "", f"nothing to compare: a value is not measured, or NULL: {TOO_FEW}"))
             continue
         error = Z95 * made.stderr
         verdict = ("larger" if made.value > 0 else "smaller") if made.real() else "may be noise"

@@ -48,7 +48,13 @@ class Chart(Figure):
 
 
 def growth(
-    histogram: pd.DataFrame, column: str, keys: int = 6, unit: str | None = None, title: str | None = None, by: str | None = None
+    histogram: pd.DataFrame,
+    column: str,
+    keys: int = 6,
+    unit: str | None = None,
+    title: str | None = None,
+    by: str | None = None,
+    narrow: bool = False,
 ) -> Chart:
     """The largest keys of the newest window, trigger by trigger: a panel for each, with its 95% error band.
 
@@ -59,6 +65,7 @@ def growth(
         unit: what the values count; the column's name unless given.
         title: above the chart.
         by: the column that says how large a key is; as the page of `dpsql view` unless given.
+        narrow: for a phone: half as wide, with fewer panels in a row.
     """
     rows = _newest(histogram, column)
     last = _largest(rows[rows["trigger"] == rows["trigger"].max()], by)
@@ -66,11 +73,17 @@ def growth(
     if published_of(rows).windows:
         begin, end = rows[START].min(), max(rows[END].max(), end)
     begins = " A line begins at the trigger at which its key was selected." if published_of(rows).selects else ""
-    return _panels(rows, column, last, keys, DUE, (begin, end), "trigger time (UTC)", unit, title, f"{_span(rows)}.{begins}")
+    return _panels(rows, column, last, keys, DUE, (begin, end), "trigger time (UTC)", unit, title, f"{_span(rows)}.{begins}", narrow)
 
 
 def over_windows(
-    histogram: pd.DataFrame, column: str, keys: int = 6, unit: str | None = None, title: str | None = None, by: str | None = None
+    histogram: pd.DataFrame,
+    column: str,
+    keys: int = 6,
+    unit: str | None = None,
+    title: str | None = None,
+    by: str | None = None,
+    narrow: bool = False,
 ) -> Chart:
     """The largest keys of the newest window, window by window: a panel for each, with its 95% error band.
 
@@ -84,7 +97,7 @@ def over_windows(
     span = (rows[START].min(), rows[START].max())
     missing = " Where a line is interrupted, the key was not published: that is not zero." if published_of(rows).selects else ""
     caption = f"Each window at its newest trigger.{missing}"
-    return _panels(rows, column, last, keys, START, span, "beginning of the window (UTC)", unit, title, caption)
+    return _panels(rows, column, last, keys, START, span, "beginning of the window (UTC)", unit, title, caption, narrow)
 
 
 def bars(
@@ -152,19 +165,22 @@ def _panels(
     unit: str | None,
     title: str | None,
     caption: str,
+    narrow: bool,
 ) -> Chart:
     """Small multiples: the same time for every key, whose name stands above its line, and a scale of its own, or the largest flattens the others."""
     names, stderr = grouped_by(rows), published_of(rows).stderr(column)
     within = next(each.within for each in measures(rows) if each.alias == column)
     chosen = _with_a_line(rows, ordered, when, keys)
-    across = min(len(PANEL_LABELS), max(1, len(chosen)))
+    labels, width = (PANEL_LABELS[1:], WIDTH / 2) if narrow else (PANEL_LABELS, WIDTH)
+    across = min(len(labels), max(1, len(chosen)))
     down = -(-max(1, len(chosen)) // across)
-    figure = Chart(figsize=(WIDTH, 1.3 + 1.55 * down), dpi=150, layout="constrained", facecolor="white")
+    figure = Chart(figsize=(width, 1.3 + 1.55 * down), dpi=150, layout="constrained", facecolor="white")
     figure.suptitle(title or f"{_plain(column)} per {_plain(', '.join(names) or 'window')}", x=0.01, ha="left", fontsize=11)
     grid = figure.subplots(down, across, squeeze=False)
     begin, end = span if span[0] < span[1] else (span[0] - HALF_DAY, span[1] + HALF_DAY)
     length = end - begin
     form = "%d %b %H:%M" if length < 6 * HALF_DAY else "%d %b" if length < MONTHS else "%b %Y"
+    form = form.replace(" %H", "\n%H") if narrow else form
     ends = [f"{begin:{form}}", "", f"{end:{form}}"]
     for axes, (row, line) in zip(grid.flat, chosen, strict=False):
         value, error = line[column].astype(float), Z95 * line[stderr].astype(float)
@@ -173,7 +189,7 @@ def _panels(
             low, high = low.clip(*within), high.clip(*within)
         axes.fill_between(line.index, low, high, color=COLOURS[0], alpha=0.25, linewidth=0)
         axes.plot(line.index, value, color=COLOURS[0], marker="o", markersize=2.5, linewidth=1.2)
-        axes.set_title(_label(row, names, PANEL_LABELS[across - 1]), loc="left", fontsize=9)
+        axes.set_title(_label(row, names, labels[across - 1]), loc="left", fontsize=9)
         _plain_axes(axes)
         axes.yaxis.set_major_formatter(NUMBERS)
         axes.yaxis.set_major_locator(MaxNLocator(nbins=4))

@@ -38,7 +38,7 @@ def key_text(row: Mapping[Any, Any], name: str, published: Published) -> str:
 
 def measured(value: Any, stderr: float, null: str = "NULL") -> tuple[str, bool]:
     """`1,203 ± 76`, to the second significant digit of its 95% error, and whether the value is smaller than that error. A value without an error
-    was not measured: it is `1,203, predicted`, and passes for no more.
+    was not measured (predicted, or no node of a tree answers): it is `1,203, not measured`, and passes for no more.
 
     >>> measured(0.03124, 0.00021)[0], measured(521_887.3, 9_684)[0], measured(26_213_456, 3_776_000)[0]
     ('0.03124 ± 0.00041', '522,000 ± 19,000', '26.2 M ± 7.4 M')
@@ -46,7 +46,7 @@ def measured(value: Any, stderr: float, null: str = "NULL") -> tuple[str, bool]:
     if absent(value):
         return null, True
     if absent(stderr):
-        return f"{value:,.6g}, predicted", True
+        return f"{value:,.6g}, not measured", True
     error, whole = Z95 * stderr, isinstance(value, Integral)
     return f"{amount(value, error, whole)} ± {amount(error, error, whole)}", bool(abs(value) < error)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import io
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 from importlib.resources import files
@@ -56,9 +56,10 @@ class Card:
 
 @dataclass(frozen=True)
 class Picture:
-    """A chart as an image, and what is said below it."""
+    """A chart as an image, for wide and for narrow screens, and what is said below it."""
 
     source: str
+    narrow: str
     caption: str
 
 
@@ -142,7 +143,8 @@ def _all_panels(standing: Standing, rows: pd.DataFrame, every: pd.DataFrame, mos
 
 def _panel(standing: Standing, window: pd.DataFrame, every: pd.DataFrame, most_rows: int, reading: Reading | None) -> Panel:
     ended = bool(finished(window, every[DUE].max()).all())
-    made = table(window, window_before(every, window) if ended else None, _last(standing), most_rows, reading)
+    horizon = _last(standing) if standing.published.windows else None  # a table has grown for as long as it has
+    made = table(window, window_before(every, window) if ended else None, horizon, most_rows, reading)
     if not published_of(window).windows:
         names = ", ".join(made.names) or "nothing: all records"
         return Panel(names, names if published_of(window).sets else "The whole table", _headline(made), made)
@@ -156,7 +158,7 @@ def _headline(made: Table) -> str:
     if not made.rows or not made.heads:
         return ""
     if not made.stands_out:
-        return "Nothing in this window is larger than its own noise"
+        return "Nothing here is larger than its own noise"
     first = made.rows[0]
     if not made.names:
         return f"{made.heads[0][0]}: {first.cells[0].text}"
@@ -264,10 +266,10 @@ def _section(measure: Measure, rows: pd.DataFrame, every: pd.DataFrame) -> Secti
         closed = every[finished(every)]
         if _comes_again(closed, START):
             newest = sorted(closed[START].unique())[-CHART_WINDOWS:]
-            drawn.append(charts.over_windows(closed[closed[START] >= newest[0]], alias, unit=unit, title=f"{alias}, window by window"))
+            drawn.append((charts.over_windows, closed[closed[START] >= newest[0]], "window by window"))
     if _comes_again(rows, "trigger"):
-        drawn.append(charts.growth(rows, alias, unit=unit, title=f"{alias}, trigger by trigger"))
-    return Section(printable(alias), tuple(map(_picture, drawn)))
+        drawn.append((charts.growth, rows, "trigger by trigger"))
+    return Section(printable(alias), tuple(_picture(draw, of, alias, unit, f"{alias}, {how}") for draw, of, how in drawn))
 
 
 def _comes_again(rows: pd.DataFrame, when: str) -> bool:
@@ -276,11 +278,16 @@ def _comes_again(rows: pd.DataFrame, when: str) -> bool:
     return bool((rows.groupby(names, dropna=False)[when].nunique().max() if names else rows[when].nunique()) > 1)
 
 
-def _picture(chart: charts.Chart) -> Picture:
-    out, caption = io.BytesIO(), " ".join(chart.get_supxlabel().split())
-    chart.supxlabel("")
-    chart.savefig(out, format="svg", metadata={"Date": None})
-    return Picture(f"data:image/svg+xml;base64,{base64.b64encode(out.getvalue()).decode()}", caption)
+def _picture(draw: Callable[..., charts.Chart], rows: pd.DataFrame, alias: str, unit: str, title: str) -> Picture:
+    """A chart as wide as a page, and one as wide as a phone, of which each browser shows one."""
+    sources, caption = [], ""
+    for narrow in (False, True):
+        chart, out = draw(rows, alias, unit=unit, title=title, narrow=narrow), io.BytesIO()
+        caption = " ".join(chart.get_supxlabel().split())
+        chart.supxlabel("")
+        chart.savefig(out, format="svg", metadata={"Date": None}, transparent=True)
+        sources.append(f"data:image/svg+xml;base64,{base64.b64encode(out.getvalue()).decode()}")
+    return Picture(sources[0], sources[1], caption)
 
 
 def _length(span: timedelta) -> str:

@@ -105,7 +105,7 @@ def table(window: pd.DataFrame, before: pd.DataFrame | None, horizon: int | None
     shown = kept.head(most_rows)
     by, spans = places_shown(window, shown)
     key = window.groupby(names, dropna=False, sort=False).ngroup() if names else window["trigger"] * 0
-    has_trends = window["trigger"].nunique() > 1
+    has_trends = bool(of) and window["trigger"].nunique() > 1
     paths = {number: path for number, path in window.sort_values("trigger").groupby(key)} if has_trends else {}
     older = {} if before is None else {_key(row, names): row for row in newest_triggers(before).to_dict("records")}
     whole = {each.alias: _whole(last, each.alias) for each in of if each.has_shares and names and not published.sets}

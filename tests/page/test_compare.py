@@ -64,7 +64,7 @@ def test_what_was_not_measured_is_compared_with_nothing(published: Published, pr
     assert told == [{"key": EN, "trigger": 12, "column": "editors", "against": DE, "difference": None}]
     lines = said(published, EN, DE, "--window", "2015-09-13").stdout.splitlines()
     (line,) = (line for line in lines if line.startswith("editors"))
-    assert re.fullmatch(rf"editors +{DE} +nothing to compare: a value is predicted, or NULL: too few to say", line.rstrip())
+    assert re.fullmatch(rf"editors +{DE} +nothing to compare: a value is not measured, or NULL: too few to say", line.rstrip())
     assert all(line.rstrip().endswith(("larger", "smaller", "may be noise")) for line in lines if line.startswith(("edits", "characters")))
 
 

@@ -106,7 +106,7 @@ def standing(rows: pd.DataFrame) -> Standing:
 def test_other_windows_can_be_picked_and_a_window_of_noise_says_so() -> None:
     rows = pd.concat([ROWS, published({2: {"a": 3, "b": -4}})])
     text = page(standing(rows), rows[rows["window_start"] == DAYS[2]], every=rows)
-    assert "Nothing in this window is larger than its own noise" in text
+    assert "Nothing here is larger than its own noise" in text
     assert re.findall(r'<option value="([^"]+)"', text) == [f"2024-03-0{day}T00:00:00" for day in (3, 2, 1)]
     assert text.count('<section class="panel"') == 3 and text.count('data-window="2024-03-02T00:00:00" hidden') == 1
     assert "n: a is first, 800.0 ± 9.8" in text  # of the window before
