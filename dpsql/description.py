@@ -20,6 +20,9 @@ VERSION = 1
 CELLS_ENDING = "sketch"
 """The table of cells beside the public table of a query: `NAME.sketch`."""
 START, END, DUE = "window_start", "window_end", "trigger_time"
+GROUPING_ID = "grouping_id"
+STDERR, RANK_STDERR, SMOOTHED, MEASURED = "stderr", "rank_stderr", "smoothed", "measured"
+"""Endings of the names of the columns beside an aggregate. Whoever writes or names such a column takes them from here."""
 ADDITIVE = (AggregateFunction.COUNT_ROWS, AggregateFunction.COUNT, AggregateFunction.SUM)
 
 

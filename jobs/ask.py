@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from dpsql.description import DUE, END, START
 from dpsql.errors import DataError
 from dpsql.jobs.options import UtcTime, json_option, lake_option, name_argument
 from dpsql.jobs.terminal import print_json, print_table, records
@@ -124,7 +125,7 @@ def _synthesize(lake: Lake, name: str, rows: int | None, out: str | None, alias:
     written = publish(path, name, made, rows)
     if as_json:
         tables = [asdict(each) for each in made.misfits]
-        given = {"name": name, "trigger": made.trigger, "trigger_time": timestamp(found.time_us), "table": str(path), "written": written}
+        given = {"name": name, "trigger": made.trigger, DUE: timestamp(found.time_us), "table": str(path), "written": written}
         print_json(given | {"rows": made.rows.num_rows, "total": made.total, "tables": tables})
         return
     shown = [(", ".join(each.keys) or "(all)", f"{each.cells:,}", f"± {each.stderr:,.3g}", f"{each.off:.2f}") for each in made.misfits]
@@ -163,7 +164,7 @@ def answer_question(lake: Lake, name: str, text: str, trigger: int | None, max_e
         rows.append(given | {column: answer.value, "stderr": answer.stderr, "low": answer.value - half, "high": answer.value + half})
     when, bound = timestamp(found.time_us), found.bound
     if as_json:
-        said = {"name": name, "trigger": found.trigger, "trigger_time": when, "confidence": confidence, "source": "free", "rows": rows}
+        said = {"name": name, "trigger": found.trigger, DUE: when, "confidence": confidence, "source": "free", "rows": rows}
         print_json(said | {"counted": bound, "other_with_null": list(asked.with_null)})
         return
     shown = []
@@ -203,7 +204,7 @@ def _values_of_a_sketch(lake: Lake, name: str, given: list[str], which: dict[str
     found = sketch.estimate(given if len(sketch.shape.value) == 1 else [_parts(value) for value in given])
     found = found.assign(value=given)
     if as_json:
-        window = {"window_start": timestamp(sketch.start), "window_end": timestamp(sketch.end), "trigger": sketch.trigger}
+        window = {START: timestamp(sketch.start), END: timestamp(sketch.end), "trigger": sketch.trigger}
         print_json({"name": name, **window, "noise_sd": sketch.noise_sd, "missed": sketch.shape.missed, "rows": records(found)})
         return
     amount = str(found.columns[1])

@@ -11,7 +11,7 @@ import pandas as pd
 import pyarrow as pa
 
 from dpsql.compiled import Query
-from dpsql.description import Measure
+from dpsql.description import DUE, END, START, STDERR, Measure
 from dpsql.errors import InputError
 from dpsql.local.connection import connect
 from dpsql.local.published_table import arrow_types
@@ -77,10 +77,10 @@ class Truth:
         """
         truth = self._exact(key_types)
         last = frame_of(self._last_trigger(released), self._published)
-        names = ["window_start", *(key.name for key in self._plan.query.keys)]
+        names = [START, *(key.name for key in self._plan.query.keys)]
         both = truth.merge(last, on=names, how="outer", suffixes=("_true", "_private"))
         errors = {aggregate.alias: _errors(both, aggregate) for aggregate in self._plan.query.aggregates}
-        windows = int(truth["window_start"].nunique())
+        windows = int(truth[START].nunique())
         return {
             "true_histogram": truth,
             "windows": windows,
@@ -95,7 +95,7 @@ class Truth:
     def _compared(self, truth: pd.DataFrame, last: pd.DataFrame, names: list[str]) -> pd.DataFrame:
         """Private and true values key by key; counts stay whole numbers, though keys are missing on either side."""
         aliases = [aggregate.alias for aggregate in self._plan.query.aggregates]
-        private = last[[*names, *(name for alias in aliases for name in (alias, f"{alias}_stderr"))]]
+        private = last[[*names, *(name for alias in aliases for name in (alias, f"{alias}_{STDERR}"))]]
         whole = {alias: object for alias in aliases if pd.api.types.is_integer_dtype(truth[alias])}
         true = truth.astype(whole).rename(columns={alias: f"{alias}_true" for alias in aliases})
         both = true.merge(private.astype(whole), on=names, how="outer", indicator=SIDES)
@@ -103,9 +103,9 @@ class Truth:
             if aggregate.function not in AVERAGED:
                 exact = f"{aggregate.alias}_true"
                 both[exact] = both[exact].where(both[exact].notna(), 0)
-        start = np.asarray(both["window_start"].astype("datetime64[us, UTC]").astype("int64"), np.int64)
+        start = np.asarray(both[START].astype("datetime64[us, UTC]").astype("int64"), np.int64)
         triggers = self._grid.closed_triggers(start, self._until_us)
-        times = {"window_end": start + self._grid.window_us, "trigger_time": start + triggers * self._grid.trigger_us}
+        times = {END: start + self._grid.window_us, DUE: start + triggers * self._grid.trigger_us}
         both.attrs = last.attrs  # a merge loses them
         return both.assign(
             trigger=triggers, **{name: pd.Series(us, both.index).astype("datetime64[us, UTC]") for name, us in times.items()}
@@ -135,7 +135,7 @@ class Truth:
 
     def _exact(self, key_types: Sequence[SparkType]) -> pd.DataFrame:
         found = self.groups()
-        columns: dict[str, Any] = {"window_start": found.column("win").cast(pa.timestamp("us", tz="UTC"))}
+        columns: dict[str, Any] = {START: found.column("win").cast(pa.timestamp("us", tz="UTC"))}
         columns |= typed_keys(self._plan.query, found.column("key_bytes"), arrow_types(self._plan, key_types))
         columns |= {aggregate.alias: found.column(f"c{i}") for i, aggregate in enumerate(self._plan.query.aggregates)}
         return frame_of(pa.table(columns), self._published)
@@ -157,7 +157,7 @@ class Truth:
 
     def _last_trigger(self, released: pa.Table) -> pa.Table:
         """Rows of each window's last closed trigger."""
-        starts = released.column("window_start").cast(pa.int64()).to_numpy()
+        starts = released.column(START).cast(pa.int64()).to_numpy()
         return released.filter(pa.array(released.column("trigger").to_numpy() == self._grid.closed_triggers(starts, self._until_us)))
 
 
@@ -183,9 +183,9 @@ def _made_of(both: pd.DataFrame, measure: Measure) -> dict[str, float]:
     """
     alias = measure.alias
     released = both[both[f"{alias}_private"].notna()]
-    true, private, stderr = (_values(released, f"{alias}{end}") for end in ("_true", "_private", "_stderr"))
+    true, private, stderr = (_values(released, f"{alias}{end}") for end in ("_true", "_private", f"_{STDERR}"))
     if measure.function in AVERAGED:
-        known = (released[f"{alias}_true"].notna() & released[f"{alias}_stderr"].notna()).to_numpy()
+        known = (released[f"{alias}_true"].notna() & released[f"{alias}_{STDERR}"].notna()).to_numpy()
         if not known.any():
             return {}
         within = measure.within or (-np.inf, np.inf)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, TypeVar, c
 
 from dpsql.change_feed import Feed
 from dpsql.config import Source
-from dpsql.description import Noise, Role, Sets, SketchShape
+from dpsql.description import RANK_STDERR, STDERR, Noise, Role, Sets, SketchShape
 from dpsql.parsed_query import BOUNDED, Aggregate, ParsedQuery, Quantiles
 from dpsql.privacy.cost import Cost
 from dpsql.schedule import Schedule
@@ -103,10 +103,10 @@ def value_and_error(aggregate: Aggregate, i: int) -> tuple[OutputColumn, OutputC
     """The two columns of the i-th aggregate."""
     alias = aggregate.alias
     if isinstance(aggregate, Quantiles):
-        error = OutputColumn(alias, f"{alias}_rank_stderr", "DOUBLE", f"s{i}", Role.RANK_STDERR)
+        error = OutputColumn(alias, f"{alias}_{RANK_STDERR}", "DOUBLE", f"s{i}", Role.RANK_STDERR)
         return OutputColumn(alias, alias, "DOUBLES", f"c{i}", Role.VALUE, aggregate.parts + 1), error
     kind = "DOUBLE" if aggregate.function in BOUNDED else "BIGINT"
-    error = OutputColumn(alias, f"{alias}_stderr", "DOUBLE", f"s{i}", Role.STDERR)
+    error = OutputColumn(alias, f"{alias}_{STDERR}", "DOUBLE", f"s{i}", Role.STDERR)
     return OutputColumn(alias, alias, kind, f"c{i}", Role.VALUE), error
 
 

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Any, TypeVar
 
+from dpsql.description import STDERR
 from dpsql.parsed_query import DEVIATIONS, SPREADS, Aggregate, AggregateFunction, ParsedQuery
 from dpsql.parts.increments import sums_of
 from dpsql.parts.output_columns import Summed
@@ -106,7 +107,7 @@ def of_several(aggregate: Aggregate, count_errors: str) -> list[str]:
     name, null = aggregate.alias, f"here n is below {FEWEST:g} of its standard errors, {aggregate.alias} is NULL: too few to say."
     if aggregate.function in SPREADS:
         return [
-            f"  {name} is made of noisy sums of values and of their squares, and a noisy count n of values; {name}_stderr has",
+            f"  {name} is made of noisy sums of values and of their squares, and a noisy count n of values; {name}_{STDERR} has",
             f"  the errors of all three, the table that of the squares{'; s is the deviation itself' if aggregate.function in DEVIATIONS else ''}.",
             f"  W{null}",
         ]
@@ -114,6 +115,6 @@ def of_several(aggregate: Aggregate, count_errors: str) -> list[str]:
         return []
     return [
         f"  {name} is a noisy sum over a noisy count n of values; the table has the sum's error, to be divided by n.",
-        f"  The count's is {count_errors}. {name}_stderr has both;",
+        f"  The count's is {count_errors}. {name}_{STDERR} has both;",
         f"  w{null}",
     ]

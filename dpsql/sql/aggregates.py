@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from sqlglot import exp
 
+from dpsql.description import STDERR
 from dpsql.parsed_query import BOUNDED, SKETCHES, AggregateFunction
 from dpsql.sql.items import SPREAD_NAMES, Item, call_name
 from dpsql.sql.values import NUMBER, bare
@@ -44,9 +45,10 @@ WAYS_OUT: Mapping[str, str] = {
 }
 """What leads to the same knowledge as an aggregate that is not ours."""
 
+REPORTED = f"leave it out: every aggregate has a column <alias>_{STDERR}"
 FOREIGN_ARGUMENTS: Mapping[str, str] = {
     "contribution_bounds_per_group": "write contribution_bounds_per_row => (lo, hi); max_rows_per_group bounds the rows of a user per key",
-    "report_format": "leave it out: every aggregate has a column <alias>_stderr",
+    "report_format": REPORTED,
     "epsilon": "leave it out: the budget is shared by the whole query",
     "delta": "leave it out: the budget is shared by the whole query",
     "contribution_bounding_strategy": "leave it out: a user's first records by event time are kept",

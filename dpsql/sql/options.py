@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from dpsql.parsed_query import Basis, ContributionPeriod, PrivacyLevel
+from dpsql.sql.aggregates import REPORTED
 from dpsql.sql.draft import Check, Draft, Option
 from dpsql.sql.durations import LONGEST_US
 from dpsql.sql.values import read_columns, read_duration_option, read_number, read_query, read_whole, read_word
@@ -185,7 +186,7 @@ FOREIGN_OPTIONS: Mapping[str, str] = {
     "contribution_bounds_per_group": "SUM(x, contribution_bounds_per_row => (lo, hi)) with max_rows_per_group bound a group's sum",
     "contribution_bounds_per_row": "write it inside the aggregate: SUM(x, contribution_bounds_per_row => (lo, hi))",
     "group_selection_epsilon": "leave it out: key selection has its share of the one budget",
-    "report_format": "leave it out: every aggregate has a column <alias>_stderr",
+    "report_format": REPORTED,
     "max_groups": "write max_groups_contributed",
     "kappa": "write max_groups_contributed",
     "max_partitions_contributed": "write max_groups_contributed",

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from sqlglot import exp
 
+from dpsql.description import DUE, END, MEASURED, RANK_STDERR, SMOOTHED, START, STDERR
 from dpsql.errors import Problem
 from dpsql.sql.draft import Draft
 from dpsql.sql.items import Item, Kind, call_name, names_window, proposed_alias
@@ -15,12 +16,12 @@ from dpsql.sql.spans import Span, problem
 
 _ONE_SET = "name every key; or, for a table without windows, write one of them alone, like GROUP BY CUBE(url, status)"
 _SPECIAL = (exp.Literal, exp.Tuple, exp.Cube, exp.Rollup, exp.GroupingSets)
-RESERVED_NAMES = frozenset({"window", "window_start", "window_end", "trigger", "trigger_time"})
+RESERVED_NAMES = frozenset({"window", START, END, "trigger", DUE})
 ENDINGS = {
-    "stderr": "standard error",
-    "rank_stderr": "standard error of the ranks",
-    "smoothed": "smoothed value",
-    "measured": "number of measured panes",
+    STDERR: "standard error",
+    RANK_STDERR: "standard error of the ranks",
+    SMOOTHED: "smoothed value",
+    MEASURED: "number of measured panes",
 }
 """Of columns that aggregates have beside them, of one mechanism or another; no mechanism's keys are called so, for readers know them by name."""
 LONGEST_NAME = 128
@@ -76,7 +77,7 @@ def window_aliases(draft: Draft) -> Iterator[Problem]:
             yield problem(
                 item.span,
                 "The window cannot have another name",
-                "write window, window.start or window.end without alias: the output columns are window_start and window_end",
+                f"write window, window.start or window.end without alias: the output columns are {START} and {END}",
             )
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from sqlglot import exp
 
+from dpsql.description import END, START
 from dpsql.errors import Problem
 from dpsql.parsed_query import SPREADS, AggregateFunction, PrivacyLevel
 from dpsql.sql.draft import Draft
@@ -46,7 +47,7 @@ def window_missing(draft: Draft) -> Iterator[Problem]:
         yield problem(draft.clause_span, "The query has no GROUP BY", f"add GROUP BY {window} and the keys, {_NO_WINDOW}")
     elif draft.cuts:
         for span, cut in draft.cuts.items():
-            hint = f"write {cut} in GROUP BY, and window.start in the select list or nothing: the output has window_start and window_end"
+            hint = f"write {cut} in GROUP BY, and window.start in the select list or nothing: the output has {START} and {END}"
             yield problem(span, "The event time is cut by window() only", hint)
     elif not any(call_name(g.root) in WINDOW_CALLS or names_window(g.root) for g in draft.groupings) and not names_no_key(draft):
         spans = [grouping.span for grouping in draft.groupings]
@@ -75,7 +76,7 @@ def window_in_list(draft: Draft) -> Iterator[Problem]:
             yield problem(
                 item.span,
                 "A window is defined in GROUP BY only",
-                "write window.start or window.end here, or leave it out: window_start and window_end are always there",
+                f"write window.start or window.end here, or leave it out: {START} and {END} are always there",
             )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from dpsql.description import PROPERTY, START, Column, Role, Rows
+from dpsql.description import PROPERTY, START, STDERR, Column, Role, Rows
 from dpsql.published.frames import newest_triggers, published_of
 from dpsql.text import Z95
 from dpsql.view.formatting import absent, printable
@@ -57,7 +57,7 @@ def as_histogram(frame: pd.DataFrame, alias: str | None = None) -> pd.DataFrame:
     lines = lines_of(frame, name)
     times = {time: pd.Series([line[time] for line in lines], dtype=frame[time].dtype) for time in published.names(Role.TIME)}
     wide = [(line["high"] - line["low"]) / (2 * Z95) for line in lines]
-    error = f"{name}_stderr"
+    error = f"{name}_{STDERR}"
     values = {key: [value_text(line["value"]) for line in lines], name: [line["amount"] for line in lines], error: wide}
     made = pd.DataFrame(times | values)
     columns = [column for column in published.columns if column.role is Role.TIME]

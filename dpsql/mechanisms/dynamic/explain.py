@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from dpsql.config import Source
+from dpsql.description import RANK_STDERR
 from dpsql.mechanisms.dynamic.accounting import account
 from dpsql.mechanisms.dynamic.asked import AskedOfChanges
 from dpsql.mechanisms.dynamic.calibration import HIDE_BELOW
@@ -217,7 +218,7 @@ def _quantiles(plan: TablePlan, column: ColumnPlan, source: Source) -> list[str]
     return [
         f"  {name}: {tree.parts + 1} values from {lo:g} to {hi:g}, on a grid of {tree.grid:.4g}, with equally many rows between them.",
         "  Its error is in ranks: so many rows too many or too few may be below a value, more where many rows have one value.",
-        f"  {name}_rank_stderr says it as a share of the noisy number of rows; where that is below 1, {name} is NULL.",
+        f"  {name}_{RANK_STDERR} says it as a share of the noisy number of rows; where that is below 1, {name} is NULL.",
         f"  A key that is shown keeps {quantiles.NODES:,} counters for it, {each:.1f} MB{groups}.",
     ]
 

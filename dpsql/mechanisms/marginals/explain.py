@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 from dpsql.config import Source
+from dpsql.description import GROUPING_ID
 from dpsql.mechanisms.live_runs import live_runs
 from dpsql.mechanisms.marginals.accounting import account
 from dpsql.mechanisms.marginals.plan import MarginalsPlan, MeasuredSum
@@ -52,7 +53,7 @@ def facts(plan: MarginalsPlan, source: Source) -> dict[str, Any]:
         "cells": plan.marginals.first[-1],
         "domains": {name: domain.size for name, domain in zip(names, asked.domains, strict=True)},
         "tables": [
-            {"keys": [names[key] for key in table.keys], "grouping_id": table.grouping_id, "share": table.share / 2**BITS, "cells": cells}
+            {"keys": [names[key] for key in table.keys], GROUPING_ID: table.grouping_id, "share": table.share / 2**BITS, "cells": cells}
             for table, cells in zip(plan.tables, plan.marginals.cells, strict=True)
         ],
         "columns": [
@@ -232,6 +233,6 @@ def _stages(plan: MarginalsPlan) -> str:
             f"  1. read {query.stream}: {query.from_sql}",
             f"  2. contribution bounding, by ({', '.join(query.privacy_unit)}); each record in one cell of each of {len(plan.tables)} tables",
             f"  3. perturbation of {', '.join(aggregate.alias for aggregate in query.aggregates)}: counter {counter_said(query)}",
-            "  4. table, appended once per trigger; NULL stands for a key that a row is not grouped by, grouping_id says which",
+            f"  4. table, appended once per trigger; NULL stands for a key that a row is not grouped by, {GROUPING_ID} says which",
         ]
     )

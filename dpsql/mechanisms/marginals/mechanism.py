@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from dpsql.description import Noise, Role, Sets
+from dpsql.description import GROUPING_ID, Noise, Role, Sets
 from dpsql.mechanisms.marginals import accounting, explain, options, planner, rules
 from dpsql.mechanisms.marginals.asked import Asked
 from dpsql.mechanisms.marginals.plan import MarginalsPlan
@@ -42,7 +42,7 @@ class Marginals(Mechanism[Asked, MarginalsPlan]):
 
         asked, stages = plan.query.asked, (intake(plan), release(plan))
         first = plan.query.aggregates[0].alias
-        columns = [OutputColumn(first, rules.GROUPING_ID, "BIGINT", "grouping_id", Role.SET)]
+        columns = [OutputColumn(first, GROUPING_ID, "BIGINT", GROUPING_ID, Role.SET)]
         for i, aggregate in enumerate(plan.query.aggregates):
             columns += value_and_error(aggregate, i)
         return Shape(

@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Iterator
 
+from dpsql.description import GROUPING_ID
 from dpsql.errors import Problem
 from dpsql.mechanisms.marginals.grouping import MAX_CELLS
 from dpsql.mechanisms.marginals.options import MOST_KEYS, domains_of, sets_of
@@ -15,8 +16,6 @@ from dpsql.sql.draft import Draft
 from dpsql.sql.grouping_sets import LISTS, TEXT_TYPES, WHOLE_TYPES
 from dpsql.sql.relations import value_type
 from dpsql.sql.spans import problem
-
-GROUPING_ID = "grouping_id"
 
 
 def plain_keys(draft: Draft) -> Iterator[Problem]:
@@ -90,7 +89,7 @@ def of_rows(draft: Draft) -> Iterator[Problem]:
 
 
 def own_names(draft: Draft) -> Iterator[Problem]:
-    """The public table has a column grouping_id."""
+    """The public table has a column of that name."""
     for item in draft.items:
         if item.name == GROUPING_ID:
             yield problem(item.alias_span, f"`{GROUPING_ID}` is a column of the public table already", "choose another alias")

@@ -6,6 +6,7 @@ import textwrap
 from typing import Any
 
 from dpsql.config import Source
+from dpsql.description import MEASURED, SMOOTHED, STDERR
 from dpsql.mechanisms.live_runs import live_runs
 from dpsql.mechanisms.other_ways import Ways
 from dpsql.mechanisms.sliding import stages
@@ -196,11 +197,11 @@ def _columns(plan: SlidingPlan) -> str:
         else:
             lines += [
                 f"  {alias}: panes that have not been measured are predicted, and no error bar covers that without an assumption;",
-                f"  {alias}_stderr is NULL then; {alias}_measured says how many of the {plan.panes} panes were measured.",
+                f"  {alias}_{STDERR} is NULL then; {alias}_{MEASURED} says how many of the {plan.panes} panes were measured.",
             ]
         if plan.smooths and len(parts) == 1:
             lines.append(
-                f"  {alias}_smoothed: the better guess, made of released values, so it costs no budget; the interval is that of {alias}."
+                f"  {alias}_{SMOOTHED}: the better guess, made of released values, so it costs no budget; the interval is that of {alias}."
             )
     if plan.counter is CounterName.WINDOW_SQRT:
         lines.append("  The first windows have less noise than later ones; their standard errors say so.")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from dpsql.description import Noise, Role
+from dpsql.description import MEASURED, SMOOTHED, Noise, Role
 from dpsql.mechanisms.protocol import Argument, Mechanism, OutputColumn, Own, RunFacts, Shape, Told, value_and_error
 from dpsql.mechanisms.sliding import accounting, explain, options, planner, rules
 from dpsql.mechanisms.sliding.asked import Asked, PaneGrouping
@@ -76,9 +76,9 @@ def _columns(plan: SlidingPlan, aggregate: Aggregate, i: int) -> Iterator[Output
     alias, asked = aggregate.alias, plan.query.asked
     yield from value_and_error(aggregate, i)
     if plan.smooths and sums_of(aggregate.function) == 1:
-        yield OutputColumn(alias, f"{alias}_smoothed", "DOUBLE", f"smoothed{i}", Role.BESIDE)
+        yield OutputColumn(alias, f"{alias}_{SMOOTHED}", "DOUBLE", f"smoothed{i}", Role.BESIDE)
     if asked.grouping is not PaneGrouping.NONE:
-        yield OutputColumn(alias, f"{alias}_measured", "INT", f"measured{i}", Role.BESIDE)
+        yield OutputColumn(alias, f"{alias}_{MEASURED}", "INT", f"measured{i}", Role.BESIDE)
 
 
 SLIDING = Sliding()
