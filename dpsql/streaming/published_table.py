@@ -100,6 +100,11 @@ class PublishedTable:
         first, older = table.transaction_version(self.described) is None, table.metadata().configuration.get(PROPERTY)
         if older is None or (known := read(older)) is None:
             raise LakeError(f"{path}: an earlier dpsql made this table: run the query under another name")
+        there, here = ([(field.name, field.type) for field in each.fields] for each in (table.schema(), schema))
+        if other := [name for name, kind in here if (name, kind) not in there]:
+            raise LakeError(
+                f"{path}: {', '.join(other)} would have another type than in the rows of an earlier run: run the query under another name"
+            )
         if (wanted := published.after(known, first)) != known or first:
             delta_tables.set_properties(path, wanted.properties, mark)
 

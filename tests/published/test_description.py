@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from deltalake import DeltaTable
-from pyspark.sql.types import StringType
+from pyspark.sql.types import LongType, StringType
 
 from dpsql.compiled import Query, compile_query
 from dpsql.description import PROPERTY, Role, Rows, read
@@ -105,6 +105,15 @@ def test_a_start_says_it_anew_only_where_something_is_new(tmp_path: Path) -> Non
         assert found is not None and found.protects == (*one.published.protects, *other.published.protects)
         assert DeltaTable(str(path)).version() == version
     assert dataclasses.replace(found, protects=one.published.protects) == other.published
+
+
+def test_a_run_whose_columns_are_others_does_not_write_into_a_table(tmp_path: Path) -> None:
+    """Catches: files of a new run that do not fit their table, which no reader of it can read."""
+    table = _table(tmp_path / "public", _asked(""), "a")
+    table.create()
+    with pytest.raises(LakeError, match="url would have another type than in the rows of an earlier run"):
+        dataclasses.replace(table, key_types=(LongType(),), described=described_mark("b")).create()
+    assert DeltaTable(str(table.path)).version() == 0
 
 
 def test_a_table_without_a_description_is_not_written_into(tmp_path: Path) -> None:
