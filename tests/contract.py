@@ -1,8 +1,6 @@
-"""What the stages of every mechanism must pass, on the local feeder: the released bits depend on records, clock and noise key alone.
-
-Each function takes a mechanism's two stages and raises if they break it. `tests/unit/test_contract.py` holds the registry against them, and
-planted stages that are broken.
-"""
+"""What the stages of every mechanism must pass, on the local feeder: the released bits depend on records, clock and noise key alone. Each
+function takes a mechanism's two stages and raises if they break it. `tests/unit/test_contract.py` holds the registry against them, and
+planted stages that are broken."""
 
 import re
 from collections.abc import Callable, Iterator

@@ -68,10 +68,8 @@ def line(query: Query, rows: pa.Table) -> str:
 
 
 def numbers_said(facts: dict[str, Any], explanation: str) -> str:
-    """A digest of the facts of a query, but for its identity, and of the numbers in its explanation, in their order.
-
-    Floats of facts count with 32 bits: quantiles and square roots may end in another bit on another machine.
-    """
+    """A digest of the facts of a query, but for its identity, and of the numbers in its explanation, in their order. Floats of facts count
+    with 32 bits: quantiles and square roots may end in another bit on another machine."""
     lines = [line for line in explanation.splitlines() if not line.startswith(("  1. read", "Query identity"))]
     said = [rounded(facts | {"query_identity": ""}), re.findall(NUMBER, " ".join(lines))]
     return hashlib.sha256(json.dumps(said).encode()).hexdigest()[:DIGITS]
@@ -146,13 +144,9 @@ def _records(query: Query, first_us: int, names: list[bytes]) -> Iterator[pa.Tab
     keys = [int.from_bytes(hashlib.sha256(salt + b"k" + name).digest()[:8], "big", signed=True) for name in names]
     key = np.where(number % 97 == 0, 2, number % 2)
     users = [int.from_bytes(hashlib.sha256(salt + b"u%d" % user).digest()[:8], "big", signed=True) for user in range(USERS)]
-    columns = {
-        "drop": pa.array(np.zeros(RECORDS, np.int8)),
-        "user": pa.array(np.array(users, np.int64)[number * 7 % USERS]),
-        "ts": pa.array(first_us + number * _span_us(query) // RECORDS),
-        "key": pa.array(np.array(keys, np.int64)[key]),
-        "key_bytes": pa.array([names[i] for i in key], pa.binary()),
-    }
+    columns = {"drop": pa.array(np.zeros(RECORDS, np.int8)), "user": pa.array(np.array(users, np.int64)[number * 7 % USERS])}
+    columns |= {"ts": pa.array(first_us + number * _span_us(query) // RECORDS), "key": pa.array(np.array(keys, np.int64)[key])}
+    columns |= {"key_bytes": pa.array([names[i] for i in key], pa.binary())}
     for i, presence in enumerate(argument.presence_only for argument in query.shape.arguments):
         values = np.where(number % 11 == i, np.nan, 1.0 if presence else number % 83 / 4 - 3)
         columns[f"a{i}"] = pa.array(values if presence else np.where(number % 101 == 0, np.inf, values))

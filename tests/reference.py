@@ -1,7 +1,5 @@
-"""The obvious meaning of the two steps, on plain lists and dicts, one record at a time: slow, and readable next to the design.
-
-It shares no code with `udfs` but the parameter values, so a bug there is not repeated here.
-"""
+"""The obvious meaning of the two steps, on plain lists and dicts, one record at a time: slow, and readable next to the design. It shares no
+code with `udfs` but the parameter values, so a bug there is not repeated here."""
 
 import math
 from collections import Counter, defaultdict
@@ -226,10 +224,8 @@ Row = tuple[int, int, bytes, tuple[float | None, ...]]
 
 
 def released(admitted: Sequence[Admitted], p: ReleaseParameters, closed_us: int, noise: Noise | None = None) -> list[Row]:
-    """All rows of triggers up to closed_us, in the order of the table; every key is tested at every trigger, nothing sleeps.
-
-    Without `noise` everything is exact: a group appears from the first trigger on at which its weight reaches tau.
-    """
+    """All rows of triggers up to closed_us, in the order of the table; every key is tested at every trigger, nothing sleeps. Without
+    `noise` everything is exact: a group appears from the first trigger on at which its weight reaches tau."""
     groups = {a.group: a.record.key_bytes for a in admitted}
     if p.public:
         windows = {w for w in range(p.public.first_window_us, closed_us + 1, p.grid.slide_us)}

@@ -46,10 +46,8 @@ class Result:
 
     @property
     def beyond(self) -> tuple[str, float, float]:
-        """Of a planted bug: what gives it away, by how many standard errors the truth is beyond the promise, and the power.
-
-        Power: probability that an audit of this size, with other noise, finds a bound beyond the promise.
-        """
+        """Of a planted bug: what gives it away, by how many standard errors the truth is beyond the promise, and the power. Power:
+        probability that an audit of this size, with other noise, finds a bound beyond the promise."""
         each = {}
         for name, truth in (("delta", self.delta), ("mu", self.mu)):
             promised = getattr(self.promised, name)

@@ -1,9 +1,7 @@
-"""Lower bounds on what a mechanism really costs, from samples of a statistic under two neighbouring streams.
-
-Assumed: the trials of a side are independent and alike. Confidence: each bound is wrong (above the truth) with probability at most
-5% (two Clopper-Pearson limits of 2.5% each). The event is chosen on the first half of the trials and measured on the other.
-A bound below the promise proves nothing by itself; how near it can come is computed in `tests.audit.ideal`.
-"""
+"""Lower bounds on what a mechanism really costs, from samples of a statistic under two neighbouring streams. Assumed: the trials of a side
+are independent and alike. Confidence: each bound is wrong (above the truth) with probability at most 5% (two Clopper-Pearson limits of 2.5%
+each). The event is chosen on the first half of the trials and measured on the other. A bound below the promise proves nothing by itself;
+how near it can come is computed in `tests.audit.ideal`."""
 
 import math
 from dataclasses import dataclass

@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 from unittest import mock
 
@@ -68,7 +69,7 @@ def _rounds_alike() -> Iterator[None]:
         step, target = c.groups["step"], trigger - c.groups["selected_at"]
         for now in range(1, trigger + 1):
             moving = groups[(step[groups] == now - 1) & (target[groups] >= now)]
-            draws = _first_round(noise_key, c.tag[moving], now)
+            draws = partial(randomness.normals, noise_key, c.tag[moving], randomness.SELECTION, 0, now)
             c.groups["noise"][moving] = p.counter.advance(c.groups["noise"][moving], draws, now)
             step[moving] = now
 
@@ -77,10 +78,6 @@ def _rounds_alike() -> Iterator[None]:
         mock.patch.object(dpsql.udfs.histogram.release, "predict", lambda *_: None),
     ):
         yield
-
-
-def _first_round(noise_key: bytes, tag: Any, step: int) -> Any:
-    return lambda number: randomness.normals(noise_key, tag, randomness.SELECTION, 0, step, number)
 
 
 def _without_column_norm(_plan: PrivacyPlan, p: Parameters) -> float:

@@ -1,8 +1,6 @@
-"""What an observer could learn at best: the log-likelihood ratio of an outcome, and the truth computed from an ideal mechanism.
-
-The ideal mechanism is written out here with plain Gaussians and the matrix B: it shares with the steps only the plan's numbers and
-the contributions of one trial. From it come the `truth` that a bound should come close to, and the power of the audit.
-"""
+"""What an observer could learn at best: the log-likelihood ratio of an outcome, and the truth computed from an ideal mechanism. The ideal
+mechanism is written out here with plain Gaussians and the matrix B: it shares with the steps only the plan's numbers and the contributions
+of one trial. From it come the `truth` that a bound should come close to, and the power of the audit."""
 
 import math
 from dataclasses import dataclass
@@ -55,10 +53,8 @@ def path_ratio(e: Experiment, outcome: Outcome) -> Float:
 
 
 def direction(e: Experiment, j: int, cell: int, pattern: int) -> tuple[Int, Float, float, float]:
-    """(positions, weights, centre, squared mu) of the likelihood ratio of perturbation j where the pattern's triggers are shown.
-
-    The numbers y at those triggers have mean m (without the user) or m + a and covariance S: the ratio is a' S^-1 (y - m - a / 2).
-    """
+    """(positions, weights, centre, squared mu) of the likelihood ratio of perturbation j where the pattern's triggers are shown. The
+    numbers y at those triggers have mean m (without the user) or m + a and covariance S: the ratio is a' S^-1 (y - m - a / 2)."""
     q = e.releasing.perturbations[j]
     shown = np.array([i for i in range(e.releasing.grid.horizon) if pattern >> i & 1], np.int64)
     without, with_user = (np.cumsum(x[j, cell])[shown] for x in e.increments)

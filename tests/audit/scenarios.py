@@ -1,8 +1,6 @@
-"""What is audited: neighbouring streams, as a table of small frozen values. The two streams of a scenario differ in one user.
-
-A scenario describes one trial; a run holds many trials side by side, each with users and keys of its own. Times are in trigger
-intervals since the start of window 0, keys are numbered within the trial.
-"""
+"""What is audited: neighbouring streams, as a table of small frozen values. The two streams of a scenario differ in one user. A scenario
+describes one trial; a run holds many trials side by side, each with users and keys of its own. Times are in trigger intervals since the
+start of window 0, keys are numbered within the trial."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -41,10 +39,8 @@ class Visit:
 
 @dataclass(frozen=True)
 class Crowd:
-    """Other users of one key, as admission would sum them up: one record each, all at one trigger of one window.
-
-    level: their weight as a multiple of that trigger's threshold; None: every one has this key as first key.
-    """
+    """Other users of one key, as admission would sum them up: one record each, all at one trigger of one window. level: their weight as a
+    multiple of that trigger's threshold; None: every one has this key as first key."""
 
     key: int = 0
     trigger: int = 1
@@ -91,30 +87,15 @@ def plan_of(scenario: Scenario) -> PrivacyPlan:
     asked = dict(scenario.query)
     triggers, rows = asked.pop("triggers", 8), asked.pop("C", 4)
     size, slide, late = asked.pop("size", triggers), asked.pop("slide", triggers), asked.pop("late", 0)
-    fields: dict[str, Any] = {
-        "epsilon": EPSILON,
-        "delta": DELTA,
-        "privacy_unit": ("user_id",),
-        "max_rows_contributed": rows,
-        "max_rows_per_group": asked.pop("c", rows),
-        "max_groups_contributed": asked.pop("G", rows),
-        "contribution_period": ContributionPeriod.WINDOW,
-        "event_time": "ts",
-        "window": WindowSpec(size * INTERVAL, slide * INTERVAL, 0),
-        "trigger_interval_us": INTERVAL,
-        "allowed_lateness_us": late * INTERVAL,
-        "max_ahead_us": INTERVAL,
-        "min_privacy_units_per_group": asked.pop("least", 1),
-        "public_groups": "SELECT page FROM pages" if scenario.public else None,
-        "release": ReleaseRule.EVERY_TRIGGER,
-        "counter": CounterName.BLT,
-        "keys": (Key("page", "page"),),
-        "aggregates": (ROWS,),
-        "from_sql": "FROM visits",
-        "stream": "visits",
-        "static_sources": (),
-        "columns_in_order": (),
-    }
+    fields: dict[str, Any] = {"epsilon": EPSILON, "delta": DELTA, "privacy_unit": ("user_id",), "max_rows_contributed": rows}
+    fields |= {"max_rows_per_group": asked.pop("c", rows), "max_groups_contributed": asked.pop("G", rows)}
+    fields |= {"contribution_period": ContributionPeriod.WINDOW, "event_time": "ts"}
+    fields |= {"window": WindowSpec(size * INTERVAL, slide * INTERVAL, 0), "trigger_interval_us": INTERVAL}
+    fields |= {"allowed_lateness_us": late * INTERVAL, "max_ahead_us": INTERVAL}
+    fields |= {"min_privacy_units_per_group": asked.pop("least", 1)}
+    fields |= {"public_groups": "SELECT page FROM pages" if scenario.public else None, "release": ReleaseRule.EVERY_TRIGGER}
+    fields |= {"counter": CounterName.BLT, "keys": (Key("page", "page"),), "aggregates": (ROWS,), "from_sql": "FROM visits"}
+    fields |= {"stream": "visits", "static_sources": (), "columns_in_order": ()}
     share, decay = asked.pop("share", PATHS), asked.pop("decay", 0.0)
     return make_plan(parsed(fields | asked), SOURCE, share, decay)
 

@@ -1,7 +1,5 @@
-"""Lower bounds on what the real steps cost, at 95% confidence, against the promise; and planted bugs, which must be caught.
-
-Noise keys are fixed, so that the outcome is. `benchmarks/audit.py --full` runs the same tables with ten times the trials.
-"""
+"""Lower bounds on what the real steps cost, at 95% confidence, against the promise; and planted bugs, which must be caught. Noise keys are
+fixed, so that the outcome is. `benchmarks/audit.py --full` runs the same tables with ten times the trials."""
 
 from unittest import mock
 
@@ -62,11 +60,9 @@ def test_scenarios_reach_what_they_are_meant_to_reach() -> None:
 
 
 def test_noise_of_two_rounds_is_independent() -> None:
-    """A round whose noise ignores its number keeps the promise of the scenarios above by its margins, so it is caught here.
-
-    Crowds at their thresholds at every trigger: selection at trigger 2 after selection at trigger 1 is a fair coin; if the second
-    round continued the first round's path, about three of four would be selected again. 20,000 coins: a deviation of 0.5 +- 0.02.
-    """
+    """A round whose noise ignores its number keeps the promise of the scenarios above by its margins, so it is caught here. Crowds at their
+    thresholds at every trigger: selection at trigger 2 after selection at trigger 1 is a fair coin; if the second round continued the first
+    round's path, about three of four would be selected again. 20,000 coins: a deviation of 0.5 +- 0.02."""
     scenario = Scenario(
         "two rounds",
         dict(BY_NAME["rounds at their thresholds"].query),

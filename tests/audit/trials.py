@@ -1,8 +1,6 @@
-"""Run the real steps, admit -> release, on thousands of independent trials of one scenario at once.
-
-Every trial has users and keys of its own, so its noise is independent of every other trial's, and its records are the same up to
-names. A cell is a (window, key) of the trial.
-"""
+"""Run the real steps, admit -> release, on thousands of independent trials of one scenario at once. Every trial has users and keys of
+its own, so its noise is independent of every other trial's, and its records are the same up to names. A cell is a (window, key) of the
+trial."""
 
 from __future__ import annotations
 
@@ -56,10 +54,8 @@ class Bug:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What an observer sees. pattern[cell, trial]: bit i - 1 is set where the cell was released at trigger i.
-
-    values[perturbation, cell, trial, trigger - 1]: released numbers in value units, 0 where not released.
-    """
+    """What an observer sees. pattern[cell, trial]: bit i - 1 is set where the cell was released at trigger i. values[perturbation, cell,
+    trial, trigger - 1]: released numbers in value units, 0 where not released."""
 
     pattern: Int
     values: Float
@@ -164,13 +160,9 @@ def records(visits: Sequence[Visit], who: Sequence[int], trials: int, arguments:
     """The Arrow table of one micro-batch: every visit of every trial."""
     trial = np.repeat(np.arange(trials), len(visits))
     number = trial * KEYS + np.tile(np.array([v.key for v in visits], np.int64), trials)
-    table = {
-        "drop": np.zeros(len(trial), np.int8),
-        "user": identifiers(trial * 64 + np.tile(np.array(who, np.int64), trials), 0),
-        "ts": np.tile(np.array([round(v.at * INTERVAL) for v in visits], np.int64), trials),
-        "key": identifiers(number, 1),
-        "key_bytes": _names(number),
-    }
+    table = {"drop": np.zeros(len(trial), np.int8), "user": identifiers(trial * 64 + np.tile(np.array(who, np.int64), trials), 0)}
+    table |= {"ts": np.tile(np.array([round(v.at * INTERVAL) for v in visits], np.int64), trials), "key": identifiers(number, 1)}
+    table |= {"key_bytes": _names(number)}
     values = np.tile(np.array([v.value for v in visits], np.float64), trials)
     return pa.table(table | {f"a{i}": values for i in range(arguments)})
 

@@ -1,7 +1,5 @@
-"""Every stream of one user at tiny parameters, through the real contribution bounding: what it shifts, to the square.
-
-All streams are admitted at once, each as a user of its own with keys of its own, so that their contributions stay apart.
-"""
+"""Every stream of one user at tiny parameters, through the real contribution bounding: what it shifts, to the square. All streams are
+admitted at once, each as a user of its own with keys of its own, so that their contributions stay apart."""
 
 import itertools
 from collections.abc import Sequence
@@ -19,10 +17,8 @@ Option = tuple[int, int, float]
 
 @dataclass(frozen=True)
 class Shifts:
-    """What each stream adds, as dense arrays: [stream, group, trigger]; groups are (window, key) pairs.
-
-    weights: of key selection (with rounds: of the user's row at that trigger). users: user counts. sums: one array per perturbation.
-    """
+    """What each stream adds, as dense arrays: [stream, group, trigger]; groups are (window, key) pairs. weights: of key selection (with
+    rounds: of the user's row at that trigger). users: user counts. sums: one array per perturbation."""
 
     weights: np.ndarray
     users: np.ndarray
@@ -43,14 +39,11 @@ def shifts(options: Sequence[Option], chosen: np.ndarray, clocks: Sequence[int],
     batches = [list(range(length))] if len(clocks) == 1 else [[j] for j in range(length)]
     state, parts = None, []
     for batch, closed in zip(batches, clocks, strict=True):
-        rows = {
-            "drop": np.zeros(count * len(batch), np.int8),
-            "user": np.tile(user, len(batch)),
-            "ts": np.concatenate([ts[chosen[:, j]] for j in batch]).astype(np.int64),
-            "key": np.concatenate([own_key[:, j] for j in batch]),
-            "key_bytes": pa.array([b"%d" % n for j in batch for n in range(count)], pa.binary()),
-            "a0": np.concatenate([value[chosen[:, j]] for j in batch]).astype(float),
-        }
+        rows = {"drop": np.zeros(count * len(batch), np.int8), "user": np.tile(user, len(batch))}
+        rows |= {"ts": np.concatenate([ts[chosen[:, j]] for j in batch]).astype(np.int64)}
+        rows |= {"key": np.concatenate([own_key[:, j] for j in batch])}
+        rows |= {"key_bytes": pa.array([b"%d" % n for j in batch for n in range(count)], pa.binary())}
+        rows |= {"a0": np.concatenate([value[chosen[:, j]] for j in batch]).astype(float)}
         admission = admit(state, pa.table(rows), Clock(closed), p)
         state = admission.state
         parts.append(admission.contributions)
@@ -80,10 +73,8 @@ def squared(shift: np.ndarray, strategy: np.ndarray) -> np.ndarray:
 
 
 def squared_in_rounds(weights: np.ndarray, strategy: np.ndarray) -> np.ndarray:
-    """Per stream, the squared shift of selection under the worst choice of when every group's rounds end.
-
-    A user counts in a round at its first trigger there, so a group's rounds pick any set of its triggers: the worst picks all.
-    """
+    """Per stream, the squared shift of selection under the worst choice of when every group's rounds end. A user counts in a round at its
+    first trigger there, so a group's rounds pick any set of its triggers: the worst picks all."""
     return np.sum(weights**2 * np.sum(strategy**2, axis=0), axis=(1, 2))
 
 

@@ -1,9 +1,7 @@
-"""The worst unit of n contribution periods, searched for on the real contribution bounding, and held against what is stated.
-
-Many streams of one unit are admitted at once, each as a unit of its own with keys of its own: once with all records, once without those of
-n consecutive periods. Periods before and after may stay: what they add can change when their neighbour is gone. The difference goes
-through the dense matrix of the counter. Nothing here knows a sensitivity, a rank or an overlap rule.
-"""
+"""The worst unit of n contribution periods, searched for on the real contribution bounding, and held against what is stated. Many streams
+of one unit are admitted at once, each as a unit of its own with keys of its own: once with all records, once without those of n consecutive
+periods. Periods before and after may stay: what they add can change when their neighbour is gone. The difference goes through the dense
+matrix of the counter. Nothing here knows a sensitivity, a rank or an overlap rule."""
 
 from __future__ import annotations
 
@@ -155,14 +153,8 @@ def admitted(streams: Streams, p: BoundingParameters) -> pa.Table:
     state, parts = None, []
     for batch, closed in enumerate(streams.closed):
         now = np.flatnonzero(streams.batch == batch)
-        rows = {
-            "drop": np.zeros(len(now), np.int8),
-            "user": user[now],
-            "ts": streams.ts[now],
-            "key": key[now],
-            "key_bytes": pa.array([b""] * len(now), pa.binary()),
-            "a0": streams.value[now],
-        }
+        rows = {"drop": np.zeros(len(now), np.int8), "user": user[now], "ts": streams.ts[now], "key": key[now]}
+        rows |= {"key_bytes": pa.array([b""] * len(now), pa.binary()), "a0": streams.value[now]}
         step = admit(state, pa.table(rows), Clock(closed), p)
         state = step.state
         parts.append(step.contributions)

@@ -1,7 +1,5 @@
 """Second opinions on what a plan spends: privacy loss integrated numerically, dense matrices, mpmath, exact fractions, and simulation.
-
-Nothing here calls the planner's formulas or the accountant's; both are compared with the results.
-"""
+Nothing here calls the planner's formulas or the accountant's; both are compared with the results."""
 
 import dataclasses
 import math
@@ -113,10 +111,8 @@ def test_plans_by_privacy_loss_distributions() -> None:
 
 
 def threshold_failures(plan: PrivacyPlan) -> float:
-    """K' times the sum over triggers of P(noise >= tau_i - m w_1), by mpmath, deviations from the dense noise matrix.
-
-    Where m - 1 other units can count twice each, and this one once, it is the most that they weigh together.
-    """
+    """K' times the sum over triggers of P(noise >= tau_i - m w_1), by mpmath, deviations from the dense noise matrix. Where m - 1 other
+    units can count twice each, and this one once, it is the most that they weigh together."""
     s, q = plan.selection, plan.query
     if s is None:
         return 0.0

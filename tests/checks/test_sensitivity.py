@@ -1,7 +1,5 @@
-"""The planner's sensitivities against the largest shift over every one-user stream at tiny parameters, through the real bounding.
-
-What the proofs of theorems 1, 2, 3, 11 and 12 say in words: no stream exceeds the formula, and where bounds divide evenly some reaches it.
-"""
+"""The planner's sensitivities against the largest shift over every one-user stream at tiny parameters, through the real bounding. What the
+proofs of theorems 1, 2, 3, 11 and 12 say in words: no stream exceeds the formula, and where bounds divide evenly some reaches it."""
 
 import dataclasses
 from functools import cache
@@ -33,15 +31,9 @@ def plan_of(case: tuple) -> PrivacyPlan:
     rows, per_group, groups, slide, trigger, late, period, rule = case
     return make_plan(
         query(
-            max_rows_contributed=rows,
-            max_rows_per_group=per_group,
-            max_groups_contributed=groups,
-            window=WindowSpec(SIZE, slide, 0),
-            trigger_interval_us=trigger,
-            allowed_lateness_us=late,
-            contribution_period=period,
-            release=rule,
-            aggregates=(COUNT, USERS, SUM, AVG),
+            **{"max_rows_contributed": rows, "max_rows_per_group": per_group, "max_groups_contributed": groups},
+            **{"window": WindowSpec(SIZE, slide, 0), "trigger_interval_us": trigger, "allowed_lateness_us": late},
+            **{"contribution_period": period, "release": rule, "aggregates": (COUNT, USERS, SUM, AVG)},
         ),
         source(),
     )

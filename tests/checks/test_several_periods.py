@@ -1,7 +1,5 @@
 """What explanations and ledger lines say of n contribution periods, against the worst unit that a search finds on the real steps.
-
-`benchmarks/checks.py` searches more plans.
-"""
+`benchmarks/checks.py` searches more plans."""
 
 import dataclasses
 import math

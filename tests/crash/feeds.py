@@ -6,13 +6,9 @@ Two declarations of one table: with its primary key, and without, where rows of 
 each of which begins with a third of what the one before has said.
 """
 
-import argparse
 import json
 import os
-import random
-import shutil
 import sys
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
@@ -21,8 +17,8 @@ from typing import ClassVar
 import pyarrow as pa
 from deltalake import DeltaTable, write_deltalake
 
-from tests.crash.kill import FILES, START, at_random, differences, left, whole_run
-from tests.crash.sliding import EventStage, verified
+from tests.crash.kill import FILES, START
+from tests.crash.sliding import EventStage, main
 from tests.debezium import message
 
 SQL = """
@@ -129,27 +125,5 @@ sources:
 KINDS: Mapping[str, type[FeedStage]] = {"key": FeedStage, "copies": CopiesStage, "messages": MessagesStage}
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--folder", type=Path, default=Path("crash-out-feeds"), help="made anew; everything is below it")
-    parser.add_argument("--kills", type=int, default=20, help="of each declaration")
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--catch-ups", type=int, default=2)
-    parser.add_argument("--only", choices=KINDS, help="one of the declarations")
-    given = parser.parse_args()
-    shutil.rmtree(given.folder, ignore_errors=True)
-    wrong = False
-    for name, kind in ((name, KINDS[name]) for name in KINDS if given.only in (None, name)):
-        stage, kills = kind(given.folder.resolve() / name, given.catch_ups), Counter[str]()
-        stage.prepare()
-        whole, lake = whole_run(stage), stage.lake("random")
-        at_random(stage, lake, given.kills, random.Random(given.seed), kills)
-        unlike, said = differences(left(whole), left(lake)), verified(stage, lake)
-        cells = len(left(whole)["histogram"])
-        print(f"{name}: {kills['at random']} kills; {cells} published rows; differences: {', '.join(unlike) or 'none'}; {said}", flush=True)
-        wrong |= bool(unlike) or not said.startswith("identical") or not cells
-    return int(wrong)
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(KINDS, __doc__, "crash-out-feeds"))

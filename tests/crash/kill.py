@@ -61,11 +61,8 @@ TABLES = {"admission": ("users",), "release": ("groups", "pending", "seen")}
 
 @dataclass
 class Stage:
-    """A folder with a query, its input and its lakes.
-
-    Catch-up number n (from 0) brings two more files and closes day n, one day after the newest record of the catch-up before: so
-    windows, users and keys live on from one catch-up to the next.
-    """
+    """A folder with a query, its input and its lakes. Catch-up number n (from 0) brings two more files and closes day n, one day after the
+    newest record of the catch-up before: so windows, users and keys live on from one catch-up to the next."""
 
     folder: Path
     catch_ups: int

@@ -1,8 +1,6 @@
-"""Where a job can be made to die, and which of its protections can be taken away. All of it is patched in from here:
-the product has no switch for it.
-
-A point is a function of the product and a side of it; reaching it kills the whole session with SIGKILL: driver, JVM, workers.
-"""
+"""Where a job can be made to die, and which of its protections can be taken away. All of it is patched in from here: the product has no
+switch for it. A point is a function of the product and a side of it; reaching it kills the whole session with SIGKILL: driver, JVM,
+workers."""
 
 import functools
 import importlib
@@ -18,10 +16,8 @@ STREAMING, LAKE = "dpsql.streaming", "dpsql.lake"
 
 @dataclass(frozen=True)
 class Point:
-    """Die before or after a call of `owner` (module, or module:Class) `.name` that `when` accepts.
-
-    `buckets`: the point is in a worker, and there is one for each bucket.
-    """
+    """Die before or after a call of `owner` (module, or module:Class) `.name` that `when` accepts. `buckets`: the point is in a worker, and
+    there is one for each bucket."""
 
     owner: str
     name: str
@@ -47,25 +43,12 @@ def _file_of_bucket(operator: str) -> Callable[..., bool]:
     return lambda system, path, data: f"/{operator}-" in path and f"bucket={_bucket():04d}" in path
 
 
-def _written(self: Any, rows: Any, bucket: int, batch: int) -> bool:
+def _released(self: Any, rows: Any, bucket: int, *given: Any) -> bool:
     return bucket == _bucket()
-
-
-def _released(self: Any, rows: Any, bucket: int) -> bool:
-    return bucket == _bucket()
-
-
-def _second_micro_batch(self: Any, frame: Any, batch: int) -> bool:
-    # Every catch-up reads two files, one per micro-batch.
-    return batch % 2 == 1
 
 
 def _named(name: str) -> Callable[..., bool]:
     return lambda path, *given: path.name == name
-
-
-def _listing(table: Any, path: str, *given: Any) -> bool:
-    return str(path).endswith("files")
 
 
 def _bucket() -> int:
@@ -90,10 +73,11 @@ POINTS = {
     "catch-up: its time is written": Point("dpsql.record", "write", True, _named("catch_up.json")),
     "admission: before Spark's query id is kept": Point(f"{LAKE}.preflight:Engine", "remember_query", False),
     **_steps("admission", "Intake", "admit"),
-    "admission: files of contributions written": Point("dpsql.udfs.contribution_files:ContributionFiles", "write", True, _written, True),
+    "admission: files of contributions written": Point("dpsql.udfs.contribution_files:ContributionFiles", "write", True, _released, True),
     "admission: rows appended": Point(f"{LAKE}.contributions:Contributions", "append", True),
     "admission: before Spark's commit": Point(f"{STREAMING}.admission:AdmissionSink", "__call__", True),
-    "admission: after Spark's commit": Point(f"{STREAMING}.admission:AdmissionSink", "__call__", False, _second_micro_batch),
+    # Every catch-up reads two files, one per micro-batch.
+    "admission: after Spark's commit": Point(f"{STREAMING}.admission:AdmissionSink", "__call__", False, lambda *given: given[-1] % 2 == 1),
     "tick: before": Point(f"{LAKE}.contributions:Contributions", "tick", False),
     "tick: between the tick and its release": Point(f"{LAKE}.contributions:Contributions", "tick", True),
     "release: what an earlier start has left is removed": Point(f"{STREAMING}.released", "sweep", True),
@@ -148,7 +132,9 @@ LIVE_POINTS = {
     "clean-up: files of an era deleted": Point(f"{LAKE}.delta_tables", "vacuum", True, lambda path, hours: path.name == "contributions"),
     "clean-up: between two buckets of state": Point(RETENTION, "sweep_bucket", True),
     "clean-up: before the list of files is compacted": Point(RETENTION, "compact", False),
-    "clean-up: list of files compacted, old ones there": Point(f"{LAKE}.delta_tables", "replace_files", True, _listing),
+    "clean-up: list of files compacted, old ones there": Point(
+        f"{LAKE}.delta_tables", "replace_files", True, lambda table, path, *given: str(path).endswith("files")
+    ),
     "clean-up: after": Point(f"{RETENTION}:Retention", "sweep", True),
 }
 """The same for a live run."""

@@ -72,16 +72,19 @@ def verified(stage: Stage, lake: Path) -> str:
     return (done.stdout or done.stderr).strip()
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--folder", type=Path, default=Path("crash-out-sliding"), help="made anew; everything is below it")
-    parser.add_argument("--kills", type=int, default=20, help="of each query")
+def main(kinds: Mapping[str, type[Stage]], about: str, folder: str) -> int:
+    """Kill runs of some kinds, each in a folder of its own."""
+    parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--folder", type=Path, default=Path(folder), help="made anew; everything is below it")
+    parser.add_argument("--kills", type=int, default=20, help="of each kind")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--catch-ups", type=int, default=2)
+    parser.add_argument("--only", choices=kinds, help="one of the kinds")
     given = parser.parse_args()
     shutil.rmtree(given.folder, ignore_errors=True)
     wrong = False
-    for name, kind in (("events", EventStage), ("units", UnitStage)):
-        stage, kills = kind(given.folder.resolve() / name, 2), Counter[str]()
+    for name, kind in ((name, kinds[name]) for name in kinds if given.only in (None, name)):
+        stage, kills = kind(given.folder.resolve() / name, given.catch_ups), Counter[str]()
         stage.prepare()
         whole, lake = whole_run(stage), stage.lake("random")
         at_random(stage, lake, given.kills, random.Random(given.seed), kills)
@@ -93,4 +96,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main({"events": EventStage, "units": UnitStage}, __doc__, "crash-out-sliding"))

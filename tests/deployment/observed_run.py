@@ -97,23 +97,10 @@ def main(folder: Path, port: str, query: Path, sources: Path, jars: str, level: 
         **{"spark.local.dir": str(folder / "local"), "spark.jars": jars, "spark.driver.memory": "1g", "spark.ui.liveUpdate.period": "0"},
         "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xss4m",
     }
-    flags = RunFlags(
-        query_file=query,
-        sources_file=sources,
-        lake_folder=str(folder / "lake"),
-        secret_file=folder / "secret" / "secret",
-        name="observed",
-        until_caught_up=True,
-        until_us=1_702_339_200_000_000,
-        interval_us=None,
-        retention_us=0,
-        accept_clock=False,
-        untested_spark=False,
-        buckets=1,
-        log=None,
-        metrics=None,
-        as_json=False,
-    )
+    given: dict[str, Any] = {"query_file": query, "sources_file": sources, "lake_folder": str(folder / "lake"), "name": "observed"}
+    given |= {"secret_file": folder / "secret" / "secret", "until_caught_up": True, "until_us": 1_702_339_200_000_000, "buckets": 1}
+    given |= dict.fromkeys(("accept_clock", "untested_spark", "as_json"), False) | dict.fromkeys(("interval_us", "log", "metrics"))
+    flags = RunFlags(**given, retention_us=0)
     try:
         with one_line_errors(debug=False):
             start(flags, "local[1]", properties)

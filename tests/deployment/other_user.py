@@ -50,11 +50,9 @@ def _is_jvm(pid: int) -> bool:
 
 
 def blocks_of(pid: int) -> dict[str, bytes]:
-    """All blocks that a process and its children serve to a stranger, decompressed.
-
-    The client becomes `nobody` where it may, and has nothing but the standard library. Spark's blocks are served by JVMs; the Python servers
-    beside them are left in peace, because that of the accumulators takes one connection at a time.
-    """
+    """All blocks that a process and its children serve to a stranger, decompressed. The client becomes `nobody` where it may, and has
+    nothing but the standard library. Spark's blocks are served by JVMs; the Python servers beside them are left in peace, because that of
+    the accumulators takes one connection at a time."""
     ports = listening(one for one in children(pid) if _is_jvm(one))
     if not ports:
         return {}

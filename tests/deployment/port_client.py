@@ -17,15 +17,9 @@ from concurrent.futures import ThreadPoolExecutor
 from block_client import Connection, become_nobody, served
 
 PAGES, SECONDS = 40, 5
-PROGRAM = {
-    "action": "CreateSubmissionRequest",
-    "appResource": "",
-    "appArgs": ["/etc/hostname", ""],
-    "clientSparkVersion": "4.2.0",
-    "environmentVariables": {},
-    "mainClass": "org.apache.spark.deploy.PythonRunner",
-    "sparkProperties": {"spark.app.name": "stranger", "spark.master": "spark://127.0.0.1:1", "spark.submit.deployMode": "cluster"},
-}
+PROGRAM = {"action": "CreateSubmissionRequest", "appResource": "", "appArgs": ["/etc/hostname", ""], "clientSparkVersion": "4.2.0"}
+PROGRAM |= {"environmentVariables": {}, "mainClass": "org.apache.spark.deploy.PythonRunner"}
+PROGRAM |= {"sparkProperties": {"spark.app.name": "stranger", "spark.master": "spark://127.0.0.1:1", "spark.submit.deployMode": "cluster"}}
 
 
 def ask(host: str, port: int, method: str, path: str, body: str = "", kind: str = "application/x-www-form-urlencoded") -> str:

@@ -57,7 +57,6 @@ def test_spark_gives_out_no_total_and_leaves_nothing_beside_the_scratch_folder(t
     assert job.returncode == 0, (tmp_path / "err").read_text()
     assert looks > 20 and beside == {f"dpsql-{os.getuid()}"}
     assert list(temporary.glob("*/*")) == []
-
     seen, lake = Seen(), ("q", "--lake", "lake")
     for label, flags in (("plain", ()), ("json", ("--json",))):
         for command, *more in (("status",), ("show",), ("verify", *query, *secret), ("restore", *query, *secret), ("savepoint", label)):

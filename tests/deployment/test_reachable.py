@@ -86,7 +86,6 @@ def test_one_broker_that_answers_is_enough_and_it_may_come_a_moment_later(monkey
         reachable.check_reachable([source], as_here=True)
     with pytest.raises(DataError, match=f"answers at {NOBODY} .*; 127.0.0.1:{port} "):
         reachable.check_reachable([source], as_here=True)
-
     late = socket.socket()
     late.bind(("127.0.0.1", 0))
     monkeypatch.setattr(time, "sleep", lambda _: late.listen())

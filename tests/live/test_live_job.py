@@ -1,7 +1,5 @@
 """Live runs on Spark: broken off and started again, ended by SIGTERM and `dpsql stop`, and what they publish."""
 
-from __future__ import annotations
-
 import json
 import pkgutil
 import threading
@@ -10,9 +8,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
+from pyspark.sql import SparkSession
 
 import dpsql
 from dpsql.config import Source, Sources
@@ -25,9 +24,6 @@ from dpsql.privacy.secret import Secret
 from dpsql.published.histogram import read_histogram
 from dpsql.streaming.live import LiveOptions
 from dpsql.streaming.microbatches import Following
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 TRIGGER, WINDOW, HORIZON = 2, 4, 4
 SQL = f"""
@@ -88,17 +84,9 @@ class Case:
 def case(spark: SparkSession, tmp_path: Path) -> Iterator[Case]:
     folder = tmp_path / "visits"
     folder.mkdir()
-    source = Source(
-        name="visits",
-        format="json",
-        path=str(folder),
-        schema="user_id STRING, ts TIMESTAMP, page STRING",
-        event_time="ts",
-        privacy_unit=("user_id",),
-        max_users=1000,
-        max_keys=1000,
-        start_us=(int(time.time()) // TRIGGER - 5) * TRIGGER * 1_000_000,
-    )
+    given: dict[str, Any] = {"event_time": "ts", "privacy_unit": ("user_id",), "max_users": 1000, "max_keys": 1000}
+    given |= {"start_us": (int(time.time()) // TRIGGER - 5) * TRIGGER * 1_000_000}
+    source = Source("visits", "json", str(folder), schema="user_id STRING, ts TIMESTAMP, page STRING", **given)
     query, secret = dpsql.compile(SQL, Sources((source,))), Secret(bytes(range(32)))
     made = Case(spark, folder, Lake(tmp_path / "lake"), query, secret, Ledger(tmp_path / "ledger"), threading.Event(), threading.Event())
     made.writing.set()

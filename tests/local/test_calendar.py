@@ -1,23 +1,18 @@
 """Times outside the years 1 to 9999 are read as NULL by both engines: one of them must not end a job that casts or truncates it."""
 
-from __future__ import annotations
-
 import datetime as dt
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyspark.sql import SparkSession
 
 from dpsql.config import Source
 from dpsql.local.connection import connect
 from dpsql.local.sources import InputReader
 from tests.local.conftest import HOUR, Compile, visits
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 FIRST_US, LAST_US = -62_135_596_800_000_000, 253_402_300_799_999_999
 FIRST_DAY, LAST_DAY = -719_162, 2_932_896

@@ -1,4 +1,4 @@
-"""Which commits a run over a change feed has read, and their images as Spark has seen them; without Spark."""
+"""Change feeds on the local engine: which commits a run has read, their images as Spark has seen them, and messages of Debezium."""
 
 import json
 import os
@@ -6,13 +6,17 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from dpsql.change_feed import CHANGE, POSITION, TIME, FeedForm
 from dpsql.config import Source
 from dpsql.errors import DataError
+from dpsql.local.connection import connect
 from dpsql.local.feed_commits import Commits, changes, read_commits
+from dpsql.local.sources import InputReader
+from tests.debezium import BEGUN, BOTH, DECLARED, HARD, NEW, OLD, SCHEMA, message
 
 
 def feed(path: Path | None = None, **options: str) -> Source:
@@ -81,6 +85,45 @@ def test_commits_that_are_gone_or_elsewhere_are_told(table: Path) -> None:
     (table / "_delta_log" / f"{1:020d}.json").unlink()
     with pytest.raises(DataError, match="commits 1 to 2, which the run has read, cannot be read"):
         changes(feed(table), Commits(1, 2))
-    for source, message in ((feed(), "Spark's catalog"), (Source("accounts", "delta", "s3a://a/b"), "s3a://")):
-        with pytest.raises(DataError, match=message):
+    for source, says in ((feed(), "Spark's catalog"), (Source("accounts", "delta", "s3a://a/b"), "s3a://")):
+        with pytest.raises(DataError, match=says):
             changes(source, Commits(0, 0))
+
+
+SOURCE = Source("visits", path="x", schema=SCHEMA, privacy_unit=("user_id",), **DECLARED)
+
+
+def read_messages(made: Any, source: Source = SOURCE, connection: Any = None) -> tuple[list[tuple[Any, ...]], int]:
+    """Of a file, or of a frame."""
+    connection = connection or connect()
+    reader = InputReader(connection, source)
+    rows, malformed = [], 0
+    for chunk in reader.files([made]) if isinstance(made, Path) else [reader.frame(made)]:
+        columns = (f'epoch_us("{name}")' if kind.name == "timestamp" else f'"{name}"' for name, kind in chunk.table.columns)
+        rows.extend(connection.sql(f'SELECT {", ".join(columns)} FROM "{chunk.table.view}"').fetchall())
+        malformed += chunk.malformed
+    return rows, malformed
+
+
+def test_what_messages_say(tmp_path: Path) -> None:
+    file, connection = tmp_path / "a.json", connect()
+    for line, images, malformed in HARD:
+        file.write_text(line + "\n", encoding="utf-8")
+        assert read_messages(file, connection=connection) == (images, malformed), line
+
+
+def test_messages_of_files_topics_and_frames_are_the_same(tmp_path: Path) -> None:
+    """A value that is NULL is a tombstone, and bytes that are no UTF-8 are no message."""
+    lines = [json.dumps(message("c", None, OLD)), json.dumps(message("u", OLD, NEW))]
+    values = pa.table({"key": [1, 1, 1, 1], "value": pa.array([lines[0].encode(), None, b"\xff\xfe", lines[1].encode()], pa.binary())})
+    pq.write_table(values, tmp_path / "a.parquet")
+    assert read_messages(tmp_path / "a.parquet") == ([*BEGUN, *BOTH], 1) == read_messages(values)
+    assert read_messages(pa.table({"value": lines})) == ([*BEGUN, *BOTH], 0)
+    with pytest.raises(DataError, match="messages of source `visits` are to be in a column `value`"):
+        read_messages(pa.table({"account": [1]}))
+
+
+def test_another_number_orders_changes(tmp_path: Path) -> None:
+    by_time = Source("visits", path="x", schema=SCHEMA, **{**DECLARED, "sequence_by": "source.ts_ms"})
+    ((*_, place, _),), _ = read_messages(pa.table({"value": [json.dumps(message("c", None, OLD))]}), by_time)
+    assert place == message("c")["source"]["ts_ms"]

@@ -41,14 +41,8 @@ SOURCES = """sources:
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """100 users for each of three keys; in the last one all columns are NULL."""
     monkeypatch.chdir(tmp_path)
-    columns = {
-        "k": WIDE,
-        "small": [7, -7, None],
-        "price": [Decimal("1.50"), Decimal("0.00"), None],
-        "nobody": [None] * 3,
-        "ok": [True, False, None],
-        "day": [pa.scalar(i, pa.int32()).cast(pa.date32()).as_py() for i in (0, 1)] + [None],
-    }
+    columns = {"k": WIDE, "small": [7, -7, None], "price": [Decimal("1.50"), Decimal("0.00"), None], "nobody": [None] * 3}
+    columns |= {"ok": [True, False, None], "day": [pa.scalar(i, pa.int32()).cast(pa.date32()).as_py() for i in (0, 1)] + [None]}
     table = pa.table({name: pa.array(values * 100, KEYS[name]) for name, values in columns.items()})
     table = table.append_column("user_id", pa.array([f"u{i}" for i in range(300)]))
     table = table.append_column("ts", pa.array([DAY] * 300, pa.timestamp("us", "UTC")))

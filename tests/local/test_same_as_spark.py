@@ -1,7 +1,5 @@
 """Every expression of the allow-list over edge values, on Spark and on DuckDB: same type, same values, bit for bit."""
 
-from __future__ import annotations
-
 import datetime as dt
 import itertools
 import math
@@ -9,20 +7,17 @@ import random
 import struct
 from decimal import Decimal
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyspark.sql import SparkSession
 
 from dpsql.config import Source
 from dpsql.local.allowed import FUNCTIONS
 from dpsql.local.connection import connect
 from dpsql.local.from_clause import read_from
 from dpsql.local.sources import InputReader
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 SCHEMA = (
     "s STRING, t STRING, n STRING, i INT, j INT, l BIGINT, m BIGINT, h SMALLINT, y TINYINT, d DOUBLE, e DOUBLE, f FLOAT, "

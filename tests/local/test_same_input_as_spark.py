@@ -1,15 +1,13 @@
 """The same files on both engines: the same lines are malformed, the others have the same values, and the records are the same bytes."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyspark.sql import SparkSession
 
 from dpsql.config import Source
 from dpsql.local.record_reader import RowReader
@@ -20,9 +18,6 @@ from dpsql.streaming.sources import BATCH_FILES, stream
 from dpsql.udfs.keys import encode
 from tests.local.conftest import Compile, visits
 from tests.local.test_sources import MALFORMED_CSV, MALFORMED_JSON, SCHEMA, load
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 JSON_LINES = r"""
 {"name": "a", "n": 1, "x": 1.5, "ok": true, "day": "2024-02-29", "ts": "2024-02-29T12:00:00Z"}
@@ -160,9 +155,7 @@ def test_records_are_the_same_bytes(spark: SparkSession, compile_on: Compile, tm
 @pytest.mark.parametrize("pattern", ["", "*.parquet"])
 def test_files_come_in_the_same_order_and_cuts(spark: SparkSession, tmp_path: Path, pattern: str) -> None:
     """Spark's log of what it has read against what `try` reads: ages, ties, times that differ by less than a millisecond, sub-folders.
-
-    Catches: another order or another listing in a later release of Spark.
-    """
+    Catches: another order or another listing in a later release of Spark."""
     ages = {"q": 0, "w": 0, "e": 0, "r": 0, "a_newest": 9, "z_oldest": -9, "b": 0.7, "k": 0.3, "plain/sub": 5}
     folder = tmp_path / "data"
     for name, age in ages.items():

@@ -1,12 +1,10 @@
 """`verify` on a lake as the Spark engine leaves it, made here without Spark; and once on a real run."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -14,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake.transaction import AddAction
+from pyspark.sql import SparkSession
 
 from dpsql import record
 from dpsql.compiled import Query
@@ -35,9 +34,6 @@ from dpsql.udfs.grid import NO_CLOCK
 from dpsql.udfs.stage import Clock
 from tests.local.conftest import DAY, HOUR, RUN, Compile, visits
 from tests.local.published import engine_of, publish
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 CATCH_UPS = (((0, [0]), (1, [1, 2])), DAY + 13 * HOUR), (((3, [3]),), DAY + 24 * HOUR)
 

@@ -49,11 +49,9 @@ def test_figures_of_the_steps_are_those_of_the_plain_lists(records: Records, by_
 
 @pytest.mark.parametrize(("name", "factor"), [("sigma", 1.25), ("thresholds", 1.1), ("rows", 0.5)])
 def test_wrong_numbers_are_seen(records: Records, by_steps: list[Figures], name: str, factor: float) -> None:
-    """A quarter more noise, a tenth higher thresholds or half of C move a figure beyond the tolerance.
-
-    The noise of selection alone would not: with the thresholds given, as many keys appear early by luck as are late. Its size is
-    tested where it can be seen, by the audits.
-    """
+    """A quarter more noise, a tenth higher thresholds or half of C move a figure beyond the tolerance. The noise of selection alone
+    would not: with the thresholds given, as many keys appear early by luck as are late. Its size is tested where it can be seen, by the
+    audits."""
     right = numbers_of(paper_plan(SCALE, TRIGGERS))
     value = getattr(right, name)
     changed: Any = tuple(v * factor for v in value) if isinstance(value, tuple) else type(value)(value * factor)
@@ -72,10 +70,8 @@ def test_the_tree_of_the_reference_has_the_papers_variance() -> None:
 
 
 def test_the_workload_is_the_papers() -> None:
-    """About 61 million records at full scale, the largest key 26,000 (the paper's own draw: 59.05 million, 25,497).
-
-    At 1/100 the largest key stands for the hundred largest of the paper: 26,000 (1001 / 1050.5)^1.4 = 24,300.
-    """
+    """About 61 million records at full scale, the largest key 26,000 (the paper's own draw: 59.05 million, 25,497). At 1/100 the largest
+    key stands for the hundred largest of the paper: 26,000 (1001 / 1050.5)^1.4 = 24,300."""
     records = workload(0.01)
     counts = np.bincount(records.key)
     assert len(records.ts) / 0.01 == pytest.approx(61e6, rel=0.02)

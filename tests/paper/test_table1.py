@@ -29,10 +29,8 @@ def results() -> dict[str, dict[str, Any]]:
 
 
 def test_ratios_between_configurations(results: dict[str, dict[str, Any]]) -> None:
-    """The order and about the ratios of the full table, where ours has 2.4 times the paper's keys and 0.6 of its l_1.
-
-    Catches: a mechanism that lost its accuracy, a baseline that got an unfair calibration, figures of another truth.
-    """
+    """The order and about the ratios of the full table, where ours has 2.4 times the paper's keys and 0.6 of its l_1. Catches: a mechanism
+    that lost its accuracy, a baseline that got an unfair calibration, figures of another truth."""
     one, shot, theirs = (Figures(**results[name]["figures"]) for name in ("ours-32-100", "ours-32-1", "paper-100"))
     assert one.keys > 1.8 * theirs.keys
     assert one.l_1 < 0.8 * theirs.l_1

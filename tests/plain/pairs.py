@@ -89,19 +89,15 @@ class Pair:
 
     def compile(self, folder: Path) -> dpsql.Query:
         options = () if self.per_batch is None else (("maxFilesPerTrigger", str(self.per_batch)),)
-        stream = Source(
-            name="records",
-            format="parquet",
-            path=str(folder / "records"),
-            schema=", ".join(f"{name} {kind}" for name, kind in SPARK.items()),
-            options=options,
-            event_time="ts",
-            privacy_unit=self.question.unit,
-            max_ahead_us=self.question.max_ahead,
-            max_users=100_000,
-            max_keys=100_000,
-            start_us=self.question.start,
-        )
+        schema = ", ".join(f"{name} {kind}" for name, kind in SPARK.items())
+        given: dict[str, Any] = {
+            "options": options,
+            "event_time": "ts",
+            "privacy_unit": self.question.unit,
+            "start_us": self.question.start,
+        }
+        given |= {"max_ahead_us": self.question.max_ahead, "max_users": 100_000, "max_keys": 100_000}
+        stream = Source("records", "parquet", str(folder / "records"), schema=schema, **given)
         listed = Source("listed", "parquet", str(folder / "listed.parquet"), static=True)
         return dpsql.compile(self.sql, Sources((stream, listed)))
 

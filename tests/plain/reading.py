@@ -1,8 +1,6 @@
-"""A second reading of the semantics: what a query means, on plain lists and dicts, one record after the other.
-
-Written from the documentation, to be read next to it. It shares nothing with the product: no code of `dpsql` or `udfs`, no numpy, no
-noise. Times are integers, microseconds since 1970 UTC. Records are dicts by column name.
-"""
+"""A second reading of the semantics: what a query means, on plain lists and dicts, one record after the other. Written from the
+documentation, to be read next to it. It shares nothing with the product: no code of `dpsql` or `udfs`, no numpy, no noise. Times are
+integers, microseconds since 1970 UTC. Records are dicts by column name."""
 
 import math
 from collections import Counter, defaultdict

@@ -1,15 +1,14 @@
 """Random pairs of a query and data: the product publishes what the plain reading says, in every cell, with the noise and without it."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from unittest import mock
 
 import pyarrow as pa
 import pytest
+from pyspark.sql import SparkSession
 
 import dpsql
 from dpsql.local.record_reader import RowReader
@@ -18,9 +17,6 @@ from tests.plain import product
 from tests.plain.pairs import ARROW, TIME, Pair, make
 from tests.plain.product import Published
 from tests.plain.reading import Column, Group, Reading, microseconds
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 SEEDS = range(60)
 """`tests/long/plain` goes on to 200, and publishes some of them on Spark."""

@@ -15,17 +15,8 @@ USERS = Aggregate("visitors", AggregateFunction.COUNT_DISTINCT_UNIT)
 SUM = Aggregate("time_spent", AggregateFunction.SUM, "seconds", (0.0, 60.0))
 
 
-COMMON: dict[str, Any] = {
-    "privacy_unit": ("user_id",),
-    "event_time": "ts",
-    "trigger_interval_us": HOUR,
-    "allowed_lateness_us": 0,
-    "max_ahead_us": HOUR,
-    "public_groups": None,
-    "from_sql": "FROM visits",
-    "stream": "visits",
-    "static_sources": (),
-}
+COMMON: dict[str, Any] = {"privacy_unit": ("user_id",), "event_time": "ts", "trigger_interval_us": HOUR, "allowed_lateness_us": 0}
+COMMON |= {"max_ahead_us": HOUR, "public_groups": None, "from_sql": "FROM visits", "stream": "visits", "static_sources": ()}
 """What the queries of all mechanisms have here."""
 
 
@@ -37,21 +28,11 @@ def source(**changes: Any) -> Source:
 def query(**changes: Any) -> ParsedQuery[Asked]:
     """One day in hours, C = 4, COUNT(*), COUNT(DISTINCT unit) and SUM; any field can be changed."""
     rows = changes.get("max_rows_contributed", 4)
-    fields: dict[str, Any] = {
-        "epsilon": 6.0,
-        "delta": 1e-9,
-        "max_rows_contributed": rows,
-        "max_rows_per_group": rows,
-        "max_groups_contributed": rows,
-        "contribution_period": ContributionPeriod.WINDOW,
-        "window": WindowSpec(DAY, DAY, 0),
-        "min_privacy_units_per_group": 1,
-        "release": ReleaseRule.EVERY_TRIGGER,
-        "counter": CounterName.BLT,
-        "keys": (Key("page", "page"),),
-        "aggregates": (COUNT, USERS, SUM),
-        "columns_in_order": ("page", "views", "visitors", "time_spent"),
-    }
+    fields: dict[str, Any] = {"epsilon": 6.0, "delta": 1e-9, "max_rows_contributed": rows, "max_rows_per_group": rows}
+    fields |= {"max_groups_contributed": rows, "contribution_period": ContributionPeriod.WINDOW, "window": WindowSpec(DAY, DAY, 0)}
+    fields |= {"min_privacy_units_per_group": 1, "release": ReleaseRule.EVERY_TRIGGER, "counter": CounterName.BLT}
+    fields |= {"keys": (Key("page", "page"),), "aggregates": (COUNT, USERS, SUM)}
+    fields |= {"columns_in_order": ("page", "views", "visitors", "time_spent")}
     return parsed(COMMON | fields | changes)
 
 

@@ -123,13 +123,10 @@ def cut_by_time(stream: Sequence[Record], cuts: Iterable[int]) -> list[list[Reco
 
 
 def table(batch: Sequence[Record]) -> pa.Table:
-    columns: dict[str, Any] = {
-        "drop": pa.array([r.drop for r in batch], pa.int8()),
-        "user": pa.array([r.user for r in batch], pa.int64()),
-        "ts": pa.array([r.ts for r in batch], pa.int64()),
-        "key": pa.array([r.key for r in batch], pa.int64()),
-        "key_bytes": pa.array([r.key_bytes for r in batch], pa.binary()),
-    }
+    columns: dict[str, Any] = {"drop": pa.array([r.drop for r in batch], pa.int8())}
+    columns |= {"user": pa.array([r.user for r in batch], pa.int64()), "ts": pa.array([r.ts for r in batch], pa.int64())}
+    columns |= {"key": pa.array([r.key for r in batch], pa.int64())}
+    columns |= {"key_bytes": pa.array([r.key_bytes for r in batch], pa.binary())}
     for i in range(len(batch[0].values) if batch else 1):
         columns[f"a{i}"] = pa.array([r.values[i] for r in batch], pa.float64())
     return pa.table(columns)

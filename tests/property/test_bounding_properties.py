@@ -62,10 +62,8 @@ def test_cuts_between_event_times_buckets_and_row_order_do_not_matter(
 
 @given(live_streams(), bounding())
 def test_users_do_not_touch_each_other(stream: Stream, p: BoundingParameters) -> None:
-    """What all users add is the sum of what each adds alone: so no record of one user moves another's records or triggers.
-
-    Catches: a clock taken from the data, an allowance shared between users, ties broken across users, weights by global rank.
-    """
+    """What all users add is the sum of what each adds alone: so no record of one user moves another's records or triggers. Catches: a clock
+    taken from the data, an allowance shared between users, ties broken across users, weights by global rank."""
     alone: Cells = {}
     for user in USERS:
         alone = added(alone, cells(run_admission(stream.only(user), p).contributions))
@@ -74,11 +72,9 @@ def test_users_do_not_touch_each_other(stream: Stream, p: BoundingParameters) ->
 
 @given(live_streams(), bounding(sliding=False), st.sampled_from(USERS))
 def test_no_user_exceeds_the_bounds(stream: Stream, p: BoundingParameters, user: int) -> None:
-    """The sensitivity proofs read exactly these inequalities, per user and contribution period.
-
-    Catches: C, c or G exceeded in any way, a user counted twice in a group, weights that add up to more than one user's budget,
-    a value outside its clamp (infinities and NaN included), a record put into a trigger that is closed.
-    """
+    """The sensitivity proofs read exactly these inequalities, per user and contribution period. Catches: C, c or G exceeded in any way, a
+    user counted twice in a group, weights that add up to more than one user's budget, a value outside its clamp (infinities and NaN
+    included), a record put into a trigger that is closed."""
     found = run_admission(stream.only(user), p).contributions.to_pylist()
     for row in found:
         assert (
@@ -107,9 +103,7 @@ def test_no_user_exceeds_the_bounds(stream: Stream, p: BoundingParameters, user:
 @given(live_streams(), bounding(renews=False, rounds=None), st.sampled_from(USERS))
 def test_no_user_exceeds_the_copied_bounds(stream: Stream, p: BoundingParameters, user: int) -> None:
     """The same with r windows per record, over a period as long as the stream: what sqrt(r c min(C, G c)), sqrt(K) and the weights rest on.
-
-    Catches: copies that escape the bounds, more than K groups, a weight that two records or two rounds share.
-    """
+    Catches: copies that escape the bounds, more than K groups, a weight that two records or two rounds share."""
     found = cells(run_admission(stream.only(user), p).contributions)
     copies = p.grid.windows_per_record * min(p.max_rows, p.max_groups * p.max_rows_per_group)
     assert sum(cell[2] for cell in found.values()) <= copies
@@ -124,10 +118,8 @@ def test_no_user_exceeds_the_copied_bounds(stream: Stream, p: BoundingParameters
 
 @given(live_streams(), bounding(renews=True, rounds=None), st.sampled_from(USERS))
 def test_no_period_of_a_user_exceeds_the_copied_bounds(stream: Stream, p: BoundingParameters, user: int) -> None:
-    """The same per period, where a group can hold two of them: each period alone, and how often the user counts as a user.
-
-    Catches: a period's copies that depend on another period of the user, a user counted twice in a group, or not at all.
-    """
+    """The same per period, where a group can hold two of them: each period alone, and how often the user counts as a user. Catches: a
+    period's copies that depend on another period of the user, a user counted twice in a group, or not at all."""
     mine = stream.only(user)
     found = cells(run_admission(mine, p).contributions)
     periods = {p.grid.period(np.array([r.ts]))[0] for r in mine.records if not r.drop}
@@ -150,9 +142,8 @@ def test_no_period_of_a_user_exceeds_the_copied_bounds(stream: Stream, p: Boundi
 
 @given(live_streams(), bounding(renews=True, rounds=None), st.sampled_from(USERS), st.integers(-4, 4))
 def test_a_period_that_goes_takes_its_own_and_moves_users_only(stream: Stream, p: BoundingParameters, user: int, number: int) -> None:
-    """Neighbouring streams: without one period of a user its copies are gone and all others stay, but that a 1 of COUNT(DISTINCT) may
-    come back for the other period of its window. Catches: rounds that know users but not periods (the other one's row would take over).
-    """
+    """Neighbouring streams: without one period of a user its copies are gone and all others stay, but that a 1 of COUNT(DISTINCT) may come
+    back for the other period of its window. Catches: rounds that know users but not periods (the other one's row would take over)."""
     mine = stream.only(user)
     start = p.grid.offset_us + number * p.grid.window_us
 
@@ -186,10 +177,8 @@ def test_a_record_too_far_ahead_changes_nothing(stream: Stream, p: BoundingParam
 
 @given(st.lists(records(), min_size=1, max_size=30), bounding())
 def test_state_is_forgotten_exactly_when_the_period_is_over(stream: list[Record], p: BoundingParameters) -> None:
-    """Catches: eviction one trigger early (an allowance would renew) and state that grows for ever.
-
-    Clocks one microsecond before and at a period's last trigger are tried for every period.
-    """
+    """Catches: eviction one trigger early (an allowance would renew) and state that grows for ever. Clocks one microsecond before and at a
+    period's last trigger are tried for every period."""
     admission = admit(None, table([r for r in stream if not r.drop]), Clock(), p)
     periods = set(admission.state.column("period").to_pylist())
     for period in periods:

@@ -88,11 +88,9 @@ def test_without_noise_the_released_rows_are_the_reference(
 
 @given(live_streams(), bounding(rounds=None), st.data())
 def test_with_noise_too(stream: Stream, b: BoundingParameters, data: st.DataObject) -> None:
-    """The noise of every cell by one AES block, the path by the counter's definition, every group tested at every trigger.
-
-    Catches: a path that starts at a key's first record, steps skipped or done twice across ticks, mechanisms, rounds or windows mixed
-    up, noise rounded after it was added, a sleeping group (Algorithm 4) that wakes too late.
-    """
+    """The noise of every cell by one AES block, the path by the counter's definition, every group tested at every trigger. Catches: a path
+    that starts at a key's first record, steps skipped or done twice across ticks, mechanisms, rounds or windows mixed up, noise rounded
+    after it was added, a sleeping group (Algorithm 4) that wakes too late."""
     p = data.draw(releasing(b))
     rows = joined(run_release(run_admission(stream, b).contributions, stream.ticks, p, KEY))
     assert plain(rows, p) == released(admitted(stream, b), p, EVERYTHING, one_normal)
@@ -113,10 +111,8 @@ def test_public_groups_are_released_at_every_trigger(stream: Stream, b: Bounding
 
 @given(live_streams(), bounding(rounds=None), st.data())
 def test_cuts_buckets_and_idle_ticks_do_not_matter(stream: Stream, b: BoundingParameters, data: st.DataObject) -> None:
-    """The same contributions and clock, cut otherwise. Catches: noise or tests per micro-batch, state lost or shared between buckets.
-
-    Idle ticks fall between the grid points, repeat, or go back in time; each ticks no further than the stream's own next tick.
-    """
+    """The same contributions and clock, cut otherwise. Catches: noise or tests per micro-batch, state lost or shared between buckets. Idle
+    ticks fall between the grid points, repeat, or go back in time; each ticks no further than the stream's own next tick."""
     p = data.draw(releasing(b))
     contributions = run_admission(stream, b).contributions
     whole = bits(joined(run_release(contributions, stream.ticks, p, KEY)))
@@ -190,10 +186,8 @@ def test_closed_windows_leave_no_state(stream: Stream, b: BoundingParameters, da
 @pytest.mark.parametrize("rounds", [False, True])
 def test_busy_groups_under_much_noise_are_the_reference(rounds: bool, name: str) -> None:
     """Two users are enough and the noise is as large as that: groups sleep, are woken by users or by noise, and go through many rounds.
-
-    Catches: a group asleep although somebody joined, a new round with the old noise (its users' weights could be subtracted), a path
-    that is not reset, users of an earlier round that count again.
-    """
+    Catches: a group asleep although somebody joined, a new round with the old noise (its users' weights could be subtracted), a path that
+    is not reset, users of an earlier round that count again."""
     generator = np.random.default_rng(3)
     grid = Grid(WINDOW, WINDOW, 0, 2, 6)
     b = BoundingParameters(grid, True, 4, 4, 4, selection_weights(4, 0.0), INCREMENTS, rounds)

@@ -23,18 +23,14 @@ PLANS = FOLDER / "plans"
 TABLES = FOLDER / "tables"
 """For each kind of rows what one public table says of itself."""
 QUERY, SAID = "=== ", "---\n"
-"""In a file of queries: the line that begins one, with its name; the line between its text and what must be said of it.
-
-To add a query: its name, its text and, where what is said of it is to be kept, the second line; `regenerate` writes the rest."""
+"""In a file of queries: the line that begins one, with its name; the line between its text and what must be said of it. To add a query: its
+name, its text and, where what is said of it is to be kept, the second line; `regenerate` writes the rest."""
 
 
 @dataclass(frozen=True)
 class Golden:
-    """One query, the folder (kind) it is in, and what must be said of it.
-
-    `said` is the message of a refused query; of an accepted one the explanation, or None where only a digest of its numbers is kept
-    (`tests/frozen.py`). `file` is where that is written.
-    """
+    """One query, the folder (kind) it is in, and what must be said of it. `said` is the message of a refused query; of an accepted one the
+    explanation, or None where only a digest of its numbers is kept (`tests/frozen.py`). `file` is where that is written."""
 
     kind: str
     stem: str

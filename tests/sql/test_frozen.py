@@ -52,10 +52,8 @@ def test_a_digest_sees_one_bit_of_a_double() -> None:
 
 @pytest.mark.parametrize("golden", ACCEPTED, ids=lambda golden: golden.stem)
 def test_the_identity_covers_what_was_parsed_and_planned(golden: Golden) -> None:
-    """So that a digest of it stands for all of them. Catches: a field of a query that is left out of the plan's document.
-
-    Of a histogram three fields are not there by intent: who takes the query, and two options at the values they had before there were such.
-    """
+    """So that a digest of it stands for all of them. Catches: a field of a query that is left out of the plan's document. Of a histogram
+    three fields are not there by intent: who takes the query, and two options at the values they had before there were such."""
     query = compiled(golden)
     mechanism, parsed = query.mechanism, query.parsed
     assert query.plan.query == parsed

@@ -1,10 +1,7 @@
-"""Testers of noise. Each returns True unless the samples are evidence against the claim.
-
-Flake rate: a true claim is rejected with probability at most FLAKE = 1e-6 (exact tests for Gaussian samples, Bonferroni where a
-tester looks at several numbers). Every test uses fixed keys, so this is over the choice of keys: a test never flakes from run to run.
-Power: with SAMPLES samples a claim 10% off, on either side, is accepted with probability at most 1e-6; `test_sampling.py` tries it.
-"not rejected" proves nothing about smaller errors.
-"""
+"""Testers of noise. Each returns True unless the samples are evidence against the claim. Flake rate: a true claim is rejected with
+probability at most FLAKE = 1e-6 (exact tests for Gaussian samples, Bonferroni where a tester looks at several numbers). Every test uses
+fixed keys, so this is over the choice of keys: a test never flakes from run to run. Power: with SAMPLES samples a claim 10% off, on either
+side, is accepted with probability at most 1e-6; `test_sampling.py` tries it. "not rejected" proves nothing about smaller errors."""
 
 import math
 
@@ -38,11 +35,9 @@ def covers(inside: int, n: int, probability: float) -> bool:
 
 
 def has_covariance(samples: Samples, covariance: Samples) -> bool:
-    """Rows are independent Gaussian vectors with this covariance.
-
-    After whitening, (x_i + x_j) / sqrt 2 and every x_i must have variance 1: exact chi-square tests of all entries. Power: a covariance
-    scaled by 0.9^2 or 1.1^2 and a strategy in another order are rejected at SAMPLES.
-    """
+    """Rows are independent Gaussian vectors with this covariance. After whitening, (x_i + x_j) / sqrt 2 and every x_i must have variance 1:
+    exact chi-square tests of all entries. Power: a covariance scaled by 0.9^2 or 1.1^2 and a strategy in another order are rejected at
+    SAMPLES."""
     white = np.linalg.solve(np.linalg.cholesky(covariance), samples.T)
     count = len(white)
     directions = [white[i] for i in range(count)] + [(white[i] + white[j]) / math.sqrt(2) for i in range(count) for j in range(i)]

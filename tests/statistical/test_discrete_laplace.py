@@ -1,8 +1,6 @@
-"""Drawn discrete Laplace noise has the probabilities of its formula.
-
-Flake rate 1e-6 over the choice of keys (keys are fixed). Power: with a million draws a scale 2% off is accepted with probability below 1e-6,
-and so are the planted errors here, each of which a careless sampler would make.
-"""
+"""Drawn discrete Laplace noise has the probabilities of its formula. Flake rate 1e-6 over the choice of keys (keys are fixed). Power: with
+a million draws a scale 2% off is accepted with probability below 1e-6, and so are the planted errors here, each of which a careless sampler
+would make."""
 
 import hashlib
 import math

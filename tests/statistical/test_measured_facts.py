@@ -1,9 +1,7 @@
-"""What `dpsql explain` says, measured from outside: 1,000 runs (1,000 noise keys) of the whole chain, records to released rows.
-
-`sigma` is the standard deviation of 10,000 noises (10 keys of each run): 0.7% of standard error, so 5% is 7 of them. `tau` is the number
-of users at which a key appears in half of the runs, found by bisection: about 1% of standard error, so 5% is 5 of them. Both are far
-below 1e-6 for a true claim; a claim 10% off is rejected as surely.
-"""
+"""What `dpsql explain` says, measured from outside: 1,000 runs (1,000 noise keys) of the whole chain, records to released rows. `sigma` is
+the standard deviation of 10,000 noises (10 keys of each run): 0.7% of standard error, so 5% is 7 of them. `tau` is the number of users at
+which a key appears in half of the runs, found by bisection: about 1% of standard error, so 5% is 5 of them. Both are far below 1e-6 for a
+true claim; a claim 10% off is rejected as surely."""
 
 from collections import Counter
 from dataclasses import dataclass

@@ -1,8 +1,5 @@
-"""The noise in released rows: as large as stderr says, correlated over time as the counter says, and otherwise independent.
-
-Every claim uses the testers of sampling.py (flake 1e-6, power against 10%), and every independence claim is also shown to fail on a
-planted bug.
-"""
+"""The noise in released rows: as large as stderr says, correlated over time as the counter says, and otherwise independent. Every claim
+uses the testers of sampling.py (flake 1e-6, power against 10%), and every independence claim is also shown to fail on a planted bug."""
 
 from functools import cache
 from unittest import mock

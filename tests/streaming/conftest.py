@@ -1,28 +1,26 @@
 """Small runs of the Spark engine: data in a folder, a query, a lake, and a fixed run id so that runs can be compared."""
 
-from __future__ import annotations
-
+import json
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyspark.sql import SparkSession
 
 import dpsql
 from dpsql.config import Source, Sources
+from dpsql.errors import DpsqlError
 from dpsql.lake.opening import run_of
 from dpsql.lake.runs import Lake, Run
 from dpsql.privacy.secret import Secret
 from dpsql.published.histogram import read_histogram
 from dpsql.streaming.job import run
 from dpsql.streaming.progress import Summary
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 DAY = 86_400_000_000
 START = 19_700 * DAY
@@ -64,6 +62,19 @@ class Case:
 def _wall_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     """The wall clock stands still at START, so that runs of different moments can be compared bit for bit."""
     monkeypatch.setattr("dpsql.times.time.time_ns", lambda: START * 1000)
+
+
+class BrokenOff(DpsqlError):
+    """The job dies here."""
+
+
+def break_off(*given: Any, **named: Any) -> None:
+    raise BrokenOff
+
+
+def run_file(one: Any) -> None:
+    """What `dpsql run` writes first; the runs of these tests have a fixed run id."""
+    (one.private / "run.json").write_text(json.dumps({"version": 1, **asdict(one.run_id)}))
 
 
 Make = Callable[..., Case]

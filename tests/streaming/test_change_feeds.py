@@ -151,7 +151,6 @@ def test_messages_of_debezium_on_both_engines(case: Any, accounts: Accounts, spa
     ]
     assert read == [image for _, images, _ in HARD for image in images]
     assert sum(row[8] is not None for row in told) == sum(malformed for *_, malformed in HARD)
-
     lines = of_changes(accounts.feed())
     (tmp_path / "visits").mkdir()
     for number in range(5):  # each file begins with what the one before has said last; some break off, some say nothing

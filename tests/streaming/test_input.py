@@ -10,9 +10,8 @@ import pytest
 from deltalake import write_deltalake
 
 from dpsql.errors import DataError
+from tests.streaming.conftest import DAY
 
-DAY = 86_400_000_000
-START = 19_700 * DAY
 SCHEMA = "user_id STRING, page STRING, ts TIMESTAMP, seconds DOUBLE"
 
 

@@ -4,7 +4,6 @@ import json
 import os
 import time
 from collections.abc import Callable
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +18,8 @@ from dpsql.lake.read_files import listed_details
 from dpsql.lake.runs import read_run
 from dpsql.lake.spark_checkpoint import Checkpoint
 from dpsql.local.verification import Verification, verify_run
+from tests.streaming.conftest import DAY, START, run_file
 
-DAY = 86_400_000_000
-START = 19_700 * DAY
 DAYS = 86_400
 ONE_CELL = """
 SELECT WITH DIFFERENTIAL_PRIVACY OPTIONS (epsilon = 20, delta = 1e-6, privacy_unit_column = user_id, max_rows_contributed = 4)
@@ -59,11 +57,6 @@ def listed(one: Any) -> list[list[str]]:
 
 def views(one: Any) -> int:
     return sum(row["views"] for row in one.histogram())
-
-
-def run_file(one: Any) -> None:
-    """What `dpsql run` writes first; the runs of these tests have a fixed run id."""
-    (one.private / "run.json").write_text(json.dumps({"version": 1, **asdict(one.run_id)}))
 
 
 def verified(one: Any) -> Verification:

@@ -1,15 +1,14 @@
 """What a program meets: a session of its own, tables of the catalog, and a histogram that any reader of Delta can read."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import duckdb
 import pytest
+from pyspark.sql import SparkSession
 
 import dpsql
 from dpsql.errors import DataError
@@ -19,9 +18,6 @@ from dpsql.privacy.secret import Secret
 from tests.streaming.conftest import DAY, START
 
 CHECKOUT = Path(__file__).resolve().parents[2]
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 
 def test_a_table_of_the_catalog_is_a_source(spark: SparkSession, case: Any, write: Any, visits: Any) -> None:

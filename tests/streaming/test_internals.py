@@ -1,9 +1,5 @@
-"""Canaries: each says in one line which of Spark's or Delta's internals has changed, and who needs it.
-
-They are for the day on which a version moves. What they find is looked at in `dpsql.streaming.internals` and in the module they name.
-"""
-
-from __future__ import annotations
+"""Canaries: each says in one line which of Spark's or Delta's internals has changed, and who needs it. They are for the day on which a
+version moves. What they find is looked at in `dpsql.streaming.internals` and in the module they name."""
 
 import hashlib
 import json
@@ -11,12 +7,13 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from delta.tables import DeltaTable as SparkTable
 from deltalake import Schema
 from pyspark.serializers import CPickleSerializer
+from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 from pyspark.sql.streaming import StreamingQueryListener
@@ -30,9 +27,6 @@ from dpsql.scratch import scratch
 from dpsql.streaming import internals, native, spreading
 from dpsql.streaming.session import CATCH_UP, RUN, run_session
 from tests.deployment.processes import free_ports
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 
 @contextmanager

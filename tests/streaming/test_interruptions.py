@@ -15,17 +15,11 @@ from dpsql.streaming import context
 from dpsql.streaming.published_table import PublishedTable
 from dpsql.udfs.bucket_state import BucketFiles
 from dpsql.udfs.stage import ADMISSION
-
-DAY = 86_400_000_000
-START = 19_700 * DAY
+from tests.streaming.conftest import DAY, START, BrokenOff
 
 POINTS: list[tuple[Any, str]] = [(Manifest, "commit"), (Contributions, "append"), (Contributions, "tick")]
 POINTS += [(PublishedTable, "publish"), (context, "finish")]
 """Everything that the driver commits; the run breaks off after each in the first catch-up, and before each in the second."""
-
-
-class BrokenOff(DpsqlError):
-    pass
 
 
 def breaking(function: Callable[..., Any], after: bool) -> Callable[..., Any]:

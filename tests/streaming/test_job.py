@@ -1,7 +1,8 @@
-"""Whole runs on Spark: what is published, and what changes nothing."""
+"""Whole runs on Spark: what is published, of windows and of tables without any, what is told of a start, and what changes nothing."""
 
 import hashlib
 import struct
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,15 +12,21 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
-from dpsql.errors import InputError, ReleaseConflict
+from dpsql.errors import DpsqlError, InputError, ReleaseConflict
+from dpsql.lake.catch_up import read_catch_up
+from dpsql.lake.contributions import Contributions
+from dpsql.lake.event_log import newest_events
+from dpsql.local.verification import verify_run
 from dpsql.mechanisms.histogram.stages import bounding_parameters, release_parameters
+from dpsql.published.frames import newest_triggers
+from dpsql.published.histogram import all_rows, newest, read_histogram
+from dpsql.schedule import AT_ONCE
 from dpsql.udfs.histogram.release import release
 from dpsql.udfs.intake.contribution_bounding import admit
 from dpsql.udfs.keys import decode, encode
 from dpsql.udfs.stage import Clock, Tick
+from tests.streaming.conftest import DAY, START
 
-DAY = 86_400_000_000
-START = 19_700 * DAY
 END = START + 30 * DAY
 
 
@@ -31,16 +38,9 @@ def expected(case: Any, table: pa.Table, until_us: int = END) -> list[tuple[Any,
         digests = [hashlib.sha256(salt + tag + encode([value.encode()])).digest()[:8] for value in table[column].to_pylist()]
         return np.array([struct.unpack(">q", digest)[0] for digest in digests], np.int64)
 
-    rows = pa.table(
-        {
-            "drop": np.zeros(table.num_rows, np.int8),
-            "user": ids(b"u", "user_id"),
-            "ts": table["ts"].cast(pa.int64()),
-            "key": ids(b"k", "page"),
-            "key_bytes": pa.array([encode([page.encode()]) for page in table["page"].to_pylist()], pa.binary()),
-            "a0": table["seconds"],
-        }
-    )
+    keys = pa.array([encode([page.encode()]) for page in table["page"].to_pylist()], pa.binary())
+    given = {"drop": np.zeros(table.num_rows, np.int8), "user": ids(b"u", "user_id"), "ts": table["ts"].cast(pa.int64())}
+    rows = pa.table(given | {"key": ids(b"k", "page"), "key_bytes": keys, "a0": table["seconds"]})
     admitted = admit(None, rows, Clock(latest_us=until_us), bounding_parameters(plan)).contributions
     admitted = admitted.append_column("batch", pa.array(np.zeros(admitted.num_rows, np.int64)))
     noise_key = case.secret.noise_key(case.run_id.run_id, plan.identity)
@@ -166,12 +166,9 @@ def test_records_ahead_of_the_clock_are_dropped(case: Any, write: Any, visits: A
     one = case()
     summary = one.go(START + DAY)
     # max_ahead is one trigger interval: the first half of the second day is taken
-    assert summary.dropped == {"too_far_ahead": 360 + 359 - micros_index(visits(days=1), DAY // 2)}
+    second = sum(value - START <= DAY // 2 for value in visits(days=1)["ts"].cast(pa.int64()).to_pylist())
+    assert summary.dropped == {"too_far_ahead": 360 + 360 - second}
     assert {row[0] for row in published(one)} == {START}
-
-
-def micros_index(table: pa.Table, limit: int) -> int:
-    return sum(value - START <= limit for value in table["ts"].cast(pa.int64()).to_pylist()) - 1
 
 
 def test_an_empty_input_gives_an_empty_histogram(case: Any, write: Any, visits: Any) -> None:
@@ -205,3 +202,54 @@ def test_a_published_trigger_is_never_published_otherwise(case: Any, write: Any,
     write(visits(days=1), folder="other")
     assert again.go().rows == 0
     assert again.histogram() == before
+
+
+def test_much_that_is_dropped_warns_once(case: Callable[..., Any], write: Callable[..., None], visits: Callable[..., pa.Table]) -> None:
+    rows = visits(users=800)
+    write(rows.set_column(0, "user_id", pa.nulls(rows.num_rows, pa.string())), parts=2)
+    reports: list[Any] = []
+    case(options=(("maxFilesPerTrigger", "1"),)).go(told=reports)
+    warnings = [report.warning for report in reports if report.warning]
+    assert len(warnings) == 1 and "more than 20%" in warnings[0] and "null privacy unit" in warnings[0]
+
+
+def test_what_ended_a_start(
+    case: Callable[..., Any], write: Callable[..., None], visits: Callable[..., pa.Table], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(visits(users=4))
+    run = case()
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Contributions, "append", full)
+    with pytest.raises(DpsqlError):
+        run.go()
+    assert newest_events(run.private)["end"]["failed"] == "DpsqlError"
+
+
+TABLE = """
+SELECT WITH DIFFERENTIAL_PRIVACY OPTIONS (
+    epsilon = 20, delta = 1e-6, privacy_unit_column = user_id, max_rows_contributed = 4, trigger_interval = '1 day')
+  page, COUNT(*) AS views FROM visits GROUP BY page
+"""
+
+
+def test_a_table_grows_over_two_catch_ups(case: Any, write: Any, visits: Any) -> None:
+    """Catches: state, grid or noise that begins anew with a start; a trigger released twice or never; a start that would not end."""
+    write(visits())
+    one = case(TABLE, start_us=START)
+    with pytest.raises(InputError, match="at most 100,000 are"):
+        one.go(START + (AT_ONCE + 1) * DAY)
+    assert read_catch_up(one.private) is None
+    assert one.go(START + 2 * DAY).triggers == 2
+    write(visits(users=240), first=1)
+    assert one.go(START + 5 * DAY).triggers == 3
+    rows = read_histogram(one.lake, "demo")
+    assert rows.column_names == ["trigger", "trigger_time", "page", "views", "views_stderr"]
+    assert sorted(zip(rows["trigger"].to_pylist(), rows["page"].to_pylist(), strict=True)) == [
+        (trigger, f"p{page}") for trigger in range(1, 6) for page in range(3)
+    ]
+    assert verify_run(one.lake, "demo", one.run_id, one.query, one.secret).identical
+    last = newest(one.lake, "demo")
+    assert set(last["trigger"]) == {5} and len(newest_triggers(all_rows(one.lake, "demo"))) == len(last) == 3

@@ -9,9 +9,8 @@ import pyarrow as pa
 import pytest
 
 from tests.deployment.kafka_broker import PASSWORD, Broker
+from tests.streaming.conftest import DAY, START
 
-DAY = 86_400_000_000
-START = 19_700 * DAY
 SCHEMA = "user_id STRING, page STRING, ts TIMESTAMP, seconds DOUBLE"
 SQL = """
 SELECT WITH DIFFERENTIAL_PRIVACY OPTIONS (

@@ -1,7 +1,5 @@
-"""What anybody can read in a lake, compared byte by byte between neighbouring inputs: it may differ in published rows and nowhere else.
-
-One unit sends records that nobody else's depend on, into 0, 1 and 1,000 further private files.
-"""
+"""What anybody can read in a lake, compared byte by byte between neighbouring inputs: it may differ in published rows and nowhere else. One
+unit sends records that nobody else's depend on, into 0, 1 and 1,000 further private files."""
 
 import hashlib
 import json
@@ -13,7 +11,6 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from dpsql.errors import DpsqlError
 from dpsql.lake.event_log import EventLog
 from dpsql.streaming.clocks import Clocks
 from dpsql.streaming.context import run_context
@@ -42,10 +39,6 @@ LAKE = re.compile(r"lake[0-9]+")
 TIMES = {"timestamp", "modificationTime", "createdTime", "inCommitTimestamp", "lastUpdated"}
 EXACT = {"window_start", "window_end", "trigger", "trigger_time", "page"}
 OF_ROWS = {"size", "stats", "tableSizeBytes", "fileSizeHistogram", "histogramOpt", "numOutputBytes", "sizeInBytes"}
-
-
-class BrokenOff(DpsqlError):
-    """The job dies here."""
 
 
 def of(unit: str, page: str, ts: int) -> dict[str, Any]:
@@ -99,10 +92,8 @@ def named(text: str, rows_too: bool) -> str:
 
 
 def public(case: Any, rows_too: bool = False) -> list[Any]:
-    """Everything below the public folder: the log in its order with the files that it adds, then the names of all files.
-
-    Files that begin with a dot are Hadoop's checksums of the bytes of others, times among them.
-    """
+    """Everything below the public folder: the log in its order with the files that it adds, then the names of all files. Files that begin
+    with a dot are Hadoop's checksums of the bytes of others, times among them."""
     root = Path(case.lake.root, "public")
     out: list[Any] = []
     for path in sorted(path for path in (root / "demo/_delta_log").iterdir() if not path.name.startswith(".")):

@@ -16,10 +16,7 @@ from dpsql.errors import InputError, LakeError
 from dpsql.lake.event_log import DAMAGED, FILE, newest_events
 from dpsql.lake.runs import Lake
 from dpsql.udfs.bucket_state import VERSION_KEY
-from tests.streaming.conftest import SQL, case_of
-
-DAY = 86_400_000_000
-START = 19_700 * DAY
+from tests.streaming.conftest import DAY, SQL, START, case_of
 
 
 def files(one: Any) -> dict[str, bytes]:

@@ -1,15 +1,13 @@
 """FROM as records, row by row against a reference in plain Python."""
 
-from __future__ import annotations
-
 import hashlib
 import math
 import struct
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pytest
+from pyspark.sql import SparkSession
 
 import dpsql
 from dpsql.config import Source, Sources
@@ -17,9 +15,6 @@ from dpsql.errors import DataError
 from dpsql.streaming.rows import records
 from dpsql.streaming.session import run_session
 from dpsql.udfs.keys import encode
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 SALT = bytes(range(16))
 LIMIT = 1 << 61

@@ -10,9 +10,7 @@ from dpsql.errors import LakeError
 from dpsql.lake.opening import open_run
 from dpsql.lake.runs import Lake
 from dpsql.privacy.ledger import Ledger
-
-DAY = 86_400_000_000
-START = 19_700 * DAY
+from tests.streaming.conftest import DAY, START
 
 
 def opened(one: Any, ledger: Ledger) -> Any:
@@ -37,7 +35,6 @@ def test_a_lake_that_lost_what_it_published_never_goes_on(case: Any, write: Any,
     assert entry is not None and entry.closed_us == START + DAY
     newest = one.histogram()
     assert len(newest) > 3
-
     root.rename(tmp_path / "newest")
     shutil.copytree(tmp_path / "before", root)  # as if everything but run.json had been deleted
     write(visits(days=1, pages=5))  # and there is other input
@@ -47,7 +44,6 @@ def test_a_lake_that_lost_what_it_published_never_goes_on(case: Any, write: Any,
             opened(one, ledger).go(START + DAY, ledger=ledger, buckets=(1, 1))
     assert contents(root / "public") == before
     assert len(ledger.lines()) == 1
-
     shutil.rmtree(root)  # a deleted lake: nothing is forgotten, and what comes is another run
     again = opened(one, ledger)
     again.go(START + DAY, ledger=ledger, buckets=(1, 1))
@@ -55,7 +51,6 @@ def test_a_lake_that_lost_what_it_published_never_goes_on(case: Any, write: Any,
     shown = {(row["trigger"], row["page"]): row["total"] for row in again.histogram()}
     both = [(row["total"], shown[row["trigger"], row["page"]]) for row in newest if (row["trigger"], row["page"]) in shown]
     assert len(both) > 3 and all(a != b for a, b in both)
-
     shutil.copytree(root, tmp_path / "elsewhere")
     with pytest.raises(LakeError, match="is in two lakes"):
         open_run(Lake(tmp_path / "elsewhere"), "demo", one.query, one.secret, ledger, one.query.source)

@@ -1,16 +1,10 @@
 """Each bucket has a partition of its own; Spark is asked where its rows go."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import pytest
+from pyspark.sql import SparkSession
 
 from dpsql.streaming.session import run_session
 from dpsql.streaming.spreading import LABEL, bucket_of, labels
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 
 @pytest.mark.parametrize("buckets", [1, 2, 4, 7, 64])

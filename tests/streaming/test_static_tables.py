@@ -43,7 +43,6 @@ def test_files_that_changed_within_a_catch_up_or_a_live_run_are_refused(case: An
     (pages / "part-3.csv").unlink()
     write_pages(pages, ["a", "b", "a"])  # the same content again
     assert not one.go(START + DAY).stopped and len(one.histogram()) > 0
-
     write_pages(pages, ["a", "b", "b"])  # between two catch-ups it may change
     write(visits(days=1, first_day=1), first=3)
     assert not one.go(START + 2 * DAY).stopped

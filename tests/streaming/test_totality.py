@@ -1,17 +1,16 @@
 """No value of a record makes an accepted expression fail on Spark, and no record makes rows without end."""
 
-from __future__ import annotations
-
 import dataclasses
 import gzip
 import random
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyspark.sql import DataFrame, SparkSession
 
 import dpsql
 from dpsql.config import Source, Sources
@@ -25,9 +24,6 @@ from dpsql.streaming.sources import static, stream
 from dpsql.streaming.totality import guarded
 from tests import totality
 from tests.streaming.conftest import DAY, START
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
 
 INTERPRETED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
 """Quicker for many expressions over few rows. What Spark generates code for is tried on the expressions of CRITICAL."""

@@ -1,16 +1,14 @@
 """The toy passes the contract and runs on both engines, with nothing else changed but one line of the registry."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyspark.sql import SparkSession
 
 import dpsql
 from dpsql.config import Source, Sources
@@ -27,9 +25,6 @@ from dpsql.udfs.keys import PublicGroups
 from tests.contract import CONTRACT, HOUR, START
 from tests.toy.driver.mechanism import TOY
 from tests.toy.worker import stages
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 SQL = """
 SELECT WITH DIFFERENTIAL_PRIVACY OPTIONS (toy = 1, epsilon = 8, delta = 1e-6, privacy_unit_column = user_id)

@@ -1,8 +1,6 @@
-"""Many processes that take from one ledger at once, some of them killed on the way: `python -m tests.unit.ledger_crowd FOLDER SEED`.
-
-Every process appends lines until it is refused. A part of them ends by SIGKILL at a random moment, or at a point between the check of
-the cap and the line: nothing written yet, written under another name, or linked and not yet sealed or told. Prints how many lines each was granted.
-"""
+"""Many processes that take from one ledger at once, some of them killed on the way: `python -m tests.unit.ledger_crowd FOLDER SEED`. Every
+process appends lines until it is refused. A part of them ends by SIGKILL at a random moment, or at a point between the check of the cap and
+the line: nothing written yet, written under another name, or linked and not yet sealed or told. Prints how many lines each was granted."""
 
 import os
 import random

@@ -1,9 +1,7 @@
-"""The structure of the product, drawn from its imports: `python -m tests.unit.structure` writes it into docs/architecture.md.
-
-A room is a folder. Of the modules at the root of `dpsql`, `compiled` is a room of its own, and `dpsql` itself with `frame_query` (`dpsql.query`)
-another, because they stand on other rooms; all others are one, the ground. A room of `FLOORS` may import those of lower floors and no other, so
-arrows go one way.
-"""
+"""The structure of the product, drawn from its imports: `python -m tests.unit.structure` writes it into docs/architecture.md. A room is a
+folder. Of the modules at the root of `dpsql`, `compiled` is a room of its own, and `dpsql` itself with `frame_query` (`dpsql.query`)
+another, because they stand on other rooms; all others are one, the ground. A room of `FLOORS` may import those of lower floors and no
+other, so arrows go one way."""
 
 import ast
 import re

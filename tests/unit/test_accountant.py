@@ -48,19 +48,12 @@ def random_plan(pick: random.Random, stream: Source) -> PrivacyPlan:
     rows = pick.choice([1, 2, 5, 32, 100])
     trigger = pick.choice([DAY, 6 * HOUR, HOUR, HOUR // 4])
     slide = pick.choice([d for d in (DAY, DAY, 12 * HOUR, 10 * HOUR) if d % trigger == 0])
-    asked: dict[str, Any] = dict(
-        epsilon=10 ** pick.uniform(-2, 1.3),
-        delta=10 ** pick.uniform(-8, -5.1),
-        max_rows_contributed=rows,
-        max_rows_per_group=pick.randint(1, rows),
-        max_groups_contributed=pick.randint(1, rows),
-        contribution_period=pick.choice(list(ContributionPeriod)),
-        window=WindowSpec(DAY, slide, 0),
-        trigger_interval_us=trigger,
-        allowed_lateness_us=pick.choice([0, HOUR]),
-        min_privacy_units_per_group=pick.choice([1, 1, 7]),
-        public_groups=pick.choice([None] * 3 + ["SELECT page FROM pages"]),
-    )
+    asked: dict[str, Any] = {"epsilon": 10 ** pick.uniform(-2, 1.3), "delta": 10 ** pick.uniform(-8, -5.1), "max_rows_contributed": rows}
+    asked |= {"max_rows_per_group": pick.randint(1, rows), "max_groups_contributed": pick.randint(1, rows)}
+    asked |= {"contribution_period": pick.choice(list(ContributionPeriod)), "window": WindowSpec(DAY, slide, 0)}
+    asked |= {"trigger_interval_us": trigger, "allowed_lateness_us": pick.choice([0, HOUR])}
+    asked |= {"min_privacy_units_per_group": pick.choice([1, 1, 7])}
+    asked |= {"public_groups": pick.choice([None] * 3 + ["SELECT page FROM pages"])}
     share, decay = pick.choice([None, 0.3]), pick.choice([0.0, 0.5, 1.0])
     asked |= dict(
         release=pick.choice(list(ReleaseRule)),
@@ -126,10 +119,8 @@ def test_factorisation_is_that_of_dense_matrices(name: CounterName, horizon: int
 
 
 def test_sensitivities_by_brute_force() -> None:
-    """The largest change one user can make to the strategy's steps, over every way to spend C = 3, c = 2, G = 2 (K = 2).
-
-    Catches: an L2 sensitivity that some distribution of records over groups and triggers exceeds, and one that none reaches.
-    """
+    """The largest change one user can make to the strategy's steps, over every way to spend C = 3, c = 2, G = 2 (K = 2). Catches: an L2
+    sensitivity that some distribution of records over groups and triggers exceeds, and one that none reaches."""
     q = query(
         max_rows_contributed=3, max_rows_per_group=2, max_groups_contributed=2, trigger_interval_us=6 * HOUR, aggregates=(COUNT, USERS)
     )
@@ -162,8 +153,8 @@ def perturbation(plan: PrivacyPlan, column: int, **changes: Any) -> PrivacyPlan:
     return dataclasses.replace(plan, columns=(*plan.columns[:column], new, *plan.columns[column + 1 :]))
 
 
-def without_column_norm(plan: PrivacyPlan) -> PrivacyPlan:
-    return perturbation(plan, 0, sigma=plan.perturbations[0].sigma / factorisation(CounterName.BLT, plan.horizon)[0])
+def blt_norm(plan: PrivacyPlan) -> float:
+    return factorisation(CounterName.BLT, plan.horizon)[0]
 
 
 def without_union(plan: PrivacyPlan) -> PrivacyPlan:
@@ -182,8 +173,8 @@ def users_forgotten(plan: PrivacyPlan) -> PrivacyPlan:
 
 
 WRONG: dict[str, Change] = {
-    "sensitivity without the column norm": without_column_norm,
-    "selection without the column norm": lambda p: selection(p, sigma=p.selection.sigma / factorisation(CounterName.BLT, p.horizon)[0]),
+    "sensitivity without the column norm": lambda p: perturbation(p, 0, sigma=p.perturbations[0].sigma / blt_norm(p)),
+    "selection without the column norm": lambda p: selection(p, sigma=p.selection.sigma / blt_norm(p)),
     "threshold without the union over triggers": without_union,
     "threshold without the union over groups": lambda p: selection(p, thresholds=tuple(t - 2**20 for t in p.selection.thresholds)),
     "threshold without the user's own weight": users_forgotten,

@@ -59,16 +59,9 @@ def test_how_far_ahead_records_may_be_stands_at_the_source(tmp_path: Path) -> No
 def test_everything_that_can_be_said(tmp_path: Path) -> None:
     sources = load_sources(write(tmp_path, GOOD))
     assert list(sources) == ["visits", "pages", "clicks"]
-    assert sources["visits"] == Source(
-        name="visits",
-        format="parquet",
-        path=str(tmp_path.resolve() / "data/visits"),
-        event_time="ts",
-        privacy_unit=("user_id", "device"),
-        max_users=5000,
-        ledger="people",
-        cap=Cap(20.0, 1e-6, 30 * 86_400_000_000),
-    )
+    path, cap = str(tmp_path.resolve() / "data/visits"), Cap(20.0, 1e-6, 30 * 86_400_000_000)
+    told = {"event_time": "ts", "privacy_unit": ("user_id", "device"), "max_users": 5000, "ledger": "people"}
+    assert sources["visits"] == Source("visits", "parquet", path, cap=cap, **told)  # type: ignore[arg-type]
     assert sources["pages"].path == "s3a://bucket/pages"
     assert sources["pages"].options == (("header", "true"), ("sep", ";"))
     assert sources["clicks"].ledger == "clicks"

@@ -90,10 +90,8 @@ def test_every_horizon_up_to_10_000_has_constants() -> None:
 
 @pytest.mark.parametrize("horizon", [h for h in BLT_CONSTANTS if h > 1])
 def test_the_stored_constants_are_a_local_optimum(horizon: int) -> None:
-    """Perturbing any constant by 1e-3 relative does not improve the fit's loss by more than 1e-6: nobody mistyped or truncated one.
-
-    theta is perturbed through 1 - theta, as the fit does: 1e-3 of theta itself would leave (0, 1).
-    """
+    """Perturbing any constant by 1e-3 relative does not improve the fit's loss by more than 1e-6: nobody mistyped or truncated one. theta
+    is perturbed through 1 - theta, as the fit does: 1e-3 of theta itself would leave (0, 1)."""
     theta, omega = (np.array(v) for v in BLT_CONSTANTS[horizon])
     stored = np.concatenate([np.log(theta / (1 - theta)), np.log(omega)])
     at = loss(stored, horizon)

@@ -52,10 +52,8 @@ def test_what_a_key_needs_with_three_groups_is_what_that_query_says_it_needs(q: 
 
 
 def test_the_text_holds_every_number_of_the_facts(q: ParsedQuery) -> None:
-    """Golden-free: a number that the program promises to others must be one that a person was told.
-
-    A strategy step's sigma is told as errors of what is released, which is what a reader can use.
-    """
+    """Golden-free: a number that the program promises to others must be one that a person was told. A strategy step's sigma is told as
+    errors of what is released, which is what a reader can use."""
     plan = make_plan(q, source())
     text, said = explain(plan, source()), facts(plan, source())
     assert f"({said['epsilon']:g}, {said['delta']:g})" in text

@@ -135,11 +135,6 @@ def test_starters_at_once_share_one_run(tmp_path: Path) -> None:
         assert len(set(pool.map(lambda _: opened(tmp_path), range(12)))) == 1
 
 
-def _drop(path: Path) -> None:
-    path.unlink()
-    (path.parent / "contributions").mkdir()
-
-
 def _edit(**changes: object) -> Callable[[Path], None]:
     return lambda path: path.write_text(json.dumps({**json.loads(path.read_text()), **changes})) and None  # type: ignore[func-returns-value]
 
@@ -147,7 +142,7 @@ def _edit(**changes: object) -> Callable[[Path], None]:
 @pytest.mark.parametrize(
     ("damage", "says"),
     [
-        (_drop, "run.json is lost, but .*contributions is there"),
+        (lambda path: (path.unlink(), (path.parent / "contributions").mkdir()), "run.json is lost, but .*contributions is there"),
         (lambda path: path.write_text("{"), "damaged; put back"),
         (lambda path: path.write_bytes(b"\xff"), "damaged; put back"),
         (lambda path: path.write_text("[]"), "damaged; put back"),

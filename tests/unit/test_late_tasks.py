@@ -1,7 +1,6 @@
 """A task that outlives its driver writes its state file late, over that of the next start: then it must be the same file, or be refused.
-
-The sinks and the tasks are the real ones, in one process; Spark's part is played: it keeps a version of each bucket per finished micro-batch.
-"""
+The sinks and the tasks are the real ones, in one process; Spark's part is played: it keeps a version of each bucket per finished
+micro-batch."""
 
 import json
 import shutil

@@ -19,21 +19,9 @@ from dpsql.privacy.curve import epsilon_of
 from dpsql.privacy.ledger import Ledger, Line, spent
 
 DAY = 86_400_000_000
-LINE = Line(
-    ledger="visits",
-    source="visits",
-    unit=("user_id",),
-    cost=Cost(PrivacyLevel.USER, 1.0, 0.0, 1.01e-8, Overlap.NONE, 1.0, 1.01e-8),
-    period="WINDOW",
-    size_us=DAY,
-    offset_us=0,
-    declared_epsilon=6.0,
-    declared_delta=1e-7,
-    query_identity="identity",
-    run_id="00" * 16,
-    kind="run",
-    created="2026-01-01T00:00:00+00:00",
-)
+ONE_PERIOD = Cost(PrivacyLevel.USER, 1.0, 0.0, 1.01e-8, Overlap.NONE, 1.0, 1.01e-8)
+NOW = "2026-01-01T00:00:00+00:00"
+LINE = Line("visits", "visits", ("user_id",), ONE_PERIOD, "WINDOW", DAY, 0, 6.0, 1e-7, "identity", "00" * 16, "run", NOW)
 
 
 COST = asdict(LINE.cost)

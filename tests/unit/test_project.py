@@ -1,7 +1,5 @@
-"""The project's own rules: who may import whom, how long a module may be, and what the Makefile says on a machine that lacks something.
-
-A rule is a function of a checkout that names what breaks it. It is held against this checkout, and against planted violations.
-"""
+"""The project's own rules: who may import whom, how long a module may be, and what the Makefile says on a machine that lacks something. A
+rule is a function of a checkout that names what breaks it. It is held against this checkout, and against planted violations."""
 
 import ast
 import builtins
@@ -77,10 +75,8 @@ def imported(path: str, tree: ast.Module) -> Iterator[str]:
 
 
 def names(tree: ast.Module) -> Iterator[str]:
-    """Every attribute and built-in that is used, every name that is imported, and every text that `getattr` is given.
-
-    Of other objects than `builtins`, `eval` and `exec` are methods of their own: those of Spark's expressions, say.
-    """
+    """Every attribute and built-in that is used, every name that is imported, and every text that `getattr` is given. Of other objects than
+    `builtins`, `eval` and `exec` are methods of their own: those of Spark's expressions, say."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute):
             built_in = isinstance(node.value, ast.Name) and node.value.id in ("builtins", "__builtins__")

@@ -1,20 +1,29 @@
-"""Data files: the same rows give the same bytes, statistics leave out no row that is there, and contributions have a file per era."""
+"""Data files: the same rows give the same bytes, statistics and readers leave out no row that is there, an era has a file of its own."""
 
 import json
 from datetime import date
 from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
-from deltalake import DeltaTable, Schema
+from deltalake import DeltaTable, Schema, write_deltalake
+from deltalake.exceptions import TableNotFoundError
+from deltalake.fs import DeltaStorageHandler
 
+from dpsql.files import place
 from dpsql.lake import delta_tables
 from dpsql.lake.delta_rows import read_rows
 from dpsql.lake.sorted_file import sorted_file, statistics
+from dpsql.streaming.released import Released, sweep
+from dpsql.udfs import released_files
 from dpsql.udfs.contribution_files import ContributionFiles
+from dpsql.udfs.keys import encode
+from dpsql.udfs.released_files import ReleasedFiles
 
 SCHEMA = pa.schema(
     [
@@ -78,12 +87,9 @@ def test_readers_find_every_row_by_its_time(tmp_path: Path, first_us: int) -> No
 
 def test_bounds_are_never_too_narrow(tmp_path: Path) -> None:
     """Texts that are none, infinite numbers, and times after the year 9999."""
-    odd = {
-        "t": pa.StringArray.from_buffers(2, *pa.array([b"\x80", b"\xff"]).buffers()[1:]),
-        "x": pa.array([float("-inf"), float("inf")]),
-        "at": pa.array([0, YEAR_10000_US], pa.timestamp("us", "UTC")),
-        "none": pa.array([None, None], pa.string()),
-    }
+    odd = {"t": pa.StringArray.from_buffers(2, *pa.array([b"\x80", b"\xff"]).buffers()[1:])}
+    odd |= {"x": pa.array([float("-inf"), float("inf")]), "at": pa.array([0, YEAR_10000_US], pa.timestamp("us", "UTC"))}
+    odd |= {"none": pa.array([None, None], pa.string())}
     found = statistics(pa.table(odd))
     assert found["minValues"] == {"t": "", "x": -1.7976931348623157e308, "at": "1970-01-01T00:00:00.000Z"}
     assert found["maxValues"] == {"t": "\U0010ffff", "x": 1.7976931348623157e308, "at": "9999-12-31T23:59:59.999Z"}
@@ -109,3 +115,78 @@ def test_no_rows_no_files(tmp_path: Path) -> None:
     schema = pa.schema([("kind", pa.int32()), ("bucket", pa.int32()), ("window", pa.int64()), ("batch", pa.int64())])
     assert ContributionFiles(str(tmp_path), schema, "window", 0, 64).write(schema.empty_table(), 0, 0) == []
     assert not list(tmp_path.iterdir())
+
+
+@pytest.fixture
+def parts(tmp_path: Path) -> Path:
+    path = tmp_path / "a lake, 100% näive" / "rows"
+    for part in range(3):
+        rows = pa.table({"part": [part] * 4, "value": [part * 10 + i for i in range(4)]})
+        write_deltalake(path, rows, partition_by=["part"], mode="append")
+    return path
+
+
+def test_columns_and_conditions(parts: Path) -> None:
+    assert sorted(read_rows(parts)["value"].to_pylist()) == [0, 1, 2, 3, 10, 11, 12, 13, 20, 21, 22, 23]
+    assert read_rows(parts, ["value"], pc.field("part") == 1).to_pydict() == {"value": [10, 11, 12, 13]}
+    assert read_rows(place(f"file://{parts}".replace("%", "%25")), ["part"]).num_rows == 12
+    with pytest.raises(TableNotFoundError):
+        read_rows(parts / "not-there")
+
+
+def test_no_python_object_reads_the_files(parts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thread that still holds one at the interpreter's end aborts the process, now and then: no test of the abort itself is certain."""
+
+    def refused(*given: object) -> None:
+        raise AssertionError("deltalake's file system in Python")
+
+    monkeypatch.setattr(DeltaStorageHandler, "from_table", refused)
+    monkeypatch.setattr(DeltaStorageHandler, "open_input_file", refused)
+    assert read_rows(parts).num_rows == 12
+
+
+NO_SESSION: Any = None
+
+
+def released_rows(seed: int, size: int = 300) -> pa.Table:
+    generator = np.random.default_rng(seed)
+    pairs = np.sort(generator.integers(0, 12, size))
+    keys = [encode([b"k%d" % key, None if key % 3 else b""]) for key in generator.integers(0, 9, size)]
+    return pa.table(
+        {
+            "window": pa.array(pairs // 3 * 100 - 100),
+            "trigger": pa.array(pairs % 3 + 1),
+            "key_bytes": pa.array(keys, pa.binary()),
+            "c0": pa.array(generator.integers(0, 99, size)),
+            "s0": pa.array(generator.random(size)),
+        }
+    )
+
+
+@pytest.mark.parametrize("group_bytes", [1, 2_000, 16 << 20])
+def test_the_rows_of_some_triggers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, group_bytes: int) -> None:
+    """Row groups of a row each, some, one. Catches: a trigger that goes over two row groups and loses rows."""
+    monkeypatch.setattr(released_files, "GROUP_BYTES", group_bytes)
+    given = [released_rows(seed) for seed in range(3)]
+    folder = ReleasedFiles(str(tmp_path / "released"), 2)
+    names = tuple(folder.write(part, bucket) for bucket, part in enumerate(given))
+    assert (pq.ParquetFile(tmp_path / "released" / names[0]).num_row_groups > 1) == (group_bytes < 10_000)
+    released = Released(NO_SESSION, tmp_path / "released", names)
+    whole, columns = pa.concat_tables(given), given[0].column_names
+    assert released.table().select(columns).equals(whole)
+    assert {"k0", "k1"} <= set(released.table().column_names)
+    everything = whole.to_pylist()
+    for pairs in ({(-100, 1)}, {(-100, 1), (200, 3), (0, 2)}, {(7, 7)}, {(row["window"], row["trigger"]) for row in everything}):
+        wanted = [row for row in everything if (row["window"], row["trigger"]) in pairs]
+        assert released.table(pairs).select(columns).to_pylist() == wanted
+    released.remove()
+    released.remove()  # a start that died in between has removed some
+    assert not list((tmp_path / "released").iterdir())
+
+
+def test_what_an_earlier_start_has_left_is_removed(tmp_path: Path) -> None:
+    sweep(tmp_path / "none")
+    ReleasedFiles(str(tmp_path / "released"), 2).write(released_rows(0), 7)
+    (tmp_path / "released" / "theirs").mkdir()
+    sweep(tmp_path / "released")
+    assert [left.name for left in (tmp_path / "released").iterdir()] == ["theirs"]

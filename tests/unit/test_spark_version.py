@@ -24,9 +24,7 @@ def test_the_tested_spark_is_the_one_that_is_pinned() -> None:
 
 
 def test_two_compacted_logs_of_files_are_always_kept() -> None:
-    """With one alone Spark derives another interval from it, takes it back when there are two, and then misses a log: the run would not start.
-
-    Found by kills of a live run that kept fewer micro-batches than an interval: `49.compact doesn't exist`.
-    """
+    """With one alone Spark derives another interval from it, takes it back when there are two, and then misses a log: the run would not
+    start. Found by kills of a live run that kept fewer micro-batches than an interval: `49.compact doesn't exist`."""
     kept, interval = (int(RUN[f"spark.sql.streaming.{name}"]) for name in ("minBatchesToRetain", "fileSource.log.compactInterval"))
     assert interval <= kept

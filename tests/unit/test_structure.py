@@ -104,19 +104,14 @@ def test_a_planted_violation_is_found(tmp_path: Path, rule: Callable[[Path], Vio
 
 
 def test_what_goes_down_is_not_reported(tmp_path: Path) -> None:
-    texts = {
-        "jobs/cli.py": "import dpsql\nfrom dpsql.lake.runs import Lake\n",
-        "dpsql/__init__.py": LATER.format("from dpsql.compiled import compile_query"),
-        "dpsql/compiled.py": "from dpsql.sql.parse import parse_query\n",
-        "dpsql/sql/__init__.py": "",
-        "dpsql/sql/parse.py": "from dpsql.sql import rules\nfrom dpsql.errors import QueryError\n",
-        "dpsql/sql/rules.py": "import sqlglot\n",
-        "dpsql/lake/runs.py": "from dpsql import errors\nfrom dpsql.compiled import Query\nfrom dpsql.udfs.stage import Stage\n",
-        "dpsql/errors.py": "",
-        "dpsql/mechanisms/sketch/plan.py": "from dpsql.udfs.sketch.step import STEP\n",
-        "udfs/sketch/step.py": "from dpsql.udfs.noise import counters\n",
-        "udfs/noise/counters.py": "from dpsql.udfs.stage import Stage\n",
-        "udfs/stage.py": "",
-    }
+    texts = {"jobs/cli.py": "import dpsql\nfrom dpsql.lake.runs import Lake\n"}
+    texts |= {"dpsql/__init__.py": LATER.format("from dpsql.compiled import compile_query")}
+    texts |= {"dpsql/compiled.py": "from dpsql.sql.parse import parse_query\n", "dpsql/sql/__init__.py": ""}
+    texts |= {"dpsql/sql/parse.py": "from dpsql.sql import rules\nfrom dpsql.errors import QueryError\n"}
+    texts |= {"dpsql/sql/rules.py": "import sqlglot\n"}
+    texts |= {"dpsql/lake/runs.py": "from dpsql import errors\nfrom dpsql.compiled import Query\nfrom dpsql.udfs.stage import Stage\n"}
+    texts |= {"dpsql/errors.py": "", "dpsql/mechanisms/sketch/plan.py": "from dpsql.udfs.sketch.step import STEP\n"}
+    texts |= {"udfs/sketch/step.py": "from dpsql.udfs.noise import counters\n"}
+    texts |= {"udfs/noise/counters.py": "from dpsql.udfs.stage import Stage\n", "udfs/stage.py": ""}
     plant(tmp_path, texts)
     assert [*arrows_go_down(tmp_path), *nothing_goes_in_a_circle(tmp_path), *rooms_are_few(tmp_path)] == []

@@ -164,7 +164,7 @@ def test_a_commit_that_cannot_be_told_is_left_out_only_if_query_2_has_not_read_i
     run.contributions.tick(2, 1, 2 * HOUR, 9 * HOUR)
     path = run.newest()
     path.write_bytes(b"")
-    next(file for file in (run.folder / "contributions").glob("era=-*/*.parquet") if file.stat().st_mtime_ns == newest_time(run)).unlink()
+    max((run.folder / "contributions").glob("era=-*/*.parquet"), key=lambda file: file.stat().st_mtime_ns).unlink()
     if upto is not None:
         Manifest(run.folder / "files", RUN, "release", 1).commit(0, [], {"closed_us": HOUR, "rows": 0, **position(upto)})
     tables = Tables(run.folder, "unused", RUN, Engine(run.folder, (2, 2), {operator: Part() for operator in OPERATORS}))
@@ -182,20 +182,11 @@ def test_a_commit_that_cannot_be_told_is_left_out_only_if_query_2_has_not_read_i
     assert path.read_bytes() == b""
 
 
-def newest_time(run: Private) -> int:
-    return max(file.stat().st_mtime_ns for file in (run.folder / "contributions").glob("era=-*/*.parquet"))
-
-
 def test_the_files_that_spark_needs_are_looked_at(tmp_path: Path) -> None:
     found = Checkpoint(tmp_path)
-    good = {
-        "metadata": b'{"id":"x"}',
-        "offsets/1": b'v1\n{"batchTimestampMs":1}\n{"logOffset":1}',
-        "commits/1": b'v1\n{"nextBatchWatermarkMs":0}',
-        "sources/0/0": b"v1",
-        "sources/0/1": b'v1\n{"path":"a","timestamp":1,"batchId":1}',
-        "state/0/0/1.delta": b"x" * 1200,
-    }
+    good = {"metadata": b'{"id":"x"}', "offsets/1": b'v1\n{"batchTimestampMs":1}\n{"logOffset":1}'}
+    good |= {"commits/1": b'v1\n{"nextBatchWatermarkMs":0}', "sources/0/0": b"v1"}
+    good |= {"sources/0/1": b'v1\n{"path":"a","timestamp":1,"batchId":1}', "state/0/0/1.delta": b"x" * 1200}
     for name, content in good.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_bytes(content)

@@ -1,7 +1,5 @@
-"""What a worker imports for a stage: the very function that Spark ships, unpickled and run in a process of its own.
-
-A worker knows rows, not budgets: `udfs` and the scientific packages that Spark's own worker and `udfs` need.
-"""
+"""What a worker imports for a stage: the very function that Spark ships, unpickled and run in a process of its own. A worker knows rows,
+not budgets: `udfs` and the scientific packages that Spark's own worker and `udfs` need."""
 
 import sys
 from pathlib import Path

@@ -38,9 +38,7 @@ def rows(lake: Path) -> pa.Table:
 
 def strangers_get_nothing(folder: Path, secret: str, jobs: list[int]) -> None:
     """No port of driver, master, workers and executors serves a block; no file is open to others; the secret stands in no command line.
-
-    That the client would find blocks is shown in tests/long/deployment/test_other_users.py.
-    """
+    That the client would find blocks is shown in tests/long/deployment/test_other_users.py."""
     assert all(listening(children(pid)) for pid in jobs)
     for pid in jobs:
         assert blocks_of(pid) == {}
@@ -51,10 +49,8 @@ def strangers_get_nothing(folder: Path, secret: str, jobs: list[int]) -> None:
 
 
 def test_rows_are_recomputed_after_kills(tmp_path: Path) -> None:
-    """The page's spark-submit; an executor is killed after the first micro-batch, a worker after the second.
-
-    `dpsql verify` recomputes every published row on one core, without Spark.
-    """
+    """The page's spark-submit; an executor is killed after the first micro-batch, a worker after the second. `dpsql verify` recomputes
+    every published row on one core, without Spark."""
     query, sources = write_query(tmp_path, write_files(tmp_path / "visits", json_lines(visits()), PARTS))
     lake, env = tmp_path / "lake", environment(tmp_path)
     with Cluster(tmp_path / "cluster", env) as cluster:
@@ -103,10 +99,9 @@ def test_a_cluster_that_runs_the_programs_of_strangers_is_refused(tmp_path: Path
 
 
 def test_strangers_get_nothing_of_a_live_run_and_it_ends_when_its_master_has_forgotten_it(tmp_path: Path) -> None:
-    """The page's `dpsql run`, live. Every port of driver, master, worker and executor is asked to run, to kill and to tell something. That the
-    client would find something is shown above.
-
-    A master that was killed and started anew knows no application, and takes its executors away: Spark would wait for others for ever."""
+    """The page's `dpsql run`, live. Every port of driver, master, worker and executor is asked to run, to kill and to tell something. That
+    the client would find something is shown above. A master that was killed and started anew knows no application, and takes its executors
+    away: Spark would wait for others for ever."""
     today = [visit | {"ts": f"{datetime.now(UTC):%Y-%m-%d}{visit['ts'][10:]}"} for visit in visits()]
     query, sources = write_query(tmp_path, write_files(tmp_path / "visits", json_lines(today)))
     env, lake = environment(tmp_path), ["--lake", str(tmp_path / "lake")]

@@ -1,7 +1,5 @@
 """docker-compose.yml on a real engine, as a user starts it: live rows, kills, restarts, verification, and what strangers get of every port.
-
-`make compose` shows what it finds. Where no Docker Engine answers all of it is skipped, with one line.
-"""
+`make compose` shows what it finds. Where no Docker Engine answers all of it is skipped, with one line."""
 
 import json
 import re

@@ -85,12 +85,10 @@ def test_nothing_planted_is_shown_outside_the_private_folder(tmp_path: Path) -> 
     lake = Lake(folder / "lake")
     private = lake.private("observed")
     assert set(read_histogram(lake, "observed")["page"].to_pylist()) == {"p0", "p1", "p2"}
-
     assert [str(path) for path in (private.parent, private, *private.rglob("*")) if path.stat().st_mode & 0o077] == []
     readable = [path for path in lake.histogram("observed").rglob("*") if path.is_file()]
     assert readable
     assert all(path.stat().st_mode & 0o044 == 0o044 for path in readable)
-
     # a worker fails: what is said of it is in the event log and in the UI
     eras = [int(path.name.split("=")[1]) for path in (private / "contributions").glob("era=[0-9]*")]
     for later in range(1, 9):  # where the folder of a later era would be, there is a file
@@ -100,20 +98,15 @@ def test_nothing_planted_is_shown_outside_the_private_folder(tmp_path: Path) -> 
     failed, again = observed(folder, query, sources, "OFF")
     assert failed.returncode == 1, failed.stderr.decode()[-600:]
     assert failed.stderr.decode().splitlines()[-1].startswith("the admission query failed in a worker (FileExistsError EEXIST)")
-
     for name, stream in {"1.out": done.stdout, "1.err": done.stderr, "2.out": failed.stdout, "2.err": failed.stderr}.items():
         (folder / name).write_bytes(stream)
     run = read_run(lake, "observed")
     secret = Secret(SECRET).of_ledger(run.ledger_id)
     assert run.ledger_id != ""
-    needles = {
-        "the user": [USER.encode(), USER.encode().hex().encode()],
-        "the rare key": [RARE_KEY.encode(), RARE_KEY.encode().hex().encode(), base64.b64encode(RARE_KEY.encode())[:-4]],
-        "the secret": forms(SECRET),
-        "the noise key": forms(secret.noise_key(run.run_id, run.query_identity)),
-        "the salt": forms(secret.salt(run.run_id)),
-        "the setting": [PLANTED_SETTING.encode()],
-    }
+    needles = {"the user": [USER.encode(), USER.encode().hex().encode()]}
+    needles |= {"the rare key": [RARE_KEY.encode(), RARE_KEY.encode().hex().encode(), base64.b64encode(RARE_KEY.encode())[:-4]]}
+    needles |= {"the secret": forms(SECRET), "the noise key": forms(secret.noise_key(run.run_id, run.query_identity))}
+    needles |= {"the salt": forms(secret.salt(run.run_id)), "the setting": [PLANTED_SETTING.encode()]}
     # another user of the machine, all the time: no block, no file of Spark's, no setting in a command line
     for one in (seen, again):
         assert one.looks >= 2

@@ -104,7 +104,6 @@ def test_so_it_does_with_a_local_master_and_with_a_cluster(tmp_path: Path) -> No
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
     )  # fmt: skip
     assert found_of(job, local) == {"noise key", "salt", "rows"}
-
     query, sources = plant(submitted)
     with Cluster(submitted / "cluster", environment(submitted), workers=1, protected=False) as cluster:
         job = cluster.start(SUBMIT, submitted, query, *flags_of(submitted, sources), script="tests/deployment/unprotected_run.py")

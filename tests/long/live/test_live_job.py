@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from benchmarks.soak import Generator, Job
-from dpsql.errors import DpsqlError, LakeError
+from dpsql.errors import LakeError
 from dpsql.lake.contributions import Contributions
 from dpsql.lake.manifest import Manifest
 from dpsql.lake.running import exclusive
@@ -18,14 +18,11 @@ from dpsql.local.verification import verify_run
 from dpsql.published.histogram import read_histogram
 from dpsql.streaming.published_table import PublishedTable
 from tests.live.test_live_job import HORIZON, PATIENCE, TRIGGER, WINDOW, Case, case, no_trigger_is_lost_or_doubled, until
+from tests.streaming.conftest import BrokenOff
 
 __all__ = ["case"]
 POINTS: list[tuple[Any, str]] = [(Manifest, "commit"), *((Contributions, name) for name in ("append", "tick_by_clock"))]
 POINTS += [(PublishedTable, "publish")]
-
-
-class BrokenOff(DpsqlError):
-    pass
 
 
 def test_broken_off_anywhere_and_started_again(case: Case) -> None:

@@ -48,10 +48,8 @@ def test_two_files_are_the_same_stream(spark: SparkSession, wiki: Stream, tmp_pa
 
 
 def test_public_groups_need_no_record_and_are_kept(spark: SparkSession, wiki: Stream, tmp_path: Path) -> None:
-    """Every listed key in every window from the declared start, at every trigger; a list that changes later changes nothing.
-
-    Catches: groups only where records are, a first window from the data, a list that is read again.
-    """
+    """Every listed key in every window from the declared start, at every trigger; a list that changes later changes nothing. Catches:
+    groups only where records are, a first window from the data, a list that is read again."""
     query = wiki.query("public groups", tmp_path / "data")
     lake, parts = Lake(tmp_path / "lake"), wiki.cut(FILES)
     listed = set(csv.read_csv(tmp_path / "listed.csv", csv.ReadOptions(column_names=["key"]))["key"].to_pylist())
@@ -61,7 +59,6 @@ def test_public_groups_need_no_record_and_are_kept(spark: SparkSession, wiki: St
     quiet = read_histogram(lake, "q")
     assert set(quiet["key"].to_pylist()) == listed
     assert quiet.num_rows == len(listed) * 24  # one day has passed, and no record
-
     csv.write_csv(pa.table({"key": ["#en.wikipedia", "#late"]}), tmp_path / "listed.csv", csv.WriteOptions(include_header=False))
     same_rows.write([wiki.records.slice(0, 0), *parts], tmp_path / "data")
     run = same_rows.start(spark, query, lake, wiki.until_us, (2, 3))

@@ -1,15 +1,13 @@
 """Sliding windows for ever, restored from a savepoint."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from click.testing import CliRunner
+from pyspark.sql import SparkSession
 
 from dpsql.errors import LakeError
 from dpsql.jobs.cli import main
@@ -20,9 +18,6 @@ from dpsql.published.histogram import read_histogram
 from tests.matrix import same_rows
 from tests.matrix.same_rows import SECRET, Stream
 from tests.mechanisms.sliding.test_end_to_end import FILES, compiled
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 
 def test_a_savepoint_is_restored_with_other_buckets_to_the_same_rows(spark: SparkSession, tmp_path: Path) -> None:

@@ -1,19 +1,14 @@
 """More random pairs of a query and data than `make test` has, on the local engine, and some of them published by Spark."""
 
-from __future__ import annotations
-
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
+from pyspark.sql import SparkSession
 
 from dpsql.local.verification import count_differences
 from tests.plain import product
 from tests.plain.pairs import make
 from tests.plain.test_plain_reading import AT_ONCE, ON_SPARK, SEEDS, STDERRS, differences, read, wrong_locally
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 MORE = range(SEEDS.stop, 200)
 

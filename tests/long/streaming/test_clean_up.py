@@ -1,16 +1,14 @@
 """Catch-ups throw away what nobody can need any more; input that was read may go, and what that costs is said."""
 
-import json
 import os
 from collections import Counter
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from benchmarks.catch_ups import files
-from dpsql.errors import DataError, DpsqlError, LakeError
+from dpsql.errors import DataError, LakeError
 from dpsql.lake import compaction, retention
 from dpsql.lake.manifest import Manifest
 from dpsql.lake.restore import restore
@@ -19,6 +17,7 @@ from dpsql.local.verification import verify_run
 from dpsql.streaming import published_table, session
 from dpsql.streaming.live import LiveOptions
 from dpsql.streaming.published_table import PublishedTable
+from tests.streaming.conftest import BrokenOff, run_file
 
 HOUR, DAY = 3_600_000_000, 86_400_000_000
 START = 19_700 * DAY
@@ -27,14 +26,6 @@ SELECT WITH DIFFERENTIAL_PRIVACY OPTIONS (
     epsilon = 20, delta = 1e-6, privacy_unit_column = user_id, max_rows_contributed = 4)
   page, COUNT(*) AS views FROM visits GROUP BY window(ts, '1 hour'), page
 """
-
-
-class BrokenOff(DpsqlError):
-    pass
-
-
-def run_file(one: Any) -> None:
-    (one.private / "run.json").write_text(json.dumps({"version": 1, **asdict(one.run_id)}))
 
 
 def files_of(one: Any) -> Counter[str]:

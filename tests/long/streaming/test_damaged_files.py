@@ -10,10 +10,9 @@ import pytest
 
 from dpsql.errors import DpsqlError, LakeError
 from dpsql.lake.catch_up import read_catch_up
-from tests.long.streaming.test_restore import BrokenOff, content, copy, dpsql, run_file, verified
+from tests.long.streaming.test_restore import content, copy, dpsql, verified
+from tests.streaming.conftest import DAY, START, BrokenOff, break_off, run_file
 
-DAY = 86_400_000_000
-START = 19_700 * DAY
 MIDDLE, END = START + DAY // 2, START + 30 * DAY
 
 
@@ -126,7 +125,7 @@ def test_a_lost_note_of_an_interrupted_catch_up(case: Any, write: Any, visits: A
     reference, one = case(), case()
     reference.go(END, buckets=(1, 1))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("dpsql.streaming.context.RunContext.release", _break_off)
+        patch.setattr("dpsql.streaming.context.RunContext.release", break_off)
         with pytest.raises(BrokenOff):
             one.go(END, buckets=(1, 1))
     run_file(one)
@@ -141,7 +140,3 @@ def test_a_lost_note_of_an_interrupted_catch_up(case: Any, write: Any, visits: A
     assert read_catch_up(one.private).released
     one.go(END)
     assert one.histogram() == reference.histogram()
-
-
-def _break_off(*given: Any, **named: Any) -> None:
-    raise BrokenOff

@@ -14,17 +14,10 @@ from dpsql.lake.read_files import ReadFiles
 from dpsql.lake.restore import restore
 from dpsql.streaming import sources
 from dpsql.streaming.context import RunContext
-from tests.streaming.test_input_files import DAY, ONE_CELL, START, age, listed, put, run_file, verified, views
+from tests.streaming.conftest import BrokenOff, break_off, run_file
+from tests.streaming.test_input_files import DAY, ONE_CELL, START, age, listed, put, verified, views
 
 __all__ = ["put"]
-
-
-class BrokenOff(Exception):
-    pass
-
-
-def break_off(*given: Any, **named: Any) -> None:
-    raise BrokenOff
 
 
 @pytest.fixture

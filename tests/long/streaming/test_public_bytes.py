@@ -12,7 +12,8 @@ from dpsql.lake.restore import restore
 from dpsql.local.verification import verify_run
 from dpsql.published.histogram import read_histogram
 from dpsql.streaming.published_table import PublishedTable
-from tests.streaming.test_public_bytes import END, EVENTS, SQL, TABLE, TICKS, BrokenOff, catch_up, live, private_files, public, work
+from tests.streaming.conftest import BrokenOff
+from tests.streaming.test_public_bytes import END, EVENTS, SQL, TABLE, TICKS, catch_up, live, private_files, public, work
 
 
 def test_neighbouring_runs_for_ever(case: Any, write: Any) -> None:

@@ -4,7 +4,7 @@ import json
 import shutil
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,20 +28,10 @@ from dpsql.privacy.ledger import Ledger
 from dpsql.privacy.secret import Secret
 from dpsql.streaming.published_table import PublishedTable
 from dpsql.udfs.bucket_state import BucketFiles
+from tests.streaming.conftest import DAY, START, BrokenOff, break_off, run_file
 
-DAY = 86_400_000_000
-START = 19_700 * DAY
 MIDDLE, END = START + DAY + DAY // 2, START + 30 * DAY
 OPTIONS = (("maxFilesPerTrigger", "1"),)
-
-
-class BrokenOff(Exception):
-    pass
-
-
-def run_file(one: Any) -> None:
-    """What `dpsql run` writes first; the runs of these tests have a fixed run id."""
-    (one.private / "run.json").write_text(json.dumps({"version": 1, **asdict(one.run_id)}))
 
 
 def copy(one: Any, name: str) -> Any:
@@ -145,7 +135,6 @@ def test_lost_pieces_are_refused_and_restored_to_the_same_bits(whole: Any, bring
     for start in (lambda: unread.go(END), lambda: restore.restore(unread.lake, "demo")):
         with pytest.raises(LakeError, match=r"contributions at .* has lost versions after \d+ that were read already.* --new-run$"):
             start()
-
     bring(2, 4)
     whole.go(END)
     for what, (damage, options, says) in DAMAGES.items():
@@ -166,7 +155,6 @@ def test_lost_pieces_are_refused_and_restored_to_the_same_bits(whole: Any, bring
         assert dpsql("restore", "demo", "--lake", str(one.lake.root)) == "nothing is lost: the run can go on as it is\n"
     told = json.loads(dpsql("restore", "demo", "--lake", str(whole.lake.root), "--json"))
     assert told == {"name": "demo", "new_run": False, "listed": [], "batches": {}, "mended": []}
-
     with pytest.raises(LakeError, match=r"savepoint 'middle' is older than the last published trigger: .* --new-run"):
         restore.restore(whole.lake, "demo", savepoint="middle")
 
@@ -243,7 +231,7 @@ def test_what_is_read_again_counts_once(case: Any, write: Any, visits: Any) -> N
     whole.go(END)
     # Three micro-batches are read, the third is not listed any more; nothing has ticked, so it is read again.
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Contributions, "tick", _break_off)
+        patch.setattr(Contributions, "tick", break_off)
         with pytest.raises(BrokenOff):
             broken.go(END)
     run_file(broken)
@@ -275,7 +263,7 @@ def test_a_restore_that_breaks_off_changes_nothing_and_is_done_again(case: Any, 
     kept = (whole.private / "engine.json").read_bytes()
     for owner, name in ((BucketFiles, "store"), (Manifest, "commit"), (restore, "_skip_files"), (restore, "write_engine")):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(owner, name, _break_off)
+            patch.setattr(owner, name, break_off)
             with pytest.raises(BrokenOff):
                 restore.restore(whole.lake, "demo")
         assert (whole.private / "engine.json").read_bytes() == kept
@@ -284,7 +272,3 @@ def test_a_restore_that_breaks_off_changes_nothing_and_is_done_again(case: Any, 
     write(visits(users=60, pages=2, days=1, first_day=40), first=1)
     assert whole.go(START + 60 * DAY).records == 120
     assert whole.histogram()[: len(before)] == before
-
-
-def _break_off(*given: Any, **named: Any) -> None:
-    raise BrokenOff

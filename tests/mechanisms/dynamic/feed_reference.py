@@ -1,7 +1,5 @@
-"""The intake of a change feed as plain lists: one privacy unit after the other, its whole history remembered, nothing cut into state.
-
-It shares with `udfs` the parameter values, `mix`, which orders what nothing else orders, and nothing else.
-"""
+"""The intake of a change feed as plain lists: one privacy unit after the other, its whole history remembered, nothing cut into state. It
+shares with `udfs` the parameter values, `mix`, which orders what nothing else orders, and nothing else."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable
@@ -152,12 +150,9 @@ def _take(unit: History, image: Image, trigger: int, p: FeedParameters) -> None:
     unit.versions.append(version)
     counted = [v for v in unit.versions if v.counted]
     keys = {v.key for v in counted}
-    over = {
-        "not_a_public_group": p.public_keys is not None and image.key not in p.public_keys,
-        "window_closed": trigger > p.grid.horizon,
-        "over_max_rows": len(counted) >= p.max_rows,
-        "over_max_groups": image.key not in keys and len(keys) >= p.max_groups,
-    }
+    over = {"not_a_public_group": p.public_keys is not None and image.key not in p.public_keys}
+    over |= {"window_closed": trigger > p.grid.horizon, "over_max_rows": len(counted) >= p.max_rows}
+    over |= {"over_max_groups": image.key not in keys and len(keys) >= p.max_groups}
     if why := next((reason for reason, is_so in over.items() if is_so), None):
         unit.drops[why] += 1
         return

@@ -1,7 +1,5 @@
-"""A table's release as plain lists, one key and one trigger at a time: slow, and readable next to docs/privacy/dynamic.md.
-
-It shares with `udfs` the parameter values, the words of the noise and nothing else: paths are sums over all draws, by the power series of B.
-"""
+"""A table's release as plain lists, one key and one trigger at a time: slow, and readable next to docs/privacy/dynamic.md. It shares with
+`udfs` the parameter values, the words of the noise and nothing else: paths are sums over all draws, by the power series of B."""
 
 import math
 from collections.abc import Callable, Iterable

@@ -3,7 +3,6 @@
 import dataclasses
 import itertools
 import math
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -119,17 +118,15 @@ def test_an_error_is_told_only_where_a_node_answers() -> None:
         assert (row["c0"], math.isnan(row["s0"]), math.isnan(row["s1"])) == (40 * answers, not answers, not answers)
 
 
-def of_no_node(begin: Int, trigger: Int) -> Int:
-    return np.zeros(len(begin), np.int64)
+NODES = {
+    "of no node": lambda begin, trigger: np.zeros(len(begin), np.int64),
+    "of the next node": lambda begin, trigger: level_before(begin, trigger) + (begin < trigger),
+}
 
 
-def of_next_node(begin: Int, trigger: Int) -> Int:
-    return level_before(begin, trigger) + (begin < trigger)
-
-
-@pytest.mark.parametrize("planted", [of_no_node, of_next_node])
-def test_an_end_in_the_wrong_node_is_found(planted: Callable[[Int, Int], Int], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(changes, "level_before", planted)
+@pytest.mark.parametrize("planted", NODES)
+def test_an_end_in_the_wrong_node_is_found(planted: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(changes, "level_before", NODES[planted])
     contributions = added(random_feed(1))
     assert told(contributions, silent()) != counts(contributions)
 

@@ -4,6 +4,7 @@ together are a SQL count plus the noise that they state."""
 import dataclasses
 import math
 from collections import defaultdict
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -38,19 +39,11 @@ def any_query(pick: np.random.Generator) -> ParsedQuery[Asked]:
     some = [a for a in (USERS, SUM, AVG, SPREAD) if pick.random() < 0.5]
     last = None if pick.random() < 0.5 else int(pick.choice([1, 2, 7, 100, 1000]))
     public = pick.random() < 0.25
-    return query(
-        epsilon=float(pick.choice([0.5, 1.0, 6.0])),
-        delta=float(pick.choice([1e-6, 1e-9])),
-        max_rows_contributed=rows,
-        max_rows_per_group=int(pick.integers(1, rows + 1)),
-        max_groups_contributed=int(pick.integers(1, rows + 1)),
-        min_privacy_units_per_group=int(pick.choice([1, 3])),
-        public_groups="SELECT page FROM pages" if public else None,
-        max_triggers=last,
-        aggregates=(COUNT, *some),
-        feed=None if pick.random() < 0.5 else FEED,
-        max_spells_contributed=int(pick.integers(1, rows + 1)),
-    )
+    given: dict[str, Any] = {"epsilon": float(pick.choice([0.5, 1.0, 6.0])), "delta": float(pick.choice([1e-6, 1e-9]))}
+    given |= {"max_rows_per_group": int(pick.integers(1, rows + 1)), "max_groups_contributed": int(pick.integers(1, rows + 1))}
+    given |= {"min_privacy_units_per_group": int(pick.choice([1, 3])), "public_groups": "SELECT page FROM pages" if public else None}
+    given |= {"feed": None if pick.random() < 0.5 else FEED, "max_spells_contributed": int(pick.integers(1, rows + 1))}
+    return query(**given, max_rows_contributed=rows, max_triggers=last, aggregates=(COUNT, *some))
 
 
 def test_200_random_plans_keep_their_promise_and_waste_little() -> None:

@@ -130,16 +130,6 @@ def test_a_key_appears_late_with_the_noise_of_its_trigger() -> None:
     assert [row[0] for row in found if row[1][4:] == b"6"] == list(range(1, 704))
 
 
-def test_a_key_that_loses_its_rows_is_hidden_and_comes_back() -> None:
-    """Without noise: shown while its weight is half of the threshold or more. Catches: a key that stays, or starts anew."""
-    p = parameters(tau=4.0)
-    up, down = Change(0, 1, 5, 4 * UNIT, 4, (4, 0)), Change(0, 3, 5, -3 * UNIT, -3, (-3, 0))
-    again = Change(0, 5, 5, 2 * UNIT, 2, (2, 0))
-    with mock.patch("dpsql.udfs.noise.randomness.words", lambda _key, tag, *_: np.full((len(tag), 2), 2**64 - 1, np.uint64)):
-        _, found = run([up, down, again], [(0, 6)], p)
-    assert [(row[0], row[2]) for row in found] == [(1, 4), (2, 4), (5, 3), (6, 3)]
-
-
 def test_public_keys_are_there_from_the_first_trigger() -> None:
     p = dataclasses.replace(parameters(), selection=None, public=PublicGroups((7, -3), (b"00017", b"0002-3"), START))
     changes = [Change(0, 2, 7, 0, 1, (5, 1)), Change(1, 4, 7, 0, -1, (-5, -1))]

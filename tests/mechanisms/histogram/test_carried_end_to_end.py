@@ -1,15 +1,13 @@
 """Windows that prove keys together, on both engines: the same rows, which `verify` makes again, also after a restore with other buckets."""
 
-from __future__ import annotations
-
 import shutil
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from click.testing import CliRunner
+from pyspark.sql import SparkSession
 
 import dpsql
 from dpsql import record
@@ -22,9 +20,6 @@ from dpsql.local.verification import verify_run
 from dpsql.published.histogram import read_histogram
 from tests.matrix import same_rows
 from tests.matrix.same_rows import RUN_ID, SECRET, Stream
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 OPTIONS = "epsilon = 12, delta = 1e-6, privacy_unit_column = user_id, max_rows_contributed = 8, max_rows_per_group = 2"
 WINDOW = "GROUP BY window(ts, '2 hours'), channel"

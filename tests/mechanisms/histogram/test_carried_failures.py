@@ -1,7 +1,5 @@
-"""How often keys of one unit appear, on the real steps with failures made frequent, against theorem 29; and wrong numbers that must be found.
-
-Every key is a trial of its own: its noise is that of its own cells.
-"""
+"""How often keys of one unit appear, on the real steps with failures made frequent, against theorem 29; and wrong numbers that must be
+found. Every key is a trial of its own: its noise is that of its own cells."""
 
 import dataclasses
 from typing import Any

@@ -29,22 +29,10 @@ def noise_key(seed: int = 1) -> bytes:
 
 def query(**changes: Any) -> ParsedQuery[Asked]:
     """APPROX_TOP_COUNT of a page, one day in hours, C = 4, c = 1, 5 x 64; any field can be changed."""
-    fields: dict[str, Any] = {
-        "level": PrivacyLevel.USER,
-        "value": "page",
-        "wanted": (COUNT,),
-        "depth": 5,
-        "width": 64,
-        "bounds": Bounds(4, 1, 4),
-        "epsilon": 2.0,
-        "delta": 1e-6,
-        "contribution_period": ContributionPeriod.WINDOW,
-        "window": WindowSpec(DAY, DAY, 0),
-        "trigger_interval_us": 4 * HOUR,
-        "keys": (),
-        "aggregates": (),
-        "columns_in_order": ("top",),
-    }
+    fields: dict[str, Any] = {"level": PrivacyLevel.USER, "value": "page", "wanted": (COUNT,), "depth": 5, "width": 64}
+    fields |= {"bounds": Bounds(4, 1, 4), "epsilon": 2.0, "delta": 1e-6, "contribution_period": ContributionPeriod.WINDOW}
+    fields |= {"window": WindowSpec(DAY, DAY, 0), "trigger_interval_us": 4 * HOUR, "keys": (), "aggregates": ()}
+    fields |= {"columns_in_order": ("top",)}
     return parsed(COMMON | fields | changes, "sketch", Asked)
 
 
@@ -59,12 +47,8 @@ def public(**changes: Any) -> ParsedQuery[Asked]:
 
 
 def records(users: Sequence[int], ts: Sequence[int], keys: Sequence[bytes], values: Sequence[float] | None = None) -> pa.Table:
-    columns = {
-        "drop": pa.array(np.zeros(len(ts), np.int8)),
-        "user": pa.array(users, pa.int64()),
-        "ts": pa.array(ts, pa.int64()),
-        "key_bytes": pa.array(keys, pa.binary()),
-    }
+    columns = {"drop": pa.array(np.zeros(len(ts), np.int8)), "user": pa.array(users, pa.int64()), "ts": pa.array(ts, pa.int64())}
+    columns |= {"key_bytes": pa.array(keys, pa.binary())}
     return pa.table(columns | ({"a0": pa.array(values, pa.float64())} if values is not None else {}))
 
 

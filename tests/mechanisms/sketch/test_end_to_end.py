@@ -1,11 +1,9 @@
 """Sketches on both engines: the same lists and cells, which `verify` makes again."""
 
-from __future__ import annotations
-
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
+from pyspark.sql import SparkSession
 
 import dpsql
 from dpsql.config import Sources
@@ -13,9 +11,6 @@ from dpsql.lake.delta_rows import read_rows
 from dpsql.lake.runs import Lake, cells_path
 from tests.matrix import same_rows
 from tests.matrix.same_rows import Stream
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 LISTED = "public_groups = (SELECT key FROM listed)"
 TEXTS = {

@@ -12,19 +12,9 @@ from dpsql.mechanisms.sketch.options import OPTIONS
 from dpsql.mechanisms.sketch.stages import intake, reading, release
 from tests.sql.golden import FOLDER
 
-BASE = {
-    "epsilon": "2",
-    "delta": "1e-6",
-    "privacy_level": "USER",
-    "privacy_unit_column": "user_id",
-    "max_rows_contributed": "16",
-    "max_rows_per_group": "2",
-    "max_groups_contributed": "8",
-    "contribution_period": "WINDOW",
-    "trigger_interval": "'1 hour'",
-    "allowed_lateness": "'0 seconds'",
-    "sketch_width": "8192",
-}
+BASE = {"epsilon": "2", "delta": "1e-6", "privacy_level": "USER", "privacy_unit_column": "user_id", "max_rows_contributed": "16"}
+BASE |= {"max_rows_per_group": "2", "max_groups_contributed": "8", "contribution_period": "WINDOW", "trigger_interval": "'1 hour'"}
+BASE |= {"allowed_lateness": "'0 seconds'", "sketch_width": "8192"}
 OF_UNITS = ("privacy_unit_column", "max_rows_contributed", "max_rows_per_group", "max_groups_contributed", "contribution_period")
 LISTED = {"public_groups": "(SELECT page FROM pages)"}
 OTHERWISE: dict[str, dict[str, Any]] = {

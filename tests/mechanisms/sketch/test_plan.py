@@ -28,16 +28,11 @@ SLIDING = {"window": WindowSpec(DAY, 8 * HOUR, 0)}
 def any_query(pick: np.random.Generator) -> Any:
     rows = int(pick.integers(1, 5))
     bounds = Bounds(rows, int(pick.integers(1, rows + 1)), int(pick.integers(1, rows + 1)))
-    changes: dict[str, Any] = {
-        "epsilon": float(pick.choice([0.3, 1.0, 6.0, 20.0])),
-        "delta": float(pick.choice([1e-6, 1e-9])),
-        "depth": int(pick.choice([3, 9, 31])),
-        "width": int(pick.choice([64, 8192])),
-        "wanted": (COUNT, SUM) if pick.random() < 0.4 else (COUNT,),
-        "bounds": bounds,
-        "contribution_period": [*ContributionPeriod][int(pick.integers(2))],
-        "trigger_interval_us": int(pick.choice([HOUR, 3 * HOUR])),
-    }
+    changes: dict[str, Any] = {"epsilon": float(pick.choice([0.3, 1.0, 6.0, 20.0])), "delta": float(pick.choice([1e-6, 1e-9]))}
+    changes |= {"depth": int(pick.choice([3, 9, 31])), "width": int(pick.choice([64, 8192]))}
+    changes |= {"wanted": (COUNT, SUM) if pick.random() < 0.4 else (COUNT,), "bounds": bounds}
+    changes |= {"contribution_period": [*ContributionPeriod][int(pick.integers(2))]}
+    changes |= {"trigger_interval_us": int(pick.choice([HOUR, 3 * HOUR]))}
     if pick.random() < 0.4:
         return public(**changes, **(SLIDING if pick.random() < 0.5 else {}))
     return query(**changes)

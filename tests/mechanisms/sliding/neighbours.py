@@ -1,10 +1,8 @@
-"""What the steps tell of one event or of one unit, exactly: no sampling, and no formula of planner or accountant.
-
-Two neighbouring streams go through both steps. Whatever noise is added to is a question: the first stream is answered with real noise, the
-second one gets the same answers. Then both must be asked the same questions (these may depend on answers alone), and the logarithm of the
-ratio of the answers' probabilities is, at worst, the sum over the questions of what they moved times their loss per step. Bins do not talk to each
-other, so each is a trial of its own, and one pass looks at hundreds of neighbours.
-"""
+"""What the steps tell of one event or of one unit, exactly: no sampling, and no formula of planner or accountant. Two neighbouring streams
+go through both steps. Whatever noise is added to is a question: the first stream is answered with real noise, the second one gets the same
+answers. Then both must be asked the same questions (these may depend on answers alone), and the logarithm of the ratio of the answers'
+probabilities is, at worst, the sum over the questions of what they moved times their loss per step. Bins do not talk to each other, so each
+is a trial of its own, and one pass looks at hundreds of neighbours."""
 
 from __future__ import annotations
 
@@ -185,13 +183,9 @@ def _pass(both: Stages, keys: Int, panes: int, stream: Sequence[Event]) -> None:
     intake, release = both
     states = intake.empty(), release.empty()
     at, number, batch, user, value = (np.array([getattr(e, name) for e in stream]) for name in ("at", "bin", "batch", "user", "value"))
-    columns = {
-        "drop": np.zeros(len(at), np.int8),
-        "user": user.astype(np.int64),
-        "ts": START + np.rint(at * SLIDE).astype(np.int64),
-        "key": keys[number.astype(np.int64)],
-        "key_bytes": pa.array([encode([b"%06d" % i]) for i in number], pa.binary()),
-    }
+    columns = {"drop": np.zeros(len(at), np.int8), "user": user.astype(np.int64)}
+    columns |= {"ts": START + np.rint(at * SLIDE).astype(np.int64), "key": keys[number.astype(np.int64)]}
+    columns |= {"key_bytes": pa.array([encode([b"%06d" % i]) for i in number], pa.binary())}
     columns |= {name: value for name in intake.takes.names if name not in columns}
     rows = pa.table({name: columns[name] for name in intake.takes.names})
     for b in range(panes):

@@ -5,6 +5,7 @@ from typing import Any
 from dpsql.config import Source
 from dpsql.mechanisms.sliding.asked import Asked, PaneGrouping
 from dpsql.parsed_query import Aggregate, AggregateFunction, ContributionPeriod, Key, ParsedQuery, PrivacyLevel, WindowSpec, changed
+from tests.property.plans import COMMON, parsed
 
 MINUTE = 60_000_000
 HOUR = 60 * MINUTE
@@ -14,32 +15,13 @@ AVG = Aggregate("mean", AggregateFunction.AVG, "bytes", (-3.0, 9.0))
 SPREAD = Aggregate("spread", AggregateFunction.STDDEV_POP, "bytes", (-3.0, 9.0))
 SOURCE = Source(name="wiki", format="parquet", path="x", event_time="ts", privacy_unit=("user_id",), max_users=10**6, start_us=0)
 
-EVENT = ParsedQuery(
-    mechanism="sliding",
-    epsilon=0.1,
-    delta=0.0,
-    privacy_unit=(),
-    contribution_period=ContributionPeriod.STREAM,
-    event_time="ts",
-    window=WindowSpec(15 * MINUTE, MINUTE, 0),
-    trigger_interval_us=MINUTE,
-    allowed_lateness_us=0,
-    max_ahead_us=MINUTE,
-    public_groups="SELECT channel FROM channels",
-    keys=(Key("channel", "channel"),),
-    aggregates=(COUNT,),
-    from_sql="FROM wiki",
-    stream="wiki",
-    static_sources=("channels",),
-    columns_in_order=("channel", "edits"),
-    asked=Asked(
-        privacy_level=PrivacyLevel.EVENT,
-        grouping=PaneGrouping.NONE,
-        max_rows_contributed=None,
-        max_rows_per_group=None,
-        max_groups_contributed=None,
-    ),
-)
+GIVEN: dict[str, Any] = {"epsilon": 0.1, "delta": 0.0, "privacy_unit": (), "contribution_period": ContributionPeriod.STREAM}
+GIVEN |= {"window": WindowSpec(15 * MINUTE, MINUTE, 0), "trigger_interval_us": MINUTE, "max_ahead_us": MINUTE}
+GIVEN |= {"public_groups": "SELECT channel FROM channels", "keys": (Key("channel", "channel"),), "aggregates": (COUNT,)}
+GIVEN |= {"from_sql": "FROM wiki", "stream": "wiki", "static_sources": ("channels",), "columns_in_order": ("channel", "edits")}
+GIVEN |= {"privacy_level": PrivacyLevel.EVENT, "grouping": PaneGrouping.NONE}
+GIVEN |= dict.fromkeys(("max_rows_contributed", "max_rows_per_group", "max_groups_contributed"))
+EVENT: ParsedQuery[Asked] = parsed(COMMON | GIVEN, "sliding", Asked)
 
 
 def bounds(rows: int, per_group: int, groups: int, **more: Any) -> dict[str, Any]:

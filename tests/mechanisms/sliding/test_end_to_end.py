@@ -1,12 +1,10 @@
 """Sliding windows for ever on both engines: the same rows, which `verify` makes again; the ledger says what is protected."""
 
-from __future__ import annotations
-
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pyarrow.parquet as pq
 import pytest
+from pyspark.sql import SparkSession
 
 import dpsql
 from dpsql.config import Sources
@@ -15,9 +13,6 @@ from dpsql.parsed_query import PrivacyLevel
 from dpsql.privacy.origin import Origin
 from tests.matrix import same_rows
 from tests.matrix.same_rows import Stream
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 LISTED = "public_groups = (SELECT key FROM listed)"
 USER = "privacy_unit_column = user_id, max_rows_contributed = 8, max_groups_contributed = 3, max_rows_per_group = 4"

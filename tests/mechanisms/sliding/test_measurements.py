@@ -160,10 +160,9 @@ class TakenBack(Cells):
 @pytest.mark.parametrize("bits", [0, 10])
 @pytest.mark.parametrize("m", [plain(W, 1e-4), retroactive(W, 1e-4, share=0.9)], ids=["PANES", "RETROACTIVE"])
 def test_a_sum_that_wraps_around_is_seen_with_its_noise_only(m: Measurement, bits: int) -> None:
-    """How many rows come is not bounded, so sums go round at 64 bits, and at 54 where 2^10 units are a step. The noise goes round with them:
-    everything is a function of sum plus noise, modulo 2^64 units. A sum taken as a number before, or compared, would jump for one row more,
-    and no noise covers that.
-    """
+    """How many rows come is not bounded, so sums go round at 64 bits, and at 54 where 2^10 units are a step. The noise goes round with
+    them: everything is a function of sum plus noise, modulo 2^64 units. A sum taken as a number before, or compared, would jump for one row
+    more, and no noise covers that."""
     size, pane, more, end = 60, 20, 9, 2 ** (63 - bits)
     near = {"previous": end - 1024.0, "sum": 2, "open": 7, "target": 2}
     at = dataclasses.replace(cells(1, size, pane), bits=bits)
