@@ -16,14 +16,14 @@ import pyarrow as pa
 from dpsql.udfs.columns import Int, run_starts, run_sums, sort_order
 from dpsql.udfs.contributions import contributions
 from dpsql.udfs.intake import user_state
-from dpsql.udfs.intake.contribution_bounding import BoundingParameters, admit
+from dpsql.udfs.intake.contribution_bounding import BoundingParameters, admit, mix
 from dpsql.udfs.marginals.cells import Marginals
 from dpsql.udfs.marginals.domains import Domains
 from dpsql.udfs.stage import ADMISSION, NO_RECORD, Clock, Stepped, Tables
 from dpsql.udfs.state_table import Table
 
 OUTSIDE = "outside_the_domain"
-DROP_REASONS = (*NO_RECORD, OUTSIDE, "too_far_ahead", "window_closed", "over_max_rows")
+DROP_REASONS = (*NO_RECORD, OUTSIDE, "too_far_ahead", "window_closed", "over_max_groups", "over_max_rows_per_group", "over_max_rows")
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class CellIntake:
     """Records to increments of cells: each admitted record is in one cell of every table.
 
     Args:
-        parameters: the plan's bounds; rows alone are bounded, keys are not.
+        parameters: the plan's bounds; a group is a cell that has all keys.
         arguments: how many argument columns a record has.
         marginals: the tables.
         domains: the values of keys. A record with another value is dropped before anything is counted.
@@ -77,11 +77,12 @@ class CellIntake:
         return Stepped({"users": done.state}, self._of_cells(done.contributions), {"drops": drops})
 
     def _places_of(self, live: Int, places: Int, size: int) -> Int:
-        """In the place of a key's hash the exact number of its places: records are summed by it, and none may stand for another cell."""
+        """In the place of a key's hash the number of its places, mixed without a loss: records are summed by it, none may stand for another cell, and
+        its upper bits tell cells apart in what is kept of a unit."""
         out = np.zeros(size, np.int64)
         inside = self.marginals.inside(places)
         out[live[inside]] = np.ravel_multi_index(tuple(places[inside].T), self.marginals.sizes)
-        return out
+        return mix(np.zeros_like(out), out).view(np.int64)
 
     def _of_cells(self, admitted: pa.Table) -> pa.Table:
         cells = self.marginals.touched(self.domains.places(admitted.column("key_bytes")))

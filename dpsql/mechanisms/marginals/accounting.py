@@ -10,6 +10,7 @@ import math
 
 from dpsql.config import Source
 from dpsql.errors import AccountingError
+from dpsql.mechanisms.marginals.asked import Asked
 from dpsql.mechanisms.marginals.plan import MarginalsPlan, MeasuredSum, MeasuredTable
 from dpsql.parsed_query import ContributionPeriod, CounterName
 from dpsql.privacy.cost import Cost, Overlap, PrivacyLevel, check_promise, gaussian_delta
@@ -31,21 +32,34 @@ def account(plan: MarginalsPlan, source: Source) -> Cost:
         raise AccountingError("sums must be mechanisms 1, 2, ...: equal numbers share their noise")
     _check_tables(plan.tables, len(asked.domains))
     norm = column_norm(BltInf()) if asked.max_triggers is None else factorisation(CounterName.BLT, asked.max_triggers)[0]
-    mu = math.sqrt(math.fsum(_squared(each, plan.tables, asked.max_rows_contributed, norm) for each in plan.sums))
+    moved = [_rows_squared(asked, table) for table in plan.tables]
+    mu = math.sqrt(math.fsum(_squared(each, moved, norm) for each in plan.sums))
     noise, ids = gaussian_delta(mu, plan.epsilon), source.max_users / 2.0**64
     check_promise(plan, {"mu": mu, "delta_noise": noise, "delta_hash": ids, "delta": noise + ids})
     return Cost(PrivacyLevel.USER, mu**2, 0.0, ids, Overlap.STREAM, mu**2, ids)
 
 
-def _squared(each: MeasuredSum, tables: tuple[MeasuredTable, ...], rows: int, norm: float) -> float:
+def _rows_squared(asked: Asked, table: MeasuredTable) -> int:
+    """The largest sum of squares of one unit's rows in the cells of a table is at most the most rows in one cell times all rows.
+
+    A cell of the table holds all cells of all keys that agree with it on its own keys: of these a unit is in G at most, c rows in each.
+    """
+    together = math.prod(len(domain.values) for key, domain in enumerate(asked.domains) if key not in table.keys)
+    in_a_cell = min(
+        asked.max_rows_contributed, asked.max_rows_per_group * asked.max_groups_contributed, asked.max_rows_per_group * together
+    )
+    return in_a_cell * min(asked.max_rows_contributed, asked.max_rows_per_group * asked.max_groups_contributed)
+
+
+def _squared(each: MeasuredSum, moved: list[int], norm: float) -> float:
     """The squared shift over all tables that one unit can cause in one sum, in units of its noise."""
     if each.rule not in ("rows", "valid", "sum", "squares"):
         raise AccountingError(f"rule {each.rule} is unknown to the accountant: it is no sum over rows")
-    if len(each.sigmas) != len(tables) or not all(sigma > 0 for sigma in each.sigmas):
+    if len(each.sigmas) != len(moved) or not all(sigma > 0 for sigma in each.sigmas):
         raise AccountingError("every table needs noise")
     largest = max(-each.lower * each.grid, each.upper * each.grid, 0.0) if each.rule in ("sum", "squares") else 1.0
     # Every row moves one cell of each table, shown at all triggers from its own on.
-    return math.fsum((rows * largest * norm / sigma) ** 2 for sigma in each.sigmas)
+    return math.fsum(rows * (largest * norm / sigma) ** 2 for rows, sigma in zip(moved, each.sigmas, strict=True))
 
 
 def _check_tables(tables: tuple[MeasuredTable, ...], keys: int) -> None:

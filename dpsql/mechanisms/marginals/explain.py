@@ -49,6 +49,8 @@ def facts(plan: MarginalsPlan, source: Source) -> dict[str, Any]:
         "start": timestamp(plan.start_us),
         "max_triggers": asked.max_triggers,
         "max_rows_contributed": asked.max_rows_contributed,
+        "max_rows_per_group": asked.max_rows_per_group,
+        "max_groups_contributed": asked.max_groups_contributed,
         "query_identity": plan.identity,
         "cells": plan.marginals.first[-1],
         "domains": {name: domain.size for name, domain in zip(names, asked.domains, strict=True)},
@@ -142,9 +144,11 @@ def _short(plan: MarginalsPlan) -> str:
 
 
 def _bounds(plan: MarginalsPlan, source: Source) -> str:
+    asked = plan.query.asked
     lines = [
         "What each unit may contribute",
-        f"  C = {plan.query.asked.max_rows_contributed} records for ever; the earliest count, the rest are dropped (and counted for the operator).",
+        f"  C = {asked.max_rows_contributed} records for ever, c = {asked.max_rows_per_group} of them in one cell of all keys,",
+        f"  G = {asked.max_groups_contributed} such cells; the earliest count, the rest are dropped (and counted for the operator).",
         "  Records with a value outside a declared domain are dropped before they are counted.",
     ]
     lines += clamps(plan.query.aggregates)

@@ -54,7 +54,7 @@ class Marginals(Mechanism[Asked, MarginalsPlan]):
             columns=tuple(columns),
             told=Told(
                 noise=Noise("BLT" if asked.max_triggers else "BLT_INF", asked.max_triggers),
-                bounds=(asked.max_rows_contributed, None, None),
+                bounds=(asked.max_rows_contributed, None, None),  # c and G are of cells with all keys, and hold of no others
                 sums=len(plan.sums),
                 grids={aggregate.alias: parts[0].grid for aggregate, parts in plan.columns if len(parts) == 1},
                 sets=Sets(

@@ -18,7 +18,7 @@ OPTIONS: tuple[Option, ...] = (
     options.EPSILON,
     options.DELTA,
     options.PRIVACY_UNIT_COLUMN,
-    options.MAX_ROWS_CONTRIBUTED,
+    *options.BOUNDS,
     options.CONTRIBUTION_PERIOD,
     options.TRIGGER_INTERVAL,
     options.ALLOWED_LATENESS,
@@ -46,7 +46,7 @@ def read(draft: Draft) -> Asked:
     if draft.grouping_sets is None:
         raise AssertionError("a query without grouping sets came to marginals")
     return Asked(
-        max_rows_contributed=draft.value("max_rows_contributed"),
+        **{option.name: draft.value(option.name) for option in options.BOUNDS},
         domains=tuple(domain for domain in domains_of(draft) if domain),
         grouping_sets=sets_of(draft, draft.grouping_sets),
         max_triggers=draft.value("max_triggers"),

@@ -19,13 +19,13 @@ from dpsql.parts.hash_charge import hash_charge
 from dpsql.parts.increments import check_noise, increments_of, of_width, sums_of
 from dpsql.parts.whole_table import document
 from dpsql.privacy.curve import round_down, round_up, total_mu
-from dpsql.udfs.marginals.cells import Marginals
+from dpsql.udfs.marginals.cells import Keys, Marginals
 from dpsql.udfs.marginals.least_squares import parts
 from dpsql.udfs.noise.blt_inf import BltInf
 from dpsql.udfs.noise.counters import column_norm
 from dpsql.udfs.table.grid import LAST_STEP
 
-PLAN_VERSION = 1
+PLAN_VERSION = 2
 """Changes when the same query would get other noise; part of the query's identity."""
 MAX_PLACES = 2**62
 """A record's places in all domains are one 64-bit number."""
@@ -86,13 +86,21 @@ def _norm(plan: MarginalsPlan) -> float:
     return math.sqrt(chosen.squared_norm()) if isinstance(chosen, BltInf) else column_norm(chosen)
 
 
+def _shift(asked: Asked, keys: Keys) -> float:
+    """How far one unit moves a table with rows of height 1: of N rows M at most are in one cell (docs/privacy/marginals.md, theorem 25)."""
+    rows, per_group, groups = asked.max_rows_contributed, asked.max_rows_per_group, asked.max_groups_contributed
+    finest = math.prod(domain.size for key, domain in enumerate(asked.domains) if key not in keys)
+    return math.sqrt(min(rows, per_group * min(groups, finest)) * min(rows, per_group * groups))
+
+
 def _tables(plan: MarginalsPlan) -> tuple[MeasuredTable, ...]:
     asked = plan.query.asked
     sizes = tuple(domain.size for domain in asked.domains)
     # What no set can tell does not count: GROUPING SETS say what may be asked.
     told = {part for keys in asked.grouping_sets for part in parts(keys)}
     energies = {part: energy for part, energy in default_energies(asked.domains).items() if part in told}
-    found = shares(sizes, asked.grouping_sets, energies)
+    costs = {keys: (_shift(asked, keys) / asked.max_rows_contributed) ** 2 for keys in asked.grouping_sets}
+    found = shares(sizes, asked.grouping_sets, energies, costs)
     marginals = Marginals(sizes, tuple(found))
     return tuple(
         MeasuredTable(keys=keys, grouping_id=marginals.grouping_id(t), share=share) for t, (keys, share) in enumerate(found.items())
@@ -100,17 +108,17 @@ def _tables(plan: MarginalsPlan) -> tuple[MeasuredTable, ...]:
 
 
 def _sums(plan: MarginalsPlan, source: Source) -> tuple[MeasuredSum, ...]:
-    query, rows, norm = plan.query, plan.query.asked.max_rows_contributed, _norm(plan)
+    query, asked, norm = plan.query, plan.query.asked, _norm(plan)
     base = math.sqrt(plan.mu**2 / sum(sums_of(aggregate.function) for aggregate in query.aggregates))
     reach = plan.counter.response_sum(LAST_STEP) if isinstance(plan.counter, BltInf) else float(plan.counter.horizon)
     out: list[MeasuredSum] = []
     for aggregate in query.aggregates:
         if aggregate.function not in (*ADDITIVE, *AVERAGED):
             raise ConfigError(f"{aggregate.function} is not made of sums over rows, so marginals cannot have it")
-        for added in increments_of(aggregate, plan.arguments, of_width(source, rows)):
-            # A row is in one cell of a table: the shifts of C rows add up to at most C times the largest.
+        for added in increments_of(aggregate, plan.arguments, of_width(source, asked.max_rows_contributed)):
             sigmas = tuple(
-                round_up(rows * added.largest * norm / (base * math.sqrt(table.share / 2**BITS)) * (1 + 1e-12)) for table in plan.tables
+                round_up(_shift(asked, table.keys) * added.largest * norm / (base * math.sqrt(table.share / 2**BITS)) * (1 + 1e-12))
+                for table in plan.tables
             )
             check_noise(aggregate.alias, max(sigmas), added.grid, reach)
             out.append(MeasuredSum(**vars(added), mechanism=len(out) + 1, sigmas=sigmas))

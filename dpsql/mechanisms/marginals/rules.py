@@ -117,6 +117,8 @@ RULES = (
     clause_rules.required_options,
     clause_rules.of_units,
     clause_rules.delta_above_zero,
+    clause_rules.rows_per_group_above_rows,
+    clause_rules.groups_above_rows,
     plain_keys,
     domains_declared,
     few_cells,

@@ -23,15 +23,15 @@ def domains(plan: MarginalsPlan) -> Domains:
 
 
 def intake(plan: MarginalsPlan) -> CellIntake:
-    """The whole stream is one period, and rows alone are bounded."""
-    rows = plan.query.asked.max_rows_contributed
+    """The whole stream is one period; groups are the cells that have all keys."""
+    asked = plan.query.asked
     bounds = BoundingParameters(
         grid=grid(plan.query, plan.start_us),
         renews=False,
-        max_rows=rows,
-        max_rows_per_group=rows,
-        max_groups=rows,
-        weights=(0,) * rows,
+        max_rows=asked.max_rows_contributed,
+        max_rows_per_group=asked.max_rows_per_group,
+        max_groups=asked.max_groups_contributed,
+        weights=(0,) * asked.max_groups_contributed,
         increments=bare(plan.sums),
     )
     return CellIntake(bounds, len(plan.arguments), plan.marginals, domains(plan))

@@ -39,8 +39,11 @@ def query(**changes: Any) -> ParsedQuery[Asked]:
     """All marginals of up to two of three keys and the whole table, hourly, C = 1, 24 triggers; any field can be changed."""
     domains = changes.get("domains", DOMAINS)
     names = [f"k{i}" for i in range(len(domains))]
+    rows = changes.get("max_rows_contributed", 1)
     fields: dict[str, Any] = {
-        "max_rows_contributed": 1,
+        "max_rows_contributed": rows,
+        "max_rows_per_group": rows,
+        "max_groups_contributed": rows,
         "domains": domains,
         "grouping_sets": cube([domain.size for domain in domains], 2),
         "max_triggers": 24,

@@ -35,12 +35,15 @@ SPREAD = Aggregate("spread", AggregateFunction.STDDEV_SAMP, "seconds", (0.0, 60.
 
 def any_query(pick: np.random.Generator) -> ParsedQuery[Asked]:
     domains = tuple(numbered(int(pick.integers(1, 9)), bool(pick.random() < 0.5)) for _ in range(int(pick.integers(1, 5))))
+    rows = int(pick.integers(1, 9))
     last = None if pick.random() < 0.4 else int(pick.choice([1, 2, 7, 100, 1000]))
     return query(
         domains=domains,
         epsilon=float(pick.choice([0.5, 1.0, 6.0])),
         delta=float(pick.choice([1e-6, 1e-9])),
-        max_rows_contributed=int(pick.integers(1, 9)),
+        max_rows_contributed=rows,
+        max_rows_per_group=int(pick.integers(1, rows + 1)),
+        max_groups_contributed=int(pick.integers(1, rows + 1)),
         grouping_sets=cube([domain.size for domain in domains], int(pick.integers(1, 4))),
         max_triggers=last,
         aggregates=(COUNT, *(a for a in (VALID, SUM, SIGNED, MEAN, SPREAD) if pick.random() < 0.5)),
@@ -105,7 +108,10 @@ PLANTED: dict[str, Callable[[MarginalsPlan], MarginalsPlan]] = {
     "delta_hash": lambda plan: dataclasses.replace(plan, delta_hash=plan.delta_hash * 0.999),
     "delta_noise": lambda plan: dataclasses.replace(plan, delta_noise=plan.delta_noise * 0.999),
     "epsilon": lambda plan: dataclasses.replace(plan, epsilon=plan.epsilon * 1.001),
-    "C": lambda plan: with_asked(plan, max_rows_contributed=plan.query.asked.max_rows_contributed + 1),
+    # Where c and G are so small, C alone costs nothing.
+    "C": lambda _: with_asked(make_plan(query(max_rows_contributed=3), source()), max_rows_contributed=4),
+    "c": lambda plan: with_asked(plan, max_rows_per_group=2),
+    "G": lambda plan: with_asked(plan, max_groups_contributed=3),
     "the last trigger": lambda plan: with_asked(plan, max_triggers=10 * plan.query.asked.max_triggers),
     "a table twice": lambda plan: dataclasses.replace(plan, tables=(plan.tables[1], *plan.tables[1:])),
     "a key twice": lambda plan: with_table(plan, 0, keys=(0, 0)),
@@ -128,7 +134,9 @@ PLANTED: dict[str, Callable[[MarginalsPlan], MarginalsPlan]] = {
 
 @pytest.mark.parametrize("name", PLANTED)
 def test_a_number_that_is_too_small_is_refused(name: str) -> None:
-    plan = make_plan(query(aggregates=(COUNT, SIGNED, SPREAD), max_rows_contributed=3), source())
+    plan = make_plan(
+        query(aggregates=(COUNT, SIGNED, SPREAD), max_rows_contributed=3, max_rows_per_group=1, max_groups_contributed=2), source()
+    )
     account(plan, source())
     with pytest.raises(AccountingError):
         account(PLANTED[name](plan), source())
@@ -141,7 +149,7 @@ def test_shares_are_as_good_as_a_general_optimiser_finds(seed: int) -> None:
     domains = tuple(numbered(int(pick.integers(2, 60)), bool(pick.random() < 0.5)) for _ in range(int(pick.integers(2, 6))))
     sizes, energy = [domain.size for domain in domains], default_energies(domains)
     tables = cube(sizes, 3)
-    found = shares(sizes, tables, energy)
+    found = shares(sizes, tables, energy, dict.fromkeys(tables, 1.0))
     assert sum(found.values()) <= 2**BITS
 
     def loss(p: np.ndarray) -> float:

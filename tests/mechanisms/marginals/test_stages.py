@@ -141,6 +141,18 @@ def test_what_a_unit_does_moves_each_table_by_as_much_as_is_accounted_for() -> N
     assert np.sum(user == busy) > 3
 
 
+def test_bounds_of_rows_are_per_cell_of_all_keys() -> None:
+    """Each unit twice in two cells. Catches: numbers of cells as hashes, whose upper bits are all 0, so that one row of a unit would count."""
+    cells, size = np.tile([0, 0, 1, 1], 20), 80
+    records, _ = rows(size)
+    names = [encode([b"/a", b"7"]), encode([b"/b", b"7"])]
+    for name, values in (("user", np.repeat(np.arange(20), 4)), ("key_bytes", pa.array([names[cell] for cell in cells], pa.binary()))):
+        records = records.set_column(records.column_names.index(name), name, pa.array(values))
+    for bounds, counted in (((4, 1, 4), {"over_max_rows_per_group": 40}), ((4, 4, 1), {"over_max_groups": 40}), ((4, 2, 2), {})):
+        given = dict(zip(("max_rows_contributed", "max_rows_per_group", "max_groups_contributed"), bounds, strict=True))
+        assert fed(plan(aggregates=(COUNT,), **given), records)[1] == counted
+
+
 def test_keys_whose_hashes_collide_are_in_cells_of_their_own() -> None:
     """Records are summed by the places of their values: a collision that one unit's key brings must not move what others brought."""
     asked = plan()

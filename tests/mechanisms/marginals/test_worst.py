@@ -10,7 +10,7 @@ import pytest
 from dpsql.mechanisms.marginals.plan import MarginalsPlan
 from dpsql.mechanisms.marginals.planner import make_plan
 from dpsql.mechanisms.marginals.stages import intake
-from dpsql.parsed_query import CounterName
+from dpsql.parsed_query import Aggregate, CounterName
 from dpsql.udfs.grid import NO_CLOCK
 from dpsql.udfs.keys import encode
 from dpsql.udfs.stage import Clock
@@ -19,12 +19,22 @@ from tests.mechanisms.marginals.plans import START, numbered, query, source
 from tests.mechanisms.marginals.test_plan import MEAN, SIGNED, SPREAD
 from tests.property.plans import COUNT, HOUR
 
-LAST, ROWS, STREAMS = 3, 2, 120
+LAST, STREAMS = 3, 120
+
+
+def plan_of(*aggregates: Aggregate, **changes: object) -> MarginalsPlan:
+    given = {"max_rows_contributed": 2, "domains": (numbered(2, False), numbered(2, True)), "max_triggers": LAST}
+    return make_plan(query(**given | changes, aggregates=aggregates), source())
+
+
+FEW = {"max_rows_contributed": 4, "max_rows_per_group": 2, "max_groups_contributed": 2}
 PLANS = {
-    name: make_plan(
-        query(aggregates=of, domains=(numbered(2, False), numbered(2, True)), max_rows_contributed=ROWS, max_triggers=LAST), source()
-    )
-    for name, of in {"a spread": (SPREAD,), "a mean and a count": (MEAN, COUNT), "all": (COUNT, SIGNED, MEAN, SPREAD)}.items()
+    "a spread": plan_of(SPREAD),
+    "a mean and a count": plan_of(MEAN, COUNT),
+    "all": plan_of(COUNT, SIGNED, MEAN, SPREAD),
+    "c and G of one table": plan_of(SPREAD, **FEW, grouping_sets=((0, 1),)),
+    "c alone, cells of two": plan_of(COUNT, max_rows_contributed=4, max_rows_per_group=1, grouping_sets=((0,),)),
+    "G alone": plan_of(COUNT, max_rows_contributed=2, max_groups_contributed=1),
 }
 
 
@@ -42,9 +52,9 @@ def squared(plan: MarginalsPlan, records: pa.Table) -> float:
     return total
 
 
-def stream(pick: np.random.Generator) -> pa.Table:
-    """Up to two rows more than are admitted, mostly of one cell, time and value."""
-    size = int(pick.integers(1, ROWS + 3))
+def stream(pick: np.random.Generator, rows: int) -> pa.Table:
+    """Up to six rows more than are admitted, mostly of one cell, time and value."""
+    size = int(pick.integers(1, rows + 7))
     drawn = [np.where(pick.random(size) < 0.7, one[0], one) for one in (pick.integers(0, n, size) for n in (2, 2, LAST, 5))]
     values = np.array([-1e9, 0.0, 30.0, 1e9, math.nan])[drawn[3]]
     keys = pa.array([encode([b"%d" % a, b"%d" % b]) for a, b in zip(*drawn[:2], strict=True)], pa.binary())
@@ -59,7 +69,7 @@ def stream(pick: np.random.Generator) -> pa.Table:
 
 def worst(plan: MarginalsPlan) -> float:
     pick = np.random.default_rng(3)
-    return max(squared(plan, stream(pick)) for _ in range(STREAMS))
+    return max(squared(plan, stream(pick, plan.query.asked.max_rows_contributed)) for _ in range(STREAMS))
 
 
 @pytest.mark.parametrize("name", PLANS)
@@ -67,6 +77,15 @@ def test_the_charge_is_reached_and_never_passed(name: str) -> None:
     """All rows in one cell at one time, as far from the centre as bounds allow: then sums, squares and counts move at once."""
     plan = PLANS[name]
     assert worst(plan) / plan.mu**2 == pytest.approx(1, abs=1e-4)
+
+
+def test_bounds_of_tables_that_cannot_be_met_together_are_not_passed() -> None:
+    """Of two cells that agree on one key none agrees on the other. Bounds that the intake forgets are found."""
+    plan, one = plan_of(COUNT, **FEW), plan_of(COUNT, max_rows_per_group=1, max_groups_contributed=1)
+    assert 0.5 < worst(plan) / plan.mu**2 < 1
+    for given, name in ((plan, "max_rows_per_group"), (one, "max_groups_contributed")):
+        asked = dataclasses.replace(given.query.asked, **{name: 4})
+        assert worst(dataclasses.replace(given, query=dataclasses.replace(given.query, asked=asked))) > 1.2 * given.mu**2
 
 
 @pytest.mark.parametrize("at", [0, 1, 2])
