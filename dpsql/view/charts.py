@@ -48,13 +48,7 @@ class Chart(Figure):
 
 
 def growth(
-    histogram: pd.DataFrame,
-    column: str,
-    keys: int = 6,
-    unit: str | None = None,
-    title: str | None = None,
-    by: str | None = None,
-    narrow: bool = False,
+    histogram: pd.DataFrame, column: str, keys: int = 6, unit: str | None = None, title: str | None = None, narrow: bool = False
 ) -> Chart:
     """The largest keys of the newest window, trigger by trigger: a panel for each, with its 95% error band.
 
@@ -64,11 +58,10 @@ def growth(
         keys: how many keys, the largest at the last trigger.
         unit: what the values count; the column's name unless given.
         title: above the chart.
-        by: the column that says how large a key is; as the page of `dpsql view` unless given.
         narrow: for a phone: half as wide, with fewer panels in a row.
     """
     rows = _newest(histogram, column)
-    last = _largest(rows[rows["trigger"] == rows["trigger"].max()], by)
+    last = ranked(rows[rows["trigger"] == rows["trigger"].max()])[0]
     begin, end = rows[DUE].min(), rows[DUE].max()
     if published_of(rows).windows:
         begin, end = rows[START].min(), max(rows[END].max(), end)
@@ -77,13 +70,7 @@ def growth(
 
 
 def over_windows(
-    histogram: pd.DataFrame,
-    column: str,
-    keys: int = 6,
-    unit: str | None = None,
-    title: str | None = None,
-    by: str | None = None,
-    narrow: bool = False,
+    histogram: pd.DataFrame, column: str, keys: int = 6, unit: str | None = None, title: str | None = None, narrow: bool = False
 ) -> Chart:
     """The largest keys of the newest window, window by window: a panel for each, with its 95% error band.
 
@@ -93,34 +80,26 @@ def over_windows(
     if not published_of(histogram).windows:
         raise DataError("this histogram has no windows: charts.growth draws it trigger by trigger")
     rows = newest_triggers(histogram)
-    last = _largest(rows[rows[START] == rows[START].max()], by)
+    last = ranked(rows[rows[START] == rows[START].max()])[0]
     span = (rows[START].min(), rows[START].max())
     missing = " Where a line is interrupted, the key was not published: that is not zero." if published_of(rows).selects else ""
     caption = f"Each window at its newest trigger.{missing}"
     return _panels(rows, column, last, keys, START, span, "beginning of the window (UTC)", unit, title, caption, narrow)
 
 
-def bars(
-    histogram: pd.DataFrame,
-    column: str,
-    keys: int = 12,
-    unit: str | None = None,
-    title: str | None = None,
-    by: str | None = None,
-    within: tuple[float, float] | None = None,
-) -> Chart:
-    """The largest keys of the newest window at its last trigger, with 95% errors; hollow where the value is below its own error.
+def bars(histogram: pd.DataFrame, column: str, keys: int = 12, unit: str | None = None, title: str | None = None) -> Chart:
+    """The largest keys of the newest window at its last trigger, with 95% errors; hollow where the value is below its own error. An average is a
+    dot between its bounds, to which whiskers are cut; ranked by an average, the noisiest keys would come first.
 
     Args:
         histogram, column, keys, unit, title: as of `growth`; the title says what is seen unless given.
-        by: as of `growth`. Ranked by an average, the noisiest keys would come first.
-        within: the bounds of an average: values are dots between them, and whiskers are cut to them.
     """
     rows, names = _newest(histogram, column), published_of(histogram).keys
     last = rows[rows["trigger"] == rows["trigger"].max()].reset_index(drop=True)
-    ordered, by = ranked(last, measures(last), by)
+    ordered, by = ranked(last)
+    within = _within(rows, column)
     shown = ordered.head(keys).iloc[::-1]
-    spans = places_shown(last, shown, by)[1]
+    spans = places_shown(last, shown)[1]
     labels = [f"{_label(row, names)}  {spans.get(i, '')}".rstrip() for i, row in zip(shown.index, shown.to_dict("records"), strict=True)]
     value, error = shown[column].astype(float).to_numpy(), Z95 * shown[published_of(rows).stderr(column)].astype(float).to_numpy()
     figure, axes = _figure(title or _seen(shown, column, by, names, spans, len(last)), 1.6 + 0.28 * max(len(shown), 4))
@@ -169,7 +148,7 @@ def _panels(
 ) -> Chart:
     """Small multiples: the same time for every key, whose name stands above its line, and a scale of its own, or the largest flattens the others."""
     names, stderr = grouped_by(rows), published_of(rows).stderr(column)
-    within = next(each.within for each in measures(rows) if each.alias == column)
+    within = _within(rows, column)
     chosen = _with_a_line(rows, ordered, when, keys)
     labels, width = (PANEL_LABELS[1:], WIDTH / 2) if narrow else (PANEL_LABELS, WIDTH)
     across = min(len(labels), max(1, len(chosen)))
@@ -210,6 +189,10 @@ def _panels(
     )
 
 
+def _within(rows: pd.DataFrame, column: str) -> tuple[float, float] | None:
+    return next(each.within for each in measures(rows) if each.alias == column)
+
+
 def _with_a_line(rows: pd.DataFrame, ordered: pd.DataFrame, when: str, keys: int) -> list[tuple[dict[Any, Any], pd.DataFrame]]:
     """The largest keys, each with what it has at each time; keys of one point come last, for they make no line."""
     names, times = grouped_by(rows), sorted(rows[when].unique())
@@ -221,10 +204,6 @@ def _with_a_line(rows: pd.DataFrame, ordered: pd.DataFrame, when: str, keys: int
         found.append((row, mine.drop_duplicates(when, keep="last").set_index(when).reindex(times)))
     found.sort(key=lambda each: each[1]["trigger"].count() < 2)  # which is stable
     return found[:keys]
-
-
-def _largest(last: pd.DataFrame, by: str | None) -> pd.DataFrame:
-    return ranked(last, measures(last), by)[0]
 
 
 def _seen(shown: pd.DataFrame, column: str, by: str | None, names: Sequence[str], spans: Mapping[Any, str], keys: int) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from dpsql.description import Measure, Role
@@ -47,14 +46,15 @@ def size_of(rows: pd.DataFrame) -> str | None:
     return max((each.alias for each in measures(rows) if each.within is None), key=signal, default=None)
 
 
-def ranked(rows: pd.DataFrame, of: Sequence[Measure], by: str | None = None) -> tuple[pd.DataFrame, str | None]:
-    """The rows, the largest first, and the column that says so: the one that is asked for, or `size_of`.
+def ranked(rows: pd.DataFrame) -> tuple[pd.DataFrame, str | None]:
+    """The rows, the largest first, and the column that says so (`size_of`).
 
     Where there are only averages, those with the smallest error come first: it says where most records are.
     """
-    if size := by or size_of(rows):
+    if size := size_of(rows):
         return rows.sort_values(size, ascending=False, kind="stable"), size
-    return (rows.sort_values(published_of(rows).stderr(of[0].alias), kind="stable") if of else rows), None
+    published = published_of(rows)
+    return (rows.sort_values(published.stderr(published.amounts[0]), kind="stable") if published.amounts else rows), None
 
 
 def counted(rows: pd.DataFrame) -> list[str]:

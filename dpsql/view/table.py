@@ -97,7 +97,7 @@ def table(window: pd.DataFrame, before: pd.DataFrame | None, horizon: int | None
     published = published_of(window)
     names, of = grouped_by(window), measures(window)
     last = newest_triggers(window)
-    ordered, ranking = ranked(last, of)
+    ordered, ranking = ranked(last)
     kept = as_read(ordered, reading)
     order = f"by {printable(ranking)}, the largest first" if ranking else "the smallest error first, which is where most records are"
     if is_ordered(window):
@@ -149,12 +149,10 @@ def table(window: pd.DataFrame, before: pd.DataFrame | None, horizon: int | None
     )
 
 
-def places_shown(window: pd.DataFrame, shown: pd.DataFrame, by: str | None = None) -> tuple[str | None, dict[Any, str]]:
+def places_shown(window: pd.DataFrame, shown: pd.DataFrame) -> tuple[str | None, dict[Any, str]]:
     """What the keys of one window are ranked by, and from which to which place each of the shown rows can be; None where they have no places."""
-    published, of = published_of(window), measures(window)
-    ordered, by = ranked(newest_triggers(window), of, by)
-    if any(each.alias == by and each.within for each in of):
-        return None, {}
+    published = published_of(window)
+    ordered, by = ranked(newest_triggers(window))
     # A total is no rival of its parts, and of a prediction nobody knows how far it is off
     if not by or not published.keys or published.sets or published.predicts:
         return None, {}

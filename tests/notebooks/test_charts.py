@@ -1,6 +1,7 @@
 """Charts say what they show: axes, units, a caption, errors of 95%, and no key can command them."""
 
 import io
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -10,8 +11,10 @@ import pytest
 from matplotlib.collections import PolyCollection
 from matplotlib.image import imread
 
-from dpsql.description import DUE
+from dpsql.description import DUE, PROPERTY, Measure
 from dpsql.errors import DataError
+from dpsql.parsed_query import AggregateFunction
+from dpsql.published.frames import published_of
 from dpsql.view import charts
 from tests.described import told
 from tests.page.conftest import CHECKOUT, half_a_day  # noqa: F401
@@ -66,7 +69,9 @@ def test_bars_name_every_key_and_mark_what_is_below_its_error() -> None:
 def test_whiskers_of_an_average_end_at_its_bounds_and_a_count_ranks_it() -> None:
     data = told(histogram().assign(rating=4.5, rating_stderr=2.0))
     data.loc[data["page"] == "tab\there", "rating"] = 5.0
-    chart = charts.bars(data, "rating", by="views", within=(0.0, 5.0))
+    measures = (*published_of(data).measures[:1], Measure("rating", AggregateFunction.AVG, False, (0.0, 5.0), None))
+    data.attrs[PROPERTY] = replace(published_of(data), measures=measures).text()
+    chart = charts.bars(data, "rating")
     axes = chart.axes[0]
     assert not axes.patches and axes.get_xlim() == (0.0, 5.0)
     ends = np.concatenate([path.vertices[:, 0] for path in axes.collections[0].get_paths()])
