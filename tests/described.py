@@ -38,11 +38,10 @@ def described(names: Iterable[str]) -> Published:
     windows = Windows(DAY_US, DAY_US, 0, 0, 24) if "window_start" in known else None
     keys = tuple(column.name for column in columns if column.role is Role.KEY)
     sets = Sets(keys, (2,) * len(keys), (0,)) if "grouping_id" in known else None
-    of_people = tuple(
-        Measure(each.name, AggregateFunction.COUNT_DISTINCT_UNIT, False, None, None) for each in columns if each.role is Role.VALUE
-    )
+    counted = AggregateFunction.COUNT_ROWS if sets else AggregateFunction.COUNT_DISTINCT_UNIT  # of cells there are no people
+    measures = tuple(Measure(each.name, counted, bool(sets), None, None) for each in columns if each.role is Role.VALUE)
     rows = Rows.CUBE if sets else Rows.HISTOGRAM
-    return Published(rows=rows, trigger_us=DAY_US, columns=tuple(columns), windows=windows, sets=sets, measures=of_people)
+    return Published(rows=rows, trigger_us=DAY_US, columns=tuple(columns), windows=windows, sets=sets, measures=measures)
 
 
 def of_plan(plan: Plan) -> Published:
