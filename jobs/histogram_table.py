@@ -151,9 +151,8 @@ def _compared(value: Any, stderr: Any, true: Any, missing: bool, null: str) -> t
     exact = Text("NULL" if absent(true) else f"{true:,.6g}" if isinstance(true, float) and abs(true) < 1e6 else f"{true:,.0f}")
     if missing:
         return Text("missing", style="dim"), exact, Text("")
-    if absent(value) or absent(true):
-        return _cell(value, stderr, null), exact, Text("")
-    return _cell(value, stderr, null), exact, Text(amount(value - true, Z95 * stderr, isinstance(value, Integral)))
+    off = "" if absent(value) or absent(true) else amount(value - true, Z95 * stderr, isinstance(value, Integral))
+    return Text(marked(value, stderr, null), style="dim" if measured(value, stderr)[1] else ""), exact, Text(off)
 
 
 def _foot(out: Console, lines: Sequence[str]) -> None:
@@ -164,7 +163,3 @@ def _foot(out: Console, lines: Sequence[str]) -> None:
 
 def _more(rows: int, limit: int) -> str:
     return f"{rows - limit:,} more rows: --limit {rows}" if rows > limit else ""
-
-
-def _cell(value: Any, stderr: float, null: str) -> Text:
-    return Text(marked(value, stderr, null), style="dim" if measured(value, stderr)[1] else "")

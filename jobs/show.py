@@ -96,11 +96,14 @@ def _document(lake: Lake, name: str, window_us: int | None, every: bool) -> dict
 
 def _print(lake: Lake, name: str, window_us: int | None, every: bool, limit: int, growing: bool = False) -> None:
     from dpsql.jobs.histogram_table import print_histogram  # slow to import
+    from dpsql.lake.running import is_running
     from dpsql.published import words
     from dpsql.published.frames import newest_triggers, published_of
     from dpsql.published.histogram import PublicTable, own_reading
+    from dpsql.times import now_us
     from dpsql.view.formatting import TIME
     from dpsql.view.measures import counted
+    from dpsql.view.nothing import next_trigger, why_nothing
     from dpsql.view.reading import as_read, is_ordered
     from dpsql.view.standing import live_notes
     from dpsql.view.table import places_shown
@@ -116,7 +119,9 @@ def _print(lake: Lake, name: str, window_us: int | None, every: bool, limit: int
         print_table(("column", "is"), words.columns(published))
         click.echo()
     if rows.empty:
-        _print_nothing(lake, name, published)
+        click.echo(why_nothing(published))
+        if is_running(lake.private(name)):
+            click.echo(f"It is running; the next trigger is at {next_trigger(published, now_us())}.")
         return
     chosen = _chosen(rows, name, window_us, every, growing, counted(rows) if published.amounts else ())
     own = own_reading(lake, name)
@@ -137,16 +142,6 @@ def _print(lake: Lake, name: str, window_us: int | None, every: bool, limit: int
         click.echo(sentence)
     if notes := live_notes(lake, name):
         click.echo("; ".join(notes))
-
-
-def _print_nothing(lake: Lake, name: str, published: Published) -> None:
-    from dpsql.lake.running import is_running
-    from dpsql.times import now_us
-    from dpsql.view.nothing import next_trigger, why_nothing
-
-    click.echo(why_nothing(published))
-    if is_running(lake.private(name)):
-        click.echo(f"It is running; the next trigger is at {next_trigger(published, now_us())}.")
 
 
 def _unread(own: Reading | None, published: Published) -> list[str]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import secrets
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -93,7 +92,8 @@ def try_(
         result.histogram.to_parquet(output, index=False)
         note(f"wrote {len(result.histogram)} rows to {output}")
     if as_json:
-        comparison = {"comparison": _comparison(result.comparison)} if result.comparison else {}
+        compared = {name: value for name, value in (result.comparison or {}).items() if name != "compared"}  # which the two histograms say
+        comparison = {"comparison": compared | {"true_histogram": records(compared["true_histogram"])}} if compared else {}
         head = {"run_id": run_id, "query_identity": query.plan.identity, **({"drops": result.drops} if exact else {})}
         print_json({**head, **comparison, "rows": records(as_read(result.histogram, query.reading), query.published)})
         return
@@ -105,11 +105,3 @@ def try_(
         click.echo(why_nothing(query.published))
     elif output is None:
         print_histogram(as_read(result.histogram, query.reading), limit)
-
-
-def _comparison(comparison: dict[str, Any]) -> dict[str, Any]:
-    """As JSON: `compared` says nothing that the two histograms do not say."""
-    return {
-        **{name: value for name, value in comparison.items() if name != "compared"},
-        "true_histogram": records(comparison["true_histogram"]),
-    }

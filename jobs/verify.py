@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from dpsql.jobs.options import json_option, lake_option, name_argument, secret_and_ledger, secret_option, sources_option
-from dpsql.jobs.terminal import ProgressBar, print_gone, print_json, print_not_read
+from dpsql.jobs.terminal import ProgressBar, print_gone, print_not_read, say
 
 
 @click.command(short_help="recompute a run and compare every published row")
@@ -38,13 +38,11 @@ def verify(name: str, lake_folder: str, sources_file: Path, secret_file: Path | 
     check_binding(found, query, secret, lake)
     with ProgressBar(may_be_told(query.source)) as bar:
         verification = verify_run(lake, name, found, query, secret, bar.records)
-    if as_json:
-        print_json(asdict(verification))
-    elif verification.identical:
-        click.echo(f"identical: all {verification.published:,} published rows were recomputed")
-    else:
+    text = f"identical: all {verification.published:,} published rows were recomputed"
+    if not verification.identical:
         counted = f"{verification.published:,} rows published, {verification.recomputed:,} recomputed"
-        click.echo(f"NOT identical: {counted}, {verification.differences:,} differ")
+        text = f"NOT identical: {counted}, {verification.differences:,} differ"
+    say(asdict(verification), text, as_json)
     if not as_json:
         print_gone(verification.gone, verification.gone_names, verification.from_us)
         print_not_read(verification.not_read, verification.not_read_names)

@@ -111,6 +111,7 @@ def page(
     template = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True).from_string(_asset("page.html"))
     every = rows if every is None else every
     panels = _all_panels(standing, rows, every, most_rows, reading)
+    drawn = (levels(rows)[0],) * 2 if published_of(rows).sets else (rows, every)  # cells of several levels have no common scale
     return template.render(
         policy=f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{digest}'",
         style=Markup(_asset("page.css")),
@@ -121,7 +122,7 @@ def page(
         listed=listed,
         cards=_cards(standing, rows, listed),
         said=of_lists(standing.published) if listed else left_out(standing.published),
-        sections=[section for each in measures(rows) if (section := _section(each, *_drawn(rows, every))).pictures],
+        sections=[section for each in measures(rows) if (section := _section(each, *drawn)).pictures],
         panels=panels,
         picked=panels if published_of(rows).sets else sorted(panels, key=lambda panel: panel.start, reverse=True),
         picker="Grouped by" if published_of(rows).sets else "Window",
@@ -249,11 +250,6 @@ def _promise(standing: Standing) -> Iterator[Card]:
         yield Card(
             "Budget spent", f"{cap.spent_share:.0%}", f"of epsilon {cap.epsilon:g} per {cap.days:g} days; {left}", share=cap.spent_share
         )
-
-
-def _drawn(rows: pd.DataFrame, every: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Of a CUBE its first level: cells of several have no common scale."""
-    return (levels(rows)[0],) * 2 if published_of(rows).sets else (rows, every)
 
 
 def _section(measure: Measure, rows: pd.DataFrame, every: pd.DataFrame) -> Section:
