@@ -82,9 +82,7 @@ WITHOUT_WINDOW = (
     file("views.sql", SQL.replace("= 8)", "= 8, trigger_interval = '1 day')").replace("window(ts, '1 day'), ", "")),
     file("conf/sources.yaml", SOURCES + "    start: 2026-01-01\n"),
 )
-TUNE_MEASURES = (
-    "tune measures queries that protect users, with a window; what another setting does to queries without a window, `dpsql try` shows"
-)
+TUNE_MEASURES = "tune measures queries with a window; what another setting does to queries without a window, `dpsql try` shows"
 CAPPED = file("conf/sources.yaml", SOURCES + "    cap: {epsilon: 1, delta: 1e-7, period: 1 day}\n")
 RUN, EXPLAIN = "run views.sql --lake lake", "explain views.sql"
 TRY, TUNE = "try views.sql --input visits.parquet", "tune views.sql --sample"
