@@ -90,12 +90,8 @@ class Pair:
     def compile(self, folder: Path) -> dpsql.Query:
         options = () if self.per_batch is None else (("maxFilesPerTrigger", str(self.per_batch)),)
         schema = ", ".join(f"{name} {kind}" for name, kind in SPARK.items())
-        given: dict[str, Any] = {
-            "options": options,
-            "event_time": "ts",
-            "privacy_unit": self.question.unit,
-            "start_us": self.question.start,
-        }
+        given: dict[str, Any] = {"options": options, "event_time": "ts", "privacy_unit": self.question.unit}
+        given |= {"start_us": self.question.start}
         given |= {"max_ahead_us": self.question.max_ahead, "max_users": 100_000, "max_keys": 100_000}
         stream = Source("records", "parquet", str(folder / "records"), schema=schema, **given)
         listed = Source("listed", "parquet", str(folder / "listed.parquet"), static=True)

@@ -1,13 +1,11 @@
 """Strategies for streams, parameters and clocks, and the smallest possible feeders of the two steps."""
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Self
 
 import pyarrow as pa
 from hypothesis import strategies as st
@@ -88,7 +86,7 @@ class Stream:
     def ticks(self) -> list[Tick]:
         return [Tick(i, closed) for i, closed in enumerate(self.closed)]
 
-    def only(self, user: int) -> Stream:
+    def only(self, user: int) -> Self:
         return Stream([[r for r in batch if r.user == user] for batch in self.batches], self.clocks, self.closed)
 
     @property

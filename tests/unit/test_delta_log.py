@@ -1,7 +1,5 @@
 """Commits and files are on the disk before anything relies on them, whoever has written them, and there after a power cut."""
 
-from __future__ import annotations
-
 import errno
 import os
 import shutil
@@ -9,7 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import pyarrow as pa
 import pytest
@@ -65,10 +63,10 @@ class Written:
         return lambda *given: self
 
     @property
-    def write(self) -> Written:
+    def write(self) -> Self:
         return self
 
-    def option(self, name: str, value: Any) -> Written:
+    def option(self, name: str, value: Any) -> Self:
         self.options[name] = value
         return self
 

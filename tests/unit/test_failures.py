@@ -1,10 +1,8 @@
 """Which message a failure of Spark, or of a step, gets: only one that is true, quotes no record, and ends with a command where there is one."""
 
-from __future__ import annotations
-
 import traceback
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Self
 
 import pandas as pd
 import pytest
@@ -18,7 +16,7 @@ COMMAND = "dpsql restore demo --lake lake --checkpoints"
 
 
 class Java:
-    def __init__(self, name: str, condition: str = "", cause: Java | None = None) -> None:
+    def __init__(self, name: str, condition: str = "", cause: Self | None = None) -> None:
         self._name, self._condition, self._cause = name, condition, cause
 
     def getClass(self) -> Any:
@@ -33,7 +31,7 @@ class Java:
     def getMessageParameters(self) -> dict[str, str]:
         return {"path": "/data/part-7.parquet"}
 
-    def getCause(self) -> Java | None:
+    def getCause(self) -> Self | None:
         return self._cause
 
 

@@ -4,12 +4,10 @@ answers. Then both must be asked the same questions (these may depend on answers
 probabilities is, at worst, the sum over the questions of what they moved times their loss per step. Bins do not talk to each other, so each
 is a trial of its own, and one pass looks at hundreds of neighbours."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Self
 from unittest import mock
 
 import numpy as np
@@ -72,7 +70,7 @@ class Asked(np.ndarray):
 class Interview:
     """The questions of one pass; answered as `before` was, where that is given."""
 
-    def __init__(self, before: Interview | None = None) -> None:
+    def __init__(self, before: Self | None = None) -> None:
         self.questions: list[Question] = []
         self.paths: list[tuple[int, Int]] = []
         self.normals: list[np.ndarray] = []

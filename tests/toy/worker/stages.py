@@ -1,10 +1,8 @@
 """The two pure steps: which units are new in a window; how many there were, once, with noise."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import ClassVar, Self
 
 import numpy as np
 import pyarrow as pa
@@ -35,7 +33,7 @@ class ToyIntake:
     def empty(self) -> Tables:
         return {"seen": pa.table({"window": pa.array([], INT), "user": pa.array([], INT)})}
 
-    def for_bucket(self, bucket: int, buckets: int) -> ToyIntake:
+    def for_bucket(self, bucket: int, buckets: int) -> Self:
         return self
 
     def step(self, state: Tables, rows: pa.Table, now: Clock, noise_key: bytes) -> Stepped:
@@ -77,7 +75,7 @@ class ToyRelease:
     def empty(self) -> Tables:
         return {"pending": pa.table({name: pa.array([], INT) for name in ("window", "key", "units")})}
 
-    def for_bucket(self, bucket: int, buckets: int) -> ToyRelease:
+    def for_bucket(self, bucket: int, buckets: int) -> Self:
         return replace(self, public=self.public.for_bucket(bucket, buckets))
 
     def step(self, state: Tables, rows: pa.Table, now: Sequence[Tick], noise_key: bytes) -> Stepped:
