@@ -16,7 +16,7 @@ from dpsql.errors import InputError
 from dpsql.local.connection import connect
 from dpsql.local.published_table import arrow_types
 from dpsql.local.spark_types import SparkType
-from dpsql.parsed_query import AVERAGED, SPREADS, Aggregate, AggregateFunction
+from dpsql.parsed_query import AVERAGED, SPREADS, Aggregate, AggregateFunction, Quantiles
 from dpsql.published.frames import frame_of
 from dpsql.published.rows import typed_keys
 from dpsql.text import Z95
@@ -41,6 +41,8 @@ def check_comparable(query: Query) -> None:
         raise InputError("--compare is not there yet for sketches: leave it out")
     if not query.parsed.privacy_unit:
         raise InputError("--compare is not there yet for queries that protect rows, not units: leave it out")
+    if any(isinstance(aggregate, Quantiles) for aggregate in query.parsed.aggregates):
+        raise InputError("--compare is not there yet for APPROX_QUANTILES: leave them out")
     if query.parsed.window is None:
         raise InputError("the exact histogram is of windows: this query has none, so there is nothing to compare with")
 

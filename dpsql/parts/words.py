@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Any, TypeVar
 
-from dpsql.description import STDERR
+from dpsql.description import RANK_STDERR, STDERR
 from dpsql.parsed_query import DEVIATIONS, SPREADS, Aggregate, AggregateFunction, ParsedQuery
 from dpsql.parts.increments import sums_of
 from dpsql.parts.output_columns import Summed
@@ -14,6 +14,7 @@ from dpsql.privacy.cost import Cost
 from dpsql.privacy.curve import epsilon_of
 from dpsql.text import percent
 from dpsql.udfs.measure.spread import FEWEST
+from dpsql.udfs.table.leaves import Quantiles
 
 Sum = TypeVar("Sum", bound=Summed)
 
@@ -100,6 +101,15 @@ def over(aggregate: Aggregate) -> str:
     if aggregate.function in DEVIATIONS:
         return " / (2 n s)"
     return " / n" if sums_of(aggregate.function) > 1 else ""
+
+
+def of_quantiles(name: str, tree: Quantiles, grid: float) -> list[str]:
+    """What the numbers of quantiles mean."""
+    return [
+        f"  {name}: {tree.parts + 1} values from {tree.lower:g} to {tree.upper:g}, on a grid of {grid:.4g}, with equally many rows between them.",
+        "  Its error is in ranks: so many rows too many or too few may be below a value, more where many rows have one value.",
+        f"  {name}_{RANK_STDERR} says it as a share of the noisy number of rows; where that is below 1, {name} is NULL.",
+    ]
 
 
 def of_several(aggregate: Aggregate, count_errors: str) -> list[str]:

@@ -76,7 +76,7 @@ def _example(call: Call, shown: str = "x") -> str:
 
 
 def quantiles_elsewhere(draft: Draft) -> Iterator[Problem]:
-    """APPROX_QUANTILES is for tables without windows, by one set of keys."""
+    """APPROX_QUANTILES is of one set of keys, and not of panes or rounds."""
     for call in draft.calls:
         if not call.of_quantiles:
             continue
@@ -85,9 +85,10 @@ def quantiles_elsewhere(draft: Draft) -> Iterator[Problem]:
         if draft.grouping_sets is not None:
             hint = f"use {' '.join(f'GROUP BY {item.name}' for item in draft.keys[:1]) or 'one GROUP BY'} in a query of its own"
             yield problem(call.item.span, "Quantiles are not linear, so CUBE, ROLLUP and GROUPING SETS cannot have them", hint)
-        elif not draft.windowless:
-            hint = "leave the window out and write trigger_interval, or make ranges of x a key and count"
-            yield problem(call.item.span, "APPROX_QUANTILES is for tables without windows", hint)
+        elif draft.paper and not draft.windowless:
+            yield problem(call.item.span, "The paper has no quantiles", "leave mechanism out")
+        elif not draft.windowless and draft.value("delta") == 0:
+            yield problem(call.item.span, "Quantiles have Gaussian noise", "write a delta above 0, for example delta = 1e-9")
 
 
 def quantile_parts(draft: Draft) -> Iterator[Problem]:

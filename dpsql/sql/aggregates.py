@@ -33,7 +33,7 @@ FOREIGN_AGGREGATES: Mapping[str, str] = {
 }
 
 _RANGES = "make ranges of x a key, for example width_bucket(x, 0, 100, 20) AS x_range, and count"
-_QUANTILES = f"in a table without a window write APPROX_QUANTILES(x, 4, {BOUNDS} => (lo, hi)); in a windowed query {_RANGES}"
+_QUANTILES = f"write APPROX_QUANTILES(x, 4, {BOUNDS} => (lo, hi))"
 _ONE_RECORD = f"it would publish one record's value: {_RANGES}"
 
 WAYS_OUT: Mapping[str, str] = {

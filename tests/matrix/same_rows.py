@@ -50,6 +50,7 @@ LISTED = "public_groups = (SELECT key FROM listed)"
 TOTAL = "SUM(value, contribution_bounds_per_row => (0, 500)) AS total"
 MEAN = "AVG(value, contribution_bounds_per_row => (0, 100)) AS mean"
 SPREAD = "STDDEV(value, contribution_bounds_per_row => (0, 100)) AS spread"
+DECILES = "APPROX_QUANTILES(value, 10, contribution_bounds_per_row => (0, 100)) AS deciles"
 QUERIES = {
     "three columns": "max_rows_contributed = 32) key, COUNT(*) AS n, COUNT(DISTINCT user_id) AS users, "
     + TOTAL
@@ -106,6 +107,8 @@ QUERIES = {
     + ") key, COUNT(*) AS n, "
     + TOTAL
     + " FROM records GROUP BY key",
+    "quantiles": "max_rows_contributed = 8) key, " + DECILES + ", COUNT(*) AS n FROM records" + TAIL + "key",
+    "quantiles, carried": "max_rows_contributed = 4, carry_windows = 3) key, " + DECILES + " FROM records" + TAIL + "key",
     "rows": "privacy_level = EVENT, " + LISTED + ") key, COUNT(*) AS n, " + TOTAL + " FROM records" + SLIDING + "key",
     "a table of rows": "privacy_level = EVENT) COUNT(*) AS n, " + SPREAD + " FROM records",
     "a table without a key": "max_rows_contributed = 16) " + MEAN + ", COUNT(value) AS known, " + SPREAD + " FROM records",

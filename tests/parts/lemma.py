@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dpsql.mechanisms.dynamic.plan import QuantileSum, TablePlan
-from dpsql.mechanisms.histogram.plan import PrivacyPlan
+from dpsql.mechanisms.histogram.plan import PrivacyPlan, QuantilePlan
 from dpsql.mechanisms.marginals.plan import MarginalsPlan
 from dpsql.mechanisms.sketch.plan import SketchPlan
 from dpsql.mechanisms.sliding.plan import SlidingPlan
@@ -83,7 +83,8 @@ def of_windows(plan: PrivacyPlan) -> Charge:
             units = column.aggregate.function is AggregateFunction.COUNT_DISTINCT_UNIT
             times = r * min(bounds[0], bounds[2])
             e = presences((1.0,) * times, meet) if units else r * rows_that_stay(*bounds, max(map(abs, values_of(part))))
-            mu2 = (f[part.counter] / part.sigma) ** 2 * e
+            once = isinstance(part, QuantilePlan)  # each node has one release, and a row moves one node of each level
+            mu2 = (1.0 if once else f[part.counter] / part.sigma) ** 2 * e * (part.levels / part.sigma**2 if once else 1.0)
             total += Charge(mu2, mu2 if units or not meet else 2 * mu2)
     if plan.selection:
         e = presences(tuple(w / 2**20 for w in plan.selection.weights), False)

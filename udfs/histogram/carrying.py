@@ -38,7 +38,7 @@ def close(state: ReleaseState, closed_us: int, p: ReleaseParameters, noise_key: 
     memory, evidence = Memory.of(state.memory), Evidence.of(state.evidence)
     ahead = _Ahead.of(state)
     work = _Work(p, selection, selection.carried, noise_key)
-    now, reach, released = state.closed_us, p.grid.horizon, [released_columns(p.columns).empty_table()]
+    now, reach, released = state.closed_us, p.grid.horizon, [released_columns(p.columns, whole=False).empty_table()]
     open_ = replace(ahead.begun(NO_CLOCK), groups=_closed(ahead.groups.slice(0, 0), now), seen=state.seen)
     while True:
         oldest = open_.groups if open_.groups.num_rows else ahead.groups.slice(ahead.group)
@@ -144,7 +144,7 @@ class _Work:
             found = np.concatenate([fresh, proven])
         extra = self._show_found(c, shown, memory, found, until)
         predict(c, self.selection, self.noise_key)
-        rows = [released_rows(perturb(c, shown, p.perturbations, self.noise_key), c.groups["window"], names, p.columns)]
+        rows = [released_rows(perturb(c, shown, p.perturbations, self.noise_key), c.groups, names, p.columns)]
         state = replace(close_state(c, names, pending, until, grid, p.layout), seen=state.seen)
         if extra.num_rows:
             added, more = self._extra(extra, until)
@@ -257,5 +257,5 @@ class _Work:
         names = groups.column("key_bytes")
         c, pending = self._open(replace(empty_state(layout), groups=_closed(groups, until - 1)), until)
         shown = [np.flatnonzero(c.now == trigger) for trigger in range(c.last + 1)]
-        rows = released_rows(perturb(c, shown, p.perturbations, self.noise_key), c.groups["window"], names, p.columns)
+        rows = released_rows(perturb(c, shown, p.perturbations, self.noise_key), c.groups, names, p.columns)
         return close_state(c, names, pending, until, p.grid, layout).groups, rows

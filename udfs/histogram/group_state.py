@@ -54,7 +54,7 @@ class ReleaseState(State):
         closed triggers), and the noise states `noise, p0..` (lists of fixed length). Schema metadata: the closed time.
     pending: `window, trigger, key, weight, users, v0..` (rounds: `user`): increments of triggers that have not closed.
     seen: `window, key, round, user`: who counts in a group's current round (empty without rounds); sorted by (window, key, user).
-    memory, evidence: where windows prove keys together (`dpsql.udfs.histogram.memory`).
+    memory, evidence: where windows prove keys together (`dpsql.udfs.histogram.memory`). leaves: of quantiles (`dpsql.udfs.histogram.quantiles`).
     """
 
     groups: pa.Table
@@ -62,6 +62,7 @@ class ReleaseState(State):
     seen: pa.Table
     memory: pa.Table | None = None
     evidence: pa.Table | None = None
+    leaves: pa.Table | None = None
 
 
 @dataclass(frozen=True)

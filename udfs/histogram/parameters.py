@@ -5,12 +5,15 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 
+import pyarrow as pa
+
 from dpsql.udfs.grid import Grid
 from dpsql.udfs.histogram.group_state import StateLayout
 from dpsql.udfs.histogram.key_selection import SelectionParameters
 from dpsql.udfs.keys import PublicGroups
-from dpsql.udfs.measure.output_columns import OutputColumn
+from dpsql.udfs.measure.output_columns import OutputColumn, released_columns
 from dpsql.udfs.noise.perturbation import PerturbationParameters
+from dpsql.udfs.table.leaves import Quantiles
 
 
 @dataclass(frozen=True)
@@ -22,6 +25,7 @@ class ReleaseParameters:
     perturbations: tuple[PerturbationParameters, ...]
     columns: tuple[OutputColumn, ...]
     public: PublicGroups | None = None
+    quantiles: tuple[Quantiles, ...] = ()
 
     @property
     def layout(self) -> StateLayout:
@@ -34,6 +38,11 @@ class ReleaseParameters:
     def carries(self) -> bool:
         """Whether windows prove keys together."""
         return self.selection is not None and self.selection.carried is not None
+
+    @property
+    def gives(self) -> pa.Schema:
+        """Released rows."""
+        return released_columns(self.columns)
 
     def for_bucket(self, bucket: int, buckets: int) -> ReleaseParameters:
         """The same, with the public groups of one bucket only."""

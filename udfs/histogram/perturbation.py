@@ -8,6 +8,8 @@ Source: DP-SQLP Algorithm 3 with a continual counter in the place of the tree.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -63,8 +65,11 @@ def finish(column: OutputColumn, values: list[Int], trigger: Int) -> tuple[Int |
     return combine(column, values, [np.array(stderr)[trigger - 1] for stderr in column.stderr])
 
 
-def released_rows(rows: tuple[Int, Int, list[Int]], window: Int, key_bytes: pa.ChunkedArray, columns: tuple[OutputColumn, ...]) -> pa.Table:
-    """Released rows sorted by (window, trigger, key bytes): their order says nothing about hashes or arrival."""
+def released_rows(
+    rows: tuple[Int, Int, list[Int]], groups: dict[str, Any], key_bytes: pa.ChunkedArray, columns: tuple[OutputColumn, ...]
+) -> pa.Table:
+    """Released rows sorted by (window, trigger, key bytes): their order says nothing about hashes or arrival. Quantiles are read off later."""
+    window = groups["window"]
     group, trigger, values = rows
     shown, position = np.unique(group, return_inverse=True)
     names = key_bytes.take(pa.array(shown))
@@ -73,6 +78,7 @@ def released_rows(rows: tuple[Int, Int, list[Int]], window: Int, key_bytes: pa.C
     order = sort_order(window[group], trigger, rank[position])
     group, trigger, values = group[order], trigger[order], [v[order] for v in values]
     table = {"window": window[group], "trigger": trigger, "key_bytes": names.take(pa.array(position[order]))}
-    for i, column in enumerate(columns):
+    for i, column in ((i, column) for i, column in enumerate(columns) if column.kind != "quantiles"):
         table[f"c{i}"], table[f"s{i}"] = finish(column, values, trigger)
+    table |= {"key": groups["key"][group]} if any(column.kind == "quantiles" for column in columns) else {}
     return pa.table(table)

@@ -20,8 +20,8 @@ from dpsql.udfs.histogram.key_selection import predict, select
 from dpsql.udfs.histogram.memory import empty_memory
 from dpsql.udfs.histogram.parameters import ReleaseParameters
 from dpsql.udfs.histogram.perturbation import perturb, released_rows
+from dpsql.udfs.histogram.quantiles import no_leaves, of_open_windows, read_off, with_rows
 from dpsql.udfs.keys import PublicGroups
-from dpsql.udfs.measure.output_columns import released_columns
 from dpsql.udfs.noise.randomness import tags
 from dpsql.udfs.stage import Tick
 
@@ -48,22 +48,35 @@ def release(state: ReleaseState | None, rows: pa.Table, ticks: Sequence[Tick], p
         Released; a pure function of its arguments.
     """
     state = empty_release_state(p) if state is None else state
-    out = [released_columns(p.columns).empty_table()]
+    out, leaves = [p.gives.empty_table()], state.leaves
     batch = rows.column("batch").to_numpy()
     done = np.zeros(rows.num_rows, bool)
     for tick in sorted(ticks, key=lambda t: (t.batch, t.closed_us)):
         due = ~done & (batch <= tick.batch)
-        state = add_rows(state, rows.filter(pa.array(due)), p.layout)
+        state, leaves = _with(state, leaves, rows.filter(pa.array(due)), p)
         done |= due
         if tick.closed_us > state.closed_us:
             state, released = (carrying.close if p.carries else _close)(state, tick.closed_us, p, noise_key)
+            if leaves is not None:
+                released = read_off(released, leaves, p, noise_key)
+                leaves = of_open_windows(leaves, tick.closed_us, p.grid)
             out.append(released)
-    return Released(add_rows(state, rows.filter(pa.array(~done)), p.layout), pa.concat_tables(out).combine_chunks())
+    state, leaves = _with(state, leaves, rows.filter(pa.array(~done)), p)
+    return Released(dataclasses.replace(state, leaves=leaves), pa.concat_tables(out).combine_chunks())
+
+
+def _with(state: ReleaseState, leaves: pa.Table | None, rows: pa.Table, p: ReleaseParameters) -> tuple[ReleaseState, pa.Table | None]:
+    """With more rows; those of leaves are kept apart."""
+    if leaves is None:
+        return add_rows(state, rows, p.layout), None
+    is_leaf = rows.column("leaf").to_numpy() > 0
+    leaves = with_rows(leaves, rows.filter(pa.array(is_leaf)), len(p.perturbations))
+    return add_rows(state, rows.filter(pa.array(~is_leaf)), p.layout), leaves
 
 
 def empty_release_state(p: ReleaseParameters) -> ReleaseState:
     """The state of a bucket that has seen nothing."""
-    state = empty_state(p.layout)
+    state = dataclasses.replace(empty_state(p.layout), leaves=no_leaves(p.quantiles) if p.quantiles else None)
     return dataclasses.replace(state, **empty_memory()) if p.carries else state
 
 
@@ -81,7 +94,7 @@ def _close(state: ReleaseState, closed_us: int, p: ReleaseParameters, noise_key:
         shown = [np.zeros(0, np.int64)] * (closing.last + 1)
         for trigger in closing.triggers:
             shown[trigger] = np.flatnonzero((closing.before < trigger) & (closing.now >= trigger))
-    released = released_rows(perturb(closing, shown, p.perturbations, noise_key), closing.groups["window"], key_bytes, p.columns)
+    released = released_rows(perturb(closing, shown, p.perturbations, noise_key), closing.groups, key_bytes, p.columns)
     return close_state(closing, key_bytes, pending, closed_us, p.grid, p.layout), released
 
 

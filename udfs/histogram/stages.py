@@ -8,11 +8,10 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from dpsql.udfs.contributions import contributions
-from dpsql.udfs.histogram import group_state, memory
+from dpsql.udfs.histogram import group_state, memory, quantiles
 from dpsql.udfs.histogram.group_state import ReleaseState
 from dpsql.udfs.histogram.parameters import ReleaseParameters
 from dpsql.udfs.histogram.release import empty_release_state, release
-from dpsql.udfs.measure.output_columns import released_columns
 from dpsql.udfs.stage import Release, Stepped, Tables, Tick
 from dpsql.udfs.state_table import Table
 
@@ -30,18 +29,18 @@ class ReleaseStage(Release):
     @property
     def tables(self) -> Mapping[str, Table]:
         """Of groups; and of keys, where windows prove them together."""
-        return release_tables(self.parameters.carries)
+        return release_tables(self.parameters.carries, bool(self.parameters.quantiles))
 
     @property
     def takes(self) -> pa.Schema:
         """Contributions, with the micro-batch that they came in."""
-        layout = self.parameters.layout
-        return contributions(len(layout.values), layout.rounds).append(pa.field("batch", pa.int64()))
+        layout, of = self.parameters.layout, self.parameters.quantiles
+        return contributions(len(layout.values) + len(of), layout.rounds, by_leaf=bool(of)).append(pa.field("batch", pa.int64()))
 
     @property
     def gives(self) -> pa.Schema:
         """Released rows."""
-        return released_columns(self.parameters.columns)
+        return self.parameters.gives
 
     def empty(self) -> Tables:
         """No group is there, nothing is closed."""
@@ -53,6 +52,6 @@ class ReleaseStage(Release):
         return Stepped(done.state.tables(), done.rows, {"closed_us": done.state.closed_us})
 
 
-def release_tables(carries: bool) -> Mapping[str, Table]:
-    """What the release keeps; `carries`: windows prove keys together."""
-    return group_state.TABLES | memory.TABLES if carries else group_state.TABLES
+def release_tables(carries: bool, ranks: bool) -> Mapping[str, Table]:
+    """What the release keeps; `carries`: windows prove keys together; `ranks`: there are quantiles."""
+    return group_state.TABLES | (memory.TABLES if carries else {}) | (quantiles.TABLES if ranks else {})

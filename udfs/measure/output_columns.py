@@ -37,14 +37,18 @@ class OutputColumn:
     sample: bool = False
 
 
-def released_columns(columns: Sequence[OutputColumn]) -> pa.Schema:
-    """Columns of released rows."""
+def released_columns(columns: Sequence[OutputColumn], whole: bool = True) -> pa.Schema:
+    """Columns of released rows; not `whole`: as they are before quantiles are read off, with the `key` that these are of."""
     fields = [("window", pa.int64()), ("trigger", pa.int64()), ("key_bytes", pa.binary())]
     for i, column in enumerate(columns):
+        if column.kind == "quantiles" and not whole:
+            continue
         if column.kind == "quantiles":
             fields += [*((f"c{i}_{k}", pa.float64()) for k in range(column.parts + 1)), (f"s{i}", pa.float64())]
             continue
         fields += [(f"c{i}", pa.int64() if column.kind == "count" else pa.float64()), (f"s{i}", pa.float64())]
+    if not whole and any(column.kind == "quantiles" for column in columns):
+        fields.append(("key", pa.int64()))
     return pa.schema(fields)
 
 

@@ -56,6 +56,15 @@ class Quantiles:
         """Of how many values there are up to a released one, where they lie evenly."""
         return quantiles.rows_error(self.parts, self.deviation(trigger))
 
+    def read_off(self, leaves: Int, noise: Int, trigger: int) -> dict[str, Float]:
+        """The released columns of groups: exact counts of leaves, shape (groups, LEAVES), and the noise of all nodes, group by group."""
+        exact = quantiles.nodes(leaves)
+        sums = quantiles.cumulated(exact + noise.reshape(exact.shape))
+        edges = quantiles.places(sums, self.parts)
+        values = quantiles.values(edges, sums, self.lower, self.upper)
+        columns = {f"c{self.column}_{k}": values[:, k] for k in range(self.parts + 1)}
+        return columns | {f"s{self.column}": quantiles.rank_error(edges, sums, self.deviation(trigger))}
+
     def deviation(self, trigger: int) -> float:
         """Of a node's noise at a trigger, the rounding to whole numbers included."""
         return float(np.sqrt((self.sigma * standard_deviation(self.counter, trigger)) ** 2 + 1 / 12))
@@ -132,13 +141,7 @@ class Trees:
         for j, q in enumerate(self.of):
             paths, moved = Paths(q.counter, q.mechanism, self.noise_key, tag, node), step.copy()
             paths.follow(self.noise[j], moved, cells, trigger)
-            exact = quantiles.nodes(self.exact[place, j])
-            noisy = exact + paths.rounded(self.noise[j], cells, trigger, q.sigma).reshape(exact.shape)
-            sums = quantiles.cumulated(noisy)
-            edges = quantiles.places(sums, q.parts)
-            values = quantiles.values(edges, sums, q.lower, q.upper)
-            columns |= {f"c{q.column}_{k}": values[:, k] for k in range(q.parts + 1)}
-            columns[f"s{q.column}"] = quantiles.rank_error(edges, sums, q.deviation(trigger))
+            columns |= q.read_off(self.exact[place, j], paths.rounded(self.noise[j], cells, trigger, q.sigma), trigger)
         self.step[place] = trigger
         return columns
 

@@ -20,7 +20,7 @@ from dpsql.parsed_query import AggregateFunction, ContributionPeriod, CounterNam
 from dpsql.privacy.cost import Cost, Overlap, PrivacyLevel, check_promise, gaussian_delta
 from dpsql.privacy.endless import column_norm, path_deviations
 from dpsql.privacy.factorisation import factorisation
-from dpsql.udfs.measure import quantiles
+from dpsql.privacy.quantile_tree import levels
 from dpsql.udfs.noise.blt_inf import BltInf
 from dpsql.udfs.noise.counters import counter, impulse_response
 from dpsql.udfs.table.grid import LAST_STEP
@@ -103,7 +103,7 @@ def _ratio_of_sum(p: NoisySum, column: ColumnPlan, plan: TablePlan, norm: float,
     asked, ends = plan.query.asked, plan.changes is not None
     bounds = asked.max_rows_contributed, asked.max_rows_per_group, asked.max_groups_contributed
     if isinstance(p, QuantileSum):
-        return math.sqrt(_levels(p)) * row_ratio(*bounds, ends, (0.0, 1.0), norm, p.sigma)
+        return math.sqrt(levels(p)) * row_ratio(*bounds, ends, (0.0, 1.0), norm, p.sigma)
     if p.rule not in ("rows", "valid", "users", "sum", "squares"):
         raise AccountingError(f"rule {p.rule} is unknown to the accountant")
     if p.rule == "users" and column.aggregate.function is AggregateFunction.COUNT_DISTINCT_UNIT:
@@ -112,21 +112,6 @@ def _ratio_of_sum(p: NoisySum, column: ColumnPlan, plan: TablePlan, norm: float,
         (p.lower * p.grid, p.upper * p.grid) if p.rule in ("sum", "squares") else (0.0, 1.0)
     )  # other rules add 0 or 1 whatever the clamp
     return row_ratio(*bounds, ends, values, norm, p.sigma)
-
-
-def _levels(p: QuantileSum) -> int:
-    """Nodes of a tree that one record counts in: of one level after the other, until a node is a leaf. Levels share no node, so squares add up.
-
-    Raises:
-        AccountingError: the tree is another than the one that is released.
-    """
-    levels, leaves = 0, 1
-    while leaves < p.upper:
-        levels, leaves = levels + 1, leaves * p.fan_out
-    counted = levels == p.levels == quantiles.LEVELS and leaves == p.upper == quantiles.LEAVES and p.lower == 1
-    if p.rule != "leaf" or not counted:
-        raise AccountingError(f"a tree of {p.upper} leaves and fan-out {p.fan_out} is unknown to the accountant")
-    return levels
 
 
 def _tree_ratios(plan: TreePlan, norm: float) -> list[float]:

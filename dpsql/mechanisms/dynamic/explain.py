@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from dpsql.config import Source
-from dpsql.description import RANK_STDERR
 from dpsql.mechanisms.dynamic.accounting import account
 from dpsql.mechanisms.dynamic.asked import AskedOfChanges
 from dpsql.mechanisms.dynamic.calibration import HIDE_BELOW
@@ -14,7 +13,7 @@ from dpsql.mechanisms.dynamic.stages import perturbations, quantile_noise, users
 from dpsql.mechanisms.live_runs import live_runs
 from dpsql.mechanisms.protocol import BOUNDS, bounds_told
 from dpsql.parts.whole_table import counter_said, growing, how_often, promise, schedule, triggers
-from dpsql.parts.words import NOT_HIDDEN, bounding, budget, clamps, main, of_rows, of_several, over, promised, shares, written
+from dpsql.parts.words import NOT_HIDDEN, bounding, budget, clamps, main, of_quantiles, of_rows, of_several, over, promised, shares, written
 from dpsql.text import Z95, number, percent
 from dpsql.times import duration, timestamp
 from dpsql.udfs.dynamic.interval_tree import TreeSum
@@ -212,13 +211,12 @@ def _columns(plan: TablePlan, source: Source) -> str:
 def _quantiles(plan: TablePlan, column: ColumnPlan, source: Source) -> list[str]:
     """What the numbers of quantiles mean."""
     (tree,) = (each for each in plan.trees if each in column.perturbations)
-    name, (lo, hi) = column.aggregate.alias, column.aggregate.bounds or (0.0, 0.0)
+    name = column.aggregate.alias
     each = quantiles.NODES * plan.counter.width * 8 / 1e6
     groups = f"; all {source.max_keys:,} declared keys {number(each * source.max_keys / 1e3)} GB" if plan.query.keys else ""
+    (noise,) = (each for each in quantile_noise(plan) if each.mechanism == tree.mechanism)
     return [
-        f"  {name}: {tree.parts + 1} values from {lo:g} to {hi:g}, on a grid of {tree.grid:.4g}, with equally many rows between them.",
-        "  Its error is in ranks: so many rows too many or too few may be below a value, more where many rows have one value.",
-        f"  {name}_{RANK_STDERR} says it as a share of the noisy number of rows; where that is below 1, {name} is NULL.",
+        *of_quantiles(name, noise, tree.grid),
         f"  A key that is shown keeps {quantiles.NODES:,} counters for it, {each:.1f} MB{groups}.",
     ]
 

@@ -17,11 +17,11 @@ from dpsql.mechanisms.dynamic.calibration import (
     row_sensitivity,
     shown_from,
 )
-from dpsql.mechanisms.dynamic.plan import ColumnPlan, NoisySum, QuantileSum, SelectionPlan, TablePlan, TreePlan
+from dpsql.mechanisms.dynamic.plan import ColumnPlan, NoisySum, SelectionPlan, TablePlan, TreePlan
 from dpsql.mechanisms.identity import identity_of
 from dpsql.parsed_query import ParsedQuery, Quantiles
 from dpsql.parts.hash_charge import hash_charge
-from dpsql.parts.increments import check_noise, check_width, increments_of, of_width
+from dpsql.parts.increments import check_noise, increments_of, of_width
 from dpsql.parts.key_selection import (
     SELECTION_DECAY,
     SELECTION_SHARE,
@@ -30,6 +30,7 @@ from dpsql.parts.key_selection import (
     selection_weights,
     thresholds,
 )
+from dpsql.parts.quantile_sums import BEYOND, quantile_sum
 from dpsql.parts.whole_table import document
 from dpsql.privacy.curve import round_down, round_up, total_mu
 from dpsql.udfs.dynamic.interval_tree import MOST_ROUNDS
@@ -43,8 +44,6 @@ PLAN_VERSION = 1
 
 TREE_BETA = 1e-3
 """How often a node of an interval tree may end a round by noise alone; the paper leaves it open."""
-BEYOND = 40
-"""Standard deviations that a normal exceeds with a probability below 10^-340."""
 
 
 def make_plan(query: ParsedQuery[Asked], source: Source) -> TablePlan:
@@ -142,7 +141,10 @@ def _columns(plan: TablePlan, source: Source, bounds: TableBounds, norm: float, 
         perturbations: list[NoisySum] = []
         if isinstance(aggregate, Quantiles):
             mechanism = plain + wanted.index(aggregate) + 1
-            perturbations.append(_tree_of_counts(plan, aggregate, mechanism, source, bounds, norm, part))
+            sensitivity = round_up(row_sensitivity(bounds, 0.0, 1.0) * math.sqrt(quantiles.LEVELS) * norm * (1 + 1e-12))
+            last = BltInf().path_variance(LAST_STEP) if isinstance(plan.counter, BltInf) else max(path_sd(plan.counter)) ** 2
+            most = math.sqrt(last), source.max_users * bounds.rows
+            perturbations.append(quantile_sum(aggregate, plan.arguments, mechanism, sensitivity, part, *most))
         for added in each:
             number += 1
             per_row = measure_sensitivity(bounds, len(each), added.lower * added.grid, added.upper * added.grid)
@@ -154,34 +156,6 @@ def _columns(plan: TablePlan, source: Source, bounds: TableBounds, norm: float, 
             perturbations.append(perturbation)
         columns.append(ColumnPlan(aggregate=aggregate, perturbations=tuple(perturbations)))
     return tuple(columns)
-
-
-def _tree_of_counts(
-    plan: TablePlan, aggregate: Quantiles, mechanism: int, source: Source, bounds: TableBounds, norm: float, mu: float
-) -> QuantileSum:
-    """Every row counts one in a node of each level."""
-    lower, upper = aggregate.bounds or (0.0, 0.0)
-    check_width(aggregate.alias, upper - lower)
-    sensitivity = round_up(row_sensitivity(bounds, 0.0, 1.0) * math.sqrt(quantiles.LEVELS) * norm * (1 + 1e-12))
-    sigma = round_up(sensitivity / mu * (1 + 1e-12))
-    last = BltInf().path_variance(LAST_STEP) if isinstance(plan.counter, BltInf) else max(path_sd(plan.counter)) ** 2
-    largest = quantiles.NODES * BEYOND * (sigma * math.sqrt(last) + 1) + quantiles.LEVELS * source.max_users * bounds.rows
-    if not 4 * largest < quantiles.MOST_ROWS:
-        raise ConfigError(f"the counts of {aggregate.alias} could overflow 64 bits: raise epsilon, or lower max_rows_contributed")
-    return QuantileSum(
-        mechanism=mechanism,
-        rule="leaf",
-        argument=plan.arguments.index(str(aggregate.argument)),
-        grid=(upper - lower) / quantiles.LEAVES,
-        lower=1,
-        upper=quantiles.LEAVES,
-        centre=lower,
-        sensitivity=sensitivity,
-        sigma=sigma,
-        fan_out=quantiles.FAN_OUT,
-        levels=quantiles.LEVELS,
-        parts=aggregate.parts,
-    )
 
 
 def _tree(plan: TablePlan, source: Source, asked: AskedOfTree) -> TreePlan:

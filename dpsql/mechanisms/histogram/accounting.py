@@ -16,10 +16,11 @@ import numpy as np
 from dpsql.config import Source
 from dpsql.errors import AccountingError
 from dpsql.mechanisms.histogram.asked import ReleaseRule
-from dpsql.mechanisms.histogram.plan import CarriedPlan, PerturbationPlan, PrivacyPlan, SelectionPlan
+from dpsql.mechanisms.histogram.plan import CarriedPlan, PerturbationPlan, PrivacyPlan, QuantilePlan, SelectionPlan
 from dpsql.parsed_query import AggregateFunction, ContributionPeriod, CounterName
 from dpsql.privacy.cost import Cost, Overlap, PrivacyLevel, check_promise, gaussian_delta
 from dpsql.privacy.factorisation import factorisation
+from dpsql.privacy.quantile_tree import levels
 from dpsql.udfs.noise.counters import counter, impulse_response
 
 
@@ -165,14 +166,19 @@ def _times_counted(plan: PrivacyPlan) -> int:
     return _groups(plan)
 
 
-def _ratio(p: PerturbationPlan, plan: PrivacyPlan) -> float:
+def _ratio(p: PerturbationPlan | QuantilePlan, plan: PrivacyPlan) -> float:
     """Sensitivity over sigma of one perturbation, from the query's bounds."""
     query = plan.query
+    steps = p.releases if isinstance(p, QuantilePlan) else plan.horizon
     c, rows = (
         query.asked.max_rows_per_group,
         min(query.asked.max_rows_contributed, query.asked.max_groups_contributed * query.asked.max_rows_per_group),
     )
     column = next(column for column in plan.columns if p in column.perturbations)
+    if isinstance(p, QuantilePlan):
+        if query.asked.release is ReleaseRule.RESELECT:
+            raise AccountingError("in rounds a leaf would count as a user")
+        return math.sqrt(levels(p) * plan.windows_per_record * c * rows) * factorisation(p.counter, steps)[0] / p.sigma
     if p.rule not in ("rows", "valid", "users", "sum", "squares"):
         raise AccountingError(f"rule {p.rule} is unknown to the accountant")
     largest = max(abs(p.lower), abs(p.upper)) * p.grid if p.rule in ("sum", "squares") else 1.0  # other rules add 0 or 1 whatever the clamp
@@ -182,7 +188,7 @@ def _ratio(p: PerturbationPlan, plan: PrivacyPlan) -> float:
     else:
         # c records of every group, in as many groups as the rows allow: sum of n_g^2 <= c * sum of n_g.
         per_user = math.sqrt(plan.windows_per_record * c * rows) * largest
-    return per_user * factorisation(p.counter, plan.horizon)[0] / p.sigma
+    return per_user * factorisation(p.counter, steps)[0] / p.sigma
 
 
 def _selection_ratio(selection: SelectionPlan, plan: PrivacyPlan, times: int) -> float:

@@ -13,20 +13,21 @@ from typing import Any
 from dpsql.config import Source
 from dpsql.mechanisms.histogram.accounting import cost
 from dpsql.mechanisms.histogram.asked import ReleaseRule
-from dpsql.mechanisms.histogram.plan import ColumnPlan, PerturbationPlan, PrivacyPlan
+from dpsql.mechanisms.histogram.plan import ColumnPlan, PerturbationPlan, PrivacyPlan, QuantilePlan
 from dpsql.mechanisms.histogram.planner import unnamed_plan
 from dpsql.mechanisms.histogram.short import in_short
-from dpsql.mechanisms.histogram.stages import grid, stderr
+from dpsql.mechanisms.histogram.stages import grid, quantiles_of, stderr
 from dpsql.mechanisms.live_runs import live_runs
 from dpsql.mechanisms.other_ways import Ways
 from dpsql.mechanisms.protocol import BOUNDS, bounds_told
-from dpsql.parsed_query import ContributionPeriod, CounterName
-from dpsql.parts.words import NOT_HIDDEN, bounding, budget, clamps, main, of_rows, of_several, over, promised, shares, written
+from dpsql.parsed_query import ContributionPeriod, CounterName, Quantiles
+from dpsql.parts.words import NOT_HIDDEN, bounding, budget, clamps, main, of_quantiles, of_rows, of_several, over, promised, shares, written
 from dpsql.privacy.cost import Cost, touched
 from dpsql.privacy.curve import epsilon_of
 from dpsql.schedule import by_window
 from dpsql.text import Z95, number, percent
 from dpsql.times import duration
+from dpsql.udfs.measure import quantiles
 
 PERIODS = (7, 30, 365)
 FEW_GROUPS = 3
@@ -97,6 +98,7 @@ def _selection_facts(plan: PrivacyPlan) -> dict[str, Any] | None:
 
 def _column_facts(column: ColumnPlan) -> dict[str, Any]:
     errors = _errors(column)
+    rank = {"stderr_of": "rank"} if isinstance(column.aggregate, Quantiles) else {}
     return {
         "alias": column.aggregate.alias,
         "aggregate": str(column.aggregate.function),
@@ -106,10 +108,11 @@ def _column_facts(column: ColumnPlan) -> dict[str, Any]:
         "clamp": list(column.aggregate.bounds) if column.aggregate.bounds else None,
         "stderr_of": "value" if len(column.perturbations) == 1 else main(column.perturbations).rule,
         "parts": [_part_facts(part) for part in column.perturbations] if len(column.perturbations) > 1 else None,
+        **rank,
     }
 
 
-def _part_facts(part: PerturbationPlan) -> dict[str, Any]:
+def _part_facts(part: PerturbationPlan | QuantilePlan) -> dict[str, Any]:
     errors = stderr(part)
     of = part.rule if part.rule in ("sum", "squares") else "count"
     return {"of": of, "sigma": part.sigma, "stderr_first_trigger": errors[0], "stderr_last_trigger": errors[-1]}
@@ -307,16 +310,24 @@ def _carried(plan: PrivacyPlan) -> list[str]:
 def _columns(plan: PrivacyPlan) -> str:
     lines = ["How noisy each column is (95% of released values are this close to the bounded truth)"]
     width = max(len(column.aggregate.alias) for column in plan.columns)
-    lines.append(f"  {'column':<{max(width, 6)}}  {'aggregate':<16} {'first trigger':>16} {'last trigger':>16}")
+    wide = max(16, *(len(written(column.aggregate)) for column in plan.columns))
+    lines.append(f"  {'column':<{max(width, 6)}}  {'aggregate':<{wide}} {'first trigger':>16} {'last trigger':>16}")
     for column in plan.columns:
-        errors = _errors(column)
-        each = over(column.aggregate)
-        cells = [f"± {number(Z95 * errors[i])}{each}" for i in (0, -1)]
-        lines.append(f"  {column.aggregate.alias:<{max(width, 6)}}  {written(column.aggregate):<16} {cells[0]:>16} {cells[1]:>16}")
+        if tree := quantiles_of(plan, column):
+            cells = ["", f"± {number(Z95 * tree.stderr(1))} rows"]
+        else:
+            errors, each = _errors(column), over(column.aggregate)
+            cells = [f"± {number(Z95 * errors[i])}{each}" for i in (0, -1)]
+        lines.append(f"  {column.aggregate.alias:<{max(width, 6)}}  {written(column.aggregate):<{wide}} {cells[0]:>16} {cells[1]:>16}")
     for column in plan.columns:
+        if tree := quantiles_of(plan, column):
+            lines += [
+                *of_quantiles(column.aggregate.alias, tree, column.perturbations[0].grid),
+                f"  It is released once, at a window's last trigger, and is NULL before. A key keeps up to {quantiles.LEAVES:,} counts for it.",
+            ]
         first, last = (number(Z95 * stderr(column.perturbations[-1])[i]) for i in (0, -1))
         lines += of_several(column.aggregate, f"± {first} at the first and ± {last} at the last trigger")
-    compare = " Try `dpsql try --compare` on data you may look at." if plan.query.privacy_unit else ""
+    compare = " Try `dpsql try --compare` on data you may look at." if plan.query.privacy_unit and not plan.trees else ""
     lines.append(f"  Not in these numbers: what the bounds above drop or clamp.{compare}")
     return "\n".join(lines)
 

@@ -49,14 +49,18 @@ class Histogram(Mechanism[Asked, PrivacyPlan]):
             arguments=tuple(map(Argument, plan.arguments, plan.presence_only)),
             listed=plan.selection is None,
             contributions=intake.gives,
-            state={intake.operator: intake.tables, ReleaseStage.operator: release_tables(plan.carries)},
+            state={intake.operator: intake.tables, ReleaseStage.operator: release_tables(plan.carries, bool(plan.trees))},
             columns=tuple(made for i, column in enumerate(plan.columns) for made in value_and_error(column.aggregate, i)),
             told=Told(
                 noise=Noise(query.asked.counter, plan.horizon),
                 bounds=bounds_told(query),
                 sums=len(plan.perturbations),
                 units_needed=None if plan.selection is None else plan.selection.users_needed(plan.horizon),
-                grids={c.aggregate.alias: c.perturbations[0].grid for c in plan.columns if len(c.perturbations) == 1},
+                grids={
+                    c.aggregate.alias: c.perturbations[0].grid
+                    for c in plan.columns
+                    if len(c.perturbations) == 1 and c.perturbations[0] not in plan.trees
+                },
             ),
             drops=DROP_REASONS,
             # An allowance is for one period, which is one window long.

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 from dpsql.mechanisms.histogram.asked import Asked
 from dpsql.mechanisms.protocol import Plan
 from dpsql.parsed_query import Aggregate, ContributionPeriod, CounterName, ParsedQuery
-from dpsql.parts.sums import NoisySum, presence_only
+from dpsql.parts.sums import NoisySum, QuantileSum, presence_only
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,11 +80,20 @@ class PerturbationPlan(NoisySum):
 
 
 @dataclass(frozen=True, kw_only=True)
+class QuantilePlan(QuantileSum):
+    """With the counter of a node and how many steps it has: it is released once, at a window's last trigger; `sd` is that of the release."""
+
+    counter: CounterName
+    releases: int
+    sd: tuple[float, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
 class ColumnPlan:
     """One output column: the aggregate and the perturbations it is made of (AVG: sum, then count; variances: squares between the two)."""
 
     aggregate: Aggregate
-    perturbations: tuple[PerturbationPlan, ...]
+    perturbations: tuple[PerturbationPlan | QuantilePlan, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,9 +143,14 @@ class PrivacyPlan(Plan):
         return presence_only(self.arguments, self.perturbations)
 
     @property
-    def perturbations(self) -> tuple[PerturbationPlan, ...]:
-        """All perturbations in mechanism order."""
-        return tuple(p for column in self.columns for p in column.perturbations)
+    def perturbations(self) -> tuple[PerturbationPlan | QuantilePlan, ...]:
+        """All perturbations in mechanism order: trees of quantiles come last."""
+        return tuple(sorted((p for column in self.columns for p in column.perturbations), key=lambda p: p.mechanism))
+
+    @property
+    def trees(self) -> tuple[QuantilePlan, ...]:
+        """Those of quantiles."""
+        return tuple(p for p in self.perturbations if isinstance(p, QuantilePlan))
 
 
 def document(plan: PrivacyPlan) -> dict[str, Any]:

@@ -9,9 +9,9 @@ from dpsql.config import Source
 from dpsql.errors import ConfigError
 from dpsql.mechanisms.histogram.asked import Asked, ReleaseRule
 from dpsql.mechanisms.histogram.carried import carried_plan
-from dpsql.mechanisms.histogram.plan import ColumnPlan, PerturbationPlan, PrivacyPlan, SelectionPlan, document
+from dpsql.mechanisms.histogram.plan import ColumnPlan, PerturbationPlan, PrivacyPlan, QuantilePlan, SelectionPlan, document
 from dpsql.mechanisms.identity import identity_of
-from dpsql.parsed_query import ContributionPeriod, CounterName, ParsedQuery
+from dpsql.parsed_query import ContributionPeriod, CounterName, ParsedQuery, Quantiles
 from dpsql.parts.hash_charge import hash_charge
 from dpsql.parts.increments import check_noise, increments_of, of_width
 from dpsql.parts.key_selection import (
@@ -26,7 +26,9 @@ from dpsql.parts.key_selection import (
     selection_weights,
     thresholds,
 )
+from dpsql.parts.quantile_sums import quantile_sum
 from dpsql.privacy.curve import round_down, round_up, total_mu
+from dpsql.udfs.measure import quantiles
 from dpsql.udfs.noise.counters import column_norm, counter, path_sd
 
 PLAN_VERSION = 2
@@ -154,11 +156,17 @@ def _columns(
     rows = min(query.asked.max_rows_contributed, query.asked.max_groups_contributed * query.asked.max_rows_per_group)
     by_users = math.sqrt(2 * groups if meet else groups)  # where periods meet, a unit that counts no more here may count there
     by_rows = math.sqrt(windows * query.asked.max_rows_per_group * rows)
-    increments = [increments_of(aggregate, arguments, of_width(source, rows)) for aggregate in query.aggregates]
-    part = mu / math.sqrt(sum(len(each) for each in increments))
+    clamp = of_width(source, rows)
+    increments = [[] if isinstance(a, Quantiles) else increments_of(a, arguments, clamp) for a in query.aggregates]
+    plain, wanted = sum(map(len, increments)), [a for a in query.aggregates if isinstance(a, Quantiles)]
+    part = mu / math.sqrt(plain + len(wanted))
     columns, number = [], 0
     for aggregate, each in zip(query.aggregates, increments, strict=True):
-        perturbations = []
+        perturbations: list[PerturbationPlan | QuantilePlan] = []
+        if isinstance(aggregate, Quantiles):
+            sensitivity = round_up(by_rows * math.sqrt(quantiles.LEVELS))  # of one release: the column's norm is 1
+            tree = quantile_sum(aggregate, arguments, plain + wanted.index(aggregate) + 1, sensitivity, part, 1.0, source.max_users * rows)
+            perturbations.append(QuantilePlan(**vars(tree), counter=CounterName.BLT, releases=1, sd=(tree.sigma,)))
         for added in each:
             number += 1
             sensitivity = round_up((by_users if added.rule == "users" else by_rows * added.largest) * column_norm(chosen))
@@ -167,9 +175,7 @@ def _columns(
             perturbation = PerturbationPlan(
                 **vars(added), mechanism=number, counter=query.asked.counter, sensitivity=sensitivity, sigma=sigma, sd=sd
             )
-            check_noise(
-                aggregate.alias, sigma, added.grid, len(sd)
-            )  # a path adds at most one draw per step, each with a factor of at most 1
+            check_noise(aggregate.alias, sigma, added.grid, len(sd))  # a path adds one draw per step, with a factor of at most 1
             perturbations.append(perturbation)
         columns.append(ColumnPlan(aggregate=aggregate, perturbations=tuple(perturbations)))
     return tuple(columns)

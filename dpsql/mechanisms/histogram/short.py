@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from dpsql import text
 from dpsql.mechanisms.histogram.plan import PrivacyPlan
-from dpsql.mechanisms.histogram.stages import stderr
+from dpsql.mechanisms.histogram.stages import quantiles_of, stderr
 from dpsql.parsed_query import ContributionPeriod
 from dpsql.parts.words import main, over
 from dpsql.text import Z95, number
@@ -78,6 +78,9 @@ def _keys(plan: PrivacyPlan, unit: str, key: str) -> str:
 def _noise(plan: PrivacyPlan) -> str:
     each = []
     for column in plan.columns:
+        if tree := quantiles_of(plan, column):
+            each.append(f"{column.aggregate.alias} ± {number(Z95 * tree.stderr(1))} rows")
+            continue
         each.append(f"{column.aggregate.alias} ± {number(Z95 * stderr(main(column.perturbations))[-1])}{over(column.aggregate)}")
     average = " (n: values of the average)" if any(len(column.perturbations) == 2 for column in plan.columns) else ""
     if any(len(column.perturbations) > 2 for column in plan.columns):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from dpsql.mechanisms.histogram.asked import ReleaseRule
-from dpsql.mechanisms.histogram.plan import CarriedPlan, PerturbationPlan, PrivacyPlan
+from dpsql.mechanisms.histogram.plan import CarriedPlan, ColumnPlan, PerturbationPlan, PrivacyPlan, QuantilePlan
 from dpsql.parsed_query import ContributionPeriod
 from dpsql.parts.output_columns import output_column
 from dpsql.parts.sums import bare
@@ -19,6 +19,7 @@ from dpsql.udfs.intake.stages import AdmissionStage, RowStage
 from dpsql.udfs.keys import PublicGroups
 from dpsql.udfs.noise.counters import counter
 from dpsql.udfs.noise.perturbation import PerturbationParameters
+from dpsql.udfs.table.leaves import Quantiles
 
 
 def grid(plan: PrivacyPlan) -> Grid:
@@ -70,13 +71,21 @@ def release_parameters(plan: PrivacyPlan, public: PublicGroups | None = None, fi
         rounds = plan.query.asked.release is ReleaseRule.RESELECT
         carried = _carried(plan.selection.carried, first_window_us) if plan.selection.carried else None
         selection = SelectionParameters(chosen, plan.selection.sigma, plan.selection.thresholds, plan.min_counted, rounds, carried)
-    perturbations = tuple(
-        PerturbationParameters(p.mechanism, counter(p.counter, plan.horizon), p.sigma, p.grid) for p in plan.perturbations
-    )
+    plain = [p for p in plan.perturbations if isinstance(p, PerturbationPlan)]
+    perturbations = tuple(PerturbationParameters(p.mechanism, counter(p.counter, plan.horizon), p.sigma, p.grid) for p in plain)
     columns = tuple(
         output_column(column.aggregate, column.perturbations, tuple(map(stderr, column.perturbations))) for column in plan.columns
     )
-    return ReleaseParameters(grid(plan), selection, perturbations, columns, public)
+    return ReleaseParameters(grid(plan), selection, perturbations, columns, public, quantile_noise(plan))
+
+
+def quantile_noise(plan: PrivacyPlan) -> tuple[Quantiles, ...]:
+    """The columns of quantiles, in mechanism order."""
+    of = {p.mechanism: i for i, column in enumerate(plan.columns) for p in column.perturbations}
+    return tuple(
+        Quantiles(of[p.mechanism], p.mechanism, counter(p.counter, p.releases), p.sigma, p.parts, p.centre, p.centre + p.grid * p.upper)
+        for p in plan.trees
+    )
 
 
 def _carried(plan: CarriedPlan, first_window_us: int | None) -> CarriedParameters:
@@ -84,6 +93,11 @@ def _carried(plan: CarriedPlan, first_window_us: int | None) -> CarriedParameter
     return CarriedParameters(plan.windows, plan.lengths, plan.thresholds, plan.kept, first)
 
 
-def stderr(perturbation: PerturbationPlan) -> tuple[float, ...]:
+def quantiles_of(plan: PrivacyPlan, column: ColumnPlan) -> Quantiles | None:
+    """Of a column of quantiles."""
+    return next((each for each in quantile_noise(plan) if each.mechanism == column.perturbations[0].mechanism), None)
+
+
+def stderr(perturbation: PerturbationPlan | QuantilePlan) -> tuple[float, ...]:
     """Standard deviation of a perturbation's noise at triggers 1..T, the rounding to the grid included."""
     return tuple(math.sqrt(v * v + perturbation.grid**2 / 12) for v in perturbation.sd)

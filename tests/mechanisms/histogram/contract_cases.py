@@ -2,10 +2,11 @@
 
 from dpsql.mechanisms.histogram.asked import ReleaseRule
 from dpsql.mechanisms.histogram.planner import make_plan
-from dpsql.parsed_query import Aggregate, AggregateFunction, ContributionPeriod, WindowSpec
+from dpsql.parsed_query import Aggregate, AggregateFunction, ContributionPeriod, Quantiles, WindowSpec
 from tests.property.plans import COUNT, DAY, HOUR, ROWS, query, source
 
 SPREAD = Aggregate("spread", AggregateFunction.STDDEV_SAMP, "seconds", (0.0, 60.0))
+QUARTILES = Quantiles("quartiles", AggregateFunction.APPROX_QUANTILES, "seconds", (0.0, 60.0), 4)
 LOUD = {"epsilon": 60.0, "max_rows_contributed": 3, "max_rows_per_group": 2, "max_groups_contributed": 2}
 PLANS = {
     "every trigger": make_plan(query(**LOUD), source()),
@@ -14,5 +15,8 @@ PLANS = {
     "for ever": make_plan(query(**LOUD | {"max_rows_contributed": 6}, contribution_period=ContributionPeriod.STREAM), source()),
     "spread": make_plan(query(**LOUD, aggregates=(COUNT, SPREAD)), source()),
     "rows": make_plan(query(**ROWS, epsilon=60.0, window=WindowSpec(DAY, 8 * HOUR, 0), aggregates=(COUNT, SPREAD)), source()),
+    "quantiles": make_plan(query(**LOUD, aggregates=(COUNT, QUARTILES, SPREAD)), source()),
+    "quantiles of rows": make_plan(query(**ROWS, epsilon=60.0, window=WindowSpec(DAY, 8 * HOUR, 0), aggregates=(QUARTILES,)), source()),
+    "carried quantiles": make_plan(query(**LOUD, carry_windows=3, aggregates=(QUARTILES, COUNT)), source()),
     "carried": make_plan(query(**LOUD, carry_windows=3), source()),
 }
