@@ -108,7 +108,7 @@ QUERIES = {
     + TOTAL
     + " FROM records GROUP BY key",
     "quantiles": "max_rows_contributed = 8) key, " + DECILES + ", COUNT(*) AS n FROM records" + TAIL + "key",
-    "quantiles, carried": "max_rows_contributed = 4, carry_windows = 3) key, " + DECILES + " FROM records" + TAIL + "key",
+    "quantiles, carried": "max_rows_contributed = 4, carry_windows = 3) key, " + DECILES + ", COUNT(*) AS n FROM records" + TAIL + "key",
     "rows": "privacy_level = EVENT, " + LISTED + ") key, COUNT(*) AS n, " + TOTAL + " FROM records" + SLIDING + "key",
     "a table of rows": "privacy_level = EVENT) COUNT(*) AS n, " + SPREAD + " FROM records",
     "a table without a key": "max_rows_contributed = 16) " + MEAN + ", COUNT(value) AS known, " + SPREAD + " FROM records",
@@ -288,7 +288,7 @@ def rows_in_common(a: pa.Table, b: pa.Table, query: dpsql.Query) -> int:
     """Rows that two runs agree on in every noisy number."""
     numbers = [c.aggregate.alias for c in query.plan.columns]
     names = ["trigger_time", "trigger", *(key.name for key in query.parsed.keys), *numbers]
-    return len({tuple(row.values()) for row in a.select(names).to_pylist()} & {tuple(row.values()) for row in b.select(names).to_pylist()})
+    return len({str(row) for row in a.select(names).to_pylist()} & {str(row) for row in b.select(names).to_pylist()})
 
 
 def refused_locally(query: dpsql.Query, stream: Stream, what: str) -> bool:

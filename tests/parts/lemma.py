@@ -116,9 +116,13 @@ def of_cube(plan: MarginalsPlan) -> Charge:
     """Every table of the lattice for itself."""
     asked = plan.query.asked
     f = norm(BltInf() if asked.max_triggers is None else counter(CounterName.BLT, asked.max_triggers))
-    rows = asked.max_rows_contributed
-    each = [rows_that_stay(rows, rows, 1, max(map(abs, values_of(part)))) / sigma**2 for part in plan.sums for sigma in part.sigmas]
-    return Charge(*(f * f * math.fsum(each),) * 2)
+    rows, per_cell, cells = asked.max_rows_contributed, asked.max_rows_per_group, asked.max_groups_contributed
+    total = 0.0
+    for i, table in enumerate(plan.tables):
+        finest = math.prod(domain.size for key, domain in enumerate(asked.domains) if key not in table.keys)
+        in_one = min(rows, per_cell * min(cells, finest)) * min(rows, cells * per_cell)
+        total += in_one * sum((max(map(abs, values_of(part))) / part.sigmas[i]) ** 2 for part in plan.sums)
+    return Charge(f * f * total, f * f * total)
 
 
 def of_panes(plan: SlidingPlan) -> Charge:
