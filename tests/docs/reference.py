@@ -6,6 +6,7 @@ from dpsql.local.expressions import arities
 from dpsql.mechanisms.registry import MECHANISMS
 from dpsql.sql.functions import FUNCTIONS
 from dpsql.sql.parse import options_of
+from tests.docs import kinds
 
 REFERENCE = Path(__file__).resolve().parents[2] / "docs" / "reference.md"
 
@@ -36,7 +37,7 @@ def options() -> str:
     return "\n".join(rows) + "\n"
 
 
-TABLES = {"functions": functions, "options": options}
+TABLES = {"functions": functions, "options": options, "kinds": kinds.table}
 
 
 def written(page: str) -> str:
