@@ -159,7 +159,7 @@ ENTRIES = [
 
 
 def _named(entry: object) -> str:
-    return next((str(getattr(entry, name)) for name in ("name", "argument", "__name__") if hasattr(entry, name)), str(entry))
+    return next((str(getattr(entry, name)) for name in ("__name__", "name", "argument") if hasattr(entry, name)), str(entry))
 
 
 EACH = [(*of, entry) for of in ENTRIES for entry in sorted(getattr(of[0], of[1]), key=str)]
