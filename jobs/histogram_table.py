@@ -147,7 +147,7 @@ def _place(row: Mapping[Any, Any], published: Published, ended: bool) -> list[st
     ]
 
 
-def _compared(value: Any, stderr: Any, true: Any, missing: bool, null: str) -> tuple[Text, Text, Text]:
+def _compared(value: Any, stderr: Any, true: Any, missing: bool, null: tuple[str, str]) -> tuple[Text, Text, Text]:
     exact = Text("NULL" if absent(true) else f"{true:,.6g}" if isinstance(true, float) and abs(true) < 1e6 else f"{true:,.0f}")
     if missing:
         return Text("missing", style="dim"), exact, Text("")

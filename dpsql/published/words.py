@@ -88,6 +88,7 @@ def _value(column: Column, published: Published) -> str:
     return f"noisy {measure.function}{bounds}{sums}{few}"
 
 
-def null_of(alias: str, published: Published) -> str:
-    """What a person reads where an aggregate is NULL."""
-    return TOO_FEW if any(each.alias == alias and each.function in AVERAGED for each in published.measures) else "NULL"
+def null_of(alias: str, published: Published) -> tuple[str, str]:
+    """What a person reads where an aggregate is NULL, and where its error is: a slide that is predicted, or a tree of which no node answers."""
+    few = any(each.alias == alias and each.function in AVERAGED for each in published.measures)
+    return TOO_FEW if few else "NULL", "predicted" if published.predicts else "not measured"

@@ -36,22 +36,22 @@ def key_text(row: Mapping[Any, Any], name: str, published: Published) -> str:
     return printable(row[name])
 
 
-def measured(value: Any, stderr: float, null: str = "NULL") -> tuple[str, bool]:
+def measured(value: Any, stderr: float, null: tuple[str, str] = ("NULL", "not measured")) -> tuple[str, bool]:
     """`1,203 ± 76`, to the second significant digit of its 95% error, and whether the value is smaller than that error. A value without an error
-    was not measured (predicted, or no node of a tree answers): it is `1,203, not measured`, and passes for no more.
+    was not measured: it is `1,203, predicted`, and passes for no more. `null`: what is said of either (`dpsql.published.words.null_of`).
 
     >>> measured(0.03124, 0.00021)[0], measured(521_887.3, 9_684)[0], measured(26_213_456, 3_776_000)[0]
     ('0.03124 ± 0.00041', '522,000 ± 19,000', '26.2 M ± 7.4 M')
     """
     if absent(value):
-        return null, True
+        return null[0], True
     if absent(stderr):
-        return f"{value:,.6g}, not measured", True
+        return f"{value:,.6g}, {null[1]}", True
     error, whole = Z95 * stderr, isinstance(value, Integral)
     return f"{amount(value, error, whole)} ± {amount(error, error, whole)}", bool(abs(value) < error)
 
 
-def marked(value: Any, stderr: float, null: str) -> str:
+def marked(value: Any, stderr: float, null: tuple[str, str]) -> str:
     """As `measured`, with a `?` before what is smaller than its own error; a NULL and a prediction have none."""
     text, small = measured(value, stderr, null)
     return f"? {text}" if small and not absent(value) and not absent(stderr) else text

@@ -90,7 +90,9 @@ def test_a_smoothed_value_is_no_key(released: pd.DataFrame, capsys: pytest.Captu
     print_histogram(released, 1)
     said = capsys.readouterr().out
     print_histogram(released, 99)
-    for line in capsys.readouterr().out.splitlines():  # a prediction passes for no more, and is compared with no error
+    shown = capsys.readouterr().out
+    assert (", predicted" in shown) == (beside == "measured") and "not measured" not in shown.replace("not measured by itself", "")
+    for line in shown.splitlines():  # a prediction passes for no more, and is compared with no error
         assert "predicted" not in line or ("?" not in line and "±" not in line) or "slide" in line
     assert released["edits_stderr"].isna().any() == (beside == "measured")
     head, row, *foot = (line.split() for line in said.splitlines())
