@@ -47,8 +47,13 @@ class PublishedMarginals:
     def bound(self) -> str:
         """What the numbers are of."""
         runs = self.published.protects
-        said = [f"{one.max_rows:,} {'record' if one.max_rows == 1 else 'records'} of one {', '.join(one.units)}" for one in runs]
-        return f"of at most {' and '.join(said)}, the earliest"
+        said = [
+            f"of at most {one.max_rows:,} {'record' if one.max_rows == 1 else 'records'} of one {', '.join(one.units)}, the earliest"
+            if one.units
+            else "of every row whose keys have declared values, its numbers clamped"
+            for one in runs
+        ]
+        return " and ".join(said)
 
     def column(self, name: str | None) -> str:
         """The column that a question is about; None: COUNT(*).

@@ -172,14 +172,6 @@ def groups_above_rows(draft: Draft) -> Iterator[Problem]:
     return _above_rows(draft, "max_groups_contributed")
 
 
-def of_units(draft: Draft) -> Iterator[Problem]:
-    """Units are protected here, by noise of counters that go on from trigger to trigger."""
-    level = draft.given("privacy_level")
-    if level and draft.value("privacy_level") is PrivacyLevel.EVENT:
-        hint = "declare the row's key as privacy_unit of the source, and write privacy_level = USER"
-        yield problem(level.value_span, "privacy_level EVENT is for windows and tables of listed keys", hint)
-
-
 def delta_above_zero(draft: Draft) -> Iterator[Problem]:
     """Gaussian noise keeps no promise with delta = 0."""
     given = draft.given("delta")

@@ -44,9 +44,9 @@ def units_of_events(draft: Draft) -> Iterator[Problem]:
 
 
 def keys_of_events(draft: Draft) -> Iterator[Problem]:
-    """Keys are found by the units that have them."""
+    """Keys are found by the units that have them, unless they are listed or declared."""
     given = draft.given("privacy_level")
-    if given and event(draft) and not draft.keyless and not draft.listed and draft.keys:
+    if given and event(draft) and not draft.keyless and not draft.listed and draft.keys and draft.grouping_sets is None:
         yield problem(
             given.name_span,
             "Unknown keys are found by the users that have them, and an event has none",

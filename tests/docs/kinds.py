@@ -40,7 +40,6 @@ REASONS = {
     ("COUNT(DISTINCT unit)", "marginals"): "not linear",
     ("APPROX_QUANTILES", "marginals"): "not linear",
     ("privacy_level = EVENT", "dynamic, rows end"): "protects a row that stays",
-    ("privacy_level = EVENT", "marginals"): "for windows and tables of listed keys",
     **{(row, "sketch"): "no place beside a sketch" for row in AGGREGATES if row not in OF_LISTS},
 }
 """Of the cells that are refused: why. A list has one number a value, so it has no other aggregate."""

@@ -6,63 +6,33 @@ stands where other mechanisms have a hash.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 import pyarrow as pa
 
 from dpsql.udfs.columns import Int, run_starts, run_sums, sort_order
-from dpsql.udfs.contributions import contributions
-from dpsql.udfs.intake import user_state
-from dpsql.udfs.intake.contribution_bounding import BoundingParameters, admit, mix
+from dpsql.udfs.intake.contribution_bounding import mix
+from dpsql.udfs.intake.stages import AdmissionStage, RowStage
 from dpsql.udfs.marginals.cells import Marginals
 from dpsql.udfs.marginals.domains import Domains
-from dpsql.udfs.stage import ADMISSION, NO_RECORD, Clock, Stepped, Tables
-from dpsql.udfs.state_table import Table
+from dpsql.udfs.stage import NO_RECORD, Clock, Stepped, Tables
 
 OUTSIDE = "outside_the_domain"
 DROP_REASONS = (*NO_RECORD, OUTSIDE, "too_far_ahead", "window_closed", "over_max_groups", "over_max_rows_per_group", "over_max_rows")
 
 
 @dataclass(frozen=True)
-class CellIntake:
-    """Records to increments of cells: each admitted record is in one cell of every table.
+class CellIntake(AdmissionStage):
+    """Records to increments of cells: each admitted record is in one cell of every table. A group is a cell that has all keys.
 
     Args:
-        parameters: the plan's bounds; a group is a cell that has all keys.
-        arguments: how many argument columns a record has.
         marginals: the tables.
         domains: the values of keys. A record with another value is dropped before anything is counted.
     """
 
-    parameters: BoundingParameters
-    arguments: int
     marginals: Marginals
     domains: Domains
-    operator: ClassVar[str] = ADMISSION
-    tables: ClassVar[Mapping[str, Table]] = user_state.TABLES
-
-    @property
-    def takes(self) -> pa.Schema:
-        """Records (docs/architecture.md)."""
-        ints = [(name, pa.int64()) for name in ("user", "ts", "key")]
-        values = [(f"a{i}", pa.float64()) for i in range(self.arguments)]
-        return pa.schema([("drop", pa.int8()), *ints, ("key_bytes", pa.binary()), *values])
-
-    @property
-    def gives(self) -> pa.Schema:
-        """Contributions; `key` is the number of a cell."""
-        return contributions(len(self.parameters.increments))
-
-    def empty(self) -> Tables:
-        """No unit has used anything."""
-        return {"users": user_state.empty_state()}
-
-    def for_bucket(self, bucket: int, buckets: int) -> CellIntake:
-        """It knows nothing of units beforehand."""
-        return self
 
     def step(self, state: Tables, rows: pa.Table, now: Clock, noise_key: bytes) -> Stepped:
         """As `admit`, of records whose values are in their domains; counted: `drops`, how many records were dropped and why."""
@@ -72,9 +42,9 @@ class CellIntake:
         kept = np.ones(rows.num_rows, bool)
         kept[outside] = False
         rows = rows.set_column(rows.column_names.index("key"), "key", pa.array(self._places_of(live, places, rows.num_rows)))
-        done = admit(state["users"], rows.filter(pa.array(kept)) if len(outside) else rows, now, self.parameters)
-        drops = {reason: n for reason, n in ({OUTSIDE: len(outside)} | done.drops).items() if n}
-        return Stepped({"users": done.state}, self._of_cells(done.contributions), {"drops": drops})
+        done = super().step(state, rows.filter(pa.array(kept)) if len(outside) else rows, now, noise_key)
+        drops = ({OUTSIDE: len(outside)} if len(outside) else {}) | done.counted["drops"]
+        return Stepped(done.state, self._of_cells(done.rows), {"drops": drops})
 
     def _places_of(self, live: Int, places: Int, size: int) -> Int:
         """In the place of a key's hash the number of its places, mixed without a loss: records are summed by it, none may stand for another cell, and
@@ -97,3 +67,8 @@ class CellIntake:
         table |= {"key_bytes": self.domains.names(self.marginals, each).take(pa.array(number)), "weight": zeros, "users": zeros}
         sums = [np.repeat(admitted.column(f"v{j}").to_numpy(), many)[order] for j in range(len(self.parameters.increments))]
         return pa.table(table | {f"v{j}": run_sums(values, starts) for j, values in enumerate(sums)}, schema=self.gives)
+
+
+@dataclass(frozen=True)
+class CellRowIntake(CellIntake, RowStage):
+    """Likewise, where one row is protected."""

@@ -20,7 +20,7 @@ from dpsql.udfs.noise.blt_inf import BltInf
 
 
 def account(plan: MarginalsPlan, source: Source) -> Cost:
-    """What a plan costs one privacy unit, for ever.
+    """What a plan costs one privacy unit, or one row, for ever.
 
     Raises:
         AccountingError: the recomputed mu or delta is larger than what the plan or the query says.
@@ -35,7 +35,13 @@ def account(plan: MarginalsPlan, source: Source) -> Cost:
     moved = [_rows_squared(asked, table) for table in plan.tables]
     mu = math.sqrt(math.fsum(_squared(each, moved, norm) for each in plan.sums))
     noise, ids = gaussian_delta(mu, plan.epsilon), source.max_users / 2.0**64
+    if not query.privacy_unit:
+        if {asked.max_rows_contributed, asked.max_rows_per_group, asked.max_groups_contributed} != {1}:
+            raise AccountingError("one row has no unit: it is one row, of one cell of each table")
+        ids = 0.0  # no id is asked
     check_promise(plan, {"mu": mu, "delta_noise": noise, "delta_hash": ids, "delta": noise + ids})
+    if not query.privacy_unit:
+        return Cost(PrivacyLevel.EVENT, mu**2, 0.0, 0.0, Overlap.EVENTS, mu**2, 0.0)
     return Cost(PrivacyLevel.USER, mu**2, 0.0, ids, Overlap.STREAM, mu**2, ids)
 
 

@@ -12,9 +12,10 @@ from dpsql.mechanisms.marginals.accounting import account
 from dpsql.mechanisms.marginals.plan import MarginalsPlan, MeasuredSum
 from dpsql.mechanisms.marginals.shares import BITS
 from dpsql.mechanisms.marginals.workload import ORDERS, energies_of
+from dpsql.mechanisms.protocol import BOUNDS, bounds_told
 from dpsql.parsed_query import Aggregate
 from dpsql.parts.whole_table import counter_said, growing, promise, schedule, triggers
-from dpsql.parts.words import clamps, main, of_several, over, written
+from dpsql.parts.words import NOT_HIDDEN, bounding, clamps, main, of_rows, of_several, over, promised, written
 from dpsql.text import Z95, in_short, number, percent
 from dpsql.times import duration, timestamp
 from dpsql.udfs.marginals.cells import Keys
@@ -39,18 +40,11 @@ def facts(plan: MarginalsPlan, source: Source) -> dict[str, Any]:
     """The plan's public numbers under stable names (`dpsql explain --json`)."""
     asked, names = plan.query.asked, [key.name for key in plan.query.keys]
     return {
-        "epsilon": plan.epsilon,
-        "delta": plan.delta,
-        "delta_noise": plan.delta_noise,
-        "delta_hash": plan.delta_hash,
-        "mu": plan.mu,
-        "cost": account(plan, source).document(),
+        **promised(plan, account(plan, source)),
         "periods": [],
         "start": timestamp(plan.start_us),
         "max_triggers": asked.max_triggers,
-        "max_rows_contributed": asked.max_rows_contributed,
-        "max_rows_per_group": asked.max_rows_per_group,
-        "max_groups_contributed": asked.max_groups_contributed,
+        **dict(zip(BOUNDS, bounds_told(plan.query), strict=True)),
         "query_identity": plan.identity,
         "cells": plan.marginals.first[-1],
         "domains": {name: domain.size for name, domain in zip(names, asked.domains, strict=True)},
@@ -87,7 +81,7 @@ def explain(plan: MarginalsPlan, source: Source) -> str:
     """The whole explanation as plain text."""
     sections = (
         _short(plan),
-        promise(plan.query, "records"),
+        _promise(plan, source),
         live_runs(schedule(plan.query, plan.start_us)),
         growing(plan.query, plan.start_us),
         _bounds(plan, source),
@@ -130,29 +124,42 @@ def _short(plan: MarginalsPlan) -> str:
     noise = ", ".join(f"{alias} {f'± {number(error)}' if math.isfinite(error) else 'not covered'}" for alias, error in found)
     noise = f"{noise} in an answer about one key at trigger {last:,}, 95%." if found else "every cell says its own."
     until = "for ever" if asked.max_triggers is None else f"{asked.max_triggers:,} times"
+    of_unit = {
+        "Left out": f"records of one {unit} that count: at most {asked.max_rows_contributed:,} for ever. Further ones are dropped, and no error bar "
+        "says so."
+    }
+    protected = f"everything that one {unit} does for ever" if unit else f"one row of {query.stream}, not one person"
     return in_short(
         {
-            "Protected": f"everything that one {unit} does for ever: epsilon {plan.epsilon:g}, delta {plan.delta:g}.",
+            "Protected": f"{protected}: epsilon {plan.epsilon:g}, delta {plan.delta:g}.",
             "Adds up to": "that is all this run costs, with every answer that is read from it.",
             "When": f"the whole table, every {duration(query.trigger_interval_us)}, {until}.",
             "Keys": f"all {plan.marginals.first[-1]:,} cells of {len(plan.tables)} tables over {', '.join(key.name for key in query.keys)}.",
             "Noise": noise,
-            "Left out": f"records of one {unit} that count: at most {asked.max_rows_contributed:,} for ever. Further ones are dropped, and no error bar "
-            "says so.",
         }
+        | (of_unit if unit else {})
     )
 
 
+def _promise(plan: MarginalsPlan, source: Source) -> str:
+    if not plan.query.privacy_unit:
+        return "\n".join(["What is promised", *of_rows(plan.query, account(plan, source)), NOT_HIDDEN])
+    return promise(plan.query, "records")
+
+
 def _bounds(plan: MarginalsPlan, source: Source) -> str:
-    asked = plan.query.asked
-    lines = [
+    asked, of_units = plan.query.asked, bool(plan.query.privacy_unit)
+    bounds = [
         "What each unit may contribute",
         f"  C = {asked.max_rows_contributed} records for ever, c = {asked.max_rows_per_group} of them in one cell of all keys,",
         f"  G = {asked.max_groups_contributed} such cells; the earliest count, the rest are dropped (and counted for the operator).",
-        "  Records with a value outside a declared domain are dropped before they are counted.",
     ]
-    lines += clamps(plan.query.aggregates)
-    lines.append(f"  Declared for {source.name}: at most {source.max_users:,} units.")
+    lines = [
+        *(bounds if of_units else ["What each event may contribute", "  One row, to one cell of each table."]),
+        "  Records with a value outside a declared domain are dropped before they are counted.",
+        *clamps(plan.query.aggregates),
+        *([f"  Declared for {source.name}: at most {source.max_users:,} units."] if of_units else []),
+    ]
     return "\n".join(lines)
 
 
@@ -218,13 +225,14 @@ def _answers(plan: MarginalsPlan) -> str:
 
 
 def _budget(plan: MarginalsPlan) -> str:
+    ids = f" + {plan.delta_hash:.2g} for id collisions" if plan.delta_hash else ""
     each = f"1/{len(plan.sums)} for each noisy number, shared" if len(plan.sums) > 1 else "Shared"
     return "\n".join(
         [
             "How the budget is spent",
             f"  All noise is Gaussian and accounted for together: mu = {plan.mu:.4f}, the most noise-saving way to ({plan.epsilon:g}, {plan.delta_noise:.3g}).",
             f"  {each} among measured tables so that answers over one to three keys are best on average.",
-            f"  delta = {plan.delta_noise:.3g} for the noise + {plan.delta_hash:.2g} for id collisions. Cells have numbers and do not collide.",
+            f"  delta = {plan.delta_noise:.3g} for the noise{ids}. Cells have numbers and do not collide.",
         ]
     )
 
@@ -235,7 +243,7 @@ def _stages(plan: MarginalsPlan) -> str:
         [
             "Stages",
             f"  1. read {query.stream}: {query.from_sql}",
-            f"  2. contribution bounding, by ({', '.join(query.privacy_unit)}); each record in one cell of each of {len(plan.tables)} tables",
+            f"  2. {bounding(query)}; each record in one cell of each of {len(plan.tables)} tables",
             f"  3. perturbation of {', '.join(aggregate.alias for aggregate in query.aggregates)}: counter {counter_said(query)}",
             f"  4. table, appended once per trigger; NULL stands for a key that a row is not grouped by, {GROUPING_ID} says which",
         ]

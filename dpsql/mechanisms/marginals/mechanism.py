@@ -9,7 +9,7 @@ from dpsql.description import GROUPING_ID, Noise, Role, Sets
 from dpsql.mechanisms.marginals import accounting, explain, options, planner, rules
 from dpsql.mechanisms.marginals.asked import Asked
 from dpsql.mechanisms.marginals.plan import MarginalsPlan
-from dpsql.mechanisms.protocol import Argument, Mechanism, OutputColumn, Own, RunFacts, Shape, Told, value_and_error
+from dpsql.mechanisms.protocol import Argument, Mechanism, OutputColumn, Own, RunFacts, Shape, Told, bounds_told, value_and_error
 from dpsql.parts.sums import presence_only
 from dpsql.parts.whole_table import document, schedule
 
@@ -54,7 +54,7 @@ class Marginals(Mechanism[Asked, MarginalsPlan]):
             columns=tuple(columns),
             told=Told(
                 noise=Noise("BLT" if asked.max_triggers else "BLT_INF", asked.max_triggers),
-                bounds=(asked.max_rows_contributed, None, None),  # c and G are of cells with all keys, and hold of no others
+                bounds=(bounds_told(plan.query)[0], None, None),  # c and G are of cells with all keys, and hold of no others
                 sums=len(plan.sums),
                 grids={aggregate.alias: parts[0].grid for aggregate, parts in plan.columns if len(parts) == 1},
                 sets=Sets(

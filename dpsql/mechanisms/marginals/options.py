@@ -7,24 +7,14 @@ from dpsql.mechanisms.marginals.asked import Asked
 from dpsql.mechanisms.marginals.grouping import cube
 from dpsql.sql import options
 from dpsql.sql.draft import Draft, Option
+from dpsql.sql.event_rules import bounds_of
 from dpsql.sql.grouping_sets import GroupingSets
 from dpsql.udfs.marginals.cells import Keys
 
 MOST_KEYS = 16
 GROUPING_KEYS = 3
 
-OPTIONS: tuple[Option, ...] = (
-    options.PRIVACY_LEVEL,
-    options.EPSILON,
-    options.DELTA,
-    options.PRIVACY_UNIT_COLUMN,
-    *options.BOUNDS,
-    options.CONTRIBUTION_PERIOD,
-    options.TRIGGER_INTERVAL,
-    options.ALLOWED_LATENESS,
-    options.MAX_TRIGGERS,
-    options.MECHANISM,
-)
+OPTIONS: tuple[Option, ...] = (*(option for option in options.USUAL if option is not options.PUBLIC_GROUPS), options.MAX_TRIGGERS)
 
 
 def domains_of(draft: Draft) -> tuple[Domain | None, ...]:
@@ -46,7 +36,7 @@ def read(draft: Draft) -> Asked:
     if draft.grouping_sets is None:
         raise AssertionError("a query without grouping sets came to marginals")
     return Asked(
-        **{option.name: draft.value(option.name) for option in options.BOUNDS},
+        **bounds_of(draft),
         domains=tuple(domain for domain in domains_of(draft) if domain),
         grouping_sets=sets_of(draft, draft.grouping_sets),
         max_triggers=draft.value("max_triggers"),

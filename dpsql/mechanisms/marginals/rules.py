@@ -11,7 +11,7 @@ from dpsql.errors import Problem
 from dpsql.mechanisms.marginals.grouping import MAX_CELLS
 from dpsql.mechanisms.marginals.options import MOST_KEYS, domains_of, sets_of
 from dpsql.parsed_query import AggregateFunction
-from dpsql.sql import clause_rules, table_rules
+from dpsql.sql import clause_rules, event_rules, table_rules
 from dpsql.sql.draft import Draft
 from dpsql.sql.grouping_sets import LISTS, TEXT_TYPES, WHOLE_TYPES
 from dpsql.sql.relations import value_type
@@ -83,7 +83,7 @@ def few_cells(draft: Draft) -> Iterator[Problem]:
 def of_rows(draft: Draft) -> Iterator[Problem]:
     """Aggregates of rows: only their sums in a set are the sums of the cells of a larger one."""
     for call in draft.calls:
-        if call.function is AggregateFunction.COUNT_DISTINCT_UNIT:
+        if call.function is AggregateFunction.COUNT_DISTINCT_UNIT and not event_rules.event(draft):
             hint = f"use {' '.join(f'GROUP BY {item.name}' for item in draft.keys[:1]) or 'one GROUP BY'} in a query of its own"
             yield problem(call.item.span, f"COUNT(DISTINCT) is not linear, so {_word(draft)} cannot have it", hint)
 
@@ -115,7 +115,7 @@ def _word(draft: Draft) -> str:
 RULES = (
     *table_rules.RULES,
     clause_rules.required_options,
-    clause_rules.of_units,
+    *event_rules.RULES,
     clause_rules.delta_above_zero,
     clause_rules.rows_per_group_above_rows,
     clause_rules.groups_above_rows,

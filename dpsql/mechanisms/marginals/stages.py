@@ -9,7 +9,7 @@ from dpsql.parts.whole_table import grid
 from dpsql.udfs.intake.contribution_bounding import BoundingParameters
 from dpsql.udfs.marginals.domains import Domains
 from dpsql.udfs.marginals.release import cells
-from dpsql.udfs.marginals.stages import CellIntake
+from dpsql.udfs.marginals.stages import CellIntake, CellRowIntake
 from dpsql.udfs.table.release import TableParameters
 from dpsql.udfs.table.stages import TableStage
 
@@ -34,7 +34,8 @@ def intake(plan: MarginalsPlan) -> CellIntake:
         weights=(0,) * asked.max_groups_contributed,
         increments=bare(plan.sums),
     )
-    return CellIntake(bounds, len(plan.arguments), plan.marginals, domains(plan))
+    made = CellIntake if plan.query.privacy_unit else CellRowIntake
+    return made(bounds, len(plan.arguments), plan.marginals, domains(plan))
 
 
 def release(plan: MarginalsPlan) -> TableStage:

@@ -126,6 +126,7 @@ PLANTED: dict[str, Callable[[MarginalsPlan], MarginalsPlan]] = {
     # Of the three sums of SPREAD.
     "squares as high as values": lambda plan: with_sum(plan, 3, sigmas=plan.sums[2].sigmas),
     "the count of a quotient without noise of its own": lambda plan: with_sum(plan, 4, mechanism=3),
+    "a row that may be two": lambda _: with_asked(make_plan(query(privacy_unit=()), source()), max_rows_contributed=2),
     "another period": lambda plan: dataclasses.replace(
         plan, query=dataclasses.replace(plan.query, contribution_period=ContributionPeriod.WINDOW)
     ),

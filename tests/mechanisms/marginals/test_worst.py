@@ -16,7 +16,7 @@ from dpsql.udfs.keys import encode
 from dpsql.udfs.stage import Clock
 from tests.checks.test_sensitivity import strategy
 from tests.mechanisms.marginals.plans import START, numbered, query, source
-from tests.mechanisms.marginals.test_plan import MEAN, SIGNED, SPREAD
+from tests.mechanisms.marginals.test_plan import MEAN, SIGNED, SPREAD, sensitivity_of_one_table
 from tests.property.plans import COUNT, HOUR
 
 LAST, STREAMS = 3, 120
@@ -35,21 +35,26 @@ PLANS = {
     "c and G of one table": plan_of(SPREAD, **FEW, grouping_sets=((0, 1),)),
     "c alone, cells of two": plan_of(COUNT, max_rows_contributed=4, max_rows_per_group=1, grouping_sets=((0,),)),
     "G alone": plan_of(COUNT, max_rows_contributed=2, max_groups_contributed=1),
+    "one row": plan_of(COUNT, SPREAD, max_rows_contributed=1, privacy_unit=()),
 }
 
 
-def squared(plan: MarginalsPlan, records: pa.Table) -> float:
-    """The square of the shift in units of the noise: over sums, cells and steps of C."""
+def shift(plan: MarginalsPlan, records: pa.Table) -> np.ndarray:
+    """What records move, in units of the noise; shape: sums, cells, steps of C."""
     stage = intake(plan)
     given = stage.step(stage.empty(), records, Clock(NO_CLOCK, 1 << 62), bytes(32)).rows
     cell, trigger = given["key"].to_numpy(), given["trigger"].to_numpy()
     table = np.searchsorted(plan.marginals.first, cell, side="right") - 1
-    c, total = strategy(CounterName.BLT, LAST), 0.0
+    moved = np.zeros((len(plan.sums), plan.marginals.first[-1], LAST))
     for i, each in enumerate(plan.sums):
-        moved = np.zeros((plan.marginals.first[-1], LAST))
-        np.add.at(moved, (cell, trigger - 1), given[f"v{i}"].to_numpy() * each.grid / np.array(each.sigmas)[table])
-        total += float(np.sum((moved @ c.T) ** 2))
-    return total
+        np.add.at(moved[i], (cell, trigger - 1), given[f"v{i}"].to_numpy() * each.grid / np.array(each.sigmas)[table])
+    return moved @ strategy(CounterName.BLT, LAST).T
+
+
+def squared(plan: MarginalsPlan, records: pa.Table) -> float:
+    """The square of what the unit of all records moves; where one row is protected, the first one among the others."""
+    others = records.slice(records.num_rows if plan.query.privacy_unit else 1)
+    return float(np.sum((shift(plan, records) - shift(plan, others)) ** 2))
 
 
 def stream(pick: np.random.Generator, rows: int) -> pa.Table:
@@ -96,3 +101,8 @@ def test_a_sum_with_less_noise_is_found(at: int) -> None:
         dataclasses.replace(each, sigmas=tuple(sigma / (1 + 0.1 * (i == at)) for sigma in each.sigmas)) for i, each in enumerate(plan.sums)
     ]
     assert worst(dataclasses.replace(plan, sums=tuple(sums))) > 1.05 * plan.mu**2
+
+
+def test_a_row_that_is_charged_in_one_table_is_found() -> None:
+    """It is in one cell of each of three."""
+    assert worst(sensitivity_of_one_table(PLANS["one row"])) / PLANS["one row"].mu ** 2 == pytest.approx(3, abs=1e-4)
