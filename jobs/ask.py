@@ -13,7 +13,7 @@ import click
 
 from dpsql.description import DUE, END, START
 from dpsql.errors import DataError
-from dpsql.jobs.options import UtcTime, json_option, lake_option, name_argument
+from dpsql.jobs.options import INSTANT, json_option, lake_option, name_argument
 from dpsql.jobs.terminal import print_json, print_table, records
 
 if TYPE_CHECKING:
@@ -40,10 +40,8 @@ MOST_ROWS = 1_000
 @click.option("--value", "values", metavar="VALUE", multiple=True, help="How often it came, from a sketch; may be repeated.")
 @click.option("--keys", "file", metavar="FILE", type=click.Path(dir_okay=False, exists=True, path_type=Path), help="Values, one a line.")
 @click.option("--of", "alias", metavar="ALIAS", help="Which sketch of the query.  [default: the first]")
-@click.option(
-    "--window", "window_us", metavar="TIME", type=UtcTime(), help="The window that starts at TIME (UTC).  [default: the newest finished]"
-)
-@click.option("--to", "until_us", metavar="TIME", type=UtcTime(), help="Add up all windows from --window on that end by TIME (UTC).")
+@click.option("--window", "window_us", **INSTANT, help="The window that starts at TIME (UTC).  [default: the newest finished]")
+@click.option("--to", "until_us", **INSTANT, help="Add up all windows from --window on that end by TIME (UTC).")
 @click.option("--trigger", type=click.IntRange(1), help="As published at this trigger.  [default: the newest]")
 @click.option("--max-error", metavar="ROWS|P%", help="Of a question in SQL: refuse an answer that is further off.")
 @click.option("--confidence", type=float, metavar="P", help="Of a question in SQL: of low .. high, per question.  [default: 0.95]")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from dpsql.jobs.options import CAPS, default_sources, json_option, secret_and_ledger, secret_option
+from dpsql.jobs.options import caps_option, default_sources, json_option, secret_and_ledger, secret_option
 from dpsql.jobs.terminal import note, print_json
 
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 @click.command(short_help="what was promised to whom, and what is left")
-@click.option("--sources", "sources_file", metavar="FILE", type=click.Path(path_type=Path), envvar="DPSQL_SOURCES", help=CAPS)
+@caps_option
 @secret_option
 @json_option
 def budget(sources_file: Path | None, secret_file: Path | None, as_json: bool) -> None:

@@ -9,7 +9,7 @@ import click
 
 from dpsql.description import START
 from dpsql.errors import DataError
-from dpsql.jobs.options import UtcTime, json_option, lake_option, name_argument
+from dpsql.jobs.options import INSTANT, json_option, lake_option, name_argument
 from dpsql.jobs.terminal import note, print_json, print_table
 from dpsql.view.formatting import TIME
 
@@ -30,9 +30,7 @@ AT_MOST = "At most: how the two noises go together is not known, so their errors
 @name_argument
 @click.argument("keys", metavar="KEY [KEY]", nargs=-1)
 @lake_option
-@click.option(
-    "--window", "window_us", metavar="TIME", type=UtcTime(), help="The window that starts at TIME (UTC); default: as `dpsql show`."
-)
+@click.option("--window", "window_us", **INSTANT, help="The window that starts at TIME (UTC); default: as `dpsql show`.")
 @click.option("--by", metavar="COLUMN", help="Only this column of the SELECT list; default: all.")
 @json_option
 def compare(name: str, keys: tuple[str, ...], lake_folder: str, window_us: int | None, by: str | None, as_json: bool) -> None:

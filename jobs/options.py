@@ -29,16 +29,13 @@ ELSEWHERE = {"list": "status", "synthesize": "ask NAME --synthetic", "budget --r
 
 query_argument = click.argument("query_file", metavar="QUERY.sql", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 name_argument = click.argument("name", metavar="NAME")
+DECLARED = Path("conf/sources.yaml")
+SOURCES: dict[str, Any] = {"metavar": "FILE", "type": click.Path(path_type=Path), "envvar": "DPSQL_SOURCES"}
 sources_option = click.option(
-    "--sources",
-    "sources_file",
-    metavar="FILE",
-    type=click.Path(path_type=Path),
-    envvar="DPSQL_SOURCES",
-    default=Path("conf/sources.yaml"),
-    show_default=True,
-    help="What may be queried (sources.yaml).",
+    "--sources", "sources_file", **SOURCES, default=DECLARED, show_default=True, help="What may be queried (sources.yaml)."
 )
+CAPS = f"What declares the caps (sources.yaml).  [default: {DECLARED}, if it is there]"
+caps_option = click.option("--sources", "sources_file", **SOURCES, help=CAPS)
 LAKE: dict[str, Any] = {"metavar": "DIR", "envvar": "DPSQL_LAKE", "help": "The lake's folder."}
 lake_option = click.option("--lake", "lake_folder", required=True, **LAKE)
 optional_lake = click.option("--lake", "lake_folder", **LAKE)
@@ -49,8 +46,35 @@ secret_option = click.option(
     envvar="DPSQL_SECRET_FILE",
     help="The secret; the ledger is beside it.  [default: ~/.config/dpsql/secret, made on first use]",
 )
-CAPS = "What declares the caps (sources.yaml).  [default: conf/sources.yaml, if it is there]"
+FILE = click.Path(dir_okay=False, path_type=Path)
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+
+
+class Microseconds(click.ParamType):
+    """A length or a point of time, as it is written. Becomes microseconds.
+
+    Args:
+        name: what it is, in one word.
+        parse: makes microseconds of it.
+        written: what it is, and how it is written.
+    """
+
+    def __init__(self, name: str, parse: Callable[[str], int], written: str) -> None:
+        self.name, self._parse, self._written = name, parse, written
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Microseconds."""
+        try:
+            return value if isinstance(value, int) else self._parse(value)
+        except ValueError:
+            self.fail(f"{value!r} is not {self._written}", param, ctx)
+
+
+DURATION = Microseconds("duration", parse_duration, "a length of time; write it like '30 seconds', '10 minutes' or '7 days'")
+UTC_TIME = Microseconds("time", microseconds, "a time; write it like 2026-01-31 or 2026-01-31T12:00 (UTC)")
+SPAN: dict[str, Any] = {"metavar": "TIME", "type": DURATION}
+INSTANT: dict[str, Any] = {"metavar": "TIME", "type": UTC_TIME}
+"""UTC unless it says otherwise."""
 
 
 class Commands(click.Group):
@@ -127,15 +151,13 @@ def compiled(query_file: Path, sources_file: Path) -> Query:
     Raises:
         DpsqlError: as `dpsql.compile` and `dpsql.load_sources`; ConfigError when the file is not UTF-8 text.
     """
-    import dpsql
-
     try:
         text = query_file.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as problem:
         raise ConfigError(f"{query_file}: not UTF-8 (byte {problem.start + 1})") from None
     except OSError as problem:
         raise ConfigError(f"{query_file}: {problem.strerror}") from None
-    return dpsql.compile(text, dpsql.load_sources(sources_file), name=str(query_file))
+    return compiled_text(text, sources_file, str(query_file))
 
 
 def compiled_text(text: str, sources_file: Path, name: str) -> Query:
@@ -176,8 +198,7 @@ def writable(target: Path, flag: str) -> None:
 
 def default_sources(given: Path | None) -> Path | None:
     """The file that declares caps: the one given, else conf/sources.yaml, if it is there."""
-    default = Path("conf/sources.yaml")
-    return given or (default if default.exists() else None)
+    return given or (DECLARED if DECLARED.exists() else None)
 
 
 def secret_and_ledger(secret_file: Path | None, create: bool = True) -> tuple[Secret, Ledger]:
@@ -216,33 +237,3 @@ def refuse_own_input(query: Query, given: Sequence[Path] | None, flag: str, why:
             f"{flag} {own}: this is the input of `{source.name}` itself. {why} Give other data, which you may look at; or, if these records "
             f"are no secret, say `public: true` at sources.{source.name}.public"
         )
-
-
-class Duration(click.ParamType):
-    """A length of time like `30 seconds`, `10 minutes` or `7 days`. Becomes microseconds."""
-
-    name = "duration"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """Microseconds, more than 0."""
-        if isinstance(value, int):
-            return value
-        try:
-            return parse_duration(value)
-        except ValueError:
-            self.fail(f"{value!r} is not a length of time; write it like '30 seconds', '10 minutes' or '7 days'", param, ctx)
-
-
-class UtcTime(click.ParamType):
-    """A time like `2026-01-31` or `2026-01-31T12:00`; UTC unless it says otherwise. Becomes microseconds since 1970."""
-
-    name = "time"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """Microseconds since 1970 UTC."""
-        if isinstance(value, int):
-            return value
-        try:
-            return microseconds(value)
-        except ValueError:
-            self.fail(f"{value!r} is not a time; write it like 2026-01-31 or 2026-01-31T12:00 (UTC)", param, ctx)

@@ -23,10 +23,11 @@ if __package__ in (None, ""):  # run as a script: its own folder is on the path,
 
 from dpsql.errors import ConfigError
 from dpsql.jobs.options import (
+    FILE,
+    INSTANT,
+    SPAN,
     STOPPED,
     Command,
-    Duration,
-    UtcTime,
     compiled,
     json_option,
     lake_option,
@@ -55,7 +56,6 @@ OTHER_STORE = re.compile(r"fs\.s3a\.(?!path\.style)|fs\.default")
 """In names of settings: Spark looks for buckets, or paths, where we do not."""
 OTHER_SETTINGS = {"HADOOP_CONF_DIR", "YARN_CONF_DIR", "SPARK_CONF_DIR", "SPARK_HOME"}
 """Of the environment: folders whose files may have such settings."""
-FILE = click.Path(dir_okay=False, path_type=Path)
 SPARK_SAID = "spark.log"
 """In the private folder of a run on this machine: what its JVM printed since the last start."""
 
@@ -98,15 +98,12 @@ def run_options(command: Command) -> Command:
         secret_option,
         click.option("--name", help="The query's name in the lake.  [default: the file's]"),
         click.option("--until-caught-up", is_flag=True, help="Release the stored input, then stop; without it the job runs live."),
-        click.option(
-            "--until", "until_us", metavar="TIME", type=UtcTime(), help="Of stored input: close triggers up to TIME (UTC).  [default: now]"
-        ),
-        click.option("--interval", "interval_us", metavar="TIME", type=Duration(), help=f"Live: how often to look for input.  {interval}"),
+        click.option("--until", "until_us", **INSTANT, help="Of stored input: close triggers up to TIME (UTC).  [default: now]"),
+        click.option("--interval", "interval_us", **SPAN, help=f"Live: how often to look for input.  {interval}"),
         click.option(
             "--retention",
             "retention_us",
-            metavar="TIME",
-            type=Duration(),
+            **SPAN,
             default="7 days",
             show_default=True,
             help="How long the contributions of closed windows are kept.",

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dpsql.description import DUE, START
-from dpsql.jobs.options import UtcTime, json_option, optional_lake
+from dpsql.jobs.options import INSTANT, json_option, optional_lake
 from dpsql.jobs.terminal import note, print_json, print_table, records
 from dpsql.jobs.watch import follow
 
@@ -28,7 +28,7 @@ SHOWN_ROWS = 20
 @click.command(short_help="the newest histogram as a table")
 @click.argument("name", metavar="NAME|TABLE")
 @optional_lake
-@click.option("--window", "window_us", metavar="TIME", type=UtcTime(), help="The window that starts at TIME (UTC); default: see above.")
+@click.option("--window", "window_us", **INSTANT, help="The window that starts at TIME (UTC); default: see above.")
 @click.option("--all", "every", is_flag=True, help="Every window and trigger.")
 @click.option("--limit", type=click.IntRange(1), default=SHOWN_ROWS, show_default=True, help="Rows to print; --json prints all.")
 @click.option("--watch", is_flag=True, help="Print the newest window whenever a trigger is published, until Ctrl-C.")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dpsql.errors import LakeError
-from dpsql.jobs.options import Duration, json_option, lake_option
+from dpsql.jobs.options import SPAN, json_option, lake_option
 from dpsql.jobs.terminal import print_json, print_table
 from dpsql.times import duration
 
@@ -22,7 +22,7 @@ ALARM, DAMAGED = 4, 5
 @click.command(short_help="is it at work, how far behind, is anything damaged; without a name: the queries of a lake")
 @click.argument("name", metavar="[NAME]", required=False)
 @lake_option
-@click.option("--max-lag", "max_lag_us", metavar="TIME", type=Duration(), help="More behind than this is an alarm.")
+@click.option("--max-lag", "max_lag_us", **SPAN, help="More behind than this is an alarm.")
 @click.option("--max-drop-share", type=click.FloatRange(0, 1), metavar="SHARE", help="More of the newest micro-batch dropped is an alarm.")
 @json_option
 def status(name: str | None, lake_folder: str, max_lag_us: int | None, max_drop_share: float | None, as_json: bool) -> None:

@@ -9,7 +9,8 @@ import click
 
 from dpsql.errors import ConfigError
 from dpsql.jobs.options import (
-    UtcTime,
+    FILE,
+    INSTANT,
     compiled,
     files_by_source,
     json_option,
@@ -32,9 +33,9 @@ INPUT = "Files or folders with the records of the stream, or of source NAME"
 @sources_option
 @secret_option
 @click.option("--input", "inputs", metavar="[NAME=]FILE", multiple=True, help=f"{INPUT}; repeatable.  [default: as in --sources]")
-@click.option("--output", metavar="FILE.parquet", type=click.Path(dir_okay=False, path_type=Path), help="Where to write the histogram.")
+@click.option("--output", metavar="FILE.parquet", type=FILE, help="Where to write the histogram.")
 @click.option("--compare", is_flag=True, help="Also the true histogram and the errors: only of data that you may look at.")
-@click.option("--until", "until_us", metavar="TIME", type=UtcTime(), help="Release triggers up to TIME (UTC).  [default: now]")
+@click.option("--until", "until_us", **INSTANT, help="Release triggers up to TIME (UTC).  [default: now]")
 @click.option("--limit", type=click.IntRange(1), default=SHOWN_ROWS, show_default=True, help="Rows to print; --json and --output have all.")
 @json_option
 def try_(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from dpsql.jobs.options import compiled, files_by_source, json_option, query_argument, refuse_own_input, sources_option, writable
+from dpsql.jobs.options import FILE, compiled, files_by_source, json_option, query_argument, refuse_own_input, sources_option, writable
 from dpsql.jobs.terminal import ProgressBar, note, print_json, print_table
 from dpsql.text import Z95
 
@@ -47,7 +47,7 @@ FIXED = {
     show_default=True,
     help="What to make best: the sum of all errors, the root of the sum of their squares, or how many keys appear.",
 )
-@click.option("--output", metavar="FILE.sql", type=click.Path(dir_okay=False, path_type=Path), help="Where to write the edited query.")
+@click.option("--output", metavar="FILE.sql", type=FILE, help="Where to write the edited query.")
 @json_option
 def tune(
     query_file: Path,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from dpsql.jobs.options import json_option, lake_option, name_argument, secret_and_ledger, secret_option, sources_option
+from dpsql.jobs.options import compiled_text, json_option, lake_option, name_argument, secret_and_ledger, secret_option, sources_option
 from dpsql.jobs.terminal import ProgressBar, print_gone, print_not_read, say
 
 
@@ -25,7 +25,6 @@ def verify(name: str, lake_folder: str, sources_file: Path, secret_file: Path | 
     \b
     dpsql verify demo --lake lake
     """
-    import dpsql
     from dpsql.lake.opening import check_binding
     from dpsql.lake.runs import Lake, read_run
     from dpsql.local.verification import verify_run
@@ -33,7 +32,7 @@ def verify(name: str, lake_folder: str, sources_file: Path, secret_file: Path | 
 
     lake = Lake(lake_folder)
     found = read_run(lake, name)
-    query = dpsql.compile(found.query_text, dpsql.load_sources(sources_file), name=name)
+    query = compiled_text(found.query_text, sources_file, name)
     secret, _ = secret_and_ledger(secret_file, create=False)
     check_binding(found, query, secret, lake)
     with ProgressBar(may_be_told(query.source)) as bar:

@@ -11,7 +11,17 @@ import click
 
 from dpsql.description import DUE
 from dpsql.errors import ConfigError, LakeError
-from dpsql.jobs.options import CAPS, UtcTime, default_sources, lake_option, name_argument, secret_option, stop_politely, writable
+from dpsql.jobs.options import (
+    FILE,
+    INSTANT,
+    caps_option,
+    default_sources,
+    lake_option,
+    name_argument,
+    secret_option,
+    stop_politely,
+    writable,
+)
 from dpsql.jobs.watch import follow
 
 if TYPE_CHECKING:
@@ -30,13 +40,11 @@ REWRITE_SECONDS = 15.0
 @click.command(short_help="the newest histogram as a page with charts")
 @name_argument
 @lake_option
-@click.option(
-    "--out", metavar="FILE.html", type=click.Path(dir_okay=False, path_type=Path), help="Where to write the page.  [default: NAME.html]"
-)
-@click.option("--window", "window_us", metavar="TIME", type=UtcTime(), help="The window that starts at TIME (UTC); default: see above.")
+@click.option("--out", metavar="FILE.html", type=FILE, help="Where to write the page.  [default: NAME.html]")
+@click.option("--window", "window_us", **INSTANT, help="The window that starts at TIME (UTC); default: see above.")
 @click.option("--limit", type=click.IntRange(1), default=200, show_default=True, help="Keys in the table, the largest first.")
 @click.option("--watch", is_flag=True, help="Make the page anew whenever a trigger is published, until Ctrl-C; browsers follow.")
-@click.option("--sources", "sources_file", metavar="FILE", type=click.Path(path_type=Path), envvar="DPSQL_SOURCES", help=CAPS)
+@caps_option
 @secret_option
 def view(
     name: str,

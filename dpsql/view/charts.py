@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 """Okabe and Ito's colours, which the colour-blind can tell apart."""
 
-MARKS = ("o", "s", "^", "D", "v", "P", "X")
 WIDTH, CAPTION = 7.2, 118
 LABEL, PANEL_LABELS, SEARCHED = 40, (40, 26, 20), 40
 """Characters of a key: beside a bar, above a panel where there are so many in a row; and keys that are looked at for a line."""
@@ -39,7 +38,15 @@ NUMBERS = StrMethodFormatter("{x:,.10g}")
 
 
 class Chart(Figure):
-    """A figure that a notebook shows as it will be exported, whatever matplotlib's backend is."""
+    """A figure that a notebook shows as it will be exported, whatever matplotlib's backend is: outside pyplot, nothing is global."""
+
+    def __init__(self, width: float, height: float) -> None:
+        super().__init__(figsize=(width, height), dpi=150, layout="constrained", facecolor="white")
+
+    def captioned(self, caption: str) -> Chart:
+        """With a text below it."""
+        self.supxlabel("\n".join(textwrap.wrap(caption, CAPTION)), x=0.01, ha="left", fontsize=8, color="#444444")
+        return self
 
     def _repr_png_(self) -> bytes:
         out = io.BytesIO()
@@ -102,7 +109,10 @@ def bars(histogram: pd.DataFrame, column: str, keys: int = 12, unit: str | None 
     spans = places_shown(last, shown)[1]
     labels = [f"{_label(row, names)}  {spans.get(i, '')}".rstrip() for i, row in zip(shown.index, shown.to_dict("records"), strict=True)]
     value, error = shown[column].astype(float).to_numpy(), Z95 * shown[published_of(rows).stderr(column)].astype(float).to_numpy()
-    figure, axes = _figure(title or _seen(shown, column, by, names, spans, len(last)), 1.6 + 0.28 * max(len(shown), 4))
+    figure = Chart(WIDTH, 1.6 + 0.28 * max(len(shown), 4))
+    axes = figure.add_subplot()
+    axes.set_title(title or _seen(shown, column, by, names, spans, len(last)), loc="left", fontsize=11)
+    plain_axes(axes)
     places = list(range(len(shown)))
     small = [False] * len(shown) if within else (abs(value) < error).tolist()
     faces = ["white" if hollow else COLOURS[0] for hollow in small]
@@ -126,10 +136,9 @@ def bars(histogram: pd.DataFrame, column: str, keys: int = 12, unit: str | None 
     told = f" After each key: its place by {by}; keys that share places cannot be told apart." if spans else ""
     hollow = " Hollow: smaller than its own error." if any(small) else ""
     cut = " Whiskers end at the declared bounds." if within else ""
-    return _captioned(
-        figure,
+    return figure.captioned(
         f"{_span(shown)}, trigger {last['trigger'].max()}.{order} Whiskers: 95% of the noise; what the contribution bounds leave out is not "
-        f"in them.{told}{hollow}{cut}{more} Keys that were not selected are missing, not zero.",
+        f"in them.{told}{hollow}{cut}{more} Keys that were not selected are missing, not zero."
     )
 
 
@@ -153,7 +162,7 @@ def _panels(
     labels, width = (PANEL_LABELS[1:], WIDTH / 2) if narrow else (PANEL_LABELS, WIDTH)
     across = min(len(labels), max(1, len(chosen)))
     down = -(-max(1, len(chosen)) // across)
-    figure = Chart(figsize=(width, 1.3 + 1.55 * down), dpi=150, layout="constrained", facecolor="white")
+    figure = Chart(width, 1.3 + 1.55 * down)
     figure.suptitle(title or f"{_plain(column)} per {_plain(', '.join(names) or 'window')}", x=0.01, ha="left", fontsize=11)
     grid = figure.subplots(down, across, squeeze=False)
     begin, end = span if span[0] < span[1] else (span[0] - HALF_DAY, span[1] + HALF_DAY)
@@ -169,7 +178,7 @@ def _panels(
         axes.fill_between(line.index, low, high, color=COLOURS[0], alpha=0.25, linewidth=0)
         axes.plot(line.index, value, color=COLOURS[0], marker="o", markersize=2.5, linewidth=1.2)
         axes.set_title(_label(row, names, labels[across - 1]), loc="left", fontsize=9)
-        _plain_axes(axes)
+        plain_axes(axes)
         axes.yaxis.set_major_formatter(NUMBERS)
         axes.yaxis.set_major_locator(MaxNLocator(nbins=4))
         axes.set_xlim(begin - length / 40, end + length / 40)
@@ -184,8 +193,8 @@ def _panels(
     for axes in grid[:, 0]:
         axes.set_ylabel(unit or _plain(column), fontsize=8)
     scales = ", each panel with its own scale" if len(chosen) > 1 else ""
-    return _captioned(
-        figure, f"Across: {axis}{scales}. Bands: 95% of the noise; what the contribution bounds leave out is not in them. {caption}"
+    return figure.captioned(
+        f"Across: {axis}{scales}. Bands: 95% of the noise; what the contribution bounds leave out is not in them. {caption}"
     )
 
 
@@ -217,54 +226,11 @@ def _seen(shown: pd.DataFrame, column: str, by: str | None, names: Sequence[str]
     return f"Which key leads in {_plain(column)} cannot be told apart"
 
 
-def curves(
-    points: Mapping[str, Sequence[tuple[float, float]]], x: str, y: str, caption: str, title: str | None = None, log_x: bool = True
-) -> Chart:
-    """One line per name through (x, y) points, like error against epsilon.
-
-    Args:
-        points: per line, its points in order of x.
-        x, y: names of the axes, with units.
-        caption: below the chart.
-        title: above it.
-        log_x: steps of x are factors; its ticks are the points themselves.
-    """
-    figure, axes = _figure(title or f"{y} against {x}", 3.6)
-    for i, (name, line) in enumerate(points.items()):
-        across, up = [point[0] for point in line], [point[1] for point in line]
-        axes.plot(across, up, color=COLOURS[i % len(COLOURS)], marker=MARKS[i % len(MARKS)], markersize=5, label=name)
-    if log_x:
-        axes.set_xscale("log")
-        ticks = sorted({point[0] for line in points.values() for point in line})
-        axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
-        axes.minorticks_off()
-    axes.set_xlabel(x)
-    axes.set_ylabel(y)
-    axes.yaxis.set_major_formatter(NUMBERS)
-    axes.set_ylim(bottom=0)
-    if len(points) > 1:
-        axes.legend(framealpha=0.85, edgecolor="none")
-    return _captioned(figure, caption)
-
-
-def _figure(title: str, height: float) -> tuple[Chart, Axes]:
-    """A figure of its own, outside pyplot: nothing global to close or to configure."""
-    figure = Chart(figsize=(WIDTH, height), dpi=150, layout="constrained", facecolor="white")
-    axes = figure.add_subplot()
-    axes.set_title(title, loc="left", fontsize=11)
-    _plain_axes(axes)
-    return figure, axes
-
-
-def _plain_axes(axes: Axes) -> None:
+def plain_axes(axes: Axes) -> None:
+    """Without a frame, on a faint grid."""
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(color="#dddddd", linewidth=0.6)
     axes.set_axisbelow(True)
-
-
-def _captioned(figure: Chart, caption: str) -> Chart:
-    figure.supxlabel("\n".join(textwrap.wrap(caption, CAPTION)), x=0.01, ha="left", fontsize=8, color="#444444")
-    return figure
 
 
 def _newest(histogram: pd.DataFrame, column: str) -> pd.DataFrame:

@@ -11,6 +11,7 @@ import pytest
 from matplotlib.collections import PolyCollection
 from matplotlib.image import imread
 
+from benchmarks.curves import curves
 from dpsql.description import DUE, PROPERTY, Measure
 from dpsql.errors import DataError
 from dpsql.parsed_query import AggregateFunction
@@ -113,7 +114,7 @@ def test_a_window_in_which_a_key_is_missing_interrupts_its_line() -> None:
 
 
 def test_an_exported_chart_is_what_is_shown(tmp_path: Path) -> None:
-    chart = charts.curves({"edits": [(1, 5.0), (2, 3.0)], "editors": [(1, 2.0), (2, 1.0)]}, "epsilon", "error (%)", "One day.")
+    chart = curves({"edits": [(1, 5.0), (2, 3.0)], "editors": [(1, 2.0), (2, 1.0)]}, "epsilon", "error (%)", "One day.")
     chart.savefig(tmp_path / "chart.png")
     exported = imread(tmp_path / "chart.png")
     assert exported.shape[:2] == (540, 1080)
