@@ -42,7 +42,7 @@ def ensure(*configurations: str, target: str | Path | None = None) -> list[Path]
 
 def _ensure(configuration: str, target: Path) -> list[Path]:
     stamp = target / f"done-{configuration}"
-    wanted, jars = _wanted(), _jars(target, configuration)
+    wanted, jars = _wanted(), sorted(target / name for name in _pins() if name.startswith(f"{configuration}/"))
     if _done(stamp, wanted, jars):
         return jars
     target.mkdir(parents=True, exist_ok=True)
@@ -84,10 +84,6 @@ def _wanted() -> str:
 
 def _done(stamp: Path, wanted: str, jars: list[Path]) -> bool:
     return stamp.is_file() and stamp.read_text() == wanted and all(jar.is_file() for jar in jars)
-
-
-def _jars(target: Path, configuration: str) -> list[Path]:
-    return sorted(target / name for name in _pins() if name.startswith(f"{configuration}/"))
 
 
 def _pins() -> dict[str, str]:

@@ -11,7 +11,7 @@ from dpsql.jobs.options import caps_option, default_sources, json_option, secret
 from dpsql.jobs.terminal import note, print_json
 
 if TYPE_CHECKING:
-    from dpsql.privacy.ledger import Ledger
+    pass
 
 
 @click.command(short_help="what was promised to whom, and what is left")
@@ -36,13 +36,8 @@ def budget(sources_file: Path | None, secret_file: Path | None, as_json: bool) -
     if as_json:
         print_json([facts(one) for one in found])
         return
-    names = _names(ledger, [line.run_id for one in found for line in one.lines])
+    runs = {line.run_id: ledger.register.find(line.run_id) for one in found for line in one.lines}
+    names = {run_id: PurePosixPath(run.place).name for run_id, run in runs.items() if run is not None and run.place}  # a try has no place
     click.echo("\n\n".join(describe(one, names=names) for one in found) or f"nothing was spent: {ledger.folder} has no line")
     if sources_file is None:
         note("caps are not known: name the file that declares them with --sources")
-
-
-def _names(ledger: Ledger, run_ids: list[str]) -> dict[str, str]:
-    """Names of the runs that live in a lake; a try has none."""
-    places = {run_id: entry.place for run_id in run_ids if (entry := ledger.register.find(run_id)) is not None}
-    return {run_id: PurePosixPath(place).name for run_id, place in places.items() if place}

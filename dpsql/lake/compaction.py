@@ -158,13 +158,9 @@ def shorten(path: Place, needed: int | None = None, kept_seconds: float = 0) -> 
     if base is not None and _opens(path, base):
         for version, file in sorted(found, key=lambda entry: (entry[0], entry[1].base_name)):
             if version < base:
-                _remove(system, file.path)
+                with contextlib.suppress(FileNotFoundError):  # somebody else was tidy, too
+                    system.delete_file(file.path)
     return written
-
-
-def _remove(system: pafs.FileSystem, path: str) -> None:
-    with contextlib.suppress(FileNotFoundError):  # somebody else was tidy, too
-        system.delete_file(path)
 
 
 def _named(table: DeltaTable) -> set[str]:

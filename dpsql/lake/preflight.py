@@ -146,7 +146,8 @@ def lost_checkpoint(engine: Engine, operator: str, marks: Sequence[int | None]) 
 def lost_listing(engine: Engine, operator: str, marks: Sequence[int | None], manifest: Manifest) -> str | None:
     """What the manifest lacks: it is written before the rows, and knows every state file of a finished micro-batch."""
     listed, *others = (-1 if mark is None else mark for mark in marks)
-    done, planned = (-1 if batch is None else batch for batch in _progress(engine, operator))
+    checkpoint = engine.checkpoint(operator)
+    done, planned = (-1 if batch is None else batch for batch in (checkpoint.newest_commit, checkpoint.newest_batch))
     # A micro-batch that Spark has not finished is done again, and then listed again.
     if listed < max(others) <= done:
         return f"the manifest {manifest.path} has lost micro-batch {max(others)} of the {operator} query"
@@ -242,8 +243,3 @@ def gone(source: str, uris: Iterable[str]) -> str | None:
     if not names:
         return None
     return f"{source} no longer has {len(names)} of the files that this run needs (one is {Path(min(names)).name!r})"
-
-
-def _progress(engine: Engine, operator: str) -> tuple[int | None, int | None]:
-    checkpoint = engine.checkpoint(operator)
-    return checkpoint.newest_commit, checkpoint.newest_batch

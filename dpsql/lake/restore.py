@@ -168,7 +168,7 @@ def _forget_catch_up(tables: Tables) -> str:
 def _restore(tables: Tables, wanted: set[str], buckets: tuple[int, int], saved: Savepoint | None, listed: tuple[str, ...]) -> Restored:
     engine, points, void, replay_from = tables.engine, {}, tables.engine.void, None
     if ADMISSION in wanted:
-        point = saved.points[ADMISSION] if saved else _admission_point(tables)
+        point = saved.kept.points[ADMISSION] if saved else _admission_point(tables)
         if saved:
             _check_savepoint(tables, saved)
         newest = tables.newest_number(ADMISSION)
@@ -202,18 +202,18 @@ def _restore(tables: Tables, wanted: set[str], buckets: tuple[int, int], saved: 
 
 def _check_savepoint(tables: Tables, saved: Savepoint) -> None:
     """Refuse a savepoint after which a trigger was released, or whose micro-batches were read again under other numbers."""
-    again = [batch for batch in tables.numbers(ADMISSION) if batch > saved.points[ADMISSION].batch]
-    if (saved.ticked, saved.closed_us) != (tables.ticked, tables.closed_us) or any(batch <= tables.ticked for batch in again):
+    again = [batch for batch in tables.numbers(ADMISSION) if batch > saved.kept.points[ADMISSION].batch]
+    if (saved.kept.ticked, saved.kept.closed_us) != (tables.ticked, tables.closed_us) or any(batch <= tables.ticked for batch in again):
         raise LakeError(
             f"savepoint {saved.label!r} is older than the last published trigger: going back would publish triggers twice. "
             f"Leave --to away to go on from the newest state, or begin a new run: {remedies.command(tables.folder)} --new-run"
         )
-    if saved.void != tables.engine.void:
+    if saved.kept.void != tables.engine.void:
         raise LakeError(f"savepoint {saved.label!r} was taken before the run was restored to an earlier state: leave --to away")
 
 
 def _saved_release_point(tables: Tables, saved: Savepoint, before: int | None) -> Point:
-    point = saved.points[RELEASE]
+    point = saved.kept.points[RELEASE]
     deleted = point.version is not None and any(version >= point.version for version in tables.deletions())
     if deleted or (before is not None and (point.version is None or point.version > before + 1)):
         raise LakeError(f"savepoint {saved.label!r}: query 2 cannot go on from there any more; leave --to away")
@@ -319,7 +319,7 @@ def _rebuild(tables: Tables, operator: str, point: Point, buckets: tuple[int, in
     tables_of, old, count = engine.tables[operator], preflight.state_files(engine, operator), buckets[OPERATORS.index(operator)]
     if saved:
         state = saved.load(operator, tables_of)
-        cut = saved.buckets[OPERATORS.index(operator)]
+        cut = saved.kept.buckets[OPERATORS.index(operator)]
     else:
         state = {bucket: old.load(bucket, sequence) for bucket, sequence in point.pointers.items()}
         cut = old.buckets

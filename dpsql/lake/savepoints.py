@@ -35,7 +35,15 @@ ATTEMPTS = 20
 
 @dataclass(frozen=True)
 class Kept:
-    """What LABEL.json says: see `Savepoint`; `state` are the files that no clean-up may remove, as operator, generation, bucket, version."""
+    """What LABEL.json says.
+
+    Args:
+        created: UTC time, ISO 8601.
+        buckets: of users and of keys.
+        points: by operator.
+        ticked, closed_us: the newest micro-batch that a tick covered, and the time of that tick (None: no tick yet).
+        state: the files that no clean-up may remove, as operator, generation, bucket, version.
+    """
 
     created: str
     buckets: tuple[int, int]
@@ -57,20 +65,12 @@ class Savepoint:
     Args:
         folder: with its tables.
         label: its name.
-        created: UTC time, ISO 8601.
-        buckets: of users and of keys.
-        points: by operator.
-        ticked, closed_us: the newest micro-batch that a tick covered, and the time of that tick (None: no tick yet).
+        kept: what is known of it.
     """
 
     folder: Path
     label: str
-    created: str
-    buckets: tuple[int, int]
-    points: Mapping[str, Point]
-    ticked: int
-    closed_us: int | None
-    void: tuple[tuple[int, int], ...]
+    kept: Kept
 
     def load(self, operator: str, names: Collection[str]) -> dict[int, dict[str, pa.Table]]:
         """Bucket -> its tables of these names.
@@ -79,7 +79,7 @@ class Savepoint:
             LakeError: a file is gone or damaged.
         """
         try:
-            pointers = self.points[operator].pointers
+            pointers = self.kept.points[operator].pointers
             return {bucket: {name: read_table(str(_path(self.folder, name, bucket))) for name in names} for bucket in pointers}
         except (OSError, pa.ArrowException) as problem:
             raise LakeError(f"savepoint {self.label!r} in {self.folder} cannot be read ({type(problem).__name__})") from None
@@ -150,8 +150,7 @@ def read_savepoint(private: Place, label: str) -> Savepoint:
     if kept is None:
         known = ", ".join(found.stem for found in sorted((private / FOLDER).glob("*.json"))) or "none"
         raise LakeError(f"no savepoint {label!r} of {private.name!r}; there are: {known}")
-    folder = private / FOLDER / label
-    return Savepoint(folder, label, kept.created, kept.buckets, kept.points, kept.ticked, kept.closed_us, kept.void)
+    return Savepoint(private / FOLDER / label, label, kept)
 
 
 def _on_disk(folder: Place) -> Path:

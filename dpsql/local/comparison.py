@@ -78,7 +78,9 @@ class Truth:
             DataFrame: the histogram's columns, missing keys included, `<alias>_true`, SIDES) and `made_of`: alias -> see `_made_of`.
         """
         truth = self._exact(key_types)
-        last = frame_of(self._last_trigger(released), self._published)
+        starts = released.column(START).cast(pa.int64()).to_numpy()
+        is_last = released.column("trigger").to_numpy() == self._grid.closed_triggers(starts, self._until_us)
+        last = frame_of(released.filter(pa.array(is_last)), self._published)
         names = [START, *(key.name for key in self._plan.query.keys)]
         both = truth.merge(last, on=names, how="outer", suffixes=("_true", "_private"))
         errors = {aggregate.alias: _errors(both, aggregate) for aggregate in self._plan.query.aggregates}
@@ -156,11 +158,6 @@ class Truth:
             return f"{aggregate.function}({finite}) FILTER (NOT isnan({a}))"
         mean = "avg" if aggregate.function is AggregateFunction.AVG else "sum"
         return f"coalesce({mean}({finite}) FILTER (NOT isnan({a})), 0)"
-
-    def _last_trigger(self, released: pa.Table) -> pa.Table:
-        """Rows of each window's last closed trigger."""
-        starts = released.column(START).cast(pa.int64()).to_numpy()
-        return released.filter(pa.array(released.column("trigger").to_numpy() == self._grid.closed_triggers(starts, self._until_us)))
 
 
 def _errors(both: pd.DataFrame, aggregate: Aggregate) -> dict[str, float]:

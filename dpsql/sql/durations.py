@@ -31,7 +31,8 @@ def read_duration(words: Sequence[Token]) -> int:
     Raises:
         Misread: it is no duration, has calendar units (their length varies), fractions or unknown units.
     """
-    if not _looks_like_one(words):
+    kinds = [word.token_type for word in words]
+    if kinds != [TokenType.STRING] and TokenType.INTERVAL not in kinds[:2]:
         raise Misread("A duration is expected here", f"write {FORMS}")
     text = " ".join(word.text for word in words).lower()
     text = re.sub(r"^(\s*-)?\s*interval\b", lambda match: match.group(1) or "", text)
@@ -45,11 +46,6 @@ def read_duration(words: Sequence[Token]) -> int:
         total += int(match.group(1) + match.group(2)) * _unit(match.group(3))
         end = match.end()
     return total
-
-
-def _looks_like_one(words: Sequence[Token]) -> bool:
-    kinds = [word.token_type for word in words]
-    return kinds == [TokenType.STRING] or TokenType.INTERVAL in kinds[:2]
 
 
 def _unit(word: str) -> int:

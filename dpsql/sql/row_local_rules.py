@@ -39,7 +39,7 @@ def refused_constructs(draft: Draft) -> Iterator[Problem]:
     for site in draft.sites:
         for node in nodes(site):
             refusal = next((refusal for kind, refusal in constructs.REFUSED_NODES.items() if type(node) is kind), None)
-            if isinstance(node, exp.Interval) and _has_room(node):
+            if isinstance(node, exp.Interval) and node.parent is not None and call_name(node.parent) in constructs.ROOMY_CALLS:
                 continue
             if refusal is not None:
                 yield problem(draft.span(node), refusal.message, refusal.hint)
@@ -48,11 +48,6 @@ def refused_constructs(draft: Draft) -> Iterator[Problem]:
                 yield problem(
                     draft.span(node), f"This kind of expression ({word}) is not accepted", "use built-in functions and plain operators"
                 )
-
-
-def _has_room(interval: exp.Expr) -> bool:
-    parent = interval.parent
-    return parent is not None and call_name(parent) in constructs.ROOMY_CALLS
 
 
 def unusual_forms(draft: Draft) -> Iterator[Problem]:

@@ -15,7 +15,6 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 
 from dpsql.compiled import Query
-from dpsql.config import Source
 from dpsql.errors import DpsqlError
 from dpsql.files import ObjectPath, Place
 from dpsql.lake import preflight, remedies, unreadable
@@ -206,10 +205,9 @@ class RunContext:
         """
         users, keys = self.engine.buckets
         session = run_session(self.spark, users, {} if live else CATCH_UP)
-        part = self.engine.parts[ADMISSION]
-        tables = sources.register(
-            session, self.query.parsed, self._resumed_sources(part.position), static_tables.versions(static), may_be_empty=live
-        )
+        part, stream = self.engine.parts[ADMISSION], self.query.source
+        begun = {**self.query.sources, stream.name: sources.resumed(stream, part.position)}  # where a restored query goes on
+        tables = sources.register(session, self.query.parsed, begun, static_tables.versions(static), may_be_empty=live)
         salt, first_window_us = self.secret.salt(self.run.run_id), self.run.first_window_us
         given = records(session, self.query.plan, salt, users)
         facts = RunFacts(groups_of(session, self.query, self.engine, first_window_us, salt), first_window_us)
@@ -256,11 +254,6 @@ class RunContext:
             self.tally.tell(f"{read.twice}; `dpsql verify` says what to do")
         count, unseen = self.tally.add_dropped, partial(long_lines.count, self.spark, self.query.source)
         return AdmissionSink(tables.admission, tables.contributions, checkpoint, clocks, read, count, unseen, done)
-
-    def _resumed_sources(self, position: str | None) -> dict[str, Source]:
-        """All sources; the stream begins where a restored query goes on."""
-        stream = self.query.source
-        return {**self.query.sources, stream.name: sources.resumed(stream, position)}
 
     def _latest(self, catch_up: CatchUp) -> int:
         return latest_us(catch_up, self.query.parsed.max_ahead_us)

@@ -152,7 +152,8 @@ class PublishedTable:
         mark = {self.application: self.triggers(closed_us)}
         if sum(due.values()) <= DRIVER_ROWS:
             given, shape = released.table(None if every else due), self.shape
-            rows = published_rows(self.query, shape.schedule, shape.columns, given, self._arrow_types)
+            types = [to_arrow_type(kind, timezone="UTC") for kind in self.key_types]
+            rows = published_rows(self.query, shape.schedule, shape.columns, given, types)
             if delta_tables.committed(delta_tables.newest(self.path), *next(iter(mark.items()))):
                 return
             table = rows.select([field.name for field in self.schema])
@@ -163,11 +164,6 @@ class PublishedTable:
             frame = frame.join(self.pair_frame(frame, due), self._pair, "left_semi")
         append_frame(frame, self.path, mark, [*self._pair, "dpsql_key"])
         self.open_to_readers()
-
-    @property
-    def _arrow_types(self) -> list[pa.DataType]:
-        """Of the key columns."""
-        return [to_arrow_type(kind, timezone="UTC") for kind in self.key_types]
 
     def _published_form(self, released: DataFrame) -> DataFrame:
         """Keys decoded to their types, times as TIMESTAMP, NaN as NULL; `dpsql_key` keeps the key's bytes for sorting."""

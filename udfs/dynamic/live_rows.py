@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from dpsql.udfs.columns import Bool, Int, find, insert, match, places, run_starts, sort_order
@@ -90,7 +89,7 @@ class Pairs:
 def live_versions(state: Tables, user: Int, row: Int) -> tuple[Versions, Int]:
     """Those of the rows that images name, and where the state has them."""
     table = state["live"]
-    at = _found(_distinct(user, row), [table.column(name).to_numpy() for name in ("user", "row")])
+    at = _ranges(*find(_distinct(user, row), [table.column(name).to_numpy() for name in ("user", "row")]))
     user, row, copy, key, slot, begin, seq = (
         table.column(name).to_numpy()[at].astype(np.int64) for name in ("user", "row", "copy", "key", "slot", "begin", "seq")
     )
@@ -174,11 +173,6 @@ def _distinct(*columns: Int) -> list[Int]:
     ordered = [column[order] for column in columns]
     starts = run_starts(*ordered)
     return [column[starts] for column in ordered]
-
-
-def _found(wanted: list[Int], table: list[npt.NDArray[Any]]) -> Int:
-    """Where a sorted table has the rows of which these are the first columns; ascending."""
-    return _ranges(*find(wanted, table))
 
 
 def _ranges(low: Int, high: Int) -> Int:

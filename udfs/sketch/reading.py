@@ -126,7 +126,7 @@ def read(state: Tables, released: pa.Table, p: ReadParameters, root: bytes) -> R
             shown, names = _listed(mine, key, number, p)
         else:
             here = np.flatnonzero((brought.column("window").to_numpy() == start) & (since <= number))
-            fields = p.shape.fields(key, _digests(brought, here))
+            fields = p.shape.fields(key, np.stack([brought.column(name).to_numpy()[here] for name in DIGEST], axis=1))
             fresh = np.flatnonzero(passed_at[here] == 0)
             passed_at[here[fresh[_tested(mine, fields[:, fresh], number, p, p.beta)]]] = number
             public = np.flatnonzero(passed_at[here] > 0)
@@ -197,7 +197,3 @@ def _list(cells: Int, fields: Field, names: pa.Array, window: int, trigger: int,
 def _sketch_rows(rows: pa.Table, key: bytes) -> pa.Table:
     columns = [rows.column(name) for name in ("window", "trigger", "row", "payload")]
     return pa.table([*columns, pa.array([key] * rows.num_rows)], schema=SKETCHES)
-
-
-def _digests(table: pa.Table, at: Int) -> Int:
-    return np.stack([table.column(name).to_numpy()[at] for name in DIGEST], axis=1)

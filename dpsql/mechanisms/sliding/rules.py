@@ -11,7 +11,7 @@ from dpsql.sql import clause_rules, event_rules, window_rules
 from dpsql.sql.draft import Draft
 from dpsql.sql.durations import divisor_near
 from dpsql.sql.event_rules import event
-from dpsql.sql.spans import Span, problem
+from dpsql.sql.spans import problem
 from dpsql.times import show_duration
 
 
@@ -46,11 +46,9 @@ def whole_panes(draft: Draft) -> Iterator[Problem]:
     size, slide, _ = draft.window_times
     message = f"The window's size {show_duration(size)} is not a multiple of its slide {show_duration(slide)}"
     divisor = show_duration(divisor_near(size, slide))
-    yield problem(_slide_span(draft), message, f"use a slide that divides {show_duration(size)}, such as {divisor}")
-
-
-def _slide_span(draft: Draft) -> Span:
-    return draft.span(draft.window_calls[0].expressions[2])
+    yield problem(
+        draft.span(draft.window_calls[0].expressions[2]), message, f"use a slide that divides {show_duration(size)}, such as {divisor}"
+    )
 
 
 def of_the_paper(draft: Draft) -> Iterator[Problem]:
