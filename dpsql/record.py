@@ -65,6 +65,14 @@ def read(path: Place, kind: type[T], version: int, remedy: str = PUT_BACK) -> T 
     raise LakeError(f"{path}: version {found!r} was written by another release of dpsql; this one reads version {version}")
 
 
+def read_if_whole(path: Place, kind: type[T], version: int) -> T | None:
+    """As `read`, and None where the file is damaged: for what a run can do without."""
+    try:
+        return read(path, kind, version)
+    except DamagedFile:
+        return None
+
+
 def parse(given: Any, kind: Any) -> Any:
     """A value of a type, from JSON values.
 

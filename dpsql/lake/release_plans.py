@@ -40,10 +40,7 @@ class KeptPlan:
 
 def kept_plan(folder: Place) -> KeptPlan | None:
     """The newest plan of a run; None before the first, or where the file is damaged: it is never needed but for a listing that is lost."""
-    try:
-        return record.read(folder / FILE, KeptPlan, VERSION)
-    except record.DamagedFile:
-        return None
+    return record.read_if_whole(folder / FILE, KeptPlan, VERSION)
 
 
 def position(upto: int) -> dict[str, list[str]]:

@@ -18,7 +18,8 @@ from dpsql.errors import LakeError
 from dpsql.files import place
 from dpsql.lake import delta_tables, preflight, remedies, torn_commits, unreadable
 from dpsql.lake.catch_up import FILE as CATCH_UP_FILE
-from dpsql.lake.catch_up import forget_interrupted, read_catch_up
+from dpsql.lake.catch_up import VERSION as CATCH_UP_VERSION
+from dpsql.lake.catch_up import CatchUp, forget_interrupted, read_catch_up
 from dpsql.lake.delta_rows import read_rows
 from dpsql.lake.engine_file import Engine, Part, started_queries, write_engine
 from dpsql.lake.manifest import Manifest
@@ -30,7 +31,7 @@ from dpsql.lake.running import exclusive
 from dpsql.lake.runs import Lake, read_run
 from dpsql.lake.savepoints import Savepoint, read_savepoint
 from dpsql.lake.spark_checkpoint import Checkpoint
-from dpsql.record import DamagedFile
+from dpsql.record import DamagedFile, read_if_whole
 from dpsql.udfs.bucket_state import BucketFiles
 from dpsql.udfs.grid import NO_CLOCK
 from dpsql.udfs.stage import ADMISSION, OPERATORS, RELEASE, Clock, StateFile, closed_us
@@ -132,10 +133,7 @@ def _mend_contributions(tables: Tables, lost: torn_commits.Torn) -> str:
     """Query 2 may have read the commit: then it must be there, and be the same."""
     release_listing = tables.manifest(RELEASE)
     closed = [int(detail["closed_us"]) for detail in release_listing.batches().values()]
-    try:
-        catch_up = read_catch_up(tables.folder)
-    except DamagedFile:
-        catch_up = None
+    catch_up = read_if_whole(tables.folder / CATCH_UP_FILE, CatchUp, CATCH_UP_VERSION)
     ticks = {} if catch_up is None else {catch_up.until_us: catch_up.number}
     manifest = tables.manifest(ADMISSION)
     actions = torn_commits.rewritten(lost, tables.run_id, manifest, ticks, max(closed, default=None))

@@ -249,7 +249,6 @@ def try_query(
     until_us: int | None = None,
     progress: Progress | None = None,
     compare: bool = False,
-    buckets: Buckets = (1, 1),
 ) -> TryResult:
     """Run a query over files with the local engine; publishes nothing. The files are cut into micro-batches as a run cuts them.
 
@@ -261,7 +260,6 @@ def try_query(
         until_us: releases happen up to this time, microseconds since 1970 UTC (default: now).
         progress: told how many records were read.
         compare: also compute the exact histogram and the errors. Not private: only for data that one may look at.
-        buckets: user and key buckets; they change nothing.
 
     Raises:
         DataError: a file is missing or unreadable, or does not fit the query.
@@ -278,7 +276,6 @@ def try_query(
         noise_key=secret.noise_key(run_id, plan.identity),
         key_types=lambda: reader.key_types,
         until_us=until_us,
-        buckets=buckets,
         progress=progress,
         facts=query.facts(reader.public_groups(query.source)),
     )

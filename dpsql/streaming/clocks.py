@@ -52,7 +52,8 @@ def known_clocks(manifest: Manifest, closed_us: int) -> dict[int, Clock]:
         manifest: of query 1.
         closed_us: the time of the newest tick; a clock from before it is none any more.
     """
-    kept, newest = _kept(manifest), manifest.newest_batch
+    # It is needed for tasks that write late, and then they are found out
+    kept, newest = record.read_if_whole(manifest.path.parent / FILE, KeptClock, VERSION), manifest.newest_batch
     is_at_hand = kept is not None and (kept.generation, kept.clock.closed_us) == (manifest.generation, closed_us)
     known = {kept.batch: kept.clock} if kept is not None and is_at_hand else {}
     if newest is not None:
@@ -64,10 +65,3 @@ def known_clocks(manifest: Manifest, closed_us: int) -> dict[int, Clock]:
 def keep_clock(manifest: Manifest, batch: int, clock: Clock) -> None:
     """The tasks of a micro-batch are about to be told its clock: if it is done again, then with the same."""
     record.write(manifest.path.parent / FILE, KeptClock(manifest.generation, batch, clock), VERSION)
-
-
-def _kept(manifest: Manifest) -> KeptClock | None:
-    try:
-        return record.read(manifest.path.parent / FILE, KeptClock, VERSION)
-    except record.DamagedFile:  # it is needed for tasks that write late, and then they are found out
-        return None

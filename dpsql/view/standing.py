@@ -71,16 +71,13 @@ class Standing:
         return timedelta(microseconds=self.published.trigger_us)
 
 
-def standing(
-    lake: Lake, name: str, rows: pd.DataFrame, budget: Budget | None = None, now: datetime | None = None, clock: datetime | None = None
-) -> Standing:
+def standing(lake: Lake, name: str, rows: pd.DataFrame, budget: Budget | None = None, clock: datetime | None = None) -> Standing:
     """How a run stands.
 
     Args:
         lake, name: the query.
         rows: of the window that is shown.
         budget: of the source's ledger, if known.
-        now: the present time.
         clock: the newest trigger of all windows; that of these rows unless given.
 
     Raises:
@@ -95,7 +92,7 @@ def standing(
     when = newest[DUE].to_pydatetime()
     return Standing(
         name=name,
-        now=now or datetime.now(UTC),
+        now=datetime.now(UTC),
         state=state,
         published=published,
         triggers=int(newest["trigger"]),

@@ -85,8 +85,7 @@ def release_windows(
     key = state.bins.column("key").to_numpy()
     names = state.bins.column("key_bytes").combine_chunks()
     batch, closed_us, pending = rows.column("batch").to_numpy(), state.closed_us, state.pending
-    panes = pa.array(p.panes.number(rows.column("window").to_numpy()))
-    rows, closed = rows.set_column(rows.column_names.index("window"), "pane", panes), p.panes.closed(closed_us)
+    rows, closed = _numbered(rows, p), p.panes.closed(closed_us)
     done, released = np.zeros(rows.num_rows, bool), []
     for tick in sorted(ticks, key=lambda t: (t.batch, t.closed_us)):
         due = ~done & (batch <= tick.batch)
@@ -117,6 +116,11 @@ def _with_listed(state: SlidingState | None, p: SlidingParameters) -> SlidingSta
     if not np.array_equal(state.bins.column("key").to_numpy(), first.bins.column("key").to_numpy()):
         raise ValueError("the bins of the state are not the listed keys")
     return state
+
+
+def _numbered(rows: pa.Table, p: SlidingParameters) -> pa.Table:
+    """With the number of each pane in place of its start."""
+    return rows.set_column(rows.column_names.index("window"), "pane", pa.array(p.panes.number(rows.column("window").to_numpy())))
 
 
 def _added(pending: pa.Table, rows: pa.Table, closed: int) -> pa.Table:
