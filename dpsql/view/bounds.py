@@ -39,7 +39,7 @@ def left_out(published: Published) -> tuple[str, ...]:
     predicted = (PREDICTED,) if published.predicts else ()
     run = published.protects[-1] if published.protects else None
     if published.fit is not None:
-        return (FITTED, *([_allowance(run, published)] if run else []))
+        return (FITTED, *([_allowance(run, published) if run.units else NOT_ONE_PERSON] if run else []))
     if run is not None and not run.units:
         return (NOISE_OF_ROWS, *predicted)
     grows = [measure.additive or measure.function in (AggregateFunction.COUNT_DISTINCT_UNIT, *SKETCHES) for measure in published.measures]

@@ -35,6 +35,7 @@ from dpsql.udfs.stage import BEGIN, END, Clock, Tick
 from tests import contract
 from tests.mechanisms.dynamic.plans import DECILES, FEED, START, query, source
 from tests.mechanisms.histogram.contract_cases import SPREAD
+from tests.mechanisms.marginals.contract_cases import PLANS as CUBES
 from tests.parts.lemma import norm
 from tests.property.plans import COUNT, DAY, HOUR, ROWS, SUM
 from tests.property.plans import query as windows
@@ -182,10 +183,9 @@ def test_a_row_that_counts_as_two_is_found() -> None:
         assert moved_by_one_row("windows") > 3.9
 
 
-@pytest.mark.parametrize("name", OF_ROWS)
-def test_sums_of_rows_wrap_with_their_noise(name: str) -> None:
+@pytest.mark.parametrize("plan", [*OF_ROWS.values(), CUBES["rows"]], ids=lambda plan: plan.mechanism)
+def test_sums_of_rows_wrap_with_their_noise(plan: Any) -> None:
     """No bound is on how many rows there are: sums and noise are modulo 2^64, so four times 2^62 is nothing."""
-    plan = OF_ROWS[name]
     intake, release = registry.named(plan.mechanism).stages(plan, RunFacts(contract.listed()))
     rows = contract.records(intake, 3, 40, contract.START + DAY, contract.START + 2 * DAY).select(intake.takes.names)
     given = intake.step({}, rows, Clock(), b"").rows

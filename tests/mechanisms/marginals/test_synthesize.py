@@ -17,7 +17,7 @@ from deltalake import Schema
 
 import dpsql
 from dpsql.config import Source, Sources
-from dpsql.description import Published
+from dpsql.description import Fit, Published
 from dpsql.domains import Domain
 from dpsql.errors import DataError, LakeError
 from dpsql.jobs.cli import main
@@ -33,8 +33,10 @@ from dpsql.published.synthetic import publish, synthesize
 from dpsql.udfs.marginals.synthetic import fit, marginal
 from dpsql.udfs.marginals.synthetic_rows import draw
 from dpsql.udfs.stage import Clock
-from tests.described import described
+from dpsql.view.bounds import FITTED, NOT_ONE_PERSON, left_out
+from tests.described import described, of_plan
 from tests.matrix.same_rows import RUN_ID, SECRET
+from tests.mechanisms.marginals.contract_cases import PLANS
 from tests.mechanisms.marginals.plans import published_rows
 from tests.mechanisms.marginals.test_questions import rows as exact_rows
 
@@ -217,3 +219,9 @@ def test_what_cannot_be_made_is_refused(lake: Lake, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(LakeError, match="cannot be written"):
         publish(tmp_path / "file", "q", synthesize(found, "views"), None)
+
+
+def test_below_a_table_that_is_fitted_to_rows_stands_whom_it_protects() -> None:
+    """No person, so no sentence of an allowance."""
+    of_rows = replace(of_plan(PLANS["rows"]), fit=Fit("q", "views", None))
+    assert left_out(of_rows) == (FITTED, NOT_ONE_PERSON)
