@@ -179,6 +179,7 @@ def _print(
 ) -> None:
     from dpsql.published.words import TOO_FEW
     from dpsql.text import Z95
+    from dpsql.view.bounds import left_out
     from dpsql.view.formatting import amount
 
     if as_json:
@@ -198,7 +199,7 @@ def _print(
         lines.append((alias, name, this, that, f"{amount(made.value, error)} {bar}", verdict))
     print_table(("column", "against", "this", "that", "difference", ""), lines)
     bounded = [AT_MOST] if any(made and made.at_most for *_, made in found) else []
-    for sentence in (NOISE, *bounded, *_bounds(published)):
+    for sentence in (NOISE, *bounded, *left_out(published)[1:]):  # what no error covers: keys can differ in what bounds leave out
         click.echo(sentence)
 
 
@@ -214,10 +215,3 @@ def _told(key: str, one: Mapping[Any, Any], alias: str, name: str, value: float,
         "at_most": made.at_most,
         "real": made.real(),
     }
-
-
-def _bounds(published: Published) -> tuple[str, ...]:
-    """What no error covers: two keys can differ in what the contribution bounds leave out."""
-    from dpsql.view.bounds import left_out
-
-    return left_out(published)[1:]

@@ -178,13 +178,10 @@ def _log_entries(folder: Place) -> list[dict[str, Any]]:
 def _log_files(folder: Place) -> list[Place]:
     """The newest compaction of a source's log and every file after it."""
     names = [path.name for path in folder.iterdir()] if folder.is_dir() else []
-    compact = max((int(n.removesuffix(".compact")) for n in names if _is_compaction(n)), default=-1)
+    compacted = [name.removesuffix(".compact") for name in names if name.endswith(".compact")]
+    compact = max((int(number) for number in compacted if number.isdigit()), default=-1)
     newer = sorted(int(n) for n in names if n.isdigit() and int(n) > compact)
     return ([folder / f"{compact}.compact"] if compact >= 0 else []) + [folder / str(n) for n in newer]
-
-
-def _is_compaction(name: str) -> bool:
-    return name.removesuffix(".compact").isdigit() and name.endswith(".compact")
 
 
 def _intact(path: Place, is_right: Callable[[list[str]], bool]) -> bool:

@@ -151,7 +151,8 @@ def _closed_us(folder: Place, lake: Lake, run: Run) -> int | None:
                 raise
             raise LakeError(f"{path}: damaged; put back the original file") from None
     tables = {TICKED: folder / "contributions", "files": folder / "files", **public_tables(lake.histogram(run.name), run)}
-    begun = bool(_engine(folder).get("queries"))
+    engine = folder / "engine.json"
+    begun = engine.exists() and bool(json.loads(engine.read_bytes()).get("queries"))
     return {what: _mark(what, path, closed_mark(run.run_id), begun) for what, path in tables.items()}[TICKED]
 
 
@@ -192,11 +193,6 @@ def _is_far(problem: Exception, path: Place) -> bool:
     if not isinstance(problem, OSError) or isinstance(problem, FileNotFoundError):
         return False
     return isinstance(path, ObjectPath) or problem.errno in NETWORK
-
-
-def _engine(folder: Place) -> dict[str, Any]:
-    path = folder / "engine.json"
-    return dict(json.loads(path.read_bytes())) if path.exists() else {}
 
 
 def _on_grid(run: Run, closed_us: int | None) -> int | None:

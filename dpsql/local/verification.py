@@ -122,7 +122,11 @@ def verify_run(lake: Lake, name: str, run: Run, query: Query, secret: Secret, pr
     secret = secret.of_ledger(run.ledger_id)
     folder = lake.private(name)
     with _reading(folder):
-        tables = _opened(lake, name, run)
+        tables = tables_of(lake, run)
+        if tables is None:
+            raise LakeError(
+                f"{name}: was never started, or its {ENGINE_FILE} is lost; put back the original file, or start it, then verify"
+            )
         # Before the histogram is read: a live job may publish more in the meantime.
         ticked, released_us = read_ticks(tables, query.source), tables.released_us
         public = public_groups.load(folder)
@@ -251,13 +255,6 @@ def _refuse_twice(batches: Sequence[tuple[int, ReadBatch]]) -> None:
                     "every unit's bounds; what is published stays. For right figures begin a new run: `dpsql restore NAME --new-run`, or "
                     "another --name"
                 )
-
-
-def _opened(lake: Lake, name: str, run: Run) -> Tables:
-    tables = tables_of(lake, run)
-    if tables is None:
-        raise LakeError(f"{name}: was never started, or its {ENGINE_FILE} is lost; put back the original file, or start it, then verify")
-    return tables
 
 
 @contextmanager

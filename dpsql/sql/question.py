@@ -243,18 +243,14 @@ class _Reader:
 
     def _key(self, node: exp.Expr) -> int:
         name = node.name.lower() if isinstance(node, exp.Column) else ""
-        if isinstance(node, exp.Column) and node.table and node.table.lower() not in self._called():
+        called = str(self.tree.args["from_"].this.alias_or_name)  # what FROM calls the table
+        if isinstance(node, exp.Column) and node.table and node.table.lower() != called.lower():
             self._refuse(node, f"There is no table `{node.table}`", f"the keys are {', '.join(self.names)}")
         if name not in self.names:
             self._refuse(node, f"There is no key `{node.name}`", f"the keys are {', '.join(self.names)}")
         if not self.values[self.names.index(name)]:
             self._refuse(node, f"No measured table has the key `{name}`", "leave it out")
         return self.names.index(name)
-
-    def _called(self) -> set[str]:
-        """What FROM calls the table."""
-        table = self.tree.args["from_"].this
-        return {str(table.alias_or_name).lower()}
 
     def _value(self, key: int, node: exp.Expr) -> str | int:
         sign, inner = (-1, bare(node.this)) if isinstance(node, exp.Neg) else (1, node)

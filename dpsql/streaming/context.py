@@ -215,7 +215,9 @@ class RunContext:
         asked, place = self.query, (self.histogram_path, self.tables.histogram_application)
         kind, described = PublishedTable if asked.shape.sketch is None else SketchTables, described_mark(self.run.run_id)
         histogram = kind(*place, asked.parsed, asked.shape, given.key_types, asked.published, described)
-        self._create(histogram)
+        self.tables.contributions.create()
+        self.tables.admission.create()
+        histogram.create()
         files, to = preflight.state_files(self.engine, ADMISSION), self.tables.contributions.files
         key = randomness.intake_key(self.secret.noise_key(self.run.run_id, self.query.plan.identity))
         if intake.tables:
@@ -257,11 +259,6 @@ class RunContext:
 
     def _latest(self, catch_up: CatchUp) -> int:
         return latest_us(catch_up, self.query.parsed.max_ahead_us)
-
-    def _create(self, histogram: PublishedTable) -> None:
-        self.tables.contributions.create()
-        self.tables.admission.create()
-        histogram.create()
 
     def _unreleased(self, sink: ReleaseSink) -> bool:
         """Whether there is a tick that is not released, or a start died between the listing of released rows and their publication."""

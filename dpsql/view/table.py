@@ -156,14 +156,9 @@ def places_shown(window: pd.DataFrame, shown: pd.DataFrame) -> tuple[str | None,
     # A total is no rival of its parts, and of a prediction nobody knows how far it is off
     if not by or not published.keys or published.sets or published.predicts:
         return None, {}
-    return by, _places(ordered, by, shown)
-
-
-def _places(ordered: pd.DataFrame, by: str, shown: pd.DataFrame) -> dict[Any, str]:
     best, worst = places(*_floats(ordered, by), int(ordered.index.get_indexer(shown.index).max(initial=0)) + 1)
-    return {
-        i: f"{one}" if one == other else f"{one}–{other}" for i, one, other in zip(ordered.index[: len(best)], best, worst, strict=True)
-    }
+    ends = zip(ordered.index[: len(best)], best, worst, strict=True)
+    return by, {i: f"{one}" if one == other else f"{one}–{other}" for i, one, other in ends}
 
 
 def _whole(last: pd.DataFrame, alias: str) -> tuple[float, float]:
