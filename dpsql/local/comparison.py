@@ -38,11 +38,13 @@ def check_comparable(query: Query) -> None:
         InputError: why there is none.
     """
     if query.shape.sketch is not None:
-        raise InputError("--compare is not there yet for sketches: leave it out")
+        raise InputError("true values beside the released ones are not there yet for sketches: `dpsql try` without --compare")
     if not query.parsed.privacy_unit:
-        raise InputError("--compare is not there yet for queries that protect rows, not units: leave it out")
+        raise InputError(
+            "true values beside the released ones are not there yet for queries that protect rows: `dpsql try` without --compare"
+        )
     if any(isinstance(aggregate, Quantiles) for aggregate in query.parsed.aggregates):
-        raise InputError("--compare is not there yet for APPROX_QUANTILES: leave them out")
+        raise InputError("true values beside the released ones are not there yet for APPROX_QUANTILES: leave them out")
     if query.parsed.window is None:
         raise InputError("the exact histogram is of windows: this query has none, so there is nothing to compare with")
 

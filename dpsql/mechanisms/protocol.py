@@ -6,6 +6,7 @@ the explanation. How to add one: CONTRIBUTING.md.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import ModuleType
@@ -199,7 +200,7 @@ class Own(NamedTuple):
     document: Callable[[Any], Mapping[str, Any]]
 
 
-class Mechanism(Generic[Asked, Planned]):
+class Mechanism(ABC, Generic[Asked, Planned]):
     """One mechanism; `registry.MECHANISMS` has all of them.
 
     `name` is that of its folders in `dpsql/mechanisms`, `udfs`, `tests/mechanisms`, and of its page in `docs/privacy`; `takes` says in words which
@@ -220,9 +221,9 @@ class Mechanism(Generic[Asked, Planned]):
         """What judges them."""
         return cast("tuple[Rule, ...]", self.own.rules.RULES)
 
+    @abstractmethod
     def claims(self, draft: Draft) -> bool:
         """Whether a query is this mechanism's; every accepted query is exactly one's."""
-        raise NotImplementedError
 
     def read(self, draft: Draft) -> Asked:
         """What is asked of it besides what every query says (`ParsedQuery.asked`); frozen, every default filled in."""
@@ -256,14 +257,15 @@ class Mechanism(Generic[Asked, Planned]):
         """The same under stable names."""
         return dict(self.own.explain.facts(plan, source))
 
+    @abstractmethod
     def missing(self, plan: Planned) -> tuple[str, dict[str, Any]]:
         """Why a key may be missing, in sentences and under stable names."""
-        raise NotImplementedError
 
+    @abstractmethod
     def shape(self, plan: Planned) -> Shape:
         """What engines know of it."""
-        raise NotImplementedError
 
+    @abstractmethod
     def stages(self, plan: Planned, run: RunFacts) -> tuple[Stage[Clock], Stage[Sequence[Tick]]]:
         """The two pure steps with their numbers, intake and release; no budget and no secret.
 
@@ -272,4 +274,3 @@ class Mechanism(Generic[Asked, Planned]):
         contributions have a `key`, by which the release is cut into buckets. The
         release gives `window, trigger, key_bytes` and the sources of the columns, each (window, trigger) once and for ever.
         """
-        raise NotImplementedError

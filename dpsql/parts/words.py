@@ -59,6 +59,16 @@ def bounding(query: ParsedQuery[Any]) -> str:
     return f"contribution bounding, by ({', '.join(query.privacy_unit)})" if query.privacy_unit else "each row for itself"
 
 
+def promise_to_rows(query: ParsedQuery[Any], cost: Cost) -> str:
+    """What is promised, and what is not."""
+    return "\n".join(["What is promised", *of_rows(query, cost), NOT_HIDDEN])
+
+
+def bounds_of_rows(query: ParsedQuery[Any]) -> str:
+    """What one row may contribute."""
+    return "\n".join(["What each event may contribute", "  One row, to one key.", *clamps(query.aggregates)])
+
+
 def of_rows(query: ParsedQuery[Any], cost: Cost) -> list[str]:
     """What is promised where one row is protected."""
     ten, hundred, two = (f"{epsilon_of_several(cost, n, query.delta):.4g}" for n in (*EVENTS, 2))

@@ -38,6 +38,8 @@ KINDS = (
         "reading_order",
         "reading_limit",
         "carry_windows",
+        "windows_quantiles",
+        "windows_event",
     ),
     *("panes_event", "panes_user", "panes_event_keyless", "panes_retroactive", "table", "table_keyless", "table_ending", "table_quantiles"),
     *(

@@ -13,7 +13,20 @@ from dpsql.mechanisms.dynamic.stages import perturbations, quantile_noise, users
 from dpsql.mechanisms.live_runs import live_runs
 from dpsql.mechanisms.protocol import BOUNDS, bounds_told
 from dpsql.parts.whole_table import counter_said, growing, how_often, promise, schedule, triggers
-from dpsql.parts.words import NOT_HIDDEN, bounding, budget, clamps, main, of_quantiles, of_rows, of_several, over, promised, shares, written
+from dpsql.parts.words import (
+    bounding,
+    bounds_of_rows,
+    budget,
+    clamps,
+    main,
+    of_quantiles,
+    of_several,
+    over,
+    promise_to_rows,
+    promised,
+    shares,
+    written,
+)
 from dpsql.text import Z95, number, percent
 from dpsql.times import duration, timestamp
 from dpsql.udfs.dynamic.interval_tree import TreeSum
@@ -73,7 +86,7 @@ def explain(plan: TablePlan, source: Source) -> str:
 
 def _promise(plan: TablePlan, source: Source) -> str:
     if not plan.query.privacy_unit:
-        return "\n".join(["What is promised", *of_rows(plan.query, account(plan, source)), NOT_HIDDEN])
+        return promise_to_rows(plan.query, account(plan, source))
     return promise(plan.query, "rows, and all that happened to them,", HANDED_ON) if plan.changes else promise(plan.query, "records")
 
 
@@ -123,7 +136,7 @@ def _time(plan: TablePlan) -> str:
 def _bounds(plan: TablePlan, source: Source) -> str:
     asked = plan.query.asked
     if not plan.query.privacy_unit:
-        return "\n".join(["What each event may contribute", "  One row, to one key.", *clamps(plan.query.aggregates)])
+        return bounds_of_rows(plan.query)
     lines = [
         "What each unit may contribute",
         f"  C = {asked.max_rows_contributed} records for ever, c = {asked.max_rows_per_group} of them with one key, G = {asked.max_groups_contributed} keys;",

@@ -21,7 +21,21 @@ from dpsql.mechanisms.live_runs import live_runs
 from dpsql.mechanisms.other_ways import Ways
 from dpsql.mechanisms.protocol import BOUNDS, bounds_told
 from dpsql.parsed_query import ContributionPeriod, CounterName, Quantiles
-from dpsql.parts.words import NOT_HIDDEN, bounding, budget, clamps, main, of_quantiles, of_rows, of_several, over, promised, shares, written
+from dpsql.parts.words import (
+    NOT_HIDDEN,
+    bounding,
+    bounds_of_rows,
+    budget,
+    clamps,
+    main,
+    of_quantiles,
+    of_several,
+    over,
+    promise_to_rows,
+    promised,
+    shares,
+    written,
+)
 from dpsql.privacy.cost import Cost, touched
 from dpsql.privacy.curve import epsilon_of
 from dpsql.schedule import by_window
@@ -155,7 +169,7 @@ def _periods(plan: PrivacyPlan, days: int) -> int:
 def _promise(plan: PrivacyPlan, source: Source) -> str:
     query = plan.query
     if not query.privacy_unit:
-        return "\n".join(["What is promised", *of_rows(query, cost(plan, source)), NOT_HIDDEN])
+        return promise_to_rows(query, cost(plan, source))
     sliding = plan.windows_per_record > 1
     length = duration(query.windows.size_us)
     span = "in one window" if _renews(plan) else "in the whole stream, for ever,"
@@ -208,7 +222,7 @@ def _time(plan: PrivacyPlan) -> str:
 def _bounds(plan: PrivacyPlan, source: Source) -> str:
     query = plan.query
     if not query.privacy_unit:
-        return "\n".join(["What each event may contribute", "  One row, to one key.", *clamps(query.aggregates)])
+        return bounds_of_rows(query)
     renews = query.contribution_period is ContributionPeriod.WINDOW
     period = (
         ("per window" if plan.windows_per_record == 1 else f"per period of {duration(query.windows.size_us)}") if renews else "for ever"

@@ -15,7 +15,7 @@ from dpsql.mechanisms.marginals.workload import ORDERS, energies_of
 from dpsql.mechanisms.protocol import BOUNDS, bounds_told
 from dpsql.parsed_query import Aggregate
 from dpsql.parts.whole_table import counter_said, growing, promise, schedule, triggers
-from dpsql.parts.words import NOT_HIDDEN, bounding, clamps, main, of_rows, of_several, over, promised, written
+from dpsql.parts.words import bounding, clamps, main, of_several, over, promise_to_rows, promised, written
 from dpsql.text import Z95, in_short, number, percent
 from dpsql.times import duration, timestamp
 from dpsql.udfs.marginals.cells import Keys
@@ -143,7 +143,7 @@ def _short(plan: MarginalsPlan) -> str:
 
 def _promise(plan: MarginalsPlan, source: Source) -> str:
     if not plan.query.privacy_unit:
-        return "\n".join(["What is promised", *of_rows(plan.query, account(plan, source)), NOT_HIDDEN])
+        return promise_to_rows(plan.query, account(plan, source))
     return promise(plan.query, "records")
 
 
