@@ -9,6 +9,8 @@ from functools import cache
 from typing import Any
 from unittest import mock
 
+import numpy as np
+import pandas as pd
 import pytest
 
 from dpsql.errors import AccountingError
@@ -17,10 +19,11 @@ from dpsql.mechanisms.histogram.asked import ReleaseRule
 from dpsql.mechanisms.histogram.explain import facts
 from dpsql.mechanisms.histogram.plan import PrivacyPlan
 from dpsql.mechanisms.histogram.planner import make_plan
-from dpsql.mechanisms.histogram.stages import release_parameters
+from dpsql.mechanisms.histogram.stages import bounding_parameters, release_parameters
 from dpsql.parsed_query import Aggregate, AggregateFunction, ContributionPeriod, CounterName, WindowSpec
 from dpsql.udfs.intake.contribution_bounding import BoundingParameters
-from tests.checks.several_periods import search
+from tests.checks.several_periods import admitted, candidates, search
+from tests.mechanisms.histogram.contract_cases import QUARTILES
 from tests.property.plans import COUNT, USERS, query, source
 
 SIZE = 1200
@@ -166,3 +169,22 @@ def test_an_exact_test_that_counts_periods_as_units_is_found() -> None:
     assert search(wrong, 1, 0).failure > stated(plan, 1)[1] * 2
     with pytest.raises(AccountingError, match="delta_threshold"):
         check(wrong, source())
+
+
+@pytest.mark.parametrize("n", [1, 2, 3])
+def test_quantiles_of_periods_that_meet_cost_no_more_than_is_stated(n: int) -> None:
+    """Each level of the tree, released once, over the worst streams of n periods in windows that slide. Catches: one level, or one copy, for all."""
+    plan = sliding_plan(aggregates=(QUARTILES,), max_rows_contributed=4, max_rows_per_group=4, max_groups_contributed=2)
+    (tree,), p, worst = plan.trees, bounding_parameters(plan), 0.0
+    for made in candidates(plan, n, np.random.default_rng(5), 60):
+        more, less = (admitted(streams, p).to_pandas() for streams in (made, made.without(n, False)))
+        both = pd.concat([more.assign(sign=1), less.assign(sign=-1)])
+        both = both[both["leaf"] > 0].assign(d=lambda rows: rows["sign"] * rows["v0"])
+        for leaves in (1, 16, 256):
+            nodes = both.assign(node=(both["leaf"] - 1) // leaves).groupby(["stream", "window", "name", "node"])["d"].sum()
+            of_level = (nodes**2).groupby("stream").sum()
+            both[f"level{leaves}"] = both["stream"].map(of_level).fillna(0)
+        if len(both):
+            worst = max(worst, float(both[["level1", "level16", "level256"]].sum(axis=1).max()) / tree.sigma**2)
+    stated_mu2 = cost(plan, source()).periods(n).mu2
+    assert 0.4 < worst / stated_mu2 <= 1 + 1e-9
