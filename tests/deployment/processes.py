@@ -1,5 +1,6 @@
 """Real processes for tests: each in a session of its own, ended by its own id; afterwards no child and no open port is left."""
 
+import contextlib
 import os
 import signal
 import socket
@@ -36,13 +37,11 @@ def wait_until(ready: Callable[[], bool], what: str, seconds: float = 90) -> Non
 
 
 def children(pid: int) -> list[int]:
-    """All descendants of a process, itself last."""
+    """All descendants of a process, itself last. One that ends meanwhile has none."""
     found = []
-    for path in Path(f"/proc/{pid}/task").glob("*/children") if Path(f"/proc/{pid}").exists() else ():
-        try:
-            found += [int(one) for one in path.read_text().split()]
-        except OSError:
-            continue
+    with contextlib.suppress(OSError):
+        for task in os.listdir(f"/proc/{pid}/task"):
+            found += [int(one) for one in Path(f"/proc/{pid}/task/{task}/children").read_text().split()]
     return [grandchild for child in found for grandchild in children(child)] + [pid]
 
 
