@@ -1,6 +1,7 @@
 """Quantiles of a real table whose rows end, through both steps of a plan: online-retail, an order line is a row for 30 days, a trigger a day.
 
     python benchmarks/quantiles.py DATA [RUNS]       DATA: a folder with `online-retail` (docs/accuracy.md)
+    python benchmarks/quantiles.py windows           what the last trigger of a window costs, by how many groups it shows (docs/performance.md)
 
 Deciles of values in (0, 100); C = c = 8 rows of a customer for ever, epsilon = 6, delta = 1e-9. Rank error: how far the share of the bounded rows
 at or below a released value (or below it) is from the share that was asked for; mean of all deciles, every 13th trigger from the 60th on.
@@ -9,7 +10,9 @@ Beside it the same leaves as one flat level: each leaf a counter, all the budget
 
 from __future__ import annotations
 
+import cProfile
 import math
+import pstats
 import sys
 import time
 from pathlib import Path
@@ -23,8 +26,13 @@ CHECKOUT = Path(__file__).resolve().parents[1]
 if str(CHECKOUT) not in sys.path:  # `python benchmarks/...` puts this folder first, not the checkout
     sys.path.insert(0, str(CHECKOUT))
 
+from benchmarks.page import PERFORMANCE, write  # noqa: E402
+from benchmarks.throughput import machine  # noqa: E402
+from dpsql.mechanisms import registry  # noqa: E402
 from dpsql.mechanisms.dynamic.planner import make_plan  # noqa: E402
 from dpsql.mechanisms.dynamic.stages import stages  # noqa: E402
+from dpsql.mechanisms.histogram.planner import make_plan as window_plan  # noqa: E402
+from dpsql.mechanisms.protocol import RunFacts  # noqa: E402
 from dpsql.parsed_query import AggregateFunction, Quantiles  # noqa: E402
 from dpsql.udfs.columns import Float, Int  # noqa: E402
 from dpsql.udfs.intake.contribution_bounding import mix  # noqa: E402
@@ -34,9 +42,12 @@ from dpsql.udfs.measure.quantiles import LEAVES  # noqa: E402
 from dpsql.udfs.noise.blt_inf import BltInf  # noqa: E402
 from dpsql.udfs.stage import BEGIN, END, Clock, Tick  # noqa: E402
 from tests.mechanisms.dynamic import plans  # noqa: E402
+from tests.mechanisms.histogram.contract_cases import QUARTILES  # noqa: E402
+from tests.property.plans import COUNT, query, source  # noqa: E402
 
 DAY, KEPT, PARTS, UPPER = 86_400_000_000, 30, 10, 100.0
 SHARES = np.arange(1, PARTS) / PARTS
+PROFILED = ("normals", "_encrypt", "lower_tails", "rounded", "nodes", "cumulated", "places", "rank_error")
 DECILES = Quantiles("deciles", AggregateFunction.APPROX_QUANTILES, "value", (0.0, UPPER), PARTS)
 
 
@@ -63,8 +74,53 @@ def flat(counts: Int, deviation: float, chance: np.random.Generator) -> Float:
     return quantiles.values(quantiles.places(sums, PARTS), np.abs(sums), 0.0, UPPER)[0, 1:-1]
 
 
+def last_trigger(groups: int, profile: cProfile.Profile | None = None) -> tuple[float, float]:
+    """(CPU seconds, GB with the state) of the tick that closes a window of so many listed groups with 20 values each."""
+    before, chance, start = resident("VmRSS"), np.random.default_rng(groups), 19_700 * DAY
+    key, size = np.sort(chance.choice(1 << 40, groups, replace=False)), 21 * groups
+    listed = PublicGroups(tuple(key.tolist()), tuple(b"%d" % one for one in key), start)
+    plan = window_plan(query(public_groups="SELECT page FROM pages", aggregates=(COUNT, QUARTILES)), source())
+    release = registry.named("histogram").stages(plan, RunFacts(listed))[1]
+    group, leaf = np.repeat(np.arange(groups), 21), chance.integers(1, LEAVES + 1, size) * (np.arange(size) % 21 > 0)
+    table: dict[str, Any] = {name: np.zeros(size, np.int64) for name in release.takes.names}
+    table |= {"window": np.full(size, start), "trigger": np.full(size, 24), "key": key[group], "leaf": leaf}
+    table |= {"key_bytes": pa.array(listed.key_bytes).take(pa.array(group)), "v0": np.where(leaf > 0, 0, 20), "v1": np.sign(leaf)}
+    rows = pa.table(table).select(release.takes.names)
+    state = release.step(release.empty(), rows, [Tick(0, start + DAY - 1)], bytes(32)).state
+    none, began = rows.schema.empty_table(), time.process_time()
+    del rows, table, group, leaf
+    Path("/proc/self/clear_refs").write_text("5")
+    tick = [Tick(1, start + DAY)], bytes(32)
+    shown = (profile.runcall if profile else lambda step, *given: step(*given))(release.step, state, none, *tick).rows
+    assert shown.num_rows == groups
+    return time.process_time() - began, resident("VmHWM") - before
+
+
+def resident(what: str) -> float:
+    """GB of this process: now (VmRSS), or the most since it was asked to forget (VmHWM)."""
+    return next(int(line.split()[1]) / 1e6 for line in Path("/proc/self/status").read_text().splitlines() if line.startswith(what))
+
+
+def windows() -> None:
+    """Write costs and profile into docs/performance.md."""
+    pa.set_cpu_count(1)
+    lines = [f"{machine()}; one core.", "", "| groups | CPU-s | CPU-ms a group | memory, state included |", "|---|---|---|---|"]
+    last_trigger(1)
+    for groups in (1_000, 10_000, 100_000):
+        seconds, memory = last_trigger(groups)
+        lines.append(f"| {groups:,} | {seconds:.1f} | {1e3 * seconds / groups:.2f} | {memory:.2f} GB |")
+    profile = cProfile.Profile()
+    last_trigger(10_000, profile)
+    spent = {name: most for (file, _, name), (_, _, _, most, _) in pstats.Stats(profile).stats.items() if "udfs" in file}  # type: ignore[attr-defined]
+    whole = max(spent.values())
+    lines += ["", "| function, with what it calls | share of 10,000 groups |", "|---|---|"]
+    write("window-quantiles", [*lines, *(f"| `{name}` | {spent[name] / whole:.0%} |" for name in PROFILED)], PERFORMANCE)
+
+
 def main() -> None:
     """Print the errors of both, and what the tree says of its own."""
+    if sys.argv[1] == "windows":
+        return windows()
     data, runs = Path(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else 3
     unit, value, ts = read(data / "online-retail")
     start = int(ts.min()) // DAY * DAY

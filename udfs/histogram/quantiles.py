@@ -5,6 +5,8 @@ The noise of a node is a function of (window, key, mechanism, node): that of one
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pyarrow as pa
 
@@ -12,15 +14,16 @@ from dpsql.udfs.columns import Int, find, run_starts, run_sums, sort_order
 from dpsql.udfs.grid import Grid
 from dpsql.udfs.histogram.parameters import ReleaseParameters
 from dpsql.udfs.measure import quantiles
-from dpsql.udfs.noise.paths import Paths
-from dpsql.udfs.noise.randomness import tags
+from dpsql.udfs.noise.exact_paths import Redraw, rounded
+from dpsql.udfs.noise.path_error import trust
+from dpsql.udfs.noise.randomness import normals, tags
 from dpsql.udfs.state_table import Table
 from dpsql.udfs.table.leaves import Quantiles
 
 BY = ("window", "key", "leaf")
 TABLES = {"leaves": Table(BY, "key")}
-GROUPS_AT_ONCE = 256
-"""A group has 4,368 nodes, with a few numbers each while they are read off."""
+GROUPS_AT_ONCE = 8
+"""A group has 4,368 nodes, with a few numbers each while they are read off. The kernel clears the pages of larger arrays anew, block by block."""
 ONCE = 1
 """The one step of a node's noise."""
 
@@ -60,14 +63,15 @@ def read_off(rows: pa.Table, leaves: pa.Table, p: ReleaseParameters, noise_key: 
         at = last[some]
         group, place = _ranges(low[some], high[some])
         leaf = leaves.column("leaf").to_numpy()[place] - 1
-        node, cells = np.tile(np.arange(quantiles.NODES), len(at)), np.arange(len(at) * quantiles.NODES)
         tag = np.repeat(tags(noise_key, window[at], key[at]), quantiles.NODES, axis=0)
+        node, cells = np.tile(np.arange(quantiles.NODES), len(at)), np.arange(len(at) * quantiles.NODES)
         for j, q in enumerate(p.quantiles):
             exact = np.zeros((len(at), quantiles.LEAVES), np.int64)
             exact[group, leaf] = leaves.column(f"n{j}").to_numpy()[place]
-            paths, state = Paths(q.counter, q.mechanism, noise_key, tag, node), np.zeros((len(cells), q.counter.width))
-            paths.follow(state, np.zeros(len(cells), np.int64), cells, ONCE)
-            for name, values in q.read_off(exact, paths.rounded(state, cells, ONCE, q.sigma), ONCE).items():
+            trusted, again = trust(q.counter), Redraw(noise_key, tag, cells, q.mechanism, node, q.counter)
+            path = trusted.advance(np.zeros((len(cells), q.counter.width)), partial(normals, noise_key, tag, q.mechanism, node, ONCE), ONCE)
+            noise = rounded(path[:, 0], q.sigma, ONCE, float(trusted.error[0]), again)
+            for name, values in q.read_off(exact, noise, ONCE).items():
                 out[name][at] = values
     return pa.table({name: out[name] if name in out else rows.column(name) for name in p.gives.names}, schema=p.gives)
 
