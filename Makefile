@@ -59,8 +59,9 @@ demo: setup ## a small stream, a private histogram of it, and what it promises
 # A file of tests stays with one worker, which starts Spark once for all of its files; their order is that of tests/conftest.py
 PYTEST := $(RUN) -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
+# The broker's jars come meanwhile, which the tests of Kafka wait for
 test: setup ## all tests that a change needs, on two cores
-	@$(PYTEST)
+	@$(RUN) -c 'from dpsql import jars; jars.ensure(jars.BROKER)' & $(PYTEST)
 
 test-long: setup ## what takes too long for every change: kills, clusters, other users, restores, the whole matrix
 	@$(PYTEST) tests/long

@@ -85,7 +85,7 @@ def taken(kind: str, row: str) -> str:
 def pairs() -> list[tuple[str, str, str]]:
     """(kind, row, row): what stands alone in a query of the kind, two at a time."""
     rows = (*AGGREGATES, *OPTIONS)
-    return [(kind, a, b) for kind in KINDS for a, b in combinations(rows, 2) if "no" not in (taken(kind, a), taken(kind, b))]
+    return [(kind, a, b) for kind in KINDS for a, b in combinations(rows, 2) if (a, kind) not in REASONS and (b, kind) not in REASONS]
 
 
 def table() -> str:

@@ -36,10 +36,14 @@ def place(tmp_path: Path) -> Path:
     return tmp_path
 
 
+def secret_file(place: Path) -> str:
+    return str(place / "secrets" / "secret")
+
+
 def call(place: Path, *words: str) -> subprocess.CompletedProcess[str]:
     # a job this small is over before the optimising compiler has paid for itself
     quick = {"SPARK_SUBMIT_OPTS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
-    environment = os.environ | quick | {"PYTHONPATH": str(CHECKOUT), "DPSQL_SECRET_FILE": str(place / "secrets" / "secret")}
+    environment = os.environ | quick | {"PYTHONPATH": str(CHECKOUT), "DPSQL_SECRET_FILE": secret_file(place)}
     return subprocess.run([sys.executable, *words], cwd=place, env=environment, capture_output=True, text=True, check=False, timeout=900)
 
 

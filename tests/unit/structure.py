@@ -6,7 +6,8 @@ other, so arrows go one way."""
 import ast
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 
 CHECKOUT = Path(__file__).resolve().parents[2]
@@ -70,12 +71,18 @@ def modules(checkout: Path) -> dict[str, str]:
 def arrows(checkout: Path) -> dict[str, set[str]]:
     """Which modules each module imports, wherever the import stands and whatever it is for."""
     known = modules(checkout)
-    return {name: {*_imported(ast.parse((checkout / path).read_text()), known)} - {name} for name, path in known.items()}
+    return {name: {*_imported(_imports((checkout / path).read_text()), known)} - {name} for name, path in known.items()}
 
 
-def _imported(tree: ast.Module, known: Mapping[str, str]) -> Iterator[str]:
+@cache
+def _imports(text: str) -> list[ast.AST]:
+    """The statements; texts are read again by every rule."""
+    return [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Import | ast.ImportFrom)]
+
+
+def _imported(imports: Sequence[ast.AST], known: Mapping[str, str]) -> Iterator[str]:
     """Of `from package import name`: the module of that name, or else the package."""
-    for node in ast.walk(tree):
+    for node in imports:
         names: list[str] = []
         if isinstance(node, ast.Import):
             names = [by_folder(alias.name) for alias in node.names]

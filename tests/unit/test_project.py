@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import tomllib
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -54,12 +55,14 @@ HIDDEN_IMPORTS = {"__import__", "eval", "exec", "exec_module", "import_module", 
 HIDDEN_IMPORTS |= {"run_module", "run_path", "runpy", "spec_from_file_location", "zipimport"}
 
 Violations = list[str]
+parsed = cache(ast.parse)
+"""Once for all rules that read a text."""
 
 
 def modules(checkout: Path, *rooms: str) -> Iterator[tuple[str, ast.Module]]:
     for room in rooms:
         for path in sorted((checkout / room).rglob("*.py")):
-            yield path.relative_to(checkout).as_posix(), ast.parse(path.read_text(), str(path))
+            yield path.relative_to(checkout).as_posix(), parsed(path.read_text())
 
 
 def imported(path: str, tree: ast.Module) -> Iterator[str]:

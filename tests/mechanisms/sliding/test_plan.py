@@ -49,31 +49,6 @@ def planned(query: ParsedQuery) -> SlidingPlan:
     return make_plan(query, SOURCE)
 
 
-def smaller(plan: SlidingPlan, factor: float) -> list[SlidingPlan]:
-    """The plan with one of its scales smaller, for each of them."""
-    out = []
-    for i, m in enumerate(plan.measurements):
-        for name in ("fine", "monitor", "together"):
-            table = getattr(m, name)
-            if table is not None:
-                other = dataclasses.replace(m, **{name: discrete_laplace(table.epsilon / factor)})
-                out.append(dataclasses.replace(plan, measurements=(*plan.measurements[:i], other, *plan.measurements[i + 1 :])))
-        if m.sigma:
-            other = dataclasses.replace(m, sigma=m.sigma * factor)
-            out.append(dataclasses.replace(plan, measurements=(*plan.measurements[:i], other, *plan.measurements[i + 1 :])))
-    return out
-
-
-@pytest.mark.parametrize("name", QUERIES)
-def test_a_scale_that_is_a_thousandth_too_small_is_refused(name: str) -> None:
-    plan = planned(QUERIES[name])
-    # A share of a share: a thousandth of the monitor's tenth is seen too, for shares add up to all of epsilon within 1e-9.
-    assert smaller(plan, 0.999)
-    for each in smaller(plan, 0.999):
-        with pytest.raises(AccountingError, match="it promises"):
-            account(each, SOURCE)
-
-
 def test_what_the_accountant_refuses() -> None:
     plan, three, sqrt = planned(EVENT), planned(QUERIES["event, three aggregates"]), planned(SQRT)
     shared = dataclasses.replace(three, measurements=tuple(dataclasses.replace(m, mechanism=1) for m in three.measurements))
