@@ -1,8 +1,5 @@
 """What a program meets: a session of its own, tables of the catalog, and a histogram that any reader of Delta can read."""
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +8,12 @@ import pytest
 from pyspark.sql import SparkSession
 
 import dpsql
-from dpsql.errors import DataError
+from dpsql.errors import ConfigError, DataError
 from dpsql.lake.delta_rows import read_rows
 from dpsql.privacy.ledger import Ledger
 from dpsql.privacy.secret import Secret
+from dpsql.streaming import internals
 from tests.streaming.conftest import DAY, START
-
-CHECKOUT = Path(__file__).resolve().parents[2]
 
 
 def test_a_table_of_the_catalog_is_a_source(spark: SparkSession, case: Any, write: Any, visits: Any) -> None:
@@ -65,27 +61,11 @@ def test_a_program_starts_it_in_its_own_session_and_others_read_it(
     assert data.column_names == whole.columns.tolist()
 
 
-PLAIN = """
-import sys
-from pyspark.sql import SparkSession
-import dpsql
-from dpsql.errors import ConfigError
-from dpsql.privacy.ledger import Ledger
-from dpsql.privacy.secret import Secret
-
-spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
-query = dpsql.compile(open(sys.argv[1] + "/queries/demo.sql").read(), dpsql.load_sources(sys.argv[1] + "/sources.yaml"))
-try:
-    dpsql.start(spark, query, "lake", "demo", Secret.load("keys/secret"), Ledger.beside("keys/secret"))
-except ConfigError as problem:
-    print(problem, len(Ledger.beside("keys/secret").lines()))
-"""
-
-
-@pytest.mark.jvm
-def test_a_session_without_delta_is_refused_before_anything_is_spent(tmp_path: Path) -> None:
-    environment = os.environ | {"PYTHONPATH": str(CHECKOUT), "SPARK_SUBMIT_OPTS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
-    words = [sys.executable, "-c", PLAIN, str(CHECKOUT / "conf")]
-    done = subprocess.run(words, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
-    assert done.stdout.startswith("this Spark session has no Delta: start it with"), done.stderr
-    assert done.stdout.endswith(" 0\n") and not (tmp_path / "lake").exists()
+def test_a_session_without_delta_is_refused_before_anything_is_spent(
+    spark: SparkSession, case: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(internals, "DELTA_EXTENSION", "io.delta.sql.NoSuchExtension")
+    path = tmp_path / "keys" / "secret"
+    with pytest.raises(ConfigError, match="this Spark session has no Delta: start it with"):
+        dpsql.start(spark, case().query, str(tmp_path / "mine"), "views", Secret.load(path), Ledger.beside(path))
+    assert not Ledger.beside(path).lines() and not (tmp_path / "mine").exists()
