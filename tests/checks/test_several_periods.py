@@ -10,10 +10,11 @@ from typing import Any
 from unittest import mock
 
 import numpy as np
-import pandas as pd
+import pyarrow as pa
 import pytest
 
 from dpsql.errors import AccountingError
+from dpsql.mechanisms.histogram import accounting
 from dpsql.mechanisms.histogram.accounting import check, cost
 from dpsql.mechanisms.histogram.asked import ReleaseRule
 from dpsql.mechanisms.histogram.explain import facts
@@ -21,7 +22,12 @@ from dpsql.mechanisms.histogram.plan import PrivacyPlan
 from dpsql.mechanisms.histogram.planner import make_plan
 from dpsql.mechanisms.histogram.stages import bounding_parameters, release_parameters
 from dpsql.parsed_query import Aggregate, AggregateFunction, ContributionPeriod, CounterName, WindowSpec
+from dpsql.udfs.histogram.release import release
 from dpsql.udfs.intake.contribution_bounding import BoundingParameters
+from dpsql.udfs.keys import PublicGroups
+from dpsql.udfs.measure import quantiles
+from dpsql.udfs.stage import Tick
+from dpsql.udfs.table.leaves import Quantiles
 from tests.checks.several_periods import admitted, candidates, search
 from tests.mechanisms.histogram.contract_cases import QUARTILES
 from tests.property.plans import COUNT, USERS, query, source
@@ -171,20 +177,46 @@ def test_an_exact_test_that_counts_periods_as_units_is_found() -> None:
         check(wrong, source())
 
 
-@pytest.mark.parametrize("n", [1, 2, 3])
-def test_quantiles_of_periods_that_meet_cost_no_more_than_is_stated(n: int) -> None:
-    """Each level of the tree, released once, over the worst streams of n periods in windows that slide. Catches: one level, or one copy, for all."""
-    plan = sliding_plan(aggregates=(QUARTILES,), max_rows_contributed=4, max_rows_per_group=4, max_groups_contributed=2)
-    (tree,), p, worst = plan.trees, bounding_parameters(plan), 0.0
-    for made in candidates(plan, n, np.random.default_rng(5), 60):
-        more, less = (admitted(streams, p).to_pandas() for streams in (made, made.without(n, False)))
-        both = pd.concat([more.assign(sign=1), less.assign(sign=-1)])
-        both = both[both["leaf"] > 0].assign(d=lambda rows: rows["sign"] * rows["v0"])
-        for leaves in (1, 16, 256):
-            nodes = both.assign(node=(both["leaf"] - 1) // leaves).groupby(["stream", "window", "name", "node"])["d"].sum()
-            of_level = (nodes**2).groupby("stream").sum()
-            both[f"level{leaves}"] = both["stream"].map(of_level).fillna(0)
-        if len(both):
-            worst = max(worst, float(both[["level1", "level16", "level256"]].sum(axis=1).max()) / tree.sigma**2)
-    stated_mu2 = cost(plan, source()).periods(n).mu2
-    assert 0.4 < worst / stated_mu2 <= 1 + 1e-9
+FOUR: dict[str, Any] = {"max_rows_contributed": 4, "max_rows_per_group": 4, "max_groups_contributed": 2}
+STREAMS, TENTHS = 24, dataclasses.replace(QUARTILES, alias="tenths", parts=10)
+OF_QUANTILES = {
+    "periods that meet": sliding_plan(**FOUR, aggregates=(QUARTILES,)),
+    "for ever": sliding_plan(**FOUR, aggregates=(QUARTILES, TENTHS), contribution_period=ContributionPeriod.STREAM),
+    "carried": sliding_plan(**FOUR | SELECTED, aggregates=(QUARTILES, TENTHS), carry_windows=4, window=WindowSpec(SIZE, SIZE, 0)),
+}
+
+
+@pytest.mark.parametrize(("name", "n"), [*(("periods that meet", n) for n in (1, 2, 3)), ("for ever", 1), ("carried", 1), ("carried", 3)])
+def test_quantiles_cost_no_more_than_is_stated(name: str, n: int) -> None:
+    """Every level of every tree over the worst streams of n periods. Catches: one level, copy or column for all; noise that is used twice."""
+    plan, worst = OF_QUANTILES[name], 0.0
+    for made in candidates(plan, n, np.random.default_rng(5), STREAMS):
+        made = dataclasses.replace(made, value=(made.stream + 0.5) * 60 / quantiles.LEAVES)
+        more, less = (at_release(plan, admitted(of, bounding_parameters(plan))) for of in (made, made.without(n, name == "for ever")))
+        shift = np.zeros(STREAMS)
+        for d in (more.get(noise, 0) - less.get(noise, 0) for noise in more.keys() | less.keys()):
+            if np.any(d):  # a stream has its own groups, and its own leaf in them
+                shift[np.flatnonzero(d)[0]] += d @ d
+        worst = max(worst, float(shift.max()))
+    selected = n * accounting._selection_ratio(plan.selection, plan, accounting._times_counted(plan)) ** 2 if plan.selection else 0.0
+    assert 0.7 < worst / (cost(plan, source()).periods(n).mu2 - selected) <= 1 + 1e-9
+
+
+def at_release(plan: PrivacyPlan, given: pa.Table) -> dict[bytes, np.ndarray]:
+    """What every tree counts, in units of its noise, by the noise that hides it; every group is shown with its first record."""
+    p, found = release_parameters(plan, None if plan.selection else PublicGroups((), (), 0)), dict[bytes, np.ndarray]()
+    if p.selection:
+        p = dataclasses.replace(p, selection=dataclasses.replace(p.selection, thresholds=(-(1 << 50),) * plan.horizon))
+    read_off = Quantiles.read_off
+
+    def seen(q: Quantiles, leaves: np.ndarray, noise: np.ndarray, trigger: int) -> dict[str, np.ndarray]:
+        found.update(zip(map(np.ndarray.tobytes, noise.reshape(len(leaves), -1)), quantiles.nodes(leaves) / q.sigma, strict=True))
+        counted.append(len(leaves))
+        return read_off(q, leaves, noise, trigger)
+
+    counted: list[int] = []
+    with mock.patch.object(Quantiles, "read_off", seen):
+        rows = given.append_column("batch", pa.array(np.zeros(given.num_rows, np.int64)))
+        release(None, rows, [Tick(0, 2 * SIZE), Tick(0, 3 * SIZE), Tick(0, 99 * SIZE)], p, bytes(32))
+    assert len(found) == sum(counted)
+    return found
