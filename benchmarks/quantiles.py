@@ -34,7 +34,7 @@ from dpsql.mechanisms.dynamic.stages import stages  # noqa: E402
 from dpsql.mechanisms.histogram.planner import make_plan as window_plan  # noqa: E402
 from dpsql.mechanisms.protocol import RunFacts  # noqa: E402
 from dpsql.parsed_query import AggregateFunction, Quantiles  # noqa: E402
-from dpsql.udfs.columns import Float, Int  # noqa: E402
+from dpsql.udfs.columns import Bool, Float, Int  # noqa: E402
 from dpsql.udfs.intake.contribution_bounding import mix  # noqa: E402
 from dpsql.udfs.keys import PublicGroups  # noqa: E402
 from dpsql.udfs.measure import quantiles  # noqa: E402
@@ -46,7 +46,6 @@ from tests.mechanisms.histogram.contract_cases import QUARTILES  # noqa: E402
 from tests.property.plans import COUNT, query, source  # noqa: E402
 
 DAY, KEPT, PARTS, UPPER = 86_400_000_000, 30, 10, 100.0
-SHARES = np.arange(1, PARTS) / PARTS
 PROFILED = ("normals", "_encrypt", "lower_tails", "rounded", "nodes", "cumulated", "places", "rank_error")
 DECILES = Quantiles("deciles", AggregateFunction.APPROX_QUANTILES, "value", (0.0, UPPER), PARTS)
 
@@ -61,17 +60,16 @@ def read(path: Path) -> tuple[Int, Float, Int]:
     return unit[kept], value[kept], ts[kept]
 
 
-def rank_error(counts: Int, values: Float) -> Float:
-    """Of each share; a share within an atom is right."""
-    leaf = np.rint(values / UPPER * LEAVES).astype(np.int64)
-    upto = np.concatenate([[0], np.cumsum(counts)]) / max(int(counts.sum()), 1)
-    return np.maximum(0.0, np.maximum(upto[leaf - 1] - SHARES, SHARES - upto[leaf]))
+def rank_error(counts: Int, place: Int) -> Float:
+    """Of the values up to each of some leaves, from 1; a share within an atom is right."""
+    upto, shares = np.concatenate([[0], np.cumsum(counts)]) / max(int(counts.sum()), 1), np.arange(1, len(place) + 1) / (len(place) + 1)
+    return np.maximum(0.0, np.maximum(upto[place - 1] - shares, shares - upto[place]))
 
 
-def flat(counts: Int, deviation: float, chance: np.random.Generator) -> Float:
-    """Values of one level of noisy leaves."""
-    sums = np.cumsum(counts + np.rint(chance.normal(0, deviation, LEAVES)).astype(np.int64))[None] * quantiles.WHOLE
-    return quantiles.values(quantiles.places(sums, PARTS), np.abs(sums), 0.0, UPPER)[0, 1:-1]
+def flat(counts: Int, deviation: float, parts: int, chance: np.random.Generator) -> tuple[Int, Bool]:
+    """Places in one level of noisy leaves, and whether there is a value, by its noisy counts; shape of counts (groups, LEAVES)."""
+    sums = np.cumsum(counts + np.rint(chance.normal(0, deviation, counts.shape)).astype(np.int64), axis=1) * quantiles.WHOLE
+    return quantiles.places(sums, parts), sums[:, -1] > 0
 
 
 def last_trigger(groups: int, profile: cProfile.Profile | None = None) -> tuple[float, float]:
@@ -159,10 +157,10 @@ def main() -> None:
             values = np.array([rows[now][f"c0_{k}"] for k in range(1, PARTS)])
             none += bool(np.isnan(values).any())
             if not np.isnan(values).any():
-                errors.append(rank_error(counts[now], values))
+                errors.append(rank_error(counts[now], np.rint(values / UPPER * LEAVES).astype(np.int64)))
                 said.append(rows[now]["s0"])
             deviation = tree.sigma / math.sqrt(quantiles.LEVELS) * math.sqrt(BltInf().path_variance(now))
-            levels.append(rank_error(counts[now], flat(counts[now], deviation, chance)))
+            levels.append(rank_error(counts[now], flat(counts[now][None], deviation, PARTS, chance)[0][0]))
     megabytes = found[0].state["nodes"].nbytes / 1e6
     print(
         f"  rank error against the rows that count: tree {np.mean(errors):.4f} (worst decile {np.mean(errors, axis=0).max():.4f}),", end=" "

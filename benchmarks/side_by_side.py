@@ -4,6 +4,8 @@
 
 COUNT(*), SUM, AVG, STDDEV and APPROX_QUANTILES(4) of `value`; the shown cells of every window's last trigger, over so many noise keys (200), pooled and of
 keys with fewer than 100 rows apart. A quantile is inside where its rank is within 1.96 of the printed rank error, or its leaf reaches there.
+Beside the tree two flat histograms of the same leaves for its share of the budget: released once as it is, and a counter at all triggers. Mean rank
+error of the three quartiles over the cells where none of the three is NULL.
 """
 
 from __future__ import annotations
@@ -22,8 +24,11 @@ if str(CHECKOUT) not in sys.path:  # `python benchmarks/...` puts this folder fi
     sys.path.insert(0, str(CHECKOUT))
 
 import dpsql  # noqa: E402
+from benchmarks.quantiles import flat, rank_error  # noqa: E402
 from dpsql.config import Sources  # noqa: E402
 from dpsql.local.record_reader import RowReader  # noqa: E402
+from dpsql.udfs.measure import quantiles  # noqa: E402
+from dpsql.udfs.noise.counters import column_norm, counter, path_sd  # noqa: E402
 from dpsql.udfs.stage import Clock, Tick  # noqa: E402
 from tests.matrix.same_rows import SECRET, Stream  # noqa: E402
 
@@ -47,10 +52,14 @@ def shown(name: str, path: Path, keys: int) -> pd.DataFrame:
         frame = reader.frame(stream.records)
     intake, release = query.mechanism.stages(query.plan, query.facts(None))
     given = intake.step(intake.empty(), frame.select(intake.takes.names), Clock(), b"").rows
+    (tree,) = release.parameters.quantiles
+    once, chance = tree.sigma / quantiles.LEVELS**0.5, np.random.default_rng(1)
+    counting = counter("BLT", query.plan.horizon)
+    deviations = {"tree": 0.0, "once": once, "at triggers": once * column_norm(counting) * path_sd(counting)[-1]}
     truth, leaves = bounded(given, release.parameters), given.filter(pa.compute.greater(given["leaf"], 0)).to_pandas()
-    counts = leaves.groupby(["window", "key_bytes", "leaf"])[f"v{len(release.parameters.perturbations)}"].sum()
-    ranks = {
-        group: (part.index.get_level_values("leaf").to_numpy(), part.to_numpy()) for group, part in counts.groupby(["window", "key_bytes"])
+    counts = {
+        group: np.bincount(part["leaf"] - 1, part[f"v{len(release.parameters.perturbations)}"], quantiles.LEAVES).astype(np.int64)
+        for group, part in leaves.groupby(["window", "key_bytes"])
     }
     given, out = given.append_column("batch", pa.array(np.zeros(given.num_rows, np.int64))), []
     for number in range(keys):
@@ -59,7 +68,17 @@ def shown(name: str, path: Path, keys: int) -> pd.DataFrame:
         for i, alias in enumerate(("n", "total", "mean", "spread")):
             off = (rows[f"c{i}"] - rows[alias]).abs() / rows[f"s{i}"]
             rows[f"in_{alias}"] = np.where(rows[f"s{i}"].notna(), off <= 1.96, np.nan)
-        rows["in_quartiles"] = [inside(row, ranks.get((row.window, row.key_bytes)), upper) for row in rows.itertuples()]
+        exact = np.array(
+            [counts.get(group, np.zeros(quantiles.LEAVES, np.int64)) for group in zip(rows["window"], rows["key_bytes"], strict=True)]
+        )
+        told = rows["s4"].notna().to_numpy() & exact.any(axis=1)
+        place = np.rint(np.nan_to_num(rows[["c4_1", "c4_2", "c4_3"]].to_numpy(), nan=upper) / upper * quantiles.LEAVES).astype(np.int64)
+        for kind, deviation in deviations.items():
+            at, there = flat(exact, deviation, 4, chance) if deviation else (place, told)
+            off = np.array([rank_error(*cell) for cell in zip(exact, at, strict=True)])
+            rows[f"off_{kind}"] = np.where(told & there, off.mean(axis=1), np.nan)
+            if not deviation:
+                rows["in_quartiles"] = np.where(told, (off <= 1.96 * rows[["s4"]].to_numpy()).mean(axis=1), np.nan)
         out.append(rows)
     return pd.concat(out)
 
@@ -74,19 +93,6 @@ def bounded(given: pa.Table, parameters: object) -> pd.DataFrame:
     return pd.DataFrame({"n": n, "total": total, "mean": mean.centre + centred / count, "spread": np.sqrt(variance.clip(lower=0))})
 
 
-def inside(row: object, ranks: tuple[np.ndarray, np.ndarray] | None, upper: float) -> float:
-    """Share of the three quartiles whose rank is within 1.96 printed errors of what was asked for."""
-    if ranks is None or np.isnan(row.s4):  # type: ignore[attr-defined]
-        return np.nan
-    leaf, count = ranks
-    found = []
-    for k in (1, 2, 3):
-        place = round(getattr(row, f"c4_{k}") / upper * 4096)
-        low, high = (count[leaf <= at].sum() / count.sum() for at in (place - 1, place))
-        found.append(max(low - k / 4, k / 4 - high, 0.0) <= 1.96 * row.s4)  # type: ignore[attr-defined]
-    return float(np.mean(found))
-
-
 def main() -> None:
     """Print a line per stream and aggregate."""
     path, keys = Path(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else 200
@@ -97,6 +103,12 @@ def main() -> None:
             print(
                 f"{name} {alias}: {of.mean():.1%} of {of.notna().sum():,} cells, {of[few].mean():.1%} of small keys'; NULL {of.isna().mean():.1%}"
             )
+        off = rows[[column for column in rows if column.startswith("off_")]]
+        for what, which in {"all": rows["n"] > 0, f"at least {FEW} rows": rows["n"] >= FEW}.items():
+            errors = (
+                f"{column[4:]} {off[which].dropna()[column].mean():.3f} (NULL {off[which][column].isna().mean():.0%})" for column in off
+            )
+            print(f"{name} rank error, {what} ({which.sum():,} cells):", ", ".join(errors))
 
 
 if __name__ == "__main__":
