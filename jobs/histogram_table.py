@@ -14,7 +14,7 @@ from dpsql.description import DUE, START, Published, Role
 from dpsql.jobs.terminal import console
 from dpsql.jobs.top_list import print_lists
 from dpsql.published.frames import newest_triggers, published_of
-from dpsql.published.words import TOO_FEW, null_of
+from dpsql.published.words import AT_END, TOO_FEW, null_of
 from dpsql.text import Z95
 from dpsql.view.bounds import heads, left_out
 from dpsql.view.formatting import TIME, absent, amount, key_text, marked, measured, printable, text_of
@@ -59,7 +59,7 @@ def print_histogram(
     for index, row in zip(rows.index[:limit], rows.head(limit).to_dict("records"), strict=True):
         cells = [text_of(row, column, published) for column in published.shown]
         small |= any(cell.startswith("?") for cell in cells)
-        dimmed = [Text(cell, style="dim" if cell.startswith(("?", "NULL", TOO_FEW)) else "") for cell in cells]
+        dimmed = [Text(cell, style="dim" if cell.startswith(("?", "NULL", TOO_FEW, AT_END)) else "") for cell in cells]
         table.add_row(*_place(row, published, bool(ended[index])), *dimmed, *([places.get(index, "")] if by else []))
     out = console()
     out.print(table)

@@ -27,7 +27,9 @@ WORDS = {
     Role.LIST: "the largest values, each with its noise and the interval that holds it",
 }
 TOO_FEW = "too few to say"
-"""What a NULL says where a quotient is asked for: its noisy count does not stand out of its own noise."""
+"""What a NULL says where a quotient or quantiles are asked for: the noisy count does not stand out of its own noise."""
+AT_END = "at the window's end"
+"""What a NULL says where quantiles of a window are asked for before its last trigger."""
 SEVERAL = "Several runs wrote into this table: whoever is in the records of several has the promise of each, and their epsilons add up."
 
 
@@ -84,8 +86,9 @@ def _value(column: Column, published: Published) -> str:
     sums = ", may be added up" if measure.additive and published.rows is not Rows.CUBE else ""
     if published.fit is not None:
         return f"weight of the row, fitted to the noisy {measure.function}"
-    few = f"; NULL: {TOO_FEW}" if measure.function in AVERAGED else ""
-    return f"noisy {measure.function}{bounds}{sums}{few}"
+    once = f", {AT_END}" if published.windows and column.name in published.quantiles else ""
+    few = f"; NULL: {TOO_FEW}" if measure.function in AVERAGED or column.name in published.quantiles else ""
+    return f"noisy {measure.function}{bounds}{sums}{once}{few}"
 
 
 def null_of(alias: str, published: Published) -> tuple[str, str]:

@@ -8,7 +8,7 @@ from numbers import Integral
 from typing import Any
 
 from dpsql.description import Column, Published, Role
-from dpsql.published.words import null_of
+from dpsql.published.words import AT_END, TOO_FEW, null_of
 from dpsql.text import Z95
 
 UNITS = ((1_000_000_000, " bn"), (1_000_000, " M"), (1, ""))
@@ -57,10 +57,10 @@ def marked(value: Any, stderr: float, null: tuple[str, str]) -> str:
     return f"? {text}" if small and not absent(value) and not absent(stderr) else text
 
 
-def quantiles_text(values: Any, rank_stderr: float) -> str:
-    """`0, 12.5, 60; ranks ± 0.041`: quantiles, and 95% of what their ranks are off, as a share of all rows."""
+def quantiles_text(values: Any, rank_stderr: float, null: str) -> str:
+    """`0, 12.5, 60; ranks ± 0.041`: quantiles, and 95% of what their ranks are off, as a share of all rows; `null`: what is said of a NULL."""
     if absent(values) or absent(rank_stderr):
-        return "NULL"
+        return null
     off = f"± {Z95 * rank_stderr:.2g}" if Z95 * rank_stderr < 1 else "unknown"
     return f"{', '.join(f'{value:,.4g}' for value in values)}; ranks {off}"
 
@@ -72,7 +72,8 @@ def text_of(row: Mapping[Any, Any], column: Column, published: Published) -> str
         whole = isinstance(row[of], Integral)
         return str(value) if isinstance(value, Integral | str) else amount(value, Z95 * row[published.stderr(of)], whole)
     if ranks := published.of(of, Role.RANK_STDERR):
-        return quantiles_text(value, row[ranks[0]])
+        early = published.windows is not None and row["trigger"] < published.windows.triggers
+        return quantiles_text(value, row[ranks[0]], AT_END if early else TOO_FEW)
     return f"{value:,.6g}" if of in published.fitted else marked(value, row[published.stderr(of)], null_of(of, published))
 
 

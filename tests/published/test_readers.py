@@ -22,7 +22,7 @@ from dpsql.jobs.cli import main
 from dpsql.lake.runs import Lake
 from dpsql.parsed_query import AVERAGED
 from dpsql.published.rows import published_rows
-from dpsql.published.words import TOO_FEW
+from dpsql.published.words import AT_END, TOO_FEW
 from tests.described import write
 from tests.frozen import released
 from tests.sql.golden import compiled, goldens
@@ -99,11 +99,17 @@ def test_show_has_every_column(made: tuple[Query, Path], words: tuple[str, ...])
         assert all(name in done.stdout for name in asked(query)), done.stdout
 
 
-@pytest.mark.parametrize("name", ["average_beside_others", "spread", "panes_event_keyless", "table_spread", "changes_spells"])
-def test_a_quotient_of_too_few_is_said_in_words(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Catches: a NULL or a dash, which says nothing of why; words for a NULL that is none of a quotient."""
+OF_NULLS = dict.fromkeys(
+    ("average_beside_others", "spread", "panes_event_keyless", "table_spread", "changes_spells", "table_quantiles"), TOO_FEW
+)
+
+
+@pytest.mark.parametrize(("name", "why"), (OF_NULLS | {"windows_quantiles": AT_END}).items(), ids=str)
+def test_a_null_is_said_in_words(name: str, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Catches: a NULL or a dash, which says nothing of why; words for a NULL that is none of a quotient, or of quantiles."""
     query, rows = query_and_rows(name)
-    quotients = {each.alias for each in query.published.measures if each.function in AVERAGED}
+    rows = rows.filter(pa.array(rows["trigger"].to_numpy() < query.published.windows.triggers)) if why == AT_END else rows
+    quotients = {each.alias for each in query.published.measures if each.function in AVERAGED} | {*query.published.quantiles}
     of = {column.name for column in query.published.columns if column.of in quotients}
     rows = pa.table({each: pa.nulls(len(rows), rows[each].type) if each in of else rows[each] for each in rows.column_names})
     write(Lake(tmp_path / "lake").histogram("q"), rows, query.published)
@@ -117,9 +123,9 @@ def test_a_quotient_of_too_few_is_said_in_words(name: str, tmp_path: Path, monke
         answer._repr_html_(),
         page.read_text(),
     ]
-    for text in shown:
-        assert TOO_FEW in text and "NULL" not in text and "nan" not in text.lower().replace(name, ""), text
-    assert f"NULL: {TOO_FEW}" in CliRunner().invoke(main, ["show", "lake/public/q"]).stdout
+    for text in map(html.unescape, shown):
+        assert why in text and "NULL" not in text and "nan" not in text.lower().replace(name, ""), text
+    assert f"{'' if why == TOO_FEW else f'{why}; '}NULL: {TOO_FEW}" in CliRunner().invoke(main, ["show", "lake/public/q"]).stdout
 
 
 def test_the_newest_rows_have_every_column(made: tuple[Query, Path]) -> None:
