@@ -16,7 +16,7 @@ from dpsql.parsed_query import AVERAGED, DEVIATIONS, AggregateFunction, Reading
 PROPERTY = "dpsql.table"
 """Of a Delta table, of the schema of an Arrow table, and in the `attrs` of a pandas frame."""
 
-VERSION = 1
+VERSION = 2
 CELLS_ENDING = "sketch"
 """The table of cells beside the public table of a query: `NAME.sketch`."""
 START, END, DUE = "window_start", "window_end", "trigger_time"
@@ -69,6 +69,7 @@ class Measure:
     additive: bool
     bounds: tuple[float, float] | None
     grid: float | None
+    per_group: bool = False
 
     @property
     def within(self) -> tuple[float, float] | None:

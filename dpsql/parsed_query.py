@@ -87,6 +87,11 @@ class Aggregate:
 
 
 @dataclass(frozen=True)
+class PerGroup(Aggregate):
+    """COUNT or SUM, where `bounds` hold what the rows of one unit add to one group, those above zero and those below each for themselves."""
+
+
+@dataclass(frozen=True)
 class Quantiles(Aggregate):
     """APPROX_QUANTILES(argument, parts): `parts` + 1 values, from the lower bound to the upper one, with equally many rows between them."""
 

@@ -5,6 +5,7 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from fractions import Fraction
 
 from dpsql.udfs.contributions import Increment
 from dpsql.udfs.grid import Grid
@@ -46,7 +47,7 @@ class Admitted:
     first: bool
     increments: tuple[int, ...]
     counted: int
-    """Who counts in rounds: the user; where a user's periods can meet in a window, the user in this period."""
+    """Who counts in rounds: the user; where a user's periods can meet in a window, the user on this side of it."""
 
     @property
     def group(self) -> Group:
@@ -101,6 +102,19 @@ def increment(values: Sequence[float], rule: Increment, first: bool) -> int:
     return rule.upper if steps >= rule.upper else rule.lower if steps <= rule.lower else round(steps)
 
 
+def brings(values: Sequence[float], rule: Increment) -> int:
+    """What one record brings to its group's room, in parts of a unit of the grid."""
+    x = values[rule.argument] if rule.argument >= 0 else 1.0
+    if math.isnan(x) or not rule.rule.startswith("sum"):
+        return 0 if math.isnan(x) else parts_of(rule)
+    return round(min(max((x - rule.centre) / rule.grid, rule.lower), rule.upper) * parts_of(rule))
+
+
+def parts_of(rule: Increment) -> int:
+    """Of a unit of the grid: as many as the larger bound has in 2^31."""
+    return 2**31 // max(-rule.lower, rule.upper)
+
+
 def digest(record: Record, increments: Sequence[int]) -> int:
     """The order of a user's records with one event time, in Python integers: splitmix64's finaliser chained over the columns."""
     return mix(record.user, record.key, *increments)
@@ -124,6 +138,7 @@ class Allowance:
     keys: Counter[int] = field(default_factory=Counter)
     groups: list[Group] = field(default_factory=list)
     rows: int = 0
+    rooms: Counter[tuple[Group, int, bool]] = field(default_factory=Counter)
 
 
 @dataclass
@@ -139,10 +154,13 @@ class Bounder:
         """One micro-batch: a user's records by (event time, digest), each against the three bounds, then a copy for each open window."""
 
         def order(record: Record) -> tuple[int, int]:
-            return record.ts, digest(record, [increment(record.values, rule, True) for rule in self.p.increments])
+            brought = (
+                brings(record.values, rule) if rule.per_group else increment(record.values, rule, True) for rule in self.p.increments
+            )
+            return record.ts, digest(record, list(brought))
 
         timely = [r for r in records if self._timely(r, closed_us, latest_us)]
-        return [copy for r in sorted(timely, key=order) if self._within_bounds(r) for copy in self._copies(r, closed_us)]
+        return [copy for r in sorted(timely, key=order) if self._within_bounds(r, closed_us) for copy in self._copies(r, closed_us)]
 
     def _open(self, record: Record, closed_us: int) -> list[tuple[int, int, int]]:
         """(number of the copy, window, trigger) of the windows that exist and are open."""
@@ -163,9 +181,12 @@ class Bounder:
             return True
         return False
 
-    def _within_bounds(self, record: Record) -> bool:
+    def _within_bounds(self, record: Record, closed_us: int) -> bool:
         mine = self.used[record.user, period_of(record.ts, self.p)]
         new = record.key not in mine.keys
+        if not new and mine.rows < self.p.max_rows and self._full(record, mine, closed_us):
+            self.drops["bounds"] += 1
+            return False
         if (
             mine.keys[record.key] >= self.p.max_rows_per_group
             or (new and len(mine.keys) >= self.p.max_groups)
@@ -177,6 +198,35 @@ class Bounder:
         mine.rows += 1
         return True
 
+    def _full(self, record: Record, mine: Allowance, closed_us: int) -> bool:
+        """Of no copy anything would be added, and only for want of room."""
+        if not all(rule.per_group or rule.rule == "users" for rule in self.p.increments):
+            return False
+        for _, window, _ in self._open(record, closed_us):
+            rooms = [self._room(mine, (window, record.key), j, record.values) for j in self.rooms]
+            if any(brought and had < most for _, had, most, brought in rooms) or not any(brought and most for _, _, most, brought in rooms):
+                return False
+        return True
+
+    @property
+    def rooms(self) -> list[int]:
+        return [j for j, rule in enumerate(self.p.increments) if rule.per_group]
+
+    def _room(self, mine: Allowance, group: Group, j: int, values: Sequence[float]) -> tuple[tuple[Group, int, bool], int, int, int]:
+        """Of increment j: the room on the side of what the record brings, what is in it, what it holds, and what is brought."""
+        rule, brought = self.p.increments[j], brings(values, self.p.increments[j])
+        side = group, j, brought < 0
+        bound = -rule.lower if brought < 0 else rule.upper
+        return side, mine.rooms[side], bound * parts_of(rule), abs(brought)
+
+    def _fill(self, mine: Allowance, group: Group, j: int, values: Sequence[float]) -> int:
+        """What a copy adds: the room after it less the room before it, each rounded to the grid, half up."""
+        side, had, most, brought = self._room(mine, group, j, values)
+        unit = Fraction(1, parts_of(self.p.increments[j]))
+        mine.rooms[side] = min(had + brought, most)
+        more = math.floor(mine.rooms[side] * unit + Fraction(1, 2)) - math.floor(had * unit + Fraction(1, 2))
+        return -more if side[2] else more
+
     def _copies(self, record: Record, closed_us: int) -> list[Admitted]:
         mine = self.used[record.user, period_of(record.ts, self.p)]
         windows = -(-self.p.grid.window_us // self.p.grid.slide_us)
@@ -184,6 +234,7 @@ class Bounder:
         for copy, window, trigger in self._open(record, closed_us):
             group = (window, record.key)
             first = group not in mine.groups
+            filled = {j: self._fill(mine, group, j, record.values) for j in self.rooms}
             if first and len(mine.groups) >= windows * min(self.p.max_rows, self.p.max_groups):
                 continue
             mine.groups += [group] * first
@@ -191,15 +242,16 @@ class Bounder:
             weight = self.p.weights[rank] if first or self.p.by_user else 0
             new = (record.user, group) not in self.seen  # in any period: as a user, it counts once
             self.seen.add((record.user, group))
-            increments = tuple(increment(record.values, rule, new) for rule in self.p.increments)
-            out.append(Admitted(record, window, trigger, weight, first, increments, self._counted(record)))
+            increments = tuple(
+                filled[j] if j in filled else increment(record.values, rule, new) for j, rule in enumerate(self.p.increments)
+            )
+            out.append(Admitted(record, window, trigger, weight, first, increments, self._counted(record, window)))
         return out
 
-    def _counted(self, record: Record) -> int:
+    def _counted(self, record: Record, window: int) -> int:
         if not self.p.renews or self.p.grid.slide_us == self.p.grid.window_us:
             return record.user
-        mixed = mix(record.user, period_of(record.ts, self.p))
-        return mixed - (1 << 64) * (mixed >> 63)
+        return record.user // 2 * 2 + (period_of(window, self.p) == period_of(record.ts, self.p))
 
 
 Cells = dict[tuple[int, ...], tuple[int, ...]]

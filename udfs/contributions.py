@@ -12,6 +12,10 @@ from dpsql.udfs.columns import Float, Int
 WEIGHT_UNIT = 2.0**-20
 """Weights and thresholds are integers in this unit."""
 
+FINE = 2**31
+"""How many parts the larger of two bounds per group has, in which is counted how much of them a unit has used."""
+PER_GROUP = "_per_group"
+
 
 @dataclass(frozen=True)
 class Increment:
@@ -20,7 +24,8 @@ class Increment:
     rule: `rows` (1), `valid` (1 where the argument is not NULL), `users` (1 at the user's first record in the group, of all periods),
     `sum` (argument minus centre, rounded to the grid, clamped to lower..upper; NULL adds 0), `squares` (that squared, rounded, less upper,
     clamped: a square lies between 0 and twice upper) or `leaf` (like a sum's, but rounded up: the number of the leaf of width `grid` in
-    which it is, 0 of NULL; `dpsql.udfs.intake.leaf_counts` counts by it).
+    which it is, 0 of NULL; `dpsql.udfs.intake.leaf_counts` counts by it). `rows`, `valid` and `sum` may end in `_per_group`: then lower..upper
+    bound what one unit's records add up to in a group (`dpsql.udfs.intake.group_sums`), and a record has its number in parts of the larger.
     """
 
     rule: str
@@ -35,16 +40,34 @@ class Increment:
         """The most that one record adds, in value units and absolute."""
         return max(abs(self.lower), abs(self.upper)) * self.grid
 
+    @property
+    def per_group(self) -> bool:
+        """Whether the bounds are of a unit's sum in a group."""
+        return self.rule.endswith(PER_GROUP)
+
+    @property
+    def parts_of_unit(self) -> int:
+        """How many parts a unit of the grid has."""
+        return max(FINE // max(-self.lower, self.upper), 1)
+
+    def in_units(self, parts: Int) -> Int:
+        """Half of a unit is rounded up; parts are not negative."""
+        return (2 * parts + self.parts_of_unit) // (2 * self.parts_of_unit)
+
     def of(self, rows: pa.Table) -> Int:
         """One integer per record."""
-        if self.rule in ("rows", "users"):
-            return np.ones(rows.num_rows, np.int64)
+        rule = self.rule.removesuffix(PER_GROUP)
+        one = self.parts_of_unit if self.per_group else 1
+        if rule in ("rows", "users"):
+            return np.full(rows.num_rows, one, np.int64)
         x: Float = rows.column(f"a{self.argument}").to_numpy()
         null = np.isnan(x)
-        if self.rule == "valid":
-            return (~null).astype(np.int64)
+        if rule == "valid":
+            return (~null).astype(np.int64) * one
         with np.errstate(over="ignore"):  # a warning would tell of a value; infinity is clamped like any other
             centred = np.where(null, 0.0, x) - self.centre
+            if self.per_group:
+                return np.rint(np.clip(centred / self.grid, self.lower, self.upper) * one).astype(np.int64)
             rounded = np.ceil if self.rule == "leaf" else np.rint
             scaled = np.rint(centred * centred / self.grid) - self.upper if self.rule == "squares" else rounded(centred / self.grid)
             scaled = np.clip(scaled, self.lower, self.upper)

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from dpsql.description import ADDITIVE, CELLS_ENDING, DUE, END, START, Column, Measure, Protects, Published, Role, Rows, Windows
 from dpsql.mechanisms.protocol import Plan, Shape
-from dpsql.parsed_query import Reading
+from dpsql.parsed_query import PerGroup, Reading
 
 
 def described(plan: Plan, shape: Shape, reading: Reading) -> Published:
@@ -35,7 +35,9 @@ def described(plan: Plan, shape: Shape, reading: Reading) -> Published:
         if window is None
         else Windows(window.size_us, window.slide_us, window.offset_us, query.allowed_lateness_us, schedule.grid.horizon),
         measures=tuple(
-            Measure(each.alias, each.function, each.function in ADDITIVE, each.bounds, told.grids.get(each.alias))
+            Measure(
+                each.alias, each.function, each.function in ADDITIVE, each.bounds, told.grids.get(each.alias), isinstance(each, PerGroup)
+            )
             for each in query.aggregates
         ),
         noise=told.noise,

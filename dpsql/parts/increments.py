@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 
 from dpsql.config import Source
 from dpsql.errors import ConfigError
-from dpsql.parsed_query import SPREADS, Aggregate, AggregateFunction
-from dpsql.udfs.contributions import Increment
+from dpsql.parsed_query import SPREADS, Aggregate, AggregateFunction, PerGroup
+from dpsql.udfs.contributions import PER_GROUP, Increment
 from dpsql.udfs.noise.randomness import MAX_NORMAL
 
 MIN_WIDTH, MAX_WIDTH = 1e-100, 1e100
@@ -30,14 +30,16 @@ Clamp = Callable[[str, float, float], tuple[float, int, int]]
 def increments_of(aggregate: Aggregate, arguments: Sequence[str], clamp: Clamp) -> list[Increment]:
     """What a record adds to each of the sums that an aggregate is made of; its argument is one of `arguments`."""
     argument = -1 if aggregate.argument is None else arguments.index(aggregate.argument)
+    per_group = PER_GROUP if isinstance(aggregate, PerGroup) else ""
     count = {AggregateFunction.COUNT_ROWS: "rows", AggregateFunction.COUNT: "valid", AggregateFunction.COUNT_DISTINCT_UNIT: "users"}
     if aggregate.function in count:
-        return [Increment(count[aggregate.function], argument)]
+        most = int(aggregate.bounds[1]) if per_group and aggregate.bounds else 1
+        return [Increment(count[aggregate.function] + per_group, argument, upper=most)]
     if aggregate.bounds is None:
         raise ConfigError(f"{aggregate.function} needs contribution_bounds_per_row")
     lo, hi = aggregate.bounds
     if aggregate.function is AggregateFunction.SUM:
-        return [Increment("sum", argument, *clamp(aggregate.alias, lo, hi))]
+        return [Increment("sum" + per_group, argument, *clamp(aggregate.alias, lo, hi))]
     # Values centred on the middle of the bounds have half their width as sensitivity; so have their squares, less half of the largest.
     centre, half = lo + (hi - lo) / 2, (hi - lo) / 2
     parts = [Increment("sum", argument, *clamp(aggregate.alias, -half, half), centre)]

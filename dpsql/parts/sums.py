@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
@@ -51,7 +52,20 @@ class QuantileSum(NoisySum):
 def presence_only(arguments: Sequence[str], perturbations: Sequence[Summed]) -> tuple[bool, ...]:
     """Per argument: whether all that read it only ask if there is a value."""
     used = [{p.rule for p in perturbations if p.argument == i} for i in range(len(arguments))]
-    return tuple(rules == {"valid"} for rules in used)
+    return tuple(rules <= {"valid", "valid_per_group"} for rules in used)
+
+
+def per_group_sensitivity(added: Increment, per_key: int, rows: int, groups: int) -> float:
+    """Of a sum with bounds per group, as a multiple of the counter's column norm, in value units (docs/privacy/lemma.md, bounds per group).
+
+    Args:
+        added: what a row adds.
+        per_key: rows of a unit with one key.
+        rows, groups: rows of a unit, and groups that they are in; copies counted.
+    """
+    height = added.largest if added.rule.startswith("sum") else 1.0
+    above, below = (min(per_key * height, bound * added.grid) for bound in (added.upper, -added.lower))
+    return math.sqrt(min(max(above, below) * height * rows, groups * (above**2 + below**2)))
 
 
 def bare(sums: Sequence[Increment]) -> tuple[Increment, ...]:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, TypeVar
 
 from dpsql.description import RANK_STDERR, STDERR
-from dpsql.parsed_query import DEVIATIONS, SPREADS, Aggregate, AggregateFunction, ParsedQuery
+from dpsql.parsed_query import DEVIATIONS, SPREADS, Aggregate, AggregateFunction, ParsedQuery, PerGroup
 from dpsql.parts.increments import sums_of
 from dpsql.parts.output_columns import Summed
 from dpsql.privacy.cost import Cost
@@ -35,11 +35,15 @@ def written(aggregate: Aggregate) -> str:
 
 def clamps(aggregates: Iterable[Aggregate]) -> list[str]:
     """What is done to values, a line for each aggregate of values."""
-    return [
-        f"  {each.alias}: each value is clamped to [{each.bounds[0]:g}, {each.bounds[1]:g}]; NULL and NaN add nothing."
-        for each in aggregates
-        if each.bounds
-    ]
+    row = "  {}: each value is clamped to [{:g}, {:g}]; NULL and NaN add nothing."
+    group = "  {}: what one unit adds to a group is kept between {:g} and {:g}; what is beyond is cut, and no error bar shows it."
+    return [(group if isinstance(each, PerGroup) else row).format(each.alias, *each.bounds) for each in aggregates if each.bounds]
+
+
+def clamp(aggregate: Aggregate) -> dict[str, Any]:
+    """Its bounds under stable names."""
+    of = {"clamp_of": "group"} if isinstance(aggregate, PerGroup) else {}
+    return {"clamp": list(aggregate.bounds) if aggregate.bounds else None} | of
 
 
 def promised(plan: Any, cost: Cost) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from functools import lru_cache
 import numpy as np
 
 from dpsql.parsed_query import CounterName
+from dpsql.udfs.columns import Float
 from dpsql.udfs.noise.counters import counter, impulse_response
 
 
@@ -20,14 +21,17 @@ def factorisation(name: CounterName, horizon: int) -> tuple[float, tuple[float, 
     """
     if name is CounterName.HONAKER:
         return _tree(horizon)
+    b, column = response_and_column(name, horizon)
+    return float(np.linalg.norm(column)), tuple(float(v) for v in np.sqrt(np.cumsum(b**2)))
+
+
+def response_and_column(name: CounterName, horizon: int) -> tuple[Float, Float]:
+    """First columns of B and of C, of a Toeplitz counter."""
     b = impulse_response(counter(name, horizon))
     reciprocal = np.diff(np.concatenate([[0.0], b]))
-    one = np.zeros(horizon)
-    one[0] = 1.0
     from scipy.signal import lfilter  # here, because it is slow to import, and `dpsql status` asks for no plan
 
-    column = lfilter([1.0], reciprocal, one)
-    return float(np.linalg.norm(column)), tuple(float(v) for v in np.sqrt(np.cumsum(b**2)))
+    return b, lfilter([1.0], reciprocal, np.eye(1, len(b))[0])
 
 
 def _tree(horizon: int) -> tuple[float, tuple[float, ...]]:

@@ -82,7 +82,8 @@ def _is(column: Column, published: Published) -> str:
 
 def _value(column: Column, published: Published) -> str:
     (measure,) = (each for each in published.measures if each.alias == column.of)
-    bounds = " of values from {:g} to {:g}".format(*measure.bounds) if measure.bounds else ""
+    of = "to which one unit adds" if measure.per_group else "of values from"
+    bounds = f" {of} {measure.bounds[0]:g} to {measure.bounds[1]:g}" if measure.bounds else ""
     sums = ", may be added up" if measure.additive and published.rows is not Rows.CUBE else ""
     if published.fit is not None:
         return f"weight of the row, fitted to the noisy {measure.function}"

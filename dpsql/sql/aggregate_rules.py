@@ -7,13 +7,14 @@ from collections.abc import Iterator
 from sqlglot import exp
 
 from dpsql.errors import Problem
-from dpsql.parsed_query import BOUNDED
+from dpsql.parsed_query import BOUNDED, AggregateFunction, PrivacyLevel
 from dpsql.sql import constructs
 from dpsql.sql.aggregates import (
     BOUNDS,
     FOREIGN_AGGREGATES,
     FOREIGN_ARGUMENTS,
     MOST_PARTS,
+    PER_GROUP,
     WAYS_OUT,
     Call,
     argument_name,
@@ -29,6 +30,10 @@ from dpsql.sql.values import bare, nearest
 _NUMBERS = frozenset(
     {exp.DType.TINYINT, exp.DType.SMALLINT, exp.DType.INT, exp.DType.BIGINT, exp.DType.FLOAT, exp.DType.DOUBLE, exp.DType.DECIMAL}
 )
+
+COUNTS = (AggregateFunction.COUNT_ROWS, AggregateFunction.COUNT)
+MOST_COUNTED = 10**9
+"""Of one user's records in a group."""
 
 
 def aggregates_missing(draft: Draft) -> Iterator[Problem]:
@@ -91,6 +96,22 @@ def quantiles_elsewhere(draft: Draft) -> Iterator[Problem]:
             yield problem(call.item.span, "Quantiles have Gaussian noise", "write a delta above 0, for example delta = 1e-9")
 
 
+def bounds_per_group_elsewhere(draft: Draft) -> Iterator[Problem]:
+    """What a unit's rows add up to is bounded where units are protected, rows stay, and a group is one window and key."""
+    rows_end = draft.windowless and draft.stream is not None and draft.stream.change_feed
+    refused = {
+        "What a deleted row takes back would depend on what was cut when it came": rows_end,
+        "Bounds per group are not in CUBE, ROLLUP and GROUPING SETS yet": draft.grouping_sets is not None,
+        "Bounds per group are not beside sketches yet": draft.sketches,
+        "privacy_level EVENT protects one row, which is all that is bounded": draft.value("privacy_level") is PrivacyLevel.EVENT,
+        "Bounds per group have Gaussian noise": draft.value("delta") == 0,
+        "The paper bounds rows": draft.paper,
+    }
+    for call in _ours(draft):
+        for message in [message for message, applies in refused.items() if applies and call.per_group][:1]:
+            yield problem(draft.span(call.bounds_arguments[0]), message, f"write {BOUNDS} => (lo, hi), with max_rows_per_group")
+
+
 def quantile_parts(draft: Draft) -> Iterator[Problem]:
     """An expression, and a whole number of parts."""
     for call in draft.calls:
@@ -141,29 +162,32 @@ def distinct_arguments(draft: Draft) -> Iterator[Problem]:
 
 
 def named_arguments(draft: Draft) -> Iterator[Problem]:
-    """contribution_bounds_per_row, once, where values are added."""
+    """Bounds per row or per group, once, where values are added."""
     for call in _ours(draft):
         for argument in call.named:
             name, span = argument_name(argument), draft.span(argument)
             if hint := FOREIGN_ARGUMENTS.get(name):
                 yield problem(span, f"The argument {name} is not part of this dialect", hint)
-            elif name != BOUNDS:
-                guess = nearest(name, [BOUNDS])
+            elif name not in (BOUNDS, PER_GROUP):
+                guess = nearest(name, [BOUNDS, PER_GROUP])
                 yield problem(
                     span,
                     f"Unknown argument {name}",
-                    f"did you mean {guess}?" if guess else f"the one named argument is {BOUNDS} => (lo, hi)",
+                    f"did you mean {guess}?" if guess else f"the named arguments are {BOUNDS} and {PER_GROUP}",
                 )
-            elif call.name == "count":
-                yield problem(span, "COUNT has no bounds: every record counts one", "leave the argument out")
+            elif name == PER_GROUP and call.function not in (*COUNTS, AggregateFunction.SUM):
+                yield problem(span, f"{call.name.upper()} has no bounds per group", f"write {BOUNDS} => (lo, hi), with max_rows_per_group")
+            elif call.name == "count" and name == BOUNDS:
+                hint = f"leave the argument out, or bound what one user adds to a key and window: {PER_GROUP} => (0, 5)"
+                yield problem(span, "COUNT has no bounds per row: every record counts one", hint)
         for argument in call.bounds_arguments[1:]:
-            yield problem(draft.span(argument), f"{BOUNDS} is written twice", "keep one of them")
+            yield problem(draft.span(argument), "The bounds are written twice", "keep one of them")
 
 
 def bounds_given(draft: Draft) -> Iterator[Problem]:
     """Values need bounds: two finite number literals in order."""
     for call in _ours(draft):
-        if not (call.function in BOUNDED or call.of_quantiles) or call.distinct:
+        if not (call.function in BOUNDED or call.of_quantiles or call.per_group) or call.distinct:
             continue
         written = call.bounds_arguments
         if not written and call.named:
@@ -178,7 +202,15 @@ def bounds_given(draft: Draft) -> Iterator[Problem]:
             continue
         bounds = read_bounds(written[0])
         if bounds is None:
-            yield problem(draft.span(written[0]), "The bounds must be two number literals", f"write {BOUNDS} => (0, 100)")
+            yield problem(
+                draft.span(written[0]), "The bounds must be two number literals", f"write {argument_name(written[0])} => (0, 100)"
+            )
+        elif call.per_group and call.name == "count" and not (bounds[0] == 0 and bounds[1].is_integer() and bounds[1] <= MOST_COUNTED):
+            message = f"The bounds of a COUNT per group are 0 and a whole number of at most {MOST_COUNTED:,}"
+            yield problem(draft.span(written[0]), message, f"write {PER_GROUP} => (0, 5)")
+        elif call.per_group and not bounds[0] <= 0 <= bounds[1]:
+            message = "Zero must lie within bounds per group: who has no row there adds nothing"
+            yield problem(draft.span(written[0]), message, f"write {PER_GROUP} => ({min(bounds[0], 0):g}, {max(bounds[1], 0):g})")
 
 
 def bounds_ordered(draft: Draft) -> Iterator[Problem]:
@@ -189,7 +221,7 @@ def bounds_ordered(draft: Draft) -> Iterator[Problem]:
             yield problem(
                 draft.span(call.bounds_arguments[0]),
                 "The lower bound must be below the upper bound",
-                f"write {BOUNDS} => (lo, hi) with lo < hi",
+                f"write {argument_name(call.bounds_arguments[0])} => (lo, hi) with lo < hi",
             )
 
 

@@ -13,7 +13,7 @@ from dpsql.parsed_query import BOUNDED, SKETCHES, AggregateFunction
 from dpsql.sql.items import SPREAD_NAMES, Item, call_name
 from dpsql.sql.values import NUMBER, bare
 
-BOUNDS = "contribution_bounds_per_row"
+BOUNDS, PER_GROUP = "contribution_bounds_per_row", "contribution_bounds_per_group"
 MOST_PARTS = 100
 """Of APPROX_QUANTILES."""
 
@@ -47,7 +47,6 @@ WAYS_OUT: Mapping[str, str] = {
 
 REPORTED = f"leave it out: every aggregate has a column <alias>_{STDERR}"
 FOREIGN_ARGUMENTS: Mapping[str, str] = {
-    "contribution_bounds_per_group": "write contribution_bounds_per_row => (lo, hi); max_rows_per_group bounds the rows of a user per key",
     "report_format": REPORTED,
     "epsilon": "leave it out: the budget is shared by the whole query",
     "delta": "leave it out: the budget is shared by the whole query",
@@ -69,7 +68,12 @@ class Call:
     @property
     def bounds_arguments(self) -> tuple[exp.Kwarg, ...]:
         """The bounds as written; more than one is a mistake."""
-        return tuple(argument for argument in self.named if argument_name(argument) == BOUNDS)
+        return tuple(argument for argument in self.named if argument_name(argument) in (BOUNDS, PER_GROUP))
+
+    @property
+    def per_group(self) -> bool:
+        """Whether they are of what a unit's rows add to a group."""
+        return any(argument_name(argument) == PER_GROUP for argument in self.named)
 
     @property
     def function(self) -> AggregateFunction | None:

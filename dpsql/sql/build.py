@@ -6,7 +6,7 @@ from typing import Any
 
 from sqlglot import exp
 
-from dpsql.parsed_query import Aggregate, ContributionPeriod, Key, ParsedQuery, PrivacyLevel, Quantiles, WindowSpec
+from dpsql.parsed_query import Aggregate, ContributionPeriod, Key, ParsedQuery, PerGroup, PrivacyLevel, Quantiles, WindowSpec
 from dpsql.sql.aggregates import Call, read_bounds, read_parts
 from dpsql.sql.draft import Draft
 from dpsql.sql.group_rules import public_groups_sql
@@ -89,4 +89,4 @@ def _aggregate(call: Call) -> Aggregate:
     bounds = read_bounds(call.bounds_arguments[0]) if call.bounds_arguments else None
     if (parts := read_parts(call)) is not None:
         return Quantiles(call.item.name, call.function, argument, bounds, parts)
-    return Aggregate(call.item.name, call.function, argument, bounds)
+    return (PerGroup if call.per_group else Aggregate)(call.item.name, call.function, argument, bounds)

@@ -183,7 +183,7 @@ USUAL = (
 """What queries of most mechanisms may write."""
 
 FOREIGN_OPTIONS: Mapping[str, str] = {
-    "contribution_bounds_per_group": "SUM(x, contribution_bounds_per_row => (lo, hi)) with max_rows_per_group bound a group's sum",
+    "contribution_bounds_per_group": "write it inside the aggregate: SUM(x, contribution_bounds_per_group => (lo, hi))",
     "contribution_bounds_per_row": "write it inside the aggregate: SUM(x, contribution_bounds_per_row => (lo, hi))",
     "group_selection_epsilon": "leave it out: key selection has its share of the one budget",
     "report_format": REPORTED,

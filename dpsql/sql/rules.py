@@ -57,6 +57,7 @@ RULES: tuple[Rule, ...] = (
     select_rules.key_types,
     aggregate_rules.known_aggregates,
     aggregate_rules.quantiles_elsewhere,
+    aggregate_rules.bounds_per_group_elsewhere,
     aggregate_rules.quantile_parts,
     aggregate_rules.aggregate_arguments,
     aggregate_rules.distinct_arguments,

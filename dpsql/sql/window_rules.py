@@ -9,6 +9,7 @@ from sqlglot import exp
 from dpsql.description import END, START
 from dpsql.errors import Problem
 from dpsql.parsed_query import SPREADS, AggregateFunction, PrivacyLevel
+from dpsql.sql.aggregates import Call
 from dpsql.sql.draft import Draft
 from dpsql.sql.durations import FORMS, LONGEST_US, Misread, divisor_near, read_duration
 from dpsql.sql.items import WINDOW_CALLS, Kind, call_name, names_window
@@ -32,12 +33,16 @@ def made_of_panes(draft: Draft) -> bool:
     record counts in one pane, and in no copy: for a day by hours a standard error of 71 in the place of 316. Of rows, and with delta = 0, they
     are panes unless something else is asked."""
     if draft.value("privacy_level") is PrivacyLevel.EVENT or draft.value("delta") == 0:
-        other = draft.given("trigger_interval") or any(call.function is not None and call.function not in SUMS for call in draft.calls)
+        other = draft.given("trigger_interval") or any(call.function is not None and not _of_panes(call) for call in draft.calls)
         return draft.value("delta") == 0 or not other
     if not draft.window_times or draft.given("trigger_interval") or not (draft.listed or draft.keyless):
         return False
     size, slide, _ = draft.window_times
-    return slide < size and size % slide == 0 and size // slide <= MOST_PANES and all(call.function in SUMS for call in draft.calls)
+    return slide < size and size % slide == 0 and size // slide <= MOST_PANES and all(map(_of_panes, draft.calls))
+
+
+def _of_panes(call: Call) -> bool:
+    return call.function in SUMS and not call.per_group
 
 
 def window_missing(draft: Draft) -> Iterator[Problem]:

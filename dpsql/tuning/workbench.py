@@ -22,7 +22,7 @@ from dpsql.mechanisms.histogram.asked import ReleaseRule
 from dpsql.mechanisms.histogram.plan import PrivacyPlan
 from dpsql.mechanisms.histogram.planner import unnamed_plan
 from dpsql.mechanisms.histogram.stages import stages
-from dpsql.parsed_query import AVERAGED, SPREADS, ContributionPeriod, ParsedQuery, changed
+from dpsql.parsed_query import AVERAGED, SPREADS, ContributionPeriod, ParsedQuery, PerGroup, changed
 from dpsql.tuning.expected import Outcome, selected, thinned, unit_paths
 from dpsql.tuning.sample import Sample
 from dpsql.udfs.columns import Bool, Float, Int
@@ -163,7 +163,7 @@ class Workbench:
         """Alias -> share of the values that the bounds per row clamp, and how much of the sum of |values| that takes away."""
         out = {}
         for aggregate in self._aggregates:
-            if aggregate.bounds is not None:
+            if aggregate.bounds is not None and not isinstance(aggregate, PerGroup):
                 x = self.sample.rows.column(f"a{self.query.plan.arguments.index(aggregate.argument or '')}").to_numpy()
                 x = x[np.isfinite(x)]
                 lost = np.abs(x - np.clip(x, *aggregate.bounds))

@@ -30,6 +30,9 @@ def heads(published: Published) -> dict[str, str]:
         if measure.function in (AggregateFunction.COUNT_DISTINCT_UNIT, AggregateFunction.COUNT_SKETCH):  # the latter has no column
             continue
         values = "{:g} to {:g}, ".format(*measure.bounds) if measure.bounds else ""
+        if measure.per_group and measure.bounds:
+            found[measure.alias] = "{:,g} to {:,g} each".format(*measure.bounds)
+            continue
         found[measure.alias] = f"{values}at most {_per_key(run):,} each"
     return found
 

@@ -37,15 +37,15 @@ def shifts(options: Sequence[Option], chosen: np.ndarray, clocks: Sequence[int],
     user = _spread(np.arange(count, dtype=np.int64))
     own_key = _spread(np.arange(count, dtype=np.int64)[:, None] * 64 + key[chosen] + (1 << 40))
     batches = [list(range(length))] if len(clocks) == 1 else [[j] for j in range(length)]
-    state, parts = None, []
+    state, rooms, parts = None, None, []
     for batch, closed in zip(batches, clocks, strict=True):
         rows = {"drop": np.zeros(count * len(batch), np.int8), "user": np.tile(user, len(batch))}
         rows |= {"ts": np.concatenate([ts[chosen[:, j]] for j in batch]).astype(np.int64)}
         rows |= {"key": np.concatenate([own_key[:, j] for j in batch])}
         rows |= {"key_bytes": pa.array([b"%d" % n for j in batch for n in range(count)], pa.binary())}
         rows |= {"a0": np.concatenate([value[chosen[:, j]] for j in batch]).astype(float)}
-        admission = admit(state, pa.table(rows), Clock(closed), p)
-        state = admission.state
+        admission = admit(state, pa.table(rows), Clock(closed), p, rooms)
+        state, rooms = admission.state, admission.sums
         parts.append(admission.contributions)
     table = pa.concat_tables(parts)
     stream_of = {int(k): (n, int(key[chosen[n, j]])) for n, row in enumerate(own_key.tolist()) for j, k in enumerate(row)}

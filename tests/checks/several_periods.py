@@ -136,7 +136,7 @@ def one_stream(plan: PrivacyPlan, n: int, pick: np.random.Generator, number: int
                 place = (
                     (q.windows.offset_us - offset - period * size) % grid + numbers.get(edge, int(pick.integers(0, size // grid))) * grid
                 ) % size + i
-            yield period, period * size + place, key, extreme if number % 5 else float(pick.choice([extreme, -extreme]))
+            yield period, period * size + place, key, extreme * (1, int(pick.choice([1, -1])), (-1) ** i)[number % 3]
 
 
 def _keys(rows: int, per_group: int, groups: int) -> list[int]:
@@ -150,13 +150,13 @@ def _keys(rows: int, per_group: int, groups: int) -> list[int]:
 def admitted(streams: Streams, p: BoundingParameters) -> pa.Table:
     """Contributions of all streams, with the number of the stream and of its key."""
     user, key = _spread(streams.stream), _spread((1 << 40) + streams.stream * KEYS + streams.key)
-    state, parts = None, []
+    state, sums, parts = None, None, []
     for batch, closed in enumerate(streams.closed):
         now = np.flatnonzero(streams.batch == batch)
         rows = {"drop": np.zeros(len(now), np.int8), "user": user[now], "ts": streams.ts[now], "key": key[now]}
         rows |= {"key_bytes": pa.array([b""] * len(now), pa.binary()), "a0": streams.value[now]}
-        step = admit(state, pa.table(rows), Clock(closed), p)
-        state = step.state
+        step = admit(state, pa.table(rows), Clock(closed), p, sums)
+        state, sums = step.state, step.sums
         parts.append(step.contributions)
     table = pa.concat_tables(parts)
     known = np.argsort(key)

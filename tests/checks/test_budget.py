@@ -17,6 +17,7 @@ from dpsql.mechanisms.histogram.asked import ReleaseRule
 from dpsql.mechanisms.histogram.plan import PrivacyPlan
 from dpsql.parsed_query import AggregateFunction, ContributionPeriod, CounterName
 from dpsql.parts.key_selection import thresholds
+from dpsql.parts.sums import NoisySum
 from dpsql.udfs.grid import Grid
 from dpsql.udfs.histogram.key_selection import SelectionParameters
 from dpsql.udfs.histogram.release import ReleaseParameters, release
@@ -46,6 +47,12 @@ def ratios(plan: PrivacyPlan) -> list[float]:
     for column in plan.columns:
         for p in column.perturbations:
             largest = max(abs(p.lower), abs(p.upper)) * p.grid if p.rule in ("sum", "squares") else 1.0
+            if "per_group" in p.rule:
+                moved = math.sqrt(
+                    r * most_squared(p, q.asked.max_rows_contributed, q.asked.max_rows_per_group, q.asked.max_groups_contributed)
+                )
+                out.append(f * moved / p.sigma)
+                continue
             units = column.aggregate.function is AggregateFunction.COUNT_DISTINCT_UNIT
             moved = (
                 math.sqrt(r * min(q.asked.max_rows_contributed, q.asked.max_groups_contributed) * places(plan) if units else squares)
@@ -55,6 +62,17 @@ def ratios(plan: PrivacyPlan) -> list[float]:
     if plan.selection:
         out.append(f * math.sqrt(sum(Fraction(w, 2**20) ** 2 for w in plan.selection.weights)) / plan.selection.sigma)
     return out
+
+
+def most_squared(p: NoisySum, rows: int, per_key: int, keys: int) -> float:
+    """The largest sum of squares over all ways to spread rows over keys, each row on either side of zero, what is beyond a bound cut."""
+    row = max(-p.lower, p.upper) * p.grid if p.rule.startswith("sum") else 1.0
+    sides = [[min(n * row, bound * p.grid) ** 2 for n in range(per_key + 1)] for bound in (p.upper, -p.lower)]
+    of_key = np.array([max(sides[0][k] + sides[1][n - k] for k in range(n + 1)) for n in range(per_key + 1)])
+    best = np.zeros(rows + 1)
+    for _ in range(keys):
+        best = np.max([np.concatenate([np.zeros(n), best[: rows + 1 - n] + of_key[n]]) for n in range(per_key + 1)], axis=0)
+    return float(best[-1])
 
 
 def places(plan: PrivacyPlan) -> int:

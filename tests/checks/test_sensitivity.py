@@ -15,7 +15,7 @@ from dpsql.parsed_query import Aggregate, AggregateFunction, ContributionPeriod,
 from dpsql.udfs.grid import NO_CLOCK
 from dpsql.udfs.noise.counters import Blt
 from tests.checks.one_user import shifts, squared, squared_in_rounds, streams
-from tests.property.plans import COUNT, USERS, query, source
+from tests.property.plans import CAPPED, COUNT, FEW, USERS, query, source
 
 SUM = Aggregate("total", AggregateFunction.SUM, "x", (-3.0, 2.0))
 AVG = Aggregate("mean", AggregateFunction.AVG, "x", (-3.0, 2.0))
@@ -33,7 +33,8 @@ def plan_of(case: tuple) -> PrivacyPlan:
         query(
             **{"max_rows_contributed": rows, "max_rows_per_group": per_group, "max_groups_contributed": groups},
             **{"window": WindowSpec(SIZE, slide, 0), "trigger_interval_us": trigger, "allowed_lateness_us": late},
-            **{"contribution_period": period, "release": rule, "aggregates": (COUNT, USERS, SUM, AVG)},
+            **{"contribution_period": period, "release": rule},
+            aggregates=(FEW, CAPPED) if slide < SIZE and rule is ReleaseRule.EVERY_TRIGGER else (COUNT, USERS, SUM, AVG, CAPPED, FEW),
         ),
         source(),
     )

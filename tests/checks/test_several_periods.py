@@ -30,7 +30,7 @@ from dpsql.udfs.stage import Tick
 from dpsql.udfs.table.leaves import Quantiles
 from tests.checks.several_periods import admitted, candidates, search
 from tests.mechanisms.histogram.contract_cases import QUARTILES
-from tests.property.plans import COUNT, USERS, query, source
+from tests.property.plans import CAPPED, COUNT, FEW, USERS, query, source
 
 SIZE = 1200
 PLANS = 50
@@ -38,7 +38,7 @@ SUM = Aggregate("total", AggregateFunction.SUM, "x", (-3.0, 2.0))
 AVG = Aggregate("mean", AggregateFunction.AVG, "x", (-3.0, 2.0))
 SELECTED = {"public_groups": None}
 SLIDES = {1200: (300, 400, 600), 600: (100, 200, 300), 400: (100, 200), 300: (100, 150), 500: (100, 250)}
-AGGREGATES = ((COUNT,), (USERS,), (SUM,), (AVG,), (COUNT, USERS), (SUM, USERS), (COUNT, USERS, SUM))
+AGGREGATES = ((COUNT,), (USERS,), (SUM,), (AVG,), (FEW, CAPPED), (CAPPED, USERS), (COUNT, USERS, SUM))
 
 
 def random_plan(pick: random.Random) -> PrivacyPlan:

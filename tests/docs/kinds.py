@@ -26,6 +26,7 @@ AGGREGATES = {
     "COUNT(DISTINCT unit)": "COUNT(DISTINCT {}) AS units",
     "AVG": "AVG({}, contribution_bounds_per_row => (0, 60)) AS mean",
     "STDDEV, VARIANCE": "STDDEV({}, contribution_bounds_per_row => (0, 60)) AS spread, VAR_POP({}, contribution_bounds_per_row => (0, 60)) AS v",
+    "contribution_bounds_per_group": "SUM({}, contribution_bounds_per_group => (0, 60)) AS in_all",
     "APPROX_QUANTILES": "APPROX_QUANTILES({}, 4, contribution_bounds_per_row => (0, 60)) AS quartiles",
 }
 OPTIONS = {
@@ -39,6 +40,8 @@ OPTIONS = {
 REASONS = {
     ("COUNT(DISTINCT unit)", "marginals"): "not linear",
     ("APPROX_QUANTILES", "marginals"): "not linear",
+    ("contribution_bounds_per_group", "dynamic, rows end"): "would depend on what was cut",
+    ("contribution_bounds_per_group", "marginals"): "not in CUBE",
     ("privacy_level = EVENT", "dynamic, rows end"): "protects a row that stays",
     **{(row, "sketch"): "no place beside a sketch" for row in AGGREGATES if row not in OF_LISTS},
 }
@@ -46,6 +49,7 @@ REASONS = {
 APART = {
     "COUNT(DISTINCT unit)": "An event has no user",
     "max_rows_per_group, max_groups_contributed": "protects one row, whoever it belongs to",
+    "contribution_bounds_per_group": "protects one row, which is all that is bounded",
 }
 """What does not stand beside EVENT, and why."""
 

@@ -62,7 +62,8 @@ QUERIES = {
     "two keys": "max_rows_contributed = 16) key, large, COUNT(*) AS n, COUNT(value) AS known "
     "FROM (SELECT user_id, ts, key, value, value > 20 AS large FROM records)" + TAIL + "key, large",
     "few groups": "max_rows_contributed = 16, max_groups_contributed = 4, max_rows_per_group = 4) "
-    "key, COUNT(value) AS known, SUM(value, contribution_bounds_per_row => (-10, 10)) AS net FROM records" + TAIL + "key",
+    "key, COUNT(value) AS known, SUM(value, contribution_bounds_per_row => (-10, 10)) AS net, "
+    "SUM(value - 20, contribution_bounds_per_group => (-9, 30)) AS held FROM records" + TAIL + "key",
     "late and many": "max_rows_contributed = 16, allowed_lateness = '{trigger}', min_privacy_units_per_group = 5) key, COUNT(*) AS n FROM records"
     + TAIL
     + "key",

@@ -39,6 +39,12 @@ def rows_that_stay(rows: float, per_key: float, keys: float, height: float) -> f
     return of_key * min(rows * height, keys * of_key)
 
 
+def bounded_groups(rows: int, per_key: int, keys: int, height: float, lower: float, upper: float) -> float:
+    """E of sums whose rows add up to lower..upper in a group: M_+^2 + M_-^2 in every group, or M h for every row."""
+    sides = [min(per_key * height, bound) for bound in (upper, -lower)]
+    return min(max(sides) * height * min(rows, keys * per_key), min(rows, keys) * math.fsum(m * m for m in sides))
+
+
 def whole_rows(rows: int, per_key: int, height: float) -> float:
     """E of whole rows of one height: keys are filled one after the other."""
     return height**2 * (rows // per_key * per_key**2 + (rows % per_key) ** 2)
@@ -67,6 +73,14 @@ def values_of(part: Any) -> tuple[float, float]:
     return (part.lower * part.grid, part.upper * part.grid) if part.rule in ("sum", "squares") else (0.0, 1.0)
 
 
+def stays(part: Any, rows: int, per_key: int, keys: int) -> float:
+    """E of one sum of rows that stay."""
+    lower, upper = part.lower * part.grid, part.upper * part.grid
+    if "per_group" in part.rule:
+        return bounded_groups(rows, per_key, keys, max(-lower, upper) if part.rule.startswith("sum") else 1.0, lower, upper)
+    return rows_that_stay(rows, per_key, keys, max(map(abs, values_of(part))))
+
+
 def norm(of: Counter | BltInf) -> float:
     """f: of the counter's first column, over as many triggers as it has."""
     return math.sqrt(of.squared_norm()) if isinstance(of, BltInf) else column_norm(of)
@@ -82,7 +96,7 @@ def of_windows(plan: PrivacyPlan) -> Charge:
         for part in column.perturbations:
             units = column.aggregate.function is AggregateFunction.COUNT_DISTINCT_UNIT
             times = r * min(bounds[0], bounds[2])
-            e = presences((1.0,) * times, meet) if units else r * rows_that_stay(*bounds, max(map(abs, values_of(part))))
+            e = presences((1.0,) * times, meet) if units else r * stays(part, *bounds)
             once = isinstance(part, QuantilePlan)  # each node has one release, and a row moves one node of each level
             mu2 = (1.0 if once else f[part.counter] / part.sigma) ** 2 * e * (part.levels / part.sigma**2 if once else 1.0)
             total += Charge(mu2, mu2 if units or not meet else 2 * mu2)
@@ -103,7 +117,7 @@ def of_table(plan: TablePlan) -> Charge:
         for part in column.perturbations:
             paths = part.levels if isinstance(part, QuantileSum) else 1
             lower, upper = values_of(part)
-            rows = rows_that_end(*bounds[:2], lower, upper) if ends else rows_that_stay(*bounds, max(abs(lower), abs(upper)))
+            rows = rows_that_end(*bounds[:2], lower, upper) if ends else stays(part, *bounds)
             apart += paths * (presences((1.0,) * times, ends is not None) if units else rows) / part.sigma**2
         heights = [max(map(abs, values_of(part))) / part.sigma for part in column.perturbations]
         total += min(apart, measure_that_ends(*bounds[:2], heights)) if ends and len(heights) > 1 else apart

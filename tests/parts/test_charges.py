@@ -84,6 +84,8 @@ def test_the_lemma_and_the_accountants_agree() -> None:
 SLIPS: dict[str, tuple[Any, str, Callable[..., Any]]] = {
     "windows: a row in one window only": (of_windows, "_ratio", lambda real, p, plan: real(p, replace(plan, windows_per_record=1))),
     "windows: periods never meet": (of_windows, "_periods_meet", lambda real, plan: False),
+    "windows: of bounds per group the upper one": (of_windows, "_per_group", lambda real, p, *a: real(replace(p, lower=0), *a)),
+    "tables: of bounds per group the upper one": (of_tables, "group_ratio", lambda real, *a: real(*a[:4], (0.0, a[4][1]), *a[5:])),
     "tables: rows that end as rows that stay": (of_tables, "row_ratio", lambda real, *a: real(*a[:3], False, *a[4:])),
     "tables: what may come back as what stays": (of_tables, "presence_ratio", lambda real, weights, ends, *a: real(weights, False, *a)),
     "cubes: one table for all": (of_cubes, "_squared", lambda real, each, tables, *a: real(each, tables, *a) / len(tables)),

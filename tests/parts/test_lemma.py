@@ -33,11 +33,12 @@ from dpsql.udfs.noise.blt_inf import BltInf
 from dpsql.udfs.noise.counters import counter
 from dpsql.udfs.stage import BEGIN, END, Clock, Tick
 from tests import contract
+from tests.checks.test_sensitivity import strategy
 from tests.mechanisms.dynamic.plans import DECILES, FEED, START, query, source
 from tests.mechanisms.histogram.contract_cases import SPREAD
 from tests.mechanisms.marginals.contract_cases import PLANS as CUBES
 from tests.parts.lemma import norm
-from tests.property.plans import COUNT, DAY, HOUR, ROWS, SUM
+from tests.property.plans import CAPPED, COUNT, DAY, HOUR, ROWS, SUM
 from tests.property.plans import query as windows
 
 LAST = 20_000
@@ -140,6 +141,33 @@ def test_presences_that_come_back_need_a_convex_counter() -> None:
     d = np.array([1.0, -1.0, 1.0, -1.0])
     assert float(np.sum(np.convolve([1.0, 0.0, 1.0], d) ** 2)) == 12.0
     assert float(d @ products()[np.abs(np.subtract.outer(np.arange(4), np.arange(4)))] @ d) < 4 * products()[0]
+
+
+def moved_by_a_sum(per_key: int, triggers: Sequence[int], values: Sequence[float]) -> float:
+    """|C d|^2 / sigma^2 of one unit's rows in one group, one after the other, over what is charged for a sum with bounds per group."""
+    bounds = {"max_rows_contributed": 16, "max_rows_per_group": per_key, "max_groups_contributed": 1, "trigger_interval_us": HOUR}
+    plan = plan_windows(windows(**bounds, public_groups="SELECT page FROM pages", aggregates=(CAPPED,)), source())
+    stage, _ = registry.named(plan.mechanism).stages(plan, RunFacts(contract.listed()))
+    state, d, (part,) = stage.empty(), np.zeros(plan.horizon), plan.perturbations
+    for trigger, value in zip(triggers, values, strict=True):  # a micro-batch each
+        row = contract.records(stage, 1, 1, contract.START, contract.START + 1).set_column(1, "user", pa.array([7]))
+        given = {"ts": contract.START + trigger * HOUR, "key": contract.listed().keys[0], "a0": float(value)}
+        for name, one in given.items():
+            row = row.set_column(row.column_names.index(name), name, pa.array([one]))
+        done = stage.step(state, row.select(stage.takes.names), Clock(), b"")
+        state = done.state
+        np.add.at(d, done.rows["trigger"].to_numpy() - 1, done.rows["v0"].to_numpy() * part.grid)
+    return float(np.sum((strategy(part.counter, plan.horizon) @ d) ** 2)) / (of_windows._ratio(part, plan) * part.sigma) ** 2
+
+
+@pytest.mark.parametrize("per_key", [1, 2, 16])
+def test_bounds_per_group_hold_what_they_are_charged(per_key: int) -> None:
+    """Reached by one side. Catches: a room that the other sign empties (the clamped net sum), or that a micro-batch does."""
+    signs = [(1, -1) * 8, (1,) * 8 + (-1,) * 8, (-1,) * 16, (1,) * 16]
+    when = [range(16), [3] * 16, [0] * 8 + [23] * 8]
+    found = [moved_by_a_sum(per_key, t, [9.0 * s for s in some]) for t, some in itertools.product(when, signs)]
+    found += [moved_by_a_sum(per_key, range(16), np.resize([0.4, -0.7], 16))]
+    assert 0.69 < max(found) <= 1 + 1e-9
 
 
 OF_ROWS: dict[str, Any] = {

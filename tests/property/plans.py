@@ -4,7 +4,7 @@ from typing import Any
 
 from dpsql.config import Source
 from dpsql.mechanisms.histogram.asked import Asked, ReleaseRule
-from dpsql.parsed_query import Aggregate, AggregateFunction, ContributionPeriod, CounterName, Key, ParsedQuery, WindowSpec
+from dpsql.parsed_query import Aggregate, AggregateFunction, ContributionPeriod, CounterName, Key, ParsedQuery, PerGroup, WindowSpec
 
 HOUR = 3_600_000_000
 DAY = 24 * HOUR
@@ -12,6 +12,9 @@ DAY = 24 * HOUR
 COUNT = Aggregate("views", AggregateFunction.COUNT_ROWS)
 VALID = Aggregate("known", AggregateFunction.COUNT, "seconds")
 USERS = Aggregate("visitors", AggregateFunction.COUNT_DISTINCT_UNIT)
+CAPPED = PerGroup("capped", AggregateFunction.SUM, "x", (-3.0, 2.0))
+FEW = PerGroup("few", AggregateFunction.COUNT_ROWS, None, (0.0, 2.0))
+"""Both with bounds per group."""
 SUM = Aggregate("time_spent", AggregateFunction.SUM, "seconds", (0.0, 60.0))
 
 

@@ -34,6 +34,12 @@ INCREMENTS = (
 )  # fmt: skip
 
 
+PER_GROUP = (
+    Increment("rows_per_group", upper=1), Increment("sum_per_group", 0, 0.25, -8, 12), Increment("users"), Increment("sum_per_group", 0, 0.25, 0, 3),
+)  # fmt: skip
+"""Increments with rooms; a query may have others beside them."""
+
+
 def identifier(name: int) -> int:
     """A 64-bit id as the engines make them; users and keys share this function, so that a user can have the id of a key."""
     return int.from_bytes(hashlib.sha256(b"%d" % name).digest()[:8], "big", signed=True)
@@ -44,10 +50,13 @@ KEYS = [identifier(i) for i in range(5)]
 VALUES = [0.0, -0.0, 0.625, 1.0, -3.7, 2.9, float("nan"), float("inf"), float("-inf"), 1e300, 5e-324]
 
 
-def records() -> st.SearchStrategy[Record]:
-    """Ties of every kind, times before 1970 and far from now, and records that were dropped before bounding."""
-    times = st.one_of(st.integers(-30, 30), st.integers(0, 12), st.sampled_from([FAR, FAR + 1, -FAR]))
-    live = st.builds(Record, st.sampled_from(USERS), times, st.sampled_from(KEYS), st.tuples(st.sampled_from(VALUES)))
+def records(crowded: bool = False) -> st.SearchStrategy[Record]:
+    """Ties of every kind, times before 1970 and far from now, and records that were dropped before bounding; `crowded`: one user's, of few keys."""
+    times = (
+        st.one_of(st.integers(-30, 30), st.integers(0, 12), st.sampled_from([FAR, FAR + 1, -FAR])) if not crowded else st.integers(0, 24)
+    )
+    who, keys = (USERS[:1], KEYS[:2]) if crowded else (USERS, KEYS)
+    live = st.builds(Record, st.sampled_from(who), times, st.sampled_from(keys), st.tuples(st.sampled_from(VALUES)))
     dropped = st.builds(Record, st.just(0), st.just(0), st.just(0), st.just((float("nan"),)), st.integers(1, 4))
     return st.one_of(*[live] * 9, dropped)
 
@@ -61,16 +70,19 @@ def grids(draw: st.DrawFn, sliding: bool = True) -> Grid:
 
 
 @st.composite
-def bounding(draw: st.DrawFn, renews: bool | None = None, sliding: bool = True, rounds: bool | None = False) -> BoundingParameters:
-    """Any bounds C, c <= C, G <= C. `rounds`: contributions keep their user (None: either)."""
+def bounding(
+    draw: st.DrawFn, renews: bool | None = None, sliding: bool = True, rounds: bool | None = False, rooms: bool = False
+) -> BoundingParameters:
+    """Any bounds C, c <= C, G <= C. `rounds`: contributions keep their user (None: either). `rooms`: increments have bounds per group."""
     rows = draw(st.integers(1, 6))
     per_group, groups = draw(st.integers(1, rows)), draw(st.integers(1, rows))
     grid = draw(grids(sliding))
     by_user = draw(st.booleans()) if rounds is None else rounds
     counted = grid.windows_per_record * (min(rows, groups * per_group) if by_user else min(rows, groups))
     weights = selection_weights(counted, draw(st.sampled_from([0.5, 0.0])))
+    increments = draw(st.sampled_from((PER_GROUP[:1], PER_GROUP, (*PER_GROUP, *INCREMENTS)))) if rooms else INCREMENTS
     return BoundingParameters(
-        grid, draw(st.booleans()) if renews is None else renews, rows, per_group, groups, weights, INCREMENTS, by_user
+        grid, draw(st.booleans()) if renews is None else renews, rows, per_group, groups, weights, increments, by_user
     )
 
 
@@ -95,9 +107,9 @@ class Stream:
 
 
 @st.composite
-def live_streams(draw: st.DrawFn) -> Stream:
+def live_streams(draw: st.DrawFn, crowded: bool = False) -> Stream:
     """Any records in any order, any cut, a monotone clock; the last tick closes everything."""
-    batches = draw(st.lists(st.lists(records(), max_size=14), min_size=1, max_size=5))
+    batches = draw(st.lists(st.lists(records(crowded), max_size=14), min_size=1, max_size=5))
     times = sorted(draw(st.lists(st.integers(-40, 60), min_size=len(batches), max_size=len(batches))))
     ahead = draw(st.one_of(st.none(), st.integers(0, 30)))
     before = [NO_CLOCK if draw(st.booleans()) else times[0], *times[1:]]
@@ -142,12 +154,13 @@ class Admissions:
 def run_admission(stream: Stream, p: BoundingParameters, buckets: int = 1) -> Admissions:
     """Every micro-batch to every bucket that has rows of it or, as in a live run, all of them."""
     states: list[pa.Table | None] = [None] * buckets
+    sums = states.copy()
     drops: Counter[str] = Counter()
     tables = []
     for number, (batch, clock) in enumerate(zip(stream.batches, stream.clocks, strict=True)):
         for b in range(buckets):
-            admission = admit(states[b], table([r for r in batch if r.user % buckets == b]), clock, p)
-            states[b] = admission.state
+            admission = admit(states[b], table([r for r in batch if r.user % buckets == b]), clock, p, sums[b])
+            states[b], sums[b] = admission.state, admission.sums
             drops.update({reason: n for reason, n in admission.drops.items() if n})
             rows = admission.contributions
             tables.append(rows.append_column("batch", pa.array([number] * rows.num_rows, pa.int64())))

@@ -6,6 +6,7 @@ from unittest import mock
 
 import numpy as np
 import pyarrow as pa
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -34,9 +35,11 @@ from tests.reference import Bounder, Cells, Record, increment, sums
 BOUNDS = ("over_max_rows_per_group", "over_max_groups", "over_max_rows")
 
 
-@given(live_streams(), bounding(rounds=None), st.integers(1, 4))
-def test_admission_is_the_reference(stream: Stream, p: BoundingParameters, buckets: int) -> None:
+@pytest.mark.parametrize("rooms", [False, True])
+@given(st.data(), st.integers(1, 4))
+def test_admission_is_the_reference(rooms: bool, data: st.DataObject, buckets: int) -> None:
     """Catches: a bound off by one, an allowance renewed by eviction (the reference never forgets), a wrong rank or trigger, a lost drop."""
+    stream, p = data.draw(live_streams(rooms)), data.draw(bounding(rounds=None, rooms=rooms))
     reference = Bounder(p)
     expected = [a for batch, c in zip(stream.batches, stream.clocks, strict=True) for a in reference.admit(batch, c.closed_us, c.latest_us)]
     found = run_admission(stream, p, buckets)
@@ -49,7 +52,7 @@ def test_admission_is_the_reference(stream: Stream, p: BoundingParameters, bucke
     assert drops | ({"bounds": over} if over else {}) == reference.drops
 
 
-@given(st.lists(records(), max_size=40), bounding(rounds=None), st.data())
+@given(st.lists(records(), max_size=40), bounding(rounds=None) | bounding(rounds=None, rooms=True), st.data())
 def test_cuts_between_event_times_buckets_and_row_order_do_not_matter(
     stream: list[Record], p: BoundingParameters, data: st.DataObject
 ) -> None:
@@ -60,7 +63,7 @@ def test_cuts_between_event_times_buckets_and_row_order_do_not_matter(
     assert cells(run_admission(replay_stream(batches), p, data.draw(st.integers(1, 5))).contributions) == whole
 
 
-@given(live_streams(), bounding())
+@given(live_streams(), bounding() | bounding(rooms=True))
 def test_users_do_not_touch_each_other(stream: Stream, p: BoundingParameters) -> None:
     """What all users add is the sum of what each adds alone: so no record of one user moves another's records or triggers. Catches: a clock
     taken from the data, an allowance shared between users, ties broken across users, weights by global rank."""

@@ -25,7 +25,7 @@ from dpsql.privacy.cost import Overlap
 from dpsql.privacy.curve import epsilon_of, round_down, round_up, total_mu
 from dpsql.privacy.factorisation import factorisation
 from dpsql.udfs.noise.counters import counter, noise_matrix
-from tests.property.plans import COUNT, DAY, HOUR, SUM, USERS, VALID, query, source
+from tests.property.plans import CAPPED, COUNT, DAY, FEW, HOUR, SUM, USERS, VALID, query, source
 
 AVG = Aggregate("mean", AggregateFunction.AVG, "seconds", (-5.0, 60.0))
 STDDEV = Aggregate("spread", AggregateFunction.STDDEV_SAMP, "seconds", (-5.0, 60.0))
@@ -58,7 +58,7 @@ def random_plan(pick: random.Random, stream: Source) -> PrivacyPlan:
     asked |= dict(
         release=pick.choice(list(ReleaseRule)),
         counter=pick.choice([CounterName.BLT, CounterName.HONAKER]),
-        aggregates=tuple(a for a in (COUNT, VALID, USERS, SUM, AVG, STDDEV) if pick.random() < 0.5) or (COUNT,),
+        aggregates=tuple(a for a in (COUNT, VALID, USERS, SUM, AVG, STDDEV, CAPPED, FEW) if pick.random() < 0.5) or (COUNT,),
     )
     return make_plan(query(**asked), stream, share, decay)
 
@@ -84,14 +84,14 @@ def test_the_cost_of_several_periods_is_that_of_theorem_4() -> None:
         plan = random_plan(pick, stream)
         one = cost(plan, stream)
         seen.add(one.overlap)
-        assert one.mu2 == pytest.approx(plan.mu**2, rel=1e-5) and one.mu2 <= plan.mu**2 * (1 + 1e-9)
+        assert one.mu2 == pytest.approx(plan.mu**2, rel=2e-5) and one.mu2 <= plan.mu**2 * (1 + 1e-9)
         assert one.failure <= (plan.delta_threshold + plan.delta_hash) * (1 + 1e-9)
         if not plan.periods_meet:
             renews = plan.query.contribution_period is ContributionPeriod.WINDOW
             assert one.overlap is (Overlap.NONE if renews else Overlap.STREAM)
             continue
         users = sum((p.sensitivity / p.sigma) ** 2 for p in plan.perturbations if p.rule == "users")
-        assert one.mu2_shared == pytest.approx(2 * plan.mu**2 - users, rel=1e-5)
+        assert one.mu2_shared == pytest.approx(2 * plan.mu**2 - users, rel=2e-5)
         met = 0.0
         if plan.selection is not None:
             most = (plan.min_counted + 1) * plan.selection.weights[0]

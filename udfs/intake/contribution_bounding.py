@@ -20,6 +20,7 @@ import pyarrow as pa
 from dpsql.udfs.columns import Bool, Int, run_starts, run_sums, running_count, sort_order
 from dpsql.udfs.contributions import Increment
 from dpsql.udfs.grid import Grid
+from dpsql.udfs.intake import group_sums
 from dpsql.udfs.intake.leaf_counts import with_leaves
 from dpsql.udfs.intake.user_state import GROUPS, KEYS, Entries, count_entries, empty_state, forget, has, merge, used_up
 from dpsql.udfs.stage import NO_RECORD, Clock
@@ -100,17 +101,36 @@ class BoundingParameters:
         """Users are counted, and their periods can meet."""
         return self.periods_meet and any(rule.rule == "users" for rule in self.increments)
 
+    @property
+    def per_group(self) -> tuple[int, ...]:
+        """Places of the increments that have bounds per group."""
+        return tuple(j for j, rule in enumerate(self.increments) if rule.per_group)
+
+    @property
+    def only_per_group(self) -> bool:
+        """Whether a record that adds to none of those adds nothing: where it is refused for that, its user was counted before."""
+        return all(rule.per_group or rule.rule == "users" for rule in self.increments)
+
+    def group_of(self, period: Int, window: Int) -> Int:
+        """The window of the group in which a copy's numbers are bounded."""
+        return window
+
+    def group_is_over(self, period: Int, window: Int, closed_us: int) -> Bool:
+        """Whether no record comes into such a group any more."""
+        return self.grid.closed_triggers(window, closed_us) == self.grid.horizon
+
 
 @dataclass(frozen=True)
 class Admission:
-    """New state, the admitted increments summed by (window, trigger, key), and how many records were dropped and why."""
+    """New state, the admitted increments summed by (window, trigger, key), how many records were dropped and why, and a new state of sums."""
 
     state: pa.Table
     contributions: pa.Table
     drops: dict[str, int]
+    sums: pa.Table | None = None
 
 
-def admit(state: pa.Table | None, rows: pa.Table, clock: Clock, p: BoundingParameters) -> Admission:
+def admit(state: pa.Table | None, rows: pa.Table, clock: Clock, p: BoundingParameters, sums: pa.Table | None = None) -> Admission:
     """Admit what the bounds allow of one bucket's records of one micro-batch.
 
     Args:
@@ -118,6 +138,7 @@ def admit(state: pa.Table | None, rows: pa.Table, clock: Clock, p: BoundingParam
         rows: records (docs/architecture.md): `drop, user, ts, key, key_bytes, a0, ...`; no NULL in any column.
         clock: the same for every bucket of the micro-batch.
         p: the plan's numbers.
+        sums: of units in groups, where increments have bounds per group (None: nothing seen yet).
 
     Returns:
         Admission; pure: the same arguments give the same result, in any row order.
@@ -138,10 +159,19 @@ def admit(state: pa.Table | None, rows: pa.Table, clock: Clock, p: BoundingParam
         order, period, user = order[left], period[left], user[left]
     ts, key = ts[order], key[order]
     records = Entries(period, user, _fingerprint(key))
-    admitted, first, rank, ordinal, state = _bound(state, records, p, drops)
+    has_room, filled = np.ones(len(ts), bool), None
+    if p.per_group:
+        record, window, _ = open_copies(ts, clock, p)
+        by = period[record], user[record], p.group_of(period[record], window), key[record]
+        sums = group_sums.empty_sums(len(p.per_group)) if sums is None else sums
+        rules = [p.increments[j] for j in p.per_group]
+        filled, copied = group_sums.fill(sums, by, [values[j][order][record] for j in p.per_group], rules), record
+        if p.only_per_group:
+            has_room = np.bincount(record, ~filled.full, len(ts)) > 0
+    admitted, first, rank, ordinal, state = _bound(state, records, has_room, p, drops)
 
     record, window, trigger = open_copies(ts[admitted], clock, p)
-    record = np.flatnonzero(admitted)[record]
+    record, kept = np.flatnonzero(admitted)[record], np.ones(len(record), bool)
     if not p.groups_are_keys:
         # Copies in order of their records, then newest window first: groups are ranked in that order.
         copies = Entries(period[record], user[record], _group_fingerprint(period[record], window, key[record], p))
@@ -155,11 +185,18 @@ def admit(state: pa.Table | None, rows: pa.Table, clock: Clock, p: BoundingParam
     weights = np.array((0, *p.weights), np.int64)
     copy = (p.grid.latest_window(ts[record]) - window) // p.grid.slide_us
     weight = weights[(ordinal[record] - 1) * p.grid.windows_per_record + copy + 1] if p.by_user else np.where(first, weights[rank], 0)
-    sums = [np.where(new, 1, 0) if rule.rule == "users" else v[order][record] for v, rule in zip(values, p.increments, strict=True)]
+    added = [np.where(new, 1, 0) if rule.rule == "users" else v[order][record] for v, rule in zip(values, p.increments, strict=True)]
+    if filled and sums is not None:
+        of = np.flatnonzero(admitted[copied])
+        for j, each in zip(p.per_group, filled.added, strict=True):
+            added[j] = each[of][kept]
+        sums = group_sums.keep(sums, filled, of)
+        over = p.group_is_over(sums.column("period").to_numpy(), sums.column("window").to_numpy(), clock.closed_us)
+        sums = sums.filter(pa.array(~over)) if over.any() else sums
     row = order[record]
     counted = _who_counts(user[record], period[record], window, p) if p.periods_meet else user[record]
-    contributions = _sum_by_group(window, trigger, key[record], counted, weight, first, sums, rows.column("key_bytes"), row, p)
-    return Admission(forget(state, clock.closed_us, p.grid, p.renews), contributions, drops)
+    contributions = _sum_by_group(window, trigger, key[record], counted, weight, first, added, rows.column("key_bytes"), row, p)
+    return Admission(forget(state, clock.closed_us, p.grid, p.renews), contributions, drops, sums)
 
 
 def timely(rows: pa.Table, clock: Clock, p: Timely, drops: dict[str, int]) -> Bool:
@@ -214,22 +251,25 @@ def _exists(window: Int, p: Timely) -> Bool:
     return np.ones(len(window), bool) if p.first_window_us is None else window >= p.first_window_us
 
 
-def _bound(state: pa.Table, records: Entries, p: BoundingParameters, drops: dict[str, int]) -> tuple[Bool, Bool, Int, Int, pa.Table]:
+def _bound(
+    state: pa.Table, records: Entries, has_room: Bool, p: BoundingParameters, drops: dict[str, int]
+) -> tuple[Bool, Bool, Int, Int, pa.Table]:
     """Apply G, c and C to records sorted by (period, user, order of arrival).
 
-    A record over one bound never counts towards another: once a user's rows or keys are used up they stay so, hence the three
-    filters can be applied one after the other.
+    One without room in its group uses nothing up: another of its key came before it. A record over one bound never counts towards another:
+    once a user's rows or keys are used up they stay so, hence the three filters can be applied one after the other.
 
     Returns:
         (admitted, first of its user with its key, rank of that key, ordinal among the user's admitted records, new state).
     """
-    pairs = count_entries(state, KEYS, records)
+    pairs = count_entries(state, KEYS, records, has_room)
     new_user = run_starts(records.period, records.user)
-    first = ~pairs.known & (pairs.occurrence == 1)
+    first = has_room & ~pairs.known & (pairs.occurrence == 1)
     rank = pairs.spread(pairs.user_entries + running_count(first, new_user), first)
     # A bound as large as the user's own never bites first: such records are counted under max_rows below.
     within_groups = pairs.known | (rank <= p.max_groups) | (p.max_groups >= p.max_rows)
-    within_group = within_groups & ((pairs.prior_rows + pairs.occurrence <= p.max_rows_per_group) | (p.max_rows_per_group >= p.max_rows))
+    rows_left = (pairs.prior_rows + pairs.occurrence <= p.max_rows_per_group) | (p.max_rows_per_group >= p.max_rows)
+    within_group = within_groups & has_room & rows_left
     ordinal = pairs.user_rows + running_count(within_group, new_user)
     spent = ordinal - within_group >= p.max_rows
     admitted = within_group & ~spent

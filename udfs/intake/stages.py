@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from dpsql.udfs.contributions import contributions
-from dpsql.udfs.intake import user_state
+from dpsql.udfs.intake import group_sums, user_state
 from dpsql.udfs.intake.contribution_bounding import BoundingParameters, admit
 from dpsql.udfs.stage import Clock, Intake, Stepped, Tables
 from dpsql.udfs.state_table import Table
@@ -27,7 +27,11 @@ class AdmissionStage(Intake):
 
     parameters: BoundingParameters
     arguments: int
-    tables: ClassVar[Mapping[str, Table]] = user_state.TABLES
+
+    @property
+    def tables(self) -> Mapping[str, Table]:  # type: ignore[override]
+        """Of units; and of what they add up to in groups, where that is bounded."""
+        return user_state.TABLES | (group_sums.TABLES if self.parameters.per_group else {})
 
     @property
     def gives(self) -> pa.Schema:
@@ -37,12 +41,14 @@ class AdmissionStage(Intake):
 
     def empty(self) -> Tables:
         """No unit has used anything."""
-        return {"users": user_state.empty_state()}
+        rules = len(self.parameters.per_group)
+        return {"users": user_state.empty_state()} | ({"sums": group_sums.empty_sums(rules)} if rules else {})
 
     def step(self, state: Tables, rows: pa.Table, now: Clock, noise_key: bytes) -> Stepped:
         """As `admit`; counted: `drops`, how many records were dropped and why."""
-        done = admit(state["users"], rows, now, self.parameters)
-        return Stepped({"users": done.state}, done.contributions, {"drops": {reason: n for reason, n in done.drops.items() if n}})
+        done = admit(state["users"], rows, now, self.parameters, state.get("sums"))
+        after = {"users": done.state} | ({} if done.sums is None else {"sums": done.sums})
+        return Stepped(after, done.contributions, {"drops": {reason: n for reason, n in done.drops.items() if n}})
 
 
 @dataclass(frozen=True)

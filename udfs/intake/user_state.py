@@ -74,8 +74,8 @@ def empty_state() -> pa.Table:
     return pa.table({name: np.zeros(0, kind) for name, kind in zip(COLUMNS, types, strict=True)})
 
 
-def count_entries(state: pa.Table, part: int, entries: Entries) -> Counted:
-    """Count records against one part of the state."""
+def count_entries(state: pa.Table, part: int, entries: Entries, counts: Bool | None = None) -> Counted:
+    """Count records against one part of the state; `counts`: which of them, where not all."""
     new_user = run_starts(entries.period, entries.user)
     who = np.cumsum(new_user) - 1
     order = sort_order(who, entries.fingerprint)
@@ -83,7 +83,7 @@ def count_entries(state: pa.Table, part: int, entries: Entries) -> Counted:
     pair = np.empty(len(order), np.int64)
     pair[order] = np.cumsum(starts) - 1
     occurrence = np.empty(len(order), np.int64)
-    occurrence[order] = running_count(np.ones(len(order), bool), starts)
+    occurrence[order] = running_count(np.ones(len(order), bool) if counts is None else counts[order], starts)
     heads = order[starts]
 
     period, user, parts, fingerprint, rows = (state.column(n).to_numpy() for n in COLUMNS)

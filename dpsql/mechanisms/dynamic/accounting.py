@@ -19,10 +19,9 @@ from dpsql.mechanisms.dynamic.plan import ColumnPlan, NoisySum, QuantileSum, Tab
 from dpsql.parsed_query import AggregateFunction, ContributionPeriod, CounterName
 from dpsql.privacy.cost import Cost, Overlap, PrivacyLevel, check_promise, gaussian_delta
 from dpsql.privacy.endless import column_norm, path_deviations
-from dpsql.privacy.factorisation import factorisation
+from dpsql.privacy.factorisation import factorisation, response_and_column
 from dpsql.privacy.quantile_tree import levels
 from dpsql.udfs.noise.blt_inf import BltInf
-from dpsql.udfs.noise.counters import counter, impulse_response
 from dpsql.udfs.table.grid import LAST_STEP
 
 
@@ -104,13 +103,14 @@ def _ratio_of_sum(p: NoisySum, column: ColumnPlan, plan: TablePlan, norm: float,
     bounds = asked.max_rows_contributed, asked.max_rows_per_group, asked.max_groups_contributed
     if isinstance(p, QuantileSum):
         return math.sqrt(levels(p)) * row_ratio(*bounds, ends, (0.0, 1.0), norm, p.sigma)
-    if p.rule not in ("rows", "valid", "users", "sum", "squares"):
+    rule, _, per_group = p.rule.partition("_per_")
+    if rule not in ("rows", "valid", "users", "sum", "squares") or (per_group and ends):
         raise AccountingError(f"rule {p.rule} is unknown to the accountant")
     if p.rule == "users" and column.aggregate.function is AggregateFunction.COUNT_DISTINCT_UNIT:
         return presence_ratio((1.0,) * counts, ends, norm, p.sigma)
-    values = (
-        (p.lower * p.grid, p.upper * p.grid) if p.rule in ("sum", "squares") else (0.0, 1.0)
-    )  # other rules add 0 or 1 whatever the clamp
+    values = (p.lower * p.grid, p.upper * p.grid) if rule in ("sum", "squares") else (0.0, 1.0)  # other rules add 0 or 1 whatever the clamp
+    if per_group:
+        return group_ratio(*bounds, values, (p.lower * p.grid, p.upper * p.grid), norm, p.sigma)
     return row_ratio(*bounds, ends, values, norm, p.sigma)
 
 
@@ -142,11 +142,7 @@ def _check_that_rows_may_end(horizon: int) -> None:
     Raises:
         AccountingError: C is not convex and falling, or B negative.
     """
-    b = impulse_response(counter(CounterName.BLT, max(horizon, 3)))
-    reciprocal = np.diff(np.concatenate([[0.0], b]))
-    from scipy.signal import lfilter  # slow to import
-
-    column = lfilter([1.0], reciprocal, np.eye(1, len(b))[0])
+    b, column = response_and_column(CounterName.BLT, max(horizon, 3))
     if np.any(b < 0) or np.any(column < -1e-12) or np.any(np.diff(column) > 1e-12) or np.any(np.diff(column, 2) < -1e-12):
         raise AccountingError("the counter is not convex and falling: rows that end would cost more than accounted for")
 
@@ -169,6 +165,23 @@ def row_ratio(max_rows: int, per_group: int, max_groups: int, ends: bool, values
     one_sign = [abs(v) for v in values if v] or [0.0]
     height2 = sum(v * v for v in one_sign) if lower < 0 < upper else max(one_sign) ** 2
     return math.sqrt(per_group * max_rows * 2 * norm**2 * height2) / sigma
+
+
+def group_ratio(
+    max_rows: int, per_group: int, max_groups: int, values: tuple[float, float], sums: tuple[float, float], norm: float, sigma: float
+) -> float:
+    """Likewise, where what a unit's rows add up to in a group lies in `sums`, above zero and below each for itself; no entry of C is negative.
+
+    Raises:
+        AccountingError: zero is not in `sums`.
+    """
+    if not sums[0] <= 0 <= sums[1]:
+        raise AccountingError("bounds per group without zero: a unit that is not there would be outside")
+    row = max(-values[0], values[1])
+    above, below = min(sums[1], per_group * row), min(-sums[0], per_group * row)
+    # Of two paths without a negative inner product the squares add up: in min(C, G) groups; or those of min(C, G c) rows of one side.
+    all_rows = min(max_rows, max_groups * per_group) * row
+    return norm * math.sqrt(min(min(max_rows, max_groups) * (above**2 + below**2), all_rows * max(above, below))) / sigma
 
 
 def presence_ratio(weights: Sequence[float], ends: bool, norm: float, sigma: float) -> float:

@@ -17,6 +17,7 @@ from dpsql.parts.words import (
     bounding,
     bounds_of_rows,
     budget,
+    clamp,
     clamps,
     main,
     of_quantiles,
@@ -107,7 +108,7 @@ def _column_facts(plan: TablePlan, column: ColumnPlan) -> dict[str, Any]:
         "aggregate": str(column.aggregate.function),
         "sigma": noisy["sigma"],
         "stderr": noisy["stderr"],
-        "clamp": list(column.aggregate.bounds) if column.aggregate.bounds else None,
+        **clamp(column.aggregate),
         "stderr_of": noisy["of"] if len(parts) > 1 or noisy["of"] == "rank" else "value",
         "parts": parts if len(parts) > 1 else None,
     }

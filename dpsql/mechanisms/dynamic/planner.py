@@ -31,6 +31,7 @@ from dpsql.parts.key_selection import (
     thresholds,
 )
 from dpsql.parts.quantile_sums import BEYOND, quantile_sum
+from dpsql.parts.sums import per_group_sensitivity
 from dpsql.parts.whole_table import document
 from dpsql.privacy.curve import round_down, round_up, total_mu
 from dpsql.udfs.dynamic.interval_tree import MOST_ROUNDS
@@ -147,7 +148,10 @@ def _columns(plan: TablePlan, source: Source, bounds: TableBounds, norm: float, 
             perturbations.append(quantile_sum(aggregate, plan.arguments, mechanism, sensitivity, part, *most))
         for added in each:
             number += 1
-            per_row = measure_sensitivity(bounds, len(each), added.lower * added.grid, added.upper * added.grid)
+            if added.per_group:
+                per_row = per_group_sensitivity(added, bounds.max_rows_per_group, bounds.rows, bounds.keys)
+            else:
+                per_row = measure_sensitivity(bounds, len(each), added.lower * added.grid, added.upper * added.grid)
             by_unit = presence_sensitivity(bounds, (1.0,) * bounds.counts)
             sensitivity = round_up((by_unit if added.rule == "users" else per_row) * norm)
             sigma = round_up(sensitivity / part * (1 + 1e-12))

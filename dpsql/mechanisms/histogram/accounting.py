@@ -19,7 +19,7 @@ from dpsql.mechanisms.histogram.asked import ReleaseRule
 from dpsql.mechanisms.histogram.plan import CarriedPlan, PerturbationPlan, PrivacyPlan, QuantilePlan, SelectionPlan
 from dpsql.parsed_query import AggregateFunction, ContributionPeriod, CounterName
 from dpsql.privacy.cost import Cost, Overlap, PrivacyLevel, check_promise, gaussian_delta
-from dpsql.privacy.factorisation import factorisation
+from dpsql.privacy.factorisation import factorisation, response_and_column
 from dpsql.privacy.quantile_tree import levels
 from dpsql.udfs.noise.counters import counter, impulse_response
 
@@ -179,16 +179,28 @@ def _ratio(p: PerturbationPlan | QuantilePlan, plan: PrivacyPlan) -> float:
         if query.asked.release is ReleaseRule.RESELECT:
             raise AccountingError("in rounds a leaf would count as a user")
         return math.sqrt(levels(p) * plan.windows_per_record * c * rows) * factorisation(p.counter, steps)[0] / p.sigma
-    if p.rule not in ("rows", "valid", "users", "sum", "squares"):
+    rule, _, per_group = p.rule.partition("_per_")
+    if rule not in ("rows", "valid", "users", "sum", "squares"):
         raise AccountingError(f"rule {p.rule} is unknown to the accountant")
-    largest = max(abs(p.lower), abs(p.upper)) * p.grid if p.rule in ("sum", "squares") else 1.0  # other rules add 0 or 1 whatever the clamp
+    largest = max(abs(p.lower), abs(p.upper)) * p.grid if rule in ("sum", "squares") else 1.0  # other rules add 0 or 1 whatever the clamp
     if p.rule == "users" and column.aggregate.function is AggregateFunction.COUNT_DISTINCT_UNIT:
         # One 1 in each of K groups; where periods meet it may come back elsewhere when this period is gone, for the other one.
         per_user = math.sqrt(_groups(plan) * (1 + _periods_meet(plan)))
+    elif per_group:
+        per_user = math.sqrt(_per_group(p, largest, c, plan.windows_per_record * rows, _groups(plan), plan.horizon))
     else:
         # c records of every group, in as many groups as the rows allow: sum of n_g^2 <= c * sum of n_g.
         per_user = math.sqrt(plan.windows_per_record * c * rows) * largest
     return per_user * factorisation(p.counter, steps)[0] / p.sigma
+
+
+def _per_group(p: PerturbationPlan, largest: float, c: int, copies: int, groups: int, horizon: int) -> float:
+    """What is above zero and what is below shift their group's path by vectors without a negative inner product, if C has no negative entry."""
+    if p.lower < 0 and p.counter is not CounterName.HONAKER and float(np.min(response_and_column(p.counter, horizon)[1])) < 0:
+        raise AccountingError("the counter has a negative entry: bounds per group of both signs would cost more than accounted for")
+    sides = [min(c * largest, side * p.grid) for side in (p.upper, -p.lower)]
+    # At most that in every group; or, as all copies add up to copies * largest, in as many as that fills.
+    return min(groups * math.fsum(side**2 for side in sides), copies * largest * max(sides))
 
 
 def _selection_ratio(selection: SelectionPlan, plan: PrivacyPlan, times: int) -> float:

@@ -27,6 +27,7 @@ from dpsql.parts.key_selection import (
     thresholds,
 )
 from dpsql.parts.quantile_sums import quantile_sum
+from dpsql.parts.sums import per_group_sensitivity
 from dpsql.privacy.curve import round_down, round_up, total_mu
 from dpsql.udfs.measure import quantiles
 from dpsql.udfs.noise.counters import column_norm, counter, path_sd
@@ -169,7 +170,11 @@ def _columns(
             perturbations.append(QuantilePlan(**vars(tree), counter=CounterName.BLT, releases=1, sd=(tree.sigma,)))
         for added in each:
             number += 1
-            sensitivity = round_up((by_users if added.rule == "users" else by_rows * added.largest) * column_norm(chosen))
+            if added.per_group:
+                of_sum = per_group_sensitivity(added, query.asked.max_rows_per_group, windows * rows, groups)
+            else:
+                of_sum = by_users if added.rule == "users" else by_rows * added.largest
+            sensitivity = round_up(of_sum * column_norm(chosen))
             sigma = round_up(sensitivity / part * (1 + 1e-12))
             sd = tuple(sigma * v for v in path_sd(chosen))
             perturbation = PerturbationPlan(

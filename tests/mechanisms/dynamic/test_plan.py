@@ -27,7 +27,7 @@ from dpsql.udfs.table.release import release
 from dpsql.view.bounds import left_out
 from tests.described import of_plan
 from tests.mechanisms.dynamic.plans import FEED, START, query, source
-from tests.property.plans import COUNT, HOUR, SUM, USERS
+from tests.property.plans import CAPPED, COUNT, FEW, HOUR, SUM, USERS
 
 AVG = Aggregate("mean", AggregateFunction.AVG, "seconds", (-3.0, 9.0))
 SPREAD = Aggregate("spread", AggregateFunction.VAR_SAMP, "seconds", (-3.0, 9.0))
@@ -43,6 +43,7 @@ def any_query(pick: np.random.Generator) -> ParsedQuery[Asked]:
     given |= {"max_rows_per_group": int(pick.integers(1, rows + 1)), "max_groups_contributed": int(pick.integers(1, rows + 1))}
     given |= {"min_privacy_units_per_group": int(pick.choice([1, 3])), "public_groups": "SELECT page FROM pages" if public else None}
     given |= {"feed": None if pick.random() < 0.5 else FEED, "max_spells_contributed": int(pick.integers(1, rows + 1))}
+    some += [] if given["feed"] else [a for a in (CAPPED, FEW) if pick.random() < 0.5]
     return query(**given, max_rows_contributed=rows, max_triggers=last, aggregates=(COUNT, *some))
 
 

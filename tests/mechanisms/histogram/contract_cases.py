@@ -3,7 +3,7 @@
 from dpsql.mechanisms.histogram.asked import ReleaseRule
 from dpsql.mechanisms.histogram.planner import make_plan
 from dpsql.parsed_query import Aggregate, AggregateFunction, ContributionPeriod, Quantiles, WindowSpec
-from tests.property.plans import COUNT, DAY, HOUR, ROWS, query, source
+from tests.property.plans import CAPPED, COUNT, DAY, FEW, HOUR, ROWS, query, source
 
 SPREAD = Aggregate("spread", AggregateFunction.STDDEV_SAMP, "seconds", (0.0, 60.0))
 QUARTILES = Quantiles("quartiles", AggregateFunction.APPROX_QUANTILES, "seconds", (0.0, 60.0), 4)
@@ -14,6 +14,7 @@ PLANS = {
     "sliding": make_plan(query(**LOUD, window=WindowSpec(DAY, 8 * HOUR, 0)), source()),
     "for ever": make_plan(query(**LOUD | {"max_rows_contributed": 6}, contribution_period=ContributionPeriod.STREAM), source()),
     "spread": make_plan(query(**LOUD, aggregates=(COUNT, SPREAD)), source()),
+    "bounds per group": make_plan(query(**LOUD, window=WindowSpec(DAY, 8 * HOUR, 0), aggregates=(CAPPED, FEW)), source()),
     "rows": make_plan(query(**ROWS, epsilon=60.0, window=WindowSpec(DAY, 8 * HOUR, 0), aggregates=(COUNT, SPREAD)), source()),
     "quantiles": make_plan(query(**LOUD, aggregates=(COUNT, QUARTILES, SPREAD)), source()),
     "quantiles of rows": make_plan(query(**ROWS, epsilon=60.0, window=WindowSpec(DAY, 8 * HOUR, 0), aggregates=(QUARTILES,)), source()),
