@@ -1,16 +1,10 @@
-"""The same query on Spark and on the local engine, cut and bucketed in many ways: every row must be the same, bit for bit.
-
-python -m tests.matrix.same_rows NAME=FOLDER ...     the whole matrix on streams of your own (columns user_id, key, ts, value)
-"""
+"""The same query on Spark and on the local engine, cut and bucketed in many ways: every row must be the same, bit for bit."""
 
 from __future__ import annotations
 
 import os
 import shutil
-import sys
-import tempfile
-import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
@@ -299,51 +293,3 @@ def refused_locally(query: dpsql.Query, stream: Stream, what: str) -> bool:
     except InputError as problem:
         return what.lower() in str(problem).lower() and "Spark" in str(problem)
     return False
-
-
-def checks(spark: SparkSession, stream: Stream, name: str, cuts: Sequence[int], folder: Path) -> Iterator[tuple[str, bool]]:
-    """Every comparison of one query on one stream: (what, whether it holds)."""
-    query = stream.query(name, folder / "data")
-    if name in SPARK_ONLY:
-        yield "refused by the local engine", refused_locally(query, stream, SPARK_ONLY[name])
-        truth = spark_rows(spark, query, stream, 2, (2, 2), folder / "lake2")
-    else:
-        truth = local_rows(query, stream, 1, (1, 1))
-        for parts, buckets in ((1, (2, 2)), (7, (2, 16)), (50, (16, 2))):
-            yield f"local, {parts} micro-batches, {buckets} buckets", same(truth, local_rows(query, stream, parts, buckets))
-        another = rows_in_common(truth, local_rows(query, stream, 1, (1, 1), OTHER_RUN_ID), query)
-        yield "another run id changes every row", another <= truth.num_rows // 20
-    triggers = len(set(truth["trigger"].to_pylist()))
-    yield f"{truth.num_rows} rows, {triggers} triggers", truth.num_rows >= FEW_ROWS and triggers >= 5
-    for i, parts in enumerate(cuts):
-        buckets = ((2, 2), (2, 16), (16, 2))[i % 3]
-        yield (
-            f"Spark, {parts} micro-batches, {buckets} buckets",
-            same(truth, spark_rows(spark, query, stream, parts, buckets, folder / f"lake{parts}of{i}")),
-        )
-
-
-def main(arguments: list[str]) -> int:
-    """The whole matrix; exit code 1 if anything differs."""
-    from dpsql import jars
-    from dpsql.streaming.session import session
-
-    clocks = {"wikiticker": ("1 day", "1 hour"), "nasa-http-day": ("1 day", "1 hour"), "online-retail": ("100 days", "10 days")}
-    spark = session("local[2]", {"spark.jars": ",".join(map(str, jars.ensure())), "spark.ui.enabled": "false"})
-    failed = 0
-    for argument in arguments:
-        name, _, path = argument.partition("=")
-        stream = Stream(name, pq.read_table(path), *clocks.get(name, ("1 day", "1 hour")))
-        for i, query in enumerate(QUERIES):
-            start = time.monotonic()
-            with tempfile.TemporaryDirectory() as folder:
-                for what, holds in checks(spark, stream, query, (1, 7, 50) if i == 0 else (2,), Path(folder)):
-                    failed += not holds
-                    print(f"{'same' if holds else 'DIFFERS'}  {name}, {query}: {what}", flush=True)
-            print(f"      {time.monotonic() - start:.0f} s", flush=True)
-    print(f"{failed} failed")
-    return 1 if failed else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

@@ -34,7 +34,7 @@ def test_cuts_and_buckets_change_nothing(wiki: Stream, tmp_path: Path, name: str
     assert rows.num_rows >= FEW_ROWS
     assert line(query, rows) == frozen()[f"matrix/{name}"], "frozen: see tests/frozen.py"
     assert len(set(rows["trigger"].to_pylist())) >= 5
-    # The many cuts take longest; every query has them in `python -m tests.matrix.same_rows`, random queries in tests/property
+    # The many cuts take longest; every query has them in tests/long/matrix, random queries in tests/property
     for parts, buckets in ((7, (2, 16)), *([MANY_CUTS] if name in MANY_CUTS_OF else [])):
         assert same_rows.same(rows, same_rows.local_rows(query, wiki, parts, buckets)), (parts, buckets)
     other = same_rows.local_rows(query, wiki, 1, (1, 1), OTHER_RUN_ID)

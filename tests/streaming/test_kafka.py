@@ -3,22 +3,16 @@
 import json
 import struct
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from tests.deployment.kafka_broker import PASSWORD, Broker
-from tests.streaming.conftest import DAY, START
+from tests.streaming.conftest import DAY, SQL, START
 
 SCHEMA = "user_id STRING, page STRING, ts TIMESTAMP, seconds DOUBLE"
-SQL = """
-SELECT WITH DIFFERENTIAL_PRIVACY OPTIONS (
-    epsilon = 20, delta = 1e-6, privacy_unit_column = user_id, max_rows_contributed = 2, trigger_interval = INTERVAL 12 HOURS)
-  page, COUNT(*) AS views, SUM(seconds, contribution_bounds_per_row => (0, 60)) AS total
-FROM visits
-GROUP BY window(ts, '1 day'), page
-"""
 AVRO = json.dumps(
     {
         "type": "record",
@@ -45,10 +39,7 @@ def rows_of(table: pa.Table) -> list[dict[str, Any]]:
 
 
 def as_json(row: dict[str, Any]) -> bytes:
-    seconds, micros = divmod(row["ts"], 1_000_000)
-    day, second = divmod(seconds, 86_400)
-    time = f"2023-12-{9 + day - 19_700:02d}T{second // 3600:02d}:{second // 60 % 60:02d}:{second % 60:02d}.{micros:06d}Z"
-    return json.dumps({**row, "ts": time}).encode()
+    return json.dumps({**row, "ts": datetime.fromtimestamp(row["ts"] / 1e6, UTC).isoformat()}).encode()
 
 
 def number(value: int) -> bytes:

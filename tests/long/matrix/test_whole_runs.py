@@ -15,6 +15,7 @@ from dpsql.published.histogram import read_histogram
 from tests.frozen import frozen, line
 from tests.matrix import same_rows
 from tests.matrix.same_rows import FEW_ROWS, QUERIES, SECRET, SPARK_ONLY, Stream
+from tests.matrix.test_same_rows import MANY_CUTS
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -38,13 +39,8 @@ def test_spark_publishes_the_same_rows(spark: SparkSession, wiki: Stream, tmp_pa
         if name == "explode":
             assert same_rows.same(there, same_rows.spark_rows(spark, query, wiki, 2, (3, 2), tmp_path / "lake of two"))
     else:
-        assert same_rows.same(same_rows.local_rows(query, wiki, 1, (1, 1)), there)
-
-
-def test_two_files_are_the_same_stream(spark: SparkSession, wiki: Stream, tmp_path: Path) -> None:
-    query = wiki.query("sliding public groups", tmp_path / "data")
-    there = same_rows.spark_rows(spark, query, wiki, 2, (3, 2), tmp_path / "lake")
-    assert same_rows.same(same_rows.local_rows(query, wiki, 1, (1, 1)), there)
+        for parts, buckets in ((1, (1, 1)), MANY_CUTS):
+            assert same_rows.same(same_rows.local_rows(query, wiki, parts, buckets), there)
 
 
 def test_public_groups_need_no_record_and_are_kept(spark: SparkSession, wiki: Stream, tmp_path: Path) -> None:
