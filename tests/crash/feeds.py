@@ -17,8 +17,8 @@ from typing import ClassVar
 import pyarrow as pa
 from deltalake import DeltaTable, write_deltalake
 
-from tests.crash.kill import FILES, START
-from tests.crash.sliding import EventStage, main
+from tests.crash.kill import FILES, START, main
+from tests.crash.sliding import EventStage
 from tests.debezium import message
 
 SQL = """

@@ -1,7 +1,7 @@
 """Kill the real job with SIGKILL again and again, and compare what it leaves with an uninterrupted run.
 
-    python -m tests.crash.kill                 every named point at every catch-up, then at random: about 100 starts
-    python -m tests.crash.kill --random 40     more at random
+    python -m tests.crash.kill                every named point at every catch-up, then at random: about 70 starts
+    python -m tests.crash.kill --kills 40     more at random
 
 Each start is `dpsql run` in a session of its own. It is killed at the next point, and the start after it has to go on from there; both
 lakes have one run id and one secret, so they must end with equal bits. (Two lakes with one run id are for this comparison only.)
@@ -16,7 +16,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -71,6 +71,7 @@ class Stage:
     sources: ClassVar[str] = SOURCES
     tables: ClassVar[Mapping[str, Sequence[str]]] = TABLES
     cell: ClassVar[tuple[str, ...]] = ("window_start", "trigger", "page")
+    points: ClassVar[Iterable[str]] = tuple(POINTS)
 
     @property
     def arrivals(self) -> Path:
@@ -137,6 +138,14 @@ class Stage:
             path = self.folder / "visits" / f"part-{number * FILES + part:03d}.parquet"
             pq.write_table(table.slice(part * size, size), path)
             os.utime(path, (1_700_000_000 + number * FILES + part,) * 2)
+
+    def wrong(self, lake: Path, number: int) -> list[str]:
+        """What is wrong with a lake at any moment of a catch-up, also right after a kill."""
+        return broken(lake, tables=self.tables, cell=self.cell)
+
+    def missing(self, lake: Path) -> list[str]:
+        """What the last catch-up should have left, and has not."""
+        return [] if left(lake)["histogram"] else ["no row is published"]
 
     def command(self, lake: Path, number: int) -> list[str]:
         until = (START + timedelta(days=number, hours=12)).strftime("%Y-%m-%dT%H:%M")
@@ -219,53 +228,63 @@ def differences(one: dict[str, Any], other: dict[str, Any]) -> list[str]:
     return sorted(name for name in one.keys() | other.keys() if one.get(name) != other.get(name))
 
 
-def whole_run(stage: Stage) -> Path:
-    """A lake whose run was never interrupted; brings all input."""
-    lake = stage.lake("whole")
-    for number in range(stage.catch_ups):
-        stage.bring(number)
-        if (code := stage.start(stage.command(lake, number))) != 0:
-            raise RuntimeError(f"the uninterrupted run ended with {code}; see {stage.folder / 'log'}")
-    return lake
+def verified(stage: Stage, lake: Path) -> str:
+    given = [sys.executable, "-m", "dpsql.jobs.cli", "verify", NAME, "--lake", str(lake), "--sources", "sources.yaml"]
+    given += ["--secret-file", str(stage.secret(lake))]
+    done = subprocess.run(given, cwd=stage.folder, env=stage.own_environment(), capture_output=True, text=True, check=False)
+    return (done.stdout or done.stderr).strip()
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--folder", type=Path, default=Path("crash-out"), help="made anew; everything is below it")
-    parser.add_argument("--catch-ups", type=int, default=3)
-    parser.add_argument("--random", type=int, default=12, help="kills at random times, in a fourth lake run")
+def main(kinds: Mapping[str, type[Stage]], about: str, folder: str) -> int:
+    """Kill runs of some kinds, each in a folder of its own: at its points, if it has any, then at random."""
+    parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--folder", type=Path, default=Path(folder), help="made anew; everything is below it")
+    parser.add_argument("--catch-ups", type=int, default=2)
+    parser.add_argument("--kills", type=int, default=12, help="at random, of each kind")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--kind", choices=kinds, help="one of the kinds")
+    parser.add_argument("--only", default="", help="points whose name begins so")
     given = parser.parse_args()
     shutil.rmtree(given.folder, ignore_errors=True)
-    stage = Stage(given.folder.resolve(), given.catch_ups)
-    stage.prepare()
-    # The killed run first gets the files of a catch-up when it comes to it, as the whole one did.
-    kills: Counter[str] = Counter()
-    lake = stage.lake("killed")
-    for number in range(stage.catch_ups):
-        stage.bring(number)
-        for turn, name in enumerate(POINTS):
-            code = stage.start(stage.command(lake, number), name, bucket=(number + turn) % BUCKETS)
-            wrong = broken(lake) + ([] if code == -9 else [f"ended with {code}, not killed"])
-            print(f"catch-up {number + 1}, {name}: {'; '.join(wrong) or 'killed, lake in order'}", flush=True)
-            if wrong:
-                return 1
-            kills[name] += 1
-        if (code := stage.start(stage.command(lake, number))) != 0:
-            print(f"the last start of catch-up {number + 1} ended with {code}; see {stage.folder / 'log'}")
-            return 1
-    shuffled = stage.lake("random")
-    at_random(stage, shuffled, given.random, random.Random(given.seed), kills)
-    shutil.rmtree(stage.folder / "visits")
-    (stage.folder / "visits").mkdir()
-    whole = whole_run(stage)
-    wrong = differences(left(whole), left(lake)) + differences(left(whole), left(shuffled))
-    print("\n| point | kills |\n|---|---|")
-    for name, count in kills.items():
-        print(f"| {name} | {count} |")
-    cells = len(left(whole)["histogram"])
-    print(f"\n{sum(kills.values())} kills at {len(kills)} points; {cells} published rows; differences: {', '.join(wrong) or 'none'}")
-    return 1 if wrong else 0
+    failed = False
+    for name, kind in ((name, kinds[name]) for name in kinds if given.kind in (None, name)):
+        stage, kills = kind(given.folder.resolve() / name, given.catch_ups), Counter[str]()
+        stage.prepare()
+        # The killed run first gets the files of a catch-up when it comes to it, as the whole one does.
+        whole, lake, shuffled = stage.lake("whole"), stage.lake("killed"), stage.lake("random")
+        for number in range(stage.catch_ups):
+            stage.bring(number)
+            ended(stage, whole, number)
+            for turn, point in enumerate(point for point in stage.points if point.startswith(given.only)):
+                code = stage.start(stage.command(lake, number), point, bucket=(number + turn) % BUCKETS)
+                look(stage, lake, number, point, code)
+                if code != -9:
+                    raise RuntimeError(f"{point}: ended with {code}, not killed")
+                kills[point] += 1
+            ended(stage, lake, number)
+        at_random(stage, shuffled, given.kills, random.Random(given.seed), kills)
+        unlike = differences(left(whole), left(lake)) + differences(left(whole), left(shuffled)) + stage.missing(lake)
+        said = verified(stage, lake)
+        print("\n| point | kills |\n|---|---|", *(f"| {point} | {count} |" for point, count in kills.items()), sep="\n")
+        print(
+            f"\n{name}: {kills.total()} kills; {len(left(whole)['histogram'])} rows; wrong: {', '.join(unlike) or 'nothing'}; {said}",
+            flush=True,
+        )
+        failed |= bool(unlike) or not said.startswith("identical")
+    return int(failed)
+
+
+def ended(stage: Stage, lake: Path, number: int) -> None:
+    """Go through a catch-up to its end."""
+    if (code := stage.start(stage.command(lake, number))) != 0:
+        raise RuntimeError(f"catch-up {number + 1} ended with {code}; see {stage.folder / 'log'}")
+
+
+def look(stage: Stage, lake: Path, number: int, point: str, code: int) -> None:
+    """After a kill, or where one came too late."""
+    if wrong := stage.wrong(lake, number):
+        raise RuntimeError("; ".join(wrong))
+    print(f"catch-up {number + 1}, {point}: {'killed' if code == -9 else 'was done before'}, lake in order", flush=True)
 
 
 def at_random(stage: Stage, lake: Path, kills: int, chance: random.Random, counted: Counter[str]) -> None:
@@ -282,14 +301,11 @@ def at_random(stage: Stage, lake: Path, kills: int, chance: random.Random, count
         for _ in range(-(-kills // stage.catch_ups)):
             code = stage.start(stage.command(lake, number), after_seconds=chance.uniform(0.2, 1.0) * seconds)
             counted["at random"] += code == -9
-            if wrong := broken(lake, tables=stage.tables, cell=stage.cell):
-                raise RuntimeError("; ".join(wrong))
-            print(f"catch-up {number + 1}, at random: {'killed' if code == -9 else 'was done before'}, lake in order", flush=True)
+            look(stage, lake, number, "at random", code)
         began = time.monotonic()
-        if (code := stage.start(stage.command(lake, number))) != 0:
-            raise RuntimeError(f"ended with {code}; see {stage.folder / 'log'}")
+        ended(stage, lake, number)
         seconds = time.monotonic() - began
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main({"windows": Stage}, __doc__, "crash-out"))

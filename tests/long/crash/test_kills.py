@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from tests.crash.kill import Stage, broken, differences, left
+from tests.crash.kill import Stage, broken, differences, left, verified
 from tests.crash.points import HALF
-from tests.crash.sliding import UnitStage, verified
+from tests.crash.sliding import UnitStage
 from tests.crash.test_kills import KILLED
 
 
