@@ -15,13 +15,13 @@ from dp_accounting.pld import privacy_loss_distribution
 from dpsql.mechanisms.histogram.accounting import gaussian_delta, spent
 from dpsql.mechanisms.histogram.asked import ReleaseRule
 from dpsql.mechanisms.histogram.plan import PrivacyPlan
-from dpsql.parsed_query import AggregateFunction, ContributionPeriod, CounterName
+from dpsql.parsed_query import AggregateFunction, ContributionPeriod
 from dpsql.parts.key_selection import thresholds
 from dpsql.parts.sums import NoisySum
 from dpsql.udfs.grid import Grid
 from dpsql.udfs.histogram.key_selection import SelectionParameters
 from dpsql.udfs.histogram.release import ReleaseParameters, release
-from dpsql.udfs.noise.counters import Honaker, counter, noise_matrix, path_sd
+from dpsql.udfs.noise.counters import counter, noise_matrix, path_sd
 from dpsql.udfs.noise.perturbation import PerturbationParameters
 from dpsql.udfs.stage import Tick
 from tests.checks.test_sensitivity import strategy
@@ -188,24 +188,3 @@ def test_the_threshold_fails_as_often_as_beta_says(name: str) -> None:
     assert abs(alone[0] - betas[0]) < room[0]
     assert (alone <= np.array(betas) + room).all()
     assert 0.5 * sum(betas) < first[-1] <= sum(betas)
-
-
-@pytest.mark.parametrize("name", [CounterName.BLT, CounterName.HONAKER])
-def test_counters_against_dense_matrices(name: CounterName) -> None:
-    """B of the steps is A times a left inverse of the dense C: B C = A; the tree's variance is its closed form."""
-    for horizon in (*range(1, 18), 33, 64):
-        chosen = counter(name, horizon)
-        b = noise_matrix(chosen)
-        if isinstance(chosen, Honaker):
-            digits = [[k for k in range(horizon.bit_length()) if step >> k & 1] for step in range(1, horizon + 1)]
-            closed = [math.fsum(1 / (2 * (1 - 2.0 ** -(k + 1))) for k in ks) for ks in digits]
-            np.testing.assert_allclose(np.sum(b**2, axis=1), closed, rtol=1e-12)
-            # In the order of the draws: node (end, level) covers its leaves.
-            nodes = [(end, k) for end in range(1, horizon + 1) for k in range((end & -end).bit_length())]
-            c = np.array([[float(end - 2**k < t <= end) for t in range(1, horizon + 1)] for end, k in nodes])
-            best = np.linalg.pinv(c)  # with all nodes seen no unbiased estimate beats least squares
-            assert np.sum(b[-1] ** 2) >= np.sum((np.ones(horizon) @ best) ** 2) * (1 - 1e-12)
-        else:
-            c = strategy(name, horizon)
-        np.testing.assert_allclose(b @ c, np.tril(np.ones((horizon, horizon))), atol=1e-11)
-        assert float(np.linalg.norm(c, axis=0).max()) == pytest.approx(math.sqrt(chosen.squared_norm()), rel=1e-12)

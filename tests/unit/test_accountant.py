@@ -118,25 +118,6 @@ def test_factorisation_is_that_of_dense_matrices(name: CounterName, horizon: int
     assert norm_of_column == pytest.approx(float(np.linalg.norm(c, axis=0).max()), rel=1e-12)
 
 
-def test_sensitivities_by_brute_force() -> None:
-    """The largest change one user can make to the strategy's steps, over every way to spend C = 3, c = 2, G = 2 (K = 2). Catches: an L2
-    sensitivity that some distribution of records over groups and triggers exceeds, and one that none reaches."""
-    q = query(
-        max_rows_contributed=3, max_rows_per_group=2, max_groups_contributed=2, trigger_interval_us=6 * HOUR, aggregates=(COUNT, USERS)
-    )
-    plan = make_plan(q, source())
-    c = np.linalg.solve(noise_matrix(counter("BLT", 4)), np.tril(np.ones((4, 4))))
-    triggers = range(4)
-    count = max(
-        sum(float(np.sum(sum(c[:, t] for t in group) ** 2)) for group in groups)
-        for groups in ([(s, t), (u,)] for s in triggers for t in triggers for u in triggers)
-    )
-    users = max(float(np.sum(c[:, s] ** 2 + c[:, t] ** 2)) for s in triggers for t in triggers)
-    by_name = {column.aggregate.alias: column.perturbations[0].sensitivity for column in plan.columns}
-    assert math.sqrt(count) <= by_name["views"] == pytest.approx(math.sqrt(2 * 3) * factorisation(CounterName.BLT, 4)[0])
-    assert by_name["visitors"] == pytest.approx(math.sqrt(users))
-
-
 @cache
 def good() -> PrivacyPlan:
     return make_plan(query(max_rows_per_group=2), source())
