@@ -44,7 +44,6 @@ FOREIGN = {
     "dpsql/published/marginals.py": " ".join(f"udfs.marginals.{name}" for name in CELLS.split()),
     "dpsql/published/synthetic.py": " ".join(f"udfs.marginals.{name}" for name in SYNTHETIC.split()),
     # `tune` compares many plans of the histogram
-    "dpsql/tuning/bounding.py": "dpsql.mechanisms.histogram.plan.PrivacyPlan dpsql.mechanisms.histogram.stages.grid",
     "dpsql/tuning/workbench.py": "dpsql.mechanisms.histogram.asked.ReleaseRule dpsql.mechanisms.histogram.plan.PrivacyPlan "
     "dpsql.mechanisms.histogram.planner.unnamed_plan dpsql.mechanisms.histogram.stages.stages",
 }
