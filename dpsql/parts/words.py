@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import textwrap
 from collections.abc import Iterable, Sequence
 from typing import Any, TypeVar
 
@@ -61,6 +62,21 @@ def epsilon_of_several(cost: Cost, n: int, delta: float) -> float:
 def bounding(query: ParsedQuery[Any]) -> str:
     """The stage of it, in an explanation."""
     return f"contribution bounding, by ({', '.join(query.privacy_unit)})" if query.privacy_unit else "each row for itself"
+
+
+def stages(query: ParsedQuery[Any], *steps: str) -> str:
+    """What a run does, after it has read the source."""
+    return "\n".join(["Stages", f"  1. read {query.stream}: {query.from_sql}", *(f"  {n}. {step}" for n, step in enumerate(steps, 2))])
+
+
+def page(plan: Any, *sections: str) -> str:
+    """The whole explanation; empty sections are left out."""
+    return "\n\n".join([*filter(None, sections), f"Query identity: {plan.identity}"]) + "\n"
+
+
+def wrapped(text: str) -> str:
+    """In lines of at most 120 characters."""
+    return "\n".join(part for line in text.splitlines() for part in textwrap.wrap(line, 120, subsequent_indent="  ") or [""]) + "\n"
 
 
 def promise_to_rows(query: ParsedQuery[Any], cost: Cost) -> str:

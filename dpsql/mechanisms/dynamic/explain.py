@@ -23,9 +23,11 @@ from dpsql.parts.words import (
     of_quantiles,
     of_several,
     over,
+    page,
     promise_to_rows,
     promised,
     shares,
+    stages,
     written,
 )
 from dpsql.text import Z95, number, percent
@@ -72,17 +74,8 @@ def _change_facts(asked: AskedOfChanges) -> dict[str, Any]:
 
 def explain(plan: TablePlan, source: Source) -> str:
     """The whole explanation as plain text, at most 120 characters wide."""
-    parts = (
-        _promise(plan, source),
-        live_runs(schedule(plan.query, plan.start_us)),
-        _time(plan),
-        _bounds(plan, source),
-        _keys(plan),
-        _columns(plan, source),
-        _budget(plan),
-        _stages(plan),
-    )
-    return "\n\n".join([*parts, f"Query identity: {plan.identity}"]) + "\n"
+    about = _promise(plan, source), live_runs(schedule(plan.query, plan.start_us)), _time(plan), _bounds(plan, source), _keys(plan)
+    return page(plan, *about, _columns(plan, source), _budget(plan), _stages(plan))
 
 
 def _promise(plan: TablePlan, source: Source) -> str:
@@ -254,13 +247,5 @@ def _stages(plan: TablePlan) -> str:
         choice = f"public groups: {query.public_groups}" if query.public_groups else "one group"
     else:
         choice = f"key selection, by ({', '.join(key.name for key in query.keys)}): counter {counter}"
-    return "\n".join(
-        [
-            "Stages",
-            f"  1. read {query.stream}: {query.from_sql}",
-            f"  2. {bounding(query)}",
-            f"  3. {choice}",
-            f"  4. perturbation of {', '.join(column.aggregate.alias for column in plan.columns)}: {'interval tree, ' if tree else ''}counter {counter}",
-            "  5. table, appended once per trigger",
-        ]
-    )
+    noisy = f"perturbation of {', '.join(column.aggregate.alias for column in plan.columns)}: {'interval tree, ' if tree else ''}counter {counter}"
+    return stages(query, bounding(query), choice, noisy, "table, appended once per trigger")

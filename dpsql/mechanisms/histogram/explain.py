@@ -32,9 +32,11 @@ from dpsql.parts.words import (
     of_quantiles,
     of_several,
     over,
+    page,
     promise_to_rows,
     promised,
     shares,
+    stages,
     written,
 )
 from dpsql.privacy.cost import Cost, touched
@@ -81,20 +83,10 @@ def facts(plan: PrivacyPlan, source: Source) -> dict[str, Any]:
 
 def explain(plan: PrivacyPlan, source: Source) -> str:
     """The whole explanation as plain text, at most 120 characters wide."""
-    promised = (_promise(plan, source), live_runs(by_window(grid(plan))), _time(plan))
     one = cost(plan, source)
     together = [(span, _period_facts(plan, one, _periods(plan, days))["epsilon"]) for span, days in SPANS.items()] if _renews(plan) else []
-    parts = (
-        in_short(plan, together),
-        *promised,
-        _bounds(plan, source),
-        _keys(plan, source),
-        _columns(plan),
-        _other_ways(plan),
-        _budget(plan),
-        _stages(plan),
-    )
-    return "\n\n".join([*filter(None, parts), f"Query identity: {plan.identity}"]) + "\n"
+    about = in_short(plan, together), _promise(plan, source), live_runs(by_window(grid(plan))), _time(plan), _bounds(plan, source)
+    return page(plan, *about, _keys(plan, source), _columns(plan), _other_ways(plan), _budget(plan), _stages(plan))
 
 
 def _selection_facts(plan: PrivacyPlan) -> dict[str, Any] | None:
@@ -364,12 +356,5 @@ def _choice(plan: PrivacyPlan) -> str:
 
 def _stages(plan: PrivacyPlan) -> str:
     query = plan.query
-    lines = [
-        "Stages",
-        f"  1. read {query.stream}: {query.from_sql}",
-        f"  2. {bounding(query)}",
-        f"  3. {_choice(plan)}",
-        f"  4. perturbation of {', '.join(column.aggregate.alias for column in plan.columns)}: counter {query.asked.counter}",
-        "  5. histogram, appended once per trigger",
-    ]
-    return "\n".join(lines)
+    noisy = f"perturbation of {', '.join(column.aggregate.alias for column in plan.columns)}: counter {query.asked.counter}"
+    return stages(query, bounding(query), _choice(plan), noisy, "histogram, appended once per trigger")

@@ -15,7 +15,7 @@ from dpsql.mechanisms.marginals.workload import ORDERS, energies_of
 from dpsql.mechanisms.protocol import BOUNDS, bounds_told
 from dpsql.parsed_query import Aggregate
 from dpsql.parts.whole_table import counter_said, growing, promise, schedule, triggers
-from dpsql.parts.words import bounding, clamps, main, of_several, over, promise_to_rows, promised, written
+from dpsql.parts.words import bounding, clamps, main, of_several, over, page, promise_to_rows, promised, stages, written
 from dpsql.text import Z95, in_short, number, percent
 from dpsql.times import duration, timestamp
 from dpsql.udfs.marginals.cells import Keys
@@ -79,18 +79,9 @@ def facts(plan: MarginalsPlan, source: Source) -> dict[str, Any]:
 
 def explain(plan: MarginalsPlan, source: Source) -> str:
     """The whole explanation as plain text."""
-    sections = (
-        _short(plan),
-        _promise(plan, source),
-        live_runs(schedule(plan.query, plan.start_us)),
-        growing(plan.query, plan.start_us),
-        _bounds(plan, source),
-        _tables(plan),
-        _answers(plan),
-        _budget(plan),
-        _stages(plan),
-    )
-    return "\n\n".join([*sections, f"Query identity: {plan.identity}"]) + "\n"
+    promised, when = _promise(plan, source), growing(plan.query, plan.start_us)
+    about = _short(plan), promised, live_runs(schedule(plan.query, plan.start_us)), when, _bounds(plan, source)
+    return page(plan, *about, _tables(plan), _answers(plan), _budget(plan), _stages(plan))
 
 
 def missing(plan: MarginalsPlan) -> str:
@@ -239,12 +230,9 @@ def _budget(plan: MarginalsPlan) -> str:
 
 def _stages(plan: MarginalsPlan) -> str:
     query = plan.query
-    return "\n".join(
-        [
-            "Stages",
-            f"  1. read {query.stream}: {query.from_sql}",
-            f"  2. {bounding(query)}; each record in one cell of each of {len(plan.tables)} tables",
-            f"  3. perturbation of {', '.join(aggregate.alias for aggregate in query.aggregates)}: counter {counter_said(query)}",
-            f"  4. table, appended once per trigger; NULL stands for a key that a row is not grouped by, {GROUPING_ID} says which",
-        ]
+    return stages(
+        query,
+        f"{bounding(query)}; each record in one cell of each of {len(plan.tables)} tables",
+        f"perturbation of {', '.join(aggregate.alias for aggregate in query.aggregates)}: counter {counter_said(query)}",
+        f"table, appended once per trigger; NULL stands for a key that a row is not grouped by, {GROUPING_ID} says which",
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import textwrap
 from typing import Any
 
 from dpsql.config import Source
@@ -13,6 +12,7 @@ from dpsql.mechanisms.sketch.plan import SketchPlan
 from dpsql.mechanisms.sketch.planner import collisions
 from dpsql.mechanisms.sketch.stages import grid, missed_by_a_row
 from dpsql.parsed_query import ContributionPeriod, CounterName, PrivacyLevel
+from dpsql.parts.words import wrapped
 from dpsql.privacy.curve import epsilon_of
 from dpsql.schedule import by_window
 from dpsql.text import Z95, in_short, number
@@ -21,7 +21,6 @@ from dpsql.udfs.noise.counters import counter
 from dpsql.udfs.sketch.floor import null_law, scales, threshold
 
 EVENTS = 10
-WIDTH = 120
 
 
 def explain(plan: SketchPlan, source: Source) -> str:
@@ -49,8 +48,7 @@ def explain(plan: SketchPlan, source: Source) -> str:
         lines += [f"  {wanted.alias}: {listed}."]
     lines += [f"  {line}" for line in rest]
     lines += ["", f"Query identity: {plan.identity}"]
-    text = "\n".join(lines).splitlines()
-    return "\n".join(part for line in text for part in textwrap.wrap(line, WIDTH, subsequent_indent="  ") or [""]) + "\n"
+    return wrapped("\n".join(lines))
 
 
 def _short(plan: SketchPlan, source: Source) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from typing import Any
 
 from dpsql.config import Source
@@ -14,28 +13,19 @@ from dpsql.mechanisms.sliding.accounting import account
 from dpsql.mechanisms.sliding.asked import PaneGrouping
 from dpsql.mechanisms.sliding.plan import MeasurementPlan, SlidingPlan
 from dpsql.parsed_query import Aggregate, ContributionPeriod, CounterName, PrivacyLevel
-from dpsql.parts.words import EVENTS, clamps, epsilon_of_several, main, of_rows
+from dpsql.parts.words import EVENTS, clamps, epsilon_of_several, main, of_rows, page, wrapped
 from dpsql.privacy.cost import Cost
 from dpsql.times import duration
 from dpsql.udfs.measure.spread import FEWEST
 
-WIDTH = 120
 PERIODS = (7, 30, 365)
 
 
 def explain(plan: SlidingPlan, source: Source) -> str:
     """The whole explanation as plain text."""
-    parts = [
-        _promise(plan, source),
-        live_runs(stages.schedule(plan)),
-        _time(plan),
-        _bounds(plan, source),
-        _keys(plan),
-        _columns(plan),
-        _ways(plan).said() if plan.query.asked.grouping is PaneGrouping.NONE else "",
-    ]
-    lines = "\n\n".join([*filter(None, parts), f"Query identity: {plan.identity}"]).splitlines()
-    return "\n".join(part for line in lines for part in textwrap.wrap(line, WIDTH, subsequent_indent="  ") or [""]) + "\n"
+    about = _promise(plan, source), live_runs(stages.schedule(plan)), _time(plan), _bounds(plan, source), _keys(plan)
+    ways = _ways(plan).said() if plan.query.asked.grouping is PaneGrouping.NONE else ""
+    return wrapped(page(plan, *about, _columns(plan), ways))
 
 
 def facts(plan: SlidingPlan, source: Source) -> dict[str, Any]:
