@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from enum import StrEnum
 from typing import Any
 
-from dpsql.parsed_query import AVERAGED, DEVIATIONS, AggregateFunction, Reading
+from dpsql.parsed_query import AVERAGED, DEVIATIONS, SAMPLES, AggregateFunction, Reading
 
 PROPERTY = "dpsql.table"
 """Of a Delta table, of the schema of an Arrow table, and in the `attrs` of a pandas frame."""
@@ -73,11 +73,14 @@ class Measure:
 
     @property
     def within(self) -> tuple[float, float] | None:
-        """What its values lie between: an average its bounds, a deviation 0 and half their width, a variance the square of that; others none."""
+        """What its values lie between: an average its bounds, a deviation 0 and half their width, a variance the square of that, of a sample of two
+        twice it; others none."""
         if self.bounds is None or self.function not in AVERAGED:
             return None
-        half = (self.bounds[1] - self.bounds[0]) / 2
-        return self.bounds if self.function is AggregateFunction.AVG else (0.0, half if self.function in DEVIATIONS else half**2)
+        if self.function is AggregateFunction.AVG:
+            return self.bounds
+        largest = ((self.bounds[1] - self.bounds[0]) / 2) ** 2 * (2 if self.function in SAMPLES else 1)
+        return 0.0, largest**0.5 if self.function in DEVIATIONS else largest
 
     @property
     def has_shares(self) -> bool:

@@ -38,6 +38,7 @@ SKETCHES = (AggregateFunction.APPROX_TOP_COUNT, AggregateFunction.APPROX_TOP_SUM
 VARIANCES = (AggregateFunction.VAR_POP, AggregateFunction.VAR_SAMP)
 DEVIATIONS = (AggregateFunction.STDDEV_POP, AggregateFunction.STDDEV_SAMP)
 SPREADS = (*VARIANCES, *DEVIATIONS)
+SAMPLES = (AggregateFunction.VAR_SAMP, AggregateFunction.STDDEV_SAMP)
 """How far values lie apart; of a sample: the sum of squares is divided by one less than there are values."""
 
 AVERAGED = (AggregateFunction.AVG, *SPREADS)

@@ -7,8 +7,11 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 
+import numpy as np
+
 from dpsql.udfs.contributions import Increment
 from dpsql.udfs.grid import Grid
+from dpsql.udfs.histogram.perturbation import finish
 from dpsql.udfs.histogram.release import ReleaseParameters
 from dpsql.udfs.intake.contribution_bounding import DROP_REASONS, BoundingParameters
 from dpsql.udfs.measure.output_columns import OutputColumn
@@ -323,20 +326,11 @@ def _shown(mine: Sequence[Admitted], window: int, key: int, p: ReleaseParameters
 
 
 def _output(column: OutputColumn, values: Sequence[int], trigger: int) -> float | None:
-    first = values[column.perturbations[0]]
-    if column.kind == "count":
-        return first
-    if column.kind == "sum":
-        return first * column.grids[0]
-    count = values[column.perturbations[-1]]
-    if count < max(1 + column.sample, 5 * column.stderr[-1][trigger - 1]):
-        return None
-    if column.kind in ("variance", "deviation"):
-        total, squares = (values[j] * grid for j, grid in zip(column.perturbations[:2], column.grids[:2], strict=True))
-        widest = ((column.bounds[1] - column.bounds[0]) / 2) ** 2
-        variance = min(max(squares / count + column.offset - (total / count) ** 2, 0.0), widest) * (count / (count - column.sample))
-        return math.sqrt(variance) if column.kind == "deviation" else variance
-    return min(max(column.centre + first * column.grids[0] / count, column.bounds[0]), column.bounds[1])
+    """Of noisy sums; what quotients are made of them has tests of its own (tests/mechanisms/histogram/test_spread.py)."""
+    if column.kind in ("count", "sum"):
+        return values[column.perturbations[0]] * (column.grids[0] if column.kind == "sum" else 1)
+    found = float(finish(column, [np.array([value]) for value in values], np.array([trigger]))[0][0])
+    return None if math.isnan(found) else found
 
 
 def _path(counter: NoiseCounter, trigger: int, window: int, key: int, mechanism: int, round_: int, noise: Noise | None) -> float:

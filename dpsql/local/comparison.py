@@ -189,9 +189,10 @@ def _made_of(both: pd.DataFrame, measure: Measure) -> dict[str, float]:
         known = (released[f"{alias}_true"].notna() & released[f"{alias}_{STDERR}"].notna()).to_numpy()
         if not known.any():
             return {}
-        within = measure.within or (-np.inf, np.inf)
-        inside = true[known, None].clip(*within)
-        alone = (inside + stderr[known, None] * NORMALS).clip(*within) - inside
+        low, high = measure.within or (-np.inf, np.inf)
+        inside, error = true[known, None].clip(low, high), stderr[known, None]
+        unknown = np.minimum(2 * Z95 * error / (high - low), 1.0) ** 2  # where all is possible, the value is the middle
+        alone = unknown * ((low + high) / 2 - inside) + np.sqrt(1 - unknown**2) * error * NORMALS
         return {"typical": float(np.median(np.abs(private - true)[known])), "noise": float(np.median(np.abs(alone)))}
     total = float(np.abs(_values(both, f"{alias}_true")).sum())
     if not total:

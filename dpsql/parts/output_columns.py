@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dpsql.parsed_query import DEVIATIONS, VARIANCES, Aggregate, AggregateFunction, Quantiles
+from dpsql.parsed_query import DEVIATIONS, SAMPLES, VARIANCES, Aggregate, AggregateFunction, Quantiles
 from dpsql.parts.sums import Summed
 from dpsql.udfs.measure.output_columns import OutputColumn
 
@@ -15,7 +15,6 @@ KINDS = {
     **dict.fromkeys(VARIANCES, "variance"),
     **dict.fromkeys(DEVIATIONS, "deviation"),
 }
-SAMPLES = (AggregateFunction.VAR_SAMP, AggregateFunction.STDDEV_SAMP)
 
 
 def output_column(aggregate: Aggregate, parts: Sequence[Summed], errors: tuple[tuple[float, ...], ...] = ()) -> OutputColumn:

@@ -14,7 +14,6 @@ from dpsql.parts.output_columns import Summed
 from dpsql.privacy.cost import Cost
 from dpsql.privacy.curve import epsilon_of
 from dpsql.text import percent
-from dpsql.udfs.measure.spread import FEWEST
 from dpsql.udfs.table.leaves import Quantiles
 
 Sum = TypeVar("Sum", bound=Summed)
@@ -142,19 +141,24 @@ def of_quantiles(name: str, tree: Quantiles, grid: float) -> list[str]:
     ]
 
 
+def middle(name: str) -> str:
+    """What the value of an average or a spread is."""
+    return f"{name} is the middle of what these allow at 95%: where rows are few, of everything between the bounds."
+
+
 def of_several(aggregate: Aggregate, count_errors: str) -> list[str]:
     """How an average or a spread is made of its noisy sums, and its error of theirs; nothing of other columns."""
-    name, null = aggregate.alias, f"here n is below {FEWEST:g} of its standard errors, {aggregate.alias} is NULL: too few to say."
+    name = aggregate.alias
     if aggregate.function in SPREADS:
         return [
             f"  {name} is made of noisy sums of values and of their squares, and a noisy count n of values; {name}_{STDERR} has",
             f"  the errors of all three, the table that of the squares{'; s is the deviation itself' if aggregate.function in DEVIATIONS else ''}.",
-            f"  W{null}",
+            f"  {middle(name)}",
         ]
     if sums_of(aggregate.function) == 1:
         return []
     return [
         f"  {name} is a noisy sum over a noisy count n of values; the table has the sum's error, to be divided by n.",
-        f"  The count's is {count_errors}. {name}_{STDERR} has both;",
-        f"  w{null}",
+        f"  The count's is {count_errors}. {name}_{STDERR} has both.",
+        f"  {middle(name)}",
     ]

@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pyarrow as pa
-from scipy.special import ndtr
 
 from dpsql.compiled import Query
 from dpsql.errors import ConfigError
@@ -23,13 +22,13 @@ from dpsql.mechanisms.histogram.plan import PrivacyPlan
 from dpsql.mechanisms.histogram.planner import unnamed_plan
 from dpsql.mechanisms.histogram.stages import stages
 from dpsql.parsed_query import AVERAGED, SPREADS, ContributionPeriod, ParsedQuery, PerGroup, changed
+from dpsql.text import Z95
 from dpsql.tuning.expected import Outcome, selected, thinned, unit_paths
 from dpsql.tuning.sample import Sample
 from dpsql.udfs.columns import Bool, Float, Int
 from dpsql.udfs.contributions import WEIGHT_UNIT
 from dpsql.udfs.intake.contribution_bounding import DROP_REASONS
 from dpsql.udfs.measure.output_columns import combine
-from dpsql.udfs.measure.spread import FEWEST
 from dpsql.udfs.noise.counters import counter
 from dpsql.udfs.stage import Clock
 
@@ -205,15 +204,14 @@ class Workbench:
         for aggregate, column in zip(self._aggregates, release.parameters.columns, strict=True):
             alias, (low, high) = aggregate.alias, column.bounds
             errors: list[Any] = [stderr[-1] for stderr in column.stderr]
-            shown = released
-            if aggregate.function in AVERAGED:  # of too few there is none
-                count, least = sums[column.perturbations[-1]], max(2.0 if column.sample else 1.0, FEWEST * errors[-1])
-                shown = released * ndtr((count - least) / errors[-1])
-                sums[column.perturbations[-1]] = np.maximum(count, least)
+            if aggregate.function in AVERAGED:
+                sums[column.perturbations[-1]] = np.maximum(sums[column.perturbations[-1]], 1.0)
             value, stderr = combine(column, sums, errors)
             widest = {"avg": high - low, "variance": ((high - low) / 2) ** 2, "deviation": (high - low) / 2}.get(column.kind, np.inf)
+            # Where all is possible, the value is the middle, whatever the noise.
+            stderr = stderr * np.sqrt(1.0 - np.minimum(2 * Z95 * stderr / widest, 0.99) ** 4)
             true = self._true[alias].to_numpy() * (1.0 if aggregate.function in AVERAGED else self.scale)
-            outcome = Outcome(true, value.astype(float), stderr, shown, low >= 0 or aggregate.function in SPREADS, widest)
+            outcome = Outcome(true, value.astype(float), stderr, released, low >= 0 or aggregate.function in SPREADS, widest)
             columns[alias] = {
                 "l_1": float(outcome.absolute().sum()),
                 "l_2": float(np.sqrt(outcome.squared().sum())),

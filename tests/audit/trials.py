@@ -21,6 +21,7 @@ from dpsql.udfs.grid import NO_CLOCK
 from dpsql.udfs.histogram.release import ReleaseParameters, release
 from dpsql.udfs.intake.contribution_bounding import BoundingParameters, admit
 from dpsql.udfs.keys import PublicGroups
+from dpsql.udfs.measure.output_columns import OutputColumn
 from dpsql.udfs.stage import Clock, Tick
 from tests.audit.scenarios import INTERVAL, SOURCE, Crowd, Scenario, Visit, plan_of
 
@@ -129,6 +130,9 @@ def run(e: Experiment, trials: int, with_user: bool, seed: int) -> Outcome:
     b, r = e.bounding, e.releasing
     if e.scenario.public:
         b, r = parameters(e.scenario, e.plan, trials)
+    # The noisy numbers themselves: averages are functions of theirs.
+    numbers = (OutputColumn("sum", (j,), (q.grid,), ((0.0,) * r.grid.horizon,)) for j, q in enumerate(r.perturbations))
+    r = replace(r, columns=tuple(numbers))
     with e.bug.patch():
         rows, ticks = _admitted(e.scenario, e.plan, b, e.bug, trials, with_user)
         _check_alike(rows, e.contributions[with_user], trials)
@@ -250,25 +254,9 @@ def _observed(e: Experiment, table: pa.Table, trials: int) -> Outcome:
     pattern = np.zeros((len(e.cells), trials), np.int64)
     values = np.zeros((len(p.perturbations), len(e.cells), trials, horizon))
     trigger, trial = table.column("trigger").to_numpy(), number // KEYS
-    released = _released_numbers(p, table)
+    released = np.stack([table.column(f"c{j}").to_numpy() for j in range(len(p.perturbations))])
     for i, (start, key) in enumerate(e.cells):
         here = (window == start) & (number % KEYS == key)
         np.bitwise_or.at(pattern[i], trial[here], np.int64(1) << (trigger[here] - 1))
         values[:, i, trial[here], trigger[here] - 1] = released[:, here]
     return Outcome(pattern, values)
-
-
-def _released_numbers(p: ReleaseParameters, table: pa.Table) -> Float:
-    """The noisy number of every perturbation: as released, or, for an average, solved from the average and its stderr."""
-    out = np.zeros((len(p.perturbations), table.num_rows))
-    trigger = table.column("trigger").to_numpy()
-    for i, column in enumerate(p.columns):
-        value, stderr = (table.column(f"{name}{i}").to_numpy().astype(np.float64) for name in "cs")
-        if column.kind != "avg":
-            out[column.perturbations[0]] = value
-            continue
-        errors = [np.array(s)[trigger - 1] for s in column.stderr]
-        quotient = value - column.centre
-        count = np.sqrt(errors[0] ** 2 + (quotient * errors[1]) ** 2) / stderr
-        out[column.perturbations[0]], out[column.perturbations[1]] = quotient * count, count
-    return out

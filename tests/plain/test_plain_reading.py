@@ -55,9 +55,6 @@ def differences(pair: Pair, query: dpsql.Query, reading: Reading, published: Pub
                 yield from _values(pair, query, reading, group, trigger, rows[group, trigger], stderrs)
 
 
-FEWEST = 5.0
-"""Standard errors of its noise that the count of an average has at least."""
-
 Cell = tuple[Group, int]
 
 
@@ -107,13 +104,12 @@ def _values(
         if column.function == "AVG":
             known = reading.exact(group, trigger, Column("", "COUNT", column.argument)) or 0
             sd = plan.perturbations[1].sd[trigger - 1]
-            least, most = known - stderrs * sd, known + stderrs * sd
-            needed = max(1.0, (FEWEST if stderrs else 0.0) * math.hypot(sd, 12**-0.5))
-            if least < needed:  # whether there is a value at all is up to the noise, or to nobody where there is none
-                if not (value is None and stderr is None) and (most < needed or value is None or not column.low <= value <= column.high):
+            least = known - stderrs * sd
+            if least < max(1.0, stderrs * sd):  # an average of few is anything between its bounds, or NULL
+                if (value is None) != (stderr is None) or not column.low <= (column.low if value is None else value) <= column.high:
                     yield f"{group}, trigger {trigger}, {column.alias}: {value} +- {stderr} of {known} values"
                 continue
-            allowed = allowed * known / least + step  # the stderr of a quotient is of first order
+            allowed = allowed * known / least + step  # the interval is that of 1.96 errors
         if exact is None or value is None or not abs(value - exact) <= allowed + 1e-9 * abs(exact):
             yield f"{group}, trigger {trigger}, {column.alias} {column.function}: {value} +- {stderr}, {exact} expected"
 
@@ -131,7 +127,7 @@ def wrong_locally(seed: int, folder: Path) -> Iterator[str]:
     pair = make(seed)
     query, reading = pair.compile(folder), read(pair)
     yield from (f"{seed}: {what}" for what in differences(pair, query, reading, product.tried(pair, query, folder), STDERRS))
-    with product.no_noise(), mock.patch("dpsql.udfs.measure.spread.FEWEST", 0.0):  # else few averages would be left to compare
+    with product.no_noise(), mock.patch.multiple("dpsql.udfs.measure.quotients", Z95=1e-9, SLIVER=0.0):  # averages are quotients then
         exact = product.tried(pair, query, folder)
     yield from (f"{seed}, without noise: {what}" for what in differences(pair, query, reading, exact, 0))
     if pair.question.least_units > 1:

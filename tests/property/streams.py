@@ -200,7 +200,7 @@ def release_parameters(
     """Release what `p` admits: COUNT(*), COUNT(DISTINCT), SUM, AVG, VAR_POP and STDDEV, with much noise."""
     horizon = p.grid.horizon
     perturbations = tuple(PerturbationParameters(j + 1, counter(name, horizon), 40.0, rule.grid) for j, rule in enumerate(p.increments))
-    errors = (0.6,) * horizon  # fewer than 3 values divide nothing: of the noise that there is, 200 would be needed
+    errors = (0.6,) * horizon  # less than there is: else averages would be the middle of their bounds
     columns = tuple(dataclasses.replace(column, stderr=(errors,) * len(column.perturbations)) for column in COLUMNS)
     return ReleaseParameters(p.grid, s, perturbations, columns, public)
 

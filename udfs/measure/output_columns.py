@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from dpsql.udfs.columns import Float, Int
-from dpsql.udfs.measure.spread import Moments, enough
+from dpsql.udfs.measure.quotients import average, variance
 
 
 @dataclass(frozen=True)
@@ -17,8 +17,8 @@ class OutputColumn:
     """One released column.
 
     Args:
-        kind: `count` (int64), `sum` (float64, an exact multiple of the grid), `avg`, `variance` or `deviation` (float64, NaN where there are too
-            few), or `quantiles`: so many float64 as there are `parts`, and one (`dpsql.udfs.measure.quantiles`).
+        kind: `count` (int64), `sum` (float64, an exact multiple of the grid), `avg`, `variance` or `deviation` (float64),
+            or `quantiles`: so many float64 as there are `parts`, and one (`dpsql.udfs.measure.quantiles`).
         perturbations: positions of its perturbations (avg: centred sum, then count; variance and deviation: squares between the two).
         grids: their grids.
         stderr: per perturbation, standard deviation of the noise at triggers 1..horizon, in value units.
@@ -55,8 +55,8 @@ def released_columns(columns: Sequence[OutputColumn], whole: bool = True) -> pa.
 def combine(column: OutputColumn, values: list[Int], errors: list[Float]) -> tuple[Int | Float, Float]:
     """(values, stderr) of one output column.
 
-    An average is the quotient of two noisy sums plus the centre, clipped to its bounds, NaN (with its stderr) where there are not `enough`; its
-    stderr is the first-order propagation of the two noises, from released numbers only.
+    An average, a variance or a deviation is the middle of what its noisy sums allow at 95%, and its stderr is half of that over 1.96: made of
+    released numbers only. NaN where there are none, or the noise of a sum is not known.
 
     Args:
         column: which.
@@ -66,21 +66,12 @@ def combine(column: OutputColumn, values: list[Int], errors: list[Float]) -> tup
     first = values[column.perturbations[0]]
     if column.kind == "count":
         return first, errors[0]
+    sums = [(values[j] * grid).astype(np.float64) for j, grid in zip(column.perturbations, column.grids, strict=True)]
     if column.kind == "sum":
-        return (first * column.grids[0]).astype(np.float64), errors[0]
-    if column.kind in ("variance", "deviation"):
-        return _spread(column, values, errors)
-    count = values[column.perturbations[1]] * column.grids[1]
-    divides = enough(count, errors[1])
-    safe = np.where(divides, count, 1)
-    quotient = first * column.grids[0] / safe
-    average: Float = np.clip(column.centre + quotient, *column.bounds)
-    stderr: Float = np.sqrt(errors[0] ** 2 + (quotient * errors[1]) ** 2) / safe
-    return np.where(divides, average, np.nan), np.where(divides, stderr, np.nan)
-
-
-def _spread(column: OutputColumn, values: list[Int], errors: list[Float]) -> tuple[Float, Float]:
-    total, squares, count = ((values[j] * grid).astype(np.float64) for j, grid in zip(column.perturbations, column.grids, strict=True))
-    largest = ((column.bounds[1] - column.bounds[0]) / 2) ** 2
-    found = Moments(total, errors[0], squares, errors[1], count, errors[2], column.offset, largest)
-    return found.deviation(column.sample) if column.kind == "deviation" else found.variance(column.sample)
+        return sums[0], errors[0]
+    noisy, (low, high) = list(zip(sums, errors, strict=True)), column.bounds
+    if column.kind == "avg":
+        centred, stderr = average(noisy[0], noisy[1], (low - column.centre, high - column.centre))
+        return column.centre + centred, stderr
+    total, squares, count = noisy
+    return variance(total, squares, count, column.offset, ((high - low) / 2) ** 2, column.sample, column.kind == "deviation")

@@ -13,10 +13,9 @@ from dpsql.mechanisms.sliding.accounting import account
 from dpsql.mechanisms.sliding.asked import PaneGrouping
 from dpsql.mechanisms.sliding.plan import MeasurementPlan, SlidingPlan
 from dpsql.parsed_query import Aggregate, ContributionPeriod, CounterName, PrivacyLevel
-from dpsql.parts.words import EVENTS, clamps, epsilon_of_several, main, of_rows, page, wrapped
+from dpsql.parts.words import EVENTS, clamps, epsilon_of_several, main, middle, of_rows, page, wrapped
 from dpsql.privacy.cost import Cost
 from dpsql.times import duration
-from dpsql.udfs.measure.spread import FEWEST
 
 PERIODS = (7, 30, 365)
 
@@ -171,8 +170,8 @@ def _columns(plan: SlidingPlan) -> str:
             *sums, counts = (_figure(part.stderr) for part in parts)
             of, error = ("noisy sums of values and of squares", "errors") if len(sums) > 1 else ("a noisy sum", "error")
             lines += [
-                f"  {alias}: {of} (standard {error} {' and '.join(sums)}) over a noisy count n (standard error {counts}), clipped; no exact interval;",
-                f"  where n is below {FEWEST:g} of its standard errors, {alias} is NULL: too few to say.",
+                f"  {alias}: {of} (standard {error} {' and '.join(sums)}) over a noisy count n (standard error {counts});",
+                f"  {middle(alias)}",
             ]
         elif m.half_width is not None and m.rule == "sum":
             lines.append(

@@ -8,6 +8,7 @@ from functools import cache, lru_cache
 
 import numpy as np
 
+from dpsql.udfs.measure.output_columns import combine
 from dpsql.udfs.noise.blt_inf import BltInf
 from dpsql.udfs.noise.randomness import SELECTION, normals, tags
 from dpsql.udfs.table.release import TableParameters
@@ -99,13 +100,9 @@ def release(changes: Iterable[Change], last: int, p: TableParameters, noise: Noi
             for column in p.columns:
                 j = column.perturbations[0]
                 if column.kind == "avg":
-                    n = noisy[column.perturbations[1]]
-                    if n < max(1, 5 * error[column.perturbations[1]]):
-                        row += [None, None]
-                        continue
-                    quotient = noisy[j] * column.grids[0] / n
-                    row.append(min(max(column.centre + quotient, column.bounds[0]), column.bounds[1]))
-                    row.append(math.hypot(error[j], quotient * error[column.perturbations[1]]) / n)
+                    each = [np.array([error[k]]) for k in column.perturbations]
+                    found = combine(column, [np.array([value]) for value in noisy], each)
+                    row += [None if np.isnan(made[0]) else float(made[0]) for made in found]
                 else:
                     row += [noisy[j] * column.grids[0] if column.kind == "sum" else noisy[j], error[j]]
             rows.append(tuple(row))

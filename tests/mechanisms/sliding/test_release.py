@@ -170,7 +170,7 @@ def test_state_does_not_grow(name: str) -> None:
 
 
 def test_averages_and_sums() -> None:
-    """SUM: steps of the grid; AVG: the quotient of two noisy sums, clipped, NaN where the noisy count is below 1."""
+    """SUM: steps of the grid; AVG: the quotient of two noisy sums; NaN where there are no rows."""
     m = dataclasses.replace(plain(W, 5.0), smoother=None)
     columns = (OutputColumn("sum", (0,), (0.25,), ()), OutputColumn("avg", (1, 2), (0.25, 1.0), (), (0.0, 4.0), 2.0))
     p = SlidingParameters(PANES, (m, m, m), (0, 0, 0), columns, KEYS, NAMES)
