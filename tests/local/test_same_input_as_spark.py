@@ -103,33 +103,35 @@ WRAPPED = ('{"ts": 9223372036855}', '{"ts": -9223372036855}')
 """Spark's reader by itself makes other years of these; a run reads times as text, and finds them malformed (tests/streaming/test_totality.py)."""
 
 
-def on_spark(spark: SparkSession, kind: str, path: Path) -> tuple[list[tuple[object, ...]], int]:
-    from dpsql.streaming.session import run_session
-
-    reader = run_session(spark, 1).read.format(kind).options(mode="PERMISSIVE", columnNameOfCorruptRecord="corrupt", maxPartitionBytes="1g")
-    table = reader.schema(f"{SCHEMA}, corrupt STRING").load(str(path)).coalesce(1).toArrow()
-    table = table.set_column(5, "ts", table.column("ts").cast(pa.timestamp("us", tz="UTC")).cast(pa.int64()))
-    rows = [tuple(row.values()) for row in table.to_pylist()]
-    return [row[:-1] for row in rows if row[-1] is None], sum(row[-1] is not None for row in rows)
+def on_spark(spark: SparkSession, kind: str, folder: Path) -> dict[str, tuple[list[tuple[object, ...]], int]]:
+    """By file: the rows, and how many lines are malformed."""
+    reader = run_session(spark, 1).read.format(kind).options(mode="PERMISSIVE", columnNameOfCorruptRecord="corrupt")
+    frame = reader.schema(f"{SCHEMA}, corrupt STRING").load(str(folder)).selectExpr("_metadata.file_name AS file", "*")
+    table = frame.coalesce(1).toArrow()
+    table = table.set_column(6, "ts", table.column("ts").cast(pa.timestamp("us", tz="UTC")).cast(pa.int64()))
+    found: dict[str, tuple[list[tuple[object, ...]], int]] = {path.name: ([], 0) for path in folder.iterdir()}
+    for row in table.to_pylist():
+        name, *values, corrupt = row.values()
+        rows, malformed = found[name]
+        found[name] = (rows, malformed + 1) if corrupt is not None else ([*rows, tuple(values)], malformed)
+    return found
 
 
 @pytest.mark.parametrize(("kind", "lines", "malformed"), [("json", JSON_LINES, MALFORMED_JSON), ("csv", CSV_LINES, MALFORMED_CSV)])
 def test_text_files(spark: SparkSession, tmp_path: Path, kind: str, lines: str, malformed: str) -> None:
+    """One file for each line, read at once on Spark and singly here."""
     every = [line for line in lines.strip("\n").split("\n") + malformed.replace("\n", "").split("|") if line and line not in WRAPPED]
-    differ = {}
-    # One file for each line, read at once on Spark and singly here
-    for number, line in enumerate(every):
-        (tmp_path / f"{number:03d}.{kind}").write_text(line + "\n", encoding="utf-8")
-        here = load(tmp_path / f"{number:03d}.{kind}")
-        there = on_spark(spark, kind, tmp_path / f"{number:03d}.{kind}")
-        if repr(here) != repr(there):
-            differ[line] = (there, here)
-    assert not differ
+    files = {f"{number:03d}.{kind}": line for number, line in enumerate(every)}
+    for name, line in files.items():
+        (tmp_path / name).write_text(line + "\n", encoding="utf-8")
+    there = on_spark(spark, kind, tmp_path)
+    here = {name: load(tmp_path / name) for name in files}
+    assert {line: (there[name], here[name]) for name, line in files.items() if repr(there[name]) != repr(here[name])} == {}
+    assert sum(malformed for _, malformed in there.values()) > 5 and len(there) == len(every)
 
 
 def test_records_are_the_same_bytes(spark: SparkSession, compile_on: Compile, tmp_path: Path) -> None:
     from dpsql.streaming.rows import records
-    from dpsql.streaming.session import run_session
 
     table = visits(500)
     columns = {

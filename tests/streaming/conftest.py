@@ -17,6 +17,8 @@ from dpsql.config import Source, Sources
 from dpsql.errors import DpsqlError
 from dpsql.lake.opening import run_of
 from dpsql.lake.runs import Lake, Run
+from dpsql.local.feeder import run_batches
+from dpsql.local.record_reader import RowReader
 from dpsql.privacy.secret import Secret
 from dpsql.published.histogram import read_histogram
 from dpsql.streaming.job import run
@@ -51,11 +53,25 @@ class Case:
 
     def histogram(self) -> list[dict[str, Any]]:
         """All published rows in the order of the table."""
-        return read_histogram(self.lake, self.run_id.name).sort_by([("window_start", "ascending"), ("trigger", "ascending")]).to_pylist()
+        return in_order(read_histogram(self.lake, self.run_id.name))
+
+    def of_local_engine(self, table: pa.Table, until_us: int = START + 30 * DAY) -> list[dict[str, Any]]:
+        """What the local engine makes of a table, with the noise of this run."""
+        return in_order(self.locally(table, until_us))
+
+    def locally(self, table: pa.Table, until_us: int) -> pa.Table:
+        run_id, plan, facts = self.run_id.run_id, self.query.plan, self.query.facts(None)
+        reader, key = RowReader(plan, self.query.sources, self.secret.salt(run_id), {}), self.secret.noise_key(run_id, plan.identity)
+        rows = [reader.frame(table)]
+        return run_batches(plan, rows, noise_key=key, key_types=lambda: reader.key_types, until_us=until_us, facts=facts).histogram
 
     @property
     def private(self) -> Path:
         return self.lake.private(self.run_id.name)
+
+
+def in_order(rows: pa.Table) -> list[dict[str, Any]]:
+    return rows.sort_by([("window_start", "ascending"), ("trigger", "ascending")]).to_pylist()
 
 
 @pytest.fixture(autouse=True)

@@ -13,8 +13,6 @@ from deltalake import DeltaTable, write_deltalake
 
 from dpsql.change_feed import TIME, FeedForm
 from dpsql.config import Source
-from dpsql.local.feeder import run_batches
-from dpsql.local.record_reader import RowReader
 from dpsql.local.verification import count_differences, verify_run
 from dpsql.published.histogram import read_histogram
 from dpsql.streaming import debezium
@@ -98,15 +96,6 @@ def accounts(tmp_path_factory: pytest.TempPathFactory) -> Accounts:
     return made
 
 
-def locally(one: Any, feed: pa.Table, until_us: int) -> pa.Table:
-    """What the local engine makes of a feed, with the noise of a run."""
-    run_id = one.run_id.run_id
-    reader = RowReader(one.query.plan, one.query.sources, one.secret.salt(run_id), {})
-    key = one.secret.noise_key(run_id, one.query.plan.identity)
-    facts, kinds = one.query.facts(None), lambda: reader.key_types
-    return run_batches(one.query.plan, [reader.frame(feed)], noise_key=key, key_types=kinds, until_us=until_us, facts=facts).histogram
-
-
 @pytest.mark.parametrize("key", [("account",), ()])
 def test_the_contents_of_a_delta_table_on_both_engines(case: Any, accounts: Accounts, key: tuple[str, ...]) -> None:
     """Catches: rows that stay, are counted twice, move to another key by an update and leave something behind; engines that differ."""
@@ -117,7 +106,7 @@ def test_the_contents_of_a_delta_table_on_both_engines(case: Any, accounts: Acco
     published = read_histogram(one.lake, "demo")
     found = verify_run(one.lake, "demo", one.run_id, one.query, one.secret)
     assert (found.identical, found.published) == (True, published.num_rows)
-    assert count_differences(published, locally(one, accounts.feed(), START + 12 * DAY)) == 0
+    assert count_differences(published, one.locally(accounts.feed(), START + 12 * DAY)) == 0
     assert {row["trigger"] for row in published.to_pylist()} == set(range(1, 13))
     for row in published.to_pylist():
         there = accounts.contents[min(row["trigger"], 10) - 1][row["branch"]]

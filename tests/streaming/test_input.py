@@ -56,13 +56,12 @@ def test_a_missing_column_is_named_before_anything_runs(case: Any, write: Any, v
 
 def test_zone_less_event_times_and_dates(case: Any, write: Any, visits: Any) -> None:
     table = visits(days=1)
-    write(table)
     write(table.set_column(2, "ts", table["ts"].cast(pa.timestamp("us"))), folder="naive")
     write(table.set_column(2, "ts", table["ts"].cast(pa.timestamp("us")).cast(pa.date32())), folder="days")
-    cases = {name: case(folder=name) for name in ("visits", "naive", "days")}
-    assert {summary.records for summary in {name: one.go() for name, one in cases.items()}.values()} == {360}
-    assert cases["naive"].histogram() == cases["visits"].histogram()
-    assert {row["trigger"] for row in cases["days"].histogram()} == {1, 2}
+    naive, days = case(folder="naive"), case(folder="days")
+    assert naive.go().records == days.go().records == 360
+    assert naive.histogram() == naive.of_local_engine(table)
+    assert {row["trigger"] for row in days.histogram()} == {1, 2}
 
 
 def test_a_damaged_parquet_file_loses_nothing(case: Any, write: Any, visits: Any, tmp_path: Path) -> None:
@@ -76,9 +75,7 @@ def test_a_damaged_parquet_file_loses_nothing(case: Any, write: Any, visits: Any
     assert "4711" not in str(told.value) and "\n" not in str(told.value)
     bad.write_bytes(good)
     one.go()
-    whole = case()
-    whole.go()
-    assert one.histogram() == whole.histogram() != []
+    assert one.histogram() == one.of_local_engine(visits(days=1)) != []
 
 
 def test_a_parquet_file_with_damaged_pages(case: Any, write: Any, visits: Any, tmp_path: Path) -> None:
@@ -92,13 +89,12 @@ def test_a_parquet_file_with_damaged_pages(case: Any, write: Any, visits: Any, t
     assert "\n" not in str(told.value)
 
 
-def test_a_delta_table_is_a_source(case: Any, write: Any, visits: Any, tmp_path: Path) -> None:
+def test_a_delta_table_is_a_source(case: Any, visits: Any, tmp_path: Path) -> None:
     write_deltalake(tmp_path / "table", visits(days=1))
     write_deltalake(tmp_path / "table", visits(days=1, first_day=1), mode="append")
-    write(visits())
-    table, files = case(folder="table", format="delta"), case()
-    assert table.go().records == files.go().records == 720
-    assert table.histogram() == files.histogram() != []
+    table = case(folder="table", format="delta")
+    assert table.go().records == 720
+    assert table.histogram() == table.of_local_engine(visits()) != []
     with pytest.raises(DataError, match="source 'visits'"):
         case(folder="nowhere", format="delta").go()
 
@@ -113,9 +109,8 @@ def test_a_file_with_another_type_is_told(case: Any, write: Any, visits: Any) ->
 
 
 @pytest.mark.parametrize("form", ["json", "csv"])
-def test_malformed_lines_are_counted_and_told(case: Any, write: Any, visits: Any, tmp_path: Path, form: str) -> None:
+def test_malformed_lines_are_counted_and_told(case: Any, visits: Any, tmp_path: Path, form: str) -> None:
     table = visits(days=1)
-    write(table)
     (tmp_path / "lines").mkdir()
     good = json_lines(table)
     if form == "csv":
@@ -132,9 +127,7 @@ def test_malformed_lines_are_counted_and_told(case: Any, write: Any, visits: Any
     assert [report.warning for report in told if report.warning] == [
         "more malformed records than max_malformed = 2 in micro-batch 0 of source 'visits'"
     ]
-    parquet = case()
-    parquet.go()
-    assert lines.histogram() == parquet.histogram() != []
+    assert lines.histogram() == lines.of_local_engine(table) != []
 
 
 def test_a_where_does_not_hide_malformed_lines(case: Any, visits: Any, tmp_path: Path) -> None:

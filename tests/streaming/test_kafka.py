@@ -78,23 +78,19 @@ def declared(broker: Broker, topic: str, value_format: str = "json", **more: str
 
 @pytest.mark.parametrize(("value_format", "write_value", "bad"), [("json", as_json, BAD_JSON), ("avro", as_avro, BAD_AVRO)])
 def test_rows_are_those_of_files_and_bad_messages_are_counted(
-    case: Any, write: Any, visits: Any, broker: Broker, value_format: str, write_value: Any, bad: list[bytes]
+    case: Any, visits: Any, broker: Broker, value_format: str, write_value: Any, bad: list[bytes]
 ) -> None:
     """Three partitions, of which one stays empty; a tombstone is no record."""
     table = visits(days=1)
-    write(table)
-    files = case(SQL)
-    files.go(START + DAY)
     broker.make_topic(f"of_{value_format}", 3)
     good = [(i % 2, write_value(row)) for i, row in enumerate(rows_of(table))]
     broker.send(f"of_{value_format}", [*good[:100], *((0, value) for value in bad), (1, None), *good[100:]])
     kafka = case(SQL, **declared(broker, f"of_{value_format}", value_format))
     told: list[Any] = []
     summary = kafka.go(START + DAY, told=told)
-    dropped = files.go(START + DAY).dropped
-    assert kafka.histogram() == files.histogram() != []
+    assert kafka.histogram() == kafka.of_local_engine(table, START + DAY) != []
     assert summary.records == len(good) + len(bad) + 1
-    assert summary.dropped["malformed"] == len(bad), (summary, dropped)
+    assert summary.dropped["malformed"] == len(bad), summary
     warnings = [report.warning for report in told if report.warning]
     assert warnings == ["more malformed records than max_malformed = 1 in micro-batch 0 of source 'visits'"]
     written = [path for path in kafka.folder.parent.rglob("*") if path.is_file()]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -18,13 +19,14 @@ from dpsql.jobs import run_query
 from dpsql.jobs.cli import main
 from dpsql.privacy.ledger import Ledger
 from dpsql.privacy.secret import default_secret_path
+from tests.unit.test_misuse import files_of
 from tests.unit.workplace import SOURCES, SQL, place, published, records
 
 Make = Callable[[Path], object]
 LAKE = "--lake lake"
 INPUT = "--input visits.parquet"
 OF_A_QUERY = ("explain views.sql", f"try views.sql {INPUT}", "tune views.sql --sample visits.parquet", f"run views.sql {LAKE} --name other")
-OF_A_NAME = ("show", "ask", "compare", "view", "stop", "verify", "savepoint", "restore")
+OF_A_NAME = ("show", "compare", "view", "stop", "verify", "savepoint", "restore")
 SAME_RUN = (f"verify views {LAKE}", f"restore views {LAKE} --ledger")
 OF_A_RUN = (*SAME_RUN, f"restore views {LAKE} --new-run")
 SPENDING = (f"try views.sql {INPUT}", f"run views.sql {LAKE} --name other", f"restore views {LAKE} --new-run")
@@ -101,7 +103,7 @@ CAUSES = (
     Cause("a flag that it has not", tuple(f"{name} --nonsense" for name in main.commands), "No such option"),
     Cause("a typo in the query", OF_A_QUERY, "did you mean max_rows_contributed?", text("views.sql", SQL.replace("max_rows_c", "max_row_c"))),
     Cause("sources.yaml is broken", (*OF_A_QUERY, *OF_A_RUN, "budget", f"view views {LAKE}"), "not valid YAML", text("conf/sources.yaml", "a: [")),
-    Cause("no such query", tuple(f"{name} none {LAKE}" + " --value a" * (name == "ask") for name in OF_A_NAME), "none"),
+    Cause("no such query", tuple(f"{name} none {LAKE}" for name in OF_A_NAME), "see: dpsql status --lake"),
     Cause("no lake", (f"status {LAKE}", *(f"{name} views {LAKE}" for name in ("show", "stop", "verify", "view"))), "lake", shutil.rmtree),
     Cause("no place for a lake", ("show views --lake ftp://host/x", "run views.sql --lake ftp://host/x", "status --lake ftp://host/x"), "like s3a://"),
     Cause("a damaged binding", (f"stop views {LAKE}", f"savepoint views {LAKE}", *OF_A_RUN, f"run views.sql {LAKE}"), "run.json", lost_binding),
@@ -129,7 +131,7 @@ CAUSES = (
     Cause("flags of something else", (f"restore views {LAKE} --new-run --buckets 4", f"restore views {LAKE} --ledger --to x"), "leave --buckets"),
     Cause("flags of something else", (f"ask views {LAKE} --max-error 5", f"ask views --synthetic a {LAKE} --value b"), "--"),
     Cause("flags of something else", (f"status {LAKE} --max-lag '1 day'",), "are of one run: name it"),
-    Cause("nothing to ask", (f"ask views {LAKE} --value a",), "has no published sketch"),
+    Cause("nothing to ask", (f"ask views {LAKE} --value a", f"ask none {LAKE} --value a"), "has no published sketch"),
     Cause("nothing to ask", (f"ask views {LAKE} --synthetic", f"ask views 'SELECT COUNT(*) FROM views' {LAKE}"), "publishes no sets of keys"),
     Cause("keys that are not there", (f"compare views zz {LAKE}", f"compare views a zz {LAKE}"), "is not among the 3 published keys"),
     Cause("no error of a difference", (f"compare views a --by pages {LAKE}",), "no column 'pages' with an error"),
@@ -162,12 +164,6 @@ def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def words(command: str) -> list[str]:
-    import shlex
-
-    return shlex.split(command)
-
-
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.name}: {case.commands[0]}")
 def test_a_refusal_leaves_the_ledger_as_it_is(case: Cause, work: Path) -> None:
     """Catches: a line for what was never released; a command that asks for forgiveness after it has spent."""
@@ -175,12 +171,13 @@ def test_a_refusal_leaves_the_ledger_as_it_is(case: Cause, work: Path) -> None:
         shutil.rmtree(work / "lake")
     else:
         case.make(work)
-    before = ledger()
-    done = CliRunner().invoke(main, words(case.commands[0]))
+    before, files = ledger(), files_of(work)
+    done = CliRunner().invoke(main, shlex.split(case.commands[0]))
     assert done.exit_code == 2, done.output
     assert case.says in done.stderr and done.stdout == "", done.output
     assert "Traceback" not in done.stderr and "internal error" not in done.stderr
-    assert ledger() == before
+    assert len(done.stderr.splitlines()) in ((4,) if done.stderr.startswith("views.sql:") else (1, 2)), done.stderr
+    assert ledger() == before and {path.name for path in files_of(work) - files} <= {"running.json"}  # a lock
 
 
 def test_every_command_is_there() -> None:
@@ -189,8 +186,8 @@ def test_every_command_is_there() -> None:
 
 def test_what_is_not_refused_is_paid(work: Path) -> None:
     """Nothing is unspent because nothing would be: each of those who spend does so, once."""
-    assert CliRunner().invoke(main, words(SPENDING[0])).exit_code == 0
+    assert CliRunner().invoke(main, shlex.split(SPENDING[0])).exit_code == 0
     assert [line.kind for line in Ledger.beside(default_secret_path(os.environ)).lines()] == ["run", "try"]
-    assert CliRunner().invoke(main, words(f"{SPENDING[2]} --json")).exit_code == 0
+    assert CliRunner().invoke(main, shlex.split(f"{SPENDING[2]} --json")).exit_code == 0
     assert [line.kind for line in Ledger.beside(default_secret_path(os.environ)).lines()] == ["run", "try", "run"]
     json.dumps(list(ledger()))

@@ -1,4 +1,4 @@
-"""Sliding windows for ever, restored from a savepoint."""
+"""Sliding windows for ever on both engines, and restored from a savepoint."""
 
 import json
 import shutil
@@ -16,14 +16,18 @@ from dpsql.lake.savepoints import take_savepoint
 from dpsql.local.verification import verify_run
 from dpsql.published.histogram import read_histogram
 from tests.matrix import same_rows
-from tests.matrix.same_rows import SECRET, Stream
-from tests.mechanisms.sliding.test_end_to_end import FILES, compiled
+from tests.matrix.same_rows import SECRET
+from tests.mechanisms.sliding.test_end_to_end import FILES, TEXTS, both, compiled
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_both_engines_publish_the_same_rows_and_verify_makes_them_again(spark: SparkSession, tmp_path: Path, name: str) -> None:
+    both(spark, tmp_path, name)
 
 
 def test_a_savepoint_is_restored_with_other_buckets_to_the_same_rows(spark: SparkSession, tmp_path: Path) -> None:
     """State of both steps: bounds of units, pending sums, noise paths."""
-    whole = same_rows.wiki()
-    stream = Stream("wiki", whole.records.slice(0, len(whole.records) // 3), "2 hours", "20 minutes")
+    stream = same_rows.wiki("2 hours", "20 minutes", 3)
     query = compiled("units", stream, tmp_path)
     expected = same_rows.spark_rows(spark, query, stream, FILES, (2, 3), tmp_path / "whole")
     lake = Lake(tmp_path / "lake")

@@ -30,13 +30,8 @@ def compiled(stream: Stream, folder: Path, more: str) -> dpsql.Query:
     return dpsql.compile(text, Sources((stream.source("wiki", folder / "data"), *stream.static(folder))))
 
 
-def half() -> Stream:
-    whole = same_rows.wiki()
-    return Stream("wiki", whole.records.slice(0, len(whole.records) // 2), "2 hours", "30 minutes")
-
-
 def test_both_engines_carry_the_same_keys_and_a_restore_forgets_none(spark: SparkSession, tmp_path: Path) -> None:
-    stream = half()
+    stream = same_rows.wiki("2 hours", "30 minutes", 2)
     query = compiled(stream, tmp_path, "trigger_interval = '30 minutes', allowed_lateness = '30 minutes', carry_windows = 4")
     assert query.facts(None).first_window_us == query.shape.schedule.window_of(stream.start_us)
     here = same_rows.local_rows(query, stream, 1, (1, 1))

@@ -15,7 +15,6 @@ from dpsql.config import Sources
 from dpsql.domains import Domain
 from dpsql.jobs.cli import main
 from tests.matrix import same_rows
-from tests.matrix.same_rows import Stream
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -32,8 +31,7 @@ ROWS = TEXT.replace("privacy_unit_column = user_id, max_rows_contributed = 16", 
 
 @pytest.mark.parametrize(("text", "counted"), [(TEXT, "at most 16 records of one user_id"), (ROWS, "of every row")])
 def test_both_engines_publish_the_same_rows_and_answer_alike(spark: SparkSession, tmp_path: Path, text: str, counted: str) -> None:
-    whole = same_rows.wiki()
-    stream = Stream("wiki", whole.records.slice(0, len(whole.records) // 3), "1 day", "4 hours")
+    stream = same_rows.wiki("1 day", "4 hours", 3)
     known = sorted({*stream.records["key"].to_pylist()} - {None})[1::2]
     domains = ("hour", Domain(tuple(map(str, range(24))), True, whole=True)), ("key", Domain((*known, "other"), False, other=True))
     query = dpsql.compile(text, Sources((stream.source("wiki", tmp_path / "data", domains=domains),)))

@@ -13,15 +13,13 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from click.testing import CliRunner
-from deltalake import Schema
 
 import dpsql
 from dpsql.config import Source, Sources
-from dpsql.description import Fit, Published
+from dpsql.description import Fit
 from dpsql.domains import Domain
 from dpsql.errors import DataError, LakeError
 from dpsql.jobs.cli import main
-from dpsql.lake import delta_tables
 from dpsql.lake.delta_rows import read_rows
 from dpsql.lake.runs import Lake
 from dpsql.local.feeder import Feeder
@@ -34,7 +32,7 @@ from dpsql.udfs.marginals.synthetic import fit, marginal
 from dpsql.udfs.marginals.synthetic_rows import draw
 from dpsql.udfs.stage import Clock
 from dpsql.view.bounds import FITTED, NOT_ONE_PERSON, left_out
-from tests.described import described, of_plan
+from tests.described import described, of_plan, write
 from tests.matrix.same_rows import RUN_ID, SECRET
 from tests.mechanisms.marginals.contract_cases import PLANS
 from tests.mechanisms.marginals.plans import published_rows
@@ -61,12 +59,6 @@ def frame() -> pa.Table:
     return pa.table({"user_id": users, "page": pages, "size": size, "spent": np.ones(len(pages)), "ts": time})
 
 
-def put(lake: Lake, name: str, rows: pa.Table, published: Published | None = None) -> None:
-    said = published or described(rows.schema.names)
-    delta_tables.create(lake.histogram(name), Schema.from_arrow(rows.schema), properties=said.properties)
-    delta_tables.append(lake.histogram(name), rows, {"run": 1})
-
-
 @pytest.fixture(scope="module")
 def lake(tmp_path_factory: pytest.TempPathFactory) -> Lake:
     """The public table of a run, and nothing private."""
@@ -88,7 +80,7 @@ def lake(tmp_path_factory: pytest.TempPathFactory) -> Lake:
     feeder = Feeder(query.mechanism.stages(query.plan, RunFacts(public)), SECRET.noise_key(RUN_ID, query.plan.identity))
     feeder.micro_batch(rows, Clock())
     made = Lake(folder / "lake")
-    put(made, "q", published_table(query.plan, feeder.tick(START + 2 * HOUR), reader.key_types), query.published)
+    write(made.histogram("q"), published_table(query.plan, feeder.tick(START + 2 * HOUR), reader.key_types), query.published)
     return made
 
 
@@ -206,14 +198,14 @@ def test_what_cannot_be_made_is_refused(lake: Lake, tmp_path: Path) -> None:
         assert done.exit_code == 2 and says in done.output, done.output
     empty = exact_rows()
     empty = empty.set_column(empty.column_names.index("views"), "views", pa.array(np.full(empty.num_rows, -5)))
-    put(lake, "none", empty)
+    write(lake.histogram("none"), empty, described(empty.schema.names))
     with pytest.raises(DataError, match="trigger 3 is not positive"):
         synthesize(open_marginals(lake, "none"), "views")
     known, tables = found.columns["views"]
     wide = type(found)(found.keys, 1, 0, {"views": (type(known)((2**12, 2**11), ((0,),), (1.0,)), tables)}, ("views",), found.published)
     with pytest.raises(DataError, match="8,388,608 combinations"):
         synthesize(wide, "views")
-    put(lake, "plain", pa.table({"trigger": [1], "n": [3]}))
+    write(lake.histogram("plain"), pa.table({"trigger": [1], "n": [3]}), described(("trigger", "n")))
     done = CliRunner().invoke(main, ["ask", "plain", "--lake", str(lake.root), "--synthetic"])
     assert done.exit_code == 2 and "publishes no sets of keys" in done.output
     (tmp_path / "file").write_text("")

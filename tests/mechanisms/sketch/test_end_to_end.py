@@ -21,11 +21,6 @@ TEXTS = {
 }
 
 
-def whole() -> Stream:
-    stream = same_rows.wiki()
-    return Stream("wiki", stream.records.slice(0, len(stream.records) // 3), "1 day", "4 hours")
-
-
 def compiled(name: str, stream: Stream, folder: Path) -> dpsql.Query:
     """One of TEXTS on a stream."""
     text = f"SELECT WITH DIFFERENTIAL_PRIVACY OPTIONS {TEXTS[name]} FROM wiki GROUP BY window(ts, '1 day')"
@@ -34,7 +29,7 @@ def compiled(name: str, stream: Stream, folder: Path) -> dpsql.Query:
 
 @pytest.mark.parametrize("name", TEXTS)
 def test_both_engines_publish_the_same_rows_and_verify_makes_them_again(spark: SparkSession, tmp_path: Path, name: str) -> None:
-    stream = whole()
+    stream = same_rows.wiki("1 day", "4 hours", 3)
     here = same_rows.on_both_engines(spark, compiled(name, stream, tmp_path), stream, 3, tmp_path / "lake")
     assert max(map(len, here.column("top").to_pylist())) >= 2
     cells = read_rows(cells_path(Lake(tmp_path / "lake").histogram("q")))
