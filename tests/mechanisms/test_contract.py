@@ -19,7 +19,8 @@ from dpsql.udfs.noise.discrete_laplace import DiscreteLaplace, discrete_laplace
 from tests.sql.golden import Golden, compiled, goldens, sources
 
 ACCEPTED = goldens("accepted")
-SHOWN = [*ACCEPTED[::8], *(golden for golden in ACCEPTED if golden.stem.startswith(("panes_", "marginals_")))]
+WHOLE = ("panes_", "marginals_", "sketch_", "table_", "changes_")
+SHOWN = [*ACCEPTED[::8], *(golden for golden in ACCEPTED if golden.stem.startswith(WHOLE))]
 """Enough for what is slow."""
 SHRINK = 0.999
 FOR_EVER = 1 << 60

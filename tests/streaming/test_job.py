@@ -1,12 +1,9 @@
 """Whole runs on Spark: what is published, of windows and of tables without any, what is told of a start, and what changes nothing."""
 
-import hashlib
-import struct
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -17,42 +14,12 @@ from dpsql.lake.catch_up import read_catch_up
 from dpsql.lake.contributions import Contributions
 from dpsql.lake.event_log import newest_events
 from dpsql.local.verification import verify_run
-from dpsql.mechanisms.histogram.stages import bounding_parameters, release_parameters
 from dpsql.published.frames import newest_triggers
 from dpsql.published.histogram import all_rows, newest, read_histogram
 from dpsql.schedule import AT_ONCE
-from dpsql.udfs.histogram.release import release
-from dpsql.udfs.intake.contribution_bounding import admit
-from dpsql.udfs.keys import decode, encode
-from dpsql.udfs.stage import Clock, Tick
 from tests.streaming.conftest import DAY, START
 
 END = START + 30 * DAY
-
-
-def expected(case: Any, table: pa.Table, until_us: int = END) -> list[tuple[Any, ...]]:
-    """(window, trigger, page, values...) from the two steps alone: one bucket, one micro-batch, ids in plain Python."""
-    salt, plan = case.secret.salt(case.run_id.run_id), case.query.plan
-
-    def ids(tag: bytes, column: str) -> np.ndarray:
-        digests = [hashlib.sha256(salt + tag + encode([value.encode()])).digest()[:8] for value in table[column].to_pylist()]
-        return np.array([struct.unpack(">q", digest)[0] for digest in digests], np.int64)
-
-    keys = pa.array([encode([page.encode()]) for page in table["page"].to_pylist()], pa.binary())
-    given = {"drop": np.zeros(table.num_rows, np.int8), "user": ids(b"u", "user_id"), "ts": table["ts"].cast(pa.int64())}
-    rows = pa.table(given | {"key": ids(b"k", "page"), "key_bytes": keys, "a0": table["seconds"]})
-    admitted = admit(None, rows, Clock(latest_us=until_us), bounding_parameters(plan)).contributions
-    admitted = admitted.append_column("batch", pa.array(np.zeros(admitted.num_rows, np.int64)))
-    noise_key = case.secret.noise_key(case.run_id.run_id, plan.identity)
-    done = release(None, admitted, [Tick(0, until_us)], release_parameters(plan), noise_key).rows
-    columns = [done["window"], done["trigger"], decode(done["key_bytes"], 1)[0].cast(pa.string())]
-    columns += [done[name] for i in range(len(plan.columns)) for name in (f"c{i}", f"s{i}")]
-    return sorted(zip(*(column.to_pylist() for column in columns), strict=True))
-
-
-def published(case: Any) -> list[tuple[Any, ...]]:
-    names = ["page", "views", "views_stderr", "total", "total_stderr"]
-    return sorted((micros(row["window_start"]), row["trigger"], *(row[name] for name in names)) for row in case.histogram())
 
 
 def micros(time: Any) -> int:
@@ -72,28 +39,27 @@ def test_a_run_publishes_what_the_steps_release(case: Any, write: Any, visits: A
     one = case()
     told: list[Any] = []
     summary = one.go(told=told)
-    rows = published(one)
-    assert rows == expected(one, visits())
-    assert {row[2] for row in rows} == {"p0", "p1", "p2"}
+    rows = one.histogram()
+    assert rows == one.of_local_engine(visits())
+    assert {row["page"] for row in rows} == {"p0", "p1", "p2"}
     assert (summary.records, summary.rows, summary.dropped, summary.stopped) == (720, len(rows), {}, False)
-    assert summary.triggers == len({row[:2] for row in rows})
+    assert summary.triggers == len({(row["window_start"], row["trigger"]) for row in rows})
     assert (told[-1].stage, told[-1].records, told[-1].rows) == ("done", 720, len(rows))
-    for row in one.histogram():
+    for row in rows:
         assert micros(row["window_end"]) == micros(row["window_start"]) + DAY
         assert micros(row["trigger_time"]) == micros(row["window_start"]) + row["trigger"] * DAY // 2
-    assert list(one.histogram()[0]) == [
+    assert list(rows[0]) == [
         *("window_start", "window_end", "trigger", "trigger_time", "page", "views", "views_stderr", "total", "total_stderr")
     ]
 
 
 def test_many_rows_are_written_by_spark_and_are_the_same(case: Any, write: Any, visits: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     write(visits())
-    small, large = case(), case()
-    small.go()
+    large = case()
     monkeypatch.setattr("dpsql.streaming.published_table.DRIVER_ROWS", 0)
     monkeypatch.setattr("dpsql.streaming.published_table.ROWS_PER_FILE", 5)
     large.go()
-    assert published(large) == published(small) == expected(small, visits())
+    assert large.histogram() == large.of_local_engine(visits())
     histogram = DeltaTable(large.lake.histogram("demo"))
     assert len(histogram.file_uris()) > 1
     for uri in histogram.file_uris():
@@ -132,7 +98,7 @@ def test_cuts_and_buckets_do_not_matter(case: Any, write: Any, visits: Any, part
     write(table, parts)
     one = case(options=(("maxFilesPerTrigger", "1"),))
     one.go(buckets=buckets)
-    assert published(one) == expected(one, table)
+    assert one.histogram() == one.of_local_engine(table)
     assert len(list(Path(one.private, "checkpoints/admission/commits").glob("[0-9]"))) == parts
 
 
@@ -142,23 +108,23 @@ def test_later_data_is_released_by_a_later_catch_up(case: Any, write: Any, visit
     write(first)
     one = case()
     one.go(START + DAY)
-    assert {row[0] for row in published(one)} == {START}
+    assert {micros(row["window_start"]) for row in one.histogram()} == {START}
     write(second, first=1)
     # no trigger lies between these two: the day is read, and released later
     between = one.go(START + DAY + 1)
     assert (between.records, between.rows, between.dropped) == (360, 0, {})
     one.go(END)
-    assert published(one) == expected(one, pa.concat_tables([first, second]))
+    assert one.histogram() == one.of_local_engine(pa.concat_tables([first, second]))
 
 
 def test_late_records_find_their_window_closed(case: Any, write: Any, visits: Any) -> None:
     write(visits(days=1))
     one = case()
     one.go(START + DAY)
-    before = published(one)
+    before = one.histogram()
     write(visits(days=1), first=1)
     assert one.go(END).dropped == {"window_closed": 360}
-    assert published(one) == before
+    assert one.histogram() == before
 
 
 def test_records_ahead_of_the_clock_are_dropped(case: Any, write: Any, visits: Any) -> None:
@@ -168,7 +134,7 @@ def test_records_ahead_of_the_clock_are_dropped(case: Any, write: Any, visits: A
     # max_ahead is one trigger interval: the first half of the second day is taken
     second = sum(value - START <= DAY // 2 for value in visits(days=1)["ts"].cast(pa.int64()).to_pylist())
     assert summary.dropped == {"too_far_ahead": 360 + 360 - second}
-    assert {row[0] for row in published(one)} == {START}
+    assert {micros(row["window_start"]) for row in one.histogram()} == {START}
 
 
 def test_an_empty_input_gives_an_empty_histogram(case: Any, write: Any, visits: Any) -> None:

@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from dpsql.errors import DataError
@@ -14,13 +15,8 @@ __all__ = ["broker"]
 WRONG = "planted-other-password"
 
 
-def test_a_later_start_goes_on_from_the_offsets_and_never_past_a_gap(case: Any, write: Any, visits: Any, broker: Broker) -> None:
+def test_a_later_start_goes_on_from_the_offsets_and_never_past_a_gap(case: Any, visits: Any, broker: Broker) -> None:
     first, second = visits(days=1), visits(days=1, first_day=1)
-    write(first)
-    files = case(SQL)
-    files.go(START + DAY)
-    write(second, first=1)
-    files.go(START + 2 * DAY)
     broker.make_topic("goes_on", 2)
     broker.send("goes_on", [(i % 2, as_json(row)) for i, row in enumerate(rows_of(first))])
     kafka = case(SQL, **declared(broker, "goes_on"))
@@ -28,7 +24,7 @@ def test_a_later_start_goes_on_from_the_offsets_and_never_past_a_gap(case: Any, 
     broker.expire("goes_on", 0, 100)  # read already: no loss
     broker.send("goes_on", [(i % 2, as_json(row)) for i, row in enumerate(rows_of(second))])
     assert kafka.go(START + 2 * DAY).records == 360
-    assert kafka.histogram() == files.histogram()
+    assert kafka.histogram() == kafka.of_local_engine(pa.concat_tables([first, second]), START + 2 * DAY)
     before = kafka.histogram()
     broker.send("goes_on", [(0, as_json(row)) for row in rows_of(visits(days=1, first_day=2))])
     broker.expire("goes_on", 0, 400)
