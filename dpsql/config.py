@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -32,31 +32,6 @@ FORMATS_WITHOUT_SCHEMA_OF_THEIR_OWN = ("csv", "json", "kafka")
 VALUE_FORMATS = ("json", "avro")
 CATALOG = "table"
 """The format of a source that is a table of Spark's catalog."""
-SOURCE_KEYS = (
-    "format",
-    "path",
-    "table",
-    "options",
-    "schema",
-    "event_time",
-    "privacy_unit",
-    "static",
-    "max_users",
-    "max_keys",
-    "max_malformed",
-    "cap",
-    "ledger",
-    "apart_from",
-    "public",
-    "value_format",
-    "value_schema",
-    "start",
-    "change_feed",
-    "primary_key",
-    "sequence_by",
-    "domains",
-    "max_ahead",
-)
 CUTS_BY_RECORDS = r"(max|min)(bytes|offsets|records|rows|messages|events)per(trigger|(micro)?batch)"
 """Names of such options of any source, in lower case and letters only."""
 
@@ -134,6 +109,10 @@ class Source:
     def cap_of(self, level: PrivacyLevel) -> Cap | None:
         """The cap of one level."""
         return self.event_cap if level is PrivacyLevel.EVENT else self.cap
+
+
+SOURCE_KEYS = tuple(each.name.removesuffix("_us") for each in fields(Source) if each.name not in ("name", "uncapped", "event_cap"))
+"""What the block of a source in sources.yaml may have: `cap` tells three of the fields."""
 
 
 @dataclass(frozen=True)

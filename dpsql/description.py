@@ -6,12 +6,11 @@ It holds nothing but what a plan and the text of its query say: no types (the sc
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
-from typing import Any
 
 from dpsql.parsed_query import AVERAGED, DEVIATIONS, SAMPLES, AggregateFunction, Reading
+from dpsql.record import parse
 
 PROPERTY = "dpsql.table"
 """Of a Delta table, of the schema of an Arrow table, and in the `attrs` of a pandas frame."""
@@ -278,28 +277,5 @@ def read(text: str) -> Published | None:
     given = json.loads(text)
     if given.pop("version", None) != VERSION:
         return None
-    return Published(
-        **given
-        | {
-            "rows": Rows(given["rows"]),
-            "columns": tuple(Column(each["name"], Role(each["role"]), each["of"], tuple(each["values"])) for each in given["columns"]),
-            "windows": _one(Windows, given["windows"]),
-            "measures": tuple(_one(Measure, each | {"function": AggregateFunction(each["function"])}) for each in given["measures"]),
-            "noise": _one(Noise, given["noise"]),
-            "reading": _one(Reading, given["reading"]),
-            "sets": _one(Sets, given["sets"]),
-            "sketch": _one(SketchShape, given["sketch"]),
-            "fit": _one(Fit, given["fit"]),
-            "protects": tuple(_one(Protects, each) for each in given["protects"]),
-            "neighbours": tuple((ending, Rows(rows)) for ending, rows in given["neighbours"]),
-        }
-    )
-
-
-def _one(kind: Any, given: Mapping[str, Any] | None) -> Any:
-    """A dataclass of JSON values: its sequences are tuples."""
-    return given and kind(**{each.name: _frozen(given[each.name]) for each in fields(kind)})
-
-
-def _frozen(value: Any) -> Any:
-    return tuple(map(_frozen, value)) if isinstance(value, list) else value
+    found: Published = parse(given, Published)
+    return found

@@ -41,7 +41,7 @@ def main(debug: bool) -> None:
     """
 
 
-for command in (ask, budget, compare, explain, init, restore, run, savepoint, show, status, stop, try_, tune, verify, view):
+for command in (init, explain, tune, try_, run, stop, status, show, compare, view, verify, budget, savepoint, restore, ask):
     main.add_command(command)
 
 

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 STOPPED = "stopped; the same command goes on from here"
 Command = Callable[..., Any]
-ORDER = ("init", "explain", "tune", "try", "run", "stop", "status", "show", "compare", "view", "verify", "budget", "savepoint", "restore")
 
 ELSEWHERE = {"list": "status", "synthesize": "ask NAME --synthetic", "budget --record": "restore NAME --ledger"}
 """What was written otherwise."""
@@ -90,7 +89,7 @@ class Commands(click.Group):
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """In the order in which one meets them."""
-        return [name for name in ORDER if name in self.commands] + sorted(set(self.commands) - set(ORDER))
+        return list(self.commands)
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command."""

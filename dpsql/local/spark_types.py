@@ -91,47 +91,25 @@ _ARROW: dict[str, pa.DataType] = {
     "timestamp": pa.timestamp("us", tz="UTC"),
 }
 
-_FROM_SQLGLOT = {
-    "BOOLEAN": "boolean",
-    "TINYINT": "tinyint",
-    "SMALLINT": "smallint",
-    "INT": "int",
-    "BIGINT": "bigint",
-    "FLOAT": "float",
-    "DOUBLE": "double",
+_FROM_SQLGLOT = {name.upper(): name for name in (*_ARROW, "float", "double")} | {
     "TEXT": "string",
     "VARCHAR": "string",
     "CHAR": "string",
-    "BINARY": "binary",
     "VARBINARY": "binary",
-    "DATE": "date",
-    "TIMESTAMP": "timestamp",
     "TIMESTAMPTZ": "timestamp",
     "TIMESTAMPLTZ": "timestamp",
     "TIMESTAMPNTZ": "timestamp",  # zone-less times are read as UTC
     "DATETIME": "timestamp",
 }
 
-_FROM_DUCKDB = {
-    "BOOLEAN": "boolean",
-    "TINYINT": "tinyint",
-    "SMALLINT": "smallint",
-    "INTEGER": "int",
-    "BIGINT": "bigint",
+_FROM_DUCKDB = {duckdb: name for name, duckdb in _DUCKDB.items()} | {
     "UTINYINT": "smallint",
     "USMALLINT": "int",
     "UINTEGER": "bigint",
-    "FLOAT": "float",
-    "DOUBLE": "double",
-    "VARCHAR": "string",
-    "BLOB": "binary",
-    "DATE": "date",
-    "TIMESTAMP": "timestamp",
     "TIMESTAMP WITH TIME ZONE": "timestamp",
     "TIMESTAMP_NS": "timestamp",
     "TIMESTAMP_MS": "timestamp",
     "TIMESTAMP_S": "timestamp",
-    '"NULL"': "void",
 }
 
 Columns = tuple[tuple[str, SparkType], ...]

@@ -18,6 +18,7 @@ from dpsql.lake.delta_rows import read_rows
 from dpsql.lake.runs import Lake, read_run
 from dpsql.parsed_query import AS_RELEASED, Reading
 from dpsql.published.frames import frame_of, newest_triggers, published_of
+from dpsql.record import parse
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -142,7 +143,7 @@ def own_reading(lake: Lake, name: str) -> Reading | None:
         given = read_run(lake, name).plan.get("reading")
     except LakeError:
         return None
-    return Reading(**given | {"order": tuple(given["order"])}) if given else AS_RELEASED
+    return parse(given, Reading) if given else AS_RELEASED
 
 
 def all_rows(lake: Lake, name: str) -> pd.DataFrame:

@@ -43,16 +43,15 @@ def listing(frame: pd.DataFrame) -> tuple[pd.DataFrame, str]:
     return frame[frame[START] == full.max()], words
 
 
-def as_histogram(frame: pd.DataFrame, alias: str | None = None) -> pd.DataFrame:
+def as_histogram(frame: pd.DataFrame) -> pd.DataFrame:
     """A list with a row per listed value, as a histogram has them, so that it can be drawn as one.
 
-    `<alias>_stderr` is what makes low .. high a 95% interval: noise and collisions. Of several lists the one called `alias`, or the first.
+    `<alias>_stderr` is what makes low .. high a 95% interval: noise and collisions. Of several lists the first.
     """
     import pandas as pd  # slow to import
 
     published = published_of(frame)
-    name = published.lists[0] if alias is None else alias
-    (parts,) = (column.values for column in published.columns if column.name == name)
+    name, parts = next((column.name, column.values) for column in published.columns if column.role is Role.LIST)
     key = parts[0] if len(parts) == 1 and parts[0] != name else "value"
     lines = lines_of(frame, name)
     times = {time: pd.Series([line[time] for line in lines], dtype=frame[time].dtype) for time in published.names(Role.TIME)}
