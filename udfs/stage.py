@@ -20,8 +20,8 @@ ADMISSION, RELEASE = "admission", "release"
 OPERATORS = (ADMISSION, RELEASE)
 """Of query 1 and query 2; in the paths of state and checkpoints, and in transaction marks."""
 
-ROW, TICK, FILE = 0, 1, 2
-"""Kinds of rows: results and contributions; ticks between the queries; the report of a bucket."""
+ROW, TICK = 0, 1
+"""Kinds of rows between the queries: contributions, and ticks."""
 
 NO_RECORD = ("malformed", "null_event_time", "null_privacy_unit", "key_too_long")
 """What an engine makes no record of, by the codes 1..4 of the column `drop`."""

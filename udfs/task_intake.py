@@ -19,7 +19,7 @@ from dpsql.udfs.bucket_state import BucketFiles
 from dpsql.udfs.columns import sort_order
 from dpsql.udfs.contribution_files import ContributionFiles
 from dpsql.udfs.stage import Clock, Stage, StateFile
-from dpsql.udfs.worker import FILE_COLUMNS, Frames, MicroBatch, to_arrow
+from dpsql.udfs.worker import Frames, MicroBatch, to_arrow
 
 AT_ONCE = 1_000_000
 """Records that a task steps over together: more of them share a value, and they fit in memory."""
@@ -81,12 +81,7 @@ class Gathered:
     contributions: ContributionFiles
     key_buckets: int
 
-    @property
-    def output(self) -> pa.Schema:
-        """Reports only."""
-        return FILE_COLUMNS
-
-    def run(self, bucket: int, frames: Frames, sequence: int, told: str | None) -> tuple[StateFile, pa.Table]:
+    def run(self, bucket: int, frames: Frames, sequence: int, told: str | None) -> StateFile:
         """Its report names the new files of contributions."""
         given = to_arrow(frames, pa.schema([*self.gives, (DROPPED, pa.binary())]))
         is_count = pc.not_equal(given[DROPPED], b"")
@@ -98,7 +93,7 @@ class Gathered:
         to = pa.array((rows.column("key").to_numpy() % self.key_buckets).astype(np.int32))
         written = self.contributions.write(rows.append_column("bucket", to), bucket, MicroBatch.of(told).number)
         file = StateFile(bucket, sequence, 0, {"drops": dict(drops), "sha256": {}})
-        return file.counting(rows=rows.num_rows, files=written), self.output.empty_table()
+        return file.counting(rows=rows.num_rows, files=written)
 
 
 def _pieces(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.Table]:

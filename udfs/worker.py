@@ -1,7 +1,7 @@
 """What a worker of Spark does around a stage: frames of pandas in, state by reference, and frames out.
 
-A stateful function has one output schema. Rows of kind ROW carry results; one row of kind FILE per bucket and micro-batch tells
-the driver which state file was written, how large it is and what was counted, in the columns that ROW uses otherwise.
+What the steps make goes into files. Spark carries one row per bucket and micro-batch to the driver: which state file was written, how large
+it is and what was counted.
 """
 
 from __future__ import annotations
@@ -23,12 +23,7 @@ from dpsql.udfs.bucket_state import BucketFiles
 from dpsql.udfs.contribution_files import ContributionFiles, ContributionRows
 from dpsql.udfs.release_plan import ReleasePlan
 from dpsql.udfs.released_files import ReleasedFiles
-from dpsql.udfs.stage import FILE, ROW, Clock, Stage, StateFile, Tick, run_bucket
-
-FILE_COLUMNS = pa.schema(
-    [("kind", pa.int32()), ("bucket", pa.int32()), ("window", pa.int64()), ("trigger", pa.int64()), ("key_bytes", pa.binary())]
-)
-"""The columns that every output has; a FILE row uses no others."""
+from dpsql.udfs.stage import Clock, Stage, StateFile, Tick, run_bucket
 
 Frames = Iterable[pd.DataFrame]
 
@@ -69,12 +64,8 @@ class Work(Protocol):
     def pointers(self) -> Mapping[int, int]:
         """Sequence numbers of restored buckets that Spark does not know yet."""
 
-    @property
-    def output(self) -> pa.Schema:
-        """The columns that go back to Spark."""
-
-    def run(self, bucket: int, frames: Frames, sequence: int, told: str | None) -> tuple[StateFile, pa.Table]:
-        """One bucket in one micro-batch: its report, and rows for Spark."""
+    def run(self, bucket: int, frames: Frames, sequence: int, told: str | None) -> StateFile:
+        """One bucket in one micro-batch: its report."""
 
 
 @dataclass(frozen=True)
@@ -96,12 +87,7 @@ class Intake:
     key_buckets: int
     intake_key: bytes = field(repr=False)
 
-    @property
-    def output(self) -> pa.Schema:
-        """Reports only."""
-        return FILE_COLUMNS
-
-    def run(self, bucket: int, frames: Frames, sequence: int, told: str | None) -> tuple[StateFile, pa.Table]:
+    def run(self, bucket: int, frames: Frames, sequence: int, told: str | None) -> StateFile:
         """Its report names the new files of contributions."""
         batch = MicroBatch.of(told)
         # Dropped records were counted and left behind before the shuffle.
@@ -110,7 +96,7 @@ class Intake:
         file, rows = run_bucket(self.stage, self.files, bucket, sequence, records, batch.clock, self.intake_key)
         to = pa.array((rows.column("key").to_numpy() % self.key_buckets).astype(np.int32))
         written = self.contributions.write(rows.append_column("bucket", to), bucket, batch.number)
-        return file.counting(rows=rows.num_rows, files=written), self.output.empty_table()
+        return file.counting(rows=rows.num_rows, files=written)
 
 
 @dataclass(frozen=True)
@@ -132,12 +118,7 @@ class Release:
     released: ReleasedFiles
     noise_key: bytes = field(repr=False)
 
-    @property
-    def output(self) -> pa.Schema:
-        """Reports only."""
-        return FILE_COLUMNS
-
-    def run(self, bucket: int, frames: Frames, sequence: int, told: str | None) -> tuple[StateFile, pa.Table]:
+    def run(self, bucket: int, frames: Frames, sequence: int, told: str | None) -> StateFile:
         """Its report tells which triggers have how many rows, in which file, and the ticks that released them."""
         for _ in frames:  # they say that there is a micro-batch, and nothing else
             pass
@@ -146,11 +127,9 @@ class Release:
         file, released = run_bucket(self.stage, self.files, bucket, sequence, rows, plan.ticks, self.noise_key)
         pairs = _pairs(released)
         if not pairs:
-            return file.counting(pairs=[], ticks=[], released=None), self.output.empty_table()
+            return file.counting(pairs=[], ticks=[], released=None)
         written = self.released.write(released, bucket)
-        return file.counting(
-            pairs=pairs, ticks=sorted({tick.closed_us for tick in plan.ticks}), released=written
-        ), self.output.empty_table()
+        return file.counting(pairs=pairs, ticks=sorted({tick.closed_us for tick in plan.ticks}), released=written)
 
 
 class StepError(Exception):
@@ -177,7 +156,7 @@ def without_values(function: Stateful) -> Stateful:
 
 @without_values
 def answer(work: Work, bucket: int, frames: Frames, state: Any, told: str | None, listed: str | None) -> Iterator[pd.DataFrame]:
-    """What a bucket gives back to Spark in one micro-batch: its rows, then its report.
+    """What a bucket gives back to Spark in one micro-batch: its report.
 
     Args:
         work: of the query.
@@ -191,12 +170,12 @@ def answer(work: Work, bucket: int, frames: Frames, state: Any, told: str | None
     warnings.filterwarnings("ignore", category=FutureWarning)  # pandas 2 warns of Spark's own concatenations
     sequence = int(state.get[0]) if state.exists else work.pointers.get(bucket, 0)
     known = dict([json.loads(listed).get(str(bucket), (0, ""))]) if listed else {}
-    file, rows = replace(work, files=replace(work.files, known=known)).run(bucket, frames, sequence, told)
+    file = replace(work, files=replace(work.files, known=known)).run(bucket, frames, sequence, told)
     if file.bytes:
         state.update((file.sequence,))
-    if rows.num_rows:
-        yield to_pandas(ROW, rows, work.output.names, bucket=np.int32(bucket))
-    yield file_row(file, work.output)
+    counted = json.dumps(file.counted, separators=(",", ":"), sort_keys=True).encode()
+    row = pd.DataFrame({"bucket": [file.bucket], "sequence": [file.sequence], "bytes": [file.bytes], "counted": [counted]})
+    yield row.astype({"bucket": np.int32})
 
 
 @functools.cache
@@ -213,26 +192,6 @@ def to_arrow(frames: Frames, schema: pa.Schema) -> pa.Table:
     """
     parts = [pa.table([_column(frame[field.name], field) for field in schema], schema=schema) for frame in frames if len(frame)]
     return pa.concat_tables(parts) if parts else schema.empty_table()
-
-
-def to_pandas(kind: int, table: pa.Table, names: Sequence[str], **constants: Any) -> pd.DataFrame:
-    """Result rows as a frame with the output columns `names`; columns the table does not have come from `constants`."""
-    columns = {"kind": np.full(table.num_rows, kind, np.int32)}
-    for name in names[1:]:
-        if name in table.column_names:
-            columns[name] = table.column(name).to_pandas()
-        else:
-            columns[name] = constants[name]
-    return pd.DataFrame(columns, columns=list(names))
-
-
-def file_row(file: StateFile, output: pa.Schema) -> pd.DataFrame:
-    """The FILE row of a bucket; output columns that it does not use are neutral, never NULL."""
-    detail = json.dumps(file.counted, separators=(",", ":"), sort_keys=True).encode()
-    row = {"kind": FILE, "bucket": file.bucket, "window": file.sequence, "trigger": file.bytes, "key_bytes": detail}
-    neutral: dict[pa.DataType, Any] = {pa.binary(): b"", pa.float64(): 0.0}
-    filled = {field.name: [row.get(field.name, neutral.get(field.type, 0))] for field in output}
-    return pd.DataFrame(filled).astype({"kind": np.int32, "bucket": np.int32})
 
 
 def _column(series: pd.Series, field: pa.Field) -> pa.Array:

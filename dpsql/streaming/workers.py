@@ -17,7 +17,7 @@ from pyspark.sql.streaming.state import GroupStateTimeout
 
 from dpsql.streaming.spreading import labels, spread
 from dpsql.udfs.release_plan import ReleasePlan
-from dpsql.udfs.stage import FILE, StateFile
+from dpsql.udfs.stage import StateFile
 from dpsql.udfs.task_intake import TaskIntake
 from dpsql.udfs.worker import MicroBatch, Work
 
@@ -30,19 +30,20 @@ LISTED = "dpsql.listed-versions"
 STATE = "sequence BIGINT"
 """Spark's own state of a bucket: which version of its files is current."""
 
+REPORT = "bucket INT, sequence BIGINT, bytes BIGINT, counted BINARY"
+
 TYPES = {pa.int32(): "INT", pa.int64(): "BIGINT", pa.float64(): "DOUBLE", pa.binary(): "BINARY"}
 
 
 def stateful(frame: DataFrame, work: Work) -> DataFrame:
-    """The stateful part of a query: the rows and the report of every bucket.
+    """The stateful part of a query: the report of every bucket.
 
     Args:
         frame: rows with the column `bucket`.
         work: what each bucket does.
     """
-    schema = ", ".join(f"{field.name} {TYPES[field.type]}" for field in work.output)
     grouped = spread(frame, work.files.buckets)
-    return grouped.applyInPandasWithState(shipped(work), schema, STATE, "append", GroupStateTimeout.NoTimeout)
+    return grouped.applyInPandasWithState(shipped(work), REPORT, STATE, "append", GroupStateTimeout.NoTimeout)
 
 
 def shipped(work: Work) -> Callable[..., Iterator[pd.DataFrame]]:
@@ -87,6 +88,5 @@ def hand_over(frame: DataFrame, told: MicroBatch | ReleasePlan, listed: str) -> 
 
 def reports(frame: DataFrame) -> list[StateFile]:
     """The reports of a micro-batch's buckets, by bucket (this is the action that makes Spark run the function)."""
-    rows = frame.where(f"kind = {FILE}").select("bucket", "window", "trigger", "key_bytes").collect()
-    files = [StateFile(row.bucket, row.window, row.trigger, json.loads(bytes(row.key_bytes))) for row in rows]
+    files = [StateFile(row.bucket, row.sequence, row.bytes, json.loads(bytes(row.counted))) for row in frame.collect()]
     return sorted(files, key=lambda file: file.bucket)

@@ -113,7 +113,7 @@ class Run:
         (row,) = list(answer(self.works[operator], bucket, frames, group, *told))[-1].to_dict("records")
         if group.exists:
             after[bucket] = group.get[0]
-        return StateFile(row["bucket"], row["window"], row["trigger"], json.loads(bytes(row["key_bytes"])))
+        return StateFile(row["bucket"], row["sequence"], row["bytes"], json.loads(bytes(row["counted"])))
 
     def killed(self, operator: str, number: int, rows: pa.Table | None = None) -> None:
         """The driver ends before it lists the micro-batch, while its tasks are about to write."""
