@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 
@@ -18,8 +19,6 @@ LAGS = 1 << 10
 """Of C and B, found by measuring; the rest of C is a sum of powers, closed."""
 PLACES = 192
 """Binary places of covariances."""
-
-Matrix = list[list[int]]
 
 
 @lru_cache(maxsize=4)
@@ -58,18 +57,18 @@ def path_deviations(chosen: BltInf, triggers: tuple[int, ...]) -> tuple[float, .
     # The covariance of n steps' draws is P_n = sum of v_k v_k^T over k < n, v_k = M^k v_0, and P_(a + b) = P_a + M^a P_b M^aT.
     one = 1 << PLACES
     move = [_recurrence(chosen)]
-    spread = [[[one] * size for _ in range(size)]]
+    spread = [np.full((size, size), one, object)]
     for _ in range(triggers[-1].bit_length()):
         m, p = move[-1], spread[-1]
-        spread.append(_sum(p, _times(_times(m, p), _transposed(m))))
+        spread.append(p + _times(_times(m, p), m.T))
         move.append(_times(m, m))
-    row = [one] + [0] * (size - 1)  # the path's row of M^n
+    row = np.array([one] + [0] * (size - 1), object)  # the path's row of M^n
     done, variance, out = 0, 0, []
     for trigger in triggers:
         for power in reversed(range((trigger - done).bit_length())):
             if (trigger - done) >> power & 1:
-                variance += _inner(_across(row, spread[power]), row)
-                row = _across(row, move[power])
+                variance += _times(_times(row, spread[power]), row)
+                row = _times(row, move[power])
                 done += 1 << power
         out.append(math.sqrt(variance / one))
     return tuple(out)
@@ -84,11 +83,11 @@ def _measured(chosen: BltInf) -> np.ndarray:
     return np.array(out)
 
 
-def _recurrence(chosen: BltInf) -> Matrix:
+def _recurrence(chosen: BltInf) -> np.ndarray:
     """M: what a step without a draw makes of (path, buffers); x = -omega . s is added to the path and to every buffer."""
     fed = [0, *(-_integer(v) for v in chosen.omega)]
     kept = [1 << PLACES, *(_integer(v) for v in chosen.theta)]
-    return [[value + (kept[i] if i == j else 0) for j, value in enumerate(fed)] for i in range(len(kept))]
+    return np.array(fed, object) + np.diag(np.array(kept, object))
 
 
 def _integer(value: float) -> int:
@@ -96,21 +95,6 @@ def _integer(value: float) -> int:
     return (numerator << PLACES) // denominator
 
 
-def _transposed(a: Matrix) -> Matrix:
-    return [list(column) for column in zip(*a, strict=True)]
-
-
-def _inner(a: list[int], b: list[int]) -> int:
-    return sum(x * y for x, y in zip(a, b, strict=True)) >> PLACES
-
-
-def _across(row: list[int], a: Matrix) -> list[int]:
-    return [_inner(row, column) for column in _transposed(a)]
-
-
-def _times(a: Matrix, b: Matrix) -> Matrix:
-    return [_across(row, b) for row in a]
-
-
-def _sum(a: Matrix, b: Matrix) -> Matrix:
-    return [[x + y for x, y in zip(left, right, strict=True)] for left, right in zip(a, b, strict=True)]
+def _times(a: np.ndarray, b: np.ndarray) -> Any:
+    """A product of matrices or vectors of whole numbers over 2^PLACES, exact but for its last place."""
+    return a @ b >> PLACES

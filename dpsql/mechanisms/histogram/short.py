@@ -25,22 +25,15 @@ def in_short(plan: PrivacyPlan, together: Sequence[tuple[str, float]]) -> str:
     """
     query = plan.query
     unit, size, key = ", ".join(query.privacy_unit), duration(query.windows.size_us), ", ".join(key.name for key in query.keys)
-    if not query.privacy_unit:
-        lines = {
-            "Protected": f"one row of {query.stream}, not one person: epsilon {plan.epsilon:g}, delta {plan.delta:g}.",
-            "When": f"windows of {size}, released every {duration(query.trigger_interval_us)}.",
-            "Keys": _keys(plan, "", key),
-            "Noise": _noise(plan),
-        }
-        return text.in_short(lines)
-    for_ever = query.contribution_period is ContributionPeriod.STREAM
+    period = "for ever" if query.contribution_period is ContributionPeriod.STREAM else f"in {size}"
+    who = f"everything that one {unit} does {period}" if unit else f"one row of {query.stream}, not one person"
     lines = {
-        "Protected": f"everything that one {unit} does {'for ever' if for_ever else f'in {size}'}: epsilon {plan.epsilon:g}, delta {plan.delta:g}.",
-        "Adds up to": _adds_up(together),
+        "Protected": f"{who}: epsilon {plan.epsilon:g}, delta {plan.delta:g}.",
+        **({"Adds up to": _adds_up(together)} if unit else {}),
         "When": f"windows of {size}, released every {duration(query.trigger_interval_us)}.",
         "Keys": _keys(plan, unit, key),
         "Noise": _noise(plan),
-        "Left out": _left_out(plan, unit, key, "for ever" if for_ever else f"in {size}"),
+        **({"Left out": _left_out(plan, unit, key, period)} if unit else {}),
     }
     return text.in_short(lines)
 
