@@ -24,12 +24,11 @@ from dpsql.sql.aggregates import (
 from dpsql.sql.draft import Draft
 from dpsql.sql.items import OUR_AGGREGATES, Kind
 from dpsql.sql.relations import value_type
+from dpsql.sql.select_rules import WHOLE_TYPES
 from dpsql.sql.spans import problem
 from dpsql.sql.values import bare, nearest
 
-_NUMBERS = frozenset(
-    {exp.DType.TINYINT, exp.DType.SMALLINT, exp.DType.INT, exp.DType.BIGINT, exp.DType.FLOAT, exp.DType.DOUBLE, exp.DType.DECIMAL}
-)
+_NUMBERS = frozenset({*WHOLE_TYPES, exp.DType.FLOAT, exp.DType.DOUBLE, exp.DType.DECIMAL})
 
 COUNTS = (AggregateFunction.COUNT_ROWS, AggregateFunction.COUNT)
 MOST_COUNTED = 10**9

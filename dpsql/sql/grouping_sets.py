@@ -15,9 +15,6 @@ from dpsql.sql.values import bare
 WORDS: dict[type[object], str] = {exp.Cube: "CUBE", exp.Rollup: "ROLLUP", exp.GroupingSets: "GROUPING SETS"}
 LISTS = (exp.Tuple, exp.Cube, exp.Rollup, exp.GroupingSets)
 """Entries that are no keys."""
-WHOLE_TYPES = (exp.DType.TINYINT, exp.DType.SMALLINT, exp.DType.INT, exp.DType.BIGINT)
-TEXT_TYPES = (exp.DType.TEXT, exp.DType.CHAR, exp.DType.VARCHAR)
-"""Of keys whose domains are whole numbers, or texts."""
 SUFFIXES = ("cube", "rollup", "grouping_sets", "totals")
 
 

@@ -42,29 +42,27 @@ _DIGITS = dict.fromkeys(("round", "bround", "ceil", "ceiling", "floor"), (1, 400
 
 def endless_patterns(draft: Draft) -> Iterator[Problem]:
     """Patterns for which the text of one record could take for ever."""
-    for site in draft.sites:
-        for node in nodes(site):
-            pattern = node.expression if isinstance(node, exp.RegexpLike) else None
-            if isinstance(node, exp.Anonymous) and call_name(node) in _SEARCHES and len(node.expressions) > 1:
-                pattern = node.expressions[1]
-            like = isinstance(node, (exp.Like, exp.ILike))
-            pattern = node.expression if like else pattern
-            found = refusal(bare(pattern).name, like) if pattern is not None else None
-            if pattern is not None and found is not None:
-                yield problem(draft.span(pattern), found, _FEWER if found == TOO_SLOW else _ONCE)
+    for node in nodes(draft):
+        pattern = node.expression if isinstance(node, exp.RegexpLike) else None
+        if isinstance(node, exp.Anonymous) and call_name(node) in _SEARCHES and len(node.expressions) > 1:
+            pattern = node.expressions[1]
+        like = isinstance(node, (exp.Like, exp.ILike))
+        pattern = node.expression if like else pattern
+        found = refusal(bare(pattern).name, like) if pattern is not None else None
+        if pattern is not None and found is not None:
+            yield problem(draft.span(pattern), found, _FEWER if found == TOO_SLOW else _ONCE)
 
 
 def huge_lengths(draft: Draft) -> Iterator[Problem]:
     """Texts made long enough to use up the memory: a job that ends would tell of the record."""
-    for site in draft.sites:
-        for call in calls(site):
-            name = call_name(call) or ""
-            place, most = (_LENGTHS | _DIGITS).get(name, (len(call.expressions), 0))
-            if place < len(call.expressions) and _number(call.expressions[place]) > most:
-                message = f"`{name}` makes texts that are too long: a key has at most 4096 bytes"
-                if name in _DIGITS:
-                    message = f"`{name}` would write out more digits than any number has"
-                yield problem(draft.span(call.expressions[place]), message, f"write a number up to {most}")
+    for call in calls(draft):
+        name = call_name(call) or ""
+        place, most = (_LENGTHS | _DIGITS).get(name, (len(call.expressions), 0))
+        if place < len(call.expressions) and _number(call.expressions[place]) > most:
+            message = f"`{name}` makes texts that are too long: a key has at most 4096 bytes"
+            if name in _DIGITS:
+                message = f"`{name}` would write out more digits than any number has"
+            yield problem(draft.span(call.expressions[place]), message, f"write a number up to {most}")
 
 
 def _number(node: exp.Expr) -> float:
@@ -77,26 +75,22 @@ def _number(node: exp.Expr) -> float:
 
 def time_formats(draft: Draft) -> Iterator[Problem]:
     """Letters that Spark's time formats do not have."""
-    for site in draft.sites:
-        for call in calls(site):
-            letters, written = _FORMATS.get(call_name(call) or ""), _second(call)
-            if letters is None or written is None:
-                continue
-            wrong = [char for char in re.sub(r"'[^']*'", "", written) if char.isalpha() and char not in letters]
-            if wrong:
-                message = f"`{call_name(call)}` does not know the letter {wrong[0]} in a time format"
-                yield problem(draft.span(call.expressions[1]), message, "write a format like 'yyyy-MM-dd HH:mm:ss'; put other text into ''")
+    for call in calls(draft):
+        letters, written = _FORMATS.get(call_name(call) or ""), _second(call)
+        if letters is None or written is None:
+            continue
+        wrong = [char for char in re.sub(r"'[^']*'", "", written) if char.isalpha() and char not in letters]
+        if wrong:
+            message = f"`{call_name(call)}` does not know the letter {wrong[0]} in a time format"
+            yield problem(draft.span(call.expressions[1]), message, "write a format like 'yyyy-MM-dd HH:mm:ss'; put other text into ''")
 
 
 def times_by_the_clock(draft: Draft) -> Iterator[Problem]:
     """`DATE 'today'` is another date tomorrow, and `TIMESTAMP '12:00'` is at today's noon."""
-    for site in draft.sites:
-        for node in nodes(site):
-            text = bare(node.this) if isinstance(node, (exp.Cast, exp.TryCast)) else None
-            if isinstance(text, (exp.Literal, exp.RawString)) and reads_the_clock(text.name, _time_type(node)):
-                yield problem(
-                    draft.span(node), "Spark reads this time by the wall clock", "write the whole date, like '2026-01-31 12:00:00'"
-                )
+    for node in nodes(draft):
+        text = bare(node.this) if isinstance(node, (exp.Cast, exp.TryCast)) else None
+        if isinstance(text, (exp.Literal, exp.RawString)) and reads_the_clock(text.name, _time_type(node)):
+            yield problem(draft.span(node), "Spark reads this time by the wall clock", "write the whole date, like '2026-01-31 12:00:00'")
 
 
 def _time_type(cast: exp.Expr) -> str:
@@ -109,13 +103,12 @@ def _time_type(cast: exp.Expr) -> str:
 
 def time_zones(draft: Draft) -> Iterator[Problem]:
     """Names that are no time zone."""
-    for site in draft.sites:
-        for call in calls(site):
-            zone = _second(call) if call_name(call) in _ZONED else None
-            if zone is not None and not _OFFSET.fullmatch(zone) and zone not in zoneinfo.available_timezones():
-                yield problem(
-                    draft.span(call.expressions[1]), "Unknown time zone", "write a name like 'Europe/Berlin' or an offset like '+01:00'"
-                )
+    for call in calls(draft):
+        zone = _second(call) if call_name(call) in _ZONED else None
+        if zone is not None and not _OFFSET.fullmatch(zone) and zone not in zoneinfo.available_timezones():
+            yield problem(
+                draft.span(call.expressions[1]), "Unknown time zone", "write a name like 'Europe/Berlin' or an offset like '+01:00'"
+            )
 
 
 def _second(call: exp.Anonymous) -> str | None:
@@ -127,14 +120,11 @@ def _second(call: exp.Anonymous) -> str | None:
 
 def pattern_groups(draft: Draft) -> Iterator[Problem]:
     """A group number that the pattern does not have fails at the first record that matches."""
-    for site in draft.sites:
-        for call in calls(site):
-            wanted = _wanted_group(call)
-            if wanted is not None and wanted > _groups(bare(call.expressions[1]).name):
-                message = f"The pattern of `{call_name(call)}` has no group {wanted}: the first record that matches would end the job"
-                yield problem(
-                    draft.span(call), message, "add parentheses to the pattern, or use another group number (0 is the whole match)"
-                )
+    for call in calls(draft):
+        wanted = _wanted_group(call)
+        if wanted is not None and wanted > _groups(bare(call.expressions[1]).name):
+            message = f"The pattern of `{call_name(call)}` has no group {wanted}: the first record that matches would end the job"
+            yield problem(draft.span(call), message, "add parentheses to the pattern, or use another group number (0 is the whole match)")
 
 
 def _wanted_group(call: exp.Anonymous) -> int | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from sqlglot import exp
 
@@ -12,6 +12,7 @@ from dpsql.sql.aggregates import read_call
 from dpsql.sql.draft import Draft
 from dpsql.sql.items import Item, Kind
 from dpsql.sql.normal import write
+from dpsql.sql.select_rules import named
 from dpsql.sql.spans import problem
 from dpsql.sql.values import bare
 
@@ -33,7 +34,7 @@ def having_reads_released(draft: Draft) -> Iterator[Problem]:
     elif not all(isinstance(node, (*_CONDITIONS, *_VALUES, exp.Column)) for node in released.walk()):
         yield problem(span, "HAVING takes plain comparisons", _HINT)
     else:
-        arrays = {item.name for item in _released(draft) if (call := read_call(item)) and call.function in _ARRAYS}
+        arrays = {item.name for item in named(draft) if (call := read_call(item)) and call.function in _ARRAYS}
         compared = [c.name for c in released.find_all(exp.Column) if c.name in arrays and not isinstance(c.parent, exp.Is)]
         if compared:
             yield problem(span, f"HAVING compares single values, and `{compared[0]}` is an array", f"leave {compared[0]} out of HAVING")
@@ -76,21 +77,17 @@ def _private(draft: Draft, condition: exp.Expr) -> bool:
     return texts or any(column.name not in aggregates for column in condition.find_all(exp.Column))
 
 
-def _released(draft: Draft) -> Sequence[Item]:
-    return [item for item in draft.items if item.kind in (Kind.KEY, Kind.AGGREGATE) and item.name]
-
-
 def _quoted(item: Item) -> exp.Column:
     return exp.Column(this=exp.Identifier(this=item.name, quoted=True))
 
 
 def _listed(draft: Draft) -> str:
-    return ", ".join(item.name or "" for item in _released(draft))
+    return ", ".join(item.name or "" for item in named(draft))
 
 
 def _column(draft: Draft, node: exp.Expr) -> exp.Column | None:
     """The released column that a piece of text means: its name, or the same expression."""
-    for item in _released(draft):
+    for item in named(draft):
         if (isinstance(node, exp.Column) and node.name.lower() == item.name) or write(node) == item.sql:
             return _quoted(item)
     return None
@@ -116,7 +113,7 @@ def _ordered(draft: Draft, node: exp.Expr) -> exp.Expr | None:
     if isinstance(target, exp.Literal):
         place = int(target.name) if target.name.isdigit() else 0
         item = draft.items[place - 1] if 1 <= place <= len(draft.items) else None
-        found = _quoted(item) if item in _released(draft) and item is not None else None
+        found = _quoted(item) if item in named(draft) and item is not None else None
     else:
         found = _column(draft, target)
     if found is None:

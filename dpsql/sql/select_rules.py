@@ -10,7 +10,7 @@ from sqlglot import exp
 from dpsql.description import DUE, END, MEASURED, RANK_STDERR, SMOOTHED, START, STDERR
 from dpsql.errors import Problem
 from dpsql.sql.draft import Draft
-from dpsql.sql.items import Item, Kind, call_name, names_window, proposed_alias
+from dpsql.sql.items import WINDOW_CALLS, Item, Kind, call_name, names_window, proposed_alias
 from dpsql.sql.relations import value_type
 from dpsql.sql.spans import Span, problem
 
@@ -25,25 +25,11 @@ ENDINGS = {
 }
 """Of columns that aggregates have beside them, of one mechanism or another; no mechanism's keys are called so, for readers know them by name."""
 LONGEST_NAME = 128
-KEY_TYPES = frozenset(
-    {
-        exp.DType.BOOLEAN,
-        exp.DType.TINYINT,
-        exp.DType.SMALLINT,
-        exp.DType.INT,
-        exp.DType.BIGINT,
-        exp.DType.TEXT,
-        exp.DType.CHAR,
-        exp.DType.VARCHAR,
-        exp.DType.BINARY,
-        exp.DType.DATE,
-        exp.DType.TIMESTAMP,
-        exp.DType.TIMESTAMPTZ,
-        exp.DType.TIMESTAMPLTZ,
-        exp.DType.TIMESTAMPNTZ,
-        exp.DType.DECIMAL,
-    }
-)
+WHOLE_TYPES = (exp.DType.TINYINT, exp.DType.SMALLINT, exp.DType.INT, exp.DType.BIGINT)
+TEXT_TYPES = (exp.DType.TEXT, exp.DType.CHAR, exp.DType.VARCHAR)
+TIME_TYPES = (exp.DType.TIMESTAMP, exp.DType.TIMESTAMPTZ, exp.DType.TIMESTAMPLTZ, exp.DType.TIMESTAMPNTZ)
+_OTHER_TYPES = (exp.DType.BOOLEAN, exp.DType.BINARY, exp.DType.DATE, exp.DType.DECIMAL)
+KEY_TYPES = frozenset((*WHOLE_TYPES, *TEXT_TYPES, *TIME_TYPES, *_OTHER_TYPES))
 
 
 def stars(draft: Draft) -> Iterator[Problem]:
@@ -83,7 +69,7 @@ def window_aliases(draft: Draft) -> Iterator[Problem]:
 
 def legal_names(draft: Draft) -> Iterator[Problem]:
     """Letters, digits, underscores."""
-    for item in _named(draft):
+    for item in named(draft):
         name = item.name or ""
         if not name.isidentifier() or len(name) > LONGEST_NAME:
             yield problem(
@@ -91,7 +77,8 @@ def legal_names(draft: Draft) -> Iterator[Problem]:
             )
 
 
-def _named(draft: Draft) -> list[Item]:
+def named(draft: Draft) -> list[Item]:
+    """The items that become columns of a table."""
     return [item for item in draft.items if item.name and item.kind in (Kind.KEY, Kind.AGGREGATE)]
 
 
@@ -100,7 +87,7 @@ def reserved_names(draft: Draft) -> Iterator[Problem]:
     taken = {
         f"{item.name}_{end}": (item.name, what) for item in draft.items if item.kind is Kind.AGGREGATE for end, what in ENDINGS.items()
     }
-    for item in _named(draft):
+    for item in named(draft):
         if item.name in RESERVED_NAMES:
             yield problem(item.alias_span, f"The histogram has a column `{item.name}` of its own", "choose another alias")
         elif item.name in taken:
@@ -111,7 +98,7 @@ def reserved_names(draft: Draft) -> Iterator[Problem]:
 def unique_names(draft: Draft) -> Iterator[Problem]:
     """Output names differ."""
     seen: set[str | None] = set()
-    for item in _named(draft):
+    for item in named(draft):
         if item.name in seen:
             yield problem(item.alias_span, f"The output has two columns `{item.name}`", "choose another alias for one of them")
         seen.add(item.name)
@@ -158,10 +145,7 @@ def groupings_selected(draft: Draft) -> Iterator[Problem]:
 
 
 def _has_own_rule(root: exp.Expr) -> bool:
-    special = (exp.Literal, exp.Tuple, exp.Cube, exp.Rollup, exp.GroupingSets)
-    return (
-        isinstance(root, special) or call_name(root) in ("window", "session_window", "tumble", "hop", "window_time") or names_window(root)
-    )
+    return isinstance(root, _SPECIAL) or call_name(root) in WINDOW_CALLS or names_window(root)
 
 
 def groupings_twice(draft: Draft) -> Iterator[Problem]:
@@ -234,19 +218,23 @@ def _suffix_span(draft: Draft) -> Span:
 def key_types(draft: Draft) -> Iterator[Problem]:
     """Types that a key can have."""
     for item in draft.keys:
-        kind = value_type(draft.scope, item.root)
-        if kind is None:
-            continue
-        shown, scale = kind.sql(dialect="spark"), scale_of(kind)
-        if kind.this not in KEY_TYPES:
-            yield problem(item.span, f"A key cannot be {shown}", f"cast it, for example CAST({item.sql} AS STRING)")
-        elif scale > 6:
-            yield problem(
-                item.span, f"A key cannot be {shown}: at most 6 decimal places are accepted", f"cast it: CAST({item.sql} AS DECIMAL(18, 6))"
-            )
+        yield from type_problems(draft, "A key", item.root, item.span, item.sql)
 
 
-def scale_of(kind: exp.DataType) -> int:
+def type_problems(draft: Draft, what: str, node: exp.Expr, span: Span, sql: str) -> Iterator[Problem]:
+    """What is said of a value that is to be encoded, if its type is known and has no encoding."""
+    kind = value_type(draft.scope, node)
+    if kind is None:
+        return
+    shown = kind.sql(dialect="spark")
+    if kind.this not in KEY_TYPES:
+        yield problem(span, f"{what} cannot be {shown}", f"cast it, for example CAST({sql} AS STRING)")
+    elif _scale_of(kind) > 6:
+        message = f"{what} cannot be {shown}: at most 6 decimal places are accepted"
+        yield problem(span, message, f"cast it: CAST({sql} AS DECIMAL(18, 6))")
+
+
+def _scale_of(kind: exp.DataType) -> int:
     """Decimal places; 0 of what is no DECIMAL."""
     sizes = [size.name for size in kind.expressions] if kind.this == exp.DType.DECIMAL else []
     return int(sizes[1]) if len(sizes) == 2 and sizes[1].isdigit() else 0

@@ -9,8 +9,8 @@ from sqlglot import exp
 from dpsql.errors import Problem
 from dpsql.parsed_query import ContributionPeriod
 from dpsql.sql.draft import Draft
+from dpsql.sql.select_rules import TIME_TYPES
 from dpsql.sql.spans import problem
-from dpsql.sql.window_rules import TIME_TYPES
 from dpsql.times import show_duration
 
 

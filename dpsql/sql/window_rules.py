@@ -13,7 +13,7 @@ from dpsql.sql.aggregates import Call
 from dpsql.sql.draft import Draft
 from dpsql.sql.durations import FORMS, LONGEST_US, Misread, divisor_near, read_duration
 from dpsql.sql.items import WINDOW_CALLS, Kind, call_name, names_window
-from dpsql.sql.select_rules import names_no_key
+from dpsql.sql.select_rules import TIME_TYPES, names_no_key
 from dpsql.sql.spans import problem
 from dpsql.sql.values import bare
 from dpsql.times import show_duration
@@ -25,7 +25,6 @@ MOST_PANES = 500
 
 SUMS = (AggregateFunction.COUNT_ROWS, AggregateFunction.COUNT, AggregateFunction.SUM, AggregateFunction.AVG, *SPREADS)
 """Aggregates of a window that its panes add up to."""
-TIME_TYPES = (exp.DType.TIMESTAMP, exp.DType.TIMESTAMPTZ, exp.DType.TIMESTAMPLTZ, exp.DType.TIMESTAMPNTZ)
 
 
 def made_of_panes(draft: Draft) -> bool:

@@ -13,8 +13,9 @@ from dpsql.mechanisms.marginals.options import MOST_KEYS, domains_of, sets_of
 from dpsql.parsed_query import AggregateFunction
 from dpsql.sql import clause_rules, event_rules, table_rules
 from dpsql.sql.draft import Draft
-from dpsql.sql.grouping_sets import LISTS, TEXT_TYPES, WHOLE_TYPES
+from dpsql.sql.grouping_sets import LISTS
 from dpsql.sql.relations import value_type
+from dpsql.sql.select_rules import TEXT_TYPES, WHOLE_TYPES
 from dpsql.sql.spans import problem
 
 

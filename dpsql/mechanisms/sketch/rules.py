@@ -16,8 +16,7 @@ from dpsql.sql.draft import Draft
 from dpsql.sql.event_rules import cap_of_level, event, rows_of_events, units_of_events
 from dpsql.sql.normal import write
 from dpsql.sql.options import HORIZON_LIMIT
-from dpsql.sql.relations import value_type
-from dpsql.sql.select_rules import KEY_TYPES, scale_of
+from dpsql.sql.select_rules import type_problems
 from dpsql.sql.spans import problem
 
 EXAMPLES = {
@@ -107,17 +106,7 @@ def one_expression(draft: Draft) -> Iterator[Problem]:
 def types(draft: Draft) -> Iterator[Problem]:
     """What is counted has a key's type."""
     for part in (part for call in draft.sketches[:1] for part in call.counted):
-        kind = value_type(draft.scope, part)
-        if kind is None:
-            continue
-        shown = kind.sql(dialect="spark")
-        if kind.this not in KEY_TYPES:
-            yield problem(
-                draft.span(part), f"The values of a sketch cannot be {shown}", f"cast it, for example CAST({write(part)} AS STRING)"
-            )
-        elif scale_of(kind) > 6:
-            message = f"The values of a sketch cannot be {shown}: at most 6 decimal places are accepted"
-            yield problem(draft.span(part), message, f"cast it: CAST({write(part)} AS DECIMAL(18, 6))")
+        yield from type_problems(draft, "The values of a sketch", part, draft.span(part), write(part))
 
 
 def lists_only(draft: Draft) -> Iterator[Problem]:
