@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from typing import Any
 
 from dpsql.udfs.contributions import Increment
 
@@ -47,6 +48,28 @@ class QuantileSum(NoisySum):
     fan_out: int
     levels: int
     parts: int
+
+
+class MadeOfSums:
+    """A plan whose columns are made of noisy sums: what it says of these."""
+
+    arguments: tuple[str, ...]
+    columns: tuple[Any, ...]
+
+    @property
+    def presence_only(self) -> tuple[bool, ...]:
+        """Per argument: True if only COUNT(x) reads it, so its record column says NULL or not (NaN or 1.0) and no value."""
+        return presence_only(self.arguments, self.perturbations)
+
+    @property
+    def perturbations(self) -> tuple[Any, ...]:
+        """All perturbations in mechanism order: trees of quantiles come last."""
+        return tuple(sorted((p for column in self.columns for p in column.perturbations), key=lambda p: p.mechanism))
+
+    @property
+    def trees(self) -> tuple[Any, ...]:
+        """Those of quantiles."""
+        return tuple(p for p in self.perturbations if isinstance(p, QuantileSum))
 
 
 def presence_only(arguments: Sequence[str], perturbations: Sequence[Summed]) -> tuple[bool, ...]:

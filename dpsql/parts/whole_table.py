@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict
 from typing import Any
 
@@ -9,7 +10,9 @@ from dpsql.parsed_query import ParsedQuery
 from dpsql.parts.words import NOT_HIDDEN
 from dpsql.schedule import Eras, Schedule
 from dpsql.times import duration, timestamp
-from dpsql.udfs.table.grid import TableGrid
+from dpsql.udfs.noise.blt_inf import BltInf
+from dpsql.udfs.noise.counters import Counter, column_norm
+from dpsql.udfs.table.grid import LAST_STEP, TableGrid
 
 STEPS = (1, 10, 100, 1_000, 10_000)
 
@@ -36,6 +39,16 @@ def triggers(query: ParsedQuery[Any]) -> tuple[int, ...]:
     """Those of which numbers are told: powers of ten, and the last if there is one."""
     last = query.asked.max_triggers
     return STEPS if last is None else (*(trigger for trigger in STEPS if trigger < last), last)
+
+
+def norm_of(chosen: Counter | BltInf) -> float:
+    """Norm of a column of C, with a last trigger or without."""
+    return math.sqrt(chosen.squared_norm()) if isinstance(chosen, BltInf) else column_norm(chosen)
+
+
+def reach_of(chosen: Counter | BltInf) -> float:
+    """How many times the largest draw a path can be."""
+    return chosen.response_sum(LAST_STEP) if isinstance(chosen, BltInf) else float(chosen.horizon)
 
 
 def counter_said(query: ParsedQuery[Any]) -> str:

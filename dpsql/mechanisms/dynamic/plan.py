@@ -8,7 +8,7 @@ from typing import ClassVar
 from dpsql.mechanisms.dynamic.asked import Asked, AskedOfChanges
 from dpsql.mechanisms.protocol import Plan
 from dpsql.parsed_query import Aggregate, CounterName, ParsedQuery
-from dpsql.parts.sums import NoisySum, QuantileSum, presence_only
+from dpsql.parts.sums import MadeOfSums, NoisySum, QuantileSum
 from dpsql.udfs.noise.blt_inf import BltInf
 from dpsql.udfs.noise.counters import Counter, counter
 
@@ -43,7 +43,7 @@ class ColumnPlan:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TablePlan(Plan):
+class TablePlan(MadeOfSums, Plan):
     """The whole promise and how it is kept; `delta = delta_noise + delta_threshold + delta_hash` at most, `mu` is all of it.
 
     Triggers are counted from `start_us`: the same noise under another count of triggers would be on other sums.
@@ -66,30 +66,10 @@ class TablePlan(Plan):
         return self.query.asked if isinstance(self.query.asked, AskedOfChanges) else None
 
     @property
-    def selects(self) -> bool:
-        """Whether keys are selected; else every listed key is released."""
-        return self.selection is not None
-
-    @property
     def counter(self) -> Counter | BltInf:
         """Of every path: without a last trigger BLT_INF."""
         last = self.query.asked.max_triggers
         return BltInf() if last is None else counter(CounterName.BLT, last)
-
-    @property
-    def presence_only(self) -> tuple[bool, ...]:
-        """Per argument: whether only COUNT(x) reads it."""
-        return presence_only(self.arguments, self.perturbations)
-
-    @property
-    def perturbations(self) -> tuple[NoisySum, ...]:
-        """All perturbations in mechanism order: trees of quantiles come last."""
-        return tuple(sorted((p for column in self.columns for p in column.perturbations), key=lambda p: p.mechanism))
-
-    @property
-    def trees(self) -> tuple[QuantileSum, ...]:
-        """Those of quantiles."""
-        return tuple(p for p in self.perturbations if isinstance(p, QuantileSum))
 
 
 @dataclass(frozen=True, kw_only=True)

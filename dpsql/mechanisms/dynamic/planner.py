@@ -32,12 +32,12 @@ from dpsql.parts.key_selection import (
 )
 from dpsql.parts.quantile_sums import BEYOND, quantile_sum
 from dpsql.parts.sums import per_group_sensitivity
-from dpsql.parts.whole_table import document
+from dpsql.parts.whole_table import document, norm_of, reach_of
 from dpsql.privacy.curve import round_down, round_up, total_mu
 from dpsql.udfs.dynamic.interval_tree import MOST_ROUNDS
 from dpsql.udfs.measure import quantiles
 from dpsql.udfs.noise.blt_inf import BltInf
-from dpsql.udfs.noise.counters import Counter, column_norm, path_sd
+from dpsql.udfs.noise.counters import path_sd
 from dpsql.udfs.table.grid import LAST_STEP
 
 PLAN_VERSION = 1
@@ -91,7 +91,7 @@ def make_plan(query: ParsedQuery[Asked], source: Source) -> TablePlan:
     if isinstance(asked, AskedOfTree):
         plan = _tree(plan, source, asked)
         return dataclasses.replace(plan, identity=identity(plan))
-    norm = _norm(plan.counter)
+    norm = norm_of(plan.counter)
     selection = _selection(plan, bounds, share, norm, delta_threshold * (1 - 1e-12)) if query.selects else None
     columns = _columns(plan, source, bounds, norm, mu * math.sqrt(1 - share))
     plan = dataclasses.replace(plan, selection=selection, columns=columns)
@@ -108,10 +108,6 @@ def _bounds(asked: Asked) -> TableBounds:
         more = True, asked.max_spells_contributed
         return TableBounds(asked.max_rows_contributed, asked.max_rows_per_group, asked.max_groups_contributed, *more)
     return TableBounds(asked.max_rows_contributed, asked.max_rows_per_group, asked.max_groups_contributed)
-
-
-def _norm(chosen: Counter | BltInf) -> float:
-    return math.sqrt(chosen.squared_norm()) if isinstance(chosen, BltInf) else column_norm(chosen)
 
 
 def _selection(plan: TablePlan, bounds: TableBounds, share: float, norm: float, failure: float) -> SelectionPlan:
@@ -156,7 +152,7 @@ def _columns(plan: TablePlan, source: Source, bounds: TableBounds, norm: float, 
             sensitivity = round_up((by_unit if added.rule == "users" else per_row) * norm)
             sigma = round_up(sensitivity / part * (1 + 1e-12))
             perturbation = NoisySum(**vars(added), mechanism=number, sensitivity=sensitivity, sigma=sigma)
-            check_noise(aggregate.alias, sigma, added.grid, _reach(plan.counter))
+            check_noise(aggregate.alias, sigma, added.grid, reach_of(plan.counter))
             perturbations.append(perturbation)
         columns.append(ColumnPlan(aggregate=aggregate, perturbations=tuple(perturbations)))
     return tuple(columns)
@@ -165,7 +161,7 @@ def _columns(plan: TablePlan, source: Source, bounds: TableBounds, norm: float, 
 def _tree(plan: TablePlan, source: Source, asked: AskedOfTree) -> TreePlan:
     """Of mu^2 a node of level l has in its round r the share (6 / (pi^2 l r))^2: an eighth for its size, three for its sums, three for what goes
     from these, one for the count of rows that go."""
-    rows, norm = asked.max_rows_contributed, _norm(plan.counter)
+    rows, norm = asked.max_rows_contributed, norm_of(plan.counter)
     once = plan.mu * 6 / math.pi**2 * (1 - 1e-12)
     each = once * math.sqrt(3 / 8 / len(plan.query.aggregates))
     columns, removed = [], []
@@ -182,11 +178,6 @@ def _tree(plan: TablePlan, source: Source, asked: AskedOfTree) -> TreePlan:
     given = {field.name: getattr(plan, field.name) for field in dataclasses.fields(plan)} | {"columns": tuple(columns)}
     gone = round_up(norm * rows / eighth * (1 + 1e-12))
     return TreePlan(**given, size=round_up(rows / eighth), gone=gone, removed=tuple(removed), beta=TREE_BETA)
-
-
-def _reach(chosen: Counter | BltInf) -> float:
-    """How many times the largest draw a path can be."""
-    return chosen.response_sum(LAST_STEP) if isinstance(chosen, BltInf) else float(chosen.horizon)
 
 
 __all__ = ["identity", "make_plan"]

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 from dpsql.mechanisms.histogram.asked import Asked
 from dpsql.mechanisms.protocol import Plan
 from dpsql.parsed_query import Aggregate, ContributionPeriod, CounterName, ParsedQuery
-from dpsql.parts.sums import NoisySum, QuantileSum, presence_only
+from dpsql.parts.sums import MadeOfSums, NoisySum, QuantileSum
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,7 +97,7 @@ class ColumnPlan:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PrivacyPlan(Plan):
+class PrivacyPlan(MadeOfSums, Plan):
     """The whole promise and how it is kept.
 
     `arguments` are the distinct argument expressions of the aggregates (Spark SQL), in order: record columns a0, a1, ...
@@ -117,11 +117,6 @@ class PrivacyPlan(Plan):
     columns: tuple[ColumnPlan, ...]
 
     @property
-    def selects(self) -> bool:
-        """Whether keys are selected; else every listed group is released."""
-        return self.selection is not None
-
-    @property
     def carries(self) -> bool:
         """Whether windows prove keys together."""
         return self.selection is not None and self.selection.carried is not None
@@ -136,21 +131,6 @@ class PrivacyPlan(Plan):
         """How often units must have counted in a group before the noisy test, so that at least m of them did: one counts once per period."""
         least = self.query.asked.min_privacy_units_per_group
         return 2 * least - 1 if self.periods_meet else least
-
-    @property
-    def presence_only(self) -> tuple[bool, ...]:
-        """Per argument: True if only COUNT(x) reads it, so its record column says NULL or not (NaN or 1.0) and no value."""
-        return presence_only(self.arguments, self.perturbations)
-
-    @property
-    def perturbations(self) -> tuple[PerturbationPlan | QuantilePlan, ...]:
-        """All perturbations in mechanism order: trees of quantiles come last."""
-        return tuple(sorted((p for column in self.columns for p in column.perturbations), key=lambda p: p.mechanism))
-
-    @property
-    def trees(self) -> tuple[QuantilePlan, ...]:
-        """Those of quantiles."""
-        return tuple(p for p in self.perturbations if isinstance(p, QuantilePlan))
 
 
 def document(plan: PrivacyPlan) -> dict[str, Any]:

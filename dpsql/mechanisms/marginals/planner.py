@@ -17,13 +17,10 @@ from dpsql.mechanisms.marginals.workload import default_energies
 from dpsql.parsed_query import AVERAGED, ParsedQuery
 from dpsql.parts.hash_charge import hash_charge
 from dpsql.parts.increments import check_noise, increments_of, of_width, sums_of
-from dpsql.parts.whole_table import document
+from dpsql.parts.whole_table import document, norm_of, reach_of
 from dpsql.privacy.curve import round_down, round_up, total_mu
 from dpsql.udfs.marginals.cells import Keys, Marginals
 from dpsql.udfs.marginals.least_squares import parts
-from dpsql.udfs.noise.blt_inf import BltInf
-from dpsql.udfs.noise.counters import column_norm
-from dpsql.udfs.table.grid import LAST_STEP
 
 PLAN_VERSION = 2
 """Changes when the same query would get other noise; part of the query's identity."""
@@ -81,11 +78,6 @@ def identity(plan: MarginalsPlan) -> str:
     return identity_of(PLAN_VERSION, document(dataclasses.replace(plan, identity="")))
 
 
-def _norm(plan: MarginalsPlan) -> float:
-    chosen = plan.counter
-    return math.sqrt(chosen.squared_norm()) if isinstance(chosen, BltInf) else column_norm(chosen)
-
-
 def _shift(asked: Asked, keys: Keys) -> float:
     """How far one unit moves a table with rows of height 1: of N rows M at most are in one cell (docs/privacy/marginals.md, theorem 25)."""
     rows, per_group, groups = asked.max_rows_contributed, asked.max_rows_per_group, asked.max_groups_contributed
@@ -108,9 +100,8 @@ def _tables(plan: MarginalsPlan) -> tuple[MeasuredTable, ...]:
 
 
 def _sums(plan: MarginalsPlan, source: Source) -> tuple[MeasuredSum, ...]:
-    query, asked, norm = plan.query, plan.query.asked, _norm(plan)
+    query, asked, norm = plan.query, plan.query.asked, norm_of(plan.counter)
     base = math.sqrt(plan.mu**2 / sum(sums_of(aggregate.function) for aggregate in query.aggregates))
-    reach = plan.counter.response_sum(LAST_STEP) if isinstance(plan.counter, BltInf) else float(plan.counter.horizon)
     out: list[MeasuredSum] = []
     for aggregate in query.aggregates:
         if aggregate.function not in (*ADDITIVE, *AVERAGED):
@@ -120,6 +111,6 @@ def _sums(plan: MarginalsPlan, source: Source) -> tuple[MeasuredSum, ...]:
                 round_up(_shift(asked, table.keys) * added.largest * norm / (base * math.sqrt(table.share / 2**BITS)) * (1 + 1e-12))
                 for table in plan.tables
             )
-            check_noise(aggregate.alias, max(sigmas), added.grid, reach)
+            check_noise(aggregate.alias, max(sigmas), added.grid, reach_of(plan.counter))
             out.append(MeasuredSum(**vars(added), mechanism=len(out) + 1, sigmas=sigmas))
     return tuple(out)

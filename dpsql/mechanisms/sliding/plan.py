@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from dpsql.mechanisms.protocol import Plan
 from dpsql.mechanisms.sliding.asked import Asked, PaneGrouping
 from dpsql.parsed_query import CounterName, ParsedQuery
-from dpsql.parts.sums import Summed
+from dpsql.parts.sums import Summed, presence_only
 from dpsql.udfs.noise.discrete_laplace import DiscreteLaplace
 
 TABLES = ("fine", "monitor", "together")
@@ -87,8 +87,7 @@ class SlidingPlan(Plan):
     @property
     def presence_only(self) -> tuple[bool, ...]:
         """Per argument: True if only COUNT(x) reads it."""
-        used = [{m.rule for m in self.measurements if m.argument == i} for i in range(len(self.arguments))]
-        return tuple(rules == {"valid"} for rules in used)
+        return presence_only(self.arguments, self.measurements)
 
 
 def document(plan: SlidingPlan) -> dict[str, Any]:
