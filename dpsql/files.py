@@ -11,10 +11,13 @@ import os
 import re
 import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 from uuid import uuid4
+
+from dpsql.errors import DpsqlError
 
 if TYPE_CHECKING:
     import pyarrow.fs as pafs
@@ -113,6 +116,15 @@ def reason(problem: Exception) -> str:
         return f"the object store is not reached ({unreached[1]}): is AWS_ENDPOINT_URL right, and may this machine reach it?"
     code = re.search(r"AWS Error ([A-Z_]+)", str(problem))
     return getattr(problem, "strerror", None) or (f"the object store says {code[1]}" if code else type(problem).__name__)
+
+
+@contextmanager
+def reached(where: str, error: type[DpsqlError]) -> Iterator[None]:
+    """What can be neither read nor written there ends as one line: where, and why."""
+    try:
+        yield
+    except OSError as problem:
+        raise error(f"{where}: {reason(problem)}") from None
 
 
 def bucket_problem(uri: str) -> str:

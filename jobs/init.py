@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from dpsql.errors import ConfigError
+from dpsql.files import reached
 
 NEXT = """\
 made {conf}: sources.yaml, queries, and a day of Wikipedia edits that are public. Next{where}:
@@ -30,11 +31,9 @@ def init(folder: Path) -> None:
     conf = folder / "conf"
     if conf.exists():
         raise ConfigError(f"{conf} is there already: give another folder, like `dpsql init private`")
-    try:
+    with reached(str(conf), ConfigError):
         conf.mkdir(parents=True)
         (conf / "sources.yaml").write_text((jars.CONF / "sources.yaml").read_text().replace("    # cap:", "    cap:"))
         for name in ("queries", "demo"):
             shutil.copytree(jars.CONF / name, conf / name, ignore=shutil.ignore_patterns("__pycache__"))
-    except OSError as problem:
-        raise ConfigError(f"{conf}: {problem.strerror}") from None
     click.echo(NEXT.format(conf=conf, where="" if folder == Path() else f", in {folder}"))

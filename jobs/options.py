@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dpsql.errors import ConfigError, DpsqlError
+from dpsql.files import reached
 from dpsql.jobs.terminal import note
 from dpsql.times import microseconds, parse_duration
 
@@ -151,11 +152,10 @@ def compiled(query_file: Path, sources_file: Path) -> Query:
         DpsqlError: as `dpsql.compile` and `dpsql.load_sources`; ConfigError when the file is not UTF-8 text.
     """
     try:
-        text = query_file.read_text(encoding="utf-8-sig")
+        with reached(str(query_file), ConfigError):
+            text = query_file.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as problem:
         raise ConfigError(f"{query_file}: not UTF-8 (byte {problem.start + 1})") from None
-    except OSError as problem:
-        raise ConfigError(f"{query_file}: {problem.strerror}") from None
     return compiled_text(text, sources_file, str(query_file))
 
 

@@ -11,6 +11,7 @@ import click
 
 from dpsql.description import DUE
 from dpsql.errors import ConfigError, LakeError
+from dpsql.files import reached
 from dpsql.jobs.options import (
     FILE,
     INSTANT,
@@ -116,13 +117,12 @@ def _made(lake: Lake, name: str, window_us: int | None, growing: bool, limit: in
 def _write(target: Path, text: str) -> None:
     """Whole or not at all: a browser may load it at any moment."""
     temporary = target.with_name(f".{target.name}.{os.getpid()}")
-    try:
-        temporary.write_text(text, encoding="utf-8")
-        temporary.replace(target)
-    except OSError as problem:
-        raise ConfigError(f"--out {target}: {problem.strerror}") from None
-    finally:
-        temporary.unlink(missing_ok=True)
+    with reached(f"--out {target}", ConfigError):
+        try:
+            temporary.write_text(text, encoding="utf-8")
+            temporary.replace(target)
+        finally:
+            temporary.unlink(missing_ok=True)
 
 
 def _budget(lake: Lake, name: str, secret_path: Path, sources_file: Path | None) -> Budget | None:

@@ -19,7 +19,7 @@ from deltalake.exceptions import DeltaError
 from dpsql import record
 from dpsql.description import DUE
 from dpsql.errors import LakeError
-from dpsql.files import Place, create_file
+from dpsql.files import Place, create_file, reached
 from dpsql.lake import delta_tables
 from dpsql.lake.catch_up import read_catch_up
 from dpsql.lake.delta_rows import read_rows
@@ -72,14 +72,12 @@ def begin_new_run(lake: Lake, name: str, query: Query, secret: Secret, ledger: L
 
 def _exchange(folder: Path, prepared: Path, old: Run, run: Run) -> None:
     """Put the new run in the place of the old one."""
-    try:
+    with reached(str(folder), LakeError):
         shutil.rmtree(prepared, ignore_errors=True)
         prepared.mkdir(mode=0o700)
         create_file(prepared / RUN_FILE, record.content(run, SCHEMA_VERSION, indent=1))
         folder.rename(folder.with_name(f".{old.name}.{old.run_id}"))
         prepared.rename(folder)
-    except OSError as problem:
-        raise LakeError(f"{folder}: {problem.strerror}") from None
 
 
 def finish_new_run(lake: Lake, name: str) -> Run | None:
@@ -87,10 +85,8 @@ def finish_new_run(lake: Lake, name: str) -> Run | None:
     folder = _on_disk(lake, name)
     if (folder / RUN_FILE).exists() or not (_prepared(folder) / RUN_FILE).exists():
         return None
-    try:
+    with reached(str(folder), LakeError):
         _prepared(folder).rename(folder)
-    except OSError as problem:
-        raise LakeError(f"{folder}: {problem.strerror}") from None
     return read_run(lake, name)
 
 

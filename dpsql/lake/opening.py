@@ -7,6 +7,7 @@ and a new line. So the ledger may say more than was spent, never less. What a ru
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import secrets
@@ -18,7 +19,7 @@ from dpsql import record
 from dpsql.config import Source
 from dpsql.description import CELLS_ENDING
 from dpsql.errors import LakeError
-from dpsql.files import ObjectPath, Place, create_file, reason
+from dpsql.files import ObjectPath, Place, create_file, reached
 from dpsql.lake.runs import SCHEMA_VERSION, Lake, Run, cells_path, has_begun, read_run
 from dpsql.privacy.declaration import declaration
 from dpsql.privacy.ledger import Ledger
@@ -49,12 +50,9 @@ def open_run(lake: Lake, name: str, query: Query, secret: Secret, ledger: Ledger
             raise LakeError(f"a new run of {name!r} was begun and broken off; finish it: dpsql restore {name} --lake {lake.root} --new-run")
         _refuse_orphans(lake, name, folder)
         run = new_run(lake, name, query, secret, ledger, source)
-        try:
+        # Somebody may start the same name at the same moment: theirs is the run then, ours was only a ledger line
+        with reached(f"lake {folder}", LakeError), contextlib.suppress(FileExistsError):
             create_file(folder / RUN_FILE, record.content(run, SCHEMA_VERSION, indent=1))
-        except FileExistsError:
-            pass  # somebody started the same name at the same moment: theirs is the run, ours was only a ledger line
-        except OSError as problem:
-            raise LakeError(f"lake {folder}: {reason(problem)}") from None
     run = read_run(lake, name)
     check_binding(run, query, secret, lake)
     line = ledger.find(run.run_id)
@@ -134,7 +132,7 @@ def _prepare(lake: Lake, name: str) -> Place:
     folder = lake.private(name)
     if isinstance(folder, ObjectPath) or isinstance(lake.root, ObjectPath):
         return folder
-    try:
+    with reached(f"lake {lake.root}", LakeError):
         for public in (lake.root, lake.root / "public"):
             if not public.exists():
                 public.mkdir(parents=True, exist_ok=True)
@@ -146,8 +144,6 @@ def _prepare(lake: Lake, name: str) -> Place:
                 raise LakeError(f"{private}: belongs to another user (uid {status.st_uid}); use a lake of your own with --lake")
             if status.st_mode & 0o077:
                 private.chmod(0o700)
-    except OSError as problem:
-        raise LakeError(f"lake {lake.root}: {reason(problem)}") from None
     return folder
 
 

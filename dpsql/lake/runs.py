@@ -18,7 +18,7 @@ from typing import Any
 from dpsql import record
 from dpsql.description import CELLS_ENDING
 from dpsql.errors import LakeError
-from dpsql.files import ObjectPath, Place, bucket_problem, reason
+from dpsql.files import ObjectPath, Place, bucket_problem, reached, reason
 from dpsql.lake.overruns import read_overruns
 from dpsql.lake.running import is_running
 from dpsql.record import RUN_FILE
@@ -121,13 +121,11 @@ def has_begun(lake: Lake, name: str) -> bool:
     Raises:
         LakeError: the lake is not reached.
     """
-    try:
+    with reached(f"lake {lake.root}", LakeError):
         private = lake.private(name)
         begun = (private / RUN_FILE).exists()
         if isinstance(private, Path) and not begun:
             os.stat(f"{next(folder for folder in private.parents if folder.exists())}/")  # a file is no place for a lake
-    except OSError as problem:
-        raise LakeError(f"lake {lake.root}: {reason(problem)}") from None
     if not begun and isinstance(lake.root, ObjectPath) and (said := bucket_problem(lake.root.uri)):
         raise LakeError(f"lake {lake.root}: {said}")
     return begun

@@ -15,6 +15,7 @@ Guarantee: with a cap (epsilon, delta, period), one privacy unit's taking part i
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -24,7 +25,7 @@ from pathlib import Path
 
 from dpsql.config import Cap, Source
 from dpsql.errors import BudgetError
-from dpsql.files import create_file, replace_file
+from dpsql.files import create_file, reached, replace_file
 from dpsql.parsed_query import PrivacyLevel
 from dpsql.privacy.ledger_line import Line, UnknownVersion, document, line_from, spent
 from dpsql.privacy.ledger_rules import check_cap, check_line
@@ -122,7 +123,7 @@ class Ledger:
         """
         if self.secret is None:
             raise BudgetError(f"ledger {self.folder}: a new run needs the secret to seal its line: Ledger.beside(path, secret)")
-        try:
+        with reached(f"ledger {self.folder}", BudgetError):
             self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             seals = read_seals(self.folder)
             if seals is None:
@@ -130,8 +131,6 @@ class Ledger:
                 seals = make_seals(self.folder, self._contents(), self.secret)
             self.check_is_home()
             return seals.ledger_id
-        except OSError as problem:
-            raise BudgetError(f"ledger {self.folder}: {problem.strerror}") from None
 
     def append(self, line: Line, cap: Cap | None, spent_already: bool = False) -> int:
         """Check the cap and write the line; returns its number.
@@ -145,7 +144,7 @@ class Ledger:
             BudgetError: with this run the ledger's runs would spend more than the cap, or it would be spent where the cap does not see
                 it; nothing was written.
         """
-        try:
+        with reached(f"ledger {self.folder}", BudgetError):
             if self.secret is not None or line.origin.ledger_id:
                 self.own_id()
             self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -169,8 +168,6 @@ class Ledger:
                 if self.secret is not None:
                     seal_lines(self.folder, self._read, self.secret)
                 return number
-        except OSError as problem:
-            raise BudgetError(f"ledger {self.folder}: {problem.strerror}") from None
 
     def check_cap_is_kept(self, source: Source) -> None:
         """Refuse a source that has lost the cap of its ledger; raises BudgetError."""
@@ -185,7 +182,7 @@ class Ledger:
             BudgetError: says which one to go on with.
         """
         here, home = self.folder.resolve(), self.folder / HOME
-        try:
+        with reached(f"ledger {self.folder}", BudgetError):
             known = Path(home.read_text()) if home.exists() else None
             if known is not None and known != here and os.path.isdir(known) and not known.samefile(here):
                 theirs, ours = read_seals(known), read_seals(here)
@@ -197,17 +194,12 @@ class Ledger:
                     )
             if known != here and here.is_dir():
                 replace_file(home, str(here).encode())
-        except OSError as problem:
-            raise BudgetError(f"ledger {self.folder}: {problem.strerror}") from None
 
     def _contents(self) -> list[bytes]:
         """The bytes of every line, oldest first."""
-        try:
+        names = list[str]()
+        with reached(f"ledger {self.folder}", BudgetError), contextlib.suppress(FileNotFoundError):
             names = [name for name in os.listdir(self.folder) if not name.startswith(".") and name not in (REGISTER, SEALS, HOME)]
-        except FileNotFoundError:
-            return []
-        except OSError as problem:
-            raise BudgetError(f"ledger {self.folder}: {problem.strerror}") from None
         # Read by number: while others append, a listing may have a line and miss the one before it.
         newest = max((int(name[:6]) for name in names if re.fullmatch(r"\d{6}\.json", name)), default=0)
         foreign = sorted(set(names) - {self._path(number).name for number in range(1, newest + 1)})
@@ -222,12 +214,9 @@ class Ledger:
         return content
 
     def _read(self, number: int) -> bytes | None:
-        try:
+        with reached(f"ledger line {self._path(number)}", BudgetError), contextlib.suppress(FileNotFoundError):
             return self._path(number).read_bytes()
-        except FileNotFoundError:
-            return None
-        except OSError as problem:
-            raise BudgetError(f"ledger line {self._path(number)}: {problem.strerror}") from None
+        return None
 
     def _path(self, number: int) -> Path:
         return self.folder / f"{number:06d}.json"

@@ -19,7 +19,7 @@ from pathlib import Path
 from dpsql import record
 from dpsql.config import Source
 from dpsql.errors import LakeError
-from dpsql.files import Place, create_file, place
+from dpsql.files import Place, create_file, place, reached
 from dpsql.privacy.declaration import check_declaration
 from dpsql.record import RUN_FILE
 from dpsql.times import timestamp
@@ -59,13 +59,12 @@ class RunRegister:
         Raises:
             LakeError: the run id is there already, or the folder cannot be written.
         """
-        try:
+        with reached(str(self.folder), LakeError):
             self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            create_file(self._path(entry.run_id), record.content(entry, SCHEMA_VERSION))
-        except FileExistsError:
-            raise LakeError(f"run {entry.run_id} is registered already in {self.folder}; a run id is used once") from None
-        except OSError as problem:
-            raise LakeError(f"{self.folder}: {problem.strerror}") from None
+            try:
+                create_file(self._path(entry.run_id), record.content(entry, SCHEMA_VERSION))
+            except FileExistsError:
+                raise LakeError(f"run {entry.run_id} is registered already in {self.folder}; a run id is used once") from None
 
     def find(self, run_id: str) -> Entry | None:
         """The entry of a run; None if there is none.
@@ -142,10 +141,8 @@ class RunRegister:
             self._write(replace(entry, closed_us=closed_us))
 
     def _write(self, entry: Entry) -> None:
-        try:
+        with reached(str(self.folder), LakeError):
             record.write(self._path(entry.run_id), entry, SCHEMA_VERSION)
-        except OSError as problem:
-            raise LakeError(f"{self.folder}: {problem.strerror}") from None
 
     def _path(self, run_id: str) -> Path:
         if not re.fullmatch(r"[0-9a-f]{32}", run_id):

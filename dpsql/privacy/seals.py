@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dpsql.errors import BudgetError
-from dpsql.files import create_file
+from dpsql.files import create_file, reached
 from dpsql.privacy.secret import Secret
 
 FILE = "seals"
@@ -63,13 +63,9 @@ def read_seals(folder: Path) -> Seals | None:
     Raises:
         BudgetError: the file is damaged.
     """
-    try:
-        content = (folder / FILE).read_bytes()
-    except FileNotFoundError:
-        return None
-    except OSError as problem:
-        raise BudgetError(f"{folder / FILE}: {problem.strerror}") from None
-    return _parsed(content, folder / FILE)
+    with reached(str(folder / FILE), BudgetError), contextlib.suppress(FileNotFoundError):
+        return _parsed((folder / FILE).read_bytes(), folder / FILE)
+    return None
 
 
 def make_seals(folder: Path, found: Sequence[bytes], secret: Secret) -> Seals:
