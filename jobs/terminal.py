@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
@@ -29,8 +30,8 @@ def note(message: str) -> None:
 
 
 def print_json(document: Any) -> None:
-    """One JSON document on stdout; what is unlimited is null."""
-    print(json.dumps(_limited(document), ensure_ascii=False, allow_nan=False, default=str))
+    """One JSON document on stdout: times in ISO 8601 UTC, bytes in hex, NULL, NaN and what is unlimited as null."""
+    print(json.dumps(_json_value(document), ensure_ascii=False, allow_nan=False))
 
 
 def say(document: Mapping[str, Any], text: str, as_json: bool) -> None:
@@ -38,21 +39,11 @@ def say(document: Mapping[str, Any], text: str, as_json: bool) -> None:
     print_json(document) if as_json else print(text)
 
 
-def _limited(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {name: _limited(each) for name, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [_limited(each) for each in value]
-    return None if isinstance(value, float) and abs(value) == float("inf") else value
-
-
 def records(frame: pd.DataFrame, published: Published | None = None) -> list[dict[str, Any]]:
-    """The rows as JSON values: times in ISO 8601 UTC, binary keys in hex, NULL and NaN as null, errors of a published table to six digits."""
+    """The rows, errors of a published table to six digits."""
     errors = {*published.names(Role.STDERR, Role.RANK_STDERR)} if published else ()
-    return [
-        {str(column): _json_value(float(f"{value:.6g}") if column in errors else value) for column, value in row.items()}
-        for row in frame.to_dict("records")
-    ]
+    rows = frame.to_dict("records")
+    return [{str(column): float(f"{value:.6g}") if column in errors else value for column, value in row.items()} for row in rows]
 
 
 def print_table(heads: tuple[str, ...], rows: Sequence[tuple[str, ...]], right_from: int | None = None) -> None:
@@ -160,14 +151,14 @@ def console() -> Console:
 
 
 def _json_value(value: Any) -> Any:
-    if value is None or value != value:
+    if isinstance(value, list | tuple):
+        return [_json_value(each) for each in value]
+    if isinstance(value, Mapping):
+        return {name: _json_value(each) for name, each in value.items()}
+    if value is None or value != value or (isinstance(value, float) and math.isinf(value)):
         return None
     if isinstance(value, bytes):
         return value.hex()
-    if isinstance(value, list):
-        return [_json_value(each) for each in value]
-    if isinstance(value, dict):
-        return {name: _json_value(each) for name, each in value.items()}
     if hasattr(value, "tz_convert"):
         return (value.tz_convert(UTC) if value.tzinfo else value.tz_localize(UTC)).isoformat().replace("+00:00", "Z")
     if hasattr(value, "tolist"):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Protocol, Self, TypeVar
+from typing import Any, ClassVar, Protocol, Self, TypeVar, cast
 
 import pyarrow as pa
 
@@ -134,6 +134,11 @@ class Release:
 
     operator: ClassVar[str] = RELEASE
     parameters: Any
+
+    @property
+    def gives(self) -> pa.Schema:
+        """Released rows."""
+        return cast(pa.Schema, self.parameters.gives)
 
     def for_bucket(self, bucket: int, buckets: int) -> Self:
         """With what is listed of one bucket only."""

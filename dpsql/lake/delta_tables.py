@@ -72,8 +72,8 @@ def set_properties(path: Place, properties: Mapping[str, str], marks: Mapping[st
     return settle(path, before)
 
 
-def _committing(marks: Mapping[str, int]) -> CommitProperties:
-    return CommitProperties(app_transactions=[Transaction(name, number) for name, number in marks.items()])
+def _committing(marks: Mapping[str, int], **more: Any) -> CommitProperties:
+    return CommitProperties(app_transactions=[Transaction(name, number) for name, number in marks.items()], **more)
 
 
 def newest(path: Place) -> DeltaTable:
@@ -150,18 +150,16 @@ def append_files(path: Place, files: Sequence[Mapping[str, Any]], marks: Mapping
     table = newest(path)
     if committed(table, *next(iter(marks.items()))):
         return []
-    now = time.time_ns() // 1_000_000
-    actions: list[AddAction | RemoveAction] = [
-        AddAction(
-            file["path"], file["bytes"], file["partition"], now, True, json.dumps({"numRecords": file["rows"], **file.get("stats", {})})
-        )
-        for file in files
-    ]
-    properties = _committing(marks)
     partition_by = list(files[0]["partition"]) if files else []
+    actions: list[AddAction | RemoveAction] = [_added(file, True) for file in files]
     before = table.version()
-    table.create_write_transaction(actions, "append", table.schema(), partition_by, commit_properties=properties)
+    table.create_write_transaction(actions, "append", table.schema(), partition_by, commit_properties=_committing(marks))
     return settle(path, before)
+
+
+def _added(file: Mapping[str, Any], is_new: bool) -> AddAction:
+    stats = json.dumps({"numRecords": file["rows"], **file.get("stats", {})})
+    return AddAction(file["path"], file["bytes"], file["partition"], time.time_ns() // 1_000_000, is_new, stats)
 
 
 def replace_files(table: DeltaTable, path: Place, names: Sequence[str], new: Mapping[str, Any], marks: Mapping[str, int]) -> list[str]:
@@ -183,12 +181,10 @@ def replace_files(table: DeltaTable, path: Place, names: Sequence[str], new: Map
     now = time.time_ns() // 1_000_000
     sizes = pa.table(table.get_add_actions())
     size_of = dict(zip(sizes["path"].to_pylist(), sizes["size_bytes"].to_pylist(), strict=True))
-    stats = json.dumps({"numRecords": new["rows"], **new.get("stats", {})})
     actions: list[AddAction | RemoveAction] = [RemoveAction(name, False, now, size_of[name], new["partition"]) for name in names]
-    actions.append(AddAction(new["path"], new["bytes"], new["partition"], now, False, stats))
-    transactions = [Transaction(name, number) for name, number in marks.items()]
+    actions.append(_added(new, False))
     # No retry: by itself the commit would be taken for an append, which fits every other.
-    properties = CommitProperties(app_transactions=transactions, max_commit_retries=0)
+    properties = _committing(marks, max_commit_retries=0)
     before = table.version()
     table.create_write_transaction(actions, "append", table.schema(), list(new["partition"]), commit_properties=properties)
     return settle(path, before)
@@ -211,8 +207,7 @@ def delete(path: Place, condition: str, marks: Mapping[str, int]) -> None:
     """
     table = DeltaTable(str(path))
     before = table.version()
-    transactions = [Transaction(name, number) for name, number in marks.items()]
-    table.delete(condition, commit_properties=CommitProperties(app_transactions=transactions))
+    table.delete(condition, commit_properties=_committing(marks))
     settle(path, before)
 
 

@@ -75,15 +75,15 @@ def check(
     if "contributions" in tables and (problem := lost_contributions(engine, tables["contributions"], manifests[RELEASE])):
         raise LakeError(f"{problem}; {remedies.unrepairable(engine.folder)}")
     for operator in OPERATORS:
-        problem = lost_checkpoint(engine, operator, marks[operator]) or lost_listing(engine, operator, marks[operator], manifests[operator])
-        problem = (
-            problem
-            or lost_rows(engine, operator, marks[operator], manifests[operator])
-            or lost_state(engine, operator, manifests[operator], whole=isinstance(engine.folder, Path))
-            or read_twice(engine, operator, manifests[operator])
-        )
-        if problem:
+        if problem := lost(engine, operator, marks[operator], manifests[operator], whole=isinstance(engine.folder, Path)):
             raise LakeError(f"{problem}; {remedies.repairable(engine.folder)}")
+
+
+def lost(engine: Engine, operator: str, marks: Sequence[int | None], manifest: Manifest, whole: bool = True) -> str | None:
+    """What a query has lost of all that a restore can make anew, in words; None if all of it is there."""
+    problem = lost_checkpoint(engine, operator, marks) or lost_listing(engine, operator, marks, manifest)
+    problem = problem or lost_rows(engine, operator, marks, manifest) or lost_state(engine, operator, manifest, whole)
+    return problem or read_twice(engine, operator, manifest)
 
 
 def check_logs(engine: Engine, tables: Mapping[str, Place]) -> None:

@@ -26,7 +26,7 @@ from dpsql.lake.manifest import Manifest
 from dpsql.lake.marks import tick_mark
 from dpsql.lake.release_plans import kept_plan, position
 from dpsql.lake.rescale import recut
-from dpsql.lake.restore_points import NOTHING, Point, Tables, open_tables
+from dpsql.lake.restore_points import NOTHING, Point, Tables, tables_of
 from dpsql.lake.running import exclusive
 from dpsql.lake.runs import Lake, read_run
 from dpsql.lake.savepoints import Savepoint, read_savepoint
@@ -68,9 +68,9 @@ def restore(
     Raises:
         LakeError: the run has never been started, or going on would run query 1 again over released triggers: then nothing was changed.
     """
-    read_run(lake, name)
+    run = read_run(lake, name)
     with exclusive(lake.private(name)):
-        tables = open_tables(lake, name)
+        tables = tables_of(lake, run)
         if tables is None:
             raise LakeError(f"query {name!r} has not been started yet: there is nothing to restore")
         with unreadable.named(tables.folder, tables.private | tables.public):
@@ -219,21 +219,12 @@ def _saved_release_point(tables: Tables, saved: Savepoint, before: int | None) -
 
 
 def _damaged(tables: Tables, operator: str) -> bool:
-    engine, manifest = tables.engine, tables.manifest(operator)
-    marks = [manifest.newest_batch, _or_none(tables.rows_mark(operator))]
-    lost = preflight.lost_checkpoint(engine, operator, marks) or preflight.lost_listing(engine, operator, marks, manifest)
-    lost = lost or preflight.lost_rows(engine, operator, marks, manifest) or preflight.lost_state(engine, operator, manifest)
-    return bool(lost or preflight.read_twice(engine, operator, manifest))
-
-
-def _or_none(batch: int) -> int | None:
-    return None if batch == NOTHING else batch
+    return preflight.lost(tables.engine, operator, tables.marks(operator), tables.manifest(operator)) is not None
 
 
 def _list_again(tables: Tables, operator: str) -> bool:
     """The manifest lost its newest version, but checkpoint and state files are there: then list what they have."""
-    engine, manifest = tables.engine, tables.manifest(operator)
-    marks = [manifest.newest_batch, _or_none(tables.rows_mark(operator))]
+    engine, manifest, marks = tables.engine, tables.manifest(operator), tables.marks(operator)
     checkpoint = engine.checkpoint(operator)
     done = checkpoint.newest_commit
     if preflight.lost_checkpoint(engine, operator, marks) or not preflight.lost_listing(engine, operator, marks, manifest):
@@ -296,8 +287,7 @@ def _release_point(tables: Tables, before: int | None) -> Point:
     """The newest point of query 2 that its table can be read on from, at or before a version of it."""
     deleted = tables.deletions()
     points, engine = tables.points(RELEASE), tables.engine
-    marks = [tables.manifest(RELEASE).newest_batch, _or_none(tables.rows_mark(RELEASE))]
-    whole = not preflight.lost_listing(engine, RELEASE, marks, tables.manifest(RELEASE))
+    whole = not preflight.lost_listing(engine, RELEASE, tables.marks(RELEASE), tables.manifest(RELEASE))
     for number, point in enumerate([*points, Point(NOTHING, {}, {})]):
         if point.version is None or (before is not None and point.version > before + 1):
             continue

@@ -21,7 +21,7 @@ from dpsql.lake.marks import closed_mark, merged_mark, rows_mark, ticked_mark, t
 from dpsql.lake.preflight import state_files
 from dpsql.lake.published_marks import PublishedMarks, published_marks
 from dpsql.lake.read_files import listed_details
-from dpsql.lake.runs import Lake, Run, public_tables, read_run
+from dpsql.lake.runs import Lake, Run, public_tables
 from dpsql.udfs.bucket_state import UnknownVersion
 from dpsql.udfs.grid import NO_CLOCK
 from dpsql.udfs.stage import ADMISSION, RELEASE, TICK
@@ -113,6 +113,11 @@ class Tables:
         """The newest micro-batch of the current generation whose rows are in their table."""
         mark = self._rows_mark(operator, self.engine.generation(operator))
         return NOTHING if mark is None else mark
+
+    def marks(self, operator: str) -> list[int | None]:
+        """The newest micro-batches that the manifest, and the table of its rows, have of a query."""
+        generation = self.engine.generation(operator)
+        return [self.manifest(operator).newest_batch, self._rows_mark(operator, generation)]
 
     def published(self, generation: int | None = None) -> PublishedMarks:
         """How far the histogram is, by default by the commits of the current generation."""
@@ -211,15 +216,6 @@ class Tables:
         except OSError:
             return False
         return True
-
-
-def open_tables(lake: Lake, name: str) -> Tables | None:
-    """The tables of a run; None if it has never been started.
-
-    Raises:
-        LakeError: no such run, or a small file of it is damaged.
-    """
-    return tables_of(lake, read_run(lake, name))
 
 
 def tables_of(lake: Lake, run: Run) -> Tables | None:

@@ -167,16 +167,19 @@ def _checked(name: str) -> str:
     return name
 
 
-def _listed(lake: Lake, name: str) -> Listed:
+def state_of(lake: Lake, name: str) -> str:
+    """As `Listed.state`, of a run that can be read."""
     private = lake.private(name)
+    if is_running(private):
+        return "running"
+    if (private / LIVE_FILE).exists():
+        return "stopped"
+    return "published" if (lake.histogram(name) / "_delta_log").is_dir() else "started"
+
+
+def _listed(lake: Lake, name: str) -> Listed:
     try:
-        run, overruns = read_run(lake, name), read_overruns(private).micro_batches
+        run, overruns = read_run(lake, name), read_overruns(lake.private(name)).micro_batches
     except LakeError:
         return Listed(name, "", "", "unreadable")
-    if is_running(private):
-        state = "running"
-    elif (private / LIVE_FILE).exists():
-        state = "stopped"
-    else:
-        state = "published" if (lake.histogram(name) / "_delta_log").is_dir() else "started"
-    return Listed(name, run.run_id, run.query_identity, state, overruns)
+    return Listed(name, run.run_id, run.query_identity, state_of(lake, name), overruns)

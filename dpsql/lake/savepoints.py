@@ -23,8 +23,8 @@ from dpsql import record
 from dpsql.errors import LakeError
 from dpsql.files import Place, create_file
 from dpsql.lake.preflight import state_files
-from dpsql.lake.restore_points import NOTHING, Point, Tables, open_tables
-from dpsql.lake.runs import Lake
+from dpsql.lake.restore_points import NOTHING, Point, Tables, tables_of
+from dpsql.lake.runs import Lake, read_run
 from dpsql.udfs.bucket_state import read_table
 from dpsql.udfs.stage import OPERATORS
 
@@ -95,7 +95,7 @@ def take_savepoint(lake: Lake, name: str, label: str | None = None) -> Savepoint
     Raises:
         LakeError: the run has no state yet, or the label is taken or malformed.
     """
-    tables = open_tables(lake, name)
+    tables = tables_of(lake, read_run(lake, name))
     created = datetime.now(UTC).isoformat(timespec="seconds")
     label = label or re.sub(r"[^0-9T]", "", created[:19])
     if not re.fullmatch(r"[A-Za-z0-9_-]{1,100}", label):

@@ -18,8 +18,7 @@ from dpsql.files import ObjectPath, Place, reason
 from dpsql.lake import log_head
 from dpsql.lake.event_log import DAMAGED, newest_events
 from dpsql.lake.marks import closed_mark
-from dpsql.lake.running import is_running
-from dpsql.lake.runs import LIVE_FILE, Lake, Run, public_tables, read_run
+from dpsql.lake.runs import LIVE_FILE, Lake, Run, public_tables, read_run, state_of
 from dpsql.totals import without
 
 NETWORK = {errno.ESTALE, errno.ENOTCONN, errno.ETIMEDOUT, errno.EHOSTDOWN, errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EREMOTEIO}
@@ -90,7 +89,7 @@ def _found(lake: Lake, name: str, max_lag_us: int | None, max_drop_share: float 
     share = sum(batch["dropped"].values()) / batch["records"] if batch.get("records") else None
     failure = _failure(newest)
     alarms = _damaged(lake.histogram(name), run, newest)
-    state = "damaged" if alarms else _state(folder, lake, name, failure)
+    state = "damaged" if alarms else _state(lake, name, failure)
     if state == "failed":
         alarms.append(f"its last start ended badly ({failure}); start the same command again: it goes on, or its message says more")
     if max_lag_us is not None and (lag is None or lag * 1e6 > max_lag_us):
@@ -125,14 +124,9 @@ def _failure(newest: dict[str, dict[str, Any]]) -> str:
     return "it was killed" if start["host"] == socket.gethostname() else ""
 
 
-def _state(folder: Place, lake: Lake, name: str, failure: str) -> str:
-    if is_running(folder):
-        return "running"
-    if failure:
-        return "failed"
-    if (folder / LIVE_FILE).exists():
-        return "stopped"
-    return "published" if (lake.histogram(name) / "_delta_log").is_dir() else "started"
+def _state(lake: Lake, name: str, failure: str) -> str:
+    found = state_of(lake, name)
+    return "failed" if failure and found != "running" else found
 
 
 def _closed_us(folder: Place, lake: Lake, run: Run) -> int | None:

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote, urlsplit
 
 import numpy as np
 import pyarrow as pa
@@ -16,6 +15,7 @@ import pyarrow.compute as pc
 from dpsql.change_feed import BEGINS, CHANGE, POSITION, TIME
 from dpsql.config import Source
 from dpsql.errors import DataError
+from dpsql.local.sources import local_path
 
 
 @dataclass(frozen=True)
@@ -100,10 +100,7 @@ def _start(source: Source) -> int | None:
 def _local(source: Source) -> Path:
     if not source.path:
         raise DataError(f"source `{source.name}` is a table of Spark's catalog: to verify, declare its format and path")
-    parts = urlsplit(source.path)
-    if parts.scheme not in ("", "file"):
-        raise DataError(f"source `{source.name}` is at {parts.scheme}://, which the local engine does not read")
-    return Path(unquote(parts.path) if parts.scheme else source.path)
+    return local_path(source.path, f"source `{source.name}` is at {{}}://, which the local engine does not read")
 
 
 def _times(path: Path, commits: Commits) -> np.ndarray:

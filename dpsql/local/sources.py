@@ -266,10 +266,16 @@ def source_files(source: Source, given: Mapping[str, Sequence[Path]], version: i
         )
     if not source.path:
         raise DataError(f"no input is given for `{source.name}`: add --input {source.name}=FILE")
-    parts = urlsplit(source.path)
+    elsewhere = f"source `{source.name}` is at {{}}://: copy it here and add --input {source.name}=FILE"
+    return _expanded(local_path(source.path, elsewhere), source, version)
+
+
+def local_path(uri: str, elsewhere: str) -> Path:
+    """What a bare path or a `file:` URI names; raises DataError with the words for all others, of which `{}` is the scheme."""
+    parts = urlsplit(uri)
     if parts.scheme not in ("", "file"):
-        raise DataError(f"source `{source.name}` is at {parts.scheme}://: copy it here and add --input {source.name}=FILE")
-    return _expanded(Path(unquote(parts.path) if parts.scheme else source.path), source, version)
+        raise DataError(elsewhere.format(parts.scheme))
+    return Path(unquote(parts.path) if parts.scheme else uri)
 
 
 def micro_batches(source: Source, files: Sequence[Path]) -> list[Sequence[Path]]:

@@ -13,7 +13,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -38,7 +37,7 @@ from dpsql.local.feed_commits import Commits, changes, read_commits
 from dpsql.local.feeder import Feeder, Progress
 from dpsql.local.published_table import published_table
 from dpsql.local.record_reader import RowReader
-from dpsql.local.sources import source_files
+from dpsql.local.sources import local_path, source_files
 from dpsql.mechanisms import public_groups
 from dpsql.mechanisms.protocol import RunFacts
 from dpsql.privacy.secret import Secret
@@ -280,11 +279,7 @@ def _static_versions(folder: Place) -> dict[str, int]:
 
 
 def _local(uri: str) -> Path:
-    """A path from Spark's log: `file:///a%20b/c` or a plain path."""
-    parts = urlsplit(uri)
-    if parts.scheme not in ("", "file"):
-        raise DataError(f"the run has read files at {parts.scheme}://, which the local engine does not read")
-    return Path(unquote(parts.path) if parts.scheme else uri)
+    return local_path(uri, "the run has read files at {}://, which the local engine does not read")
 
 
 def _gone(batches: Sequence[ReadBatch], query: Query) -> tuple[set[Path], int | None]:

@@ -23,8 +23,8 @@ from dpsql.lake.delta_rows import read_rows
 from dpsql.lake.engine_file import Engine, write_engine
 from dpsql.lake.manifest import Manifest
 from dpsql.lake.opening import run_of
-from dpsql.lake.restore_points import open_tables
-from dpsql.lake.runs import Lake, Run
+from dpsql.lake.restore_points import tables_of
+from dpsql.lake.runs import Lake, Run, read_run
 from dpsql.local import verification
 from dpsql.local.typed import spark_only
 from dpsql.local.verification import Verification, count_differences, files_not_read, verify_run
@@ -57,7 +57,7 @@ class Published:
         return Manifest(self.private / "files", RUN, operator, 1)
 
     def not_read(self, source: Source) -> list[str]:
-        tables = open_tables(self.lake, "visits")
+        tables = tables_of(self.lake, read_run(self.lake, "visits"))
         assert tables is not None
         return files_not_read(tables, source)
 

@@ -37,11 +37,6 @@ class ReleaseStage(Release):
         layout, of = self.parameters.layout, self.parameters.quantiles
         return contributions(len(layout.values) + len(of), layout.rounds, by_leaf=bool(of)).append(pa.field("batch", pa.int64()))
 
-    @property
-    def gives(self) -> pa.Schema:
-        """Released rows."""
-        return self.parameters.gives
-
     def empty(self) -> Tables:
         """No group is there, nothing is closed."""
         return empty_release_state(self.parameters).tables()

@@ -32,11 +32,6 @@ class TableStage(Release):
         """Contributions, with the micro-batch that they came in."""
         return contributions(len(self.parameters.perturbations)).append(pa.field("batch", pa.int64()))
 
-    @property
-    def gives(self) -> pa.Schema:
-        """Released rows."""
-        return self.parameters.gives
-
     def empty(self) -> Tables:
         """No key is there, nothing is closed."""
         return empty_state(self.parameters.layout).tables()
