@@ -151,7 +151,8 @@ def missing_options(draft: Draft, required: Sequence[Option]) -> Iterator[Proble
 
 def required_options(draft: Draft) -> Iterator[Problem]:
     """Options without a default, in a query of windows; where one row is protected there is no unit to bound."""
-    of_units = () if draft.value("privacy_level") is PrivacyLevel.EVENT else (options.PRIVACY_UNIT_COLUMN, options.MAX_ROWS_CONTRIBUTED)
+    rows = () if options.all_rows(draft) else (options.MAX_ROWS_CONTRIBUTED,)
+    of_units = () if draft.value("privacy_level") is PrivacyLevel.EVENT else (options.PRIVACY_UNIT_COLUMN, *rows)
     yield from missing_options(draft, (options.EPSILON, options.DELTA, *of_units))
 
 

@@ -81,6 +81,13 @@ _DELTA = (
 )
 
 
+def all_rows(draft: Draft) -> int | None:
+    """C where c and G are written: no more rows than that can count. Rows that end make room for others, so there C is another number."""
+    both = [draft.value(name) for name in ("max_rows_per_group", "max_groups_contributed") if draft.given(name)]
+    ends = draft.stream is not None and draft.stream.change_feed
+    return both[0] * both[1] if len(both) == 2 and all(both) and not ends and both[0] * both[1] <= MOST_ROWS else None
+
+
 def _rows(draft: Draft) -> Any:
     return draft.value("max_rows_contributed")
 
@@ -113,7 +120,11 @@ PRIVACY_UNIT_COLUMN = Option(
     "required",
 )
 MAX_ROWS_CONTRIBUTED = whole_option(
-    "max_rows_contributed = 32", "C: records of one unit that count, per contribution period", "required", MOST_ROWS
+    "max_rows_contributed = 32",
+    "C: records of one unit that count, per contribution period",
+    "G c where both are written, else required",
+    MOST_ROWS,
+    all_rows,
 )
 MAX_ROWS_PER_GROUP = whole_option("max_rows_per_group = 4", "c: of these, records with one key", "C", MOST_ROWS, _rows)
 MAX_GROUPS_CONTRIBUTED = whole_option(

@@ -30,10 +30,7 @@ AGGREGATES = {
     "APPROX_QUANTILES": "APPROX_QUANTILES({}, 4, contribution_bounds_per_row => (0, 60)) AS quartiles",
 }
 OPTIONS = {
-    "max_rows_per_group, max_groups_contributed": (
-        "max_rows_contributed = 8",
-        "max_rows_contributed = 8, max_rows_per_group = 2, max_groups_contributed = 2",
-    ),
+    "max_rows_per_group, max_groups_contributed": ("max_rows_contributed = 8", "max_rows_per_group = 2, max_groups_contributed = 2"),
     "privacy_level = EVENT": (UNIT, "privacy_level = EVENT"),
 }
 """Row -> what is written instead of what, beside a COUNT."""
@@ -65,7 +62,7 @@ def query(kind: str, *rows: str) -> str:
     text = text.format(", ".join(call.replace("{}", unit if "DISTINCT" in call else column) for call in calls))
     for old, new in (OPTIONS[row] for row in rows if row in OPTIONS):
         new += f", {LISTED}" if "EVENT" in new and kind in ("histogram", "dynamic") else ""
-        new += ", public_groups = (SELECT page FROM pages)" if "EVENT" in new and ends else ""
+        new += ", public_groups = (SELECT page FROM pages)" if "EVENT" in new and ends else ", max_rows_contributed = 8" if ends else ""
         text = text.replace("privacy_unit_column = owner_id, max_rows_contributed = 8" if ends and old == UNIT else old, new)
     return f"SELECT WITH DIFFERENTIAL_PRIVACY OPTIONS {text}"
 
