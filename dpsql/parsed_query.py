@@ -38,8 +38,9 @@ SKETCHES = (AggregateFunction.APPROX_TOP_COUNT, AggregateFunction.APPROX_TOP_SUM
 VARIANCES = (AggregateFunction.VAR_POP, AggregateFunction.VAR_SAMP)
 DEVIATIONS = (AggregateFunction.STDDEV_POP, AggregateFunction.STDDEV_SAMP)
 SPREADS = (*VARIANCES, *DEVIATIONS)
+"""How far values lie apart."""
 SAMPLES = (AggregateFunction.VAR_SAMP, AggregateFunction.STDDEV_SAMP)
-"""How far values lie apart; of a sample: the sum of squares is divided by one less than there are values."""
+"""Of a sample: the sum of squares is divided by one less than there are values."""
 
 AVERAGED = (AggregateFunction.AVG, *SPREADS)
 """Aggregates that do not grow with the number of records; where there is no value there is nothing."""

@@ -87,6 +87,16 @@ def test_an_entry_of_the_state_stands_for_one_neighbour_only() -> None:
     assert len(set(users[1]) - set(users[0])) <= entries
 
 
+@pytest.mark.parametrize("grid", [DAY, SLIDING], ids=["tumbling", "sliding"])
+def test_groups_with_one_fingerprint_have_no_rooms_of_their_own(grid: Grid) -> None:
+    """They count as one of G and of K, and what is charged is the bound of one. In one micro-batch, in several, and when all comes again."""
+    p = parameters(9, keys=1, grid=grid, increments=(Increment("rows_per_group", upper=1),))
+    records = [Record(ANN, 3, key) for key in (A, B, C)]
+    with mock.patch.object(contribution_bounding, "_fingerprint", lambda hashes: np.zeros(len(hashes), np.uint32)):
+        for batches in ([records], [[r] for r in records] * 2):
+            assert sum(v[2] for v in cells(run_admission(replay_stream(batches), p).contributions).values()) == 1
+
+
 def test_rounds_count_a_user_once_per_period_where_periods_meet() -> None:
     """Else the later period's row would stand in for the one that is left out. Users with other ids never meet: not by 63 of their bits."""
     p = dataclasses.replace(parameters(1, grid=SLIDING), by_user=True)

@@ -22,7 +22,7 @@ from dpsql.udfs.contributions import Increment
 from dpsql.udfs.grid import Grid
 from dpsql.udfs.intake import group_sums
 from dpsql.udfs.intake.leaf_counts import with_leaves
-from dpsql.udfs.intake.user_state import GROUPS, KEYS, Entries, count_entries, empty_state, forget, has, merge, used_up
+from dpsql.udfs.intake.user_state import GROUPS, KEYS, Entries, Exact, count_entries, empty_state, forget, has, merge, used_up
 from dpsql.udfs.stage import NO_RECORD, Clock
 
 DROP_REASONS = (
@@ -159,23 +159,25 @@ def admit(state: pa.Table | None, rows: pa.Table, clock: Clock, p: BoundingParam
         order, period, user = order[left], period[left], user[left]
     ts, key = ts[order], key[order]
     records = Entries(period, user, _fingerprint(key))
-    has_room, filled = np.ones(len(ts), bool), None
+    has_room, filled, exact = np.ones(len(ts), bool), None, None
     if p.per_group:
         record, window, _ = open_copies(ts, clock, p)
         by = period[record], user[record], p.group_of(period[record], window), key[record]
         sums = group_sums.empty_sums(len(p.per_group)) if sums is None else sums
         rules = [p.increments[j] for j in p.per_group]
         filled, copied = group_sums.fill(sums, by, [values[j][order][record] for j in p.per_group], rules), record
+        exact = filled.group, filled.at[filled.group] >= 0
         if p.only_per_group:
             has_room = np.bincount(record, ~filled.full, len(ts)) > 0
-    admitted, first, rank, ordinal, state = _bound(state, records, has_room, p, drops)
+    admitted, first, rank, ordinal, state = _bound(state, records, has_room, exact if p.groups_are_keys else None, p, drops)
 
     record, window, trigger = open_copies(ts[admitted], clock, p)
     record, kept = np.flatnonzero(admitted)[record], np.ones(len(record), bool)
     if not p.groups_are_keys:
         # Copies in order of their records, then newest window first: groups are ranked in that order.
         copies = Entries(period[record], user[record], _group_fingerprint(period[record], window, key[record], p))
-        before, (first, rank, kept, state) = state, _rank_groups(state, copies, p)
+        of_copies = exact and (exact[0][admitted[copied]], exact[1][admitted[copied]])
+        before, (first, rank, kept, state) = state, _rank_groups(state, copies, of_copies, p)
         new = first & ~_counted_before(before, state, copies, first, p) if p.tells_users_apart else first
         record, window, trigger, first, rank, new = record[kept], window[kept], trigger[kept], first[kept], rank[kept], new[kept]
     else:
@@ -187,9 +189,9 @@ def admit(state: pa.Table | None, rows: pa.Table, clock: Clock, p: BoundingParam
     weight = weights[(ordinal[record] - 1) * p.grid.windows_per_record + copy + 1] if p.by_user else np.where(first, weights[rank], 0)
     added = [np.where(new, 1, 0) if rule.rule == "users" else v[order][record] for v, rule in zip(values, p.increments, strict=True)]
     if filled and sums is not None:
-        of = np.flatnonzero(admitted[copied])
+        of = np.flatnonzero(admitted[copied])[kept]
         for j, each in zip(p.per_group, filled.added, strict=True):
-            added[j] = each[of][kept]
+            added[j] = each[of]
         sums = group_sums.keep(sums, filled, of)
         over = p.group_is_over(sums.column("period").to_numpy(), sums.column("window").to_numpy(), clock.closed_us)
         sums = sums.filter(pa.array(~over)) if over.any() else sums
@@ -252,7 +254,7 @@ def _exists(window: Int, p: Timely) -> Bool:
 
 
 def _bound(
-    state: pa.Table, records: Entries, has_room: Bool, p: BoundingParameters, drops: dict[str, int]
+    state: pa.Table, records: Entries, has_room: Bool, exact: Exact | None, p: BoundingParameters, drops: dict[str, int]
 ) -> tuple[Bool, Bool, Int, Int, pa.Table]:
     """Apply G, c and C to records sorted by (period, user, order of arrival).
 
@@ -267,6 +269,7 @@ def _bound(
     first = has_room & ~pairs.known & (pairs.occurrence == 1)
     rank = pairs.spread(pairs.user_entries + running_count(first, new_user), first)
     # A bound as large as the user's own never bites first: such records are counted under max_rows below.
+    has_room = has_room & pairs.stands_for(first, exact) if exact else has_room
     within_groups = pairs.known | (rank <= p.max_groups) | (p.max_groups >= p.max_rows)
     rows_left = (pairs.prior_rows + pairs.occurrence <= p.max_rows_per_group) | (p.max_rows_per_group >= p.max_rows)
     within_group = within_groups & has_room & rows_left
@@ -279,7 +282,7 @@ def _bound(
     return admitted, first & admitted, rank, ordinal, merge(state, KEYS, pairs, admitted, p.max_rows)
 
 
-def _rank_groups(state: pa.Table, copies: Entries, p: BoundingParameters) -> tuple[Bool, Int, Bool, pa.Table]:
+def _rank_groups(state: pa.Table, copies: Entries, exact: Exact | None, p: BoundingParameters) -> tuple[Bool, Int, Bool, pa.Table]:
     """(first of its user in its group, rank of that group, kept: rank at most K, new state), for copies in order.
 
     A copy beyond K is left out and not counted under `drops`: those count records, and its record is admitted.
@@ -288,6 +291,7 @@ def _rank_groups(state: pa.Table, copies: Entries, p: BoundingParameters) -> tup
     first = ~groups.known & (groups.occurrence == 1)
     rank = groups.spread(groups.user_entries + running_count(first, run_starts(copies.period, copies.user)), first)
     kept = groups.known | (rank <= p.max_group_copies)
+    kept = kept & groups.stands_for(first, exact) if exact else kept
     return first & kept, rank * kept, kept, merge(state, GROUPS, groups, kept)
 
 

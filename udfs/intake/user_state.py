@@ -35,6 +35,10 @@ class Entries:
     fingerprint: npt.NDArray[np.uint32]
 
 
+Exact = tuple[Int, Bool]
+"""Of each record the number of its group, in full, and whether groups of the state have it."""
+
+
 @dataclass(frozen=True)
 class Counted:
     """Records counted against the maps, one value per record unless said.
@@ -66,6 +70,10 @@ class Counted:
         of_pair = np.zeros(len(self.heads), np.int64)
         of_pair[self.pair[at]] = values[at]
         return of_pair[self.pair]
+
+    def stands_for(self, first: Bool, exact: Exact) -> Bool:
+        """Whether each is of the one group that its fingerprint stands for: one more with the same 32 bits would have rooms of its own."""
+        return np.where(self.known, exact[1], self.spread(exact[0], first) == exact[0])
 
 
 def empty_state() -> pa.Table:
