@@ -97,6 +97,14 @@ def test_groups_with_one_fingerprint_have_no_rooms_of_their_own(grid: Grid) -> N
             assert sum(v[2] for v in cells(run_admission(replay_stream(batches), p).contributions).values()) == 1
 
 
+def test_rooms_of_groups_beyond_all_that_count_do_not_depend_on_the_cut() -> None:
+    """Catches: a record that is refused for a room of a group that does not count, or admitted, by whether it came with the one that filled it."""
+    p = parameters(3, keys=1, grid=DAY, increments=(Increment("rows_per_group", upper=1),), renews=False)
+    records = [Record(ANN, day * DAY.window_us + 3 + i, A) for day, i in ((0, 0), (1, 0), (1, 1), (2, 0), (3, 0))]
+    drops = [run_admission(replay_stream(batches), p).drops for batches in ([records[:1], records[1:]], [[r] for r in records])]
+    assert drops[0] == drops[1]
+
+
 def test_rounds_count_a_user_once_per_period_where_periods_meet() -> None:
     """Else the later period's row would stand in for the one that is left out. Users with other ids never meet: not by 63 of their bits."""
     p = dataclasses.replace(parameters(1, grid=SLIDING), by_user=True)

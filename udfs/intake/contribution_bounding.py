@@ -173,11 +173,12 @@ def admit(state: pa.Table | None, rows: pa.Table, clock: Clock, p: BoundingParam
 
     record, window, trigger = open_copies(ts[admitted], clock, p)
     record, kept = np.flatnonzero(admitted)[record], np.ones(len(record), bool)
+    own = kept
     if not p.groups_are_keys:
         # Copies in order of their records, then newest window first: groups are ranked in that order.
         copies = Entries(period[record], user[record], _group_fingerprint(period[record], window, key[record], p))
         of_copies = exact and (exact[0][admitted[copied]], exact[1][admitted[copied]])
-        before, (first, rank, kept, state) = state, _rank_groups(state, copies, of_copies, p)
+        before, (first, rank, kept, own, state) = state, _rank_groups(state, copies, of_copies, p)
         new = first & ~_counted_before(before, state, copies, first, p) if p.tells_users_apart else first
         record, window, trigger, first, rank, new = record[kept], window[kept], trigger[kept], first[kept], rank[kept], new[kept]
     else:
@@ -189,10 +190,10 @@ def admit(state: pa.Table | None, rows: pa.Table, clock: Clock, p: BoundingParam
     weight = weights[(ordinal[record] - 1) * p.grid.windows_per_record + copy + 1] if p.by_user else np.where(first, weights[rank], 0)
     added = [np.where(new, 1, 0) if rule.rule == "users" else v[order][record] for v, rule in zip(values, p.increments, strict=True)]
     if filled and sums is not None:
-        of = np.flatnonzero(admitted[copied])[kept]
+        of = np.flatnonzero(admitted[copied])
         for j, each in zip(p.per_group, filled.added, strict=True):
-            added[j] = each[of]
-        sums = group_sums.keep(sums, filled, of)
+            added[j] = each[of][kept]
+        sums = group_sums.keep(sums, filled, of[own])
         over = p.group_is_over(sums.column("period").to_numpy(), sums.column("window").to_numpy(), clock.closed_us)
         sums = sums.filter(pa.array(~over)) if over.any() else sums
     row = order[record]
@@ -282,17 +283,17 @@ def _bound(
     return admitted, first & admitted, rank, ordinal, merge(state, KEYS, pairs, admitted, p.max_rows)
 
 
-def _rank_groups(state: pa.Table, copies: Entries, exact: Exact | None, p: BoundingParameters) -> tuple[Bool, Int, Bool, pa.Table]:
-    """(first of its user in its group, rank of that group, kept: rank at most K, new state), for copies in order.
+def _rank_groups(state: pa.Table, copies: Entries, exact: Exact | None, p: BoundingParameters) -> tuple[Bool, Int, Bool, Bool, pa.Table]:
+    """(first of its user in its group, rank of that group, kept: rank at most K, in a group with rooms of its own, new state), for copies in order.
 
     A copy beyond K is left out and not counted under `drops`: those count records, and its record is admitted.
     """
     groups = count_entries(state, GROUPS, copies)
     first = ~groups.known & (groups.occurrence == 1)
     rank = groups.spread(groups.user_entries + running_count(first, run_starts(copies.period, copies.user)), first)
-    kept = groups.known | (rank <= p.max_group_copies)
-    kept = kept & groups.stands_for(first, exact) if exact else kept
-    return first & kept, rank * kept, kept, merge(state, GROUPS, groups, kept)
+    own = groups.stands_for(first, exact) if exact else np.ones(len(first), bool)
+    kept = own & (groups.known | (rank <= p.max_group_copies))
+    return first & kept, rank * kept, kept, own, merge(state, GROUPS, groups, kept)
 
 
 def _group_fingerprint(period: Int, window: Int, key: Int, p: BoundingParameters) -> npt.NDArray[np.uint32]:
