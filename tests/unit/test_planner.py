@@ -18,7 +18,7 @@ from dpsql.mechanisms.histogram.accounting import check
 from dpsql.mechanisms.histogram.asked import ReleaseRule
 from dpsql.mechanisms.histogram.planner import identity, make_plan
 from dpsql.mechanisms.histogram.stages import bounding_parameters, grid, release_parameters, stderr
-from dpsql.parsed_query import Aggregate, AggregateFunction, ContributionPeriod, CounterName, WindowSpec, changed
+from dpsql.parsed_query import Aggregate, AggregateFunction, ContributionPeriod, CounterName, PerGroup, WindowSpec, changed
 from dpsql.parts.increments import MAX_EXACT
 from dpsql.privacy.curve import total_mu
 from dpsql.udfs.contributions import Increment
@@ -81,6 +81,14 @@ def test_bounds_that_could_overflow_a_sum_are_refused(low: float, high: float) -
     else:
         (p,) = make_plan(q, source()).perturbations
         assert p.upper * source().max_users * 4 < MAX_EXACT
+
+
+def test_a_sum_with_bounds_per_group_is_as_large_whatever_the_rows() -> None:
+    asked = query(max_rows_contributed=10**6, max_rows_per_group=10**6, max_groups_contributed=1, delta=1e-7)
+    many, each = source(max_users=10**8), sum_of(0.0, 60.0)
+    make_plan(changed(asked, aggregates=(PerGroup(**vars(each[0])),)), many)
+    with pytest.raises(ConfigError, match="could overflow"):
+        make_plan(changed(asked, aggregates=each), many)
 
 
 @pytest.mark.parametrize(

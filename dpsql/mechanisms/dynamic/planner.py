@@ -19,7 +19,7 @@ from dpsql.mechanisms.dynamic.calibration import (
 )
 from dpsql.mechanisms.dynamic.plan import ColumnPlan, NoisySum, SelectionPlan, TablePlan, TreePlan
 from dpsql.mechanisms.identity import identity_of
-from dpsql.parsed_query import ParsedQuery, Quantiles
+from dpsql.parsed_query import ParsedQuery, PerGroup, Quantiles
 from dpsql.parts.hash_charge import hash_charge
 from dpsql.parts.increments import check_noise, increments_of, of_width
 from dpsql.parts.key_selection import (
@@ -127,8 +127,10 @@ def _selection(plan: TablePlan, bounds: TableBounds, share: float, norm: float, 
 
 def _columns(plan: TablePlan, source: Source, bounds: TableBounds, norm: float, mu: float) -> tuple[ColumnPlan, ...]:
     query = plan.query
-    clamp = of_width(source, bounds.rows)
-    increments = [[] if isinstance(a, Quantiles) else increments_of(a, plan.arguments, clamp) for a in query.aggregates]
+    clamps = [of_width(source, 1 if isinstance(a, PerGroup) else bounds.rows) for a in query.aggregates]
+    increments = [
+        [] if isinstance(a, Quantiles) else increments_of(a, plan.arguments, c) for a, c in zip(query.aggregates, clamps, strict=True)
+    ]
     plain = sum(len(each) for each in increments)
     wanted = [a for a in query.aggregates if isinstance(a, Quantiles)]
     part = mu / math.sqrt(plain + len(wanted))

@@ -11,7 +11,7 @@ from dpsql.mechanisms.histogram.asked import Asked, ReleaseRule
 from dpsql.mechanisms.histogram.carried import carried_plan
 from dpsql.mechanisms.histogram.plan import ColumnPlan, PerturbationPlan, PrivacyPlan, QuantilePlan, SelectionPlan, document
 from dpsql.mechanisms.identity import identity_of
-from dpsql.parsed_query import ContributionPeriod, CounterName, ParsedQuery, Quantiles
+from dpsql.parsed_query import ContributionPeriod, CounterName, ParsedQuery, PerGroup, Quantiles
 from dpsql.parts.hash_charge import hash_charge
 from dpsql.parts.increments import check_noise, increments_of, of_width
 from dpsql.parts.key_selection import (
@@ -157,8 +157,8 @@ def _columns(
     rows = min(query.asked.max_rows_contributed, query.asked.max_groups_contributed * query.asked.max_rows_per_group)
     by_users = math.sqrt(2 * groups if meet else groups)  # where periods meet, a unit that counts no more here may count there
     by_rows = math.sqrt(windows * query.asked.max_rows_per_group * rows)
-    clamp = of_width(source, rows)
-    increments = [[] if isinstance(a, Quantiles) else increments_of(a, arguments, clamp) for a in query.aggregates]
+    clamps = [of_width(source, 1 if isinstance(a, PerGroup) else rows) for a in query.aggregates]
+    increments = [[] if isinstance(a, Quantiles) else increments_of(a, arguments, c) for a, c in zip(query.aggregates, clamps, strict=True)]
     plain, wanted = sum(map(len, increments)), [a for a in query.aggregates if isinstance(a, Quantiles)]
     part = mu / math.sqrt(plain + len(wanted))
     columns, number = [], 0
