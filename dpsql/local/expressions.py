@@ -178,7 +178,7 @@ def _cast(node: exp.Cast, resolve: Resolve) -> Typed:
 
 
 def _call(node: exp.Anonymous, resolve: Resolve) -> Typed:
-    name = SYNONYMS.get(str(node.name).lower(), str(node.name).lower())
+    name = _called(node)
     if name in _SPECIAL:
         return _SPECIAL[name](node, resolve)
     if name in _CALLED_CASTS and len(node.expressions) == 1:
@@ -190,6 +190,12 @@ def _call(node: exp.Anonymous, resolve: Resolve) -> Typed:
         if (matched := _matched(form, arguments, name)) is not None:
             return _filled(form, matched)
     return spark_only(f"{name}({shown_types(arguments)})")
+
+
+def _called(node: exp.Anonymous) -> str:
+    """The function that is called: of synonyms the one that is known."""
+    name = str(node.name).lower()
+    return SYNONYMS.get(name, name)
 
 
 def _matched(form: Form, arguments: list[Typed], name: str) -> list[Typed] | None:
@@ -222,11 +228,6 @@ def _filled(form: Form, arguments: list[Typed]) -> Typed:
     return Typed(f"({form.duckdb.format(*(f'({argument.sql})' for argument in arguments), **sizes)})", result)
 
 
-def _first_known(node: exp.Anonymous, resolve: Resolve) -> Typed:
-    values = unify(_all(node.expressions, resolve), "coalesce")
-    return Typed(f"coalesce({', '.join(value.sql for value in values)})", values[0].type)
-
-
 def _nullif(node: exp.Anonymous, resolve: Resolve) -> Typed:
     left, right = _all(node.expressions, resolve)
     return Typed(f"CASE WHEN {compare('=', left, right).sql} THEN NULL ELSE {left.sql} END", left.type)
@@ -241,8 +242,9 @@ def _choice(node: exp.Anonymous, resolve: Resolve) -> Typed:
     return Typed(f"CASE WHEN {condition} THEN {yes.sql} ELSE {no.sql} END", yes.type)
 
 
-def _extreme(node: exp.Anonymous, resolve: Resolve) -> Typed:
-    name = str(node.name).lower()
+def _one_of(node: exp.Anonymous, resolve: Resolve) -> Typed:
+    """The first known value, the greatest or the least."""
+    name = _called(node)
     values = unify(_all(node.expressions, resolve), name)
     return Typed(f"{name}({', '.join(value.sql for value in values)})", values[0].type)
 
@@ -260,12 +262,12 @@ def _null_safe(node: exp.Anonymous, resolve: Resolve) -> Typed:
 
 
 _SPECIAL: dict[str, Callable[[exp.Anonymous, Resolve], Typed]] = {
-    "coalesce": _first_known,
+    "coalesce": _one_of,
     "nullif": _nullif,
     "if": _choice,
     "nvl2": _choice,
-    "greatest": _extreme,
-    "least": _extreme,
+    "greatest": _one_of,
+    "least": _one_of,
     "concat": _concat,
     "<=>": _null_safe,
 }

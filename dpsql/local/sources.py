@@ -95,11 +95,8 @@ class InputReader:
         if not path.is_file():
             raise DataError(f"{path}: no such file")
         kind = self._format(path)
-        if kind == "parquet" and self._of_messages:
-            yield self._values(_parquet(path), str(path))
-            return
         if kind == "parquet":
-            yield Chunk(self._fit(_parquet(path), str(path)), 0)
+            yield self._values(_parquet(path), str(path)) if self._of_messages else Chunk(self._fit(_parquet(path), str(path)), 0)
             return
         if self._declared is None:
             raise ConfigError(f"format {kind} needs `schema`, like `schema: user_id STRING, ts TIMESTAMP` at sources.{self._source.name}")
@@ -124,10 +121,7 @@ class InputReader:
 
     def _values(self, select: str, where: str) -> Chunk:
         """Messages as a topic keeps them: in the column `value`, text or bytes; one without a value is no record."""
-        try:
-            found = {name.lower(): kind for name, kind, *_ in self._connection.execute(f"DESCRIBE {select}").fetchall()}
-        except duckdb.Error:
-            raise DataError(f"{where}: not a readable Parquet file") from None
+        found = {name.lower(): kind for name, kind in self._described(select, where).items()}
         texts = {"VARCHAR": "value", "BLOB": "TRY(decode(value))"}
         if (kind := found.get("value", "")) not in texts:
             raise DataError(f"{where}: messages of source `{self._source.name}` are to be in a column `value`, as STRING or BINARY")
@@ -158,12 +152,16 @@ class InputReader:
         )
         return Chunk(self._table(), int(bad) + wrong_width)
 
-    def _fit(self, select: str, where: str, lenient: bool = False, keep: bool = False) -> Table:
-        """Make the view, with the declared columns and types where there are any."""
+    def _described(self, select: str, where: str) -> dict[str, str]:
+        """Columns with DuckDB's names of their types."""
         try:
-            found = {name: kind for name, kind, *_ in self._connection.execute(f"DESCRIBE {select}").fetchall()}
+            return {name: kind for name, kind, *_ in self._connection.execute(f"DESCRIBE {select}").fetchall()}
         except duckdb.Error:
             raise DataError(f"{where}: not a readable Parquet file") from None
+
+    def _fit(self, select: str, where: str, lenient: bool = False, keep: bool = False) -> Table:
+        """Make the view, with the declared columns and types where there are any."""
+        found = self._described(select, where)
         by_name = {name.lower(): name for name in found}
         wanted = (*self._declared, *self._beside) if self._declared else tuple((name, from_duckdb(kind)) for name, kind in found.items())
         missing = [name for name, _ in wanted if name.lower() not in by_name]

@@ -123,17 +123,16 @@ def _from_hexadecimal(number: str) -> float:
 
 
 def _days(year: int, month: int, day: int) -> int | None:
-    """Days since 1970 of a proleptic Gregorian date, for any year."""
-    leap = year % 4 == 0 and (year % 100 != 0 or year % 400 == 0)
-    lengths = (31, 29 if leap else 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
-    if not 1 <= month <= 12 or not 1 <= day <= lengths[month - 1]:
+    """Days since 1970 of a proleptic Gregorian date; 400 years repeat exactly, so the library's own calendar serves for any year."""
+    eras, before = divmod(year - 1, 400)
+    try:
+        return eras * 146_097 + datetime(before + 1, month, day).toordinal() - 719_163
+    except ValueError:
         return None
-    before = (year - 1) * 365 + (year - 1) // 4 - (year - 1) // 100 + (year - 1) // 400
-    return before + sum(lengths[: month - 1]) + day - 1 - 719_162
 
 
 def _civil(days: int) -> tuple[int, int, int]:
-    """Year, month, day; 400 years repeat exactly, so the library's own calendar serves for any year."""
+    """Year, month, day, as `_days`."""
     eras, rest = divmod(days + 719_162, 146_097)
     moment = datetime(1, 1, 1) + timedelta(days=rest)
     return moment.year + 400 * eras, moment.month, moment.day
@@ -165,7 +164,5 @@ def _zone(name: str) -> tzinfo | None:
         return timezone(-total if found[1] == "-" else total) if valid else None
     try:
         return ZoneInfo(name) if re.fullmatch(r"[A-Za-z][A-Za-z0-9~/._+-]+", name) else None
-    except (ValueError, OSError):  # a name that is no zone (ZoneInfoNotFoundError is a KeyError)
-        return None
-    except KeyError:
+    except (ValueError, OSError, KeyError):  # a name that is no zone
         return None

@@ -325,12 +325,9 @@ def _by_bits(table: pa.Table) -> pa.Table:
     """Doubles as the integers of the same bits (NULL stays NULL), times as microseconds."""
     columns = []
     for column in table.columns:
-        column = column.combine_chunks()
         if pa.types.is_float64(column.type):
-            bits = pa.Array.from_buffers(pa.int64(), len(column), column.buffers(), column.null_count, column.offset)
-            columns.append(bits)
+            column = column.combine_chunks().view(pa.int64())
         elif pa.types.is_timestamp(column.type):
-            columns.append(column.cast(pa.timestamp("us", tz="UTC")).cast(pa.int64()))
-        else:
-            columns.append(column)
+            column = column.cast(pa.timestamp("us", tz="UTC")).cast(pa.int64())
+        columns.append(column)
     return pa.table(columns, names=table.column_names)

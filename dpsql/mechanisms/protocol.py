@@ -190,7 +190,7 @@ Planned = TypeVar("Planned", bound=Plan)
 
 
 class Own(NamedTuple):
-    """What has the same names in all folders: `OPTIONS` and `read`, `RULES`, `make_plan`, `account`, `explain` and `facts`, `document`."""
+    """What has the same names in all folders: `OPTIONS` and `read`, `RULES`, `make_plan`, `account`, `explain` and `facts`, `document`, `missing`."""
 
     options: ModuleType
     rules: ModuleType
@@ -198,6 +198,7 @@ class Own(NamedTuple):
     accounting: ModuleType
     explain: ModuleType
     document: Callable[[Any], Mapping[str, Any]]
+    missing: Callable[[Any], tuple[str, dict[str, Any]]]
 
 
 class Mechanism(ABC, Generic[Asked, Planned]):
@@ -257,9 +258,9 @@ class Mechanism(ABC, Generic[Asked, Planned]):
         """The same under stable names."""
         return dict(self.own.explain.facts(plan, source))
 
-    @abstractmethod
     def missing(self, plan: Planned) -> tuple[str, dict[str, Any]]:
         """Why a key may be missing, in sentences and under stable names."""
+        return self.own.missing(plan)
 
     @abstractmethod
     def shape(self, plan: Planned) -> Shape:

@@ -151,12 +151,9 @@ class PublishedTable:
         """
         mark = {self.application: self.triggers(closed_us)}
         if sum(due.values()) <= DRIVER_ROWS:
-            given, shape = released.table(None if every else due), self.shape
-            types = [to_arrow_type(kind, timezone="UTC") for kind in self.key_types]
-            rows = published_rows(self.query, shape.schedule, shape.columns, given, types)
+            table = self.public(released.table(None if every else due))
             if delta_tables.committed(delta_tables.newest(self.path), *next(iter(mark.items()))):
                 return
-            table = rows.select([field.name for field in self.schema])
             self.open_to_readers(delta_tables.append_files(self.path, [sorted_file(self.path, table)], mark))
             return
         frame = self._published_form(released.frame())
@@ -164,6 +161,11 @@ class PublishedTable:
             frame = frame.join(self.pair_frame(frame, due), self._pair, "left_semi")
         append_frame(frame, self.path, mark, [*self._pair, "dpsql_key"])
         self.open_to_readers()
+
+    def public(self, rows: pa.Table) -> pa.Table:
+        """The public form of released rows, in order."""
+        types = [to_arrow_type(kind, timezone="UTC") for kind in self.key_types]
+        return published_rows(self.query, self.shape.schedule, self.shape.columns, rows, types).select(self.schema.names)
 
     def _published_form(self, released: DataFrame) -> DataFrame:
         """Keys decoded to their types, times as TIMESTAMP, NaN as NULL; `dpsql_key` keeps the key's bytes for sorting."""

@@ -15,7 +15,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable, Schema
 from pyspark.sql import types as T
-from pyspark.sql.pandas.types import to_arrow_type
 
 from dpsql.description import SketchShape
 from dpsql.errors import ReleaseConflict
@@ -25,7 +24,7 @@ from dpsql.lake.delta_rows import read_rows
 from dpsql.lake.runs import cells_path
 from dpsql.lake.sorted_file import sorted_file
 from dpsql.mechanisms.protocol import OutputColumn
-from dpsql.published.cells import CELLS, cell_rows, of_cells, top_lists
+from dpsql.published.cells import CELLS, cell_rows, of_cells
 from dpsql.streaming.published_table import PublishedTable, open_files
 from dpsql.streaming.released import Pair, Released
 
@@ -80,7 +79,7 @@ class SketchTables(PublishedTable):
             fresh = of_cells if known else unpublished(cells, of_cells)
             if fresh.num_rows and not known:
                 files.append(sorted_file(cells, fresh))
-            lists.append(self._lists(rows))
+            lists.append(self.public(rows))
         if not known:
             open_files(cells, delta_tables.append_files(cells, files, mark))
         # The lists of triggers are in order: the pieces are.
@@ -102,20 +101,8 @@ class SketchTables(PublishedTable):
             rows = released.table(wanted[low : low + size])
             yield rows.sort_by([("window", "ascending"), ("trigger", "ascending")])
 
-    def _lists(self, rows: pa.Table) -> pa.Table:
-        """The public form of released rows."""
-        grid = self.shape.schedule.grid
-        start, trigger = rows["window"], rows["trigger"]
-        due = pc.add(start, pc.multiply(trigger, grid.trigger_us))
-        times = (start, pc.add(start, grid.window_us), due)
-        first, last, released = (each.cast(pa.timestamp("us", "UTC")) for each in times)
-        columns = {"window_start": first, "window_end": last, "trigger": trigger.cast(pa.int32()), "trigger_time": released}
-        parts = [(key.name, to_arrow_type(kind, timezone="UTC")) for key, kind in zip(self.query.keys, self.key_types, strict=True)]
-        columns |= {column.name: top_lists(rows[column.source], column.kind, parts) for column in self.shape.columns}
-        return pa.table(columns).select([field.name for field in self.schema])
-
     def _same_lists(self, rows: pa.Table) -> bool:
-        wanted = self._lists(rows)
+        wanted = self.public(rows)
         return _equal(wanted, read_rows(self.path, wanted.column_names, _of_triggers(wanted)))
 
     def _same_cells(self, wanted: pa.Table) -> bool:

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from dpsql.description import Noise
-from dpsql.mechanisms.dynamic import accounting, explain, options, planner, rules
+from dpsql.mechanisms.dynamic import accounting, explain, options, planner, rules, stages
 from dpsql.mechanisms.dynamic.asked import Asked, AskedOfTree
+from dpsql.mechanisms.dynamic.missing_keys import missing
 from dpsql.mechanisms.dynamic.plan import TablePlan, TreePlan
 from dpsql.mechanisms.protocol import Argument, Mechanism, Own, RunFacts, Shape, Told, bounds_told, value_and_error
 from dpsql.parsed_query import Quantiles
 from dpsql.parts.whole_table import document, schedule
+from dpsql.udfs.dynamic.changes import DROP_REASONS as OF_CHANGES
+from dpsql.udfs.dynamic.stages import TreeStage
+from dpsql.udfs.intake.contribution_bounding import DROP_REASONS
+from dpsql.udfs.keys import PublicGroups
+from dpsql.udfs.stage import Clock, Stage, Tick
+from dpsql.udfs.table.stages import QuantileStage, TableStage
 
 if TYPE_CHECKING:
     from dpsql.sql.draft import Draft
-    from dpsql.udfs.stage import Clock, Stage, Tick
 
 
 class Dynamic(Mechanism[Asked, TablePlan]):
@@ -23,30 +29,17 @@ class Dynamic(Mechanism[Asked, TablePlan]):
 
     name: str = TablePlan.mechanism
     takes: str = "queries without a window"
-    own: Own = Own(options, rules, planner, accounting, explain, document)
+    own: Own = Own(options, rules, planner, accounting, explain, document, missing)
 
     def claims(self, draft: Draft) -> bool:
         """A query without a window that says when to release, of one set of keys."""
         return draft.windowless and not draft.sketches and draft.grouping_sets is None
 
-    def missing(self, plan: TablePlan) -> tuple[str, dict[str, Any]]:
-        """How many units a key needs."""
-        from dpsql.mechanisms.dynamic.missing_keys import facts, why_missing
-
-        return why_missing(plan), facts(plan)
-
     def shape(self, plan: TablePlan) -> Shape:
         """No windows; each aggregate and its error bar."""
-        from dpsql.mechanisms.dynamic.stages import admission_stage, users_needed
-        from dpsql.udfs.dynamic.changes import DROP_REASONS as OF_CHANGES
-        from dpsql.udfs.dynamic.stages import TreeStage
-        from dpsql.udfs.intake.contribution_bounding import DROP_REASONS
-        from dpsql.udfs.keys import PublicGroups
-        from dpsql.udfs.table.stages import QuantileStage, TableStage
-
         asked, tree = plan.query.asked, plan.query.asked.release if isinstance(plan.query.asked, AskedOfTree) else ""
         nobody = PublicGroups((), (), plan.start_us) if plan.selection is None else None
-        intake = admission_stage(plan, nobody)
+        intake = stages.admission_stage(plan, nobody)
         release = TreeStage if isinstance(plan, TreePlan) else QuantileStage if plan.trees else TableStage
         return Shape(
             schedule=schedule(plan.query, plan.start_us),
@@ -59,7 +52,7 @@ class Dynamic(Mechanism[Asked, TablePlan]):
                 noise=Noise(tree or ("BLT" if asked.max_triggers else "BLT_INF"), asked.max_triggers),
                 bounds=bounds_told(plan.query),
                 sums=len(plan.perturbations),
-                units_needed=None if plan.selection is None else users_needed(plan, asked.max_triggers or 1),
+                units_needed=None if plan.selection is None else stages.users_needed(plan, asked.max_triggers or 1),
                 grids={
                     column.aggregate.alias: column.perturbations[0].grid
                     for column in plan.columns
@@ -73,9 +66,7 @@ class Dynamic(Mechanism[Asked, TablePlan]):
 
     def stages(self, plan: TablePlan, run: RunFacts) -> tuple[Stage[Clock], Stage[Sequence[Tick]]]:
         """Contribution bounding for ever; key selection and perturbation."""
-        from dpsql.mechanisms.dynamic.stages import stages
-
-        return stages(plan, run.public)
+        return stages.stages(plan, run.public)
 
 
 DYNAMIC = Dynamic()

@@ -13,6 +13,11 @@ from dpsql.text import percent
 from dpsql.times import duration
 
 
+def missing(plan: TablePlan) -> tuple[str, dict[str, Any]]:
+    """All that is told."""
+    return why_missing(plan), facts(plan)
+
+
 def facts(plan: TablePlan) -> dict[str, Any]:
     """The same under stable names (`dpsql explain --missing --json`)."""
     weights = plan.selection.weights if plan.selection else ()

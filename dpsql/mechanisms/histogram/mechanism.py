@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from dpsql.description import Noise
-from dpsql.mechanisms.histogram import accounting, explain, options, planner, rules
+from dpsql.mechanisms.histogram import accounting, explain, options, planner, rules, stages
 from dpsql.mechanisms.histogram.asked import Asked
+from dpsql.mechanisms.histogram.missing_keys import missing
 from dpsql.mechanisms.histogram.plan import PrivacyPlan, document
 from dpsql.mechanisms.protocol import Argument, Mechanism, Own, RunFacts, Shape, Told, bounds_told, value_and_error
 from dpsql.parsed_query import ContributionPeriod
 from dpsql.schedule import by_window
 from dpsql.sql.window_rules import made_of_panes
+from dpsql.udfs.histogram.stages import ReleaseStage, release_tables
+from dpsql.udfs.intake.contribution_bounding import DROP_REASONS
+from dpsql.udfs.stage import Clock, Stage, Tick
 
 if TYPE_CHECKING:
     from dpsql.sql.draft import Draft
-    from dpsql.udfs.stage import Clock, Stage, Tick
 
 
 class Histogram(Mechanism[Asked, PrivacyPlan]):
@@ -24,28 +27,18 @@ class Histogram(Mechanism[Asked, PrivacyPlan]):
 
     name: str = PrivacyPlan.mechanism
     takes: str = "queries with a window"
-    own: Own = Own(options, rules, planner, accounting, explain, document)
+    own: Own = Own(options, rules, planner, accounting, explain, document, missing)
 
     def claims(self, draft: Draft) -> bool:
         """A query with a window, unless panes make its windows, or it writes an option of another mechanism alone."""
         others = {option.name for option in draft.options} - {option.name for option in self.options}
         return bool(draft.window_calls) and not draft.sketches and not made_of_panes(draft) and not any(map(draft.given, others))
 
-    def missing(self, plan: PrivacyPlan) -> tuple[str, dict[str, Any]]:
-        """How many units a key needs."""
-        from dpsql.mechanisms.histogram.missing_keys import facts, why_missing
-
-        return why_missing(plan), facts(plan)
-
     def shape(self, plan: PrivacyPlan) -> Shape:
         """Windows with their triggers; each aggregate and its error bar."""
-        from dpsql.mechanisms.histogram.stages import admission_stage, grid
-        from dpsql.udfs.histogram.stages import ReleaseStage, release_tables
-        from dpsql.udfs.intake.contribution_bounding import DROP_REASONS
-
-        query, intake = plan.query, admission_stage(plan)
+        query, intake = plan.query, stages.admission_stage(plan)
         return Shape(
-            schedule=by_window(grid(plan)),
+            schedule=by_window(stages.grid(plan)),
             arguments=tuple(map(Argument, plan.arguments, plan.presence_only)),
             listed=plan.selection is None,
             contributions=intake.gives,
@@ -70,9 +63,7 @@ class Histogram(Mechanism[Asked, PrivacyPlan]):
 
     def stages(self, plan: PrivacyPlan, run: RunFacts) -> tuple[Stage[Clock], Stage[Sequence[Tick]]]:
         """Contribution bounding; key selection and perturbation."""
-        from dpsql.mechanisms.histogram.stages import stages
-
-        return stages(plan, run.public, run.first_window_us)
+        return stages.stages(plan, run.public, run.first_window_us)
 
 
 HISTOGRAM = Histogram()

@@ -55,6 +55,11 @@ def carried_needs(selection: SelectionPlan) -> str:
     return f"half of the keys pass with {', '.join(each)} windows, in each of them"
 
 
+def missing(plan: PrivacyPlan) -> tuple[str, dict[str, Any]]:
+    """All that is told."""
+    return why_missing(plan), facts(plan)
+
+
 def facts(plan: PrivacyPlan) -> dict[str, Any]:
     """The same under stable names (`dpsql explain --missing --json`)."""
     weights = plan.selection.weights if plan.selection else ()

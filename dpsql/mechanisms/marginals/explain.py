@@ -84,15 +84,16 @@ def explain(plan: MarginalsPlan, source: Source) -> str:
     return page(plan, *about, _tables(plan), _answers(plan), _budget(plan), _stages(plan))
 
 
-def missing(plan: MarginalsPlan) -> str:
+def missing(plan: MarginalsPlan) -> tuple[str, dict[str, Any]]:
     """Why a row may be missing."""
     names = ", ".join(key.name for key in plan.query.keys)
-    return (
+    text = (
         "Why is my key missing?\n"
         f"  Every cell of every measured table is released at every trigger, with or without records. A value of ({names}) that is not\n"
         "  in its declared domain is in no cell: its records are dropped, and counted for the operator as outside_the_domain.\n"
         "  A set of keys that is not measured has no rows: dpsql ask answers for it from the tables that are.\n"
     )
+    return text, {"keys": "domains"}
 
 
 def _additive(plan: MarginalsPlan) -> list[tuple[Aggregate, MeasuredSum]]:

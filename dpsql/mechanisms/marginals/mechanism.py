@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from dpsql.description import GROUPING_ID, Noise, Role, Sets
-from dpsql.mechanisms.marginals import accounting, explain, options, planner, rules
+from dpsql.mechanisms.marginals import accounting, explain, options, planner, rules, stages
 from dpsql.mechanisms.marginals.asked import Asked
 from dpsql.mechanisms.marginals.plan import MarginalsPlan
 from dpsql.mechanisms.protocol import Argument, Mechanism, OutputColumn, Own, RunFacts, Shape, Told, bounds_told, value_and_error
 from dpsql.parts.sums import presence_only
 from dpsql.parts.whole_table import document, schedule
+from dpsql.udfs.marginals.stages import DROP_REASONS
+from dpsql.udfs.stage import Clock, Stage, Tick
 
 if TYPE_CHECKING:
     from dpsql.sql.draft import Draft
-    from dpsql.udfs.stage import Clock, Stage, Tick
 
 
 class Marginals(Mechanism[Asked, MarginalsPlan]):
@@ -23,24 +24,15 @@ class Marginals(Mechanism[Asked, MarginalsPlan]):
 
     name: str = MarginalsPlan.mechanism
     takes: str = "queries with CUBE, ROLLUP or GROUPING SETS"
-    own: Own = Own(options, rules, planner, accounting, explain, document)
+    own: Own = Own(options, rules, planner, accounting, explain, document, explain.missing)
 
     def claims(self, draft: Draft) -> bool:
         """A query without a window whose GROUP BY is one of the three words."""
         return draft.windowless and draft.grouping_sets is not None and not draft.sketches
 
-    def missing(self, plan: MarginalsPlan) -> tuple[str, dict[str, Any]]:
-        """No cell is."""
-        from dpsql.mechanisms.marginals.explain import missing
-
-        return missing(plan), {"keys": "domains"}
-
     def shape(self, plan: MarginalsPlan) -> Shape:
         """No windows; each aggregate and its error bar; which keys a row has."""
-        from dpsql.mechanisms.marginals.stages import intake, release
-        from dpsql.udfs.marginals.stages import DROP_REASONS
-
-        asked, stages = plan.query.asked, (intake(plan), release(plan))
+        asked, both = plan.query.asked, (stages.intake(plan), stages.release(plan))
         first = plan.query.aggregates[0].alias
         columns = [OutputColumn(first, GROUPING_ID, "BIGINT", GROUPING_ID, Role.SET)]
         for i, aggregate in enumerate(plan.query.aggregates):
@@ -49,8 +41,8 @@ class Marginals(Mechanism[Asked, MarginalsPlan]):
             schedule=schedule(plan.query, plan.start_us),
             arguments=tuple(map(Argument, plan.arguments, presence_only(plan.arguments, plan.sums))),
             listed=False,
-            contributions=stages[0].gives,
-            state={stage.operator: stage.tables for stage in stages},
+            contributions=both[0].gives,
+            state={stage.operator: stage.tables for stage in both},
             columns=tuple(columns),
             told=Told(
                 noise=Noise("BLT" if asked.max_triggers else "BLT_INF", asked.max_triggers),
@@ -67,9 +59,7 @@ class Marginals(Mechanism[Asked, MarginalsPlan]):
 
     def stages(self, plan: MarginalsPlan, run: RunFacts) -> tuple[Stage[Clock], Stage[Sequence[Tick]]]:
         """Contribution bounding for ever; cells and their noise."""
-        from dpsql.mechanisms.marginals.stages import intake, release
-
-        return intake(plan), release(plan)
+        return stages.intake(plan), stages.release(plan)
 
 
 MARGINALS = Marginals()

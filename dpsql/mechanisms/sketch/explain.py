@@ -101,7 +101,7 @@ def facts(plan: SketchPlan, source: Source) -> dict[str, Any]:
     }
 
 
-def missing(plan: SketchPlan) -> str:
+def missing(plan: SketchPlan) -> tuple[str, dict[str, Any]]:
     """Why a value may be missing."""
     ask = "It can be asked for all the same: dpsql ask NAME --value VALUE."
     lines = ["Why is my value missing?"]
@@ -115,7 +115,7 @@ def missing(plan: SketchPlan) -> str:
         lines += ["  Listed are the largest of the declared values that stand out of the noise.", f"  {ask}"]
     else:
         lines += [f"  COUNT_SKETCH lists none. {ask}"]
-    return "\n".join(lines) + "\n"
+    return "\n".join(lines) + "\n", {"unknown": plan.unknown_keys, "beta": plan.beta}
 
 
 def figures(plan: SketchPlan, source: Source) -> dict[str, float]:

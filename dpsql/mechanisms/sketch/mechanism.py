@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from dpsql.description import Noise, Role, SketchShape
 from dpsql.mechanisms.protocol import Argument, Mechanism, OutputColumn, Own, RunFacts, Shape, Told
-from dpsql.mechanisms.sketch import accounting, explain, options, planner, rules
+from dpsql.mechanisms.sketch import accounting, explain, options, planner, rules, stages
 from dpsql.mechanisms.sketch.asked import Asked, SketchKind
 from dpsql.mechanisms.sketch.plan import SketchPlan, document
 from dpsql.schedule import by_window
+from dpsql.udfs.sketch.intake import REASONS, UserIntake
+from dpsql.udfs.sketch.partial import SCHEMA
+from dpsql.udfs.sketch.publishing import SketchRelease
+from dpsql.udfs.stage import ADMISSION, RELEASE, Clock, Stage, Tick
 
 if TYPE_CHECKING:
     from dpsql.sql.draft import Draft
-    from dpsql.udfs.stage import Clock, Stage, Tick
 
 
 class Sketch(Mechanism[Asked, SketchPlan]):
@@ -22,29 +25,17 @@ class Sketch(Mechanism[Asked, SketchPlan]):
 
     name: str = SketchPlan.mechanism
     takes: str = "queries with APPROX_TOP_COUNT, APPROX_TOP_SUM or COUNT_SKETCH"
-    own: Own = Own(options, rules, planner, accounting, explain, document)
+    own: Own = Own(options, rules, planner, accounting, explain, document, explain.missing)
 
     def claims(self, draft: Draft) -> bool:
         """A query that calls a sketch."""
         return bool(draft.sketches)
 
-    def missing(self, plan: SketchPlan) -> tuple[str, dict[str, Any]]:
-        """Who stands out of the floor."""
-        from dpsql.mechanisms.sketch.explain import missing
-
-        return missing(plan), {"unknown": plan.unknown_keys, "beta": plan.beta}
-
     def shape(self, plan: SketchPlan) -> Shape:
         """Windows with their triggers; a list for each sketch that has one, and the second table."""
-        from dpsql.mechanisms.sketch.stages import grid, missed_by_a_row
-        from dpsql.udfs.sketch.intake import REASONS, UserIntake
-        from dpsql.udfs.sketch.partial import SCHEMA
-        from dpsql.udfs.sketch.publishing import SketchRelease
-        from dpsql.udfs.stage import ADMISSION, RELEASE
-
         asked, most = plan.query.asked, plan.query.asked.bounds
         return Shape(
-            schedule=by_window(grid(plan)),
+            schedule=by_window(stages.grid(plan)),
             arguments=tuple(map(Argument, plan.arguments)),
             listed=True,  # every window from the declared start on, with the values that are listed, if any
             contributions=SCHEMA,
@@ -73,17 +64,15 @@ class Sketch(Mechanism[Asked, SketchPlan]):
                 sd=tuple(each.sd for each in plan.cells),
                 stderr=plan.stderr,
                 by_window=plan.unknown_keys,
-                missed=missed_by_a_row(plan),
+                missed=stages.missed_by_a_row(plan),
             ),
         )
 
     def stages(self, plan: SketchPlan, run: RunFacts) -> tuple[Stage[Clock], Stage[Sequence[Tick]]]:
         """Partial sketches; cells with noise, and lists."""
-        from dpsql.mechanisms.sketch.stages import stages
-
         if run.public is None:
             raise ValueError("a sketch begins at the declared start of its stream")
-        return stages(plan, run.public)
+        return stages.stages(plan, run.public)
 
 
 SKETCH = Sketch()

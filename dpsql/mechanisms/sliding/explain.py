@@ -58,7 +58,7 @@ def facts(plan: SlidingPlan, source: Source) -> dict[str, Any]:
     }
 
 
-def missing(plan: SlidingPlan) -> str:
+def missing(plan: SlidingPlan) -> tuple[str, dict[str, Any]]:
     """Why a key may be missing."""
     listed = "A key that the list does not have is never shown." if plan.query.keys else "There is no key: every window has one row."
     lines = [
@@ -66,7 +66,7 @@ def missing(plan: SlidingPlan) -> str:
         f"  {listed} Every listed key has a row in every window, records or not,",
         f"  from the first whole window after the start of the stream on, once its last {duration(plan.query.windows.slide_us)} has closed.",
     ]
-    return "\n".join(lines) + "\n"
+    return "\n".join(lines) + "\n", {"listed": bool(plan.query.keys)}
 
 
 def _column_facts(aggregate: Aggregate, parts: tuple[MeasurementPlan, ...]) -> dict[str, Any]:

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from dpsql.description import MEASURED, SMOOTHED, Noise, Role
 from dpsql.mechanisms.protocol import Argument, Mechanism, OutputColumn, Own, RunFacts, Shape, Told, value_and_error
-from dpsql.mechanisms.sliding import accounting, explain, options, planner, rules
+from dpsql.mechanisms.sliding import accounting, explain, options, planner, rules, stages
 from dpsql.mechanisms.sliding.asked import Asked, PaneGrouping
 from dpsql.mechanisms.sliding.plan import SlidingPlan, document
 from dpsql.parsed_query import Aggregate, PrivacyLevel
 from dpsql.parts.increments import sums_of
+from dpsql.udfs.intake import user_state
+from dpsql.udfs.intake.contribution_bounding import DROP_REASONS
+from dpsql.udfs.sliding import state
+from dpsql.udfs.sliding.intake import pane_sums
+from dpsql.udfs.stage import ADMISSION, RELEASE, Clock, Stage, Tick
 
 if TYPE_CHECKING:
     from dpsql.sql.draft import Draft
-    from dpsql.udfs.stage import Clock, Stage, Tick
 
 
 class Sliding(Mechanism[Asked, SlidingPlan]):
@@ -23,31 +27,18 @@ class Sliding(Mechanism[Asked, SlidingPlan]):
 
     name: str = SlidingPlan.mechanism
     takes: str = "windows of listed keys that slide, with privacy_level = EVENT, delta = 0, or no trigger_interval"
-    own: Own = Own(options, rules, planner, accounting, explain, document)
+    own: Own = Own(options, rules, planner, accounting, explain, document, explain.missing)
 
     def claims(self, draft: Draft) -> bool:
         """A query that protects events; or windows of units that slide, where panes are better."""
         return rules.claims(draft)
 
-    def missing(self, plan: SlidingPlan) -> tuple[str, dict[str, Any]]:
-        """Listed keys are never missing, unless somebody asked for it."""
-        from dpsql.mechanisms.sliding.explain import missing
-
-        return missing(plan), {"listed": bool(plan.query.keys)}
-
     def shape(self, plan: SlidingPlan) -> Shape:
         """Windows that are released once; each aggregate, its error bar, and what is shown beside it."""
-        from dpsql.mechanisms.sliding.stages import schedule, shown
-        from dpsql.udfs.intake import user_state
-        from dpsql.udfs.intake.contribution_bounding import DROP_REASONS
-        from dpsql.udfs.sliding import state
-        from dpsql.udfs.sliding.intake import pane_sums
-        from dpsql.udfs.stage import ADMISSION, RELEASE
-
         asked = plan.query.asked
         of_unit = asked.privacy_level is PrivacyLevel.USER
         return Shape(
-            schedule=schedule(plan),
+            schedule=stages.schedule(plan),
             arguments=tuple(map(Argument, plan.arguments, plan.presence_only)),
             listed=True,
             contributions=pane_sums(len(plan.measurements)),
@@ -57,7 +48,7 @@ class Sliding(Mechanism[Asked, SlidingPlan]):
                 noise=Noise(str(plan.counter), None, asked.grouping is not PaneGrouping.NONE),
                 bounds=(asked.max_rows_contributed, asked.max_rows_per_group, asked.max_groups_contributed),
                 sums=len(plan.measurements),
-                grids={a.alias: s.grids[0] for a, s in zip(plan.query.aggregates, shown(plan), strict=True) if len(s.grids) == 1},
+                grids={a.alias: s.grids[0] for a, s in zip(plan.query.aggregates, stages.shown(plan), strict=True) if len(s.grids) == 1},
             ),
             drops=DROP_REASONS,
             forgets_us=None,  # noise paths, running means and groups go on for ever
@@ -65,11 +56,9 @@ class Sliding(Mechanism[Asked, SlidingPlan]):
 
     def stages(self, plan: SlidingPlan, run: RunFacts) -> tuple[Stage[Clock], Stage[Sequence[Tick]]]:
         """Sums by pane; noise, windows."""
-        from dpsql.mechanisms.sliding.stages import stages
-
         if run.public is None:
             raise ValueError("keys are listed")
-        return stages(plan, run.public)
+        return stages.stages(plan, run.public)
 
 
 def _columns(plan: SlidingPlan, aggregate: Aggregate, i: int) -> Iterator[OutputColumn]:
