@@ -6,10 +6,11 @@ is a few sorted tables. `run_bucket` is all that an engine calls.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Protocol, Self, TypeVar, cast
 
+import numpy as np
 import pyarrow as pa
 
 from dpsql.udfs.columns import is_sorted
@@ -156,6 +157,39 @@ class State:
     def closed_us(self) -> int:
         """The time up to which the grid is closed."""
         return closed_us(self.tables())
+
+
+Replayed = TypeVar("Replayed", bound=State)
+
+
+def replay(
+    state: Replayed,
+    rows: pa.Table,
+    ticks: Sequence[Tick],
+    add: Callable[[Replayed, pa.Table], Replayed],
+    close: Callable[[Replayed, int], tuple[Replayed, list[pa.Table]]],
+) -> tuple[Replayed, list[pa.Table]]:
+    """Add rows and close what ticks close, in order of arrival batch.
+
+    Args:
+        state: of the bucket.
+        rows: contributions with their arrival `batch`; any order.
+        ticks: of this micro-batch; any order.
+        add: puts rows to a state.
+        close: closes a state up to a time that it has not closed, and releases.
+
+    Returns:
+        The new state, and what was released.
+    """
+    out, batch, done = list[pa.Table](), rows.column("batch").to_numpy(), np.zeros(rows.num_rows, bool)
+    for tick in sorted(ticks, key=lambda t: (t.batch, t.closed_us)):
+        now = ~done & (batch <= tick.batch)
+        state = add(state, rows.filter(pa.array(now)))
+        done |= now
+        if tick.closed_us > state.closed_us:
+            state, released = close(state, tick.closed_us)
+            out += released
+    return add(state, rows.filter(pa.array(~done))), out
 
 
 class StateStore(Protocol):

@@ -11,6 +11,7 @@ import dataclasses
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -24,7 +25,7 @@ from dpsql.udfs.measure.output_columns import OutputColumn, combine, released_co
 from dpsql.udfs.noise.blt_inf import BltInf
 from dpsql.udfs.noise.paths import Paths, standard_deviation
 from dpsql.udfs.noise.randomness import tags
-from dpsql.udfs.stage import Tick
+from dpsql.udfs.stage import Tick, replay
 from dpsql.udfs.table.grid import TableGrid
 
 COUNTER = BltInf()
@@ -114,17 +115,8 @@ def grow(state: TreeState | None, rows: pa.Table, ticks: Sequence[Tick], p: Tree
     The rows' first value counts rows, the others are the sums; `level` is that of the node that what ends is taken from.
     """
     state = empty_state(len(p.sums)) if state is None else state
-    out = [released_columns(p.columns).empty_table()]
-    batch = rows.column("batch").to_numpy()
-    done = np.zeros(rows.num_rows, bool)
-    for tick in sorted(ticks, key=lambda t: (t.batch, t.closed_us)):
-        now = ~done & (batch <= tick.batch)
-        state = state.with_rows(rows.filter(pa.array(now)))
-        done |= now
-        if tick.closed_us > state.closed_us:
-            state, released = _close(state, tick.closed_us, p, noise_key)
-            out += released
-    return Grown(state.with_rows(rows.filter(pa.array(~done))), pa.concat_tables(out).combine_chunks())
+    state, out = replay(state, rows, ticks, TreeState.with_rows, partial(_close, p=p, noise_key=noise_key))
+    return Grown(state, pa.concat_tables([released_columns(p.columns).empty_table(), *out]).combine_chunks())
 
 
 def _close(state: TreeState, closed_us: int, p: TreeParameters, noise_key: bytes) -> tuple[TreeState, list[pa.Table]]:

@@ -43,20 +43,10 @@ class Node:
     def new(cls, level: int, live: Int, sums: int, width: int) -> Node:
         """A node of every key, in its first round."""
         keys = len(live)
-        ints = [np.full(keys, value) for value in (1, 0, 0, 0)]
-        paths = tuple(np.zeros((keys, width)) for _ in range(sums))
-        return cls(
-            level,
-            ints[0],
-            ints[1],
-            ints[2],
-            ints[3],
-            live,
-            np.zeros_like(live),
-            np.zeros((keys, sums), np.int64),
-            np.zeros((keys, width)),
-            paths,
-        )
+        round_, first, halted, size = (np.full(keys, value) for value in (1, 0, 0, 0))
+        counts = live, np.zeros_like(live), np.zeros((keys, sums), np.int64)
+        noise, *removed = (np.zeros((keys, width)) for _ in range(1 + sums))
+        return cls(level, round_, first, halted, size, *counts, noise, tuple(removed))
 
 
 @dataclass(frozen=True)
@@ -117,21 +107,11 @@ def nodes_of(table: pa.Table, key: Int, sums: int) -> dict[int, Node]:
         of_level = np.flatnonzero(ints["level"] == level)
         at = of_level[match([key], [ints["key"][of_level]])]
 
-        def beside(name: str, first: int, at: Int = at) -> Int:
-            return np.stack([ints[f"{name}{j}"][at] for j in range(first)], axis=1)
+        def beside(name: str, many: int, at: Int = at) -> Int:
+            return np.stack([ints[f"{name}{j}"][at] for j in range(many)], axis=1)
 
-        round_, began, halted, size = (ints[name][at].copy() for name in OF_NODE)
-        removed = tuple(paths[f"p{j}"][at] for j in range(sums))
-        out[level] = Node(
-            level,
-            round_,
-            began,
-            halted,
-            size,
-            beside("live", 1 + sums),
-            beside("gone", 1 + sums),
-            beside("told", sums),
-            paths["noise"][at],
-            removed,
-        )
+        counts = beside("live", 1 + sums), beside("gone", 1 + sums), beside("told", sums)
+        noise, *removed = (path[at] for path in paths.values())
+        round_, first, halted, size = (ints[name][at].copy() for name in OF_NODE)
+        out[level] = Node(level, round_, first, halted, size, *counts, noise, tuple(removed))
     return out

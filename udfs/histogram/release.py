@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -23,7 +24,7 @@ from dpsql.udfs.histogram.perturbation import perturb, released_rows
 from dpsql.udfs.histogram.quantiles import no_leaves, of_open_windows, read_off, with_rows
 from dpsql.udfs.keys import PublicGroups
 from dpsql.udfs.noise.randomness import tags
-from dpsql.udfs.stage import Tick
+from dpsql.udfs.stage import Tick, replay
 
 
 @dataclass(frozen=True)
@@ -48,30 +49,17 @@ def release(state: ReleaseState | None, rows: pa.Table, ticks: Sequence[Tick], p
         Released; a pure function of its arguments.
     """
     state = empty_release_state(p) if state is None else state
-    out, leaves = [p.gives.empty_table()], state.leaves
-    batch = rows.column("batch").to_numpy()
-    done = np.zeros(rows.num_rows, bool)
-    for tick in sorted(ticks, key=lambda t: (t.batch, t.closed_us)):
-        due = ~done & (batch <= tick.batch)
-        state, leaves = _with(state, leaves, rows.filter(pa.array(due)), p)
-        done |= due
-        if tick.closed_us > state.closed_us:
-            state, released = (carrying.close if p.carries else _close)(state, tick.closed_us, p, noise_key)
-            if leaves is not None:
-                released = read_off(released, leaves, p, noise_key)
-                leaves = of_open_windows(leaves, tick.closed_us, p.grid)
-            out.append(released)
-    state, leaves = _with(state, leaves, rows.filter(pa.array(~done)), p)
-    return Released(dataclasses.replace(state, leaves=leaves), pa.concat_tables(out).combine_chunks())
+    state, out = replay(state, rows, ticks, partial(_with, p=p), partial(_close, p=p, noise_key=noise_key))
+    return Released(state, pa.concat_tables([p.gives.empty_table(), *out]).combine_chunks())
 
 
-def _with(state: ReleaseState, leaves: pa.Table | None, rows: pa.Table, p: ReleaseParameters) -> tuple[ReleaseState, pa.Table | None]:
+def _with(state: ReleaseState, rows: pa.Table, p: ReleaseParameters) -> ReleaseState:
     """With more rows; those of leaves are kept apart."""
-    if leaves is None:
-        return add_rows(state, rows, p.layout), None
+    if state.leaves is None:
+        return add_rows(state, rows, p.layout)
     is_leaf = rows.column("leaf").to_numpy() > 0
-    leaves = with_rows(leaves, rows.filter(pa.array(is_leaf)), len(p.perturbations))
-    return add_rows(state, rows.filter(pa.array(~is_leaf)), p.layout), leaves
+    state = dataclasses.replace(state, leaves=with_rows(state.leaves, rows.filter(pa.array(is_leaf)), len(p.perturbations)))
+    return add_rows(state, rows.filter(pa.array(~is_leaf)), p.layout)
 
 
 def empty_release_state(p: ReleaseParameters) -> ReleaseState:
@@ -80,8 +68,17 @@ def empty_release_state(p: ReleaseParameters) -> ReleaseState:
     return dataclasses.replace(state, **empty_memory()) if p.carries else state
 
 
-def _close(state: ReleaseState, closed_us: int, p: ReleaseParameters, noise_key: bytes) -> tuple[ReleaseState, pa.Table]:
+def _close(state: ReleaseState, closed_us: int, p: ReleaseParameters, noise_key: bytes) -> tuple[ReleaseState, list[pa.Table]]:
     """Close every grid point up to closed_us."""
+    after, released = (carrying.close if p.carries else _close_apart)(state, closed_us, p, noise_key)
+    if state.leaves is None:
+        return after, [released]
+    leaves = of_open_windows(state.leaves, closed_us, p.grid)
+    return dataclasses.replace(after, leaves=leaves), [read_off(released, state.leaves, p, noise_key)]
+
+
+def _close_apart(state: ReleaseState, closed_us: int, p: ReleaseParameters, noise_key: bytes) -> tuple[ReleaseState, pa.Table]:
+    """The same, where no window proves a key for another."""
     if p.public is not None:
         state = _add_public(state, closed_us, p, p.public)
     key_bytes = state.groups.column("key_bytes")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import ClassVar
 
 import numpy as np
@@ -22,7 +22,7 @@ from dpsql.udfs.sliding.intake import pane_sums
 from dpsql.udfs.sliding.measurement import Bins, Measurement, Window, new_bins
 from dpsql.udfs.sliding.panes import Cells, Panes
 from dpsql.udfs.sliding.state import TABLES, SlidingState, first_state, numbers_of, with_numbers
-from dpsql.udfs.stage import Release, Stepped, Tables, Tick
+from dpsql.udfs.stage import Release, Stepped, Tables, Tick, replay
 from dpsql.udfs.state_table import Table
 
 
@@ -81,29 +81,24 @@ def release_windows(
         ValueError: the state lacks a listed key, or has another one.
     """
     state = _with_listed(state, p)
+    state, released = replay(state, _numbered(rows, p), ticks, partial(_with, p=p), partial(_closed, p=p, noise_key=noise_key))
+    return SlidingReleased(state, pa.concat_tables([_no_rows(p), *released]).combine_chunks())
+
+
+def _with(state: SlidingState, rows: pa.Table, p: SlidingParameters) -> SlidingState:
+    return replace(state, pending=_added(state.pending, rows, p.panes.closed(state.closed_us)))
+
+
+def _closed(state: SlidingState, closed_us: int, p: SlidingParameters, noise_key: bytes) -> tuple[SlidingState, list[pa.Table]]:
+    """Close every pane up to closed_us."""
     numbers = [numbers_of(state.bins, m.columns, j) for j, m in enumerate(p.measurements)]
-    key = state.bins.column("key").to_numpy()
-    names = state.bins.column("key_bytes").combine_chunks()
-    batch, closed_us, pending = rows.column("batch").to_numpy(), state.closed_us, state.pending
-    rows, closed = _numbered(rows, p), p.panes.closed(closed_us)
-    done, released = np.zeros(rows.num_rows, bool), []
-    for tick in sorted(ticks, key=lambda t: (t.batch, t.closed_us)):
-        due = ~done & (batch <= tick.batch)
-        pending = _added(pending, rows.filter(pa.array(due)), closed)
-        done |= due
-        closed_us = max(closed_us, tick.closed_us)
-        until = max(p.panes.closed(closed_us), closed)
-        pane = pending.column("pane").to_numpy()
-        for number in range(closed, until):
-            exact = _exact(pending, pane, number, key, len(p.measurements))
-            found = _close(numbers, exact, number, key, p, noise_key)
-            if number >= p.panes.count - 1:
-                released.append(_shown(found, number, names, p))
-        pending = pending.filter(pa.array(pane >= until)).combine_chunks()
-        closed = until
-    pending = _added(pending, rows.filter(pa.array(~done)), closed)
-    bins = with_numbers(state.bins, numbers, closed_us)
-    return SlidingReleased(SlidingState(bins, pending), pa.concat_tables([_no_rows(p), *released]).combine_chunks())
+    key, names, pending = state.bins.column("key").to_numpy(), state.bins.column("key_bytes").combine_chunks(), state.pending
+    pane, until, released = pending.column("pane").to_numpy(), p.panes.closed(closed_us), []
+    for number in range(p.panes.closed(state.closed_us), until):
+        found = _close(numbers, _exact(pending, pane, number, key, len(p.measurements)), number, key, p, noise_key)
+        if number >= p.panes.count - 1:
+            released.append(_shown(found, number, names, p))
+    return SlidingState(with_numbers(state.bins, numbers, closed_us), pending.filter(pa.array(pane >= until)).combine_chunks()), released
 
 
 def _with_listed(state: SlidingState | None, p: SlidingParameters) -> SlidingState:

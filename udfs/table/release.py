@@ -6,11 +6,11 @@ replays, for every newly closed trigger in order, its increments, the noise, the
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Protocol
 
 import numpy as np
@@ -25,7 +25,7 @@ from dpsql.udfs.noise.blt_inf import BltInf
 from dpsql.udfs.noise.counters import Counter
 from dpsql.udfs.noise.paths import Paths, standard_deviation
 from dpsql.udfs.noise.randomness import SELECTION, tags
-from dpsql.udfs.stage import Tables, Tick
+from dpsql.udfs.stage import Tick, replay
 from dpsql.udfs.table.grid import TableGrid
 from dpsql.udfs.table.leaves import Quantiles, Trees, empty_leaves, waiting
 from dpsql.udfs.table.leaves import opened as opened_trees
@@ -121,7 +121,7 @@ class TableParameters:
         """The same, with the public keys of one bucket only."""
         if self.public is None:
             return self
-        return dataclasses.replace(self, public=self.public.for_bucket(bucket, buckets))
+        return replace(self, public=self.public.for_bucket(bucket, buckets))
 
 
 @dataclass(frozen=True)
@@ -137,7 +137,8 @@ def release(state: TableState | None, rows: pa.Table, ticks: Sequence[Tick], p: 
 
     Args:
         state: the bucket's state (None: nothing seen yet).
-        rows: contributions `batch, trigger, key, key_bytes, weight, users, v0..`; any order; the increments of an end are negative.
+        rows: contributions `batch, trigger, key, key_bytes, weight, users, v0..`, of quantiles also `leaf`; any order; the increments of an end
+            are negative.
         ticks: the bucket's ticks in this micro-batch; any order.
         p: the plan's numbers, for this bucket.
         noise_key: 32 bytes, the run's.
@@ -145,76 +146,35 @@ def release(state: TableState | None, rows: pa.Table, ticks: Sequence[Tick], p: 
     Returns:
         Released; a pure function of its arguments.
     """
-    state = empty_state(p.layout) if state is None else state
-    state, out = replay(state, rows, ticks, p.layout, lambda before, tick: _close(before, tick.closed_us, p, noise_key)[:2])
+    state = empty_table(p) if state is None else state
+    state, out = replay(state, rows, ticks, partial(_with, p=p), partial(_close, p=p, noise_key=noise_key))
     return Released(state, pa.concat_tables([p.gives.empty_table(), *out]).combine_chunks())
 
 
-def release_with_quantiles(
-    state: Tables, rows: pa.Table, ticks: Sequence[Tick], p: TableParameters, noise_key: bytes
-) -> tuple[Tables, pa.Table]:
-    """As `release`, with `p.quantiles`: (new state, released rows).
-
-    Args:
-        state: tables of `dpsql.udfs.table.leaves`.
-        rows: contributions with a column `leaf`.
-        ticks, p, noise_key: as of `release`.
-    """
-    of, leaf = p.quantiles, rows.column("leaf").to_numpy()
-    plain, counted = rows.filter(pa.array(leaf == 0)), rows.filter(pa.array(leaf > 0))
-    batch = counted.column("batch").to_numpy()
-    done = np.zeros(len(batch), bool)
-    trees = {name: state[name] for name in empty_leaves(of)}
-
-    def close(before: TableState, tick: Tick) -> tuple[TableState, list[pa.Table]]:
-        nonlocal trees, done
-        now = ~done & (batch <= tick.batch)
-        done |= now
-        trees["waiting"] = _with_waiting(trees["waiting"], counted.filter(pa.array(now)), p)
-        after, released, trees = _close(before, tick.closed_us, p, noise_key, trees)
-        return after, released
-
-    table, out = replay(TableState(state["groups"], state["pending"]), plain, ticks, p.layout, close)
-    trees["waiting"] = _with_waiting(trees["waiting"], counted.filter(pa.array(~done)), p)
-    return table.tables() | trees, pa.concat_tables([p.gives.empty_table(), *out]).combine_chunks()
+def empty_table(p: TableParameters) -> TableState:
+    """The state of a bucket that has seen nothing."""
+    return replace(empty_state(p.layout), **(empty_leaves(p.quantiles) if p.quantiles else {}))
 
 
-def _with_waiting(before: pa.Table, rows: pa.Table, p: TableParameters) -> pa.Table:
-    return pa.concat_tables([before, waiting(rows, len(p.perturbations), p.quantiles)]).combine_chunks()
+def _with(state: TableState, rows: pa.Table, p: TableParameters) -> TableState:
+    """With more rows; those of leaves are kept apart."""
+    if state.waiting is None:
+        return add_rows(state, rows, p.layout)
+    is_leaf = rows.column("leaf").to_numpy() > 0
+    more = waiting(rows.filter(pa.array(is_leaf)), len(p.perturbations), p.quantiles)
+    state = replace(state, waiting=pa.concat_tables([state.waiting, more]).combine_chunks())
+    return add_rows(state, rows.filter(pa.array(~is_leaf)), p.layout)
 
 
-def replay(
-    state: TableState,
-    rows: pa.Table,
-    ticks: Sequence[Tick],
-    layout: Layout,
-    close: Callable[[TableState, Tick], tuple[TableState, list[pa.Table]]],
-) -> tuple[TableState, list[pa.Table]]:
-    """Add rows and close what ticks close, in order of arrival batch; `close` releases up to a tick."""
-    out: list[pa.Table] = []
-    batch = rows.column("batch").to_numpy()
-    done = np.zeros(rows.num_rows, bool)
-    for tick in sorted(ticks, key=lambda t: (t.batch, t.closed_us)):
-        now = ~done & (batch <= tick.batch)
-        state = add_rows(state, rows.filter(pa.array(now)), layout)
-        done |= now
-        if tick.closed_us > state.closed_us:
-            state, released = close(state, tick)
-            out += released
-    return add_rows(state, rows.filter(pa.array(~done)), layout), out
-
-
-def _close(
-    state: TableState, closed_us: int, p: TableParameters, noise_key: bytes, leaves: Tables | None = None
-) -> tuple[TableState, list[pa.Table], Tables]:
-    """Close every trigger up to closed_us; `leaves`: of `p.quantiles`."""
+def _close(state: TableState, closed_us: int, p: TableParameters, noise_key: bytes) -> tuple[TableState, list[pa.Table]]:
+    """Close every trigger up to closed_us."""
     before, now = p.grid.closed(state.closed_us), p.grid.closed(closed_us)
     groups = _with_public(state.groups, p.layout, p.public) if p.public and now > before else state.groups
     names, g = groups.column("key_bytes"), opened(groups, p.layout)
     tag = tags(noise_key, np.zeros(len(g["key"]), np.int64), g["key"])
     noise = Paths(p.selection.counter, SELECTION, noise_key, tag) if p.selection else None
     paths = [Paths(q.counter, q.mechanism, noise_key, tag) for q in p.perturbations]
-    trees, rest = opened_trees(leaves, g["key"], now, p.quantiles, noise_key, tag) if leaves else (None, None)
+    trees, rest = opened_trees(state.tables(), g["key"], now, p.quantiles, noise_key, tag) if p.quantiles else (None, None)
     increments, pending = due(state.pending, g["key"], now)
     bounds = np.searchsorted(increments["trigger"], np.arange(before + 1, now + 2))
     listed = _by_name(np.arange(0 if p.selection else len(g["key"])), names)
@@ -228,8 +188,7 @@ def _close(
         shown = _by_name(_select(g, trigger, p.selection, noise), names) if p.selection and noise else listed
         if len(shown):
             out.append(_release(g, shown, trigger, paths, names, p, trees))
-    after = {"waiting": rest} | trees.kept(g["key"]) if trees else {}
-    return TableState(closed(g, names, closed_us, p.layout), pending), out, after
+    return TableState(closed(g, names, closed_us, p.layout), pending, rest, **(trees.kept(g["key"]) if trees else {})), out
 
 
 def _select(g: Arrays, trigger: int, p: Selection, noise: Paths) -> Int:

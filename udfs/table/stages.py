@@ -9,11 +9,11 @@ from typing import ClassVar
 import pyarrow as pa
 
 from dpsql.udfs.contributions import contributions
-from dpsql.udfs.stage import Release, Stepped, Tables, Tick, closed_us
+from dpsql.udfs.stage import Release, Stepped, Tables, Tick
 from dpsql.udfs.state_table import Table
 from dpsql.udfs.table import leaves
-from dpsql.udfs.table.release import TableParameters, release, release_with_quantiles
-from dpsql.udfs.table.state import TABLES, TableState, empty_state
+from dpsql.udfs.table.release import TableParameters, empty_table, release
+from dpsql.udfs.table.state import TABLES, TableState
 
 
 @dataclass(frozen=True)
@@ -29,12 +29,13 @@ class TableStage(Release):
 
     @property
     def takes(self) -> pa.Schema:
-        """Contributions, with the micro-batch that they came in."""
-        return contributions(len(self.parameters.perturbations)).append(pa.field("batch", pa.int64()))
+        """Contributions, of quantiles also of leaves, with the micro-batch that they came in."""
+        p = self.parameters
+        return contributions(len(p.perturbations) + len(p.quantiles), by_leaf=bool(p.quantiles)).append(pa.field("batch", pa.int64()))
 
     def empty(self) -> Tables:
         """No key is there, nothing is closed."""
-        return empty_state(self.parameters.layout).tables()
+        return empty_table(self.parameters).tables()
 
     def step(self, state: Tables, rows: pa.Table, now: Sequence[Tick], noise_key: bytes) -> Stepped:
         """As `release`; counted: `closed_us`, up to when the grid is closed now."""
@@ -47,18 +48,3 @@ class QuantileStage(TableStage):
     """Likewise, where columns are quantiles."""
 
     tables: ClassVar[Mapping[str, Table]] = leaves.TABLES
-
-    @property
-    def takes(self) -> pa.Schema:
-        """Contributions, also of leaves, with the micro-batch that they came in."""
-        p = self.parameters
-        return contributions(len(p.perturbations) + len(p.quantiles), by_leaf=True).append(pa.field("batch", pa.int64()))
-
-    def empty(self) -> Tables:
-        """No key is there, nothing is closed."""
-        return super().empty() | leaves.empty_leaves(self.parameters.quantiles)
-
-    def step(self, state: Tables, rows: pa.Table, now: Sequence[Tick], noise_key: bytes) -> Stepped:
-        """As `release_with_quantiles`; counted: `closed_us`, up to when the grid is closed now."""
-        after, released = release_with_quantiles(state, rows, now, self.parameters, noise_key)
-        return Stepped(after, released, {"closed_us": closed_us(after)})

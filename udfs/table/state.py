@@ -5,7 +5,7 @@ Nothing in it grows with the number of triggers.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -51,16 +51,20 @@ class Layout:
 
 @dataclass(frozen=True)
 class TableState(State):
-    """Two tables of plain columns.
+    """Tables of plain columns.
 
     groups: one row per key that has ever had a row, sorted by key: `key, key_bytes`, `step` and `paths_step` (noise steps done of the
         selection path and of the perturbation paths), `weight, users` (of closed triggers), `selected_at` (0: never), `v0..` (exact sums
         of closed triggers), and the noise states `noise, p0..` (lists of fixed length). Schema metadata: the closed time.
     pending: `trigger, key, weight, users, v0..`: signed increments of triggers that have not closed.
+    waiting, leaves, nodes: of quantiles (`dpsql.udfs.table.leaves`).
     """
 
     groups: pa.Table
     pending: pa.Table
+    waiting: pa.Table | None = None
+    leaves: pa.Table | None = None
+    nodes: pa.Table | None = None
 
 
 def empty_state(layout: Layout) -> TableState:
@@ -98,7 +102,7 @@ def add_rows(state: TableState, rows: pa.Table, layout: Layout) -> TableState:
     groups = state.groups
     if len(fresh):
         groups = add_groups(groups, new_groups(layout, key[fresh], rows.column("key_bytes").take(pa.array(fresh)).combine_chunks()))
-    return TableState(groups, pending)
+    return replace(state, groups=groups, pending=pending)
 
 
 def opened(groups: pa.Table, layout: Layout) -> Arrays:
