@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from dpsql.udfs.columns import Bool, Int, find, insert, match, places, run_starts, sort_order
-from dpsql.udfs.dynamic.versions import Events, Versions
+from dpsql.udfs.dynamic.versions import INTS, Events, Versions
 from dpsql.udfs.stage import BEGIN, Tables
 from dpsql.udfs.state_table import Table
 
@@ -90,12 +90,9 @@ def live_versions(state: Tables, user: Int, row: Int) -> tuple[Versions, Int]:
     """Those of the rows that images name, and where the state has them."""
     table = state["live"]
     at = _ranges(*find(_distinct(user, row), [table.column(name).to_numpy() for name in ("user", "row")]))
-    user, row, copy, key, slot, begin, seq = (
-        table.column(name).to_numpy()[at].astype(np.int64) for name in ("user", "row", "copy", "key", "slot", "begin", "seq")
-    )
+    ints = {name: table.column(name).to_numpy()[at].astype(np.int64) for name in INTS}
     values = tuple(table.column(name).to_numpy()[at] for name in table.column_names if name.startswith("v"))
-    names = table.column("key_bytes").take(pa.array(at))
-    return Versions(user, row, copy, key, names, slot, begin, seq, values), at
+    return Versions(**ints, key_bytes=table.column("key_bytes").take(pa.array(at)), values=values), at
 
 
 def pairs(state: Tables, versions: Versions) -> Pairs:
@@ -147,8 +144,7 @@ def closed(state: Tables, at: Int, left: Versions, versions: Versions, events: E
         now: the pairs.
     """
     left = left.take(sort_order(left.user, left.row, left.copy))
-    live = {"user": left.user, "row": left.row, "copy": left.copy, "key": left.key, "key_bytes": left.key_bytes, "slot": left.slot}
-    live |= {"begin": left.begin, "seq": left.seq} | {f"v{j}": column for j, column in enumerate(left.values)}
+    live = {name: getattr(left, name) for name in (*INTS, "key_bytes")} | {f"v{j}": column for j, column in enumerate(left.values)}
     kept = now.rows > 0
     presences = {name: getattr(now, name)[kept] for name in ("user", "key", *PRESENCE)}
     given = {"live": live, "presences": presences, "slots": _slots(versions, events, now)}

@@ -20,6 +20,9 @@ from dpsql.udfs.stage import BEGIN, END, NO_SEQUENCE
 UNCOUNTED, NO_SLOT = -2, -1
 """Instead of a slot: the version does not count; it counts and needs none, because a key has room for all."""
 
+INTS = ("user", "row", "copy", "key", "slot", "begin", "seq")
+"""The whole numbers of a version."""
+
 
 @dataclass(frozen=True)
 class Versions:
@@ -37,11 +40,8 @@ class Versions:
 
     def take(self, which: Int) -> Versions:
         """Some of them."""
-        user, row, copy, key, slot, begin, seq = (
-            column[which] for column in (self.user, self.row, self.copy, self.key, self.slot, self.begin, self.seq)
-        )
-        names = self.key_bytes.take(pa.array(which))
-        return Versions(user, row, copy, key, names, slot, begin, seq, tuple(column[which] for column in self.values))
+        ints = {name: getattr(self, name)[which] for name in INTS}
+        return Versions(**ints, key_bytes=self.key_bytes.take(pa.array(which)), values=tuple(column[which] for column in self.values))
 
 
 @dataclass(frozen=True)
@@ -171,9 +171,5 @@ def _new(given: Images, copy: Int, names: pa.ChunkedArray) -> Versions:
 
 def _with(there: Versions, new: Versions) -> Versions:
     names = pa.chunked_array([*there.key_bytes.chunks, *new.key_bytes.chunks], pa.binary())
-    columns = (
-        np.concatenate([getattr(there, name), getattr(new, name)]) for name in ("user", "row", "copy", "key", "slot", "begin", "seq")
-    )
-    user, row, copy, key, slot, begin, seq = columns
-    values = tuple(np.concatenate(both) for both in zip(there.values, new.values, strict=True))
-    return Versions(user, row, copy, key, names, slot, begin, seq, values)
+    ints = {name: np.concatenate([getattr(there, name), getattr(new, name)]) for name in INTS}
+    return Versions(**ints, key_bytes=names, values=tuple(map(np.concatenate, zip(there.values, new.values, strict=True))))
