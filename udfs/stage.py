@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Protocol, Self, TypeVar, cast
+from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar, cast
 
 import numpy as np
 import pyarrow as pa
@@ -162,13 +162,22 @@ class State:
 Replayed = TypeVar("Replayed", bound=State)
 
 
+@dataclass(frozen=True)
+class Released(Generic[Replayed]):
+    """New state and released rows."""
+
+    state: Replayed
+    rows: pa.Table
+
+
 def replay(
     state: Replayed,
     rows: pa.Table,
     ticks: Sequence[Tick],
     add: Callable[[Replayed, pa.Table], Replayed],
     close: Callable[[Replayed, int], tuple[Replayed, list[pa.Table]]],
-) -> tuple[Replayed, list[pa.Table]]:
+    gives: pa.Schema,
+) -> Released[Replayed]:
     """Add rows and close what ticks close, in order of arrival batch.
 
     Args:
@@ -177,11 +186,9 @@ def replay(
         ticks: of this micro-batch; any order.
         add: puts rows to a state.
         close: closes a state up to a time that it has not closed, and releases.
-
-    Returns:
-        The new state, and what was released.
+        gives: columns of released rows.
     """
-    out, batch, done = list[pa.Table](), rows.column("batch").to_numpy(), np.zeros(rows.num_rows, bool)
+    out, batch, done = [gives.empty_table()], rows.column("batch").to_numpy(), np.zeros(rows.num_rows, bool)
     for tick in sorted(ticks, key=lambda t: (t.batch, t.closed_us)):
         now = ~done & (batch <= tick.batch)
         state = add(state, rows.filter(pa.array(now)))
@@ -189,7 +196,7 @@ def replay(
         if tick.closed_us > state.closed_us:
             state, released = close(state, tick.closed_us)
             out += released
-    return add(state, rows.filter(pa.array(~done))), out
+    return Released(add(state, rows.filter(pa.array(~done))), pa.concat_tables(out).combine_chunks())
 
 
 class StateStore(Protocol):

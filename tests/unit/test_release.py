@@ -9,12 +9,12 @@ import pytest
 from dpsql.udfs.grid import NO_CLOCK, Grid
 from dpsql.udfs.histogram.key_selection import SelectionParameters
 from dpsql.udfs.histogram.perturbation import finish
-from dpsql.udfs.histogram.release import Released, ReleaseParameters, ReleaseState, release
+from dpsql.udfs.histogram.release import ReleaseParameters, ReleaseState, release
 from dpsql.udfs.measure.output_columns import OutputColumn
 from dpsql.udfs.noise.counters import Blt
 from dpsql.udfs.noise.exact_paths import Redraw
 from dpsql.udfs.noise.perturbation import PerturbationParameters, noisy
-from dpsql.udfs.stage import Tick
+from dpsql.udfs.stage import Released, Tick
 
 UNIT = 1 << 20
 GRID = Grid(40, 40, 0, 10, 4)
@@ -40,13 +40,13 @@ def rows(*history: tuple[int, int, int, int], by_user: bool = False) -> pa.Table
     return pa.table(table | {"v0": ones, "batch": batch} | user)
 
 
-def quiet(state: ReleaseState | None, table: pa.Table, ticks: list[Tick], p: ReleaseParameters) -> Released:
+def quiet(state: ReleaseState | None, table: pa.Table, ticks: list[Tick], p: ReleaseParameters) -> Released[ReleaseState]:
     """Without noise: every word is the one whose normal is nearest to zero, from above (4e-39, in float64 0)."""
     with mock.patch("dpsql.udfs.noise.randomness.words", lambda _key, tag, *_: np.full((len(tag), 2), 2**64 - 1, np.uint64)):
         return release(state, table, ticks, p, KEY)
 
 
-def shown(out: Released) -> list[tuple[int, bytes, int]]:
+def shown(out: Released[ReleaseState]) -> list[tuple[int, bytes, int]]:
     return list(zip(*(out.rows.column(n).to_pylist() for n in ("trigger", "key_bytes", "c0")), strict=True))
 
 

@@ -25,7 +25,7 @@ from dpsql.udfs.measure.output_columns import OutputColumn, combine, released_co
 from dpsql.udfs.noise.blt_inf import BltInf
 from dpsql.udfs.noise.paths import Paths, standard_deviation
 from dpsql.udfs.noise.randomness import tags
-from dpsql.udfs.stage import Tick, replay
+from dpsql.udfs.stage import Released, Tick, replay
 from dpsql.udfs.table.grid import TableGrid
 
 COUNTER = BltInf()
@@ -89,14 +89,6 @@ class TreeParameters:
         return -float(ndtri(often)) * self.gone * level * round_ * standard_deviation(COUNTER, age)
 
 
-@dataclass(frozen=True)
-class Grown:
-    """New state and released rows."""
-
-    state: TreeState
-    rows: pa.Table
-
-
 def nodes_at(trigger: int) -> list[tuple[int, int]]:
     """(level, number) of the nodes that are read at a trigger."""
     bits = [bit for bit in range(trigger.bit_length()) if trigger >> bit & 1]
@@ -109,14 +101,13 @@ def level_before(begin: Int, trigger: Int) -> Int:
     return np.frexp(apart.astype(np.float64))[1].astype(np.int64)  # exact: below 2^32
 
 
-def grow(state: TreeState | None, rows: pa.Table, ticks: Sequence[Tick], p: TreeParameters, noise_key: bytes) -> Grown:
+def grow(state: TreeState | None, rows: pa.Table, ticks: Sequence[Tick], p: TreeParameters, noise_key: bytes) -> Released[TreeState]:
     """Add rows and close what the ticks close, in order of arrival batch; arguments as of `dpsql.udfs.table.release.release`.
 
     The rows' first value counts rows, the others are the sums; `level` is that of the node that what ends is taken from.
     """
     state = empty_state(len(p.sums)) if state is None else state
-    state, out = replay(state, rows, ticks, TreeState.with_rows, partial(_close, p=p, noise_key=noise_key))
-    return Grown(state, pa.concat_tables([released_columns(p.columns).empty_table(), *out]).combine_chunks())
+    return replay(state, rows, ticks, TreeState.with_rows, partial(_close, p=p, noise_key=noise_key), released_columns(p.columns))
 
 
 def _close(state: TreeState, closed_us: int, p: TreeParameters, noise_key: bytes) -> tuple[TreeState, list[pa.Table]]:

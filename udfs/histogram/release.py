@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -24,18 +23,12 @@ from dpsql.udfs.histogram.perturbation import perturb, released_rows
 from dpsql.udfs.histogram.quantiles import no_leaves, of_open_windows, read_off, with_rows
 from dpsql.udfs.keys import PublicGroups
 from dpsql.udfs.noise.randomness import tags
-from dpsql.udfs.stage import Tick, replay
+from dpsql.udfs.stage import Released, Tick, replay
 
 
-@dataclass(frozen=True)
-class Released:
-    """New state and released rows: `window, trigger, key_bytes`, then `c{i}, s{i}` per output column."""
-
-    state: ReleaseState
-    rows: pa.Table
-
-
-def release(state: ReleaseState | None, rows: pa.Table, ticks: Sequence[Tick], p: ReleaseParameters, noise_key: bytes) -> Released:
+def release(
+    state: ReleaseState | None, rows: pa.Table, ticks: Sequence[Tick], p: ReleaseParameters, noise_key: bytes
+) -> Released[ReleaseState]:
     """Add rows and close what the ticks close, in order of arrival batch.
 
     Args:
@@ -46,11 +39,10 @@ def release(state: ReleaseState | None, rows: pa.Table, ticks: Sequence[Tick], p
         noise_key: 32 bytes, the run's.
 
     Returns:
-        Released; a pure function of its arguments.
+        Rows `window, trigger, key_bytes`, then `c{i}, s{i}` per output column; a pure function of its arguments.
     """
     state = empty_release_state(p) if state is None else state
-    state, out = replay(state, rows, ticks, partial(_with, p=p), partial(_close, p=p, noise_key=noise_key))
-    return Released(state, pa.concat_tables([p.gives.empty_table(), *out]).combine_chunks())
+    return replay(state, rows, ticks, partial(_with, p=p), partial(_close, p=p, noise_key=noise_key), p.gives)
 
 
 def _with(state: ReleaseState, rows: pa.Table, p: ReleaseParameters) -> ReleaseState:
@@ -115,4 +107,4 @@ def _add_public(state: ReleaseState, closed_us: int, p: ReleaseParameters, publi
     return dataclasses.replace(state, groups=add_groups(groups, added))
 
 
-__all__ = ["ReleaseParameters", "ReleaseState", "Released", "empty_release_state", "release"]
+__all__ = ["ReleaseParameters", "ReleaseState", "empty_release_state", "release"]

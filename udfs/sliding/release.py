@@ -22,7 +22,7 @@ from dpsql.udfs.sliding.intake import pane_sums
 from dpsql.udfs.sliding.measurement import Bins, Measurement, Window, new_bins
 from dpsql.udfs.sliding.panes import Cells, Panes
 from dpsql.udfs.sliding.state import TABLES, SlidingState, first_state, numbers_of, with_numbers
-from dpsql.udfs.stage import Release, Stepped, Tables, Tick, replay
+from dpsql.udfs.stage import Release, Released, Stepped, Tables, Tick, replay
 from dpsql.udfs.state_table import Table
 
 
@@ -51,19 +51,9 @@ class SlidingParameters:
         return replace(self, keys=tuple(self.keys[i] for i in mine), key_bytes=tuple(self.key_bytes[i] for i in mine))
 
 
-@dataclass(frozen=True)
-class SlidingReleased:
-    """New state and released rows: `window, trigger, key_bytes`, then per output column i its value `c{i}` and standard error `s{i}`, and where
-    there are such, `smoothed{i}` and `measured{i}`.
-    """
-
-    state: SlidingState
-    rows: pa.Table
-
-
 def release_windows(
     state: SlidingState | None, rows: pa.Table, ticks: Sequence[Tick], p: SlidingParameters, noise_key: bytes
-) -> SlidingReleased:
+) -> Released[SlidingState]:
     """Add exact sums and close what the ticks close, in order of arrival batch.
 
     Args:
@@ -75,14 +65,15 @@ def release_windows(
         noise_key: 32 bytes, the run's.
 
     Returns:
-        SlidingReleased; a pure function of its arguments.
+        Rows `window, trigger, key_bytes`, then per output column i its value `c{i}` and standard error `s{i}`, and where there are such,
+        `smoothed{i}` and `measured{i}`; a pure function of its arguments.
 
     Raises:
         ValueError: the state lacks a listed key, or has another one.
     """
     state = _with_listed(state, p)
-    state, released = replay(state, _numbered(rows, p), ticks, partial(_with, p=p), partial(_closed, p=p, noise_key=noise_key))
-    return SlidingReleased(state, pa.concat_tables([_no_rows(p), *released]).combine_chunks())
+    close = partial(_closed, p=p, noise_key=noise_key)
+    return replay(state, _numbered(rows, p), ticks, partial(_with, p=p), close, _no_rows(p).schema)
 
 
 def _with(state: SlidingState, rows: pa.Table, p: SlidingParameters) -> SlidingState:

@@ -25,7 +25,7 @@ from dpsql.udfs.noise.blt_inf import BltInf
 from dpsql.udfs.noise.counters import Counter
 from dpsql.udfs.noise.paths import Paths, standard_deviation
 from dpsql.udfs.noise.randomness import SELECTION, tags
-from dpsql.udfs.stage import Tick, replay
+from dpsql.udfs.stage import Released, Tick, replay
 from dpsql.udfs.table.grid import TableGrid
 from dpsql.udfs.table.leaves import Quantiles, Trees, empty_leaves, waiting
 from dpsql.udfs.table.leaves import opened as opened_trees
@@ -124,15 +124,7 @@ class TableParameters:
         return replace(self, public=self.public.for_bucket(bucket, buckets))
 
 
-@dataclass(frozen=True)
-class Released:
-    """New state and released rows: `window` (the start), `trigger, key_bytes`, then `c{i}, s{i}` per output column; sorted by trigger and key."""
-
-    state: TableState
-    rows: pa.Table
-
-
-def release(state: TableState | None, rows: pa.Table, ticks: Sequence[Tick], p: TableParameters, noise_key: bytes) -> Released:
+def release(state: TableState | None, rows: pa.Table, ticks: Sequence[Tick], p: TableParameters, noise_key: bytes) -> Released[TableState]:
     """Add rows and close what the ticks close, in order of arrival batch.
 
     Args:
@@ -144,11 +136,11 @@ def release(state: TableState | None, rows: pa.Table, ticks: Sequence[Tick], p: 
         noise_key: 32 bytes, the run's.
 
     Returns:
-        Released; a pure function of its arguments.
+        Rows `window` (the start), `trigger, key_bytes`, then `c{i}, s{i}` per output column; sorted by trigger and key. A pure function of its
+        arguments.
     """
     state = empty_table(p) if state is None else state
-    state, out = replay(state, rows, ticks, partial(_with, p=p), partial(_close, p=p, noise_key=noise_key))
-    return Released(state, pa.concat_tables([p.gives.empty_table(), *out]).combine_chunks())
+    return replay(state, rows, ticks, partial(_with, p=p), partial(_close, p=p, noise_key=noise_key), p.gives)
 
 
 def empty_table(p: TableParameters) -> TableState:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import pyarrow as pa
 
@@ -25,7 +24,11 @@ class TableStage(Release):
     """
 
     parameters: TableParameters
-    tables: ClassVar[Mapping[str, Table]] = TABLES
+
+    @property
+    def tables(self) -> Mapping[str, Table]:
+        """Of groups; and of leaves, where columns are quantiles."""
+        return tables(bool(self.parameters.quantiles))
 
     @property
     def takes(self) -> pa.Schema:
@@ -43,8 +46,6 @@ class TableStage(Release):
         return Stepped(done.state.tables(), done.rows, {"closed_us": done.state.closed_us})
 
 
-@dataclass(frozen=True)
-class QuantileStage(TableStage):
-    """Likewise, where columns are quantiles."""
-
-    tables: ClassVar[Mapping[str, Table]] = leaves.TABLES
+def tables(ranks: bool) -> Mapping[str, Table]:
+    """What the release keeps; `ranks`: there are quantiles."""
+    return leaves.TABLES if ranks else TABLES

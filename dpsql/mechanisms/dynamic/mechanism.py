@@ -17,8 +17,8 @@ from dpsql.udfs.dynamic.changes import DROP_REASONS as OF_CHANGES
 from dpsql.udfs.dynamic.stages import TreeStage
 from dpsql.udfs.intake.contribution_bounding import DROP_REASONS
 from dpsql.udfs.keys import PublicGroups
-from dpsql.udfs.stage import Clock, Stage, Tick
-from dpsql.udfs.table.stages import QuantileStage, TableStage
+from dpsql.udfs.stage import RELEASE, Clock, Stage, Tick
+from dpsql.udfs.table.stages import tables
 
 if TYPE_CHECKING:
     from dpsql.sql.draft import Draft
@@ -40,13 +40,12 @@ class Dynamic(Mechanism[Asked, TablePlan]):
         asked, tree = plan.query.asked, plan.query.asked.release if isinstance(plan.query.asked, AskedOfTree) else ""
         nobody = PublicGroups((), (), plan.start_us) if plan.selection is None else None
         intake = stages.admission_stage(plan, nobody)
-        release = TreeStage if isinstance(plan, TreePlan) else QuantileStage if plan.trees else TableStage
         return Shape(
             schedule=schedule(plan.query, plan.start_us),
             arguments=tuple(map(Argument, plan.arguments, plan.presence_only)),
             listed=plan.selection is None,
             contributions=intake.gives,
-            state={intake.operator: intake.tables, release.operator: release.tables},
+            state={intake.operator: intake.tables, RELEASE: TreeStage.tables if isinstance(plan, TreePlan) else tables(bool(plan.trees))},
             columns=tuple(made for i, column in enumerate(plan.columns) for made in value_and_error(column.aggregate, i)),
             told=Told(
                 noise=Noise(tree or ("BLT" if asked.max_triggers else "BLT_INF"), asked.max_triggers),

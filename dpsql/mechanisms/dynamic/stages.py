@@ -16,7 +16,7 @@ from dpsql.udfs.intake.stages import AdmissionStage, RowStage
 from dpsql.udfs.keys import PublicGroups
 from dpsql.udfs.table.leaves import Quantiles
 from dpsql.udfs.table.release import Perturbation, Selection, TableParameters
-from dpsql.udfs.table.stages import QuantileStage, TableStage
+from dpsql.udfs.table.stages import TableStage
 
 
 def admission_stage(plan: TablePlan, public: PublicGroups | None = None) -> AdmissionStage | FeedStage:
@@ -30,8 +30,6 @@ def stages(plan: TablePlan, public: PublicGroups | None = None) -> tuple[Admissi
     """Both; likewise."""
     if isinstance(plan, TreePlan):
         return admission_stage(plan, public), TreeStage(tree_parameters(plan, public))
-    if plan.trees:
-        return admission_stage(plan, public), QuantileStage(table_parameters(plan, public))
     return admission_stage(plan, public), TableStage(table_parameters(plan, public))
 
 

@@ -14,9 +14,9 @@ from dpsql.udfs.keys import PublicGroups
 from dpsql.udfs.measure.output_columns import OutputColumn
 from dpsql.udfs.noise.blt_inf import BltInf
 from dpsql.udfs.noise.counters import Blt
-from dpsql.udfs.stage import Tick
+from dpsql.udfs.stage import Released, Tick
 from dpsql.udfs.table.grid import TableGrid
-from dpsql.udfs.table.release import Perturbation, Released, Selection, TableParameters, release
+from dpsql.udfs.table.release import Perturbation, Selection, TableParameters, release
 from dpsql.udfs.table.state import TableState
 from tests.mechanisms.dynamic.reference import Change, Noise, keyed, silent
 from tests.mechanisms.dynamic.reference import release as reference
@@ -64,7 +64,7 @@ def run(changes: list[Change], cuts: list[tuple[int, int]], p: TableParameters, 
         ticks = [Tick(batch, closing(trigger)) for batch, trigger in cuts[i : i + merge]]
         now = [c for c in changes if given_ <= c.batch <= ticks[-1].batch]
         given_ = ticks[-1].batch + 1
-        done: Released = release(state, table(now[::-1]), ticks[::-1], p, KEY)
+        done: Released[TableState] = release(state, table(now[::-1]), ticks[::-1], p, KEY)
         state = done.state
         rows += values(done.rows)
     return state, rows
