@@ -169,6 +169,10 @@ class Released(Generic[Replayed]):
     state: Replayed
     rows: pa.Table
 
+    def stepped(self) -> Stepped:
+        """Of a stage; counted: `closed_us`, up to when the grid is closed now."""
+        return Stepped(self.state.tables(), self.rows, {"closed_us": self.state.closed_us})
+
 
 def replay(
     state: Replayed,

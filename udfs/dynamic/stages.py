@@ -77,6 +77,5 @@ class TreeStage(Release):
         return tree_state.empty_state(len(self.parameters.sums)).tables()
 
     def step(self, state: Tables, rows: pa.Table, now: Sequence[Tick], noise_key: bytes) -> Stepped:
-        """As `grow`; counted: `closed_us`, up to when the grid is closed now."""
-        done = grow(tree_state.TreeState(**state), rows, now, self.parameters, noise_key)
-        return Stepped(done.state.tables(), done.rows, {"closed_us": done.state.closed_us})
+        """As `grow`."""
+        return grow(tree_state.TreeState(**state), rows, now, self.parameters, noise_key).stepped()

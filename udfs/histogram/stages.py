@@ -42,9 +42,8 @@ class ReleaseStage(Release):
         return empty_release_state(self.parameters).tables()
 
     def step(self, state: Tables, rows: pa.Table, now: Sequence[Tick], noise_key: bytes) -> Stepped:
-        """As `release`; counted: `closed_us`, up to when the grid is closed now."""
-        done = release(ReleaseState(**state), rows, now, self.parameters, noise_key)
-        return Stepped(done.state.tables(), done.rows, {"closed_us": done.state.closed_us})
+        """As `release`."""
+        return release(ReleaseState(**state), rows, now, self.parameters, noise_key).stepped()
 
 
 def release_tables(carries: bool, ranks: bool) -> Mapping[str, Table]:

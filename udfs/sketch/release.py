@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -21,8 +22,8 @@ from dpsql.udfs.noise.path_error import trust
 from dpsql.udfs.noise.perturbation import PerturbationParameters, noisy
 from dpsql.udfs.sketch.hashing import DIGEST
 from dpsql.udfs.sketch.partial import KEY, SCHEMA, add_cells
-from dpsql.udfs.sketch.state import TABLES, Cells, cells_table, empty_state, new_cells, opened, split
-from dpsql.udfs.stage import RELEASE, Stepped, Tables, Tick, closed_us
+from dpsql.udfs.sketch.state import TABLES, Cells, SketchState, cells_table, empty_state, new_cells, opened, split
+from dpsql.udfs.stage import Release, Stepped, Tables, Tick, replay
 from dpsql.udfs.state_table import Table
 
 CELLS = 0
@@ -54,6 +55,10 @@ class ReleaseParameters:
         """Of all sketches: number j * depth + i is row i of sketch j."""
         return np.arange(len(self.noise) * self.depth)
 
+    def for_bucket(self, bucket: int, buckets: int) -> ReleaseParameters:
+        """The same, with the windows of one bucket."""
+        return replace(self, bucket=bucket, buckets=buckets)
+
     @property
     def numbers(self) -> int:
         """Of noise state per cell."""
@@ -61,14 +66,13 @@ class ReleaseParameters:
 
 
 @dataclass(frozen=True)
-class ReleaseStage:
+class ReleaseStage(Release):
     """Partial sketches, candidate keys and ticks to noisy cells, and to keys whose first trigger has closed.
 
     Released: `kind, window, trigger, row`, and its cells in `payload` (int64), or a key's digest and bytes.
     """
 
     parameters: ReleaseParameters
-    operator: ClassVar[str] = RELEASE
     tables: ClassVar[Mapping[str, Table]] = TABLES
 
     @property
@@ -84,29 +88,18 @@ class ReleaseStage:
 
     def empty(self) -> Tables:
         """Nothing is closed."""
-        return empty_state(self.parameters.width, self.parameters.numbers)
-
-    def for_bucket(self, bucket: int, buckets: int) -> ReleaseStage:
-        """With the windows of one bucket."""
-        return ReleaseStage(replace(self.parameters, bucket=bucket, buckets=buckets))
+        return empty_state(self.parameters.width, self.parameters.numbers).tables()
 
     def step(self, state: Tables, rows: pa.Table, now: Sequence[Tick], noise_key: bytes) -> Stepped:
         """Add rows and close what the ticks close, in order of arrival batch."""
-        p, out = self.parameters, [self.gives.empty_table()]
-        cells, pending, keys, closed = state["cells"], state["pending"], state["keys"], closed_us(state)
-        batch, done = rows.column("batch").to_numpy(), np.zeros(rows.num_rows, bool)
-        for tick in sorted(now, key=lambda t: (t.batch, t.closed_us)):
-            due = ~done & (batch <= tick.batch)
-            pending, keys = _added(pending, keys, rows.filter(pa.array(due)))
-            done |= due
-            if tick.closed_us > closed:
-                cells, pending, published = _close(cells, pending, closed, tick.closed_us, p, noise_key)
-                is_due = keys.column("trigger").to_numpy() <= p.grid.closed_triggers(keys.column("window").to_numpy(), tick.closed_us)
-                out += [self._cells(published), self._keys(keys.filter(pa.array(is_due)))]
-                keys, closed = keys.filter(pa.array(~is_due)).combine_chunks(), tick.closed_us
-        pending, keys = _added(pending, keys, rows.filter(pa.array(~done)))
-        after = {"cells": cells, "pending": pending, "keys": keys}
-        return Stepped(after, pa.concat_tables(out).combine_chunks(), {"closed_us": closed})
+        return replay(SketchState(**state), rows, now, _added, partial(self._closed, noise_key=noise_key), self.gives).stepped()
+
+    def _closed(self, state: SketchState, closed_us: int, noise_key: bytes) -> tuple[SketchState, list[pa.Table]]:
+        p, keys = self.parameters, state.keys
+        cells, pending, published = _close(state.cells, state.pending, state.closed_us, closed_us, p, noise_key)
+        is_due = keys.column("trigger").to_numpy() <= p.grid.closed_triggers(keys.column("window").to_numpy(), closed_us)
+        out = [self._cells(published), self._keys(keys.filter(pa.array(is_due)))]
+        return SketchState(cells, pending, keys.filter(pa.array(~is_due)).combine_chunks()), out
 
     def _cells(self, published: list[tuple[int, int, int, bytes]]) -> pa.Table:
         ints = np.array([row[:-1] for row in published], np.int64).reshape(-1, 3).T
@@ -119,11 +112,11 @@ class ReleaseStage:
         return pa.table([kind, keys.column("window"), keys.column("trigger"), row, *keys.columns[2:]], schema=self.gives)
 
 
-def _added(pending: pa.Table, keys: pa.Table, rows: pa.Table) -> tuple[pa.Table, pa.Table]:
+def _added(state: SketchState, rows: pa.Table) -> SketchState:
     if not rows.num_rows:
-        return pending, keys
-    more, named = split(rows)
-    return pa.concat_tables([pending, more]).combine_chunks(), pa.concat_tables([keys, named]).combine_chunks()
+        return state
+    both = zip((state.pending, state.keys), split(rows), strict=True)
+    return SketchState(state.cells, *(pa.concat_tables(tables).combine_chunks() for tables in both))
 
 
 def _close(

@@ -13,7 +13,7 @@ from dpsql.udfs.columns import Int
 from dpsql.udfs.grid import NO_CLOCK
 from dpsql.udfs.sketch.hashing import DIGEST
 from dpsql.udfs.sketch.partial import KEY
-from dpsql.udfs.stage import CLOSED, Tables
+from dpsql.udfs.stage import CLOSED, State
 from dpsql.udfs.state_table import Table
 
 TABLES = {
@@ -26,6 +26,15 @@ partial sketches of triggers that have not closed. keys: candidates of such trig
 
 PENDING = pa.schema([*((name, pa.int64()) for name in ("window", "trigger", "form", "row")), ("payload", pa.binary())])
 KEYS = pa.schema([*((name, pa.int64()) for name in ("window", "trigger", *DIGEST)), ("key_bytes", pa.binary())])
+
+
+@dataclass(frozen=True)
+class SketchState(State):
+    """As `TABLES`."""
+
+    cells: pa.Table
+    pending: pa.Table
+    keys: pa.Table
 
 
 @dataclass(frozen=True)
@@ -42,9 +51,9 @@ def new_cells(rows: Int, width: int, numbers: int) -> Cells:
     return Cells(rows, np.zeros((len(rows), width), np.int64), np.zeros((len(rows), width, numbers)))
 
 
-def empty_state(width: int, numbers: int) -> Tables:
+def empty_state(width: int, numbers: int) -> SketchState:
     """No window is open, nothing is closed."""
-    return {"cells": cells_table({}, width, numbers, NO_CLOCK), "pending": PENDING.empty_table(), "keys": KEYS.empty_table()}
+    return SketchState(cells_table({}, width, numbers, NO_CLOCK), PENDING.empty_table(), KEYS.empty_table())
 
 
 def cells_table(windows: dict[int, Cells], width: int, numbers: int, closed_us: int) -> pa.Table:

@@ -193,6 +193,5 @@ class PaneRelease(Release):
         return first_state((), (), self.parameters.measurements).tables()
 
     def step(self, state: Tables, rows: pa.Table, now: Sequence[Tick], noise_key: bytes) -> Stepped:
-        """As `release_windows`; counted: `closed_us`, up to when panes are closed now."""
-        done = release_windows(SlidingState(**state), rows, now, self.parameters, noise_key)
-        return Stepped(done.state.tables(), done.rows, {"closed_us": done.state.closed_us})
+        """As `release_windows`."""
+        return release_windows(SlidingState(**state), rows, now, self.parameters, noise_key).stepped()

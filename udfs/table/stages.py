@@ -41,9 +41,8 @@ class TableStage(Release):
         return empty_table(self.parameters).tables()
 
     def step(self, state: Tables, rows: pa.Table, now: Sequence[Tick], noise_key: bytes) -> Stepped:
-        """As `release`; counted: `closed_us`, up to when the grid is closed now."""
-        done = release(TableState(**state), rows, now, self.parameters, noise_key)
-        return Stepped(done.state.tables(), done.rows, {"closed_us": done.state.closed_us})
+        """As `release`."""
+        return release(TableState(**state), rows, now, self.parameters, noise_key).stepped()
 
 
 def tables(ranks: bool) -> Mapping[str, Table]:
