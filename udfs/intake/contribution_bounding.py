@@ -111,14 +111,6 @@ class BoundingParameters:
         """Whether a record that adds to none of those adds nothing: where it is refused for that, its user was counted before."""
         return all(rule.per_group or rule.rule == "users" for rule in self.increments)
 
-    def group_of(self, period: Int, window: Int) -> Int:
-        """The window of the group in which a copy's numbers are bounded."""
-        return window
-
-    def group_is_over(self, period: Int, window: Int, closed_us: int) -> Bool:
-        """Whether no record comes into such a group any more."""
-        return self.grid.closed_triggers(window, closed_us) == self.grid.horizon
-
 
 @dataclass(frozen=True)
 class Admission:
@@ -162,7 +154,7 @@ def admit(state: pa.Table | None, rows: pa.Table, clock: Clock, p: BoundingParam
     has_room, filled, exact = np.ones(len(ts), bool), None, None
     if p.per_group:
         record, window, _ = open_copies(ts, clock, p)
-        by = period[record], user[record], p.group_of(period[record], window), key[record]
+        by = period[record], user[record], window, key[record]
         sums = group_sums.empty_sums(len(p.per_group)) if sums is None else sums
         rules = [p.increments[j] for j in p.per_group]
         filled, copied = group_sums.fill(sums, by, [values[j][order][record] for j in p.per_group], rules), record
@@ -194,7 +186,7 @@ def admit(state: pa.Table | None, rows: pa.Table, clock: Clock, p: BoundingParam
         for j, each in zip(p.per_group, filled.added, strict=True):
             added[j] = each[of][kept]
         sums = group_sums.keep(sums, filled, of[own])
-        over = p.group_is_over(sums.column("period").to_numpy(), sums.column("window").to_numpy(), clock.closed_us)
+        over = p.grid.closed_triggers(sums.column("window").to_numpy(), clock.closed_us) == p.grid.horizon  # no copy comes there any more
         sums = sums.filter(pa.array(~over)) if over.any() else sums
     row = order[record]
     counted = _who_counts(user[record], period[record], window, p) if p.periods_meet else user[record]

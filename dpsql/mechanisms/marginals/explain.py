@@ -15,7 +15,7 @@ from dpsql.mechanisms.marginals.workload import ORDERS, energies_of
 from dpsql.mechanisms.protocol import BOUNDS, bounds_told
 from dpsql.parsed_query import Aggregate
 from dpsql.parts.whole_table import counter_said, growing, promise, schedule, triggers
-from dpsql.parts.words import bounding, clamps, main, of_several, over, page, promise_to_rows, promised, stages, written
+from dpsql.parts.words import bounding, clamp, clamps, main, of_several, over, page, promise_to_rows, promised, stages, written
 from dpsql.text import Z95, in_short, number, percent
 from dpsql.times import duration, timestamp
 from dpsql.udfs.marginals.cells import Keys
@@ -56,7 +56,7 @@ def facts(plan: MarginalsPlan, source: Source) -> dict[str, Any]:
             {
                 "alias": aggregate.alias,
                 "aggregate": str(aggregate.function),
-                "clamp": list(aggregate.bounds) if aggregate.bounds else None,
+                **clamp(aggregate),
                 "sigmas": list(main(parts).sigmas),
                 "answers": [
                     {

@@ -13,7 +13,7 @@ from dpsql.mechanisms.sliding.accounting import account
 from dpsql.mechanisms.sliding.asked import PaneGrouping
 from dpsql.mechanisms.sliding.plan import MeasurementPlan, SlidingPlan
 from dpsql.parsed_query import Aggregate, ContributionPeriod, CounterName, PrivacyLevel
-from dpsql.parts.words import EVENTS, clamps, epsilon_of_several, main, middle, of_rows, page, wrapped
+from dpsql.parts.words import EVENTS, clamp, clamps, epsilon_of_several, main, middle, of_rows, page, wrapped
 from dpsql.privacy.cost import Cost
 from dpsql.times import duration
 
@@ -77,7 +77,7 @@ def _column_facts(aggregate: Aggregate, parts: tuple[MeasurementPlan, ...]) -> d
         "stderr": noisy.stderr,
         "stderr_of": noisy.rule if several else "value",
         "half_width": None if several else noisy.half_width,
-        "clamp": list(aggregate.bounds) if aggregate.bounds else None,
+        **clamp(aggregate),
         "parts": [{"of": "count" if m.rule == "valid" else m.rule, "stderr": m.stderr} for m in parts] if several else None,
     }
 
