@@ -48,6 +48,9 @@ def random_plan(pick: random.Random) -> PrivacyPlan:
     keys = pick.random() > 0.15
     public = keys and pick.random() < 0.25
     selects = keys and not public
+    rule = (
+        pick.choice([ReleaseRule.EVERY_TRIGGER, ReleaseRule.EVERY_TRIGGER, ReleaseRule.RESELECT]) if selects else ReleaseRule.EVERY_TRIGGER
+    )
     return make_plan(
         query(
             epsilon=pick.choice([0.5, 2.0, 6.0, 10.0]),
@@ -61,9 +64,8 @@ def random_plan(pick: random.Random) -> PrivacyPlan:
             allowed_lateness_us=pick.choice([0, 300, 1200]),
             min_privacy_units_per_group=pick.choice([1, 1, 3]) if selects else 1,
             public_groups="SELECT page FROM pages" if public else None,
-            release=pick.choice([ReleaseRule.EVERY_TRIGGER, ReleaseRule.EVERY_TRIGGER, ReleaseRule.RESELECT])
-            if selects
-            else ReleaseRule.EVERY_TRIGGER,
+            release=rule,
+            carry_windows=4 if selects and slide == SIZE and rule is ReleaseRule.EVERY_TRIGGER else 1,
             counter=pick.choice([CounterName.BLT, CounterName.HONAKER]),
             keys=query().keys if keys else (),
             aggregates=pick.choice(AGGREGATES),
@@ -119,6 +121,7 @@ def test_the_plans_are_of_every_kind() -> None:
     assert all(any(kind(plan) for plan in sliding) for kind in kinds)
     assert len({plan.query.windows.slide_us for plan in sliding}) == 4
     assert any(plan.windows_per_record == 1 for plan in plans())
+    assert any(plan.carries and CAPPED in plan.query.aggregates for plan in plans())
     assert any(plan.query.contribution_period is ContributionPeriod.STREAM for plan in plans())
 
 
