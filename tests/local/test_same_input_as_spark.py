@@ -4,19 +4,22 @@ import json
 import os
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
 from dpsql.config import Source
+from dpsql.errors import DataError
 from dpsql.local.record_reader import RowReader
 from dpsql.local.sources import OTHER_BATCH_FILES, micro_batches, source_files
-from dpsql.streaming.rows import listed_keys
+from dpsql.streaming.rows import listed_keys, records
 from dpsql.streaming.session import run_session
 from dpsql.streaming.sources import BATCH_FILES, stream
 from dpsql.udfs.keys import encode
-from tests.local.conftest import Compile, visits
+from tests.local.conftest import CLAUSE, Compile, visits
+from tests.local.test_record_reader import KEYS
 from tests.local.test_sources import MALFORMED_CSV, MALFORMED_JSON, SCHEMA, load
 
 JSON_LINES = r"""
@@ -130,28 +133,64 @@ def test_text_files(spark: SparkSession, tmp_path: Path, kind: str, lines: str, 
     assert sum(malformed for _, malformed in there.values()) > 5 and len(there) == len(every)
 
 
-def test_records_are_the_same_bytes(spark: SparkSession, compile_on: Compile, tmp_path: Path) -> None:
-    from dpsql.streaming.rows import records
+COMPUTED, OF_EACH_TYPE = ("lower(concat(page, user_id))", "CAST(hour(ts) AS STRING)"), tuple(f"k{number}" for number in range(len(KEYS)))
 
+
+@pytest.mark.parametrize(("keys", "unit"), [(COMPUTED, ("user_id",)), (OF_EACH_TYPE, ("user_id", "page"))])
+def test_records_are_the_same_bytes(
+    spark: SparkSession, compile_on: Compile, tmp_path: Path, keys: tuple[str, ...], unit: tuple[str, ...]
+) -> None:
+    """Ids, keys, times, arguments, and what is left out. What they are is held against a plain reference by `test_record_reader.py`."""
     table = visits(500)
+    times = np.asarray(table["ts"].cast(pa.int64())).copy()
+    times[:4] = 2**63 - 1, -(2**63) + 1, 0, -1
     columns = {
-        "user_id": pa.array([None, "", "é", "x" * 4092, "x" * 4093] + ["u"] * 495),
-        "page": pa.array([None, "", "/ä", "p" * 5000, "p"] * 100),
+        "user_id": pa.array([None, "", "é", "x" * 4092, "x" * 4093, "x" * 4096, "x" * 4097, "a", "ab", "😀"] * 50),
+        "page": pa.array([None, "", "/ä", "p" * 5000, "p", "p" * 4, "", "bc", "c"] * 55 + ["\0"] * 5),
+        "ts": pa.array(times).cast(pa.timestamp("us", "UTC")),
         "seconds": pa.array([None, float("nan"), float("inf"), -0.0, 1e300] * 100),
     }
-    for name, values in columns.items():
-        table = table.set_column(table.column_names.index(name), name, values)
-    pq.write_table(table, tmp_path / "visits.parquet")
-    text = compile_on().text.replace("page, COUNT(*)", "lower(concat(page, user_id)) AS a, CAST(hour(ts) AS STRING) AS h, COUNT(*)")
-    query = compile_on(text.replace("'1 day'), page", "'1 day'), a, h"))
+    columns |= {f"k{number}": pa.array((values * 167)[:500], kind) for number, (kind, values, _) in enumerate(KEYS.values())}
+    pq.write_table(pa.table(columns), tmp_path / "visits.parquet")
+    clause, names = CLAUSE.replace("= user_id", f"= ({', '.join(unit)})"), [f"named{number}" for number in range(len(keys))]
+    listed = ", ".join(f"{key} AS {name}" for key, name in zip(keys, names, strict=True))
+    numbers = "COUNT(seconds) AS timed, SUM(seconds, contribution_bounds_per_row => (0, 60)) AS total"
+    text = f"SELECT WITH DIFFERENTIAL_PRIVACY {clause} {listed}, {numbers} FROM visits GROUP BY window(ts, '1 day'), {', '.join(names)}"
+    query = compile_on(text, schema=None, unit=unit)
     session = run_session(spark, 1)
     session.read.parquet(str(tmp_path / "visits.parquet")).createOrReplaceTempView("visits")
-    there = records(session, query.plan, b"s" * 16, 4).frame.drop("bucket").toArrow()
+    there = records(session, query.plan, b"s" * 16, 4).frame
+    assert all(row.bucket == row.user % 4 for row in there.select("bucket", "user").collect())
     here = pa.concat_tables(RowReader(query.plan, query.sources, b"s" * 16, {}).files([tmp_path / "visits.parquet"]))
     kept = here.filter(pa.compute.equal(here.column("drop"), 0)).drop_columns(["drop"])
-    order = [("ts", "ascending")]
-    assert sorted(map(repr, kept.sort_by(order).to_pylist())) == sorted(map(repr, there.sort_by(order).to_pylist()))
-    assert 0 < kept.num_rows < here.num_rows
+    assert sorted(map(repr, kept.to_pylist())) == sorted(map(repr, there.drop("bucket").toArrow().select(kept.column_names).to_pylist()))
+    assert 100 < kept.num_rows < here.num_rows
+
+
+REFUSED = [("1.5D", "TIMESTAMP'2024-01-01'"), ("array('a')", "TIMESTAMP'2024-01-01'"), ("1.0000001BD", "TIMESTAMP'2024-01-01'")]
+REFUSED += [("NULL", "TIMESTAMP'2024-01-01'"), ("'k'", "'2024-01-01'"), ("'k'", "1704067200L")]
+EDGES = {
+    "DATE'1899-12-31'": [-2_209_075_200_000_000],
+    "TIMESTAMP_NTZ'1970-01-01 00:00:01'": [1_000_000],
+    "date_from_unix_date(2147483647)": [],
+}
+EDGES |= {f"timestamp_micros({sign}{(1 << 61) + out}L)": [] if out else [int(f"{sign}{1 << 61}")] for sign in ("", "-") for out in (0, 1)}
+
+
+def on_spark_alone(spark: SparkSession, compile_on: Compile, key: str, time: str) -> list[int]:
+    session = run_session(spark, 1)
+    session.sql(f"SELECT 'u' AS user_id, 1.0D AS seconds, {key} AS page, {time} AS ts").createOrReplaceTempView("visits")
+    return records(session, compile_on(schema=None).plan, b"s" * 16, 4).frame.toArrow()["ts"].to_pylist()
+
+
+@pytest.mark.parametrize(("key", "time"), REFUSED)
+def test_other_types_are_refused_on_spark_too(spark: SparkSession, compile_on: Compile, key: str, time: str) -> None:
+    with pytest.raises(DataError, match=r"cast it to STRING|event time 'ts' has type .* not TIMESTAMP or DATE: convert it in FROM"):
+        on_spark_alone(spark, compile_on, key, time)
+
+
+def test_event_times_at_the_edges_on_spark(spark: SparkSession, compile_on: Compile) -> None:
+    assert {time: on_spark_alone(spark, compile_on, "'k'", time) for time in EDGES} == EDGES
 
 
 @pytest.mark.parametrize("pattern", ["", "*.parquet"])
