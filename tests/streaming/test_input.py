@@ -18,10 +18,6 @@ def json_lines(table: pa.Table) -> list[str]:
     return [json.dumps({**row, "ts": row["ts"].isoformat()}) for row in table.to_pylist()]
 
 
-def counts(case: Any) -> dict[tuple[Any, int, str], int]:
-    return {(row["window_start"], row["trigger"], row["page"]): row["views"] for row in case.histogram()}
-
-
 def test_a_missing_path(case: Any) -> None:
     with pytest.raises(DataError, match=r"source 'visits': .*/visits does not exist"):
         case().go()
