@@ -27,7 +27,7 @@ WORDS = {
     Role.LIST: "the largest values, each with its noise and the interval that holds it",
 }
 TOO_FEW = "too few to say"
-"""What a NULL says where a quotient or quantiles are asked for: the noisy count says that there are no rows for it, or too few."""
+"""What people read instead of a quotient of which the noise allows everything, and of a NULL: the noisy count says that there is no row."""
 AT_END = "at the window's end"
 """What a NULL says where quantiles of a window are asked for before its last trigger."""
 SEVERAL = "Several runs wrote into this table: whoever is in the records of several has the promise of each, and their epsilons add up."

@@ -48,7 +48,7 @@ def measured(value: Any, stderr: float, null: tuple[str, str] = ("NULL", "not me
     if absent(stderr):
         return f"{value:,.6g}, {null[1]}", True
     error, whole = Z95 * stderr, isinstance(value, Integral)
-    return f"{amount(value, error, whole)} ± {amount(error, error, whole)}", bool(abs(value) < error)
+    return f"{amount(value, error, whole)} ± {amount(error, error, whole)}", bool(abs(value) < error * (1 - 1e-9))
 
 
 def marked(value: Any, stderr: float, null: tuple[str, str]) -> str:
@@ -74,7 +74,16 @@ def text_of(row: Mapping[Any, Any], column: Column, published: Published) -> str
     if ranks := published.of(of, Role.RANK_STDERR):
         early = published.windows is not None and row["trigger"] < published.windows.triggers
         return quantiles_text(value, row[ranks[0]], AT_END if early else TOO_FEW)
-    return f"{value:,.6g}" if of in published.fitted else marked(value, row[published.stderr(of)], null_of(of, published))
+    if of in published.fitted:
+        return f"{value:,.6g}"
+    error = row[published.stderr(of)]
+    return TOO_FEW if says_nothing(of, error, published) else marked(value, error, null_of(of, published))
+
+
+def says_nothing(alias: str, stderr: float, published: Published) -> bool:
+    """Whether the 95% interval of an average or a spread is all that its bounds allow: a value in its middle would be read as one."""
+    within = next((each.within for each in published.measures if each.alias == alias), None)
+    return within is not None and 2 * Z95 * stderr > 0.999 * (within[1] - within[0])
 
 
 def amount(value: float, error: float, whole: bool = False) -> str:

@@ -12,11 +12,11 @@ from markupsafe import Markup
 from dpsql.description import END, START, Measure, Published
 from dpsql.parsed_query import Reading
 from dpsql.published.frames import newest_triggers, published_of
-from dpsql.published.words import null_of
+from dpsql.published.words import TOO_FEW, null_of
 from dpsql.text import Z95
 from dpsql.view import bounds
 from dpsql.view.difference import between_windows, difference, places
-from dpsql.view.formatting import absent, amount, key_text, measured, printable, text_of
+from dpsql.view.formatting import absent, amount, key_text, measured, printable, says_nothing, text_of
 from dpsql.view.interval import intervals
 from dpsql.view.measures import grouped_by, measures, ranked
 from dpsql.view.reading import as_read, is_ordered
@@ -119,7 +119,9 @@ def table(window: pd.DataFrame, before: pd.DataFrame | None, horizon: int | None
             change = _change(row, older.get(_key(row, names)), each, published, len(last))
             has_changes |= bool(change)
             said += [*_share(row, each, whole, published), *change]
-            text, small = measured(row[each.alias], row[published.stderr(each.alias)], null_of(each.alias, published))
+            error = row[published.stderr(each.alias)]
+            text, small = measured(row[each.alias], error, null_of(each.alias, published))
+            text, small = (TOO_FEW, True) if says_nothing(each.alias, error, published) else (text, small)
             path = paths.get(key[index])
             way = Markup()
             if path is not None:

@@ -10,14 +10,16 @@ import pyarrow as pa
 import pytest
 
 from dpsql.compiled import compile_query
+from dpsql.description import Measure
 from dpsql.errors import LakeError
 from dpsql.jobs.histogram_table import print_histogram
 from dpsql.mechanisms.histogram.planner import make_plan
 from dpsql.parsed_query import Aggregate, AggregateFunction, ContributionPeriod, WindowSpec
 from dpsql.published.frames import frame_of, newest_triggers
+from dpsql.published.words import TOO_FEW
 from dpsql.text import Z95
 from dpsql.view.bounds import EITHER_SIDE, LEFT_OUT, heads, left_out
-from dpsql.view.formatting import key_text, measured
+from dpsql.view.formatting import key_text, measured, text_of
 from dpsql.view.nothing import next_trigger, why_nothing
 from dpsql.view.reading import as_read
 from dpsql.view.windows import finished, in_order, one_window, passed_over
@@ -48,6 +50,17 @@ MIDNIGHT = datetime(2026, 1, 1, tzinfo=UTC)
 )
 def test_digits_are_those_that_the_error_deserves(value: Any, error: float, text: str) -> None:
     assert measured(value, error / Z95)[0] == text
+
+
+@pytest.mark.parametrize(("function", "most"), [("AVG", 60.0), ("STDDEV_SAMP", 60 / 2**0.5), ("VAR_POP", 900.0)])
+def test_what_says_nothing_is_not_read_as_a_value(function: str, most: float) -> None:
+    """An interval over all that the bounds allow is no `30 ± 30`, which a half as large is. Catches: its middle, which is no news."""
+    published = described(["views", "views_stderr"])
+    published = replace(published, measures=(Measure("views", AggregateFunction(function), False, (0.0, 60.0), None),))
+    (column,) = published.shown
+    whole, half = (text_of({"views": end / 2, "views_stderr": end / 2 / Z95}, column, published) for end in (most, most / 2))
+    assert whole == TOO_FEW
+    assert [float(part) for part in half.split(" ± ")] == pytest.approx([most / 4] * 2, rel=0.1)
 
 
 def rows() -> pd.DataFrame:
