@@ -96,19 +96,25 @@ def quantiles_elsewhere(draft: Draft) -> Iterator[Problem]:
 
 
 def bounds_per_group_elsewhere(draft: Draft) -> Iterator[Problem]:
-    """What a unit's rows add up to is bounded where units are protected, rows stay, and a group is one window and key."""
+    """What a unit's rows add up to is bounded where units are protected, rows stay, and a group is one window and key. Zero lies within."""
     rows_end = draft.windowless and draft.stream is not None and draft.stream.change_feed
     refused = {
         "What a deleted row takes back would depend on what was cut when it came": rows_end,
         "Bounds per group are not in CUBE, ROLLUP and GROUPING SETS yet": draft.grouping_sets is not None,
-        "Bounds per group are not beside sketches yet": draft.sketches,
+        "Bounds per group are not there for unknown values of a sketch yet": draft.sketches and not draft.listed,
         "privacy_level EVENT protects one row, which is all that is bounded": draft.value("privacy_level") is PrivacyLevel.EVENT,
         "Bounds per group have Gaussian noise": draft.value("delta") == 0,
         "The paper bounds rows": draft.paper,
     }
-    for call in _ours(draft):
-        for message in [message for message, applies in refused.items() if applies and call.per_group][:1]:
-            yield problem(draft.span(call.bounds_arguments[0]), message, f"write {BOUNDS} => (lo, hi), with max_rows_per_group")
+    for call in draft.calls:
+        if not call.per_group or call.function not in (*COUNTS, AggregateFunction.SUM, AggregateFunction.APPROX_TOP_SUM):
+            continue
+        span, bounds = draft.span(call.bounds_arguments[0]), read_bounds(call.bounds_arguments[0])
+        for message in [message for message, applies in refused.items() if applies][:1]:
+            yield problem(span, message, f"write {BOUNDS} => (lo, hi), with max_rows_per_group")
+        if bounds and not bounds[0] <= 0 <= bounds[1] and call.name != "count":
+            message = "Zero must lie within bounds per group: who has no row there adds nothing"
+            yield problem(span, message, f"write {PER_GROUP} => ({min(bounds[0], 0):g}, {max(bounds[1], 0):g})")
 
 
 def quantile_parts(draft: Draft) -> Iterator[Problem]:
@@ -207,9 +213,6 @@ def bounds_given(draft: Draft) -> Iterator[Problem]:
         elif call.per_group and call.name == "count" and not (bounds[0] == 0 and bounds[1].is_integer() and bounds[1] <= MOST_COUNTED):
             message = f"The bounds of a COUNT per group are 0 and a whole number of at most {MOST_COUNTED:,}"
             yield problem(draft.span(written[0]), message, f"write {PER_GROUP} => (0, 5)")
-        elif call.per_group and not bounds[0] <= 0 <= bounds[1]:
-            message = "Zero must lie within bounds per group: who has no row there adds nothing"
-            yield problem(draft.span(written[0]), message, f"write {PER_GROUP} => ({min(bounds[0], 0):g}, {max(bounds[1], 0):g})")
 
 
 def bounds_ordered(draft: Draft) -> Iterator[Problem]:

@@ -19,6 +19,7 @@ KINDS = {
 }
 """Name -> the smallest query of the kind, with a place for its aggregates."""
 OF_LISTS = {"COUNT": "APPROX_TOP_COUNT(url, 9) AS n", "SUM": "APPROX_TOP_SUM(url, {}, 9, contribution_bounds_per_row => (0, 60)) AS total"}
+OF_LISTS["contribution_bounds_per_group"] = "APPROX_TOP_SUM(url, {}, 9, contribution_bounds_per_group => (0, 60)) AS in_all"
 """How a list says it."""
 AGGREGATES = {
     "COUNT": "COUNT(*) AS n",
@@ -60,6 +61,8 @@ def query(kind: str, *rows: str) -> str:
     calls = [OF_LISTS.get(row, AGGREGATES[row]) if kind == "sketch" else AGGREGATES[row] for row in given]
     column, unit = ("balance", "owner_id") if ends else ("seconds", "user_id")
     text = text.format(", ".join(call.replace("{}", unit if "DISTINCT" in call else column) for call in calls))
+    if kind == "sketch" and "contribution_bounds_per_group" in rows:
+        text = text.replace("trigger_interval", f"{LISTED}, trigger_interval")
     for old, new in (OPTIONS[row] for row in rows if row in OPTIONS):
         new += f", {LISTED}" if "EVENT" in new and kind in ("histogram", "dynamic") else ""
         new += ", public_groups = (SELECT page FROM pages)" if "EVENT" in new and ends else ", max_rows_contributed = 8" if ends else ""

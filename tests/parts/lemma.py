@@ -70,7 +70,7 @@ def presences(weights: tuple[float, ...], ends: bool) -> float:
 
 def values_of(part: Any) -> tuple[float, float]:
     """Least and largest value of what one row adds to a sum."""
-    return (part.lower * part.grid, part.upper * part.grid) if part.rule in ("sum", "squares") else (0.0, 1.0)
+    return (part.lower * part.grid, part.upper * part.grid) if part.rule in ("sum", "squares", "sum_per_group") else (0.0, 1.0)
 
 
 def stays(part: Any, rows: int, per_key: int, keys: int) -> float:
@@ -164,7 +164,13 @@ def of_sketch(plan: SketchPlan) -> Charge:
     for part in plan.cells:
         b, height = asked.bounds, max(map(abs, values_of(part)))
         e = height**2 if b is None else whole_rows(min(b.max_rows, b.max_keys * b.max_rows_per_key), b.max_rows_per_key, height)
-        mu2 = r * asked.depth * f * f * e / part.sigma**2
+        e *= r
+        if b is not None and "per_group" in part.rule:  # windows that meet a period, and periods begin with a window where slides divide it
+            meeting = -(-2 * windows.size_us // windows.slide_us) - (windows.size_us % windows.slide_us == 0)
+            rows, keys = r * min(b.max_rows, b.max_keys * b.max_rows_per_key), meeting * min(b.max_rows, b.max_keys)
+            keys = rows if plan.query.contribution_period is ContributionPeriod.STREAM else keys
+            e = bounded_groups(rows, b.max_rows_per_key, keys, height, part.lower * part.grid, part.upper * part.grid)
+        mu2 = asked.depth * f * f * e / part.sigma**2
         total += Charge(mu2, 2 * mu2 if meet else mu2)
     return total
 

@@ -91,6 +91,7 @@ SLIPS: dict[str, tuple[Any, str, Callable[..., Any]]] = {
     "cubes: one table for all": (of_cubes, "_squared", lambda real, each, tables, *a: real(each, tables, *a) / len(tables)),
     "panes: a height that is rounded down": (of_panes, "_largest", lambda real, m: max(1, real(m) - 1)),
     "panes: one row for all of a unit": (of_panes, "_rows", lambda real, asked: 1),
+    "lists: of bounds per group the upper one": (of_lists, "_per_group", lambda real, cells, *a: real(replace(cells, lower=0), *a)),
     "lists: one row for all of a unit": (of_lists, "_squares", lambda real, asked: 1),
 }
 """Slips that make an accountant charge too little, so that it refuses nothing."""

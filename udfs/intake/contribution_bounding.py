@@ -185,9 +185,7 @@ def admit(state: pa.Table | None, rows: pa.Table, clock: Clock, p: BoundingParam
         of = np.flatnonzero(admitted[copied])
         for j, each in zip(p.per_group, filled.added, strict=True):
             added[j] = each[of][kept]
-        sums = group_sums.keep(sums, filled, of[own])
-        over = p.grid.closed_triggers(sums.column("window").to_numpy(), clock.closed_us) == p.grid.horizon  # no copy comes there any more
-        sums = sums.filter(pa.array(~over)) if over.any() else sums
+        sums = group_sums.forget(group_sums.keep(sums, filled, of[own]), p.grid, clock.closed_us)
     row = order[record]
     counted = _who_counts(user[record], period[record], window, p) if p.periods_meet else user[record]
     contributions = _sum_by_group(window, trigger, key[record], counted, weight, first, added, rows.column("key_bytes"), row, p)

@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from dpsql.udfs.columns import Bool, Int, find, insert, match, places, run_starts, running_count, sort_order
 from dpsql.udfs.contributions import Increment
+from dpsql.udfs.grid import Grid
 from dpsql.udfs.state_table import Table
 
 BY = ("period", "user", "window", "key")
@@ -97,3 +98,9 @@ def keep(state: pa.Table, filled: Filled, kept: Int) -> pa.Table:
         rooms[filled.at[known]] = np.maximum(rooms[filled.at[known]], full[known])
         columns[f"room{i}"] = insert(rooms, full[fresh], where)
     return pa.table(columns)
+
+
+def forget(state: pa.Table, grid: Grid, closed_us: int) -> pa.Table:
+    """Without the rooms of windows to which no copy comes any more."""
+    over = grid.closed_triggers(state.column("window").to_numpy(), closed_us) == grid.horizon
+    return state.filter(pa.array(~over)).combine_chunks() if over.any() else state

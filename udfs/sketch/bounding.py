@@ -33,13 +33,16 @@ def no_users() -> pa.Table:
     return pa.table({name: np.zeros(0, np.int64) for name in BY} | {"rows": np.zeros(0, np.int64)})
 
 
-def bound(users: pa.Table, period: Int, user: Int, values: Int, bounds: UnitBounds, drops: dict[str, int]) -> tuple[pa.Table, Bool]:
+def bound(
+    users: pa.Table, period: Int, user: Int, values: Int, has_room: Bool, bounds: UnitBounds, drops: dict[str, int]
+) -> tuple[pa.Table, Bool]:
     """The table with what these records use, and which of them are admitted.
 
     Args:
         users: `period, user, d0.., rows`, sorted by all but the last.
         period, user: sorted so, a unit's records in order of arrival.
         values: their digests.
+        has_room: which of them add anything, where sums have bounds per group (`dpsql.udfs.intake.group_sums`).
         bounds: the plan's.
         drops: counts of reasons, added to.
     """
@@ -48,7 +51,7 @@ def bound(users: pa.Table, period: Int, user: Int, values: Int, bounds: UnitBoun
     starts = run_starts(*(column[order] for column in by))
     pair, occurrence = np.empty(len(order), np.int64), np.empty(len(order), np.int64)
     pair[order] = np.cumsum(starts) - 1
-    occurrence[order] = running_count(np.ones(len(order), bool), starts)
+    occurrence[order] = running_count(has_room[order], starts)
     head = order[starts]
     table, rows = [users.column(name).to_numpy() for name in BY], users.column("rows").to_numpy()
     mine = [column[head] for column in by]
@@ -61,11 +64,11 @@ def bound(users: pa.Table, period: Int, user: Int, values: Int, bounds: UnitBoun
     who = np.cumsum(new_unit) - 1
     low, high = find([period[new_unit], user[new_unit]], table[:2])
     total = np.concatenate([[0], np.cumsum(rows)])
-    first = ~known[pair] & (occurrence == 1)
+    first = has_room & ~known[pair] & (occurrence == 1)
     rank = np.zeros(len(head), np.int64)
     rank[pair[first]] = ((high - low)[who] + running_count(first, new_unit))[first]
     within_keys = known[pair] | (rank[pair] <= bounds.max_keys)
-    within_key = within_keys & (prior[pair] + occurrence <= bounds.max_rows_per_key)
+    within_key = within_keys & has_room & (prior[pair] + occurrence <= bounds.max_rows_per_key)
     spent = (total[high] - total[low])[who] + running_count(within_key, new_unit) - within_key >= bounds.max_rows
     admitted = within_key & ~spent
     drops["over_max_groups"] += int((~within_keys & ~spent).sum())

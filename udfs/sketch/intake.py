@@ -12,6 +12,7 @@ import pyarrow as pa
 from dpsql.udfs.columns import Bool, Int, run_starts, sort_order
 from dpsql.udfs.contributions import Increment
 from dpsql.udfs.grid import Grid
+from dpsql.udfs.intake import group_sums
 from dpsql.udfs.intake.contribution_bounding import open_copies, timely
 from dpsql.udfs.sketch import bounding, ownership
 from dpsql.udfs.sketch.bounding import UnitBounds, bound
@@ -47,6 +48,11 @@ class IntakeParameters:
     bounds: UnitBounds | None
     public_keys: ClassVar[None] = None
 
+    @property
+    def per_group(self) -> tuple[int, ...]:
+        """Places of the contributions that have bounds per group."""
+        return tuple(j for j, rule in enumerate(self.contributions) if rule.per_group)
+
     def hash_key(self, root: bytes, window: int) -> bytes:
         """Of a window."""
         return hash_key(root, window if self.unknown_keys else None)
@@ -59,7 +65,12 @@ class UserIntake(Intake):
     parameters: IntakeParameters
     arguments: int
     integers: ClassVar[tuple[str, ...]] = ("user", "ts")
-    tables: ClassVar[Mapping[str, Table]] = {"users": Table(bounding.BY, "user"), "owners": Table(ownership.BY, "user")}
+
+    @property
+    def tables(self) -> Mapping[str, Table]:  # type: ignore[override]
+        """Of units, their values and the cells that these own; and of what units add to values, where that is bounded."""
+        sums = group_sums.TABLES if self.parameters.per_group else {}
+        return {"users": Table(bounding.BY, "user"), "owners": Table(ownership.BY, "user")} | sums
 
     @property
     def gives(self) -> pa.Schema:
@@ -68,7 +79,9 @@ class UserIntake(Intake):
 
     def empty(self) -> Tables:
         """No unit has used or owns anything."""
-        return {"users": bounding.no_users(), "owners": ownership.no_owners()}
+        rules = len(self.parameters.per_group)
+        sums = {"sums": group_sums.empty_sums(rules)} if rules else {}
+        return {"users": bounding.no_users(), "owners": ownership.no_owners()} | sums
 
     def step(self, state: Tables, rows: pa.Table, now: Clock, noise_key: bytes) -> Stepped:
         """`noise_key` is the root of the run's hash keys (`hashing.hash_key`)."""
@@ -79,15 +92,26 @@ class UserIntake(Intake):
         period = p.grid.period(ts) if p.renews else np.zeros(len(ts), np.int64)
         # Ties of event time: another order for every unit, whatever arrived first.
         order = sort_order(period, user, ts, user ^ values[:, 0], *values.T, *(each.of(rows) for each in p.contributions))
-        users, admitted = bound(state["users"], period[order], user[order], values[order], p.bounds, drops)
+        has_room, sums, shares = np.ones(len(order), bool), {}, {}
+        if p.per_group:
+            copied, window, _ = open_copies(ts[order], now, p)
+            at, rules = order[copied], [p.contributions[j] for j in p.per_group]
+            filled = group_sums.fill(state["sums"], (period[at], user[at], window, values[at, 0]), [r.of(rows)[at] for r in rules], rules)
+            if len(rules) == len(p.contributions):
+                has_room = np.bincount(copied, ~filled.full, len(order)) > 0
+        users, admitted = bound(state["users"], period[order], user[order], values[order], has_room, p.bounds, drops)
+        if p.per_group:
+            of = np.flatnonzero(admitted[copied])
+            sums = {"sums": group_sums.forget(group_sums.keep(state["sums"], filled, of), p.grid, now.closed_us)}
+            shares = {j: added[of] for j, added in zip(p.per_group, filled.added, strict=True)}
         kept = order[admitted]
         rows, ts, user, values = rows.take(pa.array(kept)), ts[kept], user[kept], values[kept]
         place = p.grid.latest_window(ts) if p.unknown_keys else period[kept]
         keys = {each: p.hash_key(noise_key, each) for each in np.unique(place).tolist()}
         fields = fields_of(place, values, keys, p.shape) if p.unknown_keys else p.shape.fields(p.hash_key(noise_key, 0), values)
         owners, owned = own(state["owners"], place, user, values, keys, p.shape)
-        out = _sketched(rows, ts, values, fields, owned, now, p)
-        return Stepped(_forget({"users": users, "owners": owners}, now, p), out, {"drops": {k: n for k, n in drops.items() if n}})
+        out = _sketched(rows, ts, values, fields, owned, shares, now, p)
+        return Stepped(_forget({"users": users, "owners": owners}, now, p) | sums, out, {"drops": {k: n for k, n in drops.items() if n}})
 
 
 def in_time(rows: pa.Table, now: Clock, p: IntakeParameters) -> tuple[pa.Table, dict[str, int]]:
@@ -97,20 +121,22 @@ def in_time(rows: pa.Table, now: Clock, p: IntakeParameters) -> tuple[pa.Table, 
     return rows if kept.all() else rows.filter(pa.array(kept)), drops
 
 
-def _sketched(rows: pa.Table, ts: Int, values: Int, fields: Field, owned: Mask | None, now: Clock, p: IntakeParameters) -> pa.Table:
-    """Partial sketches of every (window, trigger), and the keys that were brought."""
+def _sketched(
+    rows: pa.Table, ts: Int, values: Int, fields: Field, owned: Mask | None, shares: Mapping[int, Int], now: Clock, p: IntakeParameters
+) -> pa.Table:
+    """Partial sketches of every (window, trigger), and the keys that were brought; `shares`: what copies add where groups have bounds."""
     record, window, trigger = open_copies(ts, now, p)
     order = sort_order(window, trigger)
     starts = np.flatnonzero(run_starts(window[order], trigger[order]))
-    added = [None if each.rule == "rows" else each.of(rows) for each in p.contributions]
+    added = [shares[j] if j in shares else None if each.rule == "rows" else each.of(rows)[record] for j, each in enumerate(p.contributions)]
     parts = []
     for low, high in zip(starts, np.append(starts, len(order))[1:], strict=True):
-        part = record[order[low:high]]
+        copies = order[low:high]
         at = (int(window[order[low]]), int(trigger[order[low]]))
         for row in range(p.shape.depth):
-            here = part if owned is None else part[admitted_by(owned[part], row)]
+            here = copies if owned is None else copies[admitted_by(owned[record[copies]], row)]
             for number, each in enumerate(added):
-                cells = p.shape.sums(fields[row][here], None if each is None else each[here])
+                cells = p.shape.sums(fields[row][record[here]], None if each is None else each[here])
                 parts.append((*at, number * p.shape.depth + row, cells))
     out = [cell_rows(parts)]
     if p.unknown_keys and len(record):

@@ -5,13 +5,15 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+import numpy as np
+
 from dpsql.config import Source
 from dpsql.errors import AccountingError
 from dpsql.mechanisms.sketch.asked import Asked, SketchKind
 from dpsql.mechanisms.sketch.plan import CellsPlan, SketchPlan
 from dpsql.parsed_query import ContributionPeriod, CounterName, ParsedQuery
 from dpsql.privacy.cost import Cost, Overlap, PrivacyLevel, check_promise, gaussian_delta, shifted
-from dpsql.privacy.factorisation import factorisation
+from dpsql.privacy.factorisation import factorisation, response_and_column
 
 
 @dataclass(frozen=True)
@@ -80,13 +82,30 @@ def check(plan: SketchPlan, source: Source) -> Spent:
 def _ratio(cells: CellsPlan, plan: SketchPlan) -> float:
     """Sensitivity over sigma of one sketch (theorem 21)."""
     asked = plan.query.asked
-    if cells.rule not in ("rows", "sum"):
+    if cells.rule not in ("rows", "sum", "sum_per_group"):
         raise AccountingError(f"rule {cells.rule} is unknown to the accountant")
     largest = 1.0 if cells.rule == "rows" else max(abs(cells.lower), abs(cells.upper)) * cells.grid
     copies = sum(1 for k in range(10_000) if k * plan.query.windows.slide_us < plan.query.windows.size_us)
     # Per row and window: the owned keys of a unit lie in different cells, n_j <= c records in each, all together at most `rows`.
-    squares = _squares(asked)
-    return math.sqrt(copies * asked.depth * squares) * largest * factorisation(CounterName.BLT, plan.triggers)[0] / cells.sigma
+    squares = copies * _squares(asked) * largest**2
+    if cells.rule == "sum_per_group":
+        squares = _per_group(cells, plan, copies) * cells.grid**2
+    return math.sqrt(asked.depth * squares) * factorisation(CounterName.BLT, plan.triggers)[0] / cells.sigma
+
+
+def _per_group(cells: CellsPlan, plan: SketchPlan, copies: int) -> int:
+    """Of each value and window what is above zero and what is below shift a cell's path by vectors without a negative inner product."""
+    bounds, size, slide = plan.query.asked.bounds, plan.query.windows.size_us, plan.query.windows.slide_us
+    if bounds is None or plan.beta is not None or plan.query.asked.kind is not SketchKind.COUNT_SKETCH:
+        raise AccountingError("bounds per group are of units, and of values that are listed, in cells with signs")
+    if cells.lower < 0 and float(np.min(response_and_column(CounterName.BLT, plan.triggers)[1])) < 0:
+        raise AccountingError("the counter has a negative entry: bounds per group of both signs would cost more than accounted for")
+    rows = copies * min(bounds.max_rows, bounds.max_keys * bounds.max_rows_per_key)
+    # The starts of windows that hold a moment of [0, size); where slides do not divide it they lie otherwise in each period.
+    meeting = sum(1 for k in range(-10_000, 10_000) if -size < k * slide < size) if size % slide == 0 else 1 + (2 * size - 2) // slide
+    groups = rows if plan.query.contribution_period is ContributionPeriod.STREAM else meeting * min(bounds.max_rows, bounds.max_keys)
+    # At most that in each; or, as all rows add up to `rows` times the largest, in as many as that fills.
+    return min(rows * max(cells.upper, -cells.lower) ** 2, min(rows, groups) * (cells.upper**2 + cells.lower**2))
 
 
 def _squares(asked: Asked) -> int:

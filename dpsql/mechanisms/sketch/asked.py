@@ -29,6 +29,11 @@ class Wanted:
 
 
 @dataclass(frozen=True)
+class WantedPerGroup(Wanted):
+    """APPROX_TOP_SUM, where `bounds` hold what the rows of one unit with one value add up to in a window."""
+
+
+@dataclass(frozen=True)
 class Bounds:
     """What one unit may do in one contribution period: rows, rows with one value, values (C, c, G)."""
 

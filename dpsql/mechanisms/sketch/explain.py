@@ -12,7 +12,7 @@ from dpsql.mechanisms.sketch.plan import SketchPlan
 from dpsql.mechanisms.sketch.planner import collisions
 from dpsql.mechanisms.sketch.stages import grid, missed_by_a_row
 from dpsql.parsed_query import ContributionPeriod, CounterName, PrivacyLevel
-from dpsql.parts.words import wrapped
+from dpsql.parts.words import clamps, wrapped
 from dpsql.privacy.curve import epsilon_of
 from dpsql.schedule import by_window
 from dpsql.text import Z95, in_short, number
@@ -46,6 +46,7 @@ def explain(plan: SketchPlan, source: Source) -> str:
         what = "counts" if wanted.weight is None else f"sums of {wanted.weight}"
         listed = f"the {wanted.number:,} largest {what} by {asked.value}" if wanted.number else f"no list: what is asked of {asked.value}"
         lines += [f"  {wanted.alias}: {listed}."]
+    lines += clamps(query.aggregates)
     lines += [f"  {line}" for line in rest]
     lines += ["", f"Query identity: {plan.identity}"]
     return wrapped("\n".join(lines))

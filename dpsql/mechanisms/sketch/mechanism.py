@@ -11,7 +11,7 @@ from dpsql.mechanisms.sketch import accounting, explain, options, planner, rules
 from dpsql.mechanisms.sketch.asked import Asked, SketchKind
 from dpsql.mechanisms.sketch.plan import SketchPlan, document
 from dpsql.schedule import by_window
-from dpsql.udfs.sketch.intake import REASONS, UserIntake
+from dpsql.udfs.sketch.intake import REASONS
 from dpsql.udfs.sketch.partial import SCHEMA
 from dpsql.udfs.sketch.publishing import SketchRelease
 from dpsql.udfs.stage import ADMISSION, RELEASE, Clock, Stage, Tick
@@ -39,7 +39,7 @@ class Sketch(Mechanism[Asked, SketchPlan]):
             arguments=tuple(map(Argument, plan.arguments)),
             listed=True,  # every window from the declared start on, with the values that are listed, if any
             contributions=SCHEMA,
-            state={ADMISSION: UserIntake.tables if asked.bounds else {}, RELEASE: SketchRelease.tables},
+            state={ADMISSION: stages.intake(plan, 0).tables, RELEASE: SketchRelease.tables},
             columns=tuple(
                 OutputColumn(each.alias, each.alias, "TOP_COUNT" if each.weight is None else "TOP_SUM", f"c{i}", Role.LIST)
                 for i, each in enumerate(asked.wanted)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dpsql.mechanisms.sketch.asked import Asked, Bounds, SketchKind, Wanted
+from dpsql.mechanisms.sketch.asked import Asked, Bounds, SketchKind, Wanted, WantedPerGroup
 from dpsql.parsed_query import AggregateFunction
 from dpsql.sql import options
 from dpsql.sql.aggregates import Call, read_bounds
@@ -67,4 +67,4 @@ def _bounds(draft: Draft) -> Bounds:
 def _wanted(call: Call) -> Wanted:
     weight = None if call.weight is None else write(call.plain[call.weight])
     bounds = read_bounds(call.bounds_arguments[0]) if call.bounds_arguments else None
-    return Wanted(call.item.name or "", number_of(call) or 0, weight, bounds)
+    return (WantedPerGroup if call.per_group else Wanted)(call.item.name or "", number_of(call) or 0, weight, bounds)

@@ -8,11 +8,12 @@ import math
 from dpsql.config import Source
 from dpsql.errors import ConfigError
 from dpsql.mechanisms.identity import identity_of
-from dpsql.mechanisms.sketch.asked import Asked, Bounds, SketchKind, Wanted
+from dpsql.mechanisms.sketch.asked import Asked, Bounds, SketchKind, Wanted, WantedPerGroup
 from dpsql.mechanisms.sketch.medians import MEDIAN, stderr
 from dpsql.mechanisms.sketch.plan import CellsPlan, SketchPlan, document
-from dpsql.parsed_query import Aggregate, AggregateFunction, ContributionPeriod, CounterName, ParsedQuery, PrivacyLevel
+from dpsql.parsed_query import Aggregate, AggregateFunction, ContributionPeriod, CounterName, ParsedQuery, PerGroup, PrivacyLevel
 from dpsql.parts.increments import check_noise, increments_of, of_width
+from dpsql.parts.sums import per_group_sensitivity
 from dpsql.privacy.curve import round_down, round_up, total_mu
 from dpsql.udfs.noise.counters import column_norm, counter, path_sd
 from dpsql.udfs.sketch.hashing import SCHEME
@@ -139,6 +140,16 @@ def _squares(bounds: Bounds) -> int:
     return full * bounds.max_rows_per_key**2 + rest**2
 
 
+def _groups(query: ParsedQuery[Asked], windows: int) -> int:
+    """(window, value) pairs in which a unit's rows of one period are: windows that meet a period, as it begins with one where slides divide it."""
+    bounds, size, slide = query.asked.bounds, query.windows.size_us, query.windows.slide_us
+    if bounds is None:
+        return 1
+    meeting = -(-2 * size // slide) - (size % slide == 0)
+    of_values = meeting * bounds.keys if query.contribution_period is ContributionPeriod.WINDOW else windows * bounds.rows
+    return min(windows * bounds.rows, of_values)
+
+
 def _cells(
     query: ParsedQuery[Asked],
     source: Source,
@@ -152,9 +163,14 @@ def _cells(
     asked, chosen = query.asked, counter(CounterName.BLT, triggers)
     rows = asked.bounds.rows if asked.bounds else 1
     function = AggregateFunction.COUNT_ROWS if wanted.weight is None else AggregateFunction.SUM
-    (added,) = increments_of(Aggregate(wanted.alias, function, wanted.weight, wanted.bounds), arguments, of_width(source, rows))
-    together = _squares(asked.bounds) if asked.bounds else 1
-    sensitivity = round_up(math.sqrt(windows * asked.depth * together) * added.largest * column_norm(chosen))
+    per_group = isinstance(wanted, WantedPerGroup) and asked.bounds is not None
+    aggregate = (PerGroup if per_group else Aggregate)(wanted.alias, function, wanted.weight, wanted.bounds)
+    (added,) = increments_of(aggregate, arguments, of_width(source, 1 if per_group else rows))
+    moved = math.sqrt(windows * asked.depth * (_squares(asked.bounds) if asked.bounds else 1)) * added.largest
+    if per_group and asked.bounds:
+        sums = per_group_sensitivity(added, asked.bounds.max_rows_per_key, windows * rows, _groups(query, windows))
+        moved = math.sqrt(asked.depth) * sums
+    sensitivity = round_up(moved * column_norm(chosen))
     sigma = round_up(sensitivity / (mu / math.sqrt(len(asked.wanted))) * (1 + 1e-12))
     check_noise(wanted.alias, sigma, added.grid, triggers)
     return CellsPlan(**vars(added), mechanism=number, sensitivity=sensitivity, sigma=sigma, sd=tuple(sigma * v for v in path_sd(chosen)))

@@ -10,7 +10,7 @@ from dpsql.mechanisms.sketch.options import MOST_BYTES, MOST_LISTED, WIDEST, lis
 from dpsql.mechanisms.sketch.planner import APART, MOST_DRAWS, collisions
 from dpsql.parsed_query import AggregateFunction
 from dpsql.sql import clause_rules, window_rules
-from dpsql.sql.aggregates import BOUNDS, argument_name, read_bounds
+from dpsql.sql.aggregates import BOUNDS, PER_GROUP, argument_name, read_bounds
 from dpsql.sql.constructs import READING
 from dpsql.sql.draft import Draft
 from dpsql.sql.event_rules import cap_of_level, event, rows_of_events, units_of_events
@@ -68,12 +68,14 @@ def arguments(draft: Draft) -> Iterator[Problem]:
                 draft.span(call.positional[-1]), f"The length of the list must be a whole number from 1 to {MOST_LISTED:,}", example
             )
         for argument in call.named:
-            if argument_name(argument) != BOUNDS:
-                yield problem(draft.span(argument), f"Unknown argument {argument_name(argument)}", f"the one named argument is {BOUNDS}")
+            if argument_name(argument) not in (BOUNDS, PER_GROUP):
+                hint = f"the named arguments are {BOUNDS} and {PER_GROUP}"
+                yield problem(draft.span(argument), f"Unknown argument {argument_name(argument)}", hint)
             elif function is not AggregateFunction.APPROX_TOP_SUM:
-                yield problem(draft.span(argument), f"{function} has no bounds: every record counts one", "leave the argument out")
+                hint = "leave the argument out, or write max_rows_per_group" if call.per_group else "leave the argument out"
+                yield problem(draft.span(argument), f"{function} has no bounds: every record counts one", hint)
         for argument in call.bounds_arguments[1:]:
-            yield problem(draft.span(argument), f"{BOUNDS} is written twice", "keep one of them")
+            yield problem(draft.span(argument), "The bounds are written twice", "keep one of them")
 
 
 def bounds_of_sums(draft: Draft) -> Iterator[Problem]:

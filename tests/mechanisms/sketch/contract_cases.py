@@ -3,7 +3,7 @@
 from typing import Any
 
 from dpsql.mechanisms.protocol import RunFacts
-from dpsql.mechanisms.sketch.asked import Bounds, Wanted
+from dpsql.mechanisms.sketch.asked import Bounds, Wanted, WantedPerGroup
 from dpsql.mechanisms.sketch.plan import SketchPlan
 from dpsql.mechanisms.sketch.planner import make_plan
 from dpsql.parsed_query import ContributionPeriod, ParsedQuery, WindowSpec
@@ -15,6 +15,7 @@ from tests.property.plans import source
 FACTS = RunFacts(PublicGroups(tuple(range(KEYS)), tuple(encode([b"key %d" % number]) for number in range(KEYS)), START))
 HOURS: dict[str, Any] = {"window": WindowSpec(8 * HOUR, 8 * HOUR, 0), "trigger_interval_us": 2 * HOUR, "depth": 3}
 SLIDING: dict[str, Any] = HOURS | {"window": WindowSpec(8 * HOUR, 4 * HOUR, 0)}
+BOUNDED = WantedPerGroup("in_all", 3, "value", (-30.0, 90.0))
 BOTH = (Wanted("top", 5), Wanted("spent", 3, "value", (-3.0, 9.0)))
 
 
@@ -26,6 +27,7 @@ PLANS = {
     "units, unknown": _plan(query(**HOURS, bounds=Bounds(4, 2, 3))),
     "units for ever, unknown": _plan(query(**HOURS, bounds=Bounds(6, 2, 3), contribution_period=ContributionPeriod.STREAM)),
     "units, listed, sliding": _plan(public(**SLIDING, bounds=Bounds(4, 1, 4), wanted=BOTH)),
+    "units, listed, bounds per group": _plan(public(**SLIDING, bounds=Bounds(6, 4, 3), wanted=(Wanted("top", 5), BOUNDED))),
     "events, unknown": _plan(event(**HOURS)),
     "events, only asked": _plan(event(**HOURS, wanted=(ONLY_ASKED,))),
 }

@@ -1,8 +1,8 @@
 """Sketches as plain lists: one record, one key, one row of cells at a time. Hashes are asked for by name, so that both forms have the same."""
 
 import hashlib
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
@@ -15,6 +15,31 @@ class Record:
     ts: int
     key: bytes
     value: int = 1
+    shares: Mapping[int, int] = field(default_factory=dict)
+    """By window, what it adds where bounds per group cut that."""
+
+
+@dataclass
+class Rooms:
+    """What a unit's records with one key may add in a window, above zero and below; `alone`: who adds nothing is refused."""
+
+    lower: int
+    upper: int
+    alone: bool
+    windows: Callable[[int], list[int]]
+    used: dict[tuple[int, int, bytes, bool], int] = field(default_factory=dict)
+
+    def asked(self, r: Record) -> tuple[dict[tuple[int, int, bytes, bool], int], bool]:
+        """How full rooms are after a record, and whether all of them were full before."""
+        limit = self.upper if r.value > 0 else -self.lower
+        before = {(r.user, w, r.key, r.value > 0): self.used.get((r.user, w, r.key, r.value > 0), 0) for w in self.windows(r.ts)}
+        full = bool(before) and limit > 0 and r.value != 0 and all(had == limit for had in before.values())
+        return {place: min(had + abs(r.value), limit) for place, had in before.items()}, full and self.alone
+
+    def admit(self, r: Record, after: dict[tuple[int, int, bytes, bool], int]) -> Record:
+        shares = {place[1]: (now - self.used.get(place, 0)) * (1 if r.value > 0 else -1) for place, now in after.items()}
+        self.used |= after
+        return replace(r, shares=shares)
 
 
 Place = Callable[[bytes, int, int], tuple[int, int]]
@@ -44,7 +69,7 @@ def place(hash_key: bytes, name: bytes, row: int, width: int, blocks: int) -> tu
     return found >> 1, -1 if found & 1 else 1
 
 
-def admitted(records: Sequence[Record], max_rows: int, per_key: int, keys: int) -> list[Record]:
+def admitted(records: Sequence[Record], max_rows: int, per_key: int, keys: int, rooms: Rooms) -> list[Record]:
     """What the bounds let through, records in order of arrival."""
     seen: dict[int, dict[bytes, int]] = {}
     out = []
@@ -52,8 +77,10 @@ def admitted(records: Sequence[Record], max_rows: int, per_key: int, keys: int) 
         mine = seen.setdefault(record.user, {})
         if sum(mine.values()) >= max_rows or (record.key not in mine and len(mine) >= keys) or mine.get(record.key, 0) >= per_key:
             continue
-        mine[record.key] = mine.get(record.key, 0) + 1
-        out.append(record)
+        after, full = rooms.asked(record)
+        if not full:
+            mine[record.key] = mine.get(record.key, 0) + 1
+            out.append(rooms.admit(record, after))
     return out
 
 

@@ -11,7 +11,7 @@ from scipy.stats import norm
 
 from dpsql.errors import AccountingError, ConfigError
 from dpsql.mechanisms.sketch.accounting import account, check, spent
-from dpsql.mechanisms.sketch.asked import Bounds, SketchKind, Wanted
+from dpsql.mechanisms.sketch.asked import Bounds, SketchKind, Wanted, WantedPerGroup
 from dpsql.mechanisms.sketch.explain import figures, sentences
 from dpsql.mechanisms.sketch.medians import MEDIAN, SMALLEST
 from dpsql.mechanisms.sketch.plan import document
@@ -22,7 +22,8 @@ from tests.mechanisms.sketch.sketch_runs import COUNT, ONLY_ASKED, event, public
 from tests.property.plans import DAY, HOUR, source
 
 SUM = Wanted("spent", 3, "seconds", (-3.0, 9.0))
-SLIDING = {"window": WindowSpec(DAY, 8 * HOUR, 0)}
+BOUNDED = WantedPerGroup("in_all", 3, "seconds", (-30.0, 90.0))
+SLIDING, UNEVEN = {"window": WindowSpec(DAY, 8 * HOUR, 0)}, {"window": WindowSpec(DAY, 7 * HOUR, 0)}
 
 
 def any_query(pick: np.random.Generator) -> Any:
@@ -34,7 +35,8 @@ def any_query(pick: np.random.Generator) -> Any:
     changes |= {"contribution_period": [*ContributionPeriod][int(pick.integers(2))]}
     changes |= {"trigger_interval_us": int(pick.choice([HOUR, 3 * HOUR]))}
     if pick.random() < 0.4:
-        return public(**changes, **(SLIDING if pick.random() < 0.5 else {}))
+        changes |= {"wanted": (COUNT, BOUNDED)} if pick.random() < 0.5 else {}
+        return public(**changes, **([{}, SLIDING, UNEVEN][int(pick.integers(3))]))
     return query(**changes)
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from dpsql.mechanisms.sketch.asked import Bounds, Wanted
+from dpsql.mechanisms.sketch.asked import Bounds, Wanted, WantedPerGroup
 from dpsql.mechanisms.sketch.plan import SketchPlan
 from dpsql.mechanisms.sketch.planner import make_plan
 from dpsql.parsed_query import ContributionPeriod, WindowSpec
@@ -26,6 +26,7 @@ from tests.property.plans import DAY, HOUR, source
 
 KEYS = [b"a", b"b", b"c", b"d", b"e"]
 SUM = Wanted("spent", 3, "seconds", (-3.0, 9.0))
+BOUNDED = WantedPerGroup("spent", 3, "seconds", (-3.0, 9.0))
 STREAM = {"contribution_period": ContributionPeriod.STREAM}
 BOUNDS = {"bounds": Bounds(4, 2, 3), "depth": 3}
 
@@ -42,6 +43,8 @@ ASKED = {
     "unknown, STREAM": query(**BOUNDS, **STREAM),
     "sums, listed": public(**BOUNDS, wanted=(COUNT, SUM)),
     "sliding": public(**BOUNDS, window=WindowSpec(DAY, 8 * HOUR, 0)),
+    "sums, bounds per group": public(**BOUNDS, wanted=(BOUNDED,)),
+    "sliding, bounds per group": public(**BOUNDS, wanted=(COUNT, BOUNDED), window=WindowSpec(DAY, 8 * HOUR, 0)),
     "event, unknown": event(depth=3, wanted=(COUNT, SUM)),
     "event, only asked": event(depth=3, wanted=(ONLY_ASKED,), window=WindowSpec(DAY, 8 * HOUR, 0)),
 }
@@ -89,8 +92,11 @@ def expected(plan: SketchPlan, some: pa.Table, window: int, trigger: int) -> np.
         per_period: dict[int, list[Record]] = {}
         for record in given:
             per_period.setdefault(0 if stream else record.ts // size, []).append(record)
-        b = asked.bounds
-        given = [r for rs in per_period.values() for r in reference.admitted(rs, b.max_rows, b.max_rows_per_key, b.max_keys)]
+        b, alone = asked.bounds, all(each.rule == "sum_per_group" for each in plan.cells)
+        given = []
+        for some_of_them in per_period.values():
+            rooms = reference.Rooms(-3, 9, alone, lambda ts: [w for w in range(ts // slide * slide, ts - size, -slide) if w >= START])
+            given += reference.admitted(some_of_them, b.max_rows, b.max_rows_per_key, b.max_keys, rooms)
     out = np.zeros((asked.depth * len(plan.cells), asked.width), np.int64)
     blocks = -(-asked.depth * asked.width.bit_length() // 128)
 
@@ -108,6 +114,7 @@ def expected(plan: SketchPlan, some: pa.Table, window: int, trigger: int) -> np.
             if (record.ts - window) // query.trigger_interval_us < trigger:
                 for number, each in enumerate(plan.cells):
                     value = min(max(record.value / each.grid, each.lower), each.upper) if each.rule == "sum" else 1
+                    value = record.shares[window] / each.grid if each.rule == "sum_per_group" else value
                     out[number * asked.depth + row, at] += sign * int(value)
     return out
 

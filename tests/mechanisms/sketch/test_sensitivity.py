@@ -65,7 +65,7 @@ def shifts(
     b: Brought, places: Int, keys: dict[int, bytes], bounds: UnitBounds, rule: bool = True, fields_at: Int | None = None
 ) -> np.ndarray:
     """|C x|^2 of every unit, over f^2; `fields_at`: what shares a hash key, if that is not what shares an ownership."""
-    _, admitted = bound(no_users(), b.period, b.user, b.values, bounds, dict.fromkeys(DROPS, 0))
+    _, admitted = bound(no_users(), b.period, b.user, b.values, np.ones(len(b.user), bool), bounds, dict.fromkeys(DROPS, 0))
     mine = np.flatnonzero(admitted)
     _, owned = own(no_owners(), places[mine], b.user[mine], b.values[mine], keys, SHAPE)
     at = places if fields_at is None else fields_at
@@ -138,6 +138,40 @@ def test_late_records_move_no_more_and_bring_no_more_candidates(bounds: UnitBoun
     moved, of_one, candidates = (max(each) for each in zip(*(by_steps(seed, bounds, unknown) for seed in range(40)), strict=True))
     assert 0.6 < moved / (SHAPE.depth * squares(bounds)) < 1 + 1e-9
     assert (of_one, candidates) == (bounds.max_rows_per_key, unknown * min(bounds.max_rows, bounds.max_keys))
+
+
+def groups_by_steps(seed: int, bounds: UnitBounds, rule: Increment, slide: int) -> float:
+    """One unit in one period that begins at T, through the real intake: |C x|^2 of all windows together, over f^2."""
+    g, last = np.random.default_rng(seed), T + T // 2
+    p = IntakeParameters(Grid(T, slide, 0, 1, last), 0, SHAPE, (rule,), False, True, bounds)
+    stage, out = UserIntake(p, 1), []
+    state, pool = stage.empty(), [b"%d" % number for number in g.integers(0, 1 << 40, bounds.max_keys + int(g.integers(0, 2)))]
+    sides = [rule.upper, *([rule.lower] if g.random() < 0.5 else []), *g.integers(rule.lower, rule.upper + 1, int(g.integers(0, 3)))]
+    for closed in sorted(g.choice(np.arange(2 * T), 3, replace=False).tolist()):
+        ts = np.sort(np.where(g.random(8) < 0.5, g.integers(T, 2 * T, 8), g.choice([T, 2 * T - 1])))
+        rows = records([1] * 8, ts.tolist(), [pool[i] for i in g.integers(0, len(pool), 8)], g.choice(sides, 8).astype(float).tolist())
+        done = stage.step(state, rows.select(stage.takes.names), Clock(closed, 1 << 60), ROOT)
+        state = done.state
+        out += done.rows.to_pylist()
+    x = np.zeros((2 * T // slide, last, SHAPE.depth, SHAPE.width), np.int64)
+    for row in out:
+        add_cells(x[row["window"] // slide, row["trigger"] - 1, row["row"]], row["form"], row["payload"])
+    return float((np.einsum("ij,wjrc->wirc", matrix(last), x) ** 2).sum()) / counter("BLT", last).squared_norm()
+
+
+@pytest.mark.parametrize(("slide", "least"), [(T, 0.99), (T // 2, 0.6)])
+@pytest.mark.parametrize(
+    ("lower", "bounds"), [(0, UnitBounds(6, 3, 2)), (0, UnitBounds(3, 2, 3)), (-2, UnitBounds(6, 3, 2)), (-2, UnitBounds(4, 4, 1))]
+)
+def test_bounds_per_group_hold_what_they_are_charged(lower: int, bounds: UnitBounds, slide: int, least: float) -> None:
+    """Two rooms in each window that meets the period: one side reaches it; both in one group do not. Catches: rooms that are forgotten, or of
+    all windows; of the groups those of one window."""
+    rule = Increment("sum_per_group", 0, 1.0, lower, 3)
+    rows = T // slide * min(bounds.max_rows, bounds.max_keys * bounds.max_rows_per_key)
+    groups = (2 * T // slide - 1) * min(bounds.max_rows, bounds.max_keys)
+    charged = SHAPE.depth * min(9 * rows, min(rows, groups) * (9 + lower**2))
+    found = max(groups_by_steps(seed, bounds, rule, slide) for seed in range(400)) / charged
+    assert (least if not lower else 0.5) < found < 1 + 1e-9
 
 
 def test_two_periods_that_meet_cost_up_to_twice_two() -> None:
