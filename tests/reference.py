@@ -188,7 +188,7 @@ class Bounder:
         mine = self.used[record.user, period_of(record.ts, self.p)]
         new = record.key not in mine.keys
         if not new and mine.rows < self.p.max_rows and self._full(record, mine, closed_us):
-            self.drops["bounds"] += 1
+            self.drops["over_bounds_per_group"] += 1
             return False
         if (
             mine.keys[record.key] >= self.p.max_rows_per_group

@@ -221,7 +221,7 @@ class Workbench:
             }
             if largest:
                 columns[alias]["l_inf"] = outcome.largest()
-        dropped = {reason: bounded.counted["drops"].get(reason, 0) for reason in DROP_REASONS[-3:]}
+        dropped = {reason: bounded.counted["drops"].get(reason, 0) for reason in DROP_REASONS[-4:]}
         kept = 1 - sum(dropped.values()) / rows.num_rows
         keys_kept = float(released[self._seen].sum())
         return Measurement(setting, plan.horizon, kept, dropped, int(self._seen.sum()), keys_kept, columns, self._cost(columns, keys_kept))

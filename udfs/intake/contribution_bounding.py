@@ -31,6 +31,7 @@ DROP_REASONS = (
     "too_far_ahead",
     "window_closed",
     "over_max_groups",
+    "over_bounds_per_group",
     "over_max_rows_per_group",
     "over_max_rows",
 )
@@ -263,12 +264,14 @@ def _bound(
     has_room = has_room & pairs.stands_for(first, exact) if exact else has_room
     within_groups = pairs.known | (rank <= p.max_groups) | (p.max_groups >= p.max_rows)
     rows_left = (pairs.prior_rows + pairs.occurrence <= p.max_rows_per_group) | (p.max_rows_per_group >= p.max_rows)
+    no_room = within_groups & ~has_room
     within_group = within_groups & has_room & rows_left
     ordinal = pairs.user_rows + running_count(within_group, new_user)
     spent = ordinal - within_group >= p.max_rows
     admitted = within_group & ~spent
     drops["over_max_groups"] += int((~within_groups & ~spent).sum())
-    drops["over_max_rows_per_group"] += int((within_groups & ~within_group & ~spent).sum())
+    drops["over_bounds_per_group"] += int((no_room & ~spent).sum())
+    drops["over_max_rows_per_group"] += int((within_groups & ~no_room & ~within_group & ~spent).sum())
     drops["over_max_rows"] += int(spent.sum())
     return admitted, first & admitted, rank, ordinal, merge(state, KEYS, pairs, admitted, p.max_rows)
 

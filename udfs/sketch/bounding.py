@@ -72,7 +72,8 @@ def bound(
     spent = (total[high] - total[low])[who] + running_count(within_key, new_unit) - within_key >= bounds.max_rows
     admitted = within_key & ~spent
     drops["over_max_groups"] += int((~within_keys & ~spent).sum())
-    drops["over_max_rows_per_group"] += int((within_keys & ~within_key & ~spent).sum())
+    drops["over_bounds_per_group"] += int((within_keys & ~has_room & ~spent).sum())
+    drops["over_max_rows_per_group"] += int((within_keys & has_room & ~within_key & ~spent).sum())
     drops["over_max_rows"] += int(spent.sum())
 
     added = np.bincount(pair[admitted], minlength=len(head))

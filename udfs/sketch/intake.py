@@ -22,7 +22,7 @@ from dpsql.udfs.sketch.partial import SCHEMA, cell_rows, key_rows
 from dpsql.udfs.stage import NO_RECORD, Clock, Intake, Stepped, Tables
 from dpsql.udfs.state_table import Table
 
-REASONS = (*NO_RECORD, "too_far_ahead", "window_closed", "over_max_groups", "over_max_rows_per_group", "over_max_rows")
+REASONS = (*NO_RECORD, "too_far_ahead", "window_closed", "over_max_groups", "over_bounds_per_group", "over_max_rows_per_group", "over_max_rows")
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from tests.mechanisms.sketch.sketch_runs import ROOT, records
 
 T, UNITS, BRING = 6, 6_000, 4
 SHAPE = Shape(2, 4)
-DROPS = ("over_max_groups", "over_max_rows_per_group", "over_max_rows")
+DROPS = ("over_max_groups", "over_bounds_per_group", "over_max_rows_per_group", "over_max_rows")
 
 
 @dataclass(frozen=True)
