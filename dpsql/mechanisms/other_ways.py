@@ -39,8 +39,8 @@ class Ways:
     """
 
     query: ParsedQuery[Any]
-    rows: int
-    per_key: int
+    rows: float
+    per_key: float
     mine: CounterName
     event: bool = False
 

@@ -6,6 +6,7 @@ the explanation. How to add one: CONTRIBUTING.md.
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -95,8 +96,9 @@ BOUNDS = ("max_rows_contributed", "max_rows_per_group", "max_groups_contributed"
 
 
 def bounds_told(query: ParsedQuery[Any]) -> tuple[int | None, int | None, int | None]:
-    """C, c and G of a unit; None where one row is protected."""
-    most, each, groups = (getattr(query.asked, name) if query.privacy_unit else None for name in BOUNDS)
+    """C, c and G of a unit; None where one row is protected, and of what is not counted."""
+    given = [getattr(query.asked, name) if query.privacy_unit else None for name in BOUNDS]
+    most, each, groups = (None if bound == math.inf else bound for bound in given)
     return most, each, groups
 
 

@@ -53,7 +53,7 @@ def increments_of(aggregate: Aggregate, arguments: Sequence[str], clamp: Clamp) 
     return [*parts, Increment("valid", argument)]
 
 
-def of_width(source: Source, rows: int) -> Clamp:
+def of_width(source: Source, rows: float) -> Clamp:
     """Grids of a power of two no coarser than (hi - lo) / 2^20, for sums over all users of a source with so many rows each."""
 
     def clamp(alias: str, lo: float, hi: float) -> tuple[float, int, int]:

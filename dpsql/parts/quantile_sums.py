@@ -16,7 +16,7 @@ BEYOND = 40
 
 
 def quantile_sum(
-    aggregate: Quantiles, arguments: Sequence[str], mechanism: int, sensitivity: float, mu: float, sd: float, rows: int
+    aggregate: Quantiles, arguments: Sequence[str], mechanism: int, sensitivity: float, mu: float, sd: float, rows: float
 ) -> QuantileSum:
     """Every row counts one in a node of each level.
 

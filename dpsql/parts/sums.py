@@ -78,7 +78,7 @@ def presence_only(arguments: Sequence[str], perturbations: Sequence[Summed]) -> 
     return tuple(rules <= {"valid", "valid_per_group"} for rules in used)
 
 
-def per_group_sensitivity(added: Increment, per_key: int, rows: int, groups: int) -> float:
+def per_group_sensitivity(added: Increment, per_key: float, rows: float, groups: int) -> float:
     """Of a sum with bounds per group, as a multiple of the counter's column norm, in value units (docs/privacy/lemma.md, bounds per group).
 
     Args:

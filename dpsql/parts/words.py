@@ -33,6 +33,23 @@ def written(aggregate: Aggregate) -> str:
     )
 
 
+def allowance(asked: Any, period: str) -> str:
+    """`C = 8 records per window, c = 4 of them with one key, G = 2 keys;`, or of keys alone where records are not counted."""
+    keys = f"G = {asked.max_groups_contributed} keys"
+    if asked.max_rows_contributed == math.inf:
+        return f"{keys} {period}, of each any number of records: what they add up to has bounds;"
+    return f"C = {asked.max_rows_contributed} records {period}, c = {asked.max_rows_per_group} of them with one key, {keys};"
+
+
+def not_counted(asked: Any) -> str:
+    """Which of a unit's records are not."""
+    keys = f"keys after its first {asked.max_groups_contributed:,} (G)"
+    if asked.max_rows_contributed == math.inf:
+        return f"A unit's {keys}"
+    first = f"records after its first {asked.max_rows_contributed:,} (C), after its first {asked.max_rows_per_group:,} with one key (c)"
+    return f"A unit's {first}, and {keys}"
+
+
 def clamps(aggregates: Iterable[Aggregate]) -> list[str]:
     """What is done to values, a line for each aggregate of values."""
     row = "  {}: each value is clamped to [{:g}, {:g}]; NULL and NaN add nothing."

@@ -5,6 +5,7 @@ Those here are words of every mechanism or of several; each mechanism names the 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -81,11 +82,16 @@ _DELTA = (
 )
 
 
-def all_rows(draft: Draft) -> int | None:
-    """C where c and G are written: no more rows than that can count. Rows that end make room for others, so there C is another number."""
+def all_rows(draft: Draft) -> float | None:
+    """C where it is not written. With c and G no more rows than G c can count, but where rows end and make room for others. With G alone none are
+    counted (infinity) where bounds per group hold what a unit adds, or it is counted itself."""
     both = [draft.value(name) for name in ("max_rows_per_group", "max_groups_contributed") if draft.given(name)]
     ends = draft.stream is not None and draft.stream.change_feed
-    return both[0] * both[1] if len(both) == 2 and all(both) and not ends and both[0] * both[1] <= MOST_ROWS else None
+    if len(both) == 2:
+        return both[0] * both[1] if all(both) and not ends and both[0] * both[1] <= MOST_ROWS else None
+    elsewhere = ends or draft.paper or draft.keyless or draft.sketches or draft.grouping_sets is not None
+    held = draft.calls and all(call.per_group or call.distinct for call in draft.calls)
+    return math.inf if held and draft.given("max_groups_contributed") and not both[1:] and not elsewhere else None
 
 
 def _rows(draft: Draft) -> Any:
@@ -122,7 +128,7 @@ PRIVACY_UNIT_COLUMN = Option(
 MAX_ROWS_CONTRIBUTED = whole_option(
     "max_rows_contributed = 32",
     "C: records of one unit that count, per contribution period",
-    "G c where both are written, else required",
+    "G c where both are written; none where G is, and each aggregate is COUNT(DISTINCT unit) or has bounds per group; else required",
     MOST_ROWS,
     all_rows,
 )

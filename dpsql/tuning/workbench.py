@@ -4,6 +4,7 @@ make of that is expected from the plan's numbers."""
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -82,7 +83,7 @@ def check_tunable(query: Query) -> None:
     """Refuse a query whose settings cannot be measured here; no sample has to be read for that.
 
     Raises:
-        ConfigError: another mechanism's query, `mechanism = PAPER`, or `carry_windows` above 1.
+        ConfigError: another mechanism's query, `mechanism = PAPER`, `carry_windows` above 1, or records that are not counted.
     """
     if query.parsed.mechanism != PrivacyPlan.mechanism:
         takes = registry.named(PrivacyPlan.mechanism).takes
@@ -91,6 +92,8 @@ def check_tunable(query: Query) -> None:
         raise ConfigError("tuning measures our mechanism, which is more accurate than the paper's: leave mechanism out")
     if query.parsed.asked.carry_windows > 1:
         raise ConfigError("tuning looks at each window by itself: write carry_windows = 1, or leave the option out")
+    if query.parsed.asked.max_rows_contributed == math.inf:
+        raise ConfigError("tuning looks for C, c and G, and this query has G alone: write max_rows_contributed")
 
 
 class Workbench:

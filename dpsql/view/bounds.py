@@ -23,7 +23,7 @@ FITTED = "It is biased, without a bound, so what is read from it has no error ba
 def heads(published: Published) -> dict[str, str]:
     """Per aggregate what its column's head says of the bounds: `at most 4 each`; nothing where each unit counts once."""
     run = published.protects[-1] if published.protects else None
-    if run is None or run.max_rows is None:
+    if run is None or not run.units:
         return {}
     found = {}
     for measure in published.measures:
@@ -47,7 +47,7 @@ def left_out(published: Published) -> tuple[str, ...]:
         return (NOISE_OF_ROWS, *predicted)
     grows = [measure.additive or measure.function in (AggregateFunction.COUNT_DISTINCT_UNIT, *SKETCHES) for measure in published.measures]
     words = [LEFT_OUT] * (any(grows) or not grows) + [EITHER_SIDE] * (not all(grows))
-    if run is not None and run.max_rows is not None:
+    if run is not None:
         words.insert(0, _allowance(run, published))
     return (NOISE_ONLY, " ".join(words), *predicted)
 
@@ -71,9 +71,11 @@ def _allowance(run: Protects, published: Published) -> str:
     period = "in the whole stream"
     if run.period == "WINDOW" and (window := published.windows):
         period = f"in {duration(window.size_us)}" if window.slide_us != window.size_us else "in a window"
+    of = "" if key == "value" else f" of {key}"
+    if run.max_rows is None:
+        return f"One {', '.join(run.units)} counts in at most {groups:,} value{'' if groups == 1 else 's'}{of} {period}."
     what, at_once = ("row version", " at the same time") if run.rows_end else ("record", "")
     parts = [f"One {', '.join(run.units)} counts with at most {most:,} {what}{'' if most == 1 else 's'} {period}"]
     parts += [f"{each:,} per {key}{at_once}"] if key and each < most else []
-    of = "" if key == "value" else f" of {key}"
     parts += [f"in at most {groups:,} value{'' if groups == 1 else 's'}{of}"] if key and groups < most else []
     return ", ".join(parts) + "."

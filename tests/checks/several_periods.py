@@ -121,10 +121,12 @@ def one_stream(plan: PrivacyPlan, n: int, pick: np.random.Generator, number: int
         (bool(number // len(patterns) >> bit & 1) for bit in range(4)) if number < 16 * len(patterns) // 2 else pick.random(4) < 0.5
     )
     here = range(0 if before else 1, n + 2 if after else n + 1)
+    rows = int(min(q.asked.max_rows_contributed, 3 * q.asked.max_groups_contributed))  # where they are not counted, more than fill a room
+    per_group = int(min(q.asked.max_rows_per_group, rows))
     extreme = max((b for a in q.aggregates if a.bounds for b in a.bounds), key=abs, default=0.0)
     for period in here:
         where = pattern(period)
-        keys = _keys(q.asked.max_rows_contributed, q.asked.max_rows_per_group if packed else 1, q.asked.max_groups_contributed)
+        keys = _keys(rows, per_group if packed else 1, q.asked.max_groups_contributed)
         if turned and period % 2:
             keys = keys[::-1]
         for i, key in enumerate(keys):

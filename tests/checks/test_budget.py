@@ -39,25 +39,22 @@ def ratios(plan: PrivacyPlan) -> list[float]:
     q, r = plan.query, plan.windows_per_record
     f = float(np.linalg.norm(strategy(q.asked.counter, plan.horizon), axis=0).max())
     # The largest sum of n_g^2: fill one key after another with c records, as long as C and G allow; every record has r copies.
-    left, squares = q.asked.max_rows_contributed, 0
-    for _ in range(q.asked.max_groups_contributed):
-        n = min(left, q.asked.max_rows_per_group)
+    rows, per_key, keys = q.asked.max_rows_contributed, q.asked.max_rows_per_group, q.asked.max_groups_contributed
+    if rows == math.inf:  # not counted: two fill both rooms of a key
+        rows, per_key = 2 * keys, 2
+    left, squares = rows, 0
+    for _ in range(keys):
+        n = min(left, per_key)
         squares, left = squares + r * n * n, left - n
     out = []
     for column in plan.columns:
         for p in column.perturbations:
             largest = max(abs(p.lower), abs(p.upper)) * p.grid if p.rule in ("sum", "squares") else 1.0
             if "per_group" in p.rule:
-                moved = math.sqrt(
-                    r * most_squared(p, q.asked.max_rows_contributed, q.asked.max_rows_per_group, q.asked.max_groups_contributed)
-                )
-                out.append(f * moved / p.sigma)
+                out.append(f * math.sqrt(r * most_squared(p, rows, per_key, keys)) / p.sigma)
                 continue
             units = column.aggregate.function is AggregateFunction.COUNT_DISTINCT_UNIT
-            moved = (
-                math.sqrt(r * min(q.asked.max_rows_contributed, q.asked.max_groups_contributed) * places(plan) if units else squares)
-                * largest
-            )
+            moved = math.sqrt(r * min(rows, keys) * places(plan) if units else squares) * largest
             out.append(f * moved / p.sigma)
     if plan.selection:
         out.append(f * math.sqrt(sum(Fraction(w, 2**20) ** 2 for w in plan.selection.weights)) / plan.selection.sigma)

@@ -21,7 +21,7 @@ from dpsql.mechanisms.histogram.explain import facts
 from dpsql.mechanisms.histogram.plan import PrivacyPlan
 from dpsql.mechanisms.histogram.planner import make_plan
 from dpsql.mechanisms.histogram.stages import bounding_parameters, release_parameters
-from dpsql.parsed_query import Aggregate, AggregateFunction, ContributionPeriod, CounterName, WindowSpec
+from dpsql.parsed_query import Aggregate, AggregateFunction, ContributionPeriod, CounterName, PerGroup, WindowSpec
 from dpsql.udfs.histogram.release import release
 from dpsql.udfs.intake.contribution_bounding import BoundingParameters
 from dpsql.udfs.keys import PublicGroups
@@ -51,12 +51,15 @@ def random_plan(pick: random.Random) -> PrivacyPlan:
     rule = (
         pick.choice([ReleaseRule.EVERY_TRIGGER, ReleaseRule.EVERY_TRIGGER, ReleaseRule.RESELECT]) if selects else ReleaseRule.EVERY_TRIGGER
     )
+    aggregates = pick.choice(AGGREGATES)
+    held = all(isinstance(each, PerGroup) or each is USERS for each in aggregates)
+    uncounted = keys and held and rule is ReleaseRule.EVERY_TRIGGER and pick.random() < 0.5
     return make_plan(
         query(
             epsilon=pick.choice([0.5, 2.0, 6.0, 10.0]),
             delta=1e-6,
-            max_rows_contributed=rows,
-            max_rows_per_group=pick.randint(1, rows),
+            max_rows_contributed=math.inf if uncounted else rows,
+            max_rows_per_group=math.inf if uncounted else pick.randint(1, rows),
             max_groups_contributed=pick.randint(1, rows) if keys else 1,
             contribution_period=pick.choice([ContributionPeriod.WINDOW] * 5 + [ContributionPeriod.STREAM]),
             window=WindowSpec(SIZE, slide, pick.choice([0, 70])),
@@ -68,7 +71,7 @@ def random_plan(pick: random.Random) -> PrivacyPlan:
             carry_windows=4 if selects and slide == SIZE and rule is ReleaseRule.EVERY_TRIGGER else 1,
             counter=pick.choice([CounterName.BLT, CounterName.HONAKER]),
             keys=query().keys if keys else (),
-            aggregates=pick.choice(AGGREGATES),
+            aggregates=aggregates,
         ),
         source(),
         share=pick.choice([None, 0.99]),
@@ -78,7 +81,7 @@ def random_plan(pick: random.Random) -> PrivacyPlan:
 
 @cache
 def plans(count: int = PLANS) -> tuple[PrivacyPlan, ...]:
-    pick = random.Random(24)
+    pick = random.Random(25)
     return tuple(random_plan(pick) for _ in range(count))
 
 
@@ -121,6 +124,7 @@ def test_the_plans_are_of_every_kind() -> None:
     assert all(any(kind(plan) for plan in sliding) for kind in kinds)
     assert len({plan.query.windows.slide_us for plan in sliding}) == 4
     assert any(plan.windows_per_record == 1 for plan in plans())
+    assert any(plan.query.asked.max_rows_contributed == math.inf for plan in sliding)
     assert any(plan.carries and CAPPED in plan.query.aggregates for plan in plans())
     assert any(plan.query.contribution_period is ContributionPeriod.STREAM for plan in plans())
 

@@ -58,6 +58,8 @@ QUERIES = {
     "few groups": "max_rows_contributed = 16, max_groups_contributed = 4, max_rows_per_group = 4) "
     "key, COUNT(value) AS known, SUM(value, contribution_bounds_per_row => (-10, 10)) AS net, "
     "SUM(value - 20, contribution_bounds_per_group => (-9, 30)) AS held FROM records" + TAIL + "key",
+    "not counted": "max_groups_contributed = 4) key, COUNT(*, contribution_bounds_per_group => (0, 3)) AS n, "
+    "SUM(value - 20, contribution_bounds_per_group => (-9, 30)) AS held, COUNT(DISTINCT user_id) AS units FROM records" + TAIL + "key",
     "late and many": "max_rows_contributed = 16, allowed_lateness = '{trigger}', min_privacy_units_per_group = 5) key, COUNT(*) AS n FROM records"
     + TAIL
     + "key",

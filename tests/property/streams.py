@@ -2,6 +2,7 @@
 
 import dataclasses
 import hashlib
+import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -73,13 +74,16 @@ def grids(draw: st.DrawFn, sliding: bool = True) -> Grid:
 def bounding(
     draw: st.DrawFn, renews: bool | None = None, sliding: bool = True, rounds: bool | None = False, rooms: bool = False
 ) -> BoundingParameters:
-    """Any bounds C, c <= C, G <= C. `rounds`: contributions keep their user (None: either). `rooms`: increments have bounds per group."""
-    rows = draw(st.integers(1, 6))
-    per_group, groups = draw(st.integers(1, rows)), draw(st.integers(1, rows))
+    """Any bounds C, c <= C, G <= C. `rounds`: contributions keep their user (None: either). `rooms`: increments have bounds per group, and rows
+    may go uncounted."""
+    rows: float = draw(st.integers(1, 6))
+    per_group, groups = draw(st.integers(1, int(rows))), draw(st.integers(1, int(rows)))
     grid = draw(grids(sliding))
     by_user = draw(st.booleans()) if rounds is None else rounds
     counted = grid.windows_per_record * (min(rows, groups * per_group) if by_user else min(rows, groups))
-    weights = selection_weights(counted, draw(st.sampled_from([0.5, 0.0])))
+    if rooms and not by_user and draw(st.booleans()):
+        rows, per_group, counted = math.inf, math.inf, grid.windows_per_record * groups
+    weights = selection_weights(int(counted), draw(st.sampled_from([0.5, 0.0])))
     increments = draw(st.sampled_from((PER_GROUP[:1], PER_GROUP, (*PER_GROUP, *INCREMENTS)))) if rooms else INCREMENTS
     return BoundingParameters(
         grid, draw(st.booleans()) if renews is None else renews, rows, per_group, groups, weights, increments, by_user

@@ -60,6 +60,9 @@ def random_plan(pick: random.Random, stream: Source) -> PrivacyPlan:
         counter=pick.choice([CounterName.BLT, CounterName.HONAKER]),
         aggregates=tuple(a for a in (COUNT, VALID, USERS, SUM, AVG, STDDEV, CAPPED, FEW) if pick.random() < 0.5) or (COUNT,),
     )
+    if pick.random() < 0.2:
+        asked |= {"aggregates": (CAPPED, USERS), "release": ReleaseRule.EVERY_TRIGGER}
+        asked |= {"max_rows_contributed": math.inf, "max_rows_per_group": math.inf}
     return make_plan(query(**asked), stream, share, decay)
 
 

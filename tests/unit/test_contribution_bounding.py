@@ -1,6 +1,7 @@
 """Contribution bounding on small streams whose answer can be read off. Every other stream: tests/property."""
 
 import dataclasses
+import math
 import warnings
 from unittest import mock
 
@@ -187,6 +188,17 @@ def test_state_is_what_it_says_and_never_changed_in_place() -> None:
     assert second.column("rows").to_pylist() == [2, 1]
     assert [str(t) for t in second.schema.types] == ["int64", "int64", "uint8", "uint32", "int32"]
     assert admit(first, table([]), Clock(), p).state.equals(first)
+
+
+def test_rows_that_are_not_counted_leave_one_entry_each() -> None:
+    """However many there are. Catches: a number of 32 bits that goes over."""
+    for grid in (DAY, dataclasses.replace(DAY, slide_us=DAY.window_us // 2)):
+        p = dataclasses.replace(parameters(4, keys=2, grid=grid), max_rows=math.inf, max_rows_per_group=math.inf)
+        state = None
+        for start in range(0, 40, 10):
+            done = admit(state, table([Record(ANN, 1, (A, B, C)[t % 3]) for t in range(start, start + 10)]), Clock(), p)
+            state = done.state
+        assert set(state.column("rows").to_pylist()) == {1} and done.drops["over_max_rows"] == 0 < done.drops["over_max_groups"]
 
 
 def test_the_tie_break_is_the_references() -> None:

@@ -10,6 +10,7 @@ and the decaying weights of docs/privacy/histogram.md.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -62,7 +63,7 @@ class BoundingParameters:
     Args:
         grid: windows and triggers.
         renews: the allowance renews with every window-long period (else it is for the whole stream).
-        max_rows, max_rows_per_group, max_groups: C, c, G.
+        max_rows, max_rows_per_group, max_groups: C, c, G; C and c infinite: rows are not counted.
         weights: w_1, w_2, ... in units of 2^-20.
         by_user: contributions name who counts (a user; where periods meet, a user's period), and weights follow records, not groups
             (rounds of selection).
@@ -73,8 +74,8 @@ class BoundingParameters:
 
     grid: Grid
     renews: bool
-    max_rows: int
-    max_rows_per_group: int
+    max_rows: float
+    max_rows_per_group: float
     max_groups: int
     weights: tuple[int, ...]
     increments: tuple[Increment, ...]
@@ -85,7 +86,12 @@ class BoundingParameters:
     @property
     def max_group_copies(self) -> int:
         """K: groups that all copies of a user's records in one period may fall into."""
-        return self.grid.windows_per_record * min(self.max_rows, self.max_groups)
+        return self.grid.windows_per_record * int(min(self.max_rows, self.max_groups))
+
+    @property
+    def counts_rows(self) -> bool:
+        """Whether rows are counted: a number of 32 bits would go over where any number is admitted."""
+        return self.max_rows < math.inf
 
     @property
     def groups_are_keys(self) -> bool:
@@ -273,7 +279,7 @@ def _bound(
     drops["over_bounds_per_group"] += int((no_room & ~spent).sum())
     drops["over_max_rows_per_group"] += int((within_groups & ~no_room & ~within_group & ~spent).sum())
     drops["over_max_rows"] += int(spent.sum())
-    return admitted, first & admitted, rank, ordinal, merge(state, KEYS, pairs, admitted, p.max_rows)
+    return admitted, first & admitted, rank, ordinal, merge(state, KEYS, pairs, admitted, p.counts_rows, p.max_rows)
 
 
 def _rank_groups(state: pa.Table, copies: Entries, exact: Exact | None, p: BoundingParameters) -> tuple[Bool, Int, Bool, Bool, pa.Table]:
@@ -286,7 +292,7 @@ def _rank_groups(state: pa.Table, copies: Entries, exact: Exact | None, p: Bound
     rank = groups.spread(groups.user_entries + running_count(first, run_starts(copies.period, copies.user)), first)
     own = groups.stands_for(first, exact) if exact else np.ones(len(first), bool)
     kept = own & (groups.known | (rank <= p.max_group_copies))
-    return first & kept, rank * kept, kept, own, merge(state, GROUPS, groups, kept)
+    return first & kept, rank * kept, kept, own, merge(state, GROUPS, groups, kept, p.counts_rows)
 
 
 def _group_fingerprint(period: Int, window: Int, key: Int, p: BoundingParameters) -> npt.NDArray[np.uint32]:

@@ -10,6 +10,7 @@ stops growing.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -125,7 +126,7 @@ def has(state: pa.Table, part: int, entries: Entries) -> Bool:
     return match(asked, [state.column(n).to_numpy() for n in COLUMNS[:4]]) >= 0
 
 
-def used_up(state: pa.Table, period: Int, user: Int, max_rows: int) -> Bool:
+def used_up(state: pa.Table, period: Int, user: Int, max_rows: float) -> Bool:
     """Whether the user of each record, sorted by (period, user), had no row left before this micro-batch."""
     if not state.num_rows:
         return np.zeros(len(user), bool)
@@ -137,18 +138,18 @@ def used_up(state: pa.Table, period: Int, user: Int, max_rows: int) -> Bool:
     return full[np.cumsum(new_user) - 1]
 
 
-def merge(state: pa.Table, part: int, counted: Counted, admitted: Bool, max_rows: int | None = None) -> pa.Table:
+def merge(state: pa.Table, part: int, counted: Counted, admitted: Bool, counts: bool = True, max_rows: float = math.inf) -> pa.Table:
     """Add the admitted records to the state; entries without an admitted record are not made.
 
-    With `max_rows`, users that have now used so many keep one entry.
+    Users that have now used `max_rows` keep one entry. Where nothing `counts`, an entry says that there is one.
     """
-    added = np.bincount(counted.pair[admitted], minlength=len(counted.heads)).astype(np.int32)
-    known = counted.known_pair
+    added, known = np.bincount(counted.pair[admitted], minlength=len(counted.heads)), counted.known_pair
+    added = (added if counts else np.minimum(added, ~known)).astype(np.int32)
     columns: list[npt.NDArray[Any]] = [state.column(n).to_numpy() for n in COLUMNS]
     columns[4] = columns[4].copy()
     columns[4][counted.at[known]] += added[known]
     fresh, gone = ~known & (added > 0), np.zeros(state.num_rows, bool)
-    if max_rows is not None:
+    if max_rows < math.inf:
         full = counted.had + np.bincount(counted.who, added, len(counted.had)).astype(np.int64) >= max_rows
         stored = full & (counted.high > counted.low)
         columns[4][counted.low[stored]] = max_rows

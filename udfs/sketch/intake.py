@@ -13,16 +13,16 @@ from dpsql.udfs.columns import Bool, Int, run_starts, sort_order
 from dpsql.udfs.contributions import Increment
 from dpsql.udfs.grid import Grid
 from dpsql.udfs.intake import group_sums
-from dpsql.udfs.intake.contribution_bounding import open_copies, timely
+from dpsql.udfs.intake.contribution_bounding import DROP_REASONS, open_copies, timely
 from dpsql.udfs.sketch import bounding, ownership
 from dpsql.udfs.sketch.bounding import UnitBounds, bound
 from dpsql.udfs.sketch.hashing import Field, Shape, digests_of, hash_key
 from dpsql.udfs.sketch.ownership import Mask, admitted_by, fields_of, own
 from dpsql.udfs.sketch.partial import SCHEMA, cell_rows, key_rows
-from dpsql.udfs.stage import NO_RECORD, Clock, Intake, Stepped, Tables
+from dpsql.udfs.stage import Clock, Intake, Stepped, Tables
 from dpsql.udfs.state_table import Table
 
-REASONS = (*NO_RECORD, "too_far_ahead", "window_closed", "over_max_groups", "over_bounds_per_group", "over_max_rows_per_group", "over_max_rows")
+REASONS = tuple(reason for reason in DROP_REASONS if reason != "not_a_public_group")
 
 
 @dataclass(frozen=True)

@@ -42,7 +42,7 @@ def account(plan: TablePlan, source: Source) -> Cost:
     norm = column_norm(BltInf()) if finite is None else finite[0]
     if plan.changes and finite is not None:
         _check_that_rows_may_end(asked.max_triggers or 0)
-    groups = min(asked.max_rows_contributed, asked.max_groups_contributed)
+    groups = int(min(asked.max_rows_contributed, asked.max_groups_contributed))
     ends, counts = plan.changes is not None, plan.changes.max_spells_contributed if plan.changes else groups
     ratios = _tree_ratios(plan, norm) if isinstance(plan, TreePlan) else [_ratio(column, plan, norm, counts) for column in plan.columns]
     threshold = 0.0
@@ -147,7 +147,9 @@ def _check_that_rows_may_end(horizon: int) -> None:
         raise AccountingError("the counter is not convex and falling: rows that end would cost more than accounted for")
 
 
-def row_ratio(max_rows: int, per_group: int, max_groups: int, ends: bool, values: tuple[float, float], norm: float, sigma: float) -> float:
+def row_ratio(
+    max_rows: float, per_group: float, max_groups: int, ends: bool, values: tuple[float, float], norm: float, sigma: float
+) -> float:
     """Sensitivity over sigma of a sum of rows' values, for all that one unit ever begins.
 
     Args:
@@ -168,7 +170,7 @@ def row_ratio(max_rows: int, per_group: int, max_groups: int, ends: bool, values
 
 
 def group_ratio(
-    max_rows: int, per_group: int, max_groups: int, values: tuple[float, float], sums: tuple[float, float], norm: float, sigma: float
+    max_rows: float, per_group: float, max_groups: int, values: tuple[float, float], sums: tuple[float, float], norm: float, sigma: float
 ) -> float:
     """Likewise, where what a unit's rows add up to in a group lies in `sums`, above zero and below each for itself; no entry of C is negative.
 

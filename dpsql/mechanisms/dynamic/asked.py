@@ -11,11 +11,11 @@ from dpsql.change_feed import Feed
 class Asked:
     """Bounds and key selection; the options of the same names, every default filled in.
 
-    `max_triggers`: number of the last trigger; None: there is none.
+    `max_triggers`: number of the last trigger; None: there is none. C and c are infinite where rows are not counted.
     """
 
-    max_rows_contributed: int
-    max_rows_per_group: int
+    max_rows_contributed: float
+    max_rows_per_group: float
     max_groups_contributed: int
     min_privacy_units_per_group: int
     max_triggers: int | None

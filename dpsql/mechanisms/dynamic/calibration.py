@@ -36,14 +36,14 @@ class TableBounds:
         max_spells: S: times of presence, over all keys; with ends only.
     """
 
-    max_rows: int
-    max_rows_per_group: int
+    max_rows: float
+    max_rows_per_group: float
     max_groups: int
     ends: bool = False
     max_spells: int = 1
 
     @property
-    def rows(self) -> int:
+    def rows(self) -> float:
         """Rows that can count: a slot that is free again takes another version, so with ends G keys of c slots hold C in the course of time."""
         return self.max_rows if self.ends else min(self.max_rows, self.max_groups * self.max_rows_per_group)
 
@@ -55,7 +55,7 @@ class TableBounds:
     @property
     def keys(self) -> int:
         """Keys in which one unit can count."""
-        return min(self.max_rows, self.max_groups)
+        return int(min(self.max_rows, self.max_groups))
 
 
 def row_sensitivity(bounds: TableBounds, lower: float, upper: float) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from dpsql.config import Source
@@ -14,6 +15,7 @@ from dpsql.mechanisms.live_runs import live_runs
 from dpsql.mechanisms.protocol import BOUNDS, bounds_told
 from dpsql.parts.whole_table import counter_said, growing, how_often, promise, schedule, triggers
 from dpsql.parts.words import (
+    allowance,
     bounding,
     bounds_of_rows,
     budget,
@@ -131,10 +133,11 @@ def _bounds(plan: TablePlan, source: Source) -> str:
     asked = plan.query.asked
     if not plan.query.privacy_unit:
         return bounds_of_rows(plan.query)
+    used = "" if asked.max_rows_contributed == math.inf else ": who has used C adds nothing more"
     lines = [
         "What each unit may contribute",
-        f"  C = {asked.max_rows_contributed} records for ever, c = {asked.max_rows_per_group} of them with one key, G = {asked.max_groups_contributed} keys;",
-        "  the earliest count, the rest are dropped (and counted for the operator): who has used C adds nothing more,",
+        f"  {allowance(asked, 'for ever')}",
+        f"  the earliest count, the rest are dropped (and counted for the operator){used},",
         "  however long the query runs.",
     ]
     if plan.changes:

@@ -8,7 +8,7 @@ from dpsql.mechanisms.dynamic.calibration import HIDE_BELOW
 from dpsql.mechanisms.dynamic.plan import TablePlan
 from dpsql.mechanisms.dynamic.stages import users_needed
 from dpsql.parts.whole_table import triggers
-from dpsql.parts.words import RANKS
+from dpsql.parts.words import RANKS, not_counted
 from dpsql.text import percent
 from dpsql.times import duration
 
@@ -65,8 +65,7 @@ def why_missing(plan: TablePlan) -> str:
         ]
         return "\n".join(lines) + "\n"
     lines += [
-        f"     A unit's records after its first {asked.max_rows_contributed:,} (C), after its first {asked.max_rows_per_group:,} with one key (c), "
-        f"and keys after its first {asked.max_groups_contributed:,} (G)",
+        f"     {not_counted(asked)}",
         "     are dropped before anybody is counted, however long the query runs.",
         "",
         "  3. Records that never got there: WHERE, a join without a match, no privacy unit or event time, an event time",

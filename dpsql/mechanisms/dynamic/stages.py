@@ -52,8 +52,8 @@ def feed_parameters(plan: TablePlan, asked: AskedOfChanges, public: PublicGroups
     """Parameters of `dpsql.udfs.dynamic.changes.admit_changes`; likewise."""
     return FeedParameters(
         grid=grid(plan.query, plan.start_us),
-        max_rows=asked.max_rows_contributed,
-        max_rows_per_group=asked.max_rows_per_group,
+        max_rows=int(asked.max_rows_contributed),
+        max_rows_per_group=int(asked.max_rows_per_group),
         max_groups=asked.max_groups_contributed,
         weights=plan.selection.weights if plan.selection else (0,) * asked.max_spells_contributed,
         increments=(*((Increment("rows"),) if isinstance(plan, TreePlan) else ()), *bare(plan.perturbations)),

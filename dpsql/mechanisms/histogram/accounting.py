@@ -153,16 +153,17 @@ def _periods_meet(plan: PrivacyPlan) -> bool:
 def _groups(plan: PrivacyPlan) -> int:
     """K: groups one privacy unit can be in, from the bounds."""
     query = plan.query
-    return plan.windows_per_record * min(query.asked.max_rows_contributed, query.asked.max_groups_contributed)
+    return plan.windows_per_record * int(min(query.asked.max_rows_contributed, query.asked.max_groups_contributed))
 
 
 def _times_counted(plan: PrivacyPlan) -> int:
     """How often one unit counts in key selection: per group, or in rounds per copy of an admitted record."""
     query = plan.query
     if query.asked.release is ReleaseRule.RESELECT:
-        return plan.windows_per_record * min(
-            query.asked.max_rows_contributed, query.asked.max_groups_contributed * query.asked.max_rows_per_group
-        )
+        rows = min(query.asked.max_rows_contributed, query.asked.max_groups_contributed * query.asked.max_rows_per_group)
+        if rows == math.inf:
+            raise AccountingError("in rounds a unit counts with every row, and rows are not counted")
+        return plan.windows_per_record * int(rows)
     return _groups(plan)
 
 
@@ -194,7 +195,7 @@ def _ratio(p: PerturbationPlan | QuantilePlan, plan: PrivacyPlan) -> float:
     return per_user * factorisation(p.counter, steps)[0] / p.sigma
 
 
-def _per_group(p: PerturbationPlan, largest: float, c: int, copies: int, groups: int, horizon: int) -> float:
+def _per_group(p: PerturbationPlan, largest: float, c: float, copies: float, groups: int, horizon: int) -> float:
     """What is above zero and what is below shift their group's path by vectors without a negative inner product, if C has no negative entry."""
     if p.lower < 0 and p.counter is not CounterName.HONAKER and float(np.min(response_and_column(p.counter, horizon)[1])) < 0:
         raise AccountingError("the counter has a negative entry: bounds per group of both signs would cost more than accounted for")

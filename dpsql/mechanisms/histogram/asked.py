@@ -19,12 +19,12 @@ class ReleaseRule(StrEnum):
 class Asked:
     """Bounds, key selection and release of one query; the options of the same names, every default filled in.
 
-    `carry_windows`: how many windows, the
-    present one included, may prove a key together; 1: each for itself.
+    `carry_windows`: how many windows, the present one included, may prove a key together; 1: each for itself. C and c are infinite where
+    rows are not counted.
     """
 
-    max_rows_contributed: int
-    max_rows_per_group: int
+    max_rows_contributed: float
+    max_rows_per_group: float
     max_groups_contributed: int
     min_privacy_units_per_group: int
     release: ReleaseRule

@@ -23,6 +23,7 @@ from dpsql.mechanisms.protocol import BOUNDS, bounds_told
 from dpsql.parsed_query import ContributionPeriod, CounterName, Quantiles
 from dpsql.parts.words import (
     NOT_HIDDEN,
+    allowance,
     bounding,
     bounds_of_rows,
     budget,
@@ -222,8 +223,7 @@ def _bounds(plan: PrivacyPlan, source: Source) -> str:
     )
     lines = [
         "What each unit may contribute",
-        f"  C = {query.asked.max_rows_contributed} records {period}, c = {query.asked.max_rows_per_group} of them with one key, "
-        f"G = {query.asked.max_groups_contributed} keys;",
+        f"  {allowance(query.asked, period)}",
         "  the earliest count, the rest are dropped (and counted for the operator).",
     ]
     if not query.keys:

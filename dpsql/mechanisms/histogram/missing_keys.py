@@ -12,7 +12,7 @@ from typing import Any
 from dpsql.mechanisms.histogram.asked import ReleaseRule
 from dpsql.mechanisms.histogram.plan import PrivacyPlan, SelectionPlan
 from dpsql.parsed_query import ContributionPeriod
-from dpsql.parts.words import RANKS
+from dpsql.parts.words import RANKS, not_counted
 from dpsql.text import percent
 from dpsql.times import duration
 
@@ -138,11 +138,7 @@ def _counts(plan: PrivacyPlan, selection: SelectionPlan) -> str:
             f"     {what}s that people come to later need more of them.",
         ]
     renews = query.contribution_period is ContributionPeriod.WINDOW
-    lines += [
-        f"     A unit's records after its first {query.asked.max_rows_contributed:,} (C), after its first {query.asked.max_rows_per_group:,} with one key (c), "
-        f"and keys after its first {query.asked.max_groups_contributed:,} (G)",
-        f"     {'in a window' if renews else 'ever'} are dropped before anybody is counted.",
-    ]
+    lines += [f"     {not_counted(query.asked)}", f"     {'in a window' if renews else 'ever'} are dropped before anybody is counted."]
     return "\n".join(lines)
 
 

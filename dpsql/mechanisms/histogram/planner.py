@@ -62,7 +62,7 @@ def unnamed_plan(query: ParsedQuery[Asked], source: Source, share: float | None 
     """As `make_plan`, without an identity: enough for who compares many plans and runs none."""
     horizon = -(-(query.windows.size_us + query.allowed_lateness_us) // query.trigger_interval_us)
     windows = -(-query.windows.size_us // query.windows.slide_us)
-    groups = windows * min(query.asked.max_rows_contributed, query.asked.max_groups_contributed)
+    groups = windows * int(min(query.asked.max_rows_contributed, query.asked.max_groups_contributed))
     meet = windows > 1 and query.contribution_period is ContributionPeriod.WINDOW
     delta_hash = _hash_charge(query, source, groups, meet)
     rest = query.delta - delta_hash
@@ -116,8 +116,8 @@ def _hash_charge(query: ParsedQuery[Asked], source: Source, groups: int, meet: b
 def participations(query: ParsedQuery[Asked], windows: int) -> int:
     """How often one unit can count in key selection: once per group, or, in rounds, once per admitted copy of a record."""
     if query.asked.release is ReleaseRule.RESELECT:
-        return windows * min(query.asked.max_rows_contributed, query.asked.max_groups_contributed * query.asked.max_rows_per_group)
-    return windows * min(query.asked.max_rows_contributed, query.asked.max_groups_contributed)
+        return windows * int(min(query.asked.max_rows_contributed, query.asked.max_groups_contributed * query.asked.max_rows_per_group))
+    return windows * int(min(query.asked.max_rows_contributed, query.asked.max_groups_contributed))
 
 
 def _selection(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from dpsql import text
@@ -84,6 +85,10 @@ def _noise(plan: PrivacyPlan) -> str:
 def _left_out(plan: PrivacyPlan, unit: str, key: str, period: str) -> str:
     asked = plan.query.asked
     most, each, groups = asked.max_rows_contributed, asked.max_rows_per_group, asked.max_groups_contributed
+    if most == math.inf:
+        return (
+            f"values of {key} in which one {unit} counts: at most {groups:,} {period}. Further ones are dropped, and no error bar says so."
+        )
     most = most if key else min(most, each)  # the one, empty key is a key
     counted = f"records of one {unit} that count: at most {most:,} {period}"
     counted += f", {each:,} with one {key}" if key and each < most else ""

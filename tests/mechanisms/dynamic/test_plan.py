@@ -43,6 +43,9 @@ def any_query(pick: np.random.Generator) -> ParsedQuery[Asked]:
     given |= {"max_rows_per_group": int(pick.integers(1, rows + 1)), "max_groups_contributed": int(pick.integers(1, rows + 1))}
     given |= {"min_privacy_units_per_group": int(pick.choice([1, 3])), "public_groups": "SELECT page FROM pages" if public else None}
     given |= {"feed": None if pick.random() < 0.5 else FEED, "max_spells_contributed": int(pick.integers(1, rows + 1))}
+    if given["feed"] is None and pick.random() < 0.3:
+        uncounted = {"max_rows_contributed": math.inf, "max_rows_per_group": math.inf}
+        return query(**given | uncounted, max_triggers=last, aggregates=(CAPPED, FEW, USERS))
     some += [] if given["feed"] else [a for a in (CAPPED, FEW) if pick.random() < 0.5]
     return query(**given, max_rows_contributed=rows, max_triggers=last, aggregates=(COUNT, *some))
 
