@@ -91,7 +91,7 @@ def all_rows(draft: Draft) -> float | None:
         return both[0] * both[1] if all(both) and not ends and both[0] * both[1] <= MOST_ROWS else None
     elsewhere = ends or draft.paper or draft.keyless or draft.sketches or draft.grouping_sets is not None
     held = draft.calls and all(call.per_group or call.distinct for call in draft.calls)
-    return math.inf if held and draft.given("max_groups_contributed") and not both[1:] and not elsewhere else None
+    return math.inf if held and draft.given("max_groups_contributed") and not elsewhere else None
 
 
 def _rows(draft: Draft) -> Any:
