@@ -198,9 +198,11 @@ def test_state_does_not_grow_with_values_and_is_forgotten() -> None:
         run.tick(START + 9 * DAY)
         assert run.state[1][0]["cells"].num_rows == 0
     assert sizes[0] == sizes[1]
-    run = Run(planned(query(**BOUNDS)))
-    run.feed(table([(1, 10, b"a", 1)]))
-    run.tick(START + 5 * DAY)
-    run.feed(table([]))
-    assert all(table.num_rows == 0 for table in run.state[0][0].values())
-    assert all(table.num_rows == 0 for table in run.read.state.values())
+    for asked in (query(**BOUNDS), public(**BOUNDS, wanted=(BOUNDED,))):
+        run = Run(planned(asked))
+        run.feed(table([(1, 10, b"a", 1)]))
+        assert all(table.num_rows for table in run.state[0][0].values())
+        run.tick(START + 5 * DAY)
+        run.feed(table([]))
+        assert all(table.num_rows == 0 for table in run.state[0][0].values())
+        assert all(table.num_rows == 0 for table in run.read.state.values())
