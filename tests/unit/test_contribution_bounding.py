@@ -106,6 +106,16 @@ def test_rooms_of_groups_beyond_all_that_count_do_not_depend_on_the_cut() -> Non
     assert drops[0] == drops[1]
 
 
+@pytest.mark.parametrize("renews", [True, False])
+def test_rooms_are_gone_when_their_window_closes(renews: bool) -> None:
+    """For ever, too, where the unit itself is remembered. Catches: state that grows with the age of a run."""
+    p = parameters(3, keys=2, increments=(Increment("rows_per_group", upper=1),), renews=renews)
+    before = admit(None, table([Record(ANN, 3, A)]), Clock(), p)
+    after = admit(before.state, table([]), Clock(DAY.window_us * 3), p, before.sums)
+    assert before.sums is not None and after.sums is not None
+    assert (before.sums.num_rows, after.sums.num_rows, after.state.num_rows > 0) == (1, 0, not renews)
+
+
 def test_rounds_count_a_user_once_per_period_where_periods_meet() -> None:
     """Else the later period's row would stand in for the one that is left out. Users with other ids never meet: not by 63 of their bits."""
     p = dataclasses.replace(parameters(1, grid=SLIDING), by_user=True)
