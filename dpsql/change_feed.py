@@ -56,8 +56,8 @@ READS_CHANGES = ("readchangefeed", "readchangedata")
 FEED_OPTIONS = (*READS_CHANGES, "skipchangecommits", "ignorechanges", "ignoredeletes", "excluderegex")
 """Options of Delta's source that choose what is read of a table's changes."""
 
-LINE_OPTIONS = ("multiline", "wholetext", "linesep")
-"""Options of Spark's file source that cut files otherwise than at the ends of lines."""
+LINE_ENDS = "linesep"
+"""The option of Spark's file source that cuts files otherwise than at the ends of lines."""
 
 
 def feed_rules(source: Any) -> Iterator[tuple[bool, str, str]]:
@@ -88,7 +88,7 @@ def feed_rules(source: Any) -> Iterator[tuple[bool, str, str]]:
         yield source.sequence_by is None, "", f"`change_feed: DEBEZIUM` {said}"
         said = "`sequence_by` must be a whole number in `source` of a message, like `source.lsn` or `source.ts_ms`"
         yield re.fullmatch(r"source\.[A-Za-z_][A-Za-z0-9_]*", source.sequence_by or "source.lsn") is None, "sequence_by", said
-        yield bool(named & {*LINE_OPTIONS}), "options", f"leave {', '.join(LINE_OPTIONS)} away: a message is a line"
+        yield LINE_ENDS in named, "options", "leave lineSep out: a message is a line"
 
 
 def kind_sql(change: str) -> str:

@@ -17,6 +17,7 @@ from dpsql.mechanisms.protocol import Mechanism, RunFacts, Shape
 from dpsql.parsed_query import AS_RELEASED, ParsedQuery, PrivacyLevel, Reading
 from dpsql.privacy.ledger_line import Line
 from dpsql.privacy.origin import Origin
+from dpsql.reader_options import passed_over, refused_option
 from dpsql.udfs.keys import PublicGroups
 
 
@@ -101,7 +102,7 @@ class Query:
 
     def explain(self) -> str:
         """What is promised, how noisy each column will be and when a key appears, in plain sentences."""
-        return self.mechanism.explain(self.plan, self.source)
+        return self.mechanism.explain(self.plan, self.source) + passed_over(self.source)
 
     def explain_json(self) -> dict[str, Any]:
         """The same facts under stable names."""
@@ -134,7 +135,7 @@ def compile_query(sql: str, sources: Mapping[str, Source], name: str = "query") 
     sources = _declared(sources)
     parsed = parse_query(sql, sources, name)
     source = sources[parsed.stream]
-    if problem := cut_by_records(source):  # sources that were made in code; sources.yaml is refused with the line
+    if problem := cut_by_records(source) or refused_option(source):  # sources that were made in code; sources.yaml is refused with the line
         raise ConfigError(f"source {source.name!r}: {problem}")
     mechanism = registry.named(parsed.mechanism)
     plan = mechanism.plan(parsed, source)

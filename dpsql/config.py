@@ -18,20 +18,15 @@ from dpsql.caps import NO_CAP, Cap, read_caps
 from dpsql.change_feed import TIME, FeedForm, feed_rules
 from dpsql.domains import Domain, read_domains
 from dpsql.parsed_query import PrivacyLevel
+from dpsql.reader_options import CATALOG, refused_option
 from dpsql.record_columns import column_rules
 from dpsql.times import EPOCH, parse_duration
 from dpsql.yaml_file import Block, YamlDocument, read_yaml
 
 DEFAULT_MAX_USERS = 10_000_000
 DEFAULT_MAX_KEYS = 10_000_000
-FILE_FORMATS = ("parquet", "orc", "avro", "json", "csv", "xml", "text")
-FILE_OPTIONS = {"maxfileage": "", "filenameonly": "false", "cleansource": "off", "modifiedafter": "", "modifiedbefore": ""}
-"""Options of Spark's file source that would leave files out, or take away what was read; and the value that does nothing."""
-
 FORMATS_WITHOUT_SCHEMA_OF_THEIR_OWN = ("csv", "json", "kafka")
 VALUE_FORMATS = ("json", "avro")
-CATALOG = "table"
-"""The format of a source that is a table of Spark's catalog."""
 CUTS_BY_RECORDS = r"(max|min)(bytes|offsets|records|rows|messages|events)per(trigger|(micro)?batch)"
 """Names of such options of any source, in lower case and letters only."""
 
@@ -229,7 +224,6 @@ def _check_together(source: Source, document: YamlDocument, at: tuple[str, ...])
     kafka = source.format == "kafka"
     named, part = source.format == CATALOG, r"[A-Za-z_][A-Za-z0-9_]*"
     avro = source.value_format == "avro"
-    loses = dict((name.lower(), value) for name, value in source.options).get("failondataloss", "true") != "true"
     cut = cut_by_records(source)
     rules: tuple[tuple[bool, str, str], ...] = (
         (cut is not None, "options", str(cut)),
@@ -249,7 +243,6 @@ def _check_together(source: Source, document: YamlDocument, at: tuple[str, ...])
         (kafka and source.value_format not in (*VALUE_FORMATS, None), "value_format", f"value_format must be {' or '.join(VALUE_FORMATS)}"),
         (avro and source.value_schema is None, "", "`value_format: avro` needs `value_schema`, like `value_schema: visits.avsc`"),
         (not avro and source.value_schema is not None, "value_schema", "`value_schema` is for `value_format: avro` only"),
-        (kafka and loses, "options", "failOnDataLoss stays true: records that were lost would be missing from a histogram in silence"),
         (refused_option(source) is not None, "options", refused_option(source) or ""),
         (refused_schema(source) is not None, "schema", refused_schema(source) or ""),
         (kafka and source.static, "static", "a Kafka topic cannot be a static table"),
@@ -286,15 +279,6 @@ def refused_schema(source: Source) -> str | None:
     if source.static or not texts or not found:
         return None
     return "DECIMAL cannot be read safely from text: declare the column as STRING and cast it in FROM, like CAST(price AS DECIMAL(10, 2))"
-
-
-def refused_option(source: Source) -> str | None:
-    """What is wrong with an option of a stream of files: each of its files counts, and counts once."""
-    if source.static or source.format not in FILE_FORMATS:
-        return None
-    given = {name.lower(): (name, value.lower()) for name, value in source.options}
-    found = next((known for known, harmless in FILE_OPTIONS.items() if given.get(known, ("", harmless))[1] != harmless), None)
-    return None if found is None else f"leave `{given[found][0]}` away: every file is read, once, however old it is, and stays where it is"
 
 
 def _value_schema(read: Block, document: YamlDocument, at: tuple[str, ...]) -> str | None:

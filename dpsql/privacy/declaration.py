@@ -10,8 +10,9 @@ import hashlib
 import re
 from collections.abc import Mapping
 
-from dpsql.config import FILE_FORMATS, Source
+from dpsql.config import Source
 from dpsql.errors import LakeError
+from dpsql.reader_options import FILE_FORMATS
 
 SCHEMA = "schema"
 INPUT_OPTIONS = ("subscribe", "subscribepattern", "assign")

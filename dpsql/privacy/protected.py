@@ -15,7 +15,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from dpsql.config import CATALOG, Source
+from dpsql.config import Source
+from dpsql.reader_options import CATALOG
 
 WILD = re.compile(r"[*?\[{]")
 

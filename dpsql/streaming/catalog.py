@@ -8,8 +8,9 @@ from dataclasses import replace
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from dpsql.config import CATALOG, Source
+from dpsql.config import Source
 from dpsql.errors import DataError
+from dpsql.reader_options import CATALOG
 from dpsql.streaming.failures import reason_of
 
 

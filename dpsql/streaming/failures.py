@@ -36,6 +36,9 @@ GONE = (
 LOST = (ConnectionError, Py4JNetworkError)
 """What calls to a JVM raise that is no longer there."""
 
+CHANGED_ROWS = ("DELTA_SOURCE_TABLE_IGNORE_CHANGES", "DELTA_SOURCE_IGNORE_DELETE")
+"""What Delta says of a commit that changes or deletes rows."""
+
 DAMAGED_CONDITIONS = ("CANNOT_LOAD_STATE_STORE", "STATE_STORE", "INVALID_CHECKPOINT")
 DAMAGED_CLASSES = (
     "ChecksumException",
@@ -93,6 +96,12 @@ def translate(problem: BaseException, source: str, step: str, remedy: str = "") 
                 f"source {source!r}: the broker no longer has messages that this run has not read: they have expired, or the topic was made "
                 "anew. A run belongs to its input, and a gap would be missing in silence: start a new run with another --name, and let the "
                 "topic keep messages for longer than a run may stand still"
+            )
+        if condition in CHANGED_ROWS:
+            return DataError(
+                f"source {source!r}: a commit has changed or deleted rows that this run may have counted; what is published cannot be taken "
+                "back. To go on without what such commits write, add `options: {skipChangeCommits: true}` to the source; to count changes, "
+                "declare `change_feed: DELTA` in a new run"
             )
         if name.startswith("org.apache.kafka.common.errors") and name.endswith("TimeoutException"):
             return DataError(

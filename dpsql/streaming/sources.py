@@ -13,10 +13,11 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from dpsql.change_feed import FeedForm
-from dpsql.config import Source, refused_option, refused_schema
+from dpsql.config import Source, refused_schema
 from dpsql.errors import ConfigError, DataError
 from dpsql.lake.read_files import readable
 from dpsql.parsed_query import ParsedQuery
+from dpsql.reader_options import refused_option
 from dpsql.streaming import debezium, internals, long_lines, messages, text_times
 from dpsql.streaming.failures import kind_of, reason_of, translate
 from dpsql.streaming.text_times import CORRUPT
@@ -105,7 +106,7 @@ def stream(session: SparkSession, source: Source, may_be_empty: bool = False) ->
     Raises:
         DataError: the path does not exist, holds no files, or cannot be read.
     """
-    if problem := refused_schema(source):
+    if problem := refused_schema(source) or refused_option(source):
         raise ConfigError(f"source {source.name!r}: {problem}")
     if source.format in FILES:
         return _files(session, source, may_be_empty)
@@ -156,8 +157,6 @@ def within_calendar(frame: DataFrame) -> DataFrame:
 
 
 def _files(session: SparkSession, source: Source, may_be_empty: bool) -> DataFrame:
-    if problem := refused_option(source):
-        raise ConfigError(f"source {source.name!r}: {problem}")
     path = _existing(session, source)
     # Whatever the user gives: no record may stop the job, and none may vanish uncounted.
     options = {name: value for name, value in source.options if name.lower() not in FORCED} | {"ignoreMissingFiles": "false"}

@@ -1,6 +1,7 @@
 """sources.yaml, and the domains in it: what is accepted, and that everything else is a message with a line and a path."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import dpsql
 from dpsql.config import Cap, Source, Sources, cut_by_records, load_sources
 from dpsql.domains import Domain
 from dpsql.errors import ConfigError
+from dpsql.reader_options import refused_option
 from dpsql.times import parse_duration
 
 GOOD = """\
@@ -75,6 +77,15 @@ def test_options_of_files_that_change_nothing_are_accepted(tmp_path: Path) -> No
     assert load_sources(path)["visits"].options
 
 
+LOSING = (
+    ("delta", "ignoreChanges: true", "is not supported: rows that a commit writes again would count twice"),
+    ("delta", "IGNOREFILEDELETION: true", "is not supported: rows that a commit writes again would count twice"),
+    ("delta", "ignoreDeletes: true", "is not supported: deleted rows would stay"),
+    ("delta", "excludeRegex: x", "is not supported: rows of the files that it names would be missing"),
+    ("csv", "multiLine: true", "is not supported: one record with an open quote or bracket would take the records after it"),
+    ("json", "multiline: TRUE", "is not supported"),
+    ("text", "wholetext: true", "is not supported"),
+)
 KAFKA, PATH, JSON = "subscribe: clicks", "path: data/visits", "value_format: json"
 
 
@@ -105,6 +116,16 @@ KAFKA, PATH, JSON = "subscribe: clicks", "path: data/visits", "value_format: jso
         *(
             ("    max_users", f"    options: {{{option}}}\n    max_users", 7, "every file is read, once", "sources.visits.options")
             for option in ("maxFileAge: 30d", "FileNameOnly: true", "cleanSource: delete", "modifiedBefore: '2026-01-01'")
+        ),
+        *(
+            (
+                "format: parquet",
+                f"format: {form}\n    options: {{{option}}}",
+                4,
+                f"`{option.split(':')[0]}` {says}",
+                "sources.visits.options",
+            )
+            for form, option, says in LOSING
         ),
         ("[user_id, Device]", "[user_id, USER_ID]", 6, "once", "sources.visits.privacy_unit"),
         ("  visits:", "  Visits:", 2, "lower-case", "sources.Visits"),
@@ -198,16 +219,45 @@ def test_cuts_that_count_no_records_stay(tmp_path: Path) -> None:
     assert [cut_by_records(source) for source in sources.values()] == [None] * 3
 
 
-def test_a_source_that_was_made_in_code_is_refused_by_compile() -> None:
-    source = Source(
-        name="visits", format="delta", path="v", options=(("maxBytesPerTrigger", "1g"),), event_time="ts", privacy_unit=("user_id",)
+PAGES = (
+    "SELECT WITH DIFFERENTIAL_PRIVACY OPTIONS (epsilon = 1, delta = 1e-6, privacy_unit_column = user_id, max_rows_contributed = 1, "
+    "trigger_interval = '1 hour') page, COUNT(*) AS n FROM visits GROUP BY window(ts, '1 hour'), page"
+)
+
+
+def delta_source(**options: str) -> Source:
+    return Source(
+        name="visits", format="delta", path="v", options=tuple(options.items()), event_time="ts", privacy_unit=("user_id",), max_users=1000
     )
-    with pytest.raises(ConfigError, match="source 'visits': `maxBytesPerTrigger` is refused"):
-        dpsql.compile(
-            "SELECT WITH DIFFERENTIAL_PRIVACY OPTIONS (epsilon = 1, delta = 1e-6, privacy_unit_column = user_id, max_rows_contributed = 1, "
-            "trigger_interval = '1 hour') page, COUNT(*) AS n FROM visits GROUP BY window(ts, '1 hour'), page",
-            Sources((source,)),
-        )
+
+
+def test_a_table_of_the_catalog_may_be_one_of_delta() -> None:
+    """Spark alone knows, after the ledger line is written."""
+    named = replace(delta_source(ignoreChanges="true"), format="table", path=None, table="visits")
+    assert "count twice" in str(refused_option(named))
+
+
+@pytest.mark.parametrize(
+    ("option", "says"), [("maxBytesPerTrigger", "is refused"), ("ignoreChanges", "is not supported"), ("failOnDataLoss", "stays true")]
+)
+def test_a_source_that_was_made_in_code_is_refused_by_compile(option: str, says: str) -> None:
+    with pytest.raises(ConfigError, match=f"source 'visits': `?{option}`? {says}"):
+        dpsql.compile(PAGES, Sources((delta_source(**{option: "1"}),)))
+
+
+def test_explain_names_the_commits_that_a_source_passes_over() -> None:
+    """Catches: a source that leaves rows out, and an explanation that does not say so."""
+    plain, skipping = (dpsql.compile(PAGES, Sources((source,))) for source in (delta_source(), delta_source(skipChangeCommits="true")))
+    assert "passed over" not in plain.explain()
+    assert "Commits that change or delete rows of `visits` are passed over whole (skipChangeCommits)" in skipping.explain()
+    assert plain.plan.identity == skipping.plan.identity
+
+
+def test_options_that_lose_nothing_stay(tmp_path: Path) -> None:
+    harmless = "ignoreChanges: false, ignoreDeletes: false, failOnDataLoss: true, skipChangeCommits: true, startingVersion: 3"
+    text = GOOD.replace("format: parquet", f"format: delta\n    options: {{{harmless}}}", 1)
+    assert len(load_sources(write(tmp_path, text))["visits"].options) == 5
+    assert load_sources(write(tmp_path, GOOD.replace('sep: ";"', "multiLine: true")))["pages"].options  # public: nobody's record is taken
 
 
 FEED = """
@@ -265,7 +315,8 @@ def test_a_change_feed_has_the_times_of_its_commits(tmp_path: Path) -> None:
         (MESSAGES, "sequence_by: source.lsn", "sequence_by: lsn", "`sequence_by` must be a whole number in `source`"),
         (FILES, FORM_AND_KEY, "event_time: ts", "`sequence_by` is for sources with `change_feed: DEBEZIUM`"),
         (FILES, "format: json", "format: csv", "is for messages: `format: kafka`, or `format: json`"),
-        (FILES, "path: a", "path: a\n    options: {multiLine: true}", "a message is a line"),
+        (FILES, "path: a", "path: a\n    options: {multiLine: true}", "would take the records after it"),
+        (FILES, "path: a", "path: a\n    options: {lineSep: x}", "a message is a line"),
         (FILES, "path: a", "path: a\n    event_time: ts", "a change counts from its commit on"),
         (FILES, "owner STRING", "owner DECIMAL(9, 2)", "DECIMAL cannot be read safely from text"),
     ],

@@ -55,6 +55,11 @@ DAMAGED = rf"^the admission query failed in Spark \(\w+\): its checkpoint may be
             Java("x.SparkException", "FAILED_READ_FILE.X", Java("java.io.EOFException")),
             r"^file 'part-7.parquet' of source 'visits' cannot be",
         ),
+        (
+            Java("x.Exception", "", Java("x.Delta", "DELTA_SOURCE_IGNORE_DELETE")),
+            r"^source 'visits': a commit has .*skipChangeCommits: true",
+        ),
+        (Java("x.Exception", "", Java("x.Delta", "DELTA_SOURCE_TABLE_IGNORE_CHANGES")), r"declare `change_feed: DELTA` in a new run$"),
         (Java("java.io.FileNotFoundException"), r"^a file of source 'visits' has vanished"),
         (
             Java("x.SparkException", "SOMETHING"),

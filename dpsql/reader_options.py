@@ -1,0 +1,64 @@
+"""Options of Spark's readers that a stream may not have, since records would be missing, count twice or take others with them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+FILE_FORMATS = ("parquet", "orc", "avro", "json", "csv", "xml", "text")
+CATALOG = "table"
+"""The format of a source that is a table of Spark's catalog."""
+
+_EVERY_FILE = "leave it out: every file is read, once, however old it is, and stays where it is"
+_BY_LINE = (
+    "one record with an open quote or bracket would take the records after it. Leave it out and write one record per line, or write Parquet"
+)
+_OF_CHANGES = "Leave it out; to pass over commits that change or delete rows write `skipChangeCommits: true`, to count changes declare `change_feed: DELTA`"
+_LOST = "failOnDataLoss stays true: records that were lost would be missing from a histogram in silence"
+
+_OF_FILES: Mapping[str, tuple[str, str]] = {
+    "maxfileage": ("", _EVERY_FILE),
+    "filenameonly": ("false", _EVERY_FILE),
+    "cleansource": ("off", _EVERY_FILE),
+    "modifiedafter": ("", _EVERY_FILE),
+    "modifiedbefore": ("", _EVERY_FILE),
+    "multiline": ("false", _BY_LINE),
+    "wholetext": ("false", _BY_LINE),
+}
+"""By lower-case name: the value that does nothing, and what is wrong with all others."""
+
+_OF_DELTA: Mapping[str, tuple[str, str]] = {
+    "ignorechanges": ("false", f"rows that a commit writes again would count twice. {_OF_CHANGES}"),
+    "ignorefiledeletion": ("false", f"rows that a commit writes again would count twice. {_OF_CHANGES}"),
+    "ignoredeletes": ("false", f"deleted rows would stay in the counts without a word. {_OF_CHANGES}"),
+    "excluderegex": ("", "rows of the files that it names would be missing. Leave it out, and filter with WHERE"),
+    "failondataloss": ("true", _LOST),
+}
+_OF_KAFKA: Mapping[str, tuple[str, str]] = {"failondataloss": ("true", _LOST)}
+
+_BY_FORMAT = {**dict.fromkeys(FILE_FORMATS, _OF_FILES), "delta": _OF_DELTA, CATALOG: {**_OF_FILES, **_OF_DELTA}, "kafka": _OF_KAFKA}
+SKIPS_CHANGES = "skipchangecommits"
+
+
+def refused_option(source: Any) -> str | None:
+    """Tell what is wrong with an option of a stream (`dpsql.config.Source`); None where nothing is."""
+    if source.static:
+        return None
+    refused = _BY_FORMAT.get(source.format, {})
+    for name, value in source.options:
+        harmless, reason = refused.get(name.lower(), (value.lower(), ""))
+        if value.lower() != harmless:
+            return reason if reason == _LOST else f"`{name}` is not supported: {reason}"
+    return None
+
+
+def passed_over(source: Any) -> str:
+    """Tell in `explain` what a Delta source leaves out at the wish of its options; empty where it reads everything."""
+    options = {name.lower(): value.lower() for name, value in source.options}
+    if source.format not in ("delta", CATALOG) or options.get(SKIPS_CHANGES) != "true":
+        return ""
+    return (
+        "\nNot read\n"
+        f"  Commits that change or delete rows of `{source.name}` are passed over whole (skipChangeCommits): what they insert does not\n"
+        "  count, and rows that they change or delete stay counted as they were.\n"
+    )
