@@ -3,8 +3,9 @@ function takes a mechanism's two stages and raises if they break it. `tests/unit
 planted stages that are broken."""
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
@@ -12,12 +13,15 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from dpsql.lake.rescale import recut
-from dpsql.local.feeder import Feeder, Kept, Stages
+from dpsql.local.feeder import Feeder, Kept, Stages, split
 from dpsql.udfs.bucket_state import BucketFiles
+from dpsql.udfs.grid import NO_CLOCK
 from dpsql.udfs.keys import PublicGroups, encode
-from dpsql.udfs.stage import BEGIN, END, OPERATORS, RELEASE, Clock, Stage, Tables, Tick, check_state
+from dpsql.udfs.sketch.partial import KEY, add_cells
+from dpsql.udfs.stage import BEGIN, END, OPERATORS, RELEASE, Clock, Stage, Tables, Tick, check_state, run_bucket
 
 HOUR = 3_600_000_000
 START = 19_700 * 24 * HOUR
@@ -26,6 +30,10 @@ LATEST = START + 72 * HOUR
 NOISE_KEY = bytes(range(32))
 KEYS = 12
 UNITS = 90
+STREAMS = 20
+ALL_BUCKETS = 12
+"""Units whose ids differ by multiples of it share a bucket, whether there are 1, 2, 3 or 4."""
+GROUP = ("window", "trigger", "key", "user", "level", "leaf")
 
 
 def records(stage: Stage[Any], seed: int, size: int, low_us: int, high_us: int) -> pa.Table:
@@ -170,6 +178,115 @@ def damaged_state_is_refused(stages: Stages, folder: Path) -> None:
                 raise AssertionError(f"the {stage.operator} stage takes a damaged table {name!r}")
 
 
+def units_add_up(stages: Stages, folder: Path) -> None:
+    """What the intake takes of all units, over micro-batches with their clocks, is the sum of what
+    it takes of each unit alone: no unit's record decides about another's. Where rows are protected
+    every record is a unit."""
+    intake = stages[0]
+    chance = np.random.default_rng(1)
+    for _ in range(STREAMS):
+        stream = _stream(intake, chance)
+        together = _taken(intake, stream, buckets=int(chance.integers(1, 5)))
+        alone = Taken()
+        for unit in _units(intake, stream):
+            alone.add(_taken(intake, unit, buckets=1))
+        assert together == alone, stream
+
+
+@dataclass
+class Taken:
+    """What contributions say together: the sums of all cells and groups, from which trigger on a
+    value is a candidate, and how many records were dropped and why."""
+
+    sums: Counter[Any] = field(default_factory=Counter)
+    candidates: dict[Any, int] = field(default_factory=dict)
+    drops: Counter[str] = field(default_factory=Counter)
+
+    def add_rows(self, contributions: pa.Table) -> None:
+        for row in contributions.to_pylist():
+            if row.get("form") == KEY:
+                self._bring((row["window"], row["payload"]), row["trigger"])
+            elif "form" in row:
+                cells = np.zeros(1 << 13, np.int64)
+                add_cells(cells, row["form"], row["payload"])
+                cell = row["window"], row["trigger"], row["row"]
+                self.sums.update({(*cell, int(at)): int(cells[at]) for at in np.flatnonzero(cells)})
+            else:
+                group = tuple(row.get(name) for name in GROUP)
+                summed = [name for name in row if re.fullmatch(r"weight|users|v\d+", name)]
+                self.sums.update({(*group, name): row[name] for name in summed})
+
+    def add(self, other: "Taken") -> None:
+        self.sums.update(other.sums)
+        self.drops.update(other.drops)
+        for value, trigger in other.candidates.items():
+            self._bring(value, trigger)
+
+    def _bring(self, value: Any, trigger: int) -> None:
+        self.candidates[value] = min(trigger, self.candidates.get(value, trigger))
+
+
+Stream = list[tuple[pa.Table, Clock]]
+"""Micro-batches, each with its clock."""
+
+
+def _stream(intake: Stage[Any], chance: np.random.Generator) -> Stream:
+    """Few records of few units: in time, late, far ahead, dropped before; keys that share 32 bits."""
+    size = int(chance.integers(2, 25))
+    hours = chance.choice([4, 10, 60])
+    batches = int(chance.integers(2, 4))
+    ids = np.random.default_rng(0).integers(-(1 << 62), 1 << 62, UNITS + KEYS)
+    keys = np.array([*ids[UNITS : UNITS + 3], ids[UNITS] ^ 1])
+    key = chance.integers(0, len(keys), size)
+    some_dropped = chance.random() < 0.3
+    drop = np.where(chance.random(size) < 0.1 * some_dropped, chance.integers(1, 5, size), 0)
+    value = chance.uniform(-5, 80, size)
+    value[chance.random(size) < 0.1] = np.nan
+    table: dict[str, Any] = {
+        "drop": drop.astype(np.int8),
+        "user": ids[0] + ALL_BUCKETS * chance.integers(0, 4, size),
+        "ts": START + chance.integers(-3 * 12, hours * 12, size) * HOUR // 12,
+        "key": keys[key],
+        "key_bytes": pa.array([encode([b"key %d" % number]) for number in key], pa.binary()),
+        "row": chance.integers(0, 3, size),
+        "seq": chance.permutation(size),
+        "kind": np.where(chance.random(size) < 0.7, BEGIN, END).astype(np.int8),
+    }
+    table |= {name: value for name in intake.takes.names if re.fullmatch(r"a\d+", name)}
+    rows = pa.table(table)
+    batch = chance.integers(0, batches, size)
+    hours_closed = np.sort(chance.integers(-20, 50, batches))
+    closed = np.where(hours_closed < 0, NO_CLOCK, START + hours_closed * HOUR)
+    latest = LATEST if chance.random() < 0.7 else START + 3 * HOUR
+    return [(rows.filter(pa.array(batch == n)), Clock(int(closed[n]), latest)) for n in range(batches)]
+
+
+def _units(intake: Stage[Any], stream: Stream) -> Iterator[Stream]:
+    """The stream of each unit alone."""
+    if "user" not in intake.takes.names:
+        for rows, clock in stream:
+            yield from ([(rows.slice(n, 1), clock)] for n in range(rows.num_rows))
+        return
+    for unit in {unit for rows, _ in stream for unit in rows["user"].to_pylist()}:
+        yield [(rows.filter(pc.equal(rows["user"], unit)), clock) for rows, clock in stream]
+
+
+def _taken(intake: Stage[Any], stream: Stream, buckets: int) -> Taken:
+    """What the intake takes of a stream. One without units has no state, and any part will do."""
+    store = Kept(buckets)
+    versions = dict.fromkeys(range(buckets), 0)
+    taken = Taken()
+    for rows, clock in stream:
+        column = "user" if "user" in intake.takes.names else "seq"
+        for bucket, part in split(rows, column, buckets):
+            records_of_bucket = part.select(intake.takes.names)
+            report, contributions = run_bucket(intake, store, bucket, versions[bucket], records_of_bucket, clock, NOISE_KEY)
+            versions[bucket] = report.sequence
+            taken.add_rows(contributions)
+            taken.drops.update(report.counted["drops"])
+    return taken
+
+
 def the_stages_fit(stages: Stages, folder: Path) -> None:
     """What the intake gives the release takes, with the number of the micro-batch; steps give what they say."""
     assert stages[0].gives.append(pa.field("batch", pa.int64())) == stages[1].takes
@@ -182,7 +299,7 @@ def the_stages_fit(stages: Stages, folder: Path) -> None:
 
 CONTRACT = (
     the_stages_fit, cut_order_and_buckets, rescale, retry_and_restart, what_is_dropped_moves_nothing, strange_values_move_no_others,
-    damaged_state_is_refused,
+    damaged_state_is_refused, units_add_up,
 )  # fmt: skip
 
 

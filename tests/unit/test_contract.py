@@ -2,7 +2,6 @@
 
 import importlib
 import itertools
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -23,13 +22,13 @@ from dpsql.mechanisms.sliding.mechanism import SLIDING
 from dpsql.udfs import task_intake
 from dpsql.udfs.bucket_state import BucketFiles
 from dpsql.udfs.contribution_files import ContributionFiles
-from dpsql.udfs.sketch.partial import KEY, add_cells
+from dpsql.udfs.intake import contribution_bounding
 from dpsql.udfs.stage import Clock, Stage, StateFile
 from dpsql.udfs.state_table import Table
 from dpsql.udfs.task_intake import Gathered, TaskIntake
 from dpsql.udfs.worker import MicroBatch
 from tests import contract
-from tests.contract import CONTRACT, LATEST, START, records
+from tests.contract import CONTRACT, LATEST, START, Taken, records
 from tests.mechanisms.sketch import contract_cases as sketches
 from tests.mechanisms.sliding import contract_cases as windows
 
@@ -111,6 +110,14 @@ def _takes_what_is_none(state: Any, rows: Any, now: Any) -> Any:
 
 UNSEARCHED = {"users": Table(("period", "user", "part", "fingerprint"), "user", order="any")}
 BY_KEY = {"users": Table(("fingerprint", "user", "period", "part"), "user")}
+
+
+def _as_the_first_record(state: Any, rows: Any, now: Any) -> Any:
+    """Where the first record is late, all are."""
+    first = rows["ts"].to_numpy().min(initial=now.closed_us)
+    return state, rows if first >= now.closed_us else rows.slice(0, 0), now
+
+
 PLANTED: dict[str, tuple[Check, Callable[[Any, Any], Any]]] = {
     "the first row is lost": (
         contract.cut_order_and_buckets,
@@ -128,6 +135,10 @@ PLANTED: dict[str, tuple[Check, Callable[[Any, Any], Any]]] = {
     ),
     "NaN raises": (contract.strange_values_move_no_others, lambda admission, release: (Broken(admission, _refuses_nan), release)),
     "disorder is taken": (contract.damaged_state_is_refused, lambda admission, release: (Broken(admission, layout=UNSEARCHED), release)),
+    "one late record takes all others with it": (
+        contract.units_add_up,
+        lambda admission, release: (Broken(admission, _as_the_first_record), release),
+    ),
     "stages of two plans": (
         contract.the_stages_fit,
         lambda admission, release: (replace(admission, parameters=replace(admission.parameters, increments=())), release),
@@ -140,6 +151,17 @@ def test_a_broken_stage_is_found(name: str, tmp_path: Path) -> None:
     check, broken = PLANTED[name]
     with pytest.raises((AssertionError, ValueError)):
         check(broken(*stages_of(*CASES["histogram: every trigger"])), tmp_path)
+
+
+def test_units_add_up_finds_a_look_at_the_earliest_record_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """In a table with a last trigger the later records are the closed ones: whether others' count was one record's to decide."""
+    sees_both = contribution_bounding._all_in_time
+    monkeypatch.setattr(
+        contribution_bounding, "_all_in_time", lambda ts, clock, p: sees_both(ts[:0] if not len(ts) else ts[ts == ts.min()], clock, p)
+    )
+    for case in ("dynamic: to trigger 40", "marginals: to trigger 40, others too"):
+        with pytest.raises(AssertionError):
+            contract.units_add_up(stages_of_case(case), tmp_path)
 
 
 def test_every_part_of_the_contract_has_a_broken_stage() -> None:
@@ -172,20 +194,11 @@ def gathered(stage: Stage[Clock], rows: pa.Table, cuts: Sequence[int], folder: P
     return file, pa.concat_tables([pq.read_table(folder / each["path"], partitioning=None) for each in file.counted["files"]])
 
 
-def sums(rows: pa.Table) -> Counter[Any]:
-    """What contributions say together: of every cell or key its sum, and which values are candidates from when on."""
-    out = Counter[Any]()
-    for row in rows.to_pylist():
-        at = (row["window"], row.get("trigger"))
-        if row.get("form") == KEY:
-            out[at[0], row["payload"]] = min(row["trigger"], out[at[0], row["payload"]] or 99)
-        elif "form" in row:
-            cells = np.zeros(8192, np.int64)
-            add_cells(cells, row["form"], row["payload"])
-            out.update({(*at, row["row"], int(j)): int(cells[j]) for j in np.flatnonzero(cells)})
-        else:
-            out.update({(*at, row["key"], name): row[name] for name in rows.column_names if name[0] == "v"})
-    return Counter({key: count for key, count in out.items() if count})
+def sums(rows: pa.Table) -> Taken:
+    """What contributions say together."""
+    taken = Taken()
+    taken.add_rows(rows)
+    return taken
 
 
 def late(stage: Stage[Clock]) -> pa.Table:
@@ -202,7 +215,7 @@ def test_tasks_add_up(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(task_intake, "AT_ONCE", 60)
     pieces = gathered(stage, rows, [200], tmp_path / "pieces")
     want = sums(whole.rows)
-    assert len(want) > 20
+    assert len(want.sums) > 20
     for file, made in (one, many, pieces):
         assert sums(made) == want
         assert file.counted["drops"] == whole.counted["drops"] and sum(file.counted["drops"].values()) > 20

@@ -208,11 +208,10 @@ def timely(rows: pa.Table, clock: Clock, p: Timely, drops: dict[str, int]) -> Bo
         p: the plan's numbers.
         drops: counts by reason, added to.
     """
-    code, ts = _ints(rows, "drop"), _ints(rows, "ts")
-    if not len(ts) or (
-        p.public_keys is None and not code.any() and ts.max() <= clock.latest_us and not _is_closed(ts.min(keepdims=True), clock, p)[0]
-    ):
-        return np.ones(len(ts), bool)  # windows close in order: where that of the first record is open, all are
+    code = _ints(rows, "drop")
+    ts = _ints(rows, "ts")
+    if p.public_keys is None and not code.any() and _all_in_time(ts, clock, p):
+        return np.ones(len(ts), bool)
     for number, count in zip(*np.unique(code, return_counts=True), strict=True):
         if number:
             drops[DROP_REASONS[number - 1]] += int(count)
@@ -221,6 +220,17 @@ def timely(rows: pa.Table, clock: Clock, p: Timely, drops: dict[str, int]) -> Bo
         live &= _drop(live & ~np.isin(_ints(rows, "key"), np.array(p.public_keys, np.int64)), "not_a_public_group", drops)
     live &= _drop(live & (ts > clock.latest_us), "too_far_ahead", drops)
     return live & _drop(live & _is_closed(ts, clock, p), "window_closed", drops)
+
+
+def _all_in_time(ts: Int, clock: Clock, p: Timely) -> bool:
+    """Whether no record is too far ahead, and the newest window of none is closed.
+
+    Windows close in order, and a last trigger closes for all that is later: where the earliest and the latest event time are open, all are.
+    """
+    if not len(ts):
+        return True
+    extremes = np.array([ts.min(), ts.max()])
+    return bool(extremes[1] <= clock.latest_us and not _is_closed(extremes, clock, p).any())
 
 
 def open_copies(ts: Int, clock: Clock, p: Timely) -> tuple[Int, Int, Int]:

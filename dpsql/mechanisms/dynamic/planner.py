@@ -40,7 +40,7 @@ from dpsql.udfs.noise.blt_inf import BltInf
 from dpsql.udfs.noise.counters import path_sd
 from dpsql.udfs.table.grid import LAST_STEP
 
-PLAN_VERSION = 1
+PLAN_VERSION = 2
 """Changes when the same query would get other noise; part of the query's identity."""
 
 TREE_BETA = 1e-3

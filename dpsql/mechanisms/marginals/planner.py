@@ -22,7 +22,7 @@ from dpsql.privacy.curve import round_down, round_up, total_mu
 from dpsql.udfs.marginals.cells import Keys, Marginals
 from dpsql.udfs.marginals.least_squares import parts
 
-PLAN_VERSION = 2
+PLAN_VERSION = 3
 """Changes when the same query would get other noise; part of the query's identity."""
 MAX_PLACES = 2**62
 """A record's places in all domains are one 64-bit number."""
