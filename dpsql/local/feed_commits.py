@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 from dpsql.change_feed import BEGINS, CHANGE, POSITION, TIME
 from dpsql.config import Source
 from dpsql.errors import DataError
+from dpsql.local.delta_files import ON_SPARK, open_table
 from dpsql.local.sources import local_path
 
 
@@ -67,19 +68,22 @@ def changes(source: Source, commits: Commits) -> pa.Table:
     from deltalake.exceptions import DeltaError
 
     path = _local(source)
+    snapshot = open_table(path, commits.last) if commits.snapshot else None
     try:
-        if commits.snapshot:
-            there = DeltaTable(path, version=commits.last).to_pyarrow_table()
+        if snapshot is not None:
+            there = snapshot.to_pyarrow_table()
             given = there.append_column(CHANGE, pa.array([BEGINS[0]] * there.num_rows, pa.string()))
             given = given.append_column(POSITION, pa.array(np.full(there.num_rows, commits.last)))
         else:
             given = pa.table(DeltaTable(path).load_cdf(commits.first, commits.last))
-        times = _times(path, commits)
+        times, has_deleted = _read_log(path, commits)
     except (DeltaError, OSError, ValueError) as problem:
         raise DataError(
             f"{path}: commits {commits.first} to {commits.last}, which the run has read, cannot be read ({type(problem).__name__}): a Delta table "
             "keeps them until VACUUM, and its log for `delta.logRetentionDuration`"
         ) from None
+    if has_deleted and snapshot is None:
+        raise DataError(f"{path}: commits {commits.first} to {commits.last} have deletion vectors, {ON_SPARK}")
     which = pc.cast(given[POSITION], pa.int64()).to_numpy() - commits.first
     at = pa.array(times[which], pa.timestamp("us", "UTC"))
     return given.drop_columns([TIME] if TIME in given.column_names else []).append_column(TIME, at)
@@ -103,14 +107,18 @@ def _local(source: Source) -> Path:
     return local_path(source.path, f"source `{source.name}` is at {{}}://, which the local engine does not read")
 
 
-def _times(path: Path, commits: Commits) -> np.ndarray:
-    """Of each commit, in microseconds: what the commit says itself if the table keeps such times, else when its file was written. They ascend."""
+def _read_log(path: Path, commits: Commits) -> tuple[np.ndarray, bool]:
+    """Read the times of commits in microseconds, and whether one of them deletes rows by a vector.
+
+    A time is what the commit says itself if the table keeps such times, else when its file was written. They ascend.
+    """
     found = []
+    has_deleted = False
     for version in range(commits.first, commits.last + 1):
         file = path / "_delta_log" / f"{version:020d}.json"
-        given: dict[str, Any] = next(
-            (line["commitInfo"] for line in map(json.loads, file.read_text().splitlines()) if "commitInfo" in line), {}
-        )
+        lines = [json.loads(line) for line in file.read_text().splitlines()]
+        given: dict[str, Any] = next((line["commitInfo"] for line in lines if "commitInfo" in line), {})
+        has_deleted |= any(line.get(action, {}).get("deletionVector") for line in lines for action in ("add", "remove"))
         found.append(int(given.get("inCommitTimestamp", file.stat().st_mtime_ns // 1_000_000)))
     steps = np.arange(len(found))
-    return (np.maximum.accumulate(np.array(found, np.int64) - steps) + steps) * 1000
+    return (np.maximum.accumulate(np.array(found, np.int64) - steps) + steps) * 1000, has_deleted

@@ -17,10 +17,12 @@ from urllib.parse import unquote, urlsplit
 import duckdb
 import pyarrow as pa
 
-from dpsql.change_feed import BESIDE, FeedForm
+from dpsql.change_feed import BESIDE, POSITION, FeedForm
 from dpsql.config import Source, refused_schema
+from dpsql.declared_types import loses_numbers, told
 from dpsql.errors import ConfigError, DataError
 from dpsql.local.debezium import BESIDE_COLUMNS, images_select
+from dpsql.local.delta_files import open_table
 from dpsql.local.from_clause import Table
 from dpsql.local.lines import csv_chunks, csv_select, json_lines, json_select
 from dpsql.local.spark_types import INTEGER_BITS, Columns, SparkType, from_duckdb, parse_ddl
@@ -75,7 +77,7 @@ class InputReader:
         self._connection.register("dpsql_frame", _in_microseconds(table))
         if self._of_messages:
             return self._values("SELECT * FROM dpsql_frame", "the frame")
-        return Chunk(self._fit("SELECT * FROM dpsql_frame", "the frame", lenient=True, keep=True), 0)
+        return Chunk(self._fit("SELECT * FROM dpsql_frame", "the frame", in_frame=True, keep=True), 0)
 
     def whole(self, paths: Sequence[Path]) -> Chunk:
         """All files at once (a static table): kept in memory."""
@@ -159,7 +161,7 @@ class InputReader:
         except duckdb.Error:
             raise DataError(f"{where}: not a readable Parquet file") from None
 
-    def _fit(self, select: str, where: str, lenient: bool = False, keep: bool = False) -> Table:
+    def _fit(self, select: str, where: str, in_frame: bool = False, keep: bool = False) -> Table:
         """Make the view, with the declared columns and types where there are any."""
         found = self._described(select, where)
         by_name = {name.lower(): name for name in found}
@@ -172,23 +174,31 @@ class InputReader:
         listed = []
         for name, kind in wanted:
             column = by_name[name.lower()]
-            text = _fitted(f'"{column}"', found[column], kind, lenient)
+            text = _fitted(f'"{column}"', found[column], kind)
             if text is None:
-                have, hint = _misfit(column, found[column], kind, lenient)
-                raise DataError(f"{where}: column `{column}` has {have}, but source `{self._source.name}` declares {kind}{hint}")
+                raise DataError(f"{where}: {_misfit(column, found[column], kind, self._source.name, in_frame)}")
             listed.append(f'{_within_calendar(text, kind)} AS "{name.lower()}"')
         what = "TABLE" if keep else "VIEW"
         self._connection.execute(f'CREATE OR REPLACE TEMP {what} "{self._view}" AS SELECT {", ".join(listed)} FROM ({select})')
         return Table(self._view, tuple((name.lower(), kind) for name, kind in wanted))
 
 
-def _misfit(column: str, found: str, wanted: SparkType, in_frame: bool) -> tuple[str, str]:
-    """What a column has instead of its type, and how to mend what newcomers meet most: times."""
+def _misfit(column: str, found: str, wanted: SparkType, source: str, in_frame: bool) -> str:
+    """Say what a column has instead of its type, and how to mend what newcomers meet most: times, and whole numbers with gaps."""
+    declares, frame = f"but source `{source}` declares {wanted}", f"frame[{column!r}]"
     if "_NS" in found:
-        return "a time in nanoseconds", f"; Spark reads microseconds only, like frame[{column!r}].dt.as_unit('us')"
+        return f"column `{column}` has a time in nanoseconds, {declares}; Spark reads microseconds only, like {frame}.dt.as_unit('us')"
     have = from_duckdb(found)
+    if loses_numbers(str(have), str(wanted)):
+        call = ""
+        if in_frame and have.is_real:
+            call = f", or make whole numbers of it, like {frame}.astype('Int{INTEGER_BITS[wanted.name]}')"
+        if in_frame and wanted.name == "double":
+            call = f", or make it DOUBLE, like {frame}.astype('float64')"
+        return f"{told(column, str(have), source, str(wanted))}{call}"
     parse = in_frame and (have.name, wanted.name) == ("string", "timestamp")
-    return f"type {have}", f"; make it one, like pd.to_datetime(frame[{column!r}], utc=True)" if parse else ""
+    hint = f"; make it one, like pd.to_datetime({frame}, utc=True)" if parse else ""
+    return f"column `{column}` has type {have}, {declares}{hint}"
 
 
 def _parquet(path: Path) -> str:
@@ -213,7 +223,7 @@ def _within_calendar(value: str, kind: SparkType) -> str:
     return value
 
 
-def _fitted(column: str, found: str, wanted: SparkType, lenient: bool) -> str | None:
+def _fitted(column: str, found: str, wanted: SparkType) -> str | None:
     """DuckDB text of a column in its declared type; None if it does not fit."""
     have = from_duckdb(found)
     if wanted.name == "other" or have == wanted:
@@ -221,12 +231,11 @@ def _fitted(column: str, found: str, wanted: SparkType, lenient: bool) -> str | 
         return column if same else f"{'TRY_CAST' if wanted.name == 'timestamp' else 'CAST'}({column} AS {wanted.duckdb})"
     if have.name == "void":
         return f"CAST(NULL AS {wanted.duckdb})"
-    if found == "UBIGINT" and wanted.name == "bigint":  # as `deltalake` exports the feed of a table; NULL from 2^63 on
+    if found == "UBIGINT" and column == f'"{POSITION}"':  # as `deltalake` exports the feed of a table; no commit has such a number
         return f"TRY_CAST({column} AS BIGINT)"
     if have.is_integer and wanted.is_integer:
-        wider = INTEGER_BITS[wanted.name] > INTEGER_BITS[have.name]
-        return f"TRY_CAST({column} AS {wanted.duckdb})" if wider or lenient else None
-    if wanted.name == "double" and (have.name in ("float", "tinyint", "smallint", "int") or (lenient and have.name == "bigint")):
+        return f"CAST({column} AS {wanted.duckdb})" if INTEGER_BITS[wanted.name] > INTEGER_BITS[have.name] else None
+    if wanted.name == "double" and have.name in ("float", "tinyint", "smallint", "int"):
         return f"CAST({column} AS DOUBLE)"
     if have.name == "decimal" and wanted.name == "decimal":
         holds = wanted.scale >= have.scale and wanted.precision - wanted.scale >= have.precision - have.scale
@@ -235,8 +244,6 @@ def _fitted(column: str, found: str, wanted: SparkType, lenient: bool) -> str | 
         return f"TRY(CAST({column} AS TIMESTAMP))"
     if (have.name, wanted.name) == ("binary", "string"):
         return f"TRY(decode({column}))"
-    if lenient and have.name == "double" and wanted.is_integer:  # pandas keeps whole numbers with gaps as floating point
-        return f"CASE WHEN isnan({column}) THEN NULL ELSE TRY_CAST({column} AS {wanted.duckdb}) END"
     return None
 
 
@@ -341,13 +348,8 @@ def _matches(name: str, pattern: str) -> bool:
 
 def _delta_files(path: Path, version: int | None) -> list[Path]:
     """The data files of a Delta table's version, by modification time and name; the folder holds those of older versions too."""
-    from deltalake import DeltaTable  # slow to import
-    from deltalake.exceptions import DeltaError
-
-    try:
-        table = DeltaTable(str(path), version=version)
-        uris, times = table.file_uris(), pa.table(table.get_add_actions()).column("modification_time").to_pylist()
-    except (DeltaError, OSError):
-        raise DataError(f"{path}: the Delta table cannot be read") from None
+    table = open_table(path, version)
+    uris = table.file_uris()
+    times = pa.table(table.get_add_actions()).column("modification_time").to_pylist()
     in_order = [uri for _, uri in sorted(zip(times, uris, strict=True))]
     return [Path(unquote(urlsplit(uri).path) if uri.startswith("file:") else uri) for uri in in_order]

@@ -125,8 +125,10 @@ def from_arrow(kind: pa.DataType) -> SparkType | None:
         return SparkType("timestamp")
     if pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
         return SparkType("string")
+    if pa.types.is_uint64(kind):
+        return SparkType("decimal", 20, 0)
     if pa.types.is_unsigned_integer(kind):
-        return SparkType({8: "smallint", 16: "int"}.get(kind.bit_width, "bigint"))
+        return SparkType({8: "smallint", 16: "int", 32: "bigint"}[kind.bit_width])
     names = {arrow: name for name, arrow in _ARROW.items()} | {pa.float32(): "float", pa.float16(): "float", pa.float64(): "double"}
     return SparkType(names[kind]) if kind in names else None
 

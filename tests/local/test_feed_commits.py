@@ -17,6 +17,7 @@ from dpsql.local.connection import connect
 from dpsql.local.feed_commits import Commits, changes, read_commits
 from dpsql.local.sources import InputReader
 from tests.debezium import BEGUN, BOTH, DECLARED, HARD, NEW, OLD, SCHEMA, message
+from tests.local.other_delta import delete_first_rows, rename_columns
 
 
 def feed(path: Path | None = None, **options: str) -> Source:
@@ -88,6 +89,19 @@ def test_commits_that_are_gone_or_elsewhere_are_told(table: Path) -> None:
     for source, says in ((feed(), "Spark's catalog"), (Source("accounts", "delta", "s3a://a/b"), "s3a://")):
         with pytest.raises(DataError, match=says):
             changes(source, Commits(0, 0))
+
+
+def test_a_feed_of_a_table_whose_files_are_not_its_rows_is_refused(tmp_path: Path) -> None:
+    """Catches: deleted rows in the first snapshot of a feed, and images of a commit that deletes by a vector."""
+    for name in ("deleted", "renamed"):
+        write_deltalake(tmp_path / name, pa.table({"u": ["a"] * 30, "v": ["b"] * 30}), configuration={"delta.enableChangeDataFeed": "true"})
+    delete_first_rows(tmp_path / "deleted", 20)
+    rename_columns(tmp_path / "renamed", {"u": "v", "v": "u"})
+    for name in ("deleted", "renamed"):
+        for commits in (Commits(1, 1, snapshot=True), Commits(1, 1)):
+            if name == "deleted" or commits.snapshot:  # deltalake itself refuses changes of mapped columns
+                with pytest.raises(DataError, match="which runs on Spark only"):
+                    changes(feed(tmp_path / name), commits)
 
 
 SOURCE = Source("visits", path="x", schema=SCHEMA, privacy_unit=("user_id",), **DECLARED)

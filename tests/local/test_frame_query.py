@@ -32,6 +32,18 @@ def test_pandas_arrow_and_duckdb_are_one(secret) -> None:
     assert len({tuple(answer.rows["views"].head(9)) for answer in answers}) == 3  # fresh noise each
 
 
+def test_unsigned_ids_are_all_counted(secret) -> None:
+    """Catches: ids beyond 2^63, as hashes are, that are NULL and so nobody's."""
+    ids = pa.array([2**63 - 200 + i for i in range(400)], pa.uint64())
+    day = pa.array([datetime(2024, 2, 29, tzinfo=UTC)] * 400, pa.timestamp("us", "UTC"))
+    table = pa.table({"id": ids, "ts": day, "k": ["a"] * 400})
+    clause = "OPTIONS (epsilon = 20, delta = 1e-6, privacy_unit_column = id, max_rows_contributed = 1)"
+    sql = f"SELECT WITH DIFFERENTIAL_PRIVACY {clause} k, COUNT(*) AS n FROM t GROUP BY window(ts, '1 day'), k"
+    for records in (table, table.to_pandas()):
+        (count,) = dpsql.query(sql, records, unit="id", time="ts", secret=secret).rows["n"]
+        assert abs(count - 400) < 20
+
+
 def test_what_is_seen_has_errors_caps_and_words(secret) -> None:
     answer = dpsql.query(SQL, visits(), unit="user_id", time="ts", secret=secret)
     shown = repr(answer)

@@ -2,6 +2,7 @@
 
 import gzip
 import os
+import re
 from pathlib import Path
 
 import pandas as pd
@@ -14,6 +15,7 @@ from dpsql.config import Source
 from dpsql.errors import ConfigError, DataError
 from dpsql.local.connection import connect
 from dpsql.local.sources import InputReader, micro_batches, source_files
+from tests.local.other_delta import delete_first_rows, rename_columns
 
 SCHEMA = "name STRING, n INT, x DOUBLE, ok BOOLEAN, day DATE, ts TIMESTAMP"
 
@@ -133,7 +135,8 @@ def test_parquet_with_and_without_a_declared_schema(tmp_path: Path) -> None:
     [
         ("name STRING, other STRING", "column `other` of source `visits` is missing; it has n, name"),
         ("name INT", "column `name` has type STRING, but source `visits` declares INT"),
-        ("n SMALLINT", "column `n` has type BIGINT, but source `visits` declares SMALLINT"),
+        ("n SMALLINT", "column `n` has type BIGINT, but source `visits` declares SMALLINT: declare `n BIGINT`"),
+        ("n DOUBLE", "column `n` has type BIGINT, but source `visits` declares DOUBLE: declare `n BIGINT`"),
     ],
 )
 def test_columns_that_do_not_fit_the_schema(tmp_path: Path, schema: str, words: str) -> None:
@@ -175,6 +178,7 @@ def test_a_damaged_page_is_no_traceback(tmp_path: Path) -> None:
 def test_frames_of_pandas(tmp_path: Path) -> None:
     connection = connect()
     frame = pd.DataFrame({"name": ["a", None], "n": [1, None], "ts": pd.to_datetime(["2024-02-29 12:00", None])})
+    frame["n"] = frame["n"].astype("Int32")
     chunk = InputReader(connection, Source("visits", "parquet", schema="name STRING, n INT, ts TIMESTAMP")).frame(frame)
     rows = connection.sql(f'SELECT name, n, epoch_us(ts) FROM "{chunk.table.view}"').fetchall()
     assert rows == [("a", 1, 1_709_208_000_000_000), (None, None, None)]
@@ -235,6 +239,66 @@ def test_a_delta_table_has_the_files_of_its_newest_version(tmp_path: Path) -> No
     source = Source("visits", "delta", str(table))
     assert [pq.read_table(file).column("n").to_pylist() for file in source_files(source, {})] == [[2]]
     assert [pq.read_table(file).column("n").to_pylist() for file in source_files(source, {}, version=0)] == [[1]]
+
+
+@pytest.mark.parametrize("static", [False, True])
+def test_delta_tables_whose_files_are_not_their_rows_are_refused(tmp_path: Path, static: bool) -> None:
+    """Catches: rows that a vector deletes, counted again; a column that is another one in the files."""
+    from deltalake import write_deltalake
+
+    rows = pa.table({"u": [f"household{i // 10}" for i in range(30)], "person": [f"p{i}" for i in range(30)]})
+    for name in ("deleted", "renamed"):
+        write_deltalake(tmp_path / name, rows)
+    delete_first_rows(tmp_path / "deleted", 20)
+    rename_columns(tmp_path / "renamed", {"u": "household", "person": "u"})
+    for name, says in (("deleted", "has deletion vectors"), ("renamed", "maps its columns to other names")):
+        source = Source("visits", "delta", str(tmp_path / name), static=static)
+        with pytest.raises(DataError, match=f"{says}.*, which runs on Spark only"):
+            source_files(source, {})
+        assert len(source_files(source, {}, version=0)) == 1
+
+
+HASHES = pa.array([2**63 - 2 + i for i in range(4)], pa.uint64())
+WHOLE = [
+    (HASHES, "BIGINT", "has type DECIMAL(20,0), but source `visits` declares BIGINT: declare `n DECIMAL(20,0)`"),
+    (HASHES, "STRING", "declare `n DECIMAL(20,0)`"),
+    (HASHES.dictionary_encode(), "BIGINT", "declare `n DECIMAL(20,0)`"),
+    (pa.array([1], pa.int64()), "INT", "declare `n BIGINT`"),
+    (pa.array([1], pa.uint32()), "INT", "declare `n BIGINT`"),
+    (pa.array([1], pa.int16()), "TINYINT", "declare `n SMALLINT`"),
+    (pa.array([1], pa.int64()), "DOUBLE", "declare `n BIGINT`"),
+    (pa.array([1.0]), "BIGINT", "declare `n DOUBLE`"),
+    (pa.array([10**19], pa.decimal128(20, 0)), "BIGINT", "declare `n DECIMAL(20,0)`"),
+]
+"""Numbers whose type their declaration cannot hold, though it holds most of these values."""
+
+
+@pytest.mark.parametrize(("numbers", "declared", "says"), WHOLE, ids=str)
+def test_numbers_are_refused_by_their_types_alone(tmp_path: Path, numbers: pa.Array, declared: str, says: str) -> None:
+    """Catches: half of the people lost, since their ids do not fit; and what is advised must work."""
+    table = pa.table({"n": numbers})
+    pq.write_table(table, tmp_path / "a.parquet")
+    advised = says.rsplit("`n ", maxsplit=1)[-1].removesuffix("`")
+    for given in (table, table.to_pandas(), None):
+        reader = InputReader(connect(), Source("visits", "parquet", schema=f"n {declared}"))
+        with pytest.raises(DataError, match=re.escape(says)):
+            reader.frame(given) if given is not None else reader.whole([tmp_path / "a.parquet"])
+        connection = connect()
+        reader = InputReader(connection, Source("visits", "parquet", schema=f"n {advised}"))
+        view = (reader.frame(given) if given is not None else reader.whole([tmp_path / "a.parquet"])).table.view
+        assert [int(n) for (n,) in connection.sql(f'SELECT n FROM "{view}"').fetchall()] == [int(n) for n in numbers.to_pylist()]
+
+
+@pytest.mark.parametrize(
+    ("values", "declared", "call"), [([1.0, None], "INT", "frame['n'].astype('Int32')"), ([1, 2], "DOUBLE", "frame['n'].astype('float64')")]
+)
+def test_a_frame_is_told_the_call_that_helps(values: list[float], declared: str, call: str) -> None:
+    frame = pd.DataFrame({"n": values})
+    source = Source("visits", "parquet", schema=f"n {declared}")
+    with pytest.raises(DataError, match=re.escape(f"like {call}")):
+        InputReader(connect(), source).frame(frame)
+    frame["n"] = eval(call)
+    InputReader(connect(), source).frame(frame)
 
 
 def test_a_pattern_chooses_the_files_of_a_folder(tmp_path: Path) -> None:

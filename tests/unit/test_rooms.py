@@ -12,7 +12,10 @@ from dpsql.mechanisms.registry import MECHANISMS
 from tests.unit.structure import plant
 from tests.unit.test_project import CHECKOUT, Violations, imported, is_below, modules
 
-GROUND = "caps change_feed config description domains errors files parsed_query reader_options record record_columns schedule sources text times totals"
+GROUND = (
+    "caps change_feed config declared_types description domains errors files "
+    "parsed_query reader_options record record_columns schedule sources text times totals"
+)
 GROUND = {f"dpsql.{name}" for name in f"{GROUND} typed_values yaml_file".split()}
 """What every room may import."""
 

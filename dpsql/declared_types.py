@@ -1,0 +1,37 @@
+"""Whole numbers and the types that are declared for them: what may lose a value is told by the types alone, whatever the values are.
+
+A refusal that depended on a value would tell of a record. Types are named as Spark names them, like `bigint` or `decimal(20,0)`.
+"""
+
+from __future__ import annotations
+
+import re
+
+BITS = {"tinyint": 8, "smallint": 16, "int": 32, "bigint": 64}
+UNSIGNED_64 = "decimal(20,0)"
+"""What Spark makes of an unsigned whole number of 64 bits."""
+
+
+def loses_numbers(have: str, declared: str) -> bool:
+    """Tell whether whole numbers of a column may not fit its declared type, or numbers are declared whole that are not."""
+    have, declared = _name(have), _name(declared)
+    if have in BITS and declared in BITS:
+        return BITS[have] > BITS[declared]
+    if declared in BITS:
+        return have in ("float", "double") or have.startswith("decimal")
+    if have == "bigint":
+        return declared in ("float", "double")
+    if have == UNSIGNED_64:
+        whole = re.fullmatch(r"decimal\((\d+),(\d+)\)", declared)
+        return whole is None or int(whole[1]) - int(whole[2]) < 20
+    return False
+
+
+def told(column: str, have: str, source: str, declared: str) -> str:
+    """Say that a column does not fit, and what to declare."""
+    shown = _name(have).upper()
+    return f"column `{column}` has type {shown}, but source `{source}` declares {_name(declared).upper()}: declare `{column} {shown}`"
+
+
+def _name(kind: str) -> str:
+    return kind.lower().replace(" ", "")
