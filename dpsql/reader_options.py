@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -9,7 +10,11 @@ FILE_FORMATS = ("parquet", "orc", "avro", "json", "csv", "xml", "text")
 CATALOG = "table"
 """The format of a source that is a table of Spark's catalog."""
 
+FILES_PER_BATCH = "maxfilespertrigger"
+"""The option, in lower case, that says how many files a micro-batch has at most."""
+
 _EVERY_FILE = "leave it out: every file is read, once, however old it is, and stays where it is"
+_IN_ORDER = "leave it out: files are read in the order of their modification times, and each poll looks anew"
 _BY_LINE = (
     "one record with an open quote or bracket would take the records after it. Leave it out and write one record per line, or write Parquet"
 )
@@ -22,6 +27,8 @@ _OF_FILES: Mapping[str, tuple[str, str]] = {
     "cleansource": ("off", _EVERY_FILE),
     "modifiedafter": ("", _EVERY_FILE),
     "modifiedbefore": ("", _EVERY_FILE),
+    "latestfirst": ("false", _IN_ORDER),
+    "maxcachedfiles": ("0", _IN_ORDER),
     "multiline": ("false", _BY_LINE),
     "wholetext": ("false", _BY_LINE),
 }
@@ -49,7 +56,14 @@ def refused_option(source: Any) -> str | None:
         harmless, reason = refused.get(name.lower(), (value.lower(), ""))
         if value.lower() != harmless:
             return reason if reason == _LOST else f"`{name}` is not supported: {reason}"
+        if _is_no_count(name, value):
+            return f"`{name}` must be a whole number from 1 to 999999999, not {value!r}; leave it out for the default"
     return None
+
+
+def _is_no_count(name: str, value: str) -> bool:
+    """Tell whether an option says how many files a micro-batch has, with what is no number for that."""
+    return name.lower() == FILES_PER_BATCH and not re.fullmatch(r"0*[1-9][0-9]{0,8}", value)
 
 
 def passed_over(source: Any) -> str:

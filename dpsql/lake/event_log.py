@@ -37,6 +37,9 @@ SCHEMA: Mapping[str, Mapping[str, type]] = {
 DAMAGED = "damaged"
 """The alarm that a file of a table is not as it was written."""
 
+BEHIND = "behind"
+"""The alarm that the source brings more files than are read."""
+
 DROP_SHARE, DROP_RECORDS = 0.2, 1_000
 """Alarm where more than this share of a micro-batch of at least so many records is dropped: a column renamed upstream looks like that."""
 
@@ -101,6 +104,10 @@ class EventLog:
         self._told.add(alarm)
         self.tell("alarm", alarm=alarm, text=text)
         return True
+
+    def forget(self, alarm: str) -> None:
+        """Tell an alarm anew when it comes again."""
+        self._told.discard(alarm)
 
     def exposition(self) -> str:
         """The totals in Prometheus' text format."""

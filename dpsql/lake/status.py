@@ -16,7 +16,7 @@ from dpsql import times
 from dpsql.errors import LakeError
 from dpsql.files import ObjectPath, Place, reason
 from dpsql.lake import log_head
-from dpsql.lake.event_log import DAMAGED, newest_events
+from dpsql.lake.event_log import BEHIND, DAMAGED, newest_events
 from dpsql.lake.marks import closed_mark
 from dpsql.lake.runs import LIVE_FILE, Lake, Run, public_tables, read_run, state_of
 from dpsql.totals import without
@@ -92,6 +92,7 @@ def _found(lake: Lake, name: str, max_lag_us: int | None, max_drop_share: float 
     state = "damaged" if alarms else _state(lake, name, failure)
     if state == "failed":
         alarms.append(f"its last start ended badly ({failure}); start the same command again: it goes on, or its message says more")
+    alarms += _behind(newest)
     if max_lag_us is not None and (lag is None or lag * 1e6 > max_lag_us):
         behind = "nothing is released yet" if lag is None else f"{lag:,.0f} seconds behind"
         alarms.append(f"{behind}, more than the {max_lag_us / 1e6:,.0f} that are allowed")
@@ -112,6 +113,13 @@ def _damaged(histogram: Place, run: Run, newest: dict[str, dict[str, Any]]) -> l
     if told is not None and told["time"] >= newest.get("start", told)["time"] and told["text"] not in found:
         found.append(str(told["text"]))
     return found
+
+
+def _behind(newest: dict[str, dict[str, Any]]) -> list[str]:
+    """Return the alarm that files are left unread, while it holds: a release follows when all are read."""
+    told = newest.get(f"alarm/{BEHIND}")
+    ended = (newest.get(kind, {}).get("time", "") for kind in ("start", "release"))
+    return [str(told["text"])] if told is not None and told["time"] >= max(ended) else []
 
 
 def _failure(newest: dict[str, dict[str, Any]]) -> str:

@@ -26,7 +26,15 @@ LONGEST_LINE = (1 << 20) - 2
 """Lines of CSV with so many bytes are malformed, as on Spark (`streaming.long_lines.LONGEST_LINE`)."""
 
 CSV_OPTIONS = ("header", "sep", "delimiter", "quote", "escape")
-IGNORED_OPTIONS = ("mode", "maxfilespertrigger", "columnnameofcorruptrecord", "recursivefilelookup", "latestfirst", "encoding")
+IGNORED_OPTIONS = (
+    "mode",
+    "maxfilespertrigger",
+    "columnnameofcorruptrecord",
+    "recursivefilelookup",
+    "latestfirst",
+    "maxcachedfiles",
+    "encoding",
+)
 _INTEGER = "CASE WHEN regexp_full_match({0}, '-?[0-9]+') THEN TRY_CAST({0} AS {type}) END"
 _TEXT = "CASE WHEN {0}[1] = '\"' THEN CAST({0} AS JSON) ->> '$' END"
 _SPECIAL = (

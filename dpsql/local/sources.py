@@ -27,6 +27,7 @@ from dpsql.local.from_clause import Table
 from dpsql.local.lines import csv_chunks, csv_select, json_lines, json_select
 from dpsql.local.spark_types import INTEGER_BITS, Columns, SparkType, from_duckdb, parse_ddl
 from dpsql.local.typed import quote
+from dpsql.reader_options import FILES_PER_BATCH
 
 SUFFIXES = {".parquet": "parquet", ".json": "json", ".jsonl": "json", ".ndjson": "json", ".csv": "csv"}
 FORMATS = ("parquet", "json", "csv")
@@ -290,9 +291,8 @@ def micro_batches(source: Source, files: Sequence[Path]) -> list[Sequence[Path]]
     """
     options = {name.lower(): value for name, value in source.options}
     if source.format != "delta":  # the files of a Delta table are in order
-        newest_first = options.get("latestfirst", "").lower() == "true"
-        files = sorted(files, key=lambda file: file.stat().st_mtime_ns // 1_000_000 * (-1 if newest_first else 1))
-    given = options.get("maxfilespertrigger", "")
+        files = sorted(files, key=lambda file: file.stat().st_mtime_ns // 1_000_000)
+    given = options.get(FILES_PER_BATCH, "")
     size = int(given) if given.isdigit() and int(given) else BATCH_FILES.get(source.format, OTHER_BATCH_FILES)
     return [files[i : i + size] for i in range(0, len(files), size)]
 

@@ -12,14 +12,14 @@ from collections.abc import Mapping
 
 from dpsql.config import Source
 from dpsql.errors import LakeError
-from dpsql.reader_options import FILE_FORMATS
+from dpsql.reader_options import FILE_FORMATS, FILES_PER_BATCH
 
 SCHEMA = "schema"
 INPUT_OPTIONS = ("subscribe", "subscribepattern", "assign")
 READER = "options of the reader"
 """Of files: `header`, `sep`, `timestampFormat`, `pathGlobFilter` and so on. A micro-batch that is read again must give the same records."""
 
-FREE_OPTIONS = frozenset({"maxfilespertrigger", "latestfirst", "mode", "columnnameofcorruptrecord", *INPUT_OPTIONS})
+FREE_OPTIONS = frozenset({FILES_PER_BATCH, "latestfirst", "maxcachedfiles", "mode", "columnnameofcorruptrecord", *INPUT_OPTIONS})
 """Of files, too: these say when a file is read, or are set by dpsql whatever the user gives."""
 
 CREDENTIAL = re.compile(r"secret|password|token|access.?key|credential", re.IGNORECASE)

@@ -3,7 +3,8 @@
 The clock of a micro-batch is the time of its poll: the last multiple of the polling interval at or before the time at which Spark planned
 it, from Spark's own record. When that has reached a grid point, the micro-batch's rows are followed by a tick. When no micro-batch comes, a
 poll of the source that found nothing does the same, at the same time: so silence is released too, and an idle query costs no more than its
-polls. Every grid point is such a multiple. Query 2 has a micro-batch when there is a tick, and rests otherwise.
+polls. Time in which nobody polled closes nothing, and neither does a micro-batch that leaves files unread. Every grid point is such a
+multiple. Query 2 has a micro-batch when there is a tick, and rests otherwise.
 """
 
 from __future__ import annotations
@@ -16,19 +17,22 @@ from typing import Any
 
 from pyspark.sql import DataFrame
 
+from dpsql.config import Source
 from dpsql.errors import LakeError
 from dpsql.files import Place
 from dpsql.lake.catch_up import begin_live, read_catch_up
 from dpsql.lake.clock_guard import ClockGuard, check_absence
 from dpsql.lake.contributions import Contributions
+from dpsql.lake.event_log import BEHIND
 from dpsql.lake.overruns import read_overruns, write_overruns
 from dpsql.lake.retention import Retention
 from dpsql.lake.spark_checkpoint import Checkpoint
 from dpsql.polling import polling_interval
 from dpsql.schedule import Schedule
+from dpsql.streaming import sources
 from dpsql.streaming.clocks import Clocks, known_clocks
 from dpsql.streaming.context import RunContext
-from dpsql.streaming.microbatches import POLL_SECONDS, Following, Sink, began_us
+from dpsql.streaming.microbatches import NEVER_US, POLL_SECONDS, Following, Sink, began_us
 from dpsql.streaming.progress import Summary, Tally
 from dpsql.times import now_us as wall_us
 from dpsql.times import timestamp
@@ -76,7 +80,10 @@ def live(context: RunContext, options: LiveOptions) -> Summary:
         return context.tally.summary(stopped=True)
     context.check()
     clock = ClockGuard(interval_us, lambda wrong, text: _tell_clock(context.tally, wrong, text), wall_us)
-    ticker = Ticker(context.tables.contributions, context.engine.checkpoint(ADMISSION), query.max_ahead_us, interval_us, clock.time)
+    checkpoint = context.engine.checkpoint(ADMISSION)
+    is_cut = Cut(context.query.source, checkpoint, context.tally)
+    contributions = context.tables.contributions
+    ticker = Ticker(contributions, checkpoint, query.max_ahead_us, interval_us, clock.time, is_cut)
     check_absence(context.folder, ticker.closed_us, wall_us(), schedule.interval_us, options.accept_clock)
     schedule.check_behind(wall_us(), context.query.source.start_us, ticker.closed_us)
     if ticker.closed_us - wall_us() > schedule.interval_us:
@@ -102,6 +109,7 @@ def live(context: RunContext, options: LiveOptions) -> Summary:
                 pace.note(report)
 
             following = Following(queries.admission, sink, ticker.checkpoint, context.stop, told, interval_us)
+            ticker.idle_since_us = lambda: following.idle_since_us
             try:
                 with context.releasing(queries) as release_up_to:
                     _follow(context.stop, release_up_to, following, ticker, retention, released, clock)
@@ -138,6 +146,29 @@ class Pace:
             self._written, self._next = self._found, time.monotonic() + NOTE_SECONDS
 
 
+class Cut:
+    """Find micro-batches that may have left files of the source unread, and tell the operator of them."""
+
+    def __init__(self, source: Source, checkpoint: Checkpoint, tally: Tally) -> None:
+        self._source, self._checkpoint, self._tally = source, checkpoint, tally
+        self._most_files = sources.most_live_files(source)
+
+    def __call__(self, batch: int) -> bool:
+        """Return whether a micro-batch has as many files as one may have."""
+        if self._most_files is None:
+            return False
+        if len(self._checkpoint.position(batch).get("files", ())) < self._most_files:
+            self._tally.events.forget(BEHIND)
+            return False
+        self._tally.alarm(
+            BEHIND,
+            f"source {self._source.name!r}: the source brings more files than are read, which is "
+            f"{self._most_files:,} at each poll (maxFilesPerTrigger): no window closes until all are "
+            "read. Write fewer and larger files, or set a larger maxFilesPerTrigger or a shorter --interval",
+        )
+        return True
+
+
 class Ticker:
     """The clock of one live start: polls of the source, never behind the last tick; closes the grid when it has reached a grid point.
 
@@ -145,7 +176,7 @@ class Ticker:
     same poll without it close the same grid points.
 
     `lock` is held by every micro-batch of query 1 and by whatever else writes to its tables. `time` says when it was that the wall clock showed
-    a time (`ClockGuard.time`).
+    a time (`ClockGuard.time`). `is_cut` says of a micro-batch whether it may have left older records unread.
     """
 
     def __init__(
@@ -155,12 +186,15 @@ class Ticker:
         max_ahead_us: int,
         interval_us: int,
         time: Callable[[int], int] = lambda shown_us: shown_us,
+        is_cut: Callable[[int], bool] = lambda batch: False,
     ) -> None:
         self.checkpoint, self.lock, self._time = checkpoint, threading.Lock(), time
         self.newest = (contributions.closed_us, -1)
         """The time of the newest tick, and the version of `contributions` with it; both at once, for whoever does not hold the lock."""
         self._contributions, self._max_ahead_us, self._interval_us = contributions, max_ahead_us, interval_us
-        self._idle_from_us: int | None = None
+        self._is_cut, self._is_following = is_cut, False
+        self.idle_since_us: Callable[[], int] = lambda: NEVER_US
+        """When the newest poll began that Spark has reported as idle; microseconds."""
         self._planned = (-1, 0)
         newest = checkpoint.newest_commit
         self._newest = -1 if newest is None else newest
@@ -173,20 +207,20 @@ class Ticker:
     def begin(self, now_us: int) -> None:
         """The backlog is read: from now on time passes."""
         with self.lock:
-            self._idle_from_us = self._time(wall_us())
+            self._is_following = True
             self.tick(self._poll(self._time(now_us)))
 
     def clock(self, batch: int) -> Clock:
         """The clock of a micro-batch that is about to run: closed is what ticks before it have closed.
 
         A poll that has found nothing closes the grid before the micro-batches after it, also when nobody has got round to its tick: else
-        it would depend on the records of that poll whether others' are late.
+        it would depend on the records of that poll whether others' are late. It has to be a poll that was made: what came in during a long
+        release, a slow listing or a slow commit is in time.
         """
-        now_us = self._poll_of(batch)
-        before_us = now_us - self._interval_us
-        if self._idle_from_us is not None and before_us > self._idle_from_us:
-            self.tick(before_us)
-        return Clock(self.closed_us, self._latest(now_us))
+        idle_us = self.idle_since_us()
+        if self._is_following and idle_us > NEVER_US:
+            self.tick(self._poll(self._time(idle_us)))
+        return Clock(self.closed_us, self._latest(self._poll_of(batch)))
 
     def alone(self, sink: Sink) -> Sink:
         """A sink that holds the lock while it works."""
@@ -198,11 +232,10 @@ class Ticker:
         return locked
 
     def rows_are_there(self, batch: int, clock: Clock) -> None:
-        """The rows of a micro-batch are committed: tick if its poll has reached a grid point."""
+        """The rows of a micro-batch are committed: tick if its poll has reached a grid point, and all that it found is read."""
         self._newest = batch
-        if self._idle_from_us is not None:
+        if self._is_following and not self._is_cut(batch):
             self.tick(self._poll_of(batch))
-            self._idle_from_us = self._time(wall_us())
 
     def nothing_came(self, began_us: int) -> None:
         """A poll that began then has found nothing new: tick if it has reached a grid point (a running micro-batch sees to that itself)."""

@@ -17,7 +17,7 @@ from dpsql.config import Source, refused_schema
 from dpsql.errors import ConfigError, DataError
 from dpsql.lake.read_files import readable
 from dpsql.parsed_query import ParsedQuery
-from dpsql.reader_options import refused_option
+from dpsql.reader_options import FILES_PER_BATCH, refused_option
 from dpsql.streaming import debezium, internals, long_lines, messages, text_times
 from dpsql.streaming.failures import kind_of, reason_of, translate
 from dpsql.streaming.text_times import CORRUPT
@@ -29,6 +29,9 @@ LINES = ("json", "csv", "xml")
 FILES = (*SELF_DESCRIBING, *LINES, "text")
 BATCH_FILES = 64
 """Default files in a micro-batch. Not bytes: what one user adds must not move other users' records to other micro-batches."""
+
+LIVE_FILES = 1_000
+"""Default files in a micro-batch of a live run, which has one at each poll."""
 
 CALENDAR = {
     "date": ("DATE '0001-01-01'", "DATE '9999-12-31'"),
@@ -65,7 +68,7 @@ def register(
         query: the parsed query.
         sources: all declared sources.
         versions: table versions of Delta static tables, as pinned when this catch-up was first started.
-        may_be_empty: a folder of the stream that declares its schema may be empty still.
+        may_be_empty: a live run: a folder of the stream that declares its schema may be empty still.
 
     Returns:
         The static tables, kept in memory or on disk until they are unpersisted.
@@ -175,14 +178,23 @@ def _files(session: SparkSession, source: Source, may_be_empty: bool) -> DataFra
     known = _load(reader.schema(schema) if schema else reader, source, path)
     if not (may_be_empty and schema) and not known.inputFiles():
         raise DataError(f"source {source.name!r}: no files in {without_credentials(source.path)}")
-    if "maxfilespertrigger" not in set_by_user:
-        options["maxFilesPerTrigger"] = str(BATCH_FILES)
+    if FILES_PER_BATCH not in set_by_user:
+        options["maxFilesPerTrigger"] = str(LIVE_FILES if may_be_empty else BATCH_FILES)
+    # The rest of a listing would be read without a new one, at last in a micro-batch that does not look cut.
+    options["maxCachedFiles"] = "0"
     # Spark's default of 7 days hides files that come with an older time, and forgets the names of those that it has read.
     options["maxFileAge"] = ENDLESS
     frame = _load(session.readStream.format(form).schema(known.schema).options(**options), source, path)
     if changes:
         return without_malformed(debezium.parsed(frame, source))
     return without_malformed(text_times.typed(frame, declared)) if declared is not None else frame
+
+
+def most_live_files(source: Source) -> int | None:
+    """Return how many files a micro-batch of a live run has at most; None if it has all that a poll finds."""
+    if source.format not in FILES:
+        return None
+    return int({name.lower(): value for name, value in source.options}.get(FILES_PER_BATCH, LIVE_FILES))
 
 
 def files_there(session: SparkSession, source: Source) -> list[str]:

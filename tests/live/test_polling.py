@@ -20,6 +20,7 @@ from dpsql.mechanisms.registry import shape
 from dpsql.polling import polling_interval
 from dpsql.schedule import by_window
 from dpsql.streaming.live import Pace, Ticker
+from dpsql.streaming.microbatches import NEVER_US
 from dpsql.streaming.progress import Tally
 from dpsql.udfs.grid import NO_CLOCK, Grid
 from dpsql.view.standing import live_notes
@@ -95,7 +96,9 @@ class World:
             closed_us=NO_CLOCK, schedule=real.schedule, tick_by_clock=lambda batch, now, latest: self.ticks.append(now) or 1
         )
         checkpoint: Any = SimpleNamespace(newest_commit=None, time_us=lambda batch: self.planned[batch])
+        self.idle_us = NEVER_US
         self.ticker = Ticker(table, checkpoint, self.plan.query.max_ahead_us, interval_us)
+        self.ticker.idle_since_us = lambda: self.idle_us
         self.ticker.begin(T0)
 
     def poll(self, poll: Poll, mine: bool) -> None:
@@ -104,6 +107,7 @@ class World:
         ended_us = began_us + poll.listing_us + mine * self.interval_us // 100
         self.wall_us = ended_us
         if not (poll.others or mine):
+            self.idle_us = began_us
             if poll.noticed:
                 self.ticker.nothing_came(began_us)
             return

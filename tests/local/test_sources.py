@@ -226,7 +226,7 @@ def test_files_come_in_order_of_modification_so_many_at_a_time(tmp_path: Path) -
 
     assert cut() == ["cbdea"]
     assert cut(maxFilesPerTrigger="2") == ["cb", "de", "a"]
-    assert cut(MAXFILESPERTRIGGER="1", latestFirst="true") == ["a", "b", "d", "e", "c"]
+    assert cut(MAXFILESPERTRIGGER="1") == ["c", "b", "d", "e", "a"]
     assert [len(batch) for batch in micro_batches(Source("visits", "parquet"), files * 20)] == [64, 36]
 
 

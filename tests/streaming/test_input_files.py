@@ -114,12 +114,20 @@ def test_a_folder_by_another_name_is_the_same_folder(case: Any, put: Any, tmp_pa
 
 
 @pytest.mark.parametrize(
-    ("name", "value"), [("maxFileAge", "30d"), ("fileNameOnly", "true"), ("cleanSource", "archive"), ("modifiedAfter", "2026-01-01")]
+    ("name", "value"),
+    [
+        ("maxFileAge", "30d"),
+        ("fileNameOnly", "true"),
+        ("cleanSource", "archive"),
+        ("modifiedAfter", "2026-01-01"),
+        ("maxCachedFiles", "10000"),
+        ("latestFirst", "true"),
+    ],
 )
 def test_options_that_leave_files_out_are_refused(case: Any, put: Any, name: str, value: str) -> None:
     put("a.parquet", 30)
     one = case(ONE_CELL, options=((name, value),))
-    with pytest.raises(ConfigError, match=f"source 'visits': leave `{name}` away: every file is read, once"):
+    with pytest.raises(ConfigError, match=f"source 'visits': `{name}` is not supported: leave it out"):
         one.go(START)
     assert not (one.private / "checkpoints").exists()
 

@@ -72,7 +72,7 @@ def test_everything_that_can_be_said(tmp_path: Path) -> None:
 
 
 def test_options_of_files_that_change_nothing_are_accepted(tmp_path: Path) -> None:
-    options = "options: {fileNameOnly: false, cleanSource: 'OFF', pathGlobFilter: '*.parquet'}"
+    options = "options: {fileNameOnly: false, cleanSource: 'OFF', maxCachedFiles: 0, maxFilesPerTrigger: 9}"
     path = write(tmp_path, GOOD.replace("    max_users: 5000", f"    {options}\n    max_users: 5000", 1))
     assert load_sources(path)["visits"].options
 
@@ -85,6 +85,11 @@ LOSING = (
     ("csv", "multiLine: true", "is not supported: one record with an open quote or bracket would take the records after it"),
     ("json", "multiline: TRUE", "is not supported"),
     ("text", "wholetext: true", "is not supported"),
+    ("json", "MaxCachedFiles: 10000", "is not supported: leave it out: files are read in the order"),
+    ("text", "latestFirst: true", "is not supported: leave it out: files are read in the order"),
+    ("orc", "maxFilesPerTrigger: 0", "must be a whole number from 1 to 999999999, not '0'"),
+    ("delta", "maxFilesPerTrigger: 1e3", "must be a whole number from 1 to 999999999, not '1e3'"),
+    ("avro", "maxFilesPerTrigger: -5", "must be a whole number from 1 to 999999999, not '-5'"),
 )
 KAFKA, PATH, JSON = "subscribe: clicks", "path: data/visits", "value_format: json"
 

@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
@@ -24,7 +25,7 @@ from dpsql.errors import LakeError
 from dpsql.files import Place
 from dpsql.jobs.cli import main
 from dpsql.lake import log_head
-from dpsql.lake.event_log import COMMON, DAMAGED, FILE, SCHEMA, EventLog, dropped_much, newest_events
+from dpsql.lake.event_log import BEHIND, COMMON, DAMAGED, FILE, SCHEMA, EventLog, dropped_much, newest_events
 from dpsql.lake.running import exclusive
 from dpsql.lake.runs import Lake, Run
 from dpsql.lake.status import status
@@ -69,6 +70,20 @@ def test_what_a_start_has_found_damaged_is_told_until_the_next_start(lake: Lake)
         assert status(lake, "views").alarms == ("the table t is damaged",)
     finished(lake)
     assert status(lake, "views").alarms == ()
+
+
+def test_unread_files_are_an_alarm_until_a_release(lake: Lake) -> None:
+    """Catches: a watchdog that is not told, or that is told of files which have been read since."""
+    log = log_of(lake)
+    with exclusive(lake.private("views")), log.of_start("live", threading.Event()):
+        for _ in range(2):
+            assert log.alarm(BEHIND, "more files than are read") and not log.alarm(BEHIND, "again")
+            result = CliRunner().invoke(main, ["status", "views", "--lake", str(lake.root)])
+            assert (result.exit_code, "alarm: more files than are read" in result.output) == (4, True)
+            time.sleep(0.005)
+            log.tell("release", triggers=1, rows=5, closed_us=11 * HOUR)
+            assert status(lake, "views").alarms == ()
+            log.forget(BEHIND)
 
 
 def log_of(lake: Lake, **files: Path) -> EventLog:
