@@ -18,6 +18,7 @@ from dpsql.caps import NO_CAP, Cap, read_caps
 from dpsql.change_feed import TIME, FeedForm, feed_rules
 from dpsql.domains import Domain, read_domains
 from dpsql.parsed_query import PrivacyLevel
+from dpsql.places import overlap, places
 from dpsql.reader_options import CATALOG, refused_option
 from dpsql.record_columns import column_rules
 from dpsql.times import EPOCH, parse_duration
@@ -143,7 +144,26 @@ def load_sources(path: str | Path | Mapping[str, Any]) -> Sources:
     named = document.block(("sources",)).given
     if not named:
         raise document.error("no source is declared", ("sources",))
-    return Sources(_with_shared_caps([_source(document, name) for name in named], document), document.path)
+    sources = [_source(document, name) for name in named]
+    _check_places(sources, document)
+    return Sources(_with_shared_caps(sources, document), document.path)
+
+
+def _check_places(sources: list[Source], document: YamlDocument) -> None:
+    """Refuse streams that read the same records on two ledgers, one with a cap: it would not see what the other spends."""
+    streams = [(source, places(source)) for source in sources if not source.static]
+    for number, (source, reads) in enumerate(streams):
+        for other, other_reads in streams[:number]:
+            caps = source.cap, source.event_cap, other.cap, other.event_cap
+            is_apart = other.ledger in source.apart_from or source.ledger in other.apart_from
+            if source.ledger == other.ledger or is_apart or not any(caps) or not overlap(reads, other_reads):
+                continue
+            raise document.error(
+                f"source {source.name!r} reads what {other.name!r} reads, but they spend on two ledgers, and a cap of one does not see the "
+                f"other. Write `ledger: {other.ledger}` here, to share ledger and cap; or, if their budgets are to be apart on purpose, "
+                f"`apart_from: {other.ledger}`",
+                ("sources", source.name),
+            )
 
 
 def _with_shared_caps(sources: list[Source], document: YamlDocument) -> tuple[Source, ...]:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 from dpsql.config import Cap, Source
 from dpsql.parsed_query import PrivacyLevel
 from dpsql.privacy.cost import Cost, total
 from dpsql.privacy.curve import epsilon_of, total_mu
 from dpsql.privacy.ledger import Line, spent
-from dpsql.privacy.ledger_rules import remarks
+from dpsql.privacy.ledger_rules import protects_other_unit, remarks
 from dpsql.text import number
 from dpsql.times import duration
 
@@ -68,6 +68,8 @@ class Budget:
         remarks: what was declared on purpose, or changed (`dpsql.privacy.ledger_rules.remarks`).
         protects: the level of its runs; those of the other level are a budget of their own.
         beside: of level USER, how many runs on the name protect rows only, and what these cost so many rows of one person.
+        unit, first_unit: where earlier runs on the name protect other columns of the same records, this budget's columns and theirs. Their runs
+            are not in this budget, and a cap is theirs. Else empty.
     """
 
     ledger: str
@@ -78,21 +80,49 @@ class Budget:
     remarks: tuple[str, ...] = ()
     protects: PrivacyLevel = PrivacyLevel.USER
     beside: tuple[int, tuple[Total, ...]] = (0, ())
+    unit: tuple[str, ...] = ()
+    first_unit: tuple[str, ...] = ()
 
 
 def budgets(lines: Sequence[Line], sources: Iterable[Source] = ()) -> tuple[Budget, ...]:
-    """One Budget per ledger name and level, by name: those with runs, and those that the sources declare a cap for."""
+    """One Budget per ledger name, level and privacy unit, by name: those with runs, and those that the sources declare a cap for."""
     streams = [source for source in sources if not source.static]
     caps = {(source.ledger, level): cap for source in streams for level in PrivacyLevel if (cap := source.cap_of(level))}
     names = sorted({(line.ledger, line.cost.protects) for line in lines} | set(caps), key=lambda name: (name[0], name[1] is EVENT))
-    declared = {name: [(source.name, source.privacy_unit) for source in streams if source.ledger == name] for name, _ in names}
-    of = {name: tuple(line for line in lines if (line.ledger, line.cost.protects) == name) for name in names}
-    return tuple(
-        _budget(
-            name, level, of[name, level], caps.get((name, level)), declared[name], of.get((name, EVENT), ()) if level is not EVENT else ()
-        )
-        for name, level in names
-    )
+    out = list[Budget]()
+    for name, level in names:
+        declared = [(source.name, source.privacy_unit) for source in streams if source.ledger == name]
+        on_ledger = tuple(line for line in lines if line.ledger == name)
+        of_level = tuple(line for line in on_ledger if line.cost.protects is level)
+        of_rows = tuple(line for line in on_ledger if line.cost.protects is EVENT) if level is not EVENT else ()
+        first, *others = _by_unit(of_level)
+        out.append(_budget(name, level, first.lines, caps.get((name, level)), declared, of_rows))
+        for other in others:
+            budget = _budget(name, level, other.lines, None, [], of_rows)
+            out.append(replace(budget, unit=other.columns, first_unit=first.columns))
+    return tuple(out)
+
+
+class OfUnit(NamedTuple):
+    """The runs that add up for one unit, and its columns, where another unit of the same records is protected, too."""
+
+    columns: tuple[str, ...]
+    lines: tuple[Line, ...]
+
+
+def _by_unit(lines: tuple[Line, ...]) -> list[OfUnit]:
+    """All runs; or, where some protect other columns of the same records, for each unit those that add up for it."""
+    kinds = list({(line.source, line.unit, line.origin.reads): line for line in lines}.values())
+    apart = [kind for kind in kinds if any(protects_other_unit(kind, other) for other in kinds)]
+    units = {frozenset(kind.unit): kind.unit for kind in reversed(apart)}
+    if not units:
+        return [OfUnit((), lines)]
+    out = []
+    for columns in reversed(units.values()):
+        of_unit = [kind for kind in apart if set(kind.unit) == set(columns)]
+        adding_up = tuple(line for line in lines if not any(protects_other_unit(line, kind) for kind in of_unit))
+        out.append(OfUnit(columns, adding_up))
+    return out
 
 
 def facts(budget: Budget) -> dict[str, Any]:
@@ -105,6 +135,7 @@ def facts(budget: Budget) -> dict[str, Any]:
         "totals": _totals(budget.totals, "rows" if budget.protects is EVENT else "days"),
         "rows_only": {"runs": budget.beside[0], "totals": _totals(budget.beside[1], "rows")},
         "cap": {name: _finite(getattr(cap, name)) for name in CapState.__dataclass_fields__} if cap else None,
+        "other_unit": {"columns": list(budget.first_unit)} if budget.first_unit else None,
         "remarks": list(budget.remarks),
         "runs": [
             {
@@ -151,7 +182,7 @@ def describe(budget: Budget, shown: int = 10, names: Mapping[str, str] | None = 
             f"  {beside[0]} run{' protects' if beside[0] == 1 else 's protect'} rows only: a person with {rows} rows there in that time pays "
             f"epsilon {costs}{delta} more, which no total here has."
         )
-    text += _cap_lines(budget)
+    text += _apart_lines(budget) if budget.first_unit else _cap_lines(budget)
     text += [f"  Note: {remark}." for remark in budget.remarks]
     if shown_exactly := sum(line.kind == COMPARE for line in budget.lines):
         text.append(f"  {shown_exactly} of these runs showed exact values beside the private ones (kind compare): no epsilon covers those.")
@@ -230,6 +261,16 @@ def _epsilon(mu: float, delta: float) -> float:
     if mu == 0:
         return 0.0
     return epsilon_of(mu, delta) if 0 < delta < 1 else math.inf
+
+
+def _apart_lines(budget: Budget) -> list[str]:
+    """What these totals do not say of the unit that earlier runs protect."""
+    first = ", ".join(budget.first_unit)
+    mine = ", ".join(budget.unit)
+    return [
+        f"  Not in these totals: other runs on this ledger, which protect {first} of the same records. A {first} with 10 {mine} pays for each of",
+        f"  the 10, and no cap bounds that. A cap of the ledger is of {first}, and accepts no further run that protects {mine}.",
+    ]
 
 
 def _cap_lines(budget: Budget) -> list[str]:

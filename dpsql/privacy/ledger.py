@@ -5,7 +5,8 @@ somebody else created that number first, begin again. So two runs can never both
 any data is read; a restarted run has its line already and spends nothing.
 
 Guarantee: with a cap (epsilon, delta, period), one privacy unit's taking part in one period (counted from 1970-01-01 UTC) is
-(epsilon, delta)-protected in all runs of the ledger together (docs/privacy/index.md, theorem 4). What a line says is in `dpsql.privacy.ledger_line`.
+(epsilon, delta)-protected in all runs of the ledger together (docs/privacy/index.md, theorem 4). A ledger with a cap protects one unit of the same
+records. What a line says is in `dpsql.privacy.ledger_line`.
 
     ledger/000001.json, ...     the lines
     ledger/seals                the ledger's own id, and what shows that a line was edited or lost (`dpsql.privacy.seals`)
@@ -28,7 +29,7 @@ from dpsql.errors import BudgetError
 from dpsql.files import create_file, reached, replace_file
 from dpsql.parsed_query import PrivacyLevel
 from dpsql.privacy.ledger_line import Line, UnknownVersion, document, line_from, spent
-from dpsql.privacy.ledger_rules import check_cap, check_line
+from dpsql.privacy.ledger_rules import check_cap, check_line, protects_other_unit
 from dpsql.privacy.origin import declared_cap
 from dpsql.privacy.register import RunRegister
 from dpsql.privacy.seals import FILE as SEALS
@@ -240,7 +241,8 @@ class Ledger:
 
 
 def _check(before: Sequence[Line], line: Line, cap: Cap) -> None:
-    shared = [other for other in before if (other.ledger, other.cost.protects) == (line.ledger, cap.protects)]
+    on_ledger = [other for other in before if (other.ledger, other.cost.protects) == (line.ledger, cap.protects)]
+    shared = [other for other in on_ledger if not protects_other_unit(line, other)]
     after = spent([*shared, line], cap)
     delta = after.delta(cap.epsilon)
     if not delta <= cap.delta:  # so that NaN is refused too

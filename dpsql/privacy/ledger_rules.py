@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from dpsql.config import Cap, Source
 from dpsql.errors import BudgetError
 from dpsql.parsed_query import PrivacyLevel
+from dpsql.places import overlap
 from dpsql.privacy.ledger_line import Line
 from dpsql.privacy.origin import cap_in_words
-from dpsql.privacy.protected import overlap
 
 
 def check_line(before: Sequence[Line], line: Line) -> None:
@@ -34,6 +35,39 @@ def check_line(before: Sequence[Line], line: Line) -> None:
             )
     same = [other for other in before if other.cost.protects is line.cost.protects]
     check_cap(same, line.ledger, line.source, line.origin.cap)
+    if line.origin.cap:
+        _check_unit([other for other in same if other.ledger == line.ledger], line)
+
+
+def _check_unit(before: Sequence[Line], line: Line) -> None:
+    """Refuse a second unit of the same records under one cap, which bounds what the first one's runs cost."""
+    first = next((other for other in before if _of_same_records(line, other)), None)
+    if first is None or not protects_other_unit(line, first):
+        return
+    mine = ", ".join(line.unit)
+    own_ledger = re.sub("[^A-Za-z0-9_-]", "_", f"{line.ledger}_by_{'_'.join(line.unit)}")
+    raise BudgetError(
+        f"source {line.source!r} protects {mine}, but the cap of ledger {line.ledger!r} is of {', '.join(first.unit)}: one of these may have "
+        f"many {mine}, and would pay for each. Write `privacy_unit: {_as_yaml(first.unit)}` at sources.{line.source}.privacy_unit; or give it a "
+        f"budget of its own on purpose: `ledger: {own_ledger}` and `apart_from: {line.ledger}` at sources.{line.source}"
+    )
+
+
+def protects_other_unit(line: Line, other: Line) -> bool:
+    """Whether two runs over the same records protect units of different columns.
+
+    Where the records are different, sources that share a ledger say by that that their columns name the same people.
+    """
+    users = line.cost.protects is other.cost.protects is PrivacyLevel.USER
+    return users and set(line.unit) != set(other.unit) and _of_same_records(line, other)
+
+
+def _of_same_records(line: Line, other: Line) -> bool:
+    return line.source == other.source or overlap(line.origin.reads, other.origin.reads)
+
+
+def _as_yaml(columns: Sequence[str]) -> str:
+    return columns[0] if len(columns) == 1 else f"[{', '.join(columns)}]"
 
 
 def cap_for(source: Source, level: PrivacyLevel) -> Cap | None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from dpsql.config import Source
 from dpsql.parsed_query import PrivacyLevel
-from dpsql.privacy.protected import places
+from dpsql.places import places
 
 DAY_US = 86_400_000_000
 
@@ -22,7 +22,7 @@ class Origin:
 
     Args:
         ledger_id: of the ledger that the run began with; it is in its noise. Empty: of none.
-        reads: places of its records (`dpsql.privacy.protected`); may be empty.
+        reads: places of its records (`dpsql.places`); may be empty.
         cap: the declared cap of its level, as epsilon, delta and microseconds (0: one row);
              empty where `cap: none` said that there is none; None where nothing did.
         apart_from: ledgers that were declared to have budgets of their own, though their sources read the same.

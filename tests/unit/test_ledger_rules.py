@@ -10,7 +10,7 @@ import dpsql
 from dpsql.errors import BudgetError, ConfigError, LakeError
 from dpsql.lake.opening import open_run
 from dpsql.lake.runs import Lake
-from dpsql.privacy.budget import budgets, describe
+from dpsql.privacy.budget import budgets, describe, facts
 from dpsql.privacy.ledger import Ledger
 from dpsql.privacy.origin import Origin, origin_of
 from dpsql.privacy.secret import Secret
@@ -20,7 +20,7 @@ YAML = """sources:
   {name}:
     format: parquet
     path: {path}
-    schema: user_id STRING, ts TIMESTAMP, page STRING
+    schema: user_id STRING, ts TIMESTAMP, page STRING, sid STRING
     event_time: ts
     privacy_unit: user_id
     {more}
@@ -82,6 +82,77 @@ def test_a_cap_is_not_lost_by_a_change_of_names(operator: Operator, more: str, n
         operator.spends(more, name, path)
     assert says in str(caught.value)
     assert len(operator.ledger.lines()) == 3
+
+
+def declared(privacy_unit: str, more: str = "", name: str = "s", path: str = "data") -> str:
+    """The block of a source whose people are named by another column."""
+    return YAML.format(name=name, path=path, more=more.replace("\n", "\n    ")).replace(
+        "privacy_unit: user_id", f"privacy_unit: {privacy_unit}"
+    )
+
+
+def spends_as(operator: Operator, privacy_unit: str, more: str = "", name: str = "s", path: str = "data") -> None:
+    file = operator.folder / "sources.yaml"
+    file.write_text(declared(privacy_unit, more, name, path))
+    sql = SQL.format(name=name).replace("user_id", privacy_unit.strip("[]"))
+    query = dpsql.compile(sql, dpsql.load_sources(file))
+    operator.count += 1
+    origin = origin_of(query.source, operator.ledger.own_id())
+    operator.ledger.append(query.line(f"{operator.count:032x}", "try", origin), query.source.cap)
+
+
+def test_a_cap_is_of_one_unit(operator: Operator) -> None:
+    """Catches: a person with 40 sessions pays 40 times what the ledger says, where another file declares that sessions are protected."""
+    with pytest.raises(BudgetError) as caught:
+        spends_as(operator, "sid", CAP)
+    assert "source 's' protects sid, but the cap of ledger 's' is of user_id" in str(caught.value)
+    assert "`ledger: s_by_sid` and `apart_from: s` at sources.s" in str(caught.value)
+    assert len(operator.ledger.lines()) == 3
+    spends_as(operator, "sid", f"{CAP}\nledger: s_by_sid\napart_from: s")
+    assert [line.unit for line in operator.ledger.lines()][-1] == ("sid",)
+
+
+def test_runs_that_protect_other_columns_are_no_part_of_a_persons_total(tmp_path: Path) -> None:
+    operator = Operator(tmp_path)
+    for privacy_unit in ("user_id", "sid", "sid"):
+        spends_as(operator, privacy_unit)
+    spends_as(operator, "sid", "ledger: s", name="t", path="elsewhere")  # other records, whose sessions are people by declaration
+    people, sessions = budgets(operator.ledger.lines())
+    assert [line.unit for line in people.lines] == [("user_id",), ("sid",)] and len(sessions.lines) == 3
+    assert people.lines[1].source == "t"
+    assert people.totals[0].epsilon < sessions.totals[0].epsilon
+    assert "A user_id with 10 sid pays for each of\n  the 10" in describe(sessions)
+    assert "Not in these totals" not in describe(people)
+    assert facts(sessions)["other_unit"] == {"columns": ["user_id"]} and facts(people)["other_unit"] is None
+
+
+def test_after_runs_of_two_units_a_cap_is_of_the_first(tmp_path: Path) -> None:
+    operator = Operator(tmp_path)
+    for privacy_unit in ("user_id", "sid", "sid", "sid"):
+        spends_as(operator, privacy_unit)
+    operator.spends(CAP)  # two of three that the cap has room for: those of sessions take none
+    with pytest.raises(BudgetError, match="is of user_id"):
+        spends_as(operator, "sid", CAP)
+    people, sessions = budgets(operator.ledger.lines(), operator.query(CAP).sources.values())
+    assert people.cap is not None and sessions.cap is None
+
+
+@pytest.mark.parametrize(
+    ("second", "is_read"), [("", False), ("cap: none", False), ("ledger: s", True), ("apart_from: s", True), (f"{CAP}\nledger: s", True)]
+)
+def test_a_second_source_of_the_same_files_shares_the_cap_or_says_apart(tmp_path: Path, second: str, is_read: bool) -> None:
+    """Catches: a source without a cap that answers as often as one likes beside one that has a cap."""
+    (tmp_path / "data").mkdir()
+    blocks = declared("user_id", CAP) + declared("user_id", second, name="t", path="data/part.parquet").partition("\n")[2]
+    (tmp_path / "sources.yaml").write_text(blocks)
+    if is_read:
+        assert dpsql.load_sources(tmp_path / "sources.yaml")["t"].cap == (
+            None if "apart" in second else dpsql.load_sources(tmp_path / "sources.yaml")["s"].cap
+        )
+        return
+    with pytest.raises(ConfigError, match="source 't' reads what 's' reads") as caught:
+        dpsql.load_sources(tmp_path / "sources.yaml")
+    assert "Write `ledger: s` here" in str(caught.value)
 
 
 def test_renamed_data_are_the_same_data(operator: Operator) -> None:

@@ -8,8 +8,8 @@ import pytest
 
 from dpsql.config import Source
 from dpsql.errors import LakeError
+from dpsql.places import is_own_input, overlap, places
 from dpsql.privacy.declaration import check_declaration, declaration
-from dpsql.privacy.protected import is_own_input, overlap, places
 
 KAFKA = Source("k", "kafka", options=(("kafka.bootstrap.servers", "a:1"), ("subscribe", "visits, other")))
 

@@ -13,15 +13,35 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Protocol
 from urllib.parse import unquote, urlsplit
 
-from dpsql.config import Source
 from dpsql.reader_options import CATALOG
 
 WILD = re.compile(r"[*?\[{]")
 
 
-def places(source: Source, files: Iterable[Path] = ()) -> tuple[str, ...]:
+class Reader(Protocol):
+    """What says where a source reads: its block in `sources.yaml`."""
+
+    @property
+    def format(self) -> str:
+        """A Spark data source."""
+
+    @property
+    def path(self) -> str | None:
+        """Where it is, as a path or a URI."""
+
+    @property
+    def table(self) -> str | None:
+        """A name in Spark's catalog."""
+
+    @property
+    def options(self) -> tuple[tuple[str, str], ...]:
+        """Reader options."""
+
+
+def places(source: Reader, files: Iterable[Path] = ()) -> tuple[str, ...]:
     """Where a source reads.
 
     Args:
@@ -37,7 +57,7 @@ def overlap(some: Iterable[str], others: Iterable[str]) -> bool:
     return any(_meet(kind, text, *other) for kind, text in (place.split(" ", 1) for place in some) for other in known)
 
 
-def is_own_input(source: Source, given: Sequence[Path]) -> Path | None:
+def is_own_input(source: Reader, given: Sequence[Path]) -> Path | None:
     """The first of the given files or folders that is, holds or lies in what the source reads, under whatever name; None: none is."""
     declared = [place for place in _declared(source) if place.startswith("path ")]
     if not declared:
@@ -52,7 +72,7 @@ def is_own_input(source: Source, given: Sequence[Path]) -> Path | None:
     return None
 
 
-def _declared(source: Source) -> Iterator[str]:
+def _declared(source: Reader) -> Iterator[str]:
     options = {name.lower(): value for name, value in source.options}
     if source.format == CATALOG:
         yield f"table {str(source.table).lower()}"
