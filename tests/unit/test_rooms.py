@@ -14,7 +14,7 @@ from tests.unit.test_project import CHECKOUT, Violations, imported, is_below, mo
 
 GROUND = (
     "caps change_feed config declared_types description domains errors files "
-    "parsed_query reader_options record record_columns schedule sources text times totals"
+    "parsed_query places reader_options record record_columns schedule sources text times totals"
 )
 GROUND = {f"dpsql.{name}" for name in f"{GROUND} typed_values yaml_file".split()}
 """What every room may import."""
