@@ -6,6 +6,7 @@
     │   ├── ConfigError            sources.yaml, options, flags, environment
     │   ├── DataError              the input files: missing, unreadable, wrong columns or types
     │   ├── LakeError              the lake or the checkpoints: foreign, lost, belongs to another query
+    │   │   └── NothingPublished   a query that has released no row yet
     │   ├── SparkOnly              what the local engine does not compute
     │   ├── SecretError            the secret file: readable by others, foreign, malformed
     │   └── BudgetError            the ledger: a cap would be exceeded
@@ -81,6 +82,10 @@ class DataError(InputError):
 
 class LakeError(InputError):
     """A lake or checkpoint that this run must not touch."""
+
+
+class NothingPublished(LakeError):
+    """A public table that is empty: whoever follows the run waits."""
 
 
 class SparkOnly(InputError):

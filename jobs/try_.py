@@ -62,6 +62,7 @@ def try_(
     from dpsql.local.input_check import check_input
     from dpsql.privacy.ledger_rules import cap_for
     from dpsql.privacy.origin import origin_of
+    from dpsql.published.frames import write_parquet
     from dpsql.times import now_us
     from dpsql.totals import may_be_told
     from dpsql.view.nothing import why_nothing
@@ -90,8 +91,8 @@ def try_(
         result = try_query(query, files, run_id=run_id, secret=bound, until_us=until_us, progress=bar.records, compare=compare)
     note_totals(source, result.records, result.drops, compare)
     if output is not None:
-        result.histogram.to_parquet(output, index=False)
-        note(f"wrote {len(result.histogram)} rows to {output}")
+        write_parquet(result.table, query.published, output)
+        note(f"wrote {len(result.table)} rows to {output}")
     if as_json:
         compared = {name: value for name, value in (result.comparison or {}).items() if name != "compared"}  # which the two histograms say
         comparison = {"comparison": compared | {"true_histogram": records(compared["true_histogram"])}} if compared else {}

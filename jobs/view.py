@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from importlib.util import find_spec
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from dpsql.description import DUE
-from dpsql.errors import ConfigError, LakeError
+from dpsql.errors import ConfigError, LakeError, NothingPublished
 from dpsql.files import reached
 from dpsql.jobs.options import (
     FILE,
@@ -89,23 +90,29 @@ def view(
     click.echo(f"{target} follows the run until Ctrl-C")
     with stop_politely():
         follow(lake, name, lambda: write(REFRESH_SECONDS), REWRITE_SECONDS)
-    write(None)
+    with contextlib.suppress(NothingPublished):
+        write(None)
 
 
 def _made(lake: Lake, name: str, window_us: int | None, growing: bool, limit: int, budget: Budget | None, refresh: int | None) -> str:
     from dpsql.published.frames import published_of
     from dpsql.published.histogram import all_rows, own_reading
     from dpsql.view.measures import counted
+    from dpsql.view.nothing import why_nothing
     from dpsql.view.page import page
     from dpsql.view.standing import standing
     from dpsql.view.top_lists import as_histogram, listing
     from dpsql.view.windows import one_window, passed_over
 
     every: pd.DataFrame = all_rows(lake, name)
+    if every.empty:
+        raise NothingPublished(f"query {name!r}: {why_nothing(published_of(every))}")
     empty = ""
     if listed := bool(published_of(every).lists):
         empty = listing(every)[1]
         every = as_histogram(every)
+        if every.empty:
+            raise NothingPublished(f"query {name!r}: no value is listed. How often any value came: dpsql ask {name} --value VALUE")
     if not published_of(every).amounts and not published_of(every).quantiles:
         raise ConfigError(f"dpsql view draws values, and {name} lists none: dpsql ask {name} --value VALUE")
     rows = one_window(every, name, window_us, growing, counted(every))

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from dpsql.errors import NothingPublished
 from dpsql.jobs.terminal import note
 
 if TYPE_CHECKING:
@@ -32,7 +33,11 @@ def follow(lake: Lake, name: str, show: Callable[[], None], again_seconds: float
     while True:
         version = histogram_version(lake, name)
         if version and (version != seen or time.monotonic() - shown > again_seconds):
-            show()
+            try:
+                show()
+            except NothingPublished as nothing:
+                if version != seen:
+                    note(str(nothing))
             shown = time.monotonic()
         elif version != seen:
             note(f"{name} has published nothing yet; waiting for its first trigger")

@@ -57,9 +57,10 @@ class LocalResult:
 
 @dataclass(frozen=True)
 class TryResult:
-    """As LocalResult, for pandas; `comparison` with the exact histogram where it was asked for."""
+    """As LocalResult, for pandas; `table`: the same rows with their own types; `comparison` with the exact histogram where it was asked for."""
 
     histogram: pd.DataFrame
+    table: pa.Table
     drops: dict[str, int] = field(repr=False)
     records: int = field(repr=False)
     comparison: dict[str, Any] | None
@@ -280,4 +281,5 @@ def try_query(
         facts=query.facts(reader.public_groups(query.source)),
     )
     comparison = truth.compare(result.histogram, result.drops, reader.key_types) if truth else None
-    return TryResult(frame_of(result.histogram, query.published), result.drops, result.records, comparison)
+    frame = frame_of(result.histogram, query.published)
+    return TryResult(frame, result.histogram, result.drops, result.records, comparison)

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dpsql.description import PROPERTY, Published, Role, read
-from dpsql.errors import LakeError
+from dpsql.errors import LakeError, NothingPublished
 from dpsql.files import Place, reason
 from dpsql.lake.delta_rows import read_rows
 from dpsql.lake.runs import Lake, read_run
@@ -100,10 +100,11 @@ def read_histogram(lake: Lake, name: str, columns: Sequence[str] | None = None) 
         columns: which ones; None for all.
 
     Raises:
-        LakeError: no such query, nothing published yet, or the table cannot be read.
+        LakeError: no such query, or the table cannot be read.
+        NothingPublished: no trigger has passed.
     """
     if not _is_there(lake, name):
-        raise LakeError(f"query {name!r} has published nothing yet: no trigger has passed")
+        raise NothingPublished(f"query {name!r} has published nothing yet: no trigger has passed")
     with readable(table := lake.histogram(name)):
         return read_rows(table, columns)
 

@@ -61,6 +61,13 @@ def aggregate_wrappers(draft: Draft) -> Iterator[Problem]:
             yield problem(item.span, refusal.message, refusal.hint)
 
 
+def aggregate_fields(draft: Draft) -> Iterator[Problem]:
+    """Reject fields of an aggregate, as in SUM(x).value."""
+    for item in draft.items:
+        if item.kind is Kind.AGGREGATE and isinstance(item.root, exp.Dot):
+            yield problem(item.span, "An aggregate has no fields", "write the aggregate alone, without the field")
+
+
 def known_aggregates(draft: Draft) -> Iterator[Problem]:
     """COUNT, SUM, AVG, STDDEV, VARIANCE, APPROX_QUANTILES only."""
     for call in draft.calls:

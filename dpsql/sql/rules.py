@@ -41,6 +41,7 @@ RULES: tuple[Rule, ...] = (
     aggregate_rules.aggregates_missing,
     aggregate_rules.computed_aggregates,
     aggregate_rules.aggregate_wrappers,
+    aggregate_rules.aggregate_fields,
     select_rules.aliases_missing,
     select_rules.window_aliases,
     select_rules.legal_names,

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
-from markupsafe import Markup
 
 from dpsql.text import Z95
+from dpsql.view.drawing import Drawing
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 WIDTH, HEIGHT, MARGIN = 120, 18, 4
 
 
-def intervals(values: NDArray[np.float64], stderrs: NDArray[np.float64], within: tuple[float, float] | None = None) -> list[Markup]:
+def intervals(values: NDArray[np.float64], stderrs: NDArray[np.float64], within: tuple[float, float] | None = None) -> list[Drawing]:
     """One SVG, made of numbers alone, per value; empty where it is not finite.
 
     Args:
@@ -25,7 +25,7 @@ def intervals(values: NDArray[np.float64], stderrs: NDArray[np.float64], within:
     low, high = values - Z95 * stderrs, values + Z95 * stderrs
     known = np.isfinite(low) & np.isfinite(high)
     if not known.any():
-        return [Markup()] * len(values)
+        return [Drawing()] * len(values)
     if within:
         low, high = np.clip(low, *within), np.clip(high, *within)
         left, right = within
@@ -39,7 +39,7 @@ def intervals(values: NDArray[np.float64], stderrs: NDArray[np.float64], within:
     drawn = []
     for value, down, up, finite in zip(values, low, high, known, strict=True):
         if not finite:
-            drawn.append(Markup())
+            drawn.append(Drawing())
             continue
         middle, y = across(value), HEIGHT / 2
         zero = across(0.0)
@@ -48,5 +48,5 @@ def intervals(values: NDArray[np.float64], stderrs: NDArray[np.float64], within:
         if within:
             shape = f'<circle cx="{middle:.1f}" cy="{y:.1f}" r="3"/>'
         whisker = f'<path class="whisker" d="M{across(down):.1f} {y:.1f}H{across(up):.1f}"/>'
-        drawn.append(Markup(f'<svg class="interval" viewBox="0 0 {WIDTH} {HEIGHT}" aria-hidden="true">{shape}{whisker}</svg>'))
+        drawn.append(Drawing(f'<svg class="interval" viewBox="0 0 {WIDTH} {HEIGHT}" aria-hidden="true">{shape}{whisker}</svg>'))
     return drawn

@@ -1,7 +1,8 @@
 """The page of a histogram: one HTML text with its style, its script and its pictures inside; it asks for nothing from anywhere.
 
 Keys are what people sent: the template escapes every text, pictures are images (nothing in them can run), and the page's own policy allows
-its one script and no other. `Markup`, which is not escaped, is this package's own style and script, and drawings made of numbers alone.
+its one script and no other. `Markup` and
+`Drawing`, which are not escaped, are this package's own style and script, and drawings made of numbers alone.
 """
 
 from __future__ import annotations

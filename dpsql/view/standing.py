@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 from dpsql.description import DUE, Published
-from dpsql.errors import LakeError
+from dpsql.errors import LakeError, NothingPublished
 from dpsql.lake.overruns import read_overruns
 from dpsql.lake.runs import LIVE_FILE, Lake, list_queries
 from dpsql.polling import ASSUMPTION
@@ -81,13 +81,14 @@ def standing(lake: Lake, name: str, rows: pd.DataFrame, budget: Budget | None = 
         clock: the newest trigger of all windows; that of these rows unless given.
 
     Raises:
-        LakeError: the histogram cannot be read, or has no rows.
+        LakeError: the histogram cannot be read.
+        NothingPublished: it has no rows.
     """
     state, published = None, published_of(rows)
     with contextlib.suppress(LakeError):  # whoever may read the histogram alone sees the page without it
         state = next((each.state for each in list_queries(lake) if each.name == name and each.state != "unreadable"), None)
     if rows.empty:
-        raise LakeError(f"query {name!r}: {why_nothing(published)}")
+        raise NothingPublished(f"query {name!r}: {why_nothing(published)}")
     newest = rows.loc[rows["trigger"].idxmax()]
     when = newest[DUE].to_pydatetime()
     return Standing(

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from markupsafe import Markup
 
 from dpsql.description import END, START, Measure, Published
 from dpsql.parsed_query import Reading
@@ -16,6 +15,7 @@ from dpsql.published.words import TOO_FEW, null_of
 from dpsql.text import Z95
 from dpsql.view import bounds
 from dpsql.view.difference import between_windows, difference, places
+from dpsql.view.drawing import Drawing
 from dpsql.view.formatting import absent, amount, key_text, measured, printable, says_nothing, text_of
 from dpsql.view.interval import intervals
 from dpsql.view.measures import grouped_by, measures, ranked
@@ -40,8 +40,8 @@ class Cell:
     size: float
     small: bool
     beside: tuple[str, ...]
-    interval: Markup
-    trend: Markup
+    interval: Drawing
+    trend: Drawing
 
 
 @dataclass(frozen=True)
@@ -123,14 +123,14 @@ def table(window: pd.DataFrame, before: pd.DataFrame | None, horizon: int | None
             text, small = measured(row[each.alias], error, null_of(each.alias, published))
             text, small = (TOO_FEW, True) if says_nothing(each.alias, error, published) else (text, small)
             path = paths.get(key[index])
-            way = Markup()
+            way = Drawing()
             if path is not None:
                 way = trend(
                     path["trigger"].to_numpy(np.int64), *_floats(path, each.alias), horizon or int(last["trigger"].max()), each.within
                 )
             size = NONE if absent(row[each.alias]) else float(row[each.alias])
             cells.append(Cell(text, size, small, tuple(said), drawn[each.alias][at], way))
-        cells += [Cell(text_of(row, column, published), NONE, False, (), Markup(), Markup()) for column in ranges]
+        cells += [Cell(text_of(row, column, published), NONE, False, (), Drawing(), Drawing()) for column in ranges]
         texts = tuple(key_text(row, name, published) for name in names)
         lines.append(Row(spans.get(index, ""), texts, tuple(cells)))
     caps = bounds.heads(published)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from dpsql.description import PROPERTY, START, STDERR, Column, Role, Rows
 from dpsql.published.frames import newest_triggers, published_of
 from dpsql.text import Z95
@@ -35,7 +37,9 @@ def listing(frame: pd.DataFrame) -> tuple[pd.DataFrame, str]:
     """The newest finished window that lists something, and words for newer ones that list nothing; all that is there where no window does."""
     ended = frame[finished(frame)]
     lists = newest_triggers(ended)
-    full = lists[[any(len(row[name]) for name in published_of(frame).lists) for row in lists.to_dict("records")]][START]
+    names = published_of(frame).lists
+    has_values = np.array([any(len(row[name]) for name in names) for row in lists.to_dict("records")], bool)
+    full = lists[has_values][START]
     if full.empty:
         return frame, ""
     newer = int(lists[lists[START] > full.max()][START].nunique())

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
-from markupsafe import Markup
 
 from dpsql.text import Z95
+from dpsql.view.drawing import Drawing
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -22,7 +22,7 @@ def trend(
     stderrs: NDArray[np.float64],
     horizon: int,
     within: tuple[float, float] | None = None,
-) -> Markup:
+) -> Drawing:
     """An SVG made of numbers alone.
 
     Args:
@@ -37,7 +37,7 @@ def trend(
     known = np.isfinite(values) & np.isfinite(stderrs)
     triggers, values, errors = triggers[known], values[known], Z95 * stderrs[known]
     if not len(values):
-        return Markup()
+        return Drawing()
     if len(values) > MOST_POINTS:
         kept = np.unique(np.linspace(0, len(values) - 1, MOST_POINTS).round().astype(int))
         triggers, values, errors = triggers[kept], values[kept], errors[kept]
@@ -53,7 +53,7 @@ def trend(
     line = _points(zip(across, up(values), strict=True))
     dot = f'<circle cx="{across[-1]:.1f}" cy="{up(values)[-1]:.1f}" r="2"/>'
     shape = f'<polygon class="band" points="{_points(band)}"/><polyline class="line" points="{line}"/>' if len(values) > 1 else ""
-    return Markup(f'<svg class="trend" viewBox="0 0 {WIDTH} {HEIGHT}" aria-hidden="true">{shape}{dot}</svg>')
+    return Drawing(f'<svg class="trend" viewBox="0 0 {WIDTH} {HEIGHT}" aria-hidden="true">{shape}{dot}</svg>')
 
 
 def _points(pairs: object) -> str:

@@ -99,6 +99,27 @@ def test_show_has_every_column(made: tuple[Query, Path], words: tuple[str, ...])
         assert all(name in done.stdout for name in asked(query)), done.stdout
 
 
+OF_EMPTY = ("smallest", "windows_quantiles", "sketch_user", "table", "marginals_rollup")
+
+
+@pytest.mark.parametrize("name", OF_EMPTY)
+def test_readers_take_a_table_without_rows(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Catches: an error of a table before its first row, or before its first finished window; a list without a value."""
+    monkeypatch.chdir(tmp_path)
+    query, rows = query_and_rows(name)
+    begun = rows.filter(pa.array(rows["trigger"].to_numpy() == 1))
+    for table, part in (("none", rows.slice(0, 0)), ("begun", begun.slice(len(begun) - 1, 1))):
+        write(Lake("lake").histogram(table), part, query.published)
+        for words in (("show",), ("show", "--json"), ("show", "--all"), ("view",)):
+            done = read(tmp_path, *words, table)
+            has_page = len(part) and all(any(part[each].to_pylist()) for each in query.published.lists)
+            assert done.exit_code == (0 if words != ("view",) or has_page else 2), done.output
+        assert len(dpsql.latest("lake", table)) <= len(part) and repr(dpsql.open(f"lake/public/{table}"))
+    said = read(tmp_path, "view", "none").output
+    assert said.startswith("query 'none': No rows: no trigger has passed"), said
+    assert not Path("none.html").exists()
+
+
 OF_NULLS = dict.fromkeys(
     ("average_beside_others", "spread", "panes_event_keyless", "table_spread", "changes_spells", "table_quantiles"), TOO_FEW
 )

@@ -10,12 +10,15 @@ from pyspark.sql import types as T
 
 from dpsql.lake.marks import described_mark
 from dpsql.lake.runs import Lake
+from dpsql.published.frames import write_parquet
 from dpsql.published.histogram import read_histogram
 from dpsql.streaming import published_table
 from dpsql.streaming.released import Released
 from dpsql.streaming.sketch_tables import SketchTables
 from dpsql.udfs.released_files import ReleasedFiles
 from tests.frozen import released
+from tests.published.test_files import KINDS as FILES
+from tests.published.test_files import SIZES
 from tests.published.test_readers import (
     query_and_rows,
     test_a_copy_of_the_table_in_an_empty_place_says_what_it_is,
@@ -43,6 +46,16 @@ __all__ = [
 ]
 KINDS = ("average_beside_others", "table_quantiles", "marginals_cube", "sketch_user")
 """Others are in `tests/long`."""
+
+
+def test_spark_reads_files_of_rows(spark: SparkSession, tmp_path: Path) -> None:
+    """Catches: a file of `try --output` whose types Spark does not know."""
+    for kind in FILES:
+        query, every = query_and_rows(kind)
+        for rows in (every.slice(0, size) for size in SIZES):
+            path = tmp_path / f"{kind}-{len(rows)}.parquet"
+            write_parquet(rows, query.published, path)
+            assert spark.read.parquet(str(path)).toArrow().to_pylist() == rows.to_pylist(), kind
 
 
 def spark_wrote(spark: SparkSession, name: str, folder: Path) -> tuple[Query, Path]:

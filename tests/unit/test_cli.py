@@ -10,6 +10,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pandas as pd
+import pyarrow as pa
 import pytest
 from click.testing import CliRunner, Result
 
@@ -120,7 +121,10 @@ def test_try_writes_its_own_ledger_line_before_it_reads(work: Path, monkeypatch:
     def engine(query: dpsql.Query, inputs: dict[str, list[Path]], *, compare: bool, **given: object) -> SimpleNamespace:
         seen["lines"] = Ledger.beside(default_secret_path(os.environ)).lines()
         seen["inputs"] = inputs
-        return SimpleNamespace(histogram=histogram(), records=5, drops={"malformed": 2}, comparison=compared if compare else None)
+        table = pa.Table.from_pandas(histogram())
+        return SimpleNamespace(
+            histogram=histogram(), table=table, records=5, drops={"malformed": 2}, comparison=compared if compare else None
+        )
 
     monkeypatch.setitem(sys.modules, "dpsql.local.feeder", SimpleNamespace(try_query=engine))
     for name in ("a.parquet", "b=c.parquet"):

@@ -1,5 +1,6 @@
 """The wheel: everything that needs no jar works from it, in any folder; and the shell completes commands."""
 
+import json
 import os
 import shutil
 import subprocess
@@ -9,11 +10,18 @@ from pathlib import Path
 
 import pytest
 
+from dpsql.jobs.cli import main
+from dpsql.lake.runs import Lake
+from tests.bare import bare_environment
+from tests.described import write
+from tests.published.test_readers import query_and_rows
+from tests.unit.workplace import place, published, records
+
 CHECKOUT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(scope="module")
-def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     source, out = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("wheel")
     for room in ("dpsql", "jobs", "udfs"):
         shutil.copytree(CHECKOUT / room, source / room, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
@@ -25,9 +33,21 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ".",
     ]  # fmt: skip
     subprocess.run([sys.executable, *words], cwd=source, check=True, capture_output=True)
-    with zipfile.ZipFile(next(out.glob("*.whl"))) as wheel:
-        wheel.extractall(out / "site")
-    return out / "site"
+    return next(out.glob("*.whl"))
+
+
+@pytest.fixture(scope="module")
+def installed(wheel: Path) -> Path:
+    site = wheel.parent / "site"
+    with zipfile.ZipFile(wheel) as packed:
+        packed.extractall(site)
+    return site
+
+
+@pytest.fixture(scope="module")
+def bare(wheel: Path) -> Path:
+    """The interpreter of an environment with the wheel alone."""
+    return bare_environment(wheel.parent / "bare", wheel)
 
 
 def dp(installed: Path, folder: Path, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -65,3 +85,61 @@ def test_the_shell_completes_commands(installed: Path, tmp_path: Path) -> None:
     asked = {"_DPSQL_COMPLETE": "bash_complete", "COMP_WORDS": "dpsql tu", "COMP_CWORD": "1"}
     assert dp(installed, tmp_path, **asked).stdout.split() == ["plain,tune"]
     assert "complete" in dp(installed, tmp_path, _DPSQL_COMPLETE="zsh_source").stdout
+
+
+EVERY_COMMAND = """\
+import json, shlex, sys
+from click.testing import CliRunner
+from dpsql.jobs.cli import main
+done = {line: CliRunner().invoke(main, shlex.split(line)) for line in json.load(sys.stdin)}
+json.dump({line: (one.exit_code, one.output) for line, one in done.items()}, sys.stdout)
+"""
+KINDS = {"counts": "smallest", "quantiles": "windows_quantiles", "lists": "sketch_user", "cells": "marginals_rollup"}
+"""Golden queries by what they publish."""
+QUANTILES = "APPROX_QUANTILES(seconds, 2, contribution_bounds_per_row => (0, 9)) AS middle"
+LISTED = """\
+SELECT WITH DIFFERENTIAL_PRIVACY OPTIONS (epsilon = 6, delta = 1e-6, privacy_unit_column = user_id, max_rows_contributed = 8, sketch_width = 1024)
+  APPROX_TOP_COUNT(page, 3) AS top FROM visits GROUP BY window(ts, '1 day')
+"""
+OF_A_TABLE = (
+    "show {} --lake lake",
+    "show {} --json --lake lake",
+    "show lake/public/{}",
+    "compare {} a b --lake lake",
+    "view {} --lake lake",
+)
+OF_A_RUN = tuple(f"{name} views --lake lake" for name in ("status", "show", "compare", "view", "stop", "verify", "savepoint", "restore"))
+TRY = "--input visits.parquet --until 2026-01-03"
+OTHERS = (
+    "init new", "explain views.sql", "explain views.sql --missing", "explain views.sql --json", "tune views.sql --sample visits.parquet",
+    *(f"try {query}.sql {TRY}{flag}" for query in ("views", "quantiles", "lists") for flag in ("", f" --output {query}.parquet")),
+    f"try views.sql {TRY} --compare", "budget", "run views.sql --lake lake --name other --until-caught-up --master spark://127.0.0.1:1",
+    "ask lists_all --value a --lake lake", "ask cells_all --synthetic --lake lake", "ask cells_none --synthetic --lake lake",
+)  # fmt: skip
+ANSWERS = ("init", "explain", "tune", "try", "budget", "status", "show")
+"""Commands that are never refused here; the others have no run to work on, or no two keys to compare."""
+NEEDS_EXTRA = "dpsql view draws with matplotlib, which is not installed: pip install 'dpsql[notebooks]'\n"
+
+
+def test_every_command_runs_without_extras(bare: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Catches: an import of what only an extra brings; an error of a table that has no row yet, one row, lists or quantiles."""
+    monkeypatch.chdir(place(tmp_path / "work"))
+    published()
+    records().to_parquet("visits.parquet")
+    sources = Path("conf/sources.yaml")
+    sources.write_text(sources.read_text() + "    start: 2026-01-01\n")
+    Path("quantiles.sql").write_text(Path("views.sql").read_text().replace("COUNT(*) AS views", QUANTILES))
+    Path("lists.sql").write_text(LISTED)
+    lines = [*OTHERS, *OF_A_RUN]
+    for kind, golden in KINDS.items():
+        query, rows = query_and_rows(golden)
+        for name, part in ((f"{kind}_none", rows.slice(0, 0)), (f"{kind}_one", rows.slice(0, 1)), (f"{kind}_all", rows)):
+            write(Lake("lake").histogram(name), part, query.published)
+            lines += [words.format(name) for words in OF_A_TABLE]
+    command = [str(bare), "-P", "-c", EVERY_COMMAND]
+    ran = subprocess.run(command, input=json.dumps(lines), capture_output=True, text=True, check=True)
+    done = json.loads(ran.stdout)
+    assert [(line, said) for line, (code, said) in done.items() if code not in (0, 2) or "internal error" in said] == []
+    assert [(line, said) for line, (code, said) in done.items() if code and line.split()[0] in ANSWERS] == []
+    assert {said for line, (_, said) in done.items() if line.startswith("view ")} == {NEEDS_EXTRA}
+    assert {line.split()[0] for line in lines} == {*main.commands}
