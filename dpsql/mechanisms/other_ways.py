@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from dpsql.parsed_query import ContributionPeriod, CounterName, ParsedQuery
-from dpsql.privacy.cost import gamma, touched
+from dpsql.privacy.cost import gamma, touched_in_days
 from dpsql.privacy.curve import epsilon_of, total_mu
 from dpsql.sql.window_rules import MOST_PANES, SUMS
 from dpsql.times import duration, show_duration
@@ -22,7 +22,6 @@ from dpsql.udfs.noise.window_sqrt import coefficients, response
 COMPARED_DELTA = 1e-9
 """Of the ways that need one, where the query has none."""
 
-DAY_US = 86_400_000_000
 MONTH = 30
 
 
@@ -79,7 +78,7 @@ class Ways:
     def month(self) -> dict[str, float]:
         """What one unit pays in 30 days, by way; nothing where one period has them all."""
         window = self.query.windows
-        n = touched(MONTH * DAY_US, window.size_us, window.offset_us)
+        n = touched_in_days(MONTH, window.size_us, window.offset_us)
         if self.event or self.query.contribution_period is ContributionPeriod.STREAM or n < 2:
             return {}
         mu2, meet = total_mu(self.query.epsilon, self.delta) ** 2, 2.0 if self.panes > 1 else 1.0

@@ -8,17 +8,21 @@ from collections.abc import Iterable, Sequence
 from typing import Any, TypeVar
 
 from dpsql.description import RANK_STDERR, STDERR
-from dpsql.parsed_query import DEVIATIONS, SPREADS, Aggregate, AggregateFunction, ParsedQuery, PerGroup
+from dpsql.parsed_query import DEVIATIONS, SPREADS, Aggregate, AggregateFunction, ParsedQuery, PerGroup, WindowSpec
 from dpsql.parts.increments import sums_of
 from dpsql.parts.output_columns import Summed
-from dpsql.privacy.cost import Cost
+from dpsql.privacy.cost import Cost, touched_in_days
 from dpsql.privacy.curve import epsilon_of
-from dpsql.text import percent
+from dpsql.text import number, percent
 from dpsql.udfs.table.leaves import Quantiles
 
 Sum = TypeVar("Sum", bound=Summed)
 
 NOT_HIDDEN = "  Not hidden: when triggers happen, and the operator's own metrics (exact totals per micro-batch of what WHERE leaves)."
+SPANS = {1: "a day (UTC)", 7: "any 7 days in a row", 30: "any 30 days in a row"}
+"""Of which is told what one unit pays: for the most contribution periods that such a span can touch."""
+MUCH = 20.0
+"""No single query may ask for more; in a week all its periods together may come to it."""
 EVENTS = (10, 100)
 """Of one person, whose cost is told where one row is protected."""
 RANKS = 4
@@ -73,6 +77,64 @@ def epsilon_of_several(cost: Cost, n: int, delta: float) -> float:
     """What n rows, or n periods of a unit, cost together at a delta."""
     together = cost.periods(n)
     return together.epsilon if not together.mu2 else epsilon_of(math.sqrt(together.mu2), delta - together.failure)
+
+
+def of_periods(cost: Cost, delta_noise: float, n: int) -> dict[str, Any]:
+    """Return what n contribution periods of one unit cost, under stable names.
+
+    Args:
+        cost: of one period.
+        delta_noise: what delta leaves to the noise in one period; n times that for n.
+        n: number of periods.
+    """
+    together = cost.periods(n)
+    noise = n * delta_noise
+    failure = min(together.failure, 1.0)
+    delta = min(noise + failure, 1.0)
+    gaussian = epsilon_of(together.mu, noise) if together.mu and delta < 1 else 0.0
+    epsilon = together.epsilon + gaussian if delta < 1 else math.inf
+    return {"periods": n, "mu": together.mu, "failure": failure, "epsilon": epsilon, "delta": delta}
+
+
+def of_days(cost: Cost, delta_noise: float, windows: WindowSpec) -> list[dict[str, Any]]:
+    """Return what the periods cost that any 1, 7 and 30 days in a row can touch, under stable names."""
+    return [{"days": days, **of_periods(cost, delta_noise, touched_in_days(days, windows.size_us, windows.offset_us))} for days in SPANS]
+
+
+def without_infinity(facts: dict[str, Any]) -> dict[str, Any]:
+    """Return facts as JSON has them: null where nothing is promised."""
+    return {name: None if value == math.inf else value for name, value in facts.items()}
+
+
+def adds_up(days: Sequence[dict[str, Any]]) -> str:
+    """Say what one unit pays in all periods that some days touch; `days` as of `of_days`, empty where one period has them all."""
+    if not days:
+        return "that is all this run costs, however long it lasts."
+    said = ", ".join(f"{number(each['epsilon'])} in {SPANS[each['days']]}" for each in days)
+    return f"epsilon {said}, for someone active all the time.{too_much(days)}"
+
+
+def too_much(days: Sequence[dict[str, Any]]) -> str:
+    """Say what helps where a week costs more than any query may ask for; else nothing."""
+    week = next(each["epsilon"] for each in days if each["days"] == 7)
+    if week <= MUCH:
+        return ""
+    return (
+        f" CAREFUL: more than {MUCH:g} in 7 days promises little to someone active all the time. Longer windows, a smaller epsilon, or "
+        "contribution_period = STREAM make it less; a cap on the source limits it."
+    )
+
+
+def in_days(days: Sequence[dict[str, Any]], what: str) -> list[str]:
+    """Say the same with the number of periods, which are called `what`, and delta."""
+    spans = " / ".join(str(each["days"]) for each in days)
+    counts = " / ".join(f"{each['periods']:,}" for each in days)
+    epsilons = " / ".join(number(each["epsilon"]) for each in days)
+    deltas = " / ".join(f"{each['delta']:.2g}" for each in days)
+    return [
+        f"  One unit's records in any {spans} days (UTC) in a row touch up to {counts} {what}, and together cost",
+        f"  epsilon {epsilons}, delta {deltas}.",
+    ]
 
 
 def bounding(query: ParsedQuery[Any]) -> str:

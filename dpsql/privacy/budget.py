@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from dpsql.config import Cap, Source
 from dpsql.parsed_query import PrivacyLevel
-from dpsql.privacy.cost import Cost, total
+from dpsql.privacy.cost import DAY_US, Cost, total
 from dpsql.privacy.curve import epsilon_of, total_mu
 from dpsql.privacy.ledger import Line, spent
 from dpsql.privacy.ledger_rules import protects_other_unit, remarks
@@ -17,7 +17,6 @@ from dpsql.text import number
 from dpsql.times import duration
 
 EVENT = PrivacyLevel.EVENT
-DAY_US = 86_400_000_000
 PERIODS = (1, 7, 30)
 ROWS = (1, 10, 100)
 """Of one person, in the totals of runs that protect one row."""
@@ -29,7 +28,7 @@ MOST_EPSILON = 20.0
 
 @dataclass(frozen=True)
 class Total:
-    """Taking part in a period of `days` days is (epsilon, delta)-protected in all runs together (privacy/index.md, theorem 4)."""
+    """Taking part in any `days` days (UTC) in a row is (epsilon, delta)-protected in all runs together (privacy/index.md, theorem 4)."""
 
     days: int
     epsilon: float
@@ -63,7 +62,7 @@ class Budget:
         ledger: its name.
         units: the columns that name its people, per source.
         lines: its runs, oldest first.
-        totals: over 1, 7 and 30 days, counted from 1970-01-01 UTC.
+        totals: over any 1, 7 and 30 days (UTC) in a row; of level EVENT over 1, 10 and 100 rows.
         cap: None where none is declared.
         remarks: what was declared on purpose, or changed (`dpsql.privacy.ledger_rules.remarks`).
         protects: the level of its runs; those of the other level are a budget of their own.
@@ -168,13 +167,15 @@ def describe(budget: Budget, shown: int = 10, names: Mapping[str, str] | None = 
     who = f"one row of {', '.join(source for source, _ in budget.units)}, not one person" if event else units
     text = [f"Ledger {budget.ledger}: {count} run{'' if count == 1 else 's'}. Who is protected: {who}."]
     if count:
-        what = "Whether so many rows of one person are there" if event else "Whether one of them took part in a period"
+        what = (
+            "Whether so many rows of one person are there" if event else "Whether one of them took part in any so many days in a row (UTC)"
+        )
         text.append(f"  {what} is hidden, in all these runs together, up to")
         for t in budget.totals:
             days = f"{t.days} {'row' if event else 'day'}{'' if t.days == 1 else 's'}"
             text.append(f"    {days:<8} epsilon {_epsilon_text(t)}, delta {t.delta:.2g}")
         if not event and any(t.days == 7 and t.epsilon > MOST_EPSILON for t in budget.totals):
-            text.append(f"  CAREFUL: more than epsilon {MOST_EPSILON:g} in a week promises little to somebody who is there all week.")
+            text.append(f"  CAREFUL: more than epsilon {MOST_EPSILON:g} in 7 days promises little to somebody who is there all the time.")
     if (beside := budget.beside)[0]:
         rows, costs = (" / ".join(each) for each in zip(*((f"{t.days}", _epsilon_text(t)) for t in beside[1]), strict=True))
         delta = f" (delta {beside[1][-1].delta:.2g})" if beside[1][-1].delta else ""
@@ -211,8 +212,7 @@ def _budget(
 
 def _total(lines: Sequence[Line], days: int) -> Total:
     """What all runs cost together; delta is what they declare for their noise, as often as their periods are touched, and their failures."""
-    # 7 days can touch two windows of 30 days, 30 days only one: a longer span is never said to cost less
-    most = [max(line.charges(shorter * DAY_US) for shorter in PERIODS if shorter <= days) for line in lines]
+    most = [line.charges_in_days(days) for line in lines]
     together = total(line.cost.periods(n) for line, n in zip(lines, most, strict=True))
     noise = math.fsum((line.declared_delta - line.cost.failure) * n for line, n in zip(lines, most, strict=True))
     return Total(days, together.epsilon + _epsilon(together.mu, noise), noise + together.failure)
@@ -278,7 +278,8 @@ def _cap_lines(budget: Budget) -> list[str]:
     if cap is None:
         return ["  No cap is declared: nothing limits further runs."]
     days = f"{cap.days:g} day{'' if cap.days == 1 else 's'}" if cap.days else "row"
-    lines = [f"  Cap: epsilon {cap.epsilon:g}, delta {cap.delta:g} per {days}."]
+    counted = ", counted from Thursday, 1970-01-01" if cap.days > 1 else ""
+    lines = [f"  Cap: epsilon {cap.epsilon:g}, delta {cap.delta:g} per {days}{counted}."]
     if budget.lines:
         used = f"epsilon {number(cap.spent_epsilon)}" if cap.spent_epsilon < math.inf else "more than its delta"
         like = f"with the newest one's window and delta ({_per(budget.lines[-1])}, {budget.lines[-1].declared_delta:g})"

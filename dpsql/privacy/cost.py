@@ -16,6 +16,7 @@ from dpsql.parsed_query import PrivacyLevel
 
 __all__ = ["TOLERANCE", "Cost", "Overlap", "PrivacyLevel", "check_promise", "gaussian_delta", "shifted", "total"]
 
+DAY_US = 86_400_000_000
 TOLERANCE = 1e-9
 """Relative slack for rounding in float64; far below anything that matters."""
 
@@ -108,11 +109,20 @@ class Cost:
 
 
 def touched(span_us: int, period_us: int, offset_us: int) -> int:
-    """How many contribution periods of a run one span of a calendar that begins in 1970 can touch, at most."""
-    # A span starts at k * span_us, so its place in the contribution grid is -offset modulo gcd; the last such place touches most.
-    step = math.gcd(span_us, period_us)
-    start = period_us - step + -offset_us % step
-    return -(-(start + span_us) // period_us)
+    """Return how many contribution periods of a run one span can touch, at most, where spans follow each other from 1970 on."""
+    return _touched(span_us, period_us, offset_us, begins_every_us=span_us)
+
+
+def touched_in_days(days: int, period_us: int, offset_us: int) -> int:
+    """Return how many contribution periods of a run any so many days (UTC) in a row can touch, at most."""
+    return _touched(days * DAY_US, period_us, offset_us, begins_every_us=DAY_US)
+
+
+def _touched(span_us: int, period_us: int, offset_us: int, begins_every_us: int) -> int:
+    # A span begins at a multiple, so its place in the contribution grid is -offset modulo gcd; the last such place touches most.
+    step = math.gcd(begins_every_us, period_us)
+    last_place = period_us - step + -offset_us % step
+    return -(-(last_place + span_us) // period_us)
 
 
 def gamma(coefficients: tuple[float, ...], panes: int) -> float:

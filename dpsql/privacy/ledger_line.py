@@ -14,7 +14,7 @@ from typing import Any
 from dpsql import record
 from dpsql.config import Cap
 from dpsql.parsed_query import ContributionPeriod
-from dpsql.privacy.cost import Cost, Overlap, PrivacyLevel, total, touched
+from dpsql.privacy.cost import Cost, Overlap, PrivacyLevel, total, touched, touched_in_days
 from dpsql.privacy.origin import UNKNOWN, Origin
 
 SCHEMA_VERSION, WITH_FLOOR = 2, 3
@@ -60,6 +60,12 @@ class Line:
         if self.period == ContributionPeriod.STREAM or self.cost.protects is PrivacyLevel.EVENT:
             return 1  # of one row there is one
         return touched(period_us, self.size_us, self.offset_us)
+
+    def charges_in_days(self, days: int) -> int:
+        """How many contribution periods of this run any so many days (UTC) in a row can touch, at most."""
+        if self.period == ContributionPeriod.STREAM or self.cost.protects is PrivacyLevel.EVENT:
+            return 1
+        return touched_in_days(days, self.size_us, self.offset_us)
 
     def cost_within(self, period_us: int) -> Cost:
         """What the run costs a unit that takes part during one period of `period_us`."""

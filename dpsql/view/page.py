@@ -244,7 +244,7 @@ def _promise(standing: Standing) -> Iterator[Card]:
     if week is not None:
         runs = f"{len(standing.budget.lines)} run{'' if len(standing.budget.lines) == 1 else 's'} of ledger {standing.budget.ledger}"
         runs += f"; not in it: {standing.budget.beside[0]} that protect rows only" if standing.budget.beside[0] else ""
-        yield Card("All runs, in 7 days", f"epsilon {number(week.epsilon) if np.isfinite(week.epsilon) else 'unlimited'}", runs)
+        yield Card("All runs, in any 7 days", f"epsilon {number(week.epsilon) if np.isfinite(week.epsilon) else 'unlimited'}", runs)
     cap = standing.budget.cap
     if cap is not None:
         left = f"a run like the newest may have epsilon {number(cap.left_epsilon)}" if cap.left_epsilon else "nothing left"

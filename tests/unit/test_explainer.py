@@ -8,6 +8,7 @@ import re
 import numpy as np
 import pytest
 
+import dpsql
 from dpsql.errors import ConfigError
 from dpsql.jobs.terminal import print_json
 from dpsql.mechanisms.histogram.asked import ReleaseRule
@@ -15,7 +16,9 @@ from dpsql.mechanisms.histogram.explain import explain, facts
 from dpsql.mechanisms.histogram.planner import make_plan
 from dpsql.mechanisms.histogram.stages import release_parameters, stderr
 from dpsql.parsed_query import Aggregate, AggregateFunction, ContributionPeriod, CounterName, ParsedQuery, WindowSpec
+from dpsql.privacy.budget import budgets
 from dpsql.privacy.curve import total_mu
+from dpsql.privacy.origin import Origin
 from dpsql.text import Z95, number, percent
 from dpsql.times import duration
 from dpsql.udfs.histogram.perturbation import finish
@@ -145,11 +148,44 @@ def test_so_many_windows_that_nothing_is_promised_of_all_of_them(capsys: pytest.
     assert printed["days"][-1]["epsilon"] is None and printed["costs"] == [None, 1.5]
 
 
+WEEKLY = (
+    "SELECT WITH DIFFERENTIAL_PRIVACY OPTIONS (epsilon = 4, delta = 1e-8, privacy_unit_column = user_id, {}) {} FROM visits GROUP BY {}"
+)
+OF_A_WEEK = {
+    "histogram": WEEKLY.format("max_rows_contributed = 1", "page, COUNT(*) AS n", "page, window(ts, '7 days', '7 days', '{} days')"),
+    "sketch": WEEKLY.format(
+        "max_rows_contributed = 1, max_groups_contributed = 1, trigger_interval = '7 days'",
+        "APPROX_TOP_COUNT(page, 3) AS top",
+        "window(ts, '7 days', '7 days', '{} days')",
+    ),
+    "sliding": WEEKLY.format("max_rows_contributed = 1", "COUNT(*) AS n", "window(ts, '7 days', '1 day', '{} days')"),
+}
+
+
+@pytest.mark.parametrize("begins", [0, 4])
+@pytest.mark.parametrize("kind", OF_A_WEEK)
+def test_a_week_is_any_seven_days_in_a_row(kind: str, begins: int) -> None:
+    """Windows of a week begin on Thursdays, or on Mondays: from Wednesday to Tuesday one person is in two of either. Catches: seven days
+    counted from 1970, which are never in two windows that begin on Thursdays."""
+    visits = {"format": "parquet", "path": "data", "schema": "user_id STRING, ts TIMESTAMP, page STRING", "event_time": "ts"}
+    sources = {"visits": {**visits, "privacy_unit": "user_id", "start": "2026-01-01"}}
+    compiled = dpsql.compile(OF_A_WEEK[kind].format(begins), sources)
+    assert compiled.mechanism.name == kind
+    days = compiled.explain_json()["days"]
+    assert [(each["days"], each["periods"]) for each in days] == [(1, 1), (7, 2), (30, 6)]
+    assert days[0]["epsilon"] == pytest.approx(4.0, rel=0.02) and days[1]["epsilon"] > 5.6
+    line = compiled.line("0" * 32, "run", Origin())
+    (spent,) = budgets([line])
+    assert [total.epsilon for total in spent.totals] == pytest.approx([each["epsilon"] for each in days], rel=1e-6)
+    week = f"{days[1]['epsilon']:.3g}"
+    assert f"/ {week} /" in compiled.explain() or f"{week} in any 7 days in a row" in compiled.explain()
+
+
 def test_a_day_a_week_and_a_month_are_told() -> None:
     """The design's figures at (6, 1e-9): 6 / 17.4 / 42. For a STREAM period there is nothing to add up."""
     plan = make_plan(query(), source())
-    (told,) = re.findall(r"epsilon ([\d.]+) / ([\d.]+) / ([\d.]+) \(delta times", explain(plan, source()))
-    assert "calendar days, counted from 1970 (up to 1 / 7 / 30 windows), together" in explain(plan, source())
+    (told,) = re.findall(r"epsilon ([\d.]+) / ([\d.]+) / ([\d.]+), delta", explain(plan, source()))
+    assert "any 1 / 7 / 30 days (UTC) in a row touch up to 1 / 7 / 30 windows" in explain(plan, source())
     # half of delta goes to the thresholds, so mu and these are a little smaller than for the whole
     assert [float(v) for v in told] == pytest.approx([6, 17.4, 42], rel=0.05)
     stream = dataclasses.replace(query(), contribution_period=ContributionPeriod.STREAM)

@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from scipy.special import ndtr
 
 from dpsql.config import Cap
@@ -67,6 +69,16 @@ def test_contribution_periods_that_a_cap_period_can_touch(size: float, offset: f
         for first in range(0, 8 * 31 * cap_days * DAY, cap_days * DAY)
     )
     assert counted == expected
+
+
+@given(st.integers(1, 40), st.sampled_from([1, 2, 3, 7, 8, 28, 30]), st.integers(0, 240))
+def test_contribution_periods_that_days_in_a_row_can_touch(eighths: int, days: int, offset: int) -> None:
+    """By counting, whichever day they begin on."""
+    line = replace(LINE, size_us=eighths * DAY // 8, offset_us=offset * DAY // 8)
+    starts = range(0, eighths)  # days after which the grid of days and that of periods meet again
+    counted = max(len({(8 * first + eighth - offset) // eighths for eighth in range(8 * days)}) for first in starts)
+    assert line.charges_in_days(days) == counted
+    assert replace(line, period="STREAM").charges_in_days(days) == 1
 
 
 def test_spending_is_joint_and_gaussian() -> None:

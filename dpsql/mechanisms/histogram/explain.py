@@ -5,7 +5,6 @@ Everything here is computed from the plan alone: public numbers, no data. `facts
 
 from __future__ import annotations
 
-import math
 import textwrap
 from dataclasses import replace
 from typing import Any
@@ -29,7 +28,10 @@ from dpsql.parts.words import (
     budget,
     clamp,
     clamps,
+    in_days,
     main,
+    of_days,
+    of_periods,
     of_quantiles,
     of_several,
     over,
@@ -38,10 +40,10 @@ from dpsql.parts.words import (
     promised,
     shares,
     stages,
+    without_infinity,
     written,
 )
-from dpsql.privacy.cost import Cost, touched
-from dpsql.privacy.curve import epsilon_of
+from dpsql.privacy.cost import Cost
 from dpsql.schedule import by_window
 from dpsql.text import Z95, number, percent
 from dpsql.times import duration
@@ -49,9 +51,6 @@ from dpsql.udfs.measure import quantiles
 
 PERIODS = (7, 30, 365)
 FEW_GROUPS = 3
-DAY_US = 86_400_000_000
-SPANS = {"a calendar day": 1, "a calendar week": 7, "30 calendar days": 30}
-"""Blocks of so many days, counted from 1970-01-01 UTC: any 24 hours, or 7 days, can touch a window more."""
 SEVERAL = {2: "an average has two", 3: "a variance or deviation three"}
 
 
@@ -70,10 +69,8 @@ def facts(plan: PrivacyPlan, source: Source) -> dict[str, Any]:
     one = cost(plan, source)
     return {
         **promised(plan, one),
-        "periods": [_period_facts(plan, one, n) for n in (1, 2, *PERIODS)] if _renews(plan) else [],
-        "days": [{"days": days, **_limited(_period_facts(plan, one, _periods(plan, days)))} for days in SPANS.values()]
-        if _renews(plan)
-        else [],
+        "periods": [of_periods(one, plan.delta_noise, n) for n in (1, 2, *PERIODS)] if _renews(plan) else [],
+        "days": [without_infinity(each) for each in _days(plan, one)],
         "horizon": plan.horizon,
         **dict(zip(BOUNDS, bounds_told(query), strict=True)),
         "query_identity": plan.identity,
@@ -84,9 +81,8 @@ def facts(plan: PrivacyPlan, source: Source) -> dict[str, Any]:
 
 def explain(plan: PrivacyPlan, source: Source) -> str:
     """The whole explanation as plain text, at most 120 characters wide."""
-    one = cost(plan, source)
-    together = [(span, _period_facts(plan, one, _periods(plan, days))["epsilon"]) for span, days in SPANS.items()] if _renews(plan) else []
-    about = in_short(plan, together), _promise(plan, source), live_runs(by_window(grid(plan))), _time(plan), _bounds(plan, source)
+    days = _days(plan, cost(plan, source))
+    about = in_short(plan, days), _promise(plan, source), live_runs(by_window(grid(plan))), _time(plan), _bounds(plan, source)
     return page(plan, *about, _keys(plan, source), _columns(plan), _other_ways(plan), _budget(plan), _stages(plan))
 
 
@@ -135,29 +131,9 @@ def _renews(plan: PrivacyPlan) -> bool:
     return plan.query.contribution_period is ContributionPeriod.WINDOW
 
 
-def _period_facts(plan: PrivacyPlan, one: Cost, n: int) -> dict[str, Any]:
-    """What n contribution periods of one unit cost; what delta leaves to the noise is n times that of one. A delta of 1 promises nothing."""
-    together, noise = one.periods(n), n * plan.delta_noise
-    failure = min(together.failure, 1.0)
-    delta = min(noise + failure, 1.0)
-    return {
-        "periods": n,
-        "mu": together.mu,
-        "failure": failure,
-        "epsilon": epsilon_of(together.mu, noise) if delta < 1 else math.inf,
-        "delta": delta,
-    }
-
-
-def _limited(facts: dict[str, Any]) -> dict[str, Any]:
-    """As JSON, which has no infinity: null where nothing is promised."""
-    return {name: None if value == math.inf else value for name, value in facts.items()}
-
-
-def _periods(plan: PrivacyPlan, days: int) -> int:
-    """Contribution periods that so many days can touch, as `dpsql budget` counts them; no fewer than shorter spans can."""
-    window = plan.query.windows
-    return max(touched(shorter * DAY_US, window.size_us, window.offset_us) for shorter in SPANS.values() if shorter <= days)
+def _days(plan: PrivacyPlan, one: Cost) -> list[dict[str, Any]]:
+    """Return what one unit pays in the windows that some days touch; nothing where they are one period."""
+    return of_days(one, plan.delta_noise, plan.query.windows) if _renews(plan) else []
 
 
 def _promise(plan: PrivacyPlan, source: Source) -> str:
@@ -179,20 +155,13 @@ def _promise(plan: PrivacyPlan, source: Source) -> str:
     if _renews(plan):
         what = f"periods of {length}" if sliding else "windows"
         one = cost(plan, source)
-        counts = [_periods(plan, days) for days in SPANS.values()]
-        several = [_period_facts(plan, one, n) for n in counts]
-        many = " / ".join(number(each["epsilon"]) for each in several)
-        touches = " / ".join(f"{n:,}" for n in counts)
-        lines.append(f"  One unit's records in 1 / 7 / 30 calendar days, counted from 1970 (up to {touches} {what}), together:")
+        lines += in_days(_days(plan, one), what)
         if sliding:
-            deltas, window = " / ".join(f"{each['delta']:.2g}" for each in several), _period_facts(plan, one, 2)
+            window = of_periods(one, plan.delta_noise, 2)
             lines += [
-                f"  epsilon {many}, delta {deltas}.",
-                "  A window can hold records of two periods, and there what they add meets:",
+                "  A window can hold records of two periods; their contributions add up:",
                 f"  one whole window, like any stretch of {length}, has epsilon {number(window['epsilon'])}, delta {window['delta']:.2g}.",
             ]
-        else:
-            lines.append(f"  epsilon {many} (delta times as many windows).")
     lines.append(NOT_HIDDEN)
     return "\n".join(lines)
 

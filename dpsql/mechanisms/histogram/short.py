@@ -4,25 +4,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 from dpsql import text
 from dpsql.mechanisms.histogram.plan import PrivacyPlan
 from dpsql.mechanisms.histogram.stages import quantiles_of, stderr
 from dpsql.parsed_query import ContributionPeriod
-from dpsql.parts.words import main, over
+from dpsql.parts.words import adds_up, main, over
 from dpsql.text import Z95, number
 from dpsql.times import duration
 
-LARGE = 20.0
-"""No single query may ask for more; in a week all its windows together may come to it."""
 
-
-def in_short(plan: PrivacyPlan, together: Sequence[tuple[str, float]]) -> str:
+def in_short(plan: PrivacyPlan, days: Sequence[dict[str, Any]]) -> str:
     """The first lines of the explanation.
 
     Args:
         plan: the plan.
-        together: a span (`a calendar week`) and the epsilon of one unit in all windows that it can touch; nothing for a STREAM.
+        days: what one unit pays in all windows that some days touch; nothing for a STREAM.
     """
     query = plan.query
     unit, size, key = ", ".join(query.privacy_unit), duration(query.windows.size_us), ", ".join(key.name for key in query.keys)
@@ -30,27 +28,13 @@ def in_short(plan: PrivacyPlan, together: Sequence[tuple[str, float]]) -> str:
     who = f"everything that one {unit} does {period}" if unit else f"one row of {query.stream}, not one person"
     lines = {
         "Protected": f"{who}: epsilon {plan.epsilon:g}, delta {plan.delta:g}.",
-        **({"Adds up to": _adds_up(together)} if unit else {}),
+        **({"Adds up to": adds_up(days)} if unit else {}),
         "When": f"windows of {size}, released every {duration(query.trigger_interval_us)}.",
         "Keys": _keys(plan, unit, key),
         "Noise": _noise(plan),
         **({"Left out": _left_out(plan, unit, key, period)} if unit else {}),
     }
     return text.in_short(lines)
-
-
-def _adds_up(together: Sequence[tuple[str, float]]) -> str:
-    if not together:
-        return "that is all this run costs, however long it lasts."
-    said = ", ".join(f"{number(epsilon)} in {span}" for span, epsilon in together)
-    week = dict(together)["a calendar week"]
-    careful = ""
-    if week > LARGE:
-        careful = (
-            f" CAREFUL: more than {LARGE:g} in a week promises little to somebody who is there all week. Longer windows, a smaller epsilon,"
-            " or contribution_period = STREAM make it less; a cap on the source limits it."
-        )
-    return f"epsilon {said}, for who is there all the time.{careful}"
 
 
 def _keys(plan: PrivacyPlan, unit: str, key: str) -> str:

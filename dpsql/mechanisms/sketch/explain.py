@@ -12,7 +12,7 @@ from dpsql.mechanisms.sketch.plan import SketchPlan
 from dpsql.mechanisms.sketch.planner import collisions
 from dpsql.mechanisms.sketch.stages import grid, missed_by_a_row
 from dpsql.parsed_query import ContributionPeriod, CounterName, PrivacyLevel
-from dpsql.parts.words import clamps, wrapped
+from dpsql.parts.words import adds_up, clamps, of_days, without_infinity, wrapped
 from dpsql.privacy.curve import epsilon_of
 from dpsql.schedule import by_window
 from dpsql.text import Z95, in_short, number
@@ -65,18 +65,25 @@ def _short(plan: SketchPlan, source: Source) -> str:
         if bounds is None
         else f"records of one {unit} that count: at most {bounds.max_rows:,}; values: at most {bounds.max_keys:,}"
     )
-    whole, again = "that is all this run costs, however long it lasts.", "each window costs as much again; dpsql budget adds that up."
     noise = Z95 * figures(plan, source)["estimate_stderr"]
     return in_short(
         {
             "Protected": f"{who}: epsilon {plan.epsilon:g}, delta {plan.delta:g}.",
-            **({} if event else {"Adds up to": whole if for_ever else again}),
+            **({} if event else {"Adds up to": adds_up(_days(plan, source))}),
             "When": f"windows of {duration(query.windows.size_us)}, released every {duration(query.trigger_interval_us)}.",
             "Keys": f"{f'at most {largest:,} values are listed; ' if largest else ''}dpsql ask gives the count of any value, listed or not.",
             "Noise": f"{asked.wanted[0].alias} ± {number(noise)} at a window's end, 95%, and what collides with the value.",
             "Left out": f"{left}. {'Further ones are dropped, and no error bar says so.' if bounds else ''}".strip(),
         }
     )
+
+
+def _days(plan: SketchPlan, source: Source) -> list[dict[str, Any]]:
+    """Return what one unit pays in the windows that some days touch; nothing where they are one period, or rows are protected."""
+    if plan.query.asked.level is PrivacyLevel.EVENT or plan.query.contribution_period is ContributionPeriod.STREAM:
+        return []
+    cost = account(plan, source)
+    return of_days(cost, plan.delta - cost.failure, plan.query.windows)
 
 
 def facts(plan: SketchPlan, source: Source) -> dict[str, Any]:
@@ -88,6 +95,7 @@ def facts(plan: SketchPlan, source: Source) -> dict[str, Any]:
         "protects": str(asked.level),
         "mu": plan.mu,
         "cost": account(plan, source).document(),
+        "days": [without_infinity(each) for each in _days(plan, source)],
         "triggers": plan.triggers,
         "counter": str(CounterName.BLT),
         "sketch": str(asked.kind),

@@ -13,7 +13,22 @@ from dpsql.mechanisms.sliding.accounting import account
 from dpsql.mechanisms.sliding.asked import PaneGrouping
 from dpsql.mechanisms.sliding.plan import MeasurementPlan, SlidingPlan
 from dpsql.parsed_query import Aggregate, ContributionPeriod, CounterName, PrivacyLevel
-from dpsql.parts.words import EVENTS, clamp, clamps, epsilon_of_several, main, middle, of_rows, page, wrapped
+from dpsql.parts.words import (
+    EVENTS,
+    clamp,
+    clamps,
+    epsilon_of_several,
+    in_days,
+    main,
+    middle,
+    of_days,
+    of_periods,
+    of_rows,
+    page,
+    too_much,
+    without_infinity,
+    wrapped,
+)
 from dpsql.privacy.cost import Cost
 from dpsql.times import duration
 
@@ -44,7 +59,8 @@ def facts(plan: SlidingPlan, source: Source) -> dict[str, Any]:
         "mu": plan.mu,
         "cost": cost.document(),
         "events": [{"events": n, "epsilon": epsilon_of_several(cost, n, plan.delta)} for n in (1, 2, *EVENTS)] if event else [],
-        "periods": [] if event or not _renews(plan) else [_several(plan, cost, n) for n in (1, 2, *PERIODS)],
+        "periods": [] if event or not _renews(plan) else [of_periods(cost, plan.delta - cost.failure, n) for n in (1, 2, *PERIODS)],
+        "days": [without_infinity(each) for each in _days(plan, cost)],
         "panes": plan.panes,
         "counter": str(plan.counter),
         "grouping": str(asked.grouping),
@@ -94,9 +110,11 @@ def _figure(value: float) -> str:
     return f"{value:.4g}"
 
 
-def _several(plan: SlidingPlan, cost: Cost, n: int) -> dict[str, Any]:
-    together, delta = cost.periods(n), n * plan.delta
-    return {"periods": n, "mu": together.mu, "failure": together.failure, "epsilon": epsilon_of_several(cost, n, delta), "delta": delta}
+def _days(plan: SlidingPlan, cost: Cost) -> list[dict[str, Any]]:
+    """Return what one unit pays in the periods that some days touch; nothing where they are one, or rows are protected."""
+    if plan.query.asked.privacy_level is PrivacyLevel.EVENT or not _renews(plan):
+        return []
+    return of_days(cost, plan.delta - cost.failure, plan.query.windows)
 
 
 def _promise(plan: SlidingPlan, source: Source) -> str:
@@ -109,11 +127,12 @@ def _promise(plan: SlidingPlan, source: Source) -> str:
         span = f"in one period of {period}" if _renews(plan) else "in the whole stream, for ever"
         lines.append(f"  protects everything one privacy unit ({unit}) does {span}: {promise}, for the whole infinite output.")
         if _renews(plan):
-            many = " / ".join(_figure(_several(plan, cost, n)["epsilon"]) for n in PERIODS)
-            what = "" if not plan.mu else " (delta times as many)"
+            days = _days(plan, cost)
+            two = of_periods(cost, plan.delta - cost.failure, 2)
             lines += [
-                f"  Any stretch of {period} touches two periods: epsilon {_figure(_several(plan, cost, 2)['epsilon'])}{what and ', twice delta'}.",
-                f"  One unit's records in {' / '.join(map(str, PERIODS))} periods together: epsilon {many}{what}.",
+                f"  Any stretch of {period} touches two periods: epsilon {_figure(two['epsilon'])}, delta {two['delta']:.2g}.",
+                *in_days(days, f"periods of {period}"),
+                *([f" {too_much(days)}"] if too_much(days) else []),
             ]
     if not plan.delta:
         lines.append("  delta is 0 for ideal random words; they come from a pseudo-random function (AES), as all noise does.")
