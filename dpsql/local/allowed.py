@@ -12,8 +12,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dpsql.sql.patterns import MAX_CHANGED
-
 
 @dataclass(frozen=True)
 class Form:
@@ -52,7 +50,7 @@ FUNCTIONS: dict[str, list[Form]] = {
     ],
     "left": [_form("string integer!", "string", "dpsql_substring({0}, 1, {1})")],
     "right": [_form("string integer!", "string", "dpsql_right({0}, {1})")],
-    "replace": [_form("string string! string!", "string", f"replace(dpsql_substring({{0}}, 1, {MAX_CHANGED}), {{1}}, {{2}})")],
+    "replace": [_form("string string! string!", "string", "replace({0}, {1}, {2})")],
     "startswith": [_form("string string", "boolean", "starts_with({0}, {1})")],
     "endswith": [_form("string string", "boolean", "ends_with({0}, {1})")],
     "contains": [_form("string string", "boolean", "contains({0}, {1})")],
@@ -97,6 +95,12 @@ SYNONYMS = {
     "ceiling": "ceil", "signum": "sign", "dayofmonth": "day", "date_diff": "datediff", "date": "to_date", "nvl": "coalesce",
     "ifnull": "coalesce", "equal_null": "<=>",
 }  # fmt: skip
+
+KINDS = {
+    "lower": "Lower", "upper": "Upper", "trim": "StringTrim", "ltrim": "StringTrimLeft", "rtrim": "StringTrimRight", "left": "Left",
+    "right": "Right", "substring": "Substring", "replace": "StringReplace", "lpad": "StringLPad", "rpad": "StringRPad",
+}  # fmt: skip
+"""What Spark calls the nodes of functions that make texts: `dpsql.sql.growth` says how long these may become."""
 
 TRUNCATION_UNITS = {
     "year": "year", "yyyy": "year", "yy": "year", "quarter": "quarter", "month": "month", "mon": "month", "mm": "month",

@@ -13,11 +13,12 @@ import sqlglot
 from sqlglot import exp
 
 from dpsql.errors import InputError
-from dpsql.local.allowed import COMPARISONS, DAYS_ONLY, FUNCTIONS, SPELLINGS, SYNONYMS, TRUNCATION_UNITS, Form
+from dpsql.local.allowed import COMPARISONS, DAYS_ONLY, FUNCTIONS, KINDS, SPELLINGS, SYNONYMS, TRUNCATION_UNITS, Form
 from dpsql.local.arithmetic import arithmetic, divide, negative, number, remainder, whole_quotient, wide
 from dpsql.local.spark_types import INTEGER_BITS, SparkType, from_sqlglot
 from dpsql.local.typed import BOOLEAN, DOUBLE, STRING, VOID, Typed, cast, compare, quote, shown_types, spark_only, unify
 from dpsql.sql.dialect import DpSpark
+from dpsql.sql.growth import growth
 from dpsql.sql.patterns import refusal, searched
 
 Resolve = Callable[[exp.Column], Typed]
@@ -188,7 +189,7 @@ def _call(node: exp.Anonymous, resolve: Resolve) -> Typed:
     arguments = _all(node.expressions, resolve)
     for form in FUNCTIONS[name]:
         if (matched := _matched(form, arguments, name)) is not None:
-            return _filled(form, matched)
+            return _filled(form, _kept_short(KINDS.get(name, name), form.result, matched))
     return spark_only(f"{name}({shown_types(arguments)})")
 
 
@@ -219,6 +220,21 @@ def _taken(argument: Typed, wanted: str, name: str) -> Typed | None:
         return cast(argument, DOUBLE) if argument.type.is_real else None
     fits = kind in (argument.type.name, "any") or (kind == "integer" and argument.type.is_integer)
     return argument if fits else None
+
+
+def _kept_short(kind: str, made: str, arguments: list[Typed]) -> list[Typed]:
+    """Cut the texts among the arguments of a node as Spark's are cut; `made` is its type."""
+    literals = {place: str(argument.literal) for place, argument in enumerate(arguments) if argument.literal is not None}
+    rule = growth(kind, made, [argument.type.name for argument in arguments], literals)
+    if isinstance(rule, str):
+        return spark_only(kind)
+    return [_beginning(argument, rule.most) for argument in arguments]
+
+
+def _beginning(value: Typed, most: int | None) -> Typed:
+    if most is None or value.literal is not None or value.type != STRING:
+        return value
+    return Typed(f"substr({value.sql}, 1, {most})", STRING)
 
 
 def _filled(form: Form, arguments: list[Typed]) -> Typed:
@@ -252,8 +268,12 @@ def _one_of(node: exp.Anonymous, resolve: Resolve) -> Typed:
 def _concat(node: exp.Expression, resolve: Resolve) -> Typed:
     """NULL if any part is NULL (DuckDB's own concat skips it)."""
     items = node.expressions if isinstance(node, exp.Anonymous) else [node.this, node.expression]
-    parts = [cast(part, STRING) for part in _all(items, resolve)]
+    parts = _kept_short("Concat", "string", [_as_text(part) for part in _all(items, resolve)])
     return Typed("(" + " || ".join(f"({part.sql})" for part in parts) + ")", STRING) if parts else spark_only("concat()")
+
+
+def _as_text(part: Typed) -> Typed:
+    return part if part.type == STRING else cast(part, STRING)
 
 
 def _null_safe(node: exp.Anonymous, resolve: Resolve) -> Typed:

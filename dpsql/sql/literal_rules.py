@@ -36,6 +36,10 @@ _FEWER = "write [^,]*, instead of .*, or begin with ^, or write several conditio
 _LENGTHS = {"repeat": (1, 1_000), "space": (0, 10_000), "lpad": (1, 10_000), "rpad": (1, 10_000)}
 """Functions that make a text as long as an argument says: which one (from 0), and how much it may be."""
 
+_MOST_TEXT = 10_000
+_TEXTS = {"replace": 2, "regexp_replace": 2}
+"""Functions that write a text of the query many times: which of their arguments."""
+
 _DIGITS = dict.fromkeys(("round", "bround", "ceil", "ceiling", "floor"), (1, 400))
 """Functions that write out as many digits as an argument says, before or after the point."""
 
@@ -63,6 +67,10 @@ def huge_lengths(draft: Draft) -> Iterator[Problem]:
             if name in _DIGITS:
                 message = f"`{name}` would write out more digits than any number has"
             yield problem(draft.span(call.expressions[place]), message, f"write a number up to {most}")
+        place = _TEXTS.get(name, len(call.expressions))
+        if place < len(call.expressions) and len(bare(call.expressions[place]).name) > _MOST_TEXT:
+            message = f"The replacement in `{name}` is too long: a key has at most 4096 bytes"
+            yield problem(draft.span(call.expressions[place]), message, f"write at most {_MOST_TEXT:,} characters")
 
 
 def _number(node: exp.Expr) -> float:

@@ -25,9 +25,6 @@ SEARCHED = (MAX_SEARCHED, 500)
 MOST_STEPS = 1e9
 """Steps of a search: seconds."""
 
-MAX_CHANGED = 1_000_000
-"""Characters of a text that are looked at where the result may be many times as long, or have as many elements."""
-
 ENDLESS = "A search for this pattern could take exponential time: {}"
 TOO_SLOW = "A search for this pattern could take hours on one text: too many repetitions in it can match the same characters"
 

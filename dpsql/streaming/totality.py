@@ -5,7 +5,8 @@ cast that Spark adds by itself is a node like others. They are put around kinds 
 
 * whatever may fail is tried: where it raises, its value is NULL;
 * every DATE and TIMESTAMP, whatever made it, lies in the years 1 to 9999 or is NULL, as in the columns of sources;
-* what takes more than linear time or memory gets the beginning of a long text;
+* what takes more than linear time gets the beginning of a long text;
+* what makes longer values than it is given gets the beginnings of its arguments (`dpsql.sql.growth`);
 * a record of which one LATERAL VIEW makes too many rows is left out and counted.
 
 Every guarded expression is computed once: a guard that repeats it (CASE WHEN x BETWEEN ... THEN x) would double the work at each level.
@@ -24,7 +25,8 @@ from pyspark.sql import functions as F
 
 from dpsql.errors import DataError
 from dpsql.sql.clock_words import NO_DATE, reads_the_clock
-from dpsql.sql.patterns import MAX_CHANGED, MAX_SEARCHED, refusal, searched
+from dpsql.sql.growth import LONG, LONGEST, Growth, growth
+from dpsql.sql.patterns import MAX_SEARCHED, refusal, searched
 from dpsql.streaming import internals
 
 TOO_MANY_ROWS = "too_many_rows"
@@ -61,14 +63,8 @@ SEARCHES = frozenset(["RLike", "RegExpExtract", "RegExpReplace", "StringSplit"])
 """Nodes with a text and a regular expression."""
 
 LIKES = frozenset(["Like", "ILike"])
-BEGINNINGS = {
-    "Levenshtein": {0: MAX_SEARCHED, 1: MAX_SEARCHED},
-    "StringRepeat": {0: MAX_SEARCHED},
-    "StringReplace": {0: MAX_CHANGED},
-    "RegExpReplace": {0: MAX_CHANGED},
-    "StringSplit": {0: MAX_CHANGED},
-}
-"""How many characters of which arguments (from 0) are looked at, for nodes that take or make much more than they are given."""
+BEGINNINGS = {"Levenshtein": {0: MAX_SEARCHED, 1: MAX_SEARCHED}, "StringRepeat": {0: MAX_SEARCHED}, "StringSplit": {0: LONGEST}}
+"""How many characters of which arguments (from 0) are looked at, for nodes that take much more than they are given."""
 
 HUGE_EXPONENT = "[eE][+-]?0*[1-9][0-9]{3,}"
 """Java writes out all digits of such a number before it rounds it to a DECIMAL: `1e-300000000` takes minutes, or all memory."""
@@ -125,13 +121,18 @@ class _Guards:
             return self.expression(node.replacement())
         before = _list(node.children())
         children = [self.expression(child) for child in before]
-        short = self._short(node, kind, before)
-        children = [self._beginning(child, short[place]) if place in short else child for place, child in enumerate(children)]
+        rule, short = self._growth(node, kind, before), self._short(node, kind, before)
+        for place, child in enumerate(before):
+            most = min((size for size in (rule.most, short.get(place)) if size is not None), default=None)
+            if most is not None:
+                children[place] = self._cut(children[place], child, most)
         if kind in ("Cast", "JsonToStructs"):
             children = self._whole_texts(node, kind, before, children)
         if before:
             node = node.withNewChildren(self._seq(children))
         guarded = node if kind in NEVER_FAIL else self._tried(node)
+        if rule.cuts_value:
+            guarded = self._beginning(guarded, LONGEST)
         name = str(node.dataType().typeName())
         return self._within_years(guarded, name) if name in YEARS and not self._inside(node, kind, name) else guarded
 
@@ -157,6 +158,35 @@ class _Guards:
             if characters := searched(pattern, kind in LIKES):
                 return {0: characters}
         return BEGINNINGS.get(kind, {})
+
+    def _growth(self, node: Any, kind: str, children: Sequence[Any]) -> Growth:
+        """Tell how a node's value is kept short.
+
+        Raises:
+            DataError: it may hold more than any bound.
+        """
+        made = _type(node)
+        if made not in LONG:
+            return Growth()
+        literals = {place: str(child.value()) for place, child in enumerate(children) if _kind(child) == "Literal"}
+        schema, fields = str(node.dataType().catalogString()), 1
+        if kind == "JsonToStructs" and re.search("array<|map<", schema):
+            fields += schema.count(":")
+        rule = growth(kind, made, [_type(child) for child in children], literals, fields)
+        if isinstance(rule, str):
+            raise DataError(f"the query cannot be kept from filling the memory: {rule}")
+        return rule
+
+    def _cut(self, node: Any, original: Any, most: int) -> Any:
+        """The beginning of an argument; `original` is it without guards. What the query itself writes stays as it is."""
+        made = _type(original)
+        if _kind(original) == "Literal":
+            return node
+        if made in ("string", "binary"):
+            return self._beginning(node, most)
+        if made == "array":
+            return self._expressions.Slice(node, self._number(1, "integer"), self._number(most, "integer"))
+        return node
 
     def _whole_texts(self, node: Any, kind: str, before: Sequence[Any], children: Sequence[Any]) -> list[Any]:
         """The arguments of what makes DECIMALs or times of texts, without texts that take for ever and without the wall clock.
@@ -261,6 +291,10 @@ def _count(plan: Any, kind: str) -> int:
 
 def _kind(node: Any) -> str:
     return str(node.nodeName())
+
+
+def _type(node: Any) -> str:
+    return str(node.dataType().typeName())
 
 
 def _list(items: Any) -> list[Any]:

@@ -1,0 +1,133 @@
+"""No expression makes a text, BINARY or array longer than LONGEST on Spark, however often it is nested; both engines cut alike."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import SparkSession
+
+from dpsql.config import Source
+from dpsql.errors import DataError
+from dpsql.local.connection import connect
+from dpsql.local.from_clause import read_from
+from dpsql.local.sources import InputReader
+from dpsql.sql.functions import FUNCTIONS
+from dpsql.sql.growth import LONGEST
+from dpsql.streaming.session import run_session
+from dpsql.streaming.totality import guarded
+from tests import totality
+from tests.streaming.test_totality import INTERPRETED
+
+LEVELS = 5
+INPUT = 1_200_000
+UNITS = ("a", "ß", "🎉a", '"', "1e6,")
+"""What the texts repeat: also what JSON writes longer than it stands there."""
+
+PLAIN = {
+    "string": "{}",
+    "binary": "hex({})",
+    "array": "concat_ws(',', CAST({} AS ARRAY<STRING>))",
+    "struct": "to_json({})",
+    "map": "CAST({} AS STRING)",
+}
+"""How a value of each type goes on as a text."""
+
+MORE = (
+    "x || x",
+    f"concat({', '.join(['x'] * 10)})",
+    "concat_ws('--', x, x, split(x, 'a'))",
+    "array_join(split(x, ''), '-----')",
+    "array_join(array(x, x, x), ',')",
+    "repeat(x, 1000)",
+    f"replace(x, 'a', '{'a' * 1000}')",
+    "regexp_replace(x, 'a', '$0$0$0$0')",
+    "regexp_replace(x, '(?=(.*))', '$1')",
+    "regexp_replace(x, '', 'aaaa')",
+    "hex(CAST(x AS BINARY))",
+    "CAST(concat(CAST(x AS BINARY), CAST(x AS BINARY)) AS STRING)",
+    "CAST(CAST(split(x, '') AS ARRAY<STRING>) AS STRING)",
+    "to_json(named_struct('name', x, 'other', x))",
+    "to_json(split(x, ''))",
+    "get_json_object(concat('[', x, '1]'), '$')",
+    "from_json(concat('{\"v\":[', x, '1]}'), 'v STRING').v",
+    "CASE WHEN x = 'a' THEN x ELSE concat(x, x) END",
+)
+
+
+def calls(session: SparkSession) -> list[str]:
+    """Calls of every function over x that make something of no fixed length, as texts."""
+    made = []
+    for name, signature in FUNCTIONS.items():
+        count = max(signature.least, len(signature.constant) + 1) + (signature.most is None)
+        literal = [place for place in range(count) if place in signature.constant or (name == "named_struct" and place % 2 == 0)]
+        made += list(totality._filled(name, count, literal, ("x",) * (count - len(literal))))[:1]
+    found = []
+    for call in (*made, *MORE):
+        try:
+            kind = session.sql(f"SELECT {call} AS c FROM long").schema["c"].dataType.typeName()
+        except Exception:  # types that do not fit, told in several ways
+            continue
+        if kind in PLAIN:
+            found.append(PLAIN[kind].format(call))
+    return found
+
+
+def nested(call: str, levels: int = LEVELS) -> str:
+    query = "long"
+    for level in range(levels):
+        query = f"(SELECT {call} AS x FROM {query}) AS q{level}"
+    return f"SELECT length(x) AS n FROM {query}"
+
+
+@pytest.fixture(scope="module")
+def session(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> SparkSession:
+    session = run_session(spark, 1)
+    for key, value in INTERPRETED.items():
+        session.conf.set(key, value)
+    for name, length in (("short", 1_200), ("long", INPUT)):
+        path = tmp_path_factory.mktemp(name) / "a.parquet"
+        pq.write_table(pa.table({"x": [unit * (length // len(unit)) for unit in UNITS]}), path)
+        session.read.parquet(str(path)).createOrReplaceTempView(name)
+    return session
+
+
+def test_nothing_grows_beyond_the_limit_however_it_is_nested(session: SparkSession) -> None:
+    """Catches: memory that runs out for one person's record, which tells of it without noise."""
+    tried = calls(session)
+    assert {call.split("(")[0] for call in tried} >= {"upper", "initcap", "base64", "url_encode", "hex", "reverse"} and len(tried) > 60
+    listed = ", ".join(f"length({call}) AS c{place}" for place, call in enumerate(tried))
+    rows = guarded(session, session.sql(f"SELECT length(x) AS given, {listed} FROM short")).collect()
+    longer = [call for place, call in enumerate(tried) if any((row[f"c{place}"] or 0) > row.given for row in rows)]
+    assert len(longer) > 20
+    too_long = {}
+    for call in longer:
+        lengths = [row.n or 0 for row in guarded(session, session.sql(nested(call))).collect()]
+        if max(lengths) > LONGEST:
+            too_long[call] = max(lengths)
+    assert too_long == {}
+
+
+@pytest.mark.parametrize(
+    "call", ["array(split(x, ','))", "concat(split(x, ','), split(x, 'a'))", "struct(struct(x))", "named_struct('a', split(x, ','))"]
+)
+def test_nested_values_of_nested_values_are_refused(session: SparkSession, call: str) -> None:
+    """Catches: arrays whose elements double at each level, which no count of elements bounds."""
+    with pytest.raises(DataError, match="can double what it holds at each level"):
+        guarded(session, session.sql(f"SELECT {call} AS c FROM long"))
+
+
+def test_both_engines_cut_alike(session: SparkSession, tmp_path: Path) -> None:
+    texts = ["a" * length for length in (999, 333_334, 1_000_000, INPUT)] + ["ß🎉" * 600_000]
+    pq.write_table(pa.table({"x": texts}), tmp_path / "a.parquet")
+    session.read.parquet(str(tmp_path / "a.parquet")).createOrReplaceTempView("both")
+    shared = ("x || x", "x || 'a' || x", "concat(x, 1, x)", "replace(x, 'a', 'bb')", "replace(x, 'a', '')", "upper(x)", "lower(x)")
+    listed = ", ".join(f"length({call}) AS n{place}" for place, call in enumerate(shared))
+    on_spark = guarded(session, session.sql(f"SELECT {listed} FROM both")).collect()
+    connection = connect()
+    (chunk,) = InputReader(connection, Source("both", "parquet", schema="x STRING")).files([tmp_path / "a.parquet"])
+    scope = read_from("FROM both", {"both": chunk.table})
+    values = ", ".join(scope.value(f"length({call})").sql for call in shared)
+    assert sorted(map(tuple, on_spark)) == sorted(connection.sql(f"SELECT {values} {scope.sql}").fetchall())
